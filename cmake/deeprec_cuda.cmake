@@ -1,0 +1,11 @@
+# deeprec::cuda: the headers that call the CUDA run time. Read by the build and by deeprecConfig.
+# It neither enables the CUDA language nor chooses an architecture; that is the user's.
+
+if(NOT TARGET CUDA::cudart)
+  find_package(CUDAToolkit 12 QUIET)
+endif()
+if(TARGET CUDA::cudart AND NOT TARGET deeprec::cuda)
+  add_library(deeprec::cuda INTERFACE IMPORTED GLOBAL)
+  target_link_libraries(deeprec::cuda INTERFACE deeprec::deeprec CUDA::cudart)
+  target_compile_definitions(deeprec::cuda INTERFACE DEEPREC_WITH_CUDA=1)
+endif()
