@@ -1,0 +1,144 @@
+// The only header that defines macros: compiler facts, the ABI namespace, and annotations.
+//
+//   namespace deeprec { inline namespace v0_1_ex_c0 { ... } }
+//                                     |    |  contract level (debug checks compiled in or not)
+//                                     |    exceptions on (ex) or off (nx)
+//                                     version
+//
+// Two units built with different settings get different symbols, so one never calls the other's copy.
+// Users set none of these; DEEPREC_CONTRACTS=0|1 may be given to switch debug-only checks by hand.
+#pragma once
+
+#include <version>
+
+#if !defined(__cpp_concepts) || __cplusplus < 202002L
+#error "deeprec needs C++20. Fix: compile with -std=c++20 (g++ 12+, clang 14+, nvcc 12.4+)."
+#endif
+
+#define DEEPREC_VERSION_MAJOR 0
+#define DEEPREC_VERSION_MINOR 1
+#define DEEPREC_VERSION_PATCH 0
+
+#if defined(__cpp_exceptions) || defined(__EXCEPTIONS)
+#define DEEPREC_EXCEPTIONS 1
+#else
+#define DEEPREC_EXCEPTIONS 0
+#endif
+
+#if !defined(DEEPREC_CONTRACTS)
+#if defined(NDEBUG)
+#define DEEPREC_CONTRACTS 0
+#else
+#define DEEPREC_CONTRACTS 1
+#endif
+#endif
+
+#if DEEPREC_EXCEPTIONS && DEEPREC_CONTRACTS
+#define DEEPREC_ABI v0_1_ex_c1
+#elif DEEPREC_EXCEPTIONS
+#define DEEPREC_ABI v0_1_ex_c0
+#elif DEEPREC_CONTRACTS
+#define DEEPREC_ABI v0_1_nx_c1
+#else
+#define DEEPREC_ABI v0_1_nx_c0
+#endif
+
+#if defined(__x86_64__)
+#define DEEPREC_X86 1
+#else
+#define DEEPREC_X86 0
+#endif
+
+// Functions of one line that kernels are made of.
+#define DEEPREC_INLINE inline __attribute__((always_inline))
+
+// Storage types that foreign memory (PyTorch's BFloat16, Eigen's half ...) may be read through.
+#define DEEPREC_MAY_ALIAS __attribute__((may_alias))
+
+// Scalar code that device kernels call as well.
+#if defined(__CUDACC__)
+#define DEEPREC_HD __host__ __device__
+#else
+#define DEEPREC_HD
+#endif
+
+// Debug-only check of a caller's contract; see contract.hpp.
+#if DEEPREC_CONTRACTS
+#define DEEPREC_EXPECTS(condition)                                                               \
+  ((condition) ? static_cast<void>(0)                                                            \
+               : ::deeprec::detail::contract_violated(#condition, __FILE__, __LINE__))
+#else
+#define DEEPREC_EXPECTS(condition) static_cast<void>(0)
+#endif
+
+// The portable kernels are compiled for whatever the unit is compiled for, so the name of their
+// namespace spells the unit's architecture out: one letter or digit for each feature that changes
+// the code of a vector loop. Units with different flags then never share a symbol.
+#if defined(__SSE4_2__)
+#define DEEPREC_BIT_SSE42 4
+#else
+#define DEEPREC_BIT_SSE42 0
+#endif
+#if defined(__AVX__)
+#define DEEPREC_BIT_AVX 1
+#else
+#define DEEPREC_BIT_AVX 0
+#endif
+#if defined(__AVX2__)
+#define DEEPREC_BIT_AVX2 2
+#else
+#define DEEPREC_BIT_AVX2 0
+#endif
+#if defined(__FMA__)
+#define DEEPREC_BIT_FMA f
+#else
+#define DEEPREC_BIT_FMA 0
+#endif
+#if defined(__BMI2__)
+#define DEEPREC_BIT_BMI2 b
+#else
+#define DEEPREC_BIT_BMI2 0
+#endif
+#if defined(__AVX512F__)
+#define DEEPREC_BIT_AVX512F 5
+#else
+#define DEEPREC_BIT_AVX512F 0
+#endif
+#if defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+#define DEEPREC_BIT_AVX512BW w
+#else
+#define DEEPREC_BIT_AVX512BW 0
+#endif
+#if defined(__AVX512VBMI__)
+#define DEEPREC_BIT_VBMI v
+#else
+#define DEEPREC_BIT_VBMI 0
+#endif
+#if defined(__AVX512BF16__)
+#define DEEPREC_BIT_BF16 h
+#else
+#define DEEPREC_BIT_BF16 0
+#endif
+#if defined(__AVX512FP16__)
+#define DEEPREC_BIT_FP16 p
+#else
+#define DEEPREC_BIT_FP16 0
+#endif
+#if defined(__ARM_FEATURE_SVE)
+#define DEEPREC_BIT_SVE s
+#else
+#define DEEPREC_BIT_SVE 0
+#endif
+#if defined(__CUDACC__)
+#define DEEPREC_BIT_CUDA c
+#else
+#define DEEPREC_BIT_CUDA 0
+#endif
+#define DEEPREC_PASTE_(a, b, c, d, e, f, g, h, i, j, k, l) \
+  isa_portable_##a##b##c##d##e##f##g##h##i##j##k##l
+#define DEEPREC_PASTE(a, b, c, d, e, f, g, h, i, j, k, l) \
+  DEEPREC_PASTE_(a, b, c, d, e, f, g, h, i, j, k, l)
+#define DEEPREC_PORTABLE                                                                       \
+  DEEPREC_PASTE(DEEPREC_BIT_SSE42, DEEPREC_BIT_AVX, DEEPREC_BIT_AVX2, DEEPREC_BIT_FMA,         \
+                DEEPREC_BIT_BMI2, DEEPREC_BIT_AVX512F, DEEPREC_BIT_AVX512BW, DEEPREC_BIT_VBMI, \
+                DEEPREC_BIT_BF16, DEEPREC_BIT_FP16, DEEPREC_BIT_SVE, DEEPREC_BIT_CUDA)

@@ -1,0 +1,59 @@
+// The first argument of every verb: who runs it, where scratch memory comes from, with which
+// instruction set, and how reproducible the answer must be.
+//
+//   thread_pool pool(4);
+//   lookup(pool, ...);                                   // a plain executor converts
+//   context ctx{pool}; ctx.memory = &arena;              // or say more
+//   lookup(ctx, ...);
+#pragma once
+
+#include <memory_resource>
+#include <type_traits>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/executor.hpp>
+#include <deeprec/core/isa.hpp>
+
+namespace deeprec::inline DEEPREC_ABI {
+
+/// run_to_run: the same bits every time and for any number of threads (the default, and on the host
+/// the only behaviour). unordered: a device backend may trade that for speed where it says so.
+enum class determinism : std::uint8_t { run_to_run, unordered };
+
+/// Refers to an executor; owns nothing. Copy it freely.
+///
+/// @threads as the executor: two threads may use one context when they may use one executor
+template <class E>
+struct context {
+  static_assert(Executor<E>,
+                "deeprec::context: not an executor. Fix: give it parallel_for(n, grain, body) and "
+                "concurrency() (see deeprec/core/executor.hpp), or pass a deeprec::thread_pool.");
+
+  explicit(false) context(E& who) noexcept : executor(&who) {}
+
+  E* executor;
+  std::pmr::memory_resource* memory = std::pmr::get_default_resource();
+  isa instruction_set = active_isa();
+  determinism reproducible = determinism::run_to_run;
+};
+
+template <class T>
+inline constexpr bool is_context = false;
+template <class E>
+inline constexpr bool is_context<context<E>> = true;
+
+/// A context as it is; a plain executor wrapped in one.
+template <class T>
+auto as_context(T&& context_or_executor) noexcept {
+  using plain = std::remove_cvref_t<T>;
+  if constexpr (is_context<plain>) {
+    return context_or_executor;
+  } else {
+    return context<std::remove_reference_t<T>>(context_or_executor);
+  }
+}
+
+template <class T>
+using context_for = decltype(as_context(std::declval<T&>()));
+
+}  // namespace deeprec::inline DEEPREC_ABI

@@ -1,0 +1,136 @@
+// Storage types of 16 bits and the table that says in what a storage type is summed.
+//
+//   storage   accumulator   unit roundoff of the sum     range
+//   double    double        2^-53                        that of IEEE 754
+//   float     float         2^-24
+//   f16       float         2^-24 (storage: 2^-11)       +-65504, denormals kept
+//   bf16      float         2^-24 (storage: 2^-8)        that of float
+//
+// bf16 and f16 are bit-compatible with Eigen's, CUDA's and PyTorch's types. They hold values; all
+// arithmetic happens in accumulate_t<T>. Not here: tf32, which is a math mode of GEMM.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+
+#include <deeprec/core/config.hpp>
+
+namespace deeprec::inline DEEPREC_ABI {
+
+/// The type of every size, row number and stride.
+using index_t = std::int64_t;
+
+namespace detail {
+
+/// std::bit_cast, callable in device code as well.
+template <class To, class From>
+DEEPREC_HD constexpr To bit_cast_to(From value) noexcept {
+  static_assert(sizeof(To) == sizeof(From));
+  return __builtin_bit_cast(To, value);
+}
+
+/// float to bf16, round to nearest even; a NaN stays a NaN (quiet, sign and payload's top bits kept).
+DEEPREC_HD constexpr std::uint16_t bf16_bits(float value) noexcept {
+  const auto bits = bit_cast_to<std::uint32_t>(value);
+  if ((bits & 0x7fffffffU) > 0x7f800000U) return static_cast<std::uint16_t>((bits >> 16) | 0x40U);
+  return static_cast<std::uint16_t>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
+}
+
+/// float to IEEE half, round to nearest even, overflow to infinity, NaN stays NaN.
+DEEPREC_HD constexpr std::uint16_t f16_bits(float value) noexcept {
+  const auto bits = bit_cast_to<std::uint32_t>(value);
+  const std::uint32_t sign = (bits >> 16) & 0x8000U;
+  const std::uint32_t magnitude = bits & 0x7fffffffU;
+  if (magnitude > 0x7f800000U) {
+    return static_cast<std::uint16_t>(sign | 0x7e00U | ((magnitude >> 13) & 0x3ffU));
+  }
+  if (magnitude >= 0x477ff000U) return static_cast<std::uint16_t>(sign | 0x7c00U);
+  if (magnitude < 0x38800000U) {  // a denormal half or zero: let float addition do the rounding
+    const float shifted = bit_cast_to<float>(magnitude) + 0.5F;
+    return static_cast<std::uint16_t>(sign | (bit_cast_to<std::uint32_t>(shifted) - 0x3f000000U));
+  }
+  const std::uint32_t rounded = magnitude + 0xfffU + ((magnitude >> 13) & 1U) - 0x38000000U;
+  return static_cast<std::uint16_t>(sign | (rounded >> 13));
+}
+
+DEEPREC_HD constexpr float f16_value(std::uint16_t half) noexcept {
+  const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000U) << 16;
+  const std::uint32_t exponent = (half >> 10) & 0x1fU;
+  const std::uint32_t mantissa = half & 0x3ffU;
+  if (exponent == 0x1fU) {  // as the hardware does, a signalling NaN comes back quiet
+    const std::uint32_t quiet = mantissa != 0 ? 0x00400000U : 0U;
+    return bit_cast_to<float>(sign | 0x7f800000U | quiet | (mantissa << 13));
+  }
+  if (exponent == 0) {
+    const float magnitude = static_cast<float>(mantissa) * 0x1p-24F;
+    return bit_cast_to<float>(sign | bit_cast_to<std::uint32_t>(magnitude));
+  }
+  return bit_cast_to<float>(sign | ((exponent + 112U) << 23) | (mantissa << 13));
+}
+
+}  // namespace detail
+
+/// bfloat16: the upper half of a float.
+struct DEEPREC_MAY_ALIAS bf16 {
+  std::uint16_t bits = 0;
+
+  bf16() = default;
+  /// Rounds to nearest even; NaN stays NaN.
+  DEEPREC_HD constexpr explicit bf16(float value) noexcept : bits(detail::bf16_bits(value)) {}
+  DEEPREC_HD constexpr operator float() const noexcept {
+    return detail::bit_cast_to<float>(static_cast<std::uint32_t>(bits) << 16);
+  }
+  DEEPREC_HD static constexpr bf16 from_bits(std::uint16_t bits) noexcept {
+    bf16 value;
+    value.bits = bits;
+    return value;
+  }
+};
+
+/// IEEE 754 binary16.
+struct DEEPREC_MAY_ALIAS f16 {
+  std::uint16_t bits = 0;
+
+  f16() = default;
+  /// Rounds to nearest even; too large becomes infinity; NaN stays NaN.
+  DEEPREC_HD constexpr explicit f16(float value) noexcept : bits(detail::f16_bits(value)) {}
+  DEEPREC_HD constexpr operator float() const noexcept { return detail::f16_value(bits); }
+  DEEPREC_HD static constexpr f16 from_bits(std::uint16_t bits) noexcept {
+    f16 value;
+    value.bits = bits;
+    return value;
+  }
+};
+
+static_assert(sizeof(bf16) == 2 && sizeof(f16) == 2);
+
+template <class T>
+struct accumulate;
+template <>
+struct accumulate<double> {
+  using type = double;
+  static constexpr double unit_roundoff = 0x1p-53;
+};
+template <>
+struct accumulate<float> {
+  using type = float;
+  static constexpr double unit_roundoff = 0x1p-24;
+};
+template <>
+struct accumulate<bf16> : accumulate<float> {};
+template <>
+struct accumulate<f16> : accumulate<float> {};
+
+/// The type in which values of the storage type T are summed.
+template <class T>
+using accumulate_t = typename accumulate<T>::type;
+
+template <class T>
+concept Storage = requires { typename accumulate<T>::type; };
+
+/// Ids and offsets: 32 or 64 bits.
+template <class T>
+concept IdInteger = std::integral<T> && (sizeof(T) == 4 || sizeof(T) == 8);
+
+}  // namespace deeprec::inline DEEPREC_ABI

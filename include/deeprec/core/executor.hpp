@@ -1,0 +1,59 @@
+// What deeprec asks of whoever runs its work. Two concepts; any host framework's pool fits the first
+// with a few lines.
+//
+//   bulk   parallel_for(n, grain, body)   splits [0, n) at multiples of grain and calls
+//                                         body(begin, end, worker) for pieces that cover it;
+//                                         bodies never wait for each other
+//   task   post(work, stop_token)         runs work that may block, one day, on some thread
+//
+// worker is below concurrency() and no two bodies of one call run under the same number at once.
+// What a verb computes depends on the grain that it chose, never on concurrency() or on who ran what.
+#pragma once
+
+#include <concepts>
+#include <stop_token>
+#include <type_traits>
+#include <utility>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
+
+namespace deeprec::inline DEEPREC_ABI {
+
+namespace detail {
+struct any_bulk_body {
+  void operator()(index_t, index_t, int) const {}
+};
+struct any_task {
+  void operator()(std::stop_token) const {}
+};
+}  // namespace detail
+
+template <class E>
+concept BulkExecutor = requires(E& executor, index_t n, detail::any_bulk_body body) {
+  executor.parallel_for(n, n, body);
+  { executor.concurrency() } -> std::convertible_to<int>;
+};
+
+template <class E>
+concept TaskExecutor = requires(E& executor, detail::any_task task, std::stop_token stop) {
+  executor.post(task, stop);
+};
+
+/// Names the backend of an executor's verbs: its member type `backend`, else the host's.
+struct host_backend {};
+
+template <class E>
+struct executor_backend {
+  using type = host_backend;
+};
+template <class E>
+  requires requires { typename E::backend; }
+struct executor_backend<E> {
+  using type = typename E::backend;
+};
+
+template <class E>
+concept Executor = BulkExecutor<E> || !std::same_as<typename executor_backend<E>::type, host_backend>;
+
+}  // namespace deeprec::inline DEEPREC_ABI

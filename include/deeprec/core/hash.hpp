@@ -1,0 +1,105 @@
+// 64-bit hashes for tokens and ids, and the map from a hash to a table row.
+//
+//   token ──hash_bytes(seed)──> 64 bits ──bucket──> [0, rows)
+//
+// Not cryptographic. The values are part of saved models: they never change within a major version
+// and are the same on every machine.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
+
+namespace deeprec::inline DEEPREC_ABI {
+
+namespace detail {
+
+/// The two halves of a 128-bit product, folded.
+DEEPREC_HD constexpr std::uint64_t fold_multiply(std::uint64_t a, std::uint64_t b) noexcept {
+  const auto product = static_cast<unsigned __int128>(a) * b;
+  return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
+}
+
+inline std::uint64_t read_u64(const char* p) noexcept {
+  std::uint64_t value;
+  std::memcpy(&value, p, 8);
+  if constexpr (std::endian::native == std::endian::big) value = __builtin_bswap64(value);
+  return value;
+}
+
+inline std::uint64_t read_u32(const char* p) noexcept {
+  std::uint32_t value;
+  std::memcpy(&value, p, 4);
+  if constexpr (std::endian::native == std::endian::big) value = __builtin_bswap32(value);
+  return value;
+}
+
+// Odd 64-bit constants with balanced bits (fractions of pi).
+inline constexpr std::uint64_t hash_key[4] = {0x243f6a8885a308d3, 0x13198a2e03707345,
+                                              0xa4093822299f31d1, 0x082efa98ec4e6c89};
+
+}  // namespace detail
+
+/// Mixes all 64 bits of a number: a bijection with full avalanche.
+///
+/// @cost   two multiplications
+/// @threads reentrant
+/// @error  none
+/// @source the finaliser of splitmix64 (Steele, Lea, Flood 2014)
+DEEPREC_HD constexpr std::uint64_t mix64(std::uint64_t x) noexcept {
+  x ^= x >> 30;
+  x *= 0xbf58476d1ce4e5b9;
+  x ^= x >> 27;
+  x *= 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+/// Hash of a byte string. Different seeds give independent functions: use the column as the seed.
+///
+/// @cost    a few ns up to 16 bytes, then about 8 bytes per ns; reads exactly the string's bytes
+/// @threads reentrant
+/// @error   none
+/// @source  folded 128-bit multiplication, as in wyhash (Wang Yi 2019)
+inline std::uint64_t hash_bytes(std::string_view text, std::uint64_t seed = 0) noexcept {
+  using detail::fold_multiply, detail::hash_key, detail::read_u32, detail::read_u64;
+  const char* p = text.data();
+  const std::size_t size = text.size();
+  std::uint64_t state = seed ^ hash_key[0];
+  std::uint64_t a = 0;
+  std::uint64_t b = 0;
+  if (size >= 8) {
+    std::size_t left = size;
+    for (; left > 16; left -= 16, p += 16) {
+      state = fold_multiply(read_u64(p) ^ hash_key[1], read_u64(p + 8) ^ state);
+    }
+    const char* end = text.data() + size;
+    a = left >= 8 ? read_u64(p) : read_u64(end - 16);
+    b = read_u64(end - 8);
+  } else if (size >= 4) {
+    a = read_u32(p);
+    b = read_u32(p + size - 4);
+  } else if (size > 0) {
+    a = static_cast<unsigned char>(p[0]) | static_cast<std::uint64_t>(static_cast<unsigned char>(p[size / 2])) << 8 |
+        static_cast<std::uint64_t>(static_cast<unsigned char>(p[size - 1])) << 16;
+  }
+  return fold_multiply(hash_key[2] ^ size, fold_multiply(a ^ hash_key[1], b ^ state) ^ hash_key[3]);
+}
+
+/// Row of a 64-bit hash in a table of `rows` rows: the hash as a fraction of 2^64, times rows.
+///
+/// @pre     rows > 0
+/// @cost    one multiplication
+/// @threads reentrant
+/// @error   none
+/// @source  multiply-shift range reduction (Lemire 2019)
+DEEPREC_HD constexpr index_t bucket(std::uint64_t hash, index_t rows) noexcept {
+  return static_cast<index_t>((static_cast<unsigned __int128>(hash) *
+                               static_cast<unsigned __int128>(rows)) >> 64);
+}
+
+}  // namespace deeprec::inline DEEPREC_ABI

@@ -1,0 +1,121 @@
+// A row-major matrix that somebody else owns.
+//
+//   data_handle() ─> [ x00 x01 x02 ] pad        extent(0) rows, extent(1) columns,
+//                    [ x10 x11 x12 ] pad        stride(0) elements from a row to the next
+//
+// Maps to Eigen::Map<Matrix<T, -1, -1, RowMajor>, 0, OuterStride<>> and to a DLPack tensor without a
+// copy. Names as in std::mdspan. Not here: ownership, column-major, more than two dimensions.
+#pragma once
+
+#include <cstddef>
+#include <type_traits>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/contract.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/space.hpp>
+
+namespace deeprec::inline DEEPREC_ABI {
+
+inline constexpr index_t dynamic_size = -1;
+
+/// A size that is known when the program is compiled (dim<128>) or when it runs (dim<>).
+template <index_t Size = dynamic_size>
+struct dim {
+  static_assert(Size >= 0, "deeprec::dim: a static size is not negative. Fix: dim<128> or dim<>.");
+  static constexpr bool is_static = true;
+  constexpr dim() noexcept = default;
+  DEEPREC_HD constexpr explicit(false) dim([[maybe_unused]] index_t size) {
+    DEEPREC_EXPECTS(size == Size);
+  }
+  DEEPREC_HD static constexpr index_t value() noexcept { return Size; }
+};
+
+template <>
+struct dim<dynamic_size> {
+  static constexpr bool is_static = false;
+  constexpr dim() noexcept = default;
+  DEEPREC_HD constexpr explicit(false) dim(index_t size) noexcept : size_(size) {}
+  DEEPREC_HD constexpr index_t value() const noexcept { return size_; }
+
+ private:
+  index_t size_ = 0;
+};
+
+/// Non-owning row-major matrix in the memory space Space; Columns is dim<> or dim<N>.
+/// Trivially copyable; passing it by value is the rule.
+///
+/// @threads as its memory: concurrent readers are safe, a writer needs rows of its own
+template <class T, MemorySpace Space = host_space, class Columns = dim<>>
+class matrix_view {
+ public:
+  using element_type = T;
+  using value_type = std::remove_cv_t<T>;
+  using space = Space;
+
+  constexpr matrix_view() noexcept = default;
+  DEEPREC_HD constexpr matrix_view(T* data, index_t rows, Columns columns) noexcept
+      : matrix_view(data, rows, columns, columns.value()) {}
+  /// @param row_stride elements from one row to the next; at least the number of columns
+  DEEPREC_HD constexpr matrix_view(T* data, index_t rows, Columns columns,
+                                   index_t row_stride) noexcept
+      : data_(data), rows_(rows), stride_(row_stride), columns_(columns) {}
+
+  /// To a view of const elements, of run-time width, or of a space that may reach this memory.
+  template <class U, MemorySpace From, class OtherColumns>
+    requires std::is_convertible_v<U (*)[], T (*)[]> && reachable_as<From, Space>
+  DEEPREC_HD constexpr matrix_view(const matrix_view<U, From, OtherColumns>& other) noexcept
+      : matrix_view(other.data_handle(), other.extent(0), Columns(other.extent(1)),
+                    other.stride(0)) {}
+  template <class U, MemorySpace From, class OtherColumns>
+    requires(!reachable_as<From, Space>)
+  matrix_view(const matrix_view<U, From, OtherColumns>&) = delete;
+
+  [[nodiscard]] DEEPREC_HD constexpr T* data_handle() const noexcept { return data_; }
+  [[nodiscard]] DEEPREC_HD constexpr index_t extent(int rank) const noexcept {
+    return rank == 0 ? rows_ : columns_.value();
+  }
+  [[nodiscard]] DEEPREC_HD constexpr index_t stride(int rank) const noexcept {
+    return rank == 0 ? stride_ : 1;
+  }
+  [[nodiscard]] DEEPREC_HD constexpr bool empty() const noexcept {
+    return rows_ == 0 || columns_.value() == 0;
+  }
+
+  /// Pointer to the first element of row i.
+  [[nodiscard]] DEEPREC_HD constexpr T* row(index_t i) const noexcept { return data_ + i * stride_; }
+
+  [[nodiscard]] DEEPREC_HD constexpr T& operator()(index_t i, index_t j) const {
+    DEEPREC_EXPECTS(0 <= i && i < rows_ && 0 <= j && j < columns_.value());
+    return data_[i * stride_ + j];
+  }
+
+  /// Rows [first, first + count).
+  [[nodiscard]] DEEPREC_HD constexpr matrix_view rows(index_t first, index_t count) const {
+    DEEPREC_EXPECTS(0 <= first && 0 <= count && first + count <= rows_);
+    return {row(first), count, columns_, stride_};
+  }
+  /// Columns [first, first + count) of every row; the stride stays.
+  [[nodiscard]] DEEPREC_HD constexpr matrix_view<T, Space> columns(index_t first,
+                                                                   index_t count) const {
+    DEEPREC_EXPECTS(0 <= first && 0 <= count && first + count <= columns_.value());
+    return {data_ + first, rows_, dim<>(count), stride_};
+  }
+
+ private:
+  T* data_ = nullptr;
+  index_t rows_ = 0;
+  index_t stride_ = 0;
+  [[no_unique_address]] Columns columns_{};
+};
+
+template <class T>
+matrix_view(T*, index_t, index_t) -> matrix_view<T, host_space, dim<>>;
+template <class T>
+matrix_view(T*, index_t, index_t, index_t) -> matrix_view<T, host_space, dim<>>;
+template <class T, index_t N>
+matrix_view(T*, index_t, dim<N>) -> matrix_view<T, host_space, dim<N>>;
+
+static_assert(std::is_trivially_copyable_v<matrix_view<float>>);
+
+}  // namespace deeprec::inline DEEPREC_ABI

@@ -1,0 +1,153 @@
+// How a verb answers: a code and the place of the first fault. The same with and without exceptions.
+//
+//   status s = lookup(ctx, table, bags, sum, out);
+//   if (!s) log(s.message());      // "id out of range: table 3, bag 17, slot 402, value -1"
+//   lookup(...).or_throw();        // where exceptions are on
+//
+// "First" means the smallest place (table, then bag, then slot), whatever the threads did.
+// Functions that parse or do I/O answer with result<T> (result.hpp).
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <string>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
+
+namespace deeprec::inline DEEPREC_ABI {
+
+enum class errc : std::uint8_t {
+  ok = 0,
+  shape_mismatch,       ///< the operands' sizes don't fit together; detail() names the operand
+  offsets_negative,     ///< offsets[0] < 0
+  offsets_decreasing,   ///< offsets[b+1] < offsets[b]
+  offsets_beyond_ids,   ///< an offset points past the last id
+  id_out_of_range,      ///< an id is negative or not below the number of rows
+  weight_is_nan,        ///< a weight is not a number
+  unsupported,          ///< this backend can't do it; detail() says why
+  out_of_memory,
+  cancelled,
+  io_error,             ///< the operating system refused
+  parse_error,          ///< text that doesn't follow its format
+  device_error,         ///< the device runtime reported an error
+};
+
+/// The sentence of a code.
+constexpr const char* to_string(errc code) noexcept {
+  switch (code) {
+    case errc::ok: return "ok";
+    case errc::shape_mismatch: return "shape mismatch";
+    case errc::offsets_negative: return "first offset is negative";
+    case errc::offsets_decreasing: return "offsets decrease";
+    case errc::offsets_beyond_ids: return "offset beyond the ids";
+    case errc::id_out_of_range: return "id out of range";
+    case errc::weight_is_nan: return "weight is not a number";
+    case errc::unsupported: return "unsupported";
+    case errc::out_of_memory: return "out of memory";
+    case errc::cancelled: return "cancelled";
+    case errc::io_error: return "input or output error";
+    case errc::parse_error: return "malformed text";
+    case errc::device_error: return "device error";
+  }
+  return "unknown error";
+}
+
+/// Where a fault is. Fields that have no meaning for a fault stay -1.
+struct fault_place {
+  index_t table = -1;
+  index_t bag = -1;
+  index_t slot = -1;  ///< position in ids and weights
+  std::int64_t value = 0;  ///< the offending id or offset (a 64-bit unsigned id reads as negative)
+
+  friend constexpr bool operator==(const fault_place&, const fault_place&) = default;
+};
+
+class status;
+
+#if DEEPREC_EXCEPTIONS
+/// What status::or_throw() throws.
+class error : public std::exception {
+ public:
+  explicit error(errc code, std::string message) : code_(code), message_(std::move(message)) {}
+  [[nodiscard]] errc code() const noexcept { return code_; }
+  [[nodiscard]] const char* what() const noexcept override { return message_.c_str(); }
+
+ private:
+  errc code_;
+  std::string message_;
+};
+#endif
+
+namespace detail {
+
+[[noreturn]] inline void raise(errc code, std::string message) {
+#if DEEPREC_EXCEPTIONS
+  throw error(code, std::move(message));
+#else
+  std::fprintf(stderr, "deeprec: %s (code %d)\n", message.c_str(), static_cast<int>(code));
+  std::abort();
+#endif
+}
+
+}  // namespace detail
+
+/// A code, the place of the first fault, and a literal that names the operand or the reason.
+/// Trivially copyable; making one never allocates.
+class [[nodiscard]] status {
+ public:
+  constexpr status() noexcept = default;
+  /// @param detail a string literal, or null
+  constexpr status(errc code, const char* detail, fault_place place = {}) noexcept
+      : place_(place), detail_(detail), code_(code) {}
+  constexpr status(errc code, fault_place place) noexcept : place_(place), code_(code) {}
+
+  [[nodiscard]] constexpr bool ok() const noexcept { return code_ == errc::ok; }
+  constexpr explicit operator bool() const noexcept { return ok(); }
+  [[nodiscard]] constexpr errc code() const noexcept { return code_; }
+  [[nodiscard]] constexpr const fault_place& place() const noexcept { return place_; }
+  [[nodiscard]] constexpr const char* detail() const noexcept { return detail_; }
+
+  /// The same fault, said of table `t`: what a verb over many tables adds.
+  [[nodiscard]] constexpr status in_table(index_t t) const noexcept {
+    status named = *this;
+    if (!ok()) named.place_.table = t;
+    return named;
+  }
+
+  /// One line that names the place.
+  [[nodiscard]] std::string message() const {
+    std::string text = to_string(code_);
+    const char* separator = ": ";
+    const auto append = [&](const char* name, index_t number) {
+      text += separator;
+      text += name;
+      text += std::to_string(number);
+      separator = ", ";
+    };
+    if (detail_ != nullptr) {
+      text += separator;
+      text += detail_;
+      separator = "; ";
+    }
+    if (place_.table >= 0) append("table ", place_.table);
+    if (place_.bag >= 0) append("bag ", place_.bag);
+    if (place_.slot >= 0) append("slot ", place_.slot);
+    if (place_.bag >= 0 && code_ != errc::weight_is_nan) append("value ", place_.value);
+    return text;
+  }
+
+  /// Throws deeprec::error on a fault. Without exceptions: prints the message and aborts.
+  void or_throw() const {
+    if (!ok()) detail::raise(code_, message());
+  }
+
+ private:
+  fault_place place_{};
+  const char* detail_ = nullptr;
+  errc code_ = errc::ok;
+};
+
+}  // namespace deeprec::inline DEEPREC_ABI

@@ -1,0 +1,64 @@
+// What an optimizer is: a functor over one row of weights. The same functor serves embedding rows and
+// dense layers (a layer's row is an output neuron), scalar code, vector registers and device threads.
+//
+//   for each row:      step = optimizer.begin_row(row_state, mean of the squared gradient)
+//     for each element:  w' = step(w, g, element_state&...)
+//
+// V in a step is float, or a vector of floats with + - * / and sqrt found by ADL.
+#pragma once
+
+#include <cmath>
+#include <concepts>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
+
+namespace deeprec::inline DEEPREC_ABI {
+
+/// row_state and element_state say how many floats of state a row and each of its elements have;
+/// needs_mean_square says whether begin_row reads its second argument.
+template <class O>
+concept RowOptimizer =
+    std::copyable<O> && requires(const O& optimizer, float* row_state, float mean_square) {
+      { O::row_state } -> std::convertible_to<int>;
+      { O::element_state } -> std::convertible_to<int>;
+      { O::needs_mean_square } -> std::convertible_to<bool>;
+      optimizer.begin_row(row_state, mean_square);
+    };
+
+/// Applies an optimizer to one row in plain scalar code: the reference for every faster path.
+///
+/// @shape    weights, gradient (D) · state (row_state + element_state * D), row part first,
+///           then D floats for each element state
+/// @dtype    W: a storage type; gradient and state float
+/// @pre      state was zeroed when the row was made
+/// @numerics float arithmetic, elements in order; a 16-bit weight is rounded to nearest even once
+/// @cost     O(D), no allocation
+/// @threads  one thread per row
+/// @error    none
+template <RowOptimizer O, Storage W>
+void apply_row(const O& optimizer, W* weights, const float* gradient, float* state,
+               index_t width) {
+  float mean_square = 0;
+  if constexpr (O::needs_mean_square) {
+    for (index_t j = 0; j < width; ++j) mean_square += gradient[j] * gradient[j];
+    mean_square /= static_cast<float>(width);
+  }
+  const auto step = optimizer.begin_row(state, mean_square);
+  [[maybe_unused]] float* element_state = state + O::row_state;
+  for (index_t j = 0; j < width; ++j) {
+    const auto weight = static_cast<float>(weights[j]);
+    if constexpr (O::element_state == 0) {
+      weights[j] = static_cast<W>(step(weight, gradient[j]));
+    } else if constexpr (O::element_state == 1) {
+      weights[j] = static_cast<W>(step(weight, gradient[j], element_state[j]));
+    } else {
+      static_assert(O::element_state == 2, "deeprec::apply_row: an optimizer keeps at most two "
+                                           "floats per element. Fix: element_state <= 2.");
+      weights[j] = static_cast<W>(
+          step(weight, gradient[j], element_state[j], element_state[width + j]));
+    }
+  }
+}
+
+}  // namespace deeprec::inline DEEPREC_ABI
