@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# scripts/bench.sh SUITE [--json FILE] [ARGUMENT...]   runs benchmarks/SUITE
+# scripts/bench.sh claims [SUITE] [--json FILE]        checks what benchmarks/claims.json lists
+
+usage() {
+  sed -n '2,3s/^# //p' "${BASH_SOURCE[0]}"
+  echo "suites: $(cd "$(dirname "${BASH_SOURCE[0]}")/../benchmarks" && ls -d -- */ |
+    grep -v -x -e support/ -e claims/ | tr -d / | xargs)"
+  exit 2
+}
+
+(($#)) && [[ "$1" != -* ]] || usage
+suite="$1"
+shift
+only="" json="" arguments=()
+if [[ "$suite" == claims && $# -gt 0 && "$1" != -* ]]; then
+  only="$1"
+  shift
+fi
+while (($#)); do
+  case "$1" in
+    --json)
+      (($# > 1)) || usage
+      json="$(realpath -m -- "$2")"
+      shift 2
+      ;;
+    *)
+      arguments+=("$1")
+      shift
+      ;;
+  esac
+done
+
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+[[ "$suite" == claims || -d "benchmarks/$suite" ]] || usage
+
+install_packages
+configure bench
+bin=build/bench/benchmarks
+commit="$(git rev-parse --verify --quiet HEAD 2>/dev/null || echo unknown)"
+dirty="$([[ -z "$(git status --porcelain 2>/dev/null)" ]] && echo false || echo true)"
+
+if [[ "$suite" != claims ]]; then
+  build bench "bench_$suite"
+  ((${#json} == 0)) || arguments+=("--benchmark_out=$json" --benchmark_out_format=json)
+  exec "$bin/bench_$suite" "--benchmark_context=commit=$commit,dirty=$dirty" "${arguments[@]}"
+fi
+
+build bench claims
+tool=("$bin/claims/claims" --claims benchmarks/claims.json --programs "$bin" --select "$only")
+suites="$("${tool[@]}" --suites)"
+known="$(cmake --build build/bench --target help)"
+targets=()
+for name in $suites; do
+  if grep -qE "(^|\.\.\. )bench_$name(:|\$)" <<<"$known"; then targets+=("bench_$name"); fi
+done
+((${#targets[@]} == 0)) || build bench "${targets[@]}"
+exec "${tool[@]}" --commit "$commit" --dirty "$dirty" ${json:+--json "$json"}

@@ -1,0 +1,72 @@
+# Read by the other scripts: finds the repository, installs what is missing, configures and builds.
+
+set -euo pipefail
+root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+cd "$root"
+jobs="$(nproc 2>/dev/null || echo 2)"
+installed=no
+
+say() { printf '== %s\n' "$*"; }
+
+# On Debian and Ubuntu, where we may: installs the packages that are missing. Elsewhere CMake fetches
+# the libraries, and the compiler, CMake and git have to be there.
+install_packages() {
+  local wanted=(cmake g++ ninja-build ccache libeigen3-dev libxsimd-dev libdnnl-dev
+    libbenchmark-dev doctest-dev nlohmann-json3-dev libcli11-dev)
+  local missing=() package as_root=()
+  command -v apt-get >/dev/null && command -v dpkg-query >/dev/null || return 0
+  local present
+  present="$(dpkg-query -W -f '${Package} ${db:Status-Status}\n' "${wanted[@]}" 2>/dev/null || true)"
+  for package in "${wanted[@]}"; do
+    grep -qx "$package installed" <<<"$present" || missing+=("$package")
+  done
+  ((${#missing[@]})) || return 0
+  if [[ "$(id -u)" != 0 ]]; then
+    if sudo -n true 2>/dev/null; then
+      as_root=(sudo -n)
+    else
+      say "not installed, and no rights to install: ${missing[*]} (CMake fetches what it can)"
+      return 0
+    fi
+  fi
+  say "installing ${missing[*]}"
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq update >/dev/null || true
+  if "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get -qq install -y --no-install-recommends "${missing[@]}" >/dev/null </dev/null; then
+    installed=yes
+  else
+    say "apt-get could not install them (CMake fetches what it can)"
+  fi
+}
+
+# configure PRESET: only when there is something to do; the build itself notices changed CMake files.
+configure() {
+  local build="$root/build/$1" ready generator=()
+  if [[ -f "$build/CMakeCache.txt" ]] &&
+    ! grep -qxF "CMAKE_HOME_DIRECTORY:INTERNAL=$root" "$build/CMakeCache.txt"; then
+    say "$1: the checkout has moved, building anew"
+    rm -rf "$build"
+  fi
+  ready="$build/build.ninja"
+  [[ -f "$ready" ]] || ready="$build/Makefile"
+  if [[ "$installed" == no && -f "$ready" && "$ready" -nt CMakePresets.json ]]; then return; fi
+  if [[ ! -f "$build/CMakeCache.txt" ]] && command -v ninja >/dev/null; then generator=(-G Ninja); fi
+  if [[ -z "${CUDACXX:-}" && -x /usr/local/cuda/bin/nvcc ]] && ! command -v nvcc >/dev/null; then
+    export CUDACXX=/usr/local/cuda/bin/nvcc
+  fi
+  say "$1: configuring in build/$1"
+  mkdir -p "$build"
+  if ! cmake --preset "$1" "${generator[@]}" >"$build/configure.log" 2>&1; then
+    cat "$build/configure.log"
+    return 1
+  fi
+  grep -E '^-- deeprec:|Warning' "$build/configure.log" || true
+}
+
+# build PRESET [TARGET...]
+build() {
+  local preset="$1"
+  shift
+  say "$preset: building ${*:-everything}"
+  cmake --build "build/$preset" --parallel "$jobs" ${1:+--target "$@"}
+}
