@@ -27,9 +27,9 @@ struct rowwise_adagrad {
       return weight - V(rate) * gradient;
     }
   };
-  DEEPREC_HD step begin_row(float* row_state, float mean_square) const noexcept {
-    *row_state += mean_square;
-    return {learning_rate / (std::sqrt(*row_state) + epsilon)};
+  DEEPREC_HD step begin_row(float* sum, float mean_square) const noexcept {
+    *sum += mean_square;
+    return {learning_rate / (std::sqrt(*sum) + epsilon)};
   }
 };
 

@@ -1,0 +1,91 @@
+// The vector words over AVX2, FMA and F16C. See words.hpp.
+
+struct region {
+  static constexpr isa which = isa::avx2;
+};
+
+struct vector_f32 {
+  __m256 v;
+  vector_f32() = default;
+  DEEPREC_INLINE vector_f32(__m256 x) : v(x) {}
+  DEEPREC_INLINE explicit vector_f32(float x) : v(_mm256_set1_ps(x)) {}
+};
+inline constexpr int lanes = 8;
+
+DEEPREC_INLINE vector_f32 zero() { return _mm256_setzero_ps(); }
+DEEPREC_INLINE vector_f32 splat(float x) { return _mm256_set1_ps(x); }
+
+DEEPREC_INLINE vector_f32 widen_bf16(__m128i x) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16));
+}
+/// Round to nearest even; NaN stays NaN (quiet). The same bits as detail::bf16_bits.
+DEEPREC_INLINE __m128i narrow_bf16(vector_f32 x) {
+  const __m256i bits = _mm256_castps_si256(x.v);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  const __m256i rounded = _mm256_srli_epi32(
+      _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
+  const __m256i quiet = _mm256_or_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(0x40));
+  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x.v, x.v, _CMP_UNORD_Q));
+  const __m256i chosen = _mm256_blendv_epi8(rounded, quiet, nan);
+  const __m256i packed = _mm256_packus_epi32(chosen, chosen);
+  return _mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08));
+}
+DEEPREC_INLINE __m256i first_lanes(int n) {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+DEEPREC_INLINE vector_f32 load(const float* p) { return _mm256_loadu_ps(p); }
+DEEPREC_INLINE vector_f32 load(const bf16* p) {
+  return widen_bf16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+DEEPREC_INLINE vector_f32 load(const f16* p) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+DEEPREC_INLINE void store(float* p, vector_f32 x) { _mm256_storeu_ps(p, x.v); }
+DEEPREC_INLINE void store(bf16* p, vector_f32 x) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), narrow_bf16(x));
+}
+DEEPREC_INLINE void store(f16* p, vector_f32 x) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(x.v, _MM_FROUND_TO_NEAREST_INT));
+}
+
+/// The first n lanes, 0 <= n < lanes; nothing beyond them is touched; the others are zero.
+DEEPREC_INLINE vector_f32 load_first(const float* p, int n) {
+  return _mm256_maskload_ps(p, first_lanes(n));
+}
+DEEPREC_INLINE void store_first(float* p, vector_f32 x, int n) {
+  _mm256_maskstore_ps(p, first_lanes(n), x.v);
+}
+// AVX2 has no masked access of 16 bits: through a small array.
+template <class T>
+DEEPREC_INLINE vector_f32 load_first(const T* p, int n) {
+  T lane[lanes] = {};
+  __builtin_memcpy(lane, p, static_cast<unsigned>(n) * sizeof(T));
+  return load(lane);
+}
+template <class T>
+DEEPREC_INLINE void store_first(T* p, vector_f32 x, int n) {
+  T lane[lanes];
+  store(lane, x);
+  __builtin_memcpy(p, lane, static_cast<unsigned>(n) * sizeof(T));
+}
+
+DEEPREC_INLINE vector_f32 operator+(vector_f32 a, vector_f32 b) { return _mm256_add_ps(a.v, b.v); }
+DEEPREC_INLINE vector_f32 operator-(vector_f32 a, vector_f32 b) { return _mm256_sub_ps(a.v, b.v); }
+DEEPREC_INLINE vector_f32 operator*(vector_f32 a, vector_f32 b) { return _mm256_mul_ps(a.v, b.v); }
+DEEPREC_INLINE vector_f32 operator/(vector_f32 a, vector_f32 b) { return _mm256_div_ps(a.v, b.v); }
+/// a * b + c, rounded once.
+DEEPREC_INLINE vector_f32 multiply_add(vector_f32 a, vector_f32 b, vector_f32 c) {
+  return _mm256_fmadd_ps(a.v, b.v, c.v);
+}
+DEEPREC_INLINE vector_f32 maximum(vector_f32 a, vector_f32 b) { return _mm256_max_ps(a.v, b.v); }
+DEEPREC_INLINE vector_f32 sqrt(vector_f32 a) { return _mm256_sqrt_ps(a.v); }
+
+/// The lanes added left to right.
+DEEPREC_INLINE float add_lanes(vector_f32 x) {
+  float lane[lanes];
+  _mm256_storeu_ps(lane, x.v);
+  float sum = lane[0];
+  for (int i = 1; i < lanes; ++i) sum += lane[i];
+  return sum;
+}

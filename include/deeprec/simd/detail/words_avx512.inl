@@ -1,0 +1,90 @@
+// The vector words over AVX-512 (F, BW, DQ, VL), in both AVX-512 regions. See words.hpp.
+// Some intrinsics are used in their _maskz_ form because the plain one warns with g++ 12.
+
+struct vector_f32 {
+  __m512 v;
+  vector_f32() = default;
+  DEEPREC_INLINE vector_f32(__m512 x) : v(x) {}
+  DEEPREC_INLINE explicit vector_f32(float x) : v(_mm512_set1_ps(x)) {}
+};
+inline constexpr int lanes = 16;
+inline constexpr __mmask16 all_lanes = 0xffff;
+
+DEEPREC_INLINE vector_f32 zero() { return _mm512_setzero_ps(); }
+DEEPREC_INLINE vector_f32 splat(float x) { return _mm512_set1_ps(x); }
+
+DEEPREC_INLINE vector_f32 widen_bf16(__m256i x) {
+  return _mm512_castsi512_ps(
+      _mm512_maskz_slli_epi32(all_lanes, _mm512_maskz_cvtepu16_epi32(all_lanes, x), 16));
+}
+/// Round to nearest even; NaN stays NaN (quiet); denormals kept. The same bits as detail::bf16_bits.
+DEEPREC_INLINE __m256i narrow_bf16(vector_f32 x) {
+  const __m512i bits = _mm512_castps_si512(x.v);
+  const __m512i high = _mm512_maskz_srli_epi32(all_lanes, bits, 16);
+  const __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_maskz_srli_epi32(
+      all_lanes, _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
+  const __mmask16 nan = _mm512_cmp_ps_mask(x.v, x.v, _CMP_UNORD_Q);
+  const __m512i chosen = _mm512_mask_or_epi32(rounded, nan, high, _mm512_set1_epi32(0x40));
+  return _mm512_maskz_cvtepi32_epi16(all_lanes, chosen);
+}
+DEEPREC_INLINE __mmask16 first_lanes(int n) { return static_cast<__mmask16>((1U << n) - 1U); }
+
+DEEPREC_INLINE vector_f32 load(const float* p) { return _mm512_loadu_ps(p); }
+DEEPREC_INLINE vector_f32 load(const bf16* p) {
+  return widen_bf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+DEEPREC_INLINE vector_f32 load(const f16* p) {
+  return _mm512_maskz_cvtph_ps(all_lanes, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+DEEPREC_INLINE void store(float* p, vector_f32 x) { _mm512_storeu_ps(p, x.v); }
+DEEPREC_INLINE void store(bf16* p, vector_f32 x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow_bf16(x));
+}
+DEEPREC_INLINE void store(f16* p, vector_f32 x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                      _mm512_maskz_cvtps_ph(all_lanes, x.v, _MM_FROUND_TO_NEAREST_INT));
+}
+
+/// The first n lanes, 0 <= n < lanes; nothing beyond them is touched; the others are zero.
+DEEPREC_INLINE vector_f32 load_first(const float* p, int n) {
+  return _mm512_maskz_loadu_ps(first_lanes(n), p);
+}
+DEEPREC_INLINE vector_f32 load_first(const bf16* p, int n) {
+  return widen_bf16(_mm256_maskz_loadu_epi16(first_lanes(n), p));
+}
+DEEPREC_INLINE vector_f32 load_first(const f16* p, int n) {
+  return _mm512_maskz_cvtph_ps(all_lanes, _mm256_maskz_loadu_epi16(first_lanes(n), p));
+}
+DEEPREC_INLINE void store_first(float* p, vector_f32 x, int n) {
+  _mm512_mask_storeu_ps(p, first_lanes(n), x.v);
+}
+DEEPREC_INLINE void store_first(bf16* p, vector_f32 x, int n) {
+  _mm256_mask_storeu_epi16(p, first_lanes(n), narrow_bf16(x));
+}
+DEEPREC_INLINE void store_first(f16* p, vector_f32 x, int n) {
+  _mm256_mask_storeu_epi16(p, first_lanes(n),
+                           _mm512_maskz_cvtps_ph(all_lanes, x.v, _MM_FROUND_TO_NEAREST_INT));
+}
+
+DEEPREC_INLINE vector_f32 operator+(vector_f32 a, vector_f32 b) { return _mm512_add_ps(a.v, b.v); }
+DEEPREC_INLINE vector_f32 operator-(vector_f32 a, vector_f32 b) { return _mm512_sub_ps(a.v, b.v); }
+DEEPREC_INLINE vector_f32 operator*(vector_f32 a, vector_f32 b) { return _mm512_mul_ps(a.v, b.v); }
+DEEPREC_INLINE vector_f32 operator/(vector_f32 a, vector_f32 b) { return _mm512_div_ps(a.v, b.v); }
+/// a * b + c, rounded once.
+DEEPREC_INLINE vector_f32 multiply_add(vector_f32 a, vector_f32 b, vector_f32 c) {
+  return _mm512_fmadd_ps(a.v, b.v, c.v);
+}
+DEEPREC_INLINE vector_f32 maximum(vector_f32 a, vector_f32 b) {
+  return _mm512_maskz_max_ps(all_lanes, a.v, b.v);
+}
+DEEPREC_INLINE vector_f32 sqrt(vector_f32 a) { return _mm512_maskz_sqrt_ps(all_lanes, a.v); }
+
+/// The lanes added left to right.
+DEEPREC_INLINE float add_lanes(vector_f32 x) {
+  float lane[lanes];
+  _mm512_storeu_ps(lane, x.v);
+  float sum = lane[0];
+  for (int i = 1; i < lanes; ++i) sum += lane[i];
+  return sum;
+}

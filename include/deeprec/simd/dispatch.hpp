@@ -1,0 +1,36 @@
+// From the instruction set chosen at run time to the region compiled for it.
+//
+//   with_isa(ctx.instruction_set, [&](auto region) { pool_bags(region, args); });
+//
+// The call inside finds the kernel of that region by its tag (argument-dependent lookup). Kernels that
+// gain nothing from AVX-512 BF16 are compiled for three regions: with_isa_up_to_avx512.
+#pragma once
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/isa.hpp>
+#include <deeprec/simd/words.hpp>
+
+namespace deeprec::inline DEEPREC_ABI {
+
+using portable_region = DEEPREC_PORTABLE::region;
+
+/// Calls f with the tag of the region for `which`, AVX-512 at most.
+template <class F>
+decltype(auto) with_isa_up_to_avx512([[maybe_unused]] isa which, F&& f) {
+#if DEEPREC_X86
+  if (which >= isa::avx512) return f(isa_avx512::region{});
+  if (which == isa::avx2) return f(isa_avx2::region{});
+#endif
+  return f(portable_region{});
+}
+
+/// Calls f with the tag of the region for `which`.
+template <class F>
+decltype(auto) with_isa([[maybe_unused]] isa which, F&& f) {
+#if DEEPREC_X86
+  if (which == isa::avx512_bf16) return f(isa_avx512_bf16::region{});
+#endif
+  return with_isa_up_to_avx512(which, static_cast<F&&>(f));
+}
+
+}  // namespace deeprec::inline DEEPREC_ABI

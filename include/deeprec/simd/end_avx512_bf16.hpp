@@ -1,0 +1,8 @@
+// Closes what begin_avx512_bf16.hpp opened.
+}
+}
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif

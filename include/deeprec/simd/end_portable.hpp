@@ -1,0 +1,3 @@
+// Closes what begin_portable.hpp opened.
+}
+}
