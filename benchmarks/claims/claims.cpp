@@ -3,11 +3,11 @@
 //
 //   holds|SHORT|ABSENT  id  target  median [min..max]  claim
 //
-// over the repetitions that the benchmark itself asked for. A claim's filter is a regular expression
-// for the whole name of a benchmark, less the parts that only say how it is timed (repeats:3,
-// real_time, ...). ABSENT: no such suite, benchmark or counter here, or the benchmark skipped itself,
-// and then its message follows. Exit code 1: a program crashed, or a benchmark skipped itself with a
-// message that begins with "wrong answer".
+// over the repetitions that the benchmark itself asked for. A claim's filter is a regular
+// expression for the whole name of a benchmark, less the parts that only say how it is timed
+// (repeats:3, real_time, ...). ABSENT: no such suite, benchmark or counter here, or the benchmark
+// skipped itself, and then its message follows. Exit code 1: a program crashed, or a benchmark
+// skipped itself with a message that begins with "wrong answer".
 
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -212,15 +212,16 @@ int check(const std::vector<claim>& claims, const fs::path& programs, const std:
     const suite_run& run = runs.at(c.suite);
     const verdict v = judge(c, run);
     failed = failed || run.crashed || v.reason.rfind("wrong answer", 0) == 0;
-    std::printf("%-6s  %-32s  %s %.4g  ", v.word.c_str(), c.id.c_str(), c.direction.c_str(), c.target);
+    std::printf("%-6s  %-32s  %s %.4g  ", v.word.c_str(), c.id.c_str(), c.direction.c_str(),
+                c.target);
     if (v.values.empty()) {
       std::printf("-  %s  (%s)\n", c.text.c_str(), v.reason.c_str());
     } else {
       std::printf("%.4g [%.4g..%.4g]  %s\n", v.median, v.low, v.high, c.text.c_str());
     }
-    json result = {{"id", c.id},         {"claim", c.text},       {"suite", c.suite},
-                   {"filter", c.filter}, {"counter", c.counter},  {"direction", c.direction},
-                   {"target", c.target}, {"source", c.source},    {"verdict", v.word},
+    json result = {{"id", c.id},         {"claim", c.text},      {"suite", c.suite},
+                   {"filter", c.filter}, {"counter", c.counter}, {"direction", c.direction},
+                   {"target", c.target}, {"source", c.source},   {"verdict", v.word},
                    {"values", v.values}};
     if (v.values.empty()) {
       result["reason"] = v.reason;

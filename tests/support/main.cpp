@@ -10,7 +10,7 @@
 #include <iostream>
 
 #if defined(DEEPREC_TEST_NEEDS_GPU)
-#include <cuda_runtime_api.h>
+#  include <cuda_runtime_api.h>
 #endif
 
 namespace {
@@ -24,7 +24,8 @@ int main(int argc, char** argv) {
     the_seed = std::strtoull(text, nullptr, 10);
   }
   for (int i = 1; i < argc; ++i) {
-    if (std::strncmp(argv[i], "--seed=", 7) == 0) the_seed = std::strtoull(argv[i] + 7, nullptr, 10);
+    if (std::strncmp(argv[i], "--seed=", 7) == 0)
+      the_seed = std::strtoull(argv[i] + 7, nullptr, 10);
   }
 
 #if defined(DEEPREC_TEST_NEEDS_GPU)

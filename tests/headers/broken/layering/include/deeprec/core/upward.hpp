@@ -1,0 +1,3 @@
+#pragma once
+
+#include <deeprec/ops/verb.hpp>

@@ -1,0 +1,3 @@
+#pragma once
+
+#define LEAKED 1

@@ -1,0 +1,2 @@
+// Linked with two sets of objects that include every header.
+int main() {}
