@@ -62,8 +62,8 @@
 #define DEEPREC_HD
 #endif
 
-// Debug-only check of a caller's contract; see contract.hpp.
-#if DEEPREC_CONTRACTS
+// Debug-only check of a caller's contract; see contract.hpp. Host code only: kernels check nothing.
+#if DEEPREC_CONTRACTS && !defined(__CUDA_ARCH__)
 #define DEEPREC_EXPECTS(condition)                                                               \
   ((condition) ? static_cast<void>(0)                                                            \
                : ::deeprec::detail::contract_violated(#condition, __FILE__, __LINE__))

@@ -54,10 +54,11 @@ class matrix_view {
   using space = Space;
 
   constexpr matrix_view() noexcept = default;
-  DEEPREC_HD constexpr matrix_view(T* data, index_t rows, Columns columns) noexcept
+  DEEPREC_HD constexpr matrix_view(T* data, index_t rows,
+                                   std::type_identity_t<Columns> columns) noexcept
       : matrix_view(data, rows, columns, columns.value()) {}
   /// @param row_stride elements from one row to the next; at least the number of columns
-  DEEPREC_HD constexpr matrix_view(T* data, index_t rows, Columns columns,
+  DEEPREC_HD constexpr matrix_view(T* data, index_t rows, std::type_identity_t<Columns> columns,
                                    index_t row_stride) noexcept
       : data_(data), rows_(rows), stride_(row_stride), columns_(columns) {}
 
@@ -115,6 +116,8 @@ template <class T>
 matrix_view(T*, index_t, index_t, index_t) -> matrix_view<T, host_space, dim<>>;
 template <class T, index_t N>
 matrix_view(T*, index_t, dim<N>) -> matrix_view<T, host_space, dim<N>>;
+template <class T, index_t N>
+matrix_view(T*, index_t, dim<N>, index_t) -> matrix_view<T, host_space, dim<N>>;
 
 static_assert(std::is_trivially_copyable_v<matrix_view<float>>);
 

@@ -33,6 +33,7 @@ enum class errc : std::uint8_t {
   io_error,             ///< the operating system refused
   parse_error,          ///< text that doesn't follow its format
   device_error,         ///< the device runtime reported an error
+  invalid_value,        ///< a value outside its domain; detail() names it, the slot says which
 };
 
 /// The sentence of a code.
@@ -51,6 +52,7 @@ constexpr const char* to_string(errc code) noexcept {
     case errc::io_error: return "input or output error";
     case errc::parse_error: return "malformed text";
     case errc::device_error: return "device error";
+    case errc::invalid_value: return "invalid value";
   }
   return "unknown error";
 }

@@ -1,0 +1,30 @@
+// Everything for the host. Device backends: deeprec.cuh.
+#pragma once
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/context.hpp>
+#include <deeprec/core/contract.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/executor.hpp>
+#include <deeprec/core/hash.hpp>
+#include <deeprec/core/isa.hpp>
+#include <deeprec/core/jagged_view.hpp>
+#include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/random.hpp>
+#include <deeprec/core/result.hpp>
+#include <deeprec/core/space.hpp>
+#include <deeprec/core/status.hpp>
+#include <deeprec/core/verb.hpp>
+#include <deeprec/embedding/dense_table.hpp>
+#include <deeprec/embedding/lookup.hpp>
+#include <deeprec/embedding/pooling.hpp>
+#include <deeprec/embedding/row_format.hpp>
+#include <deeprec/embedding/table_view.hpp>
+#include <deeprec/exec/inline_executor.hpp>
+#include <deeprec/exec/thread_pool.hpp>
+#include <deeprec/memory/huge_page_resource.hpp>
+#include <deeprec/optim/adagrad.hpp>
+#include <deeprec/optim/row_optimizer.hpp>
+#include <deeprec/optim/sgd.hpp>
+#include <deeprec/simd/dispatch.hpp>
+#include <deeprec/simd/words.hpp>

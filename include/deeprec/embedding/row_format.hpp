@@ -1,0 +1,111 @@
+// How one row of a table lies in memory. A table is rows of bytes; the format alone knows what they mean.
+//
+//   plain_rows<T>:   | x0 x1 ... x(D-1) | gap | state (floats, optional) | gap |
+//                    |<-- row_bytes --->|                                     |
+//                    |<------------------------ stride_bytes --------------->|
+//
+// Optimizer state lies beside the row (state_floats > 0), or apart, in a table of f32_rows.
+// Kernels know a format by its `element` (what one stored value is); other formats (quantized, split)
+// add an element of their own and a place for scale and bias, and change nothing else.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstring>
+#include <type_traits>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/contract.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/matrix_view.hpp>
+
+namespace deeprec::inline DEEPREC_ABI {
+
+/// What tables and lookups ask of a format. encode and decode are the scalar reference codec.
+template <class F>
+concept RowFormat = std::is_trivially_copyable_v<F> &&
+                    requires(const F& format, std::byte* row, const std::byte* stored, float* values,
+                             const float* source) {
+                      typename F::element;
+                      { format.width() } -> std::convertible_to<index_t>;
+                      { format.row_bytes() } -> std::convertible_to<index_t>;
+                      { format.stride_bytes() } -> std::convertible_to<index_t>;
+                      { format.state_floats() } -> std::convertible_to<index_t>;
+                      { format.state(row) } -> std::same_as<float*>;
+                      format.decode(stored, values);
+                      format.encode(source, row);
+                    };
+
+/// Where the rows of a plain_rows format begin and what follows them. Zero means: as tight as possible.
+struct row_layout {
+  index_t state_floats = 0;  ///< floats of optimizer state beside each row
+  index_t stride_bytes = 0;  ///< bytes from a row to the next
+};
+
+/// Rows of T without a header. Width is dim<> or dim<D>.
+///
+/// @threads immutable; thread-safe
+template <Storage T, class Width = dim<>>
+class plain_rows {
+ public:
+  using element = T;
+
+  plain_rows() = default;
+  template <std::convertible_to<Width> W>
+  DEEPREC_HD constexpr explicit(false) plain_rows(const W& width, row_layout layout = {})
+      : width_(width), state_floats_(layout.state_floats), stride_bytes_(layout.stride_bytes) {
+    const index_t needed =
+        state_floats_ == 0 ? row_bytes() : state_offset() + state_floats_ * index_t{sizeof(float)};
+    const index_t tight = (needed + alignment() - 1) / alignment() * alignment();
+    if (stride_bytes_ == 0) stride_bytes_ = tight;
+    DEEPREC_EXPECTS(stride_bytes_ >= needed && stride_bytes_ % alignment() == 0);
+  }
+
+  [[nodiscard]] DEEPREC_HD constexpr index_t width() const noexcept { return width_.value(); }
+  [[nodiscard]] DEEPREC_HD constexpr index_t row_bytes() const noexcept {
+    return width() * index_t{sizeof(T)};
+  }
+  [[nodiscard]] DEEPREC_HD constexpr index_t stride_bytes() const noexcept { return stride_bytes_; }
+  [[nodiscard]] DEEPREC_HD constexpr index_t state_floats() const noexcept { return state_floats_; }
+
+  /// The optimizer state beside a row; null when the format has none.
+  [[nodiscard]] DEEPREC_HD float* state(std::byte* row) const noexcept {
+    return state_floats_ == 0 ? nullptr
+                              : reinterpret_cast<float*>(static_cast<void*>(row + state_offset()));
+  }
+
+  DEEPREC_HD void decode(const std::byte* row, float* values) const noexcept {
+    for (index_t j = 0; j < width(); ++j) {
+      T stored;
+      std::memcpy(&stored, row + j * index_t{sizeof(T)}, sizeof(T));
+      values[j] = static_cast<float>(stored);
+    }
+  }
+  DEEPREC_HD void encode(const float* values, std::byte* row) const noexcept {
+    for (index_t j = 0; j < width(); ++j) {
+      const T stored = static_cast<T>(values[j]);
+      std::memcpy(row + j * index_t{sizeof(T)}, &stored, sizeof(T));
+    }
+  }
+
+ private:
+  [[nodiscard]] DEEPREC_HD constexpr index_t alignment() const noexcept {
+    return state_floats_ > 0 ? index_t{alignof(float)} : index_t{alignof(T)};
+  }
+  [[nodiscard]] DEEPREC_HD constexpr index_t state_offset() const noexcept {
+    return (row_bytes() + index_t{alignof(float)} - 1) / index_t{alignof(float)} *
+           index_t{alignof(float)};
+  }
+
+  [[no_unique_address]] Width width_{};
+  index_t state_floats_ = 0;
+  index_t stride_bytes_ = 0;
+};
+
+using f32_rows = plain_rows<float>;
+using f16_rows = plain_rows<f16>;
+using bf16_rows = plain_rows<bf16>;
+
+static_assert(RowFormat<f32_rows> && RowFormat<f16_rows> && RowFormat<bf16_rows>);
+
+}  // namespace deeprec::inline DEEPREC_ABI

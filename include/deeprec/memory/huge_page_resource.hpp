@@ -1,0 +1,193 @@
+// Memory for tables, on 2 MB pages where the system gives them: random rows of a table of some GB cost
+// half as much or less there, because the page table stays in the caches.
+//
+//   allocate ─ 1 MB and more ─> mmap, 2 MB aligned ─ explicit huge pages, if allowed and asked for
+//            │                                     └ else MADV_HUGEPAGE (transparent huge pages)
+//            └ smaller ─> upstream
+//
+// Pages come when they are first touched: prefault(executor, ...) does it in parallel. report() says
+// what the system really gave. Not here: NUMA placement, pinned memory.
+#pragma once
+
+#include <sys/mman.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <iterator>
+#include <map>
+#include <memory_resource>
+#include <mutex>
+#include <new>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/executor.hpp>
+#include <deeprec/core/status.hpp>
+
+namespace deeprec::inline DEEPREC_ABI {
+
+inline constexpr std::size_t huge_page_size = std::size_t{2} << 20;
+
+enum class explicit_pages : unsigned char {
+  never,  ///< transparent huge pages only
+  try_,   ///< the reserved pool (vm.nr_hugepages) first, transparent ones when it is too small
+};
+
+/// What a huge_page_resource holds at this moment, in bytes.
+struct huge_page_report {
+  std::size_t mapped = 0;       ///< asked for by mmap (2 MB granules)
+  std::size_t explicit_huge = 0;     ///< of these, from the reserved pool
+  std::size_t transparent_huge = 0;  ///< of these, touched and on transparent huge pages right now
+  std::size_t resident = 0;          ///< of these, touched at all
+};
+
+/// A pmr resource for large blocks.
+///
+/// @cost    allocate: one mmap; the pages themselves come at first touch (0.2 ms per 2 MB to zero)
+/// @threads thread-safe
+/// @error   std::bad_alloc when the system refuses (null without exceptions)
+class huge_page_resource final : public std::pmr::memory_resource {
+ public:
+  explicit huge_page_resource(
+      explicit_pages reserved = explicit_pages::never,
+      std::pmr::memory_resource* upstream = std::pmr::new_delete_resource()) noexcept
+      : upstream_(upstream), reserved_(reserved) {}
+  huge_page_resource(const huge_page_resource&) = delete;
+  huge_page_resource& operator=(const huge_page_resource&) = delete;
+
+  /// The process-wide instance that tables use by default.
+  static huge_page_resource* shared() noexcept {
+    static huge_page_resource* const instance = new huge_page_resource;  // outlives static tables
+    return instance;
+  }
+
+  /// Asks the kernel what this resource's memory lies on.
+  ///
+  /// @cost    reads /proc/self/smaps: some ms
+  /// @threads thread-safe
+  /// @error   none; the *_huge and resident fields stay 0 where /proc is not there
+  [[nodiscard]] huge_page_report report() const {
+    std::lock_guard lock(mutex_);
+    huge_page_report answer;
+    for (const auto& [start, held] : blocks_) {
+      answer.mapped += held.bytes;
+      if (held.reserved) answer.explicit_huge += held.bytes;
+    }
+    if (std::FILE* smaps = std::fopen("/proc/self/smaps", "re")) {
+      char line[512];
+      bool ours = false;
+      while (std::fgets(line, sizeof(line), smaps) != nullptr) {
+        unsigned long start = 0;
+        unsigned long end = 0;
+        unsigned long kilobytes = 0;
+        if (std::sscanf(line, "%lx-%lx ", &start, &end) == 2) {
+          ours = overlaps_a_block(start, end);
+        } else if (ours && std::sscanf(line, "AnonHugePages: %lu kB", &kilobytes) == 1) {
+          answer.transparent_huge += kilobytes << 10;
+        } else if (ours && std::sscanf(line, "Rss: %lu kB", &kilobytes) == 1) {
+          answer.resident += kilobytes << 10;
+        }
+      }
+      std::fclose(smaps);
+    }
+    return answer;
+  }
+
+ private:
+  struct block {
+    std::size_t bytes;
+    bool reserved;
+  };
+
+  static constexpr std::size_t round_up(std::size_t bytes) noexcept {
+    return (bytes + huge_page_size - 1) / huge_page_size * huge_page_size;
+  }
+  static bool is_large(std::size_t bytes, std::size_t alignment) noexcept {
+    return bytes >= huge_page_size / 2 && alignment <= huge_page_size &&
+           bytes <= static_cast<std::size_t>(-1) / 2;
+  }
+
+  void* do_allocate(std::size_t bytes, std::size_t alignment) override {
+    if (!is_large(bytes, alignment)) return upstream_->allocate(bytes, alignment);
+    const std::size_t size = round_up(bytes);
+    void* memory = MAP_FAILED;
+    bool reserved = false;
+    if (reserved_ == explicit_pages::try_) {
+      memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+      reserved = memory != MAP_FAILED;
+    }
+    if (memory == MAP_FAILED) memory = map_aligned(size);
+    if (memory == MAP_FAILED) {
+#if DEEPREC_EXCEPTIONS
+      throw std::bad_alloc();
+#else
+      return nullptr;
+#endif
+    }
+    if (!reserved) ::madvise(memory, size, MADV_HUGEPAGE);  // refused: ordinary pages, report() tells
+    std::lock_guard lock(mutex_);
+    blocks_[reinterpret_cast<std::uintptr_t>(memory)] = {size, reserved};
+    return memory;
+  }
+
+  void do_deallocate(void* memory, std::size_t bytes, std::size_t alignment) override {
+    if (!is_large(bytes, alignment)) return upstream_->deallocate(memory, bytes, alignment);
+    {
+      std::lock_guard lock(mutex_);
+      blocks_.erase(reinterpret_cast<std::uintptr_t>(memory));
+    }
+    ::munmap(memory, round_up(bytes));
+  }
+
+  [[nodiscard]] bool do_is_equal(const memory_resource& other) const noexcept override {
+    return this == &other;
+  }
+
+  // mmap aligns to 4 KB: ask for one huge page more and give the ends back.
+  static void* map_aligned(std::size_t size) noexcept {
+    const std::size_t padded = size + huge_page_size;
+    void* raw = ::mmap(nullptr, padded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (raw == MAP_FAILED) return raw;
+    const auto start = reinterpret_cast<std::uintptr_t>(raw);
+    const std::uintptr_t aligned = round_up(start);
+    if (aligned > start) ::munmap(raw, aligned - start);
+    const std::size_t tail = start + padded - (aligned + size);
+    if (tail > 0) ::munmap(reinterpret_cast<void*>(aligned + size), tail);
+    return reinterpret_cast<void*>(aligned);
+  }
+
+  bool overlaps_a_block(std::uintptr_t start, std::uintptr_t end) const {
+    auto after = blocks_.lower_bound(end);
+    if (after == blocks_.begin()) return false;
+    const auto& [block_start, held] = *std::prev(after);
+    return block_start + held.bytes > start;
+  }
+
+  std::pmr::memory_resource* upstream_;
+  explicit_pages reserved_;
+  mutable std::mutex mutex_;
+  std::map<std::uintptr_t, block> blocks_;
+};
+
+/// Touches every page of fresh memory, in parallel, so that the page faults happen here.
+///
+/// @pre     the memory's content doesn't matter yet: one byte of every 4 KB is set to 0
+/// @cost    one page fault per page; about 5 GB/s and thread on huge pages
+/// @threads one caller per block
+/// @error   none
+template <BulkExecutor E>
+void prefault(E& executor, void* memory, std::size_t bytes) {
+  constexpr index_t page = 4096;
+  const auto pages = static_cast<index_t>((bytes + page - 1) / page);
+  executor.parallel_for(pages, static_cast<index_t>(huge_page_size) / page,
+                        [memory](index_t begin, index_t end, int) {
+                          for (index_t p = begin; p < end; ++p) {
+                            static_cast<volatile char*>(memory)[p * page] = 0;
+                          }
+                        });
+}
+
+}  // namespace deeprec::inline DEEPREC_ABI
