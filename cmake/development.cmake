@@ -43,7 +43,7 @@ set(DEEPREC_CUDA_ARCHITECTURES "80;90" CACHE STRING "CUDA architectures of our o
 mark_as_advanced(DEEPREC_CUDA_ARCHITECTURES)
 
 # Where tests and benchmarks find the sample data sets; without them they say what they skip.
-if(DEFINED ENV{DEEPREC_DATA_DIR})
+if(NOT "$ENV{DEEPREC_DATA_DIR}" STREQUAL "")
   set(deeprec_data "$ENV{DEEPREC_DATA_DIR}")
 else()
   cmake_path(SET deeprec_data NORMALIZE "${PROJECT_SOURCE_DIR}/../shared/data")

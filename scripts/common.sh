@@ -5,6 +5,11 @@ root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 cd "$root"
 jobs="$(nproc 2>/dev/null || echo 2)"
 installed=no
+# Where tests and benchmarks look for the sample data sets.
+if [[ -z "${DEEPREC_DATA_DIR:-}" && -d ../shared/data ]]; then
+  DEEPREC_DATA_DIR="$(realpath ../shared/data)"
+fi
+export DEEPREC_DATA_DIR="${DEEPREC_DATA_DIR:-}"
 
 say() { printf '== %s\n' "$*"; }
 
