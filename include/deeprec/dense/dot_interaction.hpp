@@ -1,0 +1,168 @@
+// DLRM's feature interaction: the dense vector, and the dot product of every pair of vectors.
+//
+//   dense  (B,D)     v0                    out (B, D + F(F-1)/2),  F = 1 + T
+//   pooled (B,T*D)   v1 v2 ... vT          [ v0 | v1.v0 | v2.v0 v2.v1 | v3.v0 v3.v1 v3.v2 | ... ]
+//
+// The triangle is strictly lower, row by row, as in DLRM ("dot" without self-interaction).
+// Source: Naumov et al. 2019, arXiv:1906.00091.
+#pragma once
+
+#include <algorithm>
+
+#include <deeprec/core/context.hpp>
+#include <deeprec/dense/gemm.hpp>
+
+namespace deeprec::inline DEEPREC_ABI {
+
+/// Columns of the output of dot_interaction for `vectors` vectors (the dense one counts) of
+/// `width`.
+///
+/// @cost    O(1)
+/// @threads reentrant
+/// @error   none
+constexpr index_t dot_interaction_width(index_t vectors, index_t width) noexcept {
+  return width + vectors * (vectors - 1) / 2;
+}
+
+namespace detail {
+
+/// T, or -1 when the shapes don't fit.
+template <class Dense, class Pooled, class Out>
+constexpr index_t interacting_tables(const Dense& dense, const Pooled& pooled,
+                                     const Out& out) noexcept {
+  const index_t width = dense.extent(1);
+  if (!well_formed(dense) || !well_formed(pooled) || !well_formed(out) || width == 0) return -1;
+  if (pooled.extent(1) % width != 0) return -1;
+  const index_t tables = pooled.extent(1) / width;
+  const bool rows = dense.extent(0) == pooled.extent(0) && out.extent(0) == dense.extent(0);
+  return rows && out.extent(1) == dot_interaction_width(tables + 1, width) ? tables : -1;
+}
+
+/// Eight sums, j modulo 8, then pairwise: the fixed order of a dot product of one interaction.
+inline float interaction_dot(const float* x, const float* y, index_t width) noexcept {
+  float s[8] = {};
+  index_t j = 0;
+  for (; j + 8 <= width; j += 8) {
+    for (int l = 0; l < 8; ++l) s[l] += x[j + l] * y[j + l];
+  }
+  for (int l = 0; j < width; ++j, ++l) s[l] += x[j] * y[j];
+  return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
+}
+
+/// y += factor * x.
+inline void interaction_add(float factor, const float* x, float* y, index_t width) noexcept {
+  index_t j = 0;
+  for (; j + 8 <= width; j += 8) {
+    for (int l = 0; l < 8; ++l) y[j + l] += factor * x[j + l];
+  }
+  for (; j < width; ++j) y[j] += factor * x[j];
+}
+
+inline index_t interaction_grain(index_t tables, index_t width) noexcept {
+  return std::max<index_t>(1, 65536 / ((tables + 1) * (tables + 1) * width));
+}
+
+}  // namespace detail
+
+/// The dense vector and the pairwise dot products of every sample.
+///
+/// @shape    dense (B,D) · pooled (B,T*D): table t in columns t*D .. (t+1)*D ·
+///           output (B, D + (T+1)T/2)
+/// @dtype    float
+/// @space    host
+/// @pre      output overlaps no input
+/// @numerics float; a dot product is eight sums (column modulo 8) added pairwise
+/// @cost     O(B T^2 D / 2)
+/// @threads  thread-safe on distinct outputs; the same bits for any number of workers
+/// @error    shape_mismatch
+template <class Context>
+[[nodiscard]] status dot_interaction_forward(Context&& ctx, matrix_view<const float> dense,
+                                             matrix_view<const float> pooled,
+                                             matrix_view<float> output) {
+  const auto where = as_context(ctx);
+  const index_t tables = detail::interacting_tables(dense, pooled, output);
+  if (tables < 0) {
+    return {errc::shape_mismatch,
+            "dot_interaction_forward: dense (B,D), pooled (B,T*D), output (B, D + (T+1)T/2)"};
+  }
+  const index_t width = dense.extent(1);
+  where.executor->parallel_for(dense.extent(0), detail::interaction_grain(tables, width),
+                               [&](index_t begin, index_t end, int) {
+                                 for (index_t b = begin; b < end; ++b) {
+                                   const float* v0 = dense.row(b);
+                                   const float* v = tables == 0 ? nullptr : pooled.row(b);
+                                   float* out = std::copy_n(v0, width, output.row(b));
+                                   for (index_t i = 0; i < tables; ++i) {
+                                     const float* vi = v + i * width;
+                                     *out++ = detail::interaction_dot(vi, v0, width);
+                                     for (index_t j = 0; j < i; ++j) {
+                                       *out++ = detail::interaction_dot(vi, v + j * width, width);
+                                     }
+                                   }
+                                 }
+                               });
+  return {};
+}
+
+/// The gradients of dot_interaction_forward, for the gradient of its output.
+///
+/// @shape    dense (B,D) · pooled (B,T*D) · output_gradient (B, D + (T+1)T/2) ·
+///           dense_gradient (B,D) · pooled_gradient (B,T*D)
+/// @dtype    float
+/// @space    host
+/// @pre      the gradients overlap no input
+/// @post     gradients are overwritten
+/// @numerics float; the terms of a gradient are added in the order of the output's columns
+/// @cost     O(B T^2 D)
+/// @threads  thread-safe on distinct gradients; the same bits for any number of workers
+/// @error    shape_mismatch
+template <class Context>
+[[nodiscard]] status dot_interaction_backward(Context&& ctx, matrix_view<const float> dense,
+                                              matrix_view<const float> pooled,
+                                              matrix_view<const float> output_gradient,
+                                              matrix_view<float> dense_gradient,
+                                              matrix_view<float> pooled_gradient) {
+  const auto where = as_context(ctx);
+  const index_t tables = detail::interacting_tables(dense, pooled, output_gradient);
+  if (tables < 0) {
+    return {errc::shape_mismatch,
+            "dot_interaction_backward: dense (B,D), pooled (B,T*D), output_gradient "
+            "(B, D + (T+1)T/2)"};
+  }
+  const index_t width = dense.extent(1);
+  if (!detail::has_shape(dense_gradient, dense.extent(0), width) ||
+      !detail::well_formed(dense_gradient)) {
+    return {errc::shape_mismatch, "dot_interaction_backward: dense_gradient is not (B,D)"};
+  }
+  if (!detail::has_shape(pooled_gradient, dense.extent(0), tables * width) ||
+      !detail::well_formed(pooled_gradient)) {
+    return {errc::shape_mismatch, "dot_interaction_backward: pooled_gradient is not (B,T*D)"};
+  }
+  where.executor->parallel_for(dense.extent(0), detail::interaction_grain(tables, width),
+                               [&](index_t begin, index_t end, int) {
+                                 for (index_t b = begin; b < end; ++b) {
+                                   const float* v0 = dense.row(b);
+                                   const float* g = output_gradient.row(b);
+                                   float* d0 = dense_gradient.row(b);
+                                   std::copy_n(g, width, d0);
+                                   g += width;
+                                   if (tables == 0) continue;
+                                   const float* v = pooled.row(b);
+                                   float* d = pooled_gradient.row(b);
+                                   std::fill_n(d, tables * width, 0.0F);
+                                   for (index_t i = 0; i < tables; ++i) {
+                                     const float* vi = v + i * width;
+                                     float* di = d + i * width;
+                                     detail::interaction_add(*g, vi, d0, width);
+                                     detail::interaction_add(*g++, v0, di, width);
+                                     for (index_t j = 0; j < i; ++j) {
+                                       detail::interaction_add(*g, vi, d + j * width, width);
+                                       detail::interaction_add(*g++, v + j * width, di, width);
+                                     }
+                                   }
+                                 }
+                               });
+  return {};
+}
+
+}  // namespace deeprec::inline DEEPREC_ABI

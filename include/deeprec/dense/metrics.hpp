@@ -1,0 +1,167 @@
+// Streaming metrics of click models: add batches, merge parts, read the value at the end.
+//
+//   auc area;  log_loss loss;
+//   for (batch) { area.add(logits, labels); loss.add(logits, labels); }
+//   area.merge(other_part);      area.value(), loss.value()
+//
+// Both are exact: the value is the same, bit for bit, however the rows were split, ordered or
+// merged.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include <deeprec/core/status.hpp>
+#include <deeprec/dense/gemm.hpp>
+#include <deeprec/dense/logistic_loss.hpp>
+
+namespace deeprec::inline DEEPREC_ABI {
+
+namespace detail {
+
+/// Scores are numbers, labels are in [0, 1]; the first row that isn't so is reported as its slot.
+inline status check_scored(matrix_view<const float> scores, matrix_view<const float> labels) {
+  if (!well_formed(scores) || scores.extent(1) != 1) {
+    return {errc::shape_mismatch, "metric: scores are not (B,1)"};
+  }
+  if (!well_formed(labels) || !has_shape(labels, scores.extent(0), 1)) {
+    return {errc::shape_mismatch, "metric: labels are not (B,1)"};
+  }
+  for (index_t i = 0; i < scores.extent(0); ++i) {
+    if (std::isnan(*scores.row(i))) {
+      return {errc::invalid_value, "metric: a score is not a number", {.slot = i}};
+    }
+    const float label = *labels.row(i);
+    if (!(label >= 0 && label <= 1)) {
+      return {errc::invalid_value, "metric: a label is outside [0, 1]", {.slot = i}};
+    }
+  }
+  return {};
+}
+
+}  // namespace detail
+
+/// Area under the ROC curve: the share of pairs (positive, negative) that the scores order rightly,
+/// a tie counting one half.
+///
+/// @threads one thread at a time
+class auc {
+ public:
+  /// Adds a batch. Any increasing function of the probability serves as a score.
+  ///
+  /// @shape   scores (B,1), not NaN · labels (B,1), 0 or 1
+  /// @cost    O(B); keeps 4 bytes a row
+  /// @threads one thread at a time
+  /// @error   shape_mismatch · invalid_value (slot = the row); nothing was added then
+  [[nodiscard]] status add(matrix_view<const float> scores, matrix_view<const float> labels) {
+    if (const status bad = detail::check_scored(scores, labels); !bad) return bad;
+    for (index_t i = 0; i < labels.extent(0); ++i) {
+      if (*labels.row(i) != 0 && *labels.row(i) != 1) {
+        return {errc::invalid_value, "auc: a label is neither 0 nor 1", {.slot = i}};
+      }
+    }
+    for (index_t i = 0; i < labels.extent(0); ++i) {
+      (*labels.row(i) != 0 ? positives_ : negatives_).push_back(*scores.row(i));
+    }
+    return {};
+  }
+
+  /// Adds all rows of another.
+  ///
+  /// @cost    O(N)
+  /// @threads one thread at a time
+  /// @error   none
+  void merge(const auc& other) {
+    positives_.insert(positives_.end(), other.positives_.begin(), other.positives_.end());
+    negatives_.insert(negatives_.end(), other.negatives_.begin(), other.negatives_.end());
+  }
+
+  /// The area; NaN while one of the classes is absent.
+  ///
+  /// @numerics pairs are counted exactly; rounded once
+  /// @cost     O(N log N): sorts what was kept
+  /// @threads  one thread at a time
+  /// @error    none
+  [[nodiscard]] double value() {
+    if (positives_.empty() || negatives_.empty()) return std::numeric_limits<double>::quiet_NaN();
+    std::sort(positives_.begin(), positives_.end());
+    std::sort(negatives_.begin(), negatives_.end());
+    unsigned __int128 half_wins = 0;
+    auto below = negatives_.cbegin();
+    auto not_above = negatives_.cbegin();
+    for (const float score : positives_) {
+      while (below != negatives_.cend() && *below < score) ++below;
+      while (not_above != negatives_.cend() && *not_above <= score) ++not_above;
+      half_wins += static_cast<std::uint64_t>(below - negatives_.cbegin());
+      half_wins += static_cast<std::uint64_t>(not_above - negatives_.cbegin());
+    }
+    const auto pairs = static_cast<unsigned __int128>(positives_.size()) * negatives_.size();
+    return static_cast<double>(half_wins) / (2 * static_cast<double>(pairs));
+  }
+
+  [[nodiscard]] index_t positives() const noexcept {
+    return static_cast<index_t>(positives_.size());
+  }
+  [[nodiscard]] index_t negatives() const noexcept {
+    return static_cast<index_t>(negatives_.size());
+  }
+
+ private:
+  std::vector<float> positives_;
+  std::vector<float> negatives_;
+};
+
+/// Mean binary cross entropy of logits.
+///
+/// @threads one thread at a time
+class log_loss {
+ public:
+  /// Adds a batch. A logit beyond +-2^31 counts as +-2^31.
+  ///
+  /// @shape    logits (B,1), not NaN · labels (B,1), in [0, 1]
+  /// @numerics each row's loss in double, cut to multiples of 2^-60; their sum is exact for up to
+  ///           2^36 rows
+  /// @cost     O(B); keeps nothing
+  /// @threads  one thread at a time
+  /// @error    shape_mismatch · invalid_value (slot = the row); nothing was added then
+  [[nodiscard]] status add(matrix_view<const float> logits, matrix_view<const float> labels) {
+    if (const status bad = detail::check_scored(logits, labels); !bad) return bad;
+    for (index_t i = 0; i < logits.extent(0); ++i) {
+      const double logit = std::clamp(static_cast<double>(*logits.row(i)), -0x1p31, 0x1p31);
+      const double loss = logistic_loss_of(logit, static_cast<double>(*labels.row(i)));
+      sum_ += static_cast<unsigned __int128>(loss * 0x1p60);
+    }
+    rows_ += logits.extent(0);
+    return {};
+  }
+
+  /// Adds all rows of another.
+  ///
+  /// @cost    O(1)
+  /// @threads one thread at a time
+  /// @error   none
+  void merge(const log_loss& other) noexcept {
+    sum_ += other.sum_;
+    rows_ += other.rows_;
+  }
+
+  /// The mean; NaN before the first row.
+  ///
+  /// @cost    O(1)
+  /// @threads one thread at a time
+  /// @error   none
+  [[nodiscard]] double value() const noexcept {
+    return static_cast<double>(sum_) * 0x1p-60 / static_cast<double>(rows_);
+  }
+
+  [[nodiscard]] index_t rows() const noexcept { return rows_; }
+
+ private:
+  unsigned __int128 sum_ = 0;
+  index_t rows_ = 0;
+};
+
+}  // namespace deeprec::inline DEEPREC_ABI

@@ -1,0 +1,294 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <string>
+
+#include <deeprec/dense/gemm.hpp>
+#include <deeprec/exec/inline_executor.hpp>
+
+#include "dense/support.hpp"
+
+using namespace dense_test;
+using namespace deeprec;
+
+namespace {
+
+struct shape {
+  index_t m, n, k;
+};
+
+constexpr gemm_operand operands[] = {gemm_operand::normal, gemm_operand::transposed};
+constexpr gemm_output outputs[] = {gemm_output::overwrite, gemm_output::accumulate};
+
+matrix operand(gemm_operand how, index_t rows, index_t columns, index_t pad) {
+  return how == gemm_operand::normal ? matrix(rows, columns, pad) : matrix(columns, rows, pad);
+}
+
+/// The largest error of gemm() over a bound well inside the one that it promises (rounding errors
+/// of random numbers grow with the root of k): at most 1.
+template <class Engine, class Executor>
+double worst_error(Executor&& executor, shape s, gemm_desc desc, index_t pad,
+                   std::mt19937_64& random) {
+  matrix a = operand(desc.a, s.m, s.k, pad);
+  matrix b = operand(desc.b, s.k, s.n, pad);
+  matrix c(s.m, s.n, pad);
+  a.fill(random);
+  b.fill(random);
+  c.fill(random);
+  const matrix before = c;
+  const status done = gemm<Engine>(executor, desc, a.view(), b.view(), c.view());
+  REQUIRE_MESSAGE(done.ok(), done.message());
+  CHECK(a.padding_untouched());
+  CHECK(c.padding_untouched());
+  double worst = 0;
+  for (index_t i = 0; i < s.m; ++i) {
+    for (index_t j = 0; j < s.n; ++j) {
+      const bool adds = desc.c == gemm_output::accumulate;
+      double sum = adds ? static_cast<double>(before(i, j)) : 0;
+      double magnitude = std::abs(sum);
+      for (index_t p = 0; p < s.k; ++p) {
+        const double x = desc.a == gemm_operand::normal ? a(i, p) : a(p, i);
+        const double y = desc.b == gemm_operand::normal ? b(p, j) : b(j, p);
+        sum += x * y;
+        magnitude += std::abs(x * y);
+      }
+      const double bound = (4 + 2 * std::sqrt(static_cast<double>(s.k))) * 0x1p-24 * magnitude;
+      const double off = std::abs(static_cast<double>(c(i, j)) - sum);
+      if (off > 0) worst = std::max(worst, bound > 0 ? off / bound : 1e9);
+    }
+  }
+  return worst;
+}
+
+// Wrong on purpose: leaves out the last product of each sum.
+struct forgetful_engine {
+  static constexpr const char* name = "forgetful";
+  template <class Tile>
+  status multiply(Tile tile) const {
+    tile.k -= tile.k > 1 ? 1 : 0;
+    return eigen_engine{}.multiply(tile);
+  }
+};
+// Wrong on purpose: always overwrites.
+struct overwriting_engine {
+  static constexpr const char* name = "overwriting";
+  template <class Tile>
+  status multiply(Tile tile) const {
+    tile.desc.c = gemm_output::overwrite;
+    return eigen_engine{}.multiply(tile);
+  }
+};
+struct refusing_engine {
+  static constexpr const char* name = "refusing";
+  template <class Tile>
+  status multiply(const Tile&) const {
+    return {errc::unsupported, "no"};
+  }
+};
+
+template <class Engine>
+void small_shapes() {
+  std::mt19937_64 random(deeprec_test::seed());
+  inline_executor here;
+  double worst = 0;
+  for (index_t m = 0; m <= 9; ++m) {
+    for (index_t n = 0; n <= 9; ++n) {
+      for (index_t k = 0; k <= 9; ++k) {
+        for (const auto a : operands) {
+          for (const auto b : operands) {
+            for (const auto c : outputs) {
+              worst =
+                  std::max(worst, worst_error<Engine>(here, {m, n, k}, {a, b, c}, k % 4, random));
+            }
+          }
+        }
+      }
+    }
+  }
+  CHECK(worst <= 1);
+}
+
+template <class Engine>
+void large_shapes() {
+  std::mt19937_64 random(deeprec_test::seed());
+  inline_executor here;
+  const shape shapes[] = {{1, 1, 10000},  {3, 5, 10000},   {17, 33, 2000}, {130, 70, 150},
+                          {1, 300, 77},   {300, 1, 77},    {65, 64, 64},   {64, 129, 16},
+                          {257, 31, 100}, {200, 200, 200}, {1000, 3, 20},  {2, 1000, 20}};
+  for (const shape s : shapes) {
+    for (const auto a : operands) {
+      for (const auto b : operands) {
+        for (const auto c : outputs) {
+          CAPTURE(s.m);
+          CAPTURE(s.n);
+          CAPTURE(s.k);
+          CHECK(worst_error<Engine>(here, s, {a, b, c}, s.k % 5, random) <= 1);
+        }
+      }
+    }
+  }
+}
+
+template <class Engine>
+void same_bits_everywhere() {
+  std::mt19937_64 random(deeprec_test::seed());
+  const shape shapes[] = {{1, 1, 500},     {128, 479, 64}, {64, 479, 128}, {300, 1, 64},
+                          {200, 150, 100}, {33, 700, 45},  {700, 33, 45},  {500, 500, 20}};
+  for (const shape s : shapes) {
+    for (const auto a_as : operands) {
+      for (const auto b_as : operands) {
+        matrix a = operand(a_as, s.m, s.k, 1);
+        matrix b = operand(b_as, s.k, s.n, 0);
+        a.fill(random);
+        b.fill(random);
+        matrix first(s.m, s.n);
+        inline_executor here;
+        REQUIRE(gemm<Engine>(here, {a_as, b_as}, a.view(), b.view(), first.view()).ok());
+        for (const int threads : thread_counts) {
+          scrambled_threads crew(threads);
+          matrix again(s.m, s.n);
+          REQUIRE(gemm<Engine>(crew, {a_as, b_as}, a.view(), b.view(), again.view()).ok());
+          CAPTURE(threads);
+          CHECK(same_bits(first, again));
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("gemm: Eigen agrees with the oracle on every small shape") {
+  small_shapes<eigen_engine>();
+}
+TEST_CASE("gemm: Eigen agrees with the oracle on larger shapes and on long sums") {
+  large_shapes<eigen_engine>();
+}
+TEST_CASE("gemm: Eigen gives the same bits on 1, 2, 3 and 8 threads") {
+  same_bits_everywhere<eigen_engine>();
+}
+
+#if defined(DEEPREC_WITH_ONEDNN)
+TEST_CASE("gemm: oneDNN agrees with the oracle on every small shape") {
+  small_shapes<onednn_engine>();
+}
+TEST_CASE("gemm: oneDNN agrees with the oracle on larger shapes and on long sums") {
+  large_shapes<onednn_engine>();
+}
+TEST_CASE("gemm: oneDNN gives the same bits on 1, 2, 3 and 8 threads") {
+  same_bits_everywhere<onednn_engine>();
+}
+#  if DNNL_CPU_RUNTIME == DNNL_RUNTIME_OMP
+TEST_CASE("gemm: oneDNN leaves the caller's number of OpenMP threads as it was") {
+  omp_set_num_threads(3);
+  std::mt19937_64 random(deeprec_test::seed());
+  inline_executor here;
+  CHECK(worst_error<onednn_engine>(here, {20, 20, 20}, {}, 0, random) <= 1);
+  CHECK(omp_get_max_threads() == 3);
+}
+#  endif
+#endif
+
+TEST_CASE("gemm: the checks above catch an engine that is wrong") {
+  std::mt19937_64 random(deeprec_test::seed());
+  inline_executor here;
+  CHECK(worst_error<forgetful_engine>(here, {5, 6, 7}, {}, 0, random) > 1);
+  CHECK(worst_error<forgetful_engine>(here, {3, 5, 10000}, {}, 0, random) > 1);
+  const gemm_desc adds{.c = gemm_output::accumulate};
+  CHECK(worst_error<overwriting_engine>(here, {5, 6, 7}, adds, 0, random) > 1);
+}
+
+TEST_CASE("gemm: a split that follows the number of threads is caught by the comparison of bits") {
+  std::mt19937_64 random(deeprec_test::seed());
+  matrix a(40, 600);
+  matrix b(600, 40);
+  a.fill(random);
+  b.fill(random);
+  inline_executor here;
+  // Wrong on purpose: one part of k for each thread.
+  const auto split_k = [&](index_t threads) {
+    matrix c(40, 40);
+    const index_t part = 600 / threads;
+    for (index_t t = 0; t < threads; ++t) {
+      const gemm_desc desc{.c = t == 0 ? gemm_output::overwrite : gemm_output::accumulate};
+      REQUIRE(gemm<eigen_engine>(here, desc, a.view().columns(t * part, part),
+                                 b.view().rows(t * part, part), c.view())
+                  .ok());
+    }
+    return c;
+  };
+  CHECK_FALSE(same_bits(split_k(1), split_k(3)));
+}
+
+TEST_CASE("gemm: Eigen's bits don't depend on where the memory lies") {
+  std::mt19937_64 random(deeprec_test::seed());
+  inline_executor here;
+  const shape shapes[] = {{1, 1, 37}, {1, 40, 37}, {40, 1, 37}, {3, 4, 5}, {9, 9, 9}, {70, 70, 40}};
+  for (const shape s : shapes) {
+    for (const auto a_as : operands) {
+      for (const auto b_as : operands) {
+        matrix a = operand(a_as, s.m, s.k, 0);
+        matrix b = operand(b_as, s.k, s.n, 0);
+        a.fill(random);
+        b.fill(random);
+        matrix first(s.m, s.n);
+        REQUIRE(gemm<eigen_engine>(here, {a_as, b_as}, a.view(), b.view(), first.view()).ok());
+        for (index_t offset = 1; offset < 8; ++offset) {
+          matrix a2(a.rows, a.columns, 0, offset);
+          matrix b2(b.rows, b.columns, 0, offset * 3 % 8);
+          matrix c2(s.m, s.n, 0, offset * 5 % 8);
+          a2.copy(a);
+          b2.copy(b);
+          REQUIRE(gemm<eigen_engine>(here, {a_as, b_as}, a2.view(), b2.view(), c2.view()).ok());
+          CHECK(same_bits(first, c2));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("gemm: no products leave zeros when overwriting and the old values when accumulating") {
+  inline_executor here;
+  matrix a(2, 0);
+  matrix b(0, 3);
+  matrix c(2, 3);
+  c(1, 2) = 5;
+  REQUIRE(gemm(here, {.c = gemm_output::accumulate}, a.view(), b.view(), c.view()).ok());
+  CHECK(c(1, 2) == 5);
+  REQUIRE(gemm(here, {}, a.view(), b.view(), c.view()).ok());
+  CHECK(c(1, 2) == 0);
+  matrix_view<float> nothing;
+  CHECK(gemm(here, {}, nothing, nothing, nothing).ok());
+}
+
+TEST_CASE("gemm: operands that don't fit are named") {
+  inline_executor here;
+  matrix a(2, 3);
+  matrix b(3, 4);
+  matrix c(2, 4);
+  const auto message = [&](const status& s) { return s.message(); };
+  const gemm_desc a_t{.a = gemm_operand::transposed};
+  CHECK(message(gemm(here, a_t, a.view(), b.view(), c.view())).find("op(a) and c") !=
+        std::string::npos);
+  matrix b_wide(3, 5);
+  CHECK(message(gemm(here, {}, a.view(), b_wide.view(), c.view())).find("op(b) and c") !=
+        std::string::npos);
+  matrix b_long(4, 4);
+  CHECK(message(gemm(here, {}, a.view(), b_long.view(), c.view())).find("op(b) has other rows") !=
+        std::string::npos);
+  const matrix_view<float> null_a(nullptr, 2, 3);
+  CHECK(message(gemm(here, {}, null_a, b.view(), c.view())).find("a is null") != std::string::npos);
+  const matrix_view<float> narrow(c.view().data_handle(), 2, 4, 3);
+  const status overlapping = gemm(here, {}, a.view(), b.view(), narrow);
+  CHECK(overlapping.code() == errc::shape_mismatch);
+  CHECK(message(overlapping).find("c is null, or its row stride") != std::string::npos);
+}
+
+TEST_CASE("gemm: what an engine refuses is a status") {
+  inline_executor here;
+  matrix a(2, 3);
+  matrix b(3, 4);
+  matrix c(2, 4);
+  const status refused = gemm<refusing_engine>(here, {}, a.view(), b.view(), c.view());
+  CHECK(refused.code() == errc::unsupported);
+}

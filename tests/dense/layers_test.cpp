@@ -1,0 +1,571 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <deeprec/dense/dot_interaction.hpp>
+#include <deeprec/dense/linear.hpp>
+#include <deeprec/dense/logistic_loss.hpp>
+#include <deeprec/dense/mlp.hpp>
+#include <deeprec/dense/relu.hpp>
+#include <deeprec/exec/inline_executor.hpp>
+#include <deeprec/exec/thread_pool.hpp>
+#include <deeprec/optim/adagrad.hpp>
+#include <deeprec/optim/sgd.hpp>
+
+#include "dense/support.hpp"
+
+using namespace dense_test;
+using namespace deeprec;
+
+namespace {
+
+using doubles = std::vector<double>;
+
+double at(const doubles& m, index_t columns, index_t i, index_t j) {
+  return m[static_cast<std::size_t>(i * columns + j)];
+}
+
+doubles values_of(matrix_view<const float> m) {
+  doubles out;
+  for (index_t i = 0; i < m.extent(0); ++i) {
+    for (index_t j = 0; j < m.extent(1); ++j) out.push_back(static_cast<double>(m(i, j)));
+  }
+  return out;
+}
+
+// ---- the oracle: plain loops in double, row-major
+// ------------------------------------------------
+
+doubles oracle_linear(const doubles& x, index_t batch, const doubles& w, const doubles& b,
+                      index_t in, index_t out) {
+  doubles y;
+  for (index_t i = 0; i < batch; ++i) {
+    for (index_t o = 0; o < out; ++o) {
+      double sum = b.empty() ? 0 : b[static_cast<std::size_t>(o)];
+      for (index_t p = 0; p < in; ++p) sum += at(x, in, i, p) * at(w, in, o, p);
+      y.push_back(sum);
+    }
+  }
+  return y;
+}
+
+doubles oracle_relu(doubles x) {
+  for (double& v : x) v = std::max(v, 0.0);
+  return x;
+}
+
+doubles oracle_interaction(const doubles& dense, const doubles& pooled, index_t batch,
+                           index_t tables, index_t width) {
+  doubles out;
+  for (index_t b = 0; b < batch; ++b) {
+    const auto vector = [&](index_t f, index_t j) {
+      return f == 0 ? at(dense, width, b, j) : at(pooled, tables * width, b, (f - 1) * width + j);
+    };
+    for (index_t j = 0; j < width; ++j) out.push_back(vector(0, j));
+    for (index_t f = 1; f <= tables; ++f) {
+      for (index_t g = 0; g < f; ++g) {
+        double dot = 0;
+        for (index_t j = 0; j < width; ++j) dot += vector(f, j) * vector(g, j);
+        out.push_back(dot);
+      }
+    }
+  }
+  return out;
+}
+
+double oracle_loss(const doubles& logits, const doubles& labels) {
+  double sum = 0;
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    const double p = 1 / (1 + std::exp(-logits[i]));
+    sum -= labels[i] * std::log(p) + (1 - labels[i]) * std::log(1 - p);
+  }
+  return sum / static_cast<double>(logits.size());
+}
+
+/// Weights and biases of a stack, in double.
+struct oracle_mlp {
+  std::vector<doubles> weights, biases;
+  std::vector<index_t> sizes;
+  mlp_output last;
+
+  template <class Mlp>
+  oracle_mlp(const Mlp& from, mlp_output how) : last(how) {
+    for (int l = 0; l < from.layers(); ++l) {
+      weights.push_back(values_of(from.weights(l)));
+      biases.push_back(values_of(from.bias(l)));
+    }
+    for (int i = 0; i <= from.layers(); ++i) sizes.push_back(from.size(i));
+  }
+  doubles operator()(doubles x, index_t batch) const {
+    for (std::size_t l = 0; l < weights.size(); ++l) {
+      x = oracle_linear(x, batch, weights[l], biases[l], sizes[l], sizes[l + 1]);
+      if (l + 1 < weights.size() || last == mlp_output::relu) x = oracle_relu(x);
+    }
+    return x;
+  }
+};
+
+/// The largest distance of a gradient from central differences of f with respect to x, relative to
+/// the largest component: small for a right gradient.
+double gradient_error(matrix_view<const float> gradient, doubles& x,
+                      const std::function<double()>& f) {
+  const doubles g = values_of(gradient);
+  REQUIRE(g.size() == x.size());
+  double worst = 0;
+  double scale = 1e-3;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const double kept = x[i];
+    constexpr double h = 1e-6;
+    x[i] = kept + h;
+    const double up = f();
+    x[i] = kept - h;
+    const double down = f();
+    x[i] = kept;
+    const double slope = (up - down) / (2 * h);
+    scale = std::max(scale, std::abs(slope));
+    worst = std::max(worst, std::abs(g[i] - slope));
+  }
+  return worst / scale;
+}
+constexpr double small = 2e-5;
+
+double weighted_sum(const doubles& y, const doubles& weights) {
+  double sum = 0;
+  for (std::size_t i = 0; i < y.size(); ++i) sum += y[i] * weights[i];
+  return sum;
+}
+
+double distance(matrix_view<const float> got, const doubles& expected) {
+  const doubles g = values_of(got);
+  REQUIRE(g.size() == expected.size());
+  double worst = 0;
+  for (std::size_t i = 0; i < g.size(); ++i) {
+    worst = std::max(worst, std::abs(g[i] - expected[i]) / (1 + std::abs(expected[i])));
+  }
+  return worst;
+}
+
+// ---- a DLRM of toy size
+// --------------------------------------------------------------------------
+
+struct tower {
+  static constexpr index_t batch = 6, inputs = 5, width = 4, tables = 3;
+  matrix dense, pooled, labels, crossed, crossed_gradient, bottom_gradient, pooled_gradient, logit;
+  mlp<> bottom{{inputs, 7, width}, mlp_output::relu, counter_rng(11)};
+  mlp<> top{{dot_interaction_width(tables + 1, width), 8, 1}, mlp_output::linear, counter_rng(12)};
+  double loss = 0;
+
+  explicit tower(std::mt19937_64& random)
+      : dense(batch, inputs),
+        pooled(batch, tables * width),
+        labels(batch, 1),
+        crossed(batch, dot_interaction_width(tables + 1, width)),
+        crossed_gradient(batch, crossed.columns),
+        bottom_gradient(batch, width),
+        pooled_gradient(batch, tables * width),
+        logit(batch, 1) {
+    dense.fill(random);
+    pooled.fill(random);
+    for (index_t i = 0; i < batch; ++i) labels(i, 0) = static_cast<float>(i % 2);
+    for (int l = 0; l < 2; ++l) {  // biases away from zero
+      for (mlp<>* stack : {&bottom, &top}) {
+        for (index_t j = 0; j < stack->bias(l).extent(1); ++j) {
+          stack->bias(l)(0, j) = 0.1F * static_cast<float>(j % 3) + 0.05F;
+        }
+      }
+    }
+  }
+  template <class Executor>
+  void pass(Executor& executor) {
+    bottom.forward(executor, dense.view()).or_throw();
+    dot_interaction_forward(executor, bottom.output(), pooled.view(), crossed.view()).or_throw();
+    top.forward(executor, crossed.view()).or_throw();
+    logistic_loss_forward(executor, top.output(), labels.view(), loss).or_throw();
+    logistic_loss_backward(executor, top.output(), labels.view(), logit.view()).or_throw();
+    top.backward(executor, logit.view()).or_throw();
+    dot_interaction_backward(executor, bottom.output(), pooled.view(), top.input_gradient(),
+                             bottom_gradient.view(), pooled_gradient.view())
+        .or_throw();
+    bottom.backward(executor, bottom_gradient.view()).or_throw();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("linear: forward and both gradients agree with the oracle") {
+  std::mt19937_64 random(deeprec_test::seed());
+  inline_executor here;
+  for (const index_t batch : {1, 2, 5}) {
+    for (const index_t in : {1, 3, 9}) {
+      for (const index_t out : {1, 4, 70}) {
+        matrix x(batch, in, 2), w(out, in, 1), b(1, out), y(batch, out, 3), r(batch, out);
+        matrix dw(out, in, 2), db(1, out), dx(batch, in, 1);
+        for (matrix* m : {&x, &w, &b, &r}) m->fill(random);
+        REQUIRE(linear_forward(here, x.view(), w.view(), b.view(), y.view()).ok());
+        doubles xs = values_of(x.view()), ws = values_of(w.view()), bs = values_of(b.view());
+        const doubles rs = values_of(r.view());
+        CHECK(distance(y.view(), oracle_linear(xs, batch, ws, bs, in, out)) < 1e-5);
+        REQUIRE(linear_backward(here, x.view(), r.view(), w.view(), dw.view(), db.view(), dx.view())
+                    .ok());
+        const auto f = [&] { return weighted_sum(oracle_linear(xs, batch, ws, bs, in, out), rs); };
+        CHECK(gradient_error(dx.view(), xs, f) < small);
+        CHECK(gradient_error(dw.view(), ws, f) < small);
+        CHECK(gradient_error(db.view(), bs, f) < small);
+        for (const matrix* m : {&y, &dw, &dx}) CHECK(m->padding_untouched());
+        // The check can fail: a bias gradient that forgot one row of a batch.
+        if (batch > 1) {
+          for (index_t j = 0; j < out; ++j) db(0, j) -= r(0, j);
+          CHECK(gradient_error(db.view(), bs, f) > small);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("linear: an empty bias counts as none, and gradients that nobody wants are left out") {
+  std::mt19937_64 random(deeprec_test::seed());
+  inline_executor here;
+  matrix x(3, 4), w(2, 4), y(3, 2), dw(2, 4);
+  x.fill(random);
+  w.fill(random);
+  REQUIRE(linear_forward(here, x.view(), w.view(), {}, y.view()).ok());
+  CHECK(distance(y.view(), oracle_linear(values_of(x.view()), 3, values_of(w.view()), {}, 4, 2)) <
+        1e-5);
+  CHECK(linear_backward(here, x.view(), y.view(), w.view(), dw.view(), {}, {}).ok());
+}
+
+TEST_CASE("linear: shapes that don't fit are named") {
+  inline_executor here;
+  matrix x(3, 4), w(2, 5), good(2, 4), b(1, 3), y(3, 2), wrong(3, 3);
+  const auto says = [](const status& s, const char* what) {
+    return s.code() == errc::shape_mismatch && s.message().find(what) != std::string::npos;
+  };
+  CHECK(says(linear_forward(here, x.view(), w.view(), {}, y.view()), "weights"));
+  CHECK(says(linear_forward(here, x.view(), good.view(), b.view(), y.view()), "bias"));
+  CHECK(says(linear_forward(here, x.view(), good.view(), {}, wrong.view()), "output"));
+  CHECK(says(linear_backward(here, x.view(), wrong.view(), good.view(), {}, {}, {}),
+             "output_gradient"));
+  CHECK(says(linear_backward(here, x.view(), y.view(), good.view(), w.view(), {}, {}),
+             "weight_gradient"));
+  CHECK(says(linear_backward(here, x.view(), y.view(), good.view(), {}, b.view(), {}),
+             "bias_gradient"));
+  CHECK(says(linear_backward(here, x.view(), y.view(), good.view(), {}, {}, wrong.view()),
+             "input_gradient"));
+}
+
+TEST_CASE("relu: negative values become zero, NaN stays, and the gradient passes where y > 0") {
+  inline_executor here;
+  matrix x(2, 3, 1), y(2, 3), dy(2, 3), dx(2, 3, 2);
+  const float values[6] = {-1.5F, 0, 2, std::nanf(""), -0.0F, 1e-38F};
+  for (int i = 0; i < 6; ++i) {
+    x(i / 3, i % 3) = values[i];
+    dy(i / 3, i % 3) = 5;
+  }
+  REQUIRE(relu_forward(here, x.view(), y.view()).ok());
+  CHECK(y(0, 0) == 0);
+  CHECK(y(0, 1) == 0);
+  CHECK(y(0, 2) == 2);
+  CHECK(std::isnan(y(1, 0)));
+  CHECK(y(1, 1) == 0);
+  CHECK(y(1, 2) == 1e-38F);
+  REQUIRE(relu_backward(here, y.view(), dy.view(), dx.view()).ok());
+  const float passed[6] = {0, 0, 5, 0, 0, 5};
+  for (int i = 0; i < 6; ++i) CHECK(dx(i / 3, i % 3) == passed[i]);
+  CHECK(dx.padding_untouched());
+  REQUIRE(relu_forward(here, x.view(), x.view()).ok());  // in place
+  CHECK(x(0, 0) == 0);
+  CHECK(relu_forward(here, x.view(), y.view().rows(0, 1)).code() == errc::shape_mismatch);
+}
+
+TEST_CASE("dot interaction: forward and gradients agree with the oracle") {
+  std::mt19937_64 random(deeprec_test::seed());
+  inline_executor here;
+  for (const index_t batch : {1, 3}) {
+    for (const index_t tables : {0, 1, 2, 5}) {
+      for (const index_t width : {1, 3, 8, 17}) {
+        const index_t wide = dot_interaction_width(tables + 1, width);
+        matrix dense(batch, width, 1), pooled(batch, tables * width, 2), out(batch, wide, 1);
+        matrix r(batch, wide), d_dense(batch, width), d_pooled(batch, tables * width, 3);
+        for (matrix* m : {&dense, &pooled, &r}) m->fill(random);
+        REQUIRE(dot_interaction_forward(here, dense.view(), pooled.view(), out.view()).ok());
+        doubles ds = values_of(dense.view()), ps = values_of(pooled.view());
+        const doubles rs = values_of(r.view());
+        CHECK(distance(out.view(), oracle_interaction(ds, ps, batch, tables, width)) < 1e-5);
+        REQUIRE(dot_interaction_backward(here, dense.view(), pooled.view(), r.view(),
+                                         d_dense.view(), d_pooled.view())
+                    .ok());
+        const auto f = [&] {
+          return weighted_sum(oracle_interaction(ds, ps, batch, tables, width), rs);
+        };
+        CHECK(gradient_error(d_dense.view(), ds, f) < small);
+        CHECK(gradient_error(d_pooled.view(), ps, f) < small);
+        CHECK(out.padding_untouched());
+        CHECK(d_pooled.padding_untouched());
+        // The check can fail: a gradient without the part that passes through.
+        for (index_t j = 0; j < width; ++j) d_dense(0, j) -= r(0, j);
+        CHECK(gradient_error(d_dense.view(), ds, f) > small);
+      }
+    }
+  }
+  matrix dense(2, 4), pooled(2, 9), out(2, 7);
+  CHECK(dot_interaction_forward(here, dense.view(), pooled.view(), out.view()).code() ==
+        errc::shape_mismatch);
+}
+
+TEST_CASE("logistic loss: agrees with the oracle, and its gradient with central differences") {
+  std::mt19937_64 random(deeprec_test::seed());
+  inline_executor here;
+  matrix logits(40, 1), labels(40, 1), gradient(40, 1);
+  logits.fill(random, 3);
+  for (index_t i = 0; i < 40; ++i) labels(i, 0) = static_cast<float>(i % 3) / 2;
+  double loss = 0;
+  REQUIRE(logistic_loss_forward(here, logits.view(), labels.view(), loss).ok());
+  doubles zs = values_of(logits.view());
+  const doubles ys = values_of(labels.view());
+  CHECK(loss == doctest::Approx(oracle_loss(zs, ys)).epsilon(1e-12));
+  REQUIRE(logistic_loss_backward(here, logits.view(), labels.view(), gradient.view()).ok());
+  CHECK(gradient_error(gradient.view(), zs, [&] { return oracle_loss(zs, ys); }) < small);
+  gradient(7, 0) += 1e-3F;  // the check can fail
+  CHECK(gradient_error(gradient.view(), zs, [&] { return oracle_loss(zs, ys); }) > small);
+}
+
+TEST_CASE("logistic loss: huge logits neither overflow nor lose their size") {
+  inline_executor here;
+  matrix logits(4, 1), labels(4, 1), gradient(4, 1);
+  const float z[4] = {1e30F, -1e30F, 1e30F, -1e30F};
+  const float y[4] = {1, 0, 0, 1};
+  for (index_t i = 0; i < 4; ++i) {
+    logits(i, 0) = z[i];
+    labels(i, 0) = y[i];
+  }
+  double loss = 0;
+  REQUIRE(logistic_loss_forward(here, logits.view(), labels.view(), loss).ok());
+  CHECK(loss == doctest::Approx(0.5e30).epsilon(1e-6));
+  REQUIRE(logistic_loss_backward(here, logits.view(), labels.view(), gradient.view()).ok());
+  CHECK(gradient(0, 0) == 0);
+  CHECK(gradient(1, 0) == 0);
+  CHECK(gradient(2, 0) == 0.25F);
+  CHECK(gradient(3, 0) == -0.25F);
+  CHECK(logistic_loss_forward(here, logits.view(), labels.view().rows(0, 3), loss).code() ==
+        errc::shape_mismatch);
+}
+
+TEST_CASE("mlp and interaction: every gradient of a whole DLRM agrees with central differences") {
+  std::mt19937_64 random(deeprec_test::seed());
+  inline_executor here;
+  tower t(random);
+  t.pass(here);
+  oracle_mlp bottom(t.bottom, mlp_output::relu);
+  oracle_mlp top(t.top, mlp_output::linear);
+  doubles dense = values_of(t.dense.view());
+  doubles pooled = values_of(t.pooled.view());
+  const doubles labels = values_of(t.labels.view());
+  const auto loss = [&] {
+    const doubles v0 = bottom(dense, tower::batch);
+    const doubles crossed =
+        oracle_interaction(v0, pooled, tower::batch, tower::tables, tower::width);
+    return oracle_loss(top(crossed, tower::batch), labels);
+  };
+  CHECK(t.loss == doctest::Approx(loss()).epsilon(1e-6));
+  for (std::size_t l = 0; l < 2; ++l) {
+    const int layer = static_cast<int>(l);
+    CHECK(gradient_error(t.bottom.weight_gradient(layer), bottom.weights[l], loss) < small);
+    CHECK(gradient_error(t.bottom.bias_gradient(layer), bottom.biases[l], loss) < small);
+    CHECK(gradient_error(t.top.weight_gradient(layer), top.weights[l], loss) < small);
+    CHECK(gradient_error(t.top.bias_gradient(layer), top.biases[l], loss) < small);
+  }
+  CHECK(gradient_error(t.pooled_gradient.view(), pooled, loss) < small);
+  CHECK(gradient_error(t.bottom.input_gradient(), dense, loss) < small);
+}
+
+TEST_CASE("mlp: training gives the same bits on 1, 2, 3 and 8 threads") {
+  const auto train = [](auto& executor) {
+    std::mt19937_64 random(deeprec_test::seed());
+    mlp<> stack({37, 130, 65, 1}, mlp_output::linear, counter_rng(5));
+    matrix x(300, 37), labels(300, 1), gradient(300, 1);
+    x.fill(random);
+    for (index_t i = 0; i < 300; ++i) labels(i, 0) = x(i, 0) + x(i, 1) * x(i, 2) > 0 ? 1 : 0;
+    double loss = 0;
+    for (int step = 0; step < 5; ++step) {
+      const index_t rows = step == 3 ? 77 : 300;  // a shorter batch in between
+      stack.forward(executor, x.view().rows(0, rows)).or_throw();
+      logistic_loss_forward(executor, stack.output(), labels.view().rows(0, rows), loss).or_throw();
+      logistic_loss_backward(executor, stack.output(), labels.view().rows(0, rows),
+                             gradient.view().rows(0, rows))
+          .or_throw();
+      stack.backward(executor, gradient.view().rows(0, rows)).or_throw();
+      stack.step(executor, adagrad{.learning_rate = 0.05F}).or_throw();
+    }
+    matrix weights(1, stack.parameters().extent(1) + 1);
+    for (index_t i = 0; i + 1 < weights.columns; ++i) weights(0, i) = stack.parameters()(0, i);
+    weights(0, weights.columns - 1) = static_cast<float>(loss);
+    return weights;
+  };
+  inline_executor here;
+  const matrix expected = train(here);
+  CHECK(expected(0, expected.columns - 1) < 0.69F);  // and it learns
+  for (const int threads : thread_counts) {
+    scrambled_threads crew(threads);
+    thread_pool pool({.threads = threads});
+    CAPTURE(threads);
+    CHECK(same_bits(expected, train(crew)));
+    CHECK(same_bits(expected, train(pool)));
+  }
+}
+
+TEST_CASE("interaction and loss: the same bits on 1, 2, 3 and 8 threads") {
+  std::mt19937_64 random(deeprec_test::seed());
+  matrix dense(700, 16), pooled(700, 26 * 16), out(700, dot_interaction_width(27, 16));
+  matrix d_dense(700, 16), d_pooled(700, 26 * 16);
+  dense.fill(random);
+  pooled.fill(random);
+  inline_executor here;
+  REQUIRE(dot_interaction_forward(here, dense.view(), pooled.view(), out.view()).ok());
+  REQUIRE(dot_interaction_backward(here, dense.view(), pooled.view(), out.view(), d_dense.view(),
+                                   d_pooled.view())
+              .ok());
+  matrix logits(100000, 1), labels(100000, 1);
+  logits.fill(random, 3);
+  for (index_t i = 0; i < labels.rows; ++i) labels(i, 0) = static_cast<float>(i % 2);
+  double loss = 0;
+  REQUIRE(logistic_loss_forward(here, logits.view(), labels.view(), loss).ok());
+  for (const int threads : thread_counts) {
+    scrambled_threads crew(threads);
+    matrix out2(700, out.columns), d_dense2(700, 16), d_pooled2(700, 26 * 16);
+    REQUIRE(dot_interaction_forward(crew, dense.view(), pooled.view(), out2.view()).ok());
+    REQUIRE(dot_interaction_backward(crew, dense.view(), pooled.view(), out.view(), d_dense2.view(),
+                                     d_pooled2.view())
+                .ok());
+    CHECK(same_bits(out, out2));
+    CHECK(same_bits(d_dense, d_dense2));
+    CHECK(same_bits(d_pooled, d_pooled2));
+    double again = 0;
+    REQUIRE(logistic_loss_forward(crew, logits.view(), labels.view(), again).ok());
+    CHECK(loss == again);
+    // A sum per thread, which the library doesn't do, gives other bits.
+    double naive = 0;
+    for (int t = 0; t < threads; ++t) {
+      double part = 0;
+      for (index_t i = t; i < logits.rows; i += threads) {
+        part += logistic_loss_of(static_cast<double>(logits(i, 0)), labels(i, 0));
+      }
+      naive += part;
+    }
+    if (threads > 1) CHECK(naive / static_cast<double>(logits.rows) != loss);
+  }
+}
+
+TEST_CASE("mlp: a step is the optimizer's arithmetic on every row") {
+  std::mt19937_64 random(deeprec_test::seed());
+  inline_executor here;
+  matrix x(4, 3), g(4, 2);
+  x.fill(random);
+  g.fill(random);
+  const auto stepped = [&](const auto& optimizer, int steps) {
+    mlp<> stack({3, 5, 2}, mlp_output::linear, counter_rng(3), weight_init::glorot);
+    for (int s = 0; s < steps; ++s) {
+      stack.forward(here, x.view()).or_throw();
+      stack.backward(here, g.view(), input_gradient::skip).or_throw();
+      stack.step(here, optimizer).or_throw();
+    }
+    return values_of(stack.parameters());
+  };
+  // By hand, from the gradients of the first pass.
+  mlp<> stack({3, 5, 2}, mlp_output::linear, counter_rng(3), weight_init::glorot);
+  stack.forward(here, x.view()).or_throw();
+  stack.backward(here, g.view(), input_gradient::skip).or_throw();
+  doubles by_sgd, by_adagrad, by_rowwise;
+  for (int l = 0; l < 2; ++l) {
+    for (const bool is_bias : {false, true}) {
+      const auto w = is_bias ? stack.bias(l) : stack.weights(l);
+      const auto d = is_bias ? stack.bias_gradient(l) : stack.weight_gradient(l);
+      for (index_t i = 0; i < w.extent(0); ++i) {
+        double mean = 0;
+        for (index_t j = 0; j < w.extent(1); ++j) {
+          mean += static_cast<double>(d(i, j)) * static_cast<double>(d(i, j));
+        }
+        mean /= static_cast<double>(w.extent(1));
+        for (index_t j = 0; j < w.extent(1); ++j) {
+          const double weight = w(i, j), slope = d(i, j);
+          by_sgd.push_back(weight - 0.5 * slope);
+          by_adagrad.push_back(weight - 0.5 * slope / (std::abs(slope) + 1e-8));
+          by_rowwise.push_back(weight - 0.5 * slope / (std::sqrt(mean) + 1e-8));
+        }
+      }
+    }
+  }
+  const auto far = [](const doubles& a, const doubles& b) {
+    double worst = 0;
+    for (std::size_t i = 0; i < a.size(); ++i) worst = std::max(worst, std::abs(a[i] - b[i]));
+    return worst;
+  };
+  CHECK(far(stepped(sgd{.learning_rate = 0.5F}, 1), by_sgd) < 1e-6);
+  CHECK(far(stepped(adagrad{.learning_rate = 0.5F}, 1), by_adagrad) < 1e-5);
+  CHECK(far(stepped(rowwise_adagrad{.learning_rate = 0.5F}, 1), by_rowwise) < 1e-5);
+  CHECK(far(stepped(adagrad{.learning_rate = 0.5F}, 2), by_adagrad) > 1e-3);
+}
+
+TEST_CASE("mlp: the first weights have the spread of their initialisation, and repeat") {
+  mlp<> he({400, 300}, mlp_output::linear, counter_rng(1), weight_init::he);
+  mlp<> glorot({400, 300}, mlp_output::linear, counter_rng(1), weight_init::glorot);
+  const auto variance = [](const doubles& w) {
+    double sum = 0;
+    for (const double v : w) sum += v * v;
+    return sum / static_cast<double>(w.size());
+  };
+  CHECK(variance(values_of(he.weights(0))) == doctest::Approx(2.0 / 400).epsilon(0.02));
+  CHECK(variance(values_of(glorot.weights(0))) == doctest::Approx(2.0 / 700).epsilon(0.02));
+  mlp<> again({400, 300}, mlp_output::linear, counter_rng(1), weight_init::he);
+  mlp<> other({400, 300}, mlp_output::linear, counter_rng(2), weight_init::he);
+  CHECK(same_bits(he.weights(0), again.weights(0)));
+  CHECK_FALSE(same_bits(he.weights(0), other.weights(0)));
+}
+
+TEST_CASE("mlp: wrong shapes and a change of optimizer are statuses") {
+  inline_executor here;
+  mlp<> stack({3, 2}, mlp_output::linear, counter_rng(3));
+  matrix x(4, 3), wrong(4, 5);
+  x.copy(matrix(4, 3));
+  CHECK(stack.forward(here, wrong.view()).code() == errc::shape_mismatch);
+  REQUIRE(stack.forward(here, x.view()).ok());
+  CHECK(stack.backward(here, wrong.view()).code() == errc::shape_mismatch);
+  REQUIRE(stack.backward(here, stack.output()).ok());
+  REQUIRE(stack.step(here, sgd{}).ok());
+  CHECK(stack.step(here, adagrad{}).code() == errc::unsupported);
+  stack.reset_state();
+  CHECK(stack.step(here, adagrad{}).ok());
+}
+
+TEST_CASE("mlp: after the first step nothing is allocated") {
+  struct counting : std::pmr::memory_resource {
+    int count = 0;
+    void* do_allocate(std::size_t bytes, std::size_t alignment) override {
+      ++count;
+      return std::pmr::new_delete_resource()->allocate(bytes, alignment);
+    }
+    void do_deallocate(void* p, std::size_t bytes, std::size_t alignment) override {
+      std::pmr::new_delete_resource()->deallocate(p, bytes, alignment);
+    }
+    bool do_is_equal(const memory_resource& other) const noexcept override {
+      return this == &other;
+    }
+  } memory;
+  std::mt19937_64 random(deeprec_test::seed());
+  inline_executor here;
+  mlp<> stack({3, 8, 2}, mlp_output::linear, counter_rng(3), weight_init::he, 0, &memory);
+  matrix x(9, 3), g(9, 2);
+  x.fill(random);
+  g.fill(random);
+  int after_first = 0;
+  for (int step = 0; step < 4; ++step) {
+    const index_t rows = 9 - step;
+    REQUIRE(stack.forward(here, x.view().rows(0, rows)).ok());
+    REQUIRE(stack.backward(here, g.view().rows(0, rows)).ok());
+    REQUIRE(stack.step(here, adagrad{}).ok());
+    if (step == 0) after_first = memory.count;
+  }
+  CHECK(memory.count == after_first);
+}

@@ -1,0 +1,175 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include <deeprec/dense/metrics.hpp>
+
+#include "dense/support.hpp"
+
+using namespace dense_test;
+using namespace deeprec;
+
+namespace {
+
+/// By definition: every pair of a positive and a negative.
+double pairwise_auc(const matrix& scores, const matrix& labels) {
+  double wins = 0;
+  double pairs = 0;
+  for (index_t i = 0; i < scores.rows; ++i) {
+    for (index_t j = 0; j < scores.rows; ++j) {
+      if (labels(i, 0) != 1 || labels(j, 0) != 0) continue;
+      pairs += 1;
+      wins += scores(i, 0) > scores(j, 0) ? 1 : scores(i, 0) == scores(j, 0) ? 0.5 : 0;
+    }
+  }
+  return wins / pairs;
+}
+
+struct sample {
+  matrix scores, labels;
+  sample(index_t rows, int distinct, std::mt19937_64& random)
+      : scores(rows, 1, 2), labels(rows, 1) {
+    std::normal_distribution<float> normal;
+    for (index_t i = 0; i < rows; ++i) {
+      labels(i, 0) = static_cast<float>(random() % 4 == 0);
+      const float score = normal(random) + labels(i, 0);
+      scores(i, 0) = distinct == 0 ? score : std::round(score * static_cast<float>(distinct));
+    }
+    labels(0, 0) = 1;
+    labels(rows - 1, 0) = 0;
+  }
+};
+
+double area(const sample& s) {
+  auc metric;
+  REQUIRE(metric.add(s.scores.view(), s.labels.view()).ok());
+  return metric.value();
+}
+
+}  // namespace
+
+TEST_CASE("auc: equals the share of rightly ordered pairs, ties counting one half") {
+  std::mt19937_64 random(deeprec_test::seed());
+  for (const index_t rows : {2, 3, 10, 100, 700}) {
+    for (const int distinct : {0, 1, 2, 20}) {  // 1: nearly everything is a tie
+      const sample s(rows, distinct, random);
+      CHECK(area(s) == doctest::Approx(pairwise_auc(s.scores, s.labels)).epsilon(1e-14));
+    }
+  }
+}
+
+TEST_CASE("auc: a count that ignores ties is caught") {
+  std::mt19937_64 random(deeprec_test::seed());
+  const sample s(300, 1, random);
+  double wins = 0;
+  for (index_t i = 0; i < 300; ++i) {
+    for (index_t j = 0; j < 300; ++j) {
+      wins += s.labels(i, 0) == 1 && s.labels(j, 0) == 0 && s.scores(i, 0) > s.scores(j, 0) ? 1 : 0;
+    }
+  }
+  auc metric;
+  REQUIRE(metric.add(s.scores.view(), s.labels.view()).ok());
+  const double pairs = static_cast<double>(metric.positives() * metric.negatives());
+  CHECK(std::abs(wins / pairs - metric.value()) > 1e-3);
+}
+
+TEST_CASE("auc and log loss: the same bits however the rows are split, ordered and merged") {
+  std::mt19937_64 random(deeprec_test::seed());
+  const sample s(5000, 20, random);
+  auc whole;
+  log_loss loss;
+  REQUIRE(whole.add(s.scores.view(), s.labels.view()).ok());
+  REQUIRE(loss.add(s.scores.view(), s.labels.view()).ok());
+  for (int trial = 0; trial < 20; ++trial) {
+    auc parts[3];
+    log_loss losses[3];
+    for (index_t begin = 0; begin < 5000;) {
+      const index_t count = std::min<index_t>(5000 - begin, static_cast<index_t>(random() % 400));
+      const auto part = random() % 3;
+      REQUIRE(parts[part]
+                  .add(s.scores.view().rows(begin, count), s.labels.view().rows(begin, count))
+                  .ok());
+      REQUIRE(losses[part]
+                  .add(s.scores.view().rows(begin, count), s.labels.view().rows(begin, count))
+                  .ok());
+      begin += count;
+    }
+    static_cast<void>(parts[1].value());  // reading in between changes nothing
+    parts[1].merge(parts[2]);
+    parts[0].merge(parts[1]);
+    losses[2].merge(losses[1]);
+    losses[2].merge(losses[0]);
+    CHECK(parts[0].value() == whole.value());
+    CHECK(losses[2].value() == loss.value());
+    CHECK(losses[2].rows() == 5000);
+  }
+  // A plain sum of doubles would not pass: backwards it has other bits.
+  double forwards = 0;
+  double backwards = 0;
+  for (index_t i = 0; i < 5000; ++i) {
+    forwards += logistic_loss_of(s.scores(i, 0), s.labels(i, 0));
+    backwards += logistic_loss_of(s.scores(4999 - i, 0), s.labels(4999 - i, 0));
+  }
+  CHECK(forwards != backwards);
+  CHECK(loss.value() == doctest::Approx(forwards / 5000).epsilon(1e-12));
+}
+
+TEST_CASE("auc: known values, infinite scores, and both zeros as one") {
+  matrix scores(4, 1), labels(4, 1);
+  const float inf = std::numeric_limits<float>::infinity();
+  const float z[4] = {-inf, -0.0F, 0.0F, inf};
+  const float y[4] = {0, 1, 0, 1};
+  for (index_t i = 0; i < 4; ++i) {
+    scores(i, 0) = z[i];
+    labels(i, 0) = y[i];
+  }
+  auc metric;
+  REQUIRE(metric.add(scores.view(), labels.view()).ok());
+  CHECK(metric.value() == 0.875);
+}
+
+TEST_CASE("auc: NaN while one class is absent") {
+  matrix scores(2, 1), labels(2, 1);
+  auc metric;
+  CHECK(std::isnan(metric.value()));
+  scores(0, 0) = scores(1, 0) = labels(0, 0) = labels(1, 0) = 1;
+  REQUIRE(metric.add(scores.view(), labels.view()).ok());
+  CHECK(std::isnan(metric.value()));
+  CHECK(std::isnan(log_loss{}.value()));
+}
+
+TEST_CASE("auc and log loss: bad values are reported with their row, and nothing is added") {
+  matrix scores(3, 1), labels(3, 1);
+  for (index_t i = 0; i < 3; ++i) scores(i, 0) = labels(i, 0) = 0;
+  auc metric;
+  log_loss loss;
+  scores(2, 0) = std::nanf("");
+  for (const status& s :
+       {metric.add(scores.view(), labels.view()), loss.add(scores.view(), labels.view())}) {
+    CHECK(s.code() == errc::invalid_value);
+    CHECK(s.place().slot == 2);
+    CHECK(s.message() == "invalid value: metric: a score is not a number; slot 2");
+  }
+  scores(2, 0) = 0;
+  labels(1, 0) = 0.5F;
+  CHECK(metric.add(scores.view(), labels.view()).place().slot == 1);
+  CHECK(metric.negatives() == 0);
+  CHECK(loss.rows() == 0);
+  CHECK(loss.add(scores.view(), labels.view()).ok());  // soft labels have a cross entropy
+  labels(1, 0) = 2;
+  CHECK(loss.add(scores.view(), labels.view()).code() == errc::invalid_value);
+  CHECK(metric.add(scores.view(), labels.view().rows(0, 2)).code() == errc::shape_mismatch);
+}
+
+TEST_CASE("log loss: confident mistakes stay finite and count with their size") {
+  matrix logits(2, 1), labels(2, 1);
+  logits(0, 0) = std::numeric_limits<float>::infinity();
+  logits(1, 0) = -100;
+  labels(0, 0) = 1;
+  labels(1, 0) = 1;
+  log_loss loss;
+  REQUIRE(loss.add(logits.view(), labels.view()).ok());
+  CHECK(loss.value() == doctest::Approx(50).epsilon(1e-12));
+}
