@@ -1,0 +1,411 @@
+// Text files to sparse batches: read and parsed in parallel, delivered in the order of the files.
+//
+//   file    |  chunk 0  |  chunk 1  |  chunk 2  | ...      256 KB each; a line belongs to the chunk
+//                │            │           │                in which it begins
+//             worker       worker      worker              pread, parse: a sparse_batch per chunk
+//                └────────────┴───────────┴──> next(batch, rows)     rows copied, in file order
+//
+//   auto reader = read_files(pool, criteo_format{}, {"day_0.tsv", "day_1.tsv"}).or_throw();
+//   sparse_batch batch;
+//   while (reader.next(batch, 8192).or_throw() > 0) train(batch);
+//
+// Batches are the same for any executor. Memory is bounded by the chunks in flight and is reused.
+// Not here: reading ahead while the caller works on a batch (pipeline/), compressed files, pipes.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <memory_resource>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/context.hpp>
+#include <deeprec/core/result.hpp>
+#include <deeprec/data/detail/grow_array.hpp>
+#include <deeprec/data/detail/text_source.hpp>
+#include <deeprec/data/sparse_batch.hpp>
+#include <deeprec/data/text_format.hpp>
+
+namespace deeprec::inline DEEPREC_ABI {
+
+struct reader_options {
+  malformed on_malformed = malformed::fault;
+  index_t chunk_bytes = index_t{1} << 18;
+  index_t chunks_in_flight = 0;             ///< 0: four for each thread of the executor
+  index_t longest_line = index_t{1} << 24;  ///< bytes; also what a chunk's buffer may grow to
+};
+
+namespace detail {
+
+/// One chunk of a source: its text, its rows, and what was wrong.
+struct text_chunk {
+  explicit text_chunk(std::pmr::memory_resource* memory) : buffer(memory), rows(memory) {}
+
+  index_t source = 0;
+  index_t number = 0;  // within its source
+  grow_array<char> buffer;
+  sparse_batch rows;
+  line_log log;
+  errc code = errc::ok;          // of parsing or reading
+  const char* trouble = nullptr;  // why reading failed
+  index_t used = 0;              // rows already delivered
+  bool counted = false;          // its lines and bad lines are in the reader's sums
+};
+
+/// The lines that begin in [begin, begin + bytes) of the source; null in chunk.trouble or the reason.
+/// The text ends with the last such line, wherever that ends.
+inline std::string_view load_lines(const text_source& source, index_t begin, index_t bytes,
+                                   index_t longest_line, text_chunk& chunk) noexcept {
+  const index_t size = source.size();
+  const index_t end = std::min(size, begin + bytes);
+  if (source.in_memory()) {
+    const std::string_view text = source.text();
+    std::size_t from = static_cast<std::size_t>(begin);
+    if (begin > 0 && text[from - 1] != '\n') {
+      from = text.find('\n', from);
+      if (from == std::string_view::npos || static_cast<index_t>(++from) >= end) return {};
+    }
+    const std::size_t stop = text.find('\n', static_cast<std::size_t>(end) - 1);
+    return text.substr(from, stop == std::string_view::npos ? stop : stop + 1 - from);
+  }
+  // The byte before the chunk says whether a line begins with the chunk. It goes to the end of a cache
+  // line, so that the chunk itself is aligned in memory as in the file.
+  constexpr index_t margin = static_cast<index_t>(line_bytes);
+  const index_t before = begin > 0 ? 1 : 0;
+  index_t read_to = std::min(size, end + 4096);
+  if (!chunk.buffer.reserve(margin + (read_to - begin), 0)) {
+    chunk.code = errc::out_of_memory;
+    return {};
+  }
+  const auto fail = [&](const char* why) {
+    chunk.code = errc::io_error;
+    chunk.trouble = why;
+    return std::string_view();
+  };
+  if (const char* why = source.read(begin - before, chunk.buffer.data() + margin - before,
+                                    read_to - begin + before)) {
+    return fail(why);
+  }
+  const char* from = chunk.buffer.data() + margin - before;
+  const char* const last = chunk.buffer.data() + margin + (end - begin);  // one past the chunk
+  if (begin > 0) {
+    from = static_cast<const char*>(std::memchr(from, '\n', static_cast<std::size_t>(last - from)));
+    if (from == nullptr || ++from >= last) return {};
+  }
+  index_t skip = from - chunk.buffer.data();
+  index_t searched = margin + (end - begin) - 1;
+  for (;;) {
+    const char* const text = chunk.buffer.data();
+    const index_t held = margin + (read_to - begin);
+    const void* found = std::memchr(text + searched, '\n', static_cast<std::size_t>(held - searched));
+    index_t stop = found == nullptr ? held : static_cast<const char*>(found) - text + 1;
+    // Of a line beyond the limit, one byte more than the limit is enough to see that it is too long.
+    if (found != nullptr || read_to == size || held - searched > longest_line + 1) {
+      return {text + skip, static_cast<std::size_t>(stop - skip)};
+    }
+    searched = held;
+    const index_t more = std::min(size - read_to, std::max<index_t>(read_to - begin, 4096));
+    if (!chunk.buffer.reserve(held + more, held)) {
+      chunk.code = errc::out_of_memory;
+      return {};
+    }
+    if (const char* why = source.read(read_to, chunk.buffer.data() + held, more)) return fail(why);
+    read_to += more;
+  }
+}
+
+}  // namespace detail
+
+/// Delivers the rows of files (or of text in memory) as batches. Made by read_files() or read_text().
+/// Move-only.
+///
+/// @space   chunks take memory from the context's resource, on the executor's threads
+/// @threads one caller at a time; next() runs on the executor
+template <class Format, class Executor>
+class batch_reader {
+  static_assert(TextFormat<Format>,
+                "deeprec::batch_reader: not a text format. Fix: criteo_format, libsvm_format, "
+                "feasign_format, key_value_format, or see TextFormat in deeprec/data/text_format.hpp.");
+  static_assert(BulkExecutor<Executor>,
+                "deeprec::batch_reader: the executor has no parallel_for. Fix: inline_executor, "
+                "thread_pool, or see deeprec/core/executor.hpp.");
+
+ public:
+  batch_reader(const context<Executor>& ctx, Format format, std::vector<detail::text_source> sources,
+               const reader_options& options)
+      : format_(std::move(format)), context_(ctx), options_(options), sources_(std::move(sources)) {
+    const index_t flight = options_.chunks_in_flight > 0
+                               ? options_.chunks_in_flight
+                               : 4 * static_cast<index_t>(context_.executor->concurrency());
+    options_.chunk_bytes = std::clamp<index_t>(options_.chunk_bytes, 1, index_t{1} << 30);
+    options_.longest_line = std::clamp<index_t>(options_.longest_line, 1, index_t{1} << 30);
+    chunks_.reserve(static_cast<std::size_t>(flight));
+    for (index_t i = 0; i < flight; ++i) {
+      chunks_.emplace_back(context_.memory).rows.reshape(format_.shape());
+    }
+    parts_.reserve(static_cast<std::size_t>(flight));
+    layouts_.resize(sources_.size());
+  }
+
+  /// Fills the batch with the next rows, max_rows of them unless the input ends or a bad line comes
+  /// first. Returns how many; 0 at the end of the input.
+  ///
+  /// @post    the rows before a bad line are delivered; the call after that reports the fault, as do
+  ///          all later ones. On a fault the batch is empty
+  /// @cost    reading, parsing and one copy of the rows; allocates nothing once batch and chunks
+  ///          have grown to their sizes
+  /// @threads one caller at a time; runs on the executor
+  /// @error   parse_error (the first bad line in the order of the files), io_error, out_of_memory,
+  ///          shape_mismatch (max_rows is not positive)
+  result<index_t> next(sparse_batch& batch, index_t max_rows) {
+    batch.reshape(format_.shape());
+    if (max_rows <= 0) {
+      return detail::make_text_fault(errc::shape_mismatch, {}, "next: max_rows is not positive");
+    }
+    while (batch.rows() < max_rows && !fault_) {
+      if (head_ == filled_ && !refill()) break;
+      take(batch, max_rows);
+    }
+    if (batch.rows() == 0 && fault_) return *fault_;
+    rows_ += batch.rows();
+    return batch.rows();
+  }
+
+  /// Bad lines skipped so far (with malformed::skip), up to the chunk that the last row came from.
+  ///
+  /// @cost    O(1)
+  /// @threads one caller at a time
+  /// @error   none
+  [[nodiscard]] index_t skipped_lines() const noexcept { return skipped_; }
+  /// The first of them.
+  [[nodiscard]] const std::optional<text_fault>& first_skipped() const noexcept { return first_skipped_; }
+  /// Rows delivered so far.
+  [[nodiscard]] index_t rows_read() const noexcept { return rows_; }
+
+ private:
+  /// Reads and parses the next chunks; false at the end of the input, or when the next file can't be
+  /// opened (then the fault is set).
+  bool refill() {
+    for (; closed_ < source_; ++closed_) sources_[static_cast<std::size_t>(closed_)].close();
+    head_ = filled_ = 0;
+    const auto flight = static_cast<index_t>(chunks_.size());
+    while (filled_ < flight && source_ < static_cast<index_t>(sources_.size())) {
+      detail::text_source& from = sources_[static_cast<std::size_t>(source_)];
+      if (number_ == 0 && !enter(from)) break;
+      if (number_ * options_.chunk_bytes >= from.size()) {
+        ++source_;
+        number_ = 0;
+        continue;
+      }
+      detail::text_chunk& chunk = chunks_[static_cast<std::size_t>(filled_++)];
+      chunk.source = source_;
+      chunk.number = number_++;
+    }
+    if (filled_ == 0) {
+      fault_ = std::move(late_fault_);
+      return false;
+    }
+    context_.executor->parallel_for(filled_, index_t{1}, [this](index_t begin, index_t end, int) {
+      for (index_t i = begin; i < end; ++i) load(chunks_[static_cast<std::size_t>(i)]);
+    });
+    return true;
+  }
+
+  /// Opens the next source and looks at its first line.
+  bool enter(detail::text_source& from) {
+    if (late_fault_) return false;
+    const char* why = from.open();
+    std::string_view head = from.text();
+    std::string bytes;
+    for (index_t wanted = 4096; why == nullptr && !from.in_memory(); wanted *= 4) {
+      const index_t size = std::min(from.size(), wanted);
+      bytes.resize(static_cast<std::size_t>(size));
+      why = from.read(0, bytes.data(), size);
+      head = bytes;
+      if (size == from.size() || size > options_.longest_line ||
+          head.find('\n') != std::string_view::npos) {
+        break;
+      }
+    }
+    if (why != nullptr) {
+      late_fault_ = detail::make_text_fault(errc::io_error, from.name(), why);
+      return false;
+    }
+    layouts_[static_cast<std::size_t>(source_)] =
+        format_.detect(detail::first_line(head.substr(detail::byte_order_mark(head))));
+    return true;
+  }
+
+  void load(detail::text_chunk& chunk) const {
+    const detail::text_source& from = sources_[static_cast<std::size_t>(chunk.source)];
+    const auto& layout = layouts_[static_cast<std::size_t>(chunk.source)];
+    chunk.code = errc::ok;
+    chunk.trouble = nullptr;
+    chunk.used = 0;
+    chunk.counted = false;
+    chunk.log = line_log(options_.on_malformed, options_.longest_line);
+    chunk.rows.reshape(format_.shape());
+    std::string_view text = detail::load_lines(from, chunk.number * options_.chunk_bytes,
+                                               options_.chunk_bytes, options_.longest_line, chunk);
+    if (chunk.code != errc::ok) return;
+    if (chunk.number == 0) {
+      text.remove_prefix(detail::byte_order_mark(text));
+      if (layout.has_header) {
+        const std::size_t end = text.find('\n');
+        text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+        chunk.log.count_lines(1);
+      }
+    }
+    chunk.code = format_.parse(layout, text, chunk.rows, chunk.log);
+  }
+
+  /// Moves rows of parsed chunks into the batch, as many as it may take.
+  void take(sparse_batch& batch, index_t max_rows) {
+    index_t wanted = max_rows - batch.rows();
+    parts_.clear();
+    while (head_ < filled_ && wanted > 0) {
+      detail::text_chunk& chunk = chunks_[static_cast<std::size_t>(head_)];
+      if (!chunk.counted) count(chunk);
+      const index_t left = chunk.rows.rows() - chunk.used;
+      const index_t taken = std::min(left, wanted);
+      if (taken > 0) parts_.push_back({&chunk.rows, chunk.used, taken});
+      chunk.used += taken;
+      wanted -= taken;
+      if (taken < left) break;
+      if (chunk.code != errc::ok) {
+        fault_ = std::move(chunk_fault_);
+        break;
+      }
+      ++head_;
+    }
+    if (parts_.empty()) return;
+    const std::span<const sparse_batch::part> parts(parts_);
+    if (!batch.reserve_parts(parts)) {
+      batch.clear();
+      fault_ = detail::make_text_fault(errc::out_of_memory, {}, "the batch");
+      return;
+    }
+    const index_t pieces = batch.copy_pieces();
+    // A few slots at a time; the rows of a small batch are not worth waking a thread for.
+    const index_t grain = max_rows < 512 ? pieces : std::max<index_t>(1, pieces / 16);
+    context_.executor->parallel_for(pieces, grain, [&batch, parts](index_t begin, index_t end, int) {
+      for (index_t piece = begin; piece < end; ++piece) batch.copy_piece(piece, parts);
+    });
+    batch.commit_parts(parts);
+  }
+
+  /// Adds a chunk's lines and bad lines to the sums, and says in whose words it ended.
+  void count(detail::text_chunk& chunk) {
+    chunk.counted = true;
+    if (chunk.number == 0) lines_ = 0;
+    const std::string& name = sources_[static_cast<std::size_t>(chunk.source)].name();
+    if (chunk.code == errc::io_error) {
+      chunk_fault_ = detail::make_text_fault(errc::io_error, name, chunk.trouble);
+    } else if (chunk.code == errc::out_of_memory) {
+      chunk_fault_ = detail::make_text_fault(errc::out_of_memory, name, "a chunk");
+    } else if (chunk.log.rejected() > 0) {
+      text_fault first = detail::make_text_fault(chunk.log.first(), name, lines_);
+      if (chunk.code != errc::ok) {
+        chunk_fault_ = std::move(first);
+      } else {
+        if (skipped_ == 0) first_skipped_ = std::move(first);
+        skipped_ += chunk.log.rejected();
+      }
+    }
+    lines_ += chunk.log.lines();
+  }
+
+  Format format_;
+  context<Executor> context_;
+  reader_options options_;
+  std::vector<detail::text_source> sources_;
+  std::vector<typename Format::layout> layouts_;
+  std::vector<detail::text_chunk> chunks_;
+  std::vector<sparse_batch::part> parts_;
+  std::optional<text_fault> fault_;        // what every further call reports
+  std::optional<text_fault> late_fault_;   // of a file behind the chunks in flight
+  std::optional<text_fault> chunk_fault_;  // of the chunk at the head
+  std::optional<text_fault> first_skipped_;
+  index_t head_ = 0;     // chunks [head_, filled_) still hold rows
+  index_t filled_ = 0;
+  index_t source_ = 0;   // the next chunk to read: of this source,
+  index_t number_ = 0;   // with this number
+  index_t closed_ = 0;   // sources closed so far
+  index_t lines_ = 0;    // lines of the current source before the head
+  index_t skipped_ = 0;
+  index_t rows_ = 0;
+};
+
+namespace detail {
+
+template <class Context, class Format>
+auto make_reader(Context&& context_or_executor, Format format, std::vector<text_source> sources,
+                 const reader_options& options) {
+  using plain = std::remove_cvref_t<Context>;
+  static_assert(std::is_lvalue_reference_v<Context> || is_context<plain>,
+                "deeprec::read_files: the executor is a temporary, and the reader keeps a reference "
+                "to it. Fix: give the executor a name.");
+  const auto ctx = as_context(context_or_executor);
+  using executor = std::remove_reference_t<decltype(*ctx.executor)>;
+  return batch_reader<Format, executor>(ctx, std::move(format), std::move(sources), options);
+}
+
+}  // namespace detail
+
+/// A reader of files, one after the other. Every file is opened once here, so that a missing one is
+/// known before the first batch.
+///
+/// @pre     the executor outlives the reader
+/// @cost    opens and closes each file; allocates the list of chunks
+/// @threads reentrant
+/// @error   io_error (a file is missing, a directory, no regular file, or not readable), unsupported
+///          (the format's options contradict each other)
+/// @example auto reader = read_files(pool, criteo_format{}, {"train.txt"}).or_throw();
+template <class Context, class Format>
+auto read_files(Context&& context_or_executor, Format format, std::vector<std::string> paths,
+                const reader_options& options = {})
+    -> result<decltype(detail::make_reader(std::forward<Context>(context_or_executor), format,
+                                           std::vector<detail::text_source>(), options))> {
+  if (const char* wrong = format.check()) {
+    return detail::make_text_fault(errc::unsupported, {}, wrong);
+  }
+  std::vector<detail::text_source> sources;
+  sources.reserve(paths.size());
+  for (std::string& path : paths) {
+    detail::text_source& source = sources.emplace_back(std::move(path));
+    if (const char* why = source.open()) {
+      return detail::make_text_fault(errc::io_error, source.name(), why);
+    }
+    source.close();
+  }
+  return detail::make_reader(std::forward<Context>(context_or_executor), std::move(format),
+                             std::move(sources), options);
+}
+
+/// A reader of text in memory, which is parsed where it is. The file of a fault is "<text>".
+///
+/// @pre     text and executor outlive the reader
+/// @cost    allocates the list of chunks
+/// @threads reentrant
+/// @error   unsupported (the format's options contradict each other)
+template <class Context, class Format>
+auto read_text(Context&& context_or_executor, Format format, std::string_view text,
+               const reader_options& options = {})
+    -> result<decltype(detail::make_reader(std::forward<Context>(context_or_executor), format,
+                                           std::vector<detail::text_source>(), options))> {
+  if (const char* wrong = format.check()) {
+    return detail::make_text_fault(errc::unsupported, {}, wrong);
+  }
+  std::vector<detail::text_source> sources;
+  sources.emplace_back("<text>", text);
+  return detail::make_reader(std::forward<Context>(context_or_executor), std::move(format),
+                             std::move(sources), options);
+}
+
+}  // namespace deeprec::inline DEEPREC_ABI

@@ -1,0 +1,153 @@
+// Criteo's click logs: a label, 13 integers, 26 tokens.
+//
+//   0 \t 1 \t \t -2 ... \t 68fd1e64 \t \t ...     label I1..I13 C1..C26, by tab or comma; [Id] header
+//   │    └──────┬─────┘    └────────┬───────
+//   labels    dense (B, 13)    26 slots, one id each: bucket(hash_bytes(token, column), rows[column])
+//
+// A missing token is a token (the empty string) and gets a row of its own; a missing integer becomes
+// missing_dense. CR before the line end and lines of no bytes are ignored.
+// Not here: CSV quoting (only "" alone is understood, as a missing value), feature scaling.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cstdint>
+#include <string_view>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/hash.hpp>
+#include <deeprec/data/detail/criteo_lines.hpp>
+#include <deeprec/data/detail/numbers.hpp>
+#include <deeprec/data/sparse_batch.hpp>
+#include <deeprec/data/text_format.hpp>
+
+namespace deeprec::inline DEEPREC_ABI {
+
+/// Whether an id stands before the label. by_header: where the header's first field is "Id".
+enum class id_column : std::uint8_t { by_header, present, absent };
+
+/// The 26 table sizes of Criteo's features.
+using criteo_table_sizes = std::array<index_t, 26>;
+
+/// One size for all 26 tables.
+///
+/// @cost    O(1)
+/// @threads reentrant
+/// @error   none
+constexpr criteo_table_sizes same_size(index_t rows) noexcept {
+  criteo_table_sizes sizes{};
+  sizes.fill(rows);
+  return sizes;
+}
+
+/// The format of Criteo's logs. A value: set the options, pass it on.
+///
+/// @numerics dense values are the nearest floats to the decimal text; the row of a token is
+///           bucket(hash_bytes(token, seed = 0 for C1 ... 25 for C26), rows of that table)
+/// @threads  reentrant
+/// @example  read_files(pool, criteo_format{.rows = same_size(1 << 20)}, {"train.txt"})
+struct criteo_format {
+  criteo_table_sizes rows = same_size(index_t{1} << 20);
+  token_use tokens = token_use::hashed;  ///< as_is: row numbers, also written as "84.0"
+  float missing_dense = 0.0F;
+  char delimiter = '\0';  ///< '\0': tab if the first line has one, else comma
+  id_column ids = id_column::by_header;
+  index_t longest_token = 1024;  ///< bytes; a longer one is a fault
+
+  /// What a file's first line says.
+  struct layout {
+    char delimiter = '\t';
+    bool has_header = false;
+    int id_columns = 0;
+  };
+
+  /// What is wrong with the options; null when nothing is.
+  ///
+  /// @cost    O(1)
+  /// @threads reentrant
+  /// @error   none
+  [[nodiscard]] const char* check() const noexcept {
+    for (const index_t size : rows) {
+      if (size <= 0) return "criteo_format: a table without rows. Fix: set rows, 26 sizes above 0";
+    }
+    if (delimiter == '\n' || delimiter == '\r' || delimiter == '-' || delimiter == '+' ||
+        delimiter == '.' || delimiter == '"' || std::isalnum(static_cast<unsigned char>(delimiter))) {
+      return "criteo_format: the delimiter may be part of a field. Fix: tab, comma, semicolon or space";
+    }
+    return nullptr;
+  }
+
+  [[nodiscard]] static constexpr batch_shape shape() noexcept {
+    return {.dense_columns = detail::criteo_dense, .slots = detail::criteo_slots,
+            .bags = bag_size::one, .weights = id_weights::absent};
+  }
+
+  /// The layout of a file with this first line. A header is a line with the right number of fields
+  /// of which those for the label and the integers are neither empty nor numbers: a line of data with a
+  /// broken label is a fault, not a header.
+  ///
+  /// @cost    O(line)
+  /// @threads reentrant
+  /// @error   none
+  [[nodiscard]] layout detect(std::string_view first_line) const noexcept {
+    layout found;
+    found.delimiter = delimiter != '\0'                                      ? delimiter
+                      : first_line.find('\t') != std::string_view::npos ? '\t'
+                      : first_line.empty()                                   ? '\t'
+                                                                             : ',';
+    const auto separators = std::count(first_line.begin(), first_line.end(), found.delimiter);
+    index_t names = 0;  // leading fields that are neither empty nor numbers
+    std::string_view rest = first_line;
+    for (index_t f = 0; f <= separators; ++f) {
+      const std::string_view field = rest.substr(0, rest.find(found.delimiter));
+      float number = 0;
+      if (detail::criteo_missing(field) || detail::parse_float(field, number) == nullptr) break;
+      ++names;
+      rest.remove_prefix(std::min(field.size() + 1, rest.size()));
+    }
+    const std::string_view head = first_line.substr(0, first_line.find(found.delimiter));
+    const bool id_named = head == "Id" || head == "id" || head == "ID" || head == "\"Id\"" ||
+                          head == "\"id\"" || head == "\"ID\"";
+    const int with_id = ids == id_column::present || (ids == id_column::by_header && id_named) ? 1 : 0;
+    found.has_header = names > detail::criteo_dense && separators == 39 + with_id;
+    found.id_columns = found.has_header || ids == id_column::present ? with_id : 0;
+    return found;
+  }
+
+  /// Appends the rows of whole lines to the batch.
+  ///
+  /// @post    rows before a line that ended the parsing are in the batch; of a bad line nothing is
+  /// @cost    one pass; about 150 ns for a line of 243 bytes; allocates when the batch must grow
+  /// @threads reentrant; the batch and the log alone
+  /// @error   parse_error (the log has the place), out_of_memory
+  [[nodiscard]] errc parse(const layout& how, std::string_view text, sparse_batch& batch,
+                           line_log& log) const noexcept {
+    detail::criteo_plan plan;
+    for (int s = 0; s < detail::criteo_slots; ++s) {
+      plan.rows[s] = rows[static_cast<std::size_t>(s)];
+      plan.missing_row[s] = bucket(hash_bytes({}, static_cast<std::uint64_t>(s)), plan.rows[s]);
+    }
+    plan.longest_token = longest_token;
+    plan.missing_dense = missing_dense;
+    plan.id_columns = how.id_columns;
+    plan.delimiter = how.delimiter;
+    plan.tokens = tokens;
+    // The shortest good line has 39 separators, a label and an end.
+    const auto most_rows = static_cast<index_t>(text.size()) / 41 + 1;
+    if (!batch.reserve_rows(most_rows)) return errc::out_of_memory;
+    detail::criteo_rows out;
+    out.labels = batch.next_label();
+    out.dense = batch.next_dense();
+    for (int s = 0; s < detail::criteo_slots; ++s) out.ids[s] = batch.next_id(s);
+    out.count = 0;
+    const bool finished = DEEPREC_PORTABLE::parse_criteo_lines(plan, text.data(),
+                                                               text.data() + text.size(), out, log);
+    batch.commit_rows(out.count);
+    return finished ? errc::ok : errc::parse_error;
+  }
+};
+
+static_assert(TextFormat<criteo_format>);
+
+}  // namespace deeprec::inline DEEPREC_ABI

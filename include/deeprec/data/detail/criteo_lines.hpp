@@ -1,0 +1,265 @@
+// Lines of Criteo's logs to rows, in two ways that must agree.
+//
+//   parse_criteo_lines    the fast way: 64 bytes at a time, fields of the usual make
+//   careful_criteo_line   the plain way, field by field: lines with a fault, and where it is
+//
+// A field that the fast way can't take (a float, a token of nine bytes) goes to the careful function for
+// that field. Part of criteo_format.hpp.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/hash.hpp>
+#include <deeprec/data/detail/byte_words.hpp>
+#include <deeprec/data/detail/numbers.hpp>
+#include <deeprec/data/text_format.hpp>
+
+namespace deeprec::inline DEEPREC_ABI {
+
+namespace detail {
+
+inline constexpr int criteo_dense = 13;
+inline constexpr int criteo_slots = 26;
+
+/// Everything that a line is parsed with, made once for each piece of text.
+struct criteo_plan {
+  index_t rows[criteo_slots];
+  index_t missing_row[criteo_slots];
+  index_t longest_token;
+  float missing_dense;
+  int id_columns;
+  char delimiter;
+  token_use tokens;
+
+  /// bucket(hash_bytes(token, slot), rows[slot]) for a token of eight bytes.
+  [[nodiscard]] DEEPREC_INLINE index_t row_of_eight(int slot, std::uint64_t token) const noexcept {
+    const std::uint64_t state = static_cast<std::uint64_t>(slot) ^ hash_key[0];
+    const std::uint64_t inner = fold_multiply(token ^ hash_key[1], token ^ state);
+    return bucket(fold_multiply(hash_key[2] ^ 8, inner ^ hash_key[3]), rows[slot]);
+  }
+};
+
+/// Where rows are written; `count` of them are good.
+struct criteo_rows {
+  float* labels;
+  float* dense;
+  std::int64_t* ids[criteo_slots];
+  index_t count;
+};
+
+inline bool criteo_missing(std::string_view field) noexcept {
+  return field.empty() || (field.size() == 2 && field[0] == '"' && field[1] == '"');
+}
+
+inline const char* criteo_dense_reason(const criteo_plan& plan, std::string_view field,
+                                       float& value) noexcept {
+  if (criteo_missing(field)) {
+    value = plan.missing_dense;
+    return nullptr;
+  }
+  return parse_count(field, value);
+}
+
+inline const char* criteo_token_reason(const criteo_plan& plan, int slot, std::string_view field,
+                                       std::int64_t& row) noexcept {
+  if (plan.tokens == token_use::as_is) {
+    if (const char* reason = parse_id(criteo_missing(field) ? std::string_view() : field, row)) {
+      return reason;
+    }
+    return row < plan.rows[slot] ? nullptr : "the id is beyond its table";
+  }
+  if (static_cast<index_t>(field.size()) > plan.longest_token) return "the token is too long";
+  row = criteo_missing(field)
+            ? plan.missing_row[slot]
+            : bucket(hash_bytes(field, static_cast<std::uint64_t>(slot)), plan.rows[slot]);
+  return nullptr;
+}
+
+[[gnu::noinline]] inline bool criteo_dense_field(const criteo_plan& plan, std::string_view field,
+                                                 float& value) noexcept {
+  return criteo_dense_reason(plan, field, value) == nullptr;
+}
+[[gnu::noinline]] inline bool criteo_token_field(const criteo_plan& plan, int slot,
+                                                 std::string_view field, std::int64_t& row) noexcept {
+  return criteo_token_reason(plan, slot, field, row) == nullptr;
+}
+
+/// One line, field by field, with the place of its first fault; false when the log says stop.
+[[gnu::noinline]] inline bool careful_criteo_line(const criteo_plan& plan, std::string_view line,
+                                                  criteo_rows& rows, line_log& log) noexcept {
+  line_fault fault{.line = log.lines()};
+  log.count_lines(1);
+  if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+  if (line.empty()) return true;
+  if (static_cast<index_t>(line.size()) > log.longest_line()) {
+    fault.reason = "the line is too long";
+    fault.expected = log.longest_line();
+    return log.reject(fault);
+  }
+  if (const std::size_t nul = line.find('\0'); nul != std::string_view::npos) {
+    fault.column = static_cast<index_t>(nul) + 1;
+    fault.reason = "a NUL byte";
+    return log.reject(fault);
+  }
+  const int wanted = 1 + criteo_dense + criteo_slots + plan.id_columns;
+  index_t fields = 1;
+  std::size_t surplus = line.size();
+  for (std::size_t i = 0; i < line.size(); ++i) {
+    if (line[i] == plan.delimiter && ++fields == wanted + 1) surplus = i + 1;
+  }
+  if (fields != wanted) {
+    fault.column = static_cast<index_t>(surplus) + 1;
+    fault.reason = "wrong number of fields";
+    fault.expected = wanted;
+    fault.found = fields;
+    return log.reject(fault);
+  }
+  std::size_t begin = 0;
+  for (int f = 0; f < wanted; ++f) {
+    const std::size_t stop = std::min(line.find(plan.delimiter, begin), line.size());
+    const std::string_view field = line.substr(begin, stop - begin);
+    const int column = f - plan.id_columns;
+    const char* reason = nullptr;
+    if (column == 0) {
+      float& label = rows.labels[rows.count];
+      reason = parse_float(field, label);
+      if (reason == nullptr && label != 0.0F && label != 1.0F) reason = "the label is neither 0 nor 1";
+    } else if (column >= 1 && column <= criteo_dense) {
+      reason = criteo_dense_reason(plan, field, rows.dense[rows.count * criteo_dense + column - 1]);
+    } else if (column > criteo_dense) {
+      const int slot = column - 1 - criteo_dense;
+      reason = criteo_token_reason(plan, slot, field, rows.ids[slot][rows.count]);
+    }
+    if (reason != nullptr) {
+      fault.column = static_cast<index_t>(begin) + 1;
+      fault.reason = reason;
+      return log.reject(fault);
+    }
+    begin = stop + 1;
+  }
+  ++rows.count;
+  return true;
+}
+
+}  // namespace detail
+}  // namespace deeprec::inline DEEPREC_ABI
+
+#include <deeprec/simd/begin_portable.hpp>
+
+/// Appends the good lines of [p, end) to the rows; false when the log ended it.
+inline bool parse_criteo_lines(const detail::criteo_plan& plan, const char* p, const char* const end,
+                               detail::criteo_rows& rows, line_log& log) {
+  constexpr int most = 64;  // more separators than this and the line is bad anyway
+  std::uint32_t places[most + 2 * 64 + 8];
+  places[0] = ~std::uint32_t{0};  // one before the line's first byte
+  const int separators = 39 + plan.id_columns;
+  const std::uint32_t* const stops = places + plan.id_columns;
+  const char delimiter = plan.delimiter;
+  while (p < end) {
+    // Where the separators are, and where the line ends.
+    int count = 0;
+    bool nul = false;
+    std::uint32_t length = 0;
+    for (std::uint32_t at = 0;; at += 64) {
+      byte_block block;
+      if (end - p - static_cast<std::ptrdiff_t>(at) >= 64) [[likely]] {
+        block = load_block(p + at);
+      } else {  // the text's last bytes, and a line end behind them
+        char tail[64];
+        std::memset(tail, '\n', 64);
+        std::memcpy(tail, p + at, static_cast<std::size_t>(end - p) - at);
+        block = load_block(tail);
+      }
+      nul |= any_nul(block);
+      const std::uint64_t line_ends = equal_bits(block, '\n');
+      std::uint64_t bits = equal_bits(block, delimiter);
+      if (line_ends != 0) {
+        bits &= (line_ends & (~line_ends + 1)) - 1;
+        count += write_places(bits, at, places + 1 + count);
+        length = at + static_cast<std::uint32_t>(std::countr_zero(line_ends));
+        break;
+      }
+      count += write_places(bits, at, places + 1 + count);
+      if (count > most || at > (1U << 20)) {  // far too long or too many fields: only look for the end
+        const void* found = std::memchr(p + at, '\n', static_cast<std::size_t>(end - p) - at);
+        const char* stop = found == nullptr ? end : static_cast<const char*>(found);
+        const std::string_view line(p, static_cast<std::size_t>(stop - p));
+        p = stop == end ? end : stop + 1;
+        if (!detail::careful_criteo_line(plan, line, rows, log)) return false;
+        count = -1;
+        break;
+      }
+    }
+    if (count < 0) continue;
+    const char* const line = p;
+    p = end - line > static_cast<std::ptrdiff_t>(length) ? line + length + 1 : end;
+    if (length > 0 && line[length - 1] == '\r') --length;
+    places[1 + count] = length;
+
+    bool good = count == separators && !nul && static_cast<index_t>(length) <= log.longest_line();
+    if (good) [[likely]] {
+      const char* const label_at = line + (stops[0] + 1);
+      const auto label = static_cast<unsigned char>(*label_at - '0');
+      good = stops[1] - (stops[0] + 1) == 1 && label <= 1;
+      rows.labels[rows.count] = static_cast<float>(label);
+      float* const dense = rows.dense + rows.count * 13;
+      for (int i = 0; i < 13; ++i) {
+        const char* const field = line + (stops[1 + i] + 1);
+        const std::uint32_t size = stops[2 + i] - (stops[1 + i] + 1);
+        // Eight bytes from the field on lie inside the line: 26 separators are still to come.
+        std::uint64_t word = detail::read_u64(field);
+        const bool negative = (word & 0xff) == '-';
+        std::uint32_t digits = size;
+        if (negative) {
+          word = detail::read_u64(field + 1);
+          --digits;
+        }
+        const std::uint32_t half = (32 - 4 * digits) & 31;  // shift by 64 - 8 * digits, in two halves
+        std::uint64_t v = ((word ^ 0x3030303030303030) << half) << half;
+        if (digits == 0) v = 0;
+        const bool odd = (((v + 0x7676767676767676) | v) & 0x8080808080808080) != 0;
+        if (odd || digits > 8 || (negative && digits == 0)) [[unlikely]] {
+          good &= detail::criteo_dense_field(plan, {field, size}, dense[i]);
+          continue;
+        }
+        v = v * 10 + (v >> 8);
+        v = ((v & 0x000000ff000000ff) * 0x000f424000000064 +
+             ((v >> 16) & 0x000000ff000000ff) * 0x0000271000000001) >> 32;
+        const auto magnitude = static_cast<float>(static_cast<std::int64_t>(v & 0xffffffff));
+        dense[i] = size == 0 ? plan.missing_dense : negative ? -magnitude : magnitude;
+      }
+      if (plan.tokens == token_use::hashed) [[likely]] {
+        for (int i = 0; i < 26; ++i) {
+          const char* const field = line + (stops[14 + i] + 1);
+          const std::uint32_t size = stops[15 + i] - (stops[14 + i] + 1);
+          if ((size & ~8U) != 0) [[unlikely]] {
+            good &= detail::criteo_token_field(plan, i, {field, size}, rows.ids[i][rows.count]);
+            continue;
+          }
+          const index_t row = plan.row_of_eight(i, detail::read_u64(size != 0 ? field : line));
+          rows.ids[i][rows.count] = size != 0 ? row : plan.missing_row[i];
+        }
+      } else {
+        for (int i = 0; i < 26; ++i) {
+          const char* const field = line + (stops[14 + i] + 1);
+          const std::uint32_t size = stops[15 + i] - (stops[14 + i] + 1);
+          good &= detail::criteo_token_field(plan, i, {field, size}, rows.ids[i][rows.count]);
+        }
+      }
+    }
+    if (good) [[likely]] {
+      ++rows.count;
+      log.count_lines(1);
+    } else if (!detail::careful_criteo_line(plan, {line, length}, rows, log)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+#include <deeprec/simd/end_portable.hpp>

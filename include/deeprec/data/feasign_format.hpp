@@ -1,0 +1,151 @@
+// Baidu's format of feature signs: 64-bit keys, each with the number of its slot.
+//
+//   0:1 4351255118977467729:3 16543128959394097760:29 10003478084564939135:29
+//   │   └───────────────────┘ └──────────────────────┬──────────────────────┘
+//   label (it is slot 1)   slot 3: one key        slot 29: two keys
+//
+// Slots come in any order and any number of times; a slot that the format doesn't list is ignored, and
+// one that a line lacks is an empty bag. Fields are divided by spaces or tabs.
+// Not here: the padding key 0 that PaddleRec puts into empty slots.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/hash.hpp>
+#include <deeprec/data/detail/fields.hpp>
+#include <deeprec/data/detail/numbers.hpp>
+#include <deeprec/data/sparse_batch.hpp>
+#include <deeprec/data/text_format.hpp>
+
+namespace deeprec::inline DEEPREC_ABI {
+
+/// Slot numbers first, first + 1 ... `count` of them.
+///
+/// @cost    O(count)
+/// @threads reentrant
+/// @error   none (bad_alloc where exceptions are on)
+inline std::vector<index_t> slot_range(index_t first, index_t count) {
+  std::vector<index_t> numbers(static_cast<std::size_t>(count));
+  for (index_t i = 0; i < count; ++i) numbers[static_cast<std::size_t>(i)] = first + i;
+  return numbers;
+}
+
+/// The format of "feasign:slot" files.
+///
+/// @numerics hashed: bucket(mix64(key), rows), or mix64(key) with rows = 0; as_is: the key's 64 bits
+/// @threads  reentrant
+/// @example  read_files(pool, feasign_format(slot_range(2, 300)), {"part-000"})
+class feasign_format {
+ public:
+  /// @param slot_numbers the slots to keep; slot s of a batch is the s-th of them
+  explicit feasign_format(std::vector<index_t> slot_numbers) : numbers_(std::move(slot_numbers)) {
+    for (std::size_t s = 0; s < numbers_.size(); ++s) {
+      const index_t number = numbers_[s];
+      if (number < 0 || number >= most_) {
+        wrong_ = "feasign_format: a slot number is negative or above 2^20. Fix: renumber the slots";
+        return;
+      }
+      if (static_cast<std::size_t>(number) >= slot_of_.size()) {
+        slot_of_.resize(static_cast<std::size_t>(number) + 1, -1);
+      }
+      if (slot_of_[static_cast<std::size_t>(number)] >= 0) {
+        wrong_ = "feasign_format: a slot is listed twice. Fix: list it once";
+      }
+      slot_of_[static_cast<std::size_t>(number)] = static_cast<std::int32_t>(s);
+    }
+  }
+
+  token_use keys = token_use::as_is;
+  index_t rows = 0;         ///< of every table; 0 = keep 64 bits (a key above 2^63 reads as negative)
+  index_t label_slot = 1;   ///< the slot whose only key is the label; -1 = no such slot
+  index_t label_fields = 0; ///< bare numbers before the first feasign:slot; the first is the label
+
+  struct layout {
+    bool has_header = false;
+  };
+
+  /// What is wrong with the options; null when nothing is.
+  [[nodiscard]] const char* check() const noexcept {
+    if (rows < 0) return "feasign_format: rows is negative. Fix: 0 for 64-bit keys, or the table's size";
+    return wrong_;
+  }
+  [[nodiscard]] batch_shape shape() const noexcept {
+    return {.dense_columns = 0, .slots = static_cast<index_t>(numbers_.size()), .bags = bag_size::any,
+            .weights = id_weights::absent};
+  }
+  /// There are no headers.
+  [[nodiscard]] static layout detect(std::string_view) noexcept { return {}; }
+
+  /// Appends the rows of whole lines to the batch.
+  ///
+  /// @post    rows before a line that ended the parsing are in the batch; of a bad line nothing is
+  /// @cost    one pass; allocates when the batch must grow
+  /// @threads reentrant; the batch and the log alone
+  /// @error   parse_error (the log has the place), out_of_memory
+  [[nodiscard]] errc parse(const layout&, std::string_view text, sparse_batch& batch,
+                           line_log& log) const {
+    const auto parse_row = [&](std::string_view line, float& label, line_fault& fault) {
+      detail::blank_fields fields(line);
+      std::string_view field = fields.next();
+      if (field.empty()) return errc::cancelled;
+      for (index_t i = 0; i < label_fields; ++i, field = fields.next()) {
+        float number = 0;
+        if (field.empty()) return detail::bad_field(fault, line, line.substr(line.size()), "a label is missing");
+        if (const char* why = detail::parse_float(field, number)) {
+          return detail::bad_field(fault, line, field, why);
+        }
+        if (i == 0) label = number;
+      }
+      bool labelled = label_slot < 0 || label_fields > 0;
+      for (; !field.empty(); field = fields.next()) {
+        const std::size_t colon = field.find(':');
+        if (colon == std::string_view::npos) {
+          return detail::bad_field(fault, line, field, "not feasign:slot");
+        }
+        std::uint64_t key = 0;
+        std::uint64_t number = 0;
+        const std::string_view slot_text = field.substr(colon + 1);
+        if (const char* why = detail::parse_unsigned(field.substr(0, colon), key)) {
+          return detail::bad_field(fault, line, field, why);
+        }
+        if (const char* why = detail::parse_unsigned(slot_text, number)) {
+          return detail::bad_field(fault, line, slot_text, why);
+        }
+        if (!labelled && number == static_cast<std::uint64_t>(label_slot)) {
+          if (key > 1) return detail::bad_field(fault, line, field, "the label is neither 0 nor 1");
+          label = static_cast<float>(key);
+          labelled = true;
+          continue;
+        }
+        const std::int32_t slot = number < slot_of_.size() ? slot_of_[number] : -1;
+        if (slot < 0) continue;
+        if (keys == token_use::hashed) {
+          key = mix64(key);
+          if (rows > 0) key = static_cast<std::uint64_t>(bucket(key, rows));
+        } else if (rows > 0 && key >= static_cast<std::uint64_t>(rows)) {
+          return detail::bad_field(fault, line, field, "the id is beyond its table");
+        }
+        if (!batch.push_id(slot, static_cast<std::int64_t>(key))) return errc::out_of_memory;
+      }
+      if (!labelled) {
+        return detail::bad_field(fault, line, line.substr(line.size()), "the line has no label");
+      }
+      return errc::ok;
+    };
+    return detail::for_each_row(text, batch, log, parse_row);
+  }
+
+ private:
+  static constexpr index_t most_ = index_t{1} << 20;
+  std::vector<index_t> numbers_;
+  std::vector<std::int32_t> slot_of_;  // slot number -> slot of the batch, or -1
+  const char* wrong_ = nullptr;
+};
+
+static_assert(TextFormat<feasign_format>);
+
+}  // namespace deeprec::inline DEEPREC_ABI

@@ -1,0 +1,142 @@
+// Sparse fields as PAI-TF's parsing ops take them: pairs of a key and a value, or keys alone.
+//
+//   1 \t 3:0.5,17,40:2 \t \t 8        fields by one delimiter, pairs by another, key:value by a third
+//   │    └─────┬─────┘   │   └─ slot 2: {8}, weight 1
+//   label    slot 0    slot 1: an empty bag
+//
+// Each field but the label is a slot. A space that divides pairs may be repeated; other delimiters may
+// not. Where a line is a single field, a line of no bytes is an empty bag; elsewhere it is ignored.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string_view>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/hash.hpp>
+#include <deeprec/data/detail/fields.hpp>
+#include <deeprec/data/detail/numbers.hpp>
+#include <deeprec/data/sparse_batch.hpp>
+#include <deeprec/data/text_format.hpp>
+
+namespace deeprec::inline DEEPREC_ABI {
+
+/// The format of lines of key:value fields.
+///
+/// @numerics weights are the nearest floats to the decimal text; a key alone has weight 1. hashed:
+///           bucket(hash_bytes(key, seed = slot), rows), or the hash itself with rows = 0
+/// @threads  reentrant
+struct key_value_format {
+  index_t slots = 1;         ///< fields that hold pairs
+  index_t label_field = -1;  ///< which field of the line is the label, from 0; -1 = none (labels are 0)
+  token_use keys = token_use::as_is;
+  index_t rows = 0;          ///< of every table; 0 = keep 64 bits
+  char field_delimiter = '\t';
+  char pair_delimiter = ',';
+  char value_delimiter = ':';
+
+  struct layout {
+    bool has_header = false;
+  };
+
+  /// What is wrong with the options; null when nothing is.
+  [[nodiscard]] const char* check() const noexcept {
+    if (slots < 1) return "key_value_format: no slots. Fix: slots = 1 or more";
+    if (rows < 0) return "key_value_format: rows is negative. Fix: 0 for 64-bit keys, or the table's size";
+    if (label_field > slots) return "key_value_format: label_field is beyond the fields of a line";
+    if (field_delimiter == pair_delimiter || pair_delimiter == value_delimiter ||
+        field_delimiter == value_delimiter) {
+      return "key_value_format: two delimiters are the same character. Fix: three different ones";
+    }
+    for (const char c : {field_delimiter, pair_delimiter, value_delimiter}) {
+      if (c == '\0' || c == '\n' || c == '\r' || c == '+' || c == '-' || c == '.' ||
+          (c >= '0' && c <= '9') || c == 'e' || c == 'E') {
+        return "key_value_format: a delimiter may be part of a number or of a line end. Fix: choose "
+               "another character";
+      }
+    }
+    return nullptr;
+  }
+  [[nodiscard]] batch_shape shape() const noexcept {
+    return {.dense_columns = 0, .slots = slots, .bags = bag_size::any, .weights = id_weights::present};
+  }
+  /// There are no headers.
+  [[nodiscard]] static layout detect(std::string_view) noexcept { return {}; }
+
+  /// Appends the rows of whole lines to the batch.
+  ///
+  /// @post    rows before a line that ended the parsing are in the batch; of a bad line nothing is
+  /// @cost    one pass; allocates when the batch must grow
+  /// @threads reentrant; the batch and the log alone
+  /// @error   parse_error (the log has the place), out_of_memory
+  [[nodiscard]] errc parse(const layout&, std::string_view text, sparse_batch& batch,
+                           line_log& log) const {
+    const index_t wanted = slots + (label_field >= 0 ? 1 : 0);
+    const auto parse_row = [&](std::string_view line, float& label, line_fault& fault) {
+      if (line.empty() && wanted > 1) return errc::cancelled;
+      std::size_t begin = 0;
+      index_t slot = 0;
+      for (index_t f = 0;; ++f) {
+        const std::size_t stop = std::min(line.find(field_delimiter, begin), line.size());
+        const std::string_view field = line.substr(begin, stop - begin);
+        const bool last = stop == line.size();
+        if (last ? f + 1 != wanted : f + 1 == wanted) {
+          fault.expected = wanted;
+          fault.found = 1 + std::count(line.begin(), line.end(), field_delimiter);
+          return detail::bad_field(fault, line, line.substr(last ? stop : stop + 1),
+                                   "wrong number of fields");
+        }
+        if (f == label_field) {
+          if (const char* why = detail::parse_float(field, label)) {
+            return detail::bad_field(fault, line, field, why);
+          }
+        } else if (const errc code = parse_pairs(line, field, slot++, batch, fault); code != errc::ok) {
+          return code;
+        }
+        if (last) return errc::ok;
+        begin = stop + 1;
+      }
+    };
+    return detail::for_each_row(text, batch, log, parse_row);
+  }
+
+ private:
+  errc parse_pairs(std::string_view line, std::string_view field, index_t slot, sparse_batch& batch,
+                   line_fault& fault) const noexcept {
+    if (field.empty()) return errc::ok;
+    for (std::size_t begin = 0;;) {
+      const std::size_t stop = std::min(field.find(pair_delimiter, begin), field.size());
+      const std::string_view pair = field.substr(begin, stop - begin);
+      if (!pair.empty()) {
+        const std::size_t colon = pair.find(value_delimiter);
+        const std::string_view key = pair.substr(0, colon);
+        std::uint64_t id = 0;
+        float weight = 1.0F;
+        if (key.empty()) return detail::bad_field(fault, line, pair, "a key is missing");
+        if (keys == token_use::hashed) {
+          id = hash_bytes(key, static_cast<std::uint64_t>(slot));
+          if (rows > 0) id = static_cast<std::uint64_t>(bucket(id, rows));
+        } else if (const char* why = detail::parse_unsigned(key, id)) {
+          return detail::bad_field(fault, line, key, why);
+        } else if (rows > 0 && id >= static_cast<std::uint64_t>(rows)) {
+          return detail::bad_field(fault, line, key, "the id is beyond its table");
+        }
+        if (colon != std::string_view::npos) {
+          const std::string_view value = pair.substr(colon + 1);
+          if (const char* why = detail::parse_float(value, weight)) {
+            return detail::bad_field(fault, line, value, why);
+          }
+        }
+        if (!batch.push_id(slot, static_cast<std::int64_t>(id), weight)) return errc::out_of_memory;
+      } else if (pair_delimiter != ' ') {
+        return detail::bad_field(fault, line, pair, "a key is missing");
+      }
+      if (stop == field.size()) return errc::ok;
+      begin = stop + 1;
+    }
+  }
+};
+
+static_assert(TextFormat<key_value_format>);
+
+}  // namespace deeprec::inline DEEPREC_ABI

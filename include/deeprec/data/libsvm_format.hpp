@@ -1,0 +1,95 @@
+// The format of libsvm and svmlight: a label and the values that are not zero.
+//
+//   +1 3:0.5 17:1 40:-2.25   # comment        label index:value ...
+//   │  └─────────┬───────┘
+//   label    slot 0: ids {2, 16, 39}, weights {0.5, 1, -2.25}     (indices from 1; ids from 0)
+//
+// Fields are divided by spaces or tabs. Lines of blanks or of a comment only hold no row.
+// Not here: qid fields, several labels.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/hash.hpp>
+#include <deeprec/data/detail/fields.hpp>
+#include <deeprec/data/detail/numbers.hpp>
+#include <deeprec/data/sparse_batch.hpp>
+#include <deeprec/data/text_format.hpp>
+
+namespace deeprec::inline DEEPREC_ABI {
+
+/// From which number a file counts its indices.
+enum class index_base : std::uint8_t { zero, one };
+
+/// The format of libsvm's files: one slot, with weights; labels are any finite numbers.
+///
+/// @numerics labels and weights are the nearest floats to the decimal text
+/// @threads  reentrant
+struct libsvm_format {
+  index_base base = index_base::one;
+  index_t rows = 0;  ///< an id must be below it; 0 = any id
+
+  struct layout {
+    bool has_header = false;
+  };
+
+  /// What is wrong with the options; null when nothing is.
+  [[nodiscard]] const char* check() const noexcept {
+    return rows < 0 ? "libsvm_format: rows is negative. Fix: 0 for any id, or the table's size" : nullptr;
+  }
+  [[nodiscard]] static constexpr batch_shape shape() noexcept {
+    return {.dense_columns = 0, .slots = 1, .bags = bag_size::any, .weights = id_weights::present};
+  }
+  /// There are no headers.
+  [[nodiscard]] static layout detect(std::string_view) noexcept { return {}; }
+
+  /// Appends the rows of whole lines to the batch.
+  ///
+  /// @post    rows before a line that ended the parsing are in the batch; of a bad line nothing is
+  /// @cost    one pass; allocates when the batch must grow
+  /// @threads reentrant; the batch and the log alone
+  /// @error   parse_error (the log has the place), out_of_memory
+  [[nodiscard]] errc parse(const layout&, std::string_view text, sparse_batch& batch,
+                           line_log& log) const {
+    const auto parse_row = [&](std::string_view line, float& label, line_fault& fault) {
+      const std::string_view data = line.substr(0, line.find('#'));
+      detail::blank_fields fields(data);
+      std::string_view field = fields.next();
+      if (field.empty()) return errc::cancelled;
+      if (const char* why = detail::parse_float(field, label)) {
+        return detail::bad_field(fault, line, field, why);
+      }
+      while (!(field = fields.next()).empty()) {
+        const std::size_t colon = field.find(':');
+        if (colon == std::string_view::npos) {
+          return detail::bad_field(fault, line, field, "not index:value");
+        }
+        std::uint64_t index = 0;
+        float weight = 0;
+        const std::string_view value = field.substr(colon + 1);
+        if (const char* why = detail::parse_unsigned(field.substr(0, colon), index)) {
+          return detail::bad_field(fault, line, field, why);
+        }
+        if (base == index_base::one && index-- == 0) {
+          return detail::bad_field(fault, line, field, "index 0 where indices count from 1");
+        }
+        if (index > std::uint64_t{0x7fffffffffffffff} ||
+            (rows > 0 && static_cast<index_t>(index) >= rows)) {
+          return detail::bad_field(fault, line, field, "the id is beyond its table");
+        }
+        if (const char* why = detail::parse_float(value, weight)) {
+          return detail::bad_field(fault, line, value, why);
+        }
+        if (!batch.push_id(0, static_cast<std::int64_t>(index), weight)) return errc::out_of_memory;
+      }
+      return errc::ok;
+    };
+    return detail::for_each_row(text, batch, log, parse_row);
+  }
+};
+
+static_assert(TextFormat<libsvm_format>);
+
+}  // namespace deeprec::inline DEEPREC_ABI

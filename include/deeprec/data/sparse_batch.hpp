@@ -1,0 +1,327 @@
+// The rows that a text parser makes: labels, dense features, and one bag of ids per row and slot.
+//
+//   labels   (B)       1          0          0
+//   dense    (B, F)    [1 5 260]  [0 2 12]   [3 0 7]      row-major
+//   slot 0   bags (B)  {7 1 9}    {4}        {}           one jagged batch per slot,
+//   slot 1   bags (B)  {2}        {2 8}      {5}          with weights if the format has them
+//
+// Owns its memory and reuses it: a batch that is filled again and again soon allocates nothing.
+// Not here: reading (batch_reader.hpp), the formats (criteo_format.hpp ...).
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <memory_resource>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/contract.hpp>
+#include <deeprec/core/jagged_view.hpp>
+#include <deeprec/core/matrix_view.hpp>
+#include <deeprec/data/detail/grow_array.hpp>
+
+namespace deeprec::inline DEEPREC_ABI {
+
+/// one: each bag holds exactly one id (then all slots share their offsets); any: zero or more.
+enum class bag_size : std::uint8_t { one, any };
+
+/// Whether the ids of a format come with weights.
+enum class id_weights : std::uint8_t { absent, present };
+
+/// What every row of a format consists of.
+struct batch_shape {
+  index_t dense_columns = 0;
+  index_t slots = 0;
+  bag_size bags = bag_size::any;
+  id_weights weights = id_weights::absent;
+
+  friend constexpr bool operator==(const batch_shape&, const batch_shape&) = default;
+};
+
+/// Owner of B parsed rows. Move-only.
+///
+/// Readers use the first half; formats write rows with the second half.
+///
+/// @space   host; memory comes from the resource given to the constructor
+/// @threads concurrent readers are safe; a writer needs the batch alone, except where said
+class sparse_batch {
+ public:
+  explicit sparse_batch(std::pmr::memory_resource* memory = std::pmr::get_default_resource()) noexcept
+      : memory_(memory), labels_(memory), dense_(memory), ones_(memory) {}
+
+  [[nodiscard]] const batch_shape& shape() const noexcept { return shape_; }
+  /// B.
+  [[nodiscard]] index_t rows() const noexcept { return rows_; }
+  [[nodiscard]] index_t slot_count() const noexcept { return shape_.slots; }
+
+  /// @shape (B)
+  [[nodiscard]] std::span<const float> labels() const noexcept {
+    return {labels_.data(), static_cast<std::size_t>(rows_)};
+  }
+  /// @shape (B, dense_columns)
+  [[nodiscard]] matrix_view<const float> dense() const noexcept {
+    return {dense_.data(), rows_, dim<>(shape_.dense_columns)};
+  }
+  /// The same, to be normalised in place.
+  [[nodiscard]] matrix_view<float> dense() noexcept {
+    return {dense_.data(), rows_, dim<>(shape_.dense_columns)};
+  }
+  /// The bags of slot s. Valid until the batch is written to.
+  ///
+  /// @shape   B bags
+  /// @pre     0 <= s < slot_count()
+  /// @cost    O(1)
+  /// @threads reentrant
+  /// @error   none
+  [[nodiscard]] jagged_view<std::int64_t, std::int64_t> slot(index_t s) const {
+    DEEPREC_EXPECTS(0 <= s && s < shape_.slots);
+    const slot_arrays& one = slots_[static_cast<std::size_t>(s)];
+    const float* weights = shape_.weights == id_weights::present ? one.weights.data() : nullptr;
+    if (rows_ == 0) return {nullptr, 0, one.ids.data(), 0, weights};
+    if (shape_.bags == bag_size::one) {
+      return {ones_.data(), rows_, one.ids.data(), rows_, weights};
+    }
+    return {one.offsets.data(), rows_, one.ids.data(), one.size, weights};
+  }
+
+  /// Drops the rows and keeps the memory.
+  ///
+  /// @cost    O(slots)
+  /// @threads the batch alone
+  /// @error   none
+  void clear() noexcept {
+    rows_ = 0;
+    for (slot_arrays& one : slots_) one.size = 0;
+  }
+
+  // ---- for formats -------------------------------------------------------------------------
+
+  /// Drops the rows and takes on a shape.
+  ///
+  /// @cost    O(slots); allocates when the number of slots grows
+  /// @threads the batch alone
+  /// @error   none (bad_alloc where exceptions are on)
+  void reshape(const batch_shape& shape) {
+    if (!(shape == shape_)) {
+      while (slots_.size() < static_cast<std::size_t>(shape.slots)) {
+        slots_.emplace_back(memory_, static_cast<index_t>(slots_.size() % 61));
+      }
+      shape_ = shape;
+    }
+    clear();
+  }
+
+  /// Room for `more` further rows: labels, dense values, offsets, and one id per slot where the shape
+  /// says one. What the batch holds stays.
+  ///
+  /// @cost    amortised O(1) per row; allocates when it must
+  /// @threads the batch alone
+  /// @error   false: no memory; the batch is unchanged
+  [[nodiscard]] bool reserve_rows(index_t more) noexcept {
+    const index_t total = rows_ + more;
+    if (!labels_.reserve(total, rows_)) return false;
+    if (!dense_.reserve(total * shape_.dense_columns, rows_ * shape_.dense_columns)) return false;
+    if (shape_.bags == bag_size::one) {
+      const index_t known = ones_.capacity();
+      if (!ones_.reserve(total + 1, 0)) return false;
+      if (ones_.capacity() > known) {
+        for (index_t i = 0; i < ones_.capacity(); ++i) ones_.data()[i] = i;
+      }
+      for (index_t s = 0; s < shape_.slots; ++s) {
+        if (!reserve_ids(s, total, rows_)) return false;
+      }
+    } else {
+      for (index_t s = 0; s < shape_.slots; ++s) {
+        slot_arrays& one = slots_[static_cast<std::size_t>(s)];
+        if (!one.offsets.reserve(total + 1, rows_ == 0 ? 0 : rows_ + 1)) return false;
+        if (rows_ == 0) one.offsets.data()[0] = 0;
+        if (!reserve_ids(s, one.size, one.size)) return false;
+      }
+    }
+    return true;
+  }
+
+  /// Where the next reserved rows go: first label, first dense value, first id of slot s (for
+  /// bag_size::one). They count once commit_rows() says so; a row that isn't committed leaves no trace.
+  [[nodiscard]] float* next_label() noexcept { return labels_.data() + rows_; }
+  [[nodiscard]] float* next_dense() noexcept {
+    return dense_.data() + rows_ * shape_.dense_columns;
+  }
+  [[nodiscard]] std::int64_t* next_id(index_t s) noexcept {
+    return slots_[static_cast<std::size_t>(s)].ids.data() + rows_;
+  }
+
+  /// Adds an id (and its weight) to the open row's bag of slot s, for bag_size::any.
+  ///
+  /// @cost    amortised O(1)
+  /// @threads the batch alone
+  /// @error   false: no memory
+  [[nodiscard]] bool push_id(index_t s, std::int64_t id, float weight = 1.0F) noexcept {
+    slot_arrays& one = slots_[static_cast<std::size_t>(s)];
+    if (one.size == one.ids.capacity() &&
+        !reserve_ids(s, std::max<index_t>(64, one.size + 1), one.size)) {
+      return false;
+    }
+    one.ids.data()[one.size] = id;
+    if (shape_.weights == id_weights::present) one.weights.data()[one.size] = weight;
+    ++one.size;
+    return true;
+  }
+
+  /// The next `count` reserved rows now belong to the batch.
+  ///
+  /// @pre     reserve_rows() made room; for bag_size::any count is 1, and closes the open row
+  /// @cost    O(1), or O(slots) for bag_size::any
+  /// @threads the batch alone
+  /// @error   none
+  void commit_rows(index_t count) noexcept {
+    rows_ += count;
+    if (shape_.bags == bag_size::any) {
+      for (index_t s = 0; s < shape_.slots; ++s) {
+        slot_arrays& one = slots_[static_cast<std::size_t>(s)];
+        one.offsets.data()[rows_] = one.size;
+      }
+    }
+  }
+
+  /// Forgets the ids pushed into the open row.
+  ///
+  /// @cost    O(slots)
+  /// @threads the batch alone
+  /// @error   none
+  void drop_row() noexcept {
+    if (shape_.bags == bag_size::one) return;
+    for (index_t s = 0; s < shape_.slots; ++s) {
+      slot_arrays& one = slots_[static_cast<std::size_t>(s)];
+      one.size = rows_ == 0 ? 0 : one.offsets.data()[rows_];
+    }
+  }
+
+  /// Rows of another batch of the same shape; see reserve_parts().
+  struct part {
+    const sparse_batch* from = nullptr;
+    index_t first = 0;
+    index_t count = 0;
+  };
+
+  /// Makes room for the rows of all parts, to be copied behind the batch's rows.
+  ///
+  /// @pre     every part has this batch's shape and lies inside its source
+  /// @cost    O(slots * parts); allocates when it must
+  /// @threads the batch alone
+  /// @error   false: no memory; the batch is unchanged
+  [[nodiscard]] bool reserve_parts(std::span<const part> parts) noexcept {
+    index_t more = 0;
+    for (const part& p : parts) more += p.count;
+    if (!reserve_rows(more)) return false;
+    if (shape_.bags == bag_size::any) {
+      for (index_t s = 0; s < shape_.slots; ++s) {
+        const index_t held = slots_[static_cast<std::size_t>(s)].size;
+        index_t total = held;
+        for (const part& p : parts) total += p.from->ids_in(s, p.first, p.count);
+        if (!reserve_ids(s, total, held)) return false;
+      }
+    }
+    return true;
+  }
+
+  /// Pieces of work in copying parts: the slots, then dense, then labels.
+  [[nodiscard]] index_t copy_pieces() const noexcept { return shape_.slots + 2; }
+
+  /// Copies one piece of all parts behind the batch's rows.
+  ///
+  /// @pre     reserve_parts(parts); afterwards commit_parts(parts), once all pieces are copied
+  /// @cost    a memcpy per part
+  /// @threads different pieces may be copied at the same time
+  /// @error   none
+  void copy_piece(index_t piece, std::span<const part> parts) noexcept {
+    index_t row = rows_;
+    const index_t width = shape_.dense_columns;
+    for (const part& p : parts) {
+      if (piece == shape_.slots) {
+        copy(dense_.data() + row * width, p.from->dense_.data() + p.first * width, p.count * width);
+      } else if (piece > shape_.slots) {
+        copy(labels_.data() + row, p.from->labels_.data() + p.first, p.count);
+      } else {
+        copy_bags(slots_[static_cast<std::size_t>(piece)],
+                  p.from->slots_[static_cast<std::size_t>(piece)], row, p.first, p.count);
+      }
+      row += p.count;
+    }
+  }
+
+  /// The copied parts now belong to the batch.
+  ///
+  /// @cost    O(parts)
+  /// @threads the batch alone
+  /// @error   none
+  void commit_parts(std::span<const part> parts) noexcept {
+    for (const part& p : parts) rows_ += p.count;
+  }
+
+ private:
+  struct slot_arrays {
+    slot_arrays(std::pmr::memory_resource* memory, index_t skew) noexcept
+        : ids(memory, skew), weights(memory, skew), offsets(memory, skew) {}
+    detail::grow_array<std::int64_t> ids;
+    detail::grow_array<float> weights;
+    detail::grow_array<std::int64_t> offsets;  // for bag_size::any
+    index_t size = 0;                          // ids pushed, for bag_size::any
+  };
+
+  [[nodiscard]] bool reserve_ids(index_t s, index_t total, index_t kept) noexcept {
+    slot_arrays& one = slots_[static_cast<std::size_t>(s)];
+    const bool weighted = shape_.weights == id_weights::present;
+    const index_t held = one.ids.capacity();
+    if (total <= held && (!weighted || held <= one.weights.capacity())) return true;
+    const index_t target = total <= held ? held : std::max(total, held + held / 2);
+    if (weighted && !one.weights.reserve(target, kept)) return false;  // never fewer than the ids
+    return one.ids.reserve(target, kept);
+  }
+
+  [[nodiscard]] index_t ids_in(index_t s, index_t first, index_t count) const noexcept {
+    if (count == 0) return 0;
+    const std::int64_t* offsets = slots_[static_cast<std::size_t>(s)].offsets.data();
+    return offsets[first + count] - offsets[first];
+  }
+
+  template <class T>
+  static void copy(T* to, const T* from, index_t count) noexcept {
+    if (count > 0) std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(T));
+  }
+
+  void copy_bags(slot_arrays& to, const slot_arrays& from, index_t row, index_t first,
+                 index_t count) const noexcept {
+    if (count == 0) return;
+    index_t begin = first;
+    index_t ids = count;
+    index_t target = row;
+    if (shape_.bags == bag_size::any) {
+      begin = from.offsets.data()[first];
+      ids = from.offsets.data()[first + count] - begin;
+      target = to.size;
+      const index_t shift = to.size - begin;
+      for (index_t r = 1; r <= count; ++r) {
+        to.offsets.data()[row + r] = from.offsets.data()[first + r] + shift;
+      }
+      to.size += ids;
+    }
+    copy(to.ids.data() + target, from.ids.data() + begin, ids);
+    if (shape_.weights == id_weights::present) {
+      copy(to.weights.data() + target, from.weights.data() + begin, ids);
+    }
+  }
+
+  batch_shape shape_;
+  index_t rows_ = 0;
+  std::pmr::memory_resource* memory_;
+  detail::grow_array<float> labels_;
+  detail::grow_array<float> dense_;
+  detail::grow_array<std::int64_t> ones_;  // 0, 1, 2 ...: the offsets of bags of one id
+  std::vector<slot_arrays> slots_;
+};
+
+}  // namespace deeprec::inline DEEPREC_ABI

@@ -1,0 +1,220 @@
+// What a text format is, and how it says that a line is bad.
+//
+//   text_source ──first line──> format.detect() ──> layout (delimiter, header ...)
+//   whole lines ──format.parse(layout, text, batch, log)──> rows appended to a sparse_batch
+//                                                     └──> line_log: lines, skipped, first bad line
+//
+// A format is a small value: options, and these functions. parse_text() runs one over text in memory;
+// batch_reader.hpp runs one over files, in parallel.
+#pragma once
+
+#include <concepts>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/result.hpp>
+#include <deeprec/data/sparse_batch.hpp>
+
+namespace deeprec::inline DEEPREC_ABI {
+
+/// What a bad line does: ends the reading with a fault, or is skipped and counted.
+enum class malformed : std::uint8_t { fault, skip };
+
+/// What becomes of a token. hashed: a row, bucket(hash, rows), or where rows = 0 is allowed the 64-bit
+/// hash itself; as_is: the token is a number, below rows where rows > 0.
+enum class token_use : std::uint8_t { hashed, as_is };
+
+/// Why a line is bad. Lines count from 0 within the text that was parsed, columns (bytes) from 1.
+struct line_fault {
+  index_t line = 0;
+  index_t column = 0;
+  const char* reason = nullptr;  ///< a string literal
+  index_t expected = -1;         ///< the number that it should be, or at most be; -1 = none
+  index_t found = -1;            ///< the number that it is; -1 = not known
+};
+
+/// What a format reports while it parses one piece of text.
+///
+/// @threads one parser at a time
+class line_log {
+ public:
+  explicit line_log(malformed policy = malformed::fault, index_t longest_line = index_t{1} << 24) noexcept
+      : longest_line_(longest_line), policy_(policy) {}
+
+  /// Says that a line is bad; false when parsing must end here.
+  ///
+  /// @cost    O(1)
+  /// @threads one parser at a time
+  /// @error   none
+  [[nodiscard]] bool reject(const line_fault& why) noexcept {
+    if (rejected_ == 0) first_ = why;
+    ++rejected_;
+    return policy_ == malformed::skip;
+  }
+  void count_lines(index_t more) noexcept { lines_ += more; }
+
+  /// Lines seen, the bad ones included; the number of the next line.
+  [[nodiscard]] index_t lines() const noexcept { return lines_; }
+  [[nodiscard]] index_t rejected() const noexcept { return rejected_; }
+  /// The bad line that comes first. @pre rejected() > 0
+  [[nodiscard]] const line_fault& first() const noexcept { return first_; }
+  [[nodiscard]] malformed policy() const noexcept { return policy_; }
+  /// A line of more bytes is bad.
+  [[nodiscard]] index_t longest_line() const noexcept { return longest_line_; }
+
+ private:
+  line_fault first_;
+  index_t lines_ = 0;
+  index_t rejected_ = 0;
+  index_t longest_line_;
+  malformed policy_;
+};
+
+/// What every layout says: whether the first line of a file is a header.
+template <class L>
+concept TextLayout = std::copyable<L> && requires(const L& layout) {
+  { layout.has_header } -> std::convertible_to<bool>;
+};
+
+/// Options of a format plus how to apply them. Parsing appends good rows to the batch in order,
+/// tells the log about each line, and returns ok, parse_error (the log ended it) or out_of_memory.
+template <class F>
+concept TextFormat =
+    std::copyable<F> && TextLayout<typename F::layout> &&
+    requires(const F& format, const typename F::layout& layout, std::string_view text,
+             sparse_batch& batch, line_log& log) {
+      { format.check() } -> std::convertible_to<const char*>;  // what is wrong with the options, or null
+      { format.shape() } -> std::same_as<batch_shape>;
+      { format.detect(text) } -> std::same_as<typename F::layout>;
+      { format.parse(layout, text, batch, log) } -> std::same_as<errc>;
+    };
+
+namespace detail {
+
+/// A fault of a whole file, or of no file.
+inline text_fault make_text_fault(errc code, std::string file, std::string reason) {
+  text_fault out;
+  out.code = code;
+  out.file = std::move(file);
+  out.reason = std::move(reason);
+  return out;
+}
+
+/// A line_fault in a place.
+inline text_fault make_text_fault(const line_fault& fault, std::string file, index_t lines_before) {
+  text_fault out;
+  out.code = errc::parse_error;
+  out.file = std::move(file);
+  out.line = lines_before + fault.line + 1;
+  out.column = fault.column;
+  out.reason = fault.reason;
+  if (fault.expected >= 0 && fault.found >= 0) {
+    out.reason += ": expected " + std::to_string(fault.expected) + ", found " +
+                  std::to_string(fault.found);
+  } else if (fault.expected >= 0) {
+    out.reason += ": the limit is " + std::to_string(fault.expected);
+  }
+  return out;
+}
+
+/// Length of a byte order mark at the start of a file: 0 or 3.
+inline std::size_t byte_order_mark(std::string_view text) noexcept {
+  return text.substr(0, 3) == "\xEF\xBB\xBF" ? 3 : 0;
+}
+
+/// The text up to the first line end, without it.
+inline std::string_view first_line(std::string_view text) noexcept {
+  std::string_view line = text.substr(0, text.find('\n'));
+  if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+  return line;
+}
+
+/// Calls parse_line(line, fault) for each line, without its end; false = the fault was filled in.
+/// The plain way through a text, for formats whose time goes elsewhere.
+template <class ParseLine>
+errc for_each_line(std::string_view text, line_log& log, ParseLine&& parse_line) {
+  while (!text.empty()) {
+    const std::size_t end = text.find('\n');
+    std::string_view line = text.substr(0, end);
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+    if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+    line_fault fault{.line = log.lines()};
+    log.count_lines(1);
+    errc code = errc::parse_error;
+    if (static_cast<index_t>(line.size()) > log.longest_line()) {
+      fault.reason = "the line is too long";
+      fault.expected = log.longest_line();
+    } else if (const std::size_t nul = line.find('\0'); nul != std::string_view::npos) {
+      fault.column = static_cast<index_t>(nul) + 1;
+      fault.reason = "a NUL byte";
+    } else {
+      code = parse_line(line, fault);
+    }
+    if (code == errc::ok) continue;
+    if (code != errc::parse_error) return code;
+    if (!log.reject(fault)) return errc::parse_error;
+  }
+  return errc::ok;
+}
+
+}  // namespace detail
+
+struct parse_options {
+  malformed on_malformed = malformed::fault;
+  index_t longest_line = index_t{1} << 24;  ///< bytes
+};
+
+/// What parse_text() did.
+struct parsed_text {
+  index_t rows = 0;
+  index_t skipped_lines = 0;
+  std::optional<text_fault> first_skipped;
+};
+
+/// Parses text in memory with the calling thread and leaves its rows in the batch. The file of a
+/// fault is "<text>".
+///
+/// @post    on a fault the batch is empty
+/// @cost    one pass over the text; allocates when the batch must grow
+/// @threads reentrant; the batch alone
+/// @error   parse_error with the first bad line (not with malformed::skip), unsupported (the options
+///          contradict each other), out_of_memory
+template <TextFormat Format>
+result<parsed_text> parse_text(const Format& format, std::string_view text, sparse_batch& batch,
+                               const parse_options& options = {}) {
+  if (const char* wrong = format.check()) {
+    return detail::make_text_fault(errc::unsupported, {}, wrong);
+  }
+  batch.reshape(format.shape());
+  const std::string_view all = text.substr(detail::byte_order_mark(text));
+  const typename Format::layout layout = format.detect(detail::first_line(all));
+  std::string_view body = all;
+  if (layout.has_header) {
+    const std::size_t end = all.find('\n');
+    body.remove_prefix(end == std::string_view::npos ? all.size() : end + 1);
+  }
+  line_log log(options.on_malformed, options.longest_line);
+  log.count_lines(layout.has_header ? 1 : 0);
+  const errc code = format.parse(layout, body, batch, log);
+  if (code == errc::out_of_memory) {
+    batch.clear();
+    return detail::make_text_fault(code, "<text>", {});
+  }
+  parsed_text done;
+  if (log.rejected() > 0) {
+    text_fault fault = detail::make_text_fault(log.first(), "<text>", 0);
+    if (code != errc::ok) {
+      batch.clear();
+      return fault;
+    }
+    done.first_skipped = std::move(fault);
+  }
+  done.rows = batch.rows();
+  done.skipped_lines = log.rejected();
+  return done;
+}
+
+}  // namespace deeprec::inline DEEPREC_ABI
