@@ -19,9 +19,11 @@ namespace deeprec::inline DEEPREC_ABI {
 
 namespace detail {
 
+__extension__ using uint128 = unsigned __int128;  // quiet with -Wpedantic
+
 /// The two halves of a 128-bit product, folded.
 DEEPREC_HD constexpr std::uint64_t fold_multiply(std::uint64_t a, std::uint64_t b) noexcept {
-  const auto product = static_cast<unsigned __int128>(a) * b;
+  const auto product = static_cast<uint128>(a) * b;
   return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
 }
 
@@ -59,6 +61,16 @@ DEEPREC_HD constexpr std::uint64_t mix64(std::uint64_t x) noexcept {
   return x ^ (x >> 31);
 }
 
+namespace detail {
+
+/// Where hash_bytes starts for a seed. Small seeds spread over all bits: were they added as they are,
+/// one token under seed 0 would collide with another, one bit different, under seed 1.
+constexpr std::uint64_t hash_start(std::uint64_t seed) noexcept {
+  return mix64(seed) ^ hash_key[0];
+}
+
+}  // namespace detail
+
 /// Hash of a byte string. Different seeds give independent functions: use the column as the seed.
 ///
 /// @cost    a few ns up to 16 bytes, then about 8 bytes per ns; reads exactly the string's bytes
@@ -69,7 +81,7 @@ inline std::uint64_t hash_bytes(std::string_view text, std::uint64_t seed = 0) n
   using detail::fold_multiply, detail::hash_key, detail::read_u32, detail::read_u64;
   const char* p = text.data();
   const std::size_t size = text.size();
-  std::uint64_t state = seed ^ hash_key[0];
+  std::uint64_t state = detail::hash_start(seed);
   std::uint64_t a = 0;
   std::uint64_t b = 0;
   if (size >= 8) {
@@ -98,8 +110,8 @@ inline std::uint64_t hash_bytes(std::string_view text, std::uint64_t seed = 0) n
 /// @error   none
 /// @source  multiply-shift range reduction (Lemire 2019)
 DEEPREC_HD constexpr index_t bucket(std::uint64_t hash, index_t rows) noexcept {
-  return static_cast<index_t>((static_cast<unsigned __int128>(hash) *
-                               static_cast<unsigned __int128>(rows)) >> 64);
+  return static_cast<index_t>(
+      (static_cast<detail::uint128>(hash) * static_cast<detail::uint128>(rows)) >> 64);
 }
 
 }  // namespace deeprec::inline DEEPREC_ABI

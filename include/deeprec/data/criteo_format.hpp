@@ -126,6 +126,7 @@ struct criteo_format {
     detail::criteo_plan plan;
     for (int s = 0; s < detail::criteo_slots; ++s) {
       plan.rows[s] = rows[static_cast<std::size_t>(s)];
+      plan.hash_starts[s] = detail::hash_start(static_cast<std::uint64_t>(s));
       plan.missing_row[s] = bucket(hash_bytes({}, static_cast<std::uint64_t>(s)), plan.rows[s]);
     }
     plan.longest_token = longest_token;

@@ -30,6 +30,7 @@ inline constexpr int criteo_slots = 26;
 struct criteo_plan {
   index_t rows[criteo_slots];
   index_t missing_row[criteo_slots];
+  std::uint64_t hash_starts[criteo_slots];
   index_t longest_token;
   float missing_dense;
   int id_columns;
@@ -38,8 +39,7 @@ struct criteo_plan {
 
   /// bucket(hash_bytes(token, slot), rows[slot]) for a token of eight bytes.
   [[nodiscard]] DEEPREC_INLINE index_t row_of_eight(int slot, std::uint64_t token) const noexcept {
-    const std::uint64_t state = static_cast<std::uint64_t>(slot) ^ hash_key[0];
-    const std::uint64_t inner = fold_multiply(token ^ hash_key[1], token ^ state);
+    const std::uint64_t inner = fold_multiply(token ^ hash_key[1], token ^ hash_starts[slot]);
     return bucket(fold_multiply(hash_key[2] ^ 8, inner ^ hash_key[3]), rows[slot]);
   }
 };
