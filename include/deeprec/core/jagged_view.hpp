@@ -10,6 +10,7 @@
 // PyTorch's offsets without include_last_offset lack the last one; append N.
 #pragma once
 
+#include <cstdint>
 #include <type_traits>
 
 #include <deeprec/core/config.hpp>
@@ -84,19 +85,22 @@ class jagged_view {
     if (bags_ == 0) return {};
     if (offsets_ == nullptr) return {errc::shape_mismatch, "offsets are null"};
     if (id_count_ > 0 && ids_ == nullptr) return {errc::shape_mismatch, "ids are null"};
-    if (offsets_[0] < 0) {
-      return {errc::offsets_negative, {.bag = 0, .value = static_cast<index_t>(offsets_[0])}};
+    if constexpr (std::is_signed_v<Offset>) {
+      if (offsets_[0] < 0) {
+        return {errc::offsets_negative, {.bag = 0, .value = static_cast<index_t>(offsets_[0])}};
+      }
     }
+    // From here on no offset in order is negative; compared without a sign, 2^63 is beyond as well.
+    const auto limit = static_cast<std::uint64_t>(id_count_);
     bool in_order = true;
     for (index_t b = 0; b < bags_; ++b) in_order &= offsets_[b] <= offsets_[b + 1];
-    if (in_order && static_cast<index_t>(offsets_[bags_]) <= id_count_) [[likely]] return {};
+    if (in_order && static_cast<std::uint64_t>(offsets_[bags_]) <= limit) [[likely]] return {};
     for (index_t b = 0; b <= bags_; ++b) {
-      const auto offset = static_cast<index_t>(offsets_[b]);
+      const Offset offset = offsets_[b];
       const index_t bag = b == 0 ? 0 : b - 1;
-      if (b > 0 && offset < static_cast<index_t>(offsets_[b - 1])) {
-        return {errc::offsets_decreasing, {.bag = bag, .value = offset}};
-      }
-      if (offset > id_count_) return {errc::offsets_beyond_ids, {.bag = bag, .value = offset}};
+      const fault_place place{.bag = bag, .value = static_cast<index_t>(offset)};
+      if (b > 0 && offset < offsets_[b - 1]) return {errc::offsets_decreasing, place};
+      if (static_cast<std::uint64_t>(offset) > limit) return {errc::offsets_beyond_ids, place};
     }
     return {};
   }
