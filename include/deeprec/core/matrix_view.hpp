@@ -62,10 +62,13 @@ class matrix_view {
                                    index_t row_stride) noexcept
       : data_(data), rows_(rows), stride_(row_stride), columns_(columns) {}
 
-  /// To a view of const elements, of run-time width, or of a space that may reach this memory.
+  /// To a view of const elements, of run-time width, or of a space that may reach this memory. From a
+  /// run-time width to a static one the widths must be equal; two different static ones don't convert.
   template <class U, MemorySpace From, class OtherColumns>
-    requires std::is_convertible_v<U (*)[], T (*)[]> && reachable_as<From, Space>
-  DEEPREC_HD constexpr matrix_view(const matrix_view<U, From, OtherColumns>& other) noexcept
+    requires std::is_convertible_v<U (*)[], T (*)[]> && reachable_as<From, Space> &&
+             (!Columns::is_static || !OtherColumns::is_static ||
+              std::is_same_v<Columns, OtherColumns>)
+  DEEPREC_HD constexpr matrix_view(const matrix_view<U, From, OtherColumns>& other)
       : matrix_view(other.data_handle(), other.extent(0), Columns(other.extent(1)),
                     other.stride(0)) {}
   template <class U, MemorySpace From, class OtherColumns>
