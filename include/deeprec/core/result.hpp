@@ -53,6 +53,10 @@ class [[nodiscard]] result {
   [[nodiscard]] const text_fault& fault() const { return *std::get_if<1>(&content_); }
 
   /// The value; throws deeprec::error on a fault. Without exceptions: prints and aborts.
+  T& or_throw() & {
+    if (!ok()) detail::raise(fault().code, fault().message());
+    return value();
+  }
   T or_throw() && {
     if (!ok()) detail::raise(fault().code, fault().message());
     return std::move(*this).value();
