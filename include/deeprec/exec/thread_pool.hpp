@@ -74,32 +74,30 @@ class thread_pool {
         concurrency_(options.threads > 0 ? options.threads : static_cast<int>(cpus_.size())),
         spin_(cpus_.size() > 1 ? options.spin : std::chrono::microseconds{0}) {
     workers_.reserve(static_cast<std::size_t>(concurrency_ - 1));
-    for (int id = 1; id < concurrency_; ++id) {
-      workers_.emplace_back([this, id, pin = options.pin] {
-        if (pin == pinning::one_each) {
-          pin_this_thread(cpus_[static_cast<std::size_t>(id) % cpus_.size()]);
-        }
-        work(id);
-      });
+#if DEEPREC_EXCEPTIONS
+    try {
+      start_workers(options.pin);
+    } catch (...) {  // the system refused a thread: end those that run
+      stop_workers();
+      throw;
     }
+#else
+    start_workers(options.pin);
+#endif
   }
 
-  /// Waits for posted tasks (their stop tokens are triggered first), then joins everything.
+  /// Triggers the stop tokens of posted tasks, waits for them and for what they still post, then joins
+  /// everything.
   ~thread_pool() {
     stop_tasks_.request_stop();
     {
-      std::lock_guard lock(mutex_);
-      stopping_ = true;
-      epoch_.fetch_add(1, std::memory_order_relaxed);
-    }
-    work_arrived_.notify_all();
-    for (std::thread& worker : workers_) worker.join();
-    {
-      std::lock_guard lock(task_mutex_);
+      std::unique_lock lock(task_mutex_);
+      task_done_.wait(lock, [&] { return unfinished_tasks_ == 0; });
       closing_tasks_ = true;
     }
     task_arrived_.notify_all();
     for (std::thread& thread : task_threads_) thread.join();
+    stop_workers();
 #if DEEPREC_EXCEPTIONS
     if (task_failure_) {
       std::fputs("deeprec::thread_pool: a posted task threw, and nobody called wait_tasks()\n",
@@ -129,7 +127,7 @@ class thread_pool {
     const int self = worker_of(this);
     if (n <= grain || concurrency_ == 1) {
       for (index_t begin = 0; begin < n; begin += grain) {
-        body(begin, begin + grain < n ? begin + grain : n, self);
+        body(begin, n - begin > grain ? begin + grain : n, self);
       }
       return;
     }
@@ -166,19 +164,21 @@ class thread_pool {
   ///
   /// @cost    an allocation; a new thread (about 20 us) when no task thread is idle
   /// @threads thread-safe
-  /// @error   what a task throws is kept: the first is rethrown by wait_tasks()
+  /// @error   what a task throws is kept: the first is rethrown by wait_tasks(). Throws
+  ///          std::system_error when a thread is needed and the system refuses it
   template <class Task>
   void post(Task task, std::stop_token stop = {}) {
     auto entry = std::make_unique<posted<Task>>(std::move(task), std::move(stop),
                                                 stop_tasks_.get_token());
     std::lock_guard lock(task_mutex_);
-    tasks_.push_back(std::move(entry));
-    ++unfinished_tasks_;
-    if (static_cast<std::size_t>(idle_task_threads_) < tasks_.size()) {
+    // The thread first: where the system refuses it, nothing is queued.
+    if (static_cast<std::size_t>(idle_task_threads_) <= tasks_.size()) {
       task_threads_.emplace_back([this] { run_tasks(); });
     } else {
       task_arrived_.notify_one();
     }
+    tasks_.push_back(std::move(entry));
+    ++unfinished_tasks_;
   }
 
   /// Waits until no posted task is left, then rethrows the first exception that one threw.
@@ -256,6 +256,26 @@ class thread_pool {
     sched_setaffinity(0, sizeof(mask), &mask);  // refused: the worker just stays unpinned
   }
 
+  void start_workers(pinning pin) {
+    for (int id = 1; id < concurrency_; ++id) {
+      workers_.emplace_back([this, id, pin] {
+        if (pin == pinning::one_each) {
+          pin_this_thread(cpus_[static_cast<std::size_t>(id) % cpus_.size()]);
+        }
+        work(id);
+      });
+    }
+  }
+  void stop_workers() {
+    {
+      std::lock_guard lock(mutex_);
+      stopping_ = true;
+      epoch_.fetch_add(1, std::memory_order_relaxed);
+    }
+    work_arrived_.notify_all();
+    for (std::thread& worker : workers_) worker.join();
+  }
+
   static void relax() noexcept {
 #if DEEPREC_X86
     __builtin_ia32_pause();
@@ -266,7 +286,7 @@ class thread_pool {
     while (!job.failed.load(std::memory_order_relaxed)) {
       const index_t begin = job.cursor.fetch_add(job.grain, std::memory_order_relaxed);
       if (begin >= job.n) return;
-      const index_t end = begin + job.grain < job.n ? begin + job.grain : job.n;
+      const index_t end = job.n - begin > job.grain ? begin + job.grain : job.n;
 #if DEEPREC_EXCEPTIONS
       try {
         job.call(job.body, begin, end, worker);
