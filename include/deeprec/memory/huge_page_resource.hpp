@@ -47,7 +47,7 @@ struct huge_page_report {
 ///
 /// @cost    allocate: one mmap; the pages themselves come at first touch (0.2 ms per 2 MB to zero)
 /// @threads thread-safe
-/// @error   std::bad_alloc when the system refuses (null without exceptions)
+/// @error   std::bad_alloc when the system refuses (without exceptions: prints and aborts)
 class huge_page_resource final : public std::pmr::memory_resource {
  public:
   explicit huge_page_resource(
@@ -88,6 +88,8 @@ class huge_page_resource final : public std::pmr::memory_resource {
           answer.transparent_huge += kilobytes << 10;
         } else if (ours && std::sscanf(line, "Rss: %lu kB", &kilobytes) == 1) {
           answer.resident += kilobytes << 10;
+        } else if (ours && std::sscanf(line, "Private_Hugetlb: %lu kB", &kilobytes) == 1) {
+          answer.resident += kilobytes << 10;  // Rss leaves them out
         }
       }
       std::fclose(smaps);
@@ -115,8 +117,9 @@ class huge_page_resource final : public std::pmr::memory_resource {
     void* memory = MAP_FAILED;
     bool reserved = false;
     if (reserved_ == explicit_pages::try_) {
+      constexpr int two_megabytes = 21 << 26;  // MAP_HUGE_2MB: the system's default may be 1 GB
       memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | two_megabytes, -1, 0);
       reserved = memory != MAP_FAILED;
     }
     if (memory == MAP_FAILED) memory = map_aligned(size);
@@ -124,7 +127,7 @@ class huge_page_resource final : public std::pmr::memory_resource {
 #if DEEPREC_EXCEPTIONS
       throw std::bad_alloc();
 #else
-      return nullptr;
+      detail::raise(errc::out_of_memory, "huge_page_resource: mmap refused");  // null is no answer
 #endif
     }
     if (!reserved) ::madvise(memory, size, MADV_HUGEPAGE);  // refused: ordinary pages, report() tells
