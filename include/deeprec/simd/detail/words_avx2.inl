@@ -49,7 +49,7 @@ DEEPREC_INLINE void store(f16* p, vector_f32 x) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(x.v, _MM_FROUND_TO_NEAREST_INT));
 }
 
-/// The first n lanes, 0 <= n < lanes; nothing beyond them is touched; the others are zero.
+/// The first n lanes, 0 <= n <= lanes; nothing beyond them is touched; the others are zero.
 DEEPREC_INLINE vector_f32 load_first(const float* p, int n) {
   return _mm256_maskload_ps(p, first_lanes(n));
 }

@@ -46,7 +46,7 @@ DEEPREC_INLINE void store(f16* p, vector_f32 x) {
                       _mm512_maskz_cvtps_ph(all_lanes, x.v, _MM_FROUND_TO_NEAREST_INT));
 }
 
-/// The first n lanes, 0 <= n < lanes; nothing beyond them is touched; the others are zero.
+/// The first n lanes, 0 <= n <= lanes; nothing beyond them is touched; the others are zero.
 DEEPREC_INLINE vector_f32 load_first(const float* p, int n) {
   return _mm512_maskz_loadu_ps(first_lanes(n), p);
 }
