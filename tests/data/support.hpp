@@ -126,7 +126,7 @@ struct outcome {
 };
 
 template <class Reader>
-outcome read_all(Reader& reader, index_t max_rows) {
+outcome read_all(Reader&& reader, index_t max_rows) {
   outcome out;
   deeprec::sparse_batch batch;
   for (;;) {

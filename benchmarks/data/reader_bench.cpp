@@ -1,0 +1,276 @@
+// Text of Criteo's logs to sparse batches: label and numbers parsed, tokens hashed and bucketed.
+//
+//   reader/criteo/threads:1   bytes_per_second of text on one core; pread_bytes_per_second and
+//                             memcpy_bytes_per_second: the same bytes, only moved (the floor)
+//   reader/criteo/threads:2   scaling: two threads over one, the median of alternating pairs
+//
+// Input: the real 24,583 rows repeated to more than 200 MB in a temporary file (page cache warm), or
+// rows generated in their shape where the data folder is absent. Before timing, every row is compared
+// with a parser made of split() and strtof().
+
+#include <benchmark/benchmark.h>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <deeprec/core/random.hpp>
+#include <deeprec/data/batch_reader.hpp>
+#include <deeprec/data/criteo_format.hpp>
+#include <deeprec/exec/thread_pool.hpp>
+
+namespace {
+
+using namespace deeprec;
+using clock_type = std::chrono::steady_clock;
+
+constexpr index_t batch_rows = 8192;
+constexpr std::size_t wanted_bytes = 200'000'000;
+
+criteo_format tables() {
+  criteo_format format;  // the sizes of the Kaggle set
+  format.rows = {1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194,
+                 27, 14992, 5461306, 10, 5652, 2173, 4, 7046547, 18, 15, 286181, 105, 142572};
+  return format;
+}
+
+/// Rows like the real ones: 13 integers of 0 to 5 digits, 26 tokens of 8 hex digits, some missing.
+std::string generated_text() {
+  const counter_rng rng(7);
+  std::string text;
+  for (std::uint64_t row = 0; row < 24'583; ++row) {
+    text += rng.uniform(0, row) < 0.231 ? '1' : '0';
+    for (std::uint64_t c = 1; c < 40; ++c) {
+      text += '\t';
+      const double u = rng.uniform(c, 2 * row);
+      const std::uint64_t bits = rng.bits(c, 2 * row + 1);
+      if (u < (c <= 13 ? 0.24 : 0.11)) continue;
+      char field[24];
+      if (c <= 13) {
+        const int shift = 3 + static_cast<int>(bits >> 60) % 10;
+        std::snprintf(field, sizeof(field), "%llu",
+                      static_cast<unsigned long long>((bits >> 8) & ((1U << shift) - 1)));
+      } else {
+        std::snprintf(field, sizeof(field), "%08llx", static_cast<unsigned long long>(bits % 4096 * 1048583));
+      }
+      text += field;
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+std::uint64_t fold(std::uint64_t sum, std::uint64_t value) { return mix64(sum ^ value) + value; }
+
+/// One number for a row, from a parser that shares nothing with ours but the hash.
+std::uint64_t simple_row(const std::string& line, const criteo_format& format) {
+  std::uint64_t sum = 0;
+  std::size_t begin = 0;
+  for (std::size_t f = 0; f < 40; ++f) {
+    const std::size_t stop = std::min(line.find('\t', begin), line.size());
+    const std::string field = line.substr(begin, stop - begin);
+    if (f <= 13) {
+      sum = fold(sum, std::bit_cast<std::uint32_t>(field.empty() ? 0.0F : std::strtof(field.c_str(), nullptr)));
+    } else {
+      sum = fold(sum, static_cast<std::uint64_t>(bucket(hash_bytes(field, f - 14), format.rows[f - 14])));
+    }
+    begin = stop + 1;
+  }
+  return sum;
+}
+
+/// The input file, made once, and what its rows must be.
+struct input_file {
+  std::string path;
+  std::size_t bytes = 0;
+  index_t rows = 0;
+  std::uint64_t checksum = 0;
+  std::string source;
+  std::string problem;
+
+  input_file() {
+    std::string text;
+    const char* folder = std::getenv("DEEPREC_DATA_DIR");
+#if defined(DEEPREC_DATA_DIR)
+    if (folder == nullptr) folder = DEEPREC_DATA_DIR;
+#endif
+    if (folder != nullptr) {
+      std::ifstream in(std::string(folder) + "/criteo/criteo_kaggle_merged_24k.tsv", std::ios::binary);
+      std::stringstream all;
+      all << in.rdbuf();
+      text = all.str();
+    }
+    source = text.empty() ? "generated rows" : "the real rows";
+    if (text.empty()) text = generated_text();
+
+    const criteo_format format = tables();
+    std::vector<std::uint64_t> row_sums;
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) row_sums.push_back(simple_row(line, format));
+
+    const char* temporary = std::getenv("TMPDIR");
+    path = std::string(temporary != nullptr ? temporary : "/tmp") + "/deeprec_reader_bench_XXXXXX";
+    const int descriptor = ::mkstemp(path.data());
+    if (descriptor < 0) {
+      problem = "can't make a temporary file";
+      return;
+    }
+    while (bytes < wanted_bytes) {
+      for (std::size_t done = 0; done < text.size();) {
+        const ssize_t wrote = ::write(descriptor, text.data() + done, text.size() - done);
+        if (wrote <= 0) {
+          problem = "can't write 200 MB to " + path;
+          break;
+        }
+        done += static_cast<std::size_t>(wrote);
+      }
+      if (!problem.empty()) break;
+      bytes += text.size();
+      rows += static_cast<index_t>(row_sums.size());
+      for (const std::uint64_t sum : row_sums) checksum = fold(checksum, sum);
+    }
+    ::close(descriptor);
+  }
+  ~input_file() {
+    if (!path.empty()) std::remove(path.c_str());
+  }
+};
+
+const input_file& input() {
+  static const input_file file;
+  return file;
+}
+
+struct pass {
+  index_t rows = 0;
+  double seconds = 0;
+};
+
+/// Reads the whole file; `look` sees each batch. No rows = a fault.
+template <class Look>
+pass read_once(thread_pool& pool, sparse_batch& batch, Look&& look) {
+  const auto start = clock_type::now();
+  auto reader = read_files(pool, tables(), {input().path});
+  if (!reader) return {};
+  for (;;) {
+    const auto got = reader.value().next(batch, batch_rows);
+    if (!got) return {};
+    if (got.value() == 0) break;
+    look(batch);
+  }
+  const double seconds = std::chrono::duration<double>(clock_type::now() - start).count();
+  return {reader.value().rows_read(), seconds};
+}
+
+bool answer_is_right(thread_pool& pool) {
+  std::uint64_t checksum = 0;
+  sparse_batch batch;
+  const pass all = read_once(pool, batch, [&](const sparse_batch& rows) {
+    for (index_t r = 0; r < rows.rows(); ++r) {
+      std::uint64_t sum = fold(0, std::bit_cast<std::uint32_t>(rows.labels()[static_cast<std::size_t>(r)]));
+      for (index_t c = 0; c < 13; ++c) sum = fold(sum, std::bit_cast<std::uint32_t>(rows.dense()(r, c)));
+      for (index_t s = 0; s < 26; ++s) sum = fold(sum, static_cast<std::uint64_t>(rows.slot(s).ids()[r]));
+      checksum = fold(checksum, sum);
+    }
+  });
+  return all.rows == input().rows && checksum == input().checksum;
+}
+
+const auto ignore = [](const sparse_batch& batch) { benchmark::DoNotOptimize(batch.rows()); };
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const std::size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+/// Seconds to pread the whole file in chunks of 256 KB into one buffer.
+double pread_seconds() {
+  std::vector<char> buffer(1 << 18);
+  const int descriptor = ::open(input().path.c_str(), O_RDONLY | O_CLOEXEC);
+  const auto start = clock_type::now();
+  off_t at = 0;
+  for (;;) {
+    const ssize_t got = ::pread(descriptor, buffer.data(), buffer.size(), at);
+    if (got <= 0) break;
+    at += got;
+    benchmark::DoNotOptimize(buffer.data());
+  }
+  const double seconds = std::chrono::duration<double>(clock_type::now() - start).count();
+  ::close(descriptor);
+  return seconds;
+}
+
+/// Seconds to copy as many bytes from memory that no cache holds.
+double memcpy_seconds() {
+  const std::vector<char> from(input().bytes, 'x');
+  std::vector<char> to(1 << 18);
+  const auto start = clock_type::now();
+  for (std::size_t at = 0; at + to.size() <= from.size(); at += to.size()) {
+    std::memcpy(to.data(), from.data() + at, to.size());
+    benchmark::DoNotOptimize(to.data());
+  }
+  return std::chrono::duration<double>(clock_type::now() - start).count();
+}
+
+bool ready(benchmark::State& state, thread_pool& pool) {
+  if (!input().problem.empty()) {
+    state.SkipWithError(input().problem.c_str());
+    return false;
+  }
+  if (!answer_is_right(pool)) {
+    state.SkipWithError("wrong answer: the reader's rows are not those of the simple parser");
+    return false;
+  }
+  state.SetLabel(input().source);
+  return true;
+}
+
+void one_thread(benchmark::State& state) {
+  thread_pool pool(1);
+  if (!ready(state, pool)) return;
+  sparse_batch batch;
+  for (auto _ : state) benchmark::DoNotOptimize(read_once(pool, batch, ignore).rows);
+  state.SetBytesProcessed(state.iterations() * static_cast<std::int64_t>(input().bytes));
+  state.SetItemsProcessed(state.iterations() * input().rows);
+  const auto bytes = static_cast<double>(input().bytes);
+  state.counters["pread_bytes_per_second"] = bytes / pread_seconds();
+  state.counters["memcpy_bytes_per_second"] = bytes / memcpy_seconds();
+}
+
+void two_threads(benchmark::State& state) {
+  if (usable_cpus().size() < 2) {
+    state.SkipWithError("fewer than two processors");
+    return;
+  }
+  thread_pool one(1);
+  thread_pool two(2);
+  if (!ready(state, two)) return;
+  sparse_batch batch;
+  std::vector<double> ratios;
+  for (auto _ : state) {
+    const double with_one = read_once(one, batch, ignore).seconds;
+    const double with_two = read_once(two, batch, ignore).seconds;
+    ratios.push_back(with_one / with_two);
+    state.SetIterationTime(with_two);
+  }
+  state.SetBytesProcessed(state.iterations() * static_cast<std::int64_t>(input().bytes));
+  state.counters["scaling"] = median(ratios);
+}
+
+BENCHMARK(one_thread)->Name("reader/criteo/threads:1")->Iterations(5)->Repetitions(3)->UseRealTime()->Unit(benchmark::kMillisecond);
+BENCHMARK(two_threads)->Name("reader/criteo/threads:2")->Iterations(9)->Repetitions(3)->UseManualTime()->Unit(benchmark::kMillisecond);
+
+}  // namespace

@@ -1,0 +1,434 @@
+#include "data/criteo_oracle.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <new>
+#include <thread>
+
+#include <deeprec/data/batch_reader.hpp>
+#include <deeprec/data/criteo_format.hpp>
+#include <deeprec/data/feasign_format.hpp>
+#include <deeprec/data/key_value_format.hpp>
+#include <deeprec/exec/inline_executor.hpp>
+#include <deeprec/exec/thread_pool.hpp>
+
+using namespace deeprec;
+using namespace deeprec_test;
+
+namespace {
+
+std::atomic<long> allocations{0};
+
+}  // namespace
+
+// Counts what goes through operator new in this executable. Not inlined: g++ would see free() called on
+// what new returned, and warn.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
+  ++allocations;
+  if (void* p = std::malloc(bytes == 0 ? 1 : bytes)) return p;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  ++allocations;
+  const auto align = static_cast<std::size_t>(alignment);
+  if (void* p = std::aligned_alloc(align, (bytes + align - 1) / align * align)) return p;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, std::size_t) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
+
+namespace {
+
+/// An executor that runs the pieces backwards, each under another worker number.
+struct backwards_executor {
+  template <class Body>
+  void parallel_for(index_t n, index_t grain, Body&& body) const {
+    for (index_t begin = (n - 1) / grain * grain; begin >= 0; begin -= grain) {
+      body(begin, std::min(n, begin + grain), static_cast<int>((begin / grain) % 3));
+    }
+  }
+  [[nodiscard]] static constexpr int concurrency() noexcept { return 3; }
+};
+
+/// A resource that has no more than so many bytes.
+class small_resource : public std::pmr::memory_resource {
+ public:
+  explicit small_resource(std::size_t bytes) : left_(bytes) {}
+
+ private:
+  void* do_allocate(std::size_t bytes, std::size_t alignment) override {
+    if (bytes > left_) throw std::bad_alloc();
+    left_ -= bytes;
+    return std::pmr::new_delete_resource()->allocate(bytes, alignment);
+  }
+  void do_deallocate(void* p, std::size_t bytes, std::size_t alignment) override {
+    left_ += bytes;
+    std::pmr::new_delete_resource()->deallocate(p, bytes, alignment);
+  }
+  bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
+  std::size_t left_;
+};
+
+criteo_format small_tables() { return {.rows = same_size(1000), .delimiter = '\t'}; }
+
+template <class Executor, class Format>
+outcome read_file(Executor& executor, const Format& format, const std::vector<std::string>& paths,
+                  index_t max_rows, const reader_options& options = {}) {
+  auto reader = read_files(executor, format, paths, options);
+  if (!reader) {
+    outcome out;
+    out.fault = reader.fault().message();
+    return out;
+  }
+  return read_all(reader.value(), max_rows);
+}
+
+template <class Format>
+outcome read_memory(const Format& format, std::string_view text, index_t max_rows,
+                    const reader_options& options = {}) {
+  const inline_executor executor;
+  return read_all(read_text(executor, format, text, options).value(), max_rows);
+}
+
+/// A format that forgets the first line of what it is given: the mistake of a reader that loses the
+/// line on a chunk's border.
+struct forgetful_format : criteo_format {
+  errc parse(const layout& how, std::string_view text, sparse_batch& batch, line_log& log) const {
+    const std::size_t end = text.find('\n');
+    if (end != std::string_view::npos && end + 1 < text.size()) text.remove_prefix(end + 1);
+    return criteo_format::parse(how, text, batch, log);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("reader: chunks of every size give the rows of the whole text") {
+  dice die(11);
+  const std::string text = random_criteo_text(die, 12);
+  const outcome whole = parse_all(small_tables(), text);
+  REQUIRE(whole.rows.size() == 12);
+  const temporary_file file(text);
+  const inline_executor executor;
+  index_t different = 0;
+  for (index_t chunk = 1; chunk <= static_cast<index_t>(text.size()) + 1; ++chunk) {
+    const reader_options options{.chunk_bytes = chunk, .chunks_in_flight = 1 + chunk % 5};
+    different += read_memory(small_tables(), text, 5, options).rows != whole.rows;
+    if (chunk < 700 || chunk % 7 == 0) {
+      different += read_file(executor, small_tables(), {file.path()}, 5, options).rows != whole.rows;
+    }
+  }
+  CHECK(different == 0);
+  forgetful_format wrong;
+  static_cast<criteo_format&>(wrong) = small_tables();
+  CHECK(read_memory(wrong, text, 5, {.chunk_bytes = 600}).rows != whole.rows);
+}
+
+TEST_CASE("reader: the same batches and faults with any number of threads") {
+  dice die(12);
+  thread_pool one(1);
+  thread_pool two(2);
+  thread_pool three(3);
+  const inline_executor here;
+  const backwards_executor backwards;
+  for (int round = 0; round < 12; ++round) {
+    std::string text = random_criteo_text(die, 400);
+    if (round % 2 == 1) text = damaged(die, text);
+    const temporary_file file(text);
+    for (const malformed policy : {malformed::fault, malformed::skip}) {
+      const reader_options options{.on_malformed = policy, .chunk_bytes = 1 + die.below(20000)};
+      const index_t rows = 1 + die.below(300);
+      const outcome expected = read_file(here, small_tables(), {file.path()}, rows, options);
+      CHECK(expected.sound);
+      CHECK(read_file(one, small_tables(), {file.path()}, rows, options) == expected);
+      CHECK(read_file(two, small_tables(), {file.path()}, rows, options) == expected);
+      CHECK(read_file(three, small_tables(), {file.path()}, rows, options) == expected);
+      CHECK(read_file(backwards, small_tables(), {file.path()}, rows, options) == expected);
+      CHECK(read_memory(small_tables(), text, rows, options).rows == expected.rows);
+
+      const oracle_answer truth = criteo_oracle(text, '\t', small_tables());
+      if (policy == malformed::skip) {
+        CHECK(expected.rows == truth.rows);
+        CHECK(expected.skipped == static_cast<index_t>(truth.bad_lines.size()));
+      }
+      if (!truth.bad_lines.empty()) {
+        const std::string place = file.path() + ":" + std::to_string(truth.bad_lines[0]) + ":";
+        const std::string& said = policy == malformed::skip ? expected.first_skipped : expected.fault;
+        CHECK(said.substr(0, place.size()) == place);
+      }
+    }
+  }
+}
+
+TEST_CASE("reader: a batch has the rows asked for, the last one the rest") {
+  dice die(13);
+  const std::string text = random_criteo_text(die, 100);
+  CHECK(read_memory(small_tables(), text, 30).sizes == std::vector<index_t>{30, 30, 30, 10});
+  CHECK(read_memory(small_tables(), text, 100).sizes == std::vector<index_t>{100});
+  CHECK(read_memory(small_tables(), text, index_t{1} << 62).sizes == std::vector<index_t>{100});
+  CHECK(read_memory(small_tables(), text, 0).fault.find("max_rows") != std::string::npos);
+}
+
+TEST_CASE("reader: rows before a bad line are delivered, then the fault, again and again") {
+  dice die(14);
+  std::string text;
+  for (int i = 0; i < 25; ++i) text += random_criteo_line(die) + "\n";
+  text += "rubbish\n";
+  for (int i = 0; i < 25; ++i) text += random_criteo_line(die) + "\n";
+  const inline_executor executor;
+  auto reader = read_text(executor, small_tables(), text, {.chunk_bytes = 1000}).or_throw();
+  sparse_batch batch;
+  CHECK(reader.next(batch, 20).or_throw() == 20);
+  CHECK(reader.next(batch, 20).or_throw() == 5);
+  for (int again = 0; again < 3; ++again) {
+    const auto fault = reader.next(batch, 20);
+    REQUIRE_FALSE(fault.ok());
+    CHECK(fault.fault().code == errc::parse_error);
+    CHECK(fault.fault().line == 26);
+    CHECK(fault.fault().column == 8);
+    CHECK(batch.rows() == 0);
+  }
+  CHECK(reader.rows_read() == 25);
+}
+
+TEST_CASE("reader: files follow one another, with lines counted and headers skipped in each") {
+  dice die(15);
+  std::string names = "label";
+  for (int i = 0; i < 39; ++i) names += "\tc";
+  const temporary_file first(names + "\n" + random_criteo_text(die, 30));
+  const temporary_file empty("");
+  const temporary_file second(random_criteo_text(die, 3));
+  const temporary_file third(names + "\n" + random_criteo_line(die) + "\n\nrubbish\n" + random_criteo_line(die));
+  const inline_executor executor;
+  const std::vector<std::string> paths{first.path(), empty.path(), second.path(), third.path()};
+  for (const index_t chunk : {index_t{100}, index_t{1000}, index_t{1} << 18}) {
+    const outcome stopped = read_file(executor, small_tables(), paths, 7, {.chunk_bytes = chunk});
+    CHECK(stopped.rows.size() == 34);
+    CHECK(stopped.fault == third.path() + ":4:8: malformed text: wrong number of fields: expected 40, found 1");
+    const outcome skipped = read_file(executor, small_tables(), paths, 7,
+                                      {.on_malformed = malformed::skip, .chunk_bytes = chunk});
+    CHECK(skipped.rows.size() == 35);
+    CHECK(skipped.skipped == 1);
+    CHECK(skipped.fault.empty());
+  }
+}
+
+TEST_CASE("reader: what isn't a readable file is a fault") {
+  const inline_executor executor;
+  const auto fault = [&](const std::string& path) {
+    return read_file(executor, small_tables(), {path}, 10).fault;
+  };
+  CHECK(fault("/nowhere/to/be/found") == "/nowhere/to/be/found: input or output error: no such file");
+  CHECK(fault("/tmp") == "/tmp: input or output error: is a directory");
+  CHECK(fault("/dev/null") == "/dev/null: input or output error: is not a regular file");
+  const temporary_file empty("");
+  CHECK(fault(empty.path()).empty());
+  CHECK(read_file(executor, small_tables(), {}, 10).rows.empty());
+}
+
+TEST_CASE("reader: a file that vanishes or becomes shorter is a fault, not a crash") {
+  dice die(16);
+  const std::string text = random_criteo_text(die, 2000);
+  const inline_executor executor;
+  sparse_batch batch;
+  {
+    const temporary_file file(text);
+    auto reader = read_files(executor, small_tables(), {file.path()}, {.chunk_bytes = 4096}).or_throw();
+    CHECK(reader.next(batch, 50).or_throw() == 50);
+    file.write(text.substr(0, 5000));
+    index_t rows = 50;
+    std::string fault;
+    for (;;) {
+      const auto got = reader.next(batch, 50);
+      if (!got) {
+        fault = got.fault().message();
+        break;
+      }
+      REQUIRE(got.value() > 0);
+      rows += got.value();
+    }
+    CHECK(fault == file.path() + ": input or output error: the file became shorter while it was read");
+    CHECK(rows < 2000);
+  }
+  {
+    const temporary_file first(text);
+    auto second = std::make_unique<temporary_file>(text);
+    auto reader = read_files(executor, small_tables(), {first.path(), second->path()}).or_throw();
+    const std::string path = second->path();
+    second.reset();
+    CHECK(reader.next(batch, 5000).or_throw() == 2000);
+    const auto got = reader.next(batch, 5000);
+    REQUIRE_FALSE(got.ok());
+    CHECK(got.fault().message() == path + ": input or output error: no such file");
+  }
+}
+
+TEST_CASE("reader: a line of a megabyte is read, or refused when it is above the limit") {
+  dice die(17);
+  const std::string good = random_criteo_line(die) + "\n";
+  std::string cells = "1";
+  for (int i = 0; i < 13; ++i) cells += "\t1";
+  cells += "\t" + std::string(1 << 20, 'x');
+  for (int i = 0; i < 25; ++i) cells += "\tab";
+  const std::string text = good + cells + "\n" + good + good;
+  const temporary_file file(text);
+  const inline_executor executor;
+  criteo_format format = small_tables();
+  format.longest_token = 1 << 21;
+  for (const index_t chunk : {index_t{512}, index_t{1} << 16, index_t{1} << 18}) {
+    reader_options options{.chunk_bytes = chunk};
+    CHECK(read_file(executor, format, {file.path()}, 10, options).rows.size() == 4);
+    options.longest_line = 1 << 19;
+    const std::string message = file.path() + ":2: malformed text: the line is too long: the limit is 524288";
+    CHECK(read_file(executor, format, {file.path()}, 10, options).fault == message);
+    CHECK(read_memory(format, text, 10, options).fault == "<text>" + message.substr(file.path().size()));
+    options.on_malformed = malformed::skip;
+    const outcome skipped = read_file(executor, format, {file.path()}, 10, options);
+    CHECK(skipped.rows.size() == 3);
+    CHECK(skipped.skipped == 1);
+    CHECK(skipped.first_skipped == message);
+    CHECK(read_file(executor, small_tables(), {file.path()}, 10).fault ==
+          file.path() + ":2:29: malformed text: the token is too long");
+  }
+  const temporary_file endless(std::string(3 << 20, 'y'));
+  CHECK(read_file(executor, small_tables(), {endless.path()}, 10, {.longest_line = 1 << 16}).fault ==
+        endless.path() + ":1: malformed text: the line is too long: the limit is 65536");
+}
+
+TEST_CASE("reader: random bytes in a file give a fault or skipped lines, the same in any chunks") {
+  dice die(18);
+  for (int round = 0; round < 20; ++round) {
+    std::string text(static_cast<std::size_t>(die.below(20000)), '\0');
+    for (char& c : text) c = static_cast<char>(die.bits());
+    const outcome whole = read_memory(small_tables(), text, 100, {.on_malformed = malformed::skip});
+    const temporary_file file(text);
+    const inline_executor executor;
+    const outcome pieces =
+        read_file(executor, small_tables(), {file.path()}, 100,
+                  {.on_malformed = malformed::skip, .chunk_bytes = 1 + die.below(3000)});
+    CHECK(whole.sound);
+    CHECK(pieces.sound);
+    CHECK(pieces.skipped == whole.skipped);
+    CHECK(pieces.rows == whole.rows);
+  }
+}
+
+TEST_CASE("reader: jagged formats survive chunk borders as well") {
+  dice die(19);
+  std::string pairs;
+  std::string signs;
+  for (int r = 0; r < 60; ++r) {
+    pairs += std::to_string(r);
+    signs += std::to_string(r % 2) + ":1";
+    for (int s = 0; s < 3; ++s) {
+      pairs += '\t';
+      for (index_t k = die.below(4); k > 0; --k) {
+        pairs += std::to_string(die.below(1000000)) + ":" + std::to_string(die.below(100)) + (k > 1 ? "," : "");
+        signs += " " + std::to_string(die.bits()) + ":" + std::to_string(2 + s);
+      }
+    }
+    pairs += '\n';
+    signs += '\n';
+  }
+  const key_value_format kv{.slots = 3, .label_field = 0};
+  const feasign_format feasign(slot_range(2, 3));
+  const outcome kv_whole = parse_all(kv, pairs);
+  const outcome feasign_whole = parse_all(feasign, signs);
+  REQUIRE(kv_whole.rows.size() == 60);
+  REQUIRE(feasign_whole.rows.size() == 60);
+  thread_pool pool(3);
+  const temporary_file pair_file(pairs);
+  const temporary_file sign_file(signs);
+  for (index_t chunk = 1; chunk < 1500; chunk += 1 + chunk / 8) {
+    for (const index_t rows : {index_t{1}, index_t{7}, index_t{1000}}) {
+      const reader_options options{.chunk_bytes = chunk};
+      const outcome a = read_file(pool, kv, {pair_file.path()}, rows, options);
+      const outcome b = read_file(pool, feasign, {sign_file.path()}, rows, options);
+      CHECK(a.sound);
+      CHECK(b.sound);
+      CHECK(a.rows == kv_whole.rows);
+      CHECK(b.rows == feasign_whole.rows);
+    }
+  }
+}
+
+TEST_CASE("reader: without memory there is a fault, and no half batch") {
+  dice die(20);
+  const std::string text = random_criteo_text(die, 300);
+  const inline_executor executor;
+  index_t failed = 0;
+  for (std::size_t bytes = 0; bytes < 1'200'000; bytes += 17'000) {
+    small_resource memory(bytes);
+    context ctx(executor);
+    ctx.memory = &memory;
+    auto reader = read_text(ctx, small_tables(), text, {.chunk_bytes = 30000, .chunks_in_flight = 2}).or_throw();
+    const outcome got = read_all(reader, 100);
+    CHECK(got.sound);
+    if (got.fault.empty()) {
+      CHECK(got.rows.size() == 300);
+    } else {
+      ++failed;
+      CHECK(got.fault == "<text>: out of memory: a chunk");
+    }
+    sparse_batch batch(&memory);
+    const auto parsed = parse_text(small_tables(), text, batch);
+    if (!parsed) {
+      CHECK(parsed.fault().code == errc::out_of_memory);
+      CHECK(batch.rows() == 0);
+    }
+  }
+  CHECK(failed > 3);
+}
+
+TEST_CASE("reader: once batch and chunks have grown, reading allocates nothing") {
+  dice die(21);
+  std::string text;
+  for (int i = 0; i < 40; ++i) text += random_criteo_line(die) + "\n";
+  std::string many;
+  for (int i = 0; i < 400; ++i) many += text;
+  const temporary_file file(many);
+  thread_pool pool(2);
+  auto reader = read_files(pool, small_tables(), {file.path()}, {.chunk_bytes = 1 << 16}).or_throw();
+  sparse_batch batch;
+  REQUIRE(reader.next(batch, 2048).or_throw() == 2048);
+  REQUIRE(reader.next(batch, 2048).or_throw() == 2048);
+  REQUIRE(reader.next(batch, 2048).or_throw() == 2048);
+  REQUIRE(reader.next(batch, 2048).or_throw() == 2048);
+  const long before = allocations;
+  for (int i = 0; i < 3; ++i) (void)reader.next(batch, 2048);
+  CHECK(allocations == before);
+  while (reader.next(batch, 2048).or_throw() > 0) {
+  }
+  CHECK(reader.rows_read() == 16000);
+}
+
+TEST_CASE("reader: a batch may change its format") {
+  sparse_batch batch;
+  const key_value_format kv{.slots = 2};
+  CHECK(parse_text(kv, "1,2\t3:0.5\n", batch).or_throw().rows == 1);
+  CHECK(batch.slot(0).id_count() == 2);
+  CHECK(batch.slot(1).weights()[0] == 0.5F);
+  dice die(22);
+  CHECK(parse_text(small_tables(), random_criteo_text(die, 5), batch).or_throw().rows == 5);
+  CHECK(batch.slot(25).bags() == 5);
+  CHECK(batch.slot(0).weights() == nullptr);
+  CHECK(parse_text(kv, "4\t\n", batch).or_throw().rows == 1);
+  CHECK(batch.slot_count() == 2);
+  CHECK(batch.slot(0).ids()[0] == 4);
+  CHECK(batch.slot(1).id_count() == 0);
+  CHECK(is_sound(batch));
+}
+
+TEST_CASE("reader: the real files, in parallel, hold the rows that they hold in memory") {
+  const std::string path = real_file_path("criteo/criteo_kaggle_merged_24k.tsv");
+  if (path.empty()) return;
+  const criteo_format format{.rows = same_size(1 << 20)};
+  const outcome whole = parse_all(format, content_of(path));
+  REQUIRE(whole.rows.size() == 24583);
+  thread_pool two(2);
+  const outcome read = read_file(two, format, {path}, 4096);
+  CHECK(read.sound);
+  CHECK(read.rows == whole.rows);
+  CHECK(read.sizes.size() == 7);
+}

@@ -1,0 +1,266 @@
+#include "data/support.hpp"
+
+#include <set>
+
+#include <deeprec/data/feasign_format.hpp>
+#include <deeprec/data/key_value_format.hpp>
+#include <deeprec/data/libsvm_format.hpp>
+
+using namespace deeprec;
+using namespace deeprec_test;
+
+namespace {
+
+plain_row row_of(float label, std::vector<std::vector<std::int64_t>> ids,
+                 std::vector<std::vector<float>> weights) {
+  plain_row row;
+  row.label = bits(label);
+  row.ids = std::move(ids);
+  for (const auto& slot : weights) {
+    auto& out = row.weights.emplace_back();
+    for (const float w : slot) out.push_back(bits(w));
+  }
+  return row;
+}
+
+template <class Format>
+std::string fault_of(const Format& format, const std::string& text) {
+  const outcome stopped = parse_all(format, text);
+  const outcome skipped = parse_all(format, text, malformed::skip);
+  CHECK(stopped.sound);
+  CHECK(skipped.sound);
+  CHECK(skipped.first_skipped == stopped.fault);
+  return stopped.fault;
+}
+
+}  // namespace
+
+TEST_CASE("libsvm: labels, indices from 1, weights, comments") {
+  const std::string text =
+      "+1 3:0.5 17:1 40:-2.25   # a comment: 1:1\n"
+      "# only a comment\n"
+      "\n"
+      "-1\t1:1e-3 \r\n"
+      "0\n"
+      "2.5 1:1 1:2";
+  const outcome got = parse_all(libsvm_format{}, text);
+  CHECK(got.fault == "");
+  CHECK(got.sound);
+  CHECK(got.rows == plain_rows{row_of(1, {{2, 16, 39}}, {{0.5F, 1, -2.25F}}),
+                               row_of(-1, {{0}}, {{1e-3F}}), row_of(0, {{}}, {{}}),
+                               row_of(2.5F, {{0, 0}}, {{1, 2}})});
+  CHECK(parse_all(libsvm_format{.base = index_base::zero}, "1 0:1 7:1").rows ==
+        plain_rows{row_of(1, {{0, 7}}, {{1, 1}})});
+}
+
+TEST_CASE("libsvm: bad lines are faults with their place, and leave nothing behind") {
+  const libsvm_format format{.rows = 100};
+  CHECK(fault_of(format, "1 1:1\n1 2:3 0:1\n") ==
+        "<text>:2:7: malformed text: index 0 where indices count from 1");
+  CHECK(fault_of(format, "1 2:3 101:1\n") == "<text>:1:7: malformed text: the id is beyond its table");
+  CHECK(fault_of(format, "1 2:3 7\n") == "<text>:1:7: malformed text: not index:value");
+  CHECK(fault_of(format, "1 2:3 -7:1\n") == "<text>:1:7: malformed text: not an unsigned integer");
+  CHECK(fault_of(format, "1 2:3 :1\n") == "<text>:1:7: malformed text: a number is missing");
+  CHECK(fault_of(format, "1 2:3 7:\n") == "<text>:1:9: malformed text: a number is missing");
+  CHECK(fault_of(format, "1 2:3 7:1:2\n") == "<text>:1:9: malformed text: not a number");
+  CHECK(fault_of(format, "1 qid:3 7:1\n") == "<text>:1:3: malformed text: not an unsigned integer");
+  CHECK(fault_of(format, "1 2:nan\n") == "<text>:1:5: malformed text: not a finite number");
+  CHECK(fault_of(format, "one 2:3\n") == "<text>:1:1: malformed text: not a number");
+  CHECK(fault_of(libsvm_format{}, "1 18446744073709551616:1\n") ==
+        "<text>:1:3: malformed text: the integer does not fit in 64 bits");
+  CHECK(fault_of(libsvm_format{}, "1 18446744073709551615:1\n") ==
+        "<text>:1:3: malformed text: the id is beyond its table");
+  CHECK(fault_of(format, std::string("1 2:3\n1 2:\0003\n", 12)) == "<text>:2:5: malformed text: a NUL byte");
+
+  const outcome skipped = parse_all(format, "1 1:1\n1 2:3 0:1\n1 5:1\nx\n1 6:1", malformed::skip);
+  CHECK(skipped.skipped == 2);
+  CHECK(skipped.rows == plain_rows{row_of(1, {{0}}, {{1}}), row_of(1, {{4}}, {{1}}), row_of(1, {{5}}, {{1}})});
+  CHECK(parse_all(libsvm_format{.rows = -1}, "").fault.find("Fix:") != std::string::npos);
+}
+
+TEST_CASE("feasign: keys of 64 bits go to the slots that the format lists") {
+  const std::string text =
+      "0:1 4351255118977467729:3 16543128959394097760:29 10003478084564939135:29 7:5\n"
+      "5:29 1:1 6:3\n"
+      "1:1\n";
+  const feasign_format format(std::vector<index_t>{29, 3});
+  const outcome got = parse_all(format, text);
+  CHECK(got.fault == "");
+  const auto signed_key = [](std::uint64_t key) { return static_cast<std::int64_t>(key); };
+  CHECK(got.rows == plain_rows{
+                        row_of(0, {{signed_key(16543128959394097760U), signed_key(10003478084564939135U)},
+                                   {4351255118977467729}}, {{}, {}}),
+                        row_of(1, {{5}, {6}}, {{}, {}}), row_of(1, {{}, {}}, {{}, {}})});
+
+  feasign_format hashed(std::vector<index_t>{29, 3});
+  hashed.keys = token_use::hashed;
+  CHECK(parse_all(hashed, "5:29 1:1").rows[0].ids[0][0] == signed_key(mix64(5)));
+  hashed.rows = 1000;
+  CHECK(parse_all(hashed, "5:29 1:1").rows[0].ids[0][0] == bucket(mix64(5), 1000));
+
+  feasign_format bare(std::vector<index_t>{1, 2});
+  bare.label_fields = 2;
+  CHECK(parse_all(bare, "1 0.5 7:1 8:2\n").rows == plain_rows{row_of(1, {{7}, {8}}, {{}, {}})});
+  feasign_format unlabelled(std::vector<index_t>{1});
+  unlabelled.label_slot = -1;
+  CHECK(parse_all(unlabelled, "7:1\n").rows == plain_rows{row_of(0, {{7}}, {{}})});
+}
+
+TEST_CASE("feasign: bad lines are faults with their place") {
+  const feasign_format format(slot_range(2, 10));
+  CHECK(fault_of(format, "1:1 5:2\n5:2 6:3\n") == "<text>:2:8: malformed text: the line has no label");
+  CHECK(fault_of(format, "2:1 5:2\n") == "<text>:1:1: malformed text: the label is neither 0 nor 1");
+  CHECK(fault_of(format, "1:1 5:2 7\n") == "<text>:1:9: malformed text: not feasign:slot");
+  CHECK(fault_of(format, "1:1 5:2 x:2\n") == "<text>:1:9: malformed text: not an unsigned integer");
+  CHECK(fault_of(format, "1:1 5:2 7:x\n") == "<text>:1:11: malformed text: not an unsigned integer");
+  CHECK(fault_of(format, "1:1 5:2 7:\n") == "<text>:1:11: malformed text: a number is missing");
+  CHECK(fault_of(format, "1:1 5:2 -7:3\n") == "<text>:1:9: malformed text: not an unsigned integer");
+  CHECK(fault_of(format, "1:1 5:2 18446744073709551616:3\n") ==
+        "<text>:1:9: malformed text: the integer does not fit in 64 bits");
+  CHECK(parse_all(format, "1:1 5:2 18446744073709551615:3\n").rows[0].ids[1][0] == -1);
+  CHECK(parse_all(format, "1:1 5:2 7:18446744073709551615\n").rows.size() == 1);
+  const outcome skipped = parse_all(format, "1:1 5:2\n1:1 6:2 x\n0:1 7:2\n", malformed::skip);
+  CHECK(skipped.rows.size() == 2);
+  CHECK(skipped.rows[1].ids[0] == std::vector<std::int64_t>{7});
+  CHECK(parse_all(feasign_format(std::vector<index_t>{3, 3}), "").fault.find("Fix:") != std::string::npos);
+  CHECK(parse_all(feasign_format(std::vector<index_t>{-1}), "").fault.find("Fix:") != std::string::npos);
+  feasign_format bounded(slot_range(2, 10));
+  bounded.rows = 5;
+  CHECK(fault_of(bounded, "1:1 5:2\n") == "<text>:1:5: malformed text: the id is beyond its table");
+}
+
+TEST_CASE("feasign: Baidu's demo has 10 rows in 300 slots") {
+  const std::string path = real_file_path("baidu/slot_dnn_feasign64_demo10.txt");
+  if (path.empty()) return;
+  const std::string text = content_of(path);
+  const outcome got = parse_all(feasign_format(slot_range(2, 300)), text);
+  REQUIRE(got.rows.size() == 10);
+  // The same by streams: every key of every slot, in order.
+  std::istringstream lines(text);
+  std::string line;
+  for (const plain_row& row : got.rows) {
+    REQUIRE(std::getline(lines, line));
+    std::vector<std::vector<std::int64_t>> ids(300);
+    std::istringstream fields(line);
+    std::uint64_t key = 0;
+    char colon = 0;
+    std::size_t slot = 0;
+    float label = -1;
+    while (fields >> key >> colon >> slot) {
+      if (slot == 1) {
+        label = static_cast<float>(key);
+      } else {
+        ids[slot - 2].push_back(static_cast<std::int64_t>(key));
+      }
+    }
+    CHECK(row.ids == ids);
+    CHECK(row.label == bits(label));
+  }
+}
+
+TEST_CASE("key:value: fields, pairs, keys alone, empty bags") {
+  const key_value_format format{.slots = 3, .label_field = 0};
+  const outcome got = parse_all(format, "1\t3:0.5,17,40:2\t\t8\n\n-0.5\t\t\t\r\n");
+  CHECK(got.fault == "");
+  CHECK(got.rows == plain_rows{row_of(1, {{3, 17, 40}, {}, {8}}, {{0.5F, 1, 2}, {}, {1}}),
+                               row_of(-0.5F, {{}, {}, {}}, {{}, {}, {}})});
+  const key_value_format single{};
+  CHECK(parse_all(single, "2,10\n\n0,8").rows ==
+        plain_rows{row_of(0, {{2, 10}}, {{1, 1}}), row_of(0, {{}}, {{}}), row_of(0, {{0, 8}}, {{1, 1}})});
+  const key_value_format spaces{.slots = 2, .field_delimiter = ';', .pair_delimiter = ' ', .value_delimiter = '='};
+  CHECK(parse_all(spaces, "  1=2   3 ;4").rows == plain_rows{row_of(0, {{1, 3}, {4}}, {{2, 1}, {1}})});
+  const key_value_format last{.slots = 1, .label_field = 1};
+  CHECK(parse_all(last, "7\t1").rows == plain_rows{row_of(1, {{7}}, {{1}})});
+  const key_value_format names{.slots = 1, .keys = token_use::hashed, .rows = 50};
+  CHECK(parse_all(names, "red:2,blue").rows[0].ids[0] ==
+        std::vector<std::int64_t>{bucket(hash_bytes("red", 0), 50), bucket(hash_bytes("blue", 0), 50)});
+}
+
+TEST_CASE("key:value: bad lines are faults with their place") {
+  const key_value_format format{.slots = 2, .rows = 100};
+  CHECK(fault_of(format, "1\t2\n1\n") == "<text>:2:2: malformed text: wrong number of fields: expected 2, found 1");
+  CHECK(fault_of(format, "1\t2\t3\t4\n") == "<text>:1:5: malformed text: wrong number of fields: expected 2, found 4");
+  CHECK(fault_of(format, "1\t2:x\n") == "<text>:1:5: malformed text: not a number");
+  CHECK(fault_of(format, "1\t2:\n") == "<text>:1:5: malformed text: a number is missing");
+  CHECK(fault_of(format, "1\t:5\n") == "<text>:1:3: malformed text: a key is missing");
+  CHECK(fault_of(format, "1\t2,,3\n") == "<text>:1:5: malformed text: a key is missing");
+  CHECK(fault_of(format, "1\t2,\n") == "<text>:1:5: malformed text: a key is missing");
+  CHECK(fault_of(format, "1\t2,100\n") == "<text>:1:5: malformed text: the id is beyond its table");
+  CHECK(fault_of(format, "1\t2,-1\n") == "<text>:1:5: malformed text: not an unsigned integer");
+  CHECK(fault_of(format, "1\t2,99999999999999999999\n") ==
+        "<text>:1:5: malformed text: the integer does not fit in 64 bits");
+  const outcome skipped = parse_all(format, "1\t2\n3,4\tx\n5\t6\n", malformed::skip);
+  CHECK(skipped.rows == plain_rows{row_of(0, {{1}, {2}}, {{1}, {1}}), row_of(0, {{5}, {6}}, {{1}, {1}})});
+  CHECK(parse_all(key_value_format{.pair_delimiter = '\t'}, "").fault.find("Fix:") != std::string::npos);
+  CHECK(parse_all(key_value_format{.pair_delimiter = '5'}, "").fault.find("Fix:") != std::string::npos);
+  CHECK(parse_all(key_value_format{.slots = 0}, "").fault.find("Fix:") != std::string::npos);
+}
+
+TEST_CASE("key:value and libsvm: print and parse again") {
+  dice die(31);
+  std::string pairs;
+  std::string svm;
+  plain_rows pair_rows;
+  plain_rows svm_rows;
+  for (int r = 0; r < 300; ++r) {
+    plain_row row = row_of(static_cast<float>(r % 7) - 3, {{}, {}, {}}, {{}, {}, {}});
+    plain_row flat = row_of(static_cast<float>(r % 7) - 3, {{}}, {{}});
+    pairs += std::to_string(r % 7 - 3);
+    svm += std::to_string(r % 7 - 3);
+    for (std::size_t s = 0; s < 3; ++s) {
+      pairs += '\t';
+      for (index_t k = die.below(5); k > 0; --k) {
+        const auto id = static_cast<std::int64_t>(die.bits() >> (1 + die.below(63)));
+        auto weight = std::bit_cast<float>(static_cast<std::uint32_t>(die.bits()));
+        if (!(weight < 1e38F && weight > -1e38F)) weight = 0.1F;
+        char text[80];
+        std::snprintf(text, sizeof(text), "%lld:%.9g", static_cast<long long>(id), static_cast<double>(weight));
+        pairs += text + std::string(k > 1 ? "," : "");
+        svm += std::string(" ") + text;
+        row.ids[s].push_back(id);
+        row.weights[s].push_back(bits(weight));
+        flat.ids[0].push_back(id);
+        flat.weights[0].push_back(bits(weight));
+      }
+    }
+    pairs += '\n';
+    svm += '\n';
+    pair_rows.push_back(row);
+    svm_rows.push_back(flat);
+  }
+  CHECK(parse_all(key_value_format{.slots = 3, .label_field = 0}, pairs).rows == pair_rows);
+  CHECK(parse_all(libsvm_format{.base = index_base::zero}, svm).rows == svm_rows);
+}
+
+TEST_CASE("numbers: the quick way gives the bits of from_chars") {
+  dice die(32);
+  const auto same = [](const std::string& text) {
+    float quick = 0;
+    float exact = 0;
+    const char* why = detail::parse_float(text, quick);
+    const char* truth = detail::parse_float_slow(text, exact);
+    return (why == nullptr) == (truth == nullptr) && (why != nullptr || bits(quick) == bits(exact));
+  };
+  index_t wrong = 0;
+  for (int round = 0; round < 200000; ++round) {
+    std::string text;
+    const index_t length = die.below(10);
+    for (index_t i = 0; i < length; ++i) text += "0123456789.-+e"[die.below(die.one_in(3) ? 14 : 11)];
+    wrong += same(text) ? 0 : 1;
+  }
+  for (int whole = 0; whole < 3000; ++whole) {
+    for (int decimals = 0; decimals < 1000; decimals += 7) {
+      wrong += same(std::to_string(whole) + "." + std::to_string(decimals)) ? 0 : 1;
+    }
+  }
+  CHECK(wrong == 0);
+  float value = 0;
+  CHECK(detail::parse_float("1e-60", value) == nullptr);
+  CHECK(value == 0.0F);
+  CHECK(detail::parse_float("1e-999", value) == nullptr);
+  CHECK(value == 0.0F);
+  CHECK(detail::parse_float("1e-40", value) == nullptr);
+  CHECK(value == 1e-40F);
+  CHECK(detail::parse_float("16777217", value) == nullptr);
+  CHECK(value == 16777216.0F);
+}
