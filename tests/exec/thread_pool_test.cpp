@@ -1,0 +1,454 @@
+// The thread pool: what it promises of pieces, workers, exceptions and tasks. Timings decide nothing.
+
+#include <deeprec/exec/thread_pool.hpp>
+
+#include "support/seed.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <doctest/doctest.h>
+#include <latch>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+using namespace deeprec;
+using namespace std::chrono_literals;
+
+namespace {
+
+// Why the pieces of one call are wrong; empty when they are right. `inside` runs in every body.
+template <class E, class Inside>
+std::string fault_of(E& executor, index_t n, index_t grain, int concurrency, Inside inside) {
+  std::vector<std::atomic<int>> hits(static_cast<std::size_t>(std::max<index_t>(n, 0)));
+  std::vector<std::atomic<bool>> busy(static_cast<std::size_t>(concurrency));
+  std::atomic<bool> shared{false}, bad_worker{false}, bad_border{false};
+  executor.parallel_for(n, grain, [&](index_t begin, index_t end, int worker) {
+    if (worker < 0 || worker >= concurrency) {
+      bad_worker = true;
+      return;
+    }
+    auto& mine = busy[static_cast<std::size_t>(worker)];
+    if (mine.exchange(true)) shared = true;
+    inside();
+    if (begin % grain != 0 || (end != n && end != begin + grain) || end - begin > grain) {
+      bad_border = true;
+    }
+    if (begin < 0 || begin >= end || end > n) {
+      bad_border = true;
+    } else {
+      for (index_t i = begin; i < end; ++i) hits[static_cast<std::size_t>(i)].fetch_add(1);
+    }
+    mine = false;
+  });
+  if (bad_worker) return "a worker's number is not below concurrency()";
+  if (shared) return "two bodies under one number at once";
+  if (bad_border) return "a border is no multiple of the grain";
+  for (const auto& hit : hits) {
+    if (hit != 1) return "an element is not covered exactly once";
+  }
+  return {};
+}
+
+template <class E>
+std::string fault_of(E& executor, index_t n, index_t grain, int concurrency) {
+  return fault_of(executor, n, grain, concurrency, [] {});
+}
+
+struct forgetful {  // drops the last piece
+  template <class Body>
+  void parallel_for(index_t n, index_t grain, Body&& body) {
+    for (index_t b = 0; b + grain < n; b += grain) body(b, b + grain, 0);
+  }
+};
+struct repeating {  // runs the first piece twice
+  template <class Body>
+  void parallel_for(index_t n, index_t grain, Body&& body) {
+    body(index_t{0}, std::min(grain, n), 0);
+    for (index_t b = 0; b < n; b += grain) body(b, std::min(b + grain, n), 0);
+  }
+};
+struct crooked {  // cuts where it likes
+  template <class Body>
+  void parallel_for(index_t n, index_t, Body&& body) {
+    body(index_t{0}, n / 3, 0);
+    body(n / 3, n, 0);
+  }
+};
+struct careless {  // two threads, and both are worker 0
+  template <class Body>
+  void parallel_for(index_t n, index_t grain, Body&& body) {
+    std::thread other([&] { body(index_t{0}, grain, 0); });
+    body(grain, n, 0);
+    other.join();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("thread_pool: every element is in exactly one piece, cut at multiples of the grain") {
+  for (int threads = 1; threads <= 8; ++threads) {
+    thread_pool pool(threads);
+    REQUIRE(pool.concurrency() == threads);
+    for (const index_t grain : {index_t{1}, index_t{2}, index_t{7}, index_t{64}, index_t{1000}}) {
+      for (const index_t n : {index_t{0}, index_t{-5}, index_t{1}, grain - 1, grain, grain + 1,
+                              2 * grain, 2 * grain + 1, 37 * grain + 3}) {
+        CAPTURE(threads);
+        CAPTURE(grain);
+        CAPTURE(n);
+        CHECK(fault_of(pool, n, grain, threads) == "");
+      }
+    }
+    CHECK(fault_of(pool, 1000000, 1024, threads) == "");
+    CHECK(fault_of(pool, 1000000, std::numeric_limits<index_t>::max(), threads) == "");
+  }
+}
+
+TEST_CASE("thread_pool: the check of the pieces catches broken executors") {
+  forgetful drops;
+  repeating repeats;
+  crooked cuts;
+  careless shares;
+  CHECK(fault_of(drops, 100, 7, 1) == "an element is not covered exactly once");
+  CHECK(fault_of(repeats, 100, 7, 1) == "an element is not covered exactly once");
+  CHECK(fault_of(cuts, 100, 7, 1) == "a border is no multiple of the grain");
+  std::latch both(2);
+  CHECK(fault_of(shares, 2, 1, 1, [&] { both.arrive_and_wait(); }) ==
+        "two bodies under one number at once");
+}
+
+TEST_CASE("thread_pool: other threads join in") {
+  thread_pool pool(3);
+  std::latch all(3);  // passes only when three bodies run at once
+  std::mutex mutex;
+  std::vector<int> workers;
+  pool.parallel_for(3, 1, [&](index_t, index_t, int worker) {
+    all.arrive_and_wait();
+    std::lock_guard lock(mutex);
+    workers.push_back(worker);
+  });
+  std::sort(workers.begin(), workers.end());
+  CHECK(workers == std::vector<int>{0, 1, 2});
+}
+
+TEST_CASE("thread_pool: what bodies wrote is there when the call returns") {
+  thread_pool pool(4);
+  std::vector<index_t> values(10000);
+  for (int round = 0; round < 50; ++round) {
+    pool.parallel_for(10000, 16, [&](index_t begin, index_t end, int) {
+      for (index_t i = begin; i < end; ++i) values[static_cast<std::size_t>(i)] += i;
+    });
+    REQUIRE(values[9999] == index_t{9999} * (round + 1));
+  }
+  CHECK(std::accumulate(values.begin(), values.end(), index_t{0}) == 50 * index_t{49995000});
+}
+
+TEST_CASE("thread_pool: nested calls finish, three deep, with numbers that are never shared") {
+  for (const int threads : {1, 2, 4}) {
+    thread_pool pool(threads);
+    std::atomic<index_t> leaves{0};
+    std::atomic<int> faults{0};
+    pool.parallel_for(6, 1, [&](index_t, index_t, int) {
+      pool.parallel_for(5, 1, [&](index_t, index_t, int) {
+        if (!fault_of(pool, 40, 3, threads).empty()) ++faults;
+        leaves += 40;
+      });
+    });
+    CHECK(faults == 0);
+    CHECK(leaves == 6 * 5 * 40);
+  }
+}
+
+TEST_CASE("thread_pool: a pool called from another pool's bodies counts from 0") {
+  thread_pool outer(3);
+  thread_pool inner(2);
+  std::atomic<int> faults{0};
+  outer.parallel_for(12, 1, [&](index_t, index_t, int) {
+    if (!fault_of(inner, 50, 4, 2).empty()) ++faults;
+    inner.parallel_for(4, 1, [&](index_t, index_t, int) {
+      if (!fault_of(outer, 30, 4, 3).empty()) ++faults;
+    });
+  });
+  CHECK(faults == 0);
+}
+
+TEST_CASE("thread_pool: several threads call at once") {
+  thread_pool pool(3);
+  std::atomic<int> faults{0};
+  std::vector<std::thread> callers;
+  for (int c = 0; c < 4; ++c) {
+    callers.emplace_back([&, c] {
+      std::mt19937_64 random(deeprec_test::seed() + static_cast<std::uint64_t>(c));
+      for (int round = 0; round < 100; ++round) {
+        const auto n = static_cast<index_t>(random() % 300);
+        const auto grain = static_cast<index_t>(random() % 20 + 1);
+        if (!fault_of(pool, n, grain, 3).empty()) ++faults;
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  CHECK(faults == 0);
+}
+
+TEST_CASE("thread_pool: calls after a long rest and calls in a hurry are never lost") {
+  thread_pool_options options;
+  options.threads = 3;
+  for (const auto spin : {0us, 20us, 200us}) {
+    options.spin = spin;
+    thread_pool pool(options);
+    std::mt19937_64 random(deeprec_test::seed());
+    index_t total = 0;
+    std::atomic<index_t> done{0};
+    for (int round = 0; round < 400; ++round) {
+      const auto n = static_cast<index_t>(random() % 9);
+      pool.parallel_for(n, 1, [&](index_t, index_t, int) { ++done; });
+      total += n;
+      if (round % 16 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 300));
+    }
+    CHECK(done == total);
+  }
+}
+
+TEST_CASE("thread_pool: the exception of the smallest begin comes out, and nothing runs after") {
+  for (const int threads : {1, 2, 4}) {
+    thread_pool pool(threads);
+    for (int round = 0; round < 100; ++round) {
+      std::atomic<int> running{0};
+      std::atomic<int> begun{0};
+      std::string message;
+      try {
+        pool.parallel_for(1000, 10, [&](index_t begin, index_t, int) {
+          ++running;
+          ++begun;
+          struct leave {
+            std::atomic<int>& count;
+            ~leave() { --count; }
+          } guard{running};
+          if (begin == 30 && round % 2 == 0) std::this_thread::yield();
+          if (begin == 30 || begin == 40 || begin == 50 || begin == 90) {
+            throw std::runtime_error(std::to_string(begin));
+          }
+        });
+      } catch (const std::runtime_error& e) {
+        message = e.what();
+      }
+      REQUIRE(message == "30");
+      REQUIRE(running == 0);
+      const int seen = begun;
+      if (threads == 1) REQUIRE(seen == 4);  // pieces that had not begun were dropped
+      REQUIRE(seen >= 4);
+      if (round % 25 == 0) {
+        std::this_thread::sleep_for(1ms);
+        REQUIRE(begun == seen);
+      }
+    }
+    CHECK(fault_of(pool, 100, 3, threads) == "");  // and the pool goes on
+  }
+}
+
+TEST_CASE("thread_pool: an exception passes through nested calls") {
+  thread_pool pool(3);
+  CHECK_THROWS_WITH_AS(
+      pool.parallel_for(4, 1,
+                        [&](index_t, index_t, int) {
+                          pool.parallel_for(8, 1, [](index_t begin, index_t, int) {
+                            if (begin == 5) throw std::runtime_error("inner");
+                          });
+                        }),
+      "inner", std::runtime_error);
+  CHECK(fault_of(pool, 100, 3, 3) == "");
+}
+
+TEST_CASE("thread_pool: tasks that wait for each other finish, however many they are") {
+  thread_pool pool(2);
+  for (int round = 0; round < 5; ++round) {
+    std::latch together(12);
+    std::atomic<int> passed{0};
+    for (int t = 0; t < 12; ++t) {
+      pool.post([&](std::stop_token) {
+        together.arrive_and_wait();
+        ++passed;
+      });
+    }
+    pool.wait_tasks();
+    CHECK(passed == 12);
+  }
+}
+
+TEST_CASE("thread_pool: blocked tasks don't hold up bulk work") {
+  thread_pool pool(2);
+  std::latch release(1);
+  for (int t = 0; t < 4; ++t) pool.post([&](std::stop_token) { release.wait(); });
+  CHECK(fault_of(pool, 1000, 10, 2) == "");
+  release.count_down();
+  pool.wait_tasks();
+}
+
+TEST_CASE("thread_pool: a task may post tasks and call parallel_for") {
+  thread_pool pool(3);
+  std::atomic<int> done{0};
+  std::atomic<int> faults{0};
+  for (int t = 0; t < 6; ++t) {
+    pool.post([&](std::stop_token) {
+      if (!fault_of(pool, 200, 7, 3).empty()) ++faults;
+      for (int u = 0; u < 3; ++u) {
+        pool.post([&](std::stop_token) { ++done; });
+      }
+    });
+  }
+  pool.wait_tasks();
+  CHECK(done == 18);
+  CHECK(faults == 0);
+}
+
+TEST_CASE("thread_pool: a task that only moves is moved") {
+  thread_pool pool(1);
+  int seen = 0;
+  pool.post([value = std::make_unique<int>(9), &seen](std::stop_token) { seen = *value; });
+  pool.wait_tasks();
+  CHECK(seen == 9);
+}
+
+TEST_CASE("thread_pool: a task is told to stop by its own token and by the pool's end") {
+  std::atomic<int> stopped{0};
+  {
+    thread_pool pool(2);
+    std::stop_source mine;
+    const auto wait_for_stop = [&](std::stop_token stop) {
+      std::mutex mutex;
+      std::condition_variable_any wake;
+      std::unique_lock lock(mutex);
+      wake.wait(lock, stop, [] { return false; });
+      ++stopped;
+    };
+    pool.post(wait_for_stop, mine.get_token());
+    mine.request_stop();
+    pool.wait_tasks();
+    CHECK(stopped == 1);
+    bool at_once = false;
+    pool.post([&](std::stop_token stop) { at_once = stop.stop_requested(); }, mine.get_token());
+    pool.wait_tasks();
+    CHECK(at_once);
+    for (int t = 0; t < 5; ++t) pool.post(wait_for_stop);
+  }
+  CHECK(stopped == 6);
+}
+
+TEST_CASE("thread_pool: wait_tasks rethrows what a task threw, once") {
+  thread_pool pool(2);
+  std::atomic<int> done{0};
+  pool.post([](std::stop_token) { throw std::runtime_error("from a task"); });
+  for (int t = 0; t < 4; ++t) pool.post([&](std::stop_token) { ++done; });
+  CHECK_THROWS_WITH_AS(pool.wait_tasks(), "from a task", std::runtime_error);
+  CHECK(done == 4);
+  CHECK_NOTHROW(pool.wait_tasks());
+}
+
+TEST_CASE("thread_pool: tasks that had not begun when the pool is destroyed still run") {
+  std::atomic<int> done{0};
+  for (int round = 0; round < 20; ++round) {
+    thread_pool pool(2);
+    for (int t = 0; t < 20; ++t) pool.post([&](std::stop_token) { ++done; });
+  }
+  CHECK(done == 400);
+}
+
+TEST_CASE("thread_pool: tasks that post while the pool is destroyed are waited for") {
+  struct chain {
+    thread_pool* pool;
+    std::atomic<int>* done;
+    int left;
+    void operator()(std::stop_token stop) const {
+      if (left == 20) {
+        while (!stop.stop_requested()) std::this_thread::yield();
+      }
+      ++*done;
+      std::atomic<int> sum{0};
+      pool->parallel_for(8, 1, [&](index_t, index_t, int) { ++sum; });
+      if (left > 0 && sum == 8) {
+        pool->post(chain{pool, done, left - 1});
+        if (left % 5 == 0) pool->post(chain{pool, done, 0});
+      }
+    }
+  };
+  for (int round = 0; round < 20; ++round) {
+    std::atomic<int> done{0};
+    {
+      thread_pool pool(2);
+      for (int t = 0; t < 3; ++t) pool.post(chain{&pool, &done, 20});
+    }
+    CHECK(done == 3 * (21 + 4));
+  }
+}
+
+TEST_CASE("thread_pool: the affinity mask is respected") {
+  const std::vector<int> all = usable_cpus();
+  REQUIRE(!all.empty());
+  CHECK(std::is_sorted(all.begin(), all.end()));
+  CHECK(thread_pool().concurrency() == static_cast<int>(all.size()));
+  std::thread([&] {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(static_cast<unsigned>(all.back()), &one);
+    REQUIRE(sched_setaffinity(0, sizeof(one), &one) == 0);
+    CHECK(usable_cpus() == std::vector<int>{all.back()});
+    CHECK(thread_pool().concurrency() == 1);
+    thread_pool pool(3);
+    CHECK(pool.cpus().size() == 1);
+    std::atomic<int> elsewhere{0};
+    std::latch together(3);
+    pool.parallel_for(3, 1, [&](index_t, index_t, int) {
+      together.arrive_and_wait();
+      if (sched_getcpu() != all.back()) ++elsewhere;
+    });
+    CHECK(elsewhere == 0);
+  }).join();
+}
+
+TEST_CASE("thread_pool: a pinned worker stays on its processor") {
+  thread_pool_options options;
+  options.threads = 4;
+  options.pin = pinning::one_each;
+  thread_pool pool(options);
+  const std::vector<int>& cpus = pool.cpus();
+  std::atomic<int> elsewhere{0};
+  for (int round = 0; round < 20; ++round) {
+    std::latch together(4);
+    pool.parallel_for(4, 1, [&](index_t, index_t, int worker) {
+      together.arrive_and_wait();
+      if (worker > 0 && sched_getcpu() != cpus[static_cast<std::size_t>(worker) % cpus.size()]) {
+        ++elsewhere;
+      }
+    });
+  }
+  CHECK(elsewhere == 0);
+}
+
+TEST_CASE("thread_pool: pools come and go under load") {
+  std::mt19937_64 random(deeprec_test::seed());
+  std::atomic<index_t> done{0};
+  index_t expected = 0;
+  for (int round = 0; round < 60; ++round) {
+    thread_pool pool(static_cast<int>(random() % 5 + 1));
+    const auto n = static_cast<index_t>(random() % 64);
+    for (int t = 0; t < static_cast<int>(random() % 4); ++t) {
+      expected += n;
+      pool.post([&, n](std::stop_token) {
+        pool.parallel_for(n, 3, [&](index_t begin, index_t end, int) { done += end - begin; });
+      });
+    }
+    expected += n;
+    pool.parallel_for(n, 2, [&](index_t begin, index_t end, int) { done += end - begin; });
+  }
+  CHECK(done == expected);
+}
