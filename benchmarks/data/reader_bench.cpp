@@ -4,9 +4,9 @@
 //                             memcpy_bytes_per_second: the same bytes, only moved (the floor)
 //   reader/criteo/threads:2   scaling: two threads over one, the median of alternating pairs
 //
-// Input: the real 24,583 rows repeated to more than 200 MB in a temporary file (page cache warm), or
-// rows generated in their shape where the data folder is absent. Before timing, every row is compared
-// with a parser made of split() and strtof().
+// Input: the real 24,583 rows repeated to more than 200 MB in a temporary file (page cache warm),
+// or rows generated in their shape where the data folder is absent. Before timing, every row is
+// compared with a parser made of split() and strtof().
 
 #include <benchmark/benchmark.h>
 
@@ -41,8 +41,9 @@ constexpr std::size_t wanted_bytes = 200'000'000;
 
 criteo_format tables() {
   criteo_format format;  // the sizes of the Kaggle set
-  format.rows = {1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194,
-                 27, 14992, 5461306, 10, 5652, 2173, 4, 7046547, 18, 15, 286181, 105, 142572};
+  format.rows = {1460,  583,  10131227, 2202608, 305, 24,     12517,   633,   3,
+                 93145, 5683, 8351593,  3194,    27,  14992,  5461306, 10,    5652,
+                 2173,  4,    7046547,  18,      15,  286181, 105,     142572};
   return format;
 }
 
@@ -63,7 +64,8 @@ std::string generated_text() {
         std::snprintf(field, sizeof(field), "%llu",
                       static_cast<unsigned long long>((bits >> 8) & ((1U << shift) - 1)));
       } else {
-        std::snprintf(field, sizeof(field), "%08llx", static_cast<unsigned long long>(bits % 4096 * 1048583));
+        std::snprintf(field, sizeof(field), "%08llx",
+                      static_cast<unsigned long long>(bits % 4096 * 1048583));
       }
       text += field;
     }
@@ -82,9 +84,11 @@ std::uint64_t simple_row(const std::string& line, const criteo_format& format) {
     const std::size_t stop = std::min(line.find('\t', begin), line.size());
     const std::string field = line.substr(begin, stop - begin);
     if (f <= 13) {
-      sum = fold(sum, std::bit_cast<std::uint32_t>(field.empty() ? 0.0F : std::strtof(field.c_str(), nullptr)));
+      sum = fold(sum, std::bit_cast<std::uint32_t>(
+                          field.empty() ? 0.0F : std::strtof(field.c_str(), nullptr)));
     } else {
-      sum = fold(sum, static_cast<std::uint64_t>(bucket(hash_bytes(field, f - 14), format.rows[f - 14])));
+      sum = fold(
+          sum, static_cast<std::uint64_t>(bucket(hash_bytes(field, f - 14), format.rows[f - 14])));
     }
     begin = stop + 1;
   }
@@ -107,7 +111,8 @@ struct input_file {
     if (folder == nullptr) folder = DEEPREC_DATA_DIR;
 #endif
     if (folder != nullptr) {
-      std::ifstream in(std::string(folder) + "/criteo/criteo_kaggle_merged_24k.tsv", std::ios::binary);
+      std::ifstream in(std::string(folder) + "/criteo/criteo_kaggle_merged_24k.tsv",
+                       std::ios::binary);
       std::stringstream all;
       all << in.rdbuf();
       text = all.str();
@@ -179,9 +184,12 @@ bool answer_is_right(thread_pool& pool) {
   sparse_batch batch;
   const pass all = read_once(pool, batch, [&](const sparse_batch& rows) {
     for (index_t r = 0; r < rows.rows(); ++r) {
-      std::uint64_t sum = fold(0, std::bit_cast<std::uint32_t>(rows.labels()[static_cast<std::size_t>(r)]));
-      for (index_t c = 0; c < 13; ++c) sum = fold(sum, std::bit_cast<std::uint32_t>(rows.dense()(r, c)));
-      for (index_t s = 0; s < 26; ++s) sum = fold(sum, static_cast<std::uint64_t>(rows.slot(s).ids()[r]));
+      std::uint64_t sum =
+          fold(0, std::bit_cast<std::uint32_t>(rows.labels()[static_cast<std::size_t>(r)]));
+      for (index_t c = 0; c < 13; ++c)
+        sum = fold(sum, std::bit_cast<std::uint32_t>(rows.dense()(r, c)));
+      for (index_t s = 0; s < 26; ++s)
+        sum = fold(sum, static_cast<std::uint64_t>(rows.slot(s).ids()[r]));
       checksum = fold(checksum, sum);
     }
   });
@@ -270,7 +278,17 @@ void two_threads(benchmark::State& state) {
   state.counters["scaling"] = median(ratios);
 }
 
-BENCHMARK(one_thread)->Name("reader/criteo/threads:1")->Iterations(5)->Repetitions(3)->UseRealTime()->Unit(benchmark::kMillisecond);
-BENCHMARK(two_threads)->Name("reader/criteo/threads:2")->Iterations(9)->Repetitions(3)->UseManualTime()->Unit(benchmark::kMillisecond);
+BENCHMARK(one_thread)
+    ->Name("reader/criteo/threads:1")
+    ->Iterations(5)
+    ->Repetitions(3)
+    ->UseRealTime()
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK(two_threads)
+    ->Name("reader/criteo/threads:2")
+    ->Iterations(9)
+    ->Repetitions(3)
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond);
 
 }  // namespace

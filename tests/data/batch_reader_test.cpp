@@ -21,8 +21,14 @@ std::atomic<long> allocations{0};
 
 }  // namespace
 
-// Counts what goes through operator new in this executable. Not inlined: g++ would see free() called on
-// what new returned, and warn.
+// Counts what goes through operator new in this executable; sanitizers bring an operator new of
+// their own. Not inlined: g++ would see free() called on what new returned, and warn.
+#if defined(__has_feature)
+#  if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#    define SANITIZED 1
+#  endif
+#endif
+#if !defined(SANITIZED) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
   ++allocations;
   if (void* p = std::malloc(bytes == 0 ? 1 : bytes)) return p;
@@ -37,7 +43,10 @@ std::atomic<long> allocations{0};
 [[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
 [[gnu::noinline]] void operator delete(void* p, std::size_t) noexcept { std::free(p); }
 [[gnu::noinline]] void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, std::size_t, std::align_val_t) noexcept {
+  std::free(p);
+}
+#endif
 
 namespace {
 
@@ -116,7 +125,8 @@ TEST_CASE("reader: chunks of every size give the rows of the whole text") {
     const reader_options options{.chunk_bytes = chunk, .chunks_in_flight = 1 + chunk % 5};
     different += read_memory(small_tables(), text, 5, options).rows != whole.rows;
     if (chunk < 700 || chunk % 7 == 0) {
-      different += read_file(executor, small_tables(), {file.path()}, 5, options).rows != whole.rows;
+      different +=
+          read_file(executor, small_tables(), {file.path()}, 5, options).rows != whole.rows;
     }
   }
   CHECK(different == 0);
@@ -154,7 +164,8 @@ TEST_CASE("reader: the same batches and faults with any number of threads") {
       }
       if (!truth.bad_lines.empty()) {
         const std::string place = file.path() + ":" + std::to_string(truth.bad_lines[0]) + ":";
-        const std::string& said = policy == malformed::skip ? expected.first_skipped : expected.fault;
+        const std::string& said =
+            policy == malformed::skip ? expected.first_skipped : expected.fault;
         CHECK(said.substr(0, place.size()) == place);
       }
     }
@@ -199,13 +210,15 @@ TEST_CASE("reader: files follow one another, with lines counted and headers skip
   const temporary_file first(names + "\n" + random_criteo_text(die, 30));
   const temporary_file empty("");
   const temporary_file second(random_criteo_text(die, 3));
-  const temporary_file third(names + "\n" + random_criteo_line(die) + "\n\nrubbish\n" + random_criteo_line(die));
+  const temporary_file third(names + "\n" + random_criteo_line(die) + "\n\nrubbish\n" +
+                             random_criteo_line(die));
   const inline_executor executor;
   const std::vector<std::string> paths{first.path(), empty.path(), second.path(), third.path()};
   for (const index_t chunk : {index_t{100}, index_t{1000}, index_t{1} << 18}) {
     const outcome stopped = read_file(executor, small_tables(), paths, 7, {.chunk_bytes = chunk});
     CHECK(stopped.rows.size() == 34);
-    CHECK(stopped.fault == third.path() + ":4:8: malformed text: wrong number of fields: expected 40, found 1");
+    CHECK(stopped.fault ==
+          third.path() + ":4:8: malformed text: wrong number of fields: expected 40, found 1");
     const outcome skipped = read_file(executor, small_tables(), paths, 7,
                                       {.on_malformed = malformed::skip, .chunk_bytes = chunk});
     CHECK(skipped.rows.size() == 35);
@@ -219,7 +232,8 @@ TEST_CASE("reader: what isn't a readable file is a fault") {
   const auto fault = [&](const std::string& path) {
     return read_file(executor, small_tables(), {path}, 10).fault;
   };
-  CHECK(fault("/nowhere/to/be/found") == "/nowhere/to/be/found: input or output error: no such file");
+  CHECK(fault("/nowhere/to/be/found") ==
+        "/nowhere/to/be/found: input or output error: no such file");
   CHECK(fault("/tmp") == "/tmp: input or output error: is a directory");
   CHECK(fault("/dev/null") == "/dev/null: input or output error: is not a regular file");
   const temporary_file empty("");
@@ -234,7 +248,8 @@ TEST_CASE("reader: a file that vanishes or becomes shorter is a fault, not a cra
   sparse_batch batch;
   {
     const temporary_file file(text);
-    auto reader = read_files(executor, small_tables(), {file.path()}, {.chunk_bytes = 4096}).or_throw();
+    auto reader =
+        read_files(executor, small_tables(), {file.path()}, {.chunk_bytes = 4096}).or_throw();
     CHECK(reader.next(batch, 50).or_throw() == 50);
     file.write(text.substr(0, 5000));
     index_t rows = 50;
@@ -248,7 +263,8 @@ TEST_CASE("reader: a file that vanishes or becomes shorter is a fault, not a cra
       REQUIRE(got.value() > 0);
       rows += got.value();
     }
-    CHECK(fault == file.path() + ": input or output error: the file became shorter while it was read");
+    CHECK(fault ==
+          file.path() + ": input or output error: the file became shorter while it was read");
     CHECK(rows < 2000);
   }
   {
@@ -280,9 +296,11 @@ TEST_CASE("reader: a line of a megabyte is read, or refused when it is above the
     reader_options options{.chunk_bytes = chunk};
     CHECK(read_file(executor, format, {file.path()}, 10, options).rows.size() == 4);
     options.longest_line = 1 << 19;
-    const std::string message = file.path() + ":2: malformed text: the line is too long: the limit is 524288";
+    const std::string message =
+        file.path() + ":2: malformed text: the line is too long: the limit is 524288";
     CHECK(read_file(executor, format, {file.path()}, 10, options).fault == message);
-    CHECK(read_memory(format, text, 10, options).fault == "<text>" + message.substr(file.path().size()));
+    CHECK(read_memory(format, text, 10, options).fault ==
+          "<text>" + message.substr(file.path().size()));
     options.on_malformed = malformed::skip;
     const outcome skipped = read_file(executor, format, {file.path()}, 10, options);
     CHECK(skipped.rows.size() == 3);
@@ -292,8 +310,9 @@ TEST_CASE("reader: a line of a megabyte is read, or refused when it is above the
           file.path() + ":2:29: malformed text: the token is too long");
   }
   const temporary_file endless(std::string(3 << 20, 'y'));
-  CHECK(read_file(executor, small_tables(), {endless.path()}, 10, {.longest_line = 1 << 16}).fault ==
-        endless.path() + ":1: malformed text: the line is too long: the limit is 65536");
+  CHECK(
+      read_file(executor, small_tables(), {endless.path()}, 10, {.longest_line = 1 << 16}).fault ==
+      endless.path() + ":1: malformed text: the line is too long: the limit is 65536");
 }
 
 TEST_CASE("reader: random bytes in a file give a fault or skipped lines, the same in any chunks") {
@@ -324,7 +343,8 @@ TEST_CASE("reader: jagged formats survive chunk borders as well") {
     for (int s = 0; s < 3; ++s) {
       pairs += '\t';
       for (index_t k = die.below(4); k > 0; --k) {
-        pairs += std::to_string(die.below(1000000)) + ":" + std::to_string(die.below(100)) + (k > 1 ? "," : "");
+        pairs += std::to_string(die.below(1000000)) + ":" + std::to_string(die.below(100)) +
+                 (k > 1 ? "," : "");
         signs += " " + std::to_string(die.bits()) + ":" + std::to_string(2 + s);
       }
     }
@@ -362,7 +382,9 @@ TEST_CASE("reader: without memory there is a fault, and no half batch") {
     small_resource memory(bytes);
     context ctx(executor);
     ctx.memory = &memory;
-    auto reader = read_text(ctx, small_tables(), text, {.chunk_bytes = 30000, .chunks_in_flight = 2}).or_throw();
+    auto reader =
+        read_text(ctx, small_tables(), text, {.chunk_bytes = 30000, .chunks_in_flight = 2})
+            .or_throw();
     const outcome got = read_all(reader, 100);
     CHECK(got.sound);
     if (got.fault.empty()) {
@@ -389,7 +411,8 @@ TEST_CASE("reader: once batch and chunks have grown, reading allocates nothing")
   for (int i = 0; i < 400; ++i) many += text;
   const temporary_file file(many);
   thread_pool pool(2);
-  auto reader = read_files(pool, small_tables(), {file.path()}, {.chunk_bytes = 1 << 16}).or_throw();
+  auto reader =
+      read_files(pool, small_tables(), {file.path()}, {.chunk_bytes = 1 << 16}).or_throw();
   sparse_batch batch;
   REQUIRE(reader.next(batch, 2048).or_throw() == 2048);
   REQUIRE(reader.next(batch, 2048).or_throw() == 2048);

@@ -57,7 +57,8 @@ TEST_CASE("libsvm: bad lines are faults with their place, and leave nothing behi
   const libsvm_format format{.rows = 100};
   CHECK(fault_of(format, "1 1:1\n1 2:3 0:1\n") ==
         "<text>:2:7: malformed text: index 0 where indices count from 1");
-  CHECK(fault_of(format, "1 2:3 101:1\n") == "<text>:1:7: malformed text: the id is beyond its table");
+  CHECK(fault_of(format, "1 2:3 101:1\n") ==
+        "<text>:1:7: malformed text: the id is beyond its table");
   CHECK(fault_of(format, "1 2:3 7\n") == "<text>:1:7: malformed text: not index:value");
   CHECK(fault_of(format, "1 2:3 -7:1\n") == "<text>:1:7: malformed text: not an unsigned integer");
   CHECK(fault_of(format, "1 2:3 :1\n") == "<text>:1:7: malformed text: a number is missing");
@@ -70,11 +71,13 @@ TEST_CASE("libsvm: bad lines are faults with their place, and leave nothing behi
         "<text>:1:3: malformed text: the integer does not fit in 64 bits");
   CHECK(fault_of(libsvm_format{}, "1 18446744073709551615:1\n") ==
         "<text>:1:3: malformed text: the id is beyond its table");
-  CHECK(fault_of(format, std::string("1 2:3\n1 2:\0003\n", 12)) == "<text>:2:5: malformed text: a NUL byte");
+  CHECK(fault_of(format, std::string("1 2:3\n1 2:\0003\n", 12)) ==
+        "<text>:2:5: malformed text: a NUL byte");
 
   const outcome skipped = parse_all(format, "1 1:1\n1 2:3 0:1\n1 5:1\nx\n1 6:1", malformed::skip);
   CHECK(skipped.skipped == 2);
-  CHECK(skipped.rows == plain_rows{row_of(1, {{0}}, {{1}}), row_of(1, {{4}}, {{1}}), row_of(1, {{5}}, {{1}})});
+  CHECK(skipped.rows ==
+        plain_rows{row_of(1, {{0}}, {{1}}), row_of(1, {{4}}, {{1}}), row_of(1, {{5}}, {{1}})});
   CHECK(parse_all(libsvm_format{.rows = -1}, "").fault.find("Fix:") != std::string::npos);
 }
 
@@ -87,10 +90,12 @@ TEST_CASE("feasign: keys of 64 bits go to the slots that the format lists") {
   const outcome got = parse_all(format, text);
   CHECK(got.fault == "");
   const auto signed_key = [](std::uint64_t key) { return static_cast<std::int64_t>(key); };
-  CHECK(got.rows == plain_rows{
-                        row_of(0, {{signed_key(16543128959394097760U), signed_key(10003478084564939135U)},
-                                   {4351255118977467729}}, {{}, {}}),
-                        row_of(1, {{5}, {6}}, {{}, {}}), row_of(1, {{}, {}}, {{}, {}})});
+  CHECK(got.rows ==
+        plain_rows{row_of(0,
+                          {{signed_key(16543128959394097760U), signed_key(10003478084564939135U)},
+                           {4351255118977467729}},
+                          {{}, {}}),
+                   row_of(1, {{5}, {6}}, {{}, {}}), row_of(1, {{}, {}}, {{}, {}})});
 
   feasign_format hashed(std::vector<index_t>{29, 3});
   hashed.keys = token_use::hashed;
@@ -108,13 +113,17 @@ TEST_CASE("feasign: keys of 64 bits go to the slots that the format lists") {
 
 TEST_CASE("feasign: bad lines are faults with their place") {
   const feasign_format format(slot_range(2, 10));
-  CHECK(fault_of(format, "1:1 5:2\n5:2 6:3\n") == "<text>:2:8: malformed text: the line has no label");
-  CHECK(fault_of(format, "2:1 5:2\n") == "<text>:1:1: malformed text: the label is neither 0 nor 1");
+  CHECK(fault_of(format, "1:1 5:2\n5:2 6:3\n") ==
+        "<text>:2:8: malformed text: the line has no label");
+  CHECK(fault_of(format, "2:1 5:2\n") ==
+        "<text>:1:1: malformed text: the label is neither 0 nor 1");
   CHECK(fault_of(format, "1:1 5:2 7\n") == "<text>:1:9: malformed text: not feasign:slot");
   CHECK(fault_of(format, "1:1 5:2 x:2\n") == "<text>:1:9: malformed text: not an unsigned integer");
-  CHECK(fault_of(format, "1:1 5:2 7:x\n") == "<text>:1:11: malformed text: not an unsigned integer");
+  CHECK(fault_of(format, "1:1 5:2 7:x\n") ==
+        "<text>:1:11: malformed text: not an unsigned integer");
   CHECK(fault_of(format, "1:1 5:2 7:\n") == "<text>:1:11: malformed text: a number is missing");
-  CHECK(fault_of(format, "1:1 5:2 -7:3\n") == "<text>:1:9: malformed text: not an unsigned integer");
+  CHECK(fault_of(format, "1:1 5:2 -7:3\n") ==
+        "<text>:1:9: malformed text: not an unsigned integer");
   CHECK(fault_of(format, "1:1 5:2 18446744073709551616:3\n") ==
         "<text>:1:9: malformed text: the integer does not fit in 64 bits");
   CHECK(parse_all(format, "1:1 5:2 18446744073709551615:3\n").rows[0].ids[1][0] == -1);
@@ -122,8 +131,10 @@ TEST_CASE("feasign: bad lines are faults with their place") {
   const outcome skipped = parse_all(format, "1:1 5:2\n1:1 6:2 x\n0:1 7:2\n", malformed::skip);
   CHECK(skipped.rows.size() == 2);
   CHECK(skipped.rows[1].ids[0] == std::vector<std::int64_t>{7});
-  CHECK(parse_all(feasign_format(std::vector<index_t>{3, 3}), "").fault.find("Fix:") != std::string::npos);
-  CHECK(parse_all(feasign_format(std::vector<index_t>{-1}), "").fault.find("Fix:") != std::string::npos);
+  CHECK(parse_all(feasign_format(std::vector<index_t>{3, 3}), "").fault.find("Fix:") !=
+        std::string::npos);
+  CHECK(parse_all(feasign_format(std::vector<index_t>{-1}), "").fault.find("Fix:") !=
+        std::string::npos);
   feasign_format bounded(slot_range(2, 10));
   bounded.rows = 5;
   CHECK(fault_of(bounded, "1:1 5:2\n") == "<text>:1:5: malformed text: the id is beyond its table");
@@ -165,21 +176,27 @@ TEST_CASE("key:value: fields, pairs, keys alone, empty bags") {
   CHECK(got.rows == plain_rows{row_of(1, {{3, 17, 40}, {}, {8}}, {{0.5F, 1, 2}, {}, {1}}),
                                row_of(-0.5F, {{}, {}, {}}, {{}, {}, {}})});
   const key_value_format single{};
-  CHECK(parse_all(single, "2,10\n\n0,8").rows ==
-        plain_rows{row_of(0, {{2, 10}}, {{1, 1}}), row_of(0, {{}}, {{}}), row_of(0, {{0, 8}}, {{1, 1}})});
-  const key_value_format spaces{.slots = 2, .field_delimiter = ';', .pair_delimiter = ' ', .value_delimiter = '='};
-  CHECK(parse_all(spaces, "  1=2   3 ;4").rows == plain_rows{row_of(0, {{1, 3}, {4}}, {{2, 1}, {1}})});
+  CHECK(parse_all(single, "2,10\n\n0,8").rows == plain_rows{row_of(0, {{2, 10}}, {{1, 1}}),
+                                                            row_of(0, {{}}, {{}}),
+                                                            row_of(0, {{0, 8}}, {{1, 1}})});
+  const key_value_format spaces{
+      .slots = 2, .field_delimiter = ';', .pair_delimiter = ' ', .value_delimiter = '='};
+  CHECK(parse_all(spaces, "  1=2   3 ;4").rows ==
+        plain_rows{row_of(0, {{1, 3}, {4}}, {{2, 1}, {1}})});
   const key_value_format last{.slots = 1, .label_field = 1};
   CHECK(parse_all(last, "7\t1").rows == plain_rows{row_of(1, {{7}}, {{1}})});
   const key_value_format names{.slots = 1, .keys = token_use::hashed, .rows = 50};
   CHECK(parse_all(names, "red:2,blue").rows[0].ids[0] ==
-        std::vector<std::int64_t>{bucket(hash_bytes("red", 0), 50), bucket(hash_bytes("blue", 0), 50)});
+        std::vector<std::int64_t>{bucket(hash_bytes("red", 0), 50),
+                                  bucket(hash_bytes("blue", 0), 50)});
 }
 
 TEST_CASE("key:value: bad lines are faults with their place") {
   const key_value_format format{.slots = 2, .rows = 100};
-  CHECK(fault_of(format, "1\t2\n1\n") == "<text>:2:2: malformed text: wrong number of fields: expected 2, found 1");
-  CHECK(fault_of(format, "1\t2\t3\t4\n") == "<text>:1:5: malformed text: wrong number of fields: expected 2, found 4");
+  CHECK(fault_of(format, "1\t2\n1\n") ==
+        "<text>:2:2: malformed text: wrong number of fields: expected 2, found 1");
+  CHECK(fault_of(format, "1\t2\t3\t4\n") ==
+        "<text>:1:5: malformed text: wrong number of fields: expected 2, found 4");
   CHECK(fault_of(format, "1\t2:x\n") == "<text>:1:5: malformed text: not a number");
   CHECK(fault_of(format, "1\t2:\n") == "<text>:1:5: malformed text: a number is missing");
   CHECK(fault_of(format, "1\t:5\n") == "<text>:1:3: malformed text: a key is missing");
@@ -190,9 +207,12 @@ TEST_CASE("key:value: bad lines are faults with their place") {
   CHECK(fault_of(format, "1\t2,99999999999999999999\n") ==
         "<text>:1:5: malformed text: the integer does not fit in 64 bits");
   const outcome skipped = parse_all(format, "1\t2\n3,4\tx\n5\t6\n", malformed::skip);
-  CHECK(skipped.rows == plain_rows{row_of(0, {{1}, {2}}, {{1}, {1}}), row_of(0, {{5}, {6}}, {{1}, {1}})});
-  CHECK(parse_all(key_value_format{.pair_delimiter = '\t'}, "").fault.find("Fix:") != std::string::npos);
-  CHECK(parse_all(key_value_format{.pair_delimiter = '5'}, "").fault.find("Fix:") != std::string::npos);
+  CHECK(skipped.rows ==
+        plain_rows{row_of(0, {{1}, {2}}, {{1}, {1}}), row_of(0, {{5}, {6}}, {{1}, {1}})});
+  CHECK(parse_all(key_value_format{.pair_delimiter = '\t'}, "").fault.find("Fix:") !=
+        std::string::npos);
+  CHECK(parse_all(key_value_format{.pair_delimiter = '5'}, "").fault.find("Fix:") !=
+        std::string::npos);
   CHECK(parse_all(key_value_format{.slots = 0}, "").fault.find("Fix:") != std::string::npos);
 }
 
@@ -214,7 +234,8 @@ TEST_CASE("key:value and libsvm: print and parse again") {
         auto weight = std::bit_cast<float>(static_cast<std::uint32_t>(die.bits()));
         if (!(weight < 1e38F && weight > -1e38F)) weight = 0.1F;
         char text[80];
-        std::snprintf(text, sizeof(text), "%lld:%.9g", static_cast<long long>(id), static_cast<double>(weight));
+        std::snprintf(text, sizeof(text), "%lld:%.9g", static_cast<long long>(id),
+                      static_cast<double>(weight));
         pairs += text + std::string(k > 1 ? "," : "");
         svm += std::string(" ") + text;
         row.ids[s].push_back(id);
@@ -245,7 +266,8 @@ TEST_CASE("numbers: the quick way gives the bits of from_chars") {
   for (int round = 0; round < 200000; ++round) {
     std::string text;
     const index_t length = die.below(10);
-    for (index_t i = 0; i < length; ++i) text += "0123456789.-+e"[die.below(die.one_in(3) ? 14 : 11)];
+    for (index_t i = 0; i < length; ++i)
+      text += "0123456789.-+e"[die.below(die.one_in(3) ? 14 : 11)];
     wrong += same(text) ? 0 : 1;
   }
   for (int whole = 0; whole < 3000; ++whole) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// Helpers of the tests in this folder: batches as plain values, files that vanish, random text, and the
-// real data files.
+// Helpers of the tests in this folder: batches as plain values, files that vanish, random text, and
+// the real data files.
 
 #include <doctest/doctest.h>
 
@@ -34,8 +34,8 @@ using deeprec::index_t;
 struct plain_row {
   std::uint32_t label = 0;
   std::vector<std::uint32_t> dense;
-  std::vector<std::vector<std::int64_t>> ids;        // [slot][k]
-  std::vector<std::vector<std::uint32_t>> weights;   // [slot][k], or empty
+  std::vector<std::vector<std::int64_t>> ids;       // [slot][k]
+  std::vector<std::vector<std::uint32_t>> weights;  // [slot][k], or empty
 
   friend bool operator==(const plain_row&, const plain_row&) = default;
 };
@@ -169,7 +169,7 @@ outcome parse_all(const Format& format, std::string_view text,
 inline std::string real_file_path(const char* name) {
   const char* folder = std::getenv("DEEPREC_DATA_DIR");
   if (folder == nullptr) {
-    MESSAGE("SKIPPED: DEEPREC_DATA_DIR is not set, so " << name << " was not read");
+    MESSAGE("SKIPPED: DEEPREC_DATA_DIR is not set, so " << std::string(name) << " was not read");
     return {};
   }
   std::string path = std::string(folder) + "/" + name;
@@ -193,7 +193,9 @@ class dice {
   explicit dice(std::uint64_t stream) : engine_(seed() * 0x9e3779b97f4a7c15U + stream) {}
   std::uint64_t bits() { return engine_(); }
   /// In [0, n).
-  index_t below(index_t n) { return static_cast<index_t>(engine_() % static_cast<std::uint64_t>(n)); }
+  index_t below(index_t n) {
+    return static_cast<index_t>(engine_() % static_cast<std::uint64_t>(n));
+  }
   bool one_in(index_t n) { return below(n) == 0; }
 
  private:

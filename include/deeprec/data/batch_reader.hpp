@@ -52,14 +52,14 @@ struct text_chunk {
   grow_array<char> buffer;
   sparse_batch rows;
   line_log log;
-  errc code = errc::ok;          // of parsing or reading
+  errc code = errc::ok;           // of parsing or reading
   const char* trouble = nullptr;  // why reading failed
-  index_t used = 0;              // rows already delivered
-  bool counted = false;          // its lines and bad lines are in the reader's sums
+  index_t used = 0;               // rows already delivered
+  bool counted = false;           // its lines and bad lines are in the reader's sums
 };
 
-/// The lines that begin in [begin, begin + bytes) of the source; null in chunk.trouble or the reason.
-/// The text ends with the last such line, wherever that ends.
+/// The lines that begin in [begin, begin + bytes) of the source; null in chunk.trouble or the
+/// reason. The text ends with the last such line, wherever that ends.
 inline std::string_view load_lines(const text_source& source, index_t begin, index_t bytes,
                                    index_t longest_line, text_chunk& chunk) noexcept {
   const index_t size = source.size();
@@ -74,8 +74,8 @@ inline std::string_view load_lines(const text_source& source, index_t begin, ind
     const std::size_t stop = text.find('\n', static_cast<std::size_t>(end) - 1);
     return text.substr(from, stop == std::string_view::npos ? stop : stop + 1 - from);
   }
-  // The byte before the chunk says whether a line begins with the chunk. It goes to the end of a cache
-  // line, so that the chunk itself is aligned in memory as in the file.
+  // The byte before the chunk says whether a line begins with the chunk. It goes to the end of a
+  // cache line, so that the chunk itself is aligned in memory as in the file.
   constexpr index_t margin = static_cast<index_t>(line_bytes);
   const index_t before = begin > 0 ? 1 : 0;
   index_t read_to = std::min(size, end + 4096);
@@ -103,9 +103,11 @@ inline std::string_view load_lines(const text_source& source, index_t begin, ind
   for (;;) {
     const char* const text = chunk.buffer.data();
     const index_t held = margin + (read_to - begin);
-    const void* found = std::memchr(text + searched, '\n', static_cast<std::size_t>(held - searched));
+    const void* found =
+        std::memchr(text + searched, '\n', static_cast<std::size_t>(held - searched));
     index_t stop = found == nullptr ? held : static_cast<const char*>(found) - text + 1;
-    // Of a line beyond the limit, one byte more than the limit is enough to see that it is too long.
+    // Of a line beyond the limit, one byte more than the limit is enough to see that it is too
+    // long.
     if (found != nullptr || read_to == size || held - searched > longest_line + 1) {
       return {text + skip, static_cast<std::size_t>(stop - skip)};
     }
@@ -122,23 +124,24 @@ inline std::string_view load_lines(const text_source& source, index_t begin, ind
 
 }  // namespace detail
 
-/// Delivers the rows of files (or of text in memory) as batches. Made by read_files() or read_text().
-/// Move-only.
+/// Delivers the rows of files (or of text in memory) as batches. Made by read_files() or
+/// read_text(). Move-only.
 ///
 /// @space   chunks take memory from the context's resource, on the executor's threads
 /// @threads one caller at a time; next() runs on the executor
 template <class Format, class Executor>
 class batch_reader {
-  static_assert(TextFormat<Format>,
-                "deeprec::batch_reader: not a text format. Fix: criteo_format, libsvm_format, "
-                "feasign_format, key_value_format, or see TextFormat in deeprec/data/text_format.hpp.");
+  static_assert(
+      TextFormat<Format>,
+      "deeprec::batch_reader: not a text format. Fix: criteo_format, libsvm_format, "
+      "feasign_format, key_value_format, or see TextFormat in deeprec/data/text_format.hpp.");
   static_assert(BulkExecutor<Executor>,
                 "deeprec::batch_reader: the executor has no parallel_for. Fix: inline_executor, "
                 "thread_pool, or see deeprec/core/executor.hpp.");
 
  public:
-  batch_reader(const context<Executor>& ctx, Format format, std::vector<detail::text_source> sources,
-               const reader_options& options)
+  batch_reader(const context<Executor>& ctx, Format format,
+               std::vector<detail::text_source> sources, const reader_options& options)
       : format_(std::move(format)), context_(ctx), options_(options), sources_(std::move(sources)) {
     const index_t flight = options_.chunks_in_flight > 0
                                ? options_.chunks_in_flight
@@ -184,13 +187,15 @@ class batch_reader {
   /// @error   none
   [[nodiscard]] index_t skipped_lines() const noexcept { return skipped_; }
   /// The first of them.
-  [[nodiscard]] const std::optional<text_fault>& first_skipped() const noexcept { return first_skipped_; }
+  [[nodiscard]] const std::optional<text_fault>& first_skipped() const noexcept {
+    return first_skipped_;
+  }
   /// Rows delivered so far.
   [[nodiscard]] index_t rows_read() const noexcept { return rows_; }
 
  private:
-  /// Reads and parses the next chunks; false at the end of the input, or when the next file can't be
-  /// opened (then the fault is set).
+  /// Reads and parses the next chunks; false at the end of the input, or when the next file can't
+  /// be opened (then the fault is set).
   bool refill() {
     for (; closed_ < source_; ++closed_) sources_[static_cast<std::size_t>(closed_)].close();
     head_ = filled_ = 0;
@@ -294,9 +299,11 @@ class batch_reader {
     const index_t pieces = batch.copy_pieces();
     // A few slots at a time; the rows of a small batch are not worth waking a thread for.
     const index_t grain = max_rows < 512 ? pieces : std::max<index_t>(1, pieces / 16);
-    context_.executor->parallel_for(pieces, grain, [&batch, parts](index_t begin, index_t end, int) {
-      for (index_t piece = begin; piece < end; ++piece) batch.copy_piece(piece, parts);
-    });
+    context_.executor->parallel_for(pieces, grain,
+                                    [&batch, parts](index_t begin, index_t end, int) {
+                                      for (index_t piece = begin; piece < end; ++piece)
+                                        batch.copy_piece(piece, parts);
+                                    });
     batch.commit_parts(parts);
   }
 
@@ -332,12 +339,12 @@ class batch_reader {
   std::optional<text_fault> late_fault_;   // of a file behind the chunks in flight
   std::optional<text_fault> chunk_fault_;  // of the chunk at the head
   std::optional<text_fault> first_skipped_;
-  index_t head_ = 0;     // chunks [head_, filled_) still hold rows
+  index_t head_ = 0;  // chunks [head_, filled_) still hold rows
   index_t filled_ = 0;
-  index_t source_ = 0;   // the next chunk to read: of this source,
-  index_t number_ = 0;   // with this number
-  index_t closed_ = 0;   // sources closed so far
-  index_t lines_ = 0;    // lines of the current source before the head
+  index_t source_ = 0;  // the next chunk to read: of this source,
+  index_t number_ = 0;  // with this number
+  index_t closed_ = 0;  // sources closed so far
+  index_t lines_ = 0;   // lines of the current source before the head
   index_t skipped_ = 0;
   index_t rows_ = 0;
 };
@@ -348,9 +355,10 @@ template <class Context, class Format>
 auto make_reader(Context&& context_or_executor, Format format, std::vector<text_source> sources,
                  const reader_options& options) {
   using plain = std::remove_cvref_t<Context>;
-  static_assert(std::is_lvalue_reference_v<Context> || is_context<plain>,
-                "deeprec::read_files: the executor is a temporary, and the reader keeps a reference "
-                "to it. Fix: give the executor a name.");
+  static_assert(
+      std::is_lvalue_reference_v<Context> || is_context<plain>,
+      "deeprec::read_files: the executor is a temporary, and the reader keeps a reference "
+      "to it. Fix: give the executor a name.");
   const auto ctx = as_context(context_or_executor);
   using executor = std::remove_reference_t<decltype(*ctx.executor)>;
   return batch_reader<Format, executor>(ctx, std::move(format), std::move(sources), options);

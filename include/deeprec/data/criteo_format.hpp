@@ -1,12 +1,13 @@
 // Criteo's click logs: a label, 13 integers, 26 tokens.
 //
-//   0 \t 1 \t \t -2 ... \t 68fd1e64 \t \t ...     label I1..I13 C1..C26, by tab or comma; [Id] header
-//   │    └──────┬─────┘    └────────┬───────
-//   labels    dense (B, 13)    26 slots, one id each: bucket(hash_bytes(token, column), rows[column])
+//   0 \t 1 \t \t -2 ... \t 68fd1e64 \t \t ...    label I1..I13 C1..C26, by tab or comma
+//   │    └──────┬─────┘    └───────┬───────
+//   labels    dense (B, 13)    26 slots of one id: bucket(hash_bytes(token, slot), rows[slot])
 //
-// A missing token is a token (the empty string) and gets a row of its own; a missing integer becomes
-// missing_dense. CR before the line end and lines of no bytes are ignored.
-// Not here: CSV quoting (only "" alone is understood, as a missing value), feature scaling.
+// A missing token is a token (the empty string) and gets a row of its own; a missing integer
+// becomes missing_dense. A header is skipped, and the Id column that it may name first. CR before
+// the line end and lines of no bytes are ignored.
+// Not here: CSV quoting ("" alone is understood, as a missing value), feature scaling.
 #pragma once
 
 #include <algorithm>
@@ -72,30 +73,34 @@ struct criteo_format {
       if (size <= 0) return "criteo_format: a table without rows. Fix: set rows, 26 sizes above 0";
     }
     if (delimiter == '\n' || delimiter == '\r' || delimiter == '-' || delimiter == '+' ||
-        delimiter == '.' || delimiter == '"' || std::isalnum(static_cast<unsigned char>(delimiter))) {
-      return "criteo_format: the delimiter may be part of a field. Fix: tab, comma, semicolon or space";
+        delimiter == '.' || delimiter == '"' ||
+        std::isalnum(static_cast<unsigned char>(delimiter))) {
+      return "criteo_format: the delimiter may be part of a field. Fix: tab, comma, semicolon or "
+             "space";
     }
     return nullptr;
   }
 
   [[nodiscard]] static constexpr batch_shape shape() noexcept {
-    return {.dense_columns = detail::criteo_dense, .slots = detail::criteo_slots,
-            .bags = bag_size::one, .weights = id_weights::absent};
+    return {.dense_columns = detail::criteo_dense,
+            .slots = detail::criteo_slots,
+            .bags = bag_size::one,
+            .weights = id_weights::absent};
   }
 
   /// The layout of a file with this first line. A header is a line with the right number of fields
-  /// of which those for the label and the integers are neither empty nor numbers: a line of data with a
-  /// broken label is a fault, not a header.
+  /// of which those for the label and the integers are neither empty nor numbers: a line of data
+  /// with a broken label is a fault, not a header.
   ///
   /// @cost    O(line)
   /// @threads reentrant
   /// @error   none
   [[nodiscard]] layout detect(std::string_view first_line) const noexcept {
     layout found;
-    found.delimiter = delimiter != '\0'                                      ? delimiter
+    found.delimiter = delimiter != '\0'                                 ? delimiter
                       : first_line.find('\t') != std::string_view::npos ? '\t'
-                      : first_line.empty()                                   ? '\t'
-                                                                             : ',';
+                      : first_line.empty()                              ? '\t'
+                                                                        : ',';
     const auto separators = std::count(first_line.begin(), first_line.end(), found.delimiter);
     index_t names = 0;  // leading fields that are neither empty nor numbers
     std::string_view rest = first_line;
@@ -109,7 +114,8 @@ struct criteo_format {
     const std::string_view head = first_line.substr(0, first_line.find(found.delimiter));
     const bool id_named = head == "Id" || head == "id" || head == "ID" || head == "\"Id\"" ||
                           head == "\"id\"" || head == "\"ID\"";
-    const int with_id = ids == id_column::present || (ids == id_column::by_header && id_named) ? 1 : 0;
+    const int with_id =
+        ids == id_column::present || (ids == id_column::by_header && id_named) ? 1 : 0;
     found.has_header = names > detail::criteo_dense && separators == 39 + with_id;
     found.id_columns = found.has_header || ids == id_column::present ? with_id : 0;
     return found;
@@ -134,19 +140,29 @@ struct criteo_format {
     plan.id_columns = how.id_columns;
     plan.delimiter = how.delimiter;
     plan.tokens = tokens;
-    // The shortest good line has 39 separators, a label and an end.
-    const auto most_rows = static_cast<index_t>(text.size()) / 41 + 1;
-    if (!batch.reserve_rows(most_rows)) return errc::out_of_memory;
-    detail::criteo_rows out;
-    out.labels = batch.next_label();
-    out.dense = batch.next_dense();
-    for (int s = 0; s < detail::criteo_slots; ++s) out.ids[s] = batch.next_id(s);
-    out.count = 0;
-    const bool finished = DEEPREC_PORTABLE::parse_criteo_lines(plan, text.data(),
-                                                               text.data() + text.size(), out, log);
-    batch.commit_rows(out.count);
-    return finished ? errc::ok : errc::parse_error;
+    while (
+        !text.empty()) {  // by pieces, since room is made for the most rows that a piece can hold
+      std::size_t end = text.size();
+      if (end > piece_bytes) end = std::min(text.find('\n', piece_bytes), end - 1) + 1;
+      const std::string_view piece = text.substr(0, end);
+      text.remove_prefix(end);
+      // The shortest good line has 39 separators, a label and an end.
+      if (!batch.reserve_rows(static_cast<index_t>(end) / 41 + 1)) return errc::out_of_memory;
+      detail::criteo_rows out;
+      out.labels = batch.next_label();
+      out.dense = batch.next_dense();
+      for (int s = 0; s < detail::criteo_slots; ++s) out.ids[s] = batch.next_id(s);
+      out.count = 0;
+      const bool finished =
+          DEEPREC_PORTABLE::parse_criteo_lines(plan, piece.data(), piece.data() + end, out, log);
+      batch.commit_rows(out.count);
+      if (!finished) return errc::parse_error;
+    }
+    return errc::ok;
   }
+
+ private:
+  static constexpr std::size_t piece_bytes = std::size_t{1} << 19;
 };
 
 static_assert(TextFormat<criteo_format>);

@@ -4,8 +4,8 @@
 //   │   └───────────────────┘ └──────────────────────┬──────────────────────┘
 //   label (it is slot 1)   slot 3: one key        slot 29: two keys
 //
-// Slots come in any order and any number of times; a slot that the format doesn't list is ignored, and
-// one that a line lacks is an empty bag. Fields are divided by spaces or tabs.
+// Slots come in any order and any number of times; a slot that the format doesn't list is ignored,
+// and one that a line lacks is an empty bag. Fields are divided by spaces or tabs.
 // Not here: the padding key 0 that PaddleRec puts into empty slots.
 #pragma once
 
@@ -60,9 +60,9 @@ class feasign_format {
   }
 
   token_use keys = token_use::as_is;
-  index_t rows = 0;         ///< of every table; 0 = keep 64 bits (a key above 2^63 reads as negative)
-  index_t label_slot = 1;   ///< the slot whose only key is the label; -1 = no such slot
-  index_t label_fields = 0; ///< bare numbers before the first feasign:slot; the first is the label
+  index_t rows = 0;  ///< of every table; 0 = keep 64 bits (a key above 2^63 reads as negative)
+  index_t label_slot = 1;    ///< the slot whose only key is the label; -1 = no such slot
+  index_t label_fields = 0;  ///< bare numbers before the first feasign:slot; the first is the label
 
   struct layout {
     bool has_header = false;
@@ -70,11 +70,14 @@ class feasign_format {
 
   /// What is wrong with the options; null when nothing is.
   [[nodiscard]] const char* check() const noexcept {
-    if (rows < 0) return "feasign_format: rows is negative. Fix: 0 for 64-bit keys, or the table's size";
+    if (rows < 0)
+      return "feasign_format: rows is negative. Fix: 0 for 64-bit keys, or the table's size";
     return wrong_;
   }
   [[nodiscard]] batch_shape shape() const noexcept {
-    return {.dense_columns = 0, .slots = static_cast<index_t>(numbers_.size()), .bags = bag_size::any,
+    return {.dense_columns = 0,
+            .slots = static_cast<index_t>(numbers_.size()),
+            .bags = bag_size::any,
             .weights = id_weights::absent};
   }
   /// There are no headers.
@@ -94,7 +97,8 @@ class feasign_format {
       if (field.empty()) return errc::cancelled;
       for (index_t i = 0; i < label_fields; ++i, field = fields.next()) {
         float number = 0;
-        if (field.empty()) return detail::bad_field(fault, line, line.substr(line.size()), "a label is missing");
+        if (field.empty())
+          return detail::bad_field(fault, line, line.substr(line.size()), "a label is missing");
         if (const char* why = detail::parse_float(field, number)) {
           return detail::bad_field(fault, line, field, why);
         }

@@ -1,11 +1,12 @@
 // Sparse fields as PAI-TF's parsing ops take them: pairs of a key and a value, or keys alone.
 //
-//   1 \t 3:0.5,17,40:2 \t \t 8        fields by one delimiter, pairs by another, key:value by a third
+//   1 \t 3:0.5,17,40:2 \t \t 8     fields by one delimiter, pairs by another, key:value by a third
 //   │    └─────┬─────┘   │   └─ slot 2: {8}, weight 1
 //   label    slot 0    slot 1: an empty bag
 //
-// Each field but the label is a slot. A space that divides pairs may be repeated; other delimiters may
-// not. Where a line is a single field, a line of no bytes is an empty bag; elsewhere it is ignored.
+// Each field but the label is a slot. A space that divides pairs may be repeated; other delimiters
+// may not. Where a line is a single field, a line of no bytes is an empty bag; elsewhere it is
+// ignored.
 #pragma once
 
 #include <algorithm>
@@ -27,10 +28,11 @@ namespace deeprec::inline DEEPREC_ABI {
 ///           bucket(hash_bytes(key, seed = slot), rows), or the hash itself with rows = 0
 /// @threads  reentrant
 struct key_value_format {
-  index_t slots = 1;         ///< fields that hold pairs
-  index_t label_field = -1;  ///< which field of the line is the label, from 0; -1 = none (labels are 0)
+  index_t slots = 1;  ///< fields that hold pairs
+  index_t label_field =
+      -1;  ///< which field of the line is the label, from 0; -1 = none (labels are 0)
   token_use keys = token_use::as_is;
-  index_t rows = 0;          ///< of every table; 0 = keep 64 bits
+  index_t rows = 0;  ///< of every table; 0 = keep 64 bits
   char field_delimiter = '\t';
   char pair_delimiter = ',';
   char value_delimiter = ':';
@@ -42,7 +44,8 @@ struct key_value_format {
   /// What is wrong with the options; null when nothing is.
   [[nodiscard]] const char* check() const noexcept {
     if (slots < 1) return "key_value_format: no slots. Fix: slots = 1 or more";
-    if (rows < 0) return "key_value_format: rows is negative. Fix: 0 for 64-bit keys, or the table's size";
+    if (rows < 0)
+      return "key_value_format: rows is negative. Fix: 0 for 64-bit keys, or the table's size";
     if (label_field > slots) return "key_value_format: label_field is beyond the fields of a line";
     if (field_delimiter == pair_delimiter || pair_delimiter == value_delimiter ||
         field_delimiter == value_delimiter) {
@@ -51,14 +54,16 @@ struct key_value_format {
     for (const char c : {field_delimiter, pair_delimiter, value_delimiter}) {
       if (c == '\0' || c == '\n' || c == '\r' || c == '+' || c == '-' || c == '.' ||
           (c >= '0' && c <= '9') || c == 'e' || c == 'E') {
-        return "key_value_format: a delimiter may be part of a number or of a line end. Fix: choose "
+        return "key_value_format: a delimiter may be part of a number or of a line end. Fix: "
+               "choose "
                "another character";
       }
     }
     return nullptr;
   }
   [[nodiscard]] batch_shape shape() const noexcept {
-    return {.dense_columns = 0, .slots = slots, .bags = bag_size::any, .weights = id_weights::present};
+    return {
+        .dense_columns = 0, .slots = slots, .bags = bag_size::any, .weights = id_weights::present};
   }
   /// There are no headers.
   [[nodiscard]] static layout detect(std::string_view) noexcept { return {}; }
@@ -90,7 +95,8 @@ struct key_value_format {
           if (const char* why = detail::parse_float(field, label)) {
             return detail::bad_field(fault, line, field, why);
           }
-        } else if (const errc code = parse_pairs(line, field, slot++, batch, fault); code != errc::ok) {
+        } else if (const errc code = parse_pairs(line, field, slot++, batch, fault);
+                   code != errc::ok) {
           return code;
         }
         if (last) return errc::ok;

@@ -37,7 +37,8 @@ struct libsvm_format {
 
   /// What is wrong with the options; null when nothing is.
   [[nodiscard]] const char* check() const noexcept {
-    return rows < 0 ? "libsvm_format: rows is negative. Fix: 0 for any id, or the table's size" : nullptr;
+    return rows < 0 ? "libsvm_format: rows is negative. Fix: 0 for any id, or the table's size"
+                    : nullptr;
   }
   [[nodiscard]] static constexpr batch_shape shape() noexcept {
     return {.dense_columns = 0, .slots = 1, .bags = bag_size::any, .weights = id_weights::present};

@@ -49,8 +49,29 @@ struct batch_shape {
 /// @threads concurrent readers are safe; a writer needs the batch alone, except where said
 class sparse_batch {
  public:
-  explicit sparse_batch(std::pmr::memory_resource* memory = std::pmr::get_default_resource()) noexcept
+  explicit sparse_batch(
+      std::pmr::memory_resource* memory = std::pmr::get_default_resource()) noexcept
       : memory_(memory), labels_(memory), dense_(memory), ones_(memory) {}
+
+  sparse_batch(sparse_batch&& other) noexcept : sparse_batch(other.memory_) { swap(other); }
+  sparse_batch& operator=(sparse_batch&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  ~sparse_batch() = default;
+
+  /// @cost    O(1)
+  /// @threads both batches alone
+  /// @error   none
+  void swap(sparse_batch& other) noexcept {
+    std::swap(shape_, other.shape_);
+    std::swap(rows_, other.rows_);
+    std::swap(memory_, other.memory_);
+    std::swap(labels_, other.labels_);
+    std::swap(dense_, other.dense_);
+    std::swap(ones_, other.ones_);
+    slots_.swap(other.slots_);
+  }
 
   [[nodiscard]] const batch_shape& shape() const noexcept { return shape_; }
   /// B.
@@ -114,8 +135,8 @@ class sparse_batch {
     clear();
   }
 
-  /// Room for `more` further rows: labels, dense values, offsets, and one id per slot where the shape
-  /// says one. What the batch holds stays.
+  /// Room for `more` further rows: labels, dense values, offsets, and one id per slot where the
+  /// shape says one. What the batch holds stays.
   ///
   /// @cost    amortised O(1) per row; allocates when it must
   /// @threads the batch alone
@@ -145,7 +166,8 @@ class sparse_batch {
   }
 
   /// Where the next reserved rows go: first label, first dense value, first id of slot s (for
-  /// bag_size::one). They count once commit_rows() says so; a row that isn't committed leaves no trace.
+  /// bag_size::one). They count once commit_rows() says so; a row that isn't committed leaves no
+  /// trace.
   [[nodiscard]] float* next_label() noexcept { return labels_.data() + rows_; }
   [[nodiscard]] float* next_dense() noexcept {
     return dense_.data() + rows_ * shape_.dense_columns;

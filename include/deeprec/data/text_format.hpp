@@ -4,8 +4,8 @@
 //   whole lines ──format.parse(layout, text, batch, log)──> rows appended to a sparse_batch
 //                                                     └──> line_log: lines, skipped, first bad line
 //
-// A format is a small value: options, and these functions. parse_text() runs one over text in memory;
-// batch_reader.hpp runs one over files, in parallel.
+// A format is a small value: options, and these functions. parse_text() runs one over text in
+// memory; batch_reader.hpp runs one over files, in parallel.
 #pragma once
 
 #include <concepts>
@@ -23,8 +23,8 @@ namespace deeprec::inline DEEPREC_ABI {
 /// What a bad line does: ends the reading with a fault, or is skipped and counted.
 enum class malformed : std::uint8_t { fault, skip };
 
-/// What becomes of a token. hashed: a row, bucket(hash, rows), or where rows = 0 is allowed the 64-bit
-/// hash itself; as_is: the token is a number, below rows where rows > 0.
+/// What becomes of a token. hashed: a row, bucket(hash, rows), or where rows = 0 is allowed the
+/// 64-bit hash itself; as_is: the token is a number, below rows where rows > 0.
 enum class token_use : std::uint8_t { hashed, as_is };
 
 /// Why a line is bad. Lines count from 0 within the text that was parsed, columns (bytes) from 1.
@@ -41,7 +41,8 @@ struct line_fault {
 /// @threads one parser at a time
 class line_log {
  public:
-  explicit line_log(malformed policy = malformed::fault, index_t longest_line = index_t{1} << 24) noexcept
+  explicit line_log(malformed policy = malformed::fault,
+                    index_t longest_line = index_t{1} << 24) noexcept
       : longest_line_(longest_line), policy_(policy) {}
 
   /// Says that a line is bad; false when parsing must end here.
@@ -82,15 +83,16 @@ concept TextLayout = std::copyable<L> && requires(const L& layout) {
 /// Options of a format plus how to apply them. Parsing appends good rows to the batch in order,
 /// tells the log about each line, and returns ok, parse_error (the log ended it) or out_of_memory.
 template <class F>
-concept TextFormat =
-    std::copyable<F> && TextLayout<typename F::layout> &&
+concept TextFormat = std::copyable<F> && TextLayout<typename F::layout> &&
     requires(const F& format, const typename F::layout& layout, std::string_view text,
              sparse_batch& batch, line_log& log) {
-      { format.check() } -> std::convertible_to<const char*>;  // what is wrong with the options, or null
-      { format.shape() } -> std::same_as<batch_shape>;
-      { format.detect(text) } -> std::same_as<typename F::layout>;
-      { format.parse(layout, text, batch, log) } -> std::same_as<errc>;
-    };
+  {
+    format.check()
+    } -> std::convertible_to<const char*>;  // what is wrong with the options, or null
+  { format.shape() } -> std::same_as<batch_shape>;
+  { format.detect(text) } -> std::same_as<typename F::layout>;
+  { format.parse(layout, text, batch, log) } -> std::same_as<errc>;
+};
 
 namespace detail {
 
@@ -112,8 +114,8 @@ inline text_fault make_text_fault(const line_fault& fault, std::string file, ind
   out.column = fault.column;
   out.reason = fault.reason;
   if (fault.expected >= 0 && fault.found >= 0) {
-    out.reason += ": expected " + std::to_string(fault.expected) + ", found " +
-                  std::to_string(fault.found);
+    out.reason +=
+        ": expected " + std::to_string(fault.expected) + ", found " + std::to_string(fault.found);
   } else if (fault.expected >= 0) {
     out.reason += ": the limit is " + std::to_string(fault.expected);
   }

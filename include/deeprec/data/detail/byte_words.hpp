@@ -16,7 +16,7 @@
 #include <deeprec/core/config.hpp>
 
 #if defined(__SSE2__)
-#include <emmintrin.h>
+#  include <emmintrin.h>
 #endif
 
 #include <deeprec/simd/begin_portable.hpp>
@@ -47,8 +47,8 @@ DEEPREC_INLINE std::uint64_t equal_bits(const byte_block& block, char c) {
 }
 
 DEEPREC_INLINE bool any_nul(const byte_block& block) {
-  const __m128i least = _mm_min_epu8(_mm_min_epu8(block.v[0], block.v[1]),
-                                     _mm_min_epu8(block.v[2], block.v[3]));
+  const __m128i least =
+      _mm_min_epu8(_mm_min_epu8(block.v[0], block.v[1]), _mm_min_epu8(block.v[2], block.v[3]));
   return _mm_movemask_epi8(_mm_cmpeq_epi8(least, _mm_setzero_si128())) != 0;
 }
 #else
@@ -72,7 +72,8 @@ DEEPREC_INLINE std::uint64_t equal_bits(const byte_block& block, char c) {
 DEEPREC_INLINE bool any_nul(const byte_block& block) { return equal_bits(block, '\0') != 0; }
 #endif
 
-/// Writes base + the place of each set bit, in order; how many there are. May write up to 64 places.
+/// Writes base + the place of each set bit, in order; how many there are. May write up to 64
+/// places.
 DEEPREC_INLINE int write_places(std::uint64_t bits, std::uint32_t base, std::uint32_t* out) {
   int count = 0;
   while (bits != 0) {

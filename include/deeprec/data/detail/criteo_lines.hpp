@@ -3,8 +3,8 @@
 //   parse_criteo_lines    the fast way: 64 bytes at a time, fields of the usual make
 //   careful_criteo_line   the plain way, field by field: lines with a fault, and where it is
 //
-// A field that the fast way can't take (a float, a token of nine bytes) goes to the careful function for
-// that field. Part of criteo_format.hpp.
+// A field that the fast way can't take (a float, a token of nine bytes) goes to the careful
+// function for that field. Part of criteo_format.hpp.
 #pragma once
 
 #include <algorithm>
@@ -85,7 +85,8 @@ inline const char* criteo_token_reason(const criteo_plan& plan, int slot, std::s
   return criteo_dense_reason(plan, field, value) == nullptr;
 }
 [[gnu::noinline]] inline bool criteo_token_field(const criteo_plan& plan, int slot,
-                                                 std::string_view field, std::int64_t& row) noexcept {
+                                                 std::string_view field,
+                                                 std::int64_t& row) noexcept {
   return criteo_token_reason(plan, slot, field, row) == nullptr;
 }
 
@@ -128,7 +129,8 @@ inline const char* criteo_token_reason(const criteo_plan& plan, int slot, std::s
     if (column == 0) {
       float& label = rows.labels[rows.count];
       reason = parse_float(field, label);
-      if (reason == nullptr && label != 0.0F && label != 1.0F) reason = "the label is neither 0 nor 1";
+      if (reason == nullptr && label != 0.0F && label != 1.0F)
+        reason = "the label is neither 0 nor 1";
     } else if (column >= 1 && column <= criteo_dense) {
       reason = criteo_dense_reason(plan, field, rows.dense[rows.count * criteo_dense + column - 1]);
     } else if (column > criteo_dense) {
@@ -152,8 +154,8 @@ inline const char* criteo_token_reason(const criteo_plan& plan, int slot, std::s
 #include <deeprec/simd/begin_portable.hpp>
 
 /// Appends the good lines of [p, end) to the rows; false when the log ended it.
-inline bool parse_criteo_lines(const detail::criteo_plan& plan, const char* p, const char* const end,
-                               detail::criteo_rows& rows, line_log& log) {
+inline bool parse_criteo_lines(const detail::criteo_plan& plan, const char* p,
+                               const char* const end, detail::criteo_rows& rows, line_log& log) {
   constexpr int most = 64;  // more separators than this and the line is bad anyway
   std::uint32_t places[most + 2 * 64 + 8];
   places[0] = ~std::uint32_t{0};  // one before the line's first byte
@@ -185,7 +187,8 @@ inline bool parse_criteo_lines(const detail::criteo_plan& plan, const char* p, c
         break;
       }
       count += write_places(bits, at, places + 1 + count);
-      if (count > most || at > (1U << 20)) {  // far too long or too many fields: only look for the end
+      if (count > most ||
+          at > (1U << 20)) {  // far too long or too many fields: only look for the end
         const void* found = std::memchr(p + at, '\n', static_cast<std::size_t>(end - p) - at);
         const char* stop = found == nullptr ? end : static_cast<const char*>(found);
         const std::string_view line(p, static_cast<std::size_t>(stop - p));
@@ -219,7 +222,8 @@ inline bool parse_criteo_lines(const detail::criteo_plan& plan, const char* p, c
           word = detail::read_u64(field + 1);
           --digits;
         }
-        const std::uint32_t half = (32 - 4 * digits) & 31;  // shift by 64 - 8 * digits, in two halves
+        const std::uint32_t half =
+            (32 - 4 * digits) & 31;  // shift by 64 - 8 * digits, in two halves
         std::uint64_t v = ((word ^ 0x3030303030303030) << half) << half;
         if (digits == 0) v = 0;
         const bool odd = (((v + 0x7676767676767676) | v) & 0x8080808080808080) != 0;
@@ -229,7 +233,8 @@ inline bool parse_criteo_lines(const detail::criteo_plan& plan, const char* p, c
         }
         v = v * 10 + (v >> 8);
         v = ((v & 0x000000ff000000ff) * 0x000f424000000064 +
-             ((v >> 16) & 0x000000ff000000ff) * 0x0000271000000001) >> 32;
+             ((v >> 16) & 0x000000ff000000ff) * 0x0000271000000001) >>
+            32;
         const auto magnitude = static_cast<float>(static_cast<std::int64_t>(v & 0xffffffff));
         dense[i] = size == 0 ? plan.missing_dense : negative ? -magnitude : magnitude;
       }

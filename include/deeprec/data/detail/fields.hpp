@@ -42,7 +42,8 @@ inline errc bad_field(line_fault& fault, std::string_view line, std::string_view
   return errc::parse_error;
 }
 
-/// Rows of bag_size::any, one by one: open(), push ids, then close(label) or the batch's drop_row().
+/// Rows of bag_size::any, one by one: open(), push ids, then close(label) or the batch's
+/// drop_row().
 class row_writer {
  public:
   explicit row_writer(sparse_batch& batch) noexcept : batch_(batch) {}
@@ -66,9 +67,9 @@ class row_writer {
   index_t room_ = 0;
 };
 
-/// Runs parse_row(line, label, fault) for each line that is not empty and keeps the rows of the good
-/// ones. parse_row pushes ids into the batch and answers ok, parse_error, out_of_memory, or cancelled
-/// for a line that holds no row.
+/// Runs parse_row(line, label, fault) for each line that is not empty and keeps the rows of the
+/// good ones. parse_row pushes ids into the batch and answers ok, parse_error, out_of_memory, or
+/// cancelled for a line that holds no row.
 template <class ParseRow>
 errc for_each_row(std::string_view text, sparse_batch& batch, line_log& log, ParseRow&& parse_row) {
   row_writer rows(batch);

@@ -2,8 +2,9 @@
 //
 //   base ──skew──> data() [ capacity() elements, not initialised ]
 //
-// The skew, a few cache lines, keeps the arrays of neighbouring slots out of each other's cache sets:
-// a parser writes to one element of each of them in turn. Growing reports failure; it never throws.
+// The skew, a few cache lines, keeps the arrays of neighbouring slots out of each other's cache
+// sets: a parser writes to one element of each of them in turn. Growing reports failure; it never
+// throws.
 #pragma once
 
 #include <algorithm>
@@ -46,8 +47,10 @@ class grow_array {
                       index_t skew_lines = 0) noexcept
       : memory_(memory), skew_(static_cast<std::size_t>(skew_lines) * line_bytes) {}
   grow_array(grow_array&& other) noexcept
-      : memory_(other.memory_), base_(std::exchange(other.base_, nullptr)),
-        capacity_(std::exchange(other.capacity_, 0)), skew_(other.skew_) {}
+      : memory_(other.memory_),
+        base_(std::exchange(other.base_, nullptr)),
+        capacity_(std::exchange(other.capacity_, 0)),
+        skew_(other.skew_) {}
   grow_array& operator=(grow_array&& other) noexcept {
     std::swap(memory_, other.memory_);
     std::swap(base_, other.base_);
@@ -65,14 +68,16 @@ class grow_array {
   /// Room for `count` elements, of which the first `kept` keep their values; false when there is no
   /// memory (then nothing has changed).
   [[nodiscard]] bool reserve(index_t count, index_t kept) noexcept {
-    if (count <= capacity_) [[likely]] return true;
+    if (count <= capacity_) [[likely]]
+      return true;
     constexpr index_t most =
         std::numeric_limits<index_t>::max() / static_cast<index_t>(2 * sizeof(T)) - 4096;
     if (count > most) return false;
     const index_t wanted = std::max(count, std::min(most, capacity_ + capacity_ / 2));
     auto* fresh = static_cast<std::byte*>(try_allocate(memory_, bytes_of(wanted)));
     if (fresh == nullptr) return false;
-    if (kept > 0) std::memcpy(fresh + skew_, base_ + skew_, static_cast<std::size_t>(kept) * sizeof(T));
+    if (kept > 0)
+      std::memcpy(fresh + skew_, base_ + skew_, static_cast<std::size_t>(kept) * sizeof(T));
     release();
     base_ = fresh;
     capacity_ = wanted;

@@ -109,8 +109,8 @@ inline const char* parse_id(std::string_view text, std::int64_t& value) noexcept
   return nullptr;
 }
 
-/// A feature that is an integer in principle but may be written as a float. An integer beyond 64 bits
-/// is a fault: nothing that counts something gets there.
+/// A feature that is an integer in principle but may be written as a float. An integer beyond 64
+/// bits is a fault: nothing that counts something gets there.
 inline const char* parse_count(std::string_view text, float& value) noexcept {
   if (text.size() >= 19) {
     std::int64_t whole = 0;

@@ -29,11 +29,17 @@ class text_source {
   explicit text_source(std::string path) : name_(std::move(path)) {}
   /// Text that somebody else keeps.
   text_source(std::string name, std::string_view text)
-      : name_(std::move(name)), text_(text), size_(static_cast<index_t>(text.size())), in_memory_(true) {}
+      : name_(std::move(name)),
+        text_(text),
+        size_(static_cast<index_t>(text.size())),
+        in_memory_(true) {}
 
   text_source(text_source&& other) noexcept
-      : name_(std::move(other.name_)), text_(other.text_), size_(other.size_),
-        descriptor_(std::exchange(other.descriptor_, -1)), in_memory_(other.in_memory_) {}
+      : name_(std::move(other.name_)),
+        text_(other.text_),
+        size_(other.size_),
+        descriptor_(std::exchange(other.descriptor_, -1)),
+        in_memory_(other.in_memory_) {}
   text_source& operator=(text_source&& other) noexcept {
     name_.swap(other.name_);
     std::swap(text_, other.text_);
@@ -58,9 +64,19 @@ class text_source {
     } while (descriptor_ < 0 && errno == EINTR);
     if (descriptor_ < 0) return system_reason(errno);
     struct stat facts;
-    if (::fstat(descriptor_, &facts) != 0) return system_reason(errno);
-    if (S_ISDIR(facts.st_mode)) return close(), "is a directory";
-    if (!S_ISREG(facts.st_mode)) return close(), "is not a regular file";
+    if (::fstat(descriptor_, &facts) != 0) {
+      const int why = errno;
+      close();
+      return system_reason(why);
+    }
+    if (S_ISDIR(facts.st_mode)) {
+      close();
+      return "is a directory";
+    }
+    if (!S_ISREG(facts.st_mode)) {
+      close();
+      return "is not a regular file";
+    }
     size_ = static_cast<index_t>(facts.st_size);
     return nullptr;
   }
@@ -94,16 +110,25 @@ class text_source {
  private:
   static const char* system_reason(int code) noexcept {
     switch (code) {
-      case ENOENT: return "no such file";
-      case EACCES: return "permission denied";
-      case EISDIR: return "is a directory";
+      case ENOENT:
+        return "no such file";
+      case EACCES:
+        return "permission denied";
+      case EISDIR:
+        return "is a directory";
       case EMFILE:
-      case ENFILE: return "too many open files";
-      case EIO: return "the device reported an error";
-      case ELOOP: return "too many symbolic links";
-      case ENAMETOOLONG: return "the name is too long";
-      case ENOTDIR: return "a part of the path is not a directory";
-      default: return "the system refused to open or read it";
+      case ENFILE:
+        return "too many open files";
+      case EIO:
+        return "the device reported an error";
+      case ELOOP:
+        return "too many symbolic links";
+      case ENAMETOOLONG:
+        return "the name is too long";
+      case ENOTDIR:
+        return "a part of the path is not a directory";
+      default:
+        return "the system refused to open or read it";
     }
   }
 
