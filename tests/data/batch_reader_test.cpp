@@ -285,7 +285,8 @@ TEST_CASE("reader: a line of a megabyte is read, or refused when it is above the
   const std::string good = random_criteo_line(die) + "\n";
   std::string cells = "1";
   for (int i = 0; i < 13; ++i) cells += "\t1";
-  cells += "\t" + std::string(1 << 20, 'x');
+  cells += '\t';
+  cells += std::string(1 << 20, 'x');
   for (int i = 0; i < 25; ++i) cells += "\tab";
   const std::string text = good + cells + "\n" + good + good;
   const temporary_file file(text);
@@ -345,7 +346,8 @@ TEST_CASE("reader: jagged formats survive chunk borders as well") {
       for (index_t k = die.below(4); k > 0; --k) {
         pairs += std::to_string(die.below(1000000)) + ":" + std::to_string(die.below(100)) +
                  (k > 1 ? "," : "");
-        signs += " " + std::to_string(die.bits()) + ":" + std::to_string(2 + s);
+        signs += ' ';
+        signs += std::to_string(die.bits()) + ":" + std::to_string(2 + s);
       }
     }
     pairs += '\n';

@@ -45,7 +45,10 @@ void check_fault(const std::string& text, const std::string& message) {
 
 TEST_CASE("criteo: a line becomes a label, thirteen numbers and twenty-six ids") {
   std::string line = "1\t5\t-2\t\t260.0";
-  for (int i = 5; i <= 13; ++i) line += "\t" + std::to_string(i * 1000);
+  for (int i = 5; i <= 13; ++i) {
+    line += '\t';
+    line += std::to_string(i * 1000);
+  }
   for (int s = 0; s < 26; ++s) line += s == 3 ? "\t" : "\t68fd1e6" + std::to_string(s % 10);
   const criteo_format format = tab_format();
   sparse_batch batch;
