@@ -27,5 +27,6 @@
 #include <deeprec/optim/adagrad.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
 #include <deeprec/optim/sgd.hpp>
+#include <deeprec/optim/steps.hpp>
 #include <deeprec/simd/dispatch.hpp>
 #include <deeprec/simd/words.hpp>

@@ -141,7 +141,7 @@ class dense_table {
 
  private:
   static constexpr std::size_t row_alignment = 64;
-  static constexpr std::size_t max_bytes = std::numeric_limits<std::ptrdiff_t>::max();
+  static constexpr std::size_t max_bytes = (std::numeric_limits<std::ptrdiff_t>::max)();
 
   void swap(dense_table& other) noexcept {
     std::swap(memory_, other.memory_);

@@ -96,7 +96,7 @@ template <class Context, class Id, class Offset>
 status check_slots(const Context& ctx, const jagged_view<Id, Offset>& bags, index_t rows) {
   const index_t begin = bags.first_slot();
   const index_t count = bags.last_slot() - begin;
-  constexpr index_t none = std::numeric_limits<index_t>::max();
+  constexpr index_t none = (std::numeric_limits<index_t>::max)();
   std::atomic<index_t> smallest{none};
   ctx.executor->parallel_for(count, index_t{1} << 16, [&](index_t from, index_t to, int) {
     const index_t bad =
@@ -116,23 +116,29 @@ status check_slots(const Context& ctx, const jagged_view<Id, Offset>& bags, inde
   return {is_bad_id(bags.ids()[slot], rows) ? errc::id_out_of_range : errc::weight_is_nan, place};
 }
 
-/// The bags that pool_bags leaves out: chunks in parallel, then a balanced tree over the chunks' sums.
-template <class Element, class Context, class Pooling, class Args>
-index_t pool_long_bag(const Context& ctx, Pooling how, const Args& args, index_t bag) {
+/// Kernels know two bounds modes: bad ids are left out, or there are none.
+template <class Bounds>
+using kernel_bounds = std::conditional_t<std::is_same_v<Bounds, skip_t>, skip_t, assume_valid_t>;
+
+/// A bag that pool_bags leaves out: its chunks as bags of their own, then a balanced tree over their sums.
+template <class Element, class Bounds, class Context, class Rows, class Id, class Offset, class Out>
+index_t pool_long_bag(const Context& ctx, const pool_args<Rows, Id, Offset, Out>& args, index_t bag) {
   const auto begin = static_cast<index_t>(args.offsets[bag]);
   const auto end = static_cast<index_t>(args.offsets[bag + 1]);
   const index_t chunks = (end - begin + chunk_slots - 1) / chunk_slots;
   std::pmr::vector<float> sums(static_cast<std::size_t>(chunks * args.width), ctx.memory);
-  std::pmr::vector<pool_counts> counts(static_cast<std::size_t>(chunks), ctx.memory);
+  std::pmr::vector<Offset> borders(static_cast<std::size_t>(chunks) + 1, ctx.memory);
+  for (index_t c = 0; c <= chunks; ++c) {
+    borders[static_cast<std::size_t>(c)] =
+        static_cast<Offset>((std::min)(end, begin + c * chunk_slots));
+  }
+  const pool_args<Rows, Id, Offset, float> part{
+      args.row_of,    args.ids,       borders.data(), args.weights, args.rows,     args.width,
+      args.row_bytes, args.last_slot, sums.data(),    args.width,   divide_by::one};
   ctx.executor->parallel_for(chunks, 1, [&](index_t first, index_t last, int) {
-    for (index_t c = first; c < last; ++c) {
-      counts[static_cast<std::size_t>(c)] =
-          with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
-            return pool_slots<Element>(region, how, args, begin + c * chunk_slots,
-                                       std::min(end, begin + (c + 1) * chunk_slots),
-                                       sums.data() + c * args.width);
-          });
-    }
+    with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
+      return pool_bags<Element>(region, kernel_bounds<Bounds>{}, part, first, last);
+    });
   });
   for (index_t step = 1; step < chunks; step *= 2) {
     for (index_t c = 0; c + step < chunks; c += 2 * step) {
@@ -141,20 +147,19 @@ index_t pool_long_bag(const Context& ctx, Pooling how, const Args& args, index_t
       for (index_t j = 0; j < args.width; ++j) left[j] += right[j];
     }
   }
-  pool_counts total;
-  for (const pool_counts& part : counts) {
-    total.used += part.used;
-    total.weight_sum += part.weight_sum;
+  pool_counts counts;
+  for (index_t slot = begin; slot < end; ++slot) {
+    if (std::is_same_v<Bounds, skip_t> && is_bad_id(args.ids[slot], args.rows)) continue;
+    ++counts.used;
+    counts.weight_sum += args.weights == nullptr ? 1.0 : static_cast<double>(args.weights[slot]);
   }
-  const double divisor = denominator<typename Pooling::combiner>(total);
-  auto* out = args.out + bag * args.out_stride;
+  const double divisor = counts.divisor(args.divide);
+  Out* out = args.out + bag * args.out_stride;
   for (index_t j = 0; j < args.width; ++j) {
-    const float pooled = divisor == 1.0   ? sums[static_cast<std::size_t>(j)]
-                         : divisor == 0.0 ? 0.0F
-                                          : sums[static_cast<std::size_t>(j)] / static_cast<float>(divisor);
-    out[j] = static_cast<std::remove_reference_t<decltype(*out)>>(pooled);
+    const float total = sums[static_cast<std::size_t>(j)];
+    out[j] = static_cast<Out>(divisor == 0.0 ? 0.0F : total / static_cast<float>(divisor));
   }
-  return total.used;
+  return counts.used;
 }
 
 }  // namespace detail
@@ -216,11 +221,13 @@ struct backend<verbs::lookup, host_backend> {
   static status pool(const Context& ctx, const Source& table, const jagged_view<Id, Offset>& bags,
                      const Pooling& how, matrix_view<Out> out, const Rows& rows) {
     using element = typename Source::format_type::element;
+    using bounds_mode = typename Pooling::bounds_mode;
     const detail::pool_args<Rows, Id, Offset, Out> args{
         rows,          bags.ids(),          bags.offsets(),
         bags.weights(), table.rows(),       table.format().width(),
         table.format().row_bytes(),         bags.last_slot(),
-        out.data_handle(), out.stride(0)};
+        out.data_handle(), out.stride(0),
+        detail::divisor_of<typename Pooling::combiner>()};
     const index_t slots = bags.last_slot() - bags.first_slot();
     // Pieces of about 4096 ids. A bag's bits don't depend on the piece it falls in.
     const index_t grain = std::clamp<index_t>(
@@ -228,7 +235,7 @@ struct backend<verbs::lookup, host_backend> {
     std::atomic<index_t> used{0};
     ctx.executor->parallel_for(bags.bags(), grain, [&](index_t begin, index_t end, int) {
       const index_t part = with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
-        return pool_bags<element>(region, how, args, begin, end);
+        return pool_bags<element>(region, detail::kernel_bounds<bounds_mode>{}, args, begin, end);
       });
       used.fetch_add(part, std::memory_order_relaxed);
     });
@@ -236,7 +243,7 @@ struct backend<verbs::lookup, host_backend> {
       for (index_t bag = 0; bag < bags.bags(); ++bag) {
         if (static_cast<index_t>(args.offsets[bag + 1]) - static_cast<index_t>(args.offsets[bag]) >
             detail::chunk_slots) {
-          used += detail::pool_long_bag<element>(ctx, how, args, bag);
+          used += detail::pool_long_bag<element, bounds_mode>(ctx, args, bag);
         }
       }
     }

@@ -111,7 +111,7 @@ struct backend<verbs::update, host_backend> {
         ++counts.used;
         counts.weight_sum += bags.weights() == nullptr ? 1.0 : static_cast<double>(bags.weights()[k]);
       }
-      const double divisor = detail::denominator<typename Pooling::combiner>(counts);
+      const double divisor = counts.divisor(detail::divisor_of<typename Pooling::combiner>());
       scale[static_cast<std::size_t>(b)] = divisor == 0.0 ? 0.0F : static_cast<float>(1.0 / divisor);
     }
     if constexpr (std::is_same_v<typename Pooling::bounds_mode, skip_t>) {

@@ -6,9 +6,8 @@
 // Source: Duchi, Hazan, Singer (JMLR 2011); the rowwise form as in FBGEMM and DLRM.
 #pragma once
 
-#include <cmath>
-
 #include <deeprec/optim/row_optimizer.hpp>
+#include <deeprec/optim/steps.hpp>
 
 namespace deeprec::inline DEEPREC_ABI {
 
@@ -20,16 +19,9 @@ struct rowwise_adagrad {
   float learning_rate = 0.01F;
   float epsilon = 1e-8F;
 
-  struct step {
-    float rate;
-    template <class V>
-    DEEPREC_HD DEEPREC_INLINE V operator()(V weight, V gradient) const {
-      return weight - V(rate) * gradient;
-    }
-  };
-  DEEPREC_HD step begin_row(float* sum, float mean_square) const noexcept {
-    *sum += mean_square;
-    return {learning_rate / (std::sqrt(*sum) + epsilon)};
+  DEEPREC_HD scaled_step begin_row(float* squares, float mean_square) const noexcept {
+    *squares += mean_square;
+    return {learning_rate / (scalar::sqrt(*squares) + epsilon)};
   }
 };
 
@@ -41,17 +33,7 @@ struct adagrad {
   float learning_rate = 0.01F;
   float epsilon = 1e-8F;
 
-  struct step {
-    float rate;
-    float epsilon;
-    template <class V>
-    DEEPREC_HD DEEPREC_INLINE V operator()(V weight, V gradient, V& sum) const {
-      using std::sqrt;
-      sum = sum + gradient * gradient;
-      return weight - V(rate) * gradient / (sqrt(sum) + V(epsilon));
-    }
-  };
-  DEEPREC_HD step begin_row(float*, float) const noexcept { return {learning_rate, epsilon}; }
+  DEEPREC_HD adagrad_step begin_row(float*, float) const noexcept { return {learning_rate, epsilon}; }
 };
 
 }  // namespace deeprec::inline DEEPREC_ABI

@@ -4,10 +4,9 @@
 //   for each row:      step = optimizer.begin_row(row_state, mean of the squared gradient)
 //     for each element:  w' = step(w, g, element_state&...)
 //
-// V in a step is float, or a vector of floats with + - * / and sqrt found by ADL.
+// A step is called on floats; the library's own steps have vector forms as well (steps.hpp).
 #pragma once
 
-#include <cmath>
 #include <concepts>
 
 #include <deeprec/core/config.hpp>
@@ -26,6 +25,28 @@ concept RowOptimizer =
       optimizer.begin_row(row_state, mean_square);
     };
 
+namespace detail {
+
+/// A step over the elements of a row, one by one.
+template <int States, class Step, class W>
+void step_elements(const Step& step, W* weights, const float* gradient,
+                   [[maybe_unused]] float* state, index_t width) {
+  static_assert(States <= 2, "deeprec::apply_row: an optimizer keeps at most two floats per element. "
+                             "Fix: element_state <= 2.");
+  for (index_t j = 0; j < width; ++j) {
+    const auto weight = static_cast<float>(weights[j]);
+    if constexpr (States == 0) {
+      weights[j] = static_cast<W>(step(weight, gradient[j]));
+    } else if constexpr (States == 1) {
+      weights[j] = static_cast<W>(step(weight, gradient[j], state[j]));
+    } else {
+      weights[j] = static_cast<W>(step(weight, gradient[j], state[j], state[width + j]));
+    }
+  }
+}
+
+}  // namespace detail
+
 /// Applies an optimizer to one row in plain scalar code: the reference for every faster path.
 ///
 /// @shape    weights, gradient (D) · state (row_state + element_state * D), row part first,
@@ -37,28 +58,14 @@ concept RowOptimizer =
 /// @threads  one thread per row
 /// @error    none
 template <RowOptimizer O, Storage W>
-void apply_row(const O& optimizer, W* weights, const float* gradient, float* state,
-               index_t width) {
+void apply_row(const O& optimizer, W* weights, const float* gradient, float* state, index_t width) {
   float mean_square = 0;
   if constexpr (O::needs_mean_square) {
     for (index_t j = 0; j < width; ++j) mean_square += gradient[j] * gradient[j];
     mean_square /= static_cast<float>(width);
   }
   const auto step = optimizer.begin_row(state, mean_square);
-  [[maybe_unused]] float* element_state = state + O::row_state;
-  for (index_t j = 0; j < width; ++j) {
-    const auto weight = static_cast<float>(weights[j]);
-    if constexpr (O::element_state == 0) {
-      weights[j] = static_cast<W>(step(weight, gradient[j]));
-    } else if constexpr (O::element_state == 1) {
-      weights[j] = static_cast<W>(step(weight, gradient[j], element_state[j]));
-    } else {
-      static_assert(O::element_state == 2, "deeprec::apply_row: an optimizer keeps at most two "
-                                           "floats per element. Fix: element_state <= 2.");
-      weights[j] = static_cast<W>(
-          step(weight, gradient[j], element_state[j], element_state[width + j]));
-    }
-  }
+  detail::step_elements<O::element_state>(step, weights, gradient, state + O::row_state, width);
 }
 
 }  // namespace deeprec::inline DEEPREC_ABI

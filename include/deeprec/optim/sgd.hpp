@@ -2,6 +2,7 @@
 #pragma once
 
 #include <deeprec/optim/row_optimizer.hpp>
+#include <deeprec/optim/steps.hpp>
 
 namespace deeprec::inline DEEPREC_ABI {
 
@@ -12,14 +13,7 @@ struct sgd {
 
   float learning_rate = 0.01F;
 
-  struct step {
-    float rate;
-    template <class V>
-    DEEPREC_HD DEEPREC_INLINE V operator()(V weight, V gradient) const {
-      return weight - V(rate) * gradient;
-    }
-  };
-  DEEPREC_HD step begin_row(float*, float) const noexcept { return {learning_rate}; }
+  DEEPREC_HD scaled_step begin_row(float*, float) const noexcept { return {learning_rate}; }
 };
 
 }  // namespace deeprec::inline DEEPREC_ABI

@@ -6,5 +6,8 @@
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,f16c,bmi2,avx512f,avx512bw,avx512dq,avx512vl")
 #endif
+#pragma push_macro("DEEPREC_HD")
+#undef DEEPREC_HD
+#define DEEPREC_HD  // nothing in a region is device code
 namespace deeprec::inline DEEPREC_ABI {
 namespace [[gnu::visibility("hidden")]] isa_avx512 {

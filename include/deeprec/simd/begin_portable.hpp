@@ -1,5 +1,8 @@
 // Opens the region of the portable kernels: no target of their own, and a namespace named after the
 // flags of this unit. Everything between begin and end is written over the words in words.hpp.
 // No include guard: a kernel header includes begin, its .inl and end once for each region.
+#pragma push_macro("DEEPREC_HD")
+#undef DEEPREC_HD
+#define DEEPREC_HD  // nothing in a region is device code
 namespace deeprec::inline DEEPREC_ABI {
 namespace [[gnu::visibility("hidden")]] DEEPREC_PORTABLE {

@@ -50,29 +50,22 @@ struct panel {
   }
 };
 
-// Adds up the slots [begin, end) of one bag, one panel of columns, and stores sum / denominator, or the
-// bare sum for a partial result (Finish = false).
-template <class Pooling, bool Weighted, bool Finish, class Panel, class Args, class Out, std::size_t... V>
-DEEPREC_INLINE ::deeprec::detail::pool_counts pool_panel(const Args& args, const Panel columns,
-                                                         index_t begin, index_t end, Out* out,
-                                                         std::index_sequence<V...>) {
+// One bag, one panel of columns: the slots [begin, end) added up in registers, divided and stored.
+// Returns the ids used.
+template <class Bounds, bool Weighted, class Panel, class Args, std::size_t... V>
+DEEPREC_INLINE index_t pool_panel(const Args& args, const Panel columns, index_t begin, index_t end,
+                                  index_t bag, std::index_sequence<V...>) {
   constexpr std::size_t W = sizeof...(V);
+  constexpr bool skipping = std::is_same_v<Bounds, skip_t>;
   vector_f32 total[W] = {(static_cast<void>(V), zero())...};
   ::deeprec::detail::pool_counts counts;
   const index_t ahead = prefetch_distance(args.row_bytes);
   for (index_t slot = begin; slot < end; ++slot) {
-    if (columns.first == 0 && slot + ahead < args.last_slot) {
-      if constexpr (std::is_same_v<typename Pooling::bounds_mode, skip_t>) {
-        if (!::deeprec::detail::is_bad_id(args.ids[slot + ahead], args.rows)) {
-          prefetch_row(args.row_of(slot + ahead), args.row_bytes);
-        }
-      } else {
-        prefetch_row(args.row_of(slot + ahead), args.row_bytes);
-      }
+    if (columns.first == 0 && slot + ahead < args.last_slot &&
+        !(skipping && ::deeprec::detail::is_bad_id(args.ids[slot + ahead], args.rows))) {
+      prefetch_row(args.row_of(slot + ahead), args.row_bytes);
     }
-    if constexpr (std::is_same_v<typename Pooling::bounds_mode, skip_t>) {
-      if (::deeprec::detail::is_bad_id(args.ids[slot], args.rows)) continue;
-    }
+    if (skipping && ::deeprec::detail::is_bad_id(args.ids[slot], args.rows)) continue;
     const std::byte* const row = args.row_of(slot);
     if constexpr (Weighted) {
       const vector_f32 weight = splat(args.weights[slot]);
@@ -83,9 +76,9 @@ DEEPREC_INLINE ::deeprec::detail::pool_counts pool_panel(const Args& args, const
     }
     ++counts.used;
   }
-  if constexpr (!Weighted) counts.weight_sum = static_cast<double>(counts.used);
-  if constexpr (Finish && !std::is_same_v<typename Pooling::combiner, sum_t>) {
-    const double divisor = ::deeprec::detail::denominator<typename Pooling::combiner>(counts);
+  if (args.divide != ::deeprec::detail::divide_by::one) {
+    if constexpr (!Weighted) counts.weight_sum = static_cast<double>(counts.used);
+    const double divisor = counts.divisor(args.divide);
     if (divisor == 0.0) {
       ((total[V] = zero()), ...);
     } else {
@@ -93,110 +86,60 @@ DEEPREC_INLINE ::deeprec::detail::pool_counts pool_panel(const Args& args, const
       ((total[V] = total[V] / by), ...);
     }
   }
+  auto* const out = args.out + bag * args.out_stride;
   (columns.template store_to<W, V>(out, total[V]), ...);
-  return counts;
+  return counts.used;
 }
 
-// All columns of the slots [begin, end).
-template <class Pooling, bool Weighted, bool Finish, class Element, int W, bool Narrow, class Args, class Out>
-DEEPREC_INLINE ::deeprec::detail::pool_counts pool_range(const Args& args, index_t begin, index_t end,
-                                                         Out* out) {
+// The bags [begin, end) of rows of W vectors; W = 0: more than max_vectors, Narrow: less than one.
+template <class Element, class Bounds, bool Weighted, int W, bool Narrow, class Args>
+index_t pool_rows(const Args& args, index_t begin, index_t end) {
   using columns = panel<Element, Narrow>;
-  if constexpr (Narrow || W > 0) {  // one panel holds the row
-    constexpr int vectors = Narrow ? 1 : W;
-    return pool_panel<Pooling, Weighted, Finish>(
-        args, columns{0, Narrow ? 0 : args.width - lanes, static_cast<int>(args.width)}, begin, end,
-        out, std::make_index_sequence<static_cast<std::size_t>(vectors)>{});
-  } else {
-    constexpr index_t step = index_t{max_vectors} * lanes;
-    ::deeprec::detail::pool_counts counts;
-    for (index_t first = 0; first < args.width; first += step) {
-      // The last panel is moved back so that it ends with the row.
-      const index_t begin_column = first + step <= args.width ? first : args.width - step;
-      counts = pool_panel<Pooling, Weighted, Finish>(
-          args, columns{begin_column, begin_column + step - lanes, 0}, begin, end, out,
-          std::make_index_sequence<max_vectors>{});
-    }
-    return counts;
-  }
-}
-
-// Calls run.operator()<W, Narrow>() for the number of vectors in a row; W = 0 stands for more than
-// max_vectors.
-template <class Element, class Run>
-DEEPREC_INLINE void visit_vectors(index_t width, const Run& run) {
-  if (width < lanes) return run.template call<Element, 1, true>();
-  switch ((width + lanes - 1) / lanes) {
-    case 1: return run.template call<Element, 1, false>();
-    case 2: return run.template call<Element, 2, false>();
-    case 3: return run.template call<Element, 3, false>();
-    case 4: return run.template call<Element, 4, false>();
-    case 5: return run.template call<Element, 5, false>();
-    case 6: return run.template call<Element, 6, false>();
-    case 7: return run.template call<Element, 7, false>();
-    case 8: return run.template call<Element, 8, false>();
-    default: return run.template call<Element, 0, false>();
-  }
-}
-
-template <class Pooling, bool Weighted, class Args>
-struct pool_bags_run {
-  const Args& args;
-  index_t begin;
-  index_t end;
-  index_t& used;
-
-  template <class Element, int W, bool Narrow>
-  void call() const {
-    index_t total = 0;
-    for (index_t bag = begin; bag < end; ++bag) {
-      const auto first = static_cast<index_t>(args.offsets[bag]);
-      const auto last = static_cast<index_t>(args.offsets[bag + 1]);
-      if (last - first > ::deeprec::detail::chunk_slots) continue;  // left to pool_slots
-      total += pool_range<Pooling, Weighted, true, Element, W, Narrow>(
-                   args, first, last, args.out + bag * args.out_stride).used;
-    }
-    used = total;
-  }
-};
-
-/// Pools the bags [begin, end), all but those of more than chunk_slots ids; returns the ids used.
-template <class Element, class Pooling, class Args>
-index_t pool_bags(region, Pooling, const Args& args, index_t begin, index_t end) {
   index_t used = 0;
-  if (args.weights != nullptr) {
-    visit_vectors<Element>(args.width, pool_bags_run<Pooling, true, Args>{args, begin, end, used});
-  } else {
-    visit_vectors<Element>(args.width, pool_bags_run<Pooling, false, Args>{args, begin, end, used});
+  for (index_t bag = begin; bag < end; ++bag) {
+    const auto first = static_cast<index_t>(args.offsets[bag]);
+    const auto last = static_cast<index_t>(args.offsets[bag + 1]);
+    if (last - first > ::deeprec::detail::chunk_slots) continue;  // the caller cuts it into chunks
+    if constexpr (W > 0) {
+      used += pool_panel<Bounds, Weighted>(
+          args, columns{0, Narrow ? 0 : args.width - lanes, static_cast<int>(args.width)}, first, last,
+          bag, std::make_index_sequence<static_cast<std::size_t>(W)>{});
+    } else {
+      constexpr index_t step = index_t{max_vectors} * lanes;
+      index_t used_here = 0;
+      for (index_t column = 0; column < args.width; column += step) {
+        // The last panel is moved back so that it ends with the row.
+        const index_t from = column + step <= args.width ? column : args.width - step;
+        used_here =
+            pool_panel<Bounds, Weighted>(args, columns{from, from + step - lanes, 0}, first, last, bag,
+                                         std::make_index_sequence<max_vectors>{});
+      }
+      used += used_here;
+    }
   }
   return used;
 }
 
-template <class Pooling, bool Weighted, class Args>
-struct pool_slots_run {
-  const Args& args;
-  index_t begin;
-  index_t end;
-  float* sums;
-  ::deeprec::detail::pool_counts& counts;
-
-  template <class Element, int W, bool Narrow>
-  void call() const {
-    counts = pool_range<Pooling, Weighted, false, Element, W, Narrow>(args, begin, end, sums);
+template <class Element, class Bounds, bool Weighted, class Args>
+index_t pool_width(const Args& args, index_t begin, index_t end) {
+  if (args.width < lanes) return pool_rows<Element, Bounds, Weighted, 1, true>(args, begin, end);
+  switch ((args.width + lanes - 1) / lanes) {
+    case 1: return pool_rows<Element, Bounds, Weighted, 1, false>(args, begin, end);
+    case 2: return pool_rows<Element, Bounds, Weighted, 2, false>(args, begin, end);
+    case 3: return pool_rows<Element, Bounds, Weighted, 3, false>(args, begin, end);
+    case 4: return pool_rows<Element, Bounds, Weighted, 4, false>(args, begin, end);
+    case 5: return pool_rows<Element, Bounds, Weighted, 5, false>(args, begin, end);
+    case 6: return pool_rows<Element, Bounds, Weighted, 6, false>(args, begin, end);
+    case 7: return pool_rows<Element, Bounds, Weighted, 7, false>(args, begin, end);
+    case 8: return pool_rows<Element, Bounds, Weighted, 8, false>(args, begin, end);
+    default: return pool_rows<Element, Bounds, Weighted, 0, false>(args, begin, end);
   }
-};
+}
 
-/// The bare sums (D) of one chunk of a long bag.
-template <class Element, class Pooling, class Args>
-::deeprec::detail::pool_counts pool_slots(region, Pooling, const Args& args, index_t begin,
-                                          index_t end, float* sums) {
-  ::deeprec::detail::pool_counts counts;
-  if (args.weights != nullptr) {
-    visit_vectors<Element>(args.width,
-                           pool_slots_run<Pooling, true, Args>{args, begin, end, sums, counts});
-  } else {
-    visit_vectors<Element>(args.width,
-                           pool_slots_run<Pooling, false, Args>{args, begin, end, sums, counts});
-  }
-  return counts;
+/// Pools the bags [begin, end), all but those of more than chunk_slots ids; returns the ids used.
+/// Bounds: skip_t leaves bad ids out; anything else relies on there being none.
+template <class Element, class Bounds, class Args>
+index_t pool_bags(region, Bounds, const Args& args, index_t begin, index_t end) {
+  return args.weights != nullptr ? pool_width<Element, Bounds, true>(args, begin, end)
+                                 : pool_width<Element, Bounds, false>(args, begin, end);
 }

@@ -40,6 +40,34 @@ DEEPREC_INLINE bool is_bad_id(Id id, index_t rows) {
 /// A bag with more ids than this is summed in chunks of this many, and the chunks by a fixed tree.
 inline constexpr index_t chunk_slots = 4096;
 
+/// What the sum of a bag is divided by. Combiners that add differ in nothing else, so kernels take this at
+/// run time.
+enum class divide_by : unsigned char { one, count, weight };
+
+template <class Combiner>
+constexpr divide_by divisor_of() {
+  if constexpr (std::is_same_v<Combiner, mean_t<by_count_t>>) {
+    return divide_by::count;
+  } else if constexpr (std::is_same_v<Combiner, mean_t<by_weight_t>>) {
+    return divide_by::weight;
+  } else {
+    return divide_by::one;
+  }
+}
+
+/// The ids that went into a bag.
+struct pool_counts {
+  index_t used = 0;
+  double weight_sum = 0;
+
+  /// The divisor; 0 stands for "the bag becomes zeros".
+  [[nodiscard]] DEEPREC_HD DEEPREC_INLINE double divisor(divide_by how) const {
+    return how == divide_by::one     ? 1.0
+           : how == divide_by::count ? static_cast<double>(used)
+                                     : weight_sum;
+  }
+};
+
 template <class Rows, class Id, class Offset, class Out>
 struct pool_args {
   Rows row_of;
@@ -52,24 +80,7 @@ struct pool_args {
   index_t last_slot;     // one past the last slot of the batch: how far prefetching may look
   Out* out;
   index_t out_stride;
+  divide_by divide;
 };
-
-/// What pooling a range of slots leaves besides the sums.
-struct pool_counts {
-  index_t used = 0;       // ids that were added
-  double weight_sum = 0;  // of those
-};
-
-/// What the sums of a finished bag are divided by (sum: 1); 0 stands for "the bag becomes zeros".
-template <class Combiner>
-DEEPREC_HD DEEPREC_INLINE double denominator(const pool_counts& counts) {
-  if constexpr (std::is_same_v<Combiner, mean_t<by_count_t>>) {
-    return static_cast<double>(counts.used);
-  } else if constexpr (std::is_same_v<Combiner, mean_t<by_weight_t>>) {
-    return counts.weight_sum;
-  } else {
-    return 1.0;
-  }
-}
 
 }  // namespace deeprec::inline DEEPREC_ABI::detail

@@ -1,28 +1,41 @@
 // The update kernels, compiled once for each region. No include guard: see update_kernels.hpp.
 
 // One vector of columns of one row: weights, gradient and the element states.
-template <class Element, class Step, int States>
-DEEPREC_INLINE void step_columns(const Step& step, Element* weights, const float* gradient,
-                                 float* state, index_t width, int n) {
+template <class Element, int States, class Step>
+DEEPREC_INLINE void step_vector(const Step& step, Element* weights, const float* gradient, float* state,
+                                index_t width, int n) {
   const bool whole = n == lanes;
   const vector_f32 weight = whole ? load(weights) : load_first(weights, n);
   const vector_f32 g = whole ? load(gradient) : load_first(gradient, n);
   vector_f32 stepped;
   if constexpr (States == 0) {
-    stepped = step(weight, g);
-  } else if constexpr (States == 1) {
-    vector_f32 first = whole ? load(state) : load_first(state, n);
-    stepped = step(weight, g, first);
-    whole ? store(state, first) : store_first(state, first, n);
+    stepped = take_step(step, weight, g);
   } else {
-    static_assert(States == 2);
+    static_assert(States <= 2, "deeprec::update: an optimizer keeps at most two floats per element. "
+                               "Fix: element_state <= 2.");
     vector_f32 first = whole ? load(state) : load_first(state, n);
-    vector_f32 second = whole ? load(state + width) : load_first(state + width, n);
-    stepped = step(weight, g, first, second);
+    if constexpr (States == 1) {
+      stepped = take_step(step, weight, g, first);
+    } else {
+      vector_f32 second = whole ? load(state + width) : load_first(state + width, n);
+      stepped = take_step(step, weight, g, first, second);
+      whole ? store(state + width, second) : store_first(state + width, second, n);
+    }
     whole ? store(state, first) : store_first(state, first, n);
-    whole ? store(state + width, second) : store_first(state + width, second, n);
   }
   whole ? store(weights, stepped) : store_first(weights, stepped, n);
+}
+
+// True where steps.inl has a vector form of Step; a user's own optimizer has none.
+template <class Step, int States>
+constexpr bool has_vector_form() {
+  if constexpr (States == 0) {
+    return requires(const Step& step, vector_f32 v) { take_step(step, v, v); };
+  } else if constexpr (States == 1) {
+    return requires(const Step& step, vector_f32 v) { take_step(step, v, v, v); };
+  } else {
+    return requires(const Step& step, vector_f32 v) { take_step(step, v, v, v, v); };
+  }
 }
 
 /// The groups [begin, end) of the sorted slots: gradient of each row, then one optimizer step.
@@ -56,12 +69,18 @@ void update_rows(region, const Optimizer& optimizer, const Args& args, index_t b
       mean_square = add_lanes(squares) / static_cast<float>(width);
     }
     const auto step = optimizer.begin_row(state, mean_square);
+    using step_type = std::remove_const_t<decltype(step)>;
     auto* const weights = static_cast<Element*>(static_cast<void*>(row));
-    for (index_t c = 0; c < width; c += lanes) {
-      const int n = width - c < lanes ? static_cast<int>(width - c) : lanes;
-      step_columns<Element, decltype(step), Optimizer::element_state>(
-          step, weights + c, scratch + c,
-          Optimizer::element_state == 0 ? nullptr : state + Optimizer::row_state + c, width, n);
+    constexpr int states = Optimizer::element_state;
+    float* const elements = states == 0 ? nullptr : state + Optimizer::row_state;
+    if constexpr (has_vector_form<step_type, states>()) {
+      for (index_t c = 0; c < width; c += lanes) {
+        const int n = width - c < lanes ? static_cast<int>(width - c) : lanes;
+        step_vector<Element, states>(step, weights + c, scratch + c,
+                                     states == 0 ? nullptr : elements + c, width, n);
+      }
+    } else {
+      ::deeprec::detail::step_elements<states>(step, weights, scratch, elements, width);
     }
   }
 }

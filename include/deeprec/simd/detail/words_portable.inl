@@ -32,7 +32,7 @@ DEEPREC_INLINE void store(bf16* p, vector_f32 x) { store_first(p, x, lanes); }
 DEEPREC_INLINE void store(f16* p, vector_f32 x) { store_first(p, x, lanes); }
 
 DEEPREC_INLINE vector_f32 multiply_add(vector_f32 a, vector_f32 b, vector_f32 c) { return a * b + c; }
-DEEPREC_INLINE vector_f32 maximum(vector_f32 a, vector_f32 b) { return xsimd::max(a, b); }
+DEEPREC_INLINE vector_f32 maximum(vector_f32 a, vector_f32 b) { return (xsimd::max)(a, b); }
 DEEPREC_INLINE vector_f32 sqrt(vector_f32 a) { return xsimd::sqrt(a); }
 
 /// The lanes added left to right.

@@ -1,0 +1,56 @@
+// The one oracle: plain scalar C++ in double. It shares nothing with the library but its views.
+#pragma once
+
+#include <cmath>
+#include <vector>
+
+#include <deeprec/core/jagged_view.hpp>
+#include <deeprec/embedding/pooling.hpp>
+
+namespace deeprec_test {
+
+using deeprec::index_t;
+
+enum class pooled_as { sum, mean_by_count, mean_by_weight };
+
+constexpr pooled_as kind(deeprec::sum_t) { return pooled_as::sum; }
+constexpr pooled_as kind(deeprec::mean_t<deeprec::by_count_t>) { return pooled_as::mean_by_count; }
+constexpr pooled_as kind(deeprec::mean_t<deeprec::by_weight_t>) { return pooled_as::mean_by_weight; }
+
+/// A pooled row, and the bound on its error in units of one rounding.
+struct oracle_row {
+  std::vector<double> value;
+  std::vector<double> magnitude;  // sum of |w x| after the division
+};
+
+/// Row b of a lookup; ids outside the table count as absent. `table` holds the rows' exact values.
+template <class Id, class Offset>
+oracle_row pool_one(const std::vector<std::vector<double>>& table,
+                    const deeprec::jagged_view<Id, Offset>& bags, index_t b, index_t width,
+                    pooled_as how) {
+  oracle_row row{std::vector<double>(static_cast<std::size_t>(width)),
+                 std::vector<double>(static_cast<std::size_t>(width))};
+  double used = 0;
+  double weights = 0;
+  for (auto k = static_cast<index_t>(bags.offsets()[b]);
+       k < static_cast<index_t>(bags.offsets()[b + 1]); ++k) {
+    const auto id = static_cast<long long>(bags.ids()[k]);
+    if (id < 0 || id >= static_cast<long long>(table.size())) continue;
+    const double w = bags.weights() == nullptr ? 1.0 : static_cast<double>(bags.weights()[k]);
+    used += 1;
+    weights += w;
+    for (std::size_t j = 0; j < row.value.size(); ++j) {
+      const double x = table[static_cast<std::size_t>(id)][j];
+      row.value[j] += w * x;
+      row.magnitude[j] += std::fabs(w * x);
+    }
+  }
+  const double by = how == pooled_as::sum ? 1.0 : how == pooled_as::mean_by_count ? used : weights;
+  for (std::size_t j = 0; j < row.value.size(); ++j) {
+    row.value[j] = by == 0 ? 0.0 : row.value[j] / by;
+    row.magnitude[j] = by == 0 ? 0.0 : row.magnitude[j] / std::fabs(by);
+  }
+  return row;
+}
+
+}  // namespace deeprec_test
