@@ -28,6 +28,7 @@ set(DEEPREC_HEADERS
     include/deeprec/data/libsvm_format.hpp
     include/deeprec/data/sparse_batch.hpp
     include/deeprec/data/text_format.hpp
+    include/deeprec/deeprec.cuh
     include/deeprec/deeprec.hpp
     include/deeprec/dense/detail/one_openmp_thread.hpp
     include/deeprec/dense/dot_interaction.hpp
@@ -48,11 +49,13 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/detail/update.inl
     include/deeprec/embedding/detail/update_args.hpp
     include/deeprec/embedding/detail/update_kernels.hpp
+    include/deeprec/embedding/lookup.cuh
     include/deeprec/embedding/lookup.hpp
     include/deeprec/embedding/pooling.hpp
     include/deeprec/embedding/row_format.hpp
     include/deeprec/embedding/table_view.hpp
     include/deeprec/embedding/update.hpp
+    include/deeprec/exec/cuda_stream.hpp
     include/deeprec/exec/inline_executor.hpp
     include/deeprec/exec/thread_pool.hpp
     include/deeprec/memory/huge_page_resource.hpp

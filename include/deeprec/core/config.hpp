@@ -62,6 +62,22 @@
 #define DEEPREC_HD
 #endif
 
+// Kernels live in a namespace named after the device architectures that the unit is compiled for, so two
+// libraries in one process, built for different cards, never launch each other's kernels.
+#if defined(__CUDA_ARCH_LIST__)
+#define DEEPREC_SM1(a) sm_##a
+#define DEEPREC_SM2(a, b) sm_##a##_##b
+#define DEEPREC_SM3(a, b, c) sm_##a##_##b##_##c
+#define DEEPREC_SM4(a, b, c, d) sm_##a##_##b##_##c##_##d
+#define DEEPREC_SM5(a, b, c, d, e, ...) sm_##a##_##b##_##c##_##d##_##e
+#define DEEPREC_SM_PICK(a, b, c, d, e, f, g, h, name, ...) name
+#define DEEPREC_SM_NAME(...)                                                                    \
+  DEEPREC_SM_PICK(__VA_ARGS__, DEEPREC_SM5, DEEPREC_SM5, DEEPREC_SM5, DEEPREC_SM5, DEEPREC_SM4, \
+                  DEEPREC_SM3, DEEPREC_SM2, DEEPREC_SM1, )                                      \
+  (__VA_ARGS__)
+#define DEEPREC_DEVICE DEEPREC_SM_NAME(__CUDA_ARCH_LIST__)
+#endif
+
 // Debug-only check of a caller's contract; see contract.hpp. Host code only: kernels check nothing.
 #if DEEPREC_CONTRACTS && !defined(__CUDA_ARCH__)
 #define DEEPREC_EXPECTS(condition)                                                               \

@@ -33,7 +33,7 @@ struct resolved_rows {
 
 /// True for an id outside [0, rows): one comparison for both ends.
 template <class Id>
-DEEPREC_INLINE bool is_bad_id(Id id, index_t rows) {
+DEEPREC_HD DEEPREC_INLINE bool is_bad_id(Id id, index_t rows) {
   return static_cast<std::uint64_t>(static_cast<std::int64_t>(id)) >= static_cast<std::uint64_t>(rows);
 }
 
