@@ -155,6 +155,22 @@ TEST_CASE(
   CHECK(agrees(format, text, criteo_oracle(text, '\t', format)));
 }
 
+TEST_CASE("criteo: only digits are digits, at every place of an integer") {
+  const criteo_format format = tab_format();
+  std::string text;
+  for (int byte = 0; byte < 256; ++byte) {
+    if (byte == '\n' || byte == '\t') continue;
+    for (std::size_t place = 0; place < 8; ++place) {
+      std::string value = "12345678";
+      value[place] = static_cast<char>(byte);
+      text += line_with(1, value) + '\n';
+    }
+    text += line_with(2, std::string(1, static_cast<char>(byte))) + '\n';
+    text += line_with(0, std::string(1, static_cast<char>(byte))) + '\n';
+  }
+  CHECK(agrees(format, text, criteo_oracle(text, '\t', format)));
+}
+
 TEST_CASE("criteo: integers of every length and sign are exact") {
   const criteo_format format = tab_format();
   std::string text;

@@ -109,7 +109,7 @@ struct criteo_format {
       float number = 0;
       if (detail::criteo_missing(field) || detail::parse_float(field, number) == nullptr) break;
       ++names;
-      rest.remove_prefix(std::min(field.size() + 1, rest.size()));
+      rest.remove_prefix((std::min)(field.size() + 1, rest.size()));
     }
     const std::string_view head = first_line.substr(0, first_line.find(found.delimiter));
     const bool id_named = head == "Id" || head == "id" || head == "ID" || head == "\"Id\"" ||
@@ -140,10 +140,10 @@ struct criteo_format {
     plan.id_columns = how.id_columns;
     plan.delimiter = how.delimiter;
     plan.tokens = tokens;
-    while (
-        !text.empty()) {  // by pieces, since room is made for the most rows that a piece can hold
+    // By pieces, since room is made for the most rows that a piece can hold.
+    while (!text.empty()) {
       std::size_t end = text.size();
-      if (end > piece_bytes) end = std::min(text.find('\n', piece_bytes), end - 1) + 1;
+      if (end > piece_bytes) end = (std::min)(text.find('\n', piece_bytes), end - 1) + 1;
       const std::string_view piece = text.substr(0, end);
       text.remove_prefix(end);
       // The shortest good line has 39 separators, a label and an end.
