@@ -14,6 +14,7 @@
 #include <doctest/doctest.h>
 #include <limits>
 #include <random>
+#include <string>
 #include <vector>
 
 #include <deeprec/simd/begin_portable.hpp>
@@ -43,7 +44,7 @@ template <class F>
 void for_every_region(F f) {
   for (const isa which : every_isa) {
     if (which > best_isa()) continue;
-    CAPTURE(to_string(which));
+    CAPTURE(std::string(to_string(which)));
     with_isa(which, [&](auto region) { f(region); });
   }
 }

@@ -25,7 +25,9 @@ DEEPREC_INLINE __m128i narrow_bf16(vector_f32 x) {
   const __m256i rounded = _mm256_srli_epi32(
       _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
   const __m256i quiet = _mm256_or_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(0x40));
-  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x.v, x.v, _CMP_UNORD_Q));
+  // Compared as integers: with -ffast-math a compiler takes x != x for false.
+  const __m256i magnitude = _mm256_and_si256(bits, _mm256_set1_epi32(0x7fffffff));
+  const __m256i nan = _mm256_cmpgt_epi32(magnitude, _mm256_set1_epi32(0x7f800000));
   const __m256i chosen = _mm256_blendv_epi8(rounded, quiet, nan);
   const __m256i packed = _mm256_packus_epi32(chosen, chosen);
   return _mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08));

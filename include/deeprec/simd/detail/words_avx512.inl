@@ -24,7 +24,9 @@ DEEPREC_INLINE __m256i narrow_bf16(vector_f32 x) {
   const __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
   const __m512i rounded = _mm512_maskz_srli_epi32(
       all_lanes, _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
-  const __mmask16 nan = _mm512_cmp_ps_mask(x.v, x.v, _CMP_UNORD_Q);
+  // Compared as integers: with -ffast-math a compiler takes x != x for false.
+  const __m512i magnitude = _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff));
+  const __mmask16 nan = _mm512_cmpgt_epi32_mask(magnitude, _mm512_set1_epi32(0x7f800000));
   const __m512i chosen = _mm512_mask_or_epi32(rounded, nan, high, _mm512_set1_epi32(0x40));
   return _mm512_maskz_cvtepi32_epi16(all_lanes, chosen);
 }
