@@ -102,7 +102,8 @@ struct backend<verbs::update, host_backend> {
     index_t skipped = 0;
     for (index_t b = 0; b < bags.bags(); ++b) {
       detail::pool_counts counts;
-      for (auto k = static_cast<index_t>(bags.offsets()[b]); k < bags.offsets()[b + 1]; ++k) {
+      const auto end = static_cast<index_t>(bags.offsets()[b + 1]);
+      for (auto k = static_cast<index_t>(bags.offsets()[b]); k < end; ++k) {
         bag_of[static_cast<std::size_t>(k - first)] = b;
         if (detail::is_bad_id(bags.ids()[k], table.rows())) {
           ++skipped;
