@@ -63,7 +63,7 @@ struct text_chunk {
 inline std::string_view load_lines(const text_source& source, index_t begin, index_t bytes,
                                    index_t longest_line, text_chunk& chunk) noexcept {
   const index_t size = source.size();
-  const index_t end = std::min(size, begin + bytes);
+  const index_t end = (std::min)(size, begin + bytes);
   if (source.in_memory()) {
     const std::string_view text = source.text();
     std::size_t from = static_cast<std::size_t>(begin);
@@ -78,7 +78,7 @@ inline std::string_view load_lines(const text_source& source, index_t begin, ind
   // cache line, so that the chunk itself is aligned in memory as in the file.
   constexpr index_t margin = static_cast<index_t>(line_bytes);
   const index_t before = begin > 0 ? 1 : 0;
-  index_t read_to = std::min(size, end + 4096);
+  index_t read_to = (std::min)(size, end + 4096);
   if (!chunk.buffer.reserve(margin + (read_to - begin), 0)) {
     chunk.code = errc::out_of_memory;
     return {};
@@ -112,7 +112,7 @@ inline std::string_view load_lines(const text_source& source, index_t begin, ind
       return {text + skip, static_cast<std::size_t>(stop - skip)};
     }
     searched = held;
-    const index_t more = std::min(size - read_to, std::max<index_t>(read_to - begin, 4096));
+    const index_t more = (std::min)(size - read_to, std::max<index_t>(read_to - begin, 4096));
     if (!chunk.buffer.reserve(held + more, held)) {
       chunk.code = errc::out_of_memory;
       return {};
@@ -229,7 +229,7 @@ class batch_reader {
     std::string_view head = from.text();
     std::string bytes;
     for (index_t wanted = 4096; why == nullptr && !from.in_memory(); wanted *= 4) {
-      const index_t size = std::min(from.size(), wanted);
+      const index_t size = (std::min)(from.size(), wanted);
       bytes.resize(static_cast<std::size_t>(size));
       why = from.read(0, bytes.data(), size);
       head = bytes;
@@ -278,7 +278,7 @@ class batch_reader {
       detail::text_chunk& chunk = chunks_[static_cast<std::size_t>(head_)];
       if (!chunk.counted) count(chunk);
       const index_t left = chunk.rows.rows() - chunk.used;
-      const index_t taken = std::min(left, wanted);
+      const index_t taken = (std::min)(left, wanted);
       if (taken > 0) parts_.push_back({&chunk.rows, chunk.used, taken});
       chunk.used += taken;
       wanted -= taken;

@@ -82,7 +82,7 @@ struct key_value_format {
       std::size_t begin = 0;
       index_t slot = 0;
       for (index_t f = 0;; ++f) {
-        const std::size_t stop = std::min(line.find(field_delimiter, begin), line.size());
+        const std::size_t stop = (std::min)(line.find(field_delimiter, begin), line.size());
         const std::string_view field = line.substr(begin, stop - begin);
         const bool last = stop == line.size();
         if (last ? f + 1 != wanted : f + 1 == wanted) {
@@ -111,7 +111,7 @@ struct key_value_format {
                    line_fault& fault) const noexcept {
     if (field.empty()) return errc::ok;
     for (std::size_t begin = 0;;) {
-      const std::size_t stop = std::min(field.find(pair_delimiter, begin), field.size());
+      const std::size_t stop = (std::min)(field.find(pair_delimiter, begin), field.size());
       const std::string_view pair = field.substr(begin, stop - begin);
       if (!pair.empty()) {
         const std::size_t colon = pair.find(value_delimiter);

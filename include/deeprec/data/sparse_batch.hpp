@@ -299,7 +299,7 @@ class sparse_batch {
     const bool weighted = shape_.weights == id_weights::present;
     const index_t held = one.ids.capacity();
     if (total <= held && (!weighted || held <= one.weights.capacity())) return true;
-    const index_t target = total <= held ? held : std::max(total, held + held / 2);
+    const index_t target = total <= held ? held : (std::max)(total, held + held / 2);
     if (weighted && !one.weights.reserve(target, kept)) return false;  // never fewer than the ids
     return one.ids.reserve(target, kept);
   }

@@ -71,9 +71,9 @@ class grow_array {
     if (count <= capacity_) [[likely]]
       return true;
     constexpr index_t most =
-        std::numeric_limits<index_t>::max() / static_cast<index_t>(2 * sizeof(T)) - 4096;
+        (std::numeric_limits<index_t>::max)() / static_cast<index_t>(2 * sizeof(T)) - 4096;
     if (count > most) return false;
-    const index_t wanted = std::max(count, std::min(most, capacity_ + capacity_ / 2));
+    const index_t wanted = (std::max)(count, (std::min)(most, capacity_ + capacity_ / 2));
     auto* fresh = static_cast<std::byte*>(try_allocate(memory_, bytes_of(wanted)));
     if (fresh == nullptr) return false;
     if (kept > 0)
