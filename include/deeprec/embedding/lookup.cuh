@@ -78,7 +78,7 @@ __device__ bool bag_is_bad(const Args& args, index_t bag, index_t begin, index_t
       const index_t mine = first + lane;
       const bool bad_id = mine < end && detail::is_bad_id(args.ids[mine], args.rows);
       const bool bad_weight =
-          mine < end && args.weights != nullptr && args.weights[mine] != args.weights[mine];
+          mine < end && args.weights != nullptr && detail::is_nan(args.weights[mine]);
       const unsigned bad = __ballot_sync(0xffffffffU, bad_id || bad_weight);
       if (bad != 0) {
         slot = first + __ffs(static_cast<int>(bad)) - 1;

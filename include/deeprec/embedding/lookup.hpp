@@ -82,11 +82,11 @@ index_t first_bad_slot(const Id* ids, const float* weights, index_t begin, index
   bool bad = false;
   for (index_t k = begin; k < end; ++k) bad |= is_bad_id(ids[k], rows);
   if (weights != nullptr) {
-    for (index_t k = begin; k < end; ++k) bad |= weights[k] != weights[k];
+    for (index_t k = begin; k < end; ++k) bad |= is_nan(weights[k]);
   }
   if (!bad) [[likely]] return end;
   for (index_t k = begin; k < end; ++k) {
-    if (is_bad_id(ids[k], rows) || (weights != nullptr && weights[k] != weights[k])) return k;
+    if (is_bad_id(ids[k], rows) || (weights != nullptr && is_nan(weights[k]))) return k;
   }
   return end;
 }

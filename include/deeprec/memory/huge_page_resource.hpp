@@ -184,13 +184,13 @@ class huge_page_resource final : public std::pmr::memory_resource {
 template <BulkExecutor E>
 void prefault(E& executor, void* memory, std::size_t bytes) {
   constexpr index_t page = 4096;
-  const auto pages = static_cast<index_t>((bytes + page - 1) / page);
-  executor.parallel_for(pages, static_cast<index_t>(huge_page_size) / page,
-                        [memory](index_t begin, index_t end, int) {
-                          for (index_t p = begin; p < end; ++p) {
-                            static_cast<volatile char*>(memory)[p * page] = 0;
-                          }
+  auto* const first = static_cast<volatile char*>(memory);
+  const auto size = static_cast<index_t>(bytes);
+  executor.parallel_for((size + page - 1) / page, static_cast<index_t>(huge_page_size) / page,
+                        [first](index_t begin, index_t end, int) {
+                          for (index_t p = begin; p < end; ++p) first[p * page] = 0;
                         });
+  if (size > 0) first[size - 1] = 0;  // the last page of a block that is not aligned
 }
 
 }  // namespace deeprec::inline DEEPREC_ABI

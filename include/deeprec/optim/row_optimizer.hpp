@@ -62,7 +62,7 @@ void apply_row(const O& optimizer, W* weights, const float* gradient, float* sta
   float mean_square = 0;
   if constexpr (O::needs_mean_square) {
     for (index_t j = 0; j < width; ++j) mean_square += gradient[j] * gradient[j];
-    mean_square /= static_cast<float>(width);
+    mean_square /= static_cast<float>(width > 0 ? width : 1);
   }
   const auto step = optimizer.begin_row(state, mean_square);
   detail::step_elements<O::element_state>(step, weights, gradient, state + O::row_state, width);

@@ -37,6 +37,11 @@ DEEPREC_HD DEEPREC_INLINE bool is_bad_id(Id id, index_t rows) {
   return static_cast<std::uint64_t>(static_cast<std::int64_t>(id)) >= static_cast<std::uint64_t>(rows);
 }
 
+/// A NaN by its bits, so that -ffast-math can't reason it away.
+DEEPREC_HD DEEPREC_INLINE bool is_nan(float x) {
+  return (bit_cast_to<std::uint32_t>(x) & 0x7fffffffU) > 0x7f800000U;
+}
+
 /// A bag with more ids than this is summed in chunks of this many, and the chunks by a fixed tree.
 inline constexpr index_t chunk_slots = 4096;
 

@@ -26,8 +26,10 @@ class sorted_slots {
   /// Cost: O(N) per 8 bits of `rows`.
   template <class Id>
   void build(const Id* ids, index_t begin, index_t end, index_t rows) {
-    const int slot_bits = std::bit_width(static_cast<std::uint64_t>(end > begin ? end - begin : 1));
-    const int row_bits = std::bit_width(static_cast<std::uint64_t>(rows > 0 ? rows - 1 : 0));
+    const auto slot_bits =
+        static_cast<int>(std::bit_width(static_cast<std::uint64_t>(end > begin ? end - begin : 1)));
+    const auto row_bits =
+        static_cast<int>(std::bit_width(static_cast<std::uint64_t>(rows > 0 ? rows - 1 : 0)));
     first_slot_ = begin;
     slot_bits_ = slot_bits;
     keys_.clear();
