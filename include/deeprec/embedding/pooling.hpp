@@ -1,14 +1,22 @@
-// How a bag becomes one row: the combiner, what happens to a bad id, and in which order numbers are added.
+// How a bag becomes one row: the combiner, and policies for everything that may be said otherwise.
 //
-//   lookup(ctx, table, bags, sum, out);                            a combiner is a pooling
-//   lookup(ctx, table, bags, pooling{mean(by_weight), skip}, out);  a combiner and further policies
+//   lookup(ctx, table, bags, sum, out);                              a combiner is a pooling
+//   lookup(ctx, table, bags, pooling{mean(by_weight), skip, padding_id{0}}, out);
 //
-//   combiner              row of bag b                             empty bag
-//   sum                   sum_k w[k] * x[k]                        zeros
-//   mean, mean(by_count)  sum_k w[k] * x[k] / number of ids        zeros
-//   mean(by_weight)       sum_k w[k] * x[k] / sum_k w[k]           zeros, also when the weights sum to 0
+//   combiner              row of bag b                                weights
+//   sum                   sum_k w[k] * x[k]                           yes
+//   mean, mean(by_count)  sum_k w[k] * x[k] / number of ids           yes
+//   mean(by_weight)       sum_k w[k] * x[k] / sum_k w[k]              yes; zeros when they sum to 0
+//   sqrtn                 sum_k w[k] * x[k] / sqrt(sum_k w[k]^2)      yes; zeros when they are all 0
+//   max_                  max_k x[k], element by element              no
+//   concat                no pooling: out is (N,D), row k is w[k] * x[k]   yes
 //
-// Without weights w = 1. Policies are empty tags, or small values; a pooling holds each kind once.
+// Without weights w = 1. Policies are empty tags or small values, in any order, one of each kind:
+//
+//   bounds   check (default) | skip | assume_valid      an id outside [0, rows)
+//   padding  none (default)  | padding_id{7}            an id that counts as absent; it is never "bad"
+//   empty    zeros (default) | default_row{7} | keep    a bag without ids, once absent ones are left out
+//   output   overwrite (default) | accumulate           what happens to the old values of out
 #pragma once
 
 #include <type_traits>
@@ -35,19 +43,24 @@ struct mean_t {
     return {};
   }
 };
+struct sqrtn_t {};
+struct max_t {};
+struct concat_t {};
 inline constexpr sum_t sum{};
 inline constexpr mean_t<by_count_t> mean{};
+inline constexpr sqrtn_t sqrtn{};
+inline constexpr max_t max_{};
+inline constexpr concat_t concat{};
 
 template <class T>
-inline constexpr bool is_combiner = false;
-template <>
-inline constexpr bool is_combiner<sum_t> = true;
-template <class Denominator>
-inline constexpr bool is_combiner<mean_t<Denominator>> = true;
+inline constexpr bool is_combiner =
+    std::is_same_v<T, sum_t> || std::is_same_v<T, mean_t<by_count_t>> ||
+    std::is_same_v<T, mean_t<by_weight_t>> || std::is_same_v<T, sqrtn_t> || std::is_same_v<T, max_t> ||
+    std::is_same_v<T, concat_t>;
 
-// --- what happens to an id outside [0, rows) -----------------------------------------------------
-/// The default. The call fails with the place of the first bad id. On the host nothing is written; on a
-/// device the bad bag becomes zeros and the executor's synchronize() reports the place.
+// --- an id outside [0, rows) ---------------------------------------------------------------------
+/// The call fails with the place of the first bad id. On the host nothing is written; on a device the bad
+/// bag becomes zeros and the executor's synchronize() reports the place.
 struct check_t {};
 /// The id counts as absent, as if the bag did not hold it; the number of such ids is added to *skipped.
 struct skip_t {
@@ -60,29 +73,107 @@ inline constexpr check_t check{};
 inline constexpr skip_t skip{};
 inline constexpr assume_valid_t assume_valid{};
 
-template <class T>
-inline constexpr bool is_bounds_mode = std::is_same_v<T, check_t> || std::is_same_v<T, skip_t> ||
-                                       std::is_same_v<T, assume_valid_t>;
+// --- an id that stands for nothing ---------------------------------------------------------------
+struct no_padding_t {};
+/// Slots with this id count as absent. Any number, also a negative one.
+struct padding_id {
+  std::int64_t id;
+};
 
-/// A combiner and a bounds mode.
-template <class Combiner, class Bounds = check_t>
-struct pooling {
+// --- a bag without ids ---------------------------------------------------------------------------
+struct zeros_t {};
+/// The bag becomes this row of the table.
+struct default_row {
+  std::int64_t id;
+};
+/// The row of out stays as it is.
+struct keep_t {};
+inline constexpr zeros_t zeros{};
+inline constexpr keep_t keep{};
+
+// --- the old values of out -----------------------------------------------------------------------
+struct overwrite_t {};
+/// out[b] += pooled row; a 16-bit out is rounded once, after the addition.
+struct accumulate_into_t {};
+inline constexpr overwrite_t overwrite{};
+inline constexpr accumulate_into_t accumulate_into{};
+
+namespace detail {
+
+enum class policy_kind : unsigned char { none, bounds, padding, empty, output };
+
+template <class T>
+constexpr policy_kind kind_of_policy() {
+  if constexpr (std::is_same_v<T, check_t> || std::is_same_v<T, skip_t> ||
+                std::is_same_v<T, assume_valid_t>) {
+    return policy_kind::bounds;
+  } else if constexpr (std::is_same_v<T, padding_id> || std::is_same_v<T, no_padding_t>) {
+    return policy_kind::padding;
+  } else if constexpr (std::is_same_v<T, zeros_t> || std::is_same_v<T, default_row> ||
+                       std::is_same_v<T, keep_t>) {
+    return policy_kind::empty;
+  } else if constexpr (std::is_same_v<T, overwrite_t> || std::is_same_v<T, accumulate_into_t>) {
+    return policy_kind::output;
+  } else {
+    return policy_kind::none;
+  }
+}
+
+/// The one of Policies that has the kind, or Default.
+template <policy_kind Kind, class Default, class... Policies>
+struct pick_policy {
+  using type = Default;
+};
+template <policy_kind Kind, class Default, class First, class... Rest>
+struct pick_policy<Kind, Default, First, Rest...> {
+  using type = typename std::conditional_t<kind_of_policy<First>() == Kind, std::type_identity<First>,
+                                           pick_policy<Kind, Default, Rest...>>::type;
+};
+
+template <policy_kind Kind, class... Policies>
+inline constexpr int policies_of_kind = (0 + ... + (kind_of_policy<Policies>() == Kind ? 1 : 0));
+
+}  // namespace detail
+
+/// A combiner and policies.
+template <class Combiner, class... Policies>
+class pooling : private Policies... {
   static_assert(is_combiner<Combiner>,
                 "deeprec::pooling: the first policy is the combiner. Fix: pooling{sum, skip}.");
-  static_assert(is_bounds_mode<Bounds>,
-                "deeprec::pooling: not a bounds mode. Fix: check, skip or assume_valid.");
+  static_assert(((detail::kind_of_policy<Policies>() != detail::policy_kind::none) && ...),
+                "deeprec::pooling: not a policy. Fix: check, skip, assume_valid, padding_id{i}, zeros, "
+                "default_row{i}, keep, overwrite or accumulate_into.");
+  static_assert(detail::policies_of_kind<detail::policy_kind::bounds, Policies...> <= 1 &&
+                    detail::policies_of_kind<detail::policy_kind::padding, Policies...> <= 1 &&
+                    detail::policies_of_kind<detail::policy_kind::empty, Policies...> <= 1 &&
+                    detail::policies_of_kind<detail::policy_kind::output, Policies...> <= 1,
+                "deeprec::pooling: two policies of one kind. Fix: name one of them.");
+  template <detail::policy_kind Kind, class Default>
+  using pick = typename detail::pick_policy<Kind, Default, Policies...>::type;
+
+ public:
   using combiner = Combiner;
-  using bounds_mode = Bounds;
+  using bounds_mode = pick<detail::policy_kind::bounds, check_t>;
+  using padding_mode = pick<detail::policy_kind::padding, no_padding_t>;
+  using empty_mode = pick<detail::policy_kind::empty, zeros_t>;
+  using output_mode = pick<detail::policy_kind::output, overwrite_t>;
 
-  constexpr explicit pooling(Combiner, Bounds mode = {}) noexcept : bounds(mode) {}
+  constexpr explicit pooling(Combiner, Policies... policies) noexcept : Policies(policies)... {}
 
-  [[no_unique_address]] Bounds bounds;
+  /// The policy of that type, which the pooling must hold.
+  template <class Policy>
+  [[nodiscard]] constexpr const Policy& get() const noexcept {
+    return *this;
+  }
 };
+
+template <class Combiner, class... Policies>
+pooling(Combiner, Policies...) -> pooling<Combiner, Policies...>;
 
 template <class T>
 inline constexpr bool is_pooling = false;
-template <class Combiner, class Bounds>
-inline constexpr bool is_pooling<pooling<Combiner, Bounds>> = true;
+template <class Combiner, class... Policies>
+inline constexpr bool is_pooling<pooling<Combiner, Policies...>> = true;
 
 /// A combiner alone, completed by the defaults; a pooling as it is.
 template <class T>

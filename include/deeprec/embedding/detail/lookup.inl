@@ -1,83 +1,120 @@
 // The lookup kernels, compiled once for each region. No include guard: see lookup_kernels.hpp.
 //
-// A row is W vectors: W - 1 at multiples of `lanes`, the last one overlapped so that it ends with the
-// row (its columns are computed twice, with the same bits). Rows shorter than a vector use masks. Wider
-// rows than max_vectors go panel by panel over the same ids.
+// A row goes through in panels of up to eight vectors, each panel over all bags before the next one:
+// panels share no cache line, so nothing is read twice. The last vector of a panel may overlap the one
+// before, so that it ends with the row (its columns are computed twice, with the same bits); only a panel
+// shorter than a vector uses masks.
 
 inline constexpr int max_vectors = 8;
 
-// Rows ahead of the current slot, counted in cache lines in flight rather than in rows.
-DEEPREC_INLINE index_t prefetch_distance(index_t row_bytes) {
-  const index_t lines = (row_bytes + 63) / 64;
-  const index_t ahead = 128 / (lines > 0 ? lines : 1);
-  return ahead < 8 ? 8 : ahead > 64 ? 64 : ahead;
-}
-
-DEEPREC_INLINE void prefetch_row(const std::byte* row, index_t row_bytes) {
-  const std::byte* const end = row + row_bytes;
-  for (const std::byte* line = row; line < end; line += 64) __builtin_prefetch(line, 0, 3);
-  __builtin_prefetch(end - 1, 0, 3);  // a row that is not aligned touches one line more
-}
-
-// Columns [first, first + W vectors) of a panel; the last vector begins at `last`.
-template <class Element, bool Narrow>
+// Columns [first, first + columns) of a row, in W vectors.
+template <class Element, int W, bool Narrow>
 struct panel {
-  index_t first;
-  index_t last;
-  int narrow;  // columns of a row shorter than a vector
+  static constexpr std::size_t vectors = static_cast<std::size_t>(W);
 
-  template <std::size_t W, std::size_t V>
+  index_t first;
+  index_t columns;
+
+  template <std::size_t V>
   DEEPREC_INLINE index_t column() const {
-    return V + 1 == W ? last : first + static_cast<index_t>(V) * lanes;
-  }
-  template <std::size_t W, std::size_t V>
-  DEEPREC_INLINE vector_f32 load_from(const std::byte* row) const {
-    const auto* element =
-        static_cast<const Element*>(static_cast<const void*>(row)) + column<W, V>();
-    if constexpr (Narrow) {
-      return load_first(element, narrow);
+    if constexpr (V == 0) {
+      return first;
     } else {
-      return load(element);
+      return V + 1 == vectors ? first + columns - lanes : first + static_cast<index_t>(V) * lanes;
     }
   }
-  template <std::size_t W, std::size_t V, class Out>
-  DEEPREC_INLINE void store_to(Out* out, vector_f32 x) const {
+  template <std::size_t V, class T>
+  DEEPREC_INLINE vector_f32 load_columns(const T* row) const {
     if constexpr (Narrow) {
-      store_first(out + column<W, V>(), x, narrow);
+      return load_first(row + first, static_cast<int>(columns));
     } else {
-      store(out + column<W, V>(), x);
+      return load(row + column<V>());
     }
+  }
+  template <std::size_t V>
+  DEEPREC_INLINE vector_f32 load_row(const std::byte* row) const {
+    return load_columns<V>(static_cast<const Element*>(static_cast<const void*>(row)));
+  }
+  template <std::size_t V, class Out>
+  DEEPREC_INLINE void store_columns(Out* out, vector_f32 x) const {
+    if constexpr (Narrow) {
+      store_first(out + first, x, static_cast<int>(columns));
+    } else {
+      store(out + column<V>(), x);
+    }
+  }
+  // The lines of the panel; one that does not begin with a line touches a line more.
+  DEEPREC_INLINE void prefetch(const std::byte* row) const {
+    const std::byte* const begin = row + first * index_t{sizeof(Element)};
+    const index_t bytes = columns * index_t{sizeof(Element)};
+    for (index_t line = 0; line < bytes; line += 64) __builtin_prefetch(begin + line, 0, 3);
+    if ((reinterpret_cast<std::uintptr_t>(begin) & 63) != 0) __builtin_prefetch(begin + bytes - 1, 0, 3);
+  }
+  // How many rows ahead, so that about 128 lines are in flight.
+  [[nodiscard]] DEEPREC_INLINE index_t rows_ahead() const {
+    const index_t ahead = 128 * 64 / (columns * index_t{sizeof(Element)});
+    return ahead < 8 ? 8 : ahead > 64 ? 64 : ahead;
   }
 };
 
-// One bag, one panel of columns: the slots [begin, end) added up in registers, divided and stored.
-// Returns the ids used.
-template <class Bounds, bool Weighted, class Panel, class Args, std::size_t... V>
-DEEPREC_INLINE index_t pool_panel(const Args& args, const Panel columns, index_t begin, index_t end,
-                                  index_t bag, std::index_sequence<V...>) {
-  constexpr std::size_t W = sizeof...(V);
-  constexpr bool skipping = std::is_same_v<Bounds, skip_t>;
-  vector_f32 total[W] = {(static_cast<void>(V), zero())...};
-  ::deeprec::detail::pool_counts counts;
-  const index_t ahead = prefetch_distance(args.row_bytes);
-  for (index_t slot = begin; slot < end; ++slot) {
-    if (columns.first == 0 && slot + ahead < args.last_slot &&
-        !(skipping && ::deeprec::detail::is_bad_id(args.ids[slot + ahead], args.rows))) {
-      prefetch_row(args.row_of(slot + ahead), args.row_bytes);
-    }
-    if (skipping && ::deeprec::detail::is_bad_id(args.ids[slot], args.rows)) continue;
-    const std::byte* const row = args.row_of(slot);
-    if constexpr (Weighted) {
-      const vector_f32 weight = splat(args.weights[slot]);
-      ((total[V] = multiply_add(columns.template load_from<W, V>(row), weight, total[V])), ...);
-      counts.weight_sum += static_cast<double>(args.weights[slot]);
-    } else {
-      ((total[V] = total[V] + columns.template load_from<W, V>(row)), ...);
-    }
-    ++counts.used;
+// Prefetches the row of a slot, unless the slot lies behind the batch or is absent.
+template <::deeprec::detail::ids_are Ids, class Panel, class Args>
+DEEPREC_INLINE void prefetch_slot(const Args& args, const Panel columns, index_t slot) {
+  if (slot >= args.last_slot) return;
+  if constexpr (Ids == ::deeprec::detail::ids_are::filtered) {
+    if (::deeprec::detail::is_absent(args.ids[slot], args.rows, args.padding)) return;
   }
-  if (args.divide != ::deeprec::detail::divide_by::one) {
-    if constexpr (!Weighted) counts.weight_sum = static_cast<double>(counts.used);
+  columns.prefetch(args.row_of(slot));
+}
+
+// Puts a finished row into out. All of its vectors are read before one is written: the last two may
+// overlap.
+template <class Panel, class Args, std::size_t... V>
+DEEPREC_INLINE void put_row(const Args& args, const Panel columns, index_t row,
+                            vector_f32 (&total)[sizeof...(V)], std::index_sequence<V...>) {
+  auto* const out = args.out + row * args.out_stride;
+  if (args.stored == ::deeprec::detail::when_stored::accumulate) {
+    ((total[V] = columns.template load_columns<V>(out) + total[V]), ...);
+  }
+  (columns.template store_columns<V>(out, total[V]), ...);
+}
+
+// One bag, one panel of columns: the slots [begin, end) folded in registers, finished and stored.
+// Returns the ids used.
+template <::deeprec::detail::fold Fold, ::deeprec::detail::ids_are Ids, bool Weighted, class Panel,
+          class Args, std::size_t... V>
+DEEPREC_INLINE index_t pool_panel(const Args& args, const Panel columns, index_t begin, index_t end,
+                                  index_t bag, index_t ahead, std::index_sequence<V...> vectors) {
+  constexpr bool adding = Fold == ::deeprec::detail::fold::add;
+  vector_f32 total[sizeof...(V)] = {
+      (static_cast<void>(V), adding ? zero() : splat(-__builtin_inff()))...};
+  ::deeprec::detail::pool_counts counts;
+  for (index_t slot = begin; slot < end; ++slot) {
+    prefetch_slot<Ids>(args, columns, slot + ahead);
+    if constexpr (Ids == ::deeprec::detail::ids_are::filtered) {
+      if (::deeprec::detail::is_absent(args.ids[slot], args.rows, args.padding)) continue;
+    }
+    const std::byte* const row = args.row_of(slot);
+    if constexpr (!adding) {
+      ((total[V] = maximum(total[V], columns.template load_row<V>(row))), ...);
+      ++counts.used;
+    } else if constexpr (Weighted) {
+      const vector_f32 weight = splat(args.weights[slot]);
+      ((total[V] = multiply_add(columns.template load_row<V>(row), weight, total[V])), ...);
+      counts.add(static_cast<double>(args.weights[slot]));
+    } else {
+      ((total[V] = total[V] + columns.template load_row<V>(row)), ...);
+      ++counts.used;
+    }
+  }
+  if (counts.used == 0) {
+    if (args.empty == ::deeprec::detail::when_empty::keep) return 0;
+    const bool from_row = args.empty == ::deeprec::detail::when_empty::default_row;
+    ((total[V] = from_row ? columns.template load_row<V>(args.default_row) : zero()), ...);
+  } else if (args.divide != ::deeprec::detail::divide_by::one) {
+    if constexpr (!Weighted) {
+      counts.weight_sum = counts.weight_squares = static_cast<double>(counts.used);
+    }
     const double divisor = counts.divisor(args.divide);
     if (divisor == 0.0) {
       ((total[V] = zero()), ...);
@@ -86,60 +123,122 @@ DEEPREC_INLINE index_t pool_panel(const Args& args, const Panel columns, index_t
       ((total[V] = total[V] / by), ...);
     }
   }
-  auto* const out = args.out + bag * args.out_stride;
-  (columns.template store_to<W, V>(out, total[V]), ...);
+  put_row(args, columns, bag, total, vectors);
   return counts.used;
 }
 
-// The bags [begin, end) of rows of W vectors; W = 0: more than max_vectors, Narrow: less than one.
-template <class Element, class Bounds, bool Weighted, int W, bool Narrow, class Args>
-index_t pool_rows(const Args& args, index_t begin, index_t end) {
-  using columns = panel<Element, Narrow>;
-  index_t used = 0;
-  for (index_t bag = begin; bag < end; ++bag) {
-    const auto first = static_cast<index_t>(args.offsets[bag]);
-    const auto last = static_cast<index_t>(args.offsets[bag + 1]);
-    if (last - first > ::deeprec::detail::chunk_slots) continue;  // the caller cuts it into chunks
-    if constexpr (W > 0) {
-      used += pool_panel<Bounds, Weighted>(
-          args, columns{0, Narrow ? 0 : args.width - lanes, static_cast<int>(args.width)}, first, last,
-          bag, std::make_index_sequence<static_cast<std::size_t>(W)>{});
-    } else {
-      constexpr index_t step = index_t{max_vectors} * lanes;
-      index_t used_here = 0;
-      for (index_t column = 0; column < args.width; column += step) {
-        // The last panel is moved back so that it ends with the row.
-        const index_t from = column + step <= args.width ? column : args.width - step;
-        used_here =
-            pool_panel<Bounds, Weighted>(args, columns{from, from + step - lanes, 0}, first, last, bag,
-                                         std::make_index_sequence<max_vectors>{});
-      }
-      used += used_here;
-    }
-  }
-  return used;
-}
+// One panel of the bags [begin, end); returns the ids used.
+template <::deeprec::detail::fold Fold, ::deeprec::detail::ids_are Ids, bool Weighted, class Args>
+struct pool_call {
+  const Args& args;
+  index_t begin;
+  index_t end;
 
-template <class Element, class Bounds, bool Weighted, class Args>
-index_t pool_width(const Args& args, index_t begin, index_t end) {
-  if (args.width < lanes) return pool_rows<Element, Bounds, Weighted, 1, true>(args, begin, end);
-  switch ((args.width + lanes - 1) / lanes) {
-    case 1: return pool_rows<Element, Bounds, Weighted, 1, false>(args, begin, end);
-    case 2: return pool_rows<Element, Bounds, Weighted, 2, false>(args, begin, end);
-    case 3: return pool_rows<Element, Bounds, Weighted, 3, false>(args, begin, end);
-    case 4: return pool_rows<Element, Bounds, Weighted, 4, false>(args, begin, end);
-    case 5: return pool_rows<Element, Bounds, Weighted, 5, false>(args, begin, end);
-    case 6: return pool_rows<Element, Bounds, Weighted, 6, false>(args, begin, end);
-    case 7: return pool_rows<Element, Bounds, Weighted, 7, false>(args, begin, end);
-    case 8: return pool_rows<Element, Bounds, Weighted, 8, false>(args, begin, end);
-    default: return pool_rows<Element, Bounds, Weighted, 0, false>(args, begin, end);
+  template <class Panel>
+  index_t run(const Panel columns) const {
+    const index_t ahead = columns.rows_ahead();
+    index_t used = 0;
+    for (index_t bag = begin; bag < end; ++bag) {
+      const index_t first = args.borders.begin(bag);
+      const index_t last = args.borders.end(bag);
+      if (last - first > ::deeprec::detail::chunk_slots) continue;  // the caller cuts it into chunks
+      used += pool_panel<Fold, Ids, Weighted>(args, columns, first, last, bag, ahead,
+                                              std::make_index_sequence<Panel::vectors>{});
+    }
+    return used;
   }
+};
+
+// One panel of the rows of the slots [begin, end), each to row slot - base of out; returns the ids used.
+template <::deeprec::detail::ids_are Ids, bool Weighted, class Args>
+struct gather_call {
+  const Args& args;
+  index_t begin;
+  index_t end;
+  index_t base;
+
+  template <class Panel>
+  index_t run(const Panel columns) const {
+    return run(columns, std::make_index_sequence<Panel::vectors>{});
+  }
+
+  template <class Panel, std::size_t... V>
+  DEEPREC_INLINE index_t run(const Panel columns, std::index_sequence<V...> vectors) const {
+    const index_t ahead = columns.rows_ahead();
+    index_t used = 0;
+    for (index_t slot = begin; slot < end; ++slot) {
+      prefetch_slot<Ids>(args, columns, slot + ahead);
+      vector_f32 total[sizeof...(V)];
+      if (Ids == ::deeprec::detail::ids_are::filtered &&
+          ::deeprec::detail::is_absent(args.ids[slot], args.rows, args.padding)) {
+        if (args.empty == ::deeprec::detail::when_empty::keep) continue;
+        const bool from_row = args.empty == ::deeprec::detail::when_empty::default_row;
+        ((total[V] = from_row ? columns.template load_row<V>(args.default_row) : zero()), ...);
+      } else {
+        ++used;
+        const std::byte* const row = args.row_of(slot);
+        if constexpr (Weighted) {
+          const vector_f32 weight = splat(args.weights[slot]);
+          ((total[V] = multiply_add(columns.template load_row<V>(row), weight, zero())), ...);
+        } else {  // + 0 turns -0 into 0, as a sum that begins at 0 does
+          ((total[V] = zero() + columns.template load_row<V>(row)), ...);
+        }
+      }
+      put_row(args, columns, slot - base, total, vectors);
+    }
+    return used;
+  }
+};
+
+// Runs a call for every panel of a row; the answer is that of the first.
+template <class Element, class Call>
+DEEPREC_INLINE index_t for_each_panel(index_t width, const Call& call) {
+  index_t answer = 0;
+  for (index_t first = 0; first < width;) {
+    const index_t left = width - first;
+    const index_t columns = left < index_t{max_vectors} * lanes ? left : index_t{max_vectors} * lanes;
+    index_t here = 0;
+    if (columns < lanes) {
+      here = call.run(panel<Element, 1, true>{first, columns});
+    } else {
+      switch ((columns + lanes - 1) / lanes) {
+        case 1: here = call.run(panel<Element, 1, false>{first, columns}); break;
+        case 2: here = call.run(panel<Element, 2, false>{first, columns}); break;
+        case 3: here = call.run(panel<Element, 3, false>{first, columns}); break;
+        case 4: here = call.run(panel<Element, 4, false>{first, columns}); break;
+        case 5: here = call.run(panel<Element, 5, false>{first, columns}); break;
+        case 6: here = call.run(panel<Element, 6, false>{first, columns}); break;
+        case 7: here = call.run(panel<Element, 7, false>{first, columns}); break;
+        default: here = call.run(panel<Element, 8, false>{first, columns}); break;
+      }
+    }
+    if (first == 0) answer = here;
+    first += columns;
+  }
+  return answer;
 }
 
 /// Pools the bags [begin, end), all but those of more than chunk_slots ids; returns the ids used.
-/// Bounds: skip_t leaves bad ids out; anything else relies on there being none.
-template <class Element, class Bounds, class Args>
-index_t pool_bags(region, Bounds, const Args& args, index_t begin, index_t end) {
-  return args.weights != nullptr ? pool_width<Element, Bounds, true>(args, begin, end)
-                                 : pool_width<Element, Bounds, false>(args, begin, end);
+template <class Element, class Policy, class Args>
+index_t pool_bags(region, Policy, const Args& args, index_t begin, index_t end) {
+  if constexpr (Policy::folding == ::deeprec::detail::fold::add) {
+    if (args.weights != nullptr) {
+      return for_each_panel<Element>(
+          args.width, pool_call<Policy::folding, Policy::ids, true, Args>{args, begin, end});
+    }
+  }
+  return for_each_panel<Element>(
+      args.width, pool_call<Policy::folding, Policy::ids, false, Args>{args, begin, end});
+}
+
+/// Copies the rows of the slots [begin, end) to the rows [begin - base, end - base) of out; returns the
+/// ids used.
+template <class Element, class Policy, class Args>
+index_t gather_slots(region, Policy, const Args& args, index_t begin, index_t end, index_t base) {
+  if (args.weights != nullptr) {
+    return for_each_panel<Element>(args.width,
+                                   gather_call<Policy::ids, true, Args>{args, begin, end, base});
+  }
+  return for_each_panel<Element>(args.width,
+                                 gather_call<Policy::ids, false, Args>{args, begin, end, base});
 }

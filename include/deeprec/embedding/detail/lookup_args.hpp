@@ -1,6 +1,7 @@
 // What the lookup kernels of every region are given: plain pointers and sizes, no views.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -31,10 +32,37 @@ struct resolved_rows {
   }
 };
 
+/// Where bags begin and end: by offsets, of which the last may be implied ...
+template <class Offset>
+struct offset_borders {
+  const Offset* offsets;
+  index_t implied_bag;  // its end is implied_end; -1: no such bag
+  index_t implied_end;
+  DEEPREC_HD DEEPREC_INLINE index_t begin(index_t bag) const {
+    return static_cast<index_t>(offsets[bag]);
+  }
+  DEEPREC_HD DEEPREC_INLINE index_t end(index_t bag) const {
+    return bag == implied_bag ? implied_end : static_cast<index_t>(offsets[bag + 1]);
+  }
+};
+
+/// ... or by a hotness that all bags have.
+struct fixed_borders {
+  index_t hotness;
+  DEEPREC_HD DEEPREC_INLINE index_t begin(index_t bag) const { return bag * hotness; }
+  DEEPREC_HD DEEPREC_INLINE index_t end(index_t bag) const { return (bag + 1) * hotness; }
+};
+
 /// True for an id outside [0, rows): one comparison for both ends.
 template <class Id>
 DEEPREC_HD DEEPREC_INLINE bool is_bad_id(Id id, index_t rows) {
   return static_cast<std::uint64_t>(static_cast<std::int64_t>(id)) >= static_cast<std::uint64_t>(rows);
+}
+
+/// True for an id that counts as absent where ids are filtered: a bad one, or the padding id.
+template <class Id>
+DEEPREC_HD DEEPREC_INLINE bool is_absent(Id id, index_t rows, std::int64_t padding) {
+  return is_bad_id(id, rows) || static_cast<std::int64_t>(id) == padding;
 }
 
 /// A NaN by its bits, so that -ffast-math can't reason it away.
@@ -47,7 +75,7 @@ inline constexpr index_t chunk_slots = 4096;
 
 /// What the sum of a bag is divided by. Combiners that add differ in nothing else, so kernels take this at
 /// run time.
-enum class divide_by : unsigned char { one, count, weight };
+enum class divide_by : unsigned char { one, count, weight, root };
 
 template <class Combiner>
 constexpr divide_by divisor_of() {
@@ -55,6 +83,8 @@ constexpr divide_by divisor_of() {
     return divide_by::count;
   } else if constexpr (std::is_same_v<Combiner, mean_t<by_weight_t>>) {
     return divide_by::weight;
+  } else if constexpr (std::is_same_v<Combiner, sqrtn_t>) {
+    return divide_by::root;
   } else {
     return divide_by::one;
   }
@@ -64,28 +94,69 @@ constexpr divide_by divisor_of() {
 struct pool_counts {
   index_t used = 0;
   double weight_sum = 0;
+  double weight_squares = 0;
 
+  DEEPREC_HD DEEPREC_INLINE void add(double weight) {
+    ++used;
+    weight_sum += weight;
+    weight_squares += weight * weight;
+  }
   /// The divisor; 0 stands for "the bag becomes zeros".
   [[nodiscard]] DEEPREC_HD DEEPREC_INLINE double divisor(divide_by how) const {
-    return how == divide_by::one     ? 1.0
-           : how == divide_by::count ? static_cast<double>(used)
-                                     : weight_sum;
+    return how == divide_by::one      ? 1.0
+           : how == divide_by::count  ? static_cast<double>(used)
+           : how == divide_by::weight ? weight_sum
+                                      : ::sqrt(weight_squares);
   }
 };
 
-template <class Rows, class Id, class Offset, class Out>
+enum class when_empty : unsigned char { zeros, default_row, keep };
+enum class when_stored : unsigned char { overwrite, accumulate };
+
+template <class Pooling>
+constexpr when_empty empty_of() {
+  return std::is_same_v<typename Pooling::empty_mode, default_row> ? when_empty::default_row
+         : std::is_same_v<typename Pooling::empty_mode, keep_t>    ? when_empty::keep
+                                                                   : when_empty::zeros;
+}
+template <class Pooling>
+constexpr when_stored stored_of() {
+  return std::is_same_v<typename Pooling::output_mode, accumulate_into_t> ? when_stored::accumulate
+                                                                          : when_stored::overwrite;
+}
+
+/// What the inner loop of a kernel depends on, besides the types of its arguments.
+enum class fold : unsigned char { add, maximum };
+enum class ids_are : unsigned char { present, filtered };
+
+/// How the kernels see a pooling.
+template <class Pooling>
+struct kernel_policy {
+  static constexpr fold folding =
+      std::is_same_v<typename Pooling::combiner, max_t> ? fold::maximum : fold::add;
+  static constexpr ids_are ids = std::is_same_v<typename Pooling::bounds_mode, skip_t> ||
+                                         std::is_same_v<typename Pooling::padding_mode, padding_id>
+                                     ? ids_are::filtered
+                                     : ids_are::present;
+};
+
+template <class Rows, class Id, class Borders, class Out>
 struct pool_args {
   Rows row_of;
   const Id* ids;
-  const Offset* offsets;
+  Borders borders;
   const float* weights;  // null: all 1
   index_t rows;          // ids are valid in [0, rows)
+  std::int64_t padding;  // -1 when there is none
   index_t width;         // D
   index_t row_bytes;
   index_t last_slot;     // one past the last slot of the batch: how far prefetching may look
+  const std::byte* default_row;
   Out* out;
   index_t out_stride;
   divide_by divide;
+  when_empty empty;
+  when_stored stored;
 };
 
 }  // namespace deeprec::inline DEEPREC_ABI::detail
