@@ -21,6 +21,8 @@
 
 #if DEEPREC_X86
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #include <deeprec/simd/begin_portable.hpp>
