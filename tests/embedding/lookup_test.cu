@@ -97,6 +97,8 @@ TEST_CASE("lookup on a CUDA stream: the oracle's rows for every shape, width and
       check_device<float, std::int64_t, std::int64_t>(width, shape, false, sum);
       check_device<f16, std::int32_t, std::int32_t>(width, shape, true, mean);
       check_device<bf16, std::int64_t, std::int32_t>(width, shape, true, mean(by_weight));
+      check_device<float, std::int32_t, std::int64_t>(width, shape, true, sqrtn);
+      check_device<float, std::int64_t, std::int64_t>(width, shape, false, max_);
     }
   }
 }

@@ -11,41 +11,51 @@ namespace deeprec_test {
 
 using deeprec::index_t;
 
-enum class pooled_as { sum, mean_by_count, mean_by_weight };
+enum class pooled_as { sum, mean_by_count, mean_by_weight, sqrtn, maximum };
 
 constexpr pooled_as kind(deeprec::sum_t) { return pooled_as::sum; }
 constexpr pooled_as kind(deeprec::mean_t<deeprec::by_count_t>) { return pooled_as::mean_by_count; }
 constexpr pooled_as kind(deeprec::mean_t<deeprec::by_weight_t>) { return pooled_as::mean_by_weight; }
+constexpr pooled_as kind(deeprec::sqrtn_t) { return pooled_as::sqrtn; }
+constexpr pooled_as kind(deeprec::max_t) { return pooled_as::maximum; }
 
 /// A pooled row, and the bound on its error in units of one rounding.
 struct oracle_row {
   std::vector<double> value;
   std::vector<double> magnitude;  // sum of |w x| after the division
+  int used = 0;                   // ids that were there
 };
 
-/// Row b of a lookup; ids outside the table count as absent. `table` holds the rows' exact values.
-template <class Id, class Offset>
-oracle_row pool_one(const std::vector<std::vector<double>>& table,
-                    const deeprec::jagged_view<Id, Offset>& bags, index_t b, index_t width,
-                    pooled_as how) {
+/// Row b of a lookup; ids outside the table, and `padding`, count as absent. `table` holds the rows' exact
+/// values.
+template <class Bags>
+oracle_row pool_one(const std::vector<std::vector<double>>& table, const Bags& bags, index_t b,
+                    index_t width, pooled_as how, long long padding = -1) {
   oracle_row row{std::vector<double>(static_cast<std::size_t>(width)),
                  std::vector<double>(static_cast<std::size_t>(width))};
-  double used = 0;
   double weights = 0;
-  for (auto k = static_cast<index_t>(bags.offsets()[b]);
-       k < static_cast<index_t>(bags.offsets()[b + 1]); ++k) {
+  double squares = 0;
+  for (index_t k = bags.borders().begin(b); k < bags.borders().end(b); ++k) {
     const auto id = static_cast<long long>(bags.ids()[k]);
-    if (id < 0 || id >= static_cast<long long>(table.size())) continue;
+    if (id < 0 || id >= static_cast<long long>(table.size()) || id == padding) continue;
     const double w = bags.weights() == nullptr ? 1.0 : static_cast<double>(bags.weights()[k]);
-    used += 1;
+    row.used += 1;
     weights += w;
+    squares += w * w;
     for (std::size_t j = 0; j < row.value.size(); ++j) {
       const double x = table[static_cast<std::size_t>(id)][j];
-      row.value[j] += w * x;
-      row.magnitude[j] += std::fabs(w * x);
+      if (how == pooled_as::maximum) {
+        row.value[j] = row.used == 1 ? x : std::fmax(row.value[j], x);
+      } else {
+        row.value[j] += w * x;
+        row.magnitude[j] += std::fabs(w * x);
+      }
     }
   }
-  const double by = how == pooled_as::sum ? 1.0 : how == pooled_as::mean_by_count ? used : weights;
+  if (how == pooled_as::sum || how == pooled_as::maximum || row.used == 0) return row;
+  const double by = how == pooled_as::mean_by_count    ? row.used
+                    : how == pooled_as::mean_by_weight ? weights
+                                                       : std::sqrt(squares);
   for (std::size_t j = 0; j < row.value.size(); ++j) {
     row.value[j] = by == 0 ? 0.0 : row.value[j] / by;
     row.magnitude[j] = by == 0 ? 0.0 : row.magnitude[j] / std::fabs(by);

@@ -6,11 +6,14 @@
 //   weights    .5 1 1   1 2               1                  N of them, or none
 //
 // Bag b holds the slots offsets[b] .. offsets[b+1]. A slice of a larger batch is a batch: the first
-// offset may be above 0 and the last below N; slots outside are not read.
-// PyTorch's offsets without include_last_offset lack the last one; append N.
+// offset may be above 0 and the last below N; slots outside are not read. So table t of FBGEMM's
+// offsets (T*B+1) is jagged_view(offsets + t * B, B, ids, N).
+// jagged_view<>::torch reads PyTorch's offsets (B), which lack the last one; fixed_view is a batch whose
+// bags all have the same number of ids and needs no offsets.
 #pragma once
 
 #include <cstdint>
+#include <concepts>
 #include <type_traits>
 
 #include <deeprec/core/config.hpp>
@@ -20,6 +23,31 @@
 #include <deeprec/core/status.hpp>
 
 namespace deeprec::inline DEEPREC_ABI {
+
+/// Where bags begin and end: by offsets, of which the last may be implied ...
+template <class Offset>
+struct offset_borders {
+  const Offset* offsets;
+  index_t implied_bag;  // its end is implied_end; -1: no such bag
+  index_t implied_end;
+  [[nodiscard]] DEEPREC_HD DEEPREC_INLINE index_t begin(index_t bag) const noexcept {
+    return static_cast<index_t>(offsets[bag]);
+  }
+  [[nodiscard]] DEEPREC_HD DEEPREC_INLINE index_t end(index_t bag) const noexcept {
+    return bag == implied_bag ? implied_end : static_cast<index_t>(offsets[bag + 1]);
+  }
+};
+
+/// ... or by a hotness that all bags have.
+struct fixed_borders {
+  index_t hotness;
+  [[nodiscard]] DEEPREC_HD DEEPREC_INLINE index_t begin(index_t bag) const noexcept {
+    return bag * hotness;
+  }
+  [[nodiscard]] DEEPREC_HD DEEPREC_INLINE index_t end(index_t bag) const noexcept {
+    return (bag + 1) * hotness;
+  }
+};
 
 /// Non-owning jagged batch. Trivially copyable.
 ///
@@ -41,10 +69,22 @@ class jagged_view {
                                    index_t id_count, const float* weights = nullptr) noexcept
       : offsets_(offsets), ids_(ids), weights_(weights), bags_(bags), id_count_(id_count) {}
 
+  /// PyTorch's convention without include_last_offset: B offsets, and the last bag ends with the ids.
+  DEEPREC_HD static constexpr jagged_view torch(const Offset* offsets, index_t bags, const Id* ids,
+                                                index_t id_count,
+                                                const float* weights = nullptr) noexcept {
+    jagged_view made(offsets, bags, ids, id_count, weights);
+    made.implied_end_ = id_count;
+    return made;
+  }
+
   template <MemorySpace From>
     requires(reachable_as<From, Space> && !std::is_same_v<From, Space>)
   DEEPREC_HD constexpr jagged_view(const jagged_view<Id, Offset, From>& other) noexcept
-      : jagged_view(other.offsets(), other.bags(), other.ids(), other.id_count(), other.weights()) {}
+      : jagged_view(other.offsets(), other.bags(), other.ids(), other.id_count(), other.weights()) {
+    const offset_borders<Offset> theirs = other.borders();
+    if (theirs.implied_bag >= 0) implied_end_ = theirs.implied_end;
+  }
   template <MemorySpace From>
     requires(!reachable_as<From, Space>)
   jagged_view(const jagged_view<Id, Offset, From>&) = delete;
@@ -61,13 +101,18 @@ class jagged_view {
     return bags_ == 0 ? 0 : static_cast<index_t>(offsets_[0]);
   }
   [[nodiscard]] DEEPREC_HD constexpr index_t last_slot() const noexcept {
-    return bags_ == 0 ? 0 : static_cast<index_t>(offsets_[bags_]);
+    return bags_ == 0 ? 0 : borders().end(bags_ - 1);
+  }
+  [[nodiscard]] DEEPREC_HD constexpr offset_borders<Offset> borders() const noexcept {
+    return {offsets_, implied_end_ < 0 ? -1 : bags_ - 1, implied_end_};
   }
 
   /// Bags [first, first + count), sharing ids and weights.
   [[nodiscard]] DEEPREC_HD constexpr jagged_view slice(index_t first, index_t count) const {
     DEEPREC_EXPECTS(0 <= first && 0 <= count && first + count <= bags_);
-    return {offsets_ + first, count, ids_, id_count_, weights_};
+    jagged_view part(offsets_ + first, count, ids_, id_count_, weights_);
+    if (first + count == bags_) part.implied_end_ = implied_end_;
+    return part;
   }
 
   /// Reports the first fault of the offsets: negative, decreasing, or beyond the ids.
@@ -92,10 +137,11 @@ class jagged_view {
     }
     // From here on no offset in order is negative; compared without a sign, 2^63 is beyond as well.
     const auto limit = static_cast<std::uint64_t>(id_count_);
+    const index_t stored = implied_end_ < 0 ? bags_ : bags_ - 1;  // index of the last offset in memory
     bool in_order = true;
-    for (index_t b = 0; b < bags_; ++b) in_order &= offsets_[b] <= offsets_[b + 1];
-    if (in_order && static_cast<std::uint64_t>(offsets_[bags_]) <= limit) [[likely]] return {};
-    for (index_t b = 0; b <= bags_; ++b) {
+    for (index_t b = 0; b < stored; ++b) in_order &= offsets_[b] <= offsets_[b + 1];
+    if (in_order && static_cast<std::uint64_t>(offsets_[stored]) <= limit) [[likely]] return {};
+    for (index_t b = 0; b <= stored; ++b) {
       const Offset offset = offsets_[b];
       const index_t bag = b == 0 ? 0 : b - 1;
       const fault_place place{.bag = bag, .value = static_cast<index_t>(offset)};
@@ -111,8 +157,77 @@ class jagged_view {
   const float* weights_ = nullptr;
   index_t bags_ = 0;
   index_t id_count_ = 0;
+  index_t implied_end_ = -1;
 };
 
 static_assert(std::is_trivially_copyable_v<jagged_view<>>);
+
+/// A batch of B bags with L ids each: ids (B,L), row-major, and weights (B,L) or none. What PyTorch calls
+/// a 2D input.
+///
+/// @threads as its memory: concurrent readers are safe
+template <class Id = std::int64_t, MemorySpace Space = host_space>
+class fixed_view {
+ public:
+  static_assert(IdInteger<Id>, "deeprec::fixed_view: ids are integers of 32 or 64 bits. "
+                               "Fix: fixed_view<std::int64_t>.");
+  using id_type = Id;
+  using space = Space;
+
+  constexpr fixed_view() noexcept = default;
+  DEEPREC_HD constexpr fixed_view(const Id* ids, index_t bags, index_t hotness,
+                                  const float* weights = nullptr) noexcept
+      : ids_(ids), weights_(weights), bags_(bags), hotness_(hotness) {}
+  template <MemorySpace From>
+    requires(reachable_as<From, Space> && !std::is_same_v<From, Space>)
+  DEEPREC_HD constexpr fixed_view(const fixed_view<Id, From>& other) noexcept
+      : fixed_view(other.ids(), other.bags(), other.hotness(), other.weights()) {}
+  template <MemorySpace From>
+    requires(!reachable_as<From, Space>)
+  fixed_view(const fixed_view<Id, From>&) = delete;
+
+  [[nodiscard]] DEEPREC_HD constexpr index_t bags() const noexcept { return bags_; }
+  [[nodiscard]] DEEPREC_HD constexpr index_t hotness() const noexcept { return hotness_; }
+  [[nodiscard]] DEEPREC_HD constexpr index_t id_count() const noexcept { return bags_ * hotness_; }
+  [[nodiscard]] DEEPREC_HD constexpr const Id* ids() const noexcept { return ids_; }
+  [[nodiscard]] DEEPREC_HD constexpr const float* weights() const noexcept { return weights_; }
+  [[nodiscard]] DEEPREC_HD constexpr index_t first_slot() const noexcept { return 0; }
+  [[nodiscard]] DEEPREC_HD constexpr index_t last_slot() const noexcept { return id_count(); }
+  [[nodiscard]] DEEPREC_HD constexpr fixed_borders borders() const noexcept { return {hotness_}; }
+
+  /// Reports a negative size, or ids that are missing.
+  ///
+  /// @cost    O(1)
+  /// @threads reentrant
+  /// @error   shape_mismatch
+  [[nodiscard]] status validate() const noexcept {
+    if (bags_ < 0 || hotness_ < 0) {
+      return {errc::shape_mismatch, "a batch with a negative number of bags or ids"};
+    }
+    if (id_count() > 0 && ids_ == nullptr) return {errc::shape_mismatch, "ids are null"};
+    return {};
+  }
+
+ private:
+  const Id* ids_ = nullptr;
+  const float* weights_ = nullptr;
+  index_t bags_ = 0;
+  index_t hotness_ = 0;
+};
+
+/// What lookups take: bags of ids, whose borders come from offsets or from a hotness.
+template <class B>
+concept BagBatch = requires(const B& bags) {
+  typename B::id_type;
+  typename B::space;
+  { bags.bags() } -> std::convertible_to<index_t>;
+  { bags.first_slot() } -> std::convertible_to<index_t>;
+  { bags.last_slot() } -> std::convertible_to<index_t>;
+  { bags.ids() } -> std::convertible_to<const typename B::id_type*>;
+  { bags.weights() } -> std::convertible_to<const float*>;
+  bags.borders();
+};
+
+static_assert(BagBatch<jagged_view<>> && BagBatch<fixed_view<>>);
 
 }  // namespace deeprec::inline DEEPREC_ABI

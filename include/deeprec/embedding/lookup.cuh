@@ -24,20 +24,24 @@ namespace deeprec::inline DEEPREC_ABI {
 
 namespace [[gnu::visibility("hidden")]] DEEPREC_DEVICE {
 
-template <class Element, class Id, class Offset, class Out>
+template <class Id, class Borders, class Out>
 struct device_pool_args {
   const std::byte* table;
   index_t stride;
   index_t rows;
   index_t width;
   const Id* ids;
-  const Offset* offsets;
+  Borders borders;
   const float* weights;
   index_t bags;
   index_t id_count;
+  std::int64_t padding;      // -1 when there is none
+  std::int64_t default_row;  // -1 when there is none
   Out* out;
   index_t out_stride;
   detail::divide_by divide;
+  detail::when_empty empty;
+  detail::when_stored stored;
   device_fault* fault;
 };
 
@@ -59,7 +63,7 @@ __device__ inline void report_fault(device_fault* fault, errc code, index_t bag,
 }
 
 /// The first fault of a bag; the same answer in all lanes of its warp.
-template <class Bounds, class Args>
+template <class Policy, class Bounds, class Args>
 __device__ bool bag_is_bad(const Args& args, index_t bag, index_t begin, index_t end, int lane) {
   errc code = errc::ok;
   index_t slot = -1;
@@ -76,14 +80,16 @@ __device__ bool bag_is_bad(const Args& args, index_t bag, index_t begin, index_t
   } else if constexpr (std::is_same_v<Bounds, check_t>) {
     for (index_t first = begin; first < end && code == errc::ok; first += 32) {
       const index_t mine = first + lane;
-      const bool bad_id = mine < end && detail::is_bad_id(args.ids[mine], args.rows);
+      const bool bad_id = mine < end && detail::is_bad_id(args.ids[mine], args.rows) &&
+                          !(Policy::ids == detail::ids_are::filtered &&
+                            static_cast<std::int64_t>(args.ids[mine]) == args.padding);
       const bool bad_weight =
           mine < end && args.weights != nullptr && detail::is_nan(args.weights[mine]);
       const unsigned bad = __ballot_sync(0xffffffffU, bad_id || bad_weight);
       if (bad != 0) {
-        slot = first + __ffs(static_cast<int>(bad)) - 1;
-        const bool id_is_bad = detail::is_bad_id(args.ids[slot], args.rows);
-        code = id_is_bad ? errc::id_out_of_range : errc::weight_is_nan;
+        const int found = __ffs(static_cast<int>(bad)) - 1;
+        slot = first + found;
+        code = __shfl_sync(0xffffffffU, bad_id, found) ? errc::id_out_of_range : errc::weight_is_nan;
         value = static_cast<std::int64_t>(args.ids[slot]);
       }
     }
@@ -93,31 +99,47 @@ __device__ bool bag_is_bad(const Args& args, index_t bag, index_t begin, index_t
   return true;
 }
 
-template <class Bounds, class Element, class Id, class Offset, class Out>
-__global__ void pool_bags(device_pool_args<Element, Id, Offset, Out> args) {
+template <class Policy, class Bounds, class Element, class Id, class Borders, class Out>
+__global__ void pool_bags(device_pool_args<Id, Borders, Out> args) {
+  constexpr bool adding = Policy::folding == detail::fold::add;
   const int lane = static_cast<int>(threadIdx.x);
   const index_t stride = index_t{gridDim.x} * blockDim.y;
+  const auto row_of = [&](std::int64_t id) {
+    return static_cast<const Element*>(static_cast<const void*>(args.table + id * args.stride));
+  };
   for (index_t bag = index_t{blockIdx.x} * blockDim.y + threadIdx.y; bag < args.bags; bag += stride) {
-    const auto begin = static_cast<index_t>(args.offsets[bag]);
-    const auto end = static_cast<index_t>(args.offsets[bag + 1]);
-    const bool bad = bag_is_bad<Bounds>(args, bag, begin, end, lane);
+    const index_t begin = args.borders.begin(bag);
+    const index_t end = args.borders.end(bag);
+    const bool bad = bag_is_bad<Policy, Bounds>(args, bag, begin, end, lane);
     Out* const out = args.out + bag * args.out_stride;
     for (index_t column = lane; column < args.width; column += 32) {
-      float total = 0;
+      float total = adding ? 0.0F : -INFINITY;
       detail::pool_counts counts;
       for (index_t slot = begin; !bad && slot < end; ++slot) {
         const Id id = args.ids[slot];
-        if (std::is_same_v<Bounds, skip_t> && detail::is_bad_id(id, args.rows)) continue;
-        const auto* row = static_cast<const Element*>(static_cast<const void*>(
-            args.table + static_cast<index_t>(id) * args.stride));
+        if (Policy::ids == detail::ids_are::filtered && detail::is_absent(id, args.rows, args.padding)) {
+          continue;
+        }
+        const auto value = static_cast<float>(row_of(static_cast<std::int64_t>(id))[column]);
         const float weight = args.weights == nullptr ? 1.0F : args.weights[slot];
-        total = fmaf(static_cast<float>(row[column]), weight, total);
-        ++counts.used;
-        counts.weight_sum += static_cast<double>(weight);
+        if constexpr (adding) {
+          total = fmaf(value, weight, total);
+        } else {
+          total = isnan(total) || total > value ? total : value;
+        }
+        counts.add(static_cast<double>(weight));
       }
-      const double divisor = counts.divisor(args.divide);
-      out[column] =
-          static_cast<Out>(divisor == 0.0 ? 0.0F : __fdiv_rn(total, static_cast<float>(divisor)));
+      if (counts.used == 0 && !bad) {
+        if (args.empty == detail::when_empty::keep) continue;
+        total = args.empty == detail::when_empty::default_row
+                    ? static_cast<float>(row_of(args.default_row)[column])
+                    : 0.0F;
+      } else {
+        const double divisor = counts.divisor(args.divide);
+        total = bad || divisor == 0.0 ? 0.0F : __fdiv_rn(total, static_cast<float>(divisor));
+      }
+      if (args.stored == detail::when_stored::accumulate) total = static_cast<float>(out[column]) + total;
+      out[column] = static_cast<Out>(total);
     }
   }
 }
@@ -126,31 +148,52 @@ __global__ void pool_bags(device_pool_args<Element, Id, Offset, Out> args) {
 
 template <>
 struct backend<verbs::lookup, cuda_backend> {
-  template <class Context, class Source, class Id, class Offset, MemorySpace BagSpace, class Pooling,
-            class Out, MemorySpace OutSpace>
+  template <class Context, class Source, class Bags, class Pooling, class Out, MemorySpace OutSpace>
   [[gnu::visibility("hidden")]] static status run(const Context& ctx, const Source& table,
-                                                  const jagged_view<Id, Offset, BagSpace>& bags,
-                                                  const Pooling&, matrix_view<Out, OutSpace> out) {
-    static_assert(reachable_as<BagSpace, device_space> && reachable_as<OutSpace, device_space> &&
+                                                  const Bags& bags, const Pooling& how,
+                                                  matrix_view<Out, OutSpace> out) {
+    static_assert(reachable_as<typename Bags::space, device_space> &&
+                      reachable_as<OutSpace, device_space> &&
                       reachable_as<typename Source::space, device_space>,
                   "deeprec::lookup: host memory given to a CUDA context. Fix: copy it to the device and "
                   "use views with device_space.");
     static_assert(DirectRowSource<Source>,
                   "deeprec::lookup: this row source has no device form. Fix: pass a table_view.");
+    static_assert(!std::is_same_v<typename Pooling::combiner, concat_t>,
+                  "deeprec::lookup: concat has no device form yet. Fix: sum over fixed_view(ids, N, 1).");
+    std::int64_t default_id = -1;
+    if constexpr (std::is_same_v<typename Pooling::empty_mode, default_row>) {
+      default_id = how.template get<default_row>().id;
+      if (detail::is_bad_id(default_id, table.rows())) {
+        return {errc::id_out_of_range, "the default row", {.value = default_id}};
+      }
+    }
     if (out.empty()) return {};
     using element = typename Source::format_type::element;
-    const DEEPREC_DEVICE::device_pool_args<element, Id, Offset, Out> args{
-        table.data(),    table.format().stride_bytes(),
-        table.rows(),    table.format().width(),
-        bags.ids(),      bags.offsets(),
-        bags.weights(),  bags.bags(),
-        bags.id_count(), out.data_handle(),
-        out.stride(0),   detail::divisor_of<typename Pooling::combiner>(),
+    using id_type = typename Bags::id_type;
+    using borders = decltype(bags.borders());
+    const DEEPREC_DEVICE::device_pool_args<id_type, borders, Out> args{
+        table.data(),
+        table.format().stride_bytes(),
+        table.rows(),
+        table.format().width(),
+        bags.ids(),
+        bags.borders(),
+        bags.weights(),
+        bags.bags(),
+        bags.id_count(),
+        detail::padding_of(how),
+        default_id,
+        out.data_handle(),
+        out.stride(0),
+        detail::divisor_of<typename Pooling::combiner>(),
+        detail::empty_of<Pooling>(),
+        detail::stored_of<Pooling>(),
         ctx.executor->fault_record()};
     constexpr unsigned warps = 8;
     const index_t blocks = (bags.bags() + warps - 1) / warps;
     const auto grid = static_cast<unsigned>(blocks < 65536 ? blocks : 65536);
-    DEEPREC_DEVICE::pool_bags<typename Pooling::bounds_mode>
+    DEEPREC_DEVICE::pool_bags<detail::kernel_policy<Pooling>, typename Pooling::bounds_mode, element>
         <<<grid, dim3(32, warps), 0, ctx.executor->get()>>>(args);
     if (const cudaError_t failed = cudaGetLastError(); failed != cudaSuccess) {
       return {errc::device_error, cudaGetErrorString(failed)};

@@ -48,14 +48,16 @@ struct update {};
 /// @error    as lookup, and shape_mismatch when the rows have no room for the optimizer's state
 ///           (row_layout::state_floats). On an error nothing is written
 /// @example  @snippet tests/embedding/update_test.cpp update
-template <class Context, class Id, class Offset, MemorySpace BagSpace, MemorySpace GradientSpace,
-          class Columns, class Pooling, RowOptimizer Optimizer, RowFormat Format, MemorySpace TableSpace>
-[[nodiscard]] status update(Context&& context_or_executor,
-                            const jagged_view<Id, Offset, BagSpace>& bags,
+template <class Context, BagBatch Bags, MemorySpace GradientSpace, class Columns, class Pooling,
+          RowOptimizer Optimizer, RowFormat Format, MemorySpace TableSpace>
+[[nodiscard]] status update(Context&& context_or_executor, const Bags& bags,
                             matrix_view<const float, GradientSpace, Columns> gradient,
                             const Pooling& how, const Optimizer& optimizer,
                             table_view<Format, TableSpace> table) {
   const auto ctx = as_context(context_or_executor);
+  using combiner = typename decltype(as_pooling(how))::combiner;
+  static_assert(!std::is_same_v<combiner, max_t> && !std::is_same_v<combiner, concat_t>,
+                "deeprec::update: no gradient for this combiner. Fix: sum, mean or sqrtn.");
   if (gradient.extent(1) != table.width()) {
     return {errc::shape_mismatch, "gradient has another width than the table's rows"};
   }
@@ -71,10 +73,9 @@ template <class Context, class Id, class Offset, MemorySpace BagSpace, MemorySpa
 }
 
 /// The same, for a gradient that may be written.
-template <class Context, class Id, class Offset, MemorySpace BagSpace, MemorySpace GradientSpace,
-          class Columns, class Pooling, RowOptimizer Optimizer, RowFormat Format, MemorySpace TableSpace>
-[[nodiscard]] status update(Context&& context_or_executor,
-                            const jagged_view<Id, Offset, BagSpace>& bags,
+template <class Context, BagBatch Bags, MemorySpace GradientSpace, class Columns, class Pooling,
+          RowOptimizer Optimizer, RowFormat Format, MemorySpace TableSpace>
+[[nodiscard]] status update(Context&& context_or_executor, const Bags& bags,
                             matrix_view<float, GradientSpace, Columns> gradient, const Pooling& how,
                             const Optimizer& optimizer, table_view<Format, TableSpace> table) {
   return update(context_or_executor, bags,
@@ -83,14 +84,13 @@ template <class Context, class Id, class Offset, MemorySpace BagSpace, MemorySpa
 
 template <>
 struct backend<verbs::update, host_backend> {
-  template <class Context, class Id, class Offset, class Pooling, class Optimizer, class Format>
-  static status run(const Context& ctx, const jagged_view<Id, Offset>& bags,
-                    matrix_view<const float> gradient, const Pooling& how, const Optimizer& optimizer,
-                    table_view<Format> table) {
+  template <class Context, class Bags, class Pooling, class Optimizer, class Format>
+  static status run(const Context& ctx, const Bags& bags, matrix_view<const float> gradient,
+                    const Pooling& how, const Optimizer& optimizer, table_view<Format> table) {
     if (const status s = bags.validate(); !s) return s;
     if (gradient.empty()) return {};
     if constexpr (std::is_same_v<typename Pooling::bounds_mode, check_t>) {
-      if (const status s = detail::check_slots(ctx, bags, table.rows()); !s) return s;
+      if (const status s = detail::check_slots(ctx, bags, table.rows(), how); !s) return s;
     }
     const index_t first = bags.first_slot();
     const index_t slots = bags.last_slot() - first;
@@ -99,27 +99,30 @@ struct backend<verbs::update, host_backend> {
     }
     std::pmr::vector<index_t> bag_of(static_cast<std::size_t>(slots), ctx.memory);
     std::pmr::vector<float> scale(static_cast<std::size_t>(bags.bags()), ctx.memory);
+    const std::int64_t padding = detail::padding_of(how);
+    const auto borders = bags.borders();
     index_t skipped = 0;
     for (index_t b = 0; b < bags.bags(); ++b) {
       detail::pool_counts counts;
-      const auto end = static_cast<index_t>(bags.offsets()[b + 1]);
-      for (auto k = static_cast<index_t>(bags.offsets()[b]); k < end; ++k) {
+      for (index_t k = borders.begin(b); k < borders.end(b); ++k) {
         bag_of[static_cast<std::size_t>(k - first)] = b;
-        if (detail::is_bad_id(bags.ids()[k], table.rows())) {
-          ++skipped;
+        if (detail::is_absent(bags.ids()[k], table.rows(), padding)) {
+          const bool padded = std::is_same_v<typename Pooling::padding_mode, padding_id> &&
+                              static_cast<std::int64_t>(bags.ids()[k]) == padding;
+          skipped += padded ? 0 : 1;
           continue;
         }
-        ++counts.used;
-        counts.weight_sum += bags.weights() == nullptr ? 1.0 : static_cast<double>(bags.weights()[k]);
+        counts.add(bags.weights() == nullptr ? 1.0 : static_cast<double>(bags.weights()[k]));
       }
       const double divisor = counts.divisor(detail::divisor_of<typename Pooling::combiner>());
       scale[static_cast<std::size_t>(b)] = divisor == 0.0 ? 0.0F : static_cast<float>(1.0 / divisor);
     }
     if constexpr (std::is_same_v<typename Pooling::bounds_mode, skip_t>) {
-      if (how.bounds.skipped != nullptr) *how.bounds.skipped += skipped;
+      index_t* const counter = how.template get<skip_t>().skipped;
+      if (counter != nullptr) *counter += skipped;
     }
     detail::sorted_slots sorted(ctx.memory);
-    sorted.build(bags.ids(), first, bags.last_slot(), table.rows());
+    sorted.build(bags.ids(), first, bags.last_slot(), table.rows(), padding);
     const detail::update_args<Format> args{
         sorted, bag_of.data(),      scale.data(), bags.weights(), gradient.data_handle(),
         gradient.stride(0), first, table.data(), table.format()};

@@ -3,6 +3,7 @@
 //   lanes, vector_f32, zero, splat            load, store          float | bf16 | f16 in memory,
 //   + - * / multiply_add maximum sqrt         load_first, store_first    float in the register
 //   add_lanes                                 region               the tag that overloads go by
+//   byte_lanes, vector_u8                     load, store, stream, copy_first    bytes, moved only
 //
 //   #include <deeprec/simd/begin_avx512.hpp>   // opens the target and namespace isa_avx512
 //   #include <deeprec/.../kernel.inl>          // written once over the words
@@ -15,6 +16,9 @@
 
 #include <xsimd/xsimd.hpp>
 
+#include <cstddef>
+#include <cstdint>
+
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/isa.hpp>
@@ -24,6 +28,28 @@
 #elif defined(__aarch64__)
 #include <arm_neon.h>
 #endif
+
+namespace deeprec::inline DEEPREC_ABI::detail {
+
+/// n bytes, n < 2 * Piece, as two pieces of one size that overlap: the size is the largest power of two
+/// that fits, Piece at most.
+template <int Piece>
+DEEPREC_INLINE void copy_in_two(std::byte* to, const std::byte* from, int n) {
+  struct piece {
+    std::byte bytes[Piece];
+  };
+  if (n >= Piece) {
+    piece first, last;
+    __builtin_memcpy(&first, from, Piece);
+    __builtin_memcpy(&last, from + n - Piece, Piece);
+    __builtin_memcpy(to, &first, Piece);
+    __builtin_memcpy(to + n - Piece, &last, Piece);
+  } else if constexpr (Piece > 1) {
+    copy_in_two<Piece / 2>(to, from, n);
+  }
+}
+
+}  // namespace deeprec::inline DEEPREC_ABI::detail
 
 #include <deeprec/simd/begin_portable.hpp>
 #include <deeprec/simd/detail/words_portable.inl>

@@ -109,8 +109,11 @@ DEEPREC_INLINE index_t pool_panel(const Args& args, const Panel columns, index_t
   }
   if (counts.used == 0) {
     if (args.empty == ::deeprec::detail::when_empty::keep) return 0;
-    const bool from_row = args.empty == ::deeprec::detail::when_empty::default_row;
-    ((total[V] = from_row ? columns.template load_row<V>(args.default_row) : zero()), ...);
+    if (args.empty == ::deeprec::detail::when_empty::default_row) {
+      ((total[V] = columns.template load_row<V>(args.default_row)), ...);
+    } else if (args.empty == ::deeprec::detail::when_empty::zeros) {
+      ((total[V] = zero()), ...);
+    }
   } else if (args.divide != ::deeprec::detail::divide_by::one) {
     if constexpr (!Weighted) {
       counts.weight_sum = counts.weight_squares = static_cast<double>(counts.used);

@@ -8,6 +8,7 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/jagged_view.hpp>
 #include <deeprec/embedding/pooling.hpp>
 
 namespace deeprec::inline DEEPREC_ABI::detail {
@@ -30,27 +31,6 @@ struct resolved_rows {
   DEEPREC_INLINE const std::byte* operator()(index_t slot) const {
     return addresses[slot - first_slot];
   }
-};
-
-/// Where bags begin and end: by offsets, of which the last may be implied ...
-template <class Offset>
-struct offset_borders {
-  const Offset* offsets;
-  index_t implied_bag;  // its end is implied_end; -1: no such bag
-  index_t implied_end;
-  DEEPREC_HD DEEPREC_INLINE index_t begin(index_t bag) const {
-    return static_cast<index_t>(offsets[bag]);
-  }
-  DEEPREC_HD DEEPREC_INLINE index_t end(index_t bag) const {
-    return bag == implied_bag ? implied_end : static_cast<index_t>(offsets[bag + 1]);
-  }
-};
-
-/// ... or by a hotness that all bags have.
-struct fixed_borders {
-  index_t hotness;
-  DEEPREC_HD DEEPREC_INLINE index_t begin(index_t bag) const { return bag * hotness; }
-  DEEPREC_HD DEEPREC_INLINE index_t end(index_t bag) const { return (bag + 1) * hotness; }
 };
 
 /// True for an id outside [0, rows): one comparison for both ends.
@@ -110,7 +90,8 @@ struct pool_counts {
   }
 };
 
-enum class when_empty : unsigned char { zeros, default_row, keep };
+/// identity: what folding nothing leaves in the registers; for chunks of a long bag.
+enum class when_empty : unsigned char { zeros, default_row, keep, identity };
 enum class when_stored : unsigned char { overwrite, accumulate };
 
 template <class Pooling>
@@ -149,7 +130,6 @@ struct pool_args {
   index_t rows;          // ids are valid in [0, rows)
   std::int64_t padding;  // -1 when there is none
   index_t width;         // D
-  index_t row_bytes;
   index_t last_slot;     // one past the last slot of the batch: how far prefetching may look
   const std::byte* default_row;
   Out* out;

@@ -22,10 +22,10 @@ class sorted_slots {
   explicit sorted_slots(std::pmr::memory_resource* memory)
       : keys_(memory), spare_(memory), starts_(memory) {}
 
-  /// Groups the slots [begin, end) by id. Ids outside [0, rows) are left out.
+  /// Groups the slots [begin, end) by id. Ids outside [0, rows), and `padding`, are left out.
   /// Cost: O(N) per 8 bits of `rows`.
   template <class Id>
-  void build(const Id* ids, index_t begin, index_t end, index_t rows) {
+  void build(const Id* ids, index_t begin, index_t end, index_t rows, std::int64_t padding) {
     const auto slot_bits =
         static_cast<int>(std::bit_width(static_cast<std::uint64_t>(end > begin ? end - begin : 1)));
     const auto row_bits =
@@ -34,7 +34,7 @@ class sorted_slots {
     slot_bits_ = slot_bits;
     keys_.clear();
     for (index_t k = begin; k < end; ++k) {
-      if (!is_bad_id(ids[k], rows)) {
+      if (!is_absent(ids[k], rows, padding)) {
         keys_.push_back(static_cast<std::uint64_t>(ids[k]) << slot_bits |
                         static_cast<std::uint64_t>(k - begin));
       }

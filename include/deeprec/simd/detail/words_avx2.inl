@@ -80,7 +80,11 @@ DEEPREC_INLINE vector_f32 operator/(vector_f32 a, vector_f32 b) { return _mm256_
 DEEPREC_INLINE vector_f32 multiply_add(vector_f32 a, vector_f32 b, vector_f32 c) {
   return _mm256_fmadd_ps(a.v, b.v, c.v);
 }
-DEEPREC_INLINE vector_f32 maximum(vector_f32 a, vector_f32 b) { return _mm256_max_ps(a.v, b.v); }
+/// The larger; NaN when either is.
+DEEPREC_INLINE vector_f32 maximum(vector_f32 a, vector_f32 b) {
+  const __m256 nan = _mm256_cmp_ps(a.v, a.v, _CMP_UNORD_Q);
+  return _mm256_blendv_ps(_mm256_max_ps(a.v, b.v), a.v, nan);
+}
 DEEPREC_INLINE vector_f32 sqrt(vector_f32 a) { return _mm256_sqrt_ps(a.v); }
 
 /// The lanes added left to right.
@@ -90,4 +94,27 @@ DEEPREC_INLINE float add_lanes(vector_f32 x) {
   float sum = lane[0];
   for (int i = 1; i < lanes; ++i) sum += lane[i];
   return sum;
+}
+
+// Bytes, moved and not looked at.
+struct vector_u8 {
+  __m256i v;
+};
+inline constexpr int byte_lanes = 32;
+
+DEEPREC_INLINE vector_u8 load(const std::byte* p) {
+  return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))};
+}
+DEEPREC_INLINE void store(std::byte* p, vector_u8 x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), x.v);
+}
+/// Past the caches; p is a multiple of byte_lanes.
+DEEPREC_INLINE void stream(std::byte* p, vector_u8 x) {
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(p), x.v);
+}
+/// Orders what was streamed before what other threads are told next.
+DEEPREC_INLINE void end_streams() { _mm_sfence(); }
+/// n bytes, 0 <= n < byte_lanes; nothing beyond them is touched.
+DEEPREC_INLINE void copy_first(std::byte* to, const std::byte* from, int n) {
+  ::deeprec::detail::copy_in_two<byte_lanes / 2>(to, from, n);
 }

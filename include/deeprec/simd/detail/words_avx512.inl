@@ -77,8 +77,10 @@ DEEPREC_INLINE vector_f32 operator/(vector_f32 a, vector_f32 b) { return _mm512_
 DEEPREC_INLINE vector_f32 multiply_add(vector_f32 a, vector_f32 b, vector_f32 c) {
   return _mm512_fmadd_ps(a.v, b.v, c.v);
 }
+/// The larger; NaN when either is.
 DEEPREC_INLINE vector_f32 maximum(vector_f32 a, vector_f32 b) {
-  return _mm512_maskz_max_ps(all_lanes, a.v, b.v);
+  const __mmask16 nan = _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q);
+  return _mm512_mask_mov_ps(_mm512_maskz_max_ps(all_lanes, a.v, b.v), nan, a.v);
 }
 DEEPREC_INLINE vector_f32 sqrt(vector_f32 a) { return _mm512_maskz_sqrt_ps(all_lanes, a.v); }
 
@@ -89,4 +91,24 @@ DEEPREC_INLINE float add_lanes(vector_f32 x) {
   float sum = lane[0];
   for (int i = 1; i < lanes; ++i) sum += lane[i];
   return sum;
+}
+
+// Bytes, moved and not looked at.
+struct vector_u8 {
+  __m512i v;
+};
+inline constexpr int byte_lanes = 64;
+
+DEEPREC_INLINE vector_u8 load(const std::byte* p) { return {_mm512_loadu_si512(p)}; }
+DEEPREC_INLINE void store(std::byte* p, vector_u8 x) { _mm512_storeu_si512(p, x.v); }
+/// Past the caches; p is a multiple of byte_lanes.
+DEEPREC_INLINE void stream(std::byte* p, vector_u8 x) {
+  _mm512_stream_si512(reinterpret_cast<__m512i*>(p), x.v);
+}
+/// Orders what was streamed before what other threads are told next.
+DEEPREC_INLINE void end_streams() { _mm_sfence(); }
+/// n bytes, 0 <= n < byte_lanes; nothing beyond them is touched.
+DEEPREC_INLINE void copy_first(std::byte* to, const std::byte* from, int n) {
+  const __mmask64 bytes = (std::uint64_t{1} << n) - 1;
+  _mm512_mask_storeu_epi8(to, bytes, _mm512_maskz_loadu_epi8(bytes, from));
 }

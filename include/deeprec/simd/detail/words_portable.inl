@@ -50,7 +50,10 @@ DEEPREC_INLINE vector_f32 operator/(vector_f32 a, vector_f32 b) { return a.v / b
 DEEPREC_INLINE vector_f32 sqrt(vector_f32 a) { return xsimd::sqrt(a.v); }
 #endif
 DEEPREC_INLINE vector_f32 multiply_add(vector_f32 a, vector_f32 b, vector_f32 c) { return a * b + c; }
-DEEPREC_INLINE vector_f32 maximum(vector_f32 a, vector_f32 b) { return (xsimd::max)(a.v, b.v); }
+/// The larger; NaN when either is.
+DEEPREC_INLINE vector_f32 maximum(vector_f32 a, vector_f32 b) {
+  return xsimd::select(a.v != a.v || a.v > b.v, a.v, b.v);
+}
 
 /// The lanes added left to right.
 DEEPREC_INLINE float add_lanes(vector_f32 x) {
@@ -59,4 +62,22 @@ DEEPREC_INLINE float add_lanes(vector_f32 x) {
   float sum = lane[0];
   for (int i = 1; i < lanes; ++i) sum += lane[i];
   return sum;
+}
+
+// Bytes, moved and not looked at.
+using vector_u8 = xsimd::batch<std::uint8_t>;
+inline constexpr int byte_lanes = static_cast<int>(vector_u8::size);
+
+DEEPREC_INLINE vector_u8 load(const std::byte* p) {
+  return vector_u8::load_unaligned(reinterpret_cast<const std::uint8_t*>(p));
+}
+DEEPREC_INLINE void store(std::byte* p, vector_u8 x) {
+  x.store_unaligned(reinterpret_cast<std::uint8_t*>(p));
+}
+/// Like store: there is no portable way past the caches.
+DEEPREC_INLINE void stream(std::byte* p, vector_u8 x) { store(p, x); }
+DEEPREC_INLINE void end_streams() {}
+/// n bytes, 0 <= n < byte_lanes; nothing beyond them is touched.
+DEEPREC_INLINE void copy_first(std::byte* to, const std::byte* from, int n) {
+  ::deeprec::detail::copy_in_two<byte_lanes / 2>(to, from, n);
 }

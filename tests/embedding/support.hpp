@@ -1,0 +1,119 @@
+// What the tests of embedding/ share: guarded tables, the comparison with the oracle, every ISA.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include <deeprec/embedding/lookup.hpp>
+#include <deeprec/exec/inline_executor.hpp>
+
+#include "support/batches.hpp"
+#include "support/guarded.hpp"
+#include "support/oracle.hpp"
+#include "support/seed.hpp"
+
+namespace embedding_test {
+
+using namespace deeprec;
+using namespace deeprec_test;
+
+
+inline std::vector<isa> runnable_isas() {
+  std::vector<isa> found;
+  for (const isa candidate : every_isa) {
+    if (candidate <= best_isa()) found.push_back(candidate);
+  }
+  return found;
+}
+
+template <class Executor>
+context<Executor> on(Executor& executor, isa which) {
+  context<Executor> ctx(executor);
+  ctx.instruction_set = which;
+  return ctx;
+}
+
+/// A table in memory that ends at a guard page, and its exact values.
+template <class T>
+struct guarded_table {
+  guarded_table(std::mt19937_64& random, index_t rows, index_t width)
+      : bytes(static_cast<std::size_t>(rows * width) * sizeof(T)),
+        view(bytes.data(), rows, plain_rows<T>(width)) {
+    std::normal_distribution<float> normal(0, 1);
+    std::vector<float> row(static_cast<std::size_t>(width));
+    for (index_t i = 0; i < rows; ++i) {
+      for (float& x : row) x = normal(random);
+      view.format().encode(row.data(), view.row(i));
+      view.format().decode(view.row(i), row.data());
+      values.emplace_back(row.begin(), row.end());
+    }
+  }
+  guarded<std::byte> bytes;
+  table_view<plain_rows<T>> view;
+  std::vector<std::vector<double>> values;
+};
+
+template <class Out>
+constexpr double storage_roundoff() {
+  return std::is_same_v<Out, float> ? 0x1p-24 : std::is_same_v<Out, f16> ? 0x1p-11 : 0x1p-8;
+}
+
+// Every row of `out` against the oracle, under the bound that the documentation names.
+template <class Out, class Bags>
+bool agrees(const std::vector<std::vector<double>>& table, const Bags& bags,
+            matrix_view<const Out> out, pooled_as how, long long padding = -1) {
+  for (index_t b = 0; b < bags.bags(); ++b) {
+    const oracle_row expected = pool_one(table, bags, b, out.extent(1), how, padding);
+    const auto n = static_cast<double>(bags.borders().end(b) - bags.borders().begin(b));
+    for (index_t j = 0; j < out.extent(1); ++j) {
+      const auto i = static_cast<std::size_t>(j);
+      const double bound = (2 * n + 4) * 0x1p-24 * expected.magnitude[i] +
+                           storage_roundoff<Out>() * std::fabs(expected.value[i]) + 1e-7;
+      if (!(std::fabs(static_cast<double>(out(b, j)) - expected.value[i]) <= bound)) {
+        MESSAGE("bag ", b, " column ", j, ": ", static_cast<double>(out(b, j)), " for ",
+                expected.value[i], " (bound ", bound, ")");
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+// The library's answer in a buffer that ends at a guard page.
+template <class Out, class Context, class Source, class Bags, class How>
+guarded<Out> looked_up(const Context& ctx, const Source& source, const Bags& bags, const How& how) {
+  const index_t width = source.format().width();
+  guarded<Out> out(static_cast<std::size_t>(bags.bags() * width));
+  std::memset(static_cast<void*>(out.data()), 0xff, out.size() * sizeof(Out));  // NaN: unwritten shows
+  const status s = lookup(ctx, source, bags, how, matrix_view<Out>(out.data(), bags.bags(), width));
+  REQUIRE_MESSAGE(s.ok(), s.message());
+  return out;
+}
+
+template <class T>
+bool same_bits(const guarded<T>& a, const guarded<T>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+}
+
+template <class Out, class Table, class Batch, class Combiner>
+void check_every_isa(const Table& table, const Batch& made, bool weighted, Combiner how) {
+  inline_executor here;
+  const auto ids = guarded<typename decltype(made.ids)::value_type>::copy_of(made.ids);
+  const auto offsets = guarded<typename decltype(made.offsets)::value_type>::copy_of(made.offsets);
+  const auto weights = guarded<float>::copy_of(made.weights);
+  const jagged_view bags(offsets.data(), static_cast<index_t>(offsets.size()) - 1, ids.data(),
+                         static_cast<index_t>(ids.size()), weighted ? weights.data() : nullptr);
+  const auto reference = looked_up<Out>(on(here, isa::portable), table.view, bags, how);
+  for (const isa which : runnable_isas()) {
+    CAPTURE(to_string(which));
+    const auto out = looked_up<Out>(on(here, which), table.view, bags, how);
+    CHECK(agrees<Out>(table.values, bags, {out.data(), bags.bags(), table.view.width()}, kind(how)));
+    if (!weighted) CHECK(same_bits(out, reference));
+  }
+}
+
+}  // namespace embedding_test
