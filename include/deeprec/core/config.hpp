@@ -150,11 +150,15 @@
 #else
 #define DEEPREC_BIT_CUDA 0
 #endif
-#define DEEPREC_PASTE_(a, b, c, d, e, f, g, h, i, j, k, l) \
-  isa_portable_##a##b##c##d##e##f##g##h##i##j##k##l
-#define DEEPREC_PASTE(a, b, c, d, e, f, g, h, i, j, k, l) \
-  DEEPREC_PASTE_(a, b, c, d, e, f, g, h, i, j, k, l)
-#define DEEPREC_PORTABLE                                                                       \
-  DEEPREC_PASTE(DEEPREC_BIT_SSE42, DEEPREC_BIT_AVX, DEEPREC_BIT_AVX2, DEEPREC_BIT_FMA,         \
+#define DEEPREC_PASTE_(prefix, a, b, c, d, e, f, g, h, i, j, k, l) \
+  prefix##a##b##c##d##e##f##g##h##i##j##k##l
+#define DEEPREC_PASTE(prefix, a, b, c, d, e, f, g, h, i, j, k, l) \
+  DEEPREC_PASTE_(prefix, a, b, c, d, e, f, g, h, i, j, k, l)
+#define DEEPREC_WITH_FLAGS(prefix)                                                             \
+  DEEPREC_PASTE(prefix, DEEPREC_BIT_SSE42, DEEPREC_BIT_AVX, DEEPREC_BIT_AVX2, DEEPREC_BIT_FMA, \
                 DEEPREC_BIT_BMI2, DEEPREC_BIT_AVX512F, DEEPREC_BIT_AVX512BW, DEEPREC_BIT_VBMI, \
                 DEEPREC_BIT_BF16, DEEPREC_BIT_FP16, DEEPREC_BIT_SVE, DEEPREC_BIT_CUDA)
+#define DEEPREC_PORTABLE DEEPREC_WITH_FLAGS(isa_portable_)
+// The same inside of the other regions: a target region adds to the unit's flags, so with -march=native
+// the AVX2 kernels may hold AVX-512 code.
+#define DEEPREC_UNIT DEEPREC_WITH_FLAGS(unit_)

@@ -11,3 +11,4 @@
 #define DEEPREC_HD  // nothing in a region is device code
 namespace deeprec::inline DEEPREC_ABI {
 namespace [[gnu::visibility("hidden")]] isa_avx512 {
+inline namespace DEEPREC_UNIT {
