@@ -59,6 +59,11 @@ set(DEEPREC_HEADERS
     include/deeprec/exec/inline_executor.hpp
     include/deeprec/exec/thread_pool.hpp
     include/deeprec/memory/huge_page_resource.hpp
+    include/deeprec/ops/detail/cache_size.hpp
+    include/deeprec/ops/detail/row_select.inl
+    include/deeprec/ops/detail/row_select_args.hpp
+    include/deeprec/ops/detail/row_select_kernels.hpp
+    include/deeprec/ops/row_select.hpp
     include/deeprec/optim/adagrad.hpp
     include/deeprec/optim/detail/steps.inl
     include/deeprec/optim/row_optimizer.hpp
@@ -68,6 +73,9 @@ set(DEEPREC_HEADERS
     include/deeprec/simd/begin_avx512.hpp
     include/deeprec/simd/begin_avx512_bf16.hpp
     include/deeprec/simd/begin_portable.hpp
+    include/deeprec/simd/detail/bytes_avx2.inl
+    include/deeprec/simd/detail/bytes_avx512.inl
+    include/deeprec/simd/detail/bytes_portable.inl
     include/deeprec/simd/detail/words_avx2.inl
     include/deeprec/simd/detail/words_avx512.inl
     include/deeprec/simd/detail/words_portable.inl

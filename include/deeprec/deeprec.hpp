@@ -40,6 +40,7 @@
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 #include <deeprec/memory/huge_page_resource.hpp>
+#include <deeprec/ops/row_select.hpp>
 #include <deeprec/optim/adagrad.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
 #include <deeprec/optim/sgd.hpp>

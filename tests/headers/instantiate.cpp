@@ -152,6 +152,11 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
   expect(losses.add(in, in));
   failures += area.value() > 0.5 && losses.value() > loss;
 
+  // Tensor operators.
+  const bool flags[] = {true, false};
+  expect(row_select(pool, std::vector<std::uint8_t>(16), in, out, out));
+  expect(row_select(ctx, flags, half, half, matrix_view(half.data_handle(), n, dim<8>())));
+
   // Readers.
   const std::string_view text(static_cast<const char*>(memory), static_cast<std::size_t>(n));
   read(pool, criteo_format{}, text);

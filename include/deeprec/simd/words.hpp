@@ -53,11 +53,13 @@ DEEPREC_INLINE void copy_in_two(std::byte* to, const std::byte* from, int n) {
 
 #include <deeprec/simd/begin_portable.hpp>
 #include <deeprec/simd/detail/words_portable.inl>
+#include <deeprec/simd/detail/bytes_portable.inl>
 #include <deeprec/simd/end_portable.hpp>
 
 #if DEEPREC_X86
 #include <deeprec/simd/begin_avx2.hpp>
 #include <deeprec/simd/detail/words_avx2.inl>
+#include <deeprec/simd/detail/bytes_avx2.inl>
 #include <deeprec/simd/end_avx2.hpp>
 
 #include <deeprec/simd/begin_avx512.hpp>
@@ -65,6 +67,7 @@ struct region {
   static constexpr isa which = isa::avx512;
 };
 #include <deeprec/simd/detail/words_avx512.inl>
+#include <deeprec/simd/detail/bytes_avx512.inl>
 #include <deeprec/simd/end_avx512.hpp>
 
 #include <deeprec/simd/begin_avx512_bf16.hpp>
@@ -72,5 +75,6 @@ struct region {
   static constexpr isa which = isa::avx512_bf16;
 };
 #include <deeprec/simd/detail/words_avx512.inl>
+#include <deeprec/simd/detail/bytes_avx512.inl>
 #include <deeprec/simd/end_avx512_bf16.hpp>
 #endif

@@ -1,0 +1,25 @@
+// The row-select kernel in the three regions that it is compiled for.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/ops/detail/row_select_args.hpp>
+#include <deeprec/simd/words.hpp>
+
+#include <deeprec/simd/begin_portable.hpp>
+#include <deeprec/ops/detail/row_select.inl>
+#include <deeprec/simd/end_portable.hpp>
+
+#if DEEPREC_X86
+#include <deeprec/simd/begin_avx2.hpp>
+#include <deeprec/ops/detail/row_select.inl>
+#include <deeprec/simd/end_avx2.hpp>
+
+#include <deeprec/simd/begin_avx512.hpp>
+#include <deeprec/ops/detail/row_select.inl>
+#include <deeprec/simd/end_avx512.hpp>
+#endif

@@ -1,0 +1,185 @@
+// Chooses whole rows: out row b is a row of `then` where cond[b] is true, else one of `otherwise`.
+//
+//   cond   1   0   1                then        t0  t1  t2        (B,D), or one row (1,D) for all b
+//          │   │   │                otherwise   e0  e1  e2        (B,D), or one row (1,D) for all b
+//   out    t0  e1  t2               only the chosen rows are read; their bits are not changed
+//
+// Any trivially copyable element goes, by its bytes. In place works: out may be `then` or `otherwise`, and
+// then the rows that are there already are not touched. Not here: a condition for every element.
+#pragma once
+
+#include <algorithm>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/context.hpp>
+#include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/status.hpp>
+#include <deeprec/core/verb.hpp>
+#include <deeprec/ops/detail/cache_size.hpp>
+#include <deeprec/ops/detail/row_select_args.hpp>
+#include <deeprec/ops/detail/row_select_kernels.hpp>
+#include <deeprec/simd/dispatch.hpp>
+
+namespace deeprec::inline DEEPREC_ABI {
+
+namespace verbs {
+struct row_select {};
+}
+
+/// What row_select takes for a condition: anything that converts to a span of bool or of std::uint8_t.
+template <class T>
+concept RowCondition = std::convertible_to<const T&, std::span<const bool>> ||
+                       std::convertible_to<const T&, std::span<const std::uint8_t>>;
+
+namespace detail {
+
+/// The bytes of a condition: a bool that some framework stored as 255 is true as well.
+template <RowCondition Condition>
+std::span<const unsigned char> condition_bytes(const Condition& cond) noexcept {
+  if constexpr (std::convertible_to<const Condition&, std::span<const bool>>) {
+    static_assert(sizeof(bool) == 1);
+    const std::span<const bool> flags(cond);
+    return {reinterpret_cast<const unsigned char*>(flags.data()), flags.size()};
+  } else {
+    return std::span<const std::uint8_t>(cond);
+  }
+}
+
+template <class T>
+byte_rows<const std::byte> bytes_of(const matrix_view<T>& view) noexcept {
+  constexpr auto size = static_cast<index_t>(sizeof(T));
+  return {reinterpret_cast<const std::byte*>(view.data_handle()), view.extent(0),
+          view.stride(0) * size, view.extent(1) * size};
+}
+
+/// Pieces of this many bytes are what threads share out.
+inline constexpr index_t select_piece_bytes = index_t{256} << 10;
+
+}  // namespace detail
+
+/// out row b = cond[b] ? then row b : otherwise row b.
+///
+/// @shape    cond (B) · then, otherwise (B,D) or (1,D), any row stride · out (B,D), any row stride
+/// @dtype    cond: bool or std::uint8_t, any byte but 0 is true · then, otherwise and out: one trivially
+///           copyable type
+/// @space    then, otherwise and out reachable from the context; cond on the host
+/// @pre      out is then or otherwise (same first element, same stride), or shares no byte with it; out
+///           shares no byte with cond
+/// @post     every row of out is written; what lies between the rows is neither read nor written
+/// @numerics bits are copied: NaN payloads, -0 and padding too; the same on every ISA and for any number
+///           of threads
+/// @cost     O(B*D): reads only the chosen rows, once, and writes out once, past the caches when out is
+///           larger than the last of them. In place: only the rows that change. No allocation
+/// @threads  reentrant; concurrent calls are safe where their outputs share no byte
+/// @error    shape_mismatch naming the operand; unsupported when out overlaps an operand in part. On an
+///           error nothing is written
+/// @example  @snippet tests/ops/row_select_test.cpp row_select
+/// @source   the AVX-512 Select operator of DeepRec, which loads both rows
+template <class Context, class Condition, class Then, MemorySpace ThenSpace, class ThenColumns,
+          class Otherwise, MemorySpace OtherwiseSpace, class OtherwiseColumns, class Out,
+          MemorySpace OutSpace, class OutColumns>
+[[nodiscard]] status row_select(Context&& context_or_executor, const Condition& cond,
+                                matrix_view<Then, ThenSpace, ThenColumns> then,
+                                matrix_view<Otherwise, OtherwiseSpace, OtherwiseColumns> otherwise,
+                                matrix_view<Out, OutSpace, OutColumns> out) {
+  static_assert(RowCondition<Condition>,
+                "deeprec::row_select: cond is no contiguous range of bool or std::uint8_t. Fix: "
+                "std::span<const bool>(data, rows); std::vector<bool> has no bytes to look at.");
+  static_assert(!std::is_const_v<Out>,
+                "deeprec::row_select: out is read only. Fix: matrix_view<float>, not <const float>.");
+  static_assert(std::is_same_v<std::remove_cv_t<Then>, Out> &&
+                    std::is_same_v<std::remove_cv_t<Otherwise>, Out>,
+                "deeprec::row_select: then, otherwise and out have different element types. Fix: one "
+                "type for all; rows are copied, not converted.");
+  static_assert(std::is_trivially_copyable_v<Out>,
+                "deeprec::row_select: the elements are not trivially copyable. Fix: select rows of "
+                "indices or pointers.");
+  const auto ctx = as_context(context_or_executor);
+  const std::span<const unsigned char> bytes = detail::condition_bytes(cond);
+  const index_t rows = out.extent(0);
+  if (static_cast<index_t>(bytes.size()) != rows) {
+    return {errc::shape_mismatch, "cond has another length than out has rows"};
+  }
+  if (then.extent(1) != out.extent(1)) {
+    return {errc::shape_mismatch, "then has another width than out"};
+  }
+  if (otherwise.extent(1) != out.extent(1)) {
+    return {errc::shape_mismatch, "otherwise has another width than out"};
+  }
+  if (then.extent(0) != rows && then.extent(0) != 1) {
+    return {errc::shape_mismatch, "then has neither the rows of out nor a single one"};
+  }
+  if (otherwise.extent(0) != rows && otherwise.extent(0) != 1) {
+    return {errc::shape_mismatch, "otherwise has neither the rows of out nor a single one"};
+  }
+  if (then.stride(0) < 0) return {errc::shape_mismatch, "then has a negative stride"};
+  if (otherwise.stride(0) < 0) return {errc::shape_mismatch, "otherwise has a negative stride"};
+  if (out.stride(0) < out.extent(1) && rows > 1) {
+    return {errc::shape_mismatch, "rows of out overlap: its stride is below its width"};
+  }
+  return backend<verbs::row_select, backend_of<std::remove_const_t<decltype(ctx)>>>::run(
+      ctx, bytes, matrix_view<const Out, ThenSpace>(then),
+      matrix_view<const Out, OtherwiseSpace>(otherwise), matrix_view<Out, OutSpace>(out));
+}
+
+template <>
+struct backend<verbs::row_select, host_backend> {
+  /// @param stream_above an output of more bytes than this is written past the caches
+  template <class Context, class T, MemorySpace ThenSpace, MemorySpace OtherwiseSpace,
+            MemorySpace OutSpace>
+  static status run(const Context& ctx, std::span<const unsigned char> cond,
+                    matrix_view<const T, ThenSpace> then,
+                    matrix_view<const T, OtherwiseSpace> otherwise, matrix_view<T, OutSpace> out,
+                    index_t stream_above = detail::last_level_cache_bytes()) {
+    static_assert(reachable_as<ThenSpace, host_space> && reachable_as<OtherwiseSpace, host_space> &&
+                      reachable_as<OutSpace, host_space>,
+                  "deeprec::row_select: device memory given to a host context. Fix: copy it, or pass "
+                  "a device context.");
+    if (out.empty()) return {};
+    const detail::byte_rows<const std::byte> to = detail::bytes_of<const T>(matrix_view<T>(out));
+    const detail::byte_rows<const std::byte> from_then = detail::bytes_of<const T>(then);
+    const detail::byte_rows<const std::byte> from_otherwise = detail::bytes_of<const T>(otherwise);
+    if (!in_place(from_then, to) && detail::share_bytes(from_then, to)) {
+      return {errc::unsupported, "row_select: out overlaps then, but is not the same rows"};
+    }
+    if (!in_place(from_otherwise, to) && detail::share_bytes(from_otherwise, to)) {
+      return {errc::unsupported, "row_select: out overlaps otherwise, but is not the same rows"};
+    }
+    const detail::byte_rows<const std::byte> flags{reinterpret_cast<const std::byte*>(cond.data()), 1,
+                                                   0, to.count};
+    if (detail::share_bytes(flags, to)) {
+      return {errc::unsupported, "row_select: out overlaps cond"};
+    }
+    const bool streamed = to.width >= detail::line_bytes && to.width * to.count > stream_above;
+    const detail::select_args args{
+        cond.data(),
+        {one_for_all(from_otherwise), one_for_all(from_then)},
+        {reinterpret_cast<std::byte*>(out.data_handle()), to.count, to.stride, to.width},
+        streamed ? detail::store_kind::streamed : detail::store_kind::cached};
+    const index_t grain = (std::max)(index_t{1}, detail::select_piece_bytes / to.width);
+    ctx.executor->parallel_for(to.count, grain, [&](index_t begin, index_t end, int) {
+      with_isa_up_to_avx512(ctx.instruction_set,
+                            [&](auto region) { select_rows(region, args, begin, end); });
+    });
+    return {};
+  }
+
+ private:
+  using rows = detail::byte_rows<const std::byte>;
+
+  static bool in_place(const rows& operand, const rows& out) noexcept {
+    return operand.first == out.first && operand.count == out.count &&
+           (operand.stride == out.stride || out.count == 1);
+  }
+  static rows one_for_all(rows operand) noexcept {
+    if (operand.count == 1) operand.stride = 0;
+    return operand;
+  }
+};
+
+}  // namespace deeprec::inline DEEPREC_ABI
