@@ -8,7 +8,18 @@
 #
 # simd/begin_X.hpp and simd/end_X.hpp are two halves of one thing, and are tested as a pair.
 
+include("${CMAKE_CURRENT_LIST_DIR}/optional_hosts.cmake")
+
 set(DEEPREC_HEADER_FLAGS -O2 -Wall -Wextra -Werror)
+
+# Sets <out> to the flags that a unit needs besides. A precompiled header doesn't fit such a unit.
+function(deeprec_flags_of_unit unit out)
+  set(flags)
+  if(unit STREQUAL "interop/openmp")
+    set(flags -fopenmp)
+  endif()
+  set(${out} "${flags}" PARENT_SCOPE)
+endfunction()
 
 # Notes what a header needs at its top level, outside of any #if: its own foreign headers and those
 # of the headers that it includes.
@@ -59,7 +70,15 @@ function(deeprec_missing_for header out)
       if(NOT TARGET deeprec::cuda)
         list(APPEND missing CUDA)
       endif()
-    elseif(need MATCHES "^((oneapi/)?tbb/|ATen/|torch/|c10/|omp[.]h|dlpack/|mpi[.]h|taskflow/)")
+    elseif(need STREQUAL "omp.h")
+      if(NOT DEEPREC_HAVE_OPENMP)
+        list(APPEND missing OpenMP)
+      endif()
+    elseif(need MATCHES "^(oneapi/)?tbb/")
+      if(NOT DEEPREC_HAVE_TBB)
+        list(APPEND missing oneTBB)
+      endif()
+    elseif(need MATCHES "^(ATen/|torch/|c10/|dlpack/|mpi[.]h|taskflow/)")
       string(MAKE_C_IDENTIFIER "DEEPREC_HAVE_${need}" have)
       find_path(${have} "${need}" DOC "Folder of <${need}>")
       mark_as_advanced(${have})
@@ -68,6 +87,9 @@ function(deeprec_missing_for header out)
       endif()
     endif()
   endforeach()
+  if(header MATCHES "interop/eigen_thread_pool" AND NOT DEEPREC_HAVE_EIGEN_THREAD_POOL)
+    list(APPEND missing "Eigen's ThreadPool module") # named inside of #if: it has moved once
+  endif()
   list(REMOVE_DUPLICATES missing)
   set(${out} "${missing}" PARENT_SCOPE)
 endfunction()
@@ -107,7 +129,12 @@ function(deeprec_generate_header_units folder out)
     endif()
     string(REGEX REPLACE "^deeprec/(.*)[.]hpp$" "\\1" unit "${header}")
     deeprec_write("${folder}/alone/${unit}.cpp" "${text}")
-    deeprec_write("${folder}/poisoned/${unit}.cpp" "#include \"poison.hpp\"\n${text}")
+    string(PREPEND text "#include \"poison.hpp\"\n")
+    deeprec_flags_of_unit("${unit}" flags)
+    if(flags)
+      string(PREPEND text "#include \"${folder}/foreign.hpp\"\n")
+    endif()
+    deeprec_write("${folder}/poisoned/${unit}.cpp" "${text}")
     list(APPEND units "${unit}")
   endforeach()
 

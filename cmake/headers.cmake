@@ -41,6 +41,7 @@ set(DEEPREC_HEADERS
     include/deeprec/dense/mlp.hpp
     include/deeprec/dense/onednn_gemm.hpp
     include/deeprec/dense/relu.hpp
+    include/deeprec/describe.hpp
     include/deeprec/embedding/dense_table.hpp
     include/deeprec/embedding/detail/lookup.inl
     include/deeprec/embedding/detail/lookup_args.hpp
@@ -58,6 +59,12 @@ set(DEEPREC_HEADERS
     include/deeprec/exec/cuda_stream.hpp
     include/deeprec/exec/inline_executor.hpp
     include/deeprec/exec/thread_pool.hpp
+    include/deeprec/interop/at_parallel_for.hpp
+    include/deeprec/interop/detail/bulk_pieces.hpp
+    include/deeprec/interop/dlpack.hpp
+    include/deeprec/interop/eigen_thread_pool.hpp
+    include/deeprec/interop/openmp.hpp
+    include/deeprec/interop/tbb.hpp
     include/deeprec/memory/huge_page_resource.hpp
     include/deeprec/ops/detail/cache_size.hpp
     include/deeprec/ops/detail/row_select.inl

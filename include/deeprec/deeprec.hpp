@@ -31,6 +31,7 @@
 #include <deeprec/dense/metrics.hpp>
 #include <deeprec/dense/mlp.hpp>
 #include <deeprec/dense/relu.hpp>
+#include <deeprec/describe.hpp>
 #include <deeprec/embedding/dense_table.hpp>
 #include <deeprec/embedding/lookup.hpp>
 #include <deeprec/embedding/pooling.hpp>

@@ -1,0 +1,263 @@
+// What this process really uses, for a log or a bug report.
+//
+//   std::cout << deeprec::describe();
+//
+//   deeprec 0.1.0 (v0_1_ex_c0)
+//   isa          avx512 (the machine has avx512_bf16): DEEPREC_ISA=avx512
+//   threads      8, on processors 0-3 8-11
+//   table pages  2 MB, transparent: 1024 MB mapped, 1022 MB resident, 1022 MB on 2 MB pages
+//   oneDNN       2.6.3
+//   CUDA         not compiled in: link deeprec::cuda
+//   exceptions   on
+//   contracts    off
+//
+// It looks and allocates no tables: the pages are those of the tables that live now.
+#pragma once
+
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <iosfwd>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/isa.hpp>
+#include <deeprec/exec/thread_pool.hpp>
+#include <deeprec/memory/huge_page_resource.hpp>
+
+#if defined(DEEPREC_WITH_ONEDNN) && DEEPREC_WITH_ONEDNN
+#include <oneapi/dnnl/dnnl.h>
+#endif
+#if defined(DEEPREC_WITH_CUDA) && DEEPREC_WITH_CUDA
+#include <cuda_runtime_api.h>
+#endif
+
+namespace deeprec::inline DEEPREC_ABI {
+
+/// What the memory of huge_page_resource::shared() lies on.
+enum class page_kind : unsigned char {
+  nothing_mapped,    ///< no block of 1 MB or more lives
+  nothing_touched,   ///< blocks live, and none of their pages was touched
+  ordinary,          ///< touched, and the system gave no huge page
+  transparent_huge,  ///< at least half of what was touched is on transparent huge pages
+  explicit_huge,     ///< at least half of what was mapped is from the reserved pool
+  mixed,             ///< some huge pages, less than half
+};
+
+constexpr const char* to_string(page_kind kind) noexcept {
+  switch (kind) {
+    case page_kind::nothing_mapped: return "nothing mapped";
+    case page_kind::nothing_touched: return "nothing touched";
+    case page_kind::ordinary: return "4 KB, the system gave no huge page";
+    case page_kind::transparent_huge: return "2 MB, transparent";
+    case page_kind::explicit_huge: return "2 MB, reserved";
+    case page_kind::mixed: return "mixed";
+  }
+  return "unknown";
+}
+
+/// A backend that needs a component.
+struct backend_description {
+  const char* name = "";
+  bool compiled_in = false;  ///< in the unit that called describe()
+  bool usable = false;       ///< compiled in, and its run time is willing
+  std::string detail;        ///< the version, or why it can't be used
+};
+
+struct description {
+  std::string version;  ///< 0.1.0
+  std::string abi;      ///< the name of the ABI namespace: v0_1_ex_c0
+
+  isa instruction_set = isa::portable;       ///< what contexts use by default
+  isa best_instruction_set = isa::portable;  ///< what the machine has
+  std::string isa_reason;                    ///< why the first is what it is
+
+  std::vector<int> cpus;  ///< the affinity mask; thread_pool() has as many threads
+  int machine_cpus = 0;   ///< processors of the machine, 0 where unknown
+
+  page_kind pages = page_kind::nothing_mapped;
+  huge_page_report page_bytes;
+  std::string transparent_huge_pages;  ///< the system's setting: always, madvise, never, unknown
+
+  std::vector<backend_description> backends;
+
+  bool exceptions = false;  ///< of the unit that called describe()
+  bool contracts = false;   ///< debug-only checks, of the unit that called describe()
+};
+
+namespace detail {
+
+inline std::string why_this_isa(isa best, isa active, const char* wanted) {
+  if (wanted == nullptr) {
+    return active == best ? "the best that this machine runs"
+                          : "DEEPREC_ISA was set when the choice was made";
+  }
+  const std::string setting = std::string("DEEPREC_ISA=") + wanted;
+  for (const isa candidate : every_isa) {
+    if (std::strcmp(wanted, to_string(candidate)) != 0) continue;
+    if (candidate > best) return setting + " asks for more than this machine has";
+    if (candidate == active) return setting;
+    return setting + " was set after the choice was made";
+  }
+  return setting + " names no instruction set, and changes nothing";
+}
+
+inline page_kind kind_of_pages(const huge_page_report& report) noexcept {
+  if (report.mapped == 0) return page_kind::nothing_mapped;
+  if (report.explicit_huge * 2 >= report.mapped) return page_kind::explicit_huge;
+  if (report.resident == 0 && report.explicit_huge == 0) return page_kind::nothing_touched;
+  if (report.transparent_huge * 2 >= report.resident) return page_kind::transparent_huge;
+  return report.transparent_huge + report.explicit_huge > 0 ? page_kind::mixed : page_kind::ordinary;
+}
+
+// "always [madvise] never" -> madvise
+inline std::string transparent_huge_page_setting() {
+  char line[128] = "";
+  if (std::FILE* file = std::fopen("/sys/kernel/mm/transparent_hugepage/enabled", "re")) {
+    if (std::fgets(line, sizeof(line), file) == nullptr) line[0] = '\0';
+    std::fclose(file);
+  }
+  const char* open = std::strchr(line, '[');
+  const char* close = open == nullptr ? nullptr : std::strchr(open, ']');
+  return close == nullptr ? "unknown" : std::string(open + 1, close);
+}
+
+// "0-3 8-11"
+inline std::string ranges(const std::vector<int>& numbers) {
+  std::string text;
+  for (std::size_t i = 0; i < numbers.size();) {
+    std::size_t last = i;
+    while (last + 1 < numbers.size() && numbers[last + 1] == numbers[last] + 1) ++last;
+    if (!text.empty()) text += ' ';
+    text += std::to_string(numbers[i]);
+    if (last > i) text += '-' + std::to_string(numbers[last]);
+    i = last + 1;
+  }
+  return text;
+}
+
+// What a unit was compiled with is said by a type, so that units which differ don't share a function.
+struct without_onednn {
+  static backend_description describe() {
+    return {"oneDNN", false, false, "not compiled in: link deeprec::onednn"};
+  }
+};
+struct without_cuda {
+  static backend_description describe() {
+    return {"CUDA", false, false, "not compiled in: link deeprec::cuda"};
+  }
+};
+
+#if defined(DEEPREC_WITH_ONEDNN) && DEEPREC_WITH_ONEDNN
+struct with_onednn {
+  static backend_description describe() {
+    const dnnl_version_t* found = dnnl_version();
+    return {"oneDNN", true, true,
+            std::to_string(found->major) + '.' + std::to_string(found->minor) + '.' +
+                std::to_string(found->patch)};
+  }
+};
+using onednn_here = with_onednn;
+#else
+using onednn_here = without_onednn;
+#endif
+
+#if defined(DEEPREC_WITH_CUDA) && DEEPREC_WITH_CUDA
+struct with_cuda {
+  static backend_description describe() {
+    int version = 0;
+    int devices = 0;
+    backend_description made{"CUDA", true, false, {}};
+    if (cudaRuntimeGetVersion(&version) == cudaSuccess) {
+      made.detail = std::to_string(version / 1000) + '.' + std::to_string(version % 1000 / 10) + ", ";
+    }
+    if (const cudaError_t refused = cudaGetDeviceCount(&devices); refused != cudaSuccess) {
+      static_cast<void>(cudaGetLastError());  // the next call must not find our failure
+      made.detail += std::string("refused: ") + cudaGetErrorString(refused);
+    } else {
+      made.usable = devices > 0;
+      made.detail += std::to_string(devices) + (devices == 1 ? " device" : " devices");
+    }
+    return made;
+  }
+};
+using cuda_here = with_cuda;
+#else
+using cuda_here = without_cuda;
+#endif
+
+}  // namespace detail
+
+/// What this process really uses.
+///
+/// @cost    some ms: reads /proc/self/smaps; with CUDA compiled in, the first call starts its run time
+/// @threads thread-safe
+/// @error   none: what can't be found out is said to be unknown
+/// @example examples/describe.cpp
+template <class Onednn = detail::onednn_here, class Cuda = detail::cuda_here>
+[[nodiscard]] description describe() {
+  description made;
+  made.version = std::to_string(DEEPREC_VERSION_MAJOR) + '.' +
+                 std::to_string(DEEPREC_VERSION_MINOR) + '.' +
+                 std::to_string(DEEPREC_VERSION_PATCH);
+  made.exceptions = DEEPREC_EXCEPTIONS != 0;
+  made.contracts = DEEPREC_CONTRACTS != 0;
+  made.abi = 'v' + std::to_string(DEEPREC_VERSION_MAJOR) + '_' +
+             std::to_string(DEEPREC_VERSION_MINOR) + (made.exceptions ? "_ex" : "_nx") +
+             (made.contracts ? "_c1" : "_c0");
+  made.best_instruction_set = best_isa();
+  made.instruction_set = active_isa();
+  made.isa_reason = detail::why_this_isa(made.best_instruction_set, made.instruction_set,
+                                         std::getenv("DEEPREC_ISA"));
+  made.cpus = usable_cpus();
+  made.machine_cpus = static_cast<int>(std::thread::hardware_concurrency());
+  made.page_bytes = huge_page_resource::shared()->report();
+  made.pages = detail::kind_of_pages(made.page_bytes);
+  made.transparent_huge_pages = detail::transparent_huge_page_setting();
+  made.backends.push_back(Onednn::describe());
+  made.backends.push_back(Cuda::describe());
+  return made;
+}
+
+/// Several lines, each ended by a newline.
+[[nodiscard]] inline std::string to_string(const description& d) {
+  std::string text = "deeprec " + d.version + " (" + d.abi + ")\n";
+  const auto line = [&text](const char* name, const std::string& value) {
+    const std::size_t length = std::strlen(name);
+    text += name + std::string(length < 13 ? 13 - length : 1, ' ') + value + '\n';
+  };
+  line("isa", std::string(to_string(d.instruction_set)) +
+                  (d.instruction_set == d.best_instruction_set
+                       ? std::string()
+                       : std::string(" (the machine has ") + to_string(d.best_instruction_set) + ')') +
+                  ": " + d.isa_reason);
+  std::string threads = std::to_string(d.cpus.size()) + ", on processors " + detail::ranges(d.cpus);
+  if (d.machine_cpus > static_cast<int>(d.cpus.size())) {
+    threads += " of " + std::to_string(d.machine_cpus);
+  }
+  line("threads", threads);
+  std::string pages = to_string(d.pages);
+  const auto megabytes = [](std::size_t bytes) { return std::to_string(bytes >> 20) + " MB"; };
+  if (d.pages != page_kind::nothing_mapped) {
+    pages += ": " + megabytes(d.page_bytes.mapped) + " mapped, " + megabytes(d.page_bytes.resident) +
+             " resident, " + megabytes(d.page_bytes.transparent_huge + d.page_bytes.explicit_huge) +
+             " on 2 MB pages";
+  }
+  line("table pages", pages + "; transparent_hugepage is " + d.transparent_huge_pages);
+  for (const backend_description& backend : d.backends) line(backend.name, backend.detail);
+  line("exceptions", d.exceptions ? "on" : "off");
+  line("contracts", d.contracts ? "on" : "off");
+  return text;
+}
+
+/// Writes to_string(d).
+template <class Traits>
+std::basic_ostream<char, Traits>& operator<<(std::basic_ostream<char, Traits>& out,
+                                             const description& d) {
+  return out << to_string(d);
+}
+
+}  // namespace deeprec::inline DEEPREC_ABI

@@ -1,0 +1,116 @@
+// Our own executors keep the contract of core/executor.hpp, and broken ones are caught.
+
+#include <deeprec/exec/inline_executor.hpp>
+#include <deeprec/exec/thread_pool.hpp>
+
+#include "support/executor_contract.hpp"
+
+#include <algorithm>
+#include <doctest/doctest.h>
+#include <latch>
+#include <thread>
+#include <vector>
+
+using namespace deeprec;
+
+namespace {
+
+struct broken {  // one thread; each heir breaks one promise
+  static int concurrency() { return 2; }
+};
+struct forgetful : broken {  // drops the last piece
+  template <class Body>
+  void parallel_for(index_t n, index_t grain, Body&& body) {
+    for (index_t b = 0; n - b > grain; b += grain) body(b, b + grain, 0);
+  }
+};
+struct repeating : broken {  // runs the first piece twice
+  template <class Body>
+  void parallel_for(index_t n, index_t grain, Body&& body) {
+    if (n > 0) body(index_t{0}, (std::min)(grain, n), 0);
+    for (index_t b = 0; b < n; b += (std::min)(grain, n)) {
+      body(b, b + (std::min)(grain, n - b), 0);
+    }
+  }
+};
+struct crooked : broken {  // cuts where it likes
+  template <class Body>
+  void parallel_for(index_t n, index_t, Body&& body) {
+    if (n > 0) body(index_t{0}, n / 2 + 1, 0);
+    if (n / 2 + 1 < n) body(n / 2 + 1, n, 1);
+  }
+};
+struct eager : broken {  // calls a body for nothing
+  template <class Body>
+  void parallel_for(index_t n, index_t, Body&& body) {
+    body(index_t{0}, n, 0);
+  }
+};
+struct misnumbered : broken {  // counts workers from 1
+  template <class Body>
+  void parallel_for(index_t n, index_t, Body&& body) {
+    if (n > 0) body(index_t{0}, n, 2);
+  }
+};
+struct careless : broken {  // two threads, and both are worker 0
+  template <class Body>
+  void parallel_for(index_t n, index_t grain, Body&& body) {
+    std::thread other([&] { body(index_t{0}, grain, 0); });
+    body(grain, n, 0);
+    other.join();
+  }
+};
+struct swallowing : broken {  // loses exceptions
+  template <class Body>
+  void parallel_for(index_t n, index_t, Body&& body) {
+    try {
+      if (n > 0) body(index_t{0}, n, 0);
+    } catch (...) {
+    }
+  }
+};
+struct backwards : broken {  // runs the last piece first, and stops at the first exception
+  template <class Body>
+  void parallel_for(index_t n, index_t grain, Body&& body) {
+    if (n <= 0) return;
+    for (index_t p = (n - 1) / grain; p >= 0; --p) {
+      body(p * grain, n - p * grain > grain ? (p + 1) * grain : n, 0);
+    }
+  }
+};
+
+template <class E>
+std::string fault() {
+  E executor;
+  std::string found = deeprec_test::contract_fault(executor);
+  return found.substr(0, found.find(" (n ="));
+}
+
+}  // namespace
+
+TEST_CASE("inline_executor keeps the contract of bulk executors") {
+  const inline_executor executor;
+  CHECK(deeprec_test::contract_fault(executor) == "");
+}
+
+TEST_CASE("thread_pool keeps the contract of bulk executors, whatever its size") {
+  for (const int threads : {1, 2, 3, 8}) {
+    CAPTURE(threads);
+    thread_pool pool(threads);
+    CHECK(deeprec_test::contract_fault(pool) == "");
+  }
+}
+
+TEST_CASE("the contract's test catches broken executors") {
+  CHECK(fault<forgetful>() == "an element is not covered exactly once");
+  CHECK(fault<repeating>() == "an element is not covered exactly once");
+  CHECK(fault<crooked>() == "a border is no multiple of the grain");
+  CHECK(fault<eager>() == "a border is no multiple of the grain");
+  CHECK(fault<misnumbered>() == "a worker's number is not below concurrency()");
+  CHECK(fault<swallowing>() == "what a body threw is lost");
+  CHECK(fault<backwards>() == "not the smallest begin was rethrown");
+  careless shares;
+  std::latch both(2);
+  CHECK(deeprec_test::contract::pieces_fault(shares, 2, 1, [&] { both.arrive_and_wait(); }) ==
+        "two bodies under one number at once");
+}
