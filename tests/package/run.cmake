@@ -1,5 +1,10 @@
-# cmake -DKIND=installed|subproject|pkgconfig -DSOURCE=<repository> -DBINARY=<folder> ... -P run.cmake
-# Uses deeprec as its users do, without the network and without CUDA.
+# cmake -DKIND=<kind> -DSOURCE=<repository> -DBINARY=<folder> ... -P run.cmake
+# Uses deeprec as its users do, without the network and without CUDA:
+#
+#   installed, pkgconfig, vcpkg     installed first (by our port where it is vcpkg), then found
+#   subproject                      add_subdirectory, and nothing of the parent's changes
+#   fetchcontent                    FetchContent on a machine that has no CUDA
+#   no_exceptions, two_units        -fno-exceptions -fno-rtti; units of different -march in one program
 
 cmake_minimum_required(VERSION 3.24)
 set(options -G "${GENERATOR}" "-DCMAKE_CXX_COMPILER=${COMPILER}" -DCMAKE_BUILD_TYPE=Release
@@ -18,12 +23,28 @@ file(REMOVE_RECURSE "${BINARY}")
 file(MAKE_DIRECTORY "${BINARY}")
 cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH tests)
 set(prefix "${BINARY}/prefix")
+set(consumer "${KIND}")
 
-if(NOT KIND STREQUAL "subproject")
+if(KIND MATCHES "^(installed|pkgconfig)$")
   run("${CMAKE_COMMAND}" -S "${SOURCE}" -B "${BINARY}/deeprec" ${options} -DDEEPREC_CUDA=OFF
       -DDEEPREC_ONEDNN=OFF -DDEEPREC_BUILD_TESTS=OFF -DDEEPREC_BUILD_BENCHMARKS=OFF
       -DDEEPREC_BUILD_EXAMPLES=OFF)
   run("${CMAKE_COMMAND}" --install "${BINARY}/deeprec" --prefix "${prefix}")
+elseif(KIND STREQUAL "vcpkg")
+  set(features core)
+  if(EXPECT_ONEDNN)
+    list(APPEND features onednn)
+  endif()
+  run("${CMAKE_COMMAND}" "-DSOURCE=${SOURCE}" "-DPREFIX=${prefix}" "-DBUILD=${BINARY}/deeprec"
+      "-DGENERATOR=${GENERATOR}" "-DCOMPILER=${COMPILER}" "-DFEATURES=${features}" -P
+      "${tests}/package/vcpkg/stand_in.cmake")
+  set(consumer installed)
+elseif(KIND STREQUAL "fetchcontent")
+  list(APPEND options "-DFETCHCONTENT_SOURCE_DIR_DEEPREC=${SOURCE}"
+       -DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON)
+endif()
+if(NOT KIND STREQUAL "fetchcontent")
+  list(APPEND options -DDEEPREC_CUDA=OFF)
 endif()
 
 if(KIND STREQUAL "pkgconfig")
@@ -33,8 +54,8 @@ if(KIND STREQUAL "pkgconfig")
   run("${COMPILER}" -std=c++20 "${tests}/package/main.cpp" -o "${BINARY}/app" ${flags})
   run("${BINARY}/app")
 else()
-  run("${CMAKE_COMMAND}" -S "${tests}/package/${KIND}" -B "${BINARY}/app" ${options}
-      -DDEEPREC_CUDA=OFF "-DDEEPREC_SOURCE=${SOURCE}" "-DCMAKE_PREFIX_PATH=${prefix}")
+  run("${CMAKE_COMMAND}" -S "${tests}/package/${consumer}" -B "${BINARY}/app" ${options}
+      "-DDEEPREC_SOURCE=${SOURCE}" "-DCMAKE_PREFIX_PATH=${prefix}")
   run("${CMAKE_COMMAND}" --build "${BINARY}/app")
   run("${BINARY}/app/app")
 endif()

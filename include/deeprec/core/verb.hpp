@@ -22,7 +22,7 @@ inline constexpr bool always_false = false;
 template <class Verb, class Backend>
 struct backend {
   static_assert(detail::always_false<Verb, Backend>,
-                "deeprec: this verb has no backend for this context. Fix: include the verb's .cuh "
+                "deeprec::backend: this verb has none for this context. Fix: include the verb's .cuh "
                 "(for a CUDA context, in a file compiled by nvcc) or deeprec/deeprec.cuh.");
 };
 

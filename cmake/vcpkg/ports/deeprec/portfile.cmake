@@ -1,0 +1,32 @@
+set(VCPKG_BUILD_TYPE release) # header-only
+
+vcpkg_from_github(
+  OUT_SOURCE_PATH SOURCE_PATH
+  REPO deeprec/deeprec
+  REF "v${VERSION}"
+  SHA512 0 # of the release's archive; vcpkg prints it at the first try
+  HEAD_REF main)
+
+vcpkg_check_features(
+  OUT_FEATURE_OPTIONS FEATURE_OPTIONS
+  FEATURES
+    cuda DEEPREC_CUDA
+    onednn DEEPREC_ONEDNN)
+
+vcpkg_cmake_configure(
+  SOURCE_PATH "${SOURCE_PATH}"
+  OPTIONS
+    ${FEATURE_OPTIONS}
+    -DDEEPREC_INSTALL=ON
+    -DDEEPREC_BUILD_TESTS=OFF
+    -DDEEPREC_BUILD_BENCHMARKS=OFF
+    -DDEEPREC_BUILD_EXAMPLES=OFF
+    -DDEEPREC_BUILD_DOCS=OFF
+    -DFETCHCONTENT_FULLY_DISCONNECTED=ON)
+vcpkg_cmake_install()
+vcpkg_cmake_config_fixup(CONFIG_PATH share/cmake/deeprec)
+vcpkg_fixup_pkgconfig()
+
+file(REMOVE_RECURSE "${CURRENT_PACKAGES_DIR}/lib" "${CURRENT_PACKAGES_DIR}/share/doc")
+vcpkg_install_copyright(FILE_LIST "${SOURCE_PATH}/LICENSE")
+file(INSTALL "${CMAKE_CURRENT_LIST_DIR}/usage" DESTINATION "${CURRENT_PACKAGES_DIR}/share/${PORT}")

@@ -1,0 +1,13 @@
+// expect: "deeprec::lookup: not a combiner. Fix: sum"
+#include <deeprec/embedding/lookup.hpp>
+#include <deeprec/exec/inline_executor.hpp>
+
+deeprec::status call(deeprec::const_table_view<deeprec::f32_rows> table, deeprec::jagged_view<> bags,
+                     deeprec::matrix_view<float> out) {
+  deeprec::inline_executor executor;
+#if DEEPREC_MUST_FAIL
+  return deeprec::lookup(executor, table, bags, deeprec::skip, out);
+#else
+  return deeprec::lookup(executor, table, bags, deeprec::mean, out);
+#endif
+}
