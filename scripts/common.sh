@@ -13,11 +13,12 @@ export DEEPREC_DATA_DIR="${DEEPREC_DATA_DIR:-}"
 
 say() { printf '== %s\n' "$*"; }
 
-# On Debian and Ubuntu, where we may: installs the packages that are missing. Elsewhere CMake fetches
-# the libraries, and the compiler, CMake and git have to be there.
+# install_packages [PACKAGE...]: on Debian and Ubuntu, where we may: installs what is missing of the
+# packages that every lane needs, and of these. Elsewhere CMake fetches the libraries, and the compiler,
+# CMake and git have to be there.
 install_packages() {
   local wanted=(cmake g++ ninja-build ccache libeigen3-dev libxsimd-dev libdnnl-dev
-    libbenchmark-dev doctest-dev nlohmann-json3-dev libcli11-dev libtbb-dev libdlpack-dev)
+    libbenchmark-dev doctest-dev nlohmann-json3-dev libcli11-dev libtbb-dev libdlpack-dev "$@")
   local missing=() package as_root=()
   command -v apt-get >/dev/null && command -v dpkg-query >/dev/null || return 0
   local present

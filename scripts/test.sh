@@ -11,6 +11,10 @@ for lane in "${lanes[@]}"; do
 done
 
 install_packages
+# For the unit tests on another architecture; a call of its own, since not every system has these.
+if [[ " ${lanes[*]} " == *" release "* && "$(uname -m)" == x86_64 ]]; then
+  install_packages g++-aarch64-linux-gnu qemu-user
+fi
 for compiler in g++ clang++ nvcc; do
   command -v "$compiler" >/dev/null || [[ "$compiler" == nvcc && -x /usr/local/cuda/bin/nvcc ]] ||
     say "NO $compiler HERE: the headers are not tested with it"
