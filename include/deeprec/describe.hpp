@@ -223,6 +223,10 @@ template <class Onednn = detail::onednn_here, class Cuda = detail::cuda_here>
 }
 
 /// Several lines, each ended by a newline.
+///
+/// @cost    O(length); allocates the text
+/// @threads reentrant
+/// @error   none
 [[nodiscard]] inline std::string to_string(const description& d) {
   std::string text = "deeprec " + d.version + " (" + d.abi + ")\n";
   const auto line = [&text](const char* name, const std::string& value) {
@@ -254,6 +258,10 @@ template <class Onednn = detail::onednn_here, class Cuda = detail::cuda_here>
 }
 
 /// Writes to_string(d).
+///
+/// @cost    as to_string(d)
+/// @threads as the stream
+/// @error   as the stream
 template <class Traits>
 std::basic_ostream<char, Traits>& operator<<(std::basic_ostream<char, Traits>& out,
                                              const description& d) {

@@ -37,6 +37,10 @@ enum class errc : std::uint8_t {
 };
 
 /// The sentence of a code.
+///
+/// @cost    O(1)
+/// @threads reentrant
+/// @error   none
 constexpr const char* to_string(errc code) noexcept {
   switch (code) {
     case errc::ok: return "ok";

@@ -40,7 +40,9 @@ class mlp {
   /// @param rng    layer l takes its weights from the stream first_stream + l; biases start at 0
   /// @pre    at least two sizes, each at least 1
   /// @post   the same weights for the same arguments, on every machine
-  /// @cost   O(weights)
+  /// @cost   O(weights); allocates them
+  /// @threads reentrant
+  /// @error  what the memory resource throws
   mlp(std::vector<index_t> sizes, mlp_output last, counter_rng rng,
       weight_init init = weight_init::he, std::uint64_t first_stream = 0,
       std::pmr::memory_resource* memory = std::pmr::get_default_resource())

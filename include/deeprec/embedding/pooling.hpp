@@ -176,6 +176,10 @@ template <class Combiner, class... Policies>
 inline constexpr bool is_pooling<pooling<Combiner, Policies...>> = true;
 
 /// A combiner alone, completed by the defaults; a pooling as it is.
+///
+/// @cost    O(1)
+/// @threads reentrant
+/// @error   none
 template <class T>
 constexpr auto as_pooling(const T& policy) noexcept {
   if constexpr (is_pooling<T>) {
