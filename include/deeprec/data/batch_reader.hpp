@@ -76,7 +76,7 @@ inline std::string_view load_lines(const text_source& source, index_t begin, ind
   }
   // The byte before the chunk says whether a line begins with the chunk. It goes to the end of a
   // cache line, so that the chunk itself is aligned in memory as in the file.
-  constexpr index_t margin = static_cast<index_t>(line_bytes);
+  constexpr index_t margin = static_cast<index_t>(cache_line_bytes);
   const index_t before = begin > 0 ? 1 : 0;
   index_t read_to = (std::min)(size, end + 4096);
   if (!chunk.buffer.reserve(margin + (read_to - begin), 0)) {

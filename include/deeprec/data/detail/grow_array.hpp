@@ -23,18 +23,18 @@
 namespace deeprec::inline DEEPREC_ABI {
 namespace detail {
 
-inline constexpr std::size_t line_bytes = 64;
+inline constexpr std::size_t cache_line_bytes = 64;
 
 /// Memory of the resource, or null: a throwing resource becomes a null pointer here.
 inline void* try_allocate(std::pmr::memory_resource* memory, std::size_t bytes) noexcept {
 #if DEEPREC_EXCEPTIONS
   try {
-    return memory->allocate(bytes, line_bytes);
+    return memory->allocate(bytes, cache_line_bytes);
   } catch (...) {
     return nullptr;
   }
 #else
-  return memory->allocate(bytes, line_bytes);
+  return memory->allocate(bytes, cache_line_bytes);
 #endif
 }
 
@@ -45,7 +45,7 @@ class grow_array {
  public:
   explicit grow_array(std::pmr::memory_resource* memory = std::pmr::get_default_resource(),
                       index_t skew_lines = 0) noexcept
-      : memory_(memory), skew_(static_cast<std::size_t>(skew_lines) * line_bytes) {}
+      : memory_(memory), skew_(static_cast<std::size_t>(skew_lines) * cache_line_bytes) {}
   grow_array(grow_array&& other) noexcept
       : memory_(other.memory_),
         base_(std::exchange(other.base_, nullptr)),
@@ -89,7 +89,7 @@ class grow_array {
     return static_cast<std::size_t>(count) * sizeof(T) + skew_;
   }
   void release() noexcept {
-    if (base_ != nullptr) memory_->deallocate(base_, bytes_of(capacity_), line_bytes);
+    if (base_ != nullptr) memory_->deallocate(base_, bytes_of(capacity_), cache_line_bytes);
   }
 
   std::pmr::memory_resource* memory_;
