@@ -1,7 +1,7 @@
 # cmake -DPLAIN=<object> -DNATIVE=<object> -DNM=... -DREADELF=... -P symbols.cmake
 
 # The kernels of an object: functions of deeprec whose name begins with an isa_... namespace.
-set(kernel "_ZN7deeprec[0-9]+v[0-9a-z_]*[0-9]+isa_[A-Za-z0-9_.]*")
+set(kernel "_ZNK?7deeprec[0-9]+v[0-9a-z_]*[0-9]+isa_[A-Za-z0-9_.]*")
 function(kernels_of object out)
   execute_process(COMMAND "${NM}" --defined-only "${object}" OUTPUT_VARIABLE said
                   COMMAND_ERROR_IS_FATAL ANY)
