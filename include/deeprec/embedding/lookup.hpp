@@ -93,26 +93,21 @@ constexpr std::int64_t padding_of(const Pooling& how) {
   }
 }
 
-/// The first slot in [begin, end) with a bad id or a NaN weight; end when there is none. Absent is an id
-/// that need not be valid (the padding id, or -1 for none such).
+/// The first slot in [begin, end) with a bad id or a NaN weight; end when there is none. Where ids are
+/// filtered the padding id is not bad.
 template <ids_are Ids, class Id>
-index_t first_bad_slot(const Id* ids, const float* weights, index_t begin, index_t end, index_t rows,
-                       std::int64_t padding) noexcept {
-  const auto bad_at = [&](index_t k) {
-    if constexpr (Ids == ids_are::filtered) {
-      return is_bad_id(ids[k], rows) && static_cast<std::int64_t>(ids[k]) != padding;
-    } else {
-      return is_bad_id(ids[k], rows);
-    }
-  };
-  bool bad = false;
-  for (index_t k = begin; k < end; ++k) bad |= bad_at(k);
+index_t first_bad_slot(isa which, const Id* ids, const float* weights, index_t begin, index_t end,
+                       index_t rows, std::int64_t padding) noexcept {
+  bool bad = with_isa_up_to_avx512(
+      which, [&](auto region) { return any_bad_id(region, ids, begin, end, rows); });
   if (weights != nullptr) {
     for (index_t k = begin; k < end; ++k) bad |= is_nan(weights[k]);
   }
   if (!bad) [[likely]] return end;
   for (index_t k = begin; k < end; ++k) {
-    if (bad_at(k) || (weights != nullptr && is_nan(weights[k]))) return k;
+    const bool padded = Ids == ids_are::filtered && static_cast<std::int64_t>(ids[k]) == padding;
+    if (is_bad_id(ids[k], rows) && !padded) return k;
+    if (weights != nullptr && is_nan(weights[k])) return k;
   }
   return end;
 }
@@ -139,7 +134,8 @@ status check_slots(const Context& ctx, const Bags& bags, index_t rows, const Poo
   std::atomic<index_t> smallest{none};
   ctx.executor->parallel_for(count, index_t{1} << 16, [&](index_t from, index_t to, int) {
     const index_t bad =
-        first_bad_slot<ids>(bags.ids(), bags.weights(), begin + from, begin + to, rows, padding);
+        first_bad_slot<ids>(ctx.instruction_set, bags.ids(), bags.weights(), begin + from, begin + to,
+                            rows, padding);
     if (bad == begin + to) return;
     index_t seen = smallest.load(std::memory_order_relaxed);
     while (bad < seen && !smallest.compare_exchange_weak(seen, bad, std::memory_order_relaxed)) {
