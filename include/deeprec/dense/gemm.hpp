@@ -67,11 +67,11 @@ constexpr tile_shape gemm_tile_shape(index_t m, index_t n, index_t k) noexcept {
   index_t area = side * side;
   while (area * k < 0x1p18 && area < m * n) area *= 2;
   if (m <= n) {
-    const index_t rows = std::min(m, side);
-    return {rows, std::min(n, up16(area / rows))};
+    const index_t rows = (std::min)(m, side);
+    return {rows, (std::min)(n, up16(area / rows))};
   }
-  const index_t columns = std::min(n, side);
-  return {std::min(m, up16(area / columns)), columns};
+  const index_t columns = (std::min)(n, side);
+  return {(std::min)(m, up16(area / columns)), columns};
 }
 
 }  // namespace detail
@@ -111,8 +111,8 @@ struct backend<verbs::gemm, host_backend> {
         const index_t j = t % across * shape.columns;
         const gemm_tile<element_a, element_b, element_c> tile{
             .desc = desc,
-            .m = std::min(shape.rows, m - i),
-            .n = std::min(shape.columns, n - j),
+            .m = (std::min)(shape.rows, m - i),
+            .n = (std::min)(shape.columns, n - j),
             .k = k,
             .a = a.data_handle() + (a_transposed ? i : i * a_stride),
             .a_stride = a_stride,

@@ -97,7 +97,7 @@ template <class Engine = default_gemm_engine, class Context>
     where.executor->parallel_for(blocks, index_t{1}, [&](index_t begin, index_t end, int) {
       for (index_t b = begin; b < end; ++b) {
         const index_t first = b * block;
-        const index_t count = std::min(block, out - first);
+        const index_t count = (std::min)(block, out - first);
         double sums[block] = {};
         for (index_t i = 0; i < batch; ++i) {
           const float* row = output_gradient.row(i) + first;

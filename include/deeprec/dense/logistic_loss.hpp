@@ -30,7 +30,7 @@ inline double sigmoid(double logit) noexcept {
 /// @threads  reentrant
 /// @error    none
 inline double logistic_loss_of(double logit, double label) noexcept {
-  return std::max(logit, 0.0) - logit * label + std::log1p(std::exp(-std::abs(logit)));
+  return (std::max)(logit, 0.0) - logit * label + std::log1p(std::exp(-std::abs(logit)));
 }
 
 namespace detail {

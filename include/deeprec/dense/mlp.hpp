@@ -11,9 +11,9 @@
 
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <memory_resource>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include <deeprec/core/random.hpp>
@@ -38,11 +38,11 @@ class mlp {
  public:
   /// @param sizes  width of the input, of every hidden layer, and of the output
   /// @param rng    layer l takes its weights from the stream first_stream + l; biases start at 0
-  /// @pre    at least two sizes, each at least 1
-  /// @post   the same weights for the same arguments, on every machine
-  /// @cost   O(weights); allocates them
+  /// @pre     at least two sizes, each at least 1
+  /// @post    the same weights for the same arguments, on every machine
+  /// @cost    O(weights)
   /// @threads reentrant
-  /// @error  what the memory resource throws
+  /// @error   bad_alloc where the resource has no memory
   mlp(std::vector<index_t> sizes, mlp_output last, counter_rng rng,
       weight_init init = weight_init::he, std::uint64_t first_stream = 0,
       std::pmr::memory_resource* memory = std::pmr::get_default_resource())

@@ -1,0 +1,268 @@
+// The two models, made of deeprec's primitives.
+//
+//   dlrm   dense ─> bottom MLP ─┐
+//          ids ─> rows of 16 ───┴─> dot interaction ─> top MLP ─> logit
+//   lr     dense ─> linear ─┐
+//          ids ─> rows of 1 ┴─> sum ─> logit
+//
+// A model has predict(), train(), logits() and checksum(). Both are trained by Adagrad.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include <deeprec/core/hash.hpp>
+#include <deeprec/core/status.hpp>
+#include <deeprec/dense/dot_interaction.hpp>
+#include <deeprec/dense/logistic_loss.hpp>
+#include <deeprec/dense/mlp.hpp>
+#include <deeprec/embedding/dense_table.hpp>
+#include <deeprec/embedding/lookup.hpp>
+#include <deeprec/embedding/update.hpp>
+#include <deeprec/optim/adagrad.hpp>
+
+#include "ctr_data.hpp"
+
+namespace train_ctr {
+
+using deeprec::status;
+
+/// The parts of a step, for the table of time shares.
+enum class part { read, lookup, forward, backward, update };
+inline constexpr std::array<const char*, 5> part_names = {"read", "lookup", "forward", "backward",
+                                                          "update"};
+
+/// Seconds spent in each part: measured from one lap to the next.
+class stopwatch {
+ public:
+  void start() { last_ = clock::now(); }
+  void lap(part p) {
+    const auto now = clock::now();
+    seconds_[static_cast<std::size_t>(p)] += std::chrono::duration<double>(now - last_).count();
+    last_ = now;
+  }
+  [[nodiscard]] double seconds(std::size_t p) const { return seconds_[p]; }
+  [[nodiscard]] double total() const {
+    double sum = 0;
+    for (const double s : seconds_) sum += s;
+    return sum;
+  }
+
+ private:
+  using clock = std::chrono::steady_clock;
+  clock::time_point last_ = clock::now();
+  std::array<double, part_names.size()> seconds_{};
+};
+
+/// Rows with one float of optimizer state beside each.
+inline deeprec::dense_table<deeprec::f32_rows> make_table(index_t rows, index_t width) {
+  return {rows, deeprec::f32_rows(width, {.state_floats = 1})};
+}
+
+inline std::uint64_t checksum_of(const void* data, std::size_t bytes, std::uint64_t seed) {
+  return deeprec::hash_bytes({static_cast<const char*>(data), bytes}, seed);
+}
+
+struct dlrm_options {
+  index_t width = 16;
+  std::vector<index_t> bottom = {128};  ///< hidden layers
+  std::vector<index_t> top = {64};
+  float first_rows = 0.001F;  ///< rows begin uniform in +- this
+  float row_rate = 0.02F;
+  float dense_rate = 0.01F;
+};
+
+class dlrm {
+ public:
+  static constexpr const char* name = "dlrm";
+
+  template <class Executor>
+  dlrm(Executor& executor, index_t table_rows, std::uint64_t seed, const dlrm_options& o = {})
+      : options_(o),
+        table_(make_table(table_rows, o.width)),
+        bottom_(with_ends(dense_width, o.bottom, o.width), deeprec::mlp_output::relu,
+                deeprec::counter_rng(seed), deeprec::weight_init::he, 100),
+        top_(with_ends(deeprec::dot_interaction_width(slots + 1, o.width), o.top, 1),
+             deeprec::mlp_output::linear, deeprec::counter_rng(seed), deeprec::weight_init::he,
+             200) {
+    table_.initialize(
+        executor, deeprec::uniform_rows{.seed = deeprec::mix64(seed + 1), .bound = o.first_rows});
+  }
+
+  template <class Executor>
+  [[nodiscard]] status predict(Executor& executor, const ctr_batch& batch, stopwatch& watch) {
+    const index_t rows = batch.dense.extent(0);
+    reserve(rows);
+    const matrix_view<float> pooled(pooled_.data(), rows * slots, options_.width);
+    if (const status s =
+            lookup(executor, std::as_const(table_).view(), batch.id_by_id, deeprec::sum, pooled);
+        !s) {
+      return s;
+    }
+    watch.lap(part::lookup);
+    if (const status s = bottom_.forward(executor, batch.dense); !s) return s;
+    if (const status s = dot_interaction_forward(executor, bottom_.output(),
+                                                 rows_view(pooled_, rows), crossed_view(rows));
+        !s) {
+      return s;
+    }
+    const status done = top_.forward(executor, crossed_view(rows));
+    watch.lap(part::forward);
+    return done;
+  }
+  [[nodiscard]] matrix_view<const float> logits() const { return top_.output(); }
+
+  template <class Executor>
+  [[nodiscard]] status train(Executor& executor, const ctr_batch& batch, stopwatch& watch) {
+    const index_t rows = batch.dense.extent(0);
+    if (const status s = predict(executor, batch, watch); !s) return s;
+    const matrix_view<float> slope(slope_.data(), rows, 1);
+    if (const status s = logistic_loss_backward(executor, logits(), batch.labels, slope); !s) {
+      return s;
+    }
+    if (const status s = top_.backward(executor, slope); !s) return s;
+    const matrix_view<float> bottom_gradient(bottom_gradient_.data(), rows, options_.width);
+    if (const status s = dot_interaction_backward(executor, bottom_.output(),
+                                                  rows_view(pooled_, rows), top_.input_gradient(),
+                                                  bottom_gradient, rows_view(gradient_, rows));
+        !s) {
+      return s;
+    }
+    if (const status s = bottom_.backward(executor, bottom_gradient, deeprec::input_gradient::skip);
+        !s) {
+      return s;
+    }
+    watch.lap(part::backward);
+    const deeprec::adagrad dense{.learning_rate = options_.dense_rate};
+    if (const status s = bottom_.step(executor, dense); !s) return s;
+    if (const status s = top_.step(executor, dense); !s) return s;
+    const status done = update(
+        executor, batch.id_by_id,
+        matrix_view<const float>(gradient_.data(), rows * slots, options_.width), deeprec::sum,
+        deeprec::rowwise_adagrad{.learning_rate = options_.row_rate}, table_.view());
+    watch.lap(part::update);
+    return done;
+  }
+
+  [[nodiscard]] std::uint64_t checksum() {
+    std::uint64_t sum = checksum_of(table_.view().data(), table_.bytes(), 0);
+    for (deeprec::mlp<>* stack : {&bottom_, &top_}) {
+      const auto weights = stack->parameters();
+      sum = checksum_of(weights.data_handle(),
+                        static_cast<std::size_t>(weights.extent(1)) * sizeof(float), sum);
+    }
+    return sum;
+  }
+
+ private:
+  static std::vector<index_t> with_ends(index_t first, std::vector<index_t> sizes, index_t last) {
+    sizes.insert(sizes.begin(), first);
+    sizes.push_back(last);
+    return sizes;
+  }
+  [[nodiscard]] matrix_view<float> rows_view(std::vector<float>& of, index_t rows) const {
+    return {of.data(), rows, slots * options_.width};
+  }
+  [[nodiscard]] matrix_view<float> crossed_view(index_t rows) {
+    return {crossed_.data(), rows, top_.size(0)};
+  }
+  void reserve(index_t rows) {
+    if (rows <= capacity_) return;
+    capacity_ = rows;
+    const auto floats = [&](index_t columns) { return static_cast<std::size_t>(rows * columns); };
+    pooled_.resize(floats(slots * options_.width));
+    gradient_.resize(pooled_.size());
+    crossed_.resize(floats(top_.size(0)));
+    bottom_gradient_.resize(floats(options_.width));
+    slope_.resize(floats(1));
+  }
+
+  dlrm_options options_;
+  deeprec::dense_table<deeprec::f32_rows> table_;
+  deeprec::mlp<> bottom_, top_;
+  index_t capacity_ = 0;
+  std::vector<float> pooled_, gradient_, crossed_, bottom_gradient_, slope_;
+};
+
+struct lr_options {
+  float row_rate = 0.04F;
+  float row_epsilon = 1e-3F;  ///< holds back the first steps of rare tokens
+  float dense_rate = 0.1F;
+};
+
+class logistic_regression {
+ public:
+  static constexpr const char* name = "lr";
+
+  template <class Executor>
+  logistic_regression(Executor& executor, index_t table_rows, std::uint64_t seed,
+                      const lr_options& o = {})
+      : options_(o),
+        table_(make_table(table_rows, 1)),
+        linear_({dense_width, 1}, deeprec::mlp_output::linear, deeprec::counter_rng(seed)) {
+    table_.initialize(executor, deeprec::zero_rows{});
+    std::memset(linear_.parameters().data_handle(), 0,
+                static_cast<std::size_t>(linear_.parameters().extent(1)) * sizeof(float));
+  }
+
+  template <class Executor>
+  [[nodiscard]] status predict(Executor& executor, const ctr_batch& batch, stopwatch& watch) {
+    const index_t rows = batch.dense.extent(0);
+    if (static_cast<index_t>(logits_.size()) < rows) {
+      logits_.resize(static_cast<std::size_t>(rows));
+      slope_.resize(static_cast<std::size_t>(rows));
+    }
+    rows_ = rows;
+    const matrix_view<float> sums(logits_.data(), rows, 1);
+    if (const status s =
+            lookup(executor, std::as_const(table_).view(), batch.row_by_row, deeprec::sum, sums);
+        !s) {
+      return s;
+    }
+    watch.lap(part::lookup);
+    if (const status s = linear_.forward(executor, batch.dense); !s) return s;
+    for (index_t i = 0; i < rows; ++i) sums(i, 0) += linear_.output()(i, 0);
+    watch.lap(part::forward);
+    return {};
+  }
+  [[nodiscard]] matrix_view<const float> logits() const { return {logits_.data(), rows_, 1}; }
+
+  template <class Executor>
+  [[nodiscard]] status train(Executor& executor, const ctr_batch& batch, stopwatch& watch) {
+    if (const status s = predict(executor, batch, watch); !s) return s;
+    const matrix_view<float> slope(slope_.data(), rows_, 1);
+    if (const status s = logistic_loss_backward(executor, logits(), batch.labels, slope); !s) {
+      return s;
+    }
+    if (const status s = linear_.backward(executor, slope, deeprec::input_gradient::skip); !s) {
+      return s;
+    }
+    watch.lap(part::backward);
+    const deeprec::adagrad dense{.learning_rate = options_.dense_rate};
+    if (const status s = linear_.step(executor, dense); !s) return s;
+    const status done = update(executor, batch.row_by_row, slope, deeprec::sum,
+                               deeprec::rowwise_adagrad{.learning_rate = options_.row_rate,
+                                                        .epsilon = options_.row_epsilon},
+                               table_.view());
+    watch.lap(part::update);
+    return done;
+  }
+
+  [[nodiscard]] std::uint64_t checksum() {
+    return checksum_of(linear_.parameters().data_handle(),
+                       static_cast<std::size_t>(linear_.parameters().extent(1)) * sizeof(float),
+                       checksum_of(table_.view().data(), table_.bytes(), 0));
+  }
+
+ private:
+  lr_options options_;
+  deeprec::dense_table<deeprec::f32_rows> table_;
+  deeprec::mlp<> linear_;
+  index_t rows_ = 0;
+  std::vector<float> logits_, slope_;
+};
+
+}  // namespace train_ctr

@@ -1,0 +1,147 @@
+// Click data with the shape of Criteo's: 26 tables of its sizes, ids as skewed as its own, and a
+// planted model that decides the clicks, so that there is something to learn and a ceiling to
+// reach.
+//
+//   logit = bias + sum of slopes * integers + sum of token weights + sum over pairs of slots <u, v>
+//   label = 1 with the probability of that logit
+//
+// Row i is a function of (seed, i): the same for any number of threads.
+#pragma once
+
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include <deeprec/core/random.hpp>
+#include <deeprec/dense/logistic_loss.hpp>
+
+#include "ctr_data.hpp"
+
+namespace train_ctr {
+
+/// Rows of the 26 tables, and the exponents of their skew, measured on 45.8 million rows.
+inline constexpr std::array<index_t, tokens> true_table_rows = {
+    1460, 583,   10131227, 2202608, 305,  24,   12517, 633,     3,  93145, 5683,   8351593, 3194,
+    27,   14992, 5461306,  10,      5652, 2173, 4,     7046547, 18, 15,    286181, 105,     142572};
+inline constexpr std::array<double, tokens> true_skew = {
+    1.80, 1.04, 0.98, 1.04, 2.26, 1.78, 0.82, 2.02, 3.00, 1.08, 0.84, 0.98, 0.82,
+    1.70, 0.94, 1.00, 1.22, 1.02, 1.56, 0.58, 1.00, 2.88, 1.52, 1.12, 1.64, 1.24};
+
+/// Draws 0, 1, 2 ... below `rows` with probability proportional to 1 / (1 + k)^exponent.
+/// Source: rejection-inversion, Hörmann and Derflinger 1996.
+class zipf {
+ public:
+  zipf(index_t rows, double exponent)
+      : rows_(static_cast<double>(rows)),
+        exponent_(exponent),
+        low_(area(1.5) - 1),
+        high_(area(rows_ + 0.5)),
+        sure_(2 - inverse(area(2.5) - std::pow(2.0, -exponent))) {}
+
+  /// `next()` gives uniform numbers in [0, 1).
+  template <class Next>
+  index_t operator()(Next&& next) const {
+    while (true) {
+      const double u = high_ + next() * (low_ - high_);
+      const double x = inverse(u);
+      const double k = std::clamp(std::floor(x + 0.5), 1.0, rows_);
+      if (k - x <= sure_ || u >= area(k + 0.5) - std::pow(k, -exponent_)) {
+        return static_cast<index_t>(k) - 1;
+      }
+    }
+  }
+
+ private:
+  // Integral of x^-exponent, and its inverse, which go over into the logarithm at exponent 1.
+  [[nodiscard]] double area(double x) const {
+    const double log = std::log(x);
+    const double t = (1 - exponent_) * log;
+    return std::abs(t) < 1e-9 ? log : std::expm1(t) / (1 - exponent_);
+  }
+  [[nodiscard]] double inverse(double a) const {
+    const double t = (1 - exponent_) * a;
+    return std::abs(t) < 1e-9 ? std::exp(a) : std::exp(std::log1p(t) / (1 - exponent_));
+  }
+  double rows_, exponent_, low_, high_, sure_;
+};
+
+struct synthetic_data {
+  ctr_data data;
+  std::vector<float> planted_logits;
+};
+
+/// The true sizes, times a factor of at most 1 that brings the sum below `most_rows`.
+inline std::array<index_t, tokens> scaled_table_rows(index_t most_rows) {
+  double sum = 0;
+  for (const index_t rows : true_table_rows) sum += static_cast<double>(rows);
+  const double factor = std::min(1.0, static_cast<double>(most_rows) / sum);
+  std::array<index_t, tokens> sizes{};
+  for (std::size_t s = 0; s < sizes.size(); ++s) {
+    const auto scaled = static_cast<index_t>(static_cast<double>(true_table_rows[s]) * factor);
+    sizes[s] = std::max(std::min<index_t>(true_table_rows[s], 3), scaled);
+  }
+  return sizes;
+}
+
+/// A planted weight of token `id` in slot s: component 0 counts alone, 1 .. 4 in pairs.
+inline double planted_weight(deeprec::counter_rng rng, index_t s, index_t id, int component) {
+  return rng.normal(1000 + static_cast<std::uint64_t>(s),
+                    static_cast<std::uint64_t>(id) * 8 + static_cast<std::uint64_t>(component));
+}
+
+template <class Executor>
+synthetic_data make_synthetic(Executor& executor, index_t rows, index_t most_table_rows,
+                              std::uint64_t seed) {
+  const auto sizes = scaled_table_rows(most_table_rows);
+  std::vector<zipf> skew;
+  for (std::size_t s = 0; s < tokens; ++s) skew.emplace_back(sizes[s], true_skew[s]);
+  const deeprec::counter_rng rng(seed);
+
+  std::vector<float> labels(static_cast<std::size_t>(rows));
+  std::vector<float> logits(labels.size());
+  std::vector<float> numbers(labels.size() * integers);
+  std::vector<row_id> ids(labels.size() * tokens);
+  executor.parallel_for(rows, index_t{1024}, [&](index_t begin, index_t end, int) {
+    for (index_t i = begin; i < end; ++i) {
+      std::uint64_t draws = 0;
+      const auto next = [&] { return rng.uniform(10000 + static_cast<std::uint64_t>(i), draws++); };
+      double logit = -1.9;
+      float* number = numbers.data() + i * integers;
+      for (index_t n = 0; n < integers; ++n) {
+        if (next() < 0.15) {
+          number[n] = std::numeric_limits<float>::quiet_NaN();
+          continue;
+        }
+        // A long tail, as counts have.
+        const double size = -std::log(1 - next());
+        number[n] = static_cast<float>(std::floor(std::expm1(1.5 * size)));
+        logit += 0.15 * planted_weight(rng, tokens + n, 0, 0) *
+                 (std::log1p(static_cast<double>(number[n])) - 1.5);
+      }
+      row_id* id = ids.data() + i * tokens;
+      for (index_t s = 0; s < tokens; ++s) {
+        id[s] = static_cast<row_id>(skew[static_cast<std::size_t>(s)](next));
+        logit += 0.2 * planted_weight(rng, s, id[s], 0);
+      }
+      for (index_t s = 0; s + 1 < tokens; s += 2) {  // neighbours interact
+        double dot = 0;
+        for (int c = 1; c <= 4; ++c) {
+          dot += planted_weight(rng, s, id[s], c) * planted_weight(rng, s + 1, id[s + 1], c);
+        }
+        logit += 0.15 * dot;
+      }
+      const auto at = static_cast<std::size_t>(i);
+      logits[at] = static_cast<float>(logit);
+      labels[at] = next() < deeprec::sigmoid(logit) ? 1.0F : 0.0F;
+    }
+  });
+
+  synthetic_data made{ctr_data(sizes), std::move(logits)};
+  for (index_t i = 0; i < rows; ++i) {
+    made.data.add(labels[static_cast<std::size_t>(i)], numbers.data() + i * integers,
+                  [&](index_t s) { return ids[static_cast<std::size_t>(i * tokens + s)]; });
+  }
+  return made;
+}
+
+}  // namespace train_ctr
