@@ -155,11 +155,13 @@ struct backend<verbs::row_select, host_backend> {
     if (detail::share_bytes(flags, to)) {
       return {errc::unsupported, "row_select: out overlaps cond"};
     }
-    const bool streamed = to.width >= detail::line_bytes && to.width * to.count > stream_above;
+    const index_t bytes = to.width * to.count;
+    const bool streamed = to.width >= detail::line_bytes && bytes > stream_above;
     const detail::select_args args{
         cond.data(),
         {one_for_all(from_otherwise), one_for_all(from_then)},
         {reinterpret_cast<std::byte*>(out.data_handle()), to.count, to.stride, to.width},
+        streamed || bytes > detail::fetch_above ? detail::rows_ahead(to.width) : 0,
         streamed ? detail::store_kind::streamed : detail::store_kind::cached};
     const index_t grain = (std::max)(index_t{1}, detail::select_piece_bytes / to.width);
     ctx.executor->parallel_for(to.count, grain, [&](index_t begin, index_t end, int) {

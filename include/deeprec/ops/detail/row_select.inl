@@ -4,6 +4,8 @@
 //           1 to 8 vectors            all of them unrolled, the last overlapping the one before
 //           more                      a loop over vectors, the last overlapping the one before
 //           any, past the caches      whole cache lines streamed, what is left at the ends stored
+//
+// A way to copy a row is a functor: called, it copies; fetch() asks for a row that is copied later.
 
 // Any number of bytes.
 DEEPREC_INLINE void copy_bytes(std::byte* to, const std::byte* from, index_t n) {
@@ -15,33 +17,59 @@ DEEPREC_INLINE void copy_bytes(std::byte* to, const std::byte* from, index_t n) 
   store(to + n - byte_lanes, load(from + n - byte_lanes));
 }
 
-struct copy_short_row {
+// One line into the second-level cache.
+DEEPREC_INLINE void fetch_line(const std::byte* p) { __builtin_prefetch(p, 0, 2); }
+
+struct fetch_lines {
+  DEEPREC_INLINE static void fetch(const std::byte* from, index_t width) {
+    for (index_t at = 0; at < width; at += ::deeprec::detail::line_bytes) fetch_line(from + at);
+  }
+};
+
+struct copy_short_row : fetch_lines {
   DEEPREC_INLINE void operator()(std::byte* to, const std::byte* from, index_t width) const {
     copy_first(to, from, static_cast<int>(width));
   }
 };
 
-template <std::size_t Vectors>
-struct copy_vectors {
-  DEEPREC_INLINE void operator()(std::byte* to, const std::byte* from, index_t width) const {
-    run(to, from, width - byte_lanes, std::make_index_sequence<Vectors - 1>{});
-  }
-  template <std::size_t... V>
-  DEEPREC_INLINE static void run(std::byte* to, const std::byte* from, index_t last,
-                                 std::index_sequence<V...>) {
-    (store(to + V * byte_lanes, load(from + V * byte_lanes)), ...);
-    store(to + last, load(from + last));
-  }
-};
-
-struct copy_wide_row {
+struct copy_wide_row : fetch_lines {
   DEEPREC_INLINE void operator()(std::byte* to, const std::byte* from, index_t width) const {
     copy_bytes(to, from, width);
   }
 };
 
+struct stored {
+  DEEPREC_INLINE static void put(std::byte* p, vector_u8 x) { store(p, x); }
+};
+struct streamed {  // rows of whole lines at whole lines
+  DEEPREC_INLINE static void put(std::byte* p, vector_u8 x) { stream(p, x); }
+};
+
+template <class Stores, int Vectors>
+struct copy_vectors {
+  DEEPREC_INLINE void operator()(std::byte* to, const std::byte* from, index_t width) const {
+    run(to, from, width - byte_lanes, std::make_index_sequence<Vectors - 1>{});
+  }
+  DEEPREC_INLINE static void fetch(const std::byte* from, index_t) {
+    constexpr std::size_t bytes = std::size_t{Vectors} * byte_lanes;
+    fetch_each(from, std::make_index_sequence<(bytes + 63) / 64>{});
+  }
+
+ private:
+  template <std::size_t... V>
+  DEEPREC_INLINE static void run(std::byte* to, const std::byte* from, index_t last,
+                                 std::index_sequence<V...>) {
+    (Stores::put(to + V * byte_lanes, load(from + V * byte_lanes)), ...);
+    Stores::put(to + last, load(from + last));
+  }
+  template <std::size_t... Line>
+  DEEPREC_INLINE static void fetch_each(const std::byte* from, std::index_sequence<Line...>) {
+    (fetch_line(from + Line * ::deeprec::detail::line_bytes), ...);
+  }
+};
+
 // Only whole lines are streamed: half a line past the caches costs more than a line through them.
-struct stream_row {
+struct stream_row : fetch_lines {
   DEEPREC_INLINE void operator()(std::byte* to, const std::byte* from, index_t width) const {
     constexpr index_t line = ::deeprec::detail::line_bytes;
     const index_t to_line =
@@ -67,40 +95,54 @@ DEEPREC_INLINE void copy_chosen(const ::deeprec::detail::select_args& args, cons
   if (from != to) copy(to, from, args.out.width);  // out is an operand: the row is there already
 }
 
+// The arguments come by value: a store of bytes could change them otherwise, and they would be read again
+// for every row.
 template <class CopyRow>
-void copy_rows(const ::deeprec::detail::select_args& args, const CopyRow copy, index_t begin,
+void copy_rows(const ::deeprec::detail::select_args args, const CopyRow copy, index_t begin,
                index_t end) {
-  for (index_t b = begin; b < end; ++b) copy_chosen(args, copy, b);
+  const index_t ahead = args.ahead;
+  const index_t fetched = ahead == 0 || end - begin < ahead ? begin : end - ahead;
+  for (index_t b = begin; b < fetched; ++b) {
+    copy.fetch(chosen_row(args, b + ahead), args.out.width);
+    copy_chosen(args, copy, b);
+  }
+  for (index_t b = fetched; b < end; ++b) copy_chosen(args, copy, b);
 }
 
-inline void stream_rows(const ::deeprec::detail::select_args& args, index_t begin, index_t end) {
-  const index_t ahead = ::deeprec::detail::rows_ahead(args.out.width);
-  const index_t fetched = ahead == 0 ? begin : end - (ahead < end - begin ? ahead : end - begin);
-  for (index_t b = begin; b < fetched; ++b) {
-    const std::byte* const soon = chosen_row(args, b + ahead);
-    for (index_t at = 0; at < args.out.width; at += ::deeprec::detail::line_bytes) {
-      __builtin_prefetch(soon + at);
-    }
-    copy_chosen(args, stream_row{}, b);
+// Rows of 1 to 8 vectors.
+template <class Stores>
+DEEPREC_INLINE void copy_rows_of_vectors(const ::deeprec::detail::select_args& args, index_t begin,
+                                         index_t end) {
+  switch ((args.out.width + byte_lanes - 1) / byte_lanes) {
+    case 1: return copy_rows(args, copy_vectors<Stores, 1>{}, begin, end);
+    case 2: return copy_rows(args, copy_vectors<Stores, 2>{}, begin, end);
+    case 3: return copy_rows(args, copy_vectors<Stores, 3>{}, begin, end);
+    case 4: return copy_rows(args, copy_vectors<Stores, 4>{}, begin, end);
+    case 5: return copy_rows(args, copy_vectors<Stores, 5>{}, begin, end);
+    case 6: return copy_rows(args, copy_vectors<Stores, 6>{}, begin, end);
+    case 7: return copy_rows(args, copy_vectors<Stores, 7>{}, begin, end);
+    default: return copy_rows(args, copy_vectors<Stores, 8>{}, begin, end);
   }
-  for (index_t b = fetched; b < end; ++b) copy_chosen(args, stream_row{}, b);
-  end_streams();
 }
 
 /// Rows [begin, end).
 inline void select_rows(region, const ::deeprec::detail::select_args& args, index_t begin,
                         index_t end) {
-  if (args.stores == ::deeprec::detail::store_kind::streamed) return stream_rows(args, begin, end);
-  if (args.out.width < byte_lanes) return copy_rows(args, copy_short_row{}, begin, end);
-  switch ((args.out.width + byte_lanes - 1) / byte_lanes) {
-    case 1: return copy_rows(args, copy_vectors<1>{}, begin, end);
-    case 2: return copy_rows(args, copy_vectors<2>{}, begin, end);
-    case 3: return copy_rows(args, copy_vectors<3>{}, begin, end);
-    case 4: return copy_rows(args, copy_vectors<4>{}, begin, end);
-    case 5: return copy_rows(args, copy_vectors<5>{}, begin, end);
-    case 6: return copy_rows(args, copy_vectors<6>{}, begin, end);
-    case 7: return copy_rows(args, copy_vectors<7>{}, begin, end);
-    case 8: return copy_rows(args, copy_vectors<8>{}, begin, end);
-    default: return copy_rows(args, copy_wide_row{}, begin, end);
+  const bool few_vectors = args.out.width <= 8 * byte_lanes;
+  if (args.stores == ::deeprec::detail::store_kind::streamed) {
+    const auto places = reinterpret_cast<std::uintptr_t>(args.out.first) |
+                        static_cast<std::uintptr_t>(args.out.stride | args.out.width);
+    if (few_vectors && places % static_cast<std::uintptr_t>(::deeprec::detail::line_bytes) == 0) {
+      copy_rows_of_vectors<streamed>(args, begin, end);
+    } else {
+      copy_rows(args, stream_row{}, begin, end);
+    }
+    end_streams();
+  } else if (args.out.width < byte_lanes) {
+    copy_rows(args, copy_short_row{}, begin, end);
+  } else if (few_vectors) {
+    copy_rows_of_vectors<stored>(args, begin, end);
+  } else {
+    copy_rows(args, copy_wide_row{}, begin, end);
   }
 }

@@ -25,18 +25,24 @@ enum class store_kind : unsigned char { cached, streamed };
 
 inline constexpr index_t line_bytes = 64;
 
-/// How far ahead of the copy the chosen rows are fetched when they come from memory, in lines and in rows.
-/// Rows of many lines are left to the hardware.
-inline constexpr index_t lines_ahead = 64;
-DEEPREC_INLINE index_t rows_ahead(index_t width) noexcept {
+/// Outputs of more bytes than this have their chosen rows fetched ahead, into the second-level cache: the
+/// hardware can't guess which of two rows comes next. Below it the fetches cost a sixth and gain nothing.
+/// (Into the first level they gain little at any size: too few of them are under way at once.)
+inline constexpr index_t fetch_above = index_t{1} << 20;
+
+/// How far ahead, in cache lines and in rows; 0: not at all. Rows shorter than a line touch every line of
+/// both operands, and long ones are a stream: the hardware does those.
+inline constexpr index_t lines_ahead = 128;
+inline index_t rows_ahead(index_t width) noexcept {
   const index_t lines = (width + line_bytes - 1) / line_bytes;
-  return lines > lines_ahead ? 0 : lines_ahead / lines;
+  return width < line_bytes ? 0 : lines_ahead / lines;
 }
 
 struct select_args {
   const unsigned char* cond;           // one byte for a row
   byte_rows<const std::byte> from[2];  // otherwise, then: cond picks without a branch
   byte_rows<std::byte> out;
+  index_t ahead;                       // rows; 0: nothing is fetched ahead
   store_kind stores;
 };
 
