@@ -2,7 +2,8 @@
 //
 //   reader/criteo/threads:1   bytes_per_second of text on one core; pread_bytes_per_second and
 //                             memcpy_bytes_per_second: the same bytes, only moved (the floor)
-//   reader/criteo/threads:2   scaling: two threads over one, the median of alternating pairs
+//   reader/criteo/threads:2   scaling: two threads over one, the median of alternating pairs;
+//                             machine_scaling: the same for pure arithmetic, the ceiling of this moment
 //
 // cpu_bytes_per_second counts processor time instead: what one core does where others use it too.
 // Input: the real 24,583 rows repeated to more than 200 MB in a temporary file (page cache warm),
@@ -26,12 +27,15 @@
 #include <memory>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <deeprec/core/random.hpp>
 #include <deeprec/data/batch_reader.hpp>
 #include <deeprec/data/criteo_format.hpp>
 #include <deeprec/exec/thread_pool.hpp>
+
+#include "support/paired.hpp"
 
 namespace {
 
@@ -204,11 +208,7 @@ bool answer_is_right(thread_pool& pool) {
 
 const auto ignore = [](const sparse_batch& batch) { benchmark::DoNotOptimize(batch.rows()); };
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
+using deeprec_bench::median;
 
 /// Processor time of this process so far.
 double processor_seconds() {
@@ -244,6 +244,30 @@ double memcpy_seconds() {
     benchmark::DoNotOptimize(to.data());
   }
   return std::chrono::duration<double>(clock_type::now() - start).count();
+}
+
+/// What two threads gain over one on this machine at this moment, with arithmetic that shares nothing: a
+/// virtual machine may have two processors and the time of one.
+double machine_scaling() {
+  const auto chain = [] {
+    double x = 1;
+    for (int i = 0; i < 20'000'000; ++i) {
+      x = x * 0.999999 + 1e-6;
+      benchmark::DoNotOptimize(x);
+    }
+  };
+  const auto measured = deeprec_bench::in_turn(
+      3,
+      [&] {
+        std::thread other(chain);
+        chain();
+        other.join();
+      },
+      [&] {
+        chain();
+        chain();
+      });
+  return measured.ratio;
 }
 
 bool ready(benchmark::State& state, thread_pool& pool) {
@@ -292,6 +316,7 @@ void two_threads(benchmark::State& state) {
     state.SetIterationTime(with_two);
   }
   state.SetBytesProcessed(state.iterations() * static_cast<std::int64_t>(input().bytes));
+  state.counters["machine_scaling"] = machine_scaling();
   state.counters["scaling"] = median(ratios);
 }
 
