@@ -32,7 +32,7 @@ inline constexpr index_t fetch_above = index_t{1} << 20;
 
 /// How far ahead, in cache lines and in rows; 0: not at all. Rows shorter than a line touch every line of
 /// both operands, and long ones are a stream: the hardware does those.
-inline constexpr index_t lines_ahead = 128;
+inline constexpr index_t lines_ahead = 64;
 inline index_t rows_ahead(index_t width) noexcept {
   const index_t lines = (width + line_bytes - 1) / line_bytes;
   return width < line_bytes ? 0 : lines_ahead / lines;
