@@ -369,3 +369,24 @@ TEST_CASE("lookup: a table of more than 2^31 elements") {
   CHECK(out[15] == static_cast<float>((rows - 1) % 100 + rows / 2 % 100));
   ordinary.deallocate(memory, bytes, 64);
 }
+
+TEST_CASE_TEMPLATE("lookup: one bad id is found at every place of a batch, next to every kind of end", Id,
+                   std::int32_t, std::int64_t, std::uint32_t, std::uint64_t) {
+  inline_executor here;
+  const auto max = static_cast<index_t>((std::numeric_limits<std::int32_t>::max)());
+  for (const index_t rows : {index_t{1}, index_t{2}, index_t{1000}, max, max + 1, max + 2, 2 * max + 2}) {
+    for (const Id bad : {static_cast<Id>(rows), static_cast<Id>(-1), (std::numeric_limits<Id>::max)(),
+                         (std::numeric_limits<Id>::min)()}) {
+      const bool is_bad = detail::is_bad_id(bad, rows);
+      for (index_t place = 0; place < 37; ++place) {
+        std::vector<Id> ids(37, static_cast<Id>(rows <= max ? rows - 1 : 7));
+        ids[static_cast<std::size_t>(place)] = bad;
+        for (const isa which : runnable_isas()) {
+          const index_t found =
+              detail::first_bad_slot<detail::ids_are::present>(which, ids.data(), nullptr, 0, 37, rows, -1);
+          if (found != (is_bad ? place : 37)) FAIL("rows ", rows, " place ", place, " found ", found);
+        }
+      }
+    }
+  }
+}

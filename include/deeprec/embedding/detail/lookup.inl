@@ -246,27 +246,27 @@ index_t gather_slots(region, Policy, const Args& args, index_t begin, index_t en
                                  gather_call<Policy::ids, false, Args>{args, begin, end, base});
 }
 
-/// True when one of the ids [begin, end) is outside [0, rows). As unsigned numbers, negative ids are too
-/// large as well.
+/// True when one of the ids [begin, end) is outside [0, rows). As an unsigned number, an id is bad when its
+/// top bit is set (a negative one) or that of last - id is (too large), as long as `last` is without one.
 template <class Id>
 bool any_bad_id(region, const Id* ids, index_t begin, index_t end, index_t rows) {
   using number = std::make_unsigned_t<Id>;
   typedef number block __attribute__((vector_size(64)));
   constexpr index_t step = 64 / index_t{sizeof(Id)};
-  // The first number that is bad; an id type that can't name so many rows has its own end.
-  constexpr auto most = static_cast<std::uint64_t>((std::numeric_limits<Id>::max)());
-  const auto last = static_cast<std::uint64_t>(rows) > most ? most : static_cast<std::uint64_t>(rows) - 1;
-  if (rows <= 0) return begin < end;
-  const block limit = block{} + static_cast<number>(last);
-  auto bad = block{} > limit;
+  constexpr auto half = static_cast<std::uint64_t>((std::numeric_limits<std::make_signed_t<Id>>::max)());
+  const auto last = static_cast<std::uint64_t>(rows) - 1;  // rows = 0: no id is good, all bits set
   index_t k = begin;
-  for (; k + step <= end; k += step) {
-    block x;
-    __builtin_memcpy(&x, ids + k, 64);
-    bad |= x > limit;
-  }
   bool any = false;
-  for (index_t lane = 0; lane < step; ++lane) any |= bad[lane] != 0;
-  for (; k < end; ++k) any |= static_cast<number>(ids[k]) > static_cast<number>(last);
+  if (rows > 0 && (std::is_signed_v<Id> || last <= half)) {
+    const block limit = block{} + static_cast<number>(last <= half ? last : half);
+    block bad = {};
+    for (; k + step <= end; k += step) {
+      block x;
+      __builtin_memcpy(&x, ids + k, 64);
+      bad |= (limit - x) | x;
+    }
+    for (index_t lane = 0; lane < step; ++lane) any |= bad[lane] > static_cast<number>(half);
+  }
+  for (; k < end; ++k) any |= ::deeprec::detail::is_bad_id(ids[k], rows);
   return any;
 }
