@@ -81,8 +81,9 @@ template <class Context, RowSource Source, BagBatch Bags, class Pooling, class O
       ctx, table, bags, policies, matrix_view<Out, OutSpace>(out));
 }
 
+namespace detail {
 // Loops that compilers turn into vector code carry the flags of their unit in their names, as kernels do.
-namespace detail::inline DEEPREC_UNIT {
+inline namespace DEEPREC_UNIT {
 
 /// The number that counts as absent; -1, which is never valid, when there is none.
 template <class Pooling>
@@ -223,7 +224,8 @@ index_t pool_long_bag(const Context& ctx, const pool_args<Rows, Id, Borders, Out
   return counts.used;
 }
 
-}  // namespace detail::inline DEEPREC_UNIT
+}  // namespace DEEPREC_UNIT
+}  // namespace detail
 
 template <>
 struct backend<verbs::lookup, host_backend> {
