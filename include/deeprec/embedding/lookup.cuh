@@ -4,7 +4,7 @@
 //
 // Same semantics as on the host, with two differences that a device forces: offsets and ids are checked
 // by the kernel, so a bad bag becomes zeros and the stream's synchronize() reports its place; and the
-// number of skipped ids is not counted. A first backend: any D, any type, no tuning.
+// number of skipped ids is not counted. A first backend: any D, any type, no tuning, no concat.
 #pragma once
 
 #ifndef __CUDACC__
