@@ -1,8 +1,8 @@
 // Pooled lookups against the roofline of a random gather, the best plain loop, and themselves on ordinary
 // pages.
 //
-//   lookup/cold/d:64            roofline: a 4 GB table, twelve index sets in rotation, hotness 20 and 100
-//                               (the worse of the two); roofline = best gather of the same ids in this run
+//   lookup/cold/d:64            roofline: a 4 GB table, twelve index sets or more in rotation, hotness 20
+//                               and 100 (the worse of the two); roofline = best gather of the same ids in this run
 //   lookup/cold/d:64/threads:2  the same on two threads
 //   lookup/onehot/d:64          against gather plus store
 //   lookup/vs_loop/d:16         speedup over the faster build of a plain loop
@@ -42,7 +42,6 @@ using deeprec_bench::median;
 using deeprec_bench::seconds_of;
 
 constexpr std::size_t table_bytes = std::size_t{4} << 30;
-constexpr int index_sets = 12;
 constexpr int pairs_per_run = 9;
 
 thread_pool& two_threads() {
@@ -96,10 +95,13 @@ struct batch {
   }
 };
 
-/// Twelve batches of about 80,000 uniform ids: more rows than any cache holds.
-std::vector<batch> batches(index_t rows, index_t hotness) {
-  std::vector<batch> sets(index_sets);
-  const index_t bags = 81920 / hotness;
+/// Batches of about 20,000 uniform ids: twelve, or as many as it takes to touch 96 MB of rows, so that no
+/// cache holds them from one turn to the next.
+std::vector<batch> batches(index_t rows, index_t hotness, index_t row_bytes) {
+  constexpr index_t ids = 20480;
+  const index_t bags = ids / hotness;
+  const index_t needed = (index_t{96} << 20) / (ids * row_bytes) / 2 * 2;
+  std::vector<batch> sets(static_cast<std::size_t>(std::max<index_t>(12, needed)));
   for (std::size_t s = 0; s < sets.size(); ++s) {
     const counter_rng rng(100 + s);
     for (index_t b = 0; b <= bags; ++b) sets[s].offsets.push_back(b * hotness);
@@ -213,7 +215,7 @@ void cold(benchmark::State& state, index_t width, int threads) {
   double worst = 1e9;
   for (auto _ : state) {
     for (const index_t hotness : {20, 100}) {
-      const std::vector<batch> sets = batches(table.rows(), hotness);
+      const std::vector<batch> sets = batches(table.rows(), hotness, table.format().row_bytes());
       if (std::is_same_v<Element, float> && !same_answer(memory, width, sets[0])) {
         return state.SkipWithError("wrong answer: the plain loop sums to other bits");
       }
@@ -222,8 +224,8 @@ void cold(benchmark::State& state, index_t width, int threads) {
       if (!limit.sane()) return state.SkipWithError("a roofline out of bounds");
       thread_pool pool(threads);
       // On two threads each gathers half of the sets.
-      const std::vector<batch> halves[2] = {{sets.begin(), sets.begin() + index_sets / 2},
-                                            {sets.begin() + index_sets / 2, sets.end()}};
+      const auto middle = sets.begin() + static_cast<std::ptrdiff_t>(sets.size() / 2);
+      const std::vector<batch> halves[2] = {{sets.begin(), middle}, {middle, sets.end()}};
       const auto measured = in_turn(
           pairs_per_run, [&] { for (const batch& set : sets) look_up(pool, table, set, out); },
           [&] {
@@ -251,7 +253,7 @@ void onehot(benchmark::State& state, index_t width) {
   if (!usable(state, memory)) return;
   const auto table = table_of<float>(memory, width);
   for (auto _ : state) {
-    const std::vector<batch> sets = batches(table.rows(), 1);
+    const std::vector<batch> sets = batches(table.rows(), 1, width * 4);
     if (!same_answer(memory, width, sets[0])) return state.SkipWithError("wrong answer: other bits");
     std::vector<float> out(static_cast<std::size_t>(sets[0].view().bags() * width));
     const roofline limit = roofline::best(memory, table.format().row_bytes(), sets,
@@ -273,7 +275,7 @@ void vs_loop(benchmark::State& state, index_t width, index_t rows) {
   if (!usable(state, memory)) return;
   const auto table = table_of<float>(memory, width);
   for (auto _ : state) {
-    const std::vector<batch> sets = batches(rows == 0 ? table.rows() : rows, 20);
+    const std::vector<batch> sets = batches(rows == 0 ? table.rows() : rows, 20, width * 4);
     if (!same_answer(memory, width, sets[0])) return state.SkipWithError("wrong answer: other bits");
     std::vector<float> out(static_cast<std::size_t>(sets[0].view().bags() * width));
     thread_pool one(1);
@@ -299,7 +301,7 @@ void huge_pages(benchmark::State& state, index_t width) {
   const auto table = table_of<float>(memory, width);
   const auto ordinary = table_of<float>(other, width);
   for (auto _ : state) {
-    const std::vector<batch> sets = batches(table.rows(), 20);
+    const std::vector<batch> sets = batches(table.rows(), 20, width * 4);
     std::vector<float> out(static_cast<std::size_t>(sets[0].view().bags() * width));
     thread_pool one(1);
     const auto measured = in_turn(

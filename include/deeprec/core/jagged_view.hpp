@@ -24,6 +24,61 @@
 
 namespace deeprec::inline DEEPREC_ABI {
 
+namespace detail {
+inline namespace DEEPREC_UNIT {
+
+/// True when none of the offsets [0, last] is smaller than the one before. Numbers that have their top bit
+/// clear are in order when their difference has; an offset with that bit set is reported as out of order,
+/// and the caller looks again.
+template <class Offset>
+bool in_order(const Offset* offsets, index_t last) noexcept {
+  using number = std::make_unsigned_t<Offset>;
+  typedef number block __attribute__((vector_size(16)));
+  constexpr index_t step = 16 / index_t{sizeof(Offset)};
+  constexpr auto half = static_cast<number>(static_cast<number>(~number{0}) >> 1);
+  block bad = {};
+  index_t b = 0;
+  for (; b + step <= last; b += step) {
+    block here;
+    block next;
+    __builtin_memcpy(&here, offsets + b, sizeof(block));
+    __builtin_memcpy(&next, offsets + b + 1, sizeof(block));
+    bad |= (next - here) | next | here;
+  }
+  bool any = false;
+  for (index_t lane = 0; lane < step; ++lane) any |= bad[lane] > half;
+  for (; b < last; ++b) any |= offsets[b] > offsets[b + 1];
+  return !any;
+}
+
+/// True when offsets[i] = offsets[0] + i for all of them.
+template <class Offset>
+bool consecutive(const Offset* offsets, index_t count) noexcept {
+  using number = std::make_unsigned_t<Offset>;
+  typedef number block __attribute__((vector_size(16)));
+  constexpr index_t step = 16 / index_t{sizeof(Offset)};
+  const auto expected_at = [first = static_cast<number>(offsets[0])](index_t i) {
+    return static_cast<number>(first + static_cast<number>(i));
+  };
+  block expected = {};
+  for (index_t lane = 0; lane < step; ++lane) expected[lane] = expected_at(lane);
+  block bad = {};
+  index_t i = 0;
+  for (; i + step <= count; i += step) {
+    block here;
+    __builtin_memcpy(&here, offsets + i, sizeof(block));
+    bad |= here ^ expected;
+    expected += static_cast<number>(step);
+  }
+  bool any = false;
+  for (index_t lane = 0; lane < step; ++lane) any |= bad[lane] != 0;
+  for (; i < count; ++i) any |= static_cast<number>(offsets[i]) != expected_at(i);
+  return !any;
+}
+
+}  // namespace DEEPREC_UNIT
+}  // namespace detail
+
 /// Where bags begin and end: by offsets, of which the last may be implied ...
 template <class Offset>
 struct offset_borders {
@@ -115,6 +170,20 @@ class jagged_view {
     return part;
   }
 
+  /// True when the batch is valid and every bag holds exactly one id: bag b is slot first_slot() + b.
+  ///
+  /// @cost    O(1) when there are not as many ids as bags, else O(B)
+  /// @threads reentrant
+  /// @error   none
+  [[nodiscard]] bool one_each() const noexcept
+    requires(!std::is_same_v<Space, device_space>)
+  {
+    if (bags_ <= 0 || bags_ > id_count_ || offsets_ == nullptr || ids_ == nullptr) return false;
+    const index_t first = first_slot();
+    if (first < 0 || first > id_count_ - bags_ || last_slot() != first + bags_) return false;
+    return detail::consecutive(offsets_, last_stored() + 1);
+  }
+
   /// Reports the first fault of the offsets: negative, decreasing, or beyond the ids.
   ///
   /// @cost    O(B); reads the offsets
@@ -137,10 +206,9 @@ class jagged_view {
     }
     // From here on no offset in order is negative; compared without a sign, 2^63 is beyond as well.
     const auto limit = static_cast<std::uint64_t>(id_count_);
-    const index_t stored = implied_end_ < 0 ? bags_ : bags_ - 1;  // index of the last offset in memory
-    bool in_order = true;
-    for (index_t b = 0; b < stored; ++b) in_order &= offsets_[b] <= offsets_[b + 1];
-    if (in_order && static_cast<std::uint64_t>(offsets_[stored]) <= limit) [[likely]] return {};
+    const index_t stored = last_stored();
+    const bool beyond = static_cast<std::uint64_t>(offsets_[stored]) > limit;
+    if (!beyond && detail::in_order(offsets_, stored)) [[likely]] return {};
     for (index_t b = 0; b <= stored; ++b) {
       const Offset offset = offsets_[b];
       const index_t bag = b == 0 ? 0 : b - 1;
@@ -152,6 +220,11 @@ class jagged_view {
   }
 
  private:
+  // The index of the last offset in memory.
+  [[nodiscard]] constexpr index_t last_stored() const noexcept {
+    return implied_end_ < 0 ? bags_ : bags_ - 1;
+  }
+
   const Offset* offsets_ = nullptr;
   const Id* ids_ = nullptr;
   const float* weights_ = nullptr;
@@ -194,6 +267,11 @@ class fixed_view {
   [[nodiscard]] DEEPREC_HD constexpr index_t first_slot() const noexcept { return 0; }
   [[nodiscard]] DEEPREC_HD constexpr index_t last_slot() const noexcept { return id_count(); }
   [[nodiscard]] DEEPREC_HD constexpr fixed_borders borders() const noexcept { return {hotness_}; }
+
+  /// True when the batch is valid and L = 1.
+  [[nodiscard]] bool one_each() const noexcept {
+    return hotness_ == 1 && bags_ > 0 && ids_ != nullptr;
+  }
 
   /// Reports a negative size, or ids that are missing.
   ///

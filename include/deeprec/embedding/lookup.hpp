@@ -236,7 +236,10 @@ struct backend<verbs::lookup, host_backend> {
                       reachable_as<typename Source::space, host_space>,
                   "deeprec::lookup: device memory given to a host context. Fix: copy it, or pass a "
                   "device context.");
-    if (const status s = bags.validate(); !s) return s;
+    const bool one_each = bags.one_each();
+    if (!one_each) {
+      if (const status s = bags.validate(); !s) return s;
+    }
     const index_t slots = bags.last_slot() - bags.first_slot();
     if (is_concat<Pooling> && out.extent(0) != slots) {
       return {errc::shape_mismatch, "out has another number of rows than there are ids"};
@@ -252,7 +255,7 @@ struct backend<verbs::lookup, host_backend> {
       if (const status s = detail::check_slots(ctx, bags, table.rows(), how); !s) return s;
     }
     if constexpr (DirectRowSource<Source>) {
-      return pool(ctx, table, bags, how, out,
+      return pool(ctx, table, bags, one_each, how, out,
                   detail::direct_rows<typename Bags::id_type>{
                       table.data(), table.format().stride_bytes(), bags.ids()});
     } else {
@@ -264,7 +267,8 @@ struct backend<verbs::lookup, host_backend> {
       ctx.executor->parallel_for(slots, detail::chunk_slots, [&](index_t begin, index_t end, int) {
         resolve_present(table, how, bags.ids() + first + begin, end - begin, addresses.data() + begin);
       });
-      return pool(ctx, table, bags, how, out, detail::resolved_rows{addresses.data(), first});
+      return pool(ctx, table, bags, one_each, how, out,
+                  detail::resolved_rows{addresses.data(), first});
     }
   }
 
@@ -304,18 +308,9 @@ struct backend<verbs::lookup, host_backend> {
     return row;
   }
 
-  // Every bag holds exactly one id, so that bag b is slot first + b.
-  template <class Borders>
-  static bool one_each(const Borders& borders, index_t bags, index_t slots) {
-    if (slots != bags) return false;
-    bool all = true;
-    for (index_t b = 0; b < bags; ++b) all &= borders.end(b) - borders.begin(b) == 1;
-    return all;
-  }
-
   template <class Context, class Source, class Bags, class Pooling, class Out, class Rows>
-  static status pool(const Context& ctx, const Source& table, const Bags& bags, const Pooling& how,
-                     matrix_view<Out> out, const Rows& rows) {
+  static status pool(const Context& ctx, const Source& table, const Bags& bags, bool one_each,
+                     const Pooling& how, matrix_view<Out> out, const Rows& rows) {
     using element = typename Source::format_type::element;
     using policy = detail::kernel_policy<Pooling>;
     using combiner = typename Pooling::combiner;
@@ -341,8 +336,8 @@ struct backend<verbs::lookup, host_backend> {
     std::atomic<index_t> used{0};
     // A mean over one weighted id is no copy; everything else over one id is.
     const bool copies = is_concat<Pooling> ||
-                        ((args.weights == nullptr || args.divide == detail::divide_by::one) &&
-                         one_each(args.borders, bags.bags(), slots));
+                        (one_each &&
+                         (args.weights == nullptr || args.divide == detail::divide_by::one));
     if (copies) {
       ctx.executor->parallel_for(slots, detail::chunk_slots, [&](index_t begin, index_t end, int) {
         used.fetch_add(with_isa_up_to_avx512(ctx.instruction_set,

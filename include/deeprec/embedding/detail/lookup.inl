@@ -50,10 +50,19 @@ struct panel {
     for (index_t line = 0; line < bytes; line += 64) __builtin_prefetch(begin + line, 0, 3);
     if ((reinterpret_cast<std::uintptr_t>(begin) & 63) != 0) __builtin_prefetch(begin + bytes - 1, 0, 3);
   }
-  // How many rows ahead, so that about 128 lines are in flight.
+  // The row of out that a bag will fill: written once a bag, so nobody else fetches its lines in time.
+  template <class Out>
+  DEEPREC_INLINE void prefetch_out(const Out* out) const {
+    const auto* const begin = static_cast<const std::byte*>(static_cast<const void*>(out + first));
+    for (index_t line = 0; line < columns * index_t{sizeof(Out)}; line += 64) {
+      __builtin_prefetch(begin + line, 1, 3);
+    }
+  }
+  // How many rows ahead, so that about 64 lines are in flight; but no more rows than the first-level TLB
+  // still knows when their turn comes.
   [[nodiscard]] DEEPREC_INLINE index_t rows_ahead() const {
-    const index_t ahead = 128 * 64 / (columns * index_t{sizeof(Element)});
-    return ahead < 8 ? 8 : ahead > 64 ? 64 : ahead;
+    const index_t ahead = 64 * 64 / (columns * index_t{sizeof(Element)});
+    return ahead < 8 ? 8 : ahead > 32 ? 32 : ahead;
   }
 };
 
@@ -65,6 +74,12 @@ DEEPREC_INLINE void prefetch_slot(const Args& args, const Panel columns, index_t
     if (::deeprec::detail::is_absent(args.ids[slot], args.rows, args.padding)) return;
   }
   columns.prefetch(args.row_of(slot));
+}
+
+// Prefetches the rows of the first slots, which no slot before them does.
+template <::deeprec::detail::ids_are Ids, class Panel, class Args>
+DEEPREC_INLINE void prefetch_first(const Args& args, const Panel columns, index_t begin, index_t ahead) {
+  for (index_t slot = begin; slot < begin + ahead; ++slot) prefetch_slot<Ids>(args, columns, slot);
 }
 
 // Puts a finished row into out. All of its vectors are read before one is written: the last two may
@@ -89,6 +104,7 @@ DEEPREC_INLINE index_t pool_panel(const Args& args, const Panel columns, index_t
   vector_f32 total[sizeof...(V)] = {
       (static_cast<void>(V), adding ? zero() : splat(-__builtin_inff()))...};
   ::deeprec::detail::pool_counts counts;
+  columns.prefetch_out(args.out + bag * args.out_stride);
   for (index_t slot = begin; slot < end; ++slot) {
     prefetch_slot<Ids>(args, columns, slot + ahead);
     if constexpr (Ids == ::deeprec::detail::ids_are::filtered) {
@@ -140,6 +156,7 @@ struct pool_call {
   template <class Panel>
   index_t run(const Panel columns) const {
     const index_t ahead = columns.rows_ahead();
+    prefetch_first<Ids>(args, columns, args.borders.begin(begin), ahead);
     index_t used = 0;
     for (index_t bag = begin; bag < end; ++bag) {
       const index_t first = args.borders.begin(bag);
@@ -168,6 +185,7 @@ struct gather_call {
   template <class Panel, std::size_t... V>
   DEEPREC_INLINE index_t run(const Panel columns, std::index_sequence<V...> vectors) const {
     const index_t ahead = columns.rows_ahead();
+    prefetch_first<Ids>(args, columns, begin, ahead);
     index_t used = 0;
     for (index_t slot = begin; slot < end; ++slot) {
       prefetch_slot<Ids>(args, columns, slot + ahead);
