@@ -43,8 +43,10 @@ set(DEEPREC_HEADERS
     include/deeprec/dense/relu.hpp
     include/deeprec/describe.hpp
     include/deeprec/embedding/dense_table.hpp
+    include/deeprec/embedding/detail/group_jobs.hpp
     include/deeprec/embedding/detail/lookup.inl
     include/deeprec/embedding/detail/lookup_args.hpp
+    include/deeprec/embedding/detail/lookup_job.hpp
     include/deeprec/embedding/detail/lookup_kernels.hpp
     include/deeprec/embedding/detail/sorted_slots.hpp
     include/deeprec/embedding/detail/update.inl
@@ -54,9 +56,11 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/lookup.hpp
     include/deeprec/embedding/pooling.hpp
     include/deeprec/embedding/row_format.hpp
+    include/deeprec/embedding/table_group.hpp
     include/deeprec/embedding/table_view.hpp
     include/deeprec/embedding/update.hpp
     include/deeprec/exec/cuda_stream.hpp
+    include/deeprec/exec/executor_ref.hpp
     include/deeprec/exec/inline_executor.hpp
     include/deeprec/exec/thread_pool.hpp
     include/deeprec/interop/at_parallel_for.hpp

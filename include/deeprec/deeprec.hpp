@@ -36,8 +36,10 @@
 #include <deeprec/embedding/lookup.hpp>
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/embedding/row_format.hpp>
+#include <deeprec/embedding/table_group.hpp>
 #include <deeprec/embedding/table_view.hpp>
 #include <deeprec/embedding/update.hpp>
+#include <deeprec/exec/executor_ref.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 #include <deeprec/memory/huge_page_resource.hpp>

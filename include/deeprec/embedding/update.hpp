@@ -58,6 +58,9 @@ template <class Context, BagBatch Bags, MemorySpace GradientSpace, class Columns
   using combiner = typename decltype(as_pooling(how))::combiner;
   static_assert(!std::is_same_v<combiner, max_t> && !std::is_same_v<combiner, concat_t>,
                 "deeprec::update: no gradient for this combiner. Fix: sum, mean or sqrtn.");
+  static_assert(!detail::prunes<std::remove_const_t<decltype(as_pooling(how))>> &&
+                    !detail::kernel_policy<std::remove_const_t<decltype(as_pooling(how))>>::clips,
+                "deeprec::update: no gradient for prune and max_norm yet. Fix: leave them out.");
   if (gradient.extent(1) != table.width()) {
     return {errc::shape_mismatch, "gradient has another width than the table's rows"};
   }

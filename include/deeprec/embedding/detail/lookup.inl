@@ -10,6 +10,7 @@ inline constexpr int max_vectors = 8;
 // Columns [first, first + columns) of a row, in W vectors.
 template <class Element, int W, bool Narrow>
 struct panel {
+  using element = Element;
   static constexpr std::size_t vectors = static_cast<std::size_t>(W);
 
   index_t first;
@@ -67,19 +68,58 @@ struct panel {
 };
 
 // Prefetches the row of a slot, unless the slot lies behind the batch or is absent.
-template <::deeprec::detail::ids_are Ids, class Panel, class Args>
+template <class Policy, class Panel, class Args>
 DEEPREC_INLINE void prefetch_slot(const Args& args, const Panel columns, index_t slot) {
   if (slot >= args.last_slot) return;
-  if constexpr (Ids == ::deeprec::detail::ids_are::filtered) {
-    if (::deeprec::detail::is_absent(args.ids[slot], args.rows, args.padding)) return;
+  if constexpr (Policy::ids == ::deeprec::detail::ids_are::filtered) {
+    if (args.absent(slot)) return;
   }
   columns.prefetch(args.row_of(slot));
 }
 
 // Prefetches the rows of the first slots, which no slot before them does.
-template <::deeprec::detail::ids_are Ids, class Panel, class Args>
+template <class Policy, class Panel, class Args>
 DEEPREC_INLINE void prefetch_first(const Args& args, const Panel columns, index_t begin, index_t ahead) {
-  for (index_t slot = begin; slot < begin + ahead; ++slot) prefetch_slot<Ids>(args, columns, slot);
+  for (index_t slot = begin; slot < begin + ahead; ++slot) prefetch_slot<Policy>(args, columns, slot);
+}
+
+// What a row is scaled by so that its norm is at most args.max_norm. Columns are squared and added in as
+// many sums as there are lanes.
+template <class Element, class Args>
+DEEPREC_INLINE float clip_factor(const Args& args, const std::byte* row) {
+  vector_f32 squares = zero();
+  index_t first = 0;
+  const auto* const values = static_cast<const Element*>(static_cast<const void*>(row));
+  for (; first + lanes <= args.width; first += lanes) {
+    const vector_f32 x = load(values + first);
+    squares = multiply_add(x, x, squares);
+  }
+  if (first < args.width) {
+    const vector_f32 x = load_first(values + first, static_cast<int>(args.width - first));
+    squares = multiply_add(x, x, squares);
+  }
+  const float norm = __builtin_sqrtf(add_lanes(squares));
+  return norm > args.max_norm ? args.max_norm / norm : 1.0F;
+}
+
+// What the row of a slot is multiplied by; asked only where rows are weighted or clipped.
+template <class Element, class Policy, bool Weighted, class Args>
+DEEPREC_INLINE vector_f32 factor_of(const Args& args, index_t slot, const std::byte* row) {
+  float factor = 1.0F;
+  if constexpr (Policy::clips) factor = clip_factor<Element>(args, row);
+  if constexpr (Weighted) factor = Policy::clips ? factor * args.weights[slot] : args.weights[slot];
+  return splat(factor);
+}
+
+// The default row into registers.
+template <class Policy, class Panel, class Args, std::size_t... V>
+DEEPREC_INLINE void load_default(const Args& args, const Panel columns,
+                                 vector_f32 (&total)[sizeof...(V)], std::index_sequence<V...>) {
+  ((total[V] = columns.template load_row<V>(args.default_row)), ...);
+  if constexpr (Policy::clips) {
+    const vector_f32 factor = splat(clip_factor<typename Panel::element>(args, args.default_row));
+    ((total[V] = total[V] * factor), ...);
+  }
 }
 
 // Puts a finished row into out. All of its vectors are read before one is written: the last two may
@@ -96,37 +136,42 @@ DEEPREC_INLINE void put_row(const Args& args, const Panel columns, index_t row,
 
 // One bag, one panel of columns: the slots [begin, end) folded in registers, finished and stored.
 // Returns the ids used.
-template <::deeprec::detail::fold Fold, ::deeprec::detail::ids_are Ids, bool Weighted, class Panel,
-          class Args, std::size_t... V>
+template <class Policy, bool Weighted, class Panel, class Args, std::size_t... V>
 DEEPREC_INLINE index_t pool_panel(const Args& args, const Panel columns, index_t begin, index_t end,
                                   index_t bag, index_t ahead, std::index_sequence<V...> vectors) {
-  constexpr bool adding = Fold == ::deeprec::detail::fold::add;
+  constexpr bool adding = Policy::folding == ::deeprec::detail::fold::add;
+  using element = typename Panel::element;
   vector_f32 total[sizeof...(V)] = {
       (static_cast<void>(V), adding ? zero() : splat(-__builtin_inff()))...};
   ::deeprec::detail::pool_counts counts;
   columns.prefetch_out(args.out + bag * args.out_stride);
   for (index_t slot = begin; slot < end; ++slot) {
-    prefetch_slot<Ids>(args, columns, slot + ahead);
-    if constexpr (Ids == ::deeprec::detail::ids_are::filtered) {
-      if (::deeprec::detail::is_absent(args.ids[slot], args.rows, args.padding)) continue;
+    prefetch_slot<Policy>(args, columns, slot + ahead);
+    if constexpr (Policy::ids == ::deeprec::detail::ids_are::filtered) {
+      if (args.absent(slot)) continue;
     }
     const std::byte* const row = args.row_of(slot);
-    if constexpr (!adding) {
+    if constexpr (!adding && Policy::clips) {
+      const vector_f32 factor = factor_of<element, Policy, false>(args, slot, row);
+      ((total[V] = maximum(total[V], columns.template load_row<V>(row) * factor)), ...);
+    } else if constexpr (!adding) {
       ((total[V] = maximum(total[V], columns.template load_row<V>(row))), ...);
-      ++counts.used;
-    } else if constexpr (Weighted) {
-      const vector_f32 weight = splat(args.weights[slot]);
-      ((total[V] = multiply_add(columns.template load_row<V>(row), weight, total[V])), ...);
-      counts.add(static_cast<double>(args.weights[slot]));
+    } else if constexpr (Weighted || Policy::clips) {
+      const vector_f32 factor = factor_of<element, Policy, Weighted>(args, slot, row);
+      ((total[V] = multiply_add(columns.template load_row<V>(row), factor, total[V])), ...);
     } else {
       ((total[V] = total[V] + columns.template load_row<V>(row)), ...);
+    }
+    if constexpr (Weighted) {
+      counts.add(static_cast<double>(args.weights[slot]));
+    } else {
       ++counts.used;
     }
   }
   if (counts.used == 0) {
     if (args.empty == ::deeprec::detail::when_empty::keep) return 0;
     if (args.empty == ::deeprec::detail::when_empty::default_row) {
-      ((total[V] = columns.template load_row<V>(args.default_row)), ...);
+      load_default<Policy>(args, columns, total, vectors);
     } else if (args.empty == ::deeprec::detail::when_empty::zeros) {
       ((total[V] = zero()), ...);
     }
@@ -147,7 +192,7 @@ DEEPREC_INLINE index_t pool_panel(const Args& args, const Panel columns, index_t
 }
 
 // One panel of the bags [begin, end); returns the ids used.
-template <::deeprec::detail::fold Fold, ::deeprec::detail::ids_are Ids, bool Weighted, class Args>
+template <class Policy, bool Weighted, class Args>
 struct pool_call {
   const Args& args;
   index_t begin;
@@ -156,21 +201,21 @@ struct pool_call {
   template <class Panel>
   index_t run(const Panel columns) const {
     const index_t ahead = columns.rows_ahead();
-    prefetch_first<Ids>(args, columns, args.borders.begin(begin), ahead);
+    prefetch_first<Policy>(args, columns, args.borders.begin(begin), ahead);
     index_t used = 0;
     for (index_t bag = begin; bag < end; ++bag) {
       const index_t first = args.borders.begin(bag);
       const index_t last = args.borders.end(bag);
       if (last - first > ::deeprec::detail::chunk_slots) continue;  // the caller cuts it into chunks
-      used += pool_panel<Fold, Ids, Weighted>(args, columns, first, last, bag, ahead,
-                                              std::make_index_sequence<Panel::vectors>{});
+      used += pool_panel<Policy, Weighted>(args, columns, first, last, bag, ahead,
+                                           std::make_index_sequence<Panel::vectors>{});
     }
     return used;
   }
 };
 
 // One panel of the rows of the slots [begin, end), each to row slot - base of out; returns the ids used.
-template <::deeprec::detail::ids_are Ids, bool Weighted, class Args>
+template <class Policy, bool Weighted, class Args>
 struct gather_call {
   const Args& args;
   index_t begin;
@@ -185,22 +230,24 @@ struct gather_call {
   template <class Panel, std::size_t... V>
   DEEPREC_INLINE index_t run(const Panel columns, std::index_sequence<V...> vectors) const {
     const index_t ahead = columns.rows_ahead();
-    prefetch_first<Ids>(args, columns, begin, ahead);
+    prefetch_first<Policy>(args, columns, begin, ahead);
     index_t used = 0;
     for (index_t slot = begin; slot < end; ++slot) {
-      prefetch_slot<Ids>(args, columns, slot + ahead);
+      prefetch_slot<Policy>(args, columns, slot + ahead);
       vector_f32 total[sizeof...(V)];
-      if (Ids == ::deeprec::detail::ids_are::filtered &&
-          ::deeprec::detail::is_absent(args.ids[slot], args.rows, args.padding)) {
+      if (Policy::ids == ::deeprec::detail::ids_are::filtered && args.absent(slot)) {
         if (args.empty == ::deeprec::detail::when_empty::keep) continue;
-        const bool from_row = args.empty == ::deeprec::detail::when_empty::default_row;
-        ((total[V] = from_row ? columns.template load_row<V>(args.default_row) : zero()), ...);
+        if (args.empty == ::deeprec::detail::when_empty::default_row) {
+          load_default<Policy>(args, columns, total, vectors);
+        } else {
+          ((total[V] = zero()), ...);
+        }
       } else {
         ++used;
         const std::byte* const row = args.row_of(slot);
-        if constexpr (Weighted) {
-          const vector_f32 weight = splat(args.weights[slot]);
-          ((total[V] = multiply_add(columns.template load_row<V>(row), weight, zero())), ...);
+        if constexpr (Weighted || Policy::clips) {
+          const vector_f32 factor = factor_of<typename Panel::element, Policy, Weighted>(args, slot, row);
+          ((total[V] = multiply_add(columns.template load_row<V>(row), factor, zero())), ...);
         } else {  // + 0 turns -0 into 0, as a sum that begins at 0 does
           ((total[V] = zero() + columns.template load_row<V>(row)), ...);
         }
@@ -244,12 +291,10 @@ template <class Element, class Policy, class Args>
 index_t pool_bags(region, Policy, const Args& args, index_t begin, index_t end) {
   if constexpr (Policy::folding == ::deeprec::detail::fold::add) {
     if (args.weights != nullptr) {
-      return for_each_panel<Element>(
-          args.width, pool_call<Policy::folding, Policy::ids, true, Args>{args, begin, end});
+      return for_each_panel<Element>(args.width, pool_call<Policy, true, Args>{args, begin, end});
     }
   }
-  return for_each_panel<Element>(
-      args.width, pool_call<Policy::folding, Policy::ids, false, Args>{args, begin, end});
+  return for_each_panel<Element>(args.width, pool_call<Policy, false, Args>{args, begin, end});
 }
 
 /// Copies the rows of the slots [begin, end) to the rows [begin - base, end - base) of out; returns the
@@ -257,11 +302,9 @@ index_t pool_bags(region, Policy, const Args& args, index_t begin, index_t end) 
 template <class Element, class Policy, class Args>
 index_t gather_slots(region, Policy, const Args& args, index_t begin, index_t end, index_t base) {
   if (args.weights != nullptr) {
-    return for_each_panel<Element>(args.width,
-                                   gather_call<Policy::ids, true, Args>{args, begin, end, base});
+    return for_each_panel<Element>(args.width, gather_call<Policy, true, Args>{args, begin, end, base});
   }
-  return for_each_panel<Element>(args.width,
-                                 gather_call<Policy::ids, false, Args>{args, begin, end, base});
+  return for_each_panel<Element>(args.width, gather_call<Policy, false, Args>{args, begin, end, base});
 }
 
 /// True when one of the ids [begin, end) is outside [0, rows). As an unsigned number, an id is bad when its

@@ -22,6 +22,8 @@ struct direct_rows {
   DEEPREC_INLINE const std::byte* operator()(index_t slot) const {
     return base + static_cast<index_t>(ids[slot]) * stride;
   }
+  /// One row, at slot 0.
+  static direct_rows only(const std::byte* const* row, const Id* zero) { return {*row, 0, zero}; }
 };
 
 /// Row of a slot as a row source resolved it.
@@ -30,6 +32,10 @@ struct resolved_rows {
   index_t first_slot;
   DEEPREC_INLINE const std::byte* operator()(index_t slot) const {
     return addresses[slot - first_slot];
+  }
+  template <class Id>
+  static resolved_rows only(const std::byte* const* row, const Id*) {
+    return {row, 0};
   }
 };
 
@@ -116,9 +122,10 @@ struct kernel_policy {
   static constexpr fold folding =
       std::is_same_v<typename Pooling::combiner, max_t> ? fold::maximum : fold::add;
   static constexpr ids_are ids = std::is_same_v<typename Pooling::bounds_mode, skip_t> ||
-                                         std::is_same_v<typename Pooling::padding_mode, padding_id>
+                                         !std::is_same_v<typename Pooling::padding_mode, no_padding_t>
                                      ? ids_are::filtered
                                      : ids_are::present;
+  static constexpr bool clips = std::is_same_v<typename Pooling::norm_mode, max_norm>;
 };
 
 template <class Rows, class Id, class Borders, class Out>
@@ -126,17 +133,24 @@ struct pool_args {
   Rows row_of;
   const Id* ids;
   Borders borders;
-  const float* weights;  // null: all 1
+  const float* weights;   // null: all 1
+  bool positive_weights;  // slots whose weight is not above 0 are absent
   index_t rows;          // ids are valid in [0, rows)
   std::int64_t padding;  // -1 when there is none
   index_t width;         // D
   index_t last_slot;     // one past the last slot of the batch: how far prefetching may look
+  float max_norm;    // rows are scaled down to this norm; 0: they are not
   const std::byte* default_row;
   Out* out;
   index_t out_stride;
   divide_by divide;
   when_empty empty;
   when_stored stored;
+
+  /// True for a slot that counts as absent, where ids are filtered.
+  DEEPREC_HD DEEPREC_INLINE bool absent(index_t slot) const {
+    return is_absent(ids[slot], rows, padding) || (positive_weights && !(weights[slot] > 0.0F));
+  }
 };
 
 }  // namespace deeprec::inline DEEPREC_ABI::detail
