@@ -109,6 +109,7 @@ struct backend<verbs::lookup, host_backend> {
     }
     job.plan(ctx);
     ctx.executor->parallel_for(job.units(), job.grain(), [&](index_t begin, index_t end, int) {
+      job.fetch(ctx.instruction_set, begin);
       job.pool(ctx.instruction_set, begin, end);
     });
     job.close(ctx);

@@ -12,12 +12,8 @@
 // Bits are those of one lookup for each feature. Not here: gradients.
 #pragma once
 
-#include <algorithm>
-#include <concepts>
-#include <cstddef>
 #include <memory>
 #include <memory_resource>
-#include <new>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -25,7 +21,6 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
-#include <deeprec/core/contract.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
@@ -74,9 +69,9 @@ class table_group {
   /// The sum of all D.
   [[nodiscard]] index_t total_width() const noexcept { return offsets_.back(); }
 
-  /// What a lookup of one feature consists of.
-  [[nodiscard]] const detail::group_feature<Bags, Out>& feature(index_t i) const noexcept {
-    return *features_[static_cast<std::size_t>(i)];
+  /// For lookup: what it needs of each feature.
+  [[nodiscard]] std::span<const std::unique_ptr<detail::group_feature<Bags, Out>>> parts() const noexcept {
+    return features_;
   }
 
  private:
@@ -106,11 +101,11 @@ template <class Context, Storage Out, BagBatch Bags>
   const auto given = as_context(context_or_executor);
   static_assert(std::is_same_v<backend_of<std::remove_const_t<decltype(given)>>, host_backend>,
                 "deeprec::lookup: a table_group has no device form yet. Fix: pass a host context.");
-  const index_t features = group.features();
-  if (static_cast<index_t>(bags.size()) != features) {
+  const auto features = group.parts();
+  if (bags.size() != features.size()) {
     return {errc::shape_mismatch, "another number of batches than the group has features"};
   }
-  if (static_cast<index_t>(outs.size()) != features) {
+  if (outs.size() != features.size()) {
     return {errc::shape_mismatch, "another number of outputs than the group has features"};
   }
   executor_ref executor(*given.executor);
@@ -118,10 +113,7 @@ template <class Context, Storage Out, BagBatch Bags>
   ctx.memory = given.memory;
   ctx.instruction_set = given.instruction_set;
   detail::group_jobs<Bags, Out> jobs(ctx.memory, features);
-  for (index_t t = 0; t < features; ++t) {
-    const auto i = static_cast<std::size_t>(t);
-    if (status s = jobs.open(group.feature(t), bags[i], outs[i]); !s) return s.in_table(t);
-  }
+  if (const status s = jobs.open(bags, outs); !s) return s;
   return jobs.run(ctx);
 }
 

@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <memory>
 #include <memory_resource>
 #include <new>
+#include <span>
 #include <vector>
 
 #include <deeprec/core/config.hpp>
@@ -32,6 +34,7 @@ class group_job {
   virtual void plan(const context<executor_ref>& ctx) = 0;
   [[nodiscard]] virtual index_t units() const noexcept = 0;
   [[nodiscard]] virtual index_t grain() const noexcept = 0;
+  virtual void fetch(isa which, index_t begin) const noexcept = 0;
   virtual void pool(isa which, index_t begin, index_t end) noexcept = 0;
   virtual void close(const context<executor_ref>& ctx) = 0;
 };
@@ -50,6 +53,7 @@ class group_job_of final : public group_job {
   void plan(const context<executor_ref>& ctx) override { job_.plan(ctx); }
   index_t units() const noexcept override { return job_.units(); }
   index_t grain() const noexcept override { return job_.grain(); }
+  void fetch(isa which, index_t begin) const noexcept override { job_.fetch(which, begin); }
   void pool(isa which, index_t begin, index_t end) noexcept override { job_.pool(which, begin, end); }
   void close(const context<executor_ref>& ctx) override { job_.close(ctx); }
 
@@ -94,76 +98,122 @@ class group_feature_of final : public group_feature<Bags, Out> {
 /// The jobs of one call.
 template <class Bags, class Out>
 class group_jobs {
+  using group = std::span<const std::unique_ptr<group_feature<Bags, Out>>>;
+
  public:
-  group_jobs(std::pmr::memory_resource* memory, index_t features) : memory_(memory), jobs_(memory) {
-    jobs_.reserve(static_cast<std::size_t>(features));
+  group_jobs(std::pmr::memory_resource* memory, group features)
+      : memory_(memory), features_(features), jobs_(memory), starts_(features.size() + 1, memory) {
+    for (const auto& feature : features_) bytes_ += padded(feature->job_bytes());
+    jobs_.reserve(features_.size());
+    place_ = static_cast<std::byte*>(memory_->allocate(bytes_));
   }
   group_jobs(const group_jobs&) = delete;
   group_jobs& operator=(const group_jobs&) = delete;
   ~group_jobs() {
-    for (const owned& job : jobs_) {
-      job.made->~group_job();
-      memory_->deallocate(job.where, job.bytes);
-    }
+    for (group_job* const job : jobs_) job->~group_job();
+    memory_->deallocate(place_, bytes_);
   }
 
-  status open(const group_feature<Bags, Out>& feature, const Bags& bags, matrix_view<Out> out) {
-    if (const status s = feature.shapes(bags, out); !s) return s;
-    const std::size_t bytes = feature.job_bytes();
-    void* const where = memory_->allocate(bytes);
-    jobs_.push_back({feature.make_job(where, bags, out, memory_), where, bytes});
-    return jobs_.back().made->open();
+  status open(std::span<const Bags> bags, std::span<const matrix_view<Out>> outs) {
+    std::byte* next = place_;
+    for (std::size_t t = 0; t < features_.size(); ++t) {
+      const auto number = static_cast<index_t>(t);
+      if (const status s = features_[t]->shapes(bags[t], outs[t]); !s) return s.in_table(number);
+      jobs_.push_back(features_[t]->make_job(next, bags[t], outs[t], memory_));
+      next += padded(features_[t]->job_bytes());
+      if (const status s = jobs_.back()->open(); !s) return s.in_table(number);
+    }
+    return {};
   }
 
   status run(const context<executor_ref>& ctx) {
-    // Few ids in a piece cost more to hand out than to work on.
-    constexpr index_t ids_worth_a_thread = 256;
-    std::pmr::vector<index_t> starts(jobs_.size() + 1, ctx.memory);
-    index_t slots = 0;
-    for (const owned& job : jobs_) slots += job.made->slots();
-    const auto in_pieces = [&](const auto& units_of, const auto& grain_of, index_t at_once, const auto& body) {
-      for (std::size_t t = 0; t < jobs_.size(); ++t) {
-        const index_t grain = grain_of(*jobs_[t].made);
-        starts[t + 1] = starts[t] + (units_of(*jobs_[t].made) + grain - 1) / grain;
-      }
-      const index_t pieces = starts.back();
-      const index_t share = slots == 0 ? pieces : pieces * at_once / slots;
-      ctx.executor->parallel_for(pieces, std::clamp<index_t>(share, 1, (std::max)(pieces, index_t{1})),
-                                 [&](index_t first, index_t last, int) {
-        auto t = static_cast<std::size_t>(
-            std::upper_bound(starts.begin(), starts.end(), first) - starts.begin() - 1);
-        for (index_t piece = first; piece < last; ++piece) {
-          while (piece >= starts[t + 1]) ++t;
-          group_job& job = *jobs_[t].made;
-          const index_t grain = grain_of(job);
-          const index_t begin = (piece - starts[t]) * grain;
-          body(job, begin, (std::min)(begin + grain, units_of(job)));
-        }
-      });
-    };
-    in_pieces([](const group_job& job) { return job.checks() ? job.slots() : 0; },
-              [](const group_job&) { return check_slots_at_once; }, check_slots_at_once,
-              [&](group_job& job, index_t begin, index_t end) { job.check(ctx.instruction_set, begin, end); });
+    number_pieces([](const group_job& job) {
+      return job.checks() ? (job.slots() + check_slots_at_once - 1) / check_slots_at_once : 0;
+    });
+    ctx.executor->parallel_for(starts_.back(), pieces_of(check_slots_at_once),
+                               [&](index_t begin, index_t end, int) {
+                                 for (piece at = find(begin); at.number < end; at = next(at)) {
+                                   check_piece(ctx.instruction_set, at);
+                                 }
+                               });
     for (std::size_t t = 0; t < jobs_.size(); ++t) {
-      if (status s = jobs_[t].made->fault(); !s) return s.in_table(static_cast<index_t>(t));
+      if (const status s = jobs_[t]->fault(); !s) return s.in_table(static_cast<index_t>(t));
     }
-    for (const owned& job : jobs_) job.made->plan(ctx);
-    in_pieces([](const group_job& job) { return job.units(); },
-              [](const group_job& job) { return job.grain(); }, ids_worth_a_thread,
-              [&](group_job& job, index_t begin, index_t end) { job.pool(ctx.instruction_set, begin, end); });
-    for (const owned& job : jobs_) job.made->close(ctx);
+    for (group_job* const job : jobs_) job->plan(ctx);
+    number_pieces([](const group_job& job) { return (job.units() + job.grain() - 1) / job.grain(); });
+    ctx.executor->parallel_for(starts_.back(), pieces_of(slots_worth_a_thread),
+                               [&](index_t begin, index_t end, int) {
+                                 pool_pieces(ctx.instruction_set, begin, end);
+                               });
+    for (group_job* const job : jobs_) job->close(ctx);
     return {};
   }
 
  private:
-  struct owned {
-    group_job* made;
-    void* where;
-    std::size_t bytes;
+  // Fewer cost more to hand out than to work on.
+  static constexpr index_t slots_worth_a_thread = 256;
+
+  // A piece: its number among all, and its job.
+  struct piece {
+    index_t number;
+    std::size_t job;
   };
 
+  static constexpr std::size_t padded(std::size_t bytes) {
+    constexpr std::size_t alignment = alignof(std::max_align_t);
+    return (bytes + alignment - 1) / alignment * alignment;
+  }
+
+  template <class Count>
+  void number_pieces(const Count& count) {
+    for (std::size_t t = 0; t < jobs_.size(); ++t) starts_[t + 1] = starts_[t] + count(*jobs_[t]);
+  }
+  // How many pieces hold about that many slots.
+  [[nodiscard]] index_t pieces_of(index_t slots) const {
+    index_t all = 0;
+    for (const group_job* const job : jobs_) all += job->slots();
+    const index_t pieces = starts_.back();
+    return std::clamp<index_t>(all == 0 ? pieces : pieces * slots / all, 1, (std::max)(pieces, index_t{1}));
+  }
+  [[nodiscard]] piece find(index_t number) const {
+    const auto after = std::upper_bound(starts_.begin(), starts_.end(), number);
+    return {number, static_cast<std::size_t>(after - starts_.begin()) - 1};
+  }
+  [[nodiscard]] piece next(piece at) const {
+    ++at.number;
+    while (at.job + 1 < jobs_.size() && at.number >= starts_[at.job + 1]) ++at.job;
+    return at;
+  }
+
+  void check_piece(isa which, piece at) {
+    group_job& job = *jobs_[at.job];
+    const index_t begin = (at.number - starts_[at.job]) * check_slots_at_once;
+    job.check(which, begin, (std::min)(begin + check_slots_at_once, job.slots()));
+  }
+  // While a piece is pooled, the first rows of the next one are on their way.
+  void pool_pieces(isa which, index_t begin, index_t end) {
+    piece at = find(begin);
+    fetch_piece(which, at);
+    while (at.number < end) {
+      const piece then = next(at);
+      if (then.number < end) fetch_piece(which, then);
+      group_job& job = *jobs_[at.job];
+      const index_t from = (at.number - starts_[at.job]) * job.grain();
+      job.pool(which, from, (std::min)(from + job.grain(), job.units()));
+      at = then;
+    }
+  }
+  void fetch_piece(isa which, piece at) const {
+    const group_job& job = *jobs_[at.job];
+    job.fetch(which, (at.number - starts_[at.job]) * job.grain());
+  }
+
   std::pmr::memory_resource* memory_;
-  std::pmr::vector<owned> jobs_;
+  group features_;
+  std::pmr::vector<group_job*> jobs_;
+  std::pmr::vector<index_t> starts_;  // the number of each job's first piece, and of all pieces
+  std::byte* place_ = nullptr;
+  std::size_t bytes_ = 0;
 };
 
 }  // namespace deeprec::inline DEEPREC_ABI::detail

@@ -60,8 +60,14 @@ struct panel {
     }
   }
   // How many rows ahead, so that about 64 lines are in flight; but no more rows than the first-level TLB
-  // still knows when their turn comes.
-  [[nodiscard]] DEEPREC_INLINE index_t rows_ahead() const {
+  // still knows when their turn comes. Rows of a table that fits the second-level cache are not fetched
+  // ahead: beyond every slot.
+  template <class Args>
+  [[nodiscard]] DEEPREC_INLINE index_t rows_ahead(const Args& args) const {
+    constexpr index_t in_cache = index_t{1} << 18;
+    if (args.rows <= in_cache && args.rows * args.width * index_t{sizeof(Element)} <= in_cache) {
+      return args.last_slot;
+    }
     const index_t ahead = 64 * 64 / (columns * index_t{sizeof(Element)});
     return ahead < 8 ? 8 : ahead > 32 ? 32 : ahead;
   }
@@ -75,12 +81,6 @@ DEEPREC_INLINE void prefetch_slot(const Args& args, const Panel columns, index_t
     if (args.absent(slot)) return;
   }
   columns.prefetch(args.row_of(slot));
-}
-
-// Prefetches the rows of the first slots, which no slot before them does.
-template <class Policy, class Panel, class Args>
-DEEPREC_INLINE void prefetch_first(const Args& args, const Panel columns, index_t begin, index_t ahead) {
-  for (index_t slot = begin; slot < begin + ahead; ++slot) prefetch_slot<Policy>(args, columns, slot);
 }
 
 // What a row is scaled by so that its norm is at most args.max_norm. Columns are squared and added in as
@@ -200,8 +200,7 @@ struct pool_call {
 
   template <class Panel>
   index_t run(const Panel columns) const {
-    const index_t ahead = columns.rows_ahead();
-    prefetch_first<Policy>(args, columns, args.borders.begin(begin), ahead);
+    const index_t ahead = columns.rows_ahead(args);
     index_t used = 0;
     for (index_t bag = begin; bag < end; ++bag) {
       const index_t first = args.borders.begin(bag);
@@ -229,8 +228,7 @@ struct gather_call {
 
   template <class Panel, std::size_t... V>
   DEEPREC_INLINE index_t run(const Panel columns, std::index_sequence<V...> vectors) const {
-    const index_t ahead = columns.rows_ahead();
-    prefetch_first<Policy>(args, columns, begin, ahead);
+    const index_t ahead = columns.rows_ahead(args);
     index_t used = 0;
     for (index_t slot = begin; slot < end; ++slot) {
       prefetch_slot<Policy>(args, columns, slot + ahead);
@@ -284,6 +282,16 @@ DEEPREC_INLINE index_t for_each_panel(index_t width, const Call& call) {
     first += columns;
   }
   return answer;
+}
+
+/// Fetches the rows of the first slots from `slot` on, which no slot before them does.
+template <class Element, class Policy, class Args>
+void fetch_first_rows(region, Policy, const Args& args, index_t slot) {
+  constexpr index_t widest = index_t{max_vectors} * lanes;
+  const panel<Element, 1, false> columns{0, args.width < widest ? args.width : widest};
+  const index_t ahead = columns.rows_ahead(args);
+  if (ahead == args.last_slot) return;
+  for (index_t k = slot; k < slot + ahead; ++k) prefetch_slot<Policy>(args, columns, k);
 }
 
 /// Pools the bags [begin, end), all but those of more than chunk_slots ids; returns the ids used.

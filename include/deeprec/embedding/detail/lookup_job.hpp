@@ -3,6 +3,7 @@
 //
 //   open       shapes, offsets, the default row; row sources are asked for addresses
 //   check      slots [begin, end): bad ids and weights; fault() names the smallest
+//   fetch      the first rows of a piece into the cache; those after them are fetched on the way
 //   pool       units [begin, end) of units(): bags, or slots where every bag is a copy of one row
 //   close      bags too long for a piece; what was skipped is counted
 #pragma once
@@ -323,6 +324,12 @@ class lookup_job {
     if (copies_) return chunk_slots;
     const index_t bags = bags_.bags();
     return std::clamp<index_t>(slots_ > 0 ? bags * chunk_slots / slots_ : bags, 1, chunk_slots);
+  }
+  /// Fetches the first rows of the units from `begin` on into the cache.
+  void fetch(isa which, index_t begin) const noexcept {
+    const index_t slot = copies_ ? bags_.first_slot() + begin : args_.borders.begin(begin);
+    with_isa_up_to_avx512(
+        which, [&](auto region) { fetch_first_rows<element>(region, policy{}, args_, slot); });
   }
   void pool(isa which, index_t begin, index_t end) noexcept {
     const index_t first = bags_.first_slot();
