@@ -4,6 +4,7 @@ set(DEEPREC_HEADERS
     include/deeprec/core/config.hpp
     include/deeprec/core/context.hpp
     include/deeprec/core/contract.hpp
+    include/deeprec/core/coo_view.hpp
     include/deeprec/core/dtypes.hpp
     include/deeprec/core/executor.hpp
     include/deeprec/core/hash.hpp
@@ -43,6 +44,7 @@ set(DEEPREC_HEADERS
     include/deeprec/dense/relu.hpp
     include/deeprec/describe.hpp
     include/deeprec/embedding/dense_table.hpp
+    include/deeprec/embedding/detail/group_slots.hpp
     include/deeprec/embedding/detail/lookup.inl
     include/deeprec/embedding/detail/lookup_args.hpp
     include/deeprec/embedding/detail/lookup_kernels.hpp
@@ -50,6 +52,7 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/detail/update.inl
     include/deeprec/embedding/detail/update_args.hpp
     include/deeprec/embedding/detail/update_kernels.hpp
+    include/deeprec/embedding/jagged_batch.hpp
     include/deeprec/embedding/lookup.cuh
     include/deeprec/embedding/lookup.hpp
     include/deeprec/embedding/pooling.hpp
