@@ -4,6 +4,7 @@ set(DEEPREC_HEADERS
     include/deeprec/core/config.hpp
     include/deeprec/core/context.hpp
     include/deeprec/core/contract.hpp
+    include/deeprec/core/coo_view.hpp
     include/deeprec/core/dtypes.hpp
     include/deeprec/core/executor.hpp
     include/deeprec/core/hash.hpp
@@ -44,6 +45,7 @@ set(DEEPREC_HEADERS
     include/deeprec/describe.hpp
     include/deeprec/embedding/dense_table.hpp
     include/deeprec/embedding/detail/group_jobs.hpp
+    include/deeprec/embedding/detail/group_slots.hpp
     include/deeprec/embedding/detail/lookup.inl
     include/deeprec/embedding/detail/lookup_args.hpp
     include/deeprec/embedding/detail/lookup_job.hpp
@@ -52,8 +54,11 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/detail/update.inl
     include/deeprec/embedding/detail/update_args.hpp
     include/deeprec/embedding/detail/update_kernels.hpp
+    include/deeprec/embedding/fused_lookup.hpp
+    include/deeprec/embedding/jagged_batch.hpp
     include/deeprec/embedding/lookup.cuh
     include/deeprec/embedding/lookup.hpp
+    include/deeprec/embedding/partitioned_table.hpp
     include/deeprec/embedding/pooling.hpp
     include/deeprec/embedding/row_format.hpp
     include/deeprec/embedding/table_group.hpp

@@ -4,6 +4,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/contract.hpp>
+#include <deeprec/core/coo_view.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/executor.hpp>
 #include <deeprec/core/hash.hpp>
@@ -33,6 +34,7 @@
 #include <deeprec/dense/relu.hpp>
 #include <deeprec/describe.hpp>
 #include <deeprec/embedding/dense_table.hpp>
+#include <deeprec/embedding/jagged_batch.hpp>
 #include <deeprec/embedding/lookup.hpp>
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/embedding/row_format.hpp>
