@@ -3,7 +3,8 @@
 
 #include <cstdint>
 
-/// One feature as TensorFlow hands it on: N entries (row, id) of B rows, and a table of `width` floats a row.
+/// One feature as TensorFlow hands it on: N entries (row, id) of B rows, and a table of `width` floats a
+/// row.
 struct sparse_feature {
   const std::int64_t* rows;
   const std::int64_t* ids;
@@ -13,8 +14,8 @@ struct sparse_feature {
   std::int64_t width;
 };
 
-// Op by op, each a pass with its buffers, which are kept from call to call: prune invalid ids, fill empty rows,
-// unique, gather the unique rows, sum by row. The mean of each bag goes to out (batch, width).
+// Op by op, each a pass with its buffers, which are kept from call to call: prune invalid ids, fill empty
+// rows, unique, gather the unique rows, sum by row. The mean of each bag goes to out (batch, width).
 namespace o2 {
 void op_by_op_mean(const sparse_feature& feature, float* out);
 }

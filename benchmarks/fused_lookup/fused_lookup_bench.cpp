@@ -1,5 +1,5 @@
-// The fused sparse lookup against its ops one by one: 26 features at Criteo's table sizes, D = 16, mean, the ids of
-// the full-vocabulary trace as entries (row, id), batch after batch.
+// The fused sparse lookup against its ops one by one: 26 features at Criteo's table sizes, D = 16, mean,
+// the ids of the full-vocabulary trace as entries (row, id), batch after batch.
 //
 //   fused_lookup/criteo/batch:128    speedup over the faster build of the ops
 #include <benchmark/benchmark.h>
@@ -37,7 +37,8 @@ void criteo(benchmark::State& state, index_t batch) {
   std::vector<const_table_view<f32_rows>> tables;
   index_t before = 0;
   for (const index_t rows : criteo_rows) {
-    tables.emplace_back(reinterpret_cast<const std::byte*>(memory) + before * width * 4, rows, f32_rows(width));
+    tables.emplace_back(reinterpret_cast<const std::byte*>(memory) + before * width * 4, rows,
+                        f32_rows(width));
     before += rows;
   }
   std::vector<std::int64_t> row_of(static_cast<std::size_t>(batch));

@@ -1,4 +1,5 @@
-// safe_embedding_lookup_sparse as a graph of ops runs it: every op reads its inputs and writes its outputs.
+// safe_embedding_lookup_sparse as a graph of ops runs it: every op reads its inputs and writes its
+// outputs.
 #include "fused_lookup/baseline.hpp"
 
 #include <algorithm>
@@ -58,7 +59,8 @@ void unique(const ints& ids, std::vector<std::int32_t>& slots, ints& unique_ids,
   inverse.resize(ids.size());
   for (std::size_t i = 0; i < ids.size(); ++i) {
     std::size_t at = (static_cast<std::uint64_t>(ids[i]) * 0x9e3779b97f4a7c15ULL >> 20) & (size - 1);
-    while (slots[at] >= 0 && unique_ids[static_cast<std::size_t>(slots[at])] != ids[i]) at = (at + 1) & (size - 1);
+    while (slots[at] >= 0 && unique_ids[static_cast<std::size_t>(slots[at])] != ids[i])
+      at = (at + 1) & (size - 1);
     if (slots[at] < 0) {
       slots[at] = static_cast<std::int32_t>(unique_ids.size());
       unique_ids.push_back(ids[i]);
@@ -77,8 +79,8 @@ void gather(const float* table, std::int64_t width, const ints& ids, std::vector
 
 // SparseSegmentMean over the gathered rows.
 template <int Width>
-void segment_mean(const std::vector<float>& rows, const ints& inverse, const ints& segment, std::int64_t batch,
-                  float* out) {
+void segment_mean(const std::vector<float>& rows, const ints& inverse, const ints& segment,
+                  std::int64_t batch, float* out) {
   std::size_t k = 0;
   for (std::int64_t r = 0; r < batch; ++r) {
     float total[Width] = {};

@@ -4,12 +4,12 @@
 #include <cstdint>
 
 struct one_hot_gather {
-  const char* const* tables;            // one for each feature
-  const std::int64_t* const* ids;       // of each feature, `rows` of them
+  const char* const* tables;       // one for each feature
+  const std::int64_t* const* ids;  // of each feature, `rows` of them
   std::int64_t features;
   std::int64_t rows;
-  std::int64_t distance;                // rows to prefetch ahead; 0: none
-  char* out;                            // (rows, features * row)
+  std::int64_t distance;  // rows to prefetch ahead; 0: none
+  char* out;              // (rows, features * row)
 };
 
 namespace o2 {

@@ -1,4 +1,5 @@
-// Rows of 64 bytes, copied from many tables to their places side by side: what one-hot features cost at least.
+// Rows of 64 bytes, copied from many tables to their places side by side: the least that one-hot features
+// cost.
 #include "table_group/baseline.hpp"
 
 #include <cstring>

@@ -1,5 +1,5 @@
-// All tables of a model in one call: 26 one-hot features at Criteo's table sizes, D = 16, uniform ids, so many
-// batches in rotation that no cache holds their rows; out is (B, 26 * 16).
+// All tables of a model in one call: 26 one-hot features at Criteo's table sizes, D = 16, uniform ids, so
+// many batches in rotation that no cache holds their rows; out is (B, 26 * 16).
 //
 //   table_group/inline/batch:128     speedup over 26 lookups, one thread
 //   table_group/threads:2/batch:128  speedup over 26 lookups on two threads
@@ -42,7 +42,8 @@ struct criteo_model {
     index_t before = 0;
     for (const index_t table_rows : criteo_rows) {
       first_row.push_back(memory + before * width * 4);
-      tables.emplace_back(reinterpret_cast<const std::byte*>(first_row.back()), table_rows, f32_rows(width));
+      tables.emplace_back(reinterpret_cast<const std::byte*>(first_row.back()), table_rows,
+                          f32_rows(width));
       group.add(tables.back(), sum);
       before += table_rows;
     }
@@ -76,7 +77,8 @@ struct criteo_model {
   void table_by_table(Executor& executor) {
     for (const auto& batch : bags) {
       for (std::size_t t = 0; t < features; ++t) {
-        const matrix_view part(out.data() + static_cast<index_t>(t) * width, rows, width, features * width);
+        const matrix_view part(out.data() + static_cast<index_t>(t) * width, rows, width,
+                               features * width);
         if (!lookup(executor, tables[t], batch[t], sum, part)) std::abort();
       }
     }
@@ -145,11 +147,12 @@ void against_roofline(benchmark::State& state, index_t rows) {
         }
       }
     }
-    if (!model.agree(ours, limit)) return state.SkipWithError("wrong answer: the gather copies other rows");
+    if (!model.agree(ours, limit))
+      return state.SkipWithError("wrong answer: the gather copies other rows");
     const auto measured = in_turn(pairs_per_run, ours, limit);
     state.counters["roofline"] = measured.ratio;
-    state.counters["ns_per_row"] =
-        measured.first / static_cast<double>(model.bags.size() * features) / static_cast<double>(rows) * 1e9;
+    state.counters["ns_per_row"] = measured.first / static_cast<double>(model.bags.size() * features) /
+                                   static_cast<double>(rows) * 1e9;
     state.SetIterationTime(measured.first);
   }
 }

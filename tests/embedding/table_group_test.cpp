@@ -98,7 +98,8 @@ bool equal_bits(const std::vector<std::vector<float>>& a, const std::vector<std:
   if (a.size() != b.size()) return false;
   for (std::size_t t = 0; t < a.size(); ++t) {
     if (a[t].size() != b[t].size()) return false;
-    if (!a[t].empty() && std::memcmp(a[t].data(), b[t].data(), a[t].size() * sizeof(float)) != 0) return false;
+    if (!a[t].empty() && std::memcmp(a[t].data(), b[t].data(), a[t].size() * sizeof(float)) != 0)
+      return false;
   }
   return true;
 }
@@ -139,7 +140,8 @@ TEST_CASE("table_group: features lie side by side in one matrix, and its stride 
   thread_pool pool(2);
   //! [table_group]
   // group.add(users, sum); group.add(items, mean); ... ; bags: a vector of one batch per feature
-  const status s = lookup(pool, m.group, m.bags, matrix_view(out.data(), 33, m.group.total_width(), stride));
+  const status s =
+      lookup(pool, m.group, m.bags, matrix_view(out.data(), 33, m.group.total_width(), stride));
   //! [table_group]
   REQUIRE_MESSAGE(s.ok(), s.message());
   for (index_t b = 0; b < 33; ++b) {
@@ -202,7 +204,8 @@ TEST_CASE("table_group: the fault of the smallest feature is named, and nothing 
 TEST_CASE("table_group: no features, no bags and no ids are all fine") {
   inline_executor here;
   const table_group<> nothing;
-  CHECK(lookup(here, nothing, std::span<const jagged_view<>>(), std::span<const matrix_view<float>>()).ok());
+  CHECK(lookup(here, nothing, std::span<const jagged_view<>>(), std::span<const matrix_view<float>>())
+            .ok());
   std::mt19937_64 random(seed());
   model m(random, 0);
   CHECK(lookup(here, m.group, m.bags, matrix_view<float>(nullptr, 0, m.group.total_width())).ok());

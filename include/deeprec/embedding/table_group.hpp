@@ -70,7 +70,8 @@ class table_group {
   [[nodiscard]] index_t total_width() const noexcept { return offsets_.back(); }
 
   /// For lookup: what it needs of each feature.
-  [[nodiscard]] std::span<const std::unique_ptr<detail::group_feature<Bags, Out>>> parts() const noexcept {
+  [[nodiscard]] std::span<const std::unique_ptr<detail::group_feature<Bags, Out>>> parts()
+      const noexcept {
     return features_;
   }
 

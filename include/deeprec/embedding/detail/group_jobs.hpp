@@ -141,10 +141,9 @@ class group_jobs {
     }
     for (group_job* const job : jobs_) job->plan(ctx);
     number_pieces([](const group_job& job) { return (job.units() + job.grain() - 1) / job.grain(); });
-    ctx.executor->parallel_for(starts_.back(), pieces_of(slots_worth_a_thread),
-                               [&](index_t begin, index_t end, int) {
-                                 pool_pieces(ctx.instruction_set, begin, end);
-                               });
+    ctx.executor->parallel_for(
+        starts_.back(), pieces_of(slots_worth_a_thread),
+        [&](index_t begin, index_t end, int) { pool_pieces(ctx.instruction_set, begin, end); });
     for (group_job* const job : jobs_) job->close(ctx);
     return {};
   }
@@ -173,7 +172,8 @@ class group_jobs {
     index_t all = 0;
     for (const group_job* const job : jobs_) all += job->slots();
     const index_t pieces = starts_.back();
-    return std::clamp<index_t>(all == 0 ? pieces : pieces * slots / all, 1, (std::max)(pieces, index_t{1}));
+    return std::clamp<index_t>(all == 0 ? pieces : pieces * slots / all, 1,
+                               (std::max)(pieces, index_t{1}));
   }
   [[nodiscard]] piece find(index_t number) const {
     const auto after = std::upper_bound(starts_.begin(), starts_.end(), number);

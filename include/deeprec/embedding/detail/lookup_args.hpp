@@ -116,17 +116,22 @@ constexpr when_stored stored_of() {
 enum class fold : unsigned char { add, maximum };
 enum class ids_are : unsigned char { present, filtered };
 
-/// How the kernels see a pooling.
-template <class Pooling>
-struct kernel_policy {
-  static constexpr fold folding =
-      std::is_same_v<typename Pooling::combiner, max_t> ? fold::maximum : fold::add;
-  static constexpr ids_are ids = std::is_same_v<typename Pooling::bounds_mode, skip_t> ||
-                                         !std::is_same_v<typename Pooling::padding_mode, no_padding_t>
-                                     ? ids_are::filtered
-                                     : ids_are::present;
-  static constexpr bool clips = std::is_same_v<typename Pooling::norm_mode, max_norm>;
+/// How the kernels see a pooling. Poolings that differ in nothing else share their kernels.
+template <fold Fold, ids_are Ids, bool Clips>
+struct kernel_traits {
+  static constexpr fold folding = Fold;
+  static constexpr ids_are ids = Ids;
+  static constexpr bool clips = Clips;
 };
+
+template <class Pooling>
+using kernel_policy = kernel_traits<
+    std::is_same_v<typename Pooling::combiner, max_t> ? fold::maximum : fold::add,
+    std::is_same_v<typename Pooling::bounds_mode, skip_t> ||
+            !std::is_same_v<typename Pooling::padding_mode, no_padding_t>
+        ? ids_are::filtered
+        : ids_are::present,
+    std::is_same_v<typename Pooling::norm_mode, max_norm>>;
 
 template <class Rows, class Id, class Borders, class Out>
 struct pool_args {
