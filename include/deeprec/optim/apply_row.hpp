@@ -1,13 +1,10 @@
-// One step of an optimizer: on one row in scalar code, or on every row of a matrix with all threads and
-// vectors.
+// One step of an optimizer: on a row in scalar code, or on the rows of a matrix with threads and vectors.
 //
 //   apply_row(adam{}, weights, gradient, state, width)                the reference
 //   apply_rows(pool, gradient, adam{}, weights, state)                a layer: row = output neuron
-//   update(pool, bags, gradient, sum, adam{}, table)                  an embedding table
-//   (embedding/update.hpp)
+//   update(pool, bags, gradient, sum, adam{}, table)                  a table: embedding/update.hpp
 //
-// State of a row: the row's own floats, then D floats for each element state. Zeros are the state of a new
-// row.
+// State of a row: the row's own floats, then D floats for each element state; zeros for a new row.
 #pragma once
 
 #include <algorithm>

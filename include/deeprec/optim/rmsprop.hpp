@@ -1,10 +1,10 @@
 // RMSprop: the gradient divided by the root of a running mean of its squares.
 //
 //   rmsprop            s = decay * s + (1 - decay) * g^2     w -= rate * g / (sqrt(s) + epsilon)
-//   centered_rmsprop   m = decay * m + (1 - decay) * g       w -= rate * g / (sqrt(max(s - m^2, 0)) +
-//   epsilon)
+//   centered_rmsprop   m = decay * m + (1 - decay) * g       w -= rate * g / (sqrt(s - m^2) + epsilon)
 //
-// As in PyTorch; TensorFlow adds epsilon under the root. Not here: momentum (see adam_async_rmsprop).
+// As in PyTorch, but a variance that rounding made negative is 0; TensorFlow adds epsilon under the root.
+// Not here: momentum (see adam_async_rmsprop).
 // Source: Tieleman, Hinton (2012); the centered form: Graves (2013).
 #pragma once
 

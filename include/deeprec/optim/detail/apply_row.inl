@@ -153,7 +153,8 @@ void step_behind(const Rows& rows, const Stages& stages, Writer& writer, const f
     if constexpr (Rows::needs_norm) squares = sum_of_squares(stages, writer.values, gradient, width);
     const auto stage = rows.begin_stage(squares);
     const stage_after<Stages, std::remove_const_t<decltype(stage)>> all{stages, stage};
-    step_behind<Optimizer>(rows.optimizer, all, writer, gradient, state, width);
+    // Prepared already inside of the library's own wrappers; a user's may leave it to this place.
+    step_behind<Optimizer>(::deeprec::detail::prepare(rows.optimizer), all, writer, gradient, state, width);
   } else {
     float mean_square = 0;
     if constexpr (Optimizer::needs_mean_square) {
