@@ -13,6 +13,7 @@ set(DEEPREC_HEADERS
     include/deeprec/core/matrix_view.hpp
     include/deeprec/core/random.hpp
     include/deeprec/core/result.hpp
+    include/deeprec/core/rounding.hpp
     include/deeprec/core/space.hpp
     include/deeprec/core/status.hpp
     include/deeprec/core/verb.hpp
@@ -81,10 +82,23 @@ set(DEEPREC_HEADERS
     include/deeprec/ops/detail/row_select_kernels.hpp
     include/deeprec/ops/row_select.hpp
     include/deeprec/optim/adagrad.hpp
+    include/deeprec/optim/adam.hpp
+    include/deeprec/optim/apply_row.hpp
+    include/deeprec/optim/detail/apply_row.inl
+    include/deeprec/optim/detail/apply_row_kernels.hpp
+    include/deeprec/optim/detail/integer_power.hpp
+    include/deeprec/optim/detail/step_rows.inl
+    include/deeprec/optim/detail/step_words.inl
     include/deeprec/optim/detail/steps.inl
+    include/deeprec/optim/ftrl.hpp
+    include/deeprec/optim/global_norm.hpp
+    include/deeprec/optim/optimizers.hpp
+    include/deeprec/optim/rmsprop.hpp
     include/deeprec/optim/row_optimizer.hpp
+    include/deeprec/optim/schedules.hpp
     include/deeprec/optim/sgd.hpp
     include/deeprec/optim/steps.hpp
+    include/deeprec/optim/wrappers.hpp
     include/deeprec/simd/begin_avx2.hpp
     include/deeprec/simd/begin_avx512.hpp
     include/deeprec/simd/begin_avx512_bf16.hpp
@@ -92,6 +106,9 @@ set(DEEPREC_HEADERS
     include/deeprec/simd/detail/bytes_avx2.inl
     include/deeprec/simd/detail/bytes_avx512.inl
     include/deeprec/simd/detail/bytes_portable.inl
+    include/deeprec/simd/detail/rounding_avx2.inl
+    include/deeprec/simd/detail/rounding_avx512.inl
+    include/deeprec/simd/detail/rounding_portable.inl
     include/deeprec/simd/detail/words_avx2.inl
     include/deeprec/simd/detail/words_avx512.inl
     include/deeprec/simd/detail/words_portable.inl
@@ -100,4 +117,5 @@ set(DEEPREC_HEADERS
     include/deeprec/simd/end_avx512.hpp
     include/deeprec/simd/end_avx512_bf16.hpp
     include/deeprec/simd/end_portable.hpp
+    include/deeprec/simd/rounding_words.hpp
     include/deeprec/simd/words.hpp)

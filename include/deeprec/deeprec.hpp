@@ -13,6 +13,7 @@
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/random.hpp>
 #include <deeprec/core/result.hpp>
+#include <deeprec/core/rounding.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/verb.hpp>
@@ -47,8 +48,17 @@
 #include <deeprec/memory/huge_page_resource.hpp>
 #include <deeprec/ops/row_select.hpp>
 #include <deeprec/optim/adagrad.hpp>
+#include <deeprec/optim/adam.hpp>
+#include <deeprec/optim/apply_row.hpp>
+#include <deeprec/optim/ftrl.hpp>
+#include <deeprec/optim/global_norm.hpp>
+#include <deeprec/optim/optimizers.hpp>
+#include <deeprec/optim/rmsprop.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
+#include <deeprec/optim/schedules.hpp>
 #include <deeprec/optim/sgd.hpp>
 #include <deeprec/optim/steps.hpp>
+#include <deeprec/optim/wrappers.hpp>
 #include <deeprec/simd/dispatch.hpp>
+#include <deeprec/simd/rounding_words.hpp>
 #include <deeprec/simd/words.hpp>

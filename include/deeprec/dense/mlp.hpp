@@ -19,6 +19,7 @@
 #include <deeprec/core/random.hpp>
 #include <deeprec/dense/linear.hpp>
 #include <deeprec/dense/relu.hpp>
+#include <deeprec/optim/apply_row.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
 
 namespace deeprec::inline DEEPREC_ABI {
@@ -175,7 +176,7 @@ class mlp {
 
   /// One step of an optimizer on every row: a neuron's weights are a row, a layer's bias is a row.
   ///
-  /// @numerics apply_row
+  /// @numerics apply_rows
   /// @cost     O(weights); the first step allocates and zeroes the optimizer's state
   /// @threads  one thread at a time; the same bits for any number of workers
   /// @error    unsupported: the state belongs to an optimizer of another kind (reset_state()) ·
@@ -196,20 +197,14 @@ class mlp {
     }
     float* state = state_.data();
     for (int l = 0; l < layers(); ++l) {
-      const index_t in = size(l);
-      const index_t out = size(l + 1);
-      const index_t row_floats = O::row_state + O::element_state * in;
-      const matrix_view<float> w = weights(l);
-      const matrix_view<const float> g = weight_gradient(l);
-      where.executor->parallel_for(
-          out, std::max<index_t>(1, 4096 / in), [&](index_t begin, index_t end, int) {
-            for (index_t o = begin; o < end; ++o) {
-              apply_row(optimizer, w.row(o), g.row(o), state + o * row_floats, in);
-            }
-          });
-      state += out * row_floats;
-      apply_row(optimizer, bias(l).row(0), bias_gradient(l).row(0), state, out);
-      state += O::row_state + O::element_state * out;
+      const auto stepped = [&](matrix_view<const float> g, matrix_view<float> w) {
+        const index_t row_floats = O::row_state + O::element_state * w.extent(1);
+        const matrix_view<float> of_rows(state, w.extent(0), row_floats);
+        state += w.extent(0) * row_floats;
+        return apply_rows(where, g, optimizer, w, of_rows);
+      };
+      if (const status s = stepped(weight_gradient(l), weights(l)); !s) return s;
+      if (const status s = stepped(bias_gradient(l), bias(l)); !s) return s;
     }
     return {};
   }

@@ -2,7 +2,7 @@
 // step.
 //
 //   gradient of row r = sum over its slots k, in order, of  w[k] / denominator(bag of k) * gradient[bag]
-//   row r             = optimizer step with that gradient
+//   row r             = optimizer step with that gradient, rounded to the row's format
 //
 //   ids ──sort──> slots grouped by row ──one worker per group──> gradient in scratch ──> row in place
 //
@@ -19,6 +19,7 @@
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/rounding.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/detail/update_kernels.hpp>
@@ -37,11 +38,14 @@ struct update {};
 /// One optimizer step for every row that the batch used.
 ///
 /// @shape    bags as given to lookup · gradient of lookup's output (B,D) · table (R,D), changed in place
-/// @dtype    rows f32, f16 or bf16 (rounded to nearest even once per step); gradient and state f32
+/// @dtype    rows f32, f16 or bf16; gradient and state f32
 /// @space    all reachable from the context
 /// @pre      the rows' state was zeroed when they were made; `how` is what lookup was given
 /// @numerics the slots of a row are added in order, in f32: the same bits for any number of threads;
-///           between ISAs equal up to the rounding of fused multiply-adds and of the mean square
+///           between ISAs equal up to the rounding of fused multiply-adds and of the sum of squares. Rows of
+///           16 bits are rounded once per step: to nearest even, or up and down at random without bias
+///           (round_stochastic), where a row's random bits depend on seed, step, row and column only.
+///           Gradients of NaN: as apply_row
 /// @cost     O(N*D + N * bytes of an id): sorts the ids, reads N gradient rows, reads and writes the rows
 ///           used; allocates 24 bytes per id and 4 per bag from the context's resource
 /// @threads  one caller per table; lookups of the same table must wait
@@ -49,11 +53,12 @@ struct update {};
 ///           (row_layout::state_floats). On an error nothing is written
 /// @example  @snippet tests/embedding/update_test.cpp update
 template <class Context, BagBatch Bags, MemorySpace GradientSpace, class Columns, class Pooling,
-          RowOptimizer Optimizer, RowFormat Format, MemorySpace TableSpace>
+          RowOptimizer Optimizer, RowFormat Format, MemorySpace TableSpace,
+          RoundingPolicy Rounding = round_nearest_t>
 [[nodiscard]] status update(Context&& context_or_executor, const Bags& bags,
                             matrix_view<const float, GradientSpace, Columns> gradient,
                             const Pooling& how, const Optimizer& optimizer,
-                            table_view<Format, TableSpace> table) {
+                            table_view<Format, TableSpace> table, const Rounding& rounding = {}) {
   const auto ctx = as_context(context_or_executor);
   using combiner = typename decltype(as_pooling(how))::combiner;
   static_assert(!std::is_same_v<combiner, max_t> && !std::is_same_v<combiner, concat_t>,
@@ -72,24 +77,29 @@ template <class Context, BagBatch Bags, MemorySpace GradientSpace, class Columns
     return {errc::shape_mismatch, "rows have no room for the optimizer's state"};
   }
   return backend<verbs::update, backend_of<std::remove_const_t<decltype(ctx)>>>::run(
-      ctx, bags, matrix_view<const float, GradientSpace>(gradient), as_pooling(how), optimizer, table);
+      ctx, bags, matrix_view<const float, GradientSpace>(gradient), as_pooling(how), optimizer, table,
+      rounding);
 }
 
 /// The same, for a gradient that may be written.
 template <class Context, BagBatch Bags, MemorySpace GradientSpace, class Columns, class Pooling,
-          RowOptimizer Optimizer, RowFormat Format, MemorySpace TableSpace>
+          RowOptimizer Optimizer, RowFormat Format, MemorySpace TableSpace,
+          RoundingPolicy Rounding = round_nearest_t>
 [[nodiscard]] status update(Context&& context_or_executor, const Bags& bags,
                             matrix_view<float, GradientSpace, Columns> gradient, const Pooling& how,
-                            const Optimizer& optimizer, table_view<Format, TableSpace> table) {
+                            const Optimizer& optimizer, table_view<Format, TableSpace> table,
+                            const Rounding& rounding = {}) {
   return update(context_or_executor, bags,
-                matrix_view<const float, GradientSpace, Columns>(gradient), how, optimizer, table);
+                matrix_view<const float, GradientSpace, Columns>(gradient), how, optimizer, table,
+                rounding);
 }
 
 template <>
 struct backend<verbs::update, host_backend> {
-  template <class Context, class Bags, class Pooling, class Optimizer, class Format>
+  template <class Context, class Bags, class Pooling, class Optimizer, class Format, class Rounding>
   static status run(const Context& ctx, const Bags& bags, matrix_view<const float> gradient,
-                    const Pooling& how, const Optimizer& optimizer, table_view<Format> table) {
+                    const Pooling& how, const Optimizer& optimizer, table_view<Format> table,
+                    const Rounding& rounding) {
     if (const status s = bags.validate(); !s) return s;
     if (gradient.empty()) return {};
     if constexpr (std::is_same_v<typename Pooling::bounds_mode, check_t>) {
@@ -129,10 +139,12 @@ struct backend<verbs::update, host_backend> {
     const detail::update_args<Format> args{
         sorted, bag_of.data(),      scale.data(), bags.weights(), gradient.data_handle(),
         gradient.stride(0), first, table.data(), table.format()};
+    const auto rows = detail::prepare(optimizer);
     ctx.executor->parallel_for(sorted.groups(), 256, [&](index_t begin, index_t end, int) {
       std::pmr::vector<float> scratch(static_cast<std::size_t>(table.width()), ctx.memory);
       with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
-        update_rows<typename Format::element>(region, optimizer, args, begin, end, scratch.data());
+        update_rows<typename Format::element, Optimizer>(region, rows, rounding, args, begin, end,
+                                                         scratch.data());
       });
     });
     return {};
