@@ -48,7 +48,8 @@ double loss(const std::vector<double>& table, index_t width, const jagged_view<>
     for (auto k = bags.offsets()[b]; k < bags.offsets()[b + 1]; ++k) {
       const double weight = bags.weights() == nullptr ? 1.0 : static_cast<double>(bags.weights()[k]);
       if (bags.ids()[k] == rule.padding) continue;
-      if (rule.prunes && (bags.ids()[k] < 0 || !(weight > 0))) continue;
+      const bool dropped = bags.ids()[k] < 0 || (rule.how != pooled_as::sum && !(weight > 0));
+      if (rule.prunes && dropped) continue;
       add(bags.ids()[k], weight);
     }
     if (used == 0 && rule.fill >= 0) add(rule.fill, 1.0);

@@ -61,7 +61,7 @@ bool one_in_each_row(const coo_view<Id, Row, Space>& entries) noexcept {
 /// @dtype    as lookup
 /// @space    all reachable from the context
 /// @pre      as lookup
-/// @post     negative ids are left out and, where there are weights, ids whose weight is not above 0; a bag without
+/// @post     negative ids are left out and, for every combiner but sum, ids whose weight is not above 0; a bag without
 ///           any other id becomes zeros, or what the policy for empty bags says. ids not below R are
 ///           faults
 /// @numerics as lookup: ids are added in order of their bag. A default row is taken with weight 1

@@ -81,7 +81,7 @@ struct padding_id {
   std::int64_t id;
 };
 
-/// Negative ids count as absent and, where there are weights, slots whose weight is not above 0:
+/// Negative ids count as absent and, for every combiner but sum, slots whose weight is not above 0: as in
 /// TensorFlow's safe_embedding_lookup_sparse.
 struct prune_t {};
 inline constexpr prune_t prune{};

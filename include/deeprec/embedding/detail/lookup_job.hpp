@@ -41,6 +41,10 @@ constexpr std::int64_t padding_of(const Pooling& how) {
 
 template <class Pooling>
 inline constexpr bool prunes = std::is_same_v<typename Pooling::padding_mode, prune_t>;
+/// With sum TensorFlow keeps every weight.
+template <class Pooling>
+inline constexpr bool prunes_weights =
+    prunes<Pooling> && !std::is_same_v<typename Pooling::combiner, sum_t>;
 template <class Pooling>
 inline constexpr bool skips = std::is_same_v<typename Pooling::bounds_mode, skip_t>;
 
@@ -60,7 +64,7 @@ bool is_stray_id(Id id, index_t rows, std::int64_t padding) noexcept {
 template <class Pooling, class Id>
 index_t first_bad_slot(isa which, const Id* ids, const float* weights, index_t begin, index_t end,
                        index_t rows, std::int64_t padding) noexcept {
-  if constexpr (prunes<Pooling>) weights = nullptr;  // a weight that is not above 0 is pruned, NaN as well
+  if constexpr (prunes_weights<Pooling>) weights = nullptr;  // what is not above 0 is pruned, NaN as well
   bool bad = with_isa_up_to_avx512(
       which, [&](auto region) { return any_bad_id(region, ids, begin, end, rows); });
   if (weights != nullptr) {
@@ -282,7 +286,7 @@ class lookup_job {
     args_.ids = bags_.ids();
     args_.borders = bags_.borders();
     args_.weights = bags_.weights();
-    args_.positive_weights = prunes<Pooling> && args_.weights != nullptr;
+    args_.positive_weights = prunes_weights<Pooling> && args_.weights != nullptr;
     args_.rows = table_.rows();
     args_.padding = padding_of(how_);
     args_.width = table_.format().width();
