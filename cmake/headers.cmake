@@ -45,17 +45,21 @@ set(DEEPREC_HEADERS
     include/deeprec/dense/relu.hpp
     include/deeprec/describe.hpp
     include/deeprec/embedding/dense_table.hpp
+    include/deeprec/embedding/detail/backward.hpp
     include/deeprec/embedding/detail/group_jobs.hpp
     include/deeprec/embedding/detail/group_slots.hpp
     include/deeprec/embedding/detail/lookup.inl
     include/deeprec/embedding/detail/lookup_args.hpp
     include/deeprec/embedding/detail/lookup_job.hpp
     include/deeprec/embedding/detail/lookup_kernels.hpp
-    include/deeprec/embedding/detail/sorted_slots.hpp
+    include/deeprec/embedding/detail/row_groups.hpp
+    include/deeprec/embedding/detail/slot_dots.inl
+    include/deeprec/embedding/detail/slot_dots_kernels.hpp
     include/deeprec/embedding/detail/update.inl
     include/deeprec/embedding/detail/update_args.hpp
     include/deeprec/embedding/detail/update_kernels.hpp
     include/deeprec/embedding/fused_lookup.hpp
+    include/deeprec/embedding/gradient.hpp
     include/deeprec/embedding/jagged_batch.hpp
     include/deeprec/embedding/lookup.cuh
     include/deeprec/embedding/lookup.hpp
