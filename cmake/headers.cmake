@@ -8,6 +8,7 @@ set(DEEPREC_HEADERS
     include/deeprec/core/dtypes.hpp
     include/deeprec/core/executor.hpp
     include/deeprec/core/hash.hpp
+    include/deeprec/core/id_range.hpp
     include/deeprec/core/isa.hpp
     include/deeprec/core/jagged_view.hpp
     include/deeprec/core/matrix_view.hpp
@@ -46,6 +47,7 @@ set(DEEPREC_HEADERS
     include/deeprec/describe.hpp
     include/deeprec/embedding/dense_table.hpp
     include/deeprec/embedding/detail/backward.hpp
+    include/deeprec/embedding/detail/divider.hpp
     include/deeprec/embedding/detail/group_jobs.hpp
     include/deeprec/embedding/detail/group_slots.hpp
     include/deeprec/embedding/detail/lookup.inl
@@ -58,13 +60,17 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/detail/update.inl
     include/deeprec/embedding/detail/update_args.hpp
     include/deeprec/embedding/detail/update_kernels.hpp
+    include/deeprec/embedding/fill_empty_bags.hpp
     include/deeprec/embedding/fused_lookup.hpp
+    include/deeprec/embedding/gather.hpp
     include/deeprec/embedding/gradient.hpp
     include/deeprec/embedding/jagged_batch.hpp
     include/deeprec/embedding/lookup.cuh
     include/deeprec/embedding/lookup.hpp
+    include/deeprec/embedding/partition.hpp
     include/deeprec/embedding/partitioned_table.hpp
     include/deeprec/embedding/pooling.hpp
+    include/deeprec/embedding/prune_invalid.hpp
     include/deeprec/embedding/row_format.hpp
     include/deeprec/embedding/table_group.hpp
     include/deeprec/embedding/table_view.hpp
@@ -79,12 +85,16 @@ set(DEEPREC_HEADERS
     include/deeprec/interop/eigen_thread_pool.hpp
     include/deeprec/interop/openmp.hpp
     include/deeprec/interop/tbb.hpp
+    include/deeprec/memory/detail/owns.hpp
     include/deeprec/memory/huge_page_resource.hpp
+    include/deeprec/ops/dedup_rows.hpp
     include/deeprec/ops/detail/cache_size.hpp
+    include/deeprec/ops/detail/number_keys.hpp
     include/deeprec/ops/detail/row_select.inl
     include/deeprec/ops/detail/row_select_args.hpp
     include/deeprec/ops/detail/row_select_kernels.hpp
     include/deeprec/ops/row_select.hpp
+    include/deeprec/ops/unique.hpp
     include/deeprec/optim/adagrad.hpp
     include/deeprec/optim/adam.hpp
     include/deeprec/optim/apply_row.hpp

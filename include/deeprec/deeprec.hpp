@@ -8,6 +8,7 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/executor.hpp>
 #include <deeprec/core/hash.hpp>
+#include <deeprec/core/id_range.hpp>
 #include <deeprec/core/isa.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
@@ -35,9 +36,16 @@
 #include <deeprec/dense/relu.hpp>
 #include <deeprec/describe.hpp>
 #include <deeprec/embedding/dense_table.hpp>
+#include <deeprec/embedding/fill_empty_bags.hpp>
+#include <deeprec/embedding/fused_lookup.hpp>
+#include <deeprec/embedding/gather.hpp>
+#include <deeprec/embedding/gradient.hpp>
 #include <deeprec/embedding/jagged_batch.hpp>
 #include <deeprec/embedding/lookup.hpp>
+#include <deeprec/embedding/partition.hpp>
+#include <deeprec/embedding/partitioned_table.hpp>
 #include <deeprec/embedding/pooling.hpp>
+#include <deeprec/embedding/prune_invalid.hpp>
 #include <deeprec/embedding/row_format.hpp>
 #include <deeprec/embedding/table_group.hpp>
 #include <deeprec/embedding/table_view.hpp>
@@ -46,7 +54,9 @@
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 #include <deeprec/memory/huge_page_resource.hpp>
+#include <deeprec/ops/dedup_rows.hpp>
 #include <deeprec/ops/row_select.hpp>
+#include <deeprec/ops/unique.hpp>
 #include <deeprec/optim/adagrad.hpp>
 #include <deeprec/optim/adam.hpp>
 #include <deeprec/optim/apply_row.hpp>

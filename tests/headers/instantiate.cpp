@@ -64,6 +64,28 @@ void updates(Executor& executor, dense_table<Format>& table, const jagged_view<I
   (expect(update(executor, bags, gradient, how, optimizers, table.view())), ...);
 }
 
+template <class Executor, class Batch, class Strategy, class Out>
+void stages(Executor& executor, const Batch& batch, const Strategy& how, matrix_view<Out> out) {
+  using id_type = typename Batch::id_type;
+  jagged_batch<id_type> valid, filled;
+  index_t dropped = 0;
+  std::vector<std::uint8_t> empty(static_cast<std::size_t>(batch.bags()));
+  expect(prune_invalid(executor, batch, by_id, valid, dropped));
+  expect(prune_invalid(executor, valid.view(), by_id_and_weight, filled, dropped));
+  expect(fill_empty_bags(executor, valid.view(), id_type{0}, filled, empty));
+  unique_ids<id_type, std::int32_t> different;
+  expect(unique(executor, filled.ids, different));
+  partitioned_ids<id_type> parts;
+  expect(partition(executor, different.ids, out.extent(0), 2, how, parts));
+  expect(partition(executor, different.ids, out.extent(0), 2, how, skip(dropped), parts));
+  const auto table = as_table(out);
+  expect(gather(executor, table, different.ids, out));
+  expect(gather(executor, std::vector(2, table), parts, out));
+  const jagged_view<std::int32_t, index_t> bags(filled.offsets.data(), filled.bags(),
+                                                different.inverse.data(), filled.id_count());
+  expect(combine(executor, out, bags, sum, out));
+}
+
 template <class Executor, class Format>
 void read(Executor& executor, const Format& format, std::string_view text) {
   sparse_batch batch;
@@ -156,6 +178,23 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
   const bool flags[] = {true, false};
   expect(row_select(pool, std::vector<std::uint8_t>(16), in, out, out));
   expect(row_select(ctx, flags, half, half, matrix_view(half.data_handle(), n, dim<8>())));
+
+  // Lookups in stages, and rows that come many times.
+  const coo_view<std::int32_t, std::uint32_t> entries(static_cast<const std::uint32_t*>(memory),
+                                                      static_cast<const std::int32_t*>(memory), n, n);
+  const auto tensor = coo_view<>::tensorflow(static_cast<const std::int64_t*>(memory),
+                                             static_cast<const std::int64_t*>(memory), n, n, floats);
+  jagged_batch<> bags;
+  expect(entries.validate());
+  expect(to_jagged(here, tensor, bags));
+  stages(pool, entries, div_, out);
+  stages(pool, large, mod_, out);
+  index_t dropped = 0;
+  expect(prune_invalid(here, tensor, by_id, bags, dropped));
+  failures += div_place(n, n, 3) == mod_place(n, 3);
+  unique_rows<std::int32_t> rows;
+  expect(dedup_rows(pool, in, rows));
+  expect(tile_rows(ctx, in, rows.inverse, out));
 
   // Readers.
   const std::string_view text(static_cast<const char*>(memory), static_cast<std::size_t>(n));

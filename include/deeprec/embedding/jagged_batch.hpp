@@ -15,7 +15,6 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <memory_resource>
 #include <vector>
 
@@ -27,6 +26,7 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/detail/group_slots.hpp>
+#include <deeprec/memory/detail/owns.hpp>
 
 namespace deeprec::inline DEEPREC_ABI {
 
@@ -75,16 +75,17 @@ void resize_ids(jagged_batch<Id>& batch, index_t n, const float* input_weights) 
 /// True where p points into memory that the batch may write to.
 template <class Id>
 bool owns(const jagged_batch<Id>& batch, const void* p) noexcept {
-  const auto inside = [p](const auto& array) {
-    return !std::less<const void*>{}(p, array.data()) &&
-           std::less<const void*>{}(p, array.data() + array.capacity());
-  };
-  return inside(batch.ids) || inside(batch.weights) || inside(batch.offsets);
+  return owns(batch.ids, p) || owns(batch.weights, p) || owns(batch.offsets, p);
 }
 
-template <class T>
-void copy_range(T* to, const T* from, index_t begin, index_t end) noexcept {
-  if (end > begin) std::memcpy(to + begin, from + begin, static_cast<std::size_t>(end - begin) * sizeof(T));
+/// Copies `count` slots of the input, from slot `from` on, to the batch's slots from `to` on.
+template <class Id>
+void copy_slots(const Id* ids, const float* weights, index_t from, index_t count, jagged_batch<Id>& batch,
+                index_t to) noexcept {
+  if (count <= 0) return;
+  const auto n = static_cast<std::size_t>(count);
+  std::memcpy(batch.ids.data() + to, ids + from, n * sizeof(Id));
+  if (weights != nullptr) std::memcpy(batch.weights.data() + to, weights + from, n * sizeof(float));
 }
 
 inline namespace DEEPREC_UNIT {
@@ -129,12 +130,12 @@ void offsets_in_order(const Context& ctx, const Coo& coo, index_t* offsets) {
   for (index_t bag = n == 0 ? 0 : coo.row(n - 1) + 1; bag <= coo.bags(); ++bag) offsets[bag] = n;
 }
 
-/// The entries for which keep(k), as bags.
-template <class Context, class Coo, class Id, class Keep>
-void group_entries(const Context& ctx, const Coo& coo, const Keep& keep, jagged_batch<Id>& out) {
+/// The entries for which wanted(k), as bags.
+template <class Context, class Coo, class Id, class Wanted>
+void group_entries(const Context& ctx, const Coo& coo, const Wanted& wanted, jagged_batch<Id>& out) {
   Id* ids = nullptr;
   float* weights = nullptr;
-  const auto key_at = [&](index_t k) { return keep(k) ? coo.row(k) : no_group; };
+  const auto key_at = [&](index_t k) { return wanted(k) ? coo.row(k) : no_group; };
   const auto prepare = [&](index_t total) {
     resize_ids(out, total, coo.weights());
     ids = out.ids.data();
@@ -190,8 +191,7 @@ struct backend<verbs::to_jagged, host_backend> {
     detail::resize_ids(out, n, coo.weights());
     detail::offsets_in_order(ctx, coo, out.offsets.data());
     ctx.executor->parallel_for(n, detail::coo_piece, [&](index_t begin, index_t end, int) {
-      detail::copy_range(out.ids.data(), coo.ids(), begin, end);
-      if (coo.weights() != nullptr) detail::copy_range(out.weights.data(), coo.weights(), begin, end);
+      detail::copy_slots(coo.ids(), coo.weights(), begin, end - begin, out, begin);
     });
     return {};
   }
