@@ -113,7 +113,9 @@ template <class Context, class Source, class Batch, class How>
 std::vector<float> fused(const Context& ctx, const Source& source, const Batch& batch, const How& how) {
   const index_t width = source.format().width();
   std::vector<float> out(static_cast<std::size_t>(batch.bags() * width), 99.0F);
+  //! [fused_lookup]
   const status s = fused_lookup(ctx, source, batch, how, matrix_view(out.data(), batch.bags(), width));
+  //! [fused_lookup]
   REQUIRE_MESSAGE(s.ok(), s.message());
   return out;
 }

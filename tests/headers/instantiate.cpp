@@ -196,6 +196,20 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
   expect(dedup_rows(pool, in, rows));
   expect(tile_rows(ctx, in, rows.inverse, out));
 
+  // The same in one pass, many tables in one call, and gradients that are handed out.
+  const std::vector<const_table_view<f32_rows>> parts(2, f32.view());
+  expect(fused_lookup(pool, partitioned_table(parts, div_), tensor, pooling{mean, max_norm{1}}, out));
+  expect(fused_lookup(here, partitioned_table(parts, mod_), bags.view(), pooling{sum, default_row{0}}, half));
+  table_group<> group;
+  group.add(f32.view(), sum);
+  group.add(f16s.view(), pooling{max_, prune});
+  const std::vector<jagged_view<>> of_features(2);
+  expect(lookup(executor_ref(pool), group, of_features, out));
+  expect(lookup(ctx, group, of_features, std::vector<matrix_view<float>>(2)));
+  sparse_gradient of_rows;
+  expect(row_gradients(pool, bags.view(), in, mean, n, of_rows));
+  expect(weight_gradients(here, f32.view(), bags.view(), in, sqrtn, std::span<float>(floats, 8)));
+
   // Readers.
   const std::string_view text(static_cast<const char*>(memory), static_cast<std::size_t>(n));
   read(pool, criteo_format{}, text);

@@ -61,15 +61,15 @@ bool one_in_each_row(const coo_view<Id, Row, Space>& entries) noexcept {
 /// @dtype    as lookup
 /// @space    all reachable from the context
 /// @pre      as lookup
-/// @post     negative ids are left out and, for every combiner but sum, ids whose weight is not above 0; a bag without
-///           any other id becomes zeros, or what the policy for empty bags says. ids not below R are
-///           faults
+/// @post     negative ids are left out and, for every combiner but sum, ids whose weight is not above 0; a
+///           bag without any other id becomes zeros, or what the policy for empty bags says. Ids not below R
+///           are faults
 /// @numerics as lookup: ids are added in order of their bag. A default row is taken with weight 1
 /// @cost     as lookup; no (N,D) intermediate
 /// @threads  as lookup
 /// @error    as lookup
-/// @source   DeepRec, fused_embedding_lookup_sparse; TensorFlow, safe_embedding_lookup_sparse
 /// @example  @snippet tests/embedding/fused_lookup_test.cpp fused_lookup
+/// @source   DeepRec, fused_embedding_lookup_sparse; TensorFlow, safe_embedding_lookup_sparse
 template <class Context, RowSource Source, BagBatch Bags, class Pooling, class Out, MemorySpace OutSpace,
           class Columns>
 [[nodiscard]] status fused_lookup(Context&& context_or_executor, const Source& source, const Bags& bags,
@@ -83,6 +83,7 @@ template <class Context, RowSource Source, BagBatch Bags, class Pooling, class O
 /// @cost     as lookup, and O(N + B) to find the bags. One entry in each row, in order: no allocation. Rows
 ///           in order: 8 * (B + 1) bytes from the context's resource. Else about 24 bytes for each entry
 ///           more
+/// @threads  as lookup
 /// @error    as lookup, and as coo_view::validate. Slots of entries that were not in order count after sorting
 template <class Context, RowSource Source, class Id, class Row, MemorySpace Space, class Pooling,
           class Out, MemorySpace OutSpace, class Columns>
