@@ -1,6 +1,6 @@
 // The laws of the optimizers as papers and manuals print them, in double: oracle<O> for the optimizer O, and
-// oracle<O, true>, which is wrong in one place that a test must see. State as apply_row lays it out. `t` is the
-// number of the step, from 1.
+// oracle<O, true>, which is wrong in one place that a test must see. State as apply_row lays it out; `t` is
+// the number of the step, from 1.
 #pragma once
 
 #include <algorithm>

@@ -45,7 +45,8 @@ struct by_hand {
   }
 };
 
-// The largest difference of 50 steps with `wrapped` from 50 by hand and by the oracle of the optimizer inside.
+// The largest difference of 50 steps with `wrapped` from 50 by hand and by the oracle of the optimizer
+// inside.
 template <class Inner, class Wrapped>
 double worst_error(const Wrapped& wrapped, const by_hand& changes, index_t width, int path) {
   std::mt19937_64 random(deeprec_test::seed() + static_cast<std::uint64_t>(width));

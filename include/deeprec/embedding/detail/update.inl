@@ -10,6 +10,8 @@ void update_rows(region, const Rows& rows, const Rounding& rounding, const Args&
   for (index_t group = begin; group < end; ++group) {
     const index_t first = args.slots.start(group);
     const index_t last = args.slots.start(group + 1);
+    constexpr bool norm = asks_for_squares<Optimizer, Rows>();
+    [[maybe_unused]] vector_f32 squares = zero();
     for (index_t c = 0; c < width; c += lanes) {
       const int n = width - c < lanes ? static_cast<int>(width - c) : lanes;
       vector_f32 total = zero();
@@ -22,10 +24,13 @@ void update_rows(region, const Rows& rows, const Rounding& rounding, const Args&
         total = multiply_add(n == lanes ? load(from) : load_first(from, n), splat(scale), total);
       }
       n == lanes ? store(scratch + c, total) : store_first(scratch + c, total, n);
+      if constexpr (norm) squares = multiply_add(total, total, squares);
     }
     const index_t r = args.slots.row(first);
     std::byte* const row = args.rows + r * args.format.stride_bytes();
+    float row_squares = 0;
+    if constexpr (norm) row_squares = add_lanes(squares);
     step_row<Optimizer>(rows, row_values<Element>(row, width), scratch, args.format.state(row), width,
-                        rounding, r);
+                        rounding, r, norm ? &row_squares : nullptr);
   }
 }
