@@ -49,6 +49,20 @@ struct own_optimizer {
   step begin_row(float*, float) const { return {}; }
 };
 
+// A wrapper of a user's own, with a stage on floats.
+template <class O>
+struct own_wrapper {
+  static constexpr int row_state = O::row_state;
+  static constexpr int element_state = O::element_state;
+  static constexpr bool needs_mean_square = O::needs_mean_square;
+  static constexpr bool needs_norm = true;
+  struct stage {
+    void operator()(float& weight, float& gradient) const { gradient -= weight; }
+  };
+  O optimizer;
+  stage begin_stage(float) const { return {}; }
+};
+
 int failures = 0;
 void expect(const status& s) { failures += !s.ok(); }
 
@@ -150,6 +164,29 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
   updates(here, bf16s, unsigned_ids, out, pooling{mean(by_weight), skip(skipped)}, adagrad{});
   updates(here, fixed, unsigned_offsets, out, pooling{sum, assume_valid}, rowwise_adagrad{});
   apply_row(own_optimizer{}, narrow.row(0), floats, floats, n);
+
+  // Optimizers: a few through tables, all through matrices.
+  updates(pool, f32, large, out, sum, adam{}, adagrad_decay{}, clipped_by_norm{ftrl{}, 1.0F});
+  const round_stochastic at_random{.seed = 1, .step = 2};
+  expect(update(pool, large, out, sum, adamw(adam{}, 0.1F), bf16s.view(), at_random));
+  expect(update(here, small, out, mean, own_optimizer{}, f16s.view(), at_random));
+  const auto steps = [&](const auto&... optimizers) {
+    (expect(apply_rows(ctx, matrix_view<const float>(out), optimizers, out, out)), ...);
+    (apply_row(optimizers, floats, floats, floats, n), ...);
+  };
+  steps(sgd{}, momentum{}, adagrad{}, rowwise_adagrad{}, adagrad_decay{}, rmsprop{}, centered_rmsprop{}, adam{},
+        rowwise_adam{}, adam_async{}, adam_async_rmsprop{}, ftrl{}, own_optimizer{});
+  steps(with_gradient_scale{rowwise_adam{}, 2.0F}, clipped_by_value{momentum{}, 1.0F},
+        with_weight_decay{rmsprop{}, 0.1F}, with_decoupled_decay{clipped_by_norm{sgd{}, 1.0F}, 0.1F},
+        own_wrapper<adam>{});
+  expect(apply_rows(pool, matrix_view<const float>(out), adam{}, half, out, at_random));
+  apply_row(adagrad{}, narrow.row(0), floats, floats, n, at_random, n);
+  with_weight_decay counted{adam_async{}, 0.1F};
+  advance(counted);
+  double norm = 0;
+  expect(global_norm(pool, std::vector<matrix_view<const float>>{out, out}, norm));
+  floats[0] = clip_factor(norm, 1.0) + constant_rate{}(n) + step_decay{}(n) + cosine_decay{}(n) +
+              smooth_exponential_decay{}(n) + static_cast<float>(round_with<bf16>(floats[1], 7));
 
   // Dense layers.
   const matrix_view<const float> in = out;

@@ -1,6 +1,6 @@
 // The laws of the optimizers as papers and manuals print them, in double: oracle<O> for the optimizer O, and
-// oracle<O, true>, which is wrong in one place that a test must see. State as apply_row lays it out. `t` is the
-// number of the step, from 1.
+// oracle<O, true>, which is wrong in one place that a test must see. State as apply_row lays it out; `t` is
+// the number of the step, from 1.
 #pragma once
 
 #include <algorithm>
@@ -150,7 +150,9 @@ struct oracle<rowwise_adam, Wrong> {
 
 template <bool Wrong>
 struct oracle<adam_async, Wrong> {
-  static adam_async make() { return {.learning_rate = 0.01F, .beta1 = 0.8F, .beta2 = 0.95F, .epsilon = 1e-3F}; }
+  static adam_async make() {
+    return {.learning_rate = 0.01F, .beta1 = 0.8F, .beta2 = 0.95F, .epsilon = 1e-3F};
+  }
   static void step(const adam_async& o, int t, row& w, const row& g, row& s) {
     const std::size_t d = w.size();
     const double b1 = real(o.beta1), b2 = real(o.beta2);

@@ -46,7 +46,9 @@ struct training {
         state(static_cast<std::size_t>(rows * states)),
         gradient(weights.size()),
         exact(static_cast<std::size_t>(rows), row(static_cast<std::size_t>(d))),
-        exact_state(static_cast<std::size_t>(rows), row(static_cast<std::size_t>(states))) {
+        exact_state(static_cast<std::size_t>(rows), row(static_cast<std::size_t>(states))),
+        largest(exact),
+        largest_state(exact_state) {
     for (std::size_t i = 0; i < weights.size(); ++i) {
       weights[i] = static_cast<T>(normal(random));
       exact[i / static_cast<std::size_t>(d)][i % static_cast<std::size_t>(d)] =
@@ -85,21 +87,22 @@ struct training {
     ++t;
   }
 
-  // In units of what so many steps may lose.
-  double error() const {
+  // In units of what so many steps may lose, of the largest value so far: sums cancel.
+  double error() {
     double worst = 0;
     const auto unit = static_cast<double>(t);
     for (std::size_t r = 0; r < exact.size(); ++r) {
       for (std::size_t j = 0; j < exact[r].size(); ++j) {
         const double got = static_cast<double>(static_cast<float>(weights[r * exact[r].size() + j]));
-        const double scale = std::max(1.0, std::fabs(exact[r][j]));
-        const double bound = unit * scale * (8 * 0x1p-24 + (std::is_same_v<T, float> ? 0 : roundoff<T>));
+        const double scale = largest[r][j] = std::max({1.0, largest[r][j], std::fabs(exact[r][j])});
+        const double bound = unit * scale * (32 * 0x1p-24 + (std::is_same_v<T, float> ? 0 : roundoff<T>));
         worst = std::max(worst, std::fabs(got - exact[r][j]) / bound);
         if (std::isnan(got)) return std::numeric_limits<double>::infinity();
       }
       for (std::size_t j = 0; j < exact_state[r].size(); ++j) {
         const double got = static_cast<double>(state[r * exact_state[r].size() + j]);
-        const double bound = unit * (1 + std::fabs(exact_state[r][j])) * 16 * 0x1p-24;
+        largest_state[r][j] = std::max(largest_state[r][j], std::fabs(exact_state[r][j]));
+        const double bound = unit * (1 + largest_state[r][j]) * 64 * 0x1p-24;
         if (std::is_same_v<T, float>) worst = std::max(worst, std::fabs(got - exact_state[r][j]) / bound);
       }
     }
@@ -117,6 +120,8 @@ struct training {
   guarded<float> gradient;
   std::vector<row> exact;
   std::vector<row> exact_state;
+  std::vector<row> largest;
+  std::vector<row> largest_state;
 };
 
 constexpr int scalar_code = -1;

@@ -23,7 +23,7 @@ using namespace optim_test;
 
 namespace {
 
-// The same changes by hand, on the gradient and the weights in double, outermost first; `wrong` leaves one out.
+// The same changes by hand, on the gradient and the weights in double, outermost first.
 struct by_hand {
   double scale = 1;
   double clip = 0;       // 0: none
@@ -45,7 +45,8 @@ struct by_hand {
   }
 };
 
-// The largest difference of 50 steps with `wrapped` from 50 by hand and by the oracle of the optimizer inside.
+// The largest difference of 50 steps with `wrapped` from 50 by hand and by the oracle of the optimizer
+// inside.
 template <class Inner, class Wrapped>
 double worst_error(const Wrapped& wrapped, const by_hand& changes, index_t width, int path) {
   std::mt19937_64 random(deeprec_test::seed() + static_cast<std::uint64_t>(width));
@@ -120,7 +121,8 @@ TEST_CASE("wrappers: clipped by value, and the mean square is that of the clippe
 }
 TEST_CASE("wrappers: clipped by the norm of the row") {
   check_wrapped<momentum>(clipped_by_norm{oracle<momentum>::make(), 0.75F}, {.clip_norm = 0.75});
-  check_wrapped<rowwise_adagrad>(clipped_by_norm{oracle<rowwise_adagrad>::make(), 0.75F}, {.clip_norm = 0.75});
+  check_wrapped<rowwise_adagrad>(clipped_by_norm{oracle<rowwise_adagrad>::make(), 0.75F},
+                                 {.clip_norm = 0.75});
 }
 TEST_CASE("wrappers: L2 goes into the gradient, decoupled decay into the weights before the step") {
   check_wrapped<adam>(with_weight_decay{oracle<adam>::make(), 0.1F}, {.decay = real(0.1F)});

@@ -57,7 +57,7 @@ struct centered_rmsprop_step {
   float epsilon;
   float decay;
   float gain;
-  DEEPREC_HD float operator()(float weight, float gradient, float& squares, float& mean) const noexcept;
+  DEEPREC_HD float operator()(float weight, float gradient, float& squares, float& average) const noexcept;
 };
 
 /// m = decay1 * m + gain1 * g, s = decay2 * s + gain2 * g^2,
@@ -143,8 +143,8 @@ DEEPREC_HD inline float rmsprop_step::operator()(float weight, float gradient,
   return scalar::take_step(*this, weight, gradient, squares);
 }
 DEEPREC_HD inline float centered_rmsprop_step::operator()(float weight, float gradient, float& squares,
-                                                          float& mean) const noexcept {
-  return scalar::take_step(*this, weight, gradient, squares, mean);
+                                                          float& average) const noexcept {
+  return scalar::take_step(*this, weight, gradient, squares, average);
 }
 DEEPREC_HD inline float adam_step::operator()(float weight, float gradient, float& moment,
                                               float& squares) const noexcept {

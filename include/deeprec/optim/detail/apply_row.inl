@@ -144,22 +144,26 @@ DEEPREC_INLINE void step_vector(const Step& step, const Stages& stages, Writer& 
   writer.write(c, weight, n);
 }
 
-// Peels the wrappers, one stage each, down to the optimizer; then all columns.
+// Peels the wrappers, one stage each, down to the optimizer; then all columns. `known`: the sum of the
+// squared gradient behind these stages, or null.
 template <class Optimizer, class Rows, class Stages, class Writer>
-void step_behind(const Rows& rows, const Stages& stages, Writer& writer, const float* gradient, float* state,
-                 index_t width) {
+DEEPREC_INLINE void step_behind(const Rows& rows, const Stages& stages, Writer& writer, const float* gradient,
+                                float* state, index_t width, const float* known) {
+  [[maybe_unused]] const auto squares = [&] {
+    return known != nullptr ? *known : sum_of_squares(stages, writer.values, gradient, width);
+  };
   if constexpr (GradientStage<Rows>) {
-    float squares = 0;
-    if constexpr (Rows::needs_norm) squares = sum_of_squares(stages, writer.values, gradient, width);
-    const auto stage = rows.begin_stage(squares);
+    float norm_squared = 0;
+    if constexpr (Rows::needs_norm) norm_squared = squares();
+    const auto stage = rows.begin_stage(norm_squared);
     const stage_after<Stages, std::remove_const_t<decltype(stage)>> all{stages, stage};
     // Prepared already inside of the library's own wrappers; a user's may leave it to this place.
-    step_behind<Optimizer>(::deeprec::detail::prepare(rows.optimizer), all, writer, gradient, state, width);
+    step_behind<Optimizer>(::deeprec::detail::prepare(rows.optimizer), all, writer, gradient, state, width,
+                           nullptr);
   } else {
     float mean_square = 0;
     if constexpr (Optimizer::needs_mean_square) {
-      mean_square = sum_of_squares(stages, writer.values, gradient, width) /
-                    static_cast<float>(width > 0 ? width : 1);
+      mean_square = squares() / static_cast<float>(width > 0 ? width : 1);
     }
     constexpr int states = Optimizer::element_state;
     const auto step = rows.begin_row(state, mean_square);
@@ -175,15 +179,27 @@ void step_behind(const Rows& rows, const Stages& stages, Writer& writer, const f
   }
 }
 
-/// One row. `rows` is what prepare() made of an Optimizer; `row` is the row's number, for the rounding.
+/// Whether the first thing that is asked of the gradient is the sum of its squares.
+template <class Optimizer, class Rows>
+constexpr bool asks_for_squares() {
+  if constexpr (GradientStage<Rows>) {
+    return Rows::needs_norm;
+  } else {
+    return Optimizer::needs_mean_square;
+  }
+}
+
+/// One row. `rows` is what prepare() made of an Optimizer; `row` is the row's number, for the rounding;
+/// `squares` is the sum of the squared gradient where the caller has it.
 template <class Optimizer, class Rows, class Values, class Rounding>
-void step_row(const Rows& rows, Values values, const float* gradient, float* state, index_t width,
-              [[maybe_unused]] const Rounding& rounding, [[maybe_unused]] index_t row) {
+DEEPREC_INLINE void step_row(const Rows& rows, Values values, const float* gradient, float* state,
+                             index_t width, [[maybe_unused]] const Rounding& rounding,
+                             [[maybe_unused]] index_t row, const float* squares = nullptr) {
   if constexpr (Values::exact || std::is_same_v<Rounding, round_nearest_t>) {
     nearest_writer<Values> writer{values};
-    step_behind<Optimizer>(rows, no_stage{}, writer, gradient, state, width);
+    step_behind<Optimizer>(rows, no_stage{}, writer, gradient, state, width, squares);
   } else {
     random_writer<Values> writer(values, rounding, row);
-    step_behind<Optimizer>(rows, no_stage{}, writer, gradient, state, width);
+    step_behind<Optimizer>(rows, no_stage{}, writer, gradient, state, width, squares);
   }
 }

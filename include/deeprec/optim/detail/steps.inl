@@ -27,11 +27,11 @@ DEEPREC_HD DEEPREC_INLINE vector_f32 take_step(const rmsprop_step& step, vector_
 
 DEEPREC_HD DEEPREC_INLINE vector_f32 take_step(const centered_rmsprop_step& step, vector_f32 weight,
                                                vector_f32 gradient, vector_f32& squares,
-                                               vector_f32& mean) {
+                                               vector_f32& average) {
   squares = splat(step.decay) * squares + splat(step.gain) * (gradient * gradient);
-  mean = splat(step.decay) * mean + splat(step.gain) * gradient;
+  average = splat(step.decay) * average + splat(step.gain) * gradient;
   // Of a constant gradient the variance is 0, and its rounding error may be negative.
-  const vector_f32 variance = maximum(squares - mean * mean, splat(0.0F));
+  const vector_f32 variance = maximum(squares - average * average, splat(0.0F));
   return weight - splat(step.rate) * gradient / (sqrt(variance) + splat(step.epsilon));
 }
 
