@@ -149,12 +149,14 @@ inline result<read_header> read_header_of(const input_file& file, const std::str
     return bad(invalid, "corrupted: the checksum of bytes 0 to 56 is another");
   }
   if (version != table_file_version) {
-    return bad(errc::unsupported, "version " + std::to_string(version) + " of the format (byte 12); this reads " +
+    return bad(errc::unsupported, "version " + std::to_string(version) +
+                                      " of the format (byte 12); this reads " +
                                       std::to_string(table_file_version));
   }
   if (size < file_bytes) return truncated(file_bytes);
   if (size > file_bytes) {
-    return bad(invalid, "corrupted: has " + std::to_string(size) + " bytes instead of " + std::to_string(file_bytes));
+    return bad(invalid, "corrupted: has " + std::to_string(size) + " bytes instead of " +
+                            std::to_string(file_bytes));
   }
   constexpr std::uint64_t least = table_file_start_bytes + table_file_hash_bytes;
   if (header_bytes < least || header_bytes > file_bytes - table_file_hash_bytes) {
