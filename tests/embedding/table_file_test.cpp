@@ -31,10 +31,15 @@ using deeprec_test::seed;
 
 namespace {
 
+/// Where a test writes: in memory if the system has such a folder, since a disk is slow to sync.
+enum class medium { memory, disk };
+
 /// An empty folder that goes away again.
 struct folder {
-  folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "deeprec_XXXXXX").string();
+  explicit folder(medium where = medium::memory) {
+    const bool in_memory = where == medium::memory && ::access("/dev/shm", W_OK | X_OK) == 0;
+    const std::string parent = in_memory ? "/dev/shm" : std::filesystem::temp_directory_path().string();
+    std::string name = parent + "/deeprec_XXXXXX";
     REQUIRE(::mkdtemp(name.data()) != nullptr);
     path = name;
   }
@@ -110,7 +115,8 @@ template <class... Tables>
 result<index_t> save(const std::string& path, const training_state& state, const save_options& options,
                      const Tables&... tables) {
   index_t i = 0;
-  const std::vector<const_named_table> parts = {name_table("t" + std::to_string(i++), tables.table.view())...};
+  const std::vector<const_named_table> parts = {
+      name_table("t" + std::to_string(i++), tables.table.view())...};
   return save_tables(path, parts, state, options);
 }
 template <class... Tables>
@@ -174,7 +180,9 @@ class counting_memory final : public std::pmr::memory_resource {
     now -= bytes;
     std::pmr::new_delete_resource()->deallocate(memory, bytes, alignment);
   }
-  [[nodiscard]] bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
+  [[nodiscard]] bool do_is_equal(const memory_resource& other) const noexcept override {
+    return this == &other;
+  }
 };
 
 }  // namespace
@@ -219,7 +227,7 @@ TEST_CASE_TEMPLATE("table_file: rows and the state beside them come back bit for
 }
 
 TEST_CASE("table_file: several tables and the numbers beside them come back, and describe_file lists them") {
-  const folder here;
+  const folder here(medium::disk);
   const std::string path = here / "tables";
   random_table<f32_rows> users(100, f32_rows(16, {.state_floats = 1, .stride_bytes = 80}), 1);
   random_table<bf16_rows> items(31, bf16_rows(9), 2);
@@ -374,12 +382,12 @@ TEST_CASE("table_file: blocks of another file, of another place or of an older s
   CHECK(has(answer_to(foreign), "the checksum of bytes"));
 }
 
-TEST_CASE("table_file: headers that lie with right checksums are refused, and nothing is allocated for them") {
+TEST_CASE("table_file: headers that lie, with right checksums, are refused") {
   const folder here;
   small_file f(here / "tables");
   const std::size_t header = header_bytes_of(f.good);
   std::mt19937_64 random(seed());
-  const std::uint64_t values[] = {0, 1, ~std::uint64_t{0}, std::uint64_t{1} << 63, (std::uint64_t{1} << 62) / 3};
+  const std::uint64_t values[] = {0, 1, ~std::uint64_t{0}, std::uint64_t{1} << 63, 0x1555555555555555};
   int refused = 0;
   for (std::size_t at = 16; at + 8 <= header - 8; ++at) {
     for (const std::size_t size : {1U, 4U, 8U}) {
@@ -420,9 +428,8 @@ TEST_CASE("table_file: other versions, other byte orders and foreign files are n
   REQUIRE_FALSE(order);
   CHECK(order.fault().code == errc::unsupported);
   CHECK(has(refusal(order), "other byte order"));
-  for (const std::string& text : {std::string("PK\x03\x04 and so on, for more than 64 bytes, which no one of our "
-                                              "files begins with, however long"),
-                                  std::string("\n"), std::string(1000, '\0')}) {
+  for (const std::string& text :
+       {"PK\x03\x04" + std::string(100, 'x'), std::string("\n"), std::string(1000, '\0')}) {
     CHECK(has(refusal(answer_to(text)), "no file of tables: the first 8 bytes are others"));
   }
 }
@@ -563,7 +570,7 @@ TEST_CASE("table_file: the only buffer is one block, however large the tables") 
 }
 
 TEST_CASE("table_file: a link is replaced, a mode is kept, a leftover is taken over") {
-  const folder here;
+  const folder here(medium::disk);
   random_table<f32_rows> t(2, f32_rows(2), 1);
   put_bytes(here / "target", "as it was");
   std::filesystem::create_symlink("target", here / "link");
