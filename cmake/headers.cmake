@@ -57,9 +57,12 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/detail/row_groups.hpp
     include/deeprec/embedding/detail/slot_dots.inl
     include/deeprec/embedding/detail/slot_dots_kernels.hpp
+    include/deeprec/embedding/detail/table_file_blocks.hpp
+    include/deeprec/embedding/detail/table_file_layout.hpp
     include/deeprec/embedding/detail/update.inl
     include/deeprec/embedding/detail/update_args.hpp
     include/deeprec/embedding/detail/update_kernels.hpp
+    include/deeprec/embedding/detail/whole_file.hpp
     include/deeprec/embedding/fill_empty_bags.hpp
     include/deeprec/embedding/fused_lookup.hpp
     include/deeprec/embedding/gather.hpp
@@ -67,11 +70,13 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/jagged_batch.hpp
     include/deeprec/embedding/lookup.cuh
     include/deeprec/embedding/lookup.hpp
+    include/deeprec/embedding/named_table.hpp
     include/deeprec/embedding/partition.hpp
     include/deeprec/embedding/partitioned_table.hpp
     include/deeprec/embedding/pooling.hpp
     include/deeprec/embedding/prune_invalid.hpp
     include/deeprec/embedding/row_format.hpp
+    include/deeprec/embedding/table_file.hpp
     include/deeprec/embedding/table_group.hpp
     include/deeprec/embedding/table_view.hpp
     include/deeprec/embedding/update.hpp

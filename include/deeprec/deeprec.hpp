@@ -42,11 +42,13 @@
 #include <deeprec/embedding/gradient.hpp>
 #include <deeprec/embedding/jagged_batch.hpp>
 #include <deeprec/embedding/lookup.hpp>
+#include <deeprec/embedding/named_table.hpp>
 #include <deeprec/embedding/partition.hpp>
 #include <deeprec/embedding/partitioned_table.hpp>
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/embedding/prune_invalid.hpp>
 #include <deeprec/embedding/row_format.hpp>
+#include <deeprec/embedding/table_file.hpp>
 #include <deeprec/embedding/table_group.hpp>
 #include <deeprec/embedding/table_view.hpp>
 #include <deeprec/embedding/update.hpp>

@@ -100,6 +100,12 @@ class mlp {
     return {parameters_.data(), 1, parameter_count_};
   }
 
+  /// The optimizer's state as one row, for saving and loading; width 0 before the first step() or
+  /// make_state().
+  [[nodiscard]] matrix_view<float> state() noexcept {
+    return {state_.data(), 1, static_cast<index_t>(state_.size())};
+  }
+
   /// Output of the last forward pass (B,O).
   [[nodiscard]] matrix_view<const float> output() const noexcept {
     return activation_in(activations_, layers());
@@ -174,6 +180,27 @@ class mlp {
     return {};
   }
 
+  /// Makes the state that step() of this kind of optimizer needs, zeroed, if it isn't there.
+  ///
+  /// @cost     O(state) the first time
+  /// @threads  one thread at a time
+  /// @error    unsupported: the state belongs to an optimizer of another kind (reset_state()) ·
+  ///           out_of_memory
+  template <RowOptimizer O>
+  [[nodiscard]] status make_state(const O&) {
+    constexpr int kind = 1 + O::row_state * 256 + O::element_state;
+    if (state_kind_ == kind) return {};
+    if (state_kind_ != 0) {
+      return {errc::unsupported, "mlp::step: the state belongs to an optimizer of another kind"};
+    }
+    index_t rows = 0;
+    for (int l = 0; l < layers(); ++l) rows += size(l + 1) + 1;
+    const index_t needed = O::row_state * rows + O::element_state * parameter_count_;
+    if (const status s = grow(state_, needed); !s) return s;
+    state_kind_ = kind;
+    return {};
+  }
+
   /// One step of an optimizer on every row: a neuron's weights are a row, a layer's bias is a row.
   ///
   /// @numerics apply_rows
@@ -184,17 +211,7 @@ class mlp {
   template <RowOptimizer O, class Context>
   [[nodiscard]] status step(Context&& ctx, const O& optimizer) {
     const auto where = as_context(ctx);
-    constexpr int kind = 1 + O::row_state * 256 + O::element_state;
-    if (state_kind_ != 0 && state_kind_ != kind) {
-      return {errc::unsupported, "mlp::step: the state belongs to an optimizer of another kind"};
-    }
-    index_t rows = 0;
-    for (int l = 0; l < layers(); ++l) rows += size(l + 1) + 1;
-    if (state_kind_ == 0) {
-      const index_t needed = O::row_state * rows + O::element_state * parameter_count_;
-      if (const status s = grow(state_, needed); !s) return s;
-      state_kind_ = kind;
-    }
+    if (const status s = make_state(optimizer); !s) return s;
     float* state = state_.data();
     for (int l = 0; l < layers(); ++l) {
       const auto stepped = [&](matrix_view<const float> g, matrix_view<float> w) {

@@ -179,16 +179,6 @@ DEEPREC_INLINE void step_behind(const Rows& rows, const Stages& stages, Writer& 
   }
 }
 
-/// Whether the first thing that is asked of the gradient is the sum of its squares.
-template <class Optimizer, class Rows>
-constexpr bool asks_for_squares() {
-  if constexpr (GradientStage<Rows>) {
-    return Rows::needs_norm;
-  } else {
-    return Optimizer::needs_mean_square;
-  }
-}
-
 /// One row. `rows` is what prepare() made of an Optimizer; `row` is the row's number, for the rounding;
 /// `squares` is the sum of the squared gradient where the caller has it.
 template <class Optimizer, class Rows, class Values, class Rounding>
