@@ -162,7 +162,7 @@ struct backend<verbs::weight_gradients, host_backend> {
       if (const status s = detail::check_slots(ctx, bags, table.rows(), how); !s) return s;
     }
     using id_type = typename Bags::id_type;
-    detail::pool_args<detail::direct_rows<id_type>, id_type, decltype(bags.borders()), const float> args{};
+    detail::pool_args<detail::direct_rows<id_type>, id_type, const float> args{};
     args.row_of = {table.data(), table.format().stride_bytes(), bags.ids()};
     args.ids = bags.ids();
     args.borders = bags.borders();

@@ -124,7 +124,7 @@ struct backend<verbs::update, host_backend> {
       const index_t* const starts = plan.groups().starts() + group;
       if (starts[1] - starts[0] <= detail::chunk_slots) continue;
       detail::gradient_args pooled = args.gradient;
-      pooled.borders.offsets = starts;
+      pooled.borders = offset_borders<index_t>{starts, -1, -1};
       pooled.out = scratch.data();
       detail::pool_long_bag<float, detail::gradient_policy>(ctx, pooled, 0);
       with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {

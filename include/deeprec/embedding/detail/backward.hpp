@@ -76,7 +76,7 @@ class backward_plan {
     args.row_of = {static_cast<const std::byte*>(static_cast<const void*>(gradient.data_handle())),
                    gradient.stride(0) * index_t{sizeof(float)}, bags_.data()};
     args.ids = bags_.data();
-    args.borders = {groups_.starts(), -1, -1};
+    args.borders = offset_borders<index_t>{groups_.starts(), -1, -1};
     args.weights = scales_.empty() ? nullptr : scales_.data();
     args.rows = gradient.extent(0);
     args.padding = -1;

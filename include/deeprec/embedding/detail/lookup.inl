@@ -1,11 +1,12 @@
 // The lookup kernels, compiled once for each region. No include guard: see lookup_kernels.hpp.
 //
-// A row goes through in panels of up to eight vectors, each panel over all bags before the next one:
+// A row goes through in panels of a few vectors, each panel over all bags before the next one:
 // panels share no cache line, so nothing is read twice. The last vector of a panel may overlap the one
 // before, so that it ends with the row (its columns are computed twice, with the same bits); only a panel
 // shorter than a vector uses masks.
 
-inline constexpr int max_vectors = 8;
+// Fewer of them where a better region is at hand.
+inline constexpr int max_vectors = DEEPREC_X86 && region::which == isa::portable ? 4 : 8;
 
 // Columns [first, first + columns) of a row, in W vectors.
 template <class Element, int W, bool Narrow>
@@ -214,7 +215,7 @@ struct pool_call {
 };
 
 // One panel of the rows of the slots [begin, end), each to row slot - base of out; returns the ids used.
-template <class Policy, bool Weighted, class Args>
+template <class Policy, class Args>
 struct gather_call {
   const Args& args;
   index_t begin;
@@ -243,18 +244,27 @@ struct gather_call {
       } else {
         ++used;
         const std::byte* const row = args.row_of(slot);
-        if constexpr (Weighted || Policy::clips) {
-          const vector_f32 factor = factor_of<typename Panel::element, Policy, Weighted>(args, slot, row);
-          ((total[V] = multiply_add(columns.template load_row<V>(row), factor, zero())), ...);
-        } else {  // + 0 turns -0 into 0, as a sum that begins at 0 does
-          ((total[V] = zero() + columns.template load_row<V>(row)), ...);
-        }
+        const vector_f32 factor =
+            args.weights == nullptr ? factor_of<typename Panel::element, Policy, false>(args, slot, row)
+                                    : factor_of<typename Panel::element, Policy, true>(args, slot, row);
+        // + 0 turns -0 into 0, as a sum that begins at 0 does.
+        ((total[V] = multiply_add(columns.template load_row<V>(row), factor, zero())), ...);
       }
       put_row(args, columns, slot - base, total, vectors);
     }
     return used;
   }
 };
+
+template <class Element, class Call>
+DEEPREC_INLINE index_t run_wide_panel(index_t first, index_t columns, const Call& call) {
+  switch ((columns + lanes - 1) / lanes) {
+    case 5: return call.run(panel<Element, 5, false>{first, columns});
+    case 6: return call.run(panel<Element, 6, false>{first, columns});
+    case 7: return call.run(panel<Element, 7, false>{first, columns});
+    default: return call.run(panel<Element, 8, false>{first, columns});
+  }
+}
 
 // Runs a call for every panel of a row; the answer is that of the first.
 template <class Element, class Call>
@@ -272,10 +282,8 @@ DEEPREC_INLINE index_t for_each_panel(index_t width, const Call& call) {
         case 2: here = call.run(panel<Element, 2, false>{first, columns}); break;
         case 3: here = call.run(panel<Element, 3, false>{first, columns}); break;
         case 4: here = call.run(panel<Element, 4, false>{first, columns}); break;
-        case 5: here = call.run(panel<Element, 5, false>{first, columns}); break;
-        case 6: here = call.run(panel<Element, 6, false>{first, columns}); break;
-        case 7: here = call.run(panel<Element, 7, false>{first, columns}); break;
-        default: here = call.run(panel<Element, 8, false>{first, columns}); break;
+        default:
+          if constexpr (max_vectors > 4) here = run_wide_panel<Element>(first, columns, call);
       }
     }
     if (first == 0) answer = here;
@@ -309,10 +317,7 @@ index_t pool_bags(region, Policy, const Args& args, index_t begin, index_t end) 
 /// ids used.
 template <class Element, class Policy, class Args>
 index_t gather_slots(region, Policy, const Args& args, index_t begin, index_t end, index_t base) {
-  if (args.weights != nullptr) {
-    return for_each_panel<Element>(args.width, gather_call<Policy, true, Args>{args, begin, end, base});
-  }
-  return for_each_panel<Element>(args.width, gather_call<Policy, false, Args>{args, begin, end, base});
+  return for_each_panel<Element>(args.width, gather_call<Policy, Args>{args, begin, end, base});
 }
 
 /// True when one of the ids [begin, end) is outside [0, rows). As an unsigned number, an id is bad when its

@@ -39,6 +39,38 @@ struct resolved_rows {
   }
 };
 
+/// Where the bags of a valid batch begin and end, whatever says so: one type for all, so that batches share
+/// their kernels.
+class bag_borders {
+ public:
+  bag_borders() = default;
+  template <class Offset>
+  bag_borders(offset_borders<Offset> theirs)
+      : offsets_(theirs.offsets), wide_(sizeof(Offset) == 8), implied_bag_(theirs.implied_bag),
+        implied_end_(theirs.implied_end) {}
+  bag_borders(fixed_borders theirs) : hotness_(theirs.hotness) {}
+
+  [[nodiscard]] DEEPREC_INLINE index_t begin(index_t bag) const {
+    return offsets_ == nullptr ? bag * hotness_ : offset(bag);
+  }
+  [[nodiscard]] DEEPREC_INLINE index_t end(index_t bag) const {
+    if (offsets_ == nullptr) return (bag + 1) * hotness_;
+    return bag == implied_bag_ ? implied_end_ : offset(bag + 1);
+  }
+
+ private:
+  [[nodiscard]] DEEPREC_INLINE index_t offset(index_t number) const {
+    return wide_ ? static_cast<const index_t*>(offsets_)[number]
+                 : index_t{static_cast<const std::uint32_t*>(offsets_)[number]};
+  }
+
+  const void* offsets_ = nullptr;  // null: hotness_ says it
+  bool wide_ = false;
+  index_t hotness_ = 0;
+  index_t implied_bag_ = -1;
+  index_t implied_end_ = -1;
+};
+
 /// True for an id outside [0, rows): one comparison for both ends.
 template <class Id>
 DEEPREC_HD DEEPREC_INLINE bool is_bad_id(Id id, index_t rows) {
@@ -133,11 +165,11 @@ using kernel_policy = kernel_traits<
         : ids_are::present,
     std::is_same_v<typename Pooling::norm_mode, max_norm>>;
 
-template <class Rows, class Id, class Borders, class Out>
+template <class Rows, class Id, class Out>
 struct pool_args {
   Rows row_of;
   const Id* ids;
-  Borders borders;
+  bag_borders borders;
   const float* weights;   // null: all 1
   bool positive_weights;  // slots whose weight is not above 0 are absent
   index_t rows;          // ids are valid in [0, rows)

@@ -146,8 +146,8 @@ status check_slots(const Context& ctx, const Bags& bags, index_t rows, const Poo
 }
 
 /// A bag that pool_bags leaves out: its chunks as bags of their own, then a balanced tree over them.
-template <class Element, class Policy, class Context, class Rows, class Id, class Borders, class Out>
-index_t pool_long_bag(const Context& ctx, const pool_args<Rows, Id, Borders, Out>& args, index_t bag) {
+template <class Element, class Policy, class Context, class Rows, class Id, class Out>
+index_t pool_long_bag(const Context& ctx, const pool_args<Rows, Id, Out>& args, index_t bag) {
   const index_t begin = args.borders.begin(bag);
   const index_t end = args.borders.end(bag);
   const index_t chunks = (end - begin + chunk_slots - 1) / chunk_slots;
@@ -156,10 +156,10 @@ index_t pool_long_bag(const Context& ctx, const pool_args<Rows, Id, Borders, Out
   for (index_t c = 0; c <= chunks; ++c) {
     offsets[static_cast<std::size_t>(c)] = (std::min)(end, begin + c * chunk_slots);
   }
-  pool_args<Rows, Id, offset_borders<index_t>, float> part{};
+  pool_args<Rows, Id, float> part{};
   part.row_of = args.row_of;
   part.ids = args.ids;
-  part.borders = {offsets.data(), -1, -1};
+  part.borders = offset_borders<index_t>{offsets.data(), -1, -1};
   part.weights = args.weights;
   part.positive_weights = args.positive_weights;
   part.rows = args.rows;
@@ -203,7 +203,7 @@ index_t pool_long_bag(const Context& ctx, const pool_args<Rows, Id, Borders, Out
     const Id first_row{};
     part.row_of = Rows::only(&args.default_row, &first_row);
     part.ids = &first_row;
-    part.borders = {one_slot, -1, -1};
+    part.borders = offset_borders<index_t>{one_slot, -1, -1};
     part.weights = nullptr;
     part.positive_weights = false;
     part.rows = 1;
@@ -386,7 +386,7 @@ class lookup_job {
   Bags bags_;
   Pooling how_;
   matrix_view<Out> out_;
-  pool_args<rows_type, id_type, decltype(std::declval<const Bags&>().borders()), Out> args_{};
+  pool_args<rows_type, id_type, Out> args_{};
   std::pmr::vector<const std::byte*> addresses_;
   index_t slots_ = 0;
   bool one_each_ = false;

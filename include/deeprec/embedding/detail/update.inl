@@ -64,7 +64,7 @@ void update_rows(region here, const Rows& rows, const Rounding& rounding, const 
     const index_t last = first + at_once < end ? first + at_once : end;
     fetch_rows_of_groups(args, last, last + at_once < end ? last + at_once : end);
     pooled.out = scratch;
-    pooled.borders.offsets = args.groups.starts() + first;
+    pooled.borders = offset_borders<index_t>{args.groups.starts() + first, -1, -1};
     pool_bags<float>(here, ::deeprec::detail::gradient_policy{}, pooled, 0, last - first);
     for (index_t group = first; group < last; ++group) {
       const index_t slots = args.groups.starts()[group + 1] - args.groups.starts()[group];

@@ -14,7 +14,7 @@ namespace deeprec::inline DEEPREC_ABI::detail {
 
 /// The gradient of a row is a pooled lookup: its groups are bags, their ids the rows (bags of the batch) of
 /// the output's gradient.
-using gradient_args = pool_args<direct_rows<std::uint32_t>, std::uint32_t, offset_borders<index_t>, float>;
+using gradient_args = pool_args<direct_rows<std::uint32_t>, std::uint32_t, float>;
 using gradient_policy = kernel_traits<fold::add, ids_are::present, false>;
 
 template <class Format>
