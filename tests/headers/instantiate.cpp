@@ -119,11 +119,11 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
   const auto* u64 = static_cast<const std::uint64_t*>(memory);
   const auto* u32 = static_cast<const std::uint32_t*>(memory);
   dense_table<bf16_rows> kept(4, bf16_rows(3, {.state_floats = 1}));
-  const named_table parts[] = {name_table("rows", kept.view()),
+  const named_table named[] = {name_table("rows", kept.view()),
                                name_table("weights", as_table(matrix_view<float>(floats, 1, n)))};
-  const const_named_table read_only[] = {parts[0], name_table("own", std::as_const(kept).view(), "own")};
+  const const_named_table read_only[] = {named[0], name_table("own", std::as_const(kept).view(), "own")};
   failures += !save_tables("tables", read_only, {.step = 1, .numbers = {{"rate", 0.5}, {"seed", n}}});
-  failures += !load_tables("tables", parts) || !describe_file("tables");
+  failures += !load_tables("tables", named) || !describe_file("tables");
   const jagged_view small(i32, n, i32, n, floats);
   const jagged_view large(i64, n, i64, n);
   const jagged_view<std::uint64_t, std::uint32_t> unsigned_ids(u32, n, u64, n, floats);
