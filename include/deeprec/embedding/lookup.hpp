@@ -38,8 +38,8 @@ struct lookup {};
 ///
 /// @shape    table (R,D) · bags {offsets (B+1), ids (N), weights (N) or none}, or {ids (B,L)} ·
 ///           out (B,D), any row stride; with concat (N,D), one row for each slot
-/// @dtype    rows and out: f32, f16 or bf16, independently; ids and offsets 32 or 64 bits; weights f32;
-///           sums in f32
+/// @dtype    rows: f32, f16, bf16, fp8, int8, int4 or split; out: f32, f16 or bf16; ids and offsets 32 or
+///           64 bits; weights f32; sums in f32
 /// @space    table, bags and out reachable from the context
 /// @pre      out overlaps neither the table nor the bags
 /// @post     every row of out is written, unless a policy says otherwise (see pooling.hpp)
@@ -47,7 +47,8 @@ struct lookup {};
 ///           the chunks by a balanced binary tree. Unweighted: the same bits on every ISA and for any
 ///           number of threads. Weighted: the same bits for any number of threads; between ISAs
 ///           |err| <= 2 n u sum|w x|, u = 2^-24, from fused multiplication. NaN and infinity propagate,
-///           also through max_
+///           also through max_. Rows of int8 and int4 codes are added as code * (scale * w), and the biases
+///           of a bag apart: between ISAs, weighted or not, |err| <= 2 (n + 2) u sum|w| (scale * code + |bias|)
 /// @cost     O(N*D): reads N rows, writes B*D, checks the ids in a pass of its own (bounds mode check).
 ///           No allocation, but for bags of more than 4096 ids (D floats per 4096 of them), and for row
 ///           sources that resolve (one pointer per id); both from the context's resource
@@ -62,6 +63,9 @@ template <class Context, RowSource Source, BagBatch Bags, class Pooling, class O
                             const Pooling& how, matrix_view<Out, OutSpace, Columns> out) {
   static_assert(!std::is_const_v<Out>,
                 "deeprec::lookup: out is read only. Fix: matrix_view<float>, not <const float>.");
+  static_assert(std::is_same_v<Out, float> || std::is_same_v<Out, f16> || std::is_same_v<Out, bf16> ||
+                    std::is_const_v<Out>,
+                "deeprec::lookup: out of another type. Fix: float, f16 or bf16.");
   const auto ctx = as_context(context_or_executor);
   const auto policies = as_pooling(how);
   using combiner = typename decltype(policies)::combiner;
@@ -174,6 +178,7 @@ index_t pool_long_bag(const Context& ctx, const pool_args<Rows, Id, Borders, Out
   part.padding = args.padding;
   part.width = args.width;
   part.last_slot = args.last_slot;
+  part.parts = args.parts;
   part.out = folded.data();
   part.out_stride = args.width;
   part.divide = divide_by::one;
@@ -206,10 +211,8 @@ index_t pool_long_bag(const Context& ctx, const pool_args<Rows, Id, Borders, Out
   Out* const out = args.out + bag * args.out_stride;
   if (counts.used == 0 && args.empty == when_empty::keep) return 0;
   if (counts.used == 0 && args.empty == when_empty::default_row) {
-    using element = Element;
-    const auto* row = static_cast<const element*>(static_cast<const void*>(args.default_row));
     for (index_t j = 0; j < args.width; ++j) {
-      folded[static_cast<std::size_t>(j)] = static_cast<float>(row[j]);
+      folded[static_cast<std::size_t>(j)] = stored_value<Element>::at(args.default_row, args.parts, j);
     }
   }
   const double divisor = counts.used == 0 ? 1.0 : counts.divisor(args.divide);
@@ -325,6 +328,7 @@ struct backend<verbs::lookup, host_backend> {
     args.width = table.format().width();
     args.last_slot = bags.last_slot();
     args.default_row = default_row_of(table, how);
+    args.parts = detail::parts_of(table.format());
     args.out = out.data_handle();
     args.out_stride = out.stride(0);
     args.divide = detail::divisor_of<combiner>();

@@ -10,46 +10,73 @@ inline constexpr int max_vectors = 8;
 // Columns [first, first + columns) of a row, in W vectors.
 template <class Element, int W, bool Narrow>
 struct panel {
+  using codec_type = row_codec<Element>;
   static constexpr std::size_t vectors = static_cast<std::size_t>(W);
+  static constexpr bool scaled = codec_type::scaled;
+
+  // Codes of 4 bits are summed two vectors at a time, even and odd columns apart; see add_codes. These are the
+  // first vectors of a panel. Of two vectors, the last may begin before the first ends: they go one by one.
+  static constexpr std::size_t pairs = codec_type::unit == 1 || W == 2 ? 0 : vectors / 2;
 
   index_t first;
   index_t columns;
+  [[no_unique_address]] codec_type codec;
+
+  // Where vector V begins, counted from the first column. The last vector (or pair) of codes of 4 bits begins
+  // with a byte: it may stick out by the nibble that fills one.
+  template <std::size_t V>
+  DEEPREC_INLINE index_t from_first() const {
+    if constexpr (V == 0) {
+      return 0;
+    } else if constexpr (pairs > 0 && 2 * pairs == vectors && V + 2 == vectors) {
+      return round_up(columns) - 2 * lanes;
+    } else {
+      return V + 1 == vectors ? round_up(columns) - lanes : static_cast<index_t>(V) * lanes;
+    }
+  }
+  DEEPREC_INLINE static index_t round_up(index_t n) {
+    return codec_type::unit == 1 ? n : (n + codec_type::unit - 1) / codec_type::unit * codec_type::unit;
+  }
+  template <std::size_t V>
+  DEEPREC_INLINE bool sticks_out() const {
+    return V > 0 && V + 1 == vectors && round_up(columns) != columns;
+  }
 
   template <std::size_t V>
-  DEEPREC_INLINE index_t column() const {
-    if constexpr (V == 0) {
-      return first;
-    } else {
-      return V + 1 == vectors ? first + columns - lanes : first + static_cast<index_t>(V) * lanes;
-    }
-  }
-  template <std::size_t V, class T>
-  DEEPREC_INLINE vector_f32 load_columns(const T* row) const {
+  DEEPREC_INLINE vector_f32 load_row(const std::byte* row) const {
     if constexpr (Narrow) {
-      return load_first(row + first, static_cast<int>(columns));
+      return codec.load_first_at(row, first, static_cast<int>(columns));
     } else {
-      return load(row + column<V>());
+      return codec.load_at(row, first, from_first<V>());
     }
   }
   template <std::size_t V>
-  DEEPREC_INLINE vector_f32 load_row(const std::byte* row) const {
-    return load_columns<V>(static_cast<const Element*>(static_cast<const void*>(row)));
+  DEEPREC_INLINE vector_f32 load_codes(const std::byte* row) const {
+    if constexpr (Narrow) {
+      return codec.load_first_codes_at(row, static_cast<int>(columns));
+    } else {
+      return codec.load_codes_at(row, from_first<V>());
+    }
+  }
+  template <std::size_t V, class Out>
+  DEEPREC_INLINE vector_f32 load_columns(const Out* out) const {
+    if constexpr (Narrow) {
+      return load_first(out + first, static_cast<int>(columns));
+    } else {
+      return sticks_out<V>() ? load_first(out + first + from_first<V>(), lanes - 1) : load(out + first + from_first<V>());
+    }
   }
   template <std::size_t V, class Out>
   DEEPREC_INLINE void store_columns(Out* out, vector_f32 x) const {
     if constexpr (Narrow) {
       store_first(out + first, x, static_cast<int>(columns));
+    } else if (sticks_out<V>()) {
+      store_first(out + first + from_first<V>(), x, lanes - 1);
     } else {
-      store(out + column<V>(), x);
+      store(out + first + from_first<V>(), x);
     }
   }
-  // The lines of the panel; one that does not begin with a line touches a line more.
-  DEEPREC_INLINE void prefetch(const std::byte* row) const {
-    const std::byte* const begin = row + first * index_t{sizeof(Element)};
-    const index_t bytes = columns * index_t{sizeof(Element)};
-    for (index_t line = 0; line < bytes; line += 64) __builtin_prefetch(begin + line, 0, 3);
-    if ((reinterpret_cast<std::uintptr_t>(begin) & 63) != 0) __builtin_prefetch(begin + bytes - 1, 0, 3);
-  }
+  DEEPREC_INLINE void prefetch(const std::byte* row) const { codec.prefetch(row, first, columns); }
   // The row of out that a bag will fill: written once a bag, so nobody else fetches its lines in time.
   template <class Out>
   DEEPREC_INLINE void prefetch_out(const Out* out) const {
@@ -61,7 +88,7 @@ struct panel {
   // How many rows ahead, so that about 64 lines are in flight; but no more rows than the first-level TLB
   // still knows when their turn comes.
   [[nodiscard]] DEEPREC_INLINE index_t rows_ahead() const {
-    const index_t ahead = 64 * 64 / (columns * index_t{sizeof(Element)});
+    const index_t ahead = 64 * 64 / codec.bytes(columns);
     return ahead < 8 ? 8 : ahead > 32 ? 32 : ahead;
   }
 };
@@ -94,6 +121,40 @@ DEEPREC_INLINE void put_row(const Args& args, const Panel columns, index_t row,
   (columns.template store_columns<V>(out, total[V]), ...);
 }
 
+// Adds codes times (scale * weight) to the sum of vector V, or of the pair that it is the first of: in a pair
+// the first sum is that of even columns, the second that of odd ones.
+template <std::size_t V, class Panel>
+DEEPREC_INLINE void add_codes_to(const Panel columns, const std::byte* row, vector_f32 scale,
+                                 vector_f32 (&total)[Panel::vectors]) {
+  if constexpr (V >= 2 * Panel::pairs) {
+    total[V] = multiply_add(columns.template load_codes<V>(row), scale, total[V]);
+  } else if constexpr (V % 2 == 0) {
+    vector_f32 even, odd;
+    columns.codec.load_code_pairs_at(row, columns.template from_first<V>(), even, odd);
+    total[V] = multiply_add(even, scale, total[V]);
+    total[V + 1] = multiply_add(odd, scale, total[V + 1]);
+  }
+}
+
+// Adds a row of codes times (scale * weight) to the sums; the answer is its bias times the weight, which all
+// columns share.
+template <class Panel, std::size_t... V>
+DEEPREC_INLINE float add_codes(const Panel columns, const std::byte* row, float weight,
+                               vector_f32 (&total)[sizeof...(V)], std::index_sequence<V...>) {
+  const ::deeprec::detail::two_floats pair = columns.codec.scale_and_bias(row);
+  const vector_f32 scale = splat(pair.first * weight);
+  (add_codes_to<V>(columns, row, scale, total), ...);
+  return pair.second * weight;
+}
+
+// Ends sums of codes: columns in their order, plus the bias of all rows.
+template <class Panel, std::size_t... V>
+DEEPREC_INLINE void end_codes(float bias, vector_f32 (&total)[sizeof...(V)], std::index_sequence<V...>) {
+  constexpr std::size_t paired = 2 * Panel::pairs;
+  ((V < paired && V % 2 == 0 ? interleave(total[V], total[V < paired ? V + 1 : V]) : void()), ...);
+  ((total[V] = total[V] + splat(bias)), ...);
+}
+
 // One bag, one panel of columns: the slots [begin, end) folded in registers, finished and stored.
 // Returns the ids used.
 template <::deeprec::detail::fold Fold, ::deeprec::detail::ids_are Ids, bool Weighted, class Panel,
@@ -104,6 +165,7 @@ DEEPREC_INLINE index_t pool_panel(const Args& args, const Panel columns, index_t
   vector_f32 total[sizeof...(V)] = {
       (static_cast<void>(V), adding ? zero() : splat(-__builtin_inff()))...};
   ::deeprec::detail::pool_counts counts;
+  [[maybe_unused]] double bias = 0;  // of rows of codes
   columns.prefetch_out(args.out + bag * args.out_stride);
   for (index_t slot = begin; slot < end; ++slot) {
     prefetch_slot<Ids>(args, columns, slot + ahead);
@@ -114,6 +176,10 @@ DEEPREC_INLINE index_t pool_panel(const Args& args, const Panel columns, index_t
     if constexpr (!adding) {
       ((total[V] = maximum(total[V], columns.template load_row<V>(row))), ...);
       ++counts.used;
+    } else if constexpr (Panel::scaled) {
+      const float weight = Weighted ? args.weights[slot] : 1.0F;
+      bias += static_cast<double>(add_codes(columns, row, weight, total, vectors));
+      counts.add(static_cast<double>(weight));
     } else if constexpr (Weighted) {
       const vector_f32 weight = splat(args.weights[slot]);
       ((total[V] = multiply_add(columns.template load_row<V>(row), weight, total[V])), ...);
@@ -123,6 +189,7 @@ DEEPREC_INLINE index_t pool_panel(const Args& args, const Panel columns, index_t
       ++counts.used;
     }
   }
+  if constexpr (Panel::scaled && adding) end_codes<Panel>(static_cast<float>(bias), total, vectors);
   if (counts.used == 0) {
     if (args.empty == ::deeprec::detail::when_empty::keep) return 0;
     if (args.empty == ::deeprec::detail::when_empty::default_row) {
@@ -218,19 +285,20 @@ DEEPREC_INLINE index_t for_each_panel(index_t width, const Call& call) {
   for (index_t first = 0; first < width;) {
     const index_t left = width - first;
     const index_t columns = left < index_t{max_vectors} * lanes ? left : index_t{max_vectors} * lanes;
+    const auto codec = row_codec<Element>::of(call.args, first, columns);
     index_t here = 0;
     if (columns < lanes) {
-      here = call.run(panel<Element, 1, true>{first, columns});
+      here = call.run(panel<Element, 1, true>{first, columns, codec});
     } else {
       switch ((columns + lanes - 1) / lanes) {
-        case 1: here = call.run(panel<Element, 1, false>{first, columns}); break;
-        case 2: here = call.run(panel<Element, 2, false>{first, columns}); break;
-        case 3: here = call.run(panel<Element, 3, false>{first, columns}); break;
-        case 4: here = call.run(panel<Element, 4, false>{first, columns}); break;
-        case 5: here = call.run(panel<Element, 5, false>{first, columns}); break;
-        case 6: here = call.run(panel<Element, 6, false>{first, columns}); break;
-        case 7: here = call.run(panel<Element, 7, false>{first, columns}); break;
-        default: here = call.run(panel<Element, 8, false>{first, columns}); break;
+        case 1: here = call.run(panel<Element, 1, false>{first, columns, codec}); break;
+        case 2: here = call.run(panel<Element, 2, false>{first, columns, codec}); break;
+        case 3: here = call.run(panel<Element, 3, false>{first, columns, codec}); break;
+        case 4: here = call.run(panel<Element, 4, false>{first, columns, codec}); break;
+        case 5: here = call.run(panel<Element, 5, false>{first, columns, codec}); break;
+        case 6: here = call.run(panel<Element, 6, false>{first, columns, codec}); break;
+        case 7: here = call.run(panel<Element, 7, false>{first, columns, codec}); break;
+        default: here = call.run(panel<Element, 8, false>{first, columns, codec}); break;
       }
     }
     if (first == 0) answer = here;

@@ -9,6 +9,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/jagged_view.hpp>
+#include <deeprec/embedding/detail/row_elements.hpp>
 #include <deeprec/embedding/pooling.hpp>
 
 namespace deeprec::inline DEEPREC_ABI::detail {
@@ -132,6 +133,7 @@ struct pool_args {
   index_t width;         // D
   index_t last_slot;     // one past the last slot of the batch: how far prefetching may look
   const std::byte* default_row;
+  row_parts parts;       // of each row; plain rows have none
   Out* out;
   index_t out_stride;
   divide_by divide;
