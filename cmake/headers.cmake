@@ -46,6 +46,8 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/detail/lookup.inl
     include/deeprec/embedding/detail/lookup_args.hpp
     include/deeprec/embedding/detail/lookup_kernels.hpp
+    include/deeprec/embedding/detail/row_codec.inl
+    include/deeprec/embedding/detail/row_elements.hpp
     include/deeprec/embedding/detail/sorted_slots.hpp
     include/deeprec/embedding/detail/update.inl
     include/deeprec/embedding/detail/update_args.hpp
@@ -53,7 +55,10 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/lookup.cuh
     include/deeprec/embedding/lookup.hpp
     include/deeprec/embedding/pooling.hpp
+    include/deeprec/embedding/quantize.hpp
+    include/deeprec/embedding/quantized_rows.hpp
     include/deeprec/embedding/row_format.hpp
+    include/deeprec/embedding/split_bf16_rows.hpp
     include/deeprec/embedding/table_view.hpp
     include/deeprec/embedding/update.hpp
     include/deeprec/exec/cuda_stream.hpp
@@ -83,6 +88,9 @@ set(DEEPREC_HEADERS
     include/deeprec/simd/detail/bytes_avx2.inl
     include/deeprec/simd/detail/bytes_avx512.inl
     include/deeprec/simd/detail/bytes_portable.inl
+    include/deeprec/simd/detail/codes_avx2.inl
+    include/deeprec/simd/detail/codes_avx512.inl
+    include/deeprec/simd/detail/codes_portable.inl
     include/deeprec/simd/detail/words_avx2.inl
     include/deeprec/simd/detail/words_avx512.inl
     include/deeprec/simd/detail/words_portable.inl

@@ -35,7 +35,10 @@
 #include <deeprec/embedding/dense_table.hpp>
 #include <deeprec/embedding/lookup.hpp>
 #include <deeprec/embedding/pooling.hpp>
+#include <deeprec/embedding/quantize.hpp>
+#include <deeprec/embedding/quantized_rows.hpp>
 #include <deeprec/embedding/row_format.hpp>
+#include <deeprec/embedding/split_bf16_rows.hpp>
 #include <deeprec/embedding/table_view.hpp>
 #include <deeprec/embedding/update.hpp>
 #include <deeprec/exec/inline_executor.hpp>

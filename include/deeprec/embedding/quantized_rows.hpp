@@ -111,7 +111,7 @@ class quantized_rows {
   }
 
   /// The first column that is NaN or infinite; the column of the smallest or the largest value when bias or
-  /// scale are too large for Scale; -1 when the row can be encoded.
+  /// scale are too large for Scale, or levels * scale for float; -1 when the row can be encoded.
   [[nodiscard]] DEEPREC_HD index_t first_unfit(const float* values) const noexcept {
     return scan(values).unfit;
   }
@@ -174,7 +174,8 @@ class quantized_rows {
     if (static_cast<double>(static_cast<float>(found.scale)) < wanted) {
       found.scale = neighbour(found.scale, 1);
     }
-    if (!detail::is_finite(static_cast<float>(found.scale))) found.unfit = largest;
+    const double reach = static_cast<double>(static_cast<float>(found.scale)) * levels;
+    if (!detail::is_finite(static_cast<float>(found.scale)) || reach > 0x1.fffffep127) found.unfit = largest;
     return found;
   }
 
