@@ -4,14 +4,17 @@ set(DEEPREC_HEADERS
     include/deeprec/core/config.hpp
     include/deeprec/core/context.hpp
     include/deeprec/core/contract.hpp
+    include/deeprec/core/coo_view.hpp
     include/deeprec/core/dtypes.hpp
     include/deeprec/core/executor.hpp
     include/deeprec/core/hash.hpp
+    include/deeprec/core/id_range.hpp
     include/deeprec/core/isa.hpp
     include/deeprec/core/jagged_view.hpp
     include/deeprec/core/matrix_view.hpp
     include/deeprec/core/random.hpp
     include/deeprec/core/result.hpp
+    include/deeprec/core/rounding.hpp
     include/deeprec/core/space.hpp
     include/deeprec/core/status.hpp
     include/deeprec/core/verb.hpp
@@ -43,25 +46,47 @@ set(DEEPREC_HEADERS
     include/deeprec/dense/relu.hpp
     include/deeprec/describe.hpp
     include/deeprec/embedding/dense_table.hpp
+    include/deeprec/embedding/detail/backward.hpp
+    include/deeprec/embedding/detail/divider.hpp
+    include/deeprec/embedding/detail/group_jobs.hpp
+    include/deeprec/embedding/detail/group_slots.hpp
     include/deeprec/embedding/detail/lookup.inl
     include/deeprec/embedding/detail/lookup_args.hpp
+    include/deeprec/embedding/detail/lookup_job.hpp
     include/deeprec/embedding/detail/lookup_kernels.hpp
     include/deeprec/embedding/detail/row_codec.inl
     include/deeprec/embedding/detail/row_elements.hpp
-    include/deeprec/embedding/detail/sorted_slots.hpp
+    include/deeprec/embedding/detail/row_groups.hpp
+    include/deeprec/embedding/detail/slot_dots.inl
+    include/deeprec/embedding/detail/slot_dots_kernels.hpp
+    include/deeprec/embedding/detail/table_file_blocks.hpp
+    include/deeprec/embedding/detail/table_file_layout.hpp
     include/deeprec/embedding/detail/update.inl
     include/deeprec/embedding/detail/update_args.hpp
     include/deeprec/embedding/detail/update_kernels.hpp
+    include/deeprec/embedding/detail/whole_file.hpp
+    include/deeprec/embedding/fill_empty_bags.hpp
+    include/deeprec/embedding/fused_lookup.hpp
+    include/deeprec/embedding/gather.hpp
+    include/deeprec/embedding/gradient.hpp
+    include/deeprec/embedding/jagged_batch.hpp
     include/deeprec/embedding/lookup.cuh
     include/deeprec/embedding/lookup.hpp
+    include/deeprec/embedding/named_table.hpp
+    include/deeprec/embedding/partition.hpp
+    include/deeprec/embedding/partitioned_table.hpp
     include/deeprec/embedding/pooling.hpp
+    include/deeprec/embedding/prune_invalid.hpp
     include/deeprec/embedding/quantize.hpp
     include/deeprec/embedding/quantized_rows.hpp
     include/deeprec/embedding/row_format.hpp
     include/deeprec/embedding/split_bf16_rows.hpp
+    include/deeprec/embedding/table_file.hpp
+    include/deeprec/embedding/table_group.hpp
     include/deeprec/embedding/table_view.hpp
     include/deeprec/embedding/update.hpp
     include/deeprec/exec/cuda_stream.hpp
+    include/deeprec/exec/executor_ref.hpp
     include/deeprec/exec/inline_executor.hpp
     include/deeprec/exec/thread_pool.hpp
     include/deeprec/interop/at_parallel_for.hpp
@@ -70,17 +95,34 @@ set(DEEPREC_HEADERS
     include/deeprec/interop/eigen_thread_pool.hpp
     include/deeprec/interop/openmp.hpp
     include/deeprec/interop/tbb.hpp
+    include/deeprec/memory/detail/owns.hpp
     include/deeprec/memory/huge_page_resource.hpp
+    include/deeprec/ops/dedup_rows.hpp
     include/deeprec/ops/detail/cache_size.hpp
+    include/deeprec/ops/detail/number_keys.hpp
     include/deeprec/ops/detail/row_select.inl
     include/deeprec/ops/detail/row_select_args.hpp
     include/deeprec/ops/detail/row_select_kernels.hpp
     include/deeprec/ops/row_select.hpp
+    include/deeprec/ops/unique.hpp
     include/deeprec/optim/adagrad.hpp
+    include/deeprec/optim/adam.hpp
+    include/deeprec/optim/apply_row.hpp
+    include/deeprec/optim/detail/apply_row.inl
+    include/deeprec/optim/detail/apply_row_kernels.hpp
+    include/deeprec/optim/detail/integer_power.hpp
+    include/deeprec/optim/detail/step_rows.inl
+    include/deeprec/optim/detail/step_words.inl
     include/deeprec/optim/detail/steps.inl
+    include/deeprec/optim/ftrl.hpp
+    include/deeprec/optim/global_norm.hpp
+    include/deeprec/optim/optimizers.hpp
+    include/deeprec/optim/rmsprop.hpp
     include/deeprec/optim/row_optimizer.hpp
+    include/deeprec/optim/schedules.hpp
     include/deeprec/optim/sgd.hpp
     include/deeprec/optim/steps.hpp
+    include/deeprec/optim/wrappers.hpp
     include/deeprec/simd/begin_avx2.hpp
     include/deeprec/simd/begin_avx512.hpp
     include/deeprec/simd/begin_avx512_bf16.hpp
@@ -91,6 +133,9 @@ set(DEEPREC_HEADERS
     include/deeprec/simd/detail/codes_avx2.inl
     include/deeprec/simd/detail/codes_avx512.inl
     include/deeprec/simd/detail/codes_portable.inl
+    include/deeprec/simd/detail/rounding_avx2.inl
+    include/deeprec/simd/detail/rounding_avx512.inl
+    include/deeprec/simd/detail/rounding_portable.inl
     include/deeprec/simd/detail/words_avx2.inl
     include/deeprec/simd/detail/words_avx512.inl
     include/deeprec/simd/detail/words_portable.inl
@@ -99,4 +144,5 @@ set(DEEPREC_HEADERS
     include/deeprec/simd/end_avx512.hpp
     include/deeprec/simd/end_avx512_bf16.hpp
     include/deeprec/simd/end_portable.hpp
+    include/deeprec/simd/rounding_words.hpp
     include/deeprec/simd/words.hpp)

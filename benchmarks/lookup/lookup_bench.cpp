@@ -13,8 +13,6 @@
 // default bounds mode. A roofline above twice the machine's sequential read is refused as a mistake.
 #include <benchmark/benchmark.h>
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -25,63 +23,28 @@
 
 #include <deeprec/core/hash.hpp>
 #include <deeprec/core/random.hpp>
-#include <deeprec/data/batch_reader.hpp>
-#include <deeprec/data/criteo_format.hpp>
 #include <deeprec/embedding/lookup.hpp>
 #include <deeprec/exec/thread_pool.hpp>
-#include <deeprec/memory/huge_page_resource.hpp>
 
 #include "lookup/baseline.hpp"
+#include "support/big_memory.hpp"
+#include "support/criteo_trace.hpp"
 #include "support/paired.hpp"
 
 namespace {
 
 using namespace deeprec;
+using deeprec_bench::criteo_rows;
+using deeprec_bench::criteo_trace;
+using deeprec_bench::huge_table;
 using deeprec_bench::in_turn;
 using deeprec_bench::median;
+using deeprec_bench::ordinary_table;
 using deeprec_bench::seconds_of;
+using deeprec_bench::table_bytes;
 
-constexpr std::size_t table_bytes = std::size_t{4} << 30;
 constexpr int pairs_per_run = 9;
 
-thread_pool& two_threads() {
-  static thread_pool pool(2);
-  return pool;
-}
-
-/// 4 GB in which every 16-bit half is a bf16 and an f16 of ordinary size, and every word such a float.
-class big_memory {
- public:
-  explicit big_memory(int advice) {
-    void* raw = ::mmap(nullptr, table_bytes + huge_page_size, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (raw == MAP_FAILED) return;
-    const auto start = reinterpret_cast<std::uintptr_t>(raw);
-    data_ = reinterpret_cast<char*>((start + huge_page_size - 1) / huge_page_size * huge_page_size);
-    ::madvise(data_, table_bytes, advice);
-    const counter_rng rng(1);
-    two_threads().parallel_for(table_bytes / 16, 1 << 17, [&](index_t begin, index_t end, int) {
-      for (index_t i = begin; i < end; ++i) {
-        random_words r = rng.words(0, static_cast<std::uint64_t>(i));
-        for (std::uint32_t& w : r.w) w = (w & 0x03ff03ffU) | 0x3c003c00U;
-        std::memcpy(data_ + i * 16, r.w, 16);
-      }
-    });
-  }
-  char* data() const { return data_; }
-
- private:
-  char* data_ = nullptr;  // lives as long as the program
-};
-
-char* huge_table() {
-  static const big_memory memory(MADV_HUGEPAGE);
-  return memory.data();
-}
-char* ordinary_table() {
-  static const big_memory memory(MADV_NOHUGEPAGE);
-  return memory.data();
-}
 
 struct batch {
   std::vector<std::int64_t> offsets;
@@ -310,31 +273,6 @@ void huge_pages(benchmark::State& state, index_t width) {
     state.counters["speedup"] = measured.ratio;
     state.SetIterationTime(measured.first);
   }
-}
-
-constexpr index_t criteo_rows[26] = {1460,  583,  10131227, 2202608, 305,  24,      12517,   633,   3,
-                                     93145, 5683, 8351593,  3194,    27,   14992,   5461306, 10,    5652,
-                                     2173,  4,    7046547,  18,      15,   286181,  105,     142572};
-
-/// The ids of the real trace by table, or nothing where the data folder is absent.
-std::vector<std::vector<std::int64_t>> criteo_trace() {
-  const char* folder = std::getenv("DEEPREC_DATA_DIR");
-  if (folder == nullptr || *folder == '\0') return {};
-  criteo_format format;
-  std::copy(std::begin(criteo_rows), std::end(criteo_rows), format.rows.begin());
-  format.tokens = token_use::as_is;
-  thread_pool pool(1);
-  auto reader = read_files(
-      pool, format, {std::string(folder) + "/criteo/criteo_kaggle_fullvocab_ids_rows90000.csv"});
-  if (!reader) return {};
-  sparse_batch rows;
-  const auto got = reader.value().next(rows, 1 << 20);
-  if (!got) return {};
-  std::vector<std::vector<std::int64_t>> tables(26);
-  for (index_t t = 0; t < 26; ++t) {
-    tables[static_cast<std::size_t>(t)].assign(rows.slot(t).ids(), rows.slot(t).ids() + rows.rows());
-  }
-  return tables;
 }
 
 /// 26 calls, one for each table, batch after batch through the trace.

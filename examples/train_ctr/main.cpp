@@ -3,13 +3,15 @@
 //
 //   train_ctr --data train.txt --model dlrm --model lr --epochs 1
 //
-// The same seed gives the same weights, bit for bit, for any number of threads.
+// The same seed gives the same weights, bit for bit, for any number of threads; also where training
+// stopped in between (--save, --load).
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -24,6 +26,7 @@
 #include "ctr_data.hpp"
 #include "models.hpp"
 #include "progress.hpp"
+#include "saved_model.hpp"
 #include "synthetic.hpp"
 
 namespace {
@@ -48,6 +51,7 @@ struct options {
   std::uint64_t seed = 1;
   double train_fraction = 0.8;
   index_t rows = 500'000;
+  std::string load, save;
   std::string json;
   int verbose = 0;
 };
@@ -100,21 +104,33 @@ score train_and_test(thread_pool& pool, const ctr_data& data, ctr_split split, c
   result.name = Model::name;
 
   const auto train_rows = static_cast<index_t>(split.train.size());
+  training_place place{.seed = static_cast<index_t>(o.seed), .data_rows = data.rows, .train_rows = train_rows};
+  if (!o.load.empty()) {
+    if (const std::string why = load_model(o.load, model, place); !why.empty()) throw failure(why);
+  }
   constexpr index_t test_batch = 4096;
   batch_maker maker(std::max(o.batch_size, test_batch));
   {
-    progress bar(Model::name, static_cast<double>(train_rows * o.epochs));
-    for (int epoch = 0; epoch < o.epochs; ++epoch) {
+    const index_t first_epoch = place.trained / train_rows;
+    const index_t before = place.trained;
+    progress bar(Model::name, static_cast<double>(train_rows * (first_epoch + o.epochs) - before));
+    for (index_t epoch = 0; epoch < first_epoch + o.epochs && interrupted == 0; ++epoch) {
       shuffle(split.train, deeprec::counter_rng(o.seed), 10 + static_cast<std::uint64_t>(epoch));
-      for (index_t at = 0; at < train_rows && interrupted == 0; at += o.batch_size) {
+      if (epoch < first_epoch) continue;  // an order follows from the one before
+      for (index_t at = place.trained - epoch * train_rows; at < train_rows && interrupted == 0;
+           at += o.batch_size) {
         const index_t count = std::min(o.batch_size, train_rows - at);
         result.watch.start();
         const ctr_batch batch = maker.make(pool, data, split.train.data() + at, count);
         result.watch.lap(part::read);
         model.train(pool, batch, result.watch).or_throw();
         result.samples += count;
+        place.trained += count;
+        ++place.steps;
         bar.show(static_cast<double>(result.samples));
       }
+      if (o.save.empty()) continue;
+      if (const std::string why = save_model(o.save, model, place); !why.empty()) throw failure(why);
     }
   }
   result.samples_per_second = static_cast<double>(result.samples) / result.watch.total();
@@ -215,6 +231,10 @@ int run(options& o) {
   if (!o.json.empty() && !std::ofstream(o.json, std::ios::app)) {
     throw failure("cannot write " + o.json);
   }
+  if (!o.save.empty()) {  // not after hours of training
+    const std::filesystem::path folder = std::filesystem::path(o.save).parent_path();
+    if (::access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) != 0) throw failure("cannot write " + o.save);
+  }
   if (o.threads == 0) o.threads = static_cast<int>(deeprec::usable_cpus().size());
   thread_pool pool({.threads = o.threads});
   synthetic_data made = o.data.empty() ? make_synthetic(pool, o.rows, table_row_budget(), o.seed)
@@ -273,6 +293,9 @@ int main(int argc, char** argv) {
   app.add_option("--rows", o.rows, "of synthetic data")
       ->check(CLI::Range(10, 1 << 28))
       ->capture_default_str();
+  app.add_option("--save", o.save, "after every epoch, write the one model to this file");
+  app.add_option("--load", o.load, "train on from this file, for --epochs more")
+      ->check(CLI::ExistingFile);
   app.add_option("--json", o.json, "also write the result to this file");
   app.add_flag("--verbose", o.verbose, "print the checksum of the weights");
   try {
@@ -281,6 +304,10 @@ int main(int argc, char** argv) {
     return app.exit(help);
   } catch (const CLI::ParseError& wrong) {
     std::fprintf(stderr, "train_ctr: %s\n", wrong.what());
+    return 2;
+  }
+  if (o.models.size() != 1 && !(o.save.empty() && o.load.empty())) {
+    std::fprintf(stderr, "train_ctr: --save and --load are for one --model\n");
     return 2;
   }
   if (o.models.empty()) o.models = {dlrm::name, logistic_regression::name};

@@ -5,14 +5,16 @@
 //   lr     dense ─> linear ─┐
 //          ids ─> rows of 1 ┴─> sum ─> logit
 //
-// A model has predict(), train(), logits() and checksum(). Both are trained by Adagrad.
+// A model has predict(), train(), logits(), checksum() and, to save it, parts(). Both are trained by Adagrad.
 #pragma once
 
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <deeprec/core/hash.hpp>
 #include <deeprec/core/status.hpp>
@@ -21,6 +23,7 @@
 #include <deeprec/dense/mlp.hpp>
 #include <deeprec/embedding/dense_table.hpp>
 #include <deeprec/embedding/lookup.hpp>
+#include <deeprec/embedding/named_table.hpp>
 #include <deeprec/embedding/update.hpp>
 #include <deeprec/optim/adagrad.hpp>
 
@@ -64,6 +67,15 @@ inline deeprec::dense_table<deeprec::f32_rows> make_table(index_t rows, index_t 
 
 inline std::uint64_t checksum_of(const void* data, std::size_t bytes, std::uint64_t seed) {
   return deeprec::hash_bytes({static_cast<const char*>(data), bytes}, seed);
+}
+
+/// The weights of a stack and its optimizer's state, which is made where no step has been yet.
+template <class Optimizer>
+void add_parts(std::vector<deeprec::named_table>& parts, const std::string& name, deeprec::mlp<>& stack,
+               const Optimizer& optimizer) {
+  stack.make_state(optimizer).or_throw();
+  parts.push_back(name_table(name, as_table(stack.parameters())));
+  parts.push_back(name_table(name + ", state of the optimizer", as_table(stack.state())));
 }
 
 struct dlrm_options {
@@ -136,15 +148,22 @@ class dlrm {
       return s;
     }
     watch.lap(part::backward);
-    const deeprec::adagrad dense{.learning_rate = options_.dense_rate};
-    if (const status s = bottom_.step(executor, dense); !s) return s;
-    if (const status s = top_.step(executor, dense); !s) return s;
+    if (const status s = bottom_.step(executor, dense_optimizer()); !s) return s;
+    if (const status s = top_.step(executor, dense_optimizer()); !s) return s;
     const status done = update(
         executor, batch.id_by_id,
         matrix_view<const float>(gradient_.data(), rows * slots, options_.width), deeprec::sum,
         deeprec::rowwise_adagrad{.learning_rate = options_.row_rate}, table_.view());
     watch.lap(part::update);
     return done;
+  }
+
+  /// All that training changes, under its names.
+  [[nodiscard]] std::vector<deeprec::named_table> parts() {
+    std::vector<deeprec::named_table> all = {name_table("dlrm, rows", table_.view())};
+    add_parts(all, "dlrm, bottom", bottom_, dense_optimizer());
+    add_parts(all, "dlrm, top", top_, dense_optimizer());
+    return all;
   }
 
   [[nodiscard]] std::uint64_t checksum() {
@@ -158,6 +177,7 @@ class dlrm {
   }
 
  private:
+  [[nodiscard]] deeprec::adagrad dense_optimizer() const { return {.learning_rate = options_.dense_rate}; }
   static std::vector<index_t> with_ends(index_t first, std::vector<index_t> sizes, index_t last) {
     sizes.insert(sizes.begin(), first);
     sizes.push_back(last);
@@ -241,14 +261,20 @@ class logistic_regression {
       return s;
     }
     watch.lap(part::backward);
-    const deeprec::adagrad dense{.learning_rate = options_.dense_rate};
-    if (const status s = linear_.step(executor, dense); !s) return s;
+    if (const status s = linear_.step(executor, dense_optimizer()); !s) return s;
     const status done = update(executor, batch.row_by_row, slope, deeprec::sum,
                                deeprec::rowwise_adagrad{.learning_rate = options_.row_rate,
                                                         .epsilon = options_.row_epsilon},
                                table_.view());
     watch.lap(part::update);
     return done;
+  }
+
+  /// All that training changes, under its names.
+  [[nodiscard]] std::vector<deeprec::named_table> parts() {
+    std::vector<deeprec::named_table> all = {name_table("lr, rows", table_.view())};
+    add_parts(all, "lr, linear", linear_, dense_optimizer());
+    return all;
   }
 
   [[nodiscard]] std::uint64_t checksum() {
@@ -258,6 +284,8 @@ class logistic_regression {
   }
 
  private:
+  [[nodiscard]] deeprec::adagrad dense_optimizer() const { return {.learning_rate = options_.dense_rate}; }
+
   lr_options options_;
   deeprec::dense_table<deeprec::f32_rows> table_;
   deeprec::mlp<> linear_;

@@ -35,6 +35,8 @@ TEST_CASE("status: the message names the place, outermost first") {
   CHECK(status(errc::weight_is_nan, {.bag = 0, .slot = 7}).message() ==
         "weight is not a number: bag 0, slot 7");
   CHECK(status(errc::invalid_value, "labels", {.slot = 12}).message() == "invalid value: labels; slot 12");
+  CHECK(status(errc::id_out_of_range, {.slot = 12, .value = -3}).message() ==
+        "id out of range: slot 12, value -3");
   CHECK(status(errc::id_out_of_range, {.bag = 0, .slot = 0,
                                        .value = std::numeric_limits<std::int64_t>::min()})
             .message() == "id out of range: bag 0, slot 0, value -9223372036854775808");

@@ -146,7 +146,7 @@ TEST_CASE("reader: the same batches and faults with any number of threads") {
     std::string text = random_criteo_text(die, 400);
     if (round % 2 == 1) text = damaged(die, text);
     const temporary_file file(text);
-    for (const malformed policy : {malformed::fault, malformed::skip}) {
+    for (const malformed policy : {malformed::fault, malformed::drop}) {
       const reader_options options{.on_malformed = policy, .chunk_bytes = 1 + die.below(20000)};
       const index_t rows = 1 + die.below(300);
       const outcome expected = read_file(here, small_tables(), {file.path()}, rows, options);
@@ -158,14 +158,14 @@ TEST_CASE("reader: the same batches and faults with any number of threads") {
       CHECK(read_memory(small_tables(), text, rows, options).rows == expected.rows);
 
       const oracle_answer truth = criteo_oracle(text, '\t', small_tables());
-      if (policy == malformed::skip) {
+      if (policy == malformed::drop) {
         CHECK(expected.rows == truth.rows);
         CHECK(expected.skipped == static_cast<index_t>(truth.bad_lines.size()));
       }
       if (!truth.bad_lines.empty()) {
         const std::string place = file.path() + ":" + std::to_string(truth.bad_lines[0]) + ":";
         const std::string& said =
-            policy == malformed::skip ? expected.first_skipped : expected.fault;
+            policy == malformed::drop ? expected.first_skipped : expected.fault;
         CHECK(said.substr(0, place.size()) == place);
       }
     }
@@ -220,7 +220,7 @@ TEST_CASE("reader: files follow one another, with lines counted and headers skip
     CHECK(stopped.fault ==
           third.path() + ":4:8: malformed text: wrong number of fields: expected 40, found 1");
     const outcome skipped = read_file(executor, small_tables(), paths, 7,
-                                      {.on_malformed = malformed::skip, .chunk_bytes = chunk});
+                                      {.on_malformed = malformed::drop, .chunk_bytes = chunk});
     CHECK(skipped.rows.size() == 35);
     CHECK(skipped.skipped == 1);
     CHECK(skipped.fault.empty());
@@ -302,7 +302,7 @@ TEST_CASE("reader: a line of a megabyte is read, or refused when it is above the
     CHECK(read_file(executor, format, {file.path()}, 10, options).fault == message);
     CHECK(read_memory(format, text, 10, options).fault ==
           "<text>" + message.substr(file.path().size()));
-    options.on_malformed = malformed::skip;
+    options.on_malformed = malformed::drop;
     const outcome skipped = read_file(executor, format, {file.path()}, 10, options);
     CHECK(skipped.rows.size() == 3);
     CHECK(skipped.skipped == 1);
@@ -321,12 +321,12 @@ TEST_CASE("reader: random bytes in a file give a fault or skipped lines, the sam
   for (int round = 0; round < 20; ++round) {
     std::string text(static_cast<std::size_t>(die.below(20000)), '\0');
     for (char& c : text) c = static_cast<char>(die.bits());
-    const outcome whole = read_memory(small_tables(), text, 100, {.on_malformed = malformed::skip});
+    const outcome whole = read_memory(small_tables(), text, 100, {.on_malformed = malformed::drop});
     const temporary_file file(text);
     const inline_executor executor;
     const outcome pieces =
         read_file(executor, small_tables(), {file.path()}, 100,
-                  {.on_malformed = malformed::skip, .chunk_bytes = 1 + die.below(3000)});
+                  {.on_malformed = malformed::drop, .chunk_bytes = 1 + die.below(3000)});
     CHECK(whole.sound);
     CHECK(pieces.sound);
     CHECK(pieces.skipped == whole.skipped);

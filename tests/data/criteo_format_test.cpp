@@ -25,7 +25,7 @@ std::string line_with(int field, const std::string& value, char delimiter = '\t'
 const std::string good_line = line_with(-1, "");
 
 bool agrees(const criteo_format& format, std::string_view text, const oracle_answer& truth) {
-  const outcome got = parse_all(format, text, malformed::skip);
+  const outcome got = parse_all(format, text, malformed::drop);
   if (!got.sound || got.rows != truth.rows) return false;
   if (got.skipped != static_cast<index_t>(truth.bad_lines.size())) return false;
   if (truth.bad_lines.empty()) return got.first_skipped.empty();
@@ -36,7 +36,7 @@ bool agrees(const criteo_format& format, std::string_view text, const oracle_ans
 void check_fault(const std::string& text, const std::string& message) {
   const criteo_format format = tab_format();
   CHECK(parse_all(format, text).fault == message);
-  const outcome skipped = parse_all(format, text, malformed::skip);
+  const outcome skipped = parse_all(format, text, malformed::drop);
   CHECK(skipped.first_skipped == message);
   CHECK(skipped.sound);
 }
@@ -386,7 +386,7 @@ TEST_CASE("criteo: no line is lost beside bad ones") {
       text += random_criteo_line(die) + "\n";
     }
   }
-  const outcome got = parse_all(format, text, malformed::skip);
+  const outcome got = parse_all(format, text, malformed::drop);
   CHECK(static_cast<index_t>(got.rows.size()) == good);
   CHECK(got.skipped == bad);
 }
@@ -398,7 +398,7 @@ TEST_CASE("criteo: random bytes never do harm") {
     std::string text(static_cast<std::size_t>(die.below(3000)), '\0');
     for (char& c : text) c = static_cast<char>(die.bits());
     const tight_text copy(text, static_cast<std::size_t>(die.below(64)));
-    const outcome skipped = parse_all(format, copy.view(), malformed::skip);
+    const outcome skipped = parse_all(format, copy.view(), malformed::drop);
     CHECK(skipped.sound);
     CHECK(skipped.rows.empty());
     if (text.size() > 2) CHECK(skipped.skipped > 0);

@@ -26,7 +26,7 @@ plain_row row_of(float label, std::vector<std::vector<std::int64_t>> ids,
 template <class Format>
 std::string fault_of(const Format& format, const std::string& text) {
   const outcome stopped = parse_all(format, text);
-  const outcome skipped = parse_all(format, text, malformed::skip);
+  const outcome skipped = parse_all(format, text, malformed::drop);
   CHECK(stopped.sound);
   CHECK(skipped.sound);
   CHECK(skipped.first_skipped == stopped.fault);
@@ -74,7 +74,7 @@ TEST_CASE("libsvm: bad lines are faults with their place, and leave nothing behi
   CHECK(fault_of(format, std::string("1 2:3\n1 2:\0003\n", 12)) ==
         "<text>:2:5: malformed text: a NUL byte");
 
-  const outcome skipped = parse_all(format, "1 1:1\n1 2:3 0:1\n1 5:1\nx\n1 6:1", malformed::skip);
+  const outcome skipped = parse_all(format, "1 1:1\n1 2:3 0:1\n1 5:1\nx\n1 6:1", malformed::drop);
   CHECK(skipped.skipped == 2);
   CHECK(skipped.rows ==
         plain_rows{row_of(1, {{0}}, {{1}}), row_of(1, {{4}}, {{1}}), row_of(1, {{5}}, {{1}})});
@@ -128,7 +128,7 @@ TEST_CASE("feasign: bad lines are faults with their place") {
         "<text>:1:9: malformed text: the integer does not fit in 64 bits");
   CHECK(parse_all(format, "1:1 5:2 18446744073709551615:3\n").rows[0].ids[1][0] == -1);
   CHECK(parse_all(format, "1:1 5:2 7:18446744073709551615\n").rows.size() == 1);
-  const outcome skipped = parse_all(format, "1:1 5:2\n1:1 6:2 x\n0:1 7:2\n", malformed::skip);
+  const outcome skipped = parse_all(format, "1:1 5:2\n1:1 6:2 x\n0:1 7:2\n", malformed::drop);
   CHECK(skipped.rows.size() == 2);
   CHECK(skipped.rows[1].ids[0] == std::vector<std::int64_t>{7});
   CHECK(parse_all(feasign_format(std::vector<index_t>{3, 3}), "").fault.find("Fix:") !=
@@ -206,7 +206,7 @@ TEST_CASE("key:value: bad lines are faults with their place") {
   CHECK(fault_of(format, "1\t2,-1\n") == "<text>:1:5: malformed text: not an unsigned integer");
   CHECK(fault_of(format, "1\t2,99999999999999999999\n") ==
         "<text>:1:5: malformed text: the integer does not fit in 64 bits");
-  const outcome skipped = parse_all(format, "1\t2\n3,4\tx\n5\t6\n", malformed::skip);
+  const outcome skipped = parse_all(format, "1\t2\n3,4\tx\n5\t6\n", malformed::drop);
   CHECK(skipped.rows ==
         plain_rows{row_of(0, {{1}, {2}}, {{1}, {1}}), row_of(0, {{5}, {6}}, {{1}, {1}})});
   CHECK(parse_all(key_value_format{.pair_delimiter = '\t'}, "").fault.find("Fix:") !=

@@ -372,7 +372,6 @@ TEST_CASE("lookup: a table of more than 2^31 elements") {
 
 TEST_CASE_TEMPLATE("lookup: one bad id is found at every place of a batch, next to every kind of end", Id,
                    std::int32_t, std::int64_t, std::uint32_t, std::uint64_t) {
-  inline_executor here;
   const auto max = static_cast<index_t>((std::numeric_limits<std::int32_t>::max)());
   for (const index_t rows : {index_t{1}, index_t{2}, index_t{1000}, max, max + 1, max + 2, 2 * max + 2}) {
     for (const Id bad : {static_cast<Id>(rows), static_cast<Id>(-1), (std::numeric_limits<Id>::max)(),
@@ -383,7 +382,7 @@ TEST_CASE_TEMPLATE("lookup: one bad id is found at every place of a batch, next 
         ids[static_cast<std::size_t>(place)] = bad;
         for (const isa which : runnable_isas()) {
           const index_t found =
-              detail::first_bad_slot<detail::ids_are::present>(which, ids.data(), nullptr, 0, 37, rows, -1);
+              detail::first_bad_slot<pooling<sum_t>>(which, ids.data(), nullptr, 0, 37, rows, -1);
           if (found != (is_bad ? place : 37)) FAIL("rows ", rows, " place ", place, " found ", found);
         }
       }

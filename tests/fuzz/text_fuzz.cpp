@@ -45,13 +45,13 @@ template <class Format>
 void check(const Format& format, std::string_view text, index_t chunk_bytes, index_t max_rows) {
   const inline_executor executor;
   sparse_batch batch;
-  const auto whole = parse_text(format, text, batch, {.on_malformed = malformed::skip});
+  const auto whole = parse_text(format, text, batch, {.on_malformed = malformed::drop});
   require(whole.ok());
   const std::uint64_t expected = digest(batch, 0);
   const index_t skipped = whole.value().skipped_lines;
 
   auto reader = read_text(executor, format, text,
-                          {.on_malformed = malformed::skip, .chunk_bytes = chunk_bytes})
+                          {.on_malformed = malformed::drop, .chunk_bytes = chunk_bytes})
                     .or_throw();
   std::uint64_t sum = 0;
   while (reader.next(batch, max_rows).or_throw() > 0) sum = digest(batch, sum);

@@ -49,6 +49,20 @@ struct own_optimizer {
   step begin_row(float*, float) const { return {}; }
 };
 
+// A wrapper of a user's own, with a stage on floats.
+template <class O>
+struct own_wrapper {
+  static constexpr int row_state = O::row_state;
+  static constexpr int element_state = O::element_state;
+  static constexpr bool needs_mean_square = O::needs_mean_square;
+  static constexpr bool needs_norm = true;
+  struct stage {
+    void operator()(float& weight, float& gradient) const { gradient -= weight; }
+  };
+  O optimizer;
+  stage begin_stage(float) const { return {}; }
+};
+
 int failures = 0;
 void expect(const status& s) { failures += !s.ok(); }
 
@@ -62,6 +76,28 @@ template <class Executor, class Format, class Id, class Offset, class Pooling, c
 void updates(Executor& executor, dense_table<Format>& table, const jagged_view<Id, Offset>& bags,
              matrix_view<float> gradient, const Pooling& how, const Optimizers&... optimizers) {
   (expect(update(executor, bags, gradient, how, optimizers, table.view())), ...);
+}
+
+template <class Executor, class Batch, class Strategy, class Out>
+void stages(Executor& executor, const Batch& batch, const Strategy& how, matrix_view<Out> out) {
+  using id_type = typename Batch::id_type;
+  jagged_batch<id_type> valid, filled;
+  index_t dropped = 0;
+  std::vector<std::uint8_t> empty(static_cast<std::size_t>(batch.bags()));
+  expect(prune_invalid(executor, batch, by_id, valid, dropped));
+  expect(prune_invalid(executor, valid.view(), by_id_and_weight, filled, dropped));
+  expect(fill_empty_bags(executor, valid.view(), id_type{0}, filled, empty));
+  unique_ids<id_type, std::int32_t> different;
+  expect(unique(executor, filled.ids, different));
+  partitioned_ids<id_type> parts;
+  expect(partition(executor, different.ids, out.extent(0), 2, how, parts));
+  expect(partition(executor, different.ids, out.extent(0), 2, how, skip(dropped), parts));
+  const auto table = as_table(out);
+  expect(gather(executor, table, different.ids, out));
+  expect(gather(executor, std::vector(2, table), parts, out));
+  const jagged_view<std::int32_t, index_t> bags(filled.offsets.data(), filled.bags(),
+                                                different.inverse.data(), filled.id_count());
+  expect(combine(executor, out, bags, sum, out));
 }
 
 template <class Executor, class Format>
@@ -82,6 +118,12 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
   const auto* i32 = static_cast<const std::int32_t*>(memory);
   const auto* u64 = static_cast<const std::uint64_t*>(memory);
   const auto* u32 = static_cast<const std::uint32_t*>(memory);
+  dense_table<bf16_rows> kept(4, bf16_rows(3, {.state_floats = 1}));
+  const named_table named[] = {name_table("rows", kept.view()),
+                               name_table("weights", as_table(matrix_view<float>(floats, 1, n)))};
+  const const_named_table read_only[] = {named[0], name_table("own", std::as_const(kept).view(), "own")};
+  failures += !save_tables("tables", read_only, {.step = 1, .numbers = {{"rate", 0.5}, {"seed", n}}});
+  failures += !load_tables("tables", named) || !describe_file("tables");
   const jagged_view small(i32, n, i32, n, floats);
   const jagged_view large(i64, n, i64, n);
   const jagged_view<std::uint64_t, std::uint32_t> unsigned_ids(u32, n, u64, n, floats);
@@ -149,6 +191,29 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
   updates(here, fixed, unsigned_offsets, out, pooling{sum, assume_valid}, rowwise_adagrad{});
   apply_row(own_optimizer{}, narrow.row(0), floats, floats, n);
 
+  // Optimizers: a few through tables, all through matrices.
+  updates(pool, f32, large, out, sum, adam{}, adagrad_decay{}, clipped_by_norm{ftrl{}, 1.0F});
+  const round_stochastic at_random{.seed = 1, .step = 2};
+  expect(update(pool, large, out, sum, adamw(adam{}, 0.1F), bf16s.view(), at_random));
+  expect(update(here, small, out, mean, own_optimizer{}, f16s.view(), at_random));
+  const auto steps = [&](const auto&... optimizers) {
+    (expect(apply_rows(ctx, matrix_view<const float>(out), optimizers, out, out)), ...);
+    (apply_row(optimizers, floats, floats, floats, n), ...);
+  };
+  steps(sgd{}, momentum{}, adagrad{}, rowwise_adagrad{}, adagrad_decay{}, rmsprop{}, centered_rmsprop{}, adam{},
+        rowwise_adam{}, adam_async{}, adam_async_rmsprop{}, ftrl{}, own_optimizer{});
+  steps(with_gradient_scale{rowwise_adam{}, 2.0F}, clipped_by_value{momentum{}, 1.0F},
+        with_weight_decay{rmsprop{}, 0.1F}, with_decoupled_decay{clipped_by_norm{sgd{}, 1.0F}, 0.1F},
+        own_wrapper<adam>{});
+  expect(apply_rows(pool, matrix_view<const float>(out), adam{}, half, out, at_random));
+  apply_row(adagrad{}, narrow.row(0), floats, floats, n, at_random, n);
+  with_weight_decay counted{adam_async{}, 0.1F};
+  advance(counted);
+  double norm = 0;
+  expect(global_norm(pool, std::vector<matrix_view<const float>>{out, out}, norm));
+  floats[0] = clip_factor(norm, 1.0) + constant_rate{}(n) + step_decay{}(n) + cosine_decay{}(n) +
+              smooth_exponential_decay{}(n) + static_cast<float>(round_with<bf16>(floats[1], 7));
+
   // Dense layers.
   const matrix_view<const float> in = out;
   mlp<> model({n, n, 1}, mlp_output{}, counter_rng(1));
@@ -176,6 +241,37 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
   const bool flags[] = {true, false};
   expect(row_select(pool, std::vector<std::uint8_t>(16), in, out, out));
   expect(row_select(ctx, flags, half, half, matrix_view(half.data_handle(), n, dim<8>())));
+
+  // Lookups in stages, and rows that come many times.
+  const coo_view<std::int32_t, std::uint32_t> entries(static_cast<const std::uint32_t*>(memory),
+                                                      static_cast<const std::int32_t*>(memory), n, n);
+  const auto tensor = coo_view<>::tensorflow(static_cast<const std::int64_t*>(memory),
+                                             static_cast<const std::int64_t*>(memory), n, n, floats);
+  jagged_batch<> bags;
+  expect(entries.validate());
+  expect(to_jagged(here, tensor, bags));
+  stages(pool, entries, div_, out);
+  stages(pool, large, mod_, out);
+  index_t dropped = 0;
+  expect(prune_invalid(here, tensor, by_id, bags, dropped));
+  failures += div_place(n, n, 3) == mod_place(n, 3);
+  unique_rows<std::int32_t> rows;
+  expect(dedup_rows(pool, in, rows));
+  expect(tile_rows(ctx, in, rows.inverse, out));
+
+  // The same in one pass, many tables in one call, and gradients that are handed out.
+  const std::vector<const_table_view<f32_rows>> parts(2, f32.view());
+  expect(fused_lookup(pool, partitioned_table(parts, div_), tensor, pooling{mean, max_norm{1}}, out));
+  expect(fused_lookup(here, partitioned_table(parts, mod_), bags.view(), pooling{sum, default_row{0}}, half));
+  table_group<> group;
+  group.add(f32.view(), sum);
+  group.add(f16s.view(), pooling{max_, prune});
+  const std::vector<jagged_view<>> of_features(2);
+  expect(lookup(executor_ref(pool), group, of_features, out));
+  expect(lookup(ctx, group, of_features, std::vector<matrix_view<float>>(2)));
+  sparse_gradient of_rows;
+  expect(row_gradients(pool, bags.view(), in, mean, n, of_rows));
+  expect(weight_gradients(here, f32.view(), bags.view(), in, sqrtn, std::span<float>(floats, 8)));
 
   // Readers.
   const std::string_view text(static_cast<const char*>(memory), static_cast<std::size_t>(n));

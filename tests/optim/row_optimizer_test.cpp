@@ -1,83 +1,29 @@
-// Row optimizers against their formulas in double, and their vector forms against the scalar one.
+// Every optimizer against its law in double, step by step: in scalar code and by the vectors of every ISA.
 
-#include <deeprec/optim/adagrad.hpp>
-#include <deeprec/optim/row_optimizer.hpp>
-#include <deeprec/optim/sgd.hpp>
-#include <deeprec/optim/steps.hpp>
-#include <deeprec/simd/dispatch.hpp>
+#include <deeprec/exec/inline_executor.hpp>
+#include <deeprec/exec/thread_pool.hpp>
+#include <deeprec/optim/optimizers.hpp>
 
+#include "oracles.hpp"
 #include "support/guarded.hpp"
 #include "support/seed.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <doctest/doctest.h>
+#include <limits>
 #include <random>
 #include <string>
 #include <type_traits>
 #include <vector>
 
-#include <deeprec/simd/begin_portable.hpp>
-#include "steps_kernels.inl"
-#include <deeprec/simd/end_portable.hpp>
-
-#if DEEPREC_X86
-#include <deeprec/simd/begin_avx2.hpp>
-#include "steps_kernels.inl"
-#include <deeprec/simd/end_avx2.hpp>
-
-#include <deeprec/simd/begin_avx512.hpp>
-#include "steps_kernels.inl"
-#include <deeprec/simd/end_avx512.hpp>
-#endif
-
 using namespace deeprec;
+using namespace optim_test;
 using deeprec_test::guarded;
 
 namespace {
-
-// The oracles: the formulas as papers print them, in double. State as apply_row lays it out.
-struct sgd_oracle {
-  using optimizer = sgd;
-  static constexpr optimizer make() { return {.learning_rate = 0.125F}; }
-  static void step(const optimizer& o, std::vector<double>& w, const std::vector<float>& g,
-                   std::vector<double>&) {
-    for (std::size_t j = 0; j < w.size(); ++j) w[j] -= double{o.learning_rate} * double{g[j]};
-  }
-};
-struct rowwise_oracle {
-  using optimizer = rowwise_adagrad;
-  static constexpr optimizer make() { return {.learning_rate = 0.1F, .epsilon = 1e-3F}; }
-  static void step(const optimizer& o, std::vector<double>& w, const std::vector<float>& g,
-                   std::vector<double>& s) {
-    double sum = 0;
-    for (const float x : g) sum += double{x} * double{x};
-    s[0] += sum / static_cast<double>(g.size());
-    for (std::size_t j = 0; j < w.size(); ++j) {
-      w[j] -= double{o.learning_rate} * double{g[j]} / (std::sqrt(s[0]) + double{o.epsilon});
-    }
-  }
-};
-struct adagrad_oracle {
-  using optimizer = adagrad;
-  static constexpr optimizer make() { return {.learning_rate = 0.1F, .epsilon = 1e-3F}; }
-  static void step(const optimizer& o, std::vector<double>& w, const std::vector<float>& g,
-                   std::vector<double>& s) {
-    for (std::size_t j = 0; j < w.size(); ++j) {
-      s[j] += double{g[j]} * double{g[j]};
-      w[j] -= double{o.learning_rate} * double{g[j]} / (std::sqrt(s[j]) + double{o.epsilon});
-    }
-  }
-};
-// Deliberately wrong: forgets the state of earlier steps.
-struct forgetful_oracle : adagrad_oracle {
-  static void step(const optimizer& o, std::vector<double>& w, const std::vector<float>& g,
-                   std::vector<double>& s) {
-    for (double& x : s) x = 0;
-    adagrad_oracle::step(o, w, g, s);
-  }
-};
 
 template <class T>
 constexpr double roundoff = 0x1p-24;
@@ -86,57 +32,145 @@ constexpr double roundoff<f16> = 0x1p-11;
 template <>
 constexpr double roundoff<bf16> = 0x1p-8;
 
-// The largest error of apply_row, in units of what may be expected after so many steps.
-template <class Oracle, class T>
-double worst_error(index_t width, int steps, std::uint64_t seed) {
-  using optimizer_type = typename Oracle::optimizer;
-  constexpr optimizer_type optimizer = Oracle::make();
-  const auto size = static_cast<std::size_t>(width);
-  const auto states = static_cast<std::size_t>(optimizer_type::row_state) +
-                      static_cast<std::size_t>(optimizer_type::element_state) * size;
-  std::mt19937_64 random(seed);
-  std::normal_distribution<float> normal;
-  guarded<T> weights(size);
-  guarded<float> state(states);
-  std::vector<double> exact(size);
-  std::vector<double> exact_state(states);
-  for (std::size_t j = 0; j < size; ++j) {
-    weights[j] = static_cast<T>(normal(random));
-    exact[j] = static_cast<double>(static_cast<float>(weights[j]));
+// Rows in memory that ends at a guard page, and the same rows in double.
+template <class O, class T>
+struct training {
+  static constexpr index_t rows = 2;
+
+  training(const O& o, index_t d, std::uint64_t seed)
+      : optimizer(o),
+        width(d),
+        states(O::row_state + O::element_state * d),
+        random(seed),
+        weights(static_cast<std::size_t>(rows * d)),
+        state(static_cast<std::size_t>(rows * states)),
+        gradient(weights.size()),
+        exact(static_cast<std::size_t>(rows), row(static_cast<std::size_t>(d))),
+        exact_state(static_cast<std::size_t>(rows), row(static_cast<std::size_t>(states))),
+        largest(exact),
+        largest_state(exact_state) {
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      weights[i] = static_cast<T>(normal(random));
+      exact[i / static_cast<std::size_t>(d)][i % static_cast<std::size_t>(d)] =
+          static_cast<double>(static_cast<float>(weights[i]));
+    }
   }
+
+  void draw_gradient() {
+    for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] = normal(random);
+  }
+  template <class Oracle>
+  void step_oracle() {
+    const auto d = static_cast<std::size_t>(width);
+    for (std::size_t r = 0; r < exact.size(); ++r) {
+      const row g(gradient.data() + r * d, gradient.data() + (r + 1) * d);
+      Oracle::step(optimizer, t, exact[r], g, exact_state[r]);
+    }
+  }
+  void step_scalar() {
+    for (index_t r = 0; r < rows; ++r) {
+      apply_row(optimizer, weights.data() + r * width, gradient.data() + r * width,
+                state.data() + r * states, width);
+    }
+  }
+  void step_vector(isa which) {
+    inline_executor here;
+    context<inline_executor> ctx(here);
+    ctx.instruction_set = which;
+    apply_rows(ctx, matrix_view<const float>(gradient.data(), rows, width), optimizer,
+               matrix_view<T>(weights.data(), rows, width),
+               matrix_view<float>(state.data(), rows, states))
+        .or_throw();
+  }
+  void end_step() {
+    advance(optimizer);
+    ++t;
+  }
+
+  // In units of what so many steps may lose, of the largest value so far: sums cancel.
+  double error() {
+    double worst = 0;
+    const auto unit = static_cast<double>(t);
+    for (std::size_t r = 0; r < exact.size(); ++r) {
+      for (std::size_t j = 0; j < exact[r].size(); ++j) {
+        const double got = static_cast<double>(static_cast<float>(weights[r * exact[r].size() + j]));
+        const double scale = largest[r][j] = std::max({1.0, largest[r][j], std::fabs(exact[r][j])});
+        const double bound = unit * scale * (32 * 0x1p-24 + (std::is_same_v<T, float> ? 0 : roundoff<T>));
+        worst = std::max(worst, std::fabs(got - exact[r][j]) / bound);
+        if (std::isnan(got)) return std::numeric_limits<double>::infinity();
+      }
+      for (std::size_t j = 0; j < exact_state[r].size(); ++j) {
+        const double got = static_cast<double>(state[r * exact_state[r].size() + j]);
+        largest_state[r][j] = std::max(largest_state[r][j], std::fabs(exact_state[r][j]));
+        const double bound = unit * (1 + largest_state[r][j]) * 64 * 0x1p-24;
+        if (std::is_same_v<T, float>) worst = std::max(worst, std::fabs(got - exact_state[r][j]) / bound);
+      }
+    }
+    return worst;
+  }
+
+  O optimizer;
+  index_t width;
+  index_t states;
+  int t = 1;
+  std::mt19937_64 random;
+  std::normal_distribution<float> normal;
+  guarded<T> weights;
+  guarded<float> state;
+  guarded<float> gradient;
+  std::vector<row> exact;
+  std::vector<row> exact_state;
+  std::vector<row> largest;
+  std::vector<row> largest_state;
+};
+
+constexpr int scalar_code = -1;
+
+// The largest error over `steps` steps, by scalar code or by the vectors of an ISA.
+template <class Oracle, class O, class T = float>
+double worst_error(const O& optimizer, index_t width, int steps, int path) {
+  training<O, T> run(optimizer, width, deeprec_test::seed() + static_cast<std::uint64_t>(width));
   double worst = 0;
   for (int k = 0; k < steps; ++k) {
-    std::vector<float> gradient(size);
-    for (float& g : gradient) g = normal(random);
-    const auto held = guarded<float>::copy_of(gradient);
-    apply_row(optimizer, weights.data(), held.data(), state.data(), width);
-    Oracle::step(optimizer, exact, gradient, exact_state);
-    for (std::size_t j = 0; j < size; ++j) {
-      const double bound =
-          (k + 1) * (roundoff<T> * std::max(1.0, std::fabs(exact[j])) + 64 * 0x1p-24);
-      const double error = std::fabs(static_cast<double>(static_cast<float>(weights[j])) - exact[j]);
-      worst = std::max(worst, error / bound);
+    run.draw_gradient();
+    run.template step_oracle<Oracle>();
+    if (path == scalar_code) {
+      run.step_scalar();
+    } else {
+      run.step_vector(static_cast<isa>(path));
     }
-    for (std::size_t j = 0; j < states; ++j) {
-      const double bound = exact_state[j] * (k + 1 + static_cast<double>(size)) * 0x1p-24;
-      worst = std::max(worst, std::fabs(double{state[j]} - exact_state[j]) / (bound + 1e-30) / 2);
-    }
+    worst = std::max(worst, run.error());
+    run.end_step();
   }
   return worst;
 }
 
-template <class Oracle, class T>
-double worst_of_all() {
-  double worst = 0;
-  for (index_t width = 1; width <= 67; ++width) {
-    worst = std::max(worst, worst_error<Oracle, T>(
-                                width, 6, deeprec_test::seed() + static_cast<std::uint64_t>(width)));
+template <class O>
+void check_optimizer(const O& optimizer) {
+  std::vector<int> paths{scalar_code};
+  for (const isa which : every_isa) {
+    if (which <= best_isa()) paths.push_back(static_cast<int>(which));
   }
-  return std::max(worst, worst_error<Oracle, T>(256, 20, deeprec_test::seed()));
+  for (const int path : paths) {
+    CAPTURE(path);
+    double worst = 0;
+    for (index_t width = 1; width <= 35; ++width) {
+      worst = std::max(worst, worst_error<oracle<O>>(optimizer, width, 60, path));
+    }
+    worst = std::max(worst, worst_error<oracle<O>>(optimizer, 200, 60, path));
+    CHECK(worst < 1);
+    CHECK(worst_error<oracle<O, true>>(optimizer, 19, 60, path) > 1);
+    CHECK(worst_error<oracle<O, true>>(optimizer, 1, 60, path) > 1);
+  }
+}
+
+template <class O>
+void check_optimizer() {
+  check_optimizer(oracle<O>::make());
 }
 
 // A user's own optimizer, with two floats per element: momentum and a count of steps.
-struct momentum {
+struct own_momentum {
   static constexpr int row_state = 0;
   static constexpr int element_state = 2;
   static constexpr bool needs_mean_square = false;
@@ -151,20 +185,69 @@ struct momentum {
 };
 struct no_step {
   static constexpr int row_state = 0;
+  static constexpr int element_state = 0;
+  static constexpr bool needs_mean_square = false;
 };
 
-static_assert(RowOptimizer<sgd> && RowOptimizer<adagrad> && RowOptimizer<rowwise_adagrad>);
-static_assert(RowOptimizer<momentum> && !RowOptimizer<no_step>);
-static_assert(std::is_trivially_copyable_v<scaled_step> && std::is_trivially_copyable_v<adagrad_step>);
+template <class... O>
+constexpr bool all_ready = ((RowOptimizer<O> && std::is_trivially_copyable_v<O> &&
+                             std::is_trivially_copyable_v<detail::prepared_t<O>>)&&...);
+static_assert(all_ready<sgd, momentum, adagrad, rowwise_adagrad, adagrad_decay, rmsprop, centered_rmsprop,
+                        adam, rowwise_adam, with_decoupled_decay<adam>, adam_async, adam_async_rmsprop, ftrl,
+                        clipped_by_norm<with_weight_decay<ftrl>>>);
+static_assert(RowOptimizer<own_momentum> && !RowOptimizer<no_step>);
+static_assert(RowOptimizer<clipped_by_value<own_momentum>>);
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("row_optimizer: a row follows the formula in double, step by step", T, float, f16,
-                   bf16) {
-  CHECK(worst_of_all<sgd_oracle, T>() < 1);
-  CHECK(worst_of_all<rowwise_oracle, T>() < 1);
-  CHECK(worst_of_all<adagrad_oracle, T>() < 1);
-  CHECK(worst_of_all<forgetful_oracle, T>() > 1);
+TEST_CASE("row_optimizer: SGD follows its law") { check_optimizer<sgd>(); }
+TEST_CASE("row_optimizer: momentum follows its law, classical and of Nesterov") {
+  check_optimizer<momentum>();
+  momentum ahead = oracle<momentum>::make();
+  ahead.kind = momentum_kind::nesterov;
+  check_optimizer(ahead);
+}
+TEST_CASE("row_optimizer: Adagrad follows its law") { check_optimizer<adagrad>(); }
+TEST_CASE("row_optimizer: rowwise Adagrad follows its law") { check_optimizer<rowwise_adagrad>(); }
+TEST_CASE("row_optimizer: AdagradDecay follows its law") { check_optimizer<adagrad_decay>(); }
+TEST_CASE("row_optimizer: RMSprop follows its law") { check_optimizer<rmsprop>(); }
+TEST_CASE("row_optimizer: centered RMSprop follows its law") { check_optimizer<centered_rmsprop>(); }
+TEST_CASE("row_optimizer: Adam follows its law") { check_optimizer<adam>(); }
+TEST_CASE("row_optimizer: rowwise Adam follows its law") { check_optimizer<rowwise_adam>(); }
+TEST_CASE("row_optimizer: AdamAsync follows its law, with Nesterov's momentum too") {
+  check_optimizer<adam_async>();
+  adam_async ahead = oracle<adam_async>::make();
+  ahead.kind = momentum_kind::nesterov;
+  check_optimizer(ahead);
+}
+TEST_CASE("row_optimizer: AdamAsync's RMSprop follows its law") {
+  check_optimizer<adam_async_rmsprop>();
+  adam_async_rmsprop without = oracle<adam_async_rmsprop>::make();
+  without.beta1 = 0;
+  check_optimizer(without);
+}
+TEST_CASE("row_optimizer: FTRL follows its law, with powers other than a root too") {
+  check_optimizer<ftrl>();
+  ftrl other = oracle<ftrl>::make();
+  other.learning_rate_power = -0.7F;
+  check_optimizer(other);
+}
+
+TEST_CASE_TEMPLATE("row_optimizer: rows of 16 bits follow the law up to their rounding", T, f16, bf16) {
+  const auto check = [](auto optimizer) {
+    using O = decltype(optimizer);
+    for (const index_t width : {1, 7, 16, 33, 67}) {
+      CHECK(worst_error<oracle<O>, O, T>(optimizer, width, 8, scalar_code) < 1);
+      for (const isa which : every_isa) {
+        if (which > best_isa()) continue;
+        CHECK(worst_error<oracle<O>, O, T>(optimizer, width, 8, static_cast<int>(which)) < 1);
+      }
+    }
+  };
+  check(oracle<sgd>::make());
+  check(oracle<rowwise_adagrad>::make());
+  check(oracle<adam>::make());
+  CHECK(worst_error<oracle<adagrad, true>, adagrad, T>(oracle<adagrad>::make(), 9, 20, scalar_code) > 1);
 }
 
 TEST_CASE("row_optimizer: one step by hand") {
@@ -190,30 +273,68 @@ TEST_CASE("row_optimizer: one step by hand") {
     CHECK(weights[0] == 0);
     CHECK(weights[1] == 1);
   }
+  SUBCASE("adam: the first step is the rate, whatever the gradient") {
+    float state[4] = {};
+    apply_row(adam{.learning_rate = 0.5F, .epsilon = 0}, weights, gradient, state, 2);
+    CHECK(weights[0] == doctest::Approx(0.5));
+    CHECK(weights[1] == doctest::Approx(1.5));
+    CHECK(state[0] == doctest::Approx(0.3));    // m, then v
+    CHECK(state[2] == doctest::Approx(0.009));
+  }
+  SUBCASE("ftrl: a small gradient stays inside of l1, and the weight is 0") {
+    float state[4] = {};
+    const float small[2] = {0.25F, -4};
+    apply_row(ftrl{.learning_rate = 1, .l1 = 3.25F}, weights, small, state, 2);
+    CHECK(weights[0] == 0);         // z = 0.25 - 0.25 * 1
+    CHECK(state[3] == -12);         // z = -4 - 4 * 2
+    CHECK(weights[1] == (12 - 3.25F) / 4);
+  }
 }
 
 TEST_CASE("row_optimizer: no gradient, no step, even with no state yet") {
-  const float gradient[3] = {};
-  float state[3] = {};
-  float weights[3] = {1, -2, 3};
-  apply_row(adagrad{}, weights, gradient, state, 3);
-  apply_row(rowwise_adagrad{}, weights, gradient, state, 3);
-  apply_row(sgd{}, weights, gradient, nullptr, 3);
-  CHECK(weights[0] == 1);
-  CHECK(weights[1] == -2);
-  CHECK(weights[2] == 3);
+  const auto check = [](const auto& optimizer) {
+    const float gradient[3] = {};
+    float state[7] = {};
+    float weights[3] = {1, -2, 3};
+    apply_row(optimizer, weights, gradient, state, 3);
+    CHECK(weights[0] == 1);
+    CHECK(weights[1] == -2);
+    CHECK(weights[2] == 3);
+  };
+  check(sgd{});
+  check(momentum{});
+  check(adagrad{});
+  check(rowwise_adagrad{});
+  check(adagrad_decay{});
+  check(rmsprop{});
+  check(centered_rmsprop{});
+  check(adam{});
+  check(rowwise_adam{});
+  check(adam_async{});
+  check(adam_async_rmsprop{});
+  float weight = 1;  // FTRL forgets weights that no gradient has backed
+  const float none = 0;
+  float state[2] = {};
+  apply_row(ftrl{}, &weight, &none, state, 1);
+  CHECK(weight == 0);
 }
 
 TEST_CASE("row_optimizer: an optimizer of a user's own may keep two floats per element") {
-  float weights[3] = {1, 1, 1};
-  const float gradient[3] = {1, 2, 4};
-  float state[6] = {};
-  apply_row(momentum{}, weights, gradient, state, 3);
-  apply_row(momentum{}, weights, gradient, state, 3);
-  for (int j = 0; j < 3; ++j) {
-    CHECK(state[j] == 1.5F * gradient[j]);
-    CHECK(state[3 + j] == 2);
-    CHECK(weights[j] == 1 - 0.25F * 2.5F * gradient[j]);
+  for (const isa which : every_isa) {
+    if (which > best_isa()) continue;
+    training<own_momentum, float> run(own_momentum{}, 19, 1);
+    for (std::size_t i = 0; i < run.weights.size(); ++i) {
+      run.weights[i] = 1;
+      run.gradient[i] = static_cast<float>(i);
+    }
+    run.step_vector(which);
+    run.step_scalar();  // the same state in both
+    for (std::size_t i = 0; i < run.weights.size(); ++i) {
+      const std::size_t of_row = i / 19 * 38 + i % 19;
+      CHECK(run.state[of_row] == 1.5F * run.gradient[i]);
+      CHECK(run.state[of_row + 19] == 2);
+      CHECK(run.weights[i] == 1 - 0.25F * 2.5F * run.gradient[i]);
+    }
   }
 }
 
@@ -227,48 +348,92 @@ TEST_CASE("row_optimizer: a 16-bit weight is rounded once per step") {
   CHECK(static_cast<float>(half) == 1.0F - 0x1p-9F);
 }
 
-TEST_CASE("row_optimizer: the vector form of a step gives the scalar result within rounding") {
-  std::mt19937_64 random(deeprec_test::seed());
-  std::normal_distribution<float> normal;
-  const scaled_step scaled{0.3F};
-  const adagrad_step rooted{0.3F, 1e-3F};
-  const adagrad_step other{0.3F, 1e-1F};
-  for (const isa which : every_isa) {
-    if (which > best_isa()) continue;
-    CAPTURE(std::string(to_string(which)));
-    with_isa_up_to_avx512(which, [&](auto region) {
-      const auto lanes = static_cast<std::size_t>(lane_count(region));
-      double worst = 0;
-      double worst_other = 0;  // against another epsilon: must be seen
-      for (int trial = 0; trial < 200; ++trial) {
-        std::vector<float> weights(lanes), gradient(lanes), state(lanes);
-        for (std::size_t j = 0; j < lanes; ++j) {
-          weights[j] = normal(random);
-          gradient[j] = normal(random);
-          state[j] = std::fabs(normal(random));
+TEST_CASE("row_optimizer: NaN stays in its element, or in its row where the row has a state") {
+  constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+  const auto check = [](const auto& optimizer, bool whole_row) {
+    using O = std::remove_cvref_t<decltype(optimizer)>;
+    for (int path = scalar_code; path <= static_cast<int>(best_isa()); ++path) {
+      training<O, float> run(optimizer, 21, 3);
+      for (int k = 0; k < 2; ++k) {
+        run.draw_gradient();
+        if (k == 0) run.gradient[5] = nan;
+        path == scalar_code ? run.step_scalar() : run.step_vector(static_cast<isa>(path));
+        for (std::size_t i = 0; i < run.weights.size(); ++i) {
+          CHECK(std::isnan(run.weights[i]) == (whole_row ? i < 21 : i == 5));
         }
-        const std::vector<float> before = weights;
-        const std::vector<float> state_before = state;
-        step_once(region, scaled, weights.data(), gradient.data(), nullptr);
-        for (std::size_t j = 0; j < lanes; ++j) {
-          const double size = std::fabs(before[j]) + std::fabs(0.3 * gradient[j]);
-          worst = std::max(worst, std::fabs(double{weights[j]} - scaled(before[j], gradient[j])) / size);
-        }
-        weights = before;
-        step_once(region, rooted, weights.data(), gradient.data(), state.data());
-        for (std::size_t j = 0; j < lanes; ++j) {
-          float squares = state_before[j];
-          float squares_other = state_before[j];
-          const float expected = rooted(before[j], gradient[j], squares);
-          const float wrong = other(before[j], gradient[j], squares_other);
-          const double size = std::fabs(before[j]) + 0.3;
-          worst = std::max(worst, std::fabs(double{weights[j]} - expected) / size);
-          worst = std::max(worst, std::fabs(double{state[j]} - squares) / squares);
-          worst_other = std::max(worst_other, std::fabs(double{weights[j]} - wrong) / size);
-        }
+        advance(run.optimizer);
       }
-      CHECK(worst < 4 * 0x1p-24);
-      CHECK(worst_other > 4 * 0x1p-24);
-    });
+    }
+  };
+  check(sgd{}, false);
+  check(momentum{}, false);
+  check(adagrad{}, false);
+  check(adagrad_decay{}, false);
+  check(rmsprop{}, false);
+  check(centered_rmsprop{}, false);
+  check(adam{}, false);
+  check(adam_async{}, false);
+  check(adam_async_rmsprop{}, false);
+  check(ftrl{.l1 = 0.5F}, false);
+  check(clipped_by_value{sgd{}, 1.0F}, false);
+  check(clipped_by_norm{adam{}, 1.0F}, false);
+  check(rowwise_adagrad{}, true);
+  check(rowwise_adam{}, true);
+}
+
+TEST_CASE("apply_rows: the same bits for any number of threads, and nothing between the rows is touched") {
+  constexpr index_t rows = 1000, width = 37, stride = 40;
+  const auto trained = [](int threads) {
+    thread_pool pool(threads);
+    std::mt19937_64 random(deeprec_test::seed());
+    std::normal_distribution<float> normal;
+    std::vector<float> weights(rows * stride, 7.0F), gradient(rows * stride), state(rows * 80, 0.0F);
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      if (i % stride < width) weights[i] = normal(random);
+      gradient[i] = normal(random);
+    }
+    clipped_by_norm optimizer{rowwise_adam{}, 1.0F};
+    for (int k = 0; k < 3; ++k) {
+      apply_rows(pool, matrix_view<const float>(gradient.data(), rows, width, stride), optimizer,
+                 matrix_view<float>(weights.data(), rows, width, stride),
+                 matrix_view<float>(state.data(), rows, 1 + width, 80))
+          .or_throw();
+      advance(optimizer);
+    }
+    for (index_t r = 0; r < rows; ++r) {
+      for (index_t j = width; j < stride; ++j) {
+        REQUIRE(weights[static_cast<std::size_t>(r * stride + j)] == 7.0F);
+      }
+      for (index_t j = 1 + width; j < 80; ++j) {
+        REQUIRE(state[static_cast<std::size_t>(r * 80 + j)] == 0.0F);
+      }
+    }
+    return weights;
+  };
+  const std::vector<float> one = trained(1);
+  for (const int threads : {2, 5, 8}) {
+    const std::vector<float> many = trained(threads);
+    CHECK(std::memcmp(one.data(), many.data(), one.size() * sizeof(float)) == 0);
   }
+}
+
+TEST_CASE("apply_rows: shapes that do not fit are refused, and nothing is written") {
+  const inline_executor here;
+  std::vector<float> weights(12, 1.0F), gradient(12, 1.0F), state(24, 0.0F);
+  const auto answer = [&](index_t g_rows, index_t g_cols, index_t s_rows, index_t s_cols) {
+    return apply_rows(here, matrix_view<const float>(gradient.data(), g_rows, g_cols), adam{},
+                      matrix_view<float>(weights.data(), 3, 4),
+                      matrix_view<float>(state.data(), s_rows, s_cols));
+  };
+  CHECK(answer(3, 3, 3, 8).code() == errc::shape_mismatch);
+  CHECK(answer(2, 4, 3, 8).code() == errc::shape_mismatch);
+  CHECK(answer(3, 4, 3, 7).code() == errc::shape_mismatch);
+  CHECK(answer(3, 4, 2, 8).message() == "shape mismatch: apply_rows: state has no room for the optimizer's");
+  CHECK(weights == std::vector<float>(12, 1.0F));
+  CHECK(state == std::vector<float>(24, 0.0F));
+  CHECK(answer(3, 4, 3, 8).ok());
+  CHECK(weights != std::vector<float>(12, 1.0F));
+  CHECK(apply_rows(here, matrix_view<const float>(gradient.data(), 3, 4), sgd{},
+                   matrix_view<float>(weights.data(), 3, 4), matrix_view<float>())
+            .ok());
 }

@@ -6,7 +6,8 @@
 //                                     version
 //
 // Two units built with different settings get different symbols, so one never calls the other's copy.
-// Users set none of these; DEEPREC_CONTRACTS=0|1 may be given to switch debug-only checks by hand.
+// Users set none of these. By hand: DEEPREC_CONTRACTS=0|1 switches debug-only checks; DEEPREC_X86=0 leaves
+// out all kernels but the portable ones (_p behind the contract level), for builds that have to be short.
 #pragma once
 
 #include <version>
@@ -33,21 +34,31 @@
 #endif
 #endif
 
-#if DEEPREC_EXCEPTIONS && DEEPREC_CONTRACTS
-#define DEEPREC_ABI v0_1_ex_c1
-#elif DEEPREC_EXCEPTIONS
-#define DEEPREC_ABI v0_1_ex_c0
-#elif DEEPREC_CONTRACTS
-#define DEEPREC_ABI v0_1_nx_c1
-#else
-#define DEEPREC_ABI v0_1_nx_c0
-#endif
-
+#if !defined(DEEPREC_X86)
 #if defined(__x86_64__)
 #define DEEPREC_X86 1
 #else
 #define DEEPREC_X86 0
 #endif
+#endif
+
+#if DEEPREC_EXCEPTIONS && DEEPREC_CONTRACTS
+#define DEEPREC_ABI_SETTINGS ex_c1
+#elif DEEPREC_EXCEPTIONS
+#define DEEPREC_ABI_SETTINGS ex_c0
+#elif DEEPREC_CONTRACTS
+#define DEEPREC_ABI_SETTINGS nx_c1
+#else
+#define DEEPREC_ABI_SETTINGS nx_c0
+#endif
+#if defined(__x86_64__) && !DEEPREC_X86
+#define DEEPREC_ABI_KERNELS _p
+#else
+#define DEEPREC_ABI_KERNELS
+#endif
+#define DEEPREC_JOIN_AS_IS(a, b, c) a##b##c
+#define DEEPREC_JOIN(a, b, c) DEEPREC_JOIN_AS_IS(a, b, c)
+#define DEEPREC_ABI DEEPREC_JOIN(v0_1_, DEEPREC_ABI_SETTINGS, DEEPREC_ABI_KERNELS)
 
 // Functions of one line that kernels are made of.
 #define DEEPREC_INLINE inline __attribute__((always_inline))

@@ -145,7 +145,8 @@ class [[nodiscard]] status {
     if (place_.column >= 0) append("column ", place_.column);
     if (place_.bag >= 0) append("bag ", place_.bag);
     if (place_.slot >= 0) append("slot ", place_.slot);
-    if (place_.bag >= 0 && code_ != errc::weight_is_nan) append("value ", place_.value);
+    const bool has_value = place_.bag >= 0 || place_.value != 0;
+    if (has_value && code_ != errc::weight_is_nan) append("value ", place_.value);
     return text;
   }
 

@@ -180,7 +180,7 @@ class batch_reader {
     return batch.rows();
   }
 
-  /// Bad lines skipped so far (with malformed::skip), up to the chunk that the last row came from.
+  /// Bad lines skipped so far (with malformed::drop), up to the chunk that the last row came from.
   ///
   /// @cost    O(1)
   /// @threads one caller at a time

@@ -20,8 +20,8 @@
 
 namespace deeprec::inline DEEPREC_ABI {
 
-/// What a bad line does: ends the reading with a fault, or is skipped and counted.
-enum class malformed : std::uint8_t { fault, skip };
+/// What a bad line does: ends the reading with a fault, or is dropped and counted.
+enum class malformed : std::uint8_t { fault, drop };
 
 /// What becomes of a token. hashed: a row, bucket(hash, rows), or where rows = 0 is allowed the
 /// 64-bit hash itself; as_is: the token is a number, below rows where rows > 0.
@@ -53,7 +53,7 @@ class line_log {
   [[nodiscard]] bool reject(const line_fault& why) noexcept {
     if (rejected_ == 0) first_ = why;
     ++rejected_;
-    return policy_ == malformed::skip;
+    return policy_ == malformed::drop;
   }
   void count_lines(index_t more) noexcept { lines_ += more; }
 
@@ -182,7 +182,7 @@ struct parsed_text {
 /// @post    on a fault the batch is empty
 /// @cost    one pass over the text; allocates when the batch must grow
 /// @threads reentrant; the batch alone
-/// @error   parse_error with the first bad line (not with malformed::skip), unsupported (the options
+/// @error   parse_error with the first bad line (not with malformed::drop), unsupported (the options
 ///          contradict each other), out_of_memory
 template <TextFormat Format>
 result<parsed_text> parse_text(const Format& format, std::string_view text, sparse_batch& batch,

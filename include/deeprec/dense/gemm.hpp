@@ -65,7 +65,7 @@ constexpr tile_shape gemm_tile_shape(index_t m, index_t n, index_t k) noexcept {
   const double work = static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
   const index_t side = work < 0x1p26 ? 64 : work < 0x1p30 ? 128 : 256;
   index_t area = side * side;
-  while (area * k < 0x1p18 && area < m * n) area *= 2;
+  while (area * k < (index_t{1} << 18) && area < m * n) area *= 2;
   if (m <= n) {
     const index_t rows = (std::min)(m, side);
     return {rows, (std::min)(n, up16(area / rows))};

@@ -19,6 +19,7 @@
 #include <deeprec/core/random.hpp>
 #include <deeprec/dense/linear.hpp>
 #include <deeprec/dense/relu.hpp>
+#include <deeprec/optim/apply_row.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
 
 namespace deeprec::inline DEEPREC_ABI {
@@ -99,6 +100,12 @@ class mlp {
     return {parameters_.data(), 1, parameter_count_};
   }
 
+  /// The optimizer's state as one row, for saving and loading; width 0 before the first step() or
+  /// make_state().
+  [[nodiscard]] matrix_view<float> state() noexcept {
+    return {state_.data(), 1, static_cast<index_t>(state_.size())};
+  }
+
   /// Output of the last forward pass (B,O).
   [[nodiscard]] matrix_view<const float> output() const noexcept {
     return activation_in(activations_, layers());
@@ -173,9 +180,30 @@ class mlp {
     return {};
   }
 
+  /// Makes the state that step() of this kind of optimizer needs, zeroed, if it isn't there.
+  ///
+  /// @cost     O(state) the first time
+  /// @threads  one thread at a time
+  /// @error    unsupported: the state belongs to an optimizer of another kind (reset_state()) ·
+  ///           out_of_memory
+  template <RowOptimizer O>
+  [[nodiscard]] status make_state(const O&) {
+    constexpr int kind = 1 + O::row_state * 256 + O::element_state;
+    if (state_kind_ == kind) return {};
+    if (state_kind_ != 0) {
+      return {errc::unsupported, "mlp::step: the state belongs to an optimizer of another kind"};
+    }
+    index_t rows = 0;
+    for (int l = 0; l < layers(); ++l) rows += size(l + 1) + 1;
+    const index_t needed = O::row_state * rows + O::element_state * parameter_count_;
+    if (const status s = grow(state_, needed); !s) return s;
+    state_kind_ = kind;
+    return {};
+  }
+
   /// One step of an optimizer on every row: a neuron's weights are a row, a layer's bias is a row.
   ///
-  /// @numerics apply_row
+  /// @numerics apply_rows
   /// @cost     O(weights); the first step allocates and zeroes the optimizer's state
   /// @threads  one thread at a time; the same bits for any number of workers
   /// @error    unsupported: the state belongs to an optimizer of another kind (reset_state()) ·
@@ -183,33 +211,17 @@ class mlp {
   template <RowOptimizer O, class Context>
   [[nodiscard]] status step(Context&& ctx, const O& optimizer) {
     const auto where = as_context(ctx);
-    constexpr int kind = 1 + O::row_state * 256 + O::element_state;
-    if (state_kind_ != 0 && state_kind_ != kind) {
-      return {errc::unsupported, "mlp::step: the state belongs to an optimizer of another kind"};
-    }
-    index_t rows = 0;
-    for (int l = 0; l < layers(); ++l) rows += size(l + 1) + 1;
-    if (state_kind_ == 0) {
-      const index_t needed = O::row_state * rows + O::element_state * parameter_count_;
-      if (const status s = grow(state_, needed); !s) return s;
-      state_kind_ = kind;
-    }
+    if (const status s = make_state(optimizer); !s) return s;
     float* state = state_.data();
     for (int l = 0; l < layers(); ++l) {
-      const index_t in = size(l);
-      const index_t out = size(l + 1);
-      const index_t row_floats = O::row_state + O::element_state * in;
-      const matrix_view<float> w = weights(l);
-      const matrix_view<const float> g = weight_gradient(l);
-      where.executor->parallel_for(
-          out, std::max<index_t>(1, 4096 / in), [&](index_t begin, index_t end, int) {
-            for (index_t o = begin; o < end; ++o) {
-              apply_row(optimizer, w.row(o), g.row(o), state + o * row_floats, in);
-            }
-          });
-      state += out * row_floats;
-      apply_row(optimizer, bias(l).row(0), bias_gradient(l).row(0), state, out);
-      state += O::row_state + O::element_state * out;
+      const auto stepped = [&](matrix_view<const float> g, matrix_view<float> w) {
+        const index_t row_floats = O::row_state + O::element_state * w.extent(1);
+        const matrix_view<float> of_rows(state, w.extent(0), row_floats);
+        state += w.extent(0) * row_floats;
+        return apply_rows(where, g, optimizer, w, of_rows);
+      };
+      if (const status s = stepped(weight_gradient(l), weights(l)); !s) return s;
+      if (const status s = stepped(bias_gradient(l), bias(l)); !s) return s;
     }
     return {};
   }

@@ -4,7 +4,7 @@
 //   table.initialize(pool, uniform_rows{.seed = 42, .bound = 0.05f});
 //   lookup(pool, table.view(), bags, sum, out);
 //
-// Not here: growing tables, tiers, saving.
+// Not here: growing tables, tiers; saving: table_file.hpp.
 #pragma once
 
 #include <algorithm>

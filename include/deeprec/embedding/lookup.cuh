@@ -163,6 +163,8 @@ struct backend<verbs::lookup, cuda_backend> {
                   "deeprec::lookup: this row source has no device form. Fix: pass a table_view.");
     static_assert(!std::is_same_v<typename Pooling::combiner, concat_t>,
                   "deeprec::lookup: concat has no device form yet. Fix: sum over fixed_view(ids, N, 1).");
+    static_assert(!detail::prunes<Pooling> && !detail::kernel_policy<Pooling>::clips,
+                  "deeprec::lookup: prune and max_norm have no device form yet. Fix: leave them out.");
     std::int64_t default_id = -1;
     if constexpr (std::is_same_v<typename Pooling::empty_mode, default_row>) {
       default_id = how.template get<default_row>().id;

@@ -14,8 +14,9 @@
 // Without weights w = 1. Policies are empty tags or small values, in any order, one of each kind:
 //
 //   bounds   check (default) | skip | assume_valid      an id outside [0, rows)
-//   padding  none (default)  | padding_id{7}            an id that counts as absent; it is never "bad"
+//   padding  none (default)  | padding_id{7} | prune    ids that count as absent; they are never "bad"
 //   empty    zeros (default) | default_row{7} | keep    a bag without ids, once absent ones are left out
+//   norm     none (default)  | max_norm{c}              rows longer than c are scaled down to c
 //   output   overwrite (default) | accumulate           what happens to the old values of out
 #pragma once
 
@@ -80,6 +81,11 @@ struct padding_id {
   std::int64_t id;
 };
 
+/// Negative ids count as absent and, for every combiner but sum, slots whose weight is not above 0: as in
+/// TensorFlow's safe_embedding_lookup_sparse.
+struct prune_t {};
+inline constexpr prune_t prune{};
+
 // --- a bag without ids ---------------------------------------------------------------------------
 struct zeros_t {};
 /// The bag becomes this row of the table.
@@ -91,6 +97,13 @@ struct keep_t {};
 inline constexpr zeros_t zeros{};
 inline constexpr keep_t keep{};
 
+// --- rows that are too long ----------------------------------------------------------------------
+struct any_norm_t {};
+/// Each row x is used as x * min(1, cap / ||x||), before its weight; also the default row.
+struct max_norm {
+  float cap;
+};
+
 // --- the old values of out -----------------------------------------------------------------------
 struct overwrite_t {};
 /// out[b] += pooled row; a 16-bit out is rounded once, after the addition.
@@ -100,15 +113,18 @@ inline constexpr accumulate_into_t accumulate_into{};
 
 namespace detail {
 
-enum class policy_kind : unsigned char { none, bounds, padding, empty, output };
+enum class policy_kind : unsigned char { none, bounds, padding, empty, norm, output };
 
 template <class T>
 constexpr policy_kind kind_of_policy() {
   if constexpr (std::is_same_v<T, check_t> || std::is_same_v<T, skip_t> ||
                 std::is_same_v<T, assume_valid_t>) {
     return policy_kind::bounds;
-  } else if constexpr (std::is_same_v<T, padding_id> || std::is_same_v<T, no_padding_t>) {
+  } else if constexpr (std::is_same_v<T, padding_id> || std::is_same_v<T, no_padding_t> ||
+                       std::is_same_v<T, prune_t>) {
     return policy_kind::padding;
+  } else if constexpr (std::is_same_v<T, max_norm> || std::is_same_v<T, any_norm_t>) {
+    return policy_kind::norm;
   } else if constexpr (std::is_same_v<T, zeros_t> || std::is_same_v<T, default_row> ||
                        std::is_same_v<T, keep_t>) {
     return policy_kind::empty;
@@ -141,11 +157,12 @@ class pooling : private Policies... {
   static_assert(is_combiner<Combiner>,
                 "deeprec::pooling: the first policy is the combiner. Fix: pooling{sum, skip}.");
   static_assert(((detail::kind_of_policy<Policies>() != detail::policy_kind::none) && ...),
-                "deeprec::pooling: not a policy. Fix: check, skip, assume_valid, padding_id{i}, zeros, "
-                "default_row{i}, keep, overwrite or accumulate_into.");
+                "deeprec::pooling: not a policy. Fix: check, skip, assume_valid, padding_id{i}, prune, "
+                "zeros, default_row{i}, keep, max_norm{c}, overwrite or accumulate_into.");
   static_assert(detail::policies_of_kind<detail::policy_kind::bounds, Policies...> <= 1 &&
                     detail::policies_of_kind<detail::policy_kind::padding, Policies...> <= 1 &&
                     detail::policies_of_kind<detail::policy_kind::empty, Policies...> <= 1 &&
+                    detail::policies_of_kind<detail::policy_kind::norm, Policies...> <= 1 &&
                     detail::policies_of_kind<detail::policy_kind::output, Policies...> <= 1,
                 "deeprec::pooling: two policies of one kind. Fix: name one of them.");
   template <detail::policy_kind Kind, class Default>
@@ -156,6 +173,7 @@ class pooling : private Policies... {
   using bounds_mode = pick<detail::policy_kind::bounds, check_t>;
   using padding_mode = pick<detail::policy_kind::padding, no_padding_t>;
   using empty_mode = pick<detail::policy_kind::empty, zeros_t>;
+  using norm_mode = pick<detail::policy_kind::norm, any_norm_t>;
   using output_mode = pick<detail::policy_kind::output, overwrite_t>;
 
   constexpr explicit pooling(Combiner, Policies... policies) noexcept : Policies(policies)... {}

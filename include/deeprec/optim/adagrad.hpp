@@ -1,11 +1,18 @@
-// Adagrad, with a sum of squares for each row (the choice for embeddings) or for each element.
+// Adagrad, with a sum of squares for each row (the choice for embeddings) or for each element, and DeepRec's
+// Adagrad whose sums decay.
 //
 //   rowwise_adagrad   s += mean_j g[j]^2     w[j] -= rate * g[j] / (sqrt(s) + epsilon)
 //   adagrad           s[j] += g[j]^2         w[j] -= rate * g[j] / (sqrt(s[j]) + epsilon)
+//   adagrad_decay     before that, at every decay_every-th step: s[j] = max(s[j] * decay, initial)
 //
-// Source: Duchi, Hazan, Singer (JMLR 2011); the rowwise form as in FBGEMM and DLRM.
+// Every s begins at initial_squares (TensorFlow's initial_accumulator_value). Zeroed state is read as that
+// value.
+// Source: Duchi, Hazan, Singer (JMLR 2011); the rowwise form as in FBGEMM and DLRM; the decay as in DeepRec.
 #pragma once
 
+#include <cstdint>
+
+#include <deeprec/optim/detail/integer_power.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
 #include <deeprec/optim/steps.hpp>
 
@@ -18,9 +25,10 @@ struct rowwise_adagrad {
 
   float learning_rate = 0.01F;
   float epsilon = 1e-8F;
+  float initial_squares = 0;
 
   DEEPREC_HD scaled_step begin_row(float* squares, float mean_square) const noexcept {
-    *squares += mean_square;
+    *squares = scalar::maximum(*squares, initial_squares) + mean_square;
     return {learning_rate / (scalar::sqrt(*squares) + epsilon)};
   }
 };
@@ -32,8 +40,37 @@ struct adagrad {
 
   float learning_rate = 0.01F;
   float epsilon = 1e-8F;
+  float initial_squares = 0;
 
-  DEEPREC_HD adagrad_step begin_row(float*, float) const noexcept { return {learning_rate, epsilon}; }
+  DEEPREC_HD adagrad_step begin_row(float*, float) const noexcept {
+    return {learning_rate, epsilon, 1, initial_squares};
+  }
+};
+
+/// DeepRec's AdagradDecay. A row that was not used for a while has its decays applied, all at once, when it
+/// is used again; the row's own float counts those that were applied (exact up to 2^24). So the layout is
+/// that of AdagradDecayV2, a count for each row; the law is the same. initial_squares is the floor too.
+struct adagrad_decay {
+  static constexpr int row_state = 1;
+  static constexpr int element_state = 1;
+  static constexpr bool needs_mean_square = false;
+
+  float learning_rate = 0.01F;
+  float epsilon = 0;
+  float initial_squares = 0.1F;
+  float decay = 0.9F;
+  std::int64_t decay_every = 100'000;
+  std::int64_t step = 1;  ///< the number of this step, over all tables and workers
+
+  DEEPREC_HD adagrad_step begin_row(float* applied, float) const noexcept {
+    const std::int64_t due = decay_every > 0 ? step / decay_every : 0;
+    const auto missing = due - static_cast<std::int64_t>(*applied);
+    if (missing <= 0) return {learning_rate, epsilon, 1, initial_squares};
+    *applied = static_cast<float>(due);
+    const auto kept = static_cast<float>(detail::integer_power(decay, missing));
+    return {learning_rate, epsilon, kept, initial_squares};
+  }
+  constexpr void advance() noexcept { ++step; }
 };
 
 }  // namespace deeprec::inline DEEPREC_ABI

@@ -1,71 +1,81 @@
 // What an optimizer is: a functor over one row of weights. The same functor serves embedding rows and
 // dense layers (a layer's row is an output neuron), scalar code, vector registers and device threads.
 //
-//   for each row:      step = optimizer.begin_row(row_state, mean of the squared gradient)
-//     for each element:  w' = step(w, g, element_state&...)
+//   once a batch:        rows = optimizer.prepare()            optional: powers of betas and the like
+//     for each row:        step = rows.begin_row(row_state, mean of the squared gradient)
+//       for each element:    w' = step(w, g, element_state&...)
 //
-// A step is called on floats; the library's own steps have vector forms as well (steps.hpp).
+//   a wrapper:           rows.begin_stage(sum of squares), and rows.optimizer is what it wraps (wrappers.hpp)
+//
+// A step is called on floats; the library's own steps have vector forms as well (steps.hpp). State of zeros
+// is the state of a new row, for every optimizer. What belongs to the table and not to a row, such as the
+// number of the step, is a field of the functor: the caller counts it (advance) and saves it with the rows,
+// and training goes on from what was saved bit for bit.
 #pragma once
 
 #include <concepts>
+#include <utility>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 
 namespace deeprec::inline DEEPREC_ABI {
 
+namespace detail {
+
+/// What an optimizer makes of itself for one batch: prepare(), or a copy.
+template <class O>
+constexpr auto prepare(const O& optimizer) {
+  if constexpr (requires { optimizer.prepare(); }) {
+    return optimizer.prepare();
+  } else {
+    return optimizer;
+  }
+}
+template <class O>
+using prepared_t = decltype(prepare(std::declval<const O&>()));
+
+}  // namespace detail
+
+/// What begins a row: gives the step of its elements.
+template <class R>
+concept RowFunctor = requires(const R& rows, float* row_state, float mean_square) {
+  rows.begin_row(row_state, mean_square);
+};
+
+/// What changes gradient or weight before the optimizer inside sees them: gives a stage for a row.
+/// needs_norm says whether begin_stage reads its argument, the sum of the squared gradient.
+template <class R>
+concept GradientStage = requires(const R& rows, float squares) {
+  { R::needs_norm } -> std::convertible_to<bool>;
+  rows.optimizer;
+  rows.begin_stage(squares);
+};
+
 /// row_state and element_state say how many floats of state a row and each of its elements have;
 /// needs_mean_square says whether begin_row reads its second argument.
 template <class O>
 concept RowOptimizer =
-    std::copyable<O> && requires(const O& optimizer, float* row_state, float mean_square) {
+    std::copyable<O> && requires {
       { O::row_state } -> std::convertible_to<int>;
       { O::element_state } -> std::convertible_to<int>;
       { O::needs_mean_square } -> std::convertible_to<bool>;
-      optimizer.begin_row(row_state, mean_square);
-    };
+    } && (RowFunctor<detail::prepared_t<O>> || GradientStage<detail::prepared_t<O>>);
 
-namespace detail {
-
-/// A step over the elements of a row, one by one.
-template <int States, class Step, class W>
-void step_elements(const Step& step, W* weights, const float* gradient,
-                   [[maybe_unused]] float* state, index_t width) {
-  static_assert(States <= 2, "deeprec::apply_row: an optimizer keeps at most two floats per element. "
-                             "Fix: element_state <= 2.");
-  for (index_t j = 0; j < width; ++j) {
-    const auto weight = static_cast<float>(weights[j]);
-    if constexpr (States == 0) {
-      weights[j] = static_cast<W>(step(weight, gradient[j]));
-    } else if constexpr (States == 1) {
-      weights[j] = static_cast<W>(step(weight, gradient[j], state[j]));
-    } else {
-      weights[j] = static_cast<W>(step(weight, gradient[j], state[j], state[width + j]));
-    }
-  }
-}
-
-}  // namespace detail
-
-/// Applies an optimizer to one row in plain scalar code: the reference for every faster path.
+/// Counts one batch: call it after the last row of a batch, before the first of the next.
 ///
-/// @shape    weights, gradient (D) · state (row_state + element_state * D), row part first,
-///           then D floats for each element state
-/// @dtype    W: a storage type; gradient and state float
-/// @pre      state was zeroed when the row was made
-/// @numerics float arithmetic, elements in order; a 16-bit weight is rounded to nearest even once
-/// @cost     O(D), no allocation
-/// @threads  one thread per row
+/// @post     what the optimizer keeps of time (step, powers of betas) has gone on by one, inside of wrappers
+///           too; an optimizer that keeps none is left as it is
+/// @cost     O(1)
+/// @threads  one caller; no row may be stepped with this optimizer at the same time
 /// @error    none
-template <RowOptimizer O, Storage W>
-void apply_row(const O& optimizer, W* weights, const float* gradient, float* state, index_t width) {
-  float mean_square = 0;
-  if constexpr (O::needs_mean_square) {
-    for (index_t j = 0; j < width; ++j) mean_square += gradient[j] * gradient[j];
-    mean_square /= static_cast<float>(width > 0 ? width : 1);
+template <RowOptimizer O>
+constexpr void advance(O& optimizer) {
+  if constexpr (requires { optimizer.advance(); }) {
+    optimizer.advance();
+  } else if constexpr (requires { optimizer.optimizer; }) {
+    deeprec::advance(optimizer.optimizer);
   }
-  const auto step = optimizer.begin_row(state, mean_square);
-  detail::step_elements<O::element_state>(step, weights, gradient, state + O::row_state, width);
 }
 
 }  // namespace deeprec::inline DEEPREC_ABI

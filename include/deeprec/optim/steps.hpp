@@ -1,11 +1,13 @@
-// What an optimizer does to one element of a row, once it knows the row.
+// What an optimizer does to one element of a row, once it knows the row; and what a wrapper does to weight
+// and gradient before that.
 //
 //   steps.inl ──> scalar::take_step(step, float ...)            host and device
 //             └─> isa_avx512::take_step(step, vector_f32 ...)   and so on, for kernels in a region
 //
 // A functor that takes vector registers can't be passed into a region from outside, so a step is data and
 // its formula is compiled inside. An optimizer of a user's own needs no formula there: kernels fall back
-// to its operator() on floats.
+// to its operator() on floats. Products may be fused with the sum that follows, as the compiler likes, so
+// scalar code and each ISA agree up to a rounding or two of each operation, not bit for bit.
 #pragma once
 
 #include <cmath>
@@ -21,11 +23,95 @@ struct scaled_step {
   DEEPREC_HD float operator()(float weight, float gradient) const noexcept;
 };
 
-/// s += g^2, then w - rate * g / (sqrt(s) + epsilon)
+/// v = decay * v + gain * g, then w - rate * (of_velocity * v + of_gradient * g)
+struct momentum_step {
+  float rate;
+  float decay;
+  float gain;
+  float of_velocity;
+  float of_gradient;
+  DEEPREC_HD float operator()(float weight, float gradient, float& velocity) const noexcept;
+};
+
+/// s = max(s * keep, floor) + g^2, then w - rate * g / (sqrt(s) + epsilon)
 struct adagrad_step {
   float rate;
   float epsilon;
+  float keep;
+  float floor;
   DEEPREC_HD float operator()(float weight, float gradient, float& squares) const noexcept;
+};
+
+/// s = decay * s + gain * g^2, then w - rate * g / (sqrt(s) + epsilon)
+struct rmsprop_step {
+  float rate;
+  float epsilon;
+  float decay;
+  float gain;
+  DEEPREC_HD float operator()(float weight, float gradient, float& squares) const noexcept;
+};
+
+/// s and m are running means of g^2 and of g, then w - rate * g / (sqrt(s - m^2) + epsilon)
+struct centered_rmsprop_step {
+  float rate;
+  float epsilon;
+  float decay;
+  float gain;
+  DEEPREC_HD float operator()(float weight, float gradient, float& squares, float& average) const noexcept;
+};
+
+/// m = decay1 * m + gain1 * g, s = decay2 * s + gain2 * g^2,
+/// then w - rate * (of_moment * m + of_gradient * g) / (sqrt(s) * root + epsilon)
+struct adam_step {
+  float rate;
+  float epsilon;
+  float decay1;
+  float gain1;
+  float decay2;
+  float gain2;
+  float root;
+  float of_moment;
+  float of_gradient;
+  DEEPREC_HD float operator()(float weight, float gradient, float& moment, float& squares) const noexcept;
+};
+
+/// s = decay2 * s + gain2 * g^2, v = decay1 * v + rate * g / sqrt(s + epsilon), then w - v
+struct rmsprop_momentum_step {
+  float rate;
+  float epsilon;
+  float decay1;
+  float decay2;
+  float gain2;
+  DEEPREC_HD float operator()(float weight, float gradient, float& velocity, float& squares) const noexcept;
+};
+
+/// n' = max(n, floor) + g^2, z += g + shrinkage * w - (n'^power - n^power) * inverse_rate * w,
+/// then (clamp(z, -l1, l1) - z) / (n'^power * inverse_rate + l2)
+struct ftrl_step {
+  float inverse_rate;
+  float power;
+  float l1;
+  float l2;
+  float shrinkage;
+  float floor;
+  DEEPREC_HD float operator()(float weight, float gradient, float& squares, float& linear) const noexcept;
+};
+
+/// g = factor * g
+struct scale_stage {
+  float factor;
+};
+/// g = clamp(g, -limit, limit); NaN stays NaN
+struct clip_stage {
+  float limit;
+};
+/// g = g + rate * w
+struct decay_stage {
+  float rate;
+};
+/// w = keep * w
+struct shrink_stage {
+  float keep;
 };
 
 /// The words that steps.inl uses, for one float.
@@ -33,29 +119,61 @@ namespace scalar {
 using vector_f32 = float;
 DEEPREC_HD DEEPREC_INLINE float splat(float x) { return x; }
 DEEPREC_HD DEEPREC_INLINE float sqrt(float x) { return ::sqrtf(x); }
+DEEPREC_HD DEEPREC_INLINE float maximum(float a, float b) { return a != a || a > b ? a : b; }
+DEEPREC_HD DEEPREC_INLINE float minimum(float a, float b) { return a != a || a < b ? a : b; }
+DEEPREC_HD DEEPREC_INLINE float raised(float x, float power) {
+  return power == 0.5F ? ::sqrtf(x) : ::powf(x, power);
+}
 #include <deeprec/optim/detail/steps.inl>
 }  // namespace scalar
 
 DEEPREC_HD inline float scaled_step::operator()(float weight, float gradient) const noexcept {
   return scalar::take_step(*this, weight, gradient);
 }
+DEEPREC_HD inline float momentum_step::operator()(float weight, float gradient,
+                                                  float& velocity) const noexcept {
+  return scalar::take_step(*this, weight, gradient, velocity);
+}
 DEEPREC_HD inline float adagrad_step::operator()(float weight, float gradient,
                                                  float& squares) const noexcept {
   return scalar::take_step(*this, weight, gradient, squares);
+}
+DEEPREC_HD inline float rmsprop_step::operator()(float weight, float gradient,
+                                                 float& squares) const noexcept {
+  return scalar::take_step(*this, weight, gradient, squares);
+}
+DEEPREC_HD inline float centered_rmsprop_step::operator()(float weight, float gradient, float& squares,
+                                                          float& average) const noexcept {
+  return scalar::take_step(*this, weight, gradient, squares, average);
+}
+DEEPREC_HD inline float adam_step::operator()(float weight, float gradient, float& moment,
+                                              float& squares) const noexcept {
+  return scalar::take_step(*this, weight, gradient, moment, squares);
+}
+DEEPREC_HD inline float rmsprop_momentum_step::operator()(float weight, float gradient, float& velocity,
+                                                          float& squares) const noexcept {
+  return scalar::take_step(*this, weight, gradient, velocity, squares);
+}
+DEEPREC_HD inline float ftrl_step::operator()(float weight, float gradient, float& squares,
+                                              float& linear) const noexcept {
+  return scalar::take_step(*this, weight, gradient, squares, linear);
 }
 
 }  // namespace deeprec::inline DEEPREC_ABI
 
 #include <deeprec/simd/begin_portable.hpp>
+#include <deeprec/optim/detail/step_words.inl>
 #include <deeprec/optim/detail/steps.inl>
 #include <deeprec/simd/end_portable.hpp>
 
 #if DEEPREC_X86
 #include <deeprec/simd/begin_avx2.hpp>
+#include <deeprec/optim/detail/step_words.inl>
 #include <deeprec/optim/detail/steps.inl>
 #include <deeprec/simd/end_avx2.hpp>
 
 #include <deeprec/simd/begin_avx512.hpp>
+#include <deeprec/optim/detail/step_words.inl>
 #include <deeprec/optim/detail/steps.inl>
 #include <deeprec/simd/end_avx512.hpp>
 #endif

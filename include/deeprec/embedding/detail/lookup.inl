@@ -1,15 +1,17 @@
 // The lookup kernels, compiled once for each region. No include guard: see lookup_kernels.hpp.
 //
-// A row goes through in panels of up to eight vectors, each panel over all bags before the next one:
+// A row goes through in panels of a few vectors, each panel over all bags before the next one:
 // panels share no cache line, so nothing is read twice. The last vector of a panel may overlap the one
 // before, so that it ends with the row (its columns are computed twice, with the same bits); only a panel
 // shorter than a vector uses masks.
 
-inline constexpr int max_vectors = 8;
+// Fewer of them where a better region is at hand.
+inline constexpr int max_vectors = DEEPREC_X86 && region::which == isa::portable ? 4 : 8;
 
 // Columns [first, first + columns) of a row, in W vectors.
 template <class Element, int W, bool Narrow>
 struct panel {
+  using element = Element;
   using codec_type = row_codec<Element>;
   static constexpr std::size_t vectors = static_cast<std::size_t>(W);
   static constexpr bool scaled = codec_type::scaled;
@@ -86,27 +88,60 @@ struct panel {
     }
   }
   // How many rows ahead, so that about 64 lines are in flight; but no more rows than the first-level TLB
-  // still knows when their turn comes.
-  [[nodiscard]] DEEPREC_INLINE index_t rows_ahead() const {
-    const index_t ahead = 64 * 64 / codec.bytes(columns);
+  // still knows when their turn comes. Rows of a table that fits the second-level cache are not fetched
+  // ahead: beyond every slot.
+  template <class Args>
+  [[nodiscard]] DEEPREC_INLINE index_t rows_ahead(const Args& args) const {
+    constexpr index_t in_cache = index_t{1} << 18;
+    const index_t bytes = codec.bytes(columns);
+    if (args.rows <= in_cache && args.rows * (bytes * args.width / columns) <= in_cache) {
+      return args.last_slot;
+    }
+    const index_t ahead = 64 * 64 / bytes;
     return ahead < 8 ? 8 : ahead > 32 ? 32 : ahead;
   }
 };
 
 // Prefetches the row of a slot, unless the slot lies behind the batch or is absent.
-template <::deeprec::detail::ids_are Ids, class Panel, class Args>
+template <class Policy, class Panel, class Args>
 DEEPREC_INLINE void prefetch_slot(const Args& args, const Panel columns, index_t slot) {
   if (slot >= args.last_slot) return;
-  if constexpr (Ids == ::deeprec::detail::ids_are::filtered) {
-    if (::deeprec::detail::is_absent(args.ids[slot], args.rows, args.padding)) return;
+  if constexpr (Policy::ids == ::deeprec::detail::ids_are::filtered) {
+    if (args.absent(slot)) return;
   }
   columns.prefetch(args.row_of(slot));
 }
 
-// Prefetches the rows of the first slots, which no slot before them does.
-template <::deeprec::detail::ids_are Ids, class Panel, class Args>
-DEEPREC_INLINE void prefetch_first(const Args& args, const Panel columns, index_t begin, index_t ahead) {
-  for (index_t slot = begin; slot < begin + ahead; ++slot) prefetch_slot<Ids>(args, columns, slot);
+// What a row is scaled by so that its norm is at most args.max_norm. Columns are squared and added in as
+// many sums as there are lanes.
+template <class Element, class Args>
+DEEPREC_INLINE float clip_factor(const Args& args, const std::byte* row) {
+  vector_f32 squares = zero();
+  for_each_vector<Element>(args, row, [&](vector_f32 x, index_t, int) {
+    squares = multiply_add(x, x, squares);
+  });
+  const float norm = __builtin_sqrtf(add_lanes(squares));
+  return norm > args.max_norm ? args.max_norm / norm : 1.0F;
+}
+
+// What the row of a slot is multiplied by; asked only where rows are weighted or clipped.
+template <class Element, class Policy, bool Weighted, class Args>
+DEEPREC_INLINE float factor_of(const Args& args, index_t slot, const std::byte* row) {
+  float factor = 1.0F;
+  if constexpr (Policy::clips) factor = clip_factor<Element>(args, row);
+  if constexpr (Weighted) factor = Policy::clips ? factor * args.weights[slot] : args.weights[slot];
+  return factor;
+}
+
+// The default row into registers.
+template <class Policy, class Panel, class Args, std::size_t... V>
+DEEPREC_INLINE void load_default(const Args& args, const Panel columns,
+                                 vector_f32 (&total)[sizeof...(V)], std::index_sequence<V...>) {
+  ((total[V] = columns.template load_row<V>(args.default_row)), ...);
+  if constexpr (Policy::clips) {
+    const vector_f32 factor = splat(clip_factor<typename Panel::element>(args, args.default_row));
+    ((total[V] = total[V] * factor), ...);
+  }
 }
 
 // Puts a finished row into out. All of its vectors are read before one is written: the last two may
@@ -157,35 +192,39 @@ DEEPREC_INLINE void end_codes(float bias, vector_f32 (&total)[sizeof...(V)], std
 
 // One bag, one panel of columns: the slots [begin, end) folded in registers, finished and stored.
 // Returns the ids used.
-template <::deeprec::detail::fold Fold, ::deeprec::detail::ids_are Ids, bool Weighted, class Panel,
-          class Args, std::size_t... V>
+template <class Policy, bool Weighted, class Panel, class Args, std::size_t... V>
 DEEPREC_INLINE index_t pool_panel(const Args& args, const Panel columns, index_t begin, index_t end,
                                   index_t bag, index_t ahead, std::index_sequence<V...> vectors) {
-  constexpr bool adding = Fold == ::deeprec::detail::fold::add;
+  constexpr bool adding = Policy::folding == ::deeprec::detail::fold::add;
+  using element = typename Panel::element;
   vector_f32 total[sizeof...(V)] = {
       (static_cast<void>(V), adding ? zero() : splat(-__builtin_inff()))...};
   ::deeprec::detail::pool_counts counts;
   [[maybe_unused]] double bias = 0;  // of rows of codes
   columns.prefetch_out(args.out + bag * args.out_stride);
   for (index_t slot = begin; slot < end; ++slot) {
-    prefetch_slot<Ids>(args, columns, slot + ahead);
-    if constexpr (Ids == ::deeprec::detail::ids_are::filtered) {
-      if (::deeprec::detail::is_absent(args.ids[slot], args.rows, args.padding)) continue;
+    prefetch_slot<Policy>(args, columns, slot + ahead);
+    if constexpr (Policy::ids == ::deeprec::detail::ids_are::filtered) {
+      if (args.absent(slot)) continue;
     }
     const std::byte* const row = args.row_of(slot);
-    if constexpr (!adding) {
+    if constexpr (!adding && Policy::clips) {
+      const vector_f32 factor = splat(factor_of<element, Policy, false>(args, slot, row));
+      ((total[V] = maximum(total[V], columns.template load_row<V>(row) * factor)), ...);
+    } else if constexpr (!adding) {
       ((total[V] = maximum(total[V], columns.template load_row<V>(row))), ...);
-      ++counts.used;
     } else if constexpr (Panel::scaled) {
-      const float weight = Weighted ? args.weights[slot] : 1.0F;
-      bias += static_cast<double>(add_codes(columns, row, weight, total, vectors));
-      counts.add(static_cast<double>(weight));
-    } else if constexpr (Weighted) {
-      const vector_f32 weight = splat(args.weights[slot]);
-      ((total[V] = multiply_add(columns.template load_row<V>(row), weight, total[V])), ...);
-      counts.add(static_cast<double>(args.weights[slot]));
+      const float factor = factor_of<element, Policy, Weighted>(args, slot, row);
+      bias += static_cast<double>(add_codes(columns, row, factor, total, vectors));
+    } else if constexpr (Weighted || Policy::clips) {
+      const vector_f32 factor = splat(factor_of<element, Policy, Weighted>(args, slot, row));
+      ((total[V] = multiply_add(columns.template load_row<V>(row), factor, total[V])), ...);
     } else {
       ((total[V] = total[V] + columns.template load_row<V>(row)), ...);
+    }
+    if constexpr (Weighted) {
+      counts.add(static_cast<double>(args.weights[slot]));
+    } else {
       ++counts.used;
     }
   }
@@ -193,7 +232,7 @@ DEEPREC_INLINE index_t pool_panel(const Args& args, const Panel columns, index_t
   if (counts.used == 0) {
     if (args.empty == ::deeprec::detail::when_empty::keep) return 0;
     if (args.empty == ::deeprec::detail::when_empty::default_row) {
-      ((total[V] = columns.template load_row<V>(args.default_row)), ...);
+      load_default<Policy>(args, columns, total, vectors);
     } else if (args.empty == ::deeprec::detail::when_empty::zeros) {
       ((total[V] = zero()), ...);
     }
@@ -214,7 +253,7 @@ DEEPREC_INLINE index_t pool_panel(const Args& args, const Panel columns, index_t
 }
 
 // One panel of the bags [begin, end); returns the ids used.
-template <::deeprec::detail::fold Fold, ::deeprec::detail::ids_are Ids, bool Weighted, class Args>
+template <class Policy, bool Weighted, class Args>
 struct pool_call {
   const Args& args;
   index_t begin;
@@ -222,22 +261,21 @@ struct pool_call {
 
   template <class Panel>
   index_t run(const Panel columns) const {
-    const index_t ahead = columns.rows_ahead();
-    prefetch_first<Ids>(args, columns, args.borders.begin(begin), ahead);
+    const index_t ahead = columns.rows_ahead(args);
     index_t used = 0;
     for (index_t bag = begin; bag < end; ++bag) {
       const index_t first = args.borders.begin(bag);
       const index_t last = args.borders.end(bag);
       if (last - first > ::deeprec::detail::chunk_slots) continue;  // the caller cuts it into chunks
-      used += pool_panel<Fold, Ids, Weighted>(args, columns, first, last, bag, ahead,
-                                              std::make_index_sequence<Panel::vectors>{});
+      used += pool_panel<Policy, Weighted>(args, columns, first, last, bag, ahead,
+                                           std::make_index_sequence<Panel::vectors>{});
     }
     return used;
   }
 };
 
 // One panel of the rows of the slots [begin, end), each to row slot - base of out; returns the ids used.
-template <::deeprec::detail::ids_are Ids, bool Weighted, class Args>
+template <class Policy, class Args>
 struct gather_call {
   const Args& args;
   index_t begin;
@@ -251,32 +289,44 @@ struct gather_call {
 
   template <class Panel, std::size_t... V>
   DEEPREC_INLINE index_t run(const Panel columns, std::index_sequence<V...> vectors) const {
-    const index_t ahead = columns.rows_ahead();
-    prefetch_first<Ids>(args, columns, begin, ahead);
+    const index_t ahead = columns.rows_ahead(args);
     index_t used = 0;
     for (index_t slot = begin; slot < end; ++slot) {
-      prefetch_slot<Ids>(args, columns, slot + ahead);
+      prefetch_slot<Policy>(args, columns, slot + ahead);
       vector_f32 total[sizeof...(V)];
-      if (Ids == ::deeprec::detail::ids_are::filtered &&
-          ::deeprec::detail::is_absent(args.ids[slot], args.rows, args.padding)) {
+      if (Policy::ids == ::deeprec::detail::ids_are::filtered && args.absent(slot)) {
         if (args.empty == ::deeprec::detail::when_empty::keep) continue;
-        const bool from_row = args.empty == ::deeprec::detail::when_empty::default_row;
-        ((total[V] = from_row ? columns.template load_row<V>(args.default_row) : zero()), ...);
+        if (args.empty == ::deeprec::detail::when_empty::default_row) {
+          load_default<Policy>(args, columns, total, vectors);
+        } else {
+          ((total[V] = zero()), ...);
+        }
       } else {
         ++used;
         const std::byte* const row = args.row_of(slot);
-        if constexpr (Weighted) {
-          const vector_f32 weight = splat(args.weights[slot]);
-          ((total[V] = multiply_add(columns.template load_row<V>(row), weight, zero())), ...);
-        } else {  // + 0 turns -0 into 0, as a sum that begins at 0 does
-          ((total[V] = zero() + columns.template load_row<V>(row)), ...);
-        }
+        const vector_f32 factor =
+            splat(args.weights == nullptr
+                      ? factor_of<typename Panel::element, Policy, false>(args, slot, row)
+                      : factor_of<typename Panel::element, Policy, true>(args, slot, row));
+        // + 0 turns -0 into 0, as a sum that begins at 0 does.
+        ((total[V] = multiply_add(columns.template load_row<V>(row), factor, zero())), ...);
       }
       put_row(args, columns, slot - base, total, vectors);
     }
     return used;
   }
 };
+
+template <class Element, class Call>
+DEEPREC_INLINE index_t run_wide_panel(index_t first, index_t columns, const row_codec<Element>& codec,
+                                      const Call& call) {
+  switch ((columns + lanes - 1) / lanes) {
+    case 5: return call.run(panel<Element, 5, false>{first, columns, codec});
+    case 6: return call.run(panel<Element, 6, false>{first, columns, codec});
+    case 7: return call.run(panel<Element, 7, false>{first, columns, codec});
+    default: return call.run(panel<Element, 8, false>{first, columns, codec});
+  }
+}
 
 // Runs a call for every panel of a row; the answer is that of the first.
 template <class Element, class Call>
@@ -295,10 +345,8 @@ DEEPREC_INLINE index_t for_each_panel(index_t width, const Call& call) {
         case 2: here = call.run(panel<Element, 2, false>{first, columns, codec}); break;
         case 3: here = call.run(panel<Element, 3, false>{first, columns, codec}); break;
         case 4: here = call.run(panel<Element, 4, false>{first, columns, codec}); break;
-        case 5: here = call.run(panel<Element, 5, false>{first, columns, codec}); break;
-        case 6: here = call.run(panel<Element, 6, false>{first, columns, codec}); break;
-        case 7: here = call.run(panel<Element, 7, false>{first, columns, codec}); break;
-        default: here = call.run(panel<Element, 8, false>{first, columns, codec}); break;
+        default:
+          if constexpr (max_vectors > 4) here = run_wide_panel<Element>(first, columns, codec, call);
       }
     }
     if (first == 0) answer = here;
@@ -307,29 +355,33 @@ DEEPREC_INLINE index_t for_each_panel(index_t width, const Call& call) {
   return answer;
 }
 
+/// Fetches the rows of the first slots from `slot` on, which no slot before them does.
+template <class Element, class Policy, class Args>
+void fetch_first_rows(region, Policy, const Args& args, index_t slot) {
+  constexpr index_t widest = index_t{max_vectors} * lanes;
+  const index_t width = args.width < widest ? args.width : widest;
+  const panel<Element, 1, false> columns{0, width, row_codec<Element>::of(args, 0, width)};
+  const index_t ahead = columns.rows_ahead(args);
+  if (ahead == args.last_slot) return;
+  for (index_t k = slot; k < slot + ahead; ++k) prefetch_slot<Policy>(args, columns, k);
+}
+
 /// Pools the bags [begin, end), all but those of more than chunk_slots ids; returns the ids used.
 template <class Element, class Policy, class Args>
 index_t pool_bags(region, Policy, const Args& args, index_t begin, index_t end) {
   if constexpr (Policy::folding == ::deeprec::detail::fold::add) {
     if (args.weights != nullptr) {
-      return for_each_panel<Element>(
-          args.width, pool_call<Policy::folding, Policy::ids, true, Args>{args, begin, end});
+      return for_each_panel<Element>(args.width, pool_call<Policy, true, Args>{args, begin, end});
     }
   }
-  return for_each_panel<Element>(
-      args.width, pool_call<Policy::folding, Policy::ids, false, Args>{args, begin, end});
+  return for_each_panel<Element>(args.width, pool_call<Policy, false, Args>{args, begin, end});
 }
 
 /// Copies the rows of the slots [begin, end) to the rows [begin - base, end - base) of out; returns the
 /// ids used.
 template <class Element, class Policy, class Args>
 index_t gather_slots(region, Policy, const Args& args, index_t begin, index_t end, index_t base) {
-  if (args.weights != nullptr) {
-    return for_each_panel<Element>(args.width,
-                                   gather_call<Policy::ids, true, Args>{args, begin, end, base});
-  }
-  return for_each_panel<Element>(args.width,
-                                 gather_call<Policy::ids, false, Args>{args, begin, end, base});
+  return for_each_panel<Element>(args.width, gather_call<Policy, Args>{args, begin, end, base});
 }
 
 /// True when one of the ids [begin, end) is outside [0, rows). As an unsigned number, an id is bad when its

@@ -23,6 +23,8 @@ struct direct_rows {
   DEEPREC_INLINE const std::byte* operator()(index_t slot) const {
     return base + static_cast<index_t>(ids[slot]) * stride;
   }
+  /// One row, at slot 0.
+  static direct_rows only(const std::byte* const* row, const Id* zero) { return {*row, 0, zero}; }
 };
 
 /// Row of a slot as a row source resolved it.
@@ -32,6 +34,42 @@ struct resolved_rows {
   DEEPREC_INLINE const std::byte* operator()(index_t slot) const {
     return addresses[slot - first_slot];
   }
+  template <class Id>
+  static resolved_rows only(const std::byte* const* row, const Id*) {
+    return {row, 0};
+  }
+};
+
+/// Where the bags of a valid batch begin and end, whatever says so: one type for all, so that batches share
+/// their kernels.
+class bag_borders {
+ public:
+  bag_borders() = default;
+  template <class Offset>
+  bag_borders(offset_borders<Offset> theirs)
+      : offsets_(theirs.offsets), wide_(sizeof(Offset) == 8), implied_bag_(theirs.implied_bag),
+        implied_end_(theirs.implied_end) {}
+  bag_borders(fixed_borders theirs) : hotness_(theirs.hotness) {}
+
+  [[nodiscard]] DEEPREC_INLINE index_t begin(index_t bag) const {
+    return offsets_ == nullptr ? bag * hotness_ : offset(bag);
+  }
+  [[nodiscard]] DEEPREC_INLINE index_t end(index_t bag) const {
+    if (offsets_ == nullptr) return (bag + 1) * hotness_;
+    return bag == implied_bag_ ? implied_end_ : offset(bag + 1);
+  }
+
+ private:
+  [[nodiscard]] DEEPREC_INLINE index_t offset(index_t number) const {
+    return wide_ ? static_cast<const index_t*>(offsets_)[number]
+                 : index_t{static_cast<const std::uint32_t*>(offsets_)[number]};
+  }
+
+  const void* offsets_ = nullptr;  // null: hotness_ says it
+  bool wide_ = false;
+  index_t hotness_ = 0;
+  index_t implied_bag_ = -1;
+  index_t implied_end_ = -1;
 };
 
 /// True for an id outside [0, rows): one comparison for both ends.
@@ -111,27 +149,35 @@ constexpr when_stored stored_of() {
 enum class fold : unsigned char { add, maximum };
 enum class ids_are : unsigned char { present, filtered };
 
-/// How the kernels see a pooling.
-template <class Pooling>
-struct kernel_policy {
-  static constexpr fold folding =
-      std::is_same_v<typename Pooling::combiner, max_t> ? fold::maximum : fold::add;
-  static constexpr ids_are ids = std::is_same_v<typename Pooling::bounds_mode, skip_t> ||
-                                         std::is_same_v<typename Pooling::padding_mode, padding_id>
-                                     ? ids_are::filtered
-                                     : ids_are::present;
+/// How the kernels see a pooling. Poolings that differ in nothing else share their kernels.
+template <fold Fold, ids_are Ids, bool Clips>
+struct kernel_traits {
+  static constexpr fold folding = Fold;
+  static constexpr ids_are ids = Ids;
+  static constexpr bool clips = Clips;
 };
 
-template <class Rows, class Id, class Borders, class Out>
+template <class Pooling>
+using kernel_policy = kernel_traits<
+    std::is_same_v<typename Pooling::combiner, max_t> ? fold::maximum : fold::add,
+    std::is_same_v<typename Pooling::bounds_mode, skip_t> ||
+            !std::is_same_v<typename Pooling::padding_mode, no_padding_t>
+        ? ids_are::filtered
+        : ids_are::present,
+    std::is_same_v<typename Pooling::norm_mode, max_norm>>;
+
+template <class Rows, class Id, class Out>
 struct pool_args {
   Rows row_of;
   const Id* ids;
-  Borders borders;
-  const float* weights;  // null: all 1
+  bag_borders borders;
+  const float* weights;   // null: all 1
+  bool positive_weights;  // slots whose weight is not above 0 are absent
   index_t rows;          // ids are valid in [0, rows)
   std::int64_t padding;  // -1 when there is none
   index_t width;         // D
   index_t last_slot;     // one past the last slot of the batch: how far prefetching may look
+  float max_norm;    // rows are scaled down to this norm; 0: they are not
   const std::byte* default_row;
   row_parts parts;       // of each row; plain rows have none
   Out* out;
@@ -139,6 +185,11 @@ struct pool_args {
   divide_by divide;
   when_empty empty;
   when_stored stored;
+
+  /// True for a slot that counts as absent, where ids are filtered.
+  DEEPREC_HD DEEPREC_INLINE bool absent(index_t slot) const {
+    return is_absent(ids[slot], rows, padding) || (positive_weights && !(weights[slot] > 0.0F));
+  }
 };
 
 }  // namespace deeprec::inline DEEPREC_ABI::detail

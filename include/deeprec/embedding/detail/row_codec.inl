@@ -128,3 +128,16 @@ struct row_codec<::deeprec::detail::split_float> {
   }
   [[nodiscard]] DEEPREC_INLINE index_t bytes(index_t columns) const { return 4 * columns; }
 };
+
+// The values of a row in order: use(vector, its first column, how many of its lanes count).
+template <class Element, class Args, class Use>
+DEEPREC_INLINE void for_each_vector(const Args& args, const std::byte* row, const Use& use) {
+  const index_t whole = args.width / lanes * lanes;
+  const auto codec = row_codec<Element>::of(args, 0, args.width);
+  for (index_t c = 0; c < whole; c += lanes) use(codec.load_at(row, 0, c), c, lanes);
+  if (whole < args.width) {
+    const int n = static_cast<int>(args.width - whole);
+    const auto rest = row_codec<Element>::of(args, whole, args.width - whole);
+    use(rest.load_first_at(row, whole, n), whole, n);
+  }
+}

@@ -2,13 +2,14 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <type_traits>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
+#include <deeprec/embedding/detail/lookup_kernels.hpp>
 #include <deeprec/embedding/detail/update_args.hpp>
-#include <deeprec/optim/row_optimizer.hpp>
-#include <deeprec/optim/steps.hpp>
+#include <deeprec/optim/detail/apply_row_kernels.hpp>
 #include <deeprec/simd/words.hpp>
 
 #include <deeprec/simd/begin_portable.hpp>

@@ -1,13 +1,84 @@
-// The formulas of the optimizer steps, written once over vector_f32 and compiled for scalar code, for
-// device code and for each region. No include guard: see steps.hpp.
+// The formulas of the optimizer steps and of the stages before them, written once over vector_f32 and
+// compiled for scalar code, for device code and for each region. No include guard: see steps.hpp.
 
 DEEPREC_HD DEEPREC_INLINE vector_f32 take_step(const scaled_step& step, vector_f32 weight,
                                                vector_f32 gradient) {
   return weight - splat(step.rate) * gradient;
 }
 
+DEEPREC_HD DEEPREC_INLINE vector_f32 take_step(const momentum_step& step, vector_f32 weight,
+                                               vector_f32 gradient, vector_f32& velocity) {
+  velocity = splat(step.decay) * velocity + splat(step.gain) * gradient;
+  return weight - splat(step.rate) *
+                      (splat(step.of_velocity) * velocity + splat(step.of_gradient) * gradient);
+}
+
 DEEPREC_HD DEEPREC_INLINE vector_f32 take_step(const adagrad_step& step, vector_f32 weight,
                                                vector_f32 gradient, vector_f32& squares) {
-  squares = squares + gradient * gradient;
+  squares = maximum(squares * splat(step.keep), splat(step.floor)) + gradient * gradient;
   return weight - splat(step.rate) * gradient / (sqrt(squares) + splat(step.epsilon));
+}
+
+DEEPREC_HD DEEPREC_INLINE vector_f32 take_step(const rmsprop_step& step, vector_f32 weight,
+                                               vector_f32 gradient, vector_f32& squares) {
+  squares = splat(step.decay) * squares + splat(step.gain) * (gradient * gradient);
+  return weight - splat(step.rate) * gradient / (sqrt(squares) + splat(step.epsilon));
+}
+
+DEEPREC_HD DEEPREC_INLINE vector_f32 take_step(const centered_rmsprop_step& step, vector_f32 weight,
+                                               vector_f32 gradient, vector_f32& squares,
+                                               vector_f32& average) {
+  squares = splat(step.decay) * squares + splat(step.gain) * (gradient * gradient);
+  average = splat(step.decay) * average + splat(step.gain) * gradient;
+  // Of a constant gradient the variance is 0, and its rounding error may be negative.
+  const vector_f32 variance = maximum(squares - average * average, splat(0.0F));
+  return weight - splat(step.rate) * gradient / (sqrt(variance) + splat(step.epsilon));
+}
+
+DEEPREC_HD DEEPREC_INLINE vector_f32 take_step(const adam_step& step, vector_f32 weight,
+                                               vector_f32 gradient, vector_f32& moment,
+                                               vector_f32& squares) {
+  moment = splat(step.decay1) * moment + splat(step.gain1) * gradient;
+  squares = splat(step.decay2) * squares + splat(step.gain2) * (gradient * gradient);
+  const vector_f32 direction =
+      splat(step.of_moment) * moment + splat(step.of_gradient) * gradient;
+  return weight - splat(step.rate) * direction /
+                      (sqrt(squares) * splat(step.root) + splat(step.epsilon));
+}
+
+DEEPREC_HD DEEPREC_INLINE vector_f32 take_step(const rmsprop_momentum_step& step, vector_f32 weight,
+                                               vector_f32 gradient, vector_f32& velocity,
+                                               vector_f32& squares) {
+  squares = splat(step.decay2) * squares + splat(step.gain2) * (gradient * gradient);
+  velocity = splat(step.decay1) * velocity +
+             splat(step.rate) * gradient / sqrt(squares + splat(step.epsilon));
+  return weight - velocity;
+}
+
+DEEPREC_HD DEEPREC_INLINE vector_f32 take_step(const ftrl_step& step, vector_f32 weight,
+                                               vector_f32 gradient, vector_f32& squares,
+                                               vector_f32& linear) {
+  const vector_f32 before = maximum(squares, splat(step.floor));
+  squares = before + gradient * gradient;
+  const vector_f32 root = raised(squares, step.power);
+  linear = linear + (gradient + splat(step.shrinkage) * weight) -
+           (root - raised(before, step.power)) * splat(step.inverse_rate) * weight;
+  const vector_f32 inside = maximum(minimum(linear, splat(step.l1)), splat(-step.l1));
+  // No gradient so far and no l2: nothing by nothing, and the weight is 0.
+  const vector_f32 curve = root * splat(step.inverse_rate) + splat(step.l2);
+  return (inside - linear) / maximum(curve, splat(0x1p-126F));
+}
+
+DEEPREC_HD DEEPREC_INLINE void take_stage(const scale_stage& stage, vector_f32&, vector_f32& gradient) {
+  gradient = splat(stage.factor) * gradient;
+}
+DEEPREC_HD DEEPREC_INLINE void take_stage(const clip_stage& stage, vector_f32&, vector_f32& gradient) {
+  gradient = maximum(minimum(gradient, splat(stage.limit)), splat(-stage.limit));
+}
+DEEPREC_HD DEEPREC_INLINE void take_stage(const decay_stage& stage, vector_f32& weight,
+                                          vector_f32& gradient) {
+  gradient = gradient + splat(stage.rate) * weight;
+}
+DEEPREC_HD DEEPREC_INLINE void take_stage(const shrink_stage& stage, vector_f32& weight, vector_f32&) {
+  weight = splat(stage.keep) * weight;
 }

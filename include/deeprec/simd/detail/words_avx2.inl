@@ -85,6 +85,11 @@ DEEPREC_INLINE vector_f32 maximum(vector_f32 a, vector_f32 b) {
   const __m256 nan = _mm256_cmp_ps(a.v, a.v, _CMP_UNORD_Q);
   return _mm256_blendv_ps(_mm256_max_ps(a.v, b.v), a.v, nan);
 }
+/// The smaller; NaN when either is.
+DEEPREC_INLINE vector_f32 minimum(vector_f32 a, vector_f32 b) {
+  const __m256 nan = _mm256_cmp_ps(a.v, a.v, _CMP_UNORD_Q);
+  return _mm256_blendv_ps(_mm256_min_ps(a.v, b.v), a.v, nan);
+}
 DEEPREC_INLINE vector_f32 sqrt(vector_f32 a) { return _mm256_sqrt_ps(a.v); }
 
 /// The lanes added left to right.

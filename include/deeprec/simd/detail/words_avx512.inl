@@ -82,6 +82,11 @@ DEEPREC_INLINE vector_f32 maximum(vector_f32 a, vector_f32 b) {
   const __mmask16 nan = _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q);
   return _mm512_mask_mov_ps(_mm512_maskz_max_ps(all_lanes, a.v, b.v), nan, a.v);
 }
+/// The smaller; NaN when either is.
+DEEPREC_INLINE vector_f32 minimum(vector_f32 a, vector_f32 b) {
+  const __mmask16 nan = _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q);
+  return _mm512_mask_mov_ps(_mm512_maskz_min_ps(all_lanes, a.v, b.v), nan, a.v);
+}
 DEEPREC_INLINE vector_f32 sqrt(vector_f32 a) { return _mm512_maskz_sqrt_ps(all_lanes, a.v); }
 
 /// The lanes added left to right.

@@ -54,6 +54,10 @@ DEEPREC_INLINE vector_f32 multiply_add(vector_f32 a, vector_f32 b, vector_f32 c)
 DEEPREC_INLINE vector_f32 maximum(vector_f32 a, vector_f32 b) {
   return xsimd::select(a.v != a.v || a.v > b.v, a.v, b.v);
 }
+/// The smaller; NaN when either is.
+DEEPREC_INLINE vector_f32 minimum(vector_f32 a, vector_f32 b) {
+  return xsimd::select(a.v != a.v || a.v < b.v, a.v, b.v);
+}
 
 /// The lanes added left to right.
 DEEPREC_INLINE float add_lanes(vector_f32 x) {

@@ -1,0 +1,118 @@
+// A sparse feature of B samples as a list of entries in any order: row, id, and a weight or none.
+//
+//   rows      2  0  2  0  3           N of them, each in [0, B)      bag 0: {7 1}   bag 2: {9 4}
+//   ids       9  7  4  1  8           N                              bag 1: {}      bag 3: {8}
+//   weights   1 .5  2  1  1           N, or none
+//
+// The entries of a bag keep the order in which they appear. coo_view::tensorflow reads the indices (N,2) of
+// a tf.SparseTensor in place. Lookups take bags: see to_jagged (embedding/jagged_batch.hpp).
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/space.hpp>
+#include <deeprec/core/status.hpp>
+
+namespace deeprec::inline DEEPREC_ABI {
+
+/// Non-owning list of entries. Trivially copyable.
+///
+/// @dtype   Id and Row: integers of 32 or 64 bits; weights: float
+/// @threads as its memory: concurrent readers are safe
+template <class Id = std::int64_t, class Row = std::int64_t, MemorySpace Space = host_space>
+class coo_view {
+ public:
+  static_assert(IdInteger<Id> && IdInteger<Row>,
+                "deeprec::coo_view: ids and rows are integers of 32 or 64 bits. "
+                "Fix: coo_view<std::int64_t, std::int32_t>.");
+  using id_type = Id;
+  using row_type = Row;
+  using space = Space;
+
+  constexpr coo_view() noexcept = default;
+  /// @param rows (N) @param ids (N) @param weights (N), or null for weight 1
+  DEEPREC_HD constexpr coo_view(const Row* rows, const Id* ids, index_t entries, index_t bags,
+                                const float* weights = nullptr) noexcept
+      : rows_(rows), ids_(ids), weights_(weights), entries_(entries), bags_(bags) {}
+
+  /// The indices (N,2) and values (N) of a tf.SparseTensor; the second column of indices is not read.
+  DEEPREC_HD static constexpr coo_view tensorflow(const Row* indices, const Id* ids, index_t entries,
+                                                  index_t bags,
+                                                  const float* weights = nullptr) noexcept {
+    coo_view made(indices, ids, entries, bags, weights);
+    made.row_stride_ = 2;
+    return made;
+  }
+
+  template <MemorySpace From>
+    requires(reachable_as<From, Space> && !std::is_same_v<From, Space>)
+  DEEPREC_HD constexpr coo_view(const coo_view<Id, Row, From>& other) noexcept
+      : coo_view(other.rows(), other.ids(), other.id_count(), other.bags(), other.weights()) {
+    row_stride_ = other.row_stride();
+  }
+  template <MemorySpace From>
+    requires(!reachable_as<From, Space>)
+  coo_view(const coo_view<Id, Row, From>&) = delete;
+
+  [[nodiscard]] DEEPREC_HD constexpr index_t bags() const noexcept { return bags_; }
+  /// N: how many entries there are.
+  [[nodiscard]] DEEPREC_HD constexpr index_t id_count() const noexcept { return entries_; }
+  /// The row of entry k is rows()[k * row_stride()].
+  [[nodiscard]] DEEPREC_HD constexpr const Row* rows() const noexcept { return rows_; }
+  [[nodiscard]] DEEPREC_HD constexpr index_t row_stride() const noexcept { return row_stride_; }
+  [[nodiscard]] DEEPREC_HD constexpr const Id* ids() const noexcept { return ids_; }
+  [[nodiscard]] DEEPREC_HD constexpr const float* weights() const noexcept { return weights_; }
+
+  /// The bag of entry k.
+  [[nodiscard]] DEEPREC_HD constexpr index_t row(index_t k) const noexcept {
+    return static_cast<index_t>(rows_[k * row_stride_]);
+  }
+
+  /// Reports null pointers, negative sizes, and the first entry whose row is outside [0, B).
+  ///
+  /// @cost    O(N); reads the rows
+  /// @threads reentrant
+  /// @error   shape_mismatch (a null pointer with a size, a negative size); invalid_value (slot = the
+  ///          entry, value = its row)
+  [[nodiscard]] status validate() const noexcept
+    requires(!std::is_same_v<Space, device_space>)
+  {
+    if (const status s = validate_shape(); !s) return s;
+    for (index_t k = 0; k < entries_; ++k) {
+      if (static_cast<std::uint64_t>(row(k)) >= static_cast<std::uint64_t>(bags_)) {
+        return {errc::invalid_value, "the row of an entry is outside [0, bags)",
+                {.slot = k, .value = row(k)}};
+      }
+    }
+    return {};
+  }
+
+  /// The part of validate() that reads no memory.
+  ///
+  /// @cost    O(1)
+  /// @threads reentrant
+  /// @error   shape_mismatch
+  [[nodiscard]] constexpr status validate_shape() const noexcept {
+    if (bags_ < 0 || entries_ < 0) {
+      return {errc::shape_mismatch, "a batch with a negative number of bags or ids"};
+    }
+    if (entries_ > 0 && rows_ == nullptr) return {errc::shape_mismatch, "rows are null"};
+    if (entries_ > 0 && ids_ == nullptr) return {errc::shape_mismatch, "ids are null"};
+    return {};
+  }
+
+ private:
+  const Row* rows_ = nullptr;
+  const Id* ids_ = nullptr;
+  const float* weights_ = nullptr;
+  index_t entries_ = 0;
+  index_t bags_ = 0;
+  index_t row_stride_ = 1;
+};
+
+static_assert(std::is_trivially_copyable_v<coo_view<>>);
+
+}  // namespace deeprec::inline DEEPREC_ABI

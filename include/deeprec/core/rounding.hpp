@@ -1,0 +1,100 @@
+// How a float becomes a value of 16 bits: to the nearest, or up and down at random so that the mean is right.
+//
+//   step of a weight     2^-10 of it or less is lost by round_nearest in bf16, every time
+//   round_stochastic     up with probability (x - below) / (above - below): lost or doubled, right on average
+//
+//   word of (row, column) = counter_rng(seed).words(row, step << 32 | column / 64 * 16 + column % 16)
+//                                            .w[column / 16 % 4]
+//
+// The words depend on seed, step, row and column only, so any number of threads, any ISA and the device round
+// alike; sixteen columns side by side are word 0 of sixteen blocks, which suits vectors of any width. The
+// lower 32 bits of step count. Not here: rounding of f32, which is not rounded at all.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <type_traits>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/random.hpp>
+
+namespace deeprec::inline DEEPREC_ABI {
+
+struct round_nearest_t {};
+/// To the nearest value, ties to even.
+inline constexpr round_nearest_t round_nearest{};
+
+/// Up or down at random, unbiased. Each table needs a seed of its own, and each update another step, or their
+/// roundings go together.
+struct round_stochastic {
+  std::uint64_t seed = 0;
+  std::uint64_t step = 0;
+
+  /// The 32 random bits of one element.
+  [[nodiscard]] DEEPREC_HD constexpr std::uint32_t word(std::uint64_t row,
+                                                        std::uint64_t column) const noexcept {
+    return counter_rng(seed)
+        .words(row, (step << 32) + column / 64 * 16 + column % 16)
+        .w[column / 16 % 4];
+  }
+};
+
+template <class R>
+concept RoundingPolicy = std::same_as<R, round_nearest_t> || std::same_as<R, round_stochastic>;
+
+namespace detail {
+
+/// Up with the probability of the 16 bits that are cut off, exactly.
+DEEPREC_HD constexpr std::uint16_t bf16_bits_at_random(float value, std::uint32_t word) noexcept {
+  const auto bits = bit_cast_to<std::uint32_t>(value);
+  const std::uint32_t magnitude = bits & 0x7fffffffU;
+  if (magnitude >= 0x7f800000U) return bf16_bits(value);
+  const std::uint32_t rounded = (magnitude + (word >> 16)) >> 16;
+  return static_cast<std::uint16_t>(((bits >> 16) & 0x8000U) | (rounded < 0x7f80U ? rounded : 0x7f7fU));
+}
+
+/// Up when the upper 31 bits of the word, as a fraction, are below what is cut off.
+DEEPREC_HD constexpr std::uint16_t f16_bits_at_random(float value, std::uint32_t word) noexcept {
+  const auto bits = bit_cast_to<std::uint32_t>(value);
+  const std::uint32_t sign = (bits >> 16) & 0x8000U;
+  const std::uint32_t magnitude = bits & 0x7fffffffU;
+  if (magnitude >= 0x47800000U) return f16_bits(value);  // 65536 and more, and NaN
+  std::uint32_t below = 0;
+  std::uint32_t cut = 0;  // the fraction, times 2^31
+  if (magnitude >= 0x38800000U) {
+    below = (magnitude - 0x38000000U) >> 13;
+    cut = (magnitude & 0x1fffU) << 18;
+  } else {  // a denormal half: multiples of 2^-24
+    const float units = bit_cast_to<float>(magnitude) * 0x1p24F;
+    below = static_cast<std::uint32_t>(units);
+    cut = static_cast<std::uint32_t>((units - static_cast<float>(below)) * 0x1p31F);
+  }
+  const bool up = (word >> 1) < cut && below != 0x7bffU;
+  return static_cast<std::uint16_t>(sign | (below + (up ? 1U : 0U)));
+}
+
+}  // namespace detail
+
+/// The value as a T, rounded up or down by 32 random bits.
+///
+/// @dtype    T: float, which is returned as it is · bf16 · f16
+/// @numerics a value that T has stays; the mean over all words is the value itself (bf16: exactly; f16:
+///           within 2^-31 of the distance of neighbours). Between the largest finite T and the next power of
+///           two the largest is the answer; above that, f16 overflows to infinity as to nearest; NaN stays
+///           NaN
+/// @cost     O(1)
+/// @threads  reentrant
+/// @error    none
+template <Storage T>
+DEEPREC_HD constexpr T round_with(float value, [[maybe_unused]] std::uint32_t word) noexcept {
+  if constexpr (std::is_same_v<T, bf16>) {
+    return bf16::from_bits(detail::bf16_bits_at_random(value, word));
+  } else if constexpr (std::is_same_v<T, f16>) {
+    return f16::from_bits(detail::f16_bits_at_random(value, word));
+  } else {
+    return static_cast<T>(value);
+  }
+}
+
+}  // namespace deeprec::inline DEEPREC_ABI

@@ -1,0 +1,66 @@
+// Slots grouped by a small key, in their order: a counting sort whose answer depends on the keys only.
+//
+//   key        2 0 2 - 0        offsets    0 2 2 4        position   2 0 3 - 1        - in no group
+//
+//   pieces of slots ──count, at once──> counts (pieces, groups) ──sums──> where each piece's slots of each
+//   group begin ──at once──> position of every slot
+#pragma once
+
+#include <algorithm>
+#include <memory_resource>
+#include <vector>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
+
+namespace deeprec::inline DEEPREC_ABI::detail {
+inline namespace DEEPREC_UNIT {
+
+/// The key of a slot that is in no group.
+inline constexpr index_t no_group = -1;
+
+/// Writes offsets (groups + 1), calls prepare(n) for n slots in groups, and then place(slot, key, position)
+/// for each of them, from many threads. key_at(slot), in [0, groups) or no_group, is called twice.
+/// Cost: O(slots + groups); 8 * (slots + groups) bytes at most of ctx.memory.
+template <class Context, class KeyAt, class Prepare, class Place>
+void group_slots(const Context& ctx, index_t slots, index_t groups, const KeyAt& key_at,
+                 index_t* offsets, const Prepare& prepare, const Place& place) {
+  const index_t piece = (std::max)(index_t{1} << 16, groups);
+  const index_t pieces = (slots + piece - 1) / piece;
+  std::pmr::vector<index_t> next(static_cast<std::size_t>(pieces * groups), ctx.memory);
+  // A body may be given several pieces.
+  const auto for_each_piece = [&](const auto& body) {
+    ctx.executor->parallel_for(slots, piece, [&](index_t begin, index_t end, int) {
+      for (index_t first = begin; first < end; first += piece) {
+        body(next.data() + first / piece * groups, first, (std::min)(end, first + piece));
+      }
+    });
+  };
+  for_each_piece([&](index_t* counts, index_t begin, index_t end) {
+    for (index_t slot = begin; slot < end; ++slot) {
+      const index_t key = key_at(slot);
+      if (key != no_group) ++counts[key];
+    }
+  });
+  index_t total = 0;
+  for (index_t group = 0; group < groups; ++group) {
+    offsets[group] = total;
+    for (index_t p = 0; p < pieces; ++p) {
+      index_t& count = next[static_cast<std::size_t>(p * groups + group)];
+      const index_t begin = total;
+      total += count;
+      count = begin;
+    }
+  }
+  offsets[groups] = total;
+  prepare(total);
+  for_each_piece([&](index_t* position, index_t begin, index_t end) {
+    for (index_t slot = begin; slot < end; ++slot) {
+      const index_t key = key_at(slot);
+      if (key != no_group) place(slot, key, position[key]++);
+    }
+  });
+}
+
+}  // namespace DEEPREC_UNIT
+}  // namespace deeprec::inline DEEPREC_ABI::detail

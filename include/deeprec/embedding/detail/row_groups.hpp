@@ -1,0 +1,170 @@
+// The slots of a batch grouped by row: what a backward pass needs to touch every row once.
+//
+//   ids      7 1 9 1 7        groups    (1: slots 1 3) (7: slots 0 4) (9: slot 2)
+//
+// Stable: the slots of a row stay in order, so sums over them are reproducible. A radix sort of keys
+// row * 2^slot_bits + slot, over the bits that rows have; its pieces depend on the number of slots only.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <memory_resource>
+#include <utility>
+#include <vector>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
+
+namespace deeprec::inline DEEPREC_ABI::detail {
+inline namespace DEEPREC_UNIT {
+
+class row_groups {
+ public:
+  explicit row_groups(std::pmr::memory_resource* memory)
+      : keys_(memory), spare_(memory), starts_(memory), counts_(memory) {}
+
+  /// True when a row and a slot fit one 64-bit key.
+  [[nodiscard]] static bool fits(index_t slots, index_t rows) noexcept {
+    return bits_for(slots) + bits_for(rows) <= 64 && slots < (index_t{1} << 32);
+  }
+
+  /// Groups the slots [0, slots) by row_of(slot), in [0, rows) or negative for a slot that is left out.
+  /// Cost: O(N) for every 11 bits of `rows`. Memory: 16 bytes per slot, 8 per group.
+  template <class Context, class RowOf>
+  void build(const Context& ctx, index_t slots, index_t rows, const RowOf& row_of) {
+    slot_bits_ = bits_for(slots);
+    piece_ = (std::max)(index_t{1} << 14, (slots + most_pieces - 1) / most_pieces);
+    write_keys(ctx, slots, row_of);
+    const int row_bits = bits_for(rows - 1);
+    const int widest = slots < 4096 ? 8 : 11;
+    const int passes = (row_bits + widest - 1) / widest;
+    if (passes > 0) spare_.resize(keys_.size());
+    for (int pass = 0, done = 0; pass < passes; ++pass) {
+      const int bits = (row_bits - done + passes - pass - 1) / (passes - pass);
+      sort_pass(ctx, slot_bits_ + done, bits);
+      done += bits;
+    }
+    find_starts(ctx);
+  }
+
+  /// How many different rows there are.
+  [[nodiscard]] index_t groups() const noexcept { return static_cast<index_t>(starts_.size()) - 1; }
+  /// How many slots are in groups.
+  [[nodiscard]] index_t size() const noexcept { return static_cast<index_t>(keys_.size()); }
+  /// Group g holds the positions [starts()[g], starts()[g + 1]).
+  [[nodiscard]] const index_t* starts() const noexcept { return starts_.data(); }
+  [[nodiscard]] index_t row(index_t group) const noexcept {
+    return static_cast<index_t>(
+        keys_[static_cast<std::size_t>(starts_[static_cast<std::size_t>(group)])] >> slot_bits_);
+  }
+  [[nodiscard]] index_t slot(index_t position) const noexcept {
+    const std::uint64_t mask = (std::uint64_t{1} << slot_bits_) - 1;
+    return static_cast<index_t>(keys_[static_cast<std::size_t>(position)] & mask);
+  }
+
+ private:
+  static constexpr index_t most_pieces = 64;
+
+  static int bits_for(index_t largest) noexcept {
+    return static_cast<int>(std::bit_width(static_cast<std::uint64_t>(largest > 0 ? largest : 0)));
+  }
+
+  // Calls f(piece, begin, end) for the pieces of [0, n), in parallel.
+  template <class Context, class F>
+  void in_pieces(const Context& ctx, index_t n, const F& f) const {
+    const index_t pieces = (n + piece_ - 1) / piece_;
+    ctx.executor->parallel_for(pieces, 1, [&](index_t first, index_t last, int) {
+      for (index_t p = first; p < last; ++p) f(p, p * piece_, (std::min)(n, (p + 1) * piece_));
+    });
+  }
+  // Turns what each piece counted into where it writes; returns the total.
+  index_t place_pieces(index_t pieces) {
+    index_t total = 0;
+    for (index_t p = 0; p < pieces; ++p) {
+      total += std::exchange(counts_[static_cast<std::size_t>(p)], total);
+    }
+    return total;
+  }
+
+  template <class Context, class RowOf>
+  void write_keys(const Context& ctx, index_t slots, const RowOf& row_of) {
+    const index_t pieces = (slots + piece_ - 1) / piece_;
+    counts_.assign(static_cast<std::size_t>(pieces), 0);
+    in_pieces(ctx, slots, [&](index_t p, index_t begin, index_t end) {
+      index_t count = 0;
+      for (index_t k = begin; k < end; ++k) count += row_of(k) >= 0 ? 1 : 0;
+      counts_[static_cast<std::size_t>(p)] = count;
+    });
+    keys_.resize(static_cast<std::size_t>(place_pieces(pieces)));
+    in_pieces(ctx, slots, [&](index_t p, index_t begin, index_t end) {
+      std::uint64_t* to = keys_.data() + counts_[static_cast<std::size_t>(p)];
+      for (index_t k = begin; k < end; ++k) {
+        const index_t row = row_of(k);
+        if (row >= 0) *to++ = static_cast<std::uint64_t>(row) << slot_bits_ | static_cast<std::uint64_t>(k);
+      }
+    });
+  }
+
+  template <class Context>
+  void sort_pass(const Context& ctx, int shift, int bits) {
+    const auto digits = std::size_t{1} << bits;
+    const index_t pieces = (size() + piece_ - 1) / piece_;
+    counts_.assign(static_cast<std::size_t>(pieces) * digits, 0);
+    in_pieces(ctx, size(), [&](index_t p, index_t begin, index_t end) {
+      index_t* const count = counts_.data() + static_cast<std::size_t>(p) * digits;
+      for (index_t i = begin; i < end; ++i) {
+        ++count[keys_[static_cast<std::size_t>(i)] >> shift & (digits - 1)];
+      }
+    });
+    index_t total = 0;
+    for (std::size_t d = 0; d < digits; ++d) {
+      for (index_t p = 0; p < pieces; ++p) {
+        total += std::exchange(counts_[static_cast<std::size_t>(p) * digits + d], total);
+      }
+    }
+    in_pieces(ctx, size(), [&](index_t p, index_t begin, index_t end) {
+      index_t* const next = counts_.data() + static_cast<std::size_t>(p) * digits;
+      for (index_t i = begin; i < end; ++i) {
+        const std::uint64_t key = keys_[static_cast<std::size_t>(i)];
+        spare_[static_cast<std::size_t>(next[key >> shift & (digits - 1)]++)] = key;
+      }
+    });
+    keys_.swap(spare_);
+  }
+
+  [[nodiscard]] bool begins_group(index_t position) const noexcept {
+    const auto i = static_cast<std::size_t>(position);
+    return i == 0 || keys_[i] >> slot_bits_ != keys_[i - 1] >> slot_bits_;
+  }
+
+  template <class Context>
+  void find_starts(const Context& ctx) {
+    const index_t pieces = (size() + piece_ - 1) / piece_;
+    counts_.assign(static_cast<std::size_t>(pieces), 0);
+    in_pieces(ctx, size(), [&](index_t p, index_t begin, index_t end) {
+      index_t count = 0;
+      for (index_t i = begin; i < end; ++i) count += begins_group(i) ? 1 : 0;
+      counts_[static_cast<std::size_t>(p)] = count;
+    });
+    const index_t groups = place_pieces(pieces);
+    starts_.resize(static_cast<std::size_t>(groups) + 1);
+    in_pieces(ctx, size(), [&](index_t p, index_t begin, index_t end) {
+      index_t* to = starts_.data() + counts_[static_cast<std::size_t>(p)];
+      for (index_t i = begin; i < end; ++i) {
+        if (begins_group(i)) *to++ = i;
+      }
+    });
+    starts_.back() = size();
+  }
+
+  std::pmr::vector<std::uint64_t> keys_;
+  std::pmr::vector<std::uint64_t> spare_;
+  std::pmr::vector<index_t> starts_;
+  std::pmr::vector<index_t> counts_;
+  index_t piece_ = 1;
+  int slot_bits_ = 0;
+};
+
+}  // namespace DEEPREC_UNIT
+}  // namespace deeprec::inline DEEPREC_ABI::detail

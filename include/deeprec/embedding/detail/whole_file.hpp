@@ -1,0 +1,189 @@
+// Files by POSIX calls: one that appears under its name only when it is whole, and one that is read.
+//
+//   NAME.saving  open, lock ─> write ... ─> fsync ─> rename to NAME ─> fsync of the folder
+//                     └ any fault, and the end of the object without commit(): removed, NAME untouched
+//
+// A process that is killed leaves NAME.saving behind; the next one that saves NAME takes it over. The lock
+// keeps a second saver out. Functions answer with an empty string, or with why not.
+#pragma once
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include <deeprec/core/config.hpp>
+
+namespace deeprec::inline DEEPREC_ABI {
+namespace detail {
+
+/// "WHAT: the system's words for errno"
+inline std::string system_fault(const std::string& what) {
+  return what + ": " + std::system_category().message(errno);
+}
+
+class descriptor {
+ public:
+  descriptor() = default;
+  explicit descriptor(int number) noexcept : number_(number) {}
+  descriptor(descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+  descriptor& operator=(descriptor&& other) noexcept {
+    descriptor old(std::exchange(number_, std::exchange(other.number_, -1)));
+    return *this;
+  }
+  ~descriptor() {
+    if (number_ >= 0) ::close(number_);
+  }
+  [[nodiscard]] int get() const noexcept { return number_; }
+  [[nodiscard]] bool open() const noexcept { return number_ >= 0; }
+
+ private:
+  int number_ = -1;
+};
+
+/// open(), again when a signal came.
+template <class... Mode>
+descriptor open_at(int folder, const char* name, int flags, Mode... mode) noexcept {
+  int number = -1;
+  do {
+    number = ::openat(folder, name, flags | O_CLOEXEC, mode...);
+  } while (number < 0 && errno == EINTR);
+  return descriptor(number);
+}
+
+/// Writes all of it at the descriptor's place.
+inline std::string write_all(int number, const std::byte* bytes, std::size_t count) {
+  constexpr std::size_t largest = std::size_t{1} << 30;  // the system takes no more than 2 GB at once
+  while (count > 0) {
+    const ssize_t written = ::write(number, bytes, (std::min)(count, largest));
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      return system_fault("cannot write");
+    }
+    bytes += written;
+    count -= static_cast<std::size_t>(written);
+  }
+  return {};
+}
+
+/// The new content of a file, beside the old one.
+class replacement_file {
+ public:
+  replacement_file() = default;
+  replacement_file(const replacement_file&) = delete;
+  replacement_file& operator=(const replacement_file&) = delete;
+  ~replacement_file() {
+    if (file_.open()) ::unlinkat(folder_.get(), beside_.c_str(), 0);  // before the lock goes
+  }
+
+  [[nodiscard]] std::string open(const std::string& path) {
+    const std::size_t slash = path.rfind('/');
+    const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+    name_ = slash == std::string::npos ? path : path.substr(slash + 1);
+    if (name_.empty()) return "the path names no file";
+    beside_ = name_ + ".saving";
+    folder_ = open_at(AT_FDCWD, folder.c_str(), O_RDONLY | O_DIRECTORY);
+    if (!folder_.open()) return system_fault("cannot open its folder");
+    struct stat old {};
+    const bool replaces = ::fstatat(folder_.get(), name_.c_str(), &old, AT_SYMLINK_NOFOLLOW) == 0;
+    if (replaces && S_ISDIR(old.st_mode)) return "is a directory";
+    if (replaces && !S_ISREG(old.st_mode) && !S_ISLNK(old.st_mode)) return "is not a regular file";
+    if (const std::string why = take_over(); !why.empty()) return why;
+    if (::ftruncate(file_.get(), 0) != 0) return system_fault("cannot empty " + beside_);
+    if (replaces && S_ISREG(old.st_mode) && ::fchmod(file_.get(), old.st_mode & 0777U) != 0) {
+      return system_fault("cannot give " + beside_ + " the old file's mode");
+    }
+    return {};
+  }
+
+  [[nodiscard]] std::string write(const std::byte* bytes, std::size_t count) {
+    return write_all(file_.get(), bytes, count);
+  }
+
+  /// After this the new content has the name, also after a power cut.
+  [[nodiscard]] std::string commit() {
+    if (::fsync(file_.get()) != 0) return system_fault("cannot bring the file to the disk");
+    if (::renameat(folder_.get(), beside_.c_str(), folder_.get(), name_.c_str()) != 0) {
+      return system_fault("cannot rename " + beside_);
+    }
+    file_ = descriptor();  // nothing to remove any more
+    if (::fsync(folder_.get()) != 0 && errno != EINVAL) {  // EINVAL: this file system knows no such thing
+      return system_fault("the new file is whole, but its name may be lost in a power cut: its folder");
+    }
+    return {};
+  }
+
+ private:
+  /// Opens the file beside, alone. It may be renamed or removed by another saver between our opening and
+  /// our locking it: then what we hold is not what the name says, and we try again.
+  std::string take_over() {
+    for (;;) {
+      constexpr int flags = O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK;
+      descriptor file = open_at(folder_.get(), beside_.c_str(), flags, 0666);
+      if (!file.open()) return system_fault("cannot make " + beside_ + " beside it");
+      struct stat held {};
+      if (::fstat(file.get(), &held) != 0) return system_fault("cannot read the facts of " + beside_);
+      if (!S_ISREG(held.st_mode)) return beside_ + " is not a regular file";
+      if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+        return "somebody else is saving it right now";
+      }
+      struct stat named {};
+      const bool there = ::fstatat(folder_.get(), beside_.c_str(), &named, AT_SYMLINK_NOFOLLOW) == 0;
+      if (there && named.st_ino == held.st_ino && named.st_dev == held.st_dev) {
+        file_ = std::move(file);
+        return {};
+      }
+    }
+  }
+
+  std::string name_, beside_;
+  descriptor folder_, file_;
+};
+
+/// A regular file that is read from front to back.
+class input_file {
+ public:
+  [[nodiscard]] std::string open(const std::string& path) {
+    file_ = open_at(AT_FDCWD, path.c_str(), O_RDONLY | O_NONBLOCK);  // a pipe must not wait for its writer
+    if (!file_.open()) return system_fault("cannot open");
+    struct stat facts {};
+    if (::fstat(file_.get(), &facts) != 0) return system_fault("cannot read its facts");
+    if (S_ISDIR(facts.st_mode)) return "is a directory";
+    if (!S_ISREG(facts.st_mode)) return "is not a regular file";
+    size_ = static_cast<std::uint64_t>(facts.st_size);
+    return {};
+  }
+  [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
+
+  /// All of [offset, offset + count).
+  [[nodiscard]] std::string read(std::uint64_t offset, std::byte* bytes, std::size_t count) const {
+    constexpr std::size_t largest = std::size_t{1} << 30;
+    while (count > 0) {
+      const ssize_t got = ::pread(file_.get(), bytes, (std::min)(count, largest), static_cast<off_t>(offset));
+      if (got < 0) {
+        if (errno == EINTR) continue;
+        return system_fault("cannot read at byte " + std::to_string(offset));
+      }
+      if (got == 0) return "became shorter while it was read: ends at byte " + std::to_string(offset);
+      bytes += got;
+      offset += static_cast<std::uint64_t>(got);
+      count -= static_cast<std::size_t>(got);
+    }
+    return {};
+  }
+
+ private:
+  descriptor file_;
+  std::uint64_t size_ = 0;
+};
+
+}  // namespace detail
+}  // namespace deeprec::inline DEEPREC_ABI

@@ -1,0 +1,54 @@
+// A bulk executor behind two pointers, for code that can't be a template: virtual functions, plug-ins.
+//
+//   thread_pool pool;   executor_ref ref(pool);   lookup(ref, ...);   // the same pieces, the same bits
+//
+// Owns nothing. Costs one indirect call for each parallel_for and one for each piece.
+#pragma once
+
+#include <concepts>
+#include <type_traits>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/executor.hpp>
+
+namespace deeprec::inline DEEPREC_ABI {
+
+/// @threads as the executor behind it
+class executor_ref {
+ public:
+  template <BulkExecutor E>
+    requires(!std::same_as<std::remove_cv_t<E>, executor_ref>)
+  explicit(false) executor_ref(E& executor) noexcept
+      : executor_(&executor),
+        parallel_for_([](void* self, index_t n, index_t grain, const piece& body) {
+          static_cast<E*>(self)->parallel_for(n, grain, body);
+        }),
+        concurrency_([](void* self) { return static_cast<int>(static_cast<E*>(self)->concurrency()); }) {}
+
+  /// As BulkExecutor says.
+  template <class Body>
+  void parallel_for(index_t n, index_t grain, Body&& body) const {
+    parallel_for_(executor_, n, grain,
+                  piece{const_cast<void*>(static_cast<const void*>(&body)),
+                        [](void* to_run, index_t begin, index_t end, int worker) {
+                          (*static_cast<std::remove_reference_t<Body>*>(to_run))(begin, end, worker);
+                        }});
+  }
+  [[nodiscard]] int concurrency() const { return concurrency_(executor_); }
+
+ private:
+  struct piece {
+    void* body;
+    void (*run)(void* body, index_t begin, index_t end, int worker);
+    void operator()(index_t begin, index_t end, int worker) const { run(body, begin, end, worker); }
+  };
+
+  void* executor_;
+  void (*parallel_for_)(void* self, index_t n, index_t grain, const piece& body);
+  int (*concurrency_)(void* self);
+};
+
+static_assert(BulkExecutor<executor_ref>);
+
+}  // namespace deeprec::inline DEEPREC_ABI

@@ -1,0 +1,225 @@
+// Rows that come many times, kept once, and laid out again: the user part of a batch, computed once.
+//
+//   rows     a b a a b          rows      0 1         numbers of a and b, where each came first
+//                               inverse   0 1 0 0 1
+//
+//   dedup_rows ──> tile_rows(rows, .rows) ──> U rows ──model──> (U,D) ──tile_rows(.., .inverse)──> (B,D)
+//
+// Rows are equal when their bytes are: 0 and -0 differ, a NaN equals itself, bytes of padding count.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <memory_resource>
+#include <span>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/context.hpp>
+#include <deeprec/core/hash.hpp>
+#include <deeprec/core/id_range.hpp>
+#include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/status.hpp>
+#include <deeprec/core/verb.hpp>
+#include <deeprec/ops/detail/number_keys.hpp>
+
+namespace deeprec::inline DEEPREC_ABI {
+
+/// What dedup_rows() answers. Fill it again and again: it keeps its memory.
+///
+/// @space   host; memory comes from the resource given to the constructor
+/// @threads concurrent readers are safe; a writer needs it alone
+template <class Index = std::int64_t>
+struct unique_rows {
+  static_assert(IdInteger<Index>, "deeprec::unique_rows: numbers are integers of 32 or 64 bits. "
+                                  "Fix: unique_rows<std::int32_t>.");
+  explicit unique_rows(std::pmr::memory_resource* memory = std::pmr::get_default_resource())
+      : rows(memory), inverse(memory) {}
+
+  std::pmr::vector<Index> rows;     ///< (U), rising: row numbers in the order of first appearance
+  std::pmr::vector<Index> inverse;  ///< (B): row b equals row rows[inverse[b]]
+};
+
+namespace verbs {
+struct dedup_rows {};
+struct tile_rows {};
+}  // namespace verbs
+
+namespace detail {
+
+/// Pieces of this many bytes are what threads share out.
+inline constexpr index_t row_piece_bytes = index_t{256} << 10;
+
+inline index_t rows_per_piece(index_t row_bytes) noexcept {
+  return (std::max)(index_t{1}, row_piece_bytes / (std::max)(index_t{1}, row_bytes));
+}
+
+/// The keys of number_keys: rows, by their bytes.
+template <class T, class Index>
+struct row_keys {
+  const matrix_view<const T>& in;
+  const std::uint64_t* hashes;
+  std::pmr::vector<Index>& rows;
+
+  [[nodiscard]] std::size_t bytes() const {
+    return static_cast<std::size_t>(in.extent(1)) * sizeof(T);
+  }
+  std::uint64_t hash(index_t k) const { return hashes[k]; }
+  bool same(index_t k, std::uint32_t number) const {
+    const auto first = static_cast<index_t>(rows[number]);
+    return hashes[k] == hashes[first] &&
+           (bytes() == 0 || std::memcmp(in.row(k), in.row(first), bytes()) == 0);
+  }
+  void add(index_t k) const { rows.push_back(static_cast<Index>(k)); }
+  void again(std::uint32_t) const {}
+  void fetch(std::uint32_t number) const {
+    __builtin_prefetch(in.row(static_cast<index_t>(rows[number])));
+  }
+};
+
+}  // namespace detail
+
+/// The rows that differ, in the order of their first appearance, and for every row which of them it is.
+///
+/// @shape    rows (B,D), any row stride · out: rows (U), inverse (B)
+/// @dtype    rows: any trivially copyable type, compared by its bytes; numbers of 32 or 64 bits
+/// @space    rows on the host
+/// @pre      out owns none of the rows
+/// @post     row b has the bytes of row out.rows[out.inverse[b]]; out.rows rises; D = 0: all rows are equal
+/// @numerics exact; the same for any number of threads
+/// @cost     O(B*D) expected: every row is read once to be hashed, by all threads, and a row that came
+///           before once more to be compared. From the context's resource: 24 bytes a row at most
+/// @threads  reentrant
+/// @error    unsupported when B does not fit the type of the numbers, or 32 bits. On an error out is as
+///           before
+/// @example  @snippet tests/ops/dedup_rows_test.cpp dedup_rows
+/// @source   sample-aware graph compression of DeepRec
+template <class Context, class T, MemorySpace Space, class Columns, class Index>
+[[nodiscard]] status dedup_rows(Context&& context_or_executor, matrix_view<T, Space, Columns> rows,
+                                unique_rows<Index>& out) {
+  static_assert(std::is_trivially_copyable_v<T>,
+                "deeprec::dedup_rows: the elements are not trivially copyable. Fix: rows of numbers.");
+  const auto ctx = as_context(context_or_executor);
+  if (rows.extent(0) < 0 || rows.extent(1) < 0) {
+    return {errc::shape_mismatch, "dedup_rows: a negative number of rows or columns"};
+  }
+  const auto count = static_cast<std::uint64_t>(rows.extent(0));
+  if (count > static_cast<std::uint64_t>((std::numeric_limits<Index>::max)()) ||
+      count > static_cast<std::uint64_t>(detail::most_keys)) {
+    return {errc::unsupported, "dedup_rows: too many rows for the type of their numbers"};
+  }
+  return backend<verbs::dedup_rows, backend_of<std::remove_const_t<decltype(ctx)>>>::run(
+      ctx, matrix_view<const std::remove_const_t<T>, Space>(rows), out);
+}
+
+template <>
+struct backend<verbs::dedup_rows, host_backend> {
+  template <class Context, class T, MemorySpace Space, class Index>
+  static status run(const Context& ctx, matrix_view<const T, Space> rows, unique_rows<Index>& out) {
+    static_assert(reachable_as<Space, host_space>,
+                  "deeprec::dedup_rows: device memory given to a host context. Fix: copy it first.");
+    const index_t n = rows.extent(0);
+    const matrix_view<const T> in(rows);
+    const auto bytes = static_cast<std::size_t>(in.extent(1)) * sizeof(T);
+    std::pmr::vector<std::uint64_t> hashes(static_cast<std::size_t>(n), ctx.memory);
+    const index_t grain = detail::rows_per_piece(static_cast<index_t>(bytes));
+    ctx.executor->parallel_for(n, grain, [&](index_t begin, index_t end, int) {
+      for (index_t k = begin; k < end; ++k) {
+        const auto* const row = static_cast<const char*>(static_cast<const void*>(in.row(k)));
+        hashes[static_cast<std::size_t>(k)] = hash_bytes(std::string_view(row, bytes));
+      }
+    });
+    out.rows.clear();
+    out.inverse.resize(static_cast<std::size_t>(n));
+    detail::row_keys<T, Index> keys{in, hashes.data(), out.rows};
+    if (n > 0) detail::number_keys(ctx.memory, n, keys, out.inverse.data());
+    return {};
+  }
+};
+
+/// out row b = row inverse[b] of rows: what dedup_rows took apart, laid out again; or any gather of rows.
+///
+/// @shape    rows (U,D), any row stride · inverse (B), as data() and size() · out (B,D), any row stride
+/// @dtype    rows and out: one trivially copyable type; inverse: integers of 32 or 64 bits
+/// @space    rows and out reachable from the context; inverse on the host
+/// @pre      out shares no byte with rows or inverse
+/// @numerics bits are copied; the same for any number of threads
+/// @cost     O(B*D): a copy for each row. No allocation
+/// @threads  reentrant
+/// @error    shape_mismatch; id_out_of_range (slot, value) when a number is outside [0, U), the smallest
+///           slot. On an error nothing is written
+/// @example  @snippet tests/ops/dedup_rows_test.cpp dedup_rows
+template <class Context, class T, MemorySpace Space, class Columns, class Numbers, class Out,
+          MemorySpace OutSpace, class OutColumns>
+[[nodiscard]] status tile_rows(Context&& context_or_executor, matrix_view<T, Space, Columns> rows,
+                               const Numbers& inverse, matrix_view<Out, OutSpace, OutColumns> out) {
+  static_assert(std::is_same_v<std::remove_const_t<T>, Out>,
+                "deeprec::tile_rows: rows and out have different element types, or out is read only. Fix: "
+                "one type for both; rows are copied, not converted.");
+  static_assert(std::is_trivially_copyable_v<Out>,
+                "deeprec::tile_rows: the elements are not trivially copyable. Fix: rows of numbers.");
+  static_assert(IdRange<Numbers>,
+                "deeprec::tile_rows: inverse is no list of integers of 32 or 64 bits. Fix: "
+                "std::span(pointer, count), or a std::vector of them.");
+  const auto ctx = as_context(context_or_executor);
+  const auto numbers = id_span(inverse);
+  if (out.extent(1) != rows.extent(1)) {
+    return {errc::shape_mismatch, "tile_rows: out has another width than rows"};
+  }
+  if (out.extent(0) != static_cast<index_t>(numbers.size())) {
+    return {errc::shape_mismatch, "tile_rows: out has another number of rows than inverse has elements"};
+  }
+  if (out.stride(0) < out.extent(1) && out.extent(0) > 1) {
+    return {errc::shape_mismatch, "rows of out overlap: its stride is below its width"};
+  }
+  return backend<verbs::tile_rows, backend_of<std::remove_const_t<decltype(ctx)>>>::run(
+      ctx, matrix_view<const Out, Space>(rows), numbers, matrix_view<Out, OutSpace>(out));
+}
+
+template <>
+struct backend<verbs::tile_rows, host_backend> {
+  template <class Context, class T, MemorySpace Space, class Index, MemorySpace OutSpace>
+  static status run(const Context& ctx, matrix_view<const T, Space> rows, std::span<const Index> numbers,
+                    matrix_view<T, OutSpace> out) {
+    static_assert(reachable_as<Space, host_space> && reachable_as<OutSpace, host_space>,
+                  "deeprec::tile_rows: device memory given to a host context. Fix: copy it first.");
+    const index_t n = out.extent(0);
+    const auto limit = static_cast<std::uint64_t>(rows.extent(0));
+    std::atomic<bool> bad{false};
+    ctx.executor->parallel_for(n, index_t{1} << 16, [&](index_t begin, index_t end, int) {
+      bool any = false;
+      for (index_t b = begin; b < end; ++b) any |= number_of(numbers, b) >= limit;
+      if (any) bad.store(true, std::memory_order_relaxed);
+    });
+    if (bad.load(std::memory_order_relaxed)) {
+      index_t b = 0;
+      while (number_of(numbers, b) < limit) ++b;
+      return {errc::id_out_of_range, "tile_rows: inverse",
+              {.slot = b, .value = static_cast<std::int64_t>(number_of(numbers, b))}};
+    }
+    if (out.empty()) return {};
+    const auto bytes = static_cast<std::size_t>(out.extent(1)) * sizeof(T);
+    const index_t grain = detail::rows_per_piece(static_cast<index_t>(bytes));
+    ctx.executor->parallel_for(n, grain, [&](index_t begin, index_t end, int) {
+      for (index_t b = begin; b < end; ++b) {
+        std::memcpy(out.row(b), rows.row(static_cast<index_t>(number_of(numbers, b))), bytes);
+      }
+    });
+    return {};
+  }
+
+ private:
+  // A negative number becomes a large one.
+  template <class Index>
+  static std::uint64_t number_of(std::span<const Index> numbers, index_t b) noexcept {
+    return static_cast<std::uint64_t>(static_cast<std::int64_t>(numbers[static_cast<std::size_t>(b)]));
+  }
+};
+
+}  // namespace deeprec::inline DEEPREC_ABI

@@ -1,0 +1,184 @@
+// The different ids of a list, where each of them went, and how often it came.
+//
+//   in        7 1 9 1 7           ids       7 1 9       in the order of their first appearance
+//                                 inverse   0 1 2 1 0   in[k] = ids[inverse[k]]
+//                                 counts    2 2 1
+//
+// A row that many bags name is then gathered once. Ids may be any numbers, negative ones too. Not here: rows
+// (dedup_rows.hpp).
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <memory_resource>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/context.hpp>
+#include <deeprec/core/hash.hpp>
+#include <deeprec/core/id_range.hpp>
+#include <deeprec/core/status.hpp>
+#include <deeprec/core/verb.hpp>
+#include <deeprec/memory/detail/owns.hpp>
+#include <deeprec/ops/detail/number_keys.hpp>
+
+namespace deeprec::inline DEEPREC_ABI {
+
+/// What unique() answers. Fill it again and again: it keeps its memory.
+///
+/// @space   host; memory comes from the resource given to the constructor
+/// @threads concurrent readers are safe; a writer needs it alone
+template <class Id = std::int64_t, class Index = std::int64_t>
+struct unique_ids {
+  static_assert(IdInteger<Id> && IdInteger<Index>,
+                "deeprec::unique_ids: ids and their numbers are integers of 32 or 64 bits. "
+                "Fix: unique_ids<std::int64_t, std::int32_t>.");
+  using id_type = Id;
+  using index_type = Index;
+
+  explicit unique_ids(std::pmr::memory_resource* memory = std::pmr::get_default_resource())
+      : ids(memory), inverse(memory), counts(memory) {}
+
+  std::pmr::vector<Id> ids;         ///< (U)
+  std::pmr::vector<Index> inverse;  ///< (N)
+  std::pmr::vector<Index> counts;   ///< (U); they sum to N
+};
+
+namespace verbs {
+struct unique {};
+}  // namespace verbs
+
+namespace detail {
+inline namespace DEEPREC_UNIT {
+
+/// The keys of number_keys: ids, appended to the answer when they are new.
+template <class Id, class Index>
+class id_keys {
+ public:
+  id_keys(const Id* ids, index_t n, unique_ids<Id, Index>& out) : ids_(ids), n_(n), out_(out) {
+    use(out.ids.size());
+  }
+  ~id_keys() = default;
+  id_keys(const id_keys&) = delete;
+  id_keys& operator=(const id_keys&) = delete;
+
+  std::uint64_t hash(index_t k) const { return mix64(static_cast<std::uint64_t>(ids_[k])); }
+  bool same(index_t k, std::uint32_t number) const { return known_[number] == ids_[k]; }
+  void fetch(std::uint32_t number) const { __builtin_prefetch(known_ + number); }
+  void again(std::uint32_t number) { ++counts_[number]; }
+  void add(index_t k) {
+    if (size_ == room_) use((std::min)(static_cast<std::size_t>(n_), 2 * room_ + 1024));
+    known_[size_] = ids_[k];
+    counts_[size_++] = 1;
+  }
+  void finish() { use(size_); }
+
+ private:
+  void use(std::size_t size) {
+    out_.ids.resize(size);
+    out_.counts.resize(size);
+    known_ = out_.ids.data();
+    counts_ = out_.counts.data();
+    room_ = size;
+  }
+
+  const Id* ids_;
+  index_t n_;
+  unique_ids<Id, Index>& out_;
+  Id* known_ = nullptr;
+  Index* counts_ = nullptr;
+  std::size_t size_ = 0;
+  std::size_t room_ = 0;
+};
+
+/// Small ids need no hash: their numbers lie in a table by id.
+template <class Id, class Index>
+void number_small_ids(std::pmr::memory_resource* memory, std::span<const Id> ids, std::uint64_t largest,
+                      id_keys<Id, Index>& keys, Index* inverse) {
+  std::pmr::vector<std::uint32_t> table(static_cast<std::size_t>(largest) + 1, memory);
+  std::uint32_t* const numbers = table.data();
+  std::uint32_t known = 0;
+  for (std::size_t k = 0; k < ids.size(); ++k) {
+    std::uint32_t& seen = numbers[static_cast<std::size_t>(ids[k])];
+    if (seen == 0) {
+      inverse[k] = static_cast<Index>(known);
+      seen = ++known;
+      keys.add(static_cast<index_t>(k));
+    } else {
+      inverse[k] = static_cast<Index>(seen - 1);
+      keys.again(seen - 1);
+    }
+  }
+}
+
+/// All bits that any id has: no id is larger than that, as a number without a sign.
+template <class Id>
+std::uint64_t bits_of_all(std::span<const Id> ids) noexcept {
+  std::uint64_t all = 0;
+  for (const Id id : ids) all |= static_cast<std::uint64_t>(id);
+  return all;
+}
+
+}  // namespace DEEPREC_UNIT
+}  // namespace detail
+
+/// Different ids in the order of their first appearance, the number of each id among them, and counts.
+///
+/// @shape    ids (N), as data() and size() · out: ids (U), inverse (N), counts (U)
+/// @dtype    ids of 32 or 64 bits, any value; numbers and counts of 32 or 64 bits
+/// @space    ids on the host
+/// @pre      out owns none of the ids
+/// @post     out.ids[out.inverse[k]] = ids[k] · the counts sum to N · the numbers in inverse, read from the
+///           left, reach every new maximum in steps of one
+/// @numerics exact; the same for any number of threads
+/// @cost     O(N) expected, on the calling thread: one table of 4 bytes for 2 to 4 slots an id, probed
+///           linearly, or a table by id where all ids are below 4 N. From the context's resource: 16 bytes
+///           an id at most; out grows as it must. Many lists are shared out by the caller, one a thread
+/// @threads  reentrant
+/// @error    unsupported when N does not fit the type of the numbers, or 32 bits, and when out owns the
+///           ids. On an error out is as before
+/// @example  @snippet tests/ops/unique_test.cpp unique
+/// @source   UniqueWithCounts of TensorFlow and DeepRec
+template <class Context, class Ids, class Id, class Index>
+[[nodiscard]] status unique(Context&& context_or_executor, const Ids& ids, unique_ids<Id, Index>& out) {
+  static_assert(IdRange<Ids>,
+                "deeprec::unique: ids are no list of integers of 32 or 64 bits. Fix: "
+                "std::span(pointer, count), or a std::vector of them.");
+  const auto ctx = as_context(context_or_executor);
+  const auto list = id_span(ids);
+  static_assert(std::is_same_v<decltype(list), const std::span<const Id>>,
+                "deeprec::unique: out holds ids of another type. Fix: unique_ids<Id> of the list's type.");
+  const auto count = static_cast<std::uint64_t>(list.size());
+  if (count > static_cast<std::uint64_t>((std::numeric_limits<Index>::max)()) ||
+      count > static_cast<std::uint64_t>(detail::most_keys)) {
+    return {errc::unsupported, "unique: too many ids for the type of their numbers"};
+  }
+  return backend<verbs::unique, backend_of<std::remove_const_t<decltype(ctx)>>>::run(ctx, list, out);
+}
+
+template <>
+struct backend<verbs::unique, host_backend> {
+  template <class Context, class Id, class Index>
+  static status run(const Context& ctx, std::span<const Id> ids, unique_ids<Id, Index>& out) {
+    if (detail::owns(out.ids, ids.data()) || detail::owns(out.inverse, ids.data()) ||
+        detail::owns(out.counts, ids.data())) {
+      return {errc::unsupported, "unique: out owns the ids"};
+    }
+    const auto n = static_cast<index_t>(ids.size());
+    out.inverse.resize(ids.size());
+    detail::id_keys<Id, Index> keys(ids.data(), n, out);
+    const std::uint64_t largest = detail::bits_of_all(ids);
+    if (largest < 4 * ids.size()) {
+      detail::number_small_ids(ctx.memory, ids, largest, keys, out.inverse.data());
+    } else if (n > 0) {
+      detail::number_keys(ctx.memory, n, keys, out.inverse.data());
+    }
+    keys.finish();
+    return {};
+  }
+};
+
+}  // namespace deeprec::inline DEEPREC_ABI

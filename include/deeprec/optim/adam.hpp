@@ -1,0 +1,152 @@
+// Adam and its kin.
+//
+//   m = beta1 * m + (1 - beta1) * g      v = beta2 * v + (1 - beta2) * g^2        t: number of the step
+//
+//   adam                 w -= rate * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon)
+//   rowwise_adam         the same with one v for a row, of the mean of g^2
+//   adamw(adam{}, d)     w *= 1 - rate * d first (with_decoupled_decay in wrappers.hpp)
+//   adam_async           w -= alpha * m / (sqrt(v) + epsilon), where alpha = rate * sqrt(1 - power2) /
+//                        (1 - power1), and the powers of the betas belong to the table
+//   adam_async_rmsprop   adam_async's other law for sparse rows: no bias correction
+//
+// Moments are lazy, as in PyTorch's SparseAdam, FBGEMM and DeepRec: a row that a batch does not use keeps m
+// and v and does not move, while dense (eager) Adam would decay them and move it on. The bias is corrected by
+// the number of the step, not by how often a row was used.
+// Source: Kingma, Ba (ICLR 2015); Loshchilov, Hutter (ICLR 2019); PARTIAL_ROWWISE_ADAM of FBGEMM; AdamAsync
+// of DeepRec.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include <deeprec/optim/detail/integer_power.hpp>
+#include <deeprec/optim/row_optimizer.hpp>
+#include <deeprec/optim/sgd.hpp>
+#include <deeprec/optim/steps.hpp>
+#include <deeprec/optim/wrappers.hpp>
+
+namespace deeprec::inline DEEPREC_ABI {
+
+namespace detail {
+
+/// One minus a float, rounded once.
+DEEPREC_HD constexpr float rest_of(float beta) noexcept {
+  return static_cast<float>(1.0 - static_cast<double>(beta));
+}
+/// 1 - beta^step.
+constexpr double bias_of(float beta, std::int64_t step) noexcept {
+  return 1.0 - integer_power(static_cast<double>(beta), step > 1 ? step : 1);
+}
+
+struct adam_rows {
+  adam_step step;
+  DEEPREC_HD adam_step begin_row(float*, float) const noexcept { return step; }
+};
+
+struct rowwise_adam_rows {
+  adam_step step;
+  DEEPREC_HD momentum_step begin_row(float* squares, float mean_square) const noexcept {
+    *squares = step.decay2 * *squares + step.gain2 * mean_square;
+    return {step.rate / (scalar::sqrt(*squares) * step.root + step.epsilon), step.decay1, step.gain1, 1, 0};
+  }
+};
+
+}  // namespace detail
+
+/// State: m, then v.
+struct adam {
+  static constexpr int row_state = 0;
+  static constexpr int element_state = 2;
+  static constexpr bool needs_mean_square = false;
+
+  float learning_rate = 0.001F;
+  float beta1 = 0.9F;
+  float beta2 = 0.999F;
+  float epsilon = 1e-8F;
+  std::int64_t step = 1;  ///< the number of this step: advance() after each batch
+
+  [[nodiscard]] detail::adam_rows prepare() const noexcept {
+    return {{static_cast<float>(static_cast<double>(learning_rate) / detail::bias_of(beta1, step)), epsilon,
+             beta1, detail::rest_of(beta1), beta2, detail::rest_of(beta2),
+             static_cast<float>(1.0 / std::sqrt(detail::bias_of(beta2, step))), 1, 0}};
+  }
+  constexpr void advance() noexcept { ++step; }
+};
+
+/// State: v of the row, then m of its elements.
+struct rowwise_adam {
+  static constexpr int row_state = 1;
+  static constexpr int element_state = 1;
+  static constexpr bool needs_mean_square = true;
+
+  float learning_rate = 0.001F;
+  float beta1 = 0.9F;
+  float beta2 = 0.999F;
+  float epsilon = 1e-8F;
+  std::int64_t step = 1;  ///< the number of this step: advance() after each batch
+
+  [[nodiscard]] detail::rowwise_adam_rows prepare() const noexcept {
+    return {adam{learning_rate, beta1, beta2, epsilon, step}.prepare().step};
+  }
+  constexpr void advance() noexcept { ++step; }
+};
+
+/// Adam whose weights decay by rate * weight_decay of themselves at every step, apart from the gradient.
+///
+/// @pre      as with_decoupled_decay
+/// @cost     O(1)
+/// @threads  reentrant
+/// @error    none
+constexpr with_decoupled_decay<adam> adamw(const adam& base, float weight_decay) noexcept {
+  return {base, weight_decay};
+}
+
+/// DeepRec's AdamAsync. Each table has its own powers, so tables need no common step and a worker that is
+/// late does no harm; they are fields, the caller saves them with the rows. State: m, then v.
+struct adam_async {
+  static constexpr int row_state = 0;
+  static constexpr int element_state = 2;
+  static constexpr bool needs_mean_square = false;
+
+  float learning_rate = 0.001F;
+  float beta1 = 0.9F;
+  float beta2 = 0.999F;
+  float epsilon = 1e-8F;
+  momentum_kind kind = momentum_kind::classical;  ///< nesterov: (1 - beta1) * g + beta1 * m in place of m
+  float beta1_power = beta1;                      ///< beta1^t: advance() after each batch
+  float beta2_power = beta2;                      ///< beta2^t
+
+  [[nodiscard]] detail::adam_rows prepare() const noexcept {
+    const bool ahead = kind == momentum_kind::nesterov;
+    const double alpha = static_cast<double>(learning_rate) *
+                         std::sqrt(1.0 - static_cast<double>(beta2_power)) /
+                         (1.0 - static_cast<double>(beta1_power));
+    return {{static_cast<float>(alpha), epsilon, beta1, detail::rest_of(beta1), beta2, detail::rest_of(beta2),
+             1, ahead ? beta1 : 1, ahead ? detail::rest_of(beta1) : 0}};
+  }
+  constexpr void advance() noexcept {
+    beta1_power *= beta1;
+    beta2_power *= beta2;
+  }
+};
+
+/// What AdamAsync does to sparse rows with apply_sparse_rmsprop:
+/// v as above, m = beta1 * m + rate * g / sqrt(v + epsilon), w -= m.
+/// The default of 0 for beta1 is RMSProp without momentum, as DeepRec's manual says; its kernel multiplies m
+/// by AdamAsync's own beta1, and .beta1 = 0.9F does as it does. State: m, then v, where adam_async has them.
+struct adam_async_rmsprop {
+  static constexpr int row_state = 0;
+  static constexpr int element_state = 2;
+  static constexpr bool needs_mean_square = false;
+
+  float learning_rate = 0.001F;
+  float beta1 = 0;
+  float beta2 = 0.999F;
+  float epsilon = 1e-8F;
+
+  DEEPREC_HD rmsprop_momentum_step begin_row(float*, float) const noexcept {
+    return {learning_rate, epsilon, beta1, beta2, detail::rest_of(beta2)};
+  }
+};
+
+}  // namespace deeprec::inline DEEPREC_ABI

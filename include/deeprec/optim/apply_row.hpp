@@ -1,0 +1,98 @@
+// One step of an optimizer: on a row in scalar code, or on the rows of a matrix with threads and vectors.
+//
+//   apply_row(adam{}, weights, gradient, state, width)                the reference
+//   apply_rows(pool, gradient, adam{}, weights, state)                a layer: row = output neuron
+//   update(pool, bags, gradient, sum, adam{}, table)                  a table: embedding/update.hpp
+//
+// State of a row: the row's own floats, then D floats for each element state; zeros for a new row.
+#pragma once
+
+#include <algorithm>
+#include <type_traits>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/context.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/rounding.hpp>
+#include <deeprec/core/status.hpp>
+#include <deeprec/core/verb.hpp>
+#include <deeprec/optim/detail/apply_row_kernels.hpp>
+#include <deeprec/optim/row_optimizer.hpp>
+#include <deeprec/simd/dispatch.hpp>
+
+namespace deeprec::inline DEEPREC_ABI {
+
+namespace verbs {
+struct apply_rows {};
+}
+
+/// Applies an optimizer to one row in plain scalar code: the reference for every faster path.
+///
+/// @shape    weights, gradient (D) · state (row_state + element_state * D), row part first,
+///           then D floats for each element state
+/// @dtype    W: a storage type; gradient and state float
+/// @pre      state was zeroed when the row was made
+/// @numerics float arithmetic, elements in order; a 16-bit weight is rounded once, as `rounding` says. A
+///           gradient of NaN makes NaN of the weight and the state of its element; of the whole row where the
+///           optimizer keeps a state for the row (rowwise_*)
+/// @cost     O(D), no allocation
+/// @threads  one thread per row
+/// @error    none
+template <RowOptimizer O, Storage W, RoundingPolicy Rounding = round_nearest_t>
+void apply_row(const O& optimizer, W* weights, const float* gradient, float* state, index_t width,
+               const Rounding& rounding = {}, index_t row = 0) {
+  scalar::step_row<O>(detail::prepare(optimizer), scalar::row_values<W>(weights, width), gradient, state,
+                      width, rounding, row);
+}
+
+/// One step of an optimizer on every row of a matrix.
+///
+/// @shape    gradient, weights (R,D) · state (R, row_state + element_state * D or more), or empty for an
+///           optimizer without state; any row stride
+/// @dtype    W: a storage type; gradient and state float
+/// @space    all reachable from the context
+/// @pre      state was zeroed when the weights were made; the three share no byte
+/// @numerics as apply_row, up to a few roundings: products are fused with sums where the ISA can, and the sum
+///           of a row's squared gradient runs in as many lanes as a vector has. The same bits for any number
+///           of threads
+/// @cost     O(R*D): reads gradient, weights and state once (gradient twice for rowwise optimizers and
+///           norms), writes weights and state; no allocation
+/// @threads  one caller for the same weights
+/// @error    shape_mismatch naming the operand; on an error nothing is written
+template <class Context, MemorySpace GradientSpace, RowOptimizer O, Storage W, MemorySpace WeightSpace,
+          MemorySpace StateSpace, RoundingPolicy Rounding = round_nearest_t>
+[[nodiscard]] status apply_rows(Context&& context_or_executor,
+                                matrix_view<const float, GradientSpace> gradient, const O& optimizer,
+                                matrix_view<W, WeightSpace> weights, matrix_view<float, StateSpace> state,
+                                const Rounding& rounding = {}) {
+  const auto ctx = as_context(context_or_executor);
+  if (gradient.extent(0) != weights.extent(0) || gradient.extent(1) != weights.extent(1)) {
+    return {errc::shape_mismatch, "apply_rows: gradient has another shape than weights"};
+  }
+  const index_t needed = O::row_state + O::element_state * weights.extent(1);
+  if (needed > 0 && (state.extent(0) != weights.extent(0) || state.extent(1) < needed)) {
+    return {errc::shape_mismatch, "apply_rows: state has no room for the optimizer's"};
+  }
+  if (weights.empty()) return {};
+  return backend<verbs::apply_rows, backend_of<std::remove_const_t<decltype(ctx)>>>::run(
+      ctx, gradient, optimizer, weights, state, rounding);
+}
+
+template <>
+struct backend<verbs::apply_rows, host_backend> {
+  template <class Context, class O, class W, class Rounding>
+  static status run(const Context& ctx, matrix_view<const float> gradient, const O& optimizer,
+                    matrix_view<W> weights, matrix_view<float> state, const Rounding& rounding) {
+    const auto rows = detail::prepare(optimizer);
+    const index_t grain = (std::max<index_t>)(1, 4096 / weights.extent(1));
+    ctx.executor->parallel_for(weights.extent(0), grain, [&](index_t begin, index_t end, int) {
+      with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
+        step_rows<O>(region, rows, gradient, weights, state, rounding, begin, end);
+      });
+    });
+    return {};
+  }
+};
+
+}  // namespace deeprec::inline DEEPREC_ABI

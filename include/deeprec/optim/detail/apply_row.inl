@@ -1,0 +1,195 @@
+// One step of an optimizer on one row, compiled for scalar code (vectors of one lane) and for each region.
+// No include guard: see apply_row_kernels.hpp.
+
+/// How the values of a row are read and written, whatever a format makes of its element. `exact`: they are
+/// kept as f32, and no rounding policy concerns them. A format whose row is more than an array of Element
+/// specialises this in its own .inl, with the same members.
+template <class Element>
+struct row_values {
+  static constexpr bool exact = std::is_same_v<Element, float>;
+  Element* at;
+
+  row_values(void* row, index_t /*width*/) : at(static_cast<Element*>(row)) {}
+  DEEPREC_INLINE vector_f32 get(index_t c) const { return load(at + c); }
+  DEEPREC_INLINE vector_f32 get_first(index_t c, int n) const { return load_first(at + c, n); }
+  DEEPREC_INLINE void set(index_t c, vector_f32 x) const { store(at + c, x); }
+  DEEPREC_INLINE void set_first(index_t c, vector_f32 x, int n) const { store_first(at + c, x, n); }
+  /// Rounded by random words, one for each value.
+  DEEPREC_INLINE void set(index_t c, vector_f32 x, const std::uint32_t* word) const {
+    store_rounded(at + c, x, word);
+  }
+  DEEPREC_INLINE void set_first(index_t c, vector_f32 x, const std::uint32_t* word, int n) const {
+    store_rounded_first(at + c, x, word, n);
+  }
+};
+
+// Where the results of a row's steps go: to the nearest value ...
+template <class Values>
+struct nearest_writer {
+  Values values;
+  DEEPREC_INLINE void write(index_t c, vector_f32 x, int n) {
+    n == lanes ? values.set(c, x) : values.set_first(c, x, n);
+  }
+};
+// ... or by random words, which are drawn for 64 columns at a time.
+template <class Values>
+struct random_writer {
+  static_assert(64 % lanes == 0);
+  Values values;
+  const round_stochastic& how;
+  index_t row;
+  alignas(64) std::uint32_t word[64];
+
+  random_writer(const Values& v, const round_stochastic& h, index_t r) : values(v), how(h), row(r) {}
+  DEEPREC_INLINE void write(index_t c, vector_f32 x, int n) {
+    if (c % 64 == 0) {
+      draw_words(word, how, static_cast<std::uint64_t>(row), static_cast<std::uint64_t>(c / 64));
+    }
+    n == lanes ? values.set(c, x, word + c % 64) : values.set_first(c, x, word + c % 64, n);
+  }
+};
+
+// The stages that a wrapped optimizer puts before its step, outermost first.
+struct no_stage {};
+template <class Before, class Stage>
+struct stage_after {
+  Before before;
+  Stage stage;
+};
+
+DEEPREC_INLINE void pass(const no_stage&, vector_f32&, vector_f32&, int) {}
+template <class Before, class Stage>
+DEEPREC_INLINE void pass(const stage_after<Before, Stage>& all, vector_f32& weight, vector_f32& gradient,
+                         int n) {
+  pass(all.before, weight, gradient, n);
+  if constexpr (requires { take_stage(all.stage, weight, gradient); }) {
+    take_stage(all.stage, weight, gradient);
+  } else {  // a user's own: on floats
+    float w[lanes], g[lanes];
+    store(w, weight);
+    store(g, gradient);
+    for (int i = 0; i < n; ++i) all.stage(w[i], g[i]);
+    weight = load(w);
+    gradient = load(g);
+  }
+}
+
+/// The sum of the squared gradient, as it is behind the stages.
+template <class Stages, class Values>
+float sum_of_squares(const Stages& stages, const Values& values, const float* gradient, index_t width) {
+  vector_f32 squares = zero();
+  for (index_t c = 0; c < width; c += lanes) {
+    const int n = width - c < lanes ? static_cast<int>(width - c) : lanes;
+    vector_f32 g = n == lanes ? load(gradient + c) : load_first(gradient + c, n);
+    if constexpr (!std::is_same_v<Stages, no_stage>) {
+      vector_f32 weight = n == lanes ? values.get(c) : values.get_first(c, n);
+      pass(stages, weight, g, n);
+    }
+    squares = multiply_add(g, g, squares);
+  }
+  return add_lanes(squares);
+}
+
+// A vector form of the step where steps.inl has one; else a user's own operator(), on floats.
+template <class Step, class... State>
+DEEPREC_INLINE vector_f32 stepped(const Step& step, vector_f32 weight, vector_f32 gradient, int n,
+                                  State&... state) {
+  if constexpr (requires { take_step(step, weight, gradient, state...); }) {
+    return take_step(step, weight, gradient, state...);
+  } else {
+    float w[lanes], g[lanes], s[sizeof...(State) + 1][lanes];
+    store(w, weight);
+    store(g, gradient);
+    [[maybe_unused]] int k = 0;
+    (store(s[k++], state), ...);
+    for (int i = 0; i < n; ++i) {
+      if constexpr (sizeof...(State) == 0) {
+        w[i] = step(w[i], g[i]);
+      } else if constexpr (sizeof...(State) == 1) {
+        w[i] = step(w[i], g[i], s[0][i]);
+      } else {
+        w[i] = step(w[i], g[i], s[0][i], s[1][i]);
+      }
+    }
+    k = 0;
+    ((state = load(s[k++])), ...);
+    return load(w);
+  }
+}
+
+// One vector of columns: weights, gradient and the element states.
+template <int States, class Step, class Stages, class Writer>
+DEEPREC_INLINE void step_vector(const Step& step, const Stages& stages, Writer& writer, const float* gradient,
+                                float* state, index_t width, index_t c, int n) {
+  static_assert(States <= 2, "deeprec::apply_row: an optimizer keeps at most two floats per element. "
+                             "Fix: element_state <= 2.");
+  const bool whole = n == lanes;
+  vector_f32 weight = whole ? writer.values.get(c) : writer.values.get_first(c, n);
+  vector_f32 g = whole ? load(gradient + c) : load_first(gradient + c, n);
+  pass(stages, weight, g, n);
+  if constexpr (States == 0) {
+    weight = stepped(step, weight, g, n);
+  } else {
+    vector_f32 first = whole ? load(state + c) : load_first(state + c, n);
+    if constexpr (States == 1) {
+      weight = stepped(step, weight, g, n, first);
+    } else {
+      float* const other = state + width + c;
+      vector_f32 second = whole ? load(other) : load_first(other, n);
+      weight = stepped(step, weight, g, n, first, second);
+      whole ? store(other, second) : store_first(other, second, n);
+    }
+    whole ? store(state + c, first) : store_first(state + c, first, n);
+  }
+  writer.write(c, weight, n);
+}
+
+// Peels the wrappers, one stage each, down to the optimizer; then all columns. `known`: the sum of the
+// squared gradient behind these stages, or null.
+template <class Optimizer, class Rows, class Stages, class Writer>
+DEEPREC_INLINE void step_behind(const Rows& rows, const Stages& stages, Writer& writer, const float* gradient,
+                                float* state, index_t width, const float* known) {
+  [[maybe_unused]] const auto squares = [&] {
+    return known != nullptr ? *known : sum_of_squares(stages, writer.values, gradient, width);
+  };
+  if constexpr (GradientStage<Rows>) {
+    float norm_squared = 0;
+    if constexpr (Rows::needs_norm) norm_squared = squares();
+    const auto stage = rows.begin_stage(norm_squared);
+    const stage_after<Stages, std::remove_const_t<decltype(stage)>> all{stages, stage};
+    // Prepared already inside of the library's own wrappers; a user's may leave it to this place.
+    step_behind<Optimizer>(::deeprec::detail::prepare(rows.optimizer), all, writer, gradient, state, width,
+                           nullptr);
+  } else {
+    float mean_square = 0;
+    if constexpr (Optimizer::needs_mean_square) {
+      mean_square = squares() / static_cast<float>(width > 0 ? width : 1);
+    }
+    constexpr int states = Optimizer::element_state;
+    const auto step = rows.begin_row(state, mean_square);
+    float* const elements = states == 0 ? nullptr : state + Optimizer::row_state;
+    index_t c = 0;
+    for (; c + lanes <= width; c += lanes) {
+      step_vector<states>(step, stages, writer, gradient, elements, width, c, lanes);
+    }
+    if (c < width) {
+      step_vector<states>(step, stages, writer, gradient, elements, width, c,
+                          static_cast<int>(width - c));
+    }
+  }
+}
+
+/// One row. `rows` is what prepare() made of an Optimizer; `row` is the row's number, for the rounding;
+/// `squares` is the sum of the squared gradient where the caller has it.
+template <class Optimizer, class Rows, class Values, class Rounding>
+DEEPREC_INLINE void step_row(const Rows& rows, Values values, const float* gradient, float* state,
+                             index_t width, [[maybe_unused]] const Rounding& rounding,
+                             [[maybe_unused]] index_t row, const float* squares = nullptr) {
+  if constexpr (Values::exact || std::is_same_v<Rounding, round_nearest_t>) {
+    nearest_writer<Values> writer{values};
+    step_behind<Optimizer>(rows, no_stage{}, writer, gradient, state, width, squares);
+  } else {
+    random_writer<Values> writer(values, rounding, row);
+    step_behind<Optimizer>(rows, no_stage{}, writer, gradient, state, width, squares);
+  }
+}

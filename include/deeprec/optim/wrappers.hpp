@@ -1,0 +1,151 @@
+// Optimizers around optimizers: what is done to a row's gradient or weights before the step.
+//
+//   clipped_by_norm{with_weight_decay{adam{}, 1e-4F}, 1.0F}
+//
+//   gradient of the row ──> clipped by its norm ──> + rate * w ──> adam      from the outside to the inside
+//
+//   with_gradient_scale    g *= factor             loss scale, or the factor of a norm over all tables
+//   clipped_by_value       g = clamp(g, -limit, limit)
+//   clipped_by_norm        g *= min(1, limit / |g|), |g| over the row
+//   with_weight_decay      g += rate * w           L2, into the gradient and whatever moments it has
+//   with_decoupled_decay   w *= 1 - learning_rate * rate, apart from the gradient (AdamW)
+//
+// They keep no state and work with every optimizer, a user's own too. Decay reaches the rows that a batch
+// uses, no others. Global norms: global_norm.hpp.
+#pragma once
+
+#include <deeprec/core/verb.hpp>
+#include <deeprec/optim/row_optimizer.hpp>
+#include <deeprec/optim/steps.hpp>
+
+namespace deeprec::inline DEEPREC_ABI {
+
+namespace detail {
+
+/// The rate of the optimizer inside of all wrappers.
+template <class O>
+constexpr float learning_rate_of(const O& optimizer) noexcept {
+  if constexpr (requires { optimizer.learning_rate; }) {
+    return optimizer.learning_rate;
+  } else if constexpr (requires { optimizer.optimizer; }) {
+    return learning_rate_of(optimizer.optimizer);
+  } else {
+    static_assert(always_false<O>, "deeprec::with_decoupled_decay: the optimizer has no learning_rate. Fix: "
+                                   "give it such a member, of type float.");
+    return 0;
+  }
+}
+
+/// What a wrapper makes of itself for one batch: a stage, or one that depends on the gradient's norm.
+template <class Rows, class Stage>
+struct staged_rows {
+  static constexpr bool needs_norm = false;
+  Rows optimizer;
+  Stage stage;
+  DEEPREC_HD Stage begin_stage(float) const noexcept { return stage; }
+};
+
+template <class Rows>
+struct norm_clipped_rows {
+  static constexpr bool needs_norm = true;
+  Rows optimizer;
+  float limit;
+  DEEPREC_HD scale_stage begin_stage(float squares) const noexcept {
+    const float norm = scalar::sqrt(squares);
+    return {norm > limit ? limit / norm : 1.0F};
+  }
+};
+
+}  // namespace detail
+
+template <class O>
+struct with_gradient_scale {
+  static constexpr int row_state = O::row_state;
+  static constexpr int element_state = O::element_state;
+  static constexpr bool needs_mean_square = O::needs_mean_square;
+
+  O optimizer;
+  float factor = 1;
+
+  [[nodiscard]] constexpr auto prepare() const {
+    using rows = detail::staged_rows<detail::prepared_t<O>, scale_stage>;
+    return rows{detail::prepare(optimizer), {factor}};
+  }
+};
+template <class O>
+with_gradient_scale(O, float) -> with_gradient_scale<O>;
+
+/// NaN stays NaN; infinity becomes the limit.
+template <class O>
+struct clipped_by_value {
+  static constexpr int row_state = O::row_state;
+  static constexpr int element_state = O::element_state;
+  static constexpr bool needs_mean_square = O::needs_mean_square;
+
+  O optimizer;
+  float limit = 1;
+
+  [[nodiscard]] constexpr auto prepare() const {
+    using rows = detail::staged_rows<detail::prepared_t<O>, clip_stage>;
+    return rows{detail::prepare(optimizer), {limit}};
+  }
+};
+template <class O>
+clipped_by_value(O, float) -> clipped_by_value<O>;
+
+/// A norm of NaN clips nothing, so NaN stays in its element. Squares that overflow (|g| of 1.8e19 and more)
+/// make zeros of the finite elements and NaN of the infinite ones.
+template <class O>
+struct clipped_by_norm {
+  static constexpr int row_state = O::row_state;
+  static constexpr int element_state = O::element_state;
+  static constexpr bool needs_mean_square = O::needs_mean_square;
+
+  O optimizer;
+  float limit = 1;
+
+  [[nodiscard]] constexpr auto prepare() const {
+    using rows = detail::norm_clipped_rows<detail::prepared_t<O>>;
+    return rows{detail::prepare(optimizer), limit};
+  }
+};
+template <class O>
+clipped_by_norm(O, float) -> clipped_by_norm<O>;
+
+template <class O>
+struct with_weight_decay {
+  static constexpr int row_state = O::row_state;
+  static constexpr int element_state = O::element_state;
+  static constexpr bool needs_mean_square = O::needs_mean_square;
+
+  O optimizer;
+  float rate = 0;
+
+  [[nodiscard]] constexpr auto prepare() const {
+    using rows = detail::staged_rows<detail::prepared_t<O>, decay_stage>;
+    return rows{detail::prepare(optimizer), {rate}};
+  }
+};
+template <class O>
+with_weight_decay(O, float) -> with_weight_decay<O>;
+
+/// As in PyTorch; for TensorFlow's, which leaves the learning rate out, divide `rate` by it.
+template <class O>
+struct with_decoupled_decay {
+  static constexpr int row_state = O::row_state;
+  static constexpr int element_state = O::element_state;
+  static constexpr bool needs_mean_square = O::needs_mean_square;
+
+  O optimizer;
+  float rate = 0;
+
+  [[nodiscard]] constexpr auto prepare() const {
+    using rows = detail::staged_rows<detail::prepared_t<O>, shrink_stage>;
+    const double lost = static_cast<double>(detail::learning_rate_of(optimizer)) * static_cast<double>(rate);
+    return rows{detail::prepare(optimizer), {static_cast<float>(1.0 - lost)}};
+  }
+};
+template <class O>
+with_decoupled_decay(O, float) -> with_decoupled_decay<O>;
+
+}  // namespace deeprec::inline DEEPREC_ABI

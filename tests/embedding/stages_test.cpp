@@ -1,0 +1,416 @@
+// A lookup in stages: prune, fill, unique, partition, gather, combine; each against plain loops, and all of
+// them together against a scalar composition, bit by bit.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <random>
+#include <type_traits>
+#include <vector>
+
+#include <deeprec/embedding/dense_table.hpp>
+#include <deeprec/embedding/fill_empty_bags.hpp>
+#include <deeprec/embedding/gather.hpp>
+#include <deeprec/embedding/jagged_batch.hpp>
+#include <deeprec/embedding/partition.hpp>
+#include <deeprec/embedding/prune_invalid.hpp>
+#include <deeprec/exec/inline_executor.hpp>
+#include <deeprec/exec/thread_pool.hpp>
+#include <deeprec/ops/unique.hpp>
+
+#include "support/entries.hpp"
+#include "support/seed.hpp"
+
+using namespace deeprec;
+using namespace deeprec_test;
+
+namespace {
+
+template <class Id>
+bool below_zero(Id id) {
+  if constexpr (std::is_signed_v<Id>) return id < 0;
+  return false;
+}
+
+template <class Id>
+bag_list<Id> pruned(bag_list<Id> bags, bool by_weights) {
+  for (auto& bag : bags) {
+    std::erase_if(bag, [&](const auto& entry) {
+      float weight;
+      std::memcpy(&weight, &entry.second, 4);
+      return below_zero(entry.first) || (by_weights && !(weight > 0.0F));
+    });
+  }
+  return bags;
+}
+
+template <class Id>
+index_t entries_in(const bag_list<Id>& bags) {
+  index_t n = 0;
+  for (const auto& bag : bags) n += static_cast<index_t>(bag.size());
+  return n;
+}
+
+template <class Id>
+void check_prune_and_fill(std::mt19937_64& random, entries_are kind) {
+  const inline_executor here;
+  jagged_batch<Id> bags, from_jagged, from_entries, filled;  // reused
+  for (const index_t count : {0, 1, 5, 300}) {
+    for (const index_t entries : {0, 1, 7, 900}) {
+      for (const bool weighted : {false, true}) {
+        CAPTURE(count);
+        CAPTURE(entries);
+        CAPTURE(weighted);
+        const auto made = make_entries<Id, std::int32_t>(random, kind, count, 50, entries);
+        const auto coo = made.view(weighted);
+        REQUIRE(to_jagged(here, coo, bags).ok());
+        const auto check = [&](auto how, bool by_weights) {
+          const auto expected = pruned(bags_of(coo), by_weights);
+          index_t dropped = -1, dropped_too = -1;
+          REQUIRE(prune_invalid(here, coo, how, from_entries, dropped).ok());
+          REQUIRE(prune_invalid(here, bags.view(), how, from_jagged, dropped_too).ok());
+          CHECK(bags_of(from_entries.view()) == expected);
+          CHECK(bags_of(from_jagged.view()) == expected);
+          CHECK(dropped == coo.id_count() - entries_in(expected));
+          CHECK(dropped_too == dropped);
+        };
+        check(by_id, false);
+        check(by_id_and_weight, weighted);
+
+        std::vector<std::uint8_t> empty(static_cast<std::size_t>(count), 7);
+        auto expected = bags_of(from_jagged.view());
+        REQUIRE(fill_empty_bags(here, from_jagged.view(), std::nullopt, filled, empty).ok());
+        CHECK(bags_of(filled.view()) == expected);
+        REQUIRE(fill_empty_bags(here, from_jagged.view(), 33, filled, empty).ok());
+        for (std::size_t b = 0; b < expected.size(); ++b) {
+          CHECK(empty[b] == (expected[b].empty() ? 1 : 0));
+          if (expected[b].empty()) expected[b] = {{Id{33}, bits_of(1.0F)}};
+        }
+        CHECK(bags_of(filled.view()) == expected);
+        CHECK(filled.view().validate().ok());
+      }
+    }
+  }
+}
+
+/// The rows of a table dealt to parts, as tables of their own.
+struct parts_of_table {
+  template <class Strategy>
+  parts_of_table(matrix_view<const float> table, index_t parts, Strategy) {
+    for (index_t p = 0; p < parts; ++p) {
+      rows.emplace_back();
+      counts.push_back(part_rows(p, table.extent(0), parts));
+    }
+    for (index_t id = 0; id < table.extent(0); ++id) {
+      part_place at = mod_place(id, parts);
+      if (std::is_same_v<Strategy, div_strategy>) at = div_place(id, table.extent(0), parts);
+      auto& to = rows[static_cast<std::size_t>(at.part)];
+      REQUIRE(static_cast<index_t>(to.size()) == at.local * table.extent(1));  // in order by both
+      to.insert(to.end(), table.row(id), table.row(id) + table.extent(1));
+    }
+    for (std::size_t p = 0; p < rows.size(); ++p) {
+      views.push_back(as_table(matrix_view<const float>(rows[p].data(), counts[p], table.extent(1))));
+    }
+  }
+  std::vector<std::vector<float>> rows;
+  std::vector<index_t> counts;
+  std::vector<const_table_view<f32_rows>> views;
+};
+
+std::vector<float> random_floats(std::mt19937_64& random, index_t count) {
+  std::normal_distribution<float> normal(0, 1);
+  std::vector<float> values(static_cast<std::size_t>(count));
+  for (float& x : values) x = normal(random);
+  return values;
+}
+
+enum class pool { sum, mean, sqrtn, largest };
+
+/// Everything at once in plain float loops, left to right.
+template <class Id>
+std::vector<float> scalar_composition(const bag_list<Id>& bags, matrix_view<const float> table,
+                                      std::optional<Id> default_id, pool how) {
+  const index_t width = table.extent(1);
+  std::vector<float> out;
+  for (auto bag : pruned(bags, false)) {
+    if (bag.empty() && default_id) bag.push_back({*default_id, 0});
+    for (index_t j = 0; j < width; ++j) {
+      float total = how == pool::largest && !bag.empty() ? -INFINITY : 0.0F;
+      for (const auto& [id, weight] : bag) {
+        const float x = table(static_cast<index_t>(id), j);
+        total = how == pool::largest ? (std::max)(total, x) : total + x;
+      }
+      const auto n = static_cast<double>(bag.size());
+      if (!bag.empty() && how == pool::mean) total /= static_cast<float>(n);
+      if (!bag.empty() && how == pool::sqrtn) total /= static_cast<float>(std::sqrt(n));
+      out.push_back(total);
+    }
+  }
+  return out;
+}
+
+/// The same by the stages.
+template <class Executor, class Coo, class Strategy>
+std::vector<float> in_stages(Executor& executor, const Coo& coo, const parts_of_table& tables, index_t rows,
+                             index_t width, Strategy strategy,
+                             std::optional<typename Coo::id_type> default_id, pool how) {
+  using id_type = typename Coo::id_type;
+  jagged_batch<id_type> valid, bags;
+  index_t dropped = 0;
+  REQUIRE(prune_invalid(executor, coo, by_id, valid, dropped).ok());
+  std::vector<std::uint8_t> empty(static_cast<std::size_t>(coo.bags()));
+  REQUIRE(fill_empty_bags(executor, valid.view(), default_id, bags, empty).ok());
+  unique_ids<id_type, std::int32_t> different;
+  REQUIRE(unique(executor, bags.ids, different).ok());
+  partitioned_ids<id_type> dealt;
+  const auto parts = static_cast<index_t>(tables.views.size());
+  REQUIRE(partition(executor, different.ids, rows, parts, strategy, dealt).ok());
+  const auto count = static_cast<index_t>(different.ids.size());
+  std::vector<float> fetched(static_cast<std::size_t>(count * width), NAN);
+  const matrix_view<float> gathered(fetched.data(), count, width);
+  REQUIRE(gather(executor, tables.views, dealt, gathered).ok());
+  std::vector<float> out(static_cast<std::size_t>(coo.bags() * width), NAN);
+  const matrix_view<float> to(out.data(), coo.bags(), width);
+  const jagged_view<std::int32_t, index_t> inverse(bags.offsets.data(), bags.bags(),
+                                                   different.inverse.data(), bags.id_count());
+  switch (how) {
+    case pool::sum: REQUIRE(combine(executor, gathered, inverse, sum, to).ok()); break;
+    case pool::mean: REQUIRE(combine(executor, gathered, inverse, mean, to).ok()); break;
+    case pool::sqrtn: REQUIRE(combine(executor, gathered, inverse, sqrtn, to).ok()); break;
+    case pool::largest: REQUIRE(combine(executor, gathered, inverse, max_, to).ok()); break;
+  }
+  return out;
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+}
+
+}  // namespace
+
+TEST_CASE("prune_invalid, fill_empty_bags: bags and entries, with and without weights") {
+  std::mt19937_64 random(seed() + 340);
+  for (const entries_are kind : every_entries) {
+    CAPTURE(static_cast<int>(kind));
+    check_prune_and_fill<std::int64_t>(random, kind);
+    check_prune_and_fill<std::int32_t>(random, kind);
+    check_prune_and_fill<std::uint32_t>(random, kind);  // no id is negative
+  }
+}
+
+TEST_CASE("prune_invalid: the comparison tells the two rules apart, and -0 is no weight") {
+  const std::vector<std::int64_t> offsets{0, 3, 6}, ids{7, -1, 9, 4, 4, -3};
+  const std::vector<float> weights{0.5F, 1, 0, 1, -0.0F, NAN};
+  const jagged_view<> bags(offsets.data(), 2, ids.data(), 6, weights.data());
+  jagged_batch<> out;
+  index_t dropped = 0;
+  REQUIRE(prune_invalid(inline_executor{}, bags, by_id, out, dropped).ok());
+  CHECK(bags_of(out.view()) == pruned(bags_of(bags), false));
+  CHECK(bags_of(out.view()) != pruned(bags_of(bags), true));
+  CHECK(dropped == 2);
+  REQUIRE(prune_invalid(inline_executor{}, bags, by_id_and_weight, out, dropped).ok());
+  CHECK(out.ids == std::pmr::vector<std::int64_t>{7, 4});
+  CHECK(out.weights == std::pmr::vector<float>{0.5F, 1});
+  CHECK(dropped == 4);
+}
+
+TEST_CASE("prune_invalid, fill_empty_bags: slices, fixed hotness and PyTorch's offsets") {
+  const std::vector<std::int64_t> offsets{2, 2, 5, 6}, ids{9, 9, 1, -2, 3, -4, 9};
+  const inline_executor here;
+  jagged_batch<> out, filled;
+  index_t dropped = 0;
+  std::vector<std::uint8_t> empty(3);
+  REQUIRE(prune_invalid(here, jagged_view<>(offsets.data(), 3, ids.data(), 7), by_id, out, dropped).ok());
+  CHECK(out.offsets == std::pmr::vector<index_t>{0, 0, 2, 2});
+  CHECK(dropped == 2);
+  REQUIRE(fill_empty_bags(here, jagged_view<>(offsets.data(), 3, ids.data(), 7), 5, filled, empty).ok());
+  CHECK(filled.ids == std::pmr::vector<std::int64_t>{5, 1, -2, 3, -4});
+  CHECK(empty == std::vector<std::uint8_t>{1, 0, 0});
+  REQUIRE(prune_invalid(here, jagged_view<>::torch(offsets.data(), 3, ids.data(), 7), by_id, out, dropped).ok());
+  CHECK(out.offsets == std::pmr::vector<index_t>{0, 0, 2, 3});
+  CHECK(out.ids == std::pmr::vector<std::int64_t>{1, 3, 9});
+  REQUIRE(prune_invalid(here, fixed_view<>(ids.data(), 3, 2), by_id, out, dropped).ok());
+  CHECK(out.offsets == std::pmr::vector<index_t>{0, 2, 3, 4});
+  CHECK(out.ids == std::pmr::vector<std::int64_t>{9, 9, 1, 3});
+}
+
+TEST_CASE("prune_invalid, fill_empty_bags: what can't be is said, and out stays as it was") {
+  const inline_executor here;
+  const std::vector<std::int64_t> rows{0, 3}, ids{4, 5}, offsets{0, 2, 1};
+  jagged_batch<> out;
+  index_t dropped = 77;
+  out.offsets = {0, 1};
+  out.ids = {8};
+  std::vector<std::uint8_t> empty(2, 9);
+  CHECK(prune_invalid(here, coo_view<>(rows.data(), ids.data(), 2, 3), by_id, out, dropped).place() ==
+        fault_place{.slot = 1, .value = 3});
+  CHECK(prune_invalid(here, jagged_view<>(offsets.data(), 2, ids.data(), 2), by_id, out, dropped).code() ==
+        errc::offsets_decreasing);
+  CHECK(prune_invalid(here, out.view(), by_id, out, dropped).code() == errc::unsupported);
+  const jagged_view<> bags(offsets.data(), 1, ids.data(), 2);
+  CHECK(fill_empty_bags(here, bags, 3, out, empty).code() == errc::shape_mismatch);
+  CHECK(fill_empty_bags(here, bags, -1, out, std::span(empty.data(), 1)).message() ==
+        "id out of range: the default id; value -1");
+  CHECK(fill_empty_bags(here, out.view(), 3, out, std::span(empty.data(), 1)).code() == errc::unsupported);
+  CHECK(fill_empty_bags(here, jagged_view<>(offsets.data(), 2, ids.data(), 2), 3, out, empty).code() ==
+        errc::offsets_decreasing);
+  CHECK(out.ids == std::pmr::vector<std::int64_t>{8});
+  CHECK(out.offsets == std::pmr::vector<index_t>{0, 1});
+  CHECK(dropped == 77);
+  CHECK(empty == std::vector<std::uint8_t>{9, 9});
+}
+
+TEST_CASE("gather: rows of one table, and of a table in parts, in the order of the ids") {
+  std::mt19937_64 random(seed() + 341);
+  const inline_executor here;
+  constexpr index_t rows = 50, width = 19, n = 300;
+  const auto values = random_floats(random, rows * width);
+  const matrix_view<const float> table(values.data(), rows, width);
+  std::vector<std::int32_t> ids(n);
+  for (auto& id : ids) id = static_cast<std::int32_t>(random() % rows);
+  std::vector<float> expected, out(n * width), parted(n * width);
+  for (const std::int32_t id : ids) expected.insert(expected.end(), table.row(id), table.row(id) + width);
+  const matrix_view<float> to(out.data(), n, width), to_parted(parted.data(), n, width);
+  REQUIRE(gather(here, as_table(table), ids, to).ok());
+  CHECK(same_bits(out, expected));
+  partitioned_ids<std::int32_t> dealt;
+  for (const index_t parts : {1, 3, 50, 60}) {
+    const parts_of_table by_div(table, parts, div_), by_mod(table, parts, mod_);
+    REQUIRE(partition(here, ids, rows, parts, div_, dealt).ok());
+    REQUIRE(gather(here, by_div.views, dealt, to_parted).ok());
+    CHECK(same_bits(parted, expected));
+    REQUIRE(partition(here, ids, rows, parts, mod_, dealt).ok());
+    REQUIRE(gather(here, by_mod.views, dealt, to_parted).ok());
+    CHECK(same_bits(parted, expected));
+  }
+}
+
+TEST_CASE("gather: an id that partition left out gives zeros") {
+  const inline_executor here;
+  const std::vector<float> values{1, 2, 3, 4};
+  const parts_of_table tables(matrix_view<const float>(values.data(), 4, 1), 2, mod_);
+  const std::vector<std::int64_t> ids{3, -1, 0, 4};
+  partitioned_ids<> dealt;
+  REQUIRE(partition(here, ids, 4, 2, mod_, skip, dealt).ok());
+  std::vector<float> out(4, -1.0F);
+  REQUIRE(gather(here, tables.views, dealt, matrix_view(out.data(), 4, 1)).ok());
+  CHECK(out == std::vector<float>{4, 0, 1, 0});
+}
+
+TEST_CASE("gather: bad ids and shapes are named with their place, and nothing is written") {
+  const inline_executor here;
+  const std::vector<float> values{1, 2, 3, 4};
+  const matrix_view<const float> table(values.data(), 4, 1);
+  std::vector<float> out(3, -1.0F);
+  const matrix_view<float> to(out.data(), 3, 1);
+  CHECK(gather(here, as_table(table), std::vector<int>{0, 4, -1}, to).message() ==
+        "id out of range: slot 1, value 4");
+  CHECK(gather(here, as_table(table), std::vector<int>{0, 1}, to).code() == errc::shape_mismatch);
+  parts_of_table tables(table, 2, div_);
+  partitioned_ids<int> dealt;
+  REQUIRE(partition(here, std::vector<int>{3, 0, 2}, 4, 2, div_, dealt).ok());
+  CHECK(gather(here, tables.views, dealt, to.rows(0, 2)).code() == errc::shape_mismatch);
+  CHECK(gather(here, std::span(tables.views.data(), 1), dealt, to).code() == errc::shape_mismatch);
+  tables.views[1] = const_table_view<f32_rows>(tables.views[1].data(), 1, f32_rows(1));  // a row is missing
+  CHECK(gather(here, tables.views, dealt, to).message() == "id out of range: table 1, slot 0, value 1");
+  tables.views[1] = const_table_view<f32_rows>(tables.views[1].data(), 1, f32_rows(2));
+  CHECK(gather(here, tables.views, dealt, to).message() ==
+        "shape mismatch: out has another width than the table's rows; table 1");
+  CHECK(out == std::vector<float>{-1, -1, -1});
+}
+
+TEST_CASE("stages: prune, fill, unique, partition, gather and combine give the bits of plain loops") {
+  std::mt19937_64 random(seed() + 342);
+  const inline_executor here;
+  constexpr index_t rows = 101, width = 17;
+  const auto values = random_floats(random, rows * width);
+  const matrix_view<const float> table(values.data(), rows, width);
+  for (const entries_are kind : every_entries) {
+    for (const index_t entries : {-1, 0, 1, 30, 3000}) {
+      const index_t bags = entries < 0 ? 0 : entries < 2 ? 1 + 4 * (1 - entries) : 64;
+      const auto made = make_entries(random, kind, bags, rows, entries);
+      for (const index_t parts : {1, 4, 200}) {
+        CAPTURE(static_cast<int>(kind));
+        CAPTURE(entries);
+        CAPTURE(parts);
+        const parts_of_table by_div(table, parts, div_), by_mod(table, parts, mod_);
+        for (const pool how : {pool::sum, pool::mean, pool::sqrtn, pool::largest}) {
+          for (const std::optional<std::int64_t> filling : {std::optional<std::int64_t>{}, {7}}) {
+            const auto expected = scalar_composition(bags_of(made.view()), table, filling, how);
+            CHECK(same_bits(in_stages(here, made.view(), by_div, rows, width, div_, filling, how), expected));
+            CHECK(same_bits(in_stages(here, made.view(), by_mod, rows, width, mod_, filling, how), expected));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("stages: the comparison catches another order, a bag that was not filled, and another divisor") {
+  std::mt19937_64 random(seed() + 343);
+  const inline_executor here;
+  const auto values = random_floats(random, 101 * 17);
+  const matrix_view<const float> table(values.data(), 101, 17);
+  const parts_of_table parts(table, 4, div_);
+  const auto made = make_entries(random, entries_are::many_bad, 64, 101, 3000);
+  const auto staged = in_stages(here, made.view(), parts, 101, 17, div_, {}, pool::mean);
+  auto bags = bags_of(made.view());
+  CHECK(same_bits(staged, scalar_composition<std::int64_t>(bags, table, {}, pool::mean)));
+  CHECK_FALSE(same_bits(staged, scalar_composition<std::int64_t>(bags, table, {}, pool::sqrtn)));
+  CHECK_FALSE(same_bits(staged, scalar_composition<std::int64_t>(bags, table, {7}, pool::mean)));
+  for (auto& bag : bags) std::reverse(bag.begin(), bag.end());
+  CHECK_FALSE(same_bits(staged, scalar_composition<std::int64_t>(bags, table, {}, pool::mean)));
+}
+
+TEST_CASE("stages: 1 to 8 threads give the same, with one bag that has half of all ids") {
+  std::mt19937_64 random(seed() + 344);
+  constexpr index_t rows = 5000, width = 9;
+  const auto values = random_floats(random, rows * width);
+  const parts_of_table parts(matrix_view<const float>(values.data(), rows, width), 7, mod_);
+  for (const entries_are kind : {entries_are::one_huge_bag, entries_are::many_bad, entries_are::sorted}) {
+    const auto made = make_entries(random, kind, 2000, rows, 150'000);
+    thread_pool one(1);
+    const auto expected = in_stages(one, made.view(), parts, rows, width, mod_, {3}, pool::mean);
+    for (int threads = 2; threads <= 8; threads += 3) {
+      thread_pool several(threads);
+      CHECK(same_bits(in_stages(several, made.view(), parts, rows, width, mod_, {3}, pool::mean), expected));
+    }
+  }
+}
+
+TEST_CASE("stages: weights go through them, and the pooled rows are those of lookup") {
+  std::mt19937_64 random(seed() + 345);
+  const inline_executor here;
+  constexpr index_t rows = 60, width = 16, count = 80;
+  dense_table<f32_rows> weights_of_model(rows, width);
+  weights_of_model.initialize(here, normal_rows{.seed = 1});
+  const auto table = weights_of_model.view();
+  const auto made = make_entries(random, entries_are::many_bad, count, rows, 900);
+  const auto entries = made.view(true);
+  std::vector<std::uint8_t> empty(count);
+  std::vector<float> memory, out(count * width), direct(count * width);
+  //! [stages]
+  jagged_batch<> valid, bags;
+  index_t dropped = 0;
+  prune_invalid(here, entries, by_id_and_weight, valid, dropped).or_throw();
+  fill_empty_bags(here, valid.view(), 0, bags, empty).or_throw();  // row 0 for a bag without ids
+  unique_ids<> different;
+  unique(here, bags.ids, different).or_throw();
+  const auto found = static_cast<index_t>(different.ids.size());
+  memory.resize(static_cast<std::size_t>(found * width));
+  const matrix_view<float> fetched(memory.data(), found, width);  // (U,D), every row fetched once
+  gather(here, table, different.ids, fetched).or_throw();
+  const jagged_view<> inverse(bags.offsets.data(), bags.bags(), different.inverse.data(),
+                              bags.id_count(), bags.weights.data());
+  combine(here, fetched, inverse, mean(by_weight), matrix_view(out.data(), count, width)).or_throw();
+  //! [stages]
+  REQUIRE(lookup(here, table, bags.view(), mean(by_weight), matrix_view(direct.data(), count, width)).ok());
+  CHECK(same_bits(out, direct));
+  CHECK(dropped > 0);
+  CHECK(std::count(empty.begin(), empty.end(), 1) > 0);
+  CHECK(found < bags.id_count());
+}

@@ -1,0 +1,212 @@
+// Many tables in one call: the bits of one lookup for each feature, whoever runs the pieces.
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include <deeprec/embedding/dense_table.hpp>
+#include <deeprec/embedding/table_group.hpp>
+#include <deeprec/exec/inline_executor.hpp>
+#include <deeprec/exec/thread_pool.hpp>
+
+#include "embedding/support.hpp"
+
+namespace {
+
+using namespace embedding_test;
+
+/// Five features over three tables, and a batch for each; B differs unless it is given.
+struct model {
+  guarded_table<float> users;
+  guarded_table<bf16> items;
+  guarded_table<float> tags;
+  index_t skipped = 0;
+  table_group<> group;
+  std::vector<std::vector<std::int64_t>> offsets, ids;
+  std::vector<std::vector<float>> weights;
+  std::vector<jagged_view<>> bags;
+
+  explicit model(std::mt19937_64& random, index_t same_bags = -1)
+      : users(random, 50, 17), items(random, 300, 64), tags(random, 9, 3) {
+    group.add(users.view, sum);
+    group.add(items.view, pooling(mean(by_weight), skip(skipped)));
+    group.add(users.view, pooling(max_, default_row{7}));
+    group.add(tags.view, pooling(sqrtn, padding_id{0}));
+    group.add(items.view, pooling(sum, assume_valid));
+    const index_t rows[] = {50, 300, 50, 9, 300};
+    offsets.resize(5);
+    ids.resize(5);
+    weights.resize(5);
+    for (std::size_t t = 0; t < 5; ++t) {
+      const index_t count = same_bags >= 0 ? same_bags : static_cast<index_t>(random() % 400);
+      offsets[t].push_back(0);
+      for (index_t b = 0; b < count; ++b) {
+        const auto length = t == 4 ? 1 : random() % 7 == 0 ? random() % 9000 : random() % 4;
+        for (std::size_t k = 0; k < length; ++k) {
+          ids[t].push_back(static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(rows[t])));
+          weights[t].push_back(static_cast<float>(random() % 16) / 8);
+        }
+        offsets[t].push_back(static_cast<std::int64_t>(ids[t].size()));
+      }
+    }
+    if (!ids[1].empty()) ids[1][0] = 300;  // skipped
+    views();
+  }
+  void views() {
+    bags.clear();
+    for (std::size_t t = 0; t < 5; ++t) {
+      bags.emplace_back(offsets[t].data(), static_cast<index_t>(offsets[t].size()) - 1, ids[t].data(),
+                        static_cast<index_t>(ids[t].size()), t == 1 ? weights[t].data() : nullptr);
+    }
+  }
+
+  /// Feature after feature, each by a lookup of its own.
+  std::vector<std::vector<float>> one_by_one() {
+    std::vector<std::vector<float>> outs;
+    inline_executor here;
+    const auto look = [&](std::size_t t, const auto& table, const auto& how) {
+      outs.emplace_back(static_cast<std::size_t>(bags[t].bags() * table.width()), -1.0F);
+      const status s =
+          lookup(here, table, bags[t], how, matrix_view(outs[t].data(), bags[t].bags(), table.width()));
+      REQUIRE_MESSAGE(s.ok(), s.message());
+    };
+    look(0, users.view, sum);
+    look(1, items.view, pooling(mean(by_weight), skip));
+    look(2, users.view, pooling(max_, default_row{7}));
+    look(3, tags.view, pooling(sqrtn, padding_id{0}));
+    look(4, items.view, pooling(sum, assume_valid));
+    return outs;
+  }
+};
+
+template <class Executor>
+std::vector<std::vector<float>> grouped(Executor& executor, model& m) {
+  std::vector<std::vector<float>> outs;
+  std::vector<matrix_view<float>> views;
+  for (index_t t = 0; t < m.group.features(); ++t) {
+    const index_t bags = m.bags[static_cast<std::size_t>(t)].bags();
+    outs.emplace_back(static_cast<std::size_t>(bags * m.group.width(t)), -2.0F);
+    views.emplace_back(outs.back().data(), bags, m.group.width(t));
+  }
+  const status s = lookup(executor, m.group, m.bags, views);
+  REQUIRE_MESSAGE(s.ok(), s.message());
+  return outs;
+}
+
+bool equal_bits(const std::vector<std::vector<float>>& a, const std::vector<std::vector<float>>& b) {
+  if (a.size() != b.size()) return false;
+  for (std::size_t t = 0; t < a.size(); ++t) {
+    if (a[t].size() != b[t].size()) return false;
+    if (!a[t].empty() && std::memcmp(a[t].data(), b[t].data(), a[t].size() * sizeof(float)) != 0)
+      return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("table_group: the bits of one lookup per feature, for any number of threads") {
+  std::mt19937_64 random(seed());
+  for (int round = 0; round < 6; ++round) {
+    model m(random);
+    const auto expected = m.one_by_one();
+    inline_executor here;
+    CHECK(equal_bits(grouped(here, m), expected));
+    CHECK(m.skipped == (m.ids[1].empty() ? 0 : 1));
+    for (const int threads : {1, 2, 3, 8}) {
+      thread_pool pool(threads);
+      CHECK(equal_bits(grouped(pool, m), expected));
+    }
+    // The comparison can fail.
+    auto broken = expected;
+    for (auto& out : broken) {
+      if (!out.empty()) {
+        out.back() += 1;
+        CHECK_FALSE(equal_bits(broken, expected));
+        break;
+      }
+    }
+  }
+}
+
+TEST_CASE("table_group: features lie side by side in one matrix, and its stride is kept") {
+  std::mt19937_64 random(seed());
+  model m(random, 33);
+  const auto expected = m.one_by_one();
+  const index_t stride = m.group.total_width() + 5;
+  CHECK(m.group.total_width() == 17 + 64 + 17 + 3 + 64);
+  std::vector<float> out(static_cast<std::size_t>(33 * stride), 77.0F);
+  thread_pool pool(2);
+  //! [table_group]
+  // group.add(users, sum); group.add(items, mean); ... ; bags: a vector of one batch per feature
+  const status s =
+      lookup(pool, m.group, m.bags, matrix_view(out.data(), 33, m.group.total_width(), stride));
+  //! [table_group]
+  REQUIRE_MESSAGE(s.ok(), s.message());
+  for (index_t b = 0; b < 33; ++b) {
+    const float* const row = out.data() + b * stride;
+    for (index_t t = 0; t < 5; ++t) {
+      const index_t width = m.group.width(t);
+      CHECK(std::memcmp(row + m.group.offset(t), expected[static_cast<std::size_t>(t)].data() + b * width,
+                        static_cast<std::size_t>(width) * sizeof(float)) == 0);
+    }
+    for (index_t j = m.group.total_width(); j < stride; ++j) CHECK(row[j] == 77.0F);
+  }
+}
+
+TEST_CASE("table_group: the fault of the smallest feature is named, and nothing is written") {
+  std::mt19937_64 random(seed());
+  model m(random, 40);
+  for (const int threads : {1, 4}) {
+    thread_pool pool(threads);
+    auto& late = m.ids[2];
+    auto& early = m.ids[0];
+    const auto kept_late = late.back();
+    const auto kept_early = early.back();
+    late.back() = 50;
+    early.back() = -3;
+    std::vector<float> out(static_cast<std::size_t>(40 * m.group.total_width()), 5.0F);
+    const auto run = [&] {
+      return lookup(pool, m.group, m.bags, matrix_view(out.data(), 40, m.group.total_width()));
+    };
+    status s = run();
+    CHECK(s.code() == errc::id_out_of_range);
+    CHECK(s.place().table == 0);
+    CHECK(s.place().slot == static_cast<index_t>(early.size()) - 1);
+    CHECK(s.place().value == -3);
+    early.back() = kept_early;
+    s = run();
+    CHECK(s.place().table == 2);
+    CHECK(s.place().value == 50);
+    late.back() = kept_late;
+    for (const float x : out) REQUIRE(x == 5.0F);
+    CHECK(run().ok());
+    CHECK(out[0] != 5.0F);
+
+    m.offsets[3][2] = 1 << 30;
+    m.views();
+    s = run();
+    CHECK(s.place().table == 3);
+    CHECK((s.code() == errc::offsets_beyond_ids || s.code() == errc::offsets_decreasing));
+    m.offsets[3][2] = m.offsets[3][1];
+    m.views();
+    REQUIRE(run().ok());
+  }
+  inline_executor here;
+  std::vector<float> out(10);
+  CHECK(lookup(here, m.group, std::span<const jagged_view<>>(m.bags).first(4),
+               matrix_view(out.data(), 1, m.group.total_width()))
+            .code() == errc::shape_mismatch);
+  CHECK(lookup(here, m.group, m.bags, matrix_view(out.data(), 1, 10)).code() == errc::shape_mismatch);
+}
+
+TEST_CASE("table_group: no features, no bags and no ids are all fine") {
+  inline_executor here;
+  const table_group<> nothing;
+  CHECK(lookup(here, nothing, std::span<const jagged_view<>>(), std::span<const matrix_view<float>>())
+            .ok());
+  std::mt19937_64 random(seed());
+  model m(random, 0);
+  CHECK(lookup(here, m.group, m.bags, matrix_view<float>(nullptr, 0, m.group.total_width())).ok());
+}

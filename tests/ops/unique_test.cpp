@@ -1,0 +1,146 @@
+// Different ids of a list, against a std::unordered_map that is asked id by id.
+#include <deeprec/ops/unique.hpp>
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include <deeprec/exec/inline_executor.hpp>
+#include <deeprec/exec/thread_pool.hpp>
+
+#include "support/seed.hpp"
+
+using namespace deeprec;
+using deeprec_test::seed;
+
+namespace {
+
+template <class Id, class Index>
+bool agrees(const std::vector<Id>& list, const unique_ids<Id, Index>& out) {
+  std::unordered_map<Id, std::size_t> numbers;
+  std::vector<Id> ids;
+  std::vector<std::size_t> counts;
+  if (out.inverse.size() != list.size()) return false;
+  for (std::size_t k = 0; k < list.size(); ++k) {
+    const auto [found, is_new] = numbers.try_emplace(list[k], ids.size());
+    if (is_new) {
+      ids.push_back(list[k]);
+      counts.push_back(0);
+    }
+    ++counts[found->second];
+    if (static_cast<std::size_t>(out.inverse[k]) != found->second) return false;
+  }
+  return std::vector<Id>(out.ids.begin(), out.ids.end()) == ids &&
+         std::vector<std::size_t>(out.counts.begin(), out.counts.end()) == counts;
+}
+
+enum class ids_are { few, many, wide, extreme, strided, equal };
+
+template <class Id>
+std::vector<Id> make_ids(std::mt19937_64& random, ids_are kind, std::size_t n) {
+  constexpr Id extremes[] = {std::numeric_limits<Id>::min(), std::numeric_limits<Id>::max(), Id{0},
+                             static_cast<Id>(-1), static_cast<Id>(Id{1} << (sizeof(Id) * 8 - 2))};
+  std::vector<Id> ids(n);
+  for (std::size_t k = 0; k < n; ++k) {
+    switch (kind) {
+      case ids_are::few: ids[k] = static_cast<Id>(random() % 7); break;
+      case ids_are::many: ids[k] = static_cast<Id>(random() % (4 * n)); break;
+      case ids_are::wide: ids[k] = static_cast<Id>(random()); break;
+      case ids_are::extreme: ids[k] = extremes[random() % 5] ^ static_cast<Id>(random() % 2); break;
+      case ids_are::strided: ids[k] = static_cast<Id>((random() % n) << (sizeof(Id) * 4)); break;
+      case ids_are::equal: ids[k] = static_cast<Id>(-12); break;
+    }
+  }
+  return ids;
+}
+
+template <class Id, class Index>
+void check_types(std::uint64_t salt) {
+  std::mt19937_64 random(seed() + salt);
+  unique_ids<Id, Index> out;  // reused
+  for (const ids_are kind : {ids_are::few, ids_are::many, ids_are::wide, ids_are::extreme,
+                             ids_are::strided, ids_are::equal}) {
+    for (const std::size_t n : {0U, 1U, 2U, 63U, 64U, 65U, 1000U, 5000U}) {
+      CAPTURE(static_cast<int>(kind));
+      CAPTURE(n);
+      const auto list = make_ids<Id>(random, kind, n);
+      REQUIRE(unique(inline_executor{}, list, out).ok());
+      CHECK(agrees(list, out));
+      CHECK(std::accumulate(out.counts.begin(), out.counts.end(), Index{0}) == static_cast<Index>(n));
+      bool rebuilt = true;
+      for (std::size_t k = 0; k < n; ++k) {
+        rebuilt &= out.ids[static_cast<std::size_t>(out.inverse[k])] == list[k];
+      }
+      CHECK(rebuilt);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("unique: ids of any value, in the order of their first appearance, with inverse and counts") {
+  check_types<std::int64_t, std::int64_t>(310);
+  check_types<std::int64_t, std::int32_t>(311);
+  check_types<std::int32_t, std::int32_t>(312);
+  check_types<std::uint32_t, std::uint64_t>(313);
+  check_types<std::uint64_t, std::uint32_t>(314);
+}
+
+TEST_CASE("unique: millions of ids, more than the caches hold; 1 to 8 threads give the same") {
+  std::mt19937_64 random(seed() + 315);
+  std::vector<std::int64_t> list(1'500'000);
+  for (auto& id : list) id = static_cast<std::int64_t>(random() % 500'000) * 0x10001 - 7;
+  unique_ids<> out;
+  for (const int threads : {1, 2, 8}) {
+    thread_pool pool(threads);
+    out = unique_ids<>();
+    REQUIRE(unique(pool, list, out).ok());
+    CHECK(agrees(list, out));
+  }
+}
+
+TEST_CASE("unique: the comparison catches another order, a wrong number and a wrong count") {
+  const std::vector<std::int64_t> list{7, 1, 9, 1, 7};
+  unique_ids<> out;
+  REQUIRE(unique(inline_executor{}, list, out).ok());
+  REQUIRE(agrees(list, out));
+  auto sorted = out;  // as a unique by sorting would number them
+  sorted.ids = {1, 7, 9};
+  sorted.inverse = {1, 0, 2, 0, 1};
+  CHECK_FALSE(agrees(list, sorted));
+  auto wrong = out;
+  wrong.inverse[4] = 1;
+  CHECK_FALSE(agrees(list, wrong));
+  wrong = out;
+  wrong.counts[0] = 1;
+  CHECK_FALSE(agrees(list, wrong));
+}
+
+TEST_CASE("unique: what can't be is said, and out stays as it was") {
+  std::vector<std::int64_t> memory{3, 3, 5};
+  unique_ids<> out;
+  REQUIRE(unique(inline_executor{}, memory, out).ok());
+  CHECK(unique(inline_executor{}, out.ids, out).code() == errc::unsupported);
+  CHECK(unique(inline_executor{}, out.inverse, out).code() == errc::unsupported);
+  unique_ids<std::int64_t, std::int32_t> narrow;
+  const std::span<const std::int64_t> huge(memory.data(), std::size_t{1} << 31);  // never read
+  CHECK(unique(inline_executor{}, huge, narrow).code() == errc::unsupported);
+  CHECK(out.ids == std::pmr::vector<std::int64_t>{3, 5});
+}
+
+TEST_CASE("unique: an example") {
+  //! [unique]
+  unique_ids<std::int32_t> out;
+  unique(inline_executor{}, std::array<std::int32_t, 5>{7, 1, 9, 1, 7}, out).or_throw();
+  CHECK(out.ids == std::pmr::vector<std::int32_t>{7, 1, 9});
+  CHECK(out.inverse == std::pmr::vector<std::int64_t>{0, 1, 2, 1, 0});
+  CHECK(out.counts == std::pmr::vector<std::int64_t>{2, 2, 1});
+  //! [unique]
+}
