@@ -21,7 +21,7 @@ namespace deeprec::inline DEEPREC_ABI::detail {
 inline namespace DEEPREC_UNIT {
 
 /// As many keys as fit the table's numbers.
-inline constexpr index_t most_keys = index_t{std::numeric_limits<std::uint32_t>::max()} - 1;
+inline constexpr index_t most_keys = index_t{(std::numeric_limits<std::uint32_t>::max)()} - 1;
 
 /// Keys are asked by these members:
 ///   hash(k)          64 bits, the upper ones used

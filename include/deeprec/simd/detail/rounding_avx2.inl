@@ -80,9 +80,9 @@ DEEPREC_INLINE __m128i narrow_rounded(const f16*, vector_f32 x, __m256i word) {
       _mm256_and_si256(_mm256_cmpgt_epi32(fraction, _mm256_srli_epi32(word, 1)),
                        _mm256_cmpgt_epi32(_mm256_set1_epi32(0x477fe000), magnitude));
   const __m128i chosen = _mm_add_epi16(below, pack_words(_mm256_srli_epi32(up, 31)));
-  const __m256i small = _mm256_cmpgt_epi32(_mm256_set1_epi32(0x47800000), magnitude);
+  const __m256i halves_reach = _mm256_cmpgt_epi32(_mm256_set1_epi32(0x47800000), magnitude);
   const __m128i nearest = _mm256_cvtps_ph(x.v, _MM_FROUND_TO_NEAREST_INT);
-  return _mm_blendv_epi8(nearest, chosen, pack_words(_mm256_srli_epi32(small, 16)));
+  return _mm_blendv_epi8(nearest, chosen, pack_words(_mm256_srli_epi32(halves_reach, 16)));
 }
 
 DEEPREC_INLINE void store_rounded(float* p, vector_f32 x, const std::uint32_t*) { store(p, x); }

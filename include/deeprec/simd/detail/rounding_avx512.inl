@@ -75,9 +75,9 @@ DEEPREC_INLINE __m256i narrow_rounded(const f16*, vector_f32 x, __m512i word) {
       _mm512_cmplt_epi32_mask(magnitude, _mm512_set1_epi32(0x477fe000)), fraction,
       _mm512_maskz_srli_epi32(all_lanes, word, 1));
   const __m256i chosen = _mm256_mask_add_epi16(below, up, below, _mm256_set1_epi16(1));
-  const __mmask16 small = _mm512_cmplt_epi32_mask(magnitude, _mm512_set1_epi32(0x47800000));
+  const __mmask16 halves_reach = _mm512_cmplt_epi32_mask(magnitude, _mm512_set1_epi32(0x47800000));
   return _mm256_mask_mov_epi16(
-      _mm512_maskz_cvtps_ph(all_lanes, x.v, _MM_FROUND_TO_NEAREST_INT), small, chosen);
+      _mm512_maskz_cvtps_ph(all_lanes, x.v, _MM_FROUND_TO_NEAREST_INT), halves_reach, chosen);
 }
 
 DEEPREC_INLINE void store_rounded(float* p, vector_f32 x, const std::uint32_t*) { store(p, x); }
