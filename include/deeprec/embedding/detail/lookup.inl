@@ -5,8 +5,9 @@
 // before, so that it ends with the row (its columns are computed twice, with the same bits); only a panel
 // shorter than a vector uses masks.
 
-// Fewer of them where a better region is at hand.
-inline constexpr int max_vectors = DEEPREC_X86 && region::which == isa::portable ? 4 : 8;
+// Where a better region is at hand, panels are short and come in two sizes: they cost time to compile.
+inline constexpr bool is_fallback = DEEPREC_X86 && region::which == isa::portable;
+inline constexpr int max_vectors = is_fallback ? 4 : 8;
 
 // Columns [first, first + columns) of a row, in W vectors.
 template <class Element, int W, bool Narrow>
@@ -317,14 +318,25 @@ struct gather_call {
   }
 };
 
+// A call for one panel of at least a vector.
 template <class Element, class Call>
-DEEPREC_INLINE index_t run_wide_panel(index_t first, index_t columns, const row_codec<Element>& codec,
-                                      const Call& call) {
-  switch ((columns + lanes - 1) / lanes) {
-    case 5: return call.run(panel<Element, 5, false>{first, columns, codec});
-    case 6: return call.run(panel<Element, 6, false>{first, columns, codec});
-    case 7: return call.run(panel<Element, 7, false>{first, columns, codec});
-    default: return call.run(panel<Element, 8, false>{first, columns, codec});
+DEEPREC_INLINE index_t run_panel(index_t first, index_t columns, const row_codec<Element>& codec,
+                                 const Call& call) {
+  const index_t vectors = (columns + lanes - 1) / lanes;
+  if constexpr (is_fallback) {
+    return vectors == 1 ? call.run(panel<Element, 1, false>{first, columns, codec})
+                        : call.run(panel<Element, 4, false>{first, columns, codec});
+  } else {
+    switch (vectors) {
+      case 1: return call.run(panel<Element, 1, false>{first, columns, codec});
+      case 2: return call.run(panel<Element, 2, false>{first, columns, codec});
+      case 3: return call.run(panel<Element, 3, false>{first, columns, codec});
+      case 4: return call.run(panel<Element, 4, false>{first, columns, codec});
+      case 5: return call.run(panel<Element, 5, false>{first, columns, codec});
+      case 6: return call.run(panel<Element, 6, false>{first, columns, codec});
+      case 7: return call.run(panel<Element, 7, false>{first, columns, codec});
+      default: return call.run(panel<Element, 8, false>{first, columns, codec});
+    }
   }
 }
 
@@ -334,20 +346,14 @@ DEEPREC_INLINE index_t for_each_panel(index_t width, const Call& call) {
   index_t answer = 0;
   for (index_t first = 0; first < width;) {
     const index_t left = width - first;
-    const index_t columns = left < index_t{max_vectors} * lanes ? left : index_t{max_vectors} * lanes;
+    constexpr index_t most = index_t{max_vectors} * lanes;
+    const index_t columns = left >= most ? most : is_fallback && left > lanes ? lanes : left;
     const auto codec = row_codec<Element>::of(call.args, first, columns);
     index_t here = 0;
     if (columns < lanes) {
       here = call.run(panel<Element, 1, true>{first, columns, codec});
     } else {
-      switch ((columns + lanes - 1) / lanes) {
-        case 1: here = call.run(panel<Element, 1, false>{first, columns, codec}); break;
-        case 2: here = call.run(panel<Element, 2, false>{first, columns, codec}); break;
-        case 3: here = call.run(panel<Element, 3, false>{first, columns, codec}); break;
-        case 4: here = call.run(panel<Element, 4, false>{first, columns, codec}); break;
-        default:
-          if constexpr (max_vectors > 4) here = run_wide_panel<Element>(first, columns, codec, call);
-      }
+      here = run_panel<Element>(first, columns, codec, call);
     }
     if (first == 0) answer = here;
     first += columns;
