@@ -96,9 +96,9 @@ class backward_plan {
   // Whether a slot counts as absent.
   template <class Bags, class Pooling>
   static auto absence(const Bags& bags, index_t rows, const Pooling& how) {
-    const bool positive = prunes_weights<Pooling> && bags.weights() != nullptr;
-    return [ids = bags.ids(), weights = bags.weights(), rows, padding = padding_of(how), positive](index_t k) {
-      return is_absent(ids[k], rows, padding) || (positive && !(weights[k] > 0.0F));
+    const float* const positive = prunes_weights<Pooling> ? bags.weights() : nullptr;
+    return [ids = bags.ids(), rows, padding = padding_of(how), positive](index_t k) {
+      return is_absent(ids[k], rows, padding) || (positive != nullptr && !(positive[k] > 0.0F));
     };
   }
 
