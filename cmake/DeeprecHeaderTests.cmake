@@ -3,7 +3,7 @@
 #   alone      each .hpp in a unit of its own, twice: it includes what it needs
 #   poisoned   each .hpp after every foreign header that the tree includes, and then hostile macros
 #   twice      both sets of objects in one program: nothing that should be inline is not
-#   second     both sets once more with the other of g++ and clang++
+#   second     poisoned once more with the other of g++ and clang++
 #   cuda       each .hpp and each .cuh inside a .cu
 #
 # simd/begin_X.hpp and simd/end_X.hpp are two halves of one thing, and are tested as a pair.

@@ -54,6 +54,8 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/detail/lookup_args.hpp
     include/deeprec/embedding/detail/lookup_job.hpp
     include/deeprec/embedding/detail/lookup_kernels.hpp
+    include/deeprec/embedding/detail/row_codec.inl
+    include/deeprec/embedding/detail/row_elements.hpp
     include/deeprec/embedding/detail/row_groups.hpp
     include/deeprec/embedding/detail/slot_dots.inl
     include/deeprec/embedding/detail/slot_dots_kernels.hpp
@@ -75,7 +77,10 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/partitioned_table.hpp
     include/deeprec/embedding/pooling.hpp
     include/deeprec/embedding/prune_invalid.hpp
+    include/deeprec/embedding/quantize.hpp
+    include/deeprec/embedding/quantized_rows.hpp
     include/deeprec/embedding/row_format.hpp
+    include/deeprec/embedding/split_bf16_rows.hpp
     include/deeprec/embedding/table_file.hpp
     include/deeprec/embedding/table_group.hpp
     include/deeprec/embedding/table_view.hpp
@@ -125,6 +130,9 @@ set(DEEPREC_HEADERS
     include/deeprec/simd/detail/bytes_avx2.inl
     include/deeprec/simd/detail/bytes_avx512.inl
     include/deeprec/simd/detail/bytes_portable.inl
+    include/deeprec/simd/detail/codes_avx2.inl
+    include/deeprec/simd/detail/codes_avx512.inl
+    include/deeprec/simd/detail/codes_portable.inl
     include/deeprec/simd/detail/rounding_avx2.inl
     include/deeprec/simd/detail/rounding_avx512.inl
     include/deeprec/simd/detail/rounding_portable.inl

@@ -47,7 +47,10 @@
 #include <deeprec/embedding/partitioned_table.hpp>
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/embedding/prune_invalid.hpp>
+#include <deeprec/embedding/quantize.hpp>
+#include <deeprec/embedding/quantized_rows.hpp>
 #include <deeprec/embedding/row_format.hpp>
+#include <deeprec/embedding/split_bf16_rows.hpp>
 #include <deeprec/embedding/table_file.hpp>
 #include <deeprec/embedding/table_group.hpp>
 #include <deeprec/embedding/table_view.hpp>

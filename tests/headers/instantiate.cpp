@@ -165,6 +165,26 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
   lookups(pool, as_table(out), large, out, sum);
   lookups(ctx, resolving_source{f32.view()}, unsigned_ids, out, sum);
 
+  // Other row formats.
+  dense_table<int8_rows> int8s(n, n);
+  dense_table<quantized_rows<8, f16>> table_batched(n, {n, {.place = scale_bias::first}});
+  dense_table<int4_rows> int4s(n, n);
+  dense_table<e4m3_rows> e4m3s(n, n);
+  dense_table<split_bf16_rows> splits(n, split_bf16_rows(n, {.state_floats = 1}));
+  const matrix_view<const float> source = out;
+  expect(quantize(pool, out, int8s.view()));
+  expect(quantize(here, source, table_batched.view()));
+  expect(quantize(ctx, source, int4s.view()));
+  expect(quantize(ctx, source, e4m3s.view()));
+  expect(quantize(ctx, source, splits.view()));
+  expect(dequantize(pool, int4s.view(), out));
+  int8s.initialize(pool, zero_rows{});
+  lookups(pool, int8s.view(), small, out, sum);
+  lookups(pool, int4s.view(), large, half, mean);
+  lookups(ctx, e4m3s.view(), large, out, sum);
+  lookups(here, splits.view(), large, out, sum);
+  failures += high_halves(splits.view()).rows() < 0;
+
   updates(pool, f32, large, out, sum, sgd{}, rowwise_adagrad{}, adagrad{}, own_optimizer{});
   updates(ctx, f16s, small, out, mean, sgd{}, rowwise_adagrad{});
   updates(here, bf16s, unsigned_ids, out, pooling{mean(by_weight), skip(skipped)}, adagrad{});

@@ -1,13 +1,15 @@
-// Storage types of 16 bits and the table that says in what a storage type is summed.
+// Storage types of 16 and 8 bits and the table that says in what a storage type is summed.
 //
 //   storage   accumulator   unit roundoff of the sum     range
 //   double    double        2^-53                        that of IEEE 754
 //   float     float         2^-24
 //   f16       float         2^-24 (storage: 2^-11)       +-65504, denormals kept
 //   bf16      float         2^-24 (storage: 2^-8)        that of float
+//   e4m3      float         2^-24 (storage: 2^-4)        +-448, no infinity: beyond is NaN
+//   e5m2      float         2^-24 (storage: 2^-3)        +-57344, infinity
 //
-// bf16 and f16 are bit-compatible with Eigen's, CUDA's and PyTorch's types. They hold values; all
-// arithmetic happens in accumulate_t<T>. Not here: tf32, which is a math mode of GEMM.
+// All are bit-compatible with Eigen's, CUDA's and PyTorch's types (e4m3 with float8_e4m3fn). They hold values;
+// all arithmetic happens in accumulate_t<T>. Not here: tf32, which is a math mode of GEMM.
 #pragma once
 
 #include <concepts>
@@ -69,6 +71,53 @@ DEEPREC_HD constexpr float f16_value(std::uint16_t half) noexcept {
   return bit_cast_to<float>(sign | ((exponent + 112U) << 23) | (mantissa << 13));
 }
 
+/// float to OCP E4M3, round to nearest even; there is no infinity: beyond 464 becomes NaN, as NaN does.
+DEEPREC_HD constexpr std::uint8_t e4m3_bits(float value) noexcept {
+  const auto bits = bit_cast_to<std::uint32_t>(value);
+  const std::uint32_t sign = (bits >> 24) & 0x80U;
+  const std::uint32_t magnitude = bits & 0x7fffffffU;
+  if (magnitude > 0x43e80000U) return static_cast<std::uint8_t>(sign | 0x7fU);
+  if (magnitude < 0x3c800000U) {  // a denormal or zero: let float addition do the rounding
+    const float shifted = bit_cast_to<float>(magnitude) + 16384.0F;
+    return static_cast<std::uint8_t>(sign | (bit_cast_to<std::uint32_t>(shifted) - 0x46800000U));
+  }
+  const std::uint32_t rounded = magnitude + 0x7ffffU + ((magnitude >> 20) & 1U) - 0x3c000000U;
+  return static_cast<std::uint8_t>(sign | (rounded >> 20));
+}
+
+/// float to OCP E5M2, round to nearest even, overflow to infinity, NaN stays NaN.
+DEEPREC_HD constexpr std::uint8_t e5m2_bits(float value) noexcept {
+  const auto bits = bit_cast_to<std::uint32_t>(value);
+  const std::uint32_t sign = (bits >> 24) & 0x80U;
+  const std::uint32_t magnitude = bits & 0x7fffffffU;
+  if (magnitude > 0x7f800000U) return static_cast<std::uint8_t>(sign | 0x7fU);
+  if (magnitude >= 0x47700000U) return static_cast<std::uint8_t>(sign | 0x7cU);
+  if (magnitude < 0x38800000U) {
+    const float shifted = bit_cast_to<float>(magnitude) + 128.0F;
+    return static_cast<std::uint8_t>(sign | (bit_cast_to<std::uint32_t>(shifted) - 0x43000000U));
+  }
+  const std::uint32_t rounded = magnitude + 0xfffffU + ((magnitude >> 21) & 1U) - 0x38000000U;
+  return static_cast<std::uint8_t>(sign | (rounded >> 21));
+}
+
+/// An E4M3 is a half with a bit less of exponent: the same fields, 2^8 times the value.
+DEEPREC_HD constexpr float e4m3_value(std::uint8_t bits) noexcept {
+  const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x80U) << 24;
+  if ((bits & 0x7fU) == 0x7fU) return bit_cast_to<float>(sign | 0x7ff00000U);
+  const float magnitude = f16_value(static_cast<std::uint16_t>((bits & 0x7fU) << 7)) * 256.0F;
+  return bit_cast_to<float>(sign | bit_cast_to<std::uint32_t>(magnitude));
+}
+
+/// An E5M2 is the upper half of a half.
+DEEPREC_HD constexpr float e5m2_value(std::uint8_t bits) noexcept {
+  return f16_value(static_cast<std::uint16_t>(bits << 8));
+}
+
+/// True for a number that is neither NaN nor infinite; by its bits, so that -ffast-math can't reason it away.
+DEEPREC_HD constexpr bool is_finite(float x) noexcept {
+  return (bit_cast_to<std::uint32_t>(x) & 0x7f800000U) != 0x7f800000U;
+}
+
 }  // namespace detail
 
 /// bfloat16: the upper half of a float.
@@ -103,7 +152,37 @@ struct DEEPREC_MAY_ALIAS f16 {
   }
 };
 
-static_assert(sizeof(bf16) == 2 && sizeof(f16) == 2);
+/// OCP FP8 E4M3 (float8_e4m3fn): finite up to 448, no infinity, one NaN of each sign.
+struct DEEPREC_MAY_ALIAS e4m3 {
+  std::uint8_t bits = 0;
+
+  e4m3() = default;
+  /// Rounds to nearest even; beyond 464, infinity too, becomes NaN; NaN stays NaN.
+  DEEPREC_HD constexpr explicit e4m3(float value) noexcept : bits(detail::e4m3_bits(value)) {}
+  DEEPREC_HD constexpr operator float() const noexcept { return detail::e4m3_value(bits); }
+  DEEPREC_HD static constexpr e4m3 from_bits(std::uint8_t bits) noexcept {
+    e4m3 value;
+    value.bits = bits;
+    return value;
+  }
+};
+
+/// OCP FP8 E5M2 (float8_e5m2): finite up to 57344, with infinity and NaN as IEEE 754 has them.
+struct DEEPREC_MAY_ALIAS e5m2 {
+  std::uint8_t bits = 0;
+
+  e5m2() = default;
+  /// Rounds to nearest even; too large becomes infinity; NaN stays NaN.
+  DEEPREC_HD constexpr explicit e5m2(float value) noexcept : bits(detail::e5m2_bits(value)) {}
+  DEEPREC_HD constexpr operator float() const noexcept { return detail::e5m2_value(bits); }
+  DEEPREC_HD static constexpr e5m2 from_bits(std::uint8_t bits) noexcept {
+    e5m2 value;
+    value.bits = bits;
+    return value;
+  }
+};
+
+static_assert(sizeof(bf16) == 2 && sizeof(f16) == 2 && sizeof(e4m3) == 1 && sizeof(e5m2) == 1);
 
 template <class T>
 struct accumulate;
@@ -121,6 +200,10 @@ template <>
 struct accumulate<bf16> : accumulate<float> {};
 template <>
 struct accumulate<f16> : accumulate<float> {};
+template <>
+struct accumulate<e4m3> : accumulate<float> {};
+template <>
+struct accumulate<e5m2> : accumulate<float> {};
 
 /// The type in which values of the storage type T are summed.
 template <class T>

@@ -67,6 +67,8 @@ struct fault_place {
   index_t bag = -1;
   index_t slot = -1;  ///< position in ids and weights
   std::int64_t value = 0;  ///< the offending id or offset (a 64-bit unsigned id reads as negative)
+  index_t row = -1;     ///< of a matrix
+  index_t column = -1;  ///< of a matrix
 
   friend constexpr bool operator==(const fault_place&, const fault_place&) = default;
 };
@@ -139,6 +141,8 @@ class [[nodiscard]] status {
       separator = "; ";
     }
     if (place_.table >= 0) append("table ", place_.table);
+    if (place_.row >= 0) append("row ", place_.row);
+    if (place_.column >= 0) append("column ", place_.column);
     if (place_.bag >= 0) append("bag ", place_.bag);
     if (place_.slot >= 0) append("slot ", place_.slot);
     const bool has_value = place_.bag >= 0 || place_.value != 0;

@@ -171,6 +171,7 @@ struct backend<verbs::weight_gradients, host_backend> {
     args.rows = table.rows();
     args.padding = detail::padding_of(how);
     args.width = table.format().width();
+    args.parts = detail::parts_of(table.format());
     args.last_slot = bags.last_slot();
     args.max_norm = detail::max_norm_of(how);
     args.out = gradient.data_handle();

@@ -37,6 +37,7 @@ struct device_pool_args {
   index_t id_count;
   std::int64_t padding;      // -1 when there is none
   std::int64_t default_row;  // -1 when there is none
+  detail::row_parts parts;
   Out* out;
   index_t out_stride;
   detail::divide_by divide;
@@ -105,8 +106,9 @@ __global__ void pool_bags(device_pool_args<Id, Borders, Out> args) {
   const int lane = static_cast<int>(threadIdx.x);
   const index_t stride = index_t{gridDim.x} * blockDim.y;
   const auto row_of = [&](std::int64_t id) {
-    return static_cast<const Element*>(static_cast<const void*>(args.table + id * args.stride));
+    return args.table + id * args.stride;
   };
+  using stored = detail::stored_value<Element>;
   for (index_t bag = index_t{blockIdx.x} * blockDim.y + threadIdx.y; bag < args.bags; bag += stride) {
     const index_t begin = args.borders.begin(bag);
     const index_t end = args.borders.end(bag);
@@ -120,7 +122,7 @@ __global__ void pool_bags(device_pool_args<Id, Borders, Out> args) {
         if (Policy::ids == detail::ids_are::filtered && detail::is_absent(id, args.rows, args.padding)) {
           continue;
         }
-        const auto value = static_cast<float>(row_of(static_cast<std::int64_t>(id))[column]);
+        const float value = stored::at(row_of(static_cast<std::int64_t>(id)), args.parts, column);
         const float weight = args.weights == nullptr ? 1.0F : args.weights[slot];
         if constexpr (adding) {
           total = fmaf(value, weight, total);
@@ -132,7 +134,7 @@ __global__ void pool_bags(device_pool_args<Id, Borders, Out> args) {
       if (counts.used == 0 && !bad) {
         if (args.empty == detail::when_empty::keep) continue;
         total = args.empty == detail::when_empty::default_row
-                    ? static_cast<float>(row_of(args.default_row)[column])
+                    ? stored::at(row_of(args.default_row), args.parts, column)
                     : 0.0F;
       } else {
         const double divisor = counts.divisor(args.divide);
@@ -186,6 +188,7 @@ struct backend<verbs::lookup, cuda_backend> {
         bags.id_count(),
         detail::padding_of(how),
         default_id,
+        detail::parts_of(table.format()),
         out.data_handle(),
         out.stride(0),
         detail::divisor_of<typename Pooling::combiner>(),

@@ -58,8 +58,8 @@ status lookup_shapes(const Source& table, const Bags& bags, const Pooling& how,
 ///
 /// @shape    table (R,D) · bags {offsets (B+1), ids (N), weights (N) or none}, or {ids (B,L)} ·
 ///           out (B,D), any row stride; with concat (N,D), one row for each slot
-/// @dtype    rows and out: f32, f16 or bf16, independently; ids and offsets 32 or 64 bits; weights f32;
-///           sums in f32
+/// @dtype    rows: f32, f16, bf16, fp8, int8, int4 or split; out: f32, f16 or bf16; ids and offsets 32 or
+///           64 bits; weights f32; sums in f32
 /// @space    table, bags and out reachable from the context
 /// @pre      out overlaps neither the table nor the bags
 /// @post     every row of out is written, unless a policy says otherwise (see pooling.hpp)
@@ -68,7 +68,9 @@ status lookup_shapes(const Source& table, const Bags& bags, const Pooling& how,
 ///           number of threads. Weighted: the same bits for any number of threads; between ISAs
 ///           |err| <= 2 n u sum|w x|, u = 2^-24, from fused multiplication. With max_norm the same, and
 ///           D u more from the norm of a row (a sum of squares that overflows makes the row 0). NaN and
-///           infinity propagate, also through max_
+///           infinity propagate, also through max_. Rows of int8 and int4 codes are added as
+///           code * (scale * w), and the biases of a bag apart: between ISAs, weighted or not,
+///           |err| <= 2 (n + 2) u sum|w| (scale * code + |bias|)
 /// @cost     O(N*D): reads N rows, writes B*D, checks the ids in a pass of its own (bounds mode check).
 ///           No allocation, but for bags of more than 4096 ids (D floats per 4096 of them), and for row
 ///           sources that resolve (one pointer per id); both from the context's resource
@@ -83,6 +85,9 @@ template <class Context, RowSource Source, BagBatch Bags, class Pooling, class O
                             const Pooling& how, matrix_view<Out, OutSpace, Columns> out) {
   static_assert(!std::is_const_v<Out>,
                 "deeprec::lookup: out is read only. Fix: matrix_view<float>, not <const float>.");
+  static_assert(std::is_same_v<Out, float> || std::is_same_v<Out, f16> || std::is_same_v<Out, bf16> ||
+                    std::is_const_v<Out>,
+                "deeprec::lookup: out of another type. Fix: float, f16 or bf16.");
   const auto ctx = as_context(context_or_executor);
   const auto policies = as_pooling(how);
   if (const status s = detail::lookup_shapes(table, bags, policies, out); !s) return s;

@@ -5,8 +5,8 @@
 //                    |<------------------------ stride_bytes --------------->|
 //
 // Optimizer state lies beside the row (state_floats > 0), or apart, in a table of f32_rows.
-// Kernels know a format by its `element` (what one stored value is); other formats (quantized, split)
-// add an element of their own and a place for scale and bias, and change nothing else.
+// Kernels know a format by its `element` (what one stored value is). Other formats add an element of their
+// own and say where their parts lie: quantized_rows.hpp (int8, int4), split_bf16_rows.hpp.
 #pragma once
 
 #include <concepts>
@@ -105,7 +105,11 @@ class plain_rows {
 using f32_rows = plain_rows<float>;
 using f16_rows = plain_rows<f16>;
 using bf16_rows = plain_rows<bf16>;
+/// FP8 rows, without a scale: for lookups, not for training.
+using e4m3_rows = plain_rows<e4m3>;
+using e5m2_rows = plain_rows<e5m2>;
 
-static_assert(RowFormat<f32_rows> && RowFormat<f16_rows> && RowFormat<bf16_rows>);
+static_assert(RowFormat<f32_rows> && RowFormat<f16_rows> && RowFormat<bf16_rows> &&
+              RowFormat<e4m3_rows> && RowFormat<e5m2_rows>);
 
 }  // namespace deeprec::inline DEEPREC_ABI

@@ -38,6 +38,13 @@ namespace verbs {
 struct update {};
 }
 
+namespace detail {
+template <class Format>
+inline constexpr bool has_trainable_rows = std::is_same_v<typename Format::element, float> ||
+                                           std::is_same_v<typename Format::element, f16> ||
+                                           std::is_same_v<typename Format::element, bf16>;
+}
+
 /// One optimizer step for every row that the batch used.
 ///
 /// @shape    bags as given to lookup · gradient of lookup's output (B,D) · table (R,D), changed in place
@@ -68,6 +75,9 @@ template <class Context, BagBatch Bags, MemorySpace GradientSpace, class Columns
   using combiner = typename decltype(as_pooling(how))::combiner;
   static_assert(!std::is_same_v<combiner, max_t> && !std::is_same_v<combiner, concat_t>,
                 "deeprec::update: no gradient for this combiner. Fix: sum, mean or sqrtn.");
+  static_assert(detail::has_trainable_rows<Format>,
+                "deeprec::update: rows of this format are for lookups only. Fix: train rows of float, f16 or "
+                "bf16, and quantize the table afterwards.");
   if (gradient.extent(1) != table.width()) {
     return {errc::shape_mismatch, "gradient has another width than the table's rows"};
   }

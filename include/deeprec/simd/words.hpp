@@ -4,6 +4,8 @@
 //   + - * / multiply_add sqrt                 load_first, store_first    float in the register
 //   maximum minimum add_lanes                 region               the tag that overloads go by
 //   byte_lanes, vector_u8                     load, store, stream, copy_first    bytes, moved only
+//   load_codes, load_nibbles, load_halves     codes of 8 and 4 bits, split floats, and their load_first_ forms;
+//   load_two                                  load and load_first also of e4m3 and e5m2; two floats or halves
 //
 //   #include <deeprec/simd/begin_avx512.hpp>   // opens the target and namespace isa_avx512
 //   #include <deeprec/.../kernel.inl>          // written once over the words
@@ -49,17 +51,25 @@ DEEPREC_INLINE void copy_in_two(std::byte* to, const std::byte* from, int n) {
   }
 }
 
+/// What load_two reads: a row's scale and bias.
+struct two_floats {
+  float first;
+  float second;
+};
+
 }  // namespace deeprec::inline DEEPREC_ABI::detail
 
 #include <deeprec/simd/begin_portable.hpp>
 #include <deeprec/simd/detail/words_portable.inl>
 #include <deeprec/simd/detail/bytes_portable.inl>
+#include <deeprec/simd/detail/codes_portable.inl>
 #include <deeprec/simd/end_portable.hpp>
 
 #if DEEPREC_X86
 #include <deeprec/simd/begin_avx2.hpp>
 #include <deeprec/simd/detail/words_avx2.inl>
 #include <deeprec/simd/detail/bytes_avx2.inl>
+#include <deeprec/simd/detail/codes_avx2.inl>
 #include <deeprec/simd/end_avx2.hpp>
 
 #include <deeprec/simd/begin_avx512.hpp>
@@ -68,6 +78,7 @@ struct region {
 };
 #include <deeprec/simd/detail/words_avx512.inl>
 #include <deeprec/simd/detail/bytes_avx512.inl>
+#include <deeprec/simd/detail/codes_avx512.inl>
 #include <deeprec/simd/end_avx512.hpp>
 
 #include <deeprec/simd/begin_avx512_bf16.hpp>
@@ -76,5 +87,6 @@ struct region {
 };
 #include <deeprec/simd/detail/words_avx512.inl>
 #include <deeprec/simd/detail/bytes_avx512.inl>
+#include <deeprec/simd/detail/codes_avx512.inl>
 #include <deeprec/simd/end_avx512_bf16.hpp>
 #endif

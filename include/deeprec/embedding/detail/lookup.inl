@@ -5,53 +5,81 @@
 // before, so that it ends with the row (its columns are computed twice, with the same bits); only a panel
 // shorter than a vector uses masks.
 
-// Fewer of them where a better region is at hand.
-inline constexpr int max_vectors = DEEPREC_X86 && region::which == isa::portable ? 4 : 8;
+// Where a better region is at hand, panels are short and come in two sizes: they cost time to compile.
+inline constexpr bool is_fallback = DEEPREC_X86 && region::which == isa::portable;
+inline constexpr int max_vectors = is_fallback ? 4 : 8;
 
 // Columns [first, first + columns) of a row, in W vectors.
 template <class Element, int W, bool Narrow>
 struct panel {
   using element = Element;
+  using codec_type = row_codec<Element>;
   static constexpr std::size_t vectors = static_cast<std::size_t>(W);
+  static constexpr bool scaled = codec_type::scaled;
+
+  // Codes of 4 bits are summed two vectors at a time, even and odd columns apart; see add_codes. These are the
+  // first vectors of a panel. Of two vectors, the last may begin before the first ends: they go one by one.
+  static constexpr std::size_t pairs = codec_type::unit == 1 || W == 2 ? 0 : vectors / 2;
 
   index_t first;
   index_t columns;
+  [[no_unique_address]] codec_type codec;
+
+  // Where vector V begins, counted from the first column. The last vector (or pair) of codes of 4 bits begins
+  // with a byte: it may stick out by the nibble that fills one.
+  template <std::size_t V>
+  DEEPREC_INLINE index_t from_first() const {
+    if constexpr (V == 0) {
+      return 0;
+    } else if constexpr (pairs > 0 && 2 * pairs == vectors && V + 2 == vectors) {
+      return round_up(columns) - 2 * lanes;
+    } else {
+      return V + 1 == vectors ? round_up(columns) - lanes : static_cast<index_t>(V) * lanes;
+    }
+  }
+  DEEPREC_INLINE static index_t round_up(index_t n) {
+    return codec_type::unit == 1 ? n : (n + codec_type::unit - 1) / codec_type::unit * codec_type::unit;
+  }
+  template <std::size_t V>
+  DEEPREC_INLINE bool sticks_out() const {
+    return V > 0 && V + 1 == vectors && round_up(columns) != columns;
+  }
 
   template <std::size_t V>
-  DEEPREC_INLINE index_t column() const {
-    if constexpr (V == 0) {
-      return first;
-    } else {
-      return V + 1 == vectors ? first + columns - lanes : first + static_cast<index_t>(V) * lanes;
-    }
-  }
-  template <std::size_t V, class T>
-  DEEPREC_INLINE vector_f32 load_columns(const T* row) const {
+  DEEPREC_INLINE vector_f32 load_row(const std::byte* row) const {
     if constexpr (Narrow) {
-      return load_first(row + first, static_cast<int>(columns));
+      return codec.load_first_at(row, first, static_cast<int>(columns));
     } else {
-      return load(row + column<V>());
+      return codec.load_at(row, first, from_first<V>());
     }
   }
   template <std::size_t V>
-  DEEPREC_INLINE vector_f32 load_row(const std::byte* row) const {
-    return load_columns<V>(static_cast<const Element*>(static_cast<const void*>(row)));
+  DEEPREC_INLINE vector_f32 load_codes(const std::byte* row) const {
+    if constexpr (Narrow) {
+      return codec.load_first_codes_at(row, static_cast<int>(columns));
+    } else {
+      return codec.load_codes_at(row, from_first<V>());
+    }
+  }
+  template <std::size_t V, class Out>
+  DEEPREC_INLINE vector_f32 load_columns(const Out* out) const {
+    if constexpr (Narrow) {
+      return load_first(out + first, static_cast<int>(columns));
+    } else {
+      return sticks_out<V>() ? load_first(out + first + from_first<V>(), lanes - 1) : load(out + first + from_first<V>());
+    }
   }
   template <std::size_t V, class Out>
   DEEPREC_INLINE void store_columns(Out* out, vector_f32 x) const {
     if constexpr (Narrow) {
       store_first(out + first, x, static_cast<int>(columns));
+    } else if (sticks_out<V>()) {
+      store_first(out + first + from_first<V>(), x, lanes - 1);
     } else {
-      store(out + column<V>(), x);
+      store(out + first + from_first<V>(), x);
     }
   }
-  // The lines of the panel; one that does not begin with a line touches a line more.
-  DEEPREC_INLINE void prefetch(const std::byte* row) const {
-    const std::byte* const begin = row + first * index_t{sizeof(Element)};
-    const index_t bytes = columns * index_t{sizeof(Element)};
-    for (index_t line = 0; line < bytes; line += 64) __builtin_prefetch(begin + line, 0, 3);
-    if ((reinterpret_cast<std::uintptr_t>(begin) & 63) != 0) __builtin_prefetch(begin + bytes - 1, 0, 3);
-  }
+  DEEPREC_INLINE void prefetch(const std::byte* row) const { codec.prefetch(row, first, columns); }
   // The row of out that a bag will fill: written once a bag, so nobody else fetches its lines in time.
   template <class Out>
   DEEPREC_INLINE void prefetch_out(const Out* out) const {
@@ -66,10 +94,11 @@ struct panel {
   template <class Args>
   [[nodiscard]] DEEPREC_INLINE index_t rows_ahead(const Args& args) const {
     constexpr index_t in_cache = index_t{1} << 18;
-    if (args.rows <= in_cache && args.rows * args.width * index_t{sizeof(Element)} <= in_cache) {
+    const index_t bytes = codec.bytes(columns);
+    if (args.rows <= in_cache && args.rows * (bytes * args.width / columns) <= in_cache) {
       return args.last_slot;
     }
-    const index_t ahead = 64 * 64 / (columns * index_t{sizeof(Element)});
+    const index_t ahead = 64 * 64 / bytes;
     return ahead < 8 ? 8 : ahead > 32 ? 32 : ahead;
   }
 };
@@ -89,27 +118,20 @@ DEEPREC_INLINE void prefetch_slot(const Args& args, const Panel columns, index_t
 template <class Element, class Args>
 DEEPREC_INLINE float clip_factor(const Args& args, const std::byte* row) {
   vector_f32 squares = zero();
-  index_t first = 0;
-  const auto* const values = static_cast<const Element*>(static_cast<const void*>(row));
-  for (; first + lanes <= args.width; first += lanes) {
-    const vector_f32 x = load(values + first);
+  for_each_vector<Element>(args, row, [&](vector_f32 x, index_t, int) {
     squares = multiply_add(x, x, squares);
-  }
-  if (first < args.width) {
-    const vector_f32 x = load_first(values + first, static_cast<int>(args.width - first));
-    squares = multiply_add(x, x, squares);
-  }
+  });
   const float norm = __builtin_sqrtf(add_lanes(squares));
   return norm > args.max_norm ? args.max_norm / norm : 1.0F;
 }
 
 // What the row of a slot is multiplied by; asked only where rows are weighted or clipped.
 template <class Element, class Policy, bool Weighted, class Args>
-DEEPREC_INLINE vector_f32 factor_of(const Args& args, index_t slot, const std::byte* row) {
+DEEPREC_INLINE float factor_of(const Args& args, index_t slot, const std::byte* row) {
   float factor = 1.0F;
   if constexpr (Policy::clips) factor = clip_factor<Element>(args, row);
   if constexpr (Weighted) factor = Policy::clips ? factor * args.weights[slot] : args.weights[slot];
-  return splat(factor);
+  return factor;
 }
 
 // The default row into registers.
@@ -135,6 +157,40 @@ DEEPREC_INLINE void put_row(const Args& args, const Panel columns, index_t row,
   (columns.template store_columns<V>(out, total[V]), ...);
 }
 
+// Adds codes times (scale * weight) to the sum of vector V, or of the pair that it is the first of: in a pair
+// the first sum is that of even columns, the second that of odd ones.
+template <std::size_t V, class Panel>
+DEEPREC_INLINE void add_codes_to(const Panel columns, const std::byte* row, vector_f32 scale,
+                                 vector_f32 (&total)[Panel::vectors]) {
+  if constexpr (V >= 2 * Panel::pairs) {
+    total[V] = multiply_add(columns.template load_codes<V>(row), scale, total[V]);
+  } else if constexpr (V % 2 == 0) {
+    vector_f32 even, odd;
+    columns.codec.load_code_pairs_at(row, columns.template from_first<V>(), even, odd);
+    total[V] = multiply_add(even, scale, total[V]);
+    total[V + 1] = multiply_add(odd, scale, total[V + 1]);
+  }
+}
+
+// Adds a row of codes times (scale * weight) to the sums; the answer is its bias times the weight, which all
+// columns share.
+template <class Panel, std::size_t... V>
+DEEPREC_INLINE float add_codes(const Panel columns, const std::byte* row, float weight,
+                               vector_f32 (&total)[sizeof...(V)], std::index_sequence<V...>) {
+  const ::deeprec::detail::two_floats pair = columns.codec.scale_and_bias(row);
+  const vector_f32 scale = splat(pair.first * weight);
+  (add_codes_to<V>(columns, row, scale, total), ...);
+  return pair.second * weight;
+}
+
+// Ends sums of codes: columns in their order, plus the bias of all rows.
+template <class Panel, std::size_t... V>
+DEEPREC_INLINE void end_codes(float bias, vector_f32 (&total)[sizeof...(V)], std::index_sequence<V...>) {
+  constexpr std::size_t paired = 2 * Panel::pairs;
+  ((V < paired && V % 2 == 0 ? interleave(total[V], total[V < paired ? V + 1 : V]) : void()), ...);
+  ((total[V] = total[V] + splat(bias)), ...);
+}
+
 // One bag, one panel of columns: the slots [begin, end) folded in registers, finished and stored.
 // Returns the ids used.
 template <class Policy, bool Weighted, class Panel, class Args, std::size_t... V>
@@ -145,6 +201,7 @@ DEEPREC_INLINE index_t pool_panel(const Args& args, const Panel columns, index_t
   vector_f32 total[sizeof...(V)] = {
       (static_cast<void>(V), adding ? zero() : splat(-__builtin_inff()))...};
   ::deeprec::detail::pool_counts counts;
+  [[maybe_unused]] double bias = 0;  // of rows of codes
   columns.prefetch_out(args.out + bag * args.out_stride);
   for (index_t slot = begin; slot < end; ++slot) {
     prefetch_slot<Policy>(args, columns, slot + ahead);
@@ -153,12 +210,15 @@ DEEPREC_INLINE index_t pool_panel(const Args& args, const Panel columns, index_t
     }
     const std::byte* const row = args.row_of(slot);
     if constexpr (!adding && Policy::clips) {
-      const vector_f32 factor = factor_of<element, Policy, false>(args, slot, row);
+      const vector_f32 factor = splat(factor_of<element, Policy, false>(args, slot, row));
       ((total[V] = maximum(total[V], columns.template load_row<V>(row) * factor)), ...);
     } else if constexpr (!adding) {
       ((total[V] = maximum(total[V], columns.template load_row<V>(row))), ...);
+    } else if constexpr (Panel::scaled) {
+      const float factor = factor_of<element, Policy, Weighted>(args, slot, row);
+      bias += static_cast<double>(add_codes(columns, row, factor, total, vectors));
     } else if constexpr (Weighted || Policy::clips) {
-      const vector_f32 factor = factor_of<element, Policy, Weighted>(args, slot, row);
+      const vector_f32 factor = splat(factor_of<element, Policy, Weighted>(args, slot, row));
       ((total[V] = multiply_add(columns.template load_row<V>(row), factor, total[V])), ...);
     } else {
       ((total[V] = total[V] + columns.template load_row<V>(row)), ...);
@@ -169,6 +229,7 @@ DEEPREC_INLINE index_t pool_panel(const Args& args, const Panel columns, index_t
       ++counts.used;
     }
   }
+  if constexpr (Panel::scaled && adding) end_codes<Panel>(static_cast<float>(bias), total, vectors);
   if (counts.used == 0) {
     if (args.empty == ::deeprec::detail::when_empty::keep) return 0;
     if (args.empty == ::deeprec::detail::when_empty::default_row) {
@@ -245,8 +306,9 @@ struct gather_call {
         ++used;
         const std::byte* const row = args.row_of(slot);
         const vector_f32 factor =
-            args.weights == nullptr ? factor_of<typename Panel::element, Policy, false>(args, slot, row)
-                                    : factor_of<typename Panel::element, Policy, true>(args, slot, row);
+            splat(args.weights == nullptr
+                      ? factor_of<typename Panel::element, Policy, false>(args, slot, row)
+                      : factor_of<typename Panel::element, Policy, true>(args, slot, row));
         // + 0 turns -0 into 0, as a sum that begins at 0 does.
         ((total[V] = multiply_add(columns.template load_row<V>(row), factor, zero())), ...);
       }
@@ -256,13 +318,25 @@ struct gather_call {
   }
 };
 
+// A call for one panel of at least a vector.
 template <class Element, class Call>
-DEEPREC_INLINE index_t run_wide_panel(index_t first, index_t columns, const Call& call) {
-  switch ((columns + lanes - 1) / lanes) {
-    case 5: return call.run(panel<Element, 5, false>{first, columns});
-    case 6: return call.run(panel<Element, 6, false>{first, columns});
-    case 7: return call.run(panel<Element, 7, false>{first, columns});
-    default: return call.run(panel<Element, 8, false>{first, columns});
+DEEPREC_INLINE index_t run_panel(index_t first, index_t columns, const row_codec<Element>& codec,
+                                 const Call& call) {
+  const index_t vectors = (columns + lanes - 1) / lanes;
+  if constexpr (is_fallback) {
+    return vectors == 1 ? call.run(panel<Element, 1, false>{first, columns, codec})
+                        : call.run(panel<Element, 4, false>{first, columns, codec});
+  } else {
+    switch (vectors) {
+      case 1: return call.run(panel<Element, 1, false>{first, columns, codec});
+      case 2: return call.run(panel<Element, 2, false>{first, columns, codec});
+      case 3: return call.run(panel<Element, 3, false>{first, columns, codec});
+      case 4: return call.run(panel<Element, 4, false>{first, columns, codec});
+      case 5: return call.run(panel<Element, 5, false>{first, columns, codec});
+      case 6: return call.run(panel<Element, 6, false>{first, columns, codec});
+      case 7: return call.run(panel<Element, 7, false>{first, columns, codec});
+      default: return call.run(panel<Element, 8, false>{first, columns, codec});
+    }
   }
 }
 
@@ -272,19 +346,14 @@ DEEPREC_INLINE index_t for_each_panel(index_t width, const Call& call) {
   index_t answer = 0;
   for (index_t first = 0; first < width;) {
     const index_t left = width - first;
-    const index_t columns = left < index_t{max_vectors} * lanes ? left : index_t{max_vectors} * lanes;
+    constexpr index_t most = index_t{max_vectors} * lanes;
+    const index_t columns = left >= most ? most : is_fallback && left > lanes ? lanes : left;
+    const auto codec = row_codec<Element>::of(call.args, first, columns);
     index_t here = 0;
     if (columns < lanes) {
-      here = call.run(panel<Element, 1, true>{first, columns});
+      here = call.run(panel<Element, 1, true>{first, columns, codec});
     } else {
-      switch ((columns + lanes - 1) / lanes) {
-        case 1: here = call.run(panel<Element, 1, false>{first, columns}); break;
-        case 2: here = call.run(panel<Element, 2, false>{first, columns}); break;
-        case 3: here = call.run(panel<Element, 3, false>{first, columns}); break;
-        case 4: here = call.run(panel<Element, 4, false>{first, columns}); break;
-        default:
-          if constexpr (max_vectors > 4) here = run_wide_panel<Element>(first, columns, call);
-      }
+      here = run_panel<Element>(first, columns, codec, call);
     }
     if (first == 0) answer = here;
     first += columns;
@@ -296,7 +365,8 @@ DEEPREC_INLINE index_t for_each_panel(index_t width, const Call& call) {
 template <class Element, class Policy, class Args>
 void fetch_first_rows(region, Policy, const Args& args, index_t slot) {
   constexpr index_t widest = index_t{max_vectors} * lanes;
-  const panel<Element, 1, false> columns{0, args.width < widest ? args.width : widest};
+  const index_t width = args.width < widest ? args.width : widest;
+  const panel<Element, 1, false> columns{0, width, row_codec<Element>::of(args, 0, width)};
   const index_t ahead = columns.rows_ahead(args);
   if (ahead == args.last_slot) return;
   for (index_t k = slot; k < slot + ahead; ++k) prefetch_slot<Policy>(args, columns, k);

@@ -9,6 +9,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/jagged_view.hpp>
+#include <deeprec/embedding/detail/row_elements.hpp>
 #include <deeprec/embedding/pooling.hpp>
 
 namespace deeprec::inline DEEPREC_ABI::detail {
@@ -178,6 +179,7 @@ struct pool_args {
   index_t last_slot;     // one past the last slot of the batch: how far prefetching may look
   float max_norm;    // rows are scaled down to this norm; 0: they are not
   const std::byte* default_row;
+  row_parts parts;       // of each row; plain rows have none
   Out* out;
   index_t out_stride;
   divide_by divide;

@@ -165,6 +165,7 @@ index_t pool_long_bag(const Context& ctx, const pool_args<Rows, Id, Out>& args, 
   part.rows = args.rows;
   part.padding = args.padding;
   part.width = args.width;
+  part.parts = args.parts;
   part.last_slot = args.last_slot;
   part.max_norm = args.max_norm;
   part.out = folded.data();
@@ -290,6 +291,7 @@ class lookup_job {
     args_.rows = table_.rows();
     args_.padding = padding_of(how_);
     args_.width = table_.format().width();
+    args_.parts = parts_of(table_.format());
     args_.last_slot = bags_.last_slot();
     args_.out = out_.data_handle();
     args_.out_stride = out_.stride(0);

@@ -14,15 +14,18 @@
 #include <deeprec/simd/words.hpp>
 
 #include <deeprec/simd/begin_portable.hpp>
+#include <deeprec/embedding/detail/row_codec.inl>
 #include <deeprec/embedding/detail/lookup.inl>
 #include <deeprec/simd/end_portable.hpp>
 
 #if DEEPREC_X86
 #include <deeprec/simd/begin_avx2.hpp>
+#include <deeprec/embedding/detail/row_codec.inl>
 #include <deeprec/embedding/detail/lookup.inl>
 #include <deeprec/simd/end_avx2.hpp>
 
 #include <deeprec/simd/begin_avx512.hpp>
+#include <deeprec/embedding/detail/row_codec.inl>
 #include <deeprec/embedding/detail/lookup.inl>
 #include <deeprec/simd/end_avx512.hpp>
 #endif

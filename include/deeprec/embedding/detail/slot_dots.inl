@@ -7,24 +7,20 @@ template <class Element, class Policy, class Args>
 void slot_dots(region, Policy, const Args& args, index_t first_slot, float* dots, index_t begin,
                index_t end) {
   constexpr index_t ahead = 16;
+  const panel<Element, 1, false> columns{0, args.width, row_codec<Element>::of(args, 0, args.width)};
   for (index_t bag = begin; bag < end; ++bag) {
     const float* const gradient = args.out + bag * args.out_stride;
     for (index_t slot = args.borders.begin(bag); slot < args.borders.end(bag); ++slot) {
-      prefetch_slot<Policy>(args, panel<Element, 1, false>{0, args.width}, slot + ahead);
+      prefetch_slot<Policy>(args, columns, slot + ahead);
       float& dot = dots[slot - first_slot];
       dot = 0.0F;
       if (Policy::ids == ::deeprec::detail::ids_are::filtered && args.absent(slot)) continue;
       const std::byte* const row = args.row_of(slot);
-      const auto* const values = static_cast<const Element*>(static_cast<const void*>(row));
       vector_f32 products = zero();
-      index_t c = 0;
-      for (; c + lanes <= args.width; c += lanes) {
-        products = multiply_add(load(values + c), load(gradient + c), products);
-      }
-      if (c < args.width) {
-        const int n = static_cast<int>(args.width - c);
-        products = multiply_add(load_first(values + c, n), load_first(gradient + c, n), products);
-      }
+      for_each_vector<Element>(args, row, [&](vector_f32 x, index_t c, int n) {
+        const vector_f32 g = n == lanes ? load(gradient + c) : load_first(gradient + c, n);
+        products = multiply_add(x, g, products);
+      });
       dot = add_lanes(products);
       if constexpr (Policy::clips) dot *= clip_factor<Element>(args, row);
     }

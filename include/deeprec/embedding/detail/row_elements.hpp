@@ -1,0 +1,77 @@
+// Elements of rows that are more than an array of one type, and how scalar code reads a column of any row.
+// Formats name them as their `element`; kernels choose their code by them (row_codec.inl).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
+
+namespace deeprec::inline DEEPREC_ABI::detail {
+
+/// Codes of 8 or 4 bits (two in a byte, the even column in its low nibble) with one scale and one bias for the
+/// row, stored side by side as Scale.
+template <int Bits, class Scale>
+struct scaled_code {
+  static_assert(Bits == 8 || Bits == 4);
+};
+
+/// Floats in two halves: the upper 16 bits of all columns, then the lower ones.
+struct split_float {};
+
+/// Where the parts of such a row begin, in bytes from its address. Plain rows have no parts.
+struct row_parts {
+  index_t values = 0;  // codes, or upper halves
+  index_t others = 0;  // scale and bias, or lower halves
+};
+
+template <class Format>
+DEEPREC_HD constexpr row_parts parts_of(const Format& format) noexcept {
+  if constexpr (requires { format.parts(); }) {
+    return format.parts();
+  } else {
+    return {};
+  }
+}
+
+/// One column of a row, as the scalar reference reads it.
+template <class Element>
+struct stored_value {
+  DEEPREC_HD static float at(const std::byte* row, row_parts, index_t column) noexcept {
+    return static_cast<float>(static_cast<const Element*>(static_cast<const void*>(row))[column]);
+  }
+};
+
+template <int Bits>
+DEEPREC_HD unsigned code_at(const std::byte* codes, index_t column) noexcept {
+  if constexpr (Bits == 8) {
+    return static_cast<unsigned>(codes[column]);
+  } else {
+    return static_cast<unsigned>(codes[column / 2]) >> (column % 2 * 4) & 15U;
+  }
+}
+
+template <int Bits, class Scale>
+struct stored_value<scaled_code<Bits, Scale>> {
+  DEEPREC_HD static float at(const std::byte* row, row_parts parts, index_t column) noexcept {
+    Scale scale_bias[2];
+    std::memcpy(scale_bias, row + parts.others, sizeof(scale_bias));
+    return static_cast<float>(code_at<Bits>(row + parts.values, column)) *
+               static_cast<float>(scale_bias[0]) +
+           static_cast<float>(scale_bias[1]);
+  }
+};
+
+template <>
+struct stored_value<split_float> {
+  DEEPREC_HD static float at(const std::byte* row, row_parts parts, index_t column) noexcept {
+    std::uint16_t high, low;
+    std::memcpy(&high, row + parts.values + 2 * column, 2);
+    std::memcpy(&low, row + parts.others + 2 * column, 2);
+    return bit_cast_to<float>(static_cast<std::uint32_t>(high) << 16 | low);
+  }
+};
+
+}  // namespace deeprec::inline DEEPREC_ABI::detail

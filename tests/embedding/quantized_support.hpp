@@ -1,0 +1,172 @@
+// Tables of codes whose bytes the tests lay out themselves, by FBGEMM's description of its fused rows, and
+// the comparison of lookups with sums in double over them. Nothing of the library's own encoding is used.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <deeprec/embedding/quantized_rows.hpp>
+
+#include "embedding/support.hpp"
+
+namespace embedding_test {
+
+/// What the oracle knows of a table: each row's numbers, and how large what is added for one is.
+struct exact_rows {
+  std::vector<std::vector<double>> values;
+  std::vector<double> magnitudes;
+};
+
+/// A table in memory that ends at a guard page, or begins behind one.
+struct coded_bytes {
+  coded_bytes(index_t bytes, bool at_begin)
+      : memory(static_cast<std::size_t>(at_begin ? (bytes + 4095) / 4096 * 4096 : bytes)) {}
+  guarded<std::byte> memory;
+};
+
+template <int Bits, class Scale>
+struct coded_table {
+  using format_type = quantized_rows<Bits, Scale>;
+
+  /// Rows of random codes, scales and biases, `gap` bytes apart.
+  coded_table(std::mt19937_64& random, index_t rows, index_t width, scale_bias place, index_t gap = 0,
+              bool at_begin = false)
+      : code_bytes((width * Bits + 7) / 8),
+        stride(code_bytes + 2 * index_t{sizeof(Scale)} + gap),
+        bytes((rows - 1) * stride + stride - gap, at_begin),
+        view(bytes.memory.data(), rows, format_type(width, {.place = place, .stride_bytes = stride})) {
+    std::uniform_real_distribution<float> unit(0, 1);
+    for (index_t r = 0; r < rows; ++r) {
+      std::byte* const row = bytes.memory.data() + r * stride;
+      const Scale scale = static_cast<Scale>(0.001F + 0.1F * unit(random));
+      const Scale bias = static_cast<Scale>(6.0F * unit(random) - 4.0F);
+      std::byte* const codes = row + (place == scale_bias::first ? 2 * sizeof(Scale) : 0);
+      std::byte* const pair = row + (place == scale_bias::first ? 0 : code_bytes);
+      std::memcpy(pair, &scale, sizeof(Scale));
+      std::memcpy(pair + sizeof(Scale), &bias, sizeof(Scale));
+      const auto s = static_cast<double>(static_cast<float>(scale));
+      const auto b = static_cast<double>(static_cast<float>(bias));
+      std::memset(codes, 0, static_cast<std::size_t>(code_bytes));
+      std::vector<double> numbers;
+      for (index_t j = 0; j < width; ++j) {
+        const auto code = static_cast<unsigned>(random() % (1U << Bits));
+        if (Bits == 8) {
+          codes[j] = static_cast<std::byte>(code);
+        } else {  // the even column in the low nibble
+          codes[j / 2] |= static_cast<std::byte>(j % 2 == 0 ? code : code << 4);
+        }
+        numbers.push_back(code * s + b);
+      }
+      exact.values.push_back(numbers);
+      exact.magnitudes.push_back(((1 << Bits) - 1) * s + std::fabs(b));
+    }
+  }
+
+  index_t code_bytes;
+  index_t stride;
+  coded_bytes bytes;
+  table_view<format_type> view;
+  exact_rows exact;
+};
+
+/// Every row of `out` against the oracle, under the bound that lookup's documentation names.
+template <class Out, class Bags>
+bool agrees_with_codes(const exact_rows& rows, const Bags& bags, matrix_view<const Out> out, pooled_as how) {
+  for (index_t b = 0; b < bags.bags(); ++b) {
+    const oracle_row expected = pool_one(rows.values, bags, b, out.extent(1), how);
+    double magnitude = 0, weights = 0, squares = 0, n = 0;
+    for (index_t k = bags.borders().begin(b); k < bags.borders().end(b); ++k) {
+      const auto id = static_cast<std::int64_t>(bags.ids()[k]);
+      if (id < 0 || id >= static_cast<std::int64_t>(rows.values.size())) continue;
+      const double w = bags.weights() == nullptr ? 1.0 : static_cast<double>(bags.weights()[k]);
+      const double added = std::fabs(w) * rows.magnitudes[static_cast<std::size_t>(id)];
+      magnitude = how == pooled_as::maximum ? std::fmax(magnitude, added) : magnitude + added;
+      weights += w;
+      squares += w * w;
+      n += 1;
+    }
+    const double by = how == pooled_as::mean_by_count    ? n
+                      : how == pooled_as::mean_by_weight ? std::fabs(weights)
+                      : how == pooled_as::sqrtn          ? std::sqrt(squares)
+                                                         : 1.0;
+    if (by == 0) magnitude = 0;
+    const double rounding = 2 * (n + 3) * 0x1p-24 * (by == 0 ? 0.0 : magnitude / by);
+    for (index_t j = 0; j < out.extent(1); ++j) {
+      const double wanted = expected.value[static_cast<std::size_t>(j)];
+      const double bound = rounding + storage_roundoff<Out>() * std::fabs(wanted) + 1e-30;
+      if (!(std::fabs(static_cast<double>(out(b, j)) - wanted) <= bound)) {
+        MESSAGE("bag ", b, " column ", j, ": ", static_cast<double>(out(b, j)), " for ", wanted, " (bound ",
+                bound, ")");
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+/// One lookup on every ISA against the oracle; the ISAs with fused multiplication give the same bits.
+template <class Out, class View, class Batch, class Combiner>
+void check_codes_on_every_isa(const View& table, const exact_rows& rows, const Batch& made, bool weighted,
+                              Combiner how) {
+  inline_executor here;
+  const auto ids = guarded<typename decltype(made.ids)::value_type>::copy_of(made.ids);
+  const auto offsets = guarded<typename decltype(made.offsets)::value_type>::copy_of(made.offsets);
+  const auto weights = guarded<float>::copy_of(made.weights);
+  const jagged_view bags(offsets.data(), static_cast<index_t>(offsets.size()) - 1, ids.data(),
+                         static_cast<index_t>(ids.size()), weighted ? weights.data() : nullptr);
+  std::vector<guarded<Out>> fused;
+  for (const isa which : runnable_isas()) {
+    CAPTURE(std::string(to_string(which)));
+    auto out = looked_up<Out>(on(here, which), table, bags, how);
+    CHECK(agrees_with_codes<Out>(rows, bags, {out.data(), bags.bags(), table.width()}, kind(how)));
+    if (which != isa::portable) fused.push_back(std::move(out));
+    if (fused.size() > 1) CHECK(same_bits(fused.front(), fused.back()));
+  }
+}
+
+/// One id in each bag: the other kernel.
+inline batch<std::int64_t, std::int64_t> one_each(std::mt19937_64& random, index_t bags, index_t rows) {
+  batch<std::int64_t, std::int64_t> made;
+  for (index_t b = 0; b < bags; ++b) {
+    made.ids.push_back(static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(rows)));
+    made.weights.push_back(static_cast<float>(b % 5) - 1.5F);
+    made.offsets.push_back(b + 1);
+  }
+  return made;
+}
+
+/// Widths 1 to 67, every combiner, weights, one-hot; then panels of wide rows. `Half` is the type of out in
+/// places.
+template <int Bits, class Scale, class Half>
+void check_lookups_of_codes(scale_bias place) {
+  std::mt19937_64 random(seed() + Bits);
+  const auto check = [&](index_t width, bool at_begin) {
+    CAPTURE(width);
+    CAPTURE(at_begin);
+    const coded_table<Bits, Scale> table(random, 13, width, place, width % 3, at_begin);
+    const auto made = make_batch(random, every_shape[width % 5], 4, 13, 3);
+    check_codes_on_every_isa<float>(table.view, table.exact, made, false, sum);
+    check_codes_on_every_isa<float>(table.view, table.exact, made, true, sum);
+    check_codes_on_every_isa<float>(table.view, table.exact, made, width % 2 == 0, mean);
+    check_codes_on_every_isa<float>(table.view, table.exact, made, width % 2 == 1, sqrtn);
+    check_codes_on_every_isa<float>(table.view, table.exact, made, false, max_);
+    check_codes_on_every_isa<Half>(table.view, table.exact, made, width % 2 == 0, sum);
+    const auto single = one_each(random, 9, 13);
+    check_codes_on_every_isa<float>(table.view, table.exact, single, width % 2 == 1, sum);
+    check_codes_on_every_isa<float>(table.view, table.exact, single, false, mean);
+  };
+  for (index_t width = 1; width <= 67; ++width) check(width, width % 2 == 0);
+  for (index_t width = 1; width <= 67; ++width) check(width, width % 2 == 1);
+  for (const index_t width : {95, 96, 113, 127, 128, 129, 143, 144, 161, 200, 257, 1000}) {
+    check(width, false);
+    check(width, true);
+  }
+}
+
+}  // namespace embedding_test
