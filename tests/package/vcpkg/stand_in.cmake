@@ -12,11 +12,6 @@ if(NOT line)
   message(FATAL_ERROR "vcpkg.json is of version ${VERSION}, the project is not")
 endif()
 
-function(vcpkg_from_github)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "" "OUT_SOURCE_PATH;REPO;REF;SHA512;HEAD_REF" "")
-  set(${arg_OUT_SOURCE_PATH} "${SOURCE}" PARENT_SCOPE)
-endfunction()
-
 function(vcpkg_check_features)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "OUT_FEATURE_OPTIONS" "FEATURES")
   set(options)

@@ -1,11 +1,7 @@
 set(VCPKG_BUILD_TYPE release) # header-only
 
-vcpkg_from_github(
-  OUT_SOURCE_PATH SOURCE_PATH
-  REPO deeprec/deeprec
-  REF "v${VERSION}"
-  SHA512 0 # of the release's archive; vcpkg prints it at the first try
-  HEAD_REF main)
+# An overlay port: it installs the checkout that it lies in.
+cmake_path(SET SOURCE_PATH NORMALIZE "${CMAKE_CURRENT_LIST_DIR}/../../../..")
 
 vcpkg_check_features(
   OUT_FEATURE_OPTIONS FEATURE_OPTIONS
