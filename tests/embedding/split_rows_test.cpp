@@ -13,6 +13,9 @@
 
 #include <deeprec/embedding/dense_table.hpp>
 #include <deeprec/embedding/lookup.hpp>
+#include <deeprec/embedding/update.hpp>
+#include <deeprec/exec/thread_pool.hpp>
+#include <deeprec/optim/optimizers.hpp>
 
 #include "embedding/support.hpp"
 
@@ -148,4 +151,56 @@ TEST_CASE("split_bf16_rows: optimizer state beside the row is aligned, zeroed, a
   }
   CHECK(split_bf16_rows(3).stride_bytes() == 12);
   CHECK(split_bf16_rows(3).state(nullptr) == nullptr);
+}
+
+namespace {
+
+// Three steps on a table of floats and on one of split floats that begins with the same bits.
+template <class Optimizer>
+void check_training(const Optimizer& optimizer, index_t width) {
+  const index_t rows = 40;
+  const row_layout layout{.state_floats = Optimizer::row_state + Optimizer::element_state * width};
+  inline_executor here;
+  for (const isa which : runnable_isas()) {
+    dense_table<f32_rows> plain(rows, f32_rows(width, layout));
+    dense_table<split_bf16_rows> split(rows, split_bf16_rows(width, layout));
+    plain.initialize(here, uniform_rows{.seed = seed(), .bound = 0.5F});
+    std::vector<float> values(static_cast<std::size_t>(width));
+    for (index_t r = 0; r < rows; ++r) {
+      plain.view().format().decode(plain.view().row(r), values.data());
+      split.view().format().encode(values.data(), split.view().row(r));
+    }
+    std::mt19937_64 random(seed() + 111);
+    std::normal_distribution<float> normal(0, 1);
+    for (int step = 0; step < 3; ++step) {
+      const auto made = make_batch(random, shape_of_batch::uniform, 12, rows, 6);
+      std::vector<float> gradient(static_cast<std::size_t>(made.view().bags() * width));
+      for (float& g : gradient) g = normal(random);
+      const matrix_view<const float> from(gradient.data(), made.view().bags(), width);
+      REQUIRE(update(on(here, which), made.view(true), from, mean, optimizer, plain.view()).ok());
+      REQUIRE(update(on(here, which), made.view(true), from, mean, optimizer, split.view()).ok());
+    }
+    std::vector<float> other(values.size());
+    for (index_t r = 0; r < rows; ++r) {
+      CAPTURE(r);
+      plain.view().format().decode(plain.view().row(r), values.data());
+      split.view().format().decode(split.view().row(r), other.data());
+      CHECK(std::memcmp(values.data(), other.data(), values.size() * sizeof(float)) == 0);
+      const auto floats = static_cast<std::size_t>(layout.state_floats);
+      if (floats > 0) {
+        CHECK(std::memcmp(plain.view().format().state(plain.view().row(r)),
+                          split.view().format().state(split.view().row(r)), floats * sizeof(float)) == 0);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("split_bf16_rows: training gives the bits of f32 rows, every width and ISA") {
+  for (const index_t width : {1, 3, 7, 8, 9, 15, 16, 17, 24, 31, 33, 64, 67}) {
+    CAPTURE(width);
+    check_training(sgd{.learning_rate = 0.1F}, width);
+    check_training(adam{}, width);
+  }
 }

@@ -42,13 +42,14 @@ namespace detail {
 template <class Format>
 inline constexpr bool has_trainable_rows = std::is_same_v<typename Format::element, float> ||
                                            std::is_same_v<typename Format::element, f16> ||
-                                           std::is_same_v<typename Format::element, bf16>;
+                                           std::is_same_v<typename Format::element, bf16> ||
+                                           std::is_same_v<typename Format::element, split_float>;
 }
 
 /// One optimizer step for every row that the batch used.
 ///
 /// @shape    bags as given to lookup · gradient of lookup's output (B,D) · table (R,D), changed in place
-/// @dtype    rows f32, f16 or bf16; gradient and state f32
+/// @dtype    rows f32, f16, bf16 or split (the bits of f32); gradient and state f32
 /// @space    all reachable from the context
 /// @pre      the rows' state was zeroed when they were made; `how` is what lookup was given
 /// @numerics the slots of a row are added in order, in f32, those of a row with more than 4096 of them in
@@ -76,8 +77,8 @@ template <class Context, BagBatch Bags, MemorySpace GradientSpace, class Columns
   static_assert(!std::is_same_v<combiner, max_t> && !std::is_same_v<combiner, concat_t>,
                 "deeprec::update: no gradient for this combiner. Fix: sum, mean or sqrtn.");
   static_assert(detail::has_trainable_rows<Format>,
-                "deeprec::update: rows of this format are for lookups only. Fix: train rows of float, f16 or "
-                "bf16, and quantize the table afterwards.");
+                "deeprec::update: rows of this format are for lookups only. Fix: train rows of float, f16, "
+                "bf16 or split floats, and quantize the table afterwards.");
   if (gradient.extent(1) != table.width()) {
     return {errc::shape_mismatch, "gradient has another width than the table's rows"};
   }

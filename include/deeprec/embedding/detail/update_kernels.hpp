@@ -8,20 +8,24 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/embedding/detail/lookup_kernels.hpp>
+#include <deeprec/embedding/detail/row_elements.hpp>
 #include <deeprec/embedding/detail/update_args.hpp>
 #include <deeprec/optim/detail/apply_row_kernels.hpp>
 #include <deeprec/simd/words.hpp>
 
 #include <deeprec/simd/begin_portable.hpp>
+#include <deeprec/embedding/detail/split_values.inl>
 #include <deeprec/embedding/detail/update.inl>
 #include <deeprec/simd/end_portable.hpp>
 
 #if DEEPREC_X86
 #include <deeprec/simd/begin_avx2.hpp>
+#include <deeprec/embedding/detail/split_values.inl>
 #include <deeprec/embedding/detail/update.inl>
 #include <deeprec/simd/end_avx2.hpp>
 
 #include <deeprec/simd/begin_avx512.hpp>
+#include <deeprec/embedding/detail/split_values.inl>
 #include <deeprec/embedding/detail/update.inl>
 #include <deeprec/simd/end_avx512.hpp>
 #endif

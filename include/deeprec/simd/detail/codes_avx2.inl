@@ -80,6 +80,22 @@ DEEPREC_INLINE vector_f32 load_first_halves(const std::byte* high, const std::by
   ::deeprec::detail::copy_in_two<8>(bottom, low, 2 * n);
   return load_halves(top, bottom);
 }
+DEEPREC_INLINE void store_halves(std::byte* high, std::byte* low, vector_f32 x) {
+  const __m256i bits = _mm256_castps_si256(x.v);
+  const __m256i top = _mm256_srli_epi32(bits, 16);
+  const __m256i bottom = _mm256_blend_epi16(bits, _mm256_setzero_si256(), 0xaa);
+  // Two packed quarters of each, which lie in the order top, bottom, top, bottom.
+  const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(top, bottom), 0xd8);
+  _mm_storeu_si128(static_cast<__m128i*>(static_cast<void*>(high)), _mm256_castsi256_si128(packed));
+  _mm_storeu_si128(static_cast<__m128i*>(static_cast<void*>(low)), _mm256_extracti128_si256(packed, 1));
+}
+DEEPREC_INLINE void store_first_halves(std::byte* high, std::byte* low, vector_f32 x, int n) {
+  std::byte top[16];
+  std::byte bottom[16];
+  store_halves(top, bottom, x);
+  ::deeprec::detail::copy_in_two<8>(high, top, 2 * n);
+  ::deeprec::detail::copy_in_two<8>(low, bottom, 2 * n);
+}
 
 DEEPREC_INLINE ::deeprec::detail::two_floats load_two(const std::byte* p, float) {
   ::deeprec::detail::two_floats both;

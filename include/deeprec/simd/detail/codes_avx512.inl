@@ -75,6 +75,18 @@ DEEPREC_INLINE vector_f32 load_first_halves(const std::byte* high, const std::by
   return join_halves(_mm256_maskz_loadu_epi16(first_lanes(n), high),
                      _mm256_maskz_loadu_epi16(first_lanes(n), low));
 }
+DEEPREC_INLINE void store_halves(std::byte* high, std::byte* low, vector_f32 x) {
+  const __m512i bits = _mm512_castps_si512(x.v);
+  _mm256_storeu_si256(static_cast<__m256i*>(static_cast<void*>(high)),
+                      _mm512_maskz_cvtepi32_epi16(all_lanes, _mm512_maskz_srli_epi32(all_lanes, bits, 16)));
+  _mm256_storeu_si256(static_cast<__m256i*>(static_cast<void*>(low)),
+                      _mm512_maskz_cvtepi32_epi16(all_lanes, bits));
+}
+DEEPREC_INLINE void store_first_halves(std::byte* high, std::byte* low, vector_f32 x, int n) {
+  const __m512i bits = _mm512_castps_si512(x.v);
+  _mm512_mask_cvtepi32_storeu_epi16(high, first_lanes(n), _mm512_maskz_srli_epi32(all_lanes, bits, 16));
+  _mm512_mask_cvtepi32_storeu_epi16(low, first_lanes(n), bits);
+}
 
 DEEPREC_INLINE ::deeprec::detail::two_floats load_two(const std::byte* p, float) {
   ::deeprec::detail::two_floats both;

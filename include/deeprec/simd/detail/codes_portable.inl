@@ -60,6 +60,20 @@ DEEPREC_INLINE vector_f32 load_first_halves(const std::byte* high, const std::by
 DEEPREC_INLINE vector_f32 load_halves(const std::byte* high, const std::byte* low) {
   return load_first_halves(high, low, lanes);
 }
+DEEPREC_INLINE void store_first_halves(std::byte* high, std::byte* low, vector_f32 x, int n) {
+  alignas(64) float lane[lanes];
+  x.v.store_aligned(lane);
+  for (int i = 0; i < n; ++i) {
+    const auto bits = ::deeprec::detail::bit_cast_to<std::uint32_t>(lane[i]);
+    const auto top = static_cast<std::uint16_t>(bits >> 16);
+    const auto bottom = static_cast<std::uint16_t>(bits);
+    __builtin_memcpy(high + 2 * i, &top, 2);
+    __builtin_memcpy(low + 2 * i, &bottom, 2);
+  }
+}
+DEEPREC_INLINE void store_halves(std::byte* high, std::byte* low, vector_f32 x) {
+  store_first_halves(high, low, x, lanes);
+}
 
 DEEPREC_INLINE ::deeprec::detail::two_floats load_two(const std::byte* p, float) {
   ::deeprec::detail::two_floats both;
