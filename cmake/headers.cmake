@@ -59,6 +59,7 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/detail/row_groups.hpp
     include/deeprec/embedding/detail/slot_dots.inl
     include/deeprec/embedding/detail/slot_dots_kernels.hpp
+    include/deeprec/embedding/detail/split_values.inl
     include/deeprec/embedding/detail/table_file_blocks.hpp
     include/deeprec/embedding/detail/table_file_layout.hpp
     include/deeprec/embedding/detail/update.inl
