@@ -21,8 +21,6 @@
 #include <string>
 #include <vector>
 
-#include <deeprec/core/hash.hpp>
-#include <deeprec/core/random.hpp>
 #include <deeprec/embedding/lookup.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 
@@ -30,10 +28,12 @@
 #include "support/big_memory.hpp"
 #include "support/criteo_trace.hpp"
 #include "support/paired.hpp"
+#include "support/uniform_batches.hpp"
 
 namespace {
 
 using namespace deeprec;
+using deeprec_bench::batch;
 using deeprec_bench::criteo_rows;
 using deeprec_bench::criteo_trace;
 using deeprec_bench::huge_table;
@@ -42,37 +42,12 @@ using deeprec_bench::median;
 using deeprec_bench::ordinary_table;
 using deeprec_bench::seconds_of;
 using deeprec_bench::table_bytes;
+using deeprec_bench::uniform_batches;
 
 constexpr int pairs_per_run = 9;
 
-
-struct batch {
-  std::vector<std::int64_t> offsets;
-  std::vector<std::int64_t> ids;
-  jagged_view<> view() const {
-    return {offsets.data(), static_cast<index_t>(offsets.size()) - 1, ids.data(),
-            static_cast<index_t>(ids.size())};
-  }
-  plain_batch plain() const {
-    return {offsets.data(), ids.data(), static_cast<std::int64_t>(offsets.size()) - 1};
-  }
-};
-
-/// Batches of about 20,000 uniform ids: twelve, or as many as it takes to touch 96 MB of rows, so that no
-/// cache holds them from one turn to the next.
-std::vector<batch> batches(index_t rows, index_t hotness, index_t row_bytes) {
-  constexpr index_t ids = 20480;
-  const index_t bags = ids / hotness;
-  const index_t needed = (index_t{96} << 20) / (ids * row_bytes) / 2 * 2;
-  std::vector<batch> sets(static_cast<std::size_t>(std::max<index_t>(12, needed)));
-  for (std::size_t s = 0; s < sets.size(); ++s) {
-    const counter_rng rng(100 + s);
-    for (index_t b = 0; b <= bags; ++b) sets[s].offsets.push_back(b * hotness);
-    for (index_t k = 0; k < bags * hotness; ++k) {
-      sets[s].ids.push_back(bucket(rng.bits(7, static_cast<std::uint64_t>(k)), rows));
-    }
-  }
-  return sets;
+plain_batch plain(const batch& set) {
+  return {set.offsets.data(), set.ids.data(), set.view().bags()};
 }
 
 template <class Element>
@@ -161,7 +136,7 @@ bool same_answer(const char* memory, index_t width, const batch& set) {
   std::vector<float> ours(size), theirs(size);
   thread_pool one(1);
   look_up(one, table, set, ours);
-  native::plain_sum(reinterpret_cast<const float*>(memory), width, set.plain(), theirs.data());
+  native::plain_sum(reinterpret_cast<const float*>(memory), width, plain(set), theirs.data());
   return std::memcmp(ours.data(), theirs.data(), size * sizeof(float)) == 0;
 }
 
@@ -178,7 +153,7 @@ void cold(benchmark::State& state, index_t width, int threads) {
   double worst = 1e9;
   for (auto _ : state) {
     for (const index_t hotness : {20, 100}) {
-      const std::vector<batch> sets = batches(table.rows(), hotness, table.format().row_bytes());
+      const std::vector<batch> sets = uniform_batches(table.rows(), hotness, table.format().row_bytes());
       if (std::is_same_v<Element, float> && !same_answer(memory, width, sets[0])) {
         return state.SkipWithError("wrong answer: the plain loop sums to other bits");
       }
@@ -216,7 +191,7 @@ void onehot(benchmark::State& state, index_t width) {
   if (!usable(state, memory)) return;
   const auto table = table_of<float>(memory, width);
   for (auto _ : state) {
-    const std::vector<batch> sets = batches(table.rows(), 1, width * 4);
+    const std::vector<batch> sets = uniform_batches(table.rows(), 1, width * 4);
     if (!same_answer(memory, width, sets[0])) return state.SkipWithError("wrong answer: other bits");
     std::vector<float> out(static_cast<std::size_t>(sets[0].view().bags() * width));
     const roofline limit = roofline::best(memory, table.format().row_bytes(), sets,
@@ -238,7 +213,7 @@ void vs_loop(benchmark::State& state, index_t width, index_t rows) {
   if (!usable(state, memory)) return;
   const auto table = table_of<float>(memory, width);
   for (auto _ : state) {
-    const std::vector<batch> sets = batches(rows == 0 ? table.rows() : rows, 20, width * 4);
+    const std::vector<batch> sets = uniform_batches(rows == 0 ? table.rows() : rows, 20, width * 4);
     if (!same_answer(memory, width, sets[0])) return state.SkipWithError("wrong answer: other bits");
     std::vector<float> out(static_cast<std::size_t>(sets[0].view().bags() * width));
     thread_pool one(1);
@@ -247,7 +222,7 @@ void vs_loop(benchmark::State& state, index_t width, index_t rows) {
     for (const auto loop : {&o2::plain_sum, &native::plain_sum}) {
       const auto measured = in_turn(pairs_per_run, ours, [&] {
         for (const batch& set : sets) {
-          loop(reinterpret_cast<const float*>(memory), width, set.plain(), out.data());
+          loop(reinterpret_cast<const float*>(memory), width, plain(set), out.data());
         }
       });
       speedup = std::min(speedup, measured.ratio);
@@ -264,7 +239,7 @@ void huge_pages(benchmark::State& state, index_t width) {
   const auto table = table_of<float>(memory, width);
   const auto ordinary = table_of<float>(other, width);
   for (auto _ : state) {
-    const std::vector<batch> sets = batches(table.rows(), 20, width * 4);
+    const std::vector<batch> sets = uniform_batches(table.rows(), 20, width * 4);
     std::vector<float> out(static_cast<std::size_t>(sets[0].view().bags() * width));
     thread_pool one(1);
     const auto measured = in_turn(

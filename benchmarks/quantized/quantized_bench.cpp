@@ -17,8 +17,6 @@
 #include <string>
 #include <vector>
 
-#include <deeprec/core/hash.hpp>
-#include <deeprec/core/random.hpp>
 #include <deeprec/embedding/dense_table.hpp>
 #include <deeprec/embedding/lookup.hpp>
 #include <deeprec/embedding/quantize.hpp>
@@ -26,11 +24,14 @@
 #include <deeprec/exec/thread_pool.hpp>
 
 #include "support/paired.hpp"
+#include "support/uniform_batches.hpp"
 
 namespace {
 
 using namespace deeprec;
+using deeprec_bench::batch;
 using deeprec_bench::in_turn;
+using deeprec_bench::uniform_batches;
 
 constexpr std::size_t table_bytes = std::size_t{4} << 30;
 constexpr int pairs_per_run = 9;
@@ -38,30 +39,6 @@ constexpr int pairs_per_run = 9;
 thread_pool& two_threads() {
   static thread_pool pool(2);
   return pool;
-}
-
-struct batch {
-  std::vector<std::int64_t> offsets;
-  std::vector<std::int64_t> ids;
-  jagged_view<> view() const {
-    return {offsets.data(), static_cast<index_t>(offsets.size()) - 1, ids.data(),
-            static_cast<index_t>(ids.size())};
-  }
-};
-
-/// Batches of about 20,000 uniform ids: as many as it takes to touch 192 MB of rows of `row_bytes`.
-std::vector<batch> batches(index_t rows, index_t hotness, index_t row_bytes) {
-  constexpr index_t ids = 20480;
-  const index_t bags = ids / hotness;
-  std::vector<batch> sets(static_cast<std::size_t>((index_t{192} << 20) / (ids * row_bytes) + 1));
-  for (std::size_t s = 0; s < sets.size(); ++s) {
-    const counter_rng rng(100 + s);
-    for (index_t b = 0; b <= bags; ++b) sets[s].offsets.push_back(b * hotness);
-    for (index_t k = 0; k < bags * hotness; ++k) {
-      sets[s].ids.push_back(bucket(rng.bits(7, static_cast<std::uint64_t>(k)), rows));
-    }
-  }
-  return sets;
 }
 
 /// 4 GB of rows, made once for each width.
@@ -130,7 +107,7 @@ void against_floats(benchmark::State& state, const Format& format) {
   for (auto _ : state) {
     double worst = 1e9;
     for (const index_t hotness : {20, 100}) {
-      const std::vector<batch> sets = batches(floats.rows(), hotness, format.row_bytes());
+      const std::vector<batch> sets = uniform_batches(floats.rows(), hotness, format.row_bytes());
       if (const std::string wrong = fault(floats, codes, sets[0]); !wrong.empty()) {
         return state.SkipWithError(wrong.c_str());
       }

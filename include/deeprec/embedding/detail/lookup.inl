@@ -1,9 +1,9 @@
 // The lookup kernels, compiled once for each region. No include guard: see lookup_kernels.hpp.
 //
 // A row goes through in panels of a few vectors, each panel over all bags before the next one:
-// panels share no cache line, so nothing is read twice. The last vector of a panel may overlap the one
-// before, so that it ends with the row (its columns are computed twice, with the same bits); only a panel
-// shorter than a vector uses masks.
+// panels share no cache line, so nothing is read twice. The last vectors of a panel may overlap, so that it
+// ends with the row (their columns are computed twice, with the same bits); only a panel shorter than a vector
+// uses masks.
 
 // Where a better region is at hand, panels are short and come in two sizes: they cost time to compile.
 inline constexpr bool is_fallback = DEEPREC_X86 && region::which == isa::portable;
@@ -16,6 +16,8 @@ struct panel {
   using codec_type = row_codec<Element>;
   static constexpr std::size_t vectors = static_cast<std::size_t>(W);
   static constexpr bool scaled = codec_type::scaled;
+  // The fewest vectors that are done by this panel: its last two may be the same.
+  static constexpr std::size_t fewest = codec_type::unit == 1 && vectors >= 4 ? vectors - 1 : vectors;
 
   // Codes of 4 bits are summed two vectors at a time, even and odd columns apart; see add_codes. These are the
   // first vectors of a panel. Of two vectors, the last may begin before the first ends: they go one by one.
@@ -33,8 +35,13 @@ struct panel {
       return 0;
     } else if constexpr (pairs > 0 && 2 * pairs == vectors && V + 2 == vectors) {
       return round_up(columns) - 2 * lanes;
+    } else if constexpr (V + 1 == vectors) {
+      return round_up(columns) - lanes;
+    } else if constexpr (V + 1 >= fewest) {
+      const index_t here = static_cast<index_t>(V) * lanes;
+      return here < columns - lanes ? here : columns - lanes;
     } else {
-      return V + 1 == vectors ? round_up(columns) - lanes : static_cast<index_t>(V) * lanes;
+      return static_cast<index_t>(V) * lanes;
     }
   }
   DEEPREC_INLINE static index_t round_up(index_t n) {
@@ -327,14 +334,16 @@ DEEPREC_INLINE index_t run_panel(index_t first, index_t columns, const row_codec
     return vectors == 1 ? call.run(panel<Element, 1, false>{first, columns, codec})
                         : call.run(panel<Element, 4, false>{first, columns, codec});
   } else {
+    // Odd numbers of vectors go into the next even panel, but for codes in pairs.
+    constexpr int odd = row_codec<Element>::unit == 1 ? 1 : 0;
     switch (vectors) {
       case 1: return call.run(panel<Element, 1, false>{first, columns, codec});
       case 2: return call.run(panel<Element, 2, false>{first, columns, codec});
-      case 3: return call.run(panel<Element, 3, false>{first, columns, codec});
+      case 3: return call.run(panel<Element, 3 + odd, false>{first, columns, codec});
       case 4: return call.run(panel<Element, 4, false>{first, columns, codec});
-      case 5: return call.run(panel<Element, 5, false>{first, columns, codec});
+      case 5: return call.run(panel<Element, 5 + odd, false>{first, columns, codec});
       case 6: return call.run(panel<Element, 6, false>{first, columns, codec});
-      case 7: return call.run(panel<Element, 7, false>{first, columns, codec});
+      case 7: return call.run(panel<Element, 7 + odd, false>{first, columns, codec});
       default: return call.run(panel<Element, 8, false>{first, columns, codec});
     }
   }

@@ -1,0 +1,56 @@
+// FBGEMM's embedding kernels out of the shared library that its Python package brings, when the environment
+// says where it is: DEEPREC_FBGEMM=<site-packages>/fbgemm_gpu/fbgemm.so, of the PyPI package fbgemm-gpu-cpu.
+// The library names PyTorch's libraries as needed but calls none: LD_LIBRARY_PATH has to find them, or empty
+// ones of their names. No header of deeprec here.
+#pragma once
+
+#include <dlfcn.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <string>
+
+namespace deeprec_bench::fbgemm {
+
+/// bool(bags, ids, rows, table, ids, offsets, weights, out); Row: float, std::uint8_t (codes, then scale and
+/// bias in f32), or std::uint16_t for f16.
+template <class Row>
+using pooled_lookup =
+    std::function<bool(std::int64_t, std::int64_t, std::int64_t, const Row*, const std::int64_t*,
+                       const std::int64_t*, const float*, float*)>;
+
+/// bool(bags, ids, rows, table, gradient, state, ids, offsets, epsilon, rate, random)
+using rowwise_adagrad =
+    std::function<bool(std::int64_t, std::int64_t, std::int64_t, float*, const float*, float*,
+                       const std::int64_t*, const std::int64_t*, float, float, std::uint32_t*)>;
+
+/// Null without the library.
+inline void* library() {
+  static void* const opened = [] {
+    const char* path = std::getenv("DEEPREC_FBGEMM");
+    return path == nullptr || *path == '\0' ? nullptr : ::dlopen(path, RTLD_LAZY | RTLD_LOCAL);
+  }();
+  return opened;
+}
+
+template <class Function>
+Function* symbol(const std::string& mangled) {
+  void* const found = library() == nullptr ? nullptr : ::dlsym(library(), mangled.c_str());
+  return reinterpret_cast<Function*>(found);
+}
+
+/// GenerateEmbeddingSpMDM<Row, int64, int64, float>: a sum without weights, offsets with the last one. Empty
+/// without the library.
+template <class Row>
+pooled_lookup<Row> generate_lookup(std::int64_t width, int prefetch) {
+  constexpr const char* row = sizeof(Row) == 4 ? "f" : sizeof(Row) == 2 ? "NS_7float16E" : "h";
+  using generator = pooled_lookup<Row>(std::int64_t, bool, bool, int, bool, bool, bool, bool);
+  auto* const generate = symbol<generator>(
+      std::string("_ZN6fbgemm22GenerateEmbeddingSpMDMI") + row +
+      "llfLb1EEENS_29EmbeddingSpMDMKernelSignatureIT_T0_T1_T2_E4TypeElbbibbbb");
+  return generate == nullptr ? pooled_lookup<Row>{}
+                             : generate(width, false, false, prefetch, false, true, false, false);
+}
+
+}  // namespace deeprec_bench::fbgemm
