@@ -20,7 +20,7 @@ for name in "${names[@]}"; do
   place="$root/build/release/fuzz/$name"
   mkdir -p "$place/corpus"
   say "$name: $seconds seconds, log in $place/log"
-  (cd "$place" && exec "$programs/fuzz_$name" -max_total_time="$seconds" corpus >log 2>&1) &
+  (cd "$place" && exec "$programs/${name}_fuzz" -max_total_time="$seconds" corpus >log 2>&1) &
   running[$name]=$!
 done
 failed=()

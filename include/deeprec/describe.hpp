@@ -208,6 +208,9 @@ template <class Onednn = detail::onednn_here, class Cuda = detail::cuda_here>
   made.abi = 'v' + std::to_string(DEEPREC_VERSION_MAJOR) + '_' +
              std::to_string(DEEPREC_VERSION_MINOR) + (made.exceptions ? "_ex" : "_nx") +
              (made.contracts ? "_c1" : "_c0");
+#if defined(__x86_64__) && !DEEPREC_X86
+  made.abi += "_p";
+#endif
   made.best_instruction_set = best_isa();
   made.instruction_set = active_isa();
   made.isa_reason = detail::why_this_isa(made.best_instruction_set, made.instruction_set,
