@@ -16,7 +16,7 @@ namespace {
 
 using namespace embedding_test;
 
-/// Five features over three tables, and a batch for each; B differs unless it is given.
+/// Five features over three tables, one of them too large for a cache, and a batch for each; B differs unless it is given.
 struct model {
   guarded_table<float> users;
   guarded_table<bf16> items;
@@ -28,13 +28,13 @@ struct model {
   std::vector<jagged_view<>> bags;
 
   explicit model(std::mt19937_64& random, index_t same_bags = -1)
-      : users(random, 50, 17), items(random, 300, 64), tags(random, 9, 3) {
+      : users(random, 50, 17), items(random, 3000, 64), tags(random, 9, 3) {
     group.add(users.view, sum);
     group.add(items.view, pooling(mean(by_weight), skip(skipped)));
     group.add(users.view, pooling(max_, default_row{7}));
     group.add(tags.view, pooling(sqrtn, padding_id{0}));
     group.add(items.view, pooling(sum, assume_valid));
-    const index_t rows[] = {50, 300, 50, 9, 300};
+    const index_t rows[] = {50, 3000, 50, 9, 3000};
     offsets.resize(5);
     ids.resize(5);
     weights.resize(5);
@@ -50,7 +50,7 @@ struct model {
         offsets[t].push_back(static_cast<std::int64_t>(ids[t].size()));
       }
     }
-    if (!ids[1].empty()) ids[1][0] = 300;  // skipped
+    if (!ids[1].empty()) ids[1][0] = 3000;  // skipped
     views();
   }
   void views() {
