@@ -1,7 +1,7 @@
 // FBGEMM's embedding kernels out of the shared library that its Python package brings, when the environment
 // says where it is: DEEPREC_FBGEMM=<site-packages>/fbgemm_gpu/fbgemm.so, of the PyPI package fbgemm-gpu-cpu.
-// The library names PyTorch's libraries as needed but calls none: LD_LIBRARY_PATH has to find them, or empty
-// ones of their names. No header of deeprec here.
+// LD_LIBRARY_PATH has to find PyTorch's libraries, of which only libc10.so is called: empty ones will do for
+// libtorch.so and libtorch_cpu.so. No header of deeprec here.
 #pragma once
 
 #include <dlfcn.h>
