@@ -169,17 +169,12 @@ function(deeprec_compile_with compiler source object depends)
     endif()
   endforeach()
   set(folders "$<REMOVE_DUPLICATES:$<FILTER:${folders},EXCLUDE,^(/usr/include/?)?$>>")
-  set(launcher)
-  if(DEEPREC_CCACHE)
-    set(launcher "${CMAKE_COMMAND}" -E env CCACHE_SLOPPINESS=pch_defines,time_macros
-                 "${DEEPREC_CCACHE}")
-  endif()
   cmake_path(GET object PARENT_PATH folder)
   file(MAKE_DIRECTORY "${folder}")
   add_custom_command(
     OUTPUT "${object}"
     COMMAND
-      ${launcher} "${compiler}" -std=c++20 ${DEEPREC_HEADER_FLAGS}
+      ${deeprec_launcher} "${compiler}" -std=c++20 ${DEEPREC_HEADER_FLAGS}
       "-I${PROJECT_SOURCE_DIR}/include" "$<$<BOOL:${folders}>:-isystem$<JOIN:${folders},;-isystem>>"
       "$<$<BOOL:${definitions}>:-D$<JOIN:${definitions},;-D>>" ${ARGN} -MD -MF "${object}.d" -MT
       "${object}" -c "${source}" -o "${object}"

@@ -31,10 +31,11 @@ if(PROJECT_IS_TOP_LEVEL)
   endif()
   find_program(DEEPREC_CCACHE ccache DOC "Compiler cache of our own targets")
   mark_as_advanced(DEEPREC_CCACHE)
-  if(DEEPREC_CCACHE)
-    set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env
-                                    CCACHE_SLOPPINESS=pch_defines,time_macros "${DEEPREC_CCACHE}")
-    set(CMAKE_CUDA_COMPILER_LAUNCHER "${DEEPREC_CCACHE}")
+  if(DEEPREC_CCACHE) # by the lists of included files: an empty cache costs next to nothing
+    set(deeprec_launcher "${CMAKE_COMMAND}" -E env CCACHE_SLOPPINESS=pch_defines,time_macros
+                         CCACHE_DEPEND=1 "${DEEPREC_CCACHE}")
+    set(CMAKE_CXX_COMPILER_LAUNCHER ${deeprec_launcher})
+    set(CMAKE_CUDA_COMPILER_LAUNCHER ${deeprec_launcher})
   endif()
   # The CUDA language is for our own tests and benchmarks; a user's project decides for itself.
   if(TARGET deeprec::cuda AND (DEEPREC_BUILD_TESTS OR DEEPREC_BUILD_BENCHMARKS))
