@@ -118,3 +118,34 @@ TEST_CASE("jagged_view: a slice is a batch that shares ids and weights") {
     }
   }
 }
+
+TEST_CASE_TEMPLATE("jagged_view: one wrong offset is seen at every place of every length", Offset, std::int32_t,
+                   std::uint32_t, std::int64_t, std::uint64_t) {
+  const std::vector<std::int64_t> ids(64);
+  for (index_t bags = 1; bags <= 35; ++bags) {
+    CAPTURE(bags);
+    std::vector<Offset> offsets;
+    for (index_t b = 0; b <= bags; ++b) offsets.push_back(static_cast<Offset>(b + 3));
+    const jagged_view<std::int64_t, Offset> batch(offsets.data(), bags, ids.data(), 64);
+    const auto implied = jagged_view<std::int64_t, Offset>::torch(offsets.data(), bags, ids.data(), bags + 3);
+    CHECK(batch.validate().ok());
+    CHECK(batch.one_each());
+    CHECK(implied.one_each());
+    for (std::size_t place = 0; place < offsets.size(); ++place) {
+      CAPTURE(place);
+      const Offset right = offsets[place];
+      offsets[place] = static_cast<Offset>(right + 1);  // in order still: the next bag is empty
+      CHECK(batch.validate().ok());
+      CHECK_FALSE(batch.one_each());
+      if (place < offsets.size() - 1) {
+        offsets[place] = static_cast<Offset>(right + 2);  // beyond the next one
+        CHECK(is(batch.validate(), errc::offsets_decreasing, static_cast<index_t>(place),
+                 static_cast<std::int64_t>(right) + 1));
+        CHECK_FALSE(implied.one_each());
+      }
+      offsets[place] = right;
+    }
+  }
+  const std::vector<Offset> gap{0, 1, 3, 4};
+  CHECK_FALSE(jagged_view<std::int64_t, Offset>(gap.data(), 3, ids.data(), 64).one_each());
+}
