@@ -20,10 +20,10 @@ using pooled_lookup =
     std::function<bool(std::int64_t, std::int64_t, std::int64_t, const Row*, const std::int64_t*,
                        const std::int64_t*, const float*, float*)>;
 
-/// bool(bags, ids, rows, table, gradient, state, ids, offsets, epsilon, rate, random)
-using rowwise_adagrad =
-    std::function<bool(std::int64_t, std::int64_t, std::int64_t, float*, const float*, float*,
-                       const std::int64_t*, const std::int64_t*, float, float, std::uint32_t*)>;
+/// bool(bags, ids, rows, table, gradient of the bags, one float of state for each row, ids, offsets, epsilon, rate).
+/// A row is stepped once for each of its ids, by the rate times the gradient, so the rate is below 0.
+using rowwise_adagrad = std::function<bool(std::int64_t, std::int64_t, std::int64_t, float*, const float*, float*,
+                                           const std::int64_t*, const std::int64_t*, float, float)>;
 
 /// Null without the library.
 inline void* library() {
@@ -51,6 +51,15 @@ pooled_lookup<Row> generate_lookup(std::int64_t width, int prefetch) {
       "llfLb1EEENS_29EmbeddingSpMDMKernelSignatureIT_T0_T1_T2_E4TypeElbbibbbb");
   return generate == nullptr ? pooled_lookup<Row>{}
                              : generate(width, false, false, prefetch, false, true, false, false);
+}
+
+/// GenerateRowWiseSparseAdaGradFused<int64, int64, float>. Empty without the library.
+inline rowwise_adagrad generate_rowwise_adagrad(int width, int prefetch) {
+  using generator = rowwise_adagrad(int, int, bool, bool, int);
+  auto* const generate = symbol<generator>(
+      "_ZN6fbgemm33GenerateRowWiseSparseAdaGradFusedIllfEENS_34RowWiseSparseAdaGradFusedSignatureIT_T0_T1_E4TypeE"
+      "iibbi");
+  return generate == nullptr ? rowwise_adagrad{} : generate(width, prefetch, true, false, width);
 }
 
 }  // namespace deeprec_bench::fbgemm

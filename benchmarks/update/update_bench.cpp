@@ -6,6 +6,8 @@
 //   update/t2/d:64                what two threads gain, over what two threads gain on that roofline
 //   update/skewed/d:64            speedup per id of zipf(1.05) ids over uniform ones
 //   update/vs_unfused/d:64        speedup over gradients per id, unique, sums and a pass of the optimizer
+//   update/vs_fbgemm/d:64         speedup over FBGEMM's fused kernel, where its library is at hand, at the usual
+//                                 prefetch distance of 16; it steps a row once for each id, not once for all
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -22,6 +24,7 @@
 #include <deeprec/exec/thread_pool.hpp>
 #include <deeprec/optim/optimizers.hpp>
 
+#include "support/fbgemm.hpp"
 #include "support/paired.hpp"
 #include "update/baseline.hpp"
 
@@ -226,6 +229,51 @@ void vs_unfused(benchmark::State& state, index_t width) {
   }
 }
 
+void vs_fbgemm(benchmark::State& state, index_t width) {
+  const auto run = deeprec_bench::fbgemm::generate_rowwise_adagrad(static_cast<int>(width), 16);
+  if (!run) return state.SkipWithError("no FBGEMM here: set DEEPREC_FBGEMM (benchmarks/support/fbgemm.hpp)");
+  trained<rowwise_adagrad> model(width);
+  std::vector<float> weights(static_cast<std::size_t>(rows * width)), squares(static_cast<std::size_t>(rows));
+  for (index_t r = 0; r < rows; ++r) {
+    model.table.view().format().decode(model.table.view().row(r), weights.data() + r * width);
+  }
+  std::vector<std::int64_t> offsets;
+  for (index_t b = 0; b <= bags; ++b) offsets.push_back(b * hotness);
+  const auto step = [&](const std::vector<std::int64_t>& ids) {
+    if (!run(bags, ids_of_batch, rows, weights.data(), model.gradient.data(), squares.data(), ids.data(),
+             offsets.data(), model.optimizer.epsilon, -model.optimizer.learning_rate)) {
+      std::abort();
+    }
+  };
+  thread_pool one(1);
+  const auto sets = batches(model.table.view().format().stride_bytes(), ids_are::uniform);
+  for (auto _ : state) {
+    std::vector<std::int64_t> different;  // ids that come once, for which both mean the same
+    for (index_t k = 0; k < ids_of_batch; ++k) different.push_back(k * 36 + 1);
+    for (const std::int64_t id : different) {
+      float* const theirs = weights.data() + id * width;
+      model.table.view().format().decode(model.table.view().row(id), theirs);
+      squares[static_cast<std::size_t>(id)] = *model.table.view().format().state(model.table.view().row(id));
+    }
+    model.step(one, different);
+    step(different);
+    std::vector<float> ours(static_cast<std::size_t>(width));
+    for (const std::int64_t id : different) {
+      model.table.view().format().decode(model.table.view().row(id), ours.data());
+      for (std::size_t j = 0; j < ours.size(); ++j) {
+        const float theirs = weights[static_cast<std::size_t>(id * width) + j];
+        if (!(std::fabs(ours[j] - theirs) <= 1e-5F)) {
+          return state.SkipWithError("wrong answer: FBGEMM gives other rows");
+        }
+      }
+    }
+    const auto measured = in_turn(pairs_per_run, [&] { model.steps(one, sets); },
+                                  [&] { for (const auto& ids : sets) step(ids); });
+    state.counters["speedup"] = measured.ratio;
+    state.SetIterationTime(measured.first);
+  }
+}
+
 void add(const std::string& name, std::function<void(benchmark::State&)> run) {
   benchmark::RegisterBenchmark(name.c_str(), std::move(run))
       ->Iterations(1)
@@ -245,6 +293,7 @@ const bool registered = [] {
   add("update/t2/d:64", [](benchmark::State& state) { two_threads(state, 64); });
   add("update/skewed/d:64", [](benchmark::State& state) { skewed(state, 64); });
   add("update/vs_unfused/d:64", [](benchmark::State& state) { vs_unfused(state, 64); });
+  add("update/vs_fbgemm/d:64", [](benchmark::State& state) { vs_fbgemm(state, 64); });
   return true;
 }();
 
