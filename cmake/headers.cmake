@@ -60,11 +60,13 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/detail/slot_dots.inl
     include/deeprec/embedding/detail/slot_dots_kernels.hpp
     include/deeprec/embedding/detail/split_values.inl
+    include/deeprec/embedding/detail/step_groups.hpp
     include/deeprec/embedding/detail/table_file_blocks.hpp
     include/deeprec/embedding/detail/table_file_layout.hpp
     include/deeprec/embedding/detail/update.inl
     include/deeprec/embedding/detail/update_args.hpp
     include/deeprec/embedding/detail/update_kernels.hpp
+    include/deeprec/embedding/detail/update_parts.hpp
     include/deeprec/embedding/detail/whole_file.hpp
     include/deeprec/embedding/fill_empty_bags.hpp
     include/deeprec/embedding/fused_lookup.hpp
@@ -86,6 +88,7 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/table_group.hpp
     include/deeprec/embedding/table_view.hpp
     include/deeprec/embedding/update.hpp
+    include/deeprec/embedding/update_group.hpp
     include/deeprec/exec/cuda_stream.hpp
     include/deeprec/exec/executor_ref.hpp
     include/deeprec/exec/inline_executor.hpp

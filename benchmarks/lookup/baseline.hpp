@@ -15,7 +15,7 @@ struct gather_plan {
   const std::int64_t* ids;
   std::int64_t count;
   std::int64_t distance;  // rows to prefetch ahead; 0: none
-  bool streaming;         // non-temporal prefetches
+  int into;               // what prefetches fill: 3 every cache, 2 from the second level on, 0 non-temporal
   char* out;              // rows are copied here one after the other; null: they are read only
 };
 

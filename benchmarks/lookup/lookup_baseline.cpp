@@ -19,27 +19,23 @@ void sum_of_width(const float* table, const plain_batch& batch, float* out) {
   }
 }
 
-template <bool Streaming>
+template <int Into>
 void prefetch(const char* row, std::int64_t bytes) {
-  for (std::int64_t line = 0; line < bytes; line += 64) {
-    __builtin_prefetch(row + line, 0, Streaming ? 0 : 3);
-  }
-  if ((reinterpret_cast<std::uintptr_t>(row) & 63) != 0) {
-    __builtin_prefetch(row + bytes - 1, 0, Streaming ? 0 : 3);
-  }
+  for (std::int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(row + line, 0, Into);
+  if ((reinterpret_cast<std::uintptr_t>(row) & 63) != 0) __builtin_prefetch(row + bytes - 1, 0, Into);
 }
 
 using vector = float __attribute__((vector_size(64)));
 
 // Four running sums, whatever the width: nothing but the loads costs time.
-template <int Floats, bool Streaming>
+template <int Floats, int Into>
 float gather_floats(const gather_plan& plan) {
   constexpr int whole = Floats / 16;
   vector total[4] = {};
   float tail = 0;
   for (std::int64_t k = 0; k < plan.count; ++k) {
     if (plan.distance > 0 && k + plan.distance < plan.count) {
-      prefetch<Streaming>(plan.table + plan.ids[k + plan.distance] * plan.row_bytes, plan.row_bytes);
+      prefetch<Into>(plan.table + plan.ids[k + plan.distance] * plan.row_bytes, plan.row_bytes);
     }
     const char* const row = plan.table + plan.ids[k] * plan.row_bytes;
     if (plan.out != nullptr) {
@@ -65,7 +61,9 @@ float gather_floats(const gather_plan& plan) {
 
 template <int Floats>
 float gather_of(const gather_plan& plan) {
-  return plan.streaming ? gather_floats<Floats, true>(plan) : gather_floats<Floats, false>(plan);
+  return plan.into == 3   ? gather_floats<Floats, 3>(plan)
+         : plan.into == 2 ? gather_floats<Floats, 2>(plan)
+                          : gather_floats<Floats, 0>(plan);
 }
 
 }  // namespace

@@ -19,6 +19,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <deeprec/embedding/lookup.hpp>
@@ -89,9 +90,9 @@ struct roofline {
     const index_t lines = (row_bytes + 63) / 64;
     for (const gather_function candidate : {&o2::gather, &native::gather}) {
       for (const index_t in_flight : {0, 32, 64, 96, 128, 192}) {
-        for (const bool streaming : {false, true}) {
-          if (in_flight == 0 && streaming) continue;
-          gather_plan plan{table, row_bytes, nullptr, 0, in_flight / lines, streaming, out};
+        for (const int into : {3, 2, 0}) {
+          if (in_flight == 0 && into != 3) continue;
+          gather_plan plan{table, row_bytes, nullptr, 0, in_flight / lines, into, out};
           double seconds = 1e9;
           for (int repeat = 0; repeat < 2; ++repeat) {
             seconds = std::min(seconds, seconds_of([&] { pass(candidate, plan, sets); }));
@@ -284,12 +285,13 @@ void criteo(benchmark::State& state, index_t batch_rows) {
     double best = 1e9;
     std::function<void()> limit;
     for (const gather_function run : {&o2::gather, &native::gather}) {
-      for (const index_t distance : {0, 16, 32, 64}) {
-        const auto candidate = [&, run, distance] {
+      for (const auto& [distance, into] : std::vector<std::pair<index_t, int>>{
+               {0, 3}, {16, 3}, {32, 3}, {64, 3}, {16, 2}, {32, 2}, {64, 2}}) {
+        const auto candidate = [&, run, distance = distance, into = into] {
           for (index_t r = 0; r < total; r += batch_rows) {
             for (std::size_t t = 0; t < 26; ++t) {
               benchmark::DoNotOptimize(
-                  run({first_row[t], width * 4, trace[t].data() + r, batch_rows, distance, false,
+                  run({first_row[t], width * 4, trace[t].data() + r, batch_rows, distance, into,
                        reinterpret_cast<char*>(out.data()) +
                            static_cast<index_t>(t) * batch_rows * width * 4}));
             }

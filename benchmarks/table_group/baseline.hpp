@@ -9,6 +9,7 @@ struct one_hot_gather {
   std::int64_t features;
   std::int64_t rows;
   std::int64_t distance;  // rows to prefetch ahead; 0: none
+  bool into_all;          // prefetches fill every cache; else those from the second level on
   char* out;              // (rows, features * row)
 };
 

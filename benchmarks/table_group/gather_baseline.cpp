@@ -6,18 +6,25 @@
 
 namespace DEEPREC_BASELINE_NS {
 
-void gather_64_bytes(const one_hot_gather& plan) {
+namespace {
+
+template <int Into>
+void gather(const one_hot_gather& plan) {
   const std::int64_t stride = plan.features * 64;
   for (std::int64_t t = 0; t < plan.features; ++t) {
     const char* const table = plan.tables[t];
     const std::int64_t* const ids = plan.ids[t];
     for (std::int64_t r = 0; r < plan.rows; ++r) {
       if (plan.distance > 0 && r + plan.distance < plan.rows) {
-        __builtin_prefetch(table + ids[r + plan.distance] * 64);
+        __builtin_prefetch(table + ids[r + plan.distance] * 64, 0, Into);
       }
       std::memcpy(plan.out + r * stride + t * 64, table + ids[r] * 64, 64);
     }
   }
 }
+
+}  // namespace
+
+void gather_64_bytes(const one_hot_gather& plan) { plan.into_all ? gather<3>(plan) : gather<2>(plan); }
 
 }  // namespace DEEPREC_BASELINE_NS

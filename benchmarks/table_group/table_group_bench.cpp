@@ -84,11 +84,11 @@ struct criteo_model {
     }
   }
   template <class Gather>
-  void gather(Gather run, index_t distance) {
+  void gather(Gather run, index_t distance, bool into_all) {
     for (const auto& batch : bags) {
       const std::int64_t* of_feature[features];
       for (std::size_t t = 0; t < features; ++t) of_feature[t] = batch[t].ids();
-      run({first_row.data(), of_feature, features, rows, distance, reinterpret_cast<char*>(out.data())});
+      run({first_row.data(), of_feature, features, rows, distance, into_all, reinterpret_cast<char*>(out.data())});
     }
   }
   /// True when the last batch has the same bits by both calls.
@@ -137,8 +137,8 @@ void against_roofline(benchmark::State& state, index_t rows) {
     double best = 1e9;
     std::function<void()> limit;
     for (const auto run : {&o2::gather_64_bytes, &native::gather_64_bytes}) {
-      for (const index_t distance : {0, 8, 16, 32, 64}) {
-        const auto candidate = [&, run, distance] { model.gather(run, distance); };
+      for (const index_t distance : {0, 8, 16, 32, 64, -8, -16, -32, -64}) {
+        const auto candidate = [&, run, distance] { model.gather(run, std::abs(distance), distance >= 0); };
         candidate();
         const double seconds = std::min(seconds_of(candidate), seconds_of(candidate));
         if (seconds < best) {

@@ -11,6 +11,7 @@ struct rewrite_plan {
   const std::int64_t* ids;
   std::int64_t count;
   std::int64_t distance;  // rows to prefetch ahead; 0: none
+  bool into_all;          // prefetches fill every cache; else those from the second level on
 };
 
 /// A batch of bags with `hotness` ids each, and the gradient (bags, width) of their sums.

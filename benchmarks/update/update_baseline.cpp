@@ -29,16 +29,24 @@ void unique(const std::int64_t* ids, std::int64_t count, std::vector<std::int32_
   }
 }
 
-}  // namespace
+template <bool IntoAll>
+void prefetch(const char* line) {
+  if constexpr (IntoAll) {
+    __builtin_prefetch(line, 1);
+  } else {
+    __builtin_prefetch(line, 0, 2);
+  }
+}
 
-void rewrite(const rewrite_plan& plan) {
+template <bool IntoAll>
+void rewrite_rows(const rewrite_plan& plan) {
   const vector factor = vector{} + 0.999F;
   const std::int64_t whole = plan.floats / 16;
   for (std::int64_t k = 0; k < plan.count; ++k) {
     if (plan.distance > 0 && k + plan.distance < plan.count) {
       const char* const ahead = plan.table + plan.ids[k + plan.distance] * plan.stride;
-      for (std::int64_t line = 0; line < plan.stride; line += 64) __builtin_prefetch(ahead + line, 1);
-      if ((reinterpret_cast<std::uintptr_t>(ahead) & 63) != 0) __builtin_prefetch(ahead + plan.stride - 1, 1);
+      for (std::int64_t line = 0; line < plan.stride; line += 64) prefetch<IntoAll>(ahead + line);
+      if ((reinterpret_cast<std::uintptr_t>(ahead) & 63) != 0) prefetch<IntoAll>(ahead + plan.stride - 1);
     }
     char* const row = plan.table + plan.ids[k] * plan.stride;
     for (std::int64_t v = 0; v < whole; ++v) {
@@ -54,6 +62,12 @@ void rewrite(const rewrite_plan& plan) {
       std::memcpy(row + j * 4, &x, 4);
     }
   }
+}
+
+}  // namespace
+
+void rewrite(const rewrite_plan& plan) {
+  plan.into_all ? rewrite_rows<true>(plan) : rewrite_rows<false>(plan);
 }
 
 void unfused_rowwise_adagrad(const unfused_batch& batch, float* table, std::int64_t stride_floats, float rate,

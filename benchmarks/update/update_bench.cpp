@@ -95,9 +95,9 @@ struct trained {
   void steps(Executor& executor, const std::vector<std::vector<std::int64_t>>& sets) {
     for (const auto& ids : sets) step(executor, ids);
   }
-  rewrite_plan plan(index_t distance) {
+  rewrite_plan plan(index_t distance, bool into_all) {
     const index_t stride = table.view().format().stride_bytes();
-    return {static_cast<char*>(static_cast<void*>(table.view().data())), stride, stride / 4, nullptr, 0, distance};
+    return {static_cast<char*>(static_cast<void*>(table.view().data())), stride, stride / 4, nullptr, 0, distance, into_all};
   }
 };
 
@@ -121,8 +121,8 @@ struct roofline {
     roofline found;
     double fastest = 1e9;
     for (const rewrite_function run : {&o2::rewrite, &native::rewrite}) {
-      for (const index_t distance : {0, 4, 8, 16, 32}) {
-        const roofline candidate{model.plan(distance), run};
+      for (const index_t distance : {0, 4, 8, 16, 32, -8, -16, -32}) {
+        const roofline candidate{model.plan(std::abs(distance), distance >= 0), run};
         const double seconds = std::min(seconds_of([&] { candidate.pass(sets); }),
                                         seconds_of([&] { candidate.pass(sets); }));
         if (seconds < fastest) {

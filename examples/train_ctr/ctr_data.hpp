@@ -1,5 +1,5 @@
 // Rows of a click log, ready to train on: 13 integers as numbers and as buckets, 26 tokens as rows
-// of tables. All tables lie in one, behind each other, so that one lookup serves all slots.
+// of tables. All tables lie behind each other: a row has a number in its table, and one among all.
 //
 //   dense (N, 26)   [ 0.3 log(1 + integer) ... | missing? ... ]
 //   ids   (N, 39)   [ buckets of the integers ... | tokens ... ]    slot s owns rows first_row[s]
@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include <deeprec/core/dtypes.hpp>
@@ -113,44 +114,56 @@ inline ctr_split split_rows(index_t rows, double train_fraction, std::uint64_t s
   return {{order.begin(), border}, {border, order.end()}};
 }
 
+using slot_bags = deeprec::fixed_view<row_id>;
+
 /// What a model sees of some rows.
 struct ctr_batch {
-  matrix_view<const float> labels;  // (B, 1)
-  matrix_view<const float> dense;   // (B, 26)
-  /// One bag per row and slot (B * 39 bags of one id), or one bag per row (B bags of 39).
-  deeprec::jagged_view<row_id, row_id> id_by_id, row_by_row;
+  matrix_view<const float> labels;     // (B, 1)
+  matrix_view<const float> dense;      // (B, 26)
+  std::span<const slot_bags> by_slot;  // 39 batches of B bags with one id each: rows of the slot's table
+  slot_bags by_row;                    // B bags of 39 ids each: rows among all
 };
 
 /// Collects rows into memory that it owns and uses again.
 class batch_maker {
  public:
-  explicit batch_maker(index_t largest) {
+  explicit batch_maker(index_t largest) : largest_(largest) {
     labels_.resize(static_cast<std::size_t>(largest));
     dense_.resize(static_cast<std::size_t>(largest * dense_width));
     ids_.resize(static_cast<std::size_t>(largest * slots));
-    for (index_t i = 0; i <= largest * slots; ++i) ones_.push_back(static_cast<row_id>(i));
-    for (index_t i = 0; i <= largest; ++i) rows_.push_back(static_cast<row_id>(i * slots));
+    of_slot_.resize(ids_.size());
+    by_slot_.resize(static_cast<std::size_t>(slots));
   }
   template <class Executor>
   ctr_batch make(Executor& executor, const ctr_data& data, const index_t* which, index_t count) {
     executor.parallel_for(count, index_t{512}, [&](index_t begin, index_t end, int) {
       for (index_t i = begin; i < end; ++i) {
         const index_t row = which[i];
+        const row_id* const ids = data.ids.data() + row * slots;
         labels_[static_cast<std::size_t>(i)] = data.labels[static_cast<std::size_t>(row)];
         std::copy_n(data.dense.data() + row * dense_width, dense_width,
                     dense_.data() + i * dense_width);
-        std::copy_n(data.ids.data() + row * slots, slots, ids_.data() + i * slots);
+        std::copy_n(ids, slots, ids_.data() + i * slots);
+        for (index_t s = 0; s < slots; ++s) {
+          of_slot_[static_cast<std::size_t>(s * largest_ + i)] =
+              ids[s] - static_cast<row_id>(data.first_row[static_cast<std::size_t>(s)]);
+        }
       }
     });
+    for (index_t s = 0; s < slots; ++s) {
+      by_slot_[static_cast<std::size_t>(s)] = slot_bags(of_slot_.data() + s * largest_, count, 1);
+    }
     return {{labels_.data(), count, 1},
             {dense_.data(), count, dense_width},
-            {ones_.data(), count * slots, ids_.data(), count * slots},
-            {rows_.data(), count, ids_.data(), count * slots}};
+            by_slot_,
+            slot_bags(ids_.data(), count, slots)};
   }
 
  private:
+  index_t largest_;
   std::vector<float> labels_, dense_;
-  std::vector<row_id> ids_, ones_, rows_;
+  std::vector<row_id> ids_, of_slot_;
+  std::vector<slot_bags> by_slot_;
 };
 
 }  // namespace train_ctr

@@ -99,7 +99,7 @@ index_t table_row_budget() {
 
 template <class Model>
 score train_and_test(thread_pool& pool, const ctr_data& data, ctr_split split, const options& o) {
-  Model model(pool, data.first_row.back(), o.seed);
+  Model model(pool, data.first_row, o.seed);
   score result;
   result.name = Model::name;
 

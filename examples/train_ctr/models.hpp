@@ -1,9 +1,9 @@
 // The two models, made of deeprec's primitives.
 //
-//   dlrm   dense ─> bottom MLP ─┐
-//          ids ─> rows of 16 ───┴─> dot interaction ─> top MLP ─> logit
-//   lr     dense ─> linear ─┐
-//          ids ─> rows of 1 ┴─> sum ─> logit
+//   dlrm   dense ─> bottom MLP ───────────────┐
+//          39 ids ─> table_group, rows of 16 ─┴─> dot interaction ─> top MLP ─> logit
+//   lr     dense ─> linear ───────────────────┐
+//          39 ids ─> fused_lookup, rows of 1 ─┴─> sum ─> logit
 //
 // A model has predict(), train(), logits(), checksum() and, to save it, parts(). Both are trained by Adagrad.
 #pragma once
@@ -22,9 +22,11 @@
 #include <deeprec/dense/logistic_loss.hpp>
 #include <deeprec/dense/mlp.hpp>
 #include <deeprec/embedding/dense_table.hpp>
-#include <deeprec/embedding/lookup.hpp>
+#include <deeprec/embedding/fused_lookup.hpp>
 #include <deeprec/embedding/named_table.hpp>
+#include <deeprec/embedding/table_group.hpp>
 #include <deeprec/embedding/update.hpp>
+#include <deeprec/embedding/update_group.hpp>
 #include <deeprec/optim/adagrad.hpp>
 
 #include "ctr_data.hpp"
@@ -91,10 +93,11 @@ class dlrm {
  public:
   static constexpr const char* name = "dlrm";
 
+  /// first_row: where each slot's table begins in the rows of all; one more, their number.
   template <class Executor>
-  dlrm(Executor& executor, index_t table_rows, std::uint64_t seed, const dlrm_options& o = {})
+  dlrm(Executor& executor, const std::vector<index_t>& first_row, std::uint64_t seed, const dlrm_options& o = {})
       : options_(o),
-        table_(make_table(table_rows, o.width)),
+        table_(make_table(first_row.back(), o.width)),
         bottom_(with_ends(dense_width, o.bottom, o.width), deeprec::mlp_output::relu,
                 deeprec::counter_rng(seed), deeprec::weight_init::he, 100),
         top_(with_ends(deeprec::dot_interaction_width(slots + 1, o.width), o.top, 1),
@@ -102,18 +105,22 @@ class dlrm {
              200) {
     table_.initialize(
         executor, deeprec::uniform_rows{.seed = deeprec::mix64(seed + 1), .bound = o.first_rows});
+    const auto all = table_.view();
+    for (std::size_t s = 0; s + 1 < first_row.size(); ++s) {
+      const deeprec::table_view<deeprec::f32_rows> of_slot(all.row(first_row[s]), first_row[s + 1] - first_row[s],
+                                                           all.format());
+      lookups_.add(of_slot, deeprec::sum);
+      updates_.add(of_slot, deeprec::sum);
+    }
   }
+  dlrm(const dlrm&) = delete;
+  dlrm& operator=(const dlrm&) = delete;
 
   template <class Executor>
   [[nodiscard]] status predict(Executor& executor, const ctr_batch& batch, stopwatch& watch) {
     const index_t rows = batch.dense.extent(0);
     reserve(rows);
-    const matrix_view<float> pooled(pooled_.data(), rows * slots, options_.width);
-    if (const status s =
-            lookup(executor, std::as_const(table_).view(), batch.id_by_id, deeprec::sum, pooled);
-        !s) {
-      return s;
-    }
+    if (const status s = lookup(executor, lookups_, batch.by_slot, rows_view(pooled_, rows)); !s) return s;
     watch.lap(part::lookup);
     if (const status s = bottom_.forward(executor, batch.dense); !s) return s;
     if (const status s = dot_interaction_forward(executor, bottom_.output(),
@@ -150,10 +157,8 @@ class dlrm {
     watch.lap(part::backward);
     if (const status s = bottom_.step(executor, dense_optimizer()); !s) return s;
     if (const status s = top_.step(executor, dense_optimizer()); !s) return s;
-    const status done = update(
-        executor, batch.id_by_id,
-        matrix_view<const float>(gradient_.data(), rows * slots, options_.width), deeprec::sum,
-        deeprec::rowwise_adagrad{.learning_rate = options_.row_rate}, table_.view());
+    const status done = update(executor, updates_, batch.by_slot, rows_view(gradient_, rows),
+                               deeprec::rowwise_adagrad{.learning_rate = options_.row_rate});
     watch.lap(part::update);
     return done;
   }
@@ -201,7 +206,9 @@ class dlrm {
   }
 
   dlrm_options options_;
-  deeprec::dense_table<deeprec::f32_rows> table_;
+  deeprec::dense_table<deeprec::f32_rows> table_;  // of all slots
+  deeprec::table_group<float, slot_bags> lookups_;
+  deeprec::update_group<deeprec::rowwise_adagrad, slot_bags> updates_;
   deeprec::mlp<> bottom_, top_;
   index_t capacity_ = 0;
   std::vector<float> pooled_, gradient_, crossed_, bottom_gradient_, slope_;
@@ -218,10 +225,10 @@ class logistic_regression {
   static constexpr const char* name = "lr";
 
   template <class Executor>
-  logistic_regression(Executor& executor, index_t table_rows, std::uint64_t seed,
+  logistic_regression(Executor& executor, const std::vector<index_t>& first_row, std::uint64_t seed,
                       const lr_options& o = {})
       : options_(o),
-        table_(make_table(table_rows, 1)),
+        table_(make_table(first_row.back(), 1)),
         linear_({dense_width, 1}, deeprec::mlp_output::linear, deeprec::counter_rng(seed)) {
     table_.initialize(executor, deeprec::zero_rows{});
     std::memset(linear_.parameters().data_handle(), 0,
@@ -238,7 +245,7 @@ class logistic_regression {
     rows_ = rows;
     const matrix_view<float> sums(logits_.data(), rows, 1);
     if (const status s =
-            lookup(executor, std::as_const(table_).view(), batch.row_by_row, deeprec::sum, sums);
+            fused_lookup(executor, std::as_const(table_).view(), batch.by_row, deeprec::sum, sums);
         !s) {
       return s;
     }
@@ -262,7 +269,7 @@ class logistic_regression {
     }
     watch.lap(part::backward);
     if (const status s = linear_.step(executor, dense_optimizer()); !s) return s;
-    const status done = update(executor, batch.row_by_row, slope, deeprec::sum,
+    const status done = update(executor, batch.by_row, slope, deeprec::sum,
                                deeprec::rowwise_adagrad{.learning_rate = options_.row_rate,
                                                         .epsilon = options_.row_epsilon},
                                table_.view());

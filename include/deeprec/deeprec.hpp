@@ -55,6 +55,7 @@
 #include <deeprec/embedding/table_group.hpp>
 #include <deeprec/embedding/table_view.hpp>
 #include <deeprec/embedding/update.hpp>
+#include <deeprec/embedding/update_group.hpp>
 #include <deeprec/exec/executor_ref.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>

@@ -263,3 +263,20 @@ TEST_CASE_TEMPLATE("words: a row's last vector may overlap the one before", T, f
     }
   });
 }
+
+TEST_CASE("words: the last lanes move to the front, and nothing else comes with them") {
+  for_every_region([](auto region) {
+    const int lanes = lane_count(region);
+    std::vector<float> from(static_cast<std::size_t>(lanes)), to(from.size());
+    for (int i = 0; i < lanes; ++i) from[static_cast<std::size_t>(i)] = value_of<float>(i + 1);
+    for (int n = 0; n <= lanes; ++n) {
+      move_to_front(region, from.data(), n, to.data());
+      for (int i = 0; i < lanes; ++i) {
+        const float expected = i < n ? from[static_cast<std::size_t>(lanes - n + i)] : 0.0F;
+        CAPTURE(n);
+        CAPTURE(i);
+        CHECK(same(to[static_cast<std::size_t>(i)], expected));
+      }
+    }
+  });
+}

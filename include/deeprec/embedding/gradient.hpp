@@ -88,14 +88,17 @@ struct backend<verbs::row_gradients, host_backend> {
   template <class Context, class Bags, class Pooling>
   static status run(const Context& ctx, const Bags& bags, matrix_view<const float> gradient,
                     const Pooling& how, index_t table_rows, sparse_gradient& out) {
-    detail::backward_plan plan(ctx.memory);
-    if (const status s = plan.build(ctx, bags, table_rows, how); !s) return s;
+    if (const status s = detail::check_backward(ctx, bags, table_rows, how); !s) return s;
+    detail::backward_plan plan(ctx.memory, bags.last_slot() - bags.first_slot(), bags.bags());
+    plan.add(ctx, bags, gradient, table_rows, how);
+    plan.group(ctx, table_rows);
+    detail::count_skipped(bags, table_rows, how);
     const index_t groups = plan.groups().groups();
     const index_t width = gradient.extent(1);
     out.rows.resize(static_cast<std::size_t>(groups));
     out.values.resize(static_cast<std::size_t>(groups * width));
     if (groups == 0 || width == 0) return {};
-    detail::gradient_args pooled = plan.pooled(gradient);
+    detail::gradient_args pooled = plan.pooled(width);
     pooled.out = out.values.data();
     ctx.executor->parallel_for(groups, 256, [&](index_t begin, index_t end, int) {
       for (index_t g = begin; g < end; ++g) out.rows[static_cast<std::size_t>(g)] = plan.groups().row(g);

@@ -13,9 +13,7 @@
 // instead of applied.
 #pragma once
 
-#include <memory_resource>
 #include <type_traits>
-#include <vector>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
@@ -25,25 +23,16 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/detail/backward.hpp>
-#include <deeprec/embedding/detail/update_kernels.hpp>
+#include <deeprec/embedding/detail/step_groups.hpp>
 #include <deeprec/embedding/lookup.hpp>
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/embedding/table_view.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
-#include <deeprec/simd/dispatch.hpp>
 
 namespace deeprec::inline DEEPREC_ABI {
 
 namespace verbs {
 struct update {};
-}
-
-namespace detail {
-template <class Format>
-inline constexpr bool has_trainable_rows = std::is_same_v<typename Format::element, float> ||
-                                           std::is_same_v<typename Format::element, f16> ||
-                                           std::is_same_v<typename Format::element, bf16> ||
-                                           std::is_same_v<typename Format::element, split_float>;
 }
 
 /// One optimizer step for every row that the batch used.
@@ -59,7 +48,7 @@ inline constexpr bool has_trainable_rows = std::is_same_v<typename Format::eleme
 ///           (round_stochastic), where a row's random bits depend on seed, step, row and column only.
 ///           Gradients of NaN: as apply_row
 /// @cost     O(N*D + N * bytes of an id): sorts the ids, reads N gradient rows, reads and writes the rows
-///           used; allocates about 32 bytes per id, 4 per bag and 64 * D per thread
+///           used; allocates about 50 bytes per id and per bag and 4 * D per thread
 ///           from the context's resource
 /// @threads  one caller per table; lookups of the same table must wait
 /// @error    as lookup, and shape_mismatch when the rows have no room for the optimizer's state
@@ -113,35 +102,12 @@ struct backend<verbs::update, host_backend> {
   static status run(const Context& ctx, const Bags& bags, matrix_view<const float> gradient,
                     const Pooling& how, const Optimizer& optimizer, table_view<Format> table,
                     const Rounding& rounding) {
-    detail::backward_plan plan(ctx.memory);
-    if (const status s = plan.build(ctx, bags, table.rows(), how); !s) return s;
-    if (gradient.empty()) return {};
-    const index_t width = table.width();
-    const detail::update_args<Format> args{plan.groups(), plan.pooled(gradient), detail::max_norm_of(how),
-                                           table.data(), table.format()};
-    using element = typename Format::element;
-    const auto rows = detail::prepare(optimizer);
-    const index_t scratch_of_one = detail::groups_at_once * width;
-    std::pmr::vector<float> scratch(
-        static_cast<std::size_t>(scratch_of_one * ctx.executor->concurrency()), ctx.memory);
-    ctx.executor->parallel_for(plan.groups().groups(), 256, [&](index_t begin, index_t end, int worker) {
-      with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
-        update_rows<element, Optimizer>(region, rows, rounding, args, begin, end,
-                                        scratch.data() + worker * scratch_of_one);
-      });
-    });
-    if (plan.groups().size() <= detail::chunk_slots) return {};
-    for (index_t group = 0; group < plan.groups().groups(); ++group) {
-      const index_t* const starts = plan.groups().starts() + group;
-      if (starts[1] - starts[0] <= detail::chunk_slots) continue;
-      detail::gradient_args pooled = args.gradient;
-      pooled.borders = offset_borders<index_t>{starts, -1, -1};
-      pooled.out = scratch.data();
-      detail::pool_long_bag<float, detail::gradient_policy>(ctx, pooled, 0);
-      with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
-        update_row<element, Optimizer>(region, rows, rounding, args, group, scratch.data());
-      });
-    }
+    if (const status s = detail::check_backward(ctx, bags, table.rows(), how); !s) return s;
+    detail::backward_plan plan(ctx.memory, bags.last_slot() - bags.first_slot(), bags.bags());
+    plan.add(ctx, bags, gradient, table.rows(), how);
+    plan.group(ctx, table.rows());
+    detail::count_skipped(bags, table.rows(), how);
+    detail::step_groups(ctx, plan, table, detail::max_norm_of(how), optimizer, rounding);
     return {};
   }
 };

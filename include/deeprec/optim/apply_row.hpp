@@ -42,8 +42,8 @@ struct apply_rows {};
 template <RowOptimizer O, Storage W, RoundingPolicy Rounding = round_nearest_t>
 void apply_row(const O& optimizer, W* weights, const float* gradient, float* state, index_t width,
                const Rounding& rounding = {}, index_t row = 0) {
-  scalar::step_row<O>(detail::prepare(optimizer), scalar::row_values<W>(weights, width), gradient, state,
-                      width, rounding, row);
+  scalar::step_row<O>(detail::prepare(optimizer), scalar::row_values<W>(weights, width),
+                      scalar::gradient_values{gradient}, state, width, rounding, row);
 }
 
 /// One step of an optimizer on every row of a matrix.

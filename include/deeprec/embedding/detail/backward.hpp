@@ -1,14 +1,17 @@
-// The backward pass of a batch, planned: which rows it used, and which rows of the gradient each of them adds.
+// The backward pass of one table, planned: which rows its batches used, and which rows of their gradients each of
+// them adds.
 //
 //   groups        0         1              2             row of a group; its positions begin at starts[g]
 //   position      0    1    2    3    4    5
-//   bag           2    7    0    1    2    9             row of the gradient (B,D)
+//   gradient      &g2  &g7  &g0  &g1  &g2  &g9           where the gradient (D) of the slot's bag lies
 //   scale         w/d  w/d  ...                          its factor; none where all are 1
+//
+// A table that several features share has the slots of all their batches here: its rows get one sum each.
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <memory_resource>
 #include <type_traits>
 #include <vector>
@@ -25,64 +28,109 @@
 namespace deeprec::inline DEEPREC_ABI::detail {
 inline namespace DEEPREC_UNIT {
 
+template <class Pooling>
+inline constexpr bool fills = std::is_same_v<typename Pooling::empty_mode, default_row>;
+
+/// Checks a batch as lookup does, and that its slots and the table's rows can be numbered together.
+template <class Context, class Bags, class Pooling>
+status check_backward(const Context& ctx, const Bags& bags, index_t rows, const Pooling& how) {
+  if (const status s = bags.validate(); !s) return s;
+  if constexpr (fills<Pooling>) {
+    const std::int64_t id = how.template get<default_row>().id;
+    if (is_bad_id(id, rows)) return {errc::id_out_of_range, "the default row", {.value = id}};
+  }
+  if constexpr (std::is_same_v<typename Pooling::bounds_mode, check_t>) {
+    if (const status s = check_slots(ctx, bags, rows, how); !s) return s;
+  }
+  if (!row_groups::fits(bags.last_slot() - bags.first_slot() + bags.bags(), rows)) {
+    return {errc::unsupported, "more rows times slots than a backward pass can number"};
+  }
+  return {};
+}
+
+/// Counts the skipped ids of a batch, where that is asked for.
+template <class Bags, class Pooling>
+void count_skipped(const Bags& bags, index_t rows, const Pooling& how) {
+  if constexpr (skips<Pooling>) {
+    index_t* const counter = how.template get<skip_t>().skipped;
+    for (index_t k = bags.first_slot(); counter != nullptr && k < bags.last_slot(); ++k) {
+      *counter += is_stray_id<Pooling>(bags.ids()[k], rows, padding_of(how)) ? 1 : 0;
+    }
+  }
+}
+
 class backward_plan {
  public:
-  explicit backward_plan(std::pmr::memory_resource* memory)
-      : groups_(memory), bag_of_(memory), bag_scale_(memory), bags_(memory), scales_(memory) {}
+  /// For batches with so many slots and bags together, in one block of `memory`: a heap gives and takes back
+  /// large blocks page by page.
+  backward_plan(std::pmr::memory_resource* memory, index_t slots, index_t bags)
+      : arena_(bytes_for(slots, bags), memory), bags_(bags) {
+    groups_.reserve(slots + bags);
+    gradient_of_.reserve(static_cast<std::size_t>(slots + bags));
+  }
 
-  /// Checks the batch as lookup does, and plans. Nothing is written but the plan, and the number of skipped
-  /// ids where that is asked for.
+  /// What a plan for so many slots and bags takes, all in all.
+  static std::size_t bytes_for(index_t slots, index_t bags) noexcept {
+    return static_cast<std::size_t>(50 * (slots + bags) + (slots < 4096 ? 1 << 13 : 1 << 16));
+  }
+
+  /// Adds the slots of a batch that was checked, with the gradient (B,D) of its lookup.
   template <class Context, class Bags, class Pooling>
-  status build(const Context& ctx, const Bags& bags, index_t rows, const Pooling& how) {
-    if (const status s = bags.validate(); !s) return s;
-    if constexpr (fills<Pooling>) {
-      const std::int64_t id = how.template get<default_row>().id;
-      if (is_bad_id(id, rows)) return {errc::id_out_of_range, "the default row", {.value = id}};
-    }
-    if constexpr (std::is_same_v<typename Pooling::bounds_mode, check_t>) {
-      if (const status s = check_slots(ctx, bags, rows, how); !s) return s;
-    }
+  void add(const Context& ctx, const Bags& bags, matrix_view<const float> gradient, index_t rows,
+           const Pooling& how) {
     const index_t slots = bags.last_slot() - bags.first_slot();
-    const index_t numbered = slots + (fills<Pooling> ? bags.bags() : 0);
-    if (!row_groups::fits(numbered, rows) || bags.bags() > (std::numeric_limits<std::uint32_t>::max)()) {
-      return {errc::unsupported, "more rows times slots than a backward pass can number"};
-    }
-    count_bags(ctx, bags, rows, how);
     const index_t first = bags.first_slot();
+    const index_t number = static_cast<index_t>(gradient_of_.size());
+    const index_t numbered = slots + (fills<Pooling> ? bags.bags() : 0);
+    gradient_of_.resize(static_cast<std::size_t>(number + numbered));
+    const bool scaled = divisor_of<typename Pooling::combiner>() != divide_by::one || bags.weights() != nullptr;
+    if (scaled || !scale_of_.empty()) {
+      scale_of_.reserve(gradient_of_.capacity());
+      scale_of_.resize(gradient_of_.size(), 1.0F);
+    }
+    place_bags(ctx, bags, gradient, rows, how, number, scaled);
     const auto absent = absence(bags, rows, how);
-    groups_.build(ctx, numbered, rows, [&](index_t k) {
+    groups_.add(ctx, number, numbered, [&](index_t k) {
       if constexpr (fills<Pooling>) {
         if (k >= slots) {
-          return bag_scale_[static_cast<std::size_t>(k - slots)] < 0 ? how.template get<default_row>().id : -1;
+          return gradient_of_[static_cast<std::size_t>(number + k)] == nullptr
+                     ? index_t{-1}
+                     : static_cast<index_t>(how.template get<default_row>().id);
         }
       }
       return absent(first + k) ? index_t{-1} : static_cast<index_t>(bags.ids()[first + k]);
     });
-    place_slots(ctx, bags, slots, divisor_of<typename Pooling::combiner>() != divide_by::one);
-    if constexpr (skips<Pooling>) {
-      index_t* const counter = how.template get<skip_t>().skipped;
-      for (index_t k = first; counter != nullptr && k < first + slots; ++k) {
-        *counter += is_stray_id<Pooling>(bags.ids()[k], rows, padding_of(how)) ? 1 : 0;
+  }
+
+  /// Groups what was added, by rows in [0, rows).
+  template <class Context>
+  void group(const Context& ctx, index_t rows) {
+    groups_.group(ctx, rows);
+    const bool scaled = !scale_of_.empty();
+    gradients_.resize(static_cast<std::size_t>(groups_.size()));
+    if (scaled) scales_.resize(gradients_.size());
+    ctx.executor->parallel_for(groups_.size(), index_t{1} << 14, [&](index_t begin, index_t end, int) {
+      for (index_t i = begin; i < end; ++i) {
+        const auto slot = static_cast<std::size_t>(groups_.slot(i));
+        gradients_[static_cast<std::size_t>(i)] = gradient_of_[slot];
+        if (scaled) scales_[static_cast<std::size_t>(i)] = scale_of_[slot];
       }
-    }
-    return {};
+    });
   }
 
   [[nodiscard]] const row_groups& groups() const noexcept { return groups_; }
 
   /// What pools the gradients of the groups; out is still to be said.
-  [[nodiscard]] gradient_args pooled(matrix_view<const float> gradient) const noexcept {
+  [[nodiscard]] gradient_args pooled(index_t width) const noexcept {
     gradient_args args{};
-    args.row_of = {static_cast<const std::byte*>(static_cast<const void*>(gradient.data_handle())),
-                   gradient.stride(0) * index_t{sizeof(float)}, bags_.data()};
-    args.ids = bags_.data();
+    args.row_of = {gradients_.data(), 0};
     args.borders = offset_borders<index_t>{groups_.starts(), -1, -1};
     args.weights = scales_.empty() ? nullptr : scales_.data();
-    args.rows = gradient.extent(0);
+    args.rows = bags_;
     args.padding = -1;
-    args.width = gradient.extent(1);
+    args.width = width;
     args.last_slot = groups_.size();
-    args.out_stride = args.width;
+    args.out_stride = width;
     args.divide = divide_by::one;
     args.empty = when_empty::zeros;
     args.stored = when_stored::overwrite;
@@ -90,9 +138,6 @@ class backward_plan {
   }
 
  private:
-  template <class Pooling>
-  static constexpr bool fills = std::is_same_v<typename Pooling::empty_mode, default_row>;
-
   // Whether a slot counts as absent.
   template <class Bags, class Pooling>
   static auto absence(const Bags& bags, index_t rows, const Pooling& how) {
@@ -102,69 +147,55 @@ class backward_plan {
     };
   }
 
-  // The bag of every slot, and the factor of every bag; -1 for one that became the default row.
+  // Gradient and factor of every slot, from `number` on. Behind them one for each bag where empty bags become the
+  // default row: null where the bag is not empty.
   template <class Context, class Bags, class Pooling>
-  void count_bags(const Context& ctx, const Bags& bags, index_t rows, const Pooling& how) {
+  void place_bags(const Context& ctx, const Bags& bags, matrix_view<const float> gradient, index_t rows,
+                  const Pooling& how, index_t number, bool scaled) {
     constexpr divide_by divide = divisor_of<typename Pooling::combiner>();
     const index_t first = bags.first_slot();
     const index_t slots = bags.last_slot() - first;
-    bag_of_.resize(static_cast<std::size_t>(slots));
-    bag_scale_.resize(static_cast<std::size_t>(bags.bags()));
     const auto borders = bags.borders();
     const auto absent = absence(bags, rows, how);
     constexpr bool counted = divide != divide_by::one || fills<Pooling>;
+    const float* const weights = bags.weights();
+    const std::byte** const gradient_of = gradient_of_.data() + number;
+    float* const scale_of = scaled ? scale_of_.data() + number : nullptr;
     const index_t grain = std::clamp<index_t>(
         slots > 0 ? bags.bags() * chunk_slots / slots : bags.bags(), 1, chunk_slots);
     ctx.executor->parallel_for(bags.bags(), grain, [&](index_t begin, index_t end, int) {
       for (index_t b = begin; b < end; ++b) {
         const index_t from = borders.begin(b);
         const index_t to = borders.end(b);
-        for (index_t k = from; k < to; ++k) {
-          bag_of_[static_cast<std::size_t>(k - first)] = static_cast<std::uint32_t>(b);
-        }
-        float scale = 1;
+        const auto* const row = static_cast<const std::byte*>(static_cast<const void*>(gradient.row(b)));
+        for (index_t k = from; k < to; ++k) gradient_of[k - first] = row;
         if constexpr (counted) {
           pool_counts counts;
           for (index_t k = from; k < to; ++k) {
-            if (!absent(k)) counts.add(bags.weights() == nullptr ? 1.0 : static_cast<double>(bags.weights()[k]));
+            if (!absent(k)) counts.add(weights == nullptr ? 1.0 : static_cast<double>(weights[k]));
           }
+          if constexpr (fills<Pooling>) gradient_of[slots + b] = counts.used == 0 ? row : nullptr;
           const double divisor = counts.divisor(divide);
-          scale = divisor == 0.0 ? 0.0F : static_cast<float>(1.0 / divisor);
-          if (fills<Pooling> && counts.used == 0) scale = -1;
+          const float scale = divisor == 0.0 ? 0.0F : static_cast<float>(1.0 / divisor);
+          if (scaled) {
+            for (index_t k = from; k < to; ++k) {
+              scale_of[k - first] = (weights == nullptr ? 1.0F : weights[k]) * scale;
+            }
+          }
+        } else if (scaled) {
+          for (index_t k = from; k < to; ++k) scale_of[k - first] = weights[k];
         }
-        bag_scale_[static_cast<std::size_t>(b)] = scale;
       }
     });
   }
 
-  // Bags and factors in the order of the groups.
-  template <class Context, class Bags>
-  void place_slots(const Context& ctx, const Bags& bags, index_t slots, bool divides) {
-    const float* const weights = bags.weights();
-    const index_t first = bags.first_slot();
-    const bool scaled = divides || weights != nullptr;
-    bags_.resize(static_cast<std::size_t>(groups_.size()));
-    scales_.resize(scaled ? bags_.size() : 0);
-    ctx.executor->parallel_for(groups_.size(), index_t{1} << 14, [&](index_t begin, index_t end, int) {
-      for (index_t i = begin; i < end; ++i) {
-        const index_t k = groups_.slot(i);
-        const auto at = static_cast<std::size_t>(i);
-        const bool filled = k >= slots;
-        const std::uint32_t bag =
-            filled ? static_cast<std::uint32_t>(k - slots) : bag_of_[static_cast<std::size_t>(k)];
-        bags_[at] = bag;
-        if (!scaled) continue;
-        const float weight = weights == nullptr || filled ? 1.0F : weights[first + k];
-        scales_[at] = filled ? 1.0F : weight * bag_scale_[bag];
-      }
-    });
-  }
-
-  row_groups groups_;
-  std::pmr::vector<std::uint32_t> bag_of_;  // of a slot
-  std::pmr::vector<float> bag_scale_;       // of a bag
-  std::pmr::vector<std::uint32_t> bags_;    // of a position
-  std::pmr::vector<float> scales_;
+  std::pmr::monotonic_buffer_resource arena_;
+  row_groups groups_{&arena_};
+  std::pmr::vector<const std::byte*> gradient_of_{&arena_};  // of a slot
+  std::pmr::vector<float> scale_of_{&arena_};
+  std::pmr::vector<const std::byte*> gradients_{&arena_};  // of a position
+  std::pmr::vector<float> scales_{&arena_};
+  index_t bags_;
 };
 
 }  // namespace DEEPREC_UNIT

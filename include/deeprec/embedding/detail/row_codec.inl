@@ -6,10 +6,11 @@
 //   unit                                     a vector begins at a multiple of so many columns
 //   scaled                                   true: values are codes; load_codes_at, scale_and_bias
 
-// The lines of a range; one that does not begin with a line touches a line more.
+// The lines of a range, into the second-level cache: the first-level one takes two dozen lines at a time, and
+// makes every further prefetch wait. A range that does not begin with a line touches a line more.
 DEEPREC_INLINE void prefetch_range(const std::byte* begin, index_t bytes) {
-  for (index_t line = 0; line < bytes; line += 64) __builtin_prefetch(begin + line, 0, 3);
-  if ((reinterpret_cast<std::uintptr_t>(begin) & 63) != 0) __builtin_prefetch(begin + bytes - 1, 0, 3);
+  for (index_t line = 0; line < bytes; line += 64) __builtin_prefetch(begin + line, 0, 2);
+  if ((reinterpret_cast<std::uintptr_t>(begin) & 63) != 0) __builtin_prefetch(begin + bytes - 1, 0, 2);
 }
 
 // Rows of one type, side by side.
@@ -96,7 +97,7 @@ struct row_codec<::deeprec::detail::scaled_code<Bits, Scale>> {
   }
   DEEPREC_INLINE void prefetch(const std::byte* row, index_t, index_t) const {
     prefetch_range(row + begin, end - begin);
-    if (pair_is_apart) __builtin_prefetch(row + pair, 0, 3);
+    if (pair_is_apart) __builtin_prefetch(row + pair, 0, 2);
   }
   [[nodiscard]] DEEPREC_INLINE index_t bytes(index_t) const {
     return end - begin + (pair_is_apart ? 64 : 0);

@@ -26,18 +26,45 @@ class row_groups {
 
   /// True when a row and a slot fit one 64-bit key.
   [[nodiscard]] static bool fits(index_t slots, index_t rows) noexcept {
-    return bits_for(slots) + bits_for(rows) <= 64 && slots < (index_t{1} << 32);
+    return bits_for(slots) + bits_for(rows) <= 64;
   }
 
-  /// Groups the slots [0, slots) by row_of(slot), in [0, rows) or negative for a slot that is left out.
-  /// Cost: O(N) for every 11 bits of `rows`. Memory: 16 bytes per slot, 8 per group.
-  template <class Context, class RowOf>
-  void build(const Context& ctx, index_t slots, index_t rows, const RowOf& row_of) {
+  /// Before the first slot: how many there will be at most.
+  void reserve(index_t slots) {
     slot_bits_ = bits_for(slots);
-    piece_ = (std::max)(index_t{1} << 14, (slots + most_pieces - 1) / most_pieces);
-    write_keys(ctx, slots, row_of);
+    keys_.reserve(static_cast<std::size_t>(slots));
+  }
+
+  /// Adds the slots [first, first + slots), numbered behind those before: slot first + k is of row row_of(k), or
+  /// left out where that is negative.
+  template <class Context, class RowOf>
+  void add(const Context& ctx, index_t first, index_t slots, const RowOf& row_of) {
+    piece_ = piece_of(slots);
+    const index_t before = size();
+    const index_t pieces = (slots + piece_ - 1) / piece_;
+    counts_.assign(static_cast<std::size_t>(pieces), 0);
+    in_pieces(ctx, slots, [&](index_t p, index_t begin, index_t end) {
+      index_t count = 0;
+      for (index_t k = begin; k < end; ++k) count += row_of(k) >= 0 ? 1 : 0;
+      counts_[static_cast<std::size_t>(p)] = count;
+    });
+    keys_.resize(static_cast<std::size_t>(before + place_pieces(pieces)));
+    in_pieces(ctx, slots, [&](index_t p, index_t begin, index_t end) {
+      std::uint64_t* to = keys_.data() + before + counts_[static_cast<std::size_t>(p)];
+      for (index_t k = begin; k < end; ++k) {
+        const index_t row = row_of(k);
+        if (row >= 0) *to++ = static_cast<std::uint64_t>(row) << slot_bits_ | static_cast<std::uint64_t>(first + k);
+      }
+    });
+  }
+
+  /// Groups what was added, by rows in [0, rows).
+  /// Cost: O(N) for every 11 bits of `rows`. Memory: 16 bytes per slot, 8 per group.
+  template <class Context>
+  void group(const Context& ctx, index_t rows) {
+    piece_ = piece_of(size());
     const int row_bits = bits_for(rows - 1);
-    const int widest = slots < 4096 ? 8 : 11;
+    const int widest = size() < 4096 ? 8 : 11;
     const int passes = (row_bits + widest - 1) / widest;
     if (passes > 0) spare_.resize(keys_.size());
     for (int pass = 0, done = 0; pass < passes; ++pass) {
@@ -66,6 +93,10 @@ class row_groups {
  private:
   static constexpr index_t most_pieces = 64;
 
+  static index_t piece_of(index_t slots) noexcept {
+    return (std::max)(index_t{1} << 14, (slots + most_pieces - 1) / most_pieces);
+  }
+
   static int bits_for(index_t largest) noexcept {
     return static_cast<int>(std::bit_width(static_cast<std::uint64_t>(largest > 0 ? largest : 0)));
   }
@@ -85,25 +116,6 @@ class row_groups {
       total += std::exchange(counts_[static_cast<std::size_t>(p)], total);
     }
     return total;
-  }
-
-  template <class Context, class RowOf>
-  void write_keys(const Context& ctx, index_t slots, const RowOf& row_of) {
-    const index_t pieces = (slots + piece_ - 1) / piece_;
-    counts_.assign(static_cast<std::size_t>(pieces), 0);
-    in_pieces(ctx, slots, [&](index_t p, index_t begin, index_t end) {
-      index_t count = 0;
-      for (index_t k = begin; k < end; ++k) count += row_of(k) >= 0 ? 1 : 0;
-      counts_[static_cast<std::size_t>(p)] = count;
-    });
-    keys_.resize(static_cast<std::size_t>(place_pieces(pieces)));
-    in_pieces(ctx, slots, [&](index_t p, index_t begin, index_t end) {
-      std::uint64_t* to = keys_.data() + counts_[static_cast<std::size_t>(p)];
-      for (index_t k = begin; k < end; ++k) {
-        const index_t row = row_of(k);
-        if (row >= 0) *to++ = static_cast<std::uint64_t>(row) << slot_bits_ | static_cast<std::uint64_t>(k);
-      }
-    });
   }
 
   template <class Context>

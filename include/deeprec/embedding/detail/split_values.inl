@@ -10,7 +10,9 @@ struct row_values<::deeprec::detail::split_float> {
   row_values(std::byte* row, index_t width) : high(row), low(row + 2 * width) {}
   DEEPREC_INLINE vector_f32 get(index_t c) const { return load_halves(high + 2 * c, low + 2 * c); }
   DEEPREC_INLINE vector_f32 get_first(index_t c, int n) const {
-    return load_first_halves(high + 2 * c, low + 2 * c, n);
+    if (c < lanes) return load_first_halves(high + 2 * c, low + 2 * c, n);
+    const index_t from = 2 * (c + n - lanes);
+    return last_to_front(load_halves(high + from, low + from), n);
   }
   DEEPREC_INLINE void set(index_t c, vector_f32 x) const { store_halves(high + 2 * c, low + 2 * c, x); }
   DEEPREC_INLINE void set_first(index_t c, vector_f32 x, int n) const {

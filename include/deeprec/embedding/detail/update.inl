@@ -1,14 +1,17 @@
 // The update kernels, compiled once for each region. No include guard: see update_kernels.hpp.
 
-// Fetches the rows of the groups [begin, end), their state included.
+// Fetches the row of a group, its state included, and the first gradient row of its sum.
 template <class Args>
-DEEPREC_INLINE void fetch_rows_of_groups(const Args& args, index_t begin, index_t end) {
+DEEPREC_INLINE void fetch_group(const Args& args, index_t group) {
   const index_t stride = args.format.stride_bytes();
-  for (index_t group = begin; group < end; ++group) {
-    const std::byte* const row = args.rows + args.groups.row(group) * stride;
-    for (index_t line = 0; line < stride; line += 64) __builtin_prefetch(row + line, 1, 3);
-    if ((reinterpret_cast<std::uintptr_t>(row) & 63) != 0) __builtin_prefetch(row + stride - 1, 1, 3);
-  }
+  const std::byte* const row = args.rows + args.groups.row(group) * stride;
+  for (index_t line = 0; line < stride; line += 64) __builtin_prefetch(row + line, 0, 2);
+  // The last line; of a row of less than a vector, that which its masked read touches.
+  const index_t last = (stride < 64 ? 64 : stride) - 1;
+  if ((reinterpret_cast<std::uintptr_t>(row) & 63) != 0) __builtin_prefetch(row + last, 0, 2);
+  const std::byte* const gradient = args.gradient.row_of(args.groups.starts()[group]);
+  const index_t bytes = args.gradient.width * index_t{sizeof(float)};
+  for (index_t line = 0; line < bytes; line += 64) __builtin_prefetch(gradient + line, 0, 2);
 }
 
 // Turns the gradient of x * min(1, cap / ||x||) into that of x: f * (g - x * (x . g) / ||x||^2) for a row
@@ -38,45 +41,61 @@ void unclip(const Values& values, float* gradient, index_t width, float cap) {
   }
 }
 
+// The same, in the gradient of a group.
+template <class Element, class Args>
+void unclip_group(const Args& args, index_t group, float* gradient) {
+  std::byte* const row = args.rows + args.groups.row(group) * args.format.stride_bytes();
+  unclip(row_values<Element>(row, args.format.width()), gradient, args.format.width(), args.max_norm);
+}
+
 // One step of the row of a group.
-template <class Element, class Optimizer, class Rows, class Rounding, class Args>
+template <class Element, class Optimizer, class Rows, class Rounding, class Args, class Gradient>
 DEEPREC_INLINE void step_group(const Rows& rows, const Rounding& rounding, const Args& args, index_t group,
-                               float* gradient) {
+                               const Gradient& gradient) {
   const index_t width = args.format.width();
   const index_t r = args.groups.row(group);
   std::byte* const row = args.rows + r * args.format.stride_bytes();
-  const row_values<Element> values(row, width);
-  if (args.max_norm > 0) unclip(values, gradient, width, args.max_norm);
-  step_row<Optimizer>(rows, values, gradient, args.format.state(row), width, rounding, r);
+  step_row<Optimizer>(rows, row_values<Element>(row, width), gradient, args.format.state(row), width, rounding,
+                      r);
 }
 
 /// One optimizer step for the rows of the groups [begin, end), those of more than chunk_slots slots excepted.
-/// `rows` is what prepare() made of an Optimizer; scratch holds (groups_at_once, D) floats. How the values of
-/// an Element are read and written says row_values in optim/detail/apply_row.inl, or a specialisation of it.
+/// `rows` is what prepare() made of an Optimizer; scratch holds D floats. How the values of an Element are
+/// read and written says row_values in optim/detail/apply_row.inl, or a specialisation of it.
+///
+/// The gradient of one slot is read where it lies; that of several is summed in scratch.
 template <class Element, class Optimizer, class Rows, class Rounding, class Args>
 void update_rows(region here, const Rows& rows, const Rounding& rounding, const Args& args, index_t begin,
                  index_t end, float* scratch) {
-  constexpr index_t at_once = ::deeprec::detail::groups_at_once;
-  const index_t width = args.format.width();
-  auto pooled = args.gradient;
-  fetch_rows_of_groups(args, begin, begin + at_once < end ? begin + at_once : end);
-  for (index_t first = begin; first < end; first += at_once) {
-    const index_t last = first + at_once < end ? first + at_once : end;
-    fetch_rows_of_groups(args, last, last + at_once < end ? last + at_once : end);
-    pooled.out = scratch;
-    pooled.borders = offset_borders<index_t>{args.groups.starts() + first, -1, -1};
-    pool_bags<float>(here, ::deeprec::detail::gradient_policy{}, pooled, 0, last - first);
-    for (index_t group = first; group < last; ++group) {
-      const index_t slots = args.groups.starts()[group + 1] - args.groups.starts()[group];
-      if (slots > ::deeprec::detail::chunk_slots) continue;
-      step_group<Element, Optimizer>(rows, rounding, args, group, scratch + (group - first) * width);
+  const index_t* const starts = args.groups.starts();
+  const index_t lines = args.format.stride_bytes() / 64 + 2;
+  const index_t ahead = lines > 32 ? 4 : 128 / lines;
+  const index_t all = args.groups.groups();
+  for (index_t group = begin; group < begin + ahead && group < all; ++group) fetch_group(args, group);
+  for (index_t group = begin; group < end; ++group) {
+    if (group + ahead < all) fetch_group(args, group + ahead);
+    const index_t slot = starts[group];
+    const index_t slots = starts[group + 1] - slot;
+    if (slots > ::deeprec::detail::chunk_slots) continue;
+    scaled_gradient gradient{scratch, splat(1.0F)};
+    if (slots == 1 && !(args.max_norm > 0)) {
+      gradient.at = static_cast<const float*>(static_cast<const void*>(args.gradient.row_of(slot)));
+      if (args.gradient.weights != nullptr) gradient.factor = splat(args.gradient.weights[slot]);
+    } else {
+      auto pooled = args.gradient;
+      pooled.out = scratch;
+      pooled.borders = offset_borders<index_t>{starts + group, -1, -1};
+      pool_bags<float>(here, ::deeprec::detail::gradient_policy{}, pooled, 0, 1);
+      if (args.max_norm > 0) unclip_group<Element>(args, group, scratch);
     }
+    step_group<Element, Optimizer>(rows, rounding, args, group, gradient);
   }
 }
 
-/// The same, for one group whose gradient the caller has made.
+/// The same, for one group whose gradient the caller has summed.
 template <class Element, class Optimizer, class Rows, class Rounding, class Args>
 void update_row(region, const Rows& rows, const Rounding& rounding, const Args& args, index_t group,
                 float* gradient) {
-  step_group<Element, Optimizer>(rows, rounding, args, group, gradient);
+  if (args.max_norm > 0) unclip_group<Element>(args, group, gradient);
+  step_group<Element, Optimizer>(rows, rounding, args, group, scaled_gradient{gradient, splat(1.0F)});
 }

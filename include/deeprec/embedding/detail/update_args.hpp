@@ -12,9 +12,9 @@
 
 namespace deeprec::inline DEEPREC_ABI::detail {
 
-/// The gradient of a row is a pooled lookup: its groups are bags, their ids the rows (bags of the batch) of
-/// the output's gradient.
-using gradient_args = pool_args<direct_rows<std::uint32_t>, std::uint32_t, float>;
+/// The gradient of a row is a pooled lookup: groups are its bags, and the rows that it adds are those of the
+/// gradients of the batch's bags.
+using gradient_args = pool_args<resolved_rows, std::uint32_t, float>;
 using gradient_policy = kernel_traits<fold::add, ids_are::present, false>;
 
 template <class Format>
@@ -25,8 +25,5 @@ struct update_args {
   std::byte* rows;
   Format format;
 };
-
-/// Groups whose gradients lie in scratch at once: (groups_at_once, D) floats.
-inline constexpr index_t groups_at_once = 16;
 
 }  // namespace deeprec::inline DEEPREC_ABI::detail

@@ -1,6 +1,13 @@
 // One step of an optimizer on one row, compiled for scalar code (vectors of one lane) and for each region.
 // No include guard: see apply_row_kernels.hpp.
 
+/// The n < lanes columns from c on, with which a row ends: by the vector that ends there too. A masked one
+/// would touch what lies behind the row, which nobody has fetched.
+template <class T>
+DEEPREC_INLINE vector_f32 load_end(const T* row, index_t c, int n) {
+  return c < lanes ? load_first(row + c, n) : last_to_front(load(row + c + n - lanes), n);
+}
+
 /// How the values of a row are read and written, whatever a format makes of its element. `exact`: they are
 /// kept as f32, and no rounding policy concerns them. A format whose row is more than an array of Element
 /// specialises this in its own .inl, with the same members.
@@ -11,7 +18,7 @@ struct row_values {
 
   row_values(void* row, index_t /*width*/) : at(static_cast<Element*>(row)) {}
   DEEPREC_INLINE vector_f32 get(index_t c) const { return load(at + c); }
-  DEEPREC_INLINE vector_f32 get_first(index_t c, int n) const { return load_first(at + c, n); }
+  DEEPREC_INLINE vector_f32 get_first(index_t c, int n) const { return load_end(at, c, n); }
   DEEPREC_INLINE void set(index_t c, vector_f32 x) const { store(at + c, x); }
   DEEPREC_INLINE void set_first(index_t c, vector_f32 x, int n) const { store_first(at + c, x, n); }
   /// Rounded by random words, one for each value.
@@ -21,6 +28,20 @@ struct row_values {
   DEEPREC_INLINE void set_first(index_t c, vector_f32 x, const std::uint32_t* word, int n) const {
     store_rounded_first(at + c, x, word, n);
   }
+};
+
+/// The gradient of a row: an array ...
+struct gradient_values {
+  const float* at;
+  DEEPREC_INLINE vector_f32 get(index_t c) const { return load(at + c); }
+  DEEPREC_INLINE vector_f32 get_first(index_t c, int n) const { return load_end(at, c, n); }
+};
+/// ... or an array times a factor.
+struct scaled_gradient {
+  const float* at;
+  vector_f32 factor;
+  DEEPREC_INLINE vector_f32 get(index_t c) const { return load(at + c) * factor; }
+  DEEPREC_INLINE vector_f32 get_first(index_t c, int n) const { return load_end(at, c, n) * factor; }
 };
 
 // Where the results of a row's steps go: to the nearest value ...
@@ -75,12 +96,13 @@ DEEPREC_INLINE void pass(const stage_after<Before, Stage>& all, vector_f32& weig
 }
 
 /// The sum of the squared gradient, as it is behind the stages.
-template <class Stages, class Values>
-float sum_of_squares(const Stages& stages, const Values& values, const float* gradient, index_t width) {
+template <class Stages, class Values, class Gradient>
+DEEPREC_INLINE float sum_of_squares(const Stages& stages, const Values& values, const Gradient& gradient,
+                                    index_t width) {
   vector_f32 squares = zero();
   for (index_t c = 0; c < width; c += lanes) {
     const int n = width - c < lanes ? static_cast<int>(width - c) : lanes;
-    vector_f32 g = n == lanes ? load(gradient + c) : load_first(gradient + c, n);
+    vector_f32 g = n == lanes ? gradient.get(c) : gradient.get_first(c, n);
     if constexpr (!std::is_same_v<Stages, no_stage>) {
       vector_f32 weight = n == lanes ? values.get(c) : values.get_first(c, n);
       pass(stages, weight, g, n);
@@ -118,37 +140,46 @@ DEEPREC_INLINE vector_f32 stepped(const Step& step, vector_f32 weight, vector_f3
 }
 
 // One vector of columns: weights, gradient and the element states.
-template <int States, class Step, class Stages, class Writer>
-DEEPREC_INLINE void step_vector(const Step& step, const Stages& stages, Writer& writer, const float* gradient,
-                                float* state, index_t width, index_t c, int n) {
+template <int States>
+struct column_vector {
   static_assert(States <= 2, "deeprec::apply_row: an optimizer keeps at most two floats per element. "
                              "Fix: element_state <= 2.");
-  const bool whole = n == lanes;
-  vector_f32 weight = whole ? writer.values.get(c) : writer.values.get_first(c, n);
-  vector_f32 g = whole ? load(gradient + c) : load_first(gradient + c, n);
-  pass(stages, weight, g, n);
-  if constexpr (States == 0) {
-    weight = stepped(step, weight, g, n);
-  } else {
-    vector_f32 first = whole ? load(state + c) : load_first(state + c, n);
-    if constexpr (States == 1) {
-      weight = stepped(step, weight, g, n, first);
-    } else {
-      float* const other = state + width + c;
-      vector_f32 second = whole ? load(other) : load_first(other, n);
-      weight = stepped(step, weight, g, n, first, second);
-      whole ? store(other, second) : store_first(other, second, n);
+  vector_f32 weight, gradient, first, second;
+
+  DEEPREC_INLINE column_vector() : weight(zero()), gradient(zero()), first(zero()), second(zero()) {}
+
+  template <class Values, class Gradient>
+  DEEPREC_INLINE void read(const Values& values, const Gradient& g, const float* state, index_t width,
+                           index_t c, int n) {
+    const bool whole = n == lanes;
+    weight = whole ? values.get(c) : values.get_first(c, n);
+    gradient = whole ? g.get(c) : g.get_first(c, n);
+    if constexpr (States > 0) first = whole ? load(state + c) : load_end(state, c, n);
+    if constexpr (States > 1) {
+      second = whole ? load(state + width + c) : load_end(state + width, c, n);
     }
-    whole ? store(state + c, first) : store_first(state + c, first, n);
   }
-  writer.write(c, weight, n);
-}
+  template <class Step, class Stages, class Writer>
+  DEEPREC_INLINE void step(const Step& by, const Stages& stages, Writer& writer, float* state, index_t width,
+                           index_t c, int n) {
+    const bool whole = n == lanes;
+    pass(stages, weight, gradient, n);
+    if constexpr (States == 0) weight = stepped(by, weight, gradient, n);
+    if constexpr (States == 1) weight = stepped(by, weight, gradient, n, first);
+    if constexpr (States == 2) weight = stepped(by, weight, gradient, n, first, second);
+    if constexpr (States > 1) {
+      whole ? store(state + width + c, second) : store_first(state + width + c, second, n);
+    }
+    if constexpr (States > 0) whole ? store(state + c, first) : store_first(state + c, first, n);
+    writer.write(c, weight, n);
+  }
+};
 
 // Peels the wrappers, one stage each, down to the optimizer; then all columns. `known`: the sum of the
 // squared gradient behind these stages, or null.
-template <class Optimizer, class Rows, class Stages, class Writer>
-DEEPREC_INLINE void step_behind(const Rows& rows, const Stages& stages, Writer& writer, const float* gradient,
-                                float* state, index_t width, const float* known) {
+template <class Optimizer, class Rows, class Stages, class Writer, class Gradient>
+DEEPREC_INLINE void step_behind(const Rows& rows, const Stages& stages, Writer& writer,
+                                const Gradient& gradient, float* state, index_t width, const float* known) {
   [[maybe_unused]] const auto squares = [&] {
     return known != nullptr ? *known : sum_of_squares(stages, writer.values, gradient, width);
   };
@@ -165,24 +196,32 @@ DEEPREC_INLINE void step_behind(const Rows& rows, const Stages& stages, Writer& 
     if constexpr (Optimizer::needs_mean_square) {
       mean_square = squares() / static_cast<float>(width > 0 ? width : 1);
     }
-    constexpr int states = Optimizer::element_state;
-    const auto step = rows.begin_row(state, mean_square);
-    float* const elements = states == 0 ? nullptr : state + Optimizer::row_state;
-    index_t c = 0;
-    for (; c + lanes <= width; c += lanes) {
-      step_vector<states>(step, stages, writer, gradient, elements, width, c, lanes);
+    // What the read of the last columns overlaps is written behind it: the columns before, and the row's own
+    // state.
+    constexpr int own = Optimizer::row_state;
+    float of_row[own + 1];
+    for (int i = 0; i < own; ++i) of_row[i] = state[i];
+    const auto step = rows.begin_row(own == 0 ? state : of_row, mean_square);
+    using columns = column_vector<Optimizer::element_state>;
+    float* const elements = Optimizer::element_state == 0 ? nullptr : state + own;
+    const index_t whole = width - width % lanes;
+    const auto rest = static_cast<int>(width - whole);
+    columns last;
+    if (rest > 0) last.read(writer.values, gradient, elements, width, whole, rest);
+    for (index_t c = 0; c < whole; c += lanes) {
+      columns here;
+      here.read(writer.values, gradient, elements, width, c, lanes);
+      here.step(step, stages, writer, elements, width, c, lanes);
     }
-    if (c < width) {
-      step_vector<states>(step, stages, writer, gradient, elements, width, c,
-                          static_cast<int>(width - c));
-    }
+    if (rest > 0) last.step(step, stages, writer, elements, width, whole, rest);
+    for (int i = 0; i < own; ++i) state[i] = of_row[i];
   }
 }
 
 /// One row. `rows` is what prepare() made of an Optimizer; `row` is the row's number, for the rounding;
 /// `squares` is the sum of the squared gradient where the caller has it.
-template <class Optimizer, class Rows, class Values, class Rounding>
-DEEPREC_INLINE void step_row(const Rows& rows, Values values, const float* gradient, float* state,
+template <class Optimizer, class Rows, class Values, class Gradient, class Rounding>
+DEEPREC_INLINE void step_row(const Rows& rows, Values values, const Gradient& gradient, float* state,
                              index_t width, [[maybe_unused]] const Rounding& rounding,
                              [[maybe_unused]] index_t row, const float* squares = nullptr) {
   if constexpr (Values::exact || std::is_same_v<Rounding, round_nearest_t>) {

@@ -27,6 +27,7 @@ template <class T>
 DEEPREC_INLINE float load_first(const T* p, int n) {
   return n > 0 ? load(p) : 0.0F;
 }
+DEEPREC_INLINE float last_to_front(float x, int n) { return n > 0 ? x : 0.0F; }
 template <class T>
 DEEPREC_INLINE void store(T* p, float x) {
   *p = static_cast<T>(x);

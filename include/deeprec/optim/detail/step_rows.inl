@@ -7,7 +7,7 @@ void step_rows(region, const Rows& rows, matrix_view<const float> gradient, matr
   const index_t width = weights.extent(1);
   for (index_t r = begin; r < end; ++r) {
     float* const of_row = state.data_handle() == nullptr ? nullptr : state.row(r);
-    step_row<Optimizer>(rows, row_values<W>(weights.row(r), width), gradient.row(r), of_row, width,
-                        rounding, r);
+    step_row<Optimizer>(rows, row_values<W>(weights.row(r), width), gradient_values{gradient.row(r)}, of_row,
+                        width, rounding, r);
   }
 }

@@ -55,6 +55,12 @@ DEEPREC_INLINE void store(f16* p, vector_f32 x) {
 DEEPREC_INLINE vector_f32 load_first(const float* p, int n) {
   return _mm256_maskload_ps(p, first_lanes(n));
 }
+/// The last n lanes, moved to the front; the others are zero.
+DEEPREC_INLINE vector_f32 last_to_front(vector_f32 x, int n) {
+  const __m256i from =
+      _mm256_add_epi32(_mm256_set1_epi32(lanes - n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+  return _mm256_and_ps(_mm256_permutevar8x32_ps(x.v, from), _mm256_castsi256_ps(first_lanes(n)));
+}
 DEEPREC_INLINE void store_first(float* p, vector_f32 x, int n) {
   _mm256_maskstore_ps(p, first_lanes(n), x.v);
 }

@@ -58,6 +58,10 @@ DEEPREC_INLINE vector_f32 load_first(const bf16* p, int n) {
 DEEPREC_INLINE vector_f32 load_first(const f16* p, int n) {
   return _mm512_maskz_cvtph_ps(all_lanes, _mm256_maskz_loadu_epi16(first_lanes(n), p));
 }
+/// The last n lanes, moved to the front; the others are zero.
+DEEPREC_INLINE vector_f32 last_to_front(vector_f32 x, int n) {
+  return _mm512_maskz_compress_ps(static_cast<__mmask16>(~first_lanes(lanes - n)), x.v);
+}
 DEEPREC_INLINE void store_first(float* p, vector_f32 x, int n) {
   _mm512_mask_storeu_ps(p, first_lanes(n), x.v);
 }

@@ -25,6 +25,12 @@ DEEPREC_INLINE vector_f32 load_first(const T* p, int n) {
   for (int i = 0; i < n; ++i) lane[i] = static_cast<float>(p[i]);
   return xsimd::batch<float>::load_aligned(lane);
 }
+/// The last n lanes, moved to the front; the others are zero.
+DEEPREC_INLINE vector_f32 last_to_front(vector_f32 x, int n) {
+  alignas(64) float lane[lanes];
+  x.v.store_aligned(lane);
+  return load_first(lane + lanes - n, n);
+}
 template <class T>
 DEEPREC_INLINE void store_first(T* p, vector_f32 x, int n) {
   alignas(64) float lane[lanes];

@@ -1,0 +1,60 @@
+// One optimizer step for every row of a planned backward pass.
+#pragma once
+
+#include <cstddef>
+#include <memory_resource>
+#include <type_traits>
+#include <vector>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/embedding/detail/backward.hpp>
+#include <deeprec/embedding/detail/lookup_job.hpp>
+#include <deeprec/embedding/detail/row_groups.hpp>
+#include <deeprec/embedding/detail/update_kernels.hpp>
+#include <deeprec/embedding/table_view.hpp>
+#include <deeprec/optim/row_optimizer.hpp>
+#include <deeprec/simd/dispatch.hpp>
+
+namespace deeprec::inline DEEPREC_ABI::detail {
+
+template <class Format>
+inline constexpr bool has_trainable_rows = std::is_same_v<typename Format::element, float> ||
+                                           std::is_same_v<typename Format::element, f16> ||
+                                           std::is_same_v<typename Format::element, bf16> ||
+                                           std::is_same_v<typename Format::element, split_float>;
+
+/// max_norm: what the lookups scaled rows down to; 0: they did not.
+template <class Context, class Format, class Optimizer, class Rounding>
+void step_groups(const Context& ctx, const backward_plan& plan, table_view<Format> table, float max_norm,
+                 const Optimizer& optimizer, const Rounding& rounding) {
+  using element = typename Format::element;
+  const index_t width = table.width();
+  const row_groups& groups = plan.groups();
+  if (groups.groups() == 0 || width == 0) return;
+  const update_args<Format> args{groups, plan.pooled(width), max_norm, table.data(), table.format()};
+  const auto rows = prepare(optimizer);
+  const index_t of_worker = (width + 31) / 16 * 16;  // no line of two workers
+  std::pmr::vector<float> scratch(static_cast<std::size_t>(of_worker * ctx.executor->concurrency()),
+                                  ctx.memory);
+  ctx.executor->parallel_for(groups.groups(), 256, [&](index_t begin, index_t end, int worker) {
+    with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
+      update_rows<element, Optimizer>(region, rows, rounding, args, begin, end,
+                                      scratch.data() + worker * of_worker);
+    });
+  });
+  if (groups.size() <= chunk_slots) return;
+  for (index_t group = 0; group < groups.groups(); ++group) {
+    const index_t* const starts = groups.starts() + group;
+    if (starts[1] - starts[0] <= chunk_slots) continue;
+    gradient_args pooled = args.gradient;
+    pooled.borders = offset_borders<index_t>{starts, -1, -1};
+    pooled.out = scratch.data();
+    pool_long_bag<float, gradient_policy>(ctx, pooled, 0);
+    with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
+      update_row<element, Optimizer>(region, rows, rounding, args, group, scratch.data());
+    });
+  }
+}
+
+}  // namespace deeprec::inline DEEPREC_ABI::detail

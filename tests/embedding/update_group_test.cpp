@@ -1,0 +1,333 @@
+// Many tables stepped in one call: the bits of one update for each table, whoever runs the pieces.
+#include <deeprec/embedding/update_group.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <span>
+#include <vector>
+
+#include <deeprec/embedding/dense_table.hpp>
+#include <deeprec/embedding/table_group.hpp>
+#include <deeprec/exec/inline_executor.hpp>
+#include <deeprec/exec/thread_pool.hpp>
+#include <deeprec/optim/adagrad.hpp>
+#include <deeprec/optim/sgd.hpp>
+
+#include "support/seed.hpp"
+
+using namespace deeprec;
+using namespace deeprec_test;
+
+namespace {
+
+struct feature_batch {
+  std::vector<std::int64_t> offsets{0}, ids;
+  std::vector<float> weights;
+
+  feature_batch(std::mt19937_64& random, index_t bags, index_t rows, index_t longest) {
+    for (index_t b = 0; b < bags; ++b) {
+      for (auto n = random() % static_cast<std::uint64_t>(longest + 1); n > 0; --n) {
+        const auto among = static_cast<std::uint64_t>(random() % 3 == 0 ? (rows + 9) / 10 : rows);
+        ids.push_back(static_cast<std::int64_t>(random() % among));
+        weights.push_back(0.25F + static_cast<float>(random() % 16) / 8);
+      }
+      offsets.push_back(static_cast<std::int64_t>(ids.size()));
+    }
+  }
+  jagged_view<> view(bool weighted = false) const {
+    return {offsets.data(), static_cast<index_t>(offsets.size()) - 1, ids.data(), static_cast<index_t>(ids.size()),
+            weighted ? weights.data() : nullptr};
+  }
+};
+
+std::vector<float> normals(std::mt19937_64& random, index_t n) {
+  std::vector<float> values(static_cast<std::size_t>(n));
+  std::normal_distribution<float> normal;
+  for (float& x : values) x = normal(random);
+  return values;
+}
+
+template <class Format>
+dense_table<Format> table_of(index_t rows, index_t width, std::uint64_t seed_of_rows) {
+  dense_table<Format> table(rows, Format(width, {.state_floats = rowwise_adagrad::row_state}));
+  inline_executor here;
+  table.initialize(here, uniform_rows{.seed = seed_of_rows, .bound = 1.0F});
+  return table;
+}
+
+template <class Format>
+std::vector<std::byte> bytes_of(const dense_table<Format>& table) {
+  const auto view = table.view();
+  const std::byte* const begin = view.row(0);
+  return {begin, begin + view.rows() * view.format().stride_bytes()};
+}
+
+/// Three tables; one is large enough that all threads work on it, one has a row with more slots than a chunk.
+struct tables {
+  dense_table<f32_rows> users = table_of<f32_rows>(500, 17, 1);
+  dense_table<bf16_rows> items = table_of<bf16_rows>(9000, 32, 2);
+  dense_table<f32_rows> tags = table_of<f32_rows>(2, 5, 3);
+  bool operator==(const tables& other) const {
+    return bytes_of(users) == bytes_of(other.users) && bytes_of(items) == bytes_of(other.items) &&
+           bytes_of(tags) == bytes_of(other.tags);
+  }
+};
+
+constexpr index_t bags = 700;
+
+}  // namespace
+
+TEST_CASE("update_group: features with tables of their own get the bits of one update each, on any number of threads") {
+  std::mt19937_64 random(seed());
+  const feature_batch users(random, bags, 500, 4), items(random, bags, 9000, 120), tags(random, bags, 2, 30);
+  REQUIRE(items.ids.size() > 32768);
+  const std::vector<float> values = normals(random, bags * (17 + 32 + 5));
+  const matrix_view<const float> gradient(values.data(), bags, 17 + 32 + 5);
+  const rowwise_adagrad optimizer{.learning_rate = 0.1F};
+  const std::vector<jagged_view<>> batches{users.view(), items.view(true), tags.view()};
+
+  tables expected;
+  inline_executor here;
+  const auto part = [&](index_t first, index_t width) {
+    return matrix_view<const float>(values.data() + first, bags, width, 17 + 32 + 5);
+  };
+  REQUIRE(update(here, batches[0], part(0, 17), sum, optimizer, expected.users.view()).ok());
+  REQUIRE(update(here, batches[1], part(17, 32), sqrtn, optimizer, expected.items.view()).ok());
+  REQUIRE(update(here, batches[2], part(49, 5), mean, optimizer, expected.tags.view()).ok());
+
+  for (const int threads : {1, 2, 3, 8}) {
+    CAPTURE(threads);
+    tables got;
+    update_group<rowwise_adagrad> group;
+    CHECK(group.add(got.users.view(), sum) == 0);
+    CHECK(group.add(got.items.view(), sqrtn) == 1);
+    CHECK(group.add(got.tags.view(), mean) == 2);
+    CHECK(group.tables() == 3);
+    thread_pool pool(threads);
+    const status s = update(pool, group, batches, gradient, optimizer);
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    CHECK(got == expected);
+  }
+}
+
+TEST_CASE("update_group: a row that features share has one step, with the sum of their gradients") {
+  std::mt19937_64 random(seed() + 1);
+  for (const index_t longest : {3, 90}) {  // by one thread, by all
+    CAPTURE(longest);
+    const index_t rows = 300, width = 9;
+    const feature_batch first(random, bags, rows, longest), second(random, bags, rows, longest);
+    const std::vector<float> values = normals(random, bags * 2 * width);
+    const rowwise_adagrad optimizer{.learning_rate = 0.5F};
+    const std::vector<jagged_view<>> batches{first.view(), second.view(true)};
+
+    auto table = table_of<f32_rows>(rows, width, 7);
+    // In double: the gradients of both, then the formula once.
+    std::vector<std::vector<double>> sums(static_cast<std::size_t>(rows));
+    const auto collect = [&](const feature_batch& batch, index_t column, bool mean_of_weights) {
+      for (std::size_t b = 0; b < static_cast<std::size_t>(bags); ++b) {
+        double total = 0;
+        for (auto k = batch.offsets[b]; k < batch.offsets[b + 1]; ++k) {
+          total += static_cast<double>(batch.weights[static_cast<std::size_t>(k)]);
+        }
+        for (auto k = batch.offsets[b]; k < batch.offsets[b + 1]; ++k) {
+          auto& of_row = sums[static_cast<std::size_t>(batch.ids[static_cast<std::size_t>(k)])];
+          of_row.resize(static_cast<std::size_t>(width));
+          const double w =
+              mean_of_weights ? static_cast<double>(batch.weights[static_cast<std::size_t>(k)]) / total : 1.0;
+          for (std::size_t j = 0; j < of_row.size(); ++j) {
+            of_row[j] += w * static_cast<double>(values[b * 2 * static_cast<std::size_t>(width) +
+                                                         static_cast<std::size_t>(column) + j]);
+          }
+        }
+      }
+    };
+    collect(first, 0, false);
+    collect(second, width, true);
+    std::vector<std::vector<float>> before;
+    for (index_t r = 0; r < rows; ++r) {
+      before.emplace_back(static_cast<std::size_t>(width));
+      table.view().format().decode(table.view().row(r), before.back().data());
+    }
+    update_group<rowwise_adagrad> group;
+    group.add(table.view(), sum);
+    group.add(table.view(), mean(by_weight));
+    CHECK(group.tables() == 1);
+    thread_pool pool(3);
+    const status s =
+        update(pool, group, batches, matrix_view<const float>(values.data(), bags, 2 * width), optimizer);
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    index_t used = 0;
+    for (index_t r = 0; r < rows; ++r) {
+      std::vector<float> after(static_cast<std::size_t>(width));
+      table.view().format().decode(table.view().row(r), after.data());
+      const auto& g = sums[static_cast<std::size_t>(r)];
+      double squares = 0;
+      for (const double x : g) squares += x * x;
+      used += g.empty() ? 0 : 1;
+      for (std::size_t j = 0; j < after.size(); ++j) {
+        const auto from = static_cast<double>(before[static_cast<std::size_t>(r)][j]);
+        const double expected =
+            g.empty() ? from : from - 0.5 * g[j] / (std::sqrt(squares / static_cast<double>(width)) + 1e-8);
+        CHECK(static_cast<double>(after[j]) == doctest::Approx(expected).epsilon(1e-4));
+      }
+    }
+    CHECK(used > rows / 2);
+  }
+}
+
+TEST_CASE("update_group: features that share a table give the bits of one batch with the slots of both") {
+  std::mt19937_64 random(seed() + 2);
+  const index_t rows = 40, width = 24;
+  const feature_batch first(random, bags, rows, 5), second(random, bags, rows, 5);
+  const std::vector<float> values = normals(random, 2 * bags * width);
+  feature_batch both = first;
+  for (std::size_t b = 1; b < second.offsets.size(); ++b) {
+    both.offsets.push_back(second.offsets[b] + static_cast<std::int64_t>(first.ids.size()));
+  }
+  both.ids.insert(both.ids.end(), second.ids.begin(), second.ids.end());
+  auto expected = table_of<f32_rows>(rows, width, 7);
+  auto got = table_of<f32_rows>(rows, width, 7);
+  inline_executor here;
+  const sgd optimizer{.learning_rate = 0.1F};
+  REQUIRE(update(here, both.view(), matrix_view<const float>(values.data(), 2 * bags, width), mean, optimizer,
+                 expected.view())
+              .ok());
+  update_group<sgd> group;
+  group.add(got.view(), mean);
+  group.add(got.view(), mean);
+  const std::vector<jagged_view<>> batches{first.view(), second.view()};
+  const std::vector<matrix_view<const float>> gradients{
+      {values.data(), bags, width}, {values.data() + bags * width, bags, width}};
+  REQUIRE(update(here, group, batches, std::span<const matrix_view<const float>>(gradients), optimizer).ok());
+  CHECK(bytes_of(got) == bytes_of(expected));
+}
+
+TEST_CASE("update_group: what is wrong is named with its feature, and nothing is written") {
+  std::mt19937_64 random(seed() + 3);
+  const feature_batch users(random, bags, 500, 3), items(random, bags, 9000, 3);
+  feature_batch bad = items;
+  bad.ids.back() = 9000;
+  const std::vector<float> values = normals(random, bags * (17 + 32));
+  const matrix_view<const float> gradient(values.data(), bags, 17 + 32);
+  const rowwise_adagrad optimizer;
+  inline_executor here;
+  tables model;
+  const tables before;
+  update_group<rowwise_adagrad> group;
+  group.add(model.users.view(), sum);
+  group.add(model.items.view(), sum);
+
+  const std::vector<jagged_view<>> with_bad{users.view(), bad.view()};
+  const status s = update(here, group, with_bad, gradient, optimizer);
+  CHECK(s.code() == errc::id_out_of_range);
+  CHECK(s.place().table == 1);
+  CHECK(s.place().value == 9000);
+  CHECK(s.place().slot == static_cast<index_t>(bad.ids.size()) - 1);
+  CHECK(model == before);
+
+  const std::vector<jagged_view<>> good{users.view(), items.view()};
+  const std::vector<jagged_view<>> one{users.view()};
+  CHECK(update(here, group, one, gradient, optimizer).code() == errc::shape_mismatch);
+  CHECK(update(here, group, good, matrix_view<const float>(values.data(), bags, 17), optimizer).code() ==
+        errc::shape_mismatch);
+  CHECK(update(here, group, good, matrix_view<const float>(values.data(), bags - 1, 17 + 32), optimizer)
+            .place()
+            .table == 0);
+  const std::vector<matrix_view<const float>> parts{{values.data(), bags, 17}, {values.data(), bags, 31}};
+  const status narrow =
+      update(here, group, good, std::span<const matrix_view<const float>>(parts), optimizer);
+  CHECK(narrow.code() == errc::shape_mismatch);
+  CHECK(narrow.place().table == 1);
+  CHECK(model == before);
+
+  update_group<rowwise_adagrad> two_norms;
+  two_norms.add(model.users.view(), sum);
+  two_norms.add(model.users.view(), pooling(sum, max_norm{1.0F}));
+  const std::vector<jagged_view<>> twice{users.view(), users.view()};
+  const status norms = update(here, two_norms, twice, matrix_view<const float>(values.data(), bags, 34), optimizer);
+  CHECK(norms.code() == errc::shape_mismatch);
+  CHECK(norms.place().table == 1);
+  update_group<rowwise_adagrad> two_shapes;
+  two_shapes.add(model.users.view(), sum);
+  two_shapes.add(table_view<f32_rows>(model.users.view().data(), 499, model.users.view().format()), sum);
+  CHECK(update(here, two_shapes, twice, matrix_view<const float>(values.data(), bags, 34), optimizer)
+            .place()
+            .table == 1);
+  dense_table<f32_rows> stateless(500, f32_rows(17));
+  update_group<rowwise_adagrad> no_room;
+  no_room.add(stateless.view(), sum);
+  const status room = update(here, no_room, one, matrix_view<const float>(values.data(), bags, 17), optimizer);
+  CHECK(room.code() == errc::shape_mismatch);
+  CHECK(room.place().table == 0);
+  CHECK(model == before);
+}
+
+TEST_CASE("update_group: skipped ids of all features are counted, default rows get their gradients") {
+  std::mt19937_64 random(seed() + 4);
+  feature_batch users(random, bags, 500, 2), more(random, bags, 500, 2);
+  users.ids[0] = -4;
+  more.ids[1] = 500;
+  const std::vector<float> values = normals(random, bags * 34);
+  const sgd optimizer{.learning_rate = 0.1F};
+  index_t skipped = 0;
+  auto expected = table_of<f32_rows>(500, 17, 1);
+  auto got = table_of<f32_rows>(500, 17, 1);
+  const std::vector<jagged_view<>> batches{users.view(), more.view()};
+  update_group<sgd> group;
+  group.add(got.view(), pooling(sum, skip(skipped)));
+  group.add(got.view(), pooling(sum, skip(skipped), default_row{3}));
+  thread_pool pool(2);
+  REQUIRE(update(pool, group, batches, matrix_view<const float>(values.data(), bags, 34), optimizer).ok());
+  CHECK(skipped == 2);
+  // Plain gradient descent adds up: the same in two updates, but for the rounding.
+  inline_executor here;
+  REQUIRE(update(here, batches[0], matrix_view<const float>(values.data(), bags, 17, 34), pooling(sum, skip),
+                 optimizer, expected.view())
+              .ok());
+  REQUIRE(update(here, batches[1], matrix_view<const float>(values.data() + 17, bags, 17, 34),
+                 pooling(sum, skip, default_row{3}), optimizer, expected.view())
+              .ok());
+  for (index_t r = 0; r < 500; ++r) {
+    std::vector<float> a(17), b(17);
+    got.view().format().decode(got.view().row(r), a.data());
+    expected.view().format().decode(expected.view().row(r), b.data());
+    for (std::size_t j = 0; j < a.size(); ++j) CHECK(a[j] == doctest::Approx(b[j]).epsilon(1e-4));
+  }
+}
+
+TEST_CASE("update_group: an empty group and empty batches are no work") {
+  inline_executor here;
+  update_group<sgd> none;
+  CHECK(update(here, none, std::span<const jagged_view<>>(), matrix_view<const float>(nullptr, 0, 0), sgd{}).ok());
+  tables model;
+  const tables before;
+  update_group<rowwise_adagrad> group;
+  group.add(model.users.view(), sum);
+  const std::int64_t border = 0;
+  const std::vector<jagged_view<>> batch{jagged_view<>(&border, 0, nullptr, 0)};
+  CHECK(update(here, group, batch, matrix_view<const float>(nullptr, 0, 17), rowwise_adagrad{}).ok());
+  CHECK(model == before);
+}
+
+TEST_CASE("update_group: the example of its documentation") {
+  thread_pool pool(2);
+  dense_table<f32_rows> users(100, f32_rows(8, {.state_floats = rowwise_adagrad::row_state}));
+  dense_table<f32_rows> items(500, f32_rows(16, {.state_floats = rowwise_adagrad::row_state}));
+  const std::vector<std::int64_t> offsets{0, 2, 3}, ids{7, 9, 7};
+  const std::vector<jagged_view<>> bags_of{{offsets.data(), 2, ids.data(), 3}, {offsets.data(), 2, ids.data(), 3}};
+  const std::vector<float> gradient(2 * 24, 1.0F);
+  //! [update_group]
+  update_group<rowwise_adagrad> updates;
+  updates.add(users.view(), sum);
+  updates.add(items.view(), mean);
+  const status s = update(pool, updates, bags_of, matrix_view(gradient.data(), 2, updates.total_width()),
+                          rowwise_adagrad{.learning_rate = 0.1F});
+  //! [update_group]
+  REQUIRE_MESSAGE(s.ok(), s.message());
+  std::vector<float> row(8);
+  users.view().format().decode(users.view().row(7), row.data());
+  CHECK(row[0] == doctest::Approx(-0.1F));  // two gradients of one, normalised by their own size
+}
