@@ -1,8 +1,8 @@
 # Tests of the headers as headers, generated from the tree so that none is left out.
 #
 #   alone      each .hpp in a unit of its own, twice: it includes what it needs
-#   poisoned   each .hpp after every foreign header that the tree includes, and then hostile macros
-#   twice      both sets of objects in one program: nothing that should be inline is not
+#   poisoned   all .hpp in one unit, after every foreign header that the tree includes and then hostile macros
+#   twice      all these objects in one program: nothing that should be inline is not
 #   second     poisoned once more with the other of g++ and clang++
 #   cuda       each .hpp and each .cuh inside a .cu
 #
@@ -12,7 +12,7 @@ include("${CMAKE_CURRENT_LIST_DIR}/optional_hosts.cmake")
 
 set(DEEPREC_HEADER_FLAGS -O2 -Wall -Wextra -Werror)
 
-# Sets <out> to the flags that a unit needs besides. A precompiled header doesn't fit such a unit.
+# Sets <out> to the flags that a unit needs besides.
 function(deeprec_flags_of_unit unit out)
   set(flags)
   if(unit STREQUAL "interop/openmp")
@@ -99,8 +99,9 @@ function(deeprec_write file text)
   file(CONFIGURE OUTPUT "${file}" CONTENT "${text}" @ONLY)
 endfunction()
 
-# Sets <out> to the names of all units; unit NAME is the file <folder>/{alone,poisoned}/NAME.cpp.
-function(deeprec_generate_header_units folder out)
+# Sets <out> to the names of all units, NAME is the file <folder>/alone/NAME.cpp; and <out_poisoned> to those in
+# <folder>/poisoned: "all", and those of a header that needs flags of its own.
+function(deeprec_generate_header_units folder out out_poisoned)
   file(GLOB_RECURSE headers RELATIVE "${PROJECT_SOURCE_DIR}/include" CONFIGURE_DEPENDS
        "${PROJECT_SOURCE_DIR}/include/deeprec/*.hpp")
   file(GLOB_RECURSE inner RELATIVE "${PROJECT_SOURCE_DIR}/include"
@@ -109,6 +110,8 @@ function(deeprec_generate_header_units folder out)
     deeprec_scan_header("${header}")
   endforeach()
   set(units)
+  set(poisoned all)
+  set(all "#include \"${folder}/foreign.hpp\"\n#include \"poison.hpp\"\n")
   foreach(header IN LISTS headers)
     if(header MATCHES "/end_[^/]*$")
       continue()
@@ -129,14 +132,17 @@ function(deeprec_generate_header_units folder out)
     endif()
     string(REGEX REPLACE "^deeprec/(.*)[.]hpp$" "\\1" unit "${header}")
     deeprec_write("${folder}/alone/${unit}.cpp" "${text}")
-    string(PREPEND text "#include \"poison.hpp\"\n")
+    list(APPEND units "${unit}")
     deeprec_flags_of_unit("${unit}" flags)
     if(flags)
-      string(PREPEND text "#include \"${folder}/foreign.hpp\"\n")
+      string(PREPEND text "#include \"${folder}/foreign.hpp\"\n#include \"poison.hpp\"\n")
+      deeprec_write("${folder}/poisoned/${unit}.cpp" "${text}")
+      list(APPEND poisoned "${unit}")
+    else()
+      string(APPEND all "${text}")
     endif()
-    deeprec_write("${folder}/poisoned/${unit}.cpp" "${text}")
-    list(APPEND units "${unit}")
   endforeach()
+  deeprec_write("${folder}/poisoned/all.cpp" "${all}")
 
   get_property(foreign GLOBAL PROPERTY deeprec_foreign_headers)
   list(REMOVE_DUPLICATES foreign)
@@ -150,6 +156,7 @@ function(deeprec_generate_header_units folder out)
   endforeach()
   deeprec_write("${folder}/foreign.hpp" "${text}")
   set(${out} "${units}" PARENT_SCOPE)
+  set(${out_poisoned} "${poisoned}" PARENT_SCOPE)
 endfunction()
 
 # deeprec_compile_with(<compiler> <source> <object> <dependencies> <flag>...): one more object, made by
