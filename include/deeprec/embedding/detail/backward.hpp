@@ -13,8 +13,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory_resource>
+#include <span>
 #include <type_traits>
-#include <vector>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/jagged_view.hpp>
@@ -66,7 +66,7 @@ class backward_plan {
   backward_plan(std::pmr::memory_resource* memory, index_t slots, index_t bags)
       : arena_(bytes_for(slots, bags), memory), bags_(bags) {
     groups_.reserve(slots + bags);
-    gradient_of_.reserve(static_cast<std::size_t>(slots + bags));
+    gradient_of_ = take_from<const std::byte*>(arena_, slots + bags);
   }
 
   /// What a plan for so many slots and bags takes, all in all.
@@ -80,13 +80,13 @@ class backward_plan {
            const Pooling& how) {
     const index_t slots = bags.last_slot() - bags.first_slot();
     const index_t first = bags.first_slot();
-    const index_t number = static_cast<index_t>(gradient_of_.size());
+    const index_t number = numbered_;
     const index_t numbered = slots + (fills<Pooling> ? bags.bags() : 0);
-    gradient_of_.resize(static_cast<std::size_t>(number + numbered));
+    numbered_ += numbered;
     const bool scaled = divisor_of<typename Pooling::combiner>() != divide_by::one || bags.weights() != nullptr;
-    if (scaled || !scale_of_.empty()) {
-      scale_of_.reserve(gradient_of_.capacity());
-      scale_of_.resize(gradient_of_.size(), 1.0F);
+    if (scaled && scale_of_.empty()) {
+      scale_of_ = take_from<float>(arena_, static_cast<index_t>(gradient_of_.size()));
+      std::fill(scale_of_.begin(), scale_of_.end(), 1.0F);
     }
     place_bags(ctx, bags, gradient, rows, how, number, scaled);
     const auto absent = absence(bags, rows, how);
@@ -107,8 +107,8 @@ class backward_plan {
   void group(const Context& ctx, index_t rows) {
     groups_.group(ctx, rows);
     const bool scaled = !scale_of_.empty();
-    gradients_.resize(static_cast<std::size_t>(groups_.size()));
-    if (scaled) scales_.resize(gradients_.size());
+    gradients_ = take_from<const std::byte*>(arena_, groups_.size());
+    if (scaled) scales_ = take_from<float>(arena_, groups_.size());
     ctx.executor->parallel_for(groups_.size(), index_t{1} << 14, [&](index_t begin, index_t end, int) {
       for (index_t i = begin; i < end; ++i) {
         const auto slot = static_cast<std::size_t>(groups_.slot(i));
@@ -190,12 +190,13 @@ class backward_plan {
   }
 
   std::pmr::monotonic_buffer_resource arena_;
-  row_groups groups_{&arena_};
-  std::pmr::vector<const std::byte*> gradient_of_{&arena_};  // of a slot
-  std::pmr::vector<float> scale_of_{&arena_};
-  std::pmr::vector<const std::byte*> gradients_{&arena_};  // of a position
-  std::pmr::vector<float> scales_{&arena_};
+  row_groups groups_{arena_};
+  std::span<const std::byte*> gradient_of_;  // of a slot
+  std::span<float> scale_of_;                // none: all are 1
+  std::span<const std::byte*> gradients_;    // of a position
+  std::span<float> scales_;
   index_t bags_;
+  index_t numbered_ = 0;
 };
 
 }  // namespace DEEPREC_UNIT

@@ -8,8 +8,11 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <memory_resource>
+#include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -19,10 +22,17 @@
 namespace deeprec::inline DEEPREC_ABI::detail {
 inline namespace DEEPREC_UNIT {
 
+/// n values of an arena, not initialised: they are written before they are read, and vanish with the arena.
+template <class T>
+std::span<T> take_from(std::pmr::monotonic_buffer_resource& arena, index_t n) {
+  static_assert(std::is_trivially_destructible_v<T>);
+  void* const place = arena.allocate(static_cast<std::size_t>(n) * sizeof(T), alignof(T));
+  return {static_cast<T*>(place), static_cast<std::size_t>(n)};
+}
+
 class row_groups {
  public:
-  explicit row_groups(std::pmr::memory_resource* memory)
-      : keys_(memory), spare_(memory), starts_(memory), counts_(memory) {}
+  explicit row_groups(std::pmr::monotonic_buffer_resource& arena) : arena_(arena), counts_(&arena) {}
 
   /// True when a row and a slot fit one 64-bit key.
   [[nodiscard]] static bool fits(index_t slots, index_t rows) noexcept {
@@ -32,7 +42,7 @@ class row_groups {
   /// Before the first slot: how many there will be at most.
   void reserve(index_t slots) {
     slot_bits_ = bits_for(slots);
-    keys_.reserve(static_cast<std::size_t>(slots));
+    keys_ = take_from<std::uint64_t>(arena_, slots);
   }
 
   /// Adds the slots [first, first + slots), numbered behind those before: slot first + k is of row row_of(k), or
@@ -48,7 +58,7 @@ class row_groups {
       for (index_t k = begin; k < end; ++k) count += row_of(k) >= 0 ? 1 : 0;
       counts_[static_cast<std::size_t>(p)] = count;
     });
-    keys_.resize(static_cast<std::size_t>(before + place_pieces(pieces)));
+    size_ += place_pieces(pieces);
     in_pieces(ctx, slots, [&](index_t p, index_t begin, index_t end) {
       std::uint64_t* to = keys_.data() + before + counts_[static_cast<std::size_t>(p)];
       for (index_t k = begin; k < end; ++k) {
@@ -66,7 +76,7 @@ class row_groups {
     const int row_bits = bits_for(rows - 1);
     const int widest = size() < 4096 ? 8 : 11;
     const int passes = (row_bits + widest - 1) / widest;
-    if (passes > 0) spare_.resize(keys_.size());
+    if (passes > 0) spare_ = take_from<std::uint64_t>(arena_, size_);
     for (int pass = 0, done = 0; pass < passes; ++pass) {
       const int bits = (row_bits - done + passes - pass - 1) / (passes - pass);
       sort_pass(ctx, slot_bits_ + done, bits);
@@ -78,7 +88,7 @@ class row_groups {
   /// How many different rows there are.
   [[nodiscard]] index_t groups() const noexcept { return static_cast<index_t>(starts_.size()) - 1; }
   /// How many slots are in groups.
-  [[nodiscard]] index_t size() const noexcept { return static_cast<index_t>(keys_.size()); }
+  [[nodiscard]] index_t size() const noexcept { return size_; }
   /// Group g holds the positions [starts()[g], starts()[g + 1]).
   [[nodiscard]] const index_t* starts() const noexcept { return starts_.data(); }
   [[nodiscard]] index_t row(index_t group) const noexcept {
@@ -142,7 +152,7 @@ class row_groups {
         spare_[static_cast<std::size_t>(next[key >> shift & (digits - 1)]++)] = key;
       }
     });
-    keys_.swap(spare_);
+    std::swap(keys_, spare_);
   }
 
   [[nodiscard]] bool begins_group(index_t position) const noexcept {
@@ -160,7 +170,7 @@ class row_groups {
       counts_[static_cast<std::size_t>(p)] = count;
     });
     const index_t groups = place_pieces(pieces);
-    starts_.resize(static_cast<std::size_t>(groups) + 1);
+    starts_ = take_from<index_t>(arena_, groups + 1);
     in_pieces(ctx, size(), [&](index_t p, index_t begin, index_t end) {
       index_t* to = starts_.data() + counts_[static_cast<std::size_t>(p)];
       for (index_t i = begin; i < end; ++i) {
@@ -170,10 +180,12 @@ class row_groups {
     starts_.back() = size();
   }
 
-  std::pmr::vector<std::uint64_t> keys_;
-  std::pmr::vector<std::uint64_t> spare_;
-  std::pmr::vector<index_t> starts_;
+  std::pmr::monotonic_buffer_resource& arena_;
+  std::span<std::uint64_t> keys_;
+  std::span<std::uint64_t> spare_;
+  std::span<index_t> starts_;
   std::pmr::vector<index_t> counts_;
+  index_t size_ = 0;
   index_t piece_ = 1;
   int slot_bits_ = 0;
 };

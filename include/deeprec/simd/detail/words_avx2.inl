@@ -98,11 +98,9 @@ DEEPREC_INLINE vector_f32 minimum(vector_f32 a, vector_f32 b) {
 }
 DEEPREC_INLINE vector_f32 sqrt(vector_f32 a) { return _mm256_sqrt_ps(a.v); }
 
-/// The lanes added left to right.
+/// The lanes added half to half, then those half to half, and so on.
 DEEPREC_INLINE float add_lanes(vector_f32 x) {
-  float lane[lanes];
-  _mm256_storeu_ps(lane, x.v);
-  float sum = lane[0];
-  for (int i = 1; i < lanes; ++i) sum += lane[i];
-  return sum;
+  const __m128 of_4 = _mm_add_ps(_mm256_castps256_ps128(x.v), _mm256_extractf128_ps(x.v, 1));
+  const __m128 of_2 = _mm_add_ps(of_4, _mm_movehl_ps(of_4, of_4));
+  return _mm_cvtss_f32(_mm_add_ss(of_2, _mm_shuffle_ps(of_2, of_2, 1)));
 }

@@ -93,11 +93,10 @@ DEEPREC_INLINE vector_f32 minimum(vector_f32 a, vector_f32 b) {
 }
 DEEPREC_INLINE vector_f32 sqrt(vector_f32 a) { return _mm512_maskz_sqrt_ps(all_lanes, a.v); }
 
-/// The lanes added left to right.
+/// The lanes added half to half, then those half to half, and so on.
 DEEPREC_INLINE float add_lanes(vector_f32 x) {
-  float lane[lanes];
-  _mm512_storeu_ps(lane, x.v);
-  float sum = lane[0];
-  for (int i = 1; i < lanes; ++i) sum += lane[i];
-  return sum;
+  const __m512 of_8 = _mm512_add_ps(x.v, _mm512_maskz_shuffle_f32x4(all_lanes, x.v, x.v, 0xee));
+  const __m512 of_4 = _mm512_add_ps(of_8, _mm512_maskz_shuffle_f32x4(all_lanes, of_8, of_8, 0x55));
+  const __m512 of_2 = _mm512_add_ps(of_4, _mm512_maskz_permute_ps(all_lanes, of_4, 0x0e));
+  return _mm512_cvtss_f32(_mm512_add_ps(of_2, _mm512_maskz_permute_ps(all_lanes, of_2, 0x01)));
 }

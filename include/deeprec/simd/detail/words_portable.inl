@@ -65,11 +65,12 @@ DEEPREC_INLINE vector_f32 minimum(vector_f32 a, vector_f32 b) {
   return xsimd::select(a.v != a.v || a.v < b.v, a.v, b.v);
 }
 
-/// The lanes added left to right.
+/// The lanes added half to half, then those half to half, and so on.
 DEEPREC_INLINE float add_lanes(vector_f32 x) {
   alignas(64) float lane[lanes];
   x.v.store_aligned(lane);
-  float sum = lane[0];
-  for (int i = 1; i < lanes; ++i) sum += lane[i];
-  return sum;
+  for (int n = lanes / 2; n > 0; n /= 2) {
+    for (int i = 0; i < n; ++i) lane[i] += lane[i + n];
+  }
+  return lane[0];
 }
