@@ -9,6 +9,12 @@ DEEPREC_INLINE void fetch_group(const Args& args, index_t group) {
   // The last line; of a row of less than a vector, that which its masked read touches.
   const index_t last = (stride < 64 ? 64 : stride) - 1;
   if ((reinterpret_cast<std::uintptr_t>(row) & 63) != 0) __builtin_prefetch(row + last, 0, 2);
+  if constexpr (requires { args.format.state_of(group); }) {
+    const float* const state = args.format.state_of(args.groups.row(group));
+    const index_t floats = args.format.state_floats();
+    for (index_t c = 0; c < floats; c += 16) __builtin_prefetch(state + c, 0, 2);
+    if (floats > 0) __builtin_prefetch(state + floats - 1, 0, 2);
+  }
   const std::byte* const gradient = args.gradient.row_of(args.groups.starts()[group]);
   const index_t bytes = args.gradient.width * index_t{sizeof(float)};
   for (index_t line = 0; line < bytes; line += 64) __builtin_prefetch(gradient + line, 0, 2);
@@ -55,8 +61,13 @@ DEEPREC_INLINE void step_group(const Rows& rows, const Rounding& rounding, const
   const index_t width = args.format.width();
   const index_t r = args.groups.row(group);
   std::byte* const row = args.rows + r * args.format.stride_bytes();
-  step_row<Optimizer>(rows, row_values<Element>(row, width), gradient, args.format.state(row), width, rounding,
-                      r);
+  float* state = nullptr;
+  if constexpr (requires { args.format.state_of(r); }) {  // apart from the row
+    state = args.format.state_of(r);
+  } else {
+    state = args.format.state(row);
+  }
+  step_row<Optimizer>(rows, row_values<Element>(row, width), gradient, state, width, rounding, r);
 }
 
 /// One optimizer step for the rows of the groups [begin, end), those of more than chunk_slots slots excepted.

@@ -1,0 +1,60 @@
+// Rows whose optimizer state lies in a matrix of its own, as in frameworks that keep weights and moments in
+// separate tensors.
+//
+//   update(ctx, bags, gradient, sum, adam{}, with_state(weights_view, moments_view));
+//
+//   weights   | w0 w1 ... w(D-1) |  row r          state   | row state, element states |  row r
+//
+// A step touches two places in memory instead of one: where you choose, keep the state beside the row
+// (row_layout::state_floats).
+#pragma once
+
+#include <cstddef>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/matrix_view.hpp>
+#include <deeprec/embedding/row_format.hpp>
+#include <deeprec/embedding/table_view.hpp>
+
+namespace deeprec::inline DEEPREC_ABI {
+
+/// A row format and where the state of its rows lies.
+///
+/// @threads immutable; thread-safe
+template <RowFormat Format>
+class state_apart : public Format {
+ public:
+  state_apart() = default;
+  /// For the table whose row 0 lies at `first`; `state` has a row for each of its rows.
+  DEEPREC_HD constexpr state_apart(const Format& rows, const std::byte* first, matrix_view<float> state) noexcept
+      : Format(rows), first_(first), state_(state) {}
+
+  [[nodiscard]] DEEPREC_HD constexpr index_t state_floats() const noexcept { return state_.extent(1); }
+  [[nodiscard]] DEEPREC_HD float* state(std::byte* row) const noexcept {
+    return state_of((row - first_) / this->stride_bytes());
+  }
+  /// The state of row number `row`.
+  [[nodiscard]] DEEPREC_HD constexpr float* state_of(index_t row) const noexcept { return state_.row(row); }
+
+ private:
+  const std::byte* first_ = nullptr;
+  matrix_view<float> state_;
+};
+
+/// The table with its optimizer state in `state`.
+///
+/// @shape   table (R,D) · state (R, row_state + element_state * D), any row stride
+/// @space   host
+/// @pre     the state of rows that no step has changed is zeros
+/// @cost    O(1)
+/// @threads reentrant
+/// @error   with another number of rows than the table, state counts as absent: update answers shape_mismatch
+/// @example @snippet tests/embedding/state_apart_test.cpp with_state
+template <RowFormat Format>
+[[nodiscard]] table_view<state_apart<Format>> with_state(table_view<Format> table, matrix_view<float> state) noexcept {
+  if (state.extent(0) != table.rows()) state = {state.data_handle(), state.extent(0), 0};
+  return {table.data(), table.rows(), state_apart<Format>(table.format(), table.data(), state)};
+}
+
+}  // namespace deeprec::inline DEEPREC_ABI
