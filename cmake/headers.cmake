@@ -87,8 +87,11 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/table_view.hpp
     include/deeprec/embedding/update.hpp
     include/deeprec/exec/cuda_stream.hpp
+    include/deeprec/exec/cuda_stream_pool.hpp
     include/deeprec/exec/executor_ref.hpp
     include/deeprec/exec/inline_executor.hpp
+    include/deeprec/exec/stream_plan.hpp
+    include/deeprec/exec/stream_pool.hpp
     include/deeprec/exec/thread_pool.hpp
     include/deeprec/interop/at_parallel_for.hpp
     include/deeprec/interop/detail/bulk_pieces.hpp
@@ -96,6 +99,7 @@ set(DEEPREC_HEADERS
     include/deeprec/interop/eigen_thread_pool.hpp
     include/deeprec/interop/openmp.hpp
     include/deeprec/interop/tbb.hpp
+    include/deeprec/memory/cuda_runtime.hpp
     include/deeprec/memory/detail/owns.hpp
     include/deeprec/memory/huge_page_resource.hpp
     include/deeprec/ops/dedup_rows.hpp

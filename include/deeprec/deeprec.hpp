@@ -57,6 +57,8 @@
 #include <deeprec/embedding/update.hpp>
 #include <deeprec/exec/executor_ref.hpp>
 #include <deeprec/exec/inline_executor.hpp>
+#include <deeprec/exec/stream_plan.hpp>
+#include <deeprec/exec/stream_pool.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 #include <deeprec/memory/huge_page_resource.hpp>
 #include <deeprec/ops/dedup_rows.hpp>
