@@ -99,9 +99,12 @@ set(DEEPREC_HEADERS
     include/deeprec/interop/eigen_thread_pool.hpp
     include/deeprec/interop/openmp.hpp
     include/deeprec/interop/tbb.hpp
+    include/deeprec/memory/cuda_memory.hpp
     include/deeprec/memory/cuda_runtime.hpp
     include/deeprec/memory/detail/owns.hpp
     include/deeprec/memory/huge_page_resource.hpp
+    include/deeprec/memory/managed_budget.hpp
+    include/deeprec/memory/stream_pool_resource.hpp
     include/deeprec/ops/dedup_rows.hpp
     include/deeprec/ops/detail/cache_size.hpp
     include/deeprec/ops/detail/number_keys.hpp

@@ -61,6 +61,8 @@
 #include <deeprec/exec/stream_pool.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 #include <deeprec/memory/huge_page_resource.hpp>
+#include <deeprec/memory/managed_budget.hpp>
+#include <deeprec/memory/stream_pool_resource.hpp>
 #include <deeprec/ops/dedup_rows.hpp>
 #include <deeprec/ops/row_select.hpp>
 #include <deeprec/ops/unique.hpp>

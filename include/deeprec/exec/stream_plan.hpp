@@ -1,14 +1,12 @@
-// Which stream runs what: the ops of a step dealt to n in-order streams, with the fewest waits between
-// them.
+// Which stream runs what: the ops of a step dealt to n in-order streams, with the fewest waits between them.
 //
-//   a ─> b ─> d        streams   0:  a  b ─────> d            chains of a minimum path cover become
-//   streams; a ─> c ─> d                  1:     c(a) ──/ (c)          a wait only where order does not say
-//   it already
+//   a ─> b ─> d        stream 0    a  b ────> d         the chains of a minimum path cover become streams;
+//   a ─> c ─> d        stream 1      (a) c ──/          a wait only where order does not follow already
 //
 //   stream_work work;
-//   { auto here = work.on_stream(1); work.add({a}); }         tf.stream(1): scopes nest, the inner one
-//   counts { auto here = work.colocate_with(a); work.add({}); }      tf.colocate_with plan_streams(work, 4,
-//   plan).or_throw();
+//   { auto here = work.on_stream(1); work.add({a}); }         tf.stream(1): scopes nest, the inner one counts
+//   { auto here = work.colocate_with(a); work.add({}); }      tf.colocate_with
+//   plan_streams(work, 4, plan).or_throw();
 //
 // Pure host code: stream_pool.hpp runs a plan, cuda_stream_pool.hpp runs it on a device.
 #pragma once
