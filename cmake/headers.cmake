@@ -47,6 +47,9 @@ set(DEEPREC_HEADERS
     include/deeprec/describe.hpp
     include/deeprec/embedding/dense_table.hpp
     include/deeprec/embedding/detail/backward.hpp
+    include/deeprec/embedding/detail/device_group.hpp
+    include/deeprec/embedding/detail/device_pool.hpp
+    include/deeprec/embedding/detail/device_rows.hpp
     include/deeprec/embedding/detail/divider.hpp
     include/deeprec/embedding/detail/group_jobs.hpp
     include/deeprec/embedding/detail/group_slots.hpp
@@ -69,6 +72,7 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/fill_empty_bags.hpp
     include/deeprec/embedding/fused_lookup.hpp
     include/deeprec/embedding/gather.hpp
+    include/deeprec/embedding/gradient.cuh
     include/deeprec/embedding/gradient.hpp
     include/deeprec/embedding/jagged_batch.hpp
     include/deeprec/embedding/lookup.cuh
@@ -83,16 +87,19 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/row_format.hpp
     include/deeprec/embedding/split_bf16_rows.hpp
     include/deeprec/embedding/table_file.hpp
+    include/deeprec/embedding/table_group.cuh
     include/deeprec/embedding/table_group.hpp
     include/deeprec/embedding/table_view.hpp
     include/deeprec/embedding/update.hpp
     include/deeprec/exec/cuda_stream.hpp
     include/deeprec/exec/cuda_stream_pool.hpp
+    include/deeprec/exec/detail/device_fault.hpp
     include/deeprec/exec/executor_ref.hpp
     include/deeprec/exec/inline_executor.hpp
     include/deeprec/exec/stream_plan.hpp
     include/deeprec/exec/stream_pool.hpp
     include/deeprec/exec/thread_pool.hpp
+    include/deeprec/exec/warp_team.cuh
     include/deeprec/interop/at_parallel_for.hpp
     include/deeprec/interop/detail/bulk_pieces.hpp
     include/deeprec/interop/dlpack.hpp

@@ -2,5 +2,10 @@
 #pragma once
 
 #include <deeprec/deeprec.hpp>
+#include <deeprec/embedding/gradient.cuh>
 #include <deeprec/embedding/lookup.cuh>
+#include <deeprec/embedding/table_group.cuh>
 #include <deeprec/exec/cuda_stream.hpp>
+#include <deeprec/exec/cuda_stream_pool.hpp>
+#include <deeprec/exec/warp_team.cuh>
+#include <deeprec/memory/cuda_memory.hpp>

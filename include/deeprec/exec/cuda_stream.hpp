@@ -20,29 +20,13 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/executor.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/exec/detail/device_fault.hpp>
 #include <deeprec/exec/stream_pool.hpp>
 #include <deeprec/memory/cuda_runtime.hpp>
 
 namespace deeprec::inline DEEPREC_ABI {
 
 struct cuda_backend {};
-
-/// Written by kernels, read by the host when it synchronizes. `lock` guards the other fields on the device.
-struct device_fault {
-  int lock = 0;
-  int code = 0;  // an errc
-  index_t table = -1;
-  index_t bag = 0;
-  index_t slot = 0;
-  std::int64_t value = 0;
-
-  /// Whether another place comes before this one.
-  [[nodiscard]] DEEPREC_HD constexpr bool is_behind(index_t t, index_t b, index_t k) const noexcept {
-    if (code == 0) return true;
-    if (t != table) return t < table;
-    return b != bag ? b < bag : k < slot;
-  }
-};
 
 /// Owns its stream, or refers to one of the caller's.
 ///
@@ -127,10 +111,7 @@ class cuda_stream {
     for (std::size_t i = 0; i < counted_.size(); ++i)
       *counted_[i] += static_cast<index_t>(on_host_->skipped[i]);
     counted_.clear();
-    const device_fault& found = on_host_->fault;
-    const auto code = static_cast<errc>(found.code);
-    if (code == errc::ok) return {};
-    return {code, {.table = found.table, .bag = found.bag, .slot = found.slot, .value = found.value}};
+    return on_host_->fault.as_status();
   }
 
  private:
