@@ -35,6 +35,7 @@ struct solo_team {
     return x;
   }
   static unsigned ballot(bool says) { return says ? 1 : 0; }
+  static void meet() {}
   static void report(deeprec::device_fault* fault, deeprec::errc code, deeprec::index_t table,
                      deeprec::index_t bag, deeprec::index_t slot, std::int64_t value) {
     keep_smallest(fault, code, table, bag, slot, value);
@@ -75,6 +76,7 @@ class lockstep_team {
     shared_->all_here.arrive_and_wait();
     return bits;
   }
+  void meet() const { shared_->all_here.arrive_and_wait(); }
   void report(deeprec::device_fault* fault, deeprec::errc code, deeprec::index_t table,
               deeprec::index_t bag, deeprec::index_t slot, std::int64_t value) const {
     keep_smallest(fault, code, table, bag, slot, value);

@@ -87,6 +87,13 @@ class warp_team {
 #endif
   }
 
+  /// Lanes wait for each other, and see what the others have written.
+  DEEPREC_HD void meet() const {
+#if defined(__CUDA_ARCH__)
+    __syncwarp(mask_);
+#endif
+  }
+
   /// Keeps the smallest place. Called by one lane, on a path that is never hot.
   DEEPREC_HD void report([[maybe_unused]] device_fault* fault, [[maybe_unused]] errc code,
                          [[maybe_unused]] index_t table, [[maybe_unused]] index_t bag,

@@ -323,19 +323,15 @@ DEEPREC_HD index_t bag_that_holds(const Borders& borders, index_t bags, index_t 
   return low;
 }
 
-/// Writes a record of chunk_sums: the part that a long bag has of a chunk.
+/// Writes a record of chunk_sums: the part that a bag [begin, end) has of its chunk, if it is long.
 template <class Element, int Vec, class Rules, class Team, class Task>
-DEEPREC_HD void sum_chunk(const Rules& rules, const Team& team, const Task& task, index_t record,
-                          int panel) {
+DEEPREC_HD void sum_chunk_of(const Rules& rules, const Team& team, const Task& task, index_t record,
+                             int panel, index_t bag, index_t begin, index_t end) {
   const index_t from = record / 2 * device_chunk;
   const index_t to = from + device_chunk < task.id_count ? from + device_chunk : task.id_count;
-  const bool begins_inside = record % 2 == 1;
-  const index_t bag = bag_that_holds(task.borders, task.bags, begins_inside ? to - 1 : from);
-  const index_t begin = task.borders.begin(bag);
-  const index_t end = task.borders.end(bag);
   const bool whole = 0 <= begin && begin < to && from < end && end <= task.id_count;
   const bool mine =
-      whole && (begins_inside ? begin > from : begin <= from) && end - begin > device_long_bag;
+      whole && (record % 2 == 1 ? begin > from : begin <= from) && end - begin > device_long_bag;
   chunk_count count{mine ? bag : -1, -1, 0, 0, 0, 0};
   if (mine) {
     const index_t column = (index_t{panel} * team.lanes() + team.lane()) * Vec;
@@ -352,6 +348,21 @@ DEEPREC_HD void sum_chunk(const Rules& rules, const Team& team, const Task& task
     }
   }
   if (panel == 0 && team.lane() == 0) task.chunks.counts[record] = count;
+}
+
+/// The slot by which a record's bag is found: the first of its chunk, or the last.
+DEEPREC_HD DEEPREC_INLINE index_t slot_of_record(index_t record, index_t slots) {
+  const index_t from = record / 2 * device_chunk;
+  const index_t to = from + device_chunk < slots ? from + device_chunk : slots;
+  return record % 2 == 1 ? to - 1 : from;
+}
+
+template <class Element, int Vec, class Rules, class Team, class Task>
+DEEPREC_HD void sum_chunk(const Rules& rules, const Team& team, const Task& task, index_t record,
+                          int panel) {
+  const index_t bag = bag_that_holds(task.borders, task.bags, slot_of_record(record, task.id_count));
+  sum_chunk_of<Element, Vec>(rules, team, task, record, panel, bag, task.borders.begin(bag),
+                             task.borders.end(bag));
 }
 
 /// Adds the records of a long bag, in order. False when one of them is not the bag's: then offsets are not in
