@@ -50,6 +50,7 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/detail/device_group.hpp
     include/deeprec/embedding/detail/device_pool.hpp
     include/deeprec/embedding/detail/device_rows.hpp
+    include/deeprec/embedding/detail/device_update.hpp
     include/deeprec/embedding/detail/divider.hpp
     include/deeprec/embedding/detail/group_jobs.hpp
     include/deeprec/embedding/detail/group_slots.hpp
@@ -90,10 +91,13 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/table_group.cuh
     include/deeprec/embedding/table_group.hpp
     include/deeprec/embedding/table_view.hpp
+    include/deeprec/embedding/update.cuh
     include/deeprec/embedding/update.hpp
+    include/deeprec/exec/cuda_staging.hpp
     include/deeprec/exec/cuda_stream.hpp
     include/deeprec/exec/cuda_stream_pool.hpp
     include/deeprec/exec/detail/device_fault.hpp
+    include/deeprec/exec/device_staging.hpp
     include/deeprec/exec/executor_ref.hpp
     include/deeprec/exec/inline_executor.hpp
     include/deeprec/exec/stream_plan.hpp
@@ -118,6 +122,7 @@ set(DEEPREC_HEADERS
     include/deeprec/ops/detail/row_select.inl
     include/deeprec/ops/detail/row_select_args.hpp
     include/deeprec/ops/detail/row_select_kernels.hpp
+    include/deeprec/ops/row_select.cuh
     include/deeprec/ops/row_select.hpp
     include/deeprec/ops/unique.hpp
     include/deeprec/optim/adagrad.hpp
@@ -160,4 +165,5 @@ set(DEEPREC_HEADERS
     include/deeprec/simd/end_avx512_bf16.hpp
     include/deeprec/simd/end_portable.hpp
     include/deeprec/simd/rounding_words.hpp
-    include/deeprec/simd/words.hpp)
+    include/deeprec/simd/words.hpp
+    include/deeprec/staging/packed_batch.hpp)

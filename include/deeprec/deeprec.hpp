@@ -56,6 +56,7 @@
 #include <deeprec/embedding/table_view.hpp>
 #include <deeprec/embedding/update.hpp>
 #include <deeprec/exec/executor_ref.hpp>
+#include <deeprec/exec/device_staging.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/stream_plan.hpp>
 #include <deeprec/exec/stream_pool.hpp>
@@ -81,3 +82,4 @@
 #include <deeprec/simd/dispatch.hpp>
 #include <deeprec/simd/rounding_words.hpp>
 #include <deeprec/simd/words.hpp>
+#include <deeprec/staging/packed_batch.hpp>

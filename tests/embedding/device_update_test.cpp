@@ -120,8 +120,8 @@ std::map<std::int64_t, std::vector<double>> gradients(const made_batch& made, bo
 }
 
 template <class format_type, int Vec, class Optimizer, class Combiner>
-double worst(Optimizer optimizer, Combiner how, shape_of_batch shape, bool weighted, int lanes, index_t width,
-             bool chunked = false, bool broken = false) {
+double worst(Optimizer optimizer, Combiner how, shape_of_batch shape, bool weighted, int lanes,
+             index_t width, bool chunked = false, bool broken = false) {
   std::mt19937_64 random(seed());
   std::normal_distribution<float> normal;
   const index_t rows = 40, bags = 24, states = Optimizer::row_state + Optimizer::element_state * width;
@@ -197,24 +197,26 @@ TEST_CASE("device update: every kind of optimizer, by lanes in lockstep") {
   for (const int lanes : {1, 4}) {
     CHECK(worst<f32_rows, 4>(sgd{.learning_rate = 0.1F}, sum, shape_of_batch::skewed, false, lanes, 20) <
           1e-5);
-    CHECK(worst<f32_rows, 4>(rowwise_adagrad{.learning_rate = 0.1F}, mean, shape_of_batch::skewed, true, lanes,
-                          40) < 1e-4);
+    CHECK(worst<f32_rows, 4>(rowwise_adagrad{.learning_rate = 0.1F}, mean, shape_of_batch::skewed, true,
+                             lanes, 40) < 1e-4);
   }
   CHECK(worst<f32_rows, 1>(adam{.learning_rate = 0.1F, .epsilon = 1e-2F}, sqrtn, shape_of_batch::many_empty,
-                        true, 1, 7) < 1e-4);
-  CHECK(worst<f32_rows, 4>(clipped_by_norm{with_weight_decay{adagrad{.learning_rate = 0.1F}, 0.1F}, 0.5F}, sum,
-                        shape_of_batch::uniform, false, 4, 12) < 1e-4);
+                           true, 1, 7) < 1e-4);
+  CHECK(worst<f32_rows, 4>(clipped_by_norm{with_weight_decay{adagrad{.learning_rate = 0.1F}, 0.1F}, 0.5F},
+                           sum, shape_of_batch::uniform, false, 4, 12) < 1e-4);
   CHECK(worst<bf16_rows, 4>(sgd{.learning_rate = 0.1F}, sum, shape_of_batch::uniform, false, 1, 8) < 0.02);
-  CHECK(worst<split_bf16_rows, 4>(sgd{.learning_rate = 0.1F}, sum, shape_of_batch::uniform, true, 1,
-                                      8) < 1e-5);
-  CHECK(worst<f32_rows, 4>(sgd{.learning_rate = 0.1F}, sum, shape_of_batch::uniform, true, 1, 8, false, true) >
-        1e-2);  // broken
+  CHECK(worst<split_bf16_rows, 4>(sgd{.learning_rate = 0.1F}, sum, shape_of_batch::uniform, true, 1, 8) <
+        1e-5);
+  CHECK(worst<f32_rows, 4>(sgd{.learning_rate = 0.1F}, sum, shape_of_batch::uniform, true, 1, 8, false,
+                           true) > 1e-2);  // broken
 }
 
 TEST_CASE(
     "device update: runs of many slots are summed in chunks, with the same rows for any number of lanes") {
-  CHECK(worst<f32_rows, 4>(sgd{.learning_rate = 0.01F}, sum, shape_of_batch::ends, true, 1, 8, true) < 1e-3);
-  CHECK(worst<f32_rows, 4>(sgd{.learning_rate = 0.01F}, sum, shape_of_batch::ends, false, 2, 8, true) < 1e-3);
+  CHECK(worst<f32_rows, 4>(sgd{.learning_rate = 0.01F}, sum, shape_of_batch::ends, true, 1, 8, true) <
+        1e-3);
+  CHECK(worst<f32_rows, 4>(sgd{.learning_rate = 0.01F}, sum, shape_of_batch::ends, false, 2, 8, true) <
+        1e-3);
   CHECK(worst<f32_rows, 4>(sgd{.learning_rate = 0.01F}, sum, shape_of_batch::skewed, false, 1, 8, true) <
         1e-3);
 }

@@ -129,6 +129,20 @@ struct fake_runtime {
     return {};
   }
   static status synchronize(stream) { return {}; }
+  /// The host waits: what is enqueued later, on any stream, comes behind.
+  static status wait_for(event at) {
+    const auto found = fake().events.find(at);
+    for (auto& tail : fake().tails) {
+      if (found != fake().events.end()) tail.insert(tail.end(), found->second.begin(), found->second.end());
+    }
+    return {};
+  }
+  static status pinned_allocate(void*& out, std::size_t bytes) { return allocate(out, bytes); }
+  static void pinned_deallocate(void* dead) { deallocate(dead); }
+  static status copy_to_device(void*, const void*, std::size_t, stream on) {
+    fake().add(on, 2'000'000);
+    return {};
+  }
 
   static status begin_capture(stream on) {
     if (fake().origin >= 0) return {deeprec::errc::device_error, "already capturing"};

@@ -44,6 +44,8 @@ struct cuda_runtime {
   static status milliseconds(float& out, event from, event to) noexcept {
     return cuda_status(cudaEventElapsedTime(&out, from, to));
   }
+  /// The host waits.
+  static status wait_for(event at) noexcept { return cuda_status(cudaEventSynchronize(at)); }
   static status synchronize(stream on) noexcept { return cuda_status(cudaStreamSynchronize(on)); }
 
   // --- graphs ---
@@ -65,6 +67,13 @@ struct cuda_runtime {
   // --- memory ---
   static status allocate(void*& out, std::size_t bytes) noexcept {
     return cuda_status(cudaMalloc(&out, bytes));
+  }
+  static status pinned_allocate(void*& out, std::size_t bytes) noexcept {
+    return cuda_status(cudaHostAlloc(&out, bytes, cudaHostAllocPortable));
+  }
+  static void pinned_deallocate(void* dead) noexcept { static_cast<void>(cudaFreeHost(dead)); }
+  static status copy_to_device(void* to, const void* from, std::size_t bytes, stream on) noexcept {
+    return cuda_status(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, on));
   }
   static void deallocate(void* dead) noexcept { static_cast<void>(cudaFree(dead)); }
 };
