@@ -50,6 +50,7 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/detail/device_group.hpp
     include/deeprec/embedding/detail/device_pool.hpp
     include/deeprec/embedding/detail/device_rows.hpp
+    include/deeprec/embedding/detail/device_stages.hpp
     include/deeprec/embedding/detail/device_update.hpp
     include/deeprec/embedding/detail/divider.hpp
     include/deeprec/embedding/detail/group_jobs.hpp
@@ -70,6 +71,8 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/detail/update_args.hpp
     include/deeprec/embedding/detail/update_kernels.hpp
     include/deeprec/embedding/detail/whole_file.hpp
+    include/deeprec/embedding/device_batch.hpp
+    include/deeprec/embedding/device_stages.cuh
     include/deeprec/embedding/fill_empty_bags.hpp
     include/deeprec/embedding/fused_lookup.hpp
     include/deeprec/embedding/gather.hpp

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <deeprec/deeprec.hpp>
+#include <deeprec/embedding/device_stages.cuh>
 #include <deeprec/embedding/gradient.cuh>
 #include <deeprec/embedding/lookup.cuh>
 #include <deeprec/embedding/table_group.cuh>

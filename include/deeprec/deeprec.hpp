@@ -36,6 +36,7 @@
 #include <deeprec/dense/relu.hpp>
 #include <deeprec/describe.hpp>
 #include <deeprec/embedding/dense_table.hpp>
+#include <deeprec/embedding/device_batch.hpp>
 #include <deeprec/embedding/fill_empty_bags.hpp>
 #include <deeprec/embedding/fused_lookup.hpp>
 #include <deeprec/embedding/gather.hpp>

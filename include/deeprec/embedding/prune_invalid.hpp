@@ -44,7 +44,7 @@ template <class How, class Id>
 struct valid_entries {
   const Id* ids;
   const float* weights;
-  DEEPREC_INLINE bool operator()(index_t k) const {
+  DEEPREC_HD DEEPREC_INLINE bool operator()(index_t k) const {
     bool valid = true;
     if constexpr (std::is_signed_v<Id>) valid = ids[k] >= 0;
     if constexpr (std::is_same_v<How, by_id_and_weight_t>) {
