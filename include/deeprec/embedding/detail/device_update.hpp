@@ -156,7 +156,7 @@ DEEPREC_HD inline float factor_of_slot(const expanded_slots& of, const float* we
 
 /// How the values of a row are written.
 template <class Element, int Vec>
-struct row_writer {
+struct lane_writer {
   template <class Rounding>
   DEEPREC_HD DEEPREC_INLINE static void write(std::byte* row, row_parts, index_t column, const float* x,
                                               [[maybe_unused]] const Rounding& how,
@@ -174,7 +174,7 @@ struct row_writer {
   }
 };
 template <int Vec>
-struct row_writer<split_float, Vec> {
+struct lane_writer<split_float, Vec> {
   template <class Rounding>
   DEEPREC_HD DEEPREC_INLINE static void write(std::byte* row, row_parts parts, index_t column,
                                               const float* x, const Rounding&, index_t) {
@@ -265,7 +265,7 @@ class row_in_step {
   template <class Rounding>
   DEEPREC_HD void put(int panel, const Rounding& how, index_t number) {
     if (column(panel) < width_)
-      row_writer<Element, Vec>::write(row_, parts_, column(panel), weight, how, number);
+      lane_writer<Element, Vec>::write(row_, parts_, column(panel), weight, how, number);
   }
 
   float weight[Vec];
