@@ -1,8 +1,9 @@
 // What the device backends reach of the copy bandwidth of the card, measured in the same run.
 //
-// Tables hold numbers that are small and exact, a function of row and column: the host knows every answer without the
-// table. Ids come in several sets in rotation, and tables are larger than the second-level cache where a claim is about
-// memory. Without a device every benchmark skips itself. None of this has run yet: see docs/cuda.md.
+// Tables hold numbers that are small and exact, a function of row and column: the host knows every answer
+// without the table. Ids come in several sets in rotation, and tables are larger than the second-level
+// cache where a claim is about memory. Without a device every benchmark skips itself. None of this has run
+// yet: see docs/cuda.md.
 
 #include <benchmark/benchmark.h>
 
@@ -184,7 +185,8 @@ void enlist(const char* name, std::string (*body)(benchmark::State&)) {
       ->Repetitions(3);
 }
 
-// --- lookups -----------------------------------------------------------------------------------------------------
+// --- lookups
+// -----------------------------------------------------------------------------------------------------
 
 std::string lookup_large(benchmark::State& state) {
   const index_t rows = 10'000'000, width = 128, bags = 16'384, hotness = 20;
@@ -287,7 +289,8 @@ std::string lookup_cuembed(benchmark::State& state) {
 }
 #endif
 
-// --- updates -----------------------------------------------------------------------------------------------------
+// --- updates
+// -----------------------------------------------------------------------------------------------------
 
 template <class Optimizer>
 double update_milliseconds(const Optimizer& optimizer, double hot, double& bytes, std::string& fault) {
@@ -350,7 +353,8 @@ std::string update_skewed(benchmark::State& state) {
   return fault;
 }
 
-// --- stages, streams, row_select ---------------------------------------------------------------------------------
+// --- stages, streams, row_select
+// ---------------------------------------------------------------------------------
 
 std::string fused_26(benchmark::State& state) {
   const index_t tables = 26, rows = 100'000, width = 16, bags = 512, hotness = 10;

@@ -1,5 +1,5 @@
-// The bodies of the device's stages, on the host: what they answer is what the host's stages are documented to. Scans
-// and sorts are the host's.
+// The bodies of the device's stages, on the host: what they answer is what the host's stages are documented
+// to. Scans and sorts are the host's.
 
 #include <deeprec/embedding/detail/device_stages.hpp>
 

@@ -1,4 +1,5 @@
-// The bodies of the device's update kernels, on the host: same vectors, same oracle. The sort is the host's.
+// The bodies of the device's update kernels, on the host: same vectors, same oracle. The sort is the
+// host's.
 
 #include <deeprec/embedding/detail/device_update.hpp>
 

@@ -23,8 +23,8 @@ struct impatient : fake_runtime {
   static status wait(stream, event) { return {}; }  // the step does not wait for its copy
 };
 
-/// Ten batches through two buffers: every step behind its copy, every copy behind the step that read the buffer before,
-/// and no copy behind a step that it has nothing to do with.
+/// Ten batches through two buffers: every step behind its copy, every copy behind the step that read the
+/// buffer before, and no copy behind a step that it has nothing to do with.
 template <class Runtime>
 std::string order_fault() {
   fake() = {};

@@ -29,8 +29,8 @@ struct use {
   std::size_t node;
 };
 
-/// Random traffic over three streams: every use of a byte by one block must be ordered with its uses by every other
-/// block. Answers with the first pair that is not.
+/// Random traffic over three streams: every use of a byte by one block must be ordered with its uses by
+/// every other block. Answers with the first pair that is not.
 template <class Runtime>
 std::string traffic_fault(std::uint64_t seed, int rounds, stream_pool_report& report) {
   fake() = {};

@@ -1,4 +1,5 @@
-// Teams of lanes without a device: one lane, and threads in lockstep. The bodies of the device's kernels run on them.
+// Teams of lanes without a device: one lane, and threads in lockstep. The bodies of the device's kernels
+// run on them.
 #pragma once
 
 #include <barrier>

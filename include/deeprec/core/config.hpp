@@ -73,8 +73,8 @@
 #define DEEPREC_HD
 #endif
 
-// Before a loop that device code shall not unroll (its body is large, or it is rarely entered), or shall (it goes
-// over registers).
+// Before a loop that device code shall not unroll (its body is large, or it is rarely entered), or shall
+// (it goes over registers).
 #if defined(__CUDA_ARCH__)
 #define DEEPREC_ROLLED _Pragma("unroll 1")
 #define DEEPREC_UNROLLED _Pragma("unroll")

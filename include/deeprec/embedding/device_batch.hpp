@@ -1,4 +1,5 @@
-// Batches in device memory whose number of ids only the device knows: what the stages of a lookup write there.
+// Batches in device memory whose number of ids only the device knows: what the stages of a lookup write
+// there.
 //
 //   room for N   | 7 1 9 4 . . . . |      offsets (B+1) say where it ends; offsets[B] is read by the device alone,
 //                                         so a step of stages can be enqueued, and captured, without a look at it

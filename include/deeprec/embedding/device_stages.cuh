@@ -1,17 +1,16 @@
-// The stages of a sparse lookup on a CUDA stream: prune_invalid, fill_empty_bags, unique, partition, to_jagged. The words
-// and the answers of the host's stages; outputs are room that the caller has (device_batch.hpp), and sizes stay on the
-// device, so that a step can be captured.
+// The stages of a sparse lookup on a CUDA stream: prune_invalid, fill_empty_bags, unique, partition,
+// to_jagged. The words and the answers of the host's stages; outputs are room that the caller has
+// (device_batch.hpp), and sizes stay on the device, so that a step can be captured.
 //
 //   prune_invalid(stream, bags, by_id, pruned);  fill_empty_bags(stream, pruned.view(), 0, filled, empty);
 //   lookup(stream, table, filled.view(), mean, out);          all at once: fused_lookup(stream, table, bags, mean, out)
 //
-// gather and combine are lookups: with concat, and over as_table(rows). What is bad is left out and reported by
-// synchronize(). Scans and radix sorts are CUB's.
+// gather and combine are lookups: with concat, and over as_table(rows). What is bad is left out and
+// reported by synchronize(). Scans and radix sorts are CUB's.
 #pragma once
 
 #ifndef __CUDACC__
-#  error \
-      "deeprec/embedding/device_stages.cuh needs nvcc. Fix: the stages of the host are prune_invalid.hpp and others."
+#error "deeprec/embedding/device_stages.cuh needs nvcc. Fix: prune_invalid.hpp and others are the host's."
 #endif
 
 #include <cuda_runtime.h>
@@ -388,7 +387,8 @@ requires std::is_same_v<backend_of<context_for<Context>>, cuda_backend>
 ///
 /// @shape   ids (N) in device memory · out: room for N
 /// @space   device
-/// @cost    a radix sort over the bits of Id, a scan and three launches; 40 bytes an id of the stream's scratch
+/// @cost    a radix sort over the bits of Id, a scan and three launches; 40 bytes an id of the stream's
+///          scratch
 /// @threads one thread a stream
 /// @error   unsupported (N beyond 31 bits)
 template <class Context, class Id>
@@ -418,14 +418,15 @@ requires std::is_same_v<backend_of<context_for<Context>>, cuda_backend>
   return cuda_status(cudaGetLastError());
 }
 
-/// Ids dealt to the parts of a table, as partition of the host. Ids outside [0, rows) are left out; with check they are
-/// reported as well, with skip counted.
+/// Ids dealt to the parts of a table, as partition of the host. Ids outside [0, rows) are left out; with
+/// check they are reported as well, with skip counted.
 ///
 /// @shape   ids (N) in device memory · out: room for N ids and P + 1 offsets
 /// @space   device
 /// @cost    a radix sort over the bits of P and two launches; 16 bytes an id of the stream's scratch
 /// @threads one thread a stream
-/// @error   invalid_value; unsupported (N beyond 32 bits, P beyond 31); id_out_of_range (slot, value) by synchronize()
+/// @error   invalid_value; unsupported (N beyond 32 bits, P beyond 31); id_out_of_range (slot, value) by
+///          synchronize()
 template <class Context, class Id, class Strategy, class Bounds>
 requires std::is_same_v<backend_of<context_for<Context>>, cuda_backend>
 [[nodiscard]] status partition(Context&& context_or_stream, std::span<const Id> ids, index_t rows,
@@ -464,13 +465,15 @@ requires std::is_same_v<backend_of<context_for<Context>>, cuda_backend>
   return cuda_status(cudaGetLastError());
 }
 
-/// Entries in any order as bags, as to_jagged of the host. Entries whose row is outside [0, B) are left out and reported.
+/// Entries in any order as bags, as to_jagged of the host. Entries whose row is outside [0, B) are left out
+/// and reported.
 ///
 /// @shape   coo: N entries over B bags · out: room for B bags and N ids
 /// @space   device
 /// @cost    a radix sort over the bits of B and two launches; 16 bytes an entry of the stream's scratch
 /// @threads one thread a stream
-/// @error   shape_mismatch; unsupported (N or B beyond 32 bits); invalid_value (slot, value = its row) by synchronize()
+/// @error   shape_mismatch; unsupported (N or B beyond 32 bits); invalid_value (slot, value = its row) by
+///          synchronize()
 template <class Context, class Id, class Row, MemorySpace Space>
 requires std::is_same_v<backend_of<context_for<Context>>, cuda_backend>
 [[nodiscard]] status to_jagged(Context&& context_or_stream, const coo_view<Id, Row, Space>& coo,

@@ -1,10 +1,10 @@
-// weight_gradients on a CUDA stream: a team of lanes takes one bag, and each of its rows' dot product with the bag's
-// gradient. out is a span over device memory. row_gradients has no device form: update (update.cuh) applies them.
+// weight_gradients on a CUDA stream: a team of lanes takes one bag, and each of its rows' dot product with
+// the bag's gradient. out is a span over device memory. row_gradients has no device form: update
+// (update.cuh) applies them.
 #pragma once
 
 #ifndef __CUDACC__
-#  error \
-      "deeprec/embedding/gradient.cuh needs nvcc. Fix: include <deeprec/embedding/gradient.hpp> in host code."
+#error "deeprec/embedding/gradient.cuh needs nvcc. Fix: include <deeprec/embedding/gradient.hpp> in host code."
 #endif
 
 #include <cuda_runtime.h>

@@ -3,15 +3,15 @@
 //   D = 128 floats    a warp to a bag        ids are read side by side, one to a lane, and handed around;
 //   D = 16 floats     four lanes to a bag    four rows are on their way to each team
 //
-// Same semantics as on the host, with what a device forces: offsets and ids are checked by the kernel, so a bad bag
-// becomes zeros and the stream's synchronize() reports its place; skipped ids are counted when it is called. A bag of
-// more than 512 slots, in a batch of more than 16384, is summed in chunks of 256 slots of the batch, chunks from left
-// to right: the same bits every time. concat: out has a row for each of the N ids.
+// Same semantics as on the host, with what a device forces: offsets and ids are checked by the kernel, so a
+// bad bag becomes zeros and the stream's synchronize() reports its place; skipped ids are counted when it
+// is called. A bag of more than 512 slots, in a batch of more than 16384, is summed in chunks of 256 slots
+// of the batch, chunks from left to right: the same bits every time. concat: out has a row for each of the
+// N ids.
 #pragma once
 
 #ifndef __CUDACC__
-#  error \
-      "deeprec/embedding/lookup.cuh needs nvcc. Fix: include <deeprec/embedding/lookup.hpp> in host code."
+#error "deeprec/embedding/lookup.cuh needs nvcc. Fix: include <deeprec/embedding/lookup.hpp> in host code."
 #endif
 
 #include <cuda_runtime.h>

@@ -4,14 +4,13 @@
 //   group.add(device_users, sum);  group.add(device_items, pooling{mean, skip});
 //   lookup(stream, group, bags, out);          bags: T batches in device memory · out in device memory
 //
-// Formats, widths and poolings may differ: a block looks up which table it works for, in the arguments of the launch.
-// More than 96 tables take a launch for each 96. A bag is summed by one team, however long it is: for bags of many
-// thousands of ids call lookup, which cuts them.
+// Formats, widths and poolings may differ: a block looks up which table it works for, in the arguments of
+// the launch. More than 96 tables take a launch for each 96. A bag is summed by one team, however long it
+// is: for bags of many thousands of ids call lookup, which cuts them.
 #pragma once
 
 #ifndef __CUDACC__
-#  error \
-      "deeprec/embedding/table_group.cuh needs nvcc. Fix: include <deeprec/embedding/table_group.hpp> in host code."
+#error "deeprec/embedding/table_group.cuh needs nvcc. Fix: include <deeprec/embedding/table_group.hpp> in host code."
 #endif
 
 #include <cuda_runtime.h>

@@ -120,7 +120,8 @@ template <class Context, Storage Out, BagBatch Bags>
 [[nodiscard]] status lookup(
     Context&& context_or_executor, const table_group<Out, Bags>& group,
     std::span<const std::type_identity_t<Bags>> bags,
-    std::span<const matrix_view<std::type_identity_t<Out>, detail::group_space<std::type_identity_t<Bags>>>> outs) {
+    std::span<const matrix_view<std::type_identity_t<Out>, detail::group_space<std::type_identity_t<Bags>>>>
+        outs) {
   const auto ctx = as_context(context_or_executor);
   const auto features = group.parts();
   if (bags.size() != features.size()) {
@@ -129,7 +130,8 @@ template <class Context, Storage Out, BagBatch Bags>
   if (outs.size() != features.size()) {
     return {errc::shape_mismatch, "another number of outputs than the group has features"};
   }
-  return backend<verbs::lookup_group, backend_of<std::remove_const_t<decltype(ctx)>>>::run(ctx, group, bags, outs);
+  return backend<verbs::lookup_group, backend_of<std::remove_const_t<decltype(ctx)>>>::run(ctx, group, bags,
+                                                                                           outs);
 }
 
 template <>

@@ -2,15 +2,14 @@
 //
 //   bags ──expand──> (row, slot) ──CUB radix sort, over the bits of R only──> runs ──> gradient summed, row stepped
 //
-// The slots of a row are added in order; those of more than 512 slots in chunks of 256 positions, chunks from left to
-// right (batches of more than 16384 slots): the same bits every time. Nothing is read back to the host, so a step can
-// be captured once its scratch is there. Bad bags are reported and leave every row as it was.
-// Rows below 2^32 - 1, slots and bags below 2^32.
+// The slots of a row are added in order; those of more than 512 slots in chunks of 256 positions, chunks
+// from left to right (batches of more than 16384 slots): the same bits every time. Nothing is read back to
+// the host, so a step can be captured once its scratch is there. Bad bags are reported and leave every row
+// as it was. Rows below 2^32 - 1, slots and bags below 2^32.
 #pragma once
 
 #ifndef __CUDACC__
-#  error \
-      "deeprec/embedding/update.cuh needs nvcc. Fix: include <deeprec/embedding/update.hpp> in host code."
+#error "deeprec/embedding/update.cuh needs nvcc. Fix: include <deeprec/embedding/update.hpp> in host code."
 #endif
 
 #include <cuda_runtime.h>

@@ -35,7 +35,7 @@ struct cuda_backend {};
 class cuda_stream {
  public:
   using backend = cuda_backend;
-  /// Counters that one stream can count with between two synchronize().
+  /// Counters that one stream can count with; once all are taken, synchronize() forgets them.
   static constexpr std::size_t most_counters = 64;
 
   explicit cuda_stream(stream_priority priority = stream_priority::normal) {
@@ -108,9 +108,11 @@ class cuda_stream {
     if (s.ok()) s = cuda_status(cudaMemsetAsync(on_device_, 0, sizeof(records), stream_));
     if (s.ok()) s = cuda_status(cudaStreamSynchronize(stream_));
     if (!s.ok()) return s;
-    for (std::size_t i = 0; i < counted_.size(); ++i)
-      *counted_[i] += static_cast<index_t>(on_host_->skipped[i]);
-    counted_.clear();
+    for (std::size_t i = 0; i < counted_.size(); ++i) {
+      if (on_host_->skipped[i] != 0) *counted_[i] += static_cast<index_t>(on_host_->skipped[i]);
+    }
+    // A captured step goes on counting where it did, so places are kept as long as there are some left.
+    if (counted_.size() == most_counters) counted_.clear();
     return on_host_->fault.as_status();
   }
 

@@ -29,7 +29,8 @@ class basic_device_staging {
   using stream = typename Runtime::stream;
 
  public:
-  /// @param copies the stream of the copies @param slots batches under way at once; 2 overlap one copy with one step
+  /// @param copies the stream of the copies @param slots batches under way at once; 2 overlap one copy with
+  ///        one step
   explicit basic_device_staging(stream copies, int slots = 2) : copies_(copies) {
     slots_.resize(static_cast<std::size_t>(slots < 1 ? 1 : slots));
   }

@@ -1,4 +1,5 @@
-// Which stream runs what: the ops of a step dealt to n in-order streams, with the fewest waits between them.
+// Which stream runs what: the ops of a step dealt to n in-order streams, with the fewest waits between
+// them.
 //
 //   a ─> b ─> d        stream 0    a  b ────> d         the chains of a minimum path cover become streams;
 //   a ─> c ─> d        stream 1      (a) c ──/          a wait only where order does not follow already
@@ -412,9 +413,9 @@ class stream_clocks {
 /// Deals the ops of a step to streams.
 ///
 /// @pre      costs are not negative
-/// @post     every op starts after those it needs. Each wait is needed: without it, order would not follow. Two
-///           parts of the work that have no edge between them wait for each other only where they share a
-///           stream
+/// @post     every op starts after those it needs. Each wait is needed: without it, order would not follow.
+///           Two parts of the work that have no edge between them wait for each other only where they share
+///           a stream
 /// @numerics the same plan for the same work, always
 /// @cost     O(n^2) bits for n ops, and O(n * edges) at worst for the chains: made once, run many times
 /// @threads  reentrant

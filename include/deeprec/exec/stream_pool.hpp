@@ -93,8 +93,8 @@ class basic_stream_pool {
   /// Enqueues a plan: launch(op, stream) enqueues one op on a stream and answers with a status.
   ///
   /// @pre     the plan was made for no more streams than the pool has
-  /// @post    the plan comes behind what stream 0 was given before, and what stream 0 is given next behind it;
-  ///          also when a launch has failed, and the rest was left out
+  /// @post    the plan comes behind what stream 0 was given before, and what stream 0 is given next behind
+  ///          it; also when a launch has failed, and the rest was left out
   /// @cost    the launches, one event for each op that is awaited, one wait for each wait of the plan
   /// @threads one at a time
   /// @error   the first that a launch answers; invalid_value; device_error

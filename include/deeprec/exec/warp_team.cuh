@@ -2,11 +2,12 @@
 //
 //   lanes = 8      | 0 1 2 3 4 5 6 7 | 0 1 2 ...      four teams in a warp; a power of two, up to 32
 //
-// Kernels are templates over it (embedding/detail/device_pool.hpp), so that tests can run them without a device.
+// Kernels are templates over it (embedding/detail/device_pool.hpp), so that tests can run them without a
+// device.
 #pragma once
 
 #ifndef __CUDACC__
-#  error "deeprec/exec/warp_team.cuh needs nvcc. Fix: include it in a .cu."
+#error "deeprec/exec/warp_team.cuh needs nvcc. Fix: include it in a .cu."
 #endif
 
 #include <cuda_runtime.h>

@@ -2,7 +2,7 @@
 //
 //   device_array<float> weights(n);      cudaMalloc; its views carry device_space: no host code can read them
 //   pinned_resource                      page-locked host memory, as a pmr resource
-//   managed_resource                     memory that both reach, as a pmr resource: never more than the card has free
+//   managed_resource                     memory that both reach: never more than the card has free
 //   cuda_pool_resource                   blocks in the order of streams (stream_pool_resource.hpp)
 //
 // Tables belong into plain cudaMalloc memory: pages that move on a fault cost a hundred times a read.
@@ -124,8 +124,8 @@ class pinned_resource final : public std::pmr::memory_resource {
   }
 };
 
-/// Memory that host and device reach (unified_space). Refuses what the card could not hold at once: oversubscribed
-/// pages travel back and forth until the card seems to hang.
+/// Memory that host and device reach (unified_space). Refuses what the card could not hold at once:
+/// oversubscribed pages travel back and forth until the card seems to hang.
 ///
 /// @cost    allocate: a call of the driver
 /// @threads thread-safe; host and device take turns, as CUDA says

@@ -1,13 +1,13 @@
-// Device memory without a call to the driver for each block: blocks go back to the stream that used them last, and
-// another stream that takes one waits for that stream first.
+// Device memory without a call to the driver for each block: blocks go back to the stream that used them
+// last, and another stream that takes one waits for that stream first.
 //
 //   deallocate(p, s)      block ──> free list of s                       no event yet
 //   allocate(n, s)        own list: no wait, stream order is enough
 //   allocate(n, t)        from the list of s: record an event on s now, t waits for it; only then
 //
-// Blocks are cut from slabs, best fit, and free neighbours of one stream grow together again. A template over the
-// run time (cuda_runtime.hpp), so that a test proves on its own run time that no two uses of a byte are unordered.
-// Not here: managed memory, pinned memory (cuda_memory.hpp).
+// Blocks are cut from slabs, best fit, and free neighbours of one stream grow together again. A template
+// over the run time (cuda_runtime.hpp), so that a test proves on its own run time that no two uses of a
+// byte are unordered. Not here: managed memory, pinned memory (cuda_memory.hpp).
 #pragma once
 
 #include <algorithm>
@@ -75,8 +75,8 @@ class basic_stream_pool_resource {
 
   /// Gives a block back: what the stream was given until now may still use it.
   ///
-  /// @pre     the block came from allocate, and stream `on` comes behind all its uses, those on streams that
-  ///          also_used_on named excepted
+  /// @pre     the block came from allocate, and stream `on` comes behind all its uses, those on streams
+  ///          that also_used_on named excepted
   /// @cost    O(log blocks); no event
   /// @threads thread-safe
   /// @error   invalid_value for a pointer that is not of this pool, or free already
@@ -160,8 +160,8 @@ class basic_stream_pool_resource {
     return {b.second.owner, b.second.size, b.first};
   }
 
-  // The smallest that is large enough: of the stream itself first, then one that nobody uses any more, then of
-  // any other stream.
+  // The smallest that is large enough: of the stream itself first, then one that nobody uses any more, then
+  // of any other stream.
   typename blocks::iterator best_fit(std::size_t size, stream_type on) {
     auto own = free_.lower_bound(entry(on, size, nullptr));
     if (own != free_.end() && std::get<0>(*own) == on) return blocks_.find(std::get<2>(*own));

@@ -1,10 +1,10 @@
-// row_select on a CUDA stream: a team of lanes copies four rows at a time, 16 bytes to a lane where all addresses and
-// strides allow it, else 4 bytes or one. Rows are read and written once, past the first-level cache. cond is a span over
-// device memory. In place: rows that are there already are not touched.
+// row_select on a CUDA stream: a team of lanes copies four rows at a time, 16 bytes to a lane where all
+// addresses and strides allow it, else 4 bytes or one. Rows are read and written once, past the first-level
+// cache. cond is a span over device memory. In place: rows that are there already are not touched.
 #pragma once
 
 #ifndef __CUDACC__
-#  error "deeprec/ops/row_select.cuh needs nvcc. Fix: include <deeprec/ops/row_select.hpp> in host code."
+#error "deeprec/ops/row_select.cuh needs nvcc. Fix: include <deeprec/ops/row_select.hpp> in host code."
 #endif
 
 #include <cuda_runtime.h>

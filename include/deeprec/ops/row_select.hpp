@@ -58,7 +58,8 @@ byte_rows<const std::byte> bytes_of(const matrix_view<T, Space>& view) noexcept 
 }
 
 /// True where out is the rows of an operand, in place.
-inline bool same_rows(const byte_rows<const std::byte>& operand, const byte_rows<const std::byte>& out) noexcept {
+inline bool same_rows(const byte_rows<const std::byte>& operand,
+                      const byte_rows<const std::byte>& out) noexcept {
   return operand.first == out.first && operand.count == out.count &&
          (operand.stride == out.stride || out.count == 1);
 }

@@ -1,5 +1,5 @@
-// The features of a group whose batches lie in device memory, and the lookups of one launch: which blocks of the grid
-// belong to which table.
+// The features of a group whose batches lie in device memory, and the lookups of one launch: which blocks
+// of the grid belong to which table.
 //
 //   blocks    |  table 0  |1|   table 2    |3|        a block searches the first blocks for its table
 #pragma once

@@ -5,8 +5,9 @@
 //
 //   bag b, panel p:   lanes read ids side by side, hand each around, and add Vec columns each
 //
-// A bag of more than device_long_bag slots is summed in chunks first (chunk_sums), whose borders are multiples of
-// device_chunk from slot 0 of the batch: which sums there are depends on the batch only, and no list is made.
+// A bag of more than device_long_bag slots is summed in chunks first (chunk_sums), whose borders are
+// multiples of device_chunk from slot 0 of the batch: which sums there are depends on the batch only, and
+// no list is made.
 #pragma once
 
 #include <cmath>
@@ -65,8 +66,8 @@ struct chunk_count {
   double weight_squares;
 };
 
-/// Two records for each chunk of slots: of the bag that holds its first slot, and of the one that begins inside
-/// of it and holds its last.
+/// Two records for each chunk of slots: of the bag that holds its first slot, and of the one that begins
+/// inside of it and holds its last.
 struct chunk_sums {
   float* sums;  // (2 * chunks, D); null: no bag is long
   chunk_count* counts;
@@ -365,8 +366,8 @@ DEEPREC_HD void sum_chunk(const Rules& rules, const Team& team, const Task& task
                              task.borders.end(bag));
 }
 
-/// Adds the records of a long bag, in order. False when one of them is not the bag's: then offsets are not in
-/// order, and the bag is summed slot by slot.
+/// Adds the records of a long bag, in order. False when one of them is not the bag's: then offsets are not
+/// in order, and the bag is summed slot by slot.
 template <int Vec, class Rules, class Task>
 DEEPREC_HD bool add_chunks(const Rules& rules, const Task& task, index_t bag, index_t begin, index_t end,
                            index_t column, float (&total)[Vec], pool_counts& counts, index_t& stray,
@@ -540,7 +541,8 @@ DEEPREC_HD DEEPREC_INLINE void copy_slot(const Rules& rules, const Team& team, c
   if (inside) put_columns<Vec>(task, k, column, total);
 }
 
-/// The gradients of the weights of one bag: out[k] for its slots. task.out is the gradient of lookup's output.
+/// The gradients of the weights of one bag: out[k] for its slots. task.out is the gradient of lookup's
+/// output.
 template <class Element, int Vec, class Rules, class Team, class Task>
 DEEPREC_HD void dot_slots(const Rules& rules, const Team& team, const Task& task, index_t bag, float* out) {
   const index_t begin = task.borders.begin(bag);

@@ -22,8 +22,8 @@
 
 namespace deeprec::inline DEEPREC_ABI::detail {
 
-/// Copies Bytes (1, 2, or a multiple of 4) in the widest pieces; on the device both ends are aligned to it, or to
-/// 16 where there are more.
+/// Copies Bytes (1, 2, or a multiple of 4) in the widest pieces; on the device both ends are aligned to it,
+/// or to 16 where there are more.
 template <std::size_t Bytes, bool Constant = true>
 DEEPREC_HD DEEPREC_INLINE void read_words(void* to, const void* from) {
 #if defined(__CUDA_ARCH__)
@@ -70,8 +70,8 @@ inline constexpr int lane_bytes<scaled_code<Bits, Scale>, Vec> = 4;
 template <int Vec>
 inline constexpr int lane_bytes<split_float, Vec> = 2 * Vec;
 
-/// Columns [column, column + Vec) of a row, in two steps: load() only moves bytes, so that several rows can be on
-/// their way; decode() makes floats of them. `Constant`: nobody writes the row meanwhile.
+/// Columns [column, column + Vec) of a row, in two steps: load() only moves bytes, so that several rows can
+/// be on their way; decode() makes floats of them. `Constant`: nobody writes the row meanwhile.
 template <class Element, int Vec, bool Constant = true>
 struct row_lane {
   struct raw {

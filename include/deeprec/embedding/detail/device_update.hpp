@@ -208,7 +208,8 @@ struct stages_of {
   }
 };
 
-/// A row while its step is taken: weights and gradient of one panel at a time. A row of one panel is read once.
+/// A row while its step is taken: weights and gradient of one panel at a time. A row of one panel is read
+/// once.
 template <class Element, int Vec, class Team, class Gradient>
 class row_in_step {
  public:
