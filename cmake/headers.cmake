@@ -47,6 +47,11 @@ set(DEEPREC_HEADERS
     include/deeprec/describe.hpp
     include/deeprec/embedding/dense_table.hpp
     include/deeprec/embedding/detail/backward.hpp
+    include/deeprec/embedding/detail/device_group.hpp
+    include/deeprec/embedding/detail/device_pool.hpp
+    include/deeprec/embedding/detail/device_rows.hpp
+    include/deeprec/embedding/detail/device_stages.hpp
+    include/deeprec/embedding/detail/device_update.hpp
     include/deeprec/embedding/detail/divider.hpp
     include/deeprec/embedding/detail/group_jobs.hpp
     include/deeprec/embedding/detail/group_slots.hpp
@@ -68,9 +73,12 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/detail/update_kernels.hpp
     include/deeprec/embedding/detail/update_parts.hpp
     include/deeprec/embedding/detail/whole_file.hpp
+    include/deeprec/embedding/device_batch.hpp
+    include/deeprec/embedding/device_stages.cuh
     include/deeprec/embedding/fill_empty_bags.hpp
     include/deeprec/embedding/fused_lookup.hpp
     include/deeprec/embedding/gather.hpp
+    include/deeprec/embedding/gradient.cuh
     include/deeprec/embedding/gradient.hpp
     include/deeprec/embedding/jagged_batch.hpp
     include/deeprec/embedding/lookup.cuh
@@ -86,28 +94,42 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/split_bf16_rows.hpp
     include/deeprec/embedding/state_apart.hpp
     include/deeprec/embedding/table_file.hpp
+    include/deeprec/embedding/table_group.cuh
     include/deeprec/embedding/table_group.hpp
     include/deeprec/embedding/table_view.hpp
+    include/deeprec/embedding/update.cuh
     include/deeprec/embedding/update.hpp
     include/deeprec/embedding/update_group.hpp
+    include/deeprec/exec/cuda_staging.hpp
     include/deeprec/exec/cuda_stream.hpp
+    include/deeprec/exec/cuda_stream_pool.hpp
+    include/deeprec/exec/detail/device_fault.hpp
+    include/deeprec/exec/device_staging.hpp
     include/deeprec/exec/executor_ref.hpp
     include/deeprec/exec/inline_executor.hpp
+    include/deeprec/exec/stream_plan.hpp
+    include/deeprec/exec/stream_pool.hpp
     include/deeprec/exec/thread_pool.hpp
+    include/deeprec/exec/warp_team.cuh
     include/deeprec/interop/at_parallel_for.hpp
     include/deeprec/interop/detail/bulk_pieces.hpp
     include/deeprec/interop/dlpack.hpp
     include/deeprec/interop/eigen_thread_pool.hpp
     include/deeprec/interop/openmp.hpp
     include/deeprec/interop/tbb.hpp
+    include/deeprec/memory/cuda_memory.hpp
+    include/deeprec/memory/cuda_runtime.hpp
     include/deeprec/memory/detail/owns.hpp
     include/deeprec/memory/huge_page_resource.hpp
+    include/deeprec/memory/managed_budget.hpp
+    include/deeprec/memory/stream_pool_resource.hpp
     include/deeprec/ops/dedup_rows.hpp
     include/deeprec/ops/detail/cache_size.hpp
     include/deeprec/ops/detail/number_keys.hpp
     include/deeprec/ops/detail/row_select.inl
     include/deeprec/ops/detail/row_select_args.hpp
     include/deeprec/ops/detail/row_select_kernels.hpp
+    include/deeprec/ops/row_select.cuh
     include/deeprec/ops/row_select.hpp
     include/deeprec/ops/unique.hpp
     include/deeprec/optim/adagrad.hpp
@@ -150,4 +172,5 @@ set(DEEPREC_HEADERS
     include/deeprec/simd/end_avx512_bf16.hpp
     include/deeprec/simd/end_portable.hpp
     include/deeprec/simd/rounding_words.hpp
-    include/deeprec/simd/words.hpp)
+    include/deeprec/simd/words.hpp
+    include/deeprec/staging/packed_batch.hpp)

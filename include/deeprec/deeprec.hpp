@@ -36,6 +36,7 @@
 #include <deeprec/dense/relu.hpp>
 #include <deeprec/describe.hpp>
 #include <deeprec/embedding/dense_table.hpp>
+#include <deeprec/embedding/device_batch.hpp>
 #include <deeprec/embedding/fill_empty_bags.hpp>
 #include <deeprec/embedding/fused_lookup.hpp>
 #include <deeprec/embedding/gather.hpp>
@@ -58,9 +59,14 @@
 #include <deeprec/embedding/update.hpp>
 #include <deeprec/embedding/update_group.hpp>
 #include <deeprec/exec/executor_ref.hpp>
+#include <deeprec/exec/device_staging.hpp>
 #include <deeprec/exec/inline_executor.hpp>
+#include <deeprec/exec/stream_plan.hpp>
+#include <deeprec/exec/stream_pool.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 #include <deeprec/memory/huge_page_resource.hpp>
+#include <deeprec/memory/managed_budget.hpp>
+#include <deeprec/memory/stream_pool_resource.hpp>
 #include <deeprec/ops/dedup_rows.hpp>
 #include <deeprec/ops/row_select.hpp>
 #include <deeprec/ops/unique.hpp>
@@ -79,3 +85,4 @@
 #include <deeprec/simd/dispatch.hpp>
 #include <deeprec/simd/rounding_words.hpp>
 #include <deeprec/simd/words.hpp>
+#include <deeprec/staging/packed_batch.hpp>

@@ -73,6 +73,16 @@
 #define DEEPREC_HD
 #endif
 
+// Before a loop that device code shall not unroll (its body is large, or it is rarely entered), or shall
+// (it goes over registers).
+#if defined(__CUDA_ARCH__)
+#define DEEPREC_ROLLED _Pragma("unroll 1")
+#define DEEPREC_UNROLLED _Pragma("unroll")
+#else
+#define DEEPREC_ROLLED
+#define DEEPREC_UNROLLED
+#endif
+
 // Kernels live in a namespace named after the device architectures that the unit is compiled for, so two
 // libraries in one process, built for different cards, never launch each other's kernels.
 #if defined(__CUDA_ARCH_LIST__)

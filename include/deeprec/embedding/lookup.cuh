@@ -1,10 +1,13 @@
-// lookup on a CUDA stream: one warp pools one bag, its lanes side by side over the columns.
+// lookup on a CUDA stream: a team of lanes pools one bag, 16 bytes of a row to a lane.
 //
-//   warp ──> bag b:   for 32 columns at a time, for each slot of the bag:  sum += w * row[column]
+//   D = 128 floats    a warp to a bag        ids are read side by side, one to a lane, and handed around;
+//   D = 16 floats     four lanes to a bag    four rows are on their way to each team
 //
-// Same semantics as on the host, with two differences that a device forces: offsets and ids are checked
-// by the kernel, so a bad bag becomes zeros and the stream's synchronize() reports its place; and the
-// number of skipped ids is not counted. A first backend: any D, any type, no tuning, no concat.
+// Same semantics as on the host, with what a device forces: offsets and ids are checked by the kernel, so a
+// bad bag becomes zeros and the stream's synchronize() reports its place; skipped ids are counted when it
+// is called. A bag of more than 512 slots, in a batch of more than 16384, is summed in chunks of 256 slots
+// of the batch, chunks from left to right: the same bits every time. concat: out has a row for each of the
+// N ids.
 #pragma once
 
 #ifndef __CUDACC__
@@ -17,143 +20,67 @@
 #include <type_traits>
 
 #include <deeprec/core/config.hpp>
+#include <deeprec/embedding/detail/device_pool.hpp>
 #include <deeprec/embedding/lookup.hpp>
 #include <deeprec/exec/cuda_stream.hpp>
+#include <deeprec/exec/warp_team.cuh>
 
 namespace deeprec::inline DEEPREC_ABI {
 
 namespace [[gnu::visibility("hidden")]] DEEPREC_DEVICE {
 
-template <class Id, class Borders, class Out>
-struct device_pool_args {
-  const std::byte* table;
-  index_t stride;
-  index_t rows;
-  index_t width;
-  const Id* ids;
-  Borders borders;
-  const float* weights;
-  index_t bags;
-  index_t id_count;
-  std::int64_t padding;      // -1 when there is none
-  std::int64_t default_row;  // -1 when there is none
-  detail::row_parts parts;
-  Out* out;
-  index_t out_stride;
-  detail::divide_by divide;
-  detail::when_empty empty;
-  detail::when_stored stored;
-  device_fault* fault;
-};
-
-/// Keeps the smallest (bag, slot). Called by one thread of a warp, on a path that is never hot.
-__device__ inline void report_fault(device_fault* fault, errc code, index_t bag, index_t slot,
-                                    std::int64_t value) {
-  while (atomicCAS(&fault->lock, 0, 1) != 0) {
+template <class Element, int Vec, class Rules, class Task>
+__global__ void __launch_bounds__(block_threads) pool_bags(const __grid_constant__ Task task, int lanes) {
+  const warp_team team(lanes);
+  DEEPREC_ROLLED
+  for (index_t bag = team.number(); bag < task.bags; bag += team.teams()) {
+    detail::pool_bag<Element, Vec>(Rules{}, team, task, bag, static_cast<int>(blockIdx.y));
   }
-  __threadfence_system();
-  volatile device_fault* record = fault;
-  if (record->code == 0 || bag < record->bag || (bag == record->bag && slot < record->slot)) {
-    record->bag = bag;
-    record->slot = slot;
-    record->value = value;
-    record->code = static_cast<int>(code);
-  }
-  __threadfence_system();
-  atomicExch(&fault->lock, 0);
 }
 
-/// The first fault of a bag; the same answer in all lanes of its warp.
-template <class Policy, class Bounds, class Args>
-__device__ bool bag_is_bad(const Args& args, index_t bag, index_t begin, index_t end, int lane) {
-  errc code = errc::ok;
-  index_t slot = -1;
-  std::int64_t value = 0;
-  if (begin < 0) {
-    code = errc::offsets_negative;
-    value = begin;
-  } else if (end < begin) {
-    code = errc::offsets_decreasing;
-    value = end;
-  } else if (end > args.id_count) {
-    code = errc::offsets_beyond_ids;
-    value = end;
-  } else if constexpr (std::is_same_v<Bounds, check_t>) {
-    for (index_t first = begin; first < end && code == errc::ok; first += 32) {
-      const index_t mine = first + lane;
-      const bool bad_id = mine < end && detail::is_bad_id(args.ids[mine], args.rows) &&
-                          !(Policy::ids == detail::ids_are::filtered &&
-                            static_cast<std::int64_t>(args.ids[mine]) == args.padding);
-      const bool bad_weight =
-          mine < end && args.weights != nullptr && detail::is_nan(args.weights[mine]);
-      const unsigned bad = __ballot_sync(0xffffffffU, bad_id || bad_weight);
-      if (bad != 0) {
-        const int found = __ffs(static_cast<int>(bad)) - 1;
-        slot = first + found;
-        code = __shfl_sync(0xffffffffU, bad_id, found) ? errc::id_out_of_range : errc::weight_is_nan;
-        value = static_cast<std::int64_t>(args.ids[slot]);
-      }
+template <class Element, int Vec, class Rules, class Task>
+__global__ void __launch_bounds__(block_threads)
+    sum_chunks(const __grid_constant__ Task task, int lanes, index_t records) {
+  const warp_team team(lanes);
+  DEEPREC_ROLLED
+  for (index_t record = team.number(); record < records; record += team.teams()) {
+    detail::sum_chunk<Element, Vec>(Rules{}, team, task, record, static_cast<int>(blockIdx.y));
+  }
+}
+
+template <class Element, int Vec, class Rules, class Task>
+__global__ void __launch_bounds__(block_threads) copy_slots(const __grid_constant__ Task task, int lanes) {
+  const warp_team team(lanes);
+  DEEPREC_ROLLED
+  for (index_t k = team.number(); k < task.id_count; k += team.teams()) {
+    detail::copy_slot<Element, Vec>(Rules{}, team, task, k, static_cast<int>(blockIdx.y));
+  }
+}
+
+template <bool Copies, class Element, int Vec, class Rules, class Task>
+void launch_pool(const Task& task, index_t records, cudaStream_t on) {
+  const detail::lane_shape shape = detail::lanes_of(task.width, Vec);
+  if constexpr (Copies) {
+    copy_slots<Element, Vec, Rules>
+        <<<grid_of(task.id_count, shape.lanes, shape.panels), block_threads, 0, on>>>(task, shape.lanes);
+  } else {
+    if (records > 0) {
+      sum_chunks<Element, Vec, Rules>
+          <<<grid_of(records, shape.lanes, shape.panels), block_threads, 0, on>>>(task, shape.lanes,
+                                                                                  records);
     }
-  }
-  if (code == errc::ok) return false;
-  if (lane == 0) report_fault(args.fault, code, bag, slot, value);
-  return true;
-}
-
-template <class Policy, class Bounds, class Element, class Id, class Borders, class Out>
-__global__ void pool_bags(device_pool_args<Id, Borders, Out> args) {
-  constexpr bool adding = Policy::folding == detail::fold::add;
-  const int lane = static_cast<int>(threadIdx.x);
-  const index_t stride = index_t{gridDim.x} * blockDim.y;
-  const auto row_of = [&](std::int64_t id) {
-    return args.table + id * args.stride;
-  };
-  using stored = detail::stored_value<Element>;
-  for (index_t bag = index_t{blockIdx.x} * blockDim.y + threadIdx.y; bag < args.bags; bag += stride) {
-    const index_t begin = args.borders.begin(bag);
-    const index_t end = args.borders.end(bag);
-    const bool bad = bag_is_bad<Policy, Bounds>(args, bag, begin, end, lane);
-    Out* const out = args.out + bag * args.out_stride;
-    for (index_t column = lane; column < args.width; column += 32) {
-      float total = adding ? 0.0F : -INFINITY;
-      detail::pool_counts counts;
-      for (index_t slot = begin; !bad && slot < end; ++slot) {
-        const Id id = args.ids[slot];
-        if (Policy::ids == detail::ids_are::filtered && detail::is_absent(id, args.rows, args.padding)) {
-          continue;
-        }
-        const float value = stored::at(row_of(static_cast<std::int64_t>(id)), args.parts, column);
-        const float weight = args.weights == nullptr ? 1.0F : args.weights[slot];
-        if constexpr (adding) {
-          total = fmaf(value, weight, total);
-        } else {
-          total = isnan(total) || total > value ? total : value;
-        }
-        counts.add(static_cast<double>(weight));
-      }
-      if (counts.used == 0 && !bad) {
-        if (args.empty == detail::when_empty::keep) continue;
-        total = args.empty == detail::when_empty::default_row
-                    ? stored::at(row_of(args.default_row), args.parts, column)
-                    : 0.0F;
-      } else {
-        const double divisor = counts.divisor(args.divide);
-        total = bad || divisor == 0.0 ? 0.0F : __fdiv_rn(total, static_cast<float>(divisor));
-      }
-      if (args.stored == detail::when_stored::accumulate) total = static_cast<float>(out[column]) + total;
-      out[column] = static_cast<Out>(total);
-    }
+    pool_bags<Element, Vec, Rules>
+        <<<grid_of(task.bags, shape.lanes, shape.panels), block_threads, 0, on>>>(task, shape.lanes);
   }
 }
 
-}  // namespace DEEPREC_DEVICE
+}  // namespace gnu::visibility("hidden")]]DEEPREC_DEVICE
 
 template <>
 struct backend<verbs::lookup, cuda_backend> {
   template <class Context, class Source, class Bags, class Pooling, class Out, MemorySpace OutSpace>
-  [[gnu::visibility("hidden")]] static status run(const Context& ctx, const Source& table,
-                                                  const Bags& bags, const Pooling& how,
-                                                  matrix_view<Out, OutSpace> out) {
+  [[gnu::visibility("hidden")]] static status run(const Context& ctx, const Source& table, const Bags& bags,
+                                                  const Pooling& how, matrix_view<Out, OutSpace> out) {
     static_assert(reachable_as<typename Bags::space, device_space> &&
                       reachable_as<OutSpace, device_space> &&
                       reachable_as<typename Source::space, device_space>,
@@ -161,49 +88,58 @@ struct backend<verbs::lookup, cuda_backend> {
                   "use views with device_space.");
     static_assert(DirectRowSource<Source>,
                   "deeprec::lookup: this row source has no device form. Fix: pass a table_view.");
-    static_assert(!std::is_same_v<typename Pooling::combiner, concat_t>,
-                  "deeprec::lookup: concat has no device form yet. Fix: sum over fixed_view(ids, N, 1).");
-    static_assert(!detail::prunes<Pooling> && !detail::kernel_policy<Pooling>::clips,
-                  "deeprec::lookup: prune and max_norm have no device form yet. Fix: leave them out.");
-    std::int64_t default_id = -1;
-    if constexpr (std::is_same_v<typename Pooling::empty_mode, default_row>) {
-      default_id = how.template get<default_row>().id;
-      if (detail::is_bad_id(default_id, table.rows())) {
-        return {errc::id_out_of_range, "the default row", {.value = default_id}};
-      }
+    constexpr bool copies = std::is_same_v<typename Pooling::combiner, concat_t>;
+    using element = typename Source::format_type::element;
+    using task_type = detail::pool_task<typename Bags::id_type, decltype(bags.borders()), Out>;
+    using rules = detail::rules_of<Pooling>;
+    if (const status s = detail::device_shapes(bags); !s) return s;
+    if (copies && out.extent(0) != bags.id_count()) {
+      return {errc::shape_mismatch, "out has another number of rows than there are ids"};
+    }
+    auto task = detail::task_of<task_type>(table, how, bags.weights() != nullptr);
+    if (task.empty == detail::when_empty::default_row && detail::is_bad_id(task.default_row, task.rows)) {
+      return {errc::id_out_of_range, "the default row", {.value = task.default_row}};
     }
     if (out.empty()) return {};
-    using element = typename Source::format_type::element;
-    using id_type = typename Bags::id_type;
-    using borders = decltype(bags.borders());
-    const DEEPREC_DEVICE::device_pool_args<id_type, borders, Out> args{
-        table.data(),
-        table.format().stride_bytes(),
-        table.rows(),
-        table.format().width(),
-        bags.ids(),
-        bags.borders(),
-        bags.weights(),
-        bags.bags(),
-        bags.id_count(),
-        detail::padding_of(how),
-        default_id,
-        detail::parts_of(table.format()),
-        out.data_handle(),
-        out.stride(0),
-        detail::divisor_of<typename Pooling::combiner>(),
-        detail::empty_of<Pooling>(),
-        detail::stored_of<Pooling>(),
-        ctx.executor->fault_record()};
-    constexpr unsigned warps = 8;
-    const index_t blocks = (bags.bags() + warps - 1) / warps;
-    const auto grid = static_cast<unsigned>(blocks < 65536 ? blocks : 65536);
-    DEEPREC_DEVICE::pool_bags<detail::kernel_policy<Pooling>, typename Pooling::bounds_mode, element>
-        <<<grid, dim3(32, warps), 0, ctx.executor->get()>>>(args);
-    if (const cudaError_t failed = cudaGetLastError(); failed != cudaSuccess) {
-      return {errc::device_error, cudaGetErrorString(failed)};
+    detail::set_bags(task, bags);
+    task.out = out.data_handle();
+    task.out_stride = out.stride(0);
+    task.fault = ctx.executor->fault_record();
+    if (index_t* const counter = detail::skip_counter_of(how); counter != nullptr) {
+      task.skipped = ctx.executor->counter(counter);
+      if (task.skipped == nullptr) {
+        return {errc::unsupported,
+                "lookup: more skip counters than a stream has between two synchronize()"};
+      }
     }
-    return {};
+    index_t records = 0;
+    if (!copies && may_be_long(bags)) {
+      records = detail::chunk_sums::records(task.id_count);
+      const auto counts = static_cast<std::size_t>(records) * sizeof(detail::chunk_count);
+      const auto sums = static_cast<std::size_t>(records * task.width) * sizeof(float);
+      std::byte* scratch = nullptr;
+      if (const status s = ctx.executor->scratch(counts + sums, scratch); !s) return s;
+      task.chunks.sums = static_cast<float*>(static_cast<void*>(scratch + counts));
+      task.chunks.counts = static_cast<detail::chunk_count*>(static_cast<void*>(scratch));
+    }
+    constexpr int wide = detail::lane_columns<element>;
+    if (detail::rows_fit_lanes<element>(task.table, task.stride, task.parts, task.width) &&
+        detail::out_fits_lanes(task.out, task.out_stride, task.width, wide)) {
+      DEEPREC_DEVICE::launch_pool<copies, element, wide, rules>(task, records, ctx.executor->get());
+    } else {
+      DEEPREC_DEVICE::launch_pool<copies, element, 1, rules>(task, records, ctx.executor->get());
+    }
+    return cuda_status(cudaGetLastError());
+  }
+
+ private:
+  template <class Bags>
+  static bool may_be_long(const Bags& bags) {
+    if constexpr (requires { bags.hotness(); }) {
+      return bags.hotness() > detail::device_long_bag;
+    } else {
+      return bags.id_count() > detail::device_chunked_batch;
+    }
   }
 };
 

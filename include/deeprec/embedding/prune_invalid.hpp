@@ -3,8 +3,8 @@
 //   ids       7 -1 9   4 4 -3         prune_invalid(.., by_id, ..)               7 9   4 4
 //   weights  .5  1 0   1 2  1         prune_invalid(.., by_id_and_weight, ..)    7     4 4
 //
-// Takes bags, or entries in any order (coo_view); makes bags. The stages behind it: fill_empty_bags, unique,
-// partition, gather, combine. A lookup with the policy skip leaves out the same ids without a copy.
+// Takes bags, or entries in any order (coo_view); makes bags. The stages behind it: fill_empty_bags,
+// unique, partition, gather, combine. A lookup with the policy skip leaves out the same ids without a copy.
 #pragma once
 
 #include <algorithm>
@@ -44,7 +44,7 @@ template <class How, class Id>
 struct valid_entries {
   const Id* ids;
   const float* weights;
-  DEEPREC_INLINE bool operator()(index_t k) const {
+  DEEPREC_HD DEEPREC_INLINE bool operator()(index_t k) const {
     bool valid = true;
     if constexpr (std::is_signed_v<Id>) valid = ids[k] >= 0;
     if constexpr (std::is_same_v<How, by_id_and_weight_t>) {
@@ -112,7 +112,8 @@ void prune_bags(const Context& ctx, const Bags& in, const Valid& valid,
 /// @error    as the batch's validate(); unsupported when out owns the batch's memory. On an error out and
 ///           dropped are as before
 /// @example  @snippet tests/embedding/stages_test.cpp stages
-/// @source   safe_embedding_lookup_sparse of TensorFlow; DeepRec's prune_invalid_ids, which knows no weights
+/// @source   safe_embedding_lookup_sparse of TensorFlow; DeepRec's prune_invalid_ids, which knows no
+///           weights
 template <class Context, class Batch, class How>
 [[nodiscard]] status prune_invalid(Context&& context_or_executor, const Batch& batch, const How&,
                                    jagged_batch<typename Batch::id_type>& out, index_t& dropped) {

@@ -9,7 +9,8 @@
 //   feature 1  |bags|              threads share; ids are all checked before the first row is written
 //   feature 2  |bags..|
 //
-// Bits are those of one lookup for each feature. Not here: gradients.
+// Bits are those of one lookup for each feature. A group whose batches lie in device memory is a device's
+// (table_group.cuh). Not here: gradients.
 #pragma once
 
 #include <memory>
@@ -24,6 +25,7 @@
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/embedding/detail/device_group.hpp>
 #include <deeprec/embedding/detail/group_jobs.hpp>
 #include <deeprec/embedding/lookup.hpp>
 #include <deeprec/embedding/pooling.hpp>
@@ -31,6 +33,24 @@
 #include <deeprec/exec/executor_ref.hpp>
 
 namespace deeprec::inline DEEPREC_ABI {
+
+namespace detail {
+
+/// Where a group's outputs lie.
+template <class Bags>
+using group_space =
+    std::conditional_t<std::is_same_v<typename Bags::space, device_space>, device_space, host_space>;
+
+/// What a group keeps of a feature.
+template <class Bags, class Out>
+using group_part = std::conditional_t<std::is_same_v<group_space<Bags>, device_space>,
+                                      device_feature<Bags, Out>, std::unique_ptr<group_feature<Bags, Out>>>;
+
+}  // namespace detail
+
+namespace verbs {
+struct lookup_group {};
+}  // namespace verbs
 
 /// The features of a model: which table each reads, and how it is pooled. Tables are not owned.
 ///
@@ -50,9 +70,13 @@ class table_group {
     using policies = std::remove_const_t<decltype(as_pooling(how))>;
     static_assert(!std::is_same_v<typename policies::combiner, concat_t>,
                   "deeprec::table_group: concat has no place in a group. Fix: call lookup for it.");
-    features_.push_back(
-        std::make_unique<detail::group_feature_of<Source, Bags, policies, Out>>(table, as_pooling(how)));
-    offsets_.push_back(total_width() + features_.back()->width());
+    if constexpr (std::is_same_v<detail::group_space<Bags>, device_space>) {
+      features_.push_back(detail::device_feature_of<Bags, Out>(table, as_pooling(how)));
+    } else {
+      features_.push_back(
+          std::make_unique<detail::group_feature_of<Source, Bags, policies, Out>>(table, as_pooling(how)));
+    }
+    offsets_.push_back(total_width() + table.format().width());
     return features() - 1;
   }
 
@@ -70,13 +94,10 @@ class table_group {
   [[nodiscard]] index_t total_width() const noexcept { return offsets_.back(); }
 
   /// For lookup: what it needs of each feature.
-  [[nodiscard]] std::span<const std::unique_ptr<detail::group_feature<Bags, Out>>> parts()
-      const noexcept {
-    return features_;
-  }
+  [[nodiscard]] std::span<const detail::group_part<Bags, Out>> parts() const noexcept { return features_; }
 
  private:
-  std::vector<std::unique_ptr<detail::group_feature<Bags, Out>>> features_;
+  std::vector<detail::group_part<Bags, Out>> features_;
   std::vector<index_t> offsets_{0};
 };
 
@@ -84,7 +105,7 @@ class table_group {
 ///
 /// @shape    bags (T), each {offsets (B_t+1), ids (N_t)} · outs (T), each (B_t,D_t), any row stride
 /// @dtype    as the group says; rows as their formats
-/// @space    all reachable from the host
+/// @space    all reachable from the context
 /// @pre      outs overlap neither each other, nor tables, nor batches
 /// @post     as T lookups
 /// @numerics the bits of T lookups
@@ -96,12 +117,12 @@ class table_group {
 ///           nothing is written
 /// @example  @snippet tests/embedding/table_group_test.cpp table_group
 template <class Context, Storage Out, BagBatch Bags>
-[[nodiscard]] status lookup(Context&& context_or_executor, const table_group<Out, Bags>& group,
-                            std::span<const std::type_identity_t<Bags>> bags,
-                            std::span<const matrix_view<std::type_identity_t<Out>>> outs) {
-  const auto given = as_context(context_or_executor);
-  static_assert(std::is_same_v<backend_of<std::remove_const_t<decltype(given)>>, host_backend>,
-                "deeprec::lookup: a table_group has no device form yet. Fix: pass a host context.");
+[[nodiscard]] status lookup(
+    Context&& context_or_executor, const table_group<Out, Bags>& group,
+    std::span<const std::type_identity_t<Bags>> bags,
+    std::span<const matrix_view<std::type_identity_t<Out>, detail::group_space<std::type_identity_t<Bags>>>>
+        outs) {
+  const auto ctx = as_context(context_or_executor);
   const auto features = group.parts();
   if (bags.size() != features.size()) {
     return {errc::shape_mismatch, "another number of batches than the group has features"};
@@ -109,31 +130,45 @@ template <class Context, Storage Out, BagBatch Bags>
   if (outs.size() != features.size()) {
     return {errc::shape_mismatch, "another number of outputs than the group has features"};
   }
-  executor_ref executor(*given.executor);
-  context<executor_ref> ctx(executor);
-  ctx.memory = given.memory;
-  ctx.instruction_set = given.instruction_set;
-  detail::group_jobs<Bags, Out> jobs(ctx.memory, features);
-  if (const status s = jobs.open(bags, outs); !s) return s;
-  return jobs.run(ctx);
+  return backend<verbs::lookup_group, backend_of<std::remove_const_t<decltype(ctx)>>>::run(ctx, group, bags,
+                                                                                           outs);
 }
+
+template <>
+struct backend<verbs::lookup_group, host_backend> {
+  template <class Context, class Out, class Bags>
+  static status run(const Context& given, const table_group<Out, Bags>& group, std::span<const Bags> bags,
+                    std::span<const matrix_view<Out, detail::group_space<Bags>>> outs) {
+    static_assert(std::is_same_v<detail::group_space<Bags>, host_space>,
+                  "deeprec::lookup: a group of batches in device memory given to a host context. Fix: pass a "
+                  "device context.");
+    executor_ref executor(*given.executor);
+    context<executor_ref> ctx(executor);
+    ctx.memory = given.memory;
+    ctx.instruction_set = given.instruction_set;
+    detail::group_jobs<Bags, Out> jobs(ctx.memory, group.parts());
+    if (const status s = jobs.open(bags, outs); !s) return s;
+    return jobs.run(ctx);
+  }
+};
 
 /// The same, for outputs side by side in one matrix: feature t fills the columns
 /// [offset(t), offset(t + 1)) of out (B, total_width()); every batch has B bags.
 template <class Context, Storage Out, BagBatch Bags, class Columns>
 [[nodiscard]] status lookup(Context&& context_or_executor, const table_group<Out, Bags>& group,
                             std::span<const std::type_identity_t<Bags>> bags,
-                            matrix_view<Out, host_space, Columns> out) {
+                            matrix_view<Out, detail::group_space<Bags>, Columns> out) {
   if (out.extent(1) != group.total_width()) {
     return {errc::shape_mismatch, "out has another width than the features of the group together"};
   }
   const auto ctx = as_context(context_or_executor);
-  std::pmr::vector<matrix_view<Out>> outs(ctx.memory);
+  using view = matrix_view<Out, detail::group_space<Bags>>;
+  std::pmr::vector<view> outs(ctx.memory);
   outs.reserve(static_cast<std::size_t>(group.features()));
   for (index_t t = 0; t < group.features(); ++t) {
     outs.emplace_back(out.data_handle() + group.offset(t), out.extent(0), group.width(t), out.stride(0));
   }
-  return lookup(ctx, group, bags, std::span<const matrix_view<Out>>(outs));
+  return lookup(ctx, group, bags, std::span<const view>(outs));
 }
 
 }  // namespace deeprec::inline DEEPREC_ABI

@@ -4,31 +4,29 @@
 //   lookup(stream, device_table, device_bags, sum, device_out).or_throw();   // enqueued
 //   stream.synchronize().or_throw();          // waits, and reports the first fault of what ran
 //
-// Kernels can't return a status: they write the smallest bad place into a record that synchronize()
-// reads and clears. Not here: several streams, events, graphs.
+// Kernels can't return a status: they write the smallest bad place into a record in device memory that
+// synchronize() reads and clears, and add what `skip` left out to counters there.
+// Several streams, events and graphs: cuda_stream_pool.hpp.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
-#include <new>
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
 #include <utility>
+#include <vector>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/executor.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/exec/detail/device_fault.hpp>
+#include <deeprec/exec/stream_pool.hpp>
+#include <deeprec/memory/cuda_runtime.hpp>
 
 namespace deeprec::inline DEEPREC_ABI {
 
 struct cuda_backend {};
-
-/// Written by kernels, read by the host between kernels. `lock` guards the other fields on the device.
-struct device_fault {
-  int lock = 0;
-  int code = 0;  // an errc
-  index_t bag = 0;
-  index_t slot = 0;
-  std::int64_t value = 0;
-};
 
 /// Owns its stream, or refers to one of the caller's.
 ///
@@ -37,52 +35,111 @@ struct device_fault {
 class cuda_stream {
  public:
   using backend = cuda_backend;
+  /// Counters that one stream can count with; once all are taken, synchronize() forgets them.
+  static constexpr std::size_t most_counters = 64;
 
-  cuda_stream() {
-    raise_on(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  explicit cuda_stream(stream_priority priority = stream_priority::normal) {
+    int lowest = 0;
+    int highest = 0;
+    raise_on(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
+    raise_on(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking,
+                                          priority == stream_priority::high ? highest : lowest));
     owned_ = true;
-    make_record();
+    make_records();
   }
-  explicit cuda_stream(cudaStream_t borrowed) : stream_(borrowed) { make_record(); }
+  explicit cuda_stream(cudaStream_t borrowed) : stream_(borrowed) { make_records(); }
   cuda_stream(const cuda_stream&) = delete;
   cuda_stream& operator=(const cuda_stream&) = delete;
   ~cuda_stream() {
     cudaStreamSynchronize(stream_);
-    cudaFreeHost(record_);
+    for (void* const block : scratch_) cudaFree(block);
+    cudaFree(on_device_);
+    cudaFreeHost(on_host_);
     if (owned_) cudaStreamDestroy(stream_);
   }
 
   [[nodiscard]] cudaStream_t get() const noexcept { return stream_; }
-  /// For kernels: pinned memory that the device reaches.
-  [[nodiscard]] device_fault* fault_record() const noexcept { return record_; }
+  /// For kernels: in device memory.
+  [[nodiscard]] device_fault* fault_record() const noexcept { return &on_device_->fault; }
+  /// For kernels: what they count there is added to *where by synchronize(); null when `where` is, and when
+  /// more than most_counters are in use.
+  [[nodiscard]] unsigned long long* counter(index_t* where) {
+    if (where == nullptr) return nullptr;
+    auto found = std::find(counted_.begin(), counted_.end(), where);
+    if (found == counted_.end()) {
+      if (counted_.size() == most_counters) return nullptr;
+      found = counted_.insert(counted_.end(), where);
+    }
+    return on_device_->skipped + (found - counted_.begin());
+  }
+
+  /// Scratch of the verb that is being enqueued: the next verb on this stream may use the same bytes. Grows
+  /// and keeps what it had, since a captured graph may still use it.
+  ///
+  /// @cost    nothing, unless it grows: cudaMalloc
+  /// @threads one at a time
+  /// @error   out_of_memory; unsupported when it would have to grow during a capture
+  [[nodiscard]] status scratch(std::size_t bytes, std::byte*& out) {
+    if (bytes > scratch_bytes_) {
+      cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+      if (const status s = cuda_status(cudaStreamIsCapturing(stream_, &capturing)); !s) return s;
+      if (capturing != cudaStreamCaptureStatusNone) {
+        return {errc::unsupported,
+                "a capture that needs more scratch: run the step once before capturing it"};
+      }
+      const std::size_t wanted = (std::max)(bytes, scratch_bytes_ + scratch_bytes_ / 2);
+      void* made = nullptr;
+      if (const status s = cuda_status(cudaMalloc(&made, wanted)); !s) return s;
+      scratch_.push_back(made);
+      scratch_bytes_ = wanted;
+    }
+    out = scratch_.empty() ? nullptr : static_cast<std::byte*>(scratch_.back());
+    return {};
+  }
 
   /// Waits for everything enqueued; answers the first fault since the last call.
   ///
-  /// @cost    blocks
+  /// @cost    blocks; a copy of some hundred bytes
   /// @threads one at a time
-  /// @error   what the verbs' kernels found (smallest bag, then slot); device_error
+  /// @error   what the verbs' kernels found (smallest table, then bag, then slot); device_error
   [[nodiscard]] status synchronize() {
-    if (const cudaError_t failed = cudaStreamSynchronize(stream_); failed != cudaSuccess) {
-      return {errc::device_error, cudaGetErrorString(failed)};
+    status s = cuda_status(
+        cudaMemcpyAsync(on_host_, on_device_, sizeof(records), cudaMemcpyDeviceToHost, stream_));
+    if (s.ok()) s = cuda_status(cudaMemsetAsync(on_device_, 0, sizeof(records), stream_));
+    if (s.ok()) s = cuda_status(cudaStreamSynchronize(stream_));
+    if (!s.ok()) return s;
+    for (std::size_t i = 0; i < counted_.size(); ++i) {
+      if (on_host_->skipped[i] != 0) *counted_[i] += static_cast<index_t>(on_host_->skipped[i]);
     }
-    const device_fault found = std::exchange(*record_, device_fault{});
-    const auto code = static_cast<errc>(found.code);
-    if (code == errc::ok) return {};
-    return {code, {.bag = found.bag, .slot = found.slot, .value = found.value}};
+    // A captured step goes on counting where it did, so places are kept as long as there are some left.
+    if (counted_.size() == most_counters) counted_.clear();
+    return on_host_->fault.as_status();
   }
 
  private:
+  struct records {
+    device_fault fault;
+    unsigned long long skipped[most_counters];
+  };
+
   static void raise_on(cudaError_t failed) {
     if (failed != cudaSuccess) detail::raise(errc::device_error, cudaGetErrorString(failed));
   }
-  void make_record() {
+  void make_records() {
     void* memory = nullptr;
-    raise_on(cudaHostAlloc(&memory, sizeof(device_fault), cudaHostAllocMapped));
-    record_ = new (memory) device_fault;
+    raise_on(cudaHostAlloc(&memory, sizeof(records), cudaHostAllocDefault));
+    on_host_ = static_cast<records*>(memory);
+    raise_on(cudaMalloc(&memory, sizeof(records)));
+    on_device_ = static_cast<records*>(memory);
+    raise_on(cudaMemsetAsync(on_device_, 0, sizeof(records), stream_));
   }
 
   cudaStream_t stream_ = nullptr;
-  device_fault* record_ = nullptr;
+  records* on_host_ = nullptr;
+  records* on_device_ = nullptr;
+  std::vector<index_t*> counted_;
+  std::vector<void*> scratch_;  // the last one is in use
+  std::size_t scratch_bytes_ = 0;
   bool owned_ = false;
 };
 

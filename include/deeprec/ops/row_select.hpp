@@ -50,11 +50,38 @@ std::span<const unsigned char> condition_bytes(const Condition& cond) noexcept {
   }
 }
 
-template <class T>
-byte_rows<const std::byte> bytes_of(const matrix_view<T>& view) noexcept {
+template <class T, class Space>
+byte_rows<const std::byte> bytes_of(const matrix_view<T, Space>& view) noexcept {
   constexpr auto size = static_cast<index_t>(sizeof(T));
   return {reinterpret_cast<const std::byte*>(view.data_handle()), view.extent(0),
           view.stride(0) * size, view.extent(1) * size};
+}
+
+/// True where out is the rows of an operand, in place.
+inline bool same_rows(const byte_rows<const std::byte>& operand,
+                      const byte_rows<const std::byte>& out) noexcept {
+  return operand.first == out.first && operand.count == out.count &&
+         (operand.stride == out.stride || out.count == 1);
+}
+/// An operand of one row is that row for all.
+inline byte_rows<const std::byte> one_for_all(byte_rows<const std::byte> operand) noexcept {
+  if (operand.count == 1) operand.stride = 0;
+  return operand;
+}
+
+/// Whether out overlaps an operand otherwise than in place.
+inline status select_overlaps(std::span<const unsigned char> cond, const byte_rows<const std::byte>& then,
+                              const byte_rows<const std::byte>& otherwise,
+                              const byte_rows<const std::byte>& out) noexcept {
+  if (!same_rows(then, out) && share_bytes(then, out)) {
+    return {errc::unsupported, "row_select: out overlaps then, but is not the same rows"};
+  }
+  if (!same_rows(otherwise, out) && share_bytes(otherwise, out)) {
+    return {errc::unsupported, "row_select: out overlaps otherwise, but is not the same rows"};
+  }
+  const byte_rows<const std::byte> flags{reinterpret_cast<const std::byte*>(cond.data()), 1, 0, out.count};
+  if (share_bytes(flags, out)) return {errc::unsupported, "row_select: out overlaps cond"};
+  return {};
 }
 
 /// Pieces of this many bytes are what threads share out.
@@ -67,7 +94,7 @@ inline constexpr index_t select_piece_bytes = index_t{256} << 10;
 /// @shape    cond (B) · then, otherwise (B,D) or (1,D), any row stride · out (B,D), any row stride
 /// @dtype    cond: bool or std::uint8_t, any byte but 0 is true · then, otherwise and out: one trivially
 ///           copyable type
-/// @space    then, otherwise and out reachable from the context; cond on the host
+/// @space    all reachable from the context; on a device cond is a span over device memory
 /// @pre      out is then or otherwise (same first element, same stride), or shares no byte with it; out
 ///           shares no byte with cond
 /// @post     every row of out is written; what lies between the rows is neither read nor written
@@ -141,25 +168,15 @@ struct backend<verbs::row_select, host_backend> {
                   "deeprec::row_select: device memory given to a host context. Fix: copy it, or pass "
                   "a device context.");
     if (out.empty()) return {};
-    const detail::byte_rows<const std::byte> to = detail::bytes_of<const T>(matrix_view<T>(out));
-    const detail::byte_rows<const std::byte> from_then = detail::bytes_of<const T>(then);
-    const detail::byte_rows<const std::byte> from_otherwise = detail::bytes_of<const T>(otherwise);
-    if (!in_place(from_then, to) && detail::share_bytes(from_then, to)) {
-      return {errc::unsupported, "row_select: out overlaps then, but is not the same rows"};
-    }
-    if (!in_place(from_otherwise, to) && detail::share_bytes(from_otherwise, to)) {
-      return {errc::unsupported, "row_select: out overlaps otherwise, but is not the same rows"};
-    }
-    const detail::byte_rows<const std::byte> flags{reinterpret_cast<const std::byte*>(cond.data()), 1,
-                                                   0, to.count};
-    if (detail::share_bytes(flags, to)) {
-      return {errc::unsupported, "row_select: out overlaps cond"};
-    }
+    const detail::byte_rows<const std::byte> to = detail::bytes_of(out);
+    const detail::byte_rows<const std::byte> from_then = detail::bytes_of(then);
+    const detail::byte_rows<const std::byte> from_otherwise = detail::bytes_of(otherwise);
+    if (const status s = detail::select_overlaps(cond, from_then, from_otherwise, to); !s) return s;
     const index_t bytes = to.width * to.count;
     const bool streamed = to.width >= detail::line_bytes && bytes > stream_above;
     const detail::select_args args{
         cond.data(),
-        {one_for_all(from_otherwise), one_for_all(from_then)},
+        {detail::one_for_all(from_otherwise), detail::one_for_all(from_then)},
         {reinterpret_cast<std::byte*>(out.data_handle()), to.count, to.stride, to.width},
         streamed || bytes > detail::fetch_above ? detail::rows_ahead(to.width) : 0,
         streamed ? detail::store_kind::streamed : detail::store_kind::cached};
@@ -169,18 +186,6 @@ struct backend<verbs::row_select, host_backend> {
                             [&](auto region) { select_rows(region, args, begin, end); });
     });
     return {};
-  }
-
- private:
-  using rows = detail::byte_rows<const std::byte>;
-
-  static bool in_place(const rows& operand, const rows& out) noexcept {
-    return operand.first == out.first && operand.count == out.count &&
-           (operand.stride == out.stride || out.count == 1);
-  }
-  static rows one_for_all(rows operand) noexcept {
-    if (operand.count == 1) operand.stride = 0;
-    return operand;
   }
 };
 

@@ -1,0 +1,133 @@
+// What one thread, or one team, does in the stages of a lookup on a device, between the scans and sorts.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/embedding/detail/device_update.hpp>
+#include <deeprec/embedding/detail/lookup_args.hpp>
+#include <deeprec/embedding/device_batch.hpp>
+#include <deeprec/embedding/partition.hpp>
+#include <deeprec/embedding/prune_invalid.hpp>
+
+namespace deeprec::inline DEEPREC_ABI::detail {
+
+/// The first position whose key is not below `key`.
+DEEPREC_HD inline index_t first_not_below(const std::uint32_t* keys, index_t n, std::uint32_t key) {
+  index_t low = 0;
+  DEEPREC_ROLLED
+  for (index_t high = n; low < high;) {
+    const index_t middle = low + (high - low) / 2;
+    if (keys[middle] < key) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+/// A slot of the ids, or nothing: clamped, so that bad offsets read nothing outside.
+DEEPREC_HD constexpr index_t clamp_slot(index_t slot, index_t n) {
+  return slot < 0 ? 0 : slot > n ? n : slot;
+}
+
+/// Keeps an entry of a batch that is pruned. kept: an exclusive scan over the flags of all slots, (N + 1).
+template <class Id, class Valid>
+DEEPREC_HD void keep_slot(index_t k, index_t first, index_t end, const Valid& valid, const Id* ids,
+                          const float* weights, const index_t* kept, const device_bags<Id>& out) {
+  if (k < first || k >= end || !valid(k)) return;
+  const index_t to = kept[k] - kept[first];
+  out.ids[to] = ids[k];
+  if (out.weights != nullptr) out.weights[to] = weights == nullptr ? 1.0F : weights[k];
+}
+
+/// An id as a key that sorts like a number without a sign.
+template <class Id>
+DEEPREC_HD constexpr std::uint64_t id_key(Id id) {
+  return static_cast<std::make_unsigned_t<Id>>(id);
+}
+
+/// unique, at a sorted position: where a run begins, its id, its count, and the inverse of all its slots.
+/// numbers: an exclusive scan over (slot k is the first of its id).
+template <class Id, class Team>
+DEEPREC_HD void number_run(const Team& team, index_t at, index_t n, const std::uint64_t* keys,
+                           const std::uint32_t* slots, const index_t* numbers,
+                           const device_unique<Id>& out) {
+  const std::uint64_t key = keys[at];
+  if (at > 0 && keys[at - 1] == key) return;
+  const index_t number = numbers[slots[at]];
+  index_t end = at;
+  DEEPREC_ROLLED
+  for (index_t first = at; first < n; first += team.lanes()) {
+    const index_t i = first + team.lane();
+    const bool mine = i < n && keys[i] == key;
+    if (mine) out.inverse[slots[i]] = static_cast<std::int32_t>(number);
+    const unsigned here = team.ballot(mine);
+    end += bits_in(here);
+    if (bits_in(here) < team.lanes()) break;
+  }
+  if (team.lane() == 0) {
+    out.ids[number] = static_cast<Id>(key);
+    out.counts[number] = static_cast<std::int32_t>(end - at);
+  }
+}
+
+/// Where an id is, by either strategy.
+template <class Strategy>
+DEEPREC_HD part_place place_in_part(index_t id, index_t rows, index_t parts) {
+  if constexpr (std::is_same_v<Strategy, div_strategy>) {
+    return div_place(id, rows, parts);
+  } else {
+    return mod_place(id, parts);
+  }
+}
+
+/// partition, before the sort: the part of a slot as its key; P for one that is left out.
+template <class Strategy, class Id>
+DEEPREC_HD bool part_of_slot(index_t k, const Id* ids, index_t rows, index_t parts,
+                             const device_partition<Id>& out, std::uint32_t* keys) {
+  const bool bad = is_bad_id(ids[k], rows);
+  const part_place at =
+      bad ? part_place{-1, -1} : place_in_part<Strategy>(static_cast<index_t>(ids[k]), rows, parts);
+  out.part[k] = static_cast<std::int32_t>(at.part);
+  out.permutation[k] = -1;
+  keys[k] = static_cast<std::uint32_t>(bad ? parts : at.part);
+  return !bad;
+}
+/// partition, behind it.
+template <class Strategy, class Id>
+DEEPREC_HD void put_in_part(index_t at, const Id* ids, index_t rows, index_t parts,
+                            const std::uint32_t* keys, const std::uint32_t* slots,
+                            const device_partition<Id>& out) {
+  if (keys[at] >= static_cast<std::uint32_t>(parts)) return;
+  const std::uint32_t slot = slots[at];
+  out.permutation[slot] = at;
+  out.ids[at] =
+      static_cast<Id>(place_in_part<Strategy>(static_cast<index_t>(ids[slot]), rows, parts).local);
+}
+
+/// fill_empty_bags, a team to a bag: its slots to where its sizes' scan says, or the default id.
+template <class Id, class Team>
+DEEPREC_HD void fill_bag(const Team& team, index_t bag, index_t begin, index_t end, const Id* ids,
+                         const float* weights, Id default_id, const device_bags<Id>& out,
+                         std::uint8_t* empty) {
+  const index_t to = out.offsets[bag];
+  if (team.lane() == 0) {
+    empty[bag] = begin == end ? 1 : 0;
+    if (begin == end && out.offsets[bag + 1] > to) {
+      out.ids[to] = default_id;
+      if (out.weights != nullptr) out.weights[to] = 1.0F;
+    }
+  }
+  DEEPREC_ROLLED
+  for (index_t k = begin + team.lane(); k < end; k += team.lanes()) {
+    out.ids[to + k - begin] = ids[k];
+    if (out.weights != nullptr) out.weights[to + k - begin] = weights == nullptr ? 1.0F : weights[k];
+  }
+}
+
+}  // namespace deeprec::inline DEEPREC_ABI::detail

@@ -1,0 +1,132 @@
+// A team: a part of a warp whose lanes work on one thing side by side, and hand values around.
+//
+//   lanes = 8      | 0 1 2 3 4 5 6 7 | 0 1 2 ...      four teams in a warp; a power of two, up to 32
+//
+// Kernels are templates over it (embedding/detail/device_pool.hpp), so that tests can run them without a
+// device.
+#pragma once
+
+#ifndef __CUDACC__
+#error "deeprec/exec/warp_team.cuh needs nvcc. Fix: include it in a .cu."
+#endif
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/status.hpp>
+#include <deeprec/exec/detail/device_fault.hpp>
+
+namespace deeprec::inline DEEPREC_ABI {
+
+namespace [[gnu::visibility("hidden")]] DEEPREC_DEVICE {
+
+/// Threads of a block of the library's kernels.
+inline constexpr int block_threads = 256;
+
+/// Keeps the smallest place.
+static __device__ __noinline__ void write_fault(device_fault* fault, errc code, index_t table, index_t bag,
+                                                index_t slot, std::int64_t value) {
+  while (atomicCAS(&fault->lock, 0, 1) != 0) {
+  }
+  __threadfence();
+  volatile device_fault* const record = fault;
+  const device_fault seen{0, record->code, record->table, record->bag, record->slot, 0};
+  if (seen.is_behind(table, bag, slot)) {
+    record->table = table;
+    record->bag = bag;
+    record->slot = slot;
+    record->value = value;
+    record->code = static_cast<int>(code);
+  }
+  __threadfence();
+  atomicExch(&fault->lock, 0);
+}
+
+class warp_team {
+ public:
+  explicit __device__ warp_team(int lanes)
+      : lanes_(lanes),
+        lane_(static_cast<int>(threadIdx.x) & (lanes - 1)),
+        first_((static_cast<int>(threadIdx.x) & 31) & ~(lanes - 1)),
+        mask_(lanes == 32 ? 0xffffffffU : ((1U << lanes) - 1U) << first_) {}
+
+  DEEPREC_HD int lane() const { return lane_; }
+  DEEPREC_HD int lanes() const { return lanes_; }
+  /// The team's number among those of its launch, and how many there are.
+  __device__ index_t number() const {
+    return (index_t{blockIdx.x} * block_threads + threadIdx.x) >> (__ffs(lanes_) - 1);
+  }
+  __device__ index_t teams() const { return index_t{gridDim.x} * block_threads >> (__ffs(lanes_) - 1); }
+
+  /// What a lane has.
+  template <class T>
+  DEEPREC_HD T from([[maybe_unused]] T x, [[maybe_unused]] int lane) const {
+#if defined(__CUDA_ARCH__)
+    return __shfl_sync(mask_, x, lane, lanes_);
+#else
+    return x;
+#endif
+  }
+  /// What the lane whose number differs in these bits has.
+  template <class T>
+  DEEPREC_HD T across([[maybe_unused]] T x, [[maybe_unused]] int bits) const {
+#if defined(__CUDA_ARCH__)
+    return __shfl_xor_sync(mask_, x, bits, lanes_);
+#else
+    return x;
+#endif
+  }
+  /// Bit i: whether lane i says so.
+  DEEPREC_HD unsigned ballot([[maybe_unused]] bool says) const {
+#if defined(__CUDA_ARCH__)
+    return (__ballot_sync(mask_, says) & mask_) >> first_;
+#else
+    return 0;
+#endif
+  }
+
+  /// Lanes wait for each other, and see what the others have written.
+  DEEPREC_HD void meet() const {
+#if defined(__CUDA_ARCH__)
+    __syncwarp(mask_);
+#endif
+  }
+
+  /// Keeps the smallest place. Called by one lane, on a path that is never hot.
+  DEEPREC_HD void report([[maybe_unused]] device_fault* fault, [[maybe_unused]] errc code,
+                         [[maybe_unused]] index_t table, [[maybe_unused]] index_t bag,
+                         [[maybe_unused]] index_t slot, [[maybe_unused]] std::int64_t value) const {
+#if defined(__CUDA_ARCH__)
+    write_fault(fault, code, table, bag, slot, value);
+#endif
+  }
+  DEEPREC_HD void count([[maybe_unused]] unsigned long long* counter, [[maybe_unused]] index_t n) const {
+#if defined(__CUDA_ARCH__)
+    if (counter != nullptr) atomicAdd(counter, static_cast<unsigned long long>(n));
+#endif
+  }
+
+ private:
+  int lanes_;
+  int lane_;
+  int first_;
+  unsigned mask_;
+};
+
+/// A grid with a team for each of `units`, or fewer that take several each.
+inline dim3 grid_of(index_t units, int lanes, int panels = 1) {
+  const index_t in_block = block_threads / lanes;
+  const index_t blocks = (units + in_block - 1) / in_block;
+  constexpr index_t most = index_t{1} << 22;
+  return dim3(static_cast<unsigned>(blocks < 1      ? 1
+                                    : blocks < most ? blocks
+                                                    : most),
+              static_cast<unsigned>(panels));
+}
+
+}  // namespace gnu::visibility("hidden")]]DEEPREC_DEVICE
+
+}  // namespace deeprec::inline DEEPREC_ABI

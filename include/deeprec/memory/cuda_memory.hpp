@@ -1,0 +1,169 @@
+// Memory of the device, of the host for copies, and of both.
+//
+//   device_array<float> weights(n);      cudaMalloc; its views carry device_space: no host code can read them
+//   pinned_resource                      page-locked host memory, as a pmr resource
+//   managed_resource                     memory that both reach: never more than the card has free
+//   cuda_pool_resource                   blocks in the order of streams (stream_pool_resource.hpp)
+//
+// Tables belong into plain cudaMalloc memory: pages that move on a fault cost a hundred times a read.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <limits>
+#include <memory_resource>
+#include <mutex>
+#include <new>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/space.hpp>
+#include <deeprec/core/status.hpp>
+#include <deeprec/memory/cuda_runtime.hpp>
+#include <deeprec/memory/managed_budget.hpp>
+#include <deeprec/memory/stream_pool_resource.hpp>
+
+namespace deeprec::inline DEEPREC_ABI {
+
+/// A stream-ordered pool of the current device's memory.
+using cuda_pool_resource = basic_stream_pool_resource<cuda_runtime>;
+
+/// n elements in device memory, from cudaMalloc. What it gives out says where it lies.
+///
+/// @threads as its memory
+/// @error   the constructor throws deeprec::error (out_of_memory, device_error)
+template <class T>
+class device_array {
+  static_assert(
+      std::is_trivially_copyable_v<T>,
+      "deeprec::device_array: elements are copied by their bytes. Fix: a trivially copyable type.");
+
+ public:
+  device_array() = default;
+  explicit device_array(std::size_t size) : size_(size) {
+    if (size > (std::numeric_limits<std::size_t>::max)() / sizeof(T)) {
+      detail::raise(errc::out_of_memory, "device_array: more bytes than an address has");
+    }
+    void* memory = nullptr;
+    if (size > 0) cuda_runtime::allocate(memory, size * sizeof(T)).or_throw();
+    data_ = static_cast<T*>(memory);
+  }
+  device_array(device_array&& other) noexcept { swap(other); }
+  device_array& operator=(device_array&& other) noexcept {
+    device_array moved(std::move(other));
+    swap(moved);
+    return *this;
+  }
+  ~device_array() {
+    if (data_ != nullptr) cuda_runtime::deallocate(data_);
+  }
+
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+  /// For views of device_space and for kernels; the host can't read it.
+  [[nodiscard]] T* data() const noexcept { return data_; }
+  /// The elements as rows.
+  [[nodiscard]] matrix_view<T, device_space> matrix(index_t rows, index_t columns) const noexcept {
+    return {data_, rows, columns};
+  }
+
+  /// Enqueues a copy from the host; the source stays as it is until the stream has come there.
+  ///
+  /// @pre     not more elements than size()
+  /// @cost    a copy; of pageable memory the caller waits for it
+  /// @threads one writer
+  /// @error   shape_mismatch; device_error
+  [[nodiscard]] status copy_from(std::span<const T> source, cudaStream_t on = nullptr) {
+    if (source.size() > size_) return {errc::shape_mismatch, "device_array: more elements than it has"};
+    return cuda_status(
+        cudaMemcpyAsync(data_, source.data(), source.size_bytes(), cudaMemcpyHostToDevice, on));
+  }
+  /// The same, to the host.
+  [[nodiscard]] status copy_to(std::span<T> target, cudaStream_t on = nullptr) const {
+    if (target.size() > size_) return {errc::shape_mismatch, "device_array: more elements than it has"};
+    return cuda_status(
+        cudaMemcpyAsync(target.data(), data_, target.size_bytes(), cudaMemcpyDeviceToHost, on));
+  }
+
+ private:
+  void swap(device_array& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+  }
+  T* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+/// Page-locked host memory: what copies to the device run from without a stop.
+///
+/// @cost    allocate: a call of the driver, some 100 us; keep what you have
+/// @threads thread-safe
+/// @error   std::bad_alloc (without exceptions: prints and aborts)
+class pinned_resource final : public std::pmr::memory_resource {
+  void* do_allocate(std::size_t bytes, std::size_t) override {
+    void* memory = nullptr;
+    if (!cuda_status(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable)).ok()) refuse();
+    return memory;
+  }
+  void do_deallocate(void* memory, std::size_t, std::size_t) override { cudaFreeHost(memory); }
+  [[nodiscard]] bool do_is_equal(const memory_resource& other) const noexcept override {
+    return dynamic_cast<const pinned_resource*>(&other) != nullptr;
+  }
+
+ public:
+  [[noreturn]] static void refuse() {
+#if DEEPREC_EXCEPTIONS
+    throw std::bad_alloc();
+#else
+    detail::raise(errc::out_of_memory, "pinned or managed memory refused");
+#endif
+  }
+};
+
+/// Memory that host and device reach (unified_space). Refuses what the card could not hold at once:
+/// oversubscribed pages travel back and forth until the card seems to hang.
+///
+/// @cost    allocate: a call of the driver
+/// @threads thread-safe; host and device take turns, as CUDA says
+/// @error   std::bad_alloc (without exceptions: prints and aborts)
+class managed_resource final : public std::pmr::memory_resource {
+ public:
+  managed_resource() {
+    std::size_t total = 0;
+    std::size_t free = 0;
+    cuda_status(cudaMemGetInfo(&free, &total)).or_throw();
+    budget_ = managed_budget(free);
+  }
+
+ private:
+  void* do_allocate(std::size_t bytes, std::size_t) override {
+    const std::lock_guard lock(mutex_);
+    std::size_t total = 0;
+    std::size_t free = 0;
+    void* memory = nullptr;
+    if (!cuda_status(cudaMemGetInfo(&free, &total)).ok() || !budget_.take(bytes, free))
+      pinned_resource::refuse();
+    if (!cuda_status(cudaMallocManaged(&memory, bytes)).ok()) {
+      budget_.give_back(bytes);
+      pinned_resource::refuse();
+    }
+    return memory;
+  }
+  void do_deallocate(void* memory, std::size_t bytes, std::size_t) override {
+    const std::lock_guard lock(mutex_);
+    cudaFree(memory);
+    budget_.give_back(bytes);
+  }
+  [[nodiscard]] bool do_is_equal(const memory_resource& other) const noexcept override {
+    return this == &other;
+  }
+
+  std::mutex mutex_;
+  managed_budget budget_;
+};
+
+}  // namespace deeprec::inline DEEPREC_ABI

@@ -1,0 +1,293 @@
+// Device memory without a call to the driver for each block: blocks go back to the stream that used them
+// last, and another stream that takes one waits for that stream first.
+//
+//   deallocate(p, s)      block ──> free list of s                       no event yet
+//   allocate(n, s)        own list: no wait, stream order is enough
+//   allocate(n, t)        from the list of s: record an event on s now, t waits for it; only then
+//
+// Blocks are cut from slabs, best fit, and free neighbours of one stream grow together again. A template
+// over the run time (cuda_runtime.hpp), so that a test proves on its own run time that no two uses of a
+// byte are unordered. Not here: managed memory, pinned memory (cuda_memory.hpp).
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+#include <map>
+#include <mutex>
+#include <set>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/status.hpp>
+
+namespace deeprec::inline DEEPREC_ABI {
+
+/// What a pool holds, in bytes, and what it has done.
+struct stream_pool_report {
+  std::size_t reserved = 0;  ///< of the run time
+  std::size_t in_use = 0;    ///< of these, allocated now
+  index_t events = 0;        ///< recorded, because one stream took what another had used
+};
+
+/// A pool of one device's memory.
+///
+/// @threads thread-safe; blocks of one stream come and go in the order of that stream
+template <class Runtime>
+class basic_stream_pool_resource {
+ public:
+  using stream_type = typename Runtime::stream;
+  static constexpr std::size_t alignment = 256;
+
+  /// @param slab bytes that are asked of the run time at once, at least
+  explicit basic_stream_pool_resource(std::size_t slab = std::size_t{32} << 20) : slab_(round_up(slab)) {}
+  basic_stream_pool_resource(const basic_stream_pool_resource&) = delete;
+  basic_stream_pool_resource& operator=(const basic_stream_pool_resource&) = delete;
+  /// @pre the streams have ended what they did with the memory
+  ~basic_stream_pool_resource() {
+    for (const auto& [event_stream, event] : events_) Runtime::end_event(event);
+    for (void* const slab : slabs_) Runtime::deallocate(slab);
+  }
+
+  /// A block for work that is enqueued on a stream from now on.
+  ///
+  /// @post    aligned to 256 bytes
+  /// @cost    O(log blocks); a call of the run time only when no free block is large enough
+  /// @threads thread-safe
+  /// @error   out_of_memory; device_error
+  [[nodiscard]] status allocate(std::size_t bytes, stream_type on, void*& out) {
+    const std::lock_guard lock(mutex_);
+    const std::size_t size = round_up((std::max)(bytes, std::size_t{1}));
+    auto found = best_fit(size, on);
+    if (found == blocks_.end()) {
+      status s = grow(size, on, found);
+      if (s.code() == errc::out_of_memory && trim_slabs().ok()) s = grow(size, on, found);
+      if (!s) return s;
+    }
+    if (const status s = hand_over(found->second, on); !s) return s;
+    take(found, size);
+    out = found->first;
+    return {};
+  }
+
+  /// Gives a block back: what the stream was given until now may still use it.
+  ///
+  /// @pre     the block came from allocate, and stream `on` comes behind all its uses, those on streams
+  ///          that also_used_on named excepted
+  /// @cost    O(log blocks); no event
+  /// @threads thread-safe
+  /// @error   invalid_value for a pointer that is not of this pool, or free already
+  [[nodiscard]] status deallocate(void* memory, stream_type on) {
+    const std::lock_guard lock(mutex_);
+    const auto found = blocks_.find(static_cast<std::byte*>(memory));
+    if (found == blocks_.end() || found->second.free) {
+      return {errc::invalid_value, "stream_pool_resource: not a block of this pool, or free already"};
+    }
+    block& freed = found->second;
+    in_use_ -= freed.size;
+    freed.free = true;
+    freed.users.insert(on);
+    freed.owner = on;
+    merge(found);
+    return {};
+  }
+
+  /// Another stream uses the block as well: it is waited for before the block is given to somebody else.
+  ///
+  /// @cost    O(log blocks)
+  /// @threads thread-safe
+  /// @error   invalid_value for a pointer that is not of this pool, or free
+  [[nodiscard]] status also_used_on(void* memory, stream_type on) {
+    const std::lock_guard lock(mutex_);
+    const auto found = blocks_.find(static_cast<std::byte*>(memory));
+    if (found == blocks_.end() || found->second.free) {
+      return {errc::invalid_value, "stream_pool_resource: not a block of this pool, or free already"};
+    }
+    found->second.users.insert(on);
+    return {};
+  }
+
+  /// Forgets a stream that will end: waits for it, and its blocks are anybody's.
+  ///
+  /// @cost    waits for the stream
+  /// @threads thread-safe
+  /// @error   device_error
+  [[nodiscard]] status forget(stream_type on) {
+    const std::lock_guard lock(mutex_);
+    if (const status s = Runtime::synchronize(on); !s) return s;
+    for (auto& [place, held] : blocks_) held.users.erase(on);
+    if (const auto event = events_.find(on); event != events_.end()) {
+      Runtime::end_event(event->second);
+      events_.erase(event);
+    }
+    return {};
+  }
+
+  /// Gives slabs that nobody holds back to the run time.
+  ///
+  /// @cost    waits for the streams that used free blocks
+  /// @threads thread-safe
+  /// @error   device_error
+  [[nodiscard]] status trim() {
+    const std::lock_guard lock(mutex_);
+    return trim_slabs();
+  }
+
+  [[nodiscard]] stream_pool_report report() const {
+    const std::lock_guard lock(mutex_);
+    return {reserved_, in_use_, recorded_};
+  }
+
+ private:
+  struct block {
+    std::size_t size;
+    bool free;
+    bool begins_slab;             // the block before belongs to another slab
+    stream_type owner;            // whose list it is in
+    std::set<stream_type> users;  // streams that may still use it; whoever takes it waits for the others
+  };
+  using blocks = std::map<std::byte*, block>;
+  // Free blocks by stream, size and place.
+  using entry = std::tuple<stream_type, std::size_t, std::byte*>;
+
+  static constexpr std::size_t round_up(std::size_t bytes) {
+    return (bytes + alignment - 1) / alignment * alignment;
+  }
+  static entry entry_of(const typename blocks::value_type& b) {
+    return {b.second.owner, b.second.size, b.first};
+  }
+
+  // The smallest that is large enough: of the stream itself first, then one that nobody uses any more, then
+  // of any other stream.
+  typename blocks::iterator best_fit(std::size_t size, stream_type on) {
+    auto own = free_.lower_bound(entry(on, size, nullptr));
+    if (own != free_.end() && std::get<0>(*own) == on) return blocks_.find(std::get<2>(*own));
+    auto best = blocks_.end();
+    const auto busy = [&](const block& b) { return !b.users.empty(); };
+    for (auto at = free_.begin(); at != free_.end();) {
+      const stream_type owner = std::get<0>(*at);
+      at = free_.lower_bound(entry(owner, size, nullptr));
+      if (at != free_.end() && std::get<0>(*at) == owner) {
+        const auto candidate = blocks_.find(std::get<2>(*at));
+        const auto rank = [&](const block& b) { return std::pair(busy(b), b.size); };
+        if (best == blocks_.end() || rank(candidate->second) < rank(best->second)) best = candidate;
+      }
+      while (at != free_.end() && std::get<0>(*at) == owner) ++at;
+    }
+    return best;
+  }
+
+  status grow(std::size_t size, stream_type on, typename blocks::iterator& made) {
+    void* slab = nullptr;
+    std::size_t bytes = (std::max)(size, slab_);
+    status s = Runtime::allocate(slab, bytes);
+    if (s.code() == errc::out_of_memory && bytes > size) s = Runtime::allocate(slab, bytes = size);
+    if (!s) return s;
+    slabs_.push_back(slab);
+    reserved_ += bytes;
+    made = blocks_.emplace(static_cast<std::byte*>(slab), block{bytes, true, true, on, {}}).first;
+    free_.insert(entry_of(*made));
+    return {};
+  }
+
+  // Once the streams are through with the free blocks, neighbours grow together whosever they were.
+  status trim_slabs() {
+    for (auto& [place, held] : blocks_) {
+      if (!held.free) continue;
+      for (const stream_type user : held.users) {
+        if (const status s = Runtime::synchronize(user); !s) return s;
+      }
+      held.users.clear();
+    }
+    free_.clear();
+    for (auto at = blocks_.begin(); at != blocks_.end();) {
+      auto next = std::next(at);
+      while (at->second.free && next != blocks_.end() && next->second.free && !next->second.begins_slab) {
+        at->second.size += next->second.size;
+        next = blocks_.erase(next);
+      }
+      const bool whole = at->second.begins_slab && (next == blocks_.end() || next->second.begins_slab);
+      if (at->second.free && whole) {
+        slabs_.erase(std::find(slabs_.begin(), slabs_.end(), static_cast<void*>(at->first)));
+        reserved_ -= at->second.size;
+        Runtime::deallocate(at->first);
+        blocks_.erase(at);
+      } else if (at->second.free) {
+        free_.insert(entry_of(*at));
+      }
+      at = next;
+    }
+    return {};
+  }
+
+  // Lazy: only here, when one stream takes what others may still use, is anything recorded.
+  status hand_over(block& taken, stream_type to) {
+    for (const stream_type user : taken.users) {
+      if (user == to) continue;
+      auto event = events_.find(user);
+      if (event == events_.end()) {
+        typename Runtime::event made{};
+        if (const status s = Runtime::make_event(made, false); !s) return s;
+        event = events_.emplace(user, made).first;
+      }
+      if (const status s = Runtime::record(event->second, user); !s) return s;
+      if (const status s = Runtime::wait(to, event->second); !s) return s;
+      ++recorded_;
+    }
+    return {};
+  }
+
+  // The front of a free block is used; what is left stays in its list.
+  void take(typename blocks::iterator at, std::size_t size) {
+    free_.erase(entry_of(*at));
+    block& taken = at->second;
+    if (taken.size > size) {
+      block rest = taken;
+      rest.size -= size;
+      rest.begins_slab = false;
+      free_.insert(entry_of(*blocks_.emplace(at->first + size, std::move(rest)).first));
+      taken.size = size;
+    }
+    taken.free = false;
+    taken.users.clear();
+    in_use_ += size;
+  }
+
+  // Free neighbours of one stream become one block.
+  void merge(typename blocks::iterator at) {
+    const auto fits = [&](const block& a, const block& b) { return b.free && b.owner == a.owner; };
+    if (const auto next = std::next(at);
+        next != blocks_.end() && !next->second.begins_slab && fits(at->second, next->second)) {
+      free_.erase(entry_of(*next));
+      at->second.size += next->second.size;
+      at->second.users.merge(next->second.users);
+      blocks_.erase(next);
+    }
+    if (!at->second.begins_slab) {
+      const auto before = std::prev(at);
+      if (fits(at->second, before->second)) {
+        free_.erase(entry_of(*before));
+        before->second.size += at->second.size;
+        before->second.users.merge(at->second.users);
+        blocks_.erase(at);
+        at = before;
+      }
+    }
+    free_.insert(entry_of(*at));
+  }
+
+  std::size_t slab_;
+  mutable std::mutex mutex_;
+  blocks blocks_;  // free or not, by place: they cover the slabs
+  std::set<entry> free_;
+  std::map<stream_type, typename Runtime::event> events_;
+  std::vector<void*> slabs_;
+  std::size_t reserved_ = 0;
+  std::size_t in_use_ = 0;
+  index_t recorded_ = 0;
+};
+
+}  // namespace deeprec::inline DEEPREC_ABI

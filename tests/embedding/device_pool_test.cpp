@@ -1,0 +1,328 @@
+// The bodies of the device's lookup kernels, on the host: same vectors, same oracle.
+
+#include <deeprec/embedding/detail/device_group.hpp>
+#include <deeprec/embedding/detail/device_pool.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include <deeprec/embedding/quantized_rows.hpp>
+#include <deeprec/embedding/split_bf16_rows.hpp>
+
+#include "support/batches.hpp"
+#include "support/oracle.hpp"
+#include "support/seed.hpp"
+#include "support/teams.hpp"
+
+using namespace deeprec;
+using namespace deeprec_test;
+
+namespace {
+
+template <class Format>
+struct stored_table {
+  stored_table(Format f, index_t rows, std::mt19937_64& random)
+      : format(f), bytes(static_cast<std::size_t>(rows * f.stride_bytes()) + 64) {
+    std::normal_distribution<float> normal(0, 1);
+    std::vector<float> row(static_cast<std::size_t>(f.width()));
+    for (index_t r = 0; r < rows; ++r) {
+      for (float& x : row) x = normal(random);
+      format.encode(row.data(), first() + r * f.stride_bytes());
+      format.decode(first() + r * f.stride_bytes(), row.data());
+      values.emplace_back(row.begin(), row.end());
+    }
+  }
+  std::byte* first() {
+    return bytes.data() + (64 - reinterpret_cast<std::uintptr_t>(bytes.data()) % 64) % 64;
+  }
+  basic_table_view<Format, device_space, const std::byte> view() {
+    return {first(), static_cast<index_t>(values.size()), format};
+  }
+  Format format;
+  std::vector<std::byte> bytes;
+  std::vector<std::vector<double>> values;
+};
+
+using task_type = detail::pool_task<std::int64_t, offset_borders<std::int64_t>, float>;
+template <class Pooling>
+detail::chosen_rules chosen() {
+  using rules = detail::rules_of<Pooling>;
+  return {rules::adding(), rules::filtered(), rules::clips(), rules::checks(), rules::prunes()};
+}
+
+/// Runs a task as the kernels would: chunks first, when there are any.
+template <class Element, int Vec>
+void run_task(task_type task, const detail::chosen_rules& rules, int lanes, bool chunked) {
+  const int panels = static_cast<int>((task.width + lanes * Vec - 1) / (lanes * Vec));
+  const index_t records = chunked ? detail::chunk_sums::records(task.id_count) : 0;
+  std::vector<float> sums(static_cast<std::size_t>(records * task.width), std::nanf(""));
+  std::vector<detail::chunk_count> counts(static_cast<std::size_t>(records));
+  if (chunked) task.chunks = {sums.data(), counts.data()};
+  on_team(lanes, [&](const auto& team) {
+    for (int panel = 0; panel < panels; ++panel) {
+      for (index_t r = 0; r < records; ++r) detail::sum_chunk<Element, Vec>(rules, team, task, r, panel);
+    }
+    for (int panel = 0; panel < panels; ++panel) {
+      for (index_t b = 0; b < task.bags; ++b) detail::pool_bag<Element, Vec>(rules, team, task, b, panel);
+    }
+  });
+}
+
+template <class Element, int Vec, class Format, class Combiner>
+double worst(stored_table<Format>& table, const batch<std::int64_t, std::int64_t>& made, bool weighted,
+             Combiner how, int lanes, bool chunked, bool broken = false) {
+  const index_t bags = static_cast<index_t>(made.offsets.size()) - 1;
+  const index_t width = table.format.width();
+  const auto view = made.view(weighted);
+  const auto policies = as_pooling(how);
+  auto task = detail::task_of<task_type>(table.view(), policies, weighted);
+  detail::set_bags(task, view);
+  if (broken) task.divide = detail::divide_by::one;
+  std::vector<float> out(static_cast<std::size_t>(bags * width) + 4, std::nanf(""));
+  device_fault fault{};
+  task.out = out.data();
+  task.out_stride = width;
+  task.fault = &fault;
+  run_task<Element, Vec>(task, chosen<std::remove_const_t<decltype(policies)>>(), lanes, chunked);
+  CHECK(fault.code == 0);
+  double error = 0;
+  for (index_t b = 0; b < bags; ++b) {
+    const auto expected = pool_one(table.values, view, b, width, kind(how));
+    for (index_t j = 0; j < width; ++j) {
+      const auto at = static_cast<std::size_t>(j);
+      const double bound =
+          (2.0 * expected.used + 8) * 0x1p-24 * (expected.magnitude[at] + 4 * expected.used) + 1e-30;
+      const double off = std::fabs(static_cast<double>(out[static_cast<std::size_t>(b * width + j)]) -
+                                   expected.value[at]) /
+                         bound;
+      error = off > error || std::isnan(off) ? off : error;
+    }
+  }
+  return error;
+}
+
+template <class Element, int Vec, class Format>
+void check_lanes(Format format, const std::byte* row, const float* expected) {
+  detail::device_parts parts{detail::parts_of(format), detail::kind_of_element<typename Format::element>};
+  for (index_t c = 0; c < format.width(); c += Vec) {
+    float x[Vec];
+    detail::read_row<Element, Vec>(row, parts, c, x);
+    CHECK(std::memcmp(x, expected + c, sizeof(x)) == 0);
+  }
+}
+
+template <class Format>
+void check_format(Format format) {
+  using element = typename Format::element;
+  std::mt19937_64 random(seed());
+  stored_table<Format> table(format, 3, random);
+  REQUIRE(detail::rows_fit_lanes<element>(table.first(), format.stride_bytes(), detail::parts_of(format),
+                                          format.width()));
+  for (index_t r = 0; r < 3; ++r) {
+    const std::byte* const row = table.first() + r * format.stride_bytes();
+    float expected[24];
+    format.decode(row, expected);
+    check_lanes<element, detail::lane_columns<element>>(format, row, expected);
+    check_lanes<element, 1>(format, row, expected);
+    check_lanes<detail::any_element, detail::group_columns>(format, row, expected);
+    check_lanes<detail::any_element, 1>(format, row, expected);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("device rows: every format is read by lanes as it decodes") {
+  check_format(f32_rows(24));
+  check_format(f16_rows(24));
+  check_format(bf16_rows(24));
+  check_format(e4m3_rows(24));
+  check_format(e5m2_rows(24));
+  check_format(int8_rows(24));
+  check_format(quantized_rows<8, f16>(24, {.place = scale_bias::first}));
+  check_format(int4_rows(24));
+  check_format(quantized_rows<4, float>(24, {.place = scale_bias::first}));
+  check_format(split_bf16_rows(24));
+}
+
+TEST_CASE("device rows: what does not fit 16 bytes is read column by column") {
+  alignas(16) std::byte memory[64] = {};
+  using detail::rows_fit_lanes;
+  CHECK(rows_fit_lanes<float>(memory, 32, {}, 8));
+  CHECK_FALSE(rows_fit_lanes<float>(memory + 4, 32, {}, 8));
+  CHECK_FALSE(rows_fit_lanes<float>(memory, 36, {}, 8));
+  CHECK_FALSE(rows_fit_lanes<float>(memory, 32, {}, 7));
+  CHECK(rows_fit_lanes<detail::scaled_code<8, float>>(memory, 136, {0, 128}, 128));
+  CHECK_FALSE(rows_fit_lanes<detail::scaled_code<8, float>>(memory, 134, {0, 126}, 126));
+  CHECK(detail::lanes_of(128, 4).lanes == 32);
+  CHECK(detail::lanes_of(129 * 4, 4).panels == 5);
+  CHECK(detail::lanes_of(17, 4).lanes == 8);
+  CHECK(detail::lanes_of(1, 4).lanes == 1);
+  CHECK_FALSE(detail::out_fits_lanes(reinterpret_cast<float*>(memory), 6, 4, 4));
+  CHECK(detail::out_fits_lanes(reinterpret_cast<bf16*>(memory), 8, 8, 8));
+}
+
+TEST_CASE("device pool: lanes in lockstep, short bags and long ones") {
+  std::mt19937_64 random(seed());
+  stored_table<f32_rows> table(f32_rows(20), 40, random);
+  for (const shape_of_batch shape : every_shape) {
+    const auto made = make_batch(random, shape, 9, 40, shape == shape_of_batch::one_huge ? 90 : 6);
+    for (const int lanes : {1, 4}) {
+      const bool chunked = shape == shape_of_batch::one_huge;  // a bag of 810 ids
+      CHECK(worst<float, 4>(table, made, true, sum, lanes, chunked) <= 1);
+      CHECK(worst<float, 4>(table, made, false, max_, lanes, chunked) <= 1);
+      if (lanes == 1) {
+        CHECK(worst<float, 1>(table, made, true, mean(by_weight), lanes, chunked) <= 8);
+        CHECK(worst<float, 1>(table, made, true, sqrtn, lanes, true) <= 1);
+        if (shape == shape_of_batch::uniform)
+          CHECK(worst<float, 1>(table, made, true, sqrtn, lanes, false, true) > 1);  // broken: not divided
+      }
+    }
+  }
+}
+
+TEST_CASE("device pool: rows of codes, one kernel for every kind") {
+  std::mt19937_64 random(seed());
+  stored_table<int8_rows> table(int8_rows(24), 50, random);
+  const auto made = make_batch(random, shape_of_batch::many_empty, 20, 50, 5);
+  CHECK(worst<detail::any_element, detail::group_columns>(table, made, true, mean, 1, false) <= 1);
+}
+
+TEST_CASE("device pool: a long bag in the middle of others, at every border of a chunk") {
+  std::mt19937_64 random(seed());
+  stored_table<f32_rows> table(f32_rows(4), 30, random);
+  for (const index_t before : {0, 1, 200, 255, 256, 257, 511, 512}) {
+    for (const index_t size : {512, 513, 768, 1025, 1300}) {
+      batch<std::int64_t, std::int64_t> made;
+      for (const index_t n : {before, size, index_t{3}, size + 1, index_t{0}}) {
+        for (index_t k = 0; k < n; ++k) {
+          made.ids.push_back(static_cast<std::int64_t>(random() % 30));
+          made.weights.push_back(1.5F);
+        }
+        made.offsets.push_back(static_cast<std::int64_t>(made.ids.size()));
+      }
+      CHECK(worst<float, 4>(table, made, true, mean, 1, true) <= 1);
+    }
+  }
+}
+
+TEST_CASE("device pool: a bad bag becomes zeros, the smallest place is kept, and strays are counted") {
+  std::mt19937_64 random(seed());
+  stored_table<f32_rows> table(f32_rows(8), 30, random);
+  auto made = make_batch(random, shape_of_batch::uniform, 12, 30, 5);
+  while (made.offsets[4] == made.offsets[3] || made.offsets[8] == made.offsets[7]) {
+    made = make_batch(random, shape_of_batch::uniform, 12, 30, 5);
+  }
+  const auto bad_slot = made.offsets[3];
+  made.ids[static_cast<std::size_t>(bad_slot)] = 30;
+  made.ids[static_cast<std::size_t>(made.offsets[7])] = -9;
+  const auto run = [&](const auto& how, bool chunked, int lanes, unsigned long long& skipped) {
+    auto task = detail::task_of<task_type>(table.view(), how, false);
+    detail::set_bags(task, made.view(false));
+    std::vector<float> out(12 * 8, 7.0F);
+    device_fault fault{};
+    task.out = out.data();
+    task.out_stride = 8;
+    task.fault = &fault;
+    task.number = 5;
+    task.skipped = &skipped;
+    run_task<float, 4>(task, chosen<std::remove_cvref_t<decltype(how)>>(), lanes, chunked);
+    return std::pair(out, fault);
+  };
+  unsigned long long skipped = 0;
+  for (const int lanes : {1, 2}) {
+    const auto [out, fault] = run(pooling{sum}, false, lanes, skipped);
+    CHECK(fault.as_status().place() == fault_place{.table = 5, .bag = 3, .slot = bad_slot, .value = 30});
+    for (std::size_t j = 0; j < 8; ++j) {
+      CHECK(out[3 * 8 + j] == 0.0F);
+      CHECK(out[7 * 8 + j] == 0.0F);
+    }
+    CHECK(skipped == 0);
+  }
+  CHECK(run(pooling{sum, prune}, false, 2, skipped).second.value == 30);  // a negative one is pruned
+  CHECK(run(pooling{sum, padding_id{30}}, false, 2, skipped).second.value == -9);
+  CHECK(run(pooling{sum, skip}, false, 2, skipped).second.code == 0);
+  CHECK(skipped == 2);
+  skipped = 0;
+  CHECK(run(pooling{sum, skip, padding_id{30}}, false, 1, skipped).second.code == 0);
+  CHECK(skipped == 1);
+  // Offsets that decrease, or leave the ids: reported, and nothing is read outside.
+  made.offsets[6] = made.offsets[7] + 3;
+  CHECK(run(pooling{sum, skip}, true, 1, skipped).second.code ==
+        static_cast<int>(errc::offsets_decreasing));
+  made.offsets[12] = 1000;
+  made.offsets[0] = -1;
+  CHECK(run(pooling{sum, skip}, true, 1, skipped).second.code == static_cast<int>(errc::offsets_negative));
+}
+
+TEST_CASE("device pool: default rows, norms, accumulation, concat and the gradients of weights") {
+  std::mt19937_64 random(seed());
+  stored_table<f32_rows> table(f32_rows(8), 30, random);
+  const std::vector<std::int64_t> offsets{0, 2, 2, 3}, ids{4, 9, 7};
+  const std::vector<float> weights{2, 0.5F, 3}, gradient(3 * 8, 0.25F);
+  const jagged_view<> bags(offsets.data(), 3, ids.data(), 3, weights.data());
+  device_fault fault{};
+  const pooling how(sum, default_row{11}, max_norm{0.5F}, accumulate_into);
+  const auto clipped = [&](std::size_t r, std::size_t j) {
+    double norm = 0;
+    for (const double x : table.values[r]) norm += x * x;
+    return table.values[r][j] * std::fmin(1.0, 0.5 / std::sqrt(norm));
+  };
+  for (const int lanes : {1, 2}) {
+    std::vector<float> out(3 * 8, 1.0F);
+    auto task = detail::task_of<task_type>(table.view(), how, true);
+    detail::set_bags(task, bags);
+    task.out = out.data();
+    task.out_stride = 8;
+    task.fault = &fault;
+    run_task<float, 4>(task, chosen<std::remove_cvref_t<decltype(how)>>(), lanes, false);
+    for (std::size_t j = 0; j < 8; ++j) {
+      CHECK(static_cast<double>(out[j]) ==
+            doctest::Approx(1 + 2 * clipped(4, j) + 0.5 * clipped(9, j)).epsilon(1e-5));
+      CHECK(static_cast<double>(out[8 + j]) == doctest::Approx(1 + clipped(11, j)).epsilon(1e-5));
+    }
+  }
+  auto task = detail::task_of<task_type>(table.view(), pooling{concat}, true);
+  detail::set_bags(task, bags);
+  std::vector<float> out(3 * 8);
+  task.out = out.data();
+  task.out_stride = 8;
+  task.fault = &fault;
+  for (index_t k = 0; k < 3; ++k) {
+    for (int panel = 0; panel < 2; ++panel) {
+      detail::copy_slot<float, 4>(detail::chosen_rules{}, solo_team{}, task, k, panel);
+    }
+  }
+  for (std::size_t j = 0; j < 8; ++j)
+    CHECK(static_cast<double>(out[8 + j]) == doctest::Approx(0.5 * table.values[9][j]));
+  CHECK(fault.code == 0);
+
+  using gradient_task = detail::pool_task<std::int64_t, offset_borders<std::int64_t>, const float>;
+  auto of_weights = detail::task_of<gradient_task>(table.view(), pooling{mean(by_weight)}, true);
+  detail::set_bags(of_weights, bags);
+  of_weights.out = gradient.data();
+  of_weights.out_stride = 8;
+  of_weights.fault = &fault;
+  std::vector<float> dots(3);
+  on_team(2, [&](const auto& team) {
+    for (index_t b = 0; b < 3; ++b)
+      detail::dot_slots<float, 4>(detail::chosen_rules{}, team, of_weights, b, dots.data());
+  });
+  double of[10] = {};
+  for (const std::size_t r : {4U, 9U}) {
+    for (const double x : table.values[r]) of[r] += 0.25 * x;
+  }
+  CHECK(static_cast<double>(dots[0]) ==
+        doctest::Approx(of[4] / 2.5 - (2 * of[4] + 0.5 * of[9]) / 6.25).epsilon(1e-4));
+  CHECK(dots[2] == doctest::Approx(0).epsilon(1e-4));
+}
+
+TEST_CASE("device groups: blocks find their table") {
+  const unsigned first[] = {0, 3, 3, 10, 11};
+  const int expected[] = {0, 0, 0, 2, 2, 2, 2, 2, 2, 2, 3};
+  for (unsigned b = 0; b < 11; ++b) CHECK(detail::table_of_block(first, 4, b) == expected[b]);
+}
