@@ -56,7 +56,7 @@ enum class access : unsigned char {
   cancel_mark, cancel_seen,
   bytes_take, bytes_give, bytes_seen,
   stack_seen, stack_next, stack_push, stack_pop,
-  statistic,        ///< counters that nothing depends on
+  statistic,        ///< counters, and first guesses of an exchange: nothing depends on what is read
 };
 
 /// std::atomic, and sleeping on a futex (elsewhere on std::atomic::wait).

@@ -123,7 +123,8 @@ class event_count {
   }
 
   void leave() noexcept {
-    std::uint64_t seen = state_.load(Atomics::at(access::waiters_seen, std::memory_order_relaxed));
+    // relaxed: a first guess for the exchange
+    std::uint64_t seen = state_.load(Atomics::at(access::statistic, std::memory_order_relaxed));
     std::uint64_t left = 0;
     do {
       left = seen - one_waiter - (signalled(seen) > 0 ? one_signal : 0);

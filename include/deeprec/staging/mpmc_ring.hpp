@@ -30,6 +30,7 @@ namespace deeprec::inline DEEPREC_ABI {
 /// @cost    memory: one block from the resource, at construction
 /// @threads every member is thread-safe. A try_ call is lock-free; it may answer "no" while another thread is
 ///          between two steps at the slot in front
+/// @error   invalid_value: a capacity of 0, or beyond what the positions can count, thrown as deeprec::error
 template <class T, class Wait = adaptive_wait, class Atomics = std_atomics, class Seq = std::size_t>
 class mpmc_ring {
   static_assert(std::is_nothrow_destructible_v<T>,

@@ -28,6 +28,7 @@ enum class spsc_layout : unsigned char { automatic, counters, flags };
 /// @pre     capacity >= 1; at most one thread pushes and one pops at a time
 /// @cost    memory: one block from the resource, at construction
 /// @threads push side: one thread at a time; pop side: one thread at a time
+/// @error   invalid_value: a capacity of 0, or beyond what the positions can count, thrown as deeprec::error
 template <class T, class Wait = adaptive_wait, class Atomics = std_atomics, class Seq = std::size_t>
 class spsc_ring {
   static_assert(std::is_nothrow_destructible_v<T>,

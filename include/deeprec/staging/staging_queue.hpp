@@ -82,6 +82,7 @@ class [[nodiscard]] taken {
 /// @pre     capacity >= 1; no thread uses the queue, or holds a place of it, when it is destroyed
 /// @cost    memory: one block from the resource, at construction; nothing afterwards
 /// @threads every member is thread-safe; without a wait, put and take are lock-free
+/// @error   invalid_value: a capacity of 0, or beyond what the positions can count, thrown as deeprec::error
 template <class T, class Wait = adaptive_wait, class Atomics = std_atomics>
 class staging_queue {
   static_assert(std::is_nothrow_destructible_v<T>,
