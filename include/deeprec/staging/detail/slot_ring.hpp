@@ -195,8 +195,7 @@ class slot_ring {
   [[nodiscard]] std::size_t was_size() const noexcept {
     const std::uint64_t taken = number_of(head_.load(at(access::statistic, acquire)));
     const std::uint64_t put = number_of(tail_.load(at(access::statistic, acquire)));
-    // Read one after the other; with a Seq that wraps, modulo its range.
-    return static_cast<std::size_t>(static_cast<std::uint64_t>(put - taken) % range());
+    return static_cast<std::size_t>((put + range() - taken) % range());  // either may have wrapped
   }
   [[nodiscard]] std::uint64_t claimed_number() const noexcept {
     return number_of(tail_.load(at(access::statistic, relaxed)));
@@ -244,7 +243,7 @@ class slot_ring {
     const std::uint64_t laps = lap_of(p) / lap_unit();
     return laps * capacity_ + static_cast<std::uint64_t>((p & index_mask_) / 2);
   }
-  // How many numbers there are before positions wrap; 0 counts as 2^64.
+  // How many numbers there are before positions wrap: at most half of what 64 bits hold.
   [[nodiscard]] std::uint64_t range() const noexcept {
     const std::uint64_t laps = static_cast<Seq>(~Seq{0}) / lap_unit() + std::uint64_t{1};
     return laps * capacity_;
