@@ -1,0 +1,42 @@
+#include "queue/baseline.hpp"
+
+#include <rigtorp/MPMCQueue.h>
+#include <rigtorp/SPSCQueue.h>
+
+namespace DEEPREC_BASELINE_NS {
+namespace {
+
+using namespace queue_bench;
+
+template <class T>
+struct pair_queue {
+  explicit pair_queue(std::size_t capacity) : q(capacity) {}
+  bool try_push(const T& v) { return q.try_push(v); }
+  bool try_pop(T& v) {
+    T* const front = q.front();
+    if (front == nullptr) return false;
+    v = *front;
+    q.pop();
+    return true;
+  }
+  rigtorp::SPSCQueue<T> q;
+};
+template <class T>
+struct any_queue {
+  explicit any_queue(std::size_t capacity) : q(capacity) {}
+  bool try_push(const T& v) { return q.try_push(v); }
+  bool try_pop(T& v) { return q.try_pop(v); }
+  rigtorp::MPMCQueue<T> q;
+};
+
+}  // namespace
+
+void add_rigtorp(std::vector<contender>& to) {
+  using narrow = pair_queue<std::uint64_t>;
+  to.push_back({"rigtorp spsc", kind::spsc_8, spsc<narrow, std::uint64_t, wait::spin>, holds<narrow>});
+  to.push_back({"rigtorp spsc", kind::spsc_64, spsc<pair_queue<wide>, wide, wait::spin>});
+  to.push_back({"rigtorp spsc", kind::round_trip, round_trip<narrow, std::uint64_t, wait::spin>});
+  to.push_back({"rigtorp mpmc yield", kind::mpmc, mpmc<any_queue<std::uint64_t>, std::uint64_t, wait::yield>});
+}
+
+}  // namespace DEEPREC_BASELINE_NS
