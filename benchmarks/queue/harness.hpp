@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -86,34 +87,34 @@ inline void get(Queue& queue, T& item) {
   }
 }
 
-// Starts the threads, waits until all are there, and answers how long they take together.
-template <class Body>
-double together(int threads, Body body) {
+// Runs body(t) in threads that begin together; seconds from then to the last end.
+template <class CpuOf, class Body>
+double together(int threads, CpuOf cpu_of, Body body) {
+  using clock = std::chrono::steady_clock;
   std::atomic<int> ready{0};
-  std::atomic<bool> go{false};
   std::vector<std::thread> all;
+  std::vector<clock::time_point> begin(static_cast<std::size_t>(threads)), end = begin;
   for (int t = 0; t < threads; ++t) {
     all.emplace_back([&, t] {
+      pin(cpu_of(t));
       ++ready;
-      while (!go.load(std::memory_order_acquire)) {
-        if (threads > 2) sched_yield();
-      }
+      while (ready.load(std::memory_order_acquire) < threads) sched_yield();
+      begin[static_cast<std::size_t>(t)] = clock::now();
       body(t);
+      end[static_cast<std::size_t>(t)] = clock::now();
     });
   }
-  while (ready.load() < threads) sched_yield();
-  const auto begin = std::chrono::steady_clock::now();
-  go.store(true, std::memory_order_release);
   for (std::thread& t : all) t.join();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return std::chrono::duration<double>(*std::max_element(end.begin(), end.end()) -
+                                       *std::min_element(begin.begin(), begin.end()))
+      .count();
 }
 
 template <class Queue, class T, wait W>
 double spsc(const spec& s) {
   auto queue = std::make_unique<Queue>(s.capacity);
   bool right = true;
-  const double seconds = together(2, [&](int t) {
-    pin(t);
+  const double seconds = together(2, [](int t) { return t; }, [&](int t) {
     if (t == 0) {
       for (std::uint64_t k = 1; k <= s.items; ++k) put<W>(*queue, T(k));
     } else {
@@ -134,8 +135,7 @@ double round_trip(const spec& s) {
   auto there = std::make_unique<Queue>(s.capacity);
   auto back = std::make_unique<Queue>(s.capacity);
   bool right = true;
-  const double seconds = together(2, [&](int t) {
-    pin(t);
+  const double seconds = together(2, [](int t) { return t; }, [&](int t) {
     T item{};
     for (std::uint64_t k = 1; k <= s.items; ++k) {
       if (t == 0) {
@@ -155,9 +155,9 @@ template <class Queue, class T, wait W>
 double mpmc(const spec& s) {
   auto queue = std::make_unique<Queue>(s.capacity);
   std::atomic<std::uint64_t> sum{0};
-  const double seconds = together(s.producers + s.consumers, [&](int t) {
+  const auto cpu_of = [&](int t) { return t < s.producers ? t : t - s.producers + 1; };
+  const double seconds = together(s.producers + s.consumers, cpu_of, [&](int t) {
     const bool producer = t < s.producers;
-    pin(producer ? t : t - s.producers + 1);
     const std::uint64_t mine = s.items / static_cast<std::uint64_t>(producer ? s.producers : s.consumers);
     if (producer) {
       const std::uint64_t first = static_cast<std::uint64_t>(t) * mine + 1;

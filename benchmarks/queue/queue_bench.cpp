@@ -185,7 +185,7 @@ cell spsc_cell(int which) {
     case 0: return compare(kind::spsc_8, spsc<narrow, std::uint64_t, wait::own>, {.items = 2'000'000});
     case 1: return compare(kind::spsc_64, spsc<broad, wide, wait::own>, {.items = 1'000'000});
     case 2:
-      return compare(kind::spsc_8, spsc<narrow, std::uint64_t, wait::own>, {.capacity = 2, .items = 300'000}, true);
+      return compare(kind::spsc_8, spsc<narrow, std::uint64_t, wait::own>, {.capacity = 2, .items = 100'000}, true);
     default:
       return compare(kind::round_trip, round_trip<narrow, std::uint64_t, wait::own>,
                      {.capacity = 2, .items = 30'000});

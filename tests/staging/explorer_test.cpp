@@ -293,6 +293,7 @@ TEST_CASE("model: each weakened access of the library is caught") {
   must_be_caught({"tail: claimed without an exchange", omit, access::tail_claim}, with<ring_face, &crossing, 2, 1>);
   must_be_caught({"head: claimed without an exchange", omit, access::head_claim}, with<ring_face, &two_take, 2, 0>);
   must_be_caught({"close: the bit is not set", omit, access::close_mark}, with<staging_face, &closing, 1, 0>);
+  must_be_caught({"close: consumers are not told", omit, access::close_hint}, with<staging_face, &closing, 1, 0>);
   must_be_caught({"flag: publish without release", relax, access::flag_publish}, with<flags, &pair, 2, 1>);
   must_be_caught({"flag: seen full without acquire", relax, access::flag_seen_full}, with<flags, &pair, 2, 1>);
   must_be_caught({"flag: freed without release", relax, access::flag_release}, with<flags, &pair, 1, 1>);

@@ -38,6 +38,7 @@ enum class access : unsigned char {
   tail_claim,       ///< producer's compare-exchange
   head_claim,       ///< consumer's compare-exchange
   close_mark,       ///< the closed bit is set or cleared
+  close_hint,       ///< a word beside it that says so
   closed_seen,      ///< the closed bit is read
   // spsc_ring
   count_publish,    ///< producer writes how many it has published

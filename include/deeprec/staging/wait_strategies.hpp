@@ -78,19 +78,25 @@ template <class Rep, class Period>
 struct wait_counts {
   std::uint64_t waits = 0;     ///< calls that could not go on at once
   std::uint64_t parks = 0;     ///< times that one of them slept
-  std::uint64_t wait_ns = 0;   ///< the time of these calls together
+  std::uint64_t wait_ns = 0;   ///< the time of these calls together, as far as one took more than about 2 us
   std::uint64_t spin_ns = 0;   ///< how long adaptive_wait now looks before it sleeps
   unsigned waiting = 0;        ///< threads that sleep, or are about to
 };
 
+// A strategy's busy() looks as long as it costs nothing to anybody else, its look() until its patience ends.
 struct spin_wait {
   static constexpr bool parks = false;
   static constexpr bool timed = false;
+  template <class Atomics, class Look>
+  static queue_result busy(Look&) {
+    return queue_result::not_now;
+  }
   template <class Atomics, class Look, class Expired>
   static queue_result look(Look& look, Expired& expired, std::uint64_t) {
     for (unsigned n = 1;; ++n) {
       const queue_result found = look();
       if (found != queue_result::not_now) return found;
+      Atomics::relax();
       if (n % 256 == 0) {
         if (const queue_result e = expired(); e != queue_result::not_now) return e;
       }
@@ -101,6 +107,10 @@ struct spin_wait {
 struct yield_wait {
   static constexpr bool parks = false;
   static constexpr bool timed = false;
+  template <class Atomics, class Look>
+  static queue_result busy(Look&) {
+    return queue_result::not_now;
+  }
   template <class Atomics, class Look, class Expired>
   static queue_result look(Look& look, Expired& expired, std::uint64_t) {
     for (unsigned n = 1;; ++n) {
@@ -117,6 +127,10 @@ struct yield_wait {
 struct park_wait {
   static constexpr bool parks = true;
   static constexpr bool timed = false;
+  template <class Atomics, class Look>
+  static queue_result busy(Look&) {
+    return queue_result::not_now;
+  }
   template <class Atomics, class Look, class Expired>
   static queue_result look(Look& look, Expired&, std::uint64_t) {
     return look();
@@ -130,13 +144,17 @@ struct adaptive_wait {
   static constexpr std::uint64_t longest_ns = 50'000;
   static constexpr unsigned busy_looks = 128;  ///< before the core is offered to other threads
 
-  template <class Atomics, class Look, class Expired>
-  static queue_result look(Look& look, Expired& expired, std::uint64_t budget_ns) {
+  template <class Atomics, class Look>
+  static queue_result busy(Look& look) {
     for (unsigned n = 0; n < busy_looks; ++n) {
       const queue_result found = look();
       if (found != queue_result::not_now) return found;
       Atomics::relax();
     }
+    return queue_result::not_now;
+  }
+  template <class Atomics, class Look, class Expired>
+  static queue_result look(Look& look, Expired& expired, std::uint64_t budget_ns) {
     // Other threads may need this core to bring what is waited for: yield between looks.
     const auto give_up = Atomics::now() + std::chrono::nanoseconds(budget_ns);
     do {
@@ -164,7 +182,8 @@ struct adaptive_wait {
 namespace detail {
 
 // Where the threads of one side of a queue wait: a strategy, an event_count, and counters.
-template <class Wait, class Atomics>
+// Threads: how many may wait here at once; 0: any number.
+template <class Wait, class Atomics, int Threads = 0>
 class waiting_room {
  public:
   // Calls look() until it answers something else than not_now, or the limit is reached. look() must
@@ -172,6 +191,9 @@ class waiting_room {
   template <class Look>
   queue_result wait_for(Look&& look, const wait_limit& limit) {
     add(waits_, 1);
+    // Not timed: reading the clock would take as long as most of these waits.
+    queue_result answer = Wait::template busy<Atomics>(look);
+    if (answer != queue_result::not_now) return answer;
     const auto expired = [&limit] {
       if (limit.stop.stop_requested()) return queue_result::stopped;
       if (limit.deadline != forever && Atomics::now() >= limit.deadline) return queue_result::timed_out;
@@ -179,7 +201,7 @@ class waiting_room {
     };
     const auto begin = Wait::timed ? Atomics::now() : time_point{};
     bool parked = false;
-    queue_result answer = Wait::template look<Atomics>(look, expired, spin_ns_.load(statistic()));
+    answer = Wait::template look<Atomics>(look, expired, spin_ns_.load(statistic()));
     if constexpr (Wait::parks) {
       if (answer == queue_result::not_now) {
         parked = true;
@@ -220,7 +242,13 @@ class waiting_room {
   static constexpr time_point forever = time_point::max();
   // relaxed: counters only
   static auto statistic() noexcept { return Atomics::at(access::statistic, std::memory_order_relaxed); }
-  static void add(counter& c, std::uint64_t n) noexcept { c.fetch_add(n, statistic()); }
+  static void add(counter& c, std::uint64_t n) noexcept {
+    if constexpr (Threads == 1) {  // an exchange would wait for the stores of the last push or pop
+      c.store(c.load(statistic()) + n, statistic());
+    } else {
+      c.fetch_add(n, statistic());
+    }
+  }
 
   struct wake_all {
     event_count<Atomics>* sleepers;

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <bit>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <memory_resource>
 #include <type_traits>
@@ -151,6 +152,9 @@ class slot_ring {
         holes = true;
         p = next(p);
       } else if (ahead < 0) {  // nothing published here yet
+        // acquire, with close(): tail_ is closed. A look at a word that hardly ever changes, so that consumers
+        // that wait don't pull the line of tail_ away from the producers.
+        if (closing_.load(at(access::closed_seen, acquire)) == 0) return queue_result::not_now;
         // Closed, and this position was never claimed: the end. A claimed one that is not published yet is
         // waited for. acquire: what came before close() is seen. head_ can't have passed p: it is at most tail_.
         const Seq tail = tail_.load(at(access::closed_seen, acquire));
@@ -171,8 +175,10 @@ class slot_ring {
   void close() noexcept {
     // release: take() that answers closed sees what the closing thread did before.
     tail_.fetch_or(closed_bit, at(access::close_mark, release));
+    closing_.store(1, at(access::close_hint, release));  // release: whoever sees it sees the bit
   }
   void reopen() noexcept {
+    closing_.store(0, at(access::close_hint, release));  // the bit alone says nothing to consumers
     tail_.fetch_and(static_cast<Seq>(~closed_bit), at(access::close_mark, release));
   }
   [[nodiscard]] bool is_closed() const noexcept {
@@ -186,7 +192,8 @@ class slot_ring {
   }
   [[nodiscard]] bool was_takeable() const noexcept {
     const Seq p = head_.load(at(access::position, acquire));
-    return slot_of(p)->state.load(at(access::slot_seen_full, acquire)) != lap_of(p) || is_closed();
+    return slot_of(p)->state.load(at(access::slot_seen_full, acquire)) != lap_of(p) ||
+           closing_.load(at(access::closed_seen, acquire)) != 0;
   }
   // Whether the item of this token is the next one to be taken.
   [[nodiscard]] bool is_next(token mine) const noexcept {
@@ -260,6 +267,7 @@ class slot_ring {
   const std::size_t half_stride_;
   std::pmr::memory_resource* const memory_;
   std::byte* slots_ = nullptr;
+  typename Atomics::template atomic<std::uint32_t> closing_{0};  // written by close() and reopen() only
   alignas(2 * line) typename Atomics::template atomic<Seq> tail_;
   alignas(2 * line) typename Atomics::template atomic<Seq> head_;
   [[maybe_unused]] std::byte gap_[2 * line - sizeof(Seq) % (2 * line)];
