@@ -27,8 +27,9 @@ struct spec {
   std::uint64_t items = 1'000'000;
 };
 
-// What a thread does when the queue says no.
-enum class wait { spin, pause, yield, own };
+// What a thread does when the queue says no: looks again at once, after a pause, after the other threads; pauses
+// 128 times and then lets the others run (what adaptive_wait does); or what the queue does by itself.
+enum class wait { spin, pause, yield, patient, own };
 
 // Seconds that a run takes, or -1: wrong answer.
 using run = double (*)(const spec&);
@@ -41,6 +42,8 @@ struct contender {
   std::size_t (*holds)() = nullptr;
   // Slow ones get fewer items: what they do with them is counted per item.
   std::uint64_t items = 0;
+  // Only with so many threads on a side: those that spin would stand still with more threads than CPUs.
+  int sides = 1000;
 };
 
 struct wide {
@@ -60,8 +63,10 @@ inline void pin(int cpu) {
 }
 
 template <wait W>
-inline void again() {
-  if constexpr (W == wait::pause) {
+inline void again(unsigned n) {
+  if constexpr (W == wait::patient) {
+    n < 128 ? again<wait::pause>(n) : again<wait::yield>(n);
+  } else if constexpr (W == wait::pause) {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #endif
@@ -75,7 +80,7 @@ inline void put(Queue& queue, const T& item) {
   if constexpr (W == wait::own) {
     queue.push(item);
   } else {
-    while (!queue.try_push(item)) again<W>();
+    for (unsigned n = 0; !queue.try_push(item); ++n) again<W>(n);
   }
 }
 template <wait W, class Queue, class T>
@@ -83,7 +88,7 @@ inline void get(Queue& queue, T& item) {
   if constexpr (W == wait::own) {
     queue.pop(item);
   } else {
-    while (!queue.try_pop(item)) again<W>();
+    for (unsigned n = 0; !queue.try_pop(item); ++n) again<W>(n);
   }
 }
 

@@ -41,9 +41,11 @@ void add_moodycamel(std::vector<contender>& to) {
   to.push_back({"moodycamel CQ", kind::spsc_8, spsc<narrow, std::uint64_t, wait::spin>, holds<narrow>, 100'000});
   to.push_back({"moodycamel CQ", kind::spsc_64, spsc<any_queue<wide>, wide, wait::spin>, nullptr, 100'000});
   to.push_back({"moodycamel CQ", kind::round_trip, round_trip<narrow, std::uint64_t, wait::spin>, nullptr, 10'000});
-  to.push_back({"moodycamel CQ yield", kind::mpmc,
-                mpmc<unbounded_queue<std::uint64_t>, std::uint64_t, wait::yield>, nullptr, 400'000});
-  to.push_back({"moodycamel BlockingCQ", kind::mpmc, mpmc<blocking_queue<std::uint64_t>, std::uint64_t, wait::own>, nullptr, 200'000});
+  using shared = unbounded_queue<std::uint64_t>;
+  to.push_back({"moodycamel CQ yield", kind::mpmc, mpmc<shared, std::uint64_t, wait::yield>, nullptr, 200'000});
+  to.push_back({"moodycamel CQ patient", kind::mpmc, mpmc<shared, std::uint64_t, wait::patient>, nullptr, 200'000});
+  to.push_back({"moodycamel BlockingCQ", kind::mpmc,
+                mpmc<blocking_queue<std::uint64_t>, std::uint64_t, wait::own>, nullptr, 100'000});
 #if defined(HAVE_READERWRITERQUEUE)
   struct pair_queue {
     explicit pair_queue(std::size_t capacity) : q(capacity) {}
@@ -58,6 +60,8 @@ void add_moodycamel(std::vector<contender>& to) {
     moodycamel::ReaderWriterQueue<wide> q;
   };
   to.push_back({"moodycamel RWQ", kind::spsc_8, spsc<pair_queue, std::uint64_t, wait::spin>, holds<pair_queue>});
+  to.push_back({"moodycamel RWQ pause", kind::spsc_8, spsc<pair_queue, std::uint64_t, wait::pause>, holds<pair_queue>});
+  to.push_back({"moodycamel RWQ pause", kind::round_trip, round_trip<pair_queue, std::uint64_t, wait::pause>});
   to.push_back({"moodycamel RWQ", kind::spsc_64, spsc<wide_queue, wide, wait::spin>});
   to.push_back({"moodycamel RWQ", kind::round_trip, round_trip<pair_queue, std::uint64_t, wait::spin>});
 #endif

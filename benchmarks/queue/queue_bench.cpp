@@ -125,7 +125,7 @@ struct cell {
 cell compare(kind what, run ours, const spec& s, bool exactly_two = false) {
   std::vector<const contender*> others;
   for (const contender& c : peers()) {
-    if (c.what == what && (!exactly_two || (c.holds != nullptr && c.holds() == 2))) others.push_back(&c);
+    if (c.what == what && s.producers <= c.sides && (!exactly_two || (c.holds != nullptr && c.holds() == 2))) others.push_back(&c);
   }
   cell answer;
   std::vector<double> mine;
@@ -182,8 +182,8 @@ bool report(benchmark::State& state, const cell& c) {
 
 cell spsc_cell(int which) {
   switch (which) {
-    case 0: return compare(kind::spsc_8, spsc<narrow, std::uint64_t, wait::own>, {.items = 2'000'000});
-    case 1: return compare(kind::spsc_64, spsc<broad, wide, wait::own>, {.items = 1'000'000});
+    case 0: return compare(kind::spsc_8, spsc<narrow, std::uint64_t, wait::own>, {.items = 1'000'000});
+    case 1: return compare(kind::spsc_64, spsc<broad, wide, wait::own>, {.items = 500'000});
     case 2:
       return compare(kind::spsc_8, spsc<narrow, std::uint64_t, wait::own>, {.capacity = 2, .items = 100'000}, true);
     default:
@@ -215,7 +215,7 @@ void spsc_geomean(benchmark::State& state) {
 void mpmc_bench(benchmark::State& state, int sides) {
   for (auto _ : state) {
     const cell c = compare(kind::mpmc, mpmc<shared, std::uint64_t, wait::own>,
-                           {.producers = sides, .consumers = sides, .items = 600'000});
+                           {.producers = sides, .consumers = sides, .items = 400'000});
     if (!report(state, c)) return;
   }
 }

@@ -26,6 +26,8 @@ struct any_queue {
   explicit any_queue(std::size_t capacity) : q(capacity) {}
   bool try_push(const T& v) { return q.try_push(v); }
   bool try_pop(T& v) { return q.try_pop(v); }
+  void push(const T& v) { q.push(v); }
+  void pop(T& v) { q.pop(v); }
   rigtorp::MPMCQueue<T> q;
 };
 
@@ -34,9 +36,15 @@ struct any_queue {
 void add_rigtorp(std::vector<contender>& to) {
   using narrow = pair_queue<std::uint64_t>;
   to.push_back({"rigtorp spsc", kind::spsc_8, spsc<narrow, std::uint64_t, wait::spin>, holds<narrow>});
+  to.push_back({"rigtorp spsc pause", kind::spsc_8, spsc<narrow, std::uint64_t, wait::pause>, holds<narrow>});
+  to.push_back({"rigtorp spsc pause", kind::spsc_64, spsc<pair_queue<wide>, wide, wait::pause>});
+  to.push_back({"rigtorp spsc pause", kind::round_trip, round_trip<narrow, std::uint64_t, wait::pause>});
   to.push_back({"rigtorp spsc", kind::spsc_64, spsc<pair_queue<wide>, wide, wait::spin>});
   to.push_back({"rigtorp spsc", kind::round_trip, round_trip<narrow, std::uint64_t, wait::spin>});
-  to.push_back({"rigtorp mpmc yield", kind::mpmc, mpmc<any_queue<std::uint64_t>, std::uint64_t, wait::yield>});
+  using shared = any_queue<std::uint64_t>;
+  to.push_back({"rigtorp mpmc yield", kind::mpmc, mpmc<shared, std::uint64_t, wait::yield>, nullptr, 200'000});
+  to.push_back({"rigtorp mpmc patient", kind::mpmc, mpmc<shared, std::uint64_t, wait::patient>, nullptr, 200'000});
+  to.push_back({"rigtorp mpmc own", kind::mpmc, mpmc<shared, std::uint64_t, wait::own>, nullptr, 200'000, 1});
 }
 
 }  // namespace DEEPREC_BASELINE_NS

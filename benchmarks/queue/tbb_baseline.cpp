@@ -25,7 +25,8 @@ void add_tbb(std::vector<contender>& to) {
   to.push_back({"oneTBB bounded spin", kind::spsc_64, spsc<bounded_queue<wide>, wide, wait::spin>, nullptr, 40'000});
   to.push_back({"oneTBB bounded spin", kind::round_trip, round_trip<narrow, std::uint64_t, wait::spin>, nullptr, 10'000});
   to.push_back({"oneTBB bounded yield", kind::mpmc, mpmc<narrow, std::uint64_t, wait::yield>, nullptr, 40'000});
-  to.push_back({"oneTBB bounded own", kind::mpmc, mpmc<narrow, std::uint64_t, wait::own>, nullptr, 50'000});
+  to.push_back({"oneTBB bounded patient", kind::mpmc, mpmc<narrow, std::uint64_t, wait::patient>, nullptr, 40'000});
+  to.push_back({"oneTBB bounded own", kind::mpmc, mpmc<narrow, std::uint64_t, wait::own>, nullptr, 20'000});
 }
 
 }  // namespace DEEPREC_BASELINE_NS

@@ -102,10 +102,11 @@ inline std::string to_string(const std::vector<event>& history) {
   std::string text;
   for (std::size_t i = 0; i < history.size(); ++i) {
     const event& e = history[i];
-    text += "\n  " + std::to_string(i) + ": " + calls[static_cast<int>(e.what)] + " " +
-            std::to_string(e.value) + " -> " + answers[static_cast<int>(e.answer)] + ", after";
+    text.append("\n  ").append(std::to_string(i)).append(": ").append(calls[static_cast<int>(e.what)]);
+    text.append(" ").append(std::to_string(e.value)).append(" -> ");
+    text.append(answers[static_cast<int>(e.answer)]).append(", after");
     for (std::size_t k = 0; k < history.size(); ++k) {
-      if ((e.before >> k & 1u) != 0) text += " " + std::to_string(k);
+      if ((e.before >> k & 1u) != 0) text.append(" ").append(std::to_string(k));
     }
   }
   return text;

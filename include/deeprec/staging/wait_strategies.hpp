@@ -293,7 +293,7 @@ class waiting_room {
   alignas(64) counter waits_{0};
   counter parks_{0};
   counter wait_ns_{0};
-  counter spin_ns_{20'000};
+  counter spin_ns_{10'000};
 };
 
 }  // namespace detail
