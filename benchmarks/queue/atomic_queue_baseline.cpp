@@ -44,8 +44,8 @@ void add_atomic_queue(std::vector<contender>& to) {
   to.push_back({"atomic_queue B try", kind::spsc_8, spsc<narrow, std::uint64_t, wait::spin>, holds<narrow>});
   to.push_back({"atomic_queue B2 optimist", kind::spsc_8, spsc<state_queue<std::uint64_t, true>, std::uint64_t, wait::own>,
                 holds<state_queue<std::uint64_t, true>>});
-  to.push_back({"atomic_queue<2> optimist", kind::spsc_8, spsc<tiny_queue, std::uint64_t, wait::own>, holds<tiny_queue>});
-  to.push_back({"atomic_queue<2> try", kind::spsc_8, spsc<tiny_queue, std::uint64_t, wait::spin>, holds<tiny_queue>});
+  to.push_back({"atomic_queue<2> optimist", kind::spsc_two, spsc<tiny_queue, std::uint64_t, wait::own>, holds<tiny_queue>});
+  to.push_back({"atomic_queue<2> try", kind::spsc_two, spsc<tiny_queue, std::uint64_t, wait::spin>, holds<tiny_queue>});
   to.push_back({"atomic_queue B2 optimist", kind::spsc_64, spsc<state_queue<wide, true>, wide, wait::own>});
   to.push_back({"atomic_queue B2 try", kind::spsc_64, spsc<state_queue<wide, true>, wide, wait::spin>});
   to.push_back({"atomic_queue B optimist", kind::round_trip, round_trip<narrow, std::uint64_t, wait::own>});

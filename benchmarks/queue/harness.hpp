@@ -33,7 +33,7 @@ enum class wait { spin, pause, yield, patient, own };
 
 // Seconds that a run takes, or -1: wrong answer.
 using run = double (*)(const spec&);
-enum class kind { spsc_8, spsc_64, round_trip, mpmc };
+enum class kind { spsc_8, spsc_two, spsc_64, round_trip, mpmc };  // spsc_two: a capacity of two, and no other
 struct contender {
   const char* name;
   kind what;

@@ -125,7 +125,10 @@ struct cell {
 cell compare(kind what, run ours, const spec& s, bool exactly_two = false) {
   std::vector<const contender*> others;
   for (const contender& c : peers()) {
-    if (c.what == what && s.producers <= c.sides && (!exactly_two || (c.holds != nullptr && c.holds() == 2))) others.push_back(&c);
+    const bool fits = c.what == what || (exactly_two && c.what == kind::spsc_two);
+    if (fits && s.producers <= c.sides && (!exactly_two || (c.holds != nullptr && c.holds() == 2))) {
+      others.push_back(&c);
+    }
   }
   cell answer;
   std::vector<double> mine;

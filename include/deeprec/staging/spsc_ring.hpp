@@ -262,7 +262,7 @@ class spsc_ring {
   // at once are cheaper than one at a time.
   void hold_off() const noexcept {
     if (flags_) return;
-    for (int i = 0; i < 3; ++i) Atomics::relax();
+    for (int i = 0; i < 6; ++i) Atomics::relax();
   }
   static queue_result answer(bool done) noexcept {
     return done ? queue_result::ok : queue_result::not_now;
