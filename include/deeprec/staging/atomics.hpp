@@ -99,6 +99,16 @@ struct std_atomics {
     __asm__ volatile("isb");
 #endif
   }
+  /// Asks for a line that will be read.
+  static void fetch(const void* line) noexcept { __builtin_prefetch(line); }
+  /// Asks for a line that will be written.
+  static void fetch_for_write(const void* line) noexcept {
+#if defined(__x86_64__)
+    __asm__ volatile("prefetchw %0" : : "m"(*static_cast<const char*>(line)));  // no flag allows the builtin to
+#else
+    __builtin_prefetch(line, 1);
+#endif
+  }
   static void yield() noexcept { std::this_thread::yield(); }
   static time_point now() noexcept { return std::chrono::steady_clock::now(); }
 

@@ -267,6 +267,8 @@ struct model_atomics {
   static void heavy_fence(deeprec::access site) { explorer::current().fence(site); }
   static void relax() {}
   static void yield() {}
+  static void fetch(const void*) {}
+  static void fetch_for_write(const void*) {}
   static time_point now() { return {}; }
   static bool park(model_atomic<std::uint64_t>& word, std::uint32_t low, time_point deadline) {
     return explorer::current().park(word.location(), low, deadline != time_point::max());
