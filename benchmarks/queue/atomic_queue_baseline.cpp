@@ -52,12 +52,12 @@ void add_atomic_queue(std::vector<contender>& to) {
   to.push_back({"atomic_queue<2> optimist", kind::round_trip, round_trip<tiny_queue, std::uint64_t, wait::own>});
   using flags = flag_queue<false>;
   using states = state_queue<std::uint64_t, false>;
-  to.push_back({"atomic_queue B yield", kind::mpmc, mpmc<flags, std::uint64_t, wait::yield>, nullptr, 200'000});
-  to.push_back({"atomic_queue B patient", kind::mpmc, mpmc<flags, std::uint64_t, wait::patient>, nullptr, 200'000});
-  to.push_back({"atomic_queue B own", kind::mpmc, mpmc<flags, std::uint64_t, wait::own>, nullptr, 200'000, 1});
-  to.push_back({"atomic_queue B2 yield", kind::mpmc, mpmc<states, std::uint64_t, wait::yield>, nullptr, 100'000});
-  to.push_back({"atomic_queue B2 patient", kind::mpmc, mpmc<states, std::uint64_t, wait::patient>, nullptr, 100'000});
-  to.push_back({"atomic_queue B2 own", kind::mpmc, mpmc<states, std::uint64_t, wait::own>, nullptr, 100'000, 1});
+  to.push_back({"atomic_queue B yield", kind::mpmc, mpmc<flags, std::uint64_t, wait::yield>, nullptr, 100'000});
+  to.push_back({"atomic_queue B patient", kind::mpmc, mpmc<flags, std::uint64_t, wait::patient>, nullptr, 100'000});
+  to.push_back({"atomic_queue B own", kind::mpmc, mpmc<flags, std::uint64_t, wait::own>, nullptr, 100'000, 1});
+  to.push_back({"atomic_queue B2 yield", kind::mpmc, mpmc<states, std::uint64_t, wait::yield>, nullptr, 50'000});
+  to.push_back({"atomic_queue B2 patient", kind::mpmc, mpmc<states, std::uint64_t, wait::patient>, nullptr, 50'000});
+  to.push_back({"atomic_queue B2 own", kind::mpmc, mpmc<states, std::uint64_t, wait::own>, nullptr, 50'000, 1});
 }
 
 }  // namespace DEEPREC_BASELINE_NS

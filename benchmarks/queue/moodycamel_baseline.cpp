@@ -38,14 +38,14 @@ struct blocking_queue {
 
 void add_moodycamel(std::vector<contender>& to) {
   using narrow = any_queue<std::uint64_t>;
-  to.push_back({"moodycamel CQ", kind::spsc_8, spsc<narrow, std::uint64_t, wait::spin>, holds<narrow>, 100'000});
-  to.push_back({"moodycamel CQ", kind::spsc_64, spsc<any_queue<wide>, wide, wait::spin>, nullptr, 100'000});
+  to.push_back({"moodycamel CQ", kind::spsc_8, spsc<narrow, std::uint64_t, wait::spin>, holds<narrow>, 50'000});
+  to.push_back({"moodycamel CQ", kind::spsc_64, spsc<any_queue<wide>, wide, wait::spin>, nullptr, 50'000});
   to.push_back({"moodycamel CQ", kind::round_trip, round_trip<narrow, std::uint64_t, wait::spin>, nullptr, 10'000});
   using shared = unbounded_queue<std::uint64_t>;
-  to.push_back({"moodycamel CQ yield", kind::mpmc, mpmc<shared, std::uint64_t, wait::yield>, nullptr, 200'000});
-  to.push_back({"moodycamel CQ patient", kind::mpmc, mpmc<shared, std::uint64_t, wait::patient>, nullptr, 200'000});
+  to.push_back({"moodycamel CQ yield", kind::mpmc, mpmc<shared, std::uint64_t, wait::yield>, nullptr, 100'000});
+  to.push_back({"moodycamel CQ patient", kind::mpmc, mpmc<shared, std::uint64_t, wait::patient>, nullptr, 100'000});
   to.push_back({"moodycamel BlockingCQ", kind::mpmc,
-                mpmc<blocking_queue<std::uint64_t>, std::uint64_t, wait::own>, nullptr, 100'000});
+                mpmc<blocking_queue<std::uint64_t>, std::uint64_t, wait::own>, nullptr, 50'000});
 #if defined(HAVE_READERWRITERQUEUE)
   struct pair_queue {
     explicit pair_queue(std::size_t capacity) : q(capacity) {}

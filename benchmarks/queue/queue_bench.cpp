@@ -185,13 +185,13 @@ bool report(benchmark::State& state, const cell& c) {
 
 cell spsc_cell(int which) {
   switch (which) {
-    case 0: return compare(kind::spsc_8, spsc<narrow, std::uint64_t, wait::own>, {.items = 1'000'000});
-    case 1: return compare(kind::spsc_64, spsc<broad, wide, wait::own>, {.items = 500'000});
+    case 0: return compare(kind::spsc_8, spsc<narrow, std::uint64_t, wait::own>, {.items = 400'000});
+    case 1: return compare(kind::spsc_64, spsc<broad, wide, wait::own>, {.items = 200'000});
     case 2:
-      return compare(kind::spsc_8, spsc<narrow, std::uint64_t, wait::own>, {.capacity = 2, .items = 100'000}, true);
+      return compare(kind::spsc_8, spsc<narrow, std::uint64_t, wait::own>, {.capacity = 2, .items = 50'000}, true);
     default:
       return compare(kind::round_trip, round_trip<narrow, std::uint64_t, wait::own>,
-                     {.capacity = 2, .items = 30'000});
+                     {.capacity = 2, .items = 20'000});
   }
 }
 
@@ -218,7 +218,7 @@ void spsc_geomean(benchmark::State& state) {
 void mpmc_bench(benchmark::State& state, int sides) {
   for (auto _ : state) {
     const cell c = compare(kind::mpmc, mpmc<shared, std::uint64_t, wait::own>,
-                           {.producers = sides, .consumers = sides, .items = 400'000});
+                           {.producers = sides, .consumers = sides, .items = 200'000});
     if (!report(state, c)) return;
   }
 }
