@@ -90,8 +90,8 @@ class staging_queue {
   struct entry {
     std::variant<T, std::exception_ptr> content;
     std::size_t bytes;
-    template <std::size_t I, class U>
-    entry(std::in_place_index_t<I> which, U&& value, std::size_t size)
+    template <std::size_t Which, class U>
+    entry(std::in_place_index_t<Which> which, U&& value, std::size_t size)
         : content(which, std::forward<U>(value)), bytes(size) {}
   };
   using core = detail::slot_ring<entry, Atomics, std::size_t>;
