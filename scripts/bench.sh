@@ -34,7 +34,7 @@ done
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 [[ "$suite" == claims || -d "benchmarks/$suite" ]] || usage
 
-install_packages libabsl-dev
+install_packages libabsl-dev libboost-dev libconcurrentqueue-dev libreaderwriterqueue-dev libatomic-queue-dev
 configure bench
 bin=build/bench/benchmarks
 commit="$(git rev-parse --verify --quiet HEAD 2>/dev/null || echo unknown)"

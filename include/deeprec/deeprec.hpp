@@ -86,3 +86,11 @@
 #include <deeprec/simd/rounding_words.hpp>
 #include <deeprec/simd/words.hpp>
 #include <deeprec/staging/packed_batch.hpp>
+#include <deeprec/staging/atomics.hpp>
+#include <deeprec/staging/event_count.hpp>
+#include <deeprec/staging/mpmc_ring.hpp>
+#include <deeprec/staging/reorder_buffer.hpp>
+#include <deeprec/staging/spsc_ring.hpp>
+#include <deeprec/staging/staging_pool.hpp>
+#include <deeprec/staging/staging_queue.hpp>
+#include <deeprec/staging/wait_strategies.hpp>

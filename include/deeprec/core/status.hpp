@@ -34,6 +34,8 @@ enum class errc : std::uint8_t {
   parse_error,          ///< text that doesn't follow its format
   device_error,         ///< the device runtime reported an error
   invalid_value,        ///< a value outside its domain; detail() names it, the slot says which
+  timed_out,            ///< a deadline passed; nothing was done
+  closed,               ///< the other side has ended
 };
 
 /// The sentence of a code.
@@ -57,6 +59,8 @@ constexpr const char* to_string(errc code) noexcept {
     case errc::parse_error: return "malformed text";
     case errc::device_error: return "device error";
     case errc::invalid_value: return "invalid value";
+    case errc::timed_out: return "timed out";
+    case errc::closed: return "closed";
   }
   return "unknown error";
 }

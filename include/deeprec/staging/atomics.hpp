@@ -1,0 +1,188 @@
+// The atomics that the queues of this folder are templates over, and how a thread sleeps and is woken.
+//
+//   std_atomics        std::atomic, futexes, membarrier: what everybody uses
+//   (a test scheduler  that has the same members explores every interleaving: tests/staging/)
+//
+// Every access names itself (`access`), so that a test can weaken exactly one of them and must notice. In
+// std_atomics the name costs nothing. Why an order suffices stands beside each access. Not here: any queue.
+#pragma once
+
+#if defined(__linux__)
+#include <linux/futex.h>
+#include <linux/membarrier.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+#endif
+
+#include <atomic>
+#include <bit>
+#include <chrono>
+#include <climits>
+#include <cstdint>
+#include <thread>
+
+#include <deeprec/core/config.hpp>
+
+namespace deeprec::inline DEEPREC_ABI {
+
+/// The atomic accesses of this folder, by name.
+enum class access : unsigned char {
+  // slot_ring: a slot's state goes free -> full -> free of the next lap.
+  slot_seen_free,   ///< producer reads the state
+  slot_publish,     ///< producer writes "full"
+  slot_hole,        ///< producer writes "full, but nothing in it"
+  slot_seen_full,   ///< consumer reads the state
+  slot_release,     ///< consumer writes "free"
+  position,         ///< reads of a position that a compare-exchange or a slot's state confirms
+  tail_claim,       ///< producer's compare-exchange
+  head_claim,       ///< consumer's compare-exchange
+  close_mark,       ///< the closed bit is set or cleared
+  close_hint,       ///< a word beside it that says so
+  closed_seen,      ///< the closed bit is read
+  // spsc_ring
+  count_publish,    ///< producer writes how many it has published
+  count_seen,       ///< consumer reads it
+  taken_publish,    ///< consumer writes how many it has released
+  taken_seen,       ///< producer reads it
+  flag_seen_free, flag_publish, flag_seen_full, flag_release,  ///< the same by a flag in each slot
+  // event_count
+  waiter_count,     ///< a waiter announces itself
+  waiter_leave,     ///< a waiter takes itself off
+  waiters_seen,     ///< a notifier looks whether anybody waits
+  epoch_raise,      ///< a notifier makes the keys of all waiters stale
+  notify_fence,     ///< between what was published and waiters_seen
+  wait_fence,       ///< between waiter_count and the second look
+  // staging_queue, staging_pool
+  cancel_mark, cancel_seen,
+  bytes_take, bytes_give, bytes_seen,
+  stack_seen, stack_next, stack_push, stack_pop,
+  statistic,        ///< counters, and first guesses of an exchange: nothing depends on what is read
+};
+
+/// std::atomic, and sleeping on a futex (elsewhere on std::atomic::wait).
+///
+/// Publishing and looking for waiters, against announcing oneself and looking for work, needs a full fence
+/// on both sides. Waiters are about to sleep and can pay for both: with Linux's membarrier a waiter's
+/// heavy_fence() makes every other thread of the process execute a fence, and light_fence() is nothing
+/// but an order to the compiler. Where membarrier is refused, both are fences.
+struct std_atomics {
+  template <class T>
+  using atomic = std::atomic<T>;
+  using time_point = std::chrono::steady_clock::time_point;
+
+  static constexpr std::memory_order at(access, std::memory_order order) noexcept { return order; }
+
+  /// To be called before light_fence() may be light.
+  static void prepare() noexcept { static_cast<void>(can_barrier()); }
+
+  static void light_fence(access) noexcept {
+    // True only once membarrier is registered; from then on every heavy_fence uses it, and those before
+    // were registered by can_barrier() themselves, so a light fence never meets a heavy one without it.
+    if (barrier_registered.load(std::memory_order_relaxed)) {
+      std::atomic_signal_fence(std::memory_order_seq_cst);
+    } else {
+      full_fence();
+    }
+  }
+  static void heavy_fence(access) noexcept {
+    full_fence();
+#if defined(__linux__) && !defined(__SANITIZE_THREAD__)
+    if (can_barrier()) ::syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
+#endif
+  }
+
+  static void relax() noexcept {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("isb");
+#endif
+  }
+  /// Asks for a line that will be read.
+  static void fetch(const void* line) noexcept { __builtin_prefetch(line); }
+  /// Asks for a line that will be written.
+  static void fetch_for_write(const void* line) noexcept {
+#if defined(__x86_64__)
+    __asm__ volatile("prefetchw %0" : : "m"(*static_cast<const char*>(line)));  // no flag allows the builtin to
+#else
+    __builtin_prefetch(line, 1);
+#endif
+  }
+  static void yield() noexcept { std::this_thread::yield(); }
+  static time_point now() noexcept { return std::chrono::steady_clock::now(); }
+
+  /// Sleeps while the low 32 bits of `word` are `low`; may return for no reason. False: the deadline passed.
+  static bool park(std::atomic<std::uint64_t>& word, std::uint32_t low, time_point deadline) noexcept {
+#if defined(__linux__)
+    timespec until{};
+    timespec* limit = nullptr;
+    if (deadline != time_point::max()) {
+      const auto since = deadline.time_since_epoch();
+      if (since.count() <= 0) return false;
+      const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(since);
+      until.tv_sec = static_cast<decltype(until.tv_sec)>(seconds.count());
+      until.tv_nsec = static_cast<decltype(until.tv_nsec)>(
+          std::chrono::duration_cast<std::chrono::nanoseconds>(since - seconds).count());
+      limit = &until;
+    }
+    // WAIT_BITSET takes an absolute time of CLOCK_MONOTONIC, which is what steady_clock counts.
+    ::syscall(SYS_futex, low_half(word), FUTEX_WAIT_BITSET | FUTEX_PRIVATE_FLAG, low, limit, nullptr,
+              FUTEX_BITSET_MATCH_ANY);
+    return deadline == time_point::max() || now() < deadline;
+#else
+    const std::uint64_t seen = word.load(std::memory_order_acquire);
+    if (static_cast<std::uint32_t>(seen) != low) return true;
+    if (deadline == time_point::max()) {
+      word.wait(seen, std::memory_order_acquire);
+      return true;
+    }
+    if (now() >= deadline) return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(50));  // no timed wait in the standard
+    return true;
+#endif
+  }
+
+  /// Wakes `count` threads that sleep on the word, or all for a negative count.
+  static void wake(std::atomic<std::uint64_t>& word, int count) noexcept {
+#if defined(__linux__)
+    ::syscall(SYS_futex, low_half(word), FUTEX_WAKE | FUTEX_PRIVATE_FLAG, count < 0 ? INT_MAX : count,
+              nullptr, nullptr, 0);
+#else
+    count == 1 ? word.notify_one() : word.notify_all();
+#endif
+  }
+
+ private:
+  static_assert(sizeof(std::atomic<std::uint64_t>) == sizeof(std::uint64_t));
+
+  // The kernel reads this half; the program itself never does.
+  static void* low_half(std::atomic<std::uint64_t>& word) noexcept {
+    return reinterpret_cast<char*>(&word) + (std::endian::native == std::endian::little ? 0 : 4);
+  }
+
+  static void full_fence() noexcept {
+#if defined(__SANITIZE_THREAD__)
+    __sync_synchronize();  // the thread sanitizer knows no fences, and g++ says so at each
+#else
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
+  }
+
+  static bool can_barrier() noexcept {
+#if defined(__linux__) && !defined(__SANITIZE_THREAD__)
+    static const bool registered = [] {
+      const bool done = ::syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
+      barrier_registered.store(done, std::memory_order_seq_cst);
+      return done;
+    }();
+    return registered;
+#else
+    return false;
+#endif
+  }
+
+  inline static std::atomic<bool> barrier_registered{false};
+};
+
+}  // namespace deeprec::inline DEEPREC_ABI

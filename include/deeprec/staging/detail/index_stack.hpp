@@ -1,0 +1,68 @@
+// A lock-free stack of the numbers 0 .. n-1: what is free of a fixed set. Last in, first out, since what was
+// used last is still in a cache.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/staging/atomics.hpp>
+
+namespace deeprec::inline DEEPREC_ABI::detail {
+
+template <class Atomics>
+class index_stack {
+  static constexpr std::uint32_t none = 0xffff'ffffu;
+
+ public:
+  // Begins with all numbers on it, 0 on top.
+  explicit index_stack(std::uint32_t n)
+      : below_(std::make_unique<typename Atomics::template atomic<std::uint32_t>[]>(n)),
+        top_(n > 0 ? 0u : none) {
+    for (std::uint32_t i = 0; i < n; ++i) {
+      below_[i].store(i + 1 < n ? i + 1 : none, Atomics::at(access::statistic, std::memory_order_relaxed));
+    }
+  }
+
+  bool pop(std::uint32_t& index) noexcept {
+    // acquire, with push(): what is below the top, and what the last user did to the thing of this number.
+    std::uint64_t seen = top_.load(Atomics::at(access::stack_seen, std::memory_order_acquire));
+    while (true) {
+      index = static_cast<std::uint32_t>(seen);
+      if (index == none) return false;
+      // relaxed: ordered by the acquire above; if it is stale, the tag has changed and the exchange fails.
+      const std::uint32_t next =
+          below_[index].load(Atomics::at(access::stack_next, std::memory_order_relaxed));
+      if (top_.compare_exchange_weak(seen, tagged(seen, next),
+                                     Atomics::at(access::stack_pop, std::memory_order_acquire),
+                                     std::memory_order_acquire)) {
+        return true;
+      }
+    }
+  }
+
+  void push(std::uint32_t index) noexcept {
+    std::uint64_t seen = top_.load(Atomics::at(access::stack_seen, std::memory_order_relaxed));
+    do {
+      below_[index].store(static_cast<std::uint32_t>(seen),
+                          Atomics::at(access::stack_next, std::memory_order_relaxed));
+      // release, with pop(): the store above, and what the caller did to the thing of this number.
+    } while (!top_.compare_exchange_weak(seen, tagged(seen, index),
+                                         Atomics::at(access::stack_push, std::memory_order_release),
+                                         std::memory_order_relaxed));
+  }
+
+ private:
+  // | tag 32 | index 32 |: the tag changes with every exchange, so a top that came back is not taken for
+  // the one that was seen.
+  static constexpr std::uint64_t tagged(std::uint64_t seen, std::uint32_t index) noexcept {
+    return ((seen >> 32) + 1) << 32 | index;
+  }
+
+  std::unique_ptr<typename Atomics::template atomic<std::uint32_t>[]> below_;
+  alignas(64) typename Atomics::template atomic<std::uint64_t> top_;
+};
+
+}  // namespace deeprec::inline DEEPREC_ABI::detail

@@ -1,0 +1,276 @@
+// The lock-free part that mpmc_ring, reorder_buffer and staging_queue share: a ring whose slots carry a
+// state of their own.
+//
+//   position  = | lap | index | closed |      tail_: next to fill, head_: next to empty
+//   state     = | lap |  ...  hole full |     free(lap) -> full(lap) -> free(lap + 1)
+//
+// A thread owns the slot of position p when its compare-exchange moved tail_ (head_) past p; the slot's state
+// hands it to the other side. A position is the number of an item; nothing is ever put in twice. Not here:
+// waiting, and who is to be woken.
+#pragma once
+
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <memory_resource>
+#include <type_traits>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/contract.hpp>
+#include <deeprec/staging/atomics.hpp>
+#include <deeprec/staging/wait_strategies.hpp>
+
+namespace deeprec::inline DEEPREC_ABI::detail {
+
+// Positions and states may wrap: only differences count, and laps that are compared differ by one or two.
+template <class T, class Atomics, class Seq>
+class slot_ring {
+  static_assert(std::is_unsigned_v<Seq>);
+  using difference = std::make_signed_t<Seq>;
+  static constexpr auto relaxed = std::memory_order_relaxed;
+  static constexpr auto acquire = std::memory_order_acquire;
+  static constexpr auto release = std::memory_order_release;
+  static constexpr auto at(access what, std::memory_order order) noexcept {
+    return Atomics::at(what, order);
+  }
+  static constexpr Seq closed_bit = 1;
+  static constexpr Seq full_bit = 1;
+  static constexpr Seq hole_bit = 2;
+  static constexpr Seq one = 2;  // one position further
+
+ public:
+  struct slot {
+    explicit slot(Seq first) noexcept : state(first) {}
+    typename Atomics::template atomic<Seq> state;
+    alignas(T) std::byte bytes[sizeof(T)];
+    T* item() noexcept { return std::launder(reinterpret_cast<T*>(bytes)); }
+  };
+  struct token {
+    slot* place = nullptr;
+    Seq position = 0;
+  };
+
+  // The largest capacity: three bits of a position are left for laps.
+  static constexpr std::size_t max_capacity() noexcept {
+    return std::size_t{1} << (sizeof(Seq) * 8 - 4 < 40 ? sizeof(Seq) * 8 - 4 : 40);
+  }
+
+  // first_lap: where positions begin, for tests of what happens when they wrap.
+  slot_ring(std::size_t capacity, std::pmr::memory_resource* memory, Seq first_lap)
+      : capacity_(capacity),
+        index_mask_(static_cast<Seq>((Seq{2} << index_bits(capacity)) - 2)),
+        end_index_(static_cast<Seq>(capacity * 2)),
+        half_stride_(stride_of(capacity) / 2),
+        memory_(memory),
+        tail_(first_position(first_lap)),
+        head_(first_position(first_lap)) {
+    slots_ = static_cast<std::byte*>(memory_->allocate(capacity_ * half_stride_ * 2, alignment));
+    for (std::size_t i = 0; i < capacity_; ++i) {
+      ::new (slots_ + i * half_stride_ * 2) slot(first_position(first_lap));
+    }
+  }
+  ~slot_ring() {
+    for (Seq p = head_.load(at(access::position, relaxed)); state_of(p) & full_bit; p = next(p)) {
+      if (!(state_of(p) & hole_bit)) std::destroy_at(slot_of(p)->item());
+      slot_of(p)->state.store(0, at(access::slot_release, relaxed));
+    }
+    for (std::size_t i = 0; i < capacity_; ++i) {
+      std::destroy_at(reinterpret_cast<slot*>(slots_ + i * half_stride_ * 2));
+    }
+    memory_->deallocate(slots_, capacity_ * half_stride_ * 2, alignment);
+  }
+  slot_ring(const slot_ring&) = delete;
+  slot_ring& operator=(const slot_ring&) = delete;
+
+  // ok: the slot is the caller's, who has to publish it, or a hole in it. closed, not_now: nothing happened.
+  queue_result claim(token& mine) noexcept {
+    // relaxed: a stale position is noticed by the slot's state or by the compare-exchange.
+    Seq p = tail_.load(at(access::position, relaxed));
+    while (true) {
+      if (p & closed_bit) return closed();
+      slot* s = slot_of(p);
+      // acquire, with the consumer's release store: its reads of the item before came first.
+      const Seq state = s->state.load(at(access::slot_seen_free, acquire));
+      const auto ahead = static_cast<difference>(static_cast<Seq>(state - lap_of(p)));
+      if (ahead == 0) {
+        // relaxed: only hands out numbers; data goes through the slot's state. Fails once it is closed.
+        if (tail_.compare_exchange_weak(p, next(p), at(access::tail_claim, relaxed), relaxed)) {
+          mine = {s, p};
+          return queue_result::ok;
+        }
+      } else if (ahead < 0) {  // the item of the lap before is still in it
+        return queue_result::not_now;
+      } else {
+        p = tail_.load(at(access::position, relaxed));
+      }
+    }
+  }
+
+  // The slot of the n-th position, n counting from the first: whoever has the number n owns it once it is free.
+  // Not to be mixed with claim().
+  queue_result claim_number(std::uint64_t n, token& mine) noexcept {
+    const auto index = static_cast<Seq>(n % capacity_);
+    const auto lap = static_cast<Seq>(static_cast<Seq>(n / capacity_) * lap_unit());
+    const auto p = static_cast<Seq>(lap | static_cast<Seq>(index * one));
+    slot* s = slot_of(p);
+    // acquire: as in claim(). No compare-exchange: the number is the caller's alone.
+    if (s->state.load(at(access::slot_seen_free, acquire)) != lap_of(p)) return queue_result::not_now;
+    mine = {s, p};
+    return queue_result::ok;
+  }
+
+  void publish(token mine) noexcept {
+    // release: the item was made before; with the acquire of take().
+    mine.place->state.store(static_cast<Seq>(lap_of(mine.position) | full_bit),
+                            at(access::slot_publish, release));
+  }
+  // Instead of publish(): consumers pass over this slot.
+  void publish_hole(token mine) noexcept {
+    // release: whatever the caller did to the slot came before the consumer frees it.
+    mine.place->state.store(static_cast<Seq>(lap_of(mine.position) | full_bit | hole_bit),
+                            at(access::slot_hole, release));
+  }
+
+  // ok: the item is the caller's, who has to end with release_slot(). closed: and nothing will come.
+  // holes: set when slots became free on the way.
+  queue_result take(token& mine, bool& holes) noexcept {
+    Seq p = head_.load(at(access::position, relaxed));  // relaxed: as in claim()
+    while (true) {
+      slot* s = slot_of(p);
+      // acquire, with the producer's release store: the item is complete.
+      const Seq state = s->state.load(at(access::slot_seen_full, acquire));
+      const auto wanted = static_cast<Seq>(lap_of(p) | full_bit);
+      const auto ahead = static_cast<difference>(static_cast<Seq>((state & ~hole_bit) - wanted));
+      if (ahead == 0) {
+        // relaxed: as in claim()
+        if (!head_.compare_exchange_weak(p, next(p), at(access::head_claim, relaxed), relaxed)) continue;
+        mine = {s, p};
+        if (!(state & hole_bit)) return queue_result::ok;
+        release_slot(mine);
+        holes = true;
+        p = next(p);
+      } else if (ahead < 0) {  // nothing published here yet
+        // acquire, with close(): tail_ is closed. A look at a word that hardly ever changes, so that consumers
+        // that wait don't pull the line of tail_ away from the producers.
+        if (closing_.load(at(access::closed_seen, acquire)) == 0) return queue_result::not_now;
+        // Closed, and this position was never claimed: the end. A claimed one that is not published yet is
+        // waited for. acquire: what came before close() is seen. head_ can't have passed p: it is at most tail_.
+        const Seq tail = tail_.load(at(access::closed_seen, acquire));
+        return tail == static_cast<Seq>(p | closed_bit) ? queue_result::closed : queue_result::not_now;
+      } else {
+        p = head_.load(at(access::position, relaxed));
+      }
+    }
+  }
+
+  void release_slot(token mine) noexcept {
+    // release: the item was read, moved and destroyed before; with the acquire of claim().
+    mine.place->state.store(static_cast<Seq>(lap_of(mine.position) + lap_unit()),
+                            at(access::slot_release, release));
+  }
+
+  // One bit of tail_: a claim comes either before (and will be delivered) or after (and fails).
+  void close() noexcept {
+    // release: take() that answers closed sees what the closing thread did before.
+    tail_.fetch_or(closed_bit, at(access::close_mark, release));
+    closing_.store(1, at(access::close_hint, release));  // release: whoever sees it sees the bit
+  }
+  void reopen() noexcept {
+    closing_.store(0, at(access::close_hint, release));  // the bit alone says nothing to consumers
+    tail_.fetch_and(static_cast<Seq>(~closed_bit), at(access::close_mark, release));
+  }
+  [[nodiscard]] bool is_closed() const noexcept {
+    return (tail_.load(at(access::closed_seen, acquire)) & closed_bit) != 0;
+  }
+
+  // Observations, old at once. relaxed would do; acquire, since they decide whether another is woken.
+  [[nodiscard]] bool was_claimable() const noexcept {
+    const Seq p = tail_.load(at(access::position, acquire));
+    return (p & closed_bit) != 0 || slot_of(p)->state.load(at(access::slot_seen_free, acquire)) == lap_of(p);
+  }
+  [[nodiscard]] bool was_takeable() const noexcept {
+    const Seq p = head_.load(at(access::position, acquire));
+    return slot_of(p)->state.load(at(access::slot_seen_full, acquire)) != lap_of(p) ||
+           closing_.load(at(access::closed_seen, acquire)) != 0;
+  }
+  // Whether the item of this token is the next one to be taken.
+  [[nodiscard]] bool is_next(token mine) const noexcept {
+    return head_.load(at(access::position, acquire)) == mine.position;
+  }
+  [[nodiscard]] std::size_t was_size() const noexcept {
+    const std::uint64_t taken = number_of(head_.load(at(access::statistic, acquire)));
+    const std::uint64_t put = number_of(tail_.load(at(access::statistic, acquire)));
+    return static_cast<std::size_t>((put + range() - taken) % range());  // either may have wrapped
+  }
+  [[nodiscard]] std::uint64_t claimed_number() const noexcept {
+    return number_of(tail_.load(at(access::statistic, relaxed)));
+  }
+  [[nodiscard]] std::uint64_t taken_number() const noexcept {
+    return number_of(head_.load(at(access::statistic, relaxed)));
+  }
+  [[nodiscard]] std::size_t capacity() const noexcept { return capacity_; }
+  [[nodiscard]] std::uint64_t number_of(token t) const noexcept { return number_of(t.position); }
+
+ private:
+  static constexpr std::size_t line = 64;
+  static constexpr std::size_t alignment = alignof(slot) > line ? alignof(slot) : line;
+  // Up to this capacity each slot has its lines to itself; beyond, neighbours share them, since two ends
+  // that are far apart don't meet, and half of the lines are half of the traffic.
+  static constexpr std::size_t padded_capacity = 64;
+
+  static constexpr unsigned index_bits(std::size_t capacity) noexcept {
+    const auto bits = static_cast<unsigned>(std::bit_width(capacity - 1));
+    return bits > 0 ? bits : 1;  // room for the hole bit above the full bit
+  }
+  static constexpr std::size_t stride_of(std::size_t capacity) noexcept {
+    return capacity <= padded_capacity ? (sizeof(slot) + line - 1) / line * line
+                                       : (sizeof(slot) + 1) / 2 * 2;
+  }
+  [[nodiscard]] Seq lap_unit() const noexcept { return static_cast<Seq>(index_mask_ + 2); }
+  [[nodiscard]] Seq first_position(Seq first_lap) const noexcept {
+    return static_cast<Seq>(first_lap * lap_unit());
+  }
+  [[nodiscard]] Seq lap_of(Seq p) const noexcept {
+    return static_cast<Seq>(p & ~(index_mask_ | closed_bit));
+  }
+  [[nodiscard]] Seq next(Seq p) const noexcept {
+    const auto bumped = static_cast<Seq>(p + one);
+    return (bumped & index_mask_) == end_index_ ? static_cast<Seq>(lap_of(p) + lap_unit()) : bumped;
+  }
+  [[nodiscard]] slot* slot_of(Seq p) const noexcept {
+    return std::launder(
+        reinterpret_cast<slot*>(slots_ + static_cast<std::size_t>(p & index_mask_) * half_stride_));
+  }
+  [[nodiscard]] Seq state_of(Seq p) const noexcept {
+    return slot_of(p)->state.load(at(access::position, acquire));
+  }
+  [[nodiscard]] std::uint64_t number_of(Seq p) const noexcept {
+    const std::uint64_t laps = lap_of(p) / lap_unit();
+    return laps * capacity_ + static_cast<std::uint64_t>((p & index_mask_) / 2);
+  }
+  // How many numbers there are before positions wrap: at most half of what 64 bits hold.
+  [[nodiscard]] std::uint64_t range() const noexcept {
+    const std::uint64_t laps = static_cast<Seq>(~Seq{0}) / lap_unit() + std::uint64_t{1};
+    return laps * capacity_;
+  }
+  [[nodiscard]] queue_result closed() const noexcept {
+    static_cast<void>(tail_.load(at(access::closed_seen, acquire)));  // sees what came before close()
+    return queue_result::closed;
+  }
+
+  // Never written after construction: the line stays shared by all cores.
+  const std::size_t capacity_;
+  const Seq index_mask_;
+  const Seq end_index_;
+  const std::size_t half_stride_;
+  std::pmr::memory_resource* const memory_;
+  std::byte* slots_ = nullptr;
+  typename Atomics::template atomic<std::uint32_t> closing_{0};  // written by close() and reopen() only
+  alignas(2 * line) typename Atomics::template atomic<Seq> tail_;
+  alignas(2 * line) typename Atomics::template atomic<Seq> head_;
+  [[maybe_unused]] std::byte gap_[2 * line - sizeof(Seq) % (2 * line)];
+};
+
+}  // namespace deeprec::inline DEEPREC_ABI::detail

@@ -1,0 +1,140 @@
+// Sleeping until something may have changed, with a fast path that writes nothing.
+//
+//   waiter                                   notifier
+//   key = prepare()    "I am about to sleep" publish, then notify_one()
+//   look again         found: cancel()         fence, read one word that rarely changes
+//   wait(key)          sleeps                  and, only if somebody waits, wakes one
+//
+// One event_count for each direction of a queue: a flag that both share loses wake-ups. Not here: what is
+// waited for, and how long one looks before sleeping (wait_strategies.hpp).
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/staging/atomics.hpp>
+
+namespace deeprec::inline DEEPREC_ABI {
+
+/// @threads every member is thread-safe
+template <class Atomics = std_atomics>
+class event_count {
+ public:
+  using time_point = std::chrono::steady_clock::time_point;
+  /// What prepare() hands to wait(): the epoch in which the caller looked.
+  enum class key : std::uint32_t {};
+
+  event_count() noexcept { Atomics::prepare(); }
+  event_count(const event_count&) = delete;
+  event_count& operator=(const event_count&) = delete;
+
+  /// Announces the caller as a waiter. Look again at what is waited for, then wait() or cancel().
+  ///
+  /// @post    a notify_* that follows what the second look did not see ends wait(key)
+  /// @cost    an atomic addition, and a membarrier (some us)
+  /// @threads thread-safe
+  /// @error   none
+  [[nodiscard]] key prepare() noexcept {
+    // acq_rel: a waiter that reads a raised epoch sees what the notifier had published.
+    const std::uint64_t before = state_.fetch_add(
+        one_waiter, Atomics::at(access::waiter_count, std::memory_order_acq_rel));
+    // Store, fence, load here; store, fence, load in notify_*: one of the two sees the other's store.
+    Atomics::heavy_fence(access::wait_fence);
+    return static_cast<key>(static_cast<std::uint32_t>(before));
+  }
+
+  /// Instead of wait(): the second look found something.
+  ///
+  /// @cost    an atomic exchange
+  /// @threads thread-safe
+  /// @error   none
+  void cancel() noexcept { leave(); }
+
+  /// Sleeps until a notify_* that came after prepare(); may return for no reason.
+  ///
+  /// @pre     key comes from the caller's last prepare(), which was not cancelled
+  /// @cost    two system calls, and what it takes to wake up (1 to 40 us)
+  /// @threads thread-safe
+  /// @error   false: the deadline has passed
+  bool wait(key seen, time_point deadline = time_point::max()) noexcept {
+    const bool in_time = Atomics::park(state_, static_cast<std::uint32_t>(seen), deadline);
+    leave();
+    return in_time;
+  }
+
+  /// Ends the wait of one waiter, if there is one.
+  ///
+  /// @cost    nobody waits: one load of a line that stays shared (and a fence without membarrier).
+  ///          Else a system call, unless as many are on their way as wait
+  /// @threads thread-safe
+  /// @error   none
+  void notify_one() noexcept {
+    Atomics::light_fence(access::notify_fence);
+    // relaxed: the fence before it, and the compare-exchange below, do the work
+    std::uint64_t seen = state_.load(Atomics::at(access::waiters_seen, std::memory_order_relaxed));
+    if (waiters(seen) == 0) [[likely]] return;
+    raise(seen, 1);
+  }
+
+  /// Ends the wait of all waiters.
+  void notify_all() noexcept {
+    Atomics::light_fence(access::notify_fence);
+    std::uint64_t seen = state_.load(Atomics::at(access::waiters_seen, std::memory_order_relaxed));
+    if (waiters(seen) == 0) [[likely]] return;
+    raise(seen, -1);
+  }
+
+  /// How many threads are between prepare() and the end of wait() or cancel().
+  [[nodiscard]] unsigned was_waiting() const noexcept {
+    return waiters(state_.load(Atomics::at(access::statistic, std::memory_order_relaxed)));
+  }
+
+ private:
+  // | signalled 16 | waiters 16 | epoch 32 |
+  // `signalled` counts waiters that need no further wake-up: each notify_one that wakes adds one, each waiter
+  // that leaves takes one off. Never more than the waiters that are awake with a stale key or about to be
+  // woken; so signalled == waiters means that all of them will look again, and no system call is needed.
+  static constexpr std::uint64_t one_waiter = std::uint64_t{1} << 32;
+  static constexpr std::uint64_t one_signal = std::uint64_t{1} << 48;
+
+  static constexpr unsigned waiters(std::uint64_t state) noexcept {
+    return static_cast<unsigned>(state >> 32) & 0xffffu;
+  }
+  static constexpr unsigned signalled(std::uint64_t state) noexcept {
+    return static_cast<unsigned>(state >> 48);
+  }
+
+  void raise(std::uint64_t seen, int count) noexcept {
+    std::uint64_t raised = 0;
+    do {
+      if (waiters(seen) == 0) return;
+      if (count > 0 && signalled(seen) >= waiters(seen)) return;
+      const std::uint64_t signals =
+          count > 0 ? signalled(seen) + std::uint64_t{1} : std::uint64_t{waiters(seen)};
+      const auto epoch = static_cast<std::uint32_t>(seen) + 1u;  // wraps without touching the waiters
+      raised = signals << 48 | std::uint64_t{waiters(seen)} << 32 | epoch;
+      // acq_rel: prepare() of a later waiter acquires what was published before this.
+    } while (!state_.compare_exchange_weak(seen, raised,
+                                           Atomics::at(access::epoch_raise, std::memory_order_acq_rel),
+                                           std::memory_order_relaxed));
+    Atomics::wake(state_, count);
+  }
+
+  void leave() noexcept {
+    // relaxed: a first guess for the exchange
+    std::uint64_t seen = state_.load(Atomics::at(access::statistic, std::memory_order_relaxed));
+    std::uint64_t left = 0;
+    do {
+      left = seen - one_waiter - (signalled(seen) > 0 ? one_signal : 0);
+      // acquire: whoever was woken sees what the notifier had published.
+    } while (!state_.compare_exchange_weak(seen, left,
+                                           Atomics::at(access::waiter_leave, std::memory_order_acq_rel),
+                                           std::memory_order_relaxed));
+  }
+
+  typename Atomics::template atomic<std::uint64_t> state_{0};
+};
+
+}  // namespace deeprec::inline DEEPREC_ABI

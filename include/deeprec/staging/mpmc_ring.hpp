@@ -1,0 +1,232 @@
+// A bounded queue for any number of producers and consumers, without locks.
+//
+//   producers ──> [ 5 | 6 | 7 |   |   ] ──> consumers        each slot has a state of its own
+//
+//   ring.try_push(std::move(x))           ring.push(std::move(x), within(10ms))
+//   auto claim = ring.try_claim();        if (auto view = ring.try_peek()) use(*view);
+//   claim.emplace(...); claim.publish();
+//
+// Items leave in the order in which their slots were claimed. Not here: cancelling, budgets, errors in
+// line (staging_queue.hpp).
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <memory_resource>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/contract.hpp>
+#include <deeprec/staging/atomics.hpp>
+#include <deeprec/staging/detail/handles.hpp>
+#include <deeprec/staging/detail/slot_ring.hpp>
+#include <deeprec/staging/wait_strategies.hpp>
+
+namespace deeprec::inline DEEPREC_ABI {
+
+/// @pre     capacity >= 1; no thread uses the ring when it is destroyed
+/// @cost    memory: one block from the resource, at construction
+/// @threads every member is thread-safe. A try_ call is lock-free; it may answer "no" while another thread is
+///          between two steps at the slot in front
+/// @error   invalid_value: a capacity of 0, or beyond what the positions can count, thrown as deeprec::error
+template <class T, class Wait = adaptive_wait, class Atomics = std_atomics, class Seq = std::size_t>
+class mpmc_ring {
+  static_assert(std::is_nothrow_destructible_v<T>,
+                "deeprec::mpmc_ring: the item's destructor may throw. Fix: make it noexcept");
+  using core = detail::slot_ring<T, Atomics, Seq>;
+
+ public:
+  using value_type = T;
+  using token = typename core::token;
+
+  explicit mpmc_ring(std::size_t capacity,
+                     std::pmr::memory_resource* memory = std::pmr::get_default_resource(),
+                     Seq first_lap = 0)
+      : core_(checked(capacity), memory, first_lap) {}
+
+  /// Moves (or copies) the item in, or leaves it alone and answers false: full or closed.
+  ///
+  /// @cost    an atomic exchange, two loads and a store
+  /// @threads thread-safe, lock-free
+  /// @error   throws what T's constructor throws: the slot is passed over, and the ring goes on
+  template <class U>
+  bool try_push(U&& item) {
+    return push_once(std::forward<U>(item)) == queue_result::ok;
+  }
+  template <class... Args>
+  bool try_emplace(Args&&... args) {
+    return push_once(std::forward<Args>(args)...) == queue_result::ok;
+  }
+
+  /// The same, waiting while the ring is full. On any other answer than ok the item is untouched.
+  ///
+  /// @threads thread-safe
+  /// @error   timed_out, stopped, closed; throws as try_push does
+  template <class U>
+  queue_result push(U&& item, const wait_limit& limit = {}) {
+    const queue_result first = push_once(std::forward<U>(item));
+    if (first != queue_result::not_now) [[likely]] return first;
+    return wait_for_space([&] { return push_once(std::forward<U>(item)); }, limit);
+  }
+
+  /// Moves the next item out, or answers nothing: empty.
+  ///
+  /// @cost    an atomic exchange, two loads and a store
+  /// @threads thread-safe, lock-free
+  /// @error   throws what T's move throws: that item is gone, and the ring goes on
+  std::optional<T> try_pop() {
+    std::optional<T> item;
+    static_cast<void>(pop_once([&](T&& moved) { item.emplace(std::move(moved)); }));
+    return item;
+  }
+  bool try_pop(T& item) {
+    return pop_once([&](T&& moved) { item = std::move(moved); }) == queue_result::ok;
+  }
+
+  /// The same, waiting while the ring is empty.
+  ///
+  /// @threads thread-safe
+  /// @error   timed_out, stopped, closed (after the last item); throws as try_pop does
+  queue_result pop(T& item, const wait_limit& limit = {}) {
+    const auto once = [&] { return pop_once([&](T&& moved) { item = std::move(moved); }); };
+    const queue_result first = once();
+    if (first != queue_result::not_now) [[likely]] return first;
+    return wait_for_items(once, limit);
+  }
+
+  /// A free slot to fill in place. Order is that of claims: until it is published or dies, what comes after it
+  /// waits.
+  ///
+  /// @threads thread-safe, lock-free
+  /// @error   an empty claim: full or closed
+  ring_claim<mpmc_ring> try_claim() noexcept {
+    token t;
+    return core_.claim(t) == queue_result::ok ? ring_claim<mpmc_ring>(this, t) : ring_claim<mpmc_ring>();
+  }
+  /// The next item in place.
+  ///
+  /// @threads thread-safe, lock-free
+  /// @error   an empty view: nothing there
+  ring_view<mpmc_ring> try_peek() noexcept {
+    token t;
+    return take(t) == queue_result::ok ? ring_view<mpmc_ring>(this, t) : ring_view<mpmc_ring>();
+  }
+
+  /// Moves in up to n items from `first` on; answers how many. They need not be neighbours in the ring.
+  ///
+  /// @threads thread-safe, lock-free
+  /// @error   throws as try_push does, after what was pushed before
+  template <class It>
+  std::size_t try_push_n(It first, std::size_t n) {
+    std::size_t done = 0;
+    while (done < n && push_once(std::move(*first)) == queue_result::ok) ++first, ++done;
+    return done;
+  }
+  /// Moves out up to n items to `out`; answers how many.
+  template <class It>
+  std::size_t try_pop_n(It out, std::size_t n) {
+    std::size_t done = 0;
+    while (done < n && pop_once([&](T&& moved) { *out = std::move(moved); }) == queue_result::ok) {
+      ++out, ++done;
+    }
+    return done;
+  }
+
+  /// No more pushes; pops go on until the ring is empty, and then answer closed. For good, idempotent.
+  ///
+  /// @threads thread-safe
+  /// @error   none
+  void close() noexcept {
+    core_.close();
+    items_.notify_all();
+    space_.notify_all();
+  }
+  [[nodiscard]] bool is_closed() const noexcept { return core_.is_closed(); }
+
+  [[nodiscard]] std::size_t capacity() const noexcept { return core_.capacity(); }
+  /// @post    between 0 and capacity, of some moment
+  [[nodiscard]] std::size_t was_size() const noexcept {
+    const std::size_t n = core_.was_size();
+    return n < capacity() ? n : capacity();
+  }
+  [[nodiscard]] wait_counts push_waits() const noexcept { return space_.counts(); }
+  [[nodiscard]] wait_counts pop_waits() const noexcept { return items_.counts(); }
+
+ private:
+  friend ring_claim<mpmc_ring>;
+  friend ring_view<mpmc_ring>;
+
+  static std::size_t checked(std::size_t capacity) {
+    if (capacity < 1 || capacity > core::max_capacity()) {
+      detail::raise(errc::invalid_value, "mpmc_ring: capacity");
+    }
+    return capacity;
+  }
+
+  static void* place_of(const token& t) noexcept { return t.place->bytes; }
+  static T* item_of(const token& t) noexcept { return t.place->item(); }
+  void finish_push(const token& t) noexcept {
+    core_.publish(t);
+    items_.notify_one();
+  }
+  void abandon_push(const token& t) noexcept {
+    core_.publish_hole(t);
+    items_.notify_one();  // it may be all that a closed ring's consumers wait for
+  }
+  void finish_pop(const token& t) noexcept {
+    core_.release_slot(t);
+    space_.notify_one();
+  }
+  queue_result take(token& t) noexcept {
+    bool holes = false;
+    const queue_result r = core_.take(t, holes);
+    if (holes) space_.notify_all();
+    return r;
+  }
+
+  template <class... Args>
+  queue_result push_once(Args&&... args) {
+    token t;
+    const queue_result r = core_.claim(t);
+    if (r != queue_result::ok) return r;
+    if constexpr (std::is_nothrow_constructible_v<T, Args&&...>) {
+      ::new (place_of(t)) T(std::forward<Args>(args)...);
+      finish_push(t);
+    } else {
+      ring_claim<mpmc_ring> claim(this, t);
+      claim.emplace(std::forward<Args>(args)...);
+      claim.publish();
+    }
+    return queue_result::ok;
+  }
+  template <class Use>
+  queue_result pop_once(Use&& use) {
+    token t;
+    const queue_result r = take(t);
+    if (r != queue_result::ok) return r;
+    ring_view<mpmc_ring> view(this, t);
+    use(std::move(*view));
+    return queue_result::ok;
+  }
+
+  template <class Look>
+  queue_result wait_for_space(Look&& look, const wait_limit& limit) {
+    const queue_result r = space_.wait_for(look, limit);
+    if (space_.others_wait() && core_.was_claimable()) space_.notify_one();
+    return r;
+  }
+  template <class Look>
+  queue_result wait_for_items(Look&& look, const wait_limit& limit) {
+    const queue_result r = items_.wait_for(look, limit);
+    if (items_.others_wait() && core_.was_takeable()) items_.notify_one();
+    return r;
+  }
+
+  core core_;
+  alignas(64) detail::waiting_room<Wait, Atomics> items_;  // consumers wait here
+  alignas(64) detail::waiting_room<Wait, Atomics> space_;  // producers wait here
+};
+
+}  // namespace deeprec::inline DEEPREC_ABI

@@ -1,0 +1,147 @@
+// Puts numbered items back in order: item k leaves k-th, whichever thread brings it and whenever.
+//
+//   put(2) ──┐
+//   put(0) ──┼──> [ 0 | 1 | 2 |   ] ──> take: 0, 1, 2, ...     window of `capacity` numbers from the next on
+//   put(1) ──┘
+//
+// A number beyond the window waits. Every number is to be put once, or skipped. Not here: handing out the
+// numbers (staging_queue::reserve does, and never lets one run ahead of its slot).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <memory_resource>
+#include <type_traits>
+#include <utility>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/staging/atomics.hpp>
+#include <deeprec/staging/detail/handles.hpp>
+#include <deeprec/staging/detail/slot_ring.hpp>
+#include <deeprec/staging/wait_strategies.hpp>
+
+namespace deeprec::inline DEEPREC_ABI {
+
+/// @pre     capacity >= 1; numbers begin at 0, and none is put or skipped twice
+/// @threads put and skip: any thread; take: one thread at a time for the order to mean anything, any by the
+///          rules of mpmc_ring
+template <class T, class Wait = adaptive_wait, class Atomics = std_atomics, class Seq = std::size_t>
+class reorder_buffer {
+  static_assert(std::is_nothrow_destructible_v<T>,
+                "deeprec::reorder_buffer: the item's destructor may throw. Fix: make it noexcept");
+  using core = detail::slot_ring<T, Atomics, Seq>;
+
+ public:
+  using value_type = T;
+  using token = typename core::token;
+
+  explicit reorder_buffer(std::size_t capacity,
+                          std::pmr::memory_resource* memory = std::pmr::get_default_resource())
+      : core_(checked(capacity), memory, 0) {}
+
+  /// Moves the k-th item in, or leaves it alone and answers false: k is beyond the window.
+  ///
+  /// @cost    a load and a store
+  /// @threads thread-safe, wait-free
+  /// @error   throws what T's constructor throws: number k then counts as skipped
+  template <class U>
+  bool try_put(std::uint64_t k, U&& item) {
+    return put_once(k, std::forward<U>(item)) == queue_result::ok;
+  }
+  /// The same, waiting until the window reaches k.
+  ///
+  /// @threads thread-safe
+  /// @error   timed_out, stopped: the item is untouched, and number k still to be put
+  template <class U>
+  queue_result put(std::uint64_t k, U&& item, const wait_limit& limit = {}) {
+    const queue_result first = put_once(k, std::forward<U>(item));
+    if (first != queue_result::not_now) [[likely]] return first;
+    return space_.wait_for([&] { return put_once(k, std::forward<U>(item)); }, limit);
+  }
+  /// There is no k-th item.
+  ///
+  /// @threads thread-safe
+  /// @error   timed_out, stopped: number k is still to be put or skipped
+  queue_result skip(std::uint64_t k, const wait_limit& limit = {}) {
+    const auto once = [&] {
+      token t;
+      const queue_result r = core_.claim_number(k, t);
+      if (r == queue_result::ok) abandon_push(t);
+      return r;
+    };
+    const queue_result first = once();
+    return first != queue_result::not_now ? first : space_.wait_for(once, limit);
+  }
+
+  /// The next item, once it is there.
+  ///
+  /// @threads thread-safe, lock-free
+  /// @error   false: it is not there yet; throws what T's move throws: that item is gone
+  bool try_take(T& item) { return take_once(item) == queue_result::ok; }
+  /// The same, waiting for it.
+  queue_result take(T& item, const wait_limit& limit = {}) {
+    const auto once = [&] { return take_once(item); };
+    const queue_result first = once();
+    if (first != queue_result::not_now) [[likely]] return first;
+    const queue_result r = items_.wait_for(once, limit);
+    if (items_.others_wait() && core_.was_takeable()) items_.notify_one();
+    return r;
+  }
+
+  [[nodiscard]] std::size_t capacity() const noexcept { return core_.capacity(); }
+  [[nodiscard]] wait_counts put_waits() const noexcept { return space_.counts(); }
+  [[nodiscard]] wait_counts take_waits() const noexcept { return items_.counts(); }
+
+ private:
+  friend ring_claim<reorder_buffer>;
+  friend ring_view<reorder_buffer>;
+
+  static std::size_t checked(std::size_t capacity) {
+    if (capacity < 1 || capacity > core::max_capacity()) {
+      detail::raise(errc::invalid_value, "reorder_buffer: capacity");
+    }
+    return capacity;
+  }
+  static void* place_of(const token& t) noexcept { return t.place->bytes; }
+  static T* item_of(const token& t) noexcept { return t.place->item(); }
+  void finish_push(const token& t) noexcept {
+    core_.publish(t);
+    items_.notify_one();
+  }
+  void abandon_push(const token& t) noexcept {
+    core_.publish_hole(t);
+    items_.notify_one();
+  }
+  void finish_pop(const token& t) noexcept {
+    core_.release_slot(t);
+    space_.notify_all();  // only one of those that wait has the number of this slot
+  }
+
+  template <class U>
+  queue_result put_once(std::uint64_t k, U&& item) {
+    token t;
+    const queue_result r = core_.claim_number(k, t);
+    if (r != queue_result::ok) return r;
+    ring_claim<reorder_buffer> claim(this, t);
+    claim.emplace(std::forward<U>(item));
+    claim.publish();
+    return queue_result::ok;
+  }
+  queue_result take_once(T& item) {
+    token t;
+    bool holes = false;
+    const queue_result r = core_.take(t, holes);
+    if (holes) space_.notify_all();
+    if (r != queue_result::ok) return r;
+    ring_view<reorder_buffer> view(this, t);
+    item = std::move(*view);
+    return r;
+  }
+
+  core core_;
+  alignas(64) detail::waiting_room<Wait, Atomics> items_;
+  alignas(64) detail::waiting_room<Wait, Atomics> space_;
+};
+
+}  // namespace deeprec::inline DEEPREC_ABI

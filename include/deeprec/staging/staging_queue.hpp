@@ -1,0 +1,445 @@
+// Where a batch changes thread: a bounded queue that can be closed, cancelled and resumed, and never loses
+// a record.
+//
+//   readers ── put ──> [ b7 | b8 | ! | b9 ] ── take ──> trainer       ! an exception, in its place in line
+//
+//   close()    no more puts; takes go on to the end, then answer closed
+//   cancel()   everybody is woken and answers cancelled; what lies in the queue stays, until resume() or drain()
+//
+// A put that is refused or times out leaves the record with the caller. reserve() hands out places: record k
+// is delivered k-th, whatever thread makes it. Not here: threads (pipeline/), recycled buffers (staging_pool.hpp).
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <memory_resource>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/contract.hpp>
+#include <deeprec/staging/atomics.hpp>
+#include <deeprec/staging/detail/slot_ring.hpp>
+#include <deeprec/staging/wait_strategies.hpp>
+
+namespace deeprec::inline DEEPREC_ABI {
+
+struct staging_options {
+  std::size_t capacity = 1;     ///< records, those reserved and not yet put included
+  std::size_t byte_budget = 0;  ///< bytes in the queue; 0: no limit. One record more than fits may come in
+                                ///< where nothing else could ever move
+  std::pmr::memory_resource* memory = std::pmr::get_default_resource();
+};
+
+/// A moment's view of a queue.
+struct staging_stats {
+  std::size_t depth = 0;      ///< records put or reserved, and not yet taken
+  std::size_t bytes = 0;      ///< of them, where there is a budget
+  std::uint64_t claimed = 0;  ///< places handed out since the queue was made
+  std::uint64_t taken = 0;    ///< places taken or passed over
+  wait_counts put;            ///< producers that waited: the consumers are the slow side
+  wait_counts take;           ///< consumers that waited: the producers are
+};
+
+/// What take() brings: a record, a producer's exception, or the reason why there is neither.
+template <class T>
+class [[nodiscard]] taken {
+ public:
+  explicit taken(queue_result why) noexcept : why_(why) {}
+
+  /// Whether there is a record.
+  explicit operator bool() const noexcept { return value_.has_value(); }
+  [[nodiscard]] queue_result result() const noexcept { return why_; }
+  /// @pre a record
+  [[nodiscard]] T& operator*() noexcept { return *value_; }
+  [[nodiscard]] T* operator->() noexcept { return &*value_; }
+  /// What the producer put instead of a record; null unless result() is failed.
+  [[nodiscard]] const std::exception_ptr& failure() const noexcept { return failure_; }
+
+  /// The record. Rethrows a producer's exception; throws deeprec::error for every other reason.
+  T or_throw() && {
+#if DEEPREC_EXCEPTIONS
+    if (failure_) std::rethrow_exception(failure_);
+#endif
+    to_status(why_).or_throw();
+    return std::move(*value_);
+  }
+
+ private:
+  template <class, class, class>
+  friend class staging_queue;
+
+  queue_result why_;
+  std::optional<T> value_;
+  std::exception_ptr failure_;
+};
+
+/// @pre     capacity >= 1; no thread uses the queue, or holds a place of it, when it is destroyed
+/// @cost    memory: one block from the resource, at construction; nothing afterwards
+/// @threads every member is thread-safe; without a wait, put and take are lock-free
+/// @error   invalid_value: a capacity of 0, or beyond what the positions can count, thrown as deeprec::error
+template <class T, class Wait = adaptive_wait, class Atomics = std_atomics>
+class staging_queue {
+  static_assert(std::is_nothrow_destructible_v<T>,
+                "deeprec::staging_queue: the record's destructor may throw. Fix: make it noexcept");
+  struct entry {
+    std::variant<T, std::exception_ptr> content;
+    std::size_t bytes;
+    template <std::size_t Which, class U>
+    entry(std::in_place_index_t<Which> which, U&& value, std::size_t size)
+        : content(which, std::forward<U>(value)), bytes(size) {}
+  };
+  using core = detail::slot_ring<entry, Atomics, std::size_t>;
+  using token = typename core::token;
+  static constexpr std::in_place_index_t<0> record{};
+  static constexpr std::in_place_index_t<1> failure{};
+
+ public:
+  using value_type = T;
+  /// How many bytes of the budget a record takes.
+  using size_function = std::size_t (*)(const T&);
+
+  explicit staging_queue(std::size_t capacity) : staging_queue(staging_options{.capacity = capacity}) {}
+  explicit staging_queue(const staging_options& options,
+                         size_function size_of = [](const T&) { return sizeof(T); })
+      : ring_(checked(options.capacity), options.memory, 0),
+        budget_(options.byte_budget),
+        bytes_of_(size_of) {}
+
+  // --- producers -----------------------------------------------------------------------------------
+
+  /// Moves the record in, waiting while the queue is full. On every other answer than ok it is untouched.
+  ///
+  /// @cost    about 20 ns when there is room
+  /// @threads thread-safe
+  /// @error   timed_out, stopped, closed, cancelled; throws what T's constructor throws: nothing was put
+  template <class U>
+    requires std::is_constructible_v<T, U&&>
+  queue_result put(U&& item, const wait_limit& limit = {}) {
+    return put_as(record, std::forward<U>(item), limit);
+  }
+  /// The same without waiting; not_now when the queue is full.
+  template <class U>
+    requires std::is_constructible_v<T, U&&>
+  queue_result try_put(U&& item) {
+    return put_once(record, std::forward<U>(item));
+  }
+  /// Puts an exception in line: what was put before is delivered before it.
+  queue_result fail(std::exception_ptr why, const wait_limit& limit = {}) {
+    return put_as(failure, std::move(why), limit);
+  }
+
+  /// A place in line, got before its record is made. Not put in the end, it is passed over.
+  ///
+  /// @threads one thread at a time
+  class place {
+   public:
+    place() noexcept = default;
+    place(place&& other) noexcept
+        : queue_(std::exchange(other.queue_, nullptr)), token_(other.token_), why_(other.why_) {}
+    place& operator=(place&& other) noexcept {
+      if (this != &other) {
+        abandon();
+        queue_ = std::exchange(other.queue_, nullptr);
+        token_ = other.token_;
+        why_ = other.why_;
+      }
+      return *this;
+    }
+    ~place() { abandon(); }
+
+    /// Whether it still is a place.
+    explicit operator bool() const noexcept { return queue_ != nullptr; }
+    /// Why reserve() brought none.
+    [[nodiscard]] queue_result result() const noexcept { return why_; }
+    /// The number of its record, from 0 on.
+    [[nodiscard]] std::uint64_t number() const noexcept { return queue_->ring_.number_of(token_); }
+
+    /// Fills the place. Waits for the byte budget only, and never when it is the next to be taken.
+    /// @error timed_out, stopped, cancelled: the place and the record are still the caller's; throws what T's
+    ///        constructor throws: the place is passed over
+    template <class U>
+    queue_result put(U&& item, const wait_limit& limit = {}) {
+      return queue_->fill(*this, record, std::forward<U>(item), limit);
+    }
+    /// Fills it with an exception.
+    queue_result fail(std::exception_ptr why, const wait_limit& limit = {}) {
+      return queue_->fill(*this, failure, std::move(why), limit);
+    }
+    /// Gives it up now: nothing will come here.
+    void abandon() noexcept {
+      if (queue_ != nullptr) std::exchange(queue_, nullptr)->pass_over(token_);
+    }
+
+   private:
+    friend class staging_queue;
+    place(staging_queue* queue, token t) noexcept : queue_(queue), token_(t), why_(queue_result::ok) {}
+    explicit place(queue_result why) noexcept : why_(why) {}
+
+    staging_queue* queue_ = nullptr;
+    token token_{};
+    queue_result why_ = queue_result::not_now;
+  };
+
+  /// The next place in line, waiting while the queue is full. Call it where the order is decided, for instance
+  /// under the lock that the source needs anyway, and make the record afterwards, in parallel. A place is part
+  /// of the capacity: at least as much of it as there are threads that make records.
+  ///
+  /// @threads thread-safe
+  /// @error   a place that is none; result() says why: timed_out, stopped, closed, cancelled
+  [[nodiscard]] place reserve(const wait_limit& limit = {}) {
+    token t;
+    const auto once = [&] { return is_cancelled() ? queue_result::cancelled : ring_.claim(t); };
+    queue_result r = once();
+    if (r == queue_result::not_now) r = wait_for_space(once, limit);
+    return r == queue_result::ok ? place(this, t) : place(r);
+  }
+
+  // --- consumers -----------------------------------------------------------------------------------
+
+  /// The next record, waiting while there is none.
+  ///
+  /// @cost    about 20 ns when there is one
+  /// @threads thread-safe
+  /// @error   the result says: failed (a producer's exception, in its place), closed (after the last record),
+  ///          cancelled, timed_out, stopped; throws what T's move throws: that record is gone
+  taken<T> take(const wait_limit& limit = {}) {
+    taken<T> answer(queue_result::not_now);
+    const auto once = [&] { return is_cancelled() ? queue_result::cancelled : take_once(answer); };
+    queue_result r = once();
+    if (r == queue_result::not_now) [[unlikely]] {
+      r = items_.wait_for(once, limit);
+      if (items_.others_wait() && ring_.was_takeable()) items_.notify_one();
+    }
+    answer.why_ = r;
+    return answer;
+  }
+  /// The same without waiting; not_now when there is none.
+  taken<T> try_take() {
+    taken<T> answer(queue_result::not_now);
+    answer.why_ = is_cancelled() ? queue_result::cancelled : take_once(answer);
+    return answer;
+  }
+  /// What lies in the queue, also after cancel(): calls use(T&&) for each record, drops exceptions; never waits.
+  ///
+  /// @threads thread-safe
+  /// @error   none; throws what `use` throws, and that record is gone
+  template <class Use>
+  std::size_t drain(Use&& use) {
+    std::size_t count = 0;
+    while (true) {
+      taken<T> one(queue_result::not_now);
+      const queue_result r = take_once(one);
+      if (r == queue_result::ok) {
+        ++count;
+        use(std::move(*one));
+      } else if (r != queue_result::failed) {
+        return count;
+      }
+    }
+  }
+
+  // --- both ----------------------------------------------------------------------------------------
+
+  /// No more puts. Takes go on until everything put or reserved was taken, then answer closed. Idempotent.
+  ///
+  /// @threads thread-safe
+  /// @error   none
+  void close() noexcept {
+    ring_.close();
+    items_.notify_all();
+    space_.notify_all();
+  }
+  /// Wakes everybody; every put and take answers cancelled from now on. Nothing is dropped. Idempotent.
+  void cancel() noexcept {
+    // release: who answers cancelled sees what came before.
+    cancelled_.store(1, Atomics::at(access::cancel_mark, std::memory_order_release));
+    items_.notify_all();
+    space_.notify_all();
+  }
+  /// Ends close() and cancel(): the queue goes on with what it holds.
+  void resume() noexcept {
+    ring_.reopen();
+    cancelled_.store(0, Atomics::at(access::cancel_mark, std::memory_order_release));  // release: as above
+  }
+  [[nodiscard]] bool is_closed() const noexcept { return ring_.is_closed(); }
+  [[nodiscard]] bool is_cancelled() const noexcept {
+    return cancelled_.load(Atomics::at(access::cancel_seen, std::memory_order_acquire)) != 0;
+  }
+
+  [[nodiscard]] std::size_t capacity() const noexcept { return ring_.capacity(); }
+  /// @cost    some loads; counting itself costs nothing where nobody waits
+  /// @threads thread-safe
+  /// @error   none
+  [[nodiscard]] staging_stats was() const noexcept {
+    const std::size_t depth = ring_.was_size();
+    return {depth < capacity() ? depth : capacity(),
+            bytes_.load(Atomics::at(access::statistic, std::memory_order_relaxed)),
+            ring_.claimed_number(),
+            ring_.taken_number(),
+            space_.counts(),
+            items_.counts()};
+  }
+
+ private:
+  static std::size_t checked(std::size_t capacity) {
+    if (capacity < 1 || capacity > core::max_capacity()) {
+      detail::raise(errc::invalid_value, "staging_queue: capacity");
+    }
+    return capacity;
+  }
+
+  std::size_t bytes_of(std::in_place_index_t<0>, const T& item) const { return bytes_of_(item); }
+  std::size_t bytes_of(std::in_place_index_t<1>, const std::exception_ptr&) const noexcept { return 0; }
+
+  // Makes the entry in a slot that is ours and publishes it; when its constructor throws, the slot is
+  // passed over and its bytes are given back.
+  template <class Which, class U>
+  void make(token t, Which which, U&& item, std::size_t bytes) {
+    struct guard {
+      staging_queue* queue;
+      token slot;
+      std::size_t held;
+      ~guard() {
+        if (queue == nullptr) return;
+        queue->give_back(held);
+        queue->pass_over(slot);
+      }
+    } unless_made{this, t, bytes};
+    ::new (static_cast<void*>(t.place->bytes)) entry(which, std::forward<U>(item), bytes);
+    unless_made.queue = nullptr;
+    ring_.publish(t);
+    items_.notify_one();
+  }
+  void pass_over(token t) noexcept {
+    ring_.publish_hole(t);
+    items_.notify_one();  // it may be all that a closed queue's consumers wait for
+  }
+
+  template <class Which, class U>
+  queue_result put_once(Which which, U&& item) {
+    if (is_cancelled()) return queue_result::cancelled;
+    std::size_t bytes = 0;
+    if (budget_ != 0) {
+      // Look for a slot first: bytes that are held and given back in vain would wake the others for nothing.
+      if (!ring_.was_claimable()) return queue_result::not_now;
+      bytes = measure(which, item);
+      if (!admit(bytes, [] { return false; })) {
+        return ring_.is_closed() ? queue_result::closed : queue_result::not_now;
+      }
+    }
+    token t;
+    const queue_result r = ring_.claim(t);
+    if (r != queue_result::ok) {
+      give_back(bytes);
+      return r;
+    }
+    make(t, which, std::forward<U>(item), bytes);
+    return queue_result::ok;
+  }
+  template <class Which, class U>
+  queue_result put_as(Which which, U&& item, const wait_limit& limit) {
+    const queue_result first = put_once(which, std::forward<U>(item));
+    if (first != queue_result::not_now) [[likely]] return first;
+    return wait_for_space([&] { return put_once(which, std::forward<U>(item)); }, limit);
+  }
+  template <class Which, class U>
+  queue_result fill(place& where, Which which, U&& item, const wait_limit& limit) {
+    DEEPREC_EXPECTS(static_cast<bool>(where));
+    const std::size_t bytes = budget_ != 0 ? measure(which, item) : 0;
+    const token t = where.token_;
+    const auto admitted = [&] {
+      if (is_cancelled()) return queue_result::cancelled;
+      // The next to be taken comes in at any size: everything else waits for it.
+      return budget_ == 0 || admit(bytes, [&] { return ring_.is_next(t); }) ? queue_result::ok
+                                                                             : queue_result::not_now;
+    };
+    queue_result r = admitted();
+    if (r == queue_result::not_now) r = wait_for_space(admitted, limit);
+    if (r != queue_result::ok) return r;
+    where.queue_ = nullptr;
+    make(t, which, std::forward<U>(item), bytes);
+    return r;
+  }
+
+  template <class Which, class U>
+  std::size_t measure(Which which, const U& item) const {
+    if constexpr (std::is_same_v<Which, std::in_place_index_t<1>> || std::is_same_v<U, T>) {
+      return bytes_of(which, item);
+    } else {
+      return bytes_of(which, T(item));
+    }
+  }
+
+  template <class Exempt>
+  bool admit(std::size_t bytes, Exempt exempt) noexcept {
+    // relaxed: a count; the records go through the slots
+    std::size_t held = bytes_.load(Atomics::at(access::bytes_seen, std::memory_order_relaxed));
+    do {
+      const bool fits = bytes <= budget_ && held <= budget_ - bytes;
+      if (!fits && held != 0 && !exempt()) return false;
+    } while (!bytes_.compare_exchange_weak(held, held + bytes,
+                                           Atomics::at(access::bytes_take, std::memory_order_relaxed),
+                                           std::memory_order_relaxed));
+    return true;
+  }
+  void give_back(std::size_t bytes) noexcept {
+    if (bytes == 0) return;
+    bytes_.fetch_sub(bytes, Atomics::at(access::bytes_give, std::memory_order_relaxed));  // relaxed: as above
+    notify_space();
+  }
+  // Whoever waits for bytes is not interchangeable with the others.
+  void notify_space() noexcept { budget_ != 0 ? space_.notify_all() : space_.notify_one(); }
+
+  template <class Look>
+  queue_result wait_for_space(Look&& look, const wait_limit& limit) {
+    const queue_result r = space_.wait_for(look, limit);
+    if (space_.others_wait() && ring_.was_claimable()) notify_space();
+    return r;
+  }
+
+  queue_result take_once(taken<T>& answer) {
+    token t;
+    bool holes = false;
+    const queue_result r = ring_.take(t, holes);
+    if (holes) space_.notify_all();
+    if (r != queue_result::ok) return r;
+    struct guard {
+      staging_queue* queue;
+      token slot;
+      ~guard() {
+        entry* const done = slot.place->item();
+        const std::size_t bytes = done->bytes;
+        std::destroy_at(done);
+        queue->ring_.release_slot(slot);
+        if (bytes != 0) {
+          // relaxed: as in admit()
+          queue->bytes_.fetch_sub(bytes, Atomics::at(access::bytes_give, std::memory_order_relaxed));
+        }
+        queue->notify_space();
+      }
+    } free_the_slot{this, t};
+    auto& content = t.place->item()->content;
+    if (T* item = std::get_if<0>(&content)) {
+      answer.value_.emplace(std::move(*item));
+      return queue_result::ok;
+    }
+    answer.failure_ = std::move(*std::get_if<1>(&content));
+    return queue_result::failed;
+  }
+
+  core ring_;
+  const std::size_t budget_;
+  const size_function bytes_of_;
+  typename Atomics::template atomic<std::uint32_t> cancelled_{0};
+  alignas(64) typename Atomics::template atomic<std::size_t> bytes_{0};
+  alignas(64) detail::waiting_room<Wait, Atomics> items_;  // consumers wait here
+  alignas(64) detail::waiting_room<Wait, Atomics> space_;  // producers wait here
+};
+
+}  // namespace deeprec::inline DEEPREC_ABI

@@ -1,0 +1,301 @@
+// How a blocked thread waits, and for how long.
+//
+//   spin_wait       looks without pause                     one thread per core, latency above all
+//   yield_wait      looks, and lets other threads run       more threads than cores
+//   adaptive_wait   looks 5 to 50 us, as it has learnt,     the default: as fast as the others while
+//                   then sleeps                             busy, and no CPU time while idle
+//   park_wait       sleeps at once                          rare events
+//
+// Only rings whose strategy sleeps pay for notifying. Not here: sleeping itself (event_count.hpp).
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <stop_token>
+#include <utility>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/status.hpp>
+#include <deeprec/staging/atomics.hpp>
+#include <deeprec/staging/event_count.hpp>
+
+namespace deeprec::inline DEEPREC_ABI {
+
+/// How an operation on a queue ended.
+enum class queue_result : unsigned char {
+  ok,
+  not_now,    ///< try_ only: full, empty, or another thread is in the middle of it
+  timed_out,  ///< the deadline passed; an item that was to be put is still the caller's
+  stopped,    ///< the caller's stop token was triggered; the same
+  closed,     ///< put: the queue takes no more; take: and everything has been taken
+  cancelled,  ///< cancel() was called; what lies in the queue stays there
+  failed,     ///< take: a producer put an exception instead of an item
+};
+
+/// The same as a status.
+///
+/// @cost    O(1)
+/// @threads reentrant
+/// @error   none
+[[nodiscard]] constexpr status to_status(queue_result r) noexcept {
+  switch (r) {
+    case queue_result::ok: return {};
+    case queue_result::not_now: return {errc::timed_out, "queue: full or empty"};
+    case queue_result::timed_out: return {errc::timed_out, "queue"};
+    case queue_result::stopped: return {errc::cancelled, "queue: stop was requested"};
+    case queue_result::closed: return {errc::closed, "queue"};
+    case queue_result::cancelled: return {errc::cancelled, "queue"};
+    case queue_result::failed: return {errc::cancelled, "queue: a producer failed"};
+  }
+  return {};
+}
+
+/// How long a call may block: until a deadline, until a stop token is triggered, or for ever.
+struct wait_limit {
+  std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
+  std::stop_token stop{};
+};
+
+/// A deadline from now on.
+///
+/// @cost    reads the clock
+/// @threads reentrant
+/// @error   none
+template <class Rep, class Period>
+[[nodiscard]] wait_limit within(std::chrono::duration<Rep, Period> time, std::stop_token stop = {}) {
+  using clock = std::chrono::steady_clock;
+  const clock::time_point now = clock::now();
+  // A time beyond what the clock can count is no limit.
+  const bool endless = time > clock::time_point::max() - now;
+  return {endless ? clock::time_point::max()
+                  : now + std::chrono::duration_cast<clock::duration>(time),
+          std::move(stop)};
+}
+
+/// Who waited at one side of a queue, and how.
+struct wait_counts {
+  std::uint64_t waits = 0;     ///< calls that could not go on at once
+  std::uint64_t parks = 0;     ///< times that one of them slept
+  std::uint64_t wait_ns = 0;   ///< the time of these calls together, as far as one took more than about 2 us
+  std::uint64_t spin_ns = 0;   ///< how long adaptive_wait now looks before it sleeps
+  unsigned waiting = 0;        ///< threads that sleep, or are about to
+};
+
+// A strategy's busy() looks as long as it costs nothing to anybody else, its look() until its patience ends.
+struct spin_wait {
+  static constexpr bool parks = false;
+  static constexpr bool timed = false;
+  template <class Atomics, class Look>
+  static queue_result busy(Look&) {
+    return queue_result::not_now;
+  }
+  template <class Atomics, class Look, class Expired>
+  static queue_result look(Look& look, Expired& expired, std::uint64_t) {
+    for (unsigned n = 1;; ++n) {
+      const queue_result found = look();
+      if (found != queue_result::not_now) return found;
+      Atomics::relax();
+      if (n % 256 == 0) {
+        if (const queue_result e = expired(); e != queue_result::not_now) return e;
+      }
+    }
+  }
+};
+
+struct yield_wait {
+  static constexpr bool parks = false;
+  static constexpr bool timed = false;
+  template <class Atomics, class Look>
+  static queue_result busy(Look&) {
+    return queue_result::not_now;
+  }
+  template <class Atomics, class Look, class Expired>
+  static queue_result look(Look& look, Expired& expired, std::uint64_t) {
+    for (unsigned n = 1;; ++n) {
+      const queue_result found = look();
+      if (found != queue_result::not_now) return found;
+      n < 16 ? Atomics::relax() : Atomics::yield();
+      if (n % 64 == 0) {
+        if (const queue_result e = expired(); e != queue_result::not_now) return e;
+      }
+    }
+  }
+};
+
+struct park_wait {
+  static constexpr bool parks = true;
+  static constexpr bool timed = false;
+  template <class Atomics, class Look>
+  static queue_result busy(Look&) {
+    return queue_result::not_now;
+  }
+  template <class Atomics, class Look, class Expired>
+  static queue_result look(Look& look, Expired&, std::uint64_t) {
+    return look();
+  }
+};
+
+struct adaptive_wait {
+  static constexpr bool parks = true;
+  static constexpr bool timed = true;
+  static constexpr std::uint64_t shortest_ns = 5'000;
+  static constexpr std::uint64_t longest_ns = 50'000;
+  static constexpr unsigned busy_looks = 128;  ///< before the core is offered to other threads
+
+  template <class Atomics, class Look>
+  static queue_result busy(Look& look) {
+    for (unsigned n = 0; n < busy_looks; ++n) {
+      const queue_result found = look();
+      if (found != queue_result::not_now) return found;
+      Atomics::relax();
+    }
+    return queue_result::not_now;
+  }
+  template <class Atomics, class Look, class Expired>
+  static queue_result look(Look& look, Expired& expired, std::uint64_t budget_ns) {
+    // Other threads may need this core to bring what is waited for: yield between looks.
+    const auto give_up = Atomics::now() + std::chrono::nanoseconds(budget_ns);
+    do {
+      for (int n = 0; n < 4; ++n) {
+        const queue_result found = look();
+        if (found != queue_result::not_now) return found;
+        Atomics::yield();
+      }
+      if (const queue_result e = expired(); e != queue_result::not_now) return e;
+    } while (Atomics::now() < give_up);
+    return queue_result::not_now;
+  }
+
+  /// The next budget: twice what a wait took that ended in time, towards the longest for waits that a
+  /// longer look would have caught, towards the shortest for long ones.
+  static std::uint64_t learn(std::uint64_t budget_ns, std::uint64_t waited_ns, bool parked) noexcept {
+    const std::uint64_t wanted = !parked                          ? 2 * waited_ns
+                                 : waited_ns < 2 * longest_ns ? longest_ns
+                                                              : shortest_ns;
+    const std::uint64_t bounded = std::clamp(wanted, shortest_ns, longest_ns);
+    return (7 * budget_ns + bounded) / 8;
+  }
+};
+
+namespace detail {
+
+// Where the threads of one side of a queue wait: a strategy, an event_count, and counters.
+// Threads: how many may wait here at once; 0: any number.
+template <class Wait, class Atomics, int Threads = 0>
+class waiting_room {
+ public:
+  // Calls look() until it answers something else than not_now, or the limit is reached. look() must
+  // succeed when called after a notify_* of the other side if there is anything to be had.
+  template <class Look>
+  queue_result wait_for(Look&& look, const wait_limit& limit) {
+    add(waits_, 1);
+    // Not timed: reading the clock would take as long as most of these waits.
+    queue_result answer = Wait::template busy<Atomics>(look);
+    if (answer != queue_result::not_now) return answer;
+    const auto expired = [&limit] {
+      if (limit.stop.stop_requested()) return queue_result::stopped;
+      if (limit.deadline != forever && Atomics::now() >= limit.deadline) return queue_result::timed_out;
+      return queue_result::not_now;
+    };
+    const auto begin = Wait::timed ? Atomics::now() : time_point{};
+    bool parked = false;
+    answer = Wait::template look<Atomics>(look, expired, spin_ns_.load(statistic()));
+    if constexpr (Wait::parks) {
+      if (answer == queue_result::not_now) {
+        parked = true;
+        answer = sleep_until(look, limit);
+      }
+    }
+    if constexpr (Wait::timed) {
+      const auto waited = static_cast<std::uint64_t>(
+          std::chrono::duration_cast<std::chrono::nanoseconds>(Atomics::now() - begin).count());
+      add(wait_ns_, waited);
+      spin_ns_.store(Wait::learn(spin_ns_.load(statistic()), waited, parked), statistic());
+    }
+    return answer;
+  }
+
+  void notify_one() noexcept {
+    if constexpr (Wait::parks) sleepers_.notify_one();
+  }
+  void notify_all() noexcept {
+    if constexpr (Wait::parks) sleepers_.notify_all();
+  }
+
+  // Whether others wait here as well. A waiter whose wait ended well wakes the next one if there is more to
+  // be had: a wake-up may have gone to a thread that found the slot in front of it not ready yet.
+  [[nodiscard]] bool others_wait() const noexcept {
+    if constexpr (Wait::parks) return sleepers_.was_waiting() != 0;
+    return false;
+  }
+
+  [[nodiscard]] wait_counts counts() const noexcept {
+    return {waits_.load(statistic()), parks_.load(statistic()), wait_ns_.load(statistic()),
+            spin_ns_.load(statistic()), sleepers_.was_waiting()};
+  }
+
+ private:
+  using time_point = std::chrono::steady_clock::time_point;
+  using counter = typename Atomics::template atomic<std::uint64_t>;
+  static constexpr time_point forever = time_point::max();
+  // relaxed: counters only
+  static auto statistic() noexcept { return Atomics::at(access::statistic, std::memory_order_relaxed); }
+  static void add(counter& c, std::uint64_t n) noexcept {
+    if constexpr (Threads == 1) {  // an exchange would wait for the stores of the last push or pop
+      c.store(c.load(statistic()) + n, statistic());
+    } else {
+      c.fetch_add(n, statistic());
+    }
+  }
+
+  struct wake_all {
+    event_count<Atomics>* sleepers;
+    void operator()() const noexcept { sleepers->notify_all(); }
+  };
+
+  template <class Look>
+  queue_result sleep_until(Look& look, const wait_limit& limit) {
+    if (!limit.stop.stop_possible()) return sleep_loop(look, limit);
+    const std::stop_callback<wake_all> on_stop(limit.stop, wake_all{&sleepers_});
+    return sleep_loop(look, limit);
+  }
+  template <class Look>
+  queue_result sleep_loop(Look& look, const wait_limit& limit) {
+    while (true) {
+      const auto key = sleepers_.prepare();
+      queue_result found = queue_result::not_now;
+#if DEEPREC_EXCEPTIONS
+      try {
+        found = look();
+      } catch (...) {  // of a move constructor
+        sleepers_.cancel();
+        throw;
+      }
+#else
+      found = look();
+#endif
+      if (found == queue_result::not_now && limit.stop.stop_requested()) found = queue_result::stopped;
+      if (found != queue_result::not_now) {
+        sleepers_.cancel();
+        return found;
+      }
+      add(parks_, 1);
+      if (!sleepers_.wait(key, limit.deadline)) {
+        found = look();  // what came with the deadline is not refused
+        return found == queue_result::not_now ? queue_result::timed_out : found;
+      }
+    }
+  }
+
+  event_count<Atomics> sleepers_;  // read by the other side at each operation; the rest is not
+  alignas(64) counter waits_{0};
+  counter parks_{0};
+  counter wait_ns_{0};
+  counter spin_ns_{10'000};
+};
+
+}  // namespace detail
+
+}  // namespace deeprec::inline DEEPREC_ABI

@@ -1,0 +1,335 @@
+// Every order in which a few threads can call the queues, under weak memory; and mutants, each of which has to
+// be caught. DEEPREC_TEST_LONG=1 adds the orders that take minutes. `stale`: how many loads of each thread
+// may read something else than the newest store, in one execution.
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "staging/model/queues.hpp"
+
+namespace {
+
+using namespace deeprec_test::model;
+using deeprec::spsc_layout;
+using flags = pair_face<spsc_layout::flags>;
+using counters = pair_face<spsc_layout::counters>;
+using S = step;
+
+bool long_run() { return std::getenv("DEEPREC_TEST_LONG") != nullptr; }
+
+std::uint64_t total = 0;
+
+void print(const char* name, const char* capacity, int stale, const outcome& o) {
+  std::printf("  %-46s  %8s  %5d  %13llu  %12llu\n", name, capacity, stale,
+              static_cast<unsigned long long>(o.executions), static_cast<unsigned long long>(o.steps));
+  std::fflush(stdout);
+}
+
+template <class Face>
+void all_orders(const char* name, std::size_t capacity, const program& p, int stale = 1) {
+  const outcome o = explore<Face>(capacity, p, {}, {.executions = 3'000'000, .stale_reads = stale});
+  print(name, std::to_string(capacity).c_str(), stale, o);
+  total += o.executions;
+  CHECK_MESSAGE(!o.failed, name << ": " << o.what);
+  if (!o.complete) std::printf("    stopped there: not all of them\n");
+  CHECK((o.complete || long_run()));
+}
+
+const program pair{{{S::put, 1}, {S::put, 2}}, {{S::take}, {S::take}}};
+const program pair_soon{{{S::put_soon, 1}, {S::put_soon, 2}}, {{S::take_soon}}};
+const program pair_try{{{S::try_put, 1}, {S::try_put, 2}, {S::try_put, 3}}, {{S::try_take}, {S::peek}, {S::try_take}}};
+const program two_put{{{S::put, 1}}, {{S::put, 2}}, {{S::take}}};
+const program two_take{{{S::put, 1}, {S::put, 2}}, {{S::take}}, {{S::take}}};
+const program crossing{{{S::try_put, 1}, {S::try_take}}, {{S::try_put, 2}, {S::try_take}}};
+const program closing{{{S::put, 1}, {S::close}}, {{S::take}, {S::take}}};
+const program closing_beside{{{S::put, 1}}, {{S::close}}, {{S::take}}};
+const program closing_full{{{S::try_put, 1}, {S::put, 2}}, {{S::close}}, {{S::take}}};
+const program cancelling{{{S::put, 1}, {S::put, 2}}, {{S::cancel}}, {{S::take}}};
+const program cancelled_takers{{{S::cancel}}, {{S::take}}, {{S::take}}};
+const program resuming{{{S::put, 1}, {S::try_put, 2}}, {{S::cancel}, {S::resume}, {S::try_take}}};
+const program dropping{{{S::reserve_drop}, {S::put, 1}}, {{S::take}}};
+const program dropping_last{{{S::reserve_drop}}, {{S::close}}, {{S::take}}};
+const program deadline_full{{{S::put, 1}, {S::put_soon, 2}}, {{S::take}, {S::close}}};
+const program deadline_end{{{S::put, 1}, {S::put_soon, 2}, {S::close}}, {{S::take}, {S::take}}};
+const program four{{{S::put, 1}}, {{S::put, 2}}, {{S::take}}, {{S::take}}};
+
+// --- the memory that the explorer knows --------------------------------------------------------------
+
+struct two_flags : explorer::scenario {
+  explicit two_flags(bool fences) : with_fences(fences) {}
+  int threads() const override { return 2; }
+  void run(int t) override {
+    (t == 0 ? x : y).store(1, {access::position, std::memory_order_release});
+    if (with_fences) explorer::current().fence(access::notify_fence);
+    seen[t] = (t == 0 ? y : x).load({access::position, std::memory_order_acquire});
+  }
+  void finish() override {
+    if (seen[0] == 0 && seen[1] == 0) explorer::current().fail("both were late");
+  }
+  bool with_fences;
+  model_atomic<int> x, y;
+  int seen[2] = {};
+};
+
+struct message_passing : explorer::scenario {
+  message_passing(std::memory_order w, std::memory_order r) : write(w), read(r) {}
+  int threads() const override { return 2; }
+  void run(int t) override {
+    if (t == 0) {
+      item = watched(5);
+      ready.store(1, {access::position, write});
+    } else if (ready.load({access::position, read}) == 1) {
+      if (item.value() != 5) explorer::current().fail("wrong item");
+    }
+  }
+  std::memory_order write, read;
+  watched item;
+  model_atomic<int> ready;
+};
+
+template <class Scenario, class... Args>
+outcome try_all(Args... args) {
+  explorer x;
+  return x.explore([&] { return std::make_unique<Scenario>(args...); });
+}
+
+TEST_CASE("explorer: stores may pass loads unless both threads have a fence") {
+  CHECK(try_all<two_flags>(false).failed);
+  const outcome fenced = try_all<two_flags>(true);
+  CHECK(!fenced.failed);
+  CHECK(fenced.executions >= 3);
+}
+
+TEST_CASE("explorer: an item travels with release and acquire, and with nothing less") {
+  using enum std::memory_order;
+  CHECK(!try_all<message_passing>(release, acquire).failed);
+  CHECK(try_all<message_passing>(relaxed, acquire).failed);
+  CHECK(try_all<message_passing>(release, relaxed).failed);
+}
+
+TEST_CASE("history: the checker refuses what no queue does") {
+  using deeprec::queue_result;
+  using deeprec_test::call;
+  using deeprec_test::linearizable;
+  const auto put = [](int v, std::uint32_t before) {
+    return deeprec_test::event{call::put, v, queue_result::ok, before};
+  };
+  const auto take = [](int v, std::uint32_t before) {
+    return deeprec_test::event{call::take, v, queue_result::ok, before};
+  };
+  CHECK(linearizable({put(1, 0), put(2, 0), take(2, 3), take(1, 7)}, {.capacity = 2}));   // puts side by side
+  CHECK(!linearizable({put(1, 0), put(2, 1), take(2, 3), take(1, 7)}, {.capacity = 2}));  // one after the other
+  CHECK(!linearizable({put(1, 0), put(2, 1)}, {.capacity = 1}));
+  CHECK(!linearizable({take(1, 0), put(1, 1)}, {.capacity = 1}));
+  CHECK(!linearizable({put(1, 0), {call::take, 0, queue_result::not_now, 1}}, {.capacity = 1}));
+  CHECK(!linearizable({put(1, 0), {call::close, 0, queue_result::ok, 1}, {call::take, 0, queue_result::closed, 3}},
+                      {.capacity = 1}));
+}
+
+// --- the queues ----------------------------------------------------------------------------------------
+
+TEST_CASE("model: every interleaving of the rings keeps order, capacity and every item") {
+  std::printf("  %-46s  %8s  %5s  %13s  %12s\n", "threads", "capacity", "stale", "interleavings", "steps");
+  all_orders<flags>("spsc_ring, flags: put put | take take", 1, pair, 0);
+  all_orders<counters>("spsc_ring, counters: put put | take take", 1, pair, 0);
+  for (const std::size_t capacity : {std::size_t{2}, std::size_t{3}}) {
+    all_orders<flags>("spsc_ring, flags: put put | take take", capacity, pair);
+    all_orders<counters>("spsc_ring, counters: put put | take take", capacity, pair);
+  }
+  for (const std::size_t capacity : {std::size_t{1}, std::size_t{2}, std::size_t{3}}) {
+    all_orders<flags>("spsc_ring, flags: try x3 | try peek try", capacity, pair_try, 2);
+    all_orders<counters>("spsc_ring, counters: try x3 | try peek try", capacity, pair_try, 2);
+    all_orders<ring_face>("mpmc_ring: try x3 | try peek try", capacity, pair_try);
+    all_orders<ring_face>("mpmc_ring: try_put try_take | the same", capacity, crossing);
+  }
+  all_orders<ring_face>("mpmc_ring: put put | take take", 2, pair, 0);
+  all_orders<ring_face>("mpmc_ring: claim, drop, put | take", 1, dropping, 0);
+  all_orders<flags>("spsc_ring, flags: put, put by a deadline | take", 1, pair_soon, 0);
+  all_orders<counters>("spsc_ring, counters: the same", 1, pair_soon, 0);
+  all_orders<ring_face>("mpmc_ring: put | put | take", 2, two_put, 0);
+  if (long_run()) {
+    for (const std::size_t capacity : {std::size_t{1}, std::size_t{2}, std::size_t{3}}) {
+      all_orders<flags>("spsc_ring, flags: put put | take take", capacity, pair);
+      all_orders<counters>("spsc_ring, counters: put put | take take", capacity, pair);
+      all_orders<ring_face>("mpmc_ring: put put | take take", capacity, pair);
+      all_orders<ring_face>("mpmc_ring: put | put | take", capacity, two_put);
+      all_orders<ring_face>("mpmc_ring: put put | take | take", capacity, two_take, 0);
+      all_orders<ring_face>("mpmc_ring: claim, drop, put | take", capacity, dropping);
+    }
+  }
+}
+
+TEST_CASE("model: every interleaving of staging_queue with close, cancel, resume and deadlines") {
+  all_orders<staging_face>("put close | take take", 1, closing, 0);
+  all_orders<staging_face>("put | close | take", 1, closing_beside, 0);
+  all_orders<staging_face>("reserve, drop | close | take", 1, dropping_last, 0);
+  all_orders<staging_face>("put try_put | cancel resume try_take", 1, resuming, 0);
+  all_orders<staging_face>("cancel | take | take", 1, cancelled_takers, 0);
+  all_orders<staging_face>("put put_by_a_deadline | take close", 1, deadline_full, 0);
+  if (long_run()) {
+    for (const std::size_t capacity : {std::size_t{1}, std::size_t{2}, std::size_t{3}}) {
+      all_orders<staging_face>("put close | take take", capacity, closing);
+      all_orders<staging_face>("put | close | take", capacity, closing_beside);
+      all_orders<staging_face>("try_put put | close | take", capacity, closing_full);
+      all_orders<staging_face>("put put | cancel | take", capacity, cancelling, 0);
+      all_orders<staging_face>("put try_put | cancel resume try_take", capacity, resuming);
+      all_orders<staging_face>("put put_by_a_deadline | take close", capacity, deadline_full);
+      all_orders<staging_face>("reserve, drop | close | take", capacity, dropping_last);
+    }
+    all_orders<staging_face>("cancel | take | take", 1, cancelled_takers);
+  }
+}
+
+// Who gets a buffer may write to it. Three threads that don't wait, or two that wait for one buffer.
+template <int Threads, std::uint32_t Buffers>
+struct pool_scenario : explorer::scenario {
+  using pool_type = deeprec::staging_pool<watched, deeprec::park_wait, model_atomics>;
+  int threads() const override { return Threads; }
+  void run(int) override {
+    auto lease = Threads == 3 ? pool.try_acquire() : pool.acquire();
+    if (!lease) return;
+    *lease = watched(1);
+    static_cast<void>(lease->value());
+  }
+  pool_type pool{Buffers, [] { return watched(0); }};
+};
+
+struct reorder_scenario : explorer::scenario {
+  using buffer_type = deeprec::reorder_buffer<watched, deeprec::park_wait, model_atomics>;
+  int threads() const override { return 2; }
+  void run(int t) override {
+    if (t == 0) {  // 1, while only 0 has a slot
+      static_cast<void>(buffer.put(1, watched(1)));
+      return;
+    }
+    static_cast<void>(buffer.put(0, watched(0)));
+    for (int k = 0; k < 2; ++k) {
+      watched item;
+      static_cast<void>(buffer.take(item));
+      if (item.value() != k) explorer::current().fail("out of order");
+    }
+  }
+  buffer_type buffer{1};
+};
+
+// The second record alone exceeds the budget, and its place comes first.
+struct budget_scenario : explorer::scenario {
+  using queue_type = deeprec::staging_queue<watched, deeprec::park_wait, model_atomics>;
+  static std::size_t bytes(const watched& w) { return static_cast<std::size_t>(w.value()); }
+  int threads() const override { return 2; }
+  void run(int t) override {
+    if (t == 0) {
+      auto first = queue.reserve();
+      auto second = queue.reserve();
+      static_cast<void>(second.put(watched(2)));
+      static_cast<void>(first.put(watched(3)));
+    } else {
+      for (const int wanted : {3, 2}) {
+        auto got = queue.take();
+        if (!got || got->value() != wanted) explorer::current().fail("wrong record");
+      }
+    }
+  }
+  queue_type queue{{.capacity = 2, .byte_budget = 2}, &bytes};
+};
+
+template <class Scenario>
+void all_orders_of(const char* name, int stale, const mutant& broken = {}) {
+  explorer x;
+  const outcome o = x.explore([] { return std::make_unique<Scenario>(); }, broken,
+                              {.executions = 200'000'000, .stale_reads = stale});
+  print(name, " ", stale, o);
+  total += o.executions;
+  CHECK_MESSAGE(!o.failed, name << ": " << o.what);
+}
+
+TEST_CASE("model: staging_pool, reorder_buffer and byte budgets") {
+  all_orders_of<pool_scenario<3, 1>>("staging_pool: three try, one buffer", 1);
+  all_orders_of<pool_scenario<2, 1>>("staging_pool: two threads wait for one buffer", 1);
+  all_orders_of<reorder_scenario>("reorder_buffer: put 1 | put 0 take take", 0);
+  all_orders_of<budget_scenario>("budget: the later record first | take take", 0);
+  if (long_run()) {
+    all_orders_of<pool_scenario<3, 2>>("staging_pool: three try, two buffers", 0);
+    all_orders_of<reorder_scenario>("reorder_buffer: put 1 | put 0 take take", 1);
+    all_orders_of<budget_scenario>("budget: the later record first | take take", 1);
+  }
+}
+
+// --- mutants -------------------------------------------------------------------------------------------
+
+using attempt = outcome (*)(const mutant&);
+template <class Face, const program* P, std::size_t Capacity, int Stale>
+outcome with(const mutant& m) {
+  return explore<Face>(Capacity, *P, m, {.executions = 3'000'000, .stale_reads = Stale});
+}
+template <class Scenario>
+outcome with_scenario(const mutant& m) {
+  explorer x;
+  return x.explore([] { return std::make_unique<Scenario>(); }, m, {.executions = 3'000'000, .stale_reads = 1});
+}
+
+int caught = 0;
+void must_be_caught(const mutant& m, attempt run) {
+  const outcome o = run(m);
+  std::printf("  %-56s %s after %llu: %s\n", m.name, o.failed ? "caught" : "MISSED",
+              static_cast<unsigned long long>(o.executions + o.pruned),
+              o.what.substr(0, o.what.find('\n')).c_str());
+  std::fflush(stdout);
+  CHECK_MESSAGE(o.failed, "a mutant was not caught: " << std::string(m.name));
+  caught += o.failed ? 1 : 0;
+}
+
+TEST_CASE("model: each weakened access of the library is caught") {
+  using enum mutant::kind_type;
+  must_be_caught({"slot: publish without release", relax, access::slot_publish}, with<ring_face, &pair, 2, 1>);
+  must_be_caught({"slot: seen full without acquire", relax, access::slot_seen_full}, with<ring_face, &pair, 2, 1>);
+  must_be_caught({"slot: freed without release", relax, access::slot_release}, with<ring_face, &pair, 1, 1>);
+  must_be_caught({"slot: seen free without acquire", relax, access::slot_seen_free}, with<ring_face, &pair, 1, 1>);
+  must_be_caught({"slot: never freed", omit, access::slot_release}, with<ring_face, &pair, 1, 0>);
+  must_be_caught({"hole: never published", omit, access::slot_hole}, with<ring_face, &dropping, 1, 0>);
+  must_be_caught({"tail: claimed without an exchange", omit, access::tail_claim}, with<ring_face, &crossing, 2, 1>);
+  must_be_caught({"head: claimed without an exchange", omit, access::head_claim}, with<ring_face, &two_take, 2, 0>);
+  must_be_caught({"close: the bit is not set", omit, access::close_mark}, with<staging_face, &closing, 1, 0>);
+  must_be_caught({"close: consumers are not told", omit, access::close_hint}, with<staging_face, &closing, 1, 0>);
+  must_be_caught({"flag: publish without release", relax, access::flag_publish}, with<flags, &pair, 2, 1>);
+  must_be_caught({"flag: seen full without acquire", relax, access::flag_seen_full}, with<flags, &pair, 2, 1>);
+  must_be_caught({"flag: freed without release", relax, access::flag_release}, with<flags, &pair, 1, 1>);
+  must_be_caught({"flag: seen free without acquire", relax, access::flag_seen_free}, with<flags, &pair, 1, 1>);
+  must_be_caught({"count: publish without release", relax, access::count_publish}, with<counters, &pair, 2, 1>);
+  must_be_caught({"count: seen without acquire", relax, access::count_seen}, with<counters, &pair, 2, 1>);
+  must_be_caught({"released: publish without release", relax, access::taken_publish}, with<counters, &pair, 1, 1>);
+  must_be_caught({"released: seen without acquire", relax, access::taken_seen}, with<counters, &pair, 1, 1>);
+  must_be_caught({"notify: no fence before the look for waiters", omit, access::notify_fence},
+                 with<flags, &pair, 1, 1>);
+  must_be_caught({"wait: no fence before the second look", omit, access::wait_fence}, with<flags, &pair, 1, 1>);
+  must_be_caught({"wait: the lost waiter flag", omit, access::waiter_count}, with<flags, &pair, 1, 0>);
+  must_be_caught({"notify: the epoch is not raised", omit, access::epoch_raise}, with<flags, &pair, 1, 0>);
+  must_be_caught({"cancel: the mark is not made", omit, access::cancel_mark}, with<staging_face, &cancelled_takers, 1, 0>);
+  must_be_caught({"pool: pushed without release", relax, access::stack_push}, with_scenario<pool_scenario<2, 1>>);
+}
+
+TEST_CASE("model: each mistake in the logic of a queue is caught") {
+  using m = mistake;
+  must_be_caught({"one waiter flag for both directions"}, with<wrong_face<m::one_room>, &two_take, 1, 0>);
+  must_be_caught({"close without drain"}, with<wrong_face<m::no_drain>, &closing, 1, 0>);
+  must_be_caught({"closed apart from the position"}, with<wrong_face<m::closed_apart>, &closing_beside, 1, 0>);
+  must_be_caught({"sleep without a second look"}, with<wrong_face<m::no_second_look>, &pair, 1, 0>);
+  must_be_caught({"notify before publish"}, with<wrong_face<m::notify_first>, &pair, 2, 0>);
+  must_be_caught({"close that wakes nobody"}, with<wrong_face<m::silent_close>, &closing, 1, 0>);
+  must_be_caught({"cancel that wakes producers only"}, with<wrong_face<m::cancel_one_side>, &cancelled_takers, 1, 0>);
+  must_be_caught({"hazard H1: a put that times out says ok"}, with<wrong_face<m::drop_on_timeout>, &deadline_full, 1, 0>);
+  must_be_caught({"a put that times out keeps a slot"}, with<wrong_face<m::put_after_timeout>, &deadline_end, 1, 0>);
+  must_be_caught({"no chain of wake-ups"}, with<wrong_face<m::no_chain>, &four, 2, 0>);
+}
+
+TEST_CASE("model: how many") {
+  std::printf("  %llu interleavings explored, %d mutants caught\n", static_cast<unsigned long long>(total), caught);
+  CHECK(total > 10'000);
+  CHECK(caught >= 8);
+}
+
+}  // namespace

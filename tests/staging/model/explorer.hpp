@@ -1,0 +1,307 @@
+// Runs a few threads in every order that matters, under C++'s weak memory, and says what went wrong.
+//
+//   thread 0 ──op──┐                      each atomic operation of each thread is one step; a step of a load
+//   thread 1 ──op──┼──> one step at a     chooses between all values that the load may still read
+//   thread 2 ──op──┘    time, all orders
+//
+// Threads are fibers, and an execution is repeated from its beginning for each order. Orders that differ only
+// by steps that don't touch the same location are tried once (dynamic partial order reduction with sleep sets).
+// The memory: each location keeps all stores in the order in which they were made; a thread may read any that
+// is not older than what it knows of, and learns by acquire what a release store knew. A fence of seq_cst
+// exchanges what is known with all others. Not modelled: a load that reads a store which comes after it in
+// program order of another thread's future (load buffering), and stores that slip behind earlier ones.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <deeprec/staging/atomics.hpp>
+
+namespace deeprec_test::model {
+
+constexpr int max_threads = 4;
+constexpr int main_thread = max_threads;  // makes the scenario and looks at its end
+constexpr int max_locations = 40;
+constexpr std::size_t stack_bytes = 64 * 1024;
+
+// What is broken on purpose: one access made weaker, or left out.
+struct mutant {
+  const char* name = "none";
+  enum kind_type { none, relax, omit } kind = none;
+  deeprec::access site = deeprec::access::statistic;
+};
+
+struct outcome {
+  std::uint64_t executions = 0;  // complete ones, all different
+  std::uint64_t pruned = 0;      // begun, and found to be the same as another
+  std::uint64_t steps = 0;
+  bool complete = true;          // false: the limit was reached
+  bool failed = false;
+  std::string what;
+};
+
+struct limits {
+  std::uint64_t executions = 2'000'000;
+  int stale_reads = 2;  // of each thread in one execution: loads that don't read the newest store
+};
+
+enum class op_kind : unsigned char { none, load, store, rmw, fence, park, timeout, wake, resume, done };
+struct op {
+  op_kind kind = op_kind::none;
+  int location = -1;
+  [[nodiscard]] bool writes() const {
+    return kind != op_kind::load && kind != op_kind::none && kind != op_kind::resume;
+  }
+};
+
+using clock_vector = std::array<std::uint32_t, max_threads + 1>;
+struct knowledge {
+  std::array<std::uint16_t, max_locations> oldest{};  // of each location: the first store that may be read
+  clock_vector clock{};                               // what happened before, for data races
+  void join(const knowledge& other, bool with_clock = true) {
+    for (std::size_t i = 0; i < oldest.size(); ++i) {
+      if (other.oldest[i] > oldest[i]) oldest[i] = other.oldest[i];
+    }
+    if (!with_clock) return;
+    for (std::size_t i = 0; i < clock.size(); ++i) {
+      if (other.clock[i] > clock[i]) clock[i] = other.clock[i];
+    }
+  }
+};
+
+class explorer {
+ public:
+  // What a scenario is: made anew for each execution.
+  struct scenario {
+    virtual ~scenario() = default;
+    virtual int threads() const = 0;
+    virtual void run(int thread) = 0;
+    virtual void finish() {}  // looks at the end, in main
+  };
+
+  static explorer& current() { return *instance(); }
+
+  outcome explore(const std::function<std::unique_ptr<scenario>()>& make, const mutant& broken = {},
+                  const limits& bounds = {});
+
+  // --- for the atomics and payloads of scenarios ---------------------------------------------------
+
+  int new_location(std::uint64_t first);
+  std::uint64_t load(int location, std::memory_order order, deeprec::access site);
+  void store(int location, std::uint64_t value, std::memory_order order, deeprec::access site);
+  // change(old, new) answers whether the exchange happens; an exchange that fails reads like a load.
+  using change = std::function<bool(std::uint64_t, std::uint64_t&)>;
+  bool rmw(int location, std::uint64_t& seen, const change& to, std::memory_order success,
+           std::memory_order failure, deeprec::access site);
+  void fence(deeprec::access site);
+  bool park(int location, std::uint32_t low, bool may_time_out);
+  void wake(int location, int count);
+
+  // Plain memory, for data races.
+  void plain_read(const void* address);
+  void plain_write(const void* address);
+  void forget(const void* address) { shadow_.erase(address); }
+
+  // The end of this execution and of the search: something is wrong.
+  void fail(const std::string& what);
+
+  [[nodiscard]] int thread() const { return running_; }
+  // For orders between operations: a ends before b begins if b knows a's end.
+  [[nodiscard]] clock_vector clock() const { return threads_[index(running_)].known.clock; }
+  std::uint32_t tick() { return ++threads_[index(running_)].known.clock[index(running_)]; }
+
+ private:
+  static explorer*& instance() {
+    static explorer* one = nullptr;
+    return one;
+  }
+  static std::size_t index(int i) { return static_cast<std::size_t>(i); }
+
+  struct message {
+    std::uint64_t value;
+    knowledge known;
+  };
+  struct thread_state {
+    knowledge known;     // acquired, and own
+    knowledge released;  // what a relaxed store hands on: known at the last release fence
+    knowledge pending;   // what an acquire fence would add
+    op next;
+    bool woken = false;
+    int stale = 0;
+    clock_vector order{};  // for the reduction: the steps that come before this thread's last one
+    void* stack_pointer = nullptr;
+    std::unique_ptr<std::byte[]> stack;
+  };
+  struct node {
+    int thread = -1;
+    int choice = 0;
+    int choices = 1;
+    unsigned enabled = 0;
+    unsigned backtrack = 0;
+    unsigned done = 0;
+    unsigned sleep = 0;
+    std::array<op, max_threads> next{};
+  };
+  struct cell {  // plain memory
+    int writer = -1;
+    std::uint32_t written = 0;
+    clock_vector reads{};
+  };
+  struct last_steps {  // of one location, for the reduction
+    std::array<std::uint32_t, max_threads> reads{}, writes{};  // step + 1
+    clock_vector after_reads{}, after_writes{};
+  };
+
+  bool run_once(const std::function<std::unique_ptr<scenario>()>& make);
+  bool next_order();
+  void step(int thread);
+  void yield(op next);
+  int choose(int count);
+  bool enabled(int thread) const;
+  unsigned enabled_mask() const;
+  void note_races(int thread, const op& what, std::uint32_t depth);
+  void note_order(int thread, const op& what, std::uint32_t depth);
+  std::uint64_t read_message(int location, std::size_t which, std::memory_order order);
+  static bool dependent(const op& a, const op& b);
+  static void enter();
+
+  mutant broken_;
+  limits bounds_;
+  outcome result_;
+  std::vector<node> path_;
+  std::size_t depth_ = 0;
+  bool recording_ = false;
+
+  std::unique_ptr<scenario> scenario_;
+  std::array<thread_state, max_threads + 1> threads_;
+  std::vector<std::vector<message>> memory_;
+  std::vector<last_steps> touched_;
+  last_steps fences_;
+  knowledge fenced_;
+  std::map<const void*, cell> shadow_;
+  int running_ = main_thread;
+  int count_ = 0;
+  void* main_stack_ = nullptr;
+};
+
+// A library's atomics, run by the explorer.
+struct model_order {
+  deeprec::access site;
+  std::memory_order order;
+};
+
+template <class T>
+class model_atomic {
+ public:
+  model_atomic() : model_atomic(T{}) {}
+  model_atomic(T first) : location_(explorer::current().new_location(static_cast<std::uint64_t>(first))) {}
+  model_atomic(const model_atomic&) = delete;
+
+  T load(model_order o) const {
+    return static_cast<T>(explorer::current().load(location_, o.order, o.site));
+  }
+  void store(T value, model_order o) {
+    explorer::current().store(location_, static_cast<std::uint64_t>(value), o.order, o.site);
+  }
+  T fetch_add(T by, model_order o) {
+    return exchange([by](T old) { return static_cast<T>(old + by); }, o);
+  }
+  T fetch_sub(T by, model_order o) {
+    return exchange([by](T old) { return static_cast<T>(old - by); }, o);
+  }
+  T fetch_or(T by, model_order o) {
+    return exchange([by](T old) { return static_cast<T>(old | by); }, o);
+  }
+  T fetch_and(T by, model_order o) {
+    return exchange([by](T old) { return static_cast<T>(old & by); }, o);
+  }
+  bool compare_exchange_weak(T& expected, T wanted, model_order o, std::memory_order failure) {
+    std::uint64_t seen = 0;
+    const T old = expected;
+    const bool done = explorer::current().rmw(
+        location_, seen,
+        [&](std::uint64_t value, std::uint64_t& now) {
+          now = static_cast<std::uint64_t>(wanted);
+          return static_cast<T>(value) == old;
+        },
+        o.order, failure, o.site);
+    expected = static_cast<T>(seen);
+    return done;
+  }
+  bool compare_exchange_weak(T& expected, T wanted, model_order o, model_order failure) {
+    return compare_exchange_weak(expected, wanted, o, failure.order);
+  }
+  [[nodiscard]] int location() const { return location_; }
+
+ private:
+  template <class Change>
+  T exchange(Change change, model_order o) {
+    std::uint64_t seen = 0;
+    explorer::current().rmw(
+        location_, seen,
+        [&](std::uint64_t value, std::uint64_t& now) {
+          now = static_cast<std::uint64_t>(change(static_cast<T>(value)));
+          return true;
+        },
+        o.order, o.order, o.site);
+    return static_cast<T>(seen);
+  }
+  int location_;
+};
+
+struct model_atomics {
+  template <class T>
+  using atomic = model_atomic<T>;
+  using time_point = std::chrono::steady_clock::time_point;
+
+  static model_order at(deeprec::access site, std::memory_order order) { return {site, order}; }
+  static void prepare() {}
+  static void light_fence(deeprec::access site) { explorer::current().fence(site); }
+  static void heavy_fence(deeprec::access site) { explorer::current().fence(site); }
+  static void relax() {}
+  static void yield() {}
+  static void fetch(const void*) {}
+  static void fetch_for_write(const void*) {}
+  static time_point now() { return {}; }
+  static bool park(model_atomic<std::uint64_t>& word, std::uint32_t low, time_point deadline) {
+    return explorer::current().park(word.location(), low, deadline != time_point::max());
+  }
+  static void wake(model_atomic<std::uint64_t>& word, int count) {
+    explorer::current().wake(word.location(), count);
+  }
+};
+
+// An item whose every access is checked for data races, and which must not be read before it is made.
+class watched {
+ public:
+  watched() : watched(-1) {}
+  explicit watched(int v) : value_(v) { explorer::current().plain_write(this); }
+  watched(watched&& other) noexcept : value_(other.take()) { explorer::current().plain_write(this); }
+  watched& operator=(watched&& other) noexcept {
+    value_ = other.take();
+    explorer::current().plain_write(this);
+    return *this;
+  }
+  ~watched() { explorer::current().plain_write(this); }
+  [[nodiscard]] int value() const {
+    explorer::current().plain_read(this);
+    return value_;
+  }
+
+ private:
+  int take() noexcept {
+    explorer::current().plain_read(this);
+    explorer::current().plain_write(this);  // a move writes to where it came from
+    return value_;
+  }
+  int value_;
+};
+
+}  // namespace deeprec_test::model

@@ -1,0 +1,330 @@
+#include <doctest/doctest.h>
+
+#include <deeprec/staging/staging_pool.hpp>
+#include <deeprec/staging/staging_queue.hpp>
+
+#include <sys/resource.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <memory_resource>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "staging/support.hpp"
+
+namespace {
+
+using namespace deeprec;
+using namespace std::chrono_literals;
+using batch = std::unique_ptr<int>;
+using queue = staging_queue<batch>;
+
+batch make(int k) { return std::make_unique<int>(k); }
+
+TEST_CASE("hazard H1: a put that times out says so, and the record stays with the caller") {
+  queue q(1);
+  CHECK(q.put(make(1)) == queue_result::ok);
+  batch record = make(2);
+  CHECK(q.put(std::move(record), within(2ms)) == queue_result::timed_out);
+  REQUIRE(record);
+  CHECK(to_status(queue_result::timed_out).code() == errc::timed_out);
+  CHECK(q.try_put(std::move(record)) == queue_result::not_now);
+  REQUIRE(record);
+  CHECK(**q.take() == 1);
+  CHECK(q.put(std::move(record), within(2ms)) == queue_result::ok);
+  CHECK(!record);
+  CHECK(**q.take() == 2);
+  CHECK(q.take(within(1ms)).result() == queue_result::timed_out);
+}
+
+TEST_CASE("staging_queue: close drains and then ends; puts are refused, with the record left alone") {
+  queue q(3);
+  CHECK(q.put(make(1)) == queue_result::ok);
+  CHECK(q.put(make(2)) == queue_result::ok);
+  q.close();
+  q.close();
+  batch late = make(3);
+  CHECK(q.put(std::move(late)) == queue_result::closed);
+  CHECK(late);
+  CHECK(**q.take() == 1);
+  CHECK(**q.take() == 2);
+  CHECK(q.take().result() == queue_result::closed);
+  CHECK(q.try_take().result() == queue_result::closed);
+  CHECK(!q.reserve());
+  CHECK(to_status(queue_result::closed).code() == errc::closed);
+  CHECK_THROWS_AS(static_cast<void>(q.take().or_throw()), deeprec::error);
+  q.resume();
+  CHECK(q.put(std::move(late)) == queue_result::ok);
+  CHECK(**q.take() == 3);
+}
+
+TEST_CASE("staging_queue: cancel answers at once on both sides, and keeps what lies in the queue") {
+  queue q(2);
+  CHECK(q.put(make(1)) == queue_result::ok);
+  CHECK(q.put(make(2)) == queue_result::ok);
+  q.cancel();
+  q.cancel();
+  batch record = make(3);
+  CHECK(q.put(std::move(record)) == queue_result::cancelled);
+  CHECK(record);
+  CHECK(q.take().result() == queue_result::cancelled);
+  CHECK(q.reserve().result() == queue_result::cancelled);
+  CHECK(q.was().depth == 2);
+  q.resume();
+  CHECK(**q.take() == 1);
+  q.cancel();
+  int left = 0;
+  CHECK(q.drain([&](batch b) { left = *b; }) == 1);
+  CHECK(left == 2);
+}
+
+TEST_CASE("staging_queue: close, cancel and stop wake every blocked thread") {
+  for (const char* how : {"close", "cancel", "stop"}) {
+    CAPTURE(how);
+    queue full(1);
+    queue empty(1);
+    CHECK(full.put(make(0)) == queue_result::ok);
+    std::stop_source stop;
+    std::atomic<int> answered{0};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 3; ++t) {
+      threads.emplace_back([&] {
+        const queue_result r = full.put(make(1), {.stop = stop.get_token()});
+        answered += r == queue_result::closed || r == queue_result::cancelled || r == queue_result::stopped;
+      });
+      threads.emplace_back([&] {
+        const queue_result r = empty.take({.stop = stop.get_token()}).result();
+        answered += r == queue_result::closed || r == queue_result::cancelled || r == queue_result::stopped;
+      });
+    }
+    std::this_thread::sleep_for(5ms);
+    CHECK(answered == 0);
+    if (*how == 's') stop.request_stop();
+    for (queue* q : {&full, &empty}) {
+      if (std::string(how) == "close") q->close();
+      if (std::string(how) == "cancel") q->cancel();
+    }
+    for (std::thread& t : threads) t.join();
+    CHECK(answered == 6);
+    CHECK(full.was().depth == 1);
+  }
+}
+
+TEST_CASE("staging_queue: a producer's exception is delivered in its place, and to one consumer") {
+  queue q(4);
+  CHECK(q.put(make(1)) == queue_result::ok);
+  try {
+    throw std::runtime_error("line 17 is malformed");
+  } catch (...) {
+    CHECK(q.fail(std::current_exception()) == queue_result::ok);
+  }
+  CHECK(q.put(make(2)) == queue_result::ok);
+  q.close();
+  CHECK(**q.take() == 1);
+  auto failed = q.take();
+  CHECK(failed.result() == queue_result::failed);
+  CHECK(!failed);
+  CHECK(failed.failure() != nullptr);
+  CHECK_THROWS_WITH_AS(static_cast<void>(std::move(failed).or_throw()), "line 17 is malformed",
+                       std::runtime_error);
+  CHECK(**q.take() == 2);
+  CHECK(q.take().result() == queue_result::closed);
+}
+
+TEST_CASE("staging_queue: records are delivered in the order of their places, for any number of threads") {
+  for (const int threads : {1, 2, 4}) {
+    CAPTURE(threads);
+    constexpr int records = 2000;
+    staging_queue<int> q(4);
+    std::mutex source;
+    int next = 0;
+    std::vector<std::thread> makers;
+    for (int t = 0; t < threads; ++t) {
+      makers.emplace_back([&] {
+        while (true) {
+          std::unique_lock lock(source);
+          if (next == records) return;
+          auto place = q.reserve();
+          const int k = next++;
+          lock.unlock();
+          CHECK(place.number() == static_cast<std::uint64_t>(k));
+          if (k % 7 == 3) std::this_thread::yield();
+          if (k % 100 == 50) continue;  // dropped: passed over
+          if (k % 100 == 51) {
+            CHECK(place.fail(std::make_exception_ptr(k)) == queue_result::ok);
+          } else {
+            CHECK(place.put(k) == queue_result::ok);
+          }
+        }
+      });
+    }
+    std::thread closer([&] {
+      for (std::thread& t : makers) t.join();
+      q.close();
+    });
+    std::vector<int> got;
+    while (true) {
+      auto one = q.take();
+      if (one.result() == queue_result::closed) break;
+      got.push_back(one ? *one : -1);
+    }
+    closer.join();
+    std::vector<int> expected;
+    for (int k = 0; k < records; ++k) {
+      if (k % 100 != 50) expected.push_back(k % 100 == 51 ? -1 : k);
+    }
+    CHECK(got == expected);
+    const staging_stats stats = q.was();
+    CHECK(stats.claimed == records);
+    CHECK(stats.taken == records);
+  }
+}
+
+TEST_CASE("staging_queue: a byte budget holds back, and never for ever") {
+  staging_queue<std::string> q({.capacity = 8, .byte_budget = 10},
+                               [](const std::string& s) { return s.size(); });
+  CHECK(q.try_put(std::string(6, 'a')) == queue_result::ok);
+  CHECK(q.try_put("bbbbb") == queue_result::not_now);
+  CHECK(q.try_put("cccc") == queue_result::ok);
+  CHECK(q.was().bytes == 10);
+  CHECK(q.put("d", within(1ms)) == queue_result::timed_out);
+  CHECK(q.take()->size() == 6);
+  CHECK(q.was().bytes == 4);
+  CHECK(q.take()->size() == 4);
+  CHECK(q.try_put(std::string(100, 'x')) == queue_result::ok);  // alone, it may exceed the budget
+  CHECK(q.try_put("y") == queue_result::not_now);
+  CHECK(q.take()->size() == 100);
+
+  auto first = q.reserve();
+  auto second = q.reserve();
+  CHECK(second.put(std::string(10, '2')) == queue_result::ok);
+  CHECK(first.put(std::string(9, '1')) == queue_result::ok);  // the next to be taken always comes in
+  CHECK(*q.take() == std::string(9, '1'));
+  CHECK(*q.take() == std::string(10, '2'));
+
+  std::thread producer([&] {
+    for (int k = 0; k < 500; ++k) CHECK(q.put(std::string(static_cast<std::size_t>(k % 13), 'p')) == queue_result::ok);
+    q.close();
+  });
+  std::size_t most = 0;
+  int count = 0;
+  while (auto one = q.take()) {
+    CHECK(one->size() == static_cast<std::size_t>(count++ % 13));
+    most = std::max(most, q.was().bytes);
+  }
+  producer.join();
+  CHECK(count == 500);
+  CHECK(most <= 12);
+  CHECK(q.was().bytes == 0);
+}
+
+TEST_CASE("staging_queue: a record whose move throws leaves the queue usable, its bytes given back") {
+  using deeprec_test::fragile;
+  {
+    staging_queue<fragile> q({.capacity = 2, .byte_budget = 64});
+    fragile record(5);
+    fragile::until = 0;
+    CHECK_THROWS_AS(static_cast<void>(q.put(std::move(record))), std::runtime_error);
+    CHECK(record.value() == 5);
+    CHECK(q.was().bytes == 0);
+    CHECK(q.put(std::move(record)) == queue_result::ok);
+    fragile::until = 0;
+    CHECK_THROWS_AS(static_cast<void>(q.take()), std::runtime_error);
+    fragile::until = -1;
+    CHECK(q.was().bytes == 0);
+    CHECK(q.put(fragile(6)) == queue_result::ok);
+    CHECK(q.put(fragile(7)) == queue_result::ok);
+    CHECK(q.take()->value() == 6);
+  }
+  CHECK(fragile::alive == 0);
+}
+
+TEST_CASE("staging_queue: statistics say which side waited") {
+  staging_queue<int> q(1);
+  std::thread slow([&] {
+    for (int k = 0; k < 3; ++k) {
+      std::this_thread::sleep_for(3ms);
+      CHECK(q.put(k) == queue_result::ok);
+    }
+  });
+  for (int k = 0; k < 3; ++k) CHECK(*q.take() == k);
+  slow.join();
+  staging_stats s = q.was();
+  CHECK(s.take.waits == 3);
+  CHECK(s.take.wait_ns >= 6'000'000);
+  CHECK(s.put.waits == 0);
+  CHECK(s.claimed == 3);
+  CHECK(s.depth == 0);
+  CHECK(q.put(1) == queue_result::ok);
+  CHECK(q.put(2, within(1ms)) == queue_result::timed_out);
+  s = q.was();
+  CHECK(s.put.waits == 1);
+  CHECK(s.depth == 1);
+}
+
+TEST_CASE("staging_queue: a blocked thread uses no CPU time") {
+  queue q(1);
+  const auto cpu = [] {
+    rusage used{};
+    getrusage(RUSAGE_THREAD, &used);
+    return std::chrono::seconds(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
+           std::chrono::microseconds(used.ru_utime.tv_usec + used.ru_stime.tv_usec);
+  };
+  const auto before = cpu();
+  CHECK(q.take(within(200ms)).result() == queue_result::timed_out);
+  CHECK(cpu() - before < 100ms);  // a spinning thread would use 200
+  CHECK(q.was().take.parks >= 1);
+}
+
+struct counting_resource final : std::pmr::memory_resource {
+  int allocations = 0;
+  void* do_allocate(std::size_t bytes, std::size_t alignment) override {
+    ++allocations;
+    return std::pmr::new_delete_resource()->allocate(bytes, alignment);
+  }
+  void do_deallocate(void* p, std::size_t bytes, std::size_t alignment) override {
+    std::pmr::new_delete_resource()->deallocate(p, bytes, alignment);
+  }
+  bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
+};
+
+TEST_CASE("staging_pool: buffers circulate with what they have grown to, and nothing is allocated") {
+  counting_resource memory;
+  using buffer = std::pmr::vector<int>;
+  staging_pool<buffer> pool(3, [&] { return buffer(&memory); });
+  using lease = staging_pool<buffer>::lease;
+  staging_queue<lease> q({.capacity = 1, .memory = &memory});
+  const auto round = [&](int records) {
+    std::thread producer([&] {
+      for (int k = 0; k < records; ++k) {
+        lease b = pool.acquire();
+        b->assign(100, k);
+        CHECK(q.put(std::move(b)) == queue_result::ok);
+      }
+    });
+    for (int k = 0; k < records; ++k) {
+      auto b = q.take();
+      CHECK((*b)->size() == 100);
+      CHECK((**b)[99] == k);
+    }
+    producer.join();
+  };
+  {
+    lease a = pool.acquire(), b = pool.acquire(), c = pool.acquire();
+    for (lease* l : {&a, &b, &c}) (*l)->assign(100, 0);
+    CHECK(!pool.try_acquire());
+    CHECK(pool.acquire(within(1ms)).result() == queue_result::timed_out);
+  }
+  const int steady = memory.allocations;
+  round(500);
+  CHECK(memory.allocations == steady);
+}
+
+}  // namespace
