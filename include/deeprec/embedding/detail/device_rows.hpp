@@ -261,10 +261,10 @@ struct row_lane<any_element, group_columns, Constant> {
   DEEPREC_HD DEEPREC_INLINE static void decode(const raw& r, device_parts parts, float* x) {
     const auto half = [&](int v) { return static_cast<std::uint16_t>(r.word[v / 2] >> (v % 2 * 16)); };
     const bool wide = parts.kind == element_kind::int8_f32 || parts.kind == element_kind::int4_f32;
-    const float scale =
-        wide ? bit_cast_to<float>(r.word[1]) : f16_value(static_cast<std::uint16_t>(r.word[1]));
-    const float bias =
-        wide ? bit_cast_to<float>(r.word[2]) : f16_value(static_cast<std::uint16_t>(r.word[2]));
+    // Only rows of codes have these words.
+    const auto side = [&](int word) {
+      return wide ? bit_cast_to<float>(r.word[word]) : f16_value(static_cast<std::uint16_t>(r.word[word]));
+    };
     const auto byte = [&](int v) { return static_cast<std::uint8_t>(r.word[0] >> (8 * v)); };
     const auto each = [&](const auto& value) {
       DEEPREC_UNROLLED
@@ -283,15 +283,16 @@ struct row_lane<any_element, group_columns, Constant> {
         return each([&](int v) { return e5m2_value(byte(v)); });
       case element_kind::int8_f32:
       case element_kind::int8_f16:
-        return spread_codes<8, group_columns>(r.word[0], scale, bias, x);
+        return spread_codes<8, group_columns>(r.word[0], side(1), side(2), x);
       case element_kind::int4_f32:
       case element_kind::int4_f16:
-        return spread_codes<4, group_columns>(r.word[0], scale, bias, x);
+        return spread_codes<4, group_columns>(r.word[0], side(1), side(2), x);
       case element_kind::split:
         return each([&](int v) {
           return bit_cast_to<float>(static_cast<std::uint32_t>(half(v)) << 16 | half(v + 4));
         });
     }
+    __builtin_unreachable();
   }
 
  private:
