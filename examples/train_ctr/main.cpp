@@ -207,7 +207,7 @@ void write_json(const std::vector<score>& scores, const ctr_data& data, const ct
                         {"threads", o.threads},
                         {"seed", o.seed},
                         {"isa", to_string(deeprec::active_isa())},
-                        {"gemm", deeprec::default_gemm_engine::name},
+                        {"gemm", to_string(deeprec::host_gemm_backends{})},
                         {"interrupted", interrupted != 0},
                         {"models", nlohmann::json::array()}};
   for (const score& s : scores) {
@@ -250,7 +250,7 @@ int run(options& o) {
   std::printf("%lld rows to train, %lld to test; seed %llu, %d threads, gemm by %s\n",
               static_cast<long long>(split.train.size()), static_cast<long long>(split.test.size()),
               static_cast<unsigned long long>(o.seed), o.threads,
-              deeprec::default_gemm_engine::name);
+              to_string(deeprec::host_gemm_backends{}).c_str());
   std::fflush(stdout);
   std::vector<score> scores;
   for (const std::string& name : o.models) {

@@ -1,0 +1,289 @@
+// The kernels around a product, written over the vector words and compiled once for each region.
+//
+// finish works on 64 values at a time in a small array: a step is a loop of known length, which every
+// compiler turns into vectors, and a new step costs no new template.
+
+inline constexpr index_t floats_at_once = 64;
+
+DEEPREC_INLINE void copy_floats(const float* from, float* to, index_t n) {
+  index_t j = 0;
+  for (; j + lanes <= n; j += lanes) store(to + j, load(from + j));
+  if (j < n) store_first(to + j, load_first(from + j, static_cast<int>(n - j)), static_cast<int>(n - j));
+}
+template <class From, class To>
+DEEPREC_INLINE void convert_floats(const From* from, To* to, index_t n) {
+  index_t j = 0;
+  for (; j + 2 * lanes <= n; j += 2 * lanes) {
+    const vector_f32 first = load(from + j);
+    const vector_f32 second = load(from + j + lanes);
+    store(to + j, first);
+    store(to + j + lanes, second);
+  }
+  for (; j + lanes <= n; j += lanes) store(to + j, load(from + j));
+  if (j < n) store_first(to + j, load_first(from + j, static_cast<int>(n - j)), static_cast<int>(n - j));
+}
+
+inline void convert(region, const ::deeprec::detail::convert_block& block) {
+  using ::deeprec::detail::conversion;
+  for (index_t i = 0; i < block.rows; ++i) {
+    const index_t at = i * block.from_stride;
+    const auto* f32 = static_cast<const float*>(block.from) + at;
+    auto* to = static_cast<float*>(block.to) + i * block.to_stride;
+    switch (block.how) {
+      case conversion::none: break;
+      case conversion::widen:
+        convert_floats(static_cast<const bf16*>(block.from) + at, to, block.columns);
+        break;
+      case conversion::narrow:
+        convert_floats(f32, static_cast<bf16*>(block.to) + i * block.to_stride, block.columns);
+        break;
+      case conversion::round_bf16:
+        for (index_t j = 0; j < block.columns; ++j) to[j] = bf16(f32[j]);
+        break;
+      case conversion::round_tf32:
+        for (index_t j = 0; j < block.columns; ++j) to[j] = tf32_round(f32[j]);
+        break;
+    }
+  }
+}
+
+// e^x with a relative error of a few 2^-24, for x in [-87, 88]; beyond it stays at the ends; NaN stays NaN.
+DEEPREC_INLINE float exponential(float x) {
+  x = x < -87.0F ? -87.0F : x;
+  x = x > 88.0F ? 88.0F : x;
+  const float shifted = x * 1.44269504F + 12582912.0F;  // the nearest whole number in the low bits
+  const float n = shifted - 12582912.0F;
+  float r = x - n * 0.693359375F;
+  r = r - n * -2.12194440e-4F;
+  float p = 1.9875691500e-4F;
+  p = p * r + 1.3981999507e-3F;
+  p = p * r + 8.3334519073e-3F;
+  p = p * r + 4.1665795894e-2F;
+  p = p * r + 1.6666665459e-1F;
+  p = p * r + 5.0000001201e-1F;
+  p = p * r * r + r + 1.0F;
+  const auto scale = (__builtin_bit_cast(std::int32_t, shifted) - 0x4b400000 + 127) << 23;
+  return p * __builtin_bit_cast(float, scale);
+}
+DEEPREC_INLINE float logistic(float x) { return 1.0F / (1.0F + exponential(-x)); }
+DEEPREC_INLINE float gelu_by_tanh(float x) {
+  const float u = 0.797884561F * (x + 0.044715F * x * x * x);
+  return x * (1.0F - 1.0F / (1.0F + exponential(2.0F * u)));
+}
+// Error below 2e-7 |x|. Source: Abramowitz and Stegun 7.1.26.
+DEEPREC_INLINE float gelu_by_erf(float x) {
+  const float z = 0.707106781F * (x < 0 ? -x : x);
+  const float t = 1.0F / (1.0F + 0.3275911F * z);
+  float p = 1.061405429F;
+  p = p * t - 1.453152027F;
+  p = p * t + 1.421413741F;
+  p = p * t - 0.284496736F;
+  p = p * t + 0.254829592F;
+  const float rest = 0.5F * p * t * exponential(-z * z);  // 1 - Phi(|x|)
+  return x * (x < 0 ? rest : 1.0F - rest);
+}
+
+struct tile_steps {
+  float x[floats_at_once];
+  float y[floats_at_once];
+
+  DEEPREC_INLINE static void read(float* to, const ::deeprec::detail::stored_rows<const void>& rows, index_t i,
+                                  index_t j, index_t n) {
+    const index_t at = i * rows.stride + j;
+    if (rows.storage == gemm_storage::f32) {
+      copy_floats(static_cast<const float*>(rows.data) + at, to, n);
+    } else {
+      convert_floats(static_cast<const bf16*>(rows.data) + at, to, n);
+    }
+  }
+  DEEPREC_INLINE void add() {
+    for (index_t j = 0; j < floats_at_once; ++j) x[j] += y[j];
+  }
+  DEEPREC_INLINE void activate(gemm_activation how) {
+    switch (how) {
+      case gemm_activation::none: break;
+      case gemm_activation::relu:
+        for (index_t j = 0; j < floats_at_once; ++j) x[j] = x[j] < 0.0F ? 0.0F : x[j];
+        break;
+      case gemm_activation::gelu:
+        for (index_t j = 0; j < floats_at_once; ++j) x[j] = gelu_by_erf(x[j]);
+        break;
+      case gemm_activation::gelu_tanh:
+        for (index_t j = 0; j < floats_at_once; ++j) x[j] = gelu_by_tanh(x[j]);
+        break;
+      case gemm_activation::sigmoid:
+        for (index_t j = 0; j < floats_at_once; ++j) x[j] = logistic(x[j]);
+        break;
+    }
+  }
+  DEEPREC_INLINE void keep_where_positive() {
+    for (index_t j = 0; j < floats_at_once; ++j) x[j] = y[j] > 0.0F ? x[j] : 0.0F;
+  }
+};
+
+inline void finish(region, const ::deeprec::detail::finish_tile& tile) {
+  tile_steps s;
+  for (index_t j = 0; j < floats_at_once; ++j) s.x[j] = s.y[j] = 0;
+  for (index_t j = 0; j < tile.columns; j += floats_at_once) {
+    const index_t n = tile.columns - j < floats_at_once ? tile.columns - j : floats_at_once;
+    float bias[floats_at_once];
+    for (index_t l = 0; l < floats_at_once; ++l) bias[l] = 0;
+    if (tile.bias != nullptr) copy_floats(tile.bias + j, bias, n);
+    for (index_t i = 0; i < tile.rows; ++i) {
+      copy_floats(tile.product + i * tile.product_stride + j, s.x, n);
+      if (tile.old.data != nullptr) {
+        s.read(s.y, tile.old, i, j, n);
+        s.add();
+      }
+      if (tile.bias != nullptr) {
+        for (index_t l = 0; l < floats_at_once; ++l) s.x[l] += bias[l];
+      }
+      if (tile.residual.data != nullptr) {
+        s.read(s.y, tile.residual, i, j, n);
+        s.add();
+      }
+      s.activate(tile.activation);
+      if (tile.mask.data != nullptr) {
+        s.read(s.y, tile.mask, i, j, n);
+        s.keep_where_positive();
+      }
+      const index_t at = i * tile.to.stride + j;
+      if (tile.to.storage == gemm_storage::f32) {
+        copy_floats(s.x, static_cast<float*>(tile.to.data) + at, n);
+      } else {
+        convert_floats(s.x, static_cast<bf16*>(tile.to.data) + at, n);
+      }
+    }
+  }
+}
+
+// out[j] = sum over rows of from[i][j]; 64 rows at a time, and those sums in order.
+template <class T>
+inline void sum_columns(region, const T* from, index_t stride, index_t rows, index_t columns, float* out) {
+  for (index_t j = 0; j < columns; j += lanes) {
+    const int n = static_cast<int>(columns - j < lanes ? columns - j : lanes);
+    vector_f32 sum = zero();
+    for (index_t i = 0; i < rows;) {
+      const index_t stop = rows - i < floats_at_once ? rows : i + floats_at_once;
+      vector_f32 part = zero();
+      if (n == lanes) {
+        for (; i < stop; ++i) part = part + load(from + i * stride + j);
+      } else {
+        for (; i < stop; ++i) part = part + load_first(from + i * stride + j, n);
+      }
+      sum = sum + part;
+    }
+    store_first(out + j, sum, n);
+  }
+}
+
+DEEPREC_INLINE float sum_lanes(vector_f32 v) {
+  float lane[lanes];
+  store(lane, v);
+  for (int half = lanes / 2; half > 0; half /= 2) {
+    for (int l = 0; l < half; ++l) lane[l] += lane[l + half];
+  }
+  return lane[0];
+}
+
+// out[i * out_step] (+)= dot(row i, x)
+template <class T>
+inline void row_dots(region, const T* rows, index_t stride, index_t count, const T* x, index_t k, float* out,
+                     index_t out_step, bool accumulates) {
+  const auto put = [&](index_t i, vector_f32 a, vector_f32 b) {
+    const float dot = sum_lanes(a + b);
+    float& to = out[i * out_step];
+    to = accumulates ? to + dot : dot;
+  };
+  const int tail = static_cast<int>(k % lanes);
+  const index_t whole = k - tail;
+  index_t i = 0;
+  for (; i + 4 <= count; i += 4) {
+    const T* r0 = rows + i * stride;
+    const T* r1 = r0 + stride;
+    const T* r2 = r1 + stride;
+    const T* r3 = r2 + stride;
+    vector_f32 a0 = zero(), a1 = zero(), a2 = zero(), a3 = zero();
+    vector_f32 b0 = zero(), b1 = zero(), b2 = zero(), b3 = zero();
+    index_t p = 0;
+    for (; p + 2 * lanes <= whole; p += 2 * lanes) {
+      const vector_f32 u = load(x + p);
+      const vector_f32 v = load(x + p + lanes);
+      a0 = multiply_add(load(r0 + p), u, a0);
+      a1 = multiply_add(load(r1 + p), u, a1);
+      a2 = multiply_add(load(r2 + p), u, a2);
+      a3 = multiply_add(load(r3 + p), u, a3);
+      b0 = multiply_add(load(r0 + p + lanes), v, b0);
+      b1 = multiply_add(load(r1 + p + lanes), v, b1);
+      b2 = multiply_add(load(r2 + p + lanes), v, b2);
+      b3 = multiply_add(load(r3 + p + lanes), v, b3);
+    }
+    for (; p < whole; p += lanes) {
+      const vector_f32 u = load(x + p);
+      a0 = multiply_add(load(r0 + p), u, a0);
+      a1 = multiply_add(load(r1 + p), u, a1);
+      a2 = multiply_add(load(r2 + p), u, a2);
+      a3 = multiply_add(load(r3 + p), u, a3);
+    }
+    if (tail != 0) {
+      const vector_f32 u = load_first(x + p, tail);
+      a0 = multiply_add(load_first(r0 + p, tail), u, a0);
+      a1 = multiply_add(load_first(r1 + p, tail), u, a1);
+      a2 = multiply_add(load_first(r2 + p, tail), u, a2);
+      a3 = multiply_add(load_first(r3 + p, tail), u, a3);
+    }
+    put(i, a0, b0);
+    put(i + 1, a1, b1);
+    put(i + 2, a2, b2);
+    put(i + 3, a3, b3);
+  }
+  for (; i < count; ++i) {
+    const T* r = rows + i * stride;
+    vector_f32 a = zero(), b = zero();
+    index_t p = 0;
+    for (; p + 2 * lanes <= whole; p += 2 * lanes) {
+      a = multiply_add(load(r + p), load(x + p), a);
+      b = multiply_add(load(r + p + lanes), load(x + p + lanes), b);
+    }
+    for (; p < whole; p += lanes) a = multiply_add(load(r + p), load(x + p), a);
+    if (tail != 0) a = multiply_add(load_first(r + p, tail), load_first(x + p, tail), a);
+    put(i, a, b);
+  }
+}
+
+// out[j] (+)= sum over p of x[p * x_step] * row p [j], p in order
+template <class T>
+inline void combine_rows(region, const T* rows, index_t stride, index_t k, const T* x, index_t x_step,
+                         index_t columns, float* out, bool accumulates) {
+  constexpr index_t wide = 4 * lanes;
+  index_t j = 0;
+  for (; j + wide <= columns; j += wide) {
+    vector_f32 a0 = zero(), a1 = zero(), a2 = zero(), a3 = zero();
+    if (accumulates) {
+      a0 = load(out + j);
+      a1 = load(out + j + lanes);
+      a2 = load(out + j + 2 * lanes);
+      a3 = load(out + j + 3 * lanes);
+    }
+    for (index_t p = 0; p < k; ++p) {
+      const vector_f32 f = splat(x[p * x_step]);
+      const T* r = rows + p * stride + j;
+      a0 = multiply_add(f, load(r), a0);
+      a1 = multiply_add(f, load(r + lanes), a1);
+      a2 = multiply_add(f, load(r + 2 * lanes), a2);
+      a3 = multiply_add(f, load(r + 3 * lanes), a3);
+    }
+    store(out + j, a0);
+    store(out + j + lanes, a1);
+    store(out + j + 2 * lanes, a2);
+    store(out + j + 3 * lanes, a3);
+  }
+  for (; j < columns; j += lanes) {
+    const int n = static_cast<int>(columns - j < lanes ? columns - j : lanes);
+    vector_f32 a = accumulates ? load_first(out + j, n) : zero();
+    for (index_t p = 0; p < k; ++p) {
+      a = multiply_add(splat(x[p * x_step]), load_first(rows + p * stride + j, n), a);
+    }
+    store_first(out + j, a, n);
+  }
+}

@@ -1,0 +1,49 @@
+// What the kernels around a product get: blocks to convert, tiles to finish.
+#pragma once
+
+#include <cstdint>
+
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/dense/gemm_desc.hpp>
+
+namespace deeprec::inline DEEPREC_ABI::detail {
+
+/// What becomes of an operand before it is multiplied.
+enum class conversion : std::uint8_t {
+  none,
+  widen,         ///< bf16 to float, exact
+  narrow,        ///< float to bf16
+  round_bf16,    ///< float to a float that is a bf16
+  round_tf32,    ///< float to a float that is a TF32
+};
+
+/// A block of rows x columns; `to` is written with its own stride.
+struct convert_block {
+  conversion how;
+  const void* from;
+  index_t from_stride;
+  void* to;
+  index_t to_stride;
+  index_t rows, columns;
+};
+
+/// Rows of some storage; data null: there are none.
+template <class Void>
+struct stored_rows {
+  Void* data = nullptr;
+  index_t stride = 0;
+  gemm_storage storage = gemm_storage::f32;
+};
+
+/// to = cast( mask( act( product + old + bias + residual ) ) ), see gemm_desc.
+struct finish_tile {
+  const float* product;
+  index_t product_stride;
+  index_t rows, columns;
+  stored_rows<const void> old, residual, mask;
+  const float* bias;
+  gemm_activation activation;
+  stored_rows<void> to;
+};
+
+}  // namespace deeprec::inline DEEPREC_ABI::detail
