@@ -36,20 +36,16 @@ struct gemm_query {
   gemm_activation activation = gemm_activation::none;
 
   friend constexpr bool operator==(const gemm_query&, const gemm_query&) = default;
-};
-
-namespace detail {
-inline std::uint64_t hash_of(const gemm_query& q) noexcept {
-  std::uint64_t h = 0;
-  for (const index_t x : {q.m, q.n, q.k, q.a_stride, q.b_stride, q.c_stride}) {
-    h = mix64(h ^ static_cast<std::uint64_t>(x));
+  friend constexpr std::uint64_t hash_of(const gemm_query& q) noexcept {
+    std::uint64_t h = 0;
+    for (const index_t x : {q.m, q.n, q.k, q.a_stride, q.b_stride, q.c_stride}) {
+      h = mix64(h ^ static_cast<std::uint64_t>(x));
+    }
+    const auto bits = [](auto x, int at) { return static_cast<std::uint64_t>(x) << at; };
+    return mix64(h ^ (bits(q.a, 0) | bits(q.b, 1) | bits(q.inputs, 2) | bits(q.output, 3) | bits(q.packed, 4) |
+                      bits(q.accumulates, 5) | bits(q.bias, 6) | bits(q.residual, 7) | bits(q.activation, 8)));
   }
-  const auto bits = [](auto x, int at) { return static_cast<std::uint64_t>(x) << at; };
-  return mix64(h ^ (bits(q.a, 0) | bits(q.b, 1) | bits(q.inputs, 2) | bits(q.output, 3) |
-                    bits(q.packed, 4) | bits(q.accumulates, 5) | bits(q.bias, 6) |
-                    bits(q.residual, 7) | bits(q.activation, 8)));
-}
-}  // namespace detail
+};
 
 /// Yes, or why not.
 struct gemm_answer {
