@@ -234,7 +234,7 @@ template <class Backends = host_gemm_backends, class A, class B, class C>
   if (!detail::set_up(Backends{}, active_isa(), job, setup, &refused)) return "nobody" + refused;
   const detail::gemm_borders& at = setup.borders;
   const auto conversion_text = [](const char* which, detail::conversion how) -> std::string {
-    constexpr const char* words[] = {"", " widened", " narrowed to bf16", " rounded to bf16",
+    constexpr const char* words[] = {"", " copied", " widened", " narrowed to bf16", " rounded to bf16",
                                      " rounded to tf32"};
     if (how == detail::conversion::none) return "";
     return std::string(", ") + which + words[static_cast<int>(how)];

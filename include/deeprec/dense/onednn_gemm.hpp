@@ -11,6 +11,8 @@
 
 #if defined(DEEPREC_WITH_ONEDNN) && DEEPREC_WITH_ONEDNN
 #  include <algorithm>
+#  include <cstddef>
+#  include <cstdint>
 #  include <cstring>
 #  include <new>
 
@@ -35,10 +37,15 @@ struct onednn_gemm {
     if (std::strncmp(made->implementation(), "ref", 3) == 0) {
       return {"oneDNN has only its reference code for this product"};
     }
-    if (q.inputs == gemm_storage::bf16 && std::strstr(made->implementation(), "brg") != nullptr &&
-        std::strstr(made->implementation(), "bf16") == nullptr &&
-        std::strstr(made->implementation(), "amx") == nullptr) {
-      return {"oneDNN would not multiply in bf16"};
+    if (q.inputs == gemm_storage::bf16) {
+      const bool brgemm = std::strstr(made->implementation(), "brg") != nullptr;
+      if (brgemm && std::strstr(made->implementation(), "bf16") == nullptr &&
+          std::strstr(made->implementation(), "amx") == nullptr) {
+        return {"oneDNN would not multiply in bf16"};
+      }
+      if (!brgemm && q.k % 2 != 0) {
+        return {"oneDNN's products of strided bf16 read past the end of an odd k"};
+      }
     }
     return {};
   }
@@ -48,7 +55,7 @@ struct onednn_gemm {
     const auto made = primitive(q);
     return {.query = q,
             .run = &run,
-            .scratch_bytes = made->scratch_bytes(),
+            .scratch_bytes = made->scratch_bytes() == 0 ? 0 : made->scratch_bytes() + page,
             .implementation = made->implementation(),
             .state = made};
   }
@@ -63,14 +70,13 @@ struct onednn_gemm {
     const onednn_layout to = packed_layout(k, n, storage);
     detail::onednn_primitive copy;
     if (to.bytes() == 0 || !copy.make_reorder(from, to)) return {};
-    // oneDNN reads whole vectors; 64 bytes of room and alignment.
-    const auto free_it = [](const void* p) {
-      ::operator delete(const_cast<void*>(p), std::align_val_t{64});
+    const auto pages = [](std::size_t bytes) {
+      return std::shared_ptr<void>(::operator new(bytes, std::align_val_t{page}),
+                                   [](void* p) { ::operator delete(p, std::align_val_t{page}); });
     };
     const std::size_t bytes = (to.bytes() + 127) / 64 * 64;
-    const std::shared_ptr<void> data(::operator new(bytes, std::align_val_t{64}), free_it);
-    const std::shared_ptr<void> scratch(
-        ::operator new(std::max<std::size_t>(copy.scratch_bytes(), 64), std::align_val_t{64}), free_it);
+    const std::shared_ptr<void> data = pages(bytes);
+    const std::shared_ptr<void> scratch = pages(std::max<std::size_t>(copy.scratch_bytes(), 64));
     if (!copy.run({b, data.get(), scratch.get()}).ok()) return {};
     return {data, bytes};
   }
@@ -84,6 +90,12 @@ struct onednn_gemm {
 
  private:
   using onednn_layout = detail::onednn_layout;
+
+  // oneDNN lays its scratch out as if it began at a page, and takes more than it asked for where it doesn't.
+  static constexpr std::size_t page = 4096;
+  static void* whole_page(void* p) noexcept {
+    return reinterpret_cast<void*>((reinterpret_cast<std::uintptr_t>(p) + page - 1) / page * page);
+  }
   using primitives = detail::plan_cache<gemm_query, detail::onednn_primitive>;
 
   static primitives& cache() {
@@ -128,7 +140,7 @@ struct onednn_gemm {
     std::size_t next = 3;
     if (plan.query.bias) at[next++] = p.bias;
     if (plan.query.residual) at[next++] = p.residual;
-    at[next] = p.scratch;
+    at[next] = whole_page(p.scratch);
     return made.run(at);
   }
 };

@@ -118,20 +118,14 @@ inline std::shared_ptr<void> shared_lines(std::size_t bytes) {
 /// A dense copy of a block of the weights, converted.
 inline gemm_packed dense_form(isa which, const gemm_view<>& from, conversion how, index_t row, index_t rows,
                               index_t column, index_t columns) {
-  const gemm_storage to = how == conversion::narrow || (how == conversion::none && from.storage() == gemm_storage::bf16)
-                              ? gemm_storage::bf16
-                              : gemm_storage::f32;
+  const bool as_is = how == conversion::none || how == conversion::copy;
+  const gemm_storage to = how == conversion::narrow ? gemm_storage::bf16
+                          : as_is                   ? from.storage()
+                                                    : gemm_storage::f32;
   const std::size_t bytes = in_lines(rows * columns * bytes_of(to)) + 64;
   const std::shared_ptr<void> data = shared_lines(bytes);
   const void* first = step_by(from.data(), row * leading_dimension(from) + column, from.storage());
-  if (how != conversion::none) {
-    convert_with(which, {how, first, leading_dimension(from), data.get(), columns, rows, columns});
-  } else {
-    for (index_t i = 0; i < rows; ++i) {
-      std::memcpy(step_by(data.get(), i * columns, to), step_by(first, i * leading_dimension(from), to),
-                  static_cast<std::size_t>(columns * bytes_of(to)));
-    }
-  }
+  convert_with(which, {how, first, leading_dimension(from), data.get(), columns, rows, columns, from.storage()});
   return {data, bytes};
 }
 
@@ -163,13 +157,16 @@ gemm_weights::form weights_form(isa which, const gemm_job& job, conversion how, 
   return nullptr;
 }
 
+/// Who does the steps: the plan, on c; nobody, on c; the tile's end, from scratch to c.
+enum class result_way : std::uint8_t { fused, direct, finished };
+
 /// One try at a backend's plans; false leaves the reason in `setup`.
 template <class Backend>
-bool try_plans(const gemm_job& job, bool fuse, gemm_setup& setup) {
+bool try_plans(const gemm_job& job, result_way way, gemm_setup& setup) {
+  const bool fuse = way == result_way::fused;
+  const bool finished = way == result_way::finished;
   setup.fused = fuse;
-  const bool plain_product = !job.has_steps();
-  setup.direct = fuse || (plain_product && job.c.storage == gemm_storage::f32);
-  const bool finished = !setup.direct;
+  setup.direct = !finished;
   setup.borders = cut(job.m, job.n, job.k, {setup.packed, finished,
                                             setup.convert_b != conversion::none && job.weights == nullptr});
   const gemm_borders& at = setup.borders;
@@ -254,8 +251,15 @@ bool try_backend(isa which, const gemm_job& job, gemm_setup& setup) {
                            (job.residual.storage == gemm_storage::f32 && job.residual.data != job.c.data &&
                             (job.m == 1 || job.residual.stride == job.c.stride)));
     const bool has_work = job.has_steps() || job.c.storage == gemm_storage::bf16;
-    bool planned = has_work && may_fuse && try_plans<Backend>(job, true, setup);
-    planned = planned || try_plans<Backend>(job, false, setup);
+    bool planned = has_work && may_fuse && try_plans<Backend>(job, result_way::fused, setup);
+    planned = planned || (!has_work && try_plans<Backend>(job, result_way::direct, setup));
+    planned = planned || try_plans<Backend>(job, result_way::finished, setup);
+    if (!planned && inputs == gemm_storage::bf16) {  // strides may be what the backend can't do
+      if (setup.convert_a == conversion::none) setup.convert_a = conversion::copy;
+      if (setup.convert_b == conversion::none) setup.convert_b = conversion::copy;
+      if (job.weights != nullptr) setup.b.stride = job.b.extent(1);
+      planned = try_plans<Backend>(job, result_way::finished, setup);
+    }
     if (!planned) continue;
     if (job.weights != nullptr && (setup.packed || setup.convert_b != conversion::none)) {
       setup.b_form =
@@ -364,7 +368,7 @@ class tile_runner {
                       gemm_piece columns, conversion how, char* block) const {
     const void* const from = step_by(data, step + rows.begin * stride + columns.begin, storage);
     if (how == conversion::none) return from;
-    convert_with(isa_, {how, from, stride, block, columns.size, rows.size, columns.size});
+    convert_with(isa_, {how, from, stride, block, columns.size, rows.size, columns.size, storage});
     return block;
   }
 

@@ -30,7 +30,14 @@ inline void convert(region, const ::deeprec::detail::convert_block& block) {
     const auto* f32 = static_cast<const float*>(block.from) + at;
     auto* to = static_cast<float*>(block.to) + i * block.to_stride;
     switch (block.how) {
-      case conversion::none: break;
+      case conversion::none:
+      case conversion::copy: {
+        const index_t size = ::deeprec::detail::bytes_of(block.stored);
+        __builtin_memcpy(static_cast<char*>(block.to) + i * block.to_stride * size,
+                         static_cast<const char*>(block.from) + at * size,
+                         static_cast<std::size_t>(block.columns * size));
+        break;
+      }
       case conversion::widen:
         convert_floats(static_cast<const bf16*>(block.from) + at, to, block.columns);
         break;

@@ -11,6 +11,7 @@ namespace deeprec::inline DEEPREC_ABI::detail {
 /// What becomes of an operand before it is multiplied.
 enum class conversion : std::uint8_t {
   none,
+  copy,          ///< to where it lies dense
   widen,         ///< bf16 to float, exact
   narrow,        ///< float to bf16
   round_bf16,    ///< float to a float that is a bf16
@@ -25,6 +26,7 @@ struct convert_block {
   void* to;
   index_t to_stride;
   index_t rows, columns;
+  gemm_storage stored = gemm_storage::f32;  ///< of `from`
 };
 
 /// Rows of some storage; data null: there are none.
