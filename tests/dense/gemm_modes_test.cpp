@@ -31,6 +31,7 @@ struct bare : B {
     }
     return B::can_run(q);
   }
+  static gemm_plan plan(const gemm_query& q) { return can_run(q) ? B::plan(q) : gemm_plan{}; }
 };
 #if defined(DEEPREC_WITH_ONEDNN)
 using composing = gemm_backends<bare<onednn_gemm>, eigen_gemm>;
@@ -266,7 +267,7 @@ struct biasless : eigen_gemm {
   }
   static gemm_plan plan(gemm_query q) {
     q.bias = false;
-    return eigen_gemm::plan(q);
+    return eigen_gemm::plan(q);  // also where it can't do the rest
   }
 };
 // Wrong on purpose: makes a 0 of a NaN.

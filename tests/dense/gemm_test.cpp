@@ -82,6 +82,7 @@ struct overwriting : eigen_gemm {
 struct refusing : eigen_gemm {
   static constexpr const char* name = "refusing";
   static gemm_answer can_run(const gemm_query&) { return {"no"}; }
+  static gemm_plan plan(const gemm_query&) { return {}; }
 };
 
 template <class Backends>

@@ -15,6 +15,7 @@
 #  include <cstdint>
 #  include <cstring>
 #  include <new>
+#  include <utility>
 
 #  include <deeprec/core/isa.hpp>
 #  include <deeprec/dense/detail/onednn_api.hpp>
@@ -32,32 +33,20 @@ struct onednn_gemm {
 
   [[nodiscard]] static gemm_answer can_run(const gemm_query& q) {
     if (const gemm_answer no = refuses(q); !no) return no;
-    const auto made = primitive(q);
-    if (made == nullptr) return {"oneDNN has no primitive for this product"};
-    if (std::strncmp(made->implementation(), "ref", 3) == 0) {
-      return {"oneDNN has only its reference code for this product"};
-    }
-    if (q.inputs == gemm_storage::bf16) {
-      const bool brgemm = std::strstr(made->implementation(), "brg") != nullptr;
-      if (brgemm && std::strstr(made->implementation(), "bf16") == nullptr &&
-          std::strstr(made->implementation(), "amx") == nullptr) {
-        return {"oneDNN would not multiply in bf16"};
-      }
-      if (!brgemm && q.k % 2 != 0) {
-        return {"oneDNN's products of strided bf16 read past the end of an odd k"};
-      }
-    }
-    return {};
+    return judge(q, primitive(q).get());
   }
 
   [[nodiscard]] static gemm_plan plan(const gemm_query& q) {
-    if (!can_run(q)) return {.query = q};
-    const auto made = primitive(q);
+    if (!refuses(q)) return {.query = q};
+    auto made = primitive(q);
+    if (!judge(q, made.get())) return {.query = q};
+    const std::size_t scratch = made->scratch_bytes();
+    const char* const implementation = made->implementation();
     return {.query = q,
             .run = &run,
-            .scratch_bytes = made->scratch_bytes() == 0 ? 0 : made->scratch_bytes() + page,
-            .implementation = made->implementation(),
-            .state = made};
+            .scratch_bytes = scratch == 0 ? 0 : scratch + page,
+            .implementation = implementation,
+            .state = std::move(made)};
   }
 
   /// @cost    O(kn)
@@ -111,6 +100,24 @@ struct onednn_gemm {
     }
     if (q.residual && q.c_stride != q.n) return {"oneDNN adds a residual to a dense result only"};
     if (detail::onednn_engine() == nullptr) return {"oneDNN has no engine for this machine"};
+    return {};
+  }
+
+  static gemm_answer judge(const gemm_query& q, const detail::onednn_primitive* made) {
+    if (made == nullptr) return {"oneDNN has no primitive for this product"};
+    if (std::strncmp(made->implementation(), "ref", 3) == 0) {
+      return {"oneDNN has only its reference code for this product"};
+    }
+    if (q.inputs == gemm_storage::bf16) {
+      const bool brgemm = std::strstr(made->implementation(), "brg") != nullptr;
+      if (brgemm && std::strstr(made->implementation(), "bf16") == nullptr &&
+          std::strstr(made->implementation(), "amx") == nullptr) {
+        return {"oneDNN would not multiply in bf16"};
+      }
+      if (!brgemm && q.k % 2 != 0) {
+        return {"oneDNN's products of strided bf16 read past the end of an odd k"};
+      }
+    }
     return {};
   }
 

@@ -25,16 +25,12 @@ struct thin_gemm {
     if (q.m != 1 && q.n != 1) return {"thin products have one row or one column"};
     if (q.output != gemm_storage::f32) return {"thin products' results are float"};
     if (q.packed) return {"thin products read b as it is"};
-    if (q.bias || q.residual || q.activation != gemm_activation::none) {
-      return {"thin products fuse accumulation only"};
-    }
     if (by_column(q)) {
       if (b_step(q) != 1 && q.a == gemm_operand::normal) return {"a strided column is no vector"};
       if (q.a == gemm_operand::transposed && q.c_stride != 1) return {"a strided column is no vector"};
       return {};
     }
     if (a_step(q) != 1 && q.b == gemm_operand::transposed) return {"a strided column is no vector"};
-    if (q.b == gemm_operand::transposed && q.k < 48) return {"many short dots are slow"};
     return {};
   }
   [[nodiscard]] static gemm_plan plan(const gemm_query& q) noexcept {
@@ -70,6 +66,18 @@ struct thin_gemm {
         row_dots(region, b, q.b_stride, q.n, a, q.k, c, 1, q.accumulates);
       } else {
         combine_rows(region, b, q.b_stride, q.k, a, a_step(q), q.n, c, q.accumulates);
+      }
+      if (q.bias || q.residual || q.activation != gemm_activation::none) {  // in place, while c is near
+        finish(region, {.product = c,
+                        .product_stride = q.c_stride,
+                        .rows = q.m,
+                        .columns = q.n,
+                        .old = {},
+                        .residual = {q.residual ? at.residual : nullptr, q.c_stride, gemm_storage::f32},
+                        .mask = {},
+                        .bias = q.bias ? at.bias : nullptr,
+                        .activation = q.activation,
+                        .to = {c, q.c_stride, gemm_storage::f32}});
       }
     });
     return {};

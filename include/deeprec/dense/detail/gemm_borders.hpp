@@ -93,19 +93,19 @@ struct tile_wishes {
 };
 
 constexpr gemm_borders cut(index_t m, index_t n, index_t k, tile_wishes wishes) noexcept {
-  constexpr index_t worth = index_t{1} << 22;  // multiplications of a tile
+  constexpr index_t worth = index_t{1} << 23;  // multiplications of a tile
   const auto power = [](index_t x) {
     return static_cast<index_t>(std::bit_floor(static_cast<std::uint64_t>((std::max)(x, index_t{1}))));
   };
   const index_t kb = wishes.converts_b ? 1024 : k <= 8192 ? k : 4096;
   if (m == 1) return {{1, 16}, {n, up_to_multiple((std::max)((worth / 16) / k, index_t{256}), 64)}, {k, kb}};
   index_t nb = packed_columns(n);
-  index_t mb = (std::max)(power((2 * worth - 1) / (nb * (std::min)(k, kb))), wishes.packed ? index_t{32} : index_t{256});
+  index_t mb = (std::max)(power((2 * worth - 1) / (nb * (std::min)(k, kb))), wishes.packed ? index_t{m >= 1024 ? 64 : 32} : index_t{256});
   if (wishes.finished) mb = (std::min)(mb, (std::max)(power((index_t{1} << 17) / nb), index_t{32}));
   mb = (std::min)((std::max)(mb, index_t{16}), index_t{8192});
   if (!wishes.packed) {
     const auto tiles = [&] { return ((m + mb - 1) / mb) * ((n + nb - 1) / nb); };
-    while (tiles() < 8 && mb * nb * k >= 4 * worth && (mb > 64 || nb > 128)) {
+    while (tiles() < 8 && mb * nb * k >= 2 * worth && (mb > 64 || nb > 128)) {
       if ((std::min)(mb, m) * 2 > nb && mb > 64) {
         mb = power((std::min)(mb, m + m - 1)) / 2;
       } else if (nb > 128) {

@@ -204,12 +204,12 @@ bool try_plans(const gemm_job& job, result_way way, gemm_setup& setup) {
             q.residual = job.residual.data != nullptr;
             q.activation = job.activation;
           }
-          if (const gemm_answer no = Backend::can_run(q); !no) {
-            setup.refusal = no.refusal;
-            return false;
-          }
           gemm_plan& plan = setup.plans[setup.plan_index(mk, nk, kk, later)];
           plan = Backend::plan(q);
+          if (plan.run == nullptr) {
+            setup.refusal = Backend::can_run(q).refusal;
+            return false;
+          }
           setup.plan_bytes = std::max(setup.plan_bytes, in_lines(static_cast<index_t>(plan.scratch_bytes)));
         }
       }

@@ -1,15 +1,9 @@
 // The kernels around a product, written over the vector words and compiled once for each region.
 //
-// finish works on 64 values at a time in a small array: a step is a loop of known length, which every
-// compiler turns into vectors, and a new step costs no new template.
+// A step that is not wanted is a branch that never changes: a new step costs no new template.
 
 inline constexpr index_t floats_at_once = 64;
 
-DEEPREC_INLINE void copy_floats(const float* from, float* to, index_t n) {
-  index_t j = 0;
-  for (; j + lanes <= n; j += lanes) store(to + j, load(from + j));
-  if (j < n) store_first(to + j, load_first(from + j, static_cast<int>(n - j)), static_cast<int>(n - j));
-}
 template <class From, class To>
 DEEPREC_INLINE void convert_floats(const From* from, To* to, index_t n) {
   index_t j = 0;
@@ -90,76 +84,81 @@ DEEPREC_INLINE float gelu_by_erf(float x) {
   return x * (x < 0 ? rest : 1.0F - rest);
 }
 
-struct tile_steps {
-  float x[floats_at_once];
-  float y[floats_at_once];
+// The activations of 64 values; a loop of known length becomes vectors.
+inline void activate(gemm_activation how, float* x) {
+  switch (how) {
+    case gemm_activation::none:
+    case gemm_activation::relu: break;
+    case gemm_activation::gelu:
+      for (index_t j = 0; j < floats_at_once; ++j) x[j] = gelu_by_erf(x[j]);
+      break;
+    case gemm_activation::gelu_tanh:
+      for (index_t j = 0; j < floats_at_once; ++j) x[j] = gelu_by_tanh(x[j]);
+      break;
+    case gemm_activation::sigmoid:
+      for (index_t j = 0; j < floats_at_once; ++j) x[j] = logistic(x[j]);
+      break;
+  }
+}
 
-  DEEPREC_INLINE static void read(float* to, const ::deeprec::detail::stored_rows<const void>& rows, index_t i,
-                                  index_t j, index_t n) {
-    const index_t at = i * rows.stride + j;
-    if (rows.storage == gemm_storage::f32) {
-      copy_floats(static_cast<const float*>(rows.data) + at, to, n);
-    } else {
-      convert_floats(static_cast<const bf16*>(rows.data) + at, to, n);
-    }
+DEEPREC_INLINE vector_f32 load_stored(const ::deeprec::detail::stored_rows<const void>& rows, index_t at) {
+  return rows.storage == gemm_storage::f32 ? load(static_cast<const float*>(rows.data) + at)
+                                           : load(static_cast<const bf16*>(rows.data) + at);
+}
+DEEPREC_INLINE vector_f32 load_stored(const ::deeprec::detail::stored_rows<const void>& rows, index_t at, int n) {
+  return rows.storage == gemm_storage::f32 ? load_first(static_cast<const float*>(rows.data) + at, n)
+                                           : load_first(static_cast<const bf16*>(rows.data) + at, n);
+}
+
+// A vector of a row: `n...` is nothing for a whole one, else the number of its lanes that count.
+template <class... N>
+DEEPREC_INLINE vector_f32 sum_of_steps(const ::deeprec::detail::finish_tile& tile, vector_f32 x, index_t i, index_t j,
+                                       N... n) {
+  if (tile.old.data != nullptr) x = x + load_stored(tile.old, i * tile.old.stride + j, n...);
+  if constexpr (sizeof...(N) == 0) {
+    if (tile.bias != nullptr) x = x + load(tile.bias + j);
+  } else {
+    if (tile.bias != nullptr) x = x + load_first(tile.bias + j, n...);
   }
-  DEEPREC_INLINE void add() {
-    for (index_t j = 0; j < floats_at_once; ++j) x[j] += y[j];
+  if (tile.residual.data != nullptr) x = x + load_stored(tile.residual, i * tile.residual.stride + j, n...);
+  if (tile.activation == gemm_activation::relu) x = maximum(x, zero());
+  return x;
+}
+template <class... N>
+DEEPREC_INLINE void put_masked(const ::deeprec::detail::finish_tile& tile, vector_f32 x, index_t i, index_t j, N... n) {
+  if (tile.mask.data != nullptr) x = where_positive(load_stored(tile.mask, i * tile.mask.stride + j, n...), x);
+  const index_t at = i * tile.to.stride + j;
+  if constexpr (sizeof...(N) == 0) {
+    tile.to.storage == gemm_storage::f32 ? store(static_cast<float*>(tile.to.data) + at, x)
+                                         : store(static_cast<bf16*>(tile.to.data) + at, x);
+  } else {
+    tile.to.storage == gemm_storage::f32 ? store_first(static_cast<float*>(tile.to.data) + at, x, n...)
+                                         : store_first(static_cast<bf16*>(tile.to.data) + at, x, n...);
   }
-  DEEPREC_INLINE void activate(gemm_activation how) {
-    switch (how) {
-      case gemm_activation::none: break;
-      case gemm_activation::relu:
-        for (index_t j = 0; j < floats_at_once; ++j) x[j] = x[j] < 0.0F ? 0.0F : x[j];
-        break;
-      case gemm_activation::gelu:
-        for (index_t j = 0; j < floats_at_once; ++j) x[j] = gelu_by_erf(x[j]);
-        break;
-      case gemm_activation::gelu_tanh:
-        for (index_t j = 0; j < floats_at_once; ++j) x[j] = gelu_by_tanh(x[j]);
-        break;
-      case gemm_activation::sigmoid:
-        for (index_t j = 0; j < floats_at_once; ++j) x[j] = logistic(x[j]);
-        break;
-    }
-  }
-  DEEPREC_INLINE void keep_where_positive() {
-    for (index_t j = 0; j < floats_at_once; ++j) x[j] = y[j] > 0.0F ? x[j] : 0.0F;
-  }
-};
+}
 
 inline void finish(region, const ::deeprec::detail::finish_tile& tile) {
-  tile_steps s;
-  for (index_t j = 0; j < floats_at_once; ++j) s.x[j] = s.y[j] = 0;
-  for (index_t j = 0; j < tile.columns; j += floats_at_once) {
-    const index_t n = tile.columns - j < floats_at_once ? tile.columns - j : floats_at_once;
-    float bias[floats_at_once];
-    for (index_t l = 0; l < floats_at_once; ++l) bias[l] = 0;
-    if (tile.bias != nullptr) copy_floats(tile.bias + j, bias, n);
-    for (index_t i = 0; i < tile.rows; ++i) {
-      copy_floats(tile.product + i * tile.product_stride + j, s.x, n);
-      if (tile.old.data != nullptr) {
-        s.read(s.y, tile.old, i, j, n);
-        s.add();
+  const int tail = static_cast<int>(tile.columns % lanes);
+  const index_t whole = tile.columns - tail;
+  const bool by_vectors = tile.activation <= gemm_activation::relu;
+  for (index_t i = 0; i < tile.rows; ++i) {
+    const float* product = tile.product + i * tile.product_stride;
+    if (by_vectors) {
+      for (index_t j = 0; j < whole; j += lanes) put_masked(tile, sum_of_steps(tile, load(product + j), i, j), i, j);
+      if (tail != 0) {
+        put_masked(tile, sum_of_steps(tile, load_first(product + whole, tail), i, whole, tail), i, whole, tail);
       }
-      if (tile.bias != nullptr) {
-        for (index_t l = 0; l < floats_at_once; ++l) s.x[l] += bias[l];
-      }
-      if (tile.residual.data != nullptr) {
-        s.read(s.y, tile.residual, i, j, n);
-        s.add();
-      }
-      s.activate(tile.activation);
-      if (tile.mask.data != nullptr) {
-        s.read(s.y, tile.mask, i, j, n);
-        s.keep_where_positive();
-      }
-      const index_t at = i * tile.to.stride + j;
-      if (tile.to.storage == gemm_storage::f32) {
-        copy_floats(s.x, static_cast<float*>(tile.to.data) + at, n);
-      } else {
-        convert_floats(s.x, static_cast<bf16*>(tile.to.data) + at, n);
-      }
+      continue;
+    }
+    for (index_t first = 0; first < tile.columns; first += floats_at_once) {
+      const index_t last = tile.columns - first < floats_at_once ? tile.columns : first + floats_at_once;
+      float x[floats_at_once] = {};
+      index_t j = first;
+      for (; j + lanes <= last; j += lanes) store(x + (j - first), sum_of_steps(tile, load(product + j), i, j));
+      if (j < last) store_first(x + (j - first), sum_of_steps(tile, load_first(product + j, tail), i, j, tail), tail);
+      activate(tile.activation, x);
+      for (j = first; j + lanes <= last; j += lanes) put_masked(tile, load(x + (j - first)), i, j);
+      if (j < last) put_masked(tile, load_first(x + (j - first), tail), i, j, tail);
     }
   }
 }
@@ -184,53 +183,40 @@ inline void sum_columns(region, const T* from, index_t stride, index_t rows, ind
   }
 }
 
-DEEPREC_INLINE float sum_lanes(vector_f32 v) {
-  float lane[lanes];
-  store(lane, v);
-  for (int half = lanes / 2; half > 0; half /= 2) {
-    for (int l = 0; l < half; ++l) lane[l] += lane[l + half];
-  }
-  return lane[0];
-}
-
-// out[i * out_step] (+)= dot(row i, x)
+// out[i * out_step] (+)= dot(row i, x), eight rows at a time.
 template <class T>
 inline void row_dots(region, const T* rows, index_t stride, index_t count, const T* x, index_t k, float* out,
                      index_t out_step, bool accumulates) {
-  const auto put = [&](index_t i, vector_f32 a, vector_f32 b) {
-    const float dot = sum_lanes(a + b);
+  const auto put = [&](index_t i, vector_f32 a) {
+    const float dot = sum_pairwise(a);
     float& to = out[i * out_step];
     to = accumulates ? to + dot : dot;
   };
   const int tail = static_cast<int>(k % lanes);
   const index_t whole = k - tail;
   index_t i = 0;
-  for (; i + 4 <= count; i += 4) {
+  for (; i + 8 <= count; i += 8) {
     const T* r0 = rows + i * stride;
     const T* r1 = r0 + stride;
     const T* r2 = r1 + stride;
     const T* r3 = r2 + stride;
+    const T* r4 = r3 + stride;
+    const T* r5 = r4 + stride;
+    const T* r6 = r5 + stride;
+    const T* r7 = r6 + stride;
     vector_f32 a0 = zero(), a1 = zero(), a2 = zero(), a3 = zero();
-    vector_f32 b0 = zero(), b1 = zero(), b2 = zero(), b3 = zero();
+    vector_f32 a4 = zero(), a5 = zero(), a6 = zero(), a7 = zero();
     index_t p = 0;
-    for (; p + 2 * lanes <= whole; p += 2 * lanes) {
-      const vector_f32 u = load(x + p);
-      const vector_f32 v = load(x + p + lanes);
-      a0 = multiply_add(load(r0 + p), u, a0);
-      a1 = multiply_add(load(r1 + p), u, a1);
-      a2 = multiply_add(load(r2 + p), u, a2);
-      a3 = multiply_add(load(r3 + p), u, a3);
-      b0 = multiply_add(load(r0 + p + lanes), v, b0);
-      b1 = multiply_add(load(r1 + p + lanes), v, b1);
-      b2 = multiply_add(load(r2 + p + lanes), v, b2);
-      b3 = multiply_add(load(r3 + p + lanes), v, b3);
-    }
     for (; p < whole; p += lanes) {
       const vector_f32 u = load(x + p);
       a0 = multiply_add(load(r0 + p), u, a0);
       a1 = multiply_add(load(r1 + p), u, a1);
       a2 = multiply_add(load(r2 + p), u, a2);
       a3 = multiply_add(load(r3 + p), u, a3);
+      a4 = multiply_add(load(r4 + p), u, a4);
+      a5 = multiply_add(load(r5 + p), u, a5);
+      a6 = multiply_add(load(r6 + p), u, a6);
+      a7 = multiply_add(load(r7 + p), u, a7);
     }
     if (tail != 0) {
       const vector_f32 u = load_first(x + p, tail);
@@ -238,11 +224,19 @@ inline void row_dots(region, const T* rows, index_t stride, index_t count, const
       a1 = multiply_add(load_first(r1 + p, tail), u, a1);
       a2 = multiply_add(load_first(r2 + p, tail), u, a2);
       a3 = multiply_add(load_first(r3 + p, tail), u, a3);
+      a4 = multiply_add(load_first(r4 + p, tail), u, a4);
+      a5 = multiply_add(load_first(r5 + p, tail), u, a5);
+      a6 = multiply_add(load_first(r6 + p, tail), u, a6);
+      a7 = multiply_add(load_first(r7 + p, tail), u, a7);
     }
-    put(i, a0, b0);
-    put(i + 1, a1, b1);
-    put(i + 2, a2, b2);
-    put(i + 3, a3, b3);
+    put(i, a0);
+    put(i + 1, a1);
+    put(i + 2, a2);
+    put(i + 3, a3);
+    put(i + 4, a4);
+    put(i + 5, a5);
+    put(i + 6, a6);
+    put(i + 7, a7);
   }
   for (; i < count; ++i) {
     const T* r = rows + i * stride;
@@ -254,7 +248,7 @@ inline void row_dots(region, const T* rows, index_t stride, index_t count, const
     }
     for (; p < whole; p += lanes) a = multiply_add(load(r + p), load(x + p), a);
     if (tail != 0) a = multiply_add(load_first(r + p, tail), load_first(x + p, tail), a);
-    put(i, a, b);
+    put(i, a + b);
   }
 }
 

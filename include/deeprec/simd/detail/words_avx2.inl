@@ -91,7 +91,17 @@ DEEPREC_INLINE vector_f32 minimum(vector_f32 a, vector_f32 b) {
   return _mm256_blendv_ps(_mm256_min_ps(a.v, b.v), a.v, nan);
 }
 DEEPREC_INLINE vector_f32 sqrt(vector_f32 a) { return _mm256_sqrt_ps(a.v); }
+/// x where y is above 0, else 0.
+DEEPREC_INLINE vector_f32 where_positive(vector_f32 y, vector_f32 x) {
+  return _mm256_and_ps(_mm256_cmp_ps(y.v, _mm256_setzero_ps(), _CMP_GT_OQ), x.v);
+}
 
+/// The lanes added in halves: the upper to the lower, until one is left.
+DEEPREC_INLINE float sum_pairwise(vector_f32 x) {
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(x.v), _mm256_extractf128_ps(x.v, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+}
 /// The lanes added left to right.
 DEEPREC_INLINE float add_lanes(vector_f32 x) {
   float lane[lanes];

@@ -88,7 +88,19 @@ DEEPREC_INLINE vector_f32 minimum(vector_f32 a, vector_f32 b) {
   return _mm512_mask_mov_ps(_mm512_maskz_min_ps(all_lanes, a.v, b.v), nan, a.v);
 }
 DEEPREC_INLINE vector_f32 sqrt(vector_f32 a) { return _mm512_maskz_sqrt_ps(all_lanes, a.v); }
+/// x where y is above 0, else 0.
+DEEPREC_INLINE vector_f32 where_positive(vector_f32 y, vector_f32 x) {
+  return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(y.v, _mm512_setzero_ps(), _CMP_GT_OQ), x.v);
+}
 
+/// The lanes added in halves: the upper to the lower, until one is left.
+DEEPREC_INLINE float sum_pairwise(vector_f32 x) {
+  const __m256 upper = _mm512_maskz_extractf32x8_ps(0xff, x.v, 1);
+  const __m256 eight = _mm256_add_ps(_mm512_maskz_extractf32x8_ps(0xff, x.v, 0), upper);
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+}
 /// The lanes added left to right.
 DEEPREC_INLINE float add_lanes(vector_f32 x) {
   float lane[lanes];

@@ -58,7 +58,20 @@ DEEPREC_INLINE vector_f32 maximum(vector_f32 a, vector_f32 b) {
 DEEPREC_INLINE vector_f32 minimum(vector_f32 a, vector_f32 b) {
   return xsimd::select(a.v != a.v || a.v < b.v, a.v, b.v);
 }
+/// x where y is above 0, else 0.
+DEEPREC_INLINE vector_f32 where_positive(vector_f32 y, vector_f32 x) {
+  return xsimd::select(y.v > zero().v, x.v, zero().v);
+}
 
+/// The lanes added in halves: the upper to the lower, until one is left.
+DEEPREC_INLINE float sum_pairwise(vector_f32 x) {
+  alignas(64) float lane[lanes];
+  x.v.store_aligned(lane);
+  for (int half = lanes / 2; half > 0; half /= 2) {
+    for (int l = 0; l < half; ++l) lane[l] += lane[l + half];
+  }
+  return lane[0];
+}
 /// The lanes added left to right.
 DEEPREC_INLINE float add_lanes(vector_f32 x) {
   alignas(64) float lane[lanes];
