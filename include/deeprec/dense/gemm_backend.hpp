@@ -33,6 +33,7 @@ struct gemm_query {
   bool accumulates = false;
   bool bias = false;
   bool residual = false;    ///< float, of c's stride
+  bool finite = false;      ///< no sum can be infinite or NaN
   gemm_activation activation = gemm_activation::none;
 
   friend constexpr bool operator==(const gemm_query&, const gemm_query&) = default;
@@ -43,7 +44,7 @@ struct gemm_query {
     }
     const auto bits = [](auto x, int at) { return static_cast<std::uint64_t>(x) << at; };
     return mix64(h ^ (bits(q.a, 0) | bits(q.b, 1) | bits(q.inputs, 2) | bits(q.output, 3) | bits(q.packed, 4) |
-                      bits(q.accumulates, 5) | bits(q.bias, 6) | bits(q.residual, 7) | bits(q.activation, 8)));
+                      bits(q.accumulates, 5) | bits(q.bias, 6) | bits(q.residual, 7) | bits(q.finite, 8) | bits(q.activation, 9)));
   }
 };
 

@@ -8,6 +8,7 @@
 // from the ones that a form was made of violate the contract. Not here: the values themselves.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -52,6 +53,26 @@ class gemm_weights {
   [[nodiscard]] std::uint64_t forms_made() const {
     const std::lock_guard lock(mutex_);
     return forms_made_;
+  }
+
+  /// The largest magnitude among the values; infinity where one is infinite or NaN.
+  ///
+  /// @cost    O(values) once for each version
+  /// @threads as products
+  /// @error   none
+  [[nodiscard]] float largest() const {
+    const std::lock_guard lock(mutex_);
+    const std::uint64_t now = version();
+    if (largest_version_ != now) {
+      float most = 0;
+      for (index_t i = 0; i < values_.extent(0); ++i) {
+        const void* row = detail::step_by(values_.data(), i * values_.stride(0), values_.storage());
+        most = (std::max)(most, detail::largest_magnitude(row, values_.extent(1), values_.storage()));
+      }
+      largest_ = most;
+      largest_version_ = now;
+    }
+    return largest_;
   }
 
   /// What a form is made for.
@@ -113,6 +134,8 @@ class gemm_weights {
   mutable std::mutex mutex_;
   mutable std::vector<kept> kept_;
   mutable std::uint64_t forms_made_ = 0;
+  mutable std::uint64_t largest_version_ = 0;
+  mutable float largest_ = 0;
 };
 
 }  // namespace deeprec::inline DEEPREC_ABI

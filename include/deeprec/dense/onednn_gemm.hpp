@@ -3,8 +3,8 @@
 //
 //   query ──> a matmul primitive, cached ──> run on one thread, OpenMP held to one around the call
 //
-// Fused: accumulation, bias, a dense residual, GELU, sigmoid, the cast to bf16. Not ReLU: oneDNN's makes
-// a 0 of a NaN. Works with oneDNN 2.6 and 3.x.
+// Fused: accumulation, bias, a dense residual, GELU, sigmoid, the cast to bf16; ReLU where no NaN can come
+// up, for oneDNN's makes a 0 of it. Works with oneDNN 2.6 and 3.x.
 #pragma once
 
 #include <deeprec/dense/gemm_backend.hpp>
@@ -93,7 +93,7 @@ struct onednn_gemm {
   }
 
   static gemm_answer refuses(const gemm_query& q) noexcept {
-    if (q.activation == gemm_activation::relu) return {"oneDNN's ReLU makes a 0 of a NaN"};
+    if (q.activation == gemm_activation::relu && !q.finite) return {"oneDNN's ReLU makes a 0 of a NaN"};
     if (q.n == 1) return {"oneDNN is slow where the result has one column"};
     if (q.inputs == gemm_storage::bf16 && best_isa() != isa::avx512_bf16) {
       return {"this machine has no instructions for bf16 products"};

@@ -60,6 +60,8 @@ struct gemm_setup {
   gemm_storage inputs = gemm_storage::f32;
   bool packed = false;
   bool fused = false;  // the plans do every step
+  bool guarded = false; // but only on tiles whose sums are finite; the plans for the others are the "later" ones
+  float largest_b = 0;
   bool direct = false; // the plans write c
   stored_rows<const void> b;    // where b_form is not packed
   gemm_weights::form b_form{};  // keeps b, or has its packed pieces
@@ -107,6 +109,11 @@ constexpr conversion conversion_for(gemm_math math, gemm_storage stored, gemm_st
 }
 
 inline void convert_with(isa which, const convert_block& block) {
+#if DEEPREC_X86
+  if (block.how == conversion::narrow && which == isa::avx512_bf16) {
+    return narrow_for_products(isa_avx512_bf16::region{}, block);
+  }
+#endif
   with_isa_up_to_avx512(which, [&](auto region) { convert(region, block); });
 }
 
@@ -167,6 +174,10 @@ bool try_plans(const gemm_job& job, result_way way, gemm_setup& setup) {
   const bool finished = way == result_way::finished;
   setup.fused = fuse;
   setup.direct = !finished;
+  // ReLU may be the backend's where no NaN comes up, which is known of weights that are kept for long.
+  setup.guarded = fuse && job.activation == gemm_activation::relu && job.weights != nullptr &&
+                  job.weights->reuse() == weight_reuse::many && job.m > 1 && job.n > 1 && !job.accumulates &&
+                  job.residual.data == nullptr;
   setup.borders = cut(job.m, job.n, job.k, {setup.packed, finished,
                                             setup.convert_b != conversion::none && job.weights == nullptr});
   const gemm_borders& at = setup.borders;
@@ -183,7 +194,8 @@ bool try_plans(const gemm_job& job, result_way way, gemm_setup& setup) {
     for (int nk = 0; nk < at.n.kinds(); ++nk) {
       for (int kk = 0; kk < at.k.kinds(); ++kk) {
         for (const bool later : {false, true}) {
-          if (later && at.k.count() == 1) continue;
+          const bool unfused = setup.guarded && later;
+          if (later && at.k.count() == 1 && !unfused) continue;
           gemm_query q{.m = m, .n = at.n.size_of(nk), .k = at.k.size_of(kk), .a = job.a_as, .b = job.b_as};
           // What is converted lies dense in scratch.
           const bool a_turned = q.a == gemm_operand::transposed;
@@ -194,12 +206,13 @@ bool try_plans(const gemm_job& job, result_way way, gemm_setup& setup) {
                        : setup.convert_b != conversion::none && job.weights == nullptr ? (b_turned ? q.k : q.n)
                                                                                        : setup.b.stride;
           if (!setup.packed && (b_turned ? q.n : q.k) == 1) q.b_stride = b_turned ? q.k : q.n;
-          q.c_stride = setup.direct && q.m > 1 ? job.c.stride : q.n;
+          q.c_stride = setup.direct && !unfused && q.m > 1 ? job.c.stride : q.n;
           q.inputs = setup.inputs;
           q.packed = setup.packed;
-          q.output = setup.direct ? job.c.storage : gemm_storage::f32;
-          q.accumulates = later || (fuse && job.accumulates);
-          if (fuse) {
+          q.output = setup.direct && !unfused ? job.c.storage : gemm_storage::f32;
+          q.accumulates = (later && !unfused) || (fuse && job.accumulates);
+          if (fuse && !unfused) {
+            q.finite = setup.guarded;
             q.bias = job.bias != nullptr;
             q.residual = job.residual.data != nullptr;
             q.activation = job.activation;
@@ -223,7 +236,7 @@ bool try_plans(const gemm_job& job, result_way way, gemm_setup& setup) {
   setup.b_bytes = setup.convert_b == conversion::none || job.weights != nullptr
                       ? 0
                       : in_lines(nb * kb * input_bytes);
-  setup.c_bytes = setup.direct ? 0 : in_lines(most_m * nb * 4);
+  setup.c_bytes = setup.direct && !setup.guarded ? 0 : in_lines(most_m * nb * 4);
   return true;
 }
 
@@ -270,6 +283,7 @@ bool try_backend(isa which, const gemm_job& job, gemm_setup& setup) {
       }
       if (!setup.packed) setup.b.data = setup.b_form->front().data.get();
     }
+    if (setup.guarded) setup.largest_b = job.weights->largest();
     return true;
   }
   return false;
@@ -311,8 +325,10 @@ class tile_runner {
     const gemm_storage c_as = job_.c.storage;
     void* const c = step_by(job_.c.data, which * job_.batch.c_step + m.begin * job_.c.stride + n.begin, c_as);
     gemm_pointers p{.scratch = plan_scratch, .instruction_set = isa_};
-    p.c = setup_.direct ? c : c_block;
-    if (setup_.fused) {
+    const bool unfused = setup_.guarded && !sums_are_finite(which, m, n);
+    const bool direct = setup_.direct && !unfused;
+    p.c = direct ? c : c_block;
+    if (setup_.fused && !unfused) {
       if (job_.bias != nullptr) p.bias = job_.bias + n.begin;
       p.residual = static_cast<const float*>(
           moved(job_.residual, m.begin, n.begin).data);
@@ -333,10 +349,10 @@ class tile_runner {
         p.b = b_turned ? operand(setup_.b.data, setup_.b.stride, setup_.b.storage, step, n, k, how, b_block)
                        : operand(setup_.b.data, setup_.b.stride, setup_.b.storage, step, k, n, how, b_block);
       }
-      const gemm_plan& plan = setup_.plans[setup_.plan_index(m.kind, n.kind, k.kind, s > 0)];
+      const gemm_plan& plan = setup_.plans[setup_.plan_index(m.kind, n.kind, k.kind, s > 0 || unfused)];
       if (const status done = plan.run(plan, p); !done) return done;
     }
-    if (!setup_.direct) {
+    if (!direct) {
       finish_rows(reinterpret_cast<const float*>(c_block), n.size, m, n, c);
     }
     return {};
@@ -359,6 +375,23 @@ class tile_runner {
   }
 
  private:
+  // No sum of the tile can leave the range of float on its way.
+  bool sums_are_finite(index_t which, gemm_piece m, gemm_piece n) const {
+    const bool turned = job_.a_as == gemm_operand::transposed;
+    const index_t stride = leading_dimension(job_.a);
+    const void* const a = step_by(job_.a.data(), which * job_.batch.a_step + (turned ? m.begin : m.begin * stride),
+                                  job_.a.storage());
+    double most = 0;
+    with_isa_up_to_avx512(isa_, [&](auto region) {
+      most = static_cast<double>(largest_of(region, a, stride, job_.a.storage(), turned ? job_.k : m.size,
+                                            turned ? m.size : job_.k)) *
+             1.01 * static_cast<double>(setup_.largest_b) * 1.01 * static_cast<double>(job_.k);
+      if (job_.bias != nullptr) {
+        most += static_cast<double>(largest_of(region, job_.bias + n.begin, n.size, gemm_storage::f32, 1, n.size));
+      }
+    });
+    return most < 0x1p127;
+  }
   static stored_rows<const void> moved(stored_rows<const void> rows, index_t row, index_t column) noexcept {
     if (rows.data != nullptr) rows.data = step_by(rows.data, row * rows.stride + column, rows.storage);
     return rows;

@@ -48,6 +48,42 @@ inline void convert(region, const ::deeprec::detail::convert_block& block) {
   }
 }
 
+// The largest magnitude of a block, with the vectors of this region; infinity where a value is infinite or NaN.
+inline float largest_of(region, const void* data, index_t stride, gemm_storage storage, index_t rows, index_t columns) {
+  if (stride == columns) {  // one long row
+    columns *= rows;
+    rows = 1;
+  }
+  std::uint32_t most = 0;
+  if (storage == gemm_storage::f32) {
+    std::uint32_t lane[floats_at_once] = {};
+    for (index_t i = 0; i < rows; ++i) {
+      const float* x = static_cast<const float*>(data) + i * stride;
+      index_t j = 0;
+      for (; j + floats_at_once <= columns; j += floats_at_once) {
+        for (index_t l = 0; l < floats_at_once; ++l) {
+          const std::uint32_t bits = __builtin_bit_cast(std::uint32_t, x[j + l]) & 0x7fffffffU;
+          lane[l] = bits > lane[l] ? bits : lane[l];
+        }
+      }
+      for (; j < columns; ++j) {
+        const std::uint32_t bits = __builtin_bit_cast(std::uint32_t, x[j]) & 0x7fffffffU;
+        most = bits > most ? bits : most;
+      }
+    }
+    for (const std::uint32_t bits : lane) most = bits > most ? bits : most;
+  } else {
+    for (index_t i = 0; i < rows; ++i) {
+      const auto* x = static_cast<const bf16*>(data) + i * stride;
+      for (index_t j = 0; j < columns; ++j) {
+        const std::uint32_t bits = static_cast<std::uint32_t>(x[j].bits & 0x7fffU) << 16;
+        most = bits > most ? bits : most;
+      }
+    }
+  }
+  return __builtin_bit_cast(float, most > 0x7f800000U ? 0x7f800000U : most);
+}
+
 // e^x with a relative error of a few 2^-24, for x in [-87, 88]; beyond it stays at the ends; NaN stays NaN.
 DEEPREC_INLINE float exponential(float x) {
   x = x < -87.0F ? -87.0F : x;
@@ -137,7 +173,50 @@ DEEPREC_INLINE void put_masked(const ::deeprec::detail::finish_tile& tile, vecto
   }
 }
 
-inline void finish(region, const ::deeprec::detail::finish_tile& tile) {
+// What layers want most, without the branches: bias, ReLU or not, to one type.
+template <bool Relu, class To>
+DEEPREC_INLINE void finish_layer(const float* product, const float* bias, To* to, index_t n) {
+  const auto step = [](vector_f32 x, vector_f32 b) {
+    if constexpr (Relu) return maximum(x + b, zero());
+    return x + b;
+  };
+  index_t j = 0;
+  for (; j + 4 * lanes <= n; j += 4 * lanes) {
+    const vector_f32 x0 = step(load(product + j), load(bias + j));
+    const vector_f32 x1 = step(load(product + j + lanes), load(bias + j + lanes));
+    const vector_f32 x2 = step(load(product + j + 2 * lanes), load(bias + j + 2 * lanes));
+    const vector_f32 x3 = step(load(product + j + 3 * lanes), load(bias + j + 3 * lanes));
+    store(to + j, x0);
+    store(to + j + lanes, x1);
+    store(to + j + 2 * lanes, x2);
+    store(to + j + 3 * lanes, x3);
+  }
+  for (; j + lanes <= n; j += lanes) store(to + j, step(load(product + j), load(bias + j)));
+  if (j < n) {
+    const int left = static_cast<int>(n - j);
+    store_first(to + j, step(load_first(product + j, left), load_first(bias + j, left)), left);
+  }
+}
+template <class To>
+DEEPREC_INLINE void finish_layers(const ::deeprec::detail::finish_tile& tile, To* to) {
+  for (index_t i = 0; i < tile.rows; ++i) {
+    const float* product = tile.product + i * tile.product_stride;
+    if (tile.activation == gemm_activation::relu) {
+      finish_layer<true>(product, tile.bias, to + i * tile.to.stride, tile.columns);
+    } else {
+      finish_layer<false>(product, tile.bias, to + i * tile.to.stride, tile.columns);
+    }
+  }
+}
+
+inline void finish(region, const ::deeprec::detail::finish_tile& wanted) {
+  const ::deeprec::detail::finish_tile tile = wanted;  // nothing that is written aliases a copy
+  if (tile.old.data == nullptr && tile.residual.data == nullptr && tile.mask.data == nullptr &&
+      tile.bias != nullptr && tile.activation <= gemm_activation::relu) {
+    tile.to.storage == gemm_storage::f32 ? finish_layers(tile, static_cast<float*>(tile.to.data))
+                                         : finish_layers(tile, static_cast<bf16*>(tile.to.data));
+    return;
+  }
   const int tail = static_cast<int>(tile.columns % lanes);
   const index_t whole = tile.columns - tail;
   const bool by_vectors = tile.activation <= gemm_activation::relu;

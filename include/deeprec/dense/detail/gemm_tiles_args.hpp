@@ -48,4 +48,30 @@ struct finish_tile {
   stored_rows<void> to;
 };
 
+/// The largest magnitude of a row; infinity where a value is infinite or NaN.
+inline float largest_magnitude(const void* row, index_t n, gemm_storage storage) noexcept {
+  std::uint32_t most = 0;
+  if (storage == gemm_storage::f32) {
+    const auto* x = static_cast<const float*>(row);
+    index_t j = 0;
+    for (; j + 64 <= n; j += 64) {
+      for (index_t l = 0; l < 64; ++l) {
+        const std::uint32_t bits = bit_cast_to<std::uint32_t>(x[j + l]) & 0x7fffffffU;
+        most = bits > most ? bits : most;
+      }
+    }
+    for (; j < n; ++j) {
+      const std::uint32_t bits = bit_cast_to<std::uint32_t>(x[j]) & 0x7fffffffU;
+      most = bits > most ? bits : most;
+    }
+  } else {
+    const auto* x = static_cast<const bf16*>(row);
+    for (index_t j = 0; j < n; ++j) {
+      const std::uint32_t bits = static_cast<std::uint32_t>(x[j].bits & 0x7fffU) << 16;
+      most = bits > most ? bits : most;
+    }
+  }
+  return bit_cast_to<float>(most > 0x7f800000U ? 0x7f800000U : most);
+}
+
 }  // namespace deeprec::inline DEEPREC_ABI::detail

@@ -21,4 +21,8 @@
 #include <deeprec/simd/begin_avx512.hpp>
 #include <deeprec/dense/detail/gemm_tiles.inl>
 #include <deeprec/simd/end_avx512.hpp>
+
+#include <deeprec/simd/begin_avx512_bf16.hpp>
+#include <deeprec/dense/detail/narrow_avx512_bf16.inl>
+#include <deeprec/simd/end_avx512_bf16.hpp>
 #endif

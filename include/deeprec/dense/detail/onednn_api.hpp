@@ -281,6 +281,7 @@ class onednn_primitive {
       ++count;
       const dnnl_alg_kind_t kind = activation == gemm_activation::gelu        ? dnnl_eltwise_gelu_erf
                                    : activation == gemm_activation::gelu_tanh ? dnnl_eltwise_gelu_tanh
+                                   : activation == gemm_activation::relu      ? dnnl_eltwise_relu
                                                                               : dnnl_eltwise_logistic;
 #if DNNL_VERSION_MAJOR >= 3
       return dnnl_post_ops_append_eltwise(post_, kind, 0.0F, 0.0F) == dnnl_success;
