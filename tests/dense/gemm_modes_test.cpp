@@ -3,7 +3,9 @@
 
 #include <cmath>
 #include <cstdint>
-#include <limits>
+#include <cstring>
+#include <memory_resource>
+#include <new>
 #include <string>
 #include <thread>
 #include <vector>
@@ -38,6 +40,25 @@ using composing = gemm_backends<bare<onednn_gemm>, eigen_gemm>;
 #else
 using composing = eigen;
 #endif
+
+/// Memory with a guard behind each piece, for what writes further than it asked for.
+class guarded_memory : public std::pmr::memory_resource {
+ public:
+  bool intact = true;
+
+ private:
+  static constexpr std::size_t guard = 1024;
+  void* do_allocate(std::size_t bytes, std::size_t alignment) override {
+    void* const p = ::operator new(bytes + guard, std::align_val_t{alignment});
+    std::memset(static_cast<char*>(p) + bytes, 0x5a, guard);
+    return p;
+  }
+  void do_deallocate(void* p, std::size_t bytes, std::size_t alignment) override {
+    for (std::size_t i = 0; i < guard; ++i) intact = intact && static_cast<char*>(p)[bytes + i] == 0x5a;
+    ::operator delete(p, std::align_val_t{alignment});
+  }
+  bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
+};
 
 enum class values { normal, cancelling, tiny, with_infinities };
 
@@ -159,9 +180,12 @@ double worst_of(Executor&& executor, const trial& t, std::mt19937_64& random) {
   if (t.mask) desc.mask = mask.view();
   if (t.residual != 0) desc.residual = t.residual == 3 ? c.view() : residual.view();
   const operand before = c;
-  const status done = t.c == gemm_storage::f32
-                          ? run_with<Backends>(executor, desc, a, b, t.weights, c.f32.view())
-                          : run_with<Backends>(executor, desc, a, b, t.weights, c.halves());
+  guarded_memory memory;
+  context ctx{executor};
+  ctx.memory = &memory;
+  const status done = t.c == gemm_storage::f32 ? run_with<Backends>(ctx, desc, a, b, t.weights, c.f32.view())
+                                               : run_with<Backends>(ctx, desc, a, b, t.weights, c.halves());
+  REQUIRE(memory.intact);
   REQUIRE_MESSAGE(done.ok(), done.message());
   REQUIRE(c.from_halves());
   REQUIRE(c.f32.padding_untouched());
@@ -430,6 +454,38 @@ TEST_CASE("gemm: no products still add bias and residual, and steps that don't f
 }
 
 #if defined(DEEPREC_WITH_ONEDNN)
+TEST_CASE("gemm: oneDNN gets the scratch that it writes, not only the one that it asks for") {
+  std::mt19937_64 random(deeprec_test::seed());
+  inline_executor here;
+  for (const index_t k : {70, 200, 1000}) {
+    for (const index_t m : {1, 2, 3}) {
+      CHECK(worst_of<gemm_backends<onednn_gemm>>(here, {.m = m, .n = 2, .k = k}, random) <= 1);
+    }
+  }
+}
+
+TEST_CASE("gemm: bf16 products don't read past the end of an odd k") {
+  if (best_isa() != isa::avx512_bf16) return;
+  inline_executor here;
+  for (const index_t k : {1, 7, 13, 33}) {
+    for (const index_t pad : {0, 1, 3}) {  // every other row infinite at its beginning, NaN between the rows
+      constexpr index_t m = 18, n = 33;
+      std::vector<bf16> a(static_cast<std::size_t>(m * (k + pad)), bf16(std::nanf(""))), b(static_cast<std::size_t>(n * k), bf16(1.0F));
+      for (index_t i = 0; i < m; ++i) {
+        for (index_t p = 0; p < k; ++p) a[static_cast<std::size_t>(i * (k + pad) + p)] = bf16(p == 0 && i % 2 == 1 ? HUGE_VALF : 1.0F);
+      }
+      matrix c(m, n);
+      REQUIRE(gemm(here, {.b = gemm_operand::transposed, .math = gemm_math::bf16}, matrix_view<const bf16>(a.data(), m, k, k + pad),
+                   matrix_view<const bf16>(b.data(), n, k), c.view()).ok());
+      int wrong = 0;
+      for (index_t i = 0; i < m; ++i) {
+        for (index_t j = 0; j < n; ++j) wrong += c(i, j) == (i % 2 == 1 ? HUGE_VALF : static_cast<float>(k)) ? 0 : 1;
+      }
+      CHECK(wrong == 0);
+    }
+  }
+}
+
 TEST_CASE("gemm: where the machine has bf16 products, the implementation that oneDNN chose is one of them") {
   const gemm_query q{.m = 64, .n = 512, .k = 256, .a_stride = 256, .b_stride = 256, .c_stride = 512,
                      .b = gemm_operand::transposed, .inputs = gemm_storage::bf16};
