@@ -33,11 +33,13 @@ set(DEEPREC_HEADERS
     include/deeprec/data/text_format.hpp
     include/deeprec/deeprec.cuh
     include/deeprec/deeprec.hpp
+    include/deeprec/dense/cuda_cublaslt_gemm.hpp
     include/deeprec/dense/detail/gemm_borders.hpp
     include/deeprec/dense/detail/gemm_driver.hpp
     include/deeprec/dense/detail/gemm_tiles.inl
     include/deeprec/dense/detail/gemm_tiles_args.hpp
     include/deeprec/dense/detail/gemm_tiles_kernels.hpp
+    include/deeprec/dense/detail/narrow_avx512_bf16.inl
     include/deeprec/dense/detail/one_openmp_thread.hpp
     include/deeprec/dense/detail/onednn_api.hpp
     include/deeprec/dense/detail/plan_cache.hpp
