@@ -9,3 +9,8 @@ if(TARGET CUDA::cudart AND NOT TARGET deeprec::cuda)
   target_link_libraries(deeprec::cuda INTERFACE deeprec::deeprec CUDA::cudart)
   target_compile_definitions(deeprec::cuda INTERFACE DEEPREC_WITH_CUDA=1)
 endif()
+# deeprec::cublaslt: gemm() on a stream. A target of its own, for the library is large.
+if(TARGET CUDA::cublasLt AND TARGET deeprec::cuda AND NOT TARGET deeprec::cublaslt)
+  add_library(deeprec::cublaslt INTERFACE IMPORTED GLOBAL)
+  target_link_libraries(deeprec::cublaslt INTERFACE deeprec::cuda CUDA::cublasLt)
+endif()

@@ -33,17 +33,30 @@ set(DEEPREC_HEADERS
     include/deeprec/data/text_format.hpp
     include/deeprec/deeprec.cuh
     include/deeprec/deeprec.hpp
+    include/deeprec/dense/cuda_cublaslt_gemm.hpp
+    include/deeprec/dense/detail/gemm_borders.hpp
+    include/deeprec/dense/detail/gemm_driver.hpp
+    include/deeprec/dense/detail/gemm_tiles.inl
+    include/deeprec/dense/detail/gemm_tiles_args.hpp
+    include/deeprec/dense/detail/gemm_tiles_kernels.hpp
+    include/deeprec/dense/detail/narrow_avx512_bf16.inl
     include/deeprec/dense/detail/one_openmp_thread.hpp
+    include/deeprec/dense/detail/onednn_api.hpp
+    include/deeprec/dense/detail/plan_cache.hpp
     include/deeprec/dense/dot_interaction.hpp
     include/deeprec/dense/eigen_gemm.hpp
     include/deeprec/dense/gemm.hpp
-    include/deeprec/dense/gemm_engine.hpp
+    include/deeprec/dense/gemm_backend.hpp
+    include/deeprec/dense/gemm_desc.hpp
+    include/deeprec/dense/gemm_weights.hpp
     include/deeprec/dense/linear.hpp
     include/deeprec/dense/logistic_loss.hpp
     include/deeprec/dense/metrics.hpp
     include/deeprec/dense/mlp.hpp
     include/deeprec/dense/onednn_gemm.hpp
     include/deeprec/dense/relu.hpp
+    include/deeprec/dense/tf32.hpp
+    include/deeprec/dense/thin_gemm.hpp
     include/deeprec/describe.hpp
     include/deeprec/embedding/dense_table.hpp
     include/deeprec/embedding/detail/backward.hpp

@@ -28,6 +28,7 @@
 #include "progress.hpp"
 #include "saved_model.hpp"
 #include "synthetic.hpp"
+#include "wide_deep.hpp"
 
 namespace {
 
@@ -51,6 +52,8 @@ struct options {
   std::uint64_t seed = 1;
   double train_fraction = 0.8;
   index_t rows = 500'000;
+  std::string math = "f32";
+  bool last_layer_f32 = false;
   std::string load, save;
   std::string json;
   int verbose = 0;
@@ -97,9 +100,20 @@ index_t table_row_budget() {
   return static_cast<index_t>(bytes / 4 / (static_cast<double>(dlrm_options{}.width + 1) * 4));
 }
 
+deeprec::mlp_precision precision_of(const options& o) {
+  deeprec::mlp_precision how;
+  how.math = o.math == "bf16"   ? deeprec::gemm_math::bf16
+             : o.math == "tf32" ? deeprec::gemm_math::tf32
+                                : deeprec::gemm_math::f32;
+  if (o.last_layer_f32) how.last = deeprec::mlp_last_layer::f32;
+  return how;
+}
+
 template <class Model>
 score train_and_test(thread_pool& pool, const ctr_data& data, ctr_split split, const options& o) {
-  Model model(pool, data.first_row, o.seed);
+  typename Model::options how;
+  how.precision = precision_of(o);
+  Model model(pool, data.first_row, o.seed, how);
   score result;
   result.name = Model::name;
 
@@ -206,8 +220,10 @@ void write_json(const std::vector<score>& scores, const ctr_data& data, const ct
                         {"epochs", o.epochs},
                         {"threads", o.threads},
                         {"seed", o.seed},
+                        {"math", o.math},
+                        {"last_layer_f32", o.last_layer_f32},
                         {"isa", to_string(deeprec::active_isa())},
-                        {"gemm", deeprec::default_gemm_engine::name},
+                        {"gemm", to_string(deeprec::host_gemm_backends{})},
                         {"interrupted", interrupted != 0},
                         {"models", nlohmann::json::array()}};
   for (const score& s : scores) {
@@ -250,13 +266,15 @@ int run(options& o) {
   std::printf("%lld rows to train, %lld to test; seed %llu, %d threads, gemm by %s\n",
               static_cast<long long>(split.train.size()), static_cast<long long>(split.test.size()),
               static_cast<unsigned long long>(o.seed), o.threads,
-              deeprec::default_gemm_engine::name);
+              to_string(deeprec::host_gemm_backends{}).c_str());
   std::fflush(stdout);
   std::vector<score> scores;
   for (const std::string& name : o.models) {
     if (interrupted != 0) break;
     scores.push_back(name == dlrm::name
                          ? train_and_test<dlrm>(pool, data, split, o)
+                     : name == wide_deep::name
+                         ? train_and_test<wide_deep>(pool, data, split, o)
                          : train_and_test<logistic_regression>(pool, data, split, o));
   }
   if (!made.planted_logits.empty()) scores.push_back(planted_score(made, split.test));
@@ -274,8 +292,12 @@ int main(int argc, char** argv) {
   CLI::App app("Trains click models: on a Criteo file, or on data of its shape.", "train_ctr");
   app.add_option("--data", o.data, "Criteo text, tab or comma (default: synthetic data)")
       ->check(CLI::ExistingFile);
-  app.add_option("--model", o.models, "dlrm or lr; may be repeated (default: both)")
-      ->check(CLI::IsMember({dlrm::name, logistic_regression::name}));
+  app.add_option("--model", o.models, "dlrm, wdl or lr; may be repeated (default: dlrm and lr)")
+      ->check(CLI::IsMember({dlrm::name, wide_deep::name, logistic_regression::name}));
+  app.add_option("--math", o.math, "of the dense layers: f32, bf16 or tf32")
+      ->check(CLI::IsMember({"f32", "bf16", "tf32"}))
+      ->capture_default_str();
+  app.add_flag("--last-layer-f32", o.last_layer_f32, "the last layer in f32 beside --math");
   app.add_option("--batch-size", o.batch_size, "rows of a training step")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();

@@ -87,11 +87,13 @@ struct dlrm_options {
   float first_rows = 0.001F;  ///< rows begin uniform in +- this
   float row_rate = 0.02F;
   float dense_rate = 0.01F;
+  deeprec::mlp_precision precision{};
 };
 
 class dlrm {
  public:
   static constexpr const char* name = "dlrm";
+  using options = dlrm_options;
 
   /// first_row: where each slot's table begins in the rows of all; one more, their number.
   template <class Executor>
@@ -99,10 +101,11 @@ class dlrm {
       : options_(o),
         table_(make_table(first_row.back(), o.width)),
         bottom_(with_ends(dense_width, o.bottom, o.width), deeprec::mlp_output::relu,
-                deeprec::counter_rng(seed), deeprec::weight_init::he, 100),
+                deeprec::counter_rng(seed), deeprec::weight_init::he, 100,
+                std::pmr::get_default_resource(), o.precision),
         top_(with_ends(deeprec::dot_interaction_width(slots + 1, o.width), o.top, 1),
              deeprec::mlp_output::linear, deeprec::counter_rng(seed), deeprec::weight_init::he,
-             200) {
+             200, std::pmr::get_default_resource(), o.precision) {
     table_.initialize(
         executor, deeprec::uniform_rows{.seed = deeprec::mix64(seed + 1), .bound = o.first_rows});
     const auto all = table_.view();
@@ -218,18 +221,21 @@ struct lr_options {
   float row_rate = 0.04F;
   float row_epsilon = 1e-3F;  ///< holds back the first steps of rare tokens
   float dense_rate = 0.1F;
+  deeprec::mlp_precision precision{};
 };
 
 class logistic_regression {
  public:
   static constexpr const char* name = "lr";
+  using options = lr_options;
 
   template <class Executor>
   logistic_regression(Executor& executor, const std::vector<index_t>& first_row, std::uint64_t seed,
                       const lr_options& o = {})
       : options_(o),
         table_(make_table(first_row.back(), 1)),
-        linear_({dense_width, 1}, deeprec::mlp_output::linear, deeprec::counter_rng(seed)) {
+        linear_({dense_width, 1}, deeprec::mlp_output::linear, deeprec::counter_rng(seed),
+                deeprec::weight_init::he, 0, std::pmr::get_default_resource(), o.precision) {
     table_.initialize(executor, deeprec::zero_rows{});
     std::memset(linear_.parameters().data_handle(), 0,
                 static_cast<std::size_t>(linear_.parameters().extent(1)) * sizeof(float));

@@ -28,12 +28,16 @@
 #include <deeprec/dense/dot_interaction.hpp>
 #include <deeprec/dense/eigen_gemm.hpp>
 #include <deeprec/dense/gemm.hpp>
-#include <deeprec/dense/gemm_engine.hpp>
+#include <deeprec/dense/gemm_backend.hpp>
+#include <deeprec/dense/gemm_desc.hpp>
+#include <deeprec/dense/gemm_weights.hpp>
 #include <deeprec/dense/linear.hpp>
 #include <deeprec/dense/logistic_loss.hpp>
 #include <deeprec/dense/metrics.hpp>
 #include <deeprec/dense/mlp.hpp>
 #include <deeprec/dense/relu.hpp>
+#include <deeprec/dense/tf32.hpp>
+#include <deeprec/dense/thin_gemm.hpp>
 #include <deeprec/describe.hpp>
 #include <deeprec/embedding/dense_table.hpp>
 #include <deeprec/embedding/device_batch.hpp>

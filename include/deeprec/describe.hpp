@@ -6,7 +6,7 @@
 //   isa          avx512 (the machine has avx512_bf16): DEEPREC_ISA=avx512
 //   threads      8, on processors 0-3 8-11
 //   table pages  2 MB, transparent: 1024 MB mapped, 1022 MB resident, 1022 MB on 2 MB pages
-//   oneDNN       2.6.3
+//   oneDNN       2.6.3; products are split by the executor, OpenMP held to one thread
 //   CUDA         not compiled in: link deeprec::cuda
 //   exceptions   on
 //   contracts    off
@@ -157,7 +157,10 @@ struct with_onednn {
     const dnnl_version_t* found = dnnl_version();
     return {"oneDNN", true, true,
             std::to_string(found->major) + '.' + std::to_string(found->minor) + '.' +
-                std::to_string(found->patch)};
+                std::to_string(found->patch) +
+                (DNNL_CPU_RUNTIME == DNNL_RUNTIME_OMP
+                     ? "; products are split by the executor, OpenMP held to one thread"
+                     : "; products are split by the executor")};
   }
 };
 using onednn_here = with_onednn;

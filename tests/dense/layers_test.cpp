@@ -569,3 +569,72 @@ TEST_CASE("mlp: after the first step nothing is allocated") {
   }
   CHECK(memory.count == after_first);
 }
+
+TEST_CASE("mlp: bf16 trains close to f32, with the last layer in f32 and with bf16 activations too") {
+  std::mt19937_64 random(deeprec_test::seed());
+  scrambled_threads crew(3);
+  inline_executor here;
+  matrix x(40, 13), dy(40, 1);
+  x.fill(random);
+  dy.fill(random, 0.1F);
+  const auto make = [](mlp_precision how) {
+    return mlp<>({13, 32, 16, 1}, mlp_output::linear, counter_rng(3), weight_init::he, 0,
+                 std::pmr::get_default_resource(), how);
+  };
+  mlp<> exact = make({});
+  REQUIRE(exact.forward(here, x.view()).ok());
+  REQUIRE(exact.backward(here, dy.view()).ok());
+  for (const mlp_last_layer last : {mlp_last_layer::as_the_rest, mlp_last_layer::f32}) {
+    for (const gemm_storage hidden : {gemm_storage::f32, gemm_storage::bf16}) {
+      for (const weight_reuse reuse : {weight_reuse::few, weight_reuse::many}) {
+        const mlp_precision how{.math = gemm_math::bf16, .last = last, .hidden = hidden, .weights = reuse};
+        mlp<> rounded = make(how);
+        REQUIRE(rounded.forward(here, x.view()).ok());
+        REQUIRE(rounded.backward(here, dy.view()).ok());
+        CHECK(distance(rounded.output(), values_of(exact.output())) < 0.03);
+        CHECK(distance(rounded.output(), values_of(exact.output())) > 0);  // or nothing was rounded
+        CHECK(distance(rounded.weight_gradient(0), values_of(exact.weight_gradient(0))) < 0.05);
+        CHECK(distance(rounded.input_gradient(), values_of(exact.input_gradient())) < 0.05);
+        mlp<> again = make(how);
+        REQUIRE(again.forward(crew, x.view()).ok());
+        REQUIRE(again.backward(crew, dy.view()).ok());
+        CHECK(same_bits(again.output(), rounded.output()));
+        CHECK(same_bits(again.weight_gradient(1), rounded.weight_gradient(1)));
+      }
+    }
+  }
+}
+
+TEST_CASE("hazard H21: a stack's products follow steps and writes through its views") {
+  std::mt19937_64 random(deeprec_test::seed());
+  inline_executor here;
+  matrix x(8, 20), dy(8, 4);
+  x.fill(random);
+  dy.fill(random);
+  const mlp_precision how{.math = gemm_math::bf16, .weights = weight_reuse::many};
+  const auto make = [&] {
+    return mlp<>({20, 12, 4}, mlp_output::linear, counter_rng(3), weight_init::he, 0,
+                 std::pmr::get_default_resource(), how);
+  };
+  mlp<> stack = make();
+  const auto follows = [&] {  // a new stack with the same weights has cast nothing yet
+    mlp<> fresh = make();
+    std::copy_n(stack.parameters().data_handle(), stack.parameters().extent(1), fresh.parameters().data_handle());
+    REQUIRE(fresh.forward(here, x.view()).ok());
+    REQUIRE(stack.forward(here, x.view()).ok());
+    return same_bits(stack.output(), fresh.output());
+  };
+  REQUIRE(stack.forward(here, x.view()).ok());
+  REQUIRE(stack.backward(here, dy.view()).ok());
+  REQUIRE(stack.step(here, sgd{.learning_rate = 0.1F}).ok());
+  mlp<> before = make();
+  REQUIRE(before.forward(here, x.view()).ok());
+  REQUIRE(stack.forward(here, x.view()).ok());
+  CHECK_FALSE(same_bits(stack.output(), before.output()));
+  const matrix_view<float> kept = stack.weights(0);
+  CHECK(follows());
+  kept(1, 1) += 1;  // long after the view was handed out
+  CHECK(follows());
+  stack.weights_settled();
+  CHECK(follows());
+}

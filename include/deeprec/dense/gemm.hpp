@@ -1,173 +1,259 @@
-// Matrix products: c = op(a) op(b), or c += op(a) op(b), of row-major views with any row stride.
+// Matrix products of row-major views, with what layers do before and after them.
 //
 //   gemm(ctx, {.b = gemm_operand::transposed}, x, weights, y);        // y = x weights^T
+//   gemm(ctx, {.b = gemm_operand::transposed, .math = gemm_math::bf16, .bias = bias,
+//              .activation = gemm_activation::relu}, x, weights, y);  // y = max(x weights^T + bias, 0)
 //
 //        n                 c is cut into tiles by its shape alone, so the bits are the same for any
-//    ┌──┬──┬─┐             number of threads; each tile sums over the whole of k
-//  m ├──┼──┼─┤
+//    ┌──┬──┬─┐             number of threads; the executor splits, a tile is one thread's
+//  m ├──┼──┼─┤             operands are converted and results finished tile by tile, in the cache
 //    └──┴──┴─┘
 //
-// oneDNN multiplies where DEEPREC_WITH_ONEDNN is defined, Eigen elsewhere; gemm<eigen_engine>(...)
-// chooses by hand. Not here yet: 16-bit operands, epilogues, products split over k.
+// gemm<gemm_backends<eigen_gemm>>(...) chooses who multiplies; explain_gemm() says who would, and why.
 #pragma once
 
 #include <algorithm>
-#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <string>
 #include <type_traits>
 
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/verb.hpp>
+#include <deeprec/dense/detail/gemm_driver.hpp>
 #include <deeprec/dense/eigen_gemm.hpp>
-#include <deeprec/dense/gemm_engine.hpp>
+#include <deeprec/dense/gemm_backend.hpp>
+#include <deeprec/dense/gemm_desc.hpp>
+#include <deeprec/dense/gemm_weights.hpp>
 #include <deeprec/dense/onednn_gemm.hpp>
+#include <deeprec/dense/thin_gemm.hpp>
 
 namespace deeprec::inline DEEPREC_ABI {
 
 #if defined(DEEPREC_WITH_ONEDNN) && DEEPREC_WITH_ONEDNN
-using default_gemm_engine = onednn_engine;
+using host_gemm_backends = gemm_backends<thin_gemm, onednn_gemm, eigen_gemm>;
 #else
-using default_gemm_engine = eigen_engine;
+using host_gemm_backends = gemm_backends<thin_gemm, eigen_gemm>;
 #endif
+
+/// The names of backends, in order of preference.
+///
+/// @cost    O(1), allocates
+/// @threads reentrant
+/// @error   none
+template <class First, class... Others>
+[[nodiscard]] std::string to_string(gemm_backends<First, Others...>) {
+  std::string text = First::name;
+  ((text += std::string(", ") + Others::name), ...);
+  return text;
+}
 
 namespace verbs {
 struct gemm {};
 }  // namespace verbs
 
+/// The memory space of a backend's products.
+template <class Backend>
+struct gemm_space {
+  using type = host_space;
+};
+template <class Context>
+using gemm_desc_for = basic_gemm_desc<typename gemm_space<backend_of<context_for<Context>>>::type>;
+
 namespace detail {
 
-/// Memory, sizes and row stride make sense together.
-template <class View>
-constexpr bool well_formed(const View& v) noexcept {
-  return v.extent(0) >= 0 && v.extent(1) >= 0 &&
-         (v.empty() ||
-          (v.data_handle() != nullptr && (v.extent(0) == 1 || v.stride(0) >= v.extent(1))));
-}
-
-template <class View>
-constexpr bool has_shape(const View& v, index_t rows, index_t columns) noexcept {
-  return v.extent(0) == rows && v.extent(1) == columns;
-}
-
-/// The row stride as BLAS wants it: a single row may carry any.
-template <class View>
-constexpr index_t leading_dimension(const View& v) noexcept {
-  return v.extent(0) > 1 ? v.stride(0) : std::max<index_t>(v.extent(1), 1);
-}
-
-/// Rows and columns of a tile of an m x n result: squares whose side grows with the work, made
-/// longer where the result is thin. A function of the shape only.
-struct tile_shape {
-  index_t rows, columns;
-};
-constexpr tile_shape gemm_tile_shape(index_t m, index_t n, index_t k) noexcept {
-  const auto up16 = [](index_t x) { return (x + 15) / 16 * 16; };
-  const double work = static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
-  const index_t side = work < 0x1p26 ? 64 : work < 0x1p30 ? 128 : 256;
-  index_t area = side * side;
-  while (area * k < (index_t{1} << 18) && area < m * n) area *= 2;
-  if (m <= n) {
-    const index_t rows = (std::min)(m, side);
-    return {rows, (std::min)(n, up16(area / rows))};
+template <class B>
+decltype(auto) values_of(const B& b) noexcept {
+  if constexpr (std::is_same_v<B, gemm_weights>) {
+    return b.values();
+  } else {
+    return b;
   }
-  const index_t columns = (std::min)(n, side);
-  return {(std::min)(m, up16(area / columns)), columns};
+}
+
+/// What gemm() checks, for every backend.
+template <class Desc, class A, class B, class C>
+status check_gemm(const Desc& desc, const A& a, const B& b, const C& c) {
+  const auto no = [](const char* why) { return status{errc::shape_mismatch, why}; };
+  if (!well_formed(a)) return no("gemm: a is null, or its row stride is below its columns");
+  if (!well_formed(b)) return no("gemm: b is null, or its row stride is below its columns");
+  if (!well_formed(c)) return no("gemm: c is null, or its row stride is below its columns");
+  const index_t m = c.extent(0);
+  const index_t n = c.extent(1);
+  const int a_k = desc.a == gemm_operand::transposed ? 0 : 1;
+  const int b_k = desc.b == gemm_operand::transposed ? 1 : 0;
+  if (a.extent(1 - a_k) != m) return no("gemm: op(a) and c differ in rows");
+  if (b.extent(1 - b_k) != n) return no("gemm: op(b) and c differ in columns");
+  if (a.extent(a_k) != b.extent(b_k)) return no("gemm: op(b) has other rows than op(a) has columns");
+  const auto fits = [](const auto& v, index_t rows, index_t columns) {
+    return well_formed(v) && has_shape(v, rows, columns);
+  };
+  if (desc.bias.data_handle() != nullptr && !fits(desc.bias, 1, n)) return no("gemm: bias is not (1,N)");
+  if (!desc.residual.absent() && !fits(desc.residual, m, n)) return no("gemm: residual is not (M,N)");
+  if (!desc.mask.absent() && !fits(desc.mask, m, n)) return no("gemm: mask is not (M,N)");
+  if (desc.bias_gradient.data_handle() != nullptr && !fits(desc.bias_gradient, 1, m)) {
+    return no("gemm: bias_gradient is not (1,M)");
+  }
+  if (desc.batch.count < 0) return no("gemm: the batch has a negative count");
+  if (desc.batch.count != 1) {
+    if (!desc.residual.absent() || !desc.mask.absent() || desc.bias_gradient.data_handle() != nullptr) {
+      return {errc::unsupported, "gemm: a batch has no residual, mask and bias gradient"};
+    }
+    if (desc.batch.c_step == 0) return no("gemm: a batch writes every product to the same c");
+  }
+  return {};
+}
+
+template <class Desc, class A, class B, class C>
+gemm_job make_job(const Desc& desc, const A& a, const B& b, const C& c) {
+  const auto rows_of = [](const gemm_view<>& v) {
+    return stored_rows<const void>{v.data(), leading_dimension(v), v.storage()};
+  };
+  gemm_job job{.m = c.extent(0),
+               .n = c.extent(1),
+               .k = a.extent(desc.a == gemm_operand::transposed ? 0 : 1),
+               .a_as = desc.a,
+               .b_as = desc.b,
+               .math = desc.math,
+               .a = gemm_view<>(a),
+               .b = gemm_view<>(values_of(b)),
+               .c = {c.data_handle(), leading_dimension(c), gemm_storage_of<typename C::value_type>},
+               .residual = rows_of(desc.residual),
+               .mask = rows_of(desc.mask),
+               .bias = desc.bias.data_handle(),
+               .activation = desc.activation,
+               .accumulates = desc.c == gemm_output::accumulate,
+               .batch = desc.batch};
+  if constexpr (std::is_same_v<B, gemm_weights>) job.weights = &b;
+  return job;
 }
 
 }  // namespace detail
 
 template <>
 struct backend<verbs::gemm, host_backend> {
-  template <class Engine, class E, class A, class B, class C>
+  template <class Backends, class E, class A, class B, class C>
   static status run(context<E> ctx, const gemm_desc& desc, const A& a, const B& b, const C& c) {
-    using element_a = typename A::value_type;
-    using element_b = typename B::value_type;
-    using element_c = typename C::value_type;
-    static_assert(GemmEngine<Engine, element_a, element_b, element_c>,
-                  "deeprec::gemm: this engine can't multiply these element types. Fix: pass "
-                  "matrix_view<float> operands, or another engine: gemm<Engine>(...).");
-    const index_t m = c.extent(0);
-    const index_t n = c.extent(1);
-    const bool a_transposed = desc.a == gemm_operand::transposed;
-    const bool b_transposed = desc.b == gemm_operand::transposed;
-    const index_t k = a.extent(a_transposed ? 0 : 1);
-    if (m == 0 || n == 0) return {};
-    if (k == 0) {
-      if (desc.c == gemm_output::overwrite) {
-        for (index_t i = 0; i < m; ++i) std::fill_n(c.row(i), n, element_c(0));
+    static_assert(GemmElement<typename A::value_type> && GemmElement<typename C::value_type>,
+                  "deeprec::gemm: matrices of float or bf16. Fix: pass matrix_view<float> or "
+                  "matrix_view<bf16> operands; b may be a gemm_weights.");
+    const detail::gemm_job job = detail::make_job(desc, a, b, c);
+    if (job.m == 0 || job.n == 0 || job.batch.count == 0) {
+      if (desc.bias_gradient.data_handle() != nullptr && job.m > 0) sum_bias(ctx, desc, a);
+      return {};
+    }
+    if (desc.bias_gradient.data_handle() != nullptr) sum_bias(ctx, desc, a);
+#if DEEPREC_EXCEPTIONS
+    try {
+      return multiply<Backends>(ctx, job);
+    } catch (const std::bad_alloc&) {
+      return {errc::out_of_memory, "gemm"};
+    }
+#else
+    return multiply<Backends>(ctx, job);
+#endif
+  }
+
+ private:
+  template <class E, class A>
+  static void sum_bias(context<E> ctx, const gemm_desc& desc, const A& a) {
+    detail::sum_rows<typename A::value_type>(ctx, desc.a, gemm_view<>(a), desc.bias_gradient.row(0));
+  }
+  template <class Backends, class E>
+  static status multiply(context<E> ctx, const detail::gemm_job& job) {
+    detail::gemm_setup setup;
+    if (job.k == 0) {
+      const detail::line_buffer zeros(ctx.memory, static_cast<std::size_t>(job.n) * sizeof(float));
+      auto* const row = reinterpret_cast<float*>(zeros.data());
+      std::fill_n(row, job.n, 0.0F);
+      const detail::tile_runner runner(ctx.instruction_set, job, setup);
+      for (index_t i = 0; i < job.batch.count; ++i) {
+        runner.finish_rows(row, 0, {0, job.m, 0}, {0, job.n, 0},
+                           detail::step_by(job.c.data, i * job.batch.c_step, job.c.storage));
       }
       return {};
     }
-    const index_t a_stride = detail::leading_dimension(a);
-    const index_t b_stride = detail::leading_dimension(b);
-    const index_t c_stride = detail::leading_dimension(c);
-    const detail::tile_shape shape = detail::gemm_tile_shape(m, n, k);
-    const index_t across = (n + shape.columns - 1) / shape.columns;
-    const index_t tiles = across * ((m + shape.rows - 1) / shape.rows);
-    std::atomic<errc> worst{errc::ok};
-    ctx.executor->parallel_for(tiles, index_t{1}, [&](index_t begin, index_t end, int) {
-      for (index_t t = begin; t < end; ++t) {
-        const index_t i = t / across * shape.rows;
-        const index_t j = t % across * shape.columns;
-        const gemm_tile<element_a, element_b, element_c> tile{
-            .desc = desc,
-            .m = (std::min)(shape.rows, m - i),
-            .n = (std::min)(shape.columns, n - j),
-            .k = k,
-            .a = a.data_handle() + (a_transposed ? i : i * a_stride),
-            .a_stride = a_stride,
-            .b = b.data_handle() + (b_transposed ? j * b_stride : j),
-            .b_stride = b_stride,
-            .c = c.data_handle() + i * c_stride + j,
-            .c_stride = c_stride};
-        const status done = Engine{}.multiply(tile);
-        if (!done) worst.store(done.code(), std::memory_order_relaxed);
-      }
-    });
-    const errc code = worst.load(std::memory_order_relaxed);
-    return code == errc::ok ? status{} : status{code, "gemm: the engine refused a tile"};
+    if (!detail::set_up(Backends{}, ctx.instruction_set, job, setup)) {
+      return {errc::unsupported, setup.refusal};
+    }
+    const detail::tile_runner runner(ctx.instruction_set, job, setup);
+    return detail::run_tiles(ctx, runner, setup.slot_bytes());
   }
 };
 
-/// c = op(a) op(b), or c += op(a) op(b).
+/// c = cast( mask( act( op(a) op(b) + old c + bias + residual ) ) ), see gemm_desc.
 ///
 /// @shape    op(a) (M,K) · op(b) (K,N) · c (M,N); each of them may be 0
-/// @dtype    what the engine multiplies; both engines of today: float
+/// @dtype    float or bf16, each of a, b, c, residual and mask for itself; b may be a gemm_weights
 /// @space    one space for all, reachable from the context
-/// @pre      c overlaps neither a nor b
-/// @post     K = 0 overwrites c with zeros, or leaves it as it is when accumulating
-/// @numerics float; the order of the sums depends on shape, strides, engine and machine, never on
-///           threads. Each element's error is at most K * 2^-24 * sum |a||b|
-/// @cost     O(MNK); the engine packs operands into memory of its own
-/// @threads  thread-safe on distinct c
-/// @error    shape_mismatch (names the operand) · unsupported, out_of_memory (the engine's)
+/// @pre      c overlaps neither a nor b; the bias gradient overlaps nothing
+/// @post     K = 0 sums to zero
+/// @numerics factors rounded to desc.math; float sums in an order that depends on shape, strides, backend
+///           and machine, never on threads. The error of the sum is at most ((K + 3) 2^-24 + r) sum |a||b|
+///           with r = 0, 2^-7 + 2^-16 (bf16), 2^-10 + 2^-22 (tf32), and with bf16 inputs K 2^-126
+///           (max|a| + max|b| + 1) for denormals taken as zeros. bias, residual and old c cost 2^-24 each.
+///           GELU and sigmoid are within 2^-20 (1 + |x|); NaN stays NaN in all of them; GELU of an infinity
+///           is its limit or NaN. bias_gradient: float, error (64 + K / 64) 2^-24 sum |a|
+/// @cost     O(MNK); scratch for a tile of each thread from the context's resource where operands are
+///           converted or results finished; a shape not seen before costs oneDNN 0.3 ms a kind of tile
+/// @threads  thread-safe on distinct c; the executor splits, never the backend's own threads
+/// @error    shape_mismatch (names the operand) · unsupported, out_of_memory (the backend's)
 /// @example  gemm(pool, {.b = gemm_operand::transposed}, x, weights, y).or_throw();
-template <class Engine = default_gemm_engine, class Context, class A, class B, class C>
-[[nodiscard]] status gemm(Context&& ctx, const gemm_desc& desc, const A& a, const B& b,
+template <class Backends = host_gemm_backends, class Context, class A, class B, class C>
+[[nodiscard]] status gemm(Context&& ctx, const gemm_desc_for<Context>& desc, const A& a, const B& b,
                           const C& c) {
   const auto where = as_context(ctx);
-  const index_t m = c.extent(0);
-  const index_t n = c.extent(1);
-  const int a_k = desc.a == gemm_operand::transposed ? 0 : 1;
-  const int b_k = desc.b == gemm_operand::transposed ? 1 : 0;
-  if (!detail::well_formed(a)) {
-    return {errc::shape_mismatch, "gemm: a is null, or its row stride is below its columns"};
+  if constexpr (std::is_same_v<B, gemm_weights>) {
+    if (desc.batch.b_step != 0) {
+      return {errc::unsupported, "gemm: weights serve every product of a batch, so b_step is 0"};
+    }
   }
-  if (!detail::well_formed(b)) {
-    return {errc::shape_mismatch, "gemm: b is null, or its row stride is below its columns"};
-  }
-  if (!detail::well_formed(c)) {
-    return {errc::shape_mismatch, "gemm: c is null, or its row stride is below its columns"};
-  }
-  if (a.extent(1 - a_k) != m) return {errc::shape_mismatch, "gemm: op(a) and c differ in rows"};
-  if (b.extent(1 - b_k) != n) return {errc::shape_mismatch, "gemm: op(b) and c differ in columns"};
-  if (a.extent(a_k) != b.extent(b_k)) {
-    return {errc::shape_mismatch, "gemm: op(b) has other rows than op(a) has columns"};
-  }
+  if (const status s = detail::check_gemm(desc, a, detail::values_of(b), c); !s) return s;
   return backend<verbs::gemm,
-                 backend_of<std::remove_const_t<decltype(where)>>>::template run<Engine>(where,
-                                                                                         desc, a, b,
-                                                                                         c);
+                 backend_of<std::remove_const_t<decltype(where)>>>::template run<Backends>(where, desc, a,
+                                                                                           b, c);
+}
+
+/// Who multiplies, how c is cut, what is converted and composed, and who refused and why: one line.
+///
+/// @pre      as gemm(); nothing is read but weights that have to be packed
+/// @cost     as the first gemm() of this shape
+/// @threads  thread-safe
+/// @error    none: what gemm() refuses is said
+/// @example  explain_gemm({.math = gemm_math::bf16}, x, w, y)
+///           // "oneDNN (brg:avx512_core_bf16), 32 tiles of 64 x 512, a narrowed by tile; not thin: ..."
+template <class Backends = host_gemm_backends, class A, class B, class C>
+[[nodiscard]] std::string explain_gemm(const gemm_desc& desc, const A& a, const B& b, const C& c) {
+  if (const status s = detail::check_gemm(desc, a, detail::values_of(b), c); !s) return s.message();
+  const detail::gemm_job job = detail::make_job(desc, a, b, c);
+  if (job.m == 0 || job.n == 0 || job.k == 0) return "nothing to multiply";
+  detail::gemm_setup setup;
+  std::string refused;
+  if (!detail::set_up(Backends{}, active_isa(), job, setup, &refused)) return "nobody" + refused;
+  const detail::gemm_borders& at = setup.borders;
+  const auto conversion_text = [](const char* which, detail::conversion how) -> std::string {
+    constexpr const char* words[] = {"", " copied", " widened", " narrowed to bf16", " rounded to bf16",
+                                     " rounded to tf32"};
+    if (how == detail::conversion::none) return "";
+    return std::string(", ") + which + words[static_cast<int>(how)];
+  };
+  const gemm_plan* plan = nullptr;
+  for (const gemm_plan& p : setup.plans) {
+    if (p.run != nullptr && plan == nullptr) plan = &p;
+  }
+  std::string text = setup.backend;
+  if (std::string_view(plan->implementation) != setup.backend) {
+    text += std::string(" (") + plan->implementation + ')';
+  }
+  text += ", " + std::to_string(at.m.count() * at.n.count() * job.batch.count) + " tiles of " +
+          std::to_string(plan->query.m) + " x " + std::to_string(plan->query.n);
+  if (at.k.count() > 1) text += ", k in " + std::to_string(at.k.count()) + " pieces";
+  text += conversion_text("a", setup.convert_a) + conversion_text("b", setup.convert_b);
+  if (setup.packed) text += ", b packed";
+  if (job.has_steps()) text += setup.fused ? ", steps fused" : ", steps composed on each tile";
+  return text + refused;
 }
 
 }  // namespace deeprec::inline DEEPREC_ABI

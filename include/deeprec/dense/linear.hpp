@@ -1,80 +1,77 @@
-// A fully connected layer: y = x W^T + b, and its gradients.
+// A fully connected layer: y = act(x W^T + b), and its gradients.
 //
-//   x (B,I) ──┐                           dW = dy^T x     (O,I)
-//   W (O,I) ──┴─> y (B,O)        dy ─>    db = sum of dy's rows
-//   b (1,O) ──┘                           dx = dy W       (B,I)
+//   x (B,I) ──┐                            dW = dy^T x    (O,I)
+//   W (O,I) ──┴─> y (B,O)        dy ──>    db = sum of dy's rows
+//   b (1,O) ──┘                            dx = dy W      (B,I), zero where x is an output of ReLU at 0
 //
-// Views in, views out; the owner of weights and activations is mlp.hpp.
+// Each is one gemm(). Views in, views out; the owner of weights and activations is mlp.hpp.
 #pragma once
-
-#include <algorithm>
 
 #include <deeprec/dense/gemm.hpp>
 
 namespace deeprec::inline DEEPREC_ABI {
 
-/// y = x W^T + b.
+/// How a layer computes.
+struct linear_options {
+  gemm_math math = gemm_math::f32;
+  gemm_activation activation = gemm_activation::none;  ///< of the forward pass
+  gemm_view<> input_mask{};  ///< (B,I), of the backward pass: the input, where ReLU made it
+};
+
+/// y = act(x W^T + b).
 ///
-/// @shape    input (B,I) · weights (O,I) · bias (1,O), or empty for none · output (B,O)
-/// @dtype    float
+/// @shape    input (B,I) · weights (O,I), a view or gemm_weights · bias (1,O), or empty for none ·
+///           output (B,O)
+/// @dtype    float or bf16, each
 /// @space    host
 /// @pre      output overlaps no other argument
-/// @numerics the bias, then the sums of gemm() added to it
+/// @numerics gemm()
 /// @cost     one gemm() of B x O x I
 /// @threads  thread-safe on distinct outputs; the same bits for any number of workers
 /// @error    shape_mismatch (names the operand) · what gemm() says
-template <class Engine = default_gemm_engine, class Context>
-[[nodiscard]] status linear_forward(Context&& ctx, matrix_view<const float> input,
-                                    matrix_view<const float> weights, matrix_view<const float> bias,
-                                    matrix_view<float> output) {
-  const auto where = as_context(ctx);
-  const index_t batch = input.extent(0);
-  const index_t out = weights.extent(0);
-  if (weights.extent(1) != input.extent(1)) {
+template <class Backends = host_gemm_backends, class Context, class Input, class Weights, class Output>
+[[nodiscard]] status linear_forward(Context&& ctx, const Input& input, const Weights& weights,
+                                    matrix_view<const float> bias, const Output& output,
+                                    const linear_options& how = {}) {
+  const auto& w = detail::values_of(weights);
+  if (w.extent(1) != input.extent(1)) {
     return {errc::shape_mismatch, "linear_forward: weights have other columns than the input"};
   }
-  if (!detail::has_shape(output, batch, out) || !detail::well_formed(output)) {
+  if (!detail::has_shape(output, input.extent(0), w.extent(0)) || !detail::well_formed(output)) {
     return {errc::shape_mismatch, "linear_forward: output is not (B,O)"};
   }
-  if (!bias.empty() && (!detail::has_shape(bias, 1, out) || !detail::well_formed(bias))) {
+  if (!bias.empty() && (!detail::has_shape(bias, 1, w.extent(0)) || !detail::well_formed(bias))) {
     return {errc::shape_mismatch, "linear_forward: bias is not (1,O)"};
   }
-  gemm_desc desc{.b = gemm_operand::transposed};
-  if (!bias.empty()) {
-    desc.c = gemm_output::accumulate;
-    where.executor->parallel_for(batch, std::max<index_t>(1, 16384 / out),
-                                 [&](index_t begin, index_t end, int) {
-                                   for (index_t i = begin; i < end; ++i) {
-                                     std::copy_n(bias.row(0), out, output.row(i));
-                                   }
-                                 });
-  }
-  return gemm<Engine>(where, desc, input, weights, output);
+  gemm_desc desc{.b = gemm_operand::transposed, .math = how.math, .activation = how.activation};
+  if (!bias.empty()) desc.bias = bias;
+  return gemm<Backends>(ctx, desc, input, weights, output);
 }
 
-/// The gradients of linear_forward, for the gradient of its output.
+/// The gradients of linear_forward, for the gradient of x W^T + b.
 ///
-/// @shape    input (B,I) · output_gradient (B,O) · weights (O,I) · weight_gradient (O,I) ·
-///           bias_gradient (1,O) · input_gradient (B,I); an empty gradient is not computed
-/// @dtype    float
+/// @shape    input (B,I) · output_gradient (B,O) · weights (O,I), a view or gemm_weights ·
+///           weight_gradient (O,I) · bias_gradient (1,O) · input_gradient (B,I); an empty gradient is not
+///           computed
+/// @dtype    input, weights: float or bf16; gradients: float
 /// @space    host
 /// @pre      a gradient overlaps no other argument
 /// @post     gradients are overwritten, not added to
-/// @numerics weight and input gradients as gemm(); the bias gradient is summed in double, rows in order
+/// @numerics gemm(), the bias gradient too
 /// @cost     two gemm() of B x O x I, and one pass over output_gradient
 /// @threads  thread-safe on distinct gradients; the same bits for any number of workers
 /// @error    shape_mismatch (names the operand) · what gemm() says
-template <class Engine = default_gemm_engine, class Context>
-[[nodiscard]] status linear_backward(Context&& ctx, matrix_view<const float> input,
-                                     matrix_view<const float> output_gradient,
-                                     matrix_view<const float> weights,
+template <class Backends = host_gemm_backends, class Context, class Input, class Weights>
+[[nodiscard]] status linear_backward(Context&& ctx, const Input& input,
+                                     matrix_view<const float> output_gradient, const Weights& weights,
                                      matrix_view<float> weight_gradient,
                                      matrix_view<float> bias_gradient,
-                                     matrix_view<float> input_gradient) {
+                                     matrix_view<float> input_gradient, const linear_options& how = {}) {
   const auto where = as_context(ctx);
+  const auto& w = detail::values_of(weights);
   const index_t batch = input.extent(0);
-  const index_t out = weights.extent(0);
-  const index_t in = weights.extent(1);
+  const index_t out = w.extent(0);
+  const index_t in = w.extent(1);
   if (input.extent(1) != in) {
     return {errc::shape_mismatch, "linear_backward: weights have other columns than the input"};
   }
@@ -91,33 +88,16 @@ template <class Engine = default_gemm_engine, class Context>
   if (input_gradient.data_handle() != nullptr && !detail::has_shape(input_gradient, batch, in)) {
     return {errc::shape_mismatch, "linear_backward: input_gradient is not (B,I)"};
   }
-  if (bias_gradient.data_handle() != nullptr) {
-    constexpr index_t block = 64;
-    const index_t blocks = (out + block - 1) / block;
-    where.executor->parallel_for(blocks, index_t{1}, [&](index_t begin, index_t end, int) {
-      for (index_t b = begin; b < end; ++b) {
-        const index_t first = b * block;
-        const index_t count = (std::min)(block, out - first);
-        double sums[block] = {};
-        for (index_t i = 0; i < batch; ++i) {
-          const float* row = output_gradient.row(i) + first;
-          for (index_t j = 0; j < count; ++j) sums[j] += static_cast<double>(row[j]);
-        }
-        for (index_t j = 0; j < count; ++j) {
-          bias_gradient.row(0)[first + j] = static_cast<float>(sums[j]);
-        }
-      }
-    });
-  }
   if (weight_gradient.data_handle() != nullptr) {
-    const status done = gemm<Engine>(where, {.a = gemm_operand::transposed}, output_gradient, input,
-                                     weight_gradient);
-    if (!done) return done;
+    const gemm_desc desc{.a = gemm_operand::transposed, .math = how.math, .bias_gradient = bias_gradient};
+    if (const status s = gemm<Backends>(where, desc, output_gradient, input, weight_gradient); !s) return s;
+  } else if (bias_gradient.data_handle() != nullptr) {
+    detail::sum_rows<float>(where, gemm_operand::transposed, gemm_view<>(output_gradient),
+                            bias_gradient.row(0));
   }
-  if (input_gradient.data_handle() != nullptr) {
-    return gemm<Engine>(where, {}, output_gradient, weights, input_gradient);
-  }
-  return {};
+  if (input_gradient.data_handle() == nullptr) return {};
+  return gemm<Backends>(where, {.math = how.math, .mask = how.input_mask}, output_gradient, weights,
+                        input_gradient);
 }
 
 }  // namespace deeprec::inline DEEPREC_ABI

@@ -1,5 +1,5 @@
-// A stack of fully connected layers with ReLU between them: owns weights, gradients, activations
-// and the optimizer's state.
+// A stack of fully connected layers with ReLU between them: owns weights and their casts, gradients,
+// activations and the optimizer's state.
 //
 //   mlp<> tower({479, 64, 1}, mlp_output::linear, counter_rng(seed));
 //   tower.forward(pool, x);                  x ─> [W0 relu] ─> [W1] ─> tower.output()
@@ -11,8 +11,10 @@
 
 #include <cmath>
 #include <cstdint>
+#include <memory>
 #include <memory_resource>
 #include <new>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -33,12 +35,24 @@ enum class weight_init : std::uint8_t { he, glorot };
 /// Whether a backward pass also makes the gradient of its input.
 enum class input_gradient : std::uint8_t { compute, skip };
 
+/// The last layer's products: in the math of the others, or in f32, which DeepRec advises beside bf16.
+enum class mlp_last_layer : std::uint8_t { as_the_rest, f32 };
+
+/// In what a stack computes. Weights, gradients and the optimizer are float always.
+struct mlp_precision {
+  gemm_math math = gemm_math::f32;  ///< of all products, forward and backward
+  mlp_last_layer last = mlp_last_layer::as_the_rest;
+  gemm_storage hidden = gemm_storage::f32;        ///< what the outputs of hidden layers are stored in
+  weight_reuse weights = weight_reuse::few;       ///< many: a stack that serves
+};
+
 /// @threads one thread at a time; the work inside is spread over the context's executor
-template <class Engine = default_gemm_engine>
+template <class Backends = host_gemm_backends>
 class mlp {
  public:
   /// @param sizes  width of the input, of every hidden layer, and of the output
   /// @param rng    layer l takes its weights from the stream first_stream + l; biases start at 0
+  /// @param how    in what it computes
   /// @pre     at least two sizes, each at least 1
   /// @post    the same weights for the same arguments, on every machine
   /// @cost    O(weights)
@@ -46,9 +60,10 @@ class mlp {
   /// @error   bad_alloc where the resource has no memory
   mlp(std::vector<index_t> sizes, mlp_output last, counter_rng rng,
       weight_init init = weight_init::he, std::uint64_t first_stream = 0,
-      std::pmr::memory_resource* memory = std::pmr::get_default_resource())
+      std::pmr::memory_resource* memory = std::pmr::get_default_resource(), mlp_precision how = {})
       : sizes_(std::move(sizes)),
         last_(last),
+        how_(how),
         parameters_(memory),
         gradients_(memory),
         state_(memory),
@@ -67,12 +82,14 @@ class mlp {
       const auto out = static_cast<double>(size(l + 1));
       const double variance = init == weight_init::he ? 2 / in : 2 / (in + out);
       const double bound = std::sqrt(3 * variance);
-      float* w = weights(l).data_handle();
+      const matrix_view<float> values = weights_in(parameters_, l);
+      float* w = values.data_handle();
       for (index_t i = 0; i < size(l) * size(l + 1); ++i) {
         const double u = rng.uniform(first_stream + static_cast<std::uint64_t>(l),
                                      static_cast<std::uint64_t>(i));
         w[i] = static_cast<float>((2 * u - 1) * bound);
       }
+      operands_.push_back(std::make_unique<gemm_weights>(values, how_.weights));
     }
   }
 
@@ -80,9 +97,19 @@ class mlp {
   /// Width of the input (0), of hidden layers, of the output (layers()).
   [[nodiscard]] index_t size(int i) const noexcept { return sizes_[static_cast<std::size_t>(i)]; }
 
-  /// Weights of layer l (O,I) and its bias (1,O); writable, for loading and averaging.
-  [[nodiscard]] matrix_view<float> weights(int l) noexcept { return weights_in(parameters_, l); }
-  [[nodiscard]] matrix_view<float> bias(int l) noexcept { return bias_in(parameters_, l); }
+  [[nodiscard]] const mlp_precision& precision() const noexcept { return how_; }
+
+  /// Weights of layer l (O,I) and its bias (1,O); writable, for loading and averaging. Whoever holds such
+  /// a view may write at any time, so weights are cast anew in every forward pass from then on, until
+  /// weights_settled().
+  [[nodiscard]] matrix_view<float> weights(int l) noexcept {
+    written_from_outside_ = true;
+    return weights_in(parameters_, l);
+  }
+  [[nodiscard]] matrix_view<float> bias(int l) noexcept {
+    written_from_outside_ = true;
+    return bias_in(parameters_, l);
+  }
   [[nodiscard]] matrix_view<const float> weights(int l) const noexcept {
     return weights_in(parameters_, l);
   }
@@ -95,9 +122,20 @@ class mlp {
   [[nodiscard]] matrix_view<const float> bias_gradient(int l) const noexcept {
     return bias_in(gradients_, l);
   }
-  /// All parameters as one row: layer by layer, its weights and then its bias.
+  /// All parameters as one row: layer by layer, its weights and then its bias. Writable, as weights(l).
   [[nodiscard]] matrix_view<float> parameters() noexcept {
+    written_from_outside_ = true;
     return {parameters_.data(), 1, parameter_count_};
+  }
+
+  /// Nobody writes through the views of weights() and parameters() any more: casts are kept from now on.
+  ///
+  /// @cost    O(layers)
+  /// @threads one thread at a time
+  /// @error   none
+  void weights_settled() noexcept {
+    written_from_outside_ = false;
+    forget_casts();
   }
 
   /// The optimizer's state as one row, for saving and loading; width 0 before the first step() or
@@ -108,7 +146,7 @@ class mlp {
 
   /// Output of the last forward pass (B,O).
   [[nodiscard]] matrix_view<const float> output() const noexcept {
-    return activation_in(activations_, layers());
+    return output_in(activations_);
   }
   /// Gradient of the input after a backward pass that computed it (B,I).
   [[nodiscard]] matrix_view<const float> input_gradient() const noexcept {
@@ -121,7 +159,7 @@ class mlp {
   /// @dtype    float
   /// @space    host
   /// @pre      input stays as it is until backward() has run
-  /// @numerics linear_forward, relu_forward
+  /// @numerics linear_forward
   /// @cost     one gemm() a layer; allocates when B is larger than ever before
   /// @threads  one thread at a time; the same bits for any number of workers
   /// @error    shape_mismatch · out_of_memory · what gemm() says
@@ -134,13 +172,16 @@ class mlp {
     if (const status grown = reserve(input.extent(0)); !grown) return grown;
     batch_ = input.extent(0);
     input_ = input;
+    if (written_from_outside_) forget_casts();
     for (int l = 0; l < layers(); ++l) {
-      const matrix_view<float> y = activation_in(activations_, l + 1);
-      const matrix_view<const float> x = input_of(l);
-      if (const status s = linear_forward<Engine>(where, x, weights(l), bias(l), y); !s) return s;
-      if (rectified(l)) {
-        if (const status s = relu_forward(where, y, y); !s) return s;
-      }
+      const status done = with_input(l, [&](const auto& x) {
+        return with_activation(l + 1, [&](const auto& y) {
+          return linear_forward<Backends>(
+              where, x, *operands_[static_cast<std::size_t>(l)], bias_in(parameters_, l), y,
+              {.math = math(l), .activation = rectified(l) ? gemm_activation::relu : gemm_activation::none});
+        });
+      });
+      if (!done) return done;
     }
     return {};
   }
@@ -162,19 +203,21 @@ class mlp {
       return {errc::shape_mismatch, "mlp::backward: output_gradient is not (B,O)"};
     }
     matrix_view<const float> dy = output_gradient;
+    if (rectified(layers() - 1)) {
+      const matrix_view<float> dz = delta_in(deltas_, layers());
+      if (const status s = relu_backward(where, output(), dy, dz); !s) return s;
+      dy = dz;
+    }
     for (int l = layers() - 1; l >= 0; --l) {
-      if (rectified(l)) {
-        const matrix_view<float> dz = delta_in(deltas_, l + 1);
-        if (const status s = relu_backward(where, activation_in(activations_, l + 1), dy, dz); !s)
-          return s;
-        dy = dz;
-      }
       const bool last = l == 0 && wanted == deeprec::input_gradient::skip;
       const matrix_view<float> dx = last ? matrix_view<float>{} : delta_in(deltas_, l);
-      const matrix_view<const float> x = input_of(l);
-      const status s = linear_backward<Engine>(where, x, dy, weights(l), weights_in(gradients_, l),
-                                               bias_in(gradients_, l), dx);
-      if (!s) return s;
+      const status done = with_input(l, [&](const auto& x) {
+        linear_options options{.math = math(l)};
+        if (l > 0) options.input_mask = x;  // an output of ReLU
+        return linear_backward<Backends>(where, x, dy, *operands_[static_cast<std::size_t>(l)],
+                                         weights_in(gradients_, l), bias_in(gradients_, l), dx, options);
+      });
+      if (!done) return done;
       dy = dx;
     }
     return {};
@@ -220,8 +263,9 @@ class mlp {
         state += w.extent(0) * row_floats;
         return apply_rows(where, g, optimizer, w, of_rows);
       };
-      if (const status s = stepped(weight_gradient(l), weights(l)); !s) return s;
-      if (const status s = stepped(bias_gradient(l), bias(l)); !s) return s;
+      if (const status s = stepped(weight_gradient(l), weights_in(parameters_, l)); !s) return s;
+      if (const status s = stepped(bias_gradient(l), bias_in(parameters_, l)); !s) return s;
+      operands_[static_cast<std::size_t>(l)]->changed();
     }
     return {};
   }
@@ -238,9 +282,27 @@ class mlp {
   [[nodiscard]] bool rectified(int l) const noexcept {
     return l + 1 < layers() || last_ == mlp_output::relu;
   }
-  [[nodiscard]] matrix_view<const float> input_of(int l) const noexcept {
-    if (l == 0) return input_;
-    return activation_in(activations_, l);
+  [[nodiscard]] gemm_math math(int l) const noexcept {
+    return l + 1 == layers() && how_.last == mlp_last_layer::f32 ? gemm_math::f32 : how_.math;
+  }
+  void forget_casts() noexcept {
+    for (const auto& w : operands_) w->changed();
+  }
+  // Calls f with the output of layer i - 1; those of hidden layers may be bf16.
+  template <class F>
+  status with_activation(int i, F&& f) {
+    if (i == layers()) return f(output_in(activations_));
+    float* const first = activations_.data() + (columns_before(i) - size(0)) * capacity_;
+    if (how_.hidden == gemm_storage::f32) return f(matrix_view<float>(first, batch_, size(i)));
+    return f(matrix_view<bf16>(reinterpret_cast<bf16*>(first), batch_, size(i)));
+  }
+  template <class F>
+  status with_input(int l, F&& f) {
+    if (l == 0) return f(input_);
+    return with_activation(l, [&](const auto& x) {
+      using element = typename std::remove_cvref_t<decltype(x)>::element_type;
+      return f(matrix_view<const element>(x));
+    });
   }
   template <class Floats>
   [[nodiscard]] auto weights_in(Floats& all, int l) const noexcept {
@@ -258,8 +320,8 @@ class mlp {
   }
   // One buffer for each kind: (capacity, size(i)) after (capacity, size(i - 1)).
   template <class Floats>
-  [[nodiscard]] auto activation_in(Floats& all, int i) const noexcept {
-    return matrix_view(all.data() + (columns_before(i) - size(0)) * capacity_, batch_, size(i));
+  [[nodiscard]] auto output_in(Floats& all) const noexcept {
+    return matrix_view(all.data() + (columns_before(layers()) - size(0)) * capacity_, batch_, size(layers()));
   }
   template <class Floats>
   [[nodiscard]] auto delta_in(Floats& all, int i) const noexcept {
@@ -290,6 +352,9 @@ class mlp {
   std::vector<index_t> sizes_;
   std::vector<index_t> first_;  // where each layer's weights begin
   mlp_output last_;
+  mlp_precision how_;
+  bool written_from_outside_ = false;
+  std::vector<std::unique_ptr<gemm_weights>> operands_;  // one for each layer, of parameters_
   index_t parameter_count_ = 0;
   index_t capacity_ = 0;
   index_t batch_ = 0;

@@ -3,6 +3,7 @@
 //   lanes, vector_f32, zero, splat            load, store          float | bf16 | f16 in memory,
 //   + - * / multiply_add sqrt                 load_first, store_first    float in the register
 //   maximum minimum add_lanes last_to_front   region               the tag that overloads go by
+//   where_positive
 //   byte_lanes, vector_u8                     load, store, stream, copy_first    bytes, moved only
 //   load_codes, load_nibbles, load_halves     codes of 8 and 4 bits, split floats, and their load_first_ forms;
 //   load_two                                  load and load_first also of e4m3 and e5m2; two floats or halves

@@ -97,6 +97,10 @@ DEEPREC_INLINE vector_f32 minimum(vector_f32 a, vector_f32 b) {
   return _mm256_blendv_ps(_mm256_min_ps(a.v, b.v), a.v, nan);
 }
 DEEPREC_INLINE vector_f32 sqrt(vector_f32 a) { return _mm256_sqrt_ps(a.v); }
+/// x where y is above 0, else 0.
+DEEPREC_INLINE vector_f32 where_positive(vector_f32 y, vector_f32 x) {
+  return _mm256_and_ps(_mm256_cmp_ps(y.v, _mm256_setzero_ps(), _CMP_GT_OQ), x.v);
+}
 
 /// The lanes added half to half, then those half to half, and so on.
 DEEPREC_INLINE float add_lanes(vector_f32 x) {

@@ -92,6 +92,10 @@ DEEPREC_INLINE vector_f32 minimum(vector_f32 a, vector_f32 b) {
   return _mm512_mask_mov_ps(_mm512_maskz_min_ps(all_lanes, a.v, b.v), nan, a.v);
 }
 DEEPREC_INLINE vector_f32 sqrt(vector_f32 a) { return _mm512_maskz_sqrt_ps(all_lanes, a.v); }
+/// x where y is above 0, else 0.
+DEEPREC_INLINE vector_f32 where_positive(vector_f32 y, vector_f32 x) {
+  return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(y.v, _mm512_setzero_ps(), _CMP_GT_OQ), x.v);
+}
 
 /// The lanes added half to half, then those half to half, and so on.
 DEEPREC_INLINE float add_lanes(vector_f32 x) {

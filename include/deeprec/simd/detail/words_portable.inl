@@ -64,6 +64,10 @@ DEEPREC_INLINE vector_f32 maximum(vector_f32 a, vector_f32 b) {
 DEEPREC_INLINE vector_f32 minimum(vector_f32 a, vector_f32 b) {
   return xsimd::select(a.v != a.v || a.v < b.v, a.v, b.v);
 }
+/// x where y is above 0, else 0.
+DEEPREC_INLINE vector_f32 where_positive(vector_f32 y, vector_f32 x) {
+  return xsimd::select(y.v > zero().v, x.v, zero().v);
+}
 
 /// The lanes added half to half, then those half to half, and so on.
 DEEPREC_INLINE float add_lanes(vector_f32 x) {

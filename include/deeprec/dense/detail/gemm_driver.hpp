@@ -1,0 +1,470 @@
+// From a checked product to tiles on the executor.
+//
+//   gemm_job ──choose a backend──> gemm_setup ──for each tile, on some thread──>
+//       convert the block of a, and of b      (into scratch that stays in the cache)
+//       multiply it, piece of k after piece   (the backend's plan)
+//       finish the tile                       (what the plan did not fuse)
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <memory_resource>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <deeprec/core/context.hpp>
+#include <deeprec/dense/detail/gemm_borders.hpp>
+#include <deeprec/dense/detail/gemm_tiles_kernels.hpp>
+#include <deeprec/dense/gemm_backend.hpp>
+#include <deeprec/dense/gemm_weights.hpp>
+#include <deeprec/simd/dispatch.hpp>
+
+namespace deeprec::inline DEEPREC_ABI::detail {
+
+/// A product whose arguments fit; m, n, k at least 1.
+struct gemm_job {
+  index_t m, n, k;
+  gemm_operand a_as, b_as;
+  gemm_math math;
+  gemm_view<> a, b;
+  const gemm_weights* weights = nullptr;  // whose values b are
+  stored_rows<void> c;
+  stored_rows<const void> residual, mask;
+  const float* bias = nullptr;
+  gemm_activation activation = gemm_activation::none;
+  bool accumulates = false;
+  gemm_batch batch;
+
+  [[nodiscard]] bool has_steps() const noexcept {
+    return accumulates || bias != nullptr || residual.data != nullptr || mask.data != nullptr ||
+           activation != gemm_activation::none;
+  }
+};
+
+/// The row stride as BLAS wants it: a single row may carry any.
+template <class View>
+constexpr index_t leading_dimension(const View& v) noexcept {
+  return v.extent(0) > 1 ? v.stride(0) : std::max<index_t>(v.extent(1), 1);
+}
+
+struct gemm_setup {
+  const char* backend = "";
+  const char* refusal = nullptr;  // why there are no plans
+  gemm_borders borders;
+  conversion convert_a = conversion::none, convert_b = conversion::none;
+  gemm_storage inputs = gemm_storage::f32;
+  bool packed = false;
+  bool fused = false;  // the plans do every step
+  bool guarded = false; // but only on tiles whose sums are finite; the plans for the others are the "later" ones
+  float largest_b = 0;
+  bool direct = false; // the plans write c
+  stored_rows<const void> b;    // where b_form is not packed
+  gemm_weights::form b_form{};  // keeps b, or has its packed pieces
+  std::vector<gemm_plan> plans;
+  std::size_t a_bytes = 0, b_bytes = 0, c_bytes = 0, plan_bytes = 0;
+
+  // later: not the first piece of k
+  [[nodiscard]] std::size_t plan_index(int m, int n, int k, bool later) const noexcept {
+    return static_cast<std::size_t>(((m * 2 + n) * 2 + k) * 2 + (later ? 1 : 0));
+  }
+  [[nodiscard]] std::size_t slot_bytes() const noexcept { return a_bytes + b_bytes + c_bytes + plan_bytes; }
+};
+
+constexpr std::size_t in_lines(index_t bytes) noexcept {
+  return static_cast<std::size_t>((bytes + 63) / 64 * 64);
+}
+
+/// Memory from a resource, aligned to a line.
+class line_buffer {
+ public:
+  line_buffer(std::pmr::memory_resource* from, std::size_t bytes)
+      : from_(from), bytes_(bytes), data_(bytes == 0 ? nullptr : from->allocate(bytes, 64)) {}
+  line_buffer(const line_buffer&) = delete;
+  line_buffer& operator=(const line_buffer&) = delete;
+  ~line_buffer() {
+    if (data_ != nullptr) from_->deallocate(data_, bytes_, 64);
+  }
+  [[nodiscard]] char* data() const noexcept { return static_cast<char*>(data_); }
+
+ private:
+  std::pmr::memory_resource* from_;
+  std::size_t bytes_;
+  void* data_;
+};
+
+/// What math asks to do with an operand, for a backend that reads `inputs`.
+constexpr conversion conversion_for(gemm_math math, gemm_storage stored, gemm_storage inputs) noexcept {
+  if (inputs == gemm_storage::bf16) {
+    return stored == gemm_storage::bf16 ? conversion::none : conversion::narrow;
+  }
+  if (stored == gemm_storage::bf16) return conversion::widen;  // a bf16 is a TF32 as well
+  return math == gemm_math::f32    ? conversion::none
+         : math == gemm_math::bf16 ? conversion::round_bf16
+                                   : conversion::round_tf32;
+}
+
+inline void convert_with(isa which, const convert_block& block) {
+#if DEEPREC_X86
+  if (block.how == conversion::narrow && which == isa::avx512_bf16) {
+    return narrow_for_products(isa_avx512_bf16::region{}, block);
+  }
+#endif
+  with_isa_up_to_avx512(which, [&](auto region) { convert(region, block); });
+}
+
+inline std::shared_ptr<void> shared_lines(std::size_t bytes) {
+  return {::operator new(bytes, std::align_val_t{64}),
+          [](void* p) { ::operator delete(p, std::align_val_t{64}); }};
+}
+
+/// A dense copy of a block of the weights, converted.
+inline gemm_packed dense_form(isa which, const gemm_view<>& from, conversion how, index_t row, index_t rows,
+                              index_t column, index_t columns) {
+  const bool as_is = how == conversion::none || how == conversion::copy;
+  const gemm_storage to = how == conversion::narrow ? gemm_storage::bf16
+                          : as_is                   ? from.storage()
+                                                    : gemm_storage::f32;
+  const std::size_t bytes = in_lines(rows * columns * bytes_of(to)) + 64;
+  const std::shared_ptr<void> data = shared_lines(bytes);
+  const void* first = step_by(from.data(), row * leading_dimension(from) + column, from.storage());
+  convert_with(which, {how, first, leading_dimension(from), data.get(), columns, rows, columns, from.storage()});
+  return {data, bytes};
+}
+
+/// The weights cast for a backend, and packed where it packs.
+template <class Backend>
+gemm_weights::form weights_form(isa which, const gemm_job& job, conversion how, bool packed,
+                                [[maybe_unused]] gemm_storage inputs, [[maybe_unused]] const even_pieces& columns) {
+  const gemm_view<> values = job.weights->values();
+  if (!packed) {
+    return job.weights->get({.how = how}, [&] {
+      return std::make_shared<const std::vector<gemm_packed>>(
+          1, dense_form(which, values, how, 0, values.extent(0), 0, values.extent(1)));
+    });
+  }
+  if constexpr (PackingGemmBackend<Backend>) {
+    const bool turned = job.b_as == gemm_operand::transposed;
+    return job.weights->get({how, job.b_as, Backend::name}, [&]() -> gemm_weights::form {
+      auto made = std::make_shared<std::vector<gemm_packed>>();
+      for (index_t j = 0; j < columns.count(); ++j) {
+        const gemm_piece p = columns[j];
+        const gemm_packed dense = turned ? dense_form(which, values, how, p.begin, p.size, 0, job.k)
+                                         : dense_form(which, values, how, 0, job.k, p.begin, p.size);
+        made->push_back(Backend::pack(dense.data.get(), job.k, p.size, job.b_as, inputs));
+        if (made->back().data == nullptr) return nullptr;
+      }
+      return made;
+    });
+  }
+  return nullptr;
+}
+
+/// Who does the steps: the plan, on c; nobody, on c; the tile's end, from scratch to c.
+enum class result_way : std::uint8_t { fused, direct, finished };
+
+/// One try at a backend's plans; false leaves the reason in `setup`.
+template <class Backend>
+bool try_plans(const gemm_job& job, result_way way, gemm_setup& setup) {
+  const bool fuse = way == result_way::fused;
+  const bool finished = way == result_way::finished;
+  setup.fused = fuse;
+  setup.direct = !finished;
+  // ReLU may be the backend's where no NaN comes up, which is known of weights that are kept for long.
+  setup.guarded = fuse && job.activation == gemm_activation::relu && job.weights != nullptr &&
+                  job.weights->reuse() == weight_reuse::many && job.m > 1 && job.n > 1 && !job.accumulates &&
+                  job.residual.data == nullptr;
+  setup.borders = cut(job.m, job.n, job.k, {setup.packed, finished,
+                                            setup.convert_b != conversion::none && job.weights == nullptr});
+  const gemm_borders& at = setup.borders;
+  if (fuse && at.k.count() > 1) {
+    setup.refusal = "sums in several pieces are finished later";
+    return false;
+  }
+  setup.plans.assign(static_cast<std::size_t>(at.m.kinds()) * 8, gemm_plan{});
+  setup.plan_bytes = 0;
+  const index_t a_columns = leading_dimension(job.a);
+  for (int mk = 0; mk < at.m.kinds(); ++mk) {
+    const index_t m = at.m.size_of(mk);
+    if (m == 0) continue;
+    for (int nk = 0; nk < at.n.kinds(); ++nk) {
+      for (int kk = 0; kk < at.k.kinds(); ++kk) {
+        for (const bool later : {false, true}) {
+          const bool unfused = setup.guarded && later;
+          if (later && at.k.count() == 1 && !unfused) continue;
+          gemm_query q{.m = m, .n = at.n.size_of(nk), .k = at.k.size_of(kk), .a = job.a_as, .b = job.b_as};
+          // What is converted lies dense in scratch.
+          const bool a_turned = q.a == gemm_operand::transposed;
+          const bool b_turned = q.b == gemm_operand::transposed;
+          q.a_stride = setup.convert_a != conversion::none ? (a_turned ? q.m : q.k) : a_columns;
+          if ((a_turned ? q.k : q.m) == 1) q.a_stride = a_turned ? q.m : q.k;
+          q.b_stride = setup.packed ? 0
+                       : setup.convert_b != conversion::none && job.weights == nullptr ? (b_turned ? q.k : q.n)
+                                                                                       : setup.b.stride;
+          if (!setup.packed && (b_turned ? q.n : q.k) == 1) q.b_stride = b_turned ? q.k : q.n;
+          q.c_stride = setup.direct && !unfused && q.m > 1 ? job.c.stride : q.n;
+          q.inputs = setup.inputs;
+          q.packed = setup.packed;
+          q.output = setup.direct && !unfused ? job.c.storage : gemm_storage::f32;
+          q.accumulates = (later && !unfused) || (fuse && job.accumulates);
+          if (fuse && !unfused) {
+            q.finite = setup.guarded;
+            q.bias = job.bias != nullptr;
+            q.residual = job.residual.data != nullptr;
+            q.activation = job.activation;
+          }
+          gemm_plan& plan = setup.plans[setup.plan_index(mk, nk, kk, later)];
+          plan = Backend::plan(q);
+          if (plan.run == nullptr) {
+            setup.refusal = Backend::can_run(q).refusal;
+            return false;
+          }
+          setup.plan_bytes = std::max(setup.plan_bytes, in_lines(static_cast<index_t>(plan.scratch_bytes)));
+        }
+      }
+    }
+  }
+  index_t most_m = 0;
+  for (int mk = 0; mk < at.m.kinds(); ++mk) most_m = std::max(most_m, at.m.size_of(mk));
+  const index_t input_bytes = bytes_of(setup.inputs);
+  const index_t kb = at.k.size_of(0), nb = at.n.size_of(0);
+  setup.a_bytes = setup.convert_a == conversion::none ? 0 : in_lines(most_m * kb * input_bytes);
+  setup.b_bytes = setup.convert_b == conversion::none || job.weights != nullptr
+                      ? 0
+                      : in_lines(nb * kb * input_bytes);
+  setup.c_bytes = setup.direct && !setup.guarded ? 0 : in_lines(most_m * nb * 4);
+  return true;
+}
+
+template <class Backend>
+bool try_backend(isa which, const gemm_job& job, gemm_setup& setup) {
+  setup.backend = Backend::name;
+  setup.packed = PackingGemmBackend<Backend> && job.weights != nullptr &&
+                 job.weights->reuse() == weight_reuse::many && job.k <= 8192;
+  const gemm_storage b_stored = job.b.storage();
+  // bf16 products where the backend has them, else floats that are rounded to bf16.
+  const gemm_storage tries[] = {gemm_storage::bf16, gemm_storage::f32};
+  for (const gemm_storage inputs : tries) {
+    if (inputs == gemm_storage::bf16 && job.math != gemm_math::bf16) continue;
+    setup.inputs = inputs;
+    setup.convert_a = conversion_for(job.math, job.a.storage(), inputs);
+    setup.convert_b = conversion_for(job.math, b_stored, inputs);
+    setup.b = {job.b.data(), leading_dimension(job.b), b_stored};
+    if (job.weights != nullptr && setup.convert_b != conversion::none) {
+      setup.b.stride = job.b.extent(1);
+      setup.b.storage = inputs;
+    }
+    // A mask, a residual that is bf16 or c itself, and ReLU beside a backend that lacks it, come after.
+    const bool may_fuse = job.mask.data == nullptr &&
+                          (job.residual.data == nullptr ||
+                           (job.residual.storage == gemm_storage::f32 && job.residual.data != job.c.data &&
+                            (job.m == 1 || job.residual.stride == job.c.stride)));
+    const bool has_work = job.has_steps() || job.c.storage == gemm_storage::bf16;
+    bool planned = has_work && may_fuse && try_plans<Backend>(job, result_way::fused, setup);
+    planned = planned || (!has_work && try_plans<Backend>(job, result_way::direct, setup));
+    planned = planned || try_plans<Backend>(job, result_way::finished, setup);
+    if (!planned && inputs == gemm_storage::bf16) {  // strides may be what the backend can't do
+      if (setup.convert_a == conversion::none) setup.convert_a = conversion::copy;
+      if (setup.convert_b == conversion::none) setup.convert_b = conversion::copy;
+      if (job.weights != nullptr) setup.b.stride = job.b.extent(1);
+      planned = try_plans<Backend>(job, result_way::finished, setup);
+    }
+    if (!planned) continue;
+    if (job.weights != nullptr && (setup.packed || setup.convert_b != conversion::none)) {
+      setup.b_form =
+          weights_form<Backend>(which, job, setup.convert_b, setup.packed, inputs, setup.borders.n);
+      if (setup.b_form == nullptr) {
+        setup.refusal = "the backend can't pack b";
+        continue;
+      }
+      if (!setup.packed) setup.b.data = setup.b_form->front().data.get();
+    }
+    if (setup.guarded) setup.largest_b = job.weights->largest();
+    return true;
+  }
+  return false;
+}
+
+/// The first backend that can; the others' reasons are appended to `refused` where it isn't null.
+template <class... Backends>
+bool set_up(gemm_backends<Backends...>, isa which, const gemm_job& job, gemm_setup& setup,
+            std::string* refused = nullptr) {
+  const auto attempt = [&](auto tag) {
+    setup = gemm_setup{};
+    if (try_backend<typename decltype(tag)::type>(which, job, setup)) return true;
+    if (refused != nullptr) *refused += std::string("; not ") + setup.backend + ": " + setup.refusal;
+    return false;
+  };
+  return (attempt(std::type_identity<Backends>{}) || ...);
+}
+
+class tile_runner {
+ public:
+  tile_runner(isa which, const gemm_job& job, const gemm_setup& setup) : isa_(which), job_(job), setup_(setup) {}
+
+  [[nodiscard]] index_t tiles() const noexcept {
+    return setup_.borders.m.count() * setup_.borders.n.count() * job_.batch.count;
+  }
+
+  status run(index_t tile, char* scratch) const {
+    const gemm_borders& at = setup_.borders;
+    const index_t each = at.m.count() * at.n.count();
+    const index_t which = tile / each;
+    const gemm_piece m = at.m[tile % each / at.n.count()];
+    const index_t j = tile % at.n.count();
+    const gemm_piece n = at.n[j];
+    char* const a_block = scratch;
+    char* const b_block = a_block + setup_.a_bytes;
+    char* const c_block = b_block + setup_.b_bytes;
+    char* const plan_scratch = c_block + setup_.c_bytes;
+
+    const gemm_storage c_as = job_.c.storage;
+    void* const c = step_by(job_.c.data, which * job_.batch.c_step + m.begin * job_.c.stride + n.begin, c_as);
+    gemm_pointers p{.scratch = plan_scratch, .instruction_set = isa_};
+    const bool unfused = setup_.guarded && !sums_are_finite(which, m, n);
+    const bool direct = setup_.direct && !unfused;
+    p.c = direct ? c : c_block;
+    if (setup_.fused && !unfused) {
+      if (job_.bias != nullptr) p.bias = job_.bias + n.begin;
+      p.residual = static_cast<const float*>(
+          moved(job_.residual, m.begin, n.begin).data);
+    }
+    const bool a_turned = job_.a_as == gemm_operand::transposed;
+    const bool b_turned = job_.b_as == gemm_operand::transposed;
+    for (index_t s = 0; s < at.k.count(); ++s) {
+      const gemm_piece k = at.k[s];
+      p.a = a_turned ? operand(job_.a.data(), leading_dimension(job_.a), job_.a.storage(),
+                               which * job_.batch.a_step, k, m, setup_.convert_a, a_block)
+                     : operand(job_.a.data(), leading_dimension(job_.a), job_.a.storage(),
+                               which * job_.batch.a_step, m, k, setup_.convert_a, a_block);
+      if (setup_.packed) {
+        p.b = (*setup_.b_form)[static_cast<std::size_t>(j)].data.get();
+      } else {
+        const conversion how = job_.weights != nullptr ? conversion::none : setup_.convert_b;
+        const index_t step = which * job_.batch.b_step;
+        p.b = b_turned ? operand(setup_.b.data, setup_.b.stride, setup_.b.storage, step, n, k, how, b_block)
+                       : operand(setup_.b.data, setup_.b.stride, setup_.b.storage, step, k, n, how, b_block);
+      }
+      const gemm_plan& plan = setup_.plans[setup_.plan_index(m.kind, n.kind, k.kind, s > 0 || unfused)];
+      if (const status done = plan.run(plan, p); !done) return done;
+    }
+    if (!direct) {
+      finish_rows(reinterpret_cast<const float*>(c_block), n.size, m, n, c);
+    }
+    return {};
+  }
+
+  /// The steps on rows of products; a stride of 0 repeats one row.
+  void finish_rows(const float* product, index_t stride, gemm_piece m, gemm_piece n, void* c) const {
+    const finish_tile tile{
+        .product = product,
+        .product_stride = stride,
+        .rows = m.size,
+        .columns = n.size,
+        .old = {job_.accumulates ? c : nullptr, job_.c.stride, job_.c.storage},
+        .residual = moved(job_.residual, m.begin, n.begin),
+        .mask = moved(job_.mask, m.begin, n.begin),
+        .bias = job_.bias == nullptr ? nullptr : job_.bias + n.begin,
+        .activation = job_.activation,
+        .to = {c, job_.c.stride, job_.c.storage}};
+    with_isa_up_to_avx512(isa_, [&](auto region) { finish(region, tile); });
+  }
+
+ private:
+  // No sum of the tile can leave the range of float on its way.
+  bool sums_are_finite(index_t which, gemm_piece m, gemm_piece n) const {
+    const bool turned = job_.a_as == gemm_operand::transposed;
+    const index_t stride = leading_dimension(job_.a);
+    const void* const a = step_by(job_.a.data(), which * job_.batch.a_step + (turned ? m.begin : m.begin * stride),
+                                  job_.a.storage());
+    double most = 0;
+    with_isa_up_to_avx512(isa_, [&](auto region) {
+      most = static_cast<double>(largest_of(region, a, stride, job_.a.storage(), turned ? job_.k : m.size,
+                                            turned ? m.size : job_.k)) *
+             1.01 * static_cast<double>(setup_.largest_b) * 1.01 * static_cast<double>(job_.k);
+      if (job_.bias != nullptr) {
+        most += static_cast<double>(largest_of(region, job_.bias + n.begin, n.size, gemm_storage::f32, 1, n.size));
+      }
+    });
+    return most < 0x1p127;
+  }
+  static stored_rows<const void> moved(stored_rows<const void> rows, index_t row, index_t column) noexcept {
+    if (rows.data != nullptr) rows.data = step_by(rows.data, row * rows.stride + column, rows.storage);
+    return rows;
+  }
+  // The block of rows x columns of an operand as it lies in memory, converted where it must be.
+  const void* operand(const void* data, index_t stride, gemm_storage storage, index_t step, gemm_piece rows,
+                      gemm_piece columns, conversion how, char* block) const {
+    const void* const from = step_by(data, step + rows.begin * stride + columns.begin, storage);
+    if (how == conversion::none) return from;
+    convert_with(isa_, {how, from, stride, block, columns.size, rows.size, columns.size, storage});
+    return block;
+  }
+
+  isa isa_;
+  const gemm_job& job_;
+  const gemm_setup& setup_;
+};
+
+/// Every tile once, each on one thread, with scratch for as many threads as there can be at once.
+template <class E>
+status run_tiles(context<E> ctx, const tile_runner& runner, std::size_t slot_bytes) {
+  const index_t tiles = runner.tiles();
+  const auto workers = static_cast<index_t>(std::max(1, static_cast<int>(ctx.executor->concurrency())));
+  const auto slots = static_cast<std::size_t>(slot_bytes == 0 ? 0 : std::min(tiles, workers));
+  const line_buffer scratch(ctx.memory, slots * slot_bytes);
+  const line_buffer slot_numbers(ctx.memory, slots < 2 ? 0 : static_cast<std::size_t>(workers) * sizeof(int));
+  int* const slot_of = reinterpret_cast<int*>(slot_numbers.data());
+  if (slot_of != nullptr) std::fill_n(slot_of, workers, -1);
+  std::atomic<int> next_slot{0};
+  std::atomic<errc> worst{errc::ok};
+  ctx.executor->parallel_for(tiles, index_t{1}, [&](index_t begin, index_t end, int worker) {
+    std::size_t slot = 0;
+    if (slot_of != nullptr) {
+      int& mine = slot_of[worker];
+      if (mine < 0) mine = next_slot.fetch_add(1, std::memory_order_relaxed);
+      slot = static_cast<std::size_t>(mine);
+    }
+    for (index_t t = begin; t < end; ++t) {
+      const status done = runner.run(t, scratch.data() + slot * slot_bytes);
+      if (!done) worst.store(done.code(), std::memory_order_relaxed);
+    }
+  });
+  const errc code = worst.load(std::memory_order_relaxed);
+  return code == errc::ok ? status{} : status{code, "gemm: the backend failed on a tile"};
+}
+
+/// out[i] = sum of op(a)'s row i.
+template <class T, class E>
+void sum_rows(context<E> ctx, gemm_operand as, const gemm_view<>& a, float* out) {
+  const auto* data = static_cast<const T*>(a.data());
+  const index_t stride = leading_dimension(a);
+  if (as == gemm_operand::transposed) {
+    constexpr index_t block = 64;
+    ctx.executor->parallel_for(
+        (a.extent(1) + block - 1) / block, index_t{1}, [&](index_t begin, index_t end, int) {
+          const index_t first = begin * block;
+          const index_t count = std::min(end * block, a.extent(1)) - first;
+          with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
+            sum_columns(region, data + first, stride, a.extent(0), count, out + first);
+          });
+        });
+    return;
+  }
+  ctx.executor->parallel_for(a.extent(0), std::max<index_t>(1, 16384 / std::max<index_t>(1, a.extent(1))),
+                             [&](index_t begin, index_t end, int) {
+                               for (index_t i = begin; i < end; ++i) {
+                                 double sum = 0;
+                                 for (index_t p = 0; p < a.extent(1); ++p) {
+                                   sum += static_cast<double>(static_cast<float>(data[i * stride + p]));
+                                 }
+                                 out[i] = static_cast<float>(sum);
+                               }
+                             });
+}
+
+}  // namespace deeprec::inline DEEPREC_ABI::detail

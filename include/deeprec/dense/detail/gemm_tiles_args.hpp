@@ -1,0 +1,77 @@
+// What the kernels around a product get: blocks to convert, tiles to finish.
+#pragma once
+
+#include <cstdint>
+
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/dense/gemm_desc.hpp>
+
+namespace deeprec::inline DEEPREC_ABI::detail {
+
+/// What becomes of an operand before it is multiplied.
+enum class conversion : std::uint8_t {
+  none,
+  copy,          ///< to where it lies dense
+  widen,         ///< bf16 to float, exact
+  narrow,        ///< float to bf16
+  round_bf16,    ///< float to a float that is a bf16
+  round_tf32,    ///< float to a float that is a TF32
+};
+
+/// A block of rows x columns; `to` is written with its own stride.
+struct convert_block {
+  conversion how;
+  const void* from;
+  index_t from_stride;
+  void* to;
+  index_t to_stride;
+  index_t rows, columns;
+  gemm_storage stored = gemm_storage::f32;  ///< of `from`
+};
+
+/// Rows of some storage; data null: there are none.
+template <class Void>
+struct stored_rows {
+  Void* data = nullptr;
+  index_t stride = 0;
+  gemm_storage storage = gemm_storage::f32;
+};
+
+/// to = cast( mask( act( product + old + bias + residual ) ) ), see gemm_desc.
+struct finish_tile {
+  const float* product;
+  index_t product_stride;
+  index_t rows, columns;
+  stored_rows<const void> old, residual, mask;
+  const float* bias;
+  gemm_activation activation;
+  stored_rows<void> to;
+};
+
+/// The largest magnitude of a row; infinity where a value is infinite or NaN.
+inline float largest_magnitude(const void* row, index_t n, gemm_storage storage) noexcept {
+  std::uint32_t most = 0;
+  if (storage == gemm_storage::f32) {
+    const auto* x = static_cast<const float*>(row);
+    index_t j = 0;
+    for (; j + 64 <= n; j += 64) {
+      for (index_t l = 0; l < 64; ++l) {
+        const std::uint32_t bits = bit_cast_to<std::uint32_t>(x[j + l]) & 0x7fffffffU;
+        most = bits > most ? bits : most;
+      }
+    }
+    for (; j < n; ++j) {
+      const std::uint32_t bits = bit_cast_to<std::uint32_t>(x[j]) & 0x7fffffffU;
+      most = bits > most ? bits : most;
+    }
+  } else {
+    const auto* x = static_cast<const bf16*>(row);
+    for (index_t j = 0; j < n; ++j) {
+      const std::uint32_t bits = static_cast<std::uint32_t>(x[j].bits & 0x7fffU) << 16;
+      most = bits > most ? bits : most;
+    }
+  }
+  return bit_cast_to<float>(most > 0x7f800000U ? 0x7f800000U : most);
+}
+
+}  // namespace deeprec::inline DEEPREC_ABI::detail

@@ -1,0 +1,28 @@
+// The kernels around a product in the three regions that they are compiled for.
+#pragma once
+
+#include <cstdint>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/dense/detail/gemm_tiles_args.hpp>
+#include <deeprec/dense/tf32.hpp>
+#include <deeprec/simd/words.hpp>
+
+#include <deeprec/simd/begin_portable.hpp>
+#include <deeprec/dense/detail/gemm_tiles.inl>
+#include <deeprec/simd/end_portable.hpp>
+
+#if DEEPREC_X86
+#include <deeprec/simd/begin_avx2.hpp>
+#include <deeprec/dense/detail/gemm_tiles.inl>
+#include <deeprec/simd/end_avx2.hpp>
+
+#include <deeprec/simd/begin_avx512.hpp>
+#include <deeprec/dense/detail/gemm_tiles.inl>
+#include <deeprec/simd/end_avx512.hpp>
+
+#include <deeprec/simd/begin_avx512_bf16.hpp>
+#include <deeprec/dense/detail/narrow_avx512_bf16.inl>
+#include <deeprec/simd/end_avx512_bf16.hpp>
+#endif

@@ -1,0 +1,89 @@
+// Plans that are costly to make, kept by what they compute: bounded, safe from many threads.
+//
+//   cache.get(query, make)    found: a shared pointer, else made outside of the lock and kept
+//
+// A refusal is kept as well. When the cache is full the entry that was not used for longest goes; who
+// still holds it keeps it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+#include <deeprec/core/config.hpp>
+
+namespace deeprec::inline DEEPREC_ABI {
+
+/// What a cache of plans did since the process began.
+struct gemm_cache_report {
+  std::size_t kept = 0;      ///< now
+  std::size_t made = 0;
+  std::size_t found = 0;
+  std::size_t dropped = 0;   ///< to make room
+  std::size_t capacity = 0;
+};
+
+namespace detail {
+
+template <class Key, class Value>
+class plan_cache {
+ public:
+  explicit plan_cache(std::size_t capacity) : capacity_(capacity) {}
+
+  template <class Make>
+  std::shared_ptr<const Value> get(const Key& key, Make&& make) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (const auto at = entries_.find(key); at != entries_.end()) {
+        at->second.used = ++clock_;
+        ++found_;
+        return at->second.value;
+      }
+    }
+    std::shared_ptr<const Value> value = make();
+    const std::lock_guard lock(mutex_);
+    const auto [at, first] = entries_.try_emplace(key);
+    if (first) {
+      at->second.value = std::move(value);
+      ++made_;
+    }
+    at->second.used = ++clock_;
+    std::shared_ptr<const Value> kept = at->second.value;
+    if (entries_.size() > capacity_) drop_oldest();
+    return kept;
+  }
+
+  [[nodiscard]] gemm_cache_report report() const {
+    const std::lock_guard lock(mutex_);
+    return {entries_.size(), made_, found_, dropped_, capacity_};
+  }
+
+ private:
+  struct entry {
+    std::shared_ptr<const Value> value;
+    std::uint64_t used = 0;
+  };
+  struct hasher {
+    std::size_t operator()(const Key& key) const noexcept { return static_cast<std::size_t>(hash_of(key)); }
+  };
+
+  void drop_oldest() {
+    auto oldest = entries_.begin();
+    for (auto at = entries_.begin(); at != entries_.end(); ++at) {
+      if (at->second.used < oldest->second.used) oldest = at;
+    }
+    entries_.erase(oldest);
+    ++dropped_;
+  }
+
+  const std::size_t capacity_;
+  mutable std::mutex mutex_;
+  std::unordered_map<Key, entry, hasher> entries_;
+  std::uint64_t clock_ = 0;
+  std::size_t made_ = 0, found_ = 0, dropped_ = 0;
+};
+
+}  // namespace detail
+}  // namespace deeprec::inline DEEPREC_ABI

@@ -1,0 +1,132 @@
+// What a matrix product computes: the words of gemm().
+//
+//   c = cast( mask( act( op(a) op(b) + old c + bias + residual ) ) )
+//                │     └ desc.c = accumulate    └ (1,N)    └ (M,N)
+//                └ desc.mask (M,N): zero where it is not above 0, the gradient of ReLU
+//
+// Products are taken in desc.math, whatever the operands are stored in. Not here: who computes it
+// (gemm_backend.hpp).
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/matrix_view.hpp>
+
+namespace deeprec::inline DEEPREC_ABI {
+
+/// How an operand lies in memory: as it is used, or transposed.
+enum class gemm_operand : std::uint8_t { normal, transposed };
+
+/// What happens to the old values of the result.
+enum class gemm_output : std::uint8_t { overwrite, accumulate };
+
+/// To what the factors of a product are rounded first: not at all, to bf16 (relative error 2^-8), to TF32
+/// (2^-11). Sums are float.
+enum class gemm_math : std::uint8_t { f32, bf16, tf32 };
+
+/// x, max(x, 0), x Phi(x), the same by tanh, 1 / (1 + e^-x).
+enum class gemm_activation : std::uint8_t { none, relu, gelu, gelu_tanh, sigmoid };
+
+/// What a matrix of a product is stored in.
+enum class gemm_storage : std::uint8_t { f32, bf16 };
+
+template <class T>
+concept GemmElement = std::is_same_v<T, float> || std::is_same_v<T, bf16>;
+
+template <GemmElement T>
+inline constexpr gemm_storage gemm_storage_of =
+    std::is_same_v<T, float> ? gemm_storage::f32 : gemm_storage::bf16;
+
+constexpr const char* to_string(gemm_math math) noexcept {
+  return math == gemm_math::f32 ? "f32" : math == gemm_math::bf16 ? "bf16" : "tf32";
+}
+
+/// A matrix_view whose element type is known when the program runs: float or bf16.
+template <MemorySpace Space = host_space>
+class gemm_view {
+ public:
+  constexpr gemm_view() noexcept = default;
+  template <class T, MemorySpace From, class Columns>
+    requires GemmElement<std::remove_const_t<T>> && reachable_as<From, Space>
+  constexpr explicit(false) gemm_view(const matrix_view<T, From, Columns>& v) noexcept
+      : data_(v.data_handle()),
+        rows_(v.extent(0)),
+        columns_(v.extent(1)),
+        stride_(v.stride(0)),
+        storage_(gemm_storage_of<std::remove_const_t<T>>) {}
+
+  [[nodiscard]] constexpr const void* data() const noexcept { return data_; }
+  [[nodiscard]] constexpr index_t extent(int rank) const noexcept { return rank == 0 ? rows_ : columns_; }
+  [[nodiscard]] constexpr index_t stride(int rank) const noexcept { return rank == 0 ? stride_ : 1; }
+  [[nodiscard]] constexpr gemm_storage storage() const noexcept { return storage_; }
+  [[nodiscard]] constexpr bool empty() const noexcept { return rows_ == 0 || columns_ == 0; }
+  /// Nobody named a matrix.
+  [[nodiscard]] constexpr bool absent() const noexcept { return data_ == nullptr; }
+
+ private:
+  const void* data_ = nullptr;
+  index_t rows_ = 0;
+  index_t columns_ = 0;
+  index_t stride_ = 0;
+  gemm_storage storage_ = gemm_storage::f32;
+};
+
+/// Many products of one shape: from one to the next, elements to step in each matrix; 0 repeats it.
+/// The bias serves all; residual, mask and bias gradient are for a count of 1.
+struct gemm_batch {
+  index_t count = 1;
+  index_t a_step = 0;
+  index_t b_step = 0;
+  index_t c_step = 0;
+};
+
+/// Which product. Every field that is left out means: nothing of the kind.
+template <MemorySpace Space = host_space>
+struct basic_gemm_desc {
+  gemm_operand a = gemm_operand::normal;
+  gemm_operand b = gemm_operand::normal;
+  gemm_output c = gemm_output::overwrite;
+  gemm_math math = gemm_math::f32;
+  matrix_view<const float, Space> bias{};  ///< (1,N)
+  gemm_view<Space> residual{};             ///< (M,N); may be c itself
+  gemm_activation activation = gemm_activation::none;
+  gemm_view<Space> mask{};                  ///< (M,N): an output of relu; may be c itself
+  matrix_view<float, Space> bias_gradient{};  ///< out (1,M): sums of op(a)'s rows, for op(a) = dy^T
+  gemm_batch batch{};
+};
+using gemm_desc = basic_gemm_desc<>;
+
+namespace detail {
+
+/// Memory, sizes and row stride make sense together.
+template <class View>
+constexpr bool well_formed(const View& v) noexcept {
+  const void* data;
+  if constexpr (requires { v.data_handle(); }) {
+    data = v.data_handle();
+  } else {
+    data = v.data();
+  }
+  return v.extent(0) >= 0 && v.extent(1) >= 0 &&
+         (v.empty() || (data != nullptr && (v.extent(0) == 1 || v.stride(0) >= v.extent(1))));
+}
+
+template <class View>
+constexpr bool has_shape(const View& v, index_t rows, index_t columns) noexcept {
+  return v.extent(0) == rows && v.extent(1) == columns;
+}
+
+constexpr index_t bytes_of(gemm_storage storage) noexcept { return storage == gemm_storage::f32 ? 4 : 2; }
+
+/// p moved on by a number of elements.
+template <class Void>
+Void* step_by(Void* p, index_t elements, gemm_storage storage) noexcept {
+  using byte = std::conditional_t<std::is_const_v<Void>, const char, char>;
+  return static_cast<byte*>(p) + elements * bytes_of(storage);
+}
+
+}  // namespace detail
+}  // namespace deeprec::inline DEEPREC_ABI

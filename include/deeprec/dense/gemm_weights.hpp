@@ -1,0 +1,141 @@
+// An operand b that stays the same from product to product: its cast and packed forms are made once for
+// each version of its values.
+//
+//   gemm_weights w(view);                 gemm(pool, {.math = gemm_math::bf16}, x, w, y);   // casts, packs
+//   step(view);  w.changed();             gemm(pool, {.math = gemm_math::bf16}, x, w, y);   // casts anew
+//
+// Forgetting changed() would multiply by old weights: with debug checks compiled in, values that differ
+// from the ones that a form was made of violate the contract. Not here: the values themselves.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <deeprec/core/contract.hpp>
+#include <deeprec/core/hash.hpp>
+#include <deeprec/dense/detail/gemm_tiles_args.hpp>
+#include <deeprec/dense/gemm_backend.hpp>
+
+namespace deeprec::inline DEEPREC_ABI {
+
+/// How many products there are for each version of the weights. few: casts are kept, which serves both
+/// orientations. many: laid out for the backend as well, once for each orientation.
+enum class weight_reuse : std::uint8_t { few, many };
+
+/// @threads products from many threads at once; changed() and writes to the values while no product runs
+class gemm_weights {
+ public:
+  /// @pre  the values outlive this, and stay where they are
+  explicit gemm_weights(gemm_view<> values, weight_reuse reuse = weight_reuse::many) noexcept
+      : values_(values), reuse_(reuse) {}
+  gemm_weights(const gemm_weights&) = delete;
+  gemm_weights& operator=(const gemm_weights&) = delete;
+
+  /// Says that the values were written.
+  ///
+  /// @cost    O(1); the next product casts and packs anew
+  /// @threads no product may run at the same time
+  /// @error   none
+  void changed() noexcept { version_.fetch_add(1, std::memory_order_release); }
+
+  /// Begins at 1, and grows with every changed().
+  [[nodiscard]] std::uint64_t version() const noexcept { return version_.load(std::memory_order_acquire); }
+  [[nodiscard]] const gemm_view<>& values() const noexcept { return values_; }
+  [[nodiscard]] weight_reuse reuse() const noexcept { return reuse_; }
+
+  /// How often a form was made since the beginning.
+  [[nodiscard]] std::uint64_t forms_made() const {
+    const std::lock_guard lock(mutex_);
+    return forms_made_;
+  }
+
+  /// The largest magnitude among the values; infinity where one is infinite or NaN.
+  ///
+  /// @cost    O(values) once for each version
+  /// @threads as products
+  /// @error   none
+  [[nodiscard]] float largest() const {
+    const std::lock_guard lock(mutex_);
+    const std::uint64_t now = version();
+    if (largest_version_ != now) {
+      float most = 0;
+      for (index_t i = 0; i < values_.extent(0); ++i) {
+        const void* row = detail::step_by(values_.data(), i * values_.stride(0), values_.storage());
+        most = (std::max)(most, detail::largest_magnitude(row, values_.extent(1), values_.storage()));
+      }
+      largest_ = most;
+      largest_version_ = now;
+    }
+    return largest_;
+  }
+
+  /// What a form is made for.
+  struct form_key {
+    detail::conversion how = detail::conversion::none;
+    gemm_operand orientation = gemm_operand::normal;  ///< of packed forms
+    const char* packed_by = nullptr;                  ///< a backend's name
+
+    friend constexpr bool operator==(const form_key&, const form_key&) = default;
+  };
+  using form = std::shared_ptr<const std::vector<gemm_packed>>;
+
+  /// The form of this version; make() makes it, once, and an empty form is not kept.
+  template <class Make>
+  [[nodiscard]] form get(const form_key& key, Make&& make) const {
+    const std::lock_guard lock(mutex_);
+    const std::uint64_t now = version();  // before the values are read
+    for (kept& k : kept_) {
+      if (!(k.key == key)) continue;
+      if (k.version == now) {
+        DEEPREC_EXPECTS(k.checksum == checksum());  // changed() was forgotten
+        return k.value;
+      }
+      k.value = make();
+      k.version = now;
+      k.checksum = checked_sum();
+      ++forms_made_;
+      return k.value;
+    }
+    form made = make();
+    if (made == nullptr) return nullptr;
+    ++forms_made_;
+    kept_.push_back({key, now, checked_sum(), made});
+    return made;
+  }
+
+ private:
+  struct kept {
+    form_key key;
+    std::uint64_t version = 0;
+    std::uint64_t checksum = 0;
+    form value{};
+  };
+
+  [[nodiscard]] std::uint64_t checksum() const {
+    std::uint64_t sum = 0;
+    const index_t width = values_.extent(1) * detail::bytes_of(values_.storage());
+    for (index_t i = 0; i < values_.extent(0); ++i) {
+      const void* row = detail::step_by(values_.data(), i * values_.stride(0), values_.storage());
+      sum = hash_bytes({static_cast<const char*>(row), static_cast<std::size_t>(width)}, sum);
+    }
+    return sum;
+  }
+  [[nodiscard]] std::uint64_t checked_sum() const { return DEEPREC_CONTRACTS != 0 ? checksum() : 0; }
+
+  gemm_view<> values_;
+  weight_reuse reuse_;
+  std::atomic<std::uint64_t> version_{1};
+  mutable std::mutex mutex_;
+  mutable std::vector<kept> kept_;
+  mutable std::uint64_t forms_made_ = 0;
+  mutable std::uint64_t largest_version_ = 0;
+  mutable float largest_ = 0;
+};
+
+}  // namespace deeprec::inline DEEPREC_ABI

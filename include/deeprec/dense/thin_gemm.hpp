@@ -1,0 +1,89 @@
+// Products with one row or one column: nothing but reading the larger operand once, in the vectors of the
+// ISA.
+//
+//   m = 1   y = x W^T   dots of W's rows with x          n = 1   y = X w   dots of X's rows with w
+//           y = x W     W's rows, weighted and added             y = X^T w  X's rows, weighted and added
+//
+// A library for large products is slower here: oneDNN computes 16 columns where one is wanted.
+#pragma once
+
+#include <deeprec/dense/detail/gemm_tiles_kernels.hpp>
+#include <deeprec/dense/gemm_backend.hpp>
+#include <deeprec/simd/dispatch.hpp>
+
+namespace deeprec::inline DEEPREC_ABI {
+
+/// @numerics float products and sums: two or more partial sums for each lane, then pairwise, or k in order;
+///           the same bits on every machine of an ISA
+/// @cost     O(mnk)
+/// @threads  thread-safe; uses one thread
+/// @error    none
+struct thin_gemm {
+  static constexpr const char* name = "thin";
+
+  [[nodiscard]] static gemm_answer can_run(const gemm_query& q) noexcept {
+    if (q.m != 1 && q.n != 1) return {"thin products have one row or one column"};
+    if (q.output != gemm_storage::f32) return {"thin products' results are float"};
+    if (q.packed) return {"thin products read b as it is"};
+    if (by_column(q)) {
+      if (b_step(q) != 1 && q.a == gemm_operand::normal) return {"a strided column is no vector"};
+      if (q.a == gemm_operand::transposed && q.c_stride != 1) return {"a strided column is no vector"};
+      return {};
+    }
+    if (a_step(q) != 1 && q.b == gemm_operand::transposed) return {"a strided column is no vector"};
+    return {};
+  }
+  [[nodiscard]] static gemm_plan plan(const gemm_query& q) noexcept {
+    return {.query = q, .run = can_run(q) ? &run : nullptr, .implementation = name};
+  }
+
+ private:
+  static bool by_column(const gemm_query& q) noexcept { return q.n == 1; }
+  static index_t a_step(const gemm_query& q) noexcept {
+    return q.a == gemm_operand::normal || q.k == 1 ? 1 : q.a_stride;
+  }
+  static index_t b_step(const gemm_query& q) noexcept {
+    return q.b == gemm_operand::transposed || q.k == 1 ? 1 : q.b_stride;
+  }
+
+  static status run(const gemm_plan& plan, const gemm_pointers& at) {
+    return plan.query.inputs == gemm_storage::f32 ? run_as<float>(plan.query, at)
+                                                  : run_as<bf16>(plan.query, at);
+  }
+  template <class T>
+  static status run_as(const gemm_query& q, const gemm_pointers& at) {
+    const auto* a = static_cast<const T*>(at.a);
+    const auto* b = static_cast<const T*>(at.b);
+    auto* c = static_cast<float*>(at.c);
+    with_isa_up_to_avx512(at.instruction_set, [&](auto region) {
+      if (by_column(q)) {
+        if (q.a == gemm_operand::normal) {
+          row_dots(region, a, q.a_stride, q.m, b, q.k, c, q.c_stride, q.accumulates);
+        } else {
+          combine_rows(region, a, q.a_stride, q.k, b, b_step(q), q.m, c, q.accumulates);
+        }
+      } else if (q.b == gemm_operand::transposed) {
+        row_dots(region, b, q.b_stride, q.n, a, q.k, c, 1, q.accumulates);
+      } else {
+        combine_rows(region, b, q.b_stride, q.k, a, a_step(q), q.n, c, q.accumulates);
+      }
+      if (q.bias || q.residual || q.activation != gemm_activation::none) {  // in place, while c is near
+        finish(region, {.product = c,
+                        .product_stride = q.c_stride,
+                        .rows = q.m,
+                        .columns = q.n,
+                        .old = {},
+                        .residual = {q.residual ? at.residual : nullptr, q.c_stride, gemm_storage::f32},
+                        .mask = {},
+                        .bias = q.bias ? at.bias : nullptr,
+                        .activation = q.activation,
+                        .to = {c, q.c_stride, gemm_storage::f32}});
+      }
+    });
+    return {};
+  }
+};
+
+static_assert(GemmBackend<thin_gemm>);
+
+}  // namespace deeprec::inline DEEPREC_ABI
