@@ -67,6 +67,21 @@ inline deeprec::dense_table<deeprec::f32_rows> make_table(index_t rows, index_t 
   return {rows, deeprec::f32_rows(width, {.state_floats = 1})};
 }
 
+/// The features of all slots over one table: slot s reads and steps the rows [first_row[s], first_row[s + 1]).
+struct slot_features {
+  deeprec::table_group<float, slot_bags> lookups;
+  deeprec::update_group<deeprec::rowwise_adagrad, slot_bags> updates;
+
+  slot_features(deeprec::table_view<deeprec::f32_rows> all, const std::vector<index_t>& first_row) {
+    for (std::size_t s = 0; s + 1 < first_row.size(); ++s) {
+      const deeprec::table_view<deeprec::f32_rows> of_slot(all.row(first_row[s]), first_row[s + 1] - first_row[s],
+                                                           all.format());
+      lookups.add(of_slot, deeprec::sum);
+      updates.add(of_slot, deeprec::sum);
+    }
+  }
+};
+
 inline std::uint64_t checksum_of(const void* data, std::size_t bytes, std::uint64_t seed) {
   return deeprec::hash_bytes({static_cast<const char*>(data), bytes}, seed);
 }
@@ -100,6 +115,7 @@ class dlrm {
   dlrm(Executor& executor, const std::vector<index_t>& first_row, std::uint64_t seed, const dlrm_options& o = {})
       : options_(o),
         table_(make_table(first_row.back(), o.width)),
+        features_(table_.view(), first_row),
         bottom_(with_ends(dense_width, o.bottom, o.width), deeprec::mlp_output::relu,
                 deeprec::counter_rng(seed), deeprec::weight_init::he, 100,
                 std::pmr::get_default_resource(), o.precision),
@@ -108,22 +124,15 @@ class dlrm {
              200, std::pmr::get_default_resource(), o.precision) {
     table_.initialize(
         executor, deeprec::uniform_rows{.seed = deeprec::mix64(seed + 1), .bound = o.first_rows});
-    const auto all = table_.view();
-    for (std::size_t s = 0; s + 1 < first_row.size(); ++s) {
-      const deeprec::table_view<deeprec::f32_rows> of_slot(all.row(first_row[s]), first_row[s + 1] - first_row[s],
-                                                           all.format());
-      lookups_.add(of_slot, deeprec::sum);
-      updates_.add(of_slot, deeprec::sum);
-    }
   }
-  dlrm(const dlrm&) = delete;
+  dlrm(const dlrm&) = delete;  // its features refer to its table
   dlrm& operator=(const dlrm&) = delete;
 
   template <class Executor>
   [[nodiscard]] status predict(Executor& executor, const ctr_batch& batch, stopwatch& watch) {
     const index_t rows = batch.dense.extent(0);
     reserve(rows);
-    if (const status s = lookup(executor, lookups_, batch.by_slot, rows_view(pooled_, rows)); !s) return s;
+    if (const status s = lookup(executor, features_.lookups, batch.by_slot, rows_view(pooled_, rows)); !s) return s;
     watch.lap(part::lookup);
     if (const status s = bottom_.forward(executor, batch.dense); !s) return s;
     if (const status s = dot_interaction_forward(executor, bottom_.output(),
@@ -160,7 +169,7 @@ class dlrm {
     watch.lap(part::backward);
     if (const status s = bottom_.step(executor, dense_optimizer()); !s) return s;
     if (const status s = top_.step(executor, dense_optimizer()); !s) return s;
-    const status done = update(executor, updates_, batch.by_slot, rows_view(gradient_, rows),
+    const status done = update(executor, features_.updates, batch.by_slot, rows_view(gradient_, rows),
                                deeprec::rowwise_adagrad{.learning_rate = options_.row_rate});
     watch.lap(part::update);
     return done;
@@ -210,8 +219,7 @@ class dlrm {
 
   dlrm_options options_;
   deeprec::dense_table<deeprec::f32_rows> table_;  // of all slots
-  deeprec::table_group<float, slot_bags> lookups_;
-  deeprec::update_group<deeprec::rowwise_adagrad, slot_bags> updates_;
+  slot_features features_;
   deeprec::mlp<> bottom_, top_;
   index_t capacity_ = 0;
   std::vector<float> pooled_, gradient_, crossed_, bottom_gradient_, slope_;

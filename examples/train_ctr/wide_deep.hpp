@@ -1,8 +1,8 @@
 // Wide and deep: a logistic regression over the ids, and a stack over all rows side by side.
 //
-//   ids ─> rows of 1 ─> sum ──────────────────────────────┐
-//   ids ─> rows of 16, side by side ─┐                    ├─> logit
-//   dense ───────────────────────────┴─> MLP ─────────────┘
+//   39 ids ─> fused_lookup, rows of 1 ────────────────────────────┐
+//   39 ids ─> table_group, rows of 16, side by side ─┐            ├─> logit
+//   dense ───────────────────────────────────────────┴─> MLP ─────┘
 #pragma once
 
 #include <algorithm>
@@ -27,37 +27,37 @@ class wide_deep {
   using options = wide_deep_options;
 
   template <class Executor>
-  wide_deep(Executor& executor, index_t table_rows, std::uint64_t seed, const wide_deep_options& o = {})
+  wide_deep(Executor& executor, const std::vector<index_t>& first_row, std::uint64_t seed,
+            const wide_deep_options& o = {})
       : options_(o),
-        wide_(make_table(table_rows, 1)),
-        deep_(make_table(table_rows, o.width)),
+        wide_(make_table(first_row.back(), 1)),
+        deep_(make_table(first_row.back(), o.width)),
+        features_(deep_.view(), first_row),
         stack_(sizes(o), deeprec::mlp_output::linear, deeprec::counter_rng(seed), deeprec::weight_init::he, 100,
                std::pmr::get_default_resource(), o.precision) {
     wide_.initialize(executor, deeprec::zero_rows{});
     deep_.initialize(executor,
                      deeprec::uniform_rows{.seed = deeprec::mix64(seed + 1), .bound = o.first_rows});
   }
+  wide_deep(const wide_deep&) = delete;  // its features refer to its table
+  wide_deep& operator=(const wide_deep&) = delete;
 
   template <class Executor>
   [[nodiscard]] status predict(Executor& executor, const ctr_batch& batch, stopwatch& watch) {
     const index_t rows = batch.dense.extent(0);
     reserve(rows);
     const matrix_view<float> sums(logits_.data(), rows, 1);
-    if (const status s = lookup(executor, std::as_const(wide_).view(), batch.row_by_row, deeprec::sum, sums); !s) {
+    if (const status s = fused_lookup(executor, std::as_const(wide_).view(), batch.by_row, deeprec::sum, sums); !s) {
       return s;
     }
-    const matrix_view<float> pooled(pooled_.data(), rows * slots, options_.width);
-    if (const status s = lookup(executor, std::as_const(deep_).view(), batch.id_by_id, deeprec::sum, pooled); !s) {
+    const matrix_view<float> input(input_.data(), rows, stack_.size(0));
+    if (const status s = lookup(executor, features_.lookups, batch.by_slot,
+                                input.columns(dense_width, slots * options_.width));
+        !s) {
       return s;
     }
     watch.lap(part::lookup);
-    const matrix_view<float> input(input_.data(), rows, stack_.size(0));
-    executor.parallel_for(rows, index_t{64}, [&](index_t begin, index_t end, int) {
-      for (index_t i = begin; i < end; ++i) {
-        std::copy_n(batch.dense.row(i), dense_width, input.row(i));
-        std::copy_n(pooled_.data() + i * slots * options_.width, slots * options_.width, input.row(i) + dense_width);
-      }
-    });
+    for (index_t i = 0; i < rows; ++i) std::copy_n(batch.dense.row(i), dense_width, input.row(i));
     if (const status s = stack_.forward(executor, input); !s) return s;
     for (index_t i = 0; i < rows; ++i) sums(i, 0) += stack_.output()(i, 0);
     watch.lap(part::forward);
@@ -71,23 +71,17 @@ class wide_deep {
     const matrix_view<float> slope(slope_.data(), rows_, 1);
     if (const status s = logistic_loss_backward(executor, logits(), batch.labels, slope); !s) return s;
     if (const status s = stack_.backward(executor, slope); !s) return s;
-    const index_t wide = slots * options_.width;
-    executor.parallel_for(rows_, index_t{64}, [&](index_t begin, index_t end, int) {
-      for (index_t i = begin; i < end; ++i) {
-        std::copy_n(stack_.input_gradient().row(i) + dense_width, wide, pooled_.data() + i * wide);
-      }
-    });
     watch.lap(part::backward);
     if (const status s = stack_.step(executor, dense_optimizer()); !s) return s;
-    if (const status s = update(executor, batch.row_by_row, slope, deeprec::sum,
+    if (const status s = update(executor, batch.by_row, slope, deeprec::sum,
                                 deeprec::rowwise_adagrad{.learning_rate = options_.wide_rate, .epsilon = 1e-3F},
                                 wide_.view());
         !s) {
       return s;
     }
-    const status done =
-        update(executor, batch.id_by_id, matrix_view<const float>(pooled_.data(), rows_ * slots, options_.width),
-               deeprec::sum, deeprec::rowwise_adagrad{.learning_rate = options_.row_rate}, deep_.view());
+    const status done = update(executor, features_.updates, batch.by_slot,
+                               stack_.input_gradient().columns(dense_width, slots * options_.width),
+                               deeprec::rowwise_adagrad{.learning_rate = options_.row_rate});
     watch.lap(part::update);
     return done;
   }
@@ -121,7 +115,6 @@ class wide_deep {
       const auto needed = static_cast<std::size_t>(rows * columns);
       if (of.size() < needed) of.resize(needed);
     };
-    enough(pooled_, slots * options_.width);
     enough(input_, stack_.size(0));
     enough(logits_, 1);
     enough(slope_, 1);
@@ -129,9 +122,10 @@ class wide_deep {
 
   wide_deep_options options_;
   deeprec::dense_table<deeprec::f32_rows> wide_, deep_;
+  slot_features features_;  // of deep_
   deeprec::mlp<> stack_;
   index_t rows_ = 0;
-  std::vector<float> pooled_, input_, logits_, slope_;
+  std::vector<float> input_, logits_, slope_;
 };
 
 }  // namespace train_ctr
