@@ -34,8 +34,7 @@ class wide_deep {
         stack_(sizes(o), deeprec::mlp_output::linear, deeprec::counter_rng(seed), deeprec::weight_init::he, 100,
                std::pmr::get_default_resource(), o.precision) {
     wide_.initialize(executor, deeprec::zero_rows{});
-    deep_.initialize(executor,
-                     deeprec::uniform_rows{.seed = deeprec::mix64(seed + 1), .bound = o.first_rows});
+    deep_.initialize(executor, deeprec::uniform_rows{.seed = deeprec::mix64(seed + 1), .bound = o.first_rows});
   }
 
   template <class Executor>
@@ -43,11 +42,13 @@ class wide_deep {
     const index_t rows = batch.dense.extent(0);
     reserve(rows);
     const matrix_view<float> sums(logits_.data(), rows, 1);
-    if (const status s = lookup(executor, std::as_const(wide_).view(), batch.row_by_row, deeprec::sum, sums); !s) {
+    if (const status s = lookup(executor, std::as_const(wide_).view(), batch.row_by_row, deeprec::sum, sums);
+        !s) {
       return s;
     }
     const matrix_view<float> pooled(pooled_.data(), rows * slots, options_.width);
-    if (const status s = lookup(executor, std::as_const(deep_).view(), batch.id_by_id, deeprec::sum, pooled); !s) {
+    if (const status s = lookup(executor, std::as_const(deep_).view(), batch.id_by_id, deeprec::sum, pooled);
+        !s) {
       return s;
     }
     watch.lap(part::lookup);
@@ -55,7 +56,8 @@ class wide_deep {
     executor.parallel_for(rows, index_t{64}, [&](index_t begin, index_t end, int) {
       for (index_t i = begin; i < end; ++i) {
         std::copy_n(batch.dense.row(i), dense_width, input.row(i));
-        std::copy_n(pooled_.data() + i * slots * options_.width, slots * options_.width, input.row(i) + dense_width);
+        std::copy_n(pooled_.data() + i * slots * options_.width, slots * options_.width,
+                    input.row(i) + dense_width);
       }
     });
     if (const status s = stack_.forward(executor, input); !s) return s;
@@ -85,9 +87,9 @@ class wide_deep {
         !s) {
       return s;
     }
-    const status done =
-        update(executor, batch.id_by_id, matrix_view<const float>(pooled_.data(), rows_ * slots, options_.width),
-               deeprec::sum, deeprec::rowwise_adagrad{.learning_rate = options_.row_rate}, deep_.view());
+    const status done = update(
+        executor, batch.id_by_id, matrix_view<const float>(pooled_.data(), rows_ * slots, options_.width),
+        deeprec::sum, deeprec::rowwise_adagrad{.learning_rate = options_.row_rate}, deep_.view());
     watch.lap(part::update);
     return done;
   }
@@ -102,9 +104,9 @@ class wide_deep {
 
   [[nodiscard]] std::uint64_t checksum() {
     const auto weights = stack_.parameters();
-    return checksum_of(weights.data_handle(), static_cast<std::size_t>(weights.extent(1)) * sizeof(float),
-                       checksum_of(deep_.view().data(), deep_.bytes(),
-                                   checksum_of(wide_.view().data(), wide_.bytes(), 0)));
+    return checksum_of(
+        weights.data_handle(), static_cast<std::size_t>(weights.extent(1)) * sizeof(float),
+        checksum_of(deep_.view().data(), deep_.bytes(), checksum_of(wide_.view().data(), wide_.bytes(), 0)));
   }
 
  private:
