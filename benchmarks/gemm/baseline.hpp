@@ -24,14 +24,14 @@ struct raw_options {
   bool b_transposed = false;  ///< b is stored (n,k)
 };
 
-#define GEMM_BASELINES                                                                                     \
-  /* Null without oneDNN. */                                                                               \
-  std::unique_ptr<raw_matmul> make_raw(long m, long n, long k, const raw_options& how);                    \
-  /* c = a b^T, then bias and ReLU as one more expression. */                                              \
-  void eigen_layer(const float* a, const float* w, const float* bias, float* c, long m, long n, long k);   \
-  /* The passes of a framework that fuses nothing. */                                                      \
-  void cast_pass(const float* from, unsigned short* to, long count);                                       \
-  void bias_pass(float* c, const float* bias, long m, long n);                                             \
+#define GEMM_BASELINES                                                                                   \
+  /* Null without oneDNN. */                                                                             \
+  std::unique_ptr<raw_matmul> make_raw(long m, long n, long k, const raw_options& how);                  \
+  /* c = a b^T, then bias and ReLU as one more expression. */                                            \
+  void eigen_layer(const float* a, const float* w, const float* bias, float* c, long m, long n, long k); \
+  /* The passes of a framework that fuses nothing. */                                                    \
+  void cast_pass(const float* from, unsigned short* to, long count);                                     \
+  void bias_pass(float* c, const float* bias, long m, long n);                                           \
   void relu_pass(float* c, long count);
 
 namespace o2 {

@@ -36,7 +36,7 @@
 #include "support/paired.hpp"
 
 #if __has_include(<omp.h>)
-#include <omp.h>
+#  include <omp.h>
 #else
 extern "C" void omp_set_num_threads(int);
 #endif
@@ -62,8 +62,9 @@ void openmp_threads([[maybe_unused]] int n) {
 struct layer {
   index_t in, out;
 };
-constexpr layer wide[] = {{512, 256}, {256, 128}, {479, 1024}, {1024, 1024}, {1024, 512}, {367, 512}, {256, 64}};
-constexpr layer all_layers[] = {{13, 512},   {512, 256}, {256, 128}, {479, 1024}, {1024, 1024}, {1024, 512},
+constexpr layer wide[] = {{512, 256},  {256, 128}, {479, 1024}, {1024, 1024},
+                          {1024, 512}, {367, 512}, {256, 64}};
+constexpr layer all_layers[] = {{13, 512},  {512, 256}, {256, 128}, {479, 1024}, {1024, 1024}, {1024, 512},
                                 {367, 512}, {256, 64},  {64, 16},   {128, 64},   {64, 32}};
 constexpr layer first[] = {{13, 512}};
 
@@ -83,10 +84,20 @@ buffer<T> make_buffer(index_t count) {
 /// A layer's matrices, filled at random.
 struct problem {
   problem(layer l, index_t batch)
-      : m(batch), n(l.out), k(l.in), x(make_buffer<float>(m * k)), w(make_buffer<float>(n * k)),
-        bias(make_buffer<float>(n)), y(make_buffer<float>(m * n)), y2(make_buffer<float>(m * n)),
-        dy(make_buffer<float>(m * n)), dx(make_buffer<float>(m * k)), dw(make_buffer<float>(n * k)),
-        db(make_buffer<float>(n)), half(make_buffer<bf16>(m * k)), cast(make_buffer<unsigned short>(m * k)) {
+      : m(batch),
+        n(l.out),
+        k(l.in),
+        x(make_buffer<float>(m * k)),
+        w(make_buffer<float>(n * k)),
+        bias(make_buffer<float>(n)),
+        y(make_buffer<float>(m * n)),
+        y2(make_buffer<float>(m * n)),
+        dy(make_buffer<float>(m * n)),
+        dx(make_buffer<float>(m * k)),
+        dw(make_buffer<float>(n * k)),
+        db(make_buffer<float>(n)),
+        half(make_buffer<bf16>(m * k)),
+        cast(make_buffer<unsigned short>(m * k)) {
     std::mt19937_64 random(static_cast<std::uint64_t>(m * 31 + n * 7 + k));
     std::normal_distribution<float> normal;
     const auto fill = [&](float* p, index_t count) {
@@ -96,7 +107,8 @@ struct problem {
     fill(w.get(), n * k);
     fill(bias.get(), n);
     fill(dy.get(), m * n);
-    for (index_t i = 0; i < m * k; ++i) half[static_cast<std::size_t>(i)] = bf16(x[static_cast<std::size_t>(i)]);
+    for (index_t i = 0; i < m * k; ++i)
+      half[static_cast<std::size_t>(i)] = bf16(x[static_cast<std::size_t>(i)]);
   }
   matrix_view<const float> in() const { return {x.get(), m, k}; }
   matrix_view<const bf16> in_half() const { return {half.get(), m, k}; }
@@ -137,8 +149,9 @@ struct tally {
   void add(const deeprec_bench::pairs& p, const problem& q) { add(p.first, p.second, p.ratio, q); }
   void add(double our_seconds, double their_seconds, double ratio, const problem& q) {
     if (std::getenv("GEMM_BENCH_LAYERS") != nullptr) {
-      std::fprintf(stderr, "%5lld x %4lld -> %4lld: %9.2f us, %9.2f us, ratio %.3f\n", static_cast<long long>(q.m),
-                   static_cast<long long>(q.k), static_cast<long long>(q.n), our_seconds * 1e6, their_seconds * 1e6, ratio);
+      std::fprintf(stderr, "%5lld x %4lld -> %4lld: %9.2f us, %9.2f us, ratio %.3f\n",
+                   static_cast<long long>(q.m), static_cast<long long>(q.k), static_cast<long long>(q.n),
+                   our_seconds * 1e6, their_seconds * 1e6, ratio);
     }
     ours += our_seconds;
     theirs += their_seconds;
@@ -189,13 +202,17 @@ void packed(benchmark::State& state, gemm_math math) {
         gemm_desc desc = as_layer;
         desc.math = math;
         const gemm_weights weights(q.weights());
-        const auto raw = baseline::native::make_raw(q.m, q.n, q.k, {.bf16 = half, .packed = true, .b_transposed = true});
+        const auto raw =
+            baseline::native::make_raw(q.m, q.n, q.k, {.bf16 = half, .packed = true, .b_transposed = true});
         raw->pack(q.w.get());
         const auto ours = [&] {
-          const status s = half ? gemm(here, desc, q.in_half(), weights, q.out()) : gemm(here, desc, q.in(), weights, q.out());
+          const status s = half ? gemm(here, desc, q.in_half(), weights, q.out())
+                                : gemm(here, desc, q.in(), weights, q.out());
           benchmark::DoNotOptimize(s.ok());
         };
-        const auto theirs = [&] { raw->run(half ? static_cast<const void*>(q.half.get()) : q.x.get(), nullptr, q.y2.get()); };
+        const auto theirs = [&] {
+          raw->run(half ? static_cast<const void*>(q.half.get()) : q.x.get(), nullptr, q.y2.get());
+        };
         ours();
         theirs();
         const double error = half ? bf16_error : f32_error;
@@ -222,7 +239,9 @@ void bf16_with_cast(benchmark::State& state, const layer (&layers)[N]) {
         const auto raw = baseline::native::make_raw(q.m, q.n, q.k, {.packed = true, .b_transposed = true});
         raw->pack(q.w.get());
         const auto ours = [&] { benchmark::DoNotOptimize(gemm(here, desc, q.in(), weights, q.out()).ok()); };
-        const auto f32 = [&] { benchmark::DoNotOptimize(gemm(here, as_layer, q.in(), weights_f32, q.out()).ok()); };
+        const auto f32 = [&] {
+          benchmark::DoNotOptimize(gemm(here, as_layer, q.in(), weights_f32, q.out()).ok());
+        };
         const auto theirs = [&] { raw->run(q.x.get(), nullptr, q.y.get()); };
         ours();
         if (!q.right(q.y.get(), bf16_error, false) && wrong(state)) return;
@@ -250,7 +269,8 @@ void epilogue(benchmark::State& state, const layer (&layers)[N]) {
       desc.bias = q.bias_row();
       desc.activation = gemm_activation::relu;
       const gemm_weights weights(q.weights());
-      const auto raw = baseline::native::make_raw(q.m, q.n, q.k, {.bf16 = true, .packed = true, .b_transposed = true});
+      const auto raw =
+          baseline::native::make_raw(q.m, q.n, q.k, {.bf16 = true, .packed = true, .b_transposed = true});
       raw->pack(q.w.get());
       const auto ours = [&] { benchmark::DoNotOptimize(gemm(here, desc, q.in(), weights, q.out()).ok()); };
       const auto passes = [&](auto cast, auto bias, auto relu) {
@@ -262,10 +282,12 @@ void epilogue(benchmark::State& state, const layer (&layers)[N]) {
         };
       };
       const auto o2 = passes(baseline::o2::cast_pass, baseline::o2::bias_pass, baseline::o2::relu_pass);
-      const auto native = passes(baseline::native::cast_pass, baseline::native::bias_pass, baseline::native::relu_pass);
+      const auto native =
+          passes(baseline::native::cast_pass, baseline::native::bias_pass, baseline::native::relu_pass);
       ours();
       native();
-      if ((!q.right(q.y.get(), bf16_error, true) || !q.right(q.y2.get(), bf16_error, true)) && wrong(state)) return;
+      if ((!q.right(q.y.get(), bf16_error, true) || !q.right(q.y2.get(), bf16_error, true)) && wrong(state))
+        return;
       const auto one = in_turn(pairs_for(q), ours, o2);
       const auto two = in_turn(pairs_for(q), ours, native);
       sum.add(one.ratio < two.ratio ? one : two, q);
@@ -287,11 +309,14 @@ void backward(benchmark::State& state) {
         const auto to_weights = baseline::native::make_raw(q.n, q.k, q.m, {.a_transposed = true});
         const auto to_input = baseline::native::make_raw(q.m, q.k, q.n, {});
         const auto ours = [&] {
-          const bool ok = linear_forward(here, q.in(), weights, q.bias_row(), q.out(), {.activation = gemm_activation::relu}).ok() &&
-                          linear_backward(here, q.in(), matrix_view<const float>(q.dy.get(), q.m, q.n), weights,
-                                          matrix_view<float>(q.dw.get(), q.n, q.k), matrix_view<float>(q.db.get(), 1, q.n),
-                                          matrix_view<float>(q.dx.get(), q.m, q.k), {.input_mask = q.in()})
-                              .ok();
+          const bool ok =
+              linear_forward(here, q.in(), weights, q.bias_row(), q.out(),
+                             {.activation = gemm_activation::relu})
+                  .ok() &&
+              linear_backward(here, q.in(), matrix_view<const float>(q.dy.get(), q.m, q.n), weights,
+                              matrix_view<float>(q.dw.get(), q.n, q.k), matrix_view<float>(q.db.get(), 1, q.n),
+                              matrix_view<float>(q.dx.get(), q.m, q.k), {.input_mask = q.in()})
+                  .ok();
           benchmark::DoNotOptimize(ok);
         };
         const auto theirs = [&] {
@@ -301,7 +326,8 @@ void backward(benchmark::State& state) {
         };
         ours();
         theirs();
-        if ((!q.right(q.y.get(), f32_error, true) || !q.right(q.y2.get(), f32_error, false)) && wrong(state)) return;
+        if ((!q.right(q.y.get(), f32_error, true) || !q.right(q.y2.get(), f32_error, false)) && wrong(state))
+          return;
         sum.add(in_turn(std::max(5, pairs_for(q) / 3), ours, theirs), q);
       }
     }
@@ -316,7 +342,8 @@ void small_batch(benchmark::State& state) {
     double slowest = 1e9, seconds = 0, worst = 1e9;
     for (const index_t batch : {1, 2, 4, 8, 16}) {
       tally sum;
-      for (const layer l : {layer{13, 512}, {512, 256}, {256, 128}, {479, 1024}, {1024, 1024}, {1024, 512}, {256, 1}}) {
+      for (const layer l :
+           {layer{13, 512}, {512, 256}, {256, 128}, {479, 1024}, {1024, 1024}, {1024, 512}, {256, 1}}) {
         const problem q(l, batch);
         gemm_desc desc = as_layer;
         desc.bias = q.bias_row();
@@ -330,13 +357,15 @@ void small_batch(benchmark::State& state) {
         const auto native = eigen(baseline::native::eigen_layer);
         ours();
         native();
-        if ((!q.right(q.y.get(), f32_error, true) || !q.right(q.y2.get(), f32_error, true)) && wrong(state)) return;
+        if ((!q.right(q.y.get(), f32_error, true) || !q.right(q.y2.get(), f32_error, true)) && wrong(state))
+          return;
         const auto one = in_turn(201, ours, o2);
         const auto two = in_turn(201, ours, native);
         sum.add(one.ratio < two.ratio ? one : two, q);
         if (std::getenv("GEMM_BENCH_LAYERS") != nullptr) {
-          std::fprintf(stderr, "m %lld %lld -> %lld: ours %.2f us, eigen o2 %.2f native %.2f\n", static_cast<long long>(batch),
-                       static_cast<long long>(l.in), static_cast<long long>(l.out), two.first * 1e6, one.second * 1e6, two.second * 1e6);
+          std::fprintf(stderr, "m %lld %lld -> %lld: ours %.2f us, eigen o2 %.2f native %.2f\n",
+                       static_cast<long long>(batch), static_cast<long long>(l.in),
+                       static_cast<long long>(l.out), two.first * 1e6, one.second * 1e6, two.second * 1e6);
         }
       }
       state.counters["m" + std::to_string(batch)] = sum.theirs / sum.ours;
@@ -362,11 +391,14 @@ void threads(benchmark::State& state) {
         openmp_threads(2);
         const auto raw = baseline::native::make_raw(q.m, q.n, q.k, {.packed = true, .b_transposed = true});
         raw->pack(q.w.get());
-        const auto ours = [&] { benchmark::DoNotOptimize(gemm(pool, as_layer, q.in(), weights, q.out()).ok()); };
+        const auto ours = [&] {
+          benchmark::DoNotOptimize(gemm(pool, as_layer, q.in(), weights, q.out()).ok());
+        };
         const auto theirs = [&] { raw->run(q.x.get(), nullptr, q.y2.get()); };
         ours();
         theirs();
-        if ((!q.right(q.y.get(), f32_error, false) || !q.right(q.y2.get(), f32_error, false)) && wrong(state)) return;
+        if ((!q.right(q.y.get(), f32_error, false) || !q.right(q.y2.get(), f32_error, false)) && wrong(state))
+          return;
         // Not in turn: the threads of the one that waits spin, and take the other's processors.
         std::vector<double> one, two;
         for (int i = 0; i < pairs_for(q); ++i) one.push_back(deeprec_bench::seconds_of(ours));

@@ -3,9 +3,9 @@
 #include "gemm/baseline.hpp"
 
 #if __has_include(<oneapi/dnnl/dnnl.hpp>)
-#include <oneapi/dnnl/dnnl.hpp>
+#  include <oneapi/dnnl/dnnl.hpp>
 
-#include <unordered_map>
+#  include <unordered_map>
 
 namespace gemm_baseline::DEEPREC_BASELINE_NS {
 namespace {
@@ -14,17 +14,18 @@ using dnnl::memory;
 
 class matmul final : public raw_matmul {
  public:
-  matmul(long m, long n, long k, const raw_options& how) : k_(k), n_(n), how_(how), engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {
+  matmul(long m, long n, long k, const raw_options& how)
+      : k_(k), n_(n), how_(how), engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {
     using tag = memory::format_tag;
     const auto type = how.bf16 ? memory::data_type::bf16 : memory::data_type::f32;
     const memory::desc a({m, k}, type, how.a_transposed ? tag::ba : tag::ab);
     const memory::desc b({k, n}, type, how.packed ? tag::any : how.b_transposed ? tag::ba : tag::ab);
     const memory::desc c({m, n}, memory::data_type::f32, tag::ab);
-#if DNNL_VERSION_MAJOR >= 3
+#  if DNNL_VERSION_MAJOR >= 3
     const dnnl::matmul::primitive_desc made(engine_, a, b, c);
-#else
+#  else
     const dnnl::matmul::primitive_desc made(dnnl::matmul::desc(a, b, c), engine_);
-#endif
+#  endif
     implementation_ = made.impl_info_str();
     primitive_ = dnnl::matmul(made);
     a_ = memory(a, engine_, nullptr);
@@ -32,8 +33,9 @@ class matmul final : public raw_matmul {
     b_ = how.packed ? memory(made.weights_desc(), engine_) : memory(b, engine_, nullptr);
   }
   void pack(const float* b) override {
-    const memory plain({{k_, n_}, memory::data_type::f32, how_.b_transposed ? memory::format_tag::ba : memory::format_tag::ab},
-                       engine_, const_cast<float*>(b));
+    const memory plain(
+        {{k_, n_}, memory::data_type::f32, how_.b_transposed ? memory::format_tag::ba : memory::format_tag::ab},
+        engine_, const_cast<float*>(b));
     memory packed = b_;
     dnnl::reorder(plain, packed).execute(stream_, const_cast<memory&>(plain), packed);
   }

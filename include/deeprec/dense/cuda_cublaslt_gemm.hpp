@@ -37,7 +37,8 @@ struct cublaslt_gemm {
   [[nodiscard]] static gemm_answer can_run(const basic_gemm_desc<device_space>& desc, gemm_storage a,
                                            gemm_storage b, gemm_storage c) noexcept {
     if (a != b) return {"gemm: cuBLASLt multiplies operands of one type"};
-    if (a == gemm_storage::f32 && c == gemm_storage::bf16) return {"gemm: cuBLASLt has no bf16 result of floats"};
+    if (a == gemm_storage::f32 && c == gemm_storage::bf16)
+      return {"gemm: cuBLASLt has no bf16 result of floats"};
     if (a == gemm_storage::bf16 && desc.math == gemm_math::tf32) return {"gemm: TF32 is for float operands"};
     if (!desc.mask.absent()) return {"gemm: cuBLASLt has no mask of ReLU's output"};
     if (desc.activation == gemm_activation::sigmoid) return {"gemm: cuBLASLt has no sigmoid"};
@@ -78,7 +79,8 @@ class cublaslt_owned {
 inline status cublaslt_status(cublasStatus_t answer) noexcept {
   if (answer == CUBLAS_STATUS_SUCCESS) return {};
   if (answer == CUBLAS_STATUS_ALLOC_FAILED) return {errc::out_of_memory, "gemm: cuBLASLt"};
-  if (answer == CUBLAS_STATUS_NOT_SUPPORTED) return {errc::unsupported, "gemm: cuBLASLt has no kernel for this product"};
+  if (answer == CUBLAS_STATUS_NOT_SUPPORTED)
+    return {errc::unsupported, "gemm: cuBLASLt has no kernel for this product"};
   return {errc::device_error, "gemm: cuBLASLt failed"};
 }
 
@@ -99,15 +101,18 @@ inline cublasLtHandle_t cublaslt_handle() noexcept {
 template <>
 struct backend<verbs::gemm, cuda_backend> {
   template <class Backends, class E, class A, class B, class C>
-  static status run(context<E> ctx, const basic_gemm_desc<device_space>& desc, const A& a, const B& b, const C& c) {
+  static status run(context<E> ctx, const basic_gemm_desc<device_space>& desc, const A& a, const B& b,
+                    const C& c) {
     static_assert(!std::is_same_v<B, gemm_weights>,
                   "deeprec::gemm: gemm_weights are the host's. Fix: pass a device view for b; a tensor core "
                   "needs no packing.");
-    static_assert(reachable_as<typename A::space, device_space> && reachable_as<typename B::space, device_space> &&
+    static_assert(reachable_as<typename A::space, device_space> &&
+                      reachable_as<typename B::space, device_space> &&
                       reachable_as<typename C::space, device_space>,
                   "deeprec::gemm: a view of host memory on a CUDA stream. Fix: pass device views.");
     const gemm_view<device_space> left(a), right(b), out(c);
-    if (const gemm_answer no = cublaslt_gemm::can_run(desc, left.storage(), right.storage(), out.storage()); !no) {
+    if (const gemm_answer no = cublaslt_gemm::can_run(desc, left.storage(), right.storage(), out.storage());
+        !no) {
       return {errc::unsupported, no.refusal};
     }
     if (c.extent(0) == 0 || c.extent(1) == 0 || desc.batch.count == 0) return {};
@@ -128,15 +133,16 @@ struct backend<verbs::gemm, cuda_backend> {
     const cublasLtHandle_t handle = detail::cublaslt_handle();
     if (handle == nullptr) return {errc::device_error, "gemm: cuBLASLt has no handle for this device"};
 
-    const cublasComputeType_t compute = a.storage() == gemm_storage::bf16  ? CUBLAS_COMPUTE_32F
-                                        : desc.math == gemm_math::tf32     ? CUBLAS_COMPUTE_32F_FAST_TF32
-                                        : desc.math == gemm_math::bf16     ? CUBLAS_COMPUTE_32F_FAST_16BF
-                                                                           : CUBLAS_COMPUTE_32F;
+    const cublasComputeType_t compute = a.storage() == gemm_storage::bf16 ? CUBLAS_COMPUTE_32F
+                                        : desc.math == gemm_math::tf32    ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                        : desc.math == gemm_math::bf16    ? CUBLAS_COMPUTE_32F_FAST_16BF
+                                                                          : CUBLAS_COMPUTE_32F;
     detail::cublaslt_owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> what;
     cublasStatus_t s = cublasLtMatmulDescCreate(&what.handle, compute, CUDA_R_32F);
     if (s != CUBLAS_STATUS_SUCCESS) return detail::cublaslt_status(s);
     const auto set = [&](cublasLtMatmulDescAttributes_t attribute, const auto& value) {
-      if (s == CUBLAS_STATUS_SUCCESS) s = cublasLtMatmulDescSetAttribute(what.handle, attribute, &value, sizeof(value));
+      if (s == CUBLAS_STATUS_SUCCESS)
+        s = cublasLtMatmulDescSetAttribute(what.handle, attribute, &value, sizeof(value));
     };
     const cublasOperation_t b_as = b_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasOperation_t a_as = a_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -164,28 +170,34 @@ struct backend<verbs::gemm, cuda_backend> {
       if (s == CUBLAS_STATUS_SUCCESS) s = cublasLtMatrixLayoutCreate(&made.handle, type, rows, columns, stride);
       if (s != CUBLAS_STATUS_SUCCESS || desc.batch.count == 1) return;
       const auto count = static_cast<std::int32_t>(desc.batch.count);
-      s = cublasLtMatrixLayoutSetAttribute(made.handle, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof(count));
+      s = cublasLtMatrixLayoutSetAttribute(made.handle, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count,
+                                           sizeof(count));
       if (s != CUBLAS_STATUS_SUCCESS) return;
-      s = cublasLtMatrixLayoutSetAttribute(made.handle, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step, sizeof(step));
+      s = cublasLtMatrixLayoutSetAttribute(made.handle, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step,
+                                           sizeof(step));
     };
     const bool has_residual = !desc.residual.absent();
     layout first, second, old, result;
-    describe(first, b.storage(), b_turned ? k : n, b_turned ? n : k, detail::leading_dimension(b), desc.batch.b_step);
-    describe(second, a.storage(), a_turned ? m : k, a_turned ? k : m, detail::leading_dimension(a), desc.batch.a_step);
-    describe(old, c.storage(), n, m, detail::leading_dimension(has_residual ? desc.residual : c), desc.batch.c_step);
+    describe(first, b.storage(), b_turned ? k : n, b_turned ? n : k, detail::leading_dimension(b),
+             desc.batch.b_step);
+    describe(second, a.storage(), a_turned ? m : k, a_turned ? k : m, detail::leading_dimension(a),
+             desc.batch.a_step);
+    describe(old, c.storage(), n, m, detail::leading_dimension(has_residual ? desc.residual : c),
+             desc.batch.c_step);
     describe(result, c.storage(), n, m, detail::leading_dimension(c), desc.batch.c_step);
 
     detail::cublaslt_owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> wish;
     const std::size_t room = std::size_t{32} << 20;
     if (s == CUBLAS_STATUS_SUCCESS) s = cublasLtMatmulPreferenceCreate(&wish.handle);
     if (s == CUBLAS_STATUS_SUCCESS) {
-      s = cublasLtMatmulPreferenceSetAttribute(wish.handle, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room, sizeof(room));
+      s = cublasLtMatmulPreferenceSetAttribute(wish.handle, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room,
+                                               sizeof(room));
     }
     cublasLtMatmulHeuristicResult_t chosen{};
     int found = 0;
     if (s == CUBLAS_STATUS_SUCCESS) {
-      s = cublasLtMatmulAlgoGetHeuristic(handle, what.handle, first.handle, second.handle, old.handle, result.handle,
-                                         wish.handle, 1, &chosen, &found);
+      s = cublasLtMatmulAlgoGetHeuristic(handle, what.handle, first.handle, second.handle, old.handle,
+                                         result.handle, wish.handle, 1, &chosen, &found);
     }
     if (s != CUBLAS_STATUS_SUCCESS) return detail::cublaslt_status(s);
     if (found == 0) return {errc::unsupported, "gemm: cuBLASLt has no kernel for this product"};

@@ -29,6 +29,7 @@
 #include <deeprec/dense/gemm_weights.hpp>
 #include <deeprec/dense/onednn_gemm.hpp>
 #include <deeprec/dense/thin_gemm.hpp>
+#include <deeprec/exec/executor_ref.hpp>
 
 namespace deeprec::inline DEEPREC_ABI {
 
@@ -135,11 +136,25 @@ gemm_job make_job(const Desc& desc, const A& a, const B& b, const C& c) {
 template <>
 struct backend<verbs::gemm, host_backend> {
   template <class Backends, class E, class A, class B, class C>
-  static status run(context<E> ctx, const gemm_desc& desc, const A& a, const B& b, const C& c) {
+  static status run(context<E> given, const gemm_desc& desc, const A& a, const B& b, const C& c) {
     static_assert(GemmElement<typename A::value_type> && GemmElement<typename C::value_type>,
                   "deeprec::gemm: matrices of float or bf16. Fix: pass matrix_view<float> or "
                   "matrix_view<bf16> operands; b may be a gemm_weights.");
-    const detail::gemm_job job = detail::make_job(desc, a, b, c);
+    if constexpr (!std::is_const_v<E>) {  // one copy of what follows for all executors
+      executor_ref who(*given.executor);
+      context<executor_ref> ctx(who);
+      ctx.memory = given.memory;
+      ctx.instruction_set = given.instruction_set;
+      return run_job<Backends>(ctx, desc, gemm_view<>(a), detail::make_job(desc, a, b, c));
+    } else {
+      return run_job<Backends>(given, desc, gemm_view<>(a), detail::make_job(desc, a, b, c));
+    }
+  }
+
+ private:
+  template <class Backends, class E>
+  static status run_job(context<E> ctx, const gemm_desc& desc, const gemm_view<>& a,
+                        const detail::gemm_job& job) {
     if (job.m == 0 || job.n == 0 || job.batch.count == 0) {
       if (desc.bias_gradient.data_handle() != nullptr && job.m > 0) sum_bias(ctx, desc, a);
       return {};
@@ -156,10 +171,10 @@ struct backend<verbs::gemm, host_backend> {
 #endif
   }
 
- private:
-  template <class E, class A>
-  static void sum_bias(context<E> ctx, const gemm_desc& desc, const A& a) {
-    detail::sum_rows<typename A::value_type>(ctx, desc.a, gemm_view<>(a), desc.bias_gradient.row(0));
+  template <class E>
+  static void sum_bias(context<E> ctx, const gemm_desc& desc, const gemm_view<>& a) {
+    a.storage() == gemm_storage::f32 ? detail::sum_rows<float>(ctx, desc.a, a, desc.bias_gradient.row(0))
+                                     : detail::sum_rows<bf16>(ctx, desc.a, a, desc.bias_gradient.row(0));
   }
   template <class Backends, class E>
   static status multiply(context<E> ctx, const detail::gemm_job& job) {
@@ -211,9 +226,8 @@ template <class Backends = host_gemm_backends, class Context, class A, class B, 
     }
   }
   if (const status s = detail::check_gemm(desc, a, detail::values_of(b), c); !s) return s;
-  return backend<verbs::gemm,
-                 backend_of<std::remove_const_t<decltype(where)>>>::template run<Backends>(where, desc, a,
-                                                                                           b, c);
+  return backend<verbs::gemm, backend_of<std::remove_const_t<decltype(where)>>>::template run<Backends>(
+      where, desc, a, b, c);
 }
 
 /// Who multiplies, how c is cut, what is converted and composed, and who refused and why: one line.
@@ -234,8 +248,8 @@ template <class Backends = host_gemm_backends, class A, class B, class C>
   if (!detail::set_up(Backends{}, active_isa(), job, setup, &refused)) return "nobody" + refused;
   const detail::gemm_borders& at = setup.borders;
   const auto conversion_text = [](const char* which, detail::conversion how) -> std::string {
-    constexpr const char* words[] = {"", " copied", " widened", " narrowed to bf16", " rounded to bf16",
-                                     " rounded to tf32"};
+    constexpr const char* words[] = {
+        "", " copied", " widened", " narrowed to bf16", " rounded to bf16", " rounded to tf32"};
     if (how == detail::conversion::none) return "";
     return std::string(", ") + which + words[static_cast<int>(how)];
   };

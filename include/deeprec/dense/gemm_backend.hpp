@@ -29,11 +29,11 @@ struct gemm_query {
   gemm_operand b = gemm_operand::normal;
   gemm_storage inputs = gemm_storage::f32;  ///< of a and b both
   gemm_storage output = gemm_storage::f32;
-  bool packed = false;      ///< b is what the backend's pack() made, and has no stride
+  bool packed = false;  ///< b is what the backend's pack() made, and has no stride
   bool accumulates = false;
   bool bias = false;
-  bool residual = false;    ///< float, of c's stride
-  bool finite = false;      ///< no sum can be infinite or NaN
+  bool residual = false;  ///< float, of c's stride
+  bool finite = false;    ///< no sum can be infinite or NaN
   gemm_activation activation = gemm_activation::none;
 
   friend constexpr bool operator==(const gemm_query&, const gemm_query&) = default;
@@ -44,7 +44,8 @@ struct gemm_query {
     }
     const auto bits = [](auto x, int at) { return static_cast<std::uint64_t>(x) << at; };
     return mix64(h ^ (bits(q.a, 0) | bits(q.b, 1) | bits(q.inputs, 2) | bits(q.output, 3) | bits(q.packed, 4) |
-                      bits(q.accumulates, 5) | bits(q.bias, 6) | bits(q.residual, 7) | bits(q.finite, 8) | bits(q.activation, 9)));
+                      bits(q.accumulates, 5) | bits(q.bias, 6) | bits(q.residual, 7) | bits(q.finite, 8) |
+                      bits(q.activation, 9)));
   }
 };
 
@@ -61,7 +62,7 @@ struct gemm_pointers {
   void* c = nullptr;
   const float* bias = nullptr;
   const float* residual = nullptr;
-  void* scratch = nullptr;  ///< plan.scratch_bytes, aligned to 64
+  void* scratch = nullptr;              ///< plan.scratch_bytes, aligned to 64
   isa instruction_set = isa::portable;  ///< for kernels of our own
 };
 
@@ -70,7 +71,7 @@ struct gemm_plan {
   gemm_query query;
   status (*run)(const gemm_plan&, const gemm_pointers&) = nullptr;  ///< null: there is no plan
   std::size_t scratch_bytes = 0;
-  const char* implementation = "";     ///< a literal, or what `state` keeps
+  const char* implementation = "";      ///< a literal, or what `state` keeps
   std::shared_ptr<const void> state{};  ///< what run needs
 };
 

@@ -50,7 +50,7 @@ class gemm_view {
  public:
   constexpr gemm_view() noexcept = default;
   template <class T, MemorySpace From, class Columns>
-    requires GemmElement<std::remove_const_t<T>> && reachable_as<From, Space>
+  requires GemmElement<std::remove_const_t<T>> && reachable_as<From, Space>
   constexpr explicit(false) gemm_view(const matrix_view<T, From, Columns>& v) noexcept
       : data_(v.data_handle()),
         rows_(v.extent(0)),
@@ -93,7 +93,7 @@ struct basic_gemm_desc {
   matrix_view<const float, Space> bias{};  ///< (1,N)
   gemm_view<Space> residual{};             ///< (M,N); may be c itself
   gemm_activation activation = gemm_activation::none;
-  gemm_view<Space> mask{};                  ///< (M,N): an output of relu; may be c itself
+  gemm_view<Space> mask{};                    ///< (M,N): an output of relu; may be c itself
   matrix_view<float, Space> bias_gradient{};  ///< out (1,M): sums of op(a)'s rows, for op(a) = dy^T
   gemm_batch batch{};
 };

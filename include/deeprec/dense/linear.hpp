@@ -64,8 +64,7 @@ template <class Backends = host_gemm_backends, class Context, class Input, class
 template <class Backends = host_gemm_backends, class Context, class Input, class Weights>
 [[nodiscard]] status linear_backward(Context&& ctx, const Input& input,
                                      matrix_view<const float> output_gradient, const Weights& weights,
-                                     matrix_view<float> weight_gradient,
-                                     matrix_view<float> bias_gradient,
+                                     matrix_view<float> weight_gradient, matrix_view<float> bias_gradient,
                                      matrix_view<float> input_gradient, const linear_options& how = {}) {
   const auto where = as_context(ctx);
   const auto& w = detail::values_of(weights);

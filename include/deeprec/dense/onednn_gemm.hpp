@@ -60,8 +60,8 @@ struct onednn_gemm {
     detail::onednn_primitive copy;
     if (to.bytes() == 0 || !copy.make_reorder(from, to)) return {};
     const auto pages = [](std::size_t bytes) {
-      return std::shared_ptr<void>(::operator new(bytes, std::align_val_t{page}),
-                                   [](void* p) { ::operator delete(p, std::align_val_t{page}); });
+      return std::shared_ptr<void>(::operator new (bytes, std::align_val_t{page}),
+                                   [](void* p) { ::operator delete (p, std::align_val_t{page}); });
     };
     const std::size_t bytes = (to.bytes() + 127) / 64 * 64;
     const std::shared_ptr<void> data = pages(bytes);
@@ -83,7 +83,9 @@ struct onednn_gemm {
   // oneDNN lays its scratch out as if it began at a page, and takes more than it asked for where it doesn't.
   static constexpr std::size_t page = 4096;
   // And 2.6 writes a row of a more than it asks for (m = 1, n = 2, k = 70: 1,432 bytes of 1,152).
-  static std::size_t beyond(const gemm_query& q) noexcept { return static_cast<std::size_t>(16 * 4 * (q.k + q.n)); }
+  static std::size_t beyond(const gemm_query& q) noexcept {
+    return static_cast<std::size_t>(16 * 4 * (q.k + q.n));
+  }
   static void* whole_page(void* p) noexcept {
     return reinterpret_cast<void*>((reinterpret_cast<std::uintptr_t>(p) + page - 1) / page * page);
   }

@@ -57,7 +57,9 @@ class even_pieces {
  public:
   even_pieces() = default;
   constexpr even_pieces(index_t total, index_t size) noexcept
-      : size_((std::min)(size, total)), count_((total + size_ - 1) / size_), last_(total - (count_ - 1) * size_) {}
+      : size_((std::min)(size, total)),
+        count_((total + size_ - 1) / size_),
+        last_(total - (count_ - 1) * size_) {}
 
   [[nodiscard]] constexpr index_t count() const noexcept { return count_; }
   [[nodiscard]] constexpr int kinds() const noexcept { return last_ == size_ ? 1 : 2; }
@@ -81,7 +83,8 @@ constexpr index_t up_to_multiple(index_t x, index_t of) noexcept { return (x + o
 /// Columns of a tile of a product with an operand b that was packed once for all m.
 constexpr index_t packed_columns(index_t n) noexcept {
   constexpr index_t widest = 1024;
-  return n <= widest ? n : up_to_multiple((n + (n + widest - 1) / widest - 1) / ((n + widest - 1) / widest), 64);
+  return n <= widest ? n
+                     : up_to_multiple((n + (n + widest - 1) / widest - 1) / ((n + widest - 1) / widest), 64);
 }
 
 /// What tiles are made for: enough work to be worth a call, a result that stays in the second-level cache
@@ -100,7 +103,8 @@ constexpr gemm_borders cut(index_t m, index_t n, index_t k, tile_wishes wishes) 
   const index_t kb = wishes.converts_b ? 1024 : k <= 8192 ? k : 4096;
   if (m == 1) return {{1, 16}, {n, up_to_multiple((std::max)((worth / 16) / k, index_t{256}), 64)}, {k, kb}};
   index_t nb = packed_columns(n);
-  index_t mb = (std::max)(power((2 * worth - 1) / (nb * (std::min)(k, kb))), wishes.packed ? index_t{m >= 1024 ? 64 : 32} : index_t{256});
+  index_t mb = (std::max)(power((2 * worth - 1) / (nb * (std::min)(k, kb))),
+                          wishes.packed ? index_t{m >= 1024 ? 64 : 32} : index_t{256});
   if (wishes.finished) mb = (std::min)(mb, (std::max)(power((index_t{1} << 17) / nb), index_t{32}));
   mb = (std::min)((std::max)(mb, index_t{16}), index_t{8192});
   if (!wishes.packed) {

@@ -60,9 +60,10 @@ struct gemm_setup {
   gemm_storage inputs = gemm_storage::f32;
   bool packed = false;
   bool fused = false;  // the plans do every step
-  bool guarded = false; // but only on tiles whose sums are finite; the plans for the others are the "later" ones
+  bool guarded =
+      false;  // but only on tiles whose sums are finite; the plans for the others are the "later" ones
   float largest_b = 0;
-  bool direct = false; // the plans write c
+  bool direct = false;          // the plans write c
   stored_rows<const void> b;    // where b_form is not packed
   gemm_weights::form b_form{};  // keeps b, or has its packed pieces
   std::vector<gemm_plan> plans;
@@ -118,8 +119,8 @@ inline void convert_with(isa which, const convert_block& block) {
 }
 
 inline std::shared_ptr<void> shared_lines(std::size_t bytes) {
-  return {::operator new(bytes, std::align_val_t{64}),
-          [](void* p) { ::operator delete(p, std::align_val_t{64}); }};
+  return {::operator new (bytes, std::align_val_t{64}),
+          [](void* p) { ::operator delete (p, std::align_val_t{64}); }};
 }
 
 /// A dense copy of a block of the weights, converted.
@@ -132,14 +133,16 @@ inline gemm_packed dense_form(isa which, const gemm_view<>& from, conversion how
   const std::size_t bytes = in_lines(rows * columns * bytes_of(to)) + 64;
   const std::shared_ptr<void> data = shared_lines(bytes);
   const void* first = step_by(from.data(), row * leading_dimension(from) + column, from.storage());
-  convert_with(which, {how, first, leading_dimension(from), data.get(), columns, rows, columns, from.storage()});
+  convert_with(which,
+               {how, first, leading_dimension(from), data.get(), columns, rows, columns, from.storage()});
   return {data, bytes};
 }
 
 /// The weights cast for a backend, and packed where it packs.
 template <class Backend>
 gemm_weights::form weights_form(isa which, const gemm_job& job, conversion how, bool packed,
-                                [[maybe_unused]] gemm_storage inputs, [[maybe_unused]] const even_pieces& columns) {
+                                [[maybe_unused]] gemm_storage inputs,
+                                [[maybe_unused]] const even_pieces& columns) {
   const gemm_view<> values = job.weights->values();
   if (!packed) {
     return job.weights->get({.how = how}, [&] {
@@ -178,8 +181,8 @@ bool try_plans(const gemm_job& job, result_way way, gemm_setup& setup) {
   setup.guarded = fuse && job.activation == gemm_activation::relu && job.weights != nullptr &&
                   job.weights->reuse() == weight_reuse::many && job.m > 1 && job.n > 1 && !job.accumulates &&
                   job.residual.data == nullptr;
-  setup.borders = cut(job.m, job.n, job.k, {setup.packed, finished,
-                                            setup.convert_b != conversion::none && job.weights == nullptr});
+  setup.borders = cut(job.m, job.n, job.k,
+                      {setup.packed, finished, setup.convert_b != conversion::none && job.weights == nullptr});
   const gemm_borders& at = setup.borders;
   if (fuse && at.k.count() > 1) {
     setup.refusal = "sums in several pieces are finished later";
@@ -202,7 +205,7 @@ bool try_plans(const gemm_job& job, result_way way, gemm_setup& setup) {
           const bool b_turned = q.b == gemm_operand::transposed;
           q.a_stride = setup.convert_a != conversion::none ? (a_turned ? q.m : q.k) : a_columns;
           if ((a_turned ? q.k : q.m) == 1) q.a_stride = a_turned ? q.m : q.k;
-          q.b_stride = setup.packed ? 0
+          q.b_stride = setup.packed                                                    ? 0
                        : setup.convert_b != conversion::none && job.weights == nullptr ? (b_turned ? q.k : q.n)
                                                                                        : setup.b.stride;
           if (!setup.packed && (b_turned ? q.n : q.k) == 1) q.b_stride = b_turned ? q.k : q.n;
@@ -233,9 +236,8 @@ bool try_plans(const gemm_job& job, result_way way, gemm_setup& setup) {
   const index_t input_bytes = bytes_of(setup.inputs);
   const index_t kb = at.k.size_of(0), nb = at.n.size_of(0);
   setup.a_bytes = setup.convert_a == conversion::none ? 0 : in_lines(most_m * kb * input_bytes);
-  setup.b_bytes = setup.convert_b == conversion::none || job.weights != nullptr
-                      ? 0
-                      : in_lines(nb * kb * input_bytes);
+  setup.b_bytes =
+      setup.convert_b == conversion::none || job.weights != nullptr ? 0 : in_lines(nb * kb * input_bytes);
   setup.c_bytes = setup.direct && !setup.guarded ? 0 : in_lines(most_m * nb * 4);
   return true;
 }
@@ -275,8 +277,7 @@ bool try_backend(isa which, const gemm_job& job, gemm_setup& setup) {
     }
     if (!planned) continue;
     if (job.weights != nullptr && (setup.packed || setup.convert_b != conversion::none)) {
-      setup.b_form =
-          weights_form<Backend>(which, job, setup.convert_b, setup.packed, inputs, setup.borders.n);
+      setup.b_form = weights_form<Backend>(which, job, setup.convert_b, setup.packed, inputs, setup.borders.n);
       if (setup.b_form == nullptr) {
         setup.refusal = "the backend can't pack b";
         continue;
@@ -304,7 +305,8 @@ bool set_up(gemm_backends<Backends...>, isa which, const gemm_job& job, gemm_set
 
 class tile_runner {
  public:
-  tile_runner(isa which, const gemm_job& job, const gemm_setup& setup) : isa_(which), job_(job), setup_(setup) {}
+  tile_runner(isa which, const gemm_job& job, const gemm_setup& setup)
+      : isa_(which), job_(job), setup_(setup) {}
 
   [[nodiscard]] index_t tiles() const noexcept {
     return setup_.borders.m.count() * setup_.borders.n.count() * job_.batch.count;
@@ -330,8 +332,7 @@ class tile_runner {
     p.c = direct ? c : c_block;
     if (setup_.fused && !unfused) {
       if (job_.bias != nullptr) p.bias = job_.bias + n.begin;
-      p.residual = static_cast<const float*>(
-          moved(job_.residual, m.begin, n.begin).data);
+      p.residual = static_cast<const float*>(moved(job_.residual, m.begin, n.begin).data);
     }
     const bool a_turned = job_.a_as == gemm_operand::transposed;
     const bool b_turned = job_.b_as == gemm_operand::transposed;
@@ -360,17 +361,16 @@ class tile_runner {
 
   /// The steps on rows of products; a stride of 0 repeats one row.
   void finish_rows(const float* product, index_t stride, gemm_piece m, gemm_piece n, void* c) const {
-    const finish_tile tile{
-        .product = product,
-        .product_stride = stride,
-        .rows = m.size,
-        .columns = n.size,
-        .old = {job_.accumulates ? c : nullptr, job_.c.stride, job_.c.storage},
-        .residual = moved(job_.residual, m.begin, n.begin),
-        .mask = moved(job_.mask, m.begin, n.begin),
-        .bias = job_.bias == nullptr ? nullptr : job_.bias + n.begin,
-        .activation = job_.activation,
-        .to = {c, job_.c.stride, job_.c.storage}};
+    const finish_tile tile{.product = product,
+                           .product_stride = stride,
+                           .rows = m.size,
+                           .columns = n.size,
+                           .old = {job_.accumulates ? c : nullptr, job_.c.stride, job_.c.storage},
+                           .residual = moved(job_.residual, m.begin, n.begin),
+                           .mask = moved(job_.mask, m.begin, n.begin),
+                           .bias = job_.bias == nullptr ? nullptr : job_.bias + n.begin,
+                           .activation = job_.activation,
+                           .to = {c, job_.c.stride, job_.c.storage}};
     with_isa_up_to_avx512(isa_, [&](auto region) { finish(region, tile); });
   }
 
@@ -379,15 +379,16 @@ class tile_runner {
   bool sums_are_finite(index_t which, gemm_piece m, gemm_piece n) const {
     const bool turned = job_.a_as == gemm_operand::transposed;
     const index_t stride = leading_dimension(job_.a);
-    const void* const a = step_by(job_.a.data(), which * job_.batch.a_step + (turned ? m.begin : m.begin * stride),
-                                  job_.a.storage());
+    const void* const a = step_by(
+        job_.a.data(), which * job_.batch.a_step + (turned ? m.begin : m.begin * stride), job_.a.storage());
     double most = 0;
     with_isa_up_to_avx512(isa_, [&](auto region) {
       most = static_cast<double>(largest_of(region, a, stride, job_.a.storage(), turned ? job_.k : m.size,
                                             turned ? m.size : job_.k)) *
              1.01 * static_cast<double>(setup_.largest_b) * 1.01 * static_cast<double>(job_.k);
       if (job_.bias != nullptr) {
-        most += static_cast<double>(largest_of(region, job_.bias + n.begin, n.size, gemm_storage::f32, 1, n.size));
+        most +=
+            static_cast<double>(largest_of(region, job_.bias + n.begin, n.size, gemm_storage::f32, 1, n.size));
       }
     });
     return most < 0x1p127;
@@ -445,14 +446,14 @@ void sum_rows(context<E> ctx, gemm_operand as, const gemm_view<>& a, float* out)
   const index_t stride = leading_dimension(a);
   if (as == gemm_operand::transposed) {
     constexpr index_t block = 64;
-    ctx.executor->parallel_for(
-        (a.extent(1) + block - 1) / block, index_t{1}, [&](index_t begin, index_t end, int) {
-          const index_t first = begin * block;
-          const index_t count = std::min(end * block, a.extent(1)) - first;
-          with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
-            sum_columns(region, data + first, stride, a.extent(0), count, out + first);
-          });
-        });
+    ctx.executor->parallel_for((a.extent(1) + block - 1) / block, index_t{1},
+                               [&](index_t begin, index_t end, int) {
+                                 const index_t first = begin * block;
+                                 const index_t count = std::min(end * block, a.extent(1)) - first;
+                                 with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
+                                   sum_columns(region, data + first, stride, a.extent(0), count, out + first);
+                                 });
+                               });
     return;
   }
   ctx.executor->parallel_for(a.extent(0), std::max<index_t>(1, 16384 / std::max<index_t>(1, a.extent(1))),

@@ -11,11 +11,11 @@ namespace deeprec::inline DEEPREC_ABI::detail {
 /// What becomes of an operand before it is multiplied.
 enum class conversion : std::uint8_t {
   none,
-  copy,          ///< to where it lies dense
-  widen,         ///< bf16 to float, exact
-  narrow,        ///< float to bf16
-  round_bf16,    ///< float to a float that is a bf16
-  round_tf32,    ///< float to a float that is a TF32
+  copy,        ///< to where it lies dense
+  widen,       ///< bf16 to float, exact
+  narrow,      ///< float to bf16
+  round_bf16,  ///< float to a float that is a bf16
+  round_tf32,  ///< float to a float that is a TF32
 };
 
 /// A block of rows x columns; `to` is written with its own stride.

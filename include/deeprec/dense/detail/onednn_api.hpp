@@ -101,9 +101,7 @@ class onednn_layout {
   dnnl_memory_desc_t desc_ = nullptr;
 #else
   [[nodiscard]] onednn_const_layout get() const noexcept { return made_ ? &desc_ : nullptr; }
-  [[nodiscard]] std::size_t bytes() const noexcept {
-    return made_ ? dnnl_memory_desc_get_size(&desc_) : 0;
-  }
+  [[nodiscard]] std::size_t bytes() const noexcept { return made_ ? dnnl_memory_desc_get_size(&desc_) : 0; }
 
  private:
   dnnl_memory_desc_t desc_{};
@@ -192,8 +190,8 @@ class onednn_primitive {
     dnnl_primitive_desc_t desc = nullptr;
 #if DNNL_VERSION_MAJOR >= 3
     if (dnnl_matmul_primitive_desc_create(&desc, onednn_engine(), arguments_[0].layout.get(),
-                                          arguments_[1].layout.get(), bias.get(),
-                                          arguments_[2].layout.get(), attr.get()) != dnnl_success) {
+                                          arguments_[1].layout.get(), bias.get(), arguments_[2].layout.get(),
+                                          attr.get()) != dnnl_success) {
       return false;
     }
 #else
