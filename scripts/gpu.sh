@@ -42,7 +42,11 @@ compile tests/embedding/device_test.cu device_test &
 compile tests/embedding/two_units_test.cu two_units_test &
 compile tests/optim/optimizers_test.cu optimizers_test &
 compile examples/thrust_table.cu thrust_table &
+compile examples/linear_regression_streams.cu linear_regression_streams &
 compile benchmarks/gpu/gpu_bench.cu gpu_bench &
+compile benchmarks/gpu/gemm_bench.cpp gemm_bench &
+compile benchmarks/gpu/gemm_baseline.cu gemm_baseline &
+compile benchmarks/gpu/linear_regression_bench.cu linear_regression_bench &
 # Google Benchmark: a library that is there, or its sources.
 library="$(find "$given/benchmark" -name 'libbenchmark.a' 2>/dev/null | head -1)"
 if [[ -z "$library" && -d "$given/benchmark/src" ]]; then
@@ -56,16 +60,20 @@ wait
 for f in "$build"/failed.*; do [[ -e "$f" ]] && { say "does NOT COMPILE: ${f##*.}"; exit 1; }; done
 run "$nvcc" -o "$build/device_tests" "$build"/{main,device_test,two_units_test,optimizers_test}.o || exit 1
 run "$nvcc" -o "$build/thrust_table" "$build/thrust_table.o" || exit 1
+cublas=(-lcublasLt -Xlinker "-rpath=$(dirname "$(dirname "$(realpath "$nvcc")")")/lib64")
+suite=("$build"/{gpu_bench,gemm_bench,gemm_baseline,linear_regression_bench}.o)
+run "$nvcc" -o "$build/linear_regression_streams" "$build/linear_regression_streams.o" "${cublas[@]}" || exit 1
 if [[ -n "$library" ]]; then
-  run "$nvcc" -o "$build/gpu_bench" "$build/gpu_bench.o" "$library" "$(dirname "$library")/libbenchmark_main.a" -lpthread || exit 1
+  run "$nvcc" -o "$build/gpu_bench" "${suite[@]}" "$library" "$(dirname "$library")/libbenchmark_main.a" "${cublas[@]}" -lpthread || exit 1
 else
-  run "$nvcc" -o "$build/gpu_bench" "$build/gpu_bench.o" "$build"/benchmark_*.o -lpthread || exit 1
+  run "$nvcc" -o "$build/gpu_bench" "${suite[@]}" "$build"/benchmark_*.o "${cublas[@]}" -lpthread || exit 1
 fi
 
 failed=0
 say "tests"
 run "$build/device_tests" || failed=1
 run "$build/thrust_table" || failed=1
+run "$build/linear_regression_streams" || failed=1
 if command -v compute-sanitizer >/dev/null; then
   for tool in memcheck racecheck; do
     say "$tool, small cases"

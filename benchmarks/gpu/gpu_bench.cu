@@ -27,17 +27,15 @@
 #include <string>
 #include <vector>
 
+#include "support.hpp"
+
 using namespace deeprec;
+using namespace gpu_suite;
 
 namespace {
 
 constexpr int index_sets = 4;
 using bags_type = jagged_view<std::int64_t, std::int64_t, device_space>;
-
-bool has_device() {
-  int devices = 0;
-  return cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0;
-}
 
 __host__ __device__ float value_at(index_t row, index_t column) {
   return static_cast<float>((row * 31 + column * 7) % 61 - 30);
@@ -49,27 +47,6 @@ __global__ void fill_rows(float* table, index_t rows, index_t width, index_t str
        i += index_t{gridDim.x} * blockDim.x) {
     table[i] = i % stride < width ? value_at(i / stride, i % stride) : 0.0F;
   }
-}
-
-double median_of(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-/// Median milliseconds of call(i).
-double milliseconds(cudaStream_t on, int rounds, const std::function<void(int)>& call) {
-  cuda_event begin(true), end(true);
-  std::vector<double> times;
-  for (int i = -3; i < rounds; ++i) {
-    cuda_runtime::record(begin.get(), on).or_throw();
-    call(i < 0 ? i + 3 : i);
-    cuda_runtime::record(end.get(), on).or_throw();
-    cuda_runtime::synchronize(on).or_throw();
-    float ms = 0;
-    cuda_runtime::milliseconds(ms, begin.get(), end.get()).or_throw();
-    if (i >= 0) times.push_back(static_cast<double>(ms));
-  }
-  return median_of(times);
 }
 
 /// Bytes a millisecond that a large copy within the card moves, read and written.
@@ -163,26 +140,6 @@ std::string sums_fault(const index_set& set, const float* out, index_t width, in
     }
   }
   return {};
-}
-
-/// Runs a suite's body once per repetition; its counters are what the claims read.
-void measure(benchmark::State& state, const std::function<std::string(benchmark::State&)>& body) {
-  for (auto _ : state) {
-    if (!has_device()) {
-      state.SkipWithError("no CUDA device");
-      return;
-    }
-    const std::string fault = body(state);
-    if (!fault.empty()) {
-      state.SkipWithError(fault.c_str());
-      return;
-    }
-  }
-}
-void enlist(const char* name, std::string (*body)(benchmark::State&)) {
-  benchmark::RegisterBenchmark(name, [body](benchmark::State& state) { measure(state, body); })
-      ->Iterations(1)
-      ->Repetitions(3);
 }
 
 // --- lookups

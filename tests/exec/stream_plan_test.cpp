@@ -10,6 +10,7 @@
 
 #include <deeprec/exec/stream_pool.hpp>
 
+#include "../../examples/linear_regression.hpp"
 #include "support/fake_runtime.hpp"
 #include "support/seed.hpp"
 
@@ -213,6 +214,45 @@ TEST_CASE("stream_plan: parts without an edge between them wait for nothing, and
   for (const auto& step : plan.steps) ++load[step.stream];
   for (const auto& [stream, ops] : load) CHECK(ops == 8);
   CHECK(order_fault(work, plan) == "");
+}
+
+TEST_CASE("stream_plan: a linear regression waits twice a step for each further input, no more") {
+  using linear_regression::op;
+  for (const int inputs : {2, 4}) {
+    for (const int steps : {1, 3}) {
+      const auto training = linear_regression::make_work(inputs, steps, inputs);
+      REQUIRE(training.work.size() == steps * (2 * inputs + 2));
+      REQUIRE(training.work.size() == static_cast<index_t>(training.ops.size()));
+      stream_plan plan;
+      REQUIRE(plan_streams(training.work, inputs, plan).ok());
+      CHECK(order_fault(training.work, plan) == "");
+      for (const auto& step : plan.steps) {
+        const op what = training.ops[static_cast<std::size_t>(step.op)];
+        const bool reads_input = what.kind == op::multiply || what.kind == op::update;
+        CHECK(step.stream == (reads_input ? what.input : 0));
+        // The error awaits the products of the other inputs, their updates await the error; nothing else waits.
+        const bool away = what.kind == op::update && what.input > 0;
+        CHECK(step.waits.size() ==
+              (what.kind == op::error ? static_cast<std::size_t>(inputs) - 1 : std::size_t{away}));
+      }
+      CHECK(plan.waits() == 2 * (inputs - 1) * steps);
+      // Broken: each wait is needed.
+      for (std::size_t s = 0; s < plan.steps.size(); ++s) {
+        for (std::size_t w = 0; w < plan.steps[s].waits.size(); ++w) {
+          stream_plan less = plan;
+          less.steps[s].waits.erase(less.steps[s].waits.begin() + static_cast<std::ptrdiff_t>(w));
+          CHECK(order_fault(training.work, less) != "");
+        }
+      }
+      // Placed by the plan: no more waits than by hand.
+      const auto anywhere = linear_regression::make_work(inputs, steps);
+      REQUIRE(plan_streams(anywhere.work, inputs, plan).ok());
+      CHECK(order_fault(anywhere.work, plan) == "");
+      CHECK(plan.waits() <= 2 * (inputs - 1) * steps);
+      REQUIRE(plan_streams(anywhere.work, 1, plan).ok());
+      CHECK(plan.waits() == 0);
+    }
+  }
 }
 
 TEST_CASE("stream_plan: scopes nest, and what is wrong is named") {

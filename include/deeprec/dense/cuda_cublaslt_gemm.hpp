@@ -193,6 +193,20 @@ struct backend<verbs::gemm, cuda_backend> {
       s = cublasLtMatmulPreferenceSetAttribute(wish.handle, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room,
                                                sizeof(room));
     }
+    // Unless told otherwise the heuristic takes every matrix to begin at a multiple of 256 bytes.
+    const auto begins = [&](cublasLtMatmulPreferenceAttributes_t which, const void* at, std::int64_t step,
+                            gemm_storage storage) {
+      const auto apart = static_cast<std::uintptr_t>(step * detail::bytes_of(storage));
+      const auto bits = reinterpret_cast<std::uintptr_t>(at) | apart | 256U;
+      const auto bytes = static_cast<std::uint32_t>(bits & (~bits + 1));  // the lowest of them
+      if (s != CUBLAS_STATUS_SUCCESS) return;
+      s = cublasLtMatmulPreferenceSetAttribute(wish.handle, which, &bytes, sizeof(bytes));
+    };
+    const void* const added = has_residual ? desc.residual.data() : out;
+    begins(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, b.data(), desc.batch.b_step, b.storage());
+    begins(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, a.data(), desc.batch.a_step, a.storage());
+    begins(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, added, desc.batch.c_step, c.storage());
+    begins(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, out, desc.batch.c_step, c.storage());
     cublasLtMatmulHeuristicResult_t chosen{};
     int found = 0;
     if (s == CUBLAS_STATUS_SUCCESS) {
@@ -210,7 +224,7 @@ struct backend<verbs::gemm, cuda_backend> {
     const float one = 1;
     const float beta = has_residual || desc.c == gemm_output::accumulate ? 1.0F : 0.0F;
     s = cublasLtMatmul(handle, what.handle, &one, b.data(), first.handle, a.data(), second.handle, &beta,
-                       has_residual ? desc.residual.data() : out, old.handle, out, result.handle, &chosen.algo,
+                       added, old.handle, out, result.handle, &chosen.algo,
                        workspace, chosen.workspaceSize, stream);
     if (workspace != nullptr) static_cast<void>(cudaFreeAsync(workspace, stream));
     return detail::cublaslt_status(s);
