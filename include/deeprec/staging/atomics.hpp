@@ -117,7 +117,7 @@ struct std_atomics {
 #if defined(__linux__)
     timespec until{};
     timespec* limit = nullptr;
-    if (deadline != time_point::max()) {
+    if (deadline != (time_point::max)()) {
       const auto since = deadline.time_since_epoch();
       if (since.count() <= 0) return false;
       const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(since);
@@ -129,11 +129,11 @@ struct std_atomics {
     // WAIT_BITSET takes an absolute time of CLOCK_MONOTONIC, which is what steady_clock counts.
     ::syscall(SYS_futex, low_half(word), FUTEX_WAIT_BITSET | FUTEX_PRIVATE_FLAG, low, limit, nullptr,
               FUTEX_BITSET_MATCH_ANY);
-    return deadline == time_point::max() || now() < deadline;
+    return deadline == (time_point::max)() || now() < deadline;
 #else
     const std::uint64_t seen = word.load(std::memory_order_acquire);
     if (static_cast<std::uint32_t>(seen) != low) return true;
-    if (deadline == time_point::max()) {
+    if (deadline == (time_point::max)()) {
       word.wait(seen, std::memory_order_acquire);
       return true;
     }

@@ -58,7 +58,7 @@ class event_count {
   /// @cost    two system calls, and what it takes to wake up (1 to 40 us)
   /// @threads thread-safe
   /// @error   false: the deadline has passed
-  bool wait(key seen, time_point deadline = time_point::max()) noexcept {
+  bool wait(key seen, time_point deadline = (time_point::max)()) noexcept {
     const bool in_time = Atomics::park(state_, static_cast<std::uint32_t>(seen), deadline);
     leave();
     return in_time;

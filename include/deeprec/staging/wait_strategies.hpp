@@ -54,7 +54,7 @@ enum class queue_result : unsigned char {
 
 /// How long a call may block: until a deadline, until a stop token is triggered, or for ever.
 struct wait_limit {
-  std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
+  std::chrono::steady_clock::time_point deadline = (std::chrono::steady_clock::time_point::max)();
   std::stop_token stop{};
 };
 
@@ -68,8 +68,8 @@ template <class Rep, class Period>
   using clock = std::chrono::steady_clock;
   const clock::time_point now = clock::now();
   // A time beyond what the clock can count is no limit.
-  const bool endless = time > clock::time_point::max() - now;
-  return {endless ? clock::time_point::max()
+  const bool endless = time > (clock::time_point::max)() - now;
+  return {endless ? (clock::time_point::max)()
                   : now + std::chrono::duration_cast<clock::duration>(time),
           std::move(stop)};
 }
@@ -239,7 +239,7 @@ class waiting_room {
  private:
   using time_point = std::chrono::steady_clock::time_point;
   using counter = typename Atomics::template atomic<std::uint64_t>;
-  static constexpr time_point forever = time_point::max();
+  static constexpr time_point forever = (time_point::max)();
   // relaxed: counters only
   static auto statistic() noexcept { return Atomics::at(access::statistic, std::memory_order_relaxed); }
   static void add(counter& c, std::uint64_t n) noexcept {

@@ -226,13 +226,13 @@ bool try_plans(const gemm_job& job, result_way way, gemm_setup& setup) {
             setup.refusal = Backend::can_run(q).refusal;
             return false;
           }
-          setup.plan_bytes = std::max(setup.plan_bytes, in_lines(static_cast<index_t>(plan.scratch_bytes)));
+          setup.plan_bytes = (std::max)(setup.plan_bytes, in_lines(static_cast<index_t>(plan.scratch_bytes)));
         }
       }
     }
   }
   index_t most_m = 0;
-  for (int mk = 0; mk < at.m.kinds(); ++mk) most_m = std::max(most_m, at.m.size_of(mk));
+  for (int mk = 0; mk < at.m.kinds(); ++mk) most_m = (std::max)(most_m, at.m.size_of(mk));
   const index_t input_bytes = bytes_of(setup.inputs);
   const index_t kb = at.k.size_of(0), nb = at.n.size_of(0);
   setup.a_bytes = setup.convert_a == conversion::none ? 0 : in_lines(most_m * kb * input_bytes);
@@ -415,8 +415,8 @@ class tile_runner {
 template <class E>
 status run_tiles(context<E> ctx, const tile_runner& runner, std::size_t slot_bytes) {
   const index_t tiles = runner.tiles();
-  const auto workers = static_cast<index_t>(std::max(1, static_cast<int>(ctx.executor->concurrency())));
-  const auto slots = static_cast<std::size_t>(slot_bytes == 0 ? 0 : std::min(tiles, workers));
+  const auto workers = static_cast<index_t>((std::max)(1, static_cast<int>(ctx.executor->concurrency())));
+  const auto slots = static_cast<std::size_t>(slot_bytes == 0 ? 0 : (std::min)(tiles, workers));
   const line_buffer scratch(ctx.memory, slots * slot_bytes);
   const line_buffer slot_numbers(ctx.memory, slots < 2 ? 0 : static_cast<std::size_t>(workers) * sizeof(int));
   int* const slot_of = reinterpret_cast<int*>(slot_numbers.data());
@@ -449,7 +449,7 @@ void sum_rows(context<E> ctx, gemm_operand as, const gemm_view<>& a, float* out)
     ctx.executor->parallel_for((a.extent(1) + block - 1) / block, index_t{1},
                                [&](index_t begin, index_t end, int) {
                                  const index_t first = begin * block;
-                                 const index_t count = std::min(end * block, a.extent(1)) - first;
+                                 const index_t count = (std::min)(end * block, a.extent(1)) - first;
                                  with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
                                    sum_columns(region, data + first, stride, a.extent(0), count, out + first);
                                  });
