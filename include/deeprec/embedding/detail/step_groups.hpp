@@ -1,6 +1,7 @@
 // One optimizer step for every row of a planned backward pass.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <memory_resource>
 #include <type_traits>
@@ -37,7 +38,9 @@ void step_groups(const Context& ctx, const backward_plan& plan, table_view<Forma
   const index_t of_worker = (width + 31) / 16 * 16;  // no line of two workers
   std::pmr::vector<float> scratch(static_cast<std::size_t>(of_worker * ctx.executor->concurrency()),
                                   ctx.memory);
-  ctx.executor->parallel_for(groups.groups(), 256, [&](index_t begin, index_t end, int worker) {
+  // A piece fetches its first rows without work to hide that behind: large pieces, but enough of them.
+  const index_t piece = std::clamp<index_t>(groups.groups() / 32, 256, 4096);
+  ctx.executor->parallel_for(groups.groups(), piece, [&](index_t begin, index_t end, int worker) {
     with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
       update_rows<element, Optimizer>(region, rows, rounding, args, begin, end,
                                       scratch.data() + worker * of_worker);
