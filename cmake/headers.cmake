@@ -64,6 +64,7 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/detail/device_pool.hpp
     include/deeprec/embedding/detail/device_rows.hpp
     include/deeprec/embedding/detail/device_stages.hpp
+    include/deeprec/embedding/detail/device_task.hpp
     include/deeprec/embedding/detail/device_update.hpp
     include/deeprec/embedding/detail/divider.hpp
     include/deeprec/embedding/detail/group_jobs.hpp

@@ -28,17 +28,11 @@
 namespace deeprec::inline DEEPREC_ABI::detail {
 inline namespace DEEPREC_UNIT {
 
-template <class Pooling>
-inline constexpr bool fills = std::is_same_v<typename Pooling::empty_mode, default_row>;
-
 /// Checks a batch as lookup does, and that its slots and the table's rows can be numbered together.
 template <class Context, class Bags, class Pooling>
 status check_backward(const Context& ctx, const Bags& bags, index_t rows, const Pooling& how) {
   if (const status s = bags.validate(); !s) return s;
-  if constexpr (fills<Pooling>) {
-    const std::int64_t id = how.template get<default_row>().id;
-    if (is_bad_id(id, rows)) return {errc::id_out_of_range, "the default row", {.value = id}};
-  }
+  if (const status s = check_default_row(how, rows); !s) return s;
   if constexpr (std::is_same_v<typename Pooling::bounds_mode, check_t>) {
     if (const status s = check_slots(ctx, bags, rows, how); !s) return s;
   }
@@ -46,17 +40,6 @@ status check_backward(const Context& ctx, const Bags& bags, index_t rows, const 
     return {errc::unsupported, "more rows times slots than a backward pass can number"};
   }
   return {};
-}
-
-/// Counts the skipped ids of a batch, where that is asked for.
-template <class Bags, class Pooling>
-void count_skipped(const Bags& bags, index_t rows, const Pooling& how) {
-  if constexpr (skips<Pooling>) {
-    index_t* const counter = how.template get<skip_t>().skipped;
-    for (index_t k = bags.first_slot(); counter != nullptr && k < bags.last_slot(); ++k) {
-      *counter += is_stray_id<Pooling>(bags.ids()[k], rows, padding_of(how)) ? 1 : 0;
-    }
-  }
 }
 
 class backward_plan {

@@ -47,6 +47,29 @@ inline constexpr bool prunes_weights =
     prunes<Pooling> && !std::is_same_v<typename Pooling::combiner, sum_t>;
 template <class Pooling>
 inline constexpr bool skips = std::is_same_v<typename Pooling::bounds_mode, skip_t>;
+/// Whether empty bags become a row of the table.
+template <class Pooling>
+inline constexpr bool fills = std::is_same_v<typename Pooling::empty_mode, default_row>;
+
+/// Where skipped ids are counted; null where nobody asked.
+template <class Pooling>
+index_t* skip_counter_of(const Pooling& how) noexcept {
+  if constexpr (skips<Pooling>) {
+    return how.template get<skip_t>().skipped;
+  } else {
+    return nullptr;
+  }
+}
+
+/// That the default row, if there is one, is a row of the table.
+template <class Pooling>
+status check_default_row(const Pooling& how, index_t rows) {
+  if constexpr (fills<Pooling>) {
+    const std::int64_t id = how.template get<default_row>().id;
+    if (is_bad_id(id, rows)) return {errc::id_out_of_range, "the default row", {.value = id}};
+  }
+  return {};
+}
 
 /// True for an id that is a fault, or is counted as skipped: neither in [0, rows), nor one that stands for
 /// nothing.
@@ -58,6 +81,15 @@ bool is_stray_id(Id id, index_t rows, std::int64_t padding) noexcept {
     return static_cast<std::int64_t>(id) != padding;
   }
   return true;
+}
+
+/// Counts the skipped ids of a batch, where that is asked for.
+template <class Bags, class Pooling>
+void count_skipped(const Bags& bags, index_t rows, const Pooling& how) noexcept {
+  index_t* const counter = skip_counter_of(how);
+  for (index_t k = bags.first_slot(); counter != nullptr && k < bags.last_slot(); ++k) {
+    *counter += is_stray_id<Pooling>(bags.ids()[k], rows, padding_of(how)) ? 1 : 0;
+  }
 }
 
 /// The first slot in [begin, end) with a stray id or a NaN weight; end when there is none.
@@ -260,10 +292,7 @@ class lookup_job {
     if (is_concat && out_.extent(0) != slots_) {
       return {errc::shape_mismatch, "out has another number of rows than there are ids"};
     }
-    if constexpr (has_default_row) {
-      const std::int64_t id = how_.template get<default_row>().id;
-      if (is_bad_id(id, table_.rows())) return {errc::id_out_of_range, "the default row", {.value = id}};
-    }
+    if (const status s = check_default_row(how_, table_.rows()); !s) return s;
     if (out_.empty()) slots_ = 0;
     return {};
   }
@@ -309,7 +338,7 @@ class lookup_job {
       });
       args_.row_of = {addresses_.data(), first};
     }
-    if constexpr (has_default_row) {
+    if constexpr (fills<Pooling>) {
       const std::int64_t id = how_.template get<default_row>().id;
       if constexpr (is_direct) {
         args_.default_row = table_.data() + id * table_.format().stride_bytes();
@@ -356,18 +385,11 @@ class lookup_job {
         }
       }
     }
-    if constexpr (skips<Pooling>) {
-      index_t* const counter = how_.template get<skip_t>().skipped;
-      if (counter == nullptr || slots_ == used_.load()) return;
-      for (index_t k = bags_.first_slot(); k < bags_.last_slot(); ++k) {
-        *counter += is_stray_id<Pooling>(bags_.ids()[k], args_.rows, args_.padding) ? 1 : 0;
-      }
-    }
+    if (skips<Pooling> && slots_ != used_.load()) count_skipped(bags_, args_.rows, how_);
   }
 
  private:
   static constexpr bool is_concat = std::is_same_v<typename Pooling::combiner, concat_t>;
-  static constexpr bool has_default_row = std::is_same_v<typename Pooling::empty_mode, default_row>;
   using rows_type = std::conditional_t<is_direct, direct_rows<id_type>, resolved_rows>;
 
   // A source is not asked about absent ids; the kernels don't look at their addresses.
