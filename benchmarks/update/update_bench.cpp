@@ -14,6 +14,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <functional>
+#include <memory_resource>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@
 #include <deeprec/embedding/dense_table.hpp>
 #include <deeprec/embedding/update.hpp>
 #include <deeprec/exec/thread_pool.hpp>
+#include <deeprec/memory/huge_page_resource.hpp>
 #include <deeprec/optim/optimizers.hpp>
 
 #include "support/fbgemm.hpp"
@@ -233,7 +235,10 @@ void vs_fbgemm(benchmark::State& state, index_t width) {
   const auto run = deeprec_bench::fbgemm::generate_rowwise_adagrad(static_cast<int>(width), 16);
   if (!run) return state.SkipWithError("no FBGEMM here: set DEEPREC_FBGEMM (benchmarks/support/fbgemm.hpp)");
   trained<rowwise_adagrad> model(width);
-  std::vector<float> weights(static_cast<std::size_t>(rows * width)), squares(static_cast<std::size_t>(rows));
+  // On the same pages as our table.
+  std::pmr::memory_resource* const pages = huge_page_resource::shared();
+  std::pmr::vector<float> weights(static_cast<std::size_t>(rows * width), pages);
+  std::pmr::vector<float> squares(static_cast<std::size_t>(rows), pages);
   for (index_t r = 0; r < rows; ++r) {
     model.table.view().format().decode(model.table.view().row(r), weights.data() + r * width);
   }

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <memory_resource>
 #include <random>
 #include <span>
 #include <vector>
@@ -203,6 +204,42 @@ TEST_CASE("update_group: features that share a table give the bits of one batch 
       {values.data(), bags, width}, {values.data() + bags * width, bags, width}};
   REQUIRE(update(here, group, batches, std::span<const matrix_view<const float>>(gradients), optimizer).ok());
   CHECK(bytes_of(got) == bytes_of(expected));
+}
+
+TEST_CASE("update_group: tables for one thread each keep to the memory that was asked for together") {
+  // What goes beyond it would come from the default resource, which has nothing here.
+  struct without_default {
+    std::pmr::memory_resource* before = std::pmr::set_default_resource(std::pmr::null_memory_resource());
+    ~without_default() { std::pmr::set_default_resource(before); }
+  };
+  std::mt19937_64 random(seed() + 4);
+  inline_executor here;
+  auto ctx = as_context(here);
+  ctx.memory = std::pmr::new_delete_resource();
+  const sgd optimizer{.learning_rate = 0.1F};
+  for (const index_t batch : {0, 1, 3, 300, 3000}) {
+    for (const index_t longest : {0, 1, 9}) {
+      for (const index_t width : {1, 17, 256}) {
+        for (const index_t rows : {1, 2, 70000}) {  // one row: one group, of many chunks
+          CAPTURE(batch);
+          CAPTURE(longest);
+          CAPTURE(width);
+          CAPTURE(rows);
+          const feature_batch first(random, batch, rows, longest), second(random, batch, rows, longest);
+          const std::vector<float> values = normals(random, batch * 2 * width);
+          auto table = table_of<f32_rows>(rows, width, 7);
+          update_group<sgd> group;
+          group.add(table.view(), pooling(mean(by_weight), default_row{0}));
+          group.add(table.view(), sqrtn);
+          const std::vector<jagged_view<>> batches{first.view(true), second.view()};
+          const without_default none;
+          CHECK_NOTHROW(CHECK(
+              update(ctx, group, batches, matrix_view<const float>(values.data(), batch, 2 * width), optimizer)
+                  .ok()));
+        }
+      }
+    }
+  }
 }
 
 TEST_CASE("update_group: what is wrong is named with its feature, and nothing is written") {

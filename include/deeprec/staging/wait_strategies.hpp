@@ -13,6 +13,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <limits>
 #include <stop_token>
 #include <utility>
 
@@ -84,7 +85,11 @@ struct wait_counts {
 };
 
 // A strategy's busy() looks as long as it costs nothing to anybody else, its look() until its patience ends.
-struct spin_wait {
+namespace detail {
+
+/// Looks for ever: the first `Relaxed` times without leaving the core. Asks about the limit every `Between` looks.
+template <unsigned Relaxed, unsigned Between>
+struct looking_wait {
   static constexpr bool parks = false;
   static constexpr bool timed = false;
   template <class Atomics, class Look>
@@ -96,33 +101,18 @@ struct spin_wait {
     for (unsigned n = 1;; ++n) {
       const queue_result found = look();
       if (found != queue_result::not_now) return found;
-      Atomics::relax();
-      if (n % 256 == 0) {
+      n < Relaxed ? Atomics::relax() : Atomics::yield();
+      if (n % Between == 0) {
         if (const queue_result e = expired(); e != queue_result::not_now) return e;
       }
     }
   }
 };
 
-struct yield_wait {
-  static constexpr bool parks = false;
-  static constexpr bool timed = false;
-  template <class Atomics, class Look>
-  static queue_result busy(Look&) {
-    return queue_result::not_now;
-  }
-  template <class Atomics, class Look, class Expired>
-  static queue_result look(Look& look, Expired& expired, std::uint64_t) {
-    for (unsigned n = 1;; ++n) {
-      const queue_result found = look();
-      if (found != queue_result::not_now) return found;
-      n < 16 ? Atomics::relax() : Atomics::yield();
-      if (n % 64 == 0) {
-        if (const queue_result e = expired(); e != queue_result::not_now) return e;
-      }
-    }
-  }
-};
+}  // namespace detail
+
+struct spin_wait : detail::looking_wait<(std::numeric_limits<unsigned>::max)(), 256> {};
+struct yield_wait : detail::looking_wait<16, 64> {};
 
 struct park_wait {
   static constexpr bool parks = true;
