@@ -55,12 +55,12 @@ __global__ void __launch_bounds__(block_threads)
 }
 
 template <class Body>
-void launch_each(index_t n, cudaStream_t on, const Body& body) {
-  if (n > 0) for_each_index<<<grid_of(n, 1), block_threads, 0, on>>>(n, body);
+status launch_each(index_t n, cudaStream_t on, const Body& body) {
+  return n > 0 ? launch_kernel(for_each_index<Body>, grid_of(n, 1), on, n, body) : status();
 }
 template <class Body>
-void launch_teams(index_t n, int lanes, cudaStream_t on, const Body& body) {
-  if (n > 0) for_each_team<<<grid_of(n, lanes), block_threads, 0, on>>>(n, lanes, body);
+status launch_teams(index_t n, int lanes, cudaStream_t on, const Body& body) {
+  return n > 0 ? launch_kernel(for_each_team<Body>, grid_of(n, lanes), on, n, lanes, body) : status();
 }
 
 /// Functors, since kernels of lambdas need a flag of nvcc's.
@@ -301,7 +301,7 @@ template <class Write>
   if (const status s = stream.scratch(layout.bytes(), base); !s) return s;
   auto* const from = static_cast<index_t*>(static_cast<void*>(base + flags));
   if (scanned == nullptr) scanned = static_cast<index_t*>(static_cast<void*>(base + sums));
-  write(from);
+  if (const status s = write(from); !s) return s;
   return DEEPREC_DEVICE::scan(base + space, bytes, from, scanned, n + 1, stream.get());
 }
 
@@ -331,15 +331,14 @@ requires std::is_same_v<backend_of<context_for<Context>>, cuda_backend>
   const valid_type valid{bags.ids(), bags.weights()};
   index_t* kept = nullptr;
   const status s = detail::scan_flags(stream, n, kept, [&](index_t* flags) {
-    DEEPREC_DEVICE::launch_each(n + 1, stream.get(),
-                                DEEPREC_DEVICE::flag_valid<valid_type, borders_type>{valid, n, flags});
+    return DEEPREC_DEVICE::launch_each(n + 1, stream.get(),
+                                       DEEPREC_DEVICE::flag_valid<valid_type, borders_type>{valid, n, flags});
   });
   if (!s.ok()) return s;
-  DEEPREC_DEVICE::launch_each(
+  return DEEPREC_DEVICE::launch_each(
       n > out.bags + 1 ? n : out.bags + 1, stream.get(),
       DEEPREC_DEVICE::prune_slots<id_type, valid_type, borders_type>{
           bags.ids(), bags.weights(), n, bags.borders(), valid, kept, out, stream.fault_record()});
-  return cuda_status(cudaGetLastError());
 }
 
 /// One entry default_id in every bag that had none, as fill_empty_bags of the host.
@@ -370,17 +369,16 @@ requires std::is_same_v<backend_of<context_for<Context>>, cuda_backend>
   if (out.bags == 0) return {};
   index_t* offsets = out.offsets;
   const status s = detail::scan_flags(stream, out.bags, offsets, [&](index_t* sizes) {
-    DEEPREC_DEVICE::launch_each(
+    return DEEPREC_DEVICE::launch_each(
         out.bags + 1, stream.get(),
         DEEPREC_DEVICE::filled_sizes<borders_type>{bags.borders(), out.bags, bags.id_count(), fills, sizes,
                                                    stream.fault_record()});
   });
   if (!s.ok()) return s;
-  DEEPREC_DEVICE::launch_teams(out.bags, 8, stream.get(),
-                               DEEPREC_DEVICE::fill_bags<id_type, borders_type>{
-                                   bags.borders(), bags.ids(), bags.weights(), bags.id_count(),
-                                   default_id.value_or(id_type{}), out, empty.data()});
-  return cuda_status(cudaGetLastError());
+  return DEEPREC_DEVICE::launch_teams(out.bags, 8, stream.get(),
+                                      DEEPREC_DEVICE::fill_bags<id_type, borders_type>{
+                                          bags.borders(), bags.ids(), bags.weights(), bags.id_count(),
+                                          default_id.value_or(id_type{}), out, empty.data()});
 }
 
 /// Different ids by first appearance, as unique of the host.
@@ -402,20 +400,18 @@ requires std::is_same_v<backend_of<context_for<Context>>, cuda_backend>
   constexpr int bits = 8 * static_cast<int>(sizeof(Id));
   DEEPREC_DEVICE::sorting<std::uint64_t> sorted{};
   if (const status s = sorted.open(stream, n, bits, true); !s) return s;
-  DEEPREC_DEVICE::launch_each(n, on, DEEPREC_DEVICE::key_ids<Id>{ids.data(), sorted.keys, sorted.slots});
+  using namespace DEEPREC_DEVICE;
+  if (const status s = launch_each(n, on, key_ids<Id>{ids.data(), sorted.keys, sorted.slots}); !s) return s;
   if (const status s = sorted.sort(n, bits, on); !s) return s;
-  DEEPREC_DEVICE::launch_each(n, on,
-                              DEEPREC_DEVICE::flag_first{sorted.sorted, sorted.sorted_slots, sorted.flags});
+  const status flagged = launch_each(n, on, flag_first{sorted.sorted, sorted.sorted_slots, sorted.flags});
+  if (!flagged) return flagged;
   if (const status s = cuda_status(cudaMemsetAsync(sorted.flags + n, 0, sizeof(index_t), on)); !s) return s;
   if (const status s =
           DEEPREC_DEVICE::scan(sorted.space, sorted.scan_bytes, sorted.flags, sorted.scanned, n + 1, on);
       !s) {
     return s;
   }
-  DEEPREC_DEVICE::launch_teams(
-      n, 8, on,
-      DEEPREC_DEVICE::number_runs<Id>{n, sorted.sorted, sorted.sorted_slots, sorted.scanned, out});
-  return cuda_status(cudaGetLastError());
+  return launch_teams(n, 8, on, number_runs<Id>{n, sorted.sorted, sorted.sorted_slots, sorted.scanned, out});
 }
 
 /// Ids dealt to the parts of a table, as partition of the host. Ids outside [0, rows) are left out; with
@@ -452,17 +448,17 @@ requires std::is_same_v<backend_of<context_for<Context>>, cuda_backend>
   const cudaStream_t on = stream.get();
   DEEPREC_DEVICE::sorting<std::uint32_t> sorted{};
   if (const status s = sorted.open(stream, n, bits, false); !s) return s;
-  DEEPREC_DEVICE::launch_each(
+  const status keyed = DEEPREC_DEVICE::launch_each(
       n, on,
       DEEPREC_DEVICE::key_parts<Strategy, Id>{ids.data(), rows, parts, checks, out, sorted.keys,
                                               sorted.slots, stream.fault_record(), skipped});
+  if (!keyed) return keyed;
   if (n > 0) {
     if (const status s = sorted.sort(n, bits, on); !s) return s;
   }
-  DEEPREC_DEVICE::launch_each(n > parts + 1 ? n : parts + 1, on,
-                              DEEPREC_DEVICE::place_parts<Strategy, Id>{
-                                  ids.data(), n, rows, parts, sorted.sorted, sorted.sorted_slots, out});
-  return cuda_status(cudaGetLastError());
+  return DEEPREC_DEVICE::launch_each(n > parts + 1 ? n : parts + 1, on,
+                                     DEEPREC_DEVICE::place_parts<Strategy, Id>{
+                                         ids.data(), n, rows, parts, sorted.sorted, sorted.sorted_slots, out});
 }
 
 /// Entries in any order as bags, as to_jagged of the host. Entries whose row is outside [0, B) are left out
@@ -492,15 +488,15 @@ requires std::is_same_v<backend_of<context_for<Context>>, cuda_backend>
   const cudaStream_t on = stream.get();
   DEEPREC_DEVICE::sorting<std::uint32_t> sorted{};
   if (const status s = sorted.open(stream, n, bits, false); !s) return s;
-  DEEPREC_DEVICE::launch_each(
+  const status keyed = DEEPREC_DEVICE::launch_each(
       n, on, DEEPREC_DEVICE::key_rows<coo_type>{coo, sorted.keys, sorted.slots, stream.fault_record()});
+  if (!keyed) return keyed;
   if (n > 0) {
     if (const status s = sorted.sort(n, bits, on); !s) return s;
   }
-  DEEPREC_DEVICE::launch_each(
+  return DEEPREC_DEVICE::launch_each(
       n > out.bags + 1 ? n : out.bags + 1, on,
       DEEPREC_DEVICE::place_entries<coo_type, Id>{coo, sorted.sorted, sorted.sorted_slots, out});
-  return cuda_status(cudaGetLastError());
 }
 
 }  // namespace deeprec::inline DEEPREC_ABI

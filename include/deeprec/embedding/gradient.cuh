@@ -64,13 +64,9 @@ struct backend<verbs::weight_gradients, cuda_backend> {
     const int lanes = detail::lanes_of(task.width, fits ? wide : 1).lanes;
     const dim3 grid = DEEPREC_DEVICE::grid_of(task.bags, lanes);
     const cudaStream_t on = ctx.executor->get();
-    constexpr auto threads = DEEPREC_DEVICE::block_threads;
-    if (fits) {
-      DEEPREC_DEVICE::dot_bags<element, wide, rules><<<grid, threads, 0, on>>>(task, lanes, out.data());
-    } else {
-      DEEPREC_DEVICE::dot_bags<element, 1, rules><<<grid, threads, 0, on>>>(task, lanes, out.data());
-    }
-    return cuda_status(cudaGetLastError());
+    using namespace DEEPREC_DEVICE;
+    return launch_kernel(fits ? dot_bags<element, wide, rules, task_type> : dot_bags<element, 1, rules, task_type>,
+                         grid, on, task, lanes, out.data());
   }
 };
 

@@ -58,19 +58,19 @@ __global__ void __launch_bounds__(block_threads) copy_slots(const __grid_constan
 }
 
 template <bool Copies, class Element, int Vec, class Rules, class Task>
-void launch_pool(const Task& task, index_t records, cudaStream_t on) {
+status launch_pool(const Task& task, index_t records, cudaStream_t on) {
   const detail::lane_shape shape = detail::lanes_of(task.width, Vec);
   if constexpr (Copies) {
-    copy_slots<Element, Vec, Rules>
-        <<<grid_of(task.id_count, shape.lanes, shape.panels), block_threads, 0, on>>>(task, shape.lanes);
+    return launch_kernel(copy_slots<Element, Vec, Rules, Task>, grid_of(task.id_count, shape.lanes, shape.panels), on,
+                         task, shape.lanes);
   } else {
     if (records > 0) {
-      sum_chunks<Element, Vec, Rules>
-          <<<grid_of(records, shape.lanes, shape.panels), block_threads, 0, on>>>(task, shape.lanes,
-                                                                                  records);
+      const status s = launch_kernel(sum_chunks<Element, Vec, Rules, Task>,
+                                     grid_of(records, shape.lanes, shape.panels), on, task, shape.lanes, records);
+      if (!s) return s;
     }
-    pool_bags<Element, Vec, Rules>
-        <<<grid_of(task.bags, shape.lanes, shape.panels), block_threads, 0, on>>>(task, shape.lanes);
+    return launch_kernel(pool_bags<Element, Vec, Rules, Task>, grid_of(task.bags, shape.lanes, shape.panels), on, task,
+                         shape.lanes);
   }
 }
 
@@ -125,11 +125,9 @@ struct backend<verbs::lookup, cuda_backend> {
     constexpr int wide = detail::lane_columns<element>;
     if (detail::rows_fit_lanes<element>(task.table, task.stride, task.parts, task.width) &&
         detail::out_fits_lanes(task.out, task.out_stride, task.width, wide)) {
-      DEEPREC_DEVICE::launch_pool<copies, element, wide, rules>(task, records, ctx.executor->get());
-    } else {
-      DEEPREC_DEVICE::launch_pool<copies, element, 1, rules>(task, records, ctx.executor->get());
+      return DEEPREC_DEVICE::launch_pool<copies, element, wide, rules>(task, records, ctx.executor->get());
     }
-    return cuda_status(cudaGetLastError());
+    return DEEPREC_DEVICE::launch_pool<copies, element, 1, rules>(task, records, ctx.executor->get());
   }
 
  private:

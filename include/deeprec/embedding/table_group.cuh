@@ -95,8 +95,10 @@ struct backend<verbs::lookup_group, cuda_backend> {
       }
       all->first_block[all->tables] = blocks;
       if (blocks == 0) continue;
-      DEEPREC_DEVICE::pool_groups<<<blocks, DEEPREC_DEVICE::block_threads, 0, ctx.executor->get()>>>(*all);
-      if (const status s = cuda_status(cudaGetLastError()); !s) return s;
+      const status s = DEEPREC_DEVICE::launch_kernel(
+          DEEPREC_DEVICE::pool_groups<typename detail::device_feature<Bags, Out>::task_type>, dim3(blocks),
+          ctx.executor->get(), *all);
+      if (!s) return s;
     }
     return {};
   }

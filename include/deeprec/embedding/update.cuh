@@ -80,14 +80,14 @@ __global__ void __launch_bounds__(block_threads) step_runs(const __grid_constant
 }
 
 template <class Optimizer, int Vec, class Task>
-void launch_steps(const Task& task, index_t records, cudaStream_t on) {
+status launch_steps(const Task& task, index_t records, cudaStream_t on) {
   const detail::lane_shape shape = detail::lanes_of(task.format.width(), Vec);
   if (records > 0) {
-    sum_run_chunks<Vec>
-        <<<grid_of(records, shape.lanes, shape.panels), block_threads, 0, on>>>(task, shape.lanes, records);
+    const status s = launch_kernel(sum_run_chunks<Vec, Task>, grid_of(records, shape.lanes, shape.panels), on, task,
+                                   shape.lanes, records);
+    if (!s) return s;
   }
-  step_runs<Optimizer, Vec>
-      <<<grid_of(task.entries, shape.lanes), block_threads, 0, on>>>(task, shape.lanes);
+  return launch_kernel(step_runs<Optimizer, Vec, Task>, grid_of(task.entries, shape.lanes), on, task, shape.lanes);
 }
 
 }  // namespace gnu::visibility("hidden")]]DEEPREC_DEVICE
@@ -158,11 +158,14 @@ struct backend<verbs::update, cuda_backend> {
     const detail::expanded_slots slots{at(words, keys), at(words, values),
                                        weighted ? at(words, bag_of) : nullptr,
                                        divides || fills ? at(floats, bag_scale) : nullptr};
-    clear_keys<<<grid_of(n, 1), block_threads, 0, on>>>(slots.keys, slots.values, n);
+    if (const status s = launch_kernel(clear_keys, grid_of(n, 1), on, slots.keys, slots.values, n); !s) return s;
     const index_t hotness = batch.bags > 0 ? batch.id_count / batch.bags : 0;
     const int lanes = detail::lanes_of(hotness, 1).lanes;
-    expand_bags<detail::rules_of<Pooling>>
-        <<<grid_of(batch.bags, lanes), block_threads, 0, on>>>(batch, lanes, slots);
+    if (const status s = launch_kernel(expand_bags<detail::rules_of<Pooling>, batch_task>,
+                                       grid_of(batch.bags, lanes), on, batch, lanes, slots);
+        !s) {
+      return s;
+    }
     if (const status s = sort(scratch + sort_space, sort_bytes, slots.keys, at(words, sorted_keys),
                               slots.values, at(words, sorted_values), n, bits, on);
         !s) {
@@ -171,9 +174,10 @@ struct backend<verbs::update, cuda_backend> {
     const std::uint32_t* bags_in_order = at(words, sorted_values);
     const float* factors = nullptr;
     if (divides || weighted) {  // where the unsorted keys and values were
-      place_slots<<<grid_of(n, 1), block_threads, 0, on>>>(slots, batch.weights, batch.id_count,
-                                                           at(words, sorted_keys), at(words, sorted_values),
-                                                           at(words, values), at(floats, keys), n);
+      const status s = launch_kernel(place_slots, grid_of(n, 1), on, slots, batch.weights, batch.id_count,
+                                     at(words, sorted_keys), at(words, sorted_values), at(words, values),
+                                     at(floats, keys), n);
+      if (!s) return s;
       bags_in_order = at(words, values);
       factors = at(floats, keys);
     }
@@ -199,11 +203,9 @@ struct backend<verbs::update, cuda_backend> {
                                               detail::parts_of(table.format()), table.width()) &&
         detail::rows_fit_lanes<float, wide>(task.gradient.table, task.gradient.stride, {},
                                             task.gradient.width)) {
-      launch_steps<Optimizer, wide>(task, records, on);
-    } else {
-      launch_steps<Optimizer, 1>(task, records, on);
+      return launch_steps<Optimizer, wide>(task, records, on);
     }
-    return cuda_status(cudaGetLastError());
+    return launch_steps<Optimizer, 1>(task, records, on);
   }
 
  private:

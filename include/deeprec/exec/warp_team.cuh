@@ -13,11 +13,13 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/exec/detail/device_fault.hpp>
+#include <deeprec/memory/cuda_runtime.hpp>
 
 namespace deeprec::inline DEEPREC_ABI {
 
@@ -125,6 +127,18 @@ inline dim3 grid_of(index_t units, int lanes, int panels = 1) {
                                     : blocks < most ? blocks
                                                     : most),
               static_cast<unsigned>(panels));
+}
+
+/// Enqueues a kernel of blocks of block_threads. The answer is the launch's own: what an earlier call of somebody
+/// else's left behind is not taken for it.
+template <class... Parameters>
+status launch_kernel(void (*kernel)(Parameters...), dim3 grid, cudaStream_t on,
+                     const std::type_identity_t<Parameters>&... arguments) {
+  cudaLaunchConfig_t shape{};
+  shape.gridDim = grid;
+  shape.blockDim = dim3(block_threads);
+  shape.stream = on;
+  return cuda_status(cudaLaunchKernelEx(&shape, kernel, arguments...));
 }
 
 }  // namespace gnu::visibility("hidden")]]DEEPREC_DEVICE

@@ -94,25 +94,19 @@ struct backend<verbs::row_select, cuda_backend> {
     DEEPREC_DEVICE::device_select args{
         cond.data(), b.first,  a.first, b.stride, a.stride, reinterpret_cast<std::byte*>(out.data_handle()),
         to.stride,   to.count, 0};
-    if (all % 16 == 0) {
-      launch<uint4>(args, to.width, ctx.executor->get());
-    } else if (all % 4 == 0) {
-      launch<unsigned int>(args, to.width, ctx.executor->get());
-    } else {
-      launch<unsigned char>(args, to.width, ctx.executor->get());
-    }
-    return cuda_status(cudaGetLastError());
+    if (all % 16 == 0) return launch<uint4>(args, to.width, ctx.executor->get());
+    if (all % 4 == 0) return launch<unsigned int>(args, to.width, ctx.executor->get());
+    return launch<unsigned char>(args, to.width, ctx.executor->get());
   }
 
  private:
   template <class Word>
-  static void launch(DEEPREC_DEVICE::device_select args, index_t width, cudaStream_t on) {
+  static status launch(DEEPREC_DEVICE::device_select args, index_t width, cudaStream_t on) {
     args.words = width / index_t{sizeof(Word)};
     int lanes = 1;
     while (lanes < 32 && lanes < args.words) lanes *= 2;
-    DEEPREC_DEVICE::select_rows<Word>
-        <<<DEEPREC_DEVICE::grid_of((args.rows + 3) / 4, lanes), DEEPREC_DEVICE::block_threads, 0, on>>>(
-            args, lanes);
+    return DEEPREC_DEVICE::launch_kernel(DEEPREC_DEVICE::select_rows<Word>,
+                                         DEEPREC_DEVICE::grid_of((args.rows + 3) / 4, lanes), on, args, lanes);
   }
 };
 
