@@ -38,8 +38,8 @@ device_array<T> to_device(const std::vector<T>& values) {
 template <class T>
 std::vector<T> back(const device_array<T>& array, std::size_t n) {
   std::vector<T> values(n);
-  array.copy_to(values).or_throw();
   REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+  array.copy_to(values).or_throw();
   return values;
 }
 
@@ -320,6 +320,7 @@ TEST_CASE("device: towers on several streams, eager and as a graph, give the bit
   const auto expected = back(out, 6 * 40 * 32);
   for (int how = 0; how < 3; ++how) {
     REQUIRE(cudaMemset(out.data(), 0xff, 6 * 40 * 32 * sizeof(float)) == cudaSuccess);
+    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
     (how == 0 ? pool.run_timed(plan, launch) : pool.replay(plan, launch)).or_throw();
     pool.synchronize().or_throw();
     CHECK(std::memcmp(expected.data(), back(out, expected.size()).data(),

@@ -71,19 +71,28 @@ class device_array {
     return {data_, rows, columns};
   }
 
-  /// Enqueues a copy from the host; the source stays as it is until the stream has come there.
+  /// Copies from the host. Without a stream it waits until the copy is there, whatever stream reads it then; with
+  /// one it is enqueued, and the source stays as it is until the stream has come there.
   ///
-  /// @pre     not more elements than size()
-  /// @cost    a copy; of pageable memory the caller waits for it
+  /// @pre     not more elements than size(); without a stream: no other stream uses these elements now
+  /// @cost    a copy; of pageable memory the caller waits for it to be staged
   /// @threads one writer
   /// @error   shape_mismatch; device_error
-  [[nodiscard]] status copy_from(std::span<const T> source, cudaStream_t on = nullptr) {
+  [[nodiscard]] status copy_from(std::span<const T> source) {
+    const status s = copy_from(source, nullptr);
+    return s.ok() ? cuda_runtime::synchronize(nullptr) : s;
+  }
+  [[nodiscard]] status copy_from(std::span<const T> source, cudaStream_t on) {
     if (source.size() > size_) return {errc::shape_mismatch, "device_array: more elements than it has"};
     return cuda_status(
         cudaMemcpyAsync(data_, source.data(), source.size_bytes(), cudaMemcpyHostToDevice, on));
   }
   /// The same, to the host.
-  [[nodiscard]] status copy_to(std::span<T> target, cudaStream_t on = nullptr) const {
+  [[nodiscard]] status copy_to(std::span<T> target) const {
+    const status s = copy_to(target, nullptr);
+    return s.ok() ? cuda_runtime::synchronize(nullptr) : s;
+  }
+  [[nodiscard]] status copy_to(std::span<T> target, cudaStream_t on) const {
     if (target.size() > size_) return {errc::shape_mismatch, "device_array: more elements than it has"};
     return cuda_status(
         cudaMemcpyAsync(target.data(), data_, target.size_bytes(), cudaMemcpyDeviceToHost, on));

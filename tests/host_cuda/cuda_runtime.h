@@ -1,0 +1,131 @@
+// CUDA without a card, for tests: the library's device code, compiled by the host's compiler, runs on it.
+//
+//   kernel    its blocks one after the other in any order; in a block, a fiber for each thread, which gives way only
+//             where lanes wait for each other. A shuffle whose lanes don't all come is a fault, and so is a lane
+//             that is asked and was not named
+//   stream    what it is given runs when somebody waits for it, in any order that streams and events allow
+//   capture   the same, kept; what CUDA refuses during one is refused
+//   memory    the host's, filled with rubbish: a sanitizer finds what lies outside
+//
+// Given to the compiler by -include, in front of the toolkit's headers. Not here: speed, and how much of what
+// runs at once a card really reorders.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <vector_types.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#define __CUDACC__ 1
+#define __CUDA_ARCH__ 900
+#define __CUDA_ARCH_LIST__ 900
+#undef __noinline__
+#define __noinline__
+#define __launch_bounds__(...)
+
+extern uint3 threadIdx, blockIdx;
+extern dim3 blockDim, gridDim;
+
+namespace host_cuda {
+
+/// What lanes can wait for together.
+enum class meeting : int { none, shuffle, shuffle_xor, ballot, sync };
+
+/// What the lanes of a mask brought, once all of them are here. Gives way to other threads until then.
+std::uint64_t meet(meeting kind, unsigned mask, std::uint64_t value, int argument, int width);
+
+/// Ends the kernel that runs with cudaErrorLaunchFailure.
+[[noreturn]] void fail(const std::string& what);
+/// What the last kernel that failed said.
+const std::string& failure();
+void forget_failure();
+
+/// Enqueues a kernel whose thread is `body`.
+cudaError_t launch(const cudaLaunchConfig_t& shape, std::size_t parameter_bytes, std::function<void()> body);
+/// Enqueues anything else.
+cudaError_t enqueue(cudaStream_t on, std::function<void()> work);
+
+/// Allocations of the device that were not freed.
+std::size_t blocks_alive();
+
+template <class T>
+std::uint64_t to_bits(T x) {
+  static_assert(sizeof(T) <= 8 && std::is_trivially_copyable_v<T>);
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, &x, sizeof(T));
+  return bits;
+}
+template <class T>
+T from_bits(std::uint64_t bits) {
+  T x;
+  std::memcpy(&x, &bits, sizeof(T));
+  return x;
+}
+template <class T>
+T* aligned(T* p) {
+  if (reinterpret_cast<std::uintptr_t>(p) % alignof(T) != 0) fail("a load or store that is not aligned");
+  return p;
+}
+
+}  // namespace host_cuda
+
+template <class... Expected, class... Given>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* shape, void (*kernel)(Expected...), Given&&... given) {
+  std::tuple<std::decay_t<Expected>...> arguments(std::forward<Given>(given)...);
+  constexpr std::size_t bytes = (std::size_t{0} + ... + sizeof(Expected));
+  return host_cuda::launch(*shape, bytes, [kernel, arguments] { std::apply(kernel, arguments); });
+}
+
+template <class T>
+T __shfl_sync(unsigned mask, T x, int lane, int width = 32) {
+  return host_cuda::from_bits<T>(
+      host_cuda::meet(host_cuda::meeting::shuffle, mask, host_cuda::to_bits(x), lane, width));
+}
+template <class T>
+T __shfl_xor_sync(unsigned mask, T x, int bits, int width = 32) {
+  return host_cuda::from_bits<T>(
+      host_cuda::meet(host_cuda::meeting::shuffle_xor, mask, host_cuda::to_bits(x), bits, width));
+}
+inline unsigned __ballot_sync(unsigned mask, int says) {
+  return static_cast<unsigned>(host_cuda::meet(host_cuda::meeting::ballot, mask, says != 0 ? 1 : 0, 0, 32));
+}
+inline void __syncwarp(unsigned mask = 0xffffffffU) {
+  host_cuda::meet(host_cuda::meeting::sync, mask, 0, 0, 32);
+}
+inline void __threadfence() {}
+inline int __ffs(int x) { return __builtin_ffs(x); }
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+
+template <class T>
+T __ldg(const T* p) {
+  return *host_cuda::aligned(p);
+}
+template <class T>
+T __ldcs(const T* p) {
+  return *host_cuda::aligned(p);
+}
+template <class T>
+void __stcs(T* p, T x) {
+  *host_cuda::aligned(p) = x;
+}
+template <class T>
+T atomicAdd(T* p, T x) {
+  return std::exchange(*host_cuda::aligned(p), *p + x);
+}
+template <class T>
+T atomicExch(T* p, T x) {
+  return std::exchange(*host_cuda::aligned(p), x);
+}
+template <class T>
+T atomicCAS(T* p, T expected, T x) {
+  const T was = *host_cuda::aligned(p);
+  if (was == expected) *p = x;
+  return was;
+}

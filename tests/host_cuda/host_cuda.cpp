@@ -1,0 +1,507 @@
+// The run time of cuda_runtime.h beside it: fibers, streams, captures, memory.
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <vector>
+
+uint3 threadIdx, blockIdx;
+dim3 blockDim, gridDim;
+
+namespace host_cuda {
+namespace {
+
+std::mt19937_64& chance() {
+  static std::mt19937_64 generator(std::getenv("HOST_CUDA_SEED") != nullptr ? std::atoi(std::getenv("HOST_CUDA_SEED"))
+                                                                             : 1);
+  return generator;
+}
+std::size_t below(std::size_t n) { return static_cast<std::size_t>(chance()() % n); }
+
+// --- kernels -------------------------------------------------------------------------------------
+
+enum class doing { runs, waits, ended };
+
+struct fiber {
+  ucontext_t context;
+  std::vector<char> stack = std::vector<char>(std::size_t{128} << 10);
+  uint3 thread;
+  doing now = doing::ended;
+  meeting kind = meeting::none;
+  unsigned mask = 0;
+  std::uint64_t value = 0;
+  int argument = 0;
+  int width = 32;
+  std::uint64_t answer = 0;
+};
+
+struct block {
+  ucontext_t scheduler;
+  std::vector<std::unique_ptr<fiber>> fibers;
+  std::size_t count = 0;
+  std::size_t current = 0;
+  const std::function<void()>* body = nullptr;
+  bool failed = false;
+};
+block running;
+std::string last_failure;
+
+void thread_begins() {
+  (*running.body)();
+  running.fibers[running.current]->now = doing::ended;
+  swapcontext(&running.fibers[running.current]->context, &running.scheduler);
+}
+
+void resume(std::size_t i) {
+  running.current = i;
+  threadIdx = running.fibers[i]->thread;
+  swapcontext(&running.scheduler, &running.fibers[i]->context);
+}
+
+fiber& lane_of(std::size_t warp, unsigned lane) { return *running.fibers[warp * 32 + lane]; }
+
+// Lets the lanes of a mask go on if all of them wait for the same.
+void try_meeting(std::size_t warp, unsigned mask) {
+  const unsigned one = static_cast<unsigned>(__builtin_ctz(mask));
+  for (unsigned l = 0; l < 32; ++l) {
+    if ((mask >> l & 1U) == 0) continue;
+    if (warp * 32 + l >= running.count) fail("a mask names a lane that the block does not have");
+    const fiber& f = lane_of(warp, l);
+    if (f.now != doing::waits || f.kind != lane_of(warp, one).kind || f.mask != mask) return;
+  }
+  for (unsigned l = 0; l < 32; ++l) {
+    if ((mask >> l & 1U) == 0) continue;
+    fiber& f = lane_of(warp, l);
+    unsigned from = l;
+    const unsigned segment = l & ~static_cast<unsigned>(f.width - 1);
+    switch (f.kind) {
+      case meeting::shuffle: from = segment | (static_cast<unsigned>(f.argument) & static_cast<unsigned>(f.width - 1)); break;
+      case meeting::shuffle_xor:
+        from = l ^ static_cast<unsigned>(f.argument);
+        if (from >= segment + static_cast<unsigned>(f.width)) from = l;
+        break;
+      case meeting::ballot:
+        f.answer = 0;
+        for (unsigned k = 0; k < 32; ++k) {
+          if ((mask >> k & 1U) != 0) f.answer |= lane_of(warp, k).value << k;
+        }
+        continue;
+      default: continue;
+    }
+    if ((mask >> from & 1U) == 0) fail("a shuffle reads a lane that its mask does not name");
+    f.answer = lane_of(warp, from).value;
+  }
+  for (unsigned l = 0; l < 32; ++l) {
+    if ((mask >> l & 1U) != 0) lane_of(warp, l).now = doing::runs;
+  }
+}
+
+void run_block(unsigned threads, const std::function<void()>& body) {
+  while (running.fibers.size() < threads) running.fibers.push_back(std::make_unique<fiber>());
+  running.count = threads;
+  running.body = &body;
+  std::vector<std::size_t> ready(threads);
+  for (std::size_t i = 0; i < threads; ++i) {
+    fiber& f = *running.fibers[i];
+    getcontext(&f.context);
+    f.context.uc_stack.ss_sp = f.stack.data();
+    f.context.uc_stack.ss_size = f.stack.size();
+    f.context.uc_link = nullptr;
+    makecontext(&f.context, thread_begins, 0);
+    f.thread = {static_cast<unsigned>(i), 0, 0};
+    f.now = doing::runs;
+    ready[i] = i;
+  }
+  std::shuffle(ready.begin(), ready.end(), chance());
+  while (!running.failed) {
+    bool moved = false;
+    for (const std::size_t i : ready) {
+      if (running.fibers[i]->now != doing::runs) continue;
+      resume(i);
+      moved = true;
+      if (running.failed) return;
+    }
+    if (moved) continue;
+    for (const std::size_t i : ready) {
+      if (running.fibers[i]->now == doing::ended) continue;
+      last_failure = "lanes wait for lanes that ended or wait for something else";
+      running.failed = true;
+    }
+    return;
+  }
+}
+
+// --- streams -------------------------------------------------------------------------------------
+
+struct node {
+  std::function<void()> run;
+  std::vector<std::shared_ptr<node>> after;
+  bool done = false;
+  std::uint64_t moment = 0;
+};
+using nodes = std::vector<std::shared_ptr<node>>;
+
+struct kept_graph {
+  nodes all;
+};
+
+nodes pending;
+std::uint64_t moments = 0;
+cudaError_t last_error = cudaSuccess;
+cudaError_t sticky = cudaSuccess;
+
+cudaError_t keep(cudaError_t e) {
+  if (e != cudaSuccess) last_error = e;
+  return e;
+}
+
+void run_one(const std::shared_ptr<node>& n) {
+  if (n->run && sticky == cudaSuccess) n->run();
+  n->done = true;
+  n->moment = ++moments;
+  n->after.clear();
+}
+bool is_ready(const std::shared_ptr<node>& n) {
+  return std::all_of(n->after.begin(), n->after.end(), [](const auto& before) { return before->done; });
+}
+// Runs what is ready, anything of it, until `enough` says so.
+template <class Enough>
+void work_until(nodes& all, const Enough& enough) {
+  while (!all.empty() && !enough()) {
+    const std::size_t first = below(all.size());
+    for (std::size_t i = 0;; ++i) {
+      const std::size_t at = (first + i) % all.size();
+      if (!is_ready(all[at])) continue;
+      const std::shared_ptr<node> n = all[at];
+      all.erase(all.begin() + static_cast<std::ptrdiff_t>(at));
+      run_one(n);
+      break;
+    }
+  }
+}
+void work_until_done(const nodes& wanted) {
+  work_until(pending, [&] {
+    return std::all_of(wanted.begin(), wanted.end(), [](const auto& n) { return n->done; });
+  });
+}
+void work_off() {
+  work_until(pending, [] { return false; });
+}
+
+}  // namespace
+}  // namespace host_cuda
+
+struct CUstream_st {
+  host_cuda::nodes tail;
+  std::shared_ptr<host_cuda::kept_graph> capture;
+  bool began = false;
+};
+struct CUevent_st {
+  host_cuda::nodes at;
+  std::shared_ptr<host_cuda::kept_graph> capture;
+};
+struct CUgraph_st {
+  std::shared_ptr<host_cuda::kept_graph> kept;
+};
+struct CUgraphExec_st {
+  std::shared_ptr<host_cuda::kept_graph> kept;
+};
+
+namespace host_cuda {
+namespace {
+
+CUstream_st null_stream;
+std::set<cudaStream_t> streams;
+CUstream_st& stream_of(cudaStream_t s) { return s == nullptr ? null_stream : *s; }
+
+bool capturing() {
+  return std::any_of(streams.begin(), streams.end(), [](cudaStream_t s) { return s->capture != nullptr; });
+}
+
+void run_graph(const kept_graph& graph) {
+  nodes copy;
+  std::map<const node*, std::shared_ptr<node>> of;
+  for (const auto& n : graph.all) {
+    auto made = std::make_shared<node>();
+    made->run = n->run;
+    for (const auto& before : n->after) made->after.push_back(of.at(before.get()));
+    of[n.get()] = made;
+    copy.push_back(made);
+  }
+  work_until(copy, [] { return false; });
+}
+
+struct allocation {
+  std::size_t bytes;
+  bool on_device;
+};
+std::map<const char*, allocation> allocations;
+
+cudaError_t allocate(void** out, std::size_t bytes, bool on_device) {
+  if (capturing()) return keep(cudaErrorStreamCaptureUnsupported);
+  void* made = nullptr;
+  if (bytes > (std::size_t{1} << 30) || posix_memalign(&made, 256, bytes) != 0) {
+    return keep(cudaErrorMemoryAllocation);
+  }
+  std::memset(made, 0xa7, bytes);
+  allocations[static_cast<char*>(made)] = {bytes, on_device};
+  *out = made;
+  return cudaSuccess;
+}
+cudaError_t release(void* dead) {
+  if (dead == nullptr) return cudaSuccess;
+  work_off();
+  if (allocations.erase(static_cast<char*>(dead)) == 0) return keep(cudaErrorInvalidValue);
+  std::free(dead);
+  return cudaSuccess;
+}
+// Whether these bytes lie in one allocation; pageable memory of the host does not.
+bool is_known(const void* p, std::size_t bytes) {
+  auto at = allocations.upper_bound(static_cast<const char*>(p));
+  if (at == allocations.begin()) return false;
+  --at;
+  return static_cast<const char*>(p) + bytes <= at->first + at->second.bytes;
+}
+
+}  // namespace
+
+std::uint64_t meet(meeting kind, unsigned mask, std::uint64_t value, int argument, int width) {
+  fiber& f = *running.fibers[running.current];
+  const auto lane = static_cast<unsigned>(running.current % 32);
+  if ((mask >> lane & 1U) == 0) fail("a lane waits with a mask that does not name it");
+  f.kind = kind;
+  f.mask = mask;
+  f.value = value;
+  f.argument = argument;
+  f.width = width;
+  f.now = doing::waits;
+  try_meeting(running.current / 32, mask);
+  if (f.now == doing::waits) swapcontext(&f.context, &running.scheduler);
+  return f.answer;
+}
+
+void fail(const std::string& what) {
+  last_failure = what;
+  running.failed = true;
+  fiber& f = *running.fibers[running.current];
+  f.now = doing::ended;
+  swapcontext(&f.context, &running.scheduler);  // never comes back
+  std::abort();
+}
+const std::string& failure() { return last_failure; }
+void forget_failure() {
+  last_failure.clear();
+  sticky = cudaSuccess;
+  last_error = cudaSuccess;
+}
+std::size_t blocks_alive() { return allocations.size(); }
+
+cudaError_t enqueue(cudaStream_t on, std::function<void()> work) {
+  if (sticky != cudaSuccess) return keep(sticky);
+  CUstream_st& stream = stream_of(on);
+  auto made = std::make_shared<node>();
+  made->run = std::move(work);
+  made->after = stream.tail;
+  stream.tail = {made};
+  (stream.capture != nullptr ? stream.capture->all : pending).push_back(made);
+  return cudaSuccess;
+}
+
+cudaError_t launch(const cudaLaunchConfig_t& shape, std::size_t parameter_bytes, std::function<void()> body) {
+  const dim3 grid = shape.gridDim, threads = shape.blockDim;
+  if (grid.x == 0 || grid.y == 0 || grid.z != 1 || grid.x > 0x7fffffffU || grid.y > 65535 || threads.x == 0 ||
+      threads.x > 1024 || threads.y != 1 || threads.z != 1) {
+    return keep(cudaErrorInvalidConfiguration);
+  }
+  if (parameter_bytes > 32764) return keep(cudaErrorInvalidValue);
+  return enqueue(shape.stream, [grid, threads, body = std::move(body)] {
+    gridDim = grid;
+    blockDim = threads;
+    running.failed = false;
+    std::vector<unsigned> order(grid.x);
+    for (unsigned i = 0; i < grid.x; ++i) order[i] = i;
+    std::shuffle(order.begin(), order.end(), chance());
+    for (unsigned y = 0; y < grid.y; ++y) {
+      for (const unsigned x : order) {
+        blockIdx = {x, y, 0};
+        run_block(threads.x, body);
+        if (running.failed) {
+          std::fprintf(stderr, "host_cuda: %s (block %u,%u thread %u)\n", last_failure.c_str(), x, y, threadIdx.x);
+          sticky = cudaErrorLaunchFailure;
+          return;
+        }
+      }
+    }
+  });
+}
+
+}  // namespace host_cuda
+
+using namespace host_cuda;
+
+extern "C" {
+
+cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
+const char* cudaGetErrorString(cudaError_t e) {
+  return e == cudaErrorLaunchFailure ? "a kernel failed" : e == cudaSuccess ? "no error" : "an error of the run time";
+}
+cudaError_t cudaDeviceSynchronize() {
+  if (capturing()) return keep(cudaErrorStreamCaptureUnsupported);
+  work_off();
+  return keep(sticky);
+}
+
+// --- memory ---
+cudaError_t cudaMalloc(void** out, std::size_t bytes) { return allocate(out, bytes, true); }
+cudaError_t cudaMallocManaged(void** out, std::size_t bytes, unsigned) { return allocate(out, bytes, true); }
+cudaError_t cudaHostAlloc(void** out, std::size_t bytes, unsigned) { return allocate(out, bytes, false); }
+cudaError_t cudaFree(void* dead) { return release(dead); }
+cudaError_t cudaFreeHost(void* dead) { return release(dead); }
+cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
+  *free = *total = std::size_t{1} << 30;
+  for (const auto& [p, a] : allocations) *free -= a.on_device ? a.bytes : 0;
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t on) {
+  const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+  const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+  if ((to_device && bytes > 0 && !is_known(to, bytes)) || (from_device && bytes > 0 && !is_known(from, bytes))) {
+    return keep(cudaErrorInvalidValue);
+  }
+  if (kind == cudaMemcpyHostToDevice && !is_known(from, bytes)) {  // pageable: taken now, there when it is there
+    const auto* const begin = static_cast<const char*>(from);
+    return enqueue(on, [to, staged = std::vector<char>(begin, begin + bytes)] {
+      std::copy(staged.begin(), staged.end(), static_cast<char*>(to));
+    });
+  }
+  return enqueue(on, [=] {
+    if (bytes > 0) std::memmove(to, from, bytes);
+  });
+}
+cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t on) {
+  if (bytes > 0 && !is_known(to, bytes)) return keep(cudaErrorInvalidValue);
+  return enqueue(on, [=] {
+    if (bytes > 0) std::memset(to, value, bytes);
+  });
+}
+cudaError_t cudaMemset(void* to, int value, std::size_t bytes) { return cudaMemsetAsync(to, value, bytes, nullptr); }
+
+// --- streams ---
+cudaError_t cudaDeviceGetStreamPriorityRange(int* lowest, int* highest) {
+  *lowest = 0;
+  *highest = -5;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* made, unsigned, int) {
+  *made = new CUstream_st;
+  streams.insert(*made);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t dead) {
+  streams.erase(dead);
+  delete dead;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t s) {
+  CUstream_st& stream = stream_of(s);
+  if (stream.capture != nullptr) return keep(cudaErrorStreamCaptureUnsupported);
+  work_until_done(stream.tail);
+  return keep(sticky);
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
+  CUstream_st& stream = stream_of(s);
+  if (e->capture == nullptr && stream.capture != nullptr) return keep(cudaErrorStreamCaptureIsolation);
+  if (e->capture != nullptr && stream.capture == nullptr) {  // joins the capture
+    stream.capture = e->capture;
+    stream.tail.clear();
+  }
+  if (e->capture != stream.capture) return keep(cudaErrorStreamCaptureMerge);
+  for (const auto& n : e->at) {
+    if (std::find(stream.tail.begin(), stream.tail.end(), n) == stream.tail.end()) stream.tail.push_back(n);
+  }
+  return cudaSuccess;
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t s, cudaStreamCaptureStatus* answer) {
+  *answer = stream_of(s).capture != nullptr ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
+  if (s == nullptr || s->capture != nullptr) return keep(cudaErrorIllegalState);
+  s->capture = std::make_shared<kept_graph>();
+  s->tail.clear();
+  s->began = true;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t* out) {
+  if (s->capture == nullptr || !s->began) return keep(cudaErrorIllegalState);
+  const auto kept = s->capture;
+  std::set<node*> reached;
+  nodes open = s->tail;
+  while (!open.empty()) {
+    const auto n = open.back();
+    open.pop_back();
+    if (!reached.insert(n.get()).second) continue;
+    open.insert(open.end(), n->after.begin(), n->after.end());
+  }
+  for (const cudaStream_t other : streams) {
+    if (other->capture != kept) continue;
+    other->capture = nullptr;
+    other->tail.clear();
+    other->began = false;
+  }
+  if (reached.size() != kept->all.size()) return keep(cudaErrorStreamCaptureUnjoined);
+  *out = new CUgraph_st{kept};
+  return cudaSuccess;
+}
+
+// --- graphs ---
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t of, unsigned long long) {
+  *made = new CUgraphExec_st{of->kept};
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t what, cudaStream_t on) {
+  return enqueue(on, [kept = what->kept] { run_graph(*kept); });
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t dead) {
+  delete dead;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t dead) {
+  delete dead;
+  return cudaSuccess;
+}
+
+// --- events ---
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* made, unsigned) {
+  *made = new CUevent_st;
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t dead) {
+  delete dead;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
+  const CUstream_st& stream = stream_of(s);
+  if (const cudaError_t failed = enqueue(s, {}); failed != cudaSuccess) return failed;
+  e->at = stream.tail;
+  e->capture = stream.capture;
+  return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t e) {
+  if (e->capture != nullptr) return keep(cudaErrorCapturedEvent);
+  work_until_done(e->at);
+  return keep(sticky);
+}
+cudaError_t cudaEventElapsedTime(float* out, cudaEvent_t from, cudaEvent_t to) {
+  if (from->capture != nullptr || to->capture != nullptr) return keep(cudaErrorCapturedEvent);
+  if (from->at.empty() || to->at.empty()) return keep(cudaErrorInvalidResourceHandle);
+  if (!from->at[0]->done || !to->at[0]->done) return keep(cudaErrorNotReady);
+  *out = 1e-3F * static_cast<float>(to->at[0]->moment - from->at[0]->moment);
+  return cudaSuccess;
+}
+
+}  // extern "C"

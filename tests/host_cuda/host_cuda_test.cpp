@@ -1,0 +1,181 @@
+// The run time that stands for CUDA in tests refuses what a card would get wrong.
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace {
+
+cudaLaunchConfig_t shape_of(unsigned blocks, unsigned threads, cudaStream_t on = nullptr) {
+  cudaLaunchConfig_t shape{};
+  shape.gridDim = dim3(blocks);
+  shape.blockDim = dim3(threads);
+  shape.stream = on;
+  return shape;
+}
+
+template <class... Expected, class... Given>
+std::string run(unsigned threads, void (*kernel)(Expected...), Given... given) {
+  host_cuda::forget_failure();
+  const cudaLaunchConfig_t shape = shape_of(1, threads);
+  REQUIRE(cudaLaunchKernelEx(&shape, kernel, given...) == cudaSuccess);
+  const cudaError_t ended = cudaDeviceSynchronize();
+  const std::string said = host_cuda::failure();
+  CHECK((ended == cudaErrorLaunchFailure) == !said.empty());
+  host_cuda::forget_failure();
+  return said;
+}
+
+struct stream {
+  cudaStream_t it = nullptr;
+  stream() { REQUIRE(cudaStreamCreateWithPriority(&it, cudaStreamNonBlocking, 0) == cudaSuccess); }
+  ~stream() { cudaStreamDestroy(it); }
+};
+struct event {
+  cudaEvent_t it = nullptr;
+  event() { REQUIRE(cudaEventCreateWithFlags(&it, cudaEventDisableTiming) == cudaSuccess); }
+  ~event() { cudaEventDestroy(it); }
+};
+
+unsigned mask_of(int lanes) {
+  const unsigned first = threadIdx.x & 31U & ~static_cast<unsigned>(lanes - 1);
+  return lanes == 32 ? 0xffffffffU : ((1U << lanes) - 1U) << first;
+}
+
+__global__ void sum_of_teams(int lanes, int* out) {
+  int x = static_cast<int>(threadIdx.x);
+  for (int i = 0; i < static_cast<int>(threadIdx.x) / lanes; ++i) {  // teams of a warp go on for different times
+    __syncwarp(mask_of(lanes));
+  }
+  for (int step = lanes / 2; step > 0; step /= 2) x += __shfl_xor_sync(mask_of(lanes), x, step, lanes);
+  const int first = __shfl_sync(mask_of(lanes), static_cast<int>(threadIdx.x), 0, lanes);
+  const unsigned odd = __ballot_sync(mask_of(lanes), threadIdx.x & 1U);
+  out[threadIdx.x] = x == lanes * first + lanes * (lanes - 1) / 2 && odd == (0xaaaaaaaaU & mask_of(lanes)) ? 1 : 0;
+}
+__global__ void whole_warp_where_half_has_left() {
+  if (threadIdx.x >= 16) return;
+  __syncwarp();
+}
+__global__ void different_meetings() {
+  if (threadIdx.x < 16) {
+    __syncwarp();
+  } else {
+    __ballot_sync(0xffffffffU, 1);
+  }
+}
+__global__ void not_its_own_mask() { __syncwarp(1U); }
+__global__ void reads_another_team() { __shfl_sync(mask_of(8), 1, 9, 32); }
+__global__ void reads_between_words(const char* p) { __ldg(static_cast<const uint4*>(static_cast<const void*>(p + 4))); }
+__global__ void put(int* to, int value) { *to = value; }
+
+}  // namespace
+
+TEST_CASE("host_cuda: teams of a warp meet by themselves") {
+  std::vector<int> out(64);
+  for (const int lanes : {1, 2, 8, 32}) {
+    out.assign(64, -1);
+    CHECK(run(64, sum_of_teams, lanes, out.data()) == "");
+    CHECK(out == std::vector<int>(64, 1));
+  }
+}
+
+TEST_CASE("host_cuda: lanes that don't all come are a fault") {
+  CHECK(run(32, whole_warp_where_half_has_left).find("wait for lanes that ended") != std::string::npos);
+  CHECK(run(32, different_meetings).find("something else") != std::string::npos);
+  CHECK(run(32, not_its_own_mask).find("does not name it") != std::string::npos);
+  CHECK(run(32, reads_another_team).find("does not name") != std::string::npos);
+  CHECK(run(16, different_meetings).find("does not have") != std::string::npos);
+  alignas(16) const char words[32] = {};
+  CHECK(run(1, reads_between_words, words).find("not aligned") != std::string::npos);
+}
+
+TEST_CASE("host_cuda: without an event two streams run in either order, with one in one") {
+  for (const bool ordered : {false, true}) {
+    std::set<int> seen;
+    for (int again = 0; again < 60; ++again) {
+      const stream a, b;
+      const event mark;
+      int last = 0;
+      cudaLaunchConfig_t shape = shape_of(1, 1, a.it);
+      REQUIRE(cudaLaunchKernelEx(&shape, put, &last, 1) == cudaSuccess);
+      CHECK(last == 0);  // nobody has waited
+      REQUIRE(cudaEventRecord(mark.it, a.it) == cudaSuccess);
+      if (ordered) REQUIRE(cudaStreamWaitEvent(b.it, mark.it, 0) == cudaSuccess);
+      shape.stream = b.it;
+      REQUIRE(cudaLaunchKernelEx(&shape, put, &last, 2) == cudaSuccess);
+      REQUIRE(cudaStreamSynchronize(b.it) == cudaSuccess);
+      REQUIRE(cudaStreamSynchronize(a.it) == cudaSuccess);
+      seen.insert(last);
+    }
+    CHECK(seen == (ordered ? std::set{2} : std::set{1, 2}));
+  }
+}
+
+TEST_CASE("host_cuda: a copy from pageable memory is staged at once, and there later") {
+  const stream other;
+  void* memory = nullptr;
+  REQUIRE(cudaMalloc(&memory, 4) == cudaSuccess);
+  int value = 5;
+  REQUIRE(cudaMemcpyAsync(memory, &value, 4, cudaMemcpyHostToDevice, other.it) == cudaSuccess);
+  value = 6;
+  CHECK(*static_cast<int*>(memory) != 5);
+  REQUIRE(cudaStreamSynchronize(other.it) == cudaSuccess);
+  CHECK(*static_cast<int*>(memory) == 5);
+  CHECK(cudaMemcpyAsync(memory, &value, 8, cudaMemcpyHostToDevice, other.it) == cudaErrorInvalidValue);
+  CHECK(cudaMemcpyAsync(&value, &value, 4, cudaMemcpyHostToDevice, other.it) == cudaErrorInvalidValue);
+  CHECK(cudaFree(&value) == cudaErrorInvalidValue);
+  CHECK(cudaFree(memory) == cudaSuccess);
+}
+
+TEST_CASE("host_cuda: a capture refuses what CUDA refuses, and runs as often as it is launched") {
+  const stream a, b;
+  const event fork, join;
+  int x = 0, y = 0;
+  for (const bool joined : {false, true}) {
+    REQUIRE(cudaStreamBeginCapture(a.it, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+    void* memory = nullptr;
+    CHECK(cudaMalloc(&memory, 4) == cudaErrorStreamCaptureUnsupported);
+    CHECK(cudaStreamSynchronize(a.it) == cudaErrorStreamCaptureUnsupported);
+    REQUIRE(cudaEventRecord(fork.it, a.it) == cudaSuccess);
+    REQUIRE(cudaStreamWaitEvent(b.it, fork.it, 0) == cudaSuccess);
+    cudaLaunchConfig_t shape = shape_of(1, 1, b.it);
+    REQUIRE(cudaLaunchKernelEx(&shape, put, &x, 3) == cudaSuccess);
+    shape.stream = a.it;
+    REQUIRE(cudaLaunchKernelEx(&shape, put, &y, 4) == cudaSuccess);
+    if (joined) {
+      REQUIRE(cudaEventRecord(join.it, b.it) == cudaSuccess);
+      REQUIRE(cudaStreamWaitEvent(a.it, join.it, 0) == cudaSuccess);
+    }
+    cudaGraph_t graph = nullptr;
+    const cudaError_t ended = cudaStreamEndCapture(a.it, &graph);
+    CHECK(ended == (joined ? cudaSuccess : cudaErrorStreamCaptureUnjoined));
+    if (!joined) continue;
+    cudaGraphExec_t exec = nullptr;
+    REQUIRE(cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess);
+    CHECK(cudaDeviceSynchronize() == cudaSuccess);
+    CHECK(x == 0);  // captured, not run
+    for (int again = 0; again < 2; ++again) {
+      x = y = 0;
+      REQUIRE(cudaGraphLaunch(exec, b.it) == cudaSuccess);
+      CHECK(cudaDeviceSynchronize() == cudaSuccess);
+      CHECK(x == 3);
+      CHECK(y == 4);
+    }
+    cudaGraphExecDestroy(exec);
+    cudaGraphDestroy(graph);
+  }
+}
+
+TEST_CASE("host_cuda: launches that no card takes are refused") {
+  int x = 0;
+  for (cudaLaunchConfig_t shape : {shape_of(0, 1), shape_of(1, 0), shape_of(1, 1025)}) {
+    CHECK(cudaLaunchKernelEx(&shape, put, &x, 1) == cudaErrorInvalidConfiguration);
+  }
+  cudaLaunchConfig_t tall = shape_of(1, 1);
+  tall.gridDim.y = 65536;
+  CHECK(cudaLaunchKernelEx(&tall, put, &x, 1) == cudaErrorInvalidConfiguration);
+  CHECK(cudaGetLastError() == cudaErrorInvalidConfiguration);
+  CHECK(cudaGetLastError() == cudaSuccess);
+}
