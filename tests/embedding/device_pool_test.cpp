@@ -67,6 +67,8 @@ void run_task(task_type task, const detail::chosen_rules& rules, int lanes, bool
     for (int panel = 0; panel < panels; ++panel) {
       for (index_t r = 0; r < records; ++r) detail::sum_chunk<Element, Vec>(rules, team, task, r, panel);
     }
+  });
+  on_team(lanes, [&](const auto& team) {  // another launch: it sees all that the first one wrote
     for (int panel = 0; panel < panels; ++panel) {
       for (index_t b = 0; b < task.bags; ++b) detail::pool_bag<Element, Vec>(rules, team, task, b, panel);
     }
