@@ -124,39 +124,34 @@ std::vector<float> fused_on_lanes(int lanes, const const_table_view<f32_rows, de
 
 TEST_CASE("device stages: unique numbers ids by their first appearance") {
   std::mt19937_64 random(seed());
-  for (const int lanes : {1, 4}) {
-    for (int round = 0; round < 10; ++round) {
-      const std::size_t n = random() % 60;
-      std::vector<std::int64_t> ids(n), of(n);
-      for (auto& id : ids) id = static_cast<std::int64_t>(random() % 9) - 3;
-      std::vector<std::uint64_t> keys;
-      for (const auto id : ids) keys.push_back(detail::id_key(id));
-      std::vector<std::uint32_t> slots;
-      sort_stably(keys, slots);
-      std::vector<index_t> numbers(n + 1);
-      for (std::size_t i = 0; i < n; ++i) numbers[slots[i]] = i == 0 || keys[i - 1] != keys[i] ? 1 : 0;
-      std::exclusive_scan(numbers.begin(), numbers.end(), numbers.begin(), index_t{0});
-      std::vector<std::int32_t> inverse(n, -1), counts(n, -1);
-      on_team(lanes, [&](const auto& team) {
-        for (std::size_t i = 0; i < n; ++i) {
-          detail::number_run(team, static_cast<index_t>(i), static_cast<index_t>(n), keys.data(),
-                             slots.data(), numbers.data(),
-                             device_unique<>{of.data(), inverse.data(), counts.data(), nullptr});
-        }
-      });
-      std::vector<std::int64_t> expected;
-      std::map<std::int64_t, std::int32_t> number, count;
-      for (const auto id : ids) {
-        if (number.emplace(id, static_cast<std::int32_t>(expected.size())).second) expected.push_back(id);
-        ++count[id];
-      }
-      CHECK(numbers[n] == static_cast<index_t>(expected.size()));
-      for (std::size_t u = 0; u < expected.size(); ++u) {
-        CHECK(of[u] == expected[u]);
-        CHECK(counts[u] == count[expected[u]]);
-      }
-      for (std::size_t k = 0; k < n; ++k) CHECK(inverse[k] == number[ids[k]]);
+  for (int round = 0; round < 20; ++round) {
+    const std::size_t n = random() % 60;
+    std::vector<std::int64_t> ids(n), of(n);
+    for (auto& id : ids) id = static_cast<std::int64_t>(random() % 9) - 3;
+    std::vector<std::uint64_t> keys;
+    for (const auto id : ids) keys.push_back(detail::id_key(id));
+    std::vector<std::uint32_t> slots;
+    sort_stably(keys, slots);
+    std::vector<index_t> numbers(n + 1);
+    for (std::size_t i = 0; i < n; ++i) numbers[slots[i]] = i == 0 || keys[i - 1] != keys[i] ? 1 : 0;
+    std::exclusive_scan(numbers.begin(), numbers.end(), numbers.begin(), index_t{0});
+    std::vector<std::int32_t> inverse(n, -1), counts(n, -1);
+    for (std::size_t i = 0; i < n; ++i) {
+      detail::number_slot(static_cast<index_t>(i), static_cast<index_t>(n), keys.data(), slots.data(),
+                          numbers.data(), device_unique<>{of.data(), inverse.data(), counts.data(), nullptr});
     }
+    std::vector<std::int64_t> expected;
+    std::map<std::int64_t, std::int32_t> number, count;
+    for (const auto id : ids) {
+      if (number.emplace(id, static_cast<std::int32_t>(expected.size())).second) expected.push_back(id);
+      ++count[id];
+    }
+    CHECK(numbers[n] == static_cast<index_t>(expected.size()));
+    for (std::size_t u = 0; u < expected.size(); ++u) {
+      CHECK(of[u] == expected[u]);
+      CHECK(counts[u] == count[expected[u]]);
+    }
+    for (std::size_t k = 0; k < n; ++k) CHECK(inverse[k] == number[ids[k]]);
   }
 }
 

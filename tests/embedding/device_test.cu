@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "support/batches.hpp"
+#include "support/on_device.hpp"
 #include "support/entries.hpp"
 #include "support/oracle.hpp"
 #include "support/seed.hpp"
@@ -32,60 +33,11 @@ using namespace deeprec_test;
 
 namespace {
 
-template <class T>
-device_array<T> to_device(const std::vector<T>& values) {
-  device_array<T> made(values.size() + 1);
-  made.copy_from(values).or_throw();
-  return made;
-}
-template <class T>
-std::vector<T> back(const device_array<T>& array, std::size_t n) {
-  std::vector<T> values(n);
-  REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
-  array.copy_to(values).or_throw();
-  return values;
-}
-
 using bags_type = jagged_view<std::int64_t, std::int32_t, device_space>;
 using made_batch = batch<std::int64_t, std::int32_t>;
-
-struct device_batch {
-  explicit device_batch(const made_batch& made)
-      : offsets(to_device(made.offsets)),
-        ids(to_device(made.ids)),
-        weights(to_device(made.weights)),
-        bags(static_cast<index_t>(made.offsets.size()) - 1),
-        n(static_cast<index_t>(made.ids.size())) {}
-  bags_type view(bool weighted) const {
-    return {offsets.data(), bags, ids.data(), n, weighted ? weights.data() : nullptr};
-  }
-  device_array<std::int32_t> offsets;
-  device_array<std::int64_t> ids;
-  device_array<float> weights;
-  index_t bags, n;
-};
-
+using device_batch = batch_on_both<>;
 template <class Format>
-struct device_table {
-  device_table(Format f, index_t rows, std::mt19937_64& random) : format(f), count(rows) {
-    std::vector<std::byte> bytes(static_cast<std::size_t>(rows * f.stride_bytes()));
-    std::normal_distribution<float> normal(0, 1);
-    std::vector<float> row(static_cast<std::size_t>(f.width()));
-    for (index_t r = 0; r < rows; ++r) {
-      for (float& x : row) x = normal(random);
-      f.encode(row.data(), bytes.data() + r * f.stride_bytes());
-      f.decode(bytes.data() + r * f.stride_bytes(), row.data());
-      values.emplace_back(row.begin(), row.end());
-    }
-    memory = to_device(bytes);
-  }
-  const_table_view<Format, device_space> view() const { return {memory.data(), count, format}; }
-  table_view<Format, device_space> mutable_view() const { return {memory.data(), count, format}; }
-  Format format;
-  index_t count;
-  device_array<std::byte> memory;
-  std::vector<std::vector<double>> values;
-};
+using device_table = table_on_both<Format>;
 
 template <class Format, class Combiner>
 void check_lookup(Format format, shape_of_batch shape, bool weighted, Combiner how, index_t hotness = 7) {
@@ -146,83 +98,176 @@ TEST_CASE("device: a bad bag is zeros, skipped ids are counted, and the place co
   CHECK(skipped == 2);
 }
 
-TEST_CASE("device: a group of tables in one launch gives the bits of one lookup each") {
+TEST_CASE("device: a group of tables gives the bits of one lookup each, 16 bytes to a lane or 4") {
   std::mt19937_64 random(seed());
-  const device_table<f32_rows> floats(f32_rows(64), 100, random);
-  const device_table<int8_rows> codes(int8_rows(40), 90, random);
-  const device_table<bf16_rows> halves(bf16_rows(17), 80, random);
-  std::vector<device_batch> batches;
-  std::vector<bags_type> bags;
-  for (int t = 0; t < 3; ++t)
-    batches.emplace_back(make_batch<std::int64_t, std::int32_t>(random, every_shape[t], 33, 80, 5));
-  for (const auto& b : batches) bags.push_back(b.view(false));
-  table_group<float, bags_type> group;
-  group.add(floats.view(), sum);
-  group.add(codes.view(), mean);
-  group.add(halves.view(), max_);
-  const std::size_t width = 64 + 40 + 17;
-  const auto out = to_device(std::vector<float>(33 * width)),
-             alone = to_device(std::vector<float>(33 * width));
-  const auto all = alone.matrix(33, static_cast<index_t>(width));
-  cuda_stream stream;
-  lookup(stream, group, std::span<const bags_type>(bags), out.matrix(33, static_cast<index_t>(width)))
-      .or_throw();
-  lookup(stream, floats.view(), bags[0], sum, all.columns(0, 64)).or_throw();
-  lookup(stream, codes.view(), bags[1], mean, all.columns(64, 40)).or_throw();
-  lookup(stream, halves.view(), bags[2], max_, all.columns(104, 17)).or_throw();
-  stream.synchronize().or_throw();
-  const auto a = back(out, 33 * width), b = back(alone, 33 * width);
-  CHECK(std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+  for (const index_t last : {16, 17}) {  // an odd width of all: no row of out is aligned
+    const device_table<f32_rows> floats(f32_rows(64), 100, random);
+    const device_table<int8_rows> codes(int8_rows(40), 90, random);
+    const device_table<bf16_rows> halves(bf16_rows(last), 80, random);
+    std::vector<device_batch> batches;
+    std::vector<bags_type> bags;
+    for (int t = 0; t < 3; ++t)
+      batches.emplace_back(make_batch<std::int64_t, std::int32_t>(random, every_shape[t], 33, 80, 5));
+    for (const auto& b : batches) bags.push_back(b.view(false));
+    table_group<float, bags_type> group;
+    group.add(floats.view(), sum);
+    group.add(codes.view(), mean);
+    group.add(halves.view(), max_);
+    const index_t width = 64 + 40 + last;
+    const auto n = static_cast<std::size_t>(33 * width);
+    const auto out = to_device(std::vector<float>(n)), alone = to_device(std::vector<float>(n));
+    const auto all = alone.matrix(33, width);
+    cuda_stream stream;
+    lookup(stream, group, std::span<const bags_type>(bags), out.matrix(33, width)).or_throw();
+    lookup(stream, floats.view(), bags[0], sum, all.columns(0, 64)).or_throw();
+    lookup(stream, codes.view(), bags[1], mean, all.columns(64, 40)).or_throw();
+    lookup(stream, halves.view(), bags[2], max_, all.columns(104, last)).or_throw();
+    stream.synchronize().or_throw();
+    CHECK(std::memcmp(back(out, n).data(), back(alone, n).data(), n * sizeof(float)) == 0);
+  }
 }
 
-TEST_CASE("device: update steps rows as on the host, with the same bits every time") {
+TEST_CASE("device: a group of more tables than a launch has, and what is wrong with one of them") {
   std::mt19937_64 random(seed());
-  std::normal_distribution<float> normal;
-  const index_t width = 20, rows = 50, bags = 900;
-  adam optimizer{.learning_rate = 0.1F, .epsilon = 1e-2F};
-  const f32_rows format(width, {.state_floats = adam::element_state * width});
-  for (const shape_of_batch shape :
-       {shape_of_batch::uniform, shape_of_batch::skewed, shape_of_batch::ends}) {
-    const device_table<f32_rows> table(format, rows, random);
-    const auto made = make_batch<std::int64_t, std::int32_t>(random, shape, bags, rows, 30);
-    const device_batch batch(made);
-    std::vector<float> gradient(static_cast<std::size_t>(bags * width));
-    for (float& g : gradient) g = normal(random);
-    const auto of_output = to_device(gradient);
-    const auto start = back(table.memory, static_cast<std::size_t>(rows * format.stride_bytes()));
-    std::vector<std::byte> first;
+  const device_table<f32_rows> table(f32_rows(4), 10, random);
+  const index_t tables = 100;
+  std::vector<device_batch> batches;
+  std::vector<bags_type> bags;
+  table_group<float, bags_type> group;
+  std::vector<float> expected(static_cast<std::size_t>(2 * 4 * tables));
+  for (index_t t = 0; t < tables; ++t) {
+    made_batch made;
+    made.ids = {t % 10, t == 97 ? 10 : (t + 1) % 10, 3};
+    made.weights.assign(3, 1.0F);
+    made.offsets = {0, 1, 3};
+    batches.emplace_back(made);
+    group.add(table.view(), sum);
+    for (std::size_t j = 0; j < 4; ++j) {
+      const auto value = [&](std::int64_t id) { return static_cast<float>(table.values[static_cast<std::size_t>(id)][j]); };
+      const std::size_t at = static_cast<std::size_t>(4 * t) + j;
+      expected[at] = value(made.ids[0]);
+      expected[static_cast<std::size_t>(4 * tables) + at] = t == 97 ? 0 : value(made.ids[1]) + value(3);
+    }
+  }
+  for (const auto& b : batches) bags.push_back(b.view(false));
+  const auto out = to_device(std::vector<float>(expected.size(), 7.0F));
+  cuda_stream stream;
+  lookup(stream, group, std::span<const bags_type>(bags), out.matrix(2, 4 * tables)).or_throw();
+  const status found = stream.synchronize();
+  CHECK(found.code() == errc::id_out_of_range);
+  CHECK(found.place() == fault_place{.table = 97, .bag = 1, .slot = 1, .value = 10});
+  CHECK(back(out, expected.size()) == expected);
+}
+
+TEST_CASE("device: of many faults the first is reported, and 64 counters at once are counted with") {
+  std::mt19937_64 random(seed());
+  const device_table<f32_rows> table(f32_rows(4), 10, random);
+  made_batch made;
+  for (int b = 0; b < 500; ++b) {
+    for (int k = 0; k < 3; ++k) made.ids.push_back(b >= 37 ? 10 + b : k);
+    made.offsets.push_back(static_cast<std::int32_t>(made.ids.size()));
+  }
+  made.weights.assign(made.ids.size(), 1.0F);
+  const device_batch batch(made);
+  const auto out = to_device(std::vector<float>(500 * 4));
+  cuda_stream stream;
+  for (int again = 0; again < 3; ++again) {
+    lookup(stream, table.view(), batch.view(false), sum, out.matrix(500, 4)).or_throw();
+    CHECK(stream.synchronize().place() == fault_place{.bag = 37, .slot = 111, .value = 47});
+  }
+  const auto skipping = [&](index_t& counter) {
+    return lookup(stream, table.view(), batch.view(false), pooling{sum, skip(counter)}, out.matrix(500, 4));
+  };
+  for (int again = 0; again < 3; ++again) {  // others each time
+    std::vector<index_t> counters(64);
+    for (index_t& c : counters) skipping(c).or_throw();
+    index_t one_more = 0;
+    CHECK(skipping(one_more).code() == errc::unsupported);
+    stream.synchronize().or_throw();
+    CHECK(counters == std::vector<index_t>(64, 3 * (500 - 37)));
+  }
+}
+
+TEST_CASE("device: stages keep inside of their room whatever the offsets, and drop no weights") {
+  made_batch made;
+  made.ids = {1, 2, 3, 4, 5, 6};
+  made.weights.assign(6, 2.0F);
+  made.offsets = {0, 6, 0, 6};  // the first and the last bag are fine by themselves
+  const device_batch batch(made);
+  device_array<index_t> offsets(4);
+  const auto ids = to_device(std::vector<std::int64_t>(12, -7));
+  const auto weights = to_device(std::vector<float>(12, -7.0F));
+  device_array<std::uint8_t> empty(3);
+  const device_bags<> out{offsets.data(), ids.data(), weights.data(), 3, 9};
+  cuda_stream stream;
+  fill_empty_bags(stream, batch.view(true), 0, out, std::span(empty.data(), 3)).or_throw();
+  CHECK(stream.synchronize().code() == errc::offsets_decreasing);
+  const auto around = back(ids, 12);
+  for (std::size_t k = 9; k < 12; ++k) CHECK(around[k] == -7);
+  prune_invalid(stream, batch.view(true), by_id, out).or_throw();
+  CHECK(stream.synchronize().code() == errc::offsets_decreasing);
+  const device_bags<> no_weights{offsets.data(), ids.data(), nullptr, 3, 9};
+  CHECK(fill_empty_bags(stream, batch.view(true), 0, no_weights, std::span(empty.data(), 3)).code() == errc::shape_mismatch);
+  CHECK(prune_invalid(stream, batch.view(true), by_id, no_weights).code() == errc::shape_mismatch);
+  const auto rows = to_device(std::vector<std::int64_t>{0, 1, 1, 2, 0, 2});
+  const coo_view<std::int64_t, std::int64_t, device_space> entries(rows.data(), batch.ids.data(), 6, 3, batch.weights.data());
+  CHECK(to_jagged(stream, entries, no_weights).code() == errc::shape_mismatch);
+  to_jagged(stream, entries, out).or_throw();
+  stream.synchronize().or_throw();
+  CHECK(back(ids, 6) == std::vector<std::int64_t>{1, 5, 2, 3, 4, 6});
+  CHECK(back(weights, 1)[0] == 2.0F);
+}
+
+TEST_CASE("device: unique of ids with a run as long as the batch") {
+  for (const std::size_t n : {std::size_t{1}, std::size_t{33}, std::size_t{5000}}) {
+    std::vector<std::int32_t> ids(n, -4);
+    ids[n / 2] = 9;
+    const auto given = to_device(ids);
+    device_array<std::int32_t> different(n), inverse(n), counts(n);
+    device_array<index_t> size(1);
     cuda_stream stream;
-    for (int again = 0; again < 2; ++again) {
-      device_array<std::byte> copy(start.size());
-      copy.copy_from(start).or_throw();
-      update(stream, batch.view(true), of_output.matrix(bags, width), mean, optimizer,
-             table_view<f32_rows, device_space>(copy.data(), rows, format))
+    unique(stream, std::span<const std::int32_t>(given.data(), n),
+           device_unique<std::int32_t>{different.data(), inverse.data(), counts.data(), size.data()})
+        .or_throw();
+    stream.synchronize().or_throw();
+    if (n == 1) {
+      CHECK(back(size, 1)[0] == 1);
+      continue;
+    }
+    CHECK(back(size, 1)[0] == 2);
+    CHECK(back(different, 2) == std::vector<std::int32_t>{-4, 9});
+    CHECK(back(counts, 2) == std::vector<std::int32_t>{static_cast<std::int32_t>(n) - 1, 1});
+    std::vector<std::int32_t> expected(n);
+    expected[n / 2] = 1;
+    CHECK(back(inverse, n) == expected);
+  }
+}
+
+TEST_CASE("device: row_select of words of every size, more rows than a team has at once, in place") {
+  std::mt19937_64 random(seed());
+  for (const index_t width : {64, 60, 33}) {  // bytes: 16, 4 and 1 to a word
+    for (const index_t rows : {1, 3, 4, 21}) {
+      std::vector<std::uint8_t> a(static_cast<std::size_t>(rows * width)), b(a.size()), cond(static_cast<std::size_t>(rows));
+      for (auto& x : a) x = static_cast<std::uint8_t>(random());
+      for (auto& x : b) x = static_cast<std::uint8_t>(random());
+      for (auto& x : cond) x = random() % 2 == 0 ? 0 : static_cast<std::uint8_t>(1 + random() % 255);
+      std::vector<std::uint8_t> expected = b;
+      for (std::size_t r = 0; r < cond.size(); ++r) {
+        if (cond[r] == 0) continue;
+        std::copy_n(a.begin() + static_cast<index_t>(r) * width, width, expected.begin() + static_cast<index_t>(r) * width);
+      }
+      const auto then = to_device(a), otherwise = to_device(b), flags = to_device(cond);
+      const auto out = to_device(std::vector<std::uint8_t>(a.size()));
+      cuda_stream stream;
+      row_select(stream, std::span<const std::uint8_t>(flags.data(), cond.size()), then.matrix(rows, width),
+                 otherwise.matrix(rows, width), out.matrix(rows, width))
+          .or_throw();
+      row_select(stream, std::span<const std::uint8_t>(flags.data(), cond.size()), then.matrix(rows, width),
+                 otherwise.matrix(rows, width), otherwise.matrix(rows, width))
           .or_throw();
       stream.synchronize().or_throw();
-      const auto after = back(copy, start.size());
-      if (again == 0) first = after;
-      CHECK(std::memcmp(first.data(), after.data(), after.size()) == 0);
-    }
-    std::map<std::int64_t, std::vector<double>> of;
-    for (std::size_t b = 0; b + 1 < made.offsets.size(); ++b) {
-      const double by = made.offsets[b + 1] - made.offsets[b];
-      for (auto k = static_cast<std::size_t>(made.offsets[b]);
-           k < static_cast<std::size_t>(made.offsets[b + 1]); ++k) {
-        auto& g = of[made.ids[k]];
-        g.resize(static_cast<std::size_t>(width));
-        for (std::size_t j = 0; j < g.size(); ++j) {
-          g[j] +=
-              static_cast<double>(made.weights[k]) / by * static_cast<double>(gradient[b * g.size() + j]);
-        }
-      }
-    }
-    for (const auto& [r, g] : of) {
-      std::vector<float> row(static_cast<std::size_t>(width)), got(row.size()), state(row.size() * 2);
-      const std::vector<float> as_float(g.begin(), g.end());
-      format.decode(start.data() + r * format.stride_bytes(), row.data());
-      format.decode(first.data() + r * format.stride_bytes(), got.data());
-      apply_row(optimizer, row.data(), as_float.data(), state.data(), width);
-      for (std::size_t j = 0; j < row.size(); ++j) CHECK(got[j] == doctest::Approx(row[j]).epsilon(1e-3));
+      CHECK(back(out, a.size()) == expected);
+      CHECK(back(otherwise, a.size()) == expected);
     }
   }
 }
@@ -243,6 +288,12 @@ TEST_CASE("device: stages of a sparse lookup, and a step of them in a graph") {
   for (int again = 0; again < 2; ++again) {  // the second time from a graph
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t exec = nullptr;
+    for (void* const of_last_time : {static_cast<void*>(filled_offsets.data()), static_cast<void*>(inverse.data())}) {
+      REQUIRE(cudaMemsetAsync(of_last_time, 0xff, 6 * sizeof(std::int32_t), stream.get()) == cudaSuccess);
+    }
+    REQUIRE(cudaMemsetAsync(filled_ids.data(), 0xff, 9 * sizeof(std::int64_t), stream.get()) == cudaSuccess);
+    REQUIRE(cudaMemsetAsync(part.data(), 0x77, 6 * sizeof(std::int32_t), stream.get()) == cudaSuccess);
+    REQUIRE(cudaMemsetAsync(size.data(), 0xff, sizeof(index_t), stream.get()) == cudaSuccess);
     if (again == 1) cuda_runtime::begin_capture(stream.get()).or_throw();
     prune_invalid(stream, batch.view(false), by_id, pruned).or_throw();
     fill_empty_bags(stream, pruned.view(), 2, filled, std::span(empty.data(), 3)).or_throw();
@@ -279,7 +330,7 @@ void check_entries(entries_are kind, index_t n, const How& how, bool weighted) {
   std::mt19937_64 random(seed());
   const index_t width = 20, rows = 60, bags = 40;
   const device_table<f32_rows> table(f32_rows(width), rows, random);
-  const auto bytes = back(table.memory, static_cast<std::size_t>(rows * width) * sizeof(float));
+  const auto bytes = back(table.on_device, static_cast<std::size_t>(rows * width) * sizeof(float));
   const auto made = make_entries<Id, Row>(random, kind, bags, rows, n);
   std::vector<float> expected(static_cast<std::size_t>(bags * width));
   inline_executor here;
@@ -301,7 +352,7 @@ void check_entries(entries_are kind, index_t n, const How& how, bool weighted) {
     fused_lookup(stream, table.view(), entries, how, out.matrix(bags, width)).or_throw();
     if (again == 1) {
       cuda_runtime::end_capture(stream.get(), graph).or_throw();
-      REQUIRE(cudaMemset(out.data(), 0xff, expected.size() * sizeof(float)) == cudaSuccess);
+      REQUIRE(cudaMemsetAsync(out.data(), 0xff, expected.size() * sizeof(float), stream.get()) == cudaSuccess);
       cuda_runtime::instantiate(exec, graph).or_throw();
       cuda_runtime::launch(exec, stream.get()).or_throw();
     }

@@ -196,7 +196,8 @@ void work_off() {
 }  // namespace host_cuda
 
 struct CUstream_st {
-  host_cuda::nodes tail;
+  host_cuda::nodes tail;    // what comes next comes behind these
+  host_cuda::nodes before;  // the tail that a capture found, which is there again behind it
   std::shared_ptr<host_cuda::kept_graph> capture;
   bool began = false;
 };
@@ -421,7 +422,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
   if (e->capture == nullptr && stream.capture != nullptr) return keep(cudaErrorStreamCaptureIsolation);
   if (e->capture != nullptr && stream.capture == nullptr) {  // joins the capture
     stream.capture = e->capture;
-    stream.tail.clear();
+    stream.before = std::exchange(stream.tail, {});
   }
   if (e->capture != stream.capture) return keep(cudaErrorStreamCaptureMerge);
   for (const auto& n : e->at) {
@@ -436,7 +437,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t s, cudaStreamCaptureStatus* answe
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
   if (s == nullptr || s->capture != nullptr) return keep(cudaErrorIllegalState);
   s->capture = std::make_shared<kept_graph>();
-  s->tail.clear();
+  s->before = std::exchange(s->tail, {});
   s->began = true;
   return cudaSuccess;
 }
@@ -454,7 +455,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t* out) {
   for (const cudaStream_t other : streams) {
     if (other->capture != kept) continue;
     other->capture = nullptr;
-    other->tail.clear();
+    other->tail = std::exchange(other->before, {});
     other->began = false;
   }
   if (reached.size() != kept->all.size()) return keep(cudaErrorStreamCaptureUnjoined);

@@ -132,8 +132,10 @@ TEST_CASE("host_cuda: a copy from pageable memory is staged at once, and there l
 TEST_CASE("host_cuda: a capture refuses what CUDA refuses, and runs as often as it is launched") {
   const stream a, b;
   const event fork, join;
-  int x = 0, y = 0;
+  int x = 0, y = 0, order = 0;
   for (const bool joined : {false, true}) {
+    cudaLaunchConfig_t first = shape_of(1, 1, a.it);
+    REQUIRE(cudaLaunchKernelEx(&first, put, &order, 1) == cudaSuccess);
     REQUIRE(cudaStreamBeginCapture(a.it, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
     void* memory = nullptr;
     CHECK(cudaMalloc(&memory, 4) == cudaErrorStreamCaptureUnsupported);
@@ -151,13 +153,18 @@ TEST_CASE("host_cuda: a capture refuses what CUDA refuses, and runs as often as 
     cudaGraph_t graph = nullptr;
     const cudaError_t ended = cudaStreamEndCapture(a.it, &graph);
     CHECK(ended == (joined ? cudaSuccess : cudaErrorStreamCaptureUnjoined));
+    first.stream = a.it;  // what a stream was given before a capture comes before what it is given behind it
+    REQUIRE(cudaLaunchKernelEx(&first, put, &order, 2) == cudaSuccess);
+    REQUIRE(cudaStreamSynchronize(a.it) == cudaSuccess);
+    CHECK(order == 2);
     if (!joined) continue;
     cudaGraphExec_t exec = nullptr;
     REQUIRE(cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess);
     CHECK(cudaDeviceSynchronize() == cudaSuccess);
     CHECK(x == 0);  // captured, not run
-    for (int again = 0; again < 2; ++again) {
-      x = y = 0;
+    for (int again = 0; again < 20; ++again) {
+      shape.stream = b.it;
+      REQUIRE(cudaLaunchKernelEx(&shape, put, &x, 0) == cudaSuccess);  // before the graph, on its stream
       REQUIRE(cudaGraphLaunch(exec, b.it) == cudaSuccess);
       CHECK(cudaDeviceSynchronize() == cudaSuccess);
       CHECK(x == 3);

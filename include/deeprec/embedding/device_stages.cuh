@@ -34,6 +34,7 @@
 #include <deeprec/embedding/detail/device_stages.hpp>
 #include <deeprec/embedding/device_batch.hpp>
 #include <deeprec/exec/cuda_stream.hpp>
+#include <deeprec/exec/detail/stream_scratch.hpp>
 #include <deeprec/exec/warp_team.cuh>
 
 namespace deeprec::inline DEEPREC_ABI {
@@ -157,9 +158,9 @@ struct number_runs {
   const std::uint32_t* slots;
   const index_t* numbers;
   device_unique<Id> out;
-  __device__ void operator()(const warp_team& team, index_t i) const {
-    detail::number_run(team, i, n, keys, slots, numbers, out);
-    if (i == 0 && team.lane() == 0) *out.size = numbers[n];
+  __device__ void operator()(index_t i) const {
+    detail::number_slot(i, n, keys, slots, numbers, out);
+    if (i == 0) *out.size = numbers[n];
   }
 };
 template <class Strategy, class Id>
@@ -316,7 +317,7 @@ requires std::is_same_v<backend_of<context_for<Context>>, cuda_backend>
   cuda_stream& stream = *as_context(context_or_stream).executor;
   if (const status s = detail::device_shapes(bags); !s) return s;
   const index_t n = bags.id_count();
-  if (out.bags != bags.bags() || out.room < n)
+  if (out.bags != bags.bags() || out.room < n || (bags.weights() != nullptr && out.weights == nullptr))
     return {errc::shape_mismatch, "prune_invalid: out has no room"};
   if (out.bags == 0) return {};
   const valid_type valid{bags.ids(), bags.weights()};
@@ -351,7 +352,7 @@ requires std::is_same_v<backend_of<context_for<Context>>, cuda_backend>
   if (const status s = detail::device_shapes(bags); !s) return s;
   const bool fills = default_id.has_value();
   if (out.bags != bags.bags() || out.room < bags.id_count() + (fills ? bags.bags() : 0) ||
-      static_cast<index_t>(empty.size()) != bags.bags()) {
+      static_cast<index_t>(empty.size()) != bags.bags() || (bags.weights() != nullptr && out.weights == nullptr)) {
     return {errc::shape_mismatch, "fill_empty_bags: out or empty has no room"};
   }
   if (std::is_signed_v<id_type> && fills && *default_id < id_type{}) {
@@ -402,7 +403,7 @@ requires std::is_same_v<backend_of<context_for<Context>>, cuda_backend>
       !s) {
     return s;
   }
-  return launch_teams(n, 8, on, number_runs<Id>{n, sorted.sorted, sorted.sorted_slots, sorted.scanned, out});
+  return launch_each(n, on, number_runs<Id>{n, sorted.sorted, sorted.sorted_slots, sorted.scanned, out});
 }
 
 /// Ids dealt to the parts of a table, as partition of the host. Ids outside [0, rows) are left out; with
@@ -470,7 +471,9 @@ requires std::is_same_v<backend_of<context_for<Context>>, cuda_backend>
   cuda_stream& stream = *as_context(context_or_stream).executor;
   if (const status s = coo.validate_shape(); !s) return s;
   const index_t n = coo.id_count();
-  if (out.bags != coo.bags() || out.room < n) return {errc::shape_mismatch, "to_jagged: out has no room"};
+  if (out.bags != coo.bags() || out.room < n || (coo.weights() != nullptr && out.weights == nullptr)) {
+    return {errc::shape_mismatch, "to_jagged: out has no room"};
+  }
   if (n >= index_t{detail::absent_key} || out.bags >= index_t{detail::absent_key}) {
     return {errc::unsupported, "to_jagged: more entries or bags than a device numbers"};
   }

@@ -25,6 +25,7 @@
 #include <deeprec/embedding/fused_lookup.hpp>
 #include <deeprec/embedding/lookup.cuh>
 #include <deeprec/exec/cuda_stream.hpp>
+#include <deeprec/exec/detail/stream_scratch.hpp>
 
 namespace deeprec::inline DEEPREC_ABI {
 

@@ -23,6 +23,7 @@
 #include <deeprec/embedding/detail/device_update.hpp>
 #include <deeprec/embedding/update.hpp>
 #include <deeprec/exec/cuda_stream.hpp>
+#include <deeprec/exec/detail/stream_scratch.hpp>
 #include <deeprec/exec/warp_team.cuh>
 
 namespace deeprec::inline DEEPREC_ABI {

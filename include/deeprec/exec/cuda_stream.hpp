@@ -12,6 +12,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstring>
 #include <utility>
@@ -36,7 +37,7 @@ struct cuda_backend {};
 class cuda_stream {
  public:
   using backend = cuda_backend;
-  /// Counters that one stream can count with; once all are taken, synchronize() forgets them.
+  /// Counters that one stream can count with.
   static constexpr std::size_t most_counters = 64;
 
   explicit cuda_stream(stream_priority priority = stream_priority::normal) {
@@ -62,15 +63,18 @@ class cuda_stream {
   /// For kernels: in device memory.
   [[nodiscard]] device_fault* fault_record() const noexcept { return &on_device_->fault; }
   /// For kernels: what they count there is added to *where by synchronize(); null when `where` is, and when
-  /// more than most_counters are in use.
+  /// more than most_counters are in use: since the last synchronize(), or by what was captured.
   [[nodiscard]] unsigned long long* counter(index_t* where) {
     if (where == nullptr) return nullptr;
-    auto found = std::find(counted_.begin(), counted_.end(), where);
-    if (found == counted_.end()) {
-      if (counted_.size() == most_counters) return nullptr;
-      found = counted_.insert(counted_.end(), where);
+    auto place = std::find_if(counted_.begin(), counted_.end(), [&](const auto& c) { return c.where == where; });
+    if (place == counted_.end()) {
+      place = std::find_if(counted_.begin(), counted_.end(), [](const auto& c) { return c.where == nullptr; });
     }
-    return on_device_->skipped + (found - counted_.begin());
+    if (place == counted_.end()) return nullptr;
+    bool captured = false;
+    if (!cuda_runtime::capturing(captured, stream_).ok()) return nullptr;
+    *place = {where, place->captured || captured};
+    return on_device_->skipped + (place - counted_.begin());
   }
 
   /// Scratch of the verb that is being enqueued: the next verb on this stream may use the same bytes. Grows
@@ -115,10 +119,9 @@ class cuda_stream {
     if (s.ok()) s = cuda_status(cudaStreamSynchronize(stream_));
     if (!s.ok()) return s;
     for (std::size_t i = 0; i < counted_.size(); ++i) {
-      if (on_host_->skipped[i] != 0) *counted_[i] += static_cast<index_t>(on_host_->skipped[i]);
+      if (on_host_->skipped[i] != 0) *counted_[i].where += static_cast<index_t>(on_host_->skipped[i]);
+      if (!counted_[i].captured) counted_[i].where = nullptr;  // a captured step goes on counting there
     }
-    // A captured step goes on counting where it did, so places are kept as long as there are some left.
-    if (counted_.size() == most_counters) counted_.clear();
     return on_host_->fault.as_status();
   }
 
@@ -143,7 +146,11 @@ class cuda_stream {
   cudaStream_t stream_ = nullptr;
   records* on_host_ = nullptr;
   records* on_device_ = nullptr;
-  std::vector<index_t*> counted_;
+  struct counted {
+    index_t* where = nullptr;
+    bool captured = false;
+  };
+  std::array<counted, most_counters> counted_;
   detail::stream_scratch<cuda_runtime> scratch_;
   bool owned_ = false;
 };

@@ -8,7 +8,8 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/embedding/detail/device_update.hpp>
+#include <deeprec/embedding/detail/device_pool.hpp>
+#include <deeprec/embedding/detail/device_runs.hpp>
 #include <deeprec/embedding/detail/lookup_args.hpp>
 #include <deeprec/embedding/device_batch.hpp>
 #include <deeprec/embedding/partition.hpp>
@@ -16,21 +17,6 @@
 #include <deeprec/exec/detail/device_fault.hpp>
 
 namespace deeprec::inline DEEPREC_ABI::detail {
-
-/// The first position whose key is not below `key`.
-DEEPREC_HD inline index_t first_not_below(const std::uint32_t* keys, index_t n, std::uint32_t key) {
-  index_t low = 0;
-  DEEPREC_ROLLED
-  for (index_t high = n; low < high;) {
-    const index_t middle = low + (high - low) / 2;
-    if (keys[middle] < key) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
-}
 
 /// A slot of the ids, or nothing: clamped, so that bad offsets read nothing outside.
 DEEPREC_HD constexpr index_t clamp_slot(index_t slot, index_t n) {
@@ -53,29 +39,17 @@ DEEPREC_HD constexpr std::uint64_t id_key(Id id) {
   return static_cast<std::make_unsigned_t<Id>>(id);
 }
 
-/// unique, at a sorted position: where a run begins, its id, its count, and the inverse of all its slots.
+/// unique, at a sorted position: the inverse of its slot; where a run begins, also its id and its count.
 /// numbers: an exclusive scan over (slot k is the first of its id).
-template <class Id, class Team>
-DEEPREC_HD void number_run(const Team& team, index_t at, index_t n, const std::uint64_t* keys,
-                           const std::uint32_t* slots, const index_t* numbers,
-                           const device_unique<Id>& out) {
-  const std::uint64_t key = keys[at];
-  if (at > 0 && keys[at - 1] == key) return;
-  const index_t number = numbers[slots[at]];
-  index_t end = at;
-  DEEPREC_ROLLED
-  for (index_t first = at; first < n; first += team.lanes()) {
-    const index_t i = first + team.lane();
-    const bool mine = i < n && keys[i] == key;
-    if (mine) out.inverse[slots[i]] = static_cast<std::int32_t>(number);
-    const unsigned here = team.ballot(mine);
-    end += bits_in(here);
-    if (bits_in(here) < team.lanes()) break;
-  }
-  if (team.lane() == 0) {
-    out.ids[number] = static_cast<Id>(key);
-    out.counts[number] = static_cast<std::int32_t>(end - at);
-  }
+template <class Id>
+DEEPREC_HD void number_slot(index_t at, index_t n, const std::uint64_t* keys, const std::uint32_t* slots,
+                            const index_t* numbers, const device_unique<Id>& out) {
+  const index_t begin = begin_of_run(keys, at);
+  const index_t number = numbers[slots[begin]];
+  out.inverse[slots[at]] = static_cast<std::int32_t>(number);
+  if (at != begin) return;
+  out.ids[number] = static_cast<Id>(keys[at]);
+  out.counts[number] = static_cast<std::int32_t>(end_of_run(keys, n, at) - at);
 }
 
 /// Where an id is, by either strategy.
@@ -118,9 +92,11 @@ DEEPREC_HD void fill_bag(const Team& team, index_t bag, index_t begin, index_t e
                          const float* weights, Id default_id, const device_bags<Id>& out,
                          std::uint8_t* empty) {
   const index_t to = out.offsets[bag];
+  // Bags that overlap, as bad offsets may make them, are more than there is room for.
+  if (end - begin > out.room - to) end = begin + (out.room > to ? out.room - to : 0);
   if (team.lane() == 0) {
     empty[bag] = begin == end ? 1 : 0;
-    if (begin == end && out.offsets[bag + 1] > to) {
+    if (begin == end && out.offsets[bag + 1] > to && to < out.room) {
       out.ids[to] = default_id;
       if (out.weights != nullptr) out.weights[to] = 1.0F;
     }

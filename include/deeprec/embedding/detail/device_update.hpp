@@ -18,50 +18,11 @@
 #include <deeprec/core/rounding.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/embedding/detail/device_pool.hpp>
+#include <deeprec/embedding/detail/device_runs.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
 #include <deeprec/optim/steps.hpp>
 
 namespace deeprec::inline DEEPREC_ABI::detail {
-
-inline constexpr std::uint32_t absent_key = 0xffffffffU;
-
-/// Bits that tell rows [0, rows) from each other and from absent_key, whose low bits are all set.
-DEEPREC_HD constexpr int key_bits(index_t rows) noexcept {
-  int bits = 1;
-  while (bits < 32 && rows >> bits != 0) ++bits;
-  return bits;
-}
-
-/// The end of the run of equal keys that begins at `begin`.
-DEEPREC_HD inline index_t end_of_run(const std::uint32_t* keys, index_t n, index_t begin) {
-  const std::uint32_t key = keys[begin];
-  index_t step = 1;
-  index_t inside = begin;
-  DEEPREC_ROLLED
-  while (inside + step < n && keys[inside + step] == key) {
-    inside += step;
-    step *= 2;
-  }
-  index_t high = inside + step < n ? inside + step : n;  // not of the run, or the end
-  DEEPREC_ROLLED
-  while (high - inside > 1) {
-    const index_t middle = inside + (high - inside) / 2;
-    (keys[middle] == key ? inside : high) = middle;
-  }
-  return high;
-}
-/// The begin of the run that holds a position.
-DEEPREC_HD inline index_t begin_of_run(const std::uint32_t* keys, index_t position) {
-  const std::uint32_t key = keys[position];
-  index_t low = -1;
-  index_t inside = position;
-  DEEPREC_ROLLED
-  while (inside - low > 1) {
-    const index_t middle = low + (inside - low) / 2;
-    (keys[middle] == key ? inside : low) = middle;
-  }
-  return inside;
-}
 
 /// Where the expansion of a batch goes.
 struct expanded_slots {
@@ -404,21 +365,5 @@ DEEPREC_HD DEEPREC_INLINE void step_run(const Team& team, const Task& task, inde
   step_row_behind<Optimizer, Vec>(task.rows, no_stages{}, here, task.format.state(row), task.rounding,
                                   index_t{key});
 }
-
-/// Pieces of one block of memory, each aligned to 256 bytes.
-class scratch_layout {
- public:
-  /// Where `count` elements of a type begin.
-  template <class T>
-  std::size_t add(index_t count) {
-    const std::size_t at = bytes_;
-    bytes_ += (static_cast<std::size_t>(count) * sizeof(T) + 255) / 256 * 256;
-    return at;
-  }
-  [[nodiscard]] std::size_t bytes() const { return bytes_; }
-
- private:
-  std::size_t bytes_ = 0;
-};
 
 }  // namespace deeprec::inline DEEPREC_ABI::detail

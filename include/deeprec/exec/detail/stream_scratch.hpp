@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/status.hpp>
 
 namespace deeprec::inline DEEPREC_ABI::detail {
@@ -72,6 +73,22 @@ class stream_scratch {
   std::vector<void*> blocks_;  // the last one is in use
   std::size_t size_ = 0;       // of the last one
   std::size_t kept_ = 0;
+};
+
+/// Pieces of one block of memory, each aligned to 256 bytes.
+class scratch_layout {
+ public:
+  /// Where `count` elements of a type begin.
+  template <class T>
+  std::size_t add(index_t count) {
+    const std::size_t at = bytes_;
+    bytes_ += (static_cast<std::size_t>(count) * sizeof(T) + 255) / 256 * 256;
+    return at;
+  }
+  [[nodiscard]] std::size_t bytes() const { return bytes_; }
+
+ private:
+  std::size_t bytes_ = 0;
 };
 
 }  // namespace deeprec::inline DEEPREC_ABI::detail
