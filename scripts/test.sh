@@ -15,6 +15,7 @@ install_packages
 if [[ " ${lanes[*]} " == *" release "* && "$(uname -m)" == x86_64 ]]; then
   install_packages g++-aarch64-linux-gnu qemu-user
 fi
+[[ " ${lanes[*]} " != *" release "* ]] || fetch_cuobjdump
 for compiler in g++ clang++ nvcc; do
   command -v "$compiler" >/dev/null || [[ "$compiler" == nvcc && -x /usr/local/cuda/bin/nvcc ]] ||
     say "NO $compiler HERE: the headers are not tested with it"
