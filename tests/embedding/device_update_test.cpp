@@ -73,8 +73,9 @@ device_fault update_as_device(const made_batch& made, bool weighted, const std::
     }
   }
   const auto prepared = detail::prepare(optimizer);
-  detail::step_task<Format, std::remove_const_t<decltype(prepared)>, Rounding> task{
-      {}, sorted_keys.data(), static_cast<index_t>(n), table, format, 0, prepared, rounding};
+  detail::step_task<typename Format::element, std::remove_const_t<decltype(prepared)>, Rounding> task{
+      {}, sorted_keys.data(), static_cast<index_t>(n), 0, prepared, rounding};
+  detail::set_rows(task, table_view<Format>(table, rows, format));
   if constexpr (detail::rules_of<Pooling>::clips()) task.max_norm = batch.max_norm;
   task.gradient.table = reinterpret_cast<const std::byte*>(gradient.data());
   task.gradient.stride = format.width() * 4;

@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(block_threads) step_runs(const __grid_constant
 
 template <class Optimizer, int Vec, class Task>
 status launch_steps(const Task& task, index_t records, cudaStream_t on) {
-  const detail::lane_shape shape = detail::lanes_of(task.format.width(), Vec);
+  const detail::lane_shape shape = detail::lanes_of(task.gradient.width, Vec);
   if (records > 0) {
     const status s = launch_kernel(sum_run_chunks<Vec, Task>, grid_of(records, shape.lanes, shape.panels), on, task,
                                    shape.lanes, records);
@@ -184,10 +184,10 @@ struct backend<verbs::update, cuda_backend> {
     }
 
     const auto rows = detail::prepare(optimizer);
-    using task_type = detail::step_task<Format, std::remove_const_t<decltype(rows)>, Rounding>;
-    task_type task{
-        {},      at(words, sorted_keys), n, table.data(), table.format(), detail::max_norm_of(how), rows,
-        rounding};
+    using element = typename Format::element;
+    detail::step_task<element, std::remove_const_t<decltype(rows)>, Rounding> task{
+        {}, at(words, sorted_keys), n, detail::max_norm_of(how), rows, rounding};
+    detail::set_rows(task, table);
     task.gradient.table = static_cast<const std::byte*>(static_cast<const void*>(gradient.data_handle()));
     task.gradient.stride = gradient.stride(0) * index_t{sizeof(float)};
     task.gradient.rows = gradient.extent(0);
@@ -198,7 +198,6 @@ struct backend<verbs::update, cuda_backend> {
     if (records > 0) {
       task.gradient.chunks = {at(floats, sums), at(std::type_identity<detail::chunk_count>{}, counts)};
     }
-    using element = typename Format::element;
     constexpr int wide = detail::group_columns;
     if (detail::rows_fit_lanes<element, wide>(table.data(), table.format().stride_bytes(),
                                               detail::parts_of(table.format()), table.width()) &&

@@ -313,19 +313,35 @@ DEEPREC_HD void step_row_behind(const Rows& rows, const Stages& stages, Row& row
   }
 }
 
-/// An update as its last kernel sees it.
-template <class Format, class Rows, class Rounding>
+/// An update as its last kernel sees it. The format as plain numbers: some host compilers lay out empty members in
+/// another way than nvcc.
+template <class Element, class Rows, class Rounding>
 struct step_task {
+  using element = Element;
   pool_task<std::uint32_t, fixed_borders, const float>
       gradient;               // its "table" is the gradient, its ids are bags
   const std::uint32_t* keys;  // sorted
   index_t entries;
-  std::byte* table;
-  Format format;
   float max_norm;
   Rows rows;
   Rounding rounding;
+  std::byte* table;
+  index_t stride;
+  row_parts parts;
+  index_t state;  // where it begins in a row; -1: there is none
 };
+
+/// The rows that a task steps.
+template <class Task, class Table>
+void set_rows(Task& task, const Table& table) {
+  task.table = table.data();
+  task.stride = table.format().stride_bytes();
+  task.parts = parts_of(table.format());
+  task.state = -1;
+  if (table.rows() > 0 && table.format().state_floats() > 0) {
+    task.state = static_cast<std::byte*>(static_cast<void*>(table.format().state(table.data()))) - table.data();
+  }
+}
 
 using gradient_rules = fixed_rules<true, false, false, false, false>;
 
@@ -358,12 +374,11 @@ DEEPREC_HD DEEPREC_INLINE void step_run(const Team& team, const Task& task, inde
       fold_slots<float, Vec>(rules, team, task.gradient, position, end, column, total, counts, stray);
     }
   };
-  std::byte* const row = task.table + index_t{key} * task.format.stride_bytes();
-  row_in_step<typename std::remove_cvref_t<decltype(task.format)>::element, Vec, Team, decltype(sum)> here(
-      team, row, parts_of(task.format), task.format.width(), sum);
+  std::byte* const row = task.table + index_t{key} * task.stride;
+  float* const state = task.state < 0 ? nullptr : static_cast<float*>(static_cast<void*>(row + task.state));
+  row_in_step<typename Task::element, Vec, Team, decltype(sum)> here(team, row, task.parts, task.gradient.width, sum);
   if (task.max_norm > 0) here.unclip(task.max_norm);
-  step_row_behind<Optimizer, Vec>(task.rows, no_stages{}, here, task.format.state(row), task.rounding,
-                                  index_t{key});
+  step_row_behind<Optimizer, Vec>(task.rows, no_stages{}, here, state, task.rounding, index_t{key});
 }
 
 }  // namespace deeprec::inline DEEPREC_ABI::detail
