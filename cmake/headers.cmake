@@ -33,6 +33,7 @@ set(DEEPREC_HEADERS
     include/deeprec/data/text_format.hpp
     include/deeprec/deeprec.cuh
     include/deeprec/deeprec.hpp
+    include/deeprec/dense/bit_matrix_view.hpp
     include/deeprec/dense/cuda_cublaslt_gemm.hpp
     include/deeprec/dense/detail/gemm_borders.hpp
     include/deeprec/dense/detail/gemm_driver.hpp
