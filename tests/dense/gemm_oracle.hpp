@@ -89,7 +89,8 @@ struct trial {
   int weights = 0;   // 1: few, 2: many
   values kind = values::normal;
   bool relu_bits = false, mask_bits = false, column_sums = false, bias_gradient = false;
-  index_t pad = 3;     // of every matrix
+  index_t pad = 3;  // of every matrix
+  index_t residual_pad = 3;
   index_t offset = 0;  // floats before bias, bias gradient and column sums
 };
 
@@ -148,7 +149,7 @@ double worst_error_of(const Multiply& multiply, const trial& t, std::mt19937_64&
   operand a(a_turned ? t.k : t.m, a_turned ? t.m : t.k, t.a, t.pad),
       b(b_turned ? t.n : t.k, b_turned ? t.k : t.n, t.b, t.pad);
   operand c(t.m, t.n, t.c, t.pad),
-      residual(t.m, t.n, t.residual == 2 ? gemm_storage::bf16 : gemm_storage::f32, t.pad);
+      residual(t.m, t.n, t.residual == 2 ? gemm_storage::bf16 : gemm_storage::f32, t.residual_pad);
   operand mask(t.m, t.n, t.c, t.pad), bias(1, t.n, gemm_storage::f32, t.pad, t.offset);
   matrix bias_gradient(1, t.m, t.pad, t.offset), column_sums(1, t.n, t.pad, t.offset);
   bits relu_bits(t.m, t.n, bit_matrix_view<std::uint64_t>::stride_for(t.n) + 128 * (t.pad % 2));
@@ -287,10 +288,46 @@ inline trial random_trial(std::mt19937_64& random) {
   t.mask = draw(3) == 0;
   t.residual = static_cast<int>(draw(4));
   t.weights = static_cast<int>(draw(3));
+  t.residual_pad = draw(2) == 0 ? t.pad : t.pad + 2;
   t.relu_bits = t.desc.activation == gemm_activation::relu && !t.mask && draw(2) == 0;
   t.mask_bits = !t.mask && !t.relu_bits && draw(3) == 0;
   t.column_sums = draw(3) == 0;
   t.bias_gradient = draw(4) == 0;
+  return t;
+}
+
+/// What cuBLASLt has an epilogue for.
+inline trial device_trial(std::mt19937_64& random) {
+  const auto draw = [&](std::uint64_t n) { return static_cast<index_t>(random() % n); };
+  constexpr index_t sizes[] = {1, 2, 7, 16, 33, 70, 130};
+  trial t{.m = sizes[draw(7)], .n = sizes[draw(7)], .k = draw(12) == 0 ? 0 : sizes[draw(6)]};
+  t.desc.a = static_cast<gemm_operand>(draw(2));
+  t.desc.b = static_cast<gemm_operand>(draw(2));
+  t.desc.c = static_cast<gemm_output>(draw(2));
+  t.a = t.b = storages[draw(2)];
+  t.desc.math = t.a == gemm_storage::f32 ? maths[draw(3)] : maths[draw(2)];
+  t.c = t.a == gemm_storage::f32 ? gemm_storage::f32 : storages[draw(2)];
+  const bool floats = t.c == gemm_storage::f32;
+  constexpr gemm_activation activations[] = {gemm_activation::none, gemm_activation::relu,
+                                             gemm_activation::gelu_tanh};
+  switch (draw(3)) {
+    case 0:
+      t.desc.activation = activations[draw(3)];
+      t.bias = floats && draw(2) == 0;
+      t.relu_bits = t.desc.activation == gemm_activation::relu && draw(2) == 0;
+      break;
+    case 1:
+      t.mask_bits = true;
+      t.column_sums = floats && draw(2) == 0;
+      break;
+    default:
+      t.bias_gradient = floats;
+  }
+  if (t.desc.c == gemm_output::overwrite && draw(2) == 0)
+    t.residual = draw(2) == 0 ? 3 : floats ? 1 : 2;
+  t.pad = draw(9);
+  t.residual_pad = draw(2) == 0 ? t.pad : draw(9);
+  t.offset = draw(9);
   return t;
 }
 

@@ -219,6 +219,7 @@ class fake_cublaslt {
         take(steps.epilogue, value, bytes);
         break;
       case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
+        if (steps.bias != nullptr) lt().note("a descriptor that another call has written");
         take(steps.bias, value, bytes);
         break;
       case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:

@@ -1,13 +1,12 @@
 // gemm() on a CUDA stream, by cuBLASLt: the same call with device views.
 //
 //   gemm(stream, {.b = gemm_operand::transposed, .math = gemm_math::tf32, .bias = bias,
-//                 .activation = gemm_activation::relu, .relu_bits = bits}, x, weights, y)     //
-//                 enqueued
-//   gemm(stream, {.mask_bits = bits, .column_sums = bias_gradient}, dy, weights, dx)
+//                 .activation = gemm_activation::relu, .relu_bits = bits}, x, weights, y)
+//   gemm(stream, {.mask_bits = bits, .column_sums = bias_gradient}, dy, weights, dx)   // enqueued
 //
-// Needs the CUDA host API only; link deeprec::cublaslt. One launch: every step is an epilogue of
-// cuBLASLt's. Its answers are kept by shape; its workspace is the stream's scratch. Not here: masks
-// by value, sigmoid, GELU by erf, operands of two types; they are refused.
+// Needs the CUDA host API only; link deeprec::cublaslt. One launch: every step is an epilogue, and a
+// copy where a bias or sums don't begin at a multiple of 16 bytes. Plans are kept; the workspace is the
+// stream's scratch. Not here: masks by value, sigmoid, GELU by erf, operands of two types; refused.
 #pragma once
 
 #include <cublasLt.h>
