@@ -59,6 +59,7 @@ struct lt_choice {
   lt_layout first, second, c, d;
   lt_wish wish;
   std::uint64_t bias_begins, aux_begins;
+  std::size_t workspace;  // that it needs
 };
 
 struct fake_lt {
@@ -319,7 +320,8 @@ class fake_cublaslt {
                    read<lt_layout>(p.d),
                    read<lt_wish>(wish),
                    0,
-                   0};
+                   0,
+                   lt().workspace};
     made.bias_begins = largest_power(made.steps.bias);
     made.aux_begins = largest_power(made.steps.aux);
     if (has_bias(made.steps.epilogue) && made.bias_begins < 16)
@@ -368,9 +370,9 @@ class fake_cublaslt {
       lt().note(fault);
       return CUBLAS_STATUS_INVALID_VALUE;
     }
-    if (lt().workspace > 0) {
+    if (const std::size_t needed = at->second.workspace; needed > 0) {
       auto& stream = *reinterpret_cast<fake_stream*>(on);
-      if (workspace_bytes < lt().workspace || workspace_bytes > at->second.wish.workspace ||
+      if (workspace_bytes < needed || workspace_bytes > at->second.wish.workspace ||
           !stream.holds(workspace, workspace_bytes)) {
         lt().note("the workspace is not the stream's");
         return CUBLAS_STATUS_INVALID_VALUE;
