@@ -33,7 +33,10 @@ set(DEEPREC_HEADERS
     include/deeprec/data/text_format.hpp
     include/deeprec/deeprec.cuh
     include/deeprec/deeprec.hpp
+    include/deeprec/dense/bit_matrix_view.hpp
     include/deeprec/dense/cuda_cublaslt_gemm.hpp
+    include/deeprec/dense/detail/cuda_cublaslt_api.hpp
+    include/deeprec/dense/detail/cuda_cublaslt_plan.hpp
     include/deeprec/dense/detail/gemm_borders.hpp
     include/deeprec/dense/detail/gemm_driver.hpp
     include/deeprec/dense/detail/gemm_tiles.inl

@@ -41,6 +41,7 @@ compile tests/support/main.cpp main -DDEEPREC_TEST_NEEDS_GPU=1 &
 compile tests/embedding/device_test.cu device_test &
 compile tests/embedding/two_units_test.cu two_units_test &
 compile tests/optim/optimizers_test.cu optimizers_test &
+compile tests/dense/cublaslt_device_test.cu cublaslt_device_test &
 compile examples/thrust_table.cu thrust_table &
 compile examples/linear_regression_streams.cu linear_regression_streams &
 compile benchmarks/gpu/gpu_bench.cu gpu_bench &
@@ -58,9 +59,10 @@ if [[ -z "$library" && -d "$given/benchmark/src" ]]; then
 fi
 wait
 for f in "$build"/failed.*; do [[ -e "$f" ]] && { say "does NOT COMPILE: ${f##*.}"; exit 1; }; done
-run "$nvcc" -o "$build/device_tests" "$build"/{main,device_test,two_units_test,optimizers_test}.o || exit 1
-run "$nvcc" -o "$build/thrust_table" "$build/thrust_table.o" || exit 1
 cublas=(-lcublasLt -Xlinker "-rpath=$(dirname "$(dirname "$(realpath "$nvcc")")")/lib64")
+tests=("$build"/{main,device_test,two_units_test,optimizers_test,cublaslt_device_test}.o)
+run "$nvcc" -o "$build/device_tests" "${tests[@]}" "${cublas[@]}" || exit 1
+run "$nvcc" -o "$build/thrust_table" "$build/thrust_table.o" || exit 1
 suite=("$build"/{gpu_bench,gemm_bench,gemm_baseline,linear_regression_bench}.o)
 run "$nvcc" -o "$build/linear_regression_streams" "$build/linear_regression_streams.o" "${cublas[@]}" || exit 1
 if [[ -n "$library" ]]; then

@@ -15,6 +15,7 @@
 #include <deeprec/dense/tf32.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 
+#include "dense/gemm_oracle.hpp"
 #include "dense/support.hpp"
 
 using namespace dense_test;
@@ -60,92 +61,6 @@ class guarded_memory : public std::pmr::memory_resource {
   bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
 };
 
-enum class values { normal, cancelling, tiny, with_infinities };
-
-/// A matrix in float or bf16, with sentinels around it.
-struct operand {
-  operand(index_t rows, index_t columns, gemm_storage how, index_t pad = 3)
-      : f32(rows, columns, pad), half(static_cast<std::size_t>(rows * f32.stride), bf16(99.0F)), storage(how) {}
-
-  void fill(std::mt19937_64& random, values kind, float scale = 1) {
-    f32.fill(random, scale);
-    for (index_t i = 0; i < f32.rows; ++i) {
-      for (index_t j = 0; j < f32.columns; ++j) {
-        float& x = f32(i, j);
-        if (kind == values::tiny && random() % 2 == 0) x *= 1e-39F;
-        if (kind == values::with_infinities && random() % 16 == 0) {
-          const float odd[] = {HUGE_VALF, -HUGE_VALF, std::nanf(""), 0.0F};
-          x = odd[random() % 4];
-        }
-      }
-    }
-    to_halves();
-  }
-  bf16& half_at(index_t i, index_t j) { return half[static_cast<std::size_t>(i * f32.stride + j)]; }
-  void to_halves() {
-    if (storage == gemm_storage::f32) return;
-    for (index_t i = 0; i < f32.rows; ++i) {
-      for (index_t j = 0; j < f32.columns; ++j) {
-        half_at(i, j) = bf16(f32(i, j));
-        f32(i, j) = half_at(i, j);
-      }
-    }
-  }
-  /// After a product wrote the halves; false where it wrote beside them.
-  bool from_halves() {
-    bool inside = true;
-    if (storage == gemm_storage::f32) return inside;
-    for (index_t i = 0; i < f32.rows; ++i) {
-      for (index_t j = 0; j < f32.stride; ++j) {
-        if (j < f32.columns) {
-          f32(i, j) = half_at(i, j);
-        } else {
-          inside = inside && half_at(i, j).bits == bf16(99.0F).bits;
-        }
-      }
-    }
-    return inside;
-  }
-  matrix_view<bf16> halves() { return {half.data(), f32.rows, f32.columns, f32.stride}; }
-  gemm_view<> view() {
-    if (storage == gemm_storage::f32) return f32.view();
-    return halves();
-  }
-  double operator()(gemm_operand how, index_t i, index_t j) const {
-    return static_cast<double>(how == gemm_operand::normal ? f32(i, j) : f32(j, i));
-  }
-
-  matrix f32;
-  std::vector<bf16> half;
-  gemm_storage storage;
-};
-
-struct trial {
-  index_t m = 1, n = 1, k = 1;
-  gemm_desc desc{};
-  gemm_storage a = gemm_storage::f32, b = gemm_storage::f32, c = gemm_storage::f32;
-  bool bias = false, mask = false;
-  int residual = 0;  // 1: float, 2: bf16, 3: c itself
-  int weights = 0;   // 1: few, 2: many
-  values kind = values::normal;
-};
-
-double activated(gemm_activation how, double x) {
-  switch (how) {
-    case gemm_activation::none:
-      return x;
-    case gemm_activation::relu:
-      return x < 0 ? 0 : x;
-    case gemm_activation::gelu:
-      return x * 0.5 * std::erfc(-x / std::sqrt(2.0));
-    case gemm_activation::gelu_tanh:
-      return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-    case gemm_activation::sigmoid:
-      return 1 / (1 + std::exp(-x));
-  }
-  return x;
-}
-
 template <class Backends, class Executor, class C>
 status run_with(Executor& executor, const gemm_desc& desc, operand& a, operand& b, int weights, const C& c) {
   const auto with_b = [&](const auto& left) {
@@ -159,124 +74,20 @@ status run_with(Executor& executor, const gemm_desc& desc, operand& a, operand& 
   return a.storage == gemm_storage::f32 ? with_b(a.f32.view()) : with_b(a.halves());
 }
 
-/// The largest error over the documented bound: at most 1. Where double says NaN or infinity, so must c.
 template <class Backends, class Executor>
 double worst_of(Executor&& executor, const trial& t, std::mt19937_64& random) {
-  const bool a_turned = t.desc.a == gemm_operand::transposed;
-  const bool b_turned = t.desc.b == gemm_operand::transposed;
-  operand a(a_turned ? t.k : t.m, a_turned ? t.m : t.k, t.a),
-      b(b_turned ? t.n : t.k, b_turned ? t.k : t.n, t.b);
-  operand c(t.m, t.n, t.c), residual(t.m, t.n, t.residual == 2 ? gemm_storage::bf16 : gemm_storage::f32);
-  operand mask(t.m, t.n, t.c), bias(1, t.n, gemm_storage::f32);
-  a.fill(random, t.kind);
-  b.fill(random, t.kind == values::with_infinities ? values::normal : t.kind);
-  if (t.kind == values::cancelling) {  // k in pairs that annihilate but for a little
-    for (index_t p = 0; p + 1 < t.k; p += 2) {
-      for (index_t i = 0; i < t.m; ++i)
-        (a_turned ? a.f32(p + 1, i) : a.f32(i, p + 1)) = -(a_turned ? a.f32(p, i) : a.f32(i, p));
-      for (index_t j = 0; j < t.n; ++j)
-        (b_turned ? b.f32(j, p + 1) : b.f32(p + 1, j)) = (b_turned ? b.f32(j, p) : b.f32(p, j)) * 1.0001F;
-    }
-    a.to_halves();
-    b.to_halves();
-  }
-  for (operand* o : {&c, &residual, &mask, &bias}) o->fill(random, values::normal);
-
-  gemm_desc desc = t.desc;
-  if (t.bias) desc.bias = bias.f32.view();
-  if (t.mask) desc.mask = mask.view();
-  if (t.residual != 0) desc.residual = t.residual == 3 ? c.view() : residual.view();
-  const operand before = c;
   guarded_memory memory;
   context ctx{executor};
   ctx.memory = &memory;
-  const status done = t.c == gemm_storage::f32 ? run_with<Backends>(ctx, desc, a, b, t.weights, c.f32.view())
-                                               : run_with<Backends>(ctx, desc, a, b, t.weights, c.halves());
+  const double worst = worst_error_of(
+      [&](const gemm_desc& desc, operand& a, operand& b, operand& c) {
+        return t.c == gemm_storage::f32
+                   ? run_with<Backends>(ctx, desc, a, b, t.weights, c.f32.view())
+                   : run_with<Backends>(ctx, desc, a, b, t.weights, c.halves());
+      },
+      t, random);
   REQUIRE(memory.intact);
-  REQUIRE_MESSAGE(done.ok(), done.message());
-  REQUIRE(c.from_halves());
-  REQUIRE(c.f32.padding_untouched());
-
-  const double rounding = t.desc.math == gemm_math::f32    ? 0
-                          : t.desc.math == gemm_math::bf16 ? 0x1p-7 + 0x1p-16
-                                                           : 0x1p-10 + 0x1p-22;
-  double worst = 0;
-  for (index_t i = 0; i < t.m; ++i) {
-    for (index_t j = 0; j < t.n; ++j) {
-      double sum = 0, magnitude = 0, largest = 0;
-      for (index_t p = 0; p < t.k; ++p) {
-        const double x = a(t.desc.a, i, p), y = b(t.desc.b, p, j);
-        sum += x * y;
-        magnitude += std::abs(x * y);
-        largest = std::max({largest, std::abs(x), std::abs(y)});
-      }
-      double bound = ((static_cast<double>(t.k) + 3) * 0x1p-24 + rounding) * magnitude;
-      bound += static_cast<double>(t.k) * 0x1p-126 * (2 * largest + 1);
-      double added = 0;
-      const auto add = [&](double x) {
-        sum += x;
-        added += std::abs(x);
-      };
-      if (t.desc.c == gemm_output::accumulate) add(before(gemm_operand::normal, i, j));
-      if (t.bias) add(bias(gemm_operand::normal, 0, j));
-      if (t.residual == 3) add(before(gemm_operand::normal, i, j));
-      if (t.residual == 1 || t.residual == 2) add(residual(gemm_operand::normal, i, j));
-      bound += 4 * 0x1p-24 * (added + magnitude);
-      double wanted = activated(t.desc.activation, sum);
-      if (t.desc.activation > gemm_activation::relu) bound = 1.2 * bound + 0x1p-20 * (1 + std::abs(sum));
-      if (t.mask && !(mask(gemm_operand::normal, i, j) > 0)) {
-        wanted = 0;
-        if (c(gemm_operand::normal, i, j) != 0) return 1e9;
-      }
-      if (t.c == gemm_storage::bf16) bound += 0x1p-8 * (std::abs(wanted) + bound) + 0x1p-133;
-      const double got = c(gemm_operand::normal, i, j);
-      if (!std::isfinite(wanted)) {
-        const bool limit_or_nan = t.desc.activation > gemm_activation::relu && std::isnan(got);
-        if (!(std::isnan(wanted) ? std::isnan(got) : got == wanted || limit_or_nan)) return 1e9;
-        continue;
-      }
-      if (!std::isfinite(sum) && t.desc.activation > gemm_activation::relu) continue;  // GELU's limit or NaN
-      if (!std::isfinite(bound)) {  // an infinity that ReLU or the mask made a 0
-        if (got != wanted) return 1e9;
-        continue;
-      }
-      const double off = std::abs(got - wanted);
-      if (!(off <= bound)) worst = std::max(worst, bound > 0 && std::isfinite(off) ? off / bound : 1e9);
-      if (off > 0) worst = std::max(worst, off / bound);
-    }
-  }
   return worst;
-}
-
-constexpr gemm_math maths[] = {gemm_math::f32, gemm_math::bf16, gemm_math::tf32};
-constexpr gemm_storage storages[] = {gemm_storage::f32, gemm_storage::bf16};
-
-trial random_trial(std::mt19937_64& random) {
-  const auto draw = [&](std::uint64_t n) { return static_cast<index_t>(random() % n); };
-  constexpr index_t sizes[] = {1, 2, 7, 16, 33, 70, 130};
-  trial t{.m = sizes[draw(7)], .n = sizes[draw(7)], .k = sizes[draw(7)]};
-  t.desc.a = static_cast<gemm_operand>(draw(2));
-  t.desc.b = static_cast<gemm_operand>(draw(2));
-  t.desc.c = static_cast<gemm_output>(draw(2));
-  t.desc.math = maths[draw(3)];
-  t.desc.activation = static_cast<gemm_activation>(draw(5));
-  t.a = storages[draw(2)];
-  t.b = storages[draw(2)];
-  t.c = storages[draw(2)];
-  t.bias = draw(2) == 0;
-  t.mask = draw(3) == 0;
-  t.residual = static_cast<int>(draw(4));
-  t.weights = static_cast<int>(draw(3));
-  return t;
-}
-
-std::string said(const trial& t) {
-  const auto number = [](auto x) { return std::to_string(static_cast<long long>(x)) + ' '; };
-  return "m n k " + number(t.m) + number(t.n) + number(t.k) + "as " + number(t.desc.a) + number(t.desc.b) +
-         "adds " + number(t.desc.c) + "math " + number(t.desc.math) + "activation " +
-         number(t.desc.activation) + "stored " + number(t.a) + number(t.b) + number(t.c) + "bias " +
-         number(t.bias) + "mask " + number(t.mask) + "residual " + number(t.residual) + "weights " +
-         number(t.weights);
 }
 
 template <class Backends>
@@ -459,6 +270,124 @@ TEST_CASE("gemm: the bias gradient is the sum of the gradient's rows") {
       CHECK(std::abs(static_cast<double>(db(0, j)) - sum) <= (64 + batch / 64) * 0x1p-24 * magnitude);
     }
   }
+}
+
+TEST_CASE("gemm: the mask in bits does what the mask by values does, for the layers of a model") {
+  std::mt19937_64 random(deeprec_test::seed());
+  for (const index_t n : {1, 63, 64, 65, 200}) {
+    for (const index_t m : {1, 3, 300}) {
+      for (const gemm_math math : maths) {
+        matrix x(m, 20), w(n, 20), y(m, n, 5), dy(m, 7), w2(7, n), dx(m, n, 1), again(m, n, 2),
+            sums(1, n), sums_again(1, n);
+        for (matrix* v : {&x, &w, &dy, &w2}) v->fill(random);
+        bits positive(m, n, bit_matrix_view<std::uint64_t>::stride_for(n));
+        inline_executor here;
+        gemm_desc forward{
+            .b = gemm_operand::transposed, .math = math, .activation = gemm_activation::relu};
+        forward.relu_bits = positive.view();
+        REQUIRE(gemm(here, forward, x.view(), w.view(), y.view()).ok());
+        REQUIRE(gemm(here, {.math = math, .mask = y.view(), .column_sums = sums.view()}, dy.view(),
+                     w2.view(), dx.view())
+                    .ok());
+        for (const int threads : thread_counts) {
+          scrambled_threads crew(threads);
+          bits read_again(m, n, positive.stride_);
+          forward.relu_bits = read_again.view();
+          matrix y_again(m, n);
+          REQUIRE(gemm(crew, forward, x.view(), w.view(), y_again.view()).ok());
+          CHECK(
+              std::equal(positive.words.begin() + static_cast<std::ptrdiff_t>(positive.first),
+                         positive.words.begin() + static_cast<std::ptrdiff_t>(positive.first) + m,
+                         read_again.words.begin() + static_cast<std::ptrdiff_t>(read_again.first)));
+          const gemm_desc back{
+              .math = math, .mask_bits = positive.view(), .column_sums = sums_again.view()};
+          REQUIRE(gemm(crew, back, dy.view(), w2.view(), again.view()).ok());
+          CHECK(again.padding_untouched());
+          CHECK(same_bits(dx, again));
+          CHECK(same_bits(sums, sums_again));
+          gemm_desc unsummed = back;  // rows in pieces of their own
+          unsummed.column_sums = {};
+          matrix masked(m, n);
+          REQUIRE(gemm(crew, unsummed, dy.view(), w2.view(), masked.view()).ok());
+          CHECK(same_bits(dx, masked));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("gemm: bits and sums that are wrong are caught by the oracle") {
+  std::mt19937_64 random(deeprec_test::seed());
+  inline_executor here;
+  // Wrong on purpose: each forgets, or moves by one, what it was given.
+  const auto with = [&](const trial& t, const auto& spoil) {
+    return worst_error_of(
+        [&](const gemm_desc& wanted, operand& a, operand& b, operand& c) {
+          gemm_desc desc = wanted;
+          spoil(desc);
+          return gemm(here, desc, a.f32.view(), b.f32.view(), c.f32.view());
+        },
+        t, random);
+  };
+  trial forward{.m = 9, .n = 70, .k = 5};
+  forward.desc.activation = gemm_activation::relu;
+  forward.relu_bits = true;
+  const trial back{.m = 9, .n = 70, .k = 5, .mask_bits = true, .column_sums = true};
+  CHECK(with(forward, [](gemm_desc&) {}) <= 1);
+  CHECK(with(back, [](gemm_desc&) {}) <= 1);
+  CHECK(with(forward, [](gemm_desc& d) { d.relu_bits = {}; }) > 1);
+  CHECK(with(forward, [](gemm_desc& d) {
+          const auto v = d.relu_bits;
+          d.relu_bits = {v.data_handle(), v.extent(0), v.extent(1), v.stride(0) - 128};
+        }) > 1);
+  CHECK(with(back, [](gemm_desc& d) { d.mask_bits = {}; }) > 1);
+  CHECK(with(back, [](gemm_desc& d) {
+          const auto v = d.mask_bits;
+          d.mask_bits = {v.data_handle() + 1, v.extent(0), v.extent(1), v.stride(0)};
+        }) > 1);
+  CHECK(with(back, [](gemm_desc& d) { d.column_sums = {}; }) > 1);
+}
+
+TEST_CASE("gemm: bits and sums of nothing, and those that don't fit are named") {
+  inline_executor here;
+  matrix a(2, 3), b(3, 4), c(2, 4), sums(1, 4), wrong(1, 2), nothing(0, 3), no_rows(0, 4);
+  std::vector<std::uint64_t> words(64);
+  const auto of = [&](index_t rows, index_t columns, index_t stride = 128) {
+    return bit_matrix_view<std::uint64_t>(words.data(), rows, columns, stride);
+  };
+  const auto relu = gemm_activation::relu;
+  const auto says = [&](const gemm_desc& d, errc code, const char* what) {
+    const status s = gemm(here, d, a.view(), b.view(), c.view());
+    INFO(s.message());
+    return s.code() == code && s.message().find(what) != std::string::npos;
+  };
+  const auto shape = errc::shape_mismatch, no = errc::unsupported;
+  CHECK(says({.column_sums = wrong.view()}, shape, "column_sums is not (1,N)"));
+  CHECK(says({.activation = relu, .relu_bits = of(2, 5)}, shape, "relu_bits is not (M,N)"));
+  CHECK(says({.activation = relu, .relu_bits = of(3, 4)}, shape, "relu_bits is not (M,N)"));
+  CHECK(says({.activation = relu, .relu_bits = of(2, 4, 64)}, shape, "relu_bits' row stride"));
+  CHECK(says({.activation = relu, .relu_bits = of(2, 4, 0)}, shape, "relu_bits' row stride"));
+  CHECK(says({.mask_bits = of(2, 5)}, shape, "mask_bits is not (M,N)"));
+  CHECK(says({.mask_bits = of(2, 4, 192)}, shape, "mask_bits' row stride"));
+  CHECK(says({.relu_bits = of(2, 4)}, no, "relu_bits without ReLU"));
+  CHECK(says({.activation = relu, .relu_bits = of(2, 4), .mask = c.view()}, no, "that is masked"));
+  CHECK(says({.activation = relu, .relu_bits = of(2, 4), .mask_bits = of(2, 4)}, no,
+             "that is masked"));
+  CHECK(says({.mask = c.view(), .mask_bits = of(2, 4)}, no, "mask and mask_bits"));
+  for (gemm_desc d : {gemm_desc{.activation = relu, .relu_bits = of(2, 4)},
+                      gemm_desc{.mask_bits = of(2, 4)}, gemm_desc{.column_sums = sums.view()}}) {
+    CHECK(gemm(here, d, a.view(), b.view(), c.view()).ok());
+    CHECK(explain_gemm(d, a.view(), b.view(), c.view()).find("in a pass over c") !=
+          std::string::npos);
+    d.batch.count = 2;
+    d.batch.c_step = 8;
+    CHECK(says(d, no, "a batch has no bits"));
+  }
+  CHECK(explain_gemm({}, a.view(), b.view(), c.view()).find("in a pass over c") ==
+        std::string::npos);
+  sums(0, 3) = 7;  // no rows: they sum to zero
+  REQUIRE(gemm(here, {.column_sums = sums.view()}, nothing.view(), b.view(), no_rows.view()).ok());
+  CHECK(sums(0, 3) == 0);
 }
 
 TEST_CASE("gemm: no products still add bias and residual, and steps that don't fit are named") {

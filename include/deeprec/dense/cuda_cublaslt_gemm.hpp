@@ -1,21 +1,28 @@
 // gemm() on a CUDA stream, by cuBLASLt: the same call with device views.
 //
 //   gemm(stream, {.b = gemm_operand::transposed, .math = gemm_math::tf32, .bias = bias,
-//                 .activation = gemm_activation::relu}, x, weights, y)          // enqueued
+//                 .activation = gemm_activation::relu, .relu_bits = bits}, x, weights, y)
+//   gemm(stream, {.mask_bits = bits, .column_sums = bias_gradient}, dy, weights, dx)   // enqueued
 //
-// Needs the CUDA host API only; link deeprec::cublaslt. One launch: bias, ReLU, GELU (by tanh),
-// accumulation, a residual of c's type and the bias gradient are cuBLASLt's epilogues. Not here: masks,
-// sigmoid, GELU by erf, operands of two types; they are refused.
+// Needs the CUDA host API only; link deeprec::cublaslt. One launch: every step is an epilogue, and a
+// copy where a bias or sums don't begin at a multiple of 16 bytes. Plans are kept; the workspace is the
+// stream's scratch. Not here: masks by value, sigmoid, GELU by erf, operands of two types; refused.
 #pragma once
 
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <memory>
 #include <mutex>
+#include <new>
 #include <type_traits>
 
+#include <deeprec/dense/detail/cuda_cublaslt_api.hpp>
+#include <deeprec/dense/detail/cuda_cublaslt_plan.hpp>
 #include <deeprec/dense/gemm.hpp>
 #include <deeprec/exec/cuda_stream.hpp>
 
@@ -29,18 +36,24 @@ struct gemm_space<cuda_backend> {
 struct cublaslt_gemm {
   static constexpr const char* name = "cuBLASLt";
 
-  /// Whether a product of these storages is one launch, or why not.
+  /// Whether a product of these storages is one launch, or why not. A yes is about words, not
+  /// shapes: for some of them cuBLASLt may have no algorithm.
   ///
   /// @cost    O(1)
   /// @threads reentrant
   /// @error   none
-  [[nodiscard]] static gemm_answer can_run(const basic_gemm_desc<device_space>& desc, gemm_storage a,
-                                           gemm_storage b, gemm_storage c) noexcept {
+  [[nodiscard]] static gemm_answer can_run(const basic_gemm_desc<device_space>& desc,
+                                           gemm_storage a, gemm_storage b,
+                                           gemm_storage c) noexcept {
+    const bool has_bias = desc.bias.data_handle() != nullptr;
+    const bool has_gradient = desc.bias_gradient.data_handle() != nullptr;
+    const bool has_sums = desc.column_sums.data_handle() != nullptr;
     if (a != b) return {"gemm: cuBLASLt multiplies operands of one type"};
     if (a == gemm_storage::f32 && c == gemm_storage::bf16)
       return {"gemm: cuBLASLt has no bf16 result of floats"};
-    if (a == gemm_storage::bf16 && desc.math == gemm_math::tf32) return {"gemm: TF32 is for float operands"};
-    if (!desc.mask.absent()) return {"gemm: cuBLASLt has no mask of ReLU's output"};
+    if (a == gemm_storage::bf16 && desc.math == gemm_math::tf32)
+      return {"gemm: TF32 is for float operands"};
+    if (!desc.mask.absent()) return {"gemm: cuBLASLt's mask of ReLU's output is mask_bits"};
     if (desc.activation == gemm_activation::sigmoid) return {"gemm: cuBLASLt has no sigmoid"};
     if (desc.activation == gemm_activation::gelu) return {"gemm: cuBLASLt's GELU is gelu_tanh"};
     if (!desc.residual.absent() && desc.c == gemm_output::accumulate) {
@@ -49,186 +62,230 @@ struct cublaslt_gemm {
     if (!desc.residual.absent() && desc.residual.storage() != c) {
       return {"gemm: cuBLASLt's residual has the type of c"};
     }
-    if (desc.bias_gradient.data_handle() != nullptr &&
-        (desc.bias.data_handle() != nullptr || desc.activation != gemm_activation::none ||
-         c != gemm_storage::f32)) {
+    if (has_gradient && (has_bias || has_sums || !desc.mask_bits.absent() ||
+                         desc.activation != gemm_activation::none || c != gemm_storage::f32)) {
       return {"gemm: cuBLASLt makes a bias gradient beside a plain product of floats only"};
     }
-    if (desc.bias.data_handle() != nullptr && c != gemm_storage::f32) {
-      return {"gemm: cuBLASLt's bias has the type of c"};
+    if (!desc.mask_bits.absent() && (has_bias || desc.activation != gemm_activation::none)) {
+      return {"gemm: cuBLASLt masks by bits without bias and activation"};
+    }
+    if (has_sums && desc.mask_bits.absent())
+      return {"gemm: cuBLASLt sums columns behind mask_bits only"};
+    if (has_sums && c != gemm_storage::f32)
+      return {"gemm: cuBLASLt's column sums have the type of c"};
+    if (has_bias && c != gemm_storage::f32) return {"gemm: cuBLASLt's bias has the type of c"};
+    if (desc.batch.count > (std::numeric_limits<std::int32_t>::max)()) {
+      return {"gemm: cuBLASLt's batches are below 2^31"};
     }
     return {};
+  }
+
+  /// Answers of the heuristic kept and asked for so far.
+  ///
+  /// @cost    O(1)
+  /// @threads thread-safe
+  /// @error   none
+  [[nodiscard]] static gemm_cache_report cache_report() {
+    return detail::cublaslt_plans<detail::cublaslt_api>().report();
   }
 };
 
 namespace detail {
 
-/// A handle of cuBLASLt's, destroyed at the end of its scope.
-template <class Handle, cublasStatus_t (*Destroy)(Handle)>
-class cublaslt_owned {
- public:
-  cublaslt_owned() = default;
-  cublaslt_owned(const cublaslt_owned&) = delete;
-  cublaslt_owned& operator=(const cublaslt_owned&) = delete;
-  ~cublaslt_owned() {
-    if (handle != nullptr) static_cast<void>(Destroy(handle));
-  }
-  Handle handle = nullptr;
-};
-
-inline status cublaslt_status(cublasStatus_t answer) noexcept {
-  if (answer == CUBLAS_STATUS_SUCCESS) return {};
-  if (answer == CUBLAS_STATUS_ALLOC_FAILED) return {errc::out_of_memory, "gemm: cuBLASLt"};
-  if (answer == CUBLAS_STATUS_NOT_SUPPORTED)
-    return {errc::unsupported, "gemm: cuBLASLt has no kernel for this product"};
-  return {errc::device_error, "gemm: cuBLASLt failed"};
-}
-
-/// One for each device, made at the first product; never destroyed, as the driver may be gone by then.
-inline cublasLtHandle_t cublaslt_handle() noexcept {
+/// One for each device, made at the first product; never destroyed, as the driver may be gone by
+/// then.
+template <class Api>
+status cublaslt_handle(int device, cublasLtHandle_t& handle) {
   constexpr int most = 64;
   static cublasLtHandle_t* const handles = new cublasLtHandle_t[most]();
   static std::mutex* const mutex = new std::mutex;
-  int device = 0;
-  if (cudaGetDevice(&device) != cudaSuccess || device >= most) return nullptr;
+  if (device >= most) return {errc::unsupported, "gemm: cuBLASLt for more than 64 devices"};
   const std::lock_guard lock(*mutex);
-  if (handles[device] == nullptr) static_cast<void>(cublasLtCreate(&handles[device]));
-  return handles[device];
+  if (handles[device] == nullptr) {
+    if (const cublasStatus_t s = Api::make(handles[device]); s != CUBLAS_STATUS_SUCCESS) {
+      handles[device] = nullptr;
+      return cublaslt_status(s);
+    }
+  }
+  handle = handles[device];
+  return {};
 }
 
-}  // namespace detail
-
-template <>
-struct backend<verbs::gemm, cuda_backend> {
+/// gemm() by a library with cuBLASLt's calls, on streams that have scratch.
+template <class Api>
+struct cublaslt_backend {
   template <class Backends, class E, class A, class B, class C>
-  static status run(context<E> ctx, const basic_gemm_desc<device_space>& desc, const A& a, const B& b,
-                    const C& c) {
-    static_assert(!std::is_same_v<B, gemm_weights>,
-                  "deeprec::gemm: gemm_weights are the host's. Fix: pass a device view for b; a tensor core "
-                  "needs no packing.");
+  static status run(context<E> ctx, const basic_gemm_desc<device_space>& desc, const A& a,
+                    const B& b, const C& c) {
+    static_assert(
+        !std::is_same_v<B, gemm_weights>,
+        "deeprec::gemm: gemm_weights are the host's. Fix: pass a device view for b; a tensor core "
+        "needs no packing.");
     static_assert(reachable_as<typename A::space, device_space> &&
                       reachable_as<typename B::space, device_space> &&
                       reachable_as<typename C::space, device_space>,
                   "deeprec::gemm: a view of host memory on a CUDA stream. Fix: pass device views.");
-    const gemm_view<device_space> left(a), right(b), out(c);
-    if (const gemm_answer no = cublaslt_gemm::can_run(desc, left.storage(), right.storage(), out.storage());
+    const view left(a), right(b), out(c);
+    if (const gemm_answer no =
+            cublaslt_gemm::can_run(desc, left.storage(), right.storage(), out.storage());
         !no) {
       return {errc::unsupported, no.refusal};
     }
-    if (c.extent(0) == 0 || c.extent(1) == 0 || desc.batch.count == 0) return {};
-    return enqueue(ctx.executor->get(), desc, left, right, out, c.data_handle());
+#if DEEPREC_EXCEPTIONS
+    try {
+      return enqueue(*ctx.executor, desc, left, right, out, c.data_handle());
+    } catch (const std::bad_alloc&) {
+      return {errc::out_of_memory, "gemm: plans of cuBLASLt"};
+    }
+#else
+    return enqueue(*ctx.executor, desc, left, right, out, c.data_handle());
+#endif
   }
 
  private:
   using view = gemm_view<device_space>;
+  using desc_type = basic_gemm_desc<device_space>;
 
-  // Row-major is column-major transposed: c^T (n,m) = op(b)^T op(a)^T, so the bias runs along c^T's columns.
-  static status enqueue(cudaStream_t stream, const basic_gemm_desc<device_space>& desc, const view& a,
-                        const view& b, const view& c, void* out) {
-    const auto m = static_cast<std::uint64_t>(c.extent(0));
-    const auto n = static_cast<std::uint64_t>(c.extent(1));
-    const bool a_turned = desc.a == gemm_operand::transposed;
-    const bool b_turned = desc.b == gemm_operand::transposed;
-    const auto k = static_cast<std::uint64_t>(a.extent(a_turned ? 0 : 1));
-    const cublasLtHandle_t handle = detail::cublaslt_handle();
-    if (handle == nullptr) return {errc::device_error, "gemm: cuBLASLt has no handle for this device"};
+  static constexpr std::size_t in_units(std::size_t bytes) noexcept {
+    return (bytes + 255) / 256 * 256;
+  }
+  static std::uintptr_t address(const void* p) noexcept {
+    return reinterpret_cast<std::uintptr_t>(p);
+  }
 
-    const cublasComputeType_t compute = a.storage() == gemm_storage::bf16 ? CUBLAS_COMPUTE_32F
-                                        : desc.math == gemm_math::tf32    ? CUBLAS_COMPUTE_32F_FAST_TF32
-                                        : desc.math == gemm_math::bf16    ? CUBLAS_COMPUTE_32F_FAST_16BF
-                                                                          : CUBLAS_COMPUTE_32F;
-    detail::cublaslt_owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> what;
-    cublasStatus_t s = cublasLtMatmulDescCreate(&what.handle, compute, CUDA_R_32F);
-    if (s != CUBLAS_STATUS_SUCCESS) return detail::cublaslt_status(s);
-    const auto set = [&](cublasLtMatmulDescAttributes_t attribute, const auto& value) {
-      if (s == CUBLAS_STATUS_SUCCESS)
-        s = cublasLtMatmulDescSetAttribute(what.handle, attribute, &value, sizeof(value));
-    };
-    const cublasOperation_t b_as = b_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
-    const cublasOperation_t a_as = a_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
-    set(CUBLASLT_MATMUL_DESC_TRANSA, b_as);
-    set(CUBLASLT_MATMUL_DESC_TRANSB, a_as);
-    cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-    const void* bias = desc.bias.data_handle();
-    if (desc.bias_gradient.data_handle() != nullptr) {
-      epilogue = CUBLASLT_EPILOGUE_BGRADB;
-      bias = desc.bias_gradient.data_handle();
-    } else if (desc.activation == gemm_activation::relu) {
-      epilogue = bias != nullptr ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
-    } else if (desc.activation == gemm_activation::gelu_tanh) {
-      epilogue = bias != nullptr ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
-    } else if (bias != nullptr) {
-      epilogue = CUBLASLT_EPILOGUE_BIAS;
+  static cublasLtEpilogue_t epilogue_of(const desc_type& desc) noexcept {
+    const bool bias = desc.bias.data_handle() != nullptr;
+    if (desc.bias_gradient.data_handle() != nullptr) return CUBLASLT_EPILOGUE_BGRADB;
+    if (!desc.mask_bits.absent()) {
+      return desc.column_sums.data_handle() != nullptr ? CUBLASLT_EPILOGUE_DRELU_BGRAD
+                                                       : CUBLASLT_EPILOGUE_DRELU;
     }
-    set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
-    if (bias != nullptr) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    if (!desc.relu_bits.absent())
+      return bias ? CUBLASLT_EPILOGUE_RELU_AUX_BIAS : CUBLASLT_EPILOGUE_RELU_AUX;
+    if (desc.activation == gemm_activation::relu) {
+      return bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
+    }
+    if (desc.activation == gemm_activation::gelu_tanh) {
+      return bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+    }
+    return bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+  }
 
-    using layout = detail::cublaslt_owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
-    const auto describe = [&](layout& made, gemm_storage storage, std::uint64_t rows, std::uint64_t columns,
-                              std::int64_t stride, std::int64_t step) {
-      const cudaDataType_t type = storage == gemm_storage::f32 ? CUDA_R_32F : CUDA_R_16BF;
-      if (s == CUBLAS_STATUS_SUCCESS) s = cublasLtMatrixLayoutCreate(&made.handle, type, rows, columns, stride);
-      if (s != CUBLAS_STATUS_SUCCESS || desc.batch.count == 1) return;
-      const auto count = static_cast<std::int32_t>(desc.batch.count);
-      s = cublasLtMatrixLayoutSetAttribute(made.handle, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count,
-                                           sizeof(count));
-      if (s != CUBLAS_STATUS_SUCCESS) return;
-      s = cublasLtMatrixLayoutSetAttribute(made.handle, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step,
-                                           sizeof(step));
-    };
+  /// Sums over no product.
+  static status nothing(cudaStream_t on, const desc_type& desc, index_t m, index_t n) {
+    if (desc.bias_gradient.data_handle() != nullptr && m > 0 && desc.batch.count != 0) {
+      return {errc::unsupported,
+              "gemm: cuBLASLt has no bias gradient beside a result without columns"};
+    }
+    if (desc.column_sums.data_handle() == nullptr || n == 0) return {};
+    return Api::zero(desc.column_sums.data_handle(), static_cast<std::size_t>(n) * sizeof(float),
+                     on);
+  }
+
+  template <class Stream>
+  static status enqueue(Stream& stream, const desc_type& desc, const view& a, const view& b,
+                        const view& c, void* out) {
+    const index_t m = c.extent(0), n = c.extent(1);
+    const index_t k = a.extent(desc.a == gemm_operand::transposed ? 0 : 1);
+    const cudaStream_t on = stream.get();
+    if (m == 0 || n == 0 || desc.batch.count == 0) return nothing(on, desc, m, n);
+    cublaslt_key key{.m = m, .n = n, .k = k};
+    if (const status s = Api::device(key.device); !s) return s;
+    cublasLtHandle_t handle = nullptr;
+    if (const status s = cublaslt_handle<Api>(key.device, handle); !s) return s;
+
+    // Bias, its gradient or sums: moved where cuBLASLt can't have it. No product has two of them.
+    key.epilogue = epilogue_of(desc);
+    const void* const bias = desc.bias.data_handle();
+    float* const sums = key.epilogue == CUBLASLT_EPILOGUE_BGRADB ? desc.bias_gradient.data_handle()
+                                                                 : desc.column_sums.data_handle();
+    const void* vector = sums != nullptr ? sums : bias;
+    const std::size_t vector_bytes =
+        static_cast<std::size_t>(key.epilogue == CUBLASLT_EPILOGUE_BGRADB ? m : n) * sizeof(float);
+    const bool moved = address(vector) % 16 != 0;
+    key.vector_begins = moved ? 256 : cublaslt_alignment(address(vector));
+    const void* bits = nullptr;
+    if (cublaslt_has_bits(key.epilogue)) {
+      const bool masks = desc.relu_bits.absent();
+      bits = masks ? desc.mask_bits.data_handle() : desc.relu_bits.data_handle();
+      key.bits_stride = masks ? desc.mask_bits.stride(0) : desc.relu_bits.stride(0);
+      if (address(bits) % 16 != 0) {
+        return {errc::unsupported,
+                masks ? "gemm: cuBLASLt's mask_bits begin at a multiple of 16 bytes"
+                      : "gemm: cuBLASLt's relu_bits begin at a multiple of 16 bytes"};
+      }
+      key.bits_begin = cublaslt_alignment(address(bits));
+    }
+
     const bool has_residual = !desc.residual.absent();
-    layout first, second, old, result;
-    describe(first, b.storage(), b_turned ? k : n, b_turned ? n : k, detail::leading_dimension(b),
-             desc.batch.b_step);
-    describe(second, a.storage(), a_turned ? m : k, a_turned ? k : m, detail::leading_dimension(a),
-             desc.batch.a_step);
-    describe(old, c.storage(), n, m, detail::leading_dimension(has_residual ? desc.residual : c),
-             desc.batch.c_step);
-    describe(result, c.storage(), n, m, detail::leading_dimension(c), desc.batch.c_step);
-
-    detail::cublaslt_owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> wish;
-    const std::size_t room = std::size_t{32} << 20;
-    if (s == CUBLAS_STATUS_SUCCESS) s = cublasLtMatmulPreferenceCreate(&wish.handle);
-    if (s == CUBLAS_STATUS_SUCCESS) {
-      s = cublasLtMatmulPreferenceSetAttribute(wish.handle, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room,
-                                               sizeof(room));
-    }
-    // Unless told otherwise the heuristic takes every matrix to begin at a multiple of 256 bytes.
-    const auto begins = [&](cublasLtMatmulPreferenceAttributes_t which, const void* at, std::int64_t step,
-                            gemm_storage storage) {
-      const auto apart = static_cast<std::uintptr_t>(step * detail::bytes_of(storage));
-      const auto bits = reinterpret_cast<std::uintptr_t>(at) | apart | 256U;
-      const auto bytes = static_cast<std::uint32_t>(bits & (~bits + 1));  // the lowest of them
-      if (s != CUBLAS_STATUS_SUCCESS) return;
-      s = cublasLtMatmulPreferenceSetAttribute(wish.handle, which, &bytes, sizeof(bytes));
+    const void* const old = has_residual ? desc.residual.data() : out;
+    key.inputs = a.storage();
+    key.output = c.storage();
+    key.math = key.inputs == gemm_storage::bf16 ? gemm_math::f32 : desc.math;
+    key.c_stride = leading_dimension(c);
+    key.old_stride = leading_dimension(has_residual ? desc.residual : c);
+    key.count = desc.batch.count;
+    if (key.count != 1) key.c_step = desc.batch.c_step;
+    const auto begins = [](const void* at, index_t step, gemm_storage storage) {
+      return cublaslt_alignment(address(at), static_cast<std::uintptr_t>(step * bytes_of(storage)));
     };
-    const void* const added = has_residual ? desc.residual.data() : out;
-    begins(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, b.data(), desc.batch.b_step, b.storage());
-    begins(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, a.data(), desc.batch.a_step, a.storage());
-    begins(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, added, desc.batch.c_step, c.storage());
-    begins(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, out, desc.batch.c_step, c.storage());
-    cublasLtMatmulHeuristicResult_t chosen{};
-    int found = 0;
-    if (s == CUBLAS_STATUS_SUCCESS) {
-      s = cublasLtMatmulAlgoGetHeuristic(handle, what.handle, first.handle, second.handle, old.handle,
-                                         result.handle, wish.handle, 1, &chosen, &found);
+    key.c_begins = begins(out, key.c_step, key.output);
+    key.old_begins = begins(old, key.c_step, key.output);
+    if (k == 0) {  // no products are one product of zeros
+      key.k = 1;
+      key.a_stride = 1;
+      key.b_stride = n;
+    } else {
+      key.a = desc.a;
+      key.b = desc.b;
+      key.a_stride = leading_dimension(a);
+      key.b_stride = leading_dimension(b);
+      if (key.count != 1) {
+        key.a_step = desc.batch.a_step;
+        key.b_step = desc.batch.b_step;
+      }
+      key.a_begins = begins(a.data(), key.a_step, key.inputs);
+      key.b_begins = begins(b.data(), key.b_step, key.inputs);
     }
-    if (s != CUBLAS_STATUS_SUCCESS) return detail::cublaslt_status(s);
-    if (found == 0) return {errc::unsupported, "gemm: cuBLASLt has no kernel for this product"};
 
-    void* workspace = nullptr;
-    if (chosen.workspaceSize > 0 && cudaMallocAsync(&workspace, chosen.workspaceSize, stream) != cudaSuccess) {
-      static_cast<void>(cudaGetLastError());
-      return {errc::out_of_memory, "gemm: workspace of cuBLASLt"};
+    const std::shared_ptr<const cublaslt_plan> plan = cublaslt_plan_for<Api>(handle, key);
+    if (!plan->answer) return plan->answer;
+
+    const std::size_t vector_at = in_units(plan->workspace);
+    const std::size_t zeros_at = vector_at + (moved ? in_units(vector_bytes) : 0);
+    const std::size_t zeros =
+        k == 0 ? static_cast<std::size_t>((std::max)(m, n)) * sizeof(float) : 0;
+    std::byte* scratch = nullptr;
+    if (zeros_at + zeros > 0) {
+      if (const status s = stream.scratch(zeros_at + zeros, scratch); !s) return s;
     }
-    const float one = 1;
+    if (zeros > 0) {
+      if (const status s = Api::zero(scratch + zeros_at, zeros, on); !s) return s;
+    }
+    if (moved) {
+      vector = scratch + vector_at;
+      if (sums == nullptr) {
+        if (const status s = Api::copy(scratch + vector_at, bias, vector_bytes, on); !s) return s;
+      }
+    }
+    cublaslt_product product = plan->product;  // threads share the plan, not what they write
+    if (const status s = place_cublaslt_pointers<Api>(key, product.steps, vector, bits); !s)
+      return s;
     const float beta = has_residual || desc.c == gemm_output::accumulate ? 1.0F : 0.0F;
-    s = cublasLtMatmul(handle, what.handle, &one, b.data(), first.handle, a.data(), second.handle, &beta,
-                       added, old.handle, out, result.handle, &chosen.algo,
-                       workspace, chosen.workspaceSize, stream);
-    if (workspace != nullptr) static_cast<void>(cudaFreeAsync(workspace, stream));
-    return detail::cublaslt_status(s);
+    const void* const first = k == 0 ? scratch + zeros_at : b.data();
+    const void* const second = k == 0 ? scratch + zeros_at : a.data();
+    const cublasStatus_t s =
+        Api::multiply(handle, product, beta, first, second, old, out, plan->algorithm,
+                      plan->workspace > 0 ? scratch : nullptr, plan->workspace, on);
+    if (s != CUBLAS_STATUS_SUCCESS) return cublaslt_status(s);
+    if (moved && sums != nullptr) return Api::copy(sums, scratch + vector_at, vector_bytes, on);
+    return {};
   }
 };
+
+}  // namespace detail
+
+template <>
+struct backend<verbs::gemm, cuda_backend> : detail::cublaslt_backend<detail::cublaslt_api> {};
 
 }  // namespace deeprec::inline DEEPREC_ABI

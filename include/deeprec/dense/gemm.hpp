@@ -97,11 +97,33 @@ status check_gemm(const Desc& desc, const A& a, const B& b, const C& c) {
   if (desc.bias_gradient.data_handle() != nullptr && !fits(desc.bias_gradient, 1, m)) {
     return no("gemm: bias_gradient is not (1,M)");
   }
+  if (desc.column_sums.data_handle() != nullptr && !fits(desc.column_sums, 1, n)) {
+    return no("gemm: column_sums is not (1,N)");
+  }
+  if (!desc.relu_bits.absent()) {
+    if (!has_shape(desc.relu_bits, m, n)) return no("gemm: relu_bits is not (M,N)");
+    if (!rows_of_bits(desc.relu_bits))
+      return no("gemm: relu_bits' row stride is not in units of 128");
+    if (desc.activation != gemm_activation::relu) {
+      return {errc::unsupported, "gemm: relu_bits without ReLU"};
+    }
+    if (!desc.mask.absent() || !desc.mask_bits.absent()) {
+      return {errc::unsupported, "gemm: relu_bits of a result that is masked"};
+    }
+  }
+  if (!desc.mask_bits.absent()) {
+    if (!has_shape(desc.mask_bits, m, n)) return no("gemm: mask_bits is not (M,N)");
+    if (!rows_of_bits(desc.mask_bits))
+      return no("gemm: mask_bits' row stride is not in units of 128");
+    if (!desc.mask.absent()) return {errc::unsupported, "gemm: mask and mask_bits are both given"};
+  }
   if (desc.batch.count < 0) return no("gemm: the batch has a negative count");
   if (desc.batch.count != 1) {
     if (!desc.residual.absent() || !desc.mask.absent() || desc.bias_gradient.data_handle() != nullptr) {
       return {errc::unsupported, "gemm: a batch has no residual, mask and bias gradient"};
     }
+    if (has_result_steps(desc))
+      return {errc::unsupported, "gemm: a batch has no bits and no column_sums"};
     if (desc.batch.c_step == 0) return no("gemm: a batch writes every product to the same c");
   }
   return {};
@@ -157,18 +179,24 @@ struct backend<verbs::gemm, host_backend> {
                         const detail::gemm_job& job) {
     if (job.m == 0 || job.n == 0 || job.batch.count == 0) {
       if (desc.bias_gradient.data_handle() != nullptr && job.m > 0) sum_bias(ctx, desc, a);
+      if (desc.column_sums.data_handle() != nullptr)
+        std::fill_n(desc.column_sums.row(0), job.n, 0.0F);
       return {};
     }
     if (desc.bias_gradient.data_handle() != nullptr) sum_bias(ctx, desc, a);
 #if DEEPREC_EXCEPTIONS
+    status done;
     try {
-      return multiply<Backends>(ctx, job);
+      done = multiply<Backends>(ctx, job);
     } catch (const std::bad_alloc&) {
       return {errc::out_of_memory, "gemm"};
     }
 #else
-    return multiply<Backends>(ctx, job);
+    const status done = multiply<Backends>(ctx, job);
 #endif
+    if (done && detail::has_result_steps(desc))
+      detail::finish_result(ctx, desc, job.m, job.n, job.c);
+    return done;
   }
 
   template <class E>
@@ -198,21 +226,24 @@ struct backend<verbs::gemm, host_backend> {
   }
 };
 
-/// c = cast( mask( act( op(a) op(b) + old c + bias + residual ) ) ), see gemm_desc.
+/// c = cast( mask( act( op(a) op(b) + old c + bias + residual ) ) ), see gemm_desc; relu_bits and
+/// column_sums are taken from c.
 ///
 /// @shape    op(a) (M,K) · op(b) (K,N) · c (M,N); each of them may be 0
 /// @dtype    float or bf16, each of a, b, c, residual and mask for itself; b may be a gemm_weights
 /// @space    one space for all, reachable from the context
-/// @pre      c overlaps neither a nor b; the bias gradient overlaps nothing
-/// @post     K = 0 sums to zero
+/// @pre      c overlaps neither a nor b; the bias gradient, column_sums and relu_bits overlap nothing
+/// @post     K = 0 sums to zero; mask_bits do what the mask does that relu_bits were written beside
 /// @numerics factors rounded to desc.math; float sums in an order that depends on shape, strides, backend
 ///           and machine, never on threads. The error of the sum is at most ((K + 3) 2^-24 + r) sum |a||b|
 ///           with r = 0, 2^-7 + 2^-16 (bf16), 2^-10 + 2^-22 (tf32), and with bf16 inputs K 2^-126
 ///           (max|a| + max|b| + 1) for denormals taken as zeros. bias, residual and old c cost 2^-24 each.
 ///           GELU and sigmoid are within 2^-20 (1 + |x|); NaN stays NaN in all of them; GELU of an infinity
-///           is its limit or NaN. bias_gradient: float, error (64 + K / 64) 2^-24 sum |a|
+///           is its limit or NaN. bias_gradient: float, error (64 + K / 64) 2^-24 sum |a|; column_sums: the
+///           same with M and |c|
 /// @cost     O(MNK); scratch for a tile of each thread from the context's resource where operands are
-///           converted or results finished; a shape not seen before costs oneDNN 0.3 ms a kind of tile
+///           converted or results finished; a shape not seen before costs oneDNN 0.3 ms a kind of tile;
+///           bits and column_sums are one more pass over c
 /// @threads  thread-safe on distinct c; the executor splits, never the backend's own threads
 /// @error    shape_mismatch (names the operand) · unsupported, out_of_memory (the backend's)
 /// @example  gemm(pool, {.b = gemm_operand::transposed}, x, weights, y).or_throw();
@@ -267,6 +298,7 @@ template <class Backends = host_gemm_backends, class A, class B, class C>
   text += conversion_text("a", setup.convert_a) + conversion_text("b", setup.convert_b);
   if (setup.packed) text += ", b packed";
   if (job.has_steps()) text += setup.fused ? ", steps fused" : ", steps composed on each tile";
+  if (detail::has_result_steps(desc)) text += ", bits and sums in a pass over c";
   return text + refused;
 }
 

@@ -4,6 +4,9 @@
 //                │     └ desc.c = accumulate    └ (1,N)    └ (M,N)
 //                └ desc.mask (M,N): zero where it is not above 0, the gradient of ReLU
 //
+//   relu_bits    where c is above 0, a bit for each value: the mask_bits of the product of gradients
+//   column_sums  of c: behind a mask, the bias gradient of the layer below
+//
 // Products are taken in desc.math, whatever the operands are stored in. Not here: who computes it
 // (gemm_backend.hpp).
 #pragma once
@@ -14,6 +17,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/matrix_view.hpp>
+#include <deeprec/dense/bit_matrix_view.hpp>
 
 namespace deeprec::inline DEEPREC_ABI {
 
@@ -75,7 +79,7 @@ class gemm_view {
 };
 
 /// Many products of one shape: from one to the next, elements to step in each matrix; 0 repeats it.
-/// The bias serves all; residual, mask and bias gradient are for a count of 1.
+/// The bias serves all; residual, masks, bits, sums and bias gradient are for a count of 1.
 struct gemm_batch {
   index_t count = 1;
   index_t a_step = 0;
@@ -93,8 +97,11 @@ struct basic_gemm_desc {
   matrix_view<const float, Space> bias{};  ///< (1,N)
   gemm_view<Space> residual{};             ///< (M,N); may be c itself
   gemm_activation activation = gemm_activation::none;
-  gemm_view<Space> mask{};                    ///< (M,N): an output of relu; may be c itself
+  bit_matrix_view<std::uint64_t, Space> relu_bits{};  ///< out (M,N), beside relu: where c is above 0
+  gemm_view<Space> mask{};                            ///< (M,N): an output of relu; may be c itself
+  bit_matrix_view<const std::uint64_t, Space> mask_bits{};  ///< (M,N): the mask, as relu_bits
   matrix_view<float, Space> bias_gradient{};  ///< out (1,M): sums of op(a)'s rows, for op(a) = dy^T
+  matrix_view<float, Space> column_sums{};    ///< out (1,N): sums of c's columns
   gemm_batch batch{};
 };
 using gemm_desc = basic_gemm_desc<>;

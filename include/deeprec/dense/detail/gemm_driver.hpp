@@ -439,6 +439,53 @@ status run_tiles(context<E> ctx, const tile_runner& runner, std::size_t slot_byt
   return code == errc::ok ? status{} : status{code, "gemm: the backend failed on a tile"};
 }
 
+/// The row stride holds a row, and whole units.
+template <class Bits>
+constexpr bool rows_of_bits(const Bits& v) noexcept {
+  return v.stride(0) >= v.extent(1) && v.stride(0) % Bits::stride_unit == 0;
+}
+
+/// Something is done to the result as a whole.
+template <class Desc>
+constexpr bool has_result_steps(const Desc& desc) noexcept {
+  return !desc.relu_bits.absent() || !desc.mask_bits.absent() ||
+         desc.column_sums.data_handle() != nullptr;
+}
+
+/// Bits and sums of a result, in one pass over it. Column sums are one thread's for 64 columns.
+template <class E>
+void finish_result(context<E> ctx, const gemm_desc& desc, index_t m, index_t n,
+                   const stored_rows<void>& c) {
+  constexpr index_t width = result_block::width;
+  float* const sums = desc.column_sums.data_handle();
+  const index_t blocks = (n + width - 1) / width;
+  const index_t height = sums != nullptr ? m : (std::min)(m, index_t{256});
+  const index_t mask_stride = desc.mask_bits.stride(0) / width;
+  const index_t positive_stride = desc.relu_bits.stride(0) / width;
+  ctx.executor->parallel_for(
+      blocks * ((m + height - 1) / height), std::max<index_t>(1, 16384 / (height * width)),
+      [&](index_t begin, index_t end, int) {
+        with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
+          for (index_t piece = begin; piece < end; ++piece) {
+            const index_t row = piece / blocks * height;
+            const index_t block = piece % blocks;
+            result_block part{.c = {step_by(c.data, row * c.stride + block * width, c.storage),
+                                    c.stride, c.storage},
+                              .rows = (std::min)(height, m - row),
+                              .columns = (std::min)(width, n - block * width),
+                              .mask = desc.mask_bits.data_handle(),
+                              .mask_stride = mask_stride,
+                              .positive = desc.relu_bits.data_handle(),
+                              .positive_stride = positive_stride,
+                              .sums = sums == nullptr ? nullptr : sums + block * width};
+            if (part.mask != nullptr) part.mask += row * mask_stride + block;
+            if (part.positive != nullptr) part.positive += row * positive_stride + block;
+            finish_block(region, part);
+          }
+        });
+      });
+}
+
 /// out[i] = sum of op(a)'s row i.
 template <class T, class E>
 void sum_rows(context<E> ctx, gemm_operand as, const gemm_view<>& a, float* out) {

@@ -262,6 +262,41 @@ inline void sum_columns(region, const T* from, index_t stride, index_t rows, ind
   }
 }
 
+// Sums as in sum_columns: 64 rows at a time, and those sums in order.
+template <class T>
+inline void finish_block_of(const ::deeprec::detail::result_block& block, T* c) {
+  constexpr index_t width = ::deeprec::detail::result_block::width;
+  float sum[width] = {}, part[width] = {};
+  float x[width] = {};  // what is past the columns stays 0
+  for (index_t i = 0; i < block.rows; ++i) {
+    T* const row = c + i * block.c.stride;
+    convert_floats(row, x, block.columns);
+    if (block.mask != nullptr) {
+      const std::uint64_t bits = block.mask[i * block.mask_stride];
+      for (index_t j = 0; j < width; ++j) x[j] = ((bits >> j) & 1U) != 0 ? x[j] : 0.0F;
+      convert_floats(x, row, block.columns);
+    }
+    if (block.positive != nullptr) {
+      std::uint64_t bits = 0;
+      for (index_t j = 0; j < width; ++j) bits |= static_cast<std::uint64_t>(x[j] > 0.0F ? 1 : 0) << j;
+      block.positive[i * block.positive_stride] = bits;
+    }
+    if (block.sums == nullptr) continue;
+    for (index_t j = 0; j < width; ++j) part[j] += x[j];
+    if ((i + 1) % floats_at_once != 0 && i + 1 != block.rows) continue;
+    for (index_t j = 0; j < width; ++j) {
+      sum[j] += part[j];
+      part[j] = 0.0F;
+    }
+  }
+  if (block.sums != nullptr) __builtin_memcpy(block.sums, sum, static_cast<std::size_t>(block.columns) * sizeof(float));
+}
+inline void finish_block(region, const ::deeprec::detail::result_block& wanted) {
+  const ::deeprec::detail::result_block block = wanted;  // nothing that is written aliases a copy
+  block.c.storage == gemm_storage::f32 ? finish_block_of(block, static_cast<float*>(block.c.data))
+                                       : finish_block_of(block, static_cast<bf16*>(block.c.data));
+}
+
 // out[i * out_step] (+)= dot(row i, x), eight rows at a time.
 template <class T>
 inline void row_dots(region, const T* rows, index_t stride, index_t count, const T* x, index_t k, float* out,

@@ -48,6 +48,21 @@ struct finish_tile {
   stored_rows<void> to;
 };
 
+/// At most 64 columns of a result, from a multiple of 64 on: masked by bits, its positive values
+/// noted as bits, its columns added up. Strides of bits in words; a null pointer: nothing of the
+/// kind.
+struct result_block {
+  static constexpr index_t width = 64;
+
+  stored_rows<void> c;
+  index_t rows, columns;
+  const std::uint64_t* mask;
+  index_t mask_stride;
+  std::uint64_t* positive;
+  index_t positive_stride;
+  float* sums;
+};
+
 /// The largest magnitude of a row; infinity where a value is infinite or NaN.
 inline float largest_magnitude(const void* row, index_t n, gemm_storage storage) noexcept {
   std::uint32_t most = 0;

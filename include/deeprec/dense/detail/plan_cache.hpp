@@ -55,6 +55,12 @@ class plan_cache {
     return kept;
   }
 
+  /// The next get() makes it anew: what it holds was the answer of a moment.
+  void forget(const Key& key) {
+    const std::lock_guard lock(mutex_);
+    entries_.erase(key);
+  }
+
   [[nodiscard]] gemm_cache_report report() const {
     const std::lock_guard lock(mutex_);
     return {entries_.size(), made_, found_, dropped_, capacity_};
