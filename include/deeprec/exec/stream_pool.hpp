@@ -56,10 +56,12 @@ class basic_stream_pool {
     for (const event e : timers_) Runtime::end_event(e);
   }
 
-  /// One more stream, with a priority of its own; returns its number.
+  /// One more stream, with a priority of its own; returns its number. Waits until it is ready.
   int add_stream(stream_priority priority) {
     const scope here(device_);
     streams_.push_back(std::make_unique<Stream>(priority));
+    // A graph that runs on another stream comes behind what this one was made with, too.
+    static_cast<void>(Runtime::synchronize(raw(streams() - 1)));
     return streams() - 1;
   }
   [[nodiscard]] int streams() const noexcept { return static_cast<int>(streams_.size()); }
