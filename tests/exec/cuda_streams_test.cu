@@ -57,6 +57,13 @@ std::vector<int> back(const device_array<int>& array) {
   return values;
 }
 
+/// Whatever a test does.
+struct current_device_again {
+  int device = 0;
+  current_device_again() { REQUIRE(cudaGetDevice(&device) == cudaSuccess); }
+  ~current_device_again() { cudaSetDevice(device); }
+};
+
 /// n ops that nothing orders, one on each stream.
 stream_plan side_by_side(int n) {
   stream_work work;
@@ -201,9 +208,9 @@ TEST_CASE("cuda_stream_pool: priorities, of streams and in graphs") {
 }
 
 TEST_CASE("cuda_stream_pool, cuda_staging: stay on their device when another one is current") {
-  int devices = 0, before = 0;
+  int devices = 0;
   REQUIRE(cudaGetDeviceCount(&devices) == cudaSuccess);
-  REQUIRE(cudaGetDevice(&before) == cudaSuccess);
+  const current_device_again before;
   if (devices < 2) {
     MESSAGE("NOT TESTED: one device");
     return;
@@ -237,7 +244,6 @@ TEST_CASE("cuda_stream_pool, cuda_staging: stay on their device when another one
     REQUIRE(cudaSetDevice(1) == cudaSuccess);
     CHECK(back(cells) == std::vector<int>(2, 3));
   }
-  REQUIRE(cudaSetDevice(before) == cudaSuccess);
 }
 
 TEST_CASE("cuda_staging: a buffer that two streams read is not packed over") {

@@ -155,10 +155,6 @@ struct fake_runtime {
     return {};
   }
   static bool is_one_stream(stream on) { return on >= 0; }
-  static status is_capturing(stream on, bool& answer) {
-    answer = fake().captured.count(on) != 0;
-    return {};
-  }
   static status record(event at, stream on) {
     if (fake().device_of_event[at] != fake().device_of_stream[static_cast<std::size_t>(on)])
       return fake().refuse("event and stream of two devices");

@@ -183,7 +183,7 @@ class basic_stream_pool_resource {
 
   static bool captures(stream_type on) {
     bool answer = true;
-    return !Runtime::is_capturing(on, answer).ok() || answer;
+    return !Runtime::capturing(answer, on).ok() || answer;
   }
   static status serves(stream_type on) {
     if (!Runtime::is_one_stream(on)) {
@@ -191,7 +191,7 @@ class basic_stream_pool_resource {
               "stream_pool_resource: the handle is another stream in each thread; make a stream"};
     }
     bool capturing = false;
-    if (const status s = Runtime::is_capturing(on, capturing); !s) return s;
+    if (const status s = Runtime::capturing(capturing, on); !s) return s;
     if (!capturing) return {};
     return {errc::unsupported,
             "stream_pool_resource: in a capture; allocate before it, give back when the graph has ended"};
