@@ -139,6 +139,7 @@ set(DEEPREC_HEADERS
     include/deeprec/interop/tbb.hpp
     include/deeprec/memory/cuda_memory.hpp
     include/deeprec/memory/cuda_runtime.hpp
+    include/deeprec/memory/detail/device_scope.hpp
     include/deeprec/memory/detail/owns.hpp
     include/deeprec/memory/huge_page_resource.hpp
     include/deeprec/memory/managed_budget.hpp

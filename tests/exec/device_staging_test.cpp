@@ -41,6 +41,7 @@ std::string order_fault() {
       REQUIRE(staging.send(slot, 1000).ok());
       REQUIRE(staging.use(slot, compute).ok());
       const std::size_t step = fake().add(compute, batch);
+      fake().use(step, staging.device(slot));
       REQUIRE(staging.release(slot, compute).ok());
       if (!fake().ordered(copy, step)) fault = "a step before its copy";
       if (batch >= 2 && !fake().ordered(step_of[batch - 2], copy))
@@ -52,7 +53,52 @@ std::string order_fault() {
   }
   CHECK(fake().allocated == 0);
   CHECK(fake().live_events == 0);
-  return fault;
+  return fault != "" ? fault : fake().fault;
+}
+
+struct merciful : fake_runtime {
+  static status synchronize(stream) { return {}; }
+};
+
+/// A slot that two streams use, in this order: A uses, B uses, a (b) releases; what comes next must be behind
+/// all that was used. Ends with the ring, or with the next batch.
+template <class Runtime>
+std::string consumer_fault(const std::string& order, bool next) {
+  fake() = {};
+  const int copies = fake().add_stream();
+  const std::vector<int> streams = {fake().add_stream(), fake().add_stream()};
+  std::string fault;
+  {
+    basic_device_staging<Runtime> staging(copies, 1);
+    int slot = -1;
+    REQUIRE(staging.next(100, slot).ok());
+    const std::size_t copy = fake().nodes.size();
+    REQUIRE(staging.send(slot, 100).ok());
+    std::vector<std::size_t> steps;
+    for (const char c : order) {
+      const int on = streams[c == 'A' || c == 'a' ? 0 : 1];
+      if (c == 'A' || c == 'B') {
+        REQUIRE(staging.use(slot, on).ok());
+        steps.push_back(fake().add(on, static_cast<long long>(steps.size())));
+        fake().use(steps.back(), staging.device(slot));
+        if (!fake().ordered(copy, steps.back())) fault = "a step before its copy";
+      } else {
+        REQUIRE(staging.release(slot, on).ok());
+      }
+    }
+    if (next) {
+      const status s = staging.next(100, slot);
+      if (!s.ok()) return to_string(s.code());
+      const std::size_t again = fake().nodes.size();
+      REQUIRE(staging.send(slot, 100).ok());
+      for (const std::size_t step : steps) {
+        if (!fake().ordered(step, again)) fault = "a copy over a batch that is read";
+      }
+    }
+  }
+  CHECK(fake().live_events == 0);
+  CHECK(fake().allocated == 0);
+  return fault != "" ? fault : fake().fault;
 }
 
 }  // namespace
@@ -78,6 +124,73 @@ TEST_CASE("device_staging: buffers grow, and what does not fit is refused") {
   fake().limit = SIZE_MAX;
   REQUIRE(staging.next(1'000'000, slot).ok());
   REQUIRE(staging.send(slot, 1'000'000).ok());
+}
+
+TEST_CASE("device_staging: a buffer waits for every stream that uses it") {
+  const std::string unreleased = to_string(errc::invalid_value);
+  for (const char* const order : {"", "Aa", "AaBb", "ABab", "ABba", "AaAa", "AAaa", "AaBbAa", "ABAaba"}) {
+    CAPTURE(order);
+    CHECK(consumer_fault<fake_runtime>(order, true) == "");
+    CHECK(consumer_fault<fake_runtime>(order, false) == "");
+  }
+  for (const char* const order : {"A", "AaB", "ABa", "ABb", "AAa", "AaA"}) {  // a use is not released
+    CAPTURE(order);
+    CHECK(consumer_fault<fake_runtime>(order, true) == unreleased);
+    CHECK(consumer_fault<fake_runtime>(order, false) == "");
+  }
+  CHECK(consumer_fault<forgetful>("ABab", true) != "");  // broken
+  CHECK(consumer_fault<merciful>("A", false) != "");     // broken
+}
+
+TEST_CASE("device_staging: memory is not freed under a copy") {
+  CHECK(consumer_fault<fake_runtime>("", false) == "");
+  CHECK(consumer_fault<forgetful>("", false) != "");  // broken
+}
+
+TEST_CASE("device_staging: uses and releases that don't belong together are refused") {
+  fake() = {};
+  const int copies = fake().add_stream(), compute = fake().add_stream(), other = fake().add_stream();
+  basic_device_staging<fake_runtime> staging(copies, 1);
+  int slot = -1;
+  REQUIRE(staging.next(100, slot).ok());
+  CHECK(staging.use(slot, compute).code() == errc::invalid_value);  // nothing was sent
+  REQUIRE(staging.send(slot, 100).ok());
+  REQUIRE(staging.use(slot, compute).ok());
+  CHECK(staging.release(slot, other).code() == errc::invalid_value);
+  CHECK(staging.send(slot, 100).code() == errc::invalid_value);
+  CHECK(staging.next(100, slot).place().slot == 0);
+  REQUIRE(staging.release(slot, compute).ok());
+  CHECK(staging.release(slot, compute).code() == errc::invalid_value);
+  for (std::size_t i = 1; i < staging.most_consumers; ++i) {
+    const int more = fake().add_stream();
+    REQUIRE(staging.use(slot, more).ok());
+    REQUIRE(staging.release(slot, more).ok());
+  }
+  CHECK(staging.use(slot, other).code() == errc::unsupported);
+  REQUIRE(staging.use(slot, compute).ok());
+  REQUIRE(staging.release(slot, compute).ok());
+  REQUIRE(staging.next(100, slot).ok());
+  REQUIRE(staging.send(slot, 100).ok());
+  REQUIRE(staging.use(slot, other).ok());
+  REQUIRE(staging.release(slot, other).ok());
+}
+
+TEST_CASE("device_staging: buffers and events lie on the device that the ring was made for") {
+  fake() = {};
+  fake().device = 1;
+  const int copies = fake().add_stream(), compute = fake().add_stream();
+  {
+    basic_device_staging<fake_runtime> staging(copies);
+    fake().device = 0;
+    int slot = -1;
+    REQUIRE(staging.next(100, slot).ok());
+    CHECK(fake().device_of_block.at(staging.device(slot)) == 1);
+    CHECK(staging.send(slot, 100).ok());
+    CHECK(staging.use(slot, compute).ok());
+    CHECK(staging.release(slot, compute).ok());
+    CHECK(fake().device == 0);
+  }
+  CHECK(fake().device == 0);
 }
 
 TEST_CASE("packed_layout: slices are aligned, in order, and the same in both buffers") {

@@ -147,12 +147,15 @@ using nodes = std::vector<std::shared_ptr<node>>;
 
 struct kept_graph {
   nodes all;
+  bool invalid = false;  // its capture did what a capture must not
 };
 
 nodes pending;
 std::uint64_t moments = 0;
 cudaError_t last_error = cudaSuccess;
 cudaError_t sticky = cudaSuccess;
+constexpr int devices = 2;
+int current_device = 0;
 
 cudaError_t keep(cudaError_t e) {
   if (e != cudaSuccess) last_error = e;
@@ -200,8 +203,11 @@ struct CUstream_st {
   host_cuda::nodes before;  // the tail that a capture found, which is there again behind it
   std::shared_ptr<host_cuda::kept_graph> capture;
   bool began = false;
+  int priority = 0;
+  int device = 0;
 };
 struct CUevent_st {
+  int device = 0;
   host_cuda::nodes at;
   std::shared_ptr<host_cuda::kept_graph> capture;
 };
@@ -210,6 +216,7 @@ struct CUgraph_st {
 };
 struct CUgraphExec_st {
   std::shared_ptr<host_cuda::kept_graph> kept;
+  unsigned long long flags;
 };
 
 namespace host_cuda {
@@ -222,6 +229,18 @@ CUstream_st& stream_of(cudaStream_t s) { return s == nullptr ? null_stream : *s;
 bool capturing() {
   return std::any_of(streams.begin(), streams.end(), [](cudaStream_t s) { return s->capture != nullptr; });
 }
+// What a capture does not allow ends it: the streams stay in it until its end is asked for.
+cudaError_t invalidate(const std::shared_ptr<kept_graph>& capture, cudaError_t why) {
+  if (capture != nullptr) capture->invalid = true;
+  return keep(why);
+}
+cudaError_t invalidate_all() {
+  for (const cudaStream_t s : streams) {
+    if (s->capture != nullptr) s->capture->invalid = true;
+  }
+  return keep(cudaErrorStreamCaptureUnsupported);
+}
+int device_of(cudaStream_t s) { return s == nullptr ? current_device : s->device; }
 
 void run_graph(const kept_graph& graph) {
   nodes copy;
@@ -238,23 +257,25 @@ void run_graph(const kept_graph& graph) {
 
 struct allocation {
   std::size_t bytes;
-  bool on_device;
+  cudaMemoryType kind;
+  int device;
 };
 std::map<const char*, allocation> allocations;
 
-cudaError_t allocate(void** out, std::size_t bytes, bool on_device) {
-  if (capturing()) return keep(cudaErrorStreamCaptureUnsupported);
+cudaError_t allocate(void** out, std::size_t bytes, cudaMemoryType kind) {
+  if (capturing()) return invalidate_all();
   void* made = nullptr;
   if (bytes > (std::size_t{1} << 30) || posix_memalign(&made, 256, bytes) != 0) {
     return keep(cudaErrorMemoryAllocation);
   }
   std::memset(made, 0xa7, bytes);
-  allocations[static_cast<char*>(made)] = {bytes, on_device};
+  allocations[static_cast<char*>(made)] = {bytes, kind, current_device};
   *out = made;
   return cudaSuccess;
 }
 cudaError_t release(void* dead) {
   if (dead == nullptr) return cudaSuccess;
+  if (capturing()) return invalidate_all();
   work_off();
   if (allocations.erase(static_cast<char*>(dead)) == 0) return keep(cudaErrorInvalidValue);
   std::free(dead);
@@ -304,6 +325,7 @@ std::size_t blocks_alive() { return allocations.size(); }
 cudaError_t enqueue(cudaStream_t on, std::function<void()> work) {
   if (sticky != cudaSuccess) return keep(sticky);
   CUstream_st& stream = stream_of(on);
+  if (stream.capture != nullptr && stream.capture->invalid) return keep(cudaErrorStreamCaptureInvalidated);
   auto made = std::make_shared<node>();
   made->run = std::move(work);
   made->after = stream.tail;
@@ -319,6 +341,7 @@ cudaError_t launch(const cudaLaunchConfig_t& shape, std::size_t parameter_bytes,
     return keep(cudaErrorInvalidConfiguration);
   }
   if (parameter_bytes > 32764) return keep(cudaErrorInvalidValue);
+  if (device_of(shape.stream) != current_device) return keep(cudaErrorInvalidResourceHandle);
   return enqueue(shape.stream, [grid, threads, body = std::move(body)] {
     gridDim = grid;
     blockDim = threads;
@@ -350,25 +373,42 @@ cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); 
 const char* cudaGetErrorString(cudaError_t e) {
   return e == cudaErrorLaunchFailure ? "a kernel failed" : e == cudaSuccess ? "no error" : "an error of the run time";
 }
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = devices;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) {
+  *device = current_device;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) {
+  if (device < 0 || device >= devices) return keep(cudaErrorInvalidDevice);
+  current_device = device;
+  return cudaSuccess;
+}
 cudaError_t cudaDeviceSynchronize() {
-  if (capturing()) return keep(cudaErrorStreamCaptureUnsupported);
+  if (capturing()) return invalidate_all();
   work_off();
   return keep(sticky);
 }
 
 // --- memory ---
-cudaError_t cudaMalloc(void** out, std::size_t bytes) { return allocate(out, bytes, true); }
-cudaError_t cudaMallocManaged(void** out, std::size_t bytes, unsigned) { return allocate(out, bytes, true); }
-cudaError_t cudaHostAlloc(void** out, std::size_t bytes, unsigned) { return allocate(out, bytes, false); }
+cudaError_t cudaMalloc(void** out, std::size_t bytes) { return allocate(out, bytes, cudaMemoryTypeDevice); }
+cudaError_t cudaMallocManaged(void** out, std::size_t bytes, unsigned) { return allocate(out, bytes, cudaMemoryTypeManaged); }
+cudaError_t cudaHostAlloc(void** out, std::size_t bytes, unsigned) { return allocate(out, bytes, cudaMemoryTypeHost); }
 cudaError_t cudaFree(void* dead) { return release(dead); }
 cudaError_t cudaFreeHost(void* dead) { return release(dead); }
-cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
-  return cudaSuccess;
-}
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
   *free = *total = std::size_t{1} << 30;
-  for (const auto& [p, a] : allocations) *free -= a.on_device ? a.bytes : 0;
+  for (const auto& [p, a] : allocations) *free -= a.kind != cudaMemoryTypeHost ? a.bytes : 0;
+  return cudaSuccess;
+}
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* out, const void* p) {
+  *out = {};
+  if (!is_known(p, 1)) return cudaSuccess;  // of the host, not registered
+  const auto& [begin, held] = *std::prev(allocations.upper_bound(static_cast<const char*>(p)));
+  out->type = held.kind;
+  out->device = held.device;
   return cudaSuccess;
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t on) {
@@ -401,9 +441,15 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* lowest, int* highest) {
   *highest = -5;
   return cudaSuccess;
 }
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t* made, unsigned, int) {
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* made, unsigned, int priority) {
   *made = new CUstream_st;
+  (*made)->priority = std::clamp(priority, -5, 0);
+  (*made)->device = current_device;
   streams.insert(*made);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamGetPriority(cudaStream_t s, int* priority) {
+  *priority = stream_of(s).priority;
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t dead) {
@@ -413,25 +459,33 @@ cudaError_t cudaStreamDestroy(cudaStream_t dead) {
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t s) {
   CUstream_st& stream = stream_of(s);
-  if (stream.capture != nullptr) return keep(cudaErrorStreamCaptureUnsupported);
+  if (stream.capture != nullptr) return invalidate(stream.capture, cudaErrorStreamCaptureUnsupported);
   work_until_done(stream.tail);
   return keep(sticky);
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
   CUstream_st& stream = stream_of(s);
-  if (e->capture == nullptr && stream.capture != nullptr) return keep(cudaErrorStreamCaptureIsolation);
+  for (const auto& capture : {stream.capture, e->capture}) {
+    if (capture != nullptr && capture->invalid) return keep(cudaErrorStreamCaptureInvalidated);
+  }
+  if (e->capture == nullptr && stream.capture != nullptr) {
+    return invalidate(stream.capture, cudaErrorStreamCaptureIsolation);
+  }
   if (e->capture != nullptr && stream.capture == nullptr) {  // joins the capture
     stream.capture = e->capture;
     stream.before = std::exchange(stream.tail, {});
   }
-  if (e->capture != stream.capture) return keep(cudaErrorStreamCaptureMerge);
+  if (e->capture != stream.capture) return invalidate(stream.capture, cudaErrorStreamCaptureMerge);
   for (const auto& n : e->at) {
     if (std::find(stream.tail.begin(), stream.tail.end(), n) == stream.tail.end()) stream.tail.push_back(n);
   }
   return cudaSuccess;
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t s, cudaStreamCaptureStatus* answer) {
-  *answer = stream_of(s).capture != nullptr ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  const auto& capture = stream_of(s).capture;
+  *answer = capture == nullptr   ? cudaStreamCaptureStatusNone
+            : capture->invalid ? cudaStreamCaptureStatusInvalidated
+                               : cudaStreamCaptureStatusActive;
   return cudaSuccess;
 }
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
@@ -458,14 +512,22 @@ cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t* out) {
     other->tail = std::exchange(other->before, {});
     other->began = false;
   }
+  if (kept->invalid) return keep(cudaErrorStreamCaptureInvalidated);
   if (reached.size() != kept->all.size()) return keep(cudaErrorStreamCaptureUnjoined);
   *out = new CUgraph_st{kept};
   return cudaSuccess;
 }
 
 // --- graphs ---
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t of, unsigned long long) {
-  *made = new CUgraphExec_st{of->kept};
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t of, unsigned long long flags) {
+  if ((flags & ~static_cast<unsigned long long>(cudaGraphInstantiateFlagUseNodePriority)) != 0) {
+    return keep(cudaErrorInvalidValue);
+  }
+  *made = new CUgraphExec_st{of->kept, flags};
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecGetFlags(cudaGraphExec_t of, unsigned long long* flags) {
+  *flags = of->flags;
   return cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t what, cudaStream_t on) {
@@ -483,6 +545,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t dead) {
 // --- events ---
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* made, unsigned) {
   *made = new CUevent_st;
+  (*made)->device = current_device;
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t dead) {
@@ -491,13 +554,14 @@ cudaError_t cudaEventDestroy(cudaEvent_t dead) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
   const CUstream_st& stream = stream_of(s);
+  if (e->device != device_of(s)) return keep(cudaErrorInvalidResourceHandle);
   if (const cudaError_t failed = enqueue(s, {}); failed != cudaSuccess) return failed;
   e->at = stream.tail;
   e->capture = stream.capture;
   return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t e) {
-  if (e->capture != nullptr) return keep(cudaErrorCapturedEvent);
+  if (e->capture != nullptr) return invalidate(e->capture, cudaErrorCapturedEvent);
   work_until_done(e->at);
   return keep(sticky);
 }

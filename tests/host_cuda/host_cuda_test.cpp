@@ -137,9 +137,6 @@ TEST_CASE("host_cuda: a capture refuses what CUDA refuses, and runs as often as 
     cudaLaunchConfig_t first = shape_of(1, 1, a.it);
     REQUIRE(cudaLaunchKernelEx(&first, put, &order, 1) == cudaSuccess);
     REQUIRE(cudaStreamBeginCapture(a.it, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
-    void* memory = nullptr;
-    CHECK(cudaMalloc(&memory, 4) == cudaErrorStreamCaptureUnsupported);
-    CHECK(cudaStreamSynchronize(a.it) == cudaErrorStreamCaptureUnsupported);
     REQUIRE(cudaEventRecord(fork.it, a.it) == cudaSuccess);
     REQUIRE(cudaStreamWaitEvent(b.it, fork.it, 0) == cudaSuccess);
     cudaLaunchConfig_t shape = shape_of(1, 1, b.it);
@@ -173,6 +170,57 @@ TEST_CASE("host_cuda: a capture refuses what CUDA refuses, and runs as often as 
     cudaGraphExecDestroy(exec);
     cudaGraphDestroy(graph);
   }
+}
+
+TEST_CASE("host_cuda: what a capture does not allow ends it") {
+  const stream a, b;
+  const event outside, fork;
+  REQUIRE(cudaEventRecord(outside.it, b.it) == cudaSuccess);
+  void *memory = nullptr, *known = nullptr;
+  REQUIRE(cudaMalloc(&known, 4) == cudaSuccess);
+  const auto refused = [&](int what) {
+    switch (what) {
+      case 0: return cudaMalloc(&memory, 4);
+      case 1: return cudaFree(known);
+      case 2: return cudaStreamSynchronize(a.it);
+      case 3: return cudaDeviceSynchronize();
+      default: return cudaStreamWaitEvent(a.it, outside.it, 0);
+    }
+  };
+  for (int what = 0; what < 5; ++what) {
+    REQUIRE(cudaStreamBeginCapture(a.it, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+    REQUIRE(cudaEventRecord(fork.it, a.it) == cudaSuccess);
+    REQUIRE(cudaStreamWaitEvent(b.it, fork.it, 0) == cudaSuccess);
+    CHECK(refused(what) == (what == 4 ? cudaErrorStreamCaptureIsolation : cudaErrorStreamCaptureUnsupported));
+    cudaStreamCaptureStatus now = cudaStreamCaptureStatusNone;
+    REQUIRE(cudaStreamIsCapturing(b.it, &now) == cudaSuccess);
+    CHECK(now == cudaStreamCaptureStatusInvalidated);
+    CHECK(cudaEventRecord(fork.it, b.it) == cudaErrorStreamCaptureInvalidated);
+    CHECK(cudaStreamWaitEvent(a.it, fork.it, 0) == cudaErrorStreamCaptureInvalidated);
+    cudaGraph_t graph = nullptr;
+    CHECK(cudaStreamEndCapture(a.it, &graph) == cudaErrorStreamCaptureInvalidated);
+    CHECK(graph == nullptr);
+    CHECK(cudaStreamSynchronize(a.it) == cudaSuccess);
+    CHECK(cudaStreamSynchronize(b.it) == cudaSuccess);
+  }
+  CHECK(cudaFree(known) == cudaSuccess);
+  cudaGetLastError();
+}
+
+TEST_CASE("host_cuda: streams and events of two devices don't mix") {
+  REQUIRE(cudaSetDevice(1) == cudaSuccess);
+  const stream there;
+  REQUIRE(cudaSetDevice(0) == cudaSuccess);
+  const stream here;
+  const event mark;
+  int x = 0;
+  const cudaLaunchConfig_t shape = shape_of(1, 1, there.it);
+  CHECK(cudaLaunchKernelEx(&shape, put, &x, 1) == cudaErrorInvalidResourceHandle);
+  CHECK(cudaEventRecord(mark.it, there.it) == cudaErrorInvalidResourceHandle);
+  CHECK(cudaEventRecord(mark.it, here.it) == cudaSuccess);
+  CHECK(cudaStreamWaitEvent(there.it, mark.it, 0) == cudaSuccess);
+  CHECK(cudaSetDevice(2) == cudaErrorInvalidDevice);
+  cudaGetLastError();
 }
 
 TEST_CASE("host_cuda: launches that no card takes are refused") {

@@ -22,6 +22,20 @@ struct without_waits : fake_runtime {
   static status wait(stream, event) { return {}; }
 };
 
+/// Streams that count how often they are compared.
+int compared = 0;
+struct counted {
+  counted(int n) : number(n) {}
+  operator int() const { return number; }
+  friend bool operator<(counted a, counted b) { return ++compared, a.number < b.number; }
+  friend bool operator==(counted a, counted b) { return ++compared, a.number == b.number; }
+  friend bool operator!=(counted a, counted b) { return !(a == b); }
+  int number;
+};
+struct counting : fake_runtime {
+  using stream = counted;
+};
+
 struct use {
   std::byte* begin;
   std::size_t bytes;
@@ -146,6 +160,89 @@ TEST_CASE("stream_pool_resource: memory that is short is taken from free slabs, 
   CHECK(pool.report().events == 0);  // nobody to wait for
   CHECK(pool.deallocate(&pool, t).code() == errc::invalid_value);
   CHECK(pool.also_used_on(&pool, t).code() == errc::invalid_value);
+}
+
+TEST_CASE("stream_pool_resource: a capture neither gets blocks nor gives them back") {
+  fake() = {};
+  const int s = fake().add_stream(), t = fake().add_stream();
+  basic_stream_pool_resource<fake_runtime> pool(4096);
+  void *before = nullptr, *freed = nullptr, *out = nullptr;
+  REQUIRE(pool.allocate(2048, s, before).ok());
+  REQUIRE(pool.allocate(1024, t, freed).ok());
+  REQUIRE(pool.deallocate(freed, t).ok());
+  const auto in_use = pool.report().in_use;
+  REQUIRE(fake_runtime::begin_capture(s).ok());
+  for (const std::size_t bytes : {1024, 100'000}) {
+    CHECK(pool.allocate(bytes, s, out).code() == errc::unsupported);
+  }
+  CHECK(pool.deallocate(before, s).code() == errc::unsupported);
+  CHECK(pool.also_used_on(before, s).code() == errc::unsupported);
+  CHECK(pool.forget(s).code() == errc::unsupported);
+  CHECK(pool.report().in_use == in_use);
+  fake_runtime::graph graph{};
+  CHECK(fake_runtime::end_capture(s, graph).ok());  // nothing of it has ended the capture
+  fake_runtime::end_graph(graph);
+  REQUIRE(pool.deallocate(before, s).ok());
+}
+
+TEST_CASE("stream_pool_resource: a free block whose stream captures is left alone") {
+  fake() = {};
+  const int s = fake().add_stream(), t = fake().add_stream();
+  basic_stream_pool_resource<fake_runtime> pool(4096);
+  void *of_s = nullptr, *of_t = nullptr, *out = nullptr, *more = nullptr;
+  REQUIRE(pool.allocate(2048, s, of_s).ok());
+  REQUIRE(pool.allocate(1024, t, of_t).ok());
+  REQUIRE(pool.allocate(1024, t, more).ok());
+  REQUIRE(pool.deallocate(of_s, s).ok());
+  REQUIRE(pool.deallocate(of_t, t).ok());
+  REQUIRE(fake_runtime::begin_capture(s).ok());
+  CHECK(pool.trim().code() == errc::unsupported);
+  REQUIRE(pool.allocate(512, t, out).ok());
+  CHECK(out == of_t);
+  CHECK(pool.allocate(2048, t, of_t).code() == errc::device_error);  // of the run time, in a capture
+  CHECK(fake().captured == std::set<int>{s});
+  fake_runtime::graph graph{};
+  static_cast<void>(fake_runtime::end_capture(s, graph));
+  REQUIRE(pool.allocate(2048, t, of_t).ok());
+  CHECK(of_t == of_s);
+  CHECK(pool.report().events == 1);
+}
+
+TEST_CASE("stream_pool_resource: a handle that is another stream in each thread is refused") {
+  fake() = {};
+  basic_stream_pool_resource<fake_runtime> pool;
+  void* out = nullptr;
+  CHECK(pool.allocate(100, -1, out).code() == errc::unsupported);
+}
+
+TEST_CASE("stream_pool_resource: slabs and events lie on the device that the pool was made for") {
+  fake() = {};
+  fake().device = 1;
+  const int s = fake().add_stream(), t = fake().add_stream();
+  basic_stream_pool_resource<fake_runtime> pool(4096);
+  fake().device = 0;
+  void *first = nullptr, *again = nullptr;
+  REQUIRE(pool.allocate(4096, s, first).ok());
+  CHECK(fake().device_of_block.at(first) == 1);
+  REQUIRE(pool.deallocate(first, s).ok());
+  REQUIRE(pool.allocate(4096, t, again).ok());
+  CHECK(again == first);
+  CHECK(pool.report().events == 1);
+  CHECK(fake().device == 0);
+}
+
+TEST_CASE("stream_pool_resource: the search for a block does not walk the free ones") {
+  fake() = {};
+  const int s = fake().add_stream(), t = fake().add_stream();
+  basic_stream_pool_resource<counting> pool(std::size_t{1} << 20);
+  std::vector<void*> blocks(4096);
+  for (void*& block : blocks) REQUIRE(pool.allocate(256, s, block).ok());
+  for (std::size_t i = 0; i < blocks.size(); i += 2) REQUIRE(pool.deallocate(blocks[i], s).ok());
+  void* out = nullptr;
+  compared = 0;
+  REQUIRE(pool.allocate(256, t, out).ok());
+  CHECK(compared < 300);
+  CHECK(pool.report().reserved == std::size_t{1} << 20);
 }
 
 TEST_CASE("managed_budget: never more than the card had, or has, free") {

@@ -2,13 +2,18 @@
 // what.
 //
 //   fake_runtime::lane a(..), b(..);     touch(a, memory, write)  record(e, a)  wait(b, e)  touch(b, ...)
-//   log().ordered(i, j)                  by stream order and events alone, as CUDA promises it; no luck of
+//   fake().ordered(i, j)                  by stream order and events alone, as CUDA promises it; no luck of
 //   timing
 //
 // Graphs are recorded as CUDA does: work on a stream that a capture has reached goes into the graph, and a
-// graph that some stream has not rejoined is refused.
+// graph that some stream has not rejoined is refused. Whatever a capture does not allow ends it, and all that
+// follows says so.
+//
+// Memory that is freed while work that nobody has waited for uses it is a fault: fake().fault. Streams,
+// events and blocks belong to the device that was current when they were made.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -16,6 +21,7 @@
 #include <map>
 #include <random>
 #include <set>
+#include <string>
 #include <vector>
 
 #include <deeprec/core/status.hpp>
@@ -39,15 +45,26 @@ class fake_log {
   int live_events = 0, live_graphs = 0, live_execs = 0, next_event = 0, waits = 0, records = 0;
   std::size_t allocated = 0, limit = SIZE_MAX;
   std::map<void*, std::size_t> blocks;
+  std::map<void*, std::vector<std::size_t>> uses;  // of a block: nodes
+  std::set<std::size_t> ended;                     // nodes that the host has waited for
+  std::string fault;
+
+  // devices
+  int device = 0;
+  std::vector<int> device_of_stream;
+  std::map<int, int> device_of_event;
+  std::map<void*, int> device_of_block;
 
   // capture: streams that it has reached, and the nodes in it
   int origin = -1;
   std::set<int> captured;
   std::vector<std::size_t> in_capture;
   std::set<std::size_t> joined;  // nodes of the capture that some other node of it comes behind
+  bool invalid = false;          // it has done what a capture must not
 
   int add_stream() {
     tails.emplace_back();
+    device_of_stream.push_back(device);
     return static_cast<int>(tails.size()) - 1;
   }
   std::size_t add(int stream, long long label) {
@@ -71,6 +88,29 @@ class fake_log {
       open.insert(open.end(), nodes[m].after.begin(), nodes[m].after.end());
     }
     return seen;
+  }
+  /// The node reads or writes the block.
+  void use(std::size_t n, void* block) { uses[block].push_back(n); }
+  /// The host waits for nodes: what is enqueued later, on any stream, comes behind.
+  void host_waits(const std::vector<std::size_t>& wanted) {
+    for (auto& tail : tails) {
+      for (const std::size_t n : wanted) {
+        if (std::find(tail.begin(), tail.end(), n) == tail.end()) tail.push_back(n);
+      }
+    }
+    std::vector<std::size_t> open = wanted;
+    while (!open.empty()) {
+      const std::size_t n = open.back();
+      open.pop_back();
+      if (ended.insert(n).second) open.insert(open.end(), nodes[n].after.begin(), nodes[n].after.end());
+    }
+  }
+  bool is_captured(std::size_t n) const {
+    return origin >= 0 && std::find(in_capture.begin(), in_capture.end(), n) != in_capture.end();
+  }
+  deeprec::status refuse(const char* why) {
+    invalid |= origin >= 0;
+    return {deeprec::errc::device_error, why};
   }
   bool ordered(std::size_t first, std::size_t second) const { return before(second).count(first) != 0; }
 
@@ -101,11 +141,24 @@ struct fake_runtime {
 
   static status make_event(event& made, bool) {
     made = ++fake().next_event;
+    fake().device_of_event[made] = fake().device;
     ++fake().live_events;
     return {};
   }
   static void end_event(event) { --fake().live_events; }
+  static status get_device(int& current) {
+    current = fake().device;
+    return {};
+  }
+  static status set_device(int wanted) {
+    fake().device = wanted;
+    return {};
+  }
+  static bool is_one_stream(stream on) { return on >= 0; }
   static status record(event at, stream on) {
+    if (fake().device_of_event[at] != fake().device_of_stream[static_cast<std::size_t>(on)])
+      return fake().refuse("event and stream of two devices");
+    if (fake().captured.count(on) != 0 && fake().invalid) return fake().refuse("the capture has failed");
     ++fake().records;
     fake().events[at] = {fake().add(on, -1)};
     return {};
@@ -114,10 +167,12 @@ struct fake_runtime {
     ++fake().waits;
     const auto found = fake().events.find(at);
     if (found == fake().events.end()) return {};  // never recorded: as CUDA, no wait
-    if (fake().origin >= 0) {                     // a captured event draws the stream into the capture
-      for (const std::size_t n : found->second) {
-        if (fake().captured.count(fake().nodes[n].stream) != 0) fake().captured.insert(on);
-      }
+    for (const std::size_t n : found->second) {
+      const bool captured = fake().is_captured(n);
+      const bool drawn = fake().captured.count(on) != 0;
+      if ((captured || drawn) && fake().invalid) return fake().refuse("the capture has failed");
+      if (!captured && drawn) return fake().refuse("a wait in a capture for what is outside");
+      if (captured) fake().captured.insert(on);  // draws the stream into the capture
     }
     auto& tail = fake().tails[static_cast<std::size_t>(on)];
     tail.insert(tail.end(), found->second.begin(), found->second.end());
@@ -128,19 +183,22 @@ struct fake_runtime {
     out = fake().ordered(fake().events[from].front(), fake().events[to].front()) ? 1.0F : -1.0F;
     return {};
   }
-  static status synchronize(stream) { return {}; }
-  /// The host waits: what is enqueued later, on any stream, comes behind.
+  static status synchronize(stream on) {
+    if (fake().captured.count(on) != 0) return fake().refuse("a stream that captures can't be waited for");
+    fake().host_waits(std::vector<std::size_t>(fake().tails[static_cast<std::size_t>(on)]));
+    return {};
+  }
   static status wait_for(event at) {
     const auto found = fake().events.find(at);
-    for (auto& tail : fake().tails) {
-      if (found != fake().events.end()) tail.insert(tail.end(), found->second.begin(), found->second.end());
-    }
+    if (found != fake().events.end()) fake().host_waits(found->second);
     return {};
   }
   static status pinned_allocate(void*& out, std::size_t bytes) { return allocate(out, bytes); }
   static void pinned_deallocate(void* dead) { deallocate(dead); }
-  static status copy_to_device(void*, const void*, std::size_t, stream on) {
-    fake().add(on, 2'000'000);
+  static status copy_to_device(void* to, const void* from, std::size_t, stream on) {
+    const std::size_t copy = fake().add(on, 2'000'000);
+    fake().use(copy, to);
+    fake().use(copy, const_cast<void*>(from));
     return {};
   }
 
@@ -148,6 +206,7 @@ struct fake_runtime {
     if (fake().origin >= 0) return {deeprec::errc::device_error, "already capturing"};
     fake().origin = on;
     fake().captured = {on};
+    fake().invalid = false;
     fake().in_capture.clear();
     fake().joined.clear();
     return {};
@@ -162,6 +221,7 @@ struct fake_runtime {
     }
     fake().origin = -1;
     fake().captured.clear();
+    if (fake().invalid) return {deeprec::errc::device_error, "the capture has failed"};
     if (unjoined) return {deeprec::errc::device_error, "a stream has not rejoined the capture"};
     ++fake().live_graphs;
     made = 1;
@@ -184,15 +244,21 @@ struct fake_runtime {
   static void end_exec(graph_exec) { --fake().live_execs; }
 
   static status allocate(void*& out, std::size_t bytes) {
+    if (fake().origin >= 0) return fake().refuse("no memory is allocated in a capture");
     if (fake().allocated + bytes > fake().limit) return {deeprec::errc::out_of_memory, "fake"};
     out = std::malloc(bytes);
     fake().allocated += bytes;
     fake().blocks[out] = bytes;
+    fake().device_of_block[out] = fake().device;
     return {};
   }
   static void deallocate(void* dead) {
     fake().allocated -= fake().blocks.at(dead);
     fake().blocks.erase(dead);
+    for (const std::size_t n : fake().uses[dead]) {
+      if (fake().ended.count(n) == 0) fake().fault = "memory is freed under node " + std::to_string(n);
+    }
+    fake().uses.erase(dead);
     std::free(dead);
   }
 
@@ -202,7 +268,12 @@ struct fake_runtime {
     explicit lane(deeprec::stream_priority = deeprec::stream_priority::normal)
         : number_(fake().add_stream()) {}
     int get() const { return number_; }
-    status synchronize() { return {}; }
+    /// Reads and clears what work has left in the stream's record: a node of its own.
+    status synchronize() {
+      if (const status s = fake_runtime::synchronize(number_); !s) return s;
+      fake().host_waits({fake().add(number_, 3'000'000 + number_)});
+      return {};
+    }
 
    private:
     int number_;

@@ -4,9 +4,11 @@
 //   copies           | copy 0 | copy 1 | copy 2          the copy stream
 //   compute                   | step 0 | step 1          waits for the copy of its batch, and for nothing else
 //
-//   next(bytes, slot)    waits until the step that used this buffer before is over
+//   next(bytes, slot)    waits until the steps that used this buffer before are over
 //   send(slot)           one copy, and an event behind it
 //   use(slot, stream)    the stream waits for the copy          release(slot, stream): the step is behind this
+//
+// Several streams may use one buffer; each use has its release, also where the step between them failed.
 //
 // A template over the run time, so that a test proves the order; cuda_staging.hpp is the one of a device.
 #pragma once
@@ -17,18 +19,23 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/memory/detail/device_scope.hpp>
 
 namespace deeprec::inline DEEPREC_ABI {
 
-/// A ring of buffers. Runtime: events, waits, and pinned_allocate, copy_to_device, wait_for on the host.
+/// A ring of buffers on the device that is current when the ring is made. Runtime: as cuda_runtime.
 ///
 /// @threads one thread at a time
 template <class Runtime>
 class basic_device_staging {
   using event = typename Runtime::event;
   using stream = typename Runtime::stream;
+  using scope = detail::device_scope<Runtime>;
 
  public:
+  /// Streams that may use one batch.
+  static constexpr std::size_t most_consumers = 16;
+
   /// @param copies the stream of the copies @param slots batches under way at once; 2 overlap one copy with
   ///        one step
   explicit basic_device_staging(stream copies, int slots = 2) : copies_(copies) {
@@ -36,41 +43,46 @@ class basic_device_staging {
   }
   basic_device_staging(const basic_device_staging&) = delete;
   basic_device_staging& operator=(const basic_device_staging&) = delete;
+  /// @pre a stream that has used a buffer and not released it is alive: it is waited for
   ~basic_device_staging() {
+    const scope here(device_);
     for (slot& s : slots_) {
-      if (s.events) static_cast<void>(Runtime::wait_for(s.released));
-      drop(s);
-      if (s.events) {
-        Runtime::end_event(s.copied);
-        Runtime::end_event(s.released);
+      for (const consumer& c : s.consumers) {
+        if (c.uses > 0) static_cast<void>(Runtime::synchronize(c.on));
       }
+      static_cast<void>(idle(s));
+      drop(s);
+      for (const event e : s.released) Runtime::end_event(e);
+      if (s.has_copied) Runtime::end_event(s.copied);
     }
   }
 
   /// A buffer of at least so many bytes, the next of the ring.
   ///
   /// @post    nobody reads the buffer any more, on host or device
-  /// @cost    waits for the step that used it last; allocates when it is too small
+  /// @cost    waits for the steps that used it last; allocates when it is too small
   /// @threads one at a time
-  /// @error   out_of_memory; device_error
+  /// @error   invalid_value when a use of that buffer was not released (slot = its number): release it, and
+  ///          ask again; out_of_memory; device_error
   [[nodiscard]] status next(std::size_t bytes, int& number) {
+    const scope here(device_);
+    if (!here.made().ok()) return here.made();
     const int chosen = next_;
     slot& s = slots_[static_cast<std::size_t>(chosen)];
-    if (!s.events) {
-      if (const status made = Runtime::make_event(s.copied, false); !made) return made;
-      if (const status made = Runtime::make_event(s.released, false); !made) {
-        Runtime::end_event(s.copied);
-        return made;
+    for (const consumer& c : s.consumers) {
+      if (c.uses > 0) {
+        return {errc::invalid_value,
+                "device_staging: the next buffer was used and not released",
+                {.slot = chosen}};
       }
-      s.events = true;
     }
-    if (s.sent) {
-      if (const status waited = Runtime::wait_for(s.copied); !waited) return waited;
+    if (!s.has_copied) {
+      if (const status made = Runtime::make_event(s.copied, false); !made) return made;
+      s.has_copied = true;
     }
-    if (s.in_use) {
-      if (const status waited = Runtime::wait_for(s.released); !waited) return waited;
-    }
-    s.sent = s.in_use = false;
+    if (const status waited = idle(s); !waited) return waited;
+    s.sent = s.marked = false;
+    s.consumers.clear();
     if (s.bytes < bytes) {
       drop(s);
       const std::size_t wanted = bytes + bytes / 4;  // batches differ a little
@@ -99,46 +111,101 @@ class basic_device_staging {
   /// @pre     the host has written them
   /// @cost    one copy, one event
   /// @threads one at a time
-  /// @error   shape_mismatch when the buffer has fewer; device_error
+  /// @error   shape_mismatch when the buffer has fewer; invalid_value when a stream uses it already;
+  ///          device_error
   [[nodiscard]] status send(int number, std::size_t bytes) {
     slot& s = slots_[static_cast<std::size_t>(number)];
+    if (!s.consumers.empty())
+      return {errc::invalid_value, "device_staging: sent while it is used", {.slot = number}};
     if (bytes > s.bytes) return {errc::shape_mismatch, "device_staging: more bytes than the buffer has"};
+    const scope here(device_);
+    if (!here.made().ok()) return here.made();
     if (const status copied = Runtime::copy_to_device(s.device, s.host, bytes, copies_); !copied)
       return copied;
     s.sent = true;
-    return Runtime::record(s.copied, copies_);
+    const status marked = Runtime::record(s.copied, copies_);
+    s.marked = marked.ok();
+    return marked;
   }
   /// What the stream is given from now on sees the batch.
   ///
+  /// @pre     the batch was sent
+  /// @post    the buffer is not handed out again before release(number, on), once for each use
   /// @cost    one wait
   /// @threads one at a time
-  /// @error   device_error
+  /// @error   invalid_value for a buffer that was not sent; unsupported when most_consumers other streams use
+  ///          the batch; device_error. On an error it is no use
   [[nodiscard]] status use(int number, stream on) {
-    slots_[static_cast<std::size_t>(number)].in_use = false;
-    return Runtime::wait(on, slots_[static_cast<std::size_t>(number)].copied);
+    slot& s = slots_[static_cast<std::size_t>(number)];
+    if (!s.marked) return {errc::invalid_value, "device_staging: used before it was sent", {.slot = number}};
+    std::size_t c = find(s, on);
+    if (c == most_consumers) return {errc::unsupported, "device_staging: more streams than most_consumers"};
+    const scope here(device_);
+    if (!here.made().ok()) return here.made();
+    if (c == s.released.size()) {
+      event made{};
+      if (const status answer = Runtime::make_event(made, false); !answer) return answer;
+      s.released.push_back(made);
+    }
+    if (const status waited = Runtime::wait(on, s.copied); !waited) return waited;
+    if (c == s.consumers.size()) s.consumers.push_back({on, 0, false});
+    ++s.consumers[c].uses;
+    return {};
   }
-  /// What the stream was given until now is all that reads the batch.
+  /// The stream's use ends behind what it was given until now.
   ///
   /// @cost    one event
   /// @threads one at a time
-  /// @error   device_error
+  /// @error   invalid_value when the stream has no use of the batch that is not released; device_error: it is
+  ///          not released
   [[nodiscard]] status release(int number, stream on) {
     slot& s = slots_[static_cast<std::size_t>(number)];
-    s.in_use = true;
-    return Runtime::record(s.released, on);
+    const std::size_t c = find(s, on);
+    if (c == s.consumers.size() || s.consumers[c].uses == 0) {
+      return {errc::invalid_value, "device_staging: released by a stream without a use", {.slot = number}};
+    }
+    const scope here(device_);
+    if (!here.made().ok()) return here.made();
+    if (const status marked = Runtime::record(s.released[c], on); !marked) return marked;
+    --s.consumers[c].uses;
+    s.consumers[c].marked = true;
+    return {};
   }
 
  private:
+  struct consumer {
+    stream on;
+    int uses;     // not released yet
+    bool marked;  // its event is recorded: behind its last release
+  };
   struct slot {
     void* host = nullptr;
     void* device = nullptr;
     std::size_t bytes = 0;
     event copied{};
-    event released{};
-    bool events = false;
+    bool has_copied = false;
     bool sent = false;
-    bool in_use = false;
+    bool marked = false;              // the event `copied` is behind the copy
+    std::vector<consumer> consumers;  // of this batch
+    std::vector<event> released;      // of each consumer, kept for the next batch
   };
+  // The place of a stream among the consumers, or the one behind them.
+  static std::size_t find(const slot& s, stream on) {
+    std::size_t c = 0;
+    while (c < s.consumers.size() && s.consumers[c].on != on) ++c;
+    return c;
+  }
+  // Waits for the copy, and for what was released.
+  status idle(const slot& s) const {
+    status waited;
+    if (s.sent) waited = s.marked ? Runtime::wait_for(s.copied) : Runtime::synchronize(copies_);
+    if (!waited) return waited;
+    for (std::size_t c = 0; c < s.consumers.size(); ++c) {
+      if (!s.consumers[c].marked) continue;
+      if (waited = Runtime::wait_for(s.released[c]); !waited) return waited;
+    }
+    return waited;
+  }
   static void drop(slot& s) {
     if (s.host != nullptr) Runtime::pinned_deallocate(s.host);
     if (s.device != nullptr) Runtime::deallocate(s.device);
@@ -146,6 +213,7 @@ class basic_device_staging {
     s.bytes = 0;
   }
 
+  int device_ = detail::current_device<Runtime>();
   stream copies_;
   std::vector<slot> slots_;
   int next_ = 0;

@@ -4,6 +4,10 @@
 //   op pool.replay(plan, launch)    the same, captured once into a graph and launched from then on
 //   pool.fork(); ...; pool.join();                                          by hand
 //
+// What a verb needs for itself (scratch, the record of a fault) belongs to the stream that it was given, in
+// a graph to the one that it was captured on. So plans of one pool never overlap: each comes behind the one
+// before, whichever streams begin them.
+//
 // A template over the run time (memory/cuda_runtime.hpp) and the stream that verbs take: see
 // cuda_stream_pool.hpp. Which op runs where: stream_plan.hpp.
 #pragma once
@@ -11,7 +15,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -19,13 +22,15 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/exec/stream_plan.hpp>
+#include <deeprec/memory/detail/device_scope.hpp>
 
 namespace deeprec::inline DEEPREC_ABI {
 
 /// How the device chooses between streams that are ready.
 enum class stream_priority : unsigned char { normal, high };
 
-/// n streams. Stream 0 is the one that plans begin and end on.
+/// n streams of the device that is current when the pool is made; it is current again in every call of the
+/// pool. Stream 0 is the one that plans begin and end on.
 ///
 /// Runtime: as cuda_runtime. Stream: made of a stream_priority; get() is the run time's stream,
 /// synchronize() answers with a status.
@@ -33,6 +38,7 @@ enum class stream_priority : unsigned char { normal, high };
 template <class Runtime, class Stream>
 class basic_stream_pool {
   using event = typename Runtime::event;
+  using scope = detail::device_scope<Runtime>;
 
  public:
   using stream_type = Stream;
@@ -43,15 +49,19 @@ class basic_stream_pool {
   basic_stream_pool(const basic_stream_pool&) = delete;
   basic_stream_pool& operator=(const basic_stream_pool&) = delete;
   ~basic_stream_pool() {
+    const scope here(device_);
     for (const auto& stream : streams_) static_cast<void>(Runtime::synchronize(stream->get()));
     for (auto& [key, exec] : graphs_) Runtime::end_exec(exec);
     for (const event e : events_) Runtime::end_event(e);
     for (const event e : timers_) Runtime::end_event(e);
   }
 
-  /// One more stream, with a priority of its own; returns its number.
+  /// One more stream, with a priority of its own; returns its number. Waits until it is ready.
   int add_stream(stream_priority priority) {
+    const scope here(device_);
     streams_.push_back(std::make_unique<Stream>(priority));
+    // A graph that runs on another stream comes behind what this one was made with, too.
+    static_cast<void>(Runtime::synchronize(raw(streams() - 1)));
     return streams() - 1;
   }
   [[nodiscard]] int streams() const noexcept { return static_cast<int>(streams_.size()); }
@@ -59,12 +69,16 @@ class basic_stream_pool {
   /// Graphs that replay() keeps.
   [[nodiscard]] index_t graphs() const noexcept { return static_cast<index_t>(graphs_.size()); }
 
-  /// What the streams are given from now on comes behind what stream `from` was given until now.
+  /// What the streams are given from now on comes behind what stream `from` was given until now, and behind
+  /// the last plan.
   ///
   /// @cost    one event, and a wait for each other stream
   /// @threads one at a time
   /// @error   device_error
   [[nodiscard]] status fork(int from = 0) {
+    const scope here(device_);
+    if (!here.made().ok()) return here.made();
+    if (const status s = take_turn(from); !s) return s;
     if (const status s = prepare(1); !s) return s;
     if (const status s = Runtime::record(events_[0], raw(from)); !s) return s;
     for (int i = 0; i < streams(); ++i) {
@@ -80,6 +94,8 @@ class basic_stream_pool {
   /// @threads one at a time
   /// @error   device_error
   [[nodiscard]] status join(int to = 0) {
+    const scope here(device_);
+    if (!here.made().ok()) return here.made();
     if (const status s = prepare(streams_.size()); !s) return s;
     for (int i = 0; i < streams(); ++i) {
       if (i == to) continue;
@@ -87,26 +103,27 @@ class basic_stream_pool {
       if (const status s = Runtime::record(e, raw(i)); !s) return s;
       if (const status s = Runtime::wait(raw(to), e); !s) return s;
     }
+    turn_ = to;
     return {};
   }
 
   /// Enqueues a plan: launch(op, stream) enqueues one op on a stream and answers with a status.
   ///
   /// @pre     the plan was made for no more streams than the pool has
-  /// @post    the plan comes behind what stream 0 was given before, and what stream 0 is given next behind
-  ///          it; also when a launch has failed, and the rest was left out
+  /// @post    the plan comes behind what stream 0 was given before and behind the last plan, and what stream 0
+  ///          is given next behind it; also when a launch has failed, and the rest was left out
   /// @cost    the launches, one event for each op that is awaited, one wait for each wait of the plan
   /// @threads one at a time
   /// @error   the first that a launch answers; invalid_value; device_error
   template <class Launch>
   [[nodiscard]] status run(const stream_plan& plan, Launch&& launch) {
-    return enqueue(plan, launch, false);
+    return run_from_0(plan, launch, false);
   }
 
   /// The same, for a run of which times() shall know how long each stream took.
   template <class Launch>
   [[nodiscard]] status run_timed(const stream_plan& plan, Launch&& launch) {
-    return enqueue(plan, launch, true);
+    return run_from_0(plan, launch, true);
   }
 
   /// Milliseconds from the begin of the last run_timed to the end of each stream's last op; 0 for a stream
@@ -117,6 +134,8 @@ class basic_stream_pool {
   /// @error   device_error; invalid_value when there was no such run
   [[nodiscard]] status times(std::vector<float>& out) {
     if (timed_.empty()) return {errc::invalid_value, "stream_pool::times: nothing was run with a timer"};
+    const scope here(device_);
+    if (!here.made().ok()) return here.made();
     std::vector<float> made(timed_.size());
     for (std::size_t i = 0; i < timed_.size(); ++i) {
       if (!timed_[i]) continue;
@@ -127,13 +146,17 @@ class basic_stream_pool {
     return {};
   }
 
-  /// As run, through a graph: captured the first time that this (topology, version, stream) is asked for,
-  /// and launched on stream `on` every time. A graph keeps the pointers and sizes of its capture: whoever
+  /// As run, through a graph: captured the first time that this (topology, version) is asked for, and
+  /// launched on stream `on` every time. A graph keeps the pointers and sizes of its capture: whoever
   /// changes them changes `version`.
   ///
-  /// @pre     what the ops need of scratch is there already: run the plan once before
-  /// @post    as run, for stream `on`
-  /// @cost    one launch of a graph; the first time a capture and an instantiation (milliseconds)
+  /// @pre     what the ops need of scratch is there already: run the plan once before. What other streams of
+  ///          the plan were given by hand is joined to `on`, and what they are given next forked from it: a
+  ///          graph uses their scratch
+  /// @post    as run, for stream `on`. Faults are in the records of the plan's streams: synchronize() of the
+  ///          pool reads them all, that of stream `on` does not
+  /// @cost    one launch of a graph, and an event where `on` is not where the last plan ended; the first
+  ///          time a capture and an instantiation (milliseconds)
   /// @threads one at a time
   /// @error   as run; a capture that failed leaves no graph behind
   template <class Launch>
@@ -141,13 +164,16 @@ class basic_stream_pool {
                               int on = 0) {
     if (on < 0 || on >= streams())
       return {errc::invalid_value, "stream_pool: no such stream", {.value = on}};
-    const auto key = std::tuple(plan.topology, version, on);
+    const scope here(device_);
+    if (!here.made().ok()) return here.made();
+    const auto key = std::pair(plan.topology, version);
     auto found = graphs_.find(key);
     if (found == graphs_.end()) {
       typename Runtime::graph_exec exec{};
       if (const status s = capture(plan, launch, exec); !s) return s;
       found = graphs_.emplace(key, exec).first;
     }
+    if (const status s = take_turn(on); !s) return s;
     return Runtime::launch(found->second, raw(on));
   }
 
@@ -157,6 +183,8 @@ class basic_stream_pool {
   /// @threads one at a time
   /// @error   device_error
   [[nodiscard]] status forget_graphs() {
+    const scope here(device_);
+    if (!here.made().ok()) return here.made();
     for (const auto& stream : streams_) {
       if (const status s = Runtime::synchronize(stream->get()); !s) return s;
     }
@@ -165,17 +193,21 @@ class basic_stream_pool {
     return {};
   }
 
-  /// Waits for all streams.
+  /// Waits for all streams, then reads the records of all: a graph writes those of the streams that it was
+  /// captured on, whichever it runs on.
   ///
   /// @cost    blocks
   /// @threads one at a time
   /// @error   the fault of the first stream that has one
   [[nodiscard]] status synchronize() {
-    status first;
-    for (const auto& stream : streams_) {
-      const status s = stream->synchronize();
+    const scope here(device_);
+    status first = here.made();
+    const auto note = [&](const status& s) {
       if (first.ok()) first = s;
-    }
+    };
+    for (const auto& stream : streams_) note(Runtime::synchronize(stream->get()));
+    if (first.ok()) turn_ = 0;
+    for (const auto& stream : streams_) note(stream->synchronize());
     return first;
   }
 
@@ -201,6 +233,27 @@ class basic_stream_pool {
     return {};
   }
 
+  // The last plan ended on stream turn_: what another stream is given from now on comes behind it. An event
+  // is recorded only here, when the stream changes.
+  status take_turn(int on) {
+    if (on == turn_) return {};
+    if (const status s = prepare(1); !s) return s;
+    if (const status s = Runtime::record(events_[0], raw(turn_)); !s) return s;
+    if (const status s = Runtime::wait(raw(on), events_[0]); !s) return s;
+    turn_ = on;
+    return {};
+  }
+
+  template <class Launch>
+  status run_from_0(const stream_plan& plan, Launch&& launch, bool timed) {
+    const scope here(device_);
+    if (!here.made().ok()) return here.made();
+    if (const status s = take_turn(0); !s) return s;
+    return enqueue(plan, launch, timed);
+  }
+
+  // After the first failure nothing more is launched, but the streams are joined, as far as they can be. That
+  // failure is the answer: what fails behind it (in a capture, all) follows from it.
   template <class Launch>
   status enqueue(const stream_plan& plan, Launch&& launch, bool timed) {
     if (plan.streams > streams()) {
@@ -209,39 +262,31 @@ class basic_stream_pool {
               {.value = plan.streams}};
     }
     if (const status s = prepare(plan.steps.size() + 1); !s) return s;
+    status first;
+    const auto note = [&](const status& s) {
+      if (first.ok()) first = s;
+    };
     if (timed) {
       if (const status s = prepare_timers(); !s) return s;
-      if (const status s = Runtime::record(timers_[0], raw(0)); !s) return s;
+      note(Runtime::record(timers_[0], raw(0)));
     }
     // Event 0 is the begin, event op + 1 the end of an op.
     const auto of = [&](index_t op) { return events_[static_cast<std::size_t>(op) + 1]; };
-    if (!plan.forks.empty()) {
-      if (const status s = Runtime::record(events_[0], raw(0)); !s) return s;
-    }
-    for (const int i : plan.forks) {
-      if (const status s = Runtime::wait(raw(i), events_[0]); !s) return s;
-    }
-    status first;
+    if (!plan.forks.empty()) note(Runtime::record(events_[0], raw(0)));
+    for (const int i : plan.forks) note(Runtime::wait(raw(i), events_[0]));
     for (const stream_plan::step& step : plan.steps) {
       const auto on = raw(step.stream);
-      for (const index_t u : step.waits) {
-        if (const status s = Runtime::wait(on, of(u)); !s) return s;
-      }
+      for (const index_t u : step.waits) note(Runtime::wait(on, of(u)));
       if (first.ok()) first = launch(step.op, stream(step.stream));
-      if (step.recorded) {
-        if (const status s = Runtime::record(of(step.op), on); !s) return s;
-      }
+      if (step.recorded) note(Runtime::record(of(step.op), on));
     }
     if (timed) {
       for (const stream_plan::step& step : plan.steps) timed_[static_cast<std::size_t>(step.stream)] = true;
       for (std::size_t i = 0; i < timed_.size(); ++i) {
-        if (!timed_[i]) continue;
-        if (const status s = Runtime::record(timers_[i + 1], raw(static_cast<int>(i))); !s) return s;
+        if (timed_[i]) note(Runtime::record(timers_[i + 1], raw(static_cast<int>(i))));
       }
     }
-    for (const index_t u : plan.joins) {
-      if (const status s = Runtime::wait(raw(0), of(u)); !s) return s;
-    }
+    for (const index_t u : plan.joins) note(Runtime::wait(raw(0), of(u)));
     return first;
   }
 
@@ -258,11 +303,13 @@ class basic_stream_pool {
     return made;
   }
 
+  int device_ = detail::current_device<Runtime>();
+  int turn_ = 0;  // the stream that the last plan ended on
   std::vector<std::unique_ptr<Stream>> streams_;
   std::vector<event> events_;
   std::vector<event> timers_;  // the begin, and the end of each stream
   std::vector<bool> timed_;
-  std::map<std::tuple<std::uint64_t, std::uint64_t, int>, typename Runtime::graph_exec> graphs_;
+  std::map<std::pair<std::uint64_t, std::uint64_t>, typename Runtime::graph_exec> graphs_;
 };
 
 }  // namespace deeprec::inline DEEPREC_ABI

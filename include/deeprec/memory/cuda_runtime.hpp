@@ -34,6 +34,12 @@ struct cuda_runtime {
   using graph = cudaGraph_t;
   using graph_exec = cudaGraphExec_t;
 
+  // --- devices and streams ---
+  static status get_device(int& current) noexcept { return cuda_status(cudaGetDevice(&current)); }
+  static status set_device(int wanted) noexcept { return cuda_status(cudaSetDevice(wanted)); }
+  /// False for a handle that means another stream in each thread.
+  static bool is_one_stream(stream on) noexcept { return on != cudaStreamPerThread; }
+
   // --- events ---
   static status make_event(event& made, bool timed) noexcept {
     return cuda_status(cudaEventCreateWithFlags(&made, timed ? cudaEventDefault : cudaEventDisableTiming));
@@ -61,8 +67,9 @@ struct cuda_runtime {
     out = now != cudaStreamCaptureStatusNone;
     return s;
   }
+  /// Kernels keep the priorities of the streams that they were captured on.
   static status instantiate(graph_exec& made, graph of) noexcept {
-    return cuda_status(cudaGraphInstantiate(&made, of, 0));
+    return cuda_status(cudaGraphInstantiate(&made, of, cudaGraphInstantiateFlagUseNodePriority));
   }
   static status launch(graph_exec what, stream on) noexcept {
     return cuda_status(cudaGraphLaunch(what, on));

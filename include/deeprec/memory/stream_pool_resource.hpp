@@ -7,12 +7,14 @@
 //
 // Blocks are cut from slabs, best fit, and free neighbours of one stream grow together again. A template
 // over the run time (cuda_runtime.hpp), so that a test proves on its own run time that no two uses of a
-// byte are unordered. Not here: managed memory, pinned memory (cuda_memory.hpp).
+// byte are unordered. Not here: managed memory, pinned memory (cuda_memory.hpp); captures: a graph goes on
+// using its blocks, which no event tells, so blocks come before a capture and go when the graph has ended.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <set>
@@ -23,6 +25,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/memory/detail/device_scope.hpp>
 
 namespace deeprec::inline DEEPREC_ABI {
 
@@ -33,9 +36,10 @@ struct stream_pool_report {
   index_t events = 0;        ///< recorded, because one stream took what another had used
 };
 
-/// A pool of one device's memory.
+/// A pool of the memory of the device that is current when the pool is made; streams are streams of that one.
 ///
-/// @threads thread-safe; blocks of one stream come and go in the order of that stream
+/// @threads thread-safe; blocks of one stream come and go in the order of that stream. No stream that the
+///          pool knows begins a capture while another thread is in a call; forget(stream) makes it unknown
 template <class Runtime>
 class basic_stream_pool_resource {
  public:
@@ -48,6 +52,7 @@ class basic_stream_pool_resource {
   basic_stream_pool_resource& operator=(const basic_stream_pool_resource&) = delete;
   /// @pre the streams have ended what they did with the memory
   ~basic_stream_pool_resource() {
+    const scope here(device_);
     for (const auto& [event_stream, event] : events_) Runtime::end_event(event);
     for (void* const slab : slabs_) Runtime::deallocate(slab);
   }
@@ -55,11 +60,18 @@ class basic_stream_pool_resource {
   /// A block for work that is enqueued on a stream from now on.
   ///
   /// @post    aligned to 256 bytes
-  /// @cost    O(log blocks); a call of the run time only when no free block is large enough
+  /// @cost    O(log blocks), where the stream has no free block that fits, for each stream that has free ones;
+  ///          asks whether the stream captures; memory is asked of the run time only when no free block is
+  ///          large enough
   /// @threads thread-safe
-  /// @error   out_of_memory; device_error
+  /// @error   unsupported in a capture, and for a handle that is another stream in each thread
+  ///          (cudaStreamPerThread; the null stream under --default-stream per-thread is one, too, but can't
+  ///          be told); out_of_memory; device_error
   [[nodiscard]] status allocate(std::size_t bytes, stream_type on, void*& out) {
     const std::lock_guard lock(mutex_);
+    const scope here(device_);
+    if (!here.made().ok()) return here.made();
+    if (const status s = serves(on); !s) return s;
     const std::size_t size = round_up((std::max)(bytes, std::size_t{1}));
     auto found = best_fit(size, on);
     if (found == blocks_.end()) {
@@ -79,9 +91,11 @@ class basic_stream_pool_resource {
   ///          that also_used_on named excepted
   /// @cost    O(log blocks); no event
   /// @threads thread-safe
-  /// @error   invalid_value for a pointer that is not of this pool, or free already
+  /// @error   invalid_value for a pointer that is not of this pool, or free already; as allocate for the
+  ///          stream: in a capture the block stays the caller's
   [[nodiscard]] status deallocate(void* memory, stream_type on) {
     const std::lock_guard lock(mutex_);
+    if (const status s = serves(on); !s) return s;
     const auto found = blocks_.find(static_cast<std::byte*>(memory));
     if (found == blocks_.end() || found->second.free) {
       return {errc::invalid_value, "stream_pool_resource: not a block of this pool, or free already"};
@@ -99,9 +113,10 @@ class basic_stream_pool_resource {
   ///
   /// @cost    O(log blocks)
   /// @threads thread-safe
-  /// @error   invalid_value for a pointer that is not of this pool, or free
+  /// @error   invalid_value for a pointer that is not of this pool, or free; as allocate for the stream
   [[nodiscard]] status also_used_on(void* memory, stream_type on) {
     const std::lock_guard lock(mutex_);
+    if (const status s = serves(on); !s) return s;
     const auto found = blocks_.find(static_cast<std::byte*>(memory));
     if (found == blocks_.end() || found->second.free) {
       return {errc::invalid_value, "stream_pool_resource: not a block of this pool, or free already"};
@@ -114,9 +129,12 @@ class basic_stream_pool_resource {
   ///
   /// @cost    waits for the stream
   /// @threads thread-safe
-  /// @error   device_error
+  /// @error   as allocate for the stream; device_error
   [[nodiscard]] status forget(stream_type on) {
     const std::lock_guard lock(mutex_);
+    const scope here(device_);
+    if (!here.made().ok()) return here.made();
+    if (const status s = serves(on); !s) return s;
     if (const status s = Runtime::synchronize(on); !s) return s;
     for (auto& [place, held] : blocks_) held.users.erase(on);
     if (const auto event = events_.find(on); event != events_.end()) {
@@ -130,9 +148,11 @@ class basic_stream_pool_resource {
   ///
   /// @cost    waits for the streams that used free blocks
   /// @threads thread-safe
-  /// @error   device_error
+  /// @error   unsupported while one of them captures; device_error
   [[nodiscard]] status trim() {
     const std::lock_guard lock(mutex_);
+    const scope here(device_);
+    if (!here.made().ok()) return here.made();
     return trim_slabs();
   }
 
@@ -142,6 +162,7 @@ class basic_stream_pool_resource {
   }
 
  private:
+  using scope = detail::device_scope<Runtime>;
   struct block {
     std::size_t size;
     bool free;
@@ -160,11 +181,34 @@ class basic_stream_pool_resource {
     return {b.second.owner, b.second.size, b.first};
   }
 
+  static bool captures(stream_type on) {
+    bool answer = true;
+    return !Runtime::capturing(answer, on).ok() || answer;
+  }
+  static status serves(stream_type on) {
+    if (!Runtime::is_one_stream(on)) {
+      return {errc::unsupported,
+              "stream_pool_resource: the handle is another stream in each thread; make a stream"};
+    }
+    bool capturing = false;
+    if (const status s = Runtime::capturing(capturing, on); !s) return s;
+    if (!capturing) return {};
+    return {errc::unsupported,
+            "stream_pool_resource: in a capture; allocate before it, give back when the graph has ended"};
+  }
+
   // The smallest that is large enough: of the stream itself first, then one that nobody uses any more, then
-  // of any other stream.
+  // of any other stream. Not one whose streams capture now: they can't be waited for.
   typename blocks::iterator best_fit(std::size_t size, stream_type on) {
-    auto own = free_.lower_bound(entry(on, size, nullptr));
-    if (own != free_.end() && std::get<0>(*own) == on) return blocks_.find(std::get<2>(*own));
+    const auto held_up = [&](const block& b) {
+      return std::any_of(b.users.begin(), b.users.end(),
+                         [&](stream_type user) { return user != on && captures(user); });
+    };
+    const auto own = free_.lower_bound(entry(on, size, nullptr));
+    if (own != free_.end() && std::get<0>(*own) == on) {
+      const auto fits = blocks_.find(std::get<2>(*own));
+      if (!held_up(fits->second)) return fits;
+    }
     auto best = blocks_.end();
     const auto busy = [&](const block& b) { return !b.users.empty(); };
     for (auto at = free_.begin(); at != free_.end();) {
@@ -173,9 +217,12 @@ class basic_stream_pool_resource {
       if (at != free_.end() && std::get<0>(*at) == owner) {
         const auto candidate = blocks_.find(std::get<2>(*at));
         const auto rank = [&](const block& b) { return std::pair(busy(b), b.size); };
-        if (best == blocks_.end() || rank(candidate->second) < rank(best->second)) best = candidate;
+        if ((best == blocks_.end() || rank(candidate->second) < rank(best->second)) &&
+            !held_up(candidate->second)) {
+          best = candidate;
+        }
       }
-      while (at != free_.end() && std::get<0>(*at) == owner) ++at;
+      at = free_.lower_bound(entry(owner, (std::numeric_limits<std::size_t>::max)(), nullptr));
     }
     return best;
   }
@@ -195,6 +242,11 @@ class basic_stream_pool_resource {
 
   // Once the streams are through with the free blocks, neighbours grow together whosever they were.
   status trim_slabs() {
+    for (const auto& [place, held] : blocks_) {
+      if (held.free && std::any_of(held.users.begin(), held.users.end(), captures)) {
+        return {errc::unsupported, "stream_pool_resource: a stream that used a free block captures now"};
+      }
+    }
     for (auto& [place, held] : blocks_) {
       if (!held.free) continue;
       for (const stream_type user : held.users) {
@@ -279,6 +331,7 @@ class basic_stream_pool_resource {
     free_.insert(entry_of(*at));
   }
 
+  int device_ = detail::current_device<Runtime>();
   std::size_t slab_;
   mutable std::mutex mutex_;
   blocks blocks_;  // free or not, by place: they cover the slabs
