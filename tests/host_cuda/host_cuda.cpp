@@ -349,6 +349,10 @@ cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); 
 const char* cudaGetErrorString(cudaError_t e) {
   return e == cudaErrorLaunchFailure ? "a kernel failed" : e == cudaSuccess ? "no error" : "an error of the run time";
 }
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 1;
+  return cudaSuccess;
+}
 cudaError_t cudaDeviceSynchronize() {
   if (capturing()) return keep(cudaErrorStreamCaptureUnsupported);
   work_off();
@@ -490,6 +494,11 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
   e->at = stream.tail;
   e->capture = stream.capture;
   return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t e) {
+  if (e->capture != nullptr) return keep(cudaErrorCapturedEvent);
+  const bool done = std::all_of(e->at.begin(), e->at.end(), [](const auto& n) { return n->done; });
+  return done ? keep(sticky) : cudaErrorNotReady;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t e) {
   if (e->capture != nullptr) return keep(cudaErrorCapturedEvent);
