@@ -32,6 +32,7 @@ class lt_gemm final : public raw_gemm {
         good(cublasLtMatmulDescCreate(&what_, of.bf16 ? CUBLAS_COMPUTE_32F : CUBLAS_COMPUTE_32F_FAST_TF32,
                                       CUDA_R_32F)) &&
         good(cublasLtMatmulDescSetAttribute(what_, CUBLASLT_MATMUL_DESC_TRANSA, &turned, sizeof turned)) &&
+        (of.bias == nullptr || epilogue(of.bias)) &&
         good(cublasLtMatrixLayoutCreate(&w_, in, k, n, of.k)) &&
         good(cublasLtMatrixLayoutCreate(&x_, in, k, m, of.k)) &&
         good(cublasLtMatrixLayoutCreate(&y_, out, n, m, of.n)) &&
@@ -59,6 +60,15 @@ class lt_gemm final : public raw_gemm {
 
  private:
   static bool good(cublasStatus_t s) { return s == CUBLAS_STATUS_SUCCESS; }
+  // A bias for each of the n rows of y^T.
+  bool epilogue(const float* bias) {
+    const cublasLtEpilogue_t what = CUBLASLT_EPILOGUE_RELU_BIAS;
+    const cudaDataType_t type = CUDA_R_32F;
+    const void* const at = bias;
+    return good(cublasLtMatmulDescSetAttribute(what_, CUBLASLT_MATMUL_DESC_EPILOGUE, &what, sizeof what)) &&
+           good(cublasLtMatmulDescSetAttribute(what_, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type)) &&
+           good(cublasLtMatmulDescSetAttribute(what_, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &at, sizeof at));
+  }
   // The largest power of two, up to 256, that divides the address.
   static bool align(cublasLtMatmulPreference_t wish, cublasLtMatmulPreferenceAttributes_t which,
                     const void* at) {
