@@ -498,7 +498,7 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
 cudaError_t cudaEventQuery(cudaEvent_t e) {
   if (e->capture != nullptr) return keep(cudaErrorCapturedEvent);
   const bool done = std::all_of(e->at.begin(), e->at.end(), [](const auto& n) { return n->done; });
-  return done ? keep(sticky) : cudaErrorNotReady;
+  return keep(done ? sticky : cudaErrorNotReady);
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t e) {
   if (e->capture != nullptr) return keep(cudaErrorCapturedEvent);
