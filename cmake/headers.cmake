@@ -90,6 +90,7 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/device_batch.hpp
     include/deeprec/embedding/device_stages.cuh
     include/deeprec/embedding/fill_empty_bags.hpp
+    include/deeprec/embedding/fused_lookup.cuh
     include/deeprec/embedding/fused_lookup.hpp
     include/deeprec/embedding/gather.hpp
     include/deeprec/embedding/gradient.cuh
@@ -118,6 +119,7 @@ set(DEEPREC_HEADERS
     include/deeprec/exec/cuda_stream.hpp
     include/deeprec/exec/cuda_stream_pool.hpp
     include/deeprec/exec/detail/device_fault.hpp
+    include/deeprec/exec/detail/stream_scratch.hpp
     include/deeprec/exec/device_staging.hpp
     include/deeprec/exec/executor_ref.hpp
     include/deeprec/exec/inline_executor.hpp

@@ -3,6 +3,7 @@
 
 #include <deeprec/deeprec.hpp>
 #include <deeprec/embedding/device_stages.cuh>
+#include <deeprec/embedding/fused_lookup.cuh>
 #include <deeprec/embedding/gradient.cuh>
 #include <deeprec/embedding/lookup.cuh>
 #include <deeprec/embedding/table_group.cuh>

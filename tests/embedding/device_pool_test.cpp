@@ -67,6 +67,8 @@ void run_task(task_type task, const detail::chosen_rules& rules, int lanes, bool
     for (int panel = 0; panel < panels; ++panel) {
       for (index_t r = 0; r < records; ++r) detail::sum_chunk<Element, Vec>(rules, team, task, r, panel);
     }
+  });
+  on_team(lanes, [&](const auto& team) {  // another launch: it sees all that the first one wrote
     for (int panel = 0; panel < panels; ++panel) {
       for (index_t b = 0; b < task.bags; ++b) detail::pool_bag<Element, Vec>(rules, team, task, b, panel);
     }
@@ -325,4 +327,23 @@ TEST_CASE("device groups: blocks find their table") {
   const unsigned first[] = {0, 3, 3, 10, 11};
   const int expected[] = {0, 0, 0, 2, 2, 2, 2, 2, 2, 2, 3};
   for (unsigned b = 0; b < 11; ++b) CHECK(detail::table_of_block(first, 4, b) == expected[b]);
+}
+
+TEST_CASE("device fault: a place that is reported before another has the larger order") {
+  std::mt19937_64 random(seed());
+  const index_t values[] = {-1, 0, 1, 2, 255, 32766, 40000, index_t{1} << 47, index_t{1} << 50};
+  const auto any = [&](std::size_t n) { return values[random() % n]; };
+  for (int i = 0; i < 100'000; ++i) {
+    const index_t table[] = {any(7), any(7)}, bag[] = {any(9), any(9)}, slot[] = {any(9), any(9)};
+    const device_fault first{0, 1, table[0], bag[0], slot[0], 0, 0};
+    const auto before = device_fault::order_of(table[0], bag[0], slot[0]);
+    const auto after = device_fault::order_of(table[1], bag[1], slot[1]);
+    // Nobody who is behind the first is let through less than they should: equal orders are looked at closely.
+    if (first.is_behind(table[1], bag[1], slot[1])) REQUIRE(after >= before);
+  }
+  CHECK(device_fault::order_of(-1, 3, 9) > device_fault::order_of(-1, 4, 0));
+  CHECK(device_fault::order_of(-1, -1, 9) > device_fault::order_of(-1, 0, 0));
+  CHECK(device_fault::order_of(2, 9, 0) > device_fault::order_of(3, 0, 0));
+  CHECK(device_fault::order_of(-1, -1, 1) > device_fault::order_of(-1, -1, 2));
+  CHECK(device_fault::order_of(0, 0, 0) != 0);
 }

@@ -1,16 +1,23 @@
 // The bodies of the device's stages, on the host: what they answer is what the host's stages are documented
 // to. Scans and sorts are the host's.
 
+#include <deeprec/embedding/detail/device_pool.hpp>
 #include <deeprec/embedding/detail/device_stages.hpp>
+#include <deeprec/embedding/fused_lookup.hpp>
+#include <deeprec/exec/inline_executor.hpp>
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <random>
 #include <vector>
 
+#include "support/entries.hpp"
 #include "support/seed.hpp"
 #include "support/teams.hpp"
 
@@ -29,6 +36,88 @@ void sort_stably(std::vector<Key>& keys, std::vector<std::uint32_t>& slots) {
   for (std::size_t i = 0; i < order.size(); ++i) sorted[i] = keys[order[i]];
   keys = sorted;
   slots = order;
+}
+
+/// Entries as the device makes bags of them, in memory that was full of something else.
+template <class Id>
+struct entry_bags {
+  template <class Row>
+  explicit entry_bags(const coo_view<Id, Row>& coo, bool stable = true)
+      : offsets(static_cast<std::size_t>(coo.bags()) + 1, 77),
+        ids(static_cast<std::size_t>(coo.id_count()), std::numeric_limits<Id>::max()),
+        weights(coo.weights() == nullptr ? 0 : ids.size(), std::nanf("")),
+        to{offsets.data(), ids.data(), coo.weights() == nullptr ? nullptr : weights.data(),
+           coo.bags(), coo.id_count()} {
+    std::vector<std::uint32_t> keys(ids.size()), slots(ids.size());
+    for (index_t k = 0; k < coo.id_count(); ++k) {
+      detail::key_entry(solo_team{}, k, coo, keys.data(), slots.data(), &fault);
+      CHECK(slots[static_cast<std::size_t>(k)] == static_cast<std::uint32_t>(k));
+    }
+    for (const std::uint32_t key : keys) CHECK((index_t{key} >> detail::key_bits(coo.bags())) == 0);
+    sort_stably(keys, slots);
+    if (!stable) std::reverse(slots.begin(), slots.end());
+    for (index_t i = 0; i < (std::max)(coo.id_count(), coo.bags() + 1); ++i) {
+      detail::place_entry(i, coo, keys.data(), slots.data(), to);
+    }
+  }
+  jagged_view<Id, index_t> view() const {
+    return {to.offsets, to.bags, to.ids, to.room, to.weights};
+  }
+  std::vector<index_t> offsets;
+  std::vector<Id> ids;
+  std::vector<float> weights;
+  device_fault fault{};
+  device_bags<Id> to;
+};
+
+template <class Id, class Row>
+void check_entries(std::mt19937_64& random) {
+  for (const entries_are kind : every_entries) {
+    for (const index_t bags : {1, 2, 7, 8, 300}) {
+      for (const index_t n : {0, 1, 90}) {
+        const auto made = make_entries<Id, Row>(random, kind, bags, 50, n);
+        for (const bool weighted : {false, true}) {
+          const entry_bags<Id> got(made.view(weighted));
+          CHECK(got.fault.code == 0);
+          CHECK(bags_of(got.view()) == bags_of(made.view(weighted)));
+        }
+      }
+    }
+  }
+}
+
+/// fused_lookup of entries as the device does it: bags, and a lookup of them with prune.
+template <class Combiner>
+std::vector<float> fused_on_lanes(int lanes, const const_table_view<f32_rows, device_space>& table,
+                                  const entry_bags<std::int64_t>& bags, const Combiner& how,
+                                  device_fault& fault, bool chunked) {
+  using task_type = detail::pool_task<std::int64_t, offset_borders<index_t>, float>;
+  const auto policies = detail::with_prune(as_pooling(how));
+  using rules = detail::rules_of<std::remove_const_t<decltype(policies)>>;
+  std::vector<float> out(static_cast<std::size_t>(bags.to.bags * table.format().width()), 99.0F);
+  auto task = detail::task_of<task_type>(table, policies, bags.to.weights != nullptr);
+  detail::set_bags(task, bags.view());
+  task.out = out.data();
+  task.out_stride = task.width;
+  task.fault = &fault;
+  const index_t records = chunked ? detail::chunk_sums::records(task.id_count) : 0;
+  std::vector<float> sums(static_cast<std::size_t>(records * task.width), std::nanf(""));
+  std::vector<detail::chunk_count> counts(static_cast<std::size_t>(records));
+  if (chunked) task.chunks = {sums.data(), counts.data()};
+  const int panels = static_cast<int>((task.width + lanes * 4 - 1) / (lanes * 4));
+  on_team(lanes, [&](const auto& team) {
+    for (int panel = 0; panel < panels; ++panel) {
+      for (index_t r = 0; r < records; ++r)
+        detail::sum_chunk<float, 4>(rules{}, team, task, r, panel);
+    }
+  });
+  on_team(lanes, [&](const auto& team) {  // another launch
+    for (int panel = 0; panel < panels; ++panel) {
+      for (index_t b = 0; b < task.bags; ++b)
+        detail::pool_bag<float, 4>(rules{}, team, task, b, panel);
+    }
+  });
+  return out;
 }
 
 }  // namespace
@@ -150,4 +239,81 @@ TEST_CASE("device stages: entries that stay keep their order, empty bags get the
   CHECK(empty == std::vector<std::uint8_t>{0, 1, 0});
   CHECK(detail::clamp_slot(-4, 8) == 0);
   CHECK(detail::clamp_slot(1000, 8) == 8);
+}
+
+TEST_CASE("device stages: entries in any order become bags that keep their order") {
+  std::mt19937_64 random(seed());
+  check_entries<std::int64_t, std::int64_t>(random);
+  check_entries<std::int32_t, std::int64_t>(random);
+  check_entries<std::uint64_t, std::int32_t>(random);
+  const auto made = make_entries(random, entries_are::uniform, 5, 50, 60);
+  const entry_bags<std::int64_t> shuffled(made.view(true), false);
+  CHECK_FALSE(bags_of(shuffled.view()) ==
+              bags_of(made.view(true)));  // the comparison sees an unstable sort
+  const entry_bags<std::int64_t> none(coo_view<>(nullptr, nullptr, 0, 0));
+  CHECK(none.offsets == std::vector<index_t>{0});
+}
+
+TEST_CASE(
+    "device stages: an entry whose row is outside is left out, and the first one is reported") {
+  const std::vector<std::int64_t> indices{
+      2, 0, 4, 0, -1, 0, 0, 0, std::numeric_limits<std::int64_t>::min(),
+      0, 2, 0, 3, 0};  // of a sparse tensor: every other one is a row
+  const std::vector<std::int64_t> ids{10, 11, 12, 13, 14, 15, 16};
+  const auto coo = coo_view<>::tensorflow(indices.data(), ids.data(), 7, 4);
+  const entry_bags<std::int64_t> got(coo);
+  CHECK(got.offsets == std::vector<index_t>{0, 1, 1, 3, 4});
+  CHECK(std::vector(got.ids.begin(), got.ids.begin() + 4) ==
+        std::vector<std::int64_t>{13, 10, 15, 16});
+  CHECK(got.fault.as_status().code() == coo.validate().code());
+  CHECK(got.fault.as_status().place() == coo.validate().place());
+  CHECK(got.fault.as_status().place() == fault_place{.slot = 1, .value = 4});
+  const coo_view<> all_outside(indices.data(), ids.data(), 3, 0);
+  CHECK(entry_bags<std::int64_t>(all_outside).fault.as_status().place() ==
+        fault_place{.slot = 0, .value = 2});
+}
+
+TEST_CASE("device stages: entries in any order, pooled, are the host's fused_lookup") {
+  std::mt19937_64 random(seed());
+  const index_t width = 12, rows = 60;
+  alignas(16) static float memory[60 * 12];
+  std::normal_distribution<float> normal(0, 1);
+  for (float& x : memory) x = normal(random);
+  const auto* const bytes = static_cast<const std::byte*>(static_cast<const void*>(memory));
+  const const_table_view<f32_rows> table(bytes, rows, f32_rows(width));
+  const const_table_view<f32_rows, device_space> on_device(bytes, rows, f32_rows(width));
+  inline_executor here;
+  for (const entries_are kind : every_entries) {
+    const bool long_bags = kind == entries_are::one_bag || kind == entries_are::one_huge_bag;
+    const auto made = make_entries(random, kind, 20, rows, long_bags ? 1500 : 200);
+    const auto check = [&](const auto& how, bool weighted) {
+      std::vector<float> expected(static_cast<std::size_t>(20 * width), 9.0F);
+      REQUIRE(fused_lookup(here, table, made.view(weighted), how,
+                           matrix_view(expected.data(), 20, width))
+                  .ok());
+      const entry_bags<std::int64_t> bags(made.view(weighted));
+      for (const int lanes : {1, 4}) {
+        device_fault fault{};
+        const auto got = fused_on_lanes(lanes, on_device, bags, how, fault, long_bags);
+        CHECK(fault.code == 0);
+        for (std::size_t i = 0; i < got.size(); ++i) {
+          REQUIRE(got[i] == doctest::Approx(expected[i]).epsilon(1e-4).scale(long_bags ? 100 : 1));
+        }
+      }
+    };
+    check(sum, false);
+    check(pooling(mean, default_row{7}), true);
+    check(pooling(sqrtn, max_norm{0.5F}), true);
+    check(max_, false);
+  }
+  // An id beyond the table: the slot after sorting, as on the host.
+  const std::vector<std::int64_t> entry_rows{1, 0, 1}, ids{3, 4, 60};
+  const coo_view<> coo(entry_rows.data(), ids.data(), 3, 2);
+  std::vector<float> out(static_cast<std::size_t>(2 * width));
+  const status on_host = fused_lookup(here, table, coo, sum, matrix_view(out.data(), 2, width));
+  device_fault fault{};
+  fused_on_lanes(1, on_device, entry_bags<std::int64_t>(coo), sum, fault, false);
+  CHECK(fault.as_status().code() == errc::id_out_of_range);
+  CHECK(fault.as_status().place() == on_host.place());
+  CHECK(fault.as_status().place() == fault_place{.bag = 1, .slot = 2, .value = 60});
 }

@@ -1,6 +1,7 @@
 // Everything that has a device form, on a device: the same vectors, the same oracle.
 
 #include <deeprec/embedding/device_stages.cuh>
+#include <deeprec/embedding/fused_lookup.cuh>
 #include <deeprec/embedding/gradient.cuh>
 #include <deeprec/embedding/lookup.cuh>
 #include <deeprec/embedding/quantized_rows.hpp>
@@ -8,6 +9,7 @@
 #include <deeprec/embedding/update.cuh>
 #include <deeprec/exec/cuda_staging.hpp>
 #include <deeprec/exec/cuda_stream_pool.hpp>
+#include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/memory/cuda_memory.hpp>
 #include <deeprec/ops/row_select.cuh>
 #include <deeprec/optim/optimizers.hpp>
@@ -21,6 +23,7 @@
 #include <vector>
 
 #include "support/batches.hpp"
+#include "support/entries.hpp"
 #include "support/oracle.hpp"
 #include "support/seed.hpp"
 
@@ -266,6 +269,91 @@ TEST_CASE("device: stages of a sparse lookup, and a step of them in a graph") {
       cuda_runtime::end_graph(graph);
     }
   }
+}
+
+namespace {
+
+/// fused_lookup of entries on a device and on the host: eager, then as a graph.
+template <class Id, class Row, class How>
+void check_entries(entries_are kind, index_t n, const How& how, bool weighted) {
+  std::mt19937_64 random(seed());
+  const index_t width = 20, rows = 60, bags = 40;
+  const device_table<f32_rows> table(f32_rows(width), rows, random);
+  const auto bytes = back(table.memory, static_cast<std::size_t>(rows * width) * sizeof(float));
+  const auto made = make_entries<Id, Row>(random, kind, bags, rows, n);
+  std::vector<float> expected(static_cast<std::size_t>(bags * width));
+  inline_executor here;
+  fused_lookup(here, const_table_view<f32_rows>(bytes.data(), rows, f32_rows(width)),
+               made.view(weighted), how, matrix_view(expected.data(), bags, width))
+      .or_throw();
+  const auto of_rows = to_device(made.rows);
+  const auto ids = to_device(made.ids);
+  const auto weights = to_device(made.weights);
+  const auto out = to_device(std::vector<float>(expected.size(), std::nanf("")));
+  const coo_view<Id, Row, device_space> entries(of_rows.data(), ids.data(), n, bags,
+                                                weighted ? weights.data() : nullptr);
+  cuda_stream stream;
+  std::vector<float> first;
+  for (int again = 0; again < 2; ++again) {  // the second time from a graph
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t exec = nullptr;
+    if (again == 1) cuda_runtime::begin_capture(stream.get()).or_throw();
+    fused_lookup(stream, table.view(), entries, how, out.matrix(bags, width)).or_throw();
+    if (again == 1) {
+      cuda_runtime::end_capture(stream.get(), graph).or_throw();
+      REQUIRE(cudaMemset(out.data(), 0xff, expected.size() * sizeof(float)) == cudaSuccess);
+      cuda_runtime::instantiate(exec, graph).or_throw();
+      cuda_runtime::launch(exec, stream.get()).or_throw();
+    }
+    stream.synchronize().or_throw();
+    const auto answer = back(out, expected.size());
+    if (again == 0) first = answer;
+    CHECK(std::memcmp(first.data(), answer.data(), answer.size() * sizeof(float)) == 0);
+    if (again == 1) {
+      cuda_runtime::end_exec(exec);
+      cuda_runtime::end_graph(graph);
+    }
+  }
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    REQUIRE(first[i] == doctest::Approx(expected[i]).epsilon(1e-4).scale(n > 1000 ? 1000 : 1));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("device: fused_lookup of entries in any order is the host's, also from a graph") {
+  for (const entries_are kind : every_entries) {
+    check_entries<std::int64_t, std::int64_t>(kind, 300, sum, false);
+    check_entries<std::int32_t, std::int32_t>(kind, 300, pooling(mean, default_row{7}), true);
+  }
+  // Chunks of long bags lie behind the bags in the stream's scratch.
+  check_entries<std::int64_t, std::int64_t>(entries_are::one_huge_bag, 40000, sum, false);
+  check_entries<std::int32_t, std::int32_t>(entries_are::one_bag, 40000,
+                                            pooling(mean, default_row{7}), true);
+}
+
+TEST_CASE(
+    "device: an entry whose row is outside is left out, and its place comes with synchronize()") {
+  std::mt19937_64 random(seed());
+  const device_table<f32_rows> table(f32_rows(20), 60, random);
+  const auto rows = to_device(std::vector<std::int64_t>{2, 0, 5, 2, -1});
+  const auto ids = to_device(std::vector<std::int64_t>{4, 9, 1, 60, 2});
+  const auto out = to_device(std::vector<float>(3 * 20, 7.0F));
+  cuda_stream stream;
+  const coo_view<std::int64_t, std::int64_t, device_space> entries(rows.data(), ids.data(), 5, 3);
+  fused_lookup(stream, table.view(), entries, sum, out.matrix(3, 20)).or_throw();
+  const status found = stream.synchronize();
+  CHECK(found.code() == errc::invalid_value);
+  CHECK(found.place() == fault_place{.slot = 2, .value = 5});
+  const auto answer = back(out, 60);
+  for (std::size_t j = 0; j < 20; ++j) {
+    CHECK(answer[j] == static_cast<float>(table.values[9][j]));
+    CHECK(answer[20 + j] == 0.0F);
+    CHECK(answer[40 + j] == 0.0F);  // id 60 is a fault of its own
+  }
+  CHECK(fused_lookup(stream, table.view(), entries, sum, out.matrix(2, 20)).code() ==
+        errc::shape_mismatch);
+  CHECK(stream.synchronize().ok());
 }
 
 TEST_CASE("device: row_select, the gradients of weights, and concat") {

@@ -91,6 +91,8 @@ device_fault update_as_device(const made_batch& made, bool weighted, const std::
     for (index_t r = 0; r < records; ++r) {
       for (int p = 0; p < panels; ++p) detail::sum_run_chunk<Vec>(team, task, r, p);
     }
+  });
+  on_team(lanes, [&](const auto& team) {  // another launch: it sees all that the first one wrote
     for (index_t i = 0; i < task.entries; ++i) detail::step_run<Optimizer, Vec>(team, task, i);
   });
   return fault;

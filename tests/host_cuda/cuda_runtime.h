@@ -99,6 +99,7 @@ inline unsigned __ballot_sync(unsigned mask, int says) {
 inline void __syncwarp(unsigned mask = 0xffffffffU) {
   host_cuda::meet(host_cuda::meeting::sync, mask, 0, 0, 32);
 }
+inline unsigned __activemask() { return 1U << (threadIdx.x & 31U); }  // as few as CUDA allows
 inline void __threadfence() {}
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
@@ -118,6 +119,12 @@ void __stcs(T* p, T x) {
 template <class T>
 T atomicAdd(T* p, T x) {
   return std::exchange(*host_cuda::aligned(p), *p + x);
+}
+template <class T>
+T atomicMax(T* p, T x) {
+  const T was = *host_cuda::aligned(p);
+  if (was < x) *p = x;
+  return was;
 }
 template <class T>
 T atomicExch(T* p, T x) {

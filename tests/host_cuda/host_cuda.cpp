@@ -365,6 +365,10 @@ cudaError_t cudaMallocManaged(void** out, std::size_t bytes, unsigned) { return 
 cudaError_t cudaHostAlloc(void** out, std::size_t bytes, unsigned) { return allocate(out, bytes, false); }
 cudaError_t cudaFree(void* dead) { return release(dead); }
 cudaError_t cudaFreeHost(void* dead) { return release(dead); }
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
   *free = *total = std::size_t{1} << 30;
   for (const auto& [p, a] : allocations) *free -= a.on_device ? a.bytes : 0;

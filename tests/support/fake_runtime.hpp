@@ -167,6 +167,10 @@ struct fake_runtime {
     made = 1;
     return {};
   }
+  static status capturing(bool& out, stream on) {
+    out = fake().captured.count(on) != 0;
+    return {};
+  }
   static status instantiate(graph_exec& made, graph) {
     ++fake().live_execs;
     made = fake().live_execs;

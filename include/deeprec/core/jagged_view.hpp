@@ -151,11 +151,17 @@ class jagged_view {
   [[nodiscard]] DEEPREC_HD constexpr const Id* ids() const noexcept { return ids_; }
   [[nodiscard]] DEEPREC_HD constexpr const float* weights() const noexcept { return weights_; }
 
-  /// The first slot of the batch and one past its last.
+  /// The first slot of the batch and one past its last. They read the offsets: not of device memory.
   [[nodiscard]] DEEPREC_HD constexpr index_t first_slot() const noexcept {
+    static_assert(reachable_as<Space, host_space>,
+                  "deeprec::jagged_view: offsets in device memory read. Fix: kernels use borders(); the host copies "
+                  "them first.");
     return bags_ == 0 ? 0 : static_cast<index_t>(offsets_[0]);
   }
   [[nodiscard]] DEEPREC_HD constexpr index_t last_slot() const noexcept {
+    static_assert(reachable_as<Space, host_space>,
+                  "deeprec::jagged_view: offsets in device memory read. Fix: kernels use borders(); the host copies "
+                  "them first.");
     return bags_ == 0 ? 0 : borders().end(bags_ - 1);
   }
   [[nodiscard]] DEEPREC_HD constexpr offset_borders<Offset> borders() const noexcept {

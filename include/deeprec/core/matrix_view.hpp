@@ -89,10 +89,29 @@ class matrix_view {
   /// Pointer to the first element of row i.
   [[nodiscard]] DEEPREC_HD constexpr T* row(index_t i) const noexcept { return data_ + i * stride_; }
 
-  [[nodiscard]] DEEPREC_HD constexpr T& operator()(index_t i, index_t j) const {
+  /// Element (i, j). Of device memory: in device code only.
+  [[nodiscard]] DEEPREC_HD constexpr T& operator()(index_t i, index_t j) const
+    requires reachable_as<Space, host_space>
+  {
     DEEPREC_EXPECTS(0 <= i && i < rows_ && 0 <= j && j < columns_.value());
     return data_[i * stride_ + j];
   }
+#if defined(__CUDACC__)
+  [[nodiscard]] __device__ constexpr T& operator()(index_t i, index_t j) const
+    requires(!reachable_as<Space, host_space>)
+  {
+    return data_[i * stride_ + j];
+  }
+#else
+  [[nodiscard]] constexpr T& operator()(index_t i, index_t) const
+    requires(!reachable_as<Space, host_space>)
+  {
+    static_assert(reachable_as<Space, host_space>,
+                  "deeprec::matrix_view: an element of device memory read on the host. Fix: copy it to the host "
+                  "first (device_array::copy_to), or use unified memory.");
+    return data_[i];
+  }
+#endif
 
   /// Rows [first, first + count).
   [[nodiscard]] DEEPREC_HD constexpr matrix_view rows(index_t first, index_t count) const {

@@ -1,9 +1,12 @@
-// The stages of a sparse lookup on a CUDA stream: prune_invalid, fill_empty_bags, unique, partition,
-// to_jagged. The words and the answers of the host's stages; outputs are room that the caller has
-// (device_batch.hpp), and sizes stay on the device, so that a step can be captured.
+// The stages of a sparse lookup on a CUDA stream: prune_invalid, fill_empty_bags, unique,
+// partition, to_jagged. The words and the answers of the host's stages; outputs are room that the
+// caller has (device_batch.hpp), and sizes stay on the device, so that a step can be captured.
 //
-//   prune_invalid(stream, bags, by_id, pruned);  fill_empty_bags(stream, pruned.view(), 0, filled, empty);
-//   lookup(stream, table, filled.view(), mean, out);          all at once: fused_lookup(stream, table, bags, mean, out)
+//   prune_invalid(stream, bags, by_id, pruned);
+//   fill_empty_bags(stream, pruned.view(), 0, filled, empty);
+//   lookup(stream, table, filled.view(), mean, out);
+//
+// All at once: fused_lookup of bags (lookup.cuh), or of entries in any order (fused_lookup.cuh).
 //
 // gather and combine are lookups: with concat, and over as_table(rows). What is bad is left out and
 // reported by synchronize(). Scans and radix sorts are CUB's.
@@ -196,17 +199,13 @@ struct place_parts {
   }
 };
 template <class Coo>
-struct key_rows {
+struct key_entries {
   Coo coo;
   std::uint32_t* keys;
   std::uint32_t* slots;
   device_fault* fault;
   __device__ void operator()(index_t k) const {
-    const index_t row = coo.row(k);
-    const bool bad = row < 0 || row >= coo.bags();
-    keys[k] = static_cast<std::uint32_t>(bad ? coo.bags() : row);
-    slots[k] = static_cast<std::uint32_t>(k);
-    if (bad) warp_team(1).report(fault, errc::invalid_value, -1, -1, k, row);
+    detail::key_entry(warp_team(1), k, coo, keys, slots, fault);
   }
 };
 template <class Coo, class Id>
@@ -215,15 +214,7 @@ struct place_entries {
   const std::uint32_t* keys;
   const std::uint32_t* slots;
   device_bags<Id> out;
-  __device__ void operator()(index_t i) const {
-    const index_t n = coo.id_count();
-    if (i < n && keys[i] < static_cast<std::uint32_t>(coo.bags())) {
-      out.ids[i] = coo.ids()[slots[i]];
-      if (out.weights != nullptr)
-        out.weights[i] = coo.weights() == nullptr ? 1.0F : coo.weights()[slots[i]];
-    }
-    if (i <= coo.bags()) out.offsets[i] = detail::first_not_below(keys, n, static_cast<std::uint32_t>(i));
-  }
+  __device__ void operator()(index_t i) const { detail::place_entry(i, coo, keys, slots, out); }
 };
 
 inline status scan(void* space, std::size_t& bytes, const index_t* in, index_t* out, index_t n,
@@ -489,7 +480,7 @@ requires std::is_same_v<backend_of<context_for<Context>>, cuda_backend>
   DEEPREC_DEVICE::sorting<std::uint32_t> sorted{};
   if (const status s = sorted.open(stream, n, bits, false); !s) return s;
   const status keyed = DEEPREC_DEVICE::launch_each(
-      n, on, DEEPREC_DEVICE::key_rows<coo_type>{coo, sorted.keys, sorted.slots, stream.fault_record()});
+      n, on, DEEPREC_DEVICE::key_entries<coo_type>{coo, sorted.keys, sorted.slots, stream.fault_record()});
   if (!keyed) return keyed;
   if (n > 0) {
     if (const status s = sorted.sort(n, bits, on); !s) return s;

@@ -21,12 +21,17 @@
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/jagged_batch.hpp>
 #include <deeprec/embedding/lookup.hpp>
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/embedding/table_view.hpp>
 
 namespace deeprec::inline DEEPREC_ABI {
+
+namespace verbs {
+struct fused_lookup {};  // of entries in any order; bags are a lookup
+}  // namespace verbs
 
 namespace detail {
 
@@ -77,39 +82,56 @@ template <class Context, RowSource Source, BagBatch Bags, class Pooling, class O
   return lookup(context_or_executor, source, bags, detail::with_prune(as_pooling(how)), out);
 }
 
-/// The same, for entries (row, id, weight) in any order: those of a bag are added in the order in which
-/// they appear.
+/// The same, for entries (row, id, weight) in any order: those of a bag are added in the order in
+/// which they appear. On a device: include fused_lookup.cuh.
 ///
-/// @cost     as lookup, and O(N + B) to find the bags. One entry in each row, in order: no allocation. Rows
-///           in order: 8 * (B + 1) bytes from the context's resource. Else about 24 bytes for each entry
-///           more
+/// @shape    source (R,D) · entries: N over B bags · out (B,D), any row stride
+/// @cost     as lookup, and O(N + B) to find the bags. One entry in each row, in order: no
+///           allocation. Rows in order: 8 * (B + 1) bytes from the context's resource. Else about 24
+///           bytes for each entry more. On a device a sort, always, and up to 32 bytes an entry of
+///           the stream's scratch, and CUB's
 /// @threads  as lookup
-/// @error    as lookup, and as coo_view::validate. Slots of entries that were not in order count after sorting
+/// @error    as lookup, and as coo_view::validate (on a device by synchronize(), and the entry is
+///           left out). Slots of entries that were not in order count after sorting
 template <class Context, RowSource Source, class Id, class Row, MemorySpace Space, class Pooling,
           class Out, MemorySpace OutSpace, class Columns>
 [[nodiscard]] status fused_lookup(Context&& context_or_executor, const Source& source,
                                   const coo_view<Id, Row, Space>& entries, const Pooling& how,
                                   matrix_view<Out, OutSpace, Columns> out) {
-  static_assert(reachable_as<Space, host_space>,
-                "deeprec::fused_lookup: entries on a device. Fix: give it bags (jagged_view) there.");
   const auto ctx = as_context(context_or_executor);
   if (const status s = entries.validate_shape(); !s) return s;
-  if (detail::one_in_each_row(entries)) {
-    return fused_lookup(ctx, source, fixed_view<Id>(entries.ids(), entries.bags(), 1, entries.weights()),
-                        how, out);
-  }
-  bool in_order = true;
-  if (const status s = detail::look_at_rows(ctx, entries, in_order); !s) return s;
-  jagged_batch<Id> sorted(ctx.memory);
-  if (in_order) {
-    sorted.offsets.resize(static_cast<std::size_t>(entries.bags()) + 1);
-    detail::offsets_in_order(ctx, entries, sorted.offsets.data());
-    const jagged_view<Id, index_t> bags(sorted.offsets.data(), entries.bags(), entries.ids(),
-                                        entries.id_count(), entries.weights());
-    return fused_lookup(ctx, source, bags, how, out);
-  }
-  if (const status s = to_jagged(ctx, entries, sorted); !s) return s;
-  return fused_lookup(ctx, source, sorted.view(), how, out);
+  return backend<verbs::fused_lookup, backend_of<std::remove_const_t<decltype(ctx)>>>::run(
+      ctx, source, entries, detail::with_prune(as_pooling(how)), out);
 }
+
+template <>
+struct backend<verbs::fused_lookup, host_backend> {
+  template <class Context, class Source, class Id, class Row, MemorySpace Space, class Pooling,
+            class Out, MemorySpace OutSpace, class Columns>
+  static status run(const Context& ctx, const Source& source,
+                    const coo_view<Id, Row, Space>& entries, const Pooling& how,
+                    matrix_view<Out, OutSpace, Columns> out) {
+    static_assert(
+        reachable_as<Space, host_space>,
+        "deeprec::fused_lookup: device memory given to a host context. Fix: copy it, or pass a "
+        "device context.");
+    if (detail::one_in_each_row(entries)) {
+      return lookup(ctx, source,
+                    fixed_view<Id>(entries.ids(), entries.bags(), 1, entries.weights()), how, out);
+    }
+    bool in_order = true;
+    if (const status s = detail::look_at_rows(ctx, entries, in_order); !s) return s;
+    jagged_batch<Id> sorted(ctx.memory);
+    if (in_order) {
+      sorted.offsets.resize(static_cast<std::size_t>(entries.bags()) + 1);
+      detail::offsets_in_order(ctx, entries, sorted.offsets.data());
+      const jagged_view<Id, index_t> bags(sorted.offsets.data(), entries.bags(), entries.ids(),
+                                          entries.id_count(), entries.weights());
+      return lookup(ctx, source, bags, how, out);
+    }
+    if (const status s = to_jagged(ctx, entries, sorted); !s) return s;
+    return lookup(ctx, source, sorted.view(), how, out);
+  }
+};
 
 }  // namespace deeprec::inline DEEPREC_ABI

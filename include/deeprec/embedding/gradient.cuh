@@ -1,6 +1,6 @@
 // weight_gradients on a CUDA stream: a team of lanes takes one bag, and each of its rows' dot product with
-// the bag's gradient. out is a span over device memory. row_gradients has no device form: update
-// (update.cuh) applies them.
+// the bag's gradient. out is a span over device memory; out[0] is of the first slot of the first bag, and slots of
+// no bag, or of one with bad offsets, get 0. row_gradients has no device form: update (update.cuh) applies them.
 #pragma once
 
 #ifndef __CUDACC__
@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(block_threads)
   const warp_team team(lanes);
   DEEPREC_ROLLED
   for (index_t bag = team.number(); bag < task.bags; bag += team.teams()) {
-    detail::dot_slots<Element, Vec>(Rules{}, team, task, bag, out - task.borders.begin(0));
+    detail::dot_slots<Element, Vec>(Rules{}, team, task, bag, out);
   }
 }
 
@@ -52,7 +52,9 @@ struct backend<verbs::weight_gradients, cuda_backend> {
     if (static_cast<index_t>(out.size()) != bags.id_count()) {
       return {errc::shape_mismatch, "out has another size than there are ids"};
     }
-    if (gradient.empty()) return {};
+    // What no good bag holds is 0.
+    const status cleared = cuda_status(cudaMemsetAsync(out.data(), 0, out.size_bytes(), ctx.executor->get()));
+    if (!cleared || gradient.empty()) return cleared;
     auto task = detail::task_of<task_type>(table, how, bags.weights() != nullptr);
     detail::set_bags(task, bags);
     task.out = gradient.data_handle();

@@ -21,6 +21,7 @@
 #include <deeprec/core/executor.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/exec/detail/device_fault.hpp>
+#include <deeprec/exec/detail/stream_scratch.hpp>
 #include <deeprec/exec/stream_pool.hpp>
 #include <deeprec/memory/cuda_runtime.hpp>
 
@@ -52,7 +53,6 @@ class cuda_stream {
   cuda_stream& operator=(const cuda_stream&) = delete;
   ~cuda_stream() {
     cudaStreamSynchronize(stream_);
-    for (void* const block : scratch_) cudaFree(block);
     cudaFree(on_device_);
     cudaFreeHost(on_host_);
     if (owned_) cudaStreamDestroy(stream_);
@@ -80,22 +80,28 @@ class cuda_stream {
   /// @threads one at a time
   /// @error   out_of_memory; unsupported when it would have to grow during a capture
   [[nodiscard]] status scratch(std::size_t bytes, std::byte*& out) {
-    if (bytes > scratch_bytes_) {
-      cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
-      if (const status s = cuda_status(cudaStreamIsCapturing(stream_, &capturing)); !s) return s;
-      if (capturing != cudaStreamCaptureStatusNone) {
-        return {errc::unsupported,
-                "a capture that needs more scratch: run the step once before capturing it"};
-      }
-      const std::size_t wanted = (std::max)(bytes, scratch_bytes_ + scratch_bytes_ / 2);
-      void* made = nullptr;
-      if (const status s = cuda_status(cudaMalloc(&made, wanted)); !s) return s;
-      scratch_.push_back(made);
-      scratch_bytes_ = wanted;
-    }
-    out = scratch_.empty() ? nullptr : static_cast<std::byte*>(scratch_.back());
-    return {};
+    return scratch_.get(stream_, bytes, out);
   }
+
+  /// Scratch of a verb that enqueues other verbs: while it lives, they get bytes behind what it
+  /// took.
+  class scratch_scope {
+   public:
+    explicit scratch_scope(cuda_stream& stream)
+        : stream_(stream.stream_), scope_(stream.scratch_) {}
+
+    /// @post    aligned to 256 bytes
+    /// @cost    as scratch
+    /// @threads one at a time
+    /// @error   as scratch
+    [[nodiscard]] status take(std::size_t bytes, std::byte*& out) {
+      return scope_.take(stream_, bytes, out);
+    }
+
+   private:
+    cudaStream_t stream_;
+    detail::stream_scratch<cuda_runtime>::scope scope_;
+  };
 
   /// Waits for everything enqueued; answers the first fault since the last call.
   ///
@@ -138,8 +144,7 @@ class cuda_stream {
   records* on_host_ = nullptr;
   records* on_device_ = nullptr;
   std::vector<index_t*> counted_;
-  std::vector<void*> scratch_;  // the last one is in use
-  std::size_t scratch_bytes_ = 0;
+  detail::stream_scratch<cuda_runtime> scratch_;
   bool owned_ = false;
 };
 

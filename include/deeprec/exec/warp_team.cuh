@@ -31,20 +31,29 @@ inline constexpr int block_threads = 256;
 /// Keeps the smallest place.
 static __device__ __noinline__ void write_fault(device_fault* fault, errc code, index_t table, index_t bag,
                                                 index_t slot, std::int64_t value) {
-  while (atomicCAS(&fault->lock, 0, 1) != 0) {
+  const unsigned long long order = device_fault::order_of(table, bag, slot);
+  if (atomicMax(&fault->first, order) > order) return;
+  // Lanes that are here together take turns: who spins for the lock may keep the lane that has it from going on.
+  const unsigned here = __activemask();
+  for (unsigned left = here; left != 0; left &= left - 1) {
+    if (__ffs(static_cast<int>(left)) - 1 == (static_cast<int>(threadIdx.x) & 31)) {
+      while (atomicCAS(&fault->lock, 0, 1) != 0) {
+      }
+      __threadfence();
+      volatile device_fault* const record = fault;
+      const device_fault seen{0, record->code, record->table, record->bag, record->slot, 0, 0};
+      if (seen.is_behind(table, bag, slot)) {
+        record->table = table;
+        record->bag = bag;
+        record->slot = slot;
+        record->value = value;
+        record->code = static_cast<int>(code);
+      }
+      __threadfence();
+      atomicExch(&fault->lock, 0);
+    }
+    __syncwarp(here);
   }
-  __threadfence();
-  volatile device_fault* const record = fault;
-  const device_fault seen{0, record->code, record->table, record->bag, record->slot, 0};
-  if (seen.is_behind(table, bag, slot)) {
-    record->table = table;
-    record->bag = bag;
-    record->slot = slot;
-    record->value = value;
-    record->code = static_cast<int>(code);
-  }
-  __threadfence();
-  atomicExch(&fault->lock, 0);
 }
 
 class warp_team {

@@ -134,45 +134,64 @@ class pinned_resource final : public std::pmr::memory_resource {
 };
 
 /// Memory that host and device reach (unified_space). Refuses what the card could not hold at once:
-/// oversubscribed pages travel back and forth until the card seems to hang.
+/// oversubscribed pages travel back and forth until the card seems to hang. All resources of a device share what was
+/// free there when the first of them was made.
 ///
 /// @cost    allocate: a call of the driver
 /// @threads thread-safe; host and device take turns, as CUDA says
-/// @error   std::bad_alloc (without exceptions: prints and aborts)
+/// @error   std::bad_alloc (without exceptions: prints and aborts); the constructor throws deeprec::error
 class managed_resource final : public std::pmr::memory_resource {
  public:
   managed_resource() {
+    constexpr int most = 64;
+    static std::mutex* const mutex = new std::mutex;
+    static shared* const of_device = new shared[most];
+    int device = 0;
+    cuda_status(cudaGetDevice(&device)).or_throw();
+    if (device >= most) detail::raise(errc::unsupported, "managed_resource: more devices than it counts for");
+    const std::lock_guard lock(*mutex);
+    shared_ = of_device + device;
+    if (shared_->is_open) return;
     std::size_t total = 0;
     std::size_t free = 0;
     cuda_status(cudaMemGetInfo(&free, &total)).or_throw();
-    budget_ = managed_budget(free);
+    shared_->budget = managed_budget(free);
+    shared_->is_open = true;
   }
 
  private:
+  struct shared {
+    std::mutex mutex;
+    managed_budget budget;
+    bool is_open = false;
+  };
+  static std::size_t at_least_one(std::size_t bytes) { return bytes == 0 ? 1 : bytes; }  // CUDA refuses 0
+
   void* do_allocate(std::size_t bytes, std::size_t) override {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(shared_->mutex);
     std::size_t total = 0;
     std::size_t free = 0;
     void* memory = nullptr;
-    if (!cuda_status(cudaMemGetInfo(&free, &total)).ok() || !budget_.take(bytes, free))
+    bytes = at_least_one(bytes);
+    if (!cuda_status(cudaMemGetInfo(&free, &total)).ok() || !shared_->budget.take(bytes, free))
       pinned_resource::refuse();
     if (!cuda_status(cudaMallocManaged(&memory, bytes)).ok()) {
-      budget_.give_back(bytes);
+      shared_->budget.give_back(bytes);
       pinned_resource::refuse();
     }
     return memory;
   }
   void do_deallocate(void* memory, std::size_t bytes, std::size_t) override {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(shared_->mutex);
     cudaFree(memory);
-    budget_.give_back(bytes);
+    shared_->budget.give_back(at_least_one(bytes));
   }
   [[nodiscard]] bool do_is_equal(const memory_resource& other) const noexcept override {
-    return this == &other;
+    const auto* const theirs = dynamic_cast<const managed_resource*>(&other);
+    return theirs != nullptr && theirs->shared_ == shared_;
   }
 
-  std::mutex mutex_;
-  managed_budget budget_;
+  shared* shared_;
 };
 
 }  // namespace deeprec::inline DEEPREC_ABI

@@ -55,6 +55,12 @@ struct cuda_runtime {
   static status end_capture(stream on, graph& made) noexcept {
     return cuda_status(cudaStreamEndCapture(on, &made));
   }
+  static status capturing(bool& out, stream on) noexcept {
+    cudaStreamCaptureStatus now = cudaStreamCaptureStatusNone;
+    const status s = cuda_status(cudaStreamIsCapturing(on, &now));
+    out = now != cudaStreamCaptureStatusNone;
+    return s;
+  }
   static status instantiate(graph_exec& made, graph of) noexcept {
     return cuda_status(cudaGraphInstantiate(&made, of, 0));
   }

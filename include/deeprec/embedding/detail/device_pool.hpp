@@ -388,12 +388,15 @@ template <class Element, int Vec, class Rules, class Team, class Task>
 DEEPREC_HD void dot_slots(const Rules& rules, const Team& team, const Task& task, index_t bag, float* out) {
   const index_t begin = task.borders.begin(bag);
   const index_t end = task.borders.end(bag);
+  const index_t first = task.borders.begin(0);
   std::int64_t value = 0;
   const errc wrong = border_fault(begin, end, task.id_count, value);
   if (wrong != errc::ok) {
     if (team.lane() == 0) team.report(task.fault, wrong, task.number, bag, -1, value);
     return;
   }
+  if (first < 0 || begin < first) return;  // an earlier bag says so
+  out -= first;
   const float* const gradient = task.out + bag * task.out_stride;
   pool_counts counts;
   double weighted = 0;

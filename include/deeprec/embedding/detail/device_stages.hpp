@@ -7,11 +7,13 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/status.hpp>
 #include <deeprec/embedding/detail/device_update.hpp>
 #include <deeprec/embedding/detail/lookup_args.hpp>
 #include <deeprec/embedding/device_batch.hpp>
 #include <deeprec/embedding/partition.hpp>
 #include <deeprec/embedding/prune_invalid.hpp>
+#include <deeprec/exec/detail/device_fault.hpp>
 
 namespace deeprec::inline DEEPREC_ABI::detail {
 
@@ -128,6 +130,31 @@ DEEPREC_HD void fill_bag(const Team& team, index_t bag, index_t begin, index_t e
     out.ids[to + k - begin] = ids[k];
     if (out.weights != nullptr) out.weights[to + k - begin] = weights == nullptr ? 1.0F : weights[k];
   }
+}
+
+/// to_jagged, before the sort: the row of an entry as its key; B for a row outside of the batch,
+/// which is reported.
+template <class Team, class Coo>
+DEEPREC_HD void key_entry(const Team& alone, index_t k, const Coo& coo, std::uint32_t* keys,
+                          std::uint32_t* slots, device_fault* fault) {
+  const index_t row = coo.row(k);
+  const bool bad = row < 0 || row >= coo.bags();
+  keys[k] = static_cast<std::uint32_t>(bad ? coo.bags() : row);
+  slots[k] = static_cast<std::uint32_t>(k);
+  if (bad) alone.report(fault, errc::invalid_value, -1, -1, k, row);
+}
+/// to_jagged, behind it: position i of the ids, and offset i.
+template <class Coo, class Id>
+DEEPREC_HD void place_entry(index_t i, const Coo& coo, const std::uint32_t* keys,
+                            const std::uint32_t* slots, const device_bags<Id>& out) {
+  const index_t n = coo.id_count();
+  if (i < n && keys[i] < static_cast<std::uint32_t>(coo.bags())) {
+    const std::uint32_t slot = slots[i];
+    out.ids[i] = coo.ids()[slot];
+    if (out.weights != nullptr)
+      out.weights[i] = coo.weights() == nullptr ? 1.0F : coo.weights()[slot];
+  }
+  if (i <= coo.bags()) out.offsets[i] = first_not_below(keys, n, static_cast<std::uint32_t>(i));
 }
 
 }  // namespace deeprec::inline DEEPREC_ABI::detail

@@ -68,7 +68,7 @@ struct expanded_slots {
   std::uint32_t* keys;    // (N, and B more where empty bags became a row)
   std::uint32_t* values;  // slots; bags where no slot has a factor of its own
   std::uint32_t* bag_of;  // of a slot; null where values are bags
-  float* bag_scale;  // (B): the factor of its slots; -1: empty, and became the default row. Null: all 1
+  float* bag_scale;  // (B): the factor of its slots; -1 without weights: empty, and became the default row. Null: all 1
 };
 
 /// One bag: its slots' keys, and its factor. A bad bag is reported, and counts as absent.
@@ -150,7 +150,7 @@ DEEPREC_HD inline float factor_of_slot(const expanded_slots& of, const float* we
     bag = of.bag_of[value];
   }
   const float scale = of.bag_scale == nullptr ? 1.0F : of.bag_scale[bag];
-  if (scale < 0) return 1.0F;
+  if (of.bag_of == nullptr && scale < 0) return 1.0F;  // with weights a scale may be negative
   return of.bag_of == nullptr || weights == nullptr ? scale : weights[value] * scale;
 }
 

@@ -17,7 +17,17 @@ struct device_fault {
   index_t bag;
   index_t slot;
   std::int64_t value;
+  unsigned long long first;  // the largest order_of() so far: who is behind it need not wait for the lock
 
+  /// Larger for what is reported before: by table, then bag, then, where there is no bag, slot.
+  [[nodiscard]] DEEPREC_HD static constexpr unsigned long long order_of(index_t table, index_t bag,
+                                                                        index_t slot) noexcept {
+    constexpr auto most = (index_t{1} << 48) - 1;
+    const index_t place = bag >= 0 ? bag : slot >= 0 ? slot : 0;
+    using word = unsigned long long;
+    const auto of_table = static_cast<word>(table < 0 ? 0 : table < 32766 ? table + 1 : 32767);
+    return ~(of_table << 49 | word{bag >= 0} << 48 | static_cast<word>(place < most ? place : most));
+  }
   /// Whether another place comes before this one.
   [[nodiscard]] DEEPREC_HD constexpr bool is_behind(index_t t, index_t b, index_t k) const noexcept {
     if (code == 0) return true;
