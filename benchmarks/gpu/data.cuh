@@ -13,7 +13,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <string>
 #include <thread>
 #include <vector>
@@ -180,24 +179,11 @@ __device__ inline void judge(verdict* v, bool right, index_t where) {
   if (!right && atomicAdd(&v->wrong, 1ULL) == 0) v->where = static_cast<unsigned long long>(where);
 }
 
-/// With DEEPREC_BENCH_SPOIL=k in the environment, sizes being tiny and memory the host's, the k-th answer of the
-/// process is made wrong in its last number: a look that does not find it is none.
-template <class T>
-void maybe_spoil([[maybe_unused]] T* out, [[maybe_unused]] index_t count) {
-  if constexpr (tiny) {
-    static int looks = 0;
-    const char* const which = std::getenv("DEEPREC_BENCH_SPOIL");
-    if (which != nullptr && ++looks == std::atoi(which)) {
-      out[count - 1] = static_cast<T>(static_cast<float>(out[count - 1]) + 1.0F);
-    }
-  }
-}
-
 /// Waits for the device, has every number of an answer looked at by `look(stream, verdict*)`; empty, or what is wrong.
 template <class T, class Look>
 std::string fault_of(const std::string& what, T* out, index_t count, const Look& look) {
   cuda_status(cudaDeviceSynchronize()).or_throw();
-  maybe_spoil(out, count);
+  if (spoils()) out[count - 1] = static_cast<T>(static_cast<float>(out[count - 1]) + 1.0F);  // memory is the host's
   device_array<verdict> found(1);
   found.copy_from(std::vector<verdict>(1)).or_throw();
   look(static_cast<cudaStream_t>(nullptr), found.data());

@@ -284,6 +284,20 @@ std::uint64_t meet(meeting kind, unsigned mask, std::uint64_t value, int argumen
   return f.answer;
 }
 
+void meet_block() {
+  fiber& f = *running.fibers[running.current];
+  f.kind = meeting::block;
+  f.now = doing::waits;
+  for (std::size_t i = 0; i < running.count; ++i) {
+    const fiber& other = *running.fibers[i];
+    if (other.now != doing::waits || other.kind != meeting::block) {
+      swapcontext(&f.context, &running.scheduler);
+      return;
+    }
+  }
+  for (std::size_t i = 0; i < running.count; ++i) running.fibers[i]->now = doing::runs;
+}
+
 void fail(const std::string& what) {
   last_failure = what;
   running.failed = true;
