@@ -344,7 +344,7 @@ done
 sanitize() {
   local tool="$1" name="$2"
   shift 2
-  [[ ! -x "$build/$name" ]] || attempt "$sanitizer_limit" "$tool of $name" "$sanitizer" --tool "$tool" --error-exitcode 9 \
+  [[ ! -x "$build/$name" ]] || attempt "$sanitizer_limit" "$tool of $name $*" "$sanitizer" --tool "$tool" --error-exitcode 9 \
     "$build/$name" "$@"
 }
 if [[ -n "$sanitizer" ]]; then
@@ -354,11 +354,14 @@ if [[ -n "$sanitizer" ]]; then
   sanitize racecheck test_embedding "-tc=*update*,*stages*"
   for tool in memcheck synccheck initcheck; do
     for name in "${tests[@]}"; do
-      if [[ "$name" == linear_regression_streams ]]; then
-        sanitize "$tool" "$name" document
-      else
-        sanitize "$tool" "$name"
-      fi
+      case "$name" in
+        test_*) # one unit at a time: a limit for each
+          folder="${name#test_}"
+          for u in ${tests_of[$folder]}; do sanitize "$tool" "$name" "-sf=*/${u#"${folder}"_}.cu"; done
+          ;;
+        linear_regression_streams) sanitize "$tool" "$name" document ;;
+        *) sanitize "$tool" "$name" ;;
+      esac
     done
   done
 else
