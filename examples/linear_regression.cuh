@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <random>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include <deeprec/dense/cuda_cublaslt_gemm.hpp>
@@ -96,15 +97,12 @@ class model {
                              x_[i].matrix(samples_, width_), error_.matrix(samples_, 1),
                              w_[i].matrix(width_, 1));
       case op::error:
-        take_error<<<static_cast<unsigned>(std::min<index_t>((samples_ + 255) / 256, 1024)), 256, 0,
-                     on.get()>>>(products_.data(), inputs_, bias_.data(), target_.data(), samples_, scale(),
-                                 error_.data());
-        break;
+        return start(take_error, std::min<index_t>((samples_ + 255) / 256, 1024), on, products_.data(), inputs_,
+                     bias_.data(), target_.data(), samples_, scale(), error_.data());
       case op::bias:
-        add_to_bias<<<1, 256, 0, on.get()>>>(error_.data(), samples_, bias_.data());
-        break;
+        return start(add_to_bias, 1, on, error_.data(), samples_, bias_.data());
     }
-    return deeprec::cuda_status(cudaGetLastError());
+    return {deeprec::errc::invalid_value, "no such op"};
   }
 
   /// Compares with the same steps from zero on the host, in double; empty when nothing is wrong.
@@ -152,6 +150,15 @@ class model {
   template <class Int>
   static std::size_t count(Int n) {
     return static_cast<std::size_t>(n);
+  }
+  template <class... Parameters>
+  static deeprec::status start(void (*kernel)(Parameters...), index_t blocks, deeprec::cuda_stream& on,
+                               std::type_identity_t<Parameters>... arguments) {
+    cudaLaunchConfig_t shape{};
+    shape.gridDim = dim3(static_cast<unsigned>(blocks));
+    shape.blockDim = dim3(256);
+    shape.stream = on.get();
+    return deeprec::cuda_status(cudaLaunchKernelEx(&shape, kernel, arguments...));
   }
   float scale() const { return -0.1F * 2 / static_cast<float>(samples_); }
 

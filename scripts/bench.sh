@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # scripts/bench.sh SUITE [--json FILE] [ARGUMENT...]   runs benchmarks/SUITE
 # scripts/bench.sh claims [SUITE] [--json FILE]        checks what benchmarks/claims.json lists
+# scripts/bench.sh claims [SUITE] --from FILE...       judges by reports that were recorded elsewhere
 
 usage() {
-  sed -n '2,3s/^# //p' "${BASH_SOURCE[0]}"
+  sed -n '2,4s/^# //p' "${BASH_SOURCE[0]}"
   echo "suites: $(cd "$(dirname "${BASH_SOURCE[0]}")/../benchmarks" && ls -d -- */ |
     grep -v -x -e support/ -e claims/ | tr -d / | xargs)"
   exit 2
@@ -12,7 +13,7 @@ usage() {
 (($#)) && [[ "$1" != -* ]] || usage
 suite="$1"
 shift
-only="" json="" arguments=()
+only="" json="" arguments=() recorded=()
 if [[ "$suite" == claims && $# -gt 0 && "$1" != -* ]]; then
   only="$1"
   shift
@@ -23,6 +24,14 @@ while (($#)); do
       (($# > 1)) || usage
       json="$(realpath -m -- "$2")"
       shift 2
+      ;;
+    --from)
+      [[ "$suite" == claims ]] && (($# > 1)) || usage
+      while (($# > 1)) && [[ "$2" != -* ]]; do
+        recorded+=("$(realpath -m -- "$2")")
+        shift
+      done
+      shift
       ;;
     *)
       arguments+=("$1")
@@ -48,6 +57,9 @@ fi
 
 build bench claims
 tool=("$bin/claims/claims" --claims benchmarks/claims.json --programs "$bin" --select "$only")
+if ((${#recorded[@]})); then
+  exec "${tool[@]}" ${json:+--json "$json"} --from "${recorded[@]}"
+fi
 suites="$("${tool[@]}" --suites)"
 known="$(cmake --build build/bench --target help)"
 targets=()

@@ -8,6 +8,9 @@
 // (repeats:3, real_time, ...). ABSENT: no such suite, benchmark or counter here, or the benchmark
 // skipped itself, and then its message follows. Exit code 1: a program crashed, or a benchmark
 // skipped itself with a message that begins with "wrong answer".
+//
+// With --from nothing is run: the claims are judged by what Google Benchmark wrote on another machine
+// (--benchmark_out). There, exit code 1 also says that a file could not be read to its end.
 
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -86,6 +89,12 @@ std::string quoted(const std::string& word) {  // for the shell
   return out + "'";
 }
 
+void keep_repetitions(const json& report, suite_run& run) {
+  for (const json& entry : report.at("benchmarks")) {
+    if (entry.value("run_type", "iteration") == "iteration") run.entries.push_back(entry);
+  }
+}
+
 suite_run run_suite(const fs::path& program, const std::vector<claim>& claims) {
   suite_run run;
   if (!fs::exists(program)) {
@@ -128,9 +137,7 @@ suite_run run_suite(const fs::path& program, const std::vector<claim>& claims) {
     run.problem = "the program failed";
     return run;
   }
-  for (const json& entry : report.at("benchmarks")) {
-    if (entry.value("run_type", "iteration") == "iteration") run.entries.push_back(entry);
-  }
+  keep_repetitions(report, run);
   return run;
 }
 
@@ -160,6 +167,27 @@ verdict judge(const claim& c, const suite_run& run) {
   v.median = n % 2 == 1 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
   v.word = (c.direction == ">=" ? v.median >= c.target : v.median <= c.target) ? "holds" : "SHORT";
   return v;
+}
+
+// What was recorded elsewhere; `contexts` gets what Google Benchmark says of each run.
+suite_run read_recorded(const std::vector<std::string>& files, json& contexts) {
+  suite_run run;
+  run.problem = "no such benchmark in these files";
+  for (const std::string& file : files) {
+    std::ifstream in(file);
+    const json report = json::parse(in, nullptr, false);
+    if (!report.is_object() || !report.contains("benchmarks")) {
+      std::cerr << "claims: " << file << " is not a whole report of Google Benchmark\n";
+      run.crashed = true;
+      continue;
+    }
+    keep_repetitions(report, run);
+    json context = report.value("context", json::object());
+    context.erase("caches");
+    context["file"] = fs::path(file).filename().string();
+    contexts.push_back(context);
+  }
+  return run;
 }
 
 std::string cpu_field(const std::string& key) {
@@ -197,14 +225,18 @@ json provenance(const std::string& commit, const std::string& dirty) {
           {"isa", isa}};
 }
 
-int check(const std::vector<claim>& claims, const fs::path& programs, const std::string& output,
-          const json& where) {
+std::map<std::string, suite_run> run_suites(const std::vector<claim>& claims, const fs::path& programs) {
   std::map<std::string, std::vector<claim>> by_suite;
   for (const claim& c : claims) by_suite[c.suite].push_back(c);
   std::map<std::string, suite_run> runs;
   for (const auto& [suite, its_claims] : by_suite) {
     runs[suite] = run_suite(programs / ("bench_" + suite), its_claims);
   }
+  return runs;
+}
+
+int check(const std::vector<claim>& claims, const std::map<std::string, suite_run>& runs,
+          const std::string& output, const json& where) {
 
   bool failed = false;
   json results = json::array();
@@ -242,10 +274,12 @@ int check(const std::vector<claim>& claims, const fs::path& programs, const std:
 
 int main(int argc, char** argv) {
   std::string file, programs, select, output, commit = "unknown", dirty = "false";
+  std::vector<std::string> recorded;
   bool only_suites = false;
   CLI::App app("Checks the claims about speed");
   app.add_option("--claims", file, "The list of claims")->required();
-  app.add_option("--programs", programs, "The folder of the programs bench_<suite>")->required();
+  app.add_option("--programs", programs, "The folder of the programs bench_<suite>");
+  app.add_option("--from", recorded, "Judge these reports of Google Benchmark instead of running programs");
   app.add_option("--select", select, "Only claims of this suite, or whose id begins with it");
   app.add_option("--json", output, "Write the results there as well");
   app.add_option("--commit", commit, "What is being measured");
@@ -267,7 +301,15 @@ int main(int argc, char** argv) {
       for (const std::string& suite : suites) std::cout << suite << '\n';
       return 0;
     }
-    return check(claims, programs, output, provenance(commit, dirty));
+    if (!recorded.empty()) {
+      json contexts = json::array();
+      const suite_run run = read_recorded(recorded, contexts);
+      std::map<std::string, suite_run> runs;
+      for (const claim& c : claims) runs[c.suite] = run;
+      return check(claims, runs, output, {{"recorded", contexts}});
+    }
+    if (programs.empty()) throw std::runtime_error("neither --programs nor --from");
+    return check(claims, run_suites(claims, programs), output, provenance(commit, dirty));
   } catch (const std::exception& problem) {
     std::cerr << "claims: " << problem.what() << '\n';
     return 2;

@@ -1,7 +1,9 @@
 #include <cublasLt.h>
 
+#include <cmath>
 #include <cstdint>
 #include <memory>
+#include <type_traits>
 
 #include "baseline.hpp"
 
@@ -32,6 +34,7 @@ class lt_gemm final : public raw_gemm {
         good(cublasLtMatmulDescCreate(&what_, of.bf16 ? CUBLAS_COMPUTE_32F : CUBLAS_COMPUTE_32F_FAST_TF32,
                                       CUDA_R_32F)) &&
         good(cublasLtMatmulDescSetAttribute(what_, CUBLASLT_MATMUL_DESC_TRANSA, &turned, sizeof turned)) &&
+        (of.bias == nullptr || epilogue(of.bias)) &&
         good(cublasLtMatrixLayoutCreate(&w_, in, k, n, of.k)) &&
         good(cublasLtMatrixLayoutCreate(&x_, in, k, m, of.k)) &&
         good(cublasLtMatrixLayoutCreate(&y_, out, n, m, of.n)) &&
@@ -59,6 +62,15 @@ class lt_gemm final : public raw_gemm {
 
  private:
   static bool good(cublasStatus_t s) { return s == CUBLAS_STATUS_SUCCESS; }
+  // A bias for each of the n rows of y^T.
+  bool epilogue(const float* bias) {
+    const cublasLtEpilogue_t what = CUBLASLT_EPILOGUE_RELU_BIAS;
+    const cudaDataType_t type = CUDA_R_32F;
+    const void* const at = bias;
+    return good(cublasLtMatmulDescSetAttribute(what_, CUBLASLT_MATMUL_DESC_EPILOGUE, &what, sizeof what)) &&
+           good(cublasLtMatmulDescSetAttribute(what_, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type)) &&
+           good(cublasLtMatmulDescSetAttribute(what_, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &at, sizeof at));
+  }
   // The largest power of two, up to 256, that divides the address.
   static bool align(cublasLtMatmulPreference_t wish, cublasLtMatmulPreferenceAttributes_t which,
                     const void* at) {
@@ -91,7 +103,14 @@ __global__ void take_relu(float4* y, long count) {
   float4 v = y[i];
   y[i] = {fmaxf(v.x, 0), fmaxf(v.y, 0), fmaxf(v.z, 0), fmaxf(v.w, 0)};
 }
-unsigned blocks(long count) { return static_cast<unsigned>((count + 255) / 256); }
+template <class... Parameters>
+void launch(long count, cudaStream_t on, void (*kernel)(Parameters...), std::type_identity_t<Parameters>... arguments) {
+  cudaLaunchConfig_t shape{};
+  shape.gridDim = dim3(static_cast<unsigned>((count + 255) / 256));
+  shape.blockDim = dim3(256);
+  shape.stream = on;
+  cudaLaunchKernelEx(&shape, kernel, arguments...);
+}
 
 }  // namespace
 
@@ -104,12 +123,12 @@ std::unique_ptr<raw_gemm> make_raw_gemm(const raw_gemm::shape& of, const void* x
 
 void bias_pass(float* y, const float* bias, long m, long n, cudaStream_t on) {
   const long count = m * n / 4;
-  add_bias<<<blocks(count), 256, 0, on>>>(
-      reinterpret_cast<float4*>(y), reinterpret_cast<const float4*>(bias), count, static_cast<int>(n / 4));
+  launch(count, on, add_bias, reinterpret_cast<float4*>(y), reinterpret_cast<const float4*>(bias), count,
+         static_cast<int>(n / 4));
 }
 void relu_pass(float* y, long m, long n, cudaStream_t on) {
   const long count = m * n / 4;
-  take_relu<<<blocks(count), 256, 0, on>>>(reinterpret_cast<float4*>(y), count);
+  launch(count, on, take_relu, reinterpret_cast<float4*>(y), count);
 }
 
 }  // namespace gpu_baseline

@@ -1,4 +1,12 @@
 // How the suites on a GPU are timed and listed.
+//
+//   stopwatch watch(stream);
+//   watch.warm_up(call);                    100 ms: clocks are up, pages are there, scratch has grown
+//   watch.device(20, 4, call)               spin ... | call call call call |      the host runs ahead of the card, so
+//                                           begin ───┘                     └─── end     its own time is not inside
+//   watch.with_host(20, 4, call)            the same without the spin: what a step takes that is launched call by call
+//
+// call(i) enqueues on the stream; i goes on counting, so that inputs rotate, and last() is the last of them.
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -6,13 +14,41 @@
 #include <deeprec/exec/cuda_stream_pool.hpp>
 
 #include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <exception>
 #include <functional>
 #include <string>
 #include <vector>
 
 namespace gpu_suite {
 
-using deeprec::cuda_event, deeprec::cuda_runtime;
+using deeprec::cuda_event, deeprec::cuda_runtime, deeprec::index_t;
+
+// DEEPREC_BENCH_TINY: sizes for a look at the answers, where there is no card.
+#if defined(DEEPREC_BENCH_TINY)
+inline constexpr bool tiny = true;
+#else
+inline constexpr bool tiny = false;
+#endif
+template <class T>
+constexpr T pick(T size, T if_tiny) {
+  return tiny ? if_tiny : size;
+}
+
+/// Whether the answer that is looked at next shall be made wrong: the DEEPREC_BENCH_SPOIL-th of the process, sizes being
+/// tiny. A look that does not find it is none.
+inline bool spoils() {
+  if constexpr (tiny) {
+    static int looks = 0;
+    const char* const which = std::getenv("DEEPREC_BENCH_SPOIL");
+    return which != nullptr && ++looks == std::atoi(which);
+  }
+  return false;
+}
+
+/// Keeps the card busy for that long (spin.cu).
+void spin(cudaStream_t on, double microseconds);
 
 inline bool has_device() {
   int devices = 0;
@@ -24,40 +60,113 @@ inline double median_of(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-/// Median milliseconds of call(i).
-inline double milliseconds(cudaStream_t on, int rounds, const std::function<void(int)>& call) {
-  cuda_event begin(true), end(true);
-  std::vector<double> times;
-  for (int i = -3; i < rounds; ++i) {
-    cuda_runtime::record(begin.get(), on).or_throw();
-    call(i < 0 ? i + 3 : i);
-    cuda_runtime::record(end.get(), on).or_throw();
-    cuda_runtime::synchronize(on).or_throw();
-    float ms = 0;
-    cuda_runtime::milliseconds(ms, begin.get(), end.get()).or_throw();
-    if (i >= 0) times.push_back(static_cast<double>(ms));
+class stopwatch {
+ public:
+  using call_type = std::function<void(int)>;
+  explicit stopwatch(cudaStream_t on) : on_(on), begin_(true), end_(true) {}
+
+  void warm_up(const call_type& call, double milliseconds = 100) {
+    const auto started = std::chrono::steady_clock::now();
+    do {
+      for (int i = 0; i < pick(4, 1); ++i) call(next_++);
+      cuda_runtime::synchronize(on_).or_throw();
+    } while (!tiny && std::chrono::steady_clock::now() - started <
+                          std::chrono::duration<double, std::milli>(milliseconds));
   }
-  return median_of(times);
+
+  /// Milliseconds of one of `calls` on the device, once.
+  double device_once(int calls, const call_type& call) {
+    for (int tries = 0;; ++tries) {
+      spin(on_, spin_us_);
+      cuda_runtime::record(begin_.get(), on_).or_throw();
+      for (int i = 0; i < calls; ++i) call(next_++);
+      // The card has not come to the begin while the host is at the end: it will find all calls waiting.
+      const bool ahead = cudaEventQuery(begin_.get()) == cudaErrorNotReady;
+      if (ahead) static_cast<void>(cudaGetLastError());  // not an error, but kept as one
+      const double ms = finish(calls);
+      if (ahead) return ms;
+      if (tries == 8) {
+        ++late_;
+        return ms;
+      }
+      spin_us_ *= 2;
+    }
+  }
+  /// Milliseconds of one of `calls` with all that the host does, once.
+  double with_host_once(int calls, const call_type& call) {
+    cuda_runtime::record(begin_.get(), on_).or_throw();
+    for (int i = 0; i < calls; ++i) call(next_++);
+    return finish(calls);
+  }
+  /// Their medians.
+  double device(int rounds, int calls, const call_type& call) {
+    return median([&] { return device_once(calls, call); }, rounds);
+  }
+  double with_host(int rounds, int calls, const call_type& call) {
+    return median([&] { return with_host_once(calls, call); }, rounds);
+  }
+
+  /// The number that the last call was given.
+  [[nodiscard]] int last() const { return next_ - 1; }
+  /// Timings that have some of the host's time in them all the same.
+  [[nodiscard]] int late() const { return late_; }
+
+ private:
+  double finish(int calls) {
+    cuda_runtime::record(end_.get(), on_).or_throw();
+    cuda_runtime::synchronize(on_).or_throw();
+    float ms = 0;
+    cuda_runtime::milliseconds(ms, begin_.get(), end_.get()).or_throw();
+    return static_cast<double>(ms) / calls;
+  }
+  static double median(const std::function<double()>& once, int rounds) {
+    std::vector<double> times;
+    for (int i = 0; i < pick(rounds, 1); ++i) times.push_back(once());
+    return median_of(times);
+  }
+
+  cudaStream_t on_;
+  cuda_event begin_, end_;
+  double spin_us_ = 200;
+  int next_ = 0;
+  int late_ = 0;
+};
+
+/// The median of a() / b(), timed in turns.
+inline double ratio_in_turns(int rounds, const std::function<double()>& a, const std::function<double()>& b) {
+  std::vector<double> ratios;
+  for (int i = 0; i < pick(rounds, 2); ++i) {
+    double ms[2];
+    for (const int which : {i % 2, 1 - i % 2}) ms[which] = which == 0 ? a() : b();
+    ratios.push_back(ms[0] / ms[1]);
+  }
+  return median_of(ratios);
 }
 
-/// Runs a suite's body once per repetition; its counters are what the claims read.
+/// Runs a suite's body once per repetition; its counters are what the claims read. What the body throws is what the
+/// benchmark is skipped with.
 inline void measure(benchmark::State& state, const std::function<std::string(benchmark::State&)>& body) {
   for (auto _ : state) {
+    std::string fault;
     if (!has_device()) {
-      state.SkipWithError("no CUDA device");
-      return;
+      fault = "no CUDA device";
+    } else {
+      try {
+        fault = body(state);
+      } catch (const std::exception& thrown) {
+        fault = std::string("failed: ") + thrown.what();
+      }
     }
-    const std::string fault = body(state);
     if (!fault.empty()) {
       state.SkipWithError(fault.c_str());
       return;
     }
   }
 }
-inline void enlist(const char* name, std::string (*body)(benchmark::State&)) {
+inline void enlist(const char* name, std::string (*body)(benchmark::State&), int repetitions = 3) {
   benchmark::RegisterBenchmark(name, [body](benchmark::State& state) { measure(state, body); })
       ->Iterations(1)
-      ->Repetitions(3);
+      ->Repetitions(pick(repetitions, 1));
 }
 
 }  // namespace gpu_suite

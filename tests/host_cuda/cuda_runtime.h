@@ -26,6 +26,8 @@
 #define __CUDACC__ 1
 #define __CUDA_ARCH__ 900
 #define __CUDA_ARCH_LIST__ 900
+#undef __shared__
+#define __shared__ static  // blocks run one after the other
 #undef __noinline__
 #define __noinline__
 #define __launch_bounds__(...)
@@ -36,10 +38,13 @@ extern dim3 blockDim, gridDim;
 namespace host_cuda {
 
 /// What lanes can wait for together.
-enum class meeting : int { none, shuffle, shuffle_xor, ballot, sync };
+enum class meeting : int { none, shuffle, shuffle_xor, ballot, sync, block };
 
 /// What the lanes of a mask brought, once all of them are here. Gives way to other threads until then.
 std::uint64_t meet(meeting kind, unsigned mask, std::uint64_t value, int argument, int width);
+
+/// All threads of a block wait for each other.
+void meet_block();
 
 /// Ends the kernel that runs with cudaErrorLaunchFailure.
 [[noreturn]] void fail(const std::string& what);
@@ -100,6 +105,7 @@ inline void __syncwarp(unsigned mask = 0xffffffffU) {
   host_cuda::meet(host_cuda::meeting::sync, mask, 0, 0, 32);
 }
 inline unsigned __activemask() { return 1U << (threadIdx.x & 31U); }  // as few as CUDA allows
+inline void __syncthreads() { host_cuda::meet_block(); }
 inline void __threadfence() {}
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }

@@ -306,6 +306,20 @@ std::uint64_t meet(meeting kind, unsigned mask, std::uint64_t value, int argumen
   return f.answer;
 }
 
+void meet_block() {
+  fiber& f = *running.fibers[running.current];
+  f.kind = meeting::block;
+  f.now = doing::waits;
+  for (std::size_t i = 0; i < running.count; ++i) {
+    const fiber& other = *running.fibers[i];
+    if (other.now != doing::waits || other.kind != meeting::block) {
+      swapcontext(&f.context, &running.scheduler);
+      return;
+    }
+  }
+  for (std::size_t i = 0; i < running.count; ++i) running.fibers[i]->now = doing::runs;
+}
+
 void fail(const std::string& what) {
   last_failure = what;
   running.failed = true;
@@ -559,6 +573,11 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
   e->at = stream.tail;
   e->capture = stream.capture;
   return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t e) {
+  if (e->capture != nullptr) return keep(cudaErrorCapturedEvent);
+  const bool done = std::all_of(e->at.begin(), e->at.end(), [](const auto& n) { return n->done; });
+  return keep(done ? sticky : cudaErrorNotReady);
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t e) {
   if (e->capture != nullptr) return invalidate(e->capture, cudaErrorCapturedEvent);

@@ -68,10 +68,29 @@ __global__ void different_meetings() {
 __global__ void not_its_own_mask() { __syncwarp(1U); }
 __global__ void reads_another_team() { __shfl_sync(mask_of(8), 1, 9, 32); }
 __global__ void reads_between_words(const char* p) { __ldg(static_cast<const uint4*>(static_cast<const void*>(p + 4))); }
+__global__ void turned_around(int* out) {
+  __shared__ int kept[64];
+  for (int round = 0; round < 3; ++round) {
+    kept[threadIdx.x] = static_cast<int>(threadIdx.x) + round;
+    __syncthreads();
+    out[threadIdx.x] = kept[63 - threadIdx.x];
+    __syncthreads();
+  }
+}
+__global__ void block_where_one_has_left() {
+  if (threadIdx.x == 7) return;
+  __syncthreads();
+}
 __global__ void put(int* to, int value) { *to = value; }
 
 }  // namespace
 
+TEST_CASE("host_cuda: the threads of a block meet, all of them") {
+  std::vector<int> out(64);
+  CHECK(run(64, turned_around, out.data()) == "");
+  for (int i = 0; i < 64; ++i) CHECK(out[static_cast<std::size_t>(i)] == 63 - i + 2);
+  CHECK(run(64, block_where_one_has_left) != "");
+}
 TEST_CASE("host_cuda: teams of a warp meet by themselves") {
   std::vector<int> out(64);
   for (const int lanes : {1, 2, 8, 32}) {
