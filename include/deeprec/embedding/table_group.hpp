@@ -108,7 +108,7 @@ class table_group {
 /// @space    all reachable from the context
 /// @pre      outs overlap neither each other, nor tables, nor batches
 /// @post     as T lookups
-/// @numerics the bits of T lookups
+/// @numerics the bits of T lookups; on a device, where no bag is longer than 512 ids
 /// @cost     that of T lookups in two parallel passes (one checks, one pools), cut into pieces of at least
 ///           about 256 ids; allocates about 300 bytes per feature from the context's resource, and what
 ///           lookup says

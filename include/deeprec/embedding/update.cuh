@@ -31,7 +31,7 @@ namespace deeprec::inline DEEPREC_ABI {
 namespace [[gnu::visibility("hidden")]] DEEPREC_DEVICE {
 
 /// Keys of nothing, and values by number.
-static __global__ void __launch_bounds__(block_threads)
+[[maybe_unused]] static __global__ void __launch_bounds__(block_threads)
     clear_keys(std::uint32_t* keys, std::uint32_t* values, index_t n) {
   for (index_t i = index_t{blockIdx.x} * block_threads + threadIdx.x; i < n;
        i += index_t{gridDim.x} * block_threads) {
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(block_threads)
 }
 
 /// Bags and factors in the order of the rows.
-static __global__ void __launch_bounds__(block_threads)
+[[maybe_unused]] static __global__ void __launch_bounds__(block_threads)
     place_slots(detail::expanded_slots of, const float* weights, index_t slots, const std::uint32_t* keys,
                 const std::uint32_t* values, std::uint32_t* bags, float* factors, index_t n) {
   for (index_t i = index_t{blockIdx.x} * block_threads + threadIdx.x; i < n;

@@ -325,10 +325,10 @@ struct step_task {
   float max_norm;
   Rows rows;
   Rounding rounding;
-  std::byte* table;
-  index_t stride;
-  row_parts parts;
-  index_t state;  // where it begins in a row; -1: there is none
+  std::byte* table = nullptr;
+  index_t stride = 0;
+  row_parts parts{};
+  index_t state = -1;  // where it begins in a row; -1: there is none
 };
 
 /// The rows that a task steps.
