@@ -23,9 +23,11 @@ struct device_fault {
   [[nodiscard]] DEEPREC_HD static constexpr unsigned long long order_of(index_t table, index_t bag,
                                                                         index_t slot) noexcept {
     constexpr auto most = (index_t{1} << 48) - 1;
-    const index_t place = bag >= 0 ? bag : slot >= 0 ? slot : 0;
+    constexpr index_t tables = 32766;  // of those behind them all have one place
     using word = unsigned long long;
-    const auto of_table = static_cast<word>(table < 0 ? 0 : table < 32766 ? table + 1 : 32767);
+    if (table >= tables) return ~(static_cast<word>(tables + 1) << 49);
+    const index_t place = bag >= 0 ? bag : slot >= 0 ? slot : 0;
+    const auto of_table = static_cast<word>(table < 0 ? 0 : table + 1);
     return ~(of_table << 49 | word{bag >= 0} << 48 | static_cast<word>(place < most ? place : most));
   }
   /// Whether another place comes before this one.
