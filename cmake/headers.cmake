@@ -67,6 +67,7 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/detail/device_pool.hpp
     include/deeprec/embedding/detail/device_rows.hpp
     include/deeprec/embedding/detail/device_runs.hpp
+    include/deeprec/embedding/detail/device_sort.cuh
     include/deeprec/embedding/detail/device_stages.hpp
     include/deeprec/embedding/detail/device_task.hpp
     include/deeprec/embedding/detail/device_update.hpp

@@ -218,6 +218,21 @@ TEST_CASE("device: stages keep inside of their room whatever the offsets, and dr
   CHECK(back(weights, 1)[0] == 2.0F);
 }
 
+TEST_CASE("device: a failure of somebody else's that nobody has asked for is not a verb's") {
+  const auto ids = to_device(std::vector<std::int64_t>{4, 4, 2});
+  device_array<std::int64_t> different(3);
+  device_array<std::int32_t> inverse(3), counts(3);
+  device_array<index_t> size(1);
+  cuda_stream stream;
+  void* nothing = nullptr;
+  REQUIRE(cudaMalloc(&nothing, std::size_t{1} << 60) != cudaSuccess);
+  unique(stream, std::span<const std::int64_t>(ids.data(), 3),
+         device_unique<>{different.data(), inverse.data(), counts.data(), size.data()})
+      .or_throw();
+  stream.synchronize().or_throw();
+  CHECK(back(size, 1)[0] == 2);
+}
+
 TEST_CASE("device: unique of ids with a run as long as the batch") {
   for (const std::size_t n : {std::size_t{1}, std::size_t{33}, std::size_t{5000}}) {
     std::vector<std::int32_t> ids(n, -4);

@@ -383,6 +383,7 @@ using namespace host_cuda;
 
 extern "C" {
 
+cudaError_t cudaPeekAtLastError() { return last_error; }
 cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
 const char* cudaGetErrorString(cudaError_t e) {
   return e == cudaErrorLaunchFailure ? "a kernel failed" : e == cudaSuccess ? "no error" : "an error of the run time";

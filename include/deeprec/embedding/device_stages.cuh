@@ -18,9 +18,6 @@
 
 #include <cuda_runtime.h>
 
-#include <cub/device/device_radix_sort.cuh>
-#include <cub/device/device_scan.cuh>
-
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -31,6 +28,7 @@
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/coo_view.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/embedding/detail/device_sort.cuh>
 #include <deeprec/embedding/detail/device_stages.hpp>
 #include <deeprec/embedding/device_batch.hpp>
 #include <deeprec/exec/cuda_stream.hpp>
@@ -217,18 +215,6 @@ struct place_entries {
   device_bags<Id> out;
   __device__ void operator()(index_t i) const { detail::place_entry(i, coo, keys, slots, out); }
 };
-
-inline status scan(void* space, std::size_t& bytes, const index_t* in, index_t* out, index_t n,
-                   cudaStream_t on) {
-  return cuda_status(cub::DeviceScan::ExclusiveSum(space, bytes, in, out, n, on));
-}
-template <class Key>
-status sort_pairs(void* space, std::size_t& bytes, const Key* keys, Key* sorted,
-                  const std::uint32_t* values, std::uint32_t* sorted_values, index_t n, int bits,
-                  cudaStream_t on) {
-  return cuda_status(
-      cub::DeviceRadixSort::SortPairs(space, bytes, keys, sorted, values, sorted_values, n, 0, bits, on));
-}
 
 /// Keys and slots before and after a sort, with CUB's space, in a stream's scratch.
 template <class Key>

@@ -14,12 +14,11 @@
 
 #include <cuda_runtime.h>
 
-#include <cub/device/device_radix_sort.cuh>
-
 #include <cstddef>
 #include <type_traits>
 
 #include <deeprec/core/config.hpp>
+#include <deeprec/embedding/detail/device_sort.cuh>
 #include <deeprec/embedding/detail/device_update.hpp>
 #include <deeprec/embedding/update.hpp>
 #include <deeprec/exec/cuda_stream.hpp>
@@ -137,7 +136,7 @@ struct backend<verbs::update, cuda_backend> {
 
     std::size_t sort_bytes = 0;
     std::uint32_t* const none = nullptr;
-    if (const status s = sort(nullptr, sort_bytes, none, none, none, none, n, bits, on); !s) return s;
+    if (const status s = DEEPREC_DEVICE::sort_pairs(nullptr, sort_bytes, none, none, none, none, n, bits, on); !s) return s;
     detail::scratch_layout layout;
     const std::size_t keys = layout.add<std::uint32_t>(n), values = layout.add<std::uint32_t>(n);
     const std::size_t sorted_keys = layout.add<std::uint32_t>(n),
@@ -167,7 +166,7 @@ struct backend<verbs::update, cuda_backend> {
         !s) {
       return s;
     }
-    if (const status s = sort(scratch + sort_space, sort_bytes, slots.keys, at(words, sorted_keys),
+    if (const status s = sort_pairs(scratch + sort_space, sort_bytes, slots.keys, at(words, sorted_keys),
                               slots.values, at(words, sorted_values), n, bits, on);
         !s) {
       return s;
@@ -206,14 +205,6 @@ struct backend<verbs::update, cuda_backend> {
       return launch_steps<Optimizer, wide>(task, records, on);
     }
     return launch_steps<Optimizer, 1>(task, records, on);
-  }
-
- private:
-  static status sort(void* space, std::size_t& bytes, const std::uint32_t* keys, std::uint32_t* sorted_keys,
-                     const std::uint32_t* values, std::uint32_t* sorted_values, index_t n, int bits,
-                     cudaStream_t on) {
-    return cuda_status(cub::DeviceRadixSort::SortPairs(space, bytes, keys, sorted_keys, values,
-                                                       sorted_values, n, 0, bits, on));
   }
 };
 

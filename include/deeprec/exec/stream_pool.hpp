@@ -1,7 +1,7 @@
 // Streams and events that end with their pool, and plans that run on them.
 //
 //   pool.run(plan, launch)       fork ─> op, record, wait ... ─> join       launch(op, stream) enqueues one
-//   op pool.replay(plan, launch)    the same, captured once into a graph and launched from then on
+//   pool.replay(plan, launch)    the same, captured once into a graph and launched from then on
 //   pool.fork(); ...; pool.join();                                          by hand
 //
 // What a verb needs for itself (scratch, the record of a fault) belongs to the stream that it was given, in

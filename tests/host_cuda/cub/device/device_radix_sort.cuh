@@ -19,12 +19,12 @@ struct DeviceRadixSort {
     const std::size_t wanted = 1 + 3 * static_cast<std::size_t>(n);
     if (space == nullptr) {
       bytes = wanted;
-      return cudaSuccess;
+      return cudaPeekAtLastError();
     }
     if (bytes < wanted || first_bit < 0 || end_bit > 8 * static_cast<int>(sizeof(Key)) || n < 0) {
       return cudaErrorInvalidValue;
     }
-    return host_cuda::enqueue(on, [=] {
+    static_cast<void>(host_cuda::enqueue(on, [=] {
       std::memset(space, 0x5a, wanted);
       const auto digits = [=](Size i) {
         const int count = end_bit - first_bit;
@@ -39,7 +39,8 @@ struct DeviceRadixSort {
         sorted[i] = keys[order[i]];
         sorted_values[i] = values[order[i]];
       }
-    });
+    }));
+    return cudaPeekAtLastError();
   }
 };
 

@@ -15,10 +15,10 @@ struct DeviceScan {
     const std::size_t wanted = 1 + 3 * static_cast<std::size_t>(n);
     if (space == nullptr) {
       bytes = wanted;
-      return cudaSuccess;
+      return cudaPeekAtLastError();
     }
     if (bytes < wanted) return cudaErrorInvalidValue;
-    return host_cuda::enqueue(on, [=] {
+    static_cast<void>(host_cuda::enqueue(on, [=] {
       std::memset(space, 0x5a, wanted);
       Out sum{};
       for (Size i = 0; i < n; ++i) {
@@ -26,7 +26,8 @@ struct DeviceScan {
         out[i] = sum;
         sum += x;
       }
-    });
+    }));
+    return cudaPeekAtLastError();
   }
 };
 
