@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "support/second_device.hpp"
+
 using namespace deeprec;
 
 namespace {
@@ -56,13 +58,6 @@ std::vector<int> back(const device_array<int>& array) {
   array.copy_to(values).or_throw();
   return values;
 }
-
-/// Whatever a test does.
-struct current_device_again {
-  int device = 0;
-  current_device_again() { REQUIRE(cudaGetDevice(&device) == cudaSuccess); }
-  ~current_device_again() { cudaSetDevice(device); }
-};
 
 /// n ops that nothing orders, one on each stream.
 stream_plan side_by_side(int n) {
@@ -208,14 +203,8 @@ TEST_CASE("cuda_stream_pool: priorities, of streams and in graphs") {
 }
 
 TEST_CASE("cuda_stream_pool, cuda_staging: stay on their device when another one is current") {
-  int devices = 0;
-  REQUIRE(cudaGetDeviceCount(&devices) == cudaSuccess);
-  const current_device_again before;
-  if (devices < 2) {
-    MESSAGE("NOT TESTED: one device");
-    return;
-  }
-  REQUIRE(cudaSetDevice(1) == cudaSuccess);
+  const deeprec_test::second_device second;
+  if (!second.is_there()) return;
   {
     cuda_stream_pool pool(2);
     cuda_staging staging(pool.stream(1).get());

@@ -10,6 +10,8 @@
 #include <new>
 #include <vector>
 
+#include "support/second_device.hpp"
+
 using namespace deeprec;
 
 namespace {
@@ -34,13 +36,6 @@ status start(const cuda_stream& on, void (*kernel)(Expected...), Given... given)
   shape.stream = on.get();
   return cuda_status(cudaLaunchKernelEx(&shape, kernel, given...));
 }
-
-/// Whatever a test does.
-struct current_device_again {
-  int device = 0;
-  current_device_again() { REQUIRE(cudaGetDevice(&device) == cudaSuccess); }
-  ~current_device_again() { cudaSetDevice(device); }
-};
 
 cudaMemoryType kind_of(const void* p) {
   cudaPointerAttributes place{};
@@ -131,14 +126,8 @@ TEST_CASE("cuda_pool_resource: refuses a capture without ending it") {
 }
 
 TEST_CASE("cuda_pool_resource: slabs and events are its device's, whichever is current") {
-  int devices = 0;
-  REQUIRE(cudaGetDeviceCount(&devices) == cudaSuccess);
-  const current_device_again before;
-  if (devices < 2) {
-    MESSAGE("NOT TESTED: one device");
-    return;
-  }
-  REQUIRE(cudaSetDevice(1) == cudaSuccess);
+  const deeprec_test::second_device second;
+  if (!second.is_there()) return;
   {
     cuda_stream a, b;
     cuda_pool_resource pool(4096);

@@ -75,6 +75,9 @@ class bit_matrix_view {
     return data_ + i * (stride_ / bits_of_word);
   }
   [[nodiscard]] constexpr bool operator()(index_t i, index_t j) const {
+    static_assert(reachable_as<Space, host_space>,
+                  "deeprec::bit_matrix_view: a bit of device memory read on the host. Fix: use the bits in a product "
+                  "there (gemm_desc::mask_bits), or copy them first.");
     DEEPREC_EXPECTS(0 <= i && i < rows_ && 0 <= j && j < columns_);
     return ((row(i)[j / bits_of_word] >> (j % bits_of_word)) & 1U) != 0;
   }

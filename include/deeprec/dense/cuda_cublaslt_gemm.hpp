@@ -25,6 +25,7 @@
 #include <deeprec/dense/detail/cuda_cublaslt_plan.hpp>
 #include <deeprec/dense/gemm.hpp>
 #include <deeprec/exec/cuda_stream.hpp>
+#include <deeprec/exec/detail/stream_scratch.hpp>
 
 namespace deeprec::inline DEEPREC_ABI {
 
@@ -146,9 +147,6 @@ struct cublaslt_backend {
   using view = gemm_view<device_space>;
   using desc_type = basic_gemm_desc<device_space>;
 
-  static constexpr std::size_t in_units(std::size_t bytes) noexcept {
-    return (bytes + 255) / 256 * 256;
-  }
   static std::uintptr_t address(const void* p) noexcept {
     return reinterpret_cast<std::uintptr_t>(p);
   }
@@ -251,13 +249,15 @@ struct cublaslt_backend {
     const std::shared_ptr<const cublaslt_plan> plan = cublaslt_plan_for<Api>(handle, key);
     if (!plan->answer) return plan->answer;
 
-    const std::size_t vector_at = in_units(plan->workspace);
-    const std::size_t zeros_at = vector_at + (moved ? in_units(vector_bytes) : 0);
+    scratch_layout layout;
+    static_cast<void>(layout.add<std::byte>(static_cast<index_t>(plan->workspace)));  // at its begin
+    const std::size_t vector_at = layout.add<std::byte>(moved ? static_cast<index_t>(vector_bytes) : 0);
     const std::size_t zeros =
         k == 0 ? static_cast<std::size_t>((std::max)(m, n)) * sizeof(float) : 0;
+    const std::size_t zeros_at = layout.add<std::byte>(static_cast<index_t>(zeros));
     std::byte* scratch = nullptr;
-    if (zeros_at + zeros > 0) {
-      if (const status s = stream.scratch(zeros_at + zeros, scratch); !s) return s;
+    if (layout.bytes() > 0) {
+      if (const status s = stream.scratch(layout.bytes(), scratch); !s) return s;
     }
     if (zeros > 0) {
       if (const status s = Api::zero(scratch + zeros_at, zeros, on); !s) return s;

@@ -23,6 +23,7 @@
 #include <deeprec/embedding/detail/device_pool.hpp>
 #include <deeprec/embedding/lookup.hpp>
 #include <deeprec/exec/cuda_stream.hpp>
+#include <deeprec/exec/detail/stream_scratch.hpp>
 #include <deeprec/exec/warp_team.cuh>
 
 namespace deeprec::inline DEEPREC_ABI {
@@ -115,12 +116,13 @@ struct backend<verbs::lookup, cuda_backend> {
     index_t records = 0;
     if (!copies && may_be_long(bags)) {
       records = detail::chunk_sums::records(task.id_count);
-      const auto counts = static_cast<std::size_t>(records) * sizeof(detail::chunk_count);
-      const auto sums = static_cast<std::size_t>(records * task.width) * sizeof(float);
+      detail::scratch_layout layout;
+      const std::size_t counts = layout.add<detail::chunk_count>(records);
+      const std::size_t sums = layout.add<float>(records * task.width);
       std::byte* scratch = nullptr;
-      if (const status s = ctx.executor->scratch(counts + sums, scratch); !s) return s;
-      task.chunks.sums = static_cast<float*>(static_cast<void*>(scratch + counts));
-      task.chunks.counts = static_cast<detail::chunk_count*>(static_cast<void*>(scratch));
+      if (const status s = ctx.executor->scratch(layout.bytes(), scratch); !s) return s;
+      task.chunks.sums = static_cast<float*>(static_cast<void*>(scratch + sums));
+      task.chunks.counts = static_cast<detail::chunk_count*>(static_cast<void*>(scratch + counts));
     }
     constexpr int wide = detail::lane_columns<element>;
     if (detail::rows_fit_lanes<element>(task.table, task.stride, task.parts, task.width) &&

@@ -133,10 +133,12 @@ constexpr int cublaslt_steps(cublasLtEpilogue_t epilogue) noexcept {
   }
 }
 constexpr bool cublaslt_has_vector(cublasLtEpilogue_t epilogue) noexcept {
-  return (epilogue & (CUBLASLT_EPILOGUE_BIAS | 16 | CUBLASLT_EPILOGUE_BGRADB)) != 0;
+  constexpr int sums_of_masked = CUBLASLT_EPILOGUE_DRELU_BGRAD & ~CUBLASLT_EPILOGUE_DRELU;
+  return (epilogue & (CUBLASLT_EPILOGUE_BIAS | sums_of_masked | CUBLASLT_EPILOGUE_BGRADB)) != 0;
 }
 constexpr bool cublaslt_has_bits(cublasLtEpilogue_t epilogue) noexcept {
-  return (epilogue & 128) != 0;
+  constexpr int reads_or_writes = CUBLASLT_EPILOGUE_RELU_AUX & ~CUBLASLT_EPILOGUE_RELU;
+  return (epilogue & reads_or_writes) != 0;
 }
 
 inline status cublaslt_no_algorithm(const cublaslt_key& q) noexcept {
