@@ -178,8 +178,8 @@ TEST_CASE("device: of many faults the first is reported, and 64 counters at once
   const auto skipping = [&](index_t& counter) {
     return lookup(stream, table.view(), batch.view(false), pooling{sum, skip(counter)}, out.matrix(500, 4));
   };
-  for (int again = 0; again < 3; ++again) {  // others each time
-    std::vector<index_t> counters(64);
+  std::vector<std::vector<index_t>> all(3, std::vector<index_t>(64));
+  for (std::vector<index_t>& counters : all) {  // others each time, all alive: no address comes twice
     for (index_t& c : counters) skipping(c).or_throw();
     index_t one_more = 0;
     CHECK(skipping(one_more).code() == errc::unsupported);
