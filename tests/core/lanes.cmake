@@ -1,0 +1,1 @@
+deeprec_not_in(tsan "no threads" fp8_test)
