@@ -203,8 +203,9 @@ inline const char* parse_id(std::string_view text, std::int64_t& value) noexcept
     }
   }
   const auto [stop, code] = std::from_chars(begin, end, value);
-  if (code == std::errc::result_out_of_range) return "the integer does not fit in 64 bits";
-  if (stop == end && code == std::errc{}) return nullptr;
+  if (stop == end) {
+    return code == std::errc{} ? nullptr : "the integer does not fit in 64 bits";
+  }
   double wide = 0;
   bool tiny = false;
   const std::errc wide_code = parse_nearest(text, wide, tiny);
