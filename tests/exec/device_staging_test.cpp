@@ -158,7 +158,7 @@ TEST_CASE("device_staging: uses and releases that don't belong together are refu
   REQUIRE(staging.use(slot, compute).ok());
   CHECK(staging.release(slot, other).code() == errc::invalid_value);
   CHECK(staging.send(slot, 100).code() == errc::invalid_value);
-  CHECK(staging.next(100, slot).place().slot == 0);
+  CHECK(staging.next(100, slot).place() == fault_place{.item = 0});
   REQUIRE(staging.release(slot, compute).ok());
   CHECK(staging.release(slot, compute).code() == errc::invalid_value);
   for (std::size_t i = 1; i < staging.most_consumers; ++i) {

@@ -62,8 +62,8 @@ class basic_device_staging {
   /// @post    nobody reads the buffer any more, on host or device
   /// @cost    waits for the steps that used it last; allocates when it is too small
   /// @threads one at a time
-  /// @error   invalid_value when a use of that buffer was not released (slot = its number): release it, and
-  ///          ask again; out_of_memory; device_error
+  /// @error   invalid_value when a use of that buffer was not released (place().item is its number): release it,
+  ///          and ask again; out_of_memory; device_error
   [[nodiscard]] status next(std::size_t bytes, int& number) {
     const scope here(device_);
     if (!here.made().ok()) return here.made();
@@ -73,7 +73,7 @@ class basic_device_staging {
       if (c.uses > 0) {
         return {errc::invalid_value,
                 "device_staging: the next buffer was used and not released",
-                {.slot = chosen}};
+                {.item = chosen}};
       }
     }
     if (!s.has_copied) {
@@ -116,7 +116,7 @@ class basic_device_staging {
   [[nodiscard]] status send(int number, std::size_t bytes) {
     slot& s = slots_[static_cast<std::size_t>(number)];
     if (!s.consumers.empty())
-      return {errc::invalid_value, "device_staging: sent while it is used", {.slot = number}};
+      return {errc::invalid_value, "device_staging: sent while it is used", {.item = number}};
     if (bytes > s.bytes) return {errc::shape_mismatch, "device_staging: more bytes than the buffer has"};
     const scope here(device_);
     if (!here.made().ok()) return here.made();
@@ -137,7 +137,7 @@ class basic_device_staging {
   ///          the batch; device_error. On an error it is no use
   [[nodiscard]] status use(int number, stream on) {
     slot& s = slots_[static_cast<std::size_t>(number)];
-    if (!s.marked) return {errc::invalid_value, "device_staging: used before it was sent", {.slot = number}};
+    if (!s.marked) return {errc::invalid_value, "device_staging: used before it was sent", {.item = number}};
     std::size_t c = find(s, on);
     if (c == most_consumers) return {errc::unsupported, "device_staging: more streams than most_consumers"};
     const scope here(device_);
@@ -162,7 +162,7 @@ class basic_device_staging {
     slot& s = slots_[static_cast<std::size_t>(number)];
     const std::size_t c = find(s, on);
     if (c == s.consumers.size() || s.consumers[c].uses == 0) {
-      return {errc::invalid_value, "device_staging: released by a stream without a use", {.slot = number}};
+      return {errc::invalid_value, "device_staging: released by a stream without a use", {.item = number}};
     }
     const scope here(device_);
     if (!here.made().ok()) return here.made();
