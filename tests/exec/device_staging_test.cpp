@@ -124,6 +124,11 @@ TEST_CASE("device_staging: buffers grow, and what does not fit is refused") {
   fake().limit = SIZE_MAX;
   REQUIRE(staging.next(1'000'000, slot).ok());
   REQUIRE(staging.send(slot, 1'000'000).ok());
+  fake().limit = fake().allocated + 10'000'000;
+  for (const std::size_t bytes : {SIZE_MAX, SIZE_MAX - 1000, SIZE_MAX / 5 * 4 + 1000, SIZE_MAX / 2}) {
+    CAPTURE(bytes);
+    CHECK(staging.next(bytes, slot).code() == errc::out_of_memory);
+  }
 }
 
 TEST_CASE("device_staging: a buffer waits for every stream that uses it") {

@@ -6,6 +6,7 @@
 #include <deeprec/exec/executor_ref.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
+#include <deeprec/memory/stream_pool_resource.hpp>
 #include <deeprec/optim/sgd.hpp>
 
 #include "support/children.hpp"
@@ -89,4 +90,20 @@ TEST_CASE("r13: tasks that block are refused at the limit of threads, and none w
   release = true;
   release.notify_all();
   pool.wait_tasks();
+}
+
+TEST_CASE("r09: a pool of device memory refuses a size near the largest number") {
+  fake() = {};
+  fake().limit = std::size_t{1} << 30;
+  const int on = fake().add_stream();
+  {
+    basic_stream_pool_resource<fake_runtime> pool;
+    void *first = nullptr, *second = nullptr, *third = nullptr;
+    CHECK(pool.allocate(SIZE_MAX - 10, on, first).code() == errc::out_of_memory);
+    REQUIRE(pool.allocate(1000, on, second).ok());
+    REQUIRE(pool.allocate(1000, on, third).ok());
+    CHECK(first == nullptr);
+    CHECK(second != third);
+  }
+  CHECK(fake().allocated == 0);
 }

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstddef>
+#include <limits>
 #include <vector>
 
 #include <deeprec/core/config.hpp>
@@ -85,7 +86,8 @@ class basic_device_staging {
     s.consumers.clear();
     if (s.bytes < bytes) {
       drop(s);
-      const std::size_t wanted = bytes + bytes / 4;  // batches differ a little
+      const std::size_t more = bytes / 4;  // batches differ a little
+      const std::size_t wanted = more > (std::numeric_limits<std::size_t>::max)() - bytes ? bytes : bytes + more;
       if (const status got = Runtime::pinned_allocate(s.host, wanted); !got) return got;
       if (const status got = Runtime::allocate(s.device, wanted); !got) {
         Runtime::pinned_deallocate(s.host);
@@ -143,10 +145,12 @@ class basic_device_staging {
     const scope here(device_);
     if (!here.made().ok()) return here.made();
     if (c == s.released.size()) {
+      s.released.reserve(c + 1);  // throws before there is something to lose
       event made{};
       if (const status answer = Runtime::make_event(made, false); !answer) return answer;
       s.released.push_back(made);
     }
+    s.consumers.reserve(c + 1);
     if (const status waited = Runtime::wait(on, s.copied); !waited) return waited;
     if (c == s.consumers.size()) s.consumers.push_back({on, 0, false});
     ++s.consumers[c].uses;
