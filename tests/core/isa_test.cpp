@@ -45,6 +45,27 @@ TEST_CASE("isa: the environment lowers the choice and never raises it") {
   }
 }
 
+TEST_CASE("isa: each set asks for everything that its regions are compiled for") {
+  using features = detail::cpu_features;
+  bool features::*const all[] = {&features::avx2,     &features::fma,      &features::bmi2,
+                                 &features::f16c,     &features::avx512f,  &features::avx512bw,
+                                 &features::avx512dq, &features::avx512vl, &features::avx512bf16};
+  // Bit i of what a processor has: all[i]. The first four make avx2, the next four avx512.
+  for (unsigned has = 0; has < 512; ++has) {
+    features cpu;
+    for (unsigned i = 0; i < 9; ++i) cpu.*all[i] = (has >> i & 1U) != 0;
+    const isa expected = (has & 0x1ffU) == 0x1ffU ? isa::avx512_bf16
+                         : (has & 0xffU) == 0xffU ? isa::avx512
+                         : (has & 0xfU) == 0xfU   ? isa::avx2
+                                                  : isa::portable;
+    CHECK(detail::best_isa_of(cpu) == expected);
+  }
+#if DEEPREC_X86
+  CHECK(best_isa() == detail::best_isa_of(detail::features_of_this_cpu()));
+  if (best_isa() >= isa::avx2) CHECK(detail::features_of_this_cpu().f16c);
+#endif
+}
+
 TEST_CASE("isa: a name that nobody knows changes nothing") {
   for (const char* name : {"", "sse9", "AVX2", "avx", "avx512_"}) {
     CHECK(active_in_child(std::string("DEEPREC_ISA=") + name) == to_string(best_isa()));

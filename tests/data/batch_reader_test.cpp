@@ -9,8 +9,11 @@
 #include <deeprec/data/criteo_format.hpp>
 #include <deeprec/data/feasign_format.hpp>
 #include <deeprec/data/key_value_format.hpp>
+#include <deeprec/data/libsvm_format.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
+
+#include "support/children.hpp"
 
 using namespace deeprec;
 using namespace deeprec_test;
@@ -213,7 +216,10 @@ TEST_CASE("reader: files follow one another, with lines counted and headers skip
   const temporary_file third(names + "\n" + random_criteo_line(die) + "\n\nrubbish\n" +
                              random_criteo_line(die));
   const inline_executor executor;
-  const std::vector<std::string> paths{first.path(), empty.path(), second.path(), third.path()};
+  std::vector<std::string> paths{first.path(), second.path(), third.path()};
+  paths.insert(paths.begin() + 1, 50, empty.path());
+  paths.insert(paths.begin(), 50, empty.path());
+  const index_t open_before = open_descriptors();
   for (const index_t chunk : {index_t{100}, index_t{1000}, index_t{1} << 18}) {
     const outcome stopped = read_file(executor, small_tables(), paths, 7, {.chunk_bytes = chunk});
     CHECK(stopped.rows.size() == 34);
@@ -224,6 +230,19 @@ TEST_CASE("reader: files follow one another, with lines counted and headers skip
     CHECK(skipped.rows.size() == 35);
     CHECK(skipped.skipped == 1);
     CHECK(skipped.fault.empty());
+    for (const malformed policy : {malformed::fault, malformed::drop}) {
+      const reader_options options{.on_malformed = policy, .chunk_bytes = chunk, .chunks_in_flight = 2};
+      auto reader = read_files(executor, small_tables(), paths, options).or_throw();
+      CHECK(open_descriptors() == open_before);
+      sparse_batch batch;
+      result<index_t> got = 1;
+      while (got && got.value() > 0) {
+        got = reader.next(batch, 7);
+        CHECK(open_descriptors() <= open_before + 3);
+      }
+      CHECK(got.ok() == (policy == malformed::drop));
+      CHECK(open_descriptors() == open_before);  // at the end and after a fault
+    }
   }
 }
 
@@ -311,9 +330,48 @@ TEST_CASE("reader: a line of a megabyte is read, or refused when it is above the
           file.path() + ":2:29: malformed text: the token is too long");
   }
   const temporary_file endless(std::string(3 << 20, 'y'));
+  small_resource memory(200'000);  // a file's first line, then a chunk: no more than the limit of either
+  context little(executor);
+  little.memory = &memory;
+  const reader_options small_chunks{
+      .chunk_bytes = 4096, .chunks_in_flight = 1, .longest_line = 1 << 16};
+  CHECK(read_file(little, libsvm_format{}, {endless.path()}, 10, small_chunks).fault ==
+        endless.path() + ":1: malformed text: the line is too long: the limit is 65536");
+  small_resource nothing(1000);
+  little.memory = &nothing;
+  CHECK(read_file(little, libsvm_format{}, {endless.path()}, 10, small_chunks).fault ==
+        endless.path() + ": out of memory: a file's first line");
   CHECK(
       read_file(executor, small_tables(), {endless.path()}, 10, {.longest_line = 1 << 16}).fault ==
       endless.path() + ":1: malformed text: the line is too long: the limit is 65536");
+}
+
+TEST_CASE("reader: of text in memory a chunk looks at its own and a line behind it, once") {
+  dice die(23);
+  for (const index_t longest : {index_t{1}, index_t{300}, index_t{5000}}) {
+    for (const index_t chunk : {index_t{4096}, index_t{5000}, index_t{16384}}) {
+      std::string text;
+      while (text.size() < 150'000) {
+        const index_t length = die.one_in(9) ? die.below(60'000) : die.below(2 * longest);
+        text += (die.one_in(3) ? "1 1:0" : "1 1:0.") + std::string(static_cast<std::size_t>(length), '0') + "\n";
+      }
+      const reader_options options{.on_malformed = malformed::drop,
+                                   .chunk_bytes = chunk,
+                                   .chunks_in_flight = 1,
+                                   .longest_line = longest};
+      const outcome expected = read_memory(libsvm_format{}, text, 20, options);
+      const int code = in_child([&] {
+        const due_text due(text, chunk, longest);
+        const due_executor executor{&due};
+        const outcome got = read_all(read_text(executor, libsvm_format{}, due.view(), options).value(), 20);
+        const bool all = due.chunks() == (static_cast<index_t>(text.size()) + chunk - 1) / chunk;
+        return got == expected && all ? 0 : 1;
+      });
+      INFO("longest line ", longest, ", chunk ", chunk);
+      CHECK(code == 0);
+      CHECK(expected.skipped > 0);
+    }
+  }
 }
 
 TEST_CASE("reader: random bytes in a file give a fault or skipped lines, the same in any chunks") {

@@ -1,5 +1,8 @@
 #include "data/support.hpp"
 
+#include <cerrno>
+#include <cmath>
+#include <cstdlib>
 #include <set>
 
 #include <deeprec/data/feasign_format.hpp>
@@ -285,4 +288,71 @@ TEST_CASE("numbers: the quick way gives the bits of from_chars") {
   CHECK(value == 1e-40F);
   CHECK(detail::parse_float("16777217", value) == nullptr);
   CHECK(value == 16777216.0F);
+}
+
+namespace {
+
+/// strtof's number, and whether there is one: neither text that goes on nor infinity.
+bool float_oracle(const std::string& text, float& value) {
+  char* end = nullptr;
+  value = std::strtof(text.c_str(), &end);
+  return !text.empty() && end == text.c_str() + text.size() && std::isfinite(value);
+}
+
+/// An id: strtod's number, where that is in range, whole and below 2^53.
+bool id_oracle(const std::string& text, std::int64_t& value) {
+  char* end = nullptr;
+  errno = 0;
+  const double wide = std::strtod(text.c_str(), &end);
+  if (errno != 0 || end != text.c_str() + text.size() || !(wide < 0x1p53) || wide != std::floor(wide)) return false;
+  value = static_cast<std::int64_t>(wide);
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("numbers: digits and exponents of any size, also those that fight each other") {
+  dice die(33);
+  const auto zeros = [](index_t count) { return std::string(static_cast<std::size_t>(count), '0'); };
+  std::vector<std::string> texts{
+      "1" + zeros(400) + "e-10", "0." + zeros(400) + "1", "0." + zeros(400) + "1e+500", "1" + zeros(400) + "e-400",
+      "1" + zeros(400) + "e-500", "0." + zeros(700'000) + "1e700001", "1" + zeros(700'000) + "e-700000",
+      "0." + zeros(70'000) + "1e700001", zeros(400) + "." + zeros(400) + "e+999", "0e99999999999999999999",
+      "1e99999999999999999999", "1e-99999999999999999999", "1e4294967296", "1e-4294967297", "1e2147483648",
+      "-1e-18446744073709551616", "1e18446744073709551617", "3.4028235e38", "3.4028236e38", "340282356779733661637539395458142568447",
+      "340282356779733661637539395458142568448", "1.4e-45", "7.1e-46", "7.0e-46", "1e-45", "1.17549435e-38", "1e-38",
+      "8388608.5" + zeros(1100) + "1", "8388608.5" + zeros(1100), "8388609.5" + zeros(1100), "16777217." + zeros(2000) + "1",
+      std::string(5000, '9'), "." + std::string(5000, '9'), std::string(5000, '3') + "e-4990", "1" + zeros(2000) + "e",
+      "1" + zeros(2000) + "e-", "1" + zeros(2000) + "x", zeros(2000) + "-", std::string(2000, '.'), zeros(1100) + ".5",
+      "1" + zeros(38), "1" + zeros(39), "0.7006492321624085354618" + zeros(1200) + "e-45"};
+  for (int round = 0; round < 20'000; ++round) {  // a number near the borders, written in some odd way
+    std::string digits;
+    for (index_t i = 1 + die.below(die.one_in(20) ? 900 : 12); i > 0; --i) digits += "0123456789"[die.below(10)];
+    const index_t shift = die.below(die.one_in(30) ? 1500 : 60);
+    const index_t near = die.one_in(2) ? 38 : die.one_in(2) ? -45 : 0;
+    const index_t power = near - static_cast<index_t>(digits.size()) + die.below(5) - 2;
+    const bool left = die.one_in(2);  // the point before all digits, or zeros behind them
+    std::string text = die.one_in(2) ? "-" : "";
+    text += left ? "0." + zeros(shift) + digits : digits + zeros(shift) + (die.one_in(2) ? "." : "");
+    const index_t exponent = left ? power + static_cast<index_t>(digits.size()) + shift : power - shift;
+    text += (die.one_in(2) ? "e" : "E") + std::string(exponent > 0 && die.one_in(2) ? "+" : "") + std::to_string(exponent);
+    texts.push_back(text);
+  }
+  index_t accepted = 0;
+  for (const std::string& text : texts) {
+    INFO(text.substr(0, 60), " ... ", text.substr(text.size() - std::min<std::size_t>(text.size(), 20)));
+    float value = 0, truth = 0;
+    const char* why = detail::parse_float(text, value);
+    const bool good = float_oracle(text, truth);
+    REQUIRE((why == nullptr) == good);
+    if (good) REQUIRE(bits(value) == bits(truth));
+    accepted += good ? 1 : 0;
+    if (text[0] == '-') continue;
+    std::int64_t id = 0, true_id = 0;
+    const bool is_id = id_oracle(text, true_id);
+    REQUIRE((detail::parse_id(text, id) == nullptr) == is_id);
+    if (is_id) REQUIRE(id == true_id);
+  }
+  CHECK(accepted > 10'000);
+  CHECK(accepted < static_cast<index_t>(texts.size()) - 1000);
 }

@@ -7,6 +7,7 @@
 
 #include "support/seed.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <cstdio>
@@ -20,6 +21,8 @@
 #include <utility>
 #include <vector>
 
+#include <dirent.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <deeprec/data/batch_reader.hpp>
@@ -111,6 +114,70 @@ class tight_text {
   std::unique_ptr<char[]> bytes_;
   std::size_t offset_;
   std::size_t size_;
+};
+
+/// Files that this process has open.
+inline index_t open_descriptors() {
+  index_t count = -1;  // opendir has one as well
+  if (DIR* folder = ::opendir("/proc/self/fd")) {
+    while (const dirent* entry = ::readdir(folder)) count += entry->d_name[0] != '.' ? 1 : 0;
+    ::closedir(folder);
+  }
+  return count;
+}
+
+/// Text of which a reader with one chunk in flight may only look at what the next chunk is due to: the
+/// chunk, the byte before it, and one line of the limit behind it (all in whole pages). Any other page
+/// has no access: a reader that looks there dies.
+class due_text {
+ public:
+  due_text(std::string_view text, index_t chunk_bytes, index_t longest_line)
+      : page_(::sysconf(_SC_PAGESIZE)),
+        size_(static_cast<index_t>(text.size())),
+        chunk_bytes_(chunk_bytes),
+        longest_line_(longest_line),
+        base_(static_cast<char*>(::mmap(nullptr, text.size(), PROT_READ | PROT_WRITE,
+                                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))) {
+    std::copy(text.begin(), text.end(), base_);
+    allow(0, deeprec::detail::head_bytes(longest_line));
+  }
+  due_text(const due_text&) = delete;
+  due_text& operator=(const due_text&) = delete;
+  ~due_text() { ::munmap(base_, static_cast<std::size_t>(size_)); }
+
+  [[nodiscard]] std::string_view view() const { return {base_, static_cast<std::size_t>(size_)}; }
+  void next_chunk() const {
+    const index_t begin = chunk_bytes_ * chunks_++;
+    allow(begin - 1, begin + chunk_bytes_ + longest_line_ + 1);
+  }
+  [[nodiscard]] index_t chunks() const { return chunks_; }
+
+ private:
+  void allow(index_t from, index_t to) const {
+    from = std::max<index_t>(from, 0) / page_ * page_;
+    to = std::min((to + page_ - 1) / page_ * page_, (size_ + page_ - 1) / page_ * page_);
+    REQUIRE(::mprotect(base_, static_cast<std::size_t>(size_), PROT_NONE) == 0);
+    if (from >= to) return;
+    REQUIRE(::mprotect(base_ + from, static_cast<std::size_t>(to - from), PROT_READ) == 0);
+  }
+
+  index_t page_;
+  index_t size_;
+  index_t chunk_bytes_;
+  index_t longest_line_;
+  char* base_;
+  mutable index_t chunks_ = 0;
+};
+
+/// Runs a reader's chunks (one in flight: the only calls with n = 1), each once its text is due.
+struct due_executor {
+  const due_text* text;
+  template <class Body>
+  void parallel_for(index_t n, index_t, Body&& body) const {
+    if (n == 1) text->next_chunk();
+    body(0, n, 0);
+  }
+  [[nodiscard]] static constexpr int concurrency() noexcept { return 1; }
 };
 
 /// The outcome of reading everything: rows in order, sizes of the batches, and the fault if any.

@@ -493,30 +493,6 @@ TEST_CASE("thread_pool: where the system refuses threads, none is left behind an
         }) == 0);
 }
 
-TEST_CASE("thread_pool: a mask of any size is read") {
-  for (const std::size_t processors : {1, 64, 1024, 1025, 5000}) {
-    CAPTURE(processors);
-    int calls = 0;
-    const std::vector<int> cpus = detail::cpus_in_mask([&](std::size_t bytes, unsigned long* mask) {
-      ++calls;
-      if (bytes * 8 < processors) {
-        errno = EINVAL;
-        return -1;
-      }
-      mask[0] |= 1;
-      mask[(processors - 1) / 64] |= 1UL << (processors - 1) % 64;
-      return 0;
-    });
-    CHECK(cpus.front() == 0);
-    CHECK(cpus.back() == static_cast<int>(processors) - 1);
-    CHECK(calls == (processors <= 1024 ? 1 : processors <= 2048 ? 2 : 4));
-  }
-  CHECK(detail::cpus_in_mask([](std::size_t, unsigned long*) {
-          errno = EFAULT;
-          return -1;
-        }) == std::vector<int>{0});
-}
-
 TEST_CASE("thread_pool: as many threads as the control groups grant time for") {
   struct file {
     std::string path, text;
@@ -634,6 +610,51 @@ TEST_CASE("thread_pool: the affinity mask is respected") {
     });
     CHECK(elsewhere == 0);
   }).join();
+}
+
+TEST_CASE("thread_pool: affinity masks of any number of processors are read") {
+  // As the kernel does: masks with fewer bits than it has processors are refused.
+  struct kernel {
+    std::size_t processors;
+    std::vector<int> usable;
+    mutable int calls = 0;
+    int operator()(std::size_t bytes, cpu_set_t* mask) const {
+      ++calls;
+      if (8 * bytes < processors) {
+        errno = EINVAL;
+        return -1;
+      }
+      for (const int cpu : usable) CPU_SET_S(static_cast<std::size_t>(cpu), bytes, mask);
+      return 0;
+    }
+  };
+  for (const std::size_t processors : {1U, 1024U, 1025U, 1088U, 4096U, 5000U, 65536U}) {
+    CAPTURE(processors);
+    std::vector<int> usable;
+    for (int cpu = 0; cpu < static_cast<int>(processors); cpu += 1 + cpu % 7) usable.push_back(cpu);
+    usable.push_back(static_cast<int>(processors) - 1);
+    usable.erase(std::unique(usable.begin(), usable.end()), usable.end());
+    const kernel system{processors, usable};
+    CHECK(detail::cpus_of_affinity(system) == usable);
+    CHECK(system.calls <= 8);
+  }
+  const std::vector<int> none{0};
+  CHECK(detail::cpus_of_affinity(kernel{64, {}}) == none);
+  const kernel larger_than_any{std::size_t{1} << 40, {1}};
+  CHECK(detail::cpus_of_affinity(larger_than_any) == none);
+  CHECK(larger_than_any.calls < 20);
+  int calls = 0;
+  CHECK(detail::cpus_of_affinity([&](std::size_t, cpu_set_t*) {
+          ++calls;
+          errno = EPERM;
+          return -1;
+        }) == none);
+  CHECK(calls == 1);
+  detail::cpu_mask mask(5001);
+  mask.insert(5000);
+  CHECK(mask.cpus() >= 5001);
+  CHECK(mask.has(5000));
+  CHECK_FALSE(mask.has(4999));
 }
 
 TEST_CASE("thread_pool: a pinned worker stays on its processor") {

@@ -38,7 +38,7 @@ struct reader_options {
   malformed on_malformed = malformed::fault;
   index_t chunk_bytes = index_t{1} << 18;
   index_t chunks_in_flight = 0;             ///< 0: four for each thread of the executor
-  index_t longest_line = index_t{1} << 24;  ///< bytes; also what a chunk's buffer may grow to
+  index_t longest_line = index_t{1} << 24;  ///< bytes; of a longer line no more than that is read
 };
 
 namespace detail {
@@ -59,26 +59,36 @@ struct text_chunk {
 };
 
 /// The lines that begin in [begin, begin + bytes) of the source; null in chunk.trouble or the
-/// reason. The text ends with the last such line, wherever that ends.
+/// reason. The text ends with the last such line, wherever that ends, or with the first byte that
+/// makes it too long. No byte behind that is looked at, and before it only the one before the chunk.
 inline std::string_view load_lines(const text_source& source, index_t begin, index_t bytes,
                                    index_t longest_line, text_chunk& chunk) noexcept {
   const index_t size = source.size();
   const index_t end = (std::min)(size, begin + bytes);
+  // Of a line beyond the limit, one byte more than the limit is enough to see that it is too long,
+  // and one for a carriage return.
+  const index_t last_byte = (std::min)(size, end + longest_line + 1);
   if (source.in_memory()) {
-    const std::string_view text = source.text();
-    std::size_t from = static_cast<std::size_t>(begin);
-    if (begin > 0 && text[from - 1] != '\n') {
-      from = text.find('\n', from);
-      if (from == std::string_view::npos || static_cast<index_t>(++from) >= end) return {};
+    const char* const text = source.text().data();
+    const auto find = [text](index_t from, index_t to) {
+      const void* found = std::memchr(text + from, '\n', static_cast<std::size_t>(to - from));
+      return found == nullptr ? index_t{-1} : static_cast<const char*>(found) - text;
+    };
+    index_t from = begin;
+    if (begin > 0) {
+      const index_t line_end = find(begin - 1, end - 1);
+      if (line_end < 0) return {};
+      from = line_end + 1;
     }
-    const std::size_t stop = text.find('\n', static_cast<std::size_t>(end) - 1);
-    return text.substr(from, stop == std::string_view::npos ? stop : stop + 1 - from);
+    const index_t line_end = find(end - 1, last_byte);
+    const index_t stop = line_end < 0 ? last_byte : line_end + 1;
+    return {text + from, static_cast<std::size_t>(stop - from)};
   }
   // The byte before the chunk says whether a line begins with the chunk. It goes to the end of a
   // cache line, so that the chunk itself is aligned in memory as in the file.
   constexpr index_t margin = static_cast<index_t>(cache_line_bytes);
   const index_t before = begin > 0 ? 1 : 0;
-  index_t read_to = (std::min)(size, end + 4096);
+  index_t read_to = (std::min)(last_byte, end + 4096);
   if (!chunk.buffer.reserve(margin + (read_to - begin), 0)) {
     chunk.code = errc::out_of_memory;
     return {};
@@ -106,13 +116,12 @@ inline std::string_view load_lines(const text_source& source, index_t begin, ind
     const void* found =
         std::memchr(text + searched, '\n', static_cast<std::size_t>(held - searched));
     index_t stop = found == nullptr ? held : static_cast<const char*>(found) - text + 1;
-    // Of a line beyond the limit, one byte more than the limit is enough to see that it is too
-    // long.
-    if (found != nullptr || read_to == size || held - searched > longest_line + 1) {
+    if (found != nullptr || read_to == last_byte) {
       return {text + skip, static_cast<std::size_t>(stop - skip)};
     }
     searched = held;
-    const index_t more = (std::min)(size - read_to, std::max<index_t>(read_to - begin, 4096));
+    const index_t more =
+        (std::min)(last_byte - read_to, std::max<index_t>(read_to - begin, 4096));
     if (!chunk.buffer.reserve(held + more, held)) {
       chunk.code = errc::out_of_memory;
       return {};
@@ -162,7 +171,8 @@ class batch_reader {
   /// @post    the rows before a bad line are delivered; the call after that reports the fault, as do
   ///          all later ones. On a fault the batch is empty
   /// @cost    reading, parsing and one copy of the rows; allocates nothing once batch and chunks
-  ///          have grown to their sizes
+  ///          have grown to their sizes. Open at a time: no more files than chunks are in flight,
+  ///          and one
   /// @threads one caller at a time; runs on the executor
   /// @error   parse_error (the first bad line in the order of the files), io_error, out_of_memory,
   ///          shape_mismatch (max_rows is not positive)
@@ -175,7 +185,10 @@ class batch_reader {
       if (head_ == filled_ && !refill()) break;
       take(batch, max_rows);
     }
-    if (batch.rows() == 0 && fault_) return *fault_;
+    if (batch.rows() == 0 && fault_) {
+      close_through(source_);
+      return *fault_;
+    }
     rows_ += batch.rows();
     return batch.rows();
   }
@@ -197,13 +210,16 @@ class batch_reader {
   /// Reads and parses the next chunks; false at the end of the input, or when the next file can't
   /// be opened (then the fault is set).
   bool refill() {
-    for (; closed_ < source_; ++closed_) sources_[static_cast<std::size_t>(closed_)].close();
+    close_through(source_ - 1);
     head_ = filled_ = 0;
     const auto flight = static_cast<index_t>(chunks_.size());
     while (filled_ < flight && source_ < static_cast<index_t>(sources_.size())) {
       detail::text_source& from = sources_[static_cast<std::size_t>(source_)];
       if (number_ == 0 && !enter(from)) break;
       if (number_ * options_.chunk_bytes >= from.size()) {
+        const bool awaited =
+            filled_ > 0 && chunks_[static_cast<std::size_t>(filled_) - 1].source == source_;
+        if (!awaited) from.close();  // empty: many of them may follow one another
         ++source_;
         number_ = 0;
         continue;
@@ -222,28 +238,38 @@ class batch_reader {
     return true;
   }
 
-  /// Opens the next source and looks at its first line.
+  void close_through(index_t last) {
+    for (; closed_ <= last && closed_ < static_cast<index_t>(sources_.size()); ++closed_) {
+      sources_[static_cast<std::size_t>(closed_)].close();
+    }
+  }
+
+  /// Opens the next source and looks at its first line, in the buffer of the next chunk.
   bool enter(detail::text_source& from) {
     if (late_fault_) return false;
-    const char* why = from.open();
-    std::string_view head = from.text();
-    std::string bytes;
-    for (index_t wanted = 4096; why == nullptr && !from.in_memory(); wanted *= 4) {
-      const index_t size = (std::min)(from.size(), wanted);
-      bytes.resize(static_cast<std::size_t>(size));
-      why = from.read(0, bytes.data(), size);
-      head = bytes;
-      if (size == from.size() || size > options_.longest_line ||
-          head.find('\n') != std::string_view::npos) {
-        break;
-      }
-    }
-    if (why != nullptr) {
-      late_fault_ = detail::make_text_fault(errc::io_error, from.name(), why);
+    const auto fail = [&](errc code, const char* why) {
+      late_fault_ = detail::make_text_fault(code, from.name(), why);
+      from.close();
       return false;
+    };
+    if (const char* why = from.open()) return fail(errc::io_error, why);
+    std::string_view head = from.text();
+    detail::grow_array<char>& buffer = chunks_[static_cast<std::size_t>(filled_)].buffer;
+    const index_t most = (std::min)(from.size(), detail::head_bytes(options_.longest_line));
+    for (index_t held = 0; !from.in_memory() && held < most;) {
+      const index_t wanted = (std::min)(most, std::max<index_t>(4 * held, 4096));
+      if (!buffer.reserve(wanted, held)) return fail(errc::out_of_memory, "a file's first line");
+      char* const fresh = buffer.data() + held;
+      if (const char* why = from.read(held, fresh, wanted - held)) {
+        return fail(errc::io_error, why);
+      }
+      const bool ends = std::memchr(fresh, '\n', static_cast<std::size_t>(wanted - held)) != nullptr;
+      held = wanted;
+      head = {buffer.data(), static_cast<std::size_t>(held)};
+      if (ends) break;
     }
     layouts_[static_cast<std::size_t>(source_)] =
-        format_.detect(detail::first_line(head.substr(detail::byte_order_mark(head))));
+        format_.detect(detail::head_line(head, options_.longest_line));
     return true;
   }
 

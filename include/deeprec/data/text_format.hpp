@@ -127,8 +127,14 @@ inline std::size_t byte_order_mark(std::string_view text) noexcept {
   return text.substr(0, 3) == "\xEF\xBB\xBF" ? 3 : 0;
 }
 
-/// The text up to the first line end, without it.
-inline std::string_view first_line(std::string_view text) noexcept {
+/// What is looked at of a text to know its layout: byte order mark, a line within the limit, its end.
+inline constexpr index_t head_bytes(index_t longest_line) noexcept { return longest_line + 5; }
+
+/// The text up to the first line end, without that and without a byte order mark. Of a line beyond
+/// the limit only the begin.
+inline std::string_view head_line(std::string_view text, index_t longest_line) noexcept {
+  text = text.substr(0, static_cast<std::size_t>(head_bytes(longest_line)));
+  text.remove_prefix(byte_order_mark(text));
   std::string_view line = text.substr(0, text.find('\n'));
   if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
   return line;
@@ -192,7 +198,8 @@ result<parsed_text> parse_text(const Format& format, std::string_view text, spar
   }
   batch.reshape(format.shape());
   const std::string_view all = text.substr(detail::byte_order_mark(text));
-  const typename Format::layout layout = format.detect(detail::first_line(all));
+  const typename Format::layout layout =
+      format.detect(detail::head_line(text, options.longest_line));
   std::string_view body = all;
   if (layout.has_header) {
     const std::size_t end = all.find('\n');

@@ -28,7 +28,7 @@ namespace deeprec::inline DEEPREC_ABI {
 /// What a file knows of a table.
 struct table_entry {
   std::string name;
-  std::string format;      ///< "f32", "f16", "bf16", or what the format calls itself
+  std::string format;      ///< "f32", "f16", "bf16", "e4m3", "e5m2", or the format's file_name()
   index_t rows = 0;
   index_t width = 0;
   index_t row_bytes = 0;
@@ -70,6 +70,10 @@ template <class Width>
 inline constexpr const char* plain_format_name<plain_rows<bf16, Width>> = "bf16";
 template <class Width>
 inline constexpr const char* plain_format_name<plain_rows<double, Width>> = "f64";
+template <class Width>
+inline constexpr const char* plain_format_name<plain_rows<e4m3, Width>> = "e4m3";
+template <class Width>
+inline constexpr const char* plain_format_name<plain_rows<e5m2, Width>> = "e5m2";
 
 template <class Format>
 std::string format_name(const Format& format) {
@@ -97,6 +101,9 @@ template <RowFormat Format, MemorySpace Space, class Byte>
   requires(reachable_as<Space, host_space>)
 basic_named_table<Byte> name_table(std::string name, const basic_table_view<Format, Space, Byte>& table,
                                    std::string format) {
+  static_assert(!requires(const Format& apart) { apart.state_of(index_t{0}); },
+                "deeprec::name_table: the state of these rows lies apart from them. Fix: name two tables, the rows "
+                "without with_state and as_table(state).");
   const Format& rows = table.format();
   index_t state_offset = 0;
   if (rows.state_floats() > 0 && table.rows() > 0) {

@@ -66,6 +66,16 @@ class quantized_rows {
   [[nodiscard]] DEEPREC_HD constexpr index_t state_floats() const noexcept { return 0; }
   [[nodiscard]] DEEPREC_HD float* state(std::byte*) const noexcept { return nullptr; }
 
+  /// What a file of tables calls the format: all that decoding depends on, but the width.
+  [[nodiscard]] static constexpr const char* file_name(scale_bias place) noexcept {
+    constexpr bool wide = std::is_same_v<Scale, float>;
+    if (place == scale_bias::last) {
+      return Bits == 8 ? (wide ? "int8_f32" : "int8_f16") : (wide ? "int4_f32" : "int4_f16");
+    }
+    return Bits == 8 ? (wide ? "f32_int8" : "f16_int8") : (wide ? "f32_int4" : "f16_int4");
+  }
+  [[nodiscard]] constexpr const char* file_name() const noexcept { return file_name(place_); }
+
   /// Where codes (values) and scale and bias (others) begin.
   [[nodiscard]] DEEPREC_HD constexpr detail::row_parts parts() const noexcept {
     if (place_ == scale_bias::first) return {2 * index_t{sizeof(Scale)}, 0};

@@ -50,6 +50,8 @@ class split_rows {
     return state_floats_ == 0 ? nullptr
                               : reinterpret_cast<float*>(static_cast<void*>(row + row_bytes()));
   }
+  /// What a file of tables calls the format.
+  [[nodiscard]] static constexpr const char* file_name() noexcept { return "split_bf16"; }
   /// Where upper halves (values) and lower halves (others) begin.
   [[nodiscard]] DEEPREC_HD constexpr detail::row_parts parts() const noexcept {
     return {0, 2 * width()};

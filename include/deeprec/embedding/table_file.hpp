@@ -52,47 +52,43 @@ struct load_options {
   std::pmr::memory_resource* memory = std::pmr::get_default_resource();
 };
 
-/// Writes tables and `state` to a file that replaces the one at `path`, if any, at once. Gaps between rows
-/// are not written. A symbolic link at `path` is replaced, not followed; the old file's mode is kept.
-///
-/// @space   host
-/// @pre     nobody writes the tables
-/// @post    on success the file is on the disk under its name; after a fault the old file is as it was and
-///          nothing lies beside it (only where the folder can't be brought to the disk, which the fault says,
-///          is the new one in its place). A process that is killed may leave `path`.saving, which the next
-///          save of `path` takes over
-/// @cost    O(bytes): one pass through a buffer of block_bytes from options.memory, and the disk's time
-/// @threads reentrant; of two savers of one path, in any process, the second is refused
-/// @error   io_error (with the system's words), invalid_value (names, sizes, block_bytes), out_of_memory;
-///          the value is the length of the file
-inline result<index_t> save_tables(const std::string& path, std::span<const const_named_table> tables,
-                                   const training_state& state = {}, const save_options& options = {}) {
-  using detail::file_fault;
+namespace detail {
+
+inline result<index_t> write_tables(const std::string& path, std::span<const const_named_table> tables,
+                                    const training_state& state, const save_options& options) {
   constexpr std::size_t most = (std::numeric_limits<std::uint32_t>::max)();
+  constexpr std::size_t longest_text = table_file_longest_text;
   const auto invalid = [&](std::string why) { return file_fault(errc::invalid_value, path, std::move(why)); };
   if (options.block_bytes <= 0) return invalid("block_bytes is not positive");
-  if (std::string why = detail::table_faults(tables); !why.empty()) return invalid(std::move(why));
+  if (std::string why = table_faults(tables); !why.empty()) return invalid(std::move(why));
   if (tables.size() > most || state.numbers.size() > most) return invalid("too many tables or numbers");
-
+  const auto too_long = [&](const std::string& what) {
+    return invalid(in_quotes(what.substr(0, 100)) + "...: a name or format of more than " +
+                   std::to_string(longest_text) + " bytes");
+  };
+  for (const named_number& number : state.numbers) {
+    if (number.name.size() > longest_text) return too_long(number.name);
+  }
   const auto block_bytes = static_cast<std::uint64_t>(options.block_bytes);
   std::uint64_t blocks_bytes = 0, longest = 0;
   for (const const_named_table& t : tables) {
+    if (t.name.size() > longest_text) return too_long(t.name);
+    if (t.format.size() > longest_text) return too_long(t.format);
     std::uint64_t length = 0, blocks = 0;
-    if (t.name.size() > most || t.format.size() > most || !detail::packed_length(t, length) ||
-        !detail::blocks_length(length, block_bytes, blocks) ||
-        !detail::multiply_add(1, blocks_bytes, blocks, blocks_bytes)) {
-      return invalid("table " + detail::in_quotes(t.name.substr(0, 100)) + ": too large for a file");
+    if (!packed_length(t, length) || !blocks_length(length, block_bytes, blocks) ||
+        !multiply_add(1, blocks_bytes, blocks, blocks_bytes)) {
+      return invalid("table " + in_quotes(t.name) + ": too large for a file");
     }
     longest = (std::max)(longest, length);
   }
   std::uint64_t header_hash = 0;
-  const detail::byte_writer header = detail::header_of(tables, state, block_bytes, blocks_bytes, header_hash);
-  detail::block_buffer buffer(options.memory);
-  if (!buffer.reserve(detail::largest_block(block_bytes, longest))) {
+  const byte_writer header = header_of(tables, state, block_bytes, blocks_bytes, header_hash);
+  block_buffer buffer(options.memory);
+  if (!buffer.reserve(largest_block(block_bytes, longest))) {
     return file_fault(errc::out_of_memory, path, "a block");
   }
 
-  detail::replacement_file file;
+  replacement_file file;
   const auto refused = [&](std::string why) { return file_fault(errc::io_error, path, std::move(why)); };
   if (std::string why = file.open(path); !why.empty()) return refused(std::move(why));
   if (std::string why = file.write(header.data(), header.size()); !why.empty()) {
@@ -102,19 +98,19 @@ inline result<index_t> save_tables(const std::string& path, std::span<const cons
   std::uint64_t file_hash = header_hash;
   for (const const_named_table& t : tables) {
     std::uint64_t length = 0;
-    (void)detail::packed_length(t, length);
+    (void)packed_length(t, length);
     for (std::uint64_t from = 0; from < length; from += block_bytes, ++number) {
       const std::uint64_t to = from + (std::min)(block_bytes, length - from);
       std::byte* end = buffer.data();
-      detail::packed(t).each_piece(from, to, [&](const std::byte* source, std::size_t n) {
+      packed(t).each_piece(from, to, [&](const std::byte* source, std::size_t n) {
         std::memcpy(end, source, n);
         end += n;
       });
       const auto bytes = static_cast<std::size_t>(to - from);
-      const std::uint64_t seed = detail::block_seed(header_hash, number);
-      const std::uint64_t hash = detail::hash_of(buffer.data(), bytes, seed);
+      const std::uint64_t seed = block_seed(header_hash, number);
+      const std::uint64_t hash = hash_of(buffer.data(), bytes, seed);
       std::memcpy(end, &hash, sizeof(hash));
-      file_hash = detail::with_block(file_hash, hash);
+      file_hash = with_block(file_hash, hash);
       if (std::string why = file.write(buffer.data(), bytes + sizeof(hash)); !why.empty()) {
         return refused(std::move(why));
       }
@@ -127,19 +123,93 @@ inline result<index_t> save_tables(const std::string& path, std::span<const cons
   return static_cast<index_t>(header.size() + blocks_bytes + sizeof(end));
 }
 
+inline result<training_state> read_tables(const std::string& path, std::span<const named_table> tables,
+                                          const load_options& options) {
+  if (std::string why = table_faults(tables); !why.empty()) {
+    return file_fault(errc::invalid_value, path, std::move(why));
+  }
+  input_file file;
+  if (std::string why = file.open(path); !why.empty()) {
+    return file_fault(errc::io_error, path, std::move(why));
+  }
+  auto read = read_header_of(file, path);
+  if (!read) return read.fault();
+  const read_header& header = read.value();
+
+  const auto misfit = [&](std::string why) {
+    return file_fault(errc::shape_mismatch, path, std::move(why));
+  };
+  std::vector<const named_table*> targets(header.info.tables.size(), nullptr);
+  std::uint64_t longest = 0;
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    const table_entry& in_file = header.info.tables[i];
+    std::uint64_t length = 0;
+    (void)packed_length(in_file, length);
+    longest = (std::max)(longest, length);
+    for (const named_table& t : tables) {
+      if (t.name != in_file.name) continue;
+      if (std::string why = shape_difference(in_file, t); !why.empty()) {
+        return misfit(std::move(why));
+      }
+      targets[i] = &t;
+    }
+    if (targets[i] == nullptr && options.others == other_tables::refuse) {
+      return misfit("table " + in_quotes(in_file.name) + " is only in the file");
+    }
+  }
+  for (const named_table& t : tables) {
+    if (std::find(targets.begin(), targets.end(), &t) == targets.end()) {
+      return misfit("table " + in_quotes(t.name) + " is not in the file");
+    }
+  }
+  block_buffer buffer(options.memory);
+  const auto block_bytes = static_cast<std::uint64_t>(header.info.block_bytes);
+  if (!buffer.reserve(largest_block(block_bytes, longest))) {
+    return file_fault(errc::out_of_memory, path, "a block");
+  }
+  if (options.check == file_check::before) {
+    if (auto fault = read_blocks(file, path, header, buffer, {})) return *std::move(fault);
+  }
+  if (auto fault = read_blocks(file, path, header, buffer, targets)) return *std::move(fault);
+  return std::move(read.value().info.state);
+}
+
+}  // namespace detail
+
+/// Writes tables and `state` to a file that replaces the one at `path`, if any, at once. Gaps between rows
+/// are not written. A symbolic link at `path` is replaced, not followed; the old file's mode is kept, and the
+/// owner is who saves. A name or format has at most 65535 bytes.
+///
+/// @space   host
+/// @pre     nobody writes the tables
+/// @post    on success the file is on the disk under its name; after a fault the old file is as it was and
+///          nothing lies beside it (only where the folder can't be brought to the disk, which the fault says,
+///          is the new one in its place). A process that is killed may leave `path`.saving, which the next
+///          save of `path` removes
+/// @cost    O(bytes): one pass through a buffer of block_bytes from options.memory, and the disk's time
+/// @threads reentrant; of two savers of one path, in any process, the second is refused
+/// @error   io_error (with the system's words), invalid_value (names, sizes, block_bytes), out_of_memory;
+///          the value is the length of the file
+inline result<index_t> save_tables(const std::string& path, std::span<const const_named_table> tables,
+                                   const training_state& state = {}, const save_options& options = {}) {
+  return detail::with_memory_faults(path, [&] { return detail::write_tables(path, tables, state, options); });
+}
+
 /// What a file holds. Checks the header and the length, not the rows.
 ///
 /// @cost    reads the header
 /// @threads reentrant
 /// @error   as load_tables, but for the rows and the shapes
 inline result<table_file_info> describe_file(const std::string& path) {
-  detail::input_file file;
-  if (std::string why = file.open(path); !why.empty()) {
-    return detail::file_fault(errc::io_error, path, std::move(why));
-  }
-  auto header = detail::read_header_of(file, path);
-  if (!header) return header.fault();
-  return std::move(header.value().info);
+  return detail::with_memory_faults(path, [&]() -> result<table_file_info> {
+    detail::input_file file;
+    if (std::string why = file.open(path); !why.empty()) {
+      return detail::file_fault(errc::io_error, path, std::move(why));
+    }
+    auto header = detail::read_header_of(file, path);
+    if (!header) return header.fault();
+    return std::move(header.value().info);
+  });
 }
 
 /// Fills tables from a file, by their names. Rows, width, format and floats of state must be the same; the
@@ -157,54 +227,7 @@ inline result<table_file_info> describe_file(const std::string& path) {
 ///          what differs, or a table that is only here or only in the file · out_of_memory
 inline result<training_state> load_tables(const std::string& path, std::span<const named_table> tables,
                                           const load_options& options = {}) {
-  using detail::file_fault;
-  if (std::string why = detail::table_faults(tables); !why.empty()) {
-    return file_fault(errc::invalid_value, path, std::move(why));
-  }
-  detail::input_file file;
-  if (std::string why = file.open(path); !why.empty()) {
-    return file_fault(errc::io_error, path, std::move(why));
-  }
-  auto read = detail::read_header_of(file, path);
-  if (!read) return read.fault();
-  const detail::read_header& header = read.value();
-
-  const auto misfit = [&](std::string why) {
-    return file_fault(errc::shape_mismatch, path, std::move(why));
-  };
-  std::vector<const named_table*> targets(header.info.tables.size(), nullptr);
-  std::uint64_t longest = 0;
-  for (std::size_t i = 0; i < targets.size(); ++i) {
-    const table_entry& in_file = header.info.tables[i];
-    std::uint64_t length = 0;
-    (void)detail::packed_length(in_file, length);
-    longest = (std::max)(longest, length);
-    for (const named_table& t : tables) {
-      if (t.name != in_file.name) continue;
-      if (std::string why = detail::shape_difference(in_file, t); !why.empty()) {
-        return misfit(std::move(why));
-      }
-      targets[i] = &t;
-    }
-    if (targets[i] == nullptr && options.others == other_tables::refuse) {
-      return misfit("table " + detail::in_quotes(in_file.name) + " is only in the file");
-    }
-  }
-  for (const named_table& t : tables) {
-    if (std::find(targets.begin(), targets.end(), &t) == targets.end()) {
-      return misfit("table " + detail::in_quotes(t.name) + " is not in the file");
-    }
-  }
-  detail::block_buffer buffer(options.memory);
-  const auto block_bytes = static_cast<std::uint64_t>(header.info.block_bytes);
-  if (!buffer.reserve(detail::largest_block(block_bytes, longest))) {
-    return file_fault(errc::out_of_memory, path, "a block");
-  }
-  if (options.check == file_check::before) {
-    if (auto fault = detail::read_blocks(file, path, header, buffer, {})) return *std::move(fault);
-  }
-  if (auto fault = detail::read_blocks(file, path, header, buffer, targets)) return *std::move(fault);
-  return std::move(read.value().info.state);
+  return detail::with_memory_faults(path, [&] { return detail::read_tables(path, tables, options); });
 }
 
 }  // namespace deeprec::inline DEEPREC_ABI

@@ -42,36 +42,63 @@
 namespace deeprec::inline DEEPREC_ABI {
 
 namespace detail {
-/// The processors in the mask that read(bytes, mask) gives: asked again with more room while the kernel says
-/// that its mask is larger.
-template <class Read>
-std::vector<int> cpus_in_mask(Read read) {
-  constexpr std::size_t bits = 8 * sizeof(unsigned long);
-  std::vector<int> cpus;
-  for (std::size_t words = CPU_SETSIZE / bits; words <= std::size_t{1} << 16; words *= 2) {
-    std::vector<unsigned long> mask(words);
-    if (read(words * sizeof(unsigned long), mask.data()) != 0) {
+
+/// An affinity mask of as many processors as it is made for; a cpu_set_t alone has 1024.
+class cpu_mask {
+ public:
+  explicit cpu_mask(int cpus) noexcept : mask_(CPU_ALLOC(cpus)), bytes_(CPU_ALLOC_SIZE(cpus)) {
+    if (mask_ != nullptr) CPU_ZERO_S(bytes_, mask_);
+  }
+  cpu_mask(const cpu_mask&) = delete;
+  cpu_mask& operator=(const cpu_mask&) = delete;
+  ~cpu_mask() { CPU_FREE(mask_); }
+
+  /// Null where there was no memory.
+  [[nodiscard]] cpu_set_t* data() const noexcept { return mask_; }
+  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+  [[nodiscard]] int cpus() const noexcept { return static_cast<int>(8 * bytes_); }
+  void insert(int cpu) noexcept { CPU_SET_S(static_cast<std::size_t>(cpu), bytes_, mask_); }
+  [[nodiscard]] bool has(int cpu) const noexcept {
+    return CPU_ISSET_S(static_cast<std::size_t>(cpu), bytes_, mask_) != 0;
+  }
+
+ private:
+  cpu_set_t* mask_;
+  std::size_t bytes_;
+};
+
+/// The processors in the mask that get_affinity(bytes, mask) fills in as sched_getaffinity does: a
+/// mask that is too small for the system's is refused with EINVAL.
+template <class GetAffinity>
+std::vector<int> cpus_of_affinity(const GetAffinity& get_affinity) {
+  constexpr int most = 1 << 22;
+  std::vector<int> found;
+  for (int size = CPU_SETSIZE; size <= most; size *= 2) {
+    const cpu_mask mask(size);
+    if (mask.data() == nullptr) break;
+    if (get_affinity(mask.bytes(), mask.data()) != 0) {
       if (errno == EINVAL) continue;
       break;
     }
-    for (std::size_t cpu = 0; cpu < words * bits; ++cpu) {
-      if ((mask[cpu / bits] >> (cpu % bits) & 1U) != 0) cpus.push_back(static_cast<int>(cpu));
+    for (int cpu = 0; cpu < mask.cpus(); ++cpu) {
+      if (mask.has(cpu)) found.push_back(cpu);
     }
     break;
   }
-  if (cpus.empty()) cpus.push_back(0);
-  return cpus;
+  if (found.empty()) found.push_back(0);
+  return found;
 }
+
 }  // namespace detail
 
-/// The processors that this process may run on (its affinity mask), in order.
+/// The processors that this process may run on (its affinity mask), in order, however many.
 ///
-/// @cost    one system call, a few more on a machine with over 1024 processors
+/// @cost    one system call; some where the system has more than 1024 processors
 /// @threads thread-safe
 /// @error   none; {0} where the system doesn't say
 inline std::vector<int> usable_cpus() {
-  return detail::cpus_in_mask([](std::size_t bytes, unsigned long* mask) {
-    return sched_getaffinity(0, bytes, reinterpret_cast<cpu_set_t*>(mask));
+  return detail::cpus_of_affinity([](std::size_t bytes, cpu_set_t* mask) {
+    return sched_getaffinity(0, bytes, mask);
   });
 }
 
@@ -323,10 +350,10 @@ class thread_pool {
   }
 
   static void pin_this_thread(int cpu) noexcept {
-    cpu_set_t mask;
-    CPU_ZERO(&mask);
-    CPU_SET(static_cast<unsigned>(cpu), &mask);
-    sched_setaffinity(0, sizeof(mask), &mask);  // refused: the worker just stays unpinned
+    detail::cpu_mask mask(cpu + 1);
+    if (mask.data() == nullptr) return;
+    mask.insert(cpu);
+    sched_setaffinity(0, mask.bytes(), mask.data());  // refused: the worker just stays unpinned
   }
 
   void start_workers(pinning pin) {

@@ -2,12 +2,14 @@
 //
 //   "260.0" ──> 260.0f      seven digits or fewer: one division, correctly rounded
 //   anything else           std::from_chars
+//   a thousand characters   shortened first: libraries count such exponents in few bits
 //
 // Each function answers with null, or with the reason why the text is not such a number.
 #pragma once
 
 #include <charconv>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <system_error>
@@ -19,25 +21,127 @@ namespace detail {
 
 inline constexpr bool is_digit(char c) noexcept { return static_cast<unsigned char>(c - '0') <= 9; }
 
+/// A decimal number, of any length, as its digits say it: 0.d1 d2 d3 ... x 10^scale, d1 not 0.
+class decimal_text {
+ public:
+  explicit decimal_text(std::string_view text) noexcept : negative_(text.starts_with('-')) {
+    if (negative_) text.remove_prefix(1);
+    std::int64_t whole = 0;  // digits before the point, from the first that is not 0
+    std::int64_t zeros = 0;  // behind the point, before the first that is not 0
+    bool any = false, point = false, more = false;
+    std::size_t at = 0;
+    for (; at < text.size(); ++at) {
+      const char c = text[at];
+      if (c == '.' && !point) {
+        point = true;
+        continue;
+      }
+      if (!is_digit(c)) break;
+      any = true;
+      if (c == '0' && size_ == 0) {
+        zeros += point ? 1 : 0;
+        continue;
+      }
+      whole += point ? 0 : 1;
+      if (size_ < most_digits) {
+        digits_[size_++] = c;
+      } else {
+        more = more || c != '0';
+      }
+    }
+    if (more) digits_[size_++] = '1';  // for the rounding it only counts that something follows
+    scale_ = whole > 0 ? whole : -zeros;
+    sound_ = any && exponent(text.substr(at));
+  }
+
+  /// Whether it is one.
+  [[nodiscard]] bool sound() const noexcept { return sound_; }
+  /// Whether its magnitude is below 1.
+  [[nodiscard]] bool below_one() const noexcept { return size_ == 0 || scale_ <= 0; }
+
+  /// The nearest number of a floating-point type.
+  template <class T>
+  std::errc nearest(T& value) const noexcept {
+    char text[most_digits + 32];
+    char* end = text;
+    if (negative_) *end++ = '-';
+    *end++ = '0';
+    if (size_ > 0) {
+      *end++ = '.';
+      for (std::size_t i = 0; i < size_; ++i) *end++ = digits_[i];
+      *end++ = 'e';
+      end = std::to_chars(end, text + sizeof(text), scale_).ptr;
+    }
+    return std::from_chars(text, end, value).ec;
+  }
+
+ private:
+  static constexpr std::size_t most_digits = 800;  // a double's ties have 767
+  static constexpr std::int64_t farthest = 9999;   // no floating-point type has such powers of ten
+
+  /// Adds what the text behind the digits says.
+  bool exponent(std::string_view text) noexcept {
+    std::int64_t power = 0;
+    if (!text.empty()) {
+      if (text[0] != 'e' && text[0] != 'E') return false;
+      text.remove_prefix(1);
+      const bool down = text.starts_with('-');
+      if (down || text.starts_with('+')) text.remove_prefix(1);
+      if (text.empty()) return false;
+      for (const char c : text) {
+        if (!is_digit(c)) return false;
+        if (power < (std::int64_t{1} << 58)) power = power * 10 + (c - '0');
+      }
+      if (down) power = -power;
+    }
+    scale_ += power;  // a text has fewer than 2^62 digits
+    scale_ = scale_ > farthest ? farthest : scale_ < -farthest ? -farthest : scale_;
+    return true;
+  }
+
+  char digits_[most_digits + 1];
+  std::size_t size_ = 0;
+  std::int64_t scale_ = 0;
+  bool negative_;
+  bool sound_ = false;
+};
+
+inline constexpr std::size_t longest_plain_number = 1024;
+
+/// The nearest floating-point number; not in range: `tiny` says on which side.
+template <class T>
+[[gnu::noinline]] std::errc parse_nearest(std::string_view text, T& value, bool& tiny) noexcept {
+  tiny = false;
+  std::errc code{};
+  if (text.size() > longest_plain_number) {
+    const decimal_text number(text);
+    if (!number.sound()) return std::errc::invalid_argument;
+    code = number.nearest(value);
+    tiny = number.below_one();
+    return code;
+  }
+  const char* end = text.data() + text.size();
+  const auto [stop, answer] = std::from_chars(text.data(), end, value);
+  if (stop != end || answer == std::errc::invalid_argument) return std::errc::invalid_argument;
+  if (answer == std::errc::result_out_of_range) tiny = decimal_text(text).below_one();
+  return answer;
+}
+
 /// A finite number; a number too small for a float becomes 0 or denormal.
 inline const char* parse_float_slow(std::string_view text, float& value) noexcept {
-  const char* begin = text.data();
-  const char* end = begin + text.size();
-  if (text.size() > 1 && *begin == '+' && (is_digit(begin[1]) || begin[1] == '.')) ++begin;
-  if (begin == end) return "a number is missing";
-  const auto [stop, code] = std::from_chars(begin, end, value);
-  if (stop != end || code == std::errc::invalid_argument) return "not a number";
+  if (text.size() > 1 && text[0] == '+' && (is_digit(text[1]) || text[1] == '.')) {
+    text.remove_prefix(1);
+  }
+  if (text.empty()) return "a number is missing";
+  bool tiny = false;
+  const std::errc code = parse_nearest(text, value, tiny);
+  if (code == std::errc::invalid_argument) return "not a number";
   if (code == std::errc::result_out_of_range) {
-    double wide = 0;
-    const auto again = std::from_chars(begin, end, wide);
-    if (again.ec == std::errc{} && std::fabs(wide) < 1) {
-      value = static_cast<float>(wide);
-      return nullptr;
-    }
-    const bool tiny = again.ec != std::errc{} && (text.find("e-") != std::string_view::npos ||
-                                                  text.find("E-") != std::string_view::npos);
     if (!tiny) return "the number is too large";
+    double wide = 0;  // some libraries say this of denormal numbers as well
     value = 0.0F;
+    if (parse_nearest(text, wide, tiny) == std::errc{}) value = static_cast<float>(wide);
+    if (text[0] == '-') value = -std::fabs(value);
     return nullptr;
   }
   return std::isfinite(value) ? nullptr : "not a finite number";
@@ -99,11 +203,13 @@ inline const char* parse_id(std::string_view text, std::int64_t& value) noexcept
     }
   }
   const auto [stop, code] = std::from_chars(begin, end, value);
-  if (code == std::errc::result_out_of_range) return "the integer does not fit in 64 bits";
-  if (stop == end && code == std::errc{}) return nullptr;
+  if (stop == end) {
+    return code == std::errc{} ? nullptr : "the integer does not fit in 64 bits";
+  }
   double wide = 0;
-  const auto [wide_stop, wide_code] = std::from_chars(begin, end, wide);
-  if (wide_stop != end || wide_code != std::errc{}) return "not an id";
+  bool tiny = false;
+  const std::errc wide_code = parse_nearest(text, wide, tiny);
+  if (wide_code != std::errc{}) return tiny ? "not an integer" : "not an id";
   if (!(wide < 0x1p53) || wide != std::floor(wide)) return "not an integer";
   value = static_cast<std::int64_t>(wide);
   return nullptr;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <memory_resource>
 #include <new>
 #include <optional>
@@ -40,6 +41,20 @@ inline text_fault file_fault(errc code, const std::string& path, std::string rea
   fault.file = path;
   fault.reason = std::move(reason);
   return fault;
+}
+
+/// Runs f, which answers with a result; that there is no memory is a fault of it.
+template <class F>
+auto with_memory_faults(const std::string& path, const F& f) -> decltype(f()) {
+#if DEEPREC_EXCEPTIONS
+  try {
+    return f();
+  } catch (const std::bad_alloc&) {
+    return file_fault(errc::out_of_memory, path, "names and numbers");
+  }
+#else
+  return f();
+#endif
 }
 
 inline std::string in_quotes(std::string_view name) { return '"' + std::string(name) + '"'; }
@@ -159,18 +174,23 @@ inline result<read_header> read_header_of(const input_file& file, const std::str
                             std::to_string(file_bytes));
   }
   constexpr std::uint64_t least = table_file_start_bytes + table_file_hash_bytes;
-  if (header_bytes < least || header_bytes > file_bytes - table_file_hash_bytes) {
+  if (header_bytes < least || header_bytes > file_bytes - table_file_hash_bytes ||
+      header_bytes > longest_header(tables, numbers)) {
     return bad(invalid, "corrupted: the header's length at byte 16 can't be");
   }
 
   read_header read;
-  std::vector<std::byte> bytes(static_cast<std::size_t>(header_bytes));
-  if (const std::string why = file.read(0, bytes.data(), bytes.size()); !why.empty()) {
+  // Nothing has checked this length yet: it may be the whole file's, and that sparse.
+  const std::unique_ptr<std::byte[]> bytes(new (std::nothrow) std::byte[static_cast<std::size_t>(header_bytes)]);
+  if (bytes == nullptr) {
+    return bad(errc::out_of_memory, "the header, of " + std::to_string(header_bytes) + " bytes");
+  }
+  if (const std::string why = file.read(0, bytes.get(), static_cast<std::size_t>(header_bytes)); !why.empty()) {
     return bad(errc::io_error, why);
   }
-  const std::size_t hashed = bytes.size() - table_file_hash_bytes;
-  read.hash = hash_of(bytes.data(), hashed);
-  byte_reader stored(bytes.data() + hashed, table_file_hash_bytes);
+  const std::size_t hashed = static_cast<std::size_t>(header_bytes) - table_file_hash_bytes;
+  read.hash = hash_of(bytes.get(), hashed);
+  byte_reader stored(bytes.get() + hashed, table_file_hash_bytes);
   if (!stored.get(hash) || hash != read.hash) {
     return bad(invalid, "corrupted: the checksum of bytes 0 to " + std::to_string(hashed) + " is another");
   }
@@ -180,7 +200,7 @@ inline result<read_header> read_header_of(const input_file& file, const std::str
   read.info.bytes = static_cast<index_t>(file_bytes);
   read.info.block_bytes = static_cast<index_t>(block_bytes);
   read.info.state.step = step;
-  byte_reader entries(bytes.data() + table_file_start_bytes, hashed - table_file_start_bytes);
+  byte_reader entries(bytes.get() + table_file_start_bytes, hashed - table_file_start_bytes);
   bool sound = block_bytes > 0 && block_bytes <= static_cast<std::uint64_t>(INT64_MAX);
   for (std::uint32_t i = 0; sound && i < numbers; ++i) {
     named_number number;

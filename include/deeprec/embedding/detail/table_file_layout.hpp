@@ -30,6 +30,7 @@ inline constexpr std::uint32_t table_file_byte_order = 0x01020304;
 inline constexpr std::uint32_t table_file_version = 1;
 inline constexpr std::size_t table_file_start_bytes = 64;
 inline constexpr std::size_t table_file_hash_bytes = 8;
+inline constexpr std::size_t table_file_longest_text = 65535;  // of a name or a format
 
 inline std::uint64_t hash_of(const std::byte* bytes, std::size_t count, std::uint64_t seed = 0) noexcept {
   return hash_bytes({reinterpret_cast<const char*>(bytes), count}, seed);
@@ -143,6 +144,14 @@ inline bool multiply_add(std::uint64_t a, std::uint64_t b, std::uint64_t c, std:
   if (wide > static_cast<uint128>(INT64_MAX)) return false;
   sum = static_cast<std::uint64_t>(wide);
   return true;
+}
+
+/// The most bytes that start and header with so many entries can have.
+inline std::uint64_t longest_header(std::uint32_t tables, std::uint32_t numbers) noexcept {
+  constexpr std::uint64_t text = sizeof(std::uint32_t) + table_file_longest_text;
+  constexpr std::uint64_t number = text + sizeof(std::uint32_t) + 8;
+  constexpr std::uint64_t table = 2 * text + 5 * sizeof(index_t);
+  return table_file_start_bytes + numbers * number + tables * table + table_file_hash_bytes;
 }
 
 /// Bytes of a table's blocks with their hashes, or false as above.

@@ -1,10 +1,11 @@
 // Files by POSIX calls: one that appears under its name only when it is whole, and one that is read.
 //
-//   NAME.saving  open, lock ─> write ... ─> fsync ─> rename to NAME ─> fsync of the folder
+//   NAME.saving  make, lock ─> write ... ─> fsync ─> rename to NAME ─> fsync of the folder
 //                     └ any fault, and the end of the object without commit(): removed, NAME untouched
 //
-// A process that is killed leaves NAME.saving behind; the next one that saves NAME takes it over. The lock
-// keeps a second saver out. Functions answer with an empty string, or with why not.
+// A process that is killed leaves NAME.saving behind; the next one that saves NAME removes it and makes its
+// own: owner, mode and other links of the old one say nothing about the new file. The lock keeps a second
+// saver out. Functions answer with an empty string, or with why not.
 #pragma once
 
 #include <fcntl.h>
@@ -96,8 +97,7 @@ class replacement_file {
     const bool replaces = ::fstatat(folder_.get(), name_.c_str(), &old, AT_SYMLINK_NOFOLLOW) == 0;
     if (replaces && S_ISDIR(old.st_mode)) return "is a directory";
     if (replaces && !S_ISREG(old.st_mode) && !S_ISLNK(old.st_mode)) return "is not a regular file";
-    if (const std::string why = take_over(); !why.empty()) return why;
-    if (::ftruncate(file_.get(), 0) != 0) return system_fault("cannot empty " + beside_);
+    if (const std::string why = make_beside(); !why.empty()) return why;
     if (replaces && S_ISREG(old.st_mode) && ::fchmod(file_.get(), old.st_mode & 0777U) != 0) {
       return system_fault("cannot give " + beside_ + " the old file's mode");
     }
@@ -122,26 +122,48 @@ class replacement_file {
   }
 
  private:
-  /// Opens the file beside, alone. It may be renamed or removed by another saver between our opening and
-  /// our locking it: then what we hold is not what the name says, and we try again.
-  std::string take_over() {
+  /// Makes the file beside, alone. Who holds the lock of the file that has the name, and nobody else, may
+  /// rename or remove it. Between making or opening a file and locking it the name may go to another one, so
+  /// what is locked is compared with the name again.
+  std::string make_beside() {
     for (;;) {
-      constexpr int flags = O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK;
-      descriptor file = open_at(folder_.get(), beside_.c_str(), flags, 0666);
-      if (!file.open()) return system_fault("cannot make " + beside_ + " beside it");
-      struct stat held {};
-      if (::fstat(file.get(), &held) != 0) return system_fault("cannot read the facts of " + beside_);
-      if (!S_ISREG(held.st_mode)) return beside_ + " is not a regular file";
-      if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-        return "somebody else is saving it right now";
-      }
-      struct stat named {};
-      const bool there = ::fstatat(folder_.get(), beside_.c_str(), &named, AT_SYMLINK_NOFOLLOW) == 0;
-      if (there && named.st_ino == held.st_ino && named.st_dev == held.st_dev) {
-        file_ = std::move(file);
+      constexpr int flags = O_WRONLY | O_NOFOLLOW | O_NONBLOCK;
+      descriptor made = open_at(folder_.get(), beside_.c_str(), flags | O_CREAT | O_EXCL, 0666);
+      if (made.open()) {
+        if (!lock(made) && errno == EWOULDBLOCK) return busy();
+        if (!is_beside(made)) continue;  // somebody took it for a leftover
+        file_ = std::move(made);
         return {};
       }
+      if (errno != EEXIST) return system_fault("cannot make " + beside_ + " beside it");
+      const descriptor left = open_at(folder_.get(), beside_.c_str(), flags);
+      if (!left.open()) {
+        if (errno == ENOENT) continue;  // renamed or removed just now
+        return system_fault("cannot make " + beside_ + " beside it");
+      }
+      struct stat held {};
+      if (::fstat(left.get(), &held) != 0) return system_fault("cannot read the facts of " + beside_);
+      if (!S_ISREG(held.st_mode)) return beside_ + " is not a regular file";
+      if (!lock(left)) {
+        if (errno == EWOULDBLOCK) return busy();
+        return system_fault("cannot lock " + beside_ + ", which another saver left");
+      }
+      if (is_beside(left) && ::unlinkat(folder_.get(), beside_.c_str(), 0) != 0) {
+        return system_fault("cannot remove " + beside_ + ", which another saver left");
+      }
     }
+  }
+
+  static bool lock(const descriptor& file) noexcept {
+    return ::flock(file.get(), LOCK_EX | LOCK_NB) == 0;
+  }
+  static std::string busy() { return "somebody else is saving it right now"; }
+  /// Whether the file has the name beside.
+  [[nodiscard]] bool is_beside(const descriptor& file) const noexcept {
+    struct stat held {}, named {};
+    return ::fstat(file.get(), &held) == 0 &&
+           ::fstatat(folder_.get(), beside_.c_str(), &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+           named.st_ino == held.st_ino && named.st_dev == held.st_dev;
   }
 
   std::string name_, beside_;
