@@ -251,7 +251,7 @@ int run(options& o) {
     const std::filesystem::path folder = std::filesystem::path(o.save).parent_path();
     if (::access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) != 0) throw failure("cannot write " + o.save);
   }
-  if (o.threads == 0) o.threads = static_cast<int>(deeprec::usable_cpus().size());
+  if (o.threads == 0) o.threads = deeprec::default_concurrency();
   thread_pool pool({.threads = o.threads});
   synthetic_data made = o.data.empty() ? make_synthetic(pool, o.rows, table_row_budget(), o.seed)
                                        : synthetic_data{read_criteo(pool, o.data), {}};

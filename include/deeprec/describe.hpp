@@ -4,7 +4,7 @@
 //
 //   deeprec 0.1.0 (v0_1_ex_c0)
 //   isa          avx512 (the machine has avx512_bf16): DEEPREC_ISA=avx512
-//   threads      8, on processors 0-3 8-11
+//   threads      4, on processors 0-3 8-11: the control groups grant time for 4
 //   table pages  2 MB, transparent: 1024 MB mapped, 1022 MB resident, 1022 MB on 2 MB pages
 //   oneDNN       2.6.3; products are split by the executor, OpenMP held to one thread
 //   CUDA         not compiled in: link deeprec::cuda
@@ -75,7 +75,9 @@ struct description {
   isa best_instruction_set = isa::portable;  ///< what the machine has
   std::string isa_reason;                    ///< why the first is what it is
 
-  std::vector<int> cpus;  ///< the affinity mask; thread_pool() has as many threads
+  std::vector<int> cpus;  ///< the affinity mask
+  int cpu_quota = 0;      ///< processors' worth of time that control groups grant; 0: no limit
+  int threads = 0;        ///< concurrency of a thread_pool() made now: the smaller of the two
   int machine_cpus = 0;   ///< processors of the machine, 0 where unknown
 
   page_kind pages = page_kind::nothing_mapped;
@@ -219,6 +221,8 @@ template <class Onednn = detail::onednn_here, class Cuda = detail::cuda_here>
   made.isa_reason = detail::why_this_isa(made.best_instruction_set, made.instruction_set,
                                          std::getenv("DEEPREC_ISA"));
   made.cpus = usable_cpus();
+  made.cpu_quota = cpu_quota();
+  made.threads = detail::default_concurrency(made.cpus.size(), made.cpu_quota);
   made.machine_cpus = static_cast<int>(std::thread::hardware_concurrency());
   made.page_bytes = huge_page_resource::shared()->report();
   made.pages = detail::kind_of_pages(made.page_bytes);
@@ -244,9 +248,12 @@ template <class Onednn = detail::onednn_here, class Cuda = detail::cuda_here>
                        ? std::string()
                        : std::string(" (the machine has ") + to_string(d.best_instruction_set) + ')') +
                   ": " + d.isa_reason);
-  std::string threads = std::to_string(d.cpus.size()) + ", on processors " + detail::ranges(d.cpus);
+  std::string threads = std::to_string(d.threads) + ", on processors " + detail::ranges(d.cpus);
   if (d.machine_cpus > static_cast<int>(d.cpus.size())) {
     threads += " of " + std::to_string(d.machine_cpus);
+  }
+  if (d.cpu_quota > 0) {
+    threads += ": the control groups grant time for " + std::to_string(d.cpu_quota);
   }
   line("threads", threads);
   std::string pages = to_string(d.pages);

@@ -35,6 +35,8 @@ TEST_CASE("status: the message names the place, outermost first") {
   CHECK(status(errc::weight_is_nan, {.bag = 0, .slot = 7}).message() ==
         "weight is not a number: bag 0, slot 7");
   CHECK(status(errc::invalid_value, "labels", {.slot = 12}).message() == "invalid value: labels; slot 12");
+  CHECK(status(errc::invalid_value, "used and not released", {.item = 0}).message() ==
+        "invalid value: used and not released; item 0");
   CHECK(status(errc::id_out_of_range, {.slot = 12, .value = -3}).message() ==
         "id out of range: slot 12, value -3");
   CHECK(status(errc::id_out_of_range, {.bag = 0, .slot = 0,
@@ -43,7 +45,7 @@ TEST_CASE("status: the message names the place, outermost first") {
 }
 
 TEST_CASE("status: every code has a sentence of its own") {
-  for (int code = 0; code <= static_cast<int>(errc::invalid_value); ++code) {
+  for (int code = 0; code <= static_cast<int>(errc::producer_failed); ++code) {
     const std::string text = to_string(static_cast<errc>(code));
     CHECK(text != "unknown error");
     for (int other = 0; other < code; ++other) CHECK(text != to_string(static_cast<errc>(other)));

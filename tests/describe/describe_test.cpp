@@ -47,8 +47,20 @@ TEST_CASE("describe: the ISA and why") {
         "DEEPREC_ISA was set when the choice was made");
 }
 
-TEST_CASE("describe: threads are those of the affinity mask") {
-  CHECK(describe().cpus == usable_cpus());
+TEST_CASE("describe: threads are those of the affinity mask and of the control groups") {
+  description d = describe();
+  CHECK(d.cpus == usable_cpus());
+  CHECK(d.cpu_quota == cpu_quota());
+  CHECK(d.threads == thread_pool().concurrency());
+  d.cpus = {0, 1, 2, 5};
+  d.machine_cpus = 8;
+  d.cpu_quota = 0;
+  d.threads = 4;
+  CHECK(to_string(d).find("\nthreads      4, on processors 0-2 5 of 8\n") != std::string::npos);
+  d.cpu_quota = 2;
+  d.threads = 2;
+  CHECK(to_string(d).find("\nthreads      2, on processors 0-2 5 of 8: the control groups grant time for 2\n") !=
+        std::string::npos);
   CHECK(detail::ranges({0, 1, 2, 3, 8, 10, 11}) == "0-3 8 10-11");
   CHECK(detail::ranges({5}) == "5");
   CHECK(detail::ranges({}) == "");

@@ -111,7 +111,7 @@ TEST_CASE("table_group: the bits of one lookup per feature, for any number of th
   for (int round = 0; round < 6; ++round) {
     model m(random);
     const auto expected = m.one_by_one();
-    inline_executor here;
+    const inline_executor here;
     CHECK(equal_bits(grouped(here, m), expected));
     CHECK(m.skipped == (m.ids[1].empty() ? 0 : 1));
     for (const int threads : {1, 2, 3, 8}) {
@@ -193,7 +193,7 @@ TEST_CASE("table_group: the fault of the smallest feature is named, and nothing 
     m.views();
     REQUIRE(run().ok());
   }
-  inline_executor here;
+  const inline_executor here;
   std::vector<float> out(10);
   CHECK(lookup(here, m.group, std::span<const jagged_view<>>(m.bags).first(4),
                matrix_view(out.data(), 1, m.group.total_width()))
@@ -202,7 +202,7 @@ TEST_CASE("table_group: the fault of the smallest feature is named, and nothing 
 }
 
 TEST_CASE("table_group: no features, no bags and no ids are all fine") {
-  inline_executor here;
+  const inline_executor here;
   const table_group<> nothing;
   CHECK(lookup(here, nothing, std::span<const jagged_view<>>(), std::span<const matrix_view<float>>())
             .ok());

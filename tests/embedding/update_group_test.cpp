@@ -191,7 +191,7 @@ TEST_CASE("update_group: features that share a table give the bits of one batch 
   both.ids.insert(both.ids.end(), second.ids.begin(), second.ids.end());
   auto expected = table_of<f32_rows>(rows, width, 7);
   auto got = table_of<f32_rows>(rows, width, 7);
-  inline_executor here;
+  const inline_executor here;
   const sgd optimizer{.learning_rate = 0.1F};
   REQUIRE(update(here, both.view(), matrix_view<const float>(values.data(), 2 * bags, width), mean, optimizer,
                  expected.view())
@@ -213,7 +213,7 @@ TEST_CASE("update_group: tables for one thread each keep to the memory that was 
     ~without_default() { std::pmr::set_default_resource(before); }
   };
   std::mt19937_64 random(seed() + 4);
-  inline_executor here;
+  const inline_executor here;
   auto ctx = as_context(here);
   ctx.memory = std::pmr::new_delete_resource();
   const sgd optimizer{.learning_rate = 0.1F};
@@ -250,7 +250,7 @@ TEST_CASE("update_group: what is wrong is named with its feature, and nothing is
   const std::vector<float> values = normals(random, bags * (17 + 32));
   const matrix_view<const float> gradient(values.data(), bags, 17 + 32);
   const rowwise_adagrad optimizer;
-  inline_executor here;
+  const inline_executor here;
   tables model;
   const tables before;
   update_group<rowwise_adagrad> group;

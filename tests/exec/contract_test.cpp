@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <doctest/doctest.h>
 #include <latch>
+#include <stop_token>
 #include <thread>
 #include <vector>
 
@@ -79,6 +80,45 @@ struct backwards : broken {  // runs the last piece first, and stops at the firs
   }
 };
 
+// Task executors on the caller's thread; each breaks one promise.
+struct grasping {  // takes what it refuses
+  template <class Task>
+  status post(Task&& task, std::stop_token = {}) {
+    const auto taken = std::move(task);
+    return {errc::would_block, "busy"};
+  }
+};
+struct doubling {
+  template <class Task>
+  status post(Task&& task, std::stop_token stop = {}) {
+    task(stop);
+    task(stop);
+    return {};
+  }
+};
+struct silent {  // runs what it refuses
+  template <class Task>
+  status post(Task&& task, std::stop_token stop = {}) {
+    task(stop);
+    return calls++ == 0 ? status() : status(errc::would_block, "busy");
+  }
+  int calls = 0;
+};
+struct deaf {
+  template <class Task>
+  status post(Task&& task, std::stop_token = {}) {
+    task(std::stop_token());
+    return {};
+  }
+};
+struct mute {  // does not say what became of the task
+  template <class Task>
+  void post(Task&& task, std::stop_token stop = {}) {
+    task(stop);
+  }
+};
+static_assert(!TaskExecutor<mute>);
+
 template <class E>
 std::string fault() {
   E executor;
@@ -113,4 +153,28 @@ TEST_CASE("the contract's test catches broken executors") {
   std::latch both(2);
   CHECK(deeprec_test::contract::pieces_fault(shares, 2, 1, [&] { both.arrive_and_wait(); }) ==
         "two bodies under one number at once");
+}
+
+TEST_CASE("inline_executor keeps the contract of task executors") {
+  const inline_executor executor;
+  CHECK(deeprec_test::task_contract_fault(executor, [] {}) == "");
+}
+
+TEST_CASE("thread_pool keeps the contract of task executors, whatever its limit of task threads") {
+  for (const int limit : {1, 2, 7}) {
+    CAPTURE(limit);
+    thread_pool pool(thread_pool_options{.threads = 2, .task_threads = limit});
+    for (int round = 0; round < 3; ++round) {
+      CHECK(deeprec_test::task_contract_fault(pool, [&] { pool.wait_tasks(); }) == "");
+      CHECK(deeprec_test::blocked_tasks_fault(pool, limit, [&] { pool.wait_tasks(); }) == "");
+    }
+  }
+}
+
+TEST_CASE("the contract's test catches broken task executors") {
+  const auto fault_of = [](auto executor) { return deeprec_test::task_contract_fault(executor, [] {}); };
+  CHECK(fault_of(grasping()) == "a refused task was taken");
+  CHECK(fault_of(doubling()) == "an accepted task does not run exactly once, or a refused one runs");
+  CHECK(fault_of(silent()) == "an accepted task does not run exactly once, or a refused one runs");
+  CHECK(fault_of(deaf()) == "a task does not see its stop token");
 }

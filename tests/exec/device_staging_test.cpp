@@ -124,6 +124,11 @@ TEST_CASE("device_staging: buffers grow, and what does not fit is refused") {
   fake().limit = SIZE_MAX;
   REQUIRE(staging.next(1'000'000, slot).ok());
   REQUIRE(staging.send(slot, 1'000'000).ok());
+  fake().limit = fake().allocated + 10'000'000;
+  for (const std::size_t bytes : {SIZE_MAX, SIZE_MAX - 1000, SIZE_MAX / 5 * 4 + 1000, SIZE_MAX / 2}) {
+    CAPTURE(bytes);
+    CHECK(staging.next(bytes, slot).code() == errc::out_of_memory);
+  }
 }
 
 TEST_CASE("device_staging: a buffer waits for every stream that uses it") {
@@ -158,7 +163,7 @@ TEST_CASE("device_staging: uses and releases that don't belong together are refu
   REQUIRE(staging.use(slot, compute).ok());
   CHECK(staging.release(slot, other).code() == errc::invalid_value);
   CHECK(staging.send(slot, 100).code() == errc::invalid_value);
-  CHECK(staging.next(100, slot).place().slot == 0);
+  CHECK(staging.next(100, slot).place() == fault_place{.item = 0});
   REQUIRE(staging.release(slot, compute).ok());
   CHECK(staging.release(slot, compute).code() == errc::invalid_value);
   for (std::size_t i = 1; i < staging.most_consumers; ++i) {

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -152,6 +153,36 @@ TEST_CASE("stream_pool: a launch that fails in a capture is what the caller hear
   };
   CHECK(pool.replay(plan, hides).code() == errc::device_error);
   CHECK(pool.graphs() == 0);
+  REQUIRE(pool.replay(plan, put, 0, 2).ok());
+  REQUIRE(pool.run(plan, put).ok());
+  REQUIRE(pool.synchronize().ok());
+}
+
+TEST_CASE("stream_pool: a launch that throws ends the capture, and the streams are joined") {
+  fake() = {};
+  basic_stream_pool<fake_runtime, fake_runtime::lane> pool(3);
+  const stream_plan plan = fan(3);
+  for (const index_t bad : {0, 1, 2}) {
+    CAPTURE(bad);
+    int launches = 0;
+    const auto launch = [&](index_t op, fake_runtime::lane& on) -> status {
+      ++launches;
+      if (op == bad) throw std::runtime_error("mine");
+      return put(op, on);
+    };
+    CHECK_THROWS_WITH_AS(static_cast<void>(pool.replay(plan, launch)), "mine", std::runtime_error);
+    CHECK(launches == bad + 1);
+    CHECK(pool.graphs() == 0);
+    CHECK(fake().live_graphs == 0);
+    CHECK(fake().live_execs == 0);
+    CHECK(fake().captured.empty());
+    const std::size_t first = fake().nodes.size();
+    CHECK_THROWS_WITH_AS(static_cast<void>(pool.run(plan, launch)), "mine", std::runtime_error);
+    const auto enqueued = labelled(first);
+    CHECK(enqueued.size() == static_cast<std::size_t>(bad));
+    const std::size_t next = fake().add(pool.stream(0).get(), 7);
+    for (const std::size_t n : enqueued) CHECK(fake().ordered(n, next));
+  }
   REQUIRE(pool.replay(plan, put, 0, 2).ok());
   REQUIRE(pool.run(plan, put).ok());
   REQUIRE(pool.synchronize().ok());

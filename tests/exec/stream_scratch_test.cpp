@@ -6,6 +6,7 @@
 #include <doctest/doctest.h>
 
 #include <cstdint>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -90,6 +91,51 @@ TEST_CASE(
     CHECK(behind - front == scratch_type::alignment);
   }
   CHECK(fake().allocated == 0);
+}
+
+TEST_CASE("stream_scratch: bytes that no address space has are refused, whatever is kept") {
+  fake() = {};
+  fake().limit = 1 << 20;
+  const int stream = fake().add_stream();
+  {
+    scratch_type scratch;
+    for (const std::size_t keep : {0, 1, 256, 1000}) {
+      scratch_type::scope kept(scratch);
+      std::byte *p = nullptr, *q = nullptr;
+      REQUIRE(kept.take(stream, keep, p).ok());
+      for (const std::size_t bytes : {SIZE_MAX, SIZE_MAX - 255, SIZE_MAX - 256, SIZE_MAX - 1000, SIZE_MAX / 2}) {
+        CAPTURE(bytes);
+        CHECK(scratch.get(stream, bytes, q).code() == errc::out_of_memory);
+        CHECK(kept.take(stream, bytes, q).code() == errc::out_of_memory);
+        CHECK(q == nullptr);
+      }
+    }
+  }
+  CHECK(fake().allocated == 0);
+}
+
+TEST_CASE("scratch_layout: pieces are aligned, and sums that no address space has are the largest number") {
+  detail::scratch_layout fits;
+  CHECK(fits.add<float>(1) == 0);
+  CHECK(fits.add<double>(33) == 256);
+  CHECK(fits.add<char>(0) == 768);
+  CHECK(fits.add<char>(256) == 768);
+  CHECK(fits.bytes() == 1024);
+  constexpr index_t most = std::numeric_limits<index_t>::max();
+  for (const index_t count : {index_t{-1}, -most, most, most / 4, index_t{1} << 61}) {
+    CAPTURE(count);
+    detail::scratch_layout layout;
+    layout.add<char>(1000);
+    layout.add<double>(count);
+    CHECK(layout.bytes() == SIZE_MAX);
+    layout.add<double>(1);
+    layout.add<char>(0);
+    layout.add<double>(count);
+    CHECK(layout.bytes() == SIZE_MAX);
+  }
+  detail::scratch_layout sums;  // each piece fits, together they don't
+  for (int i = 0; i < 5; ++i) sums.add<char>(most / 2);
+  CHECK(sums.bytes() == SIZE_MAX);
 }
 
 TEST_CASE(

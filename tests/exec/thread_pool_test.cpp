@@ -2,9 +2,13 @@
 
 #include <deeprec/exec/thread_pool.hpp>
 
+#include "support/children.hpp"
 #include "support/seed.hpp"
 
+#include <pthread.h>
 #include <sched.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -12,6 +16,8 @@
 #include <chrono>
 #include <condition_variable>
 #include <doctest/doctest.h>
+#include <filesystem>
+#include <fstream>
 #include <latch>
 #include <limits>
 #include <memory>
@@ -20,7 +26,9 @@
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 using namespace deeprec;
@@ -276,10 +284,10 @@ TEST_CASE("thread_pool: tasks that wait for each other finish, however many they
     std::latch together(12);
     std::atomic<int> passed{0};
     for (int t = 0; t < 12; ++t) {
-      pool.post([&](std::stop_token) {
+      REQUIRE(pool.post([&](std::stop_token) {
         together.arrive_and_wait();
         ++passed;
-      });
+      }).ok());
     }
     pool.wait_tasks();
     CHECK(passed == 12);
@@ -289,7 +297,7 @@ TEST_CASE("thread_pool: tasks that wait for each other finish, however many they
 TEST_CASE("thread_pool: blocked tasks don't hold up bulk work") {
   thread_pool pool(2);
   std::latch release(1);
-  for (int t = 0; t < 4; ++t) pool.post([&](std::stop_token) { release.wait(); });
+  for (int t = 0; t < 4; ++t) REQUIRE(pool.post([&](std::stop_token) { release.wait(); }).ok());
   CHECK(fault_of(pool, 1000, 10, 2) == "");
   release.count_down();
   pool.wait_tasks();
@@ -300,12 +308,13 @@ TEST_CASE("thread_pool: a task may post tasks and call parallel_for") {
   std::atomic<int> done{0};
   std::atomic<int> faults{0};
   for (int t = 0; t < 6; ++t) {
-    pool.post([&](std::stop_token) {
+    const status posted = pool.post([&](std::stop_token) {
       if (!fault_of(pool, 200, 7, 3).empty()) ++faults;
       for (int u = 0; u < 3; ++u) {
-        pool.post([&](std::stop_token) { ++done; });
+        if (!pool.post([&](std::stop_token) { ++done; }).ok()) ++faults;
       }
     });
+    REQUIRE(posted.ok());
   }
   pool.wait_tasks();
   CHECK(done == 18);
@@ -315,7 +324,7 @@ TEST_CASE("thread_pool: a task may post tasks and call parallel_for") {
 TEST_CASE("thread_pool: a task that only moves is moved") {
   thread_pool pool(1);
   int seen = 0;
-  pool.post([value = std::make_unique<int>(9), &seen](std::stop_token) { seen = *value; });
+  REQUIRE(pool.post([value = std::make_unique<int>(9), &seen](std::stop_token) { seen = *value; }).ok());
   pool.wait_tasks();
   CHECK(seen == 9);
 }
@@ -332,15 +341,15 @@ TEST_CASE("thread_pool: a task is told to stop by its own token and by the pool'
       wake.wait(lock, stop, [] { return false; });
       ++stopped;
     };
-    pool.post(wait_for_stop, mine.get_token());
+    REQUIRE(pool.post(wait_for_stop, mine.get_token()).ok());
     mine.request_stop();
     pool.wait_tasks();
     CHECK(stopped == 1);
     bool at_once = false;
-    pool.post([&](std::stop_token stop) { at_once = stop.stop_requested(); }, mine.get_token());
+    REQUIRE(pool.post([&](std::stop_token stop) { at_once = stop.stop_requested(); }, mine.get_token()).ok());
     pool.wait_tasks();
     CHECK(at_once);
-    for (int t = 0; t < 5; ++t) pool.post(wait_for_stop);
+    for (int t = 0; t < 5; ++t) REQUIRE(pool.post(wait_for_stop).ok());
   }
   CHECK(stopped == 6);
 }
@@ -348,8 +357,8 @@ TEST_CASE("thread_pool: a task is told to stop by its own token and by the pool'
 TEST_CASE("thread_pool: wait_tasks rethrows what a task threw, once") {
   thread_pool pool(2);
   std::atomic<int> done{0};
-  pool.post([](std::stop_token) { throw std::runtime_error("from a task"); });
-  for (int t = 0; t < 4; ++t) pool.post([&](std::stop_token) { ++done; });
+  REQUIRE(pool.post([](std::stop_token) { throw std::runtime_error("from a task"); }).ok());
+  for (int t = 0; t < 4; ++t) REQUIRE(pool.post([&](std::stop_token) { ++done; }).ok());
   CHECK_THROWS_WITH_AS(pool.wait_tasks(), "from a task", std::runtime_error);
   CHECK(done == 4);
   CHECK_NOTHROW(pool.wait_tasks());
@@ -359,7 +368,7 @@ TEST_CASE("thread_pool: tasks that had not begun when the pool is destroyed stil
   std::atomic<int> done{0};
   for (int round = 0; round < 20; ++round) {
     thread_pool pool(2);
-    for (int t = 0; t < 20; ++t) pool.post([&](std::stop_token) { ++done; });
+    for (int t = 0; t < 20; ++t) REQUIRE(pool.post([&](std::stop_token) { ++done; }).ok());
   }
   CHECK(done == 400);
 }
@@ -377,8 +386,8 @@ TEST_CASE("thread_pool: tasks that post while the pool is destroyed are waited f
       std::atomic<int> sum{0};
       pool->parallel_for(8, 1, [&](index_t, index_t, int) { ++sum; });
       if (left > 0 && sum == 8) {
-        pool->post(chain{pool, done, left - 1});
-        if (left % 5 == 0) pool->post(chain{pool, done, 0});
+        if (!pool->post(chain{pool, done, left - 1}).ok()) *done += 1000;
+        if (left % 5 == 0 && !pool->post(chain{pool, done, 0}).ok()) *done += 1000;
       }
     }
   };
@@ -386,17 +395,204 @@ TEST_CASE("thread_pool: tasks that post while the pool is destroyed are waited f
     std::atomic<int> done{0};
     {
       thread_pool pool(2);
-      for (int t = 0; t < 3; ++t) pool.post(chain{&pool, &done, 20});
+      for (int t = 0; t < 3; ++t) REQUIRE(pool.post(chain{&pool, &done, 20}).ok());
     }
     CHECK(done == 3 * (21 + 4));
   }
+}
+
+TEST_CASE("thread_pool: at the limit of task threads a task is refused and left with the caller") {
+  struct task {
+    std::unique_ptr<int> own;
+    int* seen;
+    void operator()(std::stop_token) const { *seen = *own; }
+  };
+  for (const int limit : {-1, 0, 1, 3}) {
+    CAPTURE(limit);
+    thread_pool pool(thread_pool_options{.threads = 1, .task_threads = limit});
+    for (int round = 0; round < 3; ++round) {
+      std::latch release(1);
+      for (int t = 0; t < limit; ++t) REQUIRE(pool.post([&](std::stop_token) { release.wait(); }).ok());
+      int seen = 0;
+      task mine{std::make_unique<int>(round + 1), &seen};
+      CHECK(pool.post(std::move(mine)).code() == errc::would_block);
+      REQUIRE(mine.own != nullptr);
+      const auto by_value = [&seen](std::stop_token) { seen = -1; };
+      CHECK(pool.post(by_value).code() == errc::would_block);
+      release.count_down();
+      pool.wait_tasks();
+      CHECK(seen == 0);
+      if (limit <= 0) continue;
+      CHECK(pool.post(std::move(mine)).ok());  // its thread is idle again
+      pool.wait_tasks();
+      CHECK(seen == round + 1);
+    }
+  }
+}
+
+TEST_CASE("thread_pool: a task whose copy throws is not accepted, and the pool goes on") {
+  struct refuses_copies {
+    refuses_copies() = default;
+    refuses_copies(const refuses_copies&) { throw std::runtime_error("no copy"); }
+    void operator()(std::stop_token) const {}
+  };
+  thread_pool pool(thread_pool_options{.threads = 1, .task_threads = 1});
+  const refuses_copies task;
+  for (int round = 0; round < 3; ++round) {
+    CHECK_THROWS_WITH_AS(static_cast<void>(pool.post(task)), "no copy", std::runtime_error);
+  }
+  pool.wait_tasks();
+  int seen = 0;
+  REQUIRE(pool.post([&](std::stop_token) { seen = 1; }).ok());
+  pool.wait_tasks();
+  CHECK(seen == 1);
+}
+
+TEST_CASE("thread_pool: where the system refuses threads, none is left behind and no task is lost") {
+  const auto room_for_two = [] {  // stacks of 1 GB, and address space for two and a half
+    pthread_attr_t attributes;
+    if (pthread_attr_init(&attributes) != 0) return false;
+    if (pthread_attr_setstacksize(&attributes, std::size_t{1} << 30) != 0) return false;
+    if (pthread_setattr_default_np(&attributes) != 0) return false;
+    unsigned long pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    const rlim_t bytes = pages * static_cast<unsigned long>(sysconf(_SC_PAGESIZE)) + (rlim_t{5} << 29);
+    const rlimit limit{bytes, bytes};
+    return setrlimit(RLIMIT_AS, &limit) == 0;
+  };
+  CHECK(deeprec_test::in_child([&] {
+          thread_pool pool(1);
+          if (!room_for_two()) return 1;
+          std::latch release(1);
+          std::atomic<int> seen{0};
+          const auto wait = [&](std::stop_token) {
+            release.wait();
+            ++seen;
+          };
+          int accepted = 0;
+          status last;
+          while (accepted < 60 && (last = pool.post(wait)).ok()) ++accepted;
+          release.count_down();
+          pool.wait_tasks();
+          if (last.code() != errc::would_block || accepted != 2 || seen != 2) return 2;
+          if (!pool.post(wait).ok()) return 3;  // by an idle thread
+          pool.wait_tasks();
+          return seen == 3 ? 0 : 4;
+        }) == 0);
+  CHECK(deeprec_test::in_child([&] {
+          if (!room_for_two()) return 1;
+          const int before = deeprec_test::threads_of_this_process();
+          try {
+            thread_pool pool(6);
+            return 2;
+          } catch (const std::system_error&) {
+          }
+          // A thread that was joined may be listed a little longer.
+          while (deeprec_test::threads_of_this_process() > before) std::this_thread::yield();
+          return 0;
+        }) == 0);
+}
+
+TEST_CASE("thread_pool: as many threads as the control groups grant time for") {
+  struct file {
+    std::string path, text;
+  };
+  struct tree {
+    const char* name;
+    int quota;
+    std::vector<file> files;
+  };
+  const std::string v2 = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
+  const std::string v1 =
+      "31 23 0:27 / /sys/fs/cgroup ro - tmpfs tmpfs ro\n"
+      "33 31 0:30 / /sys/fs/cgroup/cpu,cpuacct rw shared:9 master:2 - cgroup cgroup rw,cpu,cpuacct\n"
+      "35 31 0:31 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n";
+  const auto group = [](std::string text) { return file{"proc/self/cgroup", std::move(text)}; };
+  const auto mounts = [](std::string text) { return file{"proc/self/mountinfo", std::move(text)}; };
+  const auto max = [](const std::string& at, std::string text) {
+    return file{"sys/fs/cgroup" + at + "/cpu.max", std::move(text)};
+  };
+  const std::string cpu = "sys/fs/cgroup/cpu,cpuacct";
+  const std::vector<tree> trees = {
+      {"nothing is there", 0, {}},
+      {"v2: no limit", 0, {group("0::/a\n"), mounts(v2), max("/a", "max 100000\n")}},
+      {"v2: a whole number", 2, {group("0::/a\n"), mounts(v2), max("/a", "200000 100000\n")}},
+      {"v2: rounded up", 2, {group("0::/a\n"), mounts(v2), max("/a", "100001 100000\n")}},
+      {"v2: less than one", 1, {group("0::/a\n"), mounts(v2), max("/a", "5000 100000\n")}},
+      {"v2: the smallest of those above", 3,
+       {group("0::/a/b/c\n"), mounts(v2), max("/a/b/c", "max 100000\n"), max("/a/b", "800000 100000\n"),
+        max("/a", "250000 100000\n"), max("", "900000 100000\n")}},
+      {"v2: the group itself", 1,
+       {group("0::/a/b\n"), mounts(v2), max("/a/b", "100000 100000\n"), max("/a", "400000 100000\n")}},
+      {"v2: the mount's own group", 4, {group("0::/\n"), mounts(v2), max("", "400000 100000\n")}},
+      {"v2: other groups don't count", 0,
+       {group("0::/a\n"), mounts(v2), max("/b", "100000 100000\n"), max("/a/b", "100000 100000\n")}},
+      {"v2: only a part is mounted", 5,
+       {group("0::/docker/ab/c\n"), mounts("30 23 0:26 /docker/ab /sys/fs/cgroup rw - cgroup2 none rw\n"),
+        max("/c", "500000 100000\n"), max("/docker/ab/c", "100000 100000\n")}},
+      {"v2: a name that begins alike", 7,
+       {group("0::/docker/abc\n"),
+        mounts("30 23 0:26 /docker/ab /x rw - cgroup2 none rw\n30 23 0:26 / /sys/fs/cgroup rw - cgroup2 none rw\n"),
+        {"x/cpu.max", "100000 100000\n"}, max("/docker/abc", "700000 100000\n")}},
+      {"v2: the group lies outside of the mount", 6,
+       {group("0::/../other\n"), mounts("30 23 0:26 /docker/ab /sys/fs/cgroup rw - cgroup2 none rw\n"),
+        max("", "600000 100000\n")}},
+      {"v2: a mount with a space in its name", 2,
+       {group("0::/a b\n"), mounts("30 23 0:26 / /the\\040groups rw - cgroup2 none rw\n"),
+        {"the groups/a b/cpu.max", "200000 100000\n"}}},
+      {"v2: no mountinfo", 3, {group("0::/a\n"), max("/a", "300000 100000\n")}},
+      {"v2: garbage", 0,
+       {group("0::/a/b/c/d/e\n"), mounts(v2), max("/a/b/c/d/e", "many 100000\n"), max("/a/b/c/d", "200000\n"),
+        max("/a/b/c", "200000 0\n"), max("/a/b", "-1 100000\n"), max("/a", ""), max("", "99999999999999999999 1\n")}},
+      {"v2: garbage does not hide a limit above", 2,
+       {group("0::/a\n"), mounts(v2), max("/a", "\n\n"), max("", "200000 100000\n")}},
+      {"v2: a limit beyond an int", 1 << 20, {group("0::/\n"), mounts(v2), max("", "9000000000000000000 1\n")}},
+      {"garbage in the lists", 0, {group("0\n::\n\n:"), mounts("\n- cgroup2\n30 23\n"), max("", "x")}},
+      {"v1: a quota", 2,
+       {group("7:cpu,cpuacct:/a\n0::/\n"), mounts(v1), {cpu + "/a/cpu.cfs_quota_us", "150000\n"},
+        {cpu + "/a/cpu.cfs_period_us", "100000\n"}}},
+      {"v1: no limit", 0,
+       {group("7:cpu,cpuacct:/a\n"), mounts(v1), {cpu + "/a/cpu.cfs_quota_us", "-1\n"},
+        {cpu + "/a/cpu.cfs_period_us", "100000\n"}}},
+      {"v1: a quota above, and one of another controller", 4,
+       {group("5:cpuset:/b\n7:cpuacct,cpu:/a/b\n"), mounts(v1), {cpu + "/a/b/cpu.cfs_quota_us", "-1\n"},
+        {cpu + "/a/b/cpu.cfs_period_us", "100000\n"}, {cpu + "/cpu.cfs_quota_us", "200000\n"},
+        {cpu + "/cpu.cfs_period_us", "50000\n"}, {"sys/fs/cgroup/cpuset/b/cpu.cfs_quota_us", "50000\n"},
+        {"sys/fs/cgroup/cpuset/b/cpu.cfs_period_us", "50000\n"}}},
+      {"v1: no mountinfo", 3,
+       {group("7:cpu:/\n"), {"sys/fs/cgroup/cpu/cpu.cfs_quota_us", "30000\n"},
+        {"sys/fs/cgroup/cpu/cpu.cfs_period_us", "10000\n"}}},
+      {"both: the smaller", 2,
+       {group("7:cpu,cpuacct:/a\n0::/b\n"), mounts(v1 + "36 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 none rw\n"),
+        {cpu + "/a/cpu.cfs_quota_us", "600000\n"}, {cpu + "/a/cpu.cfs_period_us", "100000\n"},
+        max("/unified/b", "200000 100000\n")}},
+  };
+  const std::filesystem::path root =
+      std::filesystem::temp_directory_path() / ("deeprec_cgroups_" + std::to_string(getpid()));
+  for (const tree& made : trees) {
+    CAPTURE(made.name);
+    std::filesystem::remove_all(root);
+    for (const file& f : made.files) {
+      std::filesystem::create_directories((root / f.path).parent_path());
+      std::ofstream(root / f.path) << f.text;
+    }
+    CHECK(detail::cpu_quota(root.string()) == made.quota);
+  }
+  std::filesystem::remove_all(root);
+
+  CHECK(detail::default_concurrency(8, 0) == 8);
+  CHECK(detail::default_concurrency(8, 3) == 3);
+  CHECK(detail::default_concurrency(2, 3) == 2);
+  CHECK(detail::default_concurrency(1, 1) == 1);
+  CHECK(thread_pool().concurrency() == default_concurrency());
+  CHECK(default_concurrency() == detail::default_concurrency(usable_cpus().size(), cpu_quota()));
 }
 
 TEST_CASE("thread_pool: the affinity mask is respected") {
   const std::vector<int> all = usable_cpus();
   REQUIRE(!all.empty());
   CHECK(std::is_sorted(all.begin(), all.end()));
-  CHECK(thread_pool().concurrency() == static_cast<int>(all.size()));
+  CHECK(thread_pool().concurrency() <= static_cast<int>(all.size()));
   std::thread([&] {
     cpu_set_t one;
     CPU_ZERO(&one);
@@ -489,9 +685,10 @@ TEST_CASE("thread_pool: pools come and go under load") {
     const auto n = static_cast<index_t>(random() % 64);
     for (int t = 0; t < static_cast<int>(random() % 4); ++t) {
       expected += n;
-      pool.post([&, n](std::stop_token) {
+      const status posted = pool.post([&, n](std::stop_token) {
         pool.parallel_for(n, 3, [&](index_t begin, index_t end, int) { done += end - begin; });
       });
+      REQUIRE(posted.ok());
     }
     expected += n;
     pool.parallel_for(n, 2, [&](index_t begin, index_t end, int) { done += end - begin; });

@@ -138,7 +138,8 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
   huge_page_resource huge(explicit_pages::try_);
   ctx.memory = &huge;
   pool.parallel_for(n, 4, [](index_t, index_t, int) {});
-  pool.post([](std::stop_token) {});
+  expect(pool.post([](std::stop_token) {}));
+  expect(here.post([](std::stop_token) {}));
   pool.wait_tasks();
   prefault(pool, floats, sizeof(float));
   failures += huge.report().mapped > 0;

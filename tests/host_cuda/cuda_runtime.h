@@ -59,6 +59,14 @@ cudaError_t enqueue(cudaStream_t on, std::function<void()> work);
 
 /// Allocations of the device that were not freed.
 std::size_t blocks_alive();
+/// These, and streams, events and graphs that were not ended.
+std::size_t things_alive();
+
+/// The call after `calls` more of those that can fail is refused, once, and does nothing; -1: none. What frees and
+/// ends is not counted.
+void refuse_after(int calls);
+/// Whether that call has come.
+bool has_refused();
 
 template <class T>
 std::uint64_t to_bits(T x) {

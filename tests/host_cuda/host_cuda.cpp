@@ -162,6 +162,15 @@ cudaError_t keep(cudaError_t e) {
   return e;
 }
 
+std::size_t others_alive = 0;  // events, graphs
+int calls_until_refusal = -1;
+bool was_refused = false;
+bool is_refused() {
+  if (calls_until_refusal < 0) return false;
+  was_refused = calls_until_refusal-- == 0;
+  return was_refused;
+}
+
 void run_one(const std::shared_ptr<node>& n) {
   if (n->run && sticky == cudaSuccess) n->run();
   n->done = true;
@@ -263,6 +272,11 @@ struct allocation {
 std::map<const char*, allocation> allocations;
 
 cudaError_t allocate(void** out, std::size_t bytes, cudaMemoryType kind) {
+  if (is_refused()) return keep(cudaErrorMemoryAllocation);
+  if (bytes == 0) {  // no block
+    *out = nullptr;
+    return kind == cudaMemoryTypeManaged ? keep(cudaErrorInvalidValue) : cudaSuccess;
+  }
   if (capturing()) return invalidate_all();
   void* made = nullptr;
   if (bytes > (std::size_t{1} << 30) || posix_memalign(&made, 256, bytes) != 0) {
@@ -335,6 +349,12 @@ void forget_failure() {
   last_error = cudaSuccess;
 }
 std::size_t blocks_alive() { return allocations.size(); }
+std::size_t things_alive() { return allocations.size() + streams.size() + others_alive; }
+void refuse_after(int calls) {
+  calls_until_refusal = calls;
+  was_refused = false;
+}
+bool has_refused() { return was_refused; }
 
 cudaError_t enqueue(cudaStream_t on, std::function<void()> work) {
   if (sticky != cudaSuccess) return keep(sticky);
@@ -393,10 +413,12 @@ cudaError_t cudaGetDeviceCount(int* count) {
   return cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* device) {
+  if (is_refused()) return keep(cudaErrorNoDevice);
   *device = current_device;
   return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) {
+  if (is_refused()) return keep(cudaErrorInvalidDevice);
   if (device < 0 || device >= devices) return keep(cudaErrorInvalidDevice);
   current_device = device;
   return cudaSuccess;
@@ -414,6 +436,7 @@ cudaError_t cudaHostAlloc(void** out, std::size_t bytes, unsigned) { return allo
 cudaError_t cudaFree(void* dead) { return release(dead); }
 cudaError_t cudaFreeHost(void* dead) { return release(dead); }
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
+  if (is_refused()) return keep(cudaErrorUnknown);
   *free = *total = std::size_t{1} << 30;
   for (const auto& [p, a] : allocations) *free -= a.kind != cudaMemoryTypeHost ? a.bytes : 0;
   return cudaSuccess;
@@ -427,6 +450,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* out, const void* p) 
   return cudaSuccess;
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t on) {
+  if (is_refused()) return keep(cudaErrorUnknown);
   const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
   const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
   if ((to_device && bytes > 0 && !is_known(to, bytes)) || (from_device && bytes > 0 && !is_known(from, bytes))) {
@@ -443,6 +467,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
   });
 }
 cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t on) {
+  if (is_refused()) return keep(cudaErrorUnknown);
   if (bytes > 0 && !is_known(to, bytes)) return keep(cudaErrorInvalidValue);
   return enqueue(on, [=] {
     if (bytes > 0) std::memset(to, value, bytes);
@@ -452,11 +477,13 @@ cudaError_t cudaMemset(void* to, int value, std::size_t bytes) { return cudaMems
 
 // --- streams ---
 cudaError_t cudaDeviceGetStreamPriorityRange(int* lowest, int* highest) {
+  if (is_refused()) return keep(cudaErrorUnknown);
   *lowest = 0;
   *highest = -5;
   return cudaSuccess;
 }
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* made, unsigned, int priority) {
+  if (is_refused()) return keep(cudaErrorUnknown);
   *made = new CUstream_st;
   (*made)->priority = std::clamp(priority, -5, 0);
   (*made)->device = current_device;
@@ -473,12 +500,14 @@ cudaError_t cudaStreamDestroy(cudaStream_t dead) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t s) {
+  if (is_refused()) return keep(cudaErrorUnknown);
   CUstream_st& stream = stream_of(s);
   if (stream.capture != nullptr) return invalidate(stream.capture, cudaErrorStreamCaptureUnsupported);
   work_until_done(stream.tail);
   return keep(sticky);
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
+  if (is_refused()) return keep(cudaErrorUnknown);
   CUstream_st& stream = stream_of(s);
   for (const auto& capture : {stream.capture, e->capture}) {
     if (capture != nullptr && capture->invalid) return keep(cudaErrorStreamCaptureInvalidated);
@@ -497,6 +526,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t s, cudaStreamCaptureStatus* answer) {
+  if (is_refused()) return keep(cudaErrorUnknown);
   const auto& capture = stream_of(s).capture;
   *answer = capture == nullptr   ? cudaStreamCaptureStatusNone
             : capture->invalid ? cudaStreamCaptureStatusInvalidated
@@ -504,6 +534,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t s, cudaStreamCaptureStatus* answe
   return cudaSuccess;
 }
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
+  if (is_refused()) return keep(cudaErrorUnknown);
   if (s == nullptr || s->capture != nullptr) return keep(cudaErrorIllegalState);
   s->capture = std::make_shared<kept_graph>();
   s->before = std::exchange(s->tail, {});
@@ -530,15 +561,18 @@ cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t* out) {
   if (kept->invalid) return keep(cudaErrorStreamCaptureInvalidated);
   if (reached.size() != kept->all.size()) return keep(cudaErrorStreamCaptureUnjoined);
   *out = new CUgraph_st{kept};
+  ++others_alive;
   return cudaSuccess;
 }
 
 // --- graphs ---
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t of, unsigned long long flags) {
+  if (is_refused()) return keep(cudaErrorUnknown);
   if ((flags & ~static_cast<unsigned long long>(cudaGraphInstantiateFlagUseNodePriority)) != 0) {
     return keep(cudaErrorInvalidValue);
   }
   *made = new CUgraphExec_st{of->kept, flags};
+  ++others_alive;
   return cudaSuccess;
 }
 cudaError_t cudaGraphExecGetFlags(cudaGraphExec_t of, unsigned long long* flags) {
@@ -546,28 +580,35 @@ cudaError_t cudaGraphExecGetFlags(cudaGraphExec_t of, unsigned long long* flags)
   return cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t what, cudaStream_t on) {
+  if (is_refused()) return keep(cudaErrorUnknown);
   return enqueue(on, [kept = what->kept] { run_graph(*kept); });
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t dead) {
+  --others_alive;
   delete dead;
   return cudaSuccess;
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t dead) {
+  --others_alive;
   delete dead;
   return cudaSuccess;
 }
 
 // --- events ---
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* made, unsigned) {
+  if (is_refused()) return keep(cudaErrorUnknown);
   *made = new CUevent_st;
+  ++others_alive;
   (*made)->device = current_device;
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t dead) {
+  --others_alive;
   delete dead;
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
+  if (is_refused()) return keep(cudaErrorUnknown);
   const CUstream_st& stream = stream_of(s);
   if (e->device != device_of(s)) return keep(cudaErrorInvalidResourceHandle);
   if (const cudaError_t failed = enqueue(s, {}); failed != cudaSuccess) return failed;
@@ -581,6 +622,7 @@ cudaError_t cudaEventQuery(cudaEvent_t e) {
   return keep(done ? sticky : cudaErrorNotReady);
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t e) {
+  if (is_refused()) return keep(cudaErrorUnknown);
   if (e->capture != nullptr) return invalidate(e->capture, cudaErrorCapturedEvent);
   work_until_done(e->at);
   return keep(sticky);

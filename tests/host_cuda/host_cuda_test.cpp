@@ -1,7 +1,13 @@
 // The run time that stands for CUDA in tests refuses what a card would get wrong.
+#include <deeprec/exec/cuda_staging.hpp>
+#include <deeprec/exec/cuda_stream_pool.hpp>
+#include <deeprec/memory/cuda_memory.hpp>
+
 #include <doctest/doctest.h>
 
 #include <cstdint>
+#include <memory_resource>
+#include <new>
 #include <set>
 #include <string>
 #include <vector>
@@ -252,4 +258,110 @@ TEST_CASE("host_cuda: launches that no card takes are refused") {
   CHECK(cudaLaunchKernelEx(&tall, put, &x, 1) == cudaErrorInvalidConfiguration);
   CHECK(cudaGetLastError() == cudaErrorInvalidConfiguration);
   CHECK(cudaGetLastError() == cudaSuccess);
+}
+
+namespace {
+
+/// Makes something again and again, each time with one more call of the run time before the one that is refused, until
+/// none was refused. Answers with the first call whose refusal
+/// left something behind.
+template <class Make>
+std::string fault_of_refusals(const Make& make, int& refusals) {
+  const std::size_t before = host_cuda::things_alive();
+  std::string fault;
+  for (refusals = 0; refusals < 1000; ++refusals) {
+    host_cuda::refuse_after(refusals);
+    bool noticed = false;
+    try {
+      noticed = !make().ok();
+    } catch (const deeprec::error&) {
+      noticed = true;
+    } catch (const std::bad_alloc&) {
+      noticed = true;
+    }
+    const bool refused = host_cuda::has_refused();
+    host_cuda::refuse_after(-1);
+    cudaGetLastError();
+    if (host_cuda::things_alive() != before) return "call " + std::to_string(refusals) + " leaves something behind";
+    if (noticed && !refused) return "call " + std::to_string(refusals) + " fails by itself";
+    if (!refused) return {};
+  }
+  return "calls without end";
+}
+
+}  // namespace
+
+TEST_CASE("B10: what was acquired is given back when a later call of the run time fails") {
+  using namespace deeprec;
+  int refusals = 0;
+  const auto count = [&](const auto& make) { return fault_of_refusals(make, refusals); };
+  CHECK(count([] {
+          cuda_stream made;
+          return made.synchronize();
+        }) == "");
+  CHECK(refusals >= 5);
+  CHECK(count([] {
+          cuda_stream made(stream_priority::high);
+          return status();
+        }) == "");
+  {
+    const stream borrowed;
+    CHECK(count([&] {
+            cuda_stream made(borrowed.it);
+            return status();
+          }) == "");
+    CHECK(count([&] {
+            cuda_staging staging(borrowed.it);
+            int number = 0;
+            if (const status s = staging.next(1000, number); !s) return s;
+            if (const status s = staging.send(number, 1000); !s) return s;
+            if (const status s = staging.use(number, nullptr); !s) return s;
+            return staging.release(number, nullptr);
+          }) == "");
+    CHECK(refusals >= 8);
+  }
+  CHECK(count([] {
+          cuda_stream_pool pool(3);
+          return pool.fork();
+        }) == "");
+  CHECK(refusals >= 15);
+  CHECK(count([] {
+          cuda_stream_pool pool(2);
+          stream_work work;
+          const index_t first = work.add({});
+          work.add({first});
+          stream_plan plan;
+          if (const status s = plan_streams(work, 2, plan); !s) return s;
+          return pool.replay(plan, [](index_t, cuda_stream&) { return status(); });
+        }) == "");
+  CHECK(count([] {
+          cuda_event made(true);
+          return status();
+        }) == "");
+  CHECK(refusals == 1);
+  CHECK(count([] {
+          const device_array<int> made(100);
+          return status();
+        }) == "");
+  CHECK(count([] {
+          pinned_resource pinned;
+          const std::pmr::vector<int> a(100, &pinned), b(100, &pinned);
+          return status();
+        }) == "");
+  CHECK(refusals == 2);
+  CHECK(count([] {
+          managed_resource managed;
+          const std::pmr::vector<int> a(100, &managed), b(100, &managed);
+          return status();
+        }) == "");
+  CHECK(refusals >= 5);
+  CHECK(count([] {
+          cuda_stream a, b;
+          cuda_pool_resource pool(1 << 12);
+          void *first = nullptr, *again = nullptr;
+          if (const status s = pool.allocate(4096, a.get(), first); !s) return s;
+          if (const status s = pool.deallocate(first, a.get()); !s) return s;
+          if (const status s = pool.allocate(4096, b.get(), again); !s) return s;
+          return pool.deallocate(again, b.get());
+        }) == "");
 }

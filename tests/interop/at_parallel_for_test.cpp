@@ -72,7 +72,7 @@ TEST_CASE("torch_executor keeps the contract where the number of threads was gue
 }
 
 TEST_CASE("torch_executor: a lookup has the bits that inline_executor gives") {
-  torch_executor executor{[](std::int64_t b, std::int64_t e, std::int64_t g, const auto& f) {
+  const torch_executor executor{[](std::int64_t b, std::int64_t e, std::int64_t g, const auto& f) {
                             look_alike::parallel_for<4>(b, e, g, f);
                           },
                           4};

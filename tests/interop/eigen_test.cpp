@@ -47,6 +47,6 @@ TEST_CASE("eigen_executor: a call from the pool's only thread doesn't lock up") 
 
 TEST_CASE("eigen_executor: a lookup has the bits that inline_executor gives") {
   Eigen::ThreadPool pool(3);
-  eigen_executor executor(pool);
+  const eigen_executor executor(pool);
   CHECK(deeprec_test::lookup_bits_fault(executor) == "");
 }

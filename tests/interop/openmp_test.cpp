@@ -38,6 +38,6 @@ TEST_CASE("openmp_executor keeps the contract inside a parallel region") {
 }
 
 TEST_CASE("openmp_executor: a lookup has the bits that inline_executor gives") {
-  openmp_executor executor(3);
+  const openmp_executor executor(3);
   CHECK(deeprec_test::lookup_bits_fault(executor) == "");
 }

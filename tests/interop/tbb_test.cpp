@@ -39,6 +39,6 @@ TEST_CASE("tbb_executor keeps the contract inside another arena's loop") {
 
 TEST_CASE("tbb_executor: a lookup has the bits that inline_executor gives") {
   tbb::task_arena arena(3);
-  tbb_executor executor(arena);
+  const tbb_executor executor(arena);
   CHECK(deeprec_test::lookup_bits_fault(executor) == "");
 }

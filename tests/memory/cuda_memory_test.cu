@@ -162,6 +162,35 @@ TEST_CASE("pinned_resource: memory that copies run from") {
   CHECK(from == to);
 }
 
+TEST_CASE("pinned_resource, managed_resource: blocks of any size, 0 too, aligned as asked, or refused") {
+  pinned_resource pinned;
+  managed_resource managed;
+  for (std::pmr::memory_resource* const resource : {static_cast<std::pmr::memory_resource*>(&pinned),
+                                                    static_cast<std::pmr::memory_resource*>(&managed)}) {
+    void* const none = resource->allocate(0);
+    void* const other = resource->allocate(0, 256);
+    CHECK(none != nullptr);
+    CHECK(other != nullptr);
+    CHECK(none != other);
+    resource->deallocate(none, 0);
+    resource->deallocate(other, 0, 256);
+    for (std::size_t alignment = 1; alignment <= std::size_t{1} << 40; alignment *= 2) {
+      CAPTURE(alignment);
+      for (const std::size_t bytes : {0, 1, 1000}) {
+        void* block = nullptr;
+        try {
+          block = resource->allocate(bytes, alignment);
+        } catch (const std::bad_alloc&) {
+          CHECK(alignment > 256);
+          continue;
+        }
+        CHECK(reinterpret_cast<std::uintptr_t>(block) % alignment == 0);
+        resource->deallocate(block, bytes, alignment);
+      }
+    }
+  }
+}
+
 TEST_CASE("managed_resource: memory that both reach, and no more than the card has free") {
   managed_resource managed, other;
   CHECK(managed == other);  // they share what the card has

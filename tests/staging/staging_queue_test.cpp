@@ -44,6 +44,31 @@ TEST_CASE("hazard H1: a put that times out says so, and the record stays with th
   CHECK(q.take(within(1ms)).result() == queue_result::timed_out);
 }
 
+TEST_CASE("queue_result: each has a status that keeps its meaning") {
+  struct {
+    queue_result r;
+    errc code;
+    const char* message;
+  } const cases[] = {
+      {queue_result::ok, errc::ok, "ok"},
+      {queue_result::not_now, errc::would_block,
+       "would block: queue: full, empty, or in the middle of another call"},
+      {queue_result::timed_out, errc::timed_out, "timed out: queue"},
+      {queue_result::stopped, errc::cancelled, "cancelled: queue: stop was requested"},
+      {queue_result::closed, errc::closed, "closed: queue"},
+      {queue_result::cancelled, errc::cancelled, "cancelled: queue"},
+      {queue_result::failed, errc::producer_failed, "producer failed: queue"},
+  };
+  for (const auto& c : cases) {
+    CAPTURE(c.message);
+    CHECK(to_status(c.r).code() == c.code);
+    CHECK(to_status(c.r).message() == c.message);
+  }
+  queue q(1);
+  CHECK_THROWS_WITH_AS(static_cast<void>(q.try_take().or_throw()),
+                       "would block: queue: full, empty, or in the middle of another call", deeprec::error);
+}
+
 TEST_CASE("staging_queue: close drains and then ends; puts are refused, with the record left alone") {
   queue q(3);
   CHECK(q.put(make(1)) == queue_result::ok);

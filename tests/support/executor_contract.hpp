@@ -12,11 +12,14 @@
 #include <limits>
 #include <memory>
 #include <mutex>
+#include <stop_token>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <deeprec/core/executor.hpp>
+#include <deeprec/exec/executor_ref.hpp>
 
 namespace deeprec_test {
 
@@ -200,7 +203,72 @@ std::string contract_fault(E& executor) {
   for (int round = 0; round < 20; ++round) {
     if (auto fault = contract::nested_fault(executor); !fault.empty()) return fault;
   }
+  deeprec::executor_ref behind_pointers(executor);
+  if (auto fault = contract::pieces_fault(behind_pointers, 1000, 7); !fault.empty()) {
+    return "through executor_ref: " + fault;
+  }
   return contract::shared_fault(executor);
+}
+
+/// What is promised of post(): an accepted task runs once and sees its stop token; a refused one never runs and
+/// is left with the caller. `finish` waits for the accepted ones.
+template <class E, class Finish>
+std::string task_contract_fault(E& executor, Finish finish) {
+  static_assert(deeprec::TaskExecutor<E>);
+  struct counts {
+    std::atomic<int> runs{0}, told{0}, empty{0};
+  } seen;
+  struct task {
+    std::unique_ptr<int> own;
+    counts* to;
+    void operator()(std::stop_token stop) {
+      if (own == nullptr) ++to->empty;
+      if (stop.stop_requested()) ++to->told;
+      ++to->runs;
+    }
+  };
+  std::stop_source source;
+  source.request_stop();
+  int accepted = 0;
+  for (int i = 0; i < 300; ++i) {
+    task given{std::make_unique<int>(i), &seen};
+    const deeprec::status answer = executor.post(std::move(given), source.get_token());
+    if (answer.ok()) {
+      ++accepted;
+    } else if (given.own == nullptr) {
+      return "a refused task was taken";
+    } else if (answer.code() != deeprec::errc::would_block) {
+      return "a task is refused for another reason: " + answer.message();
+    }
+  }
+  finish();
+  if (accepted == 0) return "no task is accepted";
+  if (seen.runs != accepted) return "an accepted task does not run exactly once, or a refused one runs";
+  if (seen.empty != 0) return "a task runs without what it holds";
+  if (seen.told != accepted) return "a task does not see its stop token";
+  return {};
+}
+
+/// That accepted tasks run beside each other, `limit` of them, and the next one is refused: tasks that wait for
+/// the caller don't keep another from beginning. An executor that queues one behind another locks up here.
+template <class E, class Finish>
+std::string blocked_tasks_fault(E& executor, int limit, Finish finish) {
+  std::atomic<int> begun{0};
+  std::atomic<bool> release{false};
+  const auto wait_for_release = [&](std::stop_token) {
+    ++begun;
+    begun.notify_all();
+    release.wait(false);
+  };
+  std::string fault;
+  int accepted = 0;
+  while (accepted <= limit && executor.post(wait_for_release).ok()) ++accepted;
+  if (accepted != limit) fault = std::to_string(accepted) + " tasks are accepted";
+  for (int now = begun; now < accepted; now = begun) begun.wait(now);
+  release = true;
+  release.notify_all();
+  finish();
+  return fault;
 }
 
 }  // namespace deeprec_test

@@ -245,8 +245,9 @@ struct fake_runtime {
 
   static status allocate(void*& out, std::size_t bytes) {
     if (fake().origin >= 0) return fake().refuse("no memory is allocated in a capture");
-    if (fake().allocated + bytes > fake().limit) return {deeprec::errc::out_of_memory, "fake"};
-    out = std::malloc(bytes);
+    const bool fits = fake().allocated <= fake().limit && bytes <= fake().limit - fake().allocated;
+    out = fits ? std::malloc(bytes) : nullptr;
+    if (out == nullptr) return {deeprec::errc::out_of_memory, "fake"};
     fake().allocated += bytes;
     fake().blocks[out] = bytes;
     fake().device_of_block[out] = fake().device;

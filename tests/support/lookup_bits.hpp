@@ -4,11 +4,13 @@
 #include <cstddef>
 #include <cstring>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
 #include <deeprec/embedding/dense_table.hpp>
 #include <deeprec/embedding/lookup.hpp>
+#include <deeprec/embedding/table_group.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 
 #include "support/batches.hpp"
@@ -39,6 +41,16 @@ std::string lookup_bits_fault(E& executor) {
           .or_throw();
       if (std::memcmp(expected.data(), got.data(), size * sizeof(float)) != 0) {
         return "other bits, shape " + std::to_string(static_cast<int>(shape)) +
+               (weighted ? ", weighted" : "");
+      }
+      table_group<> group;
+      group.add(readable.view(), mean);
+      const jagged_view<> features[] = {batch.view(weighted)};
+      got.assign(size, -3.0F);
+      lookup(executor, group, std::span<const jagged_view<>>(features), matrix_view(got.data(), bags, width))
+          .or_throw();
+      if (std::memcmp(expected.data(), got.data(), size * sizeof(float)) != 0) {
+        return "other bits of a group, shape " + std::to_string(static_cast<int>(shape)) +
                (weighted ? ", weighted" : "");
       }
     }

@@ -4,7 +4,9 @@
 //   bulk   parallel_for(n, grain, body)   splits [0, n) at multiples of grain and calls
 //                                         body(begin, end, worker) for pieces that cover it;
 //                                         bodies never wait for each other
-//   task   post(work, stop_token)         runs work that may block, one day, on some thread
+//   task   post(work, stop_token)         runs work that may block, and answers with a status: ok, or an
+//                                         error (would_block: no thread is free now) and the caller
+//                                         still has the work. Accepted work waits for no other work
 //
 // worker is below concurrency() and no two bodies of one call run under the same number at once.
 // What a verb computes depends on the grain that it chose, never on concurrency() or on who ran what.
@@ -17,6 +19,7 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/status.hpp>
 
 namespace deeprec::inline DEEPREC_ABI {
 
@@ -37,7 +40,7 @@ concept BulkExecutor = requires(E& executor, index_t n, detail::any_bulk_body bo
 
 template <class E>
 concept TaskExecutor = requires(E& executor, detail::any_task task, std::stop_token stop) {
-  executor.post(task, stop);
+  { executor.post(task, stop) } -> std::convertible_to<status>;
 };
 
 /// Names the backend of an executor's verbs: its member type `backend`, else the host's.

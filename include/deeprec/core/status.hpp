@@ -36,6 +36,8 @@ enum class errc : std::uint8_t {
   invalid_value,        ///< a value outside its domain; detail() names it, the slot says which
   timed_out,            ///< a deadline passed; nothing was done
   closed,               ///< the other side has ended
+  would_block,          ///< a call that does not wait would have to; nothing was done, try again
+  producer_failed,      ///< the other side delivered an exception instead of an item
 };
 
 /// The sentence of a code.
@@ -61,6 +63,8 @@ constexpr const char* to_string(errc code) noexcept {
     case errc::invalid_value: return "invalid value";
     case errc::timed_out: return "timed out";
     case errc::closed: return "closed";
+    case errc::would_block: return "would block";
+    case errc::producer_failed: return "producer failed";
   }
   return "unknown error";
 }
@@ -73,6 +77,7 @@ struct fault_place {
   std::int64_t value = 0;  ///< the offending id or offset (a 64-bit unsigned id reads as negative)
   index_t row = -1;     ///< of a matrix
   index_t column = -1;  ///< of a matrix
+  index_t item = -1;    ///< number of an element of a list: a buffer of a ring, a step of a plan
 
   friend constexpr bool operator==(const fault_place&, const fault_place&) = default;
 };
@@ -144,6 +149,7 @@ class [[nodiscard]] status {
       text += detail_;
       separator = "; ";
     }
+    if (place_.item >= 0) append("item ", place_.item);
     if (place_.table >= 0) append("table ", place_.table);
     if (place_.row >= 0) append("row ", place_.row);
     if (place_.column >= 0) append("column ", place_.column);

@@ -33,29 +33,36 @@ struct cuda_backend {};
 /// Owns its stream, or refers to one of the caller's.
 ///
 /// @threads enqueue from one thread at a time, as with any stream
-/// @error   the constructor throws deeprec::error (device_error) without a usable device
+/// @error   the constructor throws deeprec::error (device_error without a usable device; out_of_memory), and
+///          keeps nothing then
 class cuda_stream {
  public:
   using backend = cuda_backend;
   /// Counters that one stream can count with.
   static constexpr std::size_t most_counters = 64;
 
-  explicit cuda_stream(stream_priority priority = stream_priority::normal) {
+  explicit cuda_stream(stream_priority priority = stream_priority::normal) : cuda_stream(nothing_yet()) {
     int lowest = 0;
     int highest = 0;
-    raise_on(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
-    raise_on(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking,
-                                          priority == stream_priority::high ? highest : lowest));
+    cuda_status(cudaDeviceGetStreamPriorityRange(&lowest, &highest)).or_throw();
+    cuda_status(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking,
+                                             priority == stream_priority::high ? highest : lowest))
+        .or_throw();
     owned_ = true;
     make_records();
   }
-  explicit cuda_stream(cudaStream_t borrowed) : stream_(borrowed) { make_records(); }
+  explicit cuda_stream(cudaStream_t borrowed) : cuda_stream(nothing_yet()) {
+    stream_ = borrowed;
+    make_records();
+  }
   cuda_stream(const cuda_stream&) = delete;
   cuda_stream& operator=(const cuda_stream&) = delete;
   ~cuda_stream() {
-    cudaStreamSynchronize(stream_);
-    cudaFree(on_device_);
-    cudaFreeHost(on_host_);
+    if (on_device_ != nullptr) {
+      cudaStreamSynchronize(stream_);
+      cudaFree(on_device_);
+    }
+    if (on_host_ != nullptr) cudaFreeHost(on_host_);
     if (owned_) cudaStreamDestroy(stream_);
   }
 
@@ -131,16 +138,17 @@ class cuda_stream {
     unsigned long long skipped[most_counters];
   };
 
-  static void raise_on(cudaError_t failed) {
-    if (failed != cudaSuccess) detail::raise(errc::device_error, cudaGetErrorString(failed));
-  }
+  // The other constructors begin with this one: once it is through, the destructor runs when they throw.
+  struct nothing_yet {};
+  explicit cuda_stream(nothing_yet) noexcept {}
+
   void make_records() {
     void* memory = nullptr;
-    raise_on(cudaHostAlloc(&memory, sizeof(records), cudaHostAllocDefault));
+    cuda_status(cudaHostAlloc(&memory, sizeof(records), cudaHostAllocDefault)).or_throw();
     on_host_ = static_cast<records*>(memory);
-    raise_on(cudaMalloc(&memory, sizeof(records)));
+    cuda_status(cudaMalloc(&memory, sizeof(records))).or_throw();
     on_device_ = static_cast<records*>(memory);
-    raise_on(cudaMemsetAsync(on_device_, 0, sizeof(records), stream_));
+    cuda_status(cudaMemsetAsync(on_device_, 0, sizeof(records), stream_)).or_throw();
   }
 
   cudaStream_t stream_ = nullptr;

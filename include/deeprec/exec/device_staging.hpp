@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstddef>
+#include <limits>
 #include <vector>
 
 #include <deeprec/core/config.hpp>
@@ -62,8 +63,8 @@ class basic_device_staging {
   /// @post    nobody reads the buffer any more, on host or device
   /// @cost    waits for the steps that used it last; allocates when it is too small
   /// @threads one at a time
-  /// @error   invalid_value when a use of that buffer was not released (slot = its number): release it, and
-  ///          ask again; out_of_memory; device_error
+  /// @error   invalid_value when a use of that buffer was not released (place().item is its number): release it,
+  ///          and ask again; out_of_memory; device_error
   [[nodiscard]] status next(std::size_t bytes, int& number) {
     const scope here(device_);
     if (!here.made().ok()) return here.made();
@@ -73,7 +74,7 @@ class basic_device_staging {
       if (c.uses > 0) {
         return {errc::invalid_value,
                 "device_staging: the next buffer was used and not released",
-                {.slot = chosen}};
+                {.item = chosen}};
       }
     }
     if (!s.has_copied) {
@@ -85,7 +86,8 @@ class basic_device_staging {
     s.consumers.clear();
     if (s.bytes < bytes) {
       drop(s);
-      const std::size_t wanted = bytes + bytes / 4;  // batches differ a little
+      const std::size_t more = bytes / 4;  // batches differ a little
+      const std::size_t wanted = more > (std::numeric_limits<std::size_t>::max)() - bytes ? bytes : bytes + more;
       if (const status got = Runtime::pinned_allocate(s.host, wanted); !got) return got;
       if (const status got = Runtime::allocate(s.device, wanted); !got) {
         Runtime::pinned_deallocate(s.host);
@@ -116,7 +118,7 @@ class basic_device_staging {
   [[nodiscard]] status send(int number, std::size_t bytes) {
     slot& s = slots_[static_cast<std::size_t>(number)];
     if (!s.consumers.empty())
-      return {errc::invalid_value, "device_staging: sent while it is used", {.slot = number}};
+      return {errc::invalid_value, "device_staging: sent while it is used", {.item = number}};
     if (bytes > s.bytes) return {errc::shape_mismatch, "device_staging: more bytes than the buffer has"};
     const scope here(device_);
     if (!here.made().ok()) return here.made();
@@ -137,16 +139,18 @@ class basic_device_staging {
   ///          the batch; device_error. On an error it is no use
   [[nodiscard]] status use(int number, stream on) {
     slot& s = slots_[static_cast<std::size_t>(number)];
-    if (!s.marked) return {errc::invalid_value, "device_staging: used before it was sent", {.slot = number}};
+    if (!s.marked) return {errc::invalid_value, "device_staging: used before it was sent", {.item = number}};
     std::size_t c = find(s, on);
     if (c == most_consumers) return {errc::unsupported, "device_staging: more streams than most_consumers"};
     const scope here(device_);
     if (!here.made().ok()) return here.made();
     if (c == s.released.size()) {
+      s.released.reserve(c + 1);  // throws before there is something to lose
       event made{};
       if (const status answer = Runtime::make_event(made, false); !answer) return answer;
       s.released.push_back(made);
     }
+    s.consumers.reserve(c + 1);
     if (const status waited = Runtime::wait(on, s.copied); !waited) return waited;
     if (c == s.consumers.size()) s.consumers.push_back({on, 0, false});
     ++s.consumers[c].uses;
@@ -162,7 +166,7 @@ class basic_device_staging {
     slot& s = slots_[static_cast<std::size_t>(number)];
     const std::size_t c = find(s, on);
     if (c == s.consumers.size() || s.consumers[c].uses == 0) {
-      return {errc::invalid_value, "device_staging: released by a stream without a use", {.slot = number}};
+      return {errc::invalid_value, "device_staging: released by a stream without a use", {.item = number}};
     }
     const scope here(device_);
     if (!here.made().ok()) return here.made();

@@ -2,10 +2,12 @@
 //
 //   thread_pool pool;   executor_ref ref(pool);   lookup(ref, ...);   // the same pieces, the same bits
 //
-// Owns nothing. Costs one indirect call for each parallel_for and one for each piece.
+// Owns nothing, and takes const executors as well. Costs one indirect call for each parallel_for and one for
+// each piece.
 #pragma once
 
 #include <concepts>
+#include <memory>
 #include <type_traits>
 
 #include <deeprec/core/config.hpp>
@@ -20,7 +22,7 @@ class executor_ref {
   template <BulkExecutor E>
     requires(!std::same_as<std::remove_cv_t<E>, executor_ref>)
   explicit(false) executor_ref(E& executor) noexcept
-      : executor_(&executor),
+      : executor_(const_cast<std::remove_cv_t<E>*>(std::addressof(executor))),  // used as an E below
         parallel_for_([](void* self, index_t n, index_t grain, const piece& body) {
           static_cast<E*>(self)->parallel_for(n, grain, body);
         }),

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <stop_token>
+#include <utility>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/executor.hpp>
+#include <deeprec/core/status.hpp>
 
 namespace deeprec::inline DEEPREC_ABI {
 
@@ -19,10 +21,15 @@ struct inline_executor {
   }
   [[nodiscard]] static constexpr int concurrency() noexcept { return 1; }
 
-  /// Runs the task before it returns.
+  /// Runs the task before it returns: a task that waits for a later one waits for ever.
+  ///
+  /// @cost    the task's
+  /// @threads thread-safe
+  /// @error   none: ok; what the task throws passes through
   template <class Task>
-  void post(Task&& task, std::stop_token stop = {}) const {
-    task(stop);
+  status post(Task&& task, std::stop_token stop = {}) const {
+    task(std::move(stop));
+    return {};
   }
 };
 

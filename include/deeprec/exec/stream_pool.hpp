@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <map>
 #include <memory>
 #include <utility>
@@ -39,6 +40,7 @@ template <class Runtime, class Stream>
 class basic_stream_pool {
   using event = typename Runtime::event;
   using scope = detail::device_scope<Runtime>;
+  using graph_key = std::pair<std::uint64_t, std::uint64_t>;  // topology, version
 
  public:
   using stream_type = Stream;
@@ -114,7 +116,8 @@ class basic_stream_pool {
   ///          is given next behind it; also when a launch has failed, and the rest was left out
   /// @cost    the launches, one event for each op that is awaited, one wait for each wait of the plan
   /// @threads one at a time
-  /// @error   the first that a launch answers; invalid_value; device_error
+  /// @error   the first that a launch answers; invalid_value; device_error. What a launch throws is thrown on,
+  ///          once the streams are joined
   template <class Launch>
   [[nodiscard]] status run(const stream_plan& plan, Launch&& launch) {
     return run_from_0(plan, launch, false);
@@ -166,12 +169,13 @@ class basic_stream_pool {
       return {errc::invalid_value, "stream_pool: no such stream", {.value = on}};
     const scope here(device_);
     if (!here.made().ok()) return here.made();
-    const auto key = std::pair(plan.topology, version);
+    const graph_key key(plan.topology, version);
     auto found = graphs_.find(key);
     if (found == graphs_.end()) {
-      typename Runtime::graph_exec exec{};
-      if (const status s = capture(plan, launch, exec); !s) return s;
-      found = graphs_.emplace(key, exec).first;
+      std::map<graph_key, typename Runtime::graph_exec> made;  // its node is made before the graph
+      if (const status s = capture(plan, launch, made[key]); !s) return s;
+      graphs_.merge(made);
+      found = graphs_.find(key);
     }
     if (const status s = take_turn(on); !s) return s;
     return Runtime::launch(found->second, raw(on));
@@ -216,6 +220,7 @@ class basic_stream_pool {
 
   // An event may be recorded anew once its waits are enqueued: they keep the record that they saw.
   status prepare(std::size_t events) {
+    events_.reserve(events);  // throws before there is something to lose
     while (events_.size() < events) {
       event made{};
       if (const status s = Runtime::make_event(made, false); !s) return s;
@@ -224,6 +229,7 @@ class basic_stream_pool {
     return {};
   }
   status prepare_timers() {
+    timers_.reserve(streams_.size() + 1);
     while (timers_.size() < streams_.size() + 1) {
       event made{};
       if (const status s = Runtime::make_event(made, true); !s) return s;
@@ -274,10 +280,25 @@ class basic_stream_pool {
     const auto of = [&](index_t op) { return events_[static_cast<std::size_t>(op) + 1]; };
     if (!plan.forks.empty()) note(Runtime::record(events_[0], raw(0)));
     for (const int i : plan.forks) note(Runtime::wait(raw(i), events_[0]));
+#if DEEPREC_EXCEPTIONS
+    std::exception_ptr thrown;
+    const auto start = [&](const stream_plan::step& step) -> status {
+      try {
+        return launch(step.op, stream(step.stream));
+      } catch (...) {
+        thrown = std::current_exception();
+        return {errc::cancelled, "stream_pool: a launch threw"};
+      }
+    };
+#else
+    const auto start = [&](const stream_plan::step& step) -> status {
+      return launch(step.op, stream(step.stream));
+    };
+#endif
     for (const stream_plan::step& step : plan.steps) {
       const auto on = raw(step.stream);
       for (const index_t u : step.waits) note(Runtime::wait(on, of(u)));
-      if (first.ok()) first = launch(step.op, stream(step.stream));
+      if (first.ok()) first = start(step);
       if (step.recorded) note(Runtime::record(of(step.op), on));
     }
     if (timed) {
@@ -287,14 +308,27 @@ class basic_stream_pool {
       }
     }
     for (const index_t u : plan.joins) note(Runtime::wait(raw(0), of(u)));
+#if DEEPREC_EXCEPTIONS
+    if (thrown) std::rethrow_exception(thrown);
+#endif
     return first;
   }
 
   template <class Launch>
   status capture(const stream_plan& plan, Launch&& launch, typename Runtime::graph_exec& exec) {
     if (const status s = Runtime::begin_capture(raw(0)); !s) return s;
-    const status recorded = enqueue(plan, launch, false);
     typename Runtime::graph graph{};
+    status recorded;
+#if DEEPREC_EXCEPTIONS
+    try {
+      recorded = enqueue(plan, launch, false);
+    } catch (...) {
+      if (Runtime::end_capture(raw(0), graph).ok()) Runtime::end_graph(graph);
+      throw;
+    }
+#else
+    recorded = enqueue(plan, launch, false);
+#endif
     const status ended =
         Runtime::end_capture(raw(0), graph);  // also after a fault: the stream is free again
     status made = recorded.ok() ? ended : recorded;
@@ -309,7 +343,7 @@ class basic_stream_pool {
   std::vector<event> events_;
   std::vector<event> timers_;  // the begin, and the end of each stream
   std::vector<bool> timed_;
-  std::map<std::pair<std::uint64_t, std::uint64_t>, typename Runtime::graph_exec> graphs_;
+  std::map<graph_key, typename Runtime::graph_exec> graphs_;
 };
 
 }  // namespace deeprec::inline DEEPREC_ABI

@@ -2,9 +2,11 @@
 // may block. Any framework's own pool does as well (core/executor.hpp); this one is for who has none.
 //
 //   parallel_for(n, grain, body)     the caller is worker 0 and works too; workers 1 .. c-1 join in
-//   post(task)                       runs on a thread of its own kind, so that a blocked task never
-//                                    holds up bulk work or another task
+//   post(task)                       each accepted task has a thread to itself until it ends, so a blocked
+//                                    task holds up neither bulk work nor another task; at the limit of
+//                                    threads post answers would_block, and the caller keeps the task
 //
+// Task threads are made when they are needed and kept for later tasks until the pool ends.
 // Nested parallel_for calls are safe: a caller always finishes its own pieces, and waits only for
 // pieces that somebody is already running. Not here: work stealing, priorities, task graphs.
 #pragma once
@@ -14,15 +16,18 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <concepts>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <deque>
 #include <exception>
+#include <list>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <stop_token>
+#include <system_error>
 #include <thread>
 #include <type_traits>
 #include <utility>
@@ -31,6 +36,8 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/contract.hpp>
 #include <deeprec/core/executor.hpp>
+#include <deeprec/core/status.hpp>
+#include <deeprec/exec/detail/cpu_quota.hpp>
 
 namespace deeprec::inline DEEPREC_ABI {
 
@@ -95,40 +102,54 @@ inline std::vector<int> usable_cpus() {
   });
 }
 
+/// Processors' worth of time that the control groups of this process grant (version 2: cpu.max; version 1:
+/// cpu.cfs_quota_us), the smallest of its own group and those above it, rounded up. 0: no limit.
+///
+/// @cost    reads some files of /proc and /sys
+/// @threads thread-safe
+/// @error   none; 0 where the files can't be read
+[[nodiscard]] inline int cpu_quota() { return detail::cpu_quota(std::string()); }
+
+namespace detail {
+inline int default_concurrency(std::size_t cpus, int quota) {
+  const int all = static_cast<int>(cpus);
+  return quota > 0 && quota < all ? quota : all;
+}
+}  // namespace detail
+
+/// How many threads a thread_pool has when none are asked for: one for each of usable_cpus(), fewer where
+/// cpu_quota() grants less time; at least 1.
+///
+/// @cost    as usable_cpus and cpu_quota
+/// @threads thread-safe
+/// @error   none
+[[nodiscard]] inline int default_concurrency() {
+  return detail::default_concurrency(usable_cpus().size(), cpu_quota());
+}
+
 enum class pinning : unsigned char {
   none,      ///< the scheduler places workers anywhere in the affinity mask
   one_each,  ///< worker i runs on processor i of the mask, round robin; the caller is left alone
 };
 
 struct thread_pool_options {
-  int threads = 0;  ///< concurrency(), the caller included; 0: as many as usable_cpus()
+  int threads = 0;  ///< concurrency(), the caller included; 0: default_concurrency()
   pinning pin = pinning::none;
   std::chrono::microseconds spin{20};  ///< how long an idle worker looks for work before it sleeps
+  int task_threads = 64;  ///< the most tasks that run at once, each on a thread of its own
 };
 
 /// Bulk and task executor.
 ///
 /// @threads parallel_for and post may be called from any thread, from bodies and tasks as well
+/// @error   the constructor throws std::system_error when the system refuses a thread, and leaves none behind
+///          (without exceptions: ends the program)
 class thread_pool {
  public:
   explicit thread_pool(int threads = 0) : thread_pool(thread_pool_options{.threads = threads}) {}
 
   explicit thread_pool(const thread_pool_options& options)
-      : cpus_(usable_cpus()),
-        concurrency_(options.threads > 0 ? options.threads : static_cast<int>(cpus_.size())),
-        spin_(cpus_.size() > 1 ? options.spin : std::chrono::microseconds{0}) {
-    workers_.reserve(static_cast<std::size_t>(concurrency_ - 1));
-#if DEEPREC_EXCEPTIONS
-    try {
-      start_workers(options.pin);
-    } catch (...) {  // the system refused a thread: end those that run
-      stop_workers();
-      throw;
-    }
-#else
-    start_workers(options.pin);
-#endif
-  }
+      : thread_pool(options, usable_cpus(), cpu_quota()) {}
 
   /// Triggers the stop tokens of posted tasks, waits for them and for what they still post, then joins
   /// everything.
@@ -203,26 +224,40 @@ class thread_pool {
 #endif
   }
 
-  /// Runs task(stop_token) on a thread that may block. The token is triggered by `stop` and by the
-  /// pool's destructor. A task that has not begun when the pool is destroyed still runs.
+  /// Runs task(stop_token) at once on a thread of its own, an idle one or a new one: it waits for no other
+  /// task. The token is triggered by `stop` and by the pool's destructor.
   ///
-  /// @cost    an allocation; a new thread (about 20 us) when no task thread is idle
+  /// @param task moved from only when it is accepted, or when its own move throws
+  /// @post    ok: the task runs once. Any error: it never runs, and the caller still has it
+  /// @cost    two allocations; a new thread (about 20 us) when no task thread is idle
   /// @threads thread-safe
-  /// @error   what a task throws is kept: the first is rethrown by wait_tasks(). Throws
-  ///          std::system_error when a thread is needed and the system refuses it
+  /// @error   would_block when as many tasks run as thread_pool_options::task_threads, or no thread is idle and
+  ///          the system refuses one (without exceptions that ends the program); out_of_memory. What a task
+  ///          throws is kept: the first is rethrown by wait_tasks()
   template <class Task>
-  void post(Task task, std::stop_token stop = {}) {
-    auto entry = std::make_unique<posted<Task>>(std::move(task), std::move(stop),
-                                                stop_tasks_.get_token());
-    std::lock_guard lock(task_mutex_);
-    // The thread first: where the system refuses it, nothing is queued.
-    if (static_cast<std::size_t>(idle_task_threads_) <= tasks_.size()) {
-      task_threads_.emplace_back([this] { run_tasks(); });
-    } else {
-      task_arrived_.notify_one();
+    requires std::invocable<std::decay_t<Task>&, std::stop_token>
+  status post(Task&& task, std::stop_token stop = {}) {
+    if (const status s = reserve_task_thread(); !s) return s;
+    std::list<std::unique_ptr<posted_task>> entry;
+#if DEEPREC_EXCEPTIONS
+    try {
+      put_in(entry, std::forward<Task>(task), std::move(stop));
+    } catch (const std::bad_alloc&) {
+      task_ended();
+      return {errc::out_of_memory, "thread_pool::post: the task"};
+    } catch (...) {
+      task_ended();
+      throw;
     }
-    tasks_.push_back(std::move(entry));
-    ++unfinished_tasks_;
+#else
+    put_in(entry, std::forward<Task>(task), std::move(stop));
+#endif
+    {
+      std::lock_guard lock(task_mutex_);
+      tasks_.splice(tasks_.end(), entry);
+    }
+    task_arrived_.notify_one();
+    return {};
   }
 
   /// Waits until no posted task is left, then rethrows the first exception that one threw.
@@ -242,6 +277,26 @@ class thread_pool {
   }
 
  private:
+  thread_pool(const thread_pool_options& options, std::vector<int> cpus, int quota)
+      : cpus_(std::move(cpus)),
+        concurrency_(options.threads > 0 ? options.threads
+                                         : detail::default_concurrency(cpus_.size(), quota)),
+        task_limit_(options.task_threads > 0 ? static_cast<std::size_t>(options.task_threads) : 0),
+        spin_(detail::default_concurrency(cpus_.size(), quota) > 1 ? options.spin
+                                                                   : std::chrono::microseconds{0}) {
+    workers_.reserve(static_cast<std::size_t>(concurrency_ - 1));
+#if DEEPREC_EXCEPTIONS
+    try {
+      start_workers(options.pin);
+    } catch (...) {  // the system refused a thread: end those that run
+      stop_workers();
+      throw;
+    }
+#else
+    start_workers(options.pin);
+#endif
+  }
+
   // One parallel_for in flight, on the stack of its caller. `cursor` hands out pieces in order;
   // everything else is written under mutex_.
   struct bulk_job {
@@ -268,12 +323,13 @@ class thread_pool {
       std::stop_source* source;
       void operator()() const noexcept { source->request_stop(); }
     };
-    posted(Task t, std::stop_token user, std::stop_token pool)
-        : task(std::move(t)),
+    template <class Given>
+    posted(Given&& given, std::stop_token user, std::stop_token pool)
+        : task(std::forward<Given>(given)),
           on_user(std::move(user), trigger{&source}),
           on_pool(std::move(pool), trigger{&source}) {}
     void run() override { task(source.get_token()); }
-    std::stop_source source;
+    std::stop_source source;  // allocates, so it is made before the task is moved
     Task task;
     std::stop_callback<trigger> on_user;
     std::stop_callback<trigger> on_pool;
@@ -395,37 +451,77 @@ class thread_pool {
     return false;
   }
 
+  // Counts a task. There are never fewer threads than counted tasks, so each has one to itself.
+  status reserve_task_thread() {
+    std::lock_guard lock(task_mutex_);
+    if (unfinished_tasks_ == task_threads_.size()) {
+      if (unfinished_tasks_ >= task_limit_) {
+        return {errc::would_block, "thread_pool::post: as many tasks run as task_threads allows"};
+      }
+#if DEEPREC_EXCEPTIONS
+      try {
+        task_threads_.emplace_back([this] { run_tasks(); });
+      } catch (const std::system_error&) {
+        return {errc::would_block, "thread_pool::post: the system refused a thread"};
+      } catch (const std::bad_alloc&) {
+        return {errc::out_of_memory, "thread_pool::post: a thread"};
+      }
+#else
+      task_threads_.emplace_back([this] { run_tasks(); });
+#endif
+    }
+    ++unfinished_tasks_;
+    return {};
+  }
+
+  template <class Task>
+  void put_in(std::list<std::unique_ptr<posted_task>>& entry, Task&& task, std::stop_token stop) {
+    entry.emplace_back();  // allocates before the task is moved
+    entry.back() = std::make_unique<posted<std::decay_t<Task>>>(std::forward<Task>(task), std::move(stop),
+                                                                stop_tasks_.get_token());
+  }
+
+  void task_ended() {
+    std::lock_guard lock(task_mutex_);
+    if (--unfinished_tasks_ == 0) task_done_.notify_all();
+  }
+
   void run_tasks() {
     std::unique_lock lock(task_mutex_);
     while (true) {
-      ++idle_task_threads_;
       task_arrived_.wait(lock, [&] { return !tasks_.empty() || closing_tasks_; });
-      --idle_task_threads_;
       if (tasks_.empty()) return;
-      std::unique_ptr<posted_task> task = std::move(tasks_.front());
-      tasks_.pop_front();
+      std::list<std::unique_ptr<posted_task>> entry;
+      entry.splice(entry.end(), tasks_, tasks_.begin());
       lock.unlock();
 #if DEEPREC_EXCEPTIONS
       std::exception_ptr failure;
       try {
-        task->run();
+        entry.front()->run();
       } catch (...) {
         failure = std::current_exception();
       }
-      task.reset();
-      lock.lock();
-      if (failure && !task_failure_) task_failure_ = failure;
+      entry.clear();
+      if (failure) keep_first(failure);
 #else
-      task->run();
-      task.reset();
-      lock.lock();
+      entry.front()->run();
+      entry.clear();
 #endif
+      lock.lock();
       if (--unfinished_tasks_ == 0) task_done_.notify_all();
     }
   }
 
+#if DEEPREC_EXCEPTIONS
+  void keep_first(std::exception_ptr& failure) {
+    std::lock_guard lock(task_mutex_);
+    if (!task_failure_) task_failure_.swap(failure);
+  }
+#endif
+
   const std::vector<int> cpus_;
   const int concurrency_;
+  const std::size_t task_limit_;
   const std::chrono::microseconds spin_;
 
   // Bulk work. A caller publishes a job and raises epoch_ under mutex_; a worker decides to sleep under
@@ -444,12 +540,11 @@ class thread_pool {
   std::mutex task_mutex_;
   std::condition_variable task_arrived_;
   std::condition_variable task_done_;
-  std::deque<std::unique_ptr<posted_task>> tasks_;
+  std::list<std::unique_ptr<posted_task>> tasks_;  // accepted, not begun: their threads are on the way
   std::vector<std::thread> task_threads_;
   std::stop_source stop_tasks_;
   std::exception_ptr task_failure_;
-  index_t unfinished_tasks_ = 0;
-  int idle_task_threads_ = 0;
+  std::size_t unfinished_tasks_ = 0;  // accepted; never more than task_threads_
   bool closing_tasks_ = false;
 };
 

@@ -11,6 +11,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <memory_resource>
 #include <mutex>
@@ -111,11 +112,16 @@ class device_array {
 ///
 /// @cost    allocate: a call of the driver, some 100 us; keep what you have
 /// @threads thread-safe
-/// @error   std::bad_alloc (without exceptions: prints and aborts)
+/// @error   std::bad_alloc, also for an alignment that CUDA's block does not have: up to 256 bytes it always has
+///          (without exceptions: prints and aborts)
 class pinned_resource final : public std::pmr::memory_resource {
-  void* do_allocate(std::size_t bytes, std::size_t) override {
+  void* do_allocate(std::size_t bytes, std::size_t alignment) override {
     void* memory = nullptr;
-    if (!cuda_status(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable)).ok()) refuse();
+    if (!cuda_status(cudaHostAlloc(&memory, at_least_one(bytes), cudaHostAllocPortable)).ok()) refuse();
+    if (!is_aligned(memory, alignment)) {
+      cudaFreeHost(memory);
+      refuse();
+    }
     return memory;
   }
   void do_deallocate(void* memory, std::size_t, std::size_t) override { cudaFreeHost(memory); }
@@ -131,6 +137,11 @@ class pinned_resource final : public std::pmr::memory_resource {
     detail::raise(errc::out_of_memory, "pinned or managed memory refused");
 #endif
   }
+  /// CUDA has no block of 0 bytes; pmr wants one, different from all others.
+  static constexpr std::size_t at_least_one(std::size_t bytes) noexcept { return bytes == 0 ? 1 : bytes; }
+  static bool is_aligned(const void* memory, std::size_t alignment) noexcept {
+    return reinterpret_cast<std::uintptr_t>(memory) % alignment == 0;
+  }
 };
 
 /// Memory that host and device reach (unified_space). Refuses what the card could not hold at once:
@@ -139,7 +150,7 @@ class pinned_resource final : public std::pmr::memory_resource {
 ///
 /// @cost    allocate: a call of the driver
 /// @threads thread-safe; host and device take turns, as CUDA says
-/// @error   std::bad_alloc (without exceptions: prints and aborts); the constructor throws deeprec::error
+/// @error   as pinned_resource; the constructor throws deeprec::error
 class managed_resource final : public std::pmr::memory_resource {
  public:
   managed_resource() {
@@ -165,17 +176,17 @@ class managed_resource final : public std::pmr::memory_resource {
     managed_budget budget;
     bool is_open = false;
   };
-  static std::size_t at_least_one(std::size_t bytes) { return bytes == 0 ? 1 : bytes; }  // CUDA refuses 0
-
-  void* do_allocate(std::size_t bytes, std::size_t) override {
+  void* do_allocate(std::size_t bytes, std::size_t alignment) override {
     const std::lock_guard lock(shared_->mutex);
     std::size_t total = 0;
     std::size_t free = 0;
     void* memory = nullptr;
-    bytes = at_least_one(bytes);
+    bytes = pinned_resource::at_least_one(bytes);
     if (!cuda_status(cudaMemGetInfo(&free, &total)).ok() || !shared_->budget.take(bytes, free))
       pinned_resource::refuse();
-    if (!cuda_status(cudaMallocManaged(&memory, bytes)).ok()) {
+    const bool made = cuda_status(cudaMallocManaged(&memory, bytes)).ok();
+    if (!made || !pinned_resource::is_aligned(memory, alignment)) {
+      if (made) cudaFree(memory);
       shared_->budget.give_back(bytes);
       pinned_resource::refuse();
     }
@@ -184,7 +195,7 @@ class managed_resource final : public std::pmr::memory_resource {
   void do_deallocate(void* memory, std::size_t bytes, std::size_t) override {
     const std::lock_guard lock(shared_->mutex);
     cudaFree(memory);
-    shared_->budget.give_back(at_least_one(bytes));
+    shared_->budget.give_back(pinned_resource::at_least_one(bytes));
   }
   [[nodiscard]] bool do_is_equal(const memory_resource& other) const noexcept override {
     const auto* const theirs = dynamic_cast<const managed_resource*>(&other);

@@ -47,7 +47,8 @@ class basic_stream_pool_resource {
   static constexpr std::size_t alignment = 256;
 
   /// @param slab bytes that are asked of the run time at once, at least
-  explicit basic_stream_pool_resource(std::size_t slab = std::size_t{32} << 20) : slab_(round_up(slab)) {}
+  explicit basic_stream_pool_resource(std::size_t slab = std::size_t{32} << 20)
+      : slab_(round_up((std::min)(slab, most_bytes))) {}
   basic_stream_pool_resource(const basic_stream_pool_resource&) = delete;
   basic_stream_pool_resource& operator=(const basic_stream_pool_resource&) = delete;
   /// @pre the streams have ended what they did with the memory
@@ -66,8 +67,11 @@ class basic_stream_pool_resource {
   /// @threads thread-safe
   /// @error   unsupported in a capture, and for a handle that is another stream in each thread
   ///          (cudaStreamPerThread; the null stream under --default-stream per-thread is one, too, but can't
-  ///          be told); out_of_memory; device_error
+  ///          be told); out_of_memory, for any number of bytes; device_error. Nothing is allocated then
   [[nodiscard]] status allocate(std::size_t bytes, stream_type on, void*& out) {
+    if (bytes > most_bytes) {
+      return {errc::out_of_memory, "stream_pool_resource: bytes must fit an address space"};
+    }
     const std::lock_guard lock(mutex_);
     const scope here(device_);
     if (!here.made().ok()) return here.made();
@@ -174,6 +178,8 @@ class basic_stream_pool_resource {
   // Free blocks by stream, size and place.
   using entry = std::tuple<stream_type, std::size_t, std::byte*>;
 
+  // The largest size that can be rounded up.
+  static constexpr std::size_t most_bytes = (std::numeric_limits<std::size_t>::max)() - (alignment - 1);
   static constexpr std::size_t round_up(std::size_t bytes) {
     return (bytes + alignment - 1) / alignment * alignment;
   }
@@ -228,6 +234,7 @@ class basic_stream_pool_resource {
   }
 
   status grow(std::size_t size, stream_type on, typename blocks::iterator& made) {
+    slabs_.reserve(slabs_.size() + 1);  // throws before there is something to lose
     void* slab = nullptr;
     std::size_t bytes = (std::max)(size, slab_);
     status s = Runtime::allocate(slab, bytes);
@@ -279,11 +286,12 @@ class basic_stream_pool_resource {
   status hand_over(block& taken, stream_type to) {
     for (const stream_type user : taken.users) {
       if (user == to) continue;
-      auto event = events_.find(user);
-      if (event == events_.end()) {
-        typename Runtime::event made{};
-        if (const status s = Runtime::make_event(made, false); !s) return s;
-        event = events_.emplace(user, made).first;
+      const auto [event, is_new] = events_.try_emplace(user);
+      if (is_new) {
+        if (const status s = Runtime::make_event(event->second, false); !s) {
+          events_.erase(event);
+          return s;
+        }
       }
       if (const status s = Runtime::record(event->second, user); !s) return s;
       if (const status s = Runtime::wait(to, event->second); !s) return s;

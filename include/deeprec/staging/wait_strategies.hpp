@@ -35,7 +35,8 @@ enum class queue_result : unsigned char {
   failed,     ///< take: a producer put an exception instead of an item
 };
 
-/// The same as a status.
+/// The same as a status: not_now is would_block, stopped and cancelled are cancelled (detail() tells them apart),
+/// failed is producer_failed; the others keep their names.
 ///
 /// @cost    O(1)
 /// @threads reentrant
@@ -43,12 +44,12 @@ enum class queue_result : unsigned char {
 [[nodiscard]] constexpr status to_status(queue_result r) noexcept {
   switch (r) {
     case queue_result::ok: return {};
-    case queue_result::not_now: return {errc::timed_out, "queue: full or empty"};
+    case queue_result::not_now: return {errc::would_block, "queue: full, empty, or in the middle of another call"};
     case queue_result::timed_out: return {errc::timed_out, "queue"};
     case queue_result::stopped: return {errc::cancelled, "queue: stop was requested"};
     case queue_result::closed: return {errc::closed, "queue"};
     case queue_result::cancelled: return {errc::cancelled, "queue"};
-    case queue_result::failed: return {errc::cancelled, "queue: a producer failed"};
+    case queue_result::failed: return {errc::producer_failed, "queue"};
   }
   return {};
 }

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <vector>
 
 #include <deeprec/core/config.hpp>
@@ -33,6 +34,7 @@ class stream_scratch {
   /// Bytes behind what is kept. Blocks that were too small stay until the end: a captured graph, or
   /// who keeps a part of one, may still use them.
   [[nodiscard]] status get(stream_type on, std::size_t bytes, std::byte*& out) {
+    if (bytes > most_bytes - kept_) return {errc::out_of_memory, "scratch: bytes must fit an address space"};
     if (kept_ + bytes > size_) {
       bool capturing = false;
       if (const status s = Runtime::capturing(capturing, on); !s) return s;
@@ -41,6 +43,7 @@ class stream_scratch {
                 "a capture that needs more scratch: run the step once before capturing it"};
       }
       const std::size_t wanted = (std::max)(kept_ + bytes, size_ + size_ / 2);
+      blocks_.reserve(blocks_.size() + 1);  // throws before there is something to lose
       void* made = nullptr;
       if (const status s = Runtime::allocate(made, wanted); !s) return s;
       blocks_.push_back(made);
@@ -70,19 +73,29 @@ class stream_scratch {
   };
 
  private:
+  // Half of an address space: sums of what can be had don't wrap.
+  static constexpr std::size_t most_bytes = (std::numeric_limits<std::size_t>::max)() / 2;
+
   std::vector<void*> blocks_;  // the last one is in use
   std::size_t size_ = 0;       // of the last one
   std::size_t kept_ = 0;
 };
 
-/// Pieces of one block of memory, each aligned to 256 bytes.
+/// Pieces of one block of memory, each aligned to 256 bytes. Where their sum is more than an address space, or a
+/// count is negative, bytes() is the largest number, which no run time has.
 class scratch_layout {
  public:
   /// Where `count` elements of a type begin.
   template <class T>
   std::size_t add(index_t count) {
+    constexpr std::size_t most = (std::numeric_limits<std::size_t>::max)();
     const std::size_t at = bytes_;
-    bytes_ += (static_cast<std::size_t>(count) * sizeof(T) + 255) / 256 * 256;
+    const std::size_t room = (most - at) / 256 * 256;  // so a piece that fits can be rounded up
+    if (count < 0 || static_cast<std::size_t>(count) > room / sizeof(T)) {
+      bytes_ = most;
+    } else {
+      bytes_ += (static_cast<std::size_t>(count) * sizeof(T) + 255) / 256 * 256;
+    }
     return at;
   }
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
