@@ -9,6 +9,7 @@
 #include <cstring>
 #include <limits>
 #include <random>
+#include <string>
 #include <vector>
 
 #include <deeprec/embedding/quantized_rows.hpp>
@@ -259,6 +260,125 @@ TEST_CASE("device pool: a bad bag becomes zeros, the smallest place is kept, and
   made.offsets[12] = 1000;
   made.offsets[0] = -1;
   CHECK(run(pooling{sum, skip}, true, 1, skipped).second.code == static_cast<int>(errc::offsets_negative));
+}
+
+TEST_CASE("device pool: the weight of an absent slot is not looked at, that of another one is") {
+  std::mt19937_64 random(seed());
+  stored_table<f32_rows> table(f32_rows(8), 30, random);
+  const float nan = std::nanf("");
+  batch<std::int64_t, std::int64_t> made;
+  made.offsets = {0, 3, 5, 6};
+  made.ids = {4, -1, 9, 29, 7, 29};
+  made.weights = {2, nan, 0.5F, 1, 3, nan};
+  const auto run = [&](const auto& how, bool chunked, int lanes) {
+    auto task = detail::task_of<task_type>(table.view(), how, true);
+    detail::set_bags(task, made.view(true));
+    std::vector<float> out(3 * 8, 7.0F);
+    device_fault fault{};
+    task.out = out.data();
+    task.out_stride = 8;
+    task.fault = &fault;
+    run_task<float, 4>(task, chosen<std::remove_cvref_t<decltype(how)>>(), lanes, chunked);
+    return std::pair(out, fault.as_status());
+  };
+  for (const int lanes : {1, 2}) {
+    for (const bool chunked : {false, true}) {
+      const auto [out, s] = run(pooling{sum, prune}, chunked, lanes);
+      CHECK(s.code() == errc::weight_is_nan);
+      CHECK(s.place() == fault_place{.bag = 2, .slot = 5, .value = 29});
+      for (std::size_t j = 0; j < 8; ++j) {
+        CHECK(static_cast<double>(out[j]) ==
+              doctest::Approx(2 * table.values[4][j] + 0.5 * table.values[9][j]).epsilon(1e-5));
+        CHECK(out[16 + j] == 0.0F);
+      }
+    }
+    CHECK(run(pooling{sum, padding_id{29}}, false, lanes).second.code() == errc::id_out_of_range);
+    made.ids[1] = 29;
+    CHECK(run(pooling{sum, padding_id{29}}, false, lanes).second.ok());
+    CHECK(run(pooling{mean(by_weight), padding_id{29}}, false, lanes).second.ok());
+    CHECK(run(pooling{sum}, false, lanes).second.place().slot == 1);
+    made.ids[1] = -1;
+  }
+  // concat, and the gradients of weights.
+  const pooling how(concat, prune);
+  using rules = detail::rules_of<std::remove_cvref_t<decltype(how)>>;
+  auto task = detail::task_of<task_type>(table.view(), how, true);
+  detail::set_bags(task, made.view(true));
+  std::vector<float> out(6 * 8, 7.0F);
+  device_fault fault{};
+  task.out = out.data();
+  task.out_stride = 8;
+  task.fault = &fault;
+  for (index_t k = 0; k < 5; ++k) {
+    for (int panel = 0; panel < 2; ++panel) detail::copy_slot<float, 4>(rules{}, solo_team{}, task, k, panel);
+  }
+  CHECK(fault.as_status().ok());
+  for (std::size_t j = 8; j < 16; ++j) CHECK(out[j] == 0.0F);
+  using gradient_task = detail::pool_task<std::int64_t, offset_borders<std::int64_t>, const float>;
+  const std::vector<float> gradient(3 * 8, 0.25F);
+  for (const int lanes : {1, 2}) {
+    auto of_weights = detail::task_of<gradient_task>(table.view(), pooling{sum, prune}, true);
+    detail::set_bags(of_weights, made.view(true));
+    of_weights.out = gradient.data();
+    of_weights.out_stride = 8;
+    of_weights.fault = &fault;
+    std::vector<float> dots(6, 7.0F);
+    on_team(lanes, [&](const auto& team) {
+      for (index_t b = 0; b < 2; ++b) detail::dot_slots<float, 4>(chosen<pooling<sum_t, prune_t>>(), team, of_weights, b, dots.data());
+    });
+    CHECK(fault.as_status().ok());
+    CHECK(dots[0] != 0.0F);
+    CHECK(dots[1] == 0.0F);
+  }
+}
+
+TEST_CASE("device pool: what each combiner makes of -0, alone and as the default row") {
+  std::mt19937_64 random(seed());
+  stored_table<f32_rows> table(f32_rows(4), 2, random);
+  const std::vector<float> zeros{-0.0F, 0.0F, -0.0F, 1.0F};
+  table.format.encode(zeros.data(), table.first());
+  batch<std::int64_t, std::int64_t> made;
+  made.offsets = {0, 1, 1, 601};  // one id, none, many
+  made.ids.assign(601, 0);
+  made.weights.assign(601, 1.0F);
+  device_fault fault{};
+  const auto signs = [](const float* x) {
+    std::string s;
+    for (int j = 0; j < 4; ++j) s += x[j] != 0.0F ? 'x' : std::signbit(x[j]) ? '-' : '+';
+    return s;
+  };
+  const auto check = [&](const auto& how, const std::string& expected) {
+    for (const bool chunked : {false, true}) {
+      auto task = detail::task_of<task_type>(table.view(), how, false);
+      detail::set_bags(task, made.view(false));
+      std::vector<float> out(3 * 4, 7.0F);
+      task.out = out.data();
+      task.out_stride = 4;
+      task.fault = &fault;
+      run_task<float, 4>(task, chosen<std::remove_cvref_t<decltype(how)>>(), 1, chunked);
+      for (std::size_t b = 0; b < 3; ++b) CHECK(signs(out.data() + 4 * b) == expected);
+    }
+  };
+  check(pooling{sum, default_row{0}}, "+++x");
+  check(pooling{mean, default_row{0}}, "+++x");
+  check(pooling{sqrtn, default_row{0}}, "+++x");
+  check(pooling{sum, default_row{0}, max_norm{0.5F}}, "+++x");
+  check(pooling{max_, default_row{0}}, "-+-x");
+  check(pooling{max_, default_row{0}, max_norm{0.5F}}, "-+-x");
+  made.offsets = {0, 2};
+  made.ids = {0, -1};
+  const pooling how(concat, prune, default_row{0});
+  auto task = detail::task_of<task_type>(table.view(), how, false);
+  detail::set_bags(task, made.view(false));
+  std::vector<float> out(2 * 4, 7.0F);
+  task.out = out.data();
+  task.out_stride = 4;
+  task.fault = &fault;
+  for (index_t k = 0; k < 2; ++k) {
+    detail::copy_slot<float, 4>(detail::rules_of<std::remove_cvref_t<decltype(how)>>{}, solo_team{}, task, k, 0);
+    CHECK(signs(out.data() + 4 * k) == "-+-x");
+  }
+  CHECK(fault.as_status().ok());
 }
 
 TEST_CASE("device pool: default rows, norms, accumulation, concat and the gradients of weights") {

@@ -159,7 +159,12 @@ TEST_CASE("device pooling: policies") {
     CHECK(off_by(table, host, device, pooling{sum, assume_valid}) <= 1e-5);
     auto made = bags.host;
     for (auto& id : made.ids) id = id % 5 == 0 ? -1 - id : id;
+    for (std::size_t k = 0; k < made.ids.size(); ++k) {
+      if (made.ids[k] < 0) made.weights[k] = std::nanf("");  // of an absent slot: nobody looks
+    }
     const batch_on_both<> with_negative(std::move(made));
+    CHECK(off_by(table, with_negative.host.view(true), with_negative.view(true), pooling{sum, prune, default_row{5}}) <=
+          1e-5);
     CHECK(off_by(table, with_negative.host.view(true), with_negative.view(true), pooling{mean, prune}) <= 1e-5);
     CHECK(off_by(table, with_negative.host.view(), with_negative.view(false), pooling{max_, prune, default_row{1}}) ==
           0);
@@ -284,5 +289,15 @@ TEST_CASE("device pooling: the gradients of weights are those of the host") {
     check(mean(by_weight));
     check(pooling{mean, prune});
     check(pooling{sum, max_norm{1.0F}, padding_id{4}});
+    const auto refused = [&](const auto& how, const matrix_view<const float, device_space>& of, float* out) {
+      const status s = weight_gradients(stream, table.view(), bags.view(true), of, how, std::span(out, n));
+      CHECK(stream.synchronize().ok());
+      return s.message();
+    };
+    const auto dots = to_device(std::vector<float>(n));
+    const matrix_view<const float, device_space> of_bags(of_output.matrix(bags.bags(), width));
+    CHECK(refused(pooling{sum, max_norm{0.0F}}, of_bags, dots.data()) == "invalid value: max_norm");
+    CHECK(refused(pooling{sum}, {nullptr, bags.bags(), width}, dots.data()) == "shape mismatch: gradient is null");
+    CHECK(refused(pooling{sum}, of_bags, nullptr) == "shape mismatch: out is null");
   }
 }

@@ -124,6 +124,10 @@ TEST_CASE("device: a group of tables gives the bits of one lookup each, 16 bytes
     lookup(stream, halves.view(), bags[2], max_, all.columns(104, last)).or_throw();
     stream.synchronize().or_throw();
     CHECK(std::memcmp(back(out, n).data(), back(alone, n).data(), n * sizeof(float)) == 0);
+    const matrix_view<float, device_space> null(nullptr, 33, width);
+    CHECK(lookup(stream, group, std::span<const bags_type>(bags), null).message() == "shape mismatch: out is null");
+    CHECK(lookup(stream, floats.view(), bags[0], sum, matrix_view<float, device_space>(nullptr, 33, 64)).message() ==
+          "shape mismatch: out is null");
   }
 }
 

@@ -124,7 +124,30 @@ TEST_CASE("device training: combiners and policies") {
     CHECK(off_by(format, bags, true, pooling{sum, max_norm{2.0F}}, optimizer, random) <= 1e-4);
     CHECK(off_by(format, bags, false, pooling{sum, padding_id{0}}, optimizer, random) <= 1e-4);
     CHECK(off_by(format, bags, true, pooling{mean, prune}, optimizer, random) <= 1e-4);
+    auto made = bags.host;
+    for (std::size_t k = 0; k < made.ids.size(); k += 3) {
+      made.ids[k] = -1;
+      made.weights[k] = std::nanf("");  // of an absent slot: nobody looks
+    }
+    const batch_on_both<> with_negative(std::move(made));
+    CHECK(off_by(format, with_negative, true, pooling{sum, prune}, optimizer, random) <= 1e-4);
+    CHECK(off_by(format, with_negative, true, pooling{mean(by_weight), padding_id{-1}}, optimizer, random) <= 1e-3);
   }
+}
+
+TEST_CASE("device training: a norm that is no norm and a gradient that is null are refused") {
+  std::mt19937_64 random(seed());
+  table_on_both<f32_rows> table(f32_rows(8), 10, random);
+  const auto bags = some_bags(random, shape_of_batch::uniform, 3, 10, 2);
+  const auto gradient = to_device(std::vector<float>(3 * 8, 1.0F));
+  cuda_stream stream;
+  const auto refused = [&](const auto& how, const matrix_view<float, device_space>& of) {
+    return update(stream, bags.view(false), of, how, sgd{.learning_rate = 1.0F}, table.mutable_view()).message();
+  };
+  CHECK(refused(pooling{sum, max_norm{-1.0F}}, gradient.matrix(3, 8)) == "invalid value: max_norm");
+  CHECK(refused(sum, {nullptr, 3, 8}) == "shape mismatch: gradient is null");
+  CHECK(stream.synchronize().ok());
+  CHECK(back(table.on_device, table.bytes.size()) == table.bytes);
 }
 
 TEST_CASE("device training: one bag whose weights sum to less than 0") {

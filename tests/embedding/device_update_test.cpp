@@ -248,6 +248,19 @@ TEST_CASE(
     CHECK(table[8] == 1 - 0.5F);
     CHECK(table[12] == 1);  // of the bad bag
   }
+  // The weight of an absent slot may be anything; that of another one is a fault of its bag.
+  made.weights = {1, std::nanf(""), 1, 1, std::nanf("")};
+  made.ids = {1, -1, 2, 3, 1};
+  for (const int lanes : {1, 2}) {
+    alignas(16) float table[20];
+    std::copy(start.begin(), start.end(), table);
+    const device_fault fault = update_as_device<1>(made, true, gradient, pooling(sum, prune), optimizer,
+                                                   reinterpret_cast<std::byte*>(table), 5, format, lanes, false);
+    CHECK(fault.as_status().code() == errc::weight_is_nan);
+    CHECK(fault.as_status().place() == fault_place{.bag = 3, .slot = 4, .value = 1});
+    CHECK(table[4] == 1 - 1);  // bag 0
+    CHECK(table[8] == 1 - 2);
+  }
   // x = (1, 1, 1, 1), norm 2, cap 1, g = (4, 0, 0, 0): f * (g - x (x.g) / |x|^2) = (1.5, -0.5, -0.5, -0.5)
   made.ids = {3};
   made.offsets = {0, 1};

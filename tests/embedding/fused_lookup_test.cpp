@@ -130,7 +130,8 @@ TEST_CASE(
   thread_pool pool(3);
   for (const entries_are kind : every_entries) {
     for (const index_t width : {1, 16, 19, 130}) {
-      const guarded_table<float> table(random, 60, width);
+      guarded_table<float> table(random, 60, width);
+      for (const index_t row : {0, 7, 20}) table.set(row, 0, -0.0F);
       const auto batch = make_entries(random, kind, 40, 60, kind == entries_are::one_bag ? 9000 : 200);
       CAPTURE(static_cast<int>(kind));
       CAPTURE(width);
@@ -203,6 +204,17 @@ TEST_CASE("fused_lookup: one id a bag takes the copying kernel, with the same an
   for (const bool weighted : {false, true}) {
     const auto expected = stage_by_stage(table.values, batch, weighted, pooled_as::sum, 4, 2.0F, 24);
     CHECK(near(fused(on(here, best_isa()), table.view, batch.view(weighted),
+                     pooling(sum, default_row{4}, max_norm{2.0F})),
+               expected, 1e-6F));
+    // A pruned entry's weight may be anything.
+    auto odd = batch;
+    for (std::size_t k = 0; k < odd.ids.size(); ++k) {
+      if (odd.ids[k] < 0) odd.weights[k] = std::numeric_limits<float>::quiet_NaN();
+    }
+    std::swap(odd.rows[0], odd.rows[1]);  // not one in each row, in order
+    std::swap(odd.ids[0], odd.ids[1]);
+    std::swap(odd.weights[0], odd.weights[1]);
+    CHECK(near(fused(on(here, best_isa()), table.view, odd.view(weighted),
                      pooling(sum, default_row{4}, max_norm{2.0F})),
                expected, 1e-6F));
   }

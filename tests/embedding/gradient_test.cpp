@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <random>
 #include <span>
@@ -85,11 +86,180 @@ TEST_CASE("row_gradients: bad input is reported, and out is as before") {
   const status s = row_gradients(here, bags, matrix_view<const float>(g.data(), 1, 4), sum, 9, out);
   CHECK(s.code() == errc::id_out_of_range);
   CHECK(s.place().slot == 1);
+  CHECK(row_gradients(here, bags, matrix_view<const float>(nullptr, 1, 4), sum, 10, out).message() ==
+        "shape mismatch: gradient is null");
   CHECK(out.rows.size() == 1);
   CHECK(row_gradients(here, bags, matrix_view<const float>(g.data(), 2, 2), sum, 10, out).code() ==
         errc::shape_mismatch);
   CHECK(row_gradients(here, jagged_view<>(), matrix_view<const float>(nullptr, 0, 4), sum, 10, out).ok());
   CHECK(out.rows.empty());
+}
+
+TEST_CASE("row_gradients: rows without columns are named as others are") {
+  std::mt19937_64 random(seed() + 1);
+  thread_pool pool(2);
+  const auto made = make_batch(random, shape_of_batch::one_huge, 300, 40, 20);
+  sparse_gradient wide, none;
+  none.rows.assign(1000, -5);
+  none.values.assign(1000, -5.0F);
+  const std::vector<float> g(300 * 2);
+  REQUIRE(row_gradients(pool, made.view(), matrix_view<const float>(g.data(), 300, 2), sum, 40, wide).ok());
+  REQUIRE(row_gradients(pool, made.view(), matrix_view<const float>(nullptr, 300, 0), sum, 40, none).ok());
+  CHECK(none.rows == wide.rows);
+  CHECK(none.values.empty());
+}
+
+TEST_CASE("weight_gradients: what is wrong is said, and nothing is written") {
+  inline_executor here;
+  std::vector<float> rows(10 * 4, 1.0F), out(3, 7.0F);
+  const auto table = as_table(matrix_view(rows.data(), 10, 4));
+  const std::vector<float> g(2 * 4, 1.0F), weights{std::nanf(""), 1, 1};
+  const std::vector<std::int64_t> offsets{0, 2, 3}, ids{1, 2, 3}, bad{1, 10, 3};
+  const jagged_view<> bags(offsets.data(), 2, ids.data(), 3);
+  const matrix_view<const float> gradient(g.data(), 2, 4);
+  for (const float cap : {0.0F, -1.0F, std::numeric_limits<float>::quiet_NaN()}) {
+    CHECK(weight_gradients(here, table, bags, gradient, pooling{sum, max_norm{cap}}, out).message() ==
+          "invalid value: max_norm");
+  }
+  CHECK(weight_gradients(here, table, jagged_view<>(offsets.data(), 2, bad.data(), 3), gradient, sum, out)
+            .place()
+            .slot == 1);
+  const jagged_view<> weighted(offsets.data(), 2, ids.data(), 3, weights.data());
+  CHECK(weight_gradients(here, table, weighted, gradient, sum, out).code() == errc::weight_is_nan);
+  CHECK(weight_gradients(here, table, bags, matrix_view<const float>(nullptr, 2, 4), sum, out).message() ==
+        "shape mismatch: gradient is null");
+  CHECK(weight_gradients(here, table, bags, gradient, sum, std::span<float>(out).first(2)).code() ==
+        errc::shape_mismatch);
+  CHECK(out == std::vector<float>(3, 7.0F));
+  CHECK(weight_gradients(here, table, weighted, gradient, pooling{mean(by_weight), padding_id{1}}, out).ok());
+  CHECK(out == std::vector<float>(3, 0.0F));  // one id in each bag is left
+}
+
+namespace {
+
+enum class dot_mistake { none, through_divisor, padding };
+
+/// The largest error over its bound, of what weight_gradients says against the derivative in double.
+template <class Bags>
+double worst_weight_gradient(const std::vector<std::vector<double>>& table, const Bags& bags,
+                             matrix_view<const float> gradient, pooled_as how, bool positive, std::int64_t padding,
+                             double cap, const guarded<float>& got, dot_mistake mistake = dot_mistake::none) {
+  const index_t width = gradient.extent(1);
+  const double u = 0x1p-24;
+  const index_t first = bags.first_slot();
+  double worst = 0;
+  for (index_t b = 0; b < bags.bags(); ++b) {
+    const index_t begin = bags.borders().begin(b), end = bags.borders().end(b);
+    const auto slots = static_cast<std::size_t>(end - begin);
+    std::vector<double> dot(slots), size(slots), weight(slots, 1.0);
+    std::vector<bool> used(slots);
+    double n = 0, sum_of_weights = 0, squares = 0, weighted = 0, weighted_size = 0;
+    for (std::size_t i = 0; i < slots; ++i) {
+      const index_t k = begin + static_cast<index_t>(i);
+      const std::int64_t id = bags.ids()[k];
+      if (bags.weights() != nullptr) weight[i] = static_cast<double>(bags.weights()[k]);
+      used[i] = id >= 0 && id < static_cast<std::int64_t>(table.size()) &&
+                (id != padding || mistake == dot_mistake::padding) && !(positive && !(weight[i] > 0));
+      if (!used[i]) continue;
+      const std::vector<double>& row = table[static_cast<std::size_t>(id)];
+      double norm = 0;
+      for (std::size_t j = 0; j < row.size(); ++j) {
+        const double product = row[j] * static_cast<double>(gradient(b, static_cast<index_t>(j)));
+        norm += row[j] * row[j];
+        dot[i] += product;
+        size[i] += std::fabs(product);
+      }
+      const double factor = cap > 0 && std::sqrt(norm) > cap ? cap / std::sqrt(norm) : 1.0;
+      dot[i] *= factor;
+      size[i] *= factor * (cap > 0 ? 2 : 1);  // the norm's own error is D u at most
+      n += 1;
+      sum_of_weights += weight[i];
+      squares += weight[i] * weight[i];
+      weighted += weight[i] * dot[i];
+      weighted_size += std::fabs(weight[i]) * size[i];
+    }
+    const double by = how == pooled_as::sum             ? 1.0
+                      : how == pooled_as::mean_by_count  ? n
+                      : how == pooled_as::mean_by_weight ? sum_of_weights
+                                                         : std::sqrt(squares);
+    for (std::size_t i = 0; i < slots; ++i) {
+      double expected = 0, bound = 1e-30;
+      if (used[i] && by != 0) {
+        const double through = how == pooled_as::mean_by_weight ? 1 / (by * by)
+                               : how == pooled_as::sqrtn        ? weight[i] / (by * by * by)
+                                                                : 0.0;
+        expected = dot[i] / by - (mistake == dot_mistake::through_divisor ? 0.0 : weighted * through);
+        bound += 2 * static_cast<double>(width + 2) * u * (size[i] / std::fabs(by) + weighted_size * std::fabs(through)) +
+                 u * std::fabs(expected);
+      }
+      const double off =
+          std::fabs(static_cast<double>(got[static_cast<std::size_t>(begin - first) + i]) - expected) / bound;
+      worst = off > worst || std::isnan(off) ? off : worst;
+    }
+  }
+  return worst;
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("weight_gradients: the derivative in double, every combiner, policy and ISA, beside guard pages", T,
+                   float, f16, bf16) {
+  std::mt19937_64 random(seed() + 2);
+  bool divisor_seen = false, padding_seen = false;
+  for (int trial = 0; trial < 40; ++trial) {
+    const auto width = static_cast<index_t>(trial < 20 ? trial + 1 : 1 + random() % 140);
+    const index_t bags = trial == 0 ? 0 : static_cast<index_t>(random() % 30);
+    CAPTURE(width);
+    CAPTURE(bags);
+    const guarded_table<T> table(random, 40, width);
+    auto made = make_batch(random, every_shape[trial % 5], bags, 40, 5);
+    const auto g = normals(random, bags * width);
+    const auto check = [&](const auto& how, pooled_as as, bool weighted, bool positive = false,
+                           std::int64_t padding = -1, double cap = 0) {
+      for (const fence side : every_fence) {
+        const guarded_batch fenced(made, side);
+        const auto view = fenced.view(weighted).slice(bags / 4, bags - bags / 4);
+        const auto of_out = guarded<float>::copy_of(g, side);
+        const matrix_view<const float> gradient(of_out.data() + bags / 4 * width, view.bags(), width);
+        for (const isa which : runnable_isas()) {
+          CAPTURE(to_string(which));
+          inline_executor here;
+          guarded<float> out(static_cast<std::size_t>(view.last_slot() - view.first_slot()), side);
+          for (std::size_t k = 0; k < out.size(); ++k) out[k] = std::nanf("");
+          const status s = weight_gradients(on(here, which), table.at(side), view, gradient, how,
+                                            std::span<float>(out.data(), out.size()));
+          REQUIRE_MESSAGE(s.ok(), s.message());
+          CHECK(worst_weight_gradient(table.values, view, gradient, as, positive, padding, cap, out) <= 1);
+          divisor_seen |= worst_weight_gradient(table.values, view, gradient, as, positive, padding, cap, out,
+                                                dot_mistake::through_divisor) > 1;
+          padding_seen |= worst_weight_gradient(table.values, view, gradient, as, positive, padding, cap, out,
+                                                dot_mistake::padding) > 1;
+        }
+      }
+    };
+    for (const bool weighted : {false, true}) {
+      check(sum, pooled_as::sum, weighted);
+      check(mean, pooled_as::mean_by_count, weighted);
+      check(mean(by_weight), pooled_as::mean_by_weight, weighted);
+      check(sqrtn, pooled_as::sqrtn, weighted);
+      check(pooling{sqrtn, max_norm{1.5F}}, pooled_as::sqrtn, weighted, false, -1, 1.5);
+    }
+    for (std::size_t k = 0; k < made.ids.size(); k += 4) {
+      made.ids[k] = k % 3 == 0 ? -1 : 7;
+      made.weights[k] = std::numeric_limits<float>::quiet_NaN();
+    }
+    check(pooling{mean(by_weight), prune}, pooled_as::mean_by_weight, true, true);
+    check(pooling{mean, prune}, pooled_as::mean_by_count, true, true);
+    for (auto& id : made.ids) id = id < 0 ? 7 : id;
+    for (std::size_t k = 0; k < made.ids.size(); ++k) {
+      if (made.ids[k] == 7) made.weights[k] = std::numeric_limits<float>::quiet_NaN();
+    }
+    check(pooling{sqrtn, padding_id{7}}, pooled_as::sqrtn, true, false, 7);
+    check(pooling{mean(by_weight), padding_id{7}}, pooled_as::mean_by_weight, true, false, 7);
+    check(pooling{sum, padding_id{7}, max_norm{1.5F}}, pooled_as::sum, false, false, 7, 1.5);
+  }
+  CHECK(divisor_seen);  // mistakes in the oracle are seen
+  CHECK(padding_seen);
 }
 
 TEST_CASE("weight_gradients: central differences of lookup, for every combiner, clipped and pruned") {

@@ -56,7 +56,10 @@ TEST_CASE("lookup: a padding id counts as absent, may lie anywhere, and is never
                                      std::int64_t{-7}, std::int64_t{1} << 40}) {
     CAPTURE(padding);
     auto made = make_batch(random, shape_of_batch::uniform, 40, 50, 6);
-    for (std::size_t k = 0; k < made.ids.size(); k += 3) made.ids[k] = padding;
+    for (std::size_t k = 0; k < made.ids.size(); k += 3) {
+      made.ids[k] = padding;
+      made.weights[k] = std::numeric_limits<float>::quiet_NaN();  // of an absent slot: nobody looks
+    }
     for (const isa which : runnable_isas()) {
       inline_executor here;
       const auto pooled = looked_up<float>(on(here, which), table.view, made.view(true),
@@ -74,6 +77,13 @@ TEST_CASE("lookup: a padding id counts as absent, may lie anywhere, and is never
     const matrix_view<float> to(out.data(), 40, 21);
     inline_executor here;
     CHECK(lookup(here, table.view, made.view(), pooling{sum, padding_id{padding}}, to).place().slot == 1);
+    made.weights[1] = std::numeric_limits<float>::quiet_NaN();
+    CHECK(lookup(here, table.view, made.view(true), pooling{sum, padding_id{padding}}, to).code() ==
+          errc::id_out_of_range);
+    made.ids[1] = 17;
+    CHECK(lookup(here, table.view, made.view(true), pooling{sum, padding_id{padding}}, to).code() ==
+          errc::weight_is_nan);
+    made.ids[1] = 50;
     index_t skipped = 0;
     CHECK(lookup(here, table.view, made.view(), pooling{sum, padding_id{padding}, skip(skipped)}, to)
               .ok());
@@ -228,9 +238,7 @@ TEST_CASE("lookup: bags of one id are copies, weighted and filtered ones too") {
   for (const index_t width : {1, 7, 16, 33, 128, 200}) {
     CAPTURE(width);
     guarded_table<float> table(random, 50, width);
-    const float minus_zero = -0.0F;
-    std::memcpy(table.view.row(0), &minus_zero, sizeof(float));
-    table.values[0][0] = 0;
+    table.set(0, 0, -0.0F);
     auto made = make_batch(random, shape_of_batch::uniform, 0, 50, 1);
     for (index_t b = 0; b < 70; ++b) {
       made.ids.push_back(static_cast<std::int64_t>(b == 3 ? 0 : random() % 50));

@@ -107,20 +107,86 @@ TEST_CASE("lookup: the same bits on 1 to 8 threads, long bags included") {
   }
 }
 
-TEST_CASE("lookup: a bag of one id is a copy of its row, and splitting a batch changes nothing") {
+TEST_CASE("lookup: splitting a batch changes nothing, for every combiner, zeros of both signs and every ISA") {
+  std::mt19937_64 random(seed() + 4);
+  for (const index_t width : {5, 33}) {
+    CAPTURE(width);
+    guarded_table<float> floats(random, 100, width);
+    guarded_table<bf16> halves(random, 100, width);
+    for (index_t r = 0; r < 100; ++r) {
+      for (index_t j = 0; j < width; j += 1 + r % 3) {
+        const float zero = (r + j) % 2 == 0 ? -0.0F : 0.0F;
+        floats.set(r, j, zero);
+        halves.set(r, j, zero);
+      }
+    }
+    auto made = make_batch(random, shape_of_batch::uniform, 30, 100, 3);
+    for (index_t b = 0; b < 30; ++b) {  // one id, and none
+      if (b % 3 != 0) {
+        made.ids.push_back(b);
+        made.weights.push_back(b % 2 == 0 ? 1.0F : -1e-42F);
+      }
+      made.offsets.push_back(static_cast<std::int64_t>(made.ids.size()));
+    }
+    const auto check = [&](const auto& how, bool takes_weights) {
+      check_bags_apart(floats.view, made.view(), how);
+      check_bags_apart(halves.view, made.view(), how);
+      if (takes_weights) check_bags_apart(floats.view, made.view(true), how);
+    };
+    check(sum, true);
+    check(mean, true);
+    check(mean(by_weight), true);
+    check(sqrtn, true);
+    check(max_, false);
+    check(pooling{sum, max_norm{0.5F}}, true);
+    check(pooling{max_, max_norm{0.5F}}, false);
+    check(pooling{mean, default_row{1}}, true);
+    check(pooling{max_, default_row{1}}, false);
+  }
+}
+
+TEST_CASE("lookup: what each combiner makes of -0, alone, as the default row, among others and in a long bag") {
+  const std::vector<float> rows{-0.0F, 0.0F, -1.0F};
+  const auto table = as_table(matrix_view(rows.data(), 3, 1));
+  // Bag 1 is empty, bag 3 is longer than a chunk.
+  std::vector<std::int64_t> ids{0, 2, 0, 2}, offsets{0, 1, 1, 4};
+  ids.insert(ids.end(), 4097, 0);
+  offsets.push_back(static_cast<std::int64_t>(ids.size()));
+  const jagged_view<> bags(offsets.data(), 4, ids.data(), offsets.back());
+  inline_executor here;
+  for (const isa which : runnable_isas()) {
+    CAPTURE(to_string(which));
+    const auto minus = [&](const jagged_view<>& of, const auto& how) {
+      const auto out = looked_up<float>(on(here, which), table, of, how);
+      std::string signs;
+      for (index_t b = 0; b < of.bags(); ++b) {
+        const float x = out[static_cast<std::size_t>(b)];
+        signs += x != 0.0F ? 'x' : std::signbit(x) ? '-' : '+';
+      }
+      return signs;
+    };
+    CHECK(minus(bags, pooling{sum, default_row{0}}) == "++x+");
+    CHECK(minus(bags, pooling{mean, default_row{0}}) == "++x+");
+    CHECK(minus(bags, pooling{sqrtn, default_row{0}}) == "++x+");
+    CHECK(minus(bags, pooling{max_, default_row{0}}) == "----");
+    CHECK(minus(bags.slice(0, 1), sum) == "+");
+    CHECK(minus(bags.slice(0, 1), max_) == "-");
+    // Of zeros with both signs, the last.
+    std::vector<std::int64_t> both{0, 1, 1, 0}, borders{0, 2, 4};
+    CHECK(minus(jagged_view<>(borders.data(), 2, both.data(), 4), max_) == "+-");
+    float copied[2];
+    REQUIRE(lookup(on(here, which), table, jagged_view<>(borders.data(), 1, both.data(), 2), concat,
+                   matrix_view<float>(copied, 2, 1))
+                .ok());
+    CHECK(std::signbit(copied[0]));
+    CHECK_FALSE(std::signbit(copied[1]));
+  }
+}
+
+TEST_CASE("lookup: a bag of one id is a copy of its row") {
   std::mt19937_64 random(seed() + 4);
   const guarded_table<float> table(random, 100, 33);
-  const auto made = make_batch(random, shape_of_batch::uniform, 64, 100, 6);
   inline_executor here;
-  const auto whole = looked_up<float>(context(here), table.view, made.view(), sum);
-  for (const index_t cut : {0, 1, 31, 64}) {
-    guarded<float> parts(64 * 33);
-    const matrix_view<float> out(parts.data(), 64, 33);
-    REQUIRE(lookup(here, table.view, made.view().slice(0, cut), sum, out.rows(0, cut)).ok());
-    REQUIRE(lookup(here, table.view, made.view().slice(cut, 64 - cut), sum, out.rows(cut, 64 - cut))
-                .ok());
-    CHECK(same_bits(whole, parts));
-  }
   std::vector<std::int64_t> one_each(101), rows(100);
   for (std::size_t i = 0; i <= 100; ++i) one_each[i] = static_cast<std::int64_t>(i);
   for (std::size_t i = 0; i < 100; ++i) rows[i] = static_cast<std::int64_t>(99 - i);
@@ -248,6 +314,17 @@ TEST_CASE("lookup: faults of shapes, offsets and weights are told apart, and not
         errc::shape_mismatch);
   CHECK(answer({0, 1, 2, 4}, {}, 4, matrix_view(out.data(), 3, 3)).message() ==
         "shape mismatch: out has another width than the table's rows");
+  const std::vector<std::int64_t> offsets{0, 1, 2, 3}, empty_bags(4), ids{1, 2, 3};
+  const matrix_view<float> null(nullptr, 3, 4);
+  for (const auto& of : {offsets, empty_bags}) {
+    const jagged_view<> bags(of.data(), 3, ids.data(), 3);
+    CHECK(lookup(here, table, bags, sum, null).message() == "shape mismatch: out is null");
+  }
+  CHECK(lookup(here, table, jagged_view<>(offsets.data(), 3, ids.data(), 3), concat, null).message() ==
+        "shape mismatch: out is null");
+  const auto no_columns = as_table(matrix_view<float>(nullptr, 10, 0));
+  CHECK(lookup(here, no_columns, jagged_view<>(offsets.data(), 3, ids.data(), 3), sum, matrix_view<float>(nullptr, 3, 0))
+            .ok());
 }
 
 TEST_CASE("lookup: an empty batch, a table without rows, and empty bags") {

@@ -23,27 +23,20 @@ struct exact_rows {
   std::vector<double> magnitudes;
 };
 
-/// A table in memory that ends at a guard page, or begins behind one.
-struct coded_bytes {
-  coded_bytes(index_t bytes, bool at_begin)
-      : memory(static_cast<std::size_t>(at_begin ? (bytes + 4095) / 4096 * 4096 : bytes)) {}
-  guarded<std::byte> memory;
-};
-
 template <int Bits, class Scale>
 struct coded_table {
   using format_type = quantized_rows<Bits, Scale>;
 
-  /// Rows of random codes, scales and biases, `gap` bytes apart.
+  /// Rows of random codes, scales and biases, `gap` bytes apart, beside a guard page.
   coded_table(std::mt19937_64& random, index_t rows, index_t width, scale_bias place, index_t gap = 0,
-              bool at_begin = false)
+              fence side = fence::behind)
       : code_bytes((width * Bits + 7) / 8),
         stride(code_bytes + 2 * index_t{sizeof(Scale)} + gap),
-        bytes((rows - 1) * stride + stride - gap, at_begin),
-        view(bytes.memory.data(), rows, format_type(width, {.place = place, .stride_bytes = stride})) {
+        bytes(static_cast<std::size_t>((rows - 1) * stride + stride - gap), side),
+        view(bytes.data(), rows, format_type(width, {.place = place, .stride_bytes = stride})) {
     std::uniform_real_distribution<float> unit(0, 1);
     for (index_t r = 0; r < rows; ++r) {
-      std::byte* const row = bytes.memory.data() + r * stride;
+      std::byte* const row = bytes.data() + r * stride;
       const Scale scale = static_cast<Scale>(0.001F + 0.1F * unit(random));
       const Scale bias = static_cast<Scale>(6.0F * unit(random) - 4.0F);
       std::byte* const codes = row + (place == scale_bias::first ? 2 * sizeof(Scale) : 0);
@@ -70,7 +63,7 @@ struct coded_table {
 
   index_t code_bytes;
   index_t stride;
-  coded_bytes bytes;
+  guarded<std::byte> bytes;
   table_view<format_type> view;
   exact_rows exact;
 };
@@ -113,17 +106,14 @@ bool agrees_with_codes(const exact_rows& rows, const Bags& bags, matrix_view<con
 /// One lookup on every ISA against the oracle; the ISAs with fused multiplication give the same bits.
 template <class Out, class View, class Batch, class Combiner>
 void check_codes_on_every_isa(const View& table, const exact_rows& rows, const Batch& made, bool weighted,
-                              Combiner how) {
+                              Combiner how, fence side = fence::behind) {
   inline_executor here;
-  const auto ids = guarded<typename decltype(made.ids)::value_type>::copy_of(made.ids);
-  const auto offsets = guarded<typename decltype(made.offsets)::value_type>::copy_of(made.offsets);
-  const auto weights = guarded<float>::copy_of(made.weights);
-  const jagged_view bags(offsets.data(), static_cast<index_t>(offsets.size()) - 1, ids.data(),
-                         static_cast<index_t>(ids.size()), weighted ? weights.data() : nullptr);
+  const guarded_batch fenced(made, side);
+  const auto bags = fenced.view(weighted);
   std::vector<guarded<Out>> fused;
   for (const isa which : runnable_isas()) {
     CAPTURE(std::string(to_string(which)));
-    auto out = looked_up<Out>(on(here, which), table, bags, how);
+    auto out = looked_up<Out>(on(here, which), table, bags, how, side);
     CHECK(agrees_with_codes<Out>(rows, bags, {out.data(), bags.bags(), table.width()}, kind(how)));
     if (which != isa::portable) fused.push_back(std::move(out));
     if (fused.size() > 1) CHECK(same_bits(fused.front(), fused.back()));
@@ -146,26 +136,38 @@ inline batch<std::int64_t, std::int64_t> one_each(std::mt19937_64& random, index
 template <int Bits, class Scale, class Half>
 void check_lookups_of_codes(scale_bias place) {
   std::mt19937_64 random(seed() + Bits);
-  const auto check = [&](index_t width, bool at_begin) {
+  const auto check = [&](index_t width, fence side) {
     CAPTURE(width);
-    CAPTURE(at_begin);
-    const coded_table<Bits, Scale> table(random, 13, width, place, width % 3, at_begin);
+    CAPTURE(static_cast<int>(side));
+    const coded_table<Bits, Scale> table(random, 13, width, place, width % 3, side);
     const auto made = make_batch(random, every_shape[width % 5], 4, 13, 3);
-    check_codes_on_every_isa<float>(table.view, table.exact, made, false, sum);
-    check_codes_on_every_isa<float>(table.view, table.exact, made, true, sum);
-    check_codes_on_every_isa<float>(table.view, table.exact, made, width % 2 == 0, mean);
-    check_codes_on_every_isa<float>(table.view, table.exact, made, width % 2 == 1, sqrtn);
-    check_codes_on_every_isa<float>(table.view, table.exact, made, false, max_);
-    check_codes_on_every_isa<Half>(table.view, table.exact, made, width % 2 == 0, sum);
+    check_codes_on_every_isa<float>(table.view, table.exact, made, false, sum, side);
+    check_codes_on_every_isa<float>(table.view, table.exact, made, true, sum, side);
+    check_codes_on_every_isa<float>(table.view, table.exact, made, width % 2 == 0, mean, side);
+    check_codes_on_every_isa<float>(table.view, table.exact, made, width % 2 == 1, sqrtn, side);
+    check_codes_on_every_isa<float>(table.view, table.exact, made, false, max_, side);
+    check_codes_on_every_isa<Half>(table.view, table.exact, made, width % 2 == 0, sum, side);
     const auto single = one_each(random, 9, 13);
-    check_codes_on_every_isa<float>(table.view, table.exact, single, width % 2 == 1, sum);
-    check_codes_on_every_isa<float>(table.view, table.exact, single, false, mean);
+    check_codes_on_every_isa<float>(table.view, table.exact, single, width % 2 == 1, sum, side);
+    check_codes_on_every_isa<float>(table.view, table.exact, single, false, mean, side);
+    // Bags of one id and an empty one, first in a batch with longer ones, then alone.
+    auto mixed = single;
+    for (int k = 0; k < 3; ++k) {
+      mixed.ids.push_back(k);
+      mixed.weights.push_back(0.5F);
+    }
+    mixed.offsets.push_back(12);
+    mixed.offsets.push_back(12);
+    check_bags_apart(table.view, mixed.view(), pooling{sum, default_row{3}});
+    check_bags_apart(table.view, mixed.view(true), sum);
+    check_bags_apart(table.view, mixed.view(width % 2 == 0), mean);
+    check_bags_apart(table.view, mixed.view(), max_);
   };
-  for (index_t width = 1; width <= 67; ++width) check(width, width % 2 == 0);
-  for (index_t width = 1; width <= 67; ++width) check(width, width % 2 == 1);
+  for (index_t width = 1; width <= 67; ++width) {
+    for (const fence side : every_fence) check(width, side);
+  }
   for (const index_t width : {95, 96, 113, 127, 128, 129, 143, 144, 161, 200, 257, 1000}) {
-    check(width, false);
-    check(width, true);
+    for (const fence side : every_fence) check(width, side);
   }
 }
 

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include <deeprec/embedding/dense_table.hpp>
+#include <deeprec/embedding/quantized_rows.hpp>
+#include <deeprec/embedding/split_bf16_rows.hpp>
 #include <deeprec/embedding/table_group.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
@@ -194,11 +196,124 @@ TEST_CASE("table_group: the fault of the smallest feature is named, and nothing 
     REQUIRE(run().ok());
   }
   const inline_executor here;
+  CHECK(lookup(here, m.group, m.bags, matrix_view<float>(nullptr, 40, m.group.total_width())).message() ==
+        "shape mismatch: out is null");
   std::vector<float> out(10);
   CHECK(lookup(here, m.group, std::span<const jagged_view<>>(m.bags).first(4),
                matrix_view(out.data(), 1, m.group.total_width()))
             .code() == errc::shape_mismatch);
   CHECK(lookup(here, m.group, m.bags, matrix_view(out.data(), 1, 10)).code() == errc::shape_mismatch);
+}
+
+TEST_CASE("table_group: of faults of every kind, that of the smallest feature is named") {
+  std::mt19937_64 random(seed());
+  const guarded_table<float> table(random, 9, 4);
+  const std::vector<std::int64_t> good_offsets{0, 2, 2}, falling{0, 2, 1}, good_ids{3, 4}, bad_ids{3, 9};
+  const std::vector<float> nan_weights{1, std::nanf("")};
+  std::vector<float> out(3 * 8, 5.0F);
+  enum { ids, offsets, weights, width, null_out, norm, fill, kinds };
+  for (int early = 0; early < kinds; ++early) {
+    for (int late = 0; late < kinds; ++late) {
+      for (const std::size_t first : {0U, 1U}) {
+        CAPTURE(early);
+        CAPTURE(late);
+        table_group<> group;
+        std::vector<jagged_view<>> bags(3, {good_offsets.data(), 2, good_ids.data(), 2});
+        std::vector<matrix_view<float>> outs;
+        for (std::size_t t = 0; t < 3; ++t) {
+          const int kind = t == first ? early : t == first + 1 ? late : static_cast<int>(kinds);
+          if (kind == norm) {
+            group.add(table.view, pooling{sum, max_norm{0.0F}});
+          } else if (kind == fill) {
+            group.add(table.view, pooling{sum, default_row{9}});
+          } else {
+            group.add(table.view, sum);
+          }
+          if (kind == ids) bags[t] = {good_offsets.data(), 2, bad_ids.data(), 2};
+          if (kind == offsets) bags[t] = {falling.data(), 2, good_ids.data(), 2};
+          if (kind == weights) bags[t] = {good_offsets.data(), 2, good_ids.data(), 2, nan_weights.data()};
+          outs.emplace_back(kind == null_out ? nullptr : out.data() + 8 * t, 2, kind == width ? 3 : 4);
+        }
+        for (const int threads : {1, 3}) {
+          thread_pool pool(threads);
+          const status s = lookup(pool, group, bags, outs);
+          CHECK_FALSE(s.ok());
+          CHECK(s.place().table == static_cast<index_t>(first));
+        }
+      }
+    }
+  }
+  CHECK(out == std::vector<float>(3 * 8, 5.0F));
+}
+
+namespace {
+
+/// Rows of a format, encoded.
+template <class Format>
+struct encoded_rows {
+  encoded_rows(std::mt19937_64& random, index_t rows, Format format)
+      : bytes(static_cast<std::size_t>(rows * format.stride_bytes())), view(bytes.data(), rows, format) {
+    std::normal_distribution<float> normal(0, 1);
+    std::vector<float> row(static_cast<std::size_t>(format.width()));
+    for (index_t r = 0; r < rows; ++r) {
+      for (float& x : row) x = normal(random);
+      format.encode(row.data(), view.row(r));
+    }
+  }
+  guarded<std::byte> bytes;
+  table_view<Format> view;
+};
+
+}  // namespace
+
+TEST_CASE("table_group: rows of codes, fp8 and split floats give the bits of one lookup each") {
+  std::mt19937_64 random(seed() + 5);
+  const encoded_rows<int8_rows> bytes(random, 80, int8_rows(33));
+  const encoded_rows<int4_rows> nibbles(random, 70, int4_rows(18));
+  const encoded_rows<e4m3_rows> eights(random, 60, e4m3_rows(21));
+  const encoded_rows<split_bf16_rows> halves(random, 50, split_bf16_rows(40));
+  // A batch of one id each, and one of bags of any length: both kernels.
+  for (const bool single : {false, true}) {
+    std::vector<batch<std::int64_t, std::int64_t>> made;
+    std::vector<jagged_view<>> bags;
+    for (std::size_t t = 0; t < 6; ++t) {
+      made.push_back(make_batch(random, t == 0 ? shape_of_batch::one_huge : every_shape[t % 3], single ? 0 : 300, 50, 16));
+      for (index_t b = 0; single && b < 300; ++b) {
+        made[t].ids.push_back(static_cast<std::int64_t>(random() % 50));
+        made[t].weights.push_back(1.0F + static_cast<float>(b % 3));
+        made[t].offsets.push_back(b + 1);
+      }
+    }
+    for (std::size_t t = 0; t < 6; ++t) bags.push_back(made[t].view(t == 1 || t == 4));
+    for (const isa which : runnable_isas()) {
+      CAPTURE(to_string(which));
+      table_group<> group;
+      std::vector<guarded<float>> expected, got;
+      inline_executor here;
+      const auto add = [&](const auto& rows, const auto& how) {
+        expected.push_back(looked_up<float>(on(here, which), rows.view, bags[expected.size()], how));
+        group.add(rows.view, how);
+      };
+      add(bytes, sum);
+      add(bytes, mean(by_weight));
+      add(nibbles, mean);
+      add(eights, max_);
+      add(halves, pooling{sqrtn, default_row{7}});
+      add(nibbles, pooling{sum, default_row{3}});
+      for (const int threads : {1, 2, 5}) {
+        std::vector<guarded<float>> outs;
+        std::vector<matrix_view<float>> views;
+        for (std::size_t t = 0; t < 6; ++t) {
+          outs.emplace_back(expected[t].size());
+          views.emplace_back(outs[t].data(), 300, group.width(static_cast<index_t>(t)));
+        }
+        thread_pool pool(threads);
+        const status s = lookup(on(pool, which), group, bags, views);
+        REQUIRE_MESSAGE(s.ok(), s.message());
+        for (std::size_t t = 0; t < 6; ++t) CHECK(same_bits(outs[t], expected[t]));
+      }
+    }
+  }
 }
 
 TEST_CASE("table_group: no features, no bags and no ids are all fine") {

@@ -299,7 +299,81 @@ TEST_CASE("update_group: what is wrong is named with its feature, and nothing is
   const status room = update(here, no_room, one, matrix_view<const float>(values.data(), bags, 17), optimizer);
   CHECK(room.code() == errc::shape_mismatch);
   CHECK(room.place().table == 0);
+  CHECK(update(here, group, good, matrix_view<const float>(nullptr, bags, 17 + 32), optimizer).message() ==
+        "shape mismatch: gradient is null");
   CHECK(model == before);
+}
+
+TEST_CASE("update_group: of faults of every kind, that of the smallest feature is named") {
+  std::vector<float> table(9 * 4, 1.0F), other_table(9 * 4, 2.0F), third(9 * 4, 3.0F), roomy(9 * 5, 4.0F);
+  const std::vector<float> gradient(2 * 4, 1.0F), nan_weights{1, std::nanf("")};
+  const std::vector<std::int64_t> good_offsets{0, 2, 2}, falling{0, 2, 1}, good_ids{3, 4}, bad_ids{3, 9};
+  enum { ids, offsets, weights, width, null_gradient, norm, fill, no_room, other_shape, kinds };
+  const auto with_room = [](std::vector<float>& rows) {
+    return table_view<f32_rows>(static_cast<std::byte*>(static_cast<void*>(rows.data())), 7,
+                                f32_rows(4, {.state_floats = 1}));
+  };
+  for (int early = 0; early < kinds; ++early) {
+    for (int late = 0; late < kinds; ++late) {
+      for (const std::size_t first : {0U, 1U}) {
+        CAPTURE(early);
+        CAPTURE(late);
+        if (first == 0 && early == other_shape) continue;  // nobody before it has another shape
+        update_group<rowwise_adagrad> group;
+        std::vector<float>* const rows[] = {&table, &other_table, &third};
+        std::vector<jagged_view<>> batches(3, {good_offsets.data(), 2, good_ids.data(), 2});
+        std::vector<matrix_view<const float>> gradients;
+        for (std::size_t t = 0; t < 3; ++t) {
+          const int kind = t == first ? early : t == first + 1 ? late : static_cast<int>(kinds);
+          const auto view = with_room(*rows[t]);
+          if (kind == norm) {
+            group.add(view, pooling{sum, max_norm{0.0F}});
+          } else if (kind == fill) {
+            group.add(view, pooling{sum, default_row{7}});
+          } else if (kind == no_room) {
+            group.add(as_table(matrix_view(rows[t]->data(), 9, 4)), sum);
+          } else if (kind == other_shape) {
+            group.add(table_view<f32_rows>(with_room(*rows[0]).data(), 6, view.format()), sum);
+          } else {
+            group.add(view, sum);
+          }
+          if (kind == ids) batches[t] = {good_offsets.data(), 2, bad_ids.data(), 2};
+          if (kind == offsets) batches[t] = {falling.data(), 2, good_ids.data(), 2};
+          if (kind == weights) batches[t] = {good_offsets.data(), 2, good_ids.data(), 2, nan_weights.data()};
+          gradients.emplace_back(kind == null_gradient ? nullptr : gradient.data(), 2, kind == width ? 3 : 4);
+        }
+        inline_executor here;
+        const status s = update(here, group, batches, std::span<const matrix_view<const float>>(gradients),
+                                rowwise_adagrad{});
+        CHECK_FALSE(s.ok());
+        CHECK(s.place().table == static_cast<index_t>(first));
+      }
+    }
+  }
+  CHECK(table == std::vector<float>(9 * 4, 1.0F));
+}
+
+TEST_CASE("update_group: tables without rows, or with rows of no bytes, are tables of their own") {
+  inline_executor here;
+  const std::vector<std::int64_t> borders{0, 0};
+  const jagged_view<> nothing(borders.data(), 1, nullptr, 0);
+  dense_table<f32_rows> narrow(0, 4), wide(0, 8), no_columns(3, 0), more_rows(5, 0);
+  auto users = table_of<f32_rows>(5, 4, 1);
+  const auto before = bytes_of(users);
+  update_group<sgd> group;
+  group.add(narrow.view(), sum);
+  group.add(wide.view(), pooling{sum, max_norm{1.0F}});
+  group.add(no_columns.view(), sum);
+  group.add(more_rows.view(), sum);
+  group.add(users.view(), sum);
+  group.add(table_view<f32_rows>(users.view().data(), 0, f32_rows(3)), sum);  // an empty part of it
+  CHECK(group.tables() == 6);
+  const std::vector<jagged_view<>> batches(6, nothing);
+  const std::vector<float> gradient(static_cast<std::size_t>(group.total_width()), 1.0F);
+  const status s =
+      update(here, group, batches, matrix_view<const float>(gradient.data(), 1, group.total_width()), sgd{1.0F});
+  CHECK_MESSAGE(s.ok(), s.message());
+  CHECK(bytes_of(users) == before);
 }
 
 TEST_CASE("update_group: skipped ids of all features are counted, default rows get their gradients") {

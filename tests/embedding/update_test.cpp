@@ -15,6 +15,7 @@
 #include <deeprec/optim/sgd.hpp>
 
 #include "support/batches.hpp"
+#include "support/guarded.hpp"
 #include "support/oracle.hpp"
 #include "support/seed.hpp"
 
@@ -103,36 +104,49 @@ void check_update(const Optimizer& optimizer, Combiner how, index_t width, bool 
   const matrix_view<const float> g(gradient.data(), 40, width);
   const oracle_update oracle(made.view(weighted), g, kind(how));
   const double rounding = std::is_same_v<T, float> ? 0x1p-24 : std::is_same_v<T, f16> ? 0x1p-11 : 0x1p-8;
+  thread_pool pool(3);
+  const plain_rows<T> format(width, room_for<Optimizer>(width));
+  dense_table<plain_rows<T>> initial(rows, format);
+  initial.initialize(pool, uniform_rows{.seed = 5, .bound = 1.0F});
   for (const isa which : every_isa) {
     if (which > best_isa()) continue;
     CAPTURE(to_string(which));
-    thread_pool pool(3);
     context ctx{pool};
     ctx.instruction_set = which;
-    dense_table<plain_rows<T>> table(rows, plain_rows<T>(width, room_for<Optimizer>(width)));
-    table.initialize(pool, uniform_rows{.seed = 5, .bound = 1.0F});
-    std::map<long long, std::vector<double>> state;
-    for (int step = 0; step < 3; ++step) {
-      std::vector<std::vector<double>> before;
-      for (index_t r = 0; r < rows; ++r) before.push_back(decoded(table.view(), r));
-      const status s = update(ctx, made.view(weighted), g, how, optimizer, table.view());
-      REQUIRE_MESSAGE(s.ok(), s.message());
-      for (index_t r = 0; r < rows; ++r) {
-        const std::vector<double> after = decoded(table.view(), r);
-        const auto found = oracle.gradient.find(r);
-        if (found == oracle.gradient.end()) {
-          CHECK(after == before[static_cast<std::size_t>(r)]);  // a row that was not used
-          continue;
-        }
-        auto& row_state = state[r];
-        row_state.resize(static_cast<std::size_t>(std::max<index_t>(1, width)));
-        const auto expected =
-            stepped(optimizer, before[static_cast<std::size_t>(r)], found->second, row_state);
-        for (std::size_t j = 0; j < after.size(); ++j) {
-          const double bound = 1e-5 * (1 + std::fabs(expected[j])) +
-                               1e-5 * oracle.magnitude.at(r)[j] + 2 * rounding * std::fabs(expected[j]);
-          if (!(std::fabs(after[j] - expected[j]) <= bound)) {
-            FAIL_CHECK("row ", r, " column ", j, ": ", after[j], " for ", expected[j]);
+    for (const fence side : every_fence) {
+      CAPTURE(static_cast<int>(side));
+      guarded<std::byte> bytes(static_cast<std::size_t>(rows * format.stride_bytes()), side);
+      std::memcpy(bytes.data(), initial.view().data(), bytes.size());
+      const table_view<plain_rows<T>> table(bytes.data(), rows, format);
+      const auto ids = guarded<std::int64_t>::copy_of(made.ids, side);
+      const auto offsets = guarded<std::int64_t>::copy_of(made.offsets, side);
+      const auto weights = guarded<float>::copy_of(made.weights, side);
+      const auto of_out = guarded<float>::copy_of(gradient, side);
+      const jagged_view<> bags(offsets.data(), 40, ids.data(), static_cast<index_t>(ids.size()),
+                               weighted ? weights.data() : nullptr);
+      std::map<long long, std::vector<double>> state;
+      for (int step = 0; step < 3; ++step) {
+        std::vector<std::vector<double>> before;
+        for (index_t r = 0; r < rows; ++r) before.push_back(decoded(table, r));
+        const status s = update(ctx, bags, matrix_view<const float>(of_out.data(), 40, width), how, optimizer, table);
+        REQUIRE_MESSAGE(s.ok(), s.message());
+        for (index_t r = 0; r < rows; ++r) {
+          const std::vector<double> after = decoded(table, r);
+          const auto found = oracle.gradient.find(r);
+          if (found == oracle.gradient.end()) {
+            CHECK(after == before[static_cast<std::size_t>(r)]);  // a row that was not used
+            continue;
+          }
+          auto& row_state = state[r];
+          row_state.resize(static_cast<std::size_t>(std::max<index_t>(1, width)));
+          const auto expected =
+              stepped(optimizer, before[static_cast<std::size_t>(r)], found->second, row_state);
+          for (std::size_t j = 0; j < after.size(); ++j) {
+            const double bound = 1e-5 * (1 + std::fabs(expected[j])) +
+                                 1e-5 * oracle.magnitude.at(r)[j] + 2 * rounding * std::fabs(expected[j]);
+            if (!(std::fabs(after[j] - expected[j]) <= bound)) {
+              FAIL_CHECK("row ", r, " column ", j, ": ", after[j], " for ", expected[j]);
+            }
           }
         }
       }
@@ -266,6 +280,24 @@ TEST_CASE("update: bad input is reported and the table stays as it was") {
   CHECK(answer({0, 1, 3}, {1, 2, 3}, sum, 4, sgd{}).code() == errc::shape_mismatch);
   CHECK(answer({0, 1, 2, 3}, {1, 2, 3}, sum, 4, adagrad{}).message() ==
         "shape mismatch: rows have no room for the optimizer's state");
+  for (const float cap : {0.0F, -1.0F, std::numeric_limits<float>::quiet_NaN()}) {
+    CHECK(answer({0, 1, 2, 3}, {1, 2, 3}, pooling{sum, max_norm{cap}}, 4, sgd{}).message() ==
+          "invalid value: max_norm");
+  }
+  const std::vector<std::int64_t> three{0, 1, 2, 3};
+  const std::vector<float> nans(3, std::numeric_limits<float>::quiet_NaN());
+  const jagged_view<> with_nans(three.data(), 3, three.data(), 3, nans.data());
+  CHECK(update(inline_executor{}, with_nans, matrix_view(gradient.data(), 3, 4), pooling{sum, padding_id{0}}, sgd{},
+               table.view())
+            .place()
+            .slot == 1);
+  CHECK(update(inline_executor{}, with_nans, matrix_view<const float>(nullptr, 3, 4), sum, sgd{}, table.view())
+            .message() == "shape mismatch: gradient is null");
+  CHECK(unchanged());
+  const std::vector<std::int64_t> none{-1, -2, -3};
+  CHECK(update(inline_executor{}, jagged_view<>(three.data(), 3, none.data(), 3, nans.data()),
+               matrix_view(gradient.data(), 3, 4), pooling{sum, prune}, sgd{}, table.view())
+            .ok());
   CHECK(unchanged());
   index_t skipped = 0;
   CHECK(answer({0, 1, 2, 3}, {1, 10, -1}, pooling{sum, skip(skipped)}, 4, sgd{}).ok());

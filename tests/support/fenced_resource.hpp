@@ -11,9 +11,9 @@
 #include <map>
 #include <memory_resource>
 
-namespace deeprec_test {
+#include "support/guarded.hpp"
 
-enum class fence { before, behind };
+namespace deeprec_test {
 
 class fenced_resource final : public std::pmr::memory_resource {
  public:

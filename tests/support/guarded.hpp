@@ -1,5 +1,5 @@
-// Memory that ends exactly where a page without access begins: reading or writing one element too far
-// is a crash, not luck.
+// Memory that ends exactly where a page without access begins, or begins exactly where one ends: reading or
+// writing one element outside is a crash, not luck.
 #pragma once
 
 #include <sys/mman.h>
@@ -12,10 +12,14 @@
 
 namespace deeprec_test {
 
+/// Where the page without access lies that memory touches. The other end is somewhere in a page.
+enum class fence { before, behind };
+inline constexpr fence every_fence[] = {fence::before, fence::behind};
+
 template <class T>
 class guarded {
  public:
-  explicit guarded(std::size_t count) : count_(count) {
+  explicit guarded(std::size_t count, fence side = fence::behind) : count_(count) {
     const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
     const std::size_t bytes = (count * sizeof(T) + page - 1) / page * page;
     size_ = bytes + 2 * page;
@@ -23,11 +27,12 @@ class guarded {
         mmap(nullptr, size_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     if (base_ == MAP_FAILED) std::abort();
     if (bytes > 0 && mprotect(base_ + page, bytes, PROT_READ | PROT_WRITE) != 0) std::abort();
-    data_ = static_cast<T*>(static_cast<void*>(base_ + page + bytes - count * sizeof(T)));
+    const std::size_t before = side == fence::behind ? bytes - count * sizeof(T) : 0;
+    data_ = static_cast<T*>(static_cast<void*>(base_ + page + before));
   }
   template <class Container>
-  static guarded copy_of(const Container& values) {
-    guarded copy(values.size());
+  static guarded copy_of(const Container& values, fence side = fence::behind) {
+    guarded copy(values.size(), side);
     if (!values.empty()) std::memcpy(copy.data(), values.data(), values.size() * sizeof(T));
     return copy;
   }

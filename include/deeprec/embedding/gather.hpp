@@ -35,8 +35,8 @@ namespace deeprec::inline DEEPREC_ABI {
 /// @dtype    rows and out: f32, f16 or bf16, independently; ids of 32 or 64 bits
 /// @space    table and out reachable from the context; ids on the host
 /// @pre      out overlaps neither the table nor the ids
-/// @numerics rows are converted to out's type, -0 becomes 0; the same bits on every ISA and for any number
-///           of threads
+/// @numerics rows are converted to out's type, and -0 stays; the same bits on every ISA and for any number of
+///           threads
 /// @cost     as lookup with concat
 /// @threads  as lookup
 /// @error    shape_mismatch; id_out_of_range (slot, value). On an error nothing is written
@@ -106,6 +106,7 @@ template <class Context, class Tables, class Id, class Out, MemorySpace OutSpace
   if (out.extent(0) != static_cast<index_t>(parts.permutation.size())) {
     return {errc::shape_mismatch, "out has another number of rows than there are ids"};
   }
+  if (const status s = detail::check_not_null(out, "out is null"); !s) return s;
   for (std::size_t p = 0; p < list.size(); ++p) {
     if (list[p].format().width() != out.extent(1)) {
       return status(errc::shape_mismatch, "out has another width than the table's rows")
@@ -168,7 +169,7 @@ struct backend<verbs::gather_parts, host_backend> {
 /// @space    as lookup
 /// @pre      out overlaps neither rows nor bags
 /// @post     as lookup: an empty bag becomes zeros, unless a policy says otherwise
-/// @numerics as lookup; the bits of a lookup in the table that rows were gathered from (-0 becomes 0)
+/// @numerics as lookup; the bits of a lookup in the table that rows were gathered from
 /// @cost     as lookup
 /// @threads  as lookup
 /// @error    as lookup

@@ -62,7 +62,7 @@ struct weight_gradients {};
 /// @cost     O(N*D) and a sort of the ids; allocates what out lacks, and about 32 bytes per id and 4 per bag
 ///           from the context's resource
 /// @threads  reentrant
-/// @error    as lookup. On an error out is as before
+/// @error    as lookup; shape_mismatch for a gradient that is null. On an error out is as before
 /// @example  @snippet tests/embedding/gradient_test.cpp row_gradients
 template <class Context, BagBatch Bags, MemorySpace Space, class Columns, class Pooling>
 [[nodiscard]] status row_gradients(Context&& context_or_executor, const Bags& bags,
@@ -78,6 +78,7 @@ template <class Context, BagBatch Bags, MemorySpace Space, class Columns, class 
   if (gradient.extent(0) != bags.bags()) {
     return {errc::shape_mismatch, "gradient has another number of rows than there are bags"};
   }
+  if (const status s = detail::check_not_null(gradient, "gradient is null"); !s) return s;
   if (table_rows < 0) return {errc::shape_mismatch, "a table with a negative number of rows"};
   return backend<verbs::row_gradients, backend_of<std::remove_const_t<decltype(ctx)>>>::run(
       ctx, bags, matrix_view<const float, Space>(gradient), as_pooling(how), table_rows, out);
@@ -97,16 +98,17 @@ struct backend<verbs::row_gradients, host_backend> {
     const index_t width = gradient.extent(1);
     out.rows.resize(static_cast<std::size_t>(groups));
     out.values.resize(static_cast<std::size_t>(groups * width));
-    if (groups == 0 || width == 0) return {};
+    if (groups == 0) return {};
     detail::gradient_args pooled = plan.pooled(width);
     pooled.out = out.values.data();
     ctx.executor->parallel_for(groups, 256, [&](index_t begin, index_t end, int) {
       for (index_t g = begin; g < end; ++g) out.rows[static_cast<std::size_t>(g)] = plan.groups().row(g);
+      if (width == 0) return;
       with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
         return pool_bags<float>(region, detail::gradient_policy{}, pooled, begin, end);
       });
     });
-    for (index_t g = 0; plan.groups().size() > detail::chunk_slots && g < groups; ++g) {
+    for (index_t g = 0; width > 0 && plan.groups().size() > detail::chunk_slots && g < groups; ++g) {
       if (plan.groups().starts()[g + 1] - plan.groups().starts()[g] > detail::chunk_slots) {
         detail::pool_long_bag<float, detail::gradient_policy>(ctx, pooled, g);
       }
@@ -127,7 +129,7 @@ struct backend<verbs::row_gradients, host_backend> {
 ///           |err| <= 2 D u sum|x g|
 /// @cost     O(N*D); no allocation
 /// @threads  reentrant; a concurrent writer of the table's rows is not safe
-/// @error    as lookup. On an error nothing is written
+/// @error    as lookup; shape_mismatch for a gradient or an out that is null. On an error nothing is written
 /// @example  @snippet tests/embedding/gradient_test.cpp weight_gradients
 template <class Context, RowSource Source, BagBatch Bags, MemorySpace Space, class Columns, class Pooling>
 [[nodiscard]] status weight_gradients(Context&& context_or_executor, const Source& table, const Bags& bags,
@@ -146,6 +148,9 @@ template <class Context, RowSource Source, BagBatch Bags, MemorySpace Space, cla
   if (gradient.extent(0) != bags.bags()) {
     return {errc::shape_mismatch, "gradient has another number of rows than there are bags"};
   }
+  if (const status s = detail::check_not_null(gradient, "gradient is null"); !s) return s;
+  if (!out.empty() && out.data() == nullptr) return {errc::shape_mismatch, "out is null"};
+  if (const status s = detail::check_max_norm(as_pooling(how)); !s) return s;
   return backend<verbs::weight_gradients, backend_of<std::remove_const_t<decltype(ctx)>>>::run(
       ctx, table, bags, matrix_view<const float, Space>(gradient), as_pooling(how), out);
 }

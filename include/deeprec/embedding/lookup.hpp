@@ -43,13 +43,11 @@ status lookup_shapes(const Source& table, const Bags& bags, const Pooling& how,
   if (out.stride(0) < out.extent(1) && out.extent(0) > 1) {
     return {errc::shape_mismatch, "rows of out overlap: its stride is below its width"};
   }
+  if (const status s = check_not_null(out, "out is null"); !s) return s;
   if (std::is_same_v<combiner, max_t> && bags.weights() != nullptr) {
     return {errc::unsupported, "max_ takes no weights"};
   }
-  if constexpr (std::is_same_v<typename Pooling::norm_mode, max_norm>) {
-    if (!(how.template get<max_norm>().cap > 0.0F)) return {errc::invalid_value, "max_norm"};
-  }
-  return {};
+  return check_max_norm(how);
 }
 
 }  // namespace detail
@@ -68,15 +66,18 @@ status lookup_shapes(const Source& table, const Bags& bags, const Pooling& how,
 ///           number of threads. Weighted: the same bits for any number of threads; between ISAs
 ///           |err| <= 2 n u sum|w x|, u = 2^-24, from fused multiplication. With max_norm the same, and
 ///           D u more from the norm of a row (a sum of squares that overflows makes the row 0). NaN and
-///           infinity propagate, also through max_. Rows of int8 and int4 codes are added as
+///           infinity propagate, also through max_. The bits of a bag don't depend on the other bags. A sum
+///           begins at +0: of -0 alone, sum, mean and sqrtn make +0. max_ keeps -0, and of zeros of both signs
+///           the last; concat keeps -0. A default row is a bag of that one id. Rows of int8 and int4 codes are added as
 ///           code * (scale * w), and the biases of a bag apart: between ISAs, weighted or not,
 ///           |err| <= 2 (n + 2) u sum|w| (scale * code + |bias|)
 /// @cost     O(N*D): reads N rows, writes B*D, checks the ids in a pass of its own (bounds mode check).
 ///           No allocation, but for bags of more than 4096 ids (D floats per 4096 of them), and for row
 ///           sources that resolve (one pointer per id); both from the context's resource
 /// @threads  reentrant; concurrent lookups of one table are safe, a concurrent writer of its rows is not
-/// @error    shape_mismatch; offsets_*; id_out_of_range and weight_is_nan with bag and slot (bounds mode
-///           check; smallest place; a bad default_row has no bag); unsupported (max_ with weights);
+/// @error    shape_mismatch (out that is null, too); offsets_*; id_out_of_range and weight_is_nan with bag and
+///           slot (bounds mode check; smallest place; a bad default_row has no bag; the weight of an absent slot
+///           is not looked at); unsupported (max_ with weights);
 ///           invalid_value (a max_norm that is not above 0). On an error nothing is written
 /// @example  @snippet tests/embedding/lookup_test.cpp lookup
 template <class Context, RowSource Source, BagBatch Bags, class Pooling, class Out, MemorySpace OutSpace,

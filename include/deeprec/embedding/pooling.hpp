@@ -11,10 +11,13 @@
 //   max_                  max_k x[k], element by element              no
 //   concat                no pooling: out is (N,D), row k is w[k] * x[k]   yes
 //
+// A sum begins at +0, so what adds never gives -0 for a bag of -0; max_ and concat keep it.
+//
 // Without weights w = 1. Policies are empty tags or small values, in any order, one of each kind:
 //
 //   bounds   check (default) | skip | assume_valid      an id outside [0, rows)
-//   padding  none (default)  | padding_id{7} | prune    ids that count as absent; they are never "bad"
+//   padding  none (default)  | padding_id{7} | prune    ids that count as absent; they are never "bad", nor is
+//                                                       their weight
 //   empty    zeros (default) | default_row{7} | keep    a bag without ids, once absent ones are left out
 //   norm     none (default)  | max_norm{c}              rows longer than c are scaled down to c
 //   output   overwrite (default) | accumulate           what happens to the old values of out

@@ -52,6 +52,7 @@ template <class Context, MemorySpace SourceSpace, class Columns, RowFormat Forma
   if (source.extent(0) != table.rows() || source.extent(1) != table.width()) {
     return {errc::shape_mismatch, "source has another shape than the table"};
   }
+  if (const status s = detail::check_not_null(source, "source is null"); !s) return s;
   return backend<verbs::quantize, backend_of<std::remove_const_t<decltype(ctx)>>>::run(
       ctx, matrix_view<const float, SourceSpace>(source), table);
 }
@@ -87,6 +88,7 @@ template <class Context, RowFormat Format, MemorySpace TableSpace, class Byte, M
   if (out.stride(0) < out.extent(1) && out.extent(0) > 1) {
     return {errc::shape_mismatch, "rows of out overlap: its stride is below its width"};
   }
+  if (const status s = detail::check_not_null(out, "out is null"); !s) return s;
   return backend<verbs::dequantize, backend_of<std::remove_const_t<decltype(ctx)>>>::run(
       ctx, const_table_view<Format, TableSpace>(table), matrix_view<float, OutSpace>(out));
 }

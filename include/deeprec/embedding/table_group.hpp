@@ -113,8 +113,9 @@ class table_group {
 ///           about 256 ids; allocates about 300 bytes per feature from the context's resource, and what
 ///           lookup says
 /// @threads  reentrant; concurrent lookups of one group are safe, a concurrent writer of its rows is not
-/// @error    as lookup, with the feature as the table; the smallest feature, bag and slot. On an error
-///           nothing is written
+/// @error    as lookup, with the feature as the table; the smallest feature that has any fault, and of it what
+///           lookup says (on a device the smallest that the host sees, then the smallest that the device sees). On
+///           an error nothing is written
 /// @example  @snippet tests/embedding/table_group_test.cpp table_group
 template <class Context, Storage Out, BagBatch Bags>
 [[nodiscard]] status lookup(
@@ -147,8 +148,7 @@ struct backend<verbs::lookup_group, host_backend> {
     ctx.memory = given.memory;
     ctx.instruction_set = given.instruction_set;
     detail::group_jobs<Bags, Out> jobs(ctx.memory, group.parts());
-    if (const status s = jobs.open(bags, outs); !s) return s;
-    return jobs.run(ctx);
+    return jobs.run(ctx, bags, outs);
   }
 };
 
@@ -161,6 +161,7 @@ template <class Context, Storage Out, BagBatch Bags, class Columns>
   if (out.extent(1) != group.total_width()) {
     return {errc::shape_mismatch, "out has another width than the features of the group together"};
   }
+  if (const status s = detail::check_not_null(out, "out is null"); !s) return s;
   const auto ctx = as_context(context_or_executor);
   using view = matrix_view<Out, detail::group_space<Bags>>;
   std::pmr::vector<view> outs(ctx.memory);

@@ -15,9 +15,21 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/space.hpp>
+#include <deeprec/core/status.hpp>
 #include <deeprec/embedding/row_format.hpp>
 
 namespace deeprec::inline DEEPREC_ABI {
+
+namespace detail {
+
+/// That a matrix with elements has memory. what: a string literal
+template <class T, class Space, class Columns>
+constexpr status check_not_null(const matrix_view<T, Space, Columns>& matrix, const char* what) noexcept {
+  if (!matrix.empty() && matrix.data_handle() == nullptr) return {errc::shape_mismatch, what};
+  return {};
+}
+
+}  // namespace detail
 
 /// Non-owning table; Byte is std::byte or const std::byte. Trivially copyable.
 ///

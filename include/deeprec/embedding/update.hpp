@@ -51,8 +51,8 @@ struct update {};
 ///           used; allocates about 50 bytes per id and per bag and 4 * D per thread
 ///           from the context's resource
 /// @threads  one caller per table; lookups of the same table must wait
-/// @error    as lookup, and shape_mismatch when the rows have no room for the optimizer's state
-///           (row_layout::state_floats). On an error nothing is written
+/// @error    as lookup, and shape_mismatch for a gradient that is null and when the rows have no room for the
+///           optimizer's state (row_layout::state_floats). On an error nothing is written
 /// @example  @snippet tests/embedding/update_test.cpp update
 template <class Context, BagBatch Bags, MemorySpace GradientSpace, class Columns, class Pooling,
           RowOptimizer Optimizer, RowFormat Format, MemorySpace TableSpace,
@@ -78,6 +78,8 @@ template <class Context, BagBatch Bags, MemorySpace GradientSpace, class Columns
       Optimizer::row_state + Optimizer::element_state * table.width()) {
     return {errc::shape_mismatch, "rows have no room for the optimizer's state"};
   }
+  if (const status s = detail::check_not_null(gradient, "gradient is null"); !s) return s;
+  if (const status s = detail::check_max_norm(as_pooling(how)); !s) return s;
   return backend<verbs::update, backend_of<std::remove_const_t<decltype(ctx)>>>::run(
       ctx, bags, matrix_view<const float, GradientSpace>(gradient), as_pooling(how), optimizer, table,
       rounding);

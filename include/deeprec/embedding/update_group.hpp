@@ -48,7 +48,8 @@ class update_group {
   using optimizer_type = Optimizer;
   using bags_type = Bags;
 
-  /// Adds a feature and returns its number. Tables are the same when their rows begin at one address.
+  /// Adds a feature and returns its number. Tables are the same when their rows begin at one address; one without
+  /// a row, or with rows of no bytes, is a table of its own.
   ///
   /// @shape    table (R,D), changed in place by update
   /// @dtype    rows f32, f16, bf16 or split
@@ -65,8 +66,10 @@ class update_group {
                   "f16, bf16 or split floats, and quantize the table afterwards.");
     const auto policy = as_pooling(how);
     const float norm = detail::max_norm_of(policy);
-    const auto same = std::find_if(tables_.begin(), tables_.end(),
-                                   [&](const auto& t) { return t->rows_at == table.data(); });
+    const bool has_bytes = table.rows() > 0 && table.format().stride_bytes() > 0;
+    const auto same = std::find_if(tables_.begin(), tables_.end(), [&](const auto& t) {
+      return has_bytes && t->has_bytes && t->rows_at == table.data();
+    });
     const auto number = static_cast<std::size_t>(same - tables_.begin());
     if (same == tables_.end()) {
       if (table.format().state_floats() < Optimizer::row_state + Optimizer::element_state * table.width()) {
@@ -101,17 +104,15 @@ class update_group {
   [[nodiscard]] status run(const context<executor_ref>& ctx, std::span<const Bags> bags,
                            std::span<const matrix_view<const float>> gradients, const Optimizer& optimizer,
                            const Rounding& rounding) const {
-    if (!fault_) return fault_;
     if (const status s = check(ctx, bags, gradients); !s) return s;
     std::pmr::vector<work> all(tables_.size(), work{}, ctx.memory);
     for (std::size_t t = 0; t < features_.size(); ++t) {
       work& w = all[features_[t]->table];
       w.slots += bags[t].last_slot() - bags[t].first_slot();
       w.bags += bags[t].bags();
-    }
-    for (std::size_t t = 0; t < tables_.size(); ++t) {
-      if (detail::row_groups::fits(all[t].slots + all[t].bags, tables_[t]->rows)) continue;
-      return {errc::unsupported, "more rows times slots than a backward pass can number"};
+      if (detail::row_groups::fits(w.slots + w.bags, tables_[features_[t]->table]->rows)) continue;
+      return status(errc::unsupported, "more rows times slots than a backward pass can number")
+          .in_table(static_cast<index_t>(t));
     }
     for (std::size_t t = 0; t < features_.size(); ++t) features_[t]->count_skipped(bags[t]);
     // Large tables one after the other, each by all threads; of the others, a thread takes one at a time, with
@@ -176,6 +177,7 @@ class update_group {
     }
     for (std::size_t t = 0; t < features_.size(); ++t) {
       const auto number = static_cast<index_t>(t);
+      if (!fault_ && fault_.place().table == number) return fault_;
       if (gradients[t].extent(1) != width(number)) {
         return status(errc::shape_mismatch, "gradient has another width than the table's rows").in_table(number);
       }
@@ -183,6 +185,7 @@ class update_group {
         return status(errc::shape_mismatch, "gradient has another number of rows than there are bags")
             .in_table(number);
       }
+      if (const status s = detail::check_not_null(gradients[t], "gradient is null"); !s) return s.in_table(number);
       if (const status s = features_[t]->check(ctx, bags[t]); !s) return s.in_table(number);
     }
     return {};
@@ -217,7 +220,8 @@ class update_group {
 /// @cost     that of T updates; tables with up to 32768 ids are shared out among threads, larger ones are worked
 ///           on by all. Allocates as update, for the smaller tables at once
 /// @threads  one caller; lookups of the same tables must wait
-/// @error    as update, with the feature as the table; the smallest feature. On an error nothing is written
+/// @error    as update, with the feature as the table; the smallest feature that has any fault. On an error nothing
+///           is written
 /// @example  @snippet tests/embedding/update_group_test.cpp update_group
 template <class Context, RowOptimizer Optimizer, BagBatch Bags, RoundingPolicy Rounding>
 [[nodiscard]] status update(Context&& context_or_executor, const update_group<Optimizer, Bags, Rounding>& group,
@@ -246,6 +250,7 @@ template <class Context, RowOptimizer Optimizer, BagBatch Bags, RoundingPolicy R
   if (gradient.extent(1) != group.total_width()) {
     return {errc::shape_mismatch, "gradient has another width than the features of the group together"};
   }
+  if (const status s = detail::check_not_null(gradient, "gradient is null"); !s) return s;
   const auto ctx = as_context(context_or_executor);
   std::pmr::vector<matrix_view<const float>> parts(ctx.memory);
   parts.reserve(static_cast<std::size_t>(group.features()));

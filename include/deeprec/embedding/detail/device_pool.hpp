@@ -96,7 +96,7 @@ DEEPREC_HD DEEPREC_INLINE index_t fold_slots(const Rules& rules, const Team& tea
     const id_type id = here ? task.ids[slot] : id_type{};
     const float weight = here && task.weights != nullptr ? task.weights[slot] : 1.0F;
     if (rules.checks()) {
-      const bool bad = here && (task.stray(rules, id) || (!task.positive_weights && is_nan(weight)));
+      const bool bad = here && task.bad(rules, id, weight);
       if (const unsigned any = team.ballot(bad); any != 0) return first + lowest_bit(any);
     }
     if (rules.filtered() && task.skipped != nullptr) {
@@ -281,15 +281,16 @@ DEEPREC_HD void report_slot(const Rules& rules, const Team& team, const Task& ta
               bag, slot, static_cast<std::int64_t>(id));
 }
 
-/// The default row, as the columns of an empty bag.
+/// The default row, as the columns of an empty bag: folded into `total`.
 template <class Element, int Vec, class Rules, class Team, class Task>
 DEEPREC_HD void take_default(const Rules& rules, const Team& team, const Task& task, index_t column,
                              float (&total)[Vec]) {
   const std::byte* const row = task.row(task.default_row);
   const float factor = rules.clips() ? clip_of<Element, Vec>(team, task, row) : 1.0F;
   if (column >= task.width) return;
-  read_row<Element, Vec>(row, task.parts, column, total);
-  for (int v = 0; v < Vec; ++v) total[v] = rules.clips() ? total[v] * factor : total[v];
+  float x[Vec];
+  read_row<Element, Vec>(row, task.parts, column, x);
+  fold_row<Vec>(rules, total, x, factor);
 }
 
 /// One panel of one bag: the body of the lookup kernel.
@@ -341,7 +342,8 @@ DEEPREC_HD DEEPREC_INLINE void pool_bag(const Rules& rules, const Team& team, co
   if (column < task.width) put_columns<Vec>(task, bag, column, total);
 }
 
-/// One panel of one slot's row, for concat: out row k is that of the k-th slot of the batch.
+/// One panel of one slot's row, for concat: out row k is that of the k-th slot of the batch. It is added to -0, which
+/// leaves -0 as it is.
 template <class Element, int Vec, class Rules, class Team, class Task>
 DEEPREC_HD DEEPREC_INLINE void copy_slot(const Rules& rules, const Team& team, const Task& task, index_t k,
                                          int panel) {
@@ -362,20 +364,22 @@ DEEPREC_HD DEEPREC_INLINE void copy_slot(const Rules& rules, const Team& team, c
     const auto id = task.ids[slot];
     const float weight = task.weights == nullptr ? 1.0F : task.weights[slot];
     const bool stray = task.stray(rules, id);
-    if (rules.checks() && (stray || (!task.positive_weights && is_nan(weight)))) {
+    if (rules.checks() && task.bad(rules, id, weight)) {
       if (speaks) report_slot(rules, team, task, bag_that_holds(task.borders, task.bags, slot), slot);
     } else if (rules.filtered() && task.absent(id, weight)) {
       if (speaks && stray && task.skipped != nullptr) team.count(task.skipped, 1);
       if (task.empty == when_empty::keep) return;
-      if (task.empty == when_empty::default_row)
+      if (task.empty == when_empty::default_row) {
+        for (int v = 0; v < Vec; ++v) total[v] = -0.0F;
         take_default<Element, Vec>(rules, team, task, column, total);
+      }
     } else {
       const std::byte* const row = task.row(static_cast<std::int64_t>(id));
       const float factor = rules.clips() ? clip_of<Element, Vec>(team, task, row) * weight : weight;
       if (inside) {
         float x[Vec];
         read_row<Element, Vec>(row, task.parts, column, x);
-        for (int v = 0; v < Vec; ++v) total[v] = ::fmaf(x[v], factor, 0.0F);
+        for (int v = 0; v < Vec; ++v) total[v] = ::fmaf(x[v], factor, -0.0F);
       }
     }
   }
@@ -405,10 +409,7 @@ DEEPREC_HD void dot_slots(const Rules& rules, const Team& team, const Task& task
   for (index_t slot = begin; slot < end; ++slot) {
     const auto id = task.ids[slot];
     const float weight = task.weights == nullptr ? 1.0F : task.weights[slot];
-    if (rules.checks() && bad_slot < 0 &&
-        (task.stray(rules, id) || (task.weights != nullptr && !task.positive_weights && is_nan(weight)))) {
-      bad_slot = slot;
-    }
+    if (rules.checks() && bad_slot < 0 && task.bad(rules, id, weight)) bad_slot = slot;
     float dot = 0;
     if (bad_slot < 0 && !(rules.filtered() && task.absent(id, weight))) {
       const std::byte* const row = task.row(static_cast<std::int64_t>(id));

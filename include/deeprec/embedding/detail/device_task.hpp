@@ -114,6 +114,11 @@ struct pool_task {
     return is_bad_id(id, rows) && !(std::is_signed_v<Id> && rules.prunes() && as_signed < 0) &&
            !(has_padding && as_signed == padding);
   }
+  /// What is reported where ids are checked: a stray id, or the NaN weight of a slot that is not absent.
+  template <class Rules>
+  DEEPREC_HD DEEPREC_INLINE bool bad(const Rules& rules, Id id, float weight) const {
+    return stray(rules, id) || (is_nan(weight) && !(rules.filtered() && absent(id, weight)));
+  }
 };
 
 /// The part of a task that a table and a pooling say; batch, output and stream are still missing.

@@ -58,7 +58,7 @@ DEEPREC_HD void expand_bag(const Rules& rules, const Team& team, const Task& tas
     const float weight = here && task.weights != nullptr ? task.weights[slot] : 1.0F;
     const bool is_stray = here && task.stray(rules, id);
     if (rules.checks()) {
-      const unsigned any = team.ballot(here && (is_stray || (!task.positive_weights && is_nan(weight))));
+      const unsigned any = team.ballot(here && task.bad(rules, id, weight));
       if (any != 0) bad_slot = first + lowest_bit(any);
     }
     if (rules.filtered() && task.skipped != nullptr) stray += bits_in(team.ballot(is_stray));

@@ -114,19 +114,8 @@ class group_jobs {
     memory_->deallocate(place_, bytes_);
   }
 
-  status open(std::span<const Bags> bags, std::span<const matrix_view<Out>> outs) {
-    std::byte* next = place_;
-    for (std::size_t t = 0; t < features_.size(); ++t) {
-      const auto number = static_cast<index_t>(t);
-      if (const status s = features_[t]->shapes(bags[t], outs[t]); !s) return s.in_table(number);
-      jobs_.push_back(features_[t]->make_job(next, bags[t], outs[t], memory_));
-      next += padded(features_[t]->job_bytes());
-      if (const status s = jobs_.back()->open(); !s) return s.in_table(number);
-    }
-    return {};
-  }
-
-  status run(const context<executor_ref>& ctx) {
+  status run(const context<executor_ref>& ctx, std::span<const Bags> bags, std::span<const matrix_view<Out>> outs) {
+    const status opened = open(bags, outs);
     number_pieces([](const group_job& job) {
       return job.checks() ? (job.slots() + check_slots_at_once - 1) / check_slots_at_once : 0;
     });
@@ -139,6 +128,7 @@ class group_jobs {
     for (std::size_t t = 0; t < jobs_.size(); ++t) {
       if (const status s = jobs_[t]->fault(); !s) return s.in_table(static_cast<index_t>(t));
     }
+    if (!opened) return opened;
     for (group_job* const job : jobs_) job->plan(ctx);
     number_pieces([](const group_job& job) { return (job.units() + job.grain() - 1) / job.grain(); });
     ctx.executor->parallel_for(
@@ -149,6 +139,23 @@ class group_jobs {
   }
 
  private:
+  // Opens jobs up to the first that has a fault: ids of the features before it may have one as well.
+  status open(std::span<const Bags> bags, std::span<const matrix_view<Out>> outs) {
+    std::byte* next = place_;
+    for (std::size_t t = 0; t < features_.size(); ++t) {
+      const auto number = static_cast<index_t>(t);
+      if (const status s = features_[t]->shapes(bags[t], outs[t]); !s) return s.in_table(number);
+      group_job* const job = features_[t]->make_job(next, bags[t], outs[t], memory_);
+      next += padded(features_[t]->job_bytes());
+      if (const status s = job->open(); !s) {
+        job->~group_job();
+        return s.in_table(number);
+      }
+      jobs_.push_back(job);
+    }
+    return {};
+  }
+
   // Fewer cost more to hand out than to work on.
   static constexpr index_t slots_worth_a_thread = 256;
 
@@ -165,6 +172,7 @@ class group_jobs {
 
   template <class Count>
   void number_pieces(const Count& count) {
+    starts_.resize(jobs_.size() + 1);
     for (std::size_t t = 0; t < jobs_.size(); ++t) starts_[t + 1] = starts_[t] + count(*jobs_[t]);
   }
   // How many pieces hold about that many slots.

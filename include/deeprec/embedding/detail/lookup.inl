@@ -141,17 +141,6 @@ DEEPREC_INLINE float factor_of(const Args& args, index_t slot, const std::byte* 
   return factor;
 }
 
-// The default row into registers.
-template <class Policy, class Panel, class Args, std::size_t... V>
-DEEPREC_INLINE void load_default(const Args& args, const Panel columns,
-                                 vector_f32 (&total)[sizeof...(V)], std::index_sequence<V...>) {
-  ((total[V] = columns.template load_row<V>(args.default_row)), ...);
-  if constexpr (Policy::clips) {
-    const vector_f32 factor = splat(clip_factor<typename Panel::element>(args, args.default_row));
-    ((total[V] = total[V] * factor), ...);
-  }
-}
-
 // Puts a finished row into out. All of its vectors are read before one is written: the last two may
 // overlap.
 template <class Panel, class Args, std::size_t... V>
@@ -198,6 +187,38 @@ DEEPREC_INLINE void end_codes(float bias, vector_f32 (&total)[sizeof...(V)], std
   ((total[V] = total[V] + splat(bias)), ...);
 }
 
+// One row times a factor, with the bits of a bag that holds nothing else: a sum begins at 0, which makes 0 of -0;
+// a maximum, and a row of concat, keep -0.
+template <class Policy, class Panel, class Args, std::size_t... V>
+DEEPREC_INLINE void take_row(const Args& args, const Panel columns, const std::byte* row,
+                             [[maybe_unused]] float factor, vector_f32 (&total)[sizeof...(V)],
+                             [[maybe_unused]] std::index_sequence<V...> vectors) {
+  if constexpr (Policy::folding == ::deeprec::detail::fold::maximum) {
+    ((total[V] = columns.template load_row<V>(row)), ...);
+    if constexpr (Policy::clips) ((total[V] = total[V] * splat(factor)), ...);
+  } else {
+    if constexpr (Panel::scaled) {
+      if (args.sums) {
+        ((total[V] = zero()), ...);
+        const double bias = 0.0 + static_cast<double>(add_codes(columns, row, factor, total, vectors));
+        end_codes<Panel>(static_cast<float>(bias), total, vectors);
+        return;
+      }
+    }
+    const vector_f32 start = splat(args.sums ? 0.0F : -0.0F);
+    ((total[V] = multiply_add(columns.template load_row<V>(row), splat(factor), start)), ...);
+  }
+}
+
+// The default row into registers.
+template <class Policy, class Panel, class Args, std::size_t... V>
+DEEPREC_INLINE void take_default(const Args& args, const Panel columns,
+                                 vector_f32 (&total)[sizeof...(V)], std::index_sequence<V...> vectors) {
+  float factor = 1.0F;
+  if constexpr (Policy::clips) factor = clip_factor<typename Panel::element>(args, args.default_row);
+  take_row<Policy>(args, columns, args.default_row, factor, total, vectors);
+}
+
 // One bag, one panel of columns: the slots [begin, end) folded in registers, finished and stored.
 // Returns the ids used.
 template <class Policy, bool Weighted, class Panel, class Args, std::size_t... V>
@@ -240,7 +261,7 @@ DEEPREC_INLINE index_t pool_panel(const Args& args, const Panel columns, index_t
   if (counts.used == 0) {
     if (args.empty == ::deeprec::detail::when_empty::keep) return 0;
     if (args.empty == ::deeprec::detail::when_empty::default_row) {
-      load_default<Policy>(args, columns, total, vectors);
+      take_default<Policy>(args, columns, total, vectors);
     } else if (args.empty == ::deeprec::detail::when_empty::zeros) {
       ((total[V] = zero()), ...);
     }
@@ -305,19 +326,17 @@ struct gather_call {
       if (Policy::ids == ::deeprec::detail::ids_are::filtered && args.absent(slot)) {
         if (args.empty == ::deeprec::detail::when_empty::keep) continue;
         if (args.empty == ::deeprec::detail::when_empty::default_row) {
-          load_default<Policy>(args, columns, total, vectors);
+          take_default<Policy>(args, columns, total, vectors);
         } else {
           ((total[V] = zero()), ...);
         }
       } else {
         ++used;
         const std::byte* const row = args.row_of(slot);
-        const vector_f32 factor =
-            splat(args.weights == nullptr
-                      ? factor_of<typename Panel::element, Policy, false>(args, slot, row)
-                      : factor_of<typename Panel::element, Policy, true>(args, slot, row));
-        // + 0 turns -0 into 0, as a sum that begins at 0 does.
-        ((total[V] = multiply_add(columns.template load_row<V>(row), factor, zero())), ...);
+        const float factor = args.weights == nullptr
+                                 ? factor_of<typename Panel::element, Policy, false>(args, slot, row)
+                                 : factor_of<typename Panel::element, Policy, true>(args, slot, row);
+        take_row<Policy>(args, columns, row, factor, total, vectors);
       }
       put_row(args, columns, slot - base, total, vectors);
     }

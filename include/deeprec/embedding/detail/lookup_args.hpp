@@ -61,8 +61,14 @@ class bag_borders {
 
  private:
   [[nodiscard]] DEEPREC_INLINE index_t offset(index_t number) const {
-    return wide_ ? static_cast<const index_t*>(offsets_)[number]
-                 : index_t{static_cast<const std::uint32_t*>(offsets_)[number]};
+    return wide_ ? at<index_t>(number) : index_t{at<std::uint32_t>(number)};
+  }
+  // Offsets of another type with this size: long and long long are two types.
+  template <class T>
+  [[nodiscard]] DEEPREC_INLINE T at(index_t number) const {
+    T offset;
+    __builtin_memcpy(&offset, static_cast<const char*>(offsets_) + number * index_t{sizeof(T)}, sizeof(T));
+    return offset;
   }
 
   const void* offsets_ = nullptr;  // null: hotness_ says it
@@ -183,6 +189,7 @@ struct pool_args {
   Out* out;
   index_t out_stride;
   divide_by divide;
+  bool sums;             // a row alone is a sum of one; concat: a copy
   when_empty empty;
   when_stored stored;
 

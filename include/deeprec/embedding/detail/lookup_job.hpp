@@ -71,6 +71,15 @@ status check_default_row(const Pooling& how, index_t rows) {
   return {};
 }
 
+/// That the cap on norms, if there is one, is above 0.
+template <class Pooling>
+status check_max_norm(const Pooling& how) {
+  if constexpr (std::is_same_v<typename Pooling::norm_mode, max_norm>) {
+    if (!(how.template get<max_norm>().cap > 0.0F)) return {errc::invalid_value, "max_norm"};
+  }
+  return {};
+}
+
 /// True for an id that is a fault, or is counted as skipped: neither in [0, rows), nor one that stands for
 /// nothing.
 template <class Pooling, class Id>
@@ -92,7 +101,8 @@ void count_skipped(const Bags& bags, index_t rows, const Pooling& how) noexcept 
   }
 }
 
-/// The first slot in [begin, end) with a stray id or a NaN weight; end when there is none.
+/// The first slot in [begin, end) with a stray id, or with an id that is not absent and a NaN weight; end when
+/// there is none.
 template <class Pooling, class Id>
 index_t first_bad_slot(isa which, const Id* ids, const float* weights, index_t begin, index_t end,
                        index_t rows, std::int64_t padding) noexcept {
@@ -105,7 +115,8 @@ index_t first_bad_slot(isa which, const Id* ids, const float* weights, index_t b
   if (!bad) [[likely]] return end;
   for (index_t k = begin; k < end; ++k) {
     if (is_stray_id<Pooling>(ids[k], rows, padding)) return k;
-    if (weights != nullptr && is_nan(weights[k])) return k;
+    // What is out of range here and not stray is absent.
+    if (weights != nullptr && is_nan(weights[k]) && !is_absent(ids[k], rows, padding)) return k;
   }
   return end;
 }
@@ -325,6 +336,7 @@ class lookup_job {
     args_.out = out_.data_handle();
     args_.out_stride = out_.stride(0);
     args_.divide = divisor_of<typename Pooling::combiner>();
+    args_.sums = !is_concat;
     args_.empty = empty_of<Pooling>();
     args_.stored = stored_of<Pooling>();
     args_.max_norm = max_norm_of(how_);

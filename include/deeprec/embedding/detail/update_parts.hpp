@@ -39,6 +39,7 @@ class update_feature_of final : public update_feature<Bags> {
   update_feature_of(std::size_t number, index_t rows, const Pooling& how)
       : update_feature<Bags>(number), rows_(rows), how_(how) {}
   status check(const context<executor_ref>& ctx, const Bags& bags) const override {
+    if (const status s = check_max_norm(how_); !s) return s;
     return check_backward(ctx, bags, rows_, how_);
   }
   void add_to(backward_plan& plan, const context<executor_ref>& ctx, const Bags& bags,
@@ -58,7 +59,11 @@ class update_table {
  public:
   template <class Format>
   update_table(table_view<Format> view, float cap)
-      : rows_at(view.data()), rows(view.rows()), width(view.width()), norm_cap(cap) {}
+      : rows_at(view.data()),
+        rows(view.rows()),
+        width(view.width()),
+        has_bytes(view.rows() > 0 && view.format().stride_bytes() > 0),
+        norm_cap(cap) {}
   virtual ~update_table() = default;
   /// Whether this is the table of the same rows in the same format.
   [[nodiscard]] virtual bool is(const void* format, index_t stride_bytes) const noexcept = 0;
@@ -68,6 +73,7 @@ class update_table {
   const void* const rows_at;
   const index_t rows;
   const index_t width;
+  const bool has_bytes;  // else rows_at says nothing
   const float norm_cap;  // max_norm of the lookups; 0: none
 };
 

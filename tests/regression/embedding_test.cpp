@@ -1,0 +1,173 @@
+// Regressions of the embedding verbs: which ids and weights are looked at, which fault is named, bits of a bag.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <initializer_list>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include <deeprec/embedding/dense_table.hpp>
+#include <deeprec/embedding/fused_lookup.hpp>
+#include <deeprec/embedding/gather.hpp>
+#include <deeprec/embedding/gradient.hpp>
+#include <deeprec/embedding/lookup.hpp>
+#include <deeprec/embedding/prune_invalid.hpp>
+#include <deeprec/embedding/table_group.hpp>
+#include <deeprec/embedding/update.hpp>
+#include <deeprec/embedding/update_group.hpp>
+#include <deeprec/exec/inline_executor.hpp>
+#include <deeprec/optim/sgd.hpp>
+
+using namespace deeprec;
+
+namespace {
+
+inline_executor here;
+const float nan_weight = std::numeric_limits<float>::quiet_NaN();
+
+// Not inlined: of arrays of known, small sizes g++ warns about branches that are never taken.
+[[gnu::noinline]] std::vector<float> floats(std::initializer_list<float> values) { return values; }
+
+}  // namespace
+
+TEST_CASE("e03: the weight of an absent id is not looked at") {
+  std::vector<float> rows = floats({1, 2, 3}), out = floats({0});
+  const std::vector<float> weights = floats({nan_weight, 1});
+  const std::vector<std::int64_t> offsets{0, 2}, negative{-1, 2}, padded{0, 2};
+  const auto table = as_table(matrix_view(rows.data(), 3, 1));
+  const matrix_view<float> to(out.data(), 1, 1);
+  const jagged_view<> bags(offsets.data(), 1, negative.data(), 2, weights.data());
+  status s = fused_lookup(here, table, bags, sum, to);
+  CHECK_MESSAGE(s.ok(), s.message());
+  CHECK(out[0] == 3.0F);
+  jagged_batch<> clean;
+  index_t dropped = 0;
+  REQUIRE(prune_invalid(here, bags, by_id, clean, dropped).ok());
+  out[0] = 0;
+  CHECK(lookup(here, table, clean.view(), sum, to).ok());
+  CHECK(out[0] == 3.0F);
+
+  const jagged_view<> with_padding(offsets.data(), 1, padded.data(), 2, weights.data());
+  out[0] = 0;
+  s = lookup(here, table, with_padding, pooling{sum, padding_id{0}}, to);
+  CHECK_MESSAGE(s.ok(), s.message());
+  CHECK(out[0] == 3.0F);
+  const std::vector<float> g = floats({1});
+  std::vector<float> of_weights = floats({7, 7});
+  s = weight_gradients(here, table, with_padding, matrix_view<const float>(g.data(), 1, 1),
+                       pooling{mean(by_weight), padding_id{0}}, of_weights);
+  CHECK_MESSAGE(s.ok(), s.message());
+  CHECK(of_weights == std::vector<float>{0, 0});
+  s = update(here, with_padding, matrix_view(g.data(), 1, 1), pooling{mean, padding_id{0}}, sgd{1.0F}, table);
+  CHECK_MESSAGE(s.ok(), s.message());
+  CHECK(rows == std::vector<float>{1, 2, 2});
+  CHECK(lookup(here, table, with_padding, sum, to).code() == errc::weight_is_nan);
+}
+
+TEST_CASE("e06: a group names its smallest feature, whatever is wrong with the others") {
+  std::vector<float> rows = floats({1, 2, 3}), out = floats({0, 0}), g = out;
+  const auto table = as_table(matrix_view(rows.data(), 3, 1));
+  const std::vector<std::int64_t> good{0, 1}, bad_id{-1}, falling{1, 0}, id{0};
+  const std::vector<jagged_view<>> bags{{good.data(), 1, bad_id.data(), 1}, {falling.data(), 1, id.data(), 1}};
+  table_group<> group;
+  group.add(table, sum);
+  group.add(table, sum);
+  const status looked = lookup(here, group, bags, matrix_view<float>(out.data(), 1, 2));
+  CHECK(looked.code() == errc::id_out_of_range);
+  CHECK(looked.place().table == 0);
+  update_group<sgd> updates;
+  updates.add(table, sum);
+  updates.add(table, pooling{sum, max_norm{1.0F}});  // another norm
+  const status updated = update(here, updates, bags, matrix_view<const float>(g.data(), 1, 2), sgd{1.0F});
+  CHECK(updated.code() == errc::id_out_of_range);
+  CHECK(updated.place().table == 0);
+}
+
+TEST_CASE("e07: a max_norm that is not above 0 is refused by every verb that takes one") {
+  for (const float cap : {0.0F, -1.0F, nan_weight}) {
+    CAPTURE(cap);
+    std::vector<float> rows = floats({1, 2, 3}), out = floats({0}), g = floats({1}), of_weights = floats({7});
+    const std::vector<std::int64_t> offsets{0, 1}, ids{2};
+    const auto table = as_table(matrix_view(rows.data(), 3, 1));
+    const jagged_view<> bags(offsets.data(), 1, ids.data(), 1);
+    const auto how = pooling{sum, max_norm{cap}};
+    const matrix_view<const float> gradient(g.data(), 1, 1);
+    CHECK(lookup(here, table, bags, how, matrix_view(out.data(), 1, 1)).code() == errc::invalid_value);
+    CHECK(weight_gradients(here, table, bags, gradient, how, of_weights).code() == errc::invalid_value);
+    CHECK(update(here, bags, gradient, how, sgd{1.0F}, table).code() == errc::invalid_value);
+    update_group<sgd> updates;
+    updates.add(table, how);
+    const std::vector<jagged_view<>> batch{bags};
+    CHECK(update(here, updates, batch, gradient, sgd{1.0F}).code() == errc::invalid_value);
+    CHECK(of_weights[0] == 7.0F);
+    CHECK(rows == std::vector<float>{1, 2, 3});
+  }
+}
+
+TEST_CASE("e14: the sign of a bag's zero does not depend on the other bags, and concat keeps it") {
+  const std::vector<float> rows = floats({-0.0F, -1});
+  const auto table = as_table(matrix_view(rows.data(), 2, 1));
+  const auto both = [&](const auto& how, bool negative) {
+    std::vector<float> a = floats({0, 0}), b = a;
+    const std::vector<std::int64_t> one{0, 1, 2}, two{0, 1, 3}, ids{0, 1, 1};
+    CHECK(lookup(here, table, jagged_view<>(one.data(), 2, ids.data(), 2), how, matrix_view(a.data(), 2, 1)).ok());
+    CHECK(lookup(here, table, jagged_view<>(two.data(), 2, ids.data(), 3), how, matrix_view(b.data(), 2, 1)).ok());
+    CHECK(std::signbit(a[0]) == negative);
+    CHECK(std::signbit(b[0]) == negative);
+  };
+  both(max_, true);
+  both(sum, false);
+  both(mean, false);
+  std::vector<float> copied = floats({0, 0}), largest = floats({0});
+  const std::vector<std::int64_t> one{0, 1, 2}, ids{0, 1};
+  CHECK(lookup(here, table, jagged_view<>(one.data(), 2, ids.data(), 2), concat, matrix_view(copied.data(), 2, 1)).ok());
+  CHECK(std::signbit(copied[0]));
+  // gather and then the largest is the largest.
+  CHECK(gather(here, table, ids, matrix_view(copied.data(), 2, 1)).ok());
+  CHECK(combine(here, matrix_view<const float>(copied.data(), 2, 1), jagged_view<>(one.data(), 1, ids.data(), 1), max_,
+                matrix_view(largest.data(), 1, 1))
+            .ok());
+  CHECK(std::signbit(largest[0]));
+}
+
+namespace {
+
+// A compiler that takes the reads for those of a long reads once. One pointer is given twice, unseen by it.
+[[gnu::noinline]] index_t borders_around_a_store(const long long* offsets, long long* same) {
+  const detail::bag_borders borders(offset_borders<long long>{offsets, -1, -1});
+  const index_t before = borders.begin(0);
+  *same = 7;
+  return before + borders.begin(0);
+}
+
+[[gnu::noinline]] float looked_up_after_a_store(long long* offsets, const std::int64_t* ids, float* rows, float* out) {
+  offsets[0] = 0;
+  offsets[1] = 2;
+  const status s = lookup(here, as_table(matrix_view(rows, 3, 1)), jagged_view<std::int64_t, long long>(offsets, 1, ids, 2),
+                          pooling{sum, assume_valid}, matrix_view(out, 1, 1));
+  return s.ok() ? out[0] : -1.0F;
+}
+
+}  // namespace
+
+TEST_CASE("e15: offsets of the type long long are seen as they were just stored") {
+  std::vector<long long> offsets{3, 0};
+  CHECK(borders_around_a_store(offsets.data(), offsets.data()) == 10);
+  std::vector<float> rows = floats({1, 2, 3}), out = floats({0});
+  const std::vector<std::int64_t> ids{0, 2};
+  CHECK(looked_up_after_a_store(offsets.data(), ids.data(), rows.data(), out.data()) == 4.0F);
+}
+
+TEST_CASE("e16: tables without rows are not one table") {
+  dense_table<f32_rows> a(0, 4), b(0, 8);
+  update_group<sgd> group;
+  group.add(a.view(), sum);
+  group.add(b.view(), sum);
+  const std::vector<std::int64_t> offsets{0, 0};
+  const std::vector<jagged_view<>> bags(2, jagged_view<>(offsets.data(), 1, nullptr, 0));
+  const std::vector<float> g(12, 1.0F);
+  const status s = update(here, group, bags, matrix_view<const float>(g.data(), 1, 12), sgd{1.0F});
+  CHECK_MESSAGE(s.ok(), s.message());
+}
