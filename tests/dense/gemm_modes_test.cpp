@@ -38,8 +38,10 @@ struct bare : B {
 };
 #if defined(DEEPREC_WITH_ONEDNN)
 using composing = gemm_backends<bare<onednn_gemm>, eigen_gemm>;
+using onednn_first = gemm_backends<onednn_gemm, eigen_gemm>;  // one row too
 #else
 using composing = eigen;
+using onednn_first = gemm_backends<eigen_gemm>;
 #endif
 
 /// Memory with a guard behind each piece, for what writes further than it asked for.
@@ -61,39 +63,68 @@ class guarded_memory : public std::pmr::memory_resource {
   bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
 };
 
+/// Kept weights multiply other numbers of rows first; what comes of it is not looked at.
+template <class Backends, class Executor>
+status serve_before(Executor& executor, const gemm_desc& desc, const trial& t, const gemm_weights& kept) {
+  for (const index_t m : t.batches) {
+    matrix x(m, t.k, 1), y(m, t.n, 2);
+    for (index_t i = 0; i < m; ++i) std::fill_n(&x(i, 0), t.k, 1.0F);
+    const status s = gemm<Backends>(executor, {.b = desc.b, .math = desc.math}, x.view(), kept, y.view());
+    if (!s) return s;
+  }
+  return {};
+}
+
+/// A float residual that oneDNN added to its result itself.
+template <class Backends, class A, class B, class C>
+bool residual_fused(const gemm_desc& desc, const trial& t, const A& a, const B& b, const C& c) {
+  if (t.residual != 1) return false;
+  const std::string text = explain_gemm<Backends>(desc, a, b, c);
+  return text.rfind("oneDNN", 0) == 0 && text.find("steps fused") != std::string::npos;
+}
+
 template <class Backends, class Executor, class C>
-status run_with(Executor& executor, const gemm_desc& desc, operand& a, operand& b, int weights, const C& c) {
+status run_with(Executor& executor, const gemm_desc& desc, const trial& t, operand& a, operand& b, const C& c,
+                int& fused_residuals) {
+  const auto with = [&](const auto& left, const auto& right) {
+    fused_residuals += residual_fused<Backends>(desc, t, left, right, c) ? 1 : 0;
+    return gemm<Backends>(executor, desc, left, right, c);
+  };
   const auto with_b = [&](const auto& left) {
-    if (weights != 0) {
-      const gemm_weights kept(b.view(), weights == 1 ? weight_reuse::few : weight_reuse::many);
-      return gemm<Backends>(executor, desc, left, kept, c);
+    if (t.weights != 0) {
+      const gemm_weights kept(b.view(), t.weights == 1 ? weight_reuse::few : weight_reuse::many);
+      if (const status s = serve_before<Backends>(executor, desc, t, kept); !s) return s;
+      return with(left, kept);
     }
-    if (b.storage == gemm_storage::f32) return gemm<Backends>(executor, desc, left, b.f32.view(), c);
-    return gemm<Backends>(executor, desc, left, b.halves(), c);
+    if (b.storage == gemm_storage::f32) return with(left, b.f32.view());
+    return with(left, b.halves());
   };
   return a.storage == gemm_storage::f32 ? with_b(a.f32.view()) : with_b(a.halves());
 }
 
 template <class Backends, class Executor>
-double worst_of(Executor&& executor, const trial& t, std::mt19937_64& random) {
+double worst_of(Executor&& executor, const trial& t, std::mt19937_64& random, int* fused_residuals = nullptr) {
   guarded_memory memory;
   context ctx{executor};
   ctx.memory = &memory;
+  int fused = 0;
   const double worst = worst_error_of(
       [&](const gemm_desc& desc, operand& a, operand& b, operand& c) {
-        return t.c == gemm_storage::f32
-                   ? run_with<Backends>(ctx, desc, a, b, t.weights, c.f32.view())
-                   : run_with<Backends>(ctx, desc, a, b, t.weights, c.halves());
+        return t.c == gemm_storage::f32 ? run_with<Backends>(ctx, desc, t, a, b, c.f32.view(), fused)
+                                        : run_with<Backends>(ctx, desc, t, a, b, c.halves(), fused);
       },
       t, random);
   REQUIRE(memory.intact);
+  if (fused_residuals != nullptr) *fused_residuals += fused;
   return worst;
 }
 
+/// Returns how many trials had a residual that oneDNN added.
 template <class Backends>
-void many_trials(int count, values kind) {
+int many_trials(int count, values kind) {
   std::mt19937_64 random(deeprec_test::seed());
   inline_executor here;
+  int fused_residuals = 0;
 #if defined(__SANITIZE_THREAD__)
   count /= 10;  // one thread: nothing to find
 #endif
@@ -101,8 +132,9 @@ void many_trials(int count, values kind) {
     trial t = random_trial(random);
     t.kind = kind;
     INFO(said(t));
-    CHECK(worst_of<Backends>(here, t, random) <= 1);
+    CHECK(worst_of<Backends>(here, t, random, &fused_residuals) <= 1);
   }
+  return fused_residuals;
 }
 
 // Wrong on purpose: says that it adds the bias.
@@ -140,6 +172,12 @@ struct nanless : eigen_gemm {
 TEST_CASE("gemm: every math, storage and step is within its bound, whoever multiplies") {
   many_trials<eigen>(150, values::normal);
   many_trials<host_gemm_backends>(150, values::normal);
+  const int fused_residuals = many_trials<onednn_first>(150, values::normal);
+#if defined(DEEPREC_WITH_ONEDNN) && !defined(__SANITIZE_THREAD__)
+  CHECK(fused_residuals > 0);
+#else
+  CHECK(fused_residuals == 0);
+#endif
 }
 
 TEST_CASE("gemm: steps composed on tiles are within the bound of those that a backend fuses") {
@@ -150,6 +188,7 @@ TEST_CASE("gemm: sums that cancel, denormals, infinities and NaN are within the 
   for (const values kind : {values::cancelling, values::tiny, values::with_infinities}) {
     many_trials<eigen>(60, kind);
     many_trials<host_gemm_backends>(60, kind);
+    many_trials<onednn_first>(60, kind);
   }
 }
 

@@ -152,7 +152,7 @@ gemm_weights::form weights_form(isa which, const gemm_job& job, conversion how, 
   }
   if constexpr (PackingGemmBackend<Backend>) {
     const bool turned = job.b_as == gemm_operand::transposed;
-    return job.weights->get({how, job.b_as, Backend::name}, [&]() -> gemm_weights::form {
+    return job.weights->get({how, job.b_as, Backend::name, columns.size_of(0), inputs}, [&]() -> gemm_weights::form {
       auto made = std::make_shared<std::vector<gemm_packed>>();
       for (index_t j = 0; j < columns.count(); ++j) {
         const gemm_piece p = columns[j];
