@@ -1,9 +1,13 @@
 // Faults of dense/ that a review found: products, stacks of layers, and what they ask of oneDNN.
 #include <doctest/doctest.h>
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <random>
+#include <string>
 #include <vector>
 
 #include <deeprec/dense/gemm.hpp>
@@ -82,4 +86,79 @@ TEST_CASE("r01: weights packed for one batch size serve every other one") {
     }) == 0);
   }
 }
+
+#  if DNNL_CPU_RUNTIME == DNNL_RUNTIME_OMP
+TEST_CASE("r02: oneDNN's scratch and code are planned for one thread, whatever OpenMP's number of threads is") {
+  const gemm_query asked[] = {
+      {.m = 256, .n = 512, .k = 2048, .a_stride = 1024, .b_stride = 512, .c_stride = 512, .a = gemm_operand::transposed},
+      {.m = 256, .n = 1024, .k = 479, .a_stride = 479, .b_stride = 479, .c_stride = 1024, .b = gemm_operand::transposed},
+      {.m = 256, .n = 479, .k = 1024, .a_stride = 1024, .b_stride = 479, .c_stride = 479},
+      {.m = 16, .n = 256, .k = 512, .a_stride = 512, .b_stride = 512, .c_stride = 256, .b = gemm_operand::transposed}};
+  struct facts {
+    std::size_t scratch;
+    char implementation[32];
+  };
+  const auto shared = static_cast<facts*>(
+      mmap(nullptr, 3 * 4 * sizeof(facts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  REQUIRE(shared != MAP_FAILED);
+  const int threads[] = {1, 8, 64};
+  for (std::size_t t = 0; t < 3; ++t) {
+    REQUIRE(deeprec_test::in_child([&] {
+      omp_set_num_threads(threads[t]);
+      for (std::size_t i = 0; i < 4; ++i) {
+        const gemm_plan plan = onednn_gemm::plan(asked[i]);
+        shared[4 * t + i].scratch = plan.scratch_bytes;
+        std::strncpy(shared[4 * t + i].implementation, plan.implementation, 31);
+      }
+      return 0;
+    }) == 0);
+    for (std::size_t i = 0; i < 4; ++i) {
+      CAPTURE(threads[t]);
+      CAPTURE(i);
+      CHECK(shared[4 * t + i].scratch == shared[i].scratch);
+      CHECK(std::string(shared[4 * t + i].implementation) == shared[i].implementation);
+    }
+  }
+  munmap(shared, 3 * 4 * sizeof(facts));
+}
+
+TEST_CASE("r03: products by packed weights with a padded K start no OpenMP thread") {
+  for (const index_t k : {480, 479}) {
+    CAPTURE(k);
+    CHECK(deeprec_test::in_child([&] {
+      omp_set_num_threads(8);
+      served_weights served(1024, k);
+      const int before = deeprec_test::threads_of_this_process();
+      const bool right = served.right(64);
+      return right && deeprec_test::threads_of_this_process() == before ? 0 : 1;
+    }) == 0);
+  }
+}
+#  endif
+
+TEST_CASE("B13: oneDNN is refused where the context's instruction set is below its own") {
+  if (best_isa() < isa::avx512) return;
+  std::vector<float> x(64 * 256, 1.0F), w(512 * 256, 1.0F), y(64 * 512);
+  inline_executor here;
+  context ctx{here};
+  ctx.instruction_set = isa::avx2;
+  if (active_isa() <= isa::avx2) return;  // oneDNN was told to stay within it
+  CHECK(gemm<gemm_backends<onednn_gemm>>(ctx, {.b = gemm_operand::transposed}, matrix_view<const float>(x.data(), 64, 256),
+                                         matrix_view<const float>(w.data(), 512, 256), matrix_view<float>(y.data(), 64, 512))
+            .code() == errc::unsupported);
+}
 #endif
+
+TEST_CASE("B13: bits of kept weights don't depend on the instruction set that cast them first") {
+  std::vector<float> x(40, 1e38F), w(30 * 40, 1e-39F), first(30), second(30);
+  inline_executor here;
+  context best{here}, least{here};
+  least.instruction_set = isa::portable;
+  const gemm_desc desc{.b = gemm_operand::transposed, .math = gemm_math::bf16};
+  const matrix_view<const float> row(x.data(), 1, 40), values(w.data(), 30, 40);
+  const gemm_weights ours(values, weight_reuse::few), theirs(values, weight_reuse::few);
+  REQUIRE(gemm(best, desc, row, ours, matrix_view<float>(first.data(), 1, 30)).ok());
+  REQUIRE(gemm(least, desc, row, theirs, matrix_view<float>(second.data(), 1, 30)).ok());
+  REQUIRE(gemm(best, desc, row, theirs, matrix_view<float>(second.data(), 1, 30)).ok());
+  CHECK(first == second);
+}
