@@ -6,12 +6,16 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <memory_resource>
 #include <random>
 #include <string>
 #include <vector>
 
 #include <deeprec/dense/gemm.hpp>
+#include <deeprec/dense/linear.hpp>
+#include <deeprec/dense/mlp.hpp>
 #include <deeprec/exec/inline_executor.hpp>
+#include <deeprec/optim/sgd.hpp>
 
 #include "support/children.hpp"
 #include "support/seed.hpp"
@@ -161,4 +165,42 @@ TEST_CASE("B13: bits of kept weights don't depend on the instruction set that ca
   REQUIRE(gemm(least, desc, row, theirs, matrix_view<float>(second.data(), 1, 30)).ok());
   REQUIRE(gemm(best, desc, row, theirs, matrix_view<float>(second.data(), 1, 30)).ok());
   CHECK(first == second);
+}
+
+TEST_CASE("r07: a stack moved between memory resources multiplies by its own weights") {
+  struct poisoning : std::pmr::memory_resource {
+    void* do_allocate(std::size_t n, std::size_t a) override { return std::pmr::new_delete_resource()->allocate(n, a); }
+    void do_deallocate(void* p, std::size_t n, std::size_t a) override {
+      std::memset(p, 0xff, n);
+      kept.push_back({p, n, a});
+    }
+    bool do_is_equal(const memory_resource& o) const noexcept override { return this == &o; }
+    struct block {
+      void* p;
+      std::size_t n, a;
+    };
+    std::vector<block> kept;
+    ~poisoning() override {
+      for (const block& b : kept) std::pmr::new_delete_resource()->deallocate(b.p, b.n, b.a);
+    }
+  } one, two;
+  inline_executor here;
+  const std::vector<float> x(8 * 20, 0.5F), dy(8 * 4, 1.0F);
+  const matrix_view<const float> in(x.data(), 8, 20), slope(dy.data(), 8, 4);
+  const auto make = [](std::uint64_t seed, std::pmr::memory_resource* memory) {
+    return mlp<>({20, 12, 4}, mlp_output::linear, counter_rng(seed), weight_init::he, 0, memory);
+  };
+  mlp<> a = make(1, &one);
+  {
+    mlp<> b = make(2, &two);
+    a = std::move(b);
+  }
+  REQUIRE(a.forward(here, in).ok());
+  const float first = a.output()(0, 0);
+  CHECK(std::isfinite(first));
+  REQUIRE(a.backward(here, slope).ok());
+  REQUIRE(a.step(here, sgd{.learning_rate = 0.5F}).ok());
+  REQUIRE(a.forward(here, in).ok());
+  CHECK(a.output()(0, 0) != first);
+  CHECK(std::isfinite(a.output()(0, 0)));
 }
