@@ -8,6 +8,7 @@
 #pragma once
 
 #if defined(__linux__)
+#include <errno.h>
 #include <linux/futex.h>
 #include <linux/membarrier.h>
 #include <sys/syscall.h>
@@ -65,7 +66,7 @@ enum class access : unsigned char {
 /// Publishing and looking for waiters, against announcing oneself and looking for work, needs a full fence
 /// on both sides. Waiters are about to sleep and can pay for both: with Linux's membarrier a waiter's
 /// heavy_fence() makes every other thread of the process execute a fence, and light_fence() is nothing
-/// but an order to the compiler. Where membarrier is refused, both are fences.
+/// but an order to the compiler. Where membarrier is refused, both are fences. A forked child keeps the registration.
 struct std_atomics {
   template <class T>
   using atomic = std::atomic<T>;
@@ -79,7 +80,7 @@ struct std_atomics {
   static void light_fence(access) noexcept {
     // True only once membarrier is registered; from then on every heavy_fence uses it, and those before
     // were registered by can_barrier() themselves, so a light fence never meets a heavy one without it.
-    if (barrier_registered.load(std::memory_order_relaxed)) {
+    if (light_fence_is_free()) {
       std::atomic_signal_fence(std::memory_order_seq_cst);
     } else {
       full_fence();
@@ -88,8 +89,20 @@ struct std_atomics {
   static void heavy_fence(access) noexcept {
     full_fence();
 #if defined(__linux__) && !defined(__SANITIZE_THREAD__)
-    if (can_barrier()) ::syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
+    if (!can_barrier() || barrier()) return;
+    // Registered, and refused now: by a filter of system calls, or a kernel to which a checkpoint was moved.
+    if (register_barrier() && barrier()) return;
+    barrier_registered.store(false, std::memory_order_seq_cst);
+    // A thread may be in a light fence that was free: by the end of this pause its stores are seen.
+    timespec pause{0, 1'000'000};
+    while (::nanosleep(&pause, &pause) != 0 && errno == EINTR) {
+    }
+    full_fence();
 #endif
+  }
+  /// Whether light_fence() relies on membarrier.
+  [[nodiscard]] static bool light_fence_is_free() noexcept {
+    return barrier_registered.load(std::memory_order_relaxed);
   }
 
   static void relax() noexcept {
@@ -169,10 +182,19 @@ struct std_atomics {
 #endif
   }
 
+#if defined(__linux__) && !defined(__SANITIZE_THREAD__)
+  static bool register_barrier() noexcept {
+    return ::syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
+  }
+  static bool barrier() noexcept {
+    return ::syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0;
+  }
+#endif
+
   static bool can_barrier() noexcept {
 #if defined(__linux__) && !defined(__SANITIZE_THREAD__)
     static const bool registered = [] {
-      const bool done = ::syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
+      const bool done = register_barrier();
       barrier_registered.store(done, std::memory_order_seq_cst);
       return done;
     }();

@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <limits>
 #include <memory>
 #include <memory_resource>
 #include <optional>
@@ -28,7 +29,8 @@ enum class spsc_layout : unsigned char { automatic, counters, flags };
 /// @pre     capacity >= 1; at most one thread pushes and one pops at a time
 /// @cost    memory: one block from the resource, at construction
 /// @threads push side: one thread at a time; pop side: one thread at a time
-/// @error   invalid_value: a capacity of 0, or beyond what the positions can count, thrown as deeprec::error
+/// @error   invalid_value: a capacity of 0, or beyond what the counters or a block's bytes can count, thrown as
+///          deeprec::error; throws what the resource throws
 template <class T, class Wait = adaptive_wait, class Atomics = std_atomics, class Seq = std::size_t>
 class spsc_ring {
   static_assert(std::is_nothrow_destructible_v<T>,
@@ -53,8 +55,8 @@ class spsc_ring {
   explicit spsc_ring(std::size_t capacity,
                      std::pmr::memory_resource* memory = std::pmr::get_default_resource(),
                      spsc_layout layout = spsc_layout::automatic, Seq first = 0)
-      : capacity_(checked(capacity)),
-        flags_(layout == spsc_layout::automatic ? capacity <= 64 : layout == spsc_layout::flags),
+      : flags_(layout == spsc_layout::automatic ? capacity <= 64 : layout == spsc_layout::flags),
+        capacity_(checked(capacity, flags_)),
         memory_(memory),
         pushed_(first),
         released_(first) {
@@ -102,7 +104,8 @@ class spsc_ring {
   template <class U>
   queue_result push(U&& item, const wait_limit& limit = {}) {
     if (try_emplace(std::forward<U>(item))) [[likely]] return queue_result::ok;
-    return space_.wait_for([&] { return hold_off(), answer(try_emplace(std::forward<U>(item))); }, limit);
+    return space_.wait_for([&] { return hold_off(), answer(try_emplace(std::forward<U>(item))); }, limit,
+                           detail::wake_nobody{});
   }
 
   /// Moves the next item out, or answers nothing: empty.
@@ -132,7 +135,8 @@ class spsc_ring {
   /// @error   timed_out, stopped; throws as try_pop does
   queue_result pop(T& item, const wait_limit& limit = {}) {
     if (try_pop(item)) [[likely]] return queue_result::ok;
-    return items_.wait_for([&] { return hold_off(), answer(try_pop(item)); }, limit);
+    return items_.wait_for([&] { return hold_off(), answer(try_pop(item)); }, limit,
+                           detail::wake_nobody{});
   }
 
   /// A free slot to fill in place; one at a time.
@@ -152,7 +156,8 @@ class spsc_ring {
     return item != nullptr ? ring_view<spsc_ring>(this, item) : ring_view<spsc_ring>();
   }
 
-  /// Moves in up to n items from `first` on, published at once; answers how many.
+  /// Moves in up to n items from `first` on; answers how many. Counters publish them at once, by one store; flags
+  /// one by one, as try_push does.
   ///
   /// @threads the producer, wait-free
   /// @error   throws as try_push does; the items before that one are published
@@ -176,7 +181,11 @@ class spsc_ring {
     }
     return count;
   }
-  /// Moves out up to n items to `out`, released at once; answers how many.
+  /// Moves out up to n items to `out`; answers how many. Counters release them at once, by one store; flags one by
+  /// one, as try_pop does.
+  ///
+  /// @threads the consumer, wait-free
+  /// @error   throws as try_pop does; the items before that one are at `out`
   template <class It>
   std::size_t try_pop_n(It out, std::size_t n) {
     if (flags_) {
@@ -249,11 +258,11 @@ class spsc_ring {
 
   static constexpr std::size_t alignment = alignof(flagged_slot) > line ? alignof(flagged_slot) : line;
   static constexpr std::size_t flag_stride = (sizeof(flagged_slot) + alignment - 1) / alignment * alignment;
-  [[nodiscard]] std::size_t bytes() const noexcept {
-    return capacity_ * (flags_ ? flag_stride : sizeof(T));
-  }
-  static std::size_t checked(std::size_t capacity) {
-    if (capacity < 1 || capacity > static_cast<Seq>(~Seq{0}) / 2) {
+  static constexpr auto most_bytes = static_cast<std::size_t>((std::numeric_limits<std::ptrdiff_t>::max)());
+  static constexpr std::size_t stride_of(bool flags) noexcept { return flags ? flag_stride : sizeof(T); }
+  [[nodiscard]] std::size_t bytes() const noexcept { return capacity_ * stride_of(flags_); }
+  static std::size_t checked(std::size_t capacity, bool flags) {
+    if (capacity < 1 || capacity > static_cast<Seq>(~Seq{0}) / 2 || capacity > most_bytes / stride_of(flags)) {
       detail::raise(errc::invalid_value, "spsc_ring: capacity");
     }
     return capacity;
@@ -362,8 +371,8 @@ class spsc_ring {
   }
 
   // Never written after construction: the line stays shared by both cores.
-  const std::size_t capacity_;
   const bool flags_;
+  const std::size_t capacity_;
   std::pmr::memory_resource* const memory_;
   std::byte* slots_ = nullptr;
   detail::waiting_room<Wait, Atomics, 1> items_;  // the consumer waits here

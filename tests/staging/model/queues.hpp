@@ -168,8 +168,8 @@ struct wrong_face {
     space().notify_one();
     return queue_result::ok;
   }
-  template <class Look>
-  queue_result wait(room& where, Look&& look, const wait_limit& limit) {
+  template <class Look, class WakeNext>
+  queue_result wait(room& where, Look&& look, const wait_limit& limit, const WakeNext& wake_next) {
     if (Bug == mistake::no_second_look) {
       bool first = true;
       return where.wait_for(
@@ -178,15 +178,16 @@ struct wrong_face {
             first = false;
             return skip ? queue_result::not_now : look();
           },
-          limit);
+          limit, wake_next);
     }
-    return where.wait_for(look, limit);
+    return where.wait_for(look, limit, wake_next);
   }
   queue_result put(watched& item, const wait_limit& limit) {
     queue_result r = push_once(item);
     if (r != queue_result::not_now) return r;
-    r = wait(space(), [&] { return push_once(item); }, limit);
-    if (Bug != mistake::no_chain && space().others_wait() && ring.was_claimable()) space().notify_one();
+    r = wait(space(), [&] { return push_once(item); }, limit, [this]() noexcept {
+      if (Bug != mistake::no_chain && ring.was_claimable()) space().notify_one();
+    });
     if (Bug == mistake::drop_on_timeout && r == queue_result::timed_out) return queue_result::ok;
     if (Bug == mistake::put_after_timeout && r == queue_result::timed_out) {
       core::token t;
@@ -197,9 +198,9 @@ struct wrong_face {
   queue_result take(watched& item, const wait_limit& limit) {
     queue_result r = pop_once(item);
     if (r != queue_result::not_now) return r;
-    r = wait(items(), [&] { return pop_once(item); }, limit);
-    if (Bug != mistake::no_chain && items().others_wait() && ring.was_takeable()) items().notify_one();
-    return r;
+    return wait(items(), [&] { return pop_once(item); }, limit, [this]() noexcept {
+      if (Bug != mistake::no_chain && ring.was_takeable()) items().notify_one();
+    });
   }
   queue_result try_put(watched& item) { return push_once(item); }
   queue_result try_take(watched& item) { return pop_once(item); }

@@ -54,6 +54,13 @@ class index_stack {
                                          std::memory_order_relaxed));
   }
 
+  // An observation, old at once.
+  [[nodiscard]] bool was_any() const noexcept {
+    // relaxed: whoever is woken looks by pop().
+    return static_cast<std::uint32_t>(
+               top_.load(Atomics::at(access::stack_seen, std::memory_order_relaxed))) != none;
+  }
+
  private:
   // | tag 32 | index 32 |: the tag changes with every exchange, so a top that came back is not taken for
   // the one that was seen.

@@ -13,6 +13,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <memory_resource>
 #include <type_traits>
@@ -52,9 +53,10 @@ class slot_ring {
     Seq position = 0;
   };
 
-  // The largest capacity: three bits of a position are left for laps.
-  static constexpr std::size_t max_capacity() noexcept {
-    return std::size_t{1} << (sizeof(Seq) * 8 - 4 < 40 ? sizeof(Seq) * 8 - 4 : 40);
+  // Whether positions can count so many slots, three bits being left for laps, and a block of memory can hold them.
+  static constexpr bool can_have(std::size_t capacity) noexcept {
+    constexpr std::size_t countable = std::size_t{1} << (sizeof(Seq) * 8 - 4 < 40 ? sizeof(Seq) * 8 - 4 : 40);
+    return capacity >= 1 && capacity <= countable && capacity <= most_bytes / stride_of(capacity);
   }
 
   // first_lap: where positions begin, for tests of what happens when they wrap.
@@ -219,6 +221,7 @@ class slot_ring {
   // Up to this capacity each slot has its lines to itself; beyond, neighbours share them, since two ends
   // that are far apart don't meet, and half of the lines are half of the traffic.
   static constexpr std::size_t padded_capacity = 64;
+  static constexpr auto most_bytes = static_cast<std::size_t>((std::numeric_limits<std::ptrdiff_t>::max)());
 
   static constexpr unsigned index_bits(std::size_t capacity) noexcept {
     const auto bits = static_cast<unsigned>(std::bit_width(capacity - 1));
