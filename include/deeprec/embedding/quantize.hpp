@@ -93,9 +93,11 @@ template <class Context, RowFormat Format, MemorySpace TableSpace, class Byte, M
 
 namespace detail {
 
+inline namespace DEEPREC_UNIT {
+
 /// The first column that a format can't hold; -1 when it can hold the row.
 template <class Format>
-index_t first_unfit(const Format& format, const float* values) {
+DEEPREC_APART index_t first_unfit(const Format& format, const float* values) {
   if constexpr (requires { format.first_unfit(values); }) {
     return format.first_unfit(values);
   } else {
@@ -109,6 +111,8 @@ index_t first_unfit(const Format& format, const float* values) {
     return -1;
   }
 }
+
+}  // namespace DEEPREC_UNIT
 
 /// Rows of about 256 KB of floats.
 inline index_t quantize_grain(index_t width) {

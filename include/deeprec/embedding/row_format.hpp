@@ -42,6 +42,29 @@ struct row_layout {
   index_t stride_bytes = 0;  ///< bytes from a row to the next
 };
 
+namespace detail {
+inline namespace DEEPREC_UNIT {
+
+/// What formats do with a whole row, under a name that spells the unit's flags out: the members of a format are
+/// shared by units of different flags.
+struct row_loops {
+  template <class Format>
+  DEEPREC_HD DEEPREC_APART static void decode(const Format& format, const std::byte* row, float* values) noexcept {
+    format.decode_row(row, values);
+  }
+  template <class Format>
+  DEEPREC_HD DEEPREC_APART static void encode(const Format& format, const float* values, std::byte* row) noexcept {
+    format.encode_row(values, row);
+  }
+  template <class Format>
+  DEEPREC_HD DEEPREC_APART static index_t first_unfit(const Format& format, const float* values) noexcept {
+    return format.first_unfit_of(values);
+  }
+};
+
+}  // namespace DEEPREC_UNIT
+}  // namespace detail
+
 /// Rows of T without a header. Width is dim<> or dim<D>.
 ///
 /// @threads immutable; thread-safe
@@ -75,20 +98,29 @@ class plain_rows {
   }
 
   DEEPREC_HD void decode(const std::byte* row, float* values) const noexcept {
+    detail::row_loops::decode(*this, row, values);
+  }
+  DEEPREC_HD void encode(const float* values, std::byte* row) const noexcept {
+    detail::row_loops::encode(*this, values, row);
+  }
+
+ private:
+  friend struct detail::row_loops;
+
+  DEEPREC_HD DEEPREC_INLINE void decode_row(const std::byte* row, float* values) const noexcept {
     for (index_t j = 0; j < width(); ++j) {
       T stored;
       std::memcpy(&stored, row + j * index_t{sizeof(T)}, sizeof(T));
       values[j] = static_cast<float>(stored);
     }
   }
-  DEEPREC_HD void encode(const float* values, std::byte* row) const noexcept {
+  DEEPREC_HD DEEPREC_INLINE void encode_row(const float* values, std::byte* row) const noexcept {
     for (index_t j = 0; j < width(); ++j) {
       const T stored = static_cast<T>(values[j]);
       std::memcpy(row + j * index_t{sizeof(T)}, &stored, sizeof(T));
     }
   }
 
- private:
   [[nodiscard]] DEEPREC_HD constexpr index_t alignment() const noexcept {
     return state_floats_ > 0 ? index_t{alignof(float)} : index_t{alignof(T)};
   }

@@ -62,12 +62,22 @@ class split_rows {
   }
 
   DEEPREC_HD void decode(const std::byte* row, float* values) const noexcept {
+    detail::row_loops::decode(*this, row, values);
+  }
+  /// Exact; a NaN becomes quiet, so that its upper half is one as well.
+  DEEPREC_HD void encode(const float* values, std::byte* row) const noexcept {
+    detail::row_loops::encode(*this, values, row);
+  }
+
+ private:
+  friend struct detail::row_loops;
+
+  DEEPREC_HD DEEPREC_INLINE void decode_row(const std::byte* row, float* values) const noexcept {
     for (index_t j = 0; j < width(); ++j) {
       values[j] = detail::stored_value<element>::at(row, parts(), j);
     }
   }
-  /// Exact; a NaN becomes quiet, so that its upper half is one as well.
-  DEEPREC_HD void encode(const float* values, std::byte* row) const noexcept {
+  DEEPREC_HD DEEPREC_INLINE void encode_row(const float* values, std::byte* row) const noexcept {
     for (index_t j = 0; j < width(); ++j) {
       auto bits = detail::bit_cast_to<std::uint32_t>(values[j]);
       if ((bits & 0x7fffffffU) > 0x7f800000U) bits |= 0x00400000U;
@@ -78,7 +88,6 @@ class split_rows {
     }
   }
 
- private:
   [[no_unique_address]] Width width_{};
   index_t state_floats_ = 0;
   index_t stride_bytes_ = 0;
