@@ -299,19 +299,39 @@ class fixed_view {
   index_t hotness_ = 0;
 };
 
-/// What lookups take: bags of ids, whose borders come from offsets or from a hotness.
-template <class B>
-concept BagBatch = requires(const B& bags) {
-  typename B::id_type;
-  typename B::space;
-  { bags.bags() } -> std::convertible_to<index_t>;
-  { bags.first_slot() } -> std::convertible_to<index_t>;
-  { bags.last_slot() } -> std::convertible_to<index_t>;
-  { bags.ids() } -> std::convertible_to<const typename B::id_type*>;
-  { bags.weights() } -> std::convertible_to<const float*>;
-  bags.borders();
-};
+namespace detail {
+template <class T>
+inline constexpr bool is_borders = std::is_same_v<T, fixed_borders>;
+template <class Offset>
+inline constexpr bool is_borders<offset_borders<Offset>> = IdInteger<Offset>;
+}  // namespace detail
 
-static_assert(BagBatch<jagged_view<>> && BagBatch<fixed_view<>>);
+/// One of the two forms that kernels know: offset_borders or fixed_borders.
+template <class T>
+concept BagBorders = detail::is_borders<std::remove_cvref_t<T>>;
+
+/// What lookups take: bags of ids, whose borders come from offsets or from a hotness. A batch that the host reads
+/// checks itself, too: validate() as jagged_view's; one_each() true only when it is valid and bag b is slot
+/// first_slot() + b.
+template <class B>
+concept BagBatch =
+    requires(const B& bags) {
+      requires IdInteger<typename B::id_type>;
+      requires MemorySpace<typename B::space>;
+      { bags.bags() } -> std::convertible_to<index_t>;
+      { bags.id_count() } -> std::convertible_to<index_t>;
+      { bags.first_slot() } -> std::convertible_to<index_t>;
+      { bags.last_slot() } -> std::convertible_to<index_t>;
+      { bags.ids() } -> std::convertible_to<const typename B::id_type*>;
+      { bags.weights() } -> std::convertible_to<const float*>;
+      { bags.borders() } -> BagBorders;
+    } && (std::is_same_v<typename B::space, device_space> || requires(const B& bags) {
+      { bags.validate() } -> std::convertible_to<status>;
+      { bags.one_each() } -> std::convertible_to<bool>;
+    });
+
+static_assert(BagBatch<jagged_view<>> && BagBatch<fixed_view<>> &&
+              BagBatch<jagged_view<std::int64_t, std::int32_t, device_space>> &&
+              BagBatch<fixed_view<std::int32_t, device_space>>);
 
 }  // namespace deeprec::inline DEEPREC_ABI

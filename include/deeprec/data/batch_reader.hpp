@@ -58,8 +58,8 @@ struct text_chunk {
   bool counted = false;           // its lines and bad lines are in the reader's sums
 };
 
-/// The lines that begin in [begin, begin + bytes) of the source; null in chunk.trouble or the
-/// reason. The text ends with the last such line, wherever that ends, or with the first byte that
+/// The lines that begin in [begin, begin + bytes) of the source. Where they can't be read, chunk.trouble says why,
+/// else it is null. The text ends with the last such line, wherever that ends, or with the first byte that
 /// makes it too long. No byte behind that is looked at, and before it only the one before the chunk.
 inline std::string_view load_lines(const text_source& source, index_t begin, index_t bytes,
                                    index_t longest_line, text_chunk& chunk) noexcept {

@@ -95,6 +95,26 @@ template <class Context, RowSource Source, BagBatch Bags, class Pooling, class O
       ctx, table, bags, policies, matrix_view<Out, OutSpace>(out));
 }
 
+namespace detail {
+template <class S>
+concept NamesFormat = requires { typename S::format_type; };
+template <class B>
+concept NamesIds = requires { typename B::id_type; };
+}  // namespace detail
+
+/// What calls itself a table or a batch, and lacks a part of it: says so.
+template <class Context, detail::NamesFormat Source, detail::NamesIds Bags, class Pooling, class Out>
+  requires(!RowSource<Source> || !BagBatch<Bags>)
+status lookup(Context&&, const Source&, const Bags&, const Pooling&, const Out&) {
+  static_assert(RowSource<Source>,
+                "deeprec::lookup: not a row source. Fix: give it format_type, space, format() and rows() (concept RowSource "
+                "in embedding/table_view.hpp); of a dense_table pass view().");
+  static_assert(BagBatch<Bags>,
+                "deeprec::lookup: not a batch of bags. Fix: give it what concept BagBatch in core/jagged_view.hpp asks "
+                "for, or pass a jagged_view or a fixed_view.");
+  return {};
+}
+
 template <>
 struct backend<verbs::lookup, host_backend> {
   template <class Context, class Source, class Bags, class Pooling, class Out, MemorySpace OutSpace>

@@ -17,7 +17,7 @@
 //   padding  none (default)  | padding_id{7} | prune    ids that count as absent; they are never "bad"
 //   empty    zeros (default) | default_row{7} | keep    a bag without ids, once absent ones are left out
 //   norm     none (default)  | max_norm{c}              rows longer than c are scaled down to c
-//   output   overwrite (default) | accumulate           what happens to the old values of out
+//   output   overwrite (default) | accumulate_into      what happens to the old values of out
 #pragma once
 
 #include <type_traits>

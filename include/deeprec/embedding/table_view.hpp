@@ -79,10 +79,11 @@ auto as_table(matrix_view<T, Space, Columns> weights) {
       reinterpret_cast<byte_type*>(weights.data_handle()), weights.extent(0), format);
 }
 
-/// Ids are valid in [0, rows()).
+/// Ids are valid in [0, rows()). `space` is where the rows lie.
 template <class S>
 concept RowSource = requires(const S& source) {
-  typename S::format_type;
+  requires RowFormat<typename S::format_type>;
+  requires MemorySpace<typename S::space>;
   { source.format() } -> std::convertible_to<typename S::format_type>;
   { source.rows() } -> std::convertible_to<index_t>;
 };
