@@ -20,6 +20,7 @@
 #include <memory_resource>
 #include <mutex>
 #include <new>
+#include <utility>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
@@ -114,6 +115,9 @@ class huge_page_resource final : public std::pmr::memory_resource {
   void* do_allocate(std::size_t bytes, std::size_t alignment) override {
     if (!is_large(bytes, alignment)) return upstream_->allocate(bytes, alignment);
     const std::size_t size = round_up(bytes);
+    std::map<std::uintptr_t, block> fresh;  // its node, before there is a mapping to lose
+    fresh[0] = {size, false};
+    auto entry = fresh.extract(fresh.begin());
     void* memory = MAP_FAILED;
     bool reserved = false;
     if (reserved_ == explicit_pages::try_) {
@@ -131,8 +135,10 @@ class huge_page_resource final : public std::pmr::memory_resource {
 #endif
     }
     if (!reserved) ::madvise(memory, size, MADV_HUGEPAGE);  // refused: ordinary pages, report() tells
+    entry.key() = reinterpret_cast<std::uintptr_t>(memory);
+    entry.mapped().reserved = reserved;
     std::lock_guard lock(mutex_);
-    blocks_[reinterpret_cast<std::uintptr_t>(memory)] = {size, reserved};
+    blocks_.insert(std::move(entry));
     return memory;
   }
 
