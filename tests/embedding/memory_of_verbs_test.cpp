@@ -630,9 +630,9 @@ TEST_CASE("every verb with an output that grows: an output that owns any byte of
         std::vector<std::uint8_t> empty(3);
         return fill_empty_bags(here, jagged_view<>(id(at[0]), 3, id(at[1]), 4, real(at[2])), 7, out, empty);
       });
-  const std::vector<std::int64_t> zeros(4);
+  const std::vector<std::int64_t> no_borders(4);
   const std::vector<std::uint8_t> flags(8);
-  check_ownership<jagged_batch<>>("fill_empty_bags, no ids", {input("offsets", zeros)}, [&](places at, auto& out) {
+  check_ownership<jagged_batch<>>("fill_empty_bags, no ids", {input("offsets", no_borders)}, [&](places at, auto& out) {
     std::vector<std::uint8_t> empty(3);
     return fill_empty_bags(here, jagged_view<>(id(at[0]), 3, nullptr, 0), 7, out, empty);
   });

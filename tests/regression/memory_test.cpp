@@ -2,11 +2,14 @@
 #include <doctest/doctest.h>
 
 #include <cstdint>
+#include <cstring>
 #include <memory_resource>
 #include <new>
+#include <string>
 #include <vector>
 
-#include <deeprec/core/hash.hpp>
+#include <deeprec/data/batch_reader.hpp>
+#include <deeprec/data/libsvm_format.hpp>
 #include <deeprec/embedding/dense_table.hpp>
 #include <deeprec/embedding/fill_empty_bags.hpp>
 #include <deeprec/embedding/gradient.hpp>
@@ -15,6 +18,7 @@
 #include <deeprec/embedding/prune_invalid.hpp>
 #include <deeprec/embedding/update_group.hpp>
 #include <deeprec/exec/inline_executor.hpp>
+#include <deeprec/exec/thread_pool.hpp>
 #include <deeprec/optim/optimizers.hpp>
 
 #include "support/children.hpp"
@@ -76,6 +80,29 @@ TEST_CASE("e04: initialize asks the context's memory in no parallel body") {
   CHECK(memory.misplaced == 0);
   expected.initialize(inline_executor{}, uniform_rows{.seed = 1});
   CHECK(std::memcmp(table.view().data(), expected.view().data(), table.bytes()) == 0);
+}
+
+// The thread sanitizer sees two threads in the arena, whenever they come.
+TEST_CASE("e04b: a reader of text asks an arena that is not thread-safe") {
+  std::string text;
+  for (int line = 0; line < 20'000; ++line) text += "1 7:2 " + std::to_string(line + 8) + ":1\n";
+  const auto ids_of = [&](auto& executor, std::pmr::memory_resource* memory) {
+    context ctx(executor);
+    ctx.memory = memory;
+    auto reader = read_text(ctx, libsvm_format{}, text, {.chunk_bytes = 4096}).or_throw();
+    std::vector<std::int64_t> ids;
+    sparse_batch batch;
+    while (reader.next(batch, 1000).or_throw() > 0) {
+      ids.insert(ids.end(), batch.slot(0).ids(), batch.slot(0).ids() + batch.slot(0).last_slot());
+    }
+    return ids;
+  };
+  thread_pool pool(4);
+  inline_executor here;
+  std::pmr::monotonic_buffer_resource arena;
+  const std::vector<std::int64_t> ids = ids_of(pool, &arena);
+  CHECK(ids.size() == 40'000);
+  CHECK(ids == ids_of(here, std::pmr::new_delete_resource()));
 }
 
 TEST_CASE("e09: a batch of more ids than can be counted is refused") {
