@@ -28,6 +28,8 @@ struct context {
   explicit(false) context(E& who) noexcept : executor(&who) {}
 
   E* executor;
+  /// Scratch of verbs. Asked by the calling thread only, in no parallel body; by a batch_reader on the executor's
+  /// threads, one at a time. So it need not be thread-safe. A verb that it refuses answers out_of_memory.
   std::pmr::memory_resource* memory = std::pmr::get_default_resource();
   isa instruction_set = active_isa();
 };

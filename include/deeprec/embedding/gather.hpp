@@ -89,7 +89,7 @@ struct addressed_rows {
 /// @cost     O(N*D); 16 bytes an id from the context's resource
 /// @threads  as lookup
 /// @error    shape_mismatch; id_out_of_range (table, slot, value = the row within its part), the smallest
-///           table, then the smallest slot. On an error nothing is written
+///           table, then the smallest slot; out_of_memory. On an error nothing is written
 /// @example  @snippet tests/embedding/stages_test.cpp stages
 template <class Context, class Tables, class Id, class Out, MemorySpace OutSpace, class Columns>
   requires(!RowSource<Tables>)
@@ -112,8 +112,7 @@ template <class Context, class Tables, class Id, class Out, MemorySpace OutSpace
           .in_table(static_cast<index_t>(p));
     }
   }
-  return backend<verbs::gather_parts, backend_of<std::remove_const_t<decltype(ctx)>>>::run(
-      ctx, list, parts, matrix_view<Out, OutSpace>(out));
+  return detail::run_verb<verbs::gather_parts>(ctx, list, parts, matrix_view<Out, OutSpace>(out));
 }
 
 template <>

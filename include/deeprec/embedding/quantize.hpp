@@ -52,8 +52,8 @@ template <class Context, MemorySpace SourceSpace, class Columns, RowFormat Forma
   if (source.extent(0) != table.rows() || source.extent(1) != table.width()) {
     return {errc::shape_mismatch, "source has another shape than the table"};
   }
-  return backend<verbs::quantize, backend_of<std::remove_const_t<decltype(ctx)>>>::run(
-      ctx, matrix_view<const float, SourceSpace>(source), table);
+  if (const status s = source.validate(); !s) return s;
+  return detail::run_verb<verbs::quantize>(ctx, matrix_view<const float, SourceSpace>(source), table);
 }
 
 /// The same, for a source that may be written.
@@ -87,8 +87,9 @@ template <class Context, RowFormat Format, MemorySpace TableSpace, class Byte, M
   if (out.stride(0) < out.extent(1) && out.extent(0) > 1) {
     return {errc::shape_mismatch, "rows of out overlap: its stride is below its width"};
   }
-  return backend<verbs::dequantize, backend_of<std::remove_const_t<decltype(ctx)>>>::run(
-      ctx, const_table_view<Format, TableSpace>(table), matrix_view<float, OutSpace>(out));
+  if (const status s = out.validate(); !s) return s;
+  return detail::run_verb<verbs::dequantize>(ctx, const_table_view<Format, TableSpace>(table),
+                                             matrix_view<float, OutSpace>(out));
 }
 
 namespace detail {

@@ -20,6 +20,7 @@
 #include <deeprec/core/contract.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/sizes.hpp>
 #include <deeprec/embedding/detail/row_elements.hpp>
 #include <deeprec/embedding/row_format.hpp>
 
@@ -59,7 +60,7 @@ class quantized_rows {
 
   [[nodiscard]] DEEPREC_HD constexpr index_t width() const noexcept { return width_.value(); }
   [[nodiscard]] DEEPREC_HD constexpr index_t row_bytes() const noexcept {
-    return code_bytes() + 2 * index_t{sizeof(Scale)};
+    return detail::capped_sum(code_bytes(), 2 * index_t{sizeof(Scale)});
   }
   [[nodiscard]] DEEPREC_HD constexpr index_t stride_bytes() const noexcept { return stride_bytes_; }
   [[nodiscard]] DEEPREC_HD constexpr scale_bias place() const noexcept { return place_; }
@@ -148,7 +149,7 @@ class quantized_rows {
   }
 
   [[nodiscard]] DEEPREC_HD constexpr index_t code_bytes() const noexcept {
-    return (width() * Bits + 7) / 8;
+    return Bits == 8 ? width() : width() / 2 + width() % 2;
   }
   [[nodiscard]] DEEPREC_HD float stored(const std::byte* row, index_t i) const noexcept {
     Scale value;

@@ -18,6 +18,7 @@
 #include <deeprec/core/contract.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/sizes.hpp>
 
 namespace deeprec::inline DEEPREC_ABI {
 
@@ -65,7 +66,8 @@ struct row_loops {
 }  // namespace DEEPREC_UNIT
 }  // namespace detail
 
-/// Rows of T without a header. Width is dim<> or dim<D>.
+/// Rows of T without a header. Width is dim<> or dim<D>. Sizes that memory can't hold end at a largest number of bytes,
+/// as those of all formats do: no table has such rows.
 ///
 /// @threads immutable; thread-safe
 template <Storage T, class Width = dim<>>
@@ -78,15 +80,17 @@ class plain_rows {
   DEEPREC_HD constexpr explicit(false) plain_rows(const W& width, row_layout layout = {})
       : width_(width), state_floats_(layout.state_floats), stride_bytes_(layout.stride_bytes) {
     const index_t needed =
-        state_floats_ == 0 ? row_bytes() : state_offset() + state_floats_ * index_t{sizeof(float)};
-    const index_t tight = (needed + alignment() - 1) / alignment() * alignment();
+        state_floats_ == 0
+            ? row_bytes()
+            : detail::capped_sum(state_offset(), detail::capped_product(state_floats_, index_t{sizeof(float)}));
+    const index_t tight = detail::capped_round_up(needed, alignment());
     if (stride_bytes_ == 0) stride_bytes_ = tight;
     DEEPREC_EXPECTS(stride_bytes_ >= needed && stride_bytes_ % alignment() == 0);
   }
 
   [[nodiscard]] DEEPREC_HD constexpr index_t width() const noexcept { return width_.value(); }
   [[nodiscard]] DEEPREC_HD constexpr index_t row_bytes() const noexcept {
-    return width() * index_t{sizeof(T)};
+    return detail::capped_product(width(), index_t{sizeof(T)});
   }
   [[nodiscard]] DEEPREC_HD constexpr index_t stride_bytes() const noexcept { return stride_bytes_; }
   [[nodiscard]] DEEPREC_HD constexpr index_t state_floats() const noexcept { return state_floats_; }
@@ -125,8 +129,7 @@ class plain_rows {
     return state_floats_ > 0 ? index_t{alignof(float)} : index_t{alignof(T)};
   }
   [[nodiscard]] DEEPREC_HD constexpr index_t state_offset() const noexcept {
-    return (row_bytes() + index_t{alignof(float)} - 1) / index_t{alignof(float)} *
-           index_t{alignof(float)};
+    return detail::capped_round_up(row_bytes(), index_t{alignof(float)});
   }
 
   [[no_unique_address]] Width width_{};

@@ -14,6 +14,7 @@
 #include <deeprec/core/contract.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/embedding/row_format.hpp>
 
@@ -74,7 +75,7 @@ auto as_table(matrix_view<T, Space, Columns> weights) {
   using format_type = plain_rows<std::remove_const_t<T>, Columns>;
   using byte_type = std::conditional_t<std::is_const_v<T>, const std::byte, std::byte>;
   const format_type format(Columns(weights.extent(1)),
-                           {.stride_bytes = weights.stride(0) * index_t{sizeof(T)}});
+                           {.stride_bytes = detail::capped_product(weights.stride(0), index_t{sizeof(T)})});
   return basic_table_view<format_type, Space, byte_type>(
       reinterpret_cast<byte_type*>(weights.data_handle()), weights.extent(0), format);
 }

@@ -73,13 +73,12 @@ DEEPREC_APART inline void add_squares(matrix_view<const float> values, index_t c
 /// @cost     O(elements), one read; 8 bytes for each piece of about 16384 elements from the context's
 ///           resource
 /// @threads  reentrant
-/// @error    none
+/// @error    shape_mismatch (a matrix as matrix_view::validate says); out_of_memory. On an error norm is as before
 template <class Context, MemorySpace Space>
 [[nodiscard]] status global_norm(Context&& context_or_executor,
                                  std::span<const matrix_view<const float, Space>> gradients, double& norm) {
   const auto ctx = as_context(context_or_executor);
-  return backend<verbs::global_norm, backend_of<std::remove_const_t<decltype(ctx)>>>::run(ctx, gradients,
-                                                                                          norm);
+  return detail::run_verb<verbs::global_norm>(ctx, gradients, norm);
 }
 
 /// The same, for a container of views.
@@ -98,12 +97,13 @@ struct backend<verbs::global_norm, host_backend> {
     double total = 0;
     std::pmr::vector<double> sums(ctx.memory);
     for (const matrix_view<const float>& gradient : gradients) {
+      if (const status s = gradient.validate(); !s) return s;
       if (gradient.empty()) continue;
       // An item is a row, or 16384 columns of a long one; a piece is about as many elements.
-      const index_t chunks = (gradient.extent(1) + widest - 1) / widest;
-      const index_t items = gradient.extent(0) * chunks;
+      const index_t chunks = (gradient.extent(1) - 1) / widest + 1;
+      const index_t items = detail::capped_product(gradient.extent(0), chunks);
       const index_t grain = chunks > 1 ? 1 : widest / gradient.extent(1);
-      sums.assign(static_cast<std::size_t>((items + grain - 1) / grain), 0.0);
+      sums.assign(static_cast<std::size_t>((items - 1) / grain + 1), 0.0);
       ctx.executor->parallel_for(items, grain, [&](index_t begin, index_t end, int) {
         for (index_t i = begin; i < end; i += grain) {  // an executor may hand out several pieces at once
           detail::add_squares(gradient, chunks, widest, i, end - i > grain ? i + grain : end,
