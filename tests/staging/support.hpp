@@ -1,8 +1,13 @@
-// Items that count themselves, and whose moves may throw.
+// Items that count themselves, and whose moves may throw; and whether threads sleep.
 #pragma once
 
+#include <dirent.h>
+
 #include <atomic>
+#include <fstream>
 #include <stdexcept>
+#include <string>
+#include <thread>
 #include <utility>
 
 namespace deeprec_test {
@@ -33,5 +38,26 @@ class fragile {
   }
   int value_;
 };
+
+// How many threads of this process sleep, by the kernel's word. Without /proc: 0.
+inline int sleeping_threads() {
+  int count = 0;
+  if (DIR* tasks = opendir("/proc/self/task")) {
+    while (const dirent* entry = readdir(tasks)) {
+      std::string line;
+      std::getline(std::ifstream(std::string("/proc/self/task/") + entry->d_name + "/stat"), line);
+      const std::size_t name_end = line.rfind(')');
+      count += name_end != std::string::npos && line.size() > name_end + 2 && line[name_end + 2] == 'S' ? 1 : 0;
+    }
+    closedir(tasks);
+  }
+  return count;
+}
+
+// Returns when `count` threads wait at a side of a queue, whose counts are given, and sleep.
+template <class Counts>
+void until_asleep(unsigned count, Counts counts) {
+  while (counts().waiting < count || sleeping_threads() < static_cast<int>(count)) std::this_thread::yield();
+}
 
 }  // namespace deeprec_test

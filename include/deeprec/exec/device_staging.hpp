@@ -86,8 +86,8 @@ class basic_device_staging {
     s.consumers.clear();
     if (s.bytes < bytes) {
       drop(s);
-      const std::size_t more = bytes / 4;  // batches differ a little
-      const std::size_t wanted = more > (std::numeric_limits<std::size_t>::max)() - bytes ? bytes : bytes + more;
+      const std::size_t most = (std::numeric_limits<std::size_t>::max)();
+      const std::size_t wanted = bytes <= most - bytes / 4 ? bytes + bytes / 4 : bytes;  // batches differ a little
       if (const status got = Runtime::pinned_allocate(s.host, wanted); !got) return got;
       if (const status got = Runtime::allocate(s.device, wanted); !got) {
         Runtime::pinned_deallocate(s.host);

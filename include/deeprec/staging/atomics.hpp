@@ -8,6 +8,7 @@
 #pragma once
 
 #if defined(__linux__)
+#include <errno.h>
 #include <linux/futex.h>
 #include <linux/membarrier.h>
 #include <sys/syscall.h>
@@ -26,38 +27,55 @@
 
 namespace deeprec::inline DEEPREC_ABI {
 
-/// The atomic accesses of this folder, by name.
+/// The atomic accesses of this folder, by name. Each access that is stronger than relaxed, and each fence, has a name
+/// of its own.
 enum class access : unsigned char {
   // slot_ring: a slot's state goes free -> full -> free of the next lap.
-  slot_seen_free,   ///< producer reads the state
-  slot_publish,     ///< producer writes "full"
-  slot_hole,        ///< producer writes "full, but nothing in it"
-  slot_seen_full,   ///< consumer reads the state
-  slot_release,     ///< consumer writes "free"
-  position,         ///< reads of a position that a compare-exchange or a slot's state confirms
-  tail_claim,       ///< producer's compare-exchange
-  head_claim,       ///< consumer's compare-exchange
-  close_mark,       ///< the closed bit is set or cleared
-  close_hint,       ///< a word beside it that says so
-  closed_seen,      ///< the closed bit is read
+  slot_seen_free,    ///< producer reads the state
+  slot_number_free,  ///< the same, by number
+  slot_publish,      ///< producer writes "full"
+  slot_hole,         ///< producer writes "full, but nothing in it"
+  slot_seen_full,    ///< consumer reads the state
+  slot_release,      ///< consumer writes "free"
+  close_mark,        ///< the closed bit is set
+  open_mark,         ///< the closed bit is cleared
+  closed_end,        ///< consumer reads the closed bit
+  closed_put,        ///< producer reads the closed bit
+  closed_asked,      ///< is_closed() reads it
   // spsc_ring
-  count_publish,    ///< producer writes how many it has published
-  count_seen,       ///< consumer reads it
-  taken_publish,    ///< consumer writes how many it has released
-  taken_seen,       ///< producer reads it
+  count_publish,     ///< producer writes how many it has published
+  count_seen,        ///< consumer reads it
+  count_seen_n,      ///< the same, for a batch
+  taken_publish,     ///< consumer writes how many it has released
+  taken_publish_n,   ///< the same, for a batch
+  taken_seen,        ///< producer reads it
+  taken_seen_n,      ///< the same, for a batch
+  taken_seen_size,   ///< was_size() reads it
   flag_seen_free, flag_publish, flag_seen_full, flag_release,  ///< the same by a flag in each slot
   // event_count
-  waiter_count,     ///< a waiter announces itself
-  waiter_leave,     ///< a waiter takes itself off
-  waiters_seen,     ///< a notifier looks whether anybody waits
-  epoch_raise,      ///< a notifier makes the keys of all waiters stale
-  notify_fence,     ///< between what was published and waiters_seen
-  wait_fence,       ///< between waiter_count and the second look
+  waiter_leave,      ///< a waiter takes itself off
+  epoch_raise,       ///< a notifier makes the keys of all waiters stale
+  notify_one_fence,  ///< between what was published and waiters_seen
+  notify_all_fence,  ///< the same
+  wait_fence,        ///< between waiter_count and the second look
   // staging_queue, staging_pool
-  cancel_mark, cancel_seen,
+  cancel_mark, resume_mark, cancel_seen,
+  stack_seen,        ///< pop() reads the top
+  stack_seen_again,  ///< the same, by an exchange that failed
+  stack_push,
+
+  // Relaxed: what they read is confirmed by one of those above, or by an exchange.
+  position,          ///< reads of a position
+  tail_claim,        ///< producer's compare-exchange
+  head_claim,        ///< consumer's compare-exchange
+  close_hint,        ///< a word beside the closed bit
+  hint_seen,
+  looked_at,         ///< looks that decide no more than whether another thread is woken, or tries again
+  waiter_count,      ///< a waiter announces itself
+  waiters_seen,      ///< a notifier looks whether anybody waits
   bytes_take, bytes_give, bytes_seen,
-  stack_seen, stack_next, stack_push, stack_pop,
-  statistic,        ///< counters, and first guesses of an exchange: nothing depends on what is read
+  stack_next, stack_guess, stack_pop,
+  statistic,         ///< counters, and first guesses of an exchange: nothing depends on what is read
 };
 
 /// std::atomic, and sleeping on a futex (elsewhere on std::atomic::wait).
@@ -65,7 +83,7 @@ enum class access : unsigned char {
 /// Publishing and looking for waiters, against announcing oneself and looking for work, needs a full fence
 /// on both sides. Waiters are about to sleep and can pay for both: with Linux's membarrier a waiter's
 /// heavy_fence() makes every other thread of the process execute a fence, and light_fence() is nothing
-/// but an order to the compiler. Where membarrier is refused, both are fences.
+/// but an order to the compiler. Where membarrier is refused, both are fences. A forked child keeps the registration.
 struct std_atomics {
   template <class T>
   using atomic = std::atomic<T>;
@@ -79,7 +97,7 @@ struct std_atomics {
   static void light_fence(access) noexcept {
     // True only once membarrier is registered; from then on every heavy_fence uses it, and those before
     // were registered by can_barrier() themselves, so a light fence never meets a heavy one without it.
-    if (barrier_registered.load(std::memory_order_relaxed)) {
+    if (light_fence_is_free()) {
       std::atomic_signal_fence(std::memory_order_seq_cst);
     } else {
       full_fence();
@@ -88,8 +106,20 @@ struct std_atomics {
   static void heavy_fence(access) noexcept {
     full_fence();
 #if defined(__linux__) && !defined(__SANITIZE_THREAD__)
-    if (can_barrier()) ::syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
+    if (!can_barrier() || barrier()) return;
+    // Registered, and refused now: by a filter of system calls, or a kernel to which a checkpoint was moved.
+    if (register_barrier() && barrier()) return;
+    barrier_registered.store(false, std::memory_order_seq_cst);
+    // A thread may be in a light fence that was free: by the end of this pause its stores are seen.
+    timespec pause{0, 1'000'000};
+    while (::nanosleep(&pause, &pause) != 0 && errno == EINTR) {
+    }
+    full_fence();
 #endif
+  }
+  /// Whether light_fence() relies on membarrier.
+  [[nodiscard]] static bool light_fence_is_free() noexcept {
+    return barrier_registered.load(std::memory_order_relaxed);
   }
 
   static void relax() noexcept {
@@ -169,10 +199,19 @@ struct std_atomics {
 #endif
   }
 
+#if defined(__linux__) && !defined(__SANITIZE_THREAD__)
+  static bool register_barrier() noexcept {
+    return ::syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
+  }
+  static bool barrier() noexcept {
+    return ::syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0;
+  }
+#endif
+
   static bool can_barrier() noexcept {
 #if defined(__linux__) && !defined(__SANITIZE_THREAD__)
     static const bool registered = [] {
-      const bool done = ::syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
+      const bool done = register_barrier();
       barrier_registered.store(done, std::memory_order_seq_cst);
       return done;
     }();

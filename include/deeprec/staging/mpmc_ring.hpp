@@ -30,7 +30,8 @@ namespace deeprec::inline DEEPREC_ABI {
 /// @cost    memory: one block from the resource, at construction
 /// @threads every member is thread-safe. A try_ call is lock-free; it may answer "no" while another thread is
 ///          between two steps at the slot in front
-/// @error   invalid_value: a capacity of 0, or beyond what the positions can count, thrown as deeprec::error
+/// @error   invalid_value: a capacity of 0, or beyond what the positions or a block's bytes can count, thrown as
+///          deeprec::error; throws what the resource throws
 template <class T, class Wait = adaptive_wait, class Atomics = std_atomics, class Seq = std::size_t>
 class mpmc_ring {
   static_assert(std::is_nothrow_destructible_v<T>,
@@ -114,8 +115,10 @@ class mpmc_ring {
     return take(t) == queue_result::ok ? ring_view<mpmc_ring>(this, t) : ring_view<mpmc_ring>();
   }
 
-  /// Moves in up to n items from `first` on; answers how many. They need not be neighbours in the ring.
+  /// Moves in up to n items from `first` on, one by one as try_push does; answers how many. They need not be
+  /// neighbours in the ring.
   ///
+  /// @cost    n times that of try_push
   /// @threads thread-safe, lock-free
   /// @error   throws as try_push does, after what was pushed before
   template <class It>
@@ -124,7 +127,11 @@ class mpmc_ring {
     while (done < n && push_once(std::move(*first)) == queue_result::ok) ++first, ++done;
     return done;
   }
-  /// Moves out up to n items to `out`; answers how many.
+  /// Moves out up to n items to `out`, one by one as try_pop does; answers how many.
+  ///
+  /// @cost    n times that of try_pop
+  /// @threads thread-safe, lock-free
+  /// @error   throws as try_pop does: the items before that one are at `out`
   template <class It>
   std::size_t try_pop_n(It out, std::size_t n) {
     std::size_t done = 0;
@@ -159,9 +166,7 @@ class mpmc_ring {
   friend ring_view<mpmc_ring>;
 
   static std::size_t checked(std::size_t capacity) {
-    if (capacity < 1 || capacity > core::max_capacity()) {
-      detail::raise(errc::invalid_value, "mpmc_ring: capacity");
-    }
+    if (!core::can_have(capacity)) detail::raise(errc::invalid_value, "mpmc_ring: capacity");
     return capacity;
   }
 
@@ -213,15 +218,15 @@ class mpmc_ring {
 
   template <class Look>
   queue_result wait_for_space(Look&& look, const wait_limit& limit) {
-    const queue_result r = space_.wait_for(look, limit);
-    if (space_.others_wait() && core_.was_claimable()) space_.notify_one();
-    return r;
+    return space_.wait_for(look, limit, [this]() noexcept {
+      if (core_.was_claimable()) space_.notify_one();
+    });
   }
   template <class Look>
   queue_result wait_for_items(Look&& look, const wait_limit& limit) {
-    const queue_result r = items_.wait_for(look, limit);
-    if (items_.others_wait() && core_.was_takeable()) items_.notify_one();
-    return r;
+    return items_.wait_for(look, limit, [this]() noexcept {
+      if (core_.was_takeable()) items_.notify_one();
+    });
   }
 
   core core_;

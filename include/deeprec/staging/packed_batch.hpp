@@ -49,7 +49,8 @@ class packed_layout {
     static_assert(
         std::is_trivially_copyable_v<T> && alignof(T) <= alignment,
         "deeprec::packed_layout: elements are moved by their bytes. Fix: a trivially copyable type.");
-    constexpr std::size_t most = (std::numeric_limits<std::size_t>::max)() / 2;
+    // A multiple of the alignment: what is rounded up stays within it.
+    constexpr std::size_t most = (std::numeric_limits<std::size_t>::max)() / 2 / alignment * alignment;
     const packed_slice<T> made{bytes_, size};
     if (size > (most - bytes_) / sizeof(T)) {
       fits_ = false;

@@ -26,6 +26,8 @@ namespace deeprec::inline DEEPREC_ABI {
 /// @pre     capacity >= 1; numbers begin at 0, and none is put or skipped twice
 /// @threads put and skip: any thread; take: one thread at a time for the order to mean anything, any by the
 ///          rules of mpmc_ring
+/// @error   invalid_value: a capacity of 0, or beyond what the positions or a block's bytes can count, thrown as
+///          deeprec::error; throws what the resource throws
 template <class T, class Wait = adaptive_wait, class Atomics = std_atomics, class Seq = std::size_t>
 class reorder_buffer {
   static_assert(std::is_nothrow_destructible_v<T>,
@@ -52,12 +54,12 @@ class reorder_buffer {
   /// The same, waiting until the window reaches k.
   ///
   /// @threads thread-safe
-  /// @error   timed_out, stopped: the item is untouched, and number k still to be put
+  /// @error   timed_out, stopped: the item is untouched, and number k still to be put; throws as try_put does
   template <class U>
   queue_result put(std::uint64_t k, U&& item, const wait_limit& limit = {}) {
     const queue_result first = put_once(k, std::forward<U>(item));
     if (first != queue_result::not_now) [[likely]] return first;
-    return space_.wait_for([&] { return put_once(k, std::forward<U>(item)); }, limit);
+    return space_.wait_for([&] { return put_once(k, std::forward<U>(item)); }, limit, detail::wake_nobody{});
   }
   /// There is no k-th item.
   ///
@@ -71,7 +73,7 @@ class reorder_buffer {
       return r;
     };
     const queue_result first = once();
-    return first != queue_result::not_now ? first : space_.wait_for(once, limit);
+    return first != queue_result::not_now ? first : space_.wait_for(once, limit, detail::wake_nobody{});
   }
 
   /// The next item, once it is there.
@@ -80,13 +82,16 @@ class reorder_buffer {
   /// @error   false: it is not there yet; throws what T's move throws: that item is gone
   bool try_take(T& item) { return take_once(item) == queue_result::ok; }
   /// The same, waiting for it.
+  ///
+  /// @threads thread-safe
+  /// @error   timed_out, stopped; throws as try_take does
   queue_result take(T& item, const wait_limit& limit = {}) {
     const auto once = [&] { return take_once(item); };
     const queue_result first = once();
     if (first != queue_result::not_now) [[likely]] return first;
-    const queue_result r = items_.wait_for(once, limit);
-    if (items_.others_wait() && core_.was_takeable()) items_.notify_one();
-    return r;
+    return items_.wait_for(once, limit, [this]() noexcept {
+      if (core_.was_takeable()) items_.notify_one();
+    });
   }
 
   [[nodiscard]] std::size_t capacity() const noexcept { return core_.capacity(); }
@@ -98,9 +103,7 @@ class reorder_buffer {
   friend ring_view<reorder_buffer>;
 
   static std::size_t checked(std::size_t capacity) {
-    if (capacity < 1 || capacity > core::max_capacity()) {
-      detail::raise(errc::invalid_value, "reorder_buffer: capacity");
-    }
+    if (!core::can_have(capacity)) detail::raise(errc::invalid_value, "reorder_buffer: capacity");
     return capacity;
   }
   static void* place_of(const token& t) noexcept { return t.place->bytes; }
@@ -140,8 +143,8 @@ class reorder_buffer {
   }
 
   core core_;
-  alignas(64) detail::waiting_room<Wait, Atomics> items_;
-  alignas(64) detail::waiting_room<Wait, Atomics> space_;
+  alignas(64) detail::waiting_room<Wait, Atomics> items_;  // takers wait here
+  alignas(64) detail::waiting_room<Wait, Atomics> space_;  // putters wait here; each notification wakes all
 };
 
 }  // namespace deeprec::inline DEEPREC_ABI

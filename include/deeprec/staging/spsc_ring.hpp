@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <limits>
 #include <memory>
 #include <memory_resource>
 #include <optional>
@@ -28,7 +29,8 @@ enum class spsc_layout : unsigned char { automatic, counters, flags };
 /// @pre     capacity >= 1; at most one thread pushes and one pops at a time
 /// @cost    memory: one block from the resource, at construction
 /// @threads push side: one thread at a time; pop side: one thread at a time
-/// @error   invalid_value: a capacity of 0, or beyond what the positions can count, thrown as deeprec::error
+/// @error   invalid_value: a capacity of 0, or beyond what the counters or a block's bytes can count, thrown as
+///          deeprec::error; throws what the resource throws
 template <class T, class Wait = adaptive_wait, class Atomics = std_atomics, class Seq = std::size_t>
 class spsc_ring {
   static_assert(std::is_nothrow_destructible_v<T>,
@@ -36,9 +38,6 @@ class spsc_ring {
   static constexpr auto relaxed = std::memory_order_relaxed;
   static constexpr auto acquire = std::memory_order_acquire;
   static constexpr auto release = std::memory_order_release;
-  static constexpr auto at(access what, std::memory_order order) noexcept {
-    return Atomics::at(what, order);
-  }
   static constexpr std::size_t line = 64;
 
   struct flagged_slot {
@@ -53,8 +52,8 @@ class spsc_ring {
   explicit spsc_ring(std::size_t capacity,
                      std::pmr::memory_resource* memory = std::pmr::get_default_resource(),
                      spsc_layout layout = spsc_layout::automatic, Seq first = 0)
-      : capacity_(checked(capacity)),
-        flags_(layout == spsc_layout::automatic ? capacity <= 64 : layout == spsc_layout::flags),
+      : flags_(layout == spsc_layout::automatic ? capacity <= 64 : layout == spsc_layout::flags),
+        capacity_(checked(capacity, flags_)),
         memory_(memory),
         pushed_(first),
         released_(first) {
@@ -102,7 +101,8 @@ class spsc_ring {
   template <class U>
   queue_result push(U&& item, const wait_limit& limit = {}) {
     if (try_emplace(std::forward<U>(item))) [[likely]] return queue_result::ok;
-    return space_.wait_for([&] { return hold_off(), answer(try_emplace(std::forward<U>(item))); }, limit);
+    return space_.wait_for([&] { return hold_off(), answer(try_emplace(std::forward<U>(item))); }, limit,
+                           detail::wake_nobody{});
   }
 
   /// Moves the next item out, or answers nothing: empty.
@@ -132,7 +132,8 @@ class spsc_ring {
   /// @error   timed_out, stopped; throws as try_pop does
   queue_result pop(T& item, const wait_limit& limit = {}) {
     if (try_pop(item)) [[likely]] return queue_result::ok;
-    return items_.wait_for([&] { return hold_off(), answer(try_pop(item)); }, limit);
+    return items_.wait_for([&] { return hold_off(), answer(try_pop(item)); }, limit,
+                           detail::wake_nobody{});
   }
 
   /// A free slot to fill in place; one at a time.
@@ -152,7 +153,8 @@ class spsc_ring {
     return item != nullptr ? ring_view<spsc_ring>(this, item) : ring_view<spsc_ring>();
   }
 
-  /// Moves in up to n items from `first` on, published at once; answers how many.
+  /// Moves in up to n items from `first` on; answers how many. Counters publish them at once, by one store; flags
+  /// one by one, as try_push does.
   ///
   /// @threads the producer, wait-free
   /// @error   throws as try_push does; the items before that one are published
@@ -164,7 +166,8 @@ class spsc_ring {
       return done;
     }
     const std::size_t room = capacity_ - static_cast<Seq>(producer_.count - producer_.other);
-    if (room < n) producer_.other = released_.load(at(access::taken_seen, acquire));
+    // acquire: as in free_slot()
+    if (room < n) producer_.other = released_.load(Atomics::at(access::taken_seen_n, acquire));
     batch_end<&spsc_ring::publish_count> done{this, &producer_, 0};
     const std::size_t free = capacity_ - static_cast<Seq>(producer_.count - producer_.other);
     const std::size_t count = n < free ? n : free;
@@ -176,7 +179,11 @@ class spsc_ring {
     }
     return count;
   }
-  /// Moves out up to n items to `out`, released at once; answers how many.
+  /// Moves out up to n items to `out`; answers how many. Counters release them at once, by one store; flags one by
+  /// one, as try_pop does.
+  ///
+  /// @threads the consumer, wait-free
+  /// @error   throws as try_pop does; the items before that one are at `out`
   template <class It>
   std::size_t try_pop_n(It out, std::size_t n) {
     if (flags_) {
@@ -190,7 +197,8 @@ class spsc_ring {
       return done;
     }
     const std::size_t there = static_cast<Seq>(consumer_.other - consumer_.count);
-    if (there < n) consumer_.other = pushed_.load(at(access::count_seen, acquire));
+    // acquire: as in next_item()
+    if (there < n) consumer_.other = pushed_.load(Atomics::at(access::count_seen_n, acquire));
     batch_end<&spsc_ring::release_count> done{this, &consumer_, 0};
     const std::size_t full = static_cast<Seq>(consumer_.other - consumer_.count);
     const std::size_t count = n < full ? n : full;
@@ -211,12 +219,13 @@ class spsc_ring {
     if (flags_) {
       std::size_t n = 0;
       for (std::size_t i = 0; i < capacity_; ++i) {
-        n += flagged(i)->full.load(at(access::statistic, relaxed));
+        n += flagged(i)->full.load(Atomics::at(access::statistic, relaxed));
       }
       return n;
     }
-    const Seq released = released_.load(at(access::statistic, acquire));
-    const std::size_t n = static_cast<Seq>(pushed_.load(at(access::statistic, acquire)) - released);
+    // acquire, with the consumer's release store: it had seen at least so many pushed.
+    const Seq released = released_.load(Atomics::at(access::taken_seen_size, acquire));
+    const std::size_t n = static_cast<Seq>(pushed_.load(Atomics::at(access::looked_at, relaxed)) - released);
     return n < capacity_ ? n : capacity_;
   }
   [[nodiscard]] wait_counts push_waits() const noexcept { return space_.counts(); }
@@ -249,11 +258,11 @@ class spsc_ring {
 
   static constexpr std::size_t alignment = alignof(flagged_slot) > line ? alignof(flagged_slot) : line;
   static constexpr std::size_t flag_stride = (sizeof(flagged_slot) + alignment - 1) / alignment * alignment;
-  [[nodiscard]] std::size_t bytes() const noexcept {
-    return capacity_ * (flags_ ? flag_stride : sizeof(T));
-  }
-  static std::size_t checked(std::size_t capacity) {
-    if (capacity < 1 || capacity > static_cast<Seq>(~Seq{0}) / 2) {
+  static constexpr auto most_bytes = static_cast<std::size_t>((std::numeric_limits<std::ptrdiff_t>::max)());
+  static constexpr std::size_t stride_of(bool flags) noexcept { return flags ? flag_stride : sizeof(T); }
+  [[nodiscard]] std::size_t bytes() const noexcept { return capacity_ * stride_of(flags_); }
+  static std::size_t checked(std::size_t capacity, bool flags) {
+    if (capacity < 1 || capacity > static_cast<Seq>(~Seq{0}) / 2 || capacity > most_bytes / stride_of(flags)) {
       detail::raise(errc::invalid_value, "spsc_ring: capacity");
     }
     return capacity;
@@ -287,12 +296,12 @@ class spsc_ring {
     if (flags_) {
       flagged_slot* s = flagged(producer_.index);
       // acquire, with the consumer's release store: it has done with the item before.
-      if (s->full.load(at(access::flag_seen_free, acquire)) != 0) return nullptr;
+      if (s->full.load(Atomics::at(access::flag_seen_free, acquire)) != 0) return nullptr;
       return reinterpret_cast<T*>(s->bytes);
     }
     if (static_cast<Seq>(producer_.count - producer_.other) == capacity_) {
       // acquire, with the consumer's release store: it has done with the items before.
-      producer_.other = released_.load(at(access::taken_seen, acquire));
+      producer_.other = released_.load(Atomics::at(access::taken_seen, acquire));
       if (static_cast<Seq>(producer_.count - producer_.other) == capacity_) return nullptr;
     }
     if (static_cast<Seq>(producer_.count - producer_.other) + items_ahead < capacity_) {
@@ -305,7 +314,7 @@ class spsc_ring {
     producer_.index = index + 1 == capacity_ ? 0 : index + 1;
     if (flags_) {
       // release: the item was made before.
-      flagged(index)->full.store(1, at(access::flag_publish, release));
+      flagged(index)->full.store(1, Atomics::at(access::flag_publish, release));
       items_.notify_one();
     } else {
       ++producer_.count;
@@ -314,7 +323,7 @@ class spsc_ring {
   }
   void publish_count() noexcept {
     // release: the items were made before.
-    pushed_.store(producer_.count, at(access::count_publish, release));
+    pushed_.store(producer_.count, Atomics::at(access::count_publish, release));
     items_.notify_one();
   }
   void abandon_push(T*) noexcept {}
@@ -323,12 +332,12 @@ class spsc_ring {
     if (flags_) {
       flagged_slot* s = flagged(consumer_.index);
       // acquire, with the producer's release store: the item is complete.
-      if (s->full.load(at(access::flag_seen_full, acquire)) == 0) return nullptr;
+      if (s->full.load(Atomics::at(access::flag_seen_full, acquire)) == 0) return nullptr;
       return std::launder(reinterpret_cast<T*>(s->bytes));
     }
     if (consumer_.count == consumer_.other) {
       // acquire, with the producer's release store: the items are complete.
-      consumer_.other = pushed_.load(at(access::count_seen, acquire));
+      consumer_.other = pushed_.load(Atomics::at(access::count_seen, acquire));
       if (consumer_.count == consumer_.other) return nullptr;
     }
     if (static_cast<Seq>(consumer_.other - consumer_.count) > items_ahead) {
@@ -349,21 +358,21 @@ class spsc_ring {
     consumer_.index = index + 1 == capacity_ ? 0 : index + 1;
     if (flags_) {
       // release: the item was read and destroyed before.
-      flagged(index)->full.store(0, at(access::flag_release, release));
+      flagged(index)->full.store(0, Atomics::at(access::flag_release, release));
     } else {
       ++consumer_.count;
-      released_.store(consumer_.count, at(access::taken_publish, release));  // release: as above
+      released_.store(consumer_.count, Atomics::at(access::taken_publish, release));  // release: as above
     }
   }
   void release_count() noexcept {
     // release: the items were read and destroyed before.
-    released_.store(consumer_.count, at(access::taken_publish, release));
+    released_.store(consumer_.count, Atomics::at(access::taken_publish_n, release));
     space_.notify_one();
   }
 
   // Never written after construction: the line stays shared by both cores.
-  const std::size_t capacity_;
   const bool flags_;
+  const std::size_t capacity_;
   std::pmr::memory_resource* const memory_;
   std::byte* slots_ = nullptr;
   detail::waiting_room<Wait, Atomics, 1> items_;  // the consumer waits here

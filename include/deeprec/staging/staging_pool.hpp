@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <type_traits>
 #include <utility>
@@ -24,6 +25,8 @@ namespace deeprec::inline DEEPREC_ABI {
 
 /// @pre     at least one buffer; the pool outlives its leases
 /// @threads every member is thread-safe
+/// @error   invalid_value: a count of 0, beyond 2^30, or beyond what a block's bytes can count, thrown as
+///          deeprec::error; throws what make() and the allocations throw
 template <class T, class Wait = adaptive_wait, class Atomics = std_atomics>
 class staging_pool {
  public:
@@ -87,7 +90,11 @@ class staging_pool {
     std::uint32_t index = 0;
     const auto once = [&] { return free_.pop(index) ? queue_result::ok : queue_result::not_now; };
     queue_result r = once();
-    if (r == queue_result::not_now) r = returns_.wait_for(once, limit);
+    if (r == queue_result::not_now) {
+      r = returns_.wait_for(once, limit, [this]() noexcept {
+        if (free_.was_any()) returns_.notify_one();
+      });
+    }
     return r == queue_result::ok ? lease(this, index) : lease(r);
   }
   /// The same without waiting.
@@ -104,12 +111,15 @@ class staging_pool {
 
  private:
   static std::uint32_t checked(std::uint32_t count) {
-    if (count < 1 || count > (1u << 30)) detail::raise(errc::invalid_value, "staging_pool: count");
+    constexpr auto most_bytes = static_cast<std::size_t>((std::numeric_limits<std::ptrdiff_t>::max)());
+    if (count < 1 || count > (1u << 30) || count > most_bytes / sizeof(T)) {
+      detail::raise(errc::invalid_value, "staging_pool: count");
+    }
     return count;
   }
   void put_back(std::uint32_t index) noexcept {
     free_.push(index);
-    returns_.notify_one();  // any of them will do, and none waits for a slot in front: no wake-up is lost
+    returns_.notify_one();  // any of them will do
   }
 
   std::vector<T> buffers_;

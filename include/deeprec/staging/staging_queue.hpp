@@ -82,7 +82,8 @@ class [[nodiscard]] taken {
 /// @pre     capacity >= 1; no thread uses the queue, or holds a place of it, when it is destroyed
 /// @cost    memory: one block from the resource, at construction; nothing afterwards
 /// @threads every member is thread-safe; without a wait, put and take are lock-free
-/// @error   invalid_value: a capacity of 0, or beyond what the positions can count, thrown as deeprec::error
+/// @error   invalid_value: a capacity of 0, or beyond what the positions or a block's bytes can count, thrown as
+///          deeprec::error; throws what the resource throws
 template <class T, class Wait = adaptive_wait, class Atomics = std_atomics>
 class staging_queue {
   static_assert(std::is_nothrow_destructible_v<T>,
@@ -101,12 +102,11 @@ class staging_queue {
 
  public:
   using value_type = T;
-  /// How many bytes of the budget a record takes.
+  /// How many bytes of the budget a record takes; null: sizeof(T).
   using size_function = std::size_t (*)(const T&);
 
   explicit staging_queue(std::size_t capacity) : staging_queue(staging_options{.capacity = capacity}) {}
-  explicit staging_queue(const staging_options& options,
-                         size_function size_of = [](const T&) { return sizeof(T); })
+  explicit staging_queue(const staging_options& options, size_function size_of = nullptr)
       : ring_(checked(options.capacity), options.memory, 0),
         budget_(options.byte_budget),
         bytes_of_(size_of) {}
@@ -115,23 +115,37 @@ class staging_queue {
 
   /// Moves the record in, waiting while the queue is full. On every other answer than ok it is untouched.
   ///
+  /// An item of another type than T becomes a T in the queue's memory. Only a byte budget with a size function needs
+  /// the T before: then it is made from the item as it is, which is not moved from, and moved in.
+  ///
   /// @cost    about 20 ns when there is room
   /// @threads thread-safe
-  /// @error   timed_out, stopped, closed, cancelled; throws what T's constructor throws: nothing was put
+  /// @error   timed_out, stopped, closed, cancelled; throws what T's constructor throws: nothing was put; throws
+  ///          unsupported as deeprec::error where the T is needed before and the item can only be moved into one
   template <class U>
     requires std::is_constructible_v<T, U&&>
   queue_result put(U&& item, const wait_limit& limit = {}) {
-    return put_as(record, std::forward<U>(item), limit);
+    return as_measured(std::forward<U>(item), [&](auto&& made, std::size_t bytes) {
+      return put_as(record, std::forward<decltype(made)>(made), bytes, limit);
+    });
   }
   /// The same without waiting; not_now when the queue is full.
+  ///
+  /// @threads thread-safe, lock-free
+  /// @error   not_now, closed, cancelled; throws as put() does
   template <class U>
     requires std::is_constructible_v<T, U&&>
   queue_result try_put(U&& item) {
-    return put_once(record, std::forward<U>(item));
+    return as_measured(std::forward<U>(item), [&](auto&& made, std::size_t bytes) {
+      return put_once(record, std::forward<decltype(made)>(made), bytes);
+    });
   }
   /// Puts an exception in line: what was put before is delivered before it.
+  ///
+  /// @threads thread-safe
+  /// @error   timed_out, stopped, closed, cancelled
   queue_result fail(std::exception_ptr why, const wait_limit& limit = {}) {
-    return put_as(failure, std::move(why), limit);
+    return put_as(failure, std::move(why), 0, limit);
   }
 
   /// A place in line, got before its record is made. Not put in the end, it is passed over.
@@ -161,15 +175,25 @@ class staging_queue {
     [[nodiscard]] std::uint64_t number() const noexcept { return queue_->ring_.number_of(token_); }
 
     /// Fills the place. Waits for the byte budget only, and never when it is the next to be taken.
-    /// @error timed_out, stopped, cancelled: the place and the record are still the caller's; throws what T's
-    ///        constructor throws: the place is passed over
+    ///
+    /// @pre   it still is a place
+    /// @error timed_out, stopped, cancelled: the place and the record are still the caller's; throws as the queue's
+    ///        put() does: the place is passed over, or still the caller's where the record could not be measured
     template <class U>
+      requires std::is_constructible_v<T, U&&>
     queue_result put(U&& item, const wait_limit& limit = {}) {
-      return queue_->fill(*this, record, std::forward<U>(item), limit);
+      DEEPREC_EXPECTS(static_cast<bool>(*this));
+      return queue_->as_measured(std::forward<U>(item), [&](auto&& made, std::size_t bytes) {
+        return queue_->fill(*this, record, std::forward<decltype(made)>(made), bytes, limit);
+      });
     }
     /// Fills it with an exception.
+    ///
+    /// @pre   it still is a place
+    /// @error timed_out, stopped, cancelled: as put()
     queue_result fail(std::exception_ptr why, const wait_limit& limit = {}) {
-      return queue_->fill(*this, failure, std::move(why), limit);
+      DEEPREC_EXPECTS(static_cast<bool>(*this));
+      return queue_->fill(*this, failure, std::move(why), 0, limit);
     }
     /// Gives it up now: nothing will come here.
     void abandon() noexcept {
@@ -213,8 +237,9 @@ class staging_queue {
     const auto once = [&] { return is_cancelled() ? queue_result::cancelled : take_once(answer); };
     queue_result r = once();
     if (r == queue_result::not_now) [[unlikely]] {
-      r = items_.wait_for(once, limit);
-      if (items_.others_wait() && ring_.was_takeable()) items_.notify_one();
+      r = items_.wait_for(once, limit, [this]() noexcept {
+        if (ring_.was_takeable()) items_.notify_one();
+      });
     }
     answer.why_ = r;
     return answer;
@@ -265,7 +290,7 @@ class staging_queue {
   /// Ends close() and cancel(): the queue goes on with what it holds.
   void resume() noexcept {
     ring_.reopen();
-    cancelled_.store(0, Atomics::at(access::cancel_mark, std::memory_order_release));  // release: as above
+    cancelled_.store(0, Atomics::at(access::resume_mark, std::memory_order_release));  // release: as above
   }
   [[nodiscard]] bool is_closed() const noexcept { return ring_.is_closed(); }
   [[nodiscard]] bool is_cancelled() const noexcept {
@@ -288,14 +313,28 @@ class staging_queue {
 
  private:
   static std::size_t checked(std::size_t capacity) {
-    if (capacity < 1 || capacity > core::max_capacity()) {
-      detail::raise(errc::invalid_value, "staging_queue: capacity");
-    }
+    if (!core::can_have(capacity)) detail::raise(errc::invalid_value, "staging_queue: capacity");
     return capacity;
   }
 
-  std::size_t bytes_of(std::in_place_index_t<0>, const T& item) const { return bytes_of_(item); }
-  std::size_t bytes_of(std::in_place_index_t<1>, const std::exception_ptr&) const noexcept { return 0; }
+  // Calls put(item, bytes), with a T in the item's place where only a T can be measured.
+  template <class U, class Put>
+  queue_result as_measured(U&& item, Put put) const {
+    if (budget_ == 0) return put(std::forward<U>(item), std::size_t{0});
+    if (bytes_of_ == nullptr) return put(std::forward<U>(item), sizeof(T));
+    using given = std::remove_cvref_t<U>;
+    if constexpr (std::is_same_v<given, T>) {
+      const std::size_t bytes = bytes_of_(item);
+      return put(std::forward<U>(item), bytes);
+    } else if constexpr (std::is_constructible_v<T, const given&>) {
+      T made(std::as_const(item));
+      const std::size_t bytes = bytes_of_(made);
+      return put(std::move(made), bytes);
+    } else {
+      detail::raise(errc::unsupported,
+                    "staging_queue: an item that is measured must be a record, or be copied into one");
+    }
+  }
 
   // Makes the entry in a slot that is ours and publishes it; when its constructor throws, the slot is
   // passed over and its bytes are given back.
@@ -322,13 +361,11 @@ class staging_queue {
   }
 
   template <class Which, class U>
-  queue_result put_once(Which which, U&& item) {
+  queue_result put_once(Which which, U&& item, std::size_t bytes) {
     if (is_cancelled()) return queue_result::cancelled;
-    std::size_t bytes = 0;
     if (budget_ != 0) {
       // Look for a slot first: bytes that are held and given back in vain would wake the others for nothing.
       if (!ring_.was_claimable()) return queue_result::not_now;
-      bytes = measure(which, item);
       if (!admit(bytes, [] { return false; })) {
         return ring_.is_closed() ? queue_result::closed : queue_result::not_now;
       }
@@ -343,15 +380,13 @@ class staging_queue {
     return queue_result::ok;
   }
   template <class Which, class U>
-  queue_result put_as(Which which, U&& item, const wait_limit& limit) {
-    const queue_result first = put_once(which, std::forward<U>(item));
+  queue_result put_as(Which which, U&& item, std::size_t bytes, const wait_limit& limit) {
+    const queue_result first = put_once(which, std::forward<U>(item), bytes);
     if (first != queue_result::not_now) [[likely]] return first;
-    return wait_for_space([&] { return put_once(which, std::forward<U>(item)); }, limit);
+    return wait_for_space([&] { return put_once(which, std::forward<U>(item), bytes); }, limit);
   }
   template <class Which, class U>
-  queue_result fill(place& where, Which which, U&& item, const wait_limit& limit) {
-    DEEPREC_EXPECTS(static_cast<bool>(where));
-    const std::size_t bytes = budget_ != 0 ? measure(which, item) : 0;
+  queue_result fill(place& where, Which which, U&& item, std::size_t bytes, const wait_limit& limit) {
     const token t = where.token_;
     const auto admitted = [&] {
       if (is_cancelled()) return queue_result::cancelled;
@@ -365,15 +400,6 @@ class staging_queue {
     where.queue_ = nullptr;
     make(t, which, std::forward<U>(item), bytes);
     return r;
-  }
-
-  template <class Which, class U>
-  std::size_t measure(Which which, const U& item) const {
-    if constexpr (std::is_same_v<Which, std::in_place_index_t<1>> || std::is_same_v<U, T>) {
-      return bytes_of(which, item);
-    } else {
-      return bytes_of(which, T(item));
-    }
   }
 
   template <class Exempt>
@@ -398,9 +424,9 @@ class staging_queue {
 
   template <class Look>
   queue_result wait_for_space(Look&& look, const wait_limit& limit) {
-    const queue_result r = space_.wait_for(look, limit);
-    if (space_.others_wait() && ring_.was_claimable()) notify_space();
-    return r;
+    return space_.wait_for(look, limit, [this]() noexcept {
+      if (ring_.was_claimable()) notify_space();
+    });
   }
 
   queue_result take_once(taken<T>& answer) {

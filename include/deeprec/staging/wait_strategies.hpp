@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <limits>
 #include <stop_token>
+#include <type_traits>
 #include <utility>
 
 #include <deeprec/core/config.hpp>
@@ -60,7 +61,8 @@ struct wait_limit {
   std::stop_token stop{};
 };
 
-/// A deadline from now on.
+/// A deadline from now on. A time beyond what the clock can count is no limit; one that is not positive, or not a
+/// number, has passed already.
 ///
 /// @cost    reads the clock
 /// @threads reentrant
@@ -68,11 +70,16 @@ struct wait_limit {
 template <class Rep, class Period>
 [[nodiscard]] wait_limit within(std::chrono::duration<Rep, Period> time, std::stop_token stop = {}) {
   using clock = std::chrono::steady_clock;
+  using std::chrono::duration_cast;
+  using real_seconds = std::chrono::duration<double>;
   const clock::time_point now = clock::now();
-  // A time beyond what the clock can count is no limit.
-  const bool endless = time > (clock::time_point::max)() - now;
-  return {endless ? (clock::time_point::max)()
-                  : now + std::chrono::duration_cast<clock::duration>(time),
+  if (!(time > time.zero())) return {now, std::move(stop)};
+  // Compared as floating-point numbers, which do not overflow; the second less covers their rounding.
+  const real_seconds countable = (clock::time_point::max)() - now - std::chrono::seconds(1);
+  if (real_seconds(time) >= countable) return {(clock::time_point::max)(), std::move(stop)};
+  // In two parts: no product with the ratio of two periods overflows.
+  const auto whole = duration_cast<std::chrono::seconds>(time);
+  return {now + duration_cast<clock::duration>(whole) + duration_cast<clock::duration>(time - whole),
           std::move(stop)};
 }
 
@@ -172,6 +179,11 @@ struct adaptive_wait {
 
 namespace detail {
 
+// For rooms where every notification wakes all, or where one thread waits.
+struct wake_nobody {
+  void operator()() const noexcept {}
+};
+
 // Where the threads of one side of a queue wait: a strategy, an event_count, and counters.
 // Threads: how many may wait here at once; 0: any number.
 template <class Wait, class Atomics, int Threads = 0>
@@ -179,8 +191,14 @@ class waiting_room {
  public:
   // Calls look() until it answers something else than not_now, or the limit is reached. look() must
   // succeed when called after a notify_* of the other side if there is anything to be had.
-  template <class Look>
-  queue_result wait_for(Look&& look, const wait_limit& limit) {
+  //
+  // A waiter may leave with a wake-up that another one needs: it was woken for a slot behind the one it took, or
+  // leaves by an exception of look(), a deadline, a stop, a cancel. So, whichever way it leaves, wake_next() is
+  // called when others wait: it has to notify here if there is anything to be had.
+  template <class Look, class WakeNext>
+  queue_result wait_for(Look&& look, const wait_limit& limit, const WakeNext& wake_next) {
+    static_assert(noexcept(wake_next()));
+    const successor<WakeNext> next{*this, wake_next};
     add(waits_, 1);
     // Not timed: reading the clock would take as long as most of these waits.
     queue_result answer = Wait::template busy<Atomics>(look);
@@ -215,13 +233,6 @@ class waiting_room {
     if constexpr (Wait::parks) sleepers_.notify_all();
   }
 
-  // Whether others wait here as well. A waiter whose wait ended well wakes the next one if there is more to
-  // be had: a wake-up may have gone to a thread that found the slot in front of it not ready yet.
-  [[nodiscard]] bool others_wait() const noexcept {
-    if constexpr (Wait::parks) return sleepers_.was_waiting() != 0;
-    return false;
-  }
-
   [[nodiscard]] wait_counts counts() const noexcept {
     return {waits_.load(statistic()), parks_.load(statistic()), wait_ns_.load(statistic()),
             spin_ns_.load(statistic()), sleepers_.was_waiting()};
@@ -241,6 +252,16 @@ class waiting_room {
     }
   }
 
+  template <class WakeNext>
+  struct successor {
+    const waiting_room& room;
+    const WakeNext& wake_next;
+    ~successor() {
+      if constexpr (Wait::parks && !std::is_same_v<WakeNext, wake_nobody>) {
+        if (room.sleepers_.others_wait()) wake_next();
+      }
+    }
+  };
   struct wake_all {
     event_count<Atomics>* sleepers;
     void operator()() const noexcept { sleepers->notify_all(); }
