@@ -179,7 +179,7 @@ bool ready(benchmark::State& state) {
 }
 bool ready_for_bf16(benchmark::State& state) {
   if (!ready(state)) return false;
-  if (best_isa() == isa::avx512_bf16) return true;
+  if (active_isa() == isa::avx512_bf16) return true;
   state.SkipWithError("no bf16 products on this machine");
   return false;
 }

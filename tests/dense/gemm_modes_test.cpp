@@ -1,9 +1,15 @@
 // Products in every math mode, with every step before and after them, against an oracle in double.
 #include <doctest/doctest.h>
 
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <climits>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
+#include <memory>
 #include <memory_resource>
 #include <new>
 #include <string>
@@ -17,6 +23,7 @@
 
 #include "dense/gemm_oracle.hpp"
 #include "dense/support.hpp"
+#include "support/children.hpp"
 
 using namespace dense_test;
 using namespace deeprec;
@@ -38,8 +45,10 @@ struct bare : B {
 };
 #if defined(DEEPREC_WITH_ONEDNN)
 using composing = gemm_backends<bare<onednn_gemm>, eigen_gemm>;
+using onednn_first = gemm_backends<onednn_gemm, eigen_gemm>;  // one row too
 #else
 using composing = eigen;
+using onednn_first = gemm_backends<eigen_gemm>;
 #endif
 
 /// Memory with a guard behind each piece, for what writes further than it asked for.
@@ -61,39 +70,68 @@ class guarded_memory : public std::pmr::memory_resource {
   bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
 };
 
+/// Kept weights multiply other numbers of rows first; what comes of it is not looked at.
+template <class Backends, class Executor>
+status serve_before(Executor& executor, const gemm_desc& desc, const trial& t, const gemm_weights& kept) {
+  for (const index_t m : t.batches) {
+    matrix x(m, t.k, 1), y(m, t.n, 2);
+    for (index_t i = 0; i < m; ++i) std::fill_n(&x(i, 0), t.k, 1.0F);
+    const status s = gemm<Backends>(executor, {.b = desc.b, .math = desc.math}, x.view(), kept, y.view());
+    if (!s) return s;
+  }
+  return {};
+}
+
+/// A float residual that oneDNN added to its result itself.
+template <class Backends, class A, class B, class C>
+bool residual_fused(const gemm_desc& desc, const trial& t, const A& a, const B& b, const C& c) {
+  if (t.residual != 1) return false;
+  const std::string text = explain_gemm<Backends>(desc, a, b, c);
+  return text.rfind("oneDNN", 0) == 0 && text.find("steps fused") != std::string::npos;
+}
+
 template <class Backends, class Executor, class C>
-status run_with(Executor& executor, const gemm_desc& desc, operand& a, operand& b, int weights, const C& c) {
+status run_with(Executor& executor, const gemm_desc& desc, const trial& t, operand& a, operand& b, const C& c,
+                int& fused_residuals) {
+  const auto with = [&](const auto& left, const auto& right) {
+    fused_residuals += residual_fused<Backends>(desc, t, left, right, c) ? 1 : 0;
+    return gemm<Backends>(executor, desc, left, right, c);
+  };
   const auto with_b = [&](const auto& left) {
-    if (weights != 0) {
-      const gemm_weights kept(b.view(), weights == 1 ? weight_reuse::few : weight_reuse::many);
-      return gemm<Backends>(executor, desc, left, kept, c);
+    if (t.weights != 0) {
+      const gemm_weights kept(b.view(), t.weights == 1 ? weight_reuse::few : weight_reuse::many);
+      if (const status s = serve_before<Backends>(executor, desc, t, kept); !s) return s;
+      return with(left, kept);
     }
-    if (b.storage == gemm_storage::f32) return gemm<Backends>(executor, desc, left, b.f32.view(), c);
-    return gemm<Backends>(executor, desc, left, b.halves(), c);
+    if (b.storage == gemm_storage::f32) return with(left, b.f32.view());
+    return with(left, b.halves());
   };
   return a.storage == gemm_storage::f32 ? with_b(a.f32.view()) : with_b(a.halves());
 }
 
 template <class Backends, class Executor>
-double worst_of(Executor&& executor, const trial& t, std::mt19937_64& random) {
+double worst_of(Executor&& executor, const trial& t, std::mt19937_64& random, int* fused_residuals = nullptr) {
   guarded_memory memory;
   context ctx{executor};
   ctx.memory = &memory;
+  int fused = 0;
   const double worst = worst_error_of(
       [&](const gemm_desc& desc, operand& a, operand& b, operand& c) {
-        return t.c == gemm_storage::f32
-                   ? run_with<Backends>(ctx, desc, a, b, t.weights, c.f32.view())
-                   : run_with<Backends>(ctx, desc, a, b, t.weights, c.halves());
+        return t.c == gemm_storage::f32 ? run_with<Backends>(ctx, desc, t, a, b, c.f32.view(), fused)
+                                        : run_with<Backends>(ctx, desc, t, a, b, c.halves(), fused);
       },
       t, random);
   REQUIRE(memory.intact);
+  if (fused_residuals != nullptr) *fused_residuals += fused;
   return worst;
 }
 
+/// Returns how many trials had a residual that oneDNN added.
 template <class Backends>
-void many_trials(int count, values kind) {
+int many_trials(int count, values kind) {
   std::mt19937_64 random(deeprec_test::seed());
   inline_executor here;
+  int fused_residuals = 0;
 #if defined(__SANITIZE_THREAD__)
   count /= 10;  // one thread: nothing to find
 #endif
@@ -101,9 +139,80 @@ void many_trials(int count, values kind) {
     trial t = random_trial(random);
     t.kind = kind;
     INFO(said(t));
-    CHECK(worst_of<Backends>(here, t, random) <= 1);
+    CHECK(worst_of<Backends>(here, t, random, &fused_residuals) <= 1);
   }
+  return fused_residuals;
 }
+
+#if defined(DEEPREC_WITH_ONEDNN)
+/// What a plan is and gives, as a child with this many OpenMP threads sees it.
+struct plan_facts {
+  std::size_t scratch_bytes = 0;
+  char implementation[64] = {};
+  std::uint64_t bits = 0;
+  int threads = 0;  ///< of the process, after it ran
+};
+
+int run_plan(const gemm_plan& plan, const void* packed_b, plan_facts& facts) {
+  const gemm_query& q = plan.query;
+  std::vector<float> a(static_cast<std::size_t>(600 * 600), 1.25F), b(static_cast<std::size_t>(1024 * 1024), 0.5F),
+      c(static_cast<std::size_t>(q.m * q.c_stride));
+  std::vector<char> memory(plan.scratch_bytes + 64);
+  void* scratch = memory.data();
+  std::size_t room = memory.size();
+  std::align(64, plan.scratch_bytes, scratch, room);
+  const gemm_pointers at{.a = a.data(), .b = packed_b != nullptr ? packed_b : b.data(), .c = c.data(),
+                         .scratch = scratch, .instruction_set = active_isa()};
+  if (!plan.run(plan, at).ok()) return 4;
+  facts.bits = hash_bytes({reinterpret_cast<const char*>(c.data()), c.size() * sizeof(float)}, 0);
+  return 0;
+}
+
+int plans_in_child(int threads, const std::vector<gemm_query>& asked, std::vector<plan_facts>& found) {
+  const std::size_t bytes = asked.size() * sizeof(plan_facts);
+  void* const shared = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(shared != MAP_FAILED);
+  auto* const facts = static_cast<plan_facts*>(shared);
+  const int code = deeprec_test::in_child([&] {
+#  if DNNL_CPU_RUNTIME == DNNL_RUNTIME_OMP
+    omp_set_num_threads(threads);
+#  endif
+    for (std::size_t i = 0; i < asked.size(); ++i) {
+      const gemm_plan plan = onednn_gemm::plan(asked[i]);
+      facts[i].threads = 1;
+      if (plan.run == nullptr) continue;
+      facts[i].scratch_bytes = plan.scratch_bytes;
+      std::strncpy(facts[i].implementation, plan.implementation, 63);
+      gemm_packed packed;
+      if (asked[i].packed) {
+        const std::vector<float> b(1024 * 1024, 0.5F);
+        packed = onednn_gemm::pack(b.data(), asked[i].k, asked[i].n, asked[i].b, asked[i].inputs);
+        if (packed.data == nullptr) return 3;
+      }
+      if (const int no = run_plan(plan, packed.data.get(), facts[i]); no != 0) return no;
+      facts[i].threads = deeprec_test::threads_of_this_process();
+    }
+    return 0;
+  });
+  std::copy_n(facts, asked.size(), found.begin());
+  munmap(shared, bytes);
+  return code;
+}
+
+int multiply_by_read_only(index_t k, index_t n, gemm_storage storage) {
+  const std::vector<float> b(static_cast<std::size_t>(n * k), 0.5F);
+  const gemm_packed packed = onednn_gemm::pack(b.data(), k, n, gemm_operand::transposed, storage);
+  const gemm_plan plan = onednn_gemm::plan({.m = 64, .n = n, .k = k, .a_stride = k, .c_stride = n,
+                                            .b = gemm_operand::transposed, .inputs = storage, .packed = true});
+  if (packed.data == nullptr || plan.run == nullptr) return 3;
+  void* const pages = mmap(nullptr, packed.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (pages == MAP_FAILED) return 5;
+  std::memcpy(pages, packed.data.get(), packed.bytes);
+  if (mprotect(pages, packed.bytes, PROT_READ) != 0) return 5;
+  plan_facts facts;
+  return run_plan(plan, pages, facts);
+}
+#endif
 
 // Wrong on purpose: says that it adds the bias.
 struct biasless : eigen_gemm {
@@ -140,6 +249,12 @@ struct nanless : eigen_gemm {
 TEST_CASE("gemm: every math, storage and step is within its bound, whoever multiplies") {
   many_trials<eigen>(150, values::normal);
   many_trials<host_gemm_backends>(150, values::normal);
+  const int fused_residuals = many_trials<onednn_first>(150, values::normal);
+#if !defined(DEEPREC_WITH_ONEDNN)
+  CHECK(fused_residuals == 0);
+#elif !defined(__SANITIZE_THREAD__)  // fewer trials
+  CHECK((fused_residuals > 0) == (active_isa() == best_isa() || active_isa() >= detail::onednn_isa()));
+#endif
 }
 
 TEST_CASE("gemm: steps composed on tiles are within the bound of those that a backend fuses") {
@@ -150,6 +265,7 @@ TEST_CASE("gemm: sums that cancel, denormals, infinities and NaN are within the 
   for (const values kind : {values::cancelling, values::tiny, values::with_infinities}) {
     many_trials<eigen>(60, kind);
     many_trials<host_gemm_backends>(60, kind);
+    many_trials<onednn_first>(60, kind);
   }
 }
 
@@ -420,7 +536,7 @@ TEST_CASE("gemm: oneDNN gets the scratch that it writes, not only the one that i
 }
 
 TEST_CASE("gemm: bf16 products don't read past the end of an odd k") {
-  if (best_isa() != isa::avx512_bf16) return;
+  if (active_isa() != isa::avx512_bf16) return;
   inline_executor here;
   for (const index_t k : {1, 7, 13, 33}) {
     for (const index_t pad : {0, 1, 3}) {  // every other row infinite at its beginning, NaN between the rows
@@ -459,7 +575,7 @@ TEST_CASE("gemm: where the machine has bf16 products, the implementation that on
   const std::string text =
       explain_gemm({.b = gemm_operand::transposed, .math = gemm_math::bf16}, x.view(), w.view(), y.view());
   INFO(text);
-  if (best_isa() != isa::avx512_bf16) {
+  if (active_isa() != isa::avx512_bf16) {
     MESSAGE("no bf16 products on this machine");
     CHECK_FALSE(onednn_gemm::can_run(q));
     CHECK(text.find("rounded to bf16") != std::string::npos);
@@ -474,6 +590,95 @@ TEST_CASE("gemm: where the machine has bf16 products, the implementation that on
   }
   CHECK(text.find("bf16") != std::string::npos);
   CHECK(text.find("a narrowed to bf16") != std::string::npos);
+}
+
+TEST_CASE("gemm: oneDNN's plans are the same whatever OpenMP's number of threads, and no product starts a thread") {
+  // Wide and narrow, whole blocks and padded ones, plain and packed, as a layer forward and backward multiplies.
+  std::vector<gemm_query> asked;
+  for (const gemm_storage inputs : storages) {
+    for (const index_t k : {480, 479, 13}) {
+      asked.push_back({.m = 256, .n = 1024, .k = k, .a_stride = k, .b_stride = k, .c_stride = 1024,
+                       .b = gemm_operand::transposed, .inputs = inputs});
+      asked.push_back(asked.back());
+      asked.back().packed = true;
+      asked.push_back({.m = 16, .n = k, .k = 512, .a_stride = 512, .b_stride = k, .c_stride = k, .inputs = inputs});
+      asked.push_back({.m = 100, .n = k, .k = 512, .a_stride = 100, .b_stride = k, .c_stride = k,
+                       .a = gemm_operand::transposed, .inputs = inputs});
+    }
+  }
+  std::vector<plan_facts> first(asked.size());
+  for (const int threads : {1, 8, 64}) {
+    std::vector<plan_facts> found(asked.size());
+    REQUIRE(plans_in_child(threads, asked, found) == 0);
+    for (std::size_t i = 0; i < asked.size(); ++i) {
+      CAPTURE(i);
+      CAPTURE(threads);
+      if (threads == 1) {
+        first[i] = found[i];
+        CHECK((found[i].scratch_bytes > 0 || std::strlen(found[i].implementation) > 0 || asked[i].inputs != gemm_storage::f32));
+      }
+      CHECK(found[i].scratch_bytes == first[i].scratch_bytes);
+      CHECK(std::string(found[i].implementation) == first[i].implementation);
+      CHECK(found[i].bits == first[i].bits);
+      CHECK(found[i].threads == 1);
+    }
+  }
+}
+
+TEST_CASE("gemm: packed weights are only read") {
+  for (const gemm_storage storage : storages) {
+    if (storage == gemm_storage::bf16 && active_isa() != isa::avx512_bf16) continue;
+    for (const index_t k : {480, 479, 13}) {
+      for (const index_t n : {1024, 100, 33}) {
+        CAPTURE(k);
+        CAPTURE(n);
+        CHECK(deeprec_test::in_child([&] { return multiply_by_read_only(k, n, storage); }) == 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("gemm: oneDNN keeps to the instruction set of the process and of the context") {
+  // A process of its own, in which nothing has used oneDNN yet.
+  const auto explained = [](const char* wanted) {
+    char path[PATH_MAX + 1] = {};
+    REQUIRE(readlink("/proc/self/exe", path, PATH_MAX) > 0);
+    const std::string command = std::string("DEEPREC_ISA=") + wanted + " '" + path +
+                                "' --no-skip=true --test-case='gemm: tells a parent*' 2>/dev/null";
+    std::FILE* const child = popen(command.c_str(), "r");
+    REQUIRE(child != nullptr);
+    std::string answer;
+    char line[512];
+    while (std::fgets(line, sizeof(line), child) != nullptr) {
+      if (std::strncmp(line, "explained ", 10) == 0) answer = line + 10;
+    }
+    pclose(child);
+    return answer;
+  };
+  matrix x(64, 256), w(512, 256), y(64, 512);
+  for (const isa wanted : every_isa) {
+    if (wanted > best_isa()) continue;
+    const std::string text = explained(to_string(wanted));
+    INFO(text);
+    CHECK_FALSE(text.empty());
+    if (wanted < isa::avx512) CHECK(text.find("avx512") == std::string::npos);
+    if (wanted < isa::avx512_bf16) CHECK(text.find("bf16)") == std::string::npos);
+    CHECK((text.rfind("oneDNN", 0) == 0) == (wanted == best_isa() || wanted > isa::portable));
+    inline_executor here;
+    context ctx{here};
+    ctx.instruction_set = wanted;
+    const bool honoured = wanted == best_isa() || wanted >= detail::onednn_isa();
+    const gemm_desc desc{.b = gemm_operand::transposed};
+    CHECK(gemm<gemm_backends<onednn_gemm>>(ctx, desc, x.view(), w.view(), y.view()).code() ==
+          (honoured ? errc::ok : errc::unsupported));
+    CHECK(gemm(ctx, desc, x.view(), w.view(), y.view()).ok());
+  }
+}
+
+TEST_CASE("gemm: tells a parent who multiplies" * doctest::skip()) {
+  matrix x(64, 256), w(512, 256), y(64, 512);
+  const std::string text = explain_gemm({.b = gemm_operand::transposed, .math = gemm_math::bf16}, x.view(), w.view(), y.view());
+  std::printf("explained %s\n", text.c_str());
 }
 
 TEST_CASE("gemm: after warm-up, changing batch sizes make no primitive and cast no weight") {
@@ -506,6 +711,54 @@ TEST_CASE("gemm: after warm-up, changing batch sizes make no primitive and cast 
   CHECK(onednn_gemm::cache_report().kept <= onednn_gemm::cache_report().capacity);
 }
 #endif
+
+TEST_CASE("gemm: an operand is cast to the same bits with every instruction set, whoever cast it first") {
+  std::mt19937_64 random(deeprec_test::seed());
+  constexpr index_t rows = 3, columns = 200;
+  std::vector<float> from(rows * columns);
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    const auto exponent = static_cast<std::uint32_t>(i % 3 == 0 ? random() % 2 : i % 3 == 1 ? 255 : random() % 256);
+    from[i] = detail::bit_cast_to<float>((static_cast<std::uint32_t>(random()) & 0x807fffffU) | exponent << 23);
+  }
+  std::vector<bf16> halves(from.size());
+  for (std::size_t i = 0; i < from.size(); ++i) halves[i] = bf16::from_bits(static_cast<std::uint16_t>(random()));
+  using detail::conversion;
+  for (const conversion how : {conversion::copy, conversion::widen, conversion::narrow, conversion::round_bf16,
+                               conversion::round_tf32}) {
+    for (const index_t width : {1, 15, 16, 17, 31, 33, 63, 64, 65, 100, 200}) {
+      std::vector<std::vector<float>> made;
+      for (const isa which : every_isa) {
+        if (which > best_isa()) continue;
+        std::vector<float>& to = made.emplace_back(from.size(), -7.0F);
+        const bool half = how == conversion::widen;
+        detail::convert_with(which, {how, half ? static_cast<const void*>(halves.data()) : from.data(), columns,
+                                     to.data(), width, rows, width, half ? gemm_storage::bf16 : gemm_storage::f32});
+        CAPTURE(to_string(which));
+        CAPTURE(static_cast<int>(how));
+        CAPTURE(width);
+        CHECK(std::memcmp(to.data(), made.front().data(), to.size() * sizeof(float)) == 0);
+      }
+    }
+  }
+  matrix x(1, 40), w(30, 40), y(1, 30), again(1, 30);  // and so products by what another context cast
+  x.fill(random);
+  w.fill(random);
+  for (index_t p = 0; p < 40; ++p) w(3, p) = 1e-39F;
+  for (index_t p = 0; p < 40; ++p) x(0, p) = 1e38F;
+  inline_executor here;
+  context best{here};
+  for (const isa which : every_isa) {
+    if (which > best_isa()) continue;
+    context other{here};
+    other.instruction_set = which;
+    const gemm_weights ours(w.view(), weight_reuse::few), theirs(w.view(), weight_reuse::few);
+    const gemm_desc desc{.b = gemm_operand::transposed, .math = gemm_math::bf16};
+    REQUIRE(gemm(best, desc, x.view(), ours, y.view()).ok());
+    REQUIRE(gemm(other, desc, x.view(), theirs, again.view()).ok());  // casts
+    REQUIRE(gemm(best, desc, x.view(), theirs, again.view()).ok());
+    CHECK(same_bits(y, again));
+  }
+}
 
 TEST_CASE("hazard H21: a product after an update reads the new weights, never a stale cast") {
   std::mt19937_64 random(deeprec_test::seed());

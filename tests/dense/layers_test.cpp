@@ -1,7 +1,10 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <cstring>
 #include <functional>
+#include <limits>
+#include <memory_resource>
 #include <string>
 #include <vector>
 
@@ -21,6 +24,38 @@ using namespace dense_test;
 using namespace deeprec;
 
 namespace {
+
+/// Memory that counts, and poisons what it gets back, which nobody else gets before the end.
+class poisoning_memory : public std::pmr::memory_resource {
+ public:
+  poisoning_memory() = default;
+  poisoning_memory(const poisoning_memory&) = delete;
+  poisoning_memory& operator=(const poisoning_memory&) = delete;
+  ~poisoning_memory() override {
+    for (const block& b : given_back_) std::pmr::new_delete_resource()->deallocate(b.data, b.bytes, b.alignment);
+  }
+  int count = 0;
+  int live = 0;
+
+ private:
+  struct block {
+    void* data;
+    std::size_t bytes, alignment;
+  };
+  void* do_allocate(std::size_t bytes, std::size_t alignment) override {
+    ++count;
+    ++live;
+    return std::pmr::new_delete_resource()->allocate(bytes, alignment);
+  }
+  void do_deallocate(void* p, std::size_t bytes, std::size_t alignment) override {
+    --live;
+    std::memset(p, 0xff, bytes);  // NaN
+    given_back_.push_back({p, bytes, alignment});
+  }
+  bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
+
+  std::vector<block> given_back_;
+};
 
 using doubles = std::vector<double>;
 
@@ -539,6 +574,63 @@ TEST_CASE("mlp: wrong shapes and a change of optimizer are statuses") {
   CHECK(stack.step(here, adagrad{}).code() == errc::unsupported);
   stack.reset_state();
   CHECK(stack.step(here, adagrad{}).ok());
+}
+
+TEST_CASE("mlp: a stack that was moved, into its own memory or into another's, goes on as the one that it was") {
+  std::mt19937_64 random(deeprec_test::seed());
+  inline_executor here;
+  matrix x(8, 20), dy(8, 4);
+  x.fill(random);
+  dy.fill(random);
+  poisoning_memory one, two;
+  for (const weight_reuse reuse : {weight_reuse::few, weight_reuse::many}) {
+    const auto make = [&](std::uint64_t seed, std::pmr::memory_resource* memory) {
+      return mlp<>({20, 12, 4}, mlp_output::linear, counter_rng(seed), weight_init::he, 0, memory,
+                   {.math = gemm_math::bf16, .weights = reuse});
+    };
+    const auto train = [&](mlp<>& stack, int steps) {
+      for (int s = 0; s < steps; ++s) {
+        stack.forward(here, x.view()).or_throw();
+        stack.backward(here, dy.view()).or_throw();
+        stack.step(here, adagrad{.learning_rate = 0.1F}).or_throw();
+      }
+      stack.forward(here, x.view()).or_throw();
+    };
+    mlp<> expected = make(2, &one);
+    train(expected, 4);
+    for (std::pmr::memory_resource* const memory : {static_cast<std::pmr::memory_resource*>(&one),
+                                                    static_cast<std::pmr::memory_resource*>(&two)}) {
+      mlp<> moved = make(1, memory);
+      train(moved, 1);
+      {
+        mlp<> source = make(2, &one);
+        train(source, 2);
+        moved = std::move(source);
+      }
+      train(moved, 2);
+      CHECK(same_bits(moved.output(), expected.output()));
+      mlp<> again(std::move(moved));
+      train(again, 0);
+      CHECK(same_bits(again.output(), expected.output()));
+      CHECK(same_bits(again.weights(0), expected.weights(0)));
+    }
+  }
+  CHECK(one.live == 0);
+  CHECK(two.live == 0);
+}
+
+TEST_CASE("mlp: sizes that no memory holds are refused") {
+  inline_executor here;
+  mlp<> stack({3, 5, 2}, mlp_output::linear, counter_rng(3));
+  float one = 1;
+  for (const index_t rows : {index_t{1} << 60, index_t{1} << 61, index_t{1} << 62}) {
+    CHECK_FALSE(stack.forward(here, matrix_view<const float>(&one, rows, 3)).ok());
+  }
+#if DEEPREC_EXCEPTIONS
+  const index_t half = index_t{1} << 32;  // half * half is 0, modulo 2^64
+  CHECK_THROWS(mlp<>({half - 1, half}, mlp_output::linear, counter_rng(3)));
+  CHECK_THROWS(mlp<>({3, (std::numeric_limits<index_t>::max)()}, mlp_output::linear, counter_rng(3)));
+#endif
 }
 
 TEST_CASE("mlp: after the first step nothing is allocated") {

@@ -237,10 +237,10 @@ struct backend<verbs::gemm, host_backend> {
 /// @numerics factors rounded to desc.math; float sums in an order that depends on shape, strides, backend
 ///           and machine, never on threads. The error of the sum is at most ((K + 3) 2^-24 + r) sum |a||b|
 ///           with r = 0, 2^-7 + 2^-16 (bf16), 2^-10 + 2^-22 (tf32), and with bf16 inputs K 2^-126
-///           (max|a| + max|b| + 1) for denormals taken as zeros. bias, residual and old c cost 2^-24 each.
-///           GELU and sigmoid are within 2^-20 (1 + |x|); NaN stays NaN in all of them; GELU of an infinity
-///           is its limit or NaN. bias_gradient: float, error (64 + K / 64) 2^-24 sum |a|; column_sums: the
-///           same with M and |c|
+///           (max|a| + max|b| + 1) for denormals taken as zeros, which by an infinity make a NaN. bias,
+///           residual and old c cost 2^-24 each. GELU and sigmoid are within 2^-20 (1 + |x|); NaN stays NaN
+///           in all of them; GELU of an infinity is its limit or NaN. bias_gradient: float, error
+///           (64 + K / 64) 2^-24 sum |a|; column_sums: the same with M and |c|
 /// @cost     O(MNK); scratch for a tile of each thread from the context's resource where operands are
 ///           converted or results finished; a shape not seen before costs oneDNN 0.3 ms a kind of tile;
 ///           bits and column_sums are one more pass over c

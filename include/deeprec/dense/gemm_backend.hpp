@@ -35,6 +35,7 @@ struct gemm_query {
   bool residual = false;  ///< float, of c's stride
   bool finite = false;    ///< no sum can be infinite or NaN
   gemm_activation activation = gemm_activation::none;
+  isa instruction_set = isa::avx512_bf16;  ///< the context's: the most that kernels chosen at run time may use
 
   friend constexpr bool operator==(const gemm_query&, const gemm_query&) = default;
   friend constexpr std::uint64_t hash_of(const gemm_query& q) noexcept {
@@ -45,7 +46,7 @@ struct gemm_query {
     const auto bits = [](auto x, int at) { return static_cast<std::uint64_t>(x) << at; };
     return mix64(h ^ (bits(q.a, 0) | bits(q.b, 1) | bits(q.inputs, 2) | bits(q.output, 3) | bits(q.packed, 4) |
                       bits(q.accumulates, 5) | bits(q.bias, 6) | bits(q.residual, 7) | bits(q.finite, 8) |
-                      bits(q.activation, 9)));
+                      bits(q.activation, 9) | bits(q.instruction_set, 12)));
   }
 };
 

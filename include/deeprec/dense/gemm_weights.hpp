@@ -80,6 +80,8 @@ class gemm_weights {
     detail::conversion how = detail::conversion::none;
     gemm_operand orientation = gemm_operand::normal;  ///< of packed forms
     const char* packed_by = nullptr;                  ///< a backend's name
+    index_t packed_columns = 0;                       ///< of each piece of a packed form
+    gemm_storage packed_as = gemm_storage::f32;       ///< what a packed form is stored in
 
     friend constexpr bool operator==(const form_key&, const form_key&) = default;
   };

@@ -11,6 +11,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <memory_resource>
 #include <new>
@@ -57,7 +58,7 @@ class mlp {
   /// @post    the same weights for the same arguments, on every machine
   /// @cost    O(weights)
   /// @threads reentrant
-  /// @error   bad_alloc where the resource has no memory
+  /// @error   bad_alloc, or length_error for more weights than can be counted
   mlp(std::vector<index_t> sizes, mlp_output last, counter_rng rng,
       weight_init init = weight_init::he, std::uint64_t first_stream = 0,
       std::pmr::memory_resource* memory = std::pmr::get_default_resource(), mlp_precision how = {})
@@ -73,7 +74,10 @@ class mlp {
     for (std::size_t l = 0; l + 1 < sizes_.size(); ++l) {
       DEEPREC_EXPECTS(sizes_[l] >= 1 && sizes_[l + 1] >= 1);
       first_.push_back(parameter_count_);
-      parameter_count_ += (sizes_[l] + 1) * sizes_[l + 1];
+      constexpr index_t most = (std::numeric_limits<index_t>::max)();  // more than any vector holds
+      const index_t rows = sizes_[l] < most ? sizes_[l] + 1 : most;
+      const bool fits = sizes_[l + 1] <= (most - parameter_count_) / rows;
+      parameter_count_ = fits ? parameter_count_ + rows * sizes_[l + 1] : most;
     }
     parameters_.resize(static_cast<std::size_t>(parameter_count_));
     gradients_.resize(parameters_.size());
@@ -89,8 +93,28 @@ class mlp {
                                      static_cast<std::uint64_t>(i));
         w[i] = static_cast<float>((2 * u - 1) * bound);
       }
-      operands_.push_back(std::make_unique<gemm_weights>(values, how_.weights));
     }
+    make_operands();
+  }
+  mlp(mlp&&) noexcept = default;  // takes the memory resource along, so every view stays good
+  /// Becomes the other stack, and keeps its own memory resource.
+  ///
+  /// @pre     of `other`, nothing is used afterwards but assignment and destruction
+  /// @post    the weights, gradients, state and results are the other's; views of them stay good where the
+  ///          two resources are equal, else they are copied, and new views have to be asked for
+  /// @cost    O(1); between resources that differ O(weights + batch), and the weights are cast anew
+  /// @threads one thread at a time, for both
+  /// @error   bad_alloc between resources that differ: then nothing has changed
+  mlp& operator=(mlp&& other) {
+    if (this == &other) return *this;
+    std::pmr::memory_resource* const memory = parameters_.get_allocator().resource();
+    if (*memory == *other.parameters_.get_allocator().resource()) {
+      take(other);
+    } else {
+      mlp copy(other, memory);
+      take(copy);
+    }
+    return *this;
   }
 
   [[nodiscard]] int layers() const noexcept { return static_cast<int>(sizes_.size()) - 1; }
@@ -279,6 +303,50 @@ class mlp {
  private:
   using floats = std::pmr::vector<float>;
 
+  mlp(const mlp& other, std::pmr::memory_resource* memory)
+      : sizes_(other.sizes_),
+        first_(other.first_),
+        last_(other.last_),
+        how_(other.how_),
+        written_from_outside_(other.written_from_outside_),
+        parameter_count_(other.parameter_count_),
+        capacity_(other.capacity_),
+        batch_(other.batch_),
+        state_kind_(other.state_kind_),
+        input_(other.input_),
+        parameters_(other.parameters_, memory),
+        gradients_(other.gradients_, memory),
+        state_(other.state_, memory),
+        activations_(other.activations_, memory),
+        deltas_(other.deltas_, memory) {
+    make_operands();
+  }
+  // From a stack of an equal resource.
+  void take(mlp& other) noexcept {
+    sizes_ = std::move(other.sizes_);
+    first_ = std::move(other.first_);
+    last_ = other.last_;
+    how_ = other.how_;
+    written_from_outside_ = other.written_from_outside_;
+    parameter_count_ = other.parameter_count_;
+    capacity_ = other.capacity_;
+    batch_ = other.batch_;
+    state_kind_ = other.state_kind_;
+    input_ = other.input_;
+    parameters_ = std::move(other.parameters_);
+    gradients_ = std::move(other.gradients_);
+    state_ = std::move(other.state_);
+    activations_ = std::move(other.activations_);
+    deltas_ = std::move(other.deltas_);
+    operands_ = std::move(other.operands_);
+  }
+  // They view parameters_, wherever that lies.
+  void make_operands() {
+    operands_.clear();
+    for (int l = 0; l < layers(); ++l) {
+      operands_.push_back(std::make_unique<gemm_weights>(weights_in(parameters_, l), how_.weights));
+    }
+  }
   [[nodiscard]] bool rectified(int l) const noexcept {
     return l + 1 < layers() || last_ == mlp_output::relu;
   }
@@ -329,6 +397,7 @@ class mlp {
   }
 
   [[nodiscard]] static status grow(floats& buffer, index_t count) {
+    if (static_cast<std::size_t>(count) > buffer.max_size()) return {errc::out_of_memory, "mlp"};
 #if DEEPREC_EXCEPTIONS
     try {
       buffer.assign(static_cast<std::size_t>(count), 0.0F);
@@ -343,6 +412,7 @@ class mlp {
   [[nodiscard]] status reserve(index_t batch) {
     if (batch <= capacity_) return {};
     const index_t all = columns_before(layers() + 1);
+    if (batch > (std::numeric_limits<index_t>::max)() / all) return {errc::out_of_memory, "mlp"};
     if (const status s = grow(activations_, (all - size(0)) * batch); !s) return s;
     if (const status s = grow(deltas_, all * batch); !s) return s;
     capacity_ = batch;

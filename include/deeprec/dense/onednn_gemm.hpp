@@ -1,7 +1,12 @@
 // Products by oneDNN, which picks its instruction set at run time whatever this unit is compiled for.
 // Declares nothing unless DEEPREC_WITH_ONEDNN is defined (the target deeprec::onednn does that).
 //
-//   query ──> a matmul primitive, cached ──> run on one thread, OpenMP held to one around the call
+//   query ──> a matmul primitive, cached ──> run on one thread
+//
+// OpenMP is held to one thread around every call, also where a primitive is planned: neither scratch nor
+// code depends on omp_set_num_threads(), and no thread is started. DEEPREC_ISA binds oneDNN (unless
+// something else in the process used it first); a context with a lower instruction set than oneDNN has is
+// refused, for oneDNN's choice is one for the process.
 //
 // Fused: accumulation, bias, a dense residual, GELU, sigmoid, the cast to bf16; ReLU where no NaN can come
 // up, for oneDNN's makes a 0 of it. Works with oneDNN 2.6 and 3.x.
@@ -99,7 +104,10 @@ struct onednn_gemm {
   static gemm_answer refuses(const gemm_query& q) noexcept {
     if (q.activation == gemm_activation::relu && !q.finite) return {"oneDNN's ReLU makes a 0 of a NaN"};
     if (q.n == 1) return {"oneDNN is slow where the result has one column"};
-    if (q.inputs == gemm_storage::bf16 && best_isa() != isa::avx512_bf16) {
+    if (q.instruction_set < best_isa() && q.instruction_set < detail::onednn_isa()) {
+      return {"oneDNN uses instructions above the context's set"};
+    }
+    if (q.inputs == gemm_storage::bf16 && (std::min)(best_isa(), detail::onednn_isa()) != isa::avx512_bf16) {
       return {"this machine has no instructions for bf16 products"};
     }
     if (q.residual && q.c_stride != q.n) return {"oneDNN adds a residual to a dense result only"};
@@ -133,7 +141,8 @@ struct onednn_gemm {
     return onednn_layout(typical.b_layout().get());
   }
 
-  static std::shared_ptr<const detail::onednn_primitive> primitive(const gemm_query& q) {
+  static std::shared_ptr<const detail::onednn_primitive> primitive(gemm_query q) {
+    q.instruction_set = gemm_query{}.instruction_set;  // nothing that oneDNN is told
     return cache().get(q, [&]() -> std::shared_ptr<const detail::onednn_primitive> {
       const bool turned = q.b == gemm_operand::transposed;
       const onednn_layout b = q.packed ? packed_layout(q.k, q.n, q.inputs)

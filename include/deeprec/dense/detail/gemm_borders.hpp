@@ -101,7 +101,9 @@ constexpr gemm_borders cut(index_t m, index_t n, index_t k, tile_wishes wishes) 
     return static_cast<index_t>(std::bit_floor(static_cast<std::uint64_t>((std::max)(x, index_t{1}))));
   };
   const index_t kb = wishes.converts_b ? 1024 : k <= 8192 ? k : 4096;
-  if (m == 1) return {{1, 16}, {n, up_to_multiple((std::max)((worth / 16) / k, index_t{256}), 64)}, {k, kb}};
+  if (m == 1 && !wishes.packed) {
+    return {{1, 16}, {n, up_to_multiple((std::max)((worth / 16) / k, index_t{256}), 64)}, {k, kb}};
+  }
   index_t nb = packed_columns(n);
   index_t mb = (std::max)(power((2 * worth - 1) / (nb * (std::min)(k, kb))),
                           wishes.packed ? index_t{m >= 1024 ? 64 : 32} : index_t{256});

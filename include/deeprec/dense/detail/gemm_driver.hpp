@@ -109,6 +109,7 @@ constexpr conversion conversion_for(gemm_math math, gemm_storage stored, gemm_st
                                    : conversion::round_tf32;
 }
 
+/// The same bits with every instruction set.
 inline void convert_with(isa which, const convert_block& block) {
 #if DEEPREC_X86
   if (block.how == conversion::narrow && which == isa::avx512_bf16) {
@@ -152,7 +153,7 @@ gemm_weights::form weights_form(isa which, const gemm_job& job, conversion how, 
   }
   if constexpr (PackingGemmBackend<Backend>) {
     const bool turned = job.b_as == gemm_operand::transposed;
-    return job.weights->get({how, job.b_as, Backend::name}, [&]() -> gemm_weights::form {
+    return job.weights->get({how, job.b_as, Backend::name, columns.size_of(0), inputs}, [&]() -> gemm_weights::form {
       auto made = std::make_shared<std::vector<gemm_packed>>();
       for (index_t j = 0; j < columns.count(); ++j) {
         const gemm_piece p = columns[j];
@@ -172,7 +173,7 @@ enum class result_way : std::uint8_t { fused, direct, finished };
 
 /// One try at a backend's plans; false leaves the reason in `setup`.
 template <class Backend>
-bool try_plans(const gemm_job& job, result_way way, gemm_setup& setup) {
+bool try_plans(isa which, const gemm_job& job, result_way way, gemm_setup& setup) {
   const bool fuse = way == result_way::fused;
   const bool finished = way == result_way::finished;
   setup.fused = fuse;
@@ -212,6 +213,7 @@ bool try_plans(const gemm_job& job, result_way way, gemm_setup& setup) {
           q.c_stride = setup.direct && !unfused && q.m > 1 ? job.c.stride : q.n;
           q.inputs = setup.inputs;
           q.packed = setup.packed;
+          q.instruction_set = which;
           q.output = setup.direct && !unfused ? job.c.storage : gemm_storage::f32;
           q.accumulates = (later && !unfused) || (fuse && job.accumulates);
           if (fuse && !unfused) {
@@ -266,14 +268,14 @@ bool try_backend(isa which, const gemm_job& job, gemm_setup& setup) {
                            (job.residual.storage == gemm_storage::f32 && job.residual.data != job.c.data &&
                             (job.m == 1 || job.residual.stride == job.c.stride)));
     const bool has_work = job.has_steps() || job.c.storage == gemm_storage::bf16;
-    bool planned = has_work && may_fuse && try_plans<Backend>(job, result_way::fused, setup);
-    planned = planned || (!has_work && try_plans<Backend>(job, result_way::direct, setup));
-    planned = planned || try_plans<Backend>(job, result_way::finished, setup);
+    bool planned = has_work && may_fuse && try_plans<Backend>(which, job, result_way::fused, setup);
+    planned = planned || (!has_work && try_plans<Backend>(which, job, result_way::direct, setup));
+    planned = planned || try_plans<Backend>(which, job, result_way::finished, setup);
     if (!planned && inputs == gemm_storage::bf16) {  // strides may be what the backend can't do
       if (setup.convert_a == conversion::none) setup.convert_a = conversion::copy;
       if (setup.convert_b == conversion::none) setup.convert_b = conversion::copy;
       if (job.weights != nullptr) setup.b.stride = job.b.extent(1);
-      planned = try_plans<Backend>(job, result_way::finished, setup);
+      planned = try_plans<Backend>(which, job, result_way::finished, setup);
     }
     if (!planned) continue;
     if (job.weights != nullptr && (setup.packed || setup.convert_b != conversion::none)) {

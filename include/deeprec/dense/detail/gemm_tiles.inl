@@ -17,6 +17,19 @@ DEEPREC_INLINE void convert_floats(const From* from, To* to, index_t n) {
   if (j < n) store_first(to + j, load_first(from + j, static_cast<int>(n - j)), static_cast<int>(n - j));
 }
 
+// As narrow_for_products: bits of what is kept must not depend on who cast it.
+inline void narrow_floats(const float* from, bf16* to, index_t n) {
+  float normal[floats_at_once];
+  for (index_t at = 0; at < n; at += floats_at_once) {
+    const index_t some = n - at < floats_at_once ? n - at : floats_at_once;
+    for (index_t j = 0; j < some; ++j) {
+      const auto bits = __builtin_bit_cast(std::uint32_t, from[at + j]);
+      normal[j] = __builtin_bit_cast(float, (bits & 0x7f800000U) == 0 ? bits & 0x80000000U : bits);
+    }
+    convert_floats(normal, to + at, some);
+  }
+}
+
 inline void convert(region, const ::deeprec::detail::convert_block& block) {
   using ::deeprec::detail::conversion;
   for (index_t i = 0; i < block.rows; ++i) {
@@ -36,7 +49,7 @@ inline void convert(region, const ::deeprec::detail::convert_block& block) {
         convert_floats(static_cast<const bf16*>(block.from) + at, to, block.columns);
         break;
       case conversion::narrow:
-        convert_floats(f32, static_cast<bf16*>(block.to) + i * block.to_stride, block.columns);
+        narrow_floats(f32, static_cast<bf16*>(block.to) + i * block.to_stride, block.columns);
         break;
       case conversion::round_bf16:
         for (index_t j = 0; j < block.columns; ++j) to[j] = bf16(f32[j]);

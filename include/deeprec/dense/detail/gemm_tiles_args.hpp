@@ -13,7 +13,7 @@ enum class conversion : std::uint8_t {
   none,
   copy,        ///< to where it lies dense
   widen,       ///< bf16 to float, exact
-  narrow,      ///< float to bf16
+  narrow,      ///< float to bf16, denormals to zero, as bf16 products take them
   round_bf16,  ///< float to a float that is a bf16
   round_tf32,  ///< float to a float that is a TF32
 };

@@ -3,6 +3,10 @@
 //
 //   onednn_layout      how a matrix lies in memory
 //   onednn_primitive   code ready to run; from many threads at once, each with its own onednn_run
+//
+// oneDNN asks OpenMP for its number of threads where it describes a primitive, makes one, points a memory
+// at data and runs. Whatever calls it there takes a one_openmp_thread, so none of that can be written
+// outside of one.
 #pragma once
 
 #include <oneapi/dnnl/dnnl.h>
@@ -17,6 +21,7 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/isa.hpp>
 #include <deeprec/dense/gemm_backend.hpp>
 
 #if DNNL_CPU_RUNTIME == DNNL_RUNTIME_OMP
@@ -28,6 +33,8 @@ namespace deeprec::inline DEEPREC_ABI::detail {
 #if DNNL_CPU_RUNTIME != DNNL_RUNTIME_OMP
 struct one_openmp_thread {
   one_openmp_thread() {}  // not trivial, or its variables would warn
+  one_openmp_thread(const one_openmp_thread&) = delete;
+  one_openmp_thread& operator=(const one_openmp_thread&) = delete;
 };
 #endif
 
@@ -37,9 +44,26 @@ using onednn_const_layout = const_dnnl_memory_desc_t;
 using onednn_const_layout = const dnnl_memory_desc_t*;
 #endif
 
+/// The least of our instruction sets that holds what oneDNN may use in this process. The first call tells
+/// oneDNN to stay within active_isa(), which it does unless somebody has used it before.
+inline isa onednn_isa() noexcept {
+  static const isa most = [] {
+    if (active_isa() < best_isa()) {
+      if (active_isa() == isa::avx2) dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx2);
+      if (active_isa() == isa::avx512) dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx512_core);
+    }
+    const unsigned has = dnnl_get_effective_cpu_isa();
+    const auto holds = [&](dnnl_cpu_isa_t set) { return (has & set) == static_cast<unsigned>(set); };
+    if (holds(dnnl_cpu_isa_avx512_core_bf16)) return isa::avx512_bf16;
+    return holds(dnnl_cpu_isa_avx512_core) ? isa::avx512 : isa::avx2;
+  }();
+  return most;
+}
+
 /// An engine for the machine's processors; null where oneDNN has none. Lives as long as the process.
 inline dnnl_engine_t onednn_engine() noexcept {
   static const dnnl_engine_t engine = [] {
+    onednn_isa();  // before anything is made
     dnnl_engine_t made = nullptr;
     return dnnl_engine_create(&made, dnnl_cpu, 0) == dnnl_success ? made : nullptr;
   }();
@@ -121,10 +145,10 @@ class onednn_run {
     for (int i = 0; i < count_; ++i) dnnl_memory_destroy(arguments_[i].memory);
     if (stream_ != nullptr) dnnl_stream_destroy(stream_);
   }
-  [[nodiscard]] bool open() noexcept {
+  [[nodiscard]] bool open(const one_openmp_thread&) noexcept {
     return dnnl_stream_create(&stream_, onednn_engine(), dnnl_stream_in_order) == dnnl_success;
   }
-  [[nodiscard]] bool add(int argument, onednn_const_layout layout) noexcept {
+  [[nodiscard]] bool add(const one_openmp_thread&, int argument, onednn_const_layout layout) noexcept {
     dnnl_memory_t memory = nullptr;
     if (layout == nullptr || count_ == most ||
         dnnl_memory_create(&memory, layout, onednn_engine(), DNNL_MEMORY_NONE) != dnnl_success) {
@@ -134,13 +158,12 @@ class onednn_run {
     return true;
   }
   /// @param at  one pointer for each argument, in the order of add()
-  [[nodiscard]] dnnl_status_t operator()(const_dnnl_primitive_t primitive,
+  [[nodiscard]] dnnl_status_t operator()(const one_openmp_thread&, const_dnnl_primitive_t primitive,
                                          const std::array<const void*, most>& at) noexcept {
     for (int i = 0; i < count_; ++i) {
       void* const p = const_cast<void*>(at[static_cast<std::size_t>(i)]);
       if (dnnl_memory_set_data_handle(arguments_[i].memory, p) != dnnl_success) return dnnl_runtime_error;
     }
-    const one_openmp_thread alone;
     return dnnl_primitive_execute(primitive, stream_, count_, arguments_);
   }
 
@@ -169,6 +192,7 @@ class onednn_primitive {
   /// A product; false where oneDNN has none that is worth running.
   /// @param b  how b lies in memory
   [[nodiscard]] bool make_matmul(const gemm_query& q, const onednn_layout& b) {
+    const one_openmp_thread alone;
     const dnnl_data_type_t in = onednn_type(q.inputs);
     const bool turned = q.a == gemm_operand::transposed;
     arguments_.push_back({DNNL_ARG_SRC, {q.m, q.k, in, turned ? 1 : q.a_stride, turned ? q.a_stride : 1}});
@@ -208,11 +232,12 @@ class onednn_primitive {
           {DNNL_ARG_ATTR_MULTIPLE_POST_OP(residual_place) | DNNL_ARG_SRC_1, std::move(residual)});
     }
     arguments_[1].layout = onednn_layout(dnnl_primitive_desc_query_md(desc, dnnl_query_weights_md, 0));
-    return finish(desc);
+    return finish(alone, desc);
   }
 
   /// Copies one layout to another.
   [[nodiscard]] bool make_reorder(const onednn_layout& from, const onednn_layout& to) {
+    const one_openmp_thread alone;
     attributes attr;
     if (!attr.open() || !attr.close()) return false;
     dnnl_primitive_desc_t desc = nullptr;
@@ -222,15 +247,16 @@ class onednn_primitive {
     }
     arguments_.push_back({DNNL_ARG_FROM, onednn_layout(from.get())});
     arguments_.push_back({DNNL_ARG_TO, onednn_layout(to.get())});
-    return finish(desc);
+    return finish(alone, desc);
   }
 
   /// Runs on memory in the order: matmul a, b, c, [bias], [residual], scratch; reorder from, to, scratch.
   /// Safe from many threads at once.
   [[nodiscard]] status run(std::array<const void*, onednn_run::most> at) const {
-    std::unique_ptr<onednn_run> with = take();
+    const one_openmp_thread alone;
+    std::unique_ptr<onednn_run> with = take(alone);
     if (with == nullptr) return {errc::out_of_memory, "gemm: oneDNN"};
-    const dnnl_status_t answer = (*with)(primitive_, at);
+    const dnnl_status_t answer = (*with)(alone, primitive_, at);
     {
       const std::lock_guard lock(mutex_);
       idle_.push_back(std::move(with));
@@ -294,8 +320,7 @@ class onednn_primitive {
     dnnl_post_ops_t post_ = nullptr;
   };
 
-  [[nodiscard]] bool finish(dnnl_primitive_desc_t desc) {
-    const one_openmp_thread alone;  // some primitives are made for a number of threads
+  [[nodiscard]] bool finish(const one_openmp_thread&, dnnl_primitive_desc_t desc) {
     const char* name = nullptr;
     dnnl_primitive_desc_query(desc, dnnl_query_impl_info_str, 0, &name);
     implementation_ = name == nullptr ? "unknown" : name;
@@ -306,7 +331,7 @@ class onednn_primitive {
     return made;
   }
 
-  [[nodiscard]] std::unique_ptr<onednn_run> take() const {
+  [[nodiscard]] std::unique_ptr<onednn_run> take(const one_openmp_thread& alone) const {
     {
       const std::lock_guard lock(mutex_);
       if (!idle_.empty()) {
@@ -316,9 +341,11 @@ class onednn_primitive {
       }
     }
     auto made = std::make_unique<onednn_run>();
-    bool complete = made->open();
-    for (const onednn_argument& a : arguments_) complete = complete && made->add(a.number, a.layout.get());
-    complete = complete && (scratch_.bytes() == 0 || made->add(DNNL_ARG_SCRATCHPAD, scratch_.get()));
+    bool complete = made->open(alone);
+    for (const onednn_argument& a : arguments_) {
+      complete = complete && made->add(alone, a.number, a.layout.get());
+    }
+    complete = complete && (scratch_.bytes() == 0 || made->add(alone, DNNL_ARG_SCRATCHPAD, scratch_.get()));
     return complete ? std::move(made) : nullptr;
   }
 

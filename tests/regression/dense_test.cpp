@@ -1,0 +1,206 @@
+// Faults of dense/ that a review found: products, stacks of layers, and what they ask of oneDNN.
+#include <doctest/doctest.h>
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory_resource>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <deeprec/dense/gemm.hpp>
+#include <deeprec/dense/linear.hpp>
+#include <deeprec/dense/mlp.hpp>
+#include <deeprec/exec/inline_executor.hpp>
+#include <deeprec/optim/sgd.hpp>
+
+#include "support/children.hpp"
+#include "support/seed.hpp"
+
+using namespace deeprec;
+
+namespace {
+
+#if defined(DEEPREC_WITH_ONEDNN)
+using onednn_first = gemm_backends<onednn_gemm, eigen_gemm>;
+
+/// Weights that serve one batch after the other.
+struct served_weights {
+  index_t n, k;
+  std::vector<float> x, w, y;
+  gemm_weights weights;
+
+  served_weights(index_t n_, index_t k_)
+      : n(n_),
+        k(k_),
+        x(static_cast<std::size_t>(64 * k_)),
+        w(static_cast<std::size_t>(n_ * k_)),
+        y(static_cast<std::size_t>(64 * n_)),
+        weights(matrix_view<const float>(w.data(), n_, k_), weight_reuse::many) {
+    std::mt19937_64 random(deeprec_test::seed());
+    std::normal_distribution<float> normal;
+    for (float& v : x) v = normal(random);
+    for (float& v : w) v = normal(random);
+  }
+  /// The product of m rows is within the documented bound.
+  bool right(index_t m) {
+    std::fill(y.begin(), y.end(), -7.0F);
+    inline_executor here;
+    if (!gemm<onednn_first>(here, {.b = gemm_operand::transposed}, matrix_view<const float>(x.data(), m, k), weights,
+                            matrix_view<float>(y.data(), m, n))
+             .ok()) {
+      return false;
+    }
+    for (index_t i = 0; i < m; ++i) {
+      for (index_t j = 0; j < n; ++j) {
+        double sum = 0, size = 0;
+        for (index_t p = 0; p < k; ++p) {
+          const double t = static_cast<double>(x[static_cast<std::size_t>(i * k + p)]) *
+                           static_cast<double>(w[static_cast<std::size_t>(j * k + p)]);
+          sum += t;
+          size += std::abs(t);
+        }
+        const double off = std::abs(static_cast<double>(y[static_cast<std::size_t>(i * n + j)]) - sum);
+        if (!(off <= (static_cast<double>(k) + 3) * 0x1p-24 * size)) return false;
+      }
+    }
+    return true;
+  }
+};
+#endif
+
+}  // namespace
+
+#if defined(DEEPREC_WITH_ONEDNN)
+TEST_CASE("r01: weights packed for one batch size serve every other one") {
+  struct order {
+    index_t n, k, first, second;
+  };
+  for (const order o : {order{2048, 64, 64, 1}, order{1024, 1024, 64, 1}, order{1024, 1024, 1, 64}}) {
+    CAPTURE(o.n);
+    CAPTURE(o.first);
+    CHECK(deeprec_test::in_child([&] {
+      served_weights served(o.n, o.k);
+      if (!served.right(o.first)) return 1;
+      if (!served.right(o.second)) return 2;
+      return served.weights.forms_made() == 1 ? 0 : 3;
+    }) == 0);
+  }
+}
+
+#  if DNNL_CPU_RUNTIME == DNNL_RUNTIME_OMP
+TEST_CASE("r02: oneDNN's scratch and code are planned for one thread, whatever OpenMP's number of threads is") {
+  const gemm_query asked[] = {
+      {.m = 256, .n = 512, .k = 2048, .a_stride = 1024, .b_stride = 512, .c_stride = 512, .a = gemm_operand::transposed},
+      {.m = 256, .n = 1024, .k = 479, .a_stride = 479, .b_stride = 479, .c_stride = 1024, .b = gemm_operand::transposed},
+      {.m = 256, .n = 479, .k = 1024, .a_stride = 1024, .b_stride = 479, .c_stride = 479},
+      {.m = 16, .n = 256, .k = 512, .a_stride = 512, .b_stride = 512, .c_stride = 256, .b = gemm_operand::transposed}};
+  struct facts {
+    std::size_t scratch;
+    char implementation[32];
+  };
+  const auto shared = static_cast<facts*>(
+      mmap(nullptr, 3 * 4 * sizeof(facts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  REQUIRE(shared != MAP_FAILED);
+  const int threads[] = {1, 8, 64};
+  for (std::size_t t = 0; t < 3; ++t) {
+    REQUIRE(deeprec_test::in_child([&] {
+      omp_set_num_threads(threads[t]);
+      for (std::size_t i = 0; i < 4; ++i) {
+        const gemm_plan plan = onednn_gemm::plan(asked[i]);
+        shared[4 * t + i].scratch = plan.scratch_bytes;
+        std::strncpy(shared[4 * t + i].implementation, plan.implementation, 31);
+      }
+      return 0;
+    }) == 0);
+    for (std::size_t i = 0; i < 4; ++i) {
+      CAPTURE(threads[t]);
+      CAPTURE(i);
+      CHECK(shared[4 * t + i].scratch == shared[i].scratch);
+      CHECK(std::string(shared[4 * t + i].implementation) == shared[i].implementation);
+    }
+  }
+  munmap(shared, 3 * 4 * sizeof(facts));
+}
+
+TEST_CASE("r03: products by packed weights with a padded K start no OpenMP thread") {
+  for (const index_t k : {480, 479}) {
+    CAPTURE(k);
+    CHECK(deeprec_test::in_child([&] {
+      omp_set_num_threads(8);
+      served_weights served(1024, k);
+      const int before = deeprec_test::threads_of_this_process();
+      const bool right = served.right(64);
+      return right && deeprec_test::threads_of_this_process() == before ? 0 : 1;
+    }) == 0);
+  }
+}
+#  endif
+
+TEST_CASE("B13: oneDNN is refused where the context's instruction set is below its own") {
+  if (best_isa() < isa::avx512) return;
+  std::vector<float> x(64 * 256, 1.0F), w(512 * 256, 1.0F), y(64 * 512);
+  inline_executor here;
+  context ctx{here};
+  ctx.instruction_set = isa::avx2;
+  if (active_isa() <= isa::avx2) return;  // oneDNN was told to stay within it
+  CHECK(gemm<gemm_backends<onednn_gemm>>(ctx, {.b = gemm_operand::transposed}, matrix_view<const float>(x.data(), 64, 256),
+                                         matrix_view<const float>(w.data(), 512, 256), matrix_view<float>(y.data(), 64, 512))
+            .code() == errc::unsupported);
+}
+#endif
+
+TEST_CASE("B13: bits of kept weights don't depend on the instruction set that cast them first") {
+  std::vector<float> x(40, 1e38F), w(30 * 40, 1e-39F), first(30), second(30);
+  inline_executor here;
+  context best{here}, least{here};
+  least.instruction_set = isa::portable;
+  const gemm_desc desc{.b = gemm_operand::transposed, .math = gemm_math::bf16};
+  const matrix_view<const float> row(x.data(), 1, 40), values(w.data(), 30, 40);
+  const gemm_weights ours(values, weight_reuse::few), theirs(values, weight_reuse::few);
+  REQUIRE(gemm(best, desc, row, ours, matrix_view<float>(first.data(), 1, 30)).ok());
+  REQUIRE(gemm(least, desc, row, theirs, matrix_view<float>(second.data(), 1, 30)).ok());
+  REQUIRE(gemm(best, desc, row, theirs, matrix_view<float>(second.data(), 1, 30)).ok());
+  CHECK(first == second);
+}
+
+TEST_CASE("r07: a stack moved between memory resources multiplies by its own weights") {
+  struct poisoning : std::pmr::memory_resource {
+    void* do_allocate(std::size_t n, std::size_t a) override { return std::pmr::new_delete_resource()->allocate(n, a); }
+    void do_deallocate(void* p, std::size_t n, std::size_t a) override {
+      std::memset(p, 0xff, n);
+      kept.push_back({p, n, a});
+    }
+    bool do_is_equal(const memory_resource& o) const noexcept override { return this == &o; }
+    struct block {
+      void* p;
+      std::size_t n, a;
+    };
+    std::vector<block> kept;
+    ~poisoning() override {
+      for (const block& b : kept) std::pmr::new_delete_resource()->deallocate(b.p, b.n, b.a);
+    }
+  } one, two;
+  inline_executor here;
+  const std::vector<float> x(8 * 20, 0.5F), dy(8 * 4, 1.0F);
+  const matrix_view<const float> in(x.data(), 8, 20), slope(dy.data(), 8, 4);
+  const auto make = [](std::uint64_t seed, std::pmr::memory_resource* memory) {
+    return mlp<>({20, 12, 4}, mlp_output::linear, counter_rng(seed), weight_init::he, 0, memory);
+  };
+  mlp<> a = make(1, &one);
+  {
+    mlp<> b = make(2, &two);
+    a = std::move(b);
+  }
+  REQUIRE(a.forward(here, in).ok());
+  const float first = a.output()(0, 0);
+  CHECK(std::isfinite(first));
+  REQUIRE(a.backward(here, slope).ok());
+  REQUIRE(a.step(here, sgd{.learning_rate = 0.5F}).ok());
+  REQUIRE(a.forward(here, in).ok());
+  CHECK(a.output()(0, 0) != first);
+  CHECK(std::isfinite(a.output()(0, 0)));
+}
