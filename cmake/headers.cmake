@@ -15,6 +15,7 @@ set(DEEPREC_HEADERS
     include/deeprec/core/random.hpp
     include/deeprec/core/result.hpp
     include/deeprec/core/rounding.hpp
+    include/deeprec/core/sizes.hpp
     include/deeprec/core/space.hpp
     include/deeprec/core/status.hpp
     include/deeprec/core/verb.hpp
@@ -141,12 +142,15 @@ set(DEEPREC_HEADERS
     include/deeprec/memory/cuda_memory.hpp
     include/deeprec/memory/cuda_runtime.hpp
     include/deeprec/memory/detail/device_scope.hpp
+    include/deeprec/memory/detail/locked_resource.hpp
     include/deeprec/memory/detail/owns.hpp
+    include/deeprec/memory/detail/scratch_block.hpp
     include/deeprec/memory/huge_page_resource.hpp
     include/deeprec/memory/managed_budget.hpp
     include/deeprec/memory/stream_pool_resource.hpp
     include/deeprec/ops/dedup_rows.hpp
     include/deeprec/ops/detail/cache_size.hpp
+    include/deeprec/ops/detail/key_seed.hpp
     include/deeprec/ops/detail/number_keys.hpp
     include/deeprec/ops/detail/row_select.inl
     include/deeprec/ops/detail/row_select_args.hpp

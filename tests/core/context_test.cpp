@@ -46,7 +46,6 @@ TEST_CASE("context: a plain executor converts, with defaults for the rest") {
   CHECK(ctx.executor == &pool);
   CHECK(ctx.memory == std::pmr::get_default_resource());
   CHECK(ctx.instruction_set == active_isa());
-  CHECK(ctx.reproducible == determinism::run_to_run);
 }
 
 TEST_CASE("context: what was set stays set") {

@@ -53,6 +53,12 @@ TEST_CASE("coo_view: null pointers and negative sizes are reported, and no entri
   CHECK(coo_view<>(memory.data(), nullptr, 2, 7).validate().message() == "shape mismatch: ids are null");
   CHECK(coo_view<>(memory.data(), memory.data(), -1, 7).validate().code() == errc::shape_mismatch);
   CHECK(coo_view<>(memory.data(), memory.data(), 0, -1).validate().code() == errc::shape_mismatch);
+  for (const int bits : {60, 61, 62}) {
+    const index_t many = index_t{1} << bits;
+    CHECK(coo_view<>(memory.data(), memory.data(), many, 7).validate_shape().code() == errc::shape_mismatch);
+    CHECK(coo_view<>::tensorflow(memory.data(), memory.data(), many / 2, 7).validate_shape().code() ==
+          errc::shape_mismatch);
+  }
 }
 
 TEST_CASE("coo_view: the indices of a tf.SparseTensor are read in place") {

@@ -95,6 +95,29 @@ TEST_CASE("jagged_view: null pointers and negative sizes are a shape mismatch") 
   CHECK(view(offsets, 1, ids, 1).validate().ok());
 }
 
+TEST_CASE("jagged_view, fixed_view: more bags or ids than memory can hold are a shape mismatch, and no number wraps") {
+  const std::int64_t numbers[] = {0, 1, 2, 3};
+  constexpr index_t largest = std::numeric_limits<index_t>::max();
+  for (const index_t many : {largest, largest / 2, index_t{1} << 62, index_t{1} << 61, index_t{1} << 60}) {
+    CAPTURE(many);
+    CHECK(jagged_view<>(numbers, 1, numbers, many).validate().code() == errc::shape_mismatch);
+    CHECK(jagged_view<>(numbers, many, numbers, 1).validate().code() == errc::shape_mismatch);
+    CHECK(jagged_view<>::torch(numbers, many, numbers, many).validate().code() == errc::shape_mismatch);
+    CHECK_FALSE(jagged_view<>(numbers, many, numbers, many).one_each());
+    CHECK_FALSE(fixed_view<>(numbers, many, 1).one_each());
+    for (const index_t other : {index_t{1}, index_t{2}, index_t{4}, index_t{8}, largest}) {
+      CHECK(fixed_view<>(numbers, many, other).validate().code() == errc::shape_mismatch);
+      CHECK(fixed_view<>(numbers, other, many).validate().code() == errc::shape_mismatch);
+      CHECK(fixed_view<>(numbers, other, many).id_count() > 0);
+    }
+    CHECK(fixed_view<>(nullptr, many, 0).validate().ok());
+    CHECK(fixed_view<>(nullptr, 0, many).validate().ok());
+    CHECK(fixed_view<std::int32_t>(nullptr, -many, many).validate().code() == errc::shape_mismatch);
+  }
+  CHECK(fixed_view<>(numbers, 2, 2).validate().ok());
+  CHECK(fixed_view<>(numbers, 2, 2).id_count() == 4);
+}
+
 TEST_CASE("jagged_view: a slice is a batch that shares ids and weights") {
   const std::int32_t offsets[] = {0, 3, 5, 5, 6};
   const std::int64_t ids[] = {7, 1, 9, 4, 4, 8};

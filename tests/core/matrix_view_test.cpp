@@ -6,6 +6,7 @@
 #include <deeprec/core/space.hpp>
 
 #include <doctest/doctest.h>
+#include <limits>
 #include <stdexcept>
 #include <type_traits>
 #include <vector>
@@ -82,6 +83,30 @@ TEST_CASE("matrix_view: slices of rows and columns share the memory") {
   CHECK(view.rows(6, 0).empty());
   CHECK(view.columns(4, 0).empty());
   CHECK(matrix_view<float>().empty());
+}
+
+TEST_CASE("matrix_view: null data, negative sizes and sizes that memory can't hold are reported") {
+  std::vector<float> memory(12);
+  constexpr index_t largest = std::numeric_limits<index_t>::max();
+  CHECK(host().validate().ok());
+  CHECK(host(memory.data(), 3, 4).validate().ok());
+  CHECK(host(memory.data() + 8, 3, 4, -4).validate().ok());
+  CHECK(host(memory.data(), 1, 4, largest).validate().ok());
+  CHECK(host(nullptr, 0, 4).validate().ok());
+  CHECK(host(nullptr, largest, 0).validate().ok());
+  CHECK(device(memory.data(), 3, 4).validate().ok());
+  CHECK(host(nullptr, 3, 4).validate().code() == errc::shape_mismatch);
+  CHECK(host(memory.data(), -3, 4).validate().code() == errc::shape_mismatch);
+  CHECK(host(memory.data(), 3, -4).validate().code() == errc::shape_mismatch);
+  for (const index_t many : {largest, largest / 2, index_t{1} << 62, index_t{1} << 61}) {
+    CAPTURE(many);
+    for (const index_t other : {index_t{1}, index_t{2}, index_t{4}, index_t{8}, largest}) {
+      CHECK(host(memory.data(), many, other).validate().code() == errc::shape_mismatch);
+      CHECK(host(memory.data(), other, many).validate().code() == errc::shape_mismatch);
+    }
+    CHECK(host(memory.data(), 2, 4, many).validate().code() == errc::shape_mismatch);
+    CHECK(host(memory.data(), 3, 4, -many).validate().code() == errc::shape_mismatch);
+  }
 }
 
 TEST_CASE("matrix_view: a static width is part of the type") {

@@ -149,12 +149,13 @@ TEST_CASE("auc and log loss: bad values are reported with their row, and nothing
   for (const status& s :
        {metric.add(scores.view(), labels.view()), loss.add(scores.view(), labels.view())}) {
     CHECK(s.code() == errc::invalid_value);
-    CHECK(s.place().slot == 2);
-    CHECK(s.message() == "invalid value: metric: a score is not a number; slot 2");
+    CHECK(s.place().row == 2);
+    CHECK(s.place().slot == -1);
+    CHECK(s.message() == "invalid value: metric: a score is not a number; row 2");
   }
   scores(2, 0) = 0;
   labels(1, 0) = 0.5F;
-  CHECK(metric.add(scores.view(), labels.view()).place().slot == 1);
+  CHECK(metric.add(scores.view(), labels.view()).place().row == 1);
   CHECK(metric.negatives() == 0);
   CHECK(loss.rows() == 0);
   CHECK(loss.add(scores.view(), labels.view()).ok());  // soft labels have a cross entropy

@@ -238,6 +238,32 @@ TEST_CASE("prune_invalid, fill_empty_bags: slices, fixed hotness and PyTorch's o
   CHECK(out.ids == std::pmr::vector<std::int64_t>{9, 9, 1, 3});
 }
 
+TEST_CASE("to_jagged, prune_invalid, fill_empty_bags: more bags than memory can hold are out of memory") {
+  const inline_executor here;
+  const std::vector<std::int64_t> of_row{1, 0}, ids{4, 5};
+  std::vector<std::uint8_t> flags(1, 9);
+  jagged_batch<> out;
+  out.offsets = {0, 1};
+  out.ids = {8};
+  index_t dropped = 77;
+  for (const index_t many : {index_t{1} << 61, index_t{1} << 62, std::numeric_limits<index_t>::max()}) {
+    CAPTURE(many);
+    for (const auto& rows_of : {std::vector<std::int64_t>{0, 1}, of_row}) {
+      const coo_view<> entries(rows_of.data(), ids.data(), 2, many);
+      CHECK(to_jagged(here, entries, out).code() == errc::out_of_memory);
+      CHECK(prune_invalid(here, entries, by_id, out, dropped).code() == errc::out_of_memory);
+    }
+    const fixed_view<> empty_bags(nullptr, many, 0);
+    CHECK(prune_invalid(here, empty_bags, by_id, out, dropped).code() == errc::out_of_memory);
+    const std::span<std::uint8_t> empty(flags.data(), static_cast<std::size_t>(many));  // never written
+    CHECK(fill_empty_bags(here, empty_bags, 3, out, empty).code() == errc::out_of_memory);
+  }
+  CHECK(out.offsets == std::pmr::vector<index_t>{0, 1});
+  CHECK(out.ids == std::pmr::vector<std::int64_t>{8});
+  CHECK(dropped == 77);
+  CHECK(flags[0] == 9);
+}
+
 TEST_CASE("prune_invalid, fill_empty_bags: what can't be is said, and out stays as it was") {
   const inline_executor here;
   const std::vector<std::int64_t> rows{0, 3}, ids{4, 5}, offsets{0, 2, 1};

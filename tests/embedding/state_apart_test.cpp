@@ -97,6 +97,9 @@ TEST_CASE("state_apart: state of another size is refused and nothing is written"
   CHECK(refused({state.data(), rows - 1, 8}));
   CHECK(refused({state.data(), rows, 7}));
   CHECK(refused({nullptr, 0, 0}));
+  CHECK(refused({nullptr, rows, 8}));
+  CHECK(refused({state.data(), rows, 8, 7}));
+  CHECK(refused({state.data(), rows, index_t{1} << 61}));
   CHECK(std::memcmp(before.data(), weights.view().row(0), before.size()) == 0);
 }
 

@@ -325,3 +325,18 @@ TEST_CASE("table_group: no features, no bags and no ids are all fine") {
   model m(random, 0);
   CHECK(lookup(here, m.group, m.bags, matrix_view<float>(nullptr, 0, m.group.total_width())).ok());
 }
+
+TEST_CASE("table_group: widths that don't add up to a number fit no output") {
+  inline_executor here;
+  const f32_rows wide(index_t{1} << 62);
+  table_group<> group;
+  for (int t = 0; t < 4; ++t) group.add(const_table_view<f32_rows>(nullptr, 0, wide), sum);
+  CHECK(group.total_width() > 0);
+  const std::int64_t offsets[] = {0, 0};
+  const std::vector<jagged_view<>> batches(4, jagged_view<>(offsets, 1, nullptr, 0));
+  std::vector<float> out(4, -7);
+  for (const index_t width : {index_t{0}, index_t{4}, group.total_width()}) {
+    CHECK(lookup(here, group, batches, matrix_view<float>(out.data(), 1, width)).code() == errc::shape_mismatch);
+  }
+  CHECK(out == std::vector<float>(4, -7));
+}

@@ -3,8 +3,13 @@
 #include <doctest/doctest.h>
 
 #include <cstring>
+#include <limits>
+#include <memory_resource>
+#include <type_traits>
 #include <vector>
 
+#include <deeprec/embedding/quantized_rows.hpp>
+#include <deeprec/embedding/split_bf16_rows.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 
@@ -87,6 +92,38 @@ TEST_CASE("dense_table: moves, and a table that can't be had is an error, not a 
   CHECK_THROWS_AS(dense_table<f32_rows>(index_t{1} << 60, 64), error);
   CHECK_THROWS_AS(dense_table<f32_rows>(index_t{1} << 52, 64), error);
   CHECK_THROWS_AS(dense_table<f32_rows>(-1, 64), error);
+}
+
+// A width, or a state, whose bytes are more than a number can say.
+TEST_CASE_TEMPLATE("dense_table: sizes that memory can't hold don't wrap", Format, plain_rows<e4m3>, bf16_rows, f32_rows,
+                   plain_rows<double>, split_bf16_rows, int8_rows, int4_rows) {
+  constexpr index_t largest = std::numeric_limits<index_t>::max();
+  for (const index_t width : {largest, largest - 5, largest / 2 + 1, index_t{1} << 62, index_t{1} << 61}) {
+    CAPTURE(width);
+    const Format format(width);
+    CHECK(format.row_bytes() >= (index_t{1} << 60));
+    CHECK(format.stride_bytes() >= format.row_bytes());
+    for (const index_t count : {index_t{1}, index_t{2}, index_t{4}, index_t{8}, index_t{1} << 32, largest}) {
+      CHECK_THROWS_AS(dense_table<Format>(count, format), error);
+    }
+    CHECK(dense_table<Format>(0, format).bytes() == 0);
+    if constexpr (std::is_constructible_v<Format, index_t, row_layout>) {
+      const Format with_state(8, {.state_floats = width});
+      CHECK(with_state.stride_bytes() >= (index_t{1} << 60));
+      CHECK_THROWS_AS(dense_table<Format>(4, with_state), error);
+    }
+  }
+}
+
+TEST_CASE("dense_table: initialize without memory for its scratch is an error, and no row is written") {
+  dense_table<f32_rows> table(100, 8);
+  inline_executor here;
+  context ctx{here};
+  ctx.memory = std::pmr::null_memory_resource();
+  CHECK_THROWS_AS(table.initialize(ctx, uniform_rows{.seed = 3}), error);
+  float first = -1;
+  std::memcpy(&first, table.view().data(), sizeof(first));
+  CHECK(first == 0);
 }
 
 TEST_CASE("dense_table: lies on huge pages where the system gives them") {

@@ -278,7 +278,9 @@ TEST_CASE("stream_plan: scopes nest, and what is wrong is named") {
   stream_plan plan;
   REQUIRE(plan_streams(work, 3, plan).ok());
   const auto topology = plan.topology;
-  CHECK(plan_streams(work, 2, plan).place().slot == 1);
+  const status no_stream = plan_streams(work, 2, plan);
+  CHECK(no_stream.place().item == 1);
+  CHECK(no_stream.message() == "invalid value: plan_streams: no such stream; item 1, value 2");
   CHECK(plan_streams(work, 0, plan).code() == errc::invalid_value);
   CHECK(plan.topology == topology);
   stream_work forward;

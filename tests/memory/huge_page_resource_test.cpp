@@ -201,7 +201,13 @@ TEST_CASE("huge_page_resource: explicit pages fall back to transparent ones") {
 
 TEST_CASE("huge_page_resource: more than the system has is bad_alloc, and is forgotten") {
   huge_page_resource resource;
-  CHECK_THROWS_AS((void)resource.allocate(std::size_t{1} << 60, 64), std::bad_alloc);
+  constexpr auto most = static_cast<std::size_t>(-1);
+  for (const std::size_t bytes : {std::size_t{1} << 60, most / 2, most / 2 + 1, most / 2 - huge_page_size,
+                                  most - huge_page_size, most - 64, most - 1, most}) {
+    for (const std::size_t alignment : {std::size_t{1}, std::size_t{64}, huge_page_size}) {
+      CHECK_THROWS_AS((void)resource.allocate(bytes, alignment), std::bad_alloc);
+    }
+  }
   CHECK(resource.report().mapped == 0);
 }
 

@@ -7,11 +7,14 @@
 #include <cstdint>
 #include <cstring>
 #include <map>
+#include <memory_resource>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
 #include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/hash.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 
@@ -143,6 +146,47 @@ TEST_CASE("dedup_rows: the comparison catches a row that was merged with another
   for (index_t j = 0; j < 7; ++j) narrow(5, j) = narrow(3, j);
   REQUIRE(dedup_rows(inline_executor{}, in.view.columns(0, 7), out).ok());
   CHECK_FALSE(agrees<float>(in.view, out));
+}
+
+TEST_CASE("dedup_rows: rows that were chosen against its hash are compared no more often than others") {
+  struct counted_rows : detail::row_keys<std::uint64_t, std::int64_t> {
+    std::size_t* compared;
+    bool same(index_t k, std::uint32_t number) const {
+      ++*compared;
+      return row_keys::same(k, number);
+    }
+  };
+  constexpr index_t n = 4000;
+  std::vector<std::uint64_t> memory;
+  for (std::uint64_t k = 0; k < n; ++k) {
+    // hash_bytes multiplies by (first word ^ key[1]): 0, whatever the second word and the seed are.
+    memory.insert(memory.end(), {detail::hash_key[1], k, 1, 2});
+  }
+  const matrix_view<const std::uint64_t> rows(memory.data(), n, 4);
+  std::vector<std::uint64_t> hashes(n);
+  inline_executor here;
+  detail::hash_rows(context(here), rows, hashes.data());
+  std::pmr::vector<std::int64_t> first;
+  std::vector<std::uint32_t> table(detail::key_slots(n));
+  std::vector<std::int64_t> numbers(n);
+  std::size_t compared = 0;
+  const counted_rows keys{{rows, hashes.data(), first}, &compared};
+  detail::number_keys(std::span<std::uint32_t>(table), n, keys, numbers.data());
+  CHECK(first.size() == n);
+  CHECK(compared < 8 * n);
+}
+
+TEST_CASE("dedup_rows: sizes that memory can't hold, and null rows, are a shape mismatch") {
+  const std::vector<double> memory(8);
+  unique_rows<> out;
+  out.rows = {5};
+  const inline_executor here;
+  for (const index_t width : {index_t{1} << 60, index_t{1} << 61, index_t{1} << 62}) {  // of 8 bytes each
+    CHECK(dedup_rows(here, matrix_view<const double>(memory.data(), 2, width), out).code() == errc::shape_mismatch);
+  }
+  CHECK(dedup_rows(here, matrix_view<const double>(nullptr, 2, 4), out).code() == errc::shape_mismatch);
+  CHECK(dedup_rows(here, matrix_view<const double>(memory.data(), -1, 4), out).code() == errc::shape_mismatch);
+  CHECK(out.rows == std::pmr::vector<std::int64_t>{5});
 }
 
 TEST_CASE("tile_rows: the first number outside is named, and nothing is written") {

@@ -157,6 +157,54 @@ TEST_CASE("unique: what can't be is said, and out stays as it was") {
   CHECK(out.ids == std::pmr::vector<std::int64_t>{3, 5});
 }
 
+namespace {
+
+/// The keys of unique, counted as they are compared.
+struct counted_ids : detail::id_keys<std::int64_t, std::int64_t> {
+  using id_keys::id_keys;
+  mutable std::size_t compared = 0;
+  bool same(index_t k, std::uint32_t number) const {
+    ++compared;
+    return id_keys::same(k, number);
+  }
+};
+
+/// The number that mix64 makes h of.
+std::uint64_t unmix64(std::uint64_t h) {
+  const auto undo_shift = [](std::uint64_t x, int by) {  // y = x ^ x >> by, solved from above
+    std::uint64_t y = x;
+    for (int i = 0; i < 64 / by + 1; ++i) y = x ^ y >> by;
+    return y;
+  };
+  h = undo_shift(h, 31) * 0x319642b2d24d8ec3;
+  h = undo_shift(h, 27) * 0x96de1b173f119089;
+  return undo_shift(h, 30);
+}
+
+}  // namespace
+
+TEST_CASE("unique: ids that were chosen against its hash are compared no more often than others") {
+  constexpr index_t n = 4000;
+  std::vector<std::int64_t> chosen, strided, shifted;
+  for (std::uint64_t k = 0; k < n; ++k) {
+    const std::uint64_t one_slot = std::uint64_t{0x155} << 51 | k;  // mix64's upper 13 bits: the table's slot
+    REQUIRE(mix64(unmix64(one_slot)) == one_slot);
+    chosen.push_back(static_cast<std::int64_t>(unmix64(one_slot)));
+    strided.push_back(static_cast<std::int64_t>(k << 40 | 1));
+    shifted.push_back(static_cast<std::int64_t>(k * 0x9e3779b97f4a7c15));
+  }
+  for (const auto& ids : {chosen, strided, shifted}) {
+    unique_ids<> out;
+    std::vector<std::uint32_t> table(detail::key_slots(n));
+    std::vector<std::int64_t> numbers(n);
+    counted_ids keys(ids.data(), static_cast<std::size_t>(n), out);
+    detail::number_keys(std::span<std::uint32_t>(table), n, keys, numbers.data());
+    keys.finish();
+    CHECK(out.ids.size() == ids.size());
+    CHECK(keys.compared < 8 * static_cast<std::size_t>(n));
+  }
+}
+
 TEST_CASE("unique: an example") {
   //! [unique]
   unique_ids<std::int32_t> out;

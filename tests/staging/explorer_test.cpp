@@ -9,16 +9,12 @@
 #include <string>
 #include <vector>
 
-#include "staging/model/queues.hpp"
+#include "staging/model/scenarios.hpp"
 
 namespace {
 
 using namespace deeprec_test::model;
-using deeprec::spsc_layout;
-using flags = pair_face<spsc_layout::flags>;
-using counters = pair_face<spsc_layout::counters>;
-using S = step;
-
+using deeprec::access;
 bool long_run() { return std::getenv("DEEPREC_TEST_LONG") != nullptr; }
 
 std::uint64_t total = 0;
@@ -39,24 +35,6 @@ void all_orders(const char* name, std::size_t capacity, const program& p, int st
   CHECK((o.complete || long_run()));
 }
 
-const program pair{{{S::put, 1}, {S::put, 2}}, {{S::take}, {S::take}}};
-const program pair_soon{{{S::put_soon, 1}, {S::put_soon, 2}}, {{S::take_soon}}};
-const program pair_try{{{S::try_put, 1}, {S::try_put, 2}, {S::try_put, 3}}, {{S::try_take}, {S::peek}, {S::try_take}}};
-const program two_put{{{S::put, 1}}, {{S::put, 2}}, {{S::take}}};
-const program two_take{{{S::put, 1}, {S::put, 2}}, {{S::take}}, {{S::take}}};
-const program crossing{{{S::try_put, 1}, {S::try_take}}, {{S::try_put, 2}, {S::try_take}}};
-const program closing{{{S::put, 1}, {S::close}}, {{S::take}, {S::take}}};
-const program closing_beside{{{S::put, 1}}, {{S::close}}, {{S::take}}};
-const program closing_full{{{S::try_put, 1}, {S::put, 2}}, {{S::close}}, {{S::take}}};
-const program cancelling{{{S::put, 1}, {S::put, 2}}, {{S::cancel}}, {{S::take}}};
-const program cancelled_takers{{{S::cancel}}, {{S::take}}, {{S::take}}};
-const program resuming{{{S::put, 1}, {S::try_put, 2}}, {{S::cancel}, {S::resume}, {S::try_take}}};
-const program dropping{{{S::reserve_drop}, {S::put, 1}}, {{S::take}}};
-const program dropping_last{{{S::reserve_drop}}, {{S::close}}, {{S::take}}};
-const program deadline_full{{{S::put, 1}, {S::put_soon, 2}}, {{S::take}, {S::close}}};
-const program deadline_end{{{S::put, 1}, {S::put_soon, 2}, {S::close}}, {{S::take}, {S::take}}};
-const program four{{{S::put, 1}}, {{S::put, 2}}, {{S::take}}, {{S::take}}};
-
 // --- the memory that the explorer knows --------------------------------------------------------------
 
 struct two_flags : explorer::scenario {
@@ -64,7 +42,7 @@ struct two_flags : explorer::scenario {
   int threads() const override { return 2; }
   void run(int t) override {
     (t == 0 ? x : y).store(1, {access::position, std::memory_order_release});
-    if (with_fences) explorer::current().fence(access::notify_fence);
+    if (with_fences) explorer::current().fence(access::notify_one_fence);
     seen[t] = (t == 0 ? y : x).load({access::position, std::memory_order_acquire});
   }
   void finish() override {
@@ -184,59 +162,6 @@ TEST_CASE("model: every interleaving of staging_queue with close, cancel, resume
   }
 }
 
-// Who gets a buffer may write to it. Three threads that don't wait, or two that wait for one buffer.
-template <int Threads, std::uint32_t Buffers>
-struct pool_scenario : explorer::scenario {
-  using pool_type = deeprec::staging_pool<watched, deeprec::park_wait, model_atomics>;
-  int threads() const override { return Threads; }
-  void run(int) override {
-    auto lease = Threads == 3 ? pool.try_acquire() : pool.acquire();
-    if (!lease) return;
-    *lease = watched(1);
-    static_cast<void>(lease->value());
-  }
-  pool_type pool{Buffers, [] { return watched(0); }};
-};
-
-struct reorder_scenario : explorer::scenario {
-  using buffer_type = deeprec::reorder_buffer<watched, deeprec::park_wait, model_atomics>;
-  int threads() const override { return 2; }
-  void run(int t) override {
-    if (t == 0) {  // 1, while only 0 has a slot
-      static_cast<void>(buffer.put(1, watched(1)));
-      return;
-    }
-    static_cast<void>(buffer.put(0, watched(0)));
-    for (int k = 0; k < 2; ++k) {
-      watched item;
-      static_cast<void>(buffer.take(item));
-      if (item.value() != k) explorer::current().fail("out of order");
-    }
-  }
-  buffer_type buffer{1};
-};
-
-// The second record alone exceeds the budget, and its place comes first.
-struct budget_scenario : explorer::scenario {
-  using queue_type = deeprec::staging_queue<watched, deeprec::park_wait, model_atomics>;
-  static std::size_t bytes(const watched& w) { return static_cast<std::size_t>(w.value()); }
-  int threads() const override { return 2; }
-  void run(int t) override {
-    if (t == 0) {
-      auto first = queue.reserve();
-      auto second = queue.reserve();
-      static_cast<void>(second.put(watched(2)));
-      static_cast<void>(first.put(watched(3)));
-    } else {
-      for (const int wanted : {3, 2}) {
-        auto got = queue.take();
-        if (!got || got->value() != wanted) explorer::current().fail("wrong record");
-      }
-    }
-  }
-  queue_type queue{{.capacity = 2, .byte_budget = 2}, &bytes};
-};
-
 template <class Scenario>
 void all_orders_of(const char* name, int stale, const mutant& broken = {}) {
   explorer x;
@@ -303,7 +228,7 @@ TEST_CASE("model: each weakened access of the library is caught") {
   must_be_caught({"count: seen without acquire", relax, access::count_seen}, with<counters, &pair, 2, 1>);
   must_be_caught({"released: publish without release", relax, access::taken_publish}, with<counters, &pair, 1, 1>);
   must_be_caught({"released: seen without acquire", relax, access::taken_seen}, with<counters, &pair, 1, 1>);
-  must_be_caught({"notify: no fence before the look for waiters", omit, access::notify_fence},
+  must_be_caught({"notify: no fence before the look for waiters", omit, access::notify_one_fence},
                  with<flags, &pair, 1, 1>);
   must_be_caught({"wait: no fence before the second look", omit, access::wait_fence}, with<flags, &pair, 1, 1>);
   must_be_caught({"wait: the lost waiter flag", omit, access::waiter_count}, with<flags, &pair, 1, 0>);

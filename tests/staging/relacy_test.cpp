@@ -228,7 +228,7 @@ int main(int count, char** words) {
   breaks<shared_1>("mpmc_ring: slot_seen_full", access::slot_seen_full, race);
   breaks<shared_1>("mpmc_ring: slot_release", access::slot_release, race);
   breaks<shared_1>("mpmc_ring: slot_seen_free", access::slot_seen_free, race);
-  breaks<sleeping_flags>("event_count: no notify_fence", access::notify_fence,
+  breaks<sleeping_flags>("event_count: no notify_one_fence", access::notify_one_fence,
                          rl::test_result_deadlock);
   breaks<sleeping_flags>("event_count: no wait_fence", access::wait_fence,
                          rl::test_result_deadlock);

@@ -63,6 +63,14 @@
 // Functions of one line that kernels are made of.
 #define DEEPREC_INLINE inline __attribute__((always_inline))
 
+// Loops that compilers vectorise, in namespace DEEPREC_UNIT (below): never inlined into functions that units of
+// different flags share.
+#if defined(__CUDA_ARCH__)
+#define DEEPREC_APART
+#else
+#define DEEPREC_APART __attribute__((noinline))
+#endif
+
 // Storage types that foreign memory (PyTorch's BFloat16, Eigen's half ...) may be read through.
 #define DEEPREC_MAY_ALIAS __attribute__((may_alias))
 

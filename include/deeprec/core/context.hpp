@@ -1,5 +1,5 @@
-// The first argument of every verb: who runs it, where scratch memory comes from, with which
-// instruction set, and how reproducible the answer must be.
+// The first argument of every verb: who runs it, where scratch memory comes from, and with which
+// instruction set.
 //
 //   thread_pool pool(4);
 //   lookup(pool, ...);                                   // a plain executor converts
@@ -16,10 +16,6 @@
 
 namespace deeprec::inline DEEPREC_ABI {
 
-/// run_to_run: the same bits every time and for any number of threads (the default, and on the host
-/// the only behaviour). unordered: a device backend may trade that for speed where it says so.
-enum class determinism : std::uint8_t { run_to_run, unordered };
-
 /// Refers to an executor; owns nothing. Copy it freely.
 ///
 /// @threads as the executor: two threads may use one context when they may use one executor
@@ -32,9 +28,10 @@ struct context {
   explicit(false) context(E& who) noexcept : executor(&who) {}
 
   E* executor;
+  /// Scratch of verbs. Asked by the calling thread only, in no parallel body; by a batch_reader on the executor's
+  /// threads, one at a time. So it need not be thread-safe. A verb that it refuses answers out_of_memory.
   std::pmr::memory_resource* memory = std::pmr::get_default_resource();
   isa instruction_set = active_isa();
-  determinism reproducible = determinism::run_to_run;
 };
 
 template <class T>

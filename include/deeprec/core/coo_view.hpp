@@ -13,6 +13,7 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
 
@@ -75,8 +76,8 @@ class coo_view {
   ///
   /// @cost    O(N); reads the rows
   /// @threads reentrant
-  /// @error   shape_mismatch (a null pointer with a size, a negative size); invalid_value (slot = the
-  ///          entry, value = its row)
+  /// @error   shape_mismatch (a null pointer with a size, a negative size, a size that memory can't hold);
+  ///          invalid_value (slot = the entry, value = its row)
   [[nodiscard]] status validate() const noexcept
     requires(!std::is_same_v<Space, device_space>)
   {
@@ -98,6 +99,10 @@ class coo_view {
   [[nodiscard]] constexpr status validate_shape() const noexcept {
     if (bags_ < 0 || entries_ < 0) {
       return {errc::shape_mismatch, "a batch with a negative number of bags or ids"};
+    }
+    if (!detail::fits_memory(detail::capped_product(entries_, row_stride_), sizeof(Row)) ||
+        !detail::fits_memory(entries_, sizeof(Id))) {
+      return {errc::shape_mismatch, "a batch with more ids than memory can hold"};
     }
     if (entries_ > 0 && rows_ == nullptr) return {errc::shape_mismatch, "rows are null"};
     if (entries_ > 0 && ids_ == nullptr) return {errc::shape_mismatch, "ids are null"};

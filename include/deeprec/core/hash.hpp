@@ -69,25 +69,18 @@ constexpr std::uint64_t hash_start(std::uint64_t seed) noexcept {
   return mix64(seed) ^ hash_key[0];
 }
 
-}  // namespace detail
-
-/// Hash of a byte string. Different seeds give independent functions: use the column as the seed.
-///
-/// @cost    a few ns up to 16 bytes, then about 8 bytes per ns; reads exactly the string's bytes
-/// @threads reentrant
-/// @error   none
-/// @source  folded 128-bit multiplication, as in wyhash (Wang Yi 2019)
-inline std::uint64_t hash_bytes(std::string_view text, std::uint64_t seed = 0) noexcept {
-  using detail::fold_multiply, detail::hash_key, detail::read_u32, detail::read_u64;
+/// hash_bytes with any start and keys. With keys that are known, blocks can be chosen that lead to one state whatever it
+/// was before.
+inline std::uint64_t hash_bytes_with(std::string_view text, std::uint64_t state,
+                                     const std::uint64_t (&key)[4]) noexcept {
   const char* p = text.data();
   const std::size_t size = text.size();
-  std::uint64_t state = detail::hash_start(seed);
   std::uint64_t a = 0;
   std::uint64_t b = 0;
   if (size >= 8) {
     std::size_t left = size;
     for (; left > 16; left -= 16, p += 16) {
-      state = fold_multiply(read_u64(p) ^ hash_key[1], read_u64(p + 8) ^ state);
+      state = fold_multiply(read_u64(p) ^ key[1], read_u64(p + 8) ^ state);
     }
     const char* end = text.data() + size;
     a = left >= 8 ? read_u64(p) : read_u64(end - 16);
@@ -99,7 +92,19 @@ inline std::uint64_t hash_bytes(std::string_view text, std::uint64_t seed = 0) n
     a = static_cast<unsigned char>(p[0]) | static_cast<std::uint64_t>(static_cast<unsigned char>(p[size / 2])) << 8 |
         static_cast<std::uint64_t>(static_cast<unsigned char>(p[size - 1])) << 16;
   }
-  return fold_multiply(hash_key[2] ^ size, fold_multiply(a ^ hash_key[1], b ^ state) ^ hash_key[3]);
+  return fold_multiply(key[2] ^ size, fold_multiply(a ^ key[1], b ^ state) ^ key[3]);
+}
+
+}  // namespace detail
+
+/// Hash of a byte string. Different seeds give independent functions: use the column as the seed.
+///
+/// @cost    a few ns up to 16 bytes, then about 8 bytes per ns; reads exactly the string's bytes
+/// @threads reentrant
+/// @error   none
+/// @source  folded 128-bit multiplication, as in wyhash (Wang Yi 2019)
+inline std::uint64_t hash_bytes(std::string_view text, std::uint64_t seed = 0) noexcept {
+  return detail::hash_bytes_with(text, detail::hash_start(seed), detail::hash_key);
 }
 
 /// Row of a 64-bit hash in a table of `rows` rows: the hash as a fraction of 2^64, times rows.

@@ -19,6 +19,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/contract.hpp>
 #include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
 
@@ -170,7 +171,7 @@ class jagged_view {
 
   /// Bags [first, first + count), sharing ids and weights.
   [[nodiscard]] DEEPREC_HD constexpr jagged_view slice(index_t first, index_t count) const {
-    DEEPREC_EXPECTS(0 <= first && 0 <= count && first + count <= bags_);
+    DEEPREC_EXPECTS(0 <= first && 0 <= count && count <= bags_ - first);
     jagged_view part(offsets_ + first, count, ids_, id_count_, weights_);
     if (first + count == bags_) part.implied_end_ = implied_end_;
     return part;
@@ -184,7 +185,7 @@ class jagged_view {
   [[nodiscard]] bool one_each() const noexcept
     requires(!std::is_same_v<Space, device_space>)
   {
-    if (bags_ <= 0 || bags_ > id_count_ || offsets_ == nullptr || ids_ == nullptr) return false;
+    if (bags_ <= 0 || bags_ > id_count_ || offsets_ == nullptr || ids_ == nullptr || !sizes_fit()) return false;
     const index_t first = first_slot();
     if (first < 0 || first > id_count_ - bags_ || last_slot() != first + bags_) return false;
     return detail::consecutive(offsets_, last_stored() + 1);
@@ -194,7 +195,7 @@ class jagged_view {
   ///
   /// @cost    O(B); reads the offsets
   /// @threads reentrant
-  /// @error   shape_mismatch (a null pointer with a size), offsets_negative, offsets_decreasing (bag,
+  /// @error   shape_mismatch (a null pointer with a size, a size that memory can't hold), offsets_negative, offsets_decreasing (bag,
   ///          value = the smaller offset), offsets_beyond_ids (bag, value = the offset)
   [[nodiscard]] status validate() const noexcept
     requires(!std::is_same_v<Space, device_space>)
@@ -202,6 +203,7 @@ class jagged_view {
     if (bags_ < 0 || id_count_ < 0) {
       return {errc::shape_mismatch, "a batch with a negative number of bags or ids"};
     }
+    if (!sizes_fit()) return {errc::shape_mismatch, "a batch with more bags or ids than memory can hold"};
     if (bags_ == 0) return {};
     if (offsets_ == nullptr) return {errc::shape_mismatch, "offsets are null"};
     if (id_count_ > 0 && ids_ == nullptr) return {errc::shape_mismatch, "ids are null"};
@@ -226,6 +228,10 @@ class jagged_view {
   }
 
  private:
+  [[nodiscard]] constexpr bool sizes_fit() const noexcept {
+    return detail::fits_memory(detail::capped_sum(bags_, 1), sizeof(Offset)) &&
+           detail::fits_memory(id_count_, sizeof(Id));
+  }
   // The index of the last offset in memory.
   [[nodiscard]] constexpr index_t last_stored() const noexcept {
     return implied_end_ < 0 ? bags_ : bags_ - 1;
@@ -267,7 +273,10 @@ class fixed_view {
 
   [[nodiscard]] DEEPREC_HD constexpr index_t bags() const noexcept { return bags_; }
   [[nodiscard]] DEEPREC_HD constexpr index_t hotness() const noexcept { return hotness_; }
-  [[nodiscard]] DEEPREC_HD constexpr index_t id_count() const noexcept { return bags_ * hotness_; }
+  /// B * L; of a batch that validate() refuses, no more than a largest number.
+  [[nodiscard]] DEEPREC_HD constexpr index_t id_count() const noexcept {
+    return detail::capped_product(bags_, hotness_);
+  }
   [[nodiscard]] DEEPREC_HD constexpr const Id* ids() const noexcept { return ids_; }
   [[nodiscard]] DEEPREC_HD constexpr const float* weights() const noexcept { return weights_; }
   [[nodiscard]] DEEPREC_HD constexpr index_t first_slot() const noexcept { return 0; }
@@ -276,10 +285,10 @@ class fixed_view {
 
   /// True when the batch is valid and L = 1.
   [[nodiscard]] bool one_each() const noexcept {
-    return hotness_ == 1 && bags_ > 0 && ids_ != nullptr;
+    return hotness_ == 1 && bags_ > 0 && ids_ != nullptr && detail::fits_memory(bags_, sizeof(Id));
   }
 
-  /// Reports a negative size, or ids that are missing.
+  /// Reports a negative size, ids that are missing, and more ids than memory can hold.
   ///
   /// @cost    O(1)
   /// @threads reentrant
@@ -287,6 +296,9 @@ class fixed_view {
   [[nodiscard]] status validate() const noexcept {
     if (bags_ < 0 || hotness_ < 0) {
       return {errc::shape_mismatch, "a batch with a negative number of bags or ids"};
+    }
+    if (!detail::fits_memory(id_count(), sizeof(Id))) {
+      return {errc::shape_mismatch, "a batch with more ids than memory can hold"};
     }
     if (id_count() > 0 && ids_ == nullptr) return {errc::shape_mismatch, "ids are null"};
     return {};
@@ -299,19 +311,39 @@ class fixed_view {
   index_t hotness_ = 0;
 };
 
-/// What lookups take: bags of ids, whose borders come from offsets or from a hotness.
-template <class B>
-concept BagBatch = requires(const B& bags) {
-  typename B::id_type;
-  typename B::space;
-  { bags.bags() } -> std::convertible_to<index_t>;
-  { bags.first_slot() } -> std::convertible_to<index_t>;
-  { bags.last_slot() } -> std::convertible_to<index_t>;
-  { bags.ids() } -> std::convertible_to<const typename B::id_type*>;
-  { bags.weights() } -> std::convertible_to<const float*>;
-  bags.borders();
-};
+namespace detail {
+template <class T>
+inline constexpr bool is_borders = std::is_same_v<T, fixed_borders>;
+template <class Offset>
+inline constexpr bool is_borders<offset_borders<Offset>> = IdInteger<Offset>;
+}  // namespace detail
 
-static_assert(BagBatch<jagged_view<>> && BagBatch<fixed_view<>>);
+/// One of the two forms that kernels know: offset_borders or fixed_borders.
+template <class T>
+concept BagBorders = detail::is_borders<std::remove_cvref_t<T>>;
+
+/// What lookups take: bags of ids, whose borders come from offsets or from a hotness. A batch that the host reads
+/// checks itself, too: validate() as jagged_view's; one_each() true only when it is valid and bag b is slot
+/// first_slot() + b.
+template <class B>
+concept BagBatch =
+    requires(const B& bags) {
+      requires IdInteger<typename B::id_type>;
+      requires MemorySpace<typename B::space>;
+      { bags.bags() } -> std::convertible_to<index_t>;
+      { bags.id_count() } -> std::convertible_to<index_t>;
+      { bags.first_slot() } -> std::convertible_to<index_t>;
+      { bags.last_slot() } -> std::convertible_to<index_t>;
+      { bags.ids() } -> std::convertible_to<const typename B::id_type*>;
+      { bags.weights() } -> std::convertible_to<const float*>;
+      { bags.borders() } -> BagBorders;
+    } && (std::is_same_v<typename B::space, device_space> || requires(const B& bags) {
+      { bags.validate() } -> std::convertible_to<status>;
+      { bags.one_each() } -> std::convertible_to<bool>;
+    });
+
+static_assert(BagBatch<jagged_view<>> && BagBatch<fixed_view<>> &&
+              BagBatch<jagged_view<std::int64_t, std::int32_t, device_space>> &&
+              BagBatch<fixed_view<std::int32_t, device_space>>);
 
 }  // namespace deeprec::inline DEEPREC_ABI

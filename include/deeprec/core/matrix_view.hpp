@@ -13,7 +13,9 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/contract.hpp>
 #include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/space.hpp>
+#include <deeprec/core/status.hpp>
 
 namespace deeprec::inline DEEPREC_ABI {
 
@@ -86,6 +88,25 @@ class matrix_view {
     return rows_ == 0 || columns_.value() == 0;
   }
 
+  /// Reports negative sizes, data that are missing, and more elements than memory can hold. Reads no element.
+  /// @param when_null the detail of the status where data are missing: a string literal that names the operand
+  ///
+  /// @cost    O(1)
+  /// @threads reentrant
+  /// @error   shape_mismatch
+  [[nodiscard]] constexpr status validate(const char* when_null = "the data of a matrix are null") const noexcept {
+    if (rows_ < 0 || columns_.value() < 0) {
+      return {errc::shape_mismatch, "a matrix with a negative number of rows or columns"};
+    }
+    if (empty()) return {};
+    if (data_ == nullptr) return {errc::shape_mismatch, when_null};
+    const index_t behind = detail::capped_product(rows_ - 1, stride_);
+    if (!detail::fits_memory(detail::capped_sum(behind < 0 ? -behind : behind, columns_.value()), sizeof(T))) {
+      return {errc::shape_mismatch, "a matrix with more elements than memory can hold"};
+    }
+    return {};
+  }
+
   /// Pointer to the first element of row i.
   [[nodiscard]] DEEPREC_HD constexpr T* row(index_t i) const noexcept { return data_ + i * stride_; }
 
@@ -115,13 +136,13 @@ class matrix_view {
 
   /// Rows [first, first + count).
   [[nodiscard]] DEEPREC_HD constexpr matrix_view rows(index_t first, index_t count) const {
-    DEEPREC_EXPECTS(0 <= first && 0 <= count && first + count <= rows_);
+    DEEPREC_EXPECTS(0 <= first && 0 <= count && count <= rows_ - first);
     return {row(first), count, columns_, stride_};
   }
   /// Columns [first, first + count) of every row; the stride stays.
   [[nodiscard]] DEEPREC_HD constexpr matrix_view<T, Space> columns(index_t first,
                                                                    index_t count) const {
-    DEEPREC_EXPECTS(0 <= first && 0 <= count && first + count <= columns_.value());
+    DEEPREC_EXPECTS(0 <= first && 0 <= count && count <= columns_.value() - first);
     return {data_ + first, rows_, dim<>(count), stride_};
   }
 

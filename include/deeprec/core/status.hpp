@@ -33,7 +33,7 @@ enum class errc : std::uint8_t {
   io_error,             ///< the operating system refused
   parse_error,          ///< text that doesn't follow its format
   device_error,         ///< the device runtime reported an error
-  invalid_value,        ///< a value outside its domain; detail() names it, the slot says which
+  invalid_value,        ///< a value outside its domain; detail() names it, the place says which
   timed_out,            ///< a deadline passed; nothing was done
   closed,               ///< the other side has ended
   would_block,          ///< a call that does not wait would have to; nothing was done, try again

@@ -7,10 +7,14 @@
 // instantiated, so host code that calls a verb works for a device once the .cuh is included.
 #pragma once
 
+#include <new>
+#include <stdexcept>
 #include <type_traits>
+#include <utility>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
+#include <deeprec/core/status.hpp>
 
 namespace deeprec::inline DEEPREC_ABI {
 
@@ -34,5 +38,36 @@ struct context_backend<context<E>> : executor_backend<std::remove_cv_t<E>> {};
 /// The backend of a context type: host_backend unless its executor names another.
 template <class Context>
 using backend_of = typename context_backend<Context>::type;
+
+namespace detail {
+
+/// What f answers; errc::out_of_memory where a memory resource refused. Without exceptions a resource that refuses ends
+/// the program itself.
+template <class F>
+status or_out_of_memory(F&& f) {
+#if DEEPREC_EXCEPTIONS
+  try {
+    return f();
+  } catch (const std::bad_alloc&) {
+  } catch (const std::length_error&) {  // more elements than an array can have
+  } catch (const error& refused) {
+    if (refused.code() != errc::out_of_memory) throw;
+  }
+  return {errc::out_of_memory, "memory for scratch or for out was refused"};
+#else
+  return f();
+#endif
+}
+
+/// Calls the backend of a verb. A host backend asks for all of its memory before it writes to an output, so a verb that
+/// is refused memory has written nothing.
+template <class Verb, class Context, class... Args>
+status run_verb(const Context& ctx, Args&&... args) {
+  return or_out_of_memory([&]() -> status {
+    return backend<Verb, backend_of<Context>>::run(ctx, std::forward<Args>(args)...);
+  });
+}
+
+}  // namespace detail
 
 }  // namespace deeprec::inline DEEPREC_ABI

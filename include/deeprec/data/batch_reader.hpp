@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <memory_resource>
 #include <optional>
 #include <span>
@@ -31,6 +32,7 @@
 #include <deeprec/data/detail/text_source.hpp>
 #include <deeprec/data/sparse_batch.hpp>
 #include <deeprec/data/text_format.hpp>
+#include <deeprec/memory/detail/locked_resource.hpp>
 
 namespace deeprec::inline DEEPREC_ABI {
 
@@ -45,8 +47,10 @@ namespace detail {
 
 /// One chunk of a source: its text, its rows, and what was wrong.
 struct text_chunk {
-  explicit text_chunk(std::pmr::memory_resource* memory) : buffer(memory), rows(memory) {}
+  explicit text_chunk(std::shared_ptr<locked_resource> of_all)
+      : memory(std::move(of_all)), buffer(memory.get()), rows(memory.get()) {}
 
+  std::shared_ptr<locked_resource> memory;  // chunks grow on many threads
   index_t source = 0;
   index_t number = 0;  // within its source
   grow_array<char> buffer;
@@ -58,8 +62,8 @@ struct text_chunk {
   bool counted = false;           // its lines and bad lines are in the reader's sums
 };
 
-/// The lines that begin in [begin, begin + bytes) of the source; null in chunk.trouble or the
-/// reason. The text ends with the last such line, wherever that ends, or with the first byte that
+/// The lines that begin in [begin, begin + bytes) of the source. Where they can't be read, chunk.trouble says why,
+/// else it is null. The text ends with the last such line, wherever that ends, or with the first byte that
 /// makes it too long. No byte behind that is looked at, and before it only the one before the chunk.
 inline std::string_view load_lines(const text_source& source, index_t begin, index_t bytes,
                                    index_t longest_line, text_chunk& chunk) noexcept {
@@ -136,7 +140,7 @@ inline std::string_view load_lines(const text_source& source, index_t begin, ind
 /// Delivers the rows of files (or of text in memory) as batches. Made by read_files() or
 /// read_text(). Move-only.
 ///
-/// @space   chunks take memory from the context's resource, on the executor's threads
+/// @space   chunks take memory from the context's resource, on the executor's threads, one at a time
 /// @threads one caller at a time; next() runs on the executor
 template <class Format, class Executor>
 class batch_reader {
@@ -157,9 +161,10 @@ class batch_reader {
                                : 4 * static_cast<index_t>(context_.executor->concurrency());
     options_.chunk_bytes = std::clamp<index_t>(options_.chunk_bytes, 1, index_t{1} << 30);
     options_.longest_line = std::clamp<index_t>(options_.longest_line, 1, index_t{1} << 30);
+    const auto memory = std::make_shared<detail::locked_resource>(context_.memory);
     chunks_.reserve(static_cast<std::size_t>(flight));
     for (index_t i = 0; i < flight; ++i) {
-      chunks_.emplace_back(context_.memory).rows.reshape(format_.shape());
+      chunks_.emplace_back(memory).rows.reshape(format_.shape());
     }
     parts_.reserve(static_cast<std::size_t>(flight));
     layouts_.resize(sources_.size());

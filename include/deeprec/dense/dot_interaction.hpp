@@ -38,8 +38,10 @@ constexpr index_t interacting_tables(const Dense& dense, const Pooled& pooled,
   return rows && out.extent(1) == dot_interaction_width(tables + 1, width) ? tables : -1;
 }
 
+inline namespace DEEPREC_UNIT {
+
 /// Eight sums, j modulo 8, then pairwise: the fixed order of a dot product of one interaction.
-inline float interaction_dot(const float* x, const float* y, index_t width) noexcept {
+DEEPREC_INLINE float interaction_dot(const float* x, const float* y, index_t width) noexcept {
   float s[8] = {};
   index_t j = 0;
   for (; j + 8 <= width; j += 8) {
@@ -50,13 +52,59 @@ inline float interaction_dot(const float* x, const float* y, index_t width) noex
 }
 
 /// y += factor * x.
-inline void interaction_add(float factor, const float* x, float* y, index_t width) noexcept {
+DEEPREC_INLINE void interaction_add(float factor, const float* x, float* y, index_t width) noexcept {
   index_t j = 0;
   for (; j + 8 <= width; j += 8) {
     for (int l = 0; l < 8; ++l) y[j + l] += factor * x[j + l];
   }
   for (; j < width; ++j) y[j] += factor * x[j];
 }
+
+/// Samples [begin, end).
+DEEPREC_APART inline void interact(matrix_view<const float> dense, matrix_view<const float> pooled, index_t tables,
+                                   matrix_view<float> output, index_t begin, index_t end) noexcept {
+  const index_t width = dense.extent(1);
+  for (index_t b = begin; b < end; ++b) {
+    const float* v0 = dense.row(b);
+    const float* v = tables == 0 ? nullptr : pooled.row(b);
+    float* out = std::copy_n(v0, width, output.row(b));
+    for (index_t i = 0; i < tables; ++i) {
+      const float* vi = v + i * width;
+      *out++ = interaction_dot(vi, v0, width);
+      for (index_t j = 0; j < i; ++j) *out++ = interaction_dot(vi, v + j * width, width);
+    }
+  }
+}
+
+DEEPREC_APART inline void interact_backward(matrix_view<const float> dense, matrix_view<const float> pooled,
+                                            index_t tables, matrix_view<const float> output_gradient,
+                                            matrix_view<float> dense_gradient, matrix_view<float> pooled_gradient,
+                                            index_t begin, index_t end) noexcept {
+  const index_t width = dense.extent(1);
+  for (index_t b = begin; b < end; ++b) {
+    const float* v0 = dense.row(b);
+    const float* g = output_gradient.row(b);
+    float* d0 = dense_gradient.row(b);
+    std::copy_n(g, width, d0);
+    g += width;
+    if (tables == 0) continue;
+    const float* v = pooled.row(b);
+    float* d = pooled_gradient.row(b);
+    std::fill_n(d, tables * width, 0.0F);
+    for (index_t i = 0; i < tables; ++i) {
+      const float* vi = v + i * width;
+      float* di = d + i * width;
+      interaction_add(*g, vi, d0, width);
+      interaction_add(*g++, v0, di, width);
+      for (index_t j = 0; j < i; ++j) {
+        interaction_add(*g, vi, d + j * width, width);
+        interaction_add(*g++, v + j * width, di, width);
+      }
+    }
+  }
+}
+
+}  // namespace DEEPREC_UNIT
 
 inline index_t interaction_grain(index_t tables, index_t width) noexcept {
   return std::max<index_t>(1, 65536 / ((tables + 1) * (tables + 1) * width));
@@ -71,7 +119,8 @@ inline index_t interaction_grain(index_t tables, index_t width) noexcept {
 /// @dtype    float
 /// @space    host
 /// @pre      output overlaps no input
-/// @numerics float; a dot product is eight sums (column modulo 8) added pairwise
+/// @numerics float; a dot product is eight sums (column modulo 8) added pairwise. A unit that is compiled with FMA
+///           may round a product and its sum once, so its bits are other ones than those of a unit without
 /// @cost     O(B T^2 D / 2)
 /// @threads  thread-safe on distinct outputs; the same bits for any number of workers
 /// @error    shape_mismatch
@@ -88,18 +137,7 @@ template <class Context>
   const index_t width = dense.extent(1);
   where.executor->parallel_for(dense.extent(0), detail::interaction_grain(tables, width),
                                [&](index_t begin, index_t end, int) {
-                                 for (index_t b = begin; b < end; ++b) {
-                                   const float* v0 = dense.row(b);
-                                   const float* v = tables == 0 ? nullptr : pooled.row(b);
-                                   float* out = std::copy_n(v0, width, output.row(b));
-                                   for (index_t i = 0; i < tables; ++i) {
-                                     const float* vi = v + i * width;
-                                     *out++ = detail::interaction_dot(vi, v0, width);
-                                     for (index_t j = 0; j < i; ++j) {
-                                       *out++ = detail::interaction_dot(vi, v + j * width, width);
-                                     }
-                                   }
-                                 }
+                                 detail::interact(dense, pooled, tables, output, begin, end);
                                });
   return {};
 }
@@ -112,7 +150,8 @@ template <class Context>
 /// @space    host
 /// @pre      the gradients overlap no input
 /// @post     gradients are overwritten
-/// @numerics float; the terms of a gradient are added in the order of the output's columns
+/// @numerics float; the terms of a gradient are added in the order of the output's columns; between units of
+///           different flags as the forward pass
 /// @cost     O(B T^2 D)
 /// @threads  thread-safe on distinct gradients; the same bits for any number of workers
 /// @error    shape_mismatch
@@ -140,27 +179,8 @@ template <class Context>
   }
   where.executor->parallel_for(dense.extent(0), detail::interaction_grain(tables, width),
                                [&](index_t begin, index_t end, int) {
-                                 for (index_t b = begin; b < end; ++b) {
-                                   const float* v0 = dense.row(b);
-                                   const float* g = output_gradient.row(b);
-                                   float* d0 = dense_gradient.row(b);
-                                   std::copy_n(g, width, d0);
-                                   g += width;
-                                   if (tables == 0) continue;
-                                   const float* v = pooled.row(b);
-                                   float* d = pooled_gradient.row(b);
-                                   std::fill_n(d, tables * width, 0.0F);
-                                   for (index_t i = 0; i < tables; ++i) {
-                                     const float* vi = v + i * width;
-                                     float* di = d + i * width;
-                                     detail::interaction_add(*g, vi, d0, width);
-                                     detail::interaction_add(*g++, v0, di, width);
-                                     for (index_t j = 0; j < i; ++j) {
-                                       detail::interaction_add(*g, vi, d + j * width, width);
-                                       detail::interaction_add(*g++, v + j * width, di, width);
-                                     }
-                                   }
-                                 }
+                                 detail::interact_backward(dense, pooled, tables, output_gradient,
+                                                           dense_gradient, pooled_gradient, begin, end);
                                });
   return {};
 }

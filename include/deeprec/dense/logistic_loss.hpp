@@ -18,7 +18,7 @@ namespace deeprec::inline DEEPREC_ABI {
 /// @cost     one exp
 /// @threads  reentrant
 /// @error    none
-inline double sigmoid(double logit) noexcept {
+DEEPREC_INLINE double sigmoid(double logit) noexcept {
   const double e = std::exp(-std::abs(logit));
   return logit < 0 ? e / (1 + e) : 1 / (1 + e);
 }
@@ -29,7 +29,7 @@ inline double sigmoid(double logit) noexcept {
 /// @cost     one exp, one log1p
 /// @threads  reentrant
 /// @error    none
-inline double logistic_loss_of(double logit, double label) noexcept {
+DEEPREC_INLINE double logistic_loss_of(double logit, double label) noexcept {
   return (std::max)(logit, 0.0) - logit * label + std::log1p(std::exp(-std::abs(logit)));
 }
 
@@ -40,6 +40,28 @@ inline constexpr index_t loss_pieces = 64;
 constexpr index_t loss_piece(index_t rows) noexcept {
   return std::max<index_t>(256, (rows + loss_pieces - 1) / loss_pieces);
 }
+
+inline namespace DEEPREC_UNIT {
+
+/// Rows [begin, end); the sum of rows begins with `sum`.
+DEEPREC_APART inline double add_losses(double sum, matrix_view<const float> logits, matrix_view<const float> labels,
+                                       index_t begin, index_t end) noexcept {
+  for (index_t i = begin; i < end; ++i) {
+    sum += logistic_loss_of(static_cast<double>(*logits.row(i)), static_cast<double>(*labels.row(i)));
+  }
+  return sum;
+}
+
+DEEPREC_APART inline void loss_gradients(matrix_view<const float> logits, matrix_view<const float> labels,
+                                         double scale, matrix_view<float> gradient, index_t begin,
+                                         index_t end) noexcept {
+  for (index_t i = begin; i < end; ++i) {
+    const double p = sigmoid(static_cast<double>(*logits.row(i)));
+    *gradient.row(i) = static_cast<float>((p - static_cast<double>(*labels.row(i))) * scale);
+  }
+}
+
+}  // namespace DEEPREC_UNIT
 
 }  // namespace detail
 
@@ -67,9 +89,9 @@ template <class Context>
   const index_t piece = detail::loss_piece(batch);
   double sums[detail::loss_pieces] = {};
   where.executor->parallel_for(batch, piece, [&](index_t begin, index_t end, int) {
-    for (index_t i = begin; i < end; ++i) {
-      sums[i / piece] += logistic_loss_of(static_cast<double>(*logits.row(i)),
-                                          static_cast<double>(*labels.row(i)));
+    for (index_t i = begin; i < end; i += piece) {  // an executor may hand out several pieces at once
+      double& sum = sums[i / piece];
+      sum = detail::add_losses(sum, logits, labels, i, end - i > piece ? i + piece : end);
     }
   });
   double sum = 0;
@@ -105,10 +127,7 @@ template <class Context>
   const double scale = 1 / static_cast<double>(std::max<index_t>(batch, 1));
   where.executor->parallel_for(
       batch, detail::loss_piece(batch), [&](index_t begin, index_t end, int) {
-        for (index_t i = begin; i < end; ++i) {
-          const double p = sigmoid(static_cast<double>(*logits.row(i)));
-          *gradient.row(i) = static_cast<float>((p - static_cast<double>(*labels.row(i))) * scale);
-        }
+        detail::loss_gradients(logits, labels, scale, gradient, begin, end);
       });
   return {};
 }

@@ -22,7 +22,7 @@ namespace deeprec::inline DEEPREC_ABI {
 
 namespace detail {
 
-/// Scores are numbers, labels are in [0, 1]; the first row that isn't so is reported as its slot.
+/// Scores are numbers, labels are in [0, 1]; the first row that isn't so is reported as its row.
 inline status check_scored(matrix_view<const float> scores, matrix_view<const float> labels) {
   if (!well_formed(scores) || scores.extent(1) != 1) {
     return {errc::shape_mismatch, "metric: scores are not (B,1)"};
@@ -32,11 +32,11 @@ inline status check_scored(matrix_view<const float> scores, matrix_view<const fl
   }
   for (index_t i = 0; i < scores.extent(0); ++i) {
     if (std::isnan(*scores.row(i))) {
-      return {errc::invalid_value, "metric: a score is not a number", {.slot = i}};
+      return {errc::invalid_value, "metric: a score is not a number", {.row = i}};
     }
     const float label = *labels.row(i);
     if (!(label >= 0 && label <= 1)) {
-      return {errc::invalid_value, "metric: a label is outside [0, 1]", {.slot = i}};
+      return {errc::invalid_value, "metric: a label is outside [0, 1]", {.row = i}};
     }
   }
   return {};
@@ -55,12 +55,12 @@ class auc {
   /// @shape   scores (B,1), not NaN · labels (B,1), 0 or 1
   /// @cost    O(B); keeps 4 bytes a row
   /// @threads one thread at a time
-  /// @error   shape_mismatch · invalid_value (slot = the row); nothing was added then
+  /// @error   shape_mismatch · invalid_value (its row); nothing was added then
   [[nodiscard]] status add(matrix_view<const float> scores, matrix_view<const float> labels) {
     if (const status bad = detail::check_scored(scores, labels); !bad) return bad;
     for (index_t i = 0; i < labels.extent(0); ++i) {
       if (*labels.row(i) != 0 && *labels.row(i) != 1) {
-        return {errc::invalid_value, "auc: a label is neither 0 nor 1", {.slot = i}};
+        return {errc::invalid_value, "auc: a label is neither 0 nor 1", {.row = i}};
       }
     }
     for (index_t i = 0; i < labels.extent(0); ++i) {
@@ -126,7 +126,7 @@ class log_loss {
   ///           2^36 rows
   /// @cost     O(B); keeps nothing
   /// @threads  one thread at a time
-  /// @error    shape_mismatch · invalid_value (slot = the row); nothing was added then
+  /// @error    shape_mismatch · invalid_value (its row); nothing was added then
   [[nodiscard]] status add(matrix_view<const float> logits, matrix_view<const float> labels) {
     if (const status bad = detail::check_scored(logits, labels); !bad) return bad;
     for (index_t i = 0; i < logits.extent(0); ++i) {

@@ -11,6 +11,34 @@
 
 namespace deeprec::inline DEEPREC_ABI {
 
+namespace detail {
+inline namespace DEEPREC_UNIT {
+
+/// Rows [begin, end).
+DEEPREC_APART inline void relu_rows(matrix_view<const float> input, matrix_view<float> output, index_t begin,
+                                    index_t end) noexcept {
+  const index_t width = input.extent(1);
+  for (index_t i = begin; i < end; ++i) {
+    const float* x = input.row(i);
+    float* y = output.row(i);
+    for (index_t j = 0; j < width; ++j) y[j] = x[j] < 0 ? 0 : x[j];
+  }
+}
+
+DEEPREC_APART inline void relu_rows_backward(matrix_view<const float> output, matrix_view<const float> output_gradient,
+                                             matrix_view<float> input_gradient, index_t begin, index_t end) noexcept {
+  const index_t width = output.extent(1);
+  for (index_t i = begin; i < end; ++i) {
+    const float* y = output.row(i);
+    const float* dy = output_gradient.row(i);
+    float* dx = input_gradient.row(i);
+    for (index_t j = 0; j < width; ++j) dx[j] = y[j] > 0 ? dy[j] : 0;
+  }
+}
+
+}  // namespace DEEPREC_UNIT
+}  // namespace detail
+
 /// y = max(x, 0); a NaN stays a NaN.
 ///
 /// @shape   input (B,W) · output (B,W), which may be the input itself
@@ -31,11 +59,7 @@ template <class Context>
   if (input.empty()) return {};
   where.executor->parallel_for(input.extent(0), std::max<index_t>(1, 16384 / width),
                                [&](index_t begin, index_t end, int) {
-                                 for (index_t i = begin; i < end; ++i) {
-                                   const float* x = input.row(i);
-                                   float* y = output.row(i);
-                                   for (index_t j = 0; j < width; ++j) y[j] = x[j] < 0 ? 0 : x[j];
-                                 }
+                                 detail::relu_rows(input, output, begin, end);
                                });
   return {};
 }
@@ -65,12 +89,7 @@ template <class Context>
   if (output.empty()) return {};
   where.executor->parallel_for(output.extent(0), std::max<index_t>(1, 16384 / width),
                                [&](index_t begin, index_t end, int) {
-                                 for (index_t i = begin; i < end; ++i) {
-                                   const float* y = output.row(i);
-                                   const float* dy = output_gradient.row(i);
-                                   float* dx = input_gradient.row(i);
-                                   for (index_t j = 0; j < width; ++j) dx[j] = y[j] > 0 ? dy[j] : 0;
-                                 }
+                                 detail::relu_rows_backward(output, output_gradient, input_gradient, begin, end);
                                });
   return {};
 }

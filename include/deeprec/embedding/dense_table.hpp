@@ -12,15 +12,18 @@
 #include <cstring>
 #include <limits>
 #include <memory_resource>
+#include <optional>
 #include <utility>
-#include <vector>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/random.hpp>
+#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/row_format.hpp>
 #include <deeprec/embedding/table_view.hpp>
+#include <deeprec/memory/detail/scratch_block.hpp>
 #include <deeprec/memory/huge_page_resource.hpp>
 
 namespace deeprec::inline DEEPREC_ABI {
@@ -66,7 +69,8 @@ struct normal_rows {
 ///
 /// Invariant: rows() * stride bytes at one address that never moves while the table lives.
 /// @threads lookups from many threads at once; initialize and update exclude them
-/// @error   the constructor throws deeprec::error (out_of_memory) when the system refuses the memory
+/// @error   the constructor throws deeprec::error (out_of_memory) when the system refuses the memory, or no memory
+///          can hold it
 template <RowFormat Format>
 class dense_table {
  public:
@@ -116,21 +120,34 @@ class dense_table {
   /// Writes every row by `fill(row, values, width)` and zeroes the state beside it.
   ///
   /// @numerics the same bits for any number of threads; 16-bit rows round to nearest even
-  /// @cost     O(R*D); first touch of the pages, in parallel; scratch of D floats per piece
+  /// @cost     O(R*D); first touch of the pages, in parallel; scratch of D floats per worker, from the context's
+  ///           resource
   /// @threads  one caller, no lookup at the same time
-  /// @error    none
+  /// @error    throws deeprec::error (out_of_memory) when the resource refuses the scratch: no row is written
+  ///           then
   template <class Context, class Initializer>
   void initialize(Context&& context_or_executor, const Initializer& fill) {
     const auto ctx = as_context(context_or_executor);
+    if (rows_ == 0) return;
     const index_t width = format_.width();
+    const index_t of_worker = detail::capped_round_up(width, 16);  // no line of two workers
+    const index_t workers = static_cast<index_t>(ctx.executor->concurrency());
+    const index_t floats = detail::capped_product(of_worker, workers);
+    std::optional<detail::scratch_block> scratch;  // a resource serves one thread: bodies ask it for nothing
+    const status made = detail::or_out_of_memory([&]() -> status {
+      scratch.emplace(ctx.memory, detail::scratch_block::bytes_of<float>(floats));
+      return {};
+    });
+    if (!made) detail::raise(made.code(), "deeprec::dense_table: no memory for initialize's scratch");
+    float* const all_values = scratch->take<float>(floats).data();
     const index_t grain =
         std::max<index_t>(1, index_t{huge_page_size} / std::max<index_t>(1, format_.stride_bytes()));
-    ctx.executor->parallel_for(rows_, grain, [&](index_t begin, index_t end, int) {
-      std::pmr::vector<float> values(static_cast<std::size_t>(width), ctx.memory);
+    ctx.executor->parallel_for(rows_, grain, [&](index_t begin, index_t end, int worker) {
+      float* const values = all_values + worker * of_worker;
       for (index_t row = begin; row < end; ++row) {
         std::byte* bytes = view().row(row);
-        fill(row, values.data(), width);
-        format_.encode(values.data(), bytes);
+        fill(row, values, width);
+        format_.encode(values, bytes);
         if (format_.state_floats() > 0) {
           std::memset(format_.state(bytes), 0,
                       static_cast<std::size_t>(format_.state_floats()) * sizeof(float));

@@ -261,7 +261,7 @@ struct sorting {
   }
 };
 
-}  // namespace gnu::visibility("hidden")]]DEEPREC_DEVICE
+}  // namespace DEEPREC_DEVICE
 
 namespace detail {
 

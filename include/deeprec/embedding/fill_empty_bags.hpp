@@ -29,6 +29,7 @@ struct fill_empty_bags {};
 namespace detail {
 inline namespace DEEPREC_UNIT {
 
+/// out has room for all ids, and one more for each bag.
 template <class Context, class Bags, class Id>
 void fill_bags(const Context& ctx, const Bags& in, const std::optional<Id>& default_id,
                jagged_batch<Id>& out, std::uint8_t* empty) {
@@ -36,6 +37,7 @@ void fill_bags(const Context& ctx, const Bags& in, const std::optional<Id>& defa
   const index_t bags = in.bags();
   const index_t fills = default_id.has_value() ? 1 : 0;
   const index_t grain = bags_per_piece(bags, in.last_slot() - in.first_slot());
+  out.offsets.resize(static_cast<std::size_t>(bags) + 1);
   index_t* const offsets = out.offsets.data();
   ctx.executor->parallel_for(bags, grain, [&](index_t first, index_t last, int) {
     for (index_t b = first; b < last; ++b) {
@@ -69,13 +71,13 @@ void fill_bags(const Context& ctx, const Bags& in, const std::optional<Id>& defa
 ///
 /// @shape   bags: B bags · empty (B): 1 where bag b was empty, else 0 · out: B bags
 /// @space   bags reachable from the context; out and empty on the host
-/// @pre     out owns none of the batch's memory
+/// @pre     out owns none of the batch's memory, nor that of empty
 /// @post    with std::nullopt for default_id empty bags stay empty; empty is written all the same
-/// @cost    O(N + B), two passes. Allocates what out lacks
+/// @cost    O(N + B), two passes. Allocates what out lacks for N ids and, with a default id, B more
 /// @threads reentrant; the same answer for any number of threads
 /// @error   shape_mismatch, offsets_*; id_out_of_range when default_id is negative (what TensorFlow means by
-///          that is std::nullopt); unsupported when out owns the batch's memory. On an error nothing is
-///          written
+///          that is std::nullopt); unsupported when out owns the batch's memory (offsets, ids, weights) or
+///          that of empty; out_of_memory. On an error nothing is written
 /// @example @snippet tests/embedding/stages_test.cpp stages
 /// @source  SparseFillEmptyRows of TensorFlow
 template <class Context, BagBatch Bags>
@@ -92,8 +94,7 @@ template <class Context, BagBatch Bags>
       return {errc::id_out_of_range, "the default id", {.value = static_cast<std::int64_t>(*default_id)}};
     }
   }
-  return backend<verbs::fill_empty_bags, backend_of<std::remove_const_t<decltype(ctx)>>>::run(
-      ctx, bags, default_id, out, empty);
+  return detail::run_verb<verbs::fill_empty_bags>(ctx, bags, default_id, out, empty);
 }
 
 template <>
@@ -104,10 +105,12 @@ struct backend<verbs::fill_empty_bags, host_backend> {
     static_assert(reachable_as<typename Bags::space, host_space>,
                   "deeprec::fill_empty_bags: device memory given to a host context. Fix: copy it first.");
     if (const status s = bags.validate(); !s) return s;
-    if (detail::owns(out, bags.ids()) || detail::owns(out, bags.weights())) {
+    if (detail::owns(detail::arrays_of(out), bags, empty)) {
       return {errc::unsupported, "fill_empty_bags: out owns the batch"};
     }
-    out.offsets.resize(static_cast<std::size_t>(bags.bags()) + 1);
+    const index_t slots = bags.last_slot() - bags.first_slot();
+    const index_t most = detail::capped_sum(slots, default_id.has_value() ? bags.bags() : 0);
+    detail::reserve(out, bags.bags(), most, bags.weights());
     detail::fill_bags(ctx, bags, default_id, out, empty.data());
     return {};
   }

@@ -100,8 +100,7 @@ template <class Context, RowSource Source, class Id, class Row, MemorySpace Spac
                                   matrix_view<Out, OutSpace, Columns> out) {
   const auto ctx = as_context(context_or_executor);
   if (const status s = entries.validate_shape(); !s) return s;
-  return backend<verbs::fused_lookup, backend_of<std::remove_const_t<decltype(ctx)>>>::run(
-      ctx, source, entries, detail::with_prune(as_pooling(how)), out);
+  return detail::run_verb<verbs::fused_lookup>(ctx, source, entries, detail::with_prune(as_pooling(how)), out);
 }
 
 template <>

@@ -89,7 +89,7 @@ struct addressed_rows {
 /// @cost     O(N*D); 16 bytes an id from the context's resource
 /// @threads  as lookup
 /// @error    shape_mismatch; id_out_of_range (table, slot, value = the row within its part), the smallest
-///           table, then the smallest slot. On an error nothing is written
+///           table, then the smallest slot; out_of_memory. On an error nothing is written
 /// @example  @snippet tests/embedding/stages_test.cpp stages
 template <class Context, class Tables, class Id, class Out, MemorySpace OutSpace, class Columns>
   requires(!RowSource<Tables>)
@@ -106,15 +106,14 @@ template <class Context, class Tables, class Id, class Out, MemorySpace OutSpace
   if (out.extent(0) != static_cast<index_t>(parts.permutation.size())) {
     return {errc::shape_mismatch, "out has another number of rows than there are ids"};
   }
-  if (const status s = detail::check_not_null(out, "out is null"); !s) return s;
+  if (const status s = out.validate("out is null"); !s) return s;
   for (std::size_t p = 0; p < list.size(); ++p) {
     if (list[p].format().width() != out.extent(1)) {
       return status(errc::shape_mismatch, "out has another width than the table's rows")
           .in_table(static_cast<index_t>(p));
     }
   }
-  return backend<verbs::gather_parts, backend_of<std::remove_const_t<decltype(ctx)>>>::run(
-      ctx, list, parts, matrix_view<Out, OutSpace>(out));
+  return detail::run_verb<verbs::gather_parts>(ctx, list, parts, matrix_view<Out, OutSpace>(out));
 }
 
 template <>

@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(block_threads)
   }
 }
 
-}  // namespace gnu::visibility("hidden")]]DEEPREC_DEVICE
+}  // namespace DEEPREC_DEVICE
 
 template <>
 struct backend<verbs::weight_gradients, cuda_backend> {

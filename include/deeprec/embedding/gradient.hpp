@@ -10,6 +10,7 @@
 
 #include <memory_resource>
 #include <span>
+#include <tuple>
 #include <type_traits>
 #include <vector>
 
@@ -24,6 +25,7 @@
 #include <deeprec/embedding/lookup.hpp>
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/embedding/table_view.hpp>
+#include <deeprec/memory/detail/owns.hpp>
 #include <deeprec/simd/dispatch.hpp>
 
 namespace deeprec::inline DEEPREC_ABI {
@@ -50,6 +52,10 @@ struct row_gradients {};
 struct weight_gradients {};
 }  // namespace verbs
 
+namespace detail {
+inline auto arrays_of(const sparse_gradient& gradient) noexcept { return std::tie(gradient.rows, gradient.values); }
+}  // namespace detail
+
 /// The gradient of each row that a batch used.
 ///
 /// @shape    bags as given to lookup · gradient of lookup's output (B,D) · table_rows R · out (U) and (U,D)
@@ -59,10 +65,11 @@ struct weight_gradients {};
 /// @post     out.rows ascends; each row of the batch once
 /// @numerics as update. The gradient with respect to what is pooled: it does not flow through max_norm, which
 ///           needs the rows (a static_assert says so)
-/// @cost     O(N*D) and a sort of the ids; allocates what out lacks, and about 32 bytes per id and 4 per bag
-///           from the context's resource
+/// @cost     O(N*D) and a sort of the ids; allocates what out lacks, and about 50 bytes per id and per bag and
+///           4 * D per 4096 ids from the context's resource
 /// @threads  reentrant
-/// @error    as lookup; shape_mismatch for a gradient that is null. On an error out is as before
+/// @error    as lookup; shape_mismatch for a gradient that is null; unsupported when out owns memory of the bags or of
+///           the gradient. On an error out is as before
 /// @example  @snippet tests/embedding/gradient_test.cpp row_gradients
 template <class Context, BagBatch Bags, MemorySpace Space, class Columns, class Pooling>
 [[nodiscard]] status row_gradients(Context&& context_or_executor, const Bags& bags,
@@ -78,10 +85,10 @@ template <class Context, BagBatch Bags, MemorySpace Space, class Columns, class 
   if (gradient.extent(0) != bags.bags()) {
     return {errc::shape_mismatch, "gradient has another number of rows than there are bags"};
   }
-  if (const status s = detail::check_not_null(gradient, "gradient is null"); !s) return s;
+  if (const status s = gradient.validate("gradient is null"); !s) return s;
   if (table_rows < 0) return {errc::shape_mismatch, "a table with a negative number of rows"};
-  return backend<verbs::row_gradients, backend_of<std::remove_const_t<decltype(ctx)>>>::run(
-      ctx, bags, matrix_view<const float, Space>(gradient), as_pooling(how), table_rows, out);
+  return detail::run_verb<verbs::row_gradients>(ctx, bags, matrix_view<const float, Space>(gradient),
+                                                as_pooling(how), table_rows, out);
 }
 
 template <>
@@ -90,14 +97,22 @@ struct backend<verbs::row_gradients, host_backend> {
   static status run(const Context& ctx, const Bags& bags, matrix_view<const float> gradient,
                     const Pooling& how, index_t table_rows, sparse_gradient& out) {
     if (const status s = detail::check_backward(ctx, bags, table_rows, how); !s) return s;
-    detail::backward_plan plan(ctx.memory, bags.last_slot() - bags.first_slot(), bags.bags());
+    if (detail::owns(detail::arrays_of(out), bags, gradient)) {
+      return {errc::unsupported, "row_gradients: out owns memory of the inputs"};
+    }
+    const index_t width = gradient.extent(1);
+    const detail::backward_size size{
+        .slots = bags.last_slot() - bags.first_slot(), .bags = bags.bags(), .width = width, .workers = 0};
+    detail::backward_plan plan(ctx.memory, size);
     plan.add(ctx, bags, gradient, table_rows, how);
     plan.group(ctx, table_rows);
-    detail::count_skipped(bags, table_rows, how);
     const index_t groups = plan.groups().groups();
-    const index_t width = gradient.extent(1);
+    const auto floats = static_cast<std::size_t>(detail::capped_product(groups, width));
+    out.rows.reserve(static_cast<std::size_t>(groups));
+    out.values.reserve(floats);
+    detail::count_skipped(bags, table_rows, how);
     out.rows.resize(static_cast<std::size_t>(groups));
-    out.values.resize(static_cast<std::size_t>(groups * width));
+    out.values.resize(floats);
     if (groups == 0) return {};
     detail::gradient_args pooled = plan.pooled(width);
     pooled.out = out.values.data();
@@ -110,7 +125,7 @@ struct backend<verbs::row_gradients, host_backend> {
     });
     for (index_t g = 0; width > 0 && plan.groups().size() > detail::chunk_slots && g < groups; ++g) {
       if (plan.groups().starts()[g + 1] - plan.groups().starts()[g] > detail::chunk_slots) {
-        detail::pool_long_bag<float, detail::gradient_policy>(ctx, pooled, g);
+        detail::pool_long_bag<float, detail::gradient_policy>(ctx, pooled, g, plan.long_bags());
       }
     }
     return {};
@@ -148,11 +163,11 @@ template <class Context, RowSource Source, BagBatch Bags, MemorySpace Space, cla
   if (gradient.extent(0) != bags.bags()) {
     return {errc::shape_mismatch, "gradient has another number of rows than there are bags"};
   }
-  if (const status s = detail::check_not_null(gradient, "gradient is null"); !s) return s;
+  if (const status s = gradient.validate("gradient is null"); !s) return s;
   if (!out.empty() && out.data() == nullptr) return {errc::shape_mismatch, "out is null"};
   if (const status s = detail::check_max_norm(as_pooling(how)); !s) return s;
-  return backend<verbs::weight_gradients, backend_of<std::remove_const_t<decltype(ctx)>>>::run(
-      ctx, table, bags, matrix_view<const float, Space>(gradient), as_pooling(how), out);
+  return detail::run_verb<verbs::weight_gradients>(ctx, table, bags, matrix_view<const float, Space>(gradient),
+                                                   as_pooling(how), out);
 }
 
 template <>

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory_resource>
+#include <tuple>
 #include <vector>
 
 #include <deeprec/core/config.hpp>
@@ -72,10 +73,17 @@ void resize_ids(jagged_batch<Id>& batch, index_t n, const float* input_weights) 
   batch.weights.resize(input_weights == nullptr ? 0 : static_cast<std::size_t>(n));
 }
 
-/// True where p points into memory that the batch may write to.
+/// Room for B bags of at most n ids, before anything is written: what the batch holds stays.
 template <class Id>
-bool owns(const jagged_batch<Id>& batch, const void* p) noexcept {
-  return owns(batch.ids, p) || owns(batch.weights, p) || owns(batch.offsets, p);
+void reserve(jagged_batch<Id>& batch, index_t bags, index_t n, const float* input_weights) {
+  batch.offsets.reserve(static_cast<std::size_t>(bags) + 1);
+  batch.ids.reserve(static_cast<std::size_t>(n));
+  if (input_weights != nullptr) batch.weights.reserve(static_cast<std::size_t>(n));
+}
+
+template <class Id>
+auto arrays_of(const jagged_batch<Id>& batch) noexcept {
+  return std::tie(batch.offsets, batch.ids, batch.weights);
 }
 
 /// Copies `count` slots of the input, from slot `from` on, to the batch's slots from `to` on.
@@ -130,9 +138,11 @@ void offsets_in_order(const Context& ctx, const Coo& coo, index_t* offsets) {
   for (index_t bag = n == 0 ? 0 : coo.row(n - 1) + 1; bag <= coo.bags(); ++bag) offsets[bag] = n;
 }
 
-/// The entries for which wanted(k), as bags.
+/// The entries for which wanted(k), as bags. out has room for all entries.
 template <class Context, class Coo, class Id, class Wanted>
-void group_entries(const Context& ctx, const Coo& coo, const Wanted& wanted, jagged_batch<Id>& out) {
+void group_entries(const Context& ctx, group_counts& counts, const Coo& coo, const Wanted& wanted,
+                   jagged_batch<Id>& out) {
+  out.offsets.resize(static_cast<std::size_t>(coo.bags()) + 1);
   Id* ids = nullptr;
   float* weights = nullptr;
   const auto key_at = [&](index_t k) { return wanted(k) ? coo.row(k) : no_group; };
@@ -141,7 +151,7 @@ void group_entries(const Context& ctx, const Coo& coo, const Wanted& wanted, jag
     ids = out.ids.data();
     weights = coo.weights() == nullptr ? nullptr : out.weights.data();
   };
-  group_slots(ctx, coo.id_count(), coo.bags(), key_at, out.offsets.data(), prepare,
+  group_slots(ctx, counts, key_at, out.offsets.data(), prepare,
               [&](index_t k, index_t, index_t position) {
                 ids[position] = coo.ids()[k];
                 if (weights != nullptr) weights[position] = coo.weights()[k];
@@ -161,14 +171,15 @@ void group_entries(const Context& ctx, const Coo& coo, const Wanted& wanted, jag
 ///          copied as they are. Allocates what out lacks, and for unordered rows scratch of
 ///          8 * (N + B) bytes at most from the context's resource
 /// @threads reentrant; the same answer for any number of threads
-/// @error   as coo_view::validate; unsupported when out owns coo's memory. On an error out is as before
+/// @error   as coo_view::validate; unsupported when out owns coo's memory (rows, ids or weights);
+///          out_of_memory. On an error out is as before
 /// @example @snippet tests/embedding/jagged_batch_test.cpp to_jagged
 template <class Context, class Id, class Row, MemorySpace Space>
 [[nodiscard]] status to_jagged(Context&& context_or_executor, const coo_view<Id, Row, Space>& coo,
                                jagged_batch<Id>& out) {
   const auto ctx = as_context(context_or_executor);
   if (const status s = coo.validate_shape(); !s) return s;
-  return backend<verbs::to_jagged, backend_of<std::remove_const_t<decltype(ctx)>>>::run(ctx, coo, out);
+  return detail::run_verb<verbs::to_jagged>(ctx, coo, out);
 }
 
 template <>
@@ -178,16 +189,18 @@ struct backend<verbs::to_jagged, host_backend> {
     static_assert(reachable_as<Space, host_space>,
                   "deeprec::to_jagged: device memory given to a host context. Fix: copy it first.");
     const index_t n = coo.id_count();
-    if (n > 0 && (detail::owns(out, coo.ids()) || detail::owns(out, coo.rows()))) {
+    if (detail::owns(detail::arrays_of(out), coo)) {
       return {errc::unsupported, "to_jagged: out owns the input"};
     }
     bool in_order = true;
     if (const status s = detail::look_at_rows(ctx, coo, in_order); !s) return s;
-    out.offsets.resize(static_cast<std::size_t>(coo.bags()) + 1);
+    detail::reserve(out, coo.bags(), n, coo.weights());
     if (!in_order) {
-      detail::group_entries(ctx, coo, [](index_t) { return true; }, out);
+      detail::group_counts counts(ctx.memory, n, coo.bags());
+      detail::group_entries(ctx, counts, coo, [](index_t) { return true; }, out);
       return {};
     }
+    out.offsets.resize(static_cast<std::size_t>(coo.bags()) + 1);
     detail::resize_ids(out, n, coo.weights());
     detail::offsets_in_order(ctx, coo, out.offsets.data());
     ctx.executor->parallel_for(n, detail::coo_piece, [&](index_t begin, index_t end, int) {

@@ -75,7 +75,7 @@ status launch_pool(const Task& task, index_t records, cudaStream_t on) {
   }
 }
 
-}  // namespace gnu::visibility("hidden")]]DEEPREC_DEVICE
+}  // namespace DEEPREC_DEVICE
 
 template <>
 struct backend<verbs::lookup, cuda_backend> {

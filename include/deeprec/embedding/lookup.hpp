@@ -43,7 +43,7 @@ status lookup_shapes(const Source& table, const Bags& bags, const Pooling& how,
   if (out.stride(0) < out.extent(1) && out.extent(0) > 1) {
     return {errc::shape_mismatch, "rows of out overlap: its stride is below its width"};
   }
-  if (const status s = check_not_null(out, "out is null"); !s) return s;
+  if (const status s = out.validate("out is null"); !s) return s;
   if (std::is_same_v<combiner, max_t> && bags.weights() != nullptr) {
     return {errc::unsupported, "max_ takes no weights"};
   }
@@ -72,13 +72,14 @@ status lookup_shapes(const Source& table, const Bags& bags, const Pooling& how,
 ///           code * (scale * w), and the biases of a bag apart: between ISAs, weighted or not,
 ///           |err| <= 2 (n + 2) u sum|w| (scale * code + |bias|)
 /// @cost     O(N*D): reads N rows, writes B*D, checks the ids in a pass of its own (bounds mode check).
-///           No allocation, but for bags of more than 4096 ids (D floats per 4096 of them), and for row
-///           sources that resolve (one pointer per id); both from the context's resource
+///           No allocation, but for bags of more than 4096 ids (D floats per 4096 of the longest), and for
+///           row sources that resolve (one pointer per id); both from the context's resource, before a row is
+///           written
 /// @threads  reentrant; concurrent lookups of one table are safe, a concurrent writer of its rows is not
 /// @error    shape_mismatch (out that is null, too); offsets_*; id_out_of_range and weight_is_nan with bag and
 ///           slot (bounds mode check; smallest place; a bad default_row has no bag; the weight of an absent slot
 ///           is not looked at); unsupported (max_ with weights);
-///           invalid_value (a max_norm that is not above 0). On an error nothing is written
+///           invalid_value (a max_norm that is not above 0); out_of_memory. On an error nothing is written
 /// @example  @snippet tests/embedding/lookup_test.cpp lookup
 template <class Context, RowSource Source, BagBatch Bags, class Pooling, class Out, MemorySpace OutSpace,
           class Columns>
@@ -92,8 +93,27 @@ template <class Context, RowSource Source, BagBatch Bags, class Pooling, class O
   const auto ctx = as_context(context_or_executor);
   const auto policies = as_pooling(how);
   if (const status s = detail::lookup_shapes(table, bags, policies, out); !s) return s;
-  return backend<verbs::lookup, backend_of<std::remove_const_t<decltype(ctx)>>>::run(
-      ctx, table, bags, policies, matrix_view<Out, OutSpace>(out));
+  return detail::run_verb<verbs::lookup>(ctx, table, bags, policies, matrix_view<Out, OutSpace>(out));
+}
+
+namespace detail {
+template <class S>
+concept NamesFormat = requires { typename S::format_type; };
+template <class B>
+concept NamesIds = requires { typename B::id_type; };
+}  // namespace detail
+
+/// What calls itself a table or a batch, and lacks a part of it: says so.
+template <class Context, detail::NamesFormat Source, detail::NamesIds Bags, class Pooling, class Out>
+  requires(!RowSource<Source> || !BagBatch<Bags>)
+status lookup(Context&&, const Source&, const Bags&, const Pooling&, const Out&) {
+  static_assert(RowSource<Source>,
+                "deeprec::lookup: not a row source. Fix: give it format_type, space, format() and rows() (concept RowSource "
+                "in embedding/table_view.hpp); of a dense_table pass view().");
+  static_assert(BagBatch<Bags>,
+                "deeprec::lookup: not a batch of bags. Fix: give it what concept BagBatch in core/jagged_view.hpp asks "
+                "for, or pass a jagged_view or a fixed_view.");
+  return {};
 }
 
 template <>

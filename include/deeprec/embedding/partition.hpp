@@ -17,6 +17,7 @@
 #include <limits>
 #include <memory_resource>
 #include <span>
+#include <tuple>
 #include <type_traits>
 #include <vector>
 
@@ -182,10 +183,21 @@ index_t first_bad_id(const Context& ctx, std::span<const Id> ids, index_t rows) 
   return k;
 }
 
+template <class Id>
+auto arrays_of(const partitioned_ids<Id>& parts) noexcept {
+  return std::tie(parts.part, parts.permutation, parts.offsets, parts.ids);
+}
+
 template <class Context, class Id, class Strategy>
 void partition_ids(const Context& ctx, std::span<const Id> ids, index_t rows, index_t parts, Strategy,
                    partitioned_ids<Id>& out) {
   const auto n = static_cast<index_t>(ids.size());
+  // All of the memory, before anything is written.
+  out.part.reserve(ids.size());
+  out.permutation.reserve(ids.size());
+  out.offsets.reserve(static_cast<std::size_t>(parts) + 1);
+  out.ids.reserve(ids.size());
+  group_counts counts(ctx.memory, n, parts);
   out.part.resize(ids.size());
   out.permutation.resize(ids.size());
   out.offsets.resize(static_cast<std::size_t>(parts) + 1);
@@ -202,7 +214,7 @@ void partition_ids(const Context& ctx, std::span<const Id> ids, index_t rows, in
   });
   Id* grouped = nullptr;
   group_slots(
-      ctx, n, parts, [&](index_t k) { return index_t{part[k]}; }, out.offsets.data(),
+      ctx, counts, [&](index_t k) { return index_t{part[k]}; }, out.offsets.data(),
       [&](index_t total) {
         out.ids.resize(static_cast<std::size_t>(total));
         grouped = out.ids.data();
@@ -231,8 +243,8 @@ void partition_ids(const Context& ctx, std::span<const Id> ids, index_t rows, in
 ///          lacks, and scratch of 8 * (N + P) bytes at most from the context's resource
 /// @threads reentrant; the same answer for any number of threads
 /// @error   invalid_value (parts below 1, rows below 0); id_out_of_range (slot, value), the smallest slot;
-///          unsupported when P needs more than 31 bits, and when out owns the ids. On an error out is as
-///          before
+///          unsupported when P needs more than 31 bits, and when out owns the ids; out_of_memory. On an
+///          error out is as before
 /// @example @snippet tests/embedding/partition_test.cpp partition
 /// @source  the partition strategies of TensorFlow's embedding_lookup; DeepRec's PartitionWithPermutation,
 ///          where -1 by mod_ is written to index -1
@@ -256,8 +268,7 @@ template <class Context, class Ids, class Strategy, class Bounds, class Id>
   if (parts > (std::numeric_limits<std::int32_t>::max)()) {
     return {errc::unsupported, "partition: more than 2^31 - 1 parts"};
   }
-  return backend<verbs::partition, backend_of<std::remove_const_t<decltype(ctx)>>>::run(
-      ctx, list, rows, parts, how, bounds, out);
+  return detail::run_verb<verbs::partition>(ctx, list, rows, parts, how, bounds, out);
 }
 
 /// The same, for bounds mode check.
@@ -272,8 +283,7 @@ struct backend<verbs::partition, host_backend> {
   template <class Context, class Id, class Strategy, class Bounds>
   static status run(const Context& ctx, std::span<const Id> ids, index_t rows, index_t parts,
                     const Strategy& how, [[maybe_unused]] const Bounds& bounds, partitioned_ids<Id>& out) {
-    if (detail::owns(out.ids, ids.data()) || detail::owns(out.part, ids.data()) ||
-        detail::owns(out.permutation, ids.data()) || detail::owns(out.offsets, ids.data())) {
+    if (detail::owns(detail::arrays_of(out), ids)) {
       return {errc::unsupported, "partition: out owns the ids"};
     }
     if constexpr (std::is_same_v<Bounds, check_t>) {

@@ -20,7 +20,7 @@
 //                                                       their weight
 //   empty    zeros (default) | default_row{7} | keep    a bag without ids, once absent ones are left out
 //   norm     none (default)  | max_norm{c}              rows longer than c are scaled down to c
-//   output   overwrite (default) | accumulate           what happens to the old values of out
+//   output   overwrite (default) | accumulate_into      what happens to the old values of out
 #pragma once
 
 #include <type_traits>

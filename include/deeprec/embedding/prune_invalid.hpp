@@ -66,11 +66,13 @@ inline index_t sum_sizes(index_t* offsets, index_t bags) noexcept {
   return offsets[bags];
 }
 
+/// out has room for all ids.
 template <class Context, class Bags, class Valid>
 void prune_bags(const Context& ctx, const Bags& in, const Valid& valid,
                 jagged_batch<typename Bags::id_type>& out) {
   const auto borders = in.borders();
   const index_t bags = in.bags();
+  out.offsets.resize(static_cast<std::size_t>(bags) + 1);
   const index_t grain = bags_per_piece(bags, in.last_slot() - in.first_slot());
   index_t* const offsets = out.offsets.data();
   ctx.executor->parallel_for(bags, grain, [&](index_t first, index_t last, int) {
@@ -107,10 +109,10 @@ void prune_bags(const Context& ctx, const Bags& in, const Valid& valid,
 /// @pre      out owns none of the batch's memory
 /// @post     dropped = how many entries are missing in out. A bag may be empty now. Ids without a sign are
 ///           never below 0
-/// @cost     O(N + B), two passes. Allocates what out lacks; entries: scratch as to_jagged
+/// @cost     O(N + B), two passes. Allocates what out lacks for N ids; entries: scratch as to_jagged
 /// @threads  reentrant; the same answer for any number of threads
-/// @error    as the batch's validate(); unsupported when out owns the batch's memory. On an error out and
-///           dropped are as before
+/// @error    as the batch's validate(); unsupported when out owns the batch's memory (offsets or rows, ids,
+///           weights); out_of_memory. On an error out and dropped are as before
 /// @example  @snippet tests/embedding/stages_test.cpp stages
 /// @source   safe_embedding_lookup_sparse of TensorFlow; DeepRec's prune_invalid_ids, which knows no
 ///           weights
@@ -121,8 +123,7 @@ template <class Context, class Batch, class How>
                 "deeprec::prune_invalid: no such rule. Fix: by_id or by_id_and_weight.");
   const auto ctx = as_context(context_or_executor);
   const detail::valid_entries<How, typename Batch::id_type> valid{batch.ids(), batch.weights()};
-  return backend<verbs::prune_invalid, backend_of<std::remove_const_t<decltype(ctx)>>>::run(
-      ctx, batch, valid, out, dropped);
+  return detail::run_verb<verbs::prune_invalid>(ctx, batch, valid, out, dropped);
 }
 
 template <>
@@ -142,14 +143,15 @@ struct backend<verbs::prune_invalid, host_backend> {
       if (const status s = detail::look_at_rows(ctx, batch, in_order); !s) return s;
       n = batch.id_count();
     }
-    if (detail::owns(out, batch.ids()) || detail::owns(out, batch.weights())) {
+    if (detail::owns(detail::arrays_of(out), batch)) {
       return {errc::unsupported, "prune_invalid: out owns the batch"};
     }
-    out.offsets.resize(static_cast<std::size_t>(batch.bags()) + 1);
+    detail::reserve(out, batch.bags(), n, batch.weights());
     if constexpr (BagBatch<Batch>) {
       detail::prune_bags(ctx, batch, valid, out);
     } else {
-      detail::group_entries(ctx, batch, valid, out);
+      detail::group_counts counts(ctx.memory, n, batch.bags());
+      detail::group_entries(ctx, counts, batch, valid, out);
     }
     dropped = n - out.id_count();
     return {};

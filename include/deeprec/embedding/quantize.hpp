@@ -52,9 +52,8 @@ template <class Context, MemorySpace SourceSpace, class Columns, RowFormat Forma
   if (source.extent(0) != table.rows() || source.extent(1) != table.width()) {
     return {errc::shape_mismatch, "source has another shape than the table"};
   }
-  if (const status s = detail::check_not_null(source, "source is null"); !s) return s;
-  return backend<verbs::quantize, backend_of<std::remove_const_t<decltype(ctx)>>>::run(
-      ctx, matrix_view<const float, SourceSpace>(source), table);
+  if (const status s = source.validate("source is null"); !s) return s;
+  return detail::run_verb<verbs::quantize>(ctx, matrix_view<const float, SourceSpace>(source), table);
 }
 
 /// The same, for a source that may be written.
@@ -88,16 +87,18 @@ template <class Context, RowFormat Format, MemorySpace TableSpace, class Byte, M
   if (out.stride(0) < out.extent(1) && out.extent(0) > 1) {
     return {errc::shape_mismatch, "rows of out overlap: its stride is below its width"};
   }
-  if (const status s = detail::check_not_null(out, "out is null"); !s) return s;
-  return backend<verbs::dequantize, backend_of<std::remove_const_t<decltype(ctx)>>>::run(
-      ctx, const_table_view<Format, TableSpace>(table), matrix_view<float, OutSpace>(out));
+  if (const status s = out.validate("out is null"); !s) return s;
+  return detail::run_verb<verbs::dequantize>(ctx, const_table_view<Format, TableSpace>(table),
+                                             matrix_view<float, OutSpace>(out));
 }
 
 namespace detail {
 
+inline namespace DEEPREC_UNIT {
+
 /// The first column that a format can't hold; -1 when it can hold the row.
 template <class Format>
-index_t first_unfit(const Format& format, const float* values) {
+DEEPREC_APART index_t first_unfit(const Format& format, const float* values) {
   if constexpr (requires { format.first_unfit(values); }) {
     return format.first_unfit(values);
   } else {
@@ -111,6 +112,8 @@ index_t first_unfit(const Format& format, const float* values) {
     return -1;
   }
 }
+
+}  // namespace DEEPREC_UNIT
 
 /// Rows of about 256 KB of floats.
 inline index_t quantize_grain(index_t width) {

@@ -20,6 +20,7 @@
 #include <deeprec/core/contract.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/sizes.hpp>
 #include <deeprec/embedding/detail/row_elements.hpp>
 #include <deeprec/embedding/row_format.hpp>
 
@@ -59,7 +60,7 @@ class quantized_rows {
 
   [[nodiscard]] DEEPREC_HD constexpr index_t width() const noexcept { return width_.value(); }
   [[nodiscard]] DEEPREC_HD constexpr index_t row_bytes() const noexcept {
-    return code_bytes() + 2 * index_t{sizeof(Scale)};
+    return detail::capped_sum(code_bytes(), 2 * index_t{sizeof(Scale)});
   }
   [[nodiscard]] DEEPREC_HD constexpr index_t stride_bytes() const noexcept { return stride_bytes_; }
   [[nodiscard]] DEEPREC_HD constexpr scale_bias place() const noexcept { return place_; }
@@ -88,15 +89,38 @@ class quantized_rows {
   }
 
   DEEPREC_HD void decode(const std::byte* row, float* values) const noexcept {
-    for (index_t j = 0; j < width(); ++j) {
-      values[j] = detail::stored_value<element>::at(row, parts(), j);
-    }
+    detail::row_loops::decode(*this, row, values);
   }
 
   /// bias = the smallest value, scale = (largest - bias) / levels; what is stored of them is the bias rounded
   /// down and the scale rounded up, so that codes reach every value: |value - decoded| <= scale / 2, but for
   /// the rounding of the decoding itself. A row for which first_unfit finds a column decodes to NaN.
   DEEPREC_HD void encode(const float* values, std::byte* row) const noexcept {
+    detail::row_loops::encode(*this, values, row);
+  }
+
+  /// The first column that is NaN or infinite; the column of the smallest or the largest value when bias or
+  /// scale are too large for Scale, or levels * scale for float; -1 when the row can be encoded.
+  [[nodiscard]] DEEPREC_HD index_t first_unfit(const float* values) const noexcept {
+    return detail::row_loops::first_unfit(*this, values);
+  }
+
+ private:
+  friend struct detail::row_loops;
+
+  struct range_of_row {
+    Scale scale{};
+    Scale bias{};
+    index_t unfit = -1;
+  };
+
+  DEEPREC_HD DEEPREC_INLINE void decode_row(const std::byte* row, float* values) const noexcept {
+    for (index_t j = 0; j < width(); ++j) {
+      values[j] = detail::stored_value<element>::at(row, parts(), j);
+    }
+  }
+
+  DEEPREC_HD DEEPREC_INLINE void encode_row(const float* values, std::byte* row) const noexcept {
     const range_of_row range = scan(values);
     const Scale pair[2] = {range.unfit < 0 ? range.scale : Scale(__builtin_nanf("")),
                            range.unfit < 0 ? range.bias : Scale(__builtin_nanf(""))};
@@ -120,21 +144,12 @@ class quantized_rows {
     }
   }
 
-  /// The first column that is NaN or infinite; the column of the smallest or the largest value when bias or
-  /// scale are too large for Scale, or levels * scale for float; -1 when the row can be encoded.
-  [[nodiscard]] DEEPREC_HD index_t first_unfit(const float* values) const noexcept {
+  [[nodiscard]] DEEPREC_HD DEEPREC_INLINE index_t first_unfit_of(const float* values) const noexcept {
     return scan(values).unfit;
   }
 
- private:
-  struct range_of_row {
-    Scale scale{};
-    Scale bias{};
-    index_t unfit = -1;
-  };
-
   [[nodiscard]] DEEPREC_HD constexpr index_t code_bytes() const noexcept {
-    return (width() * Bits + 7) / 8;
+    return Bits == 8 ? width() : width() / 2 + width() % 2;
   }
   [[nodiscard]] DEEPREC_HD float stored(const std::byte* row, index_t i) const noexcept {
     Scale value;
@@ -143,7 +158,7 @@ class quantized_rows {
   }
 
   /// Nearest, ties to even.
-  DEEPREC_HD static unsigned nearest_code(double steps) noexcept {
+  DEEPREC_HD DEEPREC_INLINE static unsigned nearest_code(double steps) noexcept {
     const auto below = static_cast<int>(steps);
     const double beyond = steps - below;
     const int code = below + (beyond > 0.5 || (beyond == 0.5 && below % 2 == 1) ? 1 : 0);
@@ -159,7 +174,7 @@ class quantized_rows {
     return detail::bit_cast_to<Scale>(bits);
   }
 
-  DEEPREC_HD range_of_row scan(const float* values) const noexcept {
+  DEEPREC_HD DEEPREC_INLINE range_of_row scan(const float* values) const noexcept {
     range_of_row found;
     if (width() == 0) return found;
     index_t smallest = 0, largest = 0;

@@ -18,6 +18,7 @@
 #include <deeprec/core/contract.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/sizes.hpp>
 
 namespace deeprec::inline DEEPREC_ABI {
 
@@ -42,7 +43,31 @@ struct row_layout {
   index_t stride_bytes = 0;  ///< bytes from a row to the next
 };
 
-/// Rows of T without a header. Width is dim<> or dim<D>.
+namespace detail {
+inline namespace DEEPREC_UNIT {
+
+/// What formats do with a whole row, under a name that spells the unit's flags out: the members of a format are
+/// shared by units of different flags.
+struct row_loops {
+  template <class Format>
+  DEEPREC_HD DEEPREC_APART static void decode(const Format& format, const std::byte* row, float* values) noexcept {
+    format.decode_row(row, values);
+  }
+  template <class Format>
+  DEEPREC_HD DEEPREC_APART static void encode(const Format& format, const float* values, std::byte* row) noexcept {
+    format.encode_row(values, row);
+  }
+  template <class Format>
+  DEEPREC_HD DEEPREC_APART static index_t first_unfit(const Format& format, const float* values) noexcept {
+    return format.first_unfit_of(values);
+  }
+};
+
+}  // namespace DEEPREC_UNIT
+}  // namespace detail
+
+/// Rows of T without a header. Width is dim<> or dim<D>. Sizes that memory can't hold end at a largest number of bytes,
+/// as those of all formats do: no table has such rows.
 ///
 /// @threads immutable; thread-safe
 template <Storage T, class Width = dim<>>
@@ -55,15 +80,17 @@ class plain_rows {
   DEEPREC_HD constexpr explicit(false) plain_rows(const W& width, row_layout layout = {})
       : width_(width), state_floats_(layout.state_floats), stride_bytes_(layout.stride_bytes) {
     const index_t needed =
-        state_floats_ == 0 ? row_bytes() : state_offset() + state_floats_ * index_t{sizeof(float)};
-    const index_t tight = (needed + alignment() - 1) / alignment() * alignment();
+        state_floats_ == 0
+            ? row_bytes()
+            : detail::capped_sum(state_offset(), detail::capped_product(state_floats_, index_t{sizeof(float)}));
+    const index_t tight = detail::capped_round_up(needed, alignment());
     if (stride_bytes_ == 0) stride_bytes_ = tight;
     DEEPREC_EXPECTS(stride_bytes_ >= needed && stride_bytes_ % alignment() == 0);
   }
 
   [[nodiscard]] DEEPREC_HD constexpr index_t width() const noexcept { return width_.value(); }
   [[nodiscard]] DEEPREC_HD constexpr index_t row_bytes() const noexcept {
-    return width() * index_t{sizeof(T)};
+    return detail::capped_product(width(), index_t{sizeof(T)});
   }
   [[nodiscard]] DEEPREC_HD constexpr index_t stride_bytes() const noexcept { return stride_bytes_; }
   [[nodiscard]] DEEPREC_HD constexpr index_t state_floats() const noexcept { return state_floats_; }
@@ -75,26 +102,34 @@ class plain_rows {
   }
 
   DEEPREC_HD void decode(const std::byte* row, float* values) const noexcept {
+    detail::row_loops::decode(*this, row, values);
+  }
+  DEEPREC_HD void encode(const float* values, std::byte* row) const noexcept {
+    detail::row_loops::encode(*this, values, row);
+  }
+
+ private:
+  friend struct detail::row_loops;
+
+  DEEPREC_HD DEEPREC_INLINE void decode_row(const std::byte* row, float* values) const noexcept {
     for (index_t j = 0; j < width(); ++j) {
       T stored;
       std::memcpy(&stored, row + j * index_t{sizeof(T)}, sizeof(T));
       values[j] = static_cast<float>(stored);
     }
   }
-  DEEPREC_HD void encode(const float* values, std::byte* row) const noexcept {
+  DEEPREC_HD DEEPREC_INLINE void encode_row(const float* values, std::byte* row) const noexcept {
     for (index_t j = 0; j < width(); ++j) {
       const T stored = static_cast<T>(values[j]);
       std::memcpy(row + j * index_t{sizeof(T)}, &stored, sizeof(T));
     }
   }
 
- private:
   [[nodiscard]] DEEPREC_HD constexpr index_t alignment() const noexcept {
     return state_floats_ > 0 ? index_t{alignof(float)} : index_t{alignof(T)};
   }
   [[nodiscard]] DEEPREC_HD constexpr index_t state_offset() const noexcept {
-    return (row_bytes() + index_t{alignof(float)} - 1) / index_t{alignof(float)} *
-           index_t{alignof(float)};
+    return detail::capped_round_up(row_bytes(), index_t{alignof(float)});
   }
 
   [[no_unique_address]] Width width_{};

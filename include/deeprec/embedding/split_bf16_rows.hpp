@@ -17,6 +17,7 @@
 #include <deeprec/core/contract.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/sizes.hpp>
 #include <deeprec/embedding/detail/row_elements.hpp>
 #include <deeprec/embedding/row_format.hpp>
 #include <deeprec/embedding/table_view.hpp>
@@ -36,13 +37,16 @@ class split_rows {
   template <std::convertible_to<Width> W>
   DEEPREC_HD constexpr explicit(false) split_rows(const W& width, row_layout layout = {})
       : width_(width), state_floats_(layout.state_floats), stride_bytes_(layout.stride_bytes) {
-    const index_t needed = row_bytes() + state_floats_ * index_t{sizeof(float)};
+    const index_t needed =
+        detail::capped_sum(row_bytes(), detail::capped_product(state_floats_, index_t{sizeof(float)}));
     if (stride_bytes_ == 0) stride_bytes_ = needed;
     DEEPREC_EXPECTS(stride_bytes_ >= needed && stride_bytes_ % (state_floats_ > 0 ? 4 : 2) == 0);
   }
 
   [[nodiscard]] DEEPREC_HD constexpr index_t width() const noexcept { return width_.value(); }
-  [[nodiscard]] DEEPREC_HD constexpr index_t row_bytes() const noexcept { return 4 * width(); }
+  [[nodiscard]] DEEPREC_HD constexpr index_t row_bytes() const noexcept {
+    return detail::capped_product(4, width());
+  }
   [[nodiscard]] DEEPREC_HD constexpr index_t stride_bytes() const noexcept { return stride_bytes_; }
   [[nodiscard]] DEEPREC_HD constexpr index_t state_floats() const noexcept { return state_floats_; }
   /// The optimizer state beside a row; null when the format has none.
@@ -54,7 +58,7 @@ class split_rows {
   [[nodiscard]] static constexpr const char* file_name() noexcept { return "split_bf16"; }
   /// Where upper halves (values) and lower halves (others) begin.
   [[nodiscard]] DEEPREC_HD constexpr detail::row_parts parts() const noexcept {
-    return {0, 2 * width()};
+    return {0, detail::capped_product(2, width())};
   }
   /// The same rows with their upper halves only.
   [[nodiscard]] DEEPREC_HD constexpr high_format high() const {
@@ -62,23 +66,34 @@ class split_rows {
   }
 
   DEEPREC_HD void decode(const std::byte* row, float* values) const noexcept {
-    for (index_t j = 0; j < width(); ++j) {
-      values[j] = detail::stored_value<element>::at(row, parts(), j);
-    }
+    detail::row_loops::decode(*this, row, values);
   }
   /// Exact; a NaN becomes quiet, so that its upper half is one as well.
   DEEPREC_HD void encode(const float* values, std::byte* row) const noexcept {
+    detail::row_loops::encode(*this, values, row);
+  }
+
+ private:
+  friend struct detail::row_loops;
+
+  DEEPREC_HD DEEPREC_INLINE void decode_row(const std::byte* row, float* values) const noexcept {
+    const detail::row_parts at = parts();
+    for (index_t j = 0; j < width(); ++j) {
+      values[j] = detail::stored_value<element>::at(row, at, j);
+    }
+  }
+  DEEPREC_HD DEEPREC_INLINE void encode_row(const float* values, std::byte* row) const noexcept {
+    const detail::row_parts at = parts();
     for (index_t j = 0; j < width(); ++j) {
       auto bits = detail::bit_cast_to<std::uint32_t>(values[j]);
       if ((bits & 0x7fffffffU) > 0x7f800000U) bits |= 0x00400000U;
       const auto high = static_cast<std::uint16_t>(bits >> 16);
       const auto low = static_cast<std::uint16_t>(bits);
-      std::memcpy(row + parts().values + 2 * j, &high, 2);
-      std::memcpy(row + parts().others + 2 * j, &low, 2);
+      std::memcpy(row + at.values + 2 * j, &high, 2);
+      std::memcpy(row + at.others + 2 * j, &low, 2);
     }
   }
 
- private:
   [[no_unique_address]] Width width_{};
   index_t state_floats_ = 0;
   index_t stride_bytes_ = 0;

@@ -49,11 +49,13 @@ class state_apart : public Format {
 /// @pre     the state of rows that no step has changed is zeros
 /// @cost    O(1)
 /// @threads reentrant
-/// @error   with another number of rows than the table, state counts as absent: update answers shape_mismatch
+/// @error   with another number of rows than the table, rows that overlap, or more elements than memory can hold, state
+///          counts as absent: update answers shape_mismatch
 /// @example @snippet tests/embedding/state_apart_test.cpp with_state
 template <RowFormat Format>
 [[nodiscard]] table_view<state_apart<Format>> with_state(table_view<Format> table, matrix_view<float> state) noexcept {
-  if (state.extent(0) != table.rows()) state = {state.data_handle(), state.extent(0), 0};
+  const bool overlaps = state.extent(0) > 1 && state.stride(0) < state.extent(1);
+  if (state.extent(0) != table.rows() || overlaps || !state.validate()) state = {state.data_handle(), state.extent(0), 0};
   return {table.data(), table.rows(), state_apart<Format>(table.format(), table.data(), state)};
 }
 

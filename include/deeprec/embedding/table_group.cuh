@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(block_threads)
   detail::pool_bag<detail::any_element, detail::group_columns>(entry.rules, team, entry.task, bag, panel);
 }
 
-}  // namespace gnu::visibility("hidden")]]DEEPREC_DEVICE
+}  // namespace DEEPREC_DEVICE
 
 template <>
 struct backend<verbs::lookup_group, cuda_backend> {

@@ -24,7 +24,9 @@
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/detail/device_group.hpp>
 #include <deeprec/embedding/detail/group_jobs.hpp>
 #include <deeprec/embedding/lookup.hpp>
@@ -76,7 +78,7 @@ class table_group {
       features_.push_back(
           std::make_unique<detail::group_feature_of<Source, Bags, policies, Out>>(table, as_pooling(how)));
     }
-    offsets_.push_back(total_width() + table.format().width());
+    offsets_.push_back(detail::capped_sum(total_width(), table.format().width()));
     return features() - 1;
   }
 
@@ -90,7 +92,7 @@ class table_group {
   [[nodiscard]] index_t offset(index_t feature) const noexcept {
     return offsets_[static_cast<std::size_t>(feature)];
   }
-  /// The sum of all D.
+  /// The sum of all D; where that is no index_t, a number that no output is as wide as.
   [[nodiscard]] index_t total_width() const noexcept { return offsets_.back(); }
 
   /// For lookup: what it needs of each feature.
@@ -131,8 +133,7 @@ template <class Context, Storage Out, BagBatch Bags>
   if (outs.size() != features.size()) {
     return {errc::shape_mismatch, "another number of outputs than the group has features"};
   }
-  return backend<verbs::lookup_group, backend_of<std::remove_const_t<decltype(ctx)>>>::run(ctx, group, bags,
-                                                                                           outs);
+  return detail::run_verb<verbs::lookup_group>(ctx, group, bags, outs);
 }
 
 template <>
@@ -161,15 +162,18 @@ template <class Context, Storage Out, BagBatch Bags, class Columns>
   if (out.extent(1) != group.total_width()) {
     return {errc::shape_mismatch, "out has another width than the features of the group together"};
   }
-  if (const status s = detail::check_not_null(out, "out is null"); !s) return s;
   const auto ctx = as_context(context_or_executor);
   using view = matrix_view<Out, detail::group_space<Bags>>;
-  std::pmr::vector<view> outs(ctx.memory);
-  outs.reserve(static_cast<std::size_t>(group.features()));
-  for (index_t t = 0; t < group.features(); ++t) {
-    outs.emplace_back(out.data_handle() + group.offset(t), out.extent(0), group.width(t), out.stride(0));
-  }
-  return lookup(ctx, group, bags, std::span<const view>(outs));
+  if (const status s = out.validate("out is null"); !s) return s;
+  return detail::or_out_of_memory([&]() -> status {
+    std::pmr::vector<view> outs(ctx.memory);
+    outs.reserve(static_cast<std::size_t>(group.features()));
+    for (index_t t = 0; t < group.features(); ++t) {
+      Out* const first = out.empty() ? nullptr : out.data_handle() + group.offset(t);
+      outs.emplace_back(first, out.extent(0), group.width(t), out.stride(0));
+    }
+    return lookup(ctx, group, bags, std::span<const view>(outs));
+  });
 }
 
 }  // namespace deeprec::inline DEEPREC_ABI

@@ -14,22 +14,12 @@
 #include <deeprec/core/contract.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/embedding/row_format.hpp>
 
 namespace deeprec::inline DEEPREC_ABI {
-
-namespace detail {
-
-/// That a matrix with elements has memory. what: a string literal
-template <class T, class Space, class Columns>
-constexpr status check_not_null(const matrix_view<T, Space, Columns>& matrix, const char* what) noexcept {
-  if (!matrix.empty() && matrix.data_handle() == nullptr) return {errc::shape_mismatch, what};
-  return {};
-}
-
-}  // namespace detail
 
 /// Non-owning table; Byte is std::byte or const std::byte. Trivially copyable.
 ///
@@ -86,15 +76,16 @@ auto as_table(matrix_view<T, Space, Columns> weights) {
   using format_type = plain_rows<std::remove_const_t<T>, Columns>;
   using byte_type = std::conditional_t<std::is_const_v<T>, const std::byte, std::byte>;
   const format_type format(Columns(weights.extent(1)),
-                           {.stride_bytes = weights.stride(0) * index_t{sizeof(T)}});
+                           {.stride_bytes = detail::capped_product(weights.stride(0), index_t{sizeof(T)})});
   return basic_table_view<format_type, Space, byte_type>(
       reinterpret_cast<byte_type*>(weights.data_handle()), weights.extent(0), format);
 }
 
-/// Ids are valid in [0, rows()).
+/// Ids are valid in [0, rows()). `space` is where the rows lie.
 template <class S>
 concept RowSource = requires(const S& source) {
-  typename S::format_type;
+  requires RowFormat<typename S::format_type>;
+  requires MemorySpace<typename S::space>;
   { source.format() } -> std::convertible_to<typename S::format_type>;
   { source.rows() } -> std::convertible_to<index_t>;
 };

@@ -90,7 +90,7 @@ status launch_steps(const Task& task, index_t records, cudaStream_t on) {
   return launch_kernel(step_runs<Optimizer, Vec, Task>, grid_of(task.entries, shape.lanes), on, task, shape.lanes);
 }
 
-}  // namespace gnu::visibility("hidden")]]DEEPREC_DEVICE
+}  // namespace DEEPREC_DEVICE
 
 template <>
 struct backend<verbs::update, cuda_backend> {

@@ -20,6 +20,7 @@
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/rounding.hpp>
+#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/detail/backward.hpp>
@@ -48,11 +49,11 @@ struct update {};
 ///           (round_stochastic), where a row's random bits depend on seed, step, row and column only.
 ///           Gradients of NaN: as apply_row
 /// @cost     O(N*D + N * bytes of an id): sorts the ids, reads N gradient rows, reads and writes the rows
-///           used; allocates about 50 bytes per id and per bag and 4 * D per thread
-///           from the context's resource
+///           used; takes about 50 bytes per id and per bag, 4 * D per thread and per 4096 ids from the
+///           context's resource, in one block and before a row is stepped
 /// @threads  one caller per table; lookups of the same table must wait
 /// @error    as lookup, and shape_mismatch for a gradient that is null and when the rows have no room for the
-///           optimizer's state (row_layout::state_floats). On an error nothing is written
+///           optimizer's state (row_layout::state_floats); out_of_memory. On an error nothing is written
 /// @example  @snippet tests/embedding/update_test.cpp update
 template <class Context, BagBatch Bags, MemorySpace GradientSpace, class Columns, class Pooling,
           RowOptimizer Optimizer, RowFormat Format, MemorySpace TableSpace,
@@ -74,15 +75,14 @@ template <class Context, BagBatch Bags, MemorySpace GradientSpace, class Columns
   if (gradient.extent(0) != bags.bags()) {
     return {errc::shape_mismatch, "gradient has another number of rows than there are bags"};
   }
+  if (const status s = gradient.validate("gradient is null"); !s) return s;
   if (table.format().state_floats() <
-      Optimizer::row_state + Optimizer::element_state * table.width()) {
+      detail::capped_sum(Optimizer::row_state, detail::capped_product(Optimizer::element_state, table.width()))) {
     return {errc::shape_mismatch, "rows have no room for the optimizer's state"};
   }
-  if (const status s = detail::check_not_null(gradient, "gradient is null"); !s) return s;
   if (const status s = detail::check_max_norm(as_pooling(how)); !s) return s;
-  return backend<verbs::update, backend_of<std::remove_const_t<decltype(ctx)>>>::run(
-      ctx, bags, matrix_view<const float, GradientSpace>(gradient), as_pooling(how), optimizer, table,
-      rounding);
+  return detail::run_verb<verbs::update>(ctx, bags, matrix_view<const float, GradientSpace>(gradient),
+                                         as_pooling(how), optimizer, table, rounding);
 }
 
 /// The same, for a gradient that may be written.
@@ -105,7 +105,11 @@ struct backend<verbs::update, host_backend> {
                     const Pooling& how, const Optimizer& optimizer, table_view<Format> table,
                     const Rounding& rounding) {
     if (const status s = detail::check_backward(ctx, bags, table.rows(), how); !s) return s;
-    detail::backward_plan plan(ctx.memory, bags.last_slot() - bags.first_slot(), bags.bags());
+    const detail::backward_size size{.slots = bags.last_slot() - bags.first_slot(),
+                                     .bags = bags.bags(),
+                                     .width = table.width(),
+                                     .workers = static_cast<index_t>(ctx.executor->concurrency())};
+    detail::backward_plan plan(ctx.memory, size);
     plan.add(ctx, bags, gradient, table.rows(), how);
     plan.group(ctx, table.rows());
     detail::count_skipped(bags, table.rows(), how);

@@ -24,6 +24,7 @@
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/rounding.hpp>
+#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/detail/backward.hpp>
@@ -33,6 +34,7 @@
 #include <deeprec/embedding/update.hpp>
 #include <deeprec/exec/executor_ref.hpp>
 #include <deeprec/exec/inline_executor.hpp>
+#include <deeprec/memory/detail/scratch_block.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
 
 namespace deeprec::inline DEEPREC_ABI {
@@ -72,7 +74,8 @@ class update_group {
     });
     const auto number = static_cast<std::size_t>(same - tables_.begin());
     if (same == tables_.end()) {
-      if (table.format().state_floats() < Optimizer::row_state + Optimizer::element_state * table.width()) {
+      if (table.format().state_floats() <
+          detail::capped_sum(Optimizer::row_state, detail::capped_product(Optimizer::element_state, table.width()))) {
         note("rows have no room for the optimizer's state");
       }
       tables_.push_back(
@@ -83,7 +86,7 @@ class update_group {
       note("features share a table's rows, but not its shape, format and max_norm");
     }
     features_.push_back(std::make_unique<detail::update_feature_of<Bags, policies>>(number, table.rows(), policy));
-    offsets_.push_back(total_width() + table.width());
+    offsets_.push_back(detail::capped_sum(total_width(), table.width()));
     return features() - 1;
   }
 
@@ -97,7 +100,7 @@ class update_group {
   [[nodiscard]] index_t offset(index_t feature) const noexcept {
     return offsets_[static_cast<std::size_t>(feature)];
   }
-  /// The sum of all D.
+  /// The sum of all D; where that is no index_t, a number that no gradient is as wide as.
   [[nodiscard]] index_t total_width() const noexcept { return offsets_.back(); }
 
   /// For update: all of it.
@@ -114,32 +117,34 @@ class update_group {
       return status(errc::unsupported, "more rows times slots than a backward pass can number")
           .in_table(static_cast<index_t>(t));
     }
-    for (std::size_t t = 0; t < features_.size(); ++t) features_[t]->count_skipped(bags[t]);
-    // Large tables one after the other, each by all threads; of the others, a thread takes one at a time, with
-    // memory that the caller has asked for.
+    // Large tables one after the other, each by all threads; of the others, a thread takes one at a time. They work in
+    // one block, asked for before the first table is stepped: the large ones in turn, then the smaller ones side by side.
     std::pmr::vector<std::size_t> smaller(ctx.memory);
-    std::size_t bytes = 0;
+    smaller.reserve(tables_.size());
+    index_t together = 0;
+    index_t largest = 0;
     for (std::size_t t = 0; t < tables_.size(); ++t) {
       if (all[t].slots > slots_of_many) {
-        step_table(ctx, t, all[t], bags, gradients, optimizer, rounding);
+        largest = (std::max)(largest, detail::backward_plan::bytes_for(size_of(all[t], t, ctx.executor->concurrency())));
       } else if (all[t].slots > 0 || all[t].bags > 0) {
-        all[t].place = bytes;
-        bytes += bytes_for(all[t], tables_[t]->width);
+        all[t].place = together;
+        together = detail::capped_sum(together, detail::backward_plan::bytes_for(size_of(all[t], t, 1)));
         smaller.push_back(t);
       }
     }
-    std::pmr::vector<std::byte> memory(bytes, ctx.memory);
+    const detail::scratch_block memory(ctx.memory, (std::max)(largest, together));
+    for (std::size_t t = 0; t < features_.size(); ++t) features_[t]->count_skipped(bags[t]);
+    for (std::size_t t = 0; t < tables_.size(); ++t) {
+      if (all[t].slots > slots_of_many) step_table(ctx, t, all[t], memory.data(), bags, gradients, optimizer, rounding);
+    }
     ctx.executor->parallel_for(static_cast<index_t>(smaller.size()), 1, [&](index_t begin, index_t end, int) {
       inline_executor here;
       executor_ref executor(here);
+      context<executor_ref> alone(executor);
+      alone.instruction_set = ctx.instruction_set;
       for (index_t i = begin; i < end; ++i) {
         const std::size_t t = smaller[static_cast<std::size_t>(i)];
-        std::pmr::monotonic_buffer_resource arena(memory.data() + all[t].place,
-                                                  bytes_for(all[t], tables_[t]->width));
-        context<executor_ref> alone(executor);
-        alone.memory = &arena;
-        alone.instruction_set = ctx.instruction_set;
-        step_table(alone, t, all[t], bags, gradients, optimizer, rounding);
+        step_table(alone, t, all[t], memory.data() + all[t].place, bags, gradients, optimizer, rounding);
       }
     });
     return {};
@@ -150,17 +155,13 @@ class update_group {
   struct work {
     index_t slots = 0;
     index_t bags = 0;
-    std::size_t place = 0;
+    index_t place = 0;  // of its memory in that of the smaller tables
   };
   // Up to so many, a table is work for one thread.
   static constexpr index_t slots_of_many = index_t{1} << 15;
 
-  // What step_table allocates, the sums of long groups included.
-  static std::size_t bytes_for(const work& w, index_t width) noexcept {
-    const auto chunks = static_cast<std::size_t>(2 * (w.slots / detail::chunk_slots) + 1);
-    const std::size_t bytes = detail::backward_plan::bytes_for(w.slots, w.bags) +
-                              (chunks + 1) * (static_cast<std::size_t>(width) + 32) * sizeof(float) + 1024;
-    return (bytes + 63) / 64 * 64;
+  [[nodiscard]] detail::backward_size size_of(const work& w, std::size_t table, index_t workers) const noexcept {
+    return {.slots = w.slots, .bags = w.bags, .width = tables_[table]->width, .workers = workers};
   }
 
   void note(const char* what) {
@@ -185,16 +186,17 @@ class update_group {
         return status(errc::shape_mismatch, "gradient has another number of rows than there are bags")
             .in_table(number);
       }
-      if (const status s = detail::check_not_null(gradients[t], "gradient is null"); !s) return s.in_table(number);
+      if (const status s = gradients[t].validate("gradient is null"); !s) return s.in_table(number);
       if (const status s = features_[t]->check(ctx, bags[t]); !s) return s.in_table(number);
     }
     return {};
   }
 
-  void step_table(const context<executor_ref>& ctx, std::size_t table, const work& w, std::span<const Bags> bags,
-                  std::span<const matrix_view<const float>> gradients, const Optimizer& optimizer,
-                  const Rounding& rounding) const {
-    detail::backward_plan plan(ctx.memory, w.slots, w.bags);
+  // Works in the memory at `place`: no allocation.
+  void step_table(const context<executor_ref>& ctx, std::size_t table, const work& w, std::byte* place,
+                  std::span<const Bags> bags, std::span<const matrix_view<const float>> gradients,
+                  const Optimizer& optimizer, const Rounding& rounding) const {
+    detail::backward_plan plan(place, size_of(w, table, ctx.executor->concurrency()));
     for (std::size_t t = 0; t < features_.size(); ++t) {
       if (features_[t]->table == table) features_[t]->add_to(plan, ctx, bags[t], gradients[t]);
     }
@@ -218,10 +220,11 @@ class update_group {
 ///           sum of their gradients, feature after feature
 /// @numerics as update: the same bits for any number of threads
 /// @cost     that of T updates; tables with up to 32768 ids are shared out among threads, larger ones are worked
-///           on by all. Allocates as update, for the smaller tables at once
+///           on by all. Memory as update, for the largest table or for all of the smaller ones, before the first is
+///           stepped
 /// @threads  one caller; lookups of the same tables must wait
-/// @error    as update, with the feature as the table; the smallest feature that has any fault. On an error nothing
-///           is written
+/// @error    as update, with the feature as the table; the smallest feature that has any fault. On an error,
+///           out_of_memory too, nothing is written
 /// @example  @snippet tests/embedding/update_group_test.cpp update_group
 template <class Context, RowOptimizer Optimizer, BagBatch Bags, RoundingPolicy Rounding>
 [[nodiscard]] status update(Context&& context_or_executor, const update_group<Optimizer, Bags, Rounding>& group,
@@ -236,7 +239,7 @@ template <class Context, RowOptimizer Optimizer, BagBatch Bags, RoundingPolicy R
   context<executor_ref> ctx(executor);
   ctx.memory = given.memory;
   ctx.instruction_set = given.instruction_set;
-  return group.run(ctx, bags, gradients, optimizer, rounding);
+  return detail::or_out_of_memory([&]() -> status { return group.run(ctx, bags, gradients, optimizer, rounding); });
 }
 
 /// The same, for gradients side by side in one matrix (B, total_width()): feature t has the columns
@@ -250,15 +253,17 @@ template <class Context, RowOptimizer Optimizer, BagBatch Bags, RoundingPolicy R
   if (gradient.extent(1) != group.total_width()) {
     return {errc::shape_mismatch, "gradient has another width than the features of the group together"};
   }
-  if (const status s = detail::check_not_null(gradient, "gradient is null"); !s) return s;
   const auto ctx = as_context(context_or_executor);
-  std::pmr::vector<matrix_view<const float>> parts(ctx.memory);
-  parts.reserve(static_cast<std::size_t>(group.features()));
-  for (index_t t = 0; t < group.features(); ++t) {
-    parts.emplace_back(gradient.data_handle() + group.offset(t), gradient.extent(0), group.width(t),
-                       gradient.stride(0));
-  }
-  return update(ctx, group, bags, std::span<const matrix_view<const float>>(parts), optimizer, rounding);
+  if (const status s = gradient.validate("gradient is null"); !s) return s;
+  return detail::or_out_of_memory([&]() -> status {
+    std::pmr::vector<matrix_view<const float>> parts(ctx.memory);
+    parts.reserve(static_cast<std::size_t>(group.features()));
+    for (index_t t = 0; t < group.features(); ++t) {
+      const float* const first = gradient.empty() ? nullptr : gradient.data_handle() + group.offset(t);
+      parts.emplace_back(first, gradient.extent(0), group.width(t), gradient.stride(0));
+    }
+    return update(ctx, group, bags, std::span<const matrix_view<const float>>(parts), optimizer, rounding);
+  });
 }
 
 /// The same, for a gradient that may be written.

@@ -420,7 +420,7 @@ class stream_clocks {
 /// @cost     O(n^2) bits for n ops, and O(n * edges) at worst for the chains: made once, run many times
 /// @threads  reentrant
 /// @error    invalid_value naming what: a stream outside [0, streams), an op or leader that was not added
-///           before (slot = the op, value = the bad number), streams below 1. On an error plan is as before
+///           before (item = the op, value = the bad number), streams below 1. On an error plan is as before
 /// @example  @snippet tests/exec/stream_plan_test.cpp stream_plan
 /// @source   minimum path cover of the transitive reduction: Nimble (Kwon et al., NeurIPS 2020)
 [[nodiscard]] inline status plan_streams(const stream_work& work, int streams, stream_plan& plan) {
@@ -429,18 +429,18 @@ class stream_clocks {
   for (index_t v = 0; v < n; ++v) {
     const stream_work::op& op = work.at(v);
     if (op.stream >= streams || op.stream < -1) {
-      return {errc::invalid_value, "plan_streams: no such stream", {.slot = v, .value = op.stream}};
+      return {errc::invalid_value, "plan_streams: no such stream", {.value = op.stream, .item = v}};
     }
     if (op.leader >= v || op.leader < -1) {
       return {errc::invalid_value,
               "plan_streams: colocated with an op that was not added before",
-              {.slot = v, .value = op.leader}};
+              {.value = op.leader, .item = v}};
     }
     for (const index_t u : op.after) {
       if (u < 0 || u >= v) {
         return {errc::invalid_value,
                 "plan_streams: after an op that was not added before",
-                {.slot = v, .value = u}};
+                {.value = u, .item = v}};
       }
     }
   }

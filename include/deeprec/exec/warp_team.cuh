@@ -150,6 +150,6 @@ status launch_kernel(void (*kernel)(Parameters...), dim3 grid, cudaStream_t on,
   return cuda_status(cudaLaunchKernelEx(&shape, kernel, arguments...));
 }
 
-}  // namespace gnu::visibility("hidden")]]DEEPREC_DEVICE
+}  // namespace DEEPREC_DEVICE
 
 }  // namespace deeprec::inline DEEPREC_ABI

@@ -20,6 +20,7 @@
 #include <memory_resource>
 #include <mutex>
 #include <new>
+#include <utility>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
@@ -47,7 +48,8 @@ struct huge_page_report {
 ///
 /// @cost    allocate: one mmap; the pages themselves come at first touch (0.2 ms per 2 MB to zero)
 /// @threads thread-safe
-/// @error   std::bad_alloc when the system refuses (without exceptions: prints and aborts)
+/// @error   std::bad_alloc when the system refuses, and for more bytes than half of the address space (without
+///          exceptions: prints and aborts)
 class huge_page_resource final : public std::pmr::memory_resource {
  public:
   explicit huge_page_resource(
@@ -103,17 +105,29 @@ class huge_page_resource final : public std::pmr::memory_resource {
     bool reserved;
   };
 
+  static constexpr std::size_t most_bytes = static_cast<std::size_t>(-1) / 2;  // so that no sum wraps
+
   static constexpr std::size_t round_up(std::size_t bytes) noexcept {
     return (bytes + huge_page_size - 1) / huge_page_size * huge_page_size;
   }
   static bool is_large(std::size_t bytes, std::size_t alignment) noexcept {
-    return bytes >= huge_page_size / 2 && alignment <= huge_page_size &&
-           bytes <= static_cast<std::size_t>(-1) / 2;
+    return bytes >= huge_page_size / 2 && alignment <= huge_page_size;
+  }
+  [[noreturn]] static void refuse() {
+#if DEEPREC_EXCEPTIONS
+    throw std::bad_alloc();
+#else
+    detail::raise(errc::out_of_memory, "huge_page_resource: memory refused");  // null is no answer
+#endif
   }
 
   void* do_allocate(std::size_t bytes, std::size_t alignment) override {
+    if (bytes > most_bytes) refuse();
     if (!is_large(bytes, alignment)) return upstream_->allocate(bytes, alignment);
     const std::size_t size = round_up(bytes);
+    std::map<std::uintptr_t, block> fresh;  // its node, before there is a mapping to lose
+    fresh[0] = {size, false};
+    auto entry = fresh.extract(fresh.begin());
     void* memory = MAP_FAILED;
     bool reserved = false;
     if (reserved_ == explicit_pages::try_) {
@@ -123,16 +137,12 @@ class huge_page_resource final : public std::pmr::memory_resource {
       reserved = memory != MAP_FAILED;
     }
     if (memory == MAP_FAILED) memory = map_aligned(size);
-    if (memory == MAP_FAILED) {
-#if DEEPREC_EXCEPTIONS
-      throw std::bad_alloc();
-#else
-      detail::raise(errc::out_of_memory, "huge_page_resource: mmap refused");  // null is no answer
-#endif
-    }
+    if (memory == MAP_FAILED) refuse();
     if (!reserved) ::madvise(memory, size, MADV_HUGEPAGE);  // refused: ordinary pages, report() tells
+    entry.key() = reinterpret_cast<std::uintptr_t>(memory);
+    entry.mapped().reserved = reserved;
     std::lock_guard lock(mutex_);
-    blocks_[reinterpret_cast<std::uintptr_t>(memory)] = {size, reserved};
+    blocks_.insert(std::move(entry));
     return memory;
   }
 

@@ -17,6 +17,7 @@
 #include <memory_resource>
 #include <span>
 #include <string_view>
+#include <tuple>
 #include <type_traits>
 #include <vector>
 
@@ -27,6 +28,8 @@
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/verb.hpp>
+#include <deeprec/memory/detail/owns.hpp>
+#include <deeprec/ops/detail/key_seed.hpp>
 #include <deeprec/ops/detail/number_keys.hpp>
 
 namespace deeprec::inline DEEPREC_ABI {
@@ -60,7 +63,26 @@ inline index_t rows_per_piece(index_t row_bytes) noexcept {
   return (std::max)(index_t{1}, row_piece_bytes / (std::max)(index_t{1}, row_bytes));
 }
 
-/// The keys of number_keys: rows, by their bytes.
+template <class Index>
+auto arrays_of(const unique_rows<Index>& answer) noexcept {
+  return std::tie(answer.rows, answer.inverse);
+}
+
+/// Hashes of the rows, by secret keys.
+template <class Context, class T>
+void hash_rows(const Context& ctx, const matrix_view<const T>& in, std::uint64_t* hashes) {
+  const auto bytes = static_cast<std::size_t>(in.extent(1)) * sizeof(T);
+  const key_seed& seed = process_key_seed();
+  const index_t grain = rows_per_piece(static_cast<index_t>(bytes));
+  ctx.executor->parallel_for(in.extent(0), grain, [&](index_t begin, index_t end, int) {
+    for (index_t k = begin; k < end; ++k) {
+      const auto* const row = static_cast<const char*>(static_cast<const void*>(in.row(k)));
+      hashes[k] = hash_bytes_with(std::string_view(row, bytes), seed.start, seed.key);
+    }
+  });
+}
+
+/// The keys of number_keys: rows, by their bytes. `rows` has room for all of them.
 template <class T, class Index>
 struct row_keys {
   const matrix_view<const T>& in;
@@ -94,10 +116,11 @@ struct row_keys {
 /// @post     row b has the bytes of row out.rows[out.inverse[b]]; out.rows rises; D = 0: all rows are equal
 /// @numerics exact; the same for any number of threads
 /// @cost     O(B*D) expected: every row is read once to be hashed, by all threads, and a row that came
-///           before once more to be compared. From the context's resource: 24 bytes a row at most
+///           before once more to be compared. From the context's resource: 24 bytes a row at most; out gets
+///           room for B numbers. Nobody can choose rows that make it slower, as for unique
 /// @threads  reentrant
-/// @error    unsupported when B does not fit the type of the numbers, or 32 bits. On an error out is as
-///           before
+/// @error    shape_mismatch; unsupported when B does not fit the type of the numbers, or 32 bits, and when
+///           out owns memory of the rows; out_of_memory. On an error out is as before
 /// @example  @snippet tests/ops/dedup_rows_test.cpp dedup_rows
 /// @source   sample-aware graph compression of DeepRec
 template <class Context, class T, MemorySpace Space, class Columns, class Index>
@@ -106,16 +129,13 @@ template <class Context, class T, MemorySpace Space, class Columns, class Index>
   static_assert(std::is_trivially_copyable_v<T>,
                 "deeprec::dedup_rows: the elements are not trivially copyable. Fix: rows of numbers.");
   const auto ctx = as_context(context_or_executor);
-  if (rows.extent(0) < 0 || rows.extent(1) < 0) {
-    return {errc::shape_mismatch, "dedup_rows: a negative number of rows or columns"};
-  }
+  if (const status s = rows.validate(); !s) return s;
   const auto count = static_cast<std::uint64_t>(rows.extent(0));
   if (count > static_cast<std::uint64_t>((std::numeric_limits<Index>::max)()) ||
       count > static_cast<std::uint64_t>(detail::most_keys)) {
     return {errc::unsupported, "dedup_rows: too many rows for the type of their numbers"};
   }
-  return backend<verbs::dedup_rows, backend_of<std::remove_const_t<decltype(ctx)>>>::run(
-      ctx, matrix_view<const std::remove_const_t<T>, Space>(rows), out);
+  return detail::run_verb<verbs::dedup_rows>(ctx, matrix_view<const std::remove_const_t<T>, Space>(rows), out);
 }
 
 template <>
@@ -126,19 +146,17 @@ struct backend<verbs::dedup_rows, host_backend> {
                   "deeprec::dedup_rows: device memory given to a host context. Fix: copy it first.");
     const index_t n = rows.extent(0);
     const matrix_view<const T> in(rows);
-    const auto bytes = static_cast<std::size_t>(in.extent(1)) * sizeof(T);
+    if (detail::owns(detail::arrays_of(out), in)) return {errc::unsupported, "dedup_rows: out owns the rows"};
+    // All of the memory, before anything is written.
     std::pmr::vector<std::uint64_t> hashes(static_cast<std::size_t>(n), ctx.memory);
-    const index_t grain = detail::rows_per_piece(static_cast<index_t>(bytes));
-    ctx.executor->parallel_for(n, grain, [&](index_t begin, index_t end, int) {
-      for (index_t k = begin; k < end; ++k) {
-        const auto* const row = static_cast<const char*>(static_cast<const void*>(in.row(k)));
-        hashes[static_cast<std::size_t>(k)] = hash_bytes(std::string_view(row, bytes));
-      }
-    });
+    std::pmr::vector<std::uint32_t> table(n == 0 ? 0 : detail::key_slots(n), ctx.memory);
+    out.rows.reserve(static_cast<std::size_t>(n));
+    out.inverse.reserve(static_cast<std::size_t>(n));
+    detail::hash_rows(ctx, in, hashes.data());
     out.rows.clear();
     out.inverse.resize(static_cast<std::size_t>(n));
     detail::row_keys<T, Index> keys{in, hashes.data(), out.rows};
-    if (n > 0) detail::number_keys(ctx.memory, n, keys, out.inverse.data());
+    if (n > 0) detail::number_keys(std::span<std::uint32_t>(table), n, keys, out.inverse.data());
     return {};
   }
 };
@@ -178,8 +196,10 @@ template <class Context, class T, MemorySpace Space, class Columns, class Number
   if (out.stride(0) < out.extent(1) && out.extent(0) > 1) {
     return {errc::shape_mismatch, "rows of out overlap: its stride is below its width"};
   }
-  return backend<verbs::tile_rows, backend_of<std::remove_const_t<decltype(ctx)>>>::run(
-      ctx, matrix_view<const Out, Space>(rows), numbers, matrix_view<Out, OutSpace>(out));
+  if (const status s = rows.validate(); !s) return s;
+  if (const status s = out.validate(); !s) return s;
+  return detail::run_verb<verbs::tile_rows>(ctx, matrix_view<const Out, Space>(rows), numbers,
+                                            matrix_view<Out, OutSpace>(out));
 }
 
 template <>

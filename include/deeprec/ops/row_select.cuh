@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(block_threads) select_rows(device_select args,
   }
 }
 
-}  // namespace gnu::visibility("hidden")]]DEEPREC_DEVICE
+}  // namespace DEEPREC_DEVICE
 
 template <>
 struct backend<verbs::row_select, cuda_backend> {

@@ -54,7 +54,7 @@ template <class T, class Space>
 byte_rows<const std::byte> bytes_of(const matrix_view<T, Space>& view) noexcept {
   constexpr auto size = static_cast<index_t>(sizeof(T));
   return {reinterpret_cast<const std::byte*>(view.data_handle()), view.extent(0),
-          view.stride(0) * size, view.extent(1) * size};
+          capped_product(view.stride(0), size), view.extent(1) * size};
 }
 
 /// True where out is the rows of an operand, in place.
@@ -149,9 +149,12 @@ template <class Context, class Condition, class Then, MemorySpace ThenSpace, cla
   if (out.stride(0) < out.extent(1) && rows > 1) {
     return {errc::shape_mismatch, "rows of out overlap: its stride is below its width"};
   }
-  return backend<verbs::row_select, backend_of<std::remove_const_t<decltype(ctx)>>>::run(
-      ctx, bytes, matrix_view<const Out, ThenSpace>(then),
-      matrix_view<const Out, OtherwiseSpace>(otherwise), matrix_view<Out, OutSpace>(out));
+  if (const status s = then.validate(); !s) return s;
+  if (const status s = otherwise.validate(); !s) return s;
+  if (const status s = out.validate(); !s) return s;
+  return detail::run_verb<verbs::row_select>(ctx, bytes, matrix_view<const Out, ThenSpace>(then),
+                                             matrix_view<const Out, OtherwiseSpace>(otherwise),
+                                             matrix_view<Out, OutSpace>(out));
 }
 
 template <>

@@ -13,6 +13,7 @@
 #include <limits>
 #include <memory_resource>
 #include <span>
+#include <tuple>
 #include <type_traits>
 #include <vector>
 
@@ -23,6 +24,7 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/memory/detail/owns.hpp>
+#include <deeprec/ops/detail/key_seed.hpp>
 #include <deeprec/ops/detail/number_keys.hpp>
 
 namespace deeprec::inline DEEPREC_ABI {
@@ -54,23 +56,29 @@ struct unique {};
 namespace detail {
 inline namespace DEEPREC_UNIT {
 
-/// The keys of number_keys: ids, appended to the answer when they are new.
+template <class Id, class Index>
+auto arrays_of(const unique_ids<Id, Index>& answer) noexcept {
+  return std::tie(answer.ids, answer.inverse, answer.counts);
+}
+
+/// The keys of number_keys: ids, appended to the answer when they are new. The answer has room for `most` of them.
 template <class Id, class Index>
 class id_keys {
  public:
-  id_keys(const Id* ids, index_t n, unique_ids<Id, Index>& out) : ids_(ids), n_(n), out_(out) {
-    use(out.ids.size());
+  id_keys(const Id* ids, std::size_t most, unique_ids<Id, Index>& out)
+      : ids_(ids), most_(most), out_(out), seed_(process_key_seed()) {
+    use((std::min)(out.ids.size(), out.counts.size()));
   }
   ~id_keys() = default;
   id_keys(const id_keys&) = delete;
   id_keys& operator=(const id_keys&) = delete;
 
-  std::uint64_t hash(index_t k) const { return mix64(static_cast<std::uint64_t>(ids_[k])); }
+  std::uint64_t hash(index_t k) const { return id_hash(seed_, static_cast<std::uint64_t>(ids_[k])); }
   bool same(index_t k, std::uint32_t number) const { return known_[number] == ids_[k]; }
   void fetch(std::uint32_t number) const { __builtin_prefetch(known_ + number); }
   void again(std::uint32_t number) { ++counts_[number]; }
   void add(index_t k) {
-    if (size_ == room_) use((std::min)(static_cast<std::size_t>(n_), 2 * room_ + 1024));
+    if (size_ == room_) use((std::min)(most_, 2 * room_ + 1024));
     known_[size_] = ids_[k];
     counts_[size_++] = 1;
   }
@@ -86,8 +94,9 @@ class id_keys {
   }
 
   const Id* ids_;
-  index_t n_;
+  std::size_t most_;
   unique_ids<Id, Index>& out_;
+  key_seed seed_;  // a copy: the loop keeps it in registers
   Id* known_ = nullptr;
   Index* counts_ = nullptr;
   std::size_t size_ = 0;
@@ -96,9 +105,8 @@ class id_keys {
 
 /// Small ids need no hash: their numbers lie in a table by id.
 template <class Id, class Index>
-void number_small_ids(std::pmr::memory_resource* memory, std::span<const Id> ids, std::uint64_t largest,
-                      id_keys<Id, Index>& keys, Index* inverse) {
-  std::pmr::vector<std::uint32_t> table(static_cast<std::size_t>(largest) + 1, memory);
+void number_small_ids(std::span<std::uint32_t> table, std::span<const Id> ids, id_keys<Id, Index>& keys,
+                      Index* inverse) {
   std::uint32_t* const numbers = table.data();
   std::uint32_t known = 0;
   for (std::size_t k = 0; k < ids.size(); ++k) {
@@ -136,10 +144,12 @@ std::uint64_t bits_of_all(std::span<const Id> ids) noexcept {
 /// @numerics exact; the same for any number of threads
 /// @cost     O(N) expected, on the calling thread: one table of 4 bytes for 2 to 4 slots an id, probed
 ///           linearly, or a table by id where all ids are below 4 N. From the context's resource: 16 bytes
-///           an id at most; out grows as it must. Many lists are shared out by the caller, one a thread
+///           an id at most; out gets room for N ids and counts, if they may all differ. Many lists are shared
+///           out by the caller, one a thread. Nobody can choose ids that make it slower: the hash depends on
+///           numbers that the process draws
 /// @threads  reentrant
 /// @error    unsupported when N does not fit the type of the numbers, or 32 bits, and when out owns the
-///           ids. On an error out is as before
+///           ids; out_of_memory. On an error out is as before
 /// @example  @snippet tests/ops/unique_test.cpp unique
 /// @source   UniqueWithCounts of TensorFlow and DeepRec
 template <class Context, class Ids, class Id, class Index>
@@ -156,25 +166,30 @@ template <class Context, class Ids, class Id, class Index>
       count > static_cast<std::uint64_t>(detail::most_keys)) {
     return {errc::unsupported, "unique: too many ids for the type of their numbers"};
   }
-  return backend<verbs::unique, backend_of<std::remove_const_t<decltype(ctx)>>>::run(ctx, list, out);
+  return detail::run_verb<verbs::unique>(ctx, list, out);
 }
 
 template <>
 struct backend<verbs::unique, host_backend> {
   template <class Context, class Id, class Index>
   static status run(const Context& ctx, std::span<const Id> ids, unique_ids<Id, Index>& out) {
-    if (detail::owns(out.ids, ids.data()) || detail::owns(out.inverse, ids.data()) ||
-        detail::owns(out.counts, ids.data())) {
-      return {errc::unsupported, "unique: out owns the ids"};
-    }
+    if (detail::owns(detail::arrays_of(out), ids)) return {errc::unsupported, "unique: out owns the ids"};
     const auto n = static_cast<index_t>(ids.size());
-    out.inverse.resize(ids.size());
-    detail::id_keys<Id, Index> keys(ids.data(), n, out);
     const std::uint64_t largest = detail::bits_of_all(ids);
-    if (largest < 4 * ids.size()) {
-      detail::number_small_ids(ctx.memory, ids, largest, keys, out.inverse.data());
+    const bool small = largest < 4 * ids.size();
+    const auto below = static_cast<std::size_t>(largest) + 1;
+    const std::size_t most = small ? (std::min)(ids.size(), below) : ids.size();
+    // All of the memory, before anything is written.
+    std::pmr::vector<std::uint32_t> table(n == 0 ? 0 : small ? below : detail::key_slots(n), ctx.memory);
+    out.inverse.reserve(ids.size());
+    out.ids.reserve(most);
+    out.counts.reserve(most);
+    out.inverse.resize(ids.size());
+    detail::id_keys<Id, Index> keys(ids.data(), most, out);
+    if (small) {
+      detail::number_small_ids<Id, Index>(table, ids, keys, out.inverse.data());
     } else if (n > 0) {
-      detail::number_keys(ctx.memory, n, keys, out.inverse.data());
+      detail::number_keys(std::span<std::uint32_t>(table), n, keys, out.inverse.data());
     }
     keys.finish();
     return {};

@@ -70,13 +70,15 @@ template <class Context, MemorySpace GradientSpace, RowOptimizer O, Storage W, M
   if (gradient.extent(0) != weights.extent(0) || gradient.extent(1) != weights.extent(1)) {
     return {errc::shape_mismatch, "apply_rows: gradient has another shape than weights"};
   }
-  const index_t needed = O::row_state + O::element_state * weights.extent(1);
+  const index_t needed = detail::capped_sum(O::row_state, detail::capped_product(O::element_state, weights.extent(1)));
   if (needed > 0 && (state.extent(0) != weights.extent(0) || state.extent(1) < needed)) {
     return {errc::shape_mismatch, "apply_rows: state has no room for the optimizer's"};
   }
   if (weights.empty()) return {};
-  return backend<verbs::apply_rows, backend_of<std::remove_const_t<decltype(ctx)>>>::run(
-      ctx, gradient, optimizer, weights, state, rounding);
+  if (const status s = gradient.validate(); !s) return s;
+  if (const status s = weights.validate(); !s) return s;
+  if (const status s = state.validate(); needed > 0 && !s) return s;
+  return detail::run_verb<verbs::apply_rows>(ctx, gradient, optimizer, weights, state, rounding);
 }
 
 template <>

@@ -29,10 +29,11 @@ struct global_norm {};
 }
 
 namespace detail {
+inline namespace DEEPREC_UNIT {
 
 /// The squares of n floats, summed in eight lanes and then pairwise. A square of a float is exact in double,
 /// so fused and separate products give the same bits.
-inline double sum_of_squares(const float* values, index_t n) noexcept {
+DEEPREC_INLINE double sum_of_squares(const float* values, index_t n) noexcept {
   double lane[8] = {};
   index_t i = 0;
   for (; i + 8 <= n; i += 8) {
@@ -48,6 +49,17 @@ inline double sum_of_squares(const float* values, index_t n) noexcept {
   return ((lane[0] + lane[1]) + (lane[2] + lane[3])) + ((lane[4] + lane[5]) + (lane[6] + lane[7]));
 }
 
+/// The squares of the items [begin, end) of one piece, added to `sum` item by item. An item is a row, or one of its
+/// `chunks` of `widest` columns.
+DEEPREC_APART inline void add_squares(matrix_view<const float> values, index_t chunks, index_t widest, index_t begin,
+                                      index_t end, double& sum) noexcept {
+  for (index_t i = begin; i < end; ++i) {
+    const index_t first = i % chunks * widest;
+    sum += sum_of_squares(values.row(i / chunks) + first, (std::min)(widest, values.extent(1) - first));
+  }
+}
+
+}  // namespace DEEPREC_UNIT
 }  // namespace detail
 
 /// The root of the sum of all squares.
@@ -61,20 +73,19 @@ inline double sum_of_squares(const float* values, index_t n) noexcept {
 /// @cost     O(elements), one read; 8 bytes for each piece of about 16384 elements from the context's
 ///           resource
 /// @threads  reentrant
-/// @error    none
+/// @error    shape_mismatch (a matrix as matrix_view::validate says); out_of_memory. On an error norm is as before
 template <class Context, MemorySpace Space>
 [[nodiscard]] status global_norm(Context&& context_or_executor,
                                  std::span<const matrix_view<const float, Space>> gradients, double& norm) {
   const auto ctx = as_context(context_or_executor);
-  return backend<verbs::global_norm, backend_of<std::remove_const_t<decltype(ctx)>>>::run(ctx, gradients,
-                                                                                          norm);
+  return detail::run_verb<verbs::global_norm>(ctx, gradients, norm);
 }
 
 /// The same, for a container of views.
 template <class Context, class Container>
   requires requires(const Container& all) { std::span(all).front().data_handle(); }
 [[nodiscard]] status global_norm(Context&& context_or_executor, const Container& gradients, double& norm) {
-  using view = typename Container::value_type;
+  using view = typename decltype(std::span(gradients))::value_type;
   return global_norm(context_or_executor, std::span<const view>(gradients), norm);
 }
 
@@ -86,17 +97,17 @@ struct backend<verbs::global_norm, host_backend> {
     double total = 0;
     std::pmr::vector<double> sums(ctx.memory);
     for (const matrix_view<const float>& gradient : gradients) {
+      if (const status s = gradient.validate(); !s) return s;
       if (gradient.empty()) continue;
       // An item is a row, or 16384 columns of a long one; a piece is about as many elements.
-      const index_t chunks = (gradient.extent(1) + widest - 1) / widest;
-      const index_t items = gradient.extent(0) * chunks;
+      const index_t chunks = (gradient.extent(1) - 1) / widest + 1;
+      const index_t items = detail::capped_product(gradient.extent(0), chunks);
       const index_t grain = chunks > 1 ? 1 : widest / gradient.extent(1);
-      sums.assign(static_cast<std::size_t>((items + grain - 1) / grain), 0.0);
+      sums.assign(static_cast<std::size_t>((items - 1) / grain + 1), 0.0);
       ctx.executor->parallel_for(items, grain, [&](index_t begin, index_t end, int) {
-        for (index_t i = begin; i < end; ++i) {
-          const index_t first = i % chunks * widest;
-          sums[static_cast<std::size_t>(i / grain)] += detail::sum_of_squares(
-              gradient.row(i / chunks) + first, (std::min)(widest, gradient.extent(1) - first));
+        for (index_t i = begin; i < end; i += grain) {  // an executor may hand out several pieces at once
+          detail::add_squares(gradient, chunks, widest, i, end - i > grain ? i + grain : end,
+                              sums[static_cast<std::size_t>(i / grain)]);
         }
       });
       for (const double partial : sums) total += partial;

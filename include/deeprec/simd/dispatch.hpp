@@ -1,9 +1,9 @@
 // From the instruction set chosen at run time to the region compiled for it.
 //
-//   with_isa(ctx.instruction_set, [&](auto region) { pool_bags(region, args); });
+//   with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) { pool_bags(region, args); });
 //
 // The call inside finds the kernel of that region by its tag (argument-dependent lookup). Kernels that
-// gain nothing from AVX-512 BF16 are compiled for three regions: with_isa_up_to_avx512.
+// gain from AVX-512 BF16 are compiled for a fourth region: with_isa.
 #pragma once
 
 #include <deeprec/core/config.hpp>

@@ -27,38 +27,55 @@
 
 namespace deeprec::inline DEEPREC_ABI {
 
-/// The atomic accesses of this folder, by name.
+/// The atomic accesses of this folder, by name. Each access that is stronger than relaxed, and each fence, has a name
+/// of its own.
 enum class access : unsigned char {
   // slot_ring: a slot's state goes free -> full -> free of the next lap.
-  slot_seen_free,   ///< producer reads the state
-  slot_publish,     ///< producer writes "full"
-  slot_hole,        ///< producer writes "full, but nothing in it"
-  slot_seen_full,   ///< consumer reads the state
-  slot_release,     ///< consumer writes "free"
-  position,         ///< reads of a position that a compare-exchange or a slot's state confirms
-  tail_claim,       ///< producer's compare-exchange
-  head_claim,       ///< consumer's compare-exchange
-  close_mark,       ///< the closed bit is set or cleared
-  close_hint,       ///< a word beside it that says so
-  closed_seen,      ///< the closed bit is read
+  slot_seen_free,    ///< producer reads the state
+  slot_number_free,  ///< the same, by number
+  slot_publish,      ///< producer writes "full"
+  slot_hole,         ///< producer writes "full, but nothing in it"
+  slot_seen_full,    ///< consumer reads the state
+  slot_release,      ///< consumer writes "free"
+  close_mark,        ///< the closed bit is set
+  open_mark,         ///< the closed bit is cleared
+  closed_end,        ///< consumer reads the closed bit
+  closed_put,        ///< producer reads the closed bit
+  closed_asked,      ///< is_closed() reads it
   // spsc_ring
-  count_publish,    ///< producer writes how many it has published
-  count_seen,       ///< consumer reads it
-  taken_publish,    ///< consumer writes how many it has released
-  taken_seen,       ///< producer reads it
+  count_publish,     ///< producer writes how many it has published
+  count_seen,        ///< consumer reads it
+  count_seen_n,      ///< the same, for a batch
+  taken_publish,     ///< consumer writes how many it has released
+  taken_publish_n,   ///< the same, for a batch
+  taken_seen,        ///< producer reads it
+  taken_seen_n,      ///< the same, for a batch
+  taken_seen_size,   ///< was_size() reads it
   flag_seen_free, flag_publish, flag_seen_full, flag_release,  ///< the same by a flag in each slot
   // event_count
-  waiter_count,     ///< a waiter announces itself
-  waiter_leave,     ///< a waiter takes itself off
-  waiters_seen,     ///< a notifier looks whether anybody waits
-  epoch_raise,      ///< a notifier makes the keys of all waiters stale
-  notify_fence,     ///< between what was published and waiters_seen
-  wait_fence,       ///< between waiter_count and the second look
+  waiter_leave,      ///< a waiter takes itself off
+  epoch_raise,       ///< a notifier makes the keys of all waiters stale
+  notify_one_fence,  ///< between what was published and waiters_seen
+  notify_all_fence,  ///< the same
+  wait_fence,        ///< between waiter_count and the second look
   // staging_queue, staging_pool
-  cancel_mark, cancel_seen,
+  cancel_mark, resume_mark, cancel_seen,
+  stack_seen,        ///< pop() reads the top
+  stack_seen_again,  ///< the same, by an exchange that failed
+  stack_push,
+
+  // Relaxed: what they read is confirmed by one of those above, or by an exchange.
+  position,          ///< reads of a position
+  tail_claim,        ///< producer's compare-exchange
+  head_claim,        ///< consumer's compare-exchange
+  close_hint,        ///< a word beside the closed bit
+  hint_seen,
+  looked_at,         ///< looks that decide no more than whether another thread is woken, or tries again
+  waiter_count,      ///< a waiter announces itself
+  waiters_seen,      ///< a notifier looks whether anybody waits
   bytes_take, bytes_give, bytes_seen,
-  stack_seen, stack_next, stack_push, stack_pop,
-  statistic,        ///< counters, and first guesses of an exchange: nothing depends on what is read
+  stack_next, stack_guess, stack_pop,
+  statistic,         ///< counters, and first guesses of an exchange: nothing depends on what is read
 };
 
 /// std::atomic, and sleeping on a futex (elsewhere on std::atomic::wait).

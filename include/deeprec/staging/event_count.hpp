@@ -37,9 +37,9 @@ class event_count {
   /// @threads thread-safe
   /// @error   none
   [[nodiscard]] key prepare() noexcept {
-    // acq_rel: a waiter that reads a raised epoch sees what the notifier had published.
+    // relaxed: the fence after it orders it, also with what the notifier of a raised epoch had published.
     const std::uint64_t before = state_.fetch_add(
-        one_waiter, Atomics::at(access::waiter_count, std::memory_order_acq_rel));
+        one_waiter, Atomics::at(access::waiter_count, std::memory_order_relaxed));
     // Store, fence, load here; store, fence, load in notify_*: one of the two sees the other's store.
     Atomics::heavy_fence(access::wait_fence);
     return static_cast<key>(static_cast<std::uint32_t>(before));
@@ -71,7 +71,7 @@ class event_count {
   /// @threads thread-safe
   /// @error   none
   void notify_one() noexcept {
-    Atomics::light_fence(access::notify_fence);
+    Atomics::light_fence(access::notify_one_fence);
     // relaxed: the fence before it, and the compare-exchange below, do the work
     std::uint64_t seen = state_.load(Atomics::at(access::waiters_seen, std::memory_order_relaxed));
     if (waiters(seen) == 0) [[likely]] return;
@@ -80,10 +80,15 @@ class event_count {
 
   /// Ends the wait of all waiters.
   void notify_all() noexcept {
-    Atomics::light_fence(access::notify_fence);
+    Atomics::light_fence(access::notify_all_fence);
     std::uint64_t seen = state_.load(Atomics::at(access::waiters_seen, std::memory_order_relaxed));
     if (waiters(seen) == 0) [[likely]] return;
     raise(seen, -1);
+  }
+
+  /// Whether another thread may wait, for a waiter that has left.
+  [[nodiscard]] bool others_wait() const noexcept {
+    return waiters(state_.load(Atomics::at(access::looked_at, std::memory_order_relaxed))) != 0;
   }
 
   /// How many threads are between prepare() and the end of wait() or cancel().
@@ -115,9 +120,9 @@ class event_count {
           count > 0 ? signalled(seen) + std::uint64_t{1} : std::uint64_t{waiters(seen)};
       const auto epoch = static_cast<std::uint32_t>(seen) + 1u;  // wraps without touching the waiters
       raised = signals << 48 | std::uint64_t{waiters(seen)} << 32 | epoch;
-      // acq_rel: prepare() of a later waiter acquires what was published before this.
+      // release, with leave(): what was published before this. A light fence orders nothing by itself.
     } while (!state_.compare_exchange_weak(seen, raised,
-                                           Atomics::at(access::epoch_raise, std::memory_order_acq_rel),
+                                           Atomics::at(access::epoch_raise, std::memory_order_release),
                                            std::memory_order_relaxed));
     Atomics::wake(state_, count);
   }
@@ -128,9 +133,9 @@ class event_count {
     std::uint64_t left = 0;
     do {
       left = seen - one_waiter - (signalled(seen) > 0 ? one_signal : 0);
-      // acquire: whoever was woken sees what the notifier had published.
+      // acquire: whoever was woken sees what the notifier had published, also when it looks for the last time.
     } while (!state_.compare_exchange_weak(seen, left,
-                                           Atomics::at(access::waiter_leave, std::memory_order_acq_rel),
+                                           Atomics::at(access::waiter_leave, std::memory_order_acquire),
                                            std::memory_order_relaxed));
   }
 

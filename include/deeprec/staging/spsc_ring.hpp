@@ -38,9 +38,6 @@ class spsc_ring {
   static constexpr auto relaxed = std::memory_order_relaxed;
   static constexpr auto acquire = std::memory_order_acquire;
   static constexpr auto release = std::memory_order_release;
-  static constexpr auto at(access what, std::memory_order order) noexcept {
-    return Atomics::at(what, order);
-  }
   static constexpr std::size_t line = 64;
 
   struct flagged_slot {
@@ -169,7 +166,8 @@ class spsc_ring {
       return done;
     }
     const std::size_t room = capacity_ - static_cast<Seq>(producer_.count - producer_.other);
-    if (room < n) producer_.other = released_.load(at(access::taken_seen, acquire));
+    // acquire: as in free_slot()
+    if (room < n) producer_.other = released_.load(Atomics::at(access::taken_seen_n, acquire));
     batch_end<&spsc_ring::publish_count> done{this, &producer_, 0};
     const std::size_t free = capacity_ - static_cast<Seq>(producer_.count - producer_.other);
     const std::size_t count = n < free ? n : free;
@@ -199,7 +197,8 @@ class spsc_ring {
       return done;
     }
     const std::size_t there = static_cast<Seq>(consumer_.other - consumer_.count);
-    if (there < n) consumer_.other = pushed_.load(at(access::count_seen, acquire));
+    // acquire: as in next_item()
+    if (there < n) consumer_.other = pushed_.load(Atomics::at(access::count_seen_n, acquire));
     batch_end<&spsc_ring::release_count> done{this, &consumer_, 0};
     const std::size_t full = static_cast<Seq>(consumer_.other - consumer_.count);
     const std::size_t count = n < full ? n : full;
@@ -220,12 +219,13 @@ class spsc_ring {
     if (flags_) {
       std::size_t n = 0;
       for (std::size_t i = 0; i < capacity_; ++i) {
-        n += flagged(i)->full.load(at(access::statistic, relaxed));
+        n += flagged(i)->full.load(Atomics::at(access::statistic, relaxed));
       }
       return n;
     }
-    const Seq released = released_.load(at(access::statistic, acquire));
-    const std::size_t n = static_cast<Seq>(pushed_.load(at(access::statistic, acquire)) - released);
+    // acquire, with the consumer's release store: it had seen at least so many pushed.
+    const Seq released = released_.load(Atomics::at(access::taken_seen_size, acquire));
+    const std::size_t n = static_cast<Seq>(pushed_.load(Atomics::at(access::looked_at, relaxed)) - released);
     return n < capacity_ ? n : capacity_;
   }
   [[nodiscard]] wait_counts push_waits() const noexcept { return space_.counts(); }
@@ -296,12 +296,12 @@ class spsc_ring {
     if (flags_) {
       flagged_slot* s = flagged(producer_.index);
       // acquire, with the consumer's release store: it has done with the item before.
-      if (s->full.load(at(access::flag_seen_free, acquire)) != 0) return nullptr;
+      if (s->full.load(Atomics::at(access::flag_seen_free, acquire)) != 0) return nullptr;
       return reinterpret_cast<T*>(s->bytes);
     }
     if (static_cast<Seq>(producer_.count - producer_.other) == capacity_) {
       // acquire, with the consumer's release store: it has done with the items before.
-      producer_.other = released_.load(at(access::taken_seen, acquire));
+      producer_.other = released_.load(Atomics::at(access::taken_seen, acquire));
       if (static_cast<Seq>(producer_.count - producer_.other) == capacity_) return nullptr;
     }
     if (static_cast<Seq>(producer_.count - producer_.other) + items_ahead < capacity_) {
@@ -314,7 +314,7 @@ class spsc_ring {
     producer_.index = index + 1 == capacity_ ? 0 : index + 1;
     if (flags_) {
       // release: the item was made before.
-      flagged(index)->full.store(1, at(access::flag_publish, release));
+      flagged(index)->full.store(1, Atomics::at(access::flag_publish, release));
       items_.notify_one();
     } else {
       ++producer_.count;
@@ -323,7 +323,7 @@ class spsc_ring {
   }
   void publish_count() noexcept {
     // release: the items were made before.
-    pushed_.store(producer_.count, at(access::count_publish, release));
+    pushed_.store(producer_.count, Atomics::at(access::count_publish, release));
     items_.notify_one();
   }
   void abandon_push(T*) noexcept {}
@@ -332,12 +332,12 @@ class spsc_ring {
     if (flags_) {
       flagged_slot* s = flagged(consumer_.index);
       // acquire, with the producer's release store: the item is complete.
-      if (s->full.load(at(access::flag_seen_full, acquire)) == 0) return nullptr;
+      if (s->full.load(Atomics::at(access::flag_seen_full, acquire)) == 0) return nullptr;
       return std::launder(reinterpret_cast<T*>(s->bytes));
     }
     if (consumer_.count == consumer_.other) {
       // acquire, with the producer's release store: the items are complete.
-      consumer_.other = pushed_.load(at(access::count_seen, acquire));
+      consumer_.other = pushed_.load(Atomics::at(access::count_seen, acquire));
       if (consumer_.count == consumer_.other) return nullptr;
     }
     if (static_cast<Seq>(consumer_.other - consumer_.count) > items_ahead) {
@@ -358,15 +358,15 @@ class spsc_ring {
     consumer_.index = index + 1 == capacity_ ? 0 : index + 1;
     if (flags_) {
       // release: the item was read and destroyed before.
-      flagged(index)->full.store(0, at(access::flag_release, release));
+      flagged(index)->full.store(0, Atomics::at(access::flag_release, release));
     } else {
       ++consumer_.count;
-      released_.store(consumer_.count, at(access::taken_publish, release));  // release: as above
+      released_.store(consumer_.count, Atomics::at(access::taken_publish, release));  // release: as above
     }
   }
   void release_count() noexcept {
     // release: the items were read and destroyed before.
-    released_.store(consumer_.count, at(access::taken_publish, release));
+    released_.store(consumer_.count, Atomics::at(access::taken_publish_n, release));
     space_.notify_one();
   }
 

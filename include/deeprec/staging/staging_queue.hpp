@@ -290,7 +290,7 @@ class staging_queue {
   /// Ends close() and cancel(): the queue goes on with what it holds.
   void resume() noexcept {
     ring_.reopen();
-    cancelled_.store(0, Atomics::at(access::cancel_mark, std::memory_order_release));  // release: as above
+    cancelled_.store(0, Atomics::at(access::resume_mark, std::memory_order_release));  // release: as above
   }
   [[nodiscard]] bool is_closed() const noexcept { return ring_.is_closed(); }
   [[nodiscard]] bool is_cancelled() const noexcept {

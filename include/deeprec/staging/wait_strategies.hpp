@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <limits>
 #include <stop_token>
+#include <type_traits>
 #include <utility>
 
 #include <deeprec/core/config.hpp>
@@ -256,8 +257,8 @@ class waiting_room {
     const waiting_room& room;
     const WakeNext& wake_next;
     ~successor() {
-      if constexpr (Wait::parks) {
-        if (room.sleepers_.was_waiting() != 0) wake_next();
+      if constexpr (Wait::parks && !std::is_same_v<WakeNext, wake_nobody>) {
+        if (room.sleepers_.others_wait()) wake_next();
       }
     }
   };

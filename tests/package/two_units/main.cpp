@@ -1,4 +1,5 @@
-// The same lookup by two units of different flags, on every instruction set of this machine.
+// The same lookup by two units of different flags, on every instruction set of this machine; and what has no kernels for
+// instruction sets, on small whole numbers, whose sums and products are exact with and without fused multiplication.
 #include <deeprec/embedding/lookup.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 
@@ -12,6 +13,9 @@ using namespace deeprec;
 using pool_bags = status(isa, matrix_view<const float>, jagged_view<>, matrix_view<float>);
 pool_bags plain;
 pool_bags native;
+using plain_loops = status(matrix_view<const float>, std::vector<double>&);
+plain_loops plain;
+plain_loops native;
 
 int main() {
   constexpr index_t rows = 50, width = 37, bags = 20, per_bag = 9;
@@ -25,7 +29,7 @@ int main() {
   std::vector<float> first(bags * width);
   for (const isa which : every_isa) {
     if (which > best_isa()) continue;
-    for (pool_bags* unit : {&plain, &native}) {
+    for (pool_bags* unit : {static_cast<pool_bags*>(&plain), static_cast<pool_bags*>(&native)}) {
       std::vector<float> out(bags * width);
       const matrix_view<const float> table(weights.data(), rows, width);
       if (!unit(which, table, batch, {out.data(), bags, width}).ok()) return 1;
@@ -35,6 +39,14 @@ int main() {
         return 2;
       }
     }
+  }
+  std::vector<float> whole(23 * 38);
+  for (std::size_t i = 0; i < whole.size(); ++i) whole[i] = static_cast<float>(static_cast<int>(i * 7 % 31) - 15);
+  std::vector<double> of_plain, of_native;
+  if (!plain({whole.data(), 23, 38}, of_plain).ok() || !native({whole.data(), 23, 38}, of_native).ok()) return 3;
+  if (of_plain != of_native) {
+    std::printf("other numbers\n");
+    return 4;
   }
   std::printf("deeprec %d\n", DEEPREC_VERSION_MAJOR);
 }

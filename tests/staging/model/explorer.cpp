@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
+#include <cstring>
 #include <utility>
+
+#include <cxxabi.h>
 
 #if !defined(__x86_64__)
 #  include <ucontext.h>
@@ -85,6 +88,7 @@ void explorer::enter() {
 // --- the search ------------------------------------------------------------------------------------
 
 bool explorer::dependent(const op& a, const op& b) {
+  if (a.kind == op_kind::barrier || b.kind == op_kind::barrier) return true;
   if (a.kind == op_kind::fence || b.kind == op_kind::fence) return a.kind == b.kind;
   return a.location >= 0 && a.location == b.location && (a.writes() || b.writes());
 }
@@ -100,22 +104,33 @@ unsigned explorer::enabled_mask() const {
   return mask;
 }
 
+// What a step touches: one location, all fences, or, for a barrier, everything.
+template <class Use>
+void explorer::each_touched(const op& what, Use use) {
+  if (what.kind == op_kind::barrier) {
+    for (last_steps& t : touched_) use(t);
+    use(fences_);
+  } else if (what.kind == op_kind::fence) {
+    use(fences_);
+  } else if (what.location >= 0) {
+    use(touched_[index(what.location)]);
+  }
+}
+
 // The last step of another thread that this one races with: the other order has to be tried from there.
 void explorer::note_races(int thread, const op& what, std::uint32_t depth) {
-  const last_steps* touched = what.kind == op_kind::fence ? &fences_
-                              : what.location >= 0        ? &touched_[index(what.location)]
-                                                          : nullptr;
-  if (touched == nullptr) return;
   const clock_vector& before = threads_[index(thread)].order;
   std::uint32_t last = 0;
-  for (int q = 0; q < count_; ++q) {
-    if (q == thread) continue;
-    const auto consider = [&](std::uint32_t step) {
-      if (step > before[index(q)] && step > last) last = step;
-    };
-    consider(touched->writes[index(q)]);
-    if (what.writes()) consider(touched->reads[index(q)]);
-  }
+  each_touched(what, [&](const last_steps& touched) {
+    for (int q = 0; q < count_; ++q) {
+      if (q == thread) continue;
+      const auto consider = [&](std::uint32_t step) {
+        if (step > before[index(q)] && step > last) last = step;
+      };
+      consider(touched.writes[index(q)]);
+      if (what.writes()) consider(touched.reads[index(q)]);
+    }
+  });
   if (last == 0 || last > depth) return;
   node& there = path_[last - 1];
   const unsigned mine = 1u << thread;
@@ -124,31 +139,36 @@ void explorer::note_races(int thread, const op& what, std::uint32_t depth) {
 
 void explorer::note_order(int thread, const op& what, std::uint32_t depth) {
   clock_vector& mine = threads_[index(thread)].order;
-  last_steps* touched = what.kind == op_kind::fence ? &fences_
-                        : what.location >= 0        ? &touched_[index(what.location)]
-                                                    : nullptr;
   const auto join = [](clock_vector& to, const clock_vector& from) {
     for (std::size_t i = 0; i < to.size(); ++i) to[i] = std::max(to[i], from[i]);
   };
-  if (touched != nullptr) {
-    join(mine, touched->after_writes);
-    if (what.writes()) join(mine, touched->after_reads);
-  }
+  each_touched(what, [&](const last_steps& touched) {
+    join(mine, touched.after_writes);
+    if (what.writes()) join(mine, touched.after_reads);
+  });
   mine[index(thread)] = depth + 1;
-  if (touched != nullptr) {
+  each_touched(what, [&](last_steps& touched) {
     if (what.writes()) {
-      touched->writes[index(thread)] = depth + 1;
-      join(touched->after_writes, mine);
+      touched.writes[index(thread)] = depth + 1;
+      join(touched.after_writes, mine);
     } else {
-      touched->reads[index(thread)] = depth + 1;
-      join(touched->after_reads, mine);
+      touched.reads[index(thread)] = depth + 1;
+      join(touched.after_reads, mine);
     }
-  }
+  });
 }
 
 void explorer::step(int thread) {
   running_ = thread;
-  switch_stack(&main_stack_, threads_[index(thread)].stack_pointer);
+  // Fibers that handle exceptions at the same time: each has a stack of them of its own.
+  void* const globals = abi::__cxa_get_globals();
+  thread_state& state = threads_[index(thread)];
+  std::array<void*, 2> outside;
+  std::memcpy(outside.data(), globals, sizeof(outside));
+  std::memcpy(globals, state.exceptions.data(), sizeof(outside));
+  switch_stack(&main_stack_, state.stack_pointer);
+  std::memcpy(state.exceptions.data(), globals, sizeof(outside));
+  std::memcpy(globals, outside.data(), sizeof(outside));
   running_ = main_thread;
 }
 
@@ -180,6 +200,7 @@ bool explorer::run_once(const std::function<std::unique_ptr<scenario>()>& make) 
     t.woken = false;
     t.stale = 0;
     t.order = {};
+    t.exceptions = {};
   }
   scenario_ = make();
   count_ = scenario_->threads();
@@ -365,7 +386,7 @@ void explorer::store(int location, std::uint64_t value, std::memory_order order,
 }
 
 bool explorer::rmw(int location, std::uint64_t& seen, const change& to, std::memory_order success,
-                   std::memory_order failure, deeprec::access site) {
+                   std::memory_order failure, deeprec::access site, deeprec::access failure_site) {
   auto& stores = memory_[index(location)];
   std::uint64_t now = 0;
   if (running_ == main_thread || site == deeprec::access::statistic) {
@@ -374,7 +395,8 @@ bool explorer::rmw(int location, std::uint64_t& seen, const change& to, std::mem
     stores.back().value = now;
     return true;
   }
-  if (broken_.site == site && broken_.kind == mutant::relax) success = failure = std::memory_order_relaxed;
+  if (broken_.site == site && broken_.kind == mutant::relax) success = std::memory_order_relaxed;
+  if (broken_.site == failure_site && broken_.kind == mutant::relax) failure = std::memory_order_relaxed;
   yield({op_kind::rmw, location});
   thread_state& me = threads_[index(running_)];
   if (broken_.site == site && broken_.kind == mutant::omit) {
@@ -409,6 +431,28 @@ void explorer::fence(deeprec::access site) {
   tick();
 }
 
+void explorer::light_fence(deeprec::access site) {
+  if (!bounds_.membarrier) fence(site);
+}
+
+void explorer::heavy_fence(deeprec::access site) {
+  if (!bounds_.membarrier) return fence(site);
+  if (running_ == main_thread) return;
+  if (broken_.site == site && broken_.kind == mutant::omit) return;
+  yield({op_kind::barrier, -1});
+  thread_state& me = threads_[index(running_)];
+  me.known.join(me.pending);
+  const knowledge mine = me.known;
+  // Every other thread is interrupted somewhere: it exchanges what it knows with the caller, not with the rest.
+  for (int t = 0; t < count_; ++t) {
+    if (t == running_) continue;
+    me.known.join(threads_[index(t)].known, false);
+    threads_[index(t)].known.join(mine, false);
+  }
+  me.released = me.known;
+  tick();
+}
+
 // The kernel compares with the newest value, under a lock that wake() takes too.
 bool explorer::park(int location, std::uint32_t low, bool may_time_out) {
   thread_state& me = threads_[index(running_)];
@@ -417,7 +461,8 @@ bool explorer::park(int location, std::uint32_t low, bool may_time_out) {
   me.woken = false;
   me.next = {may_time_out ? op_kind::timeout : op_kind::none, location};
   switch_stack(&me.stack_pointer, main_stack_);
-  return me.woken || !may_time_out;
+  if (!may_time_out) return true;
+  return me.woken && choose(2) == 0;  // a thread that was woken may find that its time is over as well
 }
 
 void explorer::wake(int location, int count) {

@@ -8,7 +8,8 @@
 // by steps that don't touch the same location are tried once (dynamic partial order reduction with sleep sets).
 // The memory: each location keeps all stores in the order in which they were made; a thread may read any that
 // is not older than what it knows of, and learns by acquire what a release store knew. A fence of seq_cst
-// exchanges what is known with all others. Not modelled: a load that reads a store which comes after it in
+// exchanges what is known with all others. With membarrier, light fences do nothing, and a heavy one exchanges what
+// the caller knows with what every other thread knows. Not modelled: a load that reads a store which comes after it in
 // program order of another thread's future (load buffering), and stores that slip behind earlier ones.
 #pragma once
 
@@ -20,6 +21,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <deeprec/staging/atomics.hpp>
@@ -50,9 +52,10 @@ struct outcome {
 struct limits {
   std::uint64_t executions = 2'000'000;
   int stale_reads = 2;  // of each thread in one execution: loads that don't read the newest store
+  bool membarrier = false;
 };
 
-enum class op_kind : unsigned char { none, load, store, rmw, fence, park, timeout, wake, resume, done };
+enum class op_kind : unsigned char { none, load, store, rmw, fence, barrier, park, timeout, wake, resume, done };
 struct op {
   op_kind kind = op_kind::none;
   int location = -1;
@@ -99,8 +102,10 @@ class explorer {
   // change(old, new) answers whether the exchange happens; an exchange that fails reads like a load.
   using change = std::function<bool(std::uint64_t, std::uint64_t&)>;
   bool rmw(int location, std::uint64_t& seen, const change& to, std::memory_order success,
-           std::memory_order failure, deeprec::access site);
+           std::memory_order failure, deeprec::access site, deeprec::access failure_site);
   void fence(deeprec::access site);
+  void light_fence(deeprec::access site);
+  void heavy_fence(deeprec::access site);
   bool park(int location, std::uint32_t low, bool may_time_out);
   void wake(int location, int count);
 
@@ -137,6 +142,7 @@ class explorer {
     int stale = 0;
     clock_vector order{};  // for the reduction: the steps that come before this thread's last one
     void* stack_pointer = nullptr;
+    std::array<void*, 2> exceptions{};  // the C++ run time's: what is being handled
     std::unique_ptr<std::byte[]> stack;
   };
   struct node {
@@ -166,6 +172,8 @@ class explorer {
   int choose(int count);
   bool enabled(int thread) const;
   unsigned enabled_mask() const;
+  template <class Use>
+  void each_touched(const op& what, Use use);
   void note_races(int thread, const op& what, std::uint32_t depth);
   void note_order(int thread, const op& what, std::uint32_t depth);
   std::uint64_t read_message(int location, std::size_t which, std::memory_order order);
@@ -197,6 +205,21 @@ struct model_order {
   std::memory_order order;
 };
 
+// Where the library uses an access, as far as it was executed.
+struct site_use {
+  const char* file = nullptr;
+  int line = 0;
+  std::memory_order order = std::memory_order_relaxed;
+  bool elsewhere = false;  // in another line too
+};
+constexpr std::size_t site_count = static_cast<std::size_t>(deeprec::access::statistic) + 1;
+inline std::array<site_use, site_count> sites;
+inline void note_site(deeprec::access site, std::memory_order order, const char* file, int line) {
+  site_use& u = sites[static_cast<std::size_t>(site)];
+  if (u.file == nullptr) u = {file, line, order, false};
+  if (u.line != line || u.order != order) u.elsewhere = true;
+}
+
 template <class T>
 class model_atomic {
  public:
@@ -223,6 +246,9 @@ class model_atomic {
     return exchange([by](T old) { return static_cast<T>(old & by); }, o);
   }
   bool compare_exchange_weak(T& expected, T wanted, model_order o, std::memory_order failure) {
+    return compare_exchange_weak(expected, wanted, o, {o.site, failure});
+  }
+  bool compare_exchange_weak(T& expected, T wanted, model_order o, model_order failure) {
     std::uint64_t seen = 0;
     const T old = expected;
     const bool done = explorer::current().rmw(
@@ -231,12 +257,9 @@ class model_atomic {
           now = static_cast<std::uint64_t>(wanted);
           return static_cast<T>(value) == old;
         },
-        o.order, failure, o.site);
+        o.order, failure.order, o.site, failure.site);
     expected = static_cast<T>(seen);
     return done;
-  }
-  bool compare_exchange_weak(T& expected, T wanted, model_order o, model_order failure) {
-    return compare_exchange_weak(expected, wanted, o, failure.order);
   }
   [[nodiscard]] int location() const { return location_; }
 
@@ -250,7 +273,7 @@ class model_atomic {
           now = static_cast<std::uint64_t>(change(static_cast<T>(value)));
           return true;
         },
-        o.order, o.order, o.site);
+        o.order, o.order, o.site, o.site);
     return static_cast<T>(seen);
   }
   int location_;
@@ -261,10 +284,20 @@ struct model_atomics {
   using atomic = model_atomic<T>;
   using time_point = std::chrono::steady_clock::time_point;
 
-  static model_order at(deeprec::access site, std::memory_order order) { return {site, order}; }
+  static model_order at(deeprec::access site, std::memory_order order, const char* file = __builtin_FILE(),
+                        int line = __builtin_LINE()) {
+    note_site(site, order, file, line);
+    return {site, order};
+  }
   static void prepare() {}
-  static void light_fence(deeprec::access site) { explorer::current().fence(site); }
-  static void heavy_fence(deeprec::access site) { explorer::current().fence(site); }
+  static void light_fence(deeprec::access site, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+    note_site(site, std::memory_order_seq_cst, file, line);
+    explorer::current().light_fence(site);
+  }
+  static void heavy_fence(deeprec::access site, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+    note_site(site, std::memory_order_seq_cst, file, line);
+    explorer::current().heavy_fence(site);
+  }
   static void relax() {}
   static void yield() {}
   static void fetch(const void*) {}
@@ -302,6 +335,33 @@ class watched {
     return value_;
   }
   int value_;
+};
+
+// An item whose moves may throw: `moves` times it can be moved from, then a move throws once, and it is whole again.
+class brittle {
+ public:
+  struct broken {
+    int value;
+  };
+  brittle() = default;
+  explicit brittle(int v, int moves = -1) : inner_(v), moves_(moves) {}
+  brittle(brittle&& other) : inner_(std::move(other.once_more())), moves_(other.moves_) {}
+  brittle& operator=(brittle&& other) {
+    inner_ = std::move(other.once_more());
+    moves_ = other.moves_;
+    return *this;
+  }
+  [[nodiscard]] int value() const { return inner_.value(); }
+
+ private:
+  watched& once_more() {
+    const int left = moves_;
+    moves_ = left <= 0 ? -1 : left - 1;
+    if (left == 0) throw broken{inner_.value()};
+    return inner_;
+  }
+  watched inner_;
+  int moves_ = -1;
 };
 
 }  // namespace deeprec_test::model

@@ -7,6 +7,7 @@
 #include <deeprec/staging/staging_pool.hpp>
 #include <deeprec/staging/staging_queue.hpp>
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,8 +25,14 @@ using deeprec::wait_limit;
 
 // One call of a scenario. `soon`: with a deadline, which may pass at any moment.
 struct step {
-  enum kind { put, put_soon, try_put, reserve_put, reserve_drop, take, take_soon, try_take, close, cancel,
-              resume, put_throws, peek } what;
+  enum kind {
+    put, put_soon, try_put, take, take_soon, try_take, peek, close, cancel, resume,
+    reserve_drop,  // a place that nothing is put into
+    put_behind,    // a place, then value + 1 into the next one, then value into the first
+    put_throws,    // a put whose move throws: nothing was put
+    put_brittle,   // a put of an item whose next move throws, in the take
+    behind_brittle // put_behind, with such an item in the first place
+  } what;
   int value = 0;
 };
 using program = std::vector<std::vector<step>>;
@@ -34,78 +41,133 @@ inline wait_limit soon() { return {std::chrono::steady_clock::time_point{}, {}};
 
 // --- the queues, with one face ---------------------------------------------------------------------
 
-struct ring_face {  // mpmc_ring
-  using queue = deeprec::mpmc_ring<watched, deeprec::park_wait, model_atomics, std::uint32_t>;
+// What a take that throws leaves: the item is gone, or still there.
+template <class Item>
+struct ring_face_of {  // mpmc_ring
+  using item_type = Item;
+  static constexpr bool throwing_take_drops = true;
+  using queue = deeprec::mpmc_ring<Item, deeprec::park_wait, model_atomics, std::uint32_t>;
   // Positions wrap in the middle of every scenario.
-  explicit ring_face(std::size_t capacity)
+  explicit ring_face_of(std::size_t capacity)
       : q(capacity, std::pmr::get_default_resource(), static_cast<std::uint32_t>(-1)) {}
-  queue_result put(watched& item, const wait_limit& limit) { return q.push(std::move(item), limit); }
-  queue_result try_put(watched& item) {
+  queue_result put(Item& item, const wait_limit& limit) { return q.push(std::move(item), limit); }
+  queue_result try_put(Item& item) {
     return q.try_push(std::move(item)) ? queue_result::ok
            : q.is_closed()             ? queue_result::closed
                                        : queue_result::not_now;
   }
-  queue_result take(watched& item, const wait_limit& limit) { return q.pop(item, limit); }
-  queue_result try_take(watched& item) {
+  queue_result take(Item& item, const wait_limit& limit) { return q.pop(item, limit); }
+  queue_result try_take(Item& item) {
     return q.try_pop(item) ? queue_result::ok : queue_result::not_now;
   }
-  queue_result peek(watched& item) {
+  queue_result peek(Item& item) {
     auto view = q.try_peek();
     if (!view) return queue_result::not_now;
     item = std::move(*view);
     return queue_result::ok;
   }
   void drop() { auto c = q.try_claim(); }
+  void put_behind(Item& first, Item& second) {
+    auto c = q.try_claim();
+    static_cast<void>(q.push(std::move(second)));
+    c.emplace(std::move(first));
+    c.publish();
+  }
   void close() { q.close(); }
   void cancel() {}
   void resume() {}
   queue q;
 };
+using ring_face = ring_face_of<watched>;
 
-template <deeprec::spsc_layout Layout>
+template <deeprec::spsc_layout Layout, class Item = watched>
 struct pair_face {  // spsc_ring
-  using queue = deeprec::spsc_ring<watched, deeprec::park_wait, model_atomics, std::uint8_t>;
+  using item_type = Item;
+  static constexpr bool throwing_take_drops = false;
+  using queue = deeprec::spsc_ring<Item, deeprec::park_wait, model_atomics, std::uint8_t>;
   explicit pair_face(std::size_t capacity)
       : q(capacity, std::pmr::get_default_resource(), Layout, static_cast<std::uint8_t>(254)) {}
-  queue_result put(watched& item, const wait_limit& limit) { return q.push(std::move(item), limit); }
-  queue_result try_put(watched& item) {
+  queue_result put(Item& item, const wait_limit& limit) { return q.push(std::move(item), limit); }
+  queue_result try_put(Item& item) {
     return q.try_push(std::move(item)) ? queue_result::ok : queue_result::not_now;
   }
-  queue_result take(watched& item, const wait_limit& limit) { return q.pop(item, limit); }
-  queue_result try_take(watched& item) {
+  queue_result take(Item& item, const wait_limit& limit) { return q.pop(item, limit); }
+  queue_result try_take(Item& item) {
     return q.try_pop(item) ? queue_result::ok : queue_result::not_now;
   }
-  queue_result peek(watched& item) {
+  queue_result peek(Item& item) {
     auto view = q.try_peek();
     if (!view) return queue_result::not_now;
     item = std::move(*view);
     return queue_result::ok;
   }
   void drop() { auto c = q.try_claim(); }
+  void put_behind(Item&, Item&) {}
   void close() {}
   void cancel() {}
   void resume() {}
   queue q;
 };
 
-struct staging_face {
-  using queue = deeprec::staging_queue<watched, deeprec::park_wait, model_atomics>;
-  explicit staging_face(std::size_t capacity, std::size_t budget = 0)
+template <class Item>
+struct staging_face_of {
+  using item_type = Item;
+  static constexpr bool throwing_take_drops = true;
+  using queue = deeprec::staging_queue<Item, deeprec::park_wait, model_atomics>;
+  explicit staging_face_of(std::size_t capacity, std::size_t budget = 0)
       : q({.capacity = capacity, .byte_budget = budget}) {}
-  queue_result put(watched& item, const wait_limit& limit) { return q.put(std::move(item), limit); }
-  queue_result try_put(watched& item) { return q.try_put(std::move(item)); }
-  queue_result got(watched& item, deeprec::taken<watched> t) {
+  queue_result put(Item& item, const wait_limit& limit) { return q.put(std::move(item), limit); }
+  queue_result try_put(Item& item) { return q.try_put(std::move(item)); }
+  queue_result got(Item& item, deeprec::taken<Item> t) {
     if (t) item = std::move(*t);
     return t.result();
   }
-  queue_result take(watched& item, const wait_limit& limit) { return got(item, q.take(limit)); }
-  queue_result try_take(watched& item) { return got(item, q.try_take()); }
-  queue_result peek(watched& item) { return try_take(item); }
+  queue_result take(Item& item, const wait_limit& limit) { return got(item, q.take(limit)); }
+  queue_result try_take(Item& item) { return got(item, q.try_take()); }
+  queue_result peek(Item& item) { return try_take(item); }
   void drop() { auto place = q.reserve(); }
+  void put_behind(Item& first, Item& second) {
+    auto place = q.reserve();
+    static_cast<void>(q.put(std::move(second)));
+    static_cast<void>(place.put(std::move(first)));
+  }
   void close() { q.close(); }
   void cancel() { q.cancel(); }
   void resume() { q.resume(); }
   queue q;
+};
+using staging_face = staging_face_of<watched>;
+
+// reorder_buffer: producers draw the numbers from a counter that the model does not look into, so one thread puts.
+template <class Item>
+struct reorder_face_of {
+  using item_type = Item;
+  static constexpr bool throwing_take_drops = true;
+  using queue = deeprec::reorder_buffer<Item, deeprec::park_wait, model_atomics>;
+  explicit reorder_face_of(std::size_t capacity) : q(capacity) {}
+  queue_result put(Item& item, const wait_limit& limit) {
+    return counted(q.put(next, std::move(item), limit));
+  }
+  queue_result try_put(Item& item) {
+    return counted(q.try_put(next, std::move(item)) ? queue_result::ok : queue_result::not_now);
+  }
+  queue_result take(Item& item, const wait_limit& limit) { return q.take(item, limit); }
+  queue_result try_take(Item& item) { return q.try_take(item) ? queue_result::ok : queue_result::not_now; }
+  queue_result peek(Item& item) { return try_take(item); }
+  void drop() { static_cast<void>(q.skip(next++)); }
+  void put_behind(Item& first, Item& second) {
+    const std::uint64_t k = next;
+    next += 2;
+    static_cast<void>(q.put(k + 1, std::move(second)));
+    static_cast<void>(q.put(k, std::move(first)));
+  }
+  void skipped() { ++next; }  // a put that threw
+  void close() {}
+  void cancel() {}
+  void resume() {}
+  queue_result counted(queue_result r) { return next += r == queue_result::ok ? 1 : 0, r; }
+  queue q;
+  std::uint64_t next = 0;
 };
 
 // Queues that are wrong in their logic, not in an order: each is a mistake that somebody made.
@@ -125,11 +187,13 @@ enum class mistake {
 
 template <mistake Bug>
 struct wrong_face {
+  using item_type = watched;
+  static constexpr bool throwing_take_drops = true;
   using core = deeprec::detail::slot_ring<watched, model_atomics, std::uint32_t>;
   using room = deeprec::detail::waiting_room<deeprec::park_wait, model_atomics>;
   explicit wrong_face(std::size_t capacity) : ring(capacity, std::pmr::get_default_resource(), 0) {}
 
-  static model_order at(std::memory_order o) { return {access::closed_seen, o}; }
+  static model_order at(std::memory_order o) { return {access::closed_asked, o}; }
   room& space() { return Bug == mistake::one_room ? items_room : space_room; }
   room& items() { return items_room; }
   [[nodiscard]] bool flag(const model_atomic<std::uint32_t>& f) const {
@@ -206,6 +270,7 @@ struct wrong_face {
   queue_result try_take(watched& item) { return pop_once(item); }
   queue_result peek(watched& item) { return pop_once(item); }
   void drop() {}
+  void put_behind(watched&, watched&) {}
   void close() {
     if (Bug == mistake::closed_apart) {
       closed.store(1, at(std::memory_order_release));
@@ -254,7 +319,7 @@ class scenario_of final : public explorer::scenario {
       history_.push_back({call::resume, 0, queue_result::ok, all()});
     }
     for (event e{call::take, 0, queue_result::ok, 0}; e.answer == queue_result::ok && history_.size() < 20;) {
-      watched item;
+      item_type item;
       e.answer = face_.try_take(item);
       e.value = e.answer == queue_result::ok ? item.value() : 0;
       e.before = all();
@@ -266,17 +331,47 @@ class scenario_of final : public explorer::scenario {
   }
 
  private:
+  using item_type = typename Face::item_type;
+  static item_type make(int value, int moves = -1) {
+    if constexpr (std::is_same_v<item_type, brittle>) {
+      return item_type(value, moves);
+    } else {
+      return item_type(value);
+    }
+  }
+
   void one(const step& s) {
     explorer& x = explorer::current();
     const clock_vector begun = x.clock();
     event e;
-    watched item(s.value);
+    item_type item(make(s.value, s.what == step::put_throws                                       ? 0
+                                 : s.what == step::put_brittle || s.what == step::behind_brittle ? 1
+                                                                                                  : -1));
     switch (s.what) {
+      case step::put_brittle:
       case step::put: e = {call::put, s.value, face_.put(item, {}), 0}; break;
       case step::put_soon: e = {call::put, s.value, face_.put(item, soon()), 0}; break;
       case step::try_put: e = {call::put, s.value, face_.try_put(item), 0}; break;
-      case step::take: e = {call::take, 0, face_.take(item, {}), 0}; break;
-      case step::take_soon: e = {call::take, 0, face_.take(item, soon()), 0}; break;
+      case step::put_throws:
+        try {
+          static_cast<void>(face_.put(item, {}));
+          x.fail("a put did not throw");
+        } catch (const brittle::broken&) {
+          if constexpr (requires { face_.skipped(); }) face_.skipped();
+        }
+        return;
+      case step::behind_brittle:
+      case step::put_behind: {
+        item_type second(make(s.value + 1));
+        face_.put_behind(item, second);
+        // Two puts side by side: which is first was decided in the middle.
+        note({call::put, s.value, queue_result::ok, 0}, begun);
+        history_.push_back({call::put, s.value + 1, queue_result::ok, history_.back().before});
+        ends_.push_back(ends_.back());
+        return;
+      }
+      case step::take: e = {call::take, 0, taken(item, {}), 0}; break;
+      case step::take_soon: e = {call::take, 0, taken(item, soon()), 0}; break;
       case step::try_take: e = {call::take, 0, face_.try_take(item), 0}; break;
       case step::peek: e = {call::take, 0, face_.peek(item), 0}; break;
       case step::close: face_.close(); e = {call::close, 0, queue_result::ok, 0}; break;
@@ -285,7 +380,26 @@ class scenario_of final : public explorer::scenario {
       case step::reserve_drop: face_.drop(); return;
       default: return;
     }
-    if (e.what == call::take && e.answer == queue_result::ok) e.value = item.value();
+    if (e.what == call::take && e.answer == queue_result::failed) {  // threw
+      if (!Face::throwing_take_drops) return;
+      e.value = std::exchange(broken_[static_cast<std::size_t>(x.thread())], 0);
+      e.answer = queue_result::ok;
+    } else if (e.what == call::take && e.answer == queue_result::ok) {
+      e.value = item.value();
+    }
+    note(e, begun);
+  }
+  // failed: the item's move threw.
+  queue_result taken(item_type& item, const wait_limit& limit) {
+    try {
+      return face_.take(item, limit);
+    } catch (const brittle::broken& b) {
+      broken_[static_cast<std::size_t>(explorer::current().thread())] = b.value;
+      return queue_result::failed;
+    }
+  }
+  void note(event e, const clock_vector& begun) {
+    explorer& x = explorer::current();
     for (std::size_t k = 0; k < history_.size(); ++k) {
       const auto& [thread, end] = ends_[k];
       // Ended before this began: known by happens-before, not by the order in which steps were tried.
@@ -301,6 +415,7 @@ class scenario_of final : public explorer::scenario {
   std::size_t capacity_;
   std::vector<event> history_;
   std::vector<std::pair<int, std::uint32_t>> ends_;
+  std::array<int, max_threads> broken_{};
 };
 
 template <class Face>

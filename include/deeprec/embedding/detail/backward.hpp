@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory_resource>
 #include <span>
 #include <type_traits>
@@ -19,11 +20,13 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/embedding/detail/lookup_job.hpp>
 #include <deeprec/embedding/detail/row_groups.hpp>
 #include <deeprec/embedding/detail/update_args.hpp>
 #include <deeprec/embedding/pooling.hpp>
+#include <deeprec/memory/detail/scratch_block.hpp>
 
 namespace deeprec::inline DEEPREC_ABI::detail {
 inline namespace DEEPREC_UNIT {
@@ -42,19 +45,49 @@ status check_backward(const Context& ctx, const Bags& bags, index_t rows, const 
   return {};
 }
 
+/// What a backward pass needs scratch for: the slots and bags of all its batches together, the width of their rows, and
+/// how many workers sum gradients of a row (0: they are summed elsewhere).
+struct backward_size {
+  index_t slots = 0;
+  index_t bags = 0;
+  index_t width = 0;
+  index_t workers = 0;
+
+  [[nodiscard]] index_t numbered() const noexcept { return capped_sum(slots, bags); }
+  [[nodiscard]] index_t chunks() const noexcept {
+    return numbered() > chunk_slots ? long_bag_room::chunks_of(numbered()) : 0;
+  }
+  /// Floats of a worker: no line of two of them.
+  [[nodiscard]] index_t sum_floats() const noexcept { return capped_sum(capped_round_up(width, 16), 16); }
+};
+
 class backward_plan {
  public:
-  /// For batches with so many slots and bags together, in one block of `memory`: a heap gives and takes back
-  /// large blocks page by page.
-  backward_plan(std::pmr::memory_resource* memory, index_t slots, index_t bags)
-      : arena_(bytes_for(slots, bags), memory), bags_(bags) {
-    groups_.reserve(slots + bags);
-    gradient_of_ = take_from<const std::byte*>(arena_, slots + bags);
+  /// In one block of `memory`, which is all that the pass and its steps ask for: a heap gives and takes back large blocks
+  /// page by page.
+  backward_plan(std::pmr::memory_resource* memory, const backward_size& size)
+      : block_(memory, bytes_for(size)), size_(size) {
+    take();
+  }
+  /// In bytes_for(size) bytes of the caller's.
+  backward_plan(std::byte* place, const backward_size& size) : block_(place, bytes_for(size)), size_(size) {
+    take();
   }
 
-  /// What a plan for so many slots and bags takes, all in all.
-  static std::size_t bytes_for(index_t slots, index_t bags) noexcept {
-    return static_cast<std::size_t>(50 * (slots + bags) + (slots < 4096 ? 1 << 13 : 1 << 16));
+  /// What a plan of that size takes, all in all.
+  static index_t bytes_for(const backward_size& size) noexcept {
+    const index_t n = size.numbered();
+    const index_t addresses = scratch_block::bytes_of<const std::byte*>(n);
+    const index_t scales = scratch_block::bytes_of<float>(n);
+    index_t bytes = row_groups::bytes_for(n);
+    for (const index_t part :
+         {addresses, addresses, scales, scales,
+          scratch_block::bytes_of<float>(capped_product(size.workers, size.sum_floats())),
+          scratch_block::bytes_of<float>(capped_product(size.chunks(), size.width)),
+          scratch_block::bytes_of<index_t>(size.chunks() + 1)}) {
+      bytes = capped_sum(bytes, part);
+    }
+    return bytes;
   }
 
   /// Adds the slots of a batch that was checked, with the gradient (B,D) of its lookup.
@@ -68,7 +101,7 @@ class backward_plan {
     numbered_ += numbered;
     const bool scaled = divisor_of<typename Pooling::combiner>() != divide_by::one || bags.weights() != nullptr;
     if (scaled && scale_of_.empty()) {
-      scale_of_ = take_from<float>(arena_, static_cast<index_t>(gradient_of_.size()));
+      scale_of_ = block_.take<float>(static_cast<index_t>(gradient_of_.size()));
       std::fill(scale_of_.begin(), scale_of_.end(), 1.0F);
     }
     place_bags(ctx, bags, gradient, rows, how, number, scaled);
@@ -90,8 +123,8 @@ class backward_plan {
   void group(const Context& ctx, index_t rows) {
     groups_.group(ctx, rows);
     const bool scaled = !scale_of_.empty();
-    gradients_ = take_from<const std::byte*>(arena_, groups_.size());
-    if (scaled) scales_ = take_from<float>(arena_, groups_.size());
+    gradients_ = block_.take<const std::byte*>(groups_.size());
+    if (scaled) scales_ = block_.take<float>(groups_.size());
     ctx.executor->parallel_for(groups_.size(), index_t{1} << 14, [&](index_t begin, index_t end, int) {
       for (index_t i = begin; i < end; ++i) {
         const auto slot = static_cast<std::size_t>(groups_.slot(i));
@@ -102,6 +135,10 @@ class backward_plan {
   }
 
   [[nodiscard]] const row_groups& groups() const noexcept { return groups_; }
+  /// Where a worker sums a gradient.
+  [[nodiscard]] float* sums_of(index_t worker) const noexcept { return sums_.data() + worker * size_.sum_floats(); }
+  /// For pool_long_bag.
+  [[nodiscard]] const long_bag_room& long_bags() const noexcept { return long_bags_; }
 
   /// What pools the gradients of the groups; out is still to be said.
   [[nodiscard]] gradient_args pooled(index_t width) const noexcept {
@@ -109,7 +146,7 @@ class backward_plan {
     args.row_of = {gradients_.data(), 0};
     args.borders = offset_borders<index_t>{groups_.starts(), -1, -1};
     args.weights = scales_.empty() ? nullptr : scales_.data();
-    args.rows = bags_;
+    args.rows = size_.bags;
     args.padding = -1;
     args.width = width;
     args.last_slot = groups_.size();
@@ -121,6 +158,13 @@ class backward_plan {
   }
 
  private:
+  void take() {
+    groups_.reserve(size_.numbered());
+    gradient_of_ = block_.take<const std::byte*>(size_.numbered());
+    sums_ = block_.take<float>(size_.workers * size_.sum_floats());
+    long_bags_ = {block_.take<float>(size_.chunks() * size_.width), block_.take<index_t>(size_.chunks() + 1)};
+  }
+
   // Whether a slot counts as absent.
   template <class Bags, class Pooling>
   static auto absence(const Bags& bags, index_t rows, const Pooling& how) {
@@ -172,13 +216,15 @@ class backward_plan {
     });
   }
 
-  std::pmr::monotonic_buffer_resource arena_;
-  row_groups groups_{arena_};
+  scratch_block block_;
+  backward_size size_;
+  row_groups groups_{block_};
   std::span<const std::byte*> gradient_of_;  // of a slot
   std::span<float> scale_of_;                // none: all are 1
   std::span<const std::byte*> gradients_;    // of a position
   std::span<float> scales_;
-  index_t bags_;
+  std::span<float> sums_;
+  long_bag_room long_bags_;
   index_t numbered_ = 0;
 };
 

@@ -38,6 +38,6 @@ status sort_pairs(void* space, std::size_t& bytes, const Key* keys, Key* sorted,
       cub::DeviceRadixSort::SortPairs(space, bytes, keys, sorted, values, sorted_values, n, 0, bits, on));
 }
 
-}  // namespace gnu::visibility("hidden")]]DEEPREC_DEVICE
+}  // namespace DEEPREC_DEVICE
 
 }  // namespace deeprec::inline DEEPREC_ABI

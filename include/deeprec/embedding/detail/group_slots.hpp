@@ -12,6 +12,7 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/sizes.hpp>
 
 namespace deeprec::inline DEEPREC_ABI::detail {
 inline namespace DEEPREC_UNIT {
@@ -19,15 +20,33 @@ inline namespace DEEPREC_UNIT {
 /// The key of a slot that is in no group.
 inline constexpr index_t no_group = -1;
 
+/// What group_slots works in: 8 * (slots + groups) bytes at most, asked for before anything is written.
+struct group_counts {
+  group_counts(std::pmr::memory_resource* memory, index_t slot_count, index_t group_count)
+      : slots(slot_count),
+        groups(group_count),
+        piece((std::max)(index_t{1} << 16, groups)),
+        pieces(slots > 0 ? (slots - 1) / piece + 1 : 0),
+        next(static_cast<std::size_t>(capped_product(pieces, groups)), memory) {}
+
+  index_t slots;
+  index_t groups;
+  index_t piece;
+  index_t pieces;
+  std::pmr::vector<index_t> next;  // (pieces, groups)
+};
+
 /// Writes offsets (groups + 1), calls prepare(n) for n slots in groups, and then place(slot, key, position)
 /// for each of them, from many threads. key_at(slot), in [0, groups) or no_group, is called twice.
-/// Cost: O(slots + groups); 8 * (slots + groups) bytes at most of ctx.memory.
+/// Cost: O(slots + groups); no allocation.
 template <class Context, class KeyAt, class Prepare, class Place>
-void group_slots(const Context& ctx, index_t slots, index_t groups, const KeyAt& key_at,
-                 index_t* offsets, const Prepare& prepare, const Place& place) {
-  const index_t piece = (std::max)(index_t{1} << 16, groups);
-  const index_t pieces = (slots + piece - 1) / piece;
-  std::pmr::vector<index_t> next(static_cast<std::size_t>(pieces * groups), ctx.memory);
+void group_slots(const Context& ctx, group_counts& room, const KeyAt& key_at, index_t* offsets,
+                 const Prepare& prepare, const Place& place) {
+  const index_t slots = room.slots;
+  const index_t groups = room.groups;
+  const index_t piece = room.piece;
+  const index_t pieces = room.pieces;
+  std::pmr::vector<index_t>& next = room.next;
   // A body may be given several pieces.
   const auto for_each_piece = [&](const auto& body) {
     ctx.executor->parallel_for(slots, piece, [&](index_t begin, index_t end, int) {

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <limits>
 #include <memory_resource>
+#include <span>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -19,6 +20,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/embedding/detail/lookup_kernels.hpp>
 #include <deeprec/embedding/pooling.hpp>
@@ -188,14 +190,23 @@ status check_slots(const Context& ctx, const Bags& bags, index_t rows, const Poo
   return slot_fault<Pooling>(bags, rows, padding, smallest.value());
 }
 
+/// What pool_long_bag works in. Whoever calls it asks for this before the first row is written.
+struct long_bag_room {
+  std::span<float> folded;     // D for each chunk
+  std::span<index_t> offsets;  // one more than there are chunks
+
+  static constexpr index_t chunks_of(index_t slots) noexcept { return (slots + chunk_slots - 1) / chunk_slots; }
+};
+
 /// A bag that pool_bags leaves out: its chunks as bags of their own, then a balanced tree over them.
 template <class Element, class Policy, class Context, class Rows, class Id, class Out>
-index_t pool_long_bag(const Context& ctx, const pool_args<Rows, Id, Out>& args, index_t bag) {
+index_t pool_long_bag(const Context& ctx, const pool_args<Rows, Id, Out>& args, index_t bag,
+                      const long_bag_room& room) {
   const index_t begin = args.borders.begin(bag);
   const index_t end = args.borders.end(bag);
-  const index_t chunks = (end - begin + chunk_slots - 1) / chunk_slots;
-  std::pmr::vector<float> folded(static_cast<std::size_t>(chunks * args.width), ctx.memory);
-  std::pmr::vector<index_t> offsets(static_cast<std::size_t>(chunks) + 1, ctx.memory);
+  const index_t chunks = long_bag_room::chunks_of(end - begin);
+  const std::span<float> folded = room.folded;
+  const std::span<index_t> offsets = room.offsets;
   for (index_t c = 0; c <= chunks; ++c) {
     offsets[static_cast<std::size_t>(c)] = (std::min)(end, begin + c * chunk_slots);
   }
@@ -291,7 +302,7 @@ class lookup_job {
 
   lookup_job(const Source& table, const Bags& bags, const Pooling& how, matrix_view<Out> out,
              std::pmr::memory_resource* memory)
-      : table_(table), bags_(bags), how_(how), out_(out), addresses_(memory) {}
+      : table_(table), bags_(bags), how_(how), out_(out), addresses_(memory), folded_(memory), offsets_of_chunks_(memory) {}
 
   /// Batch and default row; nothing is written. Offsets are read once.
   status open() {
@@ -361,6 +372,7 @@ class lookup_job {
     }
     // A mean over one weighted id is no copy; everything else over one id is.
     copies_ = is_concat || (one_each_ && (args_.weights == nullptr || args_.divide == divide_by::one));
+    make_room_for_long_bags();
   }
 
   [[nodiscard]] index_t units() const noexcept {
@@ -390,10 +402,10 @@ class lookup_job {
   template <class Context>
   void close(const Context& ctx) {
     if (out_.empty()) return;
-    if (!copies_ && slots_ > chunk_slots) {
+    if (!offsets_of_chunks_.empty()) {
       for (index_t bag = 0; bag < bags_.bags(); ++bag) {
         if (args_.borders.end(bag) - args_.borders.begin(bag) > chunk_slots) {
-          used_ += pool_long_bag<element, policy>(ctx, args_, bag);
+          used_ += pool_long_bag<element, policy>(ctx, args_, bag, {folded_, offsets_of_chunks_});
         }
       }
     }
@@ -403,6 +415,18 @@ class lookup_job {
  private:
   static constexpr bool is_concat = std::is_same_v<typename Pooling::combiner, concat_t>;
   using rows_type = std::conditional_t<is_direct, direct_rows<id_type>, resolved_rows>;
+
+  void make_room_for_long_bags() {
+    if (copies_ || slots_ <= chunk_slots) return;
+    index_t longest = 0;
+    for (index_t bag = 0; bag < bags_.bags(); ++bag) {
+      longest = (std::max)(longest, args_.borders.end(bag) - args_.borders.begin(bag));
+    }
+    if (longest <= chunk_slots) return;
+    const index_t chunks = long_bag_room::chunks_of(longest);
+    folded_.resize(static_cast<std::size_t>(capped_product(chunks, args_.width)));
+    offsets_of_chunks_.resize(static_cast<std::size_t>(chunks) + 1);
+  }
 
   // A source is not asked about absent ids; the kernels don't look at their addresses.
   void resolve_present(index_t begin, index_t end, const std::byte** addresses) const {
@@ -424,6 +448,8 @@ class lookup_job {
   matrix_view<Out> out_;
   pool_args<rows_type, id_type, Out> args_{};
   std::pmr::vector<const std::byte*> addresses_;
+  std::pmr::vector<float> folded_;  // of the longest bag; none where no bag is long
+  std::pmr::vector<index_t> offsets_of_chunks_;
   index_t slots_ = 0;
   bool one_each_ = false;
   bool copies_ = false;

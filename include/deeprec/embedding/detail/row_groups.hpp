@@ -10,29 +10,28 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <memory_resource>
 #include <span>
-#include <type_traits>
 #include <utility>
-#include <vector>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/sizes.hpp>
+#include <deeprec/memory/detail/scratch_block.hpp>
 
 namespace deeprec::inline DEEPREC_ABI::detail {
 inline namespace DEEPREC_UNIT {
 
-/// n values of an arena, not initialised: they are written before they are read, and vanish with the arena.
-template <class T>
-std::span<T> take_from(std::pmr::monotonic_buffer_resource& arena, index_t n) {
-  static_assert(std::is_trivially_destructible_v<T>);
-  void* const place = arena.allocate(static_cast<std::size_t>(n) * sizeof(T), alignof(T));
-  return {static_cast<T*>(place), static_cast<std::size_t>(n)};
-}
-
 class row_groups {
  public:
-  explicit row_groups(std::pmr::monotonic_buffer_resource& arena) : arena_(arena), counts_(&arena) {}
+  /// Takes bytes_for(slots) of the block, no more.
+  explicit row_groups(scratch_block& block) : block_(block) {}
+
+  static index_t bytes_for(index_t slots) noexcept {
+    const index_t keys = scratch_block::bytes_of<std::uint64_t>(slots);
+    const index_t starts = scratch_block::bytes_of<index_t>(capped_sum(slots, 1));
+    return capped_sum(capped_sum(keys, keys),
+                      capped_sum(starts, scratch_block::bytes_of<index_t>(counts_for(slots))));
+  }
 
   /// True when a row and a slot fit one 64-bit key.
   [[nodiscard]] static bool fits(index_t slots, index_t rows) noexcept {
@@ -42,7 +41,8 @@ class row_groups {
   /// Before the first slot: how many there will be at most.
   void reserve(index_t slots) {
     slot_bits_ = bits_for(slots);
-    keys_ = take_from<std::uint64_t>(arena_, slots);
+    keys_ = block_.take<std::uint64_t>(slots);
+    counts_ = block_.take<index_t>(counts_for(slots));
   }
 
   /// Adds the slots [first, first + slots), numbered behind those before: slot first + k is of row row_of(k), or
@@ -52,7 +52,6 @@ class row_groups {
     piece_ = piece_of(slots);
     const index_t before = size();
     const index_t pieces = (slots + piece_ - 1) / piece_;
-    counts_.assign(static_cast<std::size_t>(pieces), 0);
     in_pieces(ctx, slots, [&](index_t p, index_t begin, index_t end) {
       index_t count = 0;
       for (index_t k = begin; k < end; ++k) count += row_of(k) >= 0 ? 1 : 0;
@@ -74,9 +73,9 @@ class row_groups {
   void group(const Context& ctx, index_t rows) {
     piece_ = piece_of(size());
     const int row_bits = bits_for(rows - 1);
-    const int widest = size() < 4096 ? 8 : 11;
+    const int widest = size() < few ? 8 : 11;
     const int passes = (row_bits + widest - 1) / widest;
-    if (passes > 0) spare_ = take_from<std::uint64_t>(arena_, size_);
+    if (passes > 0) spare_ = block_.take<std::uint64_t>(size_);
     for (int pass = 0, done = 0; pass < passes; ++pass) {
       const int bits = (row_bits - done + passes - pass - 1) / (passes - pass);
       sort_pass(ctx, slot_bits_ + done, bits);
@@ -102,9 +101,16 @@ class row_groups {
 
  private:
   static constexpr index_t most_pieces = 64;
+  static constexpr index_t few = 4096;  // slots, and 8 bits of a row in a pass instead of 11
 
   static index_t piece_of(index_t slots) noexcept {
     return (std::max)(index_t{1} << 14, (slots + most_pieces - 1) / most_pieces);
+  }
+
+  // The counts of all pieces of so many slots, at most.
+  static index_t counts_for(index_t slots) noexcept {
+    const index_t pieces = (std::min)(most_pieces, slots / (index_t{1} << 14) + 1);
+    return pieces * (slots < few ? index_t{1} << 8 : index_t{1} << 11);
   }
 
   static int bits_for(index_t largest) noexcept {
@@ -132,7 +138,7 @@ class row_groups {
   void sort_pass(const Context& ctx, int shift, int bits) {
     const auto digits = std::size_t{1} << bits;
     const index_t pieces = (size() + piece_ - 1) / piece_;
-    counts_.assign(static_cast<std::size_t>(pieces) * digits, 0);
+    std::fill_n(counts_.data(), static_cast<std::size_t>(pieces) * digits, index_t{0});
     in_pieces(ctx, size(), [&](index_t p, index_t begin, index_t end) {
       index_t* const count = counts_.data() + static_cast<std::size_t>(p) * digits;
       for (index_t i = begin; i < end; ++i) {
@@ -163,14 +169,13 @@ class row_groups {
   template <class Context>
   void find_starts(const Context& ctx) {
     const index_t pieces = (size() + piece_ - 1) / piece_;
-    counts_.assign(static_cast<std::size_t>(pieces), 0);
     in_pieces(ctx, size(), [&](index_t p, index_t begin, index_t end) {
       index_t count = 0;
       for (index_t i = begin; i < end; ++i) count += begins_group(i) ? 1 : 0;
       counts_[static_cast<std::size_t>(p)] = count;
     });
     const index_t groups = place_pieces(pieces);
-    starts_ = take_from<index_t>(arena_, groups + 1);
+    starts_ = block_.take<index_t>(groups + 1);
     in_pieces(ctx, size(), [&](index_t p, index_t begin, index_t end) {
       index_t* to = starts_.data() + counts_[static_cast<std::size_t>(p)];
       for (index_t i = begin; i < end; ++i) {
@@ -180,11 +185,11 @@ class row_groups {
     starts_.back() = size();
   }
 
-  std::pmr::monotonic_buffer_resource& arena_;
+  scratch_block& block_;
   std::span<std::uint64_t> keys_;
   std::span<std::uint64_t> spare_;
   std::span<index_t> starts_;
-  std::pmr::vector<index_t> counts_;
+  std::span<index_t> counts_;
   index_t size_ = 0;
   index_t piece_ = 1;
   int slot_bits_ = 0;

@@ -3,9 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <memory_resource>
 #include <type_traits>
-#include <vector>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
@@ -25,7 +23,7 @@ inline constexpr bool has_trainable_rows = std::is_same_v<typename Format::eleme
                                            std::is_same_v<typename Format::element, bf16> ||
                                            std::is_same_v<typename Format::element, split_float>;
 
-/// max_norm: what the lookups scaled rows down to; 0: they did not.
+/// max_norm: what the lookups scaled rows down to; 0: they did not. Works in the plan's memory: no allocation.
 template <class Context, class Format, class Optimizer, class Rounding>
 void step_groups(const Context& ctx, const backward_plan& plan, table_view<Format> table, float max_norm,
                  const Optimizer& optimizer, const Rounding& rounding) {
@@ -35,15 +33,12 @@ void step_groups(const Context& ctx, const backward_plan& plan, table_view<Forma
   if (groups.groups() == 0 || width == 0) return;
   const update_args<Format> args{groups, plan.pooled(width), max_norm, table.data(), table.format()};
   const auto rows = prepare(optimizer);
-  const index_t of_worker = (width + 31) / 16 * 16;  // no line of two workers
-  std::pmr::vector<float> scratch(static_cast<std::size_t>(of_worker * ctx.executor->concurrency()),
-                                  ctx.memory);
   // A piece fetches its first rows without work to hide that behind: large pieces, but enough of them.
   const index_t piece = std::clamp<index_t>(groups.groups() / 32, 256, 4096);
   ctx.executor->parallel_for(groups.groups(), piece, [&](index_t begin, index_t end, int worker) {
     with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
       update_rows<element, Optimizer>(region, rows, rounding, args, begin, end,
-                                      scratch.data() + worker * of_worker);
+                                      plan.sums_of(worker));
     });
   });
   if (groups.size() <= chunk_slots) return;
@@ -52,10 +47,10 @@ void step_groups(const Context& ctx, const backward_plan& plan, table_view<Forma
     if (starts[1] - starts[0] <= chunk_slots) continue;
     gradient_args pooled = args.gradient;
     pooled.borders = offset_borders<index_t>{starts, -1, -1};
-    pooled.out = scratch.data();
-    pool_long_bag<float, gradient_policy>(ctx, pooled, 0);
+    pooled.out = plan.sums_of(0);
+    pool_long_bag<float, gradient_policy>(ctx, pooled, 0, plan.long_bags());
     with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
-      update_row<element, Optimizer>(region, rows, rounding, args, group, scratch.data());
+      update_row<element, Optimizer>(region, rows, rounding, args, group, plan.sums_of(0));
     });
   }
 }

@@ -11,8 +11,7 @@
 #include <bit>
 #include <cstdint>
 #include <limits>
-#include <memory_resource>
-#include <vector>
+#include <span>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
@@ -23,20 +22,23 @@ inline namespace DEEPREC_UNIT {
 /// As many keys as fit the table's numbers.
 inline constexpr index_t most_keys = index_t{(std::numeric_limits<std::uint32_t>::max)()} - 1;
 
+/// The slots of a table for n keys; it begins as zeros.
+inline std::size_t key_slots(index_t n) noexcept {
+  return std::size_t{1} << (std::max)(6, static_cast<int>(std::bit_width(static_cast<std::uint64_t>(2 * n - 1))));
+}
+
 /// Keys are asked by these members:
-///   hash(k)          64 bits, the upper ones used
+///   hash(k)          64 bits, the upper ones used; by numbers that nobody knows (key_seed.hpp)
 ///   same(k, number)  is key k the one with that number?
 ///   add(k)           key k is new: it gets the next number
 ///   again(number)    it has been seen before
 ///   fetch(number)    it will be compared soon
-/// Cost: O(n) expected; 16 bytes a key at most of the resource.
+/// Cost: O(n) expected; no allocation. table: key_slots(n) zeros, 16 bytes a key at most.
 template <class Keys, class Index>
-void number_keys(std::pmr::memory_resource* memory, index_t n, Keys& keys, Index* numbers) {
+void number_keys(std::span<std::uint32_t> table, index_t n, Keys& keys, Index* numbers) {
   constexpr index_t slots_ahead = 32;
   constexpr index_t keys_ahead = 16;
-  const int bits = (std::max)(6, static_cast<int>(std::bit_width(static_cast<std::uint64_t>(2 * n - 1))));
-  const int shift = 64 - bits;
-  std::pmr::vector<std::uint32_t> table(std::size_t{1} << bits, memory);
+  const int shift = 64 - std::countr_zero(table.size());
   const std::size_t mask = table.size() - 1;
   std::uint32_t* const slots = table.data();
   const bool fetches = table.size() * sizeof(std::uint32_t) > std::size_t{1} << 18;

@@ -35,16 +35,18 @@ class index_stack {
       // relaxed: ordered by the acquire above; if it is stale, the tag has changed and the exchange fails.
       const std::uint32_t next =
           below_[index].load(Atomics::at(access::stack_next, std::memory_order_relaxed));
+      // Success, relaxed: it reads the store that `seen` came from. Failure, acquire: as the load above.
       if (top_.compare_exchange_weak(seen, tagged(seen, next),
-                                     Atomics::at(access::stack_pop, std::memory_order_acquire),
-                                     std::memory_order_acquire)) {
+                                     Atomics::at(access::stack_pop, std::memory_order_relaxed),
+                                     Atomics::at(access::stack_seen_again, std::memory_order_acquire))) {
         return true;
       }
     }
   }
 
   void push(std::uint32_t index) noexcept {
-    std::uint64_t seen = top_.load(Atomics::at(access::stack_seen, std::memory_order_relaxed));
+    // relaxed: only its number is used, and an exchange confirms it
+    std::uint64_t seen = top_.load(Atomics::at(access::stack_guess, std::memory_order_relaxed));
     do {
       below_[index].store(static_cast<std::uint32_t>(seen),
                           Atomics::at(access::stack_next, std::memory_order_relaxed));
@@ -58,7 +60,7 @@ class index_stack {
   [[nodiscard]] bool was_any() const noexcept {
     // relaxed: whoever is woken looks by pop().
     return static_cast<std::uint32_t>(
-               top_.load(Atomics::at(access::stack_seen, std::memory_order_relaxed))) != none;
+               top_.load(Atomics::at(access::stack_guess, std::memory_order_relaxed))) != none;
   }
 
  private:

@@ -33,9 +33,6 @@ class slot_ring {
   static constexpr auto relaxed = std::memory_order_relaxed;
   static constexpr auto acquire = std::memory_order_acquire;
   static constexpr auto release = std::memory_order_release;
-  static constexpr auto at(access what, std::memory_order order) noexcept {
-    return Atomics::at(what, order);
-  }
   static constexpr Seq closed_bit = 1;
   static constexpr Seq full_bit = 1;
   static constexpr Seq hole_bit = 2;
@@ -74,9 +71,10 @@ class slot_ring {
     }
   }
   ~slot_ring() {
-    for (Seq p = head_.load(at(access::position, relaxed)); state_of(p) & full_bit; p = next(p)) {
+    // relaxed: no other thread is here any more
+    for (Seq p = head_.load(Atomics::at(access::position, relaxed)); state_of(p) & full_bit; p = next(p)) {
       if (!(state_of(p) & hole_bit)) std::destroy_at(slot_of(p)->item());
-      slot_of(p)->state.store(0, at(access::slot_release, relaxed));
+      slot_of(p)->state.store(0, Atomics::at(access::statistic, relaxed));
     }
     for (std::size_t i = 0; i < capacity_; ++i) {
       std::destroy_at(reinterpret_cast<slot*>(slots_ + i * half_stride_ * 2));
@@ -89,23 +87,23 @@ class slot_ring {
   // ok: the slot is the caller's, who has to publish it, or a hole in it. closed, not_now: nothing happened.
   queue_result claim(token& mine) noexcept {
     // relaxed: a stale position is noticed by the slot's state or by the compare-exchange.
-    Seq p = tail_.load(at(access::position, relaxed));
+    Seq p = tail_.load(Atomics::at(access::position, relaxed));
     while (true) {
       if (p & closed_bit) return closed();
       slot* s = slot_of(p);
       // acquire, with the consumer's release store: its reads of the item before came first.
-      const Seq state = s->state.load(at(access::slot_seen_free, acquire));
+      const Seq state = s->state.load(Atomics::at(access::slot_seen_free, acquire));
       const auto ahead = static_cast<difference>(static_cast<Seq>(state - lap_of(p)));
       if (ahead == 0) {
         // relaxed: only hands out numbers; data goes through the slot's state. Fails once it is closed.
-        if (tail_.compare_exchange_weak(p, next(p), at(access::tail_claim, relaxed), relaxed)) {
+        if (tail_.compare_exchange_weak(p, next(p), Atomics::at(access::tail_claim, relaxed), relaxed)) {
           mine = {s, p};
           return queue_result::ok;
         }
       } else if (ahead < 0) {  // the item of the lap before is still in it
         return queue_result::not_now;
       } else {
-        p = tail_.load(at(access::position, relaxed));
+        p = tail_.load(Atomics::at(access::position, relaxed));
       }
     }
   }
@@ -118,7 +116,7 @@ class slot_ring {
     const auto p = static_cast<Seq>(lap | static_cast<Seq>(index * one));
     slot* s = slot_of(p);
     // acquire: as in claim(). No compare-exchange: the number is the caller's alone.
-    if (s->state.load(at(access::slot_seen_free, acquire)) != lap_of(p)) return queue_result::not_now;
+    if (s->state.load(Atomics::at(access::slot_number_free, acquire)) != lap_of(p)) return queue_result::not_now;
     mine = {s, p};
     return queue_result::ok;
   }
@@ -126,43 +124,43 @@ class slot_ring {
   void publish(token mine) noexcept {
     // release: the item was made before; with the acquire of take().
     mine.place->state.store(static_cast<Seq>(lap_of(mine.position) | full_bit),
-                            at(access::slot_publish, release));
+                            Atomics::at(access::slot_publish, release));
   }
   // Instead of publish(): consumers pass over this slot.
   void publish_hole(token mine) noexcept {
     // release: whatever the caller did to the slot came before the consumer frees it.
     mine.place->state.store(static_cast<Seq>(lap_of(mine.position) | full_bit | hole_bit),
-                            at(access::slot_hole, release));
+                            Atomics::at(access::slot_hole, release));
   }
 
   // ok: the item is the caller's, who has to end with release_slot(). closed: and nothing will come.
   // holes: set when slots became free on the way.
   queue_result take(token& mine, bool& holes) noexcept {
-    Seq p = head_.load(at(access::position, relaxed));  // relaxed: as in claim()
+    Seq p = head_.load(Atomics::at(access::position, relaxed));  // relaxed: as in claim()
     while (true) {
       slot* s = slot_of(p);
       // acquire, with the producer's release store: the item is complete.
-      const Seq state = s->state.load(at(access::slot_seen_full, acquire));
+      const Seq state = s->state.load(Atomics::at(access::slot_seen_full, acquire));
       const auto wanted = static_cast<Seq>(lap_of(p) | full_bit);
       const auto ahead = static_cast<difference>(static_cast<Seq>((state & ~hole_bit) - wanted));
       if (ahead == 0) {
         // relaxed: as in claim()
-        if (!head_.compare_exchange_weak(p, next(p), at(access::head_claim, relaxed), relaxed)) continue;
+        if (!head_.compare_exchange_weak(p, next(p), Atomics::at(access::head_claim, relaxed), relaxed)) continue;
         mine = {s, p};
         if (!(state & hole_bit)) return queue_result::ok;
         release_slot(mine);
         holes = true;
         p = next(p);
       } else if (ahead < 0) {  // nothing published here yet
-        // acquire, with close(): tail_ is closed. A look at a word that hardly ever changes, so that consumers
-        // that wait don't pull the line of tail_ away from the producers.
-        if (closing_.load(at(access::closed_seen, acquire)) == 0) return queue_result::not_now;
+        // A look at a word that hardly ever changes, so that consumers that wait don't pull the line of tail_ away
+        // from the producers. relaxed: whoever sees it before the bit looks again when close() wakes.
+        if (closing_.load(Atomics::at(access::hint_seen, relaxed)) == 0) return queue_result::not_now;
         // Closed, and this position was never claimed: the end. A claimed one that is not published yet is
         // waited for. acquire: what came before close() is seen. head_ can't have passed p: it is at most tail_.
-        const Seq tail = tail_.load(at(access::closed_seen, acquire));
+        const Seq tail = tail_.load(Atomics::at(access::closed_end, acquire));
         return tail == static_cast<Seq>(p | closed_bit) ? queue_result::closed : queue_result::not_now;
       } else {
-        p = head_.load(at(access::position, relaxed));
+        p = head_.load(Atomics::at(access::position, relaxed));
       }
     }
   }
@@ -170,47 +168,53 @@ class slot_ring {
   void release_slot(token mine) noexcept {
     // release: the item was read, moved and destroyed before; with the acquire of claim().
     mine.place->state.store(static_cast<Seq>(lap_of(mine.position) + lap_unit()),
-                            at(access::slot_release, release));
+                            Atomics::at(access::slot_release, release));
   }
 
   // One bit of tail_: a claim comes either before (and will be delivered) or after (and fails).
   void close() noexcept {
-    // release: take() that answers closed sees what the closing thread did before.
-    tail_.fetch_or(closed_bit, at(access::close_mark, release));
-    closing_.store(1, at(access::close_hint, release));  // release: whoever sees it sees the bit
+    // release: whoever is answered closed sees what the closing thread did before.
+    tail_.fetch_or(closed_bit, Atomics::at(access::close_mark, release));
+    closing_.store(1, Atomics::at(access::close_hint, relaxed));  // relaxed: the bit says the rest
   }
   void reopen() noexcept {
-    closing_.store(0, at(access::close_hint, release));  // the bit alone says nothing to consumers
-    tail_.fetch_and(static_cast<Seq>(~closed_bit), at(access::close_mark, release));
+    closing_.store(0, Atomics::at(access::close_hint, relaxed));  // the bit alone says nothing to consumers
+    // release: who then finds it open sees what came before.
+    tail_.fetch_and(static_cast<Seq>(~closed_bit), Atomics::at(access::open_mark, release));
   }
   [[nodiscard]] bool is_closed() const noexcept {
-    return (tail_.load(at(access::closed_seen, acquire)) & closed_bit) != 0;
+    // acquire, with close() and reopen(): what came before
+    return (tail_.load(Atomics::at(access::closed_asked, acquire)) & closed_bit) != 0;
   }
 
-  // Observations, old at once. relaxed would do; acquire, since they decide whether another is woken.
+  // Observations, old at once. relaxed: they decide whether another thread is woken, or this one tries. What a
+  // thread was woken for it sees (event_count::leave), and an old position leads to a "yes".
   [[nodiscard]] bool was_claimable() const noexcept {
-    const Seq p = tail_.load(at(access::position, acquire));
-    return (p & closed_bit) != 0 || slot_of(p)->state.load(at(access::slot_seen_free, acquire)) == lap_of(p);
+    const Seq p = tail_.load(Atomics::at(access::position, relaxed));
+    if ((p & closed_bit) != 0) return true;
+    const Seq state = slot_of(p)->state.load(Atomics::at(access::looked_at, relaxed));
+    return static_cast<difference>(static_cast<Seq>(state - lap_of(p))) >= 0;
   }
   [[nodiscard]] bool was_takeable() const noexcept {
-    const Seq p = head_.load(at(access::position, acquire));
-    return slot_of(p)->state.load(at(access::slot_seen_full, acquire)) != lap_of(p) ||
-           closing_.load(at(access::closed_seen, acquire)) != 0;
+    const Seq p = head_.load(Atomics::at(access::position, relaxed));
+    return slot_of(p)->state.load(Atomics::at(access::looked_at, relaxed)) != lap_of(p) ||
+           closing_.load(Atomics::at(access::looked_at, relaxed)) != 0;
   }
   // Whether the item of this token is the next one to be taken.
   [[nodiscard]] bool is_next(token mine) const noexcept {
-    return head_.load(at(access::position, acquire)) == mine.position;
+    return head_.load(Atomics::at(access::looked_at, relaxed)) == mine.position;
   }
   [[nodiscard]] std::size_t was_size() const noexcept {
-    const std::uint64_t taken = number_of(head_.load(at(access::statistic, acquire)));
-    const std::uint64_t put = number_of(tail_.load(at(access::statistic, acquire)));
-    return static_cast<std::size_t>((put + range() - taken) % range());  // either may have wrapped
+    const std::uint64_t taken = number_of(head_.load(Atomics::at(access::statistic, relaxed)));
+    const std::uint64_t put = number_of(tail_.load(Atomics::at(access::statistic, relaxed)));
+    const std::uint64_t size = (put + range() - taken) % range();  // either may have wrapped
+    return size <= range() / 2 ? static_cast<std::size_t>(size) : 0;  // or tail_ be older than head_
   }
   [[nodiscard]] std::uint64_t claimed_number() const noexcept {
-    return number_of(tail_.load(at(access::statistic, relaxed)));
+    return number_of(tail_.load(Atomics::at(access::statistic, relaxed)));
   }
   [[nodiscard]] std::uint64_t taken_number() const noexcept {
-    return number_of(head_.load(at(access::statistic, relaxed)));
+    return number_of(head_.load(Atomics::at(access::statistic, relaxed)));
   }
   [[nodiscard]] std::size_t capacity() const noexcept { return capacity_; }
   [[nodiscard]] std::uint64_t number_of(token t) const noexcept { return number_of(t.position); }
@@ -247,7 +251,7 @@ class slot_ring {
         reinterpret_cast<slot*>(slots_ + static_cast<std::size_t>(p & index_mask_) * half_stride_));
   }
   [[nodiscard]] Seq state_of(Seq p) const noexcept {
-    return slot_of(p)->state.load(at(access::position, acquire));
+    return slot_of(p)->state.load(Atomics::at(access::statistic, relaxed));
   }
   [[nodiscard]] std::uint64_t number_of(Seq p) const noexcept {
     const std::uint64_t laps = lap_of(p) / lap_unit();
@@ -259,7 +263,7 @@ class slot_ring {
     return laps * capacity_;
   }
   [[nodiscard]] queue_result closed() const noexcept {
-    static_cast<void>(tail_.load(at(access::closed_seen, acquire)));  // sees what came before close()
+    static_cast<void>(tail_.load(Atomics::at(access::closed_put, acquire)));  // sees what came before close()
     return queue_result::closed;
   }
 

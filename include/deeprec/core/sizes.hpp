@@ -1,0 +1,39 @@
+// Sums and products of sizes that end at a largest size instead of wrapping.
+//
+//   capped_product(bags, hotness)      more than memory can hold: most_size, which no allocation and no
+//                                      check of a shape lets pass
+#pragma once
+
+#include <cstddef>
+#include <limits>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
+
+namespace deeprec::inline DEEPREC_ABI::detail {
+
+__extension__ using int128 = __int128;  // quiet with -Wpedantic
+
+/// More bytes than an array can have; a multiple of every alignment up to 64.
+inline constexpr index_t most_size = (std::numeric_limits<index_t>::max)() / 64 * 64;
+
+DEEPREC_HD constexpr index_t capped(int128 size) noexcept {
+  return size > most_size ? most_size : size < -most_size ? -most_size : static_cast<index_t>(size);
+}
+DEEPREC_HD constexpr index_t capped_sum(index_t a, index_t b) noexcept {
+  return capped(static_cast<int128>(a) + b);
+}
+DEEPREC_HD constexpr index_t capped_product(index_t a, index_t b) noexcept {
+  return capped(static_cast<int128>(a) * b);
+}
+/// The next multiple of an alignment up to 64, a power of two.
+DEEPREC_HD constexpr index_t capped_round_up(index_t size, index_t alignment) noexcept {
+  return capped_sum(size, alignment - 1) / alignment * alignment;
+}
+
+/// True where an array of `count` elements of so many bytes can exist.
+DEEPREC_HD constexpr bool fits_memory(index_t count, std::size_t element_bytes) noexcept {
+  return capped_product(count, static_cast<index_t>(element_bytes)) < most_size;
+}
+
+}  // namespace deeprec::inline DEEPREC_ABI::detail

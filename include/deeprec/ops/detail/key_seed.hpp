@@ -1,0 +1,43 @@
+// Secret numbers of this process for hash tables, so that nobody can choose keys that all fall into one slot.
+//
+// They decide how fast a table is, never what a verb answers. Hashes that are part of a model (core/hash.hpp) don't
+// use them.
+#pragma once
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/hash.hpp>
+
+namespace deeprec::inline DEEPREC_ABI::detail {
+
+struct key_seed {
+  std::uint64_t start = 0;
+  std::uint64_t key[4] = {};
+};
+
+/// Made once, by the system's random numbers; where it has none, of addresses and the time.
+inline const key_seed& process_key_seed() noexcept {
+  static const key_seed made = [] {
+    key_seed seed;
+    if (::getentropy(&seed, sizeof(seed)) != 0) {
+      auto state = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(&seed)) ^
+                   static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+      for (std::uint64_t& word : seed.key) word = mix64(state += hash_key[0]);
+      seed.start = mix64(state += hash_key[0]);
+    }
+    seed.key[1] |= 1;  // a factor
+    return seed;
+  }();
+  return made;
+}
+
+/// Hash of an id, its upper bits the best.
+inline std::uint64_t id_hash(const key_seed& seed, std::uint64_t id) noexcept {
+  return fold_multiply(id ^ seed.start, seed.key[1]);
+}
+
+}  // namespace deeprec::inline DEEPREC_ABI::detail

@@ -1,0 +1,148 @@
+// Every access of the queues that is stronger than relaxed, and every fence, is needed: weakened alone, it is caught by
+// some scenario. What none catches has to be relaxed. The sources are read too, so that no access is forgotten.
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "staging/model/scenarios.hpp"
+
+namespace {
+
+using namespace deeprec_test::model;
+using deeprec::access;
+
+// access, and how it is broken: an order becomes relaxed, a fence is left out.
+struct site {
+  access what;
+  const char* name;
+  mutant::kind_type how = mutant::relax;
+};
+const std::vector<site> stronger = {
+    {access::slot_seen_free, "slot_seen_free"},
+    {access::slot_number_free, "slot_number_free"},
+    {access::slot_publish, "slot_publish"},
+    {access::slot_hole, "slot_hole"},
+    {access::slot_seen_full, "slot_seen_full"},
+    {access::slot_release, "slot_release"},
+    {access::close_mark, "close_mark"},
+    {access::open_mark, "open_mark"},
+    {access::closed_end, "closed_end"},
+    {access::closed_put, "closed_put"},
+    {access::closed_asked, "closed_asked"},
+    {access::count_publish, "count_publish"},
+    {access::count_seen, "count_seen"},
+    {access::count_seen_n, "count_seen_n"},
+    {access::taken_publish, "taken_publish"},
+    {access::taken_publish_n, "taken_publish_n"},
+    {access::taken_seen, "taken_seen"},
+    {access::taken_seen_n, "taken_seen_n"},
+    {access::taken_seen_size, "taken_seen_size"},
+    {access::flag_seen_free, "flag_seen_free"},
+    {access::flag_publish, "flag_publish"},
+    {access::flag_seen_full, "flag_seen_full"},
+    {access::flag_release, "flag_release"},
+    {access::waiter_leave, "waiter_leave"},
+    {access::epoch_raise, "epoch_raise"},
+    {access::notify_one_fence, "notify_one_fence", mutant::omit},
+    {access::notify_all_fence, "notify_all_fence", mutant::omit},
+    {access::wait_fence, "wait_fence", mutant::omit},
+    {access::cancel_mark, "cancel_mark"},
+    {access::resume_mark, "resume_mark"},
+    {access::cancel_seen, "cancel_seen"},
+    {access::stack_seen, "stack_seen"},
+    {access::stack_seen_again, "stack_seen_again"},
+    {access::stack_push, "stack_push"},
+};
+
+struct killer {
+  const char* name;
+  outcome (*run)(const mutant&, const limits&);
+  int stale = 1;
+  bool membarrier = false;
+  std::set<access> uses{};
+};
+template <class Face, const program& P, std::size_t Capacity>
+outcome of_program(const mutant& m, const limits& l) {
+  return explore<Face>(Capacity, P, m, l);
+}
+// Those that end soonest first.
+std::vector<killer> all_killers() {
+  return {
+      {"told: put after close", explore_scenario<told_scenario<told::closed_put>>},
+      {"told: take after close", explore_scenario<told_scenario<told::closed_take>>},
+      {"told: is_closed()", explore_scenario<told_scenario<told::closed_asked>>},
+      {"told: open again", explore_scenario<told_scenario<told::open_asked>>},
+      {"told: cancelled", explore_scenario<told_scenario<told::cancelled>>},
+      {"told: resumed", explore_scenario<told_scenario<told::resumed>>},
+      {"spsc_ring, counters: was_size", explore_scenario<counted<counters_of_three>>},
+      {"spsc_ring, counters: batches of 2", explore_scenario<batches<spsc_layout::counters>>},
+      {"spsc_ring, flags: batches of 2", explore_scenario<batches<spsc_layout::flags>>},
+      {"mpmc_ring: try x3 | try peek try, 1", of_program<ring_face, pair_try, 1>},
+      {"mpmc_ring: a claim dies | take put, 1", explore_scenario<hole_scenario>},
+      {"spsc_ring, flags: try x3 | try peek try, 1", of_program<flags, pair_try, 1>},
+      {"spsc_ring, counters: try x3 | try peek try, 1", of_program<counters, pair_try, 1>},
+      {"staging_pool: each buffer twice", explore_scenario<pool_again>},
+      {"staging_pool: two wait for one buffer", explore_scenario<pool_scenario<2, 1>>},
+      {"spsc_ring, flags: put put | take take, 1", of_program<flags, pair, 1>},
+      {"cancel | take | take, 1", of_program<staging_face, cancelled_takers, 1>},
+      {"staging_pool: a deadline beside a wait, membarrier", explore_scenario<pool_deadline>, 2, true},
+      {"mpmc_ring: a deadline beside a wait, membarrier", explore_scenario<take_deadline<ring_face>>, 2, true},
+      {"reorder_buffer: put 1 | put 0 take take", explore_scenario<reorder_scenario>},
+  };
+}
+
+constexpr std::uint64_t enough = 400'000;
+
+TEST_CASE("sites: each access stronger than relaxed is needed by some scenario") {
+  std::vector<killer> killers = all_killers();
+  std::printf("  %-52s %13s  %s\n", "as they are", "interleavings", "");
+  for (killer& k : killers) {
+    const auto before = sites;
+    sites = {};
+    const outcome o = k.run({}, {.executions = enough, .stale_reads = k.stale, .membarrier = k.membarrier});
+    CHECK_MESSAGE(!o.failed, k.name << ": " << o.what);
+    for (const site& s : stronger) {
+      if (sites[static_cast<std::size_t>(s.what)].file != nullptr) k.uses.insert(s.what);
+    }
+    for (std::size_t i = 0; i < sites.size(); ++i) {
+      if (before[i].file != nullptr) note_site(static_cast<access>(i), before[i].order, before[i].file, before[i].line);
+    }
+    std::printf("  %-52s %13llu  %s\n", k.name, static_cast<unsigned long long>(o.executions),
+                o.complete ? "" : "not all");
+    std::fflush(stdout);
+  }
+  std::printf("  %-18s %-32s %s\n", "weakened", "in", "caught by, after so many");
+  for (const site& s : stronger) {
+    std::string by;
+    std::uint64_t tries = 0;
+    for (const killer& k : killers) {
+      if (k.uses.count(s.what) == 0) continue;
+      const outcome o =
+          k.run({s.name, s.how, s.what}, {.executions = enough, .stale_reads = k.stale, .membarrier = k.membarrier});
+      tries = o.executions + o.pruned;
+      if (o.failed) {
+        by = k.name;
+        break;
+      }
+    }
+    const site_use& where = sites[static_cast<std::size_t>(s.what)];
+    const std::string file = where.file != nullptr ? std::string(where.file) : "/nowhere";
+    std::printf("  %-18s %-32s %s, %llu\n", s.name,
+                (file.substr(file.rfind('/') + 1) + ":" + std::to_string(where.line)).c_str(),
+                by.empty() ? "NOTHING" : by.c_str(), static_cast<unsigned long long>(tries));
+    std::fflush(stdout);
+    CHECK_MESSAGE(!by.empty(), s.name << " may be weakened: no scenario sees it");
+    CHECK_MESSAGE(!where.elsewhere, s.name << " is used in two places");
+  }
+}
+
+}  // namespace
