@@ -114,6 +114,48 @@ TEST_CASE("lookup: an empty bag becomes zeros, a row of the table, or stays as i
   }
 }
 
+TEST_CASE("hazard H9: no id is reserved, and no default row lies before the table") {
+  using limits = std::numeric_limits<std::int64_t>;
+  std::vector<float> rows{1, 2, 3};  // (3, 1), and nothing before it that may be read
+  guarded<float> at_border = guarded<float>::copy_of(rows);
+  const auto table = as_table(matrix_view<float>(at_border.data(), 3, 1));
+  inline_executor here;
+  for (const isa which : runnable_isas()) {
+    // -1, -2 and the ends of the type are ids outside the table, like any other.
+    for (const std::int64_t id : {std::int64_t{-1}, std::int64_t{-2}, std::int64_t{-3}, std::int64_t{3},
+                                  limits::min(), limits::min() + 1, limits::max()}) {
+      CAPTURE(id);
+      const std::vector<std::int64_t> ids{0, id, 2, 1}, offsets{0, 3, 4};
+      const jagged_view<std::int64_t, std::int64_t> bags(offsets.data(), 2, ids.data(), 4);
+      std::vector<float> out{-7, -7};
+      const matrix_view<float> to(out.data(), 2, 1);
+      const status bad = lookup(on(here, which), table, bags, sum, to);
+      CHECK(bad.code() == errc::id_out_of_range);
+      CHECK(bad.place().slot == 1);
+      CHECK(bad.place().value == id);
+      CHECK(out == std::vector<float>{-7, -7});
+      index_t skipped = 0;
+      REQUIRE(lookup(on(here, which), table, bags, pooling{sum, skip(skipped)}, to).ok());
+      CHECK(skipped == 1);
+      CHECK(out == std::vector<float>{4, 2});
+    }
+    // A default row is an id of the table. (The published one was key % 4096, negative for such keys.)
+    const std::vector<std::int64_t> ids{1}, offsets{0, 0, 1};
+    const jagged_view<std::int64_t, std::int64_t> bags(offsets.data(), 2, ids.data(), 1);
+    for (const index_t row : {index_t{-1}, index_t{-5}, index_t{3}, limits::min(), limits::max()}) {
+      CAPTURE(row);
+      std::vector<float> out{-7, -7};
+      const matrix_view<float> to(out.data(), 2, 1);
+      const status bad = lookup(on(here, which), table, bags, pooling{sum, default_row{row}}, to);
+      CHECK_FALSE(bad.ok());
+      CHECK(bad.place().value == row);
+      CHECK(out == std::vector<float>{-7, -7});
+      REQUIRE(lookup(on(here, which), table, bags, pooling{sum, default_row{2}}, to).ok());
+      CHECK(out == std::vector<float>{3, 2});
+    }
+  }
+}
+
 TEST_CASE("lookup: accumulate_into adds to the old values, once per column") {
   std::mt19937_64 random(seed() + 23);
   for (const index_t width : {1, 5, 8, 13, 16, 17, 24, 40, 100, 128, 129, 150, 300}) {

@@ -17,14 +17,27 @@
 #include <iterator>
 #include <limits>
 #include <map>
+#include <new>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include <deeprec/embedding/dense_table.hpp>
+#include <deeprec/embedding/quantized_rows.hpp>
+#include <deeprec/embedding/split_bf16_rows.hpp>
 
+#include "support/children.hpp"
 #include "support/seed.hpp"
+
+#if defined(__has_feature)
+#  if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#    define SANITIZED 1
+#  endif
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#  define SANITIZED 1
+#endif
 
 using namespace deeprec;
 using deeprec_test::seed;
@@ -166,6 +179,27 @@ std::size_t header_bytes_of(const std::string& file) {
   return static_cast<std::size_t>(bytes);
 }
 
+/// A resource that has no more than so many bytes.
+class limited_memory final : public std::pmr::memory_resource {
+ public:
+  explicit limited_memory(std::size_t bytes) : left_(bytes) {}
+
+ private:
+  void* do_allocate(std::size_t bytes, std::size_t alignment) override {
+    if (bytes > left_) throw std::bad_alloc();
+    left_ -= bytes;
+    return std::pmr::new_delete_resource()->allocate(bytes, alignment);
+  }
+  void do_deallocate(void* memory, std::size_t bytes, std::size_t alignment) override {
+    left_ += bytes;
+    std::pmr::new_delete_resource()->deallocate(memory, bytes, alignment);
+  }
+  [[nodiscard]] bool do_is_equal(const memory_resource& other) const noexcept override {
+    return this == &other;
+  }
+  std::size_t left_;
+};
+
 class counting_memory final : public std::pmr::memory_resource {
  public:
   std::size_t now = 0, most = 0;
@@ -224,6 +258,75 @@ TEST_CASE_TEMPLATE("table_file: rows and the state beside them come back bit for
       }
     }
   }
+}
+
+namespace {
+
+/// Every row format of the library under its name in files, 7 columns wide (an odd nibble is left over).
+template <class F>
+void each_format(const F& f) {
+  const auto quantized = [&](auto tag, const char* last, const char* first) {
+    using format = decltype(tag);
+    f(last, format(7, {.place = scale_bias::last}), format(7, {.place = scale_bias::last, .stride_bytes = 64}));
+    f(first, format(7, {.place = scale_bias::first}), format(7, {.place = scale_bias::first, .stride_bytes = 50}));
+  };
+  quantized(quantized_rows<8, float>{}, "int8_f32", "f32_int8");
+  quantized(quantized_rows<8, f16>{}, "int8_f16", "f16_int8");
+  quantized(quantized_rows<4, float>{}, "int4_f32", "f32_int4");
+  quantized(quantized_rows<4, f16>{}, "int4_f16", "f16_int4");
+  f("int8_f32", quantized_rows<8, float, dim<7>>(dim<7>{}), int8_rows(7));
+  f("split_bf16", split_bf16_rows(7), split_bf16_rows(7, {.stride_bytes = 40}));
+  f("split_bf16", split_bf16_rows(7, {.state_floats = 3}),
+    split_rows<dim<7>>(dim<7>{}, {.state_floats = 3, .stride_bytes = 48}));
+  f("e4m3", e4m3_rows(7), e4m3_rows(7, {.stride_bytes = 16}));
+  f("e5m2", e5m2_rows(7, {.state_floats = 2}), e5m2_rows(7, {.state_floats = 2, .stride_bytes = 20}));
+  f("f64", plain_rows<double>(7), plain_rows<double>(7, {.stride_bytes = 72}));
+  f("f32", f32_rows(7), f32_rows(7, {.stride_bytes = 60}));
+  f("f16", f16_rows(7), f16_rows(7, {.stride_bytes = 60}));
+  f("bf16", bf16_rows(7), bf16_rows(7, {.stride_bytes = 60}));
+}
+
+}  // namespace
+
+TEST_CASE("table_file: every row format is saved under a name of its own, and no other one loads it") {
+  const folder here;
+  std::uint64_t stream = 50;
+  each_format([&](const std::string& name, const auto& tight, const auto& wide) {
+    CAPTURE(name);
+    random_table out(13, tight, stream++);
+    random_table in(13, wide, stream++, std::byte{0xCD});
+    const index_t gaps = in.gaps(std::byte{0xCD});
+    const std::string path = here / name;
+    REQUIRE(save(path, {}, {.block_bytes = 50}, out));
+    CHECK(describe_file(path).or_throw().tables.at(0).format == name);
+    REQUIRE(load(path, {}, in));
+    CHECK(in.kept() == out.kept());
+    CHECK(in.gaps(std::byte{0xCD}) == gaps);
+    std::vector<float> left(7), right(7);
+    for (index_t i = 0; i < 13; ++i) {
+      tight.decode(out.table.view().row(i), left.data());
+      wide.decode(in.table.view().row(i), right.data());
+      CHECK(std::memcmp(left.data(), right.data(), 7 * sizeof(float)) == 0);
+    }
+  });
+  int refused = 0;
+  each_format([&](const std::string& name, const auto& format, const auto&) {
+    random_table in(13, format, stream++);
+    const auto before = in.all();
+    for (const std::string& other : here.names()) {
+      if (other == name) continue;
+      const auto answer = load(here / other, {}, in);
+      INFO(other, " as ", name);
+      REQUIRE_FALSE(answer);
+      CHECK(answer.fault().code == errc::shape_mismatch);
+      CHECK(answer.fault().file == here / other);
+      CHECK(has(refusal(answer), "table \"t0\": format " + other + " in the file, " + name + " here"));
+      ++refused;
+    }
+    CHECK(in.all() == before);
+  });
+  CHECK(here.names().size() == 15);
+  CHECK(refused == 17 * 14);
 }
 
 TEST_CASE("table_file: several tables and the numbers beside them come back, and describe_file lists them") {
@@ -531,6 +634,31 @@ TEST_CASE("table_file: a table of another shape is refused by name, before anyth
   CHECK(alone.kept() == items.kept());
 }
 
+TEST_CASE("hazard H19: a table is found by its whole name, not by a part of it") {
+  const folder here;
+  random_table<f32_rows> a(4, f32_rows(3), 1), b(4, f32_rows(3), 2), in(4, f32_rows(3), 3);
+  const auto save_as = [&](const std::string& first, const std::string& second) {
+    const const_named_table parts[] = {name_table(first, a.table.view()), name_table(second, b.table.view())};
+    REQUIRE(save_tables(here / "f", parts));
+  };
+  load_options alone;
+  alone.others = other_tables::ignore;
+  const std::pair<const char*, const char*> names_of[] = {
+      {"item", "item_2"}, {"item_2", "item"}, {"t1", "t10"}, {"t10", "t1"}, {"a/b", "b"}, {"xy ", "xy"}};
+  for (const auto& [first, second] : names_of) {
+    CAPTURE(first);
+    save_as(first, second);
+    for (const bool second_one : {false, true}) {
+      const named_table part[] = {name_table(second_one ? second : first, in.table.view())};
+      REQUIRE(load_tables(here / "f", part, alone));
+      CHECK(in.kept() == (second_one ? b : a).kept());
+    }
+    const named_table part[] = {name_table(std::string(first).substr(0, 1), in.table.view())};
+    CHECK(has(refusal(load_tables(here / "f", part, alone)),
+              "table \"" + std::string(first).substr(0, 1) + "\" is not in the file"));
+  }
+}
+
 TEST_CASE("table_file: views that make no sense are refused") {
   const folder here;
   random_table<f32_rows> t(2, f32_rows(2), 1);
@@ -553,6 +681,65 @@ TEST_CASE("table_file: views that make no sense are refused") {
   CHECK(has(answer_to(with([](auto& b) { b.stride_bytes = 7; })), "stride"));
   CHECK(has(answer_to(with([](auto& b) { b.state_floats = 1; })), "stride"));
   CHECK(has(answer_to({good}, {.block_bytes = 0}), "block_bytes"));
+  const std::string longest(65535, 'n');
+  CHECK(has(answer_to(with([&](auto& b) { b.name = longest + 'n'; })), "of more than 65535 bytes"));
+  CHECK(has(answer_to(with([&](auto& b) { b.format = longest + 'n'; })), "of more than 65535 bytes"));
+  CHECK(has(refusal(save_tables(here / "f", {}, {0, {{longest + 'n', 1.0}}})), "of more than 65535 bytes"));
+  CHECK(here.names().empty());
+  const auto long_names = with([&](auto& b) { b.name = b.format = longest; });
+  REQUIRE(save_tables(here / "f", long_names, {0, {{longest, 1.0}}}));
+  CHECK(describe_file(here / "f").or_throw().tables.at(0).format == longest);
+}
+
+TEST_CASE("table_file: what does not fit into memory is a fault of every function") {
+  const folder here;
+  random_table<f32_rows> t(3000, f32_rows(8), 1), other(3000, f32_rows(8), 2);
+  REQUIRE(save(here / "f", {}, {.block_bytes = 40'000}, t));
+  const auto before = other.all();
+  for (const std::size_t bytes : {std::size_t{0}, std::size_t{39'999}, std::size_t{40'007}}) {  // and 8 of a hash
+    limited_memory memory(bytes);
+    load_options options;
+    options.memory = &memory;
+    const auto loaded = load(here / "f", options, other);
+    REQUIRE_FALSE(loaded);
+    CHECK(loaded.fault().code == errc::out_of_memory);
+    CHECK(loaded.fault().file == here / "f");
+    const auto saved = save(here / "f", {}, {.block_bytes = 40'000, .memory = &memory}, other);
+    REQUIRE_FALSE(saved);
+    CHECK(saved.fault().code == errc::out_of_memory);
+  }
+  CHECK(other.all() == before);
+  CHECK(here.names() == names{"f"});
+  REQUIRE(load(here / "f", {}, other));
+  CHECK(other.all() == t.all());
+#if !defined(SANITIZED)  // their own memory is beyond any limit
+  // A header that is right: three million numbers, of 16 bytes in the file and 56 in memory.
+  const training_state many{1, std::vector<named_number>(3'000'000, {"", 1.5})};
+  REQUIRE(save(here / "many", many, {}));
+  CHECK(describe_file(here / "many").or_throw().state == many);
+  for (const std::size_t megabytes : {std::size_t{1}, std::size_t{30}, std::size_t{60}}) {
+    CAPTURE(megabytes);
+    CHECK(deeprec_test::in_child([&] {
+            std::size_t pages = 0;
+            std::ifstream("/proc/self/statm") >> pages;
+            const auto bytes = static_cast<rlim_t>(pages * static_cast<std::size_t>(::getpagesize()) +
+                                                   (megabytes << 20));
+            const ::rlimit limit{bytes, bytes};
+            if (::setrlimit(RLIMIT_AS, &limit) != 0) return 2;
+            try {
+              const auto described = describe_file(here / "many");
+              const auto loaded = load(here / "many", {});
+              if (described || described.fault().code != errc::out_of_memory) return 3;
+              if (loaded || loaded.fault().code != errc::out_of_memory) return 4;
+              const auto saved = save(here / "again", many, {});
+              return !saved && saved.fault().code == errc::out_of_memory ? 0 : 5;
+            } catch (const std::bad_alloc&) {
+              return 6;
+            }
+          }) == 0);
+  }
+  CHECK(here.names() == names{"f", "many"});
+#endif
 }
 
 TEST_CASE("table_file: the only buffer is one block, however large the tables") {
@@ -569,7 +756,7 @@ TEST_CASE("table_file: the only buffer is one block, however large the tables") 
   CHECK(memory.now == 0);
 }
 
-TEST_CASE("table_file: a link is replaced, a mode is kept, a leftover is taken over") {
+TEST_CASE("table_file: a link is replaced, a mode is kept, a leftover is removed") {
   const folder here(medium::disk);
   random_table<f32_rows> t(2, f32_rows(2), 1);
   put_bytes(here / "target", "as it was");
@@ -582,6 +769,32 @@ TEST_CASE("table_file: a link is replaced, a mode is kept, a leftover is taken o
   REQUIRE(save(here / "link", {}, {}, t));
   CHECK(std::filesystem::status(here / "link").permissions() == std::filesystem::perms{0640});
   REQUIRE(load(here / "link", {}, t));
+  // Owner, mode, other names and content of a leftover stay its own.
+  for (const ::mode_t mode : {0666U, 0600U, 0200U}) {
+    for (const char* name : {"link", "fresh"}) {
+      const bool replaces = std::string(name) == "link";
+      const std::string leftover = here / (std::string(name) + ".saving");
+      std::filesystem::remove(here / "fresh");
+      std::filesystem::create_hard_link(here / "target", leftover);
+      REQUIRE(::chmod(leftover.c_str(), mode) == 0);
+      if (::geteuid() == 0) REQUIRE(::chown(leftover.c_str(), 65534, 65534) == 0);
+      const ::mode_t mask = ::umask(027);
+      const auto answer = save(here / name, {}, {}, t);
+      ::umask(mask);
+      INFO(name, ", ", mode);
+      REQUIRE(answer);
+      struct ::stat facts {};
+      REQUIRE(::stat((here / name).c_str(), &facts) == 0);
+      CHECK((facts.st_mode & 0777U) == 0640);  // of the old file, or what umask leaves
+      CHECK(facts.st_uid == ::geteuid());
+      CHECK(facts.st_nlink == 1);
+      REQUIRE(::chmod((here / "target").c_str(), 0600) == 0);
+      CHECK(bytes_of(here / "target") == "as it was");
+      CHECK(here.names() == (replaces ? names{"link", "target"} : names{"fresh", "link", "target"}));
+      REQUIRE(load(here / name, {}, t));
+    }
+  }
+  std::filesystem::remove(here / "fresh");
   std::filesystem::create_symlink("target", here / "link.saving");  // nobody writes through this
   CHECK_FALSE(save(here / "link", {}, {}, t));
   CHECK(bytes_of(here / "target") == "as it was");

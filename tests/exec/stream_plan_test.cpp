@@ -292,6 +292,61 @@ TEST_CASE("stream_plan: scopes nest, and what is wrong is named") {
   CHECK(plan_streams(led, 2, plan).code() == errc::invalid_value);
 }
 
+TEST_CASE("hazard H19: a plan without ops or without colocation is a plan, and ops are told apart exactly") {
+  for (const int streams : {1, 2, 7}) {
+    CAPTURE(streams);
+    stream_plan plan;
+    plan.steps.resize(3);
+    REQUIRE(plan_streams(stream_work{}, streams, plan).ok());  // nothing to deal
+    CHECK(plan.steps.empty());
+    CHECK(plan.forks.empty());
+    CHECK(plan.joins.empty());
+    CHECK(plan.streams == streams);
+    CHECK(order_fault(stream_work{}, plan) == "");
+    stream_work alone;  // a scope in which nothing is added, and one op that leads nobody
+    { const auto here = alone.on_stream(0); }
+    alone.add({});
+    { const auto here = alone.colocate_with(0); }
+    REQUIRE(plan_streams(alone, streams, plan).ok());
+    CHECK(plan.steps.size() == 1);
+    CHECK(order_fault(alone, plan) == "");
+  }
+  // Leaders 1 and 11 (and 2, 12, 21): each takes its own ops along and no other's, as parts of names would.
+  stream_work work;
+  for (index_t v = 0; v < 30; ++v) work.add({});
+  const index_t leaders[] = {1, 11, 2, 12, 21};
+  int wanted = 0;
+  std::vector<index_t> led;
+  for (const index_t leader : leaders) {
+    const auto there = work.colocate_with(leader);
+    led.push_back(work.add({}));
+  }
+  stream_work pinned;
+  for (index_t v = 0; v < 30; ++v) {
+    const bool leads = std::find(std::begin(leaders), std::end(leaders), v) != std::end(leaders);
+    const auto here = pinned.on_stream(leads ? wanted++ : -1);
+    pinned.add({});
+  }
+  for (const index_t leader : leaders) {
+    const auto there = pinned.colocate_with(leader);
+    pinned.add({});
+  }
+  for (const stream_work* const some : {&work, &pinned}) {
+    stream_plan plan;
+    REQUIRE(plan_streams(*some, 35, plan).ok());
+    CHECK(order_fault(*some, plan) == "");
+    std::map<index_t, int> stream_of;
+    for (const auto& step : plan.steps) stream_of[step.op] = step.stream;
+    std::map<int, int> ops_of;
+    for (const auto& [op, stream] : stream_of) ++ops_of[stream];
+    for (std::size_t i = 0; i < led.size(); ++i) {
+      CHECK(stream_of[led[i]] == stream_of[leaders[i]]);
+      CHECK(ops_of[stream_of[led[i]]] == 2);  // there are streams enough for everybody
+      if (some == &pinned) CHECK(stream_of[led[i]] == pinned.at(leaders[i]).stream);
+    }
+  }
+}
+
 TEST_CASE("stream_pool: fork and join order what is enqueued by hand") {
   fake() = {};
   pool_type pool(3, stream_priority::high);

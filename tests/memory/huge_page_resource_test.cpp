@@ -96,6 +96,48 @@ TEST_CASE("huge_page_resource: small blocks and odd alignments go upstream") {
   CHECK(upstream.held == 0);
 }
 
+TEST_CASE("hazard H17: who takes a block back is told by its size, never by bytes before it") {
+  // Blocks that begin where a page without access ends, and hold what any marker could be.
+  class border_resource final : public std::pmr::memory_resource {
+   public:
+    int held = 0;
+
+   private:
+    static std::size_t pages(std::size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
+    void* do_allocate(std::size_t bytes, std::size_t) override {
+      ++held;
+      void* const base = mmap(nullptr, 4096 + pages(bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      REQUIRE(base != MAP_FAILED);
+      if (bytes > 0) REQUIRE(mprotect(static_cast<char*>(base) + 4096, pages(bytes), PROT_READ | PROT_WRITE) == 0);
+      return static_cast<char*>(base) + 4096;
+    }
+    void do_deallocate(void* memory, std::size_t bytes, std::size_t) override {
+      --held;
+      munmap(static_cast<char*>(memory) - 4096, 4096 + pages(bytes));
+    }
+    bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
+  } upstream;
+  huge_page_resource resource(explicit_pages::never, &upstream);
+  struct block {
+    void* memory;
+    std::size_t bytes, alignment;
+  };
+  std::vector<block> blocks;
+  for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{4096}, megabyte - 1, megabyte,
+                                  2 * megabyte, 2 * megabyte + 1}) {
+    for (const std::size_t alignment : {std::size_t{1}, std::size_t{64}, std::size_t{4096}}) {
+      blocks.push_back({resource.allocate(bytes, alignment), bytes, alignment});
+      std::fill_n(static_cast<unsigned char*>(blocks.back().memory), bytes, blocks.size() % 2 == 0 ? 0xff : 0x4d);
+    }
+  }
+  CHECK(upstream.held == 4 * 3);
+  std::mt19937_64 random(deeprec_test::seed());
+  std::shuffle(blocks.begin(), blocks.end(), random);
+  for (const block& b : blocks) resource.deallocate(b.memory, b.bytes, b.alignment);
+  CHECK(upstream.held == 0);
+  CHECK(resource.report().mapped == 0);
+}
+
 TEST_CASE("huge_page_resource: the report counts what is mapped and what was touched") {
   huge_page_resource resource;
   CHECK(resource.report().mapped == 0);

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <sys/mman.h>
+
 #include <cstdint>
 #include <map>
 #include <random>
@@ -35,6 +37,25 @@ struct counted {
 };
 struct counting : fake_runtime {
   using stream = counted;
+};
+
+/// A run time whose memory has no access, as a host sees a device's: who looks at it dies.
+struct closed_memory : fake_runtime {
+  static status allocate(void*& memory, std::size_t bytes) {
+    memory = ::mmap(nullptr, bytes + border, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return {errc::out_of_memory, "closed_memory: mmap refused"};
+    sizes()[memory] = bytes + border;
+    return {};
+  }
+  static void deallocate(void* memory) {
+    ::munmap(memory, sizes().at(memory));
+    sizes().erase(memory);
+  }
+  static constexpr std::size_t border = 4096;
+  static std::map<void*, std::size_t>& sizes() {
+    static std::map<void*, std::size_t> all;
+    return all;
+  }
 };
 
 struct use {
@@ -186,6 +207,36 @@ TEST_CASE("stream_pool_resource: a size that no address space has is refused, an
     REQUIRE(pool.deallocate(held, s).ok());
     CHECK(pool.report().in_use == 0);
   }
+}
+
+TEST_CASE("hazard H17: a block is known by its address: no byte of it, or before it, is read or written") {
+  fake() = {};
+  const int s = fake().add_stream();
+  basic_stream_pool_resource<closed_memory> pool(1 << 14);
+  void *a = nullptr, *b = nullptr, *c = nullptr;
+  REQUIRE(pool.allocate(1000, s, a).ok());  // the first of its slab: nothing lies before it
+  REQUIRE(pool.allocate(3000, s, b).ok());
+  REQUIRE(pool.allocate(1, s, c).ok());
+  std::byte* const first = static_cast<std::byte*>(a);
+  const stream_pool_report held = pool.report();
+  // Inside a block, between blocks, at the ends of the slab, nowhere.
+  for (const std::ptrdiff_t off : {1, 8, 16, 255, 256, 512, 999, 1000, 1023, 1025, 2048, 4097, 16383, 16384, -1, -16, -256}) {
+    CAPTURE(off);
+    CHECK(pool.deallocate(first + off, s).code() == errc::invalid_value);
+    CHECK(pool.also_used_on(first + off, s).code() == errc::invalid_value);
+  }
+  int elsewhere = 0;
+  for (void* const foreign : {static_cast<void*>(nullptr), static_cast<void*>(&elsewhere), static_cast<void*>(&pool)}) {
+    CHECK(pool.deallocate(foreign, s).code() == errc::invalid_value);
+  }
+  basic_stream_pool_resource<closed_memory> other(1 << 14);
+  CHECK(other.deallocate(a, s).code() == errc::invalid_value);
+  CHECK(pool.report().in_use == held.in_use);
+  for (void* const block : {b, a, c}) {
+    CHECK(pool.deallocate(block, s).ok());
+    CHECK(pool.deallocate(block, s).code() == errc::invalid_value);
+  }
+  CHECK(pool.report().in_use == 0);
 }
 
 TEST_CASE("stream_pool_resource: a capture neither gets blocks nor gives them back") {

@@ -106,6 +106,28 @@ TEST_CASE("unique: millions of ids, more than the caches hold; 1 to 8 threads gi
   }
 }
 
+TEST_CASE("hazard H9: unique keeps -1, -2 and the ends of the type as ids among others") {
+  using limits = std::numeric_limits<std::int64_t>;
+  const std::vector<std::int64_t> all{-1, -2, 0, limits::min(), limits::max(), limits::min() + 1, 1, limits::max() - 1};
+  const inline_executor here;
+  std::vector<std::int64_t> ids;
+  for (std::size_t i = 0; i < 1000; ++i) ids.push_back(all[(i * i + i / 7) % all.size()]);
+  for (std::size_t first = 0; first < all.size(); ++first) {  // each of them comes first once
+    ids[0] = all[first];
+    unique_ids<std::int64_t> found;
+    REQUIRE(unique(here, ids, found).ok());
+    REQUIRE(found.inverse.size() == ids.size());
+    for (std::size_t k = 0; k < ids.size(); ++k) {
+      REQUIRE(found.ids[static_cast<std::size_t>(found.inverse[k])] == ids[k]);
+    }
+    std::vector<std::int64_t> sorted(found.ids.begin(), found.ids.end()), expected = ids;
+    std::sort(sorted.begin(), sorted.end());
+    std::sort(expected.begin(), expected.end());
+    expected.erase(std::unique(expected.begin(), expected.end()), expected.end());
+    CHECK(sorted == expected);
+  }
+}
+
 TEST_CASE("unique: the comparison catches another order, a wrong number and a wrong count") {
   const std::vector<std::int64_t> list{7, 1, 9, 1, 7};
   unique_ids<> out;

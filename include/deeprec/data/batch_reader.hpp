@@ -264,14 +264,12 @@ class batch_reader {
     for (index_t held = 0; !from.in_memory() && held < most;) {
       const index_t wanted = (std::min)(most, std::max<index_t>(4 * held, 4096));
       if (!buffer.reserve(wanted, held)) return fail(errc::out_of_memory, "a file's first line");
-      char* const fresh = buffer.data() + held;
-      if (const char* why = from.read(held, fresh, wanted - held)) {
+      if (const char* why = from.read(held, buffer.data() + held, wanted - held)) {
         return fail(errc::io_error, why);
       }
-      const bool ends = std::memchr(fresh, '\n', static_cast<std::size_t>(wanted - held)) != nullptr;
+      head = {buffer.data(), static_cast<std::size_t>(wanted)};
+      if (head.find('\n', static_cast<std::size_t>(held)) != std::string_view::npos) break;
       held = wanted;
-      head = {buffer.data(), static_cast<std::size_t>(held)};
-      if (ends) break;
     }
     layouts_[static_cast<std::size_t>(source_)] =
         format_.detect(detail::head_line(head, options_.longest_line));

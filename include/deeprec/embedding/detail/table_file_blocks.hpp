@@ -45,7 +45,7 @@ inline text_fault file_fault(errc code, const std::string& path, std::string rea
 
 /// Runs f, which answers with a result; that there is no memory is a fault of it.
 template <class F>
-auto with_memory_faults(const std::string& path, const F& f) -> decltype(f()) {
+auto with_memory_faults([[maybe_unused]] const std::string& path, const F& f) -> decltype(f()) {
 #if DEEPREC_EXCEPTIONS
   try {
     return f();
