@@ -124,6 +124,7 @@ set(DEEPREC_HEADERS
     include/deeprec/exec/cuda_staging.hpp
     include/deeprec/exec/cuda_stream.hpp
     include/deeprec/exec/cuda_stream_pool.hpp
+    include/deeprec/exec/detail/cpu_quota.hpp
     include/deeprec/exec/detail/device_fault.hpp
     include/deeprec/exec/detail/stream_scratch.hpp
     include/deeprec/exec/device_staging.hpp

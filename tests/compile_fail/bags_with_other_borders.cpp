@@ -8,7 +8,7 @@ struct my_bags {
   deeprec::index_t bags() const;
   deeprec::index_t id_count() const;
   deeprec::index_t first_slot() const;
-  deeprec::index_t last_slot() const;
+  deeprec::index_t end_slot() const;
   const std::int64_t* ids() const;
   const float* weights() const;
   bool one_each() const;

@@ -72,10 +72,10 @@ TEST_CASE("result: holds a value or says file, line and column") {
   good.or_throw() = 8;
   CHECK(good.value() == 8);
 
-  const text_fault fault{errc::parse_error, "day_0.tsv", 812, 44, "'x' is no number"};
+  const io_fault fault{errc::parse_error, "day_0.tsv", 812, 44, "'x' is no number"};
   CHECK(fault.message() == "day_0.tsv:812:44: malformed text: 'x' is no number");
-  CHECK(text_fault{errc::io_error, "a.txt", 0, 0, ""}.message() == "a.txt: input or output error");
-  CHECK(text_fault{errc::parse_error, "", 3, 0, ""}.message() == ":3: malformed text");
+  CHECK(io_fault{errc::io_error, "a.txt", 0, 0, ""}.message() == "a.txt: input or output error");
+  CHECK(io_fault{errc::parse_error, "", 3, 0, ""}.message() == ":3: malformed text");
   result<int> bad(fault);
   CHECK_FALSE(bad.ok());
   CHECK(bad.fault().line == 812);

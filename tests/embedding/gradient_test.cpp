@@ -224,7 +224,7 @@ TEST_CASE_TEMPLATE("weight_gradients: the derivative in double, every combiner, 
         for (const isa which : runnable_isas()) {
           CAPTURE(to_string(which));
           inline_executor here;
-          guarded<float> out(static_cast<std::size_t>(view.last_slot() - view.first_slot()), side);
+          guarded<float> out(static_cast<std::size_t>(view.end_slot() - view.first_slot()), side);
           for (std::size_t k = 0; k < out.size(); ++k) out[k] = std::nanf("");
           const status s = weight_gradients(on(here, which), table.at(side), view, gradient, how,
                                             std::span<float>(out.data(), out.size()));

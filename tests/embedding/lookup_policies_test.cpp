@@ -224,8 +224,8 @@ TEST_CASE("lookup: PyTorch's offsets are validated, sliced and reported like oth
   std::vector<float> out(6);
   const status s = lookup(inline_executor{}, table, batch, sum, matrix_view(out.data(), 3, 2));
   CHECK(s.place() == fault_place{.bag = 2, .slot = 4, .value = 10});
-  CHECK(batch.slice(0, 2).last_slot() == 2);
-  CHECK(batch.slice(1, 2).last_slot() == 5);
+  CHECK(batch.slice(0, 2).end_slot() == 2);
+  CHECK(batch.slice(1, 2).end_slot() == 5);
   CHECK(jagged_view<>::torch(offsets.data(), 3, ids.data(), 1).validate().code() ==
         errc::offsets_beyond_ids);
   const std::vector<std::int64_t> falling{3, 2, 2};
@@ -279,7 +279,7 @@ TEST_CASE("lookup: concat gives a row for each id, of a slice too") {
   const guarded_table<f16> table(random, 50, 21);
   const auto made = make_batch(random, shape_of_batch::skewed, 30, 50, 5);
   const auto part = made.view(true).slice(10, 15);
-  const index_t slots = part.last_slot() - part.first_slot();
+  const index_t slots = part.end_slot() - part.first_slot();
   thread_pool pool(2);
   for (const isa which : runnable_isas()) {
     guarded<float> out(static_cast<std::size_t>(slots * 21));

@@ -184,6 +184,31 @@ TEST_CASE("stream_pool_resource: memory that is short is taken from free slabs, 
   CHECK(pool.also_used_on(&pool, t).code() == errc::invalid_value);
 }
 
+TEST_CASE("stream_pool_resource: a size that no address space has is refused, and nothing changes") {
+  for (const std::size_t slab : {std::size_t{0}, std::size_t{4096}, SIZE_MAX / 2, SIZE_MAX - 255, SIZE_MAX}) {
+    CAPTURE(slab);
+    fake() = {};
+    fake().limit = 1 << 20;
+    const int s = fake().add_stream();
+    basic_stream_pool_resource<fake_runtime> pool(slab);
+    void *held = nullptr, *out = nullptr, *next = nullptr;
+    REQUIRE(pool.allocate(1000, s, held).ok());
+    for (const std::size_t less : {0, 1, 10, 254, 255, 256, 257, 100'000}) {
+      CAPTURE(less);
+      const stream_pool_report before = pool.report();
+      CHECK(pool.allocate(SIZE_MAX - less, s, out).code() == errc::out_of_memory);
+      CHECK(out == nullptr);
+      CHECK(pool.report().in_use == before.in_use);
+      CHECK(pool.report().reserved == before.reserved);
+    }
+    REQUIRE(pool.allocate(1000, s, next).ok());
+    CHECK(next != held);
+    REQUIRE(pool.deallocate(next, s).ok());
+    REQUIRE(pool.deallocate(held, s).ok());
+    CHECK(pool.report().in_use == 0);
+  }
+}
+
 TEST_CASE("hazard H17: a block is known by its address: no byte of it, or before it, is read or written") {
   fake() = {};
   const int s = fake().add_stream();
@@ -212,31 +237,6 @@ TEST_CASE("hazard H17: a block is known by its address: no byte of it, or before
     CHECK(pool.deallocate(block, s).code() == errc::invalid_value);
   }
   CHECK(pool.report().in_use == 0);
-}
-
-TEST_CASE("stream_pool_resource: a size that no address space has is refused, and nothing changes") {
-  for (const std::size_t slab : {std::size_t{0}, std::size_t{4096}, SIZE_MAX / 2, SIZE_MAX - 255, SIZE_MAX}) {
-    CAPTURE(slab);
-    fake() = {};
-    fake().limit = 1 << 20;
-    const int s = fake().add_stream();
-    basic_stream_pool_resource<fake_runtime> pool(slab);
-    void *held = nullptr, *out = nullptr, *next = nullptr;
-    REQUIRE(pool.allocate(1000, s, held).ok());
-    for (const std::size_t less : {0, 1, 10, 254, 255, 256, 257, 100'000}) {
-      CAPTURE(less);
-      const stream_pool_report before = pool.report();
-      CHECK(pool.allocate(SIZE_MAX - less, s, out).code() == errc::out_of_memory);
-      CHECK(out == nullptr);
-      CHECK(pool.report().in_use == before.in_use);
-      CHECK(pool.report().reserved == before.reserved);
-    }
-    REQUIRE(pool.allocate(1000, s, next).ok());
-    CHECK(next != held);
-    REQUIRE(pool.deallocate(next, s).ok());
-    REQUIRE(pool.deallocate(held, s).ok());
-    CHECK(pool.report().in_use == 0);
-  }
 }
 
 TEST_CASE("stream_pool_resource: a capture neither gets blocks nor gives them back") {

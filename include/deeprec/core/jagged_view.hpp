@@ -159,7 +159,7 @@ class jagged_view {
                   "them first.");
     return bags_ == 0 ? 0 : static_cast<index_t>(offsets_[0]);
   }
-  [[nodiscard]] DEEPREC_HD constexpr index_t last_slot() const noexcept {
+  [[nodiscard]] DEEPREC_HD constexpr index_t end_slot() const noexcept {
     static_assert(reachable_as<Space, host_space>,
                   "deeprec::jagged_view: offsets in device memory read. Fix: kernels use borders(); the host copies "
                   "them first.");
@@ -187,7 +187,7 @@ class jagged_view {
   {
     if (bags_ <= 0 || bags_ > id_count_ || offsets_ == nullptr || ids_ == nullptr || !sizes_fit()) return false;
     const index_t first = first_slot();
-    if (first < 0 || first > id_count_ - bags_ || last_slot() != first + bags_) return false;
+    if (first < 0 || first > id_count_ - bags_ || end_slot() != first + bags_) return false;
     return detail::consecutive(offsets_, last_stored() + 1);
   }
 
@@ -280,7 +280,7 @@ class fixed_view {
   [[nodiscard]] DEEPREC_HD constexpr const Id* ids() const noexcept { return ids_; }
   [[nodiscard]] DEEPREC_HD constexpr const float* weights() const noexcept { return weights_; }
   [[nodiscard]] DEEPREC_HD constexpr index_t first_slot() const noexcept { return 0; }
-  [[nodiscard]] DEEPREC_HD constexpr index_t last_slot() const noexcept { return id_count(); }
+  [[nodiscard]] DEEPREC_HD constexpr index_t end_slot() const noexcept { return id_count(); }
   [[nodiscard]] DEEPREC_HD constexpr fixed_borders borders() const noexcept { return {hotness_}; }
 
   /// True when the batch is valid and L = 1.
@@ -333,7 +333,7 @@ concept BagBatch =
       { bags.bags() } -> std::convertible_to<index_t>;
       { bags.id_count() } -> std::convertible_to<index_t>;
       { bags.first_slot() } -> std::convertible_to<index_t>;
-      { bags.last_slot() } -> std::convertible_to<index_t>;
+      { bags.end_slot() } -> std::convertible_to<index_t>;
       { bags.ids() } -> std::convertible_to<const typename B::id_type*>;
       { bags.weights() } -> std::convertible_to<const float*>;
       { bags.borders() } -> BagBorders;

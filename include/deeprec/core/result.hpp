@@ -15,8 +15,8 @@
 
 namespace deeprec::inline DEEPREC_ABI {
 
-/// What went wrong in a file, and where. Lines and columns count from 1 (columns in bytes); 0 = none.
-struct text_fault {
+/// What went wrong in a file, of text or of tables, and where. Lines and columns count from 1 (columns in bytes); 0 = none.
+struct io_fault {
   errc code = errc::ok;
   std::string file;
   index_t line = 0;
@@ -39,7 +39,7 @@ template <class T>
 class [[nodiscard]] result {
  public:
   result(T value) : content_(std::in_place_index<0>, std::move(value)) {}
-  result(text_fault fault) : content_(std::in_place_index<1>, std::move(fault)) {}
+  result(io_fault fault) : content_(std::in_place_index<1>, std::move(fault)) {}
 
   [[nodiscard]] bool ok() const noexcept { return content_.index() == 0; }
   explicit operator bool() const noexcept { return ok(); }
@@ -50,7 +50,7 @@ class [[nodiscard]] result {
   [[nodiscard]] T&& value() && { return std::move(*std::get_if<0>(&content_)); }
 
   /// @pre !ok()
-  [[nodiscard]] const text_fault& fault() const { return *std::get_if<1>(&content_); }
+  [[nodiscard]] const io_fault& fault() const { return *std::get_if<1>(&content_); }
 
   /// The value; throws deeprec::error on a fault. Without exceptions: prints and aborts.
   T& or_throw() & {
@@ -63,7 +63,7 @@ class [[nodiscard]] result {
   }
 
  private:
-  std::variant<T, text_fault> content_;
+  std::variant<T, io_fault> content_;
 };
 
 }  // namespace deeprec::inline DEEPREC_ABI

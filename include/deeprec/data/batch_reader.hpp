@@ -184,7 +184,7 @@ class batch_reader {
   result<index_t> next(sparse_batch& batch, index_t max_rows) {
     batch.reshape(format_.shape());
     if (max_rows <= 0) {
-      return detail::make_text_fault(errc::shape_mismatch, {}, "next: max_rows is not positive");
+      return detail::make_io_fault(errc::shape_mismatch, {}, "next: max_rows is not positive");
     }
     while (batch.rows() < max_rows && !fault_) {
       if (head_ == filled_ && !refill()) break;
@@ -205,7 +205,7 @@ class batch_reader {
   /// @error   none
   [[nodiscard]] index_t skipped_lines() const noexcept { return skipped_; }
   /// The first of them.
-  [[nodiscard]] const std::optional<text_fault>& first_skipped() const noexcept {
+  [[nodiscard]] const std::optional<io_fault>& first_skipped() const noexcept {
     return first_skipped_;
   }
   /// Rows delivered so far.
@@ -253,7 +253,7 @@ class batch_reader {
   bool enter(detail::text_source& from) {
     if (late_fault_) return false;
     const auto fail = [&](errc code, const char* why) {
-      late_fault_ = detail::make_text_fault(code, from.name(), why);
+      late_fault_ = detail::make_io_fault(code, from.name(), why);
       from.close();
       return false;
     };
@@ -322,7 +322,7 @@ class batch_reader {
     const std::span<const sparse_batch::part> parts(parts_);
     if (!batch.reserve_parts(parts)) {
       batch.clear();
-      fault_ = detail::make_text_fault(errc::out_of_memory, {}, "the batch");
+      fault_ = detail::make_io_fault(errc::out_of_memory, {}, "the batch");
       return;
     }
     const index_t pieces = batch.copy_pieces();
@@ -342,11 +342,11 @@ class batch_reader {
     if (chunk.number == 0) lines_ = 0;
     const std::string& name = sources_[static_cast<std::size_t>(chunk.source)].name();
     if (chunk.code == errc::io_error) {
-      chunk_fault_ = detail::make_text_fault(errc::io_error, name, chunk.trouble);
+      chunk_fault_ = detail::make_io_fault(errc::io_error, name, chunk.trouble);
     } else if (chunk.code == errc::out_of_memory) {
-      chunk_fault_ = detail::make_text_fault(errc::out_of_memory, name, "a chunk");
+      chunk_fault_ = detail::make_io_fault(errc::out_of_memory, name, "a chunk");
     } else if (chunk.log.rejected() > 0) {
-      text_fault first = detail::make_text_fault(chunk.log.first(), name, lines_);
+      io_fault first = detail::make_io_fault(chunk.log.first(), name, lines_);
       if (chunk.code != errc::ok) {
         chunk_fault_ = std::move(first);
       } else {
@@ -364,10 +364,10 @@ class batch_reader {
   std::vector<typename Format::layout> layouts_;
   std::vector<detail::text_chunk> chunks_;
   std::vector<sparse_batch::part> parts_;
-  std::optional<text_fault> fault_;        // what every further call reports
-  std::optional<text_fault> late_fault_;   // of a file behind the chunks in flight
-  std::optional<text_fault> chunk_fault_;  // of the chunk at the head
-  std::optional<text_fault> first_skipped_;
+  std::optional<io_fault> fault_;        // what every further call reports
+  std::optional<io_fault> late_fault_;   // of a file behind the chunks in flight
+  std::optional<io_fault> chunk_fault_;  // of the chunk at the head
+  std::optional<io_fault> first_skipped_;
   index_t head_ = 0;  // chunks [head_, filled_) still hold rows
   index_t filled_ = 0;
   index_t source_ = 0;  // the next chunk to read: of this source,
@@ -410,14 +410,14 @@ auto read_files(Context&& context_or_executor, Format format, std::vector<std::s
     -> result<decltype(detail::make_reader(std::forward<Context>(context_or_executor), format,
                                            std::vector<detail::text_source>(), options))> {
   if (const char* wrong = format.check()) {
-    return detail::make_text_fault(errc::unsupported, {}, wrong);
+    return detail::make_io_fault(errc::unsupported, {}, wrong);
   }
   std::vector<detail::text_source> sources;
   sources.reserve(paths.size());
   for (std::string& path : paths) {
     detail::text_source& source = sources.emplace_back(std::move(path));
     if (const char* why = source.open()) {
-      return detail::make_text_fault(errc::io_error, source.name(), why);
+      return detail::make_io_fault(errc::io_error, source.name(), why);
     }
     source.close();
   }
@@ -437,7 +437,7 @@ auto read_text(Context&& context_or_executor, Format format, std::string_view te
     -> result<decltype(detail::make_reader(std::forward<Context>(context_or_executor), format,
                                            std::vector<detail::text_source>(), options))> {
   if (const char* wrong = format.check()) {
-    return detail::make_text_fault(errc::unsupported, {}, wrong);
+    return detail::make_io_fault(errc::unsupported, {}, wrong);
   }
   std::vector<detail::text_source> sources;
   sources.emplace_back("<text>", text);

@@ -97,8 +97,8 @@ concept TextFormat = std::copyable<F> && TextLayout<typename F::layout> &&
 namespace detail {
 
 /// A fault of a whole file, or of no file.
-inline text_fault make_text_fault(errc code, std::string file, std::string reason) {
-  text_fault out;
+inline io_fault make_io_fault(errc code, std::string file, std::string reason) {
+  io_fault out;
   out.code = code;
   out.file = std::move(file);
   out.reason = std::move(reason);
@@ -106,8 +106,8 @@ inline text_fault make_text_fault(errc code, std::string file, std::string reaso
 }
 
 /// A line_fault in a place.
-inline text_fault make_text_fault(const line_fault& fault, std::string file, index_t lines_before) {
-  text_fault out;
+inline io_fault make_io_fault(const line_fault& fault, std::string file, index_t lines_before) {
+  io_fault out;
   out.code = errc::parse_error;
   out.file = std::move(file);
   out.line = lines_before + fault.line + 1;
@@ -179,7 +179,7 @@ struct parse_options {
 struct parsed_text {
   index_t rows = 0;
   index_t skipped_lines = 0;
-  std::optional<text_fault> first_skipped;
+  std::optional<io_fault> first_skipped;
 };
 
 /// Parses text in memory with the calling thread and leaves its rows in the batch. The file of a
@@ -194,7 +194,7 @@ template <TextFormat Format>
 result<parsed_text> parse_text(const Format& format, std::string_view text, sparse_batch& batch,
                                const parse_options& options = {}) {
   if (const char* wrong = format.check()) {
-    return detail::make_text_fault(errc::unsupported, {}, wrong);
+    return detail::make_io_fault(errc::unsupported, {}, wrong);
   }
   batch.reshape(format.shape());
   const std::string_view all = text.substr(detail::byte_order_mark(text));
@@ -210,11 +210,11 @@ result<parsed_text> parse_text(const Format& format, std::string_view text, spar
   const errc code = format.parse(layout, body, batch, log);
   if (code == errc::out_of_memory) {
     batch.clear();
-    return detail::make_text_fault(code, "<text>", {});
+    return detail::make_io_fault(code, "<text>", {});
   }
   parsed_text done;
   if (log.rejected() > 0) {
-    text_fault fault = detail::make_text_fault(log.first(), "<text>", 0);
+    io_fault fault = detail::make_io_fault(log.first(), "<text>", 0);
     if (code != errc::ok) {
       batch.clear();
       return fault;

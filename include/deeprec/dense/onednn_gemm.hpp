@@ -61,7 +61,7 @@ struct onednn_gemm {
                                         gemm_storage storage) {
     const bool turned = how == gemm_operand::transposed;
     const onednn_layout from(k, n, detail::onednn_type(storage), turned ? 1 : n, turned ? k : 1);
-    const onednn_layout to = packed_layout(k, n, storage);
+    const onednn_layout to = weights_layout(k, n, storage);
     detail::onednn_primitive copy;
     if (to.bytes() == 0 || !copy.make_reorder(from, to)) return {};
     const auto pages = [](std::size_t bytes) {
@@ -134,7 +134,7 @@ struct onednn_gemm {
   }
 
   // The same for any m, so that one packed operand serves every batch.
-  static onednn_layout packed_layout(index_t k, index_t n, gemm_storage storage) {
+  static onednn_layout weights_layout(index_t k, index_t n, gemm_storage storage) {
     detail::onednn_primitive typical;
     const gemm_query q{.m = 64, .n = n, .k = k, .a_stride = k, .c_stride = n, .inputs = storage};
     if (!typical.make_matmul(q, onednn_layout(k, n, detail::onednn_type(storage)))) return {};
@@ -145,7 +145,7 @@ struct onednn_gemm {
     q.instruction_set = gemm_query{}.instruction_set;  // nothing that oneDNN is told
     return cache().get(q, [&]() -> std::shared_ptr<const detail::onednn_primitive> {
       const bool turned = q.b == gemm_operand::transposed;
-      const onednn_layout b = q.packed ? packed_layout(q.k, q.n, q.inputs)
+      const onednn_layout b = q.packed ? weights_layout(q.k, q.n, q.inputs)
                                        : onednn_layout(q.k, q.n, detail::onednn_type(q.inputs),
                                                        turned ? 1 : q.b_stride, turned ? q.b_stride : 1);
       auto made = std::make_shared<detail::onednn_primitive>();

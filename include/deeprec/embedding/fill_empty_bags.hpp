@@ -36,7 +36,7 @@ void fill_bags(const Context& ctx, const Bags& in, const std::optional<Id>& defa
   const auto borders = in.borders();
   const index_t bags = in.bags();
   const index_t fills = default_id.has_value() ? 1 : 0;
-  const index_t grain = bags_per_piece(bags, in.last_slot() - in.first_slot());
+  const index_t grain = bags_per_piece(bags, in.end_slot() - in.first_slot());
   out.offsets.resize(static_cast<std::size_t>(bags) + 1);
   index_t* const offsets = out.offsets.data();
   ctx.executor->parallel_for(bags, grain, [&](index_t first, index_t last, int) {
@@ -108,7 +108,7 @@ struct backend<verbs::fill_empty_bags, host_backend> {
     if (detail::owns(detail::arrays_of(out), bags, empty)) {
       return {errc::unsupported, "fill_empty_bags: out owns the batch"};
     }
-    const index_t slots = bags.last_slot() - bags.first_slot();
+    const index_t slots = bags.end_slot() - bags.first_slot();
     const index_t most = detail::capped_sum(slots, default_id.has_value() ? bags.bags() : 0);
     detail::reserve(out, bags.bags(), most, bags.weights());
     detail::fill_bags(ctx, bags, default_id, out, empty.data());

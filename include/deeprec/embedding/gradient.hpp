@@ -102,7 +102,7 @@ struct backend<verbs::row_gradients, host_backend> {
     }
     const index_t width = gradient.extent(1);
     const detail::backward_size size{
-        .slots = bags.last_slot() - bags.first_slot(), .bags = bags.bags(), .width = width, .workers = 0};
+        .slots = bags.end_slot() - bags.first_slot(), .bags = bags.bags(), .width = width, .workers = 0};
     detail::backward_plan plan(ctx.memory, size);
     plan.add(ctx, bags, gradient, table_rows, how);
     plan.group(ctx, table_rows);
@@ -177,7 +177,7 @@ struct backend<verbs::weight_gradients, host_backend> {
                     matrix_view<const float> gradient, const Pooling& how, std::span<float> out) {
     if (const status s = bags.validate(); !s) return s;
     const index_t first = bags.first_slot();
-    const index_t slots = bags.last_slot() - first;
+    const index_t slots = bags.end_slot() - first;
     if (static_cast<index_t>(out.size()) != slots) {
       return {errc::shape_mismatch, "out has another size than there are ids"};
     }
@@ -195,7 +195,7 @@ struct backend<verbs::weight_gradients, host_backend> {
     args.padding = detail::padding_of(how);
     args.width = table.format().width();
     args.parts = detail::parts_of(table.format());
-    args.last_slot = bags.last_slot();
+    args.end_slot = bags.end_slot();
     args.max_norm = detail::max_norm_of(how);
     args.out = gradient.data_handle();
     args.out_stride = gradient.stride(0);

@@ -103,7 +103,11 @@ template <class B>
 concept NamesIds = requires { typename B::id_type; };
 }  // namespace detail
 
-/// What calls itself a table or a batch, and lacks a part of it: says so.
+/// Refuses what calls itself a table or a batch and lacks a part of it.
+///
+/// @cost    none: a static_assert
+/// @threads reentrant
+/// @error   does not compile
 template <class Context, detail::NamesFormat Source, detail::NamesIds Bags, class Pooling, class Out>
   requires(!RowSource<Source> || !BagBatch<Bags>)
 status lookup(Context&&, const Source&, const Bags&, const Pooling&, const Out&) {

@@ -73,7 +73,7 @@ void prune_bags(const Context& ctx, const Bags& in, const Valid& valid,
   const auto borders = in.borders();
   const index_t bags = in.bags();
   out.offsets.resize(static_cast<std::size_t>(bags) + 1);
-  const index_t grain = bags_per_piece(bags, in.last_slot() - in.first_slot());
+  const index_t grain = bags_per_piece(bags, in.end_slot() - in.first_slot());
   index_t* const offsets = out.offsets.data();
   ctx.executor->parallel_for(bags, grain, [&](index_t first, index_t last, int) {
     for (index_t b = first; b < last; ++b) {
@@ -136,7 +136,7 @@ struct backend<verbs::prune_invalid, host_backend> {
     index_t n = 0;
     if constexpr (BagBatch<Batch>) {
       if (const status s = batch.validate(); !s) return s;
-      n = batch.last_slot() - batch.first_slot();
+      n = batch.end_slot() - batch.first_slot();
     } else {
       if (const status s = batch.validate_shape(); !s) return s;
       bool in_order = true;

@@ -105,7 +105,7 @@ struct backend<verbs::update, host_backend> {
                     const Pooling& how, const Optimizer& optimizer, table_view<Format> table,
                     const Rounding& rounding) {
     if (const status s = detail::check_backward(ctx, bags, table.rows(), how); !s) return s;
-    const detail::backward_size size{.slots = bags.last_slot() - bags.first_slot(),
+    const detail::backward_size size{.slots = bags.end_slot() - bags.first_slot(),
                                      .bags = bags.bags(),
                                      .width = table.width(),
                                      .workers = static_cast<index_t>(ctx.executor->concurrency())};

@@ -111,7 +111,7 @@ class update_group {
     std::pmr::vector<work> all(tables_.size(), work{}, ctx.memory);
     for (std::size_t t = 0; t < features_.size(); ++t) {
       work& w = all[features_[t]->table];
-      w.slots += bags[t].last_slot() - bags[t].first_slot();
+      w.slots += bags[t].end_slot() - bags[t].first_slot();
       w.bags += bags[t].bags();
       if (detail::row_groups::fits(w.slots + w.bags, tables_[features_[t]->table]->rows)) continue;
       return status(errc::unsupported, "more rows times slots than a backward pass can number")

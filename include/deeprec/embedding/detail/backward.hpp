@@ -39,7 +39,7 @@ status check_backward(const Context& ctx, const Bags& bags, index_t rows, const 
   if constexpr (std::is_same_v<typename Pooling::bounds_mode, check_t>) {
     if (const status s = check_slots(ctx, bags, rows, how); !s) return s;
   }
-  if (!row_groups::fits(bags.last_slot() - bags.first_slot() + bags.bags(), rows)) {
+  if (!row_groups::fits(bags.end_slot() - bags.first_slot() + bags.bags(), rows)) {
     return {errc::unsupported, "more rows times slots than a backward pass can number"};
   }
   return {};
@@ -94,7 +94,7 @@ class backward_plan {
   template <class Context, class Bags, class Pooling>
   void add(const Context& ctx, const Bags& bags, matrix_view<const float> gradient, index_t rows,
            const Pooling& how) {
-    const index_t slots = bags.last_slot() - bags.first_slot();
+    const index_t slots = bags.end_slot() - bags.first_slot();
     const index_t first = bags.first_slot();
     const index_t number = numbered_;
     const index_t numbered = slots + (fills<Pooling> ? bags.bags() : 0);
@@ -149,7 +149,7 @@ class backward_plan {
     args.rows = size_.bags;
     args.padding = -1;
     args.width = width;
-    args.last_slot = groups_.size();
+    args.end_slot = groups_.size();
     args.out_stride = width;
     args.divide = divide_by::one;
     args.empty = when_empty::zeros;
@@ -181,7 +181,7 @@ class backward_plan {
                   const Pooling& how, index_t number, bool scaled) {
     constexpr divide_by divide = divisor_of<typename Pooling::combiner>();
     const index_t first = bags.first_slot();
-    const index_t slots = bags.last_slot() - first;
+    const index_t slots = bags.end_slot() - first;
     const auto borders = bags.borders();
     const auto absent = absence(bags, rows, how);
     constexpr bool counted = divide != divide_by::one || fills<Pooling>;

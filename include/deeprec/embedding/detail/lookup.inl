@@ -103,7 +103,7 @@ struct panel {
     constexpr index_t in_cache = index_t{1} << 18;
     const index_t bytes = codec.bytes(columns);
     if (args.rows <= in_cache && args.rows * (bytes * args.width / columns) <= in_cache) {
-      return args.last_slot;
+      return args.end_slot;
     }
     const index_t ahead = 128 * 64 / bytes;
     return ahead < 8 ? 8 : ahead > 32 ? 32 : ahead;
@@ -113,7 +113,7 @@ struct panel {
 // Prefetches the row of a slot, unless the slot lies behind the batch or is absent.
 template <class Policy, class Panel, class Args>
 DEEPREC_INLINE void prefetch_slot(const Args& args, const Panel columns, index_t slot) {
-  if (slot >= args.last_slot) return;
+  if (slot >= args.end_slot) return;
   if constexpr (Policy::ids == ::deeprec::detail::ids_are::filtered) {
     if (args.absent(slot)) return;
   }
@@ -396,7 +396,7 @@ void fetch_first_rows(region, Policy, const Args& args, index_t slot) {
   const index_t width = args.width < widest ? args.width : widest;
   const panel<Element, 1, false> columns{0, width, row_codec<Element>::of(args, 0, width)};
   const index_t ahead = columns.rows_ahead(args);
-  if (ahead == args.last_slot) return;
+  if (ahead == args.end_slot) return;
   for (index_t k = slot; k < slot + ahead; ++k) prefetch_slot<Policy>(args, columns, k);
 }
 

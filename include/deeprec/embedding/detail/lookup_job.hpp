@@ -98,7 +98,7 @@ bool is_stray_id(Id id, index_t rows, std::int64_t padding) noexcept {
 template <class Bags, class Pooling>
 void count_skipped(const Bags& bags, index_t rows, const Pooling& how) noexcept {
   index_t* const counter = skip_counter_of(how);
-  for (index_t k = bags.first_slot(); counter != nullptr && k < bags.last_slot(); ++k) {
+  for (index_t k = bags.first_slot(); counter != nullptr && k < bags.end_slot(); ++k) {
     *counter += is_stray_id<Pooling>(bags.ids()[k], rows, padding_of(how)) ? 1 : 0;
   }
 }
@@ -181,7 +181,7 @@ status check_slots(const Context& ctx, const Bags& bags, index_t rows, const Poo
   const index_t first = bags.first_slot();
   smallest_seen smallest;
   ctx.executor->parallel_for(
-      bags.last_slot() - first, check_slots_at_once, [&](index_t from, index_t to, int) {
+      bags.end_slot() - first, check_slots_at_once, [&](index_t from, index_t to, int) {
         const index_t bad = first_bad_slot<Pooling>(ctx.instruction_set, bags.ids(), bags.weights(),
                                                     first + from, first + to, rows, padding);
         if (bad != first + to) smallest.see(bad);
@@ -220,7 +220,7 @@ index_t pool_long_bag(const Context& ctx, const pool_args<Rows, Id, Out>& args, 
   part.padding = args.padding;
   part.width = args.width;
   part.parts = args.parts;
-  part.last_slot = args.last_slot;
+  part.end_slot = args.end_slot;
   part.max_norm = args.max_norm;
   part.out = folded.data();
   part.out_stride = args.width;
@@ -263,7 +263,7 @@ index_t pool_long_bag(const Context& ctx, const pool_args<Rows, Id, Out>& args, 
     part.positive_weights = false;
     part.rows = 1;
     part.padding = -1;
-    part.last_slot = 1;
+    part.end_slot = 1;
     with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
       return pool_bags<Element>(region, Policy{}, part, 0, 1);
     });
@@ -310,7 +310,7 @@ class lookup_job {
     if (!one_each_) {
       if (const status s = bags_.validate(); !s) return s;
     }
-    slots_ = bags_.last_slot() - bags_.first_slot();
+    slots_ = bags_.end_slot() - bags_.first_slot();
     if (is_concat && out_.extent(0) != slots_) {
       return {errc::shape_mismatch, "out has another number of rows than there are ids"};
     }
@@ -343,7 +343,7 @@ class lookup_job {
     args_.padding = padding_of(how_);
     args_.width = table_.format().width();
     args_.parts = parts_of(table_.format());
-    args_.last_slot = bags_.last_slot();
+    args_.end_slot = bags_.end_slot();
     args_.out = out_.data_handle();
     args_.out_stride = out_.stride(0);
     args_.divide = divisor_of<typename Pooling::combiner>();

@@ -35,8 +35,8 @@ struct read_header {
   std::uint64_t bytes = 0;  // of start and header: where the blocks begin
 };
 
-inline text_fault file_fault(errc code, const std::string& path, std::string reason) {
-  text_fault fault;
+inline io_fault file_fault(errc code, const std::string& path, std::string reason) {
+  io_fault fault;
   fault.code = code;
   fault.file = path;
   fault.reason = std::move(reason);
@@ -272,7 +272,7 @@ class block_buffer {
 };
 
 /// Reads all blocks in order and checks them; table i of the file goes into *targets[i] where that is one.
-inline std::optional<text_fault> read_blocks(const input_file& file, const std::string& path,
+inline std::optional<io_fault> read_blocks(const input_file& file, const std::string& path,
                                              const read_header& header, block_buffer& buffer,
                                              std::span<const named_table* const> targets) {
   std::uint64_t at = header.bytes;
