@@ -52,6 +52,7 @@ struct options {
   std::uint64_t seed = 1;
   double train_fraction = 0.8;
   index_t rows = 500'000;
+  std::string planted = "mixed";
   std::string math = "f32";
   bool last_layer_f32 = false;
   std::string load, save;
@@ -253,7 +254,9 @@ int run(options& o) {
   }
   if (o.threads == 0) o.threads = deeprec::default_concurrency();
   thread_pool pool({.threads = o.threads});
-  synthetic_data made = o.data.empty() ? make_synthetic(pool, o.rows, table_row_budget(), o.seed)
+  synthetic_data made = o.data.empty() ? make_synthetic(pool, o.rows, table_row_budget(), o.seed,
+                                                              o.planted == "product" ? planted_model::product
+                                                                                     : planted_model::mixed)
                                        : synthetic_data{read_criteo(pool, o.data), {}};
   ctr_data& data = made.data;
   const ctr_split split = split_rows(data.rows, o.train_fraction, o.seed);
@@ -314,6 +317,9 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--rows", o.rows, "of synthetic data")
       ->check(CLI::Range(10, 1 << 28))
+      ->capture_default_str();
+  app.add_option("--planted", o.planted, "what decides the clicks of synthetic data: mixed, or product (of two tokens alone)")
+      ->check(CLI::IsMember({"mixed", "product"}))
       ->capture_default_str();
   app.add_option("--save", o.save, "after every epoch, write the one model to this file");
   app.add_option("--load", o.load, "train on from this file, for --epochs more")

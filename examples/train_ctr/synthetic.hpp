@@ -5,6 +5,10 @@
 //   logit = bias + sum of slopes * integers + sum of token weights + sum over pairs of slots <u, v>
 //   label = 1 with the probability of that logit
 //
+// Or, to tell models that see pairs from those that don't, a product of two tokens' signs alone decides:
+//
+//   logit = 2 * (+1 where token 5 is its most frequent one, else -1) * (the same of token 13)
+//
 // Row i is a function of (seed, i): the same for any number of threads.
 #pragma once
 
@@ -70,6 +74,9 @@ struct synthetic_data {
   std::vector<float> planted_logits;
 };
 
+/// What decides the clicks.
+enum class planted_model { mixed, product };
+
 /// The true sizes, times a factor of at most 1 that brings the sum below `most_rows`.
 inline std::array<index_t, tokens> scaled_table_rows(index_t most_rows) {
   double sum = 0;
@@ -91,7 +98,7 @@ inline double planted_weight(deeprec::counter_rng rng, index_t s, index_t id, in
 
 template <class Executor>
 synthetic_data make_synthetic(Executor& executor, index_t rows, index_t most_table_rows,
-                              std::uint64_t seed) {
+                              std::uint64_t seed, planted_model planted = planted_model::mixed) {
   const auto sizes = scaled_table_rows(most_table_rows);
   std::vector<zipf> skew;
   for (std::size_t s = 0; s < tokens; ++s) skew.emplace_back(sizes[s], true_skew[s]);
@@ -130,6 +137,7 @@ synthetic_data make_synthetic(Executor& executor, index_t rows, index_t most_tab
         }
         logit += 0.15 * dot;
       }
+      if (planted == planted_model::product) logit = (id[5] == 0) == (id[13] == 0) ? 2 : -2;
       const auto at = static_cast<std::size_t>(i);
       logits[at] = static_cast<float>(logit);
       labels[at] = next() < deeprec::sigmoid(logit) ? 1.0F : 0.0F;

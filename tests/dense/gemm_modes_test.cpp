@@ -524,6 +524,82 @@ TEST_CASE("gemm: no products still add bias and residual, and steps that don't f
   CHECK(says({.batch = {.count = -1}}, "negative count"));
 }
 
+namespace {
+struct no_memory : std::pmr::memory_resource {
+  void* do_allocate(std::size_t bytes, std::size_t) override { return refuse(bytes); }
+  void do_deallocate(void*, std::size_t, std::size_t) override {}
+  bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
+  [[noreturn]] static void* refuse(std::size_t) { throw std::bad_alloc(); }
+};
+struct refusing : eigen_gemm {
+  static constexpr const char* name = "refusing";
+  static gemm_answer can_run(const gemm_query&) { return {"no"}; }
+  static gemm_plan plan(const gemm_query& q) { return {.query = q}; }
+};
+struct failing : eigen_gemm {
+  static constexpr const char* name = "failing";
+  static gemm_plan plan(const gemm_query& q) {
+    gemm_plan made = eigen_gemm::plan(q);
+    if (made.run != nullptr) made.run = [](const gemm_plan&, const gemm_pointers&) { return status{errc::unsupported, "no"}; };
+    return made;
+  }
+};
+}  // namespace
+
+TEST_CASE("gemm: where it refuses, every output is as it was") {
+  std::mt19937_64 random(deeprec_test::seed());
+  inline_executor here;
+  matrix a(20, 30), b(30, 70), c(20, 70), sums(1, 70), gradient(1, 20), wrong(1, 3);
+  for (matrix* m : {&a, &b}) m->fill(random);
+  std::vector<std::uint64_t> words(64);
+  const auto untouched = [&](const auto& call, errc code) {
+    for (matrix* m : {&c, &sums, &gradient}) std::fill(m->storage.begin(), m->storage.end(), 3.0F);
+    std::fill(words.begin(), words.end(), 3U);
+    const status s = call();
+    INFO(s.message());
+    CHECK(s.code() == code);
+    bool same = std::count(words.begin(), words.end(), 3U) == 64;
+    for (matrix* m : {&c, &sums, &gradient}) {
+      same = same && std::count(m->storage.begin(), m->storage.end(), 3.0F) == static_cast<std::ptrdiff_t>(m->storage.size());
+    }
+    return same;
+  };
+  const bit_matrix_view<std::uint64_t> bits(words.data(), 20, 70, 128);
+  for (const bool forward : {true, false}) {
+    for (const gemm_math math : maths) {
+      gemm_desc desc{.math = math};
+      if (forward) {
+        desc.activation = gemm_activation::relu;
+        desc.relu_bits = bits;
+      } else {
+        desc.mask_bits = bits;
+      }
+      desc.column_sums = sums.view();
+      desc.bias_gradient = gradient.view();
+      const auto by = [&](auto backends, const gemm_desc& d) {
+        return [&, d] { return gemm<decltype(backends)>(here, d, a.view(), b.view(), c.view()); };
+      };
+      CHECK(untouched(by(gemm_backends<refusing>{}, desc), errc::unsupported));
+      CHECK(untouched(by(gemm_backends<failing>{}, desc), errc::unsupported));
+      gemm_desc bad = desc;
+      bad.bias = wrong.view();
+      CHECK(untouched(by(eigen{}, bad), errc::shape_mismatch));
+      bad = desc;
+      bad.batch.count = 2;
+      CHECK(untouched(by(eigen{}, bad), errc::unsupported));
+      bad = desc;
+      bad.column_sums = wrong.view();
+      CHECK(untouched(by(eigen{}, bad), errc::shape_mismatch));
+#if DEEPREC_EXCEPTIONS
+      no_memory none;
+      context ctx{here};
+      ctx.memory = &none;
+      CHECK(untouched([&] { return gemm(ctx, desc, a.view(), b.view(), c.view()); }, errc::out_of_memory));
+#endif
+    }
+  }
+}
+
 #if defined(DEEPREC_WITH_ONEDNN)
 TEST_CASE("gemm: oneDNN gets the scratch that it writes, not only the one that it asks for") {
   std::mt19937_64 random(deeprec_test::seed());
@@ -707,8 +783,47 @@ TEST_CASE("gemm: after warm-up, changing batch sizes make no primitive and cast 
   }
   all_sizes();
   CHECK(onednn_gemm::cache_report().made == made);
+  for (index_t m = 1; m <= 300; ++m) {  // the last rows: 15 sizes, fused and not
+    REQUIRE(gemm(here,
+                 {.b = gemm_operand::transposed, .math = gemm_math::bf16, .activation = gemm_activation::relu},
+                 x.view().rows(0, m), kept, y.view().rows(0, m))
+                .ok());
+  }
+  CHECK(onednn_gemm::cache_report().made - made <= 2 * 15);
   CHECK(kept.forms_made() == forms);
   CHECK(onednn_gemm::cache_report().kept <= onednn_gemm::cache_report().capacity);
+}
+
+TEST_CASE("gemm: in training, a new batch size makes a primitive for one of few sizes, and seldom") {
+  std::mt19937_64 random(deeprec_test::seed());
+  inline_executor here;
+  for (const gemm_math math : maths) {
+    for (const index_t out : {48, 130}) {
+      constexpr index_t in = 70, most = 512;
+      matrix x(most, in), dy(most, out), w(out, in), dw(out, in), dx(most, in);
+      for (matrix* m : {&x, &dy, &w}) m->fill(random);
+      const gemm_weights kept(w.view(), weight_reuse::few);
+      const auto backward = [&](index_t m) {
+        REQUIRE(gemm(here, {.a = gemm_operand::transposed, .math = math}, dy.view().rows(0, m), x.view().rows(0, m),
+                     dw.view())
+                    .ok());
+        REQUIRE(gemm(here, {.math = math}, dy.view().rows(0, m), kept, dx.view().rows(0, m)).ok());
+      };
+      const auto made_by = [&](index_t from, index_t to) {
+        const std::size_t before = onednn_gemm::cache_report().made;
+        for (index_t m = from; m < to; ++m) backward(m);
+        return onednn_gemm::cache_report().made - before;
+      };
+      CAPTURE(static_cast<int>(math));
+      CAPTURE(out);
+      made_by(64, 128);  // all sizes of last rows
+      // Eight depths, each in place or filled up, for two kinds of rows; and the rows of dx.
+      CHECK(made_by(128, 192) <= 8 * 2 * 2 + 4);
+      CHECK(made_by(192, 256) <= 8 * 2 * 2 + 4);
+      CHECK(made_by(256, 512) <= 64);
+      CHECK(made_by(64, 512) == 0);
+    }
+  }
 }
 #endif
 

@@ -297,6 +297,7 @@ inline trial random_trial(std::mt19937_64& random) {
   t.pad = draw(2) == 0 ? 3 : 0;
   t.residual_pad = draw(2) == 0 ? t.pad : t.pad + 2;
   t.odd_b = draw(8) == 0;
+  if (draw(16) == 0) t.k = 290 + draw(30);  // several pieces of a sum over rows
   if (draw(16) == 0) t.n = draw(2) == 0 ? 1100 : 2048;  // more columns than a tile
   constexpr index_t batches[] = {1, 5, 64};
   for (index_t i = draw(3); t.weights != 0 && i > 0; --i) t.batches.push_back(batches[draw(3)]);

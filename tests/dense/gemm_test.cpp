@@ -1,7 +1,10 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
+#include <vector>
 
 #include <deeprec/dense/gemm.hpp>
 #include <deeprec/exec/inline_executor.hpp>
@@ -131,8 +134,8 @@ void large_shapes() {
 template <class Backends>
 void same_bits_everywhere() {
   std::mt19937_64 random(deeprec_test::seed());
-  const shape shapes[] = {{1, 1, 500},     {128, 479, 64}, {64, 479, 128}, {300, 1, 64},
-                          {200, 150, 100}, {33, 700, 45},  {700, 33, 45},  {500, 500, 20}};
+  const shape shapes[] = {{1, 1, 500},    {128, 479, 64}, {64, 479, 128}, {300, 1, 64},     {200, 150, 100},
+                          {33, 700, 45},  {700, 33, 45},  {500, 500, 20}, {100, 300, 1003}};
   for (const shape s : shapes) {
     for (const auto a_as : operands) {
       for (const auto b_as : operands) {
@@ -281,6 +284,31 @@ TEST_CASE("gemm: operands that don't fit are named") {
   const status overlapping = gemm(here, {}, a.view(), b.view(), narrow);
   CHECK(overlapping.code() == errc::shape_mismatch);
   CHECK(message(overlapping).find("c is null, or its row stride") != std::string::npos);
+}
+
+TEST_CASE("gemm: sizes and batches that an index can't count are named, before anything is read") {
+  inline_executor here;
+  std::vector<float> memory(64, 7.0F);
+  float* const p = memory.data();
+  const index_t huge = index_t{1} << 60;
+  using view = matrix_view<float>;
+  const auto says = [&](const gemm_desc& d, view a, view b, view c, const char* what) {
+    const status s = gemm(here, d, a, b, c);
+    INFO(s.message());
+    return s.code() == errc::shape_mismatch && s.message().find(what) != std::string::npos;
+  };
+  CHECK(says({}, {p, huge, 4}, {p, 4, 4}, {p, huge, 4}, "a must not have more bytes"));
+  CHECK(says({}, {p, 1, huge * 2}, {p, huge * 2, 1}, {p, 1, 1}, "a must not have more bytes"));
+  CHECK(says({}, {p, 2, 4, huge * 4}, {p, 4, 4}, {p, 2, 4}, "a must not have more bytes"));
+  CHECK(says({}, {p, 4, 1}, {p, 1, huge * 4}, {p, 4, huge * 4}, "b must not have more bytes"));
+  CHECK(says({}, {p, huge, 0}, {p, 0, huge}, {p, huge, huge}, "c must not have more bytes"));
+  CHECK(says({.batch = {.count = 2, .c_step = huge}}, {p, 2, 2}, {p, 2, 2}, {p, 2, 2}, "the batch must not have"));
+  CHECK(says({.batch = {.count = huge, .a_step = 4, .c_step = 1}}, {p, 2, 2}, {p, 2, 2}, {p, 2, 2},
+             "the batch must not have"));
+  CHECK(says({.batch = {.count = huge * 4, .c_step = 1}}, {p, 1, 2}, {p, 2, 1}, {p, 1, 1}, "the batch must not have"));
+  CHECK(says({.batch = {.count = 3, .c_step = (std::numeric_limits<index_t>::min)()}}, {p, 2, 2}, {p, 2, 2}, {p, 2, 2},
+             "the batch must not have"));
+  CHECK(std::count(memory.begin(), memory.end(), 7.0F) == 64);
 }
 
 TEST_CASE("gemm: what every backend refuses is a status") {

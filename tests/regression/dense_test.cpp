@@ -140,6 +140,35 @@ TEST_CASE("r03: products by packed weights with a padded K start no OpenMP threa
 }
 #  endif
 
+TEST_CASE("r10: after warm-up, 64 new batch sizes in training make few primitives, and rows at the end 15") {
+  constexpr index_t in = 64, out = 48, most = 256;
+  const auto ones = [](index_t count) { return std::vector<float>(static_cast<std::size_t>(count), 1.0F); };
+  std::vector<float> x = ones(most * in), dy = ones(most * out), w = ones(out * in), dw = ones(out * in), db = ones(out),
+                     dx = ones(most * in), y = ones(most * out);
+  const gemm_weights weights(matrix_view<const float>(w.data(), out, in), weight_reuse::few);
+  const gemm_weights serving(matrix_view<const float>(w.data(), out, in), weight_reuse::many);
+  inline_executor here;
+  const auto backward = [&](index_t m) {
+    REQUIRE(linear_backward(here, matrix_view<const float>(x.data(), m, in), matrix_view<const float>(dy.data(), m, out),
+                            weights, matrix_view<float>(dw.data(), out, in), matrix_view<float>(db.data(), 1, out),
+                            matrix_view<float>(dx.data(), m, in))
+                .ok());
+  };
+  const auto forward = [&](index_t m) {
+    REQUIRE(linear_forward(here, matrix_view<const float>(x.data(), m, in), serving,
+                           matrix_view<const float>(db.data(), 1, out), matrix_view<float>(y.data(), m, out))
+                .ok());
+  };
+  for (index_t m = 64; m < 128; ++m) backward(m);
+  std::size_t made = onednn_gemm::cache_report().made;
+  for (index_t m = 128; m < 192; ++m) backward(m);
+  CHECK(onednn_gemm::cache_report().made - made <= 8 * 2 * 2 + 4);  // 8 depths, in place or filled up, 32 + 16 rows
+  for (index_t m = 16; m <= 256; m += 16) forward(m);
+  made = onednn_gemm::cache_report().made;
+  for (index_t m = 16; m <= 256; ++m) forward(m);
+  CHECK(onednn_gemm::cache_report().made - made <= 15);
+}
+
 TEST_CASE("B13: oneDNN is refused where the context's instruction set is below its own") {
   if (best_isa() < isa::avx512) return;
   std::vector<float> x(64 * 256, 1.0F), w(512 * 256, 1.0F), y(64 * 512);
@@ -203,4 +232,20 @@ TEST_CASE("r07: a stack moved between memory resources multiplies by its own wei
   REQUIRE(a.forward(here, in).ok());
   CHECK(a.output()(0, 0) != first);
   CHECK(std::isfinite(a.output()(0, 0)));
+}
+
+TEST_CASE("B11: a product that is refused has not written its bias gradient") {
+  struct refusing : eigen_gemm {
+    static gemm_answer can_run(const gemm_query&) { return {"no"}; }
+    static gemm_plan plan(const gemm_query& q) { return {.query = q}; }
+  };
+  const std::vector<float> a(6, 1.0F), b(12, 1.0F);
+  std::vector<float> c(8, 7.0F), gradient(2, 7.0F);
+  inline_executor here;
+  CHECK(gemm<gemm_backends<refusing>>(here, {.bias_gradient = matrix_view<float>(gradient.data(), 1, 2)},
+                                      matrix_view<const float>(a.data(), 2, 3), matrix_view<const float>(b.data(), 3, 4),
+                                      matrix_view<float>(c.data(), 2, 4))
+            .code() == errc::unsupported);
+  CHECK(gradient == std::vector<float>(2, 7.0F));
+  CHECK(c == std::vector<float>(8, 7.0F));
 }

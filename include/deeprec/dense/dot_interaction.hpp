@@ -34,6 +34,7 @@ constexpr index_t interacting_tables(const Dense& dense, const Pooled& pooled,
   if (!well_formed(dense) || !well_formed(pooled) || !well_formed(out) || width == 0) return -1;
   if (pooled.extent(1) % width != 0) return -1;
   const index_t tables = pooled.extent(1) / width;
+  if (tables >= index_t{1} << 31) return -1;  // more pairs than columns can be counted
   const bool rows = dense.extent(0) == pooled.extent(0) && out.extent(0) == dense.extent(0);
   return rows && out.extent(1) == dot_interaction_width(tables + 1, width) ? tables : -1;
 }
@@ -107,7 +108,7 @@ DEEPREC_APART inline void interact_backward(matrix_view<const float> dense, matr
 }  // namespace DEEPREC_UNIT
 
 inline index_t interaction_grain(index_t tables, index_t width) noexcept {
-  return std::max<index_t>(1, 65536 / ((tables + 1) * (tables + 1) * width));
+  return tables >= 256 ? 1 : std::max<index_t>(1, 65536 / ((tables + 1) * (tables + 1)) / width);
 }
 
 }  // namespace detail

@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <new>
 #include <string>
@@ -78,6 +79,9 @@ decltype(auto) values_of(const B& b) noexcept {
 template <class Desc, class A, class B, class C>
 status check_gemm(const Desc& desc, const A& a, const B& b, const C& c) {
   const auto no = [](const char* why) { return status{errc::shape_mismatch, why}; };
+  if (!countable(a)) return no("gemm: a must not have more bytes than an index counts");
+  if (!countable(b)) return no("gemm: b must not have more bytes than an index counts");
+  if (!countable(c)) return no("gemm: c must not have more bytes than an index counts");
   if (!well_formed(a)) return no("gemm: a is null, or its row stride is below its columns");
   if (!well_formed(b)) return no("gemm: b is null, or its row stride is below its columns");
   if (!well_formed(c)) return no("gemm: c is null, or its row stride is below its columns");
@@ -118,6 +122,18 @@ status check_gemm(const Desc& desc, const A& a, const B& b, const C& c) {
     if (!desc.mask.absent()) return {errc::unsupported, "gemm: mask and mask_bits are both given"};
   }
   if (desc.batch.count < 0) return no("gemm: the batch has a negative count");
+  const auto batch_fits = [&](const auto& v, index_t step) {  // and its products can be counted
+    constexpr index_t most = (std::numeric_limits<index_t>::max)() / 8;
+    const index_t rows = v.extent(0), columns = v.extent(1);
+    if (rows == 0 || columns == 0 || step == 0) return true;
+    const index_t one = (rows - 1) * v.stride(0) + columns;
+    return step > -most && step < most && desc.batch.count - 1 <= (most - one) / (step < 0 ? -step : step);
+  };
+  if (desc.batch.count > 1 &&
+      !(batch_fits(a, desc.batch.a_step) && batch_fits(b, desc.batch.b_step) && batch_fits(c, desc.batch.c_step) &&
+        countable(desc.batch.count, m == 0 ? 0 : n, (std::max)(m, index_t{1}) * n))) {
+    return no("gemm: the batch must not have more bytes than an index counts");
+  }
   if (desc.batch.count != 1) {
     if (!desc.residual.absent() || !desc.mask.absent() || desc.bias_gradient.data_handle() != nullptr) {
       return {errc::unsupported, "gemm: a batch has no residual, mask and bias gradient"};
@@ -183,7 +199,6 @@ struct backend<verbs::gemm, host_backend> {
         std::fill_n(desc.column_sums.row(0), job.n, 0.0F);
       return {};
     }
-    if (desc.bias_gradient.data_handle() != nullptr) sum_bias(ctx, desc, a);
 #if DEEPREC_EXCEPTIONS
     status done;
     try {
@@ -194,9 +209,10 @@ struct backend<verbs::gemm, host_backend> {
 #else
     const status done = multiply<Backends>(ctx, job);
 #endif
-    if (done && detail::has_result_steps(desc))
-      detail::finish_result(ctx, desc, job.m, job.n, job.c);
-    return done;
+    if (!done) return done;
+    if (desc.bias_gradient.data_handle() != nullptr) sum_bias(ctx, desc, a);
+    if (detail::has_result_steps(desc)) detail::finish_result(ctx, desc, job.m, job.n, job.c);
+    return {};
   }
 
   template <class E>
@@ -206,14 +222,14 @@ struct backend<verbs::gemm, host_backend> {
   }
   template <class Backends, class E>
   static status multiply(context<E> ctx, const detail::gemm_job& job) {
-    detail::gemm_setup setup;
+    detail::gemm_setup setup(ctx.memory);
     if (job.k == 0) {
       const detail::line_buffer zeros(ctx.memory, static_cast<std::size_t>(job.n) * sizeof(float));
       auto* const row = reinterpret_cast<float*>(zeros.data());
       std::fill_n(row, job.n, 0.0F);
       const detail::tile_runner runner(ctx.instruction_set, job, setup);
       for (index_t i = 0; i < job.batch.count; ++i) {
-        runner.finish_rows(row, 0, {0, job.m, 0}, {0, job.n, 0},
+        runner.finish_rows(row, 0, {0, job.m, 0, job.m}, {0, job.n, 0, job.n},
                            detail::step_by(job.c.data, i * job.batch.c_step, job.c.storage));
       }
       return {};
@@ -235,17 +251,21 @@ struct backend<verbs::gemm, host_backend> {
 /// @pre      c overlaps neither a nor b; the bias gradient, column_sums and relu_bits overlap nothing
 /// @post     K = 0 sums to zero; mask_bits do what the mask does that relu_bits were written beside
 /// @numerics factors rounded to desc.math; float sums in an order that depends on shape, strides, backend
-///           and machine, never on threads. The error of the sum is at most ((K + 3) 2^-24 + r) sum |a||b|
+///           and machine, never on threads; where a is transposed and b is a matrix that is not, K is summed
+///           in pieces that depend on it alone. The error of the sum is at most ((K + 3) 2^-24 + r) sum |a||b|
 ///           with r = 0, 2^-7 + 2^-16 (bf16), 2^-10 + 2^-22 (tf32), and with bf16 inputs K 2^-126
 ///           (max|a| + max|b| + 1) for denormals taken as zeros, which by an infinity make a NaN. bias,
 ///           residual and old c cost 2^-24 each. GELU and sigmoid are within 2^-20 (1 + |x|); NaN stays NaN
 ///           in all of them; GELU of an infinity is its limit or NaN. bias_gradient: float, error
 ///           (64 + K / 64) 2^-24 sum |a|; column_sums: the same with M and |c|
 /// @cost     O(MNK); scratch for a tile of each thread from the context's resource where operands are
-///           converted or results finished; a shape not seen before costs oneDNN 0.3 ms a kind of tile;
-///           bits and column_sums are one more pass over c
+///           converted or results finished; a shape not seen before costs oneDNN 0.3 ms a kind of tile. Rows
+///           come in 10 sizes and 15 of the last ones; so does K as in a weight gradient: in multiples of 8
+///           below 256, above in 8 (converted: 16) sizes for each power of two, and the rest in multiples of
+///           8 filled up with zeros. bits and column_sums are one more pass over c
 /// @threads  thread-safe on distinct c; the executor splits, never the backend's own threads
-/// @error    shape_mismatch (names the operand) · unsupported, out_of_memory (the backend's)
+/// @error    shape_mismatch (names the operand) · unsupported, out_of_memory (the backend's). Nothing is
+///           written, unless a backend fails on a tile: then c is in part, and nothing else
 /// @example  gemm(pool, {.b = gemm_operand::transposed}, x, weights, y).or_throw();
 template <class Backends = host_gemm_backends, class Context, class A, class B, class C>
 [[nodiscard]] status gemm(Context&& ctx, const gemm_desc_for<Context>& desc, const A& a, const B& b,
@@ -274,7 +294,7 @@ template <class Backends = host_gemm_backends, class A, class B, class C>
   if (const status s = detail::check_gemm(desc, a, detail::values_of(b), c); !s) return s.message();
   const detail::gemm_job job = detail::make_job(desc, a, b, c);
   if (job.m == 0 || job.n == 0 || job.k == 0) return "nothing to multiply";
-  detail::gemm_setup setup;
+  detail::gemm_setup setup(std::pmr::get_default_resource());
   std::string refused;
   if (!detail::set_up(Backends{}, active_isa(), job, setup, &refused)) return "nobody" + refused;
   const detail::gemm_borders& at = setup.borders;

@@ -60,7 +60,7 @@ template <class Backends = host_gemm_backends, class Context, class Input, class
 /// @numerics gemm(), the bias gradient too
 /// @cost     two gemm() of B x O x I, and one pass over output_gradient
 /// @threads  thread-safe on distinct gradients; the same bits for any number of workers
-/// @error    shape_mismatch (names the operand) · what gemm() says
+/// @error    shape_mismatch (names the operand; nothing is written) · what gemm() says: input_gradient comes last
 template <class Backends = host_gemm_backends, class Context, class Input, class Weights>
 [[nodiscard]] status linear_backward(Context&& ctx, const Input& input,
                                      matrix_view<const float> output_gradient, const Weights& weights,
@@ -87,16 +87,22 @@ template <class Backends = host_gemm_backends, class Context, class Input, class
   if (input_gradient.data_handle() != nullptr && !detail::has_shape(input_gradient, batch, in)) {
     return {errc::shape_mismatch, "linear_backward: input_gradient is not (B,I)"};
   }
+  const gemm_desc to_weights{.a = gemm_operand::transposed, .math = how.math, .bias_gradient = bias_gradient};
+  const gemm_desc to_input{.math = how.math, .mask = how.input_mask};
+  if (weight_gradient.data_handle() != nullptr) {  // both are looked at before either writes
+    if (const status s = detail::check_gemm(to_weights, output_gradient, input, weight_gradient); !s) return s;
+  }
+  if (input_gradient.data_handle() != nullptr) {
+    if (const status s = detail::check_gemm(to_input, output_gradient, w, input_gradient); !s) return s;
+  }
   if (weight_gradient.data_handle() != nullptr) {
-    const gemm_desc desc{.a = gemm_operand::transposed, .math = how.math, .bias_gradient = bias_gradient};
-    if (const status s = gemm<Backends>(where, desc, output_gradient, input, weight_gradient); !s) return s;
+    if (const status s = gemm<Backends>(where, to_weights, output_gradient, input, weight_gradient); !s) return s;
   } else if (bias_gradient.data_handle() != nullptr) {
     detail::sum_rows<float>(where, gemm_operand::transposed, gemm_view<>(output_gradient),
                             bias_gradient.row(0));
   }
   if (input_gradient.data_handle() == nullptr) return {};
-  return gemm<Backends>(where, {.math = how.math, .mask = how.input_mask}, output_gradient, weights,
-                        input_gradient);
+  return gemm<Backends>(where, to_input, output_gradient, weights, input_gradient);
 }
 
 }  // namespace deeprec::inline DEEPREC_ABI

@@ -6,7 +6,9 @@
 //   tower.backward(pool, gradient);          tower.input_gradient() <─ ... <─ gradient
 //   tower.step(pool, adagrad{.learning_rate = 0.01F});
 //
-// After the first step with the largest batch nothing is allocated. Not here: dropout, batch norm.
+// After the first step with the largest batch a stack allocates nothing in f32; products take their scratch
+// from the context's resource (a backend may have memory of its own). In bf16 and TF32 weights are cast anew
+// after each step, into memory of the heap. Not here: dropout, batch norm.
 #pragma once
 
 #include <cmath>

@@ -3,8 +3,9 @@
 //            nb           rows: blocks of mb (a power of two), then what is left as powers of two down
 //        ┌──────┬──────┐        to 16, then the last rows: few kinds of tiles for all batch sizes
 //     mb │      │      │  columns: even pieces of nb
-//        ├──────┼──────┤  k: pieces of kb, summed in order
-//        └──────┴──────┘
+//        ├──────┼──────┤  k: pieces of kb, summed in order; where k counts rows of both operands, as a batch
+//        └──────┴──────┘     does in a weight gradient, what is left is one of few sizes and then a piece
+//                            that is filled up with zeros: few kinds of tiles there too
 #pragma once
 
 #include <algorithm>
@@ -18,64 +19,88 @@ namespace deeprec::inline DEEPREC_ABI::detail {
 
 struct gemm_piece {
   index_t begin, size;
-  int kind;  ///< pieces of one kind have one size
+  int kind;        ///< pieces of one kind have one size
+  index_t filled;  ///< what there is of it; the rest is zeros
 };
 
-class row_pieces {
+/// What remains behind whole blocks.
+enum class gemm_rest : std::uint8_t {
+  one_piece,
+  powers,  ///< powers of two down to 16, then the last few
+  filled,  ///< from 256 on a multiple of an eighth of the power of two below, then a multiple of 8, filled up
+  filled_whole,  ///< one piece, filled up to a multiple of 8, from 256 on of a sixteenth of the power of two below
+};
+
+class gemm_pieces {
  public:
-  row_pieces() = default;
-  constexpr row_pieces(index_t total, index_t block) noexcept
-      : block_(block), whole_(total / block), rest_(total % block) {}
+  gemm_pieces() = default;
+  constexpr gemm_pieces(index_t total, index_t block, gemm_rest rest_as) noexcept
+      : block_(block), whole_(total / block), rest_(total % block), rest_as_(rest_as) {}
 
   [[nodiscard]] constexpr index_t count() const noexcept { return whole_ + kinds() - 1; }
   /// Kind 0 are the whole blocks, of which there may be none.
   [[nodiscard]] constexpr int kinds() const noexcept {
-    return 1 + std::popcount(static_cast<std::uint64_t>(rest_ / 16)) + (rest_ % 16 != 0 ? 1 : 0);
+    int more = 0;
+    for (index_t left = rest_; left > 0; ++more) left -= next(left);
+    return 1 + more;
   }
   [[nodiscard]] constexpr index_t size_of(int kind) const noexcept {
     if (kind == 0) return whole_ > 0 ? block_ : 0;
     return (*this)[whole_ + kind - 1].size;
   }
+  [[nodiscard]] constexpr index_t largest() const noexcept {
+    return whole_ > 0 ? block_ : kinds() > 1 ? size_of(1) : 0;
+  }
+  /// The first piece is of this kind.
+  [[nodiscard]] constexpr bool is_first(int kind) const noexcept { return kind == (whole_ > 0 ? 0 : 1); }
+  /// A piece of this kind has others before it.
+  [[nodiscard]] constexpr bool is_later(int kind) const noexcept {
+    return !is_first(kind) || (kind == 0 && whole_ > 1);
+  }
+  /// Zeros are needed behind the piece of this kind.
+  [[nodiscard]] constexpr bool is_filled_up(int kind) const noexcept {
+    if (kind == 0) return false;
+    const gemm_piece piece = (*this)[whole_ + kind - 1];
+    return piece.filled < piece.size;
+  }
   [[nodiscard]] constexpr gemm_piece operator[](index_t i) const noexcept {
-    if (i < whole_) return {i * block_, block_, 0};
+    if (i < whole_) return {i * block_, block_, 0, block_};
     index_t begin = whole_ * block_;
     index_t left = rest_;
     for (int kind = 1;; ++kind) {
-      const index_t size =
-          left >= 16 ? static_cast<index_t>(std::bit_floor(static_cast<std::uint64_t>(left))) : left;
-      if (i == whole_ + kind - 1) return {begin, size, kind};
-      begin += size;
-      left -= size;
+      const index_t there = next(left);
+      if (i == whole_ + kind - 1) {
+        return {begin, size_for(there), kind, there};
+      }
+      begin += there;
+      left -= there;
     }
   }
 
  private:
-  index_t block_ = 1, whole_ = 0, rest_ = 0;
-};
-
-class even_pieces {
- public:
-  even_pieces() = default;
-  constexpr even_pieces(index_t total, index_t size) noexcept
-      : size_((std::min)(size, total)),
-        count_((total + size_ - 1) / size_),
-        last_(total - (count_ - 1) * size_) {}
-
-  [[nodiscard]] constexpr index_t count() const noexcept { return count_; }
-  [[nodiscard]] constexpr int kinds() const noexcept { return last_ == size_ ? 1 : 2; }
-  [[nodiscard]] constexpr index_t size_of(int kind) const noexcept { return kind == 0 ? size_ : last_; }
-  [[nodiscard]] constexpr gemm_piece operator[](index_t i) const noexcept {
-    const bool is_last = i == count_ - 1 && last_ != size_;
-    return {i * size_, is_last ? last_ : size_, is_last ? 1 : 0};
+  static constexpr index_t power_below(index_t x) noexcept {
+    return static_cast<index_t>(std::bit_floor(static_cast<std::uint64_t>(x)));
+  }
+  // How much of what is left the next piece takes.
+  [[nodiscard]] constexpr index_t next(index_t left) const noexcept {
+    if (rest_as_ == gemm_rest::powers && left >= 16) return power_below(left);
+    if (rest_as_ != gemm_rest::filled || left < 256) return left;
+    const index_t step = power_below(left) / 8;
+    return left / step * step;
+  }
+  [[nodiscard]] constexpr index_t size_for(index_t there) const noexcept {
+    if (rest_as_ < gemm_rest::filled) return there;
+    const index_t step =
+        rest_as_ == gemm_rest::filled_whole && there >= 256 ? power_below(there) / 16 : index_t{8};
+    return (there + step - 1) / step * step;
   }
 
- private:
-  index_t size_ = 1, count_ = 0, last_ = 1;
+  index_t block_ = 1, whole_ = 0, rest_ = 0;
+  gemm_rest rest_as_ = gemm_rest::one_piece;
 };
 
 struct gemm_borders {
-  row_pieces m;
-  even_pieces n, k;
+  gemm_pieces m, n, k;
 };
 
 constexpr index_t up_to_multiple(index_t x, index_t of) noexcept { return (x + of - 1) / of * of; }
@@ -93,6 +118,8 @@ struct tile_wishes {
   bool packed = false;      ///< b has its columns cut by packed_columns()
   bool finished = false;    ///< the result is a scratch tile first
   bool converts_b = false;  ///< for every tile
+  bool converts_a = false;
+  bool k_is_rows = false;  ///< k counts rows of both operands
 };
 
 constexpr gemm_borders cut(index_t m, index_t n, index_t k, tile_wishes wishes) noexcept {
@@ -100,9 +127,14 @@ constexpr gemm_borders cut(index_t m, index_t n, index_t k, tile_wishes wishes) 
   const auto power = [](index_t x) {
     return static_cast<index_t>(std::bit_floor(static_cast<std::uint64_t>((std::max)(x, index_t{1}))));
   };
-  const index_t kb = wishes.converts_b ? 1024 : k <= 8192 ? k : 4096;
+  const index_t kb = wishes.converts_b ? 1024 : k <= 8192 ? (wishes.k_is_rows ? 8192 : k) : 4096;
+  const gemm_pieces depth(k, kb,
+                          !wishes.k_is_rows                         ? gemm_rest::one_piece
+                          : wishes.converts_a && wishes.converts_b ? gemm_rest::filled_whole
+                                                                   : gemm_rest::filled);
   if (m == 1 && !wishes.packed) {
-    return {{1, 16}, {n, up_to_multiple((std::max)((worth / 16) / k, index_t{256}), 64)}, {k, kb}};
+    const index_t nb = up_to_multiple((std::max)((worth / 16) / k, index_t{256}), 64);
+    return {{1, 16, gemm_rest::powers}, {n, nb, gemm_rest::one_piece}, depth};
   }
   index_t nb = packed_columns(n);
   index_t mb = (std::max)(power((2 * worth - 1) / (nb * (std::min)(k, kb))),
@@ -111,7 +143,7 @@ constexpr gemm_borders cut(index_t m, index_t n, index_t k, tile_wishes wishes) 
   mb = (std::min)((std::max)(mb, index_t{16}), index_t{8192});
   if (!wishes.packed) {
     const auto tiles = [&] { return ((m + mb - 1) / mb) * ((n + nb - 1) / nb); };
-    while (tiles() < 8 && mb * nb * k >= 2 * worth && (mb > 64 || nb > 128)) {
+    while (tiles() < 8 && k >= (2 * worth + mb * nb - 1) / (mb * nb) && (mb > 64 || nb > 128)) {
       if ((std::min)(mb, m) * 2 > nb && mb > 64) {
         mb = power((std::min)(mb, m + m - 1)) / 2;
       } else if (nb > 128) {
@@ -121,7 +153,7 @@ constexpr gemm_borders cut(index_t m, index_t n, index_t k, tile_wishes wishes) 
       }
     }
   }
-  return {{m, mb}, {n, nb}, {k, kb}};
+  return {{m, mb, gemm_rest::powers}, {n, nb, gemm_rest::one_piece}, depth};
 }
 
 }  // namespace deeprec::inline DEEPREC_ABI::detail

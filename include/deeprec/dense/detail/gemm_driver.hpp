@@ -53,6 +53,8 @@ constexpr index_t leading_dimension(const View& v) noexcept {
 }
 
 struct gemm_setup {
+  explicit gemm_setup(std::pmr::memory_resource* memory) : plans(memory) {}
+
   const char* backend = "";
   const char* refusal = nullptr;  // why there are no plans
   gemm_borders borders;
@@ -66,12 +68,12 @@ struct gemm_setup {
   bool direct = false;          // the plans write c
   stored_rows<const void> b;    // where b_form is not packed
   gemm_weights::form b_form{};  // keeps b, or has its packed pieces
-  std::vector<gemm_plan> plans;
+  std::pmr::vector<gemm_plan> plans;
   std::size_t a_bytes = 0, b_bytes = 0, c_bytes = 0, plan_bytes = 0;
 
   // later: not the first piece of k
   [[nodiscard]] std::size_t plan_index(int m, int n, int k, bool later) const noexcept {
-    return static_cast<std::size_t>(((m * 2 + n) * 2 + k) * 2 + (later ? 1 : 0));
+    return static_cast<std::size_t>(((m * borders.n.kinds() + n) * borders.k.kinds() + k) * 2 + (later ? 1 : 0));
   }
   [[nodiscard]] std::size_t slot_bytes() const noexcept { return a_bytes + b_bytes + c_bytes + plan_bytes; }
 };
@@ -143,7 +145,7 @@ inline gemm_packed dense_form(isa which, const gemm_view<>& from, conversion how
 template <class Backend>
 gemm_weights::form weights_form(isa which, const gemm_job& job, conversion how, bool packed,
                                 [[maybe_unused]] gemm_storage inputs,
-                                [[maybe_unused]] const even_pieces& columns) {
+                                [[maybe_unused]] const gemm_pieces& columns) {
   const gemm_view<> values = job.weights->values();
   if (!packed) {
     return job.weights->get({.how = how}, [&] {
@@ -153,7 +155,7 @@ gemm_weights::form weights_form(isa which, const gemm_job& job, conversion how, 
   }
   if constexpr (PackingGemmBackend<Backend>) {
     const bool turned = job.b_as == gemm_operand::transposed;
-    return job.weights->get({how, job.b_as, Backend::name, columns.size_of(0), inputs}, [&]() -> gemm_weights::form {
+    return job.weights->get({how, job.b_as, Backend::name, columns.largest(), inputs}, [&]() -> gemm_weights::form {
       auto made = std::make_shared<std::vector<gemm_packed>>();
       for (index_t j = 0; j < columns.count(); ++j) {
         const gemm_piece p = columns[j];
@@ -183,32 +185,41 @@ bool try_plans(isa which, const gemm_job& job, result_way way, gemm_setup& setup
                   job.weights->reuse() == weight_reuse::many && job.m > 1 && job.n > 1 && !job.accumulates &&
                   job.residual.data == nullptr;
   setup.borders = cut(job.m, job.n, job.k,
-                      {setup.packed, finished, setup.convert_b != conversion::none && job.weights == nullptr});
+                      {.packed = setup.packed,
+                       .finished = finished,
+                       .converts_b = setup.convert_b != conversion::none && job.weights == nullptr,
+                       .converts_a = setup.convert_a != conversion::none,
+                       .k_is_rows = job.a_as == gemm_operand::transposed && job.b_as == gemm_operand::normal &&
+                                    job.weights == nullptr});
   const gemm_borders& at = setup.borders;
   if (fuse && at.k.count() > 1) {
     setup.refusal = "sums in several pieces are finished later";
     return false;
   }
-  setup.plans.assign(static_cast<std::size_t>(at.m.kinds()) * 8, gemm_plan{});
+  setup.plans.assign(setup.plan_index(at.m.kinds(), 0, 0, false), gemm_plan{});
   setup.plan_bytes = 0;
   const index_t a_columns = leading_dimension(job.a);
   for (int mk = 0; mk < at.m.kinds(); ++mk) {
     const index_t m = at.m.size_of(mk);
     if (m == 0) continue;
     for (int nk = 0; nk < at.n.kinds(); ++nk) {
+      if (at.n.size_of(nk) == 0) continue;
       for (int kk = 0; kk < at.k.kinds(); ++kk) {
+        if (at.k.size_of(kk) == 0) continue;
         for (const bool later : {false, true}) {
           const bool unfused = setup.guarded && later;
-          if (later && at.k.count() == 1 && !unfused) continue;
+          if (!unfused && !(later ? at.k.is_later(kk) : at.k.is_first(kk))) continue;
           gemm_query q{.m = m, .n = at.n.size_of(nk), .k = at.k.size_of(kk), .a = job.a_as, .b = job.b_as};
           // What is converted lies dense in scratch.
           const bool a_turned = q.a == gemm_operand::transposed;
           const bool b_turned = q.b == gemm_operand::transposed;
-          q.a_stride = setup.convert_a != conversion::none ? (a_turned ? q.m : q.k) : a_columns;
+          const bool filled_up = at.k.is_filled_up(kk);
+          q.a_stride = setup.convert_a != conversion::none || filled_up ? (a_turned ? q.m : q.k) : a_columns;
           if ((a_turned ? q.k : q.m) == 1) q.a_stride = a_turned ? q.m : q.k;
           q.b_stride = setup.packed                                                    ? 0
-                       : setup.convert_b != conversion::none && job.weights == nullptr ? (b_turned ? q.k : q.n)
-                                                                                       : setup.b.stride;
+                       : (setup.convert_b != conversion::none && job.weights == nullptr) || filled_up
+                           ? (b_turned ? q.k : q.n)
+                           : setup.b.stride;
           if (!setup.packed && (b_turned ? q.n : q.k) == 1) q.b_stride = b_turned ? q.k : q.n;
           q.c_stride = setup.direct && !unfused && q.m > 1 ? job.c.stride : q.n;
           q.inputs = setup.inputs;
@@ -233,13 +244,14 @@ bool try_plans(isa which, const gemm_job& job, result_way way, gemm_setup& setup
       }
     }
   }
-  index_t most_m = 0;
-  for (int mk = 0; mk < at.m.kinds(); ++mk) most_m = (std::max)(most_m, at.m.size_of(mk));
+  const index_t most_m = at.m.largest(), kb = at.k.largest(), nb = at.n.largest();
   const index_t input_bytes = bytes_of(setup.inputs);
-  const index_t kb = at.k.size_of(0), nb = at.n.size_of(0);
-  setup.a_bytes = setup.convert_a == conversion::none ? 0 : in_lines(most_m * kb * input_bytes);
-  setup.b_bytes =
-      setup.convert_b == conversion::none || job.weights != nullptr ? 0 : in_lines(nb * kb * input_bytes);
+  const int last = at.k.kinds() - 1;
+  const index_t copied = at.k.is_filled_up(last) ? at.k.size_of(last) : 0;  // of k, where nothing is converted
+  setup.a_bytes = in_lines(most_m * (setup.convert_a != conversion::none ? kb : copied) * input_bytes);
+  setup.b_bytes = job.weights != nullptr
+                      ? 0
+                      : in_lines(nb * (setup.convert_b != conversion::none ? kb : copied) * input_bytes);
   setup.c_bytes = setup.direct && !setup.guarded ? 0 : in_lines(most_m * nb * 4);
   return true;
 }
@@ -297,7 +309,7 @@ template <class... Backends>
 bool set_up(gemm_backends<Backends...>, isa which, const gemm_job& job, gemm_setup& setup,
             std::string* refused = nullptr) {
   const auto attempt = [&](auto tag) {
-    setup = gemm_setup{};
+    setup = gemm_setup(setup.plans.get_allocator().resource());
     if (try_backend<typename decltype(tag)::type>(which, job, setup)) return true;
     if (refused != nullptr) *refused += std::string("; not ") + setup.backend + ": " + setup.refusal;
     return false;
@@ -399,12 +411,15 @@ class tile_runner {
     if (rows.data != nullptr) rows.data = step_by(rows.data, row * rows.stride + column, rows.storage);
     return rows;
   }
-  // The block of rows x columns of an operand as it lies in memory, converted where it must be.
+  // The block of rows x columns of an operand as it lies in memory, converted where it must be; rows that
+  // are not there are zeros.
   const void* operand(const void* data, index_t stride, gemm_storage storage, index_t step, gemm_piece rows,
                       gemm_piece columns, conversion how, char* block) const {
     const void* const from = step_by(data, step + rows.begin * stride + columns.begin, storage);
-    if (how == conversion::none) return from;
-    convert_with(isa_, {how, from, stride, block, columns.size, rows.size, columns.size, storage});
+    if (how == conversion::none && rows.filled == rows.size) return from;
+    convert_with(isa_, {how, from, stride, block, columns.size, rows.filled, columns.size, storage});
+    const index_t row_bytes = columns.size * bytes_of(setup_.inputs);
+    std::memset(block + rows.filled * row_bytes, 0, static_cast<std::size_t>((rows.size - rows.filled) * row_bytes));
     return block;
   }
 
@@ -444,7 +459,7 @@ status run_tiles(context<E> ctx, const tile_runner& runner, std::size_t slot_byt
 /// The row stride holds a row, and whole units.
 template <class Bits>
 constexpr bool rows_of_bits(const Bits& v) noexcept {
-  return v.stride(0) >= v.extent(1) && v.stride(0) % Bits::stride_unit == 0;
+  return countable(v) && v.stride(0) >= v.extent(1) && v.stride(0) % Bits::stride_unit == 0;
 }
 
 /// Something is done to the result as a whole.
