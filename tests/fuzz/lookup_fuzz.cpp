@@ -487,8 +487,8 @@ void check_group(const choices& chosen, const std::vector<std::uint8_t>& bytes) 
   for (std::size_t t = 0; t < tables.size(); ++t) {
     const bag_lists batch = batches[t].lists();
     const matrix_view<float> all = out.to();
-    const matrix_view<float> mine(all.data_handle() + group.offset(static_cast<index_t>(t)), chosen.bags, tables[t].width(),
-                                  all.stride(0));
+    float* const first = chosen.bags == 0 ? nullptr : all.data_handle() + group.offset(static_cast<index_t>(t));
+    const matrix_view<float> mine(first, chosen.bags, tables[t].width(), all.stride(0));
     check_rows(tables[t], batch, meanings[t], mine, out.floats.data());
     require(skipped[t] == 100 + (meanings[t].skips && chosen.bags > 0 ? strays(tables[t], batch, meanings[t]) : 0));
   }

@@ -166,7 +166,8 @@ template <class Context, Storage Out, BagBatch Bags, class Columns>
   std::pmr::vector<view> outs(ctx.memory);
   outs.reserve(static_cast<std::size_t>(group.features()));
   for (index_t t = 0; t < group.features(); ++t) {
-    outs.emplace_back(out.data_handle() + group.offset(t), out.extent(0), group.width(t), out.stride(0));
+    Out* const first = out.extent(0) == 0 ? nullptr : out.data_handle() + group.offset(t);
+    outs.emplace_back(first, out.extent(0), group.width(t), out.stride(0));
   }
   return lookup(ctx, group, bags, std::span<const view>(outs));
 }

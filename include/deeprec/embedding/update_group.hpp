@@ -250,8 +250,8 @@ template <class Context, RowOptimizer Optimizer, BagBatch Bags, RoundingPolicy R
   std::pmr::vector<matrix_view<const float>> parts(ctx.memory);
   parts.reserve(static_cast<std::size_t>(group.features()));
   for (index_t t = 0; t < group.features(); ++t) {
-    parts.emplace_back(gradient.data_handle() + group.offset(t), gradient.extent(0), group.width(t),
-                       gradient.stride(0));
+    const float* const first = gradient.extent(0) == 0 ? nullptr : gradient.data_handle() + group.offset(t);
+    parts.emplace_back(first, gradient.extent(0), group.width(t), gradient.stride(0));
   }
   return update(ctx, group, bags, std::span<const matrix_view<const float>>(parts), optimizer, rounding);
 }
