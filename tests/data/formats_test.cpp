@@ -8,6 +8,7 @@
 #include <deeprec/data/feasign_format.hpp>
 #include <deeprec/data/key_value_format.hpp>
 #include <deeprec/data/libsvm_format.hpp>
+#include <deeprec/exec/inline_executor.hpp>
 
 using namespace deeprec;
 using namespace deeprec_test;
@@ -54,6 +55,27 @@ TEST_CASE("libsvm: labels, indices from 1, weights, comments") {
                                row_of(2.5F, {{0, 0}}, {{1, 2}})});
   CHECK(parse_all(libsvm_format{.base = index_base::zero}, "1 0:1 7:1").rows ==
         plain_rows{row_of(1, {{0, 7}}, {{1, 1}})});
+}
+
+TEST_CASE("libsvm: any limit of a line is one") {
+  const inline_executor executor;
+  const std::string text = "1 3:0.5\r\n0 4:1\n";
+  for (const index_t longest : {std::numeric_limits<index_t>::min(), index_t{-1}, index_t{0}, index_t{5}, index_t{6},
+                                index_t{7}, std::numeric_limits<index_t>::max()}) {
+    CAPTURE(longest);
+    sparse_batch batch;
+    const parsed_text whole =
+        parse_text(libsvm_format{}, text, batch, {.on_malformed = malformed::drop, .longest_line = longest})
+            .or_throw();
+    CHECK(whole.rows == (longest >= 7 ? 2 : longest >= 5 ? 1 : 0));
+    CHECK(whole.skipped_lines == 2 - whole.rows);
+    const outcome read = read_all(read_text(executor, libsvm_format{}, text,
+                                            {.on_malformed = malformed::drop, .chunk_bytes = 3, .longest_line = longest})
+                                      .or_throw(),
+                                  1);
+    CHECK(static_cast<index_t>(read.rows.size()) == whole.rows);
+    CHECK(read.skipped == whole.skipped_lines);
+  }
 }
 
 TEST_CASE("libsvm: bad lines are faults with their place, and leave nothing behind") {

@@ -420,6 +420,9 @@ TEST_CASE("update_group: an empty group and empty batches are no work") {
   const std::int64_t border = 0;
   const std::vector<jagged_view<>> batch{jagged_view<>(&border, 0, nullptr, 0)};
   CHECK(update(here, group, batch, matrix_view<const float>(nullptr, 0, 17), rowwise_adagrad{}).ok());
+  group.add(model.items.view(), sum);  // whose columns begin behind those of the first
+  const std::vector<jagged_view<>> two(2, batch[0]);
+  CHECK(update(here, group, two, matrix_view<const float>(nullptr, 0, 17 + 32), rowwise_adagrad{}).ok());
   CHECK(model == before);
 }
 

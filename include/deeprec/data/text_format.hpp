@@ -8,6 +8,7 @@
 // memory; batch_reader.hpp runs one over files, in parallel.
 #pragma once
 
+#include <algorithm>
 #include <concepts>
 #include <optional>
 #include <string>
@@ -128,7 +129,9 @@ inline std::size_t byte_order_mark(std::string_view text) noexcept {
 }
 
 /// What is looked at of a text to know its layout: byte order mark, a line within the limit, its end.
-inline constexpr index_t head_bytes(index_t longest_line) noexcept { return longest_line + 5; }
+inline constexpr index_t head_bytes(index_t longest_line) noexcept {
+  return std::clamp<index_t>(longest_line, 0, index_t{1} << 62) + 5;
+}
 
 /// The text up to the first line end, without that and without a byte order mark. Of a line beyond
 /// the limit only the begin.
