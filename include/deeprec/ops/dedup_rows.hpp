@@ -72,9 +72,9 @@ auto arrays_of(const unique_rows<Index>& answer) noexcept {
 template <class Context, class T>
 void hash_rows(const Context& ctx, const matrix_view<const T>& in, std::uint64_t* hashes) {
   const auto bytes = static_cast<std::size_t>(in.extent(1)) * sizeof(T);
-  const key_seed& seed = process_key_seed();
   const index_t grain = rows_per_piece(static_cast<index_t>(bytes));
   ctx.executor->parallel_for(in.extent(0), grain, [&](index_t begin, index_t end, int) {
+    const key_seed seed = process_key_seed();  // a copy: no write of a hash changes it
     for (index_t k = begin; k < end; ++k) {
       const auto* const row = static_cast<const char*>(static_cast<const void*>(in.row(k)));
       hashes[k] = hash_bytes_with(std::string_view(row, bytes), seed.start, seed.key);
