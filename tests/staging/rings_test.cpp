@@ -1,14 +1,33 @@
 #include <doctest/doctest.h>
 
 #include <deeprec/staging/mpmc_ring.hpp>
+#include <deeprec/staging/packed_batch.hpp>
 #include <deeprec/staging/reorder_buffer.hpp>
 #include <deeprec/staging/spsc_ring.hpp>
+#include <deeprec/staging/staging_pool.hpp>
+#include <deeprec/staging/staging_queue.hpp>
 
+#if defined(__linux__)
+#include <linux/filter.h>
+#include <linux/membarrier.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+#include <array>
+#include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <memory>
 #include <random>
+#include <ratio>
+#include <stdexcept>
 #include <stop_token>
 #include <string>
 #include <thread>
@@ -16,6 +35,7 @@
 #include <vector>
 
 #include "staging/support.hpp"
+#include "support/children.hpp"
 #include "support/seed.hpp"
 
 namespace {
@@ -139,6 +159,200 @@ TEST_CASE("rings: a capacity of nothing, or beyond the positions, is refused") {
   CHECK_THROWS_AS(tiny_pair(128), deeprec::error);
 }
 
+struct huge {
+  std::byte bytes[std::size_t{1} << 26];
+};
+
+TEST_CASE("queues: a capacity whose bytes wrap around is refused") {
+  // 2^40 slots of more than 2^26 bytes; 2^58 and more of 64 bytes.
+  const std::size_t many = std::size_t{1} << 40;
+  CHECK_THROWS_AS(mpmc<huge>{many}, deeprec::error);
+  CHECK_THROWS_AS(reorder_buffer<huge>{many}, deeprec::error);
+  CHECK_THROWS_AS(staging_queue<huge>{many}, deeprec::error);
+  using line = std::array<char, 64>;
+  for (const int bits : {56, 58, 60, 62}) {
+    CAPTURE(bits);
+    for (const spsc_layout layout : {spsc_layout::automatic, spsc_layout::counters, spsc_layout::flags}) {
+      if (bits == 56 && layout != spsc_layout::flags) continue;  // 2^62 bytes: the allocator's to refuse
+      CHECK_THROWS_AS(spsc<line>(std::size_t{1} << bits, std::pmr::get_default_resource(), layout), deeprec::error);
+    }
+  }
+  CHECK_THROWS_AS(staging_pool<int>{0}, deeprec::error);
+  CHECK_THROWS_AS(staging_pool<int>{(1u << 30) + 1}, deeprec::error);
+}
+
+TEST_CASE("packed_layout: slices that no address can count don't fit, and neither does what comes after them") {
+  constexpr std::size_t most = (std::numeric_limits<std::size_t>::max)() / 2;
+  for (const std::size_t size : {most + 1, most, most - 255, most / 2 + 1}) {
+    CAPTURE(size);
+    packed_layout layout;
+    static_cast<void>(layout.add<char>(size));
+    for (int k = 0; k < 3; ++k) static_cast<void>(layout.add<char>(most - 300));
+    CHECK(!layout.fits());
+    CHECK(layout.bytes() <= most + 1);
+  }
+  packed_layout layout;
+  CHECK(layout.add<int>(3).offset == 0);
+  CHECK(layout.add<char>(1).offset == 256);
+  CHECK(layout.bytes() == 512);
+  CHECK(layout.fits());
+}
+
+template <class Rep, class Period>
+std::chrono::steady_clock::time_point deadline_of(std::chrono::duration<Rep, Period> time) {
+  return within(time).deadline;
+}
+
+TEST_CASE("within: any time of any unit, however large, small or negative") {
+  using namespace std::chrono;
+  constexpr auto forever = (steady_clock::time_point::max)();
+  CHECK(deadline_of((nanoseconds::max)()) == forever);
+  CHECK(deadline_of((microseconds::max)()) == forever);
+  CHECK(deadline_of((milliseconds::max)()) == forever);
+  CHECK(deadline_of((seconds::max)()) == forever);
+  CHECK(deadline_of((minutes::max)()) == forever);
+  CHECK(deadline_of((hours::max)()) == forever);
+  CHECK(deadline_of(duration<std::uint64_t, std::milli>((std::numeric_limits<std::uint64_t>::max)())) == forever);
+  CHECK(deadline_of(duration<double>(std::numeric_limits<double>::infinity())) == forever);
+  CHECK(deadline_of(duration<float, std::ratio<3600>>(1e30f)) == forever);
+  CHECK(deadline_of(duration<std::int64_t, std::ratio<31'556'952>>(400)) == forever);  // years
+  const auto begin = steady_clock::now();
+  for (const auto passed : {deadline_of(hours(-1)), deadline_of((hours::min)()), deadline_of((milliseconds::min)()),
+                            deadline_of(0ms), deadline_of(duration<double>(-1e300)),
+                            deadline_of(duration<double>(std::numeric_limits<double>::quiet_NaN()))}) {
+    CHECK(passed <= steady_clock::now());
+  }
+  const struct {
+    steady_clock::time_point deadline;
+    nanoseconds time;
+  } exact[] = {
+      {deadline_of(5ms), 5ms},
+      {deadline_of(1ns), 1ns},
+      {deadline_of(duration<double>(2.5)), 2'500ms},
+      {deadline_of(duration<std::int8_t, std::ratio<3600>>(100)), 100h},
+      {deadline_of(duration<std::int64_t, std::pico>(7'000)), 7ns},
+      {deadline_of(hours(24 * 365 * 200)), hours(24 * 365 * 200)},
+      {deadline_of(duration<std::int64_t, std::ratio<1001, 30000>>(std::int64_t{30} * 86400 * 365 * 200)),
+       seconds(std::int64_t{1001} * 86400 * 365 * 200 / 1000)},
+  };
+  const auto end = steady_clock::now();
+  for (const auto& e : exact) {
+    CHECK(e.deadline >= begin + e.time);
+    CHECK(e.deadline <= end + e.time);
+  }
+}
+
+// Two threads that block in call() until release(): one of them leaves by an exception, and the other has to go on.
+template <class Counts, class Call, class Release>
+int one_of_two_throws(Counts counts, Call call, Release release) {
+  return deeprec_test::in_child(
+      [&] {
+        std::atomic<int> threw{0};
+        const auto blocked = [&] {
+          try {
+            call();
+          } catch (const std::runtime_error&) {
+            ++threw;
+          }
+        };
+        std::thread a(blocked);
+        std::thread b(blocked);
+        deeprec_test::until_asleep(2, counts);
+        release([&] { deeprec_test::until_asleep(2, counts); });
+        a.join();
+        b.join();
+        return threw == 1 ? 0 : 1;
+      },
+      20);
+}
+
+TEST_CASE("queues: a thread that leaves a wait by an exception wakes the next one") {
+  SUBCASE("mpmc_ring, pop") {
+    mpmc<fragile> ring(8);
+    auto first = ring.try_claim();
+    REQUIRE(ring.try_emplace(2));
+    first.emplace(1);
+    const auto call = [&] {
+      fragile out;
+      static_cast<void>(ring.pop(out));
+    };
+    CHECK(one_of_two_throws([&] { return ring.pop_waits(); }, call, [&](auto) {
+            fragile::until = 0;
+            first.publish();
+          }) == 0);
+  }
+  SUBCASE("mpmc_ring, push") {
+    mpmc<fragile> ring(2);
+    REQUIRE(ring.try_emplace(1));
+    REQUIRE(ring.try_emplace(2));
+    auto front = ring.try_peek();
+    const auto call = [&] { static_cast<void>(ring.push(fragile(3))); };
+    CHECK(one_of_two_throws([&] { return ring.push_waits(); }, call, [&](auto until_asleep) {
+            const std::uint64_t parks = ring.push_waits().parks;
+            static_cast<void>(ring.try_peek());  // the slot behind is free first: who is woken sleeps again
+            while (ring.push_waits().parks == parks) std::this_thread::yield();
+            until_asleep();
+            fragile::until = 0;
+            front.release();
+          }) == 0);
+  }
+  SUBCASE("reorder_buffer, take") {
+    reorder_buffer<fragile> buffer(4);
+    CHECK(buffer.try_put(1, fragile(1)));
+    fragile zero(0);
+    const auto call = [&] {
+      fragile out;
+      static_cast<void>(buffer.take(out));
+    };
+    CHECK(one_of_two_throws([&] { return buffer.take_waits(); }, call, [&](auto) {
+            fragile::until = 1;  // the put moves once
+            static_cast<void>(buffer.try_put(0, std::move(zero)));
+          }) == 0);
+  }
+  SUBCASE("staging_queue, take") {
+    staging_queue<fragile> q(4);
+    auto first = q.reserve();
+    CHECK(q.put(fragile(2)) == queue_result::ok);
+    fragile one(1);
+    CHECK(one_of_two_throws([&] { return q.was().take; }, [&] { static_cast<void>(q.take().result()); }, [&](auto) {
+            fragile::until = 1;
+            static_cast<void>(first.put(std::move(one)));
+          }) == 0);
+  }
+}
+
+#if defined(__linux__) && (defined(__x86_64__) || defined(__aarch64__)) && !defined(__SANITIZE_THREAD__)
+TEST_CASE("std_atomics: where membarrier is refused after all, light fences are whole fences") {
+  event_count<> registers_it;
+  if (!std_atomics::light_fence_is_free()) return;
+  CHECK(deeprec_test::in_child([] {
+          // Answers EPERM to membarrier, as a filter that a program installs late does.
+          sock_filter program[] = {
+              BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+              BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_membarrier, 0, 1),
+              BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+              BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+          };
+          const sock_fprog filter{sizeof(program) / sizeof(*program), program};
+          if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0) {
+            return 0;  // no filters here
+          }
+          if (syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0) return 1;
+          std_atomics::heavy_fence(access::wait_fence);
+          if (std_atomics::light_fence_is_free()) return 2;
+          mpmc<int> ring(1);  // and everything goes on
+          std::thread producer([&] {
+            for (int k = 0; k < 20; ++k) static_cast<void>(ring.push(int(k)));
+          });
+          int out = -1;
+          bool all = true;
+          for (int k = 0; k < 20; ++k) all = ring.pop(out) == queue_result::ok && out == k && all;
+          producer.join();
+          return all ? 0 : 3;
+        }) == 0);
+}
+#endif
+
 template <class Ring>
 void no_item_is_lost_or_leaked(Ring&& ring) {
   for (int at = 0; at < 6; ++at) {
@@ -193,6 +407,10 @@ TEST_CASE("rings: items that are left are destroyed with the ring, over the end 
       ring.try_pop(out), pair_ring.try_pop(out);
     }
     for (int k = 0; k < 3; ++k) ring.try_push(fragile(k)), pair_ring.try_push(fragile(k));
+    reorder_buffer<fragile> gaps(4);
+    CHECK(gaps.try_put(1, fragile(1)));
+    CHECK(gaps.try_put(3, fragile(3)));
+    CHECK(gaps.skip(2) == queue_result::ok);
   }
   CHECK(fragile::alive == 0);
 }

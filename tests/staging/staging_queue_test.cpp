@@ -3,8 +3,6 @@
 #include <deeprec/staging/staging_pool.hpp>
 #include <deeprec/staging/staging_queue.hpp>
 
-#include <sys/resource.h>
-
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -129,7 +127,8 @@ TEST_CASE("staging_queue: close, cancel and stop wake every blocked thread") {
         answered += r == queue_result::closed || r == queue_result::cancelled || r == queue_result::stopped;
       });
     }
-    std::this_thread::sleep_for(5ms);
+    deeprec_test::until_asleep(3, [&] { return full.was().put; });
+    deeprec_test::until_asleep(3, [&] { return empty.was().take; });
     CHECK(answered == 0);
     if (*how == 's') stop.request_stop();
     for (queue* q : {&full, &empty}) {
@@ -272,40 +271,128 @@ TEST_CASE("staging_queue: a record whose move throws leaves the queue usable, it
 }
 
 TEST_CASE("staging_queue: statistics say which side waited") {
+  using deeprec_test::until_asleep;
   staging_queue<int> q(1);
-  std::thread slow([&] {
+  std::thread producer([&] {
     for (int k = 0; k < 3; ++k) {
-      std::this_thread::sleep_for(3ms);
-      CHECK(q.put(k) == queue_result::ok);
+      until_asleep(1, [&] { return q.was().take; });
+      CHECK(q.put(k) == queue_result::ok);  // the consumer waits, so there is room
     }
   });
   for (int k = 0; k < 3; ++k) CHECK(*q.take() == k);
-  slow.join();
+  producer.join();
   staging_stats s = q.was();
   CHECK(s.take.waits == 3);
-  CHECK(s.take.wait_ns >= 6'000'000);
+  CHECK(s.take.parks >= 3);
+  CHECK(s.take.wait_ns > 0);
+  CHECK(s.take.waiting == 0);
   CHECK(s.put.waits == 0);
+  CHECK(s.put.wait_ns == 0);
   CHECK(s.claimed == 3);
   CHECK(s.depth == 0);
+
   CHECK(q.put(1) == queue_result::ok);
   CHECK(q.put(2, within(1ms)) == queue_result::timed_out);
   s = q.was();
   CHECK(s.put.waits == 1);
   CHECK(s.depth == 1);
+  std::thread blocked([&] { CHECK(q.put(2) == queue_result::ok); });
+  until_asleep(1, [&] { return q.was().put; });
+  CHECK(q.was().put.waiting == 1);
+  CHECK(*q.take() == 1);
+  blocked.join();
+  s = q.was();
+  CHECK(s.put.waits == 2);
+  CHECK(s.put.wait_ns > 0);
+  CHECK(s.take.waits == 3);
+  CHECK(s.claimed == 5);
+  CHECK(s.depth == 1);
 }
 
-TEST_CASE("staging_queue: a blocked thread uses no CPU time") {
+TEST_CASE("staging_queue: a blocked thread sleeps, once") {
   queue q(1);
-  const auto cpu = [] {
-    rusage used{};
-    getrusage(RUSAGE_THREAD, &used);
-    return std::chrono::seconds(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
-           std::chrono::microseconds(used.ru_utime.tv_usec + used.ru_stime.tv_usec);
+  std::thread consumer([&] { CHECK(**q.take() == 7); });
+  deeprec_test::until_asleep(1, [&] { return q.was().take; });
+  const wait_counts asleep = q.was().take;
+  CHECK(asleep.parks >= 1);
+  CHECK(q.put(make(7)) == queue_result::ok);
+  consumer.join();
+  CHECK(q.was().take.parks <= asleep.parks + 1);
+  CHECK(q.was().take.waits == 1);
+}
+
+// Counts how a record is made from something else.
+struct source {
+  int value = 0;
+  static inline int copies = 0;
+  static inline int moves = 0;
+  static inline int measured = 0;
+};
+struct made_of_source {
+  int value;
+  explicit made_of_source(const source& s) : value(s.value) { ++source::copies; }
+  explicit made_of_source(source&& s) : value(std::exchange(s.value, 0)) { ++source::moves; }
+};
+
+TEST_CASE("staging_queue: an item of another type becomes a record once, and is measured once") {
+  using q_type = staging_queue<made_of_source>;
+  const q_type::size_function size = [](const made_of_source&) { return ++source::measured, std::size_t{1}; };
+  const struct {
+    std::size_t budget;
+    q_type::size_function size_of;
+    int copies, moves, measured;
+  } cases[] = {{0, nullptr, 0, 1, 0}, {0, size, 0, 1, 0}, {64, nullptr, 0, 1, 0}, {64, size, 1, 0, 1}};
+  for (const auto& c : cases) {
+    CAPTURE(c.budget);
+    CAPTURE(c.size_of != nullptr);
+    q_type q({.capacity = 2, .byte_budget = c.budget}, c.size_of);
+    source::copies = source::moves = source::measured = 0;
+    source s{5};
+    CHECK(q.put(std::move(s)) == queue_result::ok);
+    CHECK(source::copies == c.copies);
+    CHECK(source::moves == c.moves);
+    CHECK(source::measured == c.measured);
+    CHECK(q.try_put(source{6}) == queue_result::ok);
+    source kept{7};
+    source::measured = 0;
+    CHECK(q.put(std::move(kept), within(1ms)) == queue_result::timed_out);
+    CHECK(kept.value == 7);  // untouched
+    CHECK(source::measured == c.measured);  // not once for each look
+    CHECK(q.take()->value == 5);
+    auto place = q.reserve();
+    CHECK(place.put(std::move(kept)) == queue_result::ok);
+    CHECK(q.take()->value == 6);
+    CHECK(q.take()->value == 7);
+  }
+}
+
+TEST_CASE("staging_queue: what can only be moved into a record is put, unless it has to be measured before") {
+  struct base {
+    virtual ~base() = default;
   };
-  const auto before = cpu();
-  CHECK(q.take(within(200ms)).result() == queue_result::timed_out);
-  CHECK(cpu() - before < 100ms);  // a spinning thread would use 200
-  CHECK(q.was().take.parks >= 1);
+  struct derived : base {};
+  using record = std::unique_ptr<base>;
+  staging_queue<record> plain(1);
+  staging_queue<record> fixed({.capacity = 1, .byte_budget = 8 * sizeof(record)});
+  staging_queue<record> measured({.capacity = 1, .byte_budget = 8}, [](const record&) { return std::size_t{1}; });
+  for (auto* q : {&plain, &fixed}) {
+    auto one = std::make_unique<derived>();
+    CHECK(q->put(std::move(one)) == queue_result::ok);
+    auto two = std::make_unique<derived>();
+    CHECK(q->try_put(std::move(two)) == queue_result::not_now);
+    CHECK(two);
+    CHECK(*q->take());
+  }
+  auto item = std::make_unique<derived>();
+  try {
+    static_cast<void>(measured.put(std::move(item)));
+    FAIL("no exception");
+  } catch (const deeprec::error& e) {
+    CHECK(e.code() == errc::unsupported);
+  }
+  CHECK(item);
+  CHECK(measured.put(record(std::move(item))) == queue_result::ok);
+  CHECK(measured.was().bytes == 1);
 }
 
 struct counting_resource final : std::pmr::memory_resource {

@@ -39,10 +39,12 @@ class fragile {
   int value_;
 };
 
-// How many threads of this process sleep, by the kernel's word. Without /proc: 0.
+// How many threads of this process sleep, by the kernel's word. Without /proc: all that anybody waits for.
 inline int sleeping_threads() {
   int count = 0;
-  if (DIR* tasks = opendir("/proc/self/task")) {
+  DIR* const tasks = opendir("/proc/self/task");
+  if (tasks == nullptr) return 1 << 20;
+  {
     while (const dirent* entry = readdir(tasks)) {
       std::string line;
       std::getline(std::ifstream(std::string("/proc/self/task/") + entry->d_name + "/stat"), line);

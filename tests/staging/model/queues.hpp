@@ -179,17 +179,18 @@ enum class mistake {
   no_second_look,      // sleeps without a second look after announcing itself
   notify_first,        // looks for waiters before it publishes
   no_chain,            // a waiter that succeeds wakes no other: the wake-up of a slot further on is lost
+  chain_after_return,  // only a waiter that returns wakes the next one, not one that leaves by an exception
   silent_close,        // close() wakes nobody
   cancel_one_side,     // cancel() wakes producers only
   drop_on_timeout,     // hazard H1: a put that times out says ok
   put_after_timeout,   // a put that times out leaves a claimed slot behind
 };
 
-template <mistake Bug>
+template <mistake Bug, class Item = watched>
 struct wrong_face {
-  using item_type = watched;
+  using item_type = Item;
   static constexpr bool throwing_take_drops = true;
-  using core = deeprec::detail::slot_ring<watched, model_atomics, std::uint32_t>;
+  using core = deeprec::detail::slot_ring<Item, model_atomics, std::uint32_t>;
   using room = deeprec::detail::waiting_room<deeprec::park_wait, model_atomics>;
   explicit wrong_face(std::size_t capacity) : ring(capacity, std::pmr::get_default_resource(), 0) {}
 
@@ -200,13 +201,13 @@ struct wrong_face {
     return f.load(at(std::memory_order_acquire)) != 0;
   }
 
-  queue_result push_once(watched& item) {
+  queue_result push_once(Item& item) {
     if (flag(cancelled)) return queue_result::cancelled;
     if (Bug == mistake::closed_apart && flag(closed)) return queue_result::closed;
-    core::token t;
+    typename core::token t;
     const queue_result r = ring.claim(t);
     if (r != queue_result::ok) return r;
-    ::new (static_cast<void*>(t.place->bytes)) watched(std::move(item));
+    ::new (static_cast<void*>(t.place->bytes)) Item(std::move(item));
     if (Bug == mistake::notify_first) {
       items().notify_one();
       ring.publish(t);
@@ -216,9 +217,9 @@ struct wrong_face {
     }
     return queue_result::ok;
   }
-  queue_result pop_once(watched& item) {
+  queue_result pop_once(Item& item) {
     if (flag(cancelled)) return queue_result::cancelled;
-    core::token t;
+    typename core::token t;
     bool holes = false;
     const queue_result r = ring.take(t, holes);
     if (r == queue_result::not_now) {
@@ -226,10 +227,16 @@ struct wrong_face {
       if (Bug == mistake::closed_apart && flag(closed)) return queue_result::closed;
     }
     if (r != queue_result::ok) return r;
+    struct guard {
+      wrong_face* self;
+      typename core::token slot;
+      ~guard() {
+        std::destroy_at(slot.place->item());
+        self->ring.release_slot(slot);
+        self->space().notify_one();
+      }
+    } const free_the_slot{this, t};
     item = std::move(*t.place->item());
-    std::destroy_at(t.place->item());
-    ring.release_slot(t);
-    space().notify_one();
     return queue_result::ok;
   }
   template <class Look, class WakeNext>
@@ -246,7 +253,7 @@ struct wrong_face {
     }
     return where.wait_for(look, limit, wake_next);
   }
-  queue_result put(watched& item, const wait_limit& limit) {
+  queue_result put(Item& item, const wait_limit& limit) {
     queue_result r = push_once(item);
     if (r != queue_result::not_now) return r;
     r = wait(space(), [&] { return push_once(item); }, limit, [this]() noexcept {
@@ -254,23 +261,34 @@ struct wrong_face {
     });
     if (Bug == mistake::drop_on_timeout && r == queue_result::timed_out) return queue_result::ok;
     if (Bug == mistake::put_after_timeout && r == queue_result::timed_out) {
-      core::token t;
+      typename core::token t;
       static_cast<void>(ring.claim(t));
     }
     return r;
   }
-  queue_result take(watched& item, const wait_limit& limit) {
+  queue_result take(Item& item, const wait_limit& limit) {
     queue_result r = pop_once(item);
     if (r != queue_result::not_now) return r;
-    return wait(items(), [&] { return pop_once(item); }, limit, [this]() noexcept {
+    const auto wake_next = [this]() noexcept {
       if (Bug != mistake::no_chain && ring.was_takeable()) items().notify_one();
-    });
+    };
+    if (Bug != mistake::chain_after_return) return wait(items(), [&] { return pop_once(item); }, limit, wake_next);
+    r = wait(items(), [&] { return pop_once(item); }, limit, []() noexcept {});
+    if (items().counts().waiting != 0) wake_next();
+    return r;
   }
-  queue_result try_put(watched& item) { return push_once(item); }
-  queue_result try_take(watched& item) { return pop_once(item); }
-  queue_result peek(watched& item) { return pop_once(item); }
+  queue_result try_put(Item& item) { return push_once(item); }
+  queue_result try_take(Item& item) { return pop_once(item); }
+  queue_result peek(Item& item) { return pop_once(item); }
   void drop() {}
-  void put_behind(watched&, watched&) {}
+  void put_behind(Item& first, Item& second) {
+    typename core::token t;
+    static_cast<void>(ring.claim(t));
+    static_cast<void>(push_once(second));
+    ::new (static_cast<void*>(t.place->bytes)) Item(std::move(first));
+    ring.publish(t);
+    items().notify_one();
+  }
   void close() {
     if (Bug == mistake::closed_apart) {
       closed.store(1, at(std::memory_order_release));

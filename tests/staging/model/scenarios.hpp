@@ -43,8 +43,8 @@ inline const program four{{{S::put, 1}}, {{S::put, 2}}, {{S::take}}, {{S::take}}
 inline const program throwing_put{{{S::put, 1}, {S::put_throws, 2}, {S::put, 3}}, {{S::take}, {S::take}}};
 inline const program throwing_take{{{S::put_brittle, 1}, {S::put, 2}}, {{S::take}, {S::take}}};
 inline const program throwing_beside{{{S::put, 1}, {S::put_throws, 2}}, {{S::put, 3}}, {{S::take}, {S::take}}};
-inline const program throwing_behind{{{S::behind_brittle, 1}}, {{S::take}}, {{S::take}}};
-inline const program throwing_last{{{S::put_brittle, 1}, {S::close}}, {{S::take}}, {{S::take}}};
+inline const program throwing_behind{{{S::take}}, {{S::take}}, {{S::behind_brittle, 1}}};
+inline const program throwing_last{{{S::take}}, {{S::take}}, {{S::put_brittle, 1}, {S::close}}};
 
 // Who gets a buffer may write to it. Three threads that don't wait, or two that wait for one buffer.
 template <int Threads, std::uint32_t Buffers>
@@ -85,7 +85,7 @@ struct pool_deadline : explorer::scenario {
   using pool_type = deeprec::staging_pool<watched, deeprec::park_wait, model_atomics>;
   int threads() const override { return 3; }
   void run(int t) override {
-    if (t == 0) {
+    if (t == 2) {
       out.give_back();
     } else {
       auto lease = pool.acquire(t == 1 ? soon() : wait_limit{});
@@ -102,7 +102,7 @@ struct take_deadline : explorer::scenario {
   int threads() const override { return 3; }
   void run(int t) override {
     watched item(t);
-    if (t == 0) {
+    if (t == 2) {
       static_cast<void>(face.put(item, {}));
     } else if (face.take(item, t == 1 ? soon() : wait_limit{}) == queue_result::ok && t == 1) {
       static_cast<void>(face.put(item, {}));
@@ -121,7 +121,7 @@ struct put_deadline : explorer::scenario {
   int threads() const override { return 3; }
   void run(int t) override {
     watched item(t);
-    if (t == 0) {
+    if (t == 2) {
       static_cast<void>(face.take(item, {}));
     } else if (face.put(item, t == 1 ? soon() : wait_limit{}) == queue_result::ok && t == 1) {
       static_cast<void>(face.take(item, {}));
@@ -136,11 +136,11 @@ struct take_stopped : explorer::scenario {
   int threads() const override { return 4; }
   void run(int t) override {
     watched item(t);
-    if (t == 0) {
+    if (t == 3) {
       static_cast<void>(face.put(item, {}));
-    } else if (t == 1) {
-      stop.request_stop();
     } else if (t == 2) {
+      stop.request_stop();
+    } else if (t == 1) {
       if (face.take(item, {.stop = stop.get_token()}) == queue_result::ok) static_cast<void>(face.put(item, {}));
     } else {
       static_cast<void>(face.take(item, {}));
@@ -150,23 +150,39 @@ struct take_stopped : explorer::scenario {
   Face face{2};
 };
 
-// A waiter that is cancelled, beside one that goes on afterwards.
+// A waiter that is cancelled may have been woken for an item that comes after the resume, which the other one needs.
 struct take_cancelled : explorer::scenario {
   int threads() const override { return 3; }
   void run(int t) override {
     watched item(t);
-    if (t == 0) {
+    if (t == 2) {
       face.cancel();
       face.resume();
       static_cast<void>(face.put(item, {}));
     } else if (t == 1) {
-      if (face.take(item, {}) == queue_result::ok) static_cast<void>(face.put(item, {}));
+      if (face.take(item, soon()) == queue_result::ok) static_cast<void>(face.put(item, {}));
     } else {
-      while (face.take(item, {}) == queue_result::cancelled) {
-      }
+      static_cast<void>(face.take(item, {}));
     }
   }
   staging_face face{2};
+};
+
+// A ring that was never full could be claimed at any moment.
+struct never_full : explorer::scenario {
+  using core = deeprec::detail::slot_ring<watched, model_atomics, std::uint32_t>;
+  int threads() const override { return 2; }
+  void run(int t) override {
+    if (t == 0) {
+      if (!ring.was_claimable()) explorer::current().fail("full with one item of three");
+    } else {
+      core::token slot;
+      static_cast<void>(ring.claim(slot));
+      ::new (static_cast<void*>(slot.place->bytes)) watched(1);
+      ring.publish(slot);
+    }
+  }
+  core ring{3, std::pmr::get_default_resource(), 0};
 };
 
 // Two producers sleep while slot 0 is not free; a third thread comes between when it is.
@@ -180,7 +196,7 @@ struct put_between : explorer::scenario {
   void run(int t) override {
     if (t < 2) {
       static_cast<void>(ring.push(watched(t)));
-    } else if (t == 2) {
+    } else if (t == 3) {
       static_cast<void>(ring.try_push(watched(t)));
     } else {
       static_cast<void>(ring.try_pop());
@@ -370,6 +386,27 @@ struct told_scenario : explorer::scenario {
   }
   queue_type queue{1};
   watched data{0};
+};
+
+// What every waiting call consists of, with nothing else: two wait until a word is set, one of them for a time that may
+// be over when its wake-up comes. The one that notifies is the last: the search begins with both asleep.
+struct room_deadline : explorer::scenario {
+  int threads() const override { return 3; }
+  void run(int t) override {
+    if (t == 2) {
+      ready.store(1, {access::position, std::memory_order_release});
+      room.notify_one();
+      return;
+    }
+    const auto look = [&] {
+      return ready.load({access::position, std::memory_order_acquire}) != 0 ? queue_result::ok : queue_result::not_now;
+    };
+    static_cast<void>(room.wait_for(look, t == 1 ? soon() : wait_limit{}, [&]() noexcept {
+      if (ready.load({access::position, std::memory_order_relaxed}) != 0) room.notify_one();
+    }));
+  }
+  model_atomic<std::uint32_t> ready{0};
+  deeprec::detail::waiting_room<deeprec::park_wait, model_atomics> room;
 };
 
 // One look of each kind at the memory of a scenario, with what the explorer is allowed.

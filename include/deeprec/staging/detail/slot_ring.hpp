@@ -71,13 +71,12 @@ class slot_ring {
     }
   }
   ~slot_ring() {
-    // relaxed: no other thread is here any more
-    for (Seq p = head_.load(Atomics::at(access::position, relaxed)); state_of(p) & full_bit; p = next(p)) {
-      if (!(state_of(p) & hole_bit)) std::destroy_at(slot_of(p)->item());
-      slot_of(p)->state.store(0, Atomics::at(access::statistic, relaxed));
-    }
     for (std::size_t i = 0; i < capacity_; ++i) {
-      std::destroy_at(reinterpret_cast<slot*>(slots_ + i * half_stride_ * 2));
+      slot* s = std::launder(reinterpret_cast<slot*>(slots_ + i * half_stride_ * 2));
+      // relaxed: no other thread is here any more. Each slot is asked: there may be gaps (claim_number).
+      const Seq state = s->state.load(Atomics::at(access::statistic, relaxed));
+      if ((state & full_bit) != 0 && (state & hole_bit) == 0) std::destroy_at(s->item());
+      std::destroy_at(s);
     }
     memory_->deallocate(slots_, capacity_ * half_stride_ * 2, alignment);
   }
@@ -249,9 +248,6 @@ class slot_ring {
   [[nodiscard]] slot* slot_of(Seq p) const noexcept {
     return std::launder(
         reinterpret_cast<slot*>(slots_ + static_cast<std::size_t>(p & index_mask_) * half_stride_));
-  }
-  [[nodiscard]] Seq state_of(Seq p) const noexcept {
-    return slot_of(p)->state.load(Atomics::at(access::statistic, relaxed));
   }
   [[nodiscard]] std::uint64_t number_of(Seq p) const noexcept {
     const std::uint64_t laps = lap_of(p) / lap_unit();
