@@ -18,7 +18,7 @@
 #include <deeprec/core/contract.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/matrix_view.hpp>
-#include <deeprec/core/sizes.hpp>
+#include <deeprec/core/detail/sizes.hpp>
 
 namespace deeprec::inline DEEPREC_ABI {
 

@@ -20,7 +20,7 @@
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/rounding.hpp>
-#include <deeprec/core/sizes.hpp>
+#include <deeprec/core/detail/sizes.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/detail/backward.hpp>

@@ -12,7 +12,7 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
-#include <deeprec/core/sizes.hpp>
+#include <deeprec/core/detail/sizes.hpp>
 
 namespace deeprec::inline DEEPREC_ABI::detail {
 inline namespace DEEPREC_UNIT {

@@ -17,7 +17,7 @@
 #include <deeprec/core/coo_view.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
-#include <deeprec/core/sizes.hpp>
+#include <deeprec/core/detail/sizes.hpp>
 
 namespace deeprec::inline DEEPREC_ABI::detail {
 
