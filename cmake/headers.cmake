@@ -5,6 +5,7 @@ set(DEEPREC_HEADERS
     include/deeprec/core/context.hpp
     include/deeprec/core/contract.hpp
     include/deeprec/core/coo_view.hpp
+    include/deeprec/core/detail/sizes.hpp
     include/deeprec/core/dtypes.hpp
     include/deeprec/core/executor.hpp
     include/deeprec/core/hash.hpp
@@ -15,7 +16,6 @@ set(DEEPREC_HEADERS
     include/deeprec/core/random.hpp
     include/deeprec/core/result.hpp
     include/deeprec/core/rounding.hpp
-    include/deeprec/core/sizes.hpp
     include/deeprec/core/space.hpp
     include/deeprec/core/status.hpp
     include/deeprec/core/verb.hpp

@@ -12,8 +12,8 @@
 #include <type_traits>
 
 #include <deeprec/core/config.hpp>
+#include <deeprec/core/detail/sizes.hpp>
 #include <deeprec/core/dtypes.hpp>
-#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
 

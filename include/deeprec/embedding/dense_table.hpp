@@ -17,8 +17,8 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
+#include <deeprec/core/detail/sizes.hpp>
 #include <deeprec/core/random.hpp>
-#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/row_format.hpp>

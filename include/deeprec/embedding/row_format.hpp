@@ -16,9 +16,9 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/contract.hpp>
+#include <deeprec/core/detail/sizes.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/matrix_view.hpp>
-#include <deeprec/core/sizes.hpp>
 
 namespace deeprec::inline DEEPREC_ABI {
 

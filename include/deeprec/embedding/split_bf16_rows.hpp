@@ -15,9 +15,9 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/contract.hpp>
+#include <deeprec/core/detail/sizes.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/matrix_view.hpp>
-#include <deeprec/core/sizes.hpp>
 #include <deeprec/embedding/detail/row_elements.hpp>
 #include <deeprec/embedding/row_format.hpp>
 #include <deeprec/embedding/table_view.hpp>

@@ -21,10 +21,10 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
+#include <deeprec/core/detail/sizes.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/rounding.hpp>
-#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/detail/backward.hpp>

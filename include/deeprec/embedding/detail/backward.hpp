@@ -18,9 +18,9 @@
 #include <type_traits>
 
 #include <deeprec/core/config.hpp>
+#include <deeprec/core/detail/sizes.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
-#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/embedding/detail/lookup_job.hpp>
 #include <deeprec/embedding/detail/row_groups.hpp>

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include <deeprec/core/config.hpp>
+#include <deeprec/core/detail/sizes.hpp>
 #include <deeprec/core/dtypes.hpp>
-#include <deeprec/core/sizes.hpp>
 
 namespace deeprec::inline DEEPREC_ABI::detail {
 inline namespace DEEPREC_UNIT {

@@ -14,8 +14,8 @@
 #include <utility>
 
 #include <deeprec/core/config.hpp>
+#include <deeprec/core/detail/sizes.hpp>
 #include <deeprec/core/dtypes.hpp>
-#include <deeprec/core/sizes.hpp>
 #include <deeprec/memory/detail/scratch_block.hpp>
 
 namespace deeprec::inline DEEPREC_ABI::detail {

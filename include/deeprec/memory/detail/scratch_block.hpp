@@ -10,7 +10,7 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/contract.hpp>
-#include <deeprec/core/sizes.hpp>
+#include <deeprec/core/detail/sizes.hpp>
 #include <deeprec/core/status.hpp>
 
 namespace deeprec::inline DEEPREC_ABI::detail {
