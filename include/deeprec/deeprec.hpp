@@ -15,7 +15,6 @@
 #include <deeprec/core/random.hpp>
 #include <deeprec/core/result.hpp>
 #include <deeprec/core/rounding.hpp>
-#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/verb.hpp>
