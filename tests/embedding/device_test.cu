@@ -20,6 +20,7 @@
 #include <cstring>
 #include <map>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "support/batches.hpp"
@@ -216,6 +217,16 @@ TEST_CASE("device: stages keep inside of their room whatever the offsets, and dr
   const auto rows = to_device(std::vector<std::int64_t>{0, 1, 1, 2, 0, 2});
   const coo_view<std::int64_t, std::int64_t, device_space> entries(rows.data(), batch.ids.data(), 6, 3, batch.weights.data());
   CHECK(to_jagged(stream, entries, no_weights).code() == errc::shape_mismatch);
+  const std::string null = "shape mismatch: out is null";
+  for (const device_bags<>& nowhere : {device_bags<>{nullptr, ids.data(), weights.data(), 3, 9},
+                                       device_bags<>{offsets.data(), nullptr, weights.data(), 3, 9}}) {
+    CHECK(fill_empty_bags(stream, batch.view(true), 0, nowhere, std::span(empty.data(), 3)).message() == null);
+    CHECK(prune_invalid(stream, batch.view(true), by_id, nowhere).message() == null);
+    CHECK(to_jagged(stream, entries, nowhere).message() == null);
+  }
+  const std::span<const std::int64_t> list(batch.ids.data(), 6);
+  CHECK(unique(stream, list, device_unique<>{}).message() == null);
+  CHECK(partition(stream, list, 10, 2, mod_, check, device_partition<>{}).message() == null);
   to_jagged(stream, entries, out).or_throw();
   stream.synchronize().or_throw();
   CHECK(back(ids, 6) == std::vector<std::int64_t>{1, 5, 2, 3, 4, 6});

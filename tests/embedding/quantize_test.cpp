@@ -289,6 +289,9 @@ TEST_CASE("quantize and dequantize: shapes that differ, and no rows") {
   CHECK(quantize(here, matrix_view(source.data(), 3, 3), table.view()).code() == errc::shape_mismatch);
   CHECK(dequantize(here, table.view(), matrix_view(source.data(), 4, 3)).code() == errc::shape_mismatch);
   CHECK(dequantize(here, table.view(), matrix_view(source.data(), 3, 4, 2)).code() == errc::shape_mismatch);
+  CHECK(quantize(here, matrix_view<const float>(nullptr, 3, 4), table.view()).message() ==
+        "shape mismatch: source is null");
+  CHECK(dequantize(here, table.view(), matrix_view<float>(nullptr, 3, 4)).message() == "shape mismatch: out is null");
   CHECK(quantize(here, matrix_view(source.data(), 0, 4), dense_table<int8_rows>(0, 4).view()).ok());
   const auto copy = made_from(source, 3, int4_rows(4));
   std::vector<float> back(12);

@@ -32,6 +32,16 @@ struct device_bags {
   }
 };
 
+namespace detail {
+
+/// Whether room that is promised is nowhere.
+template <class Id>
+bool is_null(const device_bags<Id>& out) noexcept {
+  return (out.bags > 0 && out.offsets == nullptr) || (out.room > 0 && out.ids == nullptr);
+}
+
+}  // namespace detail
+
 /// Room for what unique() answers.
 template <class Id = std::int64_t>
 struct device_unique {

@@ -305,6 +305,7 @@ requires std::is_same_v<backend_of<context_for<Context>>, cuda_backend>
   const index_t n = bags.id_count();
   if (out.bags != bags.bags() || out.room < n || (bags.weights() != nullptr && out.weights == nullptr))
     return {errc::shape_mismatch, "prune_invalid: out has no room"};
+  if (detail::is_null(out)) return {errc::shape_mismatch, "out is null"};
   if (out.bags == 0) return {};
   const valid_type valid{bags.ids(), bags.weights()};
   index_t* kept = nullptr;
@@ -341,6 +342,9 @@ requires std::is_same_v<backend_of<context_for<Context>>, cuda_backend>
       static_cast<index_t>(empty.size()) != bags.bags() || (bags.weights() != nullptr && out.weights == nullptr)) {
     return {errc::shape_mismatch, "fill_empty_bags: out or empty has no room"};
   }
+  if (detail::is_null(out) || (!empty.empty() && empty.data() == nullptr)) {
+    return {errc::shape_mismatch, "out is null"};
+  }
   if (std::is_signed_v<id_type> && fills && *default_id < id_type{}) {
     return {errc::id_out_of_range, "the default id", {.value = static_cast<std::int64_t>(*default_id)}};
   }
@@ -366,13 +370,16 @@ requires std::is_same_v<backend_of<context_for<Context>>, cuda_backend>
 /// @cost    a radix sort over the bits of Id, a scan and three launches; 40 bytes an id of the stream's
 ///          scratch
 /// @threads one thread a stream
-/// @error   unsupported (N beyond 31 bits)
+/// @error   shape_mismatch (out that is null); unsupported (N beyond 31 bits)
 template <class Context, class Id>
 requires std::is_same_v<backend_of<context_for<Context>>, cuda_backend>
 [[nodiscard]] status unique(Context&& context_or_stream, std::span<const Id> ids, device_unique<Id> out) {
   cuda_stream& stream = *as_context(context_or_stream).executor;
   const auto n = static_cast<index_t>(ids.size());
   if (n > 0x7fffffff) return {errc::unsupported, "unique: too many ids for the type of their numbers"};
+  if (out.size == nullptr || (n > 0 && (out.ids == nullptr || out.inverse == nullptr || out.counts == nullptr))) {
+    return {errc::shape_mismatch, "out is null"};
+  }
   const cudaStream_t on = stream.get();
   if (n == 0) return cuda_status(cudaMemsetAsync(out.size, 0, sizeof(index_t), on));
   constexpr int bits = 8 * static_cast<int>(sizeof(Id));
@@ -399,8 +406,8 @@ requires std::is_same_v<backend_of<context_for<Context>>, cuda_backend>
 /// @space   device
 /// @cost    a radix sort over the bits of P and two launches; 16 bytes an id of the stream's scratch
 /// @threads one thread a stream
-/// @error   invalid_value; unsupported (N beyond 32 bits, P beyond 31); id_out_of_range (slot, value) by
-///          synchronize()
+/// @error   invalid_value; unsupported (N beyond 32 bits, P beyond 31); shape_mismatch (out that is null);
+///          id_out_of_range (slot, value) by synchronize()
 template <class Context, class Id, class Strategy, class Bounds>
 requires std::is_same_v<backend_of<context_for<Context>>, cuda_backend>
 [[nodiscard]] status partition(Context&& context_or_stream, std::span<const Id> ids, index_t rows,
@@ -412,6 +419,10 @@ requires std::is_same_v<backend_of<context_for<Context>>, cuda_backend>
   if (rows < 0) return {errc::invalid_value, "partition: rows is below 0", {.value = rows}};
   if (parts > 0x7fffffff || n >= index_t{detail::absent_key}) {
     return {errc::unsupported, "partition: more parts or ids than a device numbers"};
+  }
+  if (out.offsets == nullptr ||
+      (n > 0 && (out.part == nullptr || out.permutation == nullptr || out.ids == nullptr))) {
+    return {errc::shape_mismatch, "out is null"};
   }
   unsigned long long* skipped = nullptr;
   constexpr bool checks = std::is_same_v<Bounds, check_t>;
@@ -460,6 +471,7 @@ requires std::is_same_v<backend_of<context_for<Context>>, cuda_backend>
   if (out.bags != coo.bags() || out.room < n || (coo.weights() != nullptr && out.weights == nullptr)) {
     return {errc::shape_mismatch, "to_jagged: out has no room"};
   }
+  if (out.offsets == nullptr || detail::is_null(out)) return {errc::shape_mismatch, "out is null"};
   if (n >= index_t{detail::absent_key} || out.bags >= index_t{detail::absent_key}) {
     return {errc::unsupported, "to_jagged: more entries or bags than a device numbers"};
   }

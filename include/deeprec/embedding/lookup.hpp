@@ -67,10 +67,11 @@ status lookup_shapes(const Source& table, const Bags& bags, const Pooling& how,
 ///           |err| <= 2 n u sum|w x|, u = 2^-24, from fused multiplication. With max_norm the same, and
 ///           D u more from the norm of a row (a sum of squares that overflows makes the row 0). NaN and
 ///           infinity propagate, also through max_. The bits of a bag don't depend on the other bags. A sum
-///           begins at +0: of -0 alone, sum, mean and sqrtn make +0. max_ keeps -0, and of zeros of both signs
-///           the last; concat keeps -0. A default row is a bag of that one id. Rows of int8 and int4 codes are added as
-///           code * (scale * w), and the biases of a bag apart: between ISAs, weighted or not,
-///           |err| <= 2 (n + 2) u sum|w| (scale * code + |bias|)
+///           begins at +0: of -0 alone, sum, mean and sqrtn make +0. max_ keeps -0, and of zeros of both
+///           signs the last; concat keeps -0. An empty bag that becomes the default row has the bits of a bag
+///           of that one id. Rows of int8 and int4 codes are added as code * (scale * w), and the biases of
+///           a bag apart: between ISAs, weighted or not, |err| <= 2 (n + 2) u sum|w| (scale * code + |bias|);
+///           those of concat are decoded, then weighted
 /// @cost     O(N*D): reads N rows, writes B*D, checks the ids in a pass of its own (bounds mode check).
 ///           No allocation, but for bags of more than 4096 ids (D floats per 4096 of the longest), and for
 ///           row sources that resolve (one pointer per id); both from the context's resource, before a row is

@@ -200,8 +200,8 @@ DEEPREC_INLINE void take_row(const Args& args, const Panel columns, const std::b
     if constexpr (Panel::scaled) {
       if (args.sums) {
         ((total[V] = zero()), ...);
-        const double bias = 0.0 + static_cast<double>(add_codes(columns, row, factor, total, vectors));
-        end_codes<Panel>(static_cast<float>(bias), total, vectors);
+        const float bias = 0.0F + add_codes(columns, row, factor, total, vectors);
+        end_codes<Panel>(bias, total, vectors);
         return;
       }
     }
