@@ -147,7 +147,7 @@ void some_orders(const char* name, std::size_t capacity, const program& p, int s
                  std::uint64_t most = 10'000) {
   const outcome o = explore<Face>(
       capacity, p, {},
-      {.executions = long_run() ? 1'000'000 : most, .stale_reads = stale, .membarrier = membarrier});
+      {.executions = long_run() ? 300'000 : most, .stale_reads = stale, .membarrier = membarrier});
   print(name, std::to_string(capacity).c_str(), stale, o);
   total += o.executions;
   CHECK_MESSAGE(!o.failed, name << ": " << o.what);
@@ -179,7 +179,7 @@ TEST_CASE("model: staging_queue at capacities 1 to 3, under weak memory") {
 
 template <class Scenario>
 void orders_of(const char* name, int stale, bool all = true, bool membarrier = false) {
-  const std::uint64_t most = long_run() ? 1'000'000 : all ? 200'000'000 : 10'000;
+  const std::uint64_t most = long_run() ? 300'000 : all ? 200'000'000 : 10'000;
   const outcome o =
       explore_scenario<Scenario>({}, {.executions = most, .stale_reads = stale, .membarrier = membarrier});
   print(name, " ", stale, o);
