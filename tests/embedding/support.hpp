@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <random>
+#include <string>
 #include <vector>
 
 #include <deeprec/embedding/lookup.hpp>
@@ -145,7 +146,7 @@ void check_every_isa(const Table& table, const Batch& made, bool weighted, Combi
     const guarded_batch fenced(made, side);
     const auto bags = fenced.view(weighted);
     for (const isa which : runnable_isas()) {
-      CAPTURE(to_string(which));
+      CAPTURE(std::string(to_string(which)));
       const auto out = looked_up<Out>(on(here, which), table.at(side), bags, how, side);
       CHECK(agrees<Out>(table.values, bags, {out.data(), bags.bags(), table.view.width()}, kind(how)));
       if (!weighted) CHECK(same_bits(out, reference));
@@ -159,7 +160,7 @@ void check_bags_apart(const Source& source, const Bags& bags, const How& how) {
   inline_executor here;
   const index_t width = source.format().width();
   for (const isa which : runnable_isas()) {
-    CAPTURE(to_string(which));
+    CAPTURE(std::string(to_string(which)));
     const auto whole = looked_up<float>(on(here, which), source, bags, how);
     for (const index_t count : {index_t{1}, index_t{2}, (bags.bags() + 1) / 2}) {
       CAPTURE(count);
