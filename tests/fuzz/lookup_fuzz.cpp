@@ -332,8 +332,11 @@ struct jagged_bytes {
       const std::size_t at = n == 0 ? 0 : (static_cast<std::size_t>(b) + skew) % n * 3;
       const std::int64_t before = offsets.empty() ? 0 : offsets.back();
       const std::int64_t byte = n == 0 ? 0 : bytes[at];
-      const std::int64_t sound = (std::min<std::int64_t>)(count, before + byte % 5 * chosen.repeat);
-      offsets.push_back(chosen.sound ? sound : byte < 250 ? byte : id_of(bytes[at]));
+      if (chosen.sound) {
+        offsets.push_back((std::min<std::int64_t>)(count, before + byte % 5 * chosen.repeat));
+      } else {
+        offsets.push_back(byte < 250 ? byte : id_of(bytes[at]));
+      }
     }
     ends_implied = chosen.ends_implied;
     bags = chosen.bags;
