@@ -191,6 +191,7 @@ TEST_CASE("packed_layout: slices that no address can count don't fit, and neithe
       const auto slice = layout.add<char>(most - 300);
       if (slice.size == 0) continue;
       CHECK(slice.offset >= end);
+      CHECK(slice.offset <= most);
       CHECK(slice.size <= most - slice.offset);
       end = slice.offset + slice.size;
     }
