@@ -2,7 +2,9 @@
 
 #include <doctest/doctest.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -121,6 +123,8 @@ TEST_CASE("device_staging: buffers grow, and what does not fit is refused") {
   CHECK(staging.host(slot) == first);
   fake().limit = fake().allocated + 100;
   CHECK(staging.next(1'000'000, slot).code() == errc::out_of_memory);
+  const std::size_t wraps = (std::numeric_limits<std::size_t>::max)() / 5 * 4 + 4;  // with a quarter more
+  CHECK(staging.next(wraps, slot).code() == errc::out_of_memory);
   fake().limit = SIZE_MAX;
   REQUIRE(staging.next(1'000'000, slot).ok());
   REQUIRE(staging.send(slot, 1'000'000).ok());
