@@ -9,7 +9,8 @@
 
 namespace deeprec_test {
 
-// Runs f in a forked child and returns what it returned (0 to 127), or 128 + the signal that ended it. A child that is
+// Runs f in a forked child and returns what it returned (0 to 127), 126 for an exception, or 128 + the signal
+// that ended it. A child that is
 // still running after `seconds` is ended by SIGALRM. Call it while no other thread of this process runs.
 template <class F>
 int in_child(F&& f, unsigned seconds = 120) {
@@ -18,7 +19,12 @@ int in_child(F&& f, unsigned seconds = 120) {
   if (child < 0) return 127;
   if (child == 0) {
     alarm(seconds);
-    const int code = f();
+    int code = 126;
+    try {
+      code = f();
+    } catch (...) {
+      std::fputs("an exception left a child\n", stderr);
+    }
     std::fflush(nullptr);
     _exit(code);
   }
