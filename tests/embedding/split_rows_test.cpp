@@ -28,6 +28,7 @@ struct split_table {
   split_table(std::mt19937_64& random, index_t rows, index_t width, index_t gap = 0)
       : stride(4 * width + gap),
         bytes(static_cast<std::size_t>(rows * stride - gap)),
+        behind_fence(bytes.size(), fence::before),
         high(static_cast<std::size_t>(rows * width)),
         view(bytes.data(), rows, split_bf16_rows(width, {.stride_bytes = stride})) {
     std::normal_distribution<float> normal(0, 1);
@@ -44,9 +45,17 @@ struct split_table {
         values.back().push_back(static_cast<double>(x));
       }
     }
+    front = behind_fence.data();
+    if (bytes.size() > 0) std::memcpy(front, bytes.data(), bytes.size());
+  }
+  table_view<split_bf16_rows> at(fence side) const {
+    if (side == fence::behind) return view;
+    return {front, view.rows(), view.format()};
   }
   index_t stride;
   guarded<std::byte> bytes;
+  guarded<std::byte> behind_fence;  // the same bytes
+  std::byte* front = nullptr;
   guarded<bf16> high;  // (R, D)
   table_view<split_bf16_rows> view;
   std::vector<std::vector<double>> values;
