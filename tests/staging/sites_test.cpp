@@ -185,7 +185,7 @@ TEST_CASE("sites: no access of the sources that is stronger than relaxed is left
     CHECK_MESSAGE(found[s.name].size() == 1, std::string(s.name) << " is used in " << found[s.name].size() << " places");
     found.erase(s.name);
   }
-  for (const auto& [name, where] : found) CHECK_MESSAGE(false, name << " is in no list: " << where.front());
+  for (const auto& rest : found) CHECK_MESSAGE(false, rest.first << " is in no list: " << rest.second.front());
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ using namespace deeprec;
 std::uint64_t items_of(std::uint64_t otherwise) {
   if (const char* text = std::getenv("DEEPREC_TEST_ITEMS")) return std::strtoull(text, nullptr, 10);
 #if defined(SANITIZED)
-  return otherwise / 5000;
+  return otherwise / 500;
 #else
   return otherwise;
 #endif

@@ -74,7 +74,7 @@ enum class access : unsigned char {
   waiter_count,      ///< a waiter announces itself
   waiters_seen,      ///< a notifier looks whether anybody waits
   bytes_take, bytes_give, bytes_seen,
-  stack_next, stack_guess, stack_pop,
+  stack_next, stack_guess,
   statistic,         ///< counters, and first guesses of an exchange: nothing depends on what is read
 };
 

@@ -248,6 +248,9 @@ class model_atomic {
   bool compare_exchange_weak(T& expected, T wanted, model_order o, std::memory_order failure) {
     return compare_exchange_weak(expected, wanted, o, {o.site, failure});
   }
+  bool compare_exchange_weak(T& expected, T wanted, model_order o) {
+    return compare_exchange_weak(expected, wanted, o, o);
+  }
   bool compare_exchange_weak(T& expected, T wanted, model_order o, model_order failure) {
     std::uint64_t seen = 0;
     const T old = expected;

@@ -35,9 +35,8 @@ class index_stack {
       // relaxed: ordered by the acquire above; if it is stale, the tag has changed and the exchange fails.
       const std::uint32_t next =
           below_[index].load(Atomics::at(access::stack_next, std::memory_order_relaxed));
-      // Success, relaxed: it reads the store that `seen` came from. Failure, acquire: as the load above.
+      // acquire, for the failure: as the load above. A success reads the store that `seen` came from.
       if (top_.compare_exchange_weak(seen, tagged(seen, next),
-                                     Atomics::at(access::stack_pop, std::memory_order_relaxed),
                                      Atomics::at(access::stack_seen_again, std::memory_order_acquire))) {
         return true;
       }
