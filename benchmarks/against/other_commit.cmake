@@ -1,6 +1,7 @@
 # Another commit reads this at its project(deeprec) (CMAKE_PROJECT_deeprec_INCLUDE), and at its end adds the objects
 # other_<suite>: of its own bodies, or of this tree's where it has none.
-function(deeprec_other_bodies here)
+function(deeprec_other_bodies)
+  set(here "${CMAKE_CURRENT_FUNCTION_LIST_DIR}")
   include("${here}/bodies.cmake")
   file(GLOB bodies "${here}/../*/*_bodies.cpp")
   foreach(source IN LISTS bodies)
@@ -14,4 +15,4 @@ function(deeprec_other_bodies here)
     deeprec_bodies(other_${suite} "${source}")
   endforeach()
 endfunction()
-cmake_language(DEFER DIRECTORY "${CMAKE_SOURCE_DIR}" CALL deeprec_other_bodies "${CMAKE_CURRENT_LIST_DIR}")
+cmake_language(DEFER DIRECTORY "${CMAKE_SOURCE_DIR}" CALL deeprec_other_bodies)

@@ -11,7 +11,6 @@
 // Inputs come from draw(), which no commit of the library changes.
 #pragma once
 
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -78,6 +77,7 @@ class host {
     return memory<T>(name, count, [](T*, std::int64_t) {});
   }
   std::uint64_t seed() const { return seed_; }
+  void spend(double seconds) const { driver_->spend(driver_->self, seconds); }
 
  private:
   const deeprec_bodies_host* driver_;
