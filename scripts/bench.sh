@@ -67,7 +67,7 @@ if [[ "$suite" == against ]]; then
     say "no commit $against"
     exit 2
   }
-  there="$PWD/build/against/${other:0:12}"
+  there="build/against/${other:0:12}"
   if [[ ! -f "$there/tree/CMakeLists.txt" ]]; then
     rm -rf "$there"
     mkdir -p "$there/unpacked"
@@ -78,7 +78,7 @@ if [[ "$suite" == against ]]; then
   generator=()
   if [[ ! -f "$there/build/CMakeCache.txt" ]] && command -v ninja >/dev/null; then generator=(-G Ninja); fi
   cmake -S "$there/tree" -B "$there/build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DDEEPREC_BUILD_TESTS=OFF \
-    -DDEEPREC_BUILD_EXAMPLES=OFF -DDEEPREC_CUDA=OFF -DCMAKE_PROJECT_deeprec_INCLUDE="$PWD/benchmarks/against/other_commit.cmake" \
+    -DDEEPREC_BUILD_EXAMPLES=OFF -DDEEPREC_CUDA=OFF -DCMAKE_PROJECT_deeprec_INCLUDE="$root/benchmarks/against/other_commit.cmake" \
     >"$there/configure.log" 2>&1 || {
     cat "$there/configure.log"
     exit 1

@@ -16,6 +16,7 @@
 #include <dlfcn.h>
 #include <malloc.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -218,6 +219,7 @@ class running {
     return sum;
   }
   void run(std::int64_t times) {
+    if (state_ == nullptr) fail("makes no state any more");
     for (std::int64_t i = 0; i < times; ++i) {
       if (body_.run(state_) != 0) fail("a run fails");
     }
@@ -326,6 +328,7 @@ class comparison {
     a.run(1);  // so that in what follows each comes once after itself and once after the other one
     std::array<double, 2> seconds = {};
     for (const auto& [it, side] : {std::pair{&a, first}, {&b, second}, {&b, second}, {&a, first}}) {
+      if (bodies_[side]->threads > 1) ::usleep(1000);  // the other one's threads have gone to sleep then
       const double begin = now(true);
       it->run(times);
       seconds[side] += now(true) - begin;
