@@ -322,11 +322,11 @@ class comparison {
       if (!late && (ratios.size() - static_cast<std::size_t>(how_.pairs)) % 10 != 0) continue;
       a.ratio = of_median(ratios);
       const bool decided = verdict_of(a.ratio, how_.tolerance) != "UNSURE";
-      if (late || (decided && a.ratio.high - a.ratio.low <= 2 * how_.tolerance)) break;
+      if (late || disturbed(others) || (decided && a.ratio.high - a.ratio.low <= 2 * how_.tolerance * a.ratio.median)) break;
     }
     a.ratio = of_median(ratios);
     a.speed = verdict_of(a.ratio, how_.tolerance);
-    if (by_the_wall() && !how_.counted && others.share() > how_.busy) {
+    if (disturbed(others)) {
       a.speed = "UNSURE";
       a.reason = "other processes had " + std::to_string(std::lround(100 * others.share())) + " % of the processors";
     }
@@ -371,6 +371,9 @@ class comparison {
   }
 
   bool by_the_wall() const { return how_.wall || bodies_[0]->threads > 1 || bodies_[1]->threads > 1; }
+  bool disturbed(const bystanders& others) const {
+    return by_the_wall() && !how_.counted && others.share() > how_.busy;
+  }
   double now(bool of_the_body) const {
     if (how_.counted) return driver_.spent;
     timespec t{};
