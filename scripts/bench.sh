@@ -2,19 +2,26 @@
 # scripts/bench.sh SUITE [--json FILE] [ARGUMENT...]   runs benchmarks/SUITE
 # scripts/bench.sh claims [SUITE] [--json FILE]        checks what benchmarks/claims.json lists
 # scripts/bench.sh claims [SUITE] --from FILE...       judges by reports that were recorded elsewhere
+# scripts/bench.sh against COMMIT [SUITE] [--json FILE] [ARGUMENT...]
+#                                                      times this tree's bodies and COMMIT's in turn
 
 usage() {
-  sed -n '2,4s/^# //p' "${BASH_SOURCE[0]}"
+  sed -n '2,6s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
   echo "suites: $(cd "$(dirname "${BASH_SOURCE[0]}")/../benchmarks" && ls -d -- */ |
-    grep -v -x -e support/ -e claims/ | tr -d / | xargs)"
+    grep -v -x -e support/ -e claims/ -e against/ | tr -d / | xargs)"
   exit 2
 }
 
 (($#)) && [[ "$1" != -* ]] || usage
 suite="$1"
 shift
-only="" json="" arguments=() recorded=()
-if [[ "$suite" == claims && $# -gt 0 && "$1" != -* ]]; then
+only="" json="" arguments=() recorded=() against=""
+if [[ "$suite" == against ]]; then
+  (($#)) && [[ "$1" != -* ]] || usage
+  against="$1"
+  shift
+fi
+if [[ ("$suite" == claims || "$suite" == against) && $# -gt 0 && "$1" != -* ]]; then
   only="$1"
   shift
 fi
@@ -42,12 +49,60 @@ done
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 [[ "$suite" == claims || -d "benchmarks/$suite" ]] || usage
+[[ -z "$against" || -z "$only" || -f "benchmarks/$only/${only}_bodies.cpp" ]] || {
+  say "no benchmarks/$only/${only}_bodies.cpp"
+  exit 2
+}
 
 install_packages libabsl-dev libboost-dev libconcurrentqueue-dev libreaderwriterqueue-dev libatomic-queue-dev
 configure bench
 bin=build/bench/benchmarks
 commit="$(git rev-parse --verify --quiet HEAD 2>/dev/null || echo unknown)"
 dirty="$([[ -z "$(git status --porcelain 2>/dev/null)" ]] && echo false || echo true)"
+
+# This tree's objects are built in build/bench, COMMIT's in build/against/COMMIT, by COMMIT's own CMake files with
+# benchmarks/against/other_commit.cmake read in. Suites for which COMMIT has no bodies take this tree's, on its headers.
+if [[ "$suite" == against ]]; then
+  other="$(git rev-parse --verify --quiet "$against^{commit}")" || {
+    say "no commit $against"
+    exit 2
+  }
+  there="build/against/${other:0:12}"
+  if [[ ! -f "$there/tree/CMakeLists.txt" ]]; then
+    rm -rf "$there"
+    mkdir -p "$there/unpacked"
+    git archive "$other" | tar -x -C "$there/unpacked"
+    mv "$there/unpacked" "$there/tree"
+  fi
+  say "${other:0:12}: configuring in build/against/${other:0:12}/build"
+  generator=()
+  if [[ ! -f "$there/build/CMakeCache.txt" ]] && command -v ninja >/dev/null; then generator=(-G Ninja); fi
+  cmake -S "$there/tree" -B "$there/build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DDEEPREC_BUILD_TESTS=OFF \
+    -DDEEPREC_BUILD_EXAMPLES=OFF -DDEEPREC_CUDA=OFF -DCMAKE_PROJECT_deeprec_INCLUDE="$root/benchmarks/against/other_commit.cmake" \
+    >"$there/configure.log" 2>&1 || {
+    cat "$there/configure.log"
+    exit 1
+  }
+  names=()
+  for source in benchmarks/${only:-*}/*_bodies.cpp; do names+=("$(basename "$source" _bodies.cpp)"); done
+  build bench against "${names[@]/#/bodies_}"
+  tool=("$bin/against/against" --ours "$commit$([[ "$dirty" == false ]] || echo ' and changes')" --theirs "$other")
+  for name in "${names[@]}"; do
+    whose=""
+    [[ -f "$there/tree/benchmarks/$name/${name}_bodies.cpp" ]] || whose=", with this tree's bodies on its headers"
+    say "${other:0:12}: building $name$whose"
+    if cmake --build "$there/build" --parallel "$jobs" --target "other_$name" >"$there/$name.log" 2>&1; then
+      tool+=(--suite "$name" "build/bench/bodies/bodies_$name.so" "$there/build/bodies/other_$name.so")
+    elif [[ -n "$whose" ]]; then
+      tool+=(--suite "$name" "build/bench/bodies/bodies_$name.so"
+        "-${other:0:12} has no bodies, and this tree's don't compile on its headers, see $there/$name.log")
+    else
+      cat "$there/$name.log"
+      exit 1
+    fi
+  done
+  exec "${tool[@]}" ${json:+--json "$json"} "${arguments[@]}"
+fi
 
 if [[ "$suite" != claims ]]; then
   build bench "bench_$suite"

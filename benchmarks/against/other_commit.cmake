@@ -1,0 +1,18 @@
+# Another commit reads this at its project(deeprec) (CMAKE_PROJECT_deeprec_INCLUDE), and at its end adds the objects
+# other_<suite>: of its own bodies, or of this tree's where it has none.
+function(deeprec_other_bodies)
+  set(here "${CMAKE_CURRENT_FUNCTION_LIST_DIR}")
+  include("${here}/bodies.cmake")
+  file(GLOB bodies "${here}/../*/*_bodies.cpp")
+  foreach(source IN LISTS bodies)
+    cmake_path(GET source STEM name)
+    string(REGEX REPLACE "_bodies$" "" suite ${name})
+    set(own "${PROJECT_SOURCE_DIR}/benchmarks/${suite}/${name}.cpp")
+    if(EXISTS "${own}")
+      set(source "${own}")
+    endif()
+    cmake_path(NORMAL_PATH source)
+    deeprec_bodies(other_${suite} "${source}")
+  endforeach()
+endfunction()
+cmake_language(DEFER DIRECTORY "${CMAKE_SOURCE_DIR}" CALL deeprec_other_bodies)
