@@ -58,20 +58,23 @@ class figures {
     if (cache_is_pretended()) unfit("the last-level cache is said to have " + in_megabytes(last_level_cache()));
   }
 
-  /// Runs both, and adds how many times faster the first is. Seconds of the first and of the second.
+  /// Runs both, each after `prepare()`, which is not timed, and adds how many times faster the first is. Seconds of the
+  /// first and of the second.
+  template <class First, class Second, class Prepare>
+  std::pair<double, double> pair(const std::string& counter, const std::string& which, First&& first,
+                                 Second&& second, Prepare&& prepare) {
+    double seconds[2];
+    for (const int i : {swapped() ? 1 : 0, swapped() ? 0 : 1}) {
+      prepare();
+      seconds[i] = i == 0 ? seconds_of(first) : seconds_of(second);
+    }
+    add(counter, seconds[1] / seconds[0], which);
+    return {seconds[0], seconds[1]};
+  }
   template <class First, class Second>
   std::pair<double, double> pair(const std::string& counter, const std::string& which, First&& first,
                                  Second&& second) {
-    double a = 0, b = 0;
-    if (round_ % 2 == 0) {
-      a = seconds_of(first);
-      b = seconds_of(second);
-    } else {
-      b = seconds_of(second);
-      a = seconds_of(first);
-    }
-    add(counter, b / a, which);
-    return {a, b};
+    return pair(counter, which, first, second, [] {});
   }
   /// A value of a counter in this round.
   void add(const std::string& counter, double value, const std::string& which = "") {
@@ -125,7 +128,10 @@ class figures {
     if (!property.empty()) say("unfit: " + property);
   }
   /// More about this run. No semicolons.
-  void say(const std::string& words) { label_ += (label_.empty() ? "" : "; ") + words; }
+  void say(const std::string& words) {
+    if (!label_.empty()) label_ += "; ";
+    label_ += words;
+  }
 
   void report(benchmark::State& state) const {
     for (const auto& [counter, cases] : series_) {

@@ -21,17 +21,23 @@ struct candidate {
   double seconds = 0;
 };
 
-/// The one that takes the least time: each once, then the first four three times more in turn, their medians.
-inline candidate fastest(std::vector<candidate> all) {
+/// The one that takes the least time: each once, then the first four three times more in turn, their medians. Before
+/// each, `prepare()`, which is not timed.
+inline candidate fastest(std::vector<candidate> all, const std::function<void()>& prepare = [] {}) {
+  prepare();
   if (!all.empty()) all.front().run();  // pages and caches
-  for (candidate& c : all) c.seconds = seconds_of(c.run);
+  const auto time = [&](const candidate& c) {
+    prepare();
+    return seconds_of(c.run);
+  };
+  for (candidate& c : all) c.seconds = time(c);
   const auto faster = [](const candidate& a, const candidate& b) { return a.seconds < b.seconds; };
   const std::size_t few = std::min<std::size_t>(4, all.size());
   std::partial_sort(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(few), all.end(), faster);
   all.resize(few);
   std::vector<std::vector<double>> seconds(few);
   for (int round = 0; round < 3; ++round) {
-    for (std::size_t i = 0; i < few; ++i) seconds[i].push_back(seconds_of(all[i].run));
+    for (std::size_t i = 0; i < few; ++i) seconds[i].push_back(time(all[i]));
   }
   for (std::size_t i = 0; i < few; ++i) all[i].seconds = median(seconds[i]);
   return all.empty() ? candidate{} : *std::min_element(all.begin(), all.end(), faster);
