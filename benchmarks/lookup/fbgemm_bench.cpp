@@ -62,10 +62,10 @@ class comparison {
     return {};
   }
   void tune() { best_ = limit::of(readers_, sets_); }
-  double round(figures& f, const std::string& which) {
+  void round(figures& f, const std::string& which) {
     const auto all_ours = [&] { for (const batch& set : sets_) ours(set); };
     f.pair("speedup", which, all_ours, [&] { read_all(readers_[1], sets_, 0, sets_.size()); });
-    return f.pair("speedup_tuned", which, all_ours, [&] { read_all(best_.reader, sets_, 0, sets_.size()); }).first;
+    f.pair("speedup_tuned", which, all_ours, [&] { read_all(best_.reader, sets_, 0, sets_.size()); });
   }
   [[nodiscard]] const std::string& best() const { return best_.best.name; }
   [[nodiscard]] std::string unfit() const { return not_cold(sets_, table_.rows(), table_.format().row_bytes()); }
@@ -111,7 +111,7 @@ void same_table(benchmark::State& state, const std::string& name, index_t width)
       f.unfit(sides.back().unfit());
     }
     f.sample([&] {
-      state.SetIterationTime(sides[0].round(f, "h20"));
+      sides[0].round(f, "h20");
       sides[1].round(f, "h100");
     });
     f.report(state);
@@ -175,7 +175,7 @@ void by_default(benchmark::State& state, const std::string& name) {
     });
     if (!fault.empty()) return state.SkipWithError(fault.c_str());
     f.sample([&] {
-      all([&](auto& side, const std::string& which) { state.SetIterationTime(side.sides().round(f, which)); });
+      all([&](auto& side, const std::string& which) { side.sides().round(f, which); });
     });
     f.report(state);
   }

@@ -69,6 +69,7 @@ class figures {
       seconds[i] = i == 0 ? seconds_of(first) : seconds_of(second);
     }
     add(counter, seconds[1] / seconds[0], which);
+    if (counted_) ours_.push_back(seconds[0]);
     return {seconds[0], seconds[1]};
   }
   template <class First, class Second>
@@ -134,6 +135,7 @@ class figures {
   }
 
   void report(benchmark::State& state) const {
+    state.SetIterationTime(ours_.empty() ? 1 : median(ours_));
     for (const auto& [counter, cases] : series_) {
       const interval all = of(counter);
       state.counters[counter] = all.median;
@@ -168,6 +170,7 @@ class figures {
   std::vector<std::pair<std::string, double>> targets_;
   std::map<std::string, std::map<std::string, std::vector<double>>> series_;
   std::map<std::string, std::vector<double>> notes_;
+  std::vector<double> ours_;  // seconds
   std::string label_;
   std::size_t round_ = 0;
   bool counted_ = true;
