@@ -81,12 +81,16 @@ class figures {
   void add(const std::string& counter, double value, const std::string& which = "") {
     if (counted_) series_[counter][which].push_back(value);
   }
+  /// All values of a counter, one for each round so far.
+  void set(const std::string& counter, std::vector<double> values) { series_[counter][""] = std::move(values); }
   /// A value of which only the median is reported.
   void note(const std::string& counter, double value) {
     if (counted_) notes_[counter].push_back(value);
   }
   /// For the order of what a round does itself: true every second time.
   [[nodiscard]] bool swapped() const { return round_ % 2 != 0; }
+  /// False in the first round.
+  [[nodiscard]] bool counts() const { return counted_; }
 
   /// `round()`, again and again.
   template <class Round>

@@ -17,6 +17,8 @@
 
 namespace deeprec_bench {
 
+using deeprec::index_t;
+
 /// One way to read the rows of a batch.
 struct row_reader {
   std::string name;
