@@ -318,8 +318,11 @@ void two_threads(benchmark::State& state) {
         return [&] { benchmark::DoNotOptimize(read_once(pool, batch, ignore).rows); };
       };
       f.pair("scaling", "", read(two), read(one));
-      f.note("machine_scaling", machine_scaling());
+      f.add("machine_scaling", machine_scaling());
     });
+    if (const auto machine = f.of("machine_scaling"); machine.high < 1.7) {
+      f.unfit("two CPUs do " + std::to_string(machine.median).substr(0, 4) + " times the arithmetic of one");
+    }
     f.say(input().source);
     f.report(state);
   }
