@@ -2,11 +2,12 @@
 # scripts/bench.sh SUITE [--json FILE] [ARGUMENT...]   runs benchmarks/SUITE
 # scripts/bench.sh claims [SUITE] [--json FILE]        checks what benchmarks/claims.json lists
 # scripts/bench.sh claims [SUITE] --from FILE...       judges by reports that were recorded elsewhere
+# scripts/bench.sh table [FILE...]                     writes the table of docs/benchmarks/README.md from JSON files
 # scripts/bench.sh against COMMIT [SUITE] [--json FILE] [ARGUMENT...]
 #                                                      times this tree's bodies and COMMIT's in turn
 
 usage() {
-  sed -n '2,6s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+  sed -n '2,7s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
   echo "suites: $(cd "$(dirname "${BASH_SOURCE[0]}")/../benchmarks" && ls -d -- */ |
     grep -v -x -e support/ -e claims/ -e against/ | tr -d / | xargs)"
   exit 2
@@ -48,7 +49,7 @@ while (($#)); do
 done
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-[[ "$suite" == claims || -d "benchmarks/$suite" ]] || usage
+[[ "$suite" == claims || "$suite" == table || -d "benchmarks/$suite" ]] || usage
 [[ -z "$against" || -z "$only" || -f "benchmarks/$only/${only}_bodies.cpp" ]] || {
   say "no benchmarks/$only/${only}_bodies.cpp"
   exit 2
@@ -58,7 +59,8 @@ install_packages libabsl-dev libboost-dev libconcurrentqueue-dev libreaderwriter
 configure bench
 bin=build/bench/benchmarks
 commit="$(git rev-parse --verify --quiet HEAD 2>/dev/null || echo unknown)"
-dirty="$([[ -z "$(git status --porcelain 2>/dev/null)" ]] && echo false || echo true)"
+# Earlier results, which one run after another writes, are no change of what is measured.
+dirty="$([[ -z "$(git status --porcelain -- . ':!docs/benchmarks' 2>/dev/null)" ]] && echo false || echo true)"
 
 # This tree's objects are built in build/bench, COMMIT's in build/against/COMMIT, by COMMIT's own CMake files with
 # benchmarks/against/other_commit.cmake read in. Suites for which COMMIT has no bodies take this tree's, on its headers.
@@ -104,6 +106,11 @@ if [[ "$suite" == against ]]; then
   exec "${tool[@]}" ${json:+--json "$json"} "${arguments[@]}"
 fi
 
+if [[ "$suite" == table ]]; then
+  build bench claims_table
+  ((${#arguments[@]})) || arguments=(docs/benchmarks/claims_*.json)
+  exec "$bin/claims/claims_table" --page docs/benchmarks/README.md "${arguments[@]}"
+fi
 if [[ "$suite" != claims ]]; then
   build bench "bench_$suite"
   ((${#json} == 0)) || arguments+=("--benchmark_out=$json" --benchmark_out_format=json)
@@ -115,6 +122,11 @@ tool=("$bin/claims/claims" --claims benchmarks/claims.json --programs "$bin" --s
 if ((${#recorded[@]})); then
   exec "${tool[@]}" ${json:+--json "$json"} --from "${recorded[@]}"
 fi
+# The versions of packages that suites compare with; FBGEMM's the suites say themselves.
+while read -r package version; do
+  [[ -z "$version" ]] || tool+=(--peer "$package=$version")
+done < <(dpkg-query -W -f '${Package} ${Version}\n' libabsl-dev libboost-dev libconcurrentqueue-dev libreaderwriterqueue-dev \
+  libatomic-queue-dev libtbb-dev libdnnl-dev libeigen3-dev 2>/dev/null || true)
 suites="$("${tool[@]}" --suites)"
 known="$(cmake --build build/bench --target help)"
 targets=()

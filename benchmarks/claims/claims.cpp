@@ -1,16 +1,22 @@
-// Checks what benchmarks/claims.json says about speed: runs every suite that a claim names once,
-// with just the benchmarks that the claims name, and prints one line per claim,
+// Checks what benchmarks/claims.json says about speed: runs every suite that a claim names once, with just the
+// benchmarks that the claims name, and prints one line per claim,
 //
-//   holds|SHORT|ABSENT  id  target  median [min..max]  claim
+//   holds|SHORT|UNSURE|UNFIT|ABSENT|FAILED  id  target  median [low..high] pairs  claim  (reason)
 //
-// over the repetitions that the benchmark itself asked for. A claim's filter is a regular
-// expression for the whole name of a benchmark, less the parts that only say how it is timed
-// (repeats:3, real_time, ...). ABSENT: no such suite, benchmark or counter here, or the benchmark
-// skipped itself, and then its message follows. Exit code 1: a program crashed, or a benchmark
-// skipped itself with a message that begins with "wrong answer".
+// A claim's filter is a regular expression for the whole name of a benchmark, less the parts that only say how it
+// is timed (repeats:3, real_time, ...). low..high is the 95 % interval of the median over the pairs of timings:
+// the benchmark's counters COUNTER_low, COUNTER_high and pairs (benchmarks/support/figures.hpp), or the order
+// statistics of its repetitions.
 //
-// With --from nothing is run: the claims are judged by what Google Benchmark wrote on another machine
-// (--benchmark_out). There, exit code 1 also says that a file could not be read to its end.
+//   holds   the interval lies on the right side of the target
+//   SHORT   on the wrong side
+//   UNSURE  on both, or fewer than 21 pairs
+//   UNFIT   this machine can't show it: the label or the message has "unfit: " and the property
+//   ABSENT  no such suite, benchmark or counter here, or the benchmark skipped itself, and then its message follows
+//   FAILED  a crash, a wrong answer, a roofline out of bounds, or one that is beaten by more than 3 %
+//
+// Exit code 1: something FAILED. With --from nothing is run: the claims are judged by what Google Benchmark wrote on
+// another machine (--benchmark_out). There, exit code 1 also says that a file could not be read to its end.
 
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -33,6 +39,9 @@
 #include <thread>
 #include <vector>
 
+#include "../support/machine.hpp"
+#include "../support/paired.hpp"
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -44,16 +53,20 @@ struct claim {
 };
 
 struct verdict {
-  std::string word = "ABSENT", reason;
-  std::vector<double> values;
-  double median = 0, low = 0, high = 0;
+  std::string word = "ABSENT", reason, label;
+  deeprec_bench::interval figure;
+  double pairs = 0;              // 0: nothing was measured
+  json also = json::object();    // the benchmark's other counters
 };
+
+constexpr double least_pairs = 21;
 
 // What one suite's program said.
 struct suite_run {
   std::vector<json> entries;  // one per repetition
   std::string problem;        // why there are none
   bool crashed = false;
+  json peers = json::object();  // and their versions
 };
 
 std::vector<claim> read_claims(const fs::path& file) {
@@ -90,6 +103,10 @@ std::string quoted(const std::string& word) {  // for the shell
 }
 
 void keep_repetitions(const json& report, suite_run& run) {
+  const json context = report.value("context", json::object());
+  for (const auto& [key, value] : context.items()) {
+    if (key.rfind("peer.", 0) == 0) run.peers[key.substr(5)] = value;
+  }
   for (const json& entry : report.at("benchmarks")) {
     if (entry.value("run_type", "iteration") == "iteration") run.entries.push_back(entry);
   }
@@ -112,19 +129,27 @@ suite_run run_suite(const fs::path& program, const std::vector<claim>& claims) {
       return run;
     }
   }
+  const std::string file = (fs::temp_directory_path() / ("claims." + std::to_string(getpid()))).string();
+  const fs::path out = file + ".json", targets = file + ".targets";
   std::string filter;
   std::istringstream lines(names);
+  std::ofstream goals(targets);  // what decides how many pairs a benchmark needs
   for (std::string name; std::getline(lines, name);) {
-    if (std::any_of(claims.begin(), claims.end(), [&](const claim& c) {
-          return std::regex_match(plain_name(name), std::regex(c.filter));
-        })) {
-      filter += (filter.empty() ? "" : "|") + escaped(name);
+    bool wanted = false;
+    for (const claim& c : claims) {
+      if (!std::regex_match(plain_name(name), std::regex(c.filter))) continue;
+      wanted = true;
+      goals << plain_name(name) << ' ' << c.counter << ' ' << c.target << '\n';
     }
+    if (wanted) filter += (filter.empty() ? "" : "|") + escaped(name);
   }
-  if (filter.empty()) return run;
+  goals.close();
+  if (filter.empty()) {
+    fs::remove(targets);
+    return run;
+  }
 
-  const fs::path out = fs::temp_directory_path() / ("claims." + std::to_string(getpid()) + ".json");
-  const std::string command = quoted(program.string()) + " " +
+  const std::string command = "DEEPREC_BENCH_TARGETS=" + quoted(targets.string()) + " " + quoted(program.string()) + " " +
                               quoted("--benchmark_filter=^(" + filter + ")$") + " " +
                               quoted("--benchmark_out=" + out.string()) +
                               " --benchmark_out_format=json --benchmark_format=console >&2";
@@ -132,6 +157,7 @@ suite_run run_suite(const fs::path& program, const std::vector<claim>& claims) {
   std::ifstream in(out);
   const json report = json::parse(in, nullptr, false);
   fs::remove(out);
+  fs::remove(targets);
   if (run.crashed || report.is_discarded()) {
     run.crashed = true;
     run.problem = "the program failed";
@@ -141,31 +167,88 @@ suite_run run_suite(const fs::path& program, const std::vector<claim>& claims) {
   return run;
 }
 
+bool begins_with(const std::string& text, const std::string& with) { return text.rfind(with, 0) == 0; }
+
+/// The property after "unfit: ", to the next semicolon.
+std::string unfit_property(const std::string& text) {
+  const std::size_t at = text.find("unfit: ");
+  if (at == std::string::npos) return {};
+  const std::size_t begin = at + 7;
+  return text.substr(begin, text.find(';', begin) - begin);
+}
+
+/// The figure that an entry has for a counter, with its interval.
+bool figure_of(const json& entry, const std::string& counter, deeprec_bench::interval& figure) {
+  const auto number = [&](const std::string& key) { return entry.contains(key) && entry.at(key).is_number(); };
+  if (!number(counter) || !number(counter + "_low") || !number(counter + "_high")) return false;
+  figure = {entry.at(counter), entry.at(counter + "_low"), entry.at(counter + "_high")};
+  return true;
+}
+
 verdict judge(const claim& c, const suite_run& run) {
   verdict v;
   v.reason = run.problem.empty() ? "no such benchmark" : run.problem;
+  if (run.crashed && run.entries.empty()) v.word = "FAILED";
   const std::regex filter(c.filter);
+  std::vector<double> repetitions;
+  std::string beaten;
   for (const json& entry : run.entries) {
     if (!std::regex_match(plain_name(entry.at("name")), filter)) continue;
     if (entry.value("error_occurred", false) || entry.value("skipped", false)) {
-      v.values.clear();
+      v = {};
       v.reason = entry.value("error_message", entry.value("skip_message", "skipped"));
-      break;
+      const std::string property = unfit_property(v.reason);
+      if (begins_with(v.reason, "wrong answer") || begins_with(v.reason, "a roofline out of bounds") ||
+          begins_with(v.reason, "failed")) {
+        v.word = "FAILED";
+      } else if (!property.empty()) {
+        v.word = "UNFIT";
+        v.reason = property;
+      }
+      return v;
     }
     v.reason = "no counter " + c.counter;
-    if (entry.contains(c.counter) && entry.at(c.counter).is_number()) {
-      v.values.push_back(entry.at(c.counter));
+    v.label = entry.value("label", "");
+    for (const auto& [key, value] : entry.items()) {
+      static const std::set<std::string> its_own = {"repetitions", "repetition_index", "threads", "iterations",
+                                                    "family_index", "per_family_instance_index"};
+      if (!value.is_number() || its_own.count(key) != 0) continue;
+      v.also[key] = value;
+      deeprec_bench::interval limit;
+      if (begins_with(key, "roofline") && figure_of(entry, key, limit) && limit.low > deeprec_bench::most_of_a_roofline) {
+        beaten = key;
+      }
+    }
+    if (figure_of(entry, c.counter, v.figure)) {
+      v.pairs = entry.value("pairs", 0.0);
+    } else if (entry.contains(c.counter) && entry.at(c.counter).is_number()) {
+      repetitions.push_back(entry.at(c.counter));
     }
   }
-  if (v.values.empty()) return v;
+  if (v.pairs == 0 && !repetitions.empty()) {
+    v.figure = deeprec_bench::median_interval(repetitions);
+    v.pairs = static_cast<double>(repetitions.size());
+  }
+  if (v.pairs == 0) return v;
   v.reason.clear();
-  std::vector<double> sorted = v.values;
-  std::sort(sorted.begin(), sorted.end());
-  const std::size_t n = sorted.size();
-  v.low = sorted.front();
-  v.high = sorted.back();
-  v.median = n % 2 == 1 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
-  v.word = (c.direction == ">=" ? v.median >= c.target : v.median <= c.target) ? "holds" : "SHORT";
+  const bool roofline = begins_with(c.counter, "roofline");
+  const auto [median, low, high] = v.figure;
+  if (!beaten.empty() || (roofline && low > deeprec_bench::most_of_a_roofline)) {
+    v.word = "FAILED";
+    v.reason = "the roofline is beaten: " + (beaten.empty() ? c.counter : beaten);
+  } else if (v.reason = unfit_property(v.label); !v.reason.empty()) {
+    v.word = "UNFIT";
+  } else if (v.pairs < least_pairs) {
+    v.word = "UNSURE";
+    v.reason = "fewer than 21 pairs";
+  } else if (roofline && median > deeprec_bench::most_of_a_roofline) {
+    v.word = "UNSURE";
+    v.reason = "the roofline may be beaten";
+  } else if (c.direction == ">=") {
+    v.word = low >= c.target ? "holds" : high < c.target ? "SHORT" : "UNSURE";
+  } else {
+    v.word = high <= c.target ? "holds" : low > c.target ? "SHORT" : "UNSURE";
+  }
   return v;
 }
 
@@ -201,7 +284,23 @@ std::string cpu_field(const std::string& key) {
   return "";
 }
 
-json provenance(const std::string& commit, const std::string& dirty) {
+json caches() {
+  json sizes = json::object();
+  for (int i = 0; i < 10; ++i) {
+    const std::string at = "/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(i) + "/";
+    const std::string level = deeprec_bench::first_line(at + "level"), type = deeprec_bench::first_line(at + "type");
+    if (level.empty() || type == "Instruction") continue;
+    sizes["L" + level] = deeprec_bench::bytes_in(deeprec_bench::first_line(at + "size"));
+  }
+  if (sizes.empty()) sizes["last"] = deeprec_bench::last_level_cache();
+  return sizes;
+}
+
+std::uint64_t memory() {
+  return static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
+json provenance(const std::string& commit, const std::string& dirty, const std::vector<std::string>& peers) {
   utsname system{};
   uname(&system);
   char date[32];
@@ -214,7 +313,19 @@ json provenance(const std::string& commit, const std::string& dirty) {
       isa.push_back(flag);
     }
   }
+  json versions = json::object();
+  for (const std::string& peer : peers) {
+    const std::size_t at = peer.find('=');
+    versions[peer.substr(0, at)] = at == std::string::npos ? "" : peer.substr(at + 1);
+  }
   return {{"commit", commit},
+          {"peers", versions},
+          {"caches", caches()},
+          {"memory", memory()},
+          {"pages",
+           {{"size", ::sysconf(_SC_PAGESIZE)},
+            {"huge", deeprec_bench::huge_page_setting()},
+            {"defrag", deeprec_bench::huge_page_setting("defrag")}}},
           {"dirty", dirty == "true"},
           {"date", date},
           {"cpu", cpu_field("model name")},
@@ -236,29 +347,32 @@ std::map<std::string, suite_run> run_suites(const std::vector<claim>& claims, co
 }
 
 int check(const std::vector<claim>& claims, const std::map<std::string, suite_run>& runs,
-          const std::string& output, const json& where) {
-
+          const std::string& output, json where) {
   bool failed = false;
   json results = json::array();
+  for (const auto& [suite, run] : runs) {
+    failed = failed || run.crashed;
+    if (!run.peers.empty()) where["peers"].update(run.peers);
+  }
   for (const claim& c : claims) {
-    const suite_run& run = runs.at(c.suite);
-    const verdict v = judge(c, run);
-    failed = failed || run.crashed || v.reason.rfind("wrong answer", 0) == 0;
-    std::printf("%-6s  %-32s  %s %.4g  ", v.word.c_str(), c.id.c_str(), c.direction.c_str(),
-                c.target);
-    if (v.values.empty()) {
-      std::printf("-  %s  (%s)\n", c.text.c_str(), v.reason.c_str());
+    const verdict v = judge(c, runs.at(c.suite));
+    failed = failed || v.word == "FAILED";
+    std::printf("%-6s  %-32s  %s %.4g  ", v.word.c_str(), c.id.c_str(), c.direction.c_str(), c.target);
+    if (v.pairs == 0) {
+      std::printf("-  %s", c.text.c_str());
     } else {
-      std::printf("%.4g [%.4g..%.4g]  %s\n", v.median, v.low, v.high, c.text.c_str());
+      std::printf("%.4g [%.4g..%.4g] %.0f  %s", v.figure.median, v.figure.low, v.figure.high, v.pairs, c.text.c_str());
     }
-    json result = {{"id", c.id},         {"claim", c.text},      {"suite", c.suite},
-                   {"filter", c.filter}, {"counter", c.counter}, {"direction", c.direction},
-                   {"target", c.target}, {"source", c.source},   {"verdict", v.word},
-                   {"values", v.values}};
-    if (v.values.empty()) {
-      result["reason"] = v.reason;
-    } else {
-      result.update({{"median", v.median}, {"min", v.low}, {"max", v.high}});
+    if (!v.reason.empty()) std::printf("  (%s)", v.reason.c_str());
+    std::printf("\n");
+    json result = {{"id", c.id},         {"claim", c.text},      {"suite", c.suite},   {"filter", c.filter},
+                   {"counter", c.counter}, {"direction", c.direction}, {"target", c.target}, {"source", c.source},
+                   {"verdict", v.word}};
+    if (!v.reason.empty()) result["reason"] = v.reason;
+    if (!v.label.empty()) result["label"] = v.label;
+    if (v.pairs != 0) {
+      result.update({{"median", v.figure.median}, {"low", v.figure.low}, {"high", v.figure.high}, {"pairs", v.pairs},
+                     {"counters", v.also}});
     }
     results.push_back(result);
   }
@@ -274,7 +388,7 @@ int check(const std::vector<claim>& claims, const std::map<std::string, suite_ru
 
 int main(int argc, char** argv) {
   std::string file, programs, select, output, commit = "unknown", dirty = "false";
-  std::vector<std::string> recorded;
+  std::vector<std::string> recorded, peers;
   bool only_suites = false;
   CLI::App app("Checks the claims about speed");
   app.add_option("--claims", file, "The list of claims")->required();
@@ -284,6 +398,7 @@ int main(int argc, char** argv) {
   app.add_option("--json", output, "Write the results there as well");
   app.add_option("--commit", commit, "What is being measured");
   app.add_option("--dirty", dirty, "true if the checkout has changes of its own");
+  app.add_option("--peer", peers, "NAME=VERSION of what is measured against");
   app.add_flag("--suites", only_suites, "Print the suites that the selected claims need");
   CLI11_PARSE(app, argc, argv);
 
@@ -309,7 +424,7 @@ int main(int argc, char** argv) {
       return check(claims, runs, output, {{"recorded", contexts}});
     }
     if (programs.empty()) throw std::runtime_error("neither --programs nor --from");
-    return check(claims, run_suites(claims, programs), output, provenance(commit, dirty));
+    return check(claims, run_suites(claims, programs), output, provenance(commit, dirty, peers));
   } catch (const std::exception& problem) {
     std::cerr << "claims: " << problem.what() << '\n';
     return 2;

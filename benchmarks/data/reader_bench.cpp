@@ -2,8 +2,8 @@
 //
 //   reader/criteo/threads:1   bytes_per_second of text on one core; pread_bytes_per_second and
 //                             memcpy_bytes_per_second: the same bytes, only moved (the floor)
-//   reader/criteo/threads:2   scaling: two threads over one, the median of alternating pairs;
-//                             machine_scaling: the same for pure arithmetic, the ceiling of this moment
+//   reader/criteo/threads:2   scaling: two threads over one, pair by pair; machine_scaling: the same for pure
+//                             arithmetic, the ceiling of this moment
 //
 // cpu_bytes_per_second counts processor time instead: what one core does where others use it too.
 // Input: the real 24,583 rows repeated to more than 200 MB in a temporary file (page cache warm),
@@ -35,7 +35,8 @@
 #include <deeprec/data/criteo_format.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 
-#include "support/paired.hpp"
+#include "support/figures.hpp"
+#include "support/machine.hpp"
 
 namespace {
 
@@ -208,8 +209,6 @@ bool answer_is_right(thread_pool& pool) {
 
 const auto ignore = [](const sparse_batch& batch) { benchmark::DoNotOptimize(batch.rows()); };
 
-using deeprec_bench::median;
-
 /// Processor time of this process so far.
 double processor_seconds() {
   timespec now{};
@@ -234,16 +233,16 @@ double pread_seconds() {
   return seconds;
 }
 
-/// Seconds to copy as many bytes from memory that no cache holds.
-double memcpy_seconds() {
-  const std::vector<char> from(input().bytes, 'x');
+/// Bytes per second of copying from memory that no cache holds.
+double memcpy_rate() {
+  const std::vector<char> from(std::max(input().bytes, deeprec_bench::large_bytes()), 'x');
   std::vector<char> to(1 << 18);
   const auto start = clock_type::now();
   for (std::size_t at = 0; at + to.size() <= from.size(); at += to.size()) {
     std::memcpy(to.data(), from.data() + at, to.size());
     benchmark::DoNotOptimize(to.data());
   }
-  return std::chrono::duration<double>(clock_type::now() - start).count();
+  return static_cast<double>(from.size()) / std::chrono::duration<double>(clock_type::now() - start).count();
 }
 
 /// What two threads gain over one on this machine at this moment, with arithmetic that shares nothing: a
@@ -251,13 +250,13 @@ double memcpy_seconds() {
 double machine_scaling() {
   const auto chain = [] {
     double x = 1;
-    for (int i = 0; i < 20'000'000; ++i) {
+    for (int i = 0; i < 5'000'000; ++i) {
       x = x * 0.999999 + 1e-6;
       benchmark::DoNotOptimize(x);
     }
   };
   const auto measured = deeprec_bench::in_turn(
-      3,
+      1,
       [&] {
         std::thread other(chain);
         chain();
@@ -279,7 +278,6 @@ bool ready(benchmark::State& state, thread_pool& pool) {
     state.SkipWithError("wrong answer: the reader's rows are not those of the simple parser");
     return false;
   }
-  state.SetLabel(input().source);
   return true;
 }
 
@@ -287,50 +285,50 @@ void one_thread(benchmark::State& state) {
   thread_pool pool(1);
   if (!ready(state, pool)) return;
   sparse_batch batch;
-  const double before = processor_seconds();
-  for (auto _ : state) benchmark::DoNotOptimize(read_once(pool, batch, ignore).rows);
-  const double processor = processor_seconds() - before;
-  state.SetBytesProcessed(state.iterations() * static_cast<std::int64_t>(input().bytes));
-  state.SetItemsProcessed(state.iterations() * input().rows);
   const auto bytes = static_cast<double>(input().bytes);
-  state.counters["cpu_bytes_per_second"] =
-      bytes * static_cast<double>(state.iterations()) / processor;
-  state.counters["pread_bytes_per_second"] = bytes / pread_seconds();
-  state.counters["memcpy_bytes_per_second"] = bytes / memcpy_seconds();
+  for (auto _ : state) {
+    deeprec_bench::figures f("reader/criteo/threads:1");
+    f.sample([&] {
+      const double before = processor_seconds();
+      const pass all = read_once(pool, batch, ignore);
+      f.add("bytes_per_second", bytes / all.seconds);
+      f.note("rows_per_second", static_cast<double>(all.rows) / all.seconds);
+      f.note("cpu_bytes_per_second", bytes / (processor_seconds() - before));
+      f.note("pread_bytes_per_second", bytes / pread_seconds());
+    });
+    f.note("memcpy_bytes_per_second", memcpy_rate());
+    f.say(input().source);
+    f.report(state);
+  }
 }
 
 void two_threads(benchmark::State& state) {
   if (usable_cpus().size() < 2) {
-    state.SkipWithError("fewer than two processors");
+    state.SkipWithError("unfit: one CPU");
     return;
   }
   thread_pool one(1);
   thread_pool two(2);
   if (!ready(state, two)) return;
   sparse_batch batch;
-  std::vector<double> ratios;
   for (auto _ : state) {
-    const double with_one = read_once(one, batch, ignore).seconds;
-    const double with_two = read_once(two, batch, ignore).seconds;
-    ratios.push_back(with_one / with_two);
-    state.SetIterationTime(with_two);
+    deeprec_bench::figures f("reader/criteo/threads:2");
+    f.sample([&] {
+      const auto read = [&](thread_pool& pool) {
+        return [&] { benchmark::DoNotOptimize(read_once(pool, batch, ignore).rows); };
+      };
+      f.pair("scaling", "", read(two), read(one));
+      f.add("machine_scaling", machine_scaling());
+    });
+    if (const auto machine = f.of("machine_scaling"); machine.high < 1.7) {
+      f.unfit("two CPUs do " + std::to_string(machine.median).substr(0, 4) + " times the arithmetic of one");
+    }
+    f.say(input().source);
+    f.report(state);
   }
-  state.SetBytesProcessed(state.iterations() * static_cast<std::int64_t>(input().bytes));
-  state.counters["machine_scaling"] = machine_scaling();
-  state.counters["scaling"] = median(ratios);
 }
 
-BENCHMARK(one_thread)
-    ->Name("reader/criteo/threads:1")
-    ->Iterations(5)
-    ->Repetitions(3)
-    ->UseRealTime()
-    ->Unit(benchmark::kMillisecond);
-BENCHMARK(two_threads)
-    ->Name("reader/criteo/threads:2")
-    ->Iterations(9)
-    ->Repetitions(3)
-    ->UseManualTime()
-    ->Unit(benchmark::kMillisecond);
+BENCHMARK(one_thread)->Name("reader/criteo/threads:1")->Iterations(1)->UseManualTime()->Unit(benchmark::kMillisecond);
+BENCHMARK(two_threads)->Name("reader/criteo/threads:2")->Iterations(1)->UseManualTime()->Unit(benchmark::kMillisecond);
 
 }  // namespace

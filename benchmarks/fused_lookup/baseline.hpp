@@ -12,10 +12,12 @@ struct sparse_feature {
   std::int64_t batch;
   const float* table;
   std::int64_t width;
+  const float* weights;  // null: all 1
 };
 
-// Op by op, each a pass with its buffers, which are kept from call to call: prune invalid ids, fill empty
-// rows, unique, gather the unique rows, sum by row. The mean of each bag goes to out (batch, width).
+// Op by op, each a pass with its buffers, which are kept from call to call: prune invalid ids and weights, fill empty
+// rows, unique, gather the unique rows, sum by row. The mean of each bag, or the weighted one, goes to out (batch,
+// width). Entries may come in any order; those of a bag keep theirs.
 namespace o2 {
 void op_by_op_mean(const sparse_feature& feature, float* out);
 }

@@ -8,11 +8,12 @@
 //   gemm/backward                 forward and backward of a layer: the time of its three products by oneDNN
 //                                 alone, over ours
 //   gemm/small_batch              a stack's layers with bias and ReLU, batch 1 to 16: speedup over Eigen, the
-//                                 faster build, at the batch where it is least; m1 .. m16 of each batch
+//                                 faster build, at the batch where it is least (speedup_m1 .. m16)
 //   gemm/threads                  two threads of ours, over two OpenMP threads of oneDNN's
 //
-// A figure is the sum of the medians of one side over that of the other; `worst` is the worst layer's.
-// GEMM_BENCH_LAYERS=1 prints each layer. Every answer is compared with sums in double before it is timed.
+// A round times every layer, ours and theirs in turn several times, and sums the layers' medians: its figure is the one
+// sum over the other. `worst` is the worst layer's. Every answer, and every build's, is compared with sums in double
+// before it is timed. A product of oneDNN's that would need more than the machine's multiplications is no limit.
 
 #include <benchmark/benchmark.h>
 
@@ -22,9 +23,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <deeprec/dense/gemm.hpp>
@@ -33,7 +37,8 @@
 #include <deeprec/exec/thread_pool.hpp>
 
 #include "gemm/baseline.hpp"
-#include "support/paired.hpp"
+#include "support/figures.hpp"
+#include "support/roofline.hpp"
 
 #if __has_include(<omp.h>)
 #  include <omp.h>
@@ -44,7 +49,7 @@ extern "C" void omp_set_num_threads(int);
 namespace {
 
 using namespace deeprec;
-using deeprec_bench::in_turn;
+using namespace deeprec_bench;
 namespace baseline = gemm_baseline;
 
 #if defined(DEEPREC_WITH_ONEDNN)
@@ -80,6 +85,8 @@ buffer<T> make_buffer(index_t count) {
   std::memset(static_cast<void*>(made.get()), 0, bytes);
   return made;
 }
+
+constexpr double f32_error = 1e-5, bf16_error = 0x1p-7 + 1e-4;
 
 /// A layer's matrices, filled at random.
 struct problem {
@@ -135,40 +142,119 @@ struct problem {
     return all;
   }
 
+  /// Some elements of dw = dy^T x and dx = dy w against double; masked: dx counts where the input is above 0.
+  bool right_gradients(const float* of_weights, const float* of_input, bool masked) const {
+    const auto at = [](const buffer<float>& p, index_t i) { return static_cast<double>(p[static_cast<std::size_t>(i)]); };
+    bool all = true;
+    for (index_t s = 0; s < 200; ++s) {
+      const index_t j = s * 7919 % n, p = s * 104729 % k, i = s * 1299709 % m;
+      double sum = 0, size = 0;
+      for (index_t r = 0; r < m; ++r) {
+        const double term = at(dy, r * n + j) * at(x, r * k + p);
+        sum += term, size += std::abs(term);
+      }
+      all = all && std::abs(static_cast<double>(of_weights[j * k + p]) - sum) <= f32_error * size + 1e-5;
+      sum = 0, size = 0;
+      for (index_t c = 0; c < n; ++c) {
+        const double term = at(dy, i * n + c) * at(w, c * k + p);
+        sum += term, size += std::abs(term);
+      }
+      if (masked && !(at(x, i * k + p) > 0)) sum = 0;
+      all = all && std::abs(static_cast<double>(of_input[i * k + p]) - sum) <= f32_error * size + 1e-5;
+    }
+    return all;
+  }
+
   index_t m, n, k;
   buffer<float> x, w, bias, y, y2, dy, dx, dw, db;
   buffer<bf16> half;
   buffer<unsigned short> cast;
 };
 
-constexpr double f32_error = 1e-5, bf16_error = 0x1p-7 + 1e-4;
-
-/// Sums of medians, and the worst ratio.
-struct tally {
-  double ours = 0, theirs = 0, worst = 1e9, work = 0;
-  void add(const deeprec_bench::pairs& p, const problem& q) { add(p.first, p.second, p.ratio, q); }
-  void add(double our_seconds, double their_seconds, double ratio, const problem& q) {
-    if (std::getenv("GEMM_BENCH_LAYERS") != nullptr) {
-      std::fprintf(stderr, "%5lld x %4lld -> %4lld: %9.2f us, %9.2f us, ratio %.3f\n",
-                   static_cast<long long>(q.m), static_cast<long long>(q.k), static_cast<long long>(q.n),
-                   our_seconds * 1e6, their_seconds * 1e6, ratio);
-    }
-    ours += our_seconds;
-    theirs += their_seconds;
-    worst = std::min(worst, ratio);
-    work += 2.0 * static_cast<double>(q.m * q.n) * static_cast<double>(q.k);
-  }
-  void report(benchmark::State& state, const char* name) const {
-    state.SetIterationTime(ours);
-    state.counters[name] = theirs / ours;
-    state.counters["worst"] = worst;
-    state.counters["gflops"] = work / ours * 1e-9;
-  }
+/// One layer's two sides.
+struct side_by_side {
+  std::shared_ptr<const problem> q;
+  std::function<void()> ours;
+  std::vector<std::pair<std::string, std::function<void()>>> theirs;  // each a build
 };
 
-int pairs_for(const problem& q) {
-  const double seconds = 2.0 * static_cast<double>(q.m * q.n) * static_cast<double>(q.k) / 1e11;
-  return std::clamp(static_cast<int>(0.15 / seconds), 9, 401);
+double work_of(const problem& q) { return 2.0 * static_cast<double>(q.m * q.n) * static_cast<double>(q.k); }
+
+/// Pairs of a layer in a round.
+int pairs_for(const problem& q) { return std::clamp(static_cast<int>(0.01 / (work_of(q) / 1e11)), 1, 15); }
+
+/// One round: `counter` of case `which` gets the sum of the layers' medians of the other side, over ours.
+void round_of(figures& f, const std::string& counter, const std::string& which, const std::vector<side_by_side>& layers,
+              bool in_turns = true) {
+  double ours = 0, work = 0;
+  std::map<std::string, double> theirs;
+  double worst = 1e9;
+  for (const side_by_side& l : layers) {
+    for (const auto& [build, call] : l.theirs) {
+      const int count = pairs_for(*l.q);
+      pairs p;
+      if (in_turns) {
+        p = in_turn(count, l.ours, call);
+      } else {  // the threads of the one that waits spin, and take the other's processors
+        std::vector<double> one, two;
+        for (int i = 0; i < count + 1; ++i) one.push_back(seconds_of(l.ours));
+        for (int i = 0; i < count + 1; ++i) two.push_back(seconds_of(call));
+        p = {median(one), median(two), median(two) / median(one)};
+      }
+      // Each build's sum stands against our times beside it, by the ratio.
+      theirs[build] += p.ratio * p.first;
+      worst = std::min(worst, p.ratio);
+      if (&build == &l.theirs.front().first) {
+        ours += p.first;
+        work += work_of(*l.q);
+      }
+      if (std::getenv("GEMM_BENCH_LAYERS") != nullptr) {
+        std::fprintf(stderr, "%5lld x %4lld -> %4lld: %9.2f us, %9.2f us %s\n", static_cast<long long>(l.q->m),
+                     static_cast<long long>(l.q->k), static_cast<long long>(l.q->n), p.first * 1e6, p.second * 1e6,
+                     build.c_str());
+      }
+    }
+  }
+  for (const auto& [build, seconds] : theirs) {
+    const std::string name = build.empty() || which.empty() ? which + build : which + "_" + build;
+    f.add(counter, seconds / ours, name);
+  }
+  f.note("worst", worst);
+  f.note("gflops", work / ours * 1e-9);
+}
+
+/// Multiplications and additions of floats per second that one thread can do, about: chains of the compiler's.
+double float_peak() {
+  static const double peak = [] {
+    using vector = float __attribute__((vector_size(64)));
+    double best = 0;
+    for (int again = 0; again < 5; ++again) {
+      vector x[12] = {};
+      const vector a = vector{} + 0.999F, b = vector{} + 1e-3F;
+      constexpr int steps = 200'000;
+      const double seconds = seconds_of([&] {
+        for (int i = 0; i < steps; ++i) {
+          for (vector& v : x) v = v * a + b;
+          benchmark::DoNotOptimize(x);
+        }
+      });
+      best = std::max(best, 2.0 * 16 * 12 * steps / seconds);
+    }
+    return best;
+  }();
+  return peak;
+}
+
+/// Why their time can't be a limit; else empty. `times` of what plain floats reach in this file's build: wider vectors,
+/// two units, and for bf16 tiles of AMX.
+std::string check_limit(const std::vector<side_by_side>& layers, double times) {
+  for (const side_by_side& l : layers) {
+    const double seconds = std::min(seconds_of(l.theirs[0].second), seconds_of(l.theirs[0].second));
+    const double work = work_of(*l.q);
+    const std::string fault = out_of_bounds("oneDNN", seconds, work / (times * float_peak()), 1e-4 + work / 1e9);
+    if (!fault.empty()) return fault;
+  }
+  return {};
 }
 
 bool ready(benchmark::State& state) {
@@ -190,245 +276,257 @@ bool wrong(benchmark::State& state) {
 
 const gemm_desc as_layer{.b = gemm_operand::transposed};
 
-void packed(benchmark::State& state, gemm_math math) {
+void packed(benchmark::State& state, const std::string& name, gemm_math math) {
   if (math == gemm_math::bf16 ? !ready_for_bf16(state) : !ready(state)) return;
-  inline_executor here;
+  const bool half = math == gemm_math::bf16;
+  static inline_executor here;
   for (auto _ : state) {
-    tally sum;
+    figures f(name);
+    std::vector<side_by_side> layers;
     for (const index_t batch : {128, 2048}) {
       for (const layer l : all_layers) {
-        const problem q(l, batch);
-        const bool half = math == gemm_math::bf16;
+        const auto q = std::make_shared<const problem>(l, batch);
         gemm_desc desc = as_layer;
         desc.math = math;
-        const gemm_weights weights(q.weights());
-        const auto raw =
-            baseline::native::make_raw(q.m, q.n, q.k, {.bf16 = half, .packed = true, .b_transposed = true});
-        raw->pack(q.w.get());
-        const auto ours = [&] {
-          const status s = half ? gemm(here, desc, q.in_half(), weights, q.out())
-                                : gemm(here, desc, q.in(), weights, q.out());
+        const auto weights = std::make_shared<const gemm_weights>(q->weights());
+        const std::shared_ptr<baseline::raw_matmul> raw =
+            baseline::native::make_raw(q->m, q->n, q->k, {.bf16 = half, .packed = true, .b_transposed = true});
+        raw->pack(q->w.get());
+        const auto ours = [=] {
+          const status s = half ? gemm(here, desc, q->in_half(), *weights, q->out())
+                                : gemm(here, desc, q->in(), *weights, q->out());
           benchmark::DoNotOptimize(s.ok());
         };
-        const auto theirs = [&] {
-          raw->run(half ? static_cast<const void*>(q.half.get()) : q.x.get(), nullptr, q.y2.get());
+        const auto theirs = [=] {
+          raw->run(half ? static_cast<const void*>(q->half.get()) : q->x.get(), nullptr, q->y2.get());
         };
         ours();
         theirs();
         const double error = half ? bf16_error : f32_error;
-        if ((!q.right(q.y.get(), error, false) || !q.right(q.y2.get(), error, false)) && wrong(state)) return;
-        sum.add(in_turn(pairs_for(q), ours, theirs), q);
+        if ((!q->right(q->y.get(), error, false) || !q->right(q->y2.get(), error, false)) && wrong(state)) return;
+        layers.push_back({q, ours, {{"", theirs}}});
       }
     }
-    sum.report(state, "roofline");
+    if (const std::string fault = check_limit(layers, half ? 256 : 16); !fault.empty()) {
+      return state.SkipWithError(fault.c_str());
+    }
+    f.sample([&] { round_of(f, "roofline", "", layers); });
+    f.report(state);
   }
 }
 
 template <std::size_t N>
-void bf16_with_cast(benchmark::State& state, const layer (&layers)[N]) {
+void bf16_with_cast(benchmark::State& state, const std::string& name, const layer (&list)[N]) {
   if (!ready_for_bf16(state)) return;
-  inline_executor here;
+  static inline_executor here;
   for (auto _ : state) {
-    tally sum;
+    figures f(name);
+    std::vector<side_by_side> layers;
     for (const index_t batch : {128, 2048}) {
-      for (const layer l : layers) {
-        const problem q(l, batch);
+      for (const layer l : list) {
+        const auto q = std::make_shared<const problem>(l, batch);
         gemm_desc desc = as_layer;
         desc.math = gemm_math::bf16;
-        const gemm_weights weights(q.weights()), weights_f32(q.weights());
-        const auto raw = baseline::native::make_raw(q.m, q.n, q.k, {.packed = true, .b_transposed = true});
-        raw->pack(q.w.get());
-        const auto ours = [&] { benchmark::DoNotOptimize(gemm(here, desc, q.in(), weights, q.out()).ok()); };
-        const auto f32 = [&] {
-          benchmark::DoNotOptimize(gemm(here, as_layer, q.in(), weights_f32, q.out()).ok());
+        const auto weights = std::make_shared<const gemm_weights>(q->weights());
+        const auto weights_f32 = std::make_shared<const gemm_weights>(q->weights());
+        const std::shared_ptr<baseline::raw_matmul> raw =
+            baseline::native::make_raw(q->m, q->n, q->k, {.packed = true, .b_transposed = true});
+        raw->pack(q->w.get());
+        const auto ours = [=] { benchmark::DoNotOptimize(gemm(here, desc, q->in(), *weights, q->out()).ok()); };
+        const auto f32 = [=] {
+          benchmark::DoNotOptimize(gemm(here, as_layer, q->in(), *weights_f32, q->out()).ok());
         };
-        const auto theirs = [&] { raw->run(q.x.get(), nullptr, q.y.get()); };
+        const auto theirs = [=] { raw->run(q->x.get(), nullptr, q->y.get()); };
         ours();
-        if (!q.right(q.y.get(), bf16_error, false) && wrong(state)) return;
-        f32();
-        if (!q.right(q.y.get(), f32_error, false) && wrong(state)) return;
-        const auto one = in_turn(pairs_for(q), ours, f32);
-        const auto two = in_turn(pairs_for(q), ours, theirs);
-        sum.add(one.ratio < two.ratio ? one : two, q);
+        if (!q->right(q->y.get(), bf16_error, false) && wrong(state)) return;
+        for (const std::function<void()>& call : {std::function<void()>(f32), std::function<void()>(theirs)}) {
+          call();
+          if (!q->right(q->y.get(), f32_error, false) && wrong(state)) return;
+        }
+        layers.push_back({q, ours, {{"ours_f32", f32}, {"onednn", theirs}}});
       }
     }
-    sum.report(state, "speedup");
+    f.sample([&] { round_of(f, "speedup", "", layers); });
+    f.report(state);
   }
 }
 
 template <std::size_t N>
-void epilogue(benchmark::State& state, const layer (&layers)[N]) {
+void epilogue(benchmark::State& state, const std::string& name, const layer (&list)[N]) {
   if (!ready_for_bf16(state)) return;
-  inline_executor here;
+  static inline_executor here;
   for (auto _ : state) {
-    tally sum;
-    for (const layer l : layers) {
-      const problem q(l, 2048);
+    figures f(name);
+    std::vector<side_by_side> layers;
+    for (const layer l : list) {
+      const auto q = std::make_shared<const problem>(l, 2048);
       gemm_desc desc = as_layer;
       desc.math = gemm_math::bf16;
-      desc.bias = q.bias_row();
+      desc.bias = q->bias_row();
       desc.activation = gemm_activation::relu;
-      const gemm_weights weights(q.weights());
-      const auto raw =
-          baseline::native::make_raw(q.m, q.n, q.k, {.bf16 = true, .packed = true, .b_transposed = true});
-      raw->pack(q.w.get());
-      const auto ours = [&] { benchmark::DoNotOptimize(gemm(here, desc, q.in(), weights, q.out()).ok()); };
+      const auto weights = std::make_shared<const gemm_weights>(q->weights());
+      const std::shared_ptr<baseline::raw_matmul> raw =
+          baseline::native::make_raw(q->m, q->n, q->k, {.bf16 = true, .packed = true, .b_transposed = true});
+      raw->pack(q->w.get());
+      const auto ours = [=] { benchmark::DoNotOptimize(gemm(here, desc, q->in(), *weights, q->out()).ok()); };
       const auto passes = [&](auto cast, auto bias, auto relu) {
-        return [&q, &raw, cast, bias, relu] {
-          cast(q.x.get(), q.cast.get(), q.m * q.k);
-          raw->run(q.cast.get(), nullptr, q.y2.get());
-          bias(q.y2.get(), q.bias.get(), q.m, q.n);
-          relu(q.y2.get(), q.m * q.n);
-        };
+        return std::function<void()>([q, raw, cast, bias, relu] {
+          cast(q->x.get(), q->cast.get(), q->m * q->k);
+          raw->run(q->cast.get(), nullptr, q->y2.get());
+          bias(q->y2.get(), q->bias.get(), q->m, q->n);
+          relu(q->y2.get(), q->m * q->n);
+        });
       };
       const auto o2 = passes(baseline::o2::cast_pass, baseline::o2::bias_pass, baseline::o2::relu_pass);
       const auto native =
           passes(baseline::native::cast_pass, baseline::native::bias_pass, baseline::native::relu_pass);
       ours();
-      native();
-      if ((!q.right(q.y.get(), bf16_error, true) || !q.right(q.y2.get(), bf16_error, true)) && wrong(state))
-        return;
-      const auto one = in_turn(pairs_for(q), ours, o2);
-      const auto two = in_turn(pairs_for(q), ours, native);
-      sum.add(one.ratio < two.ratio ? one : two, q);
+      if (!q->right(q->y.get(), bf16_error, true) && wrong(state)) return;
+      for (const auto& theirs : {o2, native}) {
+        theirs();
+        if (!q->right(q->y2.get(), bf16_error, true) && wrong(state)) return;
+      }
+      layers.push_back({q, ours, {{"o2", o2}, {"native", native}}});
     }
-    sum.report(state, "speedup");
+    f.sample([&] { round_of(f, "speedup", "", layers); });
+    f.report(state);
   }
 }
 
-void backward(benchmark::State& state) {
+void backward(benchmark::State& state, const std::string& name) {
   if (!ready(state)) return;
-  inline_executor here;
+  static inline_executor here;
   for (auto _ : state) {
-    tally sum;
+    figures f(name);
+    std::vector<side_by_side> layers;
     for (const index_t batch : {128, 2048}) {
       for (const layer l : wide) {
-        const problem q(l, batch);
-        const gemm_weights weights(q.weights(), weight_reuse::few);
-        const auto forward = baseline::native::make_raw(q.m, q.n, q.k, {.b_transposed = true});
-        const auto to_weights = baseline::native::make_raw(q.n, q.k, q.m, {.a_transposed = true});
-        const auto to_input = baseline::native::make_raw(q.m, q.k, q.n, {});
-        const auto ours = [&] {
+        const auto q = std::make_shared<const problem>(l, batch);
+        const auto weights = std::make_shared<const gemm_weights>(q->weights(), weight_reuse::few);
+        using raw = std::shared_ptr<baseline::raw_matmul>;
+        const raw forward = baseline::native::make_raw(q->m, q->n, q->k, {.b_transposed = true});
+        const raw to_weights = baseline::native::make_raw(q->n, q->k, q->m, {.a_transposed = true});
+        const raw to_input = baseline::native::make_raw(q->m, q->k, q->n, {});
+        const auto ours = [=] {
           const bool ok =
-              linear_forward(here, q.in(), weights, q.bias_row(), q.out(),
+              linear_forward(here, q->in(), *weights, q->bias_row(), q->out(),
                              {.activation = gemm_activation::relu})
                   .ok() &&
-              linear_backward(here, q.in(), matrix_view<const float>(q.dy.get(), q.m, q.n), weights,
-                              matrix_view<float>(q.dw.get(), q.n, q.k), matrix_view<float>(q.db.get(), 1, q.n),
-                              matrix_view<float>(q.dx.get(), q.m, q.k), {.input_mask = q.in()})
+              linear_backward(here, q->in(), matrix_view<const float>(q->dy.get(), q->m, q->n), *weights,
+                              matrix_view<float>(q->dw.get(), q->n, q->k), matrix_view<float>(q->db.get(), 1, q->n),
+                              matrix_view<float>(q->dx.get(), q->m, q->k), {.input_mask = q->in()})
                   .ok();
           benchmark::DoNotOptimize(ok);
         };
-        const auto theirs = [&] {
-          forward->run(q.x.get(), q.w.get(), q.y2.get());
-          to_weights->run(q.dy.get(), q.x.get(), q.dw.get());
-          to_input->run(q.dy.get(), q.w.get(), q.dx.get());
+        const auto theirs = [=] {
+          forward->run(q->x.get(), q->w.get(), q->y2.get());
+          to_weights->run(q->dy.get(), q->x.get(), q->dw.get());
+          to_input->run(q->dy.get(), q->w.get(), q->dx.get());
         };
+        // The gradients: dw and dx by both, dx of ours where the input is above 0.
         ours();
+        const std::vector<float> dw(q->dw.get(), q->dw.get() + q->n * q->k), dx(q->dx.get(), q->dx.get() + q->m * q->k);
         theirs();
-        if ((!q.right(q.y.get(), f32_error, true) || !q.right(q.y2.get(), f32_error, false)) && wrong(state))
+        if ((!q->right(q->y.get(), f32_error, true) || !q->right(q->y2.get(), f32_error, false) ||
+             !q->right_gradients(dw.data(), dx.data(), true) || !q->right_gradients(q->dw.get(), q->dx.get(), false)) &&
+            wrong(state)) {
           return;
-        sum.add(in_turn(std::max(5, pairs_for(q) / 3), ours, theirs), q);
+        }
+        layers.push_back({q, ours, {{"", theirs}}});
       }
     }
-    sum.report(state, "roofline");
+    if (const std::string fault = check_limit(layers, 16); !fault.empty()) return state.SkipWithError(fault.c_str());
+    f.sample([&] { round_of(f, "roofline", "", layers); });
+    f.report(state);
   }
 }
 
-void small_batch(benchmark::State& state) {
+void small_batch(benchmark::State& state, const std::string& name) {
   openmp_threads(1);
-  inline_executor here;
+  static inline_executor here;
   for (auto _ : state) {
-    double slowest = 1e9, seconds = 0, worst = 1e9;
+    figures f(name);
+    std::map<index_t, std::vector<side_by_side>> of_batch;
     for (const index_t batch : {1, 2, 4, 8, 16}) {
-      tally sum;
       for (const layer l :
            {layer{13, 512}, {512, 256}, {256, 128}, {479, 1024}, {1024, 1024}, {1024, 512}, {256, 1}}) {
-        const problem q(l, batch);
+        const auto q = std::make_shared<const problem>(l, batch);
         gemm_desc desc = as_layer;
-        desc.bias = q.bias_row();
+        desc.bias = q->bias_row();
         desc.activation = gemm_activation::relu;
-        const gemm_weights weights(q.weights());
-        const auto ours = [&] { benchmark::DoNotOptimize(gemm(here, desc, q.in(), weights, q.out()).ok()); };
+        const auto weights = std::make_shared<const gemm_weights>(q->weights());
+        const auto ours = [=] { benchmark::DoNotOptimize(gemm(here, desc, q->in(), *weights, q->out()).ok()); };
         const auto eigen = [&](auto call) {
-          return [&q, call] { call(q.x.get(), q.w.get(), q.bias.get(), q.y2.get(), q.m, q.n, q.k); };
+          return std::function<void()>(
+              [q, call] { call(q->x.get(), q->w.get(), q->bias.get(), q->y2.get(), q->m, q->n, q->k); });
         };
         const auto o2 = eigen(baseline::o2::eigen_layer);
         const auto native = eigen(baseline::native::eigen_layer);
         ours();
-        native();
-        if ((!q.right(q.y.get(), f32_error, true) || !q.right(q.y2.get(), f32_error, true)) && wrong(state))
-          return;
-        const auto one = in_turn(201, ours, o2);
-        const auto two = in_turn(201, ours, native);
-        sum.add(one.ratio < two.ratio ? one : two, q);
-        if (std::getenv("GEMM_BENCH_LAYERS") != nullptr) {
-          std::fprintf(stderr, "m %lld %lld -> %lld: ours %.2f us, eigen o2 %.2f native %.2f\n",
-                       static_cast<long long>(batch), static_cast<long long>(l.in),
-                       static_cast<long long>(l.out), two.first * 1e6, one.second * 1e6, two.second * 1e6);
+        if (!q->right(q->y.get(), f32_error, true) && wrong(state)) return;
+        for (const auto& theirs : {o2, native}) {
+          theirs();
+          if (!q->right(q->y2.get(), f32_error, true) && wrong(state)) return;
         }
+        of_batch[batch].push_back({q, ours, {{"o2", o2}, {"native", native}}});
       }
-      state.counters["m" + std::to_string(batch)] = sum.theirs / sum.ours;
-      slowest = std::min(slowest, sum.theirs / sum.ours);
-      worst = std::min(worst, sum.worst);
-      seconds += sum.ours;
     }
-    state.SetIterationTime(seconds);
-    state.counters["speedup"] = slowest;
-    state.counters["worst"] = worst;
+    f.sample([&] {
+      for (const auto& [batch, layers] : of_batch) round_of(f, "speedup", "m" + std::to_string(batch), layers);
+    });
+    f.report(state);
   }
 }
 
-void threads(benchmark::State& state) {
+void threads(benchmark::State& state, const std::string& name) {
   if (!ready(state)) return;
-  thread_pool pool({.threads = 2});
+  static thread_pool pool({.threads = 2});
+  openmp_threads(2);
   for (auto _ : state) {
-    tally sum;
+    figures f(name);
+    if (usable_cpus().size() < 2) f.unfit("one CPU");
+    std::vector<side_by_side> layers;
     for (const index_t batch : {128, 2048}) {
       for (const layer l : wide) {
-        const problem q(l, batch);
-        const gemm_weights weights(q.weights());
-        openmp_threads(2);
-        const auto raw = baseline::native::make_raw(q.m, q.n, q.k, {.packed = true, .b_transposed = true});
-        raw->pack(q.w.get());
-        const auto ours = [&] {
-          benchmark::DoNotOptimize(gemm(pool, as_layer, q.in(), weights, q.out()).ok());
-        };
-        const auto theirs = [&] { raw->run(q.x.get(), nullptr, q.y2.get()); };
+        const auto q = std::make_shared<const problem>(l, batch);
+        const auto weights = std::make_shared<const gemm_weights>(q->weights());
+        const std::shared_ptr<baseline::raw_matmul> raw =
+            baseline::native::make_raw(q->m, q->n, q->k, {.packed = true, .b_transposed = true});
+        raw->pack(q->w.get());
+        const auto ours = [=] { benchmark::DoNotOptimize(gemm(pool, as_layer, q->in(), *weights, q->out()).ok()); };
+        const auto theirs = [=] { raw->run(q->x.get(), nullptr, q->y2.get()); };
         ours();
         theirs();
-        if ((!q.right(q.y.get(), f32_error, false) || !q.right(q.y2.get(), f32_error, false)) && wrong(state))
+        if ((!q->right(q->y.get(), f32_error, false) || !q->right(q->y2.get(), f32_error, false)) && wrong(state))
           return;
-        // Not in turn: the threads of the one that waits spin, and take the other's processors.
-        std::vector<double> one, two;
-        for (int i = 0; i < pairs_for(q); ++i) one.push_back(deeprec_bench::seconds_of(ours));
-        for (int i = 0; i < pairs_for(q); ++i) two.push_back(deeprec_bench::seconds_of(theirs));
-        const double a = deeprec_bench::median(one), b = deeprec_bench::median(two);
-        sum.add(a, b, b / a, q);
+        layers.push_back({q, ours, {{"", theirs}}});
       }
     }
-    sum.report(state, "speedup");
+    f.sample([&] { round_of(f, "speedup", "", layers, false); });
+    f.report(state);
   }
+}
+
+template <class Run>
+void add(const std::string& name, Run run) {
+  benchmark::RegisterBenchmark(name.c_str(), [name, run](benchmark::State& state) { run(state, name); })
+      ->Iterations(1)
+      ->UseManualTime()
+      ->Unit(benchmark::kMillisecond);
 }
 
 const bool added = [] {
-  const auto add = [](const std::string& name, auto run) {
-    benchmark::RegisterBenchmark(name.c_str(), run)
-        ->Iterations(1)
-        ->Repetitions(3)
-        ->UseManualTime()
-        ->Unit(benchmark::kMillisecond);
-  };
   using state = benchmark::State;
-  add("gemm/packed/f32", [](state& s) { packed(s, gemm_math::f32); });
-  add("gemm/packed/bf16", [](state& s) { packed(s, gemm_math::bf16); });
-  add("gemm/bf16_with_cast/k256", [](state& s) { bf16_with_cast(s, wide); });
-  add("gemm/bf16_with_cast/k13", [](state& s) { bf16_with_cast(s, first); });
-  add("gemm/epilogue/k256", [](state& s) { epilogue(s, wide); });
-  add("gemm/epilogue/k13", [](state& s) { epilogue(s, first); });
-  add("gemm/backward", [](state& s) { backward(s); });
-  add("gemm/small_batch", [](state& s) { small_batch(s); });
-  add("gemm/threads", [](state& s) { threads(s); });
+  using string = std::string;
+  add("gemm/packed/f32", [](state& s, const string& name) { packed(s, name, gemm_math::f32); });
+  add("gemm/packed/bf16", [](state& s, const string& name) { packed(s, name, gemm_math::bf16); });
+  add("gemm/bf16_with_cast/k256", [](state& s, const string& name) { bf16_with_cast(s, name, wide); });
+  add("gemm/bf16_with_cast/k13", [](state& s, const string& name) { bf16_with_cast(s, name, first); });
+  add("gemm/epilogue/k256", [](state& s, const string& name) { epilogue(s, name, wide); });
+  add("gemm/epilogue/k13", [](state& s, const string& name) { epilogue(s, name, first); });
+  add("gemm/backward", backward);
+  add("gemm/small_batch", small_batch);
+  add("gemm/threads", threads);
   return true;
 }();
 

@@ -84,7 +84,9 @@ float gather(const gather_plan& plan) {
   switch (plan.row_bytes / 4) {
     case 16: return gather_of<16>(plan);
     case 17: return gather_of<17>(plan);
+    case 18: return gather_of<18>(plan);
     case 32: return gather_of<32>(plan);
+    case 34: return gather_of<34>(plan);
     case 50: return gather_of<50>(plan);
     case 64: return gather_of<64>(plan);
     case 128: return gather_of<128>(plan);

@@ -1,16 +1,18 @@
 // Pooled lookups against the roofline of a random gather, the best plain loop, and themselves on ordinary
 // pages.
 //
-//   lookup/cold/d:64            roofline: a 4 GB table, twelve index sets or more in rotation, hotness 20
-//                               and 100 (the worse of the two); roofline = best gather of the same ids in this run
+//   lookup/cold/d:64            roofline: a table of 4 GB or more, index sets in rotation whose different rows fill
+//                               twice the last-level cache, hotness 20 and 100 (the worse of the two); roofline =
+//                               the best gather of the same ids in this run, or the best peer, if that is faster
 //   lookup/cold/d:64/threads:2  the same on two threads
 //   lookup/onehot/d:64          against gather plus store
 //   lookup/vs_loop/d:16         speedup over the faster build of a plain loop
 //   lookup/huge_pages/d:64      speedup over the same table on ordinary pages
-//   lookup/criteo/batch:128     26 one-hot tables at Criteo's sizes, D = 16, the full-vocabulary trace
+//   lookup/criteo/batch:128     26 one-hot tables at Criteo's sizes, D = 16, batches that never come again, drawn
+//                               by the ranks of the full data set
 //
-// Answers are compared bit by bit with the plain loop before anything is timed. Everything runs in the
-// default bounds mode. A roofline above twice the machine's sequential read is refused as a mistake.
+// Answers are compared bit by bit with a plain loop before anything is timed. Everything runs in the default bounds
+// mode. A roofline that is faster than reading in order, or slower than one read after the other, is refused.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -25,102 +27,23 @@
 #include <deeprec/embedding/lookup.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 
-#include "lookup/baseline.hpp"
 #include "support/big_memory.hpp"
 #include "support/criteo_trace.hpp"
-#include "support/paired.hpp"
+#include "support/figures.hpp"
+#include "support/gather.hpp"
 #include "support/uniform_batches.hpp"
 
 namespace {
 
 using namespace deeprec;
-using deeprec_bench::batch;
-using deeprec_bench::criteo_rows;
-using deeprec_bench::criteo_trace;
-using deeprec_bench::huge_table;
-using deeprec_bench::in_turn;
-using deeprec_bench::median;
-using deeprec_bench::ordinary_table;
-using deeprec_bench::seconds_of;
-using deeprec_bench::table_bytes;
-using deeprec_bench::uniform_batches;
-
-constexpr int pairs_per_run = 9;
-
-plain_batch plain(const batch& set) {
-  return {set.offsets.data(), set.ids.data(), set.view().bags()};
-}
+using namespace deeprec_bench;
 
 template <class Element>
-const_table_view<plain_rows<Element>> table_of(const char* memory, index_t width) {
+const_table_view<plain_rows<Element>> table_of(const big_memory& memory, index_t width) {
   const plain_rows<Element> format(width);
-  return {static_cast<const std::byte*>(static_cast<const void*>(memory)),
-          static_cast<index_t>(table_bytes) / format.stride_bytes(), format};
+  return {static_cast<const std::byte*>(static_cast<const void*>(memory.data())),
+          static_cast<index_t>(memory.bytes()) / format.stride_bytes(), format};
 }
-
-/// Bytes per second of one pass over 1 GB.
-double sequential_read() {
-  static const double rate = [] {
-    std::vector<double> seconds;
-    for (int i = 0; i < 3; ++i) {
-      seconds.push_back(seconds_of([] {
-        const auto* words = reinterpret_cast<const std::uint64_t*>(huge_table());
-        std::uint64_t sum[8] = {};
-        for (std::size_t w = 0; w < (std::size_t{1} << 27); w += 8) {
-          for (std::size_t l = 0; l < 8; ++l) sum[l] += words[w + l];
-        }
-        benchmark::DoNotOptimize(sum);
-      }));
-    }
-    return static_cast<double>(1 << 30) / median(seconds);
-  }();
-  return rate;
-}
-
-using gather_function = float (*)(const gather_plan&);
-
-/// The gather that is fastest on these ids: over both builds, distances and kinds of prefetch.
-struct roofline {
-  gather_plan plan{};
-  gather_function run = nullptr;
-  double bytes_per_second = 0;
-
-  static roofline best(const char* table, index_t row_bytes, const std::vector<batch>& sets, char* out) {
-    roofline found;
-    const index_t lines = (row_bytes + 63) / 64;
-    for (const gather_function candidate : {&o2::gather, &native::gather}) {
-      for (const index_t in_flight : {0, 32, 64, 96, 128, 192}) {
-        for (const int into : {3, 2, 0}) {
-          if (in_flight == 0 && into != 3) continue;
-          gather_plan plan{table, row_bytes, nullptr, 0, in_flight / lines, into, out};
-          double seconds = 1e9;
-          for (int repeat = 0; repeat < 2; ++repeat) {
-            seconds = std::min(seconds, seconds_of([&] { pass(candidate, plan, sets); }));
-          }
-          const double rate = bytes_of(sets, row_bytes) / seconds;
-          if (rate > found.bytes_per_second) found = {plan, candidate, rate};
-        }
-      }
-    }
-    return found;
-  }
-  static double bytes_of(const std::vector<batch>& sets, index_t row_bytes) {
-    double ids = 0;
-    for (const batch& set : sets) ids += static_cast<double>(set.ids.size());
-    return ids * static_cast<double>(row_bytes);
-  }
-  static void pass(gather_function run, gather_plan plan, const std::vector<batch>& sets) {
-    for (const batch& set : sets) {
-      plan.ids = set.ids.data();
-      plan.count = static_cast<std::int64_t>(set.ids.size());
-      benchmark::DoNotOptimize(run(plan));
-    }
-  }
-  void pass(const std::vector<batch>& sets) const { pass(run, plan, sets); }
-  bool sane() const {
-    return bytes_per_second > 0.02 * sequential_read() && bytes_per_second < 2 * sequential_read();
-  }
-};
 
 template <class Executor, class Element>
 void look_up(Executor& executor, const const_table_view<plain_rows<Element>>& table, const batch& set,
@@ -130,142 +53,209 @@ void look_up(Executor& executor, const const_table_view<plain_rows<Element>>& ta
   if (!s) std::abort();
 }
 
-/// True when the plain loop gives the same bits.
-bool same_answer(const char* memory, index_t width, const batch& set) {
-  const auto table = table_of<float>(memory, width);
-  const auto size = static_cast<std::size_t>(set.view().bags() * width);
-  std::vector<float> ours(size), theirs(size);
-  thread_pool one(1);
-  look_up(one, table, set, ours);
-  native::plain_sum(reinterpret_cast<const float*>(memory), width, plain(set), theirs.data());
-  return std::memcmp(ours.data(), theirs.data(), size * sizeof(float)) == 0;
+/// True when sums of the decoded rows, added in order, have the same bits; f32 by the plain loop as well.
+template <class Element, class Executor>
+bool same_answer(Executor& executor, const const_table_view<plain_rows<Element>>& table, const batch& set) {
+  const index_t width = table.width();
+  std::vector<float> ours(static_cast<std::size_t>(set.view().bags() * width)), expected(ours.size());
+  std::vector<float> row(static_cast<std::size_t>(width));
+  look_up(executor, table, set, ours);
+  for (index_t b = 0; b < set.view().bags(); ++b) {
+    const auto first = static_cast<std::size_t>(b), at = static_cast<std::size_t>(b * width);
+    for (std::int64_t k = set.offsets[first]; k < set.offsets[first + 1]; ++k) {
+      table.format().decode(table.row(set.ids[static_cast<std::size_t>(k)]), row.data());
+      for (std::size_t j = 0; j < row.size(); ++j) expected[at + j] += row[j];
+    }
+  }
+  const auto same = [&] { return std::memcmp(ours.data(), expected.data(), ours.size() * sizeof(float)) == 0; };
+  if (!same()) return false;
+  if constexpr (std::is_same_v<Element, float>) {
+    for (const auto loop : {&o2::plain_sum, &native::plain_sum}) {
+      loop(static_cast<const float*>(static_cast<const void*>(table.data())), width,
+           {set.offsets.data(), set.ids.data(), set.view().bags()}, expected.data());
+      if (!same()) return false;
+    }
+  }
+  return true;
+}
+constexpr const char* other_bits = "wrong answer: a plain loop sums to other bits";
+
+bool usable(benchmark::State& state, const big_memory& memory) {
+  if (memory.data() == nullptr) state.SkipWithError("no memory for the table");
+  return memory.data() != nullptr;
 }
 
-bool usable(benchmark::State& state, const char* memory) {
-  if (memory == nullptr) state.SkipWithError("no 4 GB of memory");
-  return memory != nullptr;
+/// What all of this suite say of the memory that they read.
+void look_at_memory(figures& f, const big_memory& memory) {
+  f.unfit(memory.unfit());
+  f.note("on_huge_pages", share_on_huge_pages(memory.data()));
 }
 
 template <class Element>
-void cold(benchmark::State& state, index_t width, int threads) {
-  char* const memory = huge_table();
+void cold(benchmark::State& state, const std::string& name, index_t width, int threads) {
+  const big_memory& memory = huge_memory();
   if (!usable(state, memory)) return;
   const auto table = table_of<Element>(memory, width);
-  double worst = 1e9;
+  const index_t row_bytes = table.format().row_bytes();
+  thread_pool pool(threads);
   for (auto _ : state) {
+    figures f(name);
+    look_at_memory(f, memory);
+    if (static_cast<int>(usable_cpus().size()) < threads) f.unfit("fewer CPUs than threads");
+    struct rotation {
+      std::string which;
+      std::vector<batch> sets;
+      limit fastest;
+      std::vector<float> out;
+    };
+    std::vector<rotation> rotations;
     for (const index_t hotness : {20, 100}) {
-      const std::vector<batch> sets = uniform_batches(table.rows(), hotness, table.format().row_bytes());
-      if (std::is_same_v<Element, float> && !same_answer(memory, width, sets[0])) {
-        return state.SkipWithError("wrong answer: the plain loop sums to other bits");
+      rotation r{hotness == 20 ? "h20" : "h100", uniform_batches(table.rows(), hotness, row_bytes), {}, {}};
+      if (!same_answer(pool, table, r.sets[0])) return state.SkipWithError(other_bits);
+      std::vector<row_reader> readers = gathers(memory.data(), row_bytes, nullptr);
+      if constexpr (std::is_same_v<Element, float>) {
+        append(readers, plain_readers(memory.data(), width));
+        append(readers, fbgemm_readers<float>(memory.data(), table.rows(), width));
+      } else if constexpr (std::is_same_v<Element, f16>) {
+        append(readers, fbgemm_readers<std::uint16_t>(memory.data(), table.rows(), width));
       }
-      std::vector<float> out(static_cast<std::size_t>(sets[0].view().bags() * width));
-      const roofline limit = roofline::best(memory, table.format().row_bytes(), sets, nullptr);
-      if (!limit.sane()) return state.SkipWithError("a roofline out of bounds");
-      thread_pool pool(threads);
-      // On two threads each gathers half of the sets.
-      const auto middle = sets.begin() + static_cast<std::ptrdiff_t>(sets.size() / 2);
-      const std::vector<batch> halves[2] = {{sets.begin(), middle}, {middle, sets.end()}};
-      const auto measured = in_turn(
-          pairs_per_run, [&] { for (const batch& set : sets) look_up(pool, table, set, out); },
-          [&] {
-            if (threads == 1) return limit.pass(sets);
-            pool.parallel_for(2, 1, [&](index_t begin, index_t end, int) {
-              for (index_t h = begin; h < end; ++h) limit.pass(halves[h]);
-            });
-          });
-      const double rows = roofline::bytes_of(sets, 1);
-      const std::string suffix = "_h" + std::to_string(hotness);
-      state.counters["roofline" + suffix] = measured.ratio;
-      state.counters["ns_per_row" + suffix] = measured.first / rows * 1e9;
-      state.counters["gather_ns_per_row" + suffix] = measured.second / rows * 1e9;
-      state.counters["lines_ahead" + suffix] =
-          static_cast<double>(limit.plan.distance * ((limit.plan.row_bytes + 63) / 64));
-      worst = std::min(worst, measured.ratio);
-      state.SetIterationTime(measured.first);
+      r.fastest = limit::of(readers, r.sets);
+      const std::string fault =
+          memory.pace().check_cold(r.fastest.best, ids_of(r.sets), static_cast<double>(row_bytes));
+      if (!fault.empty()) return state.SkipWithError(fault.c_str());
+      r.out.resize(static_cast<std::size_t>(r.sets[0].view().bags() * width));
+      f.say(r.which + ": " + r.fastest.best.name);
+      f.unfit(not_cold(r.sets, table.rows(), row_bytes));
+      rotations.push_back(std::move(r));
     }
+    f.sample([&] {
+      for (rotation& r : rotations) {
+        const std::size_t all = r.sets.size();
+        const auto [ours, theirs] = f.pair(
+            "roofline", r.which, [&] { for (const batch& set : r.sets) look_up(pool, table, set, r.out); },
+            [&] {
+              if (threads == 1) return read_all(r.fastest.reader, r.sets, 0, all);
+              pool.parallel_for(2, 1, [&](index_t begin, index_t end, int) {  // half of the sets each
+                for (auto h = static_cast<std::size_t>(begin); h < static_cast<std::size_t>(end); ++h) {
+                  read_all(r.fastest.reader, r.sets, all * h / 2, all * (h + 1) / 2);
+                }
+              });
+            });
+        f.note("ns_per_row_" + r.which, ours / ids_of(r.sets) * 1e9);
+        f.note("gather_ns_per_row_" + r.which, theirs / ids_of(r.sets) * 1e9);
+      }
+    });
+    f.report(state);
   }
-  state.counters["roofline"] = worst;
 }
 
-void onehot(benchmark::State& state, index_t width) {
-  char* const memory = huge_table();
+void onehot(benchmark::State& state, const std::string& name, index_t width) {
+  const big_memory& memory = huge_memory();
   if (!usable(state, memory)) return;
   const auto table = table_of<float>(memory, width);
+  const index_t row_bytes = table.format().row_bytes();
+  thread_pool one(1);
   for (auto _ : state) {
-    const std::vector<batch> sets = uniform_batches(table.rows(), 1, width * 4);
-    if (!same_answer(memory, width, sets[0])) return state.SkipWithError("wrong answer: other bits");
+    figures f(name);
+    look_at_memory(f, memory);
+    const std::vector<batch> sets = uniform_batches(table.rows(), 1, row_bytes);
+    f.unfit(not_cold(sets, table.rows(), row_bytes));
+    if (!same_answer(one, table, sets[0])) return state.SkipWithError(other_bits);
     std::vector<float> out(static_cast<std::size_t>(sets[0].view().bags() * width));
-    const roofline limit = roofline::best(memory, table.format().row_bytes(), sets,
-                                          reinterpret_cast<char*>(out.data()));
-    if (!limit.sane()) return state.SkipWithError("a roofline out of bounds");
-    thread_pool one(1);
-    const auto measured = in_turn(
-        pairs_per_run, [&] { for (const batch& set : sets) look_up(one, table, set, out); },
-        [&] { limit.pass(sets); });
-    state.counters["roofline"] = measured.ratio;
-    state.counters["ns_per_row"] = measured.first / roofline::bytes_of(sets, 1) * 1e9;
-    state.SetIterationTime(measured.first);
+    std::vector<row_reader> readers = gathers(memory.data(), row_bytes, reinterpret_cast<char*>(out.data()));
+    append(readers, plain_readers(memory.data(), width));
+    append(readers, fbgemm_readers<float>(memory.data(), table.rows(), width));
+    const limit fastest_reader = limit::of(readers, sets);
+    const std::string fault =
+        memory.pace().check_cold(fastest_reader.best, ids_of(sets), static_cast<double>(row_bytes));
+    if (!fault.empty()) return state.SkipWithError(fault.c_str());
+    f.say(fastest_reader.best.name);
+    f.sample([&] {
+      const double seconds = f.pair("roofline", "", [&] { for (const batch& set : sets) look_up(one, table, set, out); },
+                                    [&] { read_all(fastest_reader.reader, sets, 0, sets.size()); })
+                                 .first;
+      f.note("ns_per_row", seconds / ids_of(sets) * 1e9);
+    });
+    f.report(state);
   }
 }
 
 /// Over the faster build of the plain loop; rows: how many the ids are drawn from (0: all).
-void vs_loop(benchmark::State& state, index_t width, index_t rows) {
-  char* const memory = huge_table();
+void vs_loop(benchmark::State& state, const std::string& name, index_t width, index_t rows) {
+  const big_memory& memory = huge_memory();
   if (!usable(state, memory)) return;
   const auto table = table_of<float>(memory, width);
+  thread_pool one(1);
   for (auto _ : state) {
-    const std::vector<batch> sets = uniform_batches(rows == 0 ? table.rows() : rows, 20, width * 4);
-    if (!same_answer(memory, width, sets[0])) return state.SkipWithError("wrong answer: other bits");
-    std::vector<float> out(static_cast<std::size_t>(sets[0].view().bags() * width));
-    thread_pool one(1);
-    const auto ours = [&] { for (const batch& set : sets) look_up(one, table, set, out); };
-    double speedup = 1e9;
-    for (const auto loop : {&o2::plain_sum, &native::plain_sum}) {
-      const auto measured = in_turn(pairs_per_run, ours, [&] {
-        for (const batch& set : sets) {
-          loop(reinterpret_cast<const float*>(memory), width, plain(set), out.data());
-        }
-      });
-      speedup = std::min(speedup, measured.ratio);
-      state.SetIterationTime(measured.first);
+    figures f(name);
+    look_at_memory(f, memory);
+    std::vector<batch> sets = uniform_batches(rows == 0 ? table.rows() : rows, 20, width * 4);
+    if (rows == 0) {
+      f.unfit(not_cold(sets, table.rows(), width * 4));
+    } else {
+      sets.resize(std::min<std::size_t>(sets.size(), 64));
     }
-    state.counters["speedup"] = speedup;
+    if (!same_answer(one, table, sets[0])) return state.SkipWithError(other_bits);
+    std::vector<float> out(static_cast<std::size_t>(sets[0].view().bags() * width));
+    const std::vector<row_reader> loops = plain_readers(memory.data(), width);
+    f.sample([&] {
+      for (const row_reader& loop : loops) {
+        const std::string which = &loop == loops.data() ? "o2" : "native";
+        f.pair("speedup", which, [&] { for (const batch& set : sets) look_up(one, table, set, out); },
+               [&] { read_all(loop, sets, 0, sets.size()); });
+      }
+    });
+    f.report(state);
   }
 }
 
-void huge_pages(benchmark::State& state, index_t width) {
-  char* const memory = huge_table();
-  char* const other = ordinary_table();
+void huge_pages(benchmark::State& state, const std::string& name, index_t width) {
+  const big_memory& memory = huge_memory();
+  const big_memory& other = ordinary_memory();
   if (!usable(state, memory) || !usable(state, other)) return;
   const auto table = table_of<float>(memory, width);
   const auto ordinary = table_of<float>(other, width);
+  thread_pool one(1);
   for (auto _ : state) {
-    const std::vector<batch> sets = uniform_batches(table.rows(), 20, width * 4);
-    std::vector<float> out(static_cast<std::size_t>(sets[0].view().bags() * width));
-    thread_pool one(1);
-    const auto measured = in_turn(
-        pairs_per_run, [&] { for (const batch& set : sets) look_up(one, table, set, out); },
-        [&] { for (const batch& set : sets) look_up(one, ordinary, set, out); });
-    state.counters["speedup"] = measured.ratio;
-    state.SetIterationTime(measured.first);
+    figures f(name);
+    look_at_memory(f, memory);
+    f.unfit(other.unfit());
+    if (share_on_huge_pages(memory.data()) < 0.9) f.unfit("transparent huge pages are set to " + huge_page_setting());
+    const index_t rows = std::min(table.rows(), ordinary.rows());
+    const std::vector<batch> sets = uniform_batches(rows, 20, width * 4);
+    f.unfit(not_cold(sets, rows, width * 4));
+    std::vector<float> out(static_cast<std::size_t>(sets[0].view().bags() * width)), expected(out.size());
+    look_up(one, table, sets[0], out);
+    look_up(one, ordinary, sets[0], expected);
+    if (!same_answer(one, table, sets[0]) || out != expected) return state.SkipWithError(other_bits);
+    f.sample([&] {
+      f.pair("speedup", "", [&] { for (const batch& set : sets) look_up(one, table, set, out); },
+             [&] { for (const batch& set : sets) look_up(one, ordinary, set, out); });
+    });
+    f.report(state);
   }
 }
 
-/// 26 calls, one for each table, batch after batch through the trace.
-void criteo(benchmark::State& state, index_t batch_rows) {
+/// 26 calls, one for each table, batch after batch.
+void criteo(benchmark::State& state, const std::string& name, index_t batch_rows) {
   constexpr index_t width = 16;
-  char* const memory = huge_table();
+  const big_memory& memory = huge_memory();
   if (!usable(state, memory)) return;
-  const auto trace = criteo_trace();
+  criteo_stream stream(batch_rows);
+  auto trace = stream.next();
   if (trace.empty()) return state.SkipWithError("no Criteo trace: set DEEPREC_DATA_DIR");
-  const auto total = static_cast<index_t>(trace[0].size()) / batch_rows * batch_rows;
+  const index_t total = stream.rows();
+  const auto next = [&] { trace = stream.next(); };
   std::vector<const_table_view<f32_rows>> tables;
   std::vector<const char*> first_row;
   index_t before = 0;
   for (const index_t rows : criteo_rows) {
-    first_row.push_back(memory + before * width * 4);
+    first_row.push_back(memory.data() + before * width * 4);
     tables.emplace_back(reinterpret_cast<const std::byte*>(first_row.back()), rows, f32_rows(width));
     before += rows;
+  }
+  if (static_cast<std::size_t>(before * width * 4) > memory.bytes()) {
+    return state.SkipWithError("unfit: no memory for Criteo's tables");
   }
   std::vector<std::int64_t> offsets;
   for (index_t b = 0; b <= batch_rows; ++b) offsets.push_back(b);
@@ -281,67 +271,92 @@ void criteo(benchmark::State& state, index_t batch_rows) {
       }
     }
   };
-  for (auto _ : state) {
-    double best = 1e9;
-    std::function<void()> limit;
-    for (const gather_function run : {&o2::gather, &native::gather}) {
-      for (const auto& [distance, into] : std::vector<std::pair<index_t, int>>{
-               {0, 3}, {16, 3}, {32, 3}, {64, 3}, {16, 2}, {32, 2}, {64, 2}}) {
-        const auto candidate = [&, run, distance = distance, into = into] {
-          for (index_t r = 0; r < total; r += batch_rows) {
-            for (std::size_t t = 0; t < 26; ++t) {
-              benchmark::DoNotOptimize(
-                  run({first_row[t], width * 4, trace[t].data() + r, batch_rows, distance, into,
-                       reinterpret_cast<char*>(out.data()) +
-                           static_cast<index_t>(t) * batch_rows * width * 4}));
-            }
-          }
-        };
-        candidate();
-        const double seconds = std::min(seconds_of(candidate), seconds_of(candidate));
-        if (seconds < best) {
-          best = seconds;
-          limit = candidate;
-        }
+  // The rows that `read` is given: of table t, the ids of batch r, to their place.
+  const auto batch_by_batch = [&](const auto& read) {
+    for (index_t r = 0; r < total; r += batch_rows) {
+      for (std::size_t t = 0; t < 26; ++t) {
+        read(t, trace[t].data() + r, out.data() + static_cast<index_t>(t) * batch_rows * width);
       }
     }
-    limit();
-    const std::vector<float> expected = out;
-    ours();
-    if (std::memcmp(expected.data(), out.data(), out.size() * sizeof(float)) != 0) {
-      return state.SkipWithError("wrong answer: the gather copies other rows");
+  };
+  std::vector<candidate> readers;
+  for (const bool is_native : {false, true}) {
+    for (const auto& [distance, into] : std::vector<std::pair<index_t, int>>{
+             {0, 3}, {16, 3}, {32, 3}, {64, 3}, {16, 2}, {32, 2}, {64, 2}}) {
+      readers.push_back({std::string("gather ") + (is_native ? "native " : "o2 ") + std::to_string(distance) +
+                             " rows ahead into " + std::to_string(into),
+                         [&, is_native, distance = distance, into = into] {
+                           batch_by_batch([&](std::size_t t, const std::int64_t* ids, float* to) {
+                             const gather_plan plan{first_row[t], width * 4, ids, batch_rows, distance, into,
+                                                    reinterpret_cast<char*>(to)};
+                             benchmark::DoNotOptimize(is_native ? native::gather(plan) : o2::gather(plan));
+                           });
+                         }});
     }
-    const auto measured = in_turn(pairs_per_run, ours, limit);
-    state.counters["roofline"] = measured.ratio;
-    state.counters["ns_per_row"] = measured.first / static_cast<double>(total * 26) * 1e9;
-    state.SetIterationTime(measured.first);
+  }
+  for (const int distance : {8, 16, 32}) {
+    const auto kernel = fbgemm::generate_lookup<float>(width, distance);
+    if (!kernel) break;
+    readers.push_back({"FBGEMM " + std::to_string(distance) + " rows ahead", [&, kernel] {
+                         batch_by_batch([&](std::size_t t, const std::int64_t* ids, float* to) {
+                           if (!kernel(batch_rows, batch_rows, tables[t].rows(),
+                                       reinterpret_cast<const float*>(first_row[t]), ids, offsets.data(), nullptr, to)) {
+                             std::abort();
+                           }
+                         });
+                       }});
+  }
+  for (auto _ : state) {
+    figures f(name);
+    look_at_memory(f, memory);
+    ours();
+    const std::vector<float> answer = out;
+    for (const candidate& reader : readers) {
+      std::fill(out.begin(), out.end(), -1.0F);
+      reader.run();
+      if (std::memcmp(answer.data(), out.data(), out.size() * sizeof(float)) != 0) {
+        return state.SkipWithError(("wrong answer: " + reader.name + " copies other rows").c_str());
+      }
+    }
+    const candidate best = fastest(readers, next);
+    const auto ids = static_cast<double>(total * 26);
+    const std::string fault = memory.pace().check(best, ids, width * 4.0);
+    if (!fault.empty()) return state.SkipWithError(fault.c_str());
+    f.say(best.name);
+    f.sample([&] {
+      const double seconds = f.pair("roofline", "", ours, best.run, next).first;
+      f.note("ns_per_row", seconds / ids * 1e9);
+    });
+    f.report(state);
   }
 }
 
-benchmark::internal::Benchmark* add(const std::string& name, std::function<void(benchmark::State&)> run) {
-  return benchmark::RegisterBenchmark(name.c_str(), std::move(run))
+template <class Run>
+void add(const std::string& name, Run run) {
+  benchmark::RegisterBenchmark(name.c_str(), [name, run](benchmark::State& state) { run(state, name); })
       ->Iterations(1)
-      ->Repetitions(3)
       ->UseManualTime()
       ->Unit(benchmark::kMillisecond);
 }
 
 const bool registered = [] {
+  using state = benchmark::State;
+  using string = std::string;
   for (const index_t width : {16, 32, 64, 128, 50, 17}) {
     add("lookup/cold/d:" + std::to_string(width),
-        [width](benchmark::State& state) { cold<float>(state, width, 1); });
+        [width](state& s, const string& name) { cold<float>(s, name, width, 1); });
   }
-  add("lookup/cold/d:64/threads:2", [](benchmark::State& state) { cold<float>(state, 64, 2); });
-  add("lookup/cold/f16/d:64", [](benchmark::State& state) { cold<f16>(state, 64, 1); });
-  add("lookup/cold/bf16/d:64", [](benchmark::State& state) { cold<bf16>(state, 64, 1); });
-  add("lookup/onehot/d:64", [](benchmark::State& state) { onehot(state, 64); });
-  add("lookup/warm/d:64", [](benchmark::State& state) { vs_loop(state, 64, 1 << 16); });
-  add("lookup/vs_loop/d:16", [](benchmark::State& state) { vs_loop(state, 16, 0); });
-  add("lookup/huge_pages/d:16", [](benchmark::State& state) { huge_pages(state, 16); });
-  add("lookup/huge_pages/d:64", [](benchmark::State& state) { huge_pages(state, 64); });
-  add("lookup/criteo/batch:128", [](benchmark::State& state) { criteo(state, 128); });
-  add("lookup/criteo/batch:2048", [](benchmark::State& state) { criteo(state, 2048); });
-  return true;
+  add("lookup/cold/d:64/threads:2", [](state& s, const string& name) { cold<float>(s, name, 64, 2); });
+  add("lookup/cold/f16/d:64", [](state& s, const string& name) { cold<f16>(s, name, 64, 1); });
+  add("lookup/cold/bf16/d:64", [](state& s, const string& name) { cold<bf16>(s, name, 64, 1); });
+  add("lookup/onehot/d:64", [](state& s, const string& name) { onehot(s, name, 64); });
+  add("lookup/warm/d:64", [](state& s, const string& name) { vs_loop(s, name, 64, 1 << 16); });
+  add("lookup/vs_loop/d:16", [](state& s, const string& name) { vs_loop(s, name, 16, 0); });
+  add("lookup/huge_pages/d:16", [](state& s, const string& name) { huge_pages(s, name, 16); });
+  add("lookup/huge_pages/d:64", [](state& s, const string& name) { huge_pages(s, name, 64); });
+  add("lookup/criteo/batch:128", [](state& s, const string& name) { criteo(s, name, 128); });
+  add("lookup/criteo/batch:2048", [](state& s, const string& name) { criteo(s, name, 2048); });
+  return says_fbgemm();
 }();
 
 }  // namespace

@@ -1,20 +1,22 @@
-// Lookups over quantized rows against lookups over the f32 rows that they were made from.
+// Lookups over quantized rows against a gather of the same lines, and against lookups over the f32 rows that they were
+// made from.
 //
-//   quantized/int8/d:128    4 GB of f32 rows, as many int8 rows with f32 scale and bias; the same ids, on one
-//   quantized/int4/d:128    thread; speedup = time over f32 rows / time over quantized rows, the worse of
-//                           hotness 20 and 100
+//   quantized/int8/d:128    int8 rows with f32 scale and bias, as many as there are f32 rows; on one thread, the worse
+//   quantized/int4/d:128    of hotness 20 and 100: roofline = time of the best gather of the same rows, or of FBGEMM
+//                           where it is here and faster, over ours; speedup = time over f32 rows, over ours
 //
-// Both tables are far larger than any cache, and index sets rotate. Before anything is timed, the pooled
-// rows are compared with the f32 rows' under the error that the codes allow, and with sums in double of
+// Index sets rotate, and their different quantized rows fill twice the last-level cache. Before anything is timed, the
+// pooled rows are compared with the f32 rows' under the error that the codes allow, and with sums in double of
 // what the scalar reference decodes.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <functional>
-#include <memory>
+#include <cstdint>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <deeprec/embedding/dense_table.hpp>
@@ -23,35 +25,43 @@
 #include <deeprec/embedding/quantized_rows.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 
-#include "support/paired.hpp"
+#include "support/figures.hpp"
+#include "support/gather.hpp"
 #include "support/uniform_batches.hpp"
 
 namespace {
 
 using namespace deeprec;
-using deeprec_bench::batch;
-using deeprec_bench::in_turn;
-using deeprec_bench::uniform_batches;
-
-constexpr std::size_t table_bytes = std::size_t{4} << 30;
-constexpr int pairs_per_run = 9;
+using namespace deeprec_bench;
 
 thread_pool& two_threads() {
   static thread_pool pool(2);
   return pool;
 }
 
-/// 4 GB of rows, made once for each width.
-const dense_table<f32_rows>& float_table(index_t width) {
-  static std::vector<std::unique_ptr<dense_table<f32_rows>>> tables;
-  for (const auto& table : tables) {
-    if (table->width() == width) return *table;
+/// f32 rows so many that 72 bytes of each (int4 rows of 128) fill three times the last-level cache: 4 GB or more.
+struct float_rows {
+  std::string unfit;
+  dense_table<f32_rows> table;
+
+  static const float_rows& of_width_128() {
+    static const float_rows rows(128);
+    return rows;
   }
-  const index_t rows = static_cast<index_t>(table_bytes) / (width * index_t{sizeof(float)});
-  tables.push_back(std::make_unique<dense_table<f32_rows>>(rows, width));
-  tables.back()->initialize(two_threads(), uniform_rows{.seed = 5, .bound = 0.5F});
-  return *tables.back();
-}
+
+ private:
+  explicit float_rows(index_t width) : table(rows_of(width, unfit), width) {
+    table.initialize(two_threads(), uniform_rows{.seed = 5, .bound = 0.5F});
+  }
+  static index_t rows_of(index_t width, std::string& unfit) {
+    const std::size_t row = static_cast<std::size_t>(width) * sizeof(float);
+    const std::size_t wanted = std::max(std::size_t{4} << 30, 3 * last_level_cache() / 72 * row);
+    // With int8 codes beside them.
+    const memory_plan plan = memory_plan::of(wanted / 3 * 4);
+    unfit = plan.unfit;
+    return static_cast<index_t>(plan.bytes / 4 * 3 / row);
+  }
+};
 
 template <class Executor, class Format>
 void look_up(Executor& executor, const dense_table<Format>& table, const batch& set,
@@ -98,48 +108,75 @@ std::string fault(const dense_table<f32_rows>& floats, const dense_table<Format>
 }
 
 template <class Format>
-void against_floats(benchmark::State& state, const Format& format) {
-  const dense_table<f32_rows>& floats = float_table(format.width());
+void against_floats(benchmark::State& state, const std::string& name, const Format& format) {
+  const float_rows& source_rows = float_rows::of_width_128();
+  const dense_table<f32_rows>& floats = source_rows.table;
   dense_table<Format> codes(floats.rows(), format);
   const auto source = matrix_view<const float>(
       static_cast<const float*>(static_cast<const void*>(floats.view().data())), floats.rows(), format.width());
   if (const status s = quantize(two_threads(), source, codes.view()); !s) std::abort();
+  const char* const memory = static_cast<const char*>(static_cast<const void*>(codes.view().data()));
+  const index_t row_bytes = format.stride_bytes();
+  thread_pool one(1);
   for (auto _ : state) {
-    double worst = 1e9;
+    figures f(name);
+    f.unfit(source_rows.unfit);
+    f.note("on_huge_pages", share_on_huge_pages(memory));
+    const memory_pace pace = memory_pace::of(memory, static_cast<std::size_t>(floats.rows() * row_bytes));
+    struct rotation {
+      std::string which;
+      std::vector<batch> sets;
+      limit fastest;
+      std::vector<float> out;
+    };
+    std::vector<rotation> rotations;
     for (const index_t hotness : {20, 100}) {
-      const std::vector<batch> sets = uniform_batches(floats.rows(), hotness, format.row_bytes());
-      if (const std::string wrong = fault(floats, codes, sets[0]); !wrong.empty()) {
+      rotation r{hotness == 20 ? "h20" : "h100", uniform_batches(floats.rows(), hotness, row_bytes), {}, {}};
+      if (const std::string wrong = fault(floats, codes, r.sets[0]); !wrong.empty()) {
         return state.SkipWithError(wrong.c_str());
       }
-      std::vector<float> out(static_cast<std::size_t>(sets[0].view().bags() * format.width()));
-      thread_pool one(1);
-      const auto measured = in_turn(
-          pairs_per_run, [&] { for (const batch& set : sets) look_up(one, codes, set, out); },
-          [&] { for (const batch& set : sets) look_up(one, floats, set, out); });
-      const double ids = static_cast<double>(sets.size() * sets[0].ids.size());
-      const std::string suffix = "_h" + std::to_string(hotness);
-      state.counters["speedup" + suffix] = measured.ratio;
-      state.counters["ns_per_row" + suffix] = measured.first / ids * 1e9;
-      state.counters["f32_ns_per_row" + suffix] = measured.second / ids * 1e9;
-      worst = std::min(worst, measured.ratio);
-      state.SetIterationTime(measured.first);
+      f.unfit(not_cold(r.sets, floats.rows(), row_bytes));
+      std::vector<row_reader> readers = gathers(memory, row_bytes, nullptr);
+      if constexpr (std::is_same_v<Format, int8_rows>) {
+        append(readers, fbgemm_readers<std::uint8_t>(memory, floats.rows(), format.width()));
+      }
+      r.fastest = limit::of(readers, r.sets);
+      const std::string out_of = pace.check_cold(r.fastest.best, ids_of(r.sets), static_cast<double>(row_bytes));
+      if (!out_of.empty()) return state.SkipWithError(out_of.c_str());
+      f.say(r.which + ": " + r.fastest.best.name);
+      r.out.resize(static_cast<std::size_t>(r.sets[0].view().bags() * format.width()));
+      rotations.push_back(std::move(r));
     }
-    state.counters["speedup"] = worst;
+    f.sample([&] {
+      for (rotation& r : rotations) {
+        const auto ours = [&] { for (const batch& set : r.sets) look_up(one, codes, set, r.out); };
+        const auto [seconds, of_gather] =
+            f.pair("roofline", r.which, ours, [&] { read_all(r.fastest.reader, r.sets, 0, r.sets.size()); });
+        const double of_floats = f.pair("speedup", r.which, ours, [&] {
+                                    for (const batch& set : r.sets) look_up(one, floats, set, r.out);
+                                  }).second;
+        f.note("ns_per_row_" + r.which, seconds / ids_of(r.sets) * 1e9);
+        f.note("gather_ns_per_row_" + r.which, of_gather / ids_of(r.sets) * 1e9);
+        f.note("f32_ns_per_row_" + r.which, of_floats / ids_of(r.sets) * 1e9);
+      }
+    });
+    f.report(state);
   }
 }
 
-benchmark::internal::Benchmark* add(const std::string& name, std::function<void(benchmark::State&)> run) {
-  return benchmark::RegisterBenchmark(name.c_str(), std::move(run))
+template <class Run>
+void add(const std::string& name, Run run) {
+  benchmark::RegisterBenchmark(name.c_str(), [name, run](benchmark::State& state) { run(state, name); })
       ->Iterations(1)
-      ->Repetitions(3)
       ->UseManualTime()
       ->Unit(benchmark::kMillisecond);
 }
 
 const bool registered = [] {
-  add("quantized/int8/d:128", [](benchmark::State& state) { against_floats(state, int8_rows(128)); });
-  add("quantized/int4/d:128", [](benchmark::State& state) { against_floats(state, int4_rows(128)); });
-  return true;
+  using state = benchmark::State;
+  add("quantized/int8/d:128", [](state& s, const std::string& name) { against_floats(s, name, int8_rows(128)); });
+  add("quantized/int4/d:128", [](state& s, const std::string& name) { against_floats(s, name, int4_rows(128)); });
+  return says_fbgemm();
 }();
 
 }  // namespace

@@ -1,11 +1,11 @@
-// The staging queues against the queues that people reach for, in one run, pinned: every round runs each once,
-// 33 rounds, medians. `of_best` is our rate over that of the best peer (its median over both builds and all
-// its ways to wait), pair by pair.
+// The staging queues against the queues that people reach for, in one run, pinned: every round runs each once.
+// `of_best` is our rate over that of the best peer (its median over both builds and all its ways to wait), round by
+// round; its interval is that of the peer which is the best when sampling ends.
 //
 //   queue/spsc/8B/deep, 64B/deep    one producer, one consumer, capacity 1024
 //   queue/spsc/cap2                 the same with room for two items; peers that hold more are no peers here
 //   queue/spsc/rtt                  there and back through two queues
-//   queue/spsc/geomean              of the four
+//   queue/spsc/geomean              of the four, round by round
 //   queue/mpmc/1p1c, 2p2c, 4p4c     capacity 1024, on two CPUs
 //   queue/rtt_parking               round trip with the default strategy, which can sleep
 //   queue/bulk32                    32 items at once over one at a time
@@ -16,6 +16,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -23,19 +24,20 @@
 #include <string>
 #include <vector>
 
+#include <deeprec/exec/thread_pool.hpp>
 #include <deeprec/staging/mpmc_ring.hpp>
 #include <deeprec/staging/spsc_ring.hpp>
 #include <deeprec/staging/staging_queue.hpp>
 
 #include "queue/baseline.hpp"
-#include "support/paired.hpp"
+#include "support/figures.hpp"
 
 namespace {
 
 using namespace deeprec;
 using namespace queue_bench;
+using deeprec_bench::figures;
 using deeprec_bench::median;
-constexpr int rounds = 33;
 
 template <class Ring>
 struct with_own_wait {
@@ -113,175 +115,181 @@ const std::vector<contender>& peers() {
   return all;
 }
 
-struct cell {
-  double rate = 0;     // ours, items per second
-  double of_best = 0;  // over the best peer
-  double best = 0;
-  std::string best_name;
-  bool wrong = false;
+/// Ours and the peers in one shape of use, round after round.
+class cell {
+ public:
+  cell(kind what, run ours, const spec& s, bool exactly_two = false) : ours_(ours), spec_(s) {
+    for (const contender& c : peers()) {
+      const bool fits = c.what == what || (exactly_two && c.what == kind::spsc_two);
+      if (fits && s.producers <= c.sides && (!exactly_two || (c.holds != nullptr && c.holds() == 2))) {
+        others_.push_back(&c);
+      }
+    }
+  }
+  [[nodiscard]] bool has_peers() const { return !others_.empty(); }
+  [[nodiscard]] bool wrong() const { return wrong_; }
+
+  /// Every contender once. The other order every second time, so that no one always follows the same.
+  void round(bool swapped, bool counted) {
+    const auto run_ours = [&] {
+      const double seconds = ours_(spec_);
+      wrong_ |= seconds < 0;
+      if (counted) mine_.push_back(static_cast<double>(spec_.items) / seconds);
+    };
+    if (!swapped) run_ours();
+    for (const contender* c : others_) {
+      spec smaller = spec_;
+      if (c->items != 0) smaller.items = std::min(spec_.items, c->items);
+      const double seconds = c->seconds(smaller);
+      wrong_ |= seconds < 0;
+      if (counted) theirs_[c].push_back(static_cast<double>(smaller.items) / seconds);
+    }
+    if (swapped) run_ours();
+  }
+  /// Our rate in the last round.
+  [[nodiscard]] double rate() const { return mine_.back(); }
+  [[nodiscard]] const contender* best() const {
+    const contender* found = nullptr;
+    double most = 0;
+    for (const auto& [c, rates] : theirs_) {
+      if (const double rate = median(rates); rate > most) most = rate, found = c;
+    }
+    return found;
+  }
+  [[nodiscard]] double best_rate() const { return median(theirs_.at(best())); }
+  /// Our rate over the best peer's, round by round.
+  [[nodiscard]] std::vector<double> of_best() const {
+    const std::vector<double>& rates = theirs_.at(best());
+    std::vector<double> ratios;
+    for (std::size_t i = 0; i < rates.size(); ++i) ratios.push_back(mine_[i] / rates[i]);
+    return ratios;
+  }
+  void list() const {
+    if (std::getenv("DEEPREC_BENCH_VERBOSE") == nullptr) return;
+    const auto line = [](const char* name, double rate) {
+      std::fprintf(stderr, "  %-28s %10.2f M/s %8.1f ns\n", name, rate / 1e6, 1e9 / rate);
+    };
+    line("ours", median(mine_));
+    for (const auto& [c, rates] : theirs_) line(c->name, median(rates));
+  }
+
+ private:
+  run ours_;
+  spec spec_;
+  std::vector<const contender*> others_;
+  std::vector<double> mine_;
+  std::map<const contender*, std::vector<double>> theirs_;
+  bool wrong_ = false;
 };
 
-// Every contender once per round. The other order every second time, so that no one always follows the same.
-cell compare(kind what, run ours, const spec& s, bool exactly_two = false) {
-  std::vector<const contender*> others;
-  for (const contender& c : peers()) {
-    const bool fits = c.what == what || (exactly_two && c.what == kind::spsc_two);
-    if (fits && s.producers <= c.sides && (!exactly_two || (c.holds != nullptr && c.holds() == 2))) {
-      others.push_back(&c);
-    }
-  }
-  cell answer;
-  std::vector<double> mine;
-  std::map<const contender*, std::vector<double>> theirs;
-  for (int r = -1; r < rounds; ++r) {
-    const auto run_ours = [&] {
-      const double seconds = ours(s);
-      answer.wrong |= seconds < 0;
-      if (r >= 0) mine.push_back(static_cast<double>(s.items) / seconds);
-    };
-    if (r % 2 == 0) run_ours();
-    for (const contender* c : others) {
-      spec smaller = s;
-      if (c->items != 0) smaller.items = std::min(s.items, c->items);
-      const double seconds = c->seconds(smaller);
-      answer.wrong |= seconds < 0;
-      if (r >= 0) theirs[c].push_back(static_cast<double>(smaller.items) / seconds);
-    }
-    if (r % 2 != 0) run_ours();
-  }
-  answer.rate = median(mine);
-  const bool verbose = std::getenv("DEEPREC_BENCH_VERBOSE") != nullptr;
-  if (verbose) std::fprintf(stderr, "  %-28s %10.2f M/s %8.1f ns\n", "ours", answer.rate / 1e6, 1e9 / answer.rate);
-  for (const auto& [c, rates] : theirs) {
-    const double rate = median(rates);
-    if (verbose) std::fprintf(stderr, "  %-28s %10.2f M/s %8.1f ns\n", c->name, rate / 1e6, 1e9 / rate);
-    if (rate <= answer.best) continue;
-    answer.best = rate;
-    answer.best_name = c->name;
-    std::vector<double> ratios;
-    for (std::size_t i = 0; i < rates.size(); ++i) ratios.push_back(mine[i] / rates[i]);
-    answer.of_best = median(ratios);
-  }
-  return answer;
+constexpr const char* lost = "wrong answer: an item was lost or out of order";
+
+void needs_two_cpus(figures& f) {
+  if (usable_cpus().size() < 2) f.unfit("one CPU");
 }
 
-bool report(benchmark::State& state, const cell& c) {
-  if (c.wrong) {
-    state.SkipWithError("wrong answer: an item was lost or out of order");
-    return false;
+/// Samples the cells together; of_best is their geometric mean.
+void compare(benchmark::State& state, const std::string& name, std::vector<cell> cells) {
+  for (auto _ : state) {
+    for (const cell& c : cells) {
+      if (!c.has_peers()) return state.SkipWithError("no peer here");
+    }
+    figures f(name);
+    needs_two_cpus(f);
+    f.sample([&] {
+      for (cell& c : cells) c.round(f.swapped(), f.counts());
+      if (!f.counts()) return;
+      // Which peer is the best may change: the whole series anew.
+      std::vector<double> product(cells[0].of_best().size(), 1.0);
+      for (const cell& c : cells) {
+        const std::vector<double> ratios = c.of_best();
+        for (std::size_t i = 0; i < product.size(); ++i) product[i] *= ratios[i];
+      }
+      for (double& p : product) p = std::pow(p, 1.0 / static_cast<double>(cells.size()));
+      f.set("of_best", product);
+      if (cells.size() == 1) {
+        f.add("items_per_second", cells[0].rate());
+        f.note("best_per_second", cells[0].best_rate());
+      }
+    });
+    for (const cell& c : cells) {
+      if (c.wrong()) return state.SkipWithError(lost);
+      f.say(std::string("best peer: ") + c.best()->name);
+      c.list();
+    }
+    f.report(state);
   }
-  if (c.best == 0) {
-    state.SkipWithError("no peer here");
-    return false;
-  }
-  state.counters["of_best"] = c.of_best;
-  state.counters["speedup"] = c.of_best;
-  state.counters["items_per_second"] = c.rate;
-  state.counters["best_per_second"] = c.best;
-  state.SetLabel("best peer: " + c.best_name);
-  state.SetIterationTime(1e6 / c.rate);
-  return true;
 }
 
 cell spsc_cell(int which) {
   switch (which) {
-    case 0: return compare(kind::spsc_8, spsc<narrow, std::uint64_t, wait::own>, {.items = 400'000});
-    case 1: return compare(kind::spsc_64, spsc<broad, wide, wait::own>, {.items = 200'000});
-    case 2:
-      return compare(kind::spsc_8, spsc<narrow, std::uint64_t, wait::own>, {.capacity = 2, .items = 50'000}, true);
-    default:
-      return compare(kind::round_trip, round_trip<narrow, std::uint64_t, wait::own>,
-                     {.capacity = 2, .items = 20'000});
+    case 0: return {kind::spsc_8, spsc<narrow, std::uint64_t, wait::own>, {.items = 400'000}};
+    case 1: return {kind::spsc_64, spsc<broad, wide, wait::own>, {.items = 200'000}};
+    case 2: return {kind::spsc_8, spsc<narrow, std::uint64_t, wait::own>, {.capacity = 2, .items = 50'000}, true};
+    default: return {kind::round_trip, round_trip<narrow, std::uint64_t, wait::own>, {.capacity = 2, .items = 20'000}};
   }
 }
 
-std::map<int, cell>& measured() {
-  static std::map<int, cell> cells;
-  return cells;
+void mpmc_bench(benchmark::State& state, const std::string& name, int sides) {
+  compare(state, name,
+          {cell(kind::mpmc, mpmc<shared, std::uint64_t, wait::own>,
+                {.producers = sides, .consumers = sides, .items = 200'000})});
 }
-void spsc_geomean(benchmark::State& state) {
+
+void rtt_parking(benchmark::State& state, const std::string& name) {
   for (auto _ : state) {
-    double product = 1;
-    for (int which = 0; which < 4; ++which) {
-      if (measured().find(which) == measured().end()) measured()[which] = spsc_cell(which);
-      const cell& c = measured()[which];
-      if (c.wrong) return state.SkipWithError("wrong answer: an item was lost or out of order");
-      if (c.best == 0) return state.SkipWithError("no peer here");
-      product *= c.of_best;
-    }
-    state.counters["of_best"] = std::pow(product, 0.25);
-    state.counters["speedup"] = std::pow(product, 0.25);
-    state.SetIterationTime(1e-3);
-  }
-}
-
-void mpmc_bench(benchmark::State& state, int sides) {
-  for (auto _ : state) {
-    const cell c = compare(kind::mpmc, mpmc<shared, std::uint64_t, wait::own>,
-                           {.producers = sides, .consumers = sides, .items = 200'000});
-    if (!report(state, c)) return;
-  }
-}
-
-// Ours alone, one run after the other.
-double median_seconds(run what, const spec& s, bool& wrong) {
-  std::vector<double> all;
-  for (int r = -1; r < rounds; ++r) {
-    const double seconds = what(s);
-    wrong |= seconds < 0;
-    if (r >= 0) all.push_back(seconds / static_cast<double>(s.items));
-  }
-  return median(all);
-}
-
-void rtt_parking(benchmark::State& state) {
-  for (auto _ : state) {
+    figures f(name);
+    needs_two_cpus(f);
     bool wrong = false;
     const spec s{.capacity = 2, .items = 100'000};
-    const double ring = median_seconds(round_trip<parking, std::uint64_t, wait::own>, s, wrong);
-    const double queue = median_seconds(round_trip<staging, std::uint64_t, wait::own>, s, wrong);
-    if (wrong) return state.SkipWithError("wrong answer: an item was lost or out of order");
-    state.counters["round_trip_ns"] = ring * 1e9;
-    state.counters["staging_queue_ns"] = queue * 1e9;
-    state.SetIterationTime(ring);
+    const auto ns_of = [&](run what) {
+      const double seconds = what(s);
+      wrong |= seconds < 0;
+      return seconds / static_cast<double>(s.items) * 1e9;
+    };
+    f.sample([&] {
+      f.add("round_trip_ns", ns_of(round_trip<parking, std::uint64_t, wait::own>));
+      f.note("staging_queue_ns", ns_of(round_trip<staging, std::uint64_t, wait::own>));
+    });
+    if (wrong) return state.SkipWithError(lost);
+    f.report(state);
   }
 }
 
-void bulk32(benchmark::State& state) {
+void bulk32(benchmark::State& state, const std::string& name) {
   for (auto _ : state) {
+    figures f(name);
+    needs_two_cpus(f);
     bool wrong = false;
     const spec s{.items = 3'200'000};
-    std::vector<double> ratios;
-    double seconds = 0;
-    for (int r = -1; r < rounds; ++r) {
-      const double single = spsc<narrow, std::uint64_t, wait::own>(s);
-      const double bulk = spsc<in_bulk, std::uint64_t, wait::own>(s);
-      wrong |= single < 0 || bulk < 0;
-      if (r >= 0) ratios.push_back(single / bulk);
-      seconds = bulk;
-    }
-    if (wrong) return state.SkipWithError("wrong answer: an item was lost or out of order");
-    state.counters["speedup"] = median(ratios);
-    state.SetIterationTime(seconds);
+    f.sample([&] {
+      double seconds[2];
+      for (const int i : {f.swapped() ? 1 : 0, f.swapped() ? 0 : 1}) {
+        seconds[i] = i == 0 ? spsc<narrow, std::uint64_t, wait::own>(s) : spsc<in_bulk, std::uint64_t, wait::own>(s);
+        wrong |= seconds[i] < 0;
+      }
+      f.add("speedup", seconds[0] / seconds[1]);
+    });
+    if (wrong) return state.SkipWithError(lost);
+    f.report(state);
   }
 }
 
-void vs_mutex(benchmark::State& state) {
+void vs_mutex(benchmark::State& state, const std::string& name) {
   for (auto _ : state) {
-    double worst = 1e9;
-    double ours = 0;
-    for (const run theirs : {&o2::staged_buffer_seconds, &native::staged_buffer_seconds}) {
-      std::vector<double> ratios;
-      for (int r = -1; r < rounds; ++r) {
+    figures f(name);
+    needs_two_cpus(f);
+    bool wrong = false;
+    f.sample([&] {
+      for (const run theirs : {&o2::staged_buffer_seconds, &native::staged_buffer_seconds}) {
         const double other = theirs({.capacity = 2, .items = 2'000}) / 2'000;
-        ours = spsc<staging, std::uint64_t, wait::own>({.capacity = 2, .items = 100'000}) / 100'000;
-        if (other < 0 || ours < 0) return state.SkipWithError("wrong answer: an item was lost or out of order");
-        if (r >= 0) ratios.push_back(other / ours);
+        const double ours = spsc<staging, std::uint64_t, wait::own>({.capacity = 2, .items = 100'000}) / 100'000;
+        wrong |= other < 0 || ours < 0;
+        f.add("speedup", other / ours, theirs == &o2::staged_buffer_seconds ? "o2" : "native");
       }
-      worst = std::min(worst, median(ratios));
-    }
-    state.counters["speedup"] = worst;
-    state.SetIterationTime(ours);
+    });
+    if (wrong) return state.SkipWithError(lost);
+    f.report(state);
   }
 }
 
@@ -291,50 +299,53 @@ double cpu_seconds() {
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-void idle(benchmark::State& state) {
+void idle(benchmark::State& state, const std::string& name) {
   using namespace std::chrono_literals;
   for (auto _ : state) {
+    figures f(name);
     staging_queue<int> empty(1), full(1);
     static_cast<void>(full.put(1));
-    std::vector<double> shares;
-    double wall = 0;
-    for (int r = 0; r < rounds; ++r) {
-      const bool taking = r % 2 == 0;
+    bool wrong = false;
+    f.sample([&] {
       const double before = cpu_seconds();
       const auto begin = std::chrono::steady_clock::now();
-      const queue_result how = taking ? empty.take(within(10ms)).result() : full.put(2, within(10ms));
-      wall = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-      if (how != queue_result::timed_out) return state.SkipWithError("wrong answer: no time-out");
-      shares.push_back((cpu_seconds() - before) / wall);
-    }
-    state.counters["cpu_share"] = median(shares);
-    state.SetIterationTime(wall);
+      const queue_result how = f.swapped() ? empty.take(within(10ms)).result() : full.put(2, within(10ms));
+      const double wall = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+      wrong |= how != queue_result::timed_out;
+      f.add("cpu_share", (cpu_seconds() - before) / wall);
+    });
+    if (wrong) return state.SkipWithError("wrong answer: no time-out");
+    f.report(state);
   }
 }
 
-const char* const spsc_names[] = {"queue/spsc/8B/deep", "queue/spsc/64B/deep", "queue/spsc/cap2", "queue/spsc/rtt"};
+template <class Run>
+void add(const std::string& name, Run run) {
+  benchmark::RegisterBenchmark(name.c_str(), [name, run](benchmark::State& state) { run(state, name); })
+      ->Iterations(1)
+      ->UseManualTime()
+      ->Unit(benchmark::kMicrosecond);
+}
+
 const bool registered = [] {
-  const auto set = [](benchmark::internal::Benchmark* b) {
-    b->Iterations(1)->UseManualTime()->Unit(benchmark::kMicrosecond);
-  };
+  using state = benchmark::State;
+  using string = std::string;
+  const char* const spsc_names[] = {"8B/deep", "64B/deep", "cap2", "rtt"};
   for (int which = 0; which < 4; ++which) {
-    set(benchmark::RegisterBenchmark(spsc_names[which], [which](benchmark::State& s) {
-      for (auto _ : s) {
-        measured()[which] = spsc_cell(which);
-        if (!report(s, measured()[which])) return;
-      }
-    }));
+    add(string("queue/spsc/").append(spsc_names[which]),
+        [which](state& s, const string& name) { compare(s, name, {spsc_cell(which)}); });
   }
-  set(benchmark::RegisterBenchmark("queue/spsc/geomean", spsc_geomean));
+  add("queue/spsc/geomean", [](state& s, const string& name) {
+    compare(s, name, {spsc_cell(0), spsc_cell(1), spsc_cell(2), spsc_cell(3)});
+  });
   for (const int sides : {1, 2, 4}) {
-    const std::string n = std::to_string(sides);
-    set(benchmark::RegisterBenchmark(("queue/mpmc/" + n + "p" + n + "c").c_str(),
-                                     [sides](benchmark::State& s) { mpmc_bench(s, sides); }));
+    const string n = std::to_string(sides);
+    add("queue/mpmc/" + n + "p" + n + "c", [sides](state& s, const string& name) { mpmc_bench(s, name, sides); });
   }
-  set(benchmark::RegisterBenchmark("queue/rtt_parking", rtt_parking));
-  set(benchmark::RegisterBenchmark("queue/bulk32", bulk32));
-  set(benchmark::RegisterBenchmark("queue/vs_mutex", vs_mutex));
-  set(benchmark::RegisterBenchmark("queue/idle", idle));
+  add("queue/rtt_parking", rtt_parking);
+  add("queue/bulk32", bulk32);
+  add("queue/vs_mutex", vs_mutex);
+  add("queue/idle", idle);
   return true;
 }();
 

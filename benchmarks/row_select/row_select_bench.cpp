@@ -1,10 +1,11 @@
 // Whole rows by a condition, f32, on one thread.
 //
-//   row_select/published   (1024, 64), 8 sets of inputs in rotation: speedup over Eigen's broadcast and
-//                          select (the faster of two builds); roofline: memcpy of as many bytes over ours
-//   row_select/large       (2^20, 64), 256 MB out, random conditions: of_memcpy: memcpy of 256 MB over
-//                          ours; roofline: the best of a sweep (stores x prefetch distances x kernels, in
-//                          this run) over ours; floor_ms: the bytes over the bandwidth of memcpy
+//   row_select/published   (1024, 64), 8 sets of inputs in rotation: of_memcpy: memcpy of as many bytes, half from each
+//                          input, over ours, each after a pass of its own kind, so that both find caches as they
+//                          leave them; speedup: over Eigen's broadcast and select (the faster of two builds)
+//   row_select/large       out of 256 MB or 2.5 times the last-level cache, random conditions: of_memcpy: memcpy of
+//                          as many bytes over ours; roofline: the best of a sweep (stores x prefetch distances x
+//                          kernels, in this run) over ours; floor_ms: the bytes over the bandwidth of memcpy
 //
 // Every answer is compared with plain loops before anything is timed.
 
@@ -23,14 +24,14 @@
 #include <deeprec/ops/row_select.hpp>
 
 #include "row_select/baseline.hpp"
-#include "support/paired.hpp"
+#include "support/figures.hpp"
+#include "support/machine.hpp"
+#include "support/roofline.hpp"
 
 namespace {
 
 using namespace deeprec;
-using deeprec_bench::in_turn;
-using deeprec_bench::median;
-using deeprec_bench::seconds_of;
+using namespace deeprec_bench;
 namespace baseline = row_select_baseline;
 
 constexpr index_t width = 64;
@@ -110,7 +111,9 @@ void published(benchmark::State& state) {
     set.theirs([](auto... a) { baseline::native::eigen_select(a..., width); });
   });
   const auto copy = all([](const inputs& set) {
-    std::memcpy(set.out.get(), set.then.get(), set.bytes());
+    const std::size_t half = set.size() / 2;
+    std::memcpy(set.out.get(), set.then.get(), half * sizeof(float));
+    std::memcpy(set.out.get() + half, set.otherwise.get() + half, half * sizeof(float));
   });
   const auto correct = [&](auto&& call) {
     call();
@@ -121,26 +124,30 @@ void published(benchmark::State& state) {
     return;
   }
   for (auto _ : state) {
-    const double by_o2 = in_turn(51, ours, o2).ratio;
-    const double by_native = in_turn(51, ours, native).ratio;
-    const auto with_copy = in_turn(51, ours, copy);
-    state.SetIterationTime(with_copy.first / static_cast<double>(sets.size()));
-    state.counters["speedup"] = std::min(by_o2, by_native);
-    state.counters["speedup_o2"] = by_o2;
-    state.counters["speedup_native"] = by_native;
-    state.counters["roofline"] = with_copy.ratio;
+    figures f("row_select/published");
+    // 16 passes each: one takes some tens of microseconds.
+    const auto again = [](const auto& call) {
+      return [&call] { for (int i = 0; i < 16; ++i) call(); };
+    };
+    f.sample([&] {
+      f.pair("speedup", "o2", again(ours), again(o2));
+      f.pair("speedup", "native", again(ours), again(native));
+      const double seconds = f.pair("of_memcpy", "", again(ours), again(copy)).first;
+      f.note("us_per_call", seconds / 16 / static_cast<double>(sets.size()) * 1e6);
+    });
+    f.report(state);
   }
 }
 
-struct candidate {
+/// One of the sweep.
+struct kernel {
   std::string name;
   int number;
   decltype(&baseline::o2::sweep_run) run;
-  double seconds = 0;
 };
 
-std::vector<candidate> sweep() {
-  std::vector<candidate> all;
+std::vector<kernel> sweep() {
+  std::vector<kernel> all;
   for (int i = 0; i < baseline::o2::sweep_size(); ++i) {
     all.push_back({std::string("o2,") + baseline::o2::sweep_name(i), i, baseline::o2::sweep_run});
   }
@@ -152,7 +159,8 @@ std::vector<candidate> sweep() {
 }
 
 void large(benchmark::State& state) {
-  static const inputs one(index_t{1} << 20, 5);  // 256 MB each: then, otherwise, out
+  static const memory_plan plan = memory_plan::of(3 * large_bytes());
+  static const inputs one(static_cast<index_t>(plan.bytes / 3 / sizeof(float) / width) / 64 * 64, 5);
   // Other conditions over the same rows, so that no pass repeats the one before it.
   static const std::vector<std::vector<std::uint8_t>> conditions = [] {
     std::mt19937_64 random(6);
@@ -163,7 +171,7 @@ void large(benchmark::State& state) {
     }
     return made;
   }();
-  std::vector<candidate> candidates = sweep();
+  const std::vector<kernel> kernels = sweep();
   std::size_t turn = 0;
   const auto next_condition = [&] {
     std::memcpy(one.cond.get(), conditions[turn++ % conditions.size()].data(),
@@ -177,7 +185,7 @@ void large(benchmark::State& state) {
     std::memcpy(one.out.get(), one.then.get(), one.bytes());
     benchmark::ClobberMemory();
   };
-  const auto theirs = [&](const candidate& c) {
+  const auto theirs = [&](const kernel& c) {
     one.theirs([&](auto... a) { c.run(c.number, a...); });
     benchmark::ClobberMemory();
   };
@@ -185,7 +193,7 @@ void large(benchmark::State& state) {
   static const bool right = [&] {
     bool all = true;
     const inputs few(4099, 7);
-    for (const candidate& c : candidates) {
+    for (const kernel& c : kernels) {
       few.theirs([&](auto... a) { c.run(c.number, a...); });
       all = all && few.right();
     }
@@ -198,58 +206,29 @@ void large(benchmark::State& state) {
   }
 
   for (auto _ : state) {
-    // The sweep: two passes each, then the best four again and again. The winner of that meets ours in
-    // pairs of its own, so that a lucky pass is not part of the figure.
-    for (candidate& c : candidates) {
-      c.seconds = 1e9;
-      for (int i = 0; i < 2; ++i) {
-        next_condition();
-        c.seconds = std::min(c.seconds, seconds_of([&] { theirs(c); }));
-      }
-    }
-    const auto faster = [](const candidate& a, const candidate& b) { return a.seconds < b.seconds; };
-    std::partial_sort(candidates.begin(), candidates.begin() + 4, candidates.end(), faster);
-    std::vector<std::vector<double>> seconds(4);
-    for (int round = 0; round < 11; ++round) {
-      next_condition();
-      for (std::size_t i = 0; i < 4; ++i) {
-        seconds[i].push_back(seconds_of([&] { theirs(candidates[i]); }));
-      }
-    }
-    for (std::size_t i = 0; i < 4; ++i) candidates[i].seconds = median(seconds[i]);
-    const candidate& best = *std::min_element(candidates.begin(), candidates.begin() + 4, faster);
-    state.SetLabel("best of the sweep: " + best.name);
-    next_condition();
-    const double roofline = in_turn(21, ours, [&] { theirs(best); }).ratio;
-    next_condition();
-    const auto with_copy = in_turn(15, ours, copy);
-    if (!(roofline < 1.2)) {
-      state.SkipWithError("the sweep is slower than ours by a fifth: it is no roofline");
-      return;
-    }
-    state.SetIterationTime(with_copy.first);
-    state.counters["roofline"] = roofline;
-    state.counters["of_memcpy"] = with_copy.ratio;
-    state.counters["memcpy_ms"] = with_copy.second * 1e3;
-    // The rows, once in and once out, and the conditions.
+    figures f("row_select/large");
+    f.unfit(plan.unfit);
+    std::vector<candidate> candidates;
+    for (const kernel& k : kernels) candidates.push_back({k.name, [&theirs, &k] { theirs(k); }});
+    const candidate best = fastest(candidates, next_condition);
+    f.say("best of the sweep: " + best.name);
+    const double copied = std::min(seconds_of(copy), seconds_of(copy));
+    const std::string fault = out_of_bounds(best.name, best.seconds, copied / 2, copied * 4);
+    if (!fault.empty()) return state.SkipWithError(fault.c_str());
     const auto bytes = static_cast<double>(2 * one.bytes());
-    state.counters["floor_ms"] =
-        with_copy.second * 1e3 * (bytes + static_cast<double>(one.rows)) / bytes;
-    state.counters["bytes_per_second"] = bytes / with_copy.first;
+    f.sample([&] {
+      f.pair("roofline", "", ours, best.run, next_condition);
+      const auto [seconds, of_copy] = f.pair("of_memcpy", "", ours, copy, next_condition);
+      f.note("memcpy_ms", of_copy * 1e3);
+      // The rows, once in and once out, and the conditions.
+      f.note("floor_ms", of_copy * 1e3 * (bytes + static_cast<double>(one.rows)) / bytes);
+      f.note("bytes_per_second", bytes / seconds);
+    });
+    f.report(state);
   }
 }
 
-BENCHMARK(published)
-    ->Name("row_select/published")
-    ->Iterations(1)
-    ->Repetitions(5)
-    ->UseManualTime()
-    ->Unit(benchmark::kMicrosecond);
-BENCHMARK(large)
-    ->Name("row_select/large")
-    ->Iterations(1)
-    ->Repetitions(3)
-    ->UseManualTime()
-    ->Unit(benchmark::kMillisecond);
+BENCHMARK(published)->Name("row_select/published")->Iterations(1)->UseManualTime()->Unit(benchmark::kMicrosecond);
+BENCHMARK(large)->Name("row_select/large")->Iterations(1)->UseManualTime()->Unit(benchmark::kMillisecond);
 
 }  // namespace

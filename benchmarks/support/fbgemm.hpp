@@ -8,8 +8,10 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <string>
+#include <system_error>
 
 namespace deeprec_bench::fbgemm {
 
@@ -32,6 +34,21 @@ inline void* library() {
     return path == nullptr || *path == '\0' ? nullptr : ::dlopen(path, RTLD_LAZY | RTLD_LOCAL);
   }();
   return opened;
+}
+
+/// The version that the package's folder beside it names; empty without the library.
+inline std::string version() {
+  namespace fs = std::filesystem;
+  if (library() == nullptr) return {};
+  std::error_code none;
+  const fs::path packages = fs::path(std::getenv("DEEPREC_FBGEMM")).parent_path().parent_path();
+  for (const fs::directory_entry& entry : fs::directory_iterator(packages, none)) {
+    const std::string name = entry.path().filename().string();
+    if (name.rfind("fbgemm_gpu", 0) == 0 && entry.path().extension() == ".dist-info") {
+      return name.substr(0, name.size() - std::string(".dist-info").size());
+    }
+  }
+  return "unknown";
 }
 
 template <class Function>

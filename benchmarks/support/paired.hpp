@@ -1,9 +1,9 @@
-// How suites compare two ways of doing one thing on a noisy machine: in turn, A B A B ..., and the median
-// of the ratios pair by pair.
+// How suites time a call, and the median with its interval. No header of deeprec here.
 #pragma once
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <vector>
 
 namespace deeprec_bench {
@@ -14,12 +14,46 @@ inline double median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
+/// A roofline that is passed by more than this is none.
+inline constexpr double most_of_a_roofline = 1.03;
+
+struct interval {
+  double median = 0;
+  double low = 0;
+  double high = 0;
+};
+
+/// The 95 % interval of the median by order statistics: of n values the k-th smallest and the k-th largest, k the
+/// largest with P(Binomial(n, 1/2) < k) <= 0.025. Fewer than six values have none: the smallest and the largest.
+inline interval median_interval(std::vector<double> values) {
+  if (values.empty()) return {};
+  std::sort(values.begin(), values.end());
+  const std::size_t n = values.size();
+  std::size_t k = 0;
+  long double term = 1, below = 0;  // C(n, k) and their sum, over 2^n
+  for (std::size_t i = 0; i < n; ++i) term /= 2;
+  for (; k < n / 2; ++k) {
+    below += term;
+    if (below > 0.025L) break;
+    term = term * static_cast<long double>(n - k) / static_cast<long double>(k + 1);
+  }
+  const std::size_t first = k == 0 ? 0 : k - 1;
+  return {median(values), values[first], values[n - 1 - first]};
+}
+
+inline double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// Seconds since some moment. A test of the measuring puts a clock of its own here.
+inline double (*clock_now)() = &steady_seconds;
+
 /// Seconds that a call takes.
 template <class Call>
 double seconds_of(Call&& call) {
-  const auto start = std::chrono::steady_clock::now();
+  const double start = clock_now();
   call();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return clock_now() - start;
 }
 
 struct pairs {
@@ -33,8 +67,14 @@ template <class First, class Second>
 pairs in_turn(int count, First&& first, Second&& second) {
   std::vector<double> a, b, ratios;
   for (int i = -1; i < count; ++i) {
-    const double one = seconds_of(first);
-    const double two = seconds_of(second);
+    double one = 0, two = 0;
+    if (i % 2 == 0) {
+      one = seconds_of(first);
+      two = seconds_of(second);
+    } else {
+      two = seconds_of(second);
+      one = seconds_of(first);
+    }
     if (i < 0) continue;
     a.push_back(one);
     b.push_back(two);

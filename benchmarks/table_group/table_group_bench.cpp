@@ -1,5 +1,6 @@
-// All tables of a model in one call: 26 one-hot features at Criteo's table sizes, D = 16, uniform ids, so
-// many batches in rotation that no cache holds their rows; out is (B, 26 * 16).
+// All tables of a model in one call: 26 one-hot features at Criteo's table sizes, D = 16, uniform ids, so many batches in
+// rotation that their different rows fill twice the last-level cache (most tables are small: their rows come again);
+// out is (B, 26 * 16).
 //
 //   table_group/inline/batch:128     speedup over 26 lookups, one thread
 //   table_group/threads:2/batch:128  speedup over 26 lookups on two threads
@@ -9,7 +10,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,25 +22,27 @@
 
 #include "support/big_memory.hpp"
 #include "support/criteo_trace.hpp"
-#include "support/paired.hpp"
+#include "support/figures.hpp"
+#include "support/roofline.hpp"
+#include "support/uniform_batches.hpp"
 #include "table_group/baseline.hpp"
 
 namespace {
 
 using namespace deeprec;
-using deeprec_bench::criteo_rows;
-using deeprec_bench::in_turn;
-using deeprec_bench::seconds_of;
+using namespace deeprec_bench;
 
 constexpr index_t width = 16;
 constexpr index_t features = 26;
-constexpr int pairs_per_run = 9;
 
 struct criteo_model {
   explicit criteo_model(index_t batch_rows) : rows(batch_rows) {
-    char* const memory = deeprec_bench::huge_table();
+    char* const memory = huge_table();
     if (memory == nullptr) return;
     index_t before = 0;
+    for (const index_t table_rows : criteo_rows) before += table_rows;
+    if (static_cast<std::size_t>(before * width * 4) > huge_memory().bytes()) return;
+    before = 0;
     for (const index_t table_rows : criteo_rows) {
       first_row.push_back(memory + before * width * 4);
       tables.emplace_back(reinterpret_cast<const std::byte*>(first_row.back()), table_rows,
@@ -48,34 +51,56 @@ struct criteo_model {
       before += table_rows;
     }
     for (index_t b = 0; b <= rows; ++b) offsets.push_back(b);
+    // Samples whose different rows fill twice the cache; of tables that can't, as many as the memory holds.
+    const auto different = [](double samples) {
+      double found = 0;
+      for (const index_t table_rows : criteo_rows) found += different_rows(samples, static_cast<double>(table_rows));
+      return found * width * 4;
+    };
+    const double most = static_cast<double>(memory_available()) / 4 / (features * 8);
+    double samples = static_cast<double>(rows) * 12;
+    while (different(samples) < static_cast<double>(cold_bytes()) && samples < most) samples *= 1.1;
+    if (different(samples) < 2.0 * static_cast<double>(last_level_cache())) {
+      unfit = "Criteo's tables do not have rows for twice the last-level cache of " + in_megabytes(last_level_cache());
+    }
     const counter_rng rng(11);
-    const index_t batches = (index_t{96} << 20) / (rows * features * width * 4);
-    ids.resize(static_cast<std::size_t>(batches));
+    ids.resize(static_cast<std::size_t>(samples / static_cast<double>(rows)) + 1);
     bags.resize(ids.size());
-    for (std::size_t s = 0; s < ids.size(); ++s) {
-      for (index_t t = 0; t < features; ++t) {
-        for (index_t r = 0; r < rows; ++r) {
-          const auto draw = rng.bits(s, static_cast<std::uint64_t>(t * rows + r));
-          ids[s].push_back(bucket(draw, criteo_rows[t]));
+    thread_pool two_threads(2);
+    two_threads.parallel_for(static_cast<index_t>(ids.size()), 16, [&](index_t begin, index_t end, int) {
+      for (auto s = static_cast<std::size_t>(begin); s < static_cast<std::size_t>(end); ++s) {
+        ids[s].reserve(static_cast<std::size_t>(features * rows));
+        for (index_t t = 0; t < features; ++t) {
+          for (index_t r = 0; r < rows; ++r) {
+            const auto draw = rng.bits(s, static_cast<std::uint64_t>(t * rows + r));
+            ids[s].push_back(bucket(draw, criteo_rows[t]));
+          }
+        }
+        for (index_t t = 0; t < features; ++t) {
+          bags[s].emplace_back(offsets.data(), rows, ids[s].data() + t * rows, rows);
         }
       }
-      for (index_t t = 0; t < features; ++t) {
-        bags[s].emplace_back(offsets.data(), rows, ids[s].data() + t * rows, rows);
-      }
-    }
+    });
     out.resize(static_cast<std::size_t>(rows * features * width));
     view = {out.data(), rows, features * width};
   }
 
+  /// A pass is over one of sixteen parts of the batches, the next part each time.
+  [[nodiscard]] std::size_t batches_of_pass() const { return std::max<std::size_t>(bags.size() / 16, 1); }
+  void next() { at = at + 2 * batches_of_pass() > bags.size() ? 0 : at + batches_of_pass(); }
+  [[nodiscard]] std::span<const std::vector<jagged_view<>>> part() const {
+    return std::span(bags).subspan(at, batches_of_pass());
+  }
+
   template <class Executor>
   void in_one_call(Executor& executor) {
-    for (const auto& batch : bags) {
+    for (const auto& batch : part()) {
       if (!lookup(executor, group, batch, view)) std::abort();
     }
   }
   template <class Executor>
   void table_by_table(Executor& executor) {
-    for (const auto& batch : bags) {
+    for (const auto& batch : part()) {
       for (std::size_t t = 0; t < features; ++t) {
         const matrix_view part(out.data() + static_cast<index_t>(t) * width, rows, width,
                                features * width);
@@ -85,7 +110,7 @@ struct criteo_model {
   }
   template <class Gather>
   void gather(Gather run, index_t distance, bool into_all) {
-    for (const auto& batch : bags) {
+    for (const auto& batch : part()) {
       const std::int64_t* of_feature[features];
       for (std::size_t t = 0; t < features; ++t) of_feature[t] = batch[t].ids();
       run({first_row.data(), of_feature, features, rows, distance, into_all, reinterpret_cast<char*>(out.data())});
@@ -103,6 +128,8 @@ struct criteo_model {
   }
 
   index_t rows;
+  std::size_t at = 0;  // where the part begins
+  std::string unfit;
   std::vector<const char*> first_row;
   std::vector<const_table_view<f32_rows>> tables;
   table_group<> group;
@@ -113,68 +140,81 @@ struct criteo_model {
   matrix_view<float> view;
 };
 
+constexpr const char* no_memory = "unfit: no memory for Criteo's tables";
+
 template <class Executor>
-void against_calls(benchmark::State& state, Executor& executor, index_t rows) {
+void against_calls(benchmark::State& state, const std::string& name, Executor& executor, index_t rows) {
   criteo_model model(rows);
-  if (model.tables.empty()) return state.SkipWithError("no 4 GB of memory");
+  if (model.tables.empty()) return state.SkipWithError(no_memory);
   const auto ours = [&] { model.in_one_call(executor); };
   const auto theirs = [&] { model.table_by_table(executor); };
   for (auto _ : state) {
+    figures f(name);
+    f.unfit(model.unfit);
+    if (static_cast<int>(usable_cpus().size()) < executor.concurrency()) f.unfit("fewer CPUs than threads");
     if (!model.agree(ours, theirs)) return state.SkipWithError("wrong answer: 26 calls give other bits");
-    const auto measured = in_turn(pairs_per_run, ours, theirs);
-    state.counters["speedup"] = measured.ratio;
-    state.counters["us_per_call"] = measured.first / static_cast<double>(model.bags.size()) * 1e6;
-    state.SetIterationTime(measured.first);
+    f.sample([&] {
+      const double seconds = f.pair("speedup", "", ours, theirs, [&] { model.next(); }).first;
+      f.note("us_per_call", seconds / static_cast<double>(model.batches_of_pass()) * 1e6);
+    });
+    f.report(state);
   }
 }
 
-void against_roofline(benchmark::State& state, index_t rows) {
+void against_roofline(benchmark::State& state, const std::string& name, index_t rows) {
   criteo_model model(rows);
-  if (model.tables.empty()) return state.SkipWithError("no 4 GB of memory");
+  if (model.tables.empty()) return state.SkipWithError(no_memory);
   inline_executor here;
   const auto ours = [&] { model.in_one_call(here); };
   for (auto _ : state) {
-    double best = 1e9;
-    std::function<void()> limit;
-    for (const auto run : {&o2::gather_64_bytes, &native::gather_64_bytes}) {
+    figures f(name);
+    f.unfit(model.unfit);
+    std::vector<candidate> gathers;
+    for (const bool is_native : {false, true}) {
       for (const index_t distance : {0, 8, 16, 32, 64, -8, -16, -32, -64}) {
-        const auto candidate = [&, run, distance] { model.gather(run, std::abs(distance), distance >= 0); };
-        candidate();
-        const double seconds = std::min(seconds_of(candidate), seconds_of(candidate));
-        if (seconds < best) {
-          best = seconds;
-          limit = candidate;
-        }
+        gathers.push_back({std::string("gather ") + (is_native ? "native " : "o2 ") + std::to_string(std::abs(distance)) +
+                               " rows ahead into " + (distance >= 0 ? "3" : "2"),
+                           [&model, is_native, distance] {
+                             model.gather(is_native ? &native::gather_64_bytes : &o2::gather_64_bytes,
+                                          std::abs(distance), distance >= 0);
+                           }});
       }
     }
-    if (!model.agree(ours, limit))
+    const candidate limit = fastest(gathers, [&] { model.next(); });
+    if (!model.agree(ours, limit.run)) {
       return state.SkipWithError("wrong answer: the gather copies other rows");
-    const auto measured = in_turn(pairs_per_run, ours, limit);
-    state.counters["roofline"] = measured.ratio;
-    state.counters["ns_per_row"] = measured.first / static_cast<double>(model.bags.size() * features) /
-                                   static_cast<double>(rows) * 1e9;
-    state.SetIterationTime(measured.first);
+    }
+    const double ids = static_cast<double>(model.batches_of_pass()) * features * static_cast<double>(rows);
+    const std::string fault = huge_memory().pace().check(limit, ids, width * 4.0);
+    if (!fault.empty()) return state.SkipWithError(fault.c_str());
+    f.say(limit.name);
+    f.sample([&] {
+      const double seconds = f.pair("roofline", "", ours, limit.run, [&] { model.next(); }).first;
+      f.note("ns_per_row", seconds / ids * 1e9);
+    });
+    f.report(state);
   }
 }
 
-void add(const std::string& name, std::function<void(benchmark::State&)> run) {
-  benchmark::RegisterBenchmark(name.c_str(), std::move(run))
+template <class Run>
+void add(const std::string& name, Run run) {
+  benchmark::RegisterBenchmark(name.c_str(), [name, run](benchmark::State& state) { run(state, name); })
       ->Iterations(1)
-      ->Repetitions(3)
       ->UseManualTime()
       ->Unit(benchmark::kMillisecond);
 }
 
 const bool registered = [] {
-  add("table_group/inline/batch:128", [](benchmark::State& state) {
+  add("table_group/inline/batch:128", [](benchmark::State& state, const std::string& name) {
     inline_executor here;
-    against_calls(state, here, 128);
+    against_calls(state, name, here, 128);
   });
-  add("table_group/threads:2/batch:128", [](benchmark::State& state) {
+  add("table_group/threads:2/batch:128", [](benchmark::State& state, const std::string& name) {
     thread_pool pool(2);
-    against_calls(state, pool, 128);
+    against_calls(state, name, pool, 128);
   });
-  add("table_group/roofline/batch:2048", [](benchmark::State& state) { against_roofline(state, 2048); });
+  add("table_group/roofline/batch:2048",
+      [](benchmark::State& state, const std::string& name) { against_roofline(state, name, 2048); });
   return true;
 }();
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <functional>
+#include <memory_resource>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -30,6 +32,15 @@ long unique_by_sort(const std::int64_t* in, long n, std::int64_t* ids, std::int6
 
 namespace {
 
+using entry = std::pair<const std::int64_t, std::int64_t>;
+using memory = std::pmr::polymorphic_allocator<entry>;
+
+/// What clear() frees, the next call gets again: nothing comes from the heap after the first one.
+std::pmr::memory_resource* kept() {
+  static thread_local std::pmr::unsynchronized_pool_resource pool({0, std::size_t{1} << 22});
+  return &pool;
+}
+
 template <class Map>
 long by_map(Map& map, const std::int64_t* in, long n, std::int64_t* ids, std::int64_t* inverse,
             std::int64_t* counts) {
@@ -52,13 +63,18 @@ long by_map(Map& map, const std::int64_t* in, long n, std::int64_t* ids, std::in
 
 long unique_by_std_map(const std::int64_t* in, long n, std::int64_t* ids, std::int64_t* inverse,
                        std::int64_t* counts) {
-  static thread_local std::unordered_map<std::int64_t, std::int64_t> map;
+  static thread_local std::unordered_map<std::int64_t, std::int64_t, std::hash<std::int64_t>,
+                                         std::equal_to<std::int64_t>, memory>
+      map{memory(kept())};
   return by_map(map, in, n, ids, inverse, counts);
 }
 
 long unique_by_flat_map(const std::int64_t* in, long n, std::int64_t* ids, std::int64_t* inverse,
                         std::int64_t* counts) {
-  static thread_local absl::flat_hash_map<std::int64_t, std::int64_t> map;
+  using map_type =
+      absl::flat_hash_map<std::int64_t, std::int64_t, absl::container_internal::hash_default_hash<std::int64_t>,
+                          absl::container_internal::hash_default_eq<std::int64_t>, memory>;
+  static thread_local map_type map{map_type::allocator_type(kept())};
   return by_map(map, in, n, ids, inverse, counts);
 }
 

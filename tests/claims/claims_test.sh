@@ -1,36 +1,18 @@
 #!/usr/bin/env bash
-# claims_test.sh CLAIMS   the tool of benchmarks/claims, on programs and reports made up here.
+# claims_test.sh CLAIMS TABLE TINY   the tools of benchmarks/claims, on the suite tiny_bench.cpp, whose clock is not the
+# machine's, and on programs and reports made up here.
 
 set -euo pipefail
-tool="$1"
+tool="$1" table="$2" tiny="$3"
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 failed=0
+unset DEEPREC_BENCH_PAIRS DEEPREC_BENCH_SECONDS DEEPREC_BENCH_CACHE
 
-cat >"$work/claims.json" <<'END'
-[
-  {"id": "s.fast", "claim": "c", "suite": "s", "filter": "fast", "counter": "x", "direction": ">=", "target": 2, "source": "t"},
-  {"id": "s.slow", "claim": "c", "suite": "s", "filter": "slow", "counter": "x", "direction": "<=", "target": 2, "source": "t"},
-  {"id": "s.lame", "claim": "c", "suite": "s", "filter": "lame", "counter": "x", "direction": ">=", "target": 2, "source": "t"},
-  {"id": "s.gone", "claim": "c", "suite": "s", "filter": "gone", "counter": "x", "direction": ">=", "target": 2, "source": "t"},
-  {"id": "other.one", "claim": "c", "suite": "other", "filter": "fast", "counter": "y", "direction": ">=", "target": 2, "source": "t"}
-]
-END
-cat >"$work/one.json" <<'END'
-{"context": {"card": "none", "caches": []}, "benchmarks": [
-  {"name": "fast/iterations:1/repeats:3", "run_type": "iteration", "x": 1.0},
-  {"name": "fast/iterations:1/repeats:3", "run_type": "iteration", "x": 2.5},
-  {"name": "fast/iterations:1/repeats:3", "run_type": "iteration", "x": 3.0},
-  {"name": "fast/iterations:1/repeats:3_mean", "run_type": "aggregate", "x": 0.0}]}
-END
-cat >"$work/two.json" <<'END'
-{"context": {}, "benchmarks": [
-  {"name": "slow/iterations:1", "run_type": "iteration", "x": 2.5},
-  {"name": "lame/iterations:1", "run_type": "iteration", "error_occurred": true, "error_message": "no CUDA device"}]}
-END
-sed 's/no CUDA device/wrong answer: row 3/' "$work/two.json" >"$work/wrong.json"
-head -c 100 "$work/one.json" >"$work/cut.json"
-
+# claim ID SUITE FILTER COUNTER DIRECTION TARGET
+claim() {
+  printf '{"id": "%s", "claim": "c", "suite": "%s", "filter": "%s", "counter": "%s", "direction": "%s", "target": %s, "source": "t"}' "$@"
+}
 # expect CODE PATTERN... -- ARGUMENT...: the tool ends with CODE and prints a line like each PATTERN
 expect() {
   local wanted="$1" code=0 patterns=()
@@ -52,18 +34,119 @@ expect() {
     failed=1
   fi
 }
+# has FILE PATTERN...
+has() {
+  local file="$1" pattern
+  shift
+  for pattern in "$@"; do
+    grep -qE -- "$pattern" "$file" || {
+      echo "FAILED: $file has no $pattern"
+      cat "$file"
+      failed=1
+    }
+  done
+}
 
-expect 0 '^holds +s\.fast +>= 2  2\.5 \[1\.\.3\]' '^SHORT +s\.slow +<= 2  2\.5' '^ABSENT +s\.lame .*\(no CUDA device\)' \
+# Benchmarks, one at a time: each has its verdict and its exit code.
+mkdir "$work/tiny"
+ln -s "$(realpath "$tiny")" "$work/tiny/bench_tiny"
+# of_tiny CODE PATTERN NAME [COUNTER] [TARGET] [DIRECTION]
+of_tiny() {
+  echo "[$(claim tiny.one tiny "tiny/$3" "${4:-speedup}" "${6:->=}" "${5:-1}")]" >"$work/claims.json"
+  expect "$1" "$2" -- --programs "$work/tiny" --json "$work/tiny.json" --peer other=7
+}
+of_tiny 0 '^holds +tiny\.one +>= 1  1\.5 \[1\.5\.\.1\.5\] 21  c$' ahead
+of_tiny 0 '^holds .* 1\.5 \[' ahead speedup 1.6 '<='
+of_tiny 0 '^SHORT .* 1\.5 \[' ahead speedup 1.4 '<='
+of_tiny 0 '^SHORT +tiny\.one +>= 1  0\.9375 \[0\.9375\.\.0\.9375\] 21' behind
+of_tiny 0 '^holds +tiny\.one +>= 1  1\.5 \[1\.5\.\.1\.5\] [3-9][0-9]  c$' settles
+of_tiny 0 '^UNSURE +tiny\.one +>= 1  [0-9.]+ \[0\.75\.\.1\.5\] 99  c$' noisy
+of_tiny 0 '^UNSURE +tiny\.one +>= 1  [0-9.]+ \[0\.75\.\.1\.5\] 21  c$' noisy_slow
+of_tiny 0 '^ABSENT +tiny\.one +>= 1  -  c  \(no peer here\)$' missing_peer
+of_tiny 0 '^UNFIT +tiny\.one +>= 1  1\.5 \[.*\(one CPU\)$' unfit
+of_tiny 0 '^UNFIT +tiny\.one +>= 1  -  c  \(no memory\)$' unfit_without_figures
+of_tiny 1 '^FAILED .*\(wrong answer: the baseline sums to other bits\)$' broken_baseline
+of_tiny 1 '^FAILED .*\(wrong answer: ours sums to other bits\)$' wrong_answer
+of_tiny 0 '^holds +tiny\.one +>= 0\.95  0\.98 ' roofline roofline 0.95
+of_tiny 0 '^holds +tiny\.one +>= 0\.95  1\.02 ' passed_roofline roofline 0.95
+of_tiny 1 '^FAILED +tiny\.one +>= 0\.95  1\.04 .*\(the roofline is beaten: roofline\)$' beaten_roofline roofline 0.95
+of_tiny 0 '^UNSURE .* 1\.1 \[0\.55\.\.1\.1\] .*\(the roofline may be beaten\)$' doubtful_roofline roofline 0.5
+of_tiny 1 '^FAILED .*\(a roofline out of bounds: quick takes 0\.05 s, not 0\.1 to 10\)$' too_fast_roofline roofline
+of_tiny 1 '^FAILED .*\(a roofline out of bounds: quick takes 11 s, not 0\.1 to 10\)$' too_slow_roofline roofline
+of_tiny 0 '^ABSENT .*\(no counter gone\)$' ahead gone
+DEEPREC_BENCH_PAIRS=5 of_tiny 0 '^UNSURE .* 1\.5 \[1\.5\.\.1\.5\] 5  c  \(fewer than 21 pairs\)$' ahead
+DEEPREC_BENCH_CACHE=1M of_tiny 0 '^UNFIT .*\(the last-level cache is said to have 1 MB\)$' ahead
+of_tiny 0 '^UNFIT ' unfit
+has "$work/tiny.json" '"nobody": "1\.2\.3"' '"other": "7"' '"caches"' '"huge"' '"cpu"' '"compiler"' '"dirty"' '"low": 1\.5' \
+  '"high": 1\.5' '"pairs": 21' '"reason": "one CPU"'
+
+# The table.
+cat >"$work/page.md" <<'END'
+# Title
+before
+<!-- claims: begin -->
+old
+<!-- claims: end -->
+after
+END
+"$table" --page "$work/page.md" "$work/tiny.json"
+has "$work/page.md" '^\| c \| `tiny\.one` \| ≥ 1 \| 1\.50 \| 1\.50 \.\. 1\.50 \| UNFIT \| A \|$' '^before$' '^after$' \
+  '^- A, UNFIT, `tiny\.one`: one CPU$' '^Machine A: .* CPUs, '
+! grep -q '^old$' "$work/page.md" || {
+  echo "FAILED: the old table stays"
+  failed=1
+}
+cp "$work/page.md" "$work/once.md"
+"$table" --page "$work/page.md" "$work/tiny.json"
+cmp -s "$work/page.md" "$work/once.md" || {
+  echo "FAILED: a table twice"
+  failed=1
+}
+"$table" --page "$work/page.md" --check "$work/tiny.json" || failed=1
+sed -i 's/| 1\.50 | 1\.50/| 2.50 | 1.50/' "$work/page.md"
+! "$table" --page "$work/page.md" --check "$work/tiny.json" 2>/dev/null || {
+  echo "FAILED: --check of another's table"
+  failed=1
+}
+
+# Reports from elsewhere; repetitions are pairs.
+cat >"$work/claims.json" <<END
+[$(claim s.fast s fast x '>=' 2), $(claim s.slow s slow x '<=' 2), $(claim s.lame s lame x '>=' 2),
+ $(claim s.gone s gone x '>=' 2), $(claim s.few s few x '>=' 2), $(claim other.one other fast y '>=' 2)]
+END
+many() {
+  local value
+  for value in "${@:2}"; do
+    printf '{"name": "%s/iterations:1/repeats:21", "run_type": "iteration", "x": %s},\n' "$1" "$value"
+  done
+}
+{
+  echo '{"context": {"card": "none", "caches": []}, "benchmarks": ['
+  many fast 1 1 1 1 1 2 2 2 2 2 2.5 3 3 3 3 3 9 9 9 9 9
+  echo '{"name": "few", "run_type": "iteration", "x": 3}, {"name": "few", "run_type": "iteration", "x": 4},'
+  echo '{"name": "fast/iterations:1/repeats:21_mean", "run_type": "aggregate", "x": 0.0}]}'
+} >"$work/one.json"
+{
+  echo '{"context": {}, "benchmarks": ['
+  many slow 2.5 2.5 2.5 2.5 2.5 2.5 2.5 2.5 2.5 2.5 2.5 2.5 2.5 2.5 2.5 2.5 2.5 2.5 2.5 2.5 2.5
+  echo '{"name": "lame/iterations:1", "run_type": "iteration", "error_occurred": true, "error_message": "no CUDA device"}]}'
+} >"$work/two.json"
+sed 's/no CUDA device/wrong answer: row 3/' "$work/two.json" >"$work/wrong.json"
+head -c 100 "$work/one.json" >"$work/cut.json"
+
+expect 0 '^holds +s\.fast +>= 2  2\.5 \[2\.\.3\] 21' '^SHORT +s\.slow +<= 2  2\.5' '^ABSENT +s\.lame .*\(no CUDA device\)' \
   '^ABSENT +s\.gone .*\(no such benchmark in these files\)' '^ABSENT +other\.one .*\(no counter y\)' \
-  -- --from "$work/one.json" "$work/two.json"
-expect 1 '^ABSENT +s\.lame .*\(wrong answer: row 3\)' '^holds +s\.fast' \
+  '^UNSURE +s\.few .*\(fewer than 21 pairs\)' -- --from "$work/one.json" "$work/two.json"
+expect 1 '^FAILED +s\.lame .*\(wrong answer: row 3\)' '^holds +s\.fast' \
   -- --select s --from "$work/one.json" "$work/wrong.json"
-! grep -q other.one "$work/said" || { echo "FAILED: --select"; failed=1; }
+! grep -q other.one "$work/said" || {
+  echo "FAILED: --select"
+  failed=1
+}
 expect 1 'cut\.json is not a whole report' '^SHORT +s\.slow' -- --from "$work/cut.json" "$work/two.json"
 expect 1 'nowhere\.json is not a whole report' '^SHORT +s\.slow' -- --from "$work/nowhere.json" "$work/two.json"
 expect 0 '^holds +s\.fast' -- --select s --json "$work/out.json" --from "$work/one.json"
-grep -q '"card": "none"' "$work/out.json" && grep -q '"verdict": "holds"' "$work/out.json" ||
-  { echo "FAILED: --json"; failed=1; }
+has "$work/out.json" '"card": "none"' '"verdict": "holds"'
 expect 2 'neither --programs nor --from' --
 expect 2 'no claim of nothing' -- --select nothing --from "$work/one.json"
 
@@ -71,12 +154,12 @@ expect 2 'no claim of nothing' -- --select nothing --from "$work/one.json"
 mkdir "$work/programs"
 cat >"$work/programs/bench_s" <<'END'
 #!/usr/bin/env bash
-[[ "$1" != --benchmark_list_tests ]] || { printf 'fast/iterations:1/repeats:3\nslow\n'; exit; }
+[[ "$1" != --benchmark_list_tests ]] || { printf 'fast/iterations:1/repeats:21\nslow\n'; exit; }
 for a; do case "$a" in --benchmark_out=*) cp "${0%/*}/../one.json" "${a#*=}" ;; esac; done
 END
 chmod +x "$work/programs/bench_s"
 expect 0 '^holds +s\.fast' '^ABSENT +s\.slow .*\(no such benchmark\)' '^ABSENT +other\.one .*no program bench_other' \
   -- --programs "$work/programs"
 echo 'exit 3' >>"$work/programs/bench_s"
-expect 1 '^ABSENT +s\.fast .*the program failed' -- --programs "$work/programs"
+expect 1 '^FAILED +s\.fast .*the program failed' -- --programs "$work/programs"
 exit "$failed"
