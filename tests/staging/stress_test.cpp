@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <latch>
 #include <limits>
 #include <string>
 #include <thread>
@@ -395,20 +396,20 @@ TEST_CASE("stress: recorded histories of random calls are linearizable") {
     std::vector<std::vector<timed>> logs(threads);
     std::vector<std::uint64_t> seeds(threads);
     for (auto& s : seeds) s = random = random * 6364136223846793005u + 1442695040888963407u;
-    std::atomic<std::size_t> ready{0};
+    std::latch start(static_cast<std::ptrdiff_t>(threads));
+    std::atomic<std::size_t> fence{0};
     std::vector<std::thread> workers;
     for (std::size_t t = 0; t < threads; ++t) {
       workers.emplace_back([&, t] {
         std::uint64_t mine = seeds[t];
-        ++ready;
-        while (ready < threads) std::this_thread::yield();
+        start.arrive_and_wait();
         for (std::size_t c = 0; c < calls; ++c) {
           mine = mine * 6364136223846793005u + 1442695040888963407u;
           timed one;
           const int value = static_cast<int>(t * calls + c);
           const auto what = mine >> 60;
           one.begin = clock::now();
-          ready.fetch_add(1);  // a full fence
+          fence.fetch_add(1);  // a full fence
           if (what < 6) {
             one.e = {call::put, value, q.put(value, within(std::chrono::microseconds(mine >> 40 & 255))), 0};
           } else if (what < 13) {
@@ -423,7 +424,7 @@ TEST_CASE("stress: recorded histories of random calls are linearizable") {
             one.e.answer = got.result();
             one.e.value = got ? *got : 0;
           }
-          ready.fetch_add(1);  // a full fence
+          fence.fetch_add(1);  // a full fence
           one.end = clock::now();
           logs[t].push_back(one);
         }

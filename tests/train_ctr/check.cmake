@@ -160,7 +160,7 @@ else()
     return()
   endif()
   set(interrupted [=[
-    "$0" --rows 2000 --model dlrm --epochs 1000000 --save "$1" &
+    "$0" --rows 2000 --model dlrm --epochs 1000 --save "$1" &
     until [ -e "$1" ]; do
       kill -0 $! || exit 99
       sleep 0.05

@@ -320,19 +320,21 @@ class staging_queue {
   // Calls put(item, bytes), with a T in the item's place where only a T can be measured.
   template <class U, class Put>
   queue_result as_measured(U&& item, Put put) const {
-    if (budget_ == 0) return put(std::forward<U>(item), std::size_t{0});
-    if (bytes_of_ == nullptr) return put(std::forward<U>(item), sizeof(T));
     using given = std::remove_cvref_t<U>;
     if constexpr (std::is_same_v<given, T>) {
-      const std::size_t bytes = bytes_of_(item);
+      std::size_t bytes = 0;
+      if (budget_ != 0) bytes = bytes_of_ != nullptr ? bytes_of_(item) : sizeof(T);
       return put(std::forward<U>(item), bytes);
-    } else if constexpr (std::is_constructible_v<T, const given&>) {
-      T made(std::as_const(item));
-      const std::size_t bytes = bytes_of_(made);
-      return put(std::move(made), bytes);
     } else {
-      detail::raise(errc::unsupported,
-                    "staging_queue: an item that is measured must be a record, or be copied into one");
+      if (budget_ == 0 || bytes_of_ == nullptr) return put(std::forward<U>(item), budget_ != 0 ? sizeof(T) : 0);
+      if constexpr (std::is_constructible_v<T, const given&>) {
+        T made(std::as_const(item));
+        const std::size_t bytes = bytes_of_(made);
+        return put(std::move(made), bytes);
+      } else {
+        detail::raise(errc::unsupported,
+                      "staging_queue: an item that is measured must be a record, or be copied into one");
+      }
     }
   }
 
