@@ -178,15 +178,11 @@ struct backend<verbs::gemm, host_backend> {
     static_assert(GemmElement<typename A::value_type> && GemmElement<typename C::value_type>,
                   "deeprec::gemm: matrices of float or bf16. Fix: pass matrix_view<float> or "
                   "matrix_view<bf16> operands; b may be a gemm_weights.");
-    if constexpr (!std::is_const_v<E>) {  // one copy of what follows for all executors
-      executor_ref who(*given.executor);
-      context<executor_ref> ctx(who);
-      ctx.memory = given.memory;
-      ctx.instruction_set = given.instruction_set;
-      return run_job<Backends>(ctx, desc, gemm_view<>(a), detail::make_job(desc, a, b, c));
-    } else {
-      return run_job<Backends>(given, desc, gemm_view<>(a), detail::make_job(desc, a, b, c));
-    }
+    executor_ref who(*given.executor);  // one copy of what follows for all executors
+    context<executor_ref> ctx(who);
+    ctx.memory = given.memory;
+    ctx.instruction_set = given.instruction_set;
+    return run_job<Backends>(ctx, desc, gemm_view<>(a), detail::make_job(desc, a, b, c));
   }
 
  private:
