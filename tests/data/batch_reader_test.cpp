@@ -14,6 +14,7 @@
 #include <deeprec/exec/thread_pool.hpp>
 
 #include "support/children.hpp"
+#include "support/sanitizers.hpp"
 
 using namespace deeprec;
 using namespace deeprec_test;
@@ -26,12 +27,7 @@ std::atomic<long> allocations{0};
 
 // Counts what goes through operator new in this executable; sanitizers bring an operator new of
 // their own. Not inlined: g++ would see free() called on what new returned, and warn.
-#if defined(__has_feature)
-#  if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#    define SANITIZED 1
-#  endif
-#endif
-#if !defined(SANITIZED) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if !DEEPREC_TEST_SANITIZED
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
   ++allocations;
   if (void* p = std::malloc(bytes == 0 ? 1 : bytes)) return p;

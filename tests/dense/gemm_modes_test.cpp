@@ -24,6 +24,7 @@
 #include "dense/gemm_oracle.hpp"
 #include "dense/support.hpp"
 #include "support/children.hpp"
+#include "support/sanitizers.hpp"
 
 using namespace dense_test;
 using namespace deeprec;
@@ -132,7 +133,7 @@ int many_trials(int count, values kind) {
   std::mt19937_64 random(deeprec_test::seed());
   inline_executor here;
   int fused_residuals = 0;
-#if defined(__SANITIZE_THREAD__)
+#if DEEPREC_TEST_TSAN
   count /= 10;  // one thread: nothing to find
 #endif
   for (int i = 0; i < count; ++i) {
@@ -252,7 +253,7 @@ TEST_CASE("gemm: every math, storage and step is within its bound, whoever multi
   const int fused_residuals = many_trials<onednn_first>(150, values::normal);
 #if !defined(DEEPREC_WITH_ONEDNN)
   CHECK(fused_residuals == 0);
-#elif !defined(__SANITIZE_THREAD__)  // fewer trials
+#elif !DEEPREC_TEST_TSAN  // fewer trials
   CHECK((fused_residuals > 0) == (active_isa() == best_isa() || active_isa() >= detail::onednn_isa()));
 #endif
 }
@@ -272,7 +273,7 @@ TEST_CASE("gemm: sums that cancel, denormals, infinities and NaN are within the 
 TEST_CASE("gemm: a million products in a sum are within the bound in every math") {
   std::mt19937_64 random(deeprec_test::seed());
   inline_executor here;
-#if defined(__SANITIZE_THREAD__)
+#if DEEPREC_TEST_TSAN
   constexpr index_t most = 20'000;
 #else
   constexpr index_t most = 1'000'000;

@@ -28,16 +28,8 @@
 #include <deeprec/embedding/split_bf16_rows.hpp>
 
 #include "support/children.hpp"
+#include "support/sanitizers.hpp"
 #include "support/seed.hpp"
-
-#if defined(__has_feature)
-#  if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#    define SANITIZED 1
-#  endif
-#endif
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#  define SANITIZED 1
-#endif
 
 using namespace deeprec;
 using deeprec_test::seed;
@@ -712,7 +704,7 @@ TEST_CASE("table_file: what does not fit into memory is a fault of every functio
   CHECK(here.names() == names{"f"});
   REQUIRE(load(here / "f", {}, other));
   CHECK(other.all() == t.all());
-#if !defined(SANITIZED)  // their own memory is beyond any limit
+#if !DEEPREC_TEST_SANITIZED  // their own memory is beyond any limit
   // A header that is right: three million numbers, of 16 bytes in the file and 56 in memory.
   const training_state many{1, std::vector<named_number>(3'000'000, {"", 1.5})};
   REQUIRE(save(here / "many", many, {}));

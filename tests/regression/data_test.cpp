@@ -26,6 +26,7 @@
 
 #include "data/support.hpp"
 #include "support/children.hpp"
+#include "support/sanitizers.hpp"
 
 using namespace deeprec;
 using namespace deeprec_test;
@@ -45,15 +46,6 @@ struct folder {
   [[nodiscard]] std::string operator/(const std::string& name) const { return path + '/' + name; }
   std::string path;
 };
-
-#if defined(__has_feature)
-#  if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#    define SANITIZED 1
-#  endif
-#endif
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#  define SANITIZED 1
-#endif
 
 }  // namespace
 
@@ -133,12 +125,12 @@ TEST_CASE("e13: what a header claims of its length is not allocated before it is
     const std::string path = here / "bomb";
     std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(start), 64);
     REQUIRE(::truncate(path.c_str(), static_cast<off_t>(size)) == 0);
-#if defined(SANITIZED)
+#if DEEPREC_TEST_SANITIZED
     if (numbers != 0) continue;  // a sanitizer's own memory is beyond any limit
 #endif
     CAPTURE(numbers);
     CHECK(in_child([&] {
-#if !defined(SANITIZED)
+#if !DEEPREC_TEST_SANITIZED
             const rlimit limit{std::uint64_t{2} << 30, std::uint64_t{2} << 30};
             if (setrlimit(RLIMIT_AS, &limit) != 0) return 2;
 #endif

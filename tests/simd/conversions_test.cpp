@@ -4,6 +4,7 @@
 #include <deeprec/simd/dispatch.hpp>
 #include <deeprec/simd/words.hpp>
 
+#include "support/sanitizers.hpp"
 #include "support/seed.hpp"
 
 #include <array>
@@ -37,7 +38,7 @@ using namespace deeprec;
 namespace {
 
 // Where all of them take seconds: optimised, on the machine itself, without a sanitizer.
-#if !defined(__OPTIMIZE__) || !DEEPREC_X86 || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if !defined(__OPTIMIZE__) || !DEEPREC_X86 || DEEPREC_TEST_SANITIZED
 constexpr bool all_of_them = false;
 #elif !defined(__has_feature)
 constexpr bool all_of_them = true;

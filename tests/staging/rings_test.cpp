@@ -36,6 +36,7 @@
 
 #include "staging/support.hpp"
 #include "support/children.hpp"
+#include "support/sanitizers.hpp"
 #include "support/seed.hpp"
 
 namespace {
@@ -328,7 +329,7 @@ TEST_CASE("queues: a thread that leaves a wait by an exception wakes the next on
   }
 }
 
-#if defined(__linux__) && (defined(__x86_64__) || defined(__aarch64__)) && !defined(__SANITIZE_THREAD__)
+#if defined(__linux__) && (defined(__x86_64__) || defined(__aarch64__)) && !DEEPREC_TEST_TSAN
 TEST_CASE("std_atomics: where membarrier is refused after all, light fences are whole fences") {
   event_count<> registers_it;
   if (!std_atomics::light_fence_is_free()) return;

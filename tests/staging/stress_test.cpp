@@ -21,16 +21,8 @@
 #include <vector>
 
 #include "staging/history.hpp"
+#include "support/sanitizers.hpp"
 #include "support/seed.hpp"
-
-#if defined(__has_feature)
-#  if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#    define SANITIZED 1
-#  endif
-#endif
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#  define SANITIZED 1
-#endif
 
 namespace {
 
@@ -39,7 +31,7 @@ using namespace deeprec;
 // Of each queue, over all of its mixes.
 std::uint64_t items_of(std::uint64_t otherwise) {
   if (const char* text = std::getenv("DEEPREC_TEST_ITEMS")) return std::strtoull(text, nullptr, 10);
-#if defined(SANITIZED)
+#if DEEPREC_TEST_SANITIZED
   return otherwise / 500;
 #else
   return otherwise;
@@ -165,7 +157,7 @@ struct report {
 };
 
 TEST_CASE("stress: every mix of 1 to 8 producers and consumers, each item once and in its producer's order") {
-#if defined(SANITIZED)
+#if DEEPREC_TEST_SANITIZED
   const int step = 7;
 #else
   const int step = 1;
@@ -373,7 +365,7 @@ TEST_CASE("stress: staging_pool, a buffer is one thread's at a time") {
 // Four threads call whatever they like; what they were answered has to be what a queue could answer. A fence at
 // both ends of a call, or a store that is still on its way would look like a late one.
 TEST_CASE("stress: recorded histories of random calls are linearizable") {
-#if defined(SANITIZED)
+#if DEEPREC_TEST_SANITIZED
   const int rounds = 40;
 #else
   const int rounds = 1500;
