@@ -8,11 +8,11 @@
 // pages for both. There are at least --pairs of them, and more until the interval is on one side of 1 - tolerance and of
 // 1 + tolerance and no wider than both together, or --seconds are over.
 //
-//   same      the whole interval is within the tolerance        DIFFERS  the answers differ; is timed all the same
-//   UNSURE    time was over before the interval was narrow,     ABSENT   one commit lacks the body, or the machine can't
-//             or others had the processors
+//   same      the whole interval is within the tolerance        DIFFERS  the answers differ, and are timed, or the inputs do
+//   UNSURE    time was over before the interval was narrow,     ABSENT   one commit lacks the body or its suite, or the
+//             or others had the processors                               machine can't
 //
-// Exit code 1: a body failed, or what --same-answers and --not-slower forbid; 2: the command is wrong.
+// Exit code 1: a body failed, none has the name, or what --same-answers and --not-slower forbid; 2: the command is wrong.
 
 #include <dlfcn.h>
 #include <malloc.h>
@@ -41,10 +41,13 @@
 #include <vector>
 
 #include "support/bodies.h"
+#include "support/paired.hpp"
 
 namespace {
 
 using json = nlohmann::json;
+using deeprec_bench::interval;
+using deeprec_bench::median_interval;
 
 struct options {
   std::string filter;
@@ -157,27 +160,6 @@ class driver {
 };
 
 // --- figures ---------------------------------------------------------------------------------------
-
-struct interval {
-  double median = 0, low = 0, high = 0;
-};
-
-/// The 95 % interval of the median: from the k-th value to the k-th from the end, for the largest k that at most one
-/// series in 20 leaves out.
-interval of_median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t n = values.size();
-  const auto log_factorial = [](std::size_t m) { return std::lgamma(static_cast<double>(m) + 1); };
-  double below = 0;  // the probability that at most k of n are below the median
-  std::size_t k = 0;
-  for (; k < n / 2; ++k) {
-    below += std::exp(log_factorial(n) - log_factorial(k) - log_factorial(n - k) -
-                      static_cast<double>(n) * std::log(2.0));
-    if (2 * below > 0.05) break;
-  }
-  const std::size_t first = k == 0 ? 0 : k - 1;
-  return {(values[(n - 1) / 2] + values[n / 2]) / 2, values[first], values[n - 1 - first]};
-}
 
 struct answer {
   std::string name, word, reason;
@@ -320,11 +302,11 @@ class comparison {
       if (ratios.size() < static_cast<std::size_t>(how_.pairs)) continue;
       const bool late = now(false) - begin > how_.seconds;
       if (!late && (ratios.size() - static_cast<std::size_t>(how_.pairs)) % 10 != 0) continue;
-      a.ratio = of_median(ratios);
+      a.ratio = median_interval(ratios);
       const bool decided = verdict_of(a.ratio, how_.tolerance) != "UNSURE";
       if (late || disturbed(others) || (decided && a.ratio.high - a.ratio.low <= 2 * how_.tolerance * a.ratio.median)) break;
     }
-    a.ratio = of_median(ratios);
+    a.ratio = median_interval(ratios);
     a.speed = verdict_of(a.ratio, how_.tolerance);
     if (disturbed(others)) {
       a.speed = "UNSURE";
@@ -333,7 +315,7 @@ class comparison {
     a.word = a.differs ? "DIFFERS" : a.speed;
     if (a.differs) a.reason = "the answers differ";
     a.pairs = ratios.size();
-    a.seconds_per_run = of_median(seconds).median;
+    a.seconds_per_run = median_interval(seconds).median;
   }
 
   // Runs in one sample, the same number for both.

@@ -121,7 +121,7 @@ std::string table(const std::vector<std::string>& files) {
     for (const std::string& run : machines[i].second) all << "- " << run << '\n';
     all << '\n';
   }
-  if (!reasons.str().empty()) all << "Not judged, and why:\n\n" << reasons.str() << '\n';
+  if (!reasons.str().empty()) all << "Reasons:\n\n" << reasons.str() << '\n';
   return all.str();
 }
 

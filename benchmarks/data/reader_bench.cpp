@@ -247,7 +247,7 @@ double memcpy_rate() {
 
 /// What two threads gain over one on this machine at this moment, with arithmetic that shares nothing: a
 /// virtual machine may have two processors and the time of one.
-double machine_scaling() {
+double machine_scaling(bool swapped) {
   const auto chain = [] {
     double x = 1;
     for (int i = 0; i < 5'000'000; ++i) {
@@ -256,7 +256,7 @@ double machine_scaling() {
     }
   };
   const auto measured = deeprec_bench::in_turn(
-      1,
+      1, swapped,
       [&] {
         std::thread other(chain);
         chain();
@@ -288,14 +288,17 @@ void one_thread(benchmark::State& state) {
   const auto bytes = static_cast<double>(input().bytes);
   for (auto _ : state) {
     deeprec_bench::figures f("reader/criteo/threads:1");
+    bool whole = true;
     f.sample([&] {
       const double before = processor_seconds();
       const pass all = read_once(pool, batch, ignore);
+      whole = whole && all.rows == input().rows;
       f.add("bytes_per_second", bytes / all.seconds);
       f.note("rows_per_second", static_cast<double>(all.rows) / all.seconds);
       f.note("cpu_bytes_per_second", bytes / (processor_seconds() - before));
       f.note("pread_bytes_per_second", bytes / pread_seconds());
     });
+    if (!whole) return state.SkipWithError("failed: a pass over the file was not whole");
     f.note("memcpy_bytes_per_second", memcpy_rate());
     f.say(input().source);
     f.report(state);
@@ -313,13 +316,15 @@ void two_threads(benchmark::State& state) {
   sparse_batch batch;
   for (auto _ : state) {
     deeprec_bench::figures f("reader/criteo/threads:2");
+    bool whole = true;
     f.sample([&] {
       const auto read = [&](thread_pool& pool) {
-        return [&] { benchmark::DoNotOptimize(read_once(pool, batch, ignore).rows); };
+        return [&] { whole = read_once(pool, batch, ignore).rows == input().rows && whole; };
       };
       f.pair("scaling", "", read(two), read(one));
-      f.add("machine_scaling", machine_scaling());
+      f.add("machine_scaling", machine_scaling(f.swapped()));
     });
+    if (!whole) return state.SkipWithError("failed: a pass over the file was not whole");
     if (const auto machine = f.of("machine_scaling"); machine.high < 1.7) {
       f.unfit("two CPUs do " + std::to_string(machine.median).substr(0, 4) + " times the arithmetic of one");
     }

@@ -186,28 +186,26 @@ int pairs_for(const problem& q) { return std::clamp(static_cast<int>(0.01 / (wor
 /// One round: `counter` of case `which` gets the sum of the layers' medians of the other side, over ours.
 void round_of(figures& f, const std::string& counter, const std::string& which, const std::vector<side_by_side>& layers,
               bool in_turns = true) {
-  double ours = 0, work = 0;
-  std::map<std::string, double> theirs;
+  double work = 0;
+  std::map<std::string, double> ours, theirs;  // each build's, and ours beside it
   double worst = 1e9;
   for (const side_by_side& l : layers) {
     for (const auto& [build, call] : l.theirs) {
       const int count = pairs_for(*l.q);
       pairs p;
       if (in_turns) {
-        p = in_turn(count, l.ours, call);
+        p = in_turn(count, f.swapped(), l.ours, call);
       } else {  // the threads of the one that waits spin, and take the other's processors
         std::vector<double> one, two;
-        for (int i = 0; i < count + 1; ++i) one.push_back(seconds_of(l.ours));
-        for (int i = 0; i < count + 1; ++i) two.push_back(seconds_of(call));
+        for (const bool first : {!f.swapped(), f.swapped()}) {
+          for (int i = 0; i < count + 1; ++i) (first ? one : two).push_back(first ? seconds_of(l.ours) : seconds_of(call));
+        }
         p = {median(one), median(two), median(two) / median(one)};
       }
-      // Each build's sum stands against our times beside it, by the ratio.
+      ours[build] += p.first;
       theirs[build] += p.ratio * p.first;
       worst = std::min(worst, p.ratio);
-      if (&build == &l.theirs.front().first) {
-        ours += p.first;
-        work += work_of(*l.q);
-      }
+      if (&build == &l.theirs.front().first) work += work_of(*l.q);
       if (std::getenv("GEMM_BENCH_LAYERS") != nullptr) {
         std::fprintf(stderr, "%5lld x %4lld -> %4lld: %9.2f us, %9.2f us %s\n", static_cast<long long>(l.q->m),
                      static_cast<long long>(l.q->k), static_cast<long long>(l.q->n), p.first * 1e6, p.second * 1e6,
@@ -217,10 +215,10 @@ void round_of(figures& f, const std::string& counter, const std::string& which, 
   }
   for (const auto& [build, seconds] : theirs) {
     const std::string name = build.empty() || which.empty() ? which + build : which + "_" + build;
-    f.add(counter, seconds / ours, name);
+    f.add(counter, seconds / ours[build], name);
   }
   f.note("worst", worst);
-  f.note("gflops", work / ours * 1e-9);
+  f.note("gflops", work / ours[layers.front().theirs.front().first] * 1e-9);
 }
 
 /// Multiplications and additions of floats per second that one thread can do, about: chains of the compiler's.

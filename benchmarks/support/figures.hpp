@@ -7,7 +7,8 @@
 //   });
 //   f.report(state);                                            roofline, roofline_low, roofline_high, ..., pairs
 //
-// A counter with several cases is its worst one. sample() calls the round once uncounted, at least 21 times, and
+// A counter with several cases is its least one, so claims on it are lower bounds; of a roofline the greatest is
+// reported as well, as roofline_most, since none of the cases may beat it. sample() calls the round once uncounted, at least 21 times, and
 // goes on until the 95 % interval of the median of each counter that a claim names lies on one side of the
 // claim's target, or five minutes are over. The claims come from the file that DEEPREC_BENCH_TARGETS names:
 // lines of name, counter, target.
@@ -22,7 +23,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
-#include <limits>
 #include <map>
 #include <sstream>
 #include <string>
@@ -55,7 +55,7 @@ class figures {
         if (words >> of >> counter >> target && of == name) targets_.emplace_back(counter, target);
       }
     }
-    if (cache_is_pretended()) unfit("the last-level cache is said to have " + in_megabytes(last_level_cache()));
+    if (cache_is_pretended()) unfit("DEEPREC_BENCH_CACHE sets the last-level cache to " + in_megabytes(last_level_cache()));
   }
 
   /// Runs both, each after `prepare()`, which is not timed, and adds how many times faster the first is. Seconds of the
@@ -116,15 +116,11 @@ class figures {
 
   /// A counter over the rounds so far: the least median of its cases, and the least ends of their intervals.
   [[nodiscard]] interval of(const std::string& counter) const {
-    constexpr double infinity = std::numeric_limits<double>::infinity();
-    interval worst{infinity, infinity, infinity};
-    const auto found = series_.find(counter);
-    if (found == series_.end()) return {};
-    for (const auto& [which, values] : found->second) {
-      const interval one = median_interval(values);
-      worst = {std::min(worst.median, one.median), std::min(worst.low, one.low), std::min(worst.high, one.high)};
-    }
-    return worst;
+    return over_cases(counter, [](double a, double b) { return std::min(a, b); });
+  }
+  /// The greatest of them.
+  [[nodiscard]] interval most_of(const std::string& counter) const {
+    return over_cases(counter, [](double a, double b) { return std::max(a, b); });
   }
   [[nodiscard]] std::size_t rounds() const { return round_; }
 
@@ -145,6 +141,12 @@ class figures {
       state.counters[counter] = all.median;
       state.counters[counter + "_low"] = all.low;
       state.counters[counter + "_high"] = all.high;
+      if (is_roofline(counter)) {
+        const interval most = most_of(counter);
+        state.counters[counter + "_most"] = most.median;
+        state.counters[counter + "_most_low"] = most.low;
+        state.counters[counter + "_most_high"] = most.high;
+      }
       for (const auto& [which, values] : cases) {
         if (!which.empty()) state.counters[counter + "_" + which] = median(values);
       }
@@ -155,16 +157,26 @@ class figures {
   }
 
  private:
+  static bool is_roofline(const std::string& counter) { return counter.rfind("roofline", 0) == 0; }
+  template <class Choose>
+  [[nodiscard]] interval over_cases(const std::string& counter, Choose choose) const {
+    const auto found = series_.find(counter);
+    if (found == series_.end() || found->second.empty()) return {};
+    interval all = median_interval(found->second.begin()->second);
+    for (const auto& [which, values] : found->second) {
+      const interval one = median_interval(values);
+      all = {choose(all.median, one.median), choose(all.low, one.low), choose(all.high, one.high)};
+    }
+    return all;
+  }
   [[nodiscard]] bool decided() const {
     for (const auto& [counter, target] : targets_) {
       const interval now = of(counter);
       if (now.low < target && target <= now.high) return false;
     }
     for (const auto& [counter, cases] : series_) {
-      const interval now = of(counter);
-      if (counter.rfind("roofline", 0) == 0 && now.low <= most_of_a_roofline && most_of_a_roofline < now.median) {
-        return false;
-      }
+      const interval now = most_of(counter);
+      if (is_roofline(counter) && now.low <= most_of_a_roofline && most_of_a_roofline < now.median) return false;
     }
     return true;
   }

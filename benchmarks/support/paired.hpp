@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <vector>
 
@@ -29,13 +30,12 @@ inline interval median_interval(std::vector<double> values) {
   if (values.empty()) return {};
   std::sort(values.begin(), values.end());
   const std::size_t n = values.size();
+  const auto log_factorial = [](std::size_t m) { return std::lgamma(static_cast<double>(m) + 1); };
+  double below = 0;  // P(Binomial(n, 1/2) <= k)
   std::size_t k = 0;
-  long double term = 1, below = 0;  // C(n, k) and their sum, over 2^n
-  for (std::size_t i = 0; i < n; ++i) term /= 2;
   for (; k < n / 2; ++k) {
-    below += term;
-    if (below > 0.025L) break;
-    term = term * static_cast<long double>(n - k) / static_cast<long double>(k + 1);
+    below += std::exp(log_factorial(n) - log_factorial(k) - log_factorial(n - k) - static_cast<double>(n) * std::log(2.0));
+    if (below > 0.025) break;
   }
   const std::size_t first = k == 0 ? 0 : k - 1;
   return {median(values), values[first], values[n - 1 - first]};
@@ -62,13 +62,14 @@ struct pairs {
   double ratio = 0;   // median of second / first: how many times faster the first is
 };
 
-/// Runs both in turn, `count` times after one uncounted pair.
+/// Runs both in turn, `count` times after one uncounted pair, each time the other way round. `swapped`: the whole series
+/// the other way round. With an odd count the two orders are not equally frequent, so change it from call to call.
 template <class First, class Second>
-pairs in_turn(int count, First&& first, Second&& second) {
+pairs in_turn(int count, bool swapped, First&& first, Second&& second) {
   std::vector<double> a, b, ratios;
   for (int i = -1; i < count; ++i) {
     double one = 0, two = 0;
-    if (i % 2 == 0) {
+    if ((i % 2 == 0) != swapped) {
       one = seconds_of(first);
       two = seconds_of(second);
     } else {

@@ -102,9 +102,8 @@ struct memory_pace {
 
   /// A gather of so many cold rows: no faster than reading their lines in order, and no slower than one
   /// dependent read for each row.
-  [[nodiscard]] std::string check_cold(const candidate& limit, double rows, double bytes_of_row,
-                                       int threads = 1) const {
-    return out_of_bounds(limit.name, limit.seconds, rows * bytes_of_row / (1.25 * in_order * threads),
+  [[nodiscard]] std::string check_cold(const candidate& limit, double rows, double bytes_of_row) const {
+    return out_of_bounds(limit.name, limit.seconds, rows * bytes_of_row / (1.25 * in_order),
                          rows * dependent * 1.25);
   }
   /// The same of rows of which many are in some cache: no faster than reading the first one.

@@ -70,12 +70,13 @@ of_tiny 1 '^FAILED .*\(wrong answer: ours sums to other bits\)$' wrong_answer
 of_tiny 0 '^holds +tiny\.one +>= 0\.95  0\.98 ' roofline roofline 0.95
 of_tiny 0 '^holds +tiny\.one +>= 0\.95  1\.02 ' passed_roofline roofline 0.95
 of_tiny 1 '^FAILED +tiny\.one +>= 0\.95  1\.04 .*\(the roofline is beaten: roofline\)$' beaten_roofline roofline 0.95
+of_tiny 1 '^FAILED .* 0\.96 .*\(the roofline is beaten: roofline_most\)$' roofline_beaten_once roofline 0.95
 of_tiny 0 '^UNSURE .* 1\.1 \[0\.55\.\.1\.1\] .*\(the roofline may be beaten\)$' doubtful_roofline roofline 0.5
 of_tiny 1 '^FAILED .*\(a roofline out of bounds: quick takes 0\.05 s, not 0\.1 to 10\)$' too_fast_roofline roofline
 of_tiny 1 '^FAILED .*\(a roofline out of bounds: quick takes 11 s, not 0\.1 to 10\)$' too_slow_roofline roofline
 of_tiny 0 '^ABSENT .*\(no counter gone\)$' ahead gone
 DEEPREC_BENCH_PAIRS=5 of_tiny 0 '^UNSURE .* 1\.5 \[1\.5\.\.1\.5\] 5  c  \(fewer than 21 pairs\)$' ahead
-DEEPREC_BENCH_CACHE=1M of_tiny 0 '^UNFIT .*\(the last-level cache is said to have 1 MB\)$' ahead
+DEEPREC_BENCH_CACHE=1M of_tiny 0 '^UNFIT .*\(DEEPREC_BENCH_CACHE sets the last-level cache to 1 MB\)$' ahead
 of_tiny 0 '^UNFIT ' unfit
 has "$work/tiny.json" '"nobody": "1\.2\.3"' '"other": "7"' '"caches"' '"huge"' '"cpu"' '"compiler"' '"dirty"' '"low": 1\.5' \
   '"high": 1\.5' '"pairs": 21' '"reason": "one CPU"'
@@ -131,12 +132,15 @@ many() {
   many slow 2.5 2.5 2.5 2.5 2.5 2.5 2.5 2.5 2.5 2.5 2.5 2.5 2.5 2.5 2.5 2.5 2.5 2.5 2.5 2.5 2.5
   echo '{"name": "lame/iterations:1", "run_type": "iteration", "error_occurred": true, "error_message": "no CUDA device"}]}'
 } >"$work/two.json"
+seq 1 20000 | awk 'BEGIN { print "{\"context\": {}, \"benchmarks\": [" }
+  { printf "%s{\"name\": \"fast\", \"x\": %d}\n", NR > 1 ? "," : "", $1 } END { print "]}" }' >"$work/long.json"
 sed 's/no CUDA device/wrong answer: row 3/' "$work/two.json" >"$work/wrong.json"
 head -c 100 "$work/one.json" >"$work/cut.json"
 
 expect 0 '^holds +s\.fast +>= 2  2\.5 \[2\.\.3\] 21' '^SHORT +s\.slow +<= 2  2\.5' '^ABSENT +s\.lame .*\(no CUDA device\)' \
   '^ABSENT +s\.gone .*\(no such benchmark in these files\)' '^ABSENT +other\.one .*\(no counter y\)' \
   '^UNSURE +s\.few .*\(fewer than 21 pairs\)' -- --from "$work/one.json" "$work/two.json"
+expect 0 '^holds +s\.fast +>= 2  10000.5 \[9861\.\.10140\] 20000' -- --select s --from "$work/long.json"
 expect 1 '^FAILED +s\.lame .*\(wrong answer: row 3\)' '^holds +s\.fast' \
   -- --select s --from "$work/one.json" "$work/wrong.json"
 ! grep -q other.one "$work/said" || {

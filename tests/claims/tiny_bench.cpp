@@ -37,6 +37,7 @@ struct scene {
   std::string unfit{};
   bool figures = true;
   double pause = 0;  // seconds between rounds
+  double theirs_of_second_case = 0;  // none
 };
 
 void play(benchmark::State& state, const scene& s) {
@@ -60,6 +61,9 @@ void play(benchmark::State& state, const scene& s) {
     f.sample([&] {
       passed += s.pause;
       f.pair(s.counter, "", run(s.ours), limit.run);
+      if (const double seconds = s.theirs_of_second_case; seconds > 0) {
+        f.pair(s.counter, "second", run(s.ours), run([seconds] { return seconds; }));
+      }
     });
     f.report(state);
   }
@@ -86,6 +90,7 @@ const bool registered = [] {
       {.name = "roofline", .counter = "roofline", .theirs = constant(0.98)},
       {.name = "passed_roofline", .counter = "roofline", .theirs = constant(1.02)},
       {.name = "beaten_roofline", .counter = "roofline", .theirs = constant(1.04)},
+      {.name = "roofline_beaten_once", .counter = "roofline", .theirs = constant(0.96), .theirs_of_second_case = 1.2},
       {.name = "doubtful_roofline", .counter = "roofline", .ours = slow_of_20(9), .theirs = constant(1.1)},
       {.name = "too_fast_roofline", .counter = "roofline", .theirs = constant(0.05)},
       {.name = "too_slow_roofline", .counter = "roofline", .theirs = constant(11)},

@@ -79,9 +79,9 @@ decltype(auto) values_of(const B& b) noexcept {
 template <class Desc, class A, class B, class C>
 status check_gemm(const Desc& desc, const A& a, const B& b, const C& c) {
   const auto no = [](const char* why) { return status{errc::shape_mismatch, why}; };
-  if (!countable(a)) return no("gemm: a must not have more bytes than an index counts");
-  if (!countable(b)) return no("gemm: b must not have more bytes than an index counts");
-  if (!countable(c)) return no("gemm: c must not have more bytes than an index counts");
+  if (!countable(a)) return no("gemm: the bytes of a must fit an index");
+  if (!countable(b)) return no("gemm: the bytes of b must fit an index");
+  if (!countable(c)) return no("gemm: the bytes of c must fit an index");
   if (!well_formed(a)) return no("gemm: a is null, or its row stride is below its columns");
   if (!well_formed(b)) return no("gemm: b is null, or its row stride is below its columns");
   if (!well_formed(c)) return no("gemm: c is null, or its row stride is below its columns");
@@ -132,7 +132,7 @@ status check_gemm(const Desc& desc, const A& a, const B& b, const C& c) {
   if (desc.batch.count > 1 &&
       !(batch_fits(a, desc.batch.a_step) && batch_fits(b, desc.batch.b_step) && batch_fits(c, desc.batch.c_step) &&
         countable(desc.batch.count, m == 0 ? 0 : n, (std::max)(m, index_t{1}) * n))) {
-    return no("gemm: the batch must not have more bytes than an index counts");
+    return no("gemm: the bytes of a batch must fit an index");
   }
   if (desc.batch.count != 1) {
     if (!desc.residual.absent() || !desc.mask.absent() || desc.bias_gradient.data_handle() != nullptr) {
@@ -261,7 +261,7 @@ struct backend<verbs::gemm, host_backend> {
 ///           8 filled up with zeros. bits and column_sums are one more pass over c
 /// @threads  thread-safe on distinct c; the executor splits, never the backend's own threads
 /// @error    shape_mismatch (names the operand) · unsupported, out_of_memory (the backend's). Nothing is
-///           written, unless a backend fails on a tile: then c is in part, and nothing else
+///           written, unless a backend fails on a tile: then c may be written in part, and nothing else is
 /// @example  gemm(pool, {.b = gemm_operand::transposed}, x, weights, y).or_throw();
 template <class Backends = host_gemm_backends, class Context, class A, class B, class C>
 [[nodiscard]] status gemm(Context&& ctx, const gemm_desc_for<Context>& desc, const A& a, const B& b,

@@ -22,7 +22,7 @@ namespace deeprec::inline DEEPREC_ABI {
 
 namespace detail {
 
-/// Scores are numbers, labels are in [0, 1]; the first row that isn't so is reported as its row.
+/// Scores are numbers, labels are in [0, 1]; the first row where they aren't is reported.
 inline status check_scored(matrix_view<const float> scores, matrix_view<const float> labels) {
   if (!well_formed(scores) || scores.extent(1) != 1) {
     return {errc::shape_mismatch, "metric: scores are not (B,1)"};

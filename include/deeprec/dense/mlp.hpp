@@ -101,7 +101,7 @@ class mlp {
   mlp(mlp&&) noexcept = default;  // takes the memory resource along, so every view stays good
   /// Becomes the other stack, and keeps its own memory resource.
   ///
-  /// @pre     of `other`, nothing is used afterwards but assignment and destruction
+  /// @pre     afterwards `other` is only assigned to or destroyed
   /// @post    the weights, gradients, state and results are the other's; views of them stay good where the
   ///          two resources are equal, else they are copied, and new views have to be asked for
   /// @cost    O(1); between resources that differ O(weights + batch), and the weights are cast anew
@@ -415,8 +415,11 @@ class mlp {
     if (batch <= capacity_) return {};
     const index_t all = columns_before(layers() + 1);
     if (batch > (std::numeric_limits<index_t>::max)() / all) return {errc::out_of_memory, "mlp"};
-    if (const status s = grow(activations_, (all - size(0)) * batch); !s) return s;
-    if (const status s = grow(deltas_, all * batch); !s) return s;
+    floats activations(activations_.get_allocator()), deltas(deltas_.get_allocator());
+    if (const status s = grow(activations, (all - size(0)) * batch); !s) return s;
+    if (const status s = grow(deltas, all * batch); !s) return s;
+    activations_.swap(activations);  // the last results stay until both are there
+    deltas_.swap(deltas);
     capacity_ = batch;
     return {};
   }

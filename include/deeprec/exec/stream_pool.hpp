@@ -116,7 +116,7 @@ class basic_stream_pool {
   ///          is given next behind it; also when a launch has failed, and the rest was left out
   /// @cost    the launches, one event for each op that is awaited, one wait for each wait of the plan
   /// @threads one at a time
-  /// @error   the first that a launch answers; invalid_value; device_error. What a launch throws is thrown on,
+  /// @error   the first error that a launch returns; invalid_value; device_error. What a launch throws is thrown on,
   ///          once the streams are joined
   template <class Launch>
   [[nodiscard]] status run(const stream_plan& plan, Launch&& launch) {

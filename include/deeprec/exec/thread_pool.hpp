@@ -4,7 +4,7 @@
 //   parallel_for(n, grain, body)     the caller is worker 0 and works too; workers 1 .. c-1 join in
 //   post(task)                       each accepted task has a thread to itself until it ends, so a blocked
 //                                    task holds up neither bulk work nor another task; at the limit of
-//                                    threads post answers would_block, and the caller keeps the task
+//                                    threads post returns would_block, and the caller keeps the task
 //
 // Task threads are made when they are needed and kept for later tasks until the pool ends.
 // Nested parallel_for calls are safe: a caller always finishes its own pieces, and waits only for
@@ -229,7 +229,7 @@ class thread_pool {
   ///
   /// @param task moved from only when it is accepted, or when its own move throws
   /// @post    ok: the task runs once. Any error: it never runs, and the caller still has it
-  /// @cost    two allocations; a new thread (about 20 us) when no task thread is idle
+  /// @cost    three allocations; a new thread (about 20 us) when no task thread is idle
   /// @threads thread-safe
   /// @error   would_block when as many tasks run as thread_pool_options::task_threads, or no thread is idle and
   ///          the system refuses one (without exceptions that ends the program); out_of_memory. What a task
@@ -456,7 +456,7 @@ class thread_pool {
     std::lock_guard lock(task_mutex_);
     if (unfinished_tasks_ == task_threads_.size()) {
       if (unfinished_tasks_ >= task_limit_) {
-        return {errc::would_block, "thread_pool::post: as many tasks run as task_threads allows"};
+        return {errc::would_block, "thread_pool::post: fewer tasks than task_threads must be running"};
       }
 #if DEEPREC_EXCEPTIONS
       try {

@@ -176,17 +176,17 @@ struct backend<verbs::unique, host_backend> {
     if (detail::owns(detail::arrays_of(out), ids)) return {errc::unsupported, "unique: out owns the ids"};
     const auto n = static_cast<index_t>(ids.size());
     const std::uint64_t largest = detail::bits_of_all(ids);
-    const bool small = largest < 4 * ids.size();
+    const bool direct = largest < 4 * ids.size();
     const auto below = static_cast<std::size_t>(largest) + 1;
-    const std::size_t most = small ? (std::min)(ids.size(), below) : ids.size();
+    const std::size_t most = direct ? (std::min)(ids.size(), below) : ids.size();
     // All of the memory, before anything is written.
-    std::pmr::vector<std::uint32_t> table(n == 0 ? 0 : small ? below : detail::key_slots(n), ctx.memory);
+    std::pmr::vector<std::uint32_t> table(n == 0 ? 0 : direct ? below : detail::key_slots(n), ctx.memory);
     out.inverse.reserve(ids.size());
     out.ids.reserve(most);
     out.counts.reserve(most);
     out.inverse.resize(ids.size());
     detail::id_keys<Id, Index> keys(ids.data(), most, out);
-    if (small) {
+    if (direct) {
       detail::number_small_ids<Id, Index>(table, ids, keys, out.inverse.data());
     } else if (n > 0) {
       detail::number_keys(std::span<std::uint32_t>(table), n, keys, out.inverse.data());

@@ -106,7 +106,8 @@ struct std_atomics {
   static void heavy_fence(access) noexcept {
     full_fence();
 #if defined(__linux__) && !defined(__SANITIZE_THREAD__)
-    if (!can_barrier() || barrier()) return;
+    // acquire: what such fences wrote before the pause was over is seen after this.
+    if (no_fence_is_free.load(std::memory_order_acquire) || !can_barrier() || barrier()) return;
     // Registered, and refused now: by a filter of system calls, or a kernel to which a checkpoint was moved.
     if (register_barrier() && barrier()) return;
     barrier_registered.store(false, std::memory_order_seq_cst);
@@ -115,6 +116,7 @@ struct std_atomics {
     while (::nanosleep(&pause, &pause) != 0 && errno == EINTR) {
     }
     full_fence();
+    no_fence_is_free.store(true, std::memory_order_release);  // nobody need pause again
 #endif
   }
   /// Whether light_fence() relies on membarrier.
@@ -222,6 +224,7 @@ struct std_atomics {
   }
 
   inline static std::atomic<bool> barrier_registered{false};
+  inline static std::atomic<bool> no_fence_is_free{false};  // since a pause after membarrier was refused
 };
 
 }  // namespace deeprec::inline DEEPREC_ABI

@@ -115,7 +115,7 @@ class mpmc_ring {
     return take(t) == queue_result::ok ? ring_view<mpmc_ring>(this, t) : ring_view<mpmc_ring>();
   }
 
-  /// Moves in up to n items from `first` on, one by one as try_push does; answers how many. They need not be
+  /// Moves in up to n items from `first` on, one by one as try_push does; returns how many. They need not be
   /// neighbours in the ring.
   ///
   /// @cost    n times that of try_push
@@ -127,7 +127,7 @@ class mpmc_ring {
     while (done < n && push_once(std::move(*first)) == queue_result::ok) ++first, ++done;
     return done;
   }
-  /// Moves out up to n items to `out`, one by one as try_pop does; answers how many.
+  /// Moves out up to n items to `out`, one by one as try_pop does; returns how many.
   ///
   /// @cost    n times that of try_pop
   /// @threads thread-safe, lock-free
@@ -166,7 +166,7 @@ class mpmc_ring {
   friend ring_view<mpmc_ring>;
 
   static std::size_t checked(std::size_t capacity) {
-    if (!core::can_have(capacity)) detail::raise(errc::invalid_value, "mpmc_ring: capacity");
+    if (!core::can_have(capacity)) detail::raise(errc::invalid_value, "mpmc_ring: capacity must be at least 1 and fit positions and memory");
     return capacity;
   }
 

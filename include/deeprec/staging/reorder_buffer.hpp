@@ -103,7 +103,7 @@ class reorder_buffer {
   friend ring_view<reorder_buffer>;
 
   static std::size_t checked(std::size_t capacity) {
-    if (!core::can_have(capacity)) detail::raise(errc::invalid_value, "reorder_buffer: capacity");
+    if (!core::can_have(capacity)) detail::raise(errc::invalid_value, "reorder_buffer: capacity must be at least 1 and fit positions and memory");
     return capacity;
   }
   static void* place_of(const token& t) noexcept { return t.place->bytes; }

@@ -153,7 +153,7 @@ class spsc_ring {
     return item != nullptr ? ring_view<spsc_ring>(this, item) : ring_view<spsc_ring>();
   }
 
-  /// Moves in up to n items from `first` on; answers how many. Counters publish them at once, by one store; flags
+  /// Moves in up to n items from `first` on; returns how many. Counters publish them at once, by one store; flags
   /// one by one, as try_push does.
   ///
   /// @threads the producer, wait-free
@@ -179,7 +179,7 @@ class spsc_ring {
     }
     return count;
   }
-  /// Moves out up to n items to `out`; answers how many. Counters release them at once, by one store; flags one by
+  /// Moves out up to n items to `out`; returns how many. Counters release them at once, by one store; flags one by
   /// one, as try_pop does.
   ///
   /// @threads the consumer, wait-free
@@ -263,7 +263,7 @@ class spsc_ring {
   [[nodiscard]] std::size_t bytes() const noexcept { return capacity_ * stride_of(flags_); }
   static std::size_t checked(std::size_t capacity, bool flags) {
     if (capacity < 1 || capacity > static_cast<Seq>(~Seq{0}) / 2 || capacity > most_bytes / stride_of(flags)) {
-      detail::raise(errc::invalid_value, "spsc_ring: capacity");
+      detail::raise(errc::invalid_value, "spsc_ring: capacity must be at least 1 and fit positions and memory");
     }
     return capacity;
   }

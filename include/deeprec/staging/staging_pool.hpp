@@ -113,7 +113,7 @@ class staging_pool {
   static std::uint32_t checked(std::uint32_t count) {
     constexpr auto most_bytes = static_cast<std::size_t>((std::numeric_limits<std::ptrdiff_t>::max)());
     if (count < 1 || count > (1u << 30) || count > most_bytes / sizeof(T)) {
-      detail::raise(errc::invalid_value, "staging_pool: count");
+      detail::raise(errc::invalid_value, "staging_pool: count must be 1 to 2^30 and fit memory");
     }
     return count;
   }

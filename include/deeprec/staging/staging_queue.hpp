@@ -313,7 +313,7 @@ class staging_queue {
 
  private:
   static std::size_t checked(std::size_t capacity) {
-    if (!core::can_have(capacity)) detail::raise(errc::invalid_value, "staging_queue: capacity");
+    if (!core::can_have(capacity)) detail::raise(errc::invalid_value, "staging_queue: capacity must be at least 1 and fit positions and memory");
     return capacity;
   }
 

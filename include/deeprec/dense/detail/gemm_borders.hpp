@@ -35,21 +35,19 @@ class gemm_pieces {
  public:
   gemm_pieces() = default;
   constexpr gemm_pieces(index_t total, index_t block, gemm_rest rest_as) noexcept
-      : block_(block), whole_(total / block), rest_(total % block), rest_as_(rest_as) {}
-
-  [[nodiscard]] constexpr index_t count() const noexcept { return whole_ + kinds() - 1; }
-  /// Kind 0 are the whole blocks, of which there may be none.
-  [[nodiscard]] constexpr int kinds() const noexcept {
-    int more = 0;
-    for (index_t left = rest_; left > 0; ++more) left -= next(left);
-    return 1 + more;
+      : block_(block), whole_(total / block), rest_(total % block), rest_as_(rest_as) {
+    for (index_t left = rest_; left > 0; ++kinds_) left -= next(left);
   }
+
+  [[nodiscard]] constexpr index_t count() const noexcept { return whole_ + kinds_ - 1; }
+  /// Kind 0 are the whole blocks, of which there may be none.
+  [[nodiscard]] constexpr int kinds() const noexcept { return kinds_; }
   [[nodiscard]] constexpr index_t size_of(int kind) const noexcept {
     if (kind == 0) return whole_ > 0 ? block_ : 0;
     return (*this)[whole_ + kind - 1].size;
   }
   [[nodiscard]] constexpr index_t largest() const noexcept {
-    return whole_ > 0 ? block_ : kinds() > 1 ? size_of(1) : 0;
+    return whole_ > 0 ? block_ : kinds_ > 1 ? size_of(1) : 0;
   }
   /// The first piece is of this kind.
   [[nodiscard]] constexpr bool is_first(int kind) const noexcept { return kind == (whole_ > 0 ? 0 : 1); }
@@ -97,6 +95,7 @@ class gemm_pieces {
 
   index_t block_ = 1, whole_ = 0, rest_ = 0;
   gemm_rest rest_as_ = gemm_rest::one_piece;
+  int kinds_ = 1;
 };
 
 struct gemm_borders {

@@ -4,7 +4,7 @@
 //   onednn_layout      how a matrix lies in memory
 //   onednn_primitive   code ready to run; from many threads at once, each with its own onednn_run
 //
-// oneDNN asks OpenMP for its number of threads where it describes a primitive, makes one, points a memory
+// oneDNN reads OpenMP's number of threads where it describes a primitive, makes one, points a memory
 // at data and runs. Whatever calls it there takes a one_openmp_thread, so none of that can be written
 // outside of one.
 #pragma once
@@ -44,8 +44,8 @@ using onednn_const_layout = const_dnnl_memory_desc_t;
 using onednn_const_layout = const dnnl_memory_desc_t*;
 #endif
 
-/// The least of our instruction sets that holds what oneDNN may use in this process. The first call tells
-/// oneDNN to stay within active_isa(), which it does unless somebody has used it before.
+/// The least of our instruction sets that holds what oneDNN may use in this process. The first call
+/// limits oneDNN to active_isa(), unless oneDNN was used before.
 inline isa onednn_isa() noexcept {
   static const isa most = [] {
     if (active_isa() < best_isa()) {

@@ -34,7 +34,7 @@ class stream_scratch {
   /// Bytes behind what is kept. Blocks that were too small stay until the end: a captured graph, or
   /// who keeps a part of one, may still use them.
   [[nodiscard]] status get(stream_type on, std::size_t bytes, std::byte*& out) {
-    if (bytes > most_bytes - kept_) return {errc::out_of_memory, "scratch: bytes must fit an address space"};
+    if (bytes > most_bytes - kept_) return {errc::out_of_memory, "scratch: bytes must be at most half of an address space"};
     if (kept_ + bytes > size_) {
       bool capturing = false;
       if (const status s = Runtime::capturing(capturing, on); !s) return s;

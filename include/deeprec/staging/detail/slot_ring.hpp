@@ -73,7 +73,7 @@ class slot_ring {
   ~slot_ring() {
     for (std::size_t i = 0; i < capacity_; ++i) {
       slot* s = std::launder(reinterpret_cast<slot*>(slots_ + i * half_stride_ * 2));
-      // relaxed: no other thread is here any more. Each slot is asked: there may be gaps (claim_number).
+      // relaxed: no other thread is here any more. Each slot is looked at: there may be gaps (claim_number).
       const Seq state = s->state.load(Atomics::at(access::statistic, relaxed));
       if ((state & full_bit) != 0 && (state & hole_bit) == 0) std::destroy_at(s->item());
       std::destroy_at(s);
@@ -174,7 +174,7 @@ class slot_ring {
   void close() noexcept {
     // release: whoever is answered closed sees what the closing thread did before.
     tail_.fetch_or(closed_bit, Atomics::at(access::close_mark, release));
-    closing_.store(1, Atomics::at(access::close_hint, relaxed));  // relaxed: the bit says the rest
+    closing_.store(1, Atomics::at(access::close_hint, relaxed));  // relaxed: the bit decides
   }
   void reopen() noexcept {
     closing_.store(0, Atomics::at(access::close_hint, relaxed));  // the bit alone says nothing to consumers
