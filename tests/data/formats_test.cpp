@@ -59,22 +59,29 @@ TEST_CASE("libsvm: labels, indices from 1, weights, comments") {
 
 TEST_CASE("libsvm: any limit of a line is one") {
   const inline_executor executor;
-  const std::string text = "1 3:0.5\r\n0 4:1\n";
-  for (const index_t longest : {std::numeric_limits<index_t>::min(), index_t{-1}, index_t{0}, index_t{5}, index_t{6},
-                                index_t{7}, std::numeric_limits<index_t>::max()}) {
-    CAPTURE(longest);
-    sparse_batch batch;
-    const parsed_text whole =
-        parse_text(libsvm_format{}, text, batch, {.on_malformed = malformed::drop, .longest_line = longest})
-            .or_throw();
-    CHECK(whole.rows == (longest >= 7 ? 2 : longest >= 5 ? 1 : 0));
-    CHECK(whole.skipped_lines == 2 - whole.rows);
-    const outcome read = read_all(read_text(executor, libsvm_format{}, text,
-                                            {.on_malformed = malformed::drop, .chunk_bytes = 3, .longest_line = longest})
-                                      .or_throw(),
-                                  1);
-    CHECK(static_cast<index_t>(read.rows.size()) == whole.rows);
-    CHECK(read.skipped == whole.skipped_lines);
+  const std::string plain = "1 3:0.5\r\n0 4:1\n";
+  for (const std::string& text : {plain, "\xEF\xBB\xBF" + plain, "\xEF\xBB\xBF" + plain.substr(0, 7) + "198765\n"}) {
+    for (const index_t longest : {std::numeric_limits<index_t>::min(), index_t{-1}, index_t{0}, index_t{5}, index_t{6},
+                                  index_t{7}, std::numeric_limits<index_t>::max()}) {
+      CAPTURE(longest);
+      sparse_batch batch;
+      const parsed_text whole =
+          parse_text(libsvm_format{}, text, batch, {.on_malformed = malformed::drop, .longest_line = longest})
+              .or_throw();
+      if (text.ends_with(plain)) {
+        CHECK(whole.rows == (longest >= 7 ? 2 : longest >= 5 ? 1 : 0));
+        CHECK(whole.skipped_lines == 2 - whole.rows);
+      } else {
+        CHECK(whole.rows == (longest >= 13 ? 1 : 0));
+      }
+      for (const index_t chunk : {1, 2, 3, 100}) {
+        CAPTURE(chunk);
+        const reader_options options{.on_malformed = malformed::drop, .chunk_bytes = chunk, .longest_line = longest};
+        const outcome read = read_all(read_text(executor, libsvm_format{}, text, options).or_throw(), 1);
+        CHECK(static_cast<index_t>(read.rows.size()) == whole.rows);
+        CHECK(read.skipped == whole.skipped_lines);
+      }
+    }
   }
 }
 

@@ -205,6 +205,40 @@ TEST_CASE("unique: ids that were chosen against its hash are compared no more of
   }
 }
 
+TEST_CASE("unique: ids of any regular kind do not cluster, whatever the process draws") {
+  struct seeded_ids : counted_ids {
+    using counted_ids::counted_ids;
+    detail::key_seed seed;
+    std::uint64_t hash(index_t k) const { return detail::id_hash(seed, static_cast<std::uint64_t>(ids[k])); }
+    const std::int64_t* ids = nullptr;
+  };
+  constexpr index_t n = 1024;
+  std::vector<std::int64_t> dense, strided, sharded, high;
+  for (std::int64_t k = 0; k < n; ++k) {
+    dense.push_back(10'000'000 + k);
+    strided.push_back(k << 8);
+    sharded.push_back((k % 16) << 40 | k / 16);
+    high.push_back(k << 32);
+  }
+  std::mt19937_64 random(seed());
+  double worst = 0;
+  for (int trial = 0; trial < 500; ++trial) {
+    detail::key_seed drawn{random(), {random(), random() | 1, random(), random() | 1}};
+    for (const auto& ids : {dense, strided, sharded, high}) {
+      unique_ids<> out;
+      std::vector<std::uint32_t> table(detail::key_slots(n));
+      std::vector<std::int64_t> numbers(n);
+      seeded_ids keys(ids.data(), static_cast<std::size_t>(n), out);
+      keys.seed = drawn;
+      keys.ids = ids.data();
+      detail::number_keys(std::span<std::uint32_t>(table), n, keys, numbers.data());
+      keys.finish();
+      worst = std::max(worst, static_cast<double>(keys.compared) / n);
+    }
+  }
+  CHECK(worst < 2);  // linear probing, half full: 0.5 on average
+}
+
 TEST_CASE("unique: an example") {
   //! [unique]
   unique_ids<std::int32_t> out;

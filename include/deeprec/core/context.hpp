@@ -29,7 +29,7 @@ struct context {
 
   E* executor;
   /// Scratch of verbs. Asked by the calling thread only, in no parallel body; by a batch_reader on the executor's
-  /// threads, one at a time. So it need not be thread-safe. A verb that it refuses answers out_of_memory.
+  /// threads, one at a time. So it need not be thread-safe. Where it refuses memory, a verb returns out_of_memory.
   std::pmr::memory_resource* memory = std::pmr::get_default_resource();
   isa instruction_set = active_isa();
 };

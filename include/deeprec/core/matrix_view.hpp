@@ -95,16 +95,20 @@ class matrix_view {
   /// @threads reentrant
   /// @error   shape_mismatch
   [[nodiscard]] constexpr status validate(const char* when_null = "the data of a matrix are null") const noexcept {
+    if (valid()) return {};
     if (rows_ < 0 || columns_.value() < 0) {
       return {errc::shape_mismatch, "a matrix with a negative number of rows or columns"};
     }
-    if (empty()) return {};
     if (data_ == nullptr) return {errc::shape_mismatch, when_null};
+    return {errc::shape_mismatch, "a matrix with more elements than memory can hold"};
+  }
+  /// Whether validate() is ok.
+  [[nodiscard]] constexpr bool valid() const noexcept {
+    if (rows_ < 0 || columns_.value() < 0) return false;
+    if (empty()) return true;
+    if (data_ == nullptr) return false;
     const index_t behind = detail::capped_product(rows_ - 1, stride_);
-    if (!detail::fits_memory(detail::capped_sum(behind < 0 ? -behind : behind, columns_.value()), sizeof(T))) {
-      return {errc::shape_mismatch, "a matrix with more elements than memory can hold"};
-    }
-    return {};
+    return detail::fits_memory(detail::capped_sum(behind < 0 ? -behind : behind, columns_.value()), sizeof(T));
   }
 
   /// Pointer to the first element of row i.

@@ -41,7 +41,7 @@ using backend_of = typename context_backend<Context>::type;
 
 namespace detail {
 
-/// What f answers; errc::out_of_memory where a memory resource refused. Without exceptions a resource that refuses ends
+/// What f returns; errc::out_of_memory where a memory resource refused. Without exceptions a resource that refuses ends
 /// the program itself.
 template <class F>
 status or_out_of_memory(F&& f) {
@@ -60,7 +60,7 @@ status or_out_of_memory(F&& f) {
 }
 
 /// Calls the backend of a verb. A host backend asks for all of its memory before it writes to an output, so a verb that
-/// is refused memory has written nothing.
+/// is refused memory has written nothing, unless a row source or an executor of the caller threw.
 template <class Verb, class Context, class... Args>
 status run_verb(const Context& ctx, Args&&... args) {
   return or_out_of_memory([&]() -> status {

@@ -62,16 +62,17 @@ struct text_chunk {
   bool counted = false;           // its lines and bad lines are in the reader's sums
 };
 
-/// The lines that begin in [begin, begin + bytes) of the source. Where they can't be read, chunk.trouble says why,
-/// else it is null. The text ends with the last such line, wherever that ends, or with the first byte that
+/// The lines that begin in [begin, begin + bytes) of the source. Where they can't be, chunk.code is the
+/// fault, and chunk.trouble the reason why reading failed, else null. The text ends with the last such line, wherever that ends, or with the first byte that
 /// makes it too long. No byte behind that is looked at, and before it only the one before the chunk.
 inline std::string_view load_lines(const text_source& source, index_t begin, index_t bytes,
                                    index_t longest_line, text_chunk& chunk) noexcept {
   const index_t size = source.size();
   const index_t end = (std::min)(size, begin + bytes);
   // Of a line beyond the limit, one byte more than the limit is enough to see that it is too long,
-  // and one for a carriage return.
-  const index_t last_byte = (std::min)(size, end + longest_line + 1);
+  // and one for a carriage return; before the first line there may be a byte order mark.
+  const index_t mark = begin == 0 ? 3 : 0;
+  const index_t last_byte = (std::min)(size, end + longest_line + 1 + mark);
   if (source.in_memory()) {
     const char* const text = source.text().data();
     const auto find = [text](index_t from, index_t to) {
@@ -263,7 +264,7 @@ class batch_reader {
     const index_t most = (std::min)(from.size(), detail::head_bytes(options_.longest_line));
     for (index_t held = 0; !from.in_memory() && held < most;) {
       const index_t wanted = (std::min)(most, std::max<index_t>(4 * held, 4096));
-      if (!buffer.reserve(wanted, held)) return fail(errc::out_of_memory, "a file's first line");
+      if (!buffer.reserve(wanted, held)) return fail(errc::out_of_memory, "memory for the file's first line was refused");
       if (const char* why = from.read(held, buffer.data() + held, wanted - held)) {
         return fail(errc::io_error, why);
       }

@@ -138,7 +138,7 @@ class dense_table {
       scratch.emplace(ctx.memory, detail::scratch_block::bytes_of<float>(floats));
       return {};
     });
-    if (!made) detail::raise(made.code(), "deeprec::dense_table: no memory for initialize's scratch");
+    if (!made) detail::raise(made.code(), "initialize: the context's resource must give D floats for each worker (it refused)");
     float* const all_values = scratch->take<float>(floats).data();
     const index_t grain =
         std::max<index_t>(1, index_t{huge_page_size} / std::max<index_t>(1, format_.stride_bytes()));

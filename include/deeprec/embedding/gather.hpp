@@ -106,7 +106,7 @@ template <class Context, class Tables, class Id, class Out, MemorySpace OutSpace
   if (out.extent(0) != static_cast<index_t>(parts.permutation.size())) {
     return {errc::shape_mismatch, "out has another number of rows than there are ids"};
   }
-  if (const status s = out.validate("out is null"); !s) return s;
+  if (!out.valid()) return out.validate("out is null");
   for (std::size_t p = 0; p < list.size(); ++p) {
     if (list[p].format().width() != out.extent(1)) {
       return status(errc::shape_mismatch, "out has another width than the table's rows")

@@ -85,7 +85,7 @@ template <class Context, BagBatch Bags, MemorySpace Space, class Columns, class 
   if (gradient.extent(0) != bags.bags()) {
     return {errc::shape_mismatch, "gradient has another number of rows than there are bags"};
   }
-  if (const status s = gradient.validate("gradient is null"); !s) return s;
+  if (!gradient.valid()) return gradient.validate("gradient is null");
   if (table_rows < 0) return {errc::shape_mismatch, "a table with a negative number of rows"};
   return detail::run_verb<verbs::row_gradients>(ctx, bags, matrix_view<const float, Space>(gradient),
                                                 as_pooling(how), table_rows, out);
@@ -163,7 +163,7 @@ template <class Context, RowSource Source, BagBatch Bags, MemorySpace Space, cla
   if (gradient.extent(0) != bags.bags()) {
     return {errc::shape_mismatch, "gradient has another number of rows than there are bags"};
   }
-  if (const status s = gradient.validate("gradient is null"); !s) return s;
+  if (!gradient.valid()) return gradient.validate("gradient is null");
   if (!out.empty() && out.data() == nullptr) return {errc::shape_mismatch, "out is null"};
   if (const status s = detail::check_max_norm(as_pooling(how)); !s) return s;
   return detail::run_verb<verbs::weight_gradients>(ctx, table, bags, matrix_view<const float, Space>(gradient),

@@ -43,7 +43,7 @@ status lookup_shapes(const Source& table, const Bags& bags, const Pooling& how,
   if (out.stride(0) < out.extent(1) && out.extent(0) > 1) {
     return {errc::shape_mismatch, "rows of out overlap: its stride is below its width"};
   }
-  if (const status s = out.validate("out is null"); !s) return s;
+  if (!out.valid()) return out.validate("out is null");
   if (std::is_same_v<combiner, max_t> && bags.weights() != nullptr) {
     return {errc::unsupported, "max_ takes no weights"};
   }
@@ -113,11 +113,11 @@ template <class Context, detail::NamesFormat Source, detail::NamesIds Bags, clas
   requires(!RowSource<Source> || !BagBatch<Bags>)
 status lookup(Context&&, const Source&, const Bags&, const Pooling&, const Out&) {
   static_assert(RowSource<Source>,
-                "deeprec::lookup: not a row source. Fix: give it format_type, space, format() and rows() (concept RowSource "
-                "in embedding/table_view.hpp); of a dense_table pass view().");
+                "deeprec::lookup: not a row source. Fix: give it format_type, space, format() and rows() (concept "
+                "RowSource in embedding/table_view.hpp); of a dense_table pass view().");
   static_assert(BagBatch<Bags>,
-                "deeprec::lookup: not a batch of bags. Fix: give it what concept BagBatch in core/jagged_view.hpp asks "
-                "for, or pass a jagged_view or a fixed_view.");
+                "deeprec::lookup: not a batch of bags. Fix: give it the members that concept BagBatch in "
+                "core/jagged_view.hpp lists, or pass a jagged_view or a fixed_view.");
   return {};
 }
 

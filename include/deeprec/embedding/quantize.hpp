@@ -52,7 +52,7 @@ template <class Context, MemorySpace SourceSpace, class Columns, RowFormat Forma
   if (source.extent(0) != table.rows() || source.extent(1) != table.width()) {
     return {errc::shape_mismatch, "source has another shape than the table"};
   }
-  if (const status s = source.validate("source is null"); !s) return s;
+  if (!source.valid()) return source.validate("source is null");
   return detail::run_verb<verbs::quantize>(ctx, matrix_view<const float, SourceSpace>(source), table);
 }
 
@@ -87,7 +87,7 @@ template <class Context, RowFormat Format, MemorySpace TableSpace, class Byte, M
   if (out.stride(0) < out.extent(1) && out.extent(0) > 1) {
     return {errc::shape_mismatch, "rows of out overlap: its stride is below its width"};
   }
-  if (const status s = out.validate("out is null"); !s) return s;
+  if (!out.valid()) return out.validate("out is null");
   return detail::run_verb<verbs::dequantize>(ctx, const_table_view<Format, TableSpace>(table),
                                              matrix_view<float, OutSpace>(out));
 }

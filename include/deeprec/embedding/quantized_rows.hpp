@@ -88,20 +88,20 @@ class quantized_rows {
     return static_cast<int>(detail::code_at<Bits>(row + parts().values, column));
   }
 
-  DEEPREC_HD void decode(const std::byte* row, float* values) const noexcept {
+  DEEPREC_HD DEEPREC_INLINE void decode(const std::byte* row, float* values) const noexcept {
     detail::row_loops::decode(*this, row, values);
   }
 
   /// bias = the smallest value, scale = (largest - bias) / levels; what is stored of them is the bias rounded
   /// down and the scale rounded up, so that codes reach every value: |value - decoded| <= scale / 2, but for
   /// the rounding of the decoding itself. A row for which first_unfit finds a column decodes to NaN.
-  DEEPREC_HD void encode(const float* values, std::byte* row) const noexcept {
+  DEEPREC_HD DEEPREC_INLINE void encode(const float* values, std::byte* row) const noexcept {
     detail::row_loops::encode(*this, values, row);
   }
 
   /// The first column that is NaN or infinite; the column of the smallest or the largest value when bias or
   /// scale are too large for Scale, or levels * scale for float; -1 when the row can be encoded.
-  [[nodiscard]] DEEPREC_HD index_t first_unfit(const float* values) const noexcept {
+  [[nodiscard]] DEEPREC_HD DEEPREC_INLINE index_t first_unfit(const float* values) const noexcept {
     return detail::row_loops::first_unfit(*this, values);
   }
 

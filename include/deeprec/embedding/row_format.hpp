@@ -101,10 +101,10 @@ class plain_rows {
                               : reinterpret_cast<float*>(static_cast<void*>(row + state_offset()));
   }
 
-  DEEPREC_HD void decode(const std::byte* row, float* values) const noexcept {
+  DEEPREC_HD DEEPREC_INLINE void decode(const std::byte* row, float* values) const noexcept {
     detail::row_loops::decode(*this, row, values);
   }
-  DEEPREC_HD void encode(const float* values, std::byte* row) const noexcept {
+  DEEPREC_HD DEEPREC_INLINE void encode(const float* values, std::byte* row) const noexcept {
     detail::row_loops::encode(*this, values, row);
   }
 

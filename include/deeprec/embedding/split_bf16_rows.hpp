@@ -65,11 +65,11 @@ class split_rows {
     return high_format(width_, {.stride_bytes = stride_bytes_});
   }
 
-  DEEPREC_HD void decode(const std::byte* row, float* values) const noexcept {
+  DEEPREC_HD DEEPREC_INLINE void decode(const std::byte* row, float* values) const noexcept {
     detail::row_loops::decode(*this, row, values);
   }
   /// Exact; a NaN becomes quiet, so that its upper half is one as well.
-  DEEPREC_HD void encode(const float* values, std::byte* row) const noexcept {
+  DEEPREC_HD DEEPREC_INLINE void encode(const float* values, std::byte* row) const noexcept {
     detail::row_loops::encode(*this, values, row);
   }
 

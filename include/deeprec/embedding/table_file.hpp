@@ -85,7 +85,7 @@ inline result<index_t> write_tables(const std::string& path, std::span<const con
   const byte_writer header = header_of(tables, state, block_bytes, blocks_bytes, header_hash);
   block_buffer buffer(options.memory);
   if (!buffer.reserve(largest_block(block_bytes, longest))) {
-    return file_fault(errc::out_of_memory, path, "a block");
+    return file_fault(errc::out_of_memory, path, "memory for a block was refused");
   }
 
   replacement_file file;
@@ -165,7 +165,7 @@ inline result<training_state> read_tables(const std::string& path, std::span<con
   block_buffer buffer(options.memory);
   const auto block_bytes = static_cast<std::uint64_t>(header.info.block_bytes);
   if (!buffer.reserve(largest_block(block_bytes, longest))) {
-    return file_fault(errc::out_of_memory, path, "a block");
+    return file_fault(errc::out_of_memory, path, "memory for a block was refused");
   }
   if (options.check == file_check::before) {
     if (auto fault = read_blocks(file, path, header, buffer, {})) return *std::move(fault);
@@ -188,7 +188,8 @@ inline result<training_state> read_tables(const std::string& path, std::span<con
 ///          save of `path` removes
 /// @cost    O(bytes): one pass through a buffer of block_bytes from options.memory, and the disk's time
 /// @threads reentrant; of two savers of one path, in any process, the second is refused
-/// @error   io_error (with the system's words), invalid_value (names, sizes, block_bytes), out_of_memory;
+/// @error   io_error (with the system's words; also for what an interrupted save left on a file system without locks:
+///          remove it), invalid_value (names, sizes, block_bytes), out_of_memory;
 ///          the value is the length of the file
 inline result<index_t> save_tables(const std::string& path, std::span<const const_named_table> tables,
                                    const training_state& state = {}, const save_options& options = {}) {

@@ -112,7 +112,7 @@ class table_group {
 /// @post     as T lookups
 /// @numerics the bits of T lookups; on a device, where no bag is longer than 512 ids
 /// @cost     that of T lookups in two parallel passes (one checks, one pools), cut into pieces of at least
-///           about 256 ids; allocates about 300 bytes per feature from the context's resource, and what
+///           about 256 ids; allocates about 500 bytes per feature from the context's resource, and what
 ///           lookup says
 /// @threads  reentrant; concurrent lookups of one group are safe, a concurrent writer of its rows is not
 /// @error    as lookup, with the feature as the table; the smallest feature that has any fault, and of it what
@@ -164,7 +164,7 @@ template <class Context, Storage Out, BagBatch Bags, class Columns>
   }
   const auto ctx = as_context(context_or_executor);
   using view = matrix_view<Out, detail::group_space<Bags>>;
-  if (const status s = out.validate("out is null"); !s) return s;
+  if (!out.valid()) return out.validate("out is null");
   return detail::or_out_of_memory([&]() -> status {
     std::pmr::vector<view> outs(ctx.memory);
     outs.reserve(static_cast<std::size_t>(group.features()));

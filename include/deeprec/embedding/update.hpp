@@ -49,7 +49,7 @@ struct update {};
 ///           (round_stochastic), where a row's random bits depend on seed, step, row and column only.
 ///           Gradients of NaN: as apply_row
 /// @cost     O(N*D + N * bytes of an id): sorts the ids, reads N gradient rows, reads and writes the rows
-///           used; takes about 50 bytes per id and per bag, 4 * D per thread and per 4096 ids from the
+///           used; takes about 50 bytes per id and per bag, 4 * D bytes for each thread and for each 4096 ids from the
 ///           context's resource, in one block and before a row is stepped
 /// @threads  one caller per table; lookups of the same table must wait
 /// @error    as lookup, and shape_mismatch for a gradient that is null and when the rows have no room for the
@@ -75,7 +75,7 @@ template <class Context, BagBatch Bags, MemorySpace GradientSpace, class Columns
   if (gradient.extent(0) != bags.bags()) {
     return {errc::shape_mismatch, "gradient has another number of rows than there are bags"};
   }
-  if (const status s = gradient.validate("gradient is null"); !s) return s;
+  if (!gradient.valid()) return gradient.validate("gradient is null");
   if (table.format().state_floats() <
       detail::capped_sum(Optimizer::row_state, detail::capped_product(Optimizer::element_state, table.width()))) {
     return {errc::shape_mismatch, "rows have no room for the optimizer's state"};

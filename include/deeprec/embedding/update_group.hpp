@@ -186,7 +186,7 @@ class update_group {
         return status(errc::shape_mismatch, "gradient has another number of rows than there are bags")
             .in_table(number);
       }
-      if (const status s = gradients[t].validate("gradient is null"); !s) return s.in_table(number);
+      if (!gradients[t].valid()) return gradients[t].validate("gradient is null").in_table(number);
       if (const status s = features_[t]->check(ctx, bags[t]); !s) return s.in_table(number);
     }
     return {};
@@ -254,7 +254,7 @@ template <class Context, RowOptimizer Optimizer, BagBatch Bags, RoundingPolicy R
     return {errc::shape_mismatch, "gradient has another width than the features of the group together"};
   }
   const auto ctx = as_context(context_or_executor);
-  if (const status s = gradient.validate("gradient is null"); !s) return s;
+  if (!gradient.valid()) return gradient.validate("gradient is null");
   return detail::or_out_of_memory([&]() -> status {
     std::pmr::vector<matrix_view<const float>> parts(ctx.memory);
     parts.reserve(static_cast<std::size_t>(group.features()));

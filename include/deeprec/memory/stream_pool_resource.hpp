@@ -67,7 +67,8 @@ class basic_stream_pool_resource {
   /// @threads thread-safe
   /// @error   unsupported in a capture, and for a handle that is another stream in each thread
   ///          (cudaStreamPerThread; the null stream under --default-stream per-thread is one, too, but can't
-  ///          be told); out_of_memory, for any number of bytes; device_error. Nothing is allocated then
+  ///          be told); out_of_memory, also where `bytes` do not fit an address space; device_error.
+  ///          On an error nothing is allocated
   [[nodiscard]] status allocate(std::size_t bytes, stream_type on, void*& out) {
     if (bytes > most_bytes) {
       return {errc::out_of_memory, "stream_pool_resource: bytes must fit an address space"};

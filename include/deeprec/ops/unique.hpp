@@ -145,8 +145,8 @@ std::uint64_t bits_of_all(std::span<const Id> ids) noexcept {
 /// @cost     O(N) expected, on the calling thread: one table of 4 bytes for 2 to 4 slots an id, probed
 ///           linearly, or a table by id where all ids are below 4 N. From the context's resource: 16 bytes
 ///           an id at most; out gets room for N ids and counts, if they may all differ. Many lists are shared
-///           out by the caller, one a thread. Nobody can choose ids that make it slower: the hash depends on
-///           numbers that the process draws
+///           out by the caller, one a thread. The hash depends on random numbers that the process draws:
+///           whoever does not know them can't choose ids that make it slower
 /// @threads  reentrant
 /// @error    unsupported when N does not fit the type of the numbers, or 32 bits, and when out owns the
 ///           ids; out_of_memory. On an error out is as before

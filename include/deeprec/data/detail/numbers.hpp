@@ -54,7 +54,7 @@ class decimal_text {
     sound_ = any && exponent(text.substr(at));
   }
 
-  /// Whether it is one.
+  /// Whether the text is a number.
   [[nodiscard]] bool sound() const noexcept { return sound_; }
   /// Whether its magnitude is below 1.
   [[nodiscard]] bool below_one() const noexcept { return size_ == 0 || scale_ <= 0; }

@@ -97,7 +97,7 @@ status make_entry(const device_feature<Bags, Out>& feature, const Bags& bags,
   if (out.stride(0) < out.extent(1) && out.extent(0) > 1) {
     return {errc::shape_mismatch, "rows of out overlap: its stride is below its width"};
   }
-  if (const status s = out.validate("out is null"); !s) return s;
+  if (!out.valid()) return out.validate("out is null");
   if (!feature.takes_weights && bags.weights() != nullptr)
     return {errc::unsupported, "max_ takes no weights"};
   if (feature.rules.clips() && !(feature.task.max_norm > 0.0F)) return {errc::invalid_value, "max_norm"};

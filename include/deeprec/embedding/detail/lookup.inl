@@ -187,11 +187,17 @@ DEEPREC_INLINE void end_codes(float bias, vector_f32 (&total)[sizeof...(V)], std
   ((total[V] = total[V] + splat(bias)), ...);
 }
 
-// One row times a factor, with the bits of a bag that holds nothing else: a sum begins at 0, which makes 0 of -0;
-// a maximum, and a row of concat, keep -0.
+// What a row is added to: a sum begins at 0, which makes 0 of -0; a row of concat keeps -0.
+template <class Args>
+DEEPREC_INLINE vector_f32 start_of(const Args& args) {
+  return splat(args.sums ? 0.0F : -0.0F);
+}
+
+// One row times a factor, with the bits of a bag that holds nothing else.
 template <class Policy, class Panel, class Args, std::size_t... V>
 DEEPREC_INLINE void take_row(const Args& args, const Panel columns, const std::byte* row,
-                             [[maybe_unused]] float factor, vector_f32 (&total)[sizeof...(V)],
+                             [[maybe_unused]] float factor, [[maybe_unused]] const vector_f32 start,
+                             vector_f32 (&total)[sizeof...(V)],
                              [[maybe_unused]] std::index_sequence<V...> vectors) {
   if constexpr (Policy::folding == ::deeprec::detail::fold::maximum) {
     ((total[V] = columns.template load_row<V>(row)), ...);
@@ -205,7 +211,6 @@ DEEPREC_INLINE void take_row(const Args& args, const Panel columns, const std::b
         return;
       }
     }
-    const vector_f32 start = splat(args.sums ? 0.0F : -0.0F);
     ((total[V] = multiply_add(columns.template load_row<V>(row), splat(factor), start)), ...);
   }
 }
@@ -216,7 +221,7 @@ DEEPREC_INLINE void take_default(const Args& args, const Panel columns,
                                  vector_f32 (&total)[sizeof...(V)], std::index_sequence<V...> vectors) {
   float factor = 1.0F;
   if constexpr (Policy::clips) factor = clip_factor<typename Panel::element>(args, args.default_row);
-  take_row<Policy>(args, columns, args.default_row, factor, total, vectors);
+  take_row<Policy>(args, columns, args.default_row, factor, start_of(args), total, vectors);
 }
 
 // One bag, one panel of columns: the slots [begin, end) folded in registers, finished and stored.
@@ -319,6 +324,7 @@ struct gather_call {
   template <class Panel, std::size_t... V>
   DEEPREC_INLINE index_t run(const Panel columns, std::index_sequence<V...> vectors) const {
     const index_t ahead = columns.rows_ahead(args);
+    [[maybe_unused]] const vector_f32 start = start_of(args);
     index_t used = 0;
     for (index_t slot = begin; slot < end; ++slot) {
       prefetch_slot<Policy>(args, columns, slot + ahead);
@@ -336,7 +342,7 @@ struct gather_call {
         const float factor = args.weights == nullptr
                                  ? factor_of<typename Panel::element, Policy, false>(args, slot, row)
                                  : factor_of<typename Panel::element, Policy, true>(args, slot, row);
-        take_row<Policy>(args, columns, row, factor, total, vectors);
+        take_row<Policy>(args, columns, row, factor, start, total, vectors);
       }
       put_row(args, columns, slot - base, total, vectors);
     }

@@ -179,10 +179,10 @@ struct pool_args {
   bag_borders borders;
   const float* weights;   // null: all 1
   bool positive_weights;  // slots whose weight is not above 0 are absent
-  index_t rows;          // ids are valid in [0, rows)
-  std::int64_t padding;  // -1 when there is none
-  index_t width;         // D
-  index_t end_slot;     // one past the last slot of the batch: how far prefetching may look
+  index_t rows;           // ids are valid in [0, rows)
+  std::int64_t padding;   // -1 when there is none
+  index_t width;          // D
+  index_t end_slot;       // one past the last slot of the batch: how far prefetching may look
   float max_norm;    // rows are scaled down to this norm; 0: they are not
   const std::byte* default_row;
   row_parts parts;       // of each row; plain rows have none

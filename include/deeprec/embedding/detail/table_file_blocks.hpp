@@ -50,7 +50,7 @@ auto with_memory_faults([[maybe_unused]] const std::string& path, const F& f) ->
   try {
     return f();
   } catch (const std::bad_alloc&) {
-    return file_fault(errc::out_of_memory, path, "names and numbers");
+    return file_fault(errc::out_of_memory, path, "memory for names and numbers was refused");
   }
 #else
   return f();

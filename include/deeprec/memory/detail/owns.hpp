@@ -49,8 +49,7 @@ bool any_array(const Input& input, const Hits& hits) noexcept {
       const index_t stored = bags > 0 && borders.implied_bag < 0 ? bags + 1 : bags;
       if (hits(bytes_at(borders.offsets, stored))) return true;
     }
-    index_t slots = input.end_slot();
-    if constexpr (requires { input.id_count(); }) slots = input.id_count();
+    const index_t slots = input.id_count();
     return hits(bytes_at(input.ids(), slots)) || hits(bytes_at(input.weights(), slots));
   } else if constexpr (requires { input.row_stride(); }) {
     const index_t entries = input.id_count();

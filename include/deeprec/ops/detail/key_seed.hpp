@@ -1,6 +1,6 @@
 // Secret numbers of this process for hash tables, so that nobody can choose keys that all fall into one slot.
 //
-// They decide how fast a table is, never what a verb answers. Hashes that are part of a model (core/hash.hpp) don't
+// They decide how fast a table is, never the result of a verb. Hashes that are part of a model (core/hash.hpp) don't
 // use them.
 #pragma once
 
@@ -29,15 +29,17 @@ inline const key_seed& process_key_seed() noexcept {
       for (std::uint64_t& word : seed.key) word = mix64(state += hash_key[0]);
       seed.start = mix64(state += hash_key[0]);
     }
-    seed.key[1] |= 1;  // a factor
+    seed.key[1] |= 1;  // factors
+    seed.key[3] |= 1;
     return seed;
   }();
   return made;
 }
 
-/// Hash of an id, its upper bits the best.
+/// Hash of an id, its upper bits the best. Two multiplications: after one, the upper bits of ids in an arithmetic
+/// progression are such a progression themselves, and with one key in a hundred they cluster.
 inline std::uint64_t id_hash(const key_seed& seed, std::uint64_t id) noexcept {
-  return fold_multiply(id ^ seed.start, seed.key[1]);
+  return fold_multiply(fold_multiply(id ^ seed.start, seed.key[1]) ^ seed.key[2], seed.key[3]);
 }
 
 }  // namespace deeprec::inline DEEPREC_ABI::detail
