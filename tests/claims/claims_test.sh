@@ -133,7 +133,7 @@ many() {
   echo '{"name": "lame/iterations:1", "run_type": "iteration", "error_occurred": true, "error_message": "no CUDA device"}]}'
 } >"$work/two.json"
 seq 1 20000 | awk 'BEGIN { print "{\"context\": {}, \"benchmarks\": [" }
-  { printf "%s{\"name\": \"fast\", \"x\": %d}\n", NR > 1 ? "," : "", $1 } END { print "]}" }' >"$work/long.json"
+  { printf "%s{\"name\": \"fast\", \"x\": %d}\n", (NR > 1 ? "," : ""), $1 } END { print "]}" }' >"$work/long.json"
 sed 's/no CUDA device/wrong answer: row 3/' "$work/two.json" >"$work/wrong.json"
 head -c 100 "$work/one.json" >"$work/cut.json"
 

@@ -297,17 +297,17 @@ TEST_CASE("gemm: sizes and batches that an index can't count are named, before a
     INFO(s.message());
     return s.code() == errc::shape_mismatch && s.message().find(what) != std::string::npos;
   };
-  CHECK(says({}, {p, huge, 4}, {p, 4, 4}, {p, huge, 4}, "a must not have more bytes"));
-  CHECK(says({}, {p, 1, huge * 2}, {p, huge * 2, 1}, {p, 1, 1}, "a must not have more bytes"));
-  CHECK(says({}, {p, 2, 4, huge * 4}, {p, 4, 4}, {p, 2, 4}, "a must not have more bytes"));
-  CHECK(says({}, {p, 4, 1}, {p, 1, huge * 4}, {p, 4, huge * 4}, "b must not have more bytes"));
-  CHECK(says({}, {p, huge, 0}, {p, 0, huge}, {p, huge, huge}, "c must not have more bytes"));
-  CHECK(says({.batch = {.count = 2, .c_step = huge}}, {p, 2, 2}, {p, 2, 2}, {p, 2, 2}, "the batch must not have"));
+  CHECK(says({}, {p, huge, 4}, {p, 4, 4}, {p, huge, 4}, "the bytes of a must fit"));
+  CHECK(says({}, {p, 1, huge * 2}, {p, huge * 2, 1}, {p, 1, 1}, "the bytes of a must fit"));
+  CHECK(says({}, {p, 2, 4, huge * 4}, {p, 4, 4}, {p, 2, 4}, "the bytes of a must fit"));
+  CHECK(says({}, {p, 4, 1}, {p, 1, huge * 4}, {p, 4, huge * 4}, "the bytes of b must fit"));
+  CHECK(says({}, {p, huge, 0}, {p, 0, huge}, {p, huge, huge}, "the bytes of c must fit"));
+  CHECK(says({.batch = {.count = 2, .c_step = huge}}, {p, 2, 2}, {p, 2, 2}, {p, 2, 2}, "the bytes of a batch must fit"));
   CHECK(says({.batch = {.count = huge, .a_step = 4, .c_step = 1}}, {p, 2, 2}, {p, 2, 2}, {p, 2, 2},
-             "the batch must not have"));
-  CHECK(says({.batch = {.count = huge * 4, .c_step = 1}}, {p, 1, 2}, {p, 2, 1}, {p, 1, 1}, "the batch must not have"));
+             "the bytes of a batch must fit"));
+  CHECK(says({.batch = {.count = huge * 4, .c_step = 1}}, {p, 1, 2}, {p, 2, 1}, {p, 1, 1}, "the bytes of a batch must fit"));
   CHECK(says({.batch = {.count = 3, .c_step = (std::numeric_limits<index_t>::min)()}}, {p, 2, 2}, {p, 2, 2}, {p, 2, 2},
-             "the batch must not have"));
+             "the bytes of a batch must fit"));
   CHECK(std::count(memory.begin(), memory.end(), 7.0F) == 64);
 }
 
