@@ -163,7 +163,9 @@ inline void measure(benchmark::State& state, const std::function<std::string(ben
     }
   }
 }
+/// DEEPREC_BENCH_ONCE: one repetition of each, for a look.
 inline void enlist(const char* name, std::string (*body)(benchmark::State&), int repetitions = 3) {
+  if (std::getenv("DEEPREC_BENCH_ONCE") != nullptr) repetitions = 1;
   benchmark::RegisterBenchmark(name, [body](benchmark::State& state) { measure(state, body); })
       ->Iterations(1)
       ->Repetitions(pick(repetitions, 1));
