@@ -28,7 +28,7 @@ mkdir -p "$build" "$folder/bin" "$folder/lib/cxx" || exit 2
 generator=()
 if [[ ! -f "$build/CMakeCache.txt" ]] && command -v ninja >/dev/null; then generator=(-G Ninja); fi
 say "configuring in build/gpu, for sm_$arch"
-cmake -S "$root" -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CUDA_COMPILER="$nvcc" -DDEEPREC_CUDA=ON \
+CUDACXX="$nvcc" cmake -S "$root" -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DDEEPREC_CUDA=ON \
   -DDEEPREC_GPU_PROGRAMS=ON -DDEEPREC_CUDA_ARCHITECTURES="$arch" ${DEEPREC_CUEMBED:+"-DDEEPREC_CUEMBED=$DEEPREC_CUEMBED"} \
   >"$build/configure.log" 2>&1 || { cat "$build/configure.log" && exit 2; }
 mapfile -t programs <"$build/gpu_programs.txt"
@@ -91,8 +91,8 @@ elif ! "$root/scripts/gpu/kernels.sh" "${benchmarks[@]}" >"$folder/kernels.txt" 
   say "NOT RECORDED: registers and occupancy: $(tail -n 1 "$folder/kernels.txt")"
 fi
 {
-  echo "commit=$(git rev-parse --verify --quiet HEAD || echo unknown)"
-  echo "dirty=$([[ -z "$(git status --porcelain 2>/dev/null)" ]] && echo false || echo true)"
+  echo "commit=$(git rev-parse --verify --quiet HEAD 2>/dev/null || echo unknown)"
+  echo "dirty=$(changes="$(git status --porcelain 2>/dev/null)" && { [[ -z "$changes" ]] && echo false || echo true; } || echo unknown)"
   echo "arch=$arch"
   echo "toolkit=$("$nvcc" --version | grep -oE 'release [0-9.]+' | cut -d' ' -f2)"
   echo "date=$(date -u +%Y-%m-%dT%H:%M:%SZ)"

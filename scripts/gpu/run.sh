@@ -50,40 +50,51 @@ archive() {
 # --- processes -----------------------------------------------------------------------------------
 
 left() { echo $((total - (SECONDS - started))); }
+# limit_of SECONDS: no more than that, and not beyond the end.
+limit_of() {
+  local limit="${each:-$1}" rest
+  rest="$(left)"
+  echo "$((limit < rest ? limit : rest))"
+}
 at_once=1
 waiting=() # "PID NAME" of what was launched and not yet looked at
 log_of() { echo "$work/logs/$(tr ' /*:=,' '______' <<<"$1").txt"; }
 
 # launch SECONDS NAME COMMAND...: starts it as soon as fewer than $at_once run.
 launch() {
-  local limit="${each:-$1}" name="$2" log rest
-  shift 2
-  log="$(log_of "$name")"
+  local limit name="$2" log
   while (($(jobs -rp | wc -l) >= at_once)); do sleep 0.05; done
-  rest="$(left)"
-  if ((rest < 2)); then
+  limit="$(limit_of "$1")"
+  log="$(log_of "$name")"
+  shift 2
+  if ((limit < 2)); then
     fail "$name: no time left"
     return
   fi
   {
     local began=$SECONDS code=0
-    timeout --signal=KILL "$((limit < rest ? limit : rest))" "$@" </dev/null >"$log" 2>&1 || code=$?
+    timeout --signal=KILL "$limit" "$@" </dev/null >"$log" 2>&1 || code=$?
     echo "$code $((SECONDS - began))" >"$log.code"
   } 2>/dev/null &
   waiting+=("$! $name")
 }
-# finish: waits for all, and says how each ended. Answers with 0 when all did well.
+# finish [REPORT]: waits for all, and says how each ended; where there is a report of Google Benchmark, also by it. Answers with 0 when all
+# did well.
 finish() {
-  local entry name log code seconds bad=0
+  local entry name log code seconds bad=0 report="${1:-}"
   for entry in "${waiting[@]}"; do
     wait "${entry%% *}" 2>/dev/null
     name="${entry#* }"
     log="$(log_of "$name")"
     code="?" seconds="?"
-    read -r code seconds <"$log.code"
+    read -r code seconds <"$log.code" 2>/dev/null
     rm -f "$log.code"
     if [[ "$code" == 0 ]] && grep -qE '^\[doctest\] test cases: +0 ' "$log"; then
       fail "$name: it has no such tests" && bad=1
+    elif [[ "$code" == 0 && -n "$report" && "$(tail -n 1 "$report" 2>/dev/null)" != "}" ]]; then
+      fail "$name: nothing was recorded" && bad=1
+    elif [[ "$code" == 0 && -n "$report" ]] && grep -q '"error_occurred": true' "$report"; then
+      fail "$name: $(grep -m 1 '"error_message"' "$report" | sed 's/^ *//')" && bad=1
     elif [[ "$code" == 0 ]]; then
       say "ok: $name ($seconds s)"
     else
@@ -114,7 +125,7 @@ sanitizer="$(tool compute-sanitizer "$toolkit"/{bin,compute-sanitizer,extras/com
 profiler="$(tool ncu "$toolkit"/bin/ncu /opt/nvidia/nsight-compute/*/ncu)"
 
 commit="" dirty="" arch="" made_by="" built=""
-while IFS== read -r key value; do
+while IFS='=' read -r key value; do
   case "$key" in commit) commit="$value" ;; dirty) dirty="$value" ;; arch) arch="$value" ;; toolkit) made_by="$value" ;; date) built="$value" ;; esac
 done <"$from/build.txt"
 driver="$(query driver_version)"
@@ -206,17 +217,9 @@ timed() {
   nvidia-smi --query-gpu=clocks.sm,clocks.mem,temperature.gpu,power.draw --format=csv,noheader,nounits -lms 200 >"$clocks" 2>/dev/null 3>&- 4>&- &
   sampler=$!
   at_once=2 # with the sampler
-  launch "$limit" "$plain" "$from/bin/$program" "--benchmark_filter=^$name(/|\$)" "--benchmark_out=$file" --benchmark_out_format=json \
+  launch "$limit" "$plain" "$from/bin/$program" "--benchmark_filter=^$name(/iterations:|\$)" "--benchmark_out=$file" --benchmark_out_format=json \
     "--benchmark_context=card=$card,driver=$driver,toolkit=$made_by,sm=$arch,run_date=$(date -u +%Y-%m-%dT%H:%M:%SZ),commit=$commit,dirty=$dirty"
-  if finish; then
-    if [[ "$(tail -n 1 "$file" 2>/dev/null)" != "}" ]]; then
-      fail "$plain: nothing was recorded"
-    elif grep -q '"error_occurred": true' "$file"; then
-      fail "$plain: $(grep -m 1 '"error_message"' "$file" | sed 's/^ *//')"
-    else
-      counters "$file"
-    fi
-  fi
+  if finish "$file"; then counters "$file"; fi
   [[ "$(tail -n 1 "$file" 2>/dev/null)" == "}" ]] || rm -f "$file"
   kill "$sampler" 2>/dev/null
   wait "$sampler" 2>/dev/null
@@ -245,24 +248,25 @@ benches() {
 # profile REPORT PROGRAM BENCHMARK KERNELS COUNT
 profile() {
   [[ -x "$from/bin/$2" ]] || return
-  launch 120 "ncu $1" env DEEPREC_BENCH_ONCE=1 "$profiler" --clock-control none --set full --kernel-name "regex:$4" --launch-skip 4 \
-    --launch-count "$5" --kill yes --force-overwrite --export "$out/$1.ncu-rep" "$from/bin/$2" "--benchmark_filter=^$3(/|\$)"
-  waiting=("${waiting[@]/%/}")
-  wait "${waiting[0]%% *}" 2>/dev/null
-  waiting=()
+  local log limit
+  log="$(log_of "ncu $1")"
+  limit="$(limit_of 120)"
+  rm -f "$out/$1.ncu-rep"
+  ((limit > 1)) || { fail "ncu $1: no time left" && return; }
+  DEEPREC_BENCH_ONCE=1 timeout --signal=KILL "$limit" "$profiler" --clock-control none --set full --kernel-name "regex:$4" \
+    --launch-skip 4 --launch-count "$5" --kill yes --force-overwrite --export "$out/$1.ncu-rep" \
+    "$from/bin/$2" "--benchmark_filter=^$3(/iterations:|\$)" </dev/null >"$log" 2>&1
   # It ends the program itself, so its exit code says little.
   if [[ -s "$out/$1.ncu-rep" ]]; then
     say "ok: ncu $1"
     timeout --signal=KILL 60 "$profiler" --import "$out/$1.ncu-rep" --page details >"$work/$1.ncu.txt" 2>&1 </dev/null
   else
     fail "ncu $1: no report"
-    tail -n 12 "$(log_of "ncu $1")" 2>/dev/null | sed 's/^/        /'
+    tail -n 12 "$log" | cut -c -300 | sed 's/^/        /'
   fi
-  rm -f "$work"/logs/*.code
 }
 profiles() {
   [[ -n "$profiler" ]] || { fail "ABSENT: no ncu, neither in PATH nor in $toolkit: nothing is profiled" && return; }
-  at_once=1
   profile lookup bench_gpu_lookup gpu/lookup/large 'pool_bags|sum_chunks' 4
   profile table_group bench_gpu_lookup gpu/lookup/tbe_default pool_groups 2
   profile update bench_gpu_update gpu/update/adam 'expand_bags|step_runs|Onesweep' 5
