@@ -46,7 +46,6 @@ for program in "${programs[@]}"; do
   if ! cmake --build "$build" --parallel "$jobs" --target "$name" >"$build/$name.log" 2>&1; then
     fail "$name is not built"
     grep -m 8 -iE 'error|fatal' "$build/$name.log"
-    rm -f "$to"
     continue
   fi
   names+=("$name")
