@@ -1,5 +1,5 @@
-// Sweeps of lookups: over formats, D, L and what the batch says of its bags, and over the stride of int8 rows. The counters are shares of the copy
-// bandwidth, of the compulsory bytes as in lookup_bench.cu:
+// Sweeps of lookups: over formats, D, L and what the batch says of its bags, and over the stride of int8 rows. The counters
+// are compulsory bytes, as in lookup_bench.cu, over the copy bandwidth:
 //
 //   d128_l20_jagged   D = 128, L = 20, offsets     long bags may come, so their chunks are looked for first
 //   d128_l20_fixed    the same ids, no offsets     one launch

@@ -31,7 +31,8 @@ trap 'rm -rf "$work"' EXIT
 for file; do
   {
     cuobjdump -arch sm_90 -res-usage "$file"
-    cuobjdump -arch sm_90 -elf "$file" | awk '/^\.nv\.info\./ { print } /EIATTR_MAX_THREADS/ { getline; getline; print "THREADS", $2, $3, $4 }'
+    cuobjdump -arch sm_90 -elf "$file" |
+      awk '/^\.nv\.info\./ { print } /EIATTR_MAX_THREADS/ { getline; getline; print "THREADS", $2, $3, $4 }'
     cuobjdump -arch sm_90 -sass "$file"
   } 2>"$work/said" || { cat "$work/said" && exit 3; }
 done | awk '
@@ -88,7 +89,14 @@ done | awk '
   }
   /^\.nv\.info\./ { name = substr($1, 10); next }
   /^THREADS/ { threads[name] = number_of($2) * number_of($3) * number_of($4); next }
-  /Function : / { end_of_code(); code = $3; count = 0; first_called = 1e18; delete pending; known = code in done; done[code] = 1; if (known) code = ""; next }
+  /Function : / {
+    end_of_code()
+    code = $3 in done ? "" : $3 # a kernel that several objects have
+    done[$3] = 1
+    count = 0
+    first_called = 1e18
+    next
+  }
   code != "" && match($0, /\/\*[0-9a-f]+\*\/ +/) && /;/ {
     at = substr($0, RSTART + 2)
     sub(/\*.*/, "", at)
@@ -120,12 +128,18 @@ done | awk '
       printf "%d %d %d %d %d %d %d %d %d %d%% %s\n", registers, usage[name, "STACK"] + usage[name, "LOCAL"], local[name], wide[name],
         space[name], usage[name, "SHARED"], t, blocks, blocks * warps_of_block, blocks * warps_of_block * 100 / 64, name
     }
-  }' | c++filt | sed -E 's/^(([^ ]+ ){10})void /\1/; s/deeprec::v[0-9a-z_]+::sm_[0-9]+::/deeprec::/; s/deeprec::v[0-9a-z_]+:://g' | sort -k11 | uniq >"$work/kernels"
+  }' | c++filt |
+  sed -E 's/^(([^ ]+ ){10})void /\1/; s/deeprec::v[0-9a-z_]+::sm_[0-9]+::/deeprec::/; s/deeprec::v[0-9a-z_]+:://g' |
+  sort -k11 | uniq >"$work/kernels"
 
 {
   echo "registers stack local wide apart shared threads blocks warps occupancy kernel"
   cut -c -220 "$work/kernels"
-} | awk '{ printf "%9s %5s %5s %4s %5s %6s %7s %6s %5s %9s ", $1, $2, $3, $4, $5, $6, $7, $8, $9, $10; for (i = 11; i <= NF; ++i) printf " %s", $i; print "" }'
+} | awk '{
+    printf "%9s %5s %5s %4s %5s %6s %7s %6s %5s %9s ", $1, $2, $3, $4, $5, $6, $7, $8, $9, $10
+    for (i = 11; i <= NF; ++i) printf " %s", $i
+    print ""
+  }'
 [[ -s "$work/kernels" ]] || { echo "FAILED: no kernel for sm_90 in $*" && exit 1; }
 [[ -n "$limits" ]] || exit 0
 

@@ -126,9 +126,16 @@ profiler="$(tool ncu "$toolkit"/bin/ncu /opt/nvidia/nsight-compute/*/ncu)"
 
 commit="" dirty="" arch="" made_by="" built=""
 while IFS='=' read -r key value; do
-  case "$key" in commit) commit="$value" ;; dirty) dirty="$value" ;; arch) arch="$value" ;; toolkit) made_by="$value" ;; date) built="$value" ;; esac
+  case "$key" in
+    commit) commit="$value" ;;
+    dirty) dirty="$value" ;;
+    arch) arch="$value" ;;
+    toolkit) made_by="$value" ;;
+    date) built="$value" ;;
+  esac
 done <"$from/build.txt"
 driver="$(query driver_version)"
+made="card=$card,driver=$driver,toolkit=$made_by,sm=$arch,commit=$commit,dirty=$dirty"
 say "$card, driver $driver; built $built for sm_$arch by toolkit $made_by, commit $commit, changes of its own: $dirty"
 [[ "$(query compute_cap | tr -d .)" == "${arch%[af]}" ]] || fail "built for sm_$arch, but the card is $(query compute_cap)"
 mapfile -t programs <"$from/programs.txt"
@@ -143,7 +150,8 @@ with() {
 export LD_LIBRARY_PATH="$from/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 missing() {
   local name
-  for name in $(with ""); do ldd "$from/bin/$name" 2>&1; done | sed -nE 's/^[[:space:]]*([^ ]+) => not found.*/\1/p; s/.*(libstdc\+\+\.so\.6): version.*not found.*/\1/p' | sort -u
+  for name in $(with ""); do ldd "$from/bin/$name" 2>&1; done |
+    sed -nE 's/^[[:space:]]*([^ ]+) => not found.*/\1/p; s/.*(libstdc\+\+\.so\.6): version.*not found.*/\1/p' | sort -u
 }
 IFS=: read -ra folders <<<"${DEEPREC_LIBRARY_FOLDERS:-}"
 folders+=("$from/lib/cxx" "$toolkit"/lib64 "$toolkit"/targets/*/lib /usr/local/cuda*/lib64
@@ -197,7 +205,10 @@ tests() {
 # Counters of a report: the median of repetitions, or the only one.
 counters() {
   awk -F'": ' '
-    function flush() { if (of != "" && (aggregate == "median" || (aggregate == "" && repetitions == 1))) print "      " line; of = line = aggregate = "" }
+    function flush() {
+      if (of != "" && (aggregate == "median" || (aggregate == "" && repetitions == 1))) print "      " line
+      of = line = aggregate = ""
+    }
     /^ *"benchmarks": / { inside = 1 }
     !inside { next }
     /^    }/ { flush() }
@@ -214,11 +225,12 @@ timed() {
   [[ -x "$from/bin/$program" ]] || return
   file="$work/json/$(tr / _ <<<"${plain#gpu/}").json"
   clocks="$work/clocks"
-  nvidia-smi --query-gpu=clocks.sm,clocks.mem,temperature.gpu,power.draw --format=csv,noheader,nounits -lms 200 >"$clocks" 2>/dev/null 3>&- 4>&- &
+  nvidia-smi --query-gpu=clocks.sm,clocks.mem,temperature.gpu,power.draw --format=csv,noheader,nounits -lms 200 \
+    >"$clocks" 2>/dev/null 3>&- 4>&- &
   sampler=$!
   at_once=2 # with the sampler
-  launch "$limit" "$plain" "$from/bin/$program" "--benchmark_filter=^$name(/iterations:|\$)" "--benchmark_out=$file" --benchmark_out_format=json \
-    "--benchmark_context=card=$card,driver=$driver,toolkit=$made_by,sm=$arch,run_date=$(date -u +%Y-%m-%dT%H:%M:%SZ),commit=$commit,dirty=$dirty"
+  launch "$limit" "$plain" "$from/bin/$program" "--benchmark_filter=^$name(/iterations:|\$)" \
+    "--benchmark_out=$file" --benchmark_out_format=json "--benchmark_context=$made,run_date=$(date -u +%Y-%m-%dT%H:%M:%SZ)"
   if finish "$file"; then counters "$file"; fi
   [[ "$(tail -n 1 "$file" 2>/dev/null)" == "}" ]] || rm -f "$file"
   kill "$sampler" 2>/dev/null
