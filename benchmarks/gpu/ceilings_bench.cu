@@ -43,7 +43,7 @@ __global__ void fill_words(unsigned* words, index_t count, unsigned in_row) {
 
 /// 2^bits rows of `words` times 16 bytes; a power of two. sums[t] is that of all that thread t has read.
 template <int R>
-__global__ void read_rows(const uint4* rows, int bits, unsigned words, unsigned* sums) {
+__global__ void __launch_bounds__(512) read_rows(const uint4* rows, int bits, unsigned words, unsigned* sums) {
   const auto thread = static_cast<unsigned>(thread_number());
   const unsigned team = thread / words, teams = static_cast<unsigned>(thread_count()) / words;
   unsigned sum = 0;

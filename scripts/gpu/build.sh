@@ -84,10 +84,14 @@ for source in "$root"/tests/*/*_test.cu; do
 done >"$folder/units.txt"
 benchmarks=()
 for name in "${names[@]}"; do [[ "$name" != bench_gpu_* ]] || benchmarks+=("$folder/bin/$name"); done
+recorded="$folder/kernels.txt"
 if [[ "$arch" != 90* ]]; then
-  say "registers and occupancy are recorded for sm_90 only" | tee "$folder/kernels.txt"
-elif ! "$root/scripts/gpu/kernels.sh" "${benchmarks[@]}" >"$folder/kernels.txt" 2>&1; then
-  say "NOT RECORDED: registers and occupancy: $(tail -n 1 "$folder/kernels.txt")"
+  echo "NOT RECORDED: registers and occupancy, for sm_90 only" | tee "$recorded"
+elif grep -qs '^registers' "$recorded" && [[ -z "$(find "${benchmarks[@]}" -newer "$recorded")" ]]; then
+  say "kernels.txt is up to date"
+elif ! "$root/scripts/gpu/kernels.sh" "${benchmarks[@]}" >"$recorded" 2>&1; then
+  sed -i 's/^/NOT RECORDED: registers and occupancy: /' "$recorded"
+  tail -n 1 "$recorded"
 fi
 {
   echo "commit=$(git rev-parse --verify --quiet HEAD 2>/dev/null || echo unknown)"

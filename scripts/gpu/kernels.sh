@@ -3,9 +3,10 @@
 # scripts/gpu/kernels.sh --limits TABLE FILE...    and whether that is within TABLE (tests/kernels/limits.txt says how it is read)
 #
 # Prints a line for each kernel: registers, bytes of stack, loads and stores of local memory ("local"), 16-byte loads on their
-# way at once ("wide"), the most instructions between two of them ("apart"), bytes of static shared memory, threads of a block, blocks and
-# warps that an SM holds, the share of its 64 warps, name. cuobjdump, nvdisasm and c++filt are looked for in PATH, beside nvcc and in
-# build/tools. Ends with 1 when a kernel is beyond its limits or has none, with 3 when a tool is missing.
+# way at once ("wide"), the most instructions between two of them ("apart"), bytes of static shared memory, threads of a block,
+# blocks and warps that an SM holds, the share of its 64 warps, name. Threads are those of the launch bounds; where a kernel has
+# none ("?"), they are taken for 256. cuobjdump, nvdisasm and c++filt are looked for in PATH, beside nvcc and in build/tools.
+# Ends with 1 when a kernel is beyond its limits or has none, with 3 when a tool is missing.
 #
 # "local" counts what lies before the functions that a kernel calls (write_fault, slow paths of division), not what is in them: those
 # are no hot paths. "wide" and "apart" are those of the longest row of wide loads from global memory in which nothing that they
@@ -115,7 +116,7 @@ done | awk '
     end_of_code()
     for (k = 1; k <= kernels; ++k) {
       name = names[k]
-      t = (name in threads) ? threads[name] : 1024
+      t = (name in threads) ? threads[name] : 256
       registers = usage[name, "REG"]
       per_warp = int((registers * 32 + 255) / 256) * 256
       warps_of_block = int((t + 31) / 32)
@@ -125,8 +126,8 @@ done | awk '
       by_shared = int(233472 / (usage[name, "SHARED"] + 1024))
       if (blocks > by_shared) blocks = by_shared
       if (blocks > 32) blocks = 32
-      printf "%d %d %d %d %d %d %d %d %d %d%% %s\n", registers, usage[name, "STACK"] + usage[name, "LOCAL"], local[name], wide[name],
-        space[name], usage[name, "SHARED"], t, blocks, blocks * warps_of_block, blocks * warps_of_block * 100 / 64, name
+      printf "%d %d %d %d %d %d %s %d %d %d%% %s\n", registers, usage[name, "STACK"] + usage[name, "LOCAL"], local[name], wide[name],
+        space[name], usage[name, "SHARED"], (name in threads) ? t : "?", blocks, blocks * warps_of_block, blocks * warps_of_block * 100 / 64, name
     }
   }' | c++filt |
   sed -E 's/^(([^ ]+ ){10})void /\1/; s/deeprec::v[0-9a-z_]+::sm_[0-9]+::/deeprec::/; s/deeprec::v[0-9a-z_]+:://g' |
