@@ -21,7 +21,7 @@ if [[ "${1:-}" == --limits && $# -gt 2 ]]; then
 fi
 (($#)) && [[ "$1" != -* ]] || { sed -n '2,/^$/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit 2; }
 
-nvcc="$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)"
+nvcc="${NVCC:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)}"
 PATH="$PATH:$(dirname "$(realpath "$nvcc")")$(printf ':%s' "${DEEPREC_TOOLS:-$root/build/tools}"/cuobjdump/nvidia/*/bin)"
 for tool in cuobjdump nvdisasm c++filt; do
   command -v "$tool" >/dev/null || { echo "no $tool here" && exit 3; }
