@@ -1,10 +1,10 @@
-// What the card's memory gives at most: a copy, and rows that are read in random order, by their bytes. Nothing is looked
-// up, so a lookup can't be faster than this:
+// What the card's memory gives at most: a copy, and rows that are read in random order, by their bytes. Nothing is
+// looked up, so a lookup can't be faster than this:
 //
-//   thread t   word t % words of the rows that its team has, R of them on their way at once; no ids, no outputs but one number
+//   thread t   word t % words of the rows that its team has, R of them on their way at once; no ids, one number out
 //
-// A call reads each row of 4 GB once. GB/s is that of the best of R = 4, 8, 16 and of 128, 256, 512 threads a block; each of the nine
-// is a counter too.
+// A call reads each row of 4 GB once. GB/s is that of the best of R = 4, 8, 16 and of 128, 256, 512 threads a block;
+// each of the nine is a counter too.
 
 #include <benchmark/benchmark.h>
 
@@ -66,8 +66,8 @@ class reader {
   explicit reader(unsigned row_bytes)
       : words_(row_bytes / 16), memory_(pick(std::size_t{1} << 30, std::size_t{64} * row_bytes / 4)) {
     while ((memory_.size() * 4 / row_bytes) >> (bits_ + 1) != 0) ++bits_;
-    for_all(static_cast<index_t>(memory_.size()), nullptr, fill_words, memory_.data(), static_cast<index_t>(memory_.size()),
-            row_bytes / 4);
+    for_all(static_cast<index_t>(memory_.size()), nullptr, fill_words, memory_.data(),
+            static_cast<index_t>(memory_.size()), row_bytes / 4);
     cuda_runtime::synchronize(nullptr).or_throw();
     for (unsigned row = 0; row < 61; ++row) {  // they come again every 61 rows
       const std::uint64_t times = ((std::uint64_t{1} << bits_) + 60 - row) / 61;
@@ -136,7 +136,8 @@ std::string gather(benchmark::State& state) {
 }
 
 __global__ void look_at_copy(const float* numbers, index_t count, verdict* v) {
-  for (index_t i = thread_number(); i < count; i += thread_count()) judge(v, numbers[i] == value_at(i / 100, i % 100), i);
+  for (index_t i = thread_number(); i < count; i += thread_count())
+    judge(v, numbers[i] == value_at(i / 100, i % 100), i);
 }
 
 std::string copy(benchmark::State& state) {
@@ -151,7 +152,8 @@ std::string copy(benchmark::State& state) {
   };
   cuda_stream stream;
   const auto call = [&](int) {
-    cuda_status(cudaMemcpyAsync(to.data(), from.data(), from.size() * 4, cudaMemcpyDeviceToDevice, stream.get())).or_throw();
+    cuda_status(cudaMemcpyAsync(to.data(), from.data(), from.size() * 4, cudaMemcpyDeviceToDevice, stream.get()))
+        .or_throw();
   };
   poison(to.data(), numbers);
   call(0);

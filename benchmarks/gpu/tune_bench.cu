@@ -1,5 +1,5 @@
-// Sweeps of lookups: over formats, D, L and what the batch says of its bags, and over the stride of int8 rows. The counters
-// are compulsory bytes, as in lookup_bench.cu, over the copy bandwidth:
+// Sweeps of lookups: over formats, D, L and what the batch says of its bags, and over the stride of int8 rows. The
+// counters are compulsory bytes, as in lookup_bench.cu, over the copy bandwidth:
 //
 //   d128_l20_jagged   D = 128, L = 20, offsets     long bags may come, so their chunks are looked for first
 //   d128_l20_fixed    the same ids, no offsets     one launch
@@ -80,7 +80,8 @@ struct source {
 };
 
 struct batch_type {
-  explicit batch_type(index_t hotness) : sets(make_sets(row_count, std::max<index_t>(ids_at_once / hotness, 1), hotness, 3)) {
+  explicit batch_type(index_t hotness)
+      : sets(make_sets(row_count, std::max<index_t>(ids_at_once / hotness, 1), hotness, 3)) {
     for (const auto& set : sets) rows += static_cast<double>(set.unique()) / static_cast<double>(sets.size());
   }
   std::vector<index_set> sets;
@@ -111,7 +112,8 @@ std::string one(benchmark::State& state, shares& all, const source<Format>& tabl
   const auto fault = [&](int i) {
     stream.synchronize().or_throw();
     return fault_of(name, out.data(), bags * width, [&](cudaStream_t on, verdict* v) {
-      for_all(bags * width, on, look_at<Format>, of_call(batch.sets, i).ids.data(), bags, hotness, width, out.data(), v);
+      for_all(bags * width, on, look_at<Format>, of_call(batch.sets, i).ids.data(), bags, hotness, width, out.data(),
+              v);
     });
   };
   poison(out.data(), bags * width);
@@ -148,8 +150,8 @@ std::string grid(benchmark::State& state) {
     const source<Format> table{Format(width)};
     for (const auto& batch : batches) {
       for (const bool fixed : {false, true}) {
-        const std::string name = "d" + std::to_string(width) + "_l" + std::to_string(batch.sets[0].hotness) +
-                                 (fixed ? "_fixed" : "_jagged");
+        const std::string name =
+            "d" + std::to_string(width) + "_l" + std::to_string(batch.sets[0].hotness) + (fixed ? "_fixed" : "_jagged");
         if (std::string wrong = one(state, all, table, batch, fixed, name); !wrong.empty()) return wrong;
       }
     }

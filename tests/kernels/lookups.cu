@@ -28,7 +28,8 @@ status f32_clipped(cuda_stream& on, table_type<f32_rows> table, bags_type bags, 
 status f32_each(cuda_stream& on, table_type<f32_rows> table, bags_type bags, out_type out) {
   return lookup(on, table, bags, concat, out);
 }
-status f32_fixed(cuda_stream& on, table_type<f32_rows> table, fixed_view<std::int64_t, device_space> bags, out_type out) {
+status f32_fixed(cuda_stream& on, table_type<f32_rows> table, fixed_view<std::int64_t, device_space> bags,
+                 out_type out) {
   return lookup(on, table, bags, sum, out);
 }
 status f16_rows_of(cuda_stream& on, table_type<f16_rows> table, bags_type bags, out_type out) {
@@ -49,11 +50,12 @@ status int4_rows_of(cuda_stream& on, table_type<int4_rows> table, bags_type bags
 status split_rows_of(cuda_stream& on, table_type<split_bf16_rows> table, bags_type bags, out_type out) {
   return lookup(on, table, bags, sum, out);
 }
-status group(cuda_stream& on, const table_group<float, bags_type>& tables, std::span<const bags_type> bags, out_type out) {
+status group(cuda_stream& on, const table_group<float, bags_type>& tables, std::span<const bags_type> bags,
+             out_type out) {
   return lookup(on, tables, bags, out);
 }
-status of_weights(cuda_stream& on, table_type<f32_rows> table, bags_type bags, matrix_view<const float, device_space> gradient,
-                  std::span<float> out) {
+status of_weights(cuda_stream& on, table_type<f32_rows> table, bags_type bags,
+                  matrix_view<const float, device_space> gradient, std::span<float> out) {
   return weight_gradients(on, table, bags, gradient, sum, out);
 }
 status select(cuda_stream& on, std::span<const std::uint8_t> condition, matrix_view<const float, device_space> a,

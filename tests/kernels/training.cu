@@ -41,7 +41,9 @@ status pruned(cuda_stream& on, bags_type bags, device_bags<> out) { return prune
 status filled(cuda_stream& on, bags_type bags, device_bags<> out, std::span<std::uint8_t> empty) {
   return fill_empty_bags(on, bags, 0, out, empty);
 }
-status different(cuda_stream& on, std::span<const std::int64_t> ids, device_unique<> out) { return unique(on, ids, out); }
+status different(cuda_stream& on, std::span<const std::int64_t> ids, device_unique<> out) {
+  return unique(on, ids, out);
+}
 status parted(cuda_stream& on, std::span<const std::int64_t> ids, device_partition<> out) {
   return partition(on, ids, 10, 2, mod_, check, out);
 }
