@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# kernels_test.sh KERNELS.SH OBJECT...   the kernels of the library are within limits.txt, and made_up.cu's that are beyond limits
-# are named, each by what is wrong with it.
+# kernels_test.sh KERNELS.SH OBJECT...   the kernels of lookups.cu and training.cu are within limits.txt, those of other objects within
+# others.txt, and made_up.cu's that are beyond limits are named, each by what is wrong with it.
 
 set -euo pipefail
 kernels="$1"
@@ -10,9 +10,13 @@ work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 failed=0
 
-library=() made_up=""
+library=() others=() made_up=""
 for object; do
-  if [[ "$object" == *made_up* ]]; then made_up="$object"; else library+=("$object"); fi
+  case "$object" in
+    */made_up.*) made_up="$object" ;;
+    */lookups.* | */training.*) library+=("$object") ;;
+    *.cu.o) others+=("$object") ;;
+  esac
 done
 code=0
 "$kernels" --limits "$here/limits.txt" "${library[@]}" || code=$?
@@ -21,6 +25,7 @@ if [[ "$code" == 3 ]]; then
   exit 77
 fi
 failed="$code"
+if ((${#others[@]})); then "$kernels" --limits "$here/others.txt" "${others[@]}" || failed=1; fi
 
 # expect CODE LINES LINE...: with these limits the made-up kernels give that code, and each FAILED line is like one of these.
 expect() {
@@ -53,7 +58,8 @@ gathers_four 16 0 0 4 0
 gathers - - - - -
 indexes - - - - -
 forgotten 255 0 0 - -
+?forgotten_too 255 0 0 - -
 simple 255 0' \
-  '.*limits:6: a line has six fields' 'registers [0-9]+, at most 16: gathers_four' 'apart [1-9][0-9]*, at most 0: gathers_four' \
+  '.*limits:7: a line has six fields' 'registers [0-9]+, at most 16: gathers_four' 'apart [1-9][0-9]*, at most 0: gathers_four' \
   'no limits for simple' 'no kernel is like forgotten, line 5'
 exit "$failed"
