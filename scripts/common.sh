@@ -77,25 +77,28 @@ build() {
   cmake --build "build/$preset" --parallel "$jobs" ${1:+--target "$@"}
 }
 
-# fetch_cuobjdump: where nvcc is and cuobjdump is not, by pip into build/tools/cuobjdump, once; of nvcc's version if there is one,
-# else the newest of its major version. Tests that want it do without where that fails.
+# fetch_cuobjdump: where nvcc is and cuobjdump or nvdisasm, which it calls, is not: both by pip into build/tools/cuobjdump, once; of
+# nvcc's version if there is one, else the newest of its major version. Tests that want them do without where that fails.
 fetch_cuobjdump() {
-  local nvcc release to="$root/build/tools/cuobjdump" wanted
+  local nvcc release to="$root/build/tools/cuobjdump" tool missing=() wanted
   nvcc="$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)"
   [[ -x "$nvcc" ]] || return 0
-  command -v cuobjdump >/dev/null || [[ -x "$(dirname "$nvcc")/cuobjdump" ]] && return 0
-  compgen -G "$to/nvidia/*/bin/cuobjdump" >/dev/null && return 0
+  for tool in cuobjdump nvdisasm; do
+    command -v "$tool" >/dev/null || [[ -x "$(dirname "$nvcc")/$tool" ]] || compgen -G "$to/nvidia/*/bin/$tool" >/dev/null ||
+      missing+=("$tool")
+  done
+  ((${#missing[@]})) || return 0
   python3 -m pip --version >/dev/null 2>&1 || return 0
   release="$("$nvcc" --version | sed -n 's/.*release \([0-9]*\.[0-9]*\).*/\1/p')"
   for wanted in "$release" "${release%%.*}"; do
     rm -rf "$to"
     if timeout 120 python3 -m pip install --quiet --disable-pip-version-check --no-input --no-deps --no-cache-dir --target "$to" \
-      "nvidia-cuda-cuobjdump==$wanted.*" >/dev/null 2>&1; then
-      chmod +x "$to"/nvidia/*/bin/cuobjdump 2>/dev/null || true
-      say "fetched cuobjdump $wanted into build/tools"
+      "nvidia-cuda-cuobjdump==$wanted.*" "nvidia-cuda-nvdisasm==$wanted.*" >/dev/null 2>&1; then
+      chmod +x "$to"/nvidia/*/bin/* 2>/dev/null || true
+      say "fetched cuobjdump and nvdisasm $wanted into build/tools"
       return 0
     fi
   done
   rm -rf "$to"
-  say "no cuobjdump here: kernels are counted with readelf"
+  say "no ${missing[*]} here: the machine code of kernels is NOT looked at"
 }

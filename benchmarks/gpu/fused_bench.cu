@@ -95,18 +95,18 @@ std::string fused_26(benchmark::State& state) {
   stopwatch our_watch(stream.get()), their_watch(stream.get());
   our_watch.warm_up(our_call);
   their_watch.warm_up(their_call);
-  const double device =
+  const figure device =
       ratio_in_turns(25, [&] { return their_watch.device_once(4, their_call); },
                      [&] { return our_watch.device_once(4, our_call); });
-  const double with_host =
+  const figure with_host =
       ratio_in_turns(25, [&] { return their_watch.with_host_once(20, their_call); },
                      [&] { return our_watch.with_host_once(20, our_call); });
   if (std::string wrong = fault("fused, after timing", ours.data(), our_watch.last()); !wrong.empty()) return wrong;
   if (std::string wrong = fault("op by op, after timing", theirs.data(), their_watch.last()); !wrong.empty())
     return wrong;
-  state.counters["speedup"] = std::min(device, with_host);
-  state.counters["device"] = device;
-  state.counters["with_host"] = with_host;
+  tell(state, "speedup", least_of(device, with_host));
+  state.counters["device"] = device.median;
+  state.counters["with_host"] = with_host.median;
   state.counters["late"] = our_watch.late() + their_watch.late();
   return {};
 }

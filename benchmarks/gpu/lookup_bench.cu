@@ -21,7 +21,7 @@ namespace {
 std::string large(benchmark::State& state) {
   const index_t rows = pick<index_t>(10'000'000, 500), width = pick(128, 20), hotness = 20;
   const table source(rows, width);
-  double least = 1e9;
+  figure least{1e9};
   for (const index_t bags : {pick(4096, 5), pick(16'384, 9), pick(65'536, 17)}) {
     const auto sets = make_sets(rows, bags, hotness, bags < 10'000 ? 8 : 3);
     device_array<float> out(static_cast<std::size_t>(bags * width));
@@ -39,17 +39,17 @@ std::string large(benchmark::State& state) {
     if (std::string wrong = fault(0); !wrong.empty()) return wrong;
     poison(out.data(), bags * width);
     watch.warm_up(call);
-    const double ms = watch.device(20, 4, call);
+    const figure ms = watch.device(21, 4, call);
     if (std::string wrong = fault(watch.last()); !wrong.empty()) return wrong;
     double bytes = 0;
     for (const auto& set : sets) bytes += static_cast<double>((set.unique() + bags) * width * 4) + set.bytes();
     bytes /= static_cast<double>(sets.size());
-    const double share = bytes / ms / copy_rate();
-    state.counters["roofline_b" + std::to_string(bags)] = share;
+    const figure share = over(bytes / copy_rate(), ms);
+    state.counters["roofline_b" + std::to_string(bags)] = share.median;
     state.counters["GB/s_b" + std::to_string(bags)] = bytes / ms / 1e6;
-    least = std::min(least, share);
+    least = least_of(least, share);
   }
-  state.counters["roofline"] = least;
+  tell(state, "roofline", least);
   state.counters["copy_GB/s"] = copy_rate() / 1e6;
   return {};
 }
@@ -91,15 +91,15 @@ std::string tbe_default(benchmark::State& state) {
   poison(out.data(), bags * wide);
   stopwatch watch(stream.get());
   watch.warm_up(call);
-  const double ms = watch.device(20, 4, call);
-  state.counters["with_host_ms"] = watch.with_host(20, 4, call);
+  const figure ms = watch.device(21, 4, call);
+  state.counters["with_host_ms"] = watch.with_host(21, 4, call).median;
   if (std::string wrong = fault(watch.last()); !wrong.empty()) return wrong;
   double bytes = 0;
   for (const auto& set : sets) bytes += static_cast<double>((set.unique() + bags) * width * 4) + set.bytes();
   bytes /= rounds;
-  state.counters["roofline"] = bytes / ms / copy_rate();
+  tell(state, "roofline", over(bytes / copy_rate(), ms));
   state.counters["GB/s"] = bytes / ms / 1e6;
-  state.counters["ms"] = ms;
+  state.counters["ms"] = ms.median;
   state.counters["late"] = watch.late();
   return {};
 }

@@ -75,13 +75,13 @@ std::string towers(benchmark::State& state, bool graph) {
   const auto ratio = [&](bool with_host) {
     return ratio_in_turns(25, [&] { return timed(one, with_host); }, [&] { return timed(four, with_host); });
   };
-  const double device = ratio(false), host = ratio(true);
+  const figure device = ratio(false), host = ratio(true);
   for (side* const s : {&one, &four}) {
     if (std::string wrong = fault(*s); !wrong.empty()) return wrong;
   }
-  state.counters["speedup"] = graph ? device : host;
-  state.counters["device"] = device;
-  state.counters["with_host"] = host;
+  tell(state, "speedup", graph ? device : host);
+  state.counters["device"] = device.median;
+  state.counters["with_host"] = host.median;
   state.counters["late"] = one.watch.late() + four.watch.late();
   return {};
 }

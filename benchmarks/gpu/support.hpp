@@ -21,6 +21,8 @@
 #include <string>
 #include <vector>
 
+#include "../support/paired.hpp"
+
 namespace gpu_suite {
 
 using deeprec::cuda_event, deeprec::cuda_runtime, deeprec::index_t;
@@ -58,6 +60,26 @@ inline bool has_device() {
 inline double median_of(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
+}
+
+/// A median with the interval that claims are judged by, of at least 21 timings.
+struct figure {
+  double median = 0, low = 0, high = 0;
+  int pairs = 0;
+  explicit(false) operator double() const { return median; }
+};
+inline figure figure_of(const std::vector<double>& values) {
+  const auto [median, low, high] = deeprec_bench::median_interval(values);
+  return {median, low, high, static_cast<int>(values.size())};
+}
+/// x over each of them.
+inline figure over(double x, const figure& of) { return {x / of.median, x / of.high, x / of.low, of.pairs}; }
+inline figure least_of(const figure& a, const figure& b) { return a.median < b.median ? a : b; }
+inline void tell(benchmark::State& state, const std::string& name, const figure& what) {
+  state.counters[name] = what.median;
+  state.counters[name + "_low"] = what.low;
+  state.counters[name + "_high"] = what.high;
+  state.counters["pairs"] = what.pairs;
 }
 
 class stopwatch {
@@ -99,10 +121,10 @@ class stopwatch {
     return finish(calls);
   }
   /// Their medians.
-  double device(int rounds, int calls, const call_type& call) {
+  figure device(int rounds, int calls, const call_type& call) {
     return median([&] { return device_once(calls, call); }, rounds);
   }
-  double with_host(int rounds, int calls, const call_type& call) {
+  figure with_host(int rounds, int calls, const call_type& call) {
     return median([&] { return with_host_once(calls, call); }, rounds);
   }
 
@@ -119,10 +141,10 @@ class stopwatch {
     cuda_runtime::milliseconds(ms, begin_.get(), end_.get()).or_throw();
     return static_cast<double>(ms) / calls;
   }
-  static double median(const std::function<double()>& once, int rounds) {
+  static figure median(const std::function<double()>& once, int rounds) {
     std::vector<double> times;
     for (int i = 0; i < pick(rounds, 1); ++i) times.push_back(once());
-    return median_of(times);
+    return figure_of(times);
   }
 
   cudaStream_t on_;
@@ -133,14 +155,14 @@ class stopwatch {
 };
 
 /// The median of a() / b(), timed in turns.
-inline double ratio_in_turns(int rounds, const std::function<double()>& a, const std::function<double()>& b) {
+inline figure ratio_in_turns(int rounds, const std::function<double()>& a, const std::function<double()>& b) {
   std::vector<double> ratios;
   for (int i = 0; i < pick(rounds, 2); ++i) {
     double ms[2];
     for (const int which : {i % 2, 1 - i % 2}) ms[which] = which == 0 ? a() : b();
     ratios.push_back(ms[0] / ms[1]);
   }
-  return median_of(ratios);
+  return figure_of(ratios);
 }
 
 /// Runs a suite's body once per repetition; its counters are what the claims read. What the body throws is what the
@@ -163,7 +185,9 @@ inline void measure(benchmark::State& state, const std::function<std::string(ben
     }
   }
 }
+/// DEEPREC_BENCH_ONCE: one repetition of each, for a look.
 inline void enlist(const char* name, std::string (*body)(benchmark::State&), int repetitions = 3) {
+  if (std::getenv("DEEPREC_BENCH_ONCE") != nullptr) repetitions = 1;
   benchmark::RegisterBenchmark(name, [body](benchmark::State& state) { measure(state, body); })
       ->Iterations(1)
       ->Repetitions(pick(repetitions, 1));
