@@ -1,4 +1,4 @@
-// expect: "deeprec::lookup: not a batch of bags. Fix: give it what concept BagBatch"
+// expect: "deeprec::lookup: not a batch of bags. Fix: give it the members that concept BagBatch"
 #include <deeprec/embedding/lookup.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 
