@@ -130,7 +130,7 @@ done | awk '
         space[name], usage[name, "SHARED"], (name in threads) ? t : "?", blocks, blocks * warps_of_block, blocks * warps_of_block * 100 / 64, name
     }
   }' | c++filt |
-  sed -E 's/^(([^ ]+ ){10})void /\1/; s/deeprec::v[0-9a-z_]+::sm_[0-9]+::/deeprec::/; s/deeprec::v[0-9a-z_]+:://g' |
+  sed -E 's/^(([^ ]+ ){10})void /\1/; s/deeprec::v[0-9a-z_]+::sm_[0-9_]+::/deeprec::/; s/deeprec::v[0-9a-z_]+:://g' |
   sort -k11 | uniq >"$work/kernels"
 
 {
