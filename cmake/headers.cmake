@@ -36,6 +36,7 @@ set(DEEPREC_HEADERS
     include/deeprec/deeprec.hpp
     include/deeprec/dense/bit_matrix_view.hpp
     include/deeprec/dense/cuda_cublaslt_gemm.hpp
+    include/deeprec/dense/detail/blocked_signals.hpp
     include/deeprec/dense/detail/cuda_cublaslt_api.hpp
     include/deeprec/dense/detail/cuda_cublaslt_plan.hpp
     include/deeprec/dense/detail/gemm_borders.hpp

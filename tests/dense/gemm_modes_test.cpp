@@ -1,11 +1,14 @@
 // Products in every math mode, with every step before and after them, against an oracle in double.
 #include <doctest/doctest.h>
 
+#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <climits>
 #include <cmath>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -610,6 +613,49 @@ TEST_CASE("gemm: oneDNN gets the scratch that it writes, not only the one that i
       CHECK(worst_of<gemm_backends<onednn_gemm>>(here, {.m = m, .n = 2, .k = k}, random) <= 1);
     }
   }
+}
+
+// The frame of a handler lies where the stack register points: with oneDNN's own, in the heap.
+std::atomic<int> frames_on_the_stack{0}, frames_elsewhere{0};
+std::uintptr_t lowest_of_the_stack = 0, end_of_the_stack = 0;
+
+void note_frame(int) {
+  const auto here = reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0));
+  (here >= lowest_of_the_stack && here < end_of_the_stack ? frames_on_the_stack : frames_elsewhere).fetch_add(1);
+}
+
+TEST_CASE("gemm: a signal that comes while oneDNN multiplies overwrites no memory") {
+  struct sigaction noting {}, before {};
+  noting.sa_handler = note_frame;
+  REQUIRE(sigaction(SIGUSR1, &noting, &before) == 0);
+  frames_on_the_stack = frames_elsewhere = 0;
+  std::atomic<pthread_t> multiplier{};
+  std::atomic<bool> ready{false}, done{false};
+  std::thread worker([&] {
+    pthread_attr_t facts;
+    void* lowest = nullptr;
+    std::size_t bytes = 0;
+    pthread_getattr_np(pthread_self(), &facts);
+    pthread_attr_getstack(&facts, &lowest, &bytes);
+    pthread_attr_destroy(&facts);
+    lowest_of_the_stack = reinterpret_cast<std::uintptr_t>(lowest);
+    end_of_the_stack = lowest_of_the_stack + bytes;
+    multiplier = pthread_self();
+    ready = true;
+    inline_executor here;
+    matrix a(256, 64), b(256, 796), c(64, 796);
+    const gemm_desc desc{.a = gemm_operand::transposed};
+    while (frames_on_the_stack + frames_elsewhere < 500) {
+      CHECK(gemm<onednn_first>(here, desc, a.view(), b.view(), c.view()).ok());
+    }
+    done = true;
+  });
+  while (!ready) std::this_thread::yield();
+  while (!done) pthread_kill(multiplier, SIGUSR1);
+  worker.join();
+  sigaction(SIGUSR1, &before, nullptr);
+  CHECK(frames_on_the_stack >= 500);
+  CHECK(frames_elsewhere == 0);
 }
 
 TEST_CASE("gemm: bf16 products don't read past the end of an odd k") {

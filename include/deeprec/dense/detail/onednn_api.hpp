@@ -22,6 +22,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/isa.hpp>
+#include <deeprec/dense/detail/blocked_signals.hpp>
 #include <deeprec/dense/gemm_backend.hpp>
 
 #if DNNL_CPU_RUNTIME == DNNL_RUNTIME_OMP
@@ -256,7 +257,11 @@ class onednn_primitive {
     const one_openmp_thread alone;
     std::unique_ptr<onednn_run> with = take(alone);
     if (with == nullptr) return {errc::out_of_memory, "gemm: oneDNN"};
-    const dnnl_status_t answer = (*with)(alone, primitive_, at);
+    dnnl_status_t answer = dnnl_runtime_error;
+    {
+      const blocked_signals none(loses_its_stack_);
+      answer = (*with)(alone, primitive_, at);
+    }
     {
       const std::lock_guard lock(mutex_);
       idle_.push_back(std::move(with));
@@ -324,6 +329,7 @@ class onednn_primitive {
     const char* name = nullptr;
     dnnl_primitive_desc_query(desc, dnnl_query_impl_info_str, 0, &name);
     implementation_ = name == nullptr ? "unknown" : name;
+    loses_its_stack_ = std::strstr(implementation_, "gemm:jit") != nullptr;
     scratch_ = onednn_layout(dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0));
     const bool made = dnnl_primitive_create(&primitive_, desc) == dnnl_success;
     // The name is a literal of oneDNN's, and outlives the description.
@@ -353,6 +359,9 @@ class onednn_primitive {
   std::vector<onednn_argument> arguments_;
   onednn_layout scratch_;
   const char* implementation_ = "";
+  // Up to oneDNN 3.11 these products point the stack register into the heap, where the frame of a signal's handler
+  // then overwrites what lies there (its issue 4845).
+  bool loses_its_stack_ = false;
   mutable std::mutex mutex_;
   mutable std::vector<std::unique_ptr<onednn_run>> idle_;
 };

@@ -1,0 +1,30 @@
+// While one lives, this thread takes no signal, but for those of its own faults: they wait.
+#pragma once
+
+#include <csignal>
+
+#include <deeprec/core/config.hpp>
+
+namespace deeprec::inline DEEPREC_ABI::detail {
+
+class blocked_signals {
+ public:
+  explicit blocked_signals(bool block) noexcept : blocked_(block) {
+    if (!blocked_) return;
+    sigset_t all;
+    sigfillset(&all);
+    for (const int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT}) sigdelset(&all, own);
+    blocked_ = pthread_sigmask(SIG_BLOCK, &all, &before_) == 0;
+  }
+  blocked_signals(const blocked_signals&) = delete;
+  blocked_signals& operator=(const blocked_signals&) = delete;
+  ~blocked_signals() {
+    if (blocked_) pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+
+ private:
+  bool blocked_;
+  sigset_t before_;
+};
+
+}  // namespace deeprec::inline DEEPREC_ABI::detail
