@@ -34,7 +34,7 @@ inline std::vector<row_reader> gathers(const char* table, index_t row_bytes, cha
   std::vector<row_reader> all;
   const index_t lines = (row_bytes + 63) / 64;
   for (const bool is_native : {false, true}) {
-    for (const index_t in_flight : {0, 32, 64, 96, 128, 192}) {
+    for (const index_t in_flight : {0, 32, 64, 96, 128, 192, 256, 384}) {
       for (const int into : {3, 2, 0}) {
         if (in_flight == 0 && into != 3) continue;
         const gather_plan plan{table, row_bytes, nullptr, 0, in_flight / lines, into, out};

@@ -21,7 +21,7 @@ struct candidate {
   double seconds = 0;
 };
 
-/// The one that takes the least time: each once, then the first four three times more in turn, their medians. Before
+/// The one that takes the least time: each once, then the first eight three times more in turn, their medians. Before
 /// each, `prepare()`, which is not timed.
 inline candidate fastest(std::vector<candidate> all, const std::function<void()>& prepare = [] {}) {
   prepare();
@@ -32,7 +32,7 @@ inline candidate fastest(std::vector<candidate> all, const std::function<void()>
   };
   for (candidate& c : all) c.seconds = time(c);
   const auto faster = [](const candidate& a, const candidate& b) { return a.seconds < b.seconds; };
-  const std::size_t few = std::min<std::size_t>(4, all.size());
+  const std::size_t few = std::min<std::size_t>(8, all.size());
   std::partial_sort(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(few), all.end(), faster);
   all.resize(few);
   std::vector<std::vector<double>> seconds(few);
