@@ -651,7 +651,10 @@ TEST_CASE("gemm: a signal that comes while oneDNN multiplies overwrites no memor
     done = true;
   });
   while (!ready) std::this_thread::yield();
-  while (!done) pthread_kill(multiplier, SIGUSR1);
+  while (!done) {
+    pthread_kill(multiplier, SIGUSR1);
+    std::this_thread::yield();
+  }
   worker.join();
   sigaction(SIGUSR1, &before, nullptr);
   CHECK(frames_on_the_stack >= 500);

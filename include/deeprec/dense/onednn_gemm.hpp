@@ -8,8 +8,8 @@
 // something else in the process used it first); a context with a lower instruction set than oneDNN has is
 // refused, for oneDNN's choice is one for the process.
 //
-// A signal waits until the product is done where oneDNN's code can't take one (gemm:jit up to 3.11 keeps its stack
-// register in the heap). So a profiler that samples by signals counts such a product's time at its end.
+// Signals are blocked while oneDNN's gemm:jit runs: up to 3.11 its stack register points into the heap, where a
+// handler's frame would overwrite memory. A profiler that samples by signals sees such a product only at its end.
 //
 // Fused: accumulation, bias, a dense residual, GELU, sigmoid, the cast to bf16; ReLU where no NaN can come
 // up, for oneDNN's makes a 0 of it. Works with oneDNN 2.6 and 3.x.

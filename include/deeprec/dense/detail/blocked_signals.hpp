@@ -1,4 +1,6 @@
-// While one lives, this thread takes no signal, but for those of its own faults: they wait.
+// Signals to this thread wait while one lives, except for those that its own faults raise.
+//
+//   { blocked_signals none(code_moves_the_stack); run(); }     // a handler's frame needs a stack
 #pragma once
 
 #include <csignal>
