@@ -77,15 +77,18 @@ struct synthetic_data {
 /// What decides the clicks.
 enum class planted_model { mixed, product };
 
-/// The true sizes, times a factor of at most 1 that brings the sum below `most_rows`.
-inline std::array<index_t, tokens> scaled_table_rows(index_t most_rows) {
+/// The true sizes, none above `data_rows` (more tokens can't occur), times a factor of at most 1 that brings the sum
+/// below `most_rows`.
+inline std::array<index_t, tokens> scaled_table_rows(index_t data_rows, index_t most_rows) {
+  std::array<index_t, tokens> sizes = true_table_rows;
   double sum = 0;
-  for (const index_t rows : true_table_rows) sum += static_cast<double>(rows);
+  for (index_t& rows : sizes) {
+    rows = std::min(rows, data_rows);
+    sum += static_cast<double>(rows);
+  }
   const double factor = std::min(1.0, static_cast<double>(most_rows) / sum);
-  std::array<index_t, tokens> sizes{};
-  for (std::size_t s = 0; s < sizes.size(); ++s) {
-    const auto scaled = static_cast<index_t>(static_cast<double>(true_table_rows[s]) * factor);
-    sizes[s] = std::max(std::min<index_t>(true_table_rows[s], 3), scaled);
+  for (index_t& rows : sizes) {
+    rows = std::max(std::min<index_t>(rows, 3), static_cast<index_t>(static_cast<double>(rows) * factor));
   }
   return sizes;
 }
@@ -99,7 +102,7 @@ inline double planted_weight(deeprec::counter_rng rng, index_t s, index_t id, in
 template <class Executor>
 synthetic_data make_synthetic(Executor& executor, index_t rows, index_t most_table_rows,
                               std::uint64_t seed, planted_model planted = planted_model::mixed) {
-  const auto sizes = scaled_table_rows(most_table_rows);
+  const auto sizes = scaled_table_rows(rows, most_table_rows);
   std::vector<zipf> skew;
   for (std::size_t s = 0; s < tokens; ++s) skew.emplace_back(sizes[s], true_skew[s]);
   const deeprec::counter_rng rng(seed);
