@@ -28,6 +28,11 @@ if [[ ("$suite" == claims || "$suite" == against) && $# -gt 0 && "$1" != -* ]]; 
 fi
 while (($#)); do
   case "$1" in
+    -h | --help)
+      [[ "$suite" != claims && "$suite" != table && "$suite" != against ]] || usage
+      arguments+=("$1")
+      shift
+      ;;
     --json)
       (($# > 1)) || usage
       json="$(realpath -m -- "$2")"

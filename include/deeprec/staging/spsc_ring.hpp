@@ -89,8 +89,7 @@ class spsc_ring {
   bool try_emplace(Args&&... args) {
     T* const place = free_slot();
     if (place == nullptr) return false;
-    ::new (static_cast<void*>(place)) T(std::forward<Args>(args)...);
-    finish_push(place);
+    push_at(place, std::forward<Args>(args)...);
     return true;
   }
 
@@ -100,9 +99,14 @@ class spsc_ring {
   /// @error   timed_out, stopped; throws as try_push does
   template <class U>
   queue_result push(U&& item, const wait_limit& limit = {}) {
-    if (try_emplace(std::forward<U>(item))) [[likely]] return queue_result::ok;
-    return space_.wait_for([&] { return hold_off(), answer(try_emplace(std::forward<U>(item))); }, limit,
-                           detail::wake_nobody{});
+    T* place = free_slot();
+    if (place == nullptr) [[unlikely]] {
+      const queue_result r = wait_for_space(limit);
+      if (r != queue_result::ok) return r;
+      place = free_slot();
+    }
+    push_at(place, std::forward<U>(item));
+    return queue_result::ok;
   }
 
   /// Moves the next item out, or answers nothing: empty.
@@ -131,9 +135,15 @@ class spsc_ring {
   /// @threads the consumer
   /// @error   timed_out, stopped; throws as try_pop does
   queue_result pop(T& item, const wait_limit& limit = {}) {
-    if (try_pop(item)) [[likely]] return queue_result::ok;
-    return items_.wait_for([&] { return hold_off(), answer(try_pop(item)); }, limit,
-                           detail::wake_nobody{});
+    T* front = next_item();
+    if (front == nullptr) [[unlikely]] {
+      const queue_result r = wait_for_item(limit);
+      if (r != queue_result::ok) return r;
+      front = next_item();
+    }
+    item = std::move(*front);
+    end_item(front);
+    return queue_result::ok;
   }
 
   /// A free slot to fill in place; one at a time.
@@ -273,8 +283,15 @@ class spsc_ring {
     if (flags_) return;
     for (int i = 0; i < 6; ++i) Atomics::relax();
   }
-  static queue_result answer(bool done) noexcept {
-    return done ? queue_result::ok : queue_result::not_now;
+  // Waiting looks for a place alone: were the item looked at there, it would have to lie in memory at each call.
+  queue_result wait_for_space(const wait_limit& limit) {
+    return space_.wait_for([this] { return hold_off(), found(free_slot()); }, limit, detail::wake_nobody{});
+  }
+  queue_result wait_for_item(const wait_limit& limit) {
+    return items_.wait_for([this] { return hold_off(), found(next_item()); }, limit, detail::wake_nobody{});
+  }
+  static queue_result found(const T* slot) noexcept {
+    return slot != nullptr ? queue_result::ok : queue_result::not_now;
   }
 
   [[nodiscard]] T* item_at(std::size_t index) const noexcept {
@@ -308,6 +325,11 @@ class spsc_ring {
       Atomics::fetch_for_write(ahead(producer_.index));
     }
     return item_at(producer_.index);
+  }
+  template <class... Args>
+  void push_at(T* place, Args&&... args) {
+    ::new (static_cast<void*>(place)) T(std::forward<Args>(args)...);
+    finish_push(place);
   }
   void finish_push(T*) noexcept {
     const std::size_t index = producer_.index;

@@ -195,10 +195,8 @@ class waiting_room {
   // A waiter may leave with a wake-up that another one needs: it was woken for a slot behind the one it took, or
   // leaves by an exception of look(), a deadline, a stop, a cancel. So, whichever way it leaves, wake_next() is
   // called when others wait: it has to notify here if there is anything to be had.
-  //
-  // Not inlined: what is there for those that wait would cost those that need not some registers.
   template <class Look, class WakeNext>
-  [[gnu::noinline]] queue_result wait_for(Look&& look, const wait_limit& limit, const WakeNext& wake_next) {
+  queue_result wait_for(Look&& look, const wait_limit& limit, const WakeNext& wake_next) {
     static_assert(noexcept(wake_next()));
     const successor<WakeNext> next{*this, wake_next};
     add(waits_, 1);
