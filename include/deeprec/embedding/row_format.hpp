@@ -80,9 +80,9 @@ class plain_rows {
   DEEPREC_HD constexpr explicit(false) plain_rows(const W& width, row_layout layout = {})
       : width_(width), state_floats_(layout.state_floats), stride_bytes_(layout.stride_bytes) {
     const index_t needed =
-        state_floats_ == 0
-            ? row_bytes()
-            : detail::capped_sum(state_offset(), detail::capped_product(state_floats_, index_t{sizeof(float)}));
+        state_floats_ == 0 ? row_bytes()
+                           : detail::capped_sum(detail::capped_round_up(row_bytes(), index_t{alignof(float)}),
+                                                detail::capped_product(state_floats_, index_t{sizeof(float)}));
     const index_t tight = detail::capped_round_up(needed, alignment());
     if (stride_bytes_ == 0) stride_bytes_ = tight;
     DEEPREC_EXPECTS(stride_bytes_ >= needed && stride_bytes_ % alignment() == 0);
@@ -97,8 +97,10 @@ class plain_rows {
 
   /// The optimizer state beside a row; null when the format has none.
   [[nodiscard]] DEEPREC_HD float* state(std::byte* row) const noexcept {
-    return state_floats_ == 0 ? nullptr
-                              : reinterpret_cast<float*>(static_cast<void*>(row + state_offset()));
+    if (state_floats_ == 0) return nullptr;
+    constexpr index_t unit = alignof(float);
+    const index_t bytes = width() * index_t{sizeof(T)};  // not capped, for speed: the row lies in memory
+    return reinterpret_cast<float*>(static_cast<void*>(row + (bytes + unit - 1) / unit * unit));
   }
 
   DEEPREC_HD DEEPREC_INLINE void decode(const std::byte* row, float* values) const noexcept {
@@ -127,9 +129,6 @@ class plain_rows {
 
   [[nodiscard]] DEEPREC_HD constexpr index_t alignment() const noexcept {
     return state_floats_ > 0 ? index_t{alignof(float)} : index_t{alignof(T)};
-  }
-  [[nodiscard]] DEEPREC_HD constexpr index_t state_offset() const noexcept {
-    return detail::capped_round_up(row_bytes(), index_t{alignof(float)});
   }
 
   [[no_unique_address]] Width width_{};
