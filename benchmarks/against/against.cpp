@@ -5,7 +5,8 @@
 // ratio: the time of the other commit over the time of ours, so above 1 ours is faster; the median over pairs, with the
 // 95 % interval of the median by order statistics. A pair is ours, theirs, theirs, ours, or the other way round, on states
 // made for this pair: where malloc puts what a state holds is drawn anew each time. Inputs and outputs lie on the same
-// pages for both. There are at least --pairs of them, and more until the interval is on one side of 1 - tolerance and of
+// pages for both. Each object is loaded several times, and pairs take turns with these copies: a call of 30 ns can take half
+// as long again at another address. There are at least --pairs of them, and more until the interval is on one side of 1 - tolerance and of
 // 1 + tolerance and no wider than both together, or --seconds are over.
 //
 //   same      the whole interval is within the tolerance        DIFFERS  the answers differ, and are timed, or the inputs do
@@ -30,6 +31,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -249,8 +251,10 @@ class running {
 
 class comparison {
  public:
-  comparison(const deeprec_body& ours, const deeprec_body& theirs, const options& how)
-      : bodies_{&ours, &theirs}, how_(how) {}
+  using copies = std::vector<const deeprec_body*>;  // one body in each copy of its object
+
+  comparison(copies ours, copies theirs, const options& how)
+      : copies_{std::move(ours), std::move(theirs)}, bodies_{copies_[0][0], copies_[1][0]}, how_(how) {}
 
   answer run() {
     answer a;
@@ -338,8 +342,9 @@ class comparison {
   // Seconds of both; which of them is made first, and begins, changes from pair to pair.
   std::array<double, 2> one_pair(std::size_t number, std::int64_t times) {
     const std::size_t first = number % 2, second = 1 - first;
-    running a(*bodies_[first], driver_, number, whose[first]);
-    running b(*bodies_[second], driver_, number, whose[second]);
+    const auto body = [&](std::size_t side) -> const deeprec_body& { return *copies_[side][number % copies_[side].size()]; };
+    running a(body(first), driver_, number, whose[first]);
+    running b(body(second), driver_, number, whose[second]);
     b.run(1);
     a.run(1);  // so that in what follows each comes once after itself and once after the other one
     std::array<double, 2> seconds = {};
@@ -363,7 +368,8 @@ class comparison {
     return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
   }
 
-  const deeprec_body* bodies_[2];
+  const copies copies_[2];
+  const deeprec_body* const bodies_[2];  // the first of them
   const options& how_;
   driver driver_;
 };
@@ -408,6 +414,30 @@ object load(const std::string& path) {
   return loaded;
 }
 
+// The object, and more copies of it at other addresses. The numbers of both sides' copies have no common divisor, so that
+// each of ours comes to stand against each of theirs.
+std::vector<object> load_copies(const std::string& path, int count) {
+  std::vector<object> loaded{load(path)};
+  for (int i = 1; i < count && loaded[0].problem.empty(); ++i) {
+    std::string copy = (std::filesystem::temp_directory_path() / "deeprec_bodies_XXXXXX").string();
+    const int number = ::mkstemp(copy.data());
+    if (number < 0) throw std::runtime_error("cannot write " + copy);
+    ::close(number);
+    std::filesystem::copy_file(path, copy, std::filesystem::copy_options::overwrite_existing);
+    loaded.push_back(load(copy));
+    std::filesystem::remove(copy);
+  }
+  return loaded;
+}
+
+comparison::copies find(const std::vector<object>& loaded, const std::string& name) {
+  comparison::copies found;
+  for (const object& copy : loaded) {
+    if (const deeprec_body* const body = copy.find(name)) found.push_back(body);
+  }
+  return found;
+}
+
 bool same_bytes(const std::string& a, const std::string& b) {
   std::ifstream x(a, std::ios::binary), y(b, std::ios::binary);
   return std::equal(std::istreambuf_iterator<char>(x), {}, std::istreambuf_iterator<char>(y), {});
@@ -427,15 +457,15 @@ void print(const answer& a, std::size_t width) {
 // `theirs` may be the reason why there is no object, after a '-'.
 std::vector<answer> compare(const std::string& suite, const std::string& ours, const std::string& theirs,
                             const options& how) {
-  const object a = load(ours);
+  const std::vector<object> a = load_copies(ours, 8);
   const bool none = !theirs.empty() && theirs[0] == '-';
-  const object b = none ? object{{}, theirs.substr(1), nullptr} : load(theirs);
+  const std::vector<object> b = none ? std::vector{object{{}, theirs.substr(1), nullptr}} : load_copies(theirs, 7);
   if (!none) {
-    if (a.base != nullptr && a.base == b.base) throw std::runtime_error(theirs + " is the very file of ours");
+    if (a[0].base != nullptr && a[0].base == b[0].base) throw std::runtime_error(theirs + " is the very file of ours");
     if (same_bytes(ours, theirs)) std::printf("== %s: both objects have the same bytes\n", suite.c_str());
   }
   std::vector<std::string> names;
-  for (const object* const side : {&a, &b}) {
+  for (const object* const side : {&a[0], &b[0]}) {
     for (const deeprec_body* const body : side->bodies) {
       const std::string name = body->name;
       if (name.find(how.filter) == std::string::npos) continue;
@@ -446,16 +476,15 @@ std::vector<answer> compare(const std::string& suite, const std::string& ours, c
   for (const std::string& name : names) width = std::max(width, name.size());
   std::vector<answer> answers;
   for (const std::string& name : names) {
-    const deeprec_body* const in_ours = a.find(name);
-    const deeprec_body* const in_theirs = b.find(name);
-    if (in_ours != nullptr && in_theirs != nullptr) {
-      answers.push_back(comparison(*in_ours, *in_theirs, how).run());
+    const comparison::copies in_ours = find(a, name), in_theirs = find(b, name);
+    if (!in_ours.empty() && !in_theirs.empty()) {
+      answers.push_back(comparison(in_ours, in_theirs, how).run());
     } else {
-      const object& lacking = in_ours == nullptr ? a : b;
+      const object& lacking = in_ours.empty() ? a[0] : b[0];
       answers.push_back({});
       answers.back().name = name;
       answers.back().word = "ABSENT";
-      answers.back().reason = lacking.problem.empty() ? std::string("no such body in ") + (in_ours == nullptr ? "ours" : "theirs")
+      answers.back().reason = lacking.problem.empty() ? std::string("no such body in ") + (in_ours.empty() ? "ours" : "theirs")
                                                       : lacking.problem;
     }
     print(answers.back(), width);

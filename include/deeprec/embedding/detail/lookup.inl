@@ -95,7 +95,7 @@ struct panel {
       __builtin_prefetch(begin + line, 1, 3);
     }
   }
-  // How many rows ahead, so that about 128 lines are in flight; but no more rows than the first-level TLB
+  // How many rows ahead, so that at most 256 lines are in flight; but no more rows than the first-level TLB
   // still knows when their turn comes. Rows of a table that fits the second-level cache are not fetched
   // ahead: beyond every slot.
   template <class Args>
@@ -105,7 +105,7 @@ struct panel {
     if (args.rows <= in_cache && args.rows * (bytes * args.width / columns) <= in_cache) {
       return args.end_slot;
     }
-    const index_t ahead = 128 * 64 / bytes;
+    const index_t ahead = 256 * 64 / bytes;
     return ahead < 8 ? 8 : ahead > 32 ? 32 : ahead;
   }
 };
