@@ -5,9 +5,9 @@
 // ratio: the time of the other commit over the time of ours, so above 1 ours is faster; the median over pairs, with the
 // 95 % interval of the median by order statistics. A pair is ours, theirs, theirs, ours, or the other way round, on states
 // made for this pair: where malloc puts what a state holds is drawn anew each time. Inputs and outputs lie on the same
-// pages for both. Each object is loaded several times, and pairs take turns with these copies: a call of 30 ns can take half
-// as long again at another address. There are at least --pairs of them, and more until the interval is on one side of 1 - tolerance and of
-// 1 + tolerance and no wider than both together, or --seconds are over.
+// pages for both. Each object is loaded several times, and pairs use these copies in turn: a call of 30 ns can take half
+// as long again when its code is at another address. There are at least --pairs pairs, and more until the interval is on
+// one side of 1 - tolerance and of 1 + tolerance and no wider than both together, or --seconds are over.
 //
 //   same      the whole interval is within the tolerance        DIFFERS  the answers differ, and are timed, or the inputs do
 //   UNSURE    time was over before the interval was narrow,     ABSENT   one commit lacks the body or its suite, or the
@@ -414,18 +414,22 @@ object load(const std::string& path) {
   return loaded;
 }
 
-// The object, and more copies of it at other addresses. The numbers of both sides' copies have no common divisor, so that
-// each of ours comes to stand against each of theirs.
+// Copies of each object. The two numbers have no common divisor with each other or with 2, so over the pairs each copy of
+// ours meets each copy of theirs, made first and made second.
+constexpr int our_copies = 7, their_copies = 5;
+
+// The object, loaded `count` times at different addresses: from files in its folder, where code may be executed.
 std::vector<object> load_copies(const std::string& path, int count) {
   std::vector<object> loaded{load(path)};
   for (int i = 1; i < count && loaded[0].problem.empty(); ++i) {
-    std::string copy = (std::filesystem::temp_directory_path() / "deeprec_bodies_XXXXXX").string();
-    const int number = ::mkstemp(copy.data());
-    if (number < 0) throw std::runtime_error("cannot write " + copy);
-    ::close(number);
-    std::filesystem::copy_file(path, copy, std::filesystem::copy_options::overwrite_existing);
+    const std::string copy = path + ".copy" + std::to_string(i);
+    std::filesystem::remove(copy);
+    std::filesystem::copy_file(path, copy);
     loaded.push_back(load(copy));
     std::filesystem::remove(copy);
+    for (std::size_t k = 0; k + 1 < loaded.size(); ++k) {
+      if (loaded[k].base == loaded.back().base) throw std::runtime_error(copy + " was not loaded a second time");
+    }
   }
   return loaded;
 }
@@ -457,9 +461,9 @@ void print(const answer& a, std::size_t width) {
 // `theirs` may be the reason why there is no object, after a '-'.
 std::vector<answer> compare(const std::string& suite, const std::string& ours, const std::string& theirs,
                             const options& how) {
-  const std::vector<object> a = load_copies(ours, 8);
+  const std::vector<object> a = load_copies(ours, our_copies);
   const bool none = !theirs.empty() && theirs[0] == '-';
-  const std::vector<object> b = none ? std::vector{object{{}, theirs.substr(1), nullptr}} : load_copies(theirs, 7);
+  const std::vector<object> b = none ? std::vector{object{{}, theirs.substr(1), nullptr}} : load_copies(theirs, their_copies);
   if (!none) {
     if (a[0].base != nullptr && a[0].base == b[0].base) throw std::runtime_error(theirs + " is the very file of ours");
     if (same_bytes(ours, theirs)) std::printf("== %s: both objects have the same bytes\n", suite.c_str());

@@ -99,7 +99,7 @@ class plain_rows {
   [[nodiscard]] DEEPREC_HD float* state(std::byte* row) const noexcept {
     if (state_floats_ == 0) return nullptr;
     constexpr index_t unit = alignof(float);
-    const index_t bytes = width() * index_t{sizeof(T)};  // not capped, for speed: the row lies in memory
+    const index_t bytes = width() * index_t{sizeof(T)};  // needs no cap: the row is in memory
     return reinterpret_cast<float*>(static_cast<void*>(row + (bytes + unit - 1) / unit * unit));
   }
 

@@ -283,7 +283,8 @@ class spsc_ring {
     if (flags_) return;
     for (int i = 0; i < 6; ++i) Atomics::relax();
   }
-  // Waiting looks for a place alone: were the item looked at there, it would have to lie in memory at each call.
+  // The wait looks for a slot, not for the item: an item whose address is passed to the wait is kept in memory, not in a
+  // register, also by calls that need not wait.
   queue_result wait_for_space(const wait_limit& limit) {
     return space_.wait_for([this] { return hold_off(), found(free_slot()); }, limit, detail::wake_nobody{});
   }

@@ -95,8 +95,8 @@ struct panel {
       __builtin_prefetch(begin + line, 1, 3);
     }
   }
-  // How many rows ahead, so that at most 256 lines are in flight; but no more rows than the first-level TLB
-  // still knows when their turn comes. Rows of a table that fits the second-level cache are not fetched
+  // How many rows ahead: as many as 256 lines have, but at least 8, and at most 32, since the first-level TLB no
+  // longer holds more when their turn comes. Rows of a table that fits the second-level cache are not fetched
   // ahead: beyond every slot.
   template <class Args>
   [[nodiscard]] DEEPREC_INLINE index_t rows_ahead(const Args& args) const {
