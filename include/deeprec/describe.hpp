@@ -2,7 +2,7 @@
 //
 //   std::cout << deeprec::describe();
 //
-//   deeprec 0.1.0 (v0_1_ex_c0)
+//   deeprec 0.2.0 (v0_2_ex_c0)
 //   isa          avx512 (the machine has avx512_bf16): DEEPREC_ISA=avx512
 //   threads      4, on processors 0-3 8-11: the control groups grant time for 4
 //   table pages  2 MB, transparent: 1024 MB mapped, 1022 MB resident, 1022 MB on 2 MB pages
@@ -68,8 +68,8 @@ struct backend_description {
 };
 
 struct description {
-  std::string version;  ///< 0.1.0
-  std::string abi;      ///< the name of the ABI namespace: v0_1_ex_c0
+  std::string version;  ///< 0.2.0
+  std::string abi;      ///< the name of the ABI namespace: v0_2_ex_c0
 
   isa instruction_set = isa::portable;       ///< what contexts use by default
   isa best_instruction_set = isa::portable;  ///< what the machine has

@@ -14,7 +14,7 @@ using namespace deeprec;
 
 TEST_CASE("describe: version, ABI name, exceptions and contracts are this unit's") {
   const description d = describe();
-  CHECK(d.version == "0.1.0");
+  CHECK(d.version == "0.2.0");
   const std::string mangled = typeid(description).name();
   CAPTURE(mangled);
   CHECK(mangled.find(std::to_string(d.abi.size()) + d.abi) != std::string::npos);
@@ -121,7 +121,7 @@ TEST_CASE("describe: the text has a line for everything") {
   written << d;
   const std::string text = written.str();
   CHECK(text == to_string(d));
-  for (const char* name : {"deeprec 0.1.0 (v", "\nisa ", "\nthreads ", "\ntable pages ", "\noneDNN ",
+  for (const char* name : {"deeprec 0.2.0 (v", "\nisa ", "\nthreads ", "\ntable pages ", "\noneDNN ",
                            "\nCUDA ", "\nexceptions ", "\ncontracts "}) {
     CAPTURE(name);
     CHECK(text.find(name) != std::string::npos);

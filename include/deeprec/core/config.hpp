@@ -1,6 +1,6 @@
 // The only header that defines macros: compiler facts, the ABI namespace, and annotations.
 //
-//   namespace deeprec { inline namespace v0_1_ex_c0 { ... } }
+//   namespace deeprec { inline namespace v0_2_ex_c0 { ... } }
 //                                     |    |  contract level (debug checks compiled in or not)
 //                                     |    exceptions on (ex) or off (nx)
 //                                     version
@@ -17,7 +17,7 @@
 #endif
 
 #define DEEPREC_VERSION_MAJOR 0
-#define DEEPREC_VERSION_MINOR 1
+#define DEEPREC_VERSION_MINOR 2
 #define DEEPREC_VERSION_PATCH 0
 
 #if defined(__cpp_exceptions) || defined(__EXCEPTIONS)
@@ -58,7 +58,7 @@
 #endif
 #define DEEPREC_JOIN_AS_IS(a, b, c) a##b##c
 #define DEEPREC_JOIN(a, b, c) DEEPREC_JOIN_AS_IS(a, b, c)
-#define DEEPREC_ABI DEEPREC_JOIN(v0_1_, DEEPREC_ABI_SETTINGS, DEEPREC_ABI_KERNELS)
+#define DEEPREC_ABI DEEPREC_JOIN(v0_2_, DEEPREC_ABI_SETTINGS, DEEPREC_ABI_KERNELS)
 
 // Functions of one line that kernels are made of.
 #define DEEPREC_INLINE inline __attribute__((always_inline))
