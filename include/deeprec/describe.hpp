@@ -35,7 +35,7 @@
 #include <cuda_runtime_api.h>
 #endif
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// What the memory of huge_page_resource::shared() lies on.
 enum class page_kind : unsigned char {
@@ -281,4 +281,4 @@ std::basic_ostream<char, Traits>& operator<<(std::basic_ostream<char, Traits>& o
   return out << to_string(d);
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

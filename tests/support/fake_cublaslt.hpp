@@ -563,7 +563,7 @@ class fake_cublaslt {
 
 }  // namespace deeprec_test
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 template <>
 struct gemm_space<deeprec_test::fake_backend> {
@@ -573,4 +573,4 @@ template <>
 struct backend<verbs::gemm, deeprec_test::fake_backend>
     : detail::cublaslt_backend<deeprec_test::fake_cublaslt> {};
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -14,7 +14,7 @@
 #include <deeprec/core/executor.hpp>
 #include <deeprec/core/isa.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// Refers to an executor; owns nothing. Copy it freely.
 ///
@@ -57,4 +57,4 @@ auto as_context(T&& context_or_executor) noexcept {
 template <class T>
 using context_for = decltype(as_context(std::declval<T&>()));
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

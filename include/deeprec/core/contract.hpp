@@ -10,7 +10,7 @@
 
 #include <deeprec/core/config.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 struct contract_violation {
   const char* condition;  ///< the text of the condition that was false
@@ -47,4 +47,4 @@ inline violation_handler set_violation_handler(violation_handler handler) noexce
   return detail::current_violation_handler().exchange(handler);
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -17,7 +17,7 @@
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// Non-owning list of entries. Trivially copyable.
 ///
@@ -120,4 +120,4 @@ class coo_view {
 
 static_assert(std::is_trivially_copyable_v<coo_view<>>);
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -18,7 +18,7 @@
 
 #include <deeprec/core/config.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// The type of every size, row number and stride.
 using index_t = std::int64_t;
@@ -216,4 +216,4 @@ concept Storage = requires { typename accumulate<T>::type; };
 template <class T>
 concept IdInteger = std::integral<T> && (sizeof(T) == 4 || sizeof(T) == 8);
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

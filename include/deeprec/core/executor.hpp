@@ -21,7 +21,7 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/status.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace detail {
 struct any_bulk_body {
@@ -59,4 +59,4 @@ struct executor_backend<E> {
 template <class E>
 concept Executor = BulkExecutor<E> || !std::same_as<typename executor_backend<E>::type, host_backend>;
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

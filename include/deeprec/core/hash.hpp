@@ -15,7 +15,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace detail {
 
@@ -119,4 +119,4 @@ DEEPREC_HD constexpr index_t bucket(std::uint64_t hash, index_t rows) noexcept {
       (static_cast<detail::uint128>(hash) * static_cast<detail::uint128>(rows)) >> 64);
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -11,7 +11,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 template <class R>
 concept IdRange = requires(const R& range) {
@@ -30,4 +30,4 @@ auto id_span(const R& range) noexcept {
   return std::span<const id_type>(std::data(range), std::size(range));
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -16,7 +16,7 @@
 #  include <cpuid.h>
 #endif
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 enum class isa : std::uint8_t { portable, avx2, avx512, avx512_bf16 };
 
@@ -102,4 +102,4 @@ inline isa active_isa() noexcept {
   return chosen;
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

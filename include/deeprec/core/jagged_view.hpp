@@ -23,7 +23,7 @@
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace detail {
 inline namespace DEEPREC_UNIT {
@@ -346,4 +346,4 @@ static_assert(BagBatch<jagged_view<>> && BagBatch<fixed_view<>> &&
               BagBatch<jagged_view<std::int64_t, std::int32_t, device_space>> &&
               BagBatch<fixed_view<std::int32_t, device_space>>);
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

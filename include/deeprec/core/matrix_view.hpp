@@ -17,7 +17,7 @@
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 inline constexpr index_t dynamic_size = -1;
 
@@ -168,4 +168,4 @@ matrix_view(T*, index_t, dim<N>, index_t) -> matrix_view<T, host_space, dim<N>>;
 
 static_assert(std::is_trivially_copyable_v<matrix_view<float>>);
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -13,7 +13,7 @@
 
 #include <deeprec/core/config.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// Four random words, w[0] first.
 struct random_words {
@@ -82,4 +82,4 @@ class counter_rng {
   std::uint64_t seed_;
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -13,7 +13,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/status.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// What went wrong in a file, of text or of tables, and where. Lines and columns count from 1 (columns in bytes); 0 = none.
 struct io_fault {
@@ -66,4 +66,4 @@ class [[nodiscard]] result {
   std::variant<T, io_fault> content_;
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -19,7 +19,7 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/random.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 struct round_nearest_t {};
 /// To the nearest value, ties to even.
@@ -97,4 +97,4 @@ DEEPREC_HD constexpr T round_with(float value, [[maybe_unused]] std::uint32_t wo
   }
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

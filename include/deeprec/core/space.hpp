@@ -9,7 +9,7 @@
 
 #include <deeprec/core/config.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 struct host_space {};
 struct device_space {};
@@ -23,4 +23,4 @@ concept MemorySpace = std::is_same_v<S, host_space> || std::is_same_v<S, device_
 template <MemorySpace From, MemorySpace To>
 inline constexpr bool reachable_as = std::is_same_v<From, To> || std::is_same_v<From, unified_space>;
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

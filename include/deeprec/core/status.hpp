@@ -17,7 +17,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 enum class errc : std::uint8_t {
   ok = 0,
@@ -171,4 +171,4 @@ class [[nodiscard]] status {
   errc code_ = errc::ok;
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -16,7 +16,7 @@
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/status.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace detail {
 template <class...>
@@ -70,4 +70,4 @@ status run_verb(const Context& ctx, Args&&... args) {
 
 }  // namespace detail
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

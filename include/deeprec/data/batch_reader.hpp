@@ -34,7 +34,7 @@
 #include <deeprec/data/text_format.hpp>
 #include <deeprec/memory/detail/locked_resource.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 struct reader_options {
   malformed on_malformed = malformed::fault;
@@ -446,4 +446,4 @@ auto read_text(Context&& context_or_executor, Format format, std::string_view te
                              std::move(sources), options);
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

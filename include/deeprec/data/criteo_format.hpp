@@ -23,7 +23,7 @@
 #include <deeprec/data/sparse_batch.hpp>
 #include <deeprec/data/text_format.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// Whether an id stands before the label. by_header: where the header's first field is "Id".
 enum class id_column : std::uint8_t { by_header, present, absent };
@@ -167,4 +167,4 @@ struct criteo_format {
 
 static_assert(TextFormat<criteo_format>);
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -21,7 +21,7 @@
 #include <deeprec/data/sparse_batch.hpp>
 #include <deeprec/data/text_format.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// Slot numbers first, first + 1 ... `count` of them.
 ///
@@ -152,4 +152,4 @@ class feasign_format {
 
 static_assert(TextFormat<feasign_format>);
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -20,7 +20,7 @@
 #include <deeprec/data/sparse_batch.hpp>
 #include <deeprec/data/text_format.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// The format of lines of key:value fields.
 ///
@@ -145,4 +145,4 @@ struct key_value_format {
 
 static_assert(TextFormat<key_value_format>);
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -18,7 +18,7 @@
 #include <deeprec/data/sparse_batch.hpp>
 #include <deeprec/data/text_format.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// From which number a file counts its indices.
 enum class index_base : std::uint8_t { zero, one };
@@ -93,4 +93,4 @@ struct libsvm_format {
 
 static_assert(TextFormat<libsvm_format>);
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

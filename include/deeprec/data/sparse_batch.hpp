@@ -23,7 +23,7 @@
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/data/detail/grow_array.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// one: each bag holds exactly one id (then all slots share their offsets); any: zero or more.
 enum class bag_size : std::uint8_t { one, any };
@@ -346,4 +346,4 @@ class sparse_batch {
   std::vector<slot_arrays> slots_;
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -19,7 +19,7 @@
 #include <deeprec/core/result.hpp>
 #include <deeprec/data/sparse_batch.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// What a bad line does: ends the reading with a fault, or is dropped and counted.
 enum class malformed : std::uint8_t { fault, drop };
@@ -229,4 +229,4 @@ result<parsed_text> parse_text(const Format& format, std::string_view text, spar
   return done;
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -15,7 +15,7 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/space.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// Non-owning; Word is std::uint64_t, or const of it. Who writes a row may write all of its words.
 ///
@@ -91,4 +91,4 @@ class bit_matrix_view {
 
 static_assert(std::is_trivially_copyable_v<bit_matrix_view<std::uint64_t>>);
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -27,7 +27,7 @@
 #include <deeprec/exec/cuda_stream.hpp>
 #include <deeprec/exec/detail/stream_scratch.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 template <>
 struct gemm_space<cuda_backend> {
@@ -288,4 +288,4 @@ struct cublaslt_backend {
 template <>
 struct backend<verbs::gemm, cuda_backend> : detail::cublaslt_backend<detail::cublaslt_api> {};
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -12,7 +12,7 @@
 #include <deeprec/core/context.hpp>
 #include <deeprec/dense/gemm.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// Columns of the output of dot_interaction for `vectors` vectors (the dense one counts) of
 /// `width`.
@@ -186,4 +186,4 @@ template <class Context>
   return {};
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

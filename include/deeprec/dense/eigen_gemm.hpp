@@ -16,8 +16,8 @@
 #  include <deeprec/dense/detail/one_openmp_thread.hpp>
 #endif
 
-namespace deeprec::inline DEEPREC_ABI {
-namespace compiled_for::inline DEEPREC_PORTABLE {
+namespace deeprec { inline namespace DEEPREC_ABI {
+namespace compiled_for { inline namespace DEEPREC_PORTABLE {
 
 /// @numerics float products and sums in an order that depends on the machine's caches, the unit's
 ///           flags and the shape; error at most k * 2^-24 * sum |a||b| for each element
@@ -131,8 +131,8 @@ struct eigen_gemm {
   }
 };
 
-}  // namespace compiled_for::inline DEEPREC_PORTABLE
+}}  // namespace compiled_for::DEEPREC_PORTABLE
 
 using compiled_for::eigen_gemm;
 static_assert(GemmBackend<eigen_gemm>);
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -32,7 +32,7 @@
 #include <deeprec/dense/thin_gemm.hpp>
 #include <deeprec/exec/executor_ref.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 #if defined(DEEPREC_WITH_ONEDNN) && DEEPREC_WITH_ONEDNN
 using host_gemm_backends = gemm_backends<thin_gemm, onednn_gemm, eigen_gemm>;
@@ -318,4 +318,4 @@ template <class Backends = host_gemm_backends, class A, class B, class C>
   return text + refused;
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -18,7 +18,7 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/dense/gemm_desc.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// One tile's product, without its pointers: op(a) m x k, op(b) k x n, c m x n, all at least 1. Row
 /// strides in elements; a single row has the stride of a dense matrix.
@@ -103,4 +103,4 @@ concept PackingGemmBackend = GemmBackend<B> &&
 template <GemmBackend... Backends>
 struct gemm_backends {};
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -20,7 +20,7 @@
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/dense/bit_matrix_view.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// How an operand lies in memory: as it is used, or transposed.
 enum class gemm_operand : std::uint8_t { normal, transposed };
@@ -148,4 +148,4 @@ Void* step_by(Void* p, index_t elements, gemm_storage storage) noexcept {
 }
 
 }  // namespace detail
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -22,7 +22,7 @@
 #include <deeprec/dense/detail/gemm_tiles_args.hpp>
 #include <deeprec/dense/gemm_backend.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// How many products there are for each version of the weights. few: casts are kept, which serves both
 /// orientations. many: laid out for the backend as well, once for each orientation.
@@ -140,4 +140,4 @@ class gemm_weights {
   mutable float largest_ = 0;
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

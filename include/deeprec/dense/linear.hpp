@@ -9,7 +9,7 @@
 
 #include <deeprec/dense/gemm.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// How a layer computes.
 struct linear_options {
@@ -105,4 +105,4 @@ template <class Backends = host_gemm_backends, class Context, class Input, class
   return gemm<Backends>(where, to_input, output_gradient, weights, input_gradient);
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -10,7 +10,7 @@
 #include <deeprec/core/context.hpp>
 #include <deeprec/dense/gemm.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// Probability of a logit, in double.
 ///
@@ -132,4 +132,4 @@ template <class Context>
   return {};
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -18,7 +18,7 @@
 #include <deeprec/dense/gemm.hpp>
 #include <deeprec/dense/logistic_loss.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace detail {
 
@@ -164,4 +164,4 @@ class log_loss {
   index_t rows_ = 0;
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

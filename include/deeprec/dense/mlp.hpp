@@ -27,7 +27,7 @@
 #include <deeprec/optim/apply_row.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// What follows the last layer.
 enum class mlp_output : std::uint8_t { linear, relu };
@@ -442,4 +442,4 @@ class mlp {
   floats deltas_;
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

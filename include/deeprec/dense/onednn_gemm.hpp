@@ -29,7 +29,7 @@
 #  include <deeprec/dense/detail/onednn_api.hpp>
 #  include <deeprec/dense/detail/plan_cache.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// @numerics float sums in oneDNN's order, which depends on the machine and the shape. With bf16 inputs
 ///           VDPBF16PS takes denormals for zeros, in factors and sums
@@ -170,5 +170,5 @@ struct onednn_gemm {
 
 static_assert(PackingGemmBackend<onednn_gemm>);
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI
 #endif

@@ -9,7 +9,7 @@
 #include <deeprec/core/context.hpp>
 #include <deeprec/dense/gemm.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace detail {
 inline namespace DEEPREC_UNIT {
@@ -94,4 +94,4 @@ template <class Context>
   return {};
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

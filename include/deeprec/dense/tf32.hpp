@@ -12,7 +12,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// The nearest TF32, ties to even.
 ///
@@ -29,4 +29,4 @@ DEEPREC_HD constexpr float tf32_round(float x) noexcept {
   return detail::bit_cast_to<float>(nan ? quiet : rounded);
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -11,7 +11,7 @@
 #include <deeprec/dense/gemm_backend.hpp>
 #include <deeprec/simd/dispatch.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// @numerics float products and sums: two or more partial sums for each lane, then pairwise, or k in order;
 ///           the same bits on every machine of an ISA
@@ -86,4 +86,4 @@ struct thin_gemm {
 
 static_assert(GemmBackend<thin_gemm>);
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -26,7 +26,7 @@
 #include <deeprec/memory/detail/scratch_block.hpp>
 #include <deeprec/memory/huge_page_resource.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// Initialisers fill one row; what they write depends on the seed, the row and the column only.
 struct zero_rows {
@@ -175,4 +175,4 @@ class dense_table {
   Format format_{};
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

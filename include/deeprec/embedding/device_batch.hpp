@@ -14,7 +14,7 @@
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/space.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// Room for B bags.
 template <class Id = std::int64_t>
@@ -60,4 +60,4 @@ struct device_partition {
   Id* ids = nullptr;               ///< (N): rows within their part, part after part
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -35,7 +35,7 @@
 #include <deeprec/exec/detail/stream_scratch.hpp>
 #include <deeprec/exec/warp_team.cuh>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace [[gnu::visibility("hidden")]] DEEPREC_DEVICE {
 
@@ -491,4 +491,4 @@ requires std::is_same_v<backend_of<context_for<Context>>, cuda_backend>
       DEEPREC_DEVICE::place_entries<coo_type, Id>{coo, sorted.sorted, sorted.sorted_slots, out});
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -20,7 +20,7 @@
 #include <deeprec/embedding/jagged_batch.hpp>
 #include <deeprec/embedding/prune_invalid.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace verbs {
 struct fill_empty_bags {};
@@ -116,4 +116,4 @@ struct backend<verbs::fill_empty_bags, host_backend> {
   }
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

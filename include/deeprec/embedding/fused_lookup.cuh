@@ -27,7 +27,7 @@
 #include <deeprec/exec/cuda_stream.hpp>
 #include <deeprec/exec/detail/stream_scratch.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 template <>
 struct backend<verbs::fused_lookup, cuda_backend> {
@@ -61,4 +61,4 @@ struct backend<verbs::fused_lookup, cuda_backend> {
   }
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

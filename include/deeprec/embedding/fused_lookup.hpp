@@ -27,7 +27,7 @@
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/embedding/table_view.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace verbs {
 struct fused_lookup {};  // of entries in any order; bags are a lookup
@@ -133,4 +133,4 @@ struct backend<verbs::fused_lookup, host_backend> {
   }
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -27,7 +27,7 @@
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/embedding/table_view.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// out row k = row ids[k] of the table: lookup with concat, for a plain list of ids.
 ///
@@ -181,4 +181,4 @@ template <class Context, class T, MemorySpace Space, class Columns, BagBatch Bag
   return lookup(context_or_executor, as_table(rows), bags, how, out);
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -18,7 +18,7 @@
 #include <deeprec/exec/cuda_stream.hpp>
 #include <deeprec/exec/warp_team.cuh>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace [[gnu::visibility("hidden")]] DEEPREC_DEVICE {
 
@@ -72,4 +72,4 @@ struct backend<verbs::weight_gradients, cuda_backend> {
   }
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -28,7 +28,7 @@
 #include <deeprec/memory/detail/owns.hpp>
 #include <deeprec/simd/dispatch.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// The gradient of a table, of the rows that a batch used. Fill it again and again: it keeps its memory.
 ///
@@ -242,4 +242,4 @@ struct backend<verbs::weight_gradients, host_backend> {
   }
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -29,7 +29,7 @@
 #include <deeprec/embedding/detail/group_slots.hpp>
 #include <deeprec/memory/detail/owns.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// Owner of B bags. Its arrays are there to be read, and to be filled by hand.
 ///
@@ -210,4 +210,4 @@ struct backend<verbs::to_jagged, host_backend> {
   }
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -26,7 +26,7 @@
 #include <deeprec/exec/detail/stream_scratch.hpp>
 #include <deeprec/exec/warp_team.cuh>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace [[gnu::visibility("hidden")]] DEEPREC_DEVICE {
 
@@ -143,4 +143,4 @@ struct backend<verbs::lookup, cuda_backend> {
   }
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -21,7 +21,7 @@
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/embedding/table_view.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace verbs {
 struct lookup {};
@@ -148,4 +148,4 @@ struct backend<verbs::lookup, host_backend> {
   }
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

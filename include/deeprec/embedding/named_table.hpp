@@ -23,7 +23,7 @@
 #include <deeprec/embedding/row_format.hpp>
 #include <deeprec/embedding/table_view.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// What a file knows of a table.
 struct table_entry {
@@ -161,4 +161,4 @@ struct table_file_info {
   std::vector<table_entry> tables;
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -33,7 +33,7 @@
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/memory/detail/owns.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 struct div_strategy {};
 struct mod_strategy {};
@@ -303,4 +303,4 @@ struct backend<verbs::partition, host_backend> {
   }
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -22,7 +22,7 @@
 #include <deeprec/embedding/partition.hpp>
 #include <deeprec/embedding/table_view.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// Ids [0, V) over parts of one format, V the sum of their rows.
 ///
@@ -73,4 +73,4 @@ template <RowFormat Format, class Strategy>
 partitioned_table(const std::vector<const_table_view<Format>>&, Strategy)
     -> partitioned_table<Format, Strategy>;
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -28,7 +28,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 // --- combiners -----------------------------------------------------------------------------------
 struct by_count_t {};
@@ -212,4 +212,4 @@ constexpr auto as_pooling(const T& policy) noexcept {
   }
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

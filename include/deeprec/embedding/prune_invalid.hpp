@@ -19,7 +19,7 @@
 #include <deeprec/embedding/detail/lookup_args.hpp>
 #include <deeprec/embedding/jagged_batch.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// Drops ids below 0: what TensorFlow's safe_embedding_lookup_sparse does for the combiner sum.
 struct by_id_t {};
@@ -158,4 +158,4 @@ struct backend<verbs::prune_invalid, host_backend> {
   }
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -21,7 +21,7 @@
 #include <deeprec/embedding/row_format.hpp>
 #include <deeprec/embedding/table_view.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace verbs {
 struct quantize {};
@@ -174,4 +174,4 @@ struct backend<verbs::dequantize, host_backend> {
   }
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -24,7 +24,7 @@
 #include <deeprec/embedding/detail/row_elements.hpp>
 #include <deeprec/embedding/row_format.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// Where a row keeps its scale and bias: behind its codes, or before them.
 enum class scale_bias : unsigned char { last, first };
@@ -214,4 +214,4 @@ using int4_rows = quantized_rows<4, f16>;
 
 static_assert(RowFormat<int8_rows> && RowFormat<int4_rows>);
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

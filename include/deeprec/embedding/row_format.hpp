@@ -20,7 +20,7 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/matrix_view.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// What tables and lookups ask of a format. encode and decode are the scalar reference codec.
 template <class F>
@@ -146,4 +146,4 @@ using e5m2_rows = plain_rows<e5m2>;
 static_assert(RowFormat<f32_rows> && RowFormat<f16_rows> && RowFormat<bf16_rows> &&
               RowFormat<e4m3_rows> && RowFormat<e5m2_rows>);
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -22,7 +22,7 @@
 #include <deeprec/embedding/row_format.hpp>
 #include <deeprec/embedding/table_view.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// Split rows. Width is dim<> or dim<D>.
 ///
@@ -114,4 +114,4 @@ auto high_halves(const basic_table_view<split_rows<Width>, Space, Byte>& table) 
                                                                 table.format().high());
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

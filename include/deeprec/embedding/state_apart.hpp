@@ -17,7 +17,7 @@
 #include <deeprec/embedding/row_format.hpp>
 #include <deeprec/embedding/table_view.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// A row format and where the state of its rows lies.
 ///
@@ -59,4 +59,4 @@ template <RowFormat Format>
   return {table.data(), table.rows(), state_apart<Format>(table.format(), table.data(), state)};
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -30,7 +30,7 @@
 #include <deeprec/embedding/detail/whole_file.hpp>
 #include <deeprec/embedding/named_table.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 struct save_options {
   index_t block_bytes = index_t{4} << 20;  ///< what goes to the disk, and is checked, at once
@@ -231,4 +231,4 @@ inline result<training_state> load_tables(const std::string& path, std::span<con
   return detail::with_memory_faults(path, [&] { return detail::read_tables(path, tables, options); });
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -26,7 +26,7 @@
 #include <deeprec/exec/cuda_stream.hpp>
 #include <deeprec/exec/warp_team.cuh>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace [[gnu::visibility("hidden")]] DEEPREC_DEVICE {
 
@@ -104,4 +104,4 @@ struct backend<verbs::lookup_group, cuda_backend> {
   }
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

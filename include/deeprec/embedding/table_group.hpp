@@ -34,7 +34,7 @@
 #include <deeprec/embedding/table_view.hpp>
 #include <deeprec/exec/executor_ref.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace detail {
 
@@ -176,4 +176,4 @@ template <class Context, Storage Out, BagBatch Bags, class Columns>
   });
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -19,7 +19,7 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/embedding/row_format.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// Non-owning table; Byte is std::byte or const std::byte. Trivially copyable.
 ///
@@ -104,4 +104,4 @@ concept ResolvingRowSource =
       source.resolve(ids, n, addresses);
     };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -25,7 +25,7 @@
 #include <deeprec/exec/detail/stream_scratch.hpp>
 #include <deeprec/exec/warp_team.cuh>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace [[gnu::visibility("hidden")]] DEEPREC_DEVICE {
 
@@ -208,4 +208,4 @@ struct backend<verbs::update, cuda_backend> {
   }
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

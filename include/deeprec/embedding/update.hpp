@@ -30,7 +30,7 @@
 #include <deeprec/embedding/table_view.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace verbs {
 struct update {};
@@ -118,4 +118,4 @@ struct backend<verbs::update, host_backend> {
   }
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

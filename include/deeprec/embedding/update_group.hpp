@@ -37,7 +37,7 @@
 #include <deeprec/memory/detail/scratch_block.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// The features of a model as training sees them: which table each steps, and how it was pooled. Tables are not
 /// owned.
@@ -277,4 +277,4 @@ template <class Context, RowOptimizer Optimizer, BagBatch Bags, RoundingPolicy R
                 rounding);
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

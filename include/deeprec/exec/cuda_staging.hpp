@@ -16,9 +16,9 @@
 #include <deeprec/memory/cuda_runtime.hpp>
 #include <deeprec/staging/packed_batch.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// @threads one thread at a time
 using cuda_staging = basic_device_staging<cuda_runtime>;
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -26,7 +26,7 @@
 #include <deeprec/exec/stream_pool.hpp>
 #include <deeprec/memory/cuda_runtime.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 struct cuda_backend {};
 
@@ -165,4 +165,4 @@ class cuda_stream {
 
 static_assert(Executor<cuda_stream>);
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -17,7 +17,7 @@
 #include <deeprec/exec/stream_pool.hpp>
 #include <deeprec/memory/cuda_runtime.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// Streams of the current device.
 ///
@@ -50,4 +50,4 @@ class cuda_event {
   cudaEvent_t event_ = nullptr;
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -22,7 +22,7 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/memory/detail/device_scope.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// A ring of buffers on the device that is current when the ring is made. Runtime: as cuda_runtime.
 ///
@@ -223,4 +223,4 @@ class basic_device_staging {
   int next_ = 0;
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

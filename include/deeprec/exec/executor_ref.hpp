@@ -14,7 +14,7 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/executor.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// @threads as the executor behind it
 class executor_ref {
@@ -53,4 +53,4 @@ class executor_ref {
 
 static_assert(BulkExecutor<executor_ref>);
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

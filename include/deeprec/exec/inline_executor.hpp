@@ -8,7 +8,7 @@
 #include <deeprec/core/executor.hpp>
 #include <deeprec/core/status.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// A bulk and task executor without threads. Empty; make one wherever you need one.
 ///
@@ -35,4 +35,4 @@ struct inline_executor {
 
 static_assert(BulkExecutor<const inline_executor> && TaskExecutor<const inline_executor>);
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -25,7 +25,7 @@
 #include <deeprec/core/hash.hpp>
 #include <deeprec/core/status.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// The ops of one step: what each needs before it may start, what it costs, and where the caller wants it.
 ///
@@ -496,4 +496,4 @@ class stream_clocks {
   return {};
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

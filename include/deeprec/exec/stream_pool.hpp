@@ -25,7 +25,7 @@
 #include <deeprec/exec/stream_plan.hpp>
 #include <deeprec/memory/detail/device_scope.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// How the device chooses between streams that are ready.
 enum class stream_priority : unsigned char { normal, high };
@@ -346,4 +346,4 @@ class basic_stream_pool {
   std::map<graph_key, typename Runtime::graph_exec> graphs_;
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -39,7 +39,7 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/exec/detail/cpu_quota.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace detail {
 
@@ -550,4 +550,4 @@ class thread_pool {
 
 static_assert(BulkExecutor<thread_pool> && TaskExecutor<thread_pool>);
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -21,7 +21,7 @@
 #include <deeprec/exec/detail/device_fault.hpp>
 #include <deeprec/memory/cuda_runtime.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace [[gnu::visibility("hidden")]] DEEPREC_DEVICE {
 
@@ -152,4 +152,4 @@ status launch_kernel(void (*kernel)(Parameters...), dim3 grid, cudaStream_t on,
 
 }  // namespace DEEPREC_DEVICE
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

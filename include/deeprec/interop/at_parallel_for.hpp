@@ -20,7 +20,7 @@
 #include <deeprec/core/executor.hpp>
 #include <deeprec/interop/detail/bulk_pieces.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// Bulk executor on a function like at::parallel_for.
 ///
@@ -60,4 +60,4 @@ class torch_executor {
   int concurrency_;
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

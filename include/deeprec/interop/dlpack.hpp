@@ -24,7 +24,7 @@
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// Numbers of DLDeviceType that deeprec knows.
 enum class dlpack_device_type : std::int32_t { cpu = 1, cuda = 2, cuda_host = 3, cuda_managed = 13 };
@@ -202,4 +202,4 @@ template <DLPackTensor Tensor, class T, MemorySpace Space, class Columns>
   return dlpack_matrix<Tensor>(view, device);
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

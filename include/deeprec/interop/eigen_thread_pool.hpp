@@ -26,7 +26,7 @@
 #include <deeprec/core/executor.hpp>
 #include <deeprec/interop/detail/bulk_pieces.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// Bulk executor on a ThreadPoolInterface, which it refers to and which must outlive it.
 ///
@@ -113,4 +113,4 @@ class eigen_executor {
 
 static_assert(BulkExecutor<const eigen_executor>);
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -17,7 +17,7 @@
 #include <deeprec/core/executor.hpp>
 #include <deeprec/interop/detail/bulk_pieces.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// Bulk executor on OpenMP.
 ///
@@ -51,4 +51,4 @@ class openmp_executor {
 
 static_assert(BulkExecutor<const openmp_executor>);
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

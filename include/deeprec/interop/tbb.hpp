@@ -16,7 +16,7 @@
 #include <deeprec/core/executor.hpp>
 #include <deeprec/interop/detail/bulk_pieces.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// Bulk executor on a task_arena, which it refers to and which must outlive it.
 ///
@@ -53,4 +53,4 @@ class tbb_executor {
 
 static_assert(BulkExecutor<const tbb_executor>);
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

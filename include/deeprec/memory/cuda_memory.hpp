@@ -29,7 +29,7 @@
 #include <deeprec/memory/managed_budget.hpp>
 #include <deeprec/memory/stream_pool_resource.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// A stream-ordered pool of the current device's memory.
 using cuda_pool_resource = basic_stream_pool_resource<cuda_runtime>;
@@ -214,4 +214,4 @@ class managed_resource final : public std::pmr::memory_resource {
   shared* shared_;
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

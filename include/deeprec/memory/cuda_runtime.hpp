@@ -14,7 +14,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/status.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// A cudaError_t as a status.
 ///
@@ -91,4 +91,4 @@ struct cuda_runtime {
   static void deallocate(void* dead) noexcept { static_cast<void>(cudaFree(dead)); }
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

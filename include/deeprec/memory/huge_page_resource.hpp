@@ -27,7 +27,7 @@
 #include <deeprec/core/executor.hpp>
 #include <deeprec/core/status.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 inline constexpr std::size_t huge_page_size = std::size_t{2} << 20;
 
@@ -203,4 +203,4 @@ void prefault(E& executor, void* memory, std::size_t bytes) {
   if (size > 0) first[size - 1] = 0;  // the last page of a block that is not aligned
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -10,7 +10,7 @@
 
 #include <deeprec/core/config.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// @threads one thread at a time
 class managed_budget {
@@ -31,4 +31,4 @@ class managed_budget {
   std::size_t held_ = 0;
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -27,7 +27,7 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/memory/detail/device_scope.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// What a pool holds, in bytes, and what it has done.
 struct stream_pool_report {
@@ -352,4 +352,4 @@ class basic_stream_pool_resource {
   index_t recorded_ = 0;
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

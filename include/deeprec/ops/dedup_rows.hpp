@@ -32,7 +32,7 @@
 #include <deeprec/ops/detail/key_seed.hpp>
 #include <deeprec/ops/detail/number_keys.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// What dedup_rows() answers. Fill it again and again: it keeps its memory.
 ///
@@ -242,4 +242,4 @@ struct backend<verbs::tile_rows, host_backend> {
   }
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -19,7 +19,7 @@
 #include <deeprec/exec/warp_team.cuh>
 #include <deeprec/ops/row_select.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace [[gnu::visibility("hidden")]] DEEPREC_DEVICE {
 
@@ -110,4 +110,4 @@ struct backend<verbs::row_select, cuda_backend> {
   }
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -25,7 +25,7 @@
 #include <deeprec/ops/detail/row_select_kernels.hpp>
 #include <deeprec/simd/dispatch.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace verbs {
 struct row_select {};
@@ -192,4 +192,4 @@ struct backend<verbs::row_select, host_backend> {
   }
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -27,7 +27,7 @@
 #include <deeprec/ops/detail/key_seed.hpp>
 #include <deeprec/ops/detail/number_keys.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// What unique() answers. Fill it again and again: it keeps its memory.
 ///
@@ -196,4 +196,4 @@ struct backend<verbs::unique, host_backend> {
   }
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -16,7 +16,7 @@
 #include <deeprec/optim/row_optimizer.hpp>
 #include <deeprec/optim/steps.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 struct rowwise_adagrad {
   static constexpr int row_state = 1;
@@ -73,4 +73,4 @@ struct adagrad_decay {
   constexpr void advance() noexcept { ++step; }
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

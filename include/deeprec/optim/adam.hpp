@@ -25,7 +25,7 @@
 #include <deeprec/optim/steps.hpp>
 #include <deeprec/optim/wrappers.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace detail {
 
@@ -149,4 +149,4 @@ struct adam_async_rmsprop {
   }
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

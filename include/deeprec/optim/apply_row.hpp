@@ -21,7 +21,7 @@
 #include <deeprec/optim/row_optimizer.hpp>
 #include <deeprec/simd/dispatch.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace verbs {
 struct apply_rows {};
@@ -97,4 +97,4 @@ struct backend<verbs::apply_rows, host_backend> {
   }
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -13,7 +13,7 @@
 #include <deeprec/optim/row_optimizer.hpp>
 #include <deeprec/optim/steps.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// State: n, then z. An element whose n is still 0 and whose gradient is 0 becomes 0, whatever it was.
 struct ftrl {
@@ -33,4 +33,4 @@ struct ftrl {
   }
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

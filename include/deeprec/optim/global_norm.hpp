@@ -22,7 +22,7 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/verb.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace verbs {
 struct global_norm {};
@@ -127,4 +127,4 @@ constexpr float clip_factor(double norm, double limit) noexcept {
   return norm <= limit ? 1.0F : static_cast<float>(limit / norm);
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -12,7 +12,7 @@
 #include <deeprec/optim/row_optimizer.hpp>
 #include <deeprec/optim/steps.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 struct rmsprop {
   static constexpr int row_state = 0;
@@ -43,4 +43,4 @@ struct centered_rmsprop {
   }
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -19,7 +19,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace detail {
 
@@ -78,4 +78,4 @@ constexpr void advance(O& optimizer) {
   }
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -14,7 +14,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/optim/detail/integer_power.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace detail {
 
@@ -104,4 +104,4 @@ struct smooth_exponential_decay {
   }
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

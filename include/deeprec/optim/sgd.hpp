@@ -12,7 +12,7 @@
 #include <deeprec/optim/row_optimizer.hpp>
 #include <deeprec/optim/steps.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 struct sgd {
   static constexpr int row_state = 0;
@@ -42,4 +42,4 @@ struct momentum {
   }
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -15,7 +15,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/simd/words.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// w - rate * g
 struct scaled_step {
@@ -159,7 +159,7 @@ DEEPREC_HD inline float ftrl_step::operator()(float weight, float gradient, floa
   return scalar::take_step(*this, weight, gradient, squares, linear);
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI
 
 #include <deeprec/simd/begin_portable.hpp>
 #include <deeprec/optim/detail/step_words.inl>

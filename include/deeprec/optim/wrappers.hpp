@@ -18,7 +18,7 @@
 #include <deeprec/optim/row_optimizer.hpp>
 #include <deeprec/optim/steps.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace detail {
 
@@ -148,4 +148,4 @@ struct with_decoupled_decay {
 template <class O>
 with_decoupled_decay(O, float) -> with_decoupled_decay<O>;
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

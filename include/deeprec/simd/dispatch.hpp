@@ -10,7 +10,7 @@
 #include <deeprec/core/isa.hpp>
 #include <deeprec/simd/words.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 using portable_region = DEEPREC_PORTABLE::region;
 
@@ -33,4 +33,4 @@ decltype(auto) with_isa([[maybe_unused]] isa which, F&& f) {
   return with_isa_up_to_avx512(which, static_cast<F&&>(f));
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -1,7 +1,7 @@
 // Closes what begin_avx512.hpp opened.
 }
 }
-}
+}}
 #pragma pop_macro("DEEPREC_HD")
 #if defined(__clang__)
 #pragma clang attribute pop

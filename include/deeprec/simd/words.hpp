@@ -32,7 +32,7 @@
 #include <arm_neon.h>
 #endif
 
-namespace deeprec::inline DEEPREC_ABI::detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 /// n bytes, n < 2 * Piece, as two pieces of one size that overlap: the size is the largest power of two
 /// that fits, Piece at most.
@@ -58,7 +58,7 @@ struct two_floats {
   float second;
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI::detail
+}}}  // namespace deeprec::DEEPREC_ABI::detail
 
 #include <deeprec/simd/begin_portable.hpp>
 #include <deeprec/simd/detail/words_portable.inl>

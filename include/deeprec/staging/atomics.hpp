@@ -25,7 +25,7 @@
 
 #include <deeprec/core/config.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// The atomic accesses of this folder, by name. Each access that is stronger than relaxed, and each fence, has a name
 /// of its own.
@@ -227,4 +227,4 @@ struct std_atomics {
   inline static std::atomic<bool> no_fence_is_free{false};  // since a pause after membarrier was refused
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -16,7 +16,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/staging/atomics.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// @threads every member is thread-safe
 template <class Atomics = std_atomics>
@@ -142,4 +142,4 @@ class event_count {
   typename Atomics::template atomic<std::uint64_t> state_{0};
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

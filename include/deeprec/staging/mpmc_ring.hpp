@@ -24,7 +24,7 @@
 #include <deeprec/staging/detail/slot_ring.hpp>
 #include <deeprec/staging/wait_strategies.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// @pre     capacity >= 1; no thread uses the ring when it is destroyed
 /// @cost    memory: one block from the resource, at construction
@@ -234,4 +234,4 @@ class mpmc_ring {
   alignas(64) detail::waiting_room<Wait, Atomics> space_;  // producers wait here
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

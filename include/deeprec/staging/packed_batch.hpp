@@ -19,7 +19,7 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/status.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// `size` elements at a place of a packed buffer.
 template <class T>
@@ -73,4 +73,4 @@ class packed_layout {
   bool fits_ = true;
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

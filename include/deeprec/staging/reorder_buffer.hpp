@@ -21,7 +21,7 @@
 #include <deeprec/staging/detail/slot_ring.hpp>
 #include <deeprec/staging/wait_strategies.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// @pre     capacity >= 1; numbers begin at 0, and none is put or skipped twice
 /// @threads put and skip: any thread; take: one thread at a time for the order to mean anything, any by the
@@ -147,4 +147,4 @@ class reorder_buffer {
   alignas(64) detail::waiting_room<Wait, Atomics> space_;  // putters wait here; each notification wakes all
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

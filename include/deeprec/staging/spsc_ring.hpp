@@ -22,7 +22,7 @@
 #include <deeprec/staging/detail/handles.hpp>
 #include <deeprec/staging/wait_strategies.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 enum class spsc_layout : unsigned char { automatic, counters, flags };
 
@@ -407,4 +407,4 @@ class spsc_ring {
   [[maybe_unused]] std::byte gap_[2 * line - sizeof(Seq)];
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -21,7 +21,7 @@
 #include <deeprec/staging/detail/index_stack.hpp>
 #include <deeprec/staging/wait_strategies.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// @pre     at least one buffer; the pool outlives its leases
 /// @threads every member is thread-safe
@@ -127,4 +127,4 @@ class staging_pool {
   alignas(64) detail::waiting_room<Wait, Atomics> returns_;
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

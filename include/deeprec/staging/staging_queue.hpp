@@ -27,7 +27,7 @@
 #include <deeprec/staging/detail/slot_ring.hpp>
 #include <deeprec/staging/wait_strategies.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 struct staging_options {
   std::size_t capacity = 1;     ///< records, those reserved and not yet put included
@@ -470,4 +470,4 @@ class staging_queue {
   alignas(64) detail::waiting_room<Wait, Atomics> space_;  // producers wait here
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

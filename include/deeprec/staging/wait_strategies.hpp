@@ -23,7 +23,7 @@
 #include <deeprec/staging/atomics.hpp>
 #include <deeprec/staging/event_count.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// How an operation on a queue ended.
 enum class queue_result : unsigned char {
@@ -310,4 +310,4 @@ class waiting_room {
 
 }  // namespace detail
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -10,7 +10,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 
-namespace deeprec::inline DEEPREC_ABI::detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 __extension__ using int128 = __int128;  // quiet with -Wpedantic
 
@@ -36,4 +36,4 @@ DEEPREC_HD constexpr bool fits_memory(index_t count, std::size_t element_bytes) 
   return capped_product(count, static_cast<index_t>(element_bytes)) < most_size;
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI::detail
+}}}  // namespace deeprec::DEEPREC_ABI::detail

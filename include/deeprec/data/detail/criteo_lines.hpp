@@ -21,7 +21,7 @@
 #include <deeprec/data/detail/numbers.hpp>
 #include <deeprec/data/text_format.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace detail {
 
@@ -151,7 +151,7 @@ inline const char* criteo_token_reason(const criteo_plan& plan, int slot, std::s
 }
 
 }  // namespace detail
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI
 
 #include <deeprec/simd/begin_portable.hpp>
 

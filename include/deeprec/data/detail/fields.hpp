@@ -11,7 +11,7 @@
 #include <deeprec/data/sparse_batch.hpp>
 #include <deeprec/data/text_format.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 namespace detail {
 
 /// The fields of a line, in order; a null data() at the end.
@@ -88,4 +88,4 @@ errc for_each_row(std::string_view text, sparse_batch& batch, line_log& log, Par
 }
 
 }  // namespace detail
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -20,7 +20,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 namespace detail {
 
 inline constexpr std::size_t cache_line_bytes = 64;
@@ -99,4 +99,4 @@ class grow_array {
 };
 
 }  // namespace detail
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

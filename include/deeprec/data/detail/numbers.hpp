@@ -16,7 +16,7 @@
 
 #include <deeprec/core/config.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 namespace detail {
 
 inline constexpr bool is_digit(char c) noexcept { return static_cast<unsigned char>(c - '0') <= 9; }
@@ -230,4 +230,4 @@ inline const char* parse_count(std::string_view text, float& value) noexcept {
 }
 
 }  // namespace detail
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -8,7 +8,7 @@
 
 #include <deeprec/core/config.hpp>
 
-namespace deeprec::inline DEEPREC_ABI::detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 class blocked_signals {
  public:
@@ -30,4 +30,4 @@ class blocked_signals {
   sigset_t before_;
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI::detail
+}}}  // namespace deeprec::DEEPREC_ABI::detail

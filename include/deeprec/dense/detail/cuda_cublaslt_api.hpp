@@ -17,7 +17,7 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/memory/cuda_runtime.hpp>
 
-namespace deeprec::inline DEEPREC_ABI::detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 /// A product's steps and layouts; d = op(first) op(second) + c, all column-major.
 struct cublaslt_product {
@@ -80,4 +80,4 @@ struct cublaslt_api {
   }
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI::detail
+}}}  // namespace deeprec::DEEPREC_ABI::detail

@@ -22,7 +22,7 @@
 #include <deeprec/dense/detail/plan_cache.hpp>
 #include <deeprec/dense/gemm_desc.hpp>
 
-namespace deeprec::inline DEEPREC_ABI::detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 /// What a pointer is a multiple of, as far as cuBLASLt cares: a power of two, at most 256.
 constexpr std::uint32_t cublaslt_alignment(std::uintptr_t at, std::uintptr_t step = 0) noexcept {
@@ -300,4 +300,4 @@ std::shared_ptr<const cublaslt_plan> cublaslt_plan_for(cublasLtHandle_t handle,
   return plan;
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI::detail
+}}}  // namespace deeprec::DEEPREC_ABI::detail

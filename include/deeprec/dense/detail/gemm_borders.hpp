@@ -15,7 +15,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 
-namespace deeprec::inline DEEPREC_ABI::detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 struct gemm_piece {
   index_t begin, size;
@@ -155,4 +155,4 @@ constexpr gemm_borders cut(index_t m, index_t n, index_t k, tile_wishes wishes) 
   return {{m, mb, gemm_rest::powers}, {n, nb, gemm_rest::one_piece}, depth};
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI::detail
+}}}  // namespace deeprec::DEEPREC_ABI::detail

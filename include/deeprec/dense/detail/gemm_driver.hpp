@@ -24,7 +24,7 @@
 #include <deeprec/dense/gemm_weights.hpp>
 #include <deeprec/simd/dispatch.hpp>
 
-namespace deeprec::inline DEEPREC_ABI::detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 /// A product whose arguments fit; m, n, k at least 1.
 struct gemm_job {
@@ -532,4 +532,4 @@ void sum_rows(context<E> ctx, gemm_operand as, const gemm_view<>& a, float* out)
                              });
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI::detail
+}}}  // namespace deeprec::DEEPREC_ABI::detail

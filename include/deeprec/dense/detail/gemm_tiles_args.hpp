@@ -6,7 +6,7 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/dense/gemm_desc.hpp>
 
-namespace deeprec::inline DEEPREC_ABI::detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 /// What becomes of an operand before it is multiplied.
 enum class conversion : std::uint8_t {
@@ -89,4 +89,4 @@ inline float largest_magnitude(const void* row, index_t n, gemm_storage storage)
   return bit_cast_to<float>(most > 0x7f800000U ? 0x7f800000U : most);
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI::detail
+}}}  // namespace deeprec::DEEPREC_ABI::detail

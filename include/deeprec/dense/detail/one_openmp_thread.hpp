@@ -13,7 +13,7 @@ void omp_set_num_threads(int);
 }
 #endif
 
-namespace deeprec::inline DEEPREC_ABI::detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 class one_openmp_thread {
  public:
@@ -30,4 +30,4 @@ class one_openmp_thread {
   int before_;
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI::detail
+}}}  // namespace deeprec::DEEPREC_ABI::detail

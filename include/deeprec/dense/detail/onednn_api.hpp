@@ -29,7 +29,7 @@
 #  include <deeprec/dense/detail/one_openmp_thread.hpp>
 #endif
 
-namespace deeprec::inline DEEPREC_ABI::detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 #if DNNL_CPU_RUNTIME != DNNL_RUNTIME_OMP
 struct one_openmp_thread {
@@ -366,4 +366,4 @@ class onednn_primitive {
   mutable std::vector<std::unique_ptr<onednn_run>> idle_;
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI::detail
+}}}  // namespace deeprec::DEEPREC_ABI::detail

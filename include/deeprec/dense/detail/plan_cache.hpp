@@ -14,7 +14,7 @@
 
 #include <deeprec/core/config.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// What a cache of plans did since the process began.
 struct gemm_cache_report {
@@ -92,4 +92,4 @@ class plan_cache {
 };
 
 }  // namespace detail
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

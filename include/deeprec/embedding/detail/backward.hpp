@@ -28,7 +28,7 @@
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/memory/detail/scratch_block.hpp>
 
-namespace deeprec::inline DEEPREC_ABI::detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 inline namespace DEEPREC_UNIT {
 
 /// Checks a batch as lookup does, and that its slots and the table's rows can be numbered together.
@@ -229,4 +229,4 @@ class backward_plan {
 };
 
 }  // namespace DEEPREC_UNIT
-}  // namespace deeprec::inline DEEPREC_ABI::detail
+}}}  // namespace deeprec::DEEPREC_ABI::detail

@@ -15,7 +15,7 @@
 #include <deeprec/embedding/detail/device_pool.hpp>
 #include <deeprec/embedding/table_view.hpp>
 
-namespace deeprec::inline DEEPREC_ABI::detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 /// Tables of one launch: as many as fit the 32 KB that a launch may carry.
 inline constexpr int tables_at_once = 96;
@@ -123,4 +123,4 @@ status make_entry(const device_feature<Bags, Out>& feature, const Bags& bags,
   return {};
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI::detail
+}}}  // namespace deeprec::DEEPREC_ABI::detail

@@ -24,7 +24,7 @@
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/exec/detail/device_fault.hpp>
 
-namespace deeprec::inline DEEPREC_ABI::detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 /// The lowest bit of a set.
 DEEPREC_HD DEEPREC_INLINE int lowest_bit(unsigned set) {
@@ -448,4 +448,4 @@ DEEPREC_HD void dot_slots(const Rules& rules, const Team& team, const Task& task
   }
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI::detail
+}}}  // namespace deeprec::DEEPREC_ABI::detail

@@ -20,7 +20,7 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/embedding/detail/row_elements.hpp>
 
-namespace deeprec::inline DEEPREC_ABI::detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 /// Copies Bytes (1, 2, or a multiple of 4) in the widest pieces; on the device both ends are aligned to it,
 /// or to 16 where there are more.
@@ -357,4 +357,4 @@ DEEPREC_HD constexpr lane_shape lanes_of(index_t width, int vec) noexcept {
   return {lanes, static_cast<int>((reads + lanes - 1) / lanes)};
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI::detail
+}}}  // namespace deeprec::DEEPREC_ABI::detail

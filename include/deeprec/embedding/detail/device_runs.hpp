@@ -9,7 +9,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 
-namespace deeprec::inline DEEPREC_ABI::detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 inline constexpr std::uint32_t absent_key = 0xffffffffU;
 
@@ -74,4 +74,4 @@ DEEPREC_HD inline index_t first_not_below(const std::uint32_t* keys, index_t n, 
   return low;
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI::detail
+}}}  // namespace deeprec::DEEPREC_ABI::detail

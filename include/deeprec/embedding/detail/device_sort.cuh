@@ -18,7 +18,7 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/memory/cuda_runtime.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace [[gnu::visibility("hidden")]] DEEPREC_DEVICE {
 
@@ -40,4 +40,4 @@ status sort_pairs(void* space, std::size_t& bytes, const Key* keys, Key* sorted,
 
 }  // namespace DEEPREC_DEVICE
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

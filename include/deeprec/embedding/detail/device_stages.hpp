@@ -16,7 +16,7 @@
 #include <deeprec/embedding/prune_invalid.hpp>
 #include <deeprec/exec/detail/device_fault.hpp>
 
-namespace deeprec::inline DEEPREC_ABI::detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 /// A slot of the ids, or nothing: clamped, so that bad offsets read nothing outside.
 DEEPREC_HD constexpr index_t clamp_slot(index_t slot, index_t n) {
@@ -133,4 +133,4 @@ DEEPREC_HD void place_entry(index_t i, const Coo& coo, const std::uint32_t* keys
   if (i <= coo.bags()) out.offsets[i] = first_not_below(keys, n, static_cast<std::uint32_t>(i));
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI::detail
+}}}  // namespace deeprec::DEEPREC_ABI::detail

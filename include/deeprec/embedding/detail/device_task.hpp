@@ -18,7 +18,7 @@
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/exec/detail/device_fault.hpp>
 
-namespace deeprec::inline DEEPREC_ABI::detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 inline constexpr index_t device_chunk = 256;
 inline constexpr index_t device_long_bag = 2 * device_chunk;
@@ -171,4 +171,4 @@ void set_bags(Task& task, const Bags& bags) {
   task.id_count = bags.id_count();
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI::detail
+}}}  // namespace deeprec::DEEPREC_ABI::detail

@@ -22,7 +22,7 @@
 #include <deeprec/optim/row_optimizer.hpp>
 #include <deeprec/optim/steps.hpp>
 
-namespace deeprec::inline DEEPREC_ABI::detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 /// Where the expansion of a batch goes.
 struct expanded_slots {
@@ -381,4 +381,4 @@ DEEPREC_HD DEEPREC_INLINE void step_run(const Team& team, const Task& task, inde
   step_row_behind<Optimizer, Vec>(task.rows, no_stages{}, here, state, task.rounding, index_t{key});
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI::detail
+}}}  // namespace deeprec::DEEPREC_ABI::detail

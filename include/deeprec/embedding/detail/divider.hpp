@@ -12,7 +12,7 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/hash.hpp>
 
-namespace deeprec::inline DEEPREC_ABI::detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 class divider {
  public:
@@ -32,4 +32,4 @@ class divider {
   std::uint64_t factor_;
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI::detail
+}}}  // namespace deeprec::DEEPREC_ABI::detail

@@ -20,7 +20,7 @@
 #include <deeprec/embedding/lookup.hpp>
 #include <deeprec/exec/executor_ref.hpp>
 
-namespace deeprec::inline DEEPREC_ABI::detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 /// A lookup_job whose types are forgotten.
 class group_job {
@@ -224,4 +224,4 @@ class group_jobs {
   std::size_t bytes_ = 0;
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI::detail
+}}}  // namespace deeprec::DEEPREC_ABI::detail

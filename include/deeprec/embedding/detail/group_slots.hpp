@@ -14,7 +14,7 @@
 #include <deeprec/core/detail/sizes.hpp>
 #include <deeprec/core/dtypes.hpp>
 
-namespace deeprec::inline DEEPREC_ABI::detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 inline namespace DEEPREC_UNIT {
 
 /// The key of a slot that is in no group.
@@ -82,4 +82,4 @@ void group_slots(const Context& ctx, group_counts& room, const KeyAt& key_at, in
 }
 
 }  // namespace DEEPREC_UNIT
-}  // namespace deeprec::inline DEEPREC_ABI::detail
+}}}  // namespace deeprec::DEEPREC_ABI::detail

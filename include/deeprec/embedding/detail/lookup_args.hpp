@@ -12,7 +12,7 @@
 #include <deeprec/embedding/detail/row_elements.hpp>
 #include <deeprec/embedding/pooling.hpp>
 
-namespace deeprec::inline DEEPREC_ABI::detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 /// Row of a slot by arithmetic on its id.
 template <class Id>
@@ -199,4 +199,4 @@ struct pool_args {
   }
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI::detail
+}}}  // namespace deeprec::DEEPREC_ABI::detail

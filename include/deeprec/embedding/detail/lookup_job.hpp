@@ -27,7 +27,7 @@
 #include <deeprec/embedding/table_view.hpp>
 #include <deeprec/simd/dispatch.hpp>
 
-namespace deeprec::inline DEEPREC_ABI::detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 // Loops that compilers turn into vector code carry the flags of their unit in their names, as kernels do.
 inline namespace DEEPREC_UNIT {
 
@@ -458,4 +458,4 @@ class lookup_job {
 };
 
 }  // namespace DEEPREC_UNIT
-}  // namespace deeprec::inline DEEPREC_ABI::detail
+}}}  // namespace deeprec::DEEPREC_ABI::detail

@@ -9,7 +9,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 
-namespace deeprec::inline DEEPREC_ABI::detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 /// Codes of 8 or 4 bits (two in a byte, the even column in its low nibble) with one scale and one bias for the
 /// row, stored side by side as Scale.
@@ -74,4 +74,4 @@ struct stored_value<split_float> {
   }
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI::detail
+}}}  // namespace deeprec::DEEPREC_ABI::detail

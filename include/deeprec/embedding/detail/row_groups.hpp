@@ -18,7 +18,7 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/memory/detail/scratch_block.hpp>
 
-namespace deeprec::inline DEEPREC_ABI::detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 inline namespace DEEPREC_UNIT {
 
 class row_groups {
@@ -196,4 +196,4 @@ class row_groups {
 };
 
 }  // namespace DEEPREC_UNIT
-}  // namespace deeprec::inline DEEPREC_ABI::detail
+}}}  // namespace deeprec::DEEPREC_ABI::detail

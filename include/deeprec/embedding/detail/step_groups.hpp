@@ -15,7 +15,7 @@
 #include <deeprec/optim/row_optimizer.hpp>
 #include <deeprec/simd/dispatch.hpp>
 
-namespace deeprec::inline DEEPREC_ABI::detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 template <class Format>
 inline constexpr bool has_trainable_rows = std::is_same_v<typename Format::element, float> ||
@@ -55,4 +55,4 @@ void step_groups(const Context& ctx, const backward_plan& plan, table_view<Forma
   }
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI::detail
+}}}  // namespace deeprec::DEEPREC_ABI::detail

@@ -26,7 +26,7 @@
 #include <deeprec/embedding/detail/whole_file.hpp>
 #include <deeprec/embedding/named_table.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 namespace detail {
 
 struct read_header {
@@ -327,4 +327,4 @@ inline std::uint64_t largest_block(std::uint64_t block_bytes, std::uint64_t long
 
 }  // namespace detail
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

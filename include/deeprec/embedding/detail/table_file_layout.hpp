@@ -22,7 +22,7 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/hash.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 namespace detail {
 
 inline constexpr char table_file_magic[9] = "\x89" "DRT\r\n\x1a\n";  // as PNG: text transfers break it
@@ -161,4 +161,4 @@ inline bool blocks_length(std::uint64_t bytes, std::uint64_t block_bytes, std::u
 }
 
 }  // namespace detail
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

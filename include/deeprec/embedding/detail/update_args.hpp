@@ -10,7 +10,7 @@
 #include <deeprec/embedding/detail/lookup_args.hpp>
 #include <deeprec/embedding/detail/row_groups.hpp>
 
-namespace deeprec::inline DEEPREC_ABI::detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 /// The gradient of a row is a pooled lookup: groups are its bags, and the rows that it adds are those of the
 /// gradients of the batch's bags.
@@ -26,4 +26,4 @@ struct update_args {
   Format format;
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI::detail
+}}}  // namespace deeprec::DEEPREC_ABI::detail

@@ -17,7 +17,7 @@
 #include <deeprec/embedding/table_view.hpp>
 #include <deeprec/exec/executor_ref.hpp>
 
-namespace deeprec::inline DEEPREC_ABI::detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 /// A feature whose pooling is forgotten.
 template <class Bags>
@@ -98,4 +98,4 @@ class update_table_of final : public update_table<Optimizer, Rounding> {
   table_view<Format> table_;
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI::detail
+}}}  // namespace deeprec::DEEPREC_ABI::detail

@@ -18,7 +18,7 @@
 
 #include <deeprec/core/config.hpp>
 
-namespace deeprec::inline DEEPREC_ABI::detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 /// The content of a small file; empty where it can't be read.
 inline std::string content_of(const std::string& path) {
@@ -159,4 +159,4 @@ inline int cpu_quota(const std::string& root = {}) {
   return smallest;
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI::detail
+}}}  // namespace deeprec::DEEPREC_ABI::detail

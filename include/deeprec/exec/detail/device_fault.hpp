@@ -7,7 +7,7 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/status.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// Zeroed: nothing found. `lock` guards the other fields on the device.
 struct device_fault {
@@ -42,4 +42,4 @@ struct device_fault {
   }
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

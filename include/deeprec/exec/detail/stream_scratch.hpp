@@ -16,7 +16,7 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/status.hpp>
 
-namespace deeprec::inline DEEPREC_ABI::detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 template <class Runtime>
 class stream_scratch {
@@ -104,4 +104,4 @@ class scratch_layout {
   std::size_t bytes_ = 0;
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI::detail
+}}}  // namespace deeprec::DEEPREC_ABI::detail

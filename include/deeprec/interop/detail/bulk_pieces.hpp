@@ -14,7 +14,7 @@
 #include <deeprec/core/contract.hpp>
 #include <deeprec/core/dtypes.hpp>
 
-namespace deeprec::inline DEEPREC_ABI::detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 /// One parallel_for. Pieces are handed out in order, so every piece before one that throws has begun,
 /// and the smallest begin that throws is the same for any number of threads.
@@ -93,4 +93,4 @@ void run_pieces(index_t n, index_t grain, int concurrency, Body& body, Start&& s
   pieces.rethrow();
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI::detail
+}}}  // namespace deeprec::DEEPREC_ABI::detail

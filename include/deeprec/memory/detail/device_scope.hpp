@@ -4,7 +4,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/status.hpp>
 
-namespace deeprec::inline DEEPREC_ABI::detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 /// The device that is current now; -1 where there is none.
 template <class Runtime>
@@ -37,4 +37,4 @@ class device_scope {
   bool changed_ = false;
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI::detail
+}}}  // namespace deeprec::DEEPREC_ABI::detail

@@ -7,7 +7,7 @@
 
 #include <deeprec/core/config.hpp>
 
-namespace deeprec::inline DEEPREC_ABI::detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 class locked_resource final : public std::pmr::memory_resource {
  public:
@@ -28,4 +28,4 @@ class locked_resource final : public std::pmr::memory_resource {
   std::mutex mutex_;
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI::detail
+}}}  // namespace deeprec::DEEPREC_ABI::detail

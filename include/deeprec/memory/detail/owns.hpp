@@ -19,7 +19,7 @@
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
 
-namespace deeprec::inline DEEPREC_ABI::detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 /// The bytes of an array; begin = end where there are none.
 struct byte_range {
@@ -80,4 +80,4 @@ bool owns(const std::tuple<const Arrays&...>& out, const Inputs&... inputs) noex
       out);
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI::detail
+}}}  // namespace deeprec::DEEPREC_ABI::detail

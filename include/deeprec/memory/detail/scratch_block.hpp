@@ -13,7 +13,7 @@
 #include <deeprec/core/detail/sizes.hpp>
 #include <deeprec/core/status.hpp>
 
-namespace deeprec::inline DEEPREC_ABI::detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 /// Answers a request for memory that can't be met.
 [[noreturn]] inline void refuse_memory() {
@@ -70,4 +70,4 @@ class scratch_block {
   index_t taken_ = 0;
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI::detail
+}}}  // namespace deeprec::DEEPREC_ABI::detail

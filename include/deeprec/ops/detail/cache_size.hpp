@@ -10,7 +10,7 @@
 #include <cpuid.h>
 #endif
 
-namespace deeprec::inline DEEPREC_ABI::detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 /// What one core can reach: the third-level cache, or 32 MB where nothing is known about it. On x86 the
 /// processor is asked: sysconf() of some systems adds up the caches of a whole AMD package.
@@ -37,4 +37,4 @@ inline index_t last_level_cache_bytes() noexcept {
   return bytes;
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI::detail
+}}}  // namespace deeprec::DEEPREC_ABI::detail

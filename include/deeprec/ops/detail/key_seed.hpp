@@ -12,7 +12,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/hash.hpp>
 
-namespace deeprec::inline DEEPREC_ABI::detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 struct key_seed {
   std::uint64_t start = 0;
@@ -42,4 +42,4 @@ inline std::uint64_t id_hash(const key_seed& seed, std::uint64_t id) noexcept {
   return fold_multiply(fold_multiply(id ^ seed.start, seed.key[1]) ^ seed.key[2], seed.key[3]);
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI::detail
+}}}  // namespace deeprec::DEEPREC_ABI::detail

@@ -16,7 +16,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 
-namespace deeprec::inline DEEPREC_ABI::detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 inline namespace DEEPREC_UNIT {
 
 /// As many keys as fit the table's numbers.
@@ -69,4 +69,4 @@ void number_keys(std::span<std::uint32_t> table, index_t n, Keys& keys, Index* n
 }
 
 }  // namespace DEEPREC_UNIT
-}  // namespace deeprec::inline DEEPREC_ABI::detail
+}}}  // namespace deeprec::DEEPREC_ABI::detail

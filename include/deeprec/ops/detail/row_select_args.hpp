@@ -7,7 +7,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 
-namespace deeprec::inline DEEPREC_ABI::detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 /// Rows of bytes: `count` of them, each `stride` behind the one before.
 template <class Byte>
@@ -74,4 +74,4 @@ inline bool share_bytes(const byte_rows<const std::byte>& a,
   return false;
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI::detail
+}}}  // namespace deeprec::DEEPREC_ABI::detail

@@ -13,7 +13,7 @@
 #include <deeprec/simd/rounding_words.hpp>
 #include <deeprec/simd/words.hpp>
 
-namespace deeprec::inline DEEPREC_ABI::scalar {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace scalar {
 // The vector words for one float: the reference for every faster path.
 inline constexpr int lanes = 1;
 DEEPREC_INLINE float zero() { return 0; }
@@ -38,7 +38,7 @@ DEEPREC_INLINE void store_first(T* p, float x, int n) {
 }
 #include <deeprec/simd/detail/rounding_portable.inl>
 #include <deeprec/optim/detail/apply_row.inl>
-}  // namespace deeprec::inline DEEPREC_ABI::scalar
+}}}  // namespace deeprec::DEEPREC_ABI::scalar
 
 #include <deeprec/simd/begin_portable.hpp>
 #include <deeprec/optim/detail/apply_row.inl>

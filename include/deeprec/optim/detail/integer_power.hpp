@@ -5,7 +5,7 @@
 
 #include <deeprec/core/config.hpp>
 
-namespace deeprec::inline DEEPREC_ABI::detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 /// base^exponent; 1 for an exponent of 0 or less. O(log exponent).
 DEEPREC_HD constexpr double integer_power(double base, std::int64_t exponent) noexcept {
@@ -17,4 +17,4 @@ DEEPREC_HD constexpr double integer_power(double base, std::int64_t exponent) no
   return power;
 }
 
-}  // namespace deeprec::inline DEEPREC_ABI::detail
+}}}  // namespace deeprec::DEEPREC_ABI::detail

@@ -7,7 +7,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/contract.hpp>
 
-namespace deeprec::inline DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// A free slot of a ring, the caller's until publish(). A claim that dies unpublished leaves nothing behind.
 ///
@@ -104,4 +104,4 @@ class ring_view {
   typename Ring::token slot_{};
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI
+}}  // namespace deeprec::DEEPREC_ABI

@@ -10,7 +10,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/staging/atomics.hpp>
 
-namespace deeprec::inline DEEPREC_ABI::detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 template <class Atomics>
 class index_stack {
@@ -73,4 +73,4 @@ class index_stack {
   alignas(64) typename Atomics::template atomic<std::uint64_t> top_;
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI::detail
+}}}  // namespace deeprec::DEEPREC_ABI::detail

@@ -23,7 +23,7 @@
 #include <deeprec/staging/atomics.hpp>
 #include <deeprec/staging/wait_strategies.hpp>
 
-namespace deeprec::inline DEEPREC_ABI::detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 // Positions and states may wrap: only differences count, and laps that are compared differ by one or two.
 template <class T, class Atomics, class Seq>
@@ -276,4 +276,4 @@ class slot_ring {
   [[maybe_unused]] std::byte gap_[2 * line - sizeof(Seq) % (2 * line)];
 };
 
-}  // namespace deeprec::inline DEEPREC_ABI::detail
+}}}  // namespace deeprec::DEEPREC_ABI::detail
