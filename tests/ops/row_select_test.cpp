@@ -56,8 +56,7 @@ struct library {
   status operator()(const Context& ctx, std::span<const std::uint8_t> cond,
                     matrix_view<const T> then, matrix_view<const T> otherwise,
                     matrix_view<T> out) const {
-    return backend<verbs::row_select, host_backend>::run(ctx, cond, then, otherwise, out,
-                                                         stream_above);
+    return row_select_on(host_backend{}, ctx, cond, then, otherwise, out, stream_above);
   }
 };
 

@@ -569,8 +569,14 @@ template <>
 struct gemm_space<deeprec_test::fake_backend> {
   using type = device_space;
 };
-template <>
-struct backend<verbs::gemm, deeprec_test::fake_backend>
-    : detail::cublaslt_backend<deeprec_test::fake_cublaslt> {};
 
 }}  // namespace deeprec::DEEPREC_ABI
+
+namespace deeprec_test {
+
+template <class Backends, class... Args>
+deeprec::status gemm_on(fake_backend, const Args&... args) {
+  return deeprec::detail::cublaslt_backend<fake_cublaslt>::run<Backends>(args...);
+}
+
+}  // namespace deeprec_test

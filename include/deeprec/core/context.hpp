@@ -27,6 +27,11 @@ struct context {
 
   explicit(false) context(E& who) noexcept : executor(&who) {}
 
+  /// The tag by which a verb finds its backend: host_backend unless the executor names another.
+  [[nodiscard]] static constexpr auto backend() noexcept {
+    return typename executor_backend<std::remove_cv_t<E>>::type{};
+  }
+
   E* executor;
   /// Scratch of verbs. Asked by the calling thread only, in no parallel body; by a batch_reader on the executor's
   /// threads, one at a time. So it need not be thread-safe. Where it refuses memory, a verb returns out_of_memory.

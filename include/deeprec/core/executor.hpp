@@ -43,8 +43,14 @@ concept TaskExecutor = requires(E& executor, detail::any_task task, std::stop_to
   { executor.post(task, stop) } -> std::convertible_to<status>;
 };
 
-/// Names the backend of an executor's verbs: its member type `backend`, else the host's.
+/// The backend of an executor's verbs is named by a tag: its member type `backend`, else the host's.
 struct host_backend {};
+
+/// Made of any tag: the overloads of a verb that take it are those of backends that don't exist.
+struct any_backend {
+  template <class Tag>
+  explicit(false) any_backend(Tag) noexcept {}
+};
 
 template <class E>
 struct executor_backend {

@@ -1,10 +1,10 @@
 // One verb, many backends.
 //
-//   status lookup(ctx, ...)  ──checks──>  backend<verbs::lookup, host_backend>::run(ctx, ...)
-//                                         backend<verbs::lookup, cuda_backend>::run(ctx, ...)   (.cuh)
+//   status lookup(ctx, ...)  ──checks──>  lookup_on(host_backend{}, ctx, ...)
+//                                         lookup_on(cuda_backend{}, ctx, ...)   (lookup.cuh)
 //
-// A verb is ONE function template; a backend is a specialisation of `backend`, found when the call is
-// instantiated, so host code that calls a verb works for a device once the .cuh is included.
+// A verb is ONE function template; a backend is an overload that takes a tag. The tag's namespace is searched
+// when the call is instantiated (ADL), so generic host code works for a device once the .cuh is included.
 #pragma once
 
 #include <new>
@@ -19,30 +19,30 @@
 namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace detail {
+
 template <class...>
 inline constexpr bool always_false = false;
-}
 
-template <class Verb, class Backend>
-struct backend {
-  static_assert(detail::always_false<Verb, Backend>,
+/// What a verb's overload for any_backend returns: nothing, for it doesn't compile.
+template <class... Args>
+status no_backend() {
+  static_assert(always_false<Args...>,
                 "deeprec::backend: this verb has none for this context. Fix: include the verb's .cuh "
                 "(for a CUDA context, in a file compiled by nvcc) or deeprec/deeprec.cuh.");
-};
+  return {};
+}
 
-template <class Context>
-struct context_backend;
-template <class E>
-struct context_backend<context<E>> : executor_backend<std::remove_cv_t<E>> {};
+}  // namespace detail
 
-/// The backend of a context type: host_backend unless its executor names another.
+/// The backend's tag of a context type.
 template <class Context>
-using backend_of = typename context_backend<Context>::type;
+using backend_of = decltype(Context::backend());
 
 namespace detail {
 
-/// What f returns; errc::out_of_memory where a memory resource refused. Without exceptions a resource that refuses ends
-/// the program itself.
+/// What f, the call of a backend, returns; errc::out_of_memory where a memory resource refused. A host backend requests
+/// all of its memory before it writes to an output, so a verb that is refused memory has written nothing, unless a row
+/// source or an executor of the caller threw. Without exceptions a resource that refuses ends the program itself.
 template <class F>
 status or_out_of_memory(F&& f) {
 #if DEEPREC_EXCEPTIONS
@@ -57,15 +57,6 @@ status or_out_of_memory(F&& f) {
 #else
   return f();
 #endif
-}
-
-/// Calls the backend of a verb. A host backend asks for all of its memory before it writes to an output, so a verb that
-/// is refused memory has written nothing, unless a row source or an executor of the caller threw.
-template <class Verb, class Context, class... Args>
-status run_verb(const Context& ctx, Args&&... args) {
-  return or_out_of_memory([&]() -> status {
-    return backend<Verb, backend_of<Context>>::run(ctx, std::forward<Args>(args)...);
-  });
 }
 
 }  // namespace detail

@@ -285,7 +285,10 @@ struct cublaslt_backend {
 
 }  // namespace detail
 
-template <>
-struct backend<verbs::gemm, cuda_backend> : detail::cublaslt_backend<detail::cublaslt_api> {};
+template <class Backends, class E, class A, class B, class C>
+status gemm_on(cuda_backend, context<E> ctx, const basic_gemm_desc<device_space>& desc, const A& a, const B& b,
+               const C& c) {
+  return detail::cublaslt_backend<detail::cublaslt_api>::run<Backends>(ctx, desc, a, b, c);
+}
 
 }}  // namespace deeprec::DEEPREC_ABI

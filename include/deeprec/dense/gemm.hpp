@@ -52,10 +52,6 @@ template <class First, class... Others>
   return text;
 }
 
-namespace verbs {
-struct gemm {};
-}  // namespace verbs
-
 /// The memory space of a backend's products.
 template <class Backend>
 struct gemm_space {
@@ -169,74 +165,76 @@ gemm_job make_job(const Desc& desc, const A& a, const B& b, const C& c) {
   return job;
 }
 
-}  // namespace detail
+template <class E>
+void sum_bias(context<E> ctx, const gemm_desc& desc, const gemm_view<>& a) {
+  a.storage() == gemm_storage::f32 ? sum_rows<float>(ctx, desc.a, a, desc.bias_gradient.row(0))
+                                   : sum_rows<bf16>(ctx, desc.a, a, desc.bias_gradient.row(0));
+}
 
-template <>
-struct backend<verbs::gemm, host_backend> {
-  template <class Backends, class E, class A, class B, class C>
-  static status run(context<E> given, const gemm_desc& desc, const A& a, const B& b, const C& c) {
-    static_assert(GemmElement<typename A::value_type> && GemmElement<typename C::value_type>,
-                  "deeprec::gemm: matrices of float or bf16. Fix: pass matrix_view<float> or "
-                  "matrix_view<bf16> operands; b may be a gemm_weights.");
-    executor_ref who(*given.executor);  // one copy of what follows for all executors
-    context<executor_ref> ctx(who);
-    ctx.memory = given.memory;
-    ctx.instruction_set = given.instruction_set;
-    return run_job<Backends>(ctx, desc, gemm_view<>(a), detail::make_job(desc, a, b, c));
-  }
-
- private:
-  template <class Backends, class E>
-  static status run_job(context<E> ctx, const gemm_desc& desc, const gemm_view<>& a,
-                        const detail::gemm_job& job) {
-    if (job.m == 0 || job.n == 0 || job.batch.count == 0) {
-      if (desc.bias_gradient.data_handle() != nullptr && job.m > 0) sum_bias(ctx, desc, a);
-      if (desc.column_sums.data_handle() != nullptr)
-        std::fill_n(desc.column_sums.row(0), job.n, 0.0F);
-      return {};
+template <class Backends, class E>
+status multiply_job(context<E> ctx, const gemm_job& job) {
+  gemm_setup setup(ctx.memory);
+  if (job.k == 0) {
+    const line_buffer zeros(ctx.memory, static_cast<std::size_t>(job.n) * sizeof(float));
+    auto* const row = reinterpret_cast<float*>(zeros.data());
+    std::fill_n(row, job.n, 0.0F);
+    const tile_runner runner(ctx.instruction_set, job, setup);
+    for (index_t i = 0; i < job.batch.count; ++i) {
+      runner.finish_rows(row, 0, {0, job.m, 0, job.m}, {0, job.n, 0, job.n},
+                         step_by(job.c.data, i * job.batch.c_step, job.c.storage));
     }
-#if DEEPREC_EXCEPTIONS
-    status done;
-    try {
-      done = multiply<Backends>(ctx, job);
-    } catch (const std::bad_alloc&) {
-      return {errc::out_of_memory, "gemm"};
-    }
-#else
-    const status done = multiply<Backends>(ctx, job);
-#endif
-    if (!done) return done;
-    if (desc.bias_gradient.data_handle() != nullptr) sum_bias(ctx, desc, a);
-    if (detail::has_result_steps(desc)) detail::finish_result(ctx, desc, job.m, job.n, job.c);
     return {};
   }
+  if (!set_up(Backends{}, ctx.instruction_set, job, setup)) {
+    return {errc::unsupported, setup.refusal};
+  }
+  const tile_runner runner(ctx.instruction_set, job, setup);
+  return run_tiles(ctx, runner, setup.slot_bytes());
+}
 
-  template <class E>
-  static void sum_bias(context<E> ctx, const gemm_desc& desc, const gemm_view<>& a) {
-    a.storage() == gemm_storage::f32 ? detail::sum_rows<float>(ctx, desc.a, a, desc.bias_gradient.row(0))
-                                     : detail::sum_rows<bf16>(ctx, desc.a, a, desc.bias_gradient.row(0));
+template <class Backends, class E>
+status run_job(context<E> ctx, const gemm_desc& desc, const gemm_view<>& a,
+                      const gemm_job& job) {
+  if (job.m == 0 || job.n == 0 || job.batch.count == 0) {
+    if (desc.bias_gradient.data_handle() != nullptr && job.m > 0) sum_bias(ctx, desc, a);
+    if (desc.column_sums.data_handle() != nullptr)
+      std::fill_n(desc.column_sums.row(0), job.n, 0.0F);
+    return {};
   }
-  template <class Backends, class E>
-  static status multiply(context<E> ctx, const detail::gemm_job& job) {
-    detail::gemm_setup setup(ctx.memory);
-    if (job.k == 0) {
-      const detail::line_buffer zeros(ctx.memory, static_cast<std::size_t>(job.n) * sizeof(float));
-      auto* const row = reinterpret_cast<float*>(zeros.data());
-      std::fill_n(row, job.n, 0.0F);
-      const detail::tile_runner runner(ctx.instruction_set, job, setup);
-      for (index_t i = 0; i < job.batch.count; ++i) {
-        runner.finish_rows(row, 0, {0, job.m, 0, job.m}, {0, job.n, 0, job.n},
-                           detail::step_by(job.c.data, i * job.batch.c_step, job.c.storage));
-      }
-      return {};
-    }
-    if (!detail::set_up(Backends{}, ctx.instruction_set, job, setup)) {
-      return {errc::unsupported, setup.refusal};
-    }
-    const detail::tile_runner runner(ctx.instruction_set, job, setup);
-    return detail::run_tiles(ctx, runner, setup.slot_bytes());
+#if DEEPREC_EXCEPTIONS
+  status done;
+  try {
+    done = multiply_job<Backends>(ctx, job);
+  } catch (const std::bad_alloc&) {
+    return {errc::out_of_memory, "gemm"};
   }
-};
+#else
+  const status done = multiply_job<Backends>(ctx, job);
+#endif
+  if (!done) return done;
+  if (desc.bias_gradient.data_handle() != nullptr) sum_bias(ctx, desc, a);
+  if (has_result_steps(desc)) finish_result(ctx, desc, job.m, job.n, job.c);
+  return {};
+}
+
+}  // namespace detail
+
+template <class Backends, class... Args>
+status gemm_on(any_backend, const Args&...) {
+  return detail::no_backend<Args...>();
+}
+
+template <class Backends, class E, class A, class B, class C>
+status gemm_on(host_backend, context<E> given, const gemm_desc& desc, const A& a, const B& b, const C& c) {
+  static_assert(GemmElement<typename A::value_type> && GemmElement<typename C::value_type>,
+                "deeprec::gemm: matrices of float or bf16. Fix: pass matrix_view<float> or "
+                "matrix_view<bf16> operands; b may be a gemm_weights.");
+  executor_ref who(*given.executor);  // one copy of what follows for all executors
+  context<executor_ref> ctx(who);
+  ctx.memory = given.memory;
+  ctx.instruction_set = given.instruction_set;
+  return detail::run_job<Backends>(ctx, desc, gemm_view<>(a), detail::make_job(desc, a, b, c));
+}
 
 /// c = cast( mask( act( op(a) op(b) + old c + bias + residual ) ) ), see gemm_desc; relu_bits and
 /// column_sums are taken from c.
@@ -273,8 +271,7 @@ template <class Backends = host_gemm_backends, class Context, class A, class B, 
     }
   }
   if (const status s = detail::check_gemm(desc, a, detail::values_of(b), c); !s) return s;
-  return backend<verbs::gemm, backend_of<std::remove_const_t<decltype(where)>>>::template run<Backends>(
-      where, desc, a, b, c);
+  return gemm_on<Backends>(where.backend(), where, desc, a, b, c);
 }
 
 /// Who multiplies, how c is cut, what is converted and composed, and who refused and why: one line.

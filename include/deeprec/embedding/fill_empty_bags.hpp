@@ -22,10 +22,6 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-namespace verbs {
-struct fill_empty_bags {};
-}  // namespace verbs
-
 namespace detail {
 inline namespace DEEPREC_UNIT {
 
@@ -94,26 +90,28 @@ template <class Context, BagBatch Bags>
       return {errc::id_out_of_range, "the default id", {.value = static_cast<std::int64_t>(*default_id)}};
     }
   }
-  return detail::run_verb<verbs::fill_empty_bags>(ctx, bags, default_id, out, empty);
+  return detail::or_out_of_memory([&] { return fill_empty_bags_on(ctx.backend(), ctx, bags, default_id, out, empty); });
 }
 
-template <>
-struct backend<verbs::fill_empty_bags, host_backend> {
-  template <class Context, class Bags, class Id>
-  static status run(const Context& ctx, const Bags& bags, const std::optional<Id>& default_id,
-                    jagged_batch<Id>& out, std::span<std::uint8_t> empty) {
-    static_assert(reachable_as<typename Bags::space, host_space>,
-                  "deeprec::fill_empty_bags: device memory given to a host context. Fix: copy it first.");
-    if (const status s = bags.validate(); !s) return s;
-    if (detail::owns(detail::arrays_of(out), bags, empty)) {
-      return {errc::unsupported, "fill_empty_bags: out owns the batch"};
-    }
-    const index_t slots = bags.end_slot() - bags.first_slot();
-    const index_t most = detail::capped_sum(slots, default_id.has_value() ? bags.bags() : 0);
-    detail::reserve(out, bags.bags(), most, bags.weights());
-    detail::fill_bags(ctx, bags, default_id, out, empty.data());
-    return {};
+template <class... Args>
+status fill_empty_bags_on(any_backend, const Args&...) {
+  return detail::no_backend<Args...>();
+}
+
+template <class Context, class Bags, class Id>
+status fill_empty_bags_on(host_backend, const Context& ctx, const Bags& bags, const std::optional<Id>& default_id,
+                  jagged_batch<Id>& out, std::span<std::uint8_t> empty) {
+  static_assert(reachable_as<typename Bags::space, host_space>,
+                "deeprec::fill_empty_bags: device memory given to a host context. Fix: copy it first.");
+  if (const status s = bags.validate(); !s) return s;
+  if (detail::owns(detail::arrays_of(out), bags, empty)) {
+    return {errc::unsupported, "fill_empty_bags: out owns the batch"};
   }
-};
+  const index_t slots = bags.end_slot() - bags.first_slot();
+  const index_t most = detail::capped_sum(slots, default_id.has_value() ? bags.bags() : 0);
+  detail::reserve(out, bags.bags(), most, bags.weights());
+  detail::fill_bags(ctx, bags, default_id, out, empty.data());
+  return {};
+}
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -29,10 +29,6 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-namespace verbs {
-struct fused_lookup {};  // of entries in any order; bags are a lookup
-}  // namespace verbs
-
 namespace detail {
 
 /// The pooling with prune, unless it says itself which ids stand for nothing.
@@ -100,37 +96,39 @@ template <class Context, RowSource Source, class Id, class Row, MemorySpace Spac
                                   matrix_view<Out, OutSpace, Columns> out) {
   const auto ctx = as_context(context_or_executor);
   if (const status s = entries.validate_shape(); !s) return s;
-  return detail::run_verb<verbs::fused_lookup>(ctx, source, entries, detail::with_prune(as_pooling(how)), out);
+  return detail::or_out_of_memory([&] { return fused_lookup_on(ctx.backend(), ctx, source, entries, detail::with_prune(as_pooling(how)), out); });
 }
 
-template <>
-struct backend<verbs::fused_lookup, host_backend> {
-  template <class Context, class Source, class Id, class Row, MemorySpace Space, class Pooling,
-            class Out, MemorySpace OutSpace, class Columns>
-  static status run(const Context& ctx, const Source& source,
-                    const coo_view<Id, Row, Space>& entries, const Pooling& how,
-                    matrix_view<Out, OutSpace, Columns> out) {
-    static_assert(
-        reachable_as<Space, host_space>,
-        "deeprec::fused_lookup: device memory given to a host context. Fix: copy it, or pass a "
-        "device context.");
-    if (detail::one_in_each_row(entries)) {
-      return lookup(ctx, source,
-                    fixed_view<Id>(entries.ids(), entries.bags(), 1, entries.weights()), how, out);
-    }
-    bool in_order = true;
-    if (const status s = detail::look_at_rows(ctx, entries, in_order); !s) return s;
-    jagged_batch<Id> sorted(ctx.memory);
-    if (in_order) {
-      sorted.offsets.resize(static_cast<std::size_t>(entries.bags()) + 1);
-      detail::offsets_in_order(ctx, entries, sorted.offsets.data());
-      const jagged_view<Id, index_t> bags(sorted.offsets.data(), entries.bags(), entries.ids(),
-                                          entries.id_count(), entries.weights());
-      return lookup(ctx, source, bags, how, out);
-    }
-    if (const status s = to_jagged(ctx, entries, sorted); !s) return s;
-    return lookup(ctx, source, sorted.view(), how, out);
+template <class... Args>
+status fused_lookup_on(any_backend, const Args&...) {
+  return detail::no_backend<Args...>();
+}
+
+template <class Context, class Source, class Id, class Row, MemorySpace Space, class Pooling,
+          class Out, MemorySpace OutSpace, class Columns>
+status fused_lookup_on(host_backend, const Context& ctx, const Source& source,
+                  const coo_view<Id, Row, Space>& entries, const Pooling& how,
+                  matrix_view<Out, OutSpace, Columns> out) {
+  static_assert(
+      reachable_as<Space, host_space>,
+      "deeprec::fused_lookup: device memory given to a host context. Fix: copy it, or pass a "
+      "device context.");
+  if (detail::one_in_each_row(entries)) {
+    return lookup(ctx, source,
+                  fixed_view<Id>(entries.ids(), entries.bags(), 1, entries.weights()), how, out);
   }
-};
+  bool in_order = true;
+  if (const status s = detail::look_at_rows(ctx, entries, in_order); !s) return s;
+  jagged_batch<Id> sorted(ctx.memory);
+  if (in_order) {
+    sorted.offsets.resize(static_cast<std::size_t>(entries.bags()) + 1);
+    detail::offsets_in_order(ctx, entries, sorted.offsets.data());
+    const jagged_view<Id, index_t> bags(sorted.offsets.data(), entries.bags(), entries.ids(),
+                                        entries.id_count(), entries.weights());
+    return lookup(ctx, source, bags, how, out);
+  }
+  if (const status s = to_jagged(ctx, entries, sorted); !s) return s;
+  return lookup(ctx, source, sorted.view(), how, out);
+}
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -54,10 +54,6 @@ template <class Context, RowSource Source, class Ids, class Out, MemorySpace Out
   return {s.code(), {.slot = s.place().slot, .value = s.place().value}};  // there are no bags here
 }
 
-namespace verbs {
-struct gather_parts {};
-}  // namespace verbs
-
 namespace detail {
 
 /// Rows whose addresses are known, by their position.
@@ -113,52 +109,57 @@ template <class Context, class Tables, class Id, class Out, MemorySpace OutSpace
           .in_table(static_cast<index_t>(p));
     }
   }
-  return detail::run_verb<verbs::gather_parts>(ctx, list, parts, matrix_view<Out, OutSpace>(out));
+  return detail::or_out_of_memory([&] { return gather_parts_on(ctx.backend(), ctx, list, parts, matrix_view<Out, OutSpace>(out)); });
 }
 
-template <>
-struct backend<verbs::gather_parts, host_backend> {
-  template <class Context, class Source, class Id, class Out, MemorySpace OutSpace>
-  static status run(const Context& ctx, std::span<const Source> tables, const partitioned_ids<Id>& parts,
-                    matrix_view<Out, OutSpace> out) {
-    const auto& positions = parts.permutation;
-    if (positions.empty()) return {};
-    std::pmr::vector<const std::byte*> addresses(parts.ids.size(), ctx.memory);
-    for (std::size_t p = 0; p < tables.size(); ++p) {
-      const std::span<const Id> ids = parts.group(static_cast<index_t>(p));
-      const index_t bad = detail::first_bad_id(ctx, ids, tables[p].rows());
-      if (bad < static_cast<index_t>(ids.size())) return at_slot(parts, static_cast<index_t>(p), bad);
-      const std::byte** const to = addresses.data() + parts.offsets[p];
-      ctx.executor->parallel_for(
-          static_cast<index_t>(ids.size()), detail::chunk_slots, [&](index_t begin, index_t end, int) {
-            if constexpr (DirectRowSource<Source>) {
-              for (index_t k = begin; k < end; ++k) {
-                to[k] = tables[p].data() +
-                        static_cast<index_t>(ids.data()[k]) * tables[p].format().stride_bytes();
-              }
-            } else {
-              tables[p].resolve(ids.data() + begin, end - begin, to + begin);
-            }
-          });
-    }
-    using format = std::remove_cvref_t<decltype(tables[0].format())>;
-    const detail::addressed_rows<format> rows{tables[0].format(), addresses};
-    return lookup(ctx, rows, fixed_view(positions.data(), static_cast<index_t>(positions.size()), 1),
-                  pooling{concat, assume_valid, padding_id{-1}}, out);
-  }
+namespace detail {
 
- private:
-  /// Bad rows of one part stand in the order of their slots, so the first of them has the smallest slot.
-  template <class Id>
-  static status at_slot(const partitioned_ids<Id>& parts, index_t p, index_t bad) {
-    const index_t position = parts.offsets[static_cast<std::size_t>(p)] + bad;
-    const auto found = std::find(parts.permutation.begin(), parts.permutation.end(), position);
-    return {errc::id_out_of_range,
-            {.table = p,
-             .slot = static_cast<index_t>(found - parts.permutation.begin()),
-             .value = static_cast<std::int64_t>(parts.ids[static_cast<std::size_t>(position)])}};
+/// Bad rows of one part stand in the order of their slots, so the first of them has the smallest slot.
+template <class Id>
+status fault_at_slot(const partitioned_ids<Id>& parts, index_t p, index_t bad) {
+  const index_t position = parts.offsets[static_cast<std::size_t>(p)] + bad;
+  const auto found = std::find(parts.permutation.begin(), parts.permutation.end(), position);
+  return {errc::id_out_of_range,
+          {.table = p,
+           .slot = static_cast<index_t>(found - parts.permutation.begin()),
+           .value = static_cast<std::int64_t>(parts.ids[static_cast<std::size_t>(position)])}};
+}
+
+}  // namespace detail
+
+template <class... Args>
+status gather_parts_on(any_backend, const Args&...) {
+  return detail::no_backend<Args...>();
+}
+
+template <class Context, class Source, class Id, class Out, MemorySpace OutSpace>
+status gather_parts_on(host_backend, const Context& ctx, std::span<const Source> tables, const partitioned_ids<Id>& parts,
+                  matrix_view<Out, OutSpace> out) {
+  const auto& positions = parts.permutation;
+  if (positions.empty()) return {};
+  std::pmr::vector<const std::byte*> addresses(parts.ids.size(), ctx.memory);
+  for (std::size_t p = 0; p < tables.size(); ++p) {
+    const std::span<const Id> ids = parts.group(static_cast<index_t>(p));
+    const index_t bad = detail::first_bad_id(ctx, ids, tables[p].rows());
+    if (bad < static_cast<index_t>(ids.size())) return detail::fault_at_slot(parts, static_cast<index_t>(p), bad);
+    const std::byte** const to = addresses.data() + parts.offsets[p];
+    ctx.executor->parallel_for(
+        static_cast<index_t>(ids.size()), detail::chunk_slots, [&](index_t begin, index_t end, int) {
+          if constexpr (DirectRowSource<Source>) {
+            for (index_t k = begin; k < end; ++k) {
+              to[k] = tables[p].data() +
+                      static_cast<index_t>(ids.data()[k]) * tables[p].format().stride_bytes();
+            }
+          } else {
+            tables[p].resolve(ids.data() + begin, end - begin, to + begin);
+          }
+        });
   }
-};
+  using format = std::remove_cvref_t<decltype(tables[0].format())>;
+  const detail::addressed_rows<format> rows{tables[0].format(), addresses};
+  return lookup(ctx, rows, fixed_view(positions.data(), static_cast<index_t>(positions.size()), 1),
+                pooling{concat, assume_valid, padding_id{-1}}, out);
+}
 
 /// Pools gathered rows: lookup in a matrix whose rows are what gather made, by bags of row numbers.
 ///

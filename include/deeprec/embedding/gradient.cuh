@@ -34,42 +34,39 @@ __global__ void __launch_bounds__(block_threads)
 
 }  // namespace DEEPREC_DEVICE
 
-template <>
-struct backend<verbs::weight_gradients, cuda_backend> {
-  template <class Context, class Source, class Bags, MemorySpace Space, class Pooling>
-  [[gnu::visibility("hidden")]] static status run(const Context& ctx, const Source& table, const Bags& bags,
-                                                  matrix_view<const float, Space> gradient,
-                                                  const Pooling& how, std::span<float> out) {
-    static_assert(
-        reachable_as<typename Bags::space, device_space> && reachable_as<Space, device_space> &&
-            reachable_as<typename Source::space, device_space>,
-        "deeprec::weight_gradients: host memory given to a CUDA context. Fix: copy it to the device and "
-        "use views with device_space.");
-    using element = typename Source::format_type::element;
-    using rules = detail::rules_of<Pooling>;
-    using task_type = detail::pool_task<typename Bags::id_type, decltype(bags.borders()), const float>;
-    if (const status s = detail::device_shapes(bags); !s) return s;
-    if (static_cast<index_t>(out.size()) != bags.id_count()) {
-      return {errc::shape_mismatch, "out has another size than there are ids"};
-    }
-    // What no good bag holds is 0.
-    const status cleared = cuda_status(cudaMemsetAsync(out.data(), 0, out.size_bytes(), ctx.executor->get()));
-    if (!cleared || gradient.empty()) return cleared;
-    auto task = detail::task_of<task_type>(table, how, bags.weights() != nullptr);
-    detail::set_bags(task, bags);
-    task.out = gradient.data_handle();
-    task.out_stride = gradient.stride(0);
-    task.fault = ctx.executor->fault_record();
-    constexpr int wide = detail::lane_columns<element>;
-    const bool fits = detail::rows_fit_lanes<element>(task.table, task.stride, task.parts, task.width) &&
-                      detail::out_fits_lanes(task.out, task.out_stride, task.width, wide);
-    const int lanes = detail::lanes_of(task.width, fits ? wide : 1).lanes;
-    const dim3 grid = DEEPREC_DEVICE::grid_of(task.bags, lanes);
-    const cudaStream_t on = ctx.executor->get();
-    using namespace DEEPREC_DEVICE;
-    return launch_kernel(fits ? dot_bags<element, wide, rules, task_type> : dot_bags<element, 1, rules, task_type>,
-                         grid, on, task, lanes, out.data());
+template <class Context, class Source, class Bags, MemorySpace Space, class Pooling>
+[[gnu::visibility("hidden")]] status weight_gradients_on(cuda_backend, const Context& ctx, const Source& table, const Bags& bags,
+                                                matrix_view<const float, Space> gradient,
+                                                const Pooling& how, std::span<float> out) {
+  static_assert(
+      reachable_as<typename Bags::space, device_space> && reachable_as<Space, device_space> &&
+          reachable_as<typename Source::space, device_space>,
+      "deeprec::weight_gradients: host memory given to a CUDA context. Fix: copy it to the device and "
+      "use views with device_space.");
+  using element = typename Source::format_type::element;
+  using rules = detail::rules_of<Pooling>;
+  using task_type = detail::pool_task<typename Bags::id_type, decltype(bags.borders()), const float>;
+  if (const status s = detail::device_shapes(bags); !s) return s;
+  if (static_cast<index_t>(out.size()) != bags.id_count()) {
+    return {errc::shape_mismatch, "out has another size than there are ids"};
   }
-};
+  // What no good bag holds is 0.
+  const status cleared = cuda_status(cudaMemsetAsync(out.data(), 0, out.size_bytes(), ctx.executor->get()));
+  if (!cleared || gradient.empty()) return cleared;
+  auto task = detail::task_of<task_type>(table, how, bags.weights() != nullptr);
+  detail::set_bags(task, bags);
+  task.out = gradient.data_handle();
+  task.out_stride = gradient.stride(0);
+  task.fault = ctx.executor->fault_record();
+  constexpr int wide = detail::lane_columns<element>;
+  const bool fits = detail::rows_fit_lanes<element>(task.table, task.stride, task.parts, task.width) &&
+                    detail::out_fits_lanes(task.out, task.out_stride, task.width, wide);
+  const int lanes = detail::lanes_of(task.width, fits ? wide : 1).lanes;
+  const dim3 grid = DEEPREC_DEVICE::grid_of(task.bags, lanes);
+  const cudaStream_t on = ctx.executor->get();
+  using namespace DEEPREC_DEVICE;
+  return launch_kernel(fits ? dot_bags<element, wide, rules, task_type> : dot_bags<element, 1, rules, task_type>,
+                       grid, on, task, lanes, out.data());
+}
 
 }}  // namespace deeprec::DEEPREC_ABI

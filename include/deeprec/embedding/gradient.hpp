@@ -47,11 +47,6 @@ struct sparse_gradient {
   }
 };
 
-namespace verbs {
-struct row_gradients {};
-struct weight_gradients {};
-}  // namespace verbs
-
 namespace detail {
 inline auto arrays_of(const sparse_gradient& gradient) noexcept { return std::tie(gradient.rows, gradient.values); }
 }  // namespace detail
@@ -87,50 +82,52 @@ template <class Context, BagBatch Bags, MemorySpace Space, class Columns, class 
   }
   if (!gradient.valid()) return gradient.validate("gradient is null");
   if (table_rows < 0) return {errc::shape_mismatch, "a table with a negative number of rows"};
-  return detail::run_verb<verbs::row_gradients>(ctx, bags, matrix_view<const float, Space>(gradient),
-                                                as_pooling(how), table_rows, out);
+  return detail::or_out_of_memory([&] { return row_gradients_on(ctx.backend(), ctx, bags, matrix_view<const float, Space>(gradient),
+                                                as_pooling(how), table_rows, out); });
 }
 
-template <>
-struct backend<verbs::row_gradients, host_backend> {
-  template <class Context, class Bags, class Pooling>
-  static status run(const Context& ctx, const Bags& bags, matrix_view<const float> gradient,
-                    const Pooling& how, index_t table_rows, sparse_gradient& out) {
-    if (const status s = detail::check_backward(ctx, bags, table_rows, how); !s) return s;
-    if (detail::owns(detail::arrays_of(out), bags, gradient)) {
-      return {errc::unsupported, "row_gradients: out owns memory of the inputs"};
-    }
-    const index_t width = gradient.extent(1);
-    const detail::backward_size size{
-        .slots = bags.end_slot() - bags.first_slot(), .bags = bags.bags(), .width = width, .workers = 0};
-    detail::backward_plan plan(ctx.memory, size);
-    plan.add(ctx, bags, gradient, table_rows, how);
-    plan.group(ctx, table_rows);
-    const index_t groups = plan.groups().groups();
-    const auto floats = static_cast<std::size_t>(detail::capped_product(groups, width));
-    out.rows.reserve(static_cast<std::size_t>(groups));
-    out.values.reserve(floats);
-    detail::count_skipped(bags, table_rows, how);
-    out.rows.resize(static_cast<std::size_t>(groups));
-    out.values.resize(floats);
-    if (groups == 0) return {};
-    detail::gradient_args pooled = plan.pooled(width);
-    pooled.out = out.values.data();
-    ctx.executor->parallel_for(groups, 256, [&](index_t begin, index_t end, int) {
-      for (index_t g = begin; g < end; ++g) out.rows[static_cast<std::size_t>(g)] = plan.groups().row(g);
-      if (width == 0) return;
-      with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
-        return pool_bags<float>(region, detail::gradient_policy{}, pooled, begin, end);
-      });
-    });
-    for (index_t g = 0; width > 0 && plan.groups().size() > detail::chunk_slots && g < groups; ++g) {
-      if (plan.groups().starts()[g + 1] - plan.groups().starts()[g] > detail::chunk_slots) {
-        detail::pool_long_bag<float, detail::gradient_policy>(ctx, pooled, g, plan.long_bags());
-      }
-    }
-    return {};
+template <class... Args>
+status row_gradients_on(any_backend, const Args&...) {
+  return detail::no_backend<Args...>();
+}
+
+template <class Context, class Bags, class Pooling>
+status row_gradients_on(host_backend, const Context& ctx, const Bags& bags, matrix_view<const float> gradient,
+                  const Pooling& how, index_t table_rows, sparse_gradient& out) {
+  if (const status s = detail::check_backward(ctx, bags, table_rows, how); !s) return s;
+  if (detail::owns(detail::arrays_of(out), bags, gradient)) {
+    return {errc::unsupported, "row_gradients: out owns memory of the inputs"};
   }
-};
+  const index_t width = gradient.extent(1);
+  const detail::backward_size size{
+      .slots = bags.end_slot() - bags.first_slot(), .bags = bags.bags(), .width = width, .workers = 0};
+  detail::backward_plan plan(ctx.memory, size);
+  plan.add(ctx, bags, gradient, table_rows, how);
+  plan.group(ctx, table_rows);
+  const index_t groups = plan.groups().groups();
+  const auto floats = static_cast<std::size_t>(detail::capped_product(groups, width));
+  out.rows.reserve(static_cast<std::size_t>(groups));
+  out.values.reserve(floats);
+  detail::count_skipped(bags, table_rows, how);
+  out.rows.resize(static_cast<std::size_t>(groups));
+  out.values.resize(floats);
+  if (groups == 0) return {};
+  detail::gradient_args pooled = plan.pooled(width);
+  pooled.out = out.values.data();
+  ctx.executor->parallel_for(groups, 256, [&](index_t begin, index_t end, int) {
+    for (index_t g = begin; g < end; ++g) out.rows[static_cast<std::size_t>(g)] = plan.groups().row(g);
+    if (width == 0) return;
+    with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
+      return pool_bags<float>(region, detail::gradient_policy{}, pooled, begin, end);
+    });
+  });
+  for (index_t g = 0; width > 0 && plan.groups().size() > detail::chunk_slots && g < groups; ++g) {
+    if (plan.groups().starts()[g + 1] - plan.groups().starts()[g] > detail::chunk_slots) {
+      detail::pool_long_bag<float, detail::gradient_policy>(ctx, pooled, g, plan.long_bags());
+    }
+  }
+  return {};
+}
 
 /// The gradient of each weight of a batch, as if every slot had one.
 ///
@@ -166,80 +163,85 @@ template <class Context, RowSource Source, BagBatch Bags, MemorySpace Space, cla
   if (!gradient.valid()) return gradient.validate("gradient is null");
   if (!out.empty() && out.data() == nullptr) return {errc::shape_mismatch, "out is null"};
   if (const status s = detail::check_max_norm(as_pooling(how)); !s) return s;
-  return detail::run_verb<verbs::weight_gradients>(ctx, table, bags, matrix_view<const float, Space>(gradient),
-                                                   as_pooling(how), out);
+  return detail::or_out_of_memory([&] { return weight_gradients_on(ctx.backend(), ctx, table, bags, matrix_view<const float, Space>(gradient),
+                                                   as_pooling(how), out); });
 }
 
-template <>
-struct backend<verbs::weight_gradients, host_backend> {
-  template <class Context, class Source, class Bags, class Pooling>
-  static status run(const Context& ctx, const Source& table, const Bags& bags,
-                    matrix_view<const float> gradient, const Pooling& how, std::span<float> out) {
-    if (const status s = bags.validate(); !s) return s;
-    const index_t first = bags.first_slot();
-    const index_t slots = bags.end_slot() - first;
-    if (static_cast<index_t>(out.size()) != slots) {
-      return {errc::shape_mismatch, "out has another size than there are ids"};
-    }
-    if constexpr (std::is_same_v<typename Pooling::bounds_mode, check_t>) {
-      if (const status s = detail::check_slots(ctx, bags, table.rows(), how); !s) return s;
-    }
-    using id_type = typename Bags::id_type;
-    detail::pool_args<detail::direct_rows<id_type>, id_type, const float> args{};
-    args.row_of = {table.data(), table.format().stride_bytes(), bags.ids()};
-    args.ids = bags.ids();
-    args.borders = bags.borders();
-    args.weights = bags.weights();
-    args.positive_weights = detail::prunes_weights<Pooling> && bags.weights() != nullptr;
-    args.rows = table.rows();
-    args.padding = detail::padding_of(how);
-    args.width = table.format().width();
-    args.parts = detail::parts_of(table.format());
-    args.end_slot = bags.end_slot();
-    args.max_norm = detail::max_norm_of(how);
-    args.out = gradient.data_handle();
-    args.out_stride = gradient.stride(0);
-    constexpr detail::divide_by divide = detail::divisor_of<typename Pooling::combiner>();
-    const index_t grain = slots > 0 ? bags.bags() * detail::chunk_slots / slots + 1 : 1;
-    ctx.executor->parallel_for(bags.bags(), grain, [&](index_t begin, index_t end, int) {
-      with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
-        slot_dots<typename Source::format_type::element>(region, detail::kernel_policy<Pooling>{}, args,
-                                                         first, out.data(), begin, end);
-      });
-      if constexpr (divide != detail::divide_by::one) {
-        for (index_t bag = begin; bag < end; ++bag) divide_bag(args, divide, bag, out.data() - first);
-      }
-    });
-    return {};
-  }
+namespace detail {
 
- private:
-  // The dots of a bag, turned into gradients: what a weight does to the denominator included.
-  template <class Args>
-  static void divide_bag(const Args& args, detail::divide_by divide, index_t bag, float* of_slot) {
-    const auto weight_of = [&](index_t k) {
-      return args.weights == nullptr ? 1.0 : static_cast<double>(args.weights[k]);
-    };
-    detail::pool_counts counts;
-    double weighted = 0;  // gradient . pooled row, times the denominator
-    for (index_t k = args.borders.begin(bag); k < args.borders.end(bag); ++k) {
-      if (args.absent(k)) continue;
-      counts.add(weight_of(k));
-      weighted += weight_of(k) * static_cast<double>(of_slot[k]);
-    }
-    const double by = counts.divisor(divide);
-    for (index_t k = args.borders.begin(bag); k < args.borders.end(bag); ++k) {
-      if (args.absent(k) || by == 0.0) {
-        of_slot[k] = 0.0F;
-        continue;
-      }
-      const double through_divisor = divide == detail::divide_by::weight ? weighted / (by * by)
-                                     : divide == detail::divide_by::root
-                                         ? weighted * weight_of(k) / (by * by * by)
-                                         : 0.0;
-      of_slot[k] = static_cast<float>(static_cast<double>(of_slot[k]) / by - through_divisor);
-    }
+// The dots of a bag, turned into gradients: what a weight does to the denominator included.
+template <class Args>
+void divide_bag(const Args& args, detail::divide_by divide, index_t bag, float* of_slot) {
+  const auto weight_of = [&](index_t k) {
+    return args.weights == nullptr ? 1.0 : static_cast<double>(args.weights[k]);
+  };
+  detail::pool_counts counts;
+  double weighted = 0;  // gradient . pooled row, times the denominator
+  for (index_t k = args.borders.begin(bag); k < args.borders.end(bag); ++k) {
+    if (args.absent(k)) continue;
+    counts.add(weight_of(k));
+    weighted += weight_of(k) * static_cast<double>(of_slot[k]);
   }
-};
+  const double by = counts.divisor(divide);
+  for (index_t k = args.borders.begin(bag); k < args.borders.end(bag); ++k) {
+    if (args.absent(k) || by == 0.0) {
+      of_slot[k] = 0.0F;
+      continue;
+    }
+    const double through_divisor = divide == detail::divide_by::weight ? weighted / (by * by)
+                                   : divide == detail::divide_by::root
+                                       ? weighted * weight_of(k) / (by * by * by)
+                                       : 0.0;
+    of_slot[k] = static_cast<float>(static_cast<double>(of_slot[k]) / by - through_divisor);
+  }
+}
+
+}  // namespace detail
+
+template <class... Args>
+status weight_gradients_on(any_backend, const Args&...) {
+  return detail::no_backend<Args...>();
+}
+
+template <class Context, class Source, class Bags, class Pooling>
+status weight_gradients_on(host_backend, const Context& ctx, const Source& table, const Bags& bags,
+                  matrix_view<const float> gradient, const Pooling& how, std::span<float> out) {
+  if (const status s = bags.validate(); !s) return s;
+  const index_t first = bags.first_slot();
+  const index_t slots = bags.end_slot() - first;
+  if (static_cast<index_t>(out.size()) != slots) {
+    return {errc::shape_mismatch, "out has another size than there are ids"};
+  }
+  if constexpr (std::is_same_v<typename Pooling::bounds_mode, check_t>) {
+    if (const status s = detail::check_slots(ctx, bags, table.rows(), how); !s) return s;
+  }
+  using id_type = typename Bags::id_type;
+  detail::pool_args<detail::direct_rows<id_type>, id_type, const float> args{};
+  args.row_of = {table.data(), table.format().stride_bytes(), bags.ids()};
+  args.ids = bags.ids();
+  args.borders = bags.borders();
+  args.weights = bags.weights();
+  args.positive_weights = detail::prunes_weights<Pooling> && bags.weights() != nullptr;
+  args.rows = table.rows();
+  args.padding = detail::padding_of(how);
+  args.width = table.format().width();
+  args.parts = detail::parts_of(table.format());
+  args.end_slot = bags.end_slot();
+  args.max_norm = detail::max_norm_of(how);
+  args.out = gradient.data_handle();
+  args.out_stride = gradient.stride(0);
+  constexpr detail::divide_by divide = detail::divisor_of<typename Pooling::combiner>();
+  const index_t grain = slots > 0 ? bags.bags() * detail::chunk_slots / slots + 1 : 1;
+  ctx.executor->parallel_for(bags.bags(), grain, [&](index_t begin, index_t end, int) {
+    with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
+      slot_dots<typename Source::format_type::element>(region, detail::kernel_policy<Pooling>{}, args,
+                                                       first, out.data(), begin, end);
+    });
+    if constexpr (divide != detail::divide_by::one) {
+      for (index_t bag = begin; bag < end; ++bag) detail::divide_bag(args, divide, bag, out.data() - first);
+    }
+  });
+  return {};
+}
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -60,10 +60,6 @@ struct jagged_batch {
   }
 };
 
-namespace verbs {
-struct to_jagged {};
-}  // namespace verbs
-
 namespace detail {
 
 /// Room for n ids, with weights when the input (null: without) has them.
@@ -179,35 +175,37 @@ template <class Context, class Id, class Row, MemorySpace Space>
                                jagged_batch<Id>& out) {
   const auto ctx = as_context(context_or_executor);
   if (const status s = coo.validate_shape(); !s) return s;
-  return detail::run_verb<verbs::to_jagged>(ctx, coo, out);
+  return detail::or_out_of_memory([&] { return to_jagged_on(ctx.backend(), ctx, coo, out); });
 }
 
-template <>
-struct backend<verbs::to_jagged, host_backend> {
-  template <class Context, class Id, class Row, MemorySpace Space>
-  static status run(const Context& ctx, const coo_view<Id, Row, Space>& coo, jagged_batch<Id>& out) {
-    static_assert(reachable_as<Space, host_space>,
-                  "deeprec::to_jagged: device memory given to a host context. Fix: copy it first.");
-    const index_t n = coo.id_count();
-    if (detail::owns(detail::arrays_of(out), coo)) {
-      return {errc::unsupported, "to_jagged: out owns the input"};
-    }
-    bool in_order = true;
-    if (const status s = detail::look_at_rows(ctx, coo, in_order); !s) return s;
-    detail::reserve(out, coo.bags(), n, coo.weights());
-    if (!in_order) {
-      detail::group_counts counts(ctx.memory, n, coo.bags());
-      detail::group_entries(ctx, counts, coo, [](index_t) { return true; }, out);
-      return {};
-    }
-    out.offsets.resize(static_cast<std::size_t>(coo.bags()) + 1);
-    detail::resize_ids(out, n, coo.weights());
-    detail::offsets_in_order(ctx, coo, out.offsets.data());
-    ctx.executor->parallel_for(n, detail::coo_piece, [&](index_t begin, index_t end, int) {
-      detail::copy_slots(coo.ids(), coo.weights(), begin, end - begin, out, begin);
-    });
+template <class... Args>
+status to_jagged_on(any_backend, const Args&...) {
+  return detail::no_backend<Args...>();
+}
+
+template <class Context, class Id, class Row, MemorySpace Space>
+status to_jagged_on(host_backend, const Context& ctx, const coo_view<Id, Row, Space>& coo, jagged_batch<Id>& out) {
+  static_assert(reachable_as<Space, host_space>,
+                "deeprec::to_jagged: device memory given to a host context. Fix: copy it first.");
+  const index_t n = coo.id_count();
+  if (detail::owns(detail::arrays_of(out), coo)) {
+    return {errc::unsupported, "to_jagged: out owns the input"};
+  }
+  bool in_order = true;
+  if (const status s = detail::look_at_rows(ctx, coo, in_order); !s) return s;
+  detail::reserve(out, coo.bags(), n, coo.weights());
+  if (!in_order) {
+    detail::group_counts counts(ctx.memory, n, coo.bags());
+    detail::group_entries(ctx, counts, coo, [](index_t) { return true; }, out);
     return {};
   }
-};
+  out.offsets.resize(static_cast<std::size_t>(coo.bags()) + 1);
+  detail::resize_ids(out, n, coo.weights());
+  detail::offsets_in_order(ctx, coo, out.offsets.data());
+  ctx.executor->parallel_for(n, detail::coo_piece, [&](index_t begin, index_t end, int) {
+    detail::copy_slots(coo.ids(), coo.weights(), begin, end - begin, out, begin);
+  });
+  return {};
+}
 
 }}  // namespace deeprec::DEEPREC_ABI

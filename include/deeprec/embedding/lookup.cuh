@@ -77,70 +77,70 @@ status launch_pool(const Task& task, index_t records, cudaStream_t on) {
 
 }  // namespace DEEPREC_DEVICE
 
-template <>
-struct backend<verbs::lookup, cuda_backend> {
-  template <class Context, class Source, class Bags, class Pooling, class Out, MemorySpace OutSpace>
-  [[gnu::visibility("hidden")]] static status run(const Context& ctx, const Source& table, const Bags& bags,
-                                                  const Pooling& how, matrix_view<Out, OutSpace> out) {
-    static_assert(reachable_as<typename Bags::space, device_space> &&
-                      reachable_as<OutSpace, device_space> &&
-                      reachable_as<typename Source::space, device_space>,
-                  "deeprec::lookup: host memory given to a CUDA context. Fix: copy it to the device and "
-                  "use views with device_space.");
-    static_assert(DirectRowSource<Source>,
-                  "deeprec::lookup: this row source has no device form. Fix: pass a table_view.");
-    constexpr bool copies = std::is_same_v<typename Pooling::combiner, concat_t>;
-    using element = typename Source::format_type::element;
-    using task_type = detail::pool_task<typename Bags::id_type, decltype(bags.borders()), Out>;
-    using rules = detail::rules_of<Pooling>;
-    if (const status s = detail::device_shapes(bags); !s) return s;
-    if (copies && out.extent(0) != bags.id_count()) {
-      return {errc::shape_mismatch, "out has another number of rows than there are ids"};
-    }
-    auto task = detail::task_of<task_type>(table, how, bags.weights() != nullptr);
-    if (task.empty == detail::when_empty::default_row && detail::is_bad_id(task.default_row, task.rows)) {
-      return {errc::id_out_of_range, "the default row", {.value = task.default_row}};
-    }
-    if (out.empty()) return {};
-    detail::set_bags(task, bags);
-    task.out = out.data_handle();
-    task.out_stride = out.stride(0);
-    task.fault = ctx.executor->fault_record();
-    if (index_t* const counter = detail::skip_counter_of(how); counter != nullptr) {
-      task.skipped = ctx.executor->counter(counter);
-      if (task.skipped == nullptr) {
-        return {errc::unsupported,
-                "lookup: more skip counters than a stream has between two synchronize()"};
-      }
-    }
-    index_t records = 0;
-    if (!copies && may_be_long(bags)) {
-      records = detail::chunk_sums::records(task.id_count);
-      detail::scratch_layout layout;
-      const std::size_t counts = layout.add<detail::chunk_count>(records);
-      const std::size_t sums = layout.add<float>(records * task.width);
-      std::byte* scratch = nullptr;
-      if (const status s = ctx.executor->scratch(layout.bytes(), scratch); !s) return s;
-      task.chunks.sums = static_cast<float*>(static_cast<void*>(scratch + sums));
-      task.chunks.counts = static_cast<detail::chunk_count*>(static_cast<void*>(scratch + counts));
-    }
-    constexpr int wide = detail::lane_columns<element>;
-    if (detail::rows_fit_lanes<element>(task.table, task.stride, task.parts, task.width) &&
-        detail::out_fits_lanes(task.out, task.out_stride, task.width, wide)) {
-      return DEEPREC_DEVICE::launch_pool<copies, element, wide, rules>(task, records, ctx.executor->get());
-    }
-    return DEEPREC_DEVICE::launch_pool<copies, element, 1, rules>(task, records, ctx.executor->get());
-  }
+namespace detail {
 
- private:
-  template <class Bags>
-  static bool may_be_long(const Bags& bags) {
-    if constexpr (requires { bags.hotness(); }) {
-      return bags.hotness() > detail::device_long_bag;
-    } else {
-      return bags.id_count() > detail::device_chunked_batch;
+template <class Bags>
+bool may_be_long(const Bags& bags) {
+  if constexpr (requires { bags.hotness(); }) {
+    return bags.hotness() > detail::device_long_bag;
+  } else {
+    return bags.id_count() > detail::device_chunked_batch;
+  }
+}
+
+}  // namespace detail
+
+template <class Context, class Source, class Bags, class Pooling, class Out, MemorySpace OutSpace>
+[[gnu::visibility("hidden")]] status lookup_on(cuda_backend, const Context& ctx, const Source& table, const Bags& bags,
+                                                const Pooling& how, matrix_view<Out, OutSpace> out) {
+  static_assert(reachable_as<typename Bags::space, device_space> &&
+                    reachable_as<OutSpace, device_space> &&
+                    reachable_as<typename Source::space, device_space>,
+                "deeprec::lookup: host memory given to a CUDA context. Fix: copy it to the device and "
+                "use views with device_space.");
+  static_assert(DirectRowSource<Source>,
+                "deeprec::lookup: this row source has no device form. Fix: pass a table_view.");
+  constexpr bool copies = std::is_same_v<typename Pooling::combiner, concat_t>;
+  using element = typename Source::format_type::element;
+  using task_type = detail::pool_task<typename Bags::id_type, decltype(bags.borders()), Out>;
+  using rules = detail::rules_of<Pooling>;
+  if (const status s = detail::device_shapes(bags); !s) return s;
+  if (copies && out.extent(0) != bags.id_count()) {
+    return {errc::shape_mismatch, "out has another number of rows than there are ids"};
+  }
+  auto task = detail::task_of<task_type>(table, how, bags.weights() != nullptr);
+  if (task.empty == detail::when_empty::default_row && detail::is_bad_id(task.default_row, task.rows)) {
+    return {errc::id_out_of_range, "the default row", {.value = task.default_row}};
+  }
+  if (out.empty()) return {};
+  detail::set_bags(task, bags);
+  task.out = out.data_handle();
+  task.out_stride = out.stride(0);
+  task.fault = ctx.executor->fault_record();
+  if (index_t* const counter = detail::skip_counter_of(how); counter != nullptr) {
+    task.skipped = ctx.executor->counter(counter);
+    if (task.skipped == nullptr) {
+      return {errc::unsupported,
+              "lookup: more skip counters than a stream has between two synchronize()"};
     }
   }
-};
+  index_t records = 0;
+  if (!copies && detail::may_be_long(bags)) {
+    records = detail::chunk_sums::records(task.id_count);
+    detail::scratch_layout layout;
+    const std::size_t counts = layout.add<detail::chunk_count>(records);
+    const std::size_t sums = layout.add<float>(records * task.width);
+    std::byte* scratch = nullptr;
+    if (const status s = ctx.executor->scratch(layout.bytes(), scratch); !s) return s;
+    task.chunks.sums = static_cast<float*>(static_cast<void*>(scratch + sums));
+    task.chunks.counts = static_cast<detail::chunk_count*>(static_cast<void*>(scratch + counts));
+  }
+  constexpr int wide = detail::lane_columns<element>;
+  if (detail::rows_fit_lanes<element>(task.table, task.stride, task.parts, task.width) &&
+      detail::out_fits_lanes(task.out, task.out_stride, task.width, wide)) {
+    return DEEPREC_DEVICE::launch_pool<copies, element, wide, rules>(task, records, ctx.executor->get());
+  }
+  return DEEPREC_DEVICE::launch_pool<copies, element, 1, rules>(task, records, ctx.executor->get());
+}
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -23,10 +23,6 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-namespace verbs {
-struct lookup {};
-}
-
 namespace detail {
 
 /// Whether the operands of a lookup fit together.
@@ -94,7 +90,7 @@ template <class Context, RowSource Source, BagBatch Bags, class Pooling, class O
   const auto ctx = as_context(context_or_executor);
   const auto policies = as_pooling(how);
   if (const status s = detail::lookup_shapes(table, bags, policies, out); !s) return s;
-  return detail::run_verb<verbs::lookup>(ctx, table, bags, policies, matrix_view<Out, OutSpace>(out));
+  return detail::or_out_of_memory([&] { return lookup_on(ctx.backend(), ctx, table, bags, policies, matrix_view<Out, OutSpace>(out)); });
 }
 
 namespace detail {
@@ -121,31 +117,33 @@ status lookup(Context&&, const Source&, const Bags&, const Pooling&, const Out&)
   return {};
 }
 
-template <>
-struct backend<verbs::lookup, host_backend> {
-  template <class Context, class Source, class Bags, class Pooling, class Out, MemorySpace OutSpace>
-  static status run(const Context& ctx, const Source& table, const Bags& bags, const Pooling& how,
-                    matrix_view<Out, OutSpace> out) {
-    static_assert(reachable_as<OutSpace, host_space>,
-                  "deeprec::lookup: device memory given to a host context. Fix: copy it, or pass a "
-                  "device context.");
-    detail::lookup_job job(table, bags, how, matrix_view<Out>(out), ctx.memory);
-    if (const status s = job.open(); !s) return s;
-    if constexpr (job.checks) {
-      ctx.executor->parallel_for(job.slots(), detail::check_slots_at_once,
-                                 [&](index_t begin, index_t end, int) {
-                                   job.check(ctx.instruction_set, begin, end);
-                                 });
-      if (const status s = job.fault(); !s) return s;
-    }
-    job.plan(ctx);
-    ctx.executor->parallel_for(job.units(), job.grain(), [&](index_t begin, index_t end, int) {
-      job.fetch(ctx.instruction_set, begin);
-      job.pool(ctx.instruction_set, begin, end);
-    });
-    job.close(ctx);
-    return {};
+template <class... Args>
+status lookup_on(any_backend, const Args&...) {
+  return detail::no_backend<Args...>();
+}
+
+template <class Context, class Source, class Bags, class Pooling, class Out, MemorySpace OutSpace>
+status lookup_on(host_backend, const Context& ctx, const Source& table, const Bags& bags, const Pooling& how,
+                  matrix_view<Out, OutSpace> out) {
+  static_assert(reachable_as<OutSpace, host_space>,
+                "deeprec::lookup: device memory given to a host context. Fix: copy it, or pass a "
+                "device context.");
+  detail::lookup_job job(table, bags, how, matrix_view<Out>(out), ctx.memory);
+  if (const status s = job.open(); !s) return s;
+  if constexpr (job.checks) {
+    ctx.executor->parallel_for(job.slots(), detail::check_slots_at_once,
+                               [&](index_t begin, index_t end, int) {
+                                 job.check(ctx.instruction_set, begin, end);
+                               });
+    if (const status s = job.fault(); !s) return s;
   }
-};
+  job.plan(ctx);
+  ctx.executor->parallel_for(job.units(), job.grain(), [&](index_t begin, index_t end, int) {
+    job.fetch(ctx.instruction_set, begin);
+    job.pool(ctx.instruction_set, begin, end);
+  });
+  job.close(ctx);
+  return {};
+}
 
 }}  // namespace deeprec::DEEPREC_ABI

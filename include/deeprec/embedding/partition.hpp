@@ -117,10 +117,6 @@ struct partitioned_ids {
   }
 };
 
-namespace verbs {
-struct partition {};
-}  // namespace verbs
-
 namespace detail {
 inline namespace DEEPREC_UNIT {
 
@@ -268,7 +264,7 @@ template <class Context, class Ids, class Strategy, class Bounds, class Id>
   if (parts > (std::numeric_limits<std::int32_t>::max)()) {
     return {errc::unsupported, "partition: more than 2^31 - 1 parts"};
   }
-  return detail::run_verb<verbs::partition>(ctx, list, rows, parts, how, bounds, out);
+  return detail::or_out_of_memory([&] { return partition_on(ctx.backend(), ctx, list, rows, parts, how, bounds, out); });
 }
 
 /// The same, for bounds mode check.
@@ -278,29 +274,31 @@ template <class Context, class Ids, class Strategy, class Id>
   return partition(context_or_executor, ids, rows, parts, how, check, out);
 }
 
-template <>
-struct backend<verbs::partition, host_backend> {
-  template <class Context, class Id, class Strategy, class Bounds>
-  static status run(const Context& ctx, std::span<const Id> ids, index_t rows, index_t parts,
-                    const Strategy& how, [[maybe_unused]] const Bounds& bounds, partitioned_ids<Id>& out) {
-    if (detail::owns(detail::arrays_of(out), ids)) {
-      return {errc::unsupported, "partition: out owns the ids"};
-    }
-    if constexpr (std::is_same_v<Bounds, check_t>) {
-      const index_t bad = detail::first_bad_id(ctx, ids, rows);
-      if (bad < static_cast<index_t>(ids.size())) {
-        return {errc::id_out_of_range,
-                {.slot = bad, .value = static_cast<std::int64_t>(ids[static_cast<std::size_t>(bad)])}};
-      }
-    }
-    detail::partition_ids(ctx, ids, rows, parts, how, out);
-    if constexpr (std::is_same_v<Bounds, skip_t>) {
-      if (bounds.skipped != nullptr) {
-        *bounds.skipped += static_cast<index_t>(ids.size()) - static_cast<index_t>(out.ids.size());
-      }
-    }
-    return {};
+template <class... Args>
+status partition_on(any_backend, const Args&...) {
+  return detail::no_backend<Args...>();
+}
+
+template <class Context, class Id, class Strategy, class Bounds>
+status partition_on(host_backend, const Context& ctx, std::span<const Id> ids, index_t rows, index_t parts,
+                  const Strategy& how, [[maybe_unused]] const Bounds& bounds, partitioned_ids<Id>& out) {
+  if (detail::owns(detail::arrays_of(out), ids)) {
+    return {errc::unsupported, "partition: out owns the ids"};
   }
-};
+  if constexpr (std::is_same_v<Bounds, check_t>) {
+    const index_t bad = detail::first_bad_id(ctx, ids, rows);
+    if (bad < static_cast<index_t>(ids.size())) {
+      return {errc::id_out_of_range,
+              {.slot = bad, .value = static_cast<std::int64_t>(ids[static_cast<std::size_t>(bad)])}};
+    }
+  }
+  detail::partition_ids(ctx, ids, rows, parts, how, out);
+  if constexpr (std::is_same_v<Bounds, skip_t>) {
+    if (bounds.skipped != nullptr) {
+      *bounds.skipped += static_cast<index_t>(ids.size()) - static_cast<index_t>(out.ids.size());
+    }
+  }
+  return {};
+}
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -32,10 +32,6 @@ inline constexpr by_id_and_weight_t by_id_and_weight{};
 template <class T>
 inline constexpr bool is_pruning = std::is_same_v<T, by_id_t> || std::is_same_v<T, by_id_and_weight_t>;
 
-namespace verbs {
-struct prune_invalid {};
-}  // namespace verbs
-
 namespace detail {
 inline namespace DEEPREC_UNIT {
 
@@ -123,39 +119,41 @@ template <class Context, class Batch, class How>
                 "deeprec::prune_invalid: no such rule. Fix: by_id or by_id_and_weight.");
   const auto ctx = as_context(context_or_executor);
   const detail::valid_entries<How, typename Batch::id_type> valid{batch.ids(), batch.weights()};
-  return detail::run_verb<verbs::prune_invalid>(ctx, batch, valid, out, dropped);
+  return detail::or_out_of_memory([&] { return prune_invalid_on(ctx.backend(), ctx, batch, valid, out, dropped); });
 }
 
-template <>
-struct backend<verbs::prune_invalid, host_backend> {
-  template <class Context, class Batch, class Valid, class Id>
-  static status run(const Context& ctx, const Batch& batch, const Valid& valid, jagged_batch<Id>& out,
-                    index_t& dropped) {
-    static_assert(reachable_as<typename Batch::space, host_space>,
-                  "deeprec::prune_invalid: device memory given to a host context. Fix: copy it first.");
-    index_t n = 0;
-    if constexpr (BagBatch<Batch>) {
-      if (const status s = batch.validate(); !s) return s;
-      n = batch.end_slot() - batch.first_slot();
-    } else {
-      if (const status s = batch.validate_shape(); !s) return s;
-      bool in_order = true;
-      if (const status s = detail::look_at_rows(ctx, batch, in_order); !s) return s;
-      n = batch.id_count();
-    }
-    if (detail::owns(detail::arrays_of(out), batch)) {
-      return {errc::unsupported, "prune_invalid: out owns the batch"};
-    }
-    detail::reserve(out, batch.bags(), n, batch.weights());
-    if constexpr (BagBatch<Batch>) {
-      detail::prune_bags(ctx, batch, valid, out);
-    } else {
-      detail::group_counts counts(ctx.memory, n, batch.bags());
-      detail::group_entries(ctx, counts, batch, valid, out);
-    }
-    dropped = n - out.id_count();
-    return {};
+template <class... Args>
+status prune_invalid_on(any_backend, const Args&...) {
+  return detail::no_backend<Args...>();
+}
+
+template <class Context, class Batch, class Valid, class Id>
+status prune_invalid_on(host_backend, const Context& ctx, const Batch& batch, const Valid& valid, jagged_batch<Id>& out,
+                  index_t& dropped) {
+  static_assert(reachable_as<typename Batch::space, host_space>,
+                "deeprec::prune_invalid: device memory given to a host context. Fix: copy it first.");
+  index_t n = 0;
+  if constexpr (BagBatch<Batch>) {
+    if (const status s = batch.validate(); !s) return s;
+    n = batch.end_slot() - batch.first_slot();
+  } else {
+    if (const status s = batch.validate_shape(); !s) return s;
+    bool in_order = true;
+    if (const status s = detail::look_at_rows(ctx, batch, in_order); !s) return s;
+    n = batch.id_count();
   }
-};
+  if (detail::owns(detail::arrays_of(out), batch)) {
+    return {errc::unsupported, "prune_invalid: out owns the batch"};
+  }
+  detail::reserve(out, batch.bags(), n, batch.weights());
+  if constexpr (BagBatch<Batch>) {
+    detail::prune_bags(ctx, batch, valid, out);
+  } else {
+    detail::group_counts counts(ctx.memory, n, batch.bags());
+    detail::group_entries(ctx, counts, batch, valid, out);
+  }
+  dropped = n - out.id_count();
+  return {};
+}
 
 }}  // namespace deeprec::DEEPREC_ABI

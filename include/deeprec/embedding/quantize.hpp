@@ -23,11 +23,6 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-namespace verbs {
-struct quantize {};
-struct dequantize {};
-}  // namespace verbs
-
 /// Encodes every row of a matrix.
 ///
 /// @shape    source (R,D), any row stride · table (R,D)
@@ -53,7 +48,7 @@ template <class Context, MemorySpace SourceSpace, class Columns, RowFormat Forma
     return {errc::shape_mismatch, "source has another shape than the table"};
   }
   if (!source.valid()) return source.validate("source is null");
-  return detail::run_verb<verbs::quantize>(ctx, matrix_view<const float, SourceSpace>(source), table);
+  return detail::or_out_of_memory([&] { return quantize_on(ctx.backend(), ctx, matrix_view<const float, SourceSpace>(source), table); });
 }
 
 /// The same, for a source that may be written.
@@ -88,8 +83,8 @@ template <class Context, RowFormat Format, MemorySpace TableSpace, class Byte, M
     return {errc::shape_mismatch, "rows of out overlap: its stride is below its width"};
   }
   if (!out.valid()) return out.validate("out is null");
-  return detail::run_verb<verbs::dequantize>(ctx, const_table_view<Format, TableSpace>(table),
-                                             matrix_view<float, OutSpace>(out));
+  return detail::or_out_of_memory([&] { return dequantize_on(ctx.backend(), ctx, const_table_view<Format, TableSpace>(table),
+                                             matrix_view<float, OutSpace>(out)); });
 }
 
 namespace detail {
@@ -122,56 +117,60 @@ inline index_t quantize_grain(index_t width) {
 
 }  // namespace detail
 
-template <>
-struct backend<verbs::quantize, host_backend> {
-  template <class Context, MemorySpace SourceSpace, class Format, MemorySpace TableSpace>
-  static status run(const Context& ctx, matrix_view<const float, SourceSpace> source,
-                    table_view<Format, TableSpace> table) {
-    static_assert(reachable_as<SourceSpace, host_space> && reachable_as<TableSpace, host_space>,
-                  "deeprec::quantize: device memory given to a host context. Fix: copy it to the host.");
-    const Format format = table.format();
-    const index_t rows = source.extent(0);
-    const index_t grain = detail::quantize_grain(source.extent(1));
-    std::atomic<index_t> smallest{rows};
-    ctx.executor->parallel_for(rows, grain, [&](index_t begin, index_t end, int) {
-      for (index_t row = begin; row < end; ++row) {
-        if (detail::first_unfit(format, source.row(row)) < 0) continue;
-        index_t seen = smallest.load(std::memory_order_relaxed);
-        while (row < seen && !smallest.compare_exchange_weak(seen, row, std::memory_order_relaxed)) {
-        }
-        return;
-      }
-    });
-    if (const index_t row = smallest.load(std::memory_order_relaxed); row < rows) {
-      const index_t column = detail::first_unfit(format, source.row(row));
-      return {errc::invalid_value,
-              detail::is_finite(source.row(row)[column]) ? "quantize: too large for the rows' format"
-                                                         : "quantize: NaN or infinity",
-              {.row = row, .column = column}};
-    }
-    ctx.executor->parallel_for(rows, grain, [&](index_t begin, index_t end, int) {
-      for (index_t row = begin; row < end; ++row) format.encode(source.row(row), table.row(row));
-    });
-    return {};
-  }
-};
+template <class... Args>
+status quantize_on(any_backend, const Args&...) {
+  return detail::no_backend<Args...>();
+}
 
-template <>
-struct backend<verbs::dequantize, host_backend> {
-  template <class Context, class Format, MemorySpace TableSpace, MemorySpace OutSpace>
-  static status run(const Context& ctx, const_table_view<Format, TableSpace> table,
-                    matrix_view<float, OutSpace> out) {
-    static_assert(reachable_as<TableSpace, host_space> && reachable_as<OutSpace, host_space>,
-                  "deeprec::dequantize: device memory given to a host context. Fix: copy it to the host.");
-    const Format format = table.format();
-    ctx.executor->parallel_for(table.rows(), detail::quantize_grain(table.width()),
-                               [&](index_t begin, index_t end, int) {
-                                 for (index_t row = begin; row < end; ++row) {
-                                   format.decode(table.row(row), out.row(row));
-                                 }
-                               });
-    return {};
+template <class Context, MemorySpace SourceSpace, class Format, MemorySpace TableSpace>
+status quantize_on(host_backend, const Context& ctx, matrix_view<const float, SourceSpace> source,
+                  table_view<Format, TableSpace> table) {
+  static_assert(reachable_as<SourceSpace, host_space> && reachable_as<TableSpace, host_space>,
+                "deeprec::quantize: device memory given to a host context. Fix: copy it to the host.");
+  const Format format = table.format();
+  const index_t rows = source.extent(0);
+  const index_t grain = detail::quantize_grain(source.extent(1));
+  std::atomic<index_t> smallest{rows};
+  ctx.executor->parallel_for(rows, grain, [&](index_t begin, index_t end, int) {
+    for (index_t row = begin; row < end; ++row) {
+      if (detail::first_unfit(format, source.row(row)) < 0) continue;
+      index_t seen = smallest.load(std::memory_order_relaxed);
+      while (row < seen && !smallest.compare_exchange_weak(seen, row, std::memory_order_relaxed)) {
+      }
+      return;
+    }
+  });
+  if (const index_t row = smallest.load(std::memory_order_relaxed); row < rows) {
+    const index_t column = detail::first_unfit(format, source.row(row));
+    return {errc::invalid_value,
+            detail::is_finite(source.row(row)[column]) ? "quantize: too large for the rows' format"
+                                                       : "quantize: NaN or infinity",
+            {.row = row, .column = column}};
   }
-};
+  ctx.executor->parallel_for(rows, grain, [&](index_t begin, index_t end, int) {
+    for (index_t row = begin; row < end; ++row) format.encode(source.row(row), table.row(row));
+  });
+  return {};
+}
+
+template <class... Args>
+status dequantize_on(any_backend, const Args&...) {
+  return detail::no_backend<Args...>();
+}
+
+template <class Context, class Format, MemorySpace TableSpace, MemorySpace OutSpace>
+status dequantize_on(host_backend, const Context& ctx, const_table_view<Format, TableSpace> table,
+                  matrix_view<float, OutSpace> out) {
+  static_assert(reachable_as<TableSpace, host_space> && reachable_as<OutSpace, host_space>,
+                "deeprec::dequantize: device memory given to a host context. Fix: copy it to the host.");
+  const Format format = table.format();
+  ctx.executor->parallel_for(table.rows(), detail::quantize_grain(table.width()),
+                             [&](index_t begin, index_t end, int) {
+                               for (index_t row = begin; row < end; ++row) {
+                                 format.decode(table.row(row), out.row(row));
+                               }
+                             });
+  return {};
+}
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -50,58 +50,55 @@ __global__ void __launch_bounds__(block_threads)
 
 }  // namespace DEEPREC_DEVICE
 
-template <>
-struct backend<verbs::lookup_group, cuda_backend> {
-  template <class Context, class Out, class Bags>
-  [[gnu::visibility("hidden")]] static status run(
-      const Context& ctx, const table_group<Out, Bags>& group, std::span<const Bags> bags,
-      std::span<const matrix_view<Out, detail::group_space<Bags>>> outs) {
-    static_assert(
-        std::is_same_v<detail::group_space<Bags>, device_space>,
-        "deeprec::lookup: a group of host memory given to a CUDA context. Fix: table_group<float, "
-        "jagged_view<Id, Offset, device_space>>.");
-    using launch_type = detail::group_launch<typename detail::device_feature<Bags, Out>::task_type>;
-    static_assert(sizeof(launch_type) <= 32764);
-    const auto features = group.parts();
-    // Everything is looked at before the first launch.
-    detail::group_entry<typename detail::device_feature<Bags, Out>::task_type> entry{};
-    index_t units = 0;
-    for (std::size_t t = 0; t < features.size(); ++t) {
-      const status s = detail::make_entry(features[t], bags[t], outs[t], entry, units);
-      if (!s) return s.in_table(static_cast<index_t>(t));
-      if (units > (index_t{1} << 30))
-        return {errc::unsupported, "more bags than one launch of a group has"};
-    }
-    const auto all = std::make_unique<launch_type>();
-    for (std::size_t from = 0; from < features.size(); from += detail::tables_at_once) {
-      const std::size_t to = (std::min)(features.size(), from + detail::tables_at_once);
-      all->tables = static_cast<int>(to - from);
-      unsigned blocks = 0;
-      for (std::size_t t = from; t < to; ++t) {
-        auto& here = all->entries[t - from];
-        static_cast<void>(detail::make_entry(features[t], bags[t], outs[t], here, units));
-        here.task.number = static_cast<index_t>(t);
-        here.task.fault = ctx.executor->fault_record();
-        if (features[t].skipped != nullptr) {
-          here.task.skipped = ctx.executor->counter(features[t].skipped);
-          if (here.task.skipped == nullptr) {
-            return {errc::unsupported,
-                    "lookup: more skip counters than a stream has between two synchronize()"};
-          }
-        }
-        all->first_block[t - from] = blocks;
-        const index_t in_block = DEEPREC_DEVICE::block_threads / here.lanes;
-        blocks += static_cast<unsigned>((units + in_block - 1) / in_block);
-      }
-      all->first_block[all->tables] = blocks;
-      if (blocks == 0) continue;
-      const status s = DEEPREC_DEVICE::launch_kernel(
-          DEEPREC_DEVICE::pool_groups<typename detail::device_feature<Bags, Out>::task_type>, dim3(blocks),
-          ctx.executor->get(), *all);
-      if (!s) return s;
-    }
-    return {};
+template <class Context, class Out, class Bags>
+[[gnu::visibility("hidden")]] status lookup_group_on(cuda_backend, 
+    const Context& ctx, const table_group<Out, Bags>& group, std::span<const Bags> bags,
+    std::span<const matrix_view<Out, detail::group_space<Bags>>> outs) {
+  static_assert(
+      std::is_same_v<detail::group_space<Bags>, device_space>,
+      "deeprec::lookup: a group of host memory given to a CUDA context. Fix: table_group<float, "
+      "jagged_view<Id, Offset, device_space>>.");
+  using launch_type = detail::group_launch<typename detail::device_feature<Bags, Out>::task_type>;
+  static_assert(sizeof(launch_type) <= 32764);
+  const auto features = group.parts();
+  // Everything is looked at before the first launch.
+  detail::group_entry<typename detail::device_feature<Bags, Out>::task_type> entry{};
+  index_t units = 0;
+  for (std::size_t t = 0; t < features.size(); ++t) {
+    const status s = detail::make_entry(features[t], bags[t], outs[t], entry, units);
+    if (!s) return s.in_table(static_cast<index_t>(t));
+    if (units > (index_t{1} << 30))
+      return {errc::unsupported, "more bags than one launch of a group has"};
   }
-};
+  const auto all = std::make_unique<launch_type>();
+  for (std::size_t from = 0; from < features.size(); from += detail::tables_at_once) {
+    const std::size_t to = (std::min)(features.size(), from + detail::tables_at_once);
+    all->tables = static_cast<int>(to - from);
+    unsigned blocks = 0;
+    for (std::size_t t = from; t < to; ++t) {
+      auto& here = all->entries[t - from];
+      static_cast<void>(detail::make_entry(features[t], bags[t], outs[t], here, units));
+      here.task.number = static_cast<index_t>(t);
+      here.task.fault = ctx.executor->fault_record();
+      if (features[t].skipped != nullptr) {
+        here.task.skipped = ctx.executor->counter(features[t].skipped);
+        if (here.task.skipped == nullptr) {
+          return {errc::unsupported,
+                  "lookup: more skip counters than a stream has between two synchronize()"};
+        }
+      }
+      all->first_block[t - from] = blocks;
+      const index_t in_block = DEEPREC_DEVICE::block_threads / here.lanes;
+      blocks += static_cast<unsigned>((units + in_block - 1) / in_block);
+    }
+    all->first_block[all->tables] = blocks;
+    if (blocks == 0) continue;
+    const status s = DEEPREC_DEVICE::launch_kernel(
+        DEEPREC_DEVICE::pool_groups<typename detail::device_feature<Bags, Out>::task_type>, dim3(blocks),
+        ctx.executor->get(), *all);
+    if (!s) return s;
+  }
+  return {};
+}
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -50,10 +50,6 @@ using group_part = std::conditional_t<std::is_same_v<group_space<Bags>, device_s
 
 }  // namespace detail
 
-namespace verbs {
-struct lookup_group {};
-}  // namespace verbs
-
 /// The features of a model: which table each reads, and how it is pooled. Tables are not owned.
 ///
 /// @dtype   Out: what pooled rows are stored as; Bags: the type of a feature's batch
@@ -133,25 +129,27 @@ template <class Context, Storage Out, BagBatch Bags>
   if (outs.size() != features.size()) {
     return {errc::shape_mismatch, "another number of outputs than the group has features"};
   }
-  return detail::run_verb<verbs::lookup_group>(ctx, group, bags, outs);
+  return detail::or_out_of_memory([&] { return lookup_group_on(ctx.backend(), ctx, group, bags, outs); });
 }
 
-template <>
-struct backend<verbs::lookup_group, host_backend> {
-  template <class Context, class Out, class Bags>
-  static status run(const Context& given, const table_group<Out, Bags>& group, std::span<const Bags> bags,
-                    std::span<const matrix_view<Out, detail::group_space<Bags>>> outs) {
-    static_assert(std::is_same_v<detail::group_space<Bags>, host_space>,
-                  "deeprec::lookup: a group of batches in device memory given to a host context. Fix: pass a "
-                  "device context.");
-    executor_ref executor(*given.executor);
-    context<executor_ref> ctx(executor);
-    ctx.memory = given.memory;
-    ctx.instruction_set = given.instruction_set;
-    detail::group_jobs<Bags, Out> jobs(ctx.memory, group.parts());
-    return jobs.run(ctx, bags, outs);
-  }
-};
+template <class... Args>
+status lookup_group_on(any_backend, const Args&...) {
+  return detail::no_backend<Args...>();
+}
+
+template <class Context, class Out, class Bags>
+status lookup_group_on(host_backend, const Context& given, const table_group<Out, Bags>& group, std::span<const Bags> bags,
+                  std::span<const matrix_view<Out, detail::group_space<Bags>>> outs) {
+  static_assert(std::is_same_v<detail::group_space<Bags>, host_space>,
+                "deeprec::lookup: a group of batches in device memory given to a host context. Fix: pass a "
+                "device context.");
+  executor_ref executor(*given.executor);
+  context<executor_ref> ctx(executor);
+  ctx.memory = given.memory;
+  ctx.instruction_set = given.instruction_set;
+  detail::group_jobs<Bags, Out> jobs(ctx.memory, group.parts());
+  return jobs.run(ctx, bags, outs);
+}
 
 /// The same, for outputs side by side in one matrix: feature t fills the columns
 /// [offset(t), offset(t + 1)) of out (B, total_width()); every batch has B bags.

@@ -32,10 +32,6 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-namespace verbs {
-struct update {};
-}
-
 /// One optimizer step for every row that the batch used.
 ///
 /// @shape    bags as given to lookup · gradient of lookup's output (B,D) · table (R,D), changed in place
@@ -81,8 +77,8 @@ template <class Context, BagBatch Bags, MemorySpace GradientSpace, class Columns
     return {errc::shape_mismatch, "rows have no room for the optimizer's state"};
   }
   if (const status s = detail::check_max_norm(as_pooling(how)); !s) return s;
-  return detail::run_verb<verbs::update>(ctx, bags, matrix_view<const float, GradientSpace>(gradient),
-                                         as_pooling(how), optimizer, table, rounding);
+  return detail::or_out_of_memory([&] { return update_on(ctx.backend(), ctx, bags, matrix_view<const float, GradientSpace>(gradient),
+                                         as_pooling(how), optimizer, table, rounding); });
 }
 
 /// The same, for a gradient that may be written.
@@ -98,24 +94,26 @@ template <class Context, BagBatch Bags, MemorySpace GradientSpace, class Columns
                 rounding);
 }
 
-template <>
-struct backend<verbs::update, host_backend> {
-  template <class Context, class Bags, class Pooling, class Optimizer, class Format, class Rounding>
-  static status run(const Context& ctx, const Bags& bags, matrix_view<const float> gradient,
-                    const Pooling& how, const Optimizer& optimizer, table_view<Format> table,
-                    const Rounding& rounding) {
-    if (const status s = detail::check_backward(ctx, bags, table.rows(), how); !s) return s;
-    const detail::backward_size size{.slots = bags.end_slot() - bags.first_slot(),
-                                     .bags = bags.bags(),
-                                     .width = table.width(),
-                                     .workers = static_cast<index_t>(ctx.executor->concurrency())};
-    detail::backward_plan plan(ctx.memory, size);
-    plan.add(ctx, bags, gradient, table.rows(), how);
-    plan.group(ctx, table.rows());
-    detail::count_skipped(bags, table.rows(), how);
-    detail::step_groups(ctx, plan, table, detail::max_norm_of(how), optimizer, rounding);
-    return {};
-  }
-};
+template <class... Args>
+status update_on(any_backend, const Args&...) {
+  return detail::no_backend<Args...>();
+}
+
+template <class Context, class Bags, class Pooling, class Optimizer, class Format, class Rounding>
+status update_on(host_backend, const Context& ctx, const Bags& bags, matrix_view<const float> gradient,
+                  const Pooling& how, const Optimizer& optimizer, table_view<Format> table,
+                  const Rounding& rounding) {
+  if (const status s = detail::check_backward(ctx, bags, table.rows(), how); !s) return s;
+  const detail::backward_size size{.slots = bags.end_slot() - bags.first_slot(),
+                                   .bags = bags.bags(),
+                                   .width = table.width(),
+                                   .workers = static_cast<index_t>(ctx.executor->concurrency())};
+  detail::backward_plan plan(ctx.memory, size);
+  plan.add(ctx, bags, gradient, table.rows(), how);
+  plan.group(ctx, table.rows());
+  detail::count_skipped(bags, table.rows(), how);
+  detail::step_groups(ctx, plan, table, detail::max_norm_of(how), optimizer, rounding);
+  return {};
+}
 
 }}  // namespace deeprec::DEEPREC_ABI

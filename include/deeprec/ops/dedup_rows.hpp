@@ -49,11 +49,6 @@ struct unique_rows {
   std::pmr::vector<Index> inverse;  ///< (B): row b equals row rows[inverse[b]]
 };
 
-namespace verbs {
-struct dedup_rows {};
-struct tile_rows {};
-}  // namespace verbs
-
 namespace detail {
 
 /// Pieces of this many bytes are what threads share out.
@@ -135,31 +130,33 @@ template <class Context, class T, MemorySpace Space, class Columns, class Index>
       count > static_cast<std::uint64_t>(detail::most_keys)) {
     return {errc::unsupported, "dedup_rows: too many rows for the type of their numbers"};
   }
-  return detail::run_verb<verbs::dedup_rows>(ctx, matrix_view<const std::remove_const_t<T>, Space>(rows), out);
+  return detail::or_out_of_memory([&] { return dedup_rows_on(ctx.backend(), ctx, matrix_view<const std::remove_const_t<T>, Space>(rows), out); });
 }
 
-template <>
-struct backend<verbs::dedup_rows, host_backend> {
-  template <class Context, class T, MemorySpace Space, class Index>
-  static status run(const Context& ctx, matrix_view<const T, Space> rows, unique_rows<Index>& out) {
-    static_assert(reachable_as<Space, host_space>,
-                  "deeprec::dedup_rows: device memory given to a host context. Fix: copy it first.");
-    const index_t n = rows.extent(0);
-    const matrix_view<const T> in(rows);
-    if (detail::owns(detail::arrays_of(out), in)) return {errc::unsupported, "dedup_rows: out owns the rows"};
-    // All of the memory, before anything is written.
-    std::pmr::vector<std::uint64_t> hashes(static_cast<std::size_t>(n), ctx.memory);
-    std::pmr::vector<std::uint32_t> table(n == 0 ? 0 : detail::key_slots(n), ctx.memory);
-    out.rows.reserve(static_cast<std::size_t>(n));
-    out.inverse.reserve(static_cast<std::size_t>(n));
-    detail::hash_rows(ctx, in, hashes.data());
-    out.rows.clear();
-    out.inverse.resize(static_cast<std::size_t>(n));
-    detail::row_keys<T, Index> keys{in, hashes.data(), out.rows};
-    if (n > 0) detail::number_keys(std::span<std::uint32_t>(table), n, keys, out.inverse.data());
-    return {};
-  }
-};
+template <class... Args>
+status dedup_rows_on(any_backend, const Args&...) {
+  return detail::no_backend<Args...>();
+}
+
+template <class Context, class T, MemorySpace Space, class Index>
+status dedup_rows_on(host_backend, const Context& ctx, matrix_view<const T, Space> rows, unique_rows<Index>& out) {
+  static_assert(reachable_as<Space, host_space>,
+                "deeprec::dedup_rows: device memory given to a host context. Fix: copy it first.");
+  const index_t n = rows.extent(0);
+  const matrix_view<const T> in(rows);
+  if (detail::owns(detail::arrays_of(out), in)) return {errc::unsupported, "dedup_rows: out owns the rows"};
+  // All of the memory, before anything is written.
+  std::pmr::vector<std::uint64_t> hashes(static_cast<std::size_t>(n), ctx.memory);
+  std::pmr::vector<std::uint32_t> table(n == 0 ? 0 : detail::key_slots(n), ctx.memory);
+  out.rows.reserve(static_cast<std::size_t>(n));
+  out.inverse.reserve(static_cast<std::size_t>(n));
+  detail::hash_rows(ctx, in, hashes.data());
+  out.rows.clear();
+  out.inverse.resize(static_cast<std::size_t>(n));
+  detail::row_keys<T, Index> keys{in, hashes.data(), out.rows};
+  if (n > 0) detail::number_keys(std::span<std::uint32_t>(table), n, keys, out.inverse.data());
+  return {};
+}
 
 /// out row b = row inverse[b] of rows: what dedup_rows took apart, laid out again; or any gather of rows.
 ///
@@ -198,48 +195,53 @@ template <class Context, class T, MemorySpace Space, class Columns, class Number
   }
   if (const status s = rows.validate(); !s) return s;
   if (const status s = out.validate(); !s) return s;
-  return detail::run_verb<verbs::tile_rows>(ctx, matrix_view<const Out, Space>(rows), numbers,
-                                            matrix_view<Out, OutSpace>(out));
+  return detail::or_out_of_memory([&] { return tile_rows_on(ctx.backend(), ctx, matrix_view<const Out, Space>(rows), numbers,
+                                            matrix_view<Out, OutSpace>(out)); });
 }
 
-template <>
-struct backend<verbs::tile_rows, host_backend> {
-  template <class Context, class T, MemorySpace Space, class Index, MemorySpace OutSpace>
-  static status run(const Context& ctx, matrix_view<const T, Space> rows, std::span<const Index> numbers,
-                    matrix_view<T, OutSpace> out) {
-    static_assert(reachable_as<Space, host_space> && reachable_as<OutSpace, host_space>,
-                  "deeprec::tile_rows: device memory given to a host context. Fix: copy it first.");
-    const index_t n = out.extent(0);
-    const auto limit = static_cast<std::uint64_t>(rows.extent(0));
-    std::atomic<bool> bad{false};
-    ctx.executor->parallel_for(n, index_t{1} << 16, [&](index_t begin, index_t end, int) {
-      bool any = false;
-      for (index_t b = begin; b < end; ++b) any |= number_of(numbers, b) >= limit;
-      if (any) bad.store(true, std::memory_order_relaxed);
-    });
-    if (bad.load(std::memory_order_relaxed)) {
-      index_t b = 0;
-      while (number_of(numbers, b) < limit) ++b;
-      return {errc::id_out_of_range, "tile_rows: inverse",
-              {.slot = b, .value = static_cast<std::int64_t>(number_of(numbers, b))}};
-    }
-    if (out.empty()) return {};
-    const auto bytes = static_cast<std::size_t>(out.extent(1)) * sizeof(T);
-    const index_t grain = detail::rows_per_piece(static_cast<index_t>(bytes));
-    ctx.executor->parallel_for(n, grain, [&](index_t begin, index_t end, int) {
-      for (index_t b = begin; b < end; ++b) {
-        std::memcpy(out.row(b), rows.row(static_cast<index_t>(number_of(numbers, b))), bytes);
-      }
-    });
-    return {};
-  }
+namespace detail {
 
- private:
-  // A negative number becomes a large one.
-  template <class Index>
-  static std::uint64_t number_of(std::span<const Index> numbers, index_t b) noexcept {
-    return static_cast<std::uint64_t>(static_cast<std::int64_t>(numbers[static_cast<std::size_t>(b)]));
+// A negative number becomes a large one.
+template <class Index>
+std::uint64_t row_number(std::span<const Index> numbers, index_t b) noexcept {
+  return static_cast<std::uint64_t>(static_cast<std::int64_t>(numbers[static_cast<std::size_t>(b)]));
+}
+
+}  // namespace detail
+
+template <class... Args>
+status tile_rows_on(any_backend, const Args&...) {
+  return detail::no_backend<Args...>();
+}
+
+template <class Context, class T, MemorySpace Space, class Index, MemorySpace OutSpace>
+status tile_rows_on(host_backend, const Context& ctx, matrix_view<const T, Space> rows, std::span<const Index> numbers,
+                  matrix_view<T, OutSpace> out) {
+  static_assert(reachable_as<Space, host_space> && reachable_as<OutSpace, host_space>,
+                "deeprec::tile_rows: device memory given to a host context. Fix: copy it first.");
+  const index_t n = out.extent(0);
+  const auto limit = static_cast<std::uint64_t>(rows.extent(0));
+  std::atomic<bool> bad{false};
+  ctx.executor->parallel_for(n, index_t{1} << 16, [&](index_t begin, index_t end, int) {
+    bool any = false;
+    for (index_t b = begin; b < end; ++b) any |= detail::row_number(numbers, b) >= limit;
+    if (any) bad.store(true, std::memory_order_relaxed);
+  });
+  if (bad.load(std::memory_order_relaxed)) {
+    index_t b = 0;
+    while (detail::row_number(numbers, b) < limit) ++b;
+    return {errc::id_out_of_range, "tile_rows: inverse",
+            {.slot = b, .value = static_cast<std::int64_t>(detail::row_number(numbers, b))}};
   }
-};
+  if (out.empty()) return {};
+  const auto bytes = static_cast<std::size_t>(out.extent(1)) * sizeof(T);
+  const index_t grain = detail::rows_per_piece(static_cast<index_t>(bytes));
+  ctx.executor->parallel_for(n, grain, [&](index_t begin, index_t end, int) {
+    for (index_t b = begin; b < end; ++b) {
+      std::memcpy(out.row(b), rows.row(static_cast<index_t>(detail::row_number(numbers, b))), bytes);
+    }
+  });
+  return {};
+}
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -69,45 +69,45 @@ __global__ void __launch_bounds__(block_threads) select_rows(device_select args,
 
 }  // namespace DEEPREC_DEVICE
 
-template <>
-struct backend<verbs::row_select, cuda_backend> {
-  template <class Context, class T, MemorySpace ThenSpace, MemorySpace OtherwiseSpace, MemorySpace OutSpace>
-  [[gnu::visibility("hidden")]] static status run(const Context& ctx, std::span<const unsigned char> cond,
-                                                  matrix_view<const T, ThenSpace> then,
-                                                  matrix_view<const T, OtherwiseSpace> otherwise,
-                                                  matrix_view<T, OutSpace> out) {
-    static_assert(
-        reachable_as<ThenSpace, device_space> && reachable_as<OtherwiseSpace, device_space> &&
-            reachable_as<OutSpace, device_space>,
-        "deeprec::row_select: host memory given to a CUDA context. Fix: copy it to the device and use "
-        "views with device_space.");
-    if (out.empty()) return {};
-    const auto to = detail::bytes_of(out);
-    const auto from_then = detail::bytes_of(then);
-    const auto from_otherwise = detail::bytes_of(otherwise);
-    if (const status s = detail::select_overlaps(cond, from_then, from_otherwise, to); !s) return s;
-    const auto a = detail::one_for_all(from_otherwise);
-    const auto b = detail::one_for_all(from_then);
-    const auto all = reinterpret_cast<std::uintptr_t>(a.first) | reinterpret_cast<std::uintptr_t>(b.first) |
-                     reinterpret_cast<std::uintptr_t>(to.first) |
-                     static_cast<std::uintptr_t>(a.stride | b.stride | to.stride | to.width);
-    DEEPREC_DEVICE::device_select args{
-        cond.data(), b.first,  a.first, b.stride, a.stride, reinterpret_cast<std::byte*>(out.data_handle()),
-        to.stride,   to.count, 0};
-    if (all % 16 == 0) return launch<uint4>(args, to.width, ctx.executor->get());
-    if (all % 4 == 0) return launch<unsigned int>(args, to.width, ctx.executor->get());
-    return launch<unsigned char>(args, to.width, ctx.executor->get());
-  }
+namespace detail {
 
- private:
-  template <class Word>
-  static status launch(DEEPREC_DEVICE::device_select args, index_t width, cudaStream_t on) {
-    args.words = width / index_t{sizeof(Word)};
-    int lanes = 1;
-    while (lanes < 32 && lanes < args.words) lanes *= 2;
-    return DEEPREC_DEVICE::launch_kernel(DEEPREC_DEVICE::select_rows<Word>,
-                                         DEEPREC_DEVICE::grid_of((args.rows + 3) / 4, lanes), on, args, lanes);
-  }
-};
+template <class Word>
+status launch_select(DEEPREC_DEVICE::device_select args, index_t width, cudaStream_t on) {
+  args.words = width / index_t{sizeof(Word)};
+  int lanes = 1;
+  while (lanes < 32 && lanes < args.words) lanes *= 2;
+  return DEEPREC_DEVICE::launch_kernel(DEEPREC_DEVICE::select_rows<Word>,
+                                       DEEPREC_DEVICE::grid_of((args.rows + 3) / 4, lanes), on, args, lanes);
+}
+
+}  // namespace detail
+
+template <class Context, class T, MemorySpace ThenSpace, MemorySpace OtherwiseSpace, MemorySpace OutSpace>
+[[gnu::visibility("hidden")]] status row_select_on(cuda_backend, const Context& ctx, std::span<const unsigned char> cond,
+                                                matrix_view<const T, ThenSpace> then,
+                                                matrix_view<const T, OtherwiseSpace> otherwise,
+                                                matrix_view<T, OutSpace> out) {
+  static_assert(
+      reachable_as<ThenSpace, device_space> && reachable_as<OtherwiseSpace, device_space> &&
+          reachable_as<OutSpace, device_space>,
+      "deeprec::row_select: host memory given to a CUDA context. Fix: copy it to the device and use "
+      "views with device_space.");
+  if (out.empty()) return {};
+  const auto to = detail::bytes_of(out);
+  const auto from_then = detail::bytes_of(then);
+  const auto from_otherwise = detail::bytes_of(otherwise);
+  if (const status s = detail::select_overlaps(cond, from_then, from_otherwise, to); !s) return s;
+  const auto a = detail::one_for_all(from_otherwise);
+  const auto b = detail::one_for_all(from_then);
+  const auto all = reinterpret_cast<std::uintptr_t>(a.first) | reinterpret_cast<std::uintptr_t>(b.first) |
+                   reinterpret_cast<std::uintptr_t>(to.first) |
+                   static_cast<std::uintptr_t>(a.stride | b.stride | to.stride | to.width);
+  DEEPREC_DEVICE::device_select args{
+      cond.data(), b.first,  a.first, b.stride, a.stride, reinterpret_cast<std::byte*>(out.data_handle()),
+      to.stride,   to.count, 0};
+  if (all % 16 == 0) return detail::launch_select<uint4>(args, to.width, ctx.executor->get());
+  if (all % 4 == 0) return detail::launch_select<unsigned int>(args, to.width, ctx.executor->get());
+  return detail::launch_select<unsigned char>(args, to.width, ctx.executor->get());
+}
 
 }}  // namespace deeprec::DEEPREC_ABI

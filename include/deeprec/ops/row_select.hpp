@@ -27,10 +27,6 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-namespace verbs {
-struct row_select {};
-}
-
 /// What row_select takes for a condition: anything that converts to a span of bool or of std::uint8_t.
 template <class T>
 concept RowCondition = std::convertible_to<const T&, std::span<const bool>> ||
@@ -152,44 +148,46 @@ template <class Context, class Condition, class Then, MemorySpace ThenSpace, cla
   if (const status s = then.validate(); !s) return s;
   if (const status s = otherwise.validate(); !s) return s;
   if (const status s = out.validate(); !s) return s;
-  return detail::run_verb<verbs::row_select>(ctx, bytes, matrix_view<const Out, ThenSpace>(then),
+  return detail::or_out_of_memory([&] { return row_select_on(ctx.backend(), ctx, bytes, matrix_view<const Out, ThenSpace>(then),
                                              matrix_view<const Out, OtherwiseSpace>(otherwise),
-                                             matrix_view<Out, OutSpace>(out));
+                                             matrix_view<Out, OutSpace>(out)); });
 }
 
-template <>
-struct backend<verbs::row_select, host_backend> {
-  /// @param stream_above an output of more bytes than this is written past the caches
-  template <class Context, class T, MemorySpace ThenSpace, MemorySpace OtherwiseSpace,
-            MemorySpace OutSpace>
-  static status run(const Context& ctx, std::span<const unsigned char> cond,
-                    matrix_view<const T, ThenSpace> then,
-                    matrix_view<const T, OtherwiseSpace> otherwise, matrix_view<T, OutSpace> out,
-                    index_t stream_above = detail::last_level_cache_bytes()) {
-    static_assert(reachable_as<ThenSpace, host_space> && reachable_as<OtherwiseSpace, host_space> &&
-                      reachable_as<OutSpace, host_space>,
-                  "deeprec::row_select: device memory given to a host context. Fix: copy it, or pass "
-                  "a device context.");
-    if (out.empty()) return {};
-    const detail::byte_rows<const std::byte> to = detail::bytes_of(out);
-    const detail::byte_rows<const std::byte> from_then = detail::bytes_of(then);
-    const detail::byte_rows<const std::byte> from_otherwise = detail::bytes_of(otherwise);
-    if (const status s = detail::select_overlaps(cond, from_then, from_otherwise, to); !s) return s;
-    const index_t bytes = to.width * to.count;
-    const bool streamed = to.width >= detail::line_bytes && bytes > stream_above;
-    const detail::select_args args{
-        cond.data(),
-        {detail::one_for_all(from_otherwise), detail::one_for_all(from_then)},
-        {reinterpret_cast<std::byte*>(out.data_handle()), to.count, to.stride, to.width},
-        streamed || bytes > detail::fetch_above ? detail::rows_ahead(to.width) : 0,
-        streamed ? detail::store_kind::streamed : detail::store_kind::cached};
-    const index_t grain = (std::max)(index_t{1}, detail::select_piece_bytes / to.width);
-    ctx.executor->parallel_for(to.count, grain, [&](index_t begin, index_t end, int) {
-      with_isa_up_to_avx512(ctx.instruction_set,
-                            [&](auto region) { select_rows(region, args, begin, end); });
-    });
-    return {};
-  }
-};
+template <class... Args>
+status row_select_on(any_backend, const Args&...) {
+  return detail::no_backend<Args...>();
+}
+
+/// @param stream_above an output of more bytes than this is written past the caches
+template <class Context, class T, MemorySpace ThenSpace, MemorySpace OtherwiseSpace,
+          MemorySpace OutSpace>
+status row_select_on(host_backend, const Context& ctx, std::span<const unsigned char> cond,
+                  matrix_view<const T, ThenSpace> then,
+                  matrix_view<const T, OtherwiseSpace> otherwise, matrix_view<T, OutSpace> out,
+                  index_t stream_above = detail::last_level_cache_bytes()) {
+  static_assert(reachable_as<ThenSpace, host_space> && reachable_as<OtherwiseSpace, host_space> &&
+                    reachable_as<OutSpace, host_space>,
+                "deeprec::row_select: device memory given to a host context. Fix: copy it, or pass "
+                "a device context.");
+  if (out.empty()) return {};
+  const detail::byte_rows<const std::byte> to = detail::bytes_of(out);
+  const detail::byte_rows<const std::byte> from_then = detail::bytes_of(then);
+  const detail::byte_rows<const std::byte> from_otherwise = detail::bytes_of(otherwise);
+  if (const status s = detail::select_overlaps(cond, from_then, from_otherwise, to); !s) return s;
+  const index_t bytes = to.width * to.count;
+  const bool streamed = to.width >= detail::line_bytes && bytes > stream_above;
+  const detail::select_args args{
+      cond.data(),
+      {detail::one_for_all(from_otherwise), detail::one_for_all(from_then)},
+      {reinterpret_cast<std::byte*>(out.data_handle()), to.count, to.stride, to.width},
+      streamed || bytes > detail::fetch_above ? detail::rows_ahead(to.width) : 0,
+      streamed ? detail::store_kind::streamed : detail::store_kind::cached};
+  const index_t grain = (std::max)(index_t{1}, detail::select_piece_bytes / to.width);
+  ctx.executor->parallel_for(to.count, grain, [&](index_t begin, index_t end, int) {
+    with_isa_up_to_avx512(ctx.instruction_set,
+                          [&](auto region) { select_rows(region, args, begin, end); });
+  });
+  return {};
+}
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -49,10 +49,6 @@ struct unique_ids {
   std::pmr::vector<Index> counts;   ///< (U); they sum to N
 };
 
-namespace verbs {
-struct unique {};
-}  // namespace verbs
-
 namespace detail {
 inline namespace DEEPREC_UNIT {
 
@@ -166,34 +162,36 @@ template <class Context, class Ids, class Id, class Index>
       count > static_cast<std::uint64_t>(detail::most_keys)) {
     return {errc::unsupported, "unique: too many ids for the type of their numbers"};
   }
-  return detail::run_verb<verbs::unique>(ctx, list, out);
+  return detail::or_out_of_memory([&] { return unique_on(ctx.backend(), ctx, list, out); });
 }
 
-template <>
-struct backend<verbs::unique, host_backend> {
-  template <class Context, class Id, class Index>
-  static status run(const Context& ctx, std::span<const Id> ids, unique_ids<Id, Index>& out) {
-    if (detail::owns(detail::arrays_of(out), ids)) return {errc::unsupported, "unique: out owns the ids"};
-    const auto n = static_cast<index_t>(ids.size());
-    const std::uint64_t largest = detail::bits_of_all(ids);
-    const bool direct = largest < 4 * ids.size();
-    const auto below = static_cast<std::size_t>(largest) + 1;
-    const std::size_t most = direct ? (std::min)(ids.size(), below) : ids.size();
-    // All of the memory, before anything is written.
-    std::pmr::vector<std::uint32_t> table(n == 0 ? 0 : direct ? below : detail::key_slots(n), ctx.memory);
-    out.inverse.reserve(ids.size());
-    out.ids.reserve(most);
-    out.counts.reserve(most);
-    out.inverse.resize(ids.size());
-    detail::id_keys<Id, Index> keys(ids.data(), most, out);
-    if (direct) {
-      detail::number_small_ids<Id, Index>(table, ids, keys, out.inverse.data());
-    } else if (n > 0) {
-      detail::number_keys(std::span<std::uint32_t>(table), n, keys, out.inverse.data());
-    }
-    keys.finish();
-    return {};
+template <class... Args>
+status unique_on(any_backend, const Args&...) {
+  return detail::no_backend<Args...>();
+}
+
+template <class Context, class Id, class Index>
+status unique_on(host_backend, const Context& ctx, std::span<const Id> ids, unique_ids<Id, Index>& out) {
+  if (detail::owns(detail::arrays_of(out), ids)) return {errc::unsupported, "unique: out owns the ids"};
+  const auto n = static_cast<index_t>(ids.size());
+  const std::uint64_t largest = detail::bits_of_all(ids);
+  const bool direct = largest < 4 * ids.size();
+  const auto below = static_cast<std::size_t>(largest) + 1;
+  const std::size_t most = direct ? (std::min)(ids.size(), below) : ids.size();
+  // All of the memory, before anything is written.
+  std::pmr::vector<std::uint32_t> table(n == 0 ? 0 : direct ? below : detail::key_slots(n), ctx.memory);
+  out.inverse.reserve(ids.size());
+  out.ids.reserve(most);
+  out.counts.reserve(most);
+  out.inverse.resize(ids.size());
+  detail::id_keys<Id, Index> keys(ids.data(), most, out);
+  if (direct) {
+    detail::number_small_ids<Id, Index>(table, ids, keys, out.inverse.data());
+  } else if (n > 0) {
+    detail::number_keys(std::span<std::uint32_t>(table), n, keys, out.inverse.data());
   }
-};
+  keys.finish();
+  return {};
+}
 
 }}  // namespace deeprec::DEEPREC_ABI

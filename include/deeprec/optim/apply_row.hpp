@@ -23,10 +23,6 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-namespace verbs {
-struct apply_rows {};
-}
-
 /// Applies an optimizer to one row in plain scalar code: the reference for every faster path.
 ///
 /// @shape    weights, gradient (D) · state (row_state + element_state * D), row part first,
@@ -78,23 +74,25 @@ template <class Context, MemorySpace GradientSpace, RowOptimizer O, Storage W, M
   if (const status s = gradient.validate(); !s) return s;
   if (const status s = weights.validate(); !s) return s;
   if (const status s = state.validate(); needed > 0 && !s) return s;
-  return detail::run_verb<verbs::apply_rows>(ctx, gradient, optimizer, weights, state, rounding);
+  return detail::or_out_of_memory([&] { return apply_rows_on(ctx.backend(), ctx, gradient, optimizer, weights, state, rounding); });
 }
 
-template <>
-struct backend<verbs::apply_rows, host_backend> {
-  template <class Context, class O, class W, class Rounding>
-  static status run(const Context& ctx, matrix_view<const float> gradient, const O& optimizer,
-                    matrix_view<W> weights, matrix_view<float> state, const Rounding& rounding) {
-    const auto rows = detail::prepare(optimizer);
-    const index_t grain = (std::max<index_t>)(1, 4096 / weights.extent(1));
-    ctx.executor->parallel_for(weights.extent(0), grain, [&](index_t begin, index_t end, int) {
-      with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
-        step_rows<O>(region, rows, gradient, weights, state, rounding, begin, end);
-      });
+template <class... Args>
+status apply_rows_on(any_backend, const Args&...) {
+  return detail::no_backend<Args...>();
+}
+
+template <class Context, class O, class W, class Rounding>
+status apply_rows_on(host_backend, const Context& ctx, matrix_view<const float> gradient, const O& optimizer,
+                  matrix_view<W> weights, matrix_view<float> state, const Rounding& rounding) {
+  const auto rows = detail::prepare(optimizer);
+  const index_t grain = (std::max<index_t>)(1, 4096 / weights.extent(1));
+  ctx.executor->parallel_for(weights.extent(0), grain, [&](index_t begin, index_t end, int) {
+    with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
+      step_rows<O>(region, rows, gradient, weights, state, rounding, begin, end);
     });
-    return {};
-  }
-};
+  });
+  return {};
+}
 
 }}  // namespace deeprec::DEEPREC_ABI

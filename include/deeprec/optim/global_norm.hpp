@@ -24,10 +24,6 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-namespace verbs {
-struct global_norm {};
-}
-
 namespace detail {
 inline namespace DEEPREC_UNIT {
 
@@ -78,7 +74,7 @@ template <class Context, MemorySpace Space>
 [[nodiscard]] status global_norm(Context&& context_or_executor,
                                  std::span<const matrix_view<const float, Space>> gradients, double& norm) {
   const auto ctx = as_context(context_or_executor);
-  return detail::run_verb<verbs::global_norm>(ctx, gradients, norm);
+  return detail::or_out_of_memory([&] { return global_norm_on(ctx.backend(), ctx, gradients, norm); });
 }
 
 /// The same, for a container of views.
@@ -89,33 +85,35 @@ template <class Context, class Container>
   return global_norm(context_or_executor, std::span<const view>(gradients), norm);
 }
 
-template <>
-struct backend<verbs::global_norm, host_backend> {
-  template <class Context>
-  static status run(const Context& ctx, std::span<const matrix_view<const float>> gradients, double& norm) {
-    constexpr index_t widest = 16384;
-    double total = 0;
-    std::pmr::vector<double> sums(ctx.memory);
-    for (const matrix_view<const float>& gradient : gradients) {
-      if (const status s = gradient.validate(); !s) return s;
-      if (gradient.empty()) continue;
-      // An item is a row, or 16384 columns of a long one; a piece is about as many elements.
-      const index_t chunks = (gradient.extent(1) - 1) / widest + 1;
-      const index_t items = detail::capped_product(gradient.extent(0), chunks);
-      const index_t grain = chunks > 1 ? 1 : widest / gradient.extent(1);
-      sums.assign(static_cast<std::size_t>((items - 1) / grain + 1), 0.0);
-      ctx.executor->parallel_for(items, grain, [&](index_t begin, index_t end, int) {
-        for (index_t i = begin; i < end; i += grain) {  // an executor may hand out several pieces at once
-          detail::add_squares(gradient, chunks, widest, i, end - i > grain ? i + grain : end,
-                              sums[static_cast<std::size_t>(i / grain)]);
-        }
-      });
-      for (const double partial : sums) total += partial;
-    }
-    norm = std::sqrt(total);
-    return {};
+template <class... Args>
+status global_norm_on(any_backend, const Args&...) {
+  return detail::no_backend<Args...>();
+}
+
+template <class Context>
+status global_norm_on(host_backend, const Context& ctx, std::span<const matrix_view<const float>> gradients, double& norm) {
+  constexpr index_t widest = 16384;
+  double total = 0;
+  std::pmr::vector<double> sums(ctx.memory);
+  for (const matrix_view<const float>& gradient : gradients) {
+    if (const status s = gradient.validate(); !s) return s;
+    if (gradient.empty()) continue;
+    // An item is a row, or 16384 columns of a long one; a piece is about as many elements.
+    const index_t chunks = (gradient.extent(1) - 1) / widest + 1;
+    const index_t items = detail::capped_product(gradient.extent(0), chunks);
+    const index_t grain = chunks > 1 ? 1 : widest / gradient.extent(1);
+    sums.assign(static_cast<std::size_t>((items - 1) / grain + 1), 0.0);
+    ctx.executor->parallel_for(items, grain, [&](index_t begin, index_t end, int) {
+      for (index_t i = begin; i < end; i += grain) {  // an executor may hand out several pieces at once
+        detail::add_squares(gradient, chunks, widest, i, end - i > grain ? i + grain : end,
+                            sums[static_cast<std::size_t>(i / grain)]);
+      }
+    });
+    for (const double partial : sums) total += partial;
   }
-};
+  norm = std::sqrt(total);
+  return {};
+}
 
 /// What gradients are multiplied by so that their norm is at most `limit`: 1 where it is already.
 ///
