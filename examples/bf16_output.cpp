@@ -11,7 +11,7 @@ int main() {
   std::vector<deeprec::bf16> out(1);
   const auto table = deeprec::as_table(deeprec::matrix_view<const float>(weights.data(), 4, 1));
   deeprec::lookup(deeprec::inline_executor{}, table,
-                  deeprec::jagged_view(offsets.data(), 1, ids.data(), 4), deeprec::sum,
+                  deeprec::jagged_view(offsets.data(), 1, ids.data(), 4), deeprec::combiner::sum,
                   deeprec::matrix_view(out.data(), 1, 1))
       .or_throw();
   std::printf("257.5625 as bf16 is %g, its bits 0x%04x\n", static_cast<float>(out[0]), out[0].bits);

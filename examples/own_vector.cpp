@@ -11,7 +11,7 @@ int main() {
   std::vector<float> out(3 * 2);                                    // (B, D)
   const auto table = deeprec::as_table(deeprec::matrix_view<const float>(weights.data(), 4, 2));
   const deeprec::jagged_view bags(offsets.data(), 3, ids.data(), 3);
-  deeprec::lookup(deeprec::inline_executor{}, table, bags, deeprec::sum,
+  deeprec::lookup(deeprec::inline_executor{}, table, bags, deeprec::combiner::sum,
                   deeprec::matrix_view(out.data(), 3, 2))
       .or_throw();
   for (int b = 0; b < 3; ++b) std::printf("%g %g\n", out[b * 2], out[b * 2 + 1]);

@@ -12,7 +12,7 @@ int main() {
   for (int attempt = 0; attempt < 2; ++attempt, ids[1] = 1'000'000) {
     const deeprec::status s =
         deeprec::lookup(pool, table.view(), deeprec::jagged_view(offsets.data(), 3, ids.data(), 3),
-                        deeprec::mean, deeprec::matrix_view(out.data(), 3, 64));
+                        deeprec::combiner::mean, deeprec::matrix_view(out.data(), 3, 64));
     std::printf("%s, out[0][0] = %.5f\n", s.message().c_str(), out[0]);
   }
 }

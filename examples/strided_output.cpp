@@ -16,10 +16,10 @@ int main() {
     return as_table(matrix_view(rows.data(), static_cast<index_t>(rows.size()) / width, width));
   };
   const inline_executor here;
-  lookup(here, table_of(users, 3), jagged_view(offsets.data(), 2, ids.data(), 6), sum,
+  lookup(here, table_of(users, 3), jagged_view(offsets.data(), 2, ids.data(), 6), combiner::sum,
          out.columns(0, 3))
       .or_throw();
-  lookup(here, table_of(items, 1), jagged_view(offsets.data() + 2, 2, ids.data(), 6), sum,
+  lookup(here, table_of(items, 1), jagged_view(offsets.data() + 2, 2, ids.data(), 6), combiner::sum,
          out.columns(3, 1))
       .or_throw();
   for (int b = 0; b < 2; ++b) std::printf("%g %g %g %g\n", out(b, 0), out(b, 1), out(b, 2), out(b, 3));

@@ -52,7 +52,7 @@ struct fused {
     const index_t part = turn.next();
     const const_table_view<f32_rows> from(reinterpret_cast<const std::byte*>(table), rows, f32_rows(width));
     const coo_view<> batch(row_of + part * entries, ids + part * entries, entries, Batch, weights);
-    must(fused_lookup(here, from, batch, mean, matrix_view(out, index_t{Batch}, width)));
+    must(fused_lookup(here, from, batch, combiner::mean, matrix_view(out, index_t{Batch}, width)));
   }
   std::uint64_t checksum() {
     run();

@@ -74,7 +74,7 @@ class comparison {
   void ours(const batch& set) {
     inline_executor here;
     const matrix_view to(out_.data(), set.view().bags(), table_.format().width());
-    if (!lookup(here, table_, set.view(), sum, to)) std::abort();
+    if (!lookup(here, table_, set.view(), combiner::sum, to)) std::abort();
   }
 
   Table table_;

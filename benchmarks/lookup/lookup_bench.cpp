@@ -48,7 +48,7 @@ const_table_view<plain_rows<Element>> table_of(const big_memory& memory, index_t
 template <class Executor, class Element>
 void look_up(Executor& executor, const const_table_view<plain_rows<Element>>& table, const batch& set,
              std::vector<float>& out) {
-  const status s = lookup(executor, table, set.view(), sum,
+  const status s = lookup(executor, table, set.view(), combiner::sum,
                           matrix_view(out.data(), set.view().bags(), table.width()));
   if (!s) std::abort();
 }
@@ -265,7 +265,7 @@ void criteo(benchmark::State& state, const std::string& name, index_t batch_rows
     for (index_t r = 0; r < total; r += batch_rows) {
       for (std::size_t t = 0; t < 26; ++t) {
         const status s = lookup(
-            one, tables[t], jagged_view<>(offsets.data(), batch_rows, trace[t].data() + r, batch_rows), sum,
+            one, tables[t], jagged_view<>(offsets.data(), batch_rows, trace[t].data() + r, batch_rows), combiner::sum,
             matrix_view(out.data() + static_cast<index_t>(t) * batch_rows * width, batch_rows, width));
         if (!s) std::abort();
       }

@@ -43,7 +43,7 @@ struct pooled {
   void run() {
     const const_table_view<plain_rows<Element>> from(reinterpret_cast<const std::byte*>(table), rows, format);
     const jagged_view<> batch(offsets, bags, all + turn.next() * ids, ids, weights);
-    must(lookup(executor, from, batch, sum, matrix_view(out, bags, index_t{Width})));
+    must(lookup(executor, from, batch, combiner::sum, matrix_view(out, bags, index_t{Width})));
   }
   std::uint64_t checksum() {
     run();
@@ -77,7 +77,7 @@ struct calls {
     const std::int64_t offsets[] = {0, 1};
     for (index_t c = 0; c < many; ++c) {
       const std::int64_t id = c * 37 % rows;
-      must(lookup(here, from, jagged_view<>(offsets, 1, &id, 1), sum, matrix_view(out + c * width, 1, width)));
+      must(lookup(here, from, jagged_view<>(offsets, 1, &id, 1), combiner::sum, matrix_view(out + c * width, 1, width)));
     }
   }
   std::uint64_t checksum() {

@@ -66,7 +66,7 @@ struct float_rows {
 template <class Executor, class Format>
 void look_up(Executor& executor, const dense_table<Format>& table, const batch& set,
              std::vector<float>& out) {
-  const status s = lookup(executor, table.view(), set.view(), sum,
+  const status s = lookup(executor, table.view(), set.view(), combiner::sum,
                           matrix_view(out.data(), set.view().bags(), table.width()));
   if (!s) std::abort();
 }

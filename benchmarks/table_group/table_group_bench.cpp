@@ -47,7 +47,7 @@ struct criteo_model {
       first_row.push_back(memory + before * width * 4);
       tables.emplace_back(reinterpret_cast<const std::byte*>(first_row.back()), table_rows,
                           f32_rows(width));
-      group.add(tables.back(), sum);
+      group.add(tables.back(), combiner::sum);
       before += table_rows;
     }
     for (index_t b = 0; b <= rows; ++b) offsets.push_back(b);
@@ -104,7 +104,7 @@ struct criteo_model {
       for (std::size_t t = 0; t < features; ++t) {
         const matrix_view part(out.data() + static_cast<index_t>(t) * width, rows, width,
                                features * width);
-        if (!lookup(executor, tables[t], batch[t], sum, part)) std::abort();
+        if (!lookup(executor, tables[t], batch[t], combiner::sum, part)) std::abort();
       }
     }
   }

@@ -43,7 +43,7 @@ struct grouped {
     for (index_t t = 0; t < features; ++t) {
       group.add(const_table_view<f32_rows>(reinterpret_cast<const std::byte*>(table) + before * width * 4, rows_of(t),
                                            f32_rows(width)),
-                sum);
+                combiner::sum);
       before += rows_of(t);
     }
     bags.resize(features);

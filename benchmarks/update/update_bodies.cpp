@@ -37,7 +37,7 @@ struct trained {
 
   void run() {
     const fixed_view<> batch(all + turn.next() * ids, bags, hotness);
-    must(update(executor, batch, matrix_view<const float>(gradient, bags, Width), sum, Optimizer{},
+    must(update(executor, batch, matrix_view<const float>(gradient, bags, Width), combiner::sum, Optimizer{},
                 table_view<f32_rows>(table, rows, format)));
   }
   std::uint64_t checksum() {

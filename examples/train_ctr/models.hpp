@@ -76,8 +76,8 @@ struct slot_features {
     for (std::size_t s = 0; s + 1 < first_row.size(); ++s) {
       const deeprec::table_view<deeprec::f32_rows> of_slot(all.row(first_row[s]), first_row[s + 1] - first_row[s],
                                                            all.format());
-      lookups.add(of_slot, deeprec::sum);
-      updates.add(of_slot, deeprec::sum);
+      lookups.add(of_slot, deeprec::combiner::sum);
+      updates.add(of_slot, deeprec::combiner::sum);
     }
   }
 };
@@ -259,7 +259,7 @@ class logistic_regression {
     rows_ = rows;
     const matrix_view<float> sums(logits_.data(), rows, 1);
     if (const status s =
-            fused_lookup(executor, std::as_const(table_).view(), batch.by_row, deeprec::sum, sums);
+            fused_lookup(executor, std::as_const(table_).view(), batch.by_row, deeprec::combiner::sum, sums);
         !s) {
       return s;
     }
@@ -283,7 +283,7 @@ class logistic_regression {
     }
     watch.lap(part::backward);
     if (const status s = linear_.step(executor, dense_optimizer()); !s) return s;
-    const status done = update(executor, batch.by_row, slope, deeprec::sum,
+    const status done = update(executor, batch.by_row, slope, deeprec::combiner::sum,
                                deeprec::rowwise_adagrad{.learning_rate = options_.row_rate,
                                                         .epsilon = options_.row_epsilon},
                                table_.view());

@@ -47,7 +47,7 @@ class wide_deep {
     const index_t rows = batch.dense.extent(0);
     reserve(rows);
     const matrix_view<float> sums(logits_.data(), rows, 1);
-    if (const status s = fused_lookup(executor, std::as_const(wide_).view(), batch.by_row, deeprec::sum, sums); !s) {
+    if (const status s = fused_lookup(executor, std::as_const(wide_).view(), batch.by_row, deeprec::combiner::sum, sums); !s) {
       return s;
     }
     const matrix_view<float> input(input_.data(), rows, stack_.size(0));
@@ -73,7 +73,7 @@ class wide_deep {
     if (const status s = stack_.backward(executor, slope); !s) return s;
     watch.lap(part::backward);
     if (const status s = stack_.step(executor, dense_optimizer()); !s) return s;
-    if (const status s = update(executor, batch.by_row, slope, deeprec::sum,
+    if (const status s = update(executor, batch.by_row, slope, deeprec::combiner::sum,
                                 deeprec::rowwise_adagrad{.learning_rate = options_.wide_rate, .epsilon = 1e-3F},
                                 wide_.view());
         !s) {

@@ -141,18 +141,18 @@ TEST_CASE(
       CHECK(p.agrees(p.by_update(here, which, how, weighted), weighted, rule));
     };
     const max_norm two{2.0F};
-    const default_row fill{5};
+    const empty_bag::default_row fill{5};
     for (const bool weighted : {false, true}) {
-      check(clean, sum, weighted, {pooled_as::sum});
-      check(clean, mean, weighted, {pooled_as::mean_by_count});
-      check(clean, mean(by_weight), weighted, {pooled_as::mean_by_weight});
-      check(clean, sqrtn, weighted, {pooled_as::sqrtn});
-      check(clean, pooling(sqrtn, two), weighted, {pooled_as::sqrtn, 2.0});
-      check(clean, pooling(mean, two, fill), weighted, {pooled_as::mean_by_count, 2.0, 5});
-      check(clean, pooling(sum, padding_id{3}, fill), weighted, {pooled_as::sum, 0, 5, false, 3});
-      check(dirty, pooling(mean(by_weight), prune, two, fill), weighted,
+      check(clean, combiner::sum, weighted, {pooled_as::sum});
+      check(clean, combiner::mean, weighted, {pooled_as::mean_by_count});
+      check(clean, combiner::mean(combiner::by_weight), weighted, {pooled_as::mean_by_weight});
+      check(clean, combiner::sqrtn, weighted, {pooled_as::sqrtn});
+      check(clean, pooling(combiner::sqrtn, two), weighted, {pooled_as::sqrtn, 2.0});
+      check(clean, pooling(combiner::mean, two, fill), weighted, {pooled_as::mean_by_count, 2.0, 5});
+      check(clean, pooling(combiner::sum, padding_id{3}, fill), weighted, {pooled_as::sum, 0, 5, false, 3});
+      check(dirty, pooling(combiner::mean(combiner::by_weight), prune, two, fill), weighted,
             {pooled_as::mean_by_weight, 2.0, 5, true});
-      check(dirty, pooling(sum, prune), weighted, {pooled_as::sum, 0, -1, true});
+      check(dirty, pooling(combiner::sum, prune), weighted, {pooled_as::sum, 0, -1, true});
     }
   }
 }
@@ -163,12 +163,12 @@ TEST_CASE(
   std::mt19937_64 random(seed());
   inline_executor here;
   const problem p(random, false);
-  const auto gradient = p.by_update(here, best_isa(), sqrtn, true);
+  const auto gradient = p.by_update(here, best_isa(), combiner::sqrtn, true);
   CHECK(p.agrees(gradient, true, {pooled_as::sqrtn}));
   CHECK_FALSE(p.agrees(gradient, true, {pooled_as::sum}));  // the upstream defect
   CHECK_FALSE(
       p.agrees(gradient, true, {pooled_as::sqrtn, 0, 5}));  // and the other one: a fill that was not
-  CHECK_FALSE(p.agrees(p.by_update(here, best_isa(), pooling(sqrtn, max_norm{2.0F}), true), true,
+  CHECK_FALSE(p.agrees(p.by_update(here, best_isa(), pooling(combiner::sqrtn, max_norm{2.0F}), true), true,
                        {pooled_as::sqrtn}));  // a norm that was forgotten
 }
 
@@ -195,7 +195,7 @@ TEST_CASE("update: a row with more slots than a chunk has the same bits on 1 to 
     thread_pool pool(threads);
     dense_table<f32_rows> table(50, width);
     table.initialize(pool, zero_rows{});
-    REQUIRE(update(pool, made.view(), matrix_view(direction.data(), 4000, width), sum,
+    REQUIRE(update(pool, made.view(), matrix_view(direction.data(), 4000, width), combiner::sum,
                    sgd{.learning_rate = -1.0F}, table.view())
                 .ok());
     std::vector<float> row(static_cast<std::size_t>(width));

@@ -176,13 +176,13 @@ TEST_CASE("device pool: lanes in lockstep, short bags and long ones") {
     const auto made = make_batch(random, shape, 9, 40, shape == shape_of_batch::one_huge ? 90 : 6);
     for (const int lanes : {1, 4}) {
       const bool chunked = shape == shape_of_batch::one_huge;  // a bag of 810 ids
-      CHECK(worst<float, 4>(table, made, true, sum, lanes, chunked) <= 1);
-      CHECK(worst<float, 4>(table, made, false, max_, lanes, chunked) <= 1);
+      CHECK(worst<float, 4>(table, made, true, combiner::sum, lanes, chunked) <= 1);
+      CHECK(worst<float, 4>(table, made, false, combiner::max, lanes, chunked) <= 1);
       if (lanes == 1) {
-        CHECK(worst<float, 1>(table, made, true, mean(by_weight), lanes, chunked) <= 8);
-        CHECK(worst<float, 1>(table, made, true, sqrtn, lanes, true) <= 1);
+        CHECK(worst<float, 1>(table, made, true, combiner::mean(combiner::by_weight), lanes, chunked) <= 8);
+        CHECK(worst<float, 1>(table, made, true, combiner::sqrtn, lanes, true) <= 1);
         if (shape == shape_of_batch::uniform)
-          CHECK(worst<float, 1>(table, made, true, sqrtn, lanes, false, true) > 1);  // broken: not divided
+          CHECK(worst<float, 1>(table, made, true, combiner::sqrtn, lanes, false, true) > 1);  // broken: not divided
       }
     }
   }
@@ -192,7 +192,7 @@ TEST_CASE("device pool: rows of codes, one kernel for every kind") {
   std::mt19937_64 random(seed());
   stored_table<int8_rows> table(int8_rows(24), 50, random);
   const auto made = make_batch(random, shape_of_batch::many_empty, 20, 50, 5);
-  CHECK(worst<detail::any_element, detail::group_columns>(table, made, true, mean, 1, false) <= 1);
+  CHECK(worst<detail::any_element, detail::group_columns>(table, made, true, combiner::mean, 1, false) <= 1);
 }
 
 TEST_CASE("device pool: a long bag in the middle of others, at every border of a chunk") {
@@ -208,7 +208,7 @@ TEST_CASE("device pool: a long bag in the middle of others, at every border of a
         }
         made.offsets.push_back(static_cast<std::int64_t>(made.ids.size()));
       }
-      CHECK(worst<float, 4>(table, made, true, mean, 1, true) <= 1);
+      CHECK(worst<float, 4>(table, made, true, combiner::mean, 1, true) <= 1);
     }
   }
 }
@@ -238,7 +238,7 @@ TEST_CASE("device pool: a bad bag becomes zeros, the smallest place is kept, and
   };
   unsigned long long skipped = 0;
   for (const int lanes : {1, 2}) {
-    const auto [out, fault] = run(pooling{sum}, false, lanes, skipped);
+    const auto [out, fault] = run(pooling{combiner::sum}, false, lanes, skipped);
     CHECK(fault.as_status().place() == fault_place{.table = 5, .bag = 3, .slot = bad_slot, .value = 30});
     for (std::size_t j = 0; j < 8; ++j) {
       CHECK(out[3 * 8 + j] == 0.0F);
@@ -246,20 +246,20 @@ TEST_CASE("device pool: a bad bag becomes zeros, the smallest place is kept, and
     }
     CHECK(skipped == 0);
   }
-  CHECK(run(pooling{sum, prune}, false, 2, skipped).second.value == 30);  // a negative one is pruned
-  CHECK(run(pooling{sum, padding_id{30}}, false, 2, skipped).second.value == -9);
-  CHECK(run(pooling{sum, skip}, false, 2, skipped).second.code == 0);
+  CHECK(run(pooling{combiner::sum, prune}, false, 2, skipped).second.value == 30);  // a negative one is pruned
+  CHECK(run(pooling{combiner::sum, padding_id{30}}, false, 2, skipped).second.value == -9);
+  CHECK(run(pooling{combiner::sum, bounds::skip}, false, 2, skipped).second.code == 0);
   CHECK(skipped == 2);
   skipped = 0;
-  CHECK(run(pooling{sum, skip, padding_id{30}}, false, 1, skipped).second.code == 0);
+  CHECK(run(pooling{combiner::sum, bounds::skip, padding_id{30}}, false, 1, skipped).second.code == 0);
   CHECK(skipped == 1);
   // Offsets that decrease, or leave the ids: reported, and nothing is read outside.
   made.offsets[6] = made.offsets[7] + 3;
-  CHECK(run(pooling{sum, skip}, true, 1, skipped).second.code ==
+  CHECK(run(pooling{combiner::sum, bounds::skip}, true, 1, skipped).second.code ==
         static_cast<int>(errc::offsets_decreasing));
   made.offsets[12] = 1000;
   made.offsets[0] = -1;
-  CHECK(run(pooling{sum, skip}, true, 1, skipped).second.code == static_cast<int>(errc::offsets_negative));
+  CHECK(run(pooling{combiner::sum, bounds::skip}, true, 1, skipped).second.code == static_cast<int>(errc::offsets_negative));
 }
 
 TEST_CASE("device pool: the weight of an absent slot is not looked at, that of another one is") {
@@ -283,7 +283,7 @@ TEST_CASE("device pool: the weight of an absent slot is not looked at, that of a
   };
   for (const int lanes : {1, 2}) {
     for (const bool chunked : {false, true}) {
-      const auto [out, s] = run(pooling{sum, prune}, chunked, lanes);
+      const auto [out, s] = run(pooling{combiner::sum, prune}, chunked, lanes);
       CHECK(s.code() == errc::weight_is_nan);
       CHECK(s.place() == fault_place{.bag = 2, .slot = 5, .value = 29});
       for (std::size_t j = 0; j < 8; ++j) {
@@ -292,15 +292,15 @@ TEST_CASE("device pool: the weight of an absent slot is not looked at, that of a
         CHECK(out[16 + j] == 0.0F);
       }
     }
-    CHECK(run(pooling{sum, padding_id{29}}, false, lanes).second.code() == errc::id_out_of_range);
+    CHECK(run(pooling{combiner::sum, padding_id{29}}, false, lanes).second.code() == errc::id_out_of_range);
     made.ids[1] = 29;
-    CHECK(run(pooling{sum, padding_id{29}}, false, lanes).second.ok());
-    CHECK(run(pooling{mean(by_weight), padding_id{29}}, false, lanes).second.ok());
-    CHECK(run(pooling{sum}, false, lanes).second.place().slot == 1);
+    CHECK(run(pooling{combiner::sum, padding_id{29}}, false, lanes).second.ok());
+    CHECK(run(pooling{combiner::mean(combiner::by_weight), padding_id{29}}, false, lanes).second.ok());
+    CHECK(run(pooling{combiner::sum}, false, lanes).second.place().slot == 1);
     made.ids[1] = -1;
   }
   // concat, and the gradients of weights.
-  const pooling how(concat, prune);
+  const pooling how(combiner::concat, prune);
   using rules = detail::rules_of<std::remove_cvref_t<decltype(how)>>;
   auto task = detail::task_of<task_type>(table.view(), how, true);
   detail::set_bags(task, made.view(true));
@@ -317,14 +317,14 @@ TEST_CASE("device pool: the weight of an absent slot is not looked at, that of a
   using gradient_task = detail::pool_task<std::int64_t, offset_borders<std::int64_t>, const float>;
   const std::vector<float> gradient(3 * 8, 0.25F);
   for (const int lanes : {1, 2}) {
-    auto of_weights = detail::task_of<gradient_task>(table.view(), pooling{sum, prune}, true);
+    auto of_weights = detail::task_of<gradient_task>(table.view(), pooling{combiner::sum, prune}, true);
     detail::set_bags(of_weights, made.view(true));
     of_weights.out = gradient.data();
     of_weights.out_stride = 8;
     of_weights.fault = &fault;
     std::vector<float> dots(6, 7.0F);
     on_team(lanes, [&](const auto& team) {
-      for (index_t b = 0; b < 2; ++b) detail::dot_slots<float, 4>(chosen<pooling<sum_t, prune_t>>(), team, of_weights, b, dots.data());
+      for (index_t b = 0; b < 2; ++b) detail::dot_slots<float, 4>(chosen<pooling<combiner::sum_t, prune_t>>(), team, of_weights, b, dots.data());
     });
     CHECK(fault.as_status().ok());
     CHECK(dots[0] != 0.0F);
@@ -359,15 +359,15 @@ TEST_CASE("device pool: what each combiner makes of -0, alone and as the default
       for (std::size_t b = 0; b < 3; ++b) CHECK(signs(out.data() + 4 * b) == expected);
     }
   };
-  check(pooling{sum, default_row{0}}, "+++x");
-  check(pooling{mean, default_row{0}}, "+++x");
-  check(pooling{sqrtn, default_row{0}}, "+++x");
-  check(pooling{sum, default_row{0}, max_norm{0.5F}}, "+++x");
-  check(pooling{max_, default_row{0}}, "-+-x");
-  check(pooling{max_, default_row{0}, max_norm{0.5F}}, "-+-x");
+  check(pooling{combiner::sum, empty_bag::default_row{0}}, "+++x");
+  check(pooling{combiner::mean, empty_bag::default_row{0}}, "+++x");
+  check(pooling{combiner::sqrtn, empty_bag::default_row{0}}, "+++x");
+  check(pooling{combiner::sum, empty_bag::default_row{0}, max_norm{0.5F}}, "+++x");
+  check(pooling{combiner::max, empty_bag::default_row{0}}, "-+-x");
+  check(pooling{combiner::max, empty_bag::default_row{0}, max_norm{0.5F}}, "-+-x");
   made.offsets = {0, 2};
   made.ids = {0, -1};
-  const pooling how(concat, prune, default_row{0});
+  const pooling how(combiner::concat, prune, empty_bag::default_row{0});
   auto task = detail::task_of<task_type>(table.view(), how, false);
   detail::set_bags(task, made.view(false));
   std::vector<float> out(2 * 4, 7.0F);
@@ -388,7 +388,7 @@ TEST_CASE("device pool: default rows, norms, accumulation, concat and the gradie
   const std::vector<float> weights{2, 0.5F, 3}, gradient(3 * 8, 0.25F);
   const jagged_view<> bags(offsets.data(), 3, ids.data(), 3, weights.data());
   device_fault fault{};
-  const pooling how(sum, default_row{11}, max_norm{0.5F}, accumulate_into);
+  const pooling how(combiner::sum, empty_bag::default_row{11}, max_norm{0.5F}, accumulate_into);
   const auto clipped = [&](std::size_t r, std::size_t j) {
     double norm = 0;
     for (const double x : table.values[r]) norm += x * x;
@@ -408,7 +408,7 @@ TEST_CASE("device pool: default rows, norms, accumulation, concat and the gradie
       CHECK(static_cast<double>(out[8 + j]) == doctest::Approx(1 + clipped(11, j)).epsilon(1e-5));
     }
   }
-  auto task = detail::task_of<task_type>(table.view(), pooling{concat}, true);
+  auto task = detail::task_of<task_type>(table.view(), pooling{combiner::concat}, true);
   detail::set_bags(task, bags);
   std::vector<float> out(3 * 8);
   task.out = out.data();
@@ -424,7 +424,7 @@ TEST_CASE("device pool: default rows, norms, accumulation, concat and the gradie
   CHECK(fault.code == 0);
 
   using gradient_task = detail::pool_task<std::int64_t, offset_borders<std::int64_t>, const float>;
-  auto of_weights = detail::task_of<gradient_task>(table.view(), pooling{mean(by_weight)}, true);
+  auto of_weights = detail::task_of<gradient_task>(table.view(), pooling{combiner::mean(combiner::by_weight)}, true);
   detail::set_bags(of_weights, bags);
   of_weights.out = gradient.data();
   of_weights.out_stride = 8;

@@ -34,7 +34,7 @@ batch_on_both<Id> some_bags(std::mt19937_64& random, shape_of_batch shape, index
 template <class Out = float, class Format, class Bags, class How>
 double off_by(const table_on_both<Format>& table, const Bags& on_host, const auto& on_device, const How& how) {
   const index_t width = table.format.width();
-  const index_t n = std::is_same_v<typename decltype(as_pooling(how))::combiner, concat_t> ? on_host.id_count()
+  const index_t n = std::is_same_v<typename decltype(as_pooling(how))::combiner, combiner::concat_t> ? on_host.id_count()
                                                                                            : on_host.bags();
   const std::vector<Out> before(static_cast<std::size_t>(n * width), static_cast<Out>(7.0F));
   std::vector<Out> expected = before;

@@ -296,18 +296,18 @@ TEST_CASE("device stages: entries in any order, pooled, are the host's fused_loo
         }
       }
     };
-    check(sum, false);
-    check(pooling(mean, default_row{7}), true);
-    check(pooling(sqrtn, max_norm{0.5F}), true);
-    check(max_, false);
+    check(combiner::sum, false);
+    check(pooling(combiner::mean, empty_bag::default_row{7}), true);
+    check(pooling(combiner::sqrtn, max_norm{0.5F}), true);
+    check(combiner::max, false);
   }
   // An id beyond the table: the slot after sorting, as on the host.
   const std::vector<std::int64_t> entry_rows{1, 0, 1}, ids{3, 4, 60};
   const coo_view<> coo(entry_rows.data(), ids.data(), 3, 2);
   std::vector<float> out(static_cast<std::size_t>(2 * width));
-  const status on_host = fused_lookup(here, table, coo, sum, matrix_view(out.data(), 2, width));
+  const status on_host = fused_lookup(here, table, coo, combiner::sum, matrix_view(out.data(), 2, width));
   device_fault fault{};
-  fused_on_lanes(1, on_device, entry_bags<std::int64_t>(coo), sum, fault, false);
+  fused_on_lanes(1, on_device, entry_bags<std::int64_t>(coo), combiner::sum, fault, false);
   CHECK(fault.as_status().code() == errc::id_out_of_range);
   CHECK(fault.as_status().place() == on_host.place());
   CHECK(fault.as_status().place() == fault_place{.bag = 1, .slot = 2, .value = 60});

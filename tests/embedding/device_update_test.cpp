@@ -199,29 +199,29 @@ TEST_CASE("device update: runs of equal keys are found from any of their positio
 
 TEST_CASE("device update: every kind of optimizer, by lanes in lockstep") {
   for (const int lanes : {1, 4}) {
-    CHECK(worst<f32_rows, 4>(sgd{.learning_rate = 0.1F}, sum, shape_of_batch::skewed, false, lanes, 20) <
+    CHECK(worst<f32_rows, 4>(sgd{.learning_rate = 0.1F}, combiner::sum, shape_of_batch::skewed, false, lanes, 20) <
           1e-5);
-    CHECK(worst<f32_rows, 4>(rowwise_adagrad{.learning_rate = 0.1F}, mean, shape_of_batch::skewed, true,
+    CHECK(worst<f32_rows, 4>(rowwise_adagrad{.learning_rate = 0.1F}, combiner::mean, shape_of_batch::skewed, true,
                              lanes, 40) < 1e-4);
   }
-  CHECK(worst<f32_rows, 1>(adam{.learning_rate = 0.1F, .epsilon = 1e-2F}, sqrtn, shape_of_batch::many_empty,
+  CHECK(worst<f32_rows, 1>(adam{.learning_rate = 0.1F, .epsilon = 1e-2F}, combiner::sqrtn, shape_of_batch::many_empty,
                            true, 1, 7) < 1e-4);
   CHECK(worst<f32_rows, 4>(clipped_by_norm{with_weight_decay{adagrad{.learning_rate = 0.1F}, 0.1F}, 0.5F},
-                           sum, shape_of_batch::uniform, false, 4, 12) < 1e-4);
-  CHECK(worst<bf16_rows, 4>(sgd{.learning_rate = 0.1F}, sum, shape_of_batch::uniform, false, 1, 8) < 0.02);
-  CHECK(worst<split_bf16_rows, 4>(sgd{.learning_rate = 0.1F}, sum, shape_of_batch::uniform, true, 1, 8) <
+                           combiner::sum, shape_of_batch::uniform, false, 4, 12) < 1e-4);
+  CHECK(worst<bf16_rows, 4>(sgd{.learning_rate = 0.1F}, combiner::sum, shape_of_batch::uniform, false, 1, 8) < 0.02);
+  CHECK(worst<split_bf16_rows, 4>(sgd{.learning_rate = 0.1F}, combiner::sum, shape_of_batch::uniform, true, 1, 8) <
         1e-5);
-  CHECK(worst<f32_rows, 4>(sgd{.learning_rate = 0.1F}, sum, shape_of_batch::uniform, true, 1, 8, false,
+  CHECK(worst<f32_rows, 4>(sgd{.learning_rate = 0.1F}, combiner::sum, shape_of_batch::uniform, true, 1, 8, false,
                            true) > 1e-2);  // broken
 }
 
 TEST_CASE(
     "device update: runs of many slots are summed in chunks, with the same rows for any number of lanes") {
-  CHECK(worst<f32_rows, 4>(sgd{.learning_rate = 0.01F}, sum, shape_of_batch::ends, true, 1, 8, true) <
+  CHECK(worst<f32_rows, 4>(sgd{.learning_rate = 0.01F}, combiner::sum, shape_of_batch::ends, true, 1, 8, true) <
         1e-3);
-  CHECK(worst<f32_rows, 4>(sgd{.learning_rate = 0.01F}, sum, shape_of_batch::ends, false, 2, 8, true) <
+  CHECK(worst<f32_rows, 4>(sgd{.learning_rate = 0.01F}, combiner::sum, shape_of_batch::ends, false, 2, 8, true) <
         1e-3);
-  CHECK(worst<f32_rows, 4>(sgd{.learning_rate = 0.01F}, sum, shape_of_batch::skewed, false, 1, 8, true) <
+  CHECK(worst<f32_rows, 4>(sgd{.learning_rate = 0.01F}, combiner::sum, shape_of_batch::skewed, false, 1, 8, true) <
         1e-3);
 }
 
@@ -240,7 +240,7 @@ TEST_CASE(
     alignas(16) float table[20];
     std::copy(start.begin(), start.end(), table);
     const device_fault fault =
-        update_as_device<4>(made, weighted, gradient, pooling(mean, default_row{0}), optimizer,
+        update_as_device<4>(made, weighted, gradient, pooling(combiner::mean, empty_bag::default_row{0}), optimizer,
                             reinterpret_cast<std::byte*>(table), 5, format, 1, false);
     CHECK(fault.as_status().place() == fault_place{.bag = 1, .slot = 2, .value = 9});
     CHECK(table[0] == 1 - 3);         // bag 2 was empty
@@ -254,7 +254,7 @@ TEST_CASE(
   for (const int lanes : {1, 2}) {
     alignas(16) float table[20];
     std::copy(start.begin(), start.end(), table);
-    const device_fault fault = update_as_device<1>(made, true, gradient, pooling(sum, prune), optimizer,
+    const device_fault fault = update_as_device<1>(made, true, gradient, pooling(combiner::sum, prune), optimizer,
                                                    reinterpret_cast<std::byte*>(table), 5, format, lanes, false);
     CHECK(fault.as_status().code() == errc::weight_is_nan);
     CHECK(fault.as_status().place() == fault_place{.bag = 3, .slot = 4, .value = 1});
@@ -268,7 +268,7 @@ TEST_CASE(
   std::copy(start.begin(), start.end(), table);
   for (const int lanes : {1, 2}) {
     std::copy(start.begin(), start.end(), table);
-    update_as_device<1>(made, false, {4, 0, 0, 0}, pooling(sum, max_norm{1}), optimizer,
+    update_as_device<1>(made, false, {4, 0, 0, 0}, pooling(combiner::sum, max_norm{1}), optimizer,
                         reinterpret_cast<std::byte*>(table), 5, format, lanes, false);
     CHECK(table[12] == doctest::Approx(1 - 1.5));
     CHECK(table[13] == doctest::Approx(1 + 0.5));
@@ -284,7 +284,7 @@ TEST_CASE("device update: stochastic rounding has the words of the host") {
   const std::vector<float> gradient(8, -0.3F);
   const round_stochastic how{.seed = seed(), .step = 3};
   alignas(16) bf16 table[3 * 8] = {};
-  update_as_device<4>(made, false, gradient, pooling{sum}, sgd{.learning_rate = 1.0F},
+  update_as_device<4>(made, false, gradient, pooling{combiner::sum}, sgd{.learning_rate = 1.0F},
                       reinterpret_cast<std::byte*>(table), 3, format, 1, false, how);
   for (std::uint64_t j = 0; j < 8; ++j)
     CHECK(table[16 + j].bits == round_with<bf16>(0.3F, how.word(2, j)).bits);

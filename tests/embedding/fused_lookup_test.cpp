@@ -144,10 +144,10 @@ TEST_CASE(
           CHECK(same(fused(on(pool, which), table.view, batch.view(), how), got));
         }
       };
-      check(sum, pooled_as::sum, -1);
-      check(pooling(mean, default_row{7}), pooled_as::mean_by_count, 7);
-      check(pooling(sqrtn, default_row{0}), pooled_as::sqrtn, 0);
-      check(max_, pooled_as::maximum, -1);
+      check(combiner::sum, pooled_as::sum, -1);
+      check(pooling(combiner::mean, empty_bag::default_row{7}), pooled_as::mean_by_count, 7);
+      check(pooling(combiner::sqrtn, empty_bag::default_row{0}), pooled_as::sqrtn, 0);
+      check(combiner::max, pooled_as::maximum, -1);
     }
   }
 }
@@ -177,13 +177,13 @@ TEST_CASE("fused_lookup: weights not above 0 are pruned as TensorFlow does, and 
             stage_by_stage(table.values, batch, weighted, as, 3, cap, width, stage_mistake::forgets_fill),
             expected, 2e-5F);
       };
-      const default_row fill{3};
+      const empty_bag::default_row fill{3};
       const max_norm to{cap};
-      check(pooling(mean, fill), pooling(mean, fill, to), pooled_as::mean_by_count, true);
-      check(pooling(mean(by_weight), fill), pooling(mean(by_weight), fill, to), pooled_as::mean_by_weight,
+      check(pooling(combiner::mean, fill), pooling(combiner::mean, fill, to), pooled_as::mean_by_count, true);
+      check(pooling(combiner::mean(combiner::by_weight), fill), pooling(combiner::mean(combiner::by_weight), fill, to), pooled_as::mean_by_weight,
             true);
-      check(pooling(sqrtn, fill), pooling(sqrtn, fill, to), pooled_as::sqrtn, true);
-      check(pooling(max_, fill), pooling(max_, fill, to), pooled_as::maximum, false);
+      check(pooling(combiner::sqrtn, fill), pooling(combiner::sqrtn, fill, to), pooled_as::sqrtn, true);
+      check(pooling(combiner::max, fill), pooling(combiner::max, fill, to), pooled_as::maximum, false);
     }
   }
   CHECK(negative_seen);  // mistakes in these stages would have been noticed
@@ -204,7 +204,7 @@ TEST_CASE("fused_lookup: one id a bag takes the copying kernel, with the same an
   for (const bool weighted : {false, true}) {
     const auto expected = stage_by_stage(table.values, batch, weighted, pooled_as::sum, 4, 2.0F, 24);
     CHECK(near(fused(on(here, best_isa()), table.view, batch.view(weighted),
-                     pooling(sum, default_row{4}, max_norm{2.0F})),
+                     pooling(combiner::sum, empty_bag::default_row{4}, max_norm{2.0F})),
                expected, 1e-6F));
     // A pruned entry's weight may be anything.
     auto odd = batch;
@@ -215,12 +215,12 @@ TEST_CASE("fused_lookup: one id a bag takes the copying kernel, with the same an
     std::swap(odd.ids[0], odd.ids[1]);
     std::swap(odd.weights[0], odd.weights[1]);
     CHECK(near(fused(on(here, best_isa()), table.view, odd.view(weighted),
-                     pooling(sum, default_row{4}, max_norm{2.0F})),
+                     pooling(combiner::sum, empty_bag::default_row{4}, max_norm{2.0F})),
                expected, 1e-6F));
   }
   const auto zeros_for_empty =
       stage_by_stage(table.values, batch, false, pooled_as::mean_by_count, -1, 0, 24);
-  CHECK(same(fused(on(here, best_isa()), table.view, batch.view(), mean), zeros_for_empty));
+  CHECK(same(fused(on(here, best_isa()), table.view, batch.view(), combiner::mean), zeros_for_empty));
 }
 
 TEST_CASE("fused_lookup: parts of a table give the bits of the whole table, under div and mod") {
@@ -232,7 +232,7 @@ TEST_CASE("fused_lookup: parts of a table give the bits of the whole table, unde
   const guarded_table<float> whole(random, rows, width);
   const auto batch = make_entries(random, entries_are::many_bad, 30, rows, 400);
   const auto expected =
-      fused(on(here, best_isa()), whole.view, batch.view(), pooling(mean, default_row{46}));
+      fused(on(here, best_isa()), whole.view, batch.view(), pooling(combiner::mean, empty_bag::default_row{46}));
   const auto in_parts = [&](auto strategy, index_t parts) {
     std::vector<std::vector<float>> memory(static_cast<std::size_t>(parts));
     std::vector<index_t> sizes(memory.size());
@@ -253,8 +253,8 @@ TEST_CASE("fused_lookup: parts of a table give the bits of the whole table, unde
     }
     const partitioned_table table(views, strategy);
     CHECK(
-        same(fused(on(here, best_isa()), table, batch.view(), pooling(mean, default_row{46})), expected));
-    CHECK(same(fused(on(pool, isa::portable), table, batch.view(), pooling(mean, default_row{46})),
+        same(fused(on(here, best_isa()), table, batch.view(), pooling(combiner::mean, empty_bag::default_row{46})), expected));
+    CHECK(same(fused(on(pool, isa::portable), table, batch.view(), pooling(combiner::mean, empty_bag::default_row{46})),
                expected));
   };
   for (const index_t parts : {1, 2, 3, 10, 47, 60}) {  // more parts than rows as well
@@ -277,11 +277,11 @@ TEST_CASE("H5: a negative id under mod partitioning reads no part") {
   inline_executor here;
   std::vector<float> out(6, 9.0F);
   const matrix_view view(out.data(), 3, 2);
-  REQUIRE(fused_lookup(here, table, bags, sum, view).ok());
+  REQUIRE(fused_lookup(here, table, bags, combiner::sum, view).ok());
   CHECK(out == std::vector<float>{3, 3, 0, 0, 0, 0});
   // Where nothing is pruned it is a fault that names its place, and nothing is written.
   std::vector<float> untouched(6, 9.0F);
-  const status s = lookup(here, table, bags, sum, matrix_view(untouched.data(), 3, 2));
+  const status s = lookup(here, table, bags, combiner::sum, matrix_view(untouched.data(), 3, 2));
   CHECK(s.code() == errc::id_out_of_range);
   CHECK(s.place().bag == 0);
   CHECK(s.place().slot == 0);
@@ -299,7 +299,7 @@ TEST_CASE("fused_lookup: nothing of size N x D is allocated") {
     counting_memory memory;
     context<inline_executor> ctx(here);
     ctx.memory = &memory;
-    const auto out = fused(ctx, table.view, batch.view(), mean);
+    const auto out = fused(ctx, table.view, batch.view(), combiner::mean);
     const std::size_t rows_of_all = 5000 * 64 * sizeof(float);
     CHECK(memory.bytes < rows_of_all / 4);
     if (kind == entries_are::sorted) CHECK(memory.bytes == 101 * sizeof(index_t));
@@ -314,21 +314,21 @@ TEST_CASE("fused_lookup: an id beyond the table is a fault, not pruned") {
   const jagged_view bags(offsets.data(), 2, ids.data(), 4);
   inline_executor here;
   std::vector<float> out(8, 9.0F);
-  const status s = fused_lookup(here, table.view, bags, sum, matrix_view(out.data(), 2, 4));
+  const status s = fused_lookup(here, table.view, bags, combiner::sum, matrix_view(out.data(), 2, 4));
   CHECK(s.code() == errc::id_out_of_range);
   CHECK(s.place().bag == 1);
   CHECK(s.place().value == 10);
   CHECK(out == std::vector<float>(8, 9.0F));
   index_t skipped = 0;
-  CHECK(fused_lookup(here, table.view, bags, pooling(sum, skip(skipped)), matrix_view(out.data(), 2, 4))
+  CHECK(fused_lookup(here, table.view, bags, pooling(combiner::sum, bounds::skip(skipped)), matrix_view(out.data(), 2, 4))
             .ok());
   CHECK(skipped == 1);  // the negative one is pruned, not skipped
-  CHECK(fused_lookup(here, table.view, bags, pooling(sum, max_norm{0.0F}), matrix_view(out.data(), 2, 4))
+  CHECK(fused_lookup(here, table.view, bags, pooling(combiner::sum, max_norm{0.0F}), matrix_view(out.data(), 2, 4))
             .code() == errc::invalid_value);
   // No entries, no bags.
-  CHECK(fused_lookup(here, table.view, coo_view<>(nullptr, nullptr, 0, 2), sum,
+  CHECK(fused_lookup(here, table.view, coo_view<>(nullptr, nullptr, 0, 2), combiner::sum,
                      matrix_view(out.data(), 2, 4))
             .ok());
   CHECK(out == std::vector<float>(8, 0.0F));
-  CHECK(fused_lookup(here, table.view, coo_view<>(), sum, matrix_view<float>(nullptr, 0, 4)).ok());
+  CHECK(fused_lookup(here, table.view, coo_view<>(), combiner::sum, matrix_view<float>(nullptr, 0, 4)).ok());
 }

@@ -55,7 +55,7 @@ TEST_CASE("row_gradients: the sum over the slots of each row, ascending, for any
         thread_pool pool(threads);
         sparse_gradient out;
         //! [row_gradients]
-        const status s = row_gradients(pool, view, gradient, mean, 40, out);
+        const status s = row_gradients(pool, view, gradient, combiner::mean, 40, out);
         //! [row_gradients]
         REQUIRE_MESSAGE(s.ok(), s.message());
         REQUIRE(out.rows.size() == expected.size());
@@ -83,15 +83,15 @@ TEST_CASE("row_gradients: bad input is reported, and out is as before") {
   sparse_gradient out;
   out.rows = {77};
   const jagged_view bags(offsets.data(), 1, ids.data(), 2);
-  const status s = row_gradients(here, bags, matrix_view<const float>(g.data(), 1, 4), sum, 9, out);
+  const status s = row_gradients(here, bags, matrix_view<const float>(g.data(), 1, 4), combiner::sum, 9, out);
   CHECK(s.code() == errc::id_out_of_range);
   CHECK(s.place().slot == 1);
-  CHECK(row_gradients(here, bags, matrix_view<const float>(nullptr, 1, 4), sum, 10, out).message() ==
+  CHECK(row_gradients(here, bags, matrix_view<const float>(nullptr, 1, 4), combiner::sum, 10, out).message() ==
         "shape mismatch: gradient is null");
   CHECK(out.rows.size() == 1);
-  CHECK(row_gradients(here, bags, matrix_view<const float>(g.data(), 2, 2), sum, 10, out).code() ==
+  CHECK(row_gradients(here, bags, matrix_view<const float>(g.data(), 2, 2), combiner::sum, 10, out).code() ==
         errc::shape_mismatch);
-  CHECK(row_gradients(here, jagged_view<>(), matrix_view<const float>(nullptr, 0, 4), sum, 10, out).ok());
+  CHECK(row_gradients(here, jagged_view<>(), matrix_view<const float>(nullptr, 0, 4), combiner::sum, 10, out).ok());
   CHECK(out.rows.empty());
 }
 
@@ -103,8 +103,8 @@ TEST_CASE("row_gradients: rows without columns are named as others are") {
   none.rows.assign(1000, -5);
   none.values.assign(1000, -5.0F);
   const std::vector<float> g(300 * 2);
-  REQUIRE(row_gradients(pool, made.view(), matrix_view<const float>(g.data(), 300, 2), sum, 40, wide).ok());
-  REQUIRE(row_gradients(pool, made.view(), matrix_view<const float>(nullptr, 300, 0), sum, 40, none).ok());
+  REQUIRE(row_gradients(pool, made.view(), matrix_view<const float>(g.data(), 300, 2), combiner::sum, 40, wide).ok());
+  REQUIRE(row_gradients(pool, made.view(), matrix_view<const float>(nullptr, 300, 0), combiner::sum, 40, none).ok());
   CHECK(none.rows == wide.rows);
   CHECK(none.values.empty());
 }
@@ -118,20 +118,20 @@ TEST_CASE("weight_gradients: what is wrong is said, and nothing is written") {
   const jagged_view<> bags(offsets.data(), 2, ids.data(), 3);
   const matrix_view<const float> gradient(g.data(), 2, 4);
   for (const float cap : {0.0F, -1.0F, std::numeric_limits<float>::quiet_NaN()}) {
-    CHECK(weight_gradients(here, table, bags, gradient, pooling{sum, max_norm{cap}}, out).message() ==
+    CHECK(weight_gradients(here, table, bags, gradient, pooling{combiner::sum, max_norm{cap}}, out).message() ==
           "invalid value: max_norm");
   }
-  CHECK(weight_gradients(here, table, jagged_view<>(offsets.data(), 2, bad.data(), 3), gradient, sum, out)
+  CHECK(weight_gradients(here, table, jagged_view<>(offsets.data(), 2, bad.data(), 3), gradient, combiner::sum, out)
             .place()
             .slot == 1);
   const jagged_view<> weighted(offsets.data(), 2, ids.data(), 3, weights.data());
-  CHECK(weight_gradients(here, table, weighted, gradient, sum, out).code() == errc::weight_is_nan);
-  CHECK(weight_gradients(here, table, bags, matrix_view<const float>(nullptr, 2, 4), sum, out).message() ==
+  CHECK(weight_gradients(here, table, weighted, gradient, combiner::sum, out).code() == errc::weight_is_nan);
+  CHECK(weight_gradients(here, table, bags, matrix_view<const float>(nullptr, 2, 4), combiner::sum, out).message() ==
         "shape mismatch: gradient is null");
-  CHECK(weight_gradients(here, table, bags, gradient, sum, std::span<float>(out).first(2)).code() ==
+  CHECK(weight_gradients(here, table, bags, gradient, combiner::sum, std::span<float>(out).first(2)).code() ==
         errc::shape_mismatch);
   CHECK(out == std::vector<float>(3, 7.0F));
-  CHECK(weight_gradients(here, table, weighted, gradient, pooling{mean(by_weight), padding_id{1}}, out).ok());
+  CHECK(weight_gradients(here, table, weighted, gradient, pooling{combiner::mean(combiner::by_weight), padding_id{1}}, out).ok());
   CHECK(out == std::vector<float>(3, 0.0F));  // one id in each bag is left
 }
 
@@ -238,25 +238,25 @@ TEST_CASE_TEMPLATE("weight_gradients: the derivative in double, every combiner, 
       }
     };
     for (const bool weighted : {false, true}) {
-      check(sum, pooled_as::sum, weighted);
-      check(mean, pooled_as::mean_by_count, weighted);
-      check(mean(by_weight), pooled_as::mean_by_weight, weighted);
-      check(sqrtn, pooled_as::sqrtn, weighted);
-      check(pooling{sqrtn, max_norm{1.5F}}, pooled_as::sqrtn, weighted, false, -1, 1.5);
+      check(combiner::sum, pooled_as::sum, weighted);
+      check(combiner::mean, pooled_as::mean_by_count, weighted);
+      check(mean(combiner::by_weight), pooled_as::mean_by_weight, weighted);
+      check(combiner::sqrtn, pooled_as::sqrtn, weighted);
+      check(pooling{combiner::sqrtn, max_norm{1.5F}}, pooled_as::sqrtn, weighted, false, -1, 1.5);
     }
     for (std::size_t k = 0; k < made.ids.size(); k += 4) {
       made.ids[k] = k % 3 == 0 ? -1 : 7;
       made.weights[k] = std::numeric_limits<float>::quiet_NaN();
     }
-    check(pooling{mean(by_weight), prune}, pooled_as::mean_by_weight, true, true);
-    check(pooling{mean, prune}, pooled_as::mean_by_count, true, true);
+    check(pooling{mean(combiner::by_weight), prune}, pooled_as::mean_by_weight, true, true);
+    check(pooling{combiner::mean, prune}, pooled_as::mean_by_count, true, true);
     for (auto& id : made.ids) id = id < 0 ? 7 : id;
     for (std::size_t k = 0; k < made.ids.size(); ++k) {
       if (made.ids[k] == 7) made.weights[k] = std::numeric_limits<float>::quiet_NaN();
     }
-    check(pooling{sqrtn, padding_id{7}}, pooled_as::sqrtn, true, false, 7);
-    check(pooling{mean(by_weight), padding_id{7}}, pooled_as::mean_by_weight, true, false, 7);
-    check(pooling{sum, padding_id{7}, max_norm{1.5F}}, pooled_as::sum, false, false, 7, 1.5);
+    check(pooling{combiner::sqrtn, padding_id{7}}, pooled_as::sqrtn, true, false, 7);
+    check(pooling{mean(combiner::by_weight), padding_id{7}}, pooled_as::mean_by_weight, true, false, 7);
+    check(pooling{combiner::sum, padding_id{7}, max_norm{1.5F}}, pooled_as::sum, false, false, 7, 1.5);
   }
   CHECK(divisor_seen);  // mistakes in the oracle are seen
   CHECK(padding_seen);
@@ -312,9 +312,9 @@ TEST_CASE("weight_gradients: central differences of lookup, for every combiner, 
       for (std::size_t k = 0; k < out.size(); ++k) CHECK(std::fabs(again[k] - out[k]) <= 1e-4F);
     }
   };
-  check(pooling(sum, prune));
-  check(pooling(mean, prune));
-  check(pooling(mean(by_weight), prune));
-  check(pooling(sqrtn, prune));
-  check(pooling(sqrtn, prune, max_norm{3.0F}));
+  check(pooling(combiner::sum, prune));
+  check(pooling(combiner::mean, prune));
+  check(pooling(combiner::mean(combiner::by_weight), prune));
+  check(pooling(combiner::sqrtn, prune));
+  check(pooling(combiner::sqrtn, prune, max_norm{3.0F}));
 }

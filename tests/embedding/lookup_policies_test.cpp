@@ -22,10 +22,10 @@ TEST_CASE("lookup: sqrtn and max_ of every width and ISA") {
     const guarded_table<float> f32(random, 40, width);
     const guarded_table<bf16> brain(random, 40, width);
     const auto made = make_batch(random, shape_of_batch::many_empty, 12, 40, 4);
-    check_every_isa<float>(f32, made, false, sqrtn);
-    check_every_isa<float>(f32, made, true, sqrtn);
-    check_every_isa<float>(f32, made, false, max_);
-    check_every_isa<bf16>(brain, made, false, max_);
+    check_every_isa<float>(f32, made, false, combiner::sqrtn);
+    check_every_isa<float>(f32, made, true, combiner::sqrtn);
+    check_every_isa<float>(f32, made, false, combiner::max);
+    check_every_isa<bf16>(brain, made, false, combiner::max);
   }
 }
 
@@ -37,10 +37,10 @@ TEST_CASE("lookup: max_ takes no weights, and keeps NaN") {
   std::vector<float> out(6);
   const matrix_view<float> to(out.data(), 2, 3);
   inline_executor here;
-  CHECK(lookup(here, table, fixed_view(ids.data(), 2, 2, weights.data()), max_, to).code() ==
+  CHECK(lookup(here, table, fixed_view(ids.data(), 2, 2, weights.data()), combiner::max, to).code() ==
         errc::unsupported);
   for (const isa which : runnable_isas()) {
-    REQUIRE(lookup(on(here, which), table, fixed_view(ids.data(), 2, 2), max_, to).ok());
+    REQUIRE(lookup(on(here, which), table, fixed_view(ids.data(), 2, 2), combiner::max, to).ok());
     for (index_t b = 0; b < 2; ++b) {
       CHECK(to(b, 0) == 3.0F);
       CHECK(std::isnan(to(b, 1)));
@@ -63,11 +63,11 @@ TEST_CASE("lookup: a padding id counts as absent, may lie anywhere, and is never
     for (const isa which : runnable_isas()) {
       inline_executor here;
       const auto pooled = looked_up<float>(on(here, which), table.view, made.view(true),
-                                           pooling{mean, padding_id{padding}});
+                                           pooling{combiner::mean, padding_id{padding}});
       CHECK(agrees<float>(table.values, made.view(true), {pooled.data(), 40, 21},
                           pooled_as::mean_by_count, padding));
       const auto largest = looked_up<float>(on(here, which), table.view, made.view(),
-                                            pooling{max_, padding_id{padding}, assume_valid});
+                                            pooling{combiner::max, padding_id{padding}, bounds::assume_valid});
       CHECK(agrees<float>(table.values, made.view(), {largest.data(), 40, 21}, pooled_as::maximum,
                           padding));
     }
@@ -76,16 +76,16 @@ TEST_CASE("lookup: a padding id counts as absent, may lie anywhere, and is never
     std::vector<float> out(40 * 21);
     const matrix_view<float> to(out.data(), 40, 21);
     inline_executor here;
-    CHECK(lookup(here, table.view, made.view(), pooling{sum, padding_id{padding}}, to).place().slot == 1);
+    CHECK(lookup(here, table.view, made.view(), pooling{combiner::sum, padding_id{padding}}, to).place().slot == 1);
     made.weights[1] = std::numeric_limits<float>::quiet_NaN();
-    CHECK(lookup(here, table.view, made.view(true), pooling{sum, padding_id{padding}}, to).code() ==
+    CHECK(lookup(here, table.view, made.view(true), pooling{combiner::sum, padding_id{padding}}, to).code() ==
           errc::id_out_of_range);
     made.ids[1] = 17;
-    CHECK(lookup(here, table.view, made.view(true), pooling{sum, padding_id{padding}}, to).code() ==
+    CHECK(lookup(here, table.view, made.view(true), pooling{combiner::sum, padding_id{padding}}, to).code() ==
           errc::weight_is_nan);
     made.ids[1] = 50;
     index_t skipped = 0;
-    CHECK(lookup(here, table.view, made.view(), pooling{sum, padding_id{padding}, skip(skipped)}, to)
+    CHECK(lookup(here, table.view, made.view(), pooling{combiner::sum, padding_id{padding}, bounds::skip(skipped)}, to)
               .ok());
     CHECK(skipped == 1);
   }
@@ -111,14 +111,14 @@ TEST_CASE("lookup: an empty bag becomes zeros, a row of the table, or stays as i
         }
       }
     };
-    REQUIRE(lookup(on(here, which), table.view, made.view(), pooling{sum, keep, skip}, to).ok());
+    REQUIRE(lookup(on(here, which), table.view, made.view(), pooling{combiner::sum, empty_bag::keep, bounds::skip}, to).ok());
     check_rows([](std::size_t) { return -3.0; });
-    REQUIRE(lookup(on(here, which), table.view, made.view(), pooling{sum, default_row{7}, skip}, to).ok());
+    REQUIRE(lookup(on(here, which), table.view, made.view(), pooling{combiner::sum, empty_bag::default_row{7}, bounds::skip}, to).ok());
     check_rows([&](std::size_t j) { return table.values[7][j]; });
-    REQUIRE(lookup(on(here, which), table.view, made.view(), pooling{sum, zeros, skip}, to).ok());
+    REQUIRE(lookup(on(here, which), table.view, made.view(), pooling{combiner::sum, empty_bag::zeros, bounds::skip}, to).ok());
     check_rows([](std::size_t) { return 0.0; });
     const status bad = lookup(on(here, which), table.view, made.view(),
-                              pooling{sum, default_row{30}, skip}, to);
+                              pooling{combiner::sum, empty_bag::default_row{30}, bounds::skip}, to);
     CHECK(bad.code() == errc::id_out_of_range);
     CHECK(bad.place().value == 30);
   }
@@ -139,13 +139,13 @@ TEST_CASE("hazard H9: no id is reserved, and no default row lies before the tabl
       const jagged_view<std::int64_t, std::int64_t> bags(offsets.data(), 2, ids.data(), 4);
       std::vector<float> out{-7, -7};
       const matrix_view<float> to(out.data(), 2, 1);
-      const status bad = lookup(on(here, which), table, bags, sum, to);
+      const status bad = lookup(on(here, which), table, bags, combiner::sum, to);
       CHECK(bad.code() == errc::id_out_of_range);
       CHECK(bad.place().slot == 1);
       CHECK(bad.place().value == id);
       CHECK(out == std::vector<float>{-7, -7});
       index_t skipped = 0;
-      REQUIRE(lookup(on(here, which), table, bags, pooling{sum, skip(skipped)}, to).ok());
+      REQUIRE(lookup(on(here, which), table, bags, pooling{combiner::sum, bounds::skip(skipped)}, to).ok());
       CHECK(skipped == 1);
       CHECK(out == std::vector<float>{4, 2});
     }
@@ -156,11 +156,11 @@ TEST_CASE("hazard H9: no id is reserved, and no default row lies before the tabl
       CAPTURE(row);
       std::vector<float> out{-7, -7};
       const matrix_view<float> to(out.data(), 2, 1);
-      const status bad = lookup(on(here, which), table, bags, pooling{sum, default_row{row}}, to);
+      const status bad = lookup(on(here, which), table, bags, pooling{combiner::sum, empty_bag::default_row{row}}, to);
       CHECK_FALSE(bad.ok());
       CHECK(bad.place().value == row);
       CHECK(out == std::vector<float>{-7, -7});
-      REQUIRE(lookup(on(here, which), table, bags, pooling{sum, default_row{2}}, to).ok());
+      REQUIRE(lookup(on(here, which), table, bags, pooling{combiner::sum, empty_bag::default_row{2}}, to).ok());
       CHECK(out == std::vector<float>{3, 2});
     }
   }
@@ -174,10 +174,10 @@ TEST_CASE("lookup: accumulate_into adds to the old values, once per column") {
     const auto made = make_batch(random, shape_of_batch::uniform, 9, 30, 4);
     inline_executor here;
     for (const isa which : runnable_isas()) {
-      const auto once = looked_up<float>(on(here, which), table.view, made.view(), mean);
+      const auto once = looked_up<float>(on(here, which), table.view, made.view(), combiner::mean);
       guarded<float> twice(once.size());
       for (std::size_t i = 0; i < once.size(); ++i) twice[i] = 100.0F;
-      REQUIRE(lookup(on(here, which), table.view, made.view(), pooling{mean, accumulate_into},
+      REQUIRE(lookup(on(here, which), table.view, made.view(), pooling{combiner::mean, accumulate_into},
                      matrix_view(twice.data(), 9, width))
                   .ok());
       for (std::size_t i = 0; i < once.size(); ++i) CHECK(twice[i] == 100.0F + once[i]);
@@ -203,14 +203,14 @@ TEST_CASE("lookup: fixed hotness and PyTorch's offsets give the bits of the same
     for (const float* w : both) {
       const auto plain = looked_up<float>(
           context(pool), table.view,
-          jagged_view(offsets.data(), bags, ids.data(), bags * hotness, w), mean);
+          jagged_view(offsets.data(), bags, ids.data(), bags * hotness, w), combiner::mean);
       CHECK(same_bits(plain, looked_up<float>(context(pool), table.view,
-                                              fixed_view(guarded_ids.data(), bags, hotness, w), mean)));
+                                              fixed_view(guarded_ids.data(), bags, hotness, w), combiner::mean)));
       CHECK(same_bits(plain, looked_up<float>(context(pool), table.view,
                                               jagged_view<std::int32_t, std::int64_t>::torch(
                                                   without_last.data(), bags, guarded_ids.data(),
                                                   bags * hotness, w),
-                                              mean)));
+                                              combiner::mean)));
     }
   }
 }
@@ -222,7 +222,7 @@ TEST_CASE("lookup: PyTorch's offsets are validated, sliced and reported like oth
   const std::vector<std::int64_t> offsets{0, 2, 2};
   const auto batch = jagged_view<>::torch(offsets.data(), 3, ids.data(), 5);
   std::vector<float> out(6);
-  const status s = lookup(inline_executor{}, table, batch, sum, matrix_view(out.data(), 3, 2));
+  const status s = lookup(inline_executor{}, table, batch, combiner::sum, matrix_view(out.data(), 3, 2));
   CHECK(s.place() == fault_place{.bag = 2, .slot = 4, .value = 10});
   CHECK(batch.slice(0, 2).end_slot() == 2);
   CHECK(batch.slice(1, 2).end_slot() == 5);
@@ -245,20 +245,20 @@ TEST_CASE("lookup: bags of one id are copies, weighted and filtered ones too") {
       made.weights.push_back(b % 2 == 0 ? 2.0F : -0.5F);
       made.offsets.push_back(b + 1);
     }
-    check_every_isa<float>(table, made, false, sum);
-    check_every_isa<float>(table, made, false, mean);
-    check_every_isa<float>(table, made, false, sqrtn);
-    check_every_isa<float>(table, made, false, max_);
-    check_every_isa<float>(table, made, true, sum);
-    check_every_isa<float>(table, made, true, mean(by_weight));
-    check_every_isa<bf16>(table, made, false, sum);
+    check_every_isa<float>(table, made, false, combiner::sum);
+    check_every_isa<float>(table, made, false, combiner::mean);
+    check_every_isa<float>(table, made, false, combiner::sqrtn);
+    check_every_isa<float>(table, made, false, combiner::max);
+    check_every_isa<float>(table, made, true, combiner::sum);
+    check_every_isa<float>(table, made, true, combiner::mean(combiner::by_weight));
+    check_every_isa<bf16>(table, made, false, combiner::sum);
     // A batch that is no longer one id each goes another way and gives the same rows.
     auto longer = made;
     longer.offsets.push_back(70);
     inline_executor here;
     for (const isa which : runnable_isas()) {
-      const auto copied = looked_up<float>(on(here, which), table.view, made.view(), sum);
-      const auto pooled = looked_up<float>(on(here, which), table.view, longer.view(), sum);
+      const auto copied = looked_up<float>(on(here, which), table.view, made.view(), combiner::sum);
+      const auto pooled = looked_up<float>(on(here, which), table.view, longer.view(), combiner::sum);
       CHECK(std::memcmp(copied.data(), pooled.data(), copied.size() * sizeof(float)) == 0);
     }
     made.ids[5] = 77;
@@ -266,7 +266,7 @@ TEST_CASE("lookup: bags of one id are copies, weighted and filtered ones too") {
     for (const isa which : runnable_isas()) {
       index_t skipped = 0;
       const auto out = looked_up<float>(on(here, which), table.view, made.view(),
-                                        pooling{sum, skip(skipped), default_row{9}});
+                                        pooling{combiner::sum, bounds::skip(skipped), empty_bag::default_row{9}});
       CHECK(skipped == 2);
       CHECK(std::memcmp(out.data() + 5 * width, table.view.row(9),
                         static_cast<std::size_t>(width) * sizeof(float)) == 0);
@@ -284,7 +284,7 @@ TEST_CASE("lookup: concat gives a row for each id, of a slice too") {
   for (const isa which : runnable_isas()) {
     guarded<float> out(static_cast<std::size_t>(slots * 21));
     const matrix_view<float> to(out.data(), slots, 21);
-    REQUIRE(lookup(on(pool, which), table.view, part, concat, to).ok());
+    REQUIRE(lookup(on(pool, which), table.view, part, combiner::concat, to).ok());
     for (index_t k = 0; k < slots; ++k) {
       const auto slot = static_cast<std::size_t>(part.first_slot() + k);
       for (index_t j = 0; j < 21; ++j) {
@@ -293,7 +293,7 @@ TEST_CASE("lookup: concat gives a row for each id, of a slice too") {
         CHECK(to(k, j) == static_cast<float>(x) * made.weights[slot]);
       }
     }
-    CHECK(lookup(on(pool, which), table.view, part, concat, to.rows(0, slots - 1)).message() ==
+    CHECK(lookup(on(pool, which), table.view, part, combiner::concat, to.rows(0, slots - 1)).message() ==
           "shape mismatch: out has another number of rows than there are ids");
   }
 }
@@ -317,20 +317,20 @@ TEST_CASE("lookup: long bags follow every policy") {
       const auto out = looked_up<float>(on(pool, which), table.view, made.view(weighted), how);
       CHECK(agrees<float>(table.values, made.view(weighted), {out.data(), 5, 24}, as));
     };
-    check_one(pooling{sum, padding_id{-1}}, pooled_as::sum, true);
-    check_one(pooling{mean, skip}, pooled_as::mean_by_count, true);
-    check_one(pooling{sqrtn, skip}, pooled_as::sqrtn, true);
-    check_one(pooling{max_, padding_id{-1}}, pooled_as::maximum, false);
+    check_one(pooling{combiner::sum, padding_id{-1}}, pooled_as::sum, true);
+    check_one(pooling{combiner::mean, bounds::skip}, pooled_as::mean_by_count, true);
+    check_one(pooling{combiner::sqrtn, bounds::skip}, pooled_as::sqrtn, true);
+    check_one(pooling{combiner::max, padding_id{-1}}, pooled_as::maximum, false);
     std::vector<float> out(5 * 24, 2.0F);
     const matrix_view<float> to(out.data(), 5, 24);
     REQUIRE(lookup(on(pool, which), table.view, made.view(),
-                   pooling{sum, skip, keep, accumulate_into}, to)
+                   pooling{combiner::sum, bounds::skip, empty_bag::keep, accumulate_into}, to)
                 .ok());
     CHECK(to(4, 3) == 2.0F);
     CHECK(to(2, 3) == 2.0F);
     const oracle_row row = pool_one(table.values, made.view(), 1, 24, pooled_as::sum);
     CHECK(static_cast<double>(to(1, 3)) == doctest::Approx(2.0 + row.value[3]).epsilon(1e-4));
-    REQUIRE(lookup(on(pool, which), table.view, made.view(), pooling{max_, skip, default_row{8}}, to)
+    REQUIRE(lookup(on(pool, which), table.view, made.view(), pooling{combiner::max, bounds::skip, empty_bag::default_row{8}}, to)
                 .ok());
     CHECK(static_cast<double>(to(4, 5)) == table.values[8][5]);
     CHECK(static_cast<double>(to(2, 5)) == table.values[8][5]);

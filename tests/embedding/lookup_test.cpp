@@ -24,7 +24,7 @@ TEST_CASE("lookup: the documentation's example") {
   std::vector<std::int64_t> offsets{0, 2, 2, 3}, ids{1, 3, 2};  // bags {1, 3}, {}, {2}
   std::vector<float> out(3 * 2);
   lookup(inline_executor{}, as_table(matrix_view(weights.data(), 4, 2)),
-         jagged_view(offsets.data(), 3, ids.data(), 3), sum, matrix_view(out.data(), 3, 2))
+         jagged_view(offsets.data(), 3, ids.data(), 3), combiner::sum, matrix_view(out.data(), 3, 2))
       .or_throw();
   /// [lookup]
   CHECK(out == std::vector<float>{4, 40, 0, 0, 2, 20});
@@ -40,9 +40,9 @@ TEST_CASE("lookup: widths 1 to 67 and 0 to 5 bags, every ISA, inside guard pages
     for (index_t bags = 0; bags <= 5; ++bags) {
       CAPTURE(bags);
       const auto made = make_batch(random, every_shape[bags % 5], bags, 13, 3);
-      check_every_isa<float>(f32, made, false, sum);
-      check_every_isa<float>(half, made, true, mean);
-      check_every_isa<float>(brain, made, false, mean);
+      check_every_isa<float>(f32, made, false, combiner::sum);
+      check_every_isa<float>(half, made, true, combiner::mean);
+      check_every_isa<float>(brain, made, false, combiner::mean);
     }
   }
 }
@@ -54,9 +54,9 @@ TEST_CASE("lookup: wide rows go panel by panel") {
     const guarded_table<float> f32(random, 50, width);
     const guarded_table<bf16> brain(random, 50, width);
     const auto made = make_batch(random, shape_of_batch::uniform, 7, 50, 5);
-    check_every_isa<float>(f32, made, false, sum);
-    check_every_isa<float>(f32, made, true, mean(by_weight));
-    check_every_isa<bf16>(brain, made, false, mean);
+    check_every_isa<float>(f32, made, false, combiner::sum);
+    check_every_isa<float>(f32, made, true, combiner::mean(combiner::by_weight));
+    check_every_isa<bf16>(brain, made, false, combiner::mean);
   }
 }
 
@@ -70,11 +70,11 @@ TEST_CASE("lookup: every shape of batch, combiner, id and offset type, and outpu
     const auto mixed = make_batch<std::uint32_t, std::int64_t>(random, shape, 200, 1000, 20);
     const auto unsigned_ids = make_batch<std::uint64_t, std::int32_t>(random, shape, 200, 1000, 20);
     for (const bool weighted : {false, true}) {
-      check_every_isa<float>(f32, wide, weighted, sum);
-      check_every_isa<float>(f32, narrow, weighted, mean);
-      check_every_isa<float>(f32, mixed, weighted, mean(by_weight));
-      check_every_isa<f16>(half, unsigned_ids, weighted, sum);
-      check_every_isa<bf16>(f32, wide, weighted, mean);
+      check_every_isa<float>(f32, wide, weighted, combiner::sum);
+      check_every_isa<float>(f32, narrow, weighted, combiner::mean);
+      check_every_isa<float>(f32, mixed, weighted, combiner::mean(combiner::by_weight));
+      check_every_isa<f16>(half, unsigned_ids, weighted, combiner::sum);
+      check_every_isa<bf16>(f32, wide, weighted, combiner::mean);
     }
   }
 }
@@ -95,13 +95,13 @@ TEST_CASE("lookup: the same bits on 1 to 8 threads, long bags included") {
     for (const isa which : runnable_isas()) {
       inline_executor here;
       const auto bags = made.view(weighted);
-      const auto alone = looked_up<float>(on(here, which), table.view, bags, mean(by_weight));
+      const auto alone = looked_up<float>(on(here, which), table.view, bags, combiner::mean(combiner::by_weight));
       CHECK(agrees<float>(table.values, bags, {alone.data(), bags.bags(), 40},
                           pooled_as::mean_by_weight));
       for (int threads = 1; threads <= 8; ++threads) {
         thread_pool pool(threads);
         CHECK(same_bits(alone,
-                        looked_up<float>(on(pool, which), table.view, bags, mean(by_weight))));
+                        looked_up<float>(on(pool, which), table.view, bags, combiner::mean(combiner::by_weight))));
       }
     }
   }
@@ -133,15 +133,15 @@ TEST_CASE("lookup: splitting a batch changes nothing, for every combiner, zeros 
       check_bags_apart(halves.view, made.view(), how);
       if (takes_weights) check_bags_apart(floats.view, made.view(true), how);
     };
-    check(sum, true);
-    check(mean, true);
-    check(mean(by_weight), true);
-    check(sqrtn, true);
-    check(max_, false);
-    check(pooling{sum, max_norm{0.5F}}, true);
-    check(pooling{max_, max_norm{0.5F}}, false);
-    check(pooling{mean, default_row{1}}, true);
-    check(pooling{max_, default_row{1}}, false);
+    check(combiner::sum, true);
+    check(combiner::mean, true);
+    check(combiner::mean(combiner::by_weight), true);
+    check(combiner::sqrtn, true);
+    check(combiner::max, false);
+    check(pooling{combiner::sum, max_norm{0.5F}}, true);
+    check(pooling{combiner::max, max_norm{0.5F}}, false);
+    check(pooling{combiner::mean, empty_bag::default_row{1}}, true);
+    check(pooling{combiner::max, empty_bag::default_row{1}}, false);
   }
 }
 
@@ -165,17 +165,17 @@ TEST_CASE("lookup: what each combiner makes of -0, alone, as the default row, am
       }
       return signs;
     };
-    CHECK(minus(bags, pooling{sum, default_row{0}}) == "++x+");
-    CHECK(minus(bags, pooling{mean, default_row{0}}) == "++x+");
-    CHECK(minus(bags, pooling{sqrtn, default_row{0}}) == "++x+");
-    CHECK(minus(bags, pooling{max_, default_row{0}}) == "----");
-    CHECK(minus(bags.slice(0, 1), sum) == "+");
-    CHECK(minus(bags.slice(0, 1), max_) == "-");
+    CHECK(minus(bags, pooling{combiner::sum, empty_bag::default_row{0}}) == "++x+");
+    CHECK(minus(bags, pooling{combiner::mean, empty_bag::default_row{0}}) == "++x+");
+    CHECK(minus(bags, pooling{combiner::sqrtn, empty_bag::default_row{0}}) == "++x+");
+    CHECK(minus(bags, pooling{combiner::max, empty_bag::default_row{0}}) == "----");
+    CHECK(minus(bags.slice(0, 1), combiner::sum) == "+");
+    CHECK(minus(bags.slice(0, 1), combiner::max) == "-");
     // Of zeros with both signs, the last.
     std::vector<std::int64_t> both{0, 1, 1, 0}, borders{0, 2, 4};
-    CHECK(minus(jagged_view<>(borders.data(), 2, both.data(), 4), max_) == "+-");
+    CHECK(minus(jagged_view<>(borders.data(), 2, both.data(), 4), combiner::max) == "+-");
     float copied[2];
-    REQUIRE(lookup(on(here, which), table, jagged_view<>(borders.data(), 1, both.data(), 2), concat,
+    REQUIRE(lookup(on(here, which), table, jagged_view<>(borders.data(), 1, both.data(), 2), combiner::concat,
                    matrix_view<float>(copied, 2, 1))
                 .ok());
     CHECK(std::signbit(copied[0]));
@@ -191,7 +191,7 @@ TEST_CASE("lookup: a bag of one id is a copy of its row") {
   for (std::size_t i = 0; i <= 100; ++i) one_each[i] = static_cast<std::int64_t>(i);
   for (std::size_t i = 0; i < 100; ++i) rows[i] = static_cast<std::int64_t>(99 - i);
   const auto copied = looked_up<float>(context(here), table.view,
-                                       jagged_view(one_each.data(), 100, rows.data(), 100), sum);
+                                       jagged_view(one_each.data(), 100, rows.data(), 100), combiner::sum);
   for (index_t i = 0; i < 100; ++i) {
     CHECK(std::memcmp(copied.data() + i * 33, table.view.row(99 - i), 33 * sizeof(float)) == 0);
   }
@@ -205,7 +205,7 @@ TEST_CASE("lookup: a strided output leaves what lies between its rows alone") {
   std::vector<float> wide(8 * 50, -7.0F);
   const matrix_view<float> all(wide.data(), 8, 50);
   for (const isa which : runnable_isas()) {
-    REQUIRE(lookup(on(here, which), table.view, made.view(), sum, all.columns(11, 19)).ok());
+    REQUIRE(lookup(on(here, which), table.view, made.view(), combiner::sum, all.columns(11, 19)).ok());
     CHECK(agrees<float>(table.values, made.view(), all.columns(11, 19), pooled_as::sum));
     for (index_t b = 0; b < 8; ++b) {
       for (index_t j = 0; j < 50; ++j) {
@@ -237,7 +237,7 @@ TEST_CASE("lookup: a bad id is reported with its place, the smallest one, and no
       thread_pool pool(threads);
       std::vector<float> out(9000 * 8, -3.0F);
       const status s =
-          lookup(pool, table.view, made.view(), sum, matrix_view(out.data(), 9000, 8));
+          lookup(pool, table.view, made.view(), combiner::sum, matrix_view(out.data(), 9000, 8));
       CHECK(s.code() == errc::id_out_of_range);
       CHECK(s.place() == fault_place{.table = -1, .bag = bag, .slot = first, .value = bad});
       CHECK(s.message() == "id out of range: bag " + std::to_string(bag) + ", slot " +
@@ -261,13 +261,13 @@ TEST_CASE("lookup: skip leaves bad ids out and counts them; the check would have
   for (const isa which : runnable_isas()) {
     index_t skipped = 0;
     const auto out = looked_up<float>(on(here, which), table.view, made.view(true),
-                                      pooling{mean, skip(skipped)});
+                                      pooling{combiner::mean, bounds::skip(skipped)});
     CHECK(skipped == planted);
     CHECK(agrees<float>(table.values, made.view(true), {out.data(), 40, 21},
                         pooled_as::mean_by_count));
   }
   std::vector<float> out(40 * 21);
-  CHECK(lookup(here, table.view, made.view(), pooling{mean, check}, matrix_view(out.data(), 40, 21))
+  CHECK(lookup(here, table.view, made.view(), pooling{combiner::mean, bounds::check}, matrix_view(out.data(), 40, 21))
             .code() == errc::id_out_of_range);
 }
 
@@ -277,8 +277,8 @@ TEST_CASE("lookup: assume_valid gives what check gives") {
   const auto made = make_batch(random, shape_of_batch::skewed, 40, 50, 8);
   inline_executor here;
   CHECK(same_bits(
-      looked_up<float>(context(here), table.view, made.view(), sum),
-      looked_up<float>(context(here), table.view, made.view(), pooling{sum, assume_valid})));
+      looked_up<float>(context(here), table.view, made.view(), combiner::sum),
+      looked_up<float>(context(here), table.view, made.view(), pooling{combiner::sum, bounds::assume_valid})));
 }
 
 TEST_CASE("lookup: faults of shapes, offsets and weights are told apart, and nothing is written") {
@@ -294,7 +294,7 @@ TEST_CASE("lookup: faults of shapes, offsets and weights are told apart, and not
         lookup(here, table,
                jagged_view(offsets.data(), static_cast<index_t>(offsets.size()) - 1, ids.data(),
                            id_count, w.empty() ? nullptr : w.data()),
-               sum, to.data_handle() == nullptr ? three : to);
+               combiner::sum, to.data_handle() == nullptr ? three : to);
     CHECK(std::count(out.begin(), out.end(), -3.0F) == 12);
     return s;
   };
@@ -318,12 +318,12 @@ TEST_CASE("lookup: faults of shapes, offsets and weights are told apart, and not
   const matrix_view<float> null(nullptr, 3, 4);
   for (const auto& of : {offsets, empty_bags}) {
     const jagged_view<> bags(of.data(), 3, ids.data(), 3);
-    CHECK(lookup(here, table, bags, sum, null).message() == "shape mismatch: out is null");
+    CHECK(lookup(here, table, bags, combiner::sum, null).message() == "shape mismatch: out is null");
   }
-  CHECK(lookup(here, table, jagged_view<>(offsets.data(), 3, ids.data(), 3), concat, null).message() ==
+  CHECK(lookup(here, table, jagged_view<>(offsets.data(), 3, ids.data(), 3), combiner::concat, null).message() ==
         "shape mismatch: out is null");
   const auto no_columns = as_table(matrix_view<float>(nullptr, 10, 0));
-  CHECK(lookup(here, no_columns, jagged_view<>(offsets.data(), 3, ids.data(), 3), sum, matrix_view<float>(nullptr, 3, 0))
+  CHECK(lookup(here, no_columns, jagged_view<>(offsets.data(), 3, ids.data(), 3), combiner::sum, matrix_view<float>(nullptr, 3, 0))
             .ok());
 }
 
@@ -331,10 +331,10 @@ TEST_CASE("lookup: an empty batch, a table without rows, and empty bags") {
   std::vector<float> nothing;
   inline_executor here;
   const auto none = as_table(matrix_view(nothing.data(), 0, 4));
-  CHECK(lookup(here, none, jagged_view<>(), sum, matrix_view(nothing.data(), 0, 4)).ok());
+  CHECK(lookup(here, none, jagged_view<>(), combiner::sum, matrix_view(nothing.data(), 0, 4)).ok());
   const std::vector<std::int64_t> offsets{0, 0, 0};
   std::vector<float> out(8, -3.0F);
-  CHECK(lookup(here, none, jagged_view<>(offsets.data(), 2, nullptr, 0), mean,
+  CHECK(lookup(here, none, jagged_view<>(offsets.data(), 2, nullptr, 0), combiner::mean,
                matrix_view(out.data(), 2, 4))
             .ok());
   CHECK(out == std::vector<float>(8, 0.0F));
@@ -348,7 +348,7 @@ TEST_CASE("lookup: NaN and infinity in rows propagate") {
   inline_executor here;
   for (const isa which : runnable_isas()) {
     REQUIRE(lookup(on(here, which), as_table(matrix_view(weights.data(), 2, 3)),
-                   jagged_view(offsets.data(), 1, ids.data(), 2), sum, matrix_view(out.data(), 1, 3))
+                   jagged_view(offsets.data(), 1, ids.data(), 2), combiner::sum, matrix_view(out.data(), 1, 3))
                 .ok());
     CHECK(out[0] == 3.0F);
     CHECK(std::isnan(out[1]));
@@ -389,14 +389,14 @@ TEST_CASE("lookup: a row source that resolves ids gives the bits of the table it
   }
   auto made = make_batch(random, shape_of_batch::skewed, 500, 70, 30);
   thread_pool pool(3);
-  CHECK(same_bits(looked_up<float>(context(pool), table.view, made.view(true), mean),
-                  looked_up<float>(context(pool), source, made.view(true), mean)));
+  CHECK(same_bits(looked_up<float>(context(pool), table.view, made.view(true), combiner::mean),
+                  looked_up<float>(context(pool), source, made.view(true), combiner::mean)));
   made.ids[11] = -4;  // in skip mode the source is never asked about a bad id
   made.ids[12] = 70;
   index_t skipped = 0;
   CHECK(same_bits(
-      looked_up<float>(context(pool), table.view, made.view(), pooling{sum, skip}),
-      looked_up<float>(context(pool), source, made.view(), pooling{sum, skip(skipped)})));
+      looked_up<float>(context(pool), table.view, made.view(), pooling{combiner::sum, bounds::skip}),
+      looked_up<float>(context(pool), source, made.view(), pooling{combiner::sum, bounds::skip(skipped)})));
   CHECK(skipped == 2);
 }
 
@@ -408,7 +408,7 @@ TEST_CASE("lookup: no allocation on the hot path") {
   thread_pool pool(2);
   context ctx{pool};
   ctx.memory = std::pmr::null_memory_resource();  // throws when asked
-  CHECK(lookup(ctx, table.view, made.view(true), mean, matrix_view(out.data(), 500, 37)).ok());
+  CHECK(lookup(ctx, table.view, made.view(true), combiner::mean, matrix_view(out.data(), 500, 37)).ok());
 }
 
 TEST_CASE("lookup: the comparison with the oracle catches a wrong order of magnitude of one column") {
@@ -416,7 +416,7 @@ TEST_CASE("lookup: the comparison with the oracle catches a wrong order of magni
   const guarded_table<float> table(random, 70, 37);
   const auto made = make_batch(random, shape_of_batch::uniform, 5, 70, 6);
   inline_executor here;
-  auto out = looked_up<float>(context(here), table.view, made.view(), sum);
+  auto out = looked_up<float>(context(here), table.view, made.view(), combiner::sum);
   REQUIRE(agrees<float>(table.values, made.view(), {out.data(), 5, 37}, pooled_as::sum));
   out[100] *= 1.0001F;
   CHECK_FALSE(agrees<float>(table.values, made.view(), {out.data(), 5, 37}, pooled_as::sum));
@@ -440,7 +440,7 @@ TEST_CASE("lookup: a table of more than 2^31 elements") {
     table.format().encode(row.data(), table.row(id));
   }
   std::vector<float> out(16);
-  CHECK(lookup(inline_executor{}, table, jagged_view(offsets.data(), 1, ids.data(), 3), sum,
+  CHECK(lookup(inline_executor{}, table, jagged_view(offsets.data(), 1, ids.data(), 3), combiner::sum,
                matrix_view(out.data(), 1, 16))
             .ok());
   CHECK(out[15] == static_cast<float>((rows - 1) % 100 + rows / 2 % 100));
@@ -459,7 +459,7 @@ TEST_CASE_TEMPLATE("lookup: one bad id is found at every place of a batch, next 
         ids[static_cast<std::size_t>(place)] = bad;
         for (const isa which : runnable_isas()) {
           const index_t found =
-              detail::first_bad_slot<pooling<sum_t>>(which, ids.data(), nullptr, 0, 37, rows, -1);
+              detail::first_bad_slot<pooling<combiner::sum_t>>(which, ids.data(), nullptr, 0, 37, rows, -1);
           if (found != (is_bad ? place : 37)) FAIL("rows ", rows, " place ", place, " found ", found);
         }
       }

@@ -201,28 +201,28 @@ verb_call looked_up(const How& how) {
 }
 
 const verb every_verb[] = {
-    {"lookup: a long bag", true, [](memory_of_outputs) { return looked_up(sum); }},
-    {"lookup: mean", true, [](memory_of_outputs) { return looked_up(mean); }},
+    {"lookup: a long bag", true, [](memory_of_outputs) { return looked_up(combiner::sum); }},
+    {"lookup: mean", true, [](memory_of_outputs) { return looked_up(combiner::mean); }},
     {"lookup: skip, counted; added to out", true,
      [](memory_of_outputs) {
        return into_matrix(bags, width, [](const here_context& ctx, matrix_view<float> out, index_t& skipped) {
          return lookup(ctx, as_table(given().table().rows(0, 100)), given().batch(),
-                       pooling{sum, skip(skipped), accumulate_into}, out);
+                       pooling{combiner::sum, bounds::skip(skipped), accumulate_into}, out);
        });
      }},
     {"lookup: rows of a source", true,
      [](memory_of_outputs) {
        return into_matrix(bags, width, [](const here_context& ctx, matrix_view<float> out, index_t&) {
          return lookup(ctx, partitioned_table(in_two_parts().views, mod_), given().batch(false),
-                       pooling{max_, default_row{4}}, out);
+                       pooling{combiner::max, empty_bag::default_row{4}}, out);
        });
      }},
     {"lookup: table_group", true,
      [](memory_of_outputs) {
        return into_matrix(bags, 2 * width, [](const here_context& ctx, matrix_view<float> out, index_t&) {
          table_group<> group;
-         group.add(as_table(given().table()), sum);
-         group.add(partitioned_table(in_two_parts().views, mod_), mean);
+         group.add(as_table(given().table()), combiner::sum);
+         group.add(partitioned_table(in_two_parts().views, mod_), combiner::mean);
          const std::vector<jagged_view<>> batches{given().batch(), given().batch(false)};
          return lookup(ctx, group, batches, out);
        });
@@ -230,13 +230,13 @@ const verb every_verb[] = {
     {"fused_lookup: entries in any order", true,
      [](memory_of_outputs) {
        return into_matrix(bags, width, [](const here_context& ctx, matrix_view<float> out, index_t&) {
-         return fused_lookup(ctx, as_table(given().table()), given().entries(false, false), mean, out);
+         return fused_lookup(ctx, as_table(given().table()), given().entries(false, false), combiner::mean, out);
        });
      }},
     {"fused_lookup: entries in order", true,
      [](memory_of_outputs) {
        return into_matrix(bags, width, [](const here_context& ctx, matrix_view<float> out, index_t&) {
-         return fused_lookup(ctx, as_table(given().table()), given().entries(true, false), sum, out);
+         return fused_lookup(ctx, as_table(given().table()), given().entries(true, false), combiner::sum, out);
        });
      }},
     {"gather", false,
@@ -256,20 +256,20 @@ const verb every_verb[] = {
     {"combine", true,
      [](memory_of_outputs) {
        return into_matrix(bags, width, [](const here_context& ctx, matrix_view<float> out, index_t&) {
-         return combine(ctx, given().table(), given().batch(), sqrtn, out);
+         return combine(ctx, given().table(), given().batch(), combiner::sqrtn, out);
        });
      }},
     {"update", true,
      [](memory_of_outputs) {
        return into_table<f32_rows>([](const here_context& ctx, auto& tables, index_t&) {
-         return update(ctx, given().batch(), given().of_out(), mean, rowwise_adagrad{}, tables[0].view());
+         return update(ctx, given().batch(), given().of_out(), combiner::mean, rowwise_adagrad{}, tables[0].view());
        });
      }},
     {"update: skip, counted; a default row; max_norm", true,
      [](memory_of_outputs) {
        return into_table<f32_rows>([](const here_context& ctx, auto& tables, index_t& skipped) {
          return update(ctx, given().with_invalid(), given().of_out(),
-                       pooling{sum, skip(skipped), default_row{4}, max_norm{1}}, rowwise_adagrad{}, tables[0].view());
+                       pooling{combiner::sum, skip(skipped), empty_bag::default_row{4}, max_norm{1}}, rowwise_adagrad{}, tables[0].view());
        });
      }},
     {"update_group: large and small tables", true,
@@ -277,11 +277,11 @@ const verb every_verb[] = {
        return into_table<f32_rows>(
            [](const here_context& ctx, auto& tables, index_t& skipped) {
              update_group<rowwise_adagrad, fixed_view<>> group;
-             group.add(tables[0].view(), sum);
-             group.add(tables[1].view(), pooling{mean, skip(skipped)});
-             group.add(tables[2].view(), sum);
-             group.add(tables[1].view(), pooling{mean, skip(skipped)});
-             group.add(tables[3].view(), sqrtn);
+             group.add(tables[0].view(), combiner::sum);
+             group.add(tables[1].view(), pooling{combiner::mean, skip(skipped)});
+             group.add(tables[2].view(), combiner::sum);
+             group.add(tables[1].view(), pooling{combiner::mean, skip(skipped)});
+             group.add(tables[3].view(), combiner::sqrtn);
              const auto& ids = given().many;
              const std::vector<fixed_view<>> batches{{ids.data(), 4, 10'000},
                                                      {ids.data(), 4, 1'500},
@@ -296,13 +296,13 @@ const verb every_verb[] = {
     {"row_gradients", true,
      [](memory_of_outputs memory) {
        return into_owner<sparse_gradient>(memory, [](const here_context& ctx, auto& out, auto&, index_t& skipped) {
-         return row_gradients(ctx, given().with_invalid(), given().of_out(), pooling{mean, skip(skipped)}, rows, out);
+         return row_gradients(ctx, given().with_invalid(), given().of_out(), pooling{combiner::mean, skip(skipped)}, rows, out);
        });
      }},
     {"weight_gradients", false,
      [](memory_of_outputs) {
        return into_matrix(1, given().n(), [](const here_context& ctx, matrix_view<float> out, index_t&) {
-         return weight_gradients(ctx, as_table(given().table()), given().batch(), given().of_out(), mean,
+         return weight_gradients(ctx, as_table(given().table()), given().batch(), given().of_out(), combiner::mean,
                                  std::span<float>(out.data_handle(), static_cast<std::size_t>(out.extent(1))));
        });
      }},
@@ -654,7 +654,7 @@ TEST_CASE("every verb with an output that grows: an output that owns any byte of
       {input("offsets", offsets), input("ids", good), input("weights", weights), input("gradient", gradient)},
       [&](places at, auto& out) {
         return row_gradients(here, jagged_view<>(id(at[0]), 3, id(at[1]), 4, real(at[2])),
-                             matrix_view<const float>(real(at[3]), 3, 2), sum, 9, out);
+                             matrix_view<const float>(real(at[3]), 3, 2), combiner::sum, 9, out);
       });
 }
 

@@ -39,15 +39,15 @@ using numbers = std::vector<float>;
 TEST_CASE_FIXTURE(fixture, "migration: PyTorch's offsets, padding, modes") {
   const std::vector<std::int64_t> ids{4, 0, 2, 0, 9, 9}, offsets{0, 3, 4};
   const auto bags = jagged_view<>::torch(offsets.data(), 3, ids.data(), 6);
-  CHECK(first_column(bags, sum, 3) == numbers{6, 0, 18});
-  CHECK(first_column(bags, mean, 3) == numbers{2, 0, 9});
-  CHECK(first_column(bags, max_, 3) == numbers{4, 0, 9});
-  CHECK(first_column(bags, pooling{mean, padding_id{0}}, 3) == numbers{3, 0, 9});
-  CHECK(first_column(bags, pooling{mean, padding_id{10 + -1}}, 3) == numbers{2, 0, 0});  // padding_idx=-1
-  CHECK(first_column(bags, pooling{max_, padding_id{4}}, 3) == numbers{2, 0, 9});
-  CHECK(first_column(fixed_view(ids.data(), 2, 3), sum, 2) == numbers{6, 18});           // 2D input
-  CHECK(first_column(bags, concat, 6) == numbers{4, 0, 2, 0, 9, 9});                     // nn.Embedding
-  CHECK(first_column(bags, pooling{concat, padding_id{4}}, 6) == numbers{0, 0, 2, 0, 9, 9});
+  CHECK(first_column(bags, combiner::sum, 3) == numbers{6, 0, 18});
+  CHECK(first_column(bags, combiner::mean, 3) == numbers{2, 0, 9});
+  CHECK(first_column(bags, combiner::max, 3) == numbers{4, 0, 9});
+  CHECK(first_column(bags, pooling{combiner::mean, padding_id{0}}, 3) == numbers{3, 0, 9});
+  CHECK(first_column(bags, pooling{combiner::mean, padding_id{10 + -1}}, 3) == numbers{2, 0, 0});  // padding_idx=-1
+  CHECK(first_column(bags, pooling{combiner::max, padding_id{4}}, 3) == numbers{2, 0, 9});
+  CHECK(first_column(fixed_view(ids.data(), 2, 3), combiner::sum, 2) == numbers{6, 18});           // 2D input
+  CHECK(first_column(bags, combiner::concat, 6) == numbers{4, 0, 2, 0, 9, 9});                     // nn.Embedding
+  CHECK(first_column(bags, pooling{combiner::concat, padding_id{4}}, 6) == numbers{0, 0, 2, 0, 9, 9});
 }
 
 TEST_CASE_FIXTURE(fixture, "migration: FBGEMM's table-major offsets, lengths and pruned ids") {
@@ -60,15 +60,15 @@ TEST_CASE_FIXTURE(fixture, "migration: FBGEMM's table-major offsets, lengths and
   const auto of_table = [&](index_t t) {
     return jagged_view(offsets.data() + t * 2, 2, ids.data(), 6);
   };
-  CHECK(first_column(of_table(0), sum, 2) == numbers{5, 3});
-  CHECK(first_column(of_table(1), pooling{sum, padding_id{-1}}, 2) == numbers{0, 9});
-  CHECK(first_column(of_table(1), pooling{mean, padding_id{-1}}, 2) == numbers{0, 4.5F});
+  CHECK(first_column(of_table(0), combiner::sum, 2) == numbers{5, 3});
+  CHECK(first_column(of_table(1), pooling{combiner::sum, padding_id{-1}}, 2) == numbers{0, 9});
+  CHECK(first_column(of_table(1), pooling{combiner::mean, padding_id{-1}}, 2) == numbers{0, 4.5F});
   index_t skipped = 0;
-  CHECK(first_column(of_table(1), pooling{sum, skip(skipped)}, 2) == numbers{0, 9});
+  CHECK(first_column(of_table(1), pooling{combiner::sum, bounds::skip(skipped)}, 2) == numbers{0, 9});
   CHECK(skipped == 1);
 
   numbers out(4, -1.0F);
-  const status s = lookup(inline_executor{}, table(), of_table(1), sum, matrix_view(out.data(), 2, 2))
+  const status s = lookup(inline_executor{}, table(), of_table(1), combiner::sum, matrix_view(out.data(), 2, 2))
                        .in_table(1);
   CHECK(s.message() == "id out of range: table 1, bag 1, slot 4, value -1");
   CHECK(out == numbers(4, -1.0F));
@@ -78,11 +78,11 @@ TEST_CASE_FIXTURE(fixture, "migration: TensorFlow's weights, pruned ids and defa
   const std::vector<std::int64_t> ids{2, 4, -1, -7, 3}, offsets{0, 3, 4, 5};
   const std::vector<float> by{3, 1, 9, 1, 2};
   const jagged_view bags(offsets.data(), 3, ids.data(), 5, by.data());
-  CHECK(first_column(bags, pooling{mean(by_weight), skip}, 3) == numbers{2.5F, 0, 3});
-  CHECK(first_column(bags, pooling{mean(by_weight), skip, default_row{7}}, 3) == numbers{2.5F, 7, 3});
-  CHECK(first_column(bags, pooling{mean, skip}, 3) == numbers{5, 0, 6});
-  CHECK(first_column(bags, pooling{sum, skip}, 3) == numbers{10, 0, 6});
-  const numbers roots = first_column(bags, pooling{sqrtn, skip}, 3);
+  CHECK(first_column(bags, pooling{combiner::mean(combiner::by_weight), bounds::skip}, 3) == numbers{2.5F, 0, 3});
+  CHECK(first_column(bags, pooling{combiner::mean(combiner::by_weight), bounds::skip, empty_bag::default_row{7}}, 3) == numbers{2.5F, 7, 3});
+  CHECK(first_column(bags, pooling{combiner::mean, bounds::skip}, 3) == numbers{5, 0, 6});
+  CHECK(first_column(bags, pooling{combiner::sum, bounds::skip}, 3) == numbers{10, 0, 6});
+  const numbers roots = first_column(bags, pooling{combiner::sqrtn, bounds::skip}, 3);
   CHECK(roots[0] == doctest::Approx(10 / std::sqrt(10.0)));
   CHECK(roots[2] == doctest::Approx(3));
 }

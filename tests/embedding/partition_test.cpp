@@ -220,13 +220,13 @@ TEST_CASE("H5: a negative id under mod partitioning touches no memory outside") 
       CHECK(s.message() == "id out of range: slot 0, value -1");
       CHECK(partition(ctx, ids, 10, parts, div_, out).message() == s.message());
       index_t left_out = 0;
-      REQUIRE(partition(ctx, ids, 10, parts, mod_, skip(left_out), out).ok());
+      REQUIRE(partition(ctx, ids, 10, parts, mod_, bounds::skip(left_out), out).ok());
       CHECK(left_out == 6);
       CHECK(agrees(std::vector<std::int64_t>(ids.begin(), ids.end()), deal(10, parts, mod_), parts, out));
-      REQUIRE(partition(ctx, ids, 10, parts, div_, skip, out).ok());
+      REQUIRE(partition(ctx, ids, 10, parts, div_, bounds::skip, out).ok());
       CHECK(agrees(std::vector<std::int64_t>(ids.begin(), ids.end()), deal(10, parts, div_), parts, out));
       std::pmr::vector<std::int64_t> all_bad(8, lowest, &memory);
-      REQUIRE(partition(ctx, all_bad, 10, parts, mod_, skip, out).ok());
+      REQUIRE(partition(ctx, all_bad, 10, parts, mod_, bounds::skip, out).ok());
       CHECK(out.ids.empty());
     }
   }

@@ -25,7 +25,7 @@ TEST_CASE("int4_rows: rows read by the wrong layout are caught, and rows of swap
   const auto made = make_batch(random, shape_of_batch::uniform, 5, 50, 6);
   inline_executor here;
   const auto right = [&](const table_view<int4_rows>& view) {
-    const auto out = looked_up<float>(context(here), view, made.view(), sum);
+    const auto out = looked_up<float>(context(here), view, made.view(), combiner::sum);
     return agrees_with_codes<float>(table.exact, made.view(), {out.data(), 5, 37}, pooled_as::sum);
   };
   REQUIRE(right(table.view));
@@ -45,14 +45,14 @@ TEST_CASE("int4_rows: an odd width leaves what lies behind the last column of ou
   std::vector<float> wide(8 * 40, -7.0F);
   const matrix_view<float> all(wide.data(), 8, 40);
   for (const isa which : runnable_isas()) {
-    REQUIRE(lookup(on(here, which), table.view, made.view(), sum, all.columns(3, 33)).ok());
+    REQUIRE(lookup(on(here, which), table.view, made.view(), combiner::sum, all.columns(3, 33)).ok());
     CHECK(agrees_with_codes<float>(table.exact, made.view(), all.columns(3, 33), pooled_as::sum));
     for (index_t b = 0; b < 8; ++b) {
       for (index_t j = 0; j < 40; ++j) {
         if (j < 3 || j >= 36) CHECK(all(b, j) == -7.0F);
       }
     }
-    REQUIRE(lookup(on(here, which), table.view, made.view(), pooling{sum, accumulate_into},
+    REQUIRE(lookup(on(here, which), table.view, made.view(), pooling{combiner::sum, accumulate_into},
                    all.columns(3, 33))
                 .ok());
     CHECK(all(7, 36) == -7.0F);

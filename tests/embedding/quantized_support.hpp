@@ -141,15 +141,15 @@ void check_lookups_of_codes(scale_bias place) {
     CAPTURE(static_cast<int>(side));
     const coded_table<Bits, Scale> table(random, 13, width, place, width % 3, side);
     const auto made = make_batch(random, every_shape[width % 5], 4, 13, 3);
-    check_codes_on_every_isa<float>(table.view, table.exact, made, false, sum, side);
-    check_codes_on_every_isa<float>(table.view, table.exact, made, true, sum, side);
-    check_codes_on_every_isa<float>(table.view, table.exact, made, width % 2 == 0, mean, side);
-    check_codes_on_every_isa<float>(table.view, table.exact, made, width % 2 == 1, sqrtn, side);
-    check_codes_on_every_isa<float>(table.view, table.exact, made, false, max_, side);
-    check_codes_on_every_isa<Half>(table.view, table.exact, made, width % 2 == 0, sum, side);
+    check_codes_on_every_isa<float>(table.view, table.exact, made, false, combiner::sum, side);
+    check_codes_on_every_isa<float>(table.view, table.exact, made, true, combiner::sum, side);
+    check_codes_on_every_isa<float>(table.view, table.exact, made, width % 2 == 0, combiner::mean, side);
+    check_codes_on_every_isa<float>(table.view, table.exact, made, width % 2 == 1, combiner::sqrtn, side);
+    check_codes_on_every_isa<float>(table.view, table.exact, made, false, combiner::max, side);
+    check_codes_on_every_isa<Half>(table.view, table.exact, made, width % 2 == 0, combiner::sum, side);
     const auto single = one_each(random, 9, 13);
-    check_codes_on_every_isa<float>(table.view, table.exact, single, width % 2 == 1, sum, side);
-    check_codes_on_every_isa<float>(table.view, table.exact, single, false, mean, side);
+    check_codes_on_every_isa<float>(table.view, table.exact, single, width % 2 == 1, combiner::sum, side);
+    check_codes_on_every_isa<float>(table.view, table.exact, single, false, combiner::mean, side);
     // Bags of one id and an empty one, first in a batch with longer ones, then alone.
     auto mixed = single;
     for (int k = 0; k < 3; ++k) {
@@ -158,10 +158,10 @@ void check_lookups_of_codes(scale_bias place) {
     }
     mixed.offsets.push_back(12);
     mixed.offsets.push_back(12);
-    check_bags_apart(table.view, mixed.view(), pooling{sum, default_row{3}});
-    check_bags_apart(table.view, mixed.view(true), sum);
-    check_bags_apart(table.view, mixed.view(width % 2 == 0), mean);
-    check_bags_apart(table.view, mixed.view(), max_);
+    check_bags_apart(table.view, mixed.view(), pooling{combiner::sum, empty_bag::default_row{3}});
+    check_bags_apart(table.view, mixed.view(true), combiner::sum);
+    check_bags_apart(table.view, mixed.view(width % 2 == 0), combiner::mean);
+    check_bags_apart(table.view, mixed.view(), combiner::max);
   };
   for (index_t width = 1; width <= 67; ++width) {
     for (const fence side : every_fence) check(width, side);

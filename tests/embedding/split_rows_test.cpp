@@ -69,16 +69,16 @@ TEST_CASE("split_bf16_rows: lookups read both halves, every width, combiner and 
     CAPTURE(width);
     const split_table table(random, 13, width, width % 2 * 6);
     const auto made = make_batch(random, every_shape[width % 5], 4, 13, 3);
-    check_every_isa<float>(table, made, false, sum);
-    check_every_isa<float>(table, made, true, sum);
-    check_every_isa<float>(table, made, width % 2 == 0, mean);
-    check_every_isa<float>(table, made, false, max_);
+    check_every_isa<float>(table, made, false, combiner::sum);
+    check_every_isa<float>(table, made, true, combiner::sum);
+    check_every_isa<float>(table, made, width % 2 == 0, combiner::mean);
+    check_every_isa<float>(table, made, false, combiner::max);
     auto single = made;
     single.offsets.clear();
     for (std::size_t k = 0; k <= single.ids.size(); ++k) {
       single.offsets.push_back(static_cast<std::int64_t>(k));
     }
-    check_every_isa<float>(table, single, width % 2 == 1, sum);
+    check_every_isa<float>(table, single, width % 2 == 1, combiner::sum);
   };
   for (index_t width = 1; width <= 67; ++width) check(width);
   for (const index_t width : {127, 128, 129, 200, 257, 1000}) check(width);
@@ -99,8 +99,8 @@ TEST_CASE("split_bf16_rows: sums have the bits of the same floats in one piece")
   const auto made = make_batch(random, shape_of_batch::skewed, 40, 60, 8);
   inline_executor here;
   for (const isa which : runnable_isas()) {
-    CHECK(same_bits(looked_up<float>(on(here, which), table.view, made.view(true), mean),
-                    looked_up<float>(on(here, which), whole.view(), made.view(true), mean)));
+    CHECK(same_bits(looked_up<float>(on(here, which), table.view, made.view(true), combiner::mean),
+                    looked_up<float>(on(here, which), whole.view(), made.view(true), combiner::mean)));
   }
 }
 
@@ -114,11 +114,11 @@ TEST_CASE("split_bf16_rows: the table of upper halves is a table of bf16 in the 
     CHECK(halves.data() == table.view.data());
     const auto apart = as_table(matrix_view<const bf16>(table.high.data(), 60, width));
     for (const isa which : runnable_isas()) {
-      CHECK(same_bits(looked_up<float>(on(here, which), halves, made.view(), sum),
-                      looked_up<float>(on(here, which), apart, made.view(), sum)));
+      CHECK(same_bits(looked_up<float>(on(here, which), halves, made.view(), combiner::sum),
+                      looked_up<float>(on(here, which), apart, made.view(), combiner::sum)));
     }
     // As floats they are further off than the comparison of whole rows allows.
-    const auto rough = looked_up<float>(context(here), halves, made.view(), sum);
+    const auto rough = looked_up<float>(context(here), halves, made.view(), combiner::sum);
     CHECK_FALSE(agrees<float>(table.values, made.view(), {rough.data(), 40, width}, pooled_as::sum));
   }
 }
@@ -186,8 +186,8 @@ void check_training(const Optimizer& optimizer, index_t width) {
       std::vector<float> gradient(static_cast<std::size_t>(made.view().bags() * width));
       for (float& g : gradient) g = normal(random);
       const matrix_view<const float> from(gradient.data(), made.view().bags(), width);
-      REQUIRE(update(on(here, which), made.view(true), from, mean, optimizer, plain.view()).ok());
-      REQUIRE(update(on(here, which), made.view(true), from, mean, optimizer, split.view()).ok());
+      REQUIRE(update(on(here, which), made.view(true), from, combiner::mean, optimizer, plain.view()).ok());
+      REQUIRE(update(on(here, which), made.view(true), from, combiner::mean, optimizer, split.view()).ok());
     }
     std::vector<float> other(values.size());
     for (index_t r = 0; r < rows; ++r) {

@@ -178,10 +178,10 @@ std::vector<float> in_stages(Executor& executor, const Coo& coo, const parts_of_
   const jagged_view<std::int32_t, index_t> inverse(bags.offsets.data(), bags.bags(),
                                                    different.inverse.data(), bags.id_count());
   switch (how) {
-    case pool::sum: REQUIRE(combine(executor, gathered, inverse, sum, to).ok()); break;
-    case pool::mean: REQUIRE(combine(executor, gathered, inverse, mean, to).ok()); break;
-    case pool::sqrtn: REQUIRE(combine(executor, gathered, inverse, sqrtn, to).ok()); break;
-    case pool::largest: REQUIRE(combine(executor, gathered, inverse, max_, to).ok()); break;
+    case pool::sum: REQUIRE(combine(executor, gathered, inverse, combiner::sum, to).ok()); break;
+    case pool::mean: REQUIRE(combine(executor, gathered, inverse, combiner::mean, to).ok()); break;
+    case pool::sqrtn: REQUIRE(combine(executor, gathered, inverse, combiner::sqrtn, to).ok()); break;
+    case pool::largest: REQUIRE(combine(executor, gathered, inverse, combiner::max, to).ok()); break;
   }
   return out;
 }
@@ -320,7 +320,7 @@ TEST_CASE("gather: an id that partition left out gives zeros") {
   const parts_of_table tables(matrix_view<const float>(values.data(), 4, 1), 2, mod_);
   const std::vector<std::int64_t> ids{3, -1, 0, 4};
   partitioned_ids<> dealt;
-  REQUIRE(partition(here, ids, 4, 2, mod_, skip, dealt).ok());
+  REQUIRE(partition(here, ids, 4, 2, mod_, bounds::skip, dealt).ok());
   std::vector<float> out(4, -1.0F);
   REQUIRE(gather(here, tables.views, dealt, matrix_view(out.data(), 4, 1)).ok());
   CHECK(out == std::vector<float>{4, 0, 1, 0});
@@ -434,9 +434,9 @@ TEST_CASE("stages: weights go through them, and the pooled rows are those of loo
   gather(here, table, different.ids, fetched).or_throw();
   const jagged_view<> inverse(bags.offsets.data(), bags.bags(), different.inverse.data(),
                               bags.id_count(), bags.weights.data());
-  combine(here, fetched, inverse, mean(by_weight), matrix_view(out.data(), count, width)).or_throw();
+  combine(here, fetched, inverse, combiner::mean(combiner::by_weight), matrix_view(out.data(), count, width)).or_throw();
   //! [stages]
-  REQUIRE(lookup(here, table, bags.view(), mean(by_weight), matrix_view(direct.data(), count, width)).ok());
+  REQUIRE(lookup(here, table, bags.view(), combiner::mean(combiner::by_weight), matrix_view(direct.data(), count, width)).ok());
   CHECK(same_bits(out, direct));
   CHECK(dropped > 0);
   CHECK(std::count(empty.begin(), empty.end(), 1) > 0);

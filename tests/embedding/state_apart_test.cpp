@@ -54,8 +54,8 @@ void compare(Optimizer optimizer, index_t width) {
     std::vector<float> gradient(static_cast<std::size_t>(bags * width));
     for (float& g : gradient) g = normal(random);
     const matrix_view<const float> g(gradient.data(), bags, width);
-    REQUIRE(update(pool, made.view(), g, mean, optimizer, beside.view()).ok());
-    REQUIRE(update(pool, made.view(), g, mean, optimizer, apart).ok());
+    REQUIRE(update(pool, made.view(), g, combiner::mean, optimizer, beside.view()).ok());
+    REQUIRE(update(pool, made.view(), g, combiner::mean, optimizer, apart).ok());
     advance(optimizer);
   }
   bool changed = false;
@@ -92,7 +92,7 @@ TEST_CASE("state_apart: state of another size is refused and nothing is written"
   const matrix_view<const float> g(gradient.data(), 1, 4);
   const std::vector<std::byte> before(weights.view().row(0), weights.view().row(0) + rows * 16);
   const auto refused = [&](matrix_view<float> given) {
-    return update(here, batch, g, sum, adam{}, with_state(weights.view(), given)).code() == errc::shape_mismatch;
+    return update(here, batch, g, combiner::sum, adam{}, with_state(weights.view(), given)).code() == errc::shape_mismatch;
   };
   CHECK(refused({state.data(), rows - 1, 8}));
   CHECK(refused({state.data(), rows, 7}));
@@ -110,7 +110,7 @@ TEST_CASE("state_apart: the example of its documentation") {
   const std::vector<float> gradient(8, 1.0F);
   //! [with_state]
   const auto table = as_table(matrix_view(weights.data(), 100, 8));
-  const status s = update(here, fixed_view<>(ids.data(), 1, 2), matrix_view(gradient.data(), 1, 8), sum,
+  const status s = update(here, fixed_view<>(ids.data(), 1, 2), matrix_view(gradient.data(), 1, 8), combiner::sum,
                           adam{.learning_rate = 0.1F}, with_state(table, matrix_view(moments.data(), 100, 16)));
   //! [with_state]
   REQUIRE_MESSAGE(s.ok(), s.message());
@@ -143,7 +143,7 @@ void saved_with_its_slots(const std::string& path, const Format& format) {
     const auto made = make_batch(ids, shape_of_batch::skewed, 10, rows, 3);
     std::vector<float> gradient(static_cast<std::size_t>(10 * width));
     for (float& g : gradient) g = std::normal_distribution<float>()(ids);
-    REQUIRE(update(here, made.view(), matrix_view<const float>(gradient.data(), 10, width), sum, optimizer, t.view()).ok());
+    REQUIRE(update(here, made.view(), matrix_view<const float>(gradient.data(), 10, width), combiner::sum, optimizer, t.view()).ok());
   };
   for (int i = 0; i < 3; ++i) step(table, random());
   const const_named_table out[] = {name_table("t", table.view())};

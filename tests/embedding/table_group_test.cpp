@@ -31,11 +31,11 @@ struct model {
 
   explicit model(std::mt19937_64& random, index_t same_bags = -1)
       : users(random, 50, 17), items(random, 3000, 64), tags(random, 9, 3) {
-    group.add(users.view, sum);
-    group.add(items.view, pooling(mean(by_weight), skip(skipped)));
-    group.add(users.view, pooling(max_, default_row{7}));
-    group.add(tags.view, pooling(sqrtn, padding_id{0}));
-    group.add(items.view, pooling(sum, assume_valid));
+    group.add(users.view, combiner::sum);
+    group.add(items.view, pooling(combiner::mean(combiner::by_weight), bounds::skip(skipped)));
+    group.add(users.view, pooling(combiner::max, empty_bag::default_row{7}));
+    group.add(tags.view, pooling(combiner::sqrtn, padding_id{0}));
+    group.add(items.view, pooling(combiner::sum, bounds::assume_valid));
     const index_t rows[] = {50, 3000, 50, 9, 3000};
     offsets.resize(5);
     ids.resize(5);
@@ -73,11 +73,11 @@ struct model {
           lookup(here, table, bags[t], how, matrix_view(outs[t].data(), bags[t].bags(), table.width()));
       REQUIRE_MESSAGE(s.ok(), s.message());
     };
-    look(0, users.view, sum);
-    look(1, items.view, pooling(mean(by_weight), skip));
-    look(2, users.view, pooling(max_, default_row{7}));
-    look(3, tags.view, pooling(sqrtn, padding_id{0}));
-    look(4, items.view, pooling(sum, assume_valid));
+    look(0, users.view, combiner::sum);
+    look(1, items.view, pooling(combiner::mean(combiner::by_weight), bounds::skip));
+    look(2, users.view, pooling(combiner::max, empty_bag::default_row{7}));
+    look(3, tags.view, pooling(combiner::sqrtn, padding_id{0}));
+    look(4, items.view, pooling(combiner::sum, bounds::assume_valid));
     return outs;
   }
 };
@@ -223,11 +223,11 @@ TEST_CASE("table_group: of faults of every kind, that of the smallest feature is
         for (std::size_t t = 0; t < 3; ++t) {
           const int kind = t == first ? early : t == first + 1 ? late : static_cast<int>(kinds);
           if (kind == norm) {
-            group.add(table.view, pooling{sum, max_norm{0.0F}});
+            group.add(table.view, pooling{combiner::sum, max_norm{0.0F}});
           } else if (kind == fill) {
-            group.add(table.view, pooling{sum, default_row{9}});
+            group.add(table.view, pooling{combiner::sum, empty_bag::default_row{9}});
           } else {
-            group.add(table.view, sum);
+            group.add(table.view, combiner::sum);
           }
           if (kind == ids) bags[t] = {good_offsets.data(), 2, bad_ids.data(), 2};
           if (kind == offsets) bags[t] = {falling.data(), 2, good_ids.data(), 2};
@@ -294,12 +294,12 @@ TEST_CASE("table_group: rows of codes, fp8 and split floats give the bits of one
         expected.push_back(looked_up<float>(on(here, which), rows.view, bags[expected.size()], how));
         group.add(rows.view, how);
       };
-      add(bytes, sum);
-      add(bytes, mean(by_weight));
-      add(nibbles, mean);
-      add(eights, max_);
-      add(halves, pooling{sqrtn, default_row{7}});
-      add(nibbles, pooling{sum, default_row{3}});
+      add(bytes, combiner::sum);
+      add(bytes, combiner::mean(combiner::by_weight));
+      add(nibbles, combiner::mean);
+      add(eights, combiner::max);
+      add(halves, pooling{combiner::sqrtn, empty_bag::default_row{7}});
+      add(nibbles, pooling{combiner::sum, empty_bag::default_row{3}});
       for (const int threads : {1, 2, 5}) {
         std::vector<guarded<float>> outs;
         std::vector<matrix_view<float>> views;
@@ -330,7 +330,7 @@ TEST_CASE("table_group: widths that don't add up to a number fit no output") {
   inline_executor here;
   const f32_rows wide(index_t{1} << 62);
   table_group<> group;
-  for (int t = 0; t < 4; ++t) group.add(const_table_view<f32_rows>(nullptr, 0, wide), sum);
+  for (int t = 0; t < 4; ++t) group.add(const_table_view<f32_rows>(nullptr, 0, wide), combiner::sum);
   CHECK(group.total_width() > 0);
   const std::int64_t offsets[] = {0, 0};
   const std::vector<jagged_view<>> batches(4, jagged_view<>(offsets, 1, nullptr, 0));

@@ -95,17 +95,17 @@ TEST_CASE("update_group: features with tables of their own get the bits of one u
   const auto part = [&](index_t first, index_t width) {
     return matrix_view<const float>(values.data() + first, bags, width, 17 + 32 + 5);
   };
-  REQUIRE(update(here, batches[0], part(0, 17), sum, optimizer, expected.users.view()).ok());
-  REQUIRE(update(here, batches[1], part(17, 32), sqrtn, optimizer, expected.items.view()).ok());
-  REQUIRE(update(here, batches[2], part(49, 5), mean, optimizer, expected.tags.view()).ok());
+  REQUIRE(update(here, batches[0], part(0, 17), combiner::sum, optimizer, expected.users.view()).ok());
+  REQUIRE(update(here, batches[1], part(17, 32), combiner::sqrtn, optimizer, expected.items.view()).ok());
+  REQUIRE(update(here, batches[2], part(49, 5), combiner::mean, optimizer, expected.tags.view()).ok());
 
   for (const int threads : {1, 2, 3, 8}) {
     CAPTURE(threads);
     tables got;
     update_group<rowwise_adagrad> group;
-    CHECK(group.add(got.users.view(), sum) == 0);
-    CHECK(group.add(got.items.view(), sqrtn) == 1);
-    CHECK(group.add(got.tags.view(), mean) == 2);
+    CHECK(group.add(got.users.view(), combiner::sum) == 0);
+    CHECK(group.add(got.items.view(), combiner::sqrtn) == 1);
+    CHECK(group.add(got.tags.view(), combiner::mean) == 2);
     CHECK(group.tables() == 3);
     thread_pool pool(threads);
     const status s = update(pool, group, batches, gradient, optimizer);
@@ -153,8 +153,8 @@ TEST_CASE("update_group: a row that features share has one step, with the sum of
       table.view().format().decode(table.view().row(r), before.back().data());
     }
     update_group<rowwise_adagrad> group;
-    group.add(table.view(), sum);
-    group.add(table.view(), mean(by_weight));
+    group.add(table.view(), combiner::sum);
+    group.add(table.view(), combiner::mean(combiner::by_weight));
     CHECK(group.tables() == 1);
     thread_pool pool(3);
     const status s =
@@ -193,12 +193,12 @@ TEST_CASE("update_group: features that share a table give the bits of one batch 
   auto got = table_of<f32_rows>(rows, width, 7);
   const inline_executor here;
   const sgd optimizer{.learning_rate = 0.1F};
-  REQUIRE(update(here, both.view(), matrix_view<const float>(values.data(), 2 * bags, width), mean, optimizer,
+  REQUIRE(update(here, both.view(), matrix_view<const float>(values.data(), 2 * bags, width), combiner::mean, optimizer,
                  expected.view())
               .ok());
   update_group<sgd> group;
-  group.add(got.view(), mean);
-  group.add(got.view(), mean);
+  group.add(got.view(), combiner::mean);
+  group.add(got.view(), combiner::mean);
   const std::vector<jagged_view<>> batches{first.view(), second.view()};
   const std::vector<matrix_view<const float>> gradients{
       {values.data(), bags, width}, {values.data() + bags * width, bags, width}};
@@ -229,8 +229,8 @@ TEST_CASE("update_group: tables for one thread each keep to the memory that was 
           const std::vector<float> values = normals(random, batch * 2 * width);
           auto table = table_of<f32_rows>(rows, width, 7);
           update_group<sgd> group;
-          group.add(table.view(), pooling(mean(by_weight), default_row{0}));
-          group.add(table.view(), sqrtn);
+          group.add(table.view(), pooling(combiner::mean(combiner::by_weight), empty_bag::default_row{0}));
+          group.add(table.view(), combiner::sqrtn);
           const std::vector<jagged_view<>> batches{first.view(true), second.view()};
           const without_default none;
           CHECK_NOTHROW(CHECK(
@@ -254,8 +254,8 @@ TEST_CASE("update_group: what is wrong is named with its feature, and nothing is
   tables model;
   const tables before;
   update_group<rowwise_adagrad> group;
-  group.add(model.users.view(), sum);
-  group.add(model.items.view(), sum);
+  group.add(model.users.view(), combiner::sum);
+  group.add(model.items.view(), combiner::sum);
 
   const std::vector<jagged_view<>> with_bad{users.view(), bad.view()};
   const status s = update(here, group, with_bad, gradient, optimizer);
@@ -281,21 +281,21 @@ TEST_CASE("update_group: what is wrong is named with its feature, and nothing is
   CHECK(model == before);
 
   update_group<rowwise_adagrad> two_norms;
-  two_norms.add(model.users.view(), sum);
-  two_norms.add(model.users.view(), pooling(sum, max_norm{1.0F}));
+  two_norms.add(model.users.view(), combiner::sum);
+  two_norms.add(model.users.view(), pooling(combiner::sum, max_norm{1.0F}));
   const std::vector<jagged_view<>> twice{users.view(), users.view()};
   const status norms = update(here, two_norms, twice, matrix_view<const float>(values.data(), bags, 34), optimizer);
   CHECK(norms.code() == errc::shape_mismatch);
   CHECK(norms.place().table == 1);
   update_group<rowwise_adagrad> two_shapes;
-  two_shapes.add(model.users.view(), sum);
-  two_shapes.add(table_view<f32_rows>(model.users.view().data(), 499, model.users.view().format()), sum);
+  two_shapes.add(model.users.view(), combiner::sum);
+  two_shapes.add(table_view<f32_rows>(model.users.view().data(), 499, model.users.view().format()), combiner::sum);
   CHECK(update(here, two_shapes, twice, matrix_view<const float>(values.data(), bags, 34), optimizer)
             .place()
             .table == 1);
   dense_table<f32_rows> stateless(500, f32_rows(17));
   update_group<rowwise_adagrad> no_room;
-  no_room.add(stateless.view(), sum);
+  no_room.add(stateless.view(), combiner::sum);
   const status room = update(here, no_room, one, matrix_view<const float>(values.data(), bags, 17), optimizer);
   CHECK(room.code() == errc::shape_mismatch);
   CHECK(room.place().table == 0);
@@ -327,15 +327,15 @@ TEST_CASE("update_group: of faults of every kind, that of the smallest feature i
           const int kind = t == first ? early : t == first + 1 ? late : static_cast<int>(kinds);
           const auto view = with_room(*rows[t]);
           if (kind == norm) {
-            group.add(view, pooling{sum, max_norm{0.0F}});
+            group.add(view, pooling{combiner::sum, max_norm{0.0F}});
           } else if (kind == fill) {
-            group.add(view, pooling{sum, default_row{7}});
+            group.add(view, pooling{combiner::sum, empty_bag::default_row{7}});
           } else if (kind == no_room) {
-            group.add(as_table(matrix_view(rows[t]->data(), 9, 4)), sum);
+            group.add(as_table(matrix_view(rows[t]->data(), 9, 4)), combiner::sum);
           } else if (kind == other_shape) {
-            group.add(table_view<f32_rows>(with_room(*rows[0]).data(), 6, view.format()), sum);
+            group.add(table_view<f32_rows>(with_room(*rows[0]).data(), 6, view.format()), combiner::sum);
           } else {
-            group.add(view, sum);
+            group.add(view, combiner::sum);
           }
           if (kind == ids) batches[t] = {good_offsets.data(), 2, bad_ids.data(), 2};
           if (kind == offsets) batches[t] = {falling.data(), 2, good_ids.data(), 2};
@@ -361,12 +361,12 @@ TEST_CASE("update_group: tables without rows, or with rows of no bytes, are tabl
   auto users = table_of<f32_rows>(5, 4, 1);
   const auto before = bytes_of(users);
   update_group<sgd> group;
-  group.add(narrow.view(), sum);
-  group.add(wide.view(), pooling{sum, max_norm{1.0F}});
-  group.add(no_columns.view(), sum);
-  group.add(more_rows.view(), sum);
-  group.add(users.view(), sum);
-  group.add(table_view<f32_rows>(users.view().data(), 0, f32_rows(3)), sum);  // an empty part of it
+  group.add(narrow.view(), combiner::sum);
+  group.add(wide.view(), pooling{combiner::sum, max_norm{1.0F}});
+  group.add(no_columns.view(), combiner::sum);
+  group.add(more_rows.view(), combiner::sum);
+  group.add(users.view(), combiner::sum);
+  group.add(table_view<f32_rows>(users.view().data(), 0, f32_rows(3)), combiner::sum);  // an empty part of it
   CHECK(group.tables() == 6);
   const std::vector<jagged_view<>> batches(6, nothing);
   const std::vector<float> gradient(static_cast<std::size_t>(group.total_width()), 1.0F);
@@ -388,18 +388,18 @@ TEST_CASE("update_group: skipped ids of all features are counted, default rows g
   auto got = table_of<f32_rows>(500, 17, 1);
   const std::vector<jagged_view<>> batches{users.view(), more.view()};
   update_group<sgd> group;
-  group.add(got.view(), pooling(sum, skip(skipped)));
-  group.add(got.view(), pooling(sum, skip(skipped), default_row{3}));
+  group.add(got.view(), pooling(combiner::sum, bounds::skip(skipped)));
+  group.add(got.view(), pooling(combiner::sum, bounds::skip(skipped), empty_bag::default_row{3}));
   thread_pool pool(2);
   REQUIRE(update(pool, group, batches, matrix_view<const float>(values.data(), bags, 34), optimizer).ok());
   CHECK(skipped == 2);
   // Plain gradient descent adds up: the same in two updates, but for the rounding.
   inline_executor here;
-  REQUIRE(update(here, batches[0], matrix_view<const float>(values.data(), bags, 17, 34), pooling(sum, skip),
+  REQUIRE(update(here, batches[0], matrix_view<const float>(values.data(), bags, 17, 34), pooling(combiner::sum, bounds::skip),
                  optimizer, expected.view())
               .ok());
   REQUIRE(update(here, batches[1], matrix_view<const float>(values.data() + 17, bags, 17, 34),
-                 pooling(sum, skip, default_row{3}), optimizer, expected.view())
+                 pooling(combiner::sum, bounds::skip, empty_bag::default_row{3}), optimizer, expected.view())
               .ok());
   for (index_t r = 0; r < 500; ++r) {
     std::vector<float> a(17), b(17);
@@ -416,11 +416,11 @@ TEST_CASE("update_group: an empty group and empty batches are no work") {
   tables model;
   const tables before;
   update_group<rowwise_adagrad> group;
-  group.add(model.users.view(), sum);
+  group.add(model.users.view(), combiner::sum);
   const std::int64_t border = 0;
   const std::vector<jagged_view<>> batch{jagged_view<>(&border, 0, nullptr, 0)};
   CHECK(update(here, group, batch, matrix_view<const float>(nullptr, 0, 17), rowwise_adagrad{}).ok());
-  group.add(model.items.view(), sum);  // whose columns begin behind those of the first
+  group.add(model.items.view(), combiner::sum);  // whose columns begin behind those of the first
   const std::vector<jagged_view<>> two(2, batch[0]);
   CHECK(update(here, group, two, matrix_view<const float>(nullptr, 0, 17 + 32), rowwise_adagrad{}).ok());
   CHECK(model == before);
@@ -435,8 +435,8 @@ TEST_CASE("update_group: the example of its documentation") {
   const std::vector<float> gradient(2 * 24, 1.0F);
   //! [update_group]
   update_group<rowwise_adagrad> updates;
-  updates.add(users.view(), sum);
-  updates.add(items.view(), mean);
+  updates.add(users.view(), combiner::sum);
+  updates.add(items.view(), combiner::mean);
   const status s = update(pool, updates, bags_of, matrix_view(gradient.data(), 2, updates.total_width()),
                           rowwise_adagrad{.learning_rate = 0.1F});
   //! [update_group]

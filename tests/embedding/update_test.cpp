@@ -162,7 +162,7 @@ TEST_CASE("update: the documentation's example") {
   const std::vector<std::int64_t> offsets{0, 2}, ids{1, 1};  // row 1 twice in one bag
   const std::vector<float> gradient{3, 4};                   // d loss / d out, (B=1, D=2)
   update(inline_executor{}, jagged_view(offsets.data(), 1, ids.data(), 2),
-         matrix_view(gradient.data(), 1, 2), sum, rowwise_adagrad{.learning_rate = 0.1F},
+         matrix_view(gradient.data(), 1, 2), combiner::sum, rowwise_adagrad{.learning_rate = 0.1F},
          table.view())
       .or_throw();
   /// [update]
@@ -174,14 +174,14 @@ TEST_CASE("update: the documentation's example") {
 
 TEST_CASE("update: gradient, then the optimizer, for every optimizer, format and combiner") {
   for (const index_t width : {1, 2, 7, 8, 9, 15, 16, 17, 33, 64, 100}) {
-    check_update<float>(sgd{.learning_rate = 0.1F}, sum, width, false);
-    check_update<float>(rowwise_adagrad{.learning_rate = 0.1F}, mean, width, false);
-    check_update<float>(adagrad{.learning_rate = 0.1F}, mean(by_weight), width, true);
-    check_update<float>(rowwise_adagrad{.learning_rate = 0.1F}, sum, width, true);
+    check_update<float>(sgd{.learning_rate = 0.1F}, combiner::sum, width, false);
+    check_update<float>(rowwise_adagrad{.learning_rate = 0.1F}, combiner::mean, width, false);
+    check_update<float>(adagrad{.learning_rate = 0.1F}, combiner::mean(combiner::by_weight), width, true);
+    check_update<float>(rowwise_adagrad{.learning_rate = 0.1F}, combiner::sum, width, true);
   }
   for (const index_t width : {5, 16, 40}) {
-    check_update<f16>(adagrad{.learning_rate = 0.1F}, sum, width, false);
-    check_update<bf16>(rowwise_adagrad{.learning_rate = 0.1F}, mean, width, true);
+    check_update<f16>(adagrad{.learning_rate = 0.1F}, combiner::sum, width, false);
+    check_update<bf16>(rowwise_adagrad{.learning_rate = 0.1F}, combiner::mean, width, true);
   }
 }
 
@@ -227,11 +227,11 @@ TEST_CASE("update: the gradient is that of lookup, by central differences") {
       }
     }
   };
-  check_combiner(sum, false);
-  check_combiner(sum, true);
-  check_combiner(mean, false);
-  check_combiner(mean, true);
-  check_combiner(mean(by_weight), true);
+  check_combiner(combiner::sum, false);
+  check_combiner(combiner::sum, true);
+  check_combiner(combiner::mean, false);
+  check_combiner(combiner::mean, true);
+  check_combiner(combiner::mean(combiner::by_weight), true);
 }
 
 TEST_CASE("update: the same bits on 1 to 8 threads, with one id holding half of the batch") {
@@ -247,7 +247,7 @@ TEST_CASE("update: the same bits on 1 to 8 threads, with one id holding half of 
     dense_table<f32_rows> table(5000, f32_rows(20, room_for<rowwise_adagrad>(20)));
     table.initialize(pool, uniform_rows{.seed = 5});
     for (int step = 0; step < 3; ++step) {
-      update(pool, made.view(true), matrix_view(gradient.data(), 3000, 20), mean, rowwise_adagrad{},
+      update(pool, made.view(true), matrix_view(gradient.data(), 3000, 20), combiner::mean, rowwise_adagrad{},
              table.view())
           .or_throw();
     }
@@ -272,35 +272,35 @@ TEST_CASE("update: bad input is reported and the table stays as it was") {
                               static_cast<index_t>(ids.size())),
                   matrix_view(gradient.data(), 3, width), how, optimizer, table.view());
   };
-  const status bad_id = answer({0, 1, 2, 3}, {1, 10, -1}, sum, 4, sgd{});
+  const status bad_id = answer({0, 1, 2, 3}, {1, 10, -1}, combiner::sum, 4, sgd{});
   CHECK(bad_id.code() == errc::id_out_of_range);
   CHECK(bad_id.place() == fault_place{.bag = 1, .slot = 1, .value = 10});
-  CHECK(answer({0, 2, 1, 3}, {1, 2, 3}, sum, 4, sgd{}).code() == errc::offsets_decreasing);
-  CHECK(answer({0, 1, 2, 3}, {1, 2, 3}, sum, 3, sgd{}).code() == errc::shape_mismatch);
-  CHECK(answer({0, 1, 3}, {1, 2, 3}, sum, 4, sgd{}).code() == errc::shape_mismatch);
-  CHECK(answer({0, 1, 2, 3}, {1, 2, 3}, sum, 4, adagrad{}).message() ==
+  CHECK(answer({0, 2, 1, 3}, {1, 2, 3}, combiner::sum, 4, sgd{}).code() == errc::offsets_decreasing);
+  CHECK(answer({0, 1, 2, 3}, {1, 2, 3}, combiner::sum, 3, sgd{}).code() == errc::shape_mismatch);
+  CHECK(answer({0, 1, 3}, {1, 2, 3}, combiner::sum, 4, sgd{}).code() == errc::shape_mismatch);
+  CHECK(answer({0, 1, 2, 3}, {1, 2, 3}, combiner::sum, 4, adagrad{}).message() ==
         "shape mismatch: rows have no room for the optimizer's state");
   for (const float cap : {0.0F, -1.0F, std::numeric_limits<float>::quiet_NaN()}) {
-    CHECK(answer({0, 1, 2, 3}, {1, 2, 3}, pooling{sum, max_norm{cap}}, 4, sgd{}).message() ==
+    CHECK(answer({0, 1, 2, 3}, {1, 2, 3}, pooling{combiner::sum, max_norm{cap}}, 4, sgd{}).message() ==
           "invalid value: max_norm");
   }
   const std::vector<std::int64_t> three{0, 1, 2, 3};
   const std::vector<float> nans(3, std::numeric_limits<float>::quiet_NaN());
   const jagged_view<> with_nans(three.data(), 3, three.data(), 3, nans.data());
-  CHECK(update(inline_executor{}, with_nans, matrix_view(gradient.data(), 3, 4), pooling{sum, padding_id{0}}, sgd{},
+  CHECK(update(inline_executor{}, with_nans, matrix_view(gradient.data(), 3, 4), pooling{combiner::sum, padding_id{0}}, sgd{},
                table.view())
             .place()
             .slot == 1);
-  CHECK(update(inline_executor{}, with_nans, matrix_view<const float>(nullptr, 3, 4), sum, sgd{}, table.view())
+  CHECK(update(inline_executor{}, with_nans, matrix_view<const float>(nullptr, 3, 4), combiner::sum, sgd{}, table.view())
             .message() == "shape mismatch: gradient is null");
   CHECK(unchanged());
   const std::vector<std::int64_t> none{-1, -2, -3};
   CHECK(update(inline_executor{}, jagged_view<>(three.data(), 3, none.data(), 3, nans.data()),
-               matrix_view(gradient.data(), 3, 4), pooling{sum, prune}, sgd{}, table.view())
+               matrix_view(gradient.data(), 3, 4), pooling{combiner::sum, prune}, sgd{}, table.view())
             .ok());
   CHECK(unchanged());
   index_t skipped = 0;
-  CHECK(answer({0, 1, 2, 3}, {1, 10, -1}, pooling{sum, skip(skipped)}, 4, sgd{}).ok());
+  CHECK(answer({0, 1, 2, 3}, {1, 10, -1}, pooling{combiner::sum, bounds::skip(skipped)}, 4, sgd{}).ok());
   CHECK(skipped == 2);
   CHECK_FALSE(unchanged());
 }
@@ -331,7 +331,7 @@ TEST_CASE("update: an optimizer of the user's own needs floats only") {
   gradient[18] = -3.0F;
   for (int i = 0; i < 2; ++i) {
     update(inline_executor{}, jagged_view(offsets.data(), 1, ids.data(), 1),
-           matrix_view(gradient.data(), 1, 19), sum, sign_descent{}, table.view())
+           matrix_view(gradient.data(), 1, 19), combiner::sum, sign_descent{}, table.view())
         .or_throw();
   }
   CHECK(decoded(table.view(), 1)[0] == -1.5);

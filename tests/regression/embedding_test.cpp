@@ -39,31 +39,31 @@ TEST_CASE("e03: the weight of an absent id is not looked at") {
   const auto table = as_table(matrix_view(rows.data(), 3, 1));
   const matrix_view<float> to(out.data(), 1, 1);
   const jagged_view<> bags(offsets.data(), 1, negative.data(), 2, weights.data());
-  status s = fused_lookup(here, table, bags, sum, to);
+  status s = fused_lookup(here, table, bags, combiner::sum, to);
   CHECK_MESSAGE(s.ok(), s.message());
   CHECK(out[0] == 3.0F);
   jagged_batch<> clean;
   index_t dropped = 0;
   REQUIRE(prune_invalid(here, bags, by_id, clean, dropped).ok());
   out[0] = 0;
-  CHECK(lookup(here, table, clean.view(), sum, to).ok());
+  CHECK(lookup(here, table, clean.view(), combiner::sum, to).ok());
   CHECK(out[0] == 3.0F);
 
   const jagged_view<> with_padding(offsets.data(), 1, padded.data(), 2, weights.data());
   out[0] = 0;
-  s = lookup(here, table, with_padding, pooling{sum, padding_id{0}}, to);
+  s = lookup(here, table, with_padding, pooling{combiner::sum, padding_id{0}}, to);
   CHECK_MESSAGE(s.ok(), s.message());
   CHECK(out[0] == 3.0F);
   const std::vector<float> g = floats({1});
   std::vector<float> of_weights = floats({7, 7});
   s = weight_gradients(here, table, with_padding, matrix_view<const float>(g.data(), 1, 1),
-                       pooling{mean(by_weight), padding_id{0}}, of_weights);
+                       pooling{combiner::mean(combiner::by_weight), padding_id{0}}, of_weights);
   CHECK_MESSAGE(s.ok(), s.message());
   CHECK(of_weights == std::vector<float>{0, 0});
-  s = update(here, with_padding, matrix_view(g.data(), 1, 1), pooling{mean, padding_id{0}}, sgd{1.0F}, table);
+  s = update(here, with_padding, matrix_view(g.data(), 1, 1), pooling{combiner::mean, padding_id{0}}, sgd{1.0F}, table);
   CHECK_MESSAGE(s.ok(), s.message());
   CHECK(rows == std::vector<float>{1, 2, 2});
-  CHECK(lookup(here, table, with_padding, sum, to).code() == errc::weight_is_nan);
+  CHECK(lookup(here, table, with_padding, combiner::sum, to).code() == errc::weight_is_nan);
 }
 
 TEST_CASE("e06: a group names its smallest feature, whatever is wrong with the others") {
@@ -72,14 +72,14 @@ TEST_CASE("e06: a group names its smallest feature, whatever is wrong with the o
   const std::vector<std::int64_t> good{0, 1}, bad_id{-1}, falling{1, 0}, id{0};
   const std::vector<jagged_view<>> bags{{good.data(), 1, bad_id.data(), 1}, {falling.data(), 1, id.data(), 1}};
   table_group<> group;
-  group.add(table, sum);
-  group.add(table, sum);
+  group.add(table, combiner::sum);
+  group.add(table, combiner::sum);
   const status looked = lookup(here, group, bags, matrix_view<float>(out.data(), 1, 2));
   CHECK(looked.code() == errc::id_out_of_range);
   CHECK(looked.place().table == 0);
   update_group<sgd> updates;
-  updates.add(table, sum);
-  updates.add(table, pooling{sum, max_norm{1.0F}});  // another norm
+  updates.add(table, combiner::sum);
+  updates.add(table, pooling{combiner::sum, max_norm{1.0F}});  // another norm
   const status updated = update(here, updates, bags, matrix_view<const float>(g.data(), 1, 2), sgd{1.0F});
   CHECK(updated.code() == errc::id_out_of_range);
   CHECK(updated.place().table == 0);
@@ -92,7 +92,7 @@ TEST_CASE("e07: a max_norm that is not above 0 is refused by every verb that tak
     const std::vector<std::int64_t> offsets{0, 1}, ids{2};
     const auto table = as_table(matrix_view(rows.data(), 3, 1));
     const jagged_view<> bags(offsets.data(), 1, ids.data(), 1);
-    const auto how = pooling{sum, max_norm{cap}};
+    const auto how = pooling{combiner::sum, max_norm{cap}};
     const matrix_view<const float> gradient(g.data(), 1, 1);
     CHECK(lookup(here, table, bags, how, matrix_view(out.data(), 1, 1)).code() == errc::invalid_value);
     CHECK(weight_gradients(here, table, bags, gradient, how, of_weights).code() == errc::invalid_value);
@@ -117,16 +117,16 @@ TEST_CASE("e14: the sign of a bag's zero does not depend on the other bags, and 
     CHECK(std::signbit(a[0]) == negative);
     CHECK(std::signbit(b[0]) == negative);
   };
-  both(max_, true);
-  both(sum, false);
-  both(mean, false);
+  both(combiner::max, true);
+  both(combiner::sum, false);
+  both(combiner::mean, false);
   std::vector<float> copied = floats({0, 0}), largest = floats({0});
   const std::vector<std::int64_t> one{0, 1, 2}, ids{0, 1};
-  CHECK(lookup(here, table, jagged_view<>(one.data(), 2, ids.data(), 2), concat, matrix_view(copied.data(), 2, 1)).ok());
+  CHECK(lookup(here, table, jagged_view<>(one.data(), 2, ids.data(), 2), combiner::concat, matrix_view(copied.data(), 2, 1)).ok());
   CHECK(std::signbit(copied[0]));
   // gather and then the largest is the largest.
   CHECK(gather(here, table, ids, matrix_view(copied.data(), 2, 1)).ok());
-  CHECK(combine(here, matrix_view<const float>(copied.data(), 2, 1), jagged_view<>(one.data(), 1, ids.data(), 1), max_,
+  CHECK(combine(here, matrix_view<const float>(copied.data(), 2, 1), jagged_view<>(one.data(), 1, ids.data(), 1), combiner::max,
                 matrix_view(largest.data(), 1, 1))
             .ok());
   CHECK(std::signbit(largest[0]));
@@ -146,7 +146,7 @@ namespace {
   offsets[0] = 0;
   offsets[1] = 2;
   const status s = lookup(here, as_table(matrix_view(rows, 3, 1)), jagged_view<std::int64_t, long long>(offsets, 1, ids, 2),
-                          pooling{sum, assume_valid}, matrix_view(out, 1, 1));
+                          pooling{combiner::sum, bounds::assume_valid}, matrix_view(out, 1, 1));
   return s.ok() ? out[0] : -1.0F;
 }
 
@@ -163,8 +163,8 @@ TEST_CASE("e15: offsets of the type long long are seen as they were just stored"
 TEST_CASE("e16: tables without rows are not one table") {
   dense_table<f32_rows> a(0, 4), b(0, 8);
   update_group<sgd> group;
-  group.add(a.view(), sum);
-  group.add(b.view(), sum);
+  group.add(a.view(), combiner::sum);
+  group.add(b.view(), combiner::sum);
   const std::vector<std::int64_t> offsets{0, 0};
   const std::vector<jagged_view<>> bags(2, jagged_view<>(offsets.data(), 1, nullptr, 0));
   const std::vector<float> g(12, 1.0F);

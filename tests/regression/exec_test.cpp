@@ -30,11 +30,11 @@ TEST_CASE("e08: groups take a const executor, as plain lookups do") {
   const std::vector<std::int64_t> offsets{0, 1}, ids{2};
   const std::vector<jagged_view<>> bags{{offsets.data(), 1, ids.data(), 1}};
   table_group<> group;
-  group.add(table, sum);
+  group.add(table, combiner::sum);
   REQUIRE(lookup(here, group, std::span<const jagged_view<>>(bags), matrix_view<float>(out.data(), 1, 1)).ok());
   CHECK(out[0] == 3);
   update_group<sgd> steps;
-  steps.add(table, sum);
+  steps.add(table, combiner::sum);
   const float gradient = 2;
   REQUIRE(update(here, steps, std::span<const jagged_view<>>(bags), matrix_view<const float>(&gradient, 1, 1),
                  sgd{.learning_rate = 0.5F})

@@ -112,7 +112,7 @@ TEST_CASE("e09: a batch of more ids than can be counted is refused") {
   const fixed_view<> bags(ids.data(), 2, index_t{1} << 62);
   CHECK(bags.validate().code() == errc::shape_mismatch);
   const auto table = as_table(matrix_view(rows.data(), 3, 1));
-  CHECK(lookup(inline_executor{}, table, bags, sum, matrix_view(out.data(), 2, 1)).code() == errc::shape_mismatch);
+  CHECK(lookup(inline_executor{}, table, bags, combiner::sum, matrix_view(out.data(), 2, 1)).code() == errc::shape_mismatch);
   CHECK(out == std::vector<float>{-7, -7});
 }
 
@@ -126,7 +126,7 @@ TEST_CASE("e12: a lookup that is refused memory is a status, and has written not
   errc code = errc::ok;
   try {
     const jagged_view<> bags(offsets.data(), 2, ids.data(), 5001);
-    code = lookup(ctx, as_table(matrix_view(rows.data(), 3, 1)), bags, sum, matrix_view(out.data(), 2, 1)).code();
+    code = lookup(ctx, as_table(matrix_view(rows.data(), 3, 1)), bags, combiner::sum, matrix_view(out.data(), 2, 1)).code();
   } catch (const std::bad_alloc&) {
   }
   CHECK(code == errc::out_of_memory);
@@ -139,8 +139,8 @@ TEST_CASE("e12b: an update of a group that is refused memory steps no table") {
   for (long granted = 0;; ++granted) {
     std::vector<float> large(3, 2), small(3, 2);
     update_group<sgd, fixed_view<>> group;
-    group.add(as_table(matrix_view(large.data(), 3, 1)), sum);
-    group.add(as_table(matrix_view(small.data(), 3, 1)), sum);
+    group.add(as_table(matrix_view(large.data(), 3, 1)), combiner::sum);
+    group.add(as_table(matrix_view(small.data(), 3, 1)), combiner::sum);
     const std::vector<fixed_view<>> batches{{ids.data(), 1, 40'000}, {ids.data(), 1, 4}};
     allowance shared{.left = granted};
     failing_resource memory(shared);
@@ -169,6 +169,6 @@ TEST_CASE("e17: the gradient of rows without columns names its rows") {
   sparse_gradient out;
   out.rows = {9, 9};
   const matrix_view<const float> gradient(nullptr, 1, 0);
-  REQUIRE(row_gradients(inline_executor{}, fixed_view<>(ids.data(), 1, 3), gradient, sum, 5, out).ok());
+  REQUIRE(row_gradients(inline_executor{}, fixed_view<>(ids.data(), 1, 3), gradient, combiner::sum, 5, out).ok());
   CHECK(out.rows == std::pmr::vector<index_t>{2, 4});
 }

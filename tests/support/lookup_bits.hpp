@@ -33,10 +33,10 @@ std::string lookup_bits_fault(E& executor) {
     for (const bool weighted : {false, true}) {
       const std::size_t size = static_cast<std::size_t>(bags * width);
       std::vector<float> expected(size, -1.0F), got(size, -2.0F);
-      lookup(alone, readable.view(), batch.view(weighted), mean,
+      lookup(alone, readable.view(), batch.view(weighted), combiner::mean,
              matrix_view(expected.data(), bags, width))
           .or_throw();
-      lookup(executor, readable.view(), batch.view(weighted), mean,
+      lookup(executor, readable.view(), batch.view(weighted), combiner::mean,
              matrix_view(got.data(), bags, width))
           .or_throw();
       if (std::memcmp(expected.data(), got.data(), size * sizeof(float)) != 0) {
@@ -44,7 +44,7 @@ std::string lookup_bits_fault(E& executor) {
                (weighted ? ", weighted" : "");
       }
       table_group<> group;
-      group.add(readable.view(), mean);
+      group.add(readable.view(), combiner::mean);
       const jagged_view<> features[] = {batch.view(weighted)};
       got.assign(size, -3.0F);
       lookup(executor, group, std::span<const jagged_view<>>(features), matrix_view(got.data(), bags, width))
@@ -60,7 +60,7 @@ std::string lookup_bits_fault(E& executor) {
     bad.ids[bad.ids.size() / 2] = -1;
     std::vector<float> out(static_cast<std::size_t>(bags * width));
     const status found =
-        lookup(executor, readable.view(), bad.view(), mean, matrix_view(out.data(), bags, width));
+        lookup(executor, readable.view(), bad.view(), combiner::mean, matrix_view(out.data(), bags, width));
     if (found.code() != errc::id_out_of_range ||
         found.place().slot != static_cast<index_t>(bad.ids.size() / 2)) {
       return "not the smallest bad id: " + found.message();

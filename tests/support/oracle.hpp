@@ -13,11 +13,11 @@ using deeprec::index_t;
 
 enum class pooled_as { sum, mean_by_count, mean_by_weight, sqrtn, maximum };
 
-constexpr pooled_as kind(deeprec::sum_t) { return pooled_as::sum; }
-constexpr pooled_as kind(deeprec::mean_t<deeprec::by_count_t>) { return pooled_as::mean_by_count; }
-constexpr pooled_as kind(deeprec::mean_t<deeprec::by_weight_t>) { return pooled_as::mean_by_weight; }
-constexpr pooled_as kind(deeprec::sqrtn_t) { return pooled_as::sqrtn; }
-constexpr pooled_as kind(deeprec::max_t) { return pooled_as::maximum; }
+constexpr pooled_as kind(deeprec::combiner::sum_t) { return pooled_as::sum; }
+constexpr pooled_as kind(deeprec::combiner::mean_t<deeprec::combiner::by_count_t>) { return pooled_as::mean_by_count; }
+constexpr pooled_as kind(deeprec::combiner::mean_t<deeprec::combiner::by_weight_t>) { return pooled_as::mean_by_weight; }
+constexpr pooled_as kind(deeprec::combiner::sqrtn_t) { return pooled_as::sqrtn; }
+constexpr pooled_as kind(deeprec::combiner::max_t) { return pooled_as::maximum; }
 
 /// A pooled row, and the bound on its error in units of one rounding.
 struct oracle_row {

@@ -425,7 +425,7 @@ requires std::is_same_v<backend_of<context_for<Context>>, cuda_backend>
     return {errc::shape_mismatch, "out is null"};
   }
   unsigned long long* skipped = nullptr;
-  constexpr bool checks = std::is_same_v<Bounds, check_t>;
+  constexpr bool checks = std::is_same_v<Bounds, bounds::check_t>;
   if constexpr (!checks) {
     skipped = stream.counter(bounds.skipped);
     if (bounds.skipped != nullptr && skipped == nullptr) {

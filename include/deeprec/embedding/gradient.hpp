@@ -72,8 +72,8 @@ template <class Context, BagBatch Bags, MemorySpace Space, class Columns, class 
                                    index_t table_rows, sparse_gradient& out) {
   const auto ctx = as_context(context_or_executor);
   using policies = std::remove_const_t<decltype(as_pooling(how))>;
-  using combiner = typename policies::combiner;
-  static_assert(!std::is_same_v<combiner, max_t> && !std::is_same_v<combiner, concat_t>,
+  using combiner_type = typename policies::combiner;
+  static_assert(!std::is_same_v<combiner_type, combiner::max_t> && !std::is_same_v<combiner_type, combiner::concat_t>,
                 "deeprec::row_gradients: no gradient for this combiner. Fix: sum, mean or sqrtn.");
   static_assert(!detail::kernel_policy<policies>::clips,
                 "deeprec::row_gradients: the gradient through max_norm needs the table. Fix: update.");
@@ -149,8 +149,8 @@ template <class Context, RowSource Source, BagBatch Bags, MemorySpace Space, cla
                                       const Pooling& how, std::span<float> out) {
   const auto ctx = as_context(context_or_executor);
   using policies = std::remove_const_t<decltype(as_pooling(how))>;
-  using combiner = typename policies::combiner;
-  static_assert(!std::is_same_v<combiner, max_t> && !std::is_same_v<combiner, concat_t>,
+  using combiner_type = typename policies::combiner;
+  static_assert(!std::is_same_v<combiner_type, combiner::max_t> && !std::is_same_v<combiner_type, combiner::concat_t>,
                 "deeprec::weight_gradients: no gradient for this combiner. Fix: sum, mean or sqrtn.");
   static_assert(DirectRowSource<Source> && Storage<typename Source::format_type::element>,
                 "deeprec::weight_gradients: rows are not an array of floats. Fix: a table of plain_rows.");
@@ -212,7 +212,7 @@ status weight_gradients_on(host_backend, const Context& ctx, const Source& table
   if (static_cast<index_t>(out.size()) != slots) {
     return {errc::shape_mismatch, "out has another size than there are ids"};
   }
-  if constexpr (std::is_same_v<typename Pooling::bounds_mode, check_t>) {
+  if constexpr (std::is_same_v<typename Pooling::bounds_mode, bounds::check_t>) {
     if (const status s = detail::check_slots(ctx, bags, table.rows(), how); !s) return s;
   }
   using id_type = typename Bags::id_type;

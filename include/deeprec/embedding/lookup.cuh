@@ -100,7 +100,7 @@ template <class Context, class Source, class Bags, class Pooling, class Out, Mem
                 "use views with device_space.");
   static_assert(DirectRowSource<Source>,
                 "deeprec::lookup: this row source has no device form. Fix: pass a table_view.");
-  constexpr bool copies = std::is_same_v<typename Pooling::combiner, concat_t>;
+  constexpr bool copies = std::is_same_v<typename Pooling::combiner, combiner::concat_t>;
   using element = typename Source::format_type::element;
   using task_type = detail::pool_task<typename Bags::id_type, decltype(bags.borders()), Out>;
   using rules = detail::rules_of<Pooling>;

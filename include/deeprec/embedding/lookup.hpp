@@ -29,18 +29,18 @@ namespace detail {
 template <class Source, class Bags, class Pooling, class Out, class OutSpace, class Columns>
 status lookup_shapes(const Source& table, const Bags& bags, const Pooling& how,
                      const matrix_view<Out, OutSpace, Columns>& out) {
-  using combiner = typename Pooling::combiner;
+  using combiner_type = typename Pooling::combiner;
   if (out.extent(1) != table.format().width()) {
     return {errc::shape_mismatch, "out has another width than the table's rows"};
   }
-  if (!std::is_same_v<combiner, concat_t> && out.extent(0) != bags.bags()) {
+  if (!std::is_same_v<combiner_type, combiner::concat_t> && out.extent(0) != bags.bags()) {
     return {errc::shape_mismatch, "out has another number of rows than there are bags"};
   }
   if (out.stride(0) < out.extent(1) && out.extent(0) > 1) {
     return {errc::shape_mismatch, "rows of out overlap: its stride is below its width"};
   }
   if (!out.valid()) return out.validate("out is null");
-  if (std::is_same_v<combiner, max_t> && bags.weights() != nullptr) {
+  if (std::is_same_v<combiner_type, combiner::max_t> && bags.weights() != nullptr) {
     return {errc::unsupported, "max_ takes no weights"};
   }
   return check_max_norm(how);

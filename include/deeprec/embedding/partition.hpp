@@ -252,7 +252,7 @@ template <class Context, class Ids, class Strategy, class Bounds, class Id>
                 "std::span(pointer, count), or a std::vector of them.");
   static_assert(std::is_same_v<Strategy, div_strategy> || std::is_same_v<Strategy, mod_strategy>,
                 "deeprec::partition: no such strategy. Fix: div_ or mod_.");
-  static_assert(std::is_same_v<Bounds, check_t> || std::is_same_v<Bounds, skip_t>,
+  static_assert(std::is_same_v<Bounds, bounds::check_t> || std::is_same_v<Bounds, bounds::skip_t>,
                 "deeprec::partition: no such bounds mode. Fix: check or skip.");
   const auto ctx = as_context(context_or_executor);
   const auto list = id_span(ids);
@@ -271,7 +271,7 @@ template <class Context, class Ids, class Strategy, class Bounds, class Id>
 template <class Context, class Ids, class Strategy, class Id>
 [[nodiscard]] status partition(Context&& context_or_executor, const Ids& ids, index_t rows, index_t parts,
                                const Strategy& how, partitioned_ids<Id>& out) {
-  return partition(context_or_executor, ids, rows, parts, how, check, out);
+  return partition(context_or_executor, ids, rows, parts, how, bounds::check, out);
 }
 
 template <class... Args>
@@ -285,7 +285,7 @@ status partition_on(host_backend, const Context& ctx, std::span<const Id> ids, i
   if (detail::owns(detail::arrays_of(out), ids)) {
     return {errc::unsupported, "partition: out owns the ids"};
   }
-  if constexpr (std::is_same_v<Bounds, check_t>) {
+  if constexpr (std::is_same_v<Bounds, bounds::check_t>) {
     const index_t bad = detail::first_bad_id(ctx, ids, rows);
     if (bad < static_cast<index_t>(ids.size())) {
       return {errc::id_out_of_range,
@@ -293,7 +293,7 @@ status partition_on(host_backend, const Context& ctx, std::span<const Id> ids, i
     }
   }
   detail::partition_ids(ctx, ids, rows, parts, how, out);
-  if constexpr (std::is_same_v<Bounds, skip_t>) {
+  if constexpr (std::is_same_v<Bounds, bounds::skip_t>) {
     if (bounds.skipped != nullptr) {
       *bounds.skipped += static_cast<index_t>(ids.size()) - static_cast<index_t>(out.ids.size());
     }

@@ -1,26 +1,26 @@
 // How a bag becomes one row: the combiner, and policies for everything that may be said otherwise.
 //
-//   lookup(ctx, table, bags, sum, out);                              a combiner is a pooling
-//   lookup(ctx, table, bags, pooling{mean(by_weight), skip, padding_id{0}}, out);
+//   lookup(ctx, table, bags, combiner::sum, out);                a combiner is a pooling
+//   lookup(ctx, table, bags, pooling{combiner::mean(combiner::by_weight), bounds::skip, padding_id{0}}, out);
 //
-//   combiner              row of bag b                                weights
+//   combiner::            row of bag b                                weights
 //   sum                   sum_k w[k] * x[k]                           yes
 //   mean, mean(by_count)  sum_k w[k] * x[k] / number of ids           yes
 //   mean(by_weight)       sum_k w[k] * x[k] / sum_k w[k]              yes; zeros when they sum to 0
 //   sqrtn                 sum_k w[k] * x[k] / sqrt(sum_k w[k]^2)      yes; zeros when they are all 0
-//   max_                  max_k x[k], element by element              no
+//   max                   max_k x[k], element by element              no
 //   concat                no pooling: out is (N,D), row k is w[k] * x[k]   yes
 //
-// A sum begins at +0, so what adds never gives -0 for a bag of -0; max_ and concat keep it.
+// A sum begins at +0, so what adds never gives -0 for a bag of -0; max and concat keep it.
 //
 // Without weights w = 1. Policies are empty tags or small values, in any order, one of each kind:
 //
-//   bounds   check (default) | skip | assume_valid      an id outside [0, rows)
-//   padding  none (default)  | padding_id{7} | prune    ids that count as absent; they are never "bad", nor is
-//                                                       their weight
-//   empty    zeros (default) | default_row{7} | keep    a bag without ids, once absent ones are left out
-//   norm     none (default)  | max_norm{c}              rows longer than c are scaled down to c
-//   output   overwrite (default) | accumulate_into      what happens to the old values of out
+//   bounds::     check (default) | skip | assume_valid      an id outside [0, rows)
+//   padding      none (default)  | padding_id{7} | prune    ids that count as absent; they are never "bad", nor
+//                                                           is their weight
+//   empty_bag::  zeros (default) | default_row{7} | keep    a bag without ids, once absent ones are left out
+//   norm         none (default)  | max_norm{c}              rows longer than c are scaled down to c
+//   output       overwrite (default) | accumulate_into      what happens to the old values of out
 #pragma once
 
 #include <type_traits>
@@ -30,7 +30,9 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-// --- combiners -----------------------------------------------------------------------------------
+/// How the rows of a bag become one.
+namespace combiner {
+
 struct by_count_t {};
 struct by_weight_t {};
 inline constexpr by_count_t by_count{};
@@ -43,7 +45,8 @@ struct mean_t {
   template <class Other>
   constexpr mean_t<Other> operator()(Other) const noexcept {
     static_assert(std::is_same_v<Other, by_count_t> || std::is_same_v<Other, by_weight_t>,
-                  "deeprec::mean: unknown denominator. Fix: mean(by_count) or mean(by_weight).");
+                  "deeprec::combiner::mean: unknown denominator. Fix: mean(combiner::by_count) or "
+                  "mean(combiner::by_weight).");
     return {};
   }
 };
@@ -53,16 +56,14 @@ struct concat_t {};
 inline constexpr sum_t sum{};
 inline constexpr mean_t<by_count_t> mean{};
 inline constexpr sqrtn_t sqrtn{};
-inline constexpr max_t max_{};
+inline constexpr max_t max{};
 inline constexpr concat_t concat{};
 
-template <class T>
-inline constexpr bool is_combiner =
-    std::is_same_v<T, sum_t> || std::is_same_v<T, mean_t<by_count_t>> ||
-    std::is_same_v<T, mean_t<by_weight_t>> || std::is_same_v<T, sqrtn_t> || std::is_same_v<T, max_t> ||
-    std::is_same_v<T, concat_t>;
+}  // namespace combiner
 
-// --- an id outside [0, rows) ---------------------------------------------------------------------
+/// What becomes of an id outside [0, rows).
+namespace bounds {
+
 /// The call fails with the place of the first bad id. On the host nothing is written; on a device the bad
 /// bag becomes zeros and the executor's synchronize() reports the place.
 struct check_t {};
@@ -77,6 +78,23 @@ inline constexpr check_t check{};
 inline constexpr skip_t skip{};
 inline constexpr assume_valid_t assume_valid{};
 
+}  // namespace bounds
+
+/// What a bag without ids becomes, once absent ones are left out.
+namespace empty_bag {
+
+struct zeros_t {};
+/// This row of the table.
+struct default_row {
+  std::int64_t id;
+};
+/// The row of out stays as it is.
+struct keep_t {};
+inline constexpr zeros_t zeros{};
+inline constexpr keep_t keep{};
+
+}  // namespace empty_bag
+
 // --- an id that stands for nothing ---------------------------------------------------------------
 struct no_padding_t {};
 /// Slots with this id count as absent. Any number, also a negative one.
@@ -88,17 +106,6 @@ struct padding_id {
 /// TensorFlow's safe_embedding_lookup_sparse.
 struct prune_t {};
 inline constexpr prune_t prune{};
-
-// --- a bag without ids ---------------------------------------------------------------------------
-struct zeros_t {};
-/// The bag becomes this row of the table.
-struct default_row {
-  std::int64_t id;
-};
-/// The row of out stays as it is.
-struct keep_t {};
-inline constexpr zeros_t zeros{};
-inline constexpr keep_t keep{};
 
 // --- rows that are too long ----------------------------------------------------------------------
 struct any_norm_t {};
@@ -116,20 +123,26 @@ inline constexpr accumulate_into_t accumulate_into{};
 
 namespace detail {
 
+template <class T>
+inline constexpr bool is_combiner =
+    std::is_same_v<T, combiner::sum_t> || std::is_same_v<T, combiner::mean_t<combiner::by_count_t>> ||
+    std::is_same_v<T, combiner::mean_t<combiner::by_weight_t>> || std::is_same_v<T, combiner::sqrtn_t> ||
+    std::is_same_v<T, combiner::max_t> || std::is_same_v<T, combiner::concat_t>;
+
 enum class policy_kind : unsigned char { none, bounds, padding, empty, norm, output };
 
 template <class T>
 constexpr policy_kind kind_of_policy() {
-  if constexpr (std::is_same_v<T, check_t> || std::is_same_v<T, skip_t> ||
-                std::is_same_v<T, assume_valid_t>) {
+  if constexpr (std::is_same_v<T, bounds::check_t> || std::is_same_v<T, bounds::skip_t> ||
+                std::is_same_v<T, bounds::assume_valid_t>) {
     return policy_kind::bounds;
   } else if constexpr (std::is_same_v<T, padding_id> || std::is_same_v<T, no_padding_t> ||
                        std::is_same_v<T, prune_t>) {
     return policy_kind::padding;
   } else if constexpr (std::is_same_v<T, max_norm> || std::is_same_v<T, any_norm_t>) {
     return policy_kind::norm;
-  } else if constexpr (std::is_same_v<T, zeros_t> || std::is_same_v<T, default_row> ||
-                       std::is_same_v<T, keep_t>) {
+  } else if constexpr (std::is_same_v<T, empty_bag::zeros_t> || std::is_same_v<T, empty_bag::default_row> ||
+                       std::is_same_v<T, empty_bag::keep_t>) {
     return policy_kind::empty;
   } else if constexpr (std::is_same_v<T, overwrite_t> || std::is_same_v<T, accumulate_into_t>) {
     return policy_kind::output;
@@ -157,11 +170,11 @@ inline constexpr int policies_of_kind = (0 + ... + (kind_of_policy<Policies>() =
 /// A combiner and policies.
 template <class Combiner, class... Policies>
 class pooling : private Policies... {
-  static_assert(is_combiner<Combiner>,
-                "deeprec::pooling: the first policy is the combiner. Fix: pooling{sum, skip}.");
+  static_assert(detail::is_combiner<Combiner>,
+                "deeprec::pooling: the first policy is the combiner. Fix: pooling{combiner::sum, bounds::skip}.");
   static_assert(((detail::kind_of_policy<Policies>() != detail::policy_kind::none) && ...),
-                "deeprec::pooling: not a policy. Fix: check, skip, assume_valid, padding_id{i}, prune, "
-                "zeros, default_row{i}, keep, max_norm{c}, overwrite or accumulate_into.");
+                "deeprec::pooling: not a policy. Fix: bounds::check, skip or assume_valid, padding_id{i}, "
+                "prune, empty_bag::zeros, default_row{i} or keep, max_norm{c}, overwrite or accumulate_into.");
   static_assert(detail::policies_of_kind<detail::policy_kind::bounds, Policies...> <= 1 &&
                     detail::policies_of_kind<detail::policy_kind::padding, Policies...> <= 1 &&
                     detail::policies_of_kind<detail::policy_kind::empty, Policies...> <= 1 &&
@@ -173,9 +186,9 @@ class pooling : private Policies... {
 
  public:
   using combiner = Combiner;
-  using bounds_mode = pick<detail::policy_kind::bounds, check_t>;
+  using bounds_mode = pick<detail::policy_kind::bounds, bounds::check_t>;
   using padding_mode = pick<detail::policy_kind::padding, no_padding_t>;
-  using empty_mode = pick<detail::policy_kind::empty, zeros_t>;
+  using empty_mode = pick<detail::policy_kind::empty, empty_bag::zeros_t>;
   using norm_mode = pick<detail::policy_kind::norm, any_norm_t>;
   using output_mode = pick<detail::policy_kind::output, overwrite_t>;
 
@@ -206,8 +219,9 @@ constexpr auto as_pooling(const T& policy) noexcept {
   if constexpr (is_pooling<T>) {
     return policy;
   } else {
-    static_assert(is_combiner<T>,
-                  "deeprec::lookup: not a combiner. Fix: sum, mean, or pooling{sum, skip}.");
+    static_assert(detail::is_combiner<T>,
+                  "deeprec::lookup: not a combiner. Fix: combiner::sum, combiner::mean, or "
+                  "pooling{combiner::sum, bounds::skip}.");
     return pooling<T>(policy);
   }
 }

@@ -66,7 +66,7 @@ class table_group {
   template <RowSource Source, class Pooling>
   index_t add(const Source& table, const Pooling& how) {
     using policies = std::remove_const_t<decltype(as_pooling(how))>;
-    static_assert(!std::is_same_v<typename policies::combiner, concat_t>,
+    static_assert(!std::is_same_v<typename policies::combiner, combiner::concat_t>,
                   "deeprec::table_group: concat has no place in a group. Fix: call lookup for it.");
     if constexpr (std::is_same_v<detail::group_space<Bags>, device_space>) {
       features_.push_back(detail::device_feature_of<Bags, Out>(table, as_pooling(how)));

@@ -59,8 +59,8 @@ template <class Context, BagBatch Bags, MemorySpace GradientSpace, class Columns
                             const Pooling& how, const Optimizer& optimizer,
                             table_view<Format, TableSpace> table, const Rounding& rounding = {}) {
   const auto ctx = as_context(context_or_executor);
-  using combiner = typename decltype(as_pooling(how))::combiner;
-  static_assert(!std::is_same_v<combiner, max_t> && !std::is_same_v<combiner, concat_t>,
+  using combiner_type = typename decltype(as_pooling(how))::combiner;
+  static_assert(!std::is_same_v<combiner_type, combiner::max_t> && !std::is_same_v<combiner_type, combiner::concat_t>,
                 "deeprec::update: no gradient for this combiner. Fix: sum, mean or sqrtn.");
   static_assert(detail::has_trainable_rows<Format>,
                 "deeprec::update: rows of this format are for lookups only. Fix: train rows of float, f16, "

@@ -60,8 +60,8 @@ class update_group {
   template <RowFormat Format, class Pooling>
   index_t add(table_view<Format> table, const Pooling& how) {
     using policies = std::remove_const_t<decltype(as_pooling(how))>;
-    using combiner = typename policies::combiner;
-    static_assert(!std::is_same_v<combiner, max_t> && !std::is_same_v<combiner, concat_t>,
+    using combiner_type = typename policies::combiner;
+    static_assert(!std::is_same_v<combiner_type, combiner::max_t> && !std::is_same_v<combiner_type, combiner::concat_t>,
                   "deeprec::update_group: no gradient for this combiner. Fix: sum, mean or sqrtn.");
     static_assert(detail::has_trainable_rows<Format>,
                   "deeprec::update_group: rows of this format are for lookups only. Fix: train rows of float, "

@@ -36,7 +36,7 @@ template <class Context, class Bags, class Pooling>
 status check_backward(const Context& ctx, const Bags& bags, index_t rows, const Pooling& how) {
   if (const status s = bags.validate(); !s) return s;
   if (const status s = check_default_row(how, rows); !s) return s;
-  if constexpr (std::is_same_v<typename Pooling::bounds_mode, check_t>) {
+  if constexpr (std::is_same_v<typename Pooling::bounds_mode, bounds::check_t>) {
     if (const status s = check_slots(ctx, bags, rows, how); !s) return s;
   }
   if (!row_groups::fits(bags.end_slot() - bags.first_slot() + bags.bags(), rows)) {
@@ -111,7 +111,7 @@ class backward_plan {
         if (k >= slots) {
           return gradient_of_[static_cast<std::size_t>(number + k)] == nullptr
                      ? index_t{-1}
-                     : static_cast<index_t>(how.template get<default_row>().id);
+                     : static_cast<index_t>(how.template get<empty_bag::default_row>().id);
         }
       }
       return absent(first + k) ? index_t{-1} : static_cast<index_t>(bags.ids()[first + k]);

@@ -48,7 +48,7 @@ template <class Pooling>
 using rules_of =
     fixed_rules<kernel_policy<Pooling>::folding == fold::add,
                 kernel_policy<Pooling>::ids == ids_are::filtered, kernel_policy<Pooling>::clips,
-                std::is_same_v<typename Pooling::bounds_mode, check_t>, prunes<Pooling>>;
+                std::is_same_v<typename Pooling::bounds_mode, bounds::check_t>, prunes<Pooling>>;
 
 /// What a chunk of a long bag adds up to, beside its D floats.
 struct chunk_count {
@@ -136,7 +136,7 @@ Task task_of(const Source& table, const Pooling& how, bool weighted) {
   task.padding = padding_of(how);
   task.has_padding = std::is_same_v<typename Pooling::padding_mode, padding_id>;
   if constexpr (fills<Pooling>) {
-    task.default_row = how.template get<default_row>().id;
+    task.default_row = how.template get<empty_bag::default_row>().id;
   }
   if constexpr (std::is_same_v<typename Pooling::norm_mode, max_norm>) {
     task.max_norm = how.template get<max_norm>().cap;

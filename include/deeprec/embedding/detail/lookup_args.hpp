@@ -104,11 +104,11 @@ enum class divide_by : unsigned char { one, count, weight, root };
 
 template <class Combiner>
 constexpr divide_by divisor_of() {
-  if constexpr (std::is_same_v<Combiner, mean_t<by_count_t>>) {
+  if constexpr (std::is_same_v<Combiner, combiner::mean_t<combiner::by_count_t>>) {
     return divide_by::count;
-  } else if constexpr (std::is_same_v<Combiner, mean_t<by_weight_t>>) {
+  } else if constexpr (std::is_same_v<Combiner, combiner::mean_t<combiner::by_weight_t>>) {
     return divide_by::weight;
-  } else if constexpr (std::is_same_v<Combiner, sqrtn_t>) {
+  } else if constexpr (std::is_same_v<Combiner, combiner::sqrtn_t>) {
     return divide_by::root;
   } else {
     return divide_by::one;
@@ -141,8 +141,8 @@ enum class when_stored : unsigned char { overwrite, accumulate };
 
 template <class Pooling>
 constexpr when_empty empty_of() {
-  return std::is_same_v<typename Pooling::empty_mode, default_row> ? when_empty::default_row
-         : std::is_same_v<typename Pooling::empty_mode, keep_t>    ? when_empty::keep
+  return std::is_same_v<typename Pooling::empty_mode, empty_bag::default_row> ? when_empty::default_row
+         : std::is_same_v<typename Pooling::empty_mode, empty_bag::keep_t>    ? when_empty::keep
                                                                    : when_empty::zeros;
 }
 template <class Pooling>
@@ -165,8 +165,8 @@ struct kernel_traits {
 
 template <class Pooling>
 using kernel_policy = kernel_traits<
-    std::is_same_v<typename Pooling::combiner, max_t> ? fold::maximum : fold::add,
-    std::is_same_v<typename Pooling::bounds_mode, skip_t> ||
+    std::is_same_v<typename Pooling::combiner, combiner::max_t> ? fold::maximum : fold::add,
+    std::is_same_v<typename Pooling::bounds_mode, bounds::skip_t> ||
             !std::is_same_v<typename Pooling::padding_mode, no_padding_t>
         ? ids_are::filtered
         : ids_are::present,

@@ -46,18 +46,18 @@ inline constexpr bool prunes = std::is_same_v<typename Pooling::padding_mode, pr
 /// With sum TensorFlow keeps every weight.
 template <class Pooling>
 inline constexpr bool prunes_weights =
-    prunes<Pooling> && !std::is_same_v<typename Pooling::combiner, sum_t>;
+    prunes<Pooling> && !std::is_same_v<typename Pooling::combiner, combiner::sum_t>;
 template <class Pooling>
-inline constexpr bool skips = std::is_same_v<typename Pooling::bounds_mode, skip_t>;
+inline constexpr bool skips = std::is_same_v<typename Pooling::bounds_mode, bounds::skip_t>;
 /// Whether empty bags become a row of the table.
 template <class Pooling>
-inline constexpr bool fills = std::is_same_v<typename Pooling::empty_mode, default_row>;
+inline constexpr bool fills = std::is_same_v<typename Pooling::empty_mode, empty_bag::default_row>;
 
 /// Where skipped ids are counted; null where nobody asked.
 template <class Pooling>
 index_t* skip_counter_of(const Pooling& how) noexcept {
   if constexpr (skips<Pooling>) {
-    return how.template get<skip_t>().skipped;
+    return how.template get<bounds::skip_t>().skipped;
   } else {
     return nullptr;
   }
@@ -67,7 +67,7 @@ index_t* skip_counter_of(const Pooling& how) noexcept {
 template <class Pooling>
 status check_default_row(const Pooling& how, index_t rows) {
   if constexpr (fills<Pooling>) {
-    const std::int64_t id = how.template get<default_row>().id;
+    const std::int64_t id = how.template get<empty_bag::default_row>().id;
     if (is_bad_id(id, rows)) return {errc::id_out_of_range, "the default row", {.value = id}};
   }
   return {};
@@ -298,7 +298,7 @@ class lookup_job {
 
  public:
   /// Whether there is anything to check.
-  static constexpr bool checks = std::is_same_v<typename Pooling::bounds_mode, check_t>;
+  static constexpr bool checks = std::is_same_v<typename Pooling::bounds_mode, bounds::check_t>;
 
   lookup_job(const Source& table, const Bags& bags, const Pooling& how, matrix_view<Out> out,
              std::pmr::memory_resource* memory)
@@ -362,7 +362,7 @@ class lookup_job {
       args_.row_of = {addresses_.data(), first};
     }
     if constexpr (fills<Pooling>) {
-      const std::int64_t id = how_.template get<default_row>().id;
+      const std::int64_t id = how_.template get<empty_bag::default_row>().id;
       if constexpr (is_direct) {
         args_.default_row = table_.data() + id * table_.format().stride_bytes();
       } else {
@@ -413,7 +413,7 @@ class lookup_job {
   }
 
  private:
-  static constexpr bool is_concat = std::is_same_v<typename Pooling::combiner, concat_t>;
+  static constexpr bool is_concat = std::is_same_v<typename Pooling::combiner, combiner::concat_t>;
   using rows_type = std::conditional_t<is_direct, direct_rows<id_type>, resolved_rows>;
 
   void make_room_for_long_bags() {
