@@ -102,3 +102,27 @@ fetch_cuobjdump() {
   rm -rf "$to"
   say "no ${missing[*]} here: the machine code of kernels is NOT looked at"
 }
+
+clang_format_version=19.1.7
+# clang_format: prints the program of that version; 1 where there is none.
+clang_format() {
+  local tool
+  for tool in "$root/build/tools/clang-format/bin/clang-format" clang-format-19 clang-format; do
+    if command -v "$tool" >/dev/null && PYTHONPATH="$root/build/tools/clang-format" "$tool" --version 2>/dev/null |
+      grep -qF "version $clang_format_version"; then
+      echo "$tool"
+      return 0
+    fi
+  done
+  return 1
+}
+
+# fetch_clang_format: by pip into build/tools, once, where it is not there.
+fetch_clang_format() {
+  local to="$root/build/tools/clang-format"
+  clang_format >/dev/null && return 0
+  python3 -m pip --version >/dev/null 2>&1 || return 0
+  rm -rf "$to"
+  timeout 120 python3 -m pip install --quiet --disable-pip-version-check --no-input --no-deps --no-cache-dir --target "$to" \
+    "clang-format==$clang_format_version" >/dev/null 2>&1 || rm -rf "$to"
+}
