@@ -114,7 +114,7 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/quantized_rows.hpp
     include/deeprec/embedding/row_format.hpp
     include/deeprec/embedding/split_bf16_rows.hpp
-    include/deeprec/embedding/state_apart.hpp
+    include/deeprec/embedding/separate_state.hpp
     include/deeprec/embedding/table_file.hpp
     include/deeprec/embedding/table_group.cuh
     include/deeprec/embedding/table_group.hpp

@@ -99,7 +99,7 @@ std::uint64_t simple_row(const std::string& line, const criteo_format& format) {
                           field.empty() ? 0.0F : std::strtof(field.c_str(), nullptr)));
     } else {
       sum = fold(
-          sum, static_cast<std::uint64_t>(bucket(hash_bytes(field, f - 14), format.rows[f - 14])));
+          sum, static_cast<std::uint64_t>(hash_bucket(hash_bytes(field, f - 14), format.rows[f - 14])));
     }
     begin = stop + 1;
   }

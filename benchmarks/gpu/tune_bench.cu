@@ -103,7 +103,7 @@ std::string one(benchmark::State& state, shares& all, const source<Format>& tabl
   const auto call = [&](int i) {
     const index_set& set = of_call(batch.sets, i);
     if (fixed) {
-      const fixed_view<std::int64_t, device_space> view(set.ids.data(), bags, hotness);
+      const fixed_hotness_view<std::int64_t, device_space> view(set.ids.data(), bags, hotness);
       lookup(stream, table.view(), view, sum, out.matrix(bags, width)).or_throw();
     } else {
       lookup(stream, table.view(), set.view(), sum, out.matrix(bags, width)).or_throw();

@@ -45,7 +45,7 @@ struct cold {
 
   void run() {
     const const_table_view<Format> from(table, rows, format);
-    must(lookup(here, from, fixed_view<>(all + turn.next() * ids, bags, Hotness), combiner::sum,
+    must(lookup(here, from, fixed_hotness_view<>(all + turn.next() * ids, bags, Hotness), combiner::sum,
                 matrix_view(out, bags, index_t{Width})));
   }
   std::uint64_t checksum() {

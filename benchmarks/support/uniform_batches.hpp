@@ -51,7 +51,7 @@ inline std::vector<batch> uniform_batches(deeprec::index_t rows, deeprec::index_
       const deeprec::counter_rng rng(100 + s);
       for (index_t b = 0; b <= bags; ++b) sets[s].offsets.push_back(b * hotness);
       for (index_t k = 0; k < bags * hotness; ++k) {
-        sets[s].ids.push_back(deeprec::bucket(rng.bits(7, static_cast<std::uint64_t>(k)), rows));
+        sets[s].ids.push_back(deeprec::hash_bucket(rng.bits(7, static_cast<std::uint64_t>(k)), rows));
       }
     }
   });

@@ -73,7 +73,7 @@ struct criteo_model {
         for (index_t t = 0; t < features; ++t) {
           for (index_t r = 0; r < rows; ++r) {
             const auto draw = rng.bits(s, static_cast<std::uint64_t>(t * rows + r));
-            ids[s].push_back(bucket(draw, criteo_rows[t]));
+            ids[s].push_back(hash_bucket(draw, criteo_rows[t]));
           }
         }
         for (index_t t = 0; t < features; ++t) {

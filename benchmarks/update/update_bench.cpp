@@ -69,7 +69,7 @@ std::vector<std::vector<std::int64_t>> batches(index_t rows, index_t stride, ids
     for (index_t k = 0; k < ids_of_batch; ++k) {
       const std::uint64_t draw = rng.bits(3, static_cast<std::uint64_t>(k));
       if (kind == ids_are::uniform) {
-        sets[s].push_back(bucket(draw, rows));
+        sets[s].push_back(hash_bucket(draw, rows));
         continue;
       }
       // Inverse of the continuous zipf(1.05) on [1, rows + 1), its ranks scattered over the table.
@@ -78,7 +78,7 @@ std::vector<std::vector<std::int64_t>> batches(index_t rows, index_t stride, ids
       const double u = static_cast<double>(draw >> 11) * 0x1p-53;
       const double rank = std::pow(1 + u * (top - 1), 1 / exponent) - 1;
       const auto place = static_cast<index_t>(rank);
-      sets[s].push_back(bucket(mix64(static_cast<std::uint64_t>(std::min(place, rows - 1))), rows));
+      sets[s].push_back(hash_bucket(mix64(static_cast<std::uint64_t>(std::min(place, rows - 1))), rows));
     }
   }
   return sets;
@@ -122,7 +122,7 @@ struct trained {
   }
   template <class Executor>
   void step(Executor& executor, const std::vector<std::int64_t>& ids) {
-    const fixed_view<> batch(ids.data(), bags, hotness);
+    const fixed_hotness_view<> batch(ids.data(), bags, hotness);
     const matrix_view<const float> from(gradient.data(), bags, width);
     if (!update(executor, batch, from, combiner::sum, optimizer, table.view())) std::abort();
   }

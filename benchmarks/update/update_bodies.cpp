@@ -36,7 +36,7 @@ struct trained {
         turn(h, parts) {}
 
   void run() {
-    const fixed_view<> batch(all + turn.next() * ids, bags, hotness);
+    const fixed_hotness_view<> batch(all + turn.next() * ids, bags, hotness);
     must(update(executor, batch, matrix_view<const float>(gradient, bags, Width), combiner::sum, Optimizer{},
                 table_view<f32_rows>(table, rows, format)));
   }

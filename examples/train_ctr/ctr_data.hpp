@@ -114,7 +114,7 @@ inline ctr_split split_rows(index_t rows, double train_fraction, std::uint64_t s
   return {{order.begin(), border}, {border, order.end()}};
 }
 
-using slot_bags = deeprec::fixed_view<row_id>;
+using slot_bags = deeprec::fixed_hotness_view<row_id>;
 
 /// What a model sees of some rows.
 struct ctr_batch {

@@ -76,7 +76,7 @@ struct score {
 };
 
 ctr_data read_criteo(thread_pool& pool, const std::string& path) {
-  deeprec::criteo_format format{.rows = deeprec::same_size(index_t{1} << 17)};
+  deeprec::criteo_format format{.rows = deeprec::same_table_size(index_t{1} << 17)};
   format.missing_dense = std::numeric_limits<float>::quiet_NaN();
   auto reader = read_files(pool, format, {path});
   if (!reader) throw failure(reader.fault().message());

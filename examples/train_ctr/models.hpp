@@ -162,7 +162,7 @@ class dlrm {
         !s) {
       return s;
     }
-    if (const status s = bottom_.backward(executor, bottom_gradient, deeprec::input_gradient::skip);
+    if (const status s = bottom_.backward(executor, bottom_gradient, deeprec::compute_input_gradient::no);
         !s) {
       return s;
     }
@@ -278,7 +278,7 @@ class logistic_regression {
     if (const status s = logistic_loss_backward(executor, logits(), batch.labels, slope); !s) {
       return s;
     }
-    if (const status s = linear_.backward(executor, slope, deeprec::input_gradient::skip); !s) {
+    if (const status s = linear_.backward(executor, slope, deeprec::compute_input_gradient::no); !s) {
       return s;
     }
     watch.lap(part::backward);

@@ -11,7 +11,7 @@ struct my_bags {
   deeprec::index_t end_slot() const;
   const std::int64_t* ids() const;
   const float* weights() const;
-  bool one_each() const;
+  bool is_one_hot() const;
   deeprec::status validate() const;
 #if DEEPREC_MUST_FAIL
   struct from_to {
@@ -20,7 +20,7 @@ struct my_bags {
   };
   from_to borders() const;
 #else
-  deeprec::fixed_borders borders() const;
+  deeprec::fixed_ranges borders() const;
 #endif
 };
 

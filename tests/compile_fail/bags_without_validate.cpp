@@ -11,8 +11,8 @@ struct my_bags {
   deeprec::index_t end_slot() const;
   const std::int64_t* ids() const;
   const float* weights() const;
-  deeprec::offset_borders<std::int64_t> borders() const;
-  bool one_each() const;
+  deeprec::offset_ranges<std::int64_t> borders() const;
+  bool is_one_hot() const;
 #if !DEEPREC_MUST_FAIL
   deeprec::status validate() const;
 #endif

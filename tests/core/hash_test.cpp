@@ -98,7 +98,7 @@ TEST_CASE("hash: the values of saved models never change") {
   }
   static_assert(mix64(1) == 0x5692161d100b05e5);
   static_assert(mix64(0) == 0);
-  static_assert(bucket(0x8000000000000000, 1000) == 500);
+  static_assert(hash_bucket(0x8000000000000000, 1000) == 500);
 }
 
 TEST_CASE("hash: exactly the string's bytes are read, for every length") {
@@ -174,7 +174,7 @@ TEST_CASE("hash: tokens in sequence spread evenly over the rows") {
       const std::uint64_t hash = kind == 0   ? hash_bytes(text)
                                  : kind == 1 ? hash_bytes(std::to_string(i), 25)
                                              : mix64(number);
-      const index_t row = bucket(hash, rows);
+      const index_t row = hash_bucket(hash, rows);
       REQUIRE((row >= 0 && row < rows));
       ++hits[static_cast<std::size_t>(row)];
     }
@@ -188,7 +188,7 @@ TEST_CASE("hash: tokens in sequence spread evenly over the rows") {
 TEST_CASE("hash: a bucket is a row, whatever the number of rows") {
   for (const index_t rows : {index_t{1}, index_t{2}, index_t{3}, index_t{1} << 31, index_t{1} << 62,
                              std::numeric_limits<index_t>::max()}) {
-    CHECK(bucket(0, rows) == 0);
-    CHECK(bucket(~std::uint64_t{0}, rows) == rows - 1);
+    CHECK(hash_bucket(0, rows) == 0);
+    CHECK(hash_bucket(~std::uint64_t{0}, rows) == rows - 1);
   }
 }

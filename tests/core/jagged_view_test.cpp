@@ -95,7 +95,7 @@ TEST_CASE("jagged_view: null pointers and negative sizes are a shape mismatch") 
   CHECK(view(offsets, 1, ids, 1).validate().ok());
 }
 
-TEST_CASE("jagged_view, fixed_view: more bags or ids than memory can hold are a shape mismatch, and no number wraps") {
+TEST_CASE("jagged_view, fixed_hotness_view: more bags or ids than memory can hold are a shape mismatch, and no number wraps") {
   const std::int64_t numbers[] = {0, 1, 2, 3};
   constexpr index_t largest = std::numeric_limits<index_t>::max();
   for (const index_t many : {largest, largest / 2, index_t{1} << 62, index_t{1} << 61, index_t{1} << 60}) {
@@ -103,19 +103,19 @@ TEST_CASE("jagged_view, fixed_view: more bags or ids than memory can hold are a 
     CHECK(jagged_view<>(numbers, 1, numbers, many).validate().code() == errc::shape_mismatch);
     CHECK(jagged_view<>(numbers, many, numbers, 1).validate().code() == errc::shape_mismatch);
     CHECK(jagged_view<>::torch(numbers, many, numbers, many).validate().code() == errc::shape_mismatch);
-    CHECK_FALSE(jagged_view<>(numbers, many, numbers, many).one_each());
-    CHECK_FALSE(fixed_view<>(numbers, many, 1).one_each());
+    CHECK_FALSE(jagged_view<>(numbers, many, numbers, many).is_one_hot());
+    CHECK_FALSE(fixed_hotness_view<>(numbers, many, 1).is_one_hot());
     for (const index_t other : {index_t{1}, index_t{2}, index_t{4}, index_t{8}, largest}) {
-      CHECK(fixed_view<>(numbers, many, other).validate().code() == errc::shape_mismatch);
-      CHECK(fixed_view<>(numbers, other, many).validate().code() == errc::shape_mismatch);
-      CHECK(fixed_view<>(numbers, other, many).id_count() > 0);
+      CHECK(fixed_hotness_view<>(numbers, many, other).validate().code() == errc::shape_mismatch);
+      CHECK(fixed_hotness_view<>(numbers, other, many).validate().code() == errc::shape_mismatch);
+      CHECK(fixed_hotness_view<>(numbers, other, many).id_count() > 0);
     }
-    CHECK(fixed_view<>(nullptr, many, 0).validate().ok());
-    CHECK(fixed_view<>(nullptr, 0, many).validate().ok());
-    CHECK(fixed_view<std::int32_t>(nullptr, -many, many).validate().code() == errc::shape_mismatch);
+    CHECK(fixed_hotness_view<>(nullptr, many, 0).validate().ok());
+    CHECK(fixed_hotness_view<>(nullptr, 0, many).validate().ok());
+    CHECK(fixed_hotness_view<std::int32_t>(nullptr, -many, many).validate().code() == errc::shape_mismatch);
   }
-  CHECK(fixed_view<>(numbers, 2, 2).validate().ok());
-  CHECK(fixed_view<>(numbers, 2, 2).id_count() == 4);
+  CHECK(fixed_hotness_view<>(numbers, 2, 2).validate().ok());
+  CHECK(fixed_hotness_view<>(numbers, 2, 2).id_count() == 4);
 }
 
 TEST_CASE("jagged_view: a slice is a batch that shares ids and weights") {
@@ -152,23 +152,23 @@ TEST_CASE_TEMPLATE("jagged_view: one wrong offset is seen at every place of ever
     const jagged_view<std::int64_t, Offset> batch(offsets.data(), bags, ids.data(), 64);
     const auto implied = jagged_view<std::int64_t, Offset>::torch(offsets.data(), bags, ids.data(), bags + 3);
     CHECK(batch.validate().ok());
-    CHECK(batch.one_each());
-    CHECK(implied.one_each());
+    CHECK(batch.is_one_hot());
+    CHECK(implied.is_one_hot());
     for (std::size_t place = 0; place < offsets.size(); ++place) {
       CAPTURE(place);
       const Offset right = offsets[place];
       offsets[place] = static_cast<Offset>(right + 1);  // in order still: the next bag is empty
       CHECK(batch.validate().ok());
-      CHECK_FALSE(batch.one_each());
+      CHECK_FALSE(batch.is_one_hot());
       if (place < offsets.size() - 1) {
         offsets[place] = static_cast<Offset>(right + 2);  // beyond the next one
         CHECK(is(batch.validate(), errc::offsets_decreasing, static_cast<index_t>(place),
                  static_cast<std::int64_t>(right) + 1));
-        CHECK_FALSE(implied.one_each());
+        CHECK_FALSE(implied.is_one_hot());
       }
       offsets[place] = right;
     }
   }
   const std::vector<Offset> gap{0, 1, 3, 4};
-  CHECK_FALSE(jagged_view<std::int64_t, Offset>(gap.data(), 3, ids.data(), 64).one_each());
+  CHECK_FALSE(jagged_view<std::int64_t, Offset>(gap.data(), 3, ids.data(), 64).is_one_hot());
 }

@@ -65,7 +65,7 @@ TEST_CASE("criteo: a line becomes a label, thirteen numbers and twenty-six ids")
     CHECK(bags.bags() == 1);
     CHECK(bags.id_count() == 1);
     CHECK(bags.weights() == nullptr);
-    CHECK(bags.ids()[0] == bucket(hash_bytes(token, static_cast<std::uint64_t>(s)),
+    CHECK(bags.ids()[0] == hash_bucket(hash_bytes(token, static_cast<std::uint64_t>(s)),
                                   format.rows[static_cast<std::size_t>(s)]));
   }
 }
@@ -77,7 +77,7 @@ TEST_CASE("criteo: a missing integer becomes missing_dense, a missing token is t
   (void)parse_text(format, std::string(39, '\t').insert(0, "0"), batch).or_throw();
   for (index_t i = 0; i < 13; ++i) CHECK(batch.dense()(0, i) == -1.0F);
   for (index_t s = 0; s < 26; ++s) {
-    CHECK(batch.slot(s).ids()[0] == bucket(hash_bytes("", static_cast<std::uint64_t>(s)),
+    CHECK(batch.slot(s).ids()[0] == hash_bucket(hash_bytes("", static_cast<std::uint64_t>(s)),
                                            format.rows[static_cast<std::size_t>(s)]));
   }
 }
@@ -120,7 +120,7 @@ TEST_CASE("criteo: the comparison with the slow parser would catch a wrong one")
   REQUIRE(agrees(format, text, truth));
 
   oracle_answer wrong_seed = truth;  // as if the column had not been the seed
-  wrong_seed.rows[7].ids[4][0] = bucket(hash_bytes("", 5), format.rows[4]);
+  wrong_seed.rows[7].ids[4][0] = hash_bucket(hash_bytes("", 5), format.rows[4]);
   CHECK_FALSE(agrees(format, text, wrong_seed));
   oracle_answer wrong_sign = truth;
   for (plain_row& row : wrong_sign.rows) {
@@ -242,7 +242,7 @@ TEST_CASE("criteo: tab, comma, header and Id column are found in the first line"
 TEST_CASE("criteo: tokens may be taken as the row numbers that they are") {
   criteo_format format = tab_format();
   format.tokens = token_use::as_is;
-  format.rows = same_size(20'000'000);
+  format.rows = same_table_size(20'000'000);
   std::string line = "0";
   for (int i = 0; i < 13; ++i) line += "\t1";
   for (int s = 0; s < 26; ++s)

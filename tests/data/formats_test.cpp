@@ -133,7 +133,7 @@ TEST_CASE("feasign: keys of 64 bits go to the slots that the format lists") {
   hashed.keys = token_use::hashed;
   CHECK(parse_all(hashed, "5:29 1:1").rows[0].ids[0][0] == signed_key(mix64(5)));
   hashed.rows = 1000;
-  CHECK(parse_all(hashed, "5:29 1:1").rows[0].ids[0][0] == bucket(mix64(5), 1000));
+  CHECK(parse_all(hashed, "5:29 1:1").rows[0].ids[0][0] == hash_bucket(mix64(5), 1000));
 
   feasign_format bare(std::vector<index_t>{1, 2});
   bare.label_fields = 2;
@@ -144,7 +144,7 @@ TEST_CASE("feasign: keys of 64 bits go to the slots that the format lists") {
 }
 
 TEST_CASE("feasign: bad lines are faults with their place") {
-  const feasign_format format(slot_range(2, 10));
+  const feasign_format format(feature_range(2, 10));
   CHECK(fault_of(format, "1:1 5:2\n5:2 6:3\n") ==
         "<text>:2:8: malformed text: the line has no label");
   CHECK(fault_of(format, "2:1 5:2\n") ==
@@ -167,7 +167,7 @@ TEST_CASE("feasign: bad lines are faults with their place") {
         std::string::npos);
   CHECK(parse_all(feasign_format(std::vector<index_t>{-1}), "").fault.find("Fix:") !=
         std::string::npos);
-  feasign_format bounded(slot_range(2, 10));
+  feasign_format bounded(feature_range(2, 10));
   bounded.rows = 5;
   CHECK(fault_of(bounded, "1:1 5:2\n") == "<text>:1:5: malformed text: the id is beyond its table");
 }
@@ -176,7 +176,7 @@ TEST_CASE("feasign: Baidu's demo has 10 rows in 300 slots") {
   const std::string path = real_file_path("baidu/slot_dnn_feasign64_demo10.txt");
   if (path.empty()) return;
   const std::string text = content_of(path);
-  const outcome got = parse_all(feasign_format(slot_range(2, 300)), text);
+  const outcome got = parse_all(feasign_format(feature_range(2, 300)), text);
   REQUIRE(got.rows.size() == 10);
   // The same by streams: every key of every slot, in order.
   std::istringstream lines(text);
@@ -219,8 +219,8 @@ TEST_CASE("key:value: fields, pairs, keys alone, empty bags") {
   CHECK(parse_all(last, "7\t1").rows == plain_rows{row_of(1, {{7}}, {{1}})});
   const key_value_format names{.slots = 1, .keys = token_use::hashed, .rows = 50};
   CHECK(parse_all(names, "red:2,blue").rows[0].ids[0] ==
-        std::vector<std::int64_t>{bucket(hash_bytes("red", 0), 50),
-                                  bucket(hash_bytes("blue", 0), 50)});
+        std::vector<std::int64_t>{hash_bucket(hash_bytes("red", 0), 50),
+                                  hash_bucket(hash_bytes("blue", 0), 50)});
 }
 
 TEST_CASE("key:value: bad lines are faults with their place") {

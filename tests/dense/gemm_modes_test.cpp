@@ -39,13 +39,13 @@ using eigen = gemm_backends<thin_gemm, eigen_gemm>;
 /// A backend with all its steps taken away: gemm() has to compose them.
 template <class B>
 struct bare : B {
-  static gemm_answer can_run(const gemm_query& q) {
+  static gemm_support can_run(const gemm_problem& q) {
     if (q.bias || q.residual || q.activation != gemm_activation::none || q.output != gemm_storage::f32) {
       return {"bare"};
     }
     return B::can_run(q);
   }
-  static gemm_plan plan(const gemm_query& q) { return can_run(q) ? B::plan(q) : gemm_plan{}; }
+  static gemm_plan plan(const gemm_problem& q) { return can_run(q) ? B::plan(q) : gemm_plan{}; }
 };
 #if defined(DEEPREC_WITH_ONEDNN)
 using composing = gemm_backends<bare<onednn_gemm>, eigen_gemm>;
@@ -158,21 +158,21 @@ struct plan_facts {
 };
 
 int run_plan(const gemm_plan& plan, const void* packed_b, plan_facts& facts) {
-  const gemm_query& q = plan.query;
+  const gemm_problem& q = plan.query;
   std::vector<float> a(static_cast<std::size_t>(600 * 600), 1.25F), b(static_cast<std::size_t>(1024 * 1024), 0.5F),
       c(static_cast<std::size_t>(q.m * q.c_stride));
   std::vector<char> memory(plan.scratch_bytes + 64);
   void* scratch = memory.data();
   std::size_t room = memory.size();
   std::align(64, plan.scratch_bytes, scratch, room);
-  const gemm_pointers at{.a = a.data(), .b = packed_b != nullptr ? packed_b : b.data(), .c = c.data(),
+  const gemm_args at{.a = a.data(), .b = packed_b != nullptr ? packed_b : b.data(), .c = c.data(),
                          .scratch = scratch, .instruction_set = active_isa()};
   if (!plan.run(plan, at).ok()) return 4;
   facts.bits = hash_bytes({reinterpret_cast<const char*>(c.data()), c.size() * sizeof(float)}, 0);
   return 0;
 }
 
-int plans_in_child(int threads, const std::vector<gemm_query>& asked, std::vector<plan_facts>& found) {
+int plans_in_child(int threads, const std::vector<gemm_problem>& asked, std::vector<plan_facts>& found) {
   const std::size_t bytes = asked.size() * sizeof(plan_facts);
   void* const shared = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   REQUIRE(shared != MAP_FAILED);
@@ -220,20 +220,20 @@ int multiply_by_read_only(index_t k, index_t n, gemm_storage storage) {
 
 // Wrong on purpose: says that it adds the bias.
 struct biasless : eigen_gemm {
-  static gemm_answer can_run(gemm_query q) {
+  static gemm_support can_run(gemm_problem q) {
     q.bias = false;
     return eigen_gemm::can_run(q);
   }
-  static gemm_plan plan(gemm_query q) {
+  static gemm_plan plan(gemm_problem q) {
     q.bias = false;
     return eigen_gemm::plan(q);  // also where it can't do the rest
   }
 };
 // Wrong on purpose: makes a 0 of a NaN.
 struct nanless : eigen_gemm {
-  static gemm_plan plan(const gemm_query& q) {
+  static gemm_plan plan(const gemm_problem& q) {
     gemm_plan made = eigen_gemm::plan(q);
-    made.run = [](const gemm_plan& p, const gemm_pointers& at) {
+    made.run = [](const gemm_plan& p, const gemm_args& at) {
       const status done = eigen_gemm::plan(p.query).run(p, at);
       auto* c = static_cast<float*>(at.c);
       for (index_t i = 0; i < p.query.m; ++i) {
@@ -537,14 +537,14 @@ struct no_memory : std::pmr::memory_resource {
 };
 struct refusing : eigen_gemm {
   static constexpr const char* name = "refusing";
-  static gemm_answer can_run(const gemm_query&) { return {"no"}; }
-  static gemm_plan plan(const gemm_query& q) { return {.query = q}; }
+  static gemm_support can_run(const gemm_problem&) { return {"no"}; }
+  static gemm_plan plan(const gemm_problem& q) { return {.query = q}; }
 };
 struct failing : eigen_gemm {
   static constexpr const char* name = "failing";
-  static gemm_plan plan(const gemm_query& q) {
+  static gemm_plan plan(const gemm_problem& q) {
     gemm_plan made = eigen_gemm::plan(q);
-    if (made.run != nullptr) made.run = [](const gemm_plan&, const gemm_pointers&) { return status{errc::unsupported, "no"}; };
+    if (made.run != nullptr) made.run = [](const gemm_plan&, const gemm_args&) { return status{errc::unsupported, "no"}; };
     return made;
   }
 };
@@ -689,7 +689,7 @@ TEST_CASE("gemm: bf16 products don't read past the end of an odd k") {
 }
 
 TEST_CASE("gemm: where the machine has bf16 products, the implementation that oneDNN chose is one of them") {
-  const gemm_query q{.m = 64,
+  const gemm_problem q{.m = 64,
                      .n = 512,
                      .k = 256,
                      .a_stride = 256,
@@ -708,7 +708,7 @@ TEST_CASE("gemm: where the machine has bf16 products, the implementation that on
     return;
   }
   for (const bool packed : {false, true}) {
-    gemm_query asked = q;
+    gemm_problem asked = q;
     asked.packed = packed;
     const std::string name = onednn_gemm::plan(asked).implementation;
     INFO(name);
@@ -720,7 +720,7 @@ TEST_CASE("gemm: where the machine has bf16 products, the implementation that on
 
 TEST_CASE("gemm: oneDNN's plans are the same whatever OpenMP's number of threads, and no product starts a thread") {
   // Wide and narrow, whole blocks and padded ones, plain and packed, as a layer forward and backward multiplies.
-  std::vector<gemm_query> asked;
+  std::vector<gemm_problem> asked;
   for (const gemm_storage inputs : storages) {
     for (const index_t k : {480, 479, 13}) {
       asked.push_back({.m = 256, .n = 1024, .k = k, .a_stride = k, .b_stride = k, .c_stride = 1024,

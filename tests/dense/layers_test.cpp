@@ -528,7 +528,7 @@ TEST_CASE("mlp: a step is the optimizer's arithmetic on every row") {
     mlp<> stack({3, 5, 2}, mlp_output::linear, counter_rng(3), weight_init::glorot);
     for (int s = 0; s < steps; ++s) {
       stack.forward(here, x.view()).or_throw();
-      stack.backward(here, g.view(), input_gradient::skip).or_throw();
+      stack.backward(here, g.view(), compute_input_gradient::no).or_throw();
       stack.step(here, optimizer).or_throw();
     }
     return values_of(stack.parameters());
@@ -536,7 +536,7 @@ TEST_CASE("mlp: a step is the optimizer's arithmetic on every row") {
   // By hand, from the gradients of the first pass.
   mlp<> stack({3, 5, 2}, mlp_output::linear, counter_rng(3), weight_init::glorot);
   stack.forward(here, x.view()).or_throw();
-  stack.backward(here, g.view(), input_gradient::skip).or_throw();
+  stack.backward(here, g.view(), compute_input_gradient::no).or_throw();
   doubles by_sgd, by_adagrad, by_rowwise;
   for (int l = 0; l < 2; ++l) {
     for (const bool is_bias : {false, true}) {

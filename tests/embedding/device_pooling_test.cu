@@ -73,8 +73,8 @@ void check_ids() {
   const auto bags = some_bags<Id>(random, shape_of_batch::skewed);
   CHECK(off_by(table, bags.host.view(true), bags.view(true), sqrtn) <= 1e-5);
   const auto n = static_cast<index_t>(bags.host.ids.size()) / 4 * 4;
-  const fixed_view<Id> on_host(bags.host.ids.data(), n / 4, 4);
-  const fixed_view<Id, device_space> on_device(bags.ids.data(), n / 4, 4);
+  const fixed_hotness_view<Id> on_host(bags.host.ids.data(), n / 4, 4);
+  const fixed_hotness_view<Id, device_space> on_device(bags.ids.data(), n / 4, 4);
   CHECK(off_by(table, on_host, on_device, mean) <= 1e-5);
 }
 

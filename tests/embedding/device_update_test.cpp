@@ -27,7 +27,7 @@ using namespace deeprec_test;
 
 namespace {
 
-using batch_task = detail::pool_task<std::int64_t, offset_borders<std::int64_t>, float>;
+using batch_task = detail::pool_task<std::int64_t, offset_ranges<std::int64_t>, float>;
 using made_batch = batch<std::int64_t, std::int64_t>;
 
 template <class Pooling>
@@ -154,7 +154,7 @@ double worst(Optimizer optimizer, Combiner how, shape_of_batch shape, bool weigh
       apply_row(optimizer, weights[static_cast<std::size_t>(r)].data(), as_float.data(),
                 state[static_cast<std::size_t>(r)].data(), width);
     }
-    advance(optimizer);
+    next_step(optimizer);
   }
   std::vector<float> row(static_cast<std::size_t>(width));
   for (std::size_t r = 0; r < weights.size(); ++r) {

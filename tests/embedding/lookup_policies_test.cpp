@@ -37,10 +37,10 @@ TEST_CASE("lookup: max_ takes no weights, and keeps NaN") {
   std::vector<float> out(6);
   const matrix_view<float> to(out.data(), 2, 3);
   inline_executor here;
-  CHECK(lookup(here, table, fixed_view(ids.data(), 2, 2, weights.data()), combiner::max, to).code() ==
+  CHECK(lookup(here, table, fixed_hotness_view(ids.data(), 2, 2, weights.data()), combiner::max, to).code() ==
         errc::unsupported);
   for (const isa which : runnable_isas()) {
-    REQUIRE(lookup(on(here, which), table, fixed_view(ids.data(), 2, 2), combiner::max, to).ok());
+    REQUIRE(lookup(on(here, which), table, fixed_hotness_view(ids.data(), 2, 2), combiner::max, to).ok());
     for (index_t b = 0; b < 2; ++b) {
       CHECK(to(b, 0) == 3.0F);
       CHECK(std::isnan(to(b, 1)));
@@ -205,7 +205,7 @@ TEST_CASE("lookup: fixed hotness and PyTorch's offsets give the bits of the same
           context(pool), table.view,
           jagged_view(offsets.data(), bags, ids.data(), bags * hotness, w), combiner::mean);
       CHECK(same_bits(plain, looked_up<float>(context(pool), table.view,
-                                              fixed_view(guarded_ids.data(), bags, hotness, w), combiner::mean)));
+                                              fixed_hotness_view(guarded_ids.data(), bags, hotness, w), combiner::mean)));
       CHECK(same_bits(plain, looked_up<float>(context(pool), table.view,
                                               jagged_view<std::int32_t, std::int64_t>::torch(
                                                   without_last.data(), bags, guarded_ids.data(),

@@ -187,11 +187,11 @@ TEST_CASE("lookup: a bag of one id is a copy of its row") {
   std::mt19937_64 random(seed() + 4);
   const guarded_table<float> table(random, 100, 33);
   inline_executor here;
-  std::vector<std::int64_t> one_each(101), rows(100);
-  for (std::size_t i = 0; i <= 100; ++i) one_each[i] = static_cast<std::int64_t>(i);
+  std::vector<std::int64_t> is_one_hot(101), rows(100);
+  for (std::size_t i = 0; i <= 100; ++i) is_one_hot[i] = static_cast<std::int64_t>(i);
   for (std::size_t i = 0; i < 100; ++i) rows[i] = static_cast<std::int64_t>(99 - i);
   const auto copied = looked_up<float>(context(here), table.view,
-                                       jagged_view(one_each.data(), 100, rows.data(), 100), combiner::sum);
+                                       jagged_view(is_one_hot.data(), 100, rows.data(), 100), combiner::sum);
   for (index_t i = 0; i < 100; ++i) {
     CHECK(std::memcmp(copied.data() + i * 33, table.view.row(99 - i), 33 * sizeof(float)) == 0);
   }

@@ -276,14 +276,14 @@ const verb every_verb[] = {
      [](memory_of_outputs) {
        return into_table<f32_rows>(
            [](const here_context& ctx, auto& tables, index_t& skipped) {
-             update_group<rowwise_adagrad, fixed_view<>> group;
+             update_group<rowwise_adagrad, fixed_hotness_view<>> group;
              group.add(tables[0].view(), combiner::sum);
              group.add(tables[1].view(), pooling{combiner::mean, skip(skipped)});
              group.add(tables[2].view(), combiner::sum);
              group.add(tables[1].view(), pooling{combiner::mean, skip(skipped)});
              group.add(tables[3].view(), combiner::sqrtn);
              const auto& ids = given().many;
-             const std::vector<fixed_view<>> batches{{ids.data(), 4, 10'000},
+             const std::vector<fixed_hotness_view<>> batches{{ids.data(), 4, 10'000},
                                                      {ids.data(), 4, 1'500},
                                                      {ids.data(), 4, 0},
                                                      {ids.data(), 4, 20},
@@ -323,10 +323,10 @@ const verb every_verb[] = {
          return dedup_rows(ctx, matrix_view<const std::int64_t>(given().ids.data(), given().n() / 2, 2), out);
        });
      }},
-    {"tile_rows", false,
+    {"gather_rows", false,
      [](memory_of_outputs) {
        return into_matrix(given().n(), width, [](const here_context& ctx, matrix_view<float> out, index_t&) {
-         return tile_rows(ctx, given().table(), given().ids, out);
+         return gather_rows(ctx, given().table(), given().ids, out);
        });
      }},
     {"partition", true,
@@ -617,7 +617,7 @@ TEST_CASE("every verb with an output that grows: an output that owns any byte of
         return prune_invalid(here, jagged_view<>::torch(id(at[0]), 4, ids.data(), 4), by_id, out, dropped);
       });
   check_ownership<jagged_batch<>>("prune_invalid, bags of one size", {input("ids", ids)}, [&](places at, auto& out) {
-    return prune_invalid(here, fixed_view<>(id(at[0]), 2, 2), by_id, out, dropped);
+    return prune_invalid(here, fixed_hotness_view<>(id(at[0]), 2, 2), by_id, out, dropped);
   });
   check_ownership<jagged_batch<>>(
       "prune_invalid, entries", {input("rows", of_row), input("ids", ids), input("weights", weights)},
@@ -637,7 +637,7 @@ TEST_CASE("every verb with an output that grows: an output that owns any byte of
     return fill_empty_bags(here, jagged_view<>(id(at[0]), 3, nullptr, 0), 7, out, empty);
   });
   check_ownership<jagged_batch<>>("fill_empty_bags, empty", {input("empty", flags)}, [&](places at, auto& out) {
-    return fill_empty_bags(here, fixed_view<>(nullptr, 8, 0), 7, out,
+    return fill_empty_bags(here, fixed_hotness_view<>(nullptr, 8, 0), 7, out,
                            std::span<std::uint8_t>(static_cast<std::uint8_t*>(at[0]), 8));
   });
   check_ownership<unique_ids<>>("unique", {input("ids", ids)}, [&](places at, auto& out) {
@@ -668,7 +668,7 @@ TEST_CASE("every verb with an output that grows: a batch without memory owns not
   CHECK(out.offsets == std::pmr::vector<index_t>{0});
   CHECK(dropped == 0);
   std::vector<std::uint8_t> empty(2);
-  CHECK(fill_empty_bags(here, fixed_view<>(nullptr, 2, 0), 7, out, empty).ok());
+  CHECK(fill_empty_bags(here, fixed_hotness_view<>(nullptr, 2, 0), 7, out, empty).ok());
   CHECK(out.ids == std::pmr::vector<std::int64_t>{7, 7});
   unique_ids<> different;
   CHECK(unique(here, std::span<const std::int64_t>(), different).ok());

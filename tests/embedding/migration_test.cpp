@@ -45,7 +45,7 @@ TEST_CASE_FIXTURE(fixture, "migration: PyTorch's offsets, padding, modes") {
   CHECK(first_column(bags, pooling{combiner::mean, padding_id{0}}, 3) == numbers{3, 0, 9});
   CHECK(first_column(bags, pooling{combiner::mean, padding_id{10 + -1}}, 3) == numbers{2, 0, 0});  // padding_idx=-1
   CHECK(first_column(bags, pooling{combiner::max, padding_id{4}}, 3) == numbers{2, 0, 9});
-  CHECK(first_column(fixed_view(ids.data(), 2, 3), combiner::sum, 2) == numbers{6, 18});           // 2D input
+  CHECK(first_column(fixed_hotness_view(ids.data(), 2, 3), combiner::sum, 2) == numbers{6, 18});           // 2D input
   CHECK(first_column(bags, combiner::concat, 6) == numbers{4, 0, 2, 0, 9, 9});                     // nn.Embedding
   CHECK(first_column(bags, pooling{combiner::concat, padding_id{4}}, 6) == numbers{0, 0, 2, 0, 9, 9});
 }

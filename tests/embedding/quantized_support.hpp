@@ -121,7 +121,7 @@ void check_codes_on_every_isa(const View& table, const exact_rows& rows, const B
 }
 
 /// One id in each bag: the other kernel.
-inline batch<std::int64_t, std::int64_t> one_each(std::mt19937_64& random, index_t bags, index_t rows) {
+inline batch<std::int64_t, std::int64_t> is_one_hot(std::mt19937_64& random, index_t bags, index_t rows) {
   batch<std::int64_t, std::int64_t> made;
   for (index_t b = 0; b < bags; ++b) {
     made.ids.push_back(static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(rows)));
@@ -147,7 +147,7 @@ void check_lookups_of_codes(scale_bias place) {
     check_codes_on_every_isa<float>(table.view, table.exact, made, width % 2 == 1, combiner::sqrtn, side);
     check_codes_on_every_isa<float>(table.view, table.exact, made, false, combiner::max, side);
     check_codes_on_every_isa<Half>(table.view, table.exact, made, width % 2 == 0, combiner::sum, side);
-    const auto single = one_each(random, 9, 13);
+    const auto single = is_one_hot(random, 9, 13);
     check_codes_on_every_isa<float>(table.view, table.exact, single, width % 2 == 1, combiner::sum, side);
     check_codes_on_every_isa<float>(table.view, table.exact, single, false, combiner::mean, side);
     // Bags of one id and an empty one, first in a batch with longer ones, then alone.

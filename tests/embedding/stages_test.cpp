@@ -233,7 +233,7 @@ TEST_CASE("prune_invalid, fill_empty_bags: slices, fixed hotness and PyTorch's o
   REQUIRE(prune_invalid(here, jagged_view<>::torch(offsets.data(), 3, ids.data(), 7), by_id, out, dropped).ok());
   CHECK(out.offsets == std::pmr::vector<index_t>{0, 0, 2, 3});
   CHECK(out.ids == std::pmr::vector<std::int64_t>{1, 3, 9});
-  REQUIRE(prune_invalid(here, fixed_view<>(ids.data(), 3, 2), by_id, out, dropped).ok());
+  REQUIRE(prune_invalid(here, fixed_hotness_view<>(ids.data(), 3, 2), by_id, out, dropped).ok());
   CHECK(out.offsets == std::pmr::vector<index_t>{0, 2, 3, 4});
   CHECK(out.ids == std::pmr::vector<std::int64_t>{9, 9, 1, 3});
 }
@@ -253,7 +253,7 @@ TEST_CASE("to_jagged, prune_invalid, fill_empty_bags: more bags than memory can 
       CHECK(to_jagged(here, entries, out).code() == errc::out_of_memory);
       CHECK(prune_invalid(here, entries, by_id, out, dropped).code() == errc::out_of_memory);
     }
-    const fixed_view<> empty_bags(nullptr, many, 0);
+    const fixed_hotness_view<> empty_bags(nullptr, many, 0);
     CHECK(prune_invalid(here, empty_bags, by_id, out, dropped).code() == errc::out_of_memory);
     const std::span<std::uint8_t> empty(nowhere, static_cast<std::size_t>(many));
     CHECK(fill_empty_bags(here, empty_bags, 3, out, empty).code() == errc::out_of_memory);

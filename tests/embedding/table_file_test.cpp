@@ -620,7 +620,7 @@ TEST_CASE("table_file: a table of another shape is refused by name, before anyth
   CHECK(has(refusal(load(path, {}, items)), "table \"t1\" is only in the file"));
   CHECK(has(refusal(load(path, {}, items, users, users)), "table \"t2\" is not in the file"));
   load_options part;
-  part.others = other_tables::ignore;
+  part.others = unknown_tables::ignore;
   random_table<f32_rows> alone(6, f32_rows(4, {.state_floats = 1}), 5);
   REQUIRE(load(path, part, alone));
   CHECK(alone.kept() == items.kept());
@@ -634,7 +634,7 @@ TEST_CASE("hazard H19: a table is found by its whole name, not by a part of it")
     REQUIRE(save_tables(here / "f", parts));
   };
   load_options alone;
-  alone.others = other_tables::ignore;
+  alone.others = unknown_tables::ignore;
   const std::pair<const char*, const char*> names_of[] = {
       {"item", "item_2"}, {"item_2", "item"}, {"t1", "t10"}, {"t10", "t1"}, {"a/b", "b"}, {"xy ", "xy"}};
   for (const auto& [first, second] : names_of) {

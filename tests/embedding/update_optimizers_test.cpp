@@ -89,8 +89,8 @@ double worst_error(const O& optimizer, index_t width, bool forget_to_advance = f
         float* const state = format.state(reference.view().row(r));
         apply_row(by_row, values_of(reference.view(), r), g.data(), state, width);
       }
-      if (!forget_to_advance) advance(by_update);
-      advance(by_row);
+      if (!forget_to_advance) next_step(by_update);
+      next_step(by_row);
     }
     for (index_t r = 0; r < rows; ++r) {
       for (index_t j = 0; j < width; ++j) {
@@ -155,7 +155,7 @@ TEST_CASE("update: moments are lazy, a row that no bag uses keeps state and weig
     update(inline_executor{}, jagged_view(offsets.data(), 1, ids.data(), 1),
            matrix_view(gradient.data(), 1, 3), combiner::sum, optimizer, table.view())
         .or_throw();
-    advance(optimizer);
+    next_step(optimizer);
   };
   step(first);
   const auto stride = static_cast<std::size_t>(table.format().stride_bytes());

@@ -76,10 +76,10 @@ double worst_error() {
       }
     }
     const status s =
-        update(pool, fixed_view<>(ids.data(), bags, slots_of_bag, weights.data()),
+        update(pool, fixed_hotness_view<>(ids.data(), bags, slots_of_bag, weights.data()),
                matrix_view<const float>(gradient.data(), bags, width), mean(combiner::by_weight), optimizer, table.view());
     REQUIRE_MESSAGE(s.ok(), s.message());
-    advance(optimizer);
+    next_step(optimizer);
     for (std::size_t r = 0; r < static_cast<std::size_t>(rows); ++r) {
       numbers expected = before[r];
       oracle<O, Wrong>::step(made, t, expected, sums[r], state[r]);

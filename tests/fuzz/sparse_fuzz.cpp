@@ -262,8 +262,8 @@ void check_dedup(const std::vector<std::uint8_t>& bytes, index_t columns) {
   std::vector<std::uint8_t> kept(found.rows.size() * static_cast<std::size_t>(columns));
   std::vector<std::uint8_t> laid(static_cast<std::size_t>(rows * columns));
   const matrix_view<std::uint8_t> once(kept.data(), static_cast<index_t>(found.rows.size()), columns);
-  require(tile_rows(here, in, found.rows, once).ok());
-  require(tile_rows(here, once, found.inverse, matrix_view(laid.data(), rows, columns)).ok());
+  require(gather_rows(here, in, found.rows, once).ok());
+  require(gather_rows(here, once, found.inverse, matrix_view(laid.data(), rows, columns)).ok());
   require(std::equal(laid.begin(), laid.end(), bytes.begin()));
   std::set<std::vector<std::uint8_t>> different;
   for (index_t b = 0; b < rows; ++b) different.emplace(in.row(b), in.row(b) + columns);

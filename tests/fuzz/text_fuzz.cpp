@@ -68,16 +68,16 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const index_t rows = 1 + data[2] % 8;
   switch (data[0] % 6) {
     case 0:
-      check(criteo_format{.rows = same_size(1000)}, text, chunk, rows);
+      check(criteo_format{.rows = same_table_size(1000)}, text, chunk, rows);
       break;
     case 1:
-      check(criteo_format{.rows = same_size(1000), .tokens = token_use::as_is}, text, chunk, rows);
+      check(criteo_format{.rows = same_table_size(1000), .tokens = token_use::as_is}, text, chunk, rows);
       break;
     case 2:
       check(libsvm_format{.rows = 1000}, text, chunk, rows);
       break;
     case 3:
-      check(feasign_format(slot_range(2, 5)), text, chunk, rows);
+      check(feasign_format(feature_range(2, 5)), text, chunk, rows);
       break;
     case 4:
       check(key_value_format{.slots = 2, .label_field = 0}, text, chunk, rows);

@@ -132,7 +132,7 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
   expect(unsigned_ids.slice(1, 2).validate());
   expect(unsigned_offsets.validate());
 
-  thread_pool pool(thread_pool_options{.threads = 2, .pin = pinning::one_each});
+  thread_pool pool(thread_pool_options{.threads = 2, .pin = pinning::is_one_hot});
   const inline_executor here;
   context ctx{pool};
   huge_page_resource huge(explicit_pages::try_);
@@ -209,7 +209,7 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
   expect(apply_rows(pool, matrix_view<const float>(out), adam{}, half, out, at_random));
   apply_row(adagrad{}, narrow.row(0), floats, floats, n, at_random, n);
   with_weight_decay counted{adam_async{}, 0.1F};
-  advance(counted);
+  next_step(counted);
   double norm = 0;
   expect(global_norm(pool, std::vector<matrix_view<const float>>{out, out}, norm));
   floats[0] = clip_factor(norm, 1.0) + constant_rate{}(n) + step_decay{}(n) + cosine_decay{}(n) +
@@ -258,7 +258,7 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
   failures += div_place(n, n, 3) == mod_place(n, 3);
   unique_rows<std::int32_t> rows;
   expect(dedup_rows(pool, in, rows));
-  expect(tile_rows(ctx, in, rows.inverse, out));
+  expect(gather_rows(ctx, in, rows.inverse, out));
 
   // The same in one pass, many tables in one call, and gradients that are handed out.
   const std::vector<const_table_view<f32_rows>> parts(2, f32.view());
@@ -277,7 +277,7 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
   // Readers.
   const std::string_view text(static_cast<const char*>(memory), static_cast<std::size_t>(n));
   read(pool, criteo_format{}, text);
-  read(here, feasign_format(slot_range(2, n)), text);
+  read(here, feasign_format(feature_range(2, n)), text);
   read(ctx, libsvm_format{}, text);
   read(pool, key_value_format{}, text);
 

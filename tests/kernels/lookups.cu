@@ -28,7 +28,7 @@ status f32_clipped(cuda_stream& on, table_type<f32_rows> table, bags_type bags, 
 status f32_each(cuda_stream& on, table_type<f32_rows> table, bags_type bags, out_type out) {
   return lookup(on, table, bags, concat, out);
 }
-status f32_fixed(cuda_stream& on, table_type<f32_rows> table, fixed_view<std::int64_t, device_space> bags,
+status f32_fixed(cuda_stream& on, table_type<f32_rows> table, fixed_hotness_view<std::int64_t, device_space> bags,
                  out_type out) {
   return lookup(on, table, bags, sum, out);
 }

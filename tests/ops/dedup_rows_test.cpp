@@ -85,8 +85,8 @@ void check_type(std::uint64_t salt) {
           guarded<T> once(static_cast<std::size_t>(few * width));
           guarded<T> again(static_cast<std::size_t>(rows * width));
           const matrix_view<T> kept(once.data(), few, width), laid(again.data(), rows, width);
-          REQUIRE(tile_rows(inline_executor{}, in.view, out.rows, kept).ok());
-          REQUIRE(tile_rows(inline_executor{}, kept, out.inverse, laid).ok());
+          REQUIRE(gather_rows(inline_executor{}, in.view, out.rows, kept).ok());
+          REQUIRE(gather_rows(inline_executor{}, kept, out.inverse, laid).ok());
           bool same = true;
           for (index_t b = 0; b < rows && width > 0; ++b) {
             same &= std::memcmp(laid.row(b), in.view.row(b), static_cast<std::size_t>(width) * sizeof(T)) == 0;
@@ -100,7 +100,7 @@ void check_type(std::uint64_t salt) {
 
 }  // namespace
 
-TEST_CASE("dedup_rows: rows of any type are kept once, in order, and tile_rows lays them out again") {
+TEST_CASE("dedup_rows: rows of any type are kept once, in order, and gather_rows lays them out again") {
   check_type<float, std::int64_t>(320);
   check_type<three_bytes, std::int32_t>(321);
   check_type<std::int64_t, std::uint32_t>(322);
@@ -115,7 +115,7 @@ TEST_CASE("dedup_rows: rows are compared by their bytes") {
   CHECK(out.inverse == std::pmr::vector<std::int64_t>{0, 1, 2, 2, 3});
 }
 
-TEST_CASE("dedup_rows, tile_rows: 1 to 8 threads give the same, over many pieces") {
+TEST_CASE("dedup_rows, gather_rows: 1 to 8 threads give the same, over many pieces") {
   std::mt19937_64 random(seed() + 324);
   const random_rows<float> in(random, 40'000, 24, 3, 9000);
   unique_rows<std::int32_t> expected, out;
@@ -129,8 +129,8 @@ TEST_CASE("dedup_rows, tile_rows: 1 to 8 threads give the same, over many pieces
     std::vector<float> once(out.rows.size() * 24), again(40'000 * 24);
     const matrix_view kept(once.data(), static_cast<index_t>(out.rows.size()), 24);
     const matrix_view laid(again.data(), 40'000, 24);
-    REQUIRE(tile_rows(pool, in.view, out.rows, kept).ok());
-    REQUIRE(tile_rows(pool, kept, out.inverse, laid).ok());
+    REQUIRE(gather_rows(pool, in.view, out.rows, kept).ok());
+    REQUIRE(gather_rows(pool, kept, out.inverse, laid).ok());
     bool same = true;
     for (index_t b = 0; b < 40'000; ++b) same &= std::memcmp(laid.row(b), in.view.row(b), 96) == 0;
     CHECK(same);
@@ -189,7 +189,7 @@ TEST_CASE("dedup_rows: sizes that memory can't hold, and null rows, are a shape 
   CHECK(out.rows == std::pmr::vector<std::int64_t>{5});
 }
 
-TEST_CASE("tile_rows: the first number outside is named, and nothing is written") {
+TEST_CASE("gather_rows: the first number outside is named, and nothing is written") {
   std::vector<float> rows{1, 2, 3, 4};  // (2, 2)
   std::vector<float> memory(200'000 * 2, -1.0F);
   const matrix_view from(rows.data(), 2, 2);
@@ -199,16 +199,16 @@ TEST_CASE("tile_rows: the first number outside is named, and nothing is written"
   numbers[150'000] = -1;
   for (const int threads : {1, 4}) {
     thread_pool pool(threads);
-    const status s = tile_rows(pool, from, numbers, to);
-    CHECK(s.message() == "id out of range: tile_rows: inverse; slot 150000, value -1");
+    const status s = gather_rows(pool, from, numbers, to);
+    CHECK(s.message() == "id out of range: gather_rows: inverse; slot 150000, value -1");
     CHECK(memory == std::vector<float>(200'000 * 2, -1.0F));
   }
   const inline_executor here;
-  CHECK(tile_rows(here, from, numbers, to.rows(0, 5)).code() == errc::shape_mismatch);
-  CHECK(tile_rows(here, from.columns(0, 1), numbers, to).code() == errc::shape_mismatch);
-  CHECK(tile_rows(here, matrix_view(rows.data(), 0, 2), std::vector<int>{0}, to.rows(0, 1)).code() ==
+  CHECK(gather_rows(here, from, numbers, to.rows(0, 5)).code() == errc::shape_mismatch);
+  CHECK(gather_rows(here, from.columns(0, 1), numbers, to).code() == errc::shape_mismatch);
+  CHECK(gather_rows(here, matrix_view(rows.data(), 0, 2), std::vector<int>{0}, to.rows(0, 1)).code() ==
         errc::id_out_of_range);
-  CHECK(tile_rows(here, matrix_view(rows.data(), 0, 2), std::vector<int>{}, to.rows(0, 0)).ok());
+  CHECK(gather_rows(here, matrix_view(rows.data(), 0, 2), std::vector<int>{}, to.rows(0, 0)).ok());
 }
 
 TEST_CASE("dedup_rows: the users of a batch") {
@@ -224,9 +224,9 @@ TEST_CASE("dedup_rows: the users of a batch") {
   dedup_rows(here, users, found).or_throw();
   const auto few = static_cast<index_t>(found.rows.size());
   const matrix_view kept(room.data(), few, 2);
-  tile_rows(here, users, found.rows, kept).or_throw();
+  gather_rows(here, users, found.rows, kept).or_throw();
   model(kept, matrix_view(results.data(), few, 1));  // for every user once
-  tile_rows(here, matrix_view(results.data(), few, 1), found.inverse, matrix_view(scores.data(), 5, 1))
+  gather_rows(here, matrix_view(results.data(), few, 1), found.inverse, matrix_view(scores.data(), 5, 1))
       .or_throw();
   //! [dedup_rows]
   CHECK(few == 2);

@@ -47,7 +47,7 @@ struct trained {
                  matrix_view<float>(weights.data(), 1, width()), matrix_view<float>(state.data(), 1, states))
           .or_throw();
     }
-    advance(optimizer);
+    next_step(optimizer);
   }
   trained& run(int steps, int path = -1) {
     std::vector<float> gradient(weights.size());
@@ -186,14 +186,14 @@ TEST_CASE("identities: AdamAsync is Adam with TensorFlow's epsilon, and its firs
   apply_row(first, &weight, &gradient, state, 1);
   CHECK(weight == doctest::Approx(1.25));
   CHECK(first.beta1_power == 0.9F);  // a power goes on after the step
-  advance(first);
+  next_step(first);
   CHECK(first.beta1_power == 0.9F * 0.9F);
   CHECK(first.beta2_power == 0.999F * 0.999F);
 }
 
 TEST_CASE("identities: AdamAsync's powers never make NaN, however long") {
   trained run(adam_async{.learning_rate = 1e-3F, .beta1 = 0.9F, .beta2 = 0.99999994F}, 5);
-  for (int k = 0; k < 200'000; ++k) advance(run.optimizer);
+  for (int k = 0; k < 200'000; ++k) next_step(run.optimizer);
   run.run(3);
   CHECK(run.optimizer.beta1_power < 1e-40F);
   for (const float w : run.weights) CHECK(std::isfinite(w));
@@ -239,8 +239,8 @@ TEST_CASE("identities: decays that a row slept through are those that it would h
             ++used;
           } else {
             awake.step(none.data(), path);
-            advance(asleep.optimizer);
-            advance(forgetful.optimizer);
+            next_step(asleep.optimizer);
+            next_step(forgetful.optimizer);
           }
         }
         CHECK(used > 3);
@@ -269,7 +269,7 @@ TEST_CASE("identities: the first accumulated square of DeepRec's own test comes 
   const float gradient = 0.1F;
   adagrad_decay law{.learning_rate = 1, .decay = 0.9F, .decay_every = 3};
   double sum_of = 0.1, expected = 1;
-  for (int t = 1; t <= 4; ++t, advance(law)) {
+  for (int t = 1; t <= 4; ++t, next_step(law)) {
     apply_row(law, &weight, &gradient, state, 1);
     if (t == 3) sum_of = std::max(sum_of * 0.9, 0.1);
     sum_of += 0.01;

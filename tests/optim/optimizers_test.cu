@@ -71,8 +71,8 @@ double worst_error(O optimizer, bool advance_host = true) {
     for (int r = 0; r < rows; ++r) {
       apply_row(of_host, host.data() + r * width, gradient.data + r * width, host_state.data() + r * states, width);
     }
-    advance(optimizer);
-    if (advance_host) advance(of_host);
+    next_step(optimizer);
+    if (advance_host) next_step(of_host);
     for (std::size_t i = 0; i < host.size(); ++i) {
       worst = std::fmax(worst, std::fabs(static_cast<double>(host[i]) - static_cast<double>(weights.data[i])));
     }

@@ -83,7 +83,7 @@ struct training {
         .or_throw();
   }
   void end_step() {
-    advance(optimizer);
+    next_step(optimizer);
     ++t;
   }
 
@@ -361,7 +361,7 @@ TEST_CASE("row_optimizer: NaN stays in its element, or in its row where the row 
         for (std::size_t i = 0; i < run.weights.size(); ++i) {
           CHECK(std::isnan(run.weights[i]) == (whole_row ? i < 21 : i == 5));
         }
-        advance(run.optimizer);
+        next_step(run.optimizer);
       }
     }
   };
@@ -398,7 +398,7 @@ TEST_CASE("apply_rows: the same bits for any number of threads, and nothing betw
                  matrix_view<float>(weights.data(), rows, width, stride),
                  matrix_view<float>(state.data(), rows, 1 + width, 80))
           .or_throw();
-      advance(optimizer);
+      next_step(optimizer);
     }
     for (index_t r = 0; r < rows; ++r) {
       for (index_t j = width; j < stride; ++j) {

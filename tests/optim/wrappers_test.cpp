@@ -74,7 +74,7 @@ double worst_error(const Wrapped& wrapped, const by_hand& changes, index_t width
                  matrix_view<float>(weights.data(), 1, width), matrix_view<float>(state.data(), 1, states))
           .or_throw();
     }
-    advance(optimizer);
+    next_step(optimizer);
     for (std::size_t j = 0; j < d; ++j) {
       const double bound = t * 16 * 0x1p-24 * std::max(1.0, std::fabs(exact[j]));
       worst = std::max(worst, std::fabs(exact[j] - real(weights[j])) / bound);

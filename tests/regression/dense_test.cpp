@@ -93,7 +93,7 @@ TEST_CASE("r01: weights packed for one batch size serve every other one") {
 
 #  if DNNL_CPU_RUNTIME == DNNL_RUNTIME_OMP
 TEST_CASE("r02: oneDNN's scratch and code are planned for one thread, whatever OpenMP's number of threads is") {
-  const gemm_query asked[] = {
+  const gemm_problem asked[] = {
       {.m = 256, .n = 512, .k = 2048, .a_stride = 1024, .b_stride = 512, .c_stride = 512, .a = gemm_operand::transposed},
       {.m = 256, .n = 1024, .k = 479, .a_stride = 479, .b_stride = 479, .c_stride = 1024, .b = gemm_operand::transposed},
       {.m = 256, .n = 479, .k = 1024, .a_stride = 1024, .b_stride = 479, .c_stride = 479},
@@ -236,8 +236,8 @@ TEST_CASE("r07: a stack moved between memory resources multiplies by its own wei
 
 TEST_CASE("B11: a product that is refused has not written its bias gradient") {
   struct refusing : eigen_gemm {
-    static gemm_answer can_run(const gemm_query&) { return {"no"}; }
-    static gemm_plan plan(const gemm_query& q) { return {.query = q}; }
+    static gemm_support can_run(const gemm_problem&) { return {"no"}; }
+    static gemm_plan plan(const gemm_problem& q) { return {.query = q}; }
   };
   const std::vector<float> a(6, 1.0F), b(12, 1.0F);
   std::vector<float> c(8, 7.0F), gradient(2, 7.0F);

@@ -109,7 +109,7 @@ TEST_CASE("e09: a batch of more ids than can be counted is refused") {
   const std::vector<float> rows{1, 2, 3};
   std::vector<float> out{-7, -7};
   const std::vector<std::int64_t> ids{0, 1, 2, 0};
-  const fixed_view<> bags(ids.data(), 2, index_t{1} << 62);
+  const fixed_hotness_view<> bags(ids.data(), 2, index_t{1} << 62);
   CHECK(bags.validate().code() == errc::shape_mismatch);
   const auto table = as_table(matrix_view(rows.data(), 3, 1));
   CHECK(lookup(inline_executor{}, table, bags, combiner::sum, matrix_view(out.data(), 2, 1)).code() == errc::shape_mismatch);
@@ -138,10 +138,10 @@ TEST_CASE("e12b: an update of a group that is refused memory steps no table") {
   const std::vector<float> gradient{1, 1};
   for (long granted = 0;; ++granted) {
     std::vector<float> large(3, 2), small(3, 2);
-    update_group<sgd, fixed_view<>> group;
+    update_group<sgd, fixed_hotness_view<>> group;
     group.add(as_table(matrix_view(large.data(), 3, 1)), combiner::sum);
     group.add(as_table(matrix_view(small.data(), 3, 1)), combiner::sum);
-    const std::vector<fixed_view<>> batches{{ids.data(), 1, 40'000}, {ids.data(), 1, 4}};
+    const std::vector<fixed_hotness_view<>> batches{{ids.data(), 1, 40'000}, {ids.data(), 1, 4}};
     allowance shared{.left = granted};
     failing_resource memory(shared);
     inline_executor here;
@@ -169,6 +169,6 @@ TEST_CASE("e17: the gradient of rows without columns names its rows") {
   sparse_gradient out;
   out.rows = {9, 9};
   const matrix_view<const float> gradient(nullptr, 1, 0);
-  REQUIRE(row_gradients(inline_executor{}, fixed_view<>(ids.data(), 1, 3), gradient, combiner::sum, 5, out).ok());
+  REQUIRE(row_gradients(inline_executor{}, fixed_hotness_view<>(ids.data(), 1, 3), gradient, combiner::sum, 5, out).ok());
   CHECK(out.rows == std::pmr::vector<index_t>{2, 4});
 }

@@ -114,7 +114,7 @@ inline std::uint64_t hash_bytes(std::string_view text, std::uint64_t seed = 0) n
 /// @threads reentrant
 /// @error   none
 /// @source  multiply-shift range reduction (Lemire 2019)
-DEEPREC_HD constexpr index_t bucket(std::uint64_t hash, index_t rows) noexcept {
+DEEPREC_HD constexpr index_t hash_bucket(std::uint64_t hash, index_t rows) noexcept {
   return static_cast<index_t>(
       (static_cast<detail::uint128>(hash) * static_cast<detail::uint128>(rows)) >> 64);
 }

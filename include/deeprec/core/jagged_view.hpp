@@ -8,7 +8,7 @@
 // Bag b holds the slots offsets[b] .. offsets[b+1]. A slice of a larger batch is a batch: the first
 // offset may be above 0 and the last below N; slots outside are not read. So table t of FBGEMM's
 // offsets (T*B+1) is jagged_view(offsets + t * B, B, ids, N).
-// jagged_view<>::torch reads PyTorch's offsets (B), which lack the last one; fixed_view is a batch whose
+// jagged_view<>::torch reads PyTorch's offsets (B), which lack the last one; fixed_hotness_view is a batch whose
 // bags all have the same number of ids and needs no offsets.
 #pragma once
 
@@ -82,7 +82,7 @@ bool consecutive(const Offset* offsets, index_t count) noexcept {
 
 /// Where bags begin and end: by offsets, of which the last may be implied ...
 template <class Offset>
-struct offset_borders {
+struct offset_ranges {
   const Offset* offsets;
   index_t implied_bag;  // its end is implied_end; -1: no such bag
   index_t implied_end;
@@ -95,7 +95,7 @@ struct offset_borders {
 };
 
 /// ... or by a hotness that all bags have.
-struct fixed_borders {
+struct fixed_ranges {
   index_t hotness;
   [[nodiscard]] DEEPREC_HD DEEPREC_INLINE index_t begin(index_t bag) const noexcept {
     return bag * hotness;
@@ -138,7 +138,7 @@ class jagged_view {
     requires(reachable_as<From, Space> && !std::is_same_v<From, Space>)
   DEEPREC_HD constexpr jagged_view(const jagged_view<Id, Offset, From>& other) noexcept
       : jagged_view(other.offsets(), other.bags(), other.ids(), other.id_count(), other.weights()) {
-    const offset_borders<Offset> theirs = other.borders();
+    const offset_ranges<Offset> theirs = other.borders();
     if (theirs.implied_bag >= 0) implied_end_ = theirs.implied_end;
   }
   template <MemorySpace From>
@@ -165,7 +165,7 @@ class jagged_view {
                   "them first.");
     return bags_ == 0 ? 0 : borders().end(bags_ - 1);
   }
-  [[nodiscard]] DEEPREC_HD constexpr offset_borders<Offset> borders() const noexcept {
+  [[nodiscard]] DEEPREC_HD constexpr offset_ranges<Offset> borders() const noexcept {
     return {offsets_, implied_end_ < 0 ? -1 : bags_ - 1, implied_end_};
   }
 
@@ -182,7 +182,7 @@ class jagged_view {
   /// @cost    O(1) when there are not as many ids as bags, else O(B)
   /// @threads reentrant
   /// @error   none
-  [[nodiscard]] bool one_each() const noexcept
+  [[nodiscard]] bool is_one_hot() const noexcept
     requires(!std::is_same_v<Space, device_space>)
   {
     if (bags_ <= 0 || bags_ > id_count_ || offsets_ == nullptr || ids_ == nullptr || !sizes_fit()) return false;
@@ -252,24 +252,24 @@ static_assert(std::is_trivially_copyable_v<jagged_view<>>);
 ///
 /// @threads as its memory: concurrent readers are safe
 template <class Id = std::int64_t, MemorySpace Space = host_space>
-class fixed_view {
+class fixed_hotness_view {
  public:
-  static_assert(IdInteger<Id>, "deeprec::fixed_view: ids are integers of 32 or 64 bits. "
-                               "Fix: fixed_view<std::int64_t>.");
+  static_assert(IdInteger<Id>, "deeprec::fixed_hotness_view: ids are integers of 32 or 64 bits. "
+                               "Fix: fixed_hotness_view<std::int64_t>.");
   using id_type = Id;
   using space = Space;
 
-  constexpr fixed_view() noexcept = default;
-  DEEPREC_HD constexpr fixed_view(const Id* ids, index_t bags, index_t hotness,
+  constexpr fixed_hotness_view() noexcept = default;
+  DEEPREC_HD constexpr fixed_hotness_view(const Id* ids, index_t bags, index_t hotness,
                                   const float* weights = nullptr) noexcept
       : ids_(ids), weights_(weights), bags_(bags), hotness_(hotness) {}
   template <MemorySpace From>
     requires(reachable_as<From, Space> && !std::is_same_v<From, Space>)
-  DEEPREC_HD constexpr fixed_view(const fixed_view<Id, From>& other) noexcept
-      : fixed_view(other.ids(), other.bags(), other.hotness(), other.weights()) {}
+  DEEPREC_HD constexpr fixed_hotness_view(const fixed_hotness_view<Id, From>& other) noexcept
+      : fixed_hotness_view(other.ids(), other.bags(), other.hotness(), other.weights()) {}
   template <MemorySpace From>
     requires(!reachable_as<From, Space>)
-  fixed_view(const fixed_view<Id, From>&) = delete;
+  fixed_hotness_view(const fixed_hotness_view<Id, From>&) = delete;
 
   [[nodiscard]] DEEPREC_HD constexpr index_t bags() const noexcept { return bags_; }
   [[nodiscard]] DEEPREC_HD constexpr index_t hotness() const noexcept { return hotness_; }
@@ -281,10 +281,10 @@ class fixed_view {
   [[nodiscard]] DEEPREC_HD constexpr const float* weights() const noexcept { return weights_; }
   [[nodiscard]] DEEPREC_HD constexpr index_t first_slot() const noexcept { return 0; }
   [[nodiscard]] DEEPREC_HD constexpr index_t end_slot() const noexcept { return id_count(); }
-  [[nodiscard]] DEEPREC_HD constexpr fixed_borders borders() const noexcept { return {hotness_}; }
+  [[nodiscard]] DEEPREC_HD constexpr fixed_ranges borders() const noexcept { return {hotness_}; }
 
   /// True when the batch is valid and L = 1.
-  [[nodiscard]] bool one_each() const noexcept {
+  [[nodiscard]] bool is_one_hot() const noexcept {
     return hotness_ == 1 && bags_ > 0 && ids_ != nullptr && detail::fits_memory(bags_, sizeof(Id));
   }
 
@@ -313,17 +313,17 @@ class fixed_view {
 
 namespace detail {
 template <class T>
-inline constexpr bool is_borders = std::is_same_v<T, fixed_borders>;
+inline constexpr bool is_borders = std::is_same_v<T, fixed_ranges>;
 template <class Offset>
-inline constexpr bool is_borders<offset_borders<Offset>> = IdInteger<Offset>;
+inline constexpr bool is_borders<offset_ranges<Offset>> = IdInteger<Offset>;
 }  // namespace detail
 
-/// One of the two forms that kernels know: offset_borders or fixed_borders.
+/// One of the two forms that kernels know: offset_ranges or fixed_ranges.
 template <class T>
 concept BagBorders = detail::is_borders<std::remove_cvref_t<T>>;
 
 /// What lookups take: bags of ids, whose borders come from offsets or from a hotness. A batch that the host reads
-/// checks itself, too: validate() as jagged_view's; one_each() true only when it is valid and bag b is slot
+/// checks itself, too: validate() as jagged_view's; is_one_hot() true only when it is valid and bag b is slot
 /// first_slot() + b.
 template <class B>
 concept BagBatch =
@@ -339,11 +339,11 @@ concept BagBatch =
       { bags.borders() } -> BagBorders;
     } && (std::is_same_v<typename B::space, device_space> || requires(const B& bags) {
       { bags.validate() } -> std::convertible_to<status>;
-      { bags.one_each() } -> std::convertible_to<bool>;
+      { bags.is_one_hot() } -> std::convertible_to<bool>;
     });
 
-static_assert(BagBatch<jagged_view<>> && BagBatch<fixed_view<>> &&
+static_assert(BagBatch<jagged_view<>> && BagBatch<fixed_hotness_view<>> &&
               BagBatch<jagged_view<std::int64_t, std::int32_t, device_space>> &&
-              BagBatch<fixed_view<std::int32_t, device_space>>);
+              BagBatch<fixed_hotness_view<std::int32_t, device_space>>);
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -2,7 +2,7 @@
 //
 //   0 \t 1 \t \t -2 ... \t 68fd1e64 \t \t ...    label I1..I13 C1..C26, by tab or comma
 //   │    └──────┬─────┘    └───────┬───────
-//   labels    dense (B, 13)    26 slots of one id: bucket(hash_bytes(token, slot), rows[slot])
+//   labels    dense (B, 13)    26 slots of one id: hash_bucket(hash_bytes(token, slot), rows[slot])
 //
 // A missing token is a token (the empty string) and gets a row of its own; a missing integer
 // becomes missing_dense. A header is skipped, and the Id column that it may name first. CR before
@@ -36,7 +36,7 @@ using criteo_table_sizes = std::array<index_t, 26>;
 /// @cost    O(1)
 /// @threads reentrant
 /// @error   none
-constexpr criteo_table_sizes same_size(index_t rows) noexcept {
+constexpr criteo_table_sizes same_table_size(index_t rows) noexcept {
   criteo_table_sizes sizes{};
   sizes.fill(rows);
   return sizes;
@@ -45,11 +45,11 @@ constexpr criteo_table_sizes same_size(index_t rows) noexcept {
 /// The format of Criteo's logs. A value: set the options, pass it on.
 ///
 /// @numerics dense values are the nearest floats to the decimal text; the row of a token is
-///           bucket(hash_bytes(token, seed = 0 for C1 ... 25 for C26), rows of that table)
+///           hash_bucket(hash_bytes(token, seed = 0 for C1 ... 25 for C26), rows of that table)
 /// @threads  reentrant
-/// @example  read_files(pool, criteo_format{.rows = same_size(1 << 20)}, {"train.txt"})
+/// @example  read_files(pool, criteo_format{.rows = same_table_size(1 << 20)}, {"train.txt"})
 struct criteo_format {
-  criteo_table_sizes rows = same_size(index_t{1} << 20);
+  criteo_table_sizes rows = same_table_size(index_t{1} << 20);
   token_use tokens = token_use::hashed;  ///< as_is: row numbers, also written as "84.0"
   float missing_dense = 0.0F;
   char delimiter = '\0';  ///< '\0': tab if the first line has one, else comma
@@ -133,7 +133,7 @@ struct criteo_format {
     for (int s = 0; s < detail::criteo_slots; ++s) {
       plan.rows[s] = rows[static_cast<std::size_t>(s)];
       plan.hash_starts[s] = detail::hash_start(static_cast<std::uint64_t>(s));
-      plan.missing_row[s] = bucket(hash_bytes({}, static_cast<std::uint64_t>(s)), plan.rows[s]);
+      plan.missing_row[s] = hash_bucket(hash_bytes({}, static_cast<std::uint64_t>(s)), plan.rows[s]);
     }
     plan.longest_token = longest_token;
     plan.missing_dense = missing_dense;

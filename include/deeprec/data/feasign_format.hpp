@@ -28,7 +28,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// @cost    O(count)
 /// @threads reentrant
 /// @error   none (bad_alloc where exceptions are on)
-inline std::vector<index_t> slot_range(index_t first, index_t count) {
+inline std::vector<index_t> feature_range(index_t first, index_t count) {
   std::vector<index_t> numbers(static_cast<std::size_t>(count));
   for (index_t i = 0; i < count; ++i) numbers[static_cast<std::size_t>(i)] = first + i;
   return numbers;
@@ -36,9 +36,9 @@ inline std::vector<index_t> slot_range(index_t first, index_t count) {
 
 /// The format of "feasign:slot" files.
 ///
-/// @numerics hashed: bucket(mix64(key), rows), or mix64(key) with rows = 0; as_is: the key's 64 bits
+/// @numerics hashed: hash_bucket(mix64(key), rows), or mix64(key) with rows = 0; as_is: the key's 64 bits
 /// @threads  reentrant
-/// @example  read_files(pool, feasign_format(slot_range(2, 300)), {"part-000"})
+/// @example  read_files(pool, feasign_format(feature_range(2, 300)), {"part-000"})
 class feasign_format {
  public:
   /// @param slot_numbers the slots to keep; slot s of a batch is the s-th of them
@@ -129,7 +129,7 @@ class feasign_format {
         if (slot < 0) continue;
         if (keys == token_use::hashed) {
           key = mix64(key);
-          if (rows > 0) key = static_cast<std::uint64_t>(bucket(key, rows));
+          if (rows > 0) key = static_cast<std::uint64_t>(hash_bucket(key, rows));
         } else if (rows > 0 && key >= static_cast<std::uint64_t>(rows)) {
           return detail::bad_field(fault, line, field, "the id is beyond its table");
         }

@@ -25,7 +25,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// The format of lines of key:value fields.
 ///
 /// @numerics weights are the nearest floats to the decimal text; a key alone has weight 1. hashed:
-///           bucket(hash_bytes(key, seed = slot), rows), or the hash itself with rows = 0
+///           hash_bucket(hash_bytes(key, seed = slot), rows), or the hash itself with rows = 0
 /// @threads  reentrant
 struct key_value_format {
   index_t slots = 1;  ///< fields that hold pairs
@@ -121,7 +121,7 @@ struct key_value_format {
         if (key.empty()) return detail::bad_field(fault, line, pair, "a key is missing");
         if (keys == token_use::hashed) {
           id = hash_bytes(key, static_cast<std::uint64_t>(slot));
-          if (rows > 0) id = static_cast<std::uint64_t>(bucket(id, rows));
+          if (rows > 0) id = static_cast<std::uint64_t>(hash_bucket(id, rows));
         } else if (const char* why = detail::parse_unsigned(key, id)) {
           return detail::bad_field(fault, line, key, why);
         } else if (rows > 0 && id >= static_cast<std::uint64_t>(rows)) {

@@ -24,7 +24,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// What a bad line does: ends the reading with a fault, or is dropped and counted.
 enum class malformed : std::uint8_t { fault, drop };
 
-/// What becomes of a token. hashed: a row, bucket(hash, rows), or where rows = 0 is allowed the
+/// What becomes of a token. hashed: a row, hash_bucket(hash, rows), or where rows = 0 is allowed the
 /// 64-bit hash itself; as_is: the token is a number, below rows where rows > 0.
 enum class token_use : std::uint8_t { hashed, as_is };
 

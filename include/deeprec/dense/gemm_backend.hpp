@@ -22,7 +22,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// One tile's product, without its pointers: op(a) m x k, op(b) k x n, c m x n, all at least 1. Row
 /// strides in elements; a single row has the stride of a dense matrix.
-struct gemm_query {
+struct gemm_problem {
   index_t m = 0, n = 0, k = 0;
   index_t a_stride = 0, b_stride = 0, c_stride = 0;
   gemm_operand a = gemm_operand::normal;
@@ -37,8 +37,8 @@ struct gemm_query {
   gemm_activation activation = gemm_activation::none;
   isa instruction_set = isa::avx512_bf16;  ///< the context's: the most that kernels chosen at run time may use
 
-  friend constexpr bool operator==(const gemm_query&, const gemm_query&) = default;
-  friend constexpr std::uint64_t hash_of(const gemm_query& q) noexcept {
+  friend constexpr bool operator==(const gemm_problem&, const gemm_problem&) = default;
+  friend constexpr std::uint64_t hash_of(const gemm_problem& q) noexcept {
     std::uint64_t h = 0;
     for (const index_t x : {q.m, q.n, q.k, q.a_stride, q.b_stride, q.c_stride}) {
       h = mix64(h ^ static_cast<std::uint64_t>(x));
@@ -51,13 +51,13 @@ struct gemm_query {
 };
 
 /// Yes, or why not.
-struct gemm_answer {
+struct gemm_support {
   const char* refusal = nullptr;  ///< a literal
 
   constexpr explicit operator bool() const noexcept { return refusal == nullptr; }
 };
 
-struct gemm_pointers {
+struct gemm_args {
   const void* a = nullptr;
   const void* b = nullptr;
   void* c = nullptr;
@@ -69,8 +69,8 @@ struct gemm_pointers {
 
 /// A product ready to run, any number of times, by any number of threads at once.
 struct gemm_plan {
-  gemm_query query;
-  status (*run)(const gemm_plan&, const gemm_pointers&) = nullptr;  ///< null: there is no plan
+  gemm_problem query;
+  status (*run)(const gemm_plan&, const gemm_args&) = nullptr;  ///< null: there is no plan
   std::size_t scratch_bytes = 0;
   const char* implementation = "";      ///< a literal, or what `state` keeps
   std::shared_ptr<const void> state{};  ///< what run needs
@@ -79,9 +79,9 @@ struct gemm_plan {
 /// Multiplies tiles of A by B into C on the calling thread. The same tile gives the same bits, wherever
 /// its memory lies and whatever runs beside it. plan() of what can_run() accepts has a run().
 template <class B>
-concept GemmBackend = requires(const gemm_query& query) {
+concept GemmBackend = requires(const gemm_problem& query) {
   { B::name } -> std::convertible_to<const char*>;
-  { B::can_run(query) } -> std::same_as<gemm_answer>;
+  { B::can_run(query) } -> std::same_as<gemm_support>;
   { B::plan(query) } -> std::same_as<gemm_plan>;
 };
 

@@ -36,7 +36,7 @@ enum class mlp_output : std::uint8_t { linear, relu };
 enum class weight_init : std::uint8_t { he, glorot };
 
 /// Whether a backward pass also makes the gradient of its input.
-enum class input_gradient : std::uint8_t { compute, skip };
+enum class compute_input_gradient : std::uint8_t { no, yes };
 
 /// The last layer's products: in the math of the others, or in f32, which DeepRec advises beside bf16.
 enum class mlp_last_layer : std::uint8_t { as_the_rest, f32 };
@@ -223,7 +223,7 @@ class mlp {
   /// @error    shape_mismatch · what gemm() says
   template <class Context>
   [[nodiscard]] status backward(Context&& ctx, matrix_view<const float> output_gradient,
-                                deeprec::input_gradient wanted = deeprec::input_gradient::compute) {
+                                compute_input_gradient wanted = compute_input_gradient::yes) {
     const auto where = as_context(ctx);
     if (!detail::has_shape(output_gradient, batch_, size(layers()))) {
       return {errc::shape_mismatch, "mlp::backward: output_gradient is not (B,O)"};
@@ -235,7 +235,7 @@ class mlp {
       dy = dz;
     }
     for (int l = layers() - 1; l >= 0; --l) {
-      const bool last = l == 0 && wanted == deeprec::input_gradient::skip;
+      const bool last = l == 0 && wanted == compute_input_gradient::no;
       const matrix_view<float> dx = last ? matrix_view<float>{} : delta_in(deltas_, l);
       const status done = with_input(l, [&](const auto& x) {
         linear_options options{.math = math(l)};

@@ -39,12 +39,12 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 struct onednn_gemm {
   static constexpr const char* name = "oneDNN";
 
-  [[nodiscard]] static gemm_answer can_run(const gemm_query& q) {
-    if (const gemm_answer no = refuses(q); !no) return no;
+  [[nodiscard]] static gemm_support can_run(const gemm_problem& q) {
+    if (const gemm_support no = refuses(q); !no) return no;
     return judge(q, primitive(q).get());
   }
 
-  [[nodiscard]] static gemm_plan plan(const gemm_query& q) {
+  [[nodiscard]] static gemm_plan plan(const gemm_problem& q) {
     if (!refuses(q)) return {.query = q};
     auto made = primitive(q);
     if (!judge(q, made.get())) return {.query = q};
@@ -91,20 +91,20 @@ struct onednn_gemm {
   // oneDNN lays its scratch out as if it began at a page, and takes more than it asked for where it doesn't.
   static constexpr std::size_t page = 4096;
   // And 2.6 writes a row of a more than it asks for (m = 1, n = 2, k = 70: 1,432 bytes of 1,152).
-  static std::size_t beyond(const gemm_query& q) noexcept {
+  static std::size_t beyond(const gemm_problem& q) noexcept {
     return static_cast<std::size_t>(16 * 4 * (q.k + q.n));
   }
   static void* whole_page(void* p) noexcept {
     return reinterpret_cast<void*>((reinterpret_cast<std::uintptr_t>(p) + page - 1) / page * page);
   }
-  using primitives = detail::plan_cache<gemm_query, detail::onednn_primitive>;
+  using primitives = detail::plan_cache<gemm_problem, detail::onednn_primitive>;
 
   static primitives& cache() {
     static auto* const kept = new primitives(1024);  // outlives every static object that multiplies
     return *kept;
   }
 
-  static gemm_answer refuses(const gemm_query& q) noexcept {
+  static gemm_support refuses(const gemm_problem& q) noexcept {
     if (q.activation == gemm_activation::relu && !q.finite) return {"oneDNN's ReLU makes a 0 of a NaN"};
     if (q.n == 1) return {"oneDNN is slow where the result has one column"};
     if (q.instruction_set < best_isa() && q.instruction_set < detail::onednn_isa()) {
@@ -118,7 +118,7 @@ struct onednn_gemm {
     return {};
   }
 
-  static gemm_answer judge(const gemm_query& q, const detail::onednn_primitive* made) {
+  static gemm_support judge(const gemm_problem& q, const detail::onednn_primitive* made) {
     if (made == nullptr) return {"oneDNN has no primitive for this product"};
     if (std::strncmp(made->implementation(), "ref", 3) == 0) {
       return {"oneDNN has only its reference code for this product"};
@@ -139,13 +139,13 @@ struct onednn_gemm {
   // The same for any m, so that one packed operand serves every batch.
   static onednn_layout weights_layout(index_t k, index_t n, gemm_storage storage) {
     detail::onednn_primitive typical;
-    const gemm_query q{.m = 64, .n = n, .k = k, .a_stride = k, .c_stride = n, .inputs = storage};
+    const gemm_problem q{.m = 64, .n = n, .k = k, .a_stride = k, .c_stride = n, .inputs = storage};
     if (!typical.make_matmul(q, onednn_layout(k, n, detail::onednn_type(storage)))) return {};
     return onednn_layout(typical.b_layout().get());
   }
 
-  static std::shared_ptr<const detail::onednn_primitive> primitive(gemm_query q) {
-    q.instruction_set = gemm_query{}.instruction_set;  // nothing that oneDNN is told
+  static std::shared_ptr<const detail::onednn_primitive> primitive(gemm_problem q) {
+    q.instruction_set = gemm_problem{}.instruction_set;  // nothing that oneDNN is told
     return cache().get(q, [&]() -> std::shared_ptr<const detail::onednn_primitive> {
       const bool turned = q.b == gemm_operand::transposed;
       const onednn_layout b = q.packed ? weights_layout(q.k, q.n, q.inputs)
@@ -157,7 +157,7 @@ struct onednn_gemm {
     });
   }
 
-  static status run(const gemm_plan& plan, const gemm_pointers& p) {
+  static status run(const gemm_plan& plan, const gemm_args& p) {
     const auto& made = *static_cast<const detail::onednn_primitive*>(plan.state.get());
     std::array<const void*, detail::onednn_run::most> at{p.a, p.b, p.c};
     std::size_t next = 3;

@@ -115,7 +115,7 @@ status fused_lookup_on(host_backend, const Context& ctx, const Source& source,
       "device context.");
   if (detail::one_in_each_row(entries)) {
     return lookup(ctx, source,
-                  fixed_view<Id>(entries.ids(), entries.bags(), 1, entries.weights()), how, out);
+                  fixed_hotness_view<Id>(entries.ids(), entries.bags(), 1, entries.weights()), how, out);
   }
   bool in_order = true;
   if (const status s = detail::look_at_rows(ctx, entries, in_order); !s) return s;

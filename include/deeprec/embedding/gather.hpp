@@ -49,7 +49,7 @@ template <class Context, RowSource Source, class Ids, class Out, MemorySpace Out
                 "std::span(pointer, count), or a std::vector of them.");
   const auto list = id_span(ids);
   const auto n = static_cast<index_t>(list.size());
-  const status s = lookup(context_or_executor, table, fixed_view(list.data(), n, 1), combiner::concat, out);
+  const status s = lookup(context_or_executor, table, fixed_hotness_view(list.data(), n, 1), combiner::concat, out);
   if (s.code() != errc::id_out_of_range) return s;
   return {s.code(), {.slot = s.place().slot, .value = s.place().value}};  // there are no bags here
 }
@@ -157,7 +157,7 @@ status gather_parts_on(host_backend, const Context& ctx, std::span<const Source>
   }
   using format = std::remove_cvref_t<decltype(tables[0].format())>;
   const detail::addressed_rows<format> rows{tables[0].format(), addresses};
-  return lookup(ctx, rows, fixed_view(positions.data(), static_cast<index_t>(positions.size()), 1),
+  return lookup(ctx, rows, fixed_hotness_view(positions.data(), static_cast<index_t>(positions.size()), 1),
                 pooling{combiner::concat, bounds::assume_valid, padding_id{-1}}, out);
 }
 

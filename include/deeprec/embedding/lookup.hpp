@@ -113,7 +113,7 @@ status lookup(Context&&, const Source&, const Bags&, const Pooling&, const Out&)
                 "RowSource in embedding/table_view.hpp); of a dense_table pass view().");
   static_assert(BagBatch<Bags>,
                 "deeprec::lookup: not a batch of bags. Fix: give it the members that concept BagBatch in "
-                "core/jagged_view.hpp lists, or pass a jagged_view or a fixed_view.");
+                "core/jagged_view.hpp lists, or pass a jagged_view or a fixed_hotness_view.");
   return {};
 }
 

@@ -4,7 +4,7 @@
 //                    |<-- row_bytes --->|                                     |
 //                    |<------------------------ stride_bytes --------------->|
 //
-// Optimizer state lies beside the row (state_floats > 0), or apart (state_apart.hpp).
+// Optimizer state lies beside the row (state_floats > 0), or apart (separate_state.hpp).
 // Kernels know a format by its `element` (what one stored value is). Other formats add an element of their
 // own and say where their parts lie: quantized_rows.hpp (int8, int4), split_bf16_rows.hpp.
 #pragma once

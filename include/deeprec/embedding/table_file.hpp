@@ -44,11 +44,11 @@ enum class file_check : unsigned char {
 };
 
 /// What load_tables does with tables of the file that nobody asked for.
-enum class other_tables : unsigned char { refuse, ignore };
+enum class unknown_tables : unsigned char { refuse, ignore };
 
 struct load_options {
   file_check check = file_check::before;
-  other_tables others = other_tables::refuse;
+  unknown_tables others = unknown_tables::refuse;
   std::pmr::memory_resource* memory = std::pmr::get_default_resource();
 };
 
@@ -153,7 +153,7 @@ inline result<training_state> read_tables(const std::string& path, std::span<con
       }
       targets[i] = &t;
     }
-    if (targets[i] == nullptr && options.others == other_tables::refuse) {
+    if (targets[i] == nullptr && options.others == unknown_tables::refuse) {
       return misfit("table " + in_quotes(in_file.name) + " is only in the file");
     }
   }

@@ -129,7 +129,7 @@ inline int default_concurrency(std::size_t cpus, int quota) {
 
 enum class pinning : unsigned char {
   none,      ///< the scheduler places workers anywhere in the affinity mask
-  one_each,  ///< worker i runs on processor i of the mask, round robin; the caller is left alone
+  is_one_hot,  ///< worker i runs on processor i of the mask, round robin; the caller is left alone
 };
 
 struct thread_pool_options {
@@ -359,7 +359,7 @@ class thread_pool {
   void start_workers(pinning pin) {
     for (int id = 1; id < concurrency_; ++id) {
       workers_.emplace_back([this, id, pin] {
-        if (pin == pinning::one_each) {
+        if (pin == pinning::is_one_hot) {
           pin_this_thread(cpus_[static_cast<std::size_t>(id) % cpus_.size()]);
         }
         work(id);

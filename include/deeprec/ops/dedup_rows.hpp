@@ -3,7 +3,7 @@
 //   rows     a b a a b          rows      0 1         numbers of a and b, where each came first
 //                               inverse   0 1 0 0 1
 //
-//   dedup_rows ──> tile_rows(rows, .rows) ──> U rows ──model──> (U,D) ──tile_rows(.., .inverse)──> (B,D)
+//   dedup_rows ──> gather_rows(rows, .rows) ──> U rows ──model──> (U,D) ──gather_rows(.., .inverse)──> (B,D)
 //
 // Rows are equal when their bytes are: 0 and -0 differ, a NaN equals itself, bytes of padding count.
 #pragma once
@@ -172,30 +172,30 @@ status dedup_rows_on(host_backend, const Context& ctx, matrix_view<const T, Spac
 /// @example  @snippet tests/ops/dedup_rows_test.cpp dedup_rows
 template <class Context, class T, MemorySpace Space, class Columns, class Numbers, class Out,
           MemorySpace OutSpace, class OutColumns>
-[[nodiscard]] status tile_rows(Context&& context_or_executor, matrix_view<T, Space, Columns> rows,
+[[nodiscard]] status gather_rows(Context&& context_or_executor, matrix_view<T, Space, Columns> rows,
                                const Numbers& inverse, matrix_view<Out, OutSpace, OutColumns> out) {
   static_assert(std::is_same_v<std::remove_const_t<T>, Out>,
-                "deeprec::tile_rows: rows and out have different element types, or out is read only. Fix: "
+                "deeprec::gather_rows: rows and out have different element types, or out is read only. Fix: "
                 "one type for both; rows are copied, not converted.");
   static_assert(std::is_trivially_copyable_v<Out>,
-                "deeprec::tile_rows: the elements are not trivially copyable. Fix: rows of numbers.");
+                "deeprec::gather_rows: the elements are not trivially copyable. Fix: rows of numbers.");
   static_assert(IdRange<Numbers>,
-                "deeprec::tile_rows: inverse is no list of integers of 32 or 64 bits. Fix: "
+                "deeprec::gather_rows: inverse is no list of integers of 32 or 64 bits. Fix: "
                 "std::span(pointer, count), or a std::vector of them.");
   const auto ctx = as_context(context_or_executor);
   const auto numbers = id_span(inverse);
   if (out.extent(1) != rows.extent(1)) {
-    return {errc::shape_mismatch, "tile_rows: out has another width than rows"};
+    return {errc::shape_mismatch, "gather_rows: out has another width than rows"};
   }
   if (out.extent(0) != static_cast<index_t>(numbers.size())) {
-    return {errc::shape_mismatch, "tile_rows: out has another number of rows than inverse has elements"};
+    return {errc::shape_mismatch, "gather_rows: out has another number of rows than inverse has elements"};
   }
   if (out.stride(0) < out.extent(1) && out.extent(0) > 1) {
     return {errc::shape_mismatch, "rows of out overlap: its stride is below its width"};
   }
   if (const status s = rows.validate(); !s) return s;
   if (const status s = out.validate(); !s) return s;
-  return detail::or_out_of_memory([&] { return tile_rows_on(ctx.backend(), ctx, matrix_view<const Out, Space>(rows), numbers,
+  return detail::or_out_of_memory([&] { return gather_rows_on(ctx.backend(), ctx, matrix_view<const Out, Space>(rows), numbers,
                                             matrix_view<Out, OutSpace>(out)); });
 }
 
@@ -210,15 +210,15 @@ std::uint64_t row_number(std::span<const Index> numbers, index_t b) noexcept {
 }  // namespace detail
 
 template <class... Args>
-status tile_rows_on(any_backend, const Args&...) {
+status gather_rows_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
 template <class Context, class T, MemorySpace Space, class Index, MemorySpace OutSpace>
-status tile_rows_on(host_backend, const Context& ctx, matrix_view<const T, Space> rows, std::span<const Index> numbers,
+status gather_rows_on(host_backend, const Context& ctx, matrix_view<const T, Space> rows, std::span<const Index> numbers,
                   matrix_view<T, OutSpace> out) {
   static_assert(reachable_as<Space, host_space> && reachable_as<OutSpace, host_space>,
-                "deeprec::tile_rows: device memory given to a host context. Fix: copy it first.");
+                "deeprec::gather_rows: device memory given to a host context. Fix: copy it first.");
   const index_t n = out.extent(0);
   const auto limit = static_cast<std::uint64_t>(rows.extent(0));
   std::atomic<bool> bad{false};
@@ -230,7 +230,7 @@ status tile_rows_on(host_backend, const Context& ctx, matrix_view<const T, Space
   if (bad.load(std::memory_order_relaxed)) {
     index_t b = 0;
     while (detail::row_number(numbers, b) < limit) ++b;
-    return {errc::id_out_of_range, "tile_rows: inverse",
+    return {errc::id_out_of_range, "gather_rows: inverse",
             {.slot = b, .value = static_cast<std::int64_t>(detail::row_number(numbers, b))}};
   }
   if (out.empty()) return {};

@@ -70,7 +70,7 @@ struct adagrad_decay {
     const auto kept = static_cast<float>(detail::integer_power(decay, missing));
     return {learning_rate, epsilon, kept, initial_squares};
   }
-  constexpr void advance() noexcept { ++step; }
+  constexpr void next_step() noexcept { ++step; }
 };
 
 }}  // namespace deeprec::DEEPREC_ABI

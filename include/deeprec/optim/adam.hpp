@@ -63,14 +63,14 @@ struct adam {
   float beta1 = 0.9F;
   float beta2 = 0.999F;
   float epsilon = 1e-8F;
-  std::int64_t step = 1;  ///< the number of this step: advance() after each batch
+  std::int64_t step = 1;  ///< the number of this step: next_step() after each batch
 
   [[nodiscard]] detail::adam_rows prepare() const noexcept {
     return {{static_cast<float>(static_cast<double>(learning_rate) / detail::bias_of(beta1, step)), epsilon,
              beta1, detail::rest_of(beta1), beta2, detail::rest_of(beta2),
              static_cast<float>(1.0 / std::sqrt(detail::bias_of(beta2, step))), 1, 0}};
   }
-  constexpr void advance() noexcept { ++step; }
+  constexpr void next_step() noexcept { ++step; }
 };
 
 /// State: v of the row, then m of its elements.
@@ -83,12 +83,12 @@ struct rowwise_adam {
   float beta1 = 0.9F;
   float beta2 = 0.999F;
   float epsilon = 1e-8F;
-  std::int64_t step = 1;  ///< the number of this step: advance() after each batch
+  std::int64_t step = 1;  ///< the number of this step: next_step() after each batch
 
   [[nodiscard]] detail::rowwise_adam_rows prepare() const noexcept {
     return {adam{learning_rate, beta1, beta2, epsilon, step}.prepare().step};
   }
-  constexpr void advance() noexcept { ++step; }
+  constexpr void next_step() noexcept { ++step; }
 };
 
 /// Adam whose weights decay by rate * weight_decay of themselves at every step, apart from the gradient.
@@ -113,7 +113,7 @@ struct adam_async {
   float beta2 = 0.999F;
   float epsilon = 1e-8F;
   momentum_kind kind = momentum_kind::classical;  ///< nesterov: (1 - beta1) * g + beta1 * m in place of m
-  float beta1_power = beta1;                      ///< beta1^t: advance() after each batch
+  float beta1_power = beta1;                      ///< beta1^t: next_step() after each batch
   float beta2_power = beta2;                      ///< beta2^t
 
   [[nodiscard]] detail::adam_rows prepare() const noexcept {
@@ -124,7 +124,7 @@ struct adam_async {
     return {{static_cast<float>(alpha), epsilon, beta1, detail::rest_of(beta1), beta2, detail::rest_of(beta2),
              1, ahead ? beta1 : 1, ahead ? detail::rest_of(beta1) : 0}};
   }
-  constexpr void advance() noexcept {
+  constexpr void next_step() noexcept {
     beta1_power *= beta1;
     beta2_power *= beta2;
   }

@@ -19,7 +19,7 @@
 //   schedules: constant_rate, step_decay, cosine_decay, smooth_exponential_decay
 //
 // One batch: optimizer.learning_rate = schedule(step), then update() or apply_rows(), then
-// advance(optimizer). Saved with the rows and their state, the functor makes training go on bit for bit.
+// next_step(optimizer). Saved with the rows and their state, the functor makes training go on bit for bit.
 #pragma once
 
 #include <deeprec/optim/adagrad.hpp>

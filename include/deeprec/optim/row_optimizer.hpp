@@ -70,11 +70,11 @@ concept RowOptimizer =
 /// @threads  one caller; no row may be stepped with this optimizer at the same time
 /// @error    none
 template <RowOptimizer O>
-constexpr void advance(O& optimizer) {
-  if constexpr (requires { optimizer.advance(); }) {
-    optimizer.advance();
+constexpr void next_step(O& optimizer) {
+  if constexpr (requires { optimizer.next_step(); }) {
+    optimizer.next_step();
   } else if constexpr (requires { optimizer.optimizer; }) {
-    deeprec::advance(optimizer.optimizer);
+    deeprec::next_step(optimizer.optimizer);
   }
 }
 

@@ -39,10 +39,10 @@ struct criteo_plan {
   char delimiter;
   token_use tokens;
 
-  /// bucket(hash_bytes(token, slot), rows[slot]) for a token of eight bytes.
+  /// hash_bucket(hash_bytes(token, slot), rows[slot]) for a token of eight bytes.
   [[nodiscard]] DEEPREC_INLINE index_t row_of_eight(int slot, std::uint64_t token) const noexcept {
     const std::uint64_t inner = fold_multiply(token ^ hash_key[1], token ^ hash_starts[slot]);
-    return bucket(fold_multiply(hash_key[2] ^ 8, inner ^ hash_key[3]), rows[slot]);
+    return hash_bucket(fold_multiply(hash_key[2] ^ 8, inner ^ hash_key[3]), rows[slot]);
   }
 };
 
@@ -78,7 +78,7 @@ inline const char* criteo_token_reason(const criteo_plan& plan, int slot, std::s
   if (static_cast<index_t>(field.size()) > plan.longest_token) return "the token is too long";
   row = criteo_missing(field)
             ? plan.missing_row[slot]
-            : bucket(hash_bytes(field, static_cast<std::uint64_t>(slot)), plan.rows[slot]);
+            : hash_bucket(hash_bytes(field, static_cast<std::uint64_t>(slot)), plan.rows[slot]);
   return nullptr;
 }
 

@@ -209,7 +209,7 @@ bool try_plans(isa which, const gemm_job& job, result_way way, gemm_setup& setup
         for (const bool later : {false, true}) {
           const bool unfused = setup.guarded && later;
           if (!unfused && !(later ? at.k.is_later(kk) : at.k.is_first(kk))) continue;
-          gemm_query q{.m = m, .n = at.n.size_of(nk), .k = at.k.size_of(kk), .a = job.a_as, .b = job.b_as};
+          gemm_problem q{.m = m, .n = at.n.size_of(nk), .k = at.k.size_of(kk), .a = job.a_as, .b = job.b_as};
           // What is converted lies dense in scratch.
           const bool a_turned = q.a == gemm_operand::transposed;
           const bool b_turned = q.b == gemm_operand::transposed;
@@ -340,7 +340,7 @@ class tile_runner {
 
     const gemm_storage c_as = job_.c.storage;
     void* const c = step_by(job_.c.data, which * job_.batch.c_step + m.begin * job_.c.stride + n.begin, c_as);
-    gemm_pointers p{.scratch = plan_scratch, .instruction_set = isa_};
+    gemm_args p{.scratch = plan_scratch, .instruction_set = isa_};
     const bool unfused = setup_.guarded && !sums_are_finite(which, m, n);
     const bool direct = setup_.direct && !unfused;
     p.c = direct ? c : c_block;

@@ -192,7 +192,7 @@ class onednn_primitive {
 
   /// A product; false where oneDNN has none that is worth running.
   /// @param b  how b lies in memory
-  [[nodiscard]] bool make_matmul(const gemm_query& q, const onednn_layout& b) {
+  [[nodiscard]] bool make_matmul(const gemm_problem& q, const onednn_layout& b) {
     const one_openmp_thread alone;
     const dnnl_data_type_t in = onednn_type(q.inputs);
     const bool turned = q.a == gemm_operand::transposed;

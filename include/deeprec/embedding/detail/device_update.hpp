@@ -318,7 +318,7 @@ DEEPREC_HD void step_row_behind(const Rows& rows, const Stages& stages, Row& row
 template <class Element, class Rows, class Rounding>
 struct step_task {
   using element = Element;
-  pool_task<std::uint32_t, fixed_borders, const float>
+  pool_task<std::uint32_t, fixed_ranges, const float>
       gradient;               // its "table" is the gradient, its ids are bags
   const std::uint32_t* keys;  // sorted
   index_t entries;

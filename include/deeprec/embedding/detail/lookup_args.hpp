@@ -42,14 +42,14 @@ struct resolved_rows {
 
 /// Where the bags of a valid batch begin and end, whatever says so: one type for all, so that batches share
 /// their kernels.
-class bag_borders {
+class bag_ranges {
  public:
-  bag_borders() = default;
+  bag_ranges() = default;
   template <class Offset>
-  bag_borders(offset_borders<Offset> theirs)
+  bag_ranges(offset_ranges<Offset> theirs)
       : offsets_(theirs.offsets), wide_(sizeof(Offset) == 8), implied_bag_(theirs.implied_bag),
         implied_end_(theirs.implied_end) {}
-  bag_borders(fixed_borders theirs) : hotness_(theirs.hotness) {}
+  bag_ranges(fixed_ranges theirs) : hotness_(theirs.hotness) {}
 
   [[nodiscard]] DEEPREC_INLINE index_t begin(index_t bag) const {
     return offsets_ == nullptr ? bag * hotness_ : offset(bag);
@@ -176,7 +176,7 @@ template <class Rows, class Id, class Out>
 struct pool_args {
   Rows row_of;
   const Id* ids;
-  bag_borders borders;
+  bag_ranges borders;
   const float* weights;   // null: all 1
   bool positive_weights;  // slots whose weight is not above 0 are absent
   index_t rows;           // ids are valid in [0, rows)

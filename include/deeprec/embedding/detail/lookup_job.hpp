@@ -213,7 +213,7 @@ index_t pool_long_bag(const Context& ctx, const pool_args<Rows, Id, Out>& args, 
   pool_args<Rows, Id, float> part{};
   part.row_of = args.row_of;
   part.ids = args.ids;
-  part.borders = offset_borders<index_t>{offsets.data(), -1, -1};
+  part.borders = offset_ranges<index_t>{offsets.data(), -1, -1};
   part.weights = args.weights;
   part.positive_weights = args.positive_weights;
   part.rows = args.rows;
@@ -258,7 +258,7 @@ index_t pool_long_bag(const Context& ctx, const pool_args<Rows, Id, Out>& args, 
     const Id first_row{};
     part.row_of = Rows::only(&args.default_row, &first_row);
     part.ids = &first_row;
-    part.borders = offset_borders<index_t>{one_slot, -1, -1};
+    part.borders = offset_ranges<index_t>{one_slot, -1, -1};
     part.weights = nullptr;
     part.positive_weights = false;
     part.rows = 1;
@@ -306,7 +306,7 @@ class lookup_job {
 
   /// Batch and default row; nothing is written. Offsets are read once.
   status open() {
-    one_each_ = bags_.one_each();
+    one_each_ = bags_.is_one_hot();
     if (!one_each_) {
       if (const status s = bags_.validate(); !s) return s;
     }

@@ -37,8 +37,8 @@ DEEPREC_INLINE vector_f32 load_first_codes(const std::byte* p, int n) {
 
 /// A byte in each 64-bit lane becomes its two nibbles, one in each half of the lane.
 DEEPREC_INLINE __m256i split_nibbles(__m128i bytes) {
-  const __m256i one_each = _mm256_cvtepu8_epi64(bytes);
-  return _mm256_and_si256(_mm256_or_si256(one_each, _mm256_slli_epi64(one_each, 28)),
+  const __m256i is_one_hot = _mm256_cvtepu8_epi64(bytes);
+  return _mm256_and_si256(_mm256_or_si256(is_one_hot, _mm256_slli_epi64(is_one_hot, 28)),
                           _mm256_set1_epi32(15));
 }
 DEEPREC_INLINE vector_f32 load_nibbles(const std::byte* p) {

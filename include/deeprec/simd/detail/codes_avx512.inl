@@ -35,8 +35,8 @@ DEEPREC_INLINE vector_f32 load_first_codes(const std::byte* p, int n) {
 
 /// A byte in each 64-bit lane becomes its two nibbles, one in each half of the lane.
 DEEPREC_INLINE __m512i split_nibbles(__m128i bytes) {
-  const __m512i one_each = _mm512_maskz_cvtepu8_epi64(0xff, bytes);
-  return _mm512_and_si512(_mm512_or_si512(one_each, _mm512_maskz_slli_epi64(0xff, one_each, 28)),
+  const __m512i is_one_hot = _mm512_maskz_cvtepu8_epi64(0xff, bytes);
+  return _mm512_and_si512(_mm512_or_si512(is_one_hot, _mm512_maskz_slli_epi64(0xff, is_one_hot, 28)),
                           _mm512_set1_epi32(15));
 }
 DEEPREC_INLINE vector_f32 load_nibbles(const std::byte* p) {

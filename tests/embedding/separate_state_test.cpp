@@ -1,5 +1,5 @@
 // Optimizer state in a matrix of its own: the bits of state beside the rows.
-#include <deeprec/embedding/state_apart.hpp>
+#include <deeprec/embedding/separate_state.hpp>
 
 #include <doctest/doctest.h>
 
@@ -56,7 +56,7 @@ void compare(Optimizer optimizer, index_t width) {
     const matrix_view<const float> g(gradient.data(), bags, width);
     REQUIRE(update(pool, made.view(), g, combiner::mean, optimizer, beside.view()).ok());
     REQUIRE(update(pool, made.view(), g, combiner::mean, optimizer, apart).ok());
-    advance(optimizer);
+    next_step(optimizer);
   }
   bool changed = false;
   for (index_t r = 0; r < rows; ++r) {
@@ -73,7 +73,7 @@ void compare(Optimizer optimizer, index_t width) {
 
 }  // namespace
 
-TEST_CASE("state_apart: rows and states have the bits of state beside the rows") {
+TEST_CASE("separate_state: rows and states have the bits of state beside the rows") {
   for (const index_t width : {3, 16, 37}) {
     compare<float>(rowwise_adagrad{.learning_rate = 0.1F}, width);
     compare<float>(adam{.learning_rate = 0.1F}, width);
@@ -81,14 +81,14 @@ TEST_CASE("state_apart: rows and states have the bits of state beside the rows")
   }
 }
 
-TEST_CASE("state_apart: state of another size is refused and nothing is written") {
+TEST_CASE("separate_state: state of another size is refused and nothing is written") {
   inline_executor here;
   dense_table<f32_rows> weights(rows, f32_rows(4));
   weights.initialize(here, uniform_rows{.seed = 4});
   std::vector<float> state(static_cast<std::size_t>(rows * 8));
   const std::int64_t id = 7;
   const std::vector<float> gradient(4, 1.0F);
-  const fixed_view<> batch(&id, 1, 1);
+  const fixed_hotness_view<> batch(&id, 1, 1);
   const matrix_view<const float> g(gradient.data(), 1, 4);
   const std::vector<std::byte> before(weights.view().row(0), weights.view().row(0) + rows * 16);
   const auto refused = [&](matrix_view<float> given) {
@@ -103,14 +103,14 @@ TEST_CASE("state_apart: state of another size is refused and nothing is written"
   CHECK(std::memcmp(before.data(), weights.view().row(0), before.size()) == 0);
 }
 
-TEST_CASE("state_apart: the example of its documentation") {
+TEST_CASE("separate_state: the example of its documentation") {
   inline_executor here;
   std::vector<float> weights(100 * 8, 0.5F), moments(100 * 16, 0.0F);
   const std::vector<std::int64_t> ids{7, 9};
   const std::vector<float> gradient(8, 1.0F);
   //! [with_state]
   const auto table = as_table(matrix_view(weights.data(), 100, 8));
-  const status s = update(here, fixed_view<>(ids.data(), 1, 2), matrix_view(gradient.data(), 1, 8), combiner::sum,
+  const status s = update(here, fixed_hotness_view<>(ids.data(), 1, 2), matrix_view(gradient.data(), 1, 8), combiner::sum,
                           adam{.learning_rate = 0.1F}, with_state(table, matrix_view(moments.data(), 100, 16)));
   //! [with_state]
   REQUIRE_MESSAGE(s.ok(), s.message());

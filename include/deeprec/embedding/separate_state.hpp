@@ -23,11 +23,11 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 ///
 /// @threads immutable; thread-safe
 template <RowFormat Format>
-class state_apart : public Format {
+class separate_state : public Format {
  public:
-  state_apart() = default;
+  separate_state() = default;
   /// For the table whose row 0 lies at `first`; `state` has a row for each of its rows.
-  DEEPREC_HD constexpr state_apart(const Format& rows, const std::byte* first, matrix_view<float> state) noexcept
+  DEEPREC_HD constexpr separate_state(const Format& rows, const std::byte* first, matrix_view<float> state) noexcept
       : Format(rows), first_(first), state_(state) {}
 
   [[nodiscard]] DEEPREC_HD constexpr index_t state_floats() const noexcept { return state_.extent(1); }
@@ -53,10 +53,10 @@ class state_apart : public Format {
 ///          counts as absent: update answers shape_mismatch
 /// @example @snippet tests/embedding/state_apart_test.cpp with_state
 template <RowFormat Format>
-[[nodiscard]] table_view<state_apart<Format>> with_state(table_view<Format> table, matrix_view<float> state) noexcept {
+[[nodiscard]] table_view<separate_state<Format>> with_state(table_view<Format> table, matrix_view<float> state) noexcept {
   const bool overlaps = state.extent(0) > 1 && state.stride(0) < state.extent(1);
   if (state.extent(0) != table.rows() || overlaps || !state.validate()) state = {state.data_handle(), state.extent(0), 0};
-  return {table.data(), table.rows(), state_apart<Format>(table.format(), table.data(), state)};
+  return {table.data(), table.rows(), separate_state<Format>(table.format(), table.data(), state)};
 }
 
 }}  // namespace deeprec::DEEPREC_ABI
