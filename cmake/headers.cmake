@@ -5,7 +5,6 @@ set(DEEPREC_HEADERS
     include/deeprec/core/context.hpp
     include/deeprec/core/contract.hpp
     include/deeprec/core/coo_view.hpp
-    include/deeprec/core/detail/sizes.hpp
     include/deeprec/core/dtypes.hpp
     include/deeprec/core/executor.hpp
     include/deeprec/core/hash.hpp
@@ -16,6 +15,7 @@ set(DEEPREC_HEADERS
     include/deeprec/core/random.hpp
     include/deeprec/core/result.hpp
     include/deeprec/core/rounding.hpp
+    include/deeprec/core/sizes.hpp
     include/deeprec/core/space.hpp
     include/deeprec/core/status.hpp
     include/deeprec/core/verb.hpp
@@ -63,76 +63,76 @@ set(DEEPREC_HEADERS
     include/deeprec/dense/tf32.hpp
     include/deeprec/dense/thin_gemm.hpp
     include/deeprec/describe.hpp
-    include/deeprec/embedding/dense_table.hpp
-    include/deeprec/embedding/detail/backward.hpp
-    include/deeprec/embedding/detail/device_group.hpp
-    include/deeprec/embedding/detail/device_pool.hpp
-    include/deeprec/embedding/detail/device_rows.hpp
-    include/deeprec/embedding/detail/device_runs.hpp
-    include/deeprec/embedding/detail/device_sort.cuh
-    include/deeprec/embedding/detail/device_stages.hpp
-    include/deeprec/embedding/detail/device_task.hpp
-    include/deeprec/embedding/detail/device_update.hpp
-    include/deeprec/embedding/detail/divider.hpp
-    include/deeprec/embedding/detail/group_jobs.hpp
-    include/deeprec/embedding/detail/group_slots.hpp
-    include/deeprec/embedding/detail/lookup.inl
-    include/deeprec/embedding/detail/lookup_args.hpp
-    include/deeprec/embedding/detail/lookup_job.hpp
-    include/deeprec/embedding/detail/lookup_kernels.hpp
-    include/deeprec/embedding/detail/row_codec.inl
-    include/deeprec/embedding/detail/row_elements.hpp
-    include/deeprec/embedding/detail/row_groups.hpp
-    include/deeprec/embedding/detail/slot_dots.inl
-    include/deeprec/embedding/detail/slot_dots_kernels.hpp
-    include/deeprec/embedding/detail/split_values.inl
-    include/deeprec/embedding/detail/step_groups.hpp
-    include/deeprec/embedding/detail/table_file_blocks.hpp
-    include/deeprec/embedding/detail/table_file_layout.hpp
-    include/deeprec/embedding/detail/update.inl
-    include/deeprec/embedding/detail/update_args.hpp
-    include/deeprec/embedding/detail/update_kernels.hpp
-    include/deeprec/embedding/detail/update_parts.hpp
-    include/deeprec/embedding/detail/whole_file.hpp
-    include/deeprec/embedding/device_batch.hpp
-    include/deeprec/embedding/device_stages.cuh
-    include/deeprec/embedding/fill_empty_bags.hpp
-    include/deeprec/embedding/fused_lookup.cuh
-    include/deeprec/embedding/fused_lookup.hpp
-    include/deeprec/embedding/gather.hpp
-    include/deeprec/embedding/gradient.cuh
-    include/deeprec/embedding/gradient.hpp
-    include/deeprec/embedding/jagged_batch.hpp
-    include/deeprec/embedding/lookup.cuh
-    include/deeprec/embedding/lookup.hpp
-    include/deeprec/embedding/named_table.hpp
-    include/deeprec/embedding/partition.hpp
-    include/deeprec/embedding/partitioned_table.hpp
+    include/deeprec/embedding/batches/detail/device_batches.hpp
+    include/deeprec/embedding/batches/detail/divider.hpp
+    include/deeprec/embedding/batches/detail/group_slots.hpp
+    include/deeprec/embedding/batches/device_batch.hpp
+    include/deeprec/embedding/batches/device_batches.cuh
+    include/deeprec/embedding/batches/fill_empty_bags.hpp
+    include/deeprec/embedding/batches/jagged_batch.hpp
+    include/deeprec/embedding/batches/partition.hpp
+    include/deeprec/embedding/batches/partitioned_table.hpp
+    include/deeprec/embedding/batches/prune_invalid.hpp
+    include/deeprec/embedding/files/detail/table_file_blocks.hpp
+    include/deeprec/embedding/files/detail/table_file_layout.hpp
+    include/deeprec/embedding/files/detail/whole_file.hpp
+    include/deeprec/embedding/files/named_table.hpp
+    include/deeprec/embedding/files/table_file.hpp
+    include/deeprec/embedding/kernels/device_pool.hpp
+    include/deeprec/embedding/kernels/device_rows.hpp
+    include/deeprec/embedding/kernels/device_runs.hpp
+    include/deeprec/embedding/kernels/device_sort.cuh
+    include/deeprec/embedding/kernels/device_task.hpp
+    include/deeprec/embedding/kernels/lookup.inl
+    include/deeprec/embedding/kernels/lookup_args.hpp
+    include/deeprec/embedding/kernels/lookup_job.hpp
+    include/deeprec/embedding/kernels/lookup_kernels.hpp
+    include/deeprec/embedding/kernels/row_codec.inl
+    include/deeprec/embedding/lookup/detail/device_group.hpp
+    include/deeprec/embedding/lookup/detail/group_jobs.hpp
+    include/deeprec/embedding/lookup/fused_lookup.cuh
+    include/deeprec/embedding/lookup/fused_lookup.hpp
+    include/deeprec/embedding/lookup/gather.hpp
+    include/deeprec/embedding/lookup/lookup.cuh
+    include/deeprec/embedding/lookup/lookup.hpp
+    include/deeprec/embedding/lookup/table_group.cuh
+    include/deeprec/embedding/lookup/table_group.hpp
     include/deeprec/embedding/pooling.hpp
-    include/deeprec/embedding/prune_invalid.hpp
-    include/deeprec/embedding/quantize.hpp
-    include/deeprec/embedding/quantized_rows.hpp
-    include/deeprec/embedding/row_format.hpp
-    include/deeprec/embedding/split_bf16_rows.hpp
-    include/deeprec/embedding/separate_state.hpp
-    include/deeprec/embedding/table_file.hpp
-    include/deeprec/embedding/table_group.cuh
-    include/deeprec/embedding/table_group.hpp
-    include/deeprec/embedding/table_view.hpp
-    include/deeprec/embedding/update.cuh
-    include/deeprec/embedding/update.hpp
-    include/deeprec/embedding/update_group.hpp
+    include/deeprec/embedding/tables/dense_table.hpp
+    include/deeprec/embedding/tables/quantize.hpp
+    include/deeprec/embedding/tables/quantized_rows.hpp
+    include/deeprec/embedding/tables/row_elements.hpp
+    include/deeprec/embedding/tables/row_format.hpp
+    include/deeprec/embedding/tables/separate_state.hpp
+    include/deeprec/embedding/tables/split_bf16_rows.hpp
+    include/deeprec/embedding/tables/table_view.hpp
+    include/deeprec/embedding/training/detail/backward.hpp
+    include/deeprec/embedding/training/detail/device_update.hpp
+    include/deeprec/embedding/training/detail/row_groups.hpp
+    include/deeprec/embedding/training/detail/slot_dots.inl
+    include/deeprec/embedding/training/detail/slot_dots_kernels.hpp
+    include/deeprec/embedding/training/detail/split_values.inl
+    include/deeprec/embedding/training/detail/step_groups.hpp
+    include/deeprec/embedding/training/detail/update.inl
+    include/deeprec/embedding/training/detail/update_args.hpp
+    include/deeprec/embedding/training/detail/update_kernels.hpp
+    include/deeprec/embedding/training/detail/update_parts.hpp
+    include/deeprec/embedding/training/gradient.cuh
+    include/deeprec/embedding/training/gradient.hpp
+    include/deeprec/embedding/training/update.cuh
+    include/deeprec/embedding/training/update.hpp
+    include/deeprec/embedding/training/update_group.hpp
     include/deeprec/exec/cuda_staging.hpp
     include/deeprec/exec/cuda_stream.hpp
     include/deeprec/exec/cuda_stream_pool.hpp
     include/deeprec/exec/detail/cpu_quota.hpp
-    include/deeprec/exec/detail/device_fault.hpp
-    include/deeprec/exec/detail/stream_scratch.hpp
+    include/deeprec/exec/device_fault.hpp
     include/deeprec/exec/device_staging.hpp
     include/deeprec/exec/executor_ref.hpp
     include/deeprec/exec/inline_executor.hpp
     include/deeprec/exec/stream_plan.hpp
     include/deeprec/exec/stream_pool.hpp
+    include/deeprec/exec/stream_scratch.hpp
     include/deeprec/exec/thread_pool.hpp
     include/deeprec/exec/warp_team.cuh
     include/deeprec/interop/at_parallel_for.hpp
@@ -143,12 +143,12 @@ set(DEEPREC_HEADERS
     include/deeprec/interop/tbb.hpp
     include/deeprec/memory/cuda_memory.hpp
     include/deeprec/memory/cuda_runtime.hpp
-    include/deeprec/memory/detail/device_scope.hpp
-    include/deeprec/memory/detail/locked_resource.hpp
-    include/deeprec/memory/detail/owns.hpp
-    include/deeprec/memory/detail/scratch_block.hpp
+    include/deeprec/memory/device_scope.hpp
     include/deeprec/memory/huge_page_resource.hpp
+    include/deeprec/memory/locked_resource.hpp
     include/deeprec/memory/managed_budget.hpp
+    include/deeprec/memory/owns.hpp
+    include/deeprec/memory/scratch_block.hpp
     include/deeprec/memory/stream_pool_resource.hpp
     include/deeprec/ops/dedup_rows.hpp
     include/deeprec/ops/detail/cache_size.hpp
@@ -163,8 +163,8 @@ set(DEEPREC_HEADERS
     include/deeprec/optim/adagrad.hpp
     include/deeprec/optim/adam.hpp
     include/deeprec/optim/apply_row.hpp
+    include/deeprec/optim/apply_row_kernels.hpp
     include/deeprec/optim/detail/apply_row.inl
-    include/deeprec/optim/detail/apply_row_kernels.hpp
     include/deeprec/optim/detail/integer_power.hpp
     include/deeprec/optim/detail/step_rows.inl
     include/deeprec/optim/detail/step_words.inl
@@ -190,7 +190,6 @@ set(DEEPREC_HEADERS
     include/deeprec/simd/detail/codes_portable.inl
     include/deeprec/simd/detail/rounding_avx2.inl
     include/deeprec/simd/detail/rounding_avx512.inl
-    include/deeprec/simd/detail/rounding_portable.inl
     include/deeprec/simd/detail/words_avx2.inl
     include/deeprec/simd/detail/words_avx512.inl
     include/deeprec/simd/detail/words_portable.inl
@@ -199,16 +198,17 @@ set(DEEPREC_HEADERS
     include/deeprec/simd/end_avx512.hpp
     include/deeprec/simd/end_avx512_bf16.hpp
     include/deeprec/simd/end_portable.hpp
+    include/deeprec/simd/rounding_portable.inl
     include/deeprec/simd/rounding_words.hpp
     include/deeprec/simd/words.hpp
     include/deeprec/staging/atomics.hpp
-    include/deeprec/staging/detail/handles.hpp
     include/deeprec/staging/detail/index_stack.hpp
     include/deeprec/staging/detail/slot_ring.hpp
     include/deeprec/staging/event_count.hpp
     include/deeprec/staging/mpmc_ring.hpp
     include/deeprec/staging/packed_batch.hpp
     include/deeprec/staging/reorder_buffer.hpp
+    include/deeprec/staging/ring_handles.hpp
     include/deeprec/staging/spsc_ring.hpp
     include/deeprec/staging/staging_pool.hpp
     include/deeprec/staging/staging_queue.hpp

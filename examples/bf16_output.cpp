@@ -1,5 +1,5 @@
 // Float rows pooled into a bfloat16 matrix: summed in float, rounded once, to nearest even.
-#include <deeprec/embedding/lookup.hpp>
+#include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 
 #include <cstdio>

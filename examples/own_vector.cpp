@@ -1,5 +1,5 @@
 // A table and ids in memory of your own: nothing is copied.
-#include <deeprec/embedding/lookup.hpp>
+#include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 
 #include <cstdio>

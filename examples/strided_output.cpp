@@ -1,5 +1,5 @@
 // Two tables pooled into one matrix (B, D1 + D2): each lookup writes its own columns.
-#include <deeprec/embedding/lookup.hpp>
+#include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 
 #include <cstdio>

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <vector>
 
-#include <deeprec/embedding/lookup.cuh>
+#include <deeprec/embedding/lookup/lookup.cuh>
 
 int main() {
   using namespace deeprec;

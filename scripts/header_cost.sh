@@ -15,9 +15,9 @@ flags=(-std=c++20 -O2 -Iinclude)
 while read -r flag; do [[ -n "$flag" ]] && flags+=("$flag"); done < <(
   { pkg-config --cflags eigen3 2>/dev/null || echo -I/usr/include/eigen3; } | tr ' ' '\n')
 
-# The standard headers that embedding/lookup.hpp pulls in, found by asking the compiler.
+# The standard headers that embedding/lookup/lookup.hpp pulls in, found by asking the compiler.
 standard_includes() {
-  echo '#include <deeprec/embedding/lookup.hpp>' >"$work/ask.cpp"
+  echo '#include <deeprec/embedding/lookup/lookup.hpp>' >"$work/ask.cpp"
   "${compilers[0]}" "${flags[@]}" -H -fsyntax-only "$work/ask.cpp" 2>&1 |
     sed -nE 's#^\.+ .*/include/c\+\+/[0-9.]+/([a-z_]+)$#\#include <\1>#p' | sort -u
 }
@@ -27,7 +27,7 @@ deeprec::status canonical(deeprec::thread_pool& pool, deeprec::const_table_view<
                           deeprec::jagged_view<> bags, deeprec::matrix_view<float> out) {
   return deeprec::lookup(pool, table, bags, deeprec::sum, out);
 }'
-small='#include <deeprec/embedding/lookup.hpp>
+small='#include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/exec/thread_pool.hpp>'
 echo 'int nothing;' >"$work/1.cpp"
 { standard_includes && echo 'int nothing;'; } >"$work/2.cpp"

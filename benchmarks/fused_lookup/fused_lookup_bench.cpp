@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include <deeprec/embedding/fused_lookup.hpp>
+#include <deeprec/embedding/lookup/fused_lookup.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 
 #include "fused_lookup/baseline.hpp"

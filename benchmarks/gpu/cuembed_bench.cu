@@ -7,7 +7,7 @@
 
 #include <benchmark/benchmark.h>
 
-#include <deeprec/embedding/lookup.cuh>
+#include <deeprec/embedding/lookup/lookup.cuh>
 
 #include <algorithm>
 #include <cmath>

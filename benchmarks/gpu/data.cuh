@@ -6,7 +6,7 @@
 #pragma once
 
 #include <deeprec/core/jagged_view.hpp>
-#include <deeprec/embedding/table_view.hpp>
+#include <deeprec/embedding/tables/table_view.hpp>
 #include <deeprec/exec/warp_team.cuh>
 #include <deeprec/memory/cuda_memory.hpp>
 

@@ -6,7 +6,7 @@
 
 #include <benchmark/benchmark.h>
 
-#include <deeprec/embedding/table_group.cuh>
+#include <deeprec/embedding/lookup/table_group.cuh>
 #include <deeprec/exec/cuda_stream_pool.hpp>
 
 #include <algorithm>

@@ -3,8 +3,8 @@
 
 #include <benchmark/benchmark.h>
 
-#include <deeprec/embedding/lookup.cuh>
-#include <deeprec/embedding/table_group.cuh>
+#include <deeprec/embedding/lookup/lookup.cuh>
+#include <deeprec/embedding/lookup/table_group.cuh>
 
 #include <algorithm>
 #include <span>

@@ -1,7 +1,7 @@
 #include "op_by_op.hpp"
 
-#include <deeprec/embedding/device_stages.cuh>
-#include <deeprec/embedding/lookup.cuh>
+#include <deeprec/embedding/batches/device_batches.cuh>
+#include <deeprec/embedding/lookup/lookup.cuh>
 
 #include <cstddef>
 #include <vector>

@@ -5,7 +5,7 @@
 
 #include <benchmark/benchmark.h>
 
-#include <deeprec/embedding/lookup.cuh>
+#include <deeprec/embedding/lookup/lookup.cuh>
 #include <deeprec/exec/cuda_stream_pool.hpp>
 
 #include <memory>

@@ -8,8 +8,8 @@
 
 #include <benchmark/benchmark.h>
 
-#include <deeprec/embedding/lookup.cuh>
-#include <deeprec/embedding/quantized_rows.hpp>
+#include <deeprec/embedding/lookup/lookup.cuh>
+#include <deeprec/embedding/tables/quantized_rows.hpp>
 
 #include <algorithm>
 #include <string>

@@ -3,7 +3,7 @@
 
 #include <benchmark/benchmark.h>
 
-#include <deeprec/embedding/update.cuh>
+#include <deeprec/embedding/training/update.cuh>
 #include <deeprec/optim/optimizers.hpp>
 
 #include <algorithm>

@@ -24,7 +24,7 @@
 #include <utility>
 #include <vector>
 
-#include <deeprec/embedding/lookup.hpp>
+#include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 
 #include "support/big_memory.hpp"

@@ -1,5 +1,5 @@
 // Pooled lookups: rows that no cache holds, rows that one holds, and calls so small that the call itself counts.
-#include <deeprec/embedding/lookup.hpp>
+#include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 

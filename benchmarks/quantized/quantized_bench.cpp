@@ -19,10 +19,10 @@
 #include <utility>
 #include <vector>
 
-#include <deeprec/embedding/dense_table.hpp>
-#include <deeprec/embedding/lookup.hpp>
-#include <deeprec/embedding/quantize.hpp>
-#include <deeprec/embedding/quantized_rows.hpp>
+#include <deeprec/embedding/tables/dense_table.hpp>
+#include <deeprec/embedding/lookup/lookup.hpp>
+#include <deeprec/embedding/tables/quantize.hpp>
+#include <deeprec/embedding/tables/quantized_rows.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 
 #include "support/figures.hpp"

@@ -1,7 +1,7 @@
 // Pooled lookups over rows of codes, of which no cache holds many, and writing such rows.
-#include <deeprec/embedding/lookup.hpp>
-#include <deeprec/embedding/quantize.hpp>
-#include <deeprec/embedding/quantized_rows.hpp>
+#include <deeprec/embedding/lookup/lookup.hpp>
+#include <deeprec/embedding/tables/quantize.hpp>
+#include <deeprec/embedding/tables/quantized_rows.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 
 #include "support/bodies.hpp"

@@ -26,8 +26,8 @@
 
 #include <deeprec/core/hash.hpp>
 #include <deeprec/core/random.hpp>
-#include <deeprec/embedding/dense_table.hpp>
-#include <deeprec/embedding/update.hpp>
+#include <deeprec/embedding/tables/dense_table.hpp>
+#include <deeprec/embedding/training/update.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 #include <deeprec/memory/huge_page_resource.hpp>
 #include <deeprec/optim/optimizers.hpp>

@@ -1,5 +1,5 @@
 // Backward pass and optimizer step in one: batches of 512 bags of 20 ids over 1.5 M rows.
-#include <deeprec/embedding/update.hpp>
+#include <deeprec/embedding/training/update.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 #include <deeprec/optim/optimizers.hpp>

@@ -1,5 +1,6 @@
 # cmake -DROOT=<repository> -P layering.cmake
-# A folder includes only itself and folders of a lower layer. The headers beside the folders (the
+# A folder includes only itself and folders of a lower layer, and so do the rooms of a folder. A header in detail/ is
+# included only from the folder that detail/ stands in. detail/ and kernels/ hold nothing public. The headers beside the folders (the
 # umbrellas, and describe.hpp, which reports on all of them) include everything, and no folder them.
 
 include("${CMAKE_CURRENT_LIST_DIR}/common.cmake")
@@ -20,6 +21,9 @@ set(layer_sharding 8)
 set(layer_interop 8)
 set(neighbours_interop sharding) # the one exception
 
+# The rooms of embedding/: a room includes itself and what stands before it.
+set(rooms_embedding tables pooling.hpp kernels batches lookup training files)
+
 foreach(header IN LISTS HEADERS)
   if(header MATCHES "^deeprec[.](hpp|cuh)$|^describe[.]hpp$")
     continue()
@@ -30,7 +34,17 @@ foreach(header IN LISTS HEADERS)
     continue()
   endif()
   read_lines("${header}" lines)
+  set(opened FALSE)
   foreach(line IN LISTS lines)
+    if(opened AND NOT line MATCHES "^ *$")
+      if(NOT line MATCHES "^namespace ")
+        fault("${header} is private, and puts names into the library's namespace")
+      endif()
+      set(opened FALSE)
+    endif()
+    if(header MATCHES "/(detail|kernels)/" AND line MATCHES "^namespace deeprec { inline namespace DEEPREC_ABI { *$")
+      set(opened TRUE)
+    endif()
     if(NOT line MATCHES "^[ \t]*#[ \t]*include[ \t]*([<\"])([^>\"]+)[>\"]")
       continue()
     endif()
@@ -40,6 +54,22 @@ foreach(header IN LISTS HEADERS)
       fault("${header} includes \"${included}\": write <deeprec/...>")
     elseif(included MATCHES "^deeprec/([^/]+)(/|$)")
       set(other "${CMAKE_MATCH_1}")
+      if(included MATCHES "^deeprec/(.*/)detail/" AND NOT header MATCHES "^${CMAKE_MATCH_1}")
+        fault("${header} includes ${included}, a detail of another folder")
+      endif()
+      if(other STREQUAL folder AND DEFINED rooms_${folder})
+        string(REGEX MATCH "^[^/]*/([^/]*)" room "${header}")
+        set(room "${CMAKE_MATCH_1}")
+        string(REGEX MATCH "^deeprec/[^/]*/([^/]*)" other_room "${included}")
+        set(other_room "${CMAKE_MATCH_1}")
+        list(FIND rooms_${folder} "${room}" place)
+        list(FIND rooms_${folder} "${other_room}" other_place)
+        if(place EQUAL -1)
+          fault("${header}: the room ${room} of ${folder} has no place")
+        elseif(other_place EQUAL -1 OR other_place GREATER place)
+          fault("${header} includes ${included}, which is no room before its own")
+        endif()
+      endif()
       if(other STREQUAL folder OR other IN_LIST neighbours_${folder})
         continue()
       elseif(NOT DEFINED layer_${other})

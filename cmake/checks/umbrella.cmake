@@ -5,7 +5,7 @@
 include("${CMAKE_CURRENT_LIST_DIR}/common.cmake")
 
 # Not for deeprec.hpp: private kernels, halves of a region, headers of one component or host framework.
-set(apart "^deeprec[.]" "/detail/" "^simd/(begin|end)_" "(^|/)cuda_" "onednn" "^interop/")
+set(apart "^deeprec[.]" "/detail/" "/kernels/" "_kernels[.]hpp$" "^simd/(begin|end)_" "(^|/)cuda_" "onednn" "^interop/")
 
 foreach(umbrella IN ITEMS deeprec.hpp deeprec.cuh)
   set(text_${umbrella})
@@ -25,7 +25,7 @@ foreach(header IN LISTS HEADERS)
     if(NOT skip AND NOT text_deeprec.hpp MATCHES "\n#include <deeprec/${header}>")
       fault("deeprec.hpp does not include deeprec/${header}")
     endif()
-  elseif(header MATCHES "[.]cuh$" AND NOT header MATCHES "^deeprec[.]|/detail/|^interop/")
+  elseif(header MATCHES "[.]cuh$" AND NOT header MATCHES "^deeprec[.]|/detail/|/kernels/|^interop/")
     if(NOT text_deeprec.cuh MATCHES "\n#include <deeprec/${header}>")
       fault("deeprec.cuh does not include deeprec/${header}")
     endif()

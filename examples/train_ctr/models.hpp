@@ -21,12 +21,12 @@
 #include <deeprec/dense/dot_interaction.hpp>
 #include <deeprec/dense/logistic_loss.hpp>
 #include <deeprec/dense/mlp.hpp>
-#include <deeprec/embedding/dense_table.hpp>
-#include <deeprec/embedding/fused_lookup.hpp>
-#include <deeprec/embedding/named_table.hpp>
-#include <deeprec/embedding/table_group.hpp>
-#include <deeprec/embedding/update.hpp>
-#include <deeprec/embedding/update_group.hpp>
+#include <deeprec/embedding/tables/dense_table.hpp>
+#include <deeprec/embedding/lookup/fused_lookup.hpp>
+#include <deeprec/embedding/files/named_table.hpp>
+#include <deeprec/embedding/lookup/table_group.hpp>
+#include <deeprec/embedding/training/update.hpp>
+#include <deeprec/embedding/training/update_group.hpp>
 #include <deeprec/optim/adagrad.hpp>
 
 #include "ctr_data.hpp"

@@ -10,7 +10,7 @@
 
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/result.hpp>
-#include <deeprec/embedding/table_file.hpp>
+#include <deeprec/embedding/files/table_file.hpp>
 
 namespace train_ctr {
 

@@ -2,12 +2,12 @@
 #pragma once
 
 #include <deeprec/deeprec.hpp>
-#include <deeprec/embedding/device_stages.cuh>
-#include <deeprec/embedding/fused_lookup.cuh>
-#include <deeprec/embedding/gradient.cuh>
-#include <deeprec/embedding/lookup.cuh>
-#include <deeprec/embedding/table_group.cuh>
-#include <deeprec/embedding/update.cuh>
+#include <deeprec/embedding/batches/device_batches.cuh>
+#include <deeprec/embedding/lookup/fused_lookup.cuh>
+#include <deeprec/embedding/lookup/lookup.cuh>
+#include <deeprec/embedding/lookup/table_group.cuh>
+#include <deeprec/embedding/training/gradient.cuh>
+#include <deeprec/embedding/training/update.cuh>
 #include <deeprec/exec/cuda_staging.hpp>
 #include <deeprec/exec/cuda_stream.hpp>
 #include <deeprec/exec/cuda_stream_pool.hpp>

@@ -1,5 +1,5 @@
 // expect: "deeprec::backend: this verb has none for this context. Fix: include the verb's .cuh"
-#include <deeprec/embedding/lookup.hpp>
+#include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 
 struct card {

@@ -1,5 +1,5 @@
 // expect: "deeprec::lookup: not a batch of bags. Fix: give it the members that concept BagBatch"
-#include <deeprec/embedding/lookup.hpp>
+#include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 
 struct my_bags {

@@ -1,5 +1,5 @@
 // expect: "deeprec::fused_lookup: device memory given to a host context. Fix: "
-#include <deeprec/embedding/fused_lookup.hpp>
+#include <deeprec/embedding/lookup/fused_lookup.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 
 #if DEEPREC_MUST_FAIL

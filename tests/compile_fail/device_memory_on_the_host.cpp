@@ -1,5 +1,5 @@
 // expect: "deeprec::lookup: device memory given to a host context. Fix: "
-#include <deeprec/embedding/lookup.hpp>
+#include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 
 #if DEEPREC_MUST_FAIL

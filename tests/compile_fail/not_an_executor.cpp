@@ -1,5 +1,5 @@
 // expect: "deeprec::context: not an executor. Fix: "
-#include <deeprec/embedding/lookup.hpp>
+#include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 
 struct pool {

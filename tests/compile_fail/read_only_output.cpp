@@ -1,5 +1,5 @@
 // expect: "deeprec::lookup: out is read only. Fix: matrix_view<float>"
-#include <deeprec/embedding/lookup.hpp>
+#include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 
 deeprec::status call(deeprec::const_table_view<deeprec::f32_rows> table, deeprec::jagged_view<> bags,

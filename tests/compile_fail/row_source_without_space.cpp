@@ -1,5 +1,5 @@
 // expect: "deeprec::lookup: not a row source. Fix: give it format_type, space"
-#include <deeprec/embedding/lookup.hpp>
+#include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 
 struct my_table {

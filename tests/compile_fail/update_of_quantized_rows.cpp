@@ -1,6 +1,6 @@
 // expect: "deeprec::update: rows of this format are for lookups only. Fix: train rows of float"
-#include <deeprec/embedding/quantized_rows.hpp>
-#include <deeprec/embedding/update.hpp>
+#include <deeprec/embedding/tables/quantized_rows.hpp>
+#include <deeprec/embedding/training/update.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/optim/sgd.hpp>
 

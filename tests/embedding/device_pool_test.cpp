@@ -1,7 +1,7 @@
 // The bodies of the device's lookup kernels, on the host: same vectors, same oracle.
 
-#include <deeprec/embedding/detail/device_group.hpp>
-#include <deeprec/embedding/detail/device_pool.hpp>
+#include <deeprec/embedding/lookup/detail/device_group.hpp>
+#include <deeprec/embedding/kernels/device_pool.hpp>
 
 #include <doctest/doctest.h>
 
@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include <deeprec/embedding/quantized_rows.hpp>
-#include <deeprec/embedding/split_bf16_rows.hpp>
+#include <deeprec/embedding/tables/quantized_rows.hpp>
+#include <deeprec/embedding/tables/split_bf16_rows.hpp>
 
 #include "support/batches.hpp"
 #include "support/oracle.hpp"

@@ -1,9 +1,9 @@
 // Lookups on a device give what the host gives: formats, policies, types of ids and of outputs, batches.
-#include <deeprec/embedding/gradient.cuh>
-#include <deeprec/embedding/lookup.cuh>
-#include <deeprec/embedding/fused_lookup.hpp>
-#include <deeprec/embedding/quantized_rows.hpp>
-#include <deeprec/embedding/split_bf16_rows.hpp>
+#include <deeprec/embedding/training/gradient.cuh>
+#include <deeprec/embedding/lookup/lookup.cuh>
+#include <deeprec/embedding/lookup/fused_lookup.hpp>
+#include <deeprec/embedding/tables/quantized_rows.hpp>
+#include <deeprec/embedding/tables/split_bf16_rows.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 
 #include <doctest/doctest.h>

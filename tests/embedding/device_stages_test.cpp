@@ -1,9 +1,9 @@
 // The bodies of the device's stages, on the host: what they answer is what the host's stages are documented
 // to. Scans and sorts are the host's.
 
-#include <deeprec/embedding/detail/device_pool.hpp>
-#include <deeprec/embedding/detail/device_stages.hpp>
-#include <deeprec/embedding/fused_lookup.hpp>
+#include <deeprec/embedding/kernels/device_pool.hpp>
+#include <deeprec/embedding/batches/detail/device_batches.hpp>
+#include <deeprec/embedding/lookup/fused_lookup.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 
 #include <doctest/doctest.h>

@@ -1,6 +1,6 @@
 // update on a device steps rows as the host does: optimizers, formats, policies, runs of every length.
-#include <deeprec/embedding/split_bf16_rows.hpp>
-#include <deeprec/embedding/update.cuh>
+#include <deeprec/embedding/tables/split_bf16_rows.hpp>
+#include <deeprec/embedding/training/update.cuh>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/optim/optimizers.hpp>
 

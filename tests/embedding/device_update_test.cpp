@@ -1,7 +1,7 @@
 // The bodies of the device's update kernels, on the host: same vectors, same oracle. The sort is the
 // host's.
 
-#include <deeprec/embedding/detail/device_update.hpp>
+#include <deeprec/embedding/training/detail/device_update.hpp>
 
 #include <doctest/doctest.h>
 
@@ -13,8 +13,8 @@
 #include <random>
 #include <vector>
 
-#include <deeprec/embedding/split_bf16_rows.hpp>
-#include <deeprec/embedding/table_view.hpp>
+#include <deeprec/embedding/tables/split_bf16_rows.hpp>
+#include <deeprec/embedding/tables/table_view.hpp>
 #include <deeprec/optim/apply_row.hpp>
 #include <deeprec/optim/optimizers.hpp>
 

@@ -1,5 +1,5 @@
 // Lookups of fp8 rows.
-#include <deeprec/embedding/lookup.hpp>
+#include <deeprec/embedding/lookup/lookup.hpp>
 
 #include <doctest/doctest.h>
 

@@ -7,8 +7,8 @@
 #include <memory_resource>
 #include <vector>
 
-#include <deeprec/embedding/fused_lookup.hpp>
-#include <deeprec/embedding/partitioned_table.hpp>
+#include <deeprec/embedding/lookup/fused_lookup.hpp>
+#include <deeprec/embedding/batches/partitioned_table.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 

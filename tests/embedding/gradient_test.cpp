@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include <deeprec/embedding/gradient.hpp>
+#include <deeprec/embedding/training/gradient.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 

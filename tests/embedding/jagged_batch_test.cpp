@@ -1,5 +1,5 @@
 // Entries in any order as bags, against a plain loop over vectors.
-#include <deeprec/embedding/jagged_batch.hpp>
+#include <deeprec/embedding/batches/jagged_batch.hpp>
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
 // Combiners and policies of lookup beyond sum and mean, its batches without offsets, and gathers.
-#include <deeprec/embedding/lookup.hpp>
+#include <deeprec/embedding/lookup/lookup.hpp>
 
 #include <doctest/doctest.h>
 

@@ -1,6 +1,6 @@
 // What docs/migration.md says of other frameworks' calls, with numbers worked out by hand.
 
-#include <deeprec/embedding/lookup.hpp>
+#include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 
 #include <cmath>

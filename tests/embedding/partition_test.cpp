@@ -1,5 +1,5 @@
 // Ids dealt to parts, against dealing the rows of a table out one by one.
-#include <deeprec/embedding/partition.hpp>
+#include <deeprec/embedding/batches/partition.hpp>
 
 #include <doctest/doctest.h>
 

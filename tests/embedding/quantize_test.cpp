@@ -1,5 +1,5 @@
 // The row formats' own codecs, and quantize and dequantize.
-#include <deeprec/embedding/quantize.hpp>
+#include <deeprec/embedding/tables/quantize.hpp>
 
 #include <doctest/doctest.h>
 
@@ -12,9 +12,9 @@
 #include <random>
 #include <vector>
 
-#include <deeprec/embedding/dense_table.hpp>
-#include <deeprec/embedding/quantized_rows.hpp>
-#include <deeprec/embedding/split_bf16_rows.hpp>
+#include <deeprec/embedding/tables/dense_table.hpp>
+#include <deeprec/embedding/tables/quantized_rows.hpp>
+#include <deeprec/embedding/tables/split_bf16_rows.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 

@@ -1,6 +1,6 @@
 // Lookups of int4 rows in both of FBGEMM's layouts.
-#include <deeprec/embedding/lookup.hpp>
-#include <deeprec/embedding/quantized_rows.hpp>
+#include <deeprec/embedding/lookup/lookup.hpp>
+#include <deeprec/embedding/tables/quantized_rows.hpp>
 
 #include <doctest/doctest.h>
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include <deeprec/embedding/quantized_rows.hpp>
+#include <deeprec/embedding/tables/quantized_rows.hpp>
 
 #include "embedding/support.hpp"
 

@@ -1,5 +1,5 @@
 // Optimizer state in a matrix of its own: the bits of state beside the rows.
-#include <deeprec/embedding/separate_state.hpp>
+#include <deeprec/embedding/tables/separate_state.hpp>
 
 #include <doctest/doctest.h>
 
@@ -13,11 +13,11 @@
 #include <string>
 #include <vector>
 
-#include <deeprec/embedding/dense_table.hpp>
-#include <deeprec/embedding/lookup.hpp>
-#include <deeprec/embedding/split_bf16_rows.hpp>
-#include <deeprec/embedding/table_file.hpp>
-#include <deeprec/embedding/update.hpp>
+#include <deeprec/embedding/tables/dense_table.hpp>
+#include <deeprec/embedding/lookup/lookup.hpp>
+#include <deeprec/embedding/tables/split_bf16_rows.hpp>
+#include <deeprec/embedding/files/table_file.hpp>
+#include <deeprec/embedding/training/update.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 #include <deeprec/optim/adagrad.hpp>

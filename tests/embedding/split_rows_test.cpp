@@ -1,5 +1,5 @@
 // Rows of split floats: their layout, their lookups, and the table of their upper halves.
-#include <deeprec/embedding/split_bf16_rows.hpp>
+#include <deeprec/embedding/tables/split_bf16_rows.hpp>
 
 #include <doctest/doctest.h>
 
@@ -11,9 +11,9 @@
 #include <random>
 #include <vector>
 
-#include <deeprec/embedding/dense_table.hpp>
-#include <deeprec/embedding/lookup.hpp>
-#include <deeprec/embedding/update.hpp>
+#include <deeprec/embedding/tables/dense_table.hpp>
+#include <deeprec/embedding/lookup/lookup.hpp>
+#include <deeprec/embedding/training/update.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 #include <deeprec/optim/optimizers.hpp>
 

@@ -12,12 +12,12 @@
 #include <type_traits>
 #include <vector>
 
-#include <deeprec/embedding/dense_table.hpp>
-#include <deeprec/embedding/fill_empty_bags.hpp>
-#include <deeprec/embedding/gather.hpp>
-#include <deeprec/embedding/jagged_batch.hpp>
-#include <deeprec/embedding/partition.hpp>
-#include <deeprec/embedding/prune_invalid.hpp>
+#include <deeprec/embedding/tables/dense_table.hpp>
+#include <deeprec/embedding/batches/fill_empty_bags.hpp>
+#include <deeprec/embedding/lookup/gather.hpp>
+#include <deeprec/embedding/batches/jagged_batch.hpp>
+#include <deeprec/embedding/batches/partition.hpp>
+#include <deeprec/embedding/batches/prune_invalid.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 #include <deeprec/ops/unique.hpp>

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include <deeprec/embedding/lookup.hpp>
+#include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 
 #include "support/batches.hpp"

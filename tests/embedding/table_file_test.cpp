@@ -1,4 +1,4 @@
-#include <deeprec/embedding/table_file.hpp>
+#include <deeprec/embedding/files/table_file.hpp>
 
 #include <doctest/doctest.h>
 
@@ -23,9 +23,9 @@
 #include <thread>
 #include <vector>
 
-#include <deeprec/embedding/dense_table.hpp>
-#include <deeprec/embedding/quantized_rows.hpp>
-#include <deeprec/embedding/split_bf16_rows.hpp>
+#include <deeprec/embedding/tables/dense_table.hpp>
+#include <deeprec/embedding/tables/quantized_rows.hpp>
+#include <deeprec/embedding/tables/split_bf16_rows.hpp>
 
 #include "support/children.hpp"
 #include "support/sanitizers.hpp"

@@ -1,4 +1,4 @@
-#include <deeprec/embedding/dense_table.hpp>
+#include <deeprec/embedding/tables/dense_table.hpp>
 
 #include <doctest/doctest.h>
 
@@ -8,8 +8,8 @@
 #include <type_traits>
 #include <vector>
 
-#include <deeprec/embedding/quantized_rows.hpp>
-#include <deeprec/embedding/split_bf16_rows.hpp>
+#include <deeprec/embedding/tables/quantized_rows.hpp>
+#include <deeprec/embedding/tables/split_bf16_rows.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 

@@ -1,5 +1,5 @@
 // A second unit with kernels of the library, linked with the first.
-#include <deeprec/embedding/lookup.cuh>
+#include <deeprec/embedding/lookup/lookup.cuh>
 
 #include <doctest/doctest.h>
 

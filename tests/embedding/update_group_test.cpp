@@ -1,5 +1,5 @@
 // Many tables stepped in one call: the bits of one update for each table, whoever runs the pieces.
-#include <deeprec/embedding/update_group.hpp>
+#include <deeprec/embedding/training/update_group.hpp>
 
 #include <doctest/doctest.h>
 
@@ -10,8 +10,8 @@
 #include <span>
 #include <vector>
 
-#include <deeprec/embedding/dense_table.hpp>
-#include <deeprec/embedding/table_group.hpp>
+#include <deeprec/embedding/tables/dense_table.hpp>
+#include <deeprec/embedding/lookup/table_group.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 #include <deeprec/optim/adagrad.hpp>

@@ -1,6 +1,6 @@
 // update() with every optimizer, with wrappers, and with the rounding policies: against apply_row.
 
-#include <deeprec/embedding/update.hpp>
+#include <deeprec/embedding/training/update.hpp>
 
 #include <doctest/doctest.h>
 
@@ -11,7 +11,7 @@
 #include <type_traits>
 #include <vector>
 
-#include <deeprec/embedding/dense_table.hpp>
+#include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 #include <deeprec/optim/optimizers.hpp>

@@ -6,9 +6,9 @@
 #include <type_traits>
 #include <vector>
 
-#include <deeprec/embedding/dense_table.hpp>
-#include <deeprec/embedding/split_bf16_rows.hpp>
-#include <deeprec/embedding/update.hpp>
+#include <deeprec/embedding/tables/dense_table.hpp>
+#include <deeprec/embedding/tables/split_bf16_rows.hpp>
+#include <deeprec/embedding/training/update.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 #include <deeprec/optim/optimizers.hpp>
 

@@ -1,7 +1,7 @@
 // The scratch of a stream, on a run time that runs nothing: what a verb keeps is never given to
 // another.
 
-#include <deeprec/exec/detail/stream_scratch.hpp>
+#include <deeprec/exec/stream_scratch.hpp>
 
 #include <doctest/doctest.h>
 

@@ -16,9 +16,9 @@
 #include <vector>
 
 #include <deeprec/core/coo_view.hpp>
-#include <deeprec/embedding/fused_lookup.hpp>
-#include <deeprec/embedding/lookup.hpp>
-#include <deeprec/embedding/table_group.hpp>
+#include <deeprec/embedding/lookup/fused_lookup.hpp>
+#include <deeprec/embedding/lookup/lookup.hpp>
+#include <deeprec/embedding/lookup/table_group.hpp>
 
 namespace {
 

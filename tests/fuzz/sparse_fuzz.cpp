@@ -14,10 +14,10 @@
 #include <set>
 #include <vector>
 
-#include <deeprec/embedding/fill_empty_bags.hpp>
-#include <deeprec/embedding/jagged_batch.hpp>
-#include <deeprec/embedding/partition.hpp>
-#include <deeprec/embedding/prune_invalid.hpp>
+#include <deeprec/embedding/batches/fill_empty_bags.hpp>
+#include <deeprec/embedding/batches/jagged_batch.hpp>
+#include <deeprec/embedding/batches/partition.hpp>
+#include <deeprec/embedding/batches/prune_invalid.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/ops/dedup_rows.hpp>
 #include <deeprec/ops/unique.hpp>

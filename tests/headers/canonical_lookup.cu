@@ -1,5 +1,5 @@
 // The canonical call of a user: what it costs in kernels and bytes says device_object.cmake.
-#include <deeprec/embedding/lookup.cuh>
+#include <deeprec/embedding/lookup/lookup.cuh>
 
 using namespace deeprec;
 

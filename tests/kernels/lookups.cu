@@ -1,9 +1,9 @@
 // Lookups whose machine code kernels_test.sh looks at: each format, with the poolings that make other kernels of it.
-#include <deeprec/embedding/gradient.cuh>
-#include <deeprec/embedding/lookup.cuh>
-#include <deeprec/embedding/quantized_rows.hpp>
-#include <deeprec/embedding/split_bf16_rows.hpp>
-#include <deeprec/embedding/table_group.cuh>
+#include <deeprec/embedding/training/gradient.cuh>
+#include <deeprec/embedding/lookup/lookup.cuh>
+#include <deeprec/embedding/tables/quantized_rows.hpp>
+#include <deeprec/embedding/tables/split_bf16_rows.hpp>
+#include <deeprec/embedding/lookup/table_group.cuh>
 #include <deeprec/ops/row_select.cuh>
 
 using namespace deeprec;

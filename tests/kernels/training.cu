@@ -1,7 +1,7 @@
 // Updates and stages whose machine code kernels_test.sh looks at.
-#include <deeprec/embedding/device_stages.cuh>
-#include <deeprec/embedding/fused_lookup.cuh>
-#include <deeprec/embedding/update.cuh>
+#include <deeprec/embedding/batches/device_batches.cuh>
+#include <deeprec/embedding/lookup/fused_lookup.cuh>
+#include <deeprec/embedding/training/update.cuh>
 #include <deeprec/optim/optimizers.hpp>
 #include <deeprec/optim/wrappers.hpp>
 

@@ -19,8 +19,8 @@
 #include <deeprec/core/isa.hpp>
 #include <deeprec/data/batch_reader.hpp>
 #include <deeprec/data/libsvm_format.hpp>
-#include <deeprec/embedding/dense_table.hpp>
-#include <deeprec/embedding/table_file.hpp>
+#include <deeprec/embedding/tables/dense_table.hpp>
+#include <deeprec/embedding/files/table_file.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 

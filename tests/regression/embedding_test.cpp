@@ -8,15 +8,15 @@
 #include <span>
 #include <vector>
 
-#include <deeprec/embedding/dense_table.hpp>
-#include <deeprec/embedding/fused_lookup.hpp>
-#include <deeprec/embedding/gather.hpp>
-#include <deeprec/embedding/gradient.hpp>
-#include <deeprec/embedding/lookup.hpp>
-#include <deeprec/embedding/prune_invalid.hpp>
-#include <deeprec/embedding/table_group.hpp>
-#include <deeprec/embedding/update.hpp>
-#include <deeprec/embedding/update_group.hpp>
+#include <deeprec/embedding/tables/dense_table.hpp>
+#include <deeprec/embedding/lookup/fused_lookup.hpp>
+#include <deeprec/embedding/lookup/gather.hpp>
+#include <deeprec/embedding/training/gradient.hpp>
+#include <deeprec/embedding/lookup/lookup.hpp>
+#include <deeprec/embedding/batches/prune_invalid.hpp>
+#include <deeprec/embedding/lookup/table_group.hpp>
+#include <deeprec/embedding/training/update.hpp>
+#include <deeprec/embedding/training/update_group.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/optim/sgd.hpp>
 

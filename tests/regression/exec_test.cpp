@@ -1,8 +1,8 @@
 // Executors, device memory and what else lies below the verbs: faults that were found once, by the names of their
 // programs.
 
-#include <deeprec/embedding/table_group.hpp>
-#include <deeprec/embedding/update_group.hpp>
+#include <deeprec/embedding/lookup/table_group.hpp>
+#include <deeprec/embedding/training/update_group.hpp>
 #include <deeprec/exec/executor_ref.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>

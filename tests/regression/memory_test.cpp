@@ -10,13 +10,13 @@
 
 #include <deeprec/data/batch_reader.hpp>
 #include <deeprec/data/libsvm_format.hpp>
-#include <deeprec/embedding/dense_table.hpp>
-#include <deeprec/embedding/fill_empty_bags.hpp>
-#include <deeprec/embedding/gradient.hpp>
-#include <deeprec/embedding/jagged_batch.hpp>
-#include <deeprec/embedding/lookup.hpp>
-#include <deeprec/embedding/prune_invalid.hpp>
-#include <deeprec/embedding/update_group.hpp>
+#include <deeprec/embedding/tables/dense_table.hpp>
+#include <deeprec/embedding/batches/fill_empty_bags.hpp>
+#include <deeprec/embedding/training/gradient.hpp>
+#include <deeprec/embedding/batches/jagged_batch.hpp>
+#include <deeprec/embedding/lookup/lookup.hpp>
+#include <deeprec/embedding/batches/prune_invalid.hpp>
+#include <deeprec/embedding/training/update_group.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 #include <deeprec/optim/optimizers.hpp>

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include <deeprec/core/jagged_view.hpp>
-#include <deeprec/embedding/table_view.hpp>
+#include <deeprec/embedding/tables/table_view.hpp>
 #include <deeprec/memory/cuda_memory.hpp>
 
 #include "support/batches.hpp"

@@ -5,14 +5,14 @@
 //   weights   1 .5  2  1  1           N, or none
 //
 // The entries of a bag keep the order in which they appear. coo_view::tensorflow reads the indices (N,2) of
-// a tf.SparseTensor in place. Lookups take bags: see to_jagged (embedding/jagged_batch.hpp).
+// a tf.SparseTensor in place. Lookups take bags: see to_jagged (embedding/batches/jagged_batch.hpp).
 #pragma once
 
 #include <cstdint>
 #include <type_traits>
 
 #include <deeprec/core/config.hpp>
-#include <deeprec/core/detail/sizes.hpp>
+#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>

@@ -18,7 +18,7 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/contract.hpp>
-#include <deeprec/core/detail/sizes.hpp>
+#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>

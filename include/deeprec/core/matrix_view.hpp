@@ -8,11 +8,12 @@
 #pragma once
 
 #include <cstddef>
+#include <limits>
 #include <type_traits>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/contract.hpp>
-#include <deeprec/core/detail/sizes.hpp>
+#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
@@ -167,5 +168,38 @@ template <class T, index_t N>
 matrix_view(T*, index_t, dim<N>, index_t) -> matrix_view<T, host_space, dim<N>>;
 
 static_assert(std::is_trivially_copyable_v<matrix_view<float>>);
+
+namespace detail {
+
+/// Rows of some stride have no more bytes than an index counts.
+constexpr bool countable(index_t rows, index_t columns, index_t stride) noexcept {
+  constexpr index_t most = (std::numeric_limits<index_t>::max)() / 8;
+  if (rows <= 0 || columns <= 0) return true;
+  return columns <= most && (rows == 1 || stride <= 0 || rows - 1 <= (most - columns) / stride);
+}
+template <class View>
+constexpr bool countable(const View& v) noexcept {
+  return countable(v.extent(0), v.extent(1), v.stride(0));
+}
+
+/// Memory, sizes and row stride make sense together.
+template <class View>
+constexpr bool well_formed(const View& v) noexcept {
+  const void* data;
+  if constexpr (requires { v.data_handle(); }) {
+    data = v.data_handle();
+  } else {
+    data = v.data();
+  }
+  return v.extent(0) >= 0 && v.extent(1) >= 0 && countable(v) &&
+         (v.empty() || (data != nullptr && (v.extent(0) == 1 || v.stride(0) >= v.extent(1))));
+}
+
+template <class View>
+constexpr bool has_shape(const View& v, index_t rows, index_t columns) noexcept {
+  return v.extent(0) == rows && v.extent(1) == columns;
+}
+
+}  // namespace detail
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -32,7 +32,7 @@
 #include <deeprec/data/detail/text_source.hpp>
 #include <deeprec/data/sparse_batch.hpp>
 #include <deeprec/data/text_format.hpp>
-#include <deeprec/memory/detail/locked_resource.hpp>
+#include <deeprec/memory/locked_resource.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 

@@ -103,4 +103,13 @@ concept PackingGemmBackend = GemmBackend<B> &&
 template <GemmBackend... Backends>
 struct gemm_backends {};
 
+/// What a cache of plans did since the process began.
+struct gemm_cache_report {
+  std::size_t kept = 0;  ///< now
+  std::size_t made = 0;
+  std::size_t found = 0;
+  std::size_t dropped = 0;  ///< to make room
+  std::size_t capacity = 0;
+};
+
 }}  // namespace deeprec::DEEPREC_ABI

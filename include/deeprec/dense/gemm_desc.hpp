@@ -109,35 +109,6 @@ using gemm_desc = basic_gemm_desc<>;
 
 namespace detail {
 
-/// Rows of some stride have no more bytes than an index counts.
-constexpr bool countable(index_t rows, index_t columns, index_t stride) noexcept {
-  constexpr index_t most = (std::numeric_limits<index_t>::max)() / 8;
-  if (rows <= 0 || columns <= 0) return true;
-  return columns <= most && (rows == 1 || stride <= 0 || rows - 1 <= (most - columns) / stride);
-}
-template <class View>
-constexpr bool countable(const View& v) noexcept {
-  return countable(v.extent(0), v.extent(1), v.stride(0));
-}
-
-/// Memory, sizes and row stride make sense together.
-template <class View>
-constexpr bool well_formed(const View& v) noexcept {
-  const void* data;
-  if constexpr (requires { v.data_handle(); }) {
-    data = v.data_handle();
-  } else {
-    data = v.data();
-  }
-  return v.extent(0) >= 0 && v.extent(1) >= 0 && countable(v) &&
-         (v.empty() || (data != nullptr && (v.extent(0) == 1 || v.stride(0) >= v.extent(1))));
-}
-
-template <class View>
-constexpr bool has_shape(const View& v, index_t rows, index_t columns) noexcept {
-  return v.extent(0) == rows && v.extent(1) == columns;
-}
-
 constexpr index_t bytes_of(gemm_storage storage) noexcept { return storage == gemm_storage::f32 ? 4 : 2; }
 
 /// p moved on by a number of elements.

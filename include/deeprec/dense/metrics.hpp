@@ -14,8 +14,9 @@
 #include <limits>
 #include <vector>
 
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/dense/gemm.hpp>
 #include <deeprec/dense/logistic_loss.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {

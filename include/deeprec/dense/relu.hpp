@@ -6,8 +6,10 @@
 
 #include <algorithm>
 
+#include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
-#include <deeprec/dense/gemm.hpp>
+#include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/status.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 

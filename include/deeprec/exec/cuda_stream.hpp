@@ -21,8 +21,8 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/executor.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/exec/detail/device_fault.hpp>
-#include <deeprec/exec/detail/stream_scratch.hpp>
+#include <deeprec/exec/device_fault.hpp>
+#include <deeprec/exec/stream_scratch.hpp>
 #include <deeprec/exec/stream_pool.hpp>
 #include <deeprec/memory/cuda_runtime.hpp>
 

@@ -23,7 +23,7 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/exec/stream_plan.hpp>
-#include <deeprec/memory/detail/device_scope.hpp>
+#include <deeprec/memory/device_scope.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 

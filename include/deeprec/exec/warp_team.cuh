@@ -2,7 +2,7 @@
 //
 //   lanes = 8      | 0 1 2 3 4 5 6 7 | 0 1 2 ...      four teams in a warp; a power of two, up to 32
 //
-// Kernels are templates over it (embedding/detail/device_pool.hpp), so that tests can run them without a
+// Kernels are templates over it (embedding/kernels/device_pool.hpp), so that tests can run them without a
 // device.
 #pragma once
 
@@ -18,7 +18,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/exec/detail/device_fault.hpp>
+#include <deeprec/exec/device_fault.hpp>
 #include <deeprec/memory/cuda_runtime.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {

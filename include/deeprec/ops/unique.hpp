@@ -23,7 +23,7 @@
 #include <deeprec/core/id_range.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/verb.hpp>
-#include <deeprec/memory/detail/owns.hpp>
+#include <deeprec/memory/owns.hpp>
 #include <deeprec/ops/detail/key_seed.hpp>
 #include <deeprec/ops/detail/number_keys.hpp>
 

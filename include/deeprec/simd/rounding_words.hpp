@@ -15,7 +15,7 @@
 #include <deeprec/simd/words.hpp>
 
 #include <deeprec/simd/begin_portable.hpp>
-#include <deeprec/simd/detail/rounding_portable.inl>
+#include <deeprec/simd/rounding_portable.inl>
 #include <deeprec/simd/end_portable.hpp>
 
 #if DEEPREC_X86

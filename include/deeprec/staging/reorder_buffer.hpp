@@ -17,7 +17,7 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/staging/atomics.hpp>
-#include <deeprec/staging/detail/handles.hpp>
+#include <deeprec/staging/ring_handles.hpp>
 #include <deeprec/staging/detail/slot_ring.hpp>
 #include <deeprec/staging/wait_strategies.hpp>
 

@@ -19,7 +19,7 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/staging/atomics.hpp>
-#include <deeprec/staging/detail/handles.hpp>
+#include <deeprec/staging/ring_handles.hpp>
 #include <deeprec/staging/wait_strategies.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {

@@ -1,5 +1,5 @@
 // A lookup, and the status of a bad id, where neither exceptions nor run-time types exist.
-#include <deeprec/embedding/lookup.hpp>
+#include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 
 #include <cstdint>

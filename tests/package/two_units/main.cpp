@@ -1,6 +1,6 @@
 // The same lookup by two units of different flags, on every instruction set of this machine; and what has no kernels for
 // instruction sets, on small whole numbers, whose sums and products are exact with and without fused multiplication.
-#include <deeprec/embedding/lookup.hpp>
+#include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 
 #include <cstdint>

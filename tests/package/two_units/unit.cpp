@@ -2,10 +2,10 @@
 #include <deeprec/dense/dot_interaction.hpp>
 #include <deeprec/dense/logistic_loss.hpp>
 #include <deeprec/dense/relu.hpp>
-#include <deeprec/embedding/lookup.hpp>
-#include <deeprec/embedding/quantize.hpp>
-#include <deeprec/embedding/quantized_rows.hpp>
-#include <deeprec/embedding/split_bf16_rows.hpp>
+#include <deeprec/embedding/lookup/lookup.hpp>
+#include <deeprec/embedding/tables/quantize.hpp>
+#include <deeprec/embedding/tables/quantized_rows.hpp>
+#include <deeprec/embedding/tables/split_bf16_rows.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/optim/global_norm.hpp>
 

@@ -13,17 +13,9 @@
 #include <unordered_map>
 
 #include <deeprec/core/config.hpp>
+#include <deeprec/dense/gemm_backend.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
-
-/// What a cache of plans did since the process began.
-struct gemm_cache_report {
-  std::size_t kept = 0;  ///< now
-  std::size_t made = 0;
-  std::size_t found = 0;
-  std::size_t dropped = 0;  ///< to make room
-  std::size_t capacity = 0;
-};
 
 namespace detail {
 

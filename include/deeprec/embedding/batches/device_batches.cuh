@@ -1,0 +1,494 @@
+// The stages of a sparse lookup on a CUDA stream: prune_invalid, fill_empty_bags, unique,
+// partition, to_jagged. The words and the answers of the host's stages; outputs are room that the
+// caller has (device_batch.hpp), and sizes stay on the device, so that a step can be captured.
+//
+//   prune_invalid(stream, bags, by_id, pruned);
+//   fill_empty_bags(stream, pruned.view(), 0, filled, empty);
+//   lookup(stream, table, filled.view(), mean, out);
+//
+// All at once: fused_lookup of bags (lookup.cuh), or of entries in any order (fused_lookup.cuh).
+//
+// gather and combine are lookups: with concat, and over as_table(rows). What is bad is left out and
+// reported by synchronize(). Scans and radix sorts are CUB's.
+#pragma once
+
+#ifndef __CUDACC__
+#error "deeprec/embedding/batches/device_batches.cuh needs nvcc. Fix: prune_invalid.hpp and others are the host's."
+#endif
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <type_traits>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/context.hpp>
+#include <deeprec/core/coo_view.hpp>
+#include <deeprec/core/status.hpp>
+#include <deeprec/embedding/kernels/device_sort.cuh>
+#include <deeprec/embedding/batches/detail/device_batches.hpp>
+#include <deeprec/embedding/batches/device_batch.hpp>
+#include <deeprec/exec/cuda_stream.hpp>
+#include <deeprec/exec/stream_scratch.hpp>
+#include <deeprec/exec/warp_team.cuh>
+
+namespace deeprec { inline namespace DEEPREC_ABI {
+
+namespace [[gnu::visibility("hidden")]] DEEPREC_DEVICE {
+
+/// body(i) for i in [0, n), each by a thread.
+template <class Body>
+__global__ void __launch_bounds__(block_threads)
+    for_each_index(index_t n, const __grid_constant__ Body body) {
+  for (index_t i = index_t{blockIdx.x} * block_threads + threadIdx.x; i < n;
+       i += index_t{gridDim.x} * block_threads) {
+    body(i);
+  }
+}
+/// body(team, i) for i in [0, n), each by a team.
+template <class Body>
+__global__ void __launch_bounds__(block_threads)
+    for_each_team(index_t n, int lanes, const __grid_constant__ Body body) {
+  const warp_team team(lanes);
+  for (index_t i = team.number(); i < n; i += team.teams()) body(team, i);
+}
+
+template <class Body>
+status launch_each(index_t n, cudaStream_t on, const Body& body) {
+  return n > 0 ? launch_kernel(for_each_index<Body>, grid_of(n, 1), on, n, body) : status();
+}
+template <class Body>
+status launch_teams(index_t n, int lanes, cudaStream_t on, const Body& body) {
+  return n > 0 ? launch_kernel(for_each_team<Body>, grid_of(n, lanes), on, n, lanes, body) : status();
+}
+
+/// Functors, since kernels of lambdas need a flag of nvcc's.
+template <class Valid, class Borders>
+struct flag_valid {
+  Valid valid;
+  index_t n;
+  index_t* flags;
+  __device__ void operator()(index_t k) const { flags[k] = k < n && valid(k) ? 1 : 0; }
+};
+template <class Id, class Valid, class Borders>
+struct prune_slots {
+  const Id* ids;
+  const float* weights;
+  index_t n;
+  Borders borders;
+  Valid valid;
+  const index_t* kept;
+  device_bags<Id> out;
+  device_fault* fault;
+  __device__ void operator()(index_t k) const {
+    const index_t first = detail::clamp_slot(borders.begin(0), n);
+    const index_t end = detail::clamp_slot(borders.end(out.bags - 1), n);
+    if (k < n) detail::keep_slot(k, first, end, valid, ids, weights, kept, out);
+    if (k > out.bags) return;
+    const index_t border = k == 0 ? borders.begin(0) : borders.end(k - 1);
+    out.offsets[k] = kept[detail::clamp_slot(border, n)] - kept[first];
+    std::int64_t value = 0;
+    const errc wrong = k == 0 ? errc::ok : detail::border_fault(borders.begin(k - 1), border, n, value);
+    if (wrong != errc::ok) warp_team(1).report(fault, wrong, -1, k - 1, -1, value);
+  }
+};
+template <class Borders>
+struct filled_sizes {
+  Borders borders;
+  index_t bags;
+  index_t n;
+  bool fills;
+  index_t* sizes;
+  device_fault* fault;
+  __device__ void operator()(index_t b) const {
+    if (b == bags) {
+      sizes[b] = 0;
+      return;
+    }
+    std::int64_t value = 0;
+    const errc wrong = detail::border_fault(borders.begin(b), borders.end(b), n, value);
+    if (wrong != errc::ok) warp_team(1).report(fault, wrong, -1, b, -1, value);
+    const index_t size = wrong == errc::ok ? borders.end(b) - borders.begin(b) : 0;
+    sizes[b] = size == 0 && fills ? 1 : size;
+  }
+};
+template <class Id, class Borders>
+struct fill_bags {
+  Borders borders;
+  const Id* ids;
+  const float* weights;
+  index_t n;
+  Id default_id;
+  device_bags<Id> out;
+  std::uint8_t* empty;
+  __device__ void operator()(const warp_team& team, index_t b) const {
+    std::int64_t value = 0;
+    const bool fine = detail::border_fault(borders.begin(b), borders.end(b), n, value) == errc::ok;
+    const index_t begin = fine ? borders.begin(b) : 0;
+    detail::fill_bag(team, b, begin, fine ? borders.end(b) : 0, ids, weights, default_id, out, empty);
+  }
+};
+template <class Id>
+struct key_ids {
+  const Id* ids;
+  std::uint64_t* keys;
+  std::uint32_t* slots;
+  __device__ void operator()(index_t k) const {
+    keys[k] = detail::id_key(ids[k]);
+    slots[k] = static_cast<std::uint32_t>(k);
+  }
+};
+struct flag_first {
+  const std::uint64_t* keys;
+  const std::uint32_t* slots;
+  index_t* flags;
+  __device__ void operator()(index_t i) const {
+    flags[slots[i]] = i == 0 || keys[i - 1] != keys[i] ? 1 : 0;
+  }
+};
+template <class Id>
+struct number_runs {
+  index_t n;
+  const std::uint64_t* keys;
+  const std::uint32_t* slots;
+  const index_t* numbers;
+  device_unique<Id> out;
+  __device__ void operator()(index_t i) const {
+    detail::number_slot(i, n, keys, slots, numbers, out);
+    if (i == 0) *out.size = numbers[n];
+  }
+};
+template <class Strategy, class Id>
+struct key_parts {
+  const Id* ids;
+  index_t rows;
+  index_t parts;
+  bool checks;
+  device_partition<Id> out;
+  std::uint32_t* keys;
+  std::uint32_t* slots;
+  device_fault* fault;
+  unsigned long long* skipped;
+  __device__ void operator()(index_t k) const {
+    slots[k] = static_cast<std::uint32_t>(k);
+    if (detail::part_of_slot<Strategy>(k, ids, rows, parts, out, keys)) return;
+    const warp_team alone(1);
+    if (checks) {
+      alone.report(fault, errc::id_out_of_range, -1, -1, k, static_cast<std::int64_t>(ids[k]));
+    } else {
+      alone.count(skipped, 1);
+    }
+  }
+};
+template <class Strategy, class Id>
+struct place_parts {
+  const Id* ids;
+  index_t n;
+  index_t rows;
+  index_t parts;
+  const std::uint32_t* keys;
+  const std::uint32_t* slots;
+  device_partition<Id> out;
+  __device__ void operator()(index_t i) const {
+    if (i < n) detail::put_in_part<Strategy>(i, ids, rows, parts, keys, slots, out);
+    if (i <= parts) out.offsets[i] = detail::first_not_below(keys, n, static_cast<std::uint32_t>(i));
+  }
+};
+template <class Coo>
+struct key_entries {
+  Coo coo;
+  std::uint32_t* keys;
+  std::uint32_t* slots;
+  device_fault* fault;
+  __device__ void operator()(index_t k) const {
+    detail::key_entry(warp_team(1), k, coo, keys, slots, fault);
+  }
+};
+template <class Coo, class Id>
+struct place_entries {
+  Coo coo;
+  const std::uint32_t* keys;
+  const std::uint32_t* slots;
+  device_bags<Id> out;
+  __device__ void operator()(index_t i) const { detail::place_entry(i, coo, keys, slots, out); }
+};
+
+/// Keys and slots before and after a sort, with CUB's space, in a stream's scratch.
+template <class Key>
+struct sorting {
+  Key *keys, *sorted;
+  std::uint32_t *slots, *sorted_slots;
+  index_t* flags;  // (n + 1), and their scan
+  index_t* scanned;
+  std::byte* space;
+  std::size_t sort_bytes = 0, scan_bytes = 0;
+
+  status open(cuda_stream& stream, index_t n, int bits, bool scans) {
+    detail::scratch_layout layout;
+    const std::size_t at[] = {layout.add<Key>(n),
+                              layout.add<Key>(n),
+                              layout.add<std::uint32_t>(n),
+                              layout.add<std::uint32_t>(n),
+                              layout.add<index_t>(scans ? n + 1 : 0),
+                              layout.add<index_t>(scans ? n + 1 : 0)};
+    Key* const none = nullptr;
+    std::uint32_t* const nothing = nullptr;
+    status s = sort_pairs(nullptr, sort_bytes, none, none, nothing, nothing, n, bits, stream.get());
+    if (s.ok() && scans) {
+      index_t* const no_index = nullptr;
+      s = scan(nullptr, scan_bytes, no_index, no_index, n + 1, stream.get());
+    }
+    if (!s.ok()) return s;
+    const std::size_t more =
+        layout.add<std::byte>(static_cast<index_t>(sort_bytes < scan_bytes ? scan_bytes : sort_bytes));
+    std::byte* base = nullptr;
+    if (s = stream.scratch(layout.bytes(), base); !s.ok()) return s;
+    const auto place = [&](std::size_t i) { return static_cast<void*>(base + at[i]); };
+    keys = static_cast<Key*>(place(0));
+    sorted = static_cast<Key*>(place(1));
+    slots = static_cast<std::uint32_t*>(place(2));
+    sorted_slots = static_cast<std::uint32_t*>(place(3));
+    flags = static_cast<index_t*>(place(4));
+    scanned = static_cast<index_t*>(place(5));
+    space = base + more;
+    return {};
+  }
+  status sort(index_t n, int bits, cudaStream_t on) {
+    return sort_pairs(space, sort_bytes, keys, sorted, slots, sorted_slots, n, bits, on);
+  }
+};
+
+}  // namespace DEEPREC_DEVICE
+
+namespace detail {
+
+/// Scans n + 1 flags that a launch writes, in a stream's scratch.
+template <class Write>
+[[gnu::visibility("hidden")]] inline status scan_flags(cuda_stream& stream, index_t n, index_t*& scanned,
+                                                       const Write& write) {
+  std::size_t bytes = 0;
+  index_t* const none = nullptr;
+  if (const status s = DEEPREC_DEVICE::scan(nullptr, bytes, none, none, n + 1, stream.get()); !s) return s;
+  scratch_layout layout;
+  const std::size_t flags = layout.add<index_t>(n + 1), sums = layout.add<index_t>(n + 1);
+  const std::size_t space = layout.add<std::byte>(static_cast<index_t>(bytes));
+  std::byte* base = nullptr;
+  if (const status s = stream.scratch(layout.bytes(), base); !s) return s;
+  auto* const from = static_cast<index_t*>(static_cast<void*>(base + flags));
+  if (scanned == nullptr) scanned = static_cast<index_t*>(static_cast<void*>(base + sums));
+  if (const status s = write(from); !s) return s;
+  return DEEPREC_DEVICE::scan(base + space, bytes, from, scanned, n + 1, stream.get());
+}
+
+}  // namespace detail
+
+/// The batch without invalid entries, as prune_invalid of the host; a bag with bad offsets is reported.
+///
+/// @shape   bags: B bags, N ids · out: room for B bags and N ids
+/// @space   device
+/// @cost    two launches and a scan over N; 16 bytes an id of the stream's scratch
+/// @threads one thread a stream
+/// @error   shape_mismatch; offsets_* by synchronize()
+template <class Context, BagBatch Bags, class How>
+requires std::is_same_v<backend_of<context_for<Context>>, cuda_backend>
+[[nodiscard]] status prune_invalid(Context&& context_or_stream, const Bags& bags, const How&,
+                                   device_bags<typename Bags::id_type> out) {
+  static_assert(is_pruning<How>, "deeprec::prune_invalid: no such rule. Fix: by_id or by_id_and_weight.");
+  using id_type = typename Bags::id_type;
+  using valid_type = detail::valid_entries<How, id_type>;
+  using borders_type = decltype(bags.borders());
+  cuda_stream& stream = *as_context(context_or_stream).executor;
+  if (const status s = detail::device_shapes(bags); !s) return s;
+  const index_t n = bags.id_count();
+  if (out.bags != bags.bags() || out.room < n || (bags.weights() != nullptr && out.weights == nullptr))
+    return {errc::shape_mismatch, "prune_invalid: out has no room"};
+  if (detail::is_null(out)) return {errc::shape_mismatch, "out is null"};
+  if (out.bags == 0) return {};
+  const valid_type valid{bags.ids(), bags.weights()};
+  index_t* kept = nullptr;
+  const status s = detail::scan_flags(stream, n, kept, [&](index_t* flags) {
+    return DEEPREC_DEVICE::launch_each(n + 1, stream.get(),
+                                       DEEPREC_DEVICE::flag_valid<valid_type, borders_type>{valid, n, flags});
+  });
+  if (!s.ok()) return s;
+  return DEEPREC_DEVICE::launch_each(
+      n > out.bags + 1 ? n : out.bags + 1, stream.get(),
+      DEEPREC_DEVICE::prune_slots<id_type, valid_type, borders_type>{
+          bags.ids(), bags.weights(), n, bags.borders(), valid, kept, out, stream.fault_record()});
+}
+
+/// One entry default_id in every bag that had none, as fill_empty_bags of the host.
+///
+/// @shape   bags: B bags, N ids · out: room for B bags and N + B ids · empty (B)
+/// @space   device
+/// @cost    two launches and a scan over B
+/// @threads one thread a stream
+/// @error   shape_mismatch; id_out_of_range (a negative default_id); offsets_* by synchronize()
+template <class Context, BagBatch Bags>
+requires std::is_same_v<backend_of<context_for<Context>>, cuda_backend>
+[[nodiscard]] status fill_empty_bags(Context&& context_or_stream, const Bags& bags,
+                                     std::type_identity_t<std::optional<typename Bags::id_type>> default_id,
+                                     device_bags<typename Bags::id_type> out,
+                                     std::span<std::uint8_t> empty) {
+  using id_type = typename Bags::id_type;
+  using borders_type = decltype(bags.borders());
+  cuda_stream& stream = *as_context(context_or_stream).executor;
+  if (const status s = detail::device_shapes(bags); !s) return s;
+  const bool fills = default_id.has_value();
+  if (out.bags != bags.bags() || out.room < bags.id_count() + (fills ? bags.bags() : 0) ||
+      static_cast<index_t>(empty.size()) != bags.bags() || (bags.weights() != nullptr && out.weights == nullptr)) {
+    return {errc::shape_mismatch, "fill_empty_bags: out or empty has no room"};
+  }
+  if (detail::is_null(out) || (!empty.empty() && empty.data() == nullptr)) {
+    return {errc::shape_mismatch, "out is null"};
+  }
+  if (std::is_signed_v<id_type> && fills && *default_id < id_type{}) {
+    return {errc::id_out_of_range, "the default id", {.value = static_cast<std::int64_t>(*default_id)}};
+  }
+  if (out.bags == 0) return {};
+  index_t* offsets = out.offsets;
+  const status s = detail::scan_flags(stream, out.bags, offsets, [&](index_t* sizes) {
+    return DEEPREC_DEVICE::launch_each(
+        out.bags + 1, stream.get(),
+        DEEPREC_DEVICE::filled_sizes<borders_type>{bags.borders(), out.bags, bags.id_count(), fills, sizes,
+                                                   stream.fault_record()});
+  });
+  if (!s.ok()) return s;
+  return DEEPREC_DEVICE::launch_teams(out.bags, 8, stream.get(),
+                                      DEEPREC_DEVICE::fill_bags<id_type, borders_type>{
+                                          bags.borders(), bags.ids(), bags.weights(), bags.id_count(),
+                                          default_id.value_or(id_type{}), out, empty.data()});
+}
+
+/// Different ids by first appearance, as unique of the host.
+///
+/// @shape   ids (N) in device memory · out: room for N
+/// @space   device
+/// @cost    a radix sort over the bits of Id, a scan and three launches; 40 bytes an id of the stream's
+///          scratch
+/// @threads one thread a stream
+/// @error   shape_mismatch (out that is null); unsupported (N beyond 31 bits)
+template <class Context, class Id>
+requires std::is_same_v<backend_of<context_for<Context>>, cuda_backend>
+[[nodiscard]] status unique(Context&& context_or_stream, std::span<const Id> ids, device_unique<Id> out) {
+  cuda_stream& stream = *as_context(context_or_stream).executor;
+  const auto n = static_cast<index_t>(ids.size());
+  if (n > 0x7fffffff) return {errc::unsupported, "unique: too many ids for the type of their numbers"};
+  if (out.size == nullptr || (n > 0 && (out.ids == nullptr || out.inverse == nullptr || out.counts == nullptr))) {
+    return {errc::shape_mismatch, "out is null"};
+  }
+  const cudaStream_t on = stream.get();
+  if (n == 0) return cuda_status(cudaMemsetAsync(out.size, 0, sizeof(index_t), on));
+  constexpr int bits = 8 * static_cast<int>(sizeof(Id));
+  DEEPREC_DEVICE::sorting<std::uint64_t> sorted{};
+  if (const status s = sorted.open(stream, n, bits, true); !s) return s;
+  using namespace DEEPREC_DEVICE;
+  if (const status s = launch_each(n, on, key_ids<Id>{ids.data(), sorted.keys, sorted.slots}); !s) return s;
+  if (const status s = sorted.sort(n, bits, on); !s) return s;
+  const status flagged = launch_each(n, on, flag_first{sorted.sorted, sorted.sorted_slots, sorted.flags});
+  if (!flagged) return flagged;
+  if (const status s = cuda_status(cudaMemsetAsync(sorted.flags + n, 0, sizeof(index_t), on)); !s) return s;
+  if (const status s =
+          DEEPREC_DEVICE::scan(sorted.space, sorted.scan_bytes, sorted.flags, sorted.scanned, n + 1, on);
+      !s) {
+    return s;
+  }
+  return launch_each(n, on, number_runs<Id>{n, sorted.sorted, sorted.sorted_slots, sorted.scanned, out});
+}
+
+/// Ids dealt to the parts of a table, as partition of the host. Ids outside [0, rows) are left out; with
+/// check they are reported as well, with skip counted.
+///
+/// @shape   ids (N) in device memory · out: room for N ids and P + 1 offsets
+/// @space   device
+/// @cost    a radix sort over the bits of P and two launches; 16 bytes an id of the stream's scratch
+/// @threads one thread a stream
+/// @error   invalid_value; unsupported (N beyond 32 bits, P beyond 31); shape_mismatch (out that is null);
+///          id_out_of_range (slot, value) by synchronize()
+template <class Context, class Id, class Strategy, class Bounds>
+requires std::is_same_v<backend_of<context_for<Context>>, cuda_backend>
+[[nodiscard]] status partition(Context&& context_or_stream, std::span<const Id> ids, index_t rows,
+                               index_t parts, const Strategy&, const Bounds& bounds,
+                               device_partition<Id> out) {
+  cuda_stream& stream = *as_context(context_or_stream).executor;
+  const auto n = static_cast<index_t>(ids.size());
+  if (parts < 1) return {errc::invalid_value, "partition: parts is below 1", {.value = parts}};
+  if (rows < 0) return {errc::invalid_value, "partition: rows is below 0", {.value = rows}};
+  if (parts > 0x7fffffff || n >= index_t{detail::absent_key}) {
+    return {errc::unsupported, "partition: more parts or ids than a device numbers"};
+  }
+  if (out.offsets == nullptr ||
+      (n > 0 && (out.part == nullptr || out.permutation == nullptr || out.ids == nullptr))) {
+    return {errc::shape_mismatch, "out is null"};
+  }
+  unsigned long long* skipped = nullptr;
+  constexpr bool checks = std::is_same_v<Bounds, bounds::check_t>;
+  if constexpr (!checks) {
+    skipped = stream.counter(bounds.skipped);
+    if (bounds.skipped != nullptr && skipped == nullptr) {
+      return {errc::unsupported,
+              "partition: more skip counters than a stream has between two synchronize()"};
+    }
+  }
+  const int bits = detail::key_bits(parts);
+  const cudaStream_t on = stream.get();
+  DEEPREC_DEVICE::sorting<std::uint32_t> sorted{};
+  if (const status s = sorted.open(stream, n, bits, false); !s) return s;
+  const status keyed = DEEPREC_DEVICE::launch_each(
+      n, on,
+      DEEPREC_DEVICE::key_parts<Strategy, Id>{ids.data(), rows, parts, checks, out, sorted.keys,
+                                              sorted.slots, stream.fault_record(), skipped});
+  if (!keyed) return keyed;
+  if (n > 0) {
+    if (const status s = sorted.sort(n, bits, on); !s) return s;
+  }
+  return DEEPREC_DEVICE::launch_each(n > parts + 1 ? n : parts + 1, on,
+                                     DEEPREC_DEVICE::place_parts<Strategy, Id>{
+                                         ids.data(), n, rows, parts, sorted.sorted, sorted.sorted_slots, out});
+}
+
+/// Entries in any order as bags, as to_jagged of the host. Entries whose row is outside [0, B) are left out
+/// and reported.
+///
+/// @shape   coo: N entries over B bags · out: room for B bags and N ids
+/// @space   device
+/// @cost    a radix sort over the bits of B and two launches; 16 bytes an entry of the stream's scratch
+/// @threads one thread a stream
+/// @error   shape_mismatch; unsupported (N or B beyond 32 bits); invalid_value (slot, value = its row) by
+///          synchronize()
+template <class Context, class Id, class Row, MemorySpace Space>
+requires std::is_same_v<backend_of<context_for<Context>>, cuda_backend>
+[[nodiscard]] status to_jagged(Context&& context_or_stream, const coo_view<Id, Row, Space>& coo,
+                               device_bags<Id> out) {
+  static_assert(reachable_as<Space, device_space>,
+                "deeprec::to_jagged: host memory given to a CUDA context. Fix: copy it to the device.");
+  cuda_stream& stream = *as_context(context_or_stream).executor;
+  if (const status s = coo.validate_shape(); !s) return s;
+  const index_t n = coo.id_count();
+  if (out.bags != coo.bags() || out.room < n || (coo.weights() != nullptr && out.weights == nullptr)) {
+    return {errc::shape_mismatch, "to_jagged: out has no room"};
+  }
+  if (out.offsets == nullptr || detail::is_null(out)) return {errc::shape_mismatch, "out is null"};
+  if (n >= index_t{detail::absent_key} || out.bags >= index_t{detail::absent_key}) {
+    return {errc::unsupported, "to_jagged: more entries or bags than a device numbers"};
+  }
+  using coo_type = coo_view<Id, Row, Space>;
+  const int bits = detail::key_bits(coo.bags());
+  const cudaStream_t on = stream.get();
+  DEEPREC_DEVICE::sorting<std::uint32_t> sorted{};
+  if (const status s = sorted.open(stream, n, bits, false); !s) return s;
+  const status keyed = DEEPREC_DEVICE::launch_each(
+      n, on, DEEPREC_DEVICE::key_entries<coo_type>{coo, sorted.keys, sorted.slots, stream.fault_record()});
+  if (!keyed) return keyed;
+  if (n > 0) {
+    if (const status s = sorted.sort(n, bits, on); !s) return s;
+  }
+  return DEEPREC_DEVICE::launch_each(
+      n > out.bags + 1 ? n : out.bags + 1, on,
+      DEEPREC_DEVICE::place_entries<coo_type, Id>{coo, sorted.sorted, sorted.sorted_slots, out});
+}
+
+}}  // namespace deeprec::DEEPREC_ABI

@@ -1,0 +1,304 @@
+// Ids dealt to the P parts of a table of V rows, as TensorFlow's partition strategies do.
+//
+//   div_   consecutive ids together       0 1 2 3 | 4 5 6 | 7 8 9       V = 10, P = 3: the first V % P parts
+//   mod_   every P-th id together         0 3 6 9 | 1 4 7 | 2 5 8       have one row more
+//
+//   ids           7 1 9 4           part          2 0 2 1          V = 10, P = 3, div_
+//                                   ids           1 | 0 | 0 2      rows within their part, part after part
+//                                   offsets       0 1 2 4
+//                                   permutation   2 0 3 1          where slot k stands among them
+//
+// A negative id belongs to no part and touches nothing. Not here: fetching rows from the parts (gather.hpp).
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <limits>
+#include <memory_resource>
+#include <span>
+#include <tuple>
+#include <type_traits>
+#include <vector>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/context.hpp>
+#include <deeprec/core/contract.hpp>
+#include <deeprec/core/id_range.hpp>
+#include <deeprec/core/status.hpp>
+#include <deeprec/core/verb.hpp>
+#include <deeprec/embedding/batches/detail/divider.hpp>
+#include <deeprec/embedding/batches/detail/group_slots.hpp>
+#include <deeprec/embedding/kernels/lookup_args.hpp>
+#include <deeprec/embedding/pooling.hpp>
+#include <deeprec/memory/owns.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI {
+
+struct div_strategy {};
+struct mod_strategy {};
+inline constexpr div_strategy div_{};
+inline constexpr mod_strategy mod_{};
+
+/// A row of a part.
+struct part_place {
+  index_t part;
+  index_t local;
+
+  friend constexpr bool operator==(const part_place&, const part_place&) = default;
+};
+
+/// Rows of part p, by either strategy.
+///
+/// @pre     rows >= 0, 0 <= p < parts
+/// @cost    two divisions
+/// @threads reentrant
+/// @error   none
+DEEPREC_HD constexpr index_t part_rows(index_t p, index_t rows, index_t parts) noexcept {
+  return rows / parts + (p < rows % parts ? 1 : 0);
+}
+
+/// Where an id is by div_: {-1, -1} for an id outside [0, rows).
+///
+/// @pre     parts > 0
+/// @cost    two divisions
+/// @threads reentrant
+/// @error   none
+DEEPREC_HD constexpr part_place div_place(index_t id, index_t rows, index_t parts) noexcept {
+  if (id < 0 || id >= rows) return {-1, -1};
+  const index_t each = rows / parts;
+  const index_t extras = rows % parts;
+  const index_t longer = each + (extras > 0 ? 1 : 0);  // no row more than there are: each + 1 may not exist
+  if (id < extras * longer) return {id / longer, id % longer};
+  return {(id - extras) / each, (id - extras) % each};
+}
+
+/// Where an id is by mod_. Any id has a part: division rounds down, so -1 is row -1 of the last part. A
+/// caller that indexes by it checks that local is not negative.
+///
+/// @pre     parts > 0
+/// @post    0 <= part < parts, and id = local * parts + part
+/// @cost    one division
+/// @threads reentrant
+/// @error   none
+DEEPREC_HD constexpr part_place mod_place(index_t id, index_t parts) noexcept {
+  const index_t remainder = id % parts;
+  const index_t below = remainder < 0 ? 1 : 0;
+  return {remainder + below * parts, id / parts - below};
+}
+
+/// What partition() answers. Fill it again and again: it keeps its memory.
+///
+/// @space   host; memory comes from the resource given to the constructor
+/// @threads concurrent readers are safe; a writer needs it alone
+template <class Id = std::int64_t>
+struct partitioned_ids {
+  static_assert(IdInteger<Id>, "deeprec::partitioned_ids: ids are integers of 32 or 64 bits. "
+                               "Fix: partitioned_ids<std::int64_t>.");
+  using id_type = Id;
+
+  explicit partitioned_ids(std::pmr::memory_resource* memory = std::pmr::get_default_resource())
+      : part(memory), permutation(memory), offsets(memory), ids(memory) {}
+
+  std::pmr::vector<std::int32_t> part;    ///< (N): the part of slot k; -1: left out
+  std::pmr::vector<index_t> permutation;  ///< (N): slot k stands at ids[permutation[k]]; -1: left out
+  std::pmr::vector<index_t> offsets;      ///< (P+1): part p has ids[offsets[p] .. offsets[p+1]]
+  std::pmr::vector<Id> ids;               ///< rows within their part, part after part, in order of slots
+
+  [[nodiscard]] index_t parts() const noexcept {
+    return offsets.empty() ? 0 : static_cast<index_t>(offsets.size()) - 1;
+  }
+  /// What part p is asked for.
+  [[nodiscard]] std::span<const Id> group(index_t p) const {
+    DEEPREC_EXPECTS(0 <= p && p < parts());
+    const index_t begin = offsets[static_cast<std::size_t>(p)];
+    return {ids.data() + begin,
+            static_cast<std::size_t>(offsets[static_cast<std::size_t>(p) + 1] - begin)};
+  }
+};
+
+namespace detail {
+inline namespace DEEPREC_UNIT {
+
+/// Places of many ids: the divisors are known, so no division is left. Ids are inside [0, rows).
+template <class Strategy>
+class placing;
+
+template <>
+class placing<div_strategy> {
+ public:
+  placing(index_t rows, index_t parts)
+      : each_(rows / parts),
+        extras_(rows % parts),
+        in_long_parts_(extras_ * (each_ + (extras_ > 0 ? 1 : 0))),
+        by_long_((std::max)(index_t{1}, each_ + (extras_ > 0 ? 1 : 0))),
+        by_short_((std::max)(index_t{1}, each_)) {}
+  DEEPREC_INLINE index_t part(index_t id) const {
+    return id < in_long_parts_ ? by_long_(id) : by_short_(id - extras_);
+  }
+  DEEPREC_INLINE index_t local(index_t id, index_t part) const {
+    return id - part * each_ - (std::min)(part, extras_);
+  }
+
+ private:
+  index_t each_;
+  index_t extras_;
+  index_t in_long_parts_;
+  divider by_long_;
+  divider by_short_;
+};
+
+template <>
+class placing<mod_strategy> {
+ public:
+  placing(index_t, index_t parts) : parts_(parts), by_parts_(parts) {}
+  DEEPREC_INLINE index_t part(index_t id) const { return id - by_parts_(id) * parts_; }
+  DEEPREC_INLINE index_t local(index_t id, index_t) const { return by_parts_(id); }
+
+ private:
+  index_t parts_;
+  divider by_parts_;
+};
+
+/// Ids of a piece of work.
+inline constexpr index_t partition_piece = index_t{1} << 16;
+
+/// The first id outside [0, rows); the number of ids when there is none.
+template <class Context, class Id>
+index_t first_bad_id(const Context& ctx, std::span<const Id> ids, index_t rows) {
+  const auto n = static_cast<index_t>(ids.size());
+  std::atomic<bool> bad{false};
+  ctx.executor->parallel_for(n, partition_piece, [&](index_t begin, index_t end, int) {
+    bool any = false;
+    for (index_t k = begin; k < end; ++k) any |= is_bad_id(ids.data()[k], rows);
+    if (any) bad.store(true, std::memory_order_relaxed);
+  });
+  index_t k = 0;
+  if (!bad.load(std::memory_order_relaxed)) return n;
+  while (!is_bad_id(ids.data()[k], rows)) ++k;
+  return k;
+}
+
+template <class Id>
+auto arrays_of(const partitioned_ids<Id>& parts) noexcept {
+  return std::tie(parts.part, parts.permutation, parts.offsets, parts.ids);
+}
+
+template <class Context, class Id, class Strategy>
+void partition_ids(const Context& ctx, std::span<const Id> ids, index_t rows, index_t parts, Strategy,
+                   partitioned_ids<Id>& out) {
+  const auto n = static_cast<index_t>(ids.size());
+  // All of the memory, before anything is written.
+  out.part.reserve(ids.size());
+  out.permutation.reserve(ids.size());
+  out.offsets.reserve(static_cast<std::size_t>(parts) + 1);
+  out.ids.reserve(ids.size());
+  group_counts counts(ctx.memory, n, parts);
+  out.part.resize(ids.size());
+  out.permutation.resize(ids.size());
+  out.offsets.resize(static_cast<std::size_t>(parts) + 1);
+  const placing<Strategy> places(rows, parts);
+  std::int32_t* const part = out.part.data();
+  index_t* const permutation = out.permutation.data();
+  ctx.executor->parallel_for(n, partition_piece, [&](index_t begin, index_t end, int) {
+    for (index_t k = begin; k < end; ++k) {
+      const Id id = ids.data()[k];
+      const bool bad = is_bad_id(id, rows);
+      part[k] = bad ? -1 : static_cast<std::int32_t>(places.part(static_cast<index_t>(id)));
+      permutation[k] = -1;
+    }
+  });
+  Id* grouped = nullptr;
+  group_slots(
+      ctx, counts, [&](index_t k) { return index_t{part[k]}; }, out.offsets.data(),
+      [&](index_t total) {
+        out.ids.resize(static_cast<std::size_t>(total));
+        grouped = out.ids.data();
+      },
+      [&](index_t k, index_t p, index_t position) {
+        permutation[k] = position;
+        grouped[position] = static_cast<Id>(places.local(static_cast<index_t>(ids.data()[k]), p));
+      });
+}
+
+}  // namespace DEEPREC_UNIT
+}  // namespace detail
+
+/// Ids grouped by the part of the table that has their rows.
+///
+/// @shape   ids (N), as data() and size(), in [0, V) · rows V · parts P · out as in its comment
+/// @dtype   ids of 32 or 64 bits
+/// @space   ids on the host
+/// @pre     out owns none of the ids
+/// @param   rows for a table that grows: the largest index_t
+/// @param   bounds check: the call fails with the place of the first id outside [0, V); skip, skip(counter):
+///          such ids are left out, their part and permutation are -1
+/// @post    stable: a part's ids stand in the order of their slots. Some parts may be empty, also because
+///          P > V
+/// @cost    O(N + P): three passes over the ids, whatever P is, without a division. Allocates what out
+///          lacks, and scratch of 8 * (N + P) bytes at most from the context's resource
+/// @threads reentrant; the same answer for any number of threads
+/// @error   invalid_value (parts below 1, rows below 0); id_out_of_range (slot, value), the smallest slot;
+///          unsupported when P needs more than 31 bits, and when out owns the ids; out_of_memory. On an
+///          error out is as before
+/// @example @snippet tests/embedding/partition_test.cpp partition
+/// @source  the partition strategies of TensorFlow's embedding_lookup; DeepRec's PartitionWithPermutation,
+///          where -1 by mod_ is written to index -1
+template <class Context, class Ids, class Strategy, class Bounds, class Id>
+[[nodiscard]] status partition(Context&& context_or_executor, const Ids& ids, index_t rows, index_t parts,
+                               const Strategy& how, const Bounds& bounds, partitioned_ids<Id>& out) {
+  static_assert(IdRange<Ids>,
+                "deeprec::partition: ids are no list of integers of 32 or 64 bits. Fix: "
+                "std::span(pointer, count), or a std::vector of them.");
+  static_assert(std::is_same_v<Strategy, div_strategy> || std::is_same_v<Strategy, mod_strategy>,
+                "deeprec::partition: no such strategy. Fix: div_ or mod_.");
+  static_assert(std::is_same_v<Bounds, bounds::check_t> || std::is_same_v<Bounds, bounds::skip_t>,
+                "deeprec::partition: no such bounds mode. Fix: check or skip.");
+  const auto ctx = as_context(context_or_executor);
+  const auto list = id_span(ids);
+  static_assert(std::is_same_v<decltype(list), const std::span<const Id>>,
+                "deeprec::partition: out holds ids of another type. Fix: partitioned_ids<Id> of the list's "
+                "type.");
+  if (parts < 1) return {errc::invalid_value, "partition: parts is below 1", {.value = parts}};
+  if (rows < 0) return {errc::invalid_value, "partition: rows is below 0", {.value = rows}};
+  if (parts > (std::numeric_limits<std::int32_t>::max)()) {
+    return {errc::unsupported, "partition: more than 2^31 - 1 parts"};
+  }
+  return detail::or_out_of_memory([&] { return partition_on(ctx.backend(), ctx, list, rows, parts, how, bounds, out); });
+}
+
+/// The same, for bounds mode check.
+template <class Context, class Ids, class Strategy, class Id>
+[[nodiscard]] status partition(Context&& context_or_executor, const Ids& ids, index_t rows, index_t parts,
+                               const Strategy& how, partitioned_ids<Id>& out) {
+  return partition(context_or_executor, ids, rows, parts, how, bounds::check, out);
+}
+
+template <class... Args>
+status partition_on(any_backend, const Args&...) {
+  return detail::no_backend<Args...>();
+}
+
+template <class Context, class Id, class Strategy, class Bounds>
+status partition_on(host_backend, const Context& ctx, std::span<const Id> ids, index_t rows, index_t parts,
+                  const Strategy& how, [[maybe_unused]] const Bounds& bounds, partitioned_ids<Id>& out) {
+  if (detail::owns(detail::arrays_of(out), ids)) {
+    return {errc::unsupported, "partition: out owns the ids"};
+  }
+  if constexpr (std::is_same_v<Bounds, bounds::check_t>) {
+    const index_t bad = detail::first_bad_id(ctx, ids, rows);
+    if (bad < static_cast<index_t>(ids.size())) {
+      return {errc::id_out_of_range,
+              {.slot = bad, .value = static_cast<std::int64_t>(ids[static_cast<std::size_t>(bad)])}};
+    }
+  }
+  detail::partition_ids(ctx, ids, rows, parts, how, out);
+  if constexpr (std::is_same_v<Bounds, bounds::skip_t>) {
+    if (bounds.skipped != nullptr) {
+      *bounds.skipped += static_cast<index_t>(ids.size()) - static_cast<index_t>(out.ids.size());
+    }
+  }
+  return {};
+}
+
+}}  // namespace deeprec::DEEPREC_ABI

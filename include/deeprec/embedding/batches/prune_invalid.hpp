@@ -1,0 +1,159 @@
+// Drops the entries of a batch that name no row: the first stage of a safe lookup.
+//
+//   ids       7 -1 9   4 4 -3         prune_invalid(.., by_id, ..)               7 9   4 4
+//   weights  .5  1 0   1 2  1         prune_invalid(.., by_id_and_weight, ..)    7     4 4
+//
+// Takes bags, or entries in any order (coo_view); makes bags. The stages behind it: fill_empty_bags,
+// unique, partition, gather, combine. A lookup with the policy skip leaves out the same ids without a copy.
+#pragma once
+
+#include <algorithm>
+#include <type_traits>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/context.hpp>
+#include <deeprec/core/coo_view.hpp>
+#include <deeprec/core/jagged_view.hpp>
+#include <deeprec/core/status.hpp>
+#include <deeprec/core/verb.hpp>
+#include <deeprec/embedding/kernels/lookup_args.hpp>
+#include <deeprec/embedding/batches/jagged_batch.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI {
+
+/// Drops ids below 0: what TensorFlow's safe_embedding_lookup_sparse does for the combiner sum.
+struct by_id_t {};
+/// Drops ids below 0, and where there are weights, those that are 0, negative or NaN: what it does for mean
+/// and sqrtn.
+struct by_id_and_weight_t {};
+inline constexpr by_id_t by_id{};
+inline constexpr by_id_and_weight_t by_id_and_weight{};
+
+template <class T>
+inline constexpr bool is_pruning = std::is_same_v<T, by_id_t> || std::is_same_v<T, by_id_and_weight_t>;
+
+namespace detail {
+inline namespace DEEPREC_UNIT {
+
+/// Which entries stay.
+template <class How, class Id>
+struct valid_entries {
+  const Id* ids;
+  const float* weights;
+  DEEPREC_HD DEEPREC_INLINE bool operator()(index_t k) const {
+    bool valid = true;
+    if constexpr (std::is_signed_v<Id>) valid = ids[k] >= 0;
+    if constexpr (std::is_same_v<How, by_id_and_weight_t>) {
+      if (weights != nullptr) valid = valid && !is_nan(weights[k]) && weights[k] > 0.0F;
+    }
+    return valid;
+  }
+};
+
+/// Bags to a piece of work: about 4096 ids.
+inline index_t bags_per_piece(index_t bags, index_t slots) noexcept {
+  return std::clamp<index_t>(slots > 0 ? bags * chunk_slots / slots : bags, 1, chunk_slots);
+}
+
+/// The offsets of bags whose sizes stand in offsets[1 ..]; returns the last one.
+inline index_t sum_sizes(index_t* offsets, index_t bags) noexcept {
+  offsets[0] = 0;
+  for (index_t b = 0; b < bags; ++b) offsets[b + 1] += offsets[b];
+  return offsets[bags];
+}
+
+/// out has room for all ids.
+template <class Context, class Bags, class Valid>
+void prune_bags(const Context& ctx, const Bags& in, const Valid& valid,
+                jagged_batch<typename Bags::id_type>& out) {
+  const auto borders = in.borders();
+  const index_t bags = in.bags();
+  out.offsets.resize(static_cast<std::size_t>(bags) + 1);
+  const index_t grain = bags_per_piece(bags, in.end_slot() - in.first_slot());
+  index_t* const offsets = out.offsets.data();
+  ctx.executor->parallel_for(bags, grain, [&](index_t first, index_t last, int) {
+    for (index_t b = first; b < last; ++b) {
+      index_t kept = 0;
+      for (index_t k = borders.begin(b); k < borders.end(b); ++k) kept += valid(k) ? 1 : 0;
+      offsets[b + 1] = kept;
+    }
+  });
+  resize_ids(out, sum_sizes(offsets, bags), in.weights());
+  ctx.executor->parallel_for(bags, grain, [&](index_t first, index_t last, int) {
+    index_t to = offsets[first];
+    const index_t begin = borders.begin(first);
+    const index_t end = borders.end(last - 1);
+    if (offsets[last] - to == end - begin) {  // nothing to drop here
+      return copy_slots(in.ids(), in.weights(), begin, end - begin, out, to);
+    }
+    for (index_t k = begin; k < end; ++k) {
+      if (!valid(k)) continue;
+      out.ids.data()[to] = in.ids()[k];
+      if (in.weights() != nullptr) out.weights.data()[to] = in.weights()[k];
+      ++to;
+    }
+  });
+}
+
+}  // namespace DEEPREC_UNIT
+}  // namespace detail
+
+/// The batch without invalid entries; the others keep their order within their bag.
+///
+/// @shape    batch: bags (jagged or fixed) or entries (coo_view) over B bags · out: B bags
+/// @space    batch reachable from the context; out on the host
+/// @pre      out owns none of the batch's memory
+/// @post     dropped = how many entries are missing in out. A bag may be empty now. Ids without a sign are
+///           never below 0
+/// @cost     O(N + B), two passes. Allocates what out lacks for N ids; entries: scratch as to_jagged
+/// @threads  reentrant; the same answer for any number of threads
+/// @error    as the batch's validate(); unsupported when out owns the batch's memory (offsets or rows, ids,
+///           weights); out_of_memory. On an error out and dropped are as before
+/// @example  @snippet tests/embedding/stages_test.cpp stages
+/// @source   safe_embedding_lookup_sparse of TensorFlow; DeepRec's prune_invalid_ids, which knows no
+///           weights
+template <class Context, class Batch, class How>
+[[nodiscard]] status prune_invalid(Context&& context_or_executor, const Batch& batch, const How&,
+                                   jagged_batch<typename Batch::id_type>& out, index_t& dropped) {
+  static_assert(is_pruning<How>,
+                "deeprec::prune_invalid: no such rule. Fix: by_id or by_id_and_weight.");
+  const auto ctx = as_context(context_or_executor);
+  const detail::valid_entries<How, typename Batch::id_type> valid{batch.ids(), batch.weights()};
+  return detail::or_out_of_memory([&] { return prune_invalid_on(ctx.backend(), ctx, batch, valid, out, dropped); });
+}
+
+template <class... Args>
+status prune_invalid_on(any_backend, const Args&...) {
+  return detail::no_backend<Args...>();
+}
+
+template <class Context, class Batch, class Valid, class Id>
+status prune_invalid_on(host_backend, const Context& ctx, const Batch& batch, const Valid& valid, jagged_batch<Id>& out,
+                  index_t& dropped) {
+  static_assert(reachable_as<typename Batch::space, host_space>,
+                "deeprec::prune_invalid: device memory given to a host context. Fix: copy it first.");
+  index_t n = 0;
+  if constexpr (BagBatch<Batch>) {
+    if (const status s = batch.validate(); !s) return s;
+    n = batch.end_slot() - batch.first_slot();
+  } else {
+    if (const status s = batch.validate_shape(); !s) return s;
+    bool in_order = true;
+    if (const status s = detail::look_at_rows(ctx, batch, in_order); !s) return s;
+    n = batch.id_count();
+  }
+  if (detail::owns(detail::arrays_of(out), batch)) {
+    return {errc::unsupported, "prune_invalid: out owns the batch"};
+  }
+  detail::reserve(out, batch.bags(), n, batch.weights());
+  if constexpr (BagBatch<Batch>) {
+    detail::prune_bags(ctx, batch, valid, out);
+  } else {
+    detail::group_counts counts(ctx.memory, n, batch.bags());
+    detail::group_entries(ctx, counts, batch, valid, out);
+  }
+  dropped = n - out.id_count();
+  return {};
+}
+
+}}  // namespace deeprec::DEEPREC_ABI

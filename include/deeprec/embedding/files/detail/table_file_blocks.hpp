@@ -1,0 +1,330 @@
+// What saving and loading tables are made of: the header of a file, made and checked, and the passes over its
+// blocks. The layout: table_file_layout.hpp.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <memory_resource>
+#include <new>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/result.hpp>
+#include <deeprec/core/status.hpp>
+#include <deeprec/embedding/files/detail/table_file_layout.hpp>
+#include <deeprec/embedding/files/detail/whole_file.hpp>
+#include <deeprec/embedding/files/named_table.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI {
+namespace detail {
+
+struct read_header {
+  table_file_info info;
+  std::uint64_t hash = 0;
+  std::uint64_t bytes = 0;  // of start and header: where the blocks begin
+};
+
+inline io_fault file_fault(errc code, const std::string& path, std::string reason) {
+  io_fault fault;
+  fault.code = code;
+  fault.file = path;
+  fault.reason = std::move(reason);
+  return fault;
+}
+
+/// Runs f, which answers with a result; that there is no memory is a fault of it.
+template <class F>
+auto with_memory_faults([[maybe_unused]] const std::string& path, const F& f) -> decltype(f()) {
+#if DEEPREC_EXCEPTIONS
+  try {
+    return f();
+  } catch (const std::bad_alloc&) {
+    return file_fault(errc::out_of_memory, path, "memory for names and numbers was refused");
+  }
+#else
+  return f();
+#endif
+}
+
+inline std::string in_quotes(std::string_view name) { return '"' + std::string(name) + '"'; }
+
+/// The bytes that a table has in a file, or false where its numbers make no sense.
+inline bool packed_length(const table_entry& t, std::uint64_t& length) noexcept {
+  constexpr index_t most_floats = (std::numeric_limits<index_t>::max)() / 8;
+  if (t.rows < 0 || t.width < 0 || t.row_bytes < 0 || t.state_floats < 0 || t.state_floats > most_floats) {
+    return false;
+  }
+  std::uint64_t row = 0;
+  return multiply_add(static_cast<std::uint64_t>(t.state_floats), sizeof(float),
+                      static_cast<std::uint64_t>(t.row_bytes), row) &&
+         multiply_add(static_cast<std::uint64_t>(t.rows), row, 0, length);
+}
+
+template <class Byte>
+packed_rows<Byte> packed(const basic_named_table<Byte>& t) noexcept {
+  return {t.data, static_cast<std::uint64_t>(t.row_bytes), static_cast<std::uint64_t>(t.state_offset),
+          static_cast<std::uint64_t>(t.state_floats) * sizeof(float),
+          static_cast<std::uint64_t>(t.stride_bytes)};
+}
+
+/// What is wrong with tables that a caller passed; empty: nothing.
+template <class Byte>
+std::string table_faults(std::span<const basic_named_table<Byte>> tables) {
+  for (std::size_t i = 0; i < tables.size(); ++i) {
+    const basic_named_table<Byte>& t = tables[i];
+    const std::string who = "table " + in_quotes(t.name) + ": ";
+    if (t.name.empty()) return "table " + std::to_string(i) + " has no name";
+    for (std::size_t j = 0; j < i; ++j) {
+      if (tables[j].name == t.name) return who + "two tables have this name";
+    }
+    std::uint64_t length = 0;
+    if (!packed_length(t, length)) return who + "rows, width or sizes are negative or too large";
+    if (t.rows == 0) continue;
+    if (length > 0 && t.data == nullptr) return who + "has rows but no memory";
+    const bool fits = t.state_floats == 0 ||
+                      (t.state_offset >= t.row_bytes &&
+                       t.state_offset <= t.stride_bytes - t.state_floats * index_t{sizeof(float)});
+    if (t.stride_bytes < t.row_bytes || !fits) return who + "row and state don't fit into the stride";
+  }
+  return {};
+}
+
+inline byte_writer header_of(std::span<const const_named_table> tables, const training_state& state,
+                             std::uint64_t block_bytes, std::uint64_t blocks_bytes, std::uint64_t& hash) {
+  byte_writer out;
+  for (int i = 0; i < 8; ++i) out.put(table_file_magic[i]);
+  out.put(table_file_byte_order);
+  out.put(table_file_version);
+  out.put(std::uint64_t{0});  // 16: bytes of start and header
+  out.put(std::uint64_t{0});  // 24: bytes of the file
+  out.put(block_bytes);
+  out.put(state.step);
+  out.put(static_cast<std::uint32_t>(tables.size()));
+  out.put(static_cast<std::uint32_t>(state.numbers.size()));
+  out.put(std::uint64_t{0});  // 56: hash of the 56 bytes before
+  for (const named_number& number : state.numbers) {
+    out.put_text(number.name);
+    out.put(static_cast<std::uint32_t>(number.value.index()));
+    std::visit([&](auto value) { out.put(value); }, number.value);
+  }
+  for (const const_named_table& t : tables) {
+    out.put_text(t.name);
+    out.put_text(t.format);
+    for (const index_t n : {t.rows, t.width, t.row_bytes, t.stride_bytes, t.state_floats}) out.put(n);
+  }
+  const std::uint64_t header_bytes = out.size() + table_file_hash_bytes;
+  out.put_at(16, header_bytes);
+  out.put_at(24, header_bytes + blocks_bytes + table_file_hash_bytes);
+  out.put_at(56, hash_of(out.data(), 56));
+  hash = hash_of(out.data(), out.size());
+  out.put(hash);
+  return out;
+}
+
+/// Start and header of an open file; checks all of it, and the file's length.
+inline result<read_header> read_header_of(const input_file& file, const std::string& path) {
+  const auto bad = [&](errc code, std::string reason) { return file_fault(code, path, std::move(reason)); };
+  constexpr auto invalid = errc::invalid_value;
+  const std::uint64_t size = file.size();
+  if (size == 0) return bad(invalid, "an empty file");
+  std::byte start[table_file_start_bytes] = {};
+  const auto there = static_cast<std::size_t>((std::min<std::uint64_t>)(size, table_file_start_bytes));
+  if (const std::string why = file.read(0, start, there); !why.empty()) return bad(errc::io_error, why);
+  if (std::memcmp(start, table_file_magic, (std::min)(there, std::size_t{8})) != 0) {
+    return bad(invalid, "no file of tables: the first 8 bytes are others");
+  }
+  const auto truncated = [&](std::uint64_t whole) {
+    return bad(invalid, "truncated: ends at byte " + std::to_string(size) + " of " + std::to_string(whole));
+  };
+  if (there < table_file_start_bytes) return truncated(table_file_start_bytes);
+  byte_reader fields(start + 8, table_file_start_bytes - 8);
+  std::uint32_t order = 0, version = 0, tables = 0, numbers = 0;
+  std::uint64_t header_bytes = 0, file_bytes = 0, block_bytes = 0, step = 0, hash = 0;
+  const bool complete = fields.get(order) && fields.get(version) && fields.get(header_bytes) &&
+                        fields.get(file_bytes) && fields.get(block_bytes) && fields.get(step) &&
+                        fields.get(tables) && fields.get(numbers) && fields.get(hash);
+  if (!complete || (order != table_file_byte_order && order != __builtin_bswap32(table_file_byte_order))) {
+    return bad(invalid, "corrupted: the byte order at byte 8 is none");
+  }
+  if (order != table_file_byte_order) {
+    return bad(errc::unsupported, "was written by a machine of the other byte order (byte 8)");
+  }
+  if (hash != hash_of(start, 56)) {
+    return bad(invalid, "corrupted: the checksum of bytes 0 to 56 is another");
+  }
+  if (version != table_file_version) {
+    return bad(errc::unsupported, "version " + std::to_string(version) +
+                                      " of the format (byte 12); this reads " +
+                                      std::to_string(table_file_version));
+  }
+  if (size < file_bytes) return truncated(file_bytes);
+  if (size > file_bytes) {
+    return bad(invalid, "corrupted: has " + std::to_string(size) + " bytes instead of " +
+                            std::to_string(file_bytes));
+  }
+  constexpr std::uint64_t least = table_file_start_bytes + table_file_hash_bytes;
+  if (header_bytes < least || header_bytes > file_bytes - table_file_hash_bytes ||
+      header_bytes > longest_header(tables, numbers)) {
+    return bad(invalid, "corrupted: the header's length at byte 16 can't be");
+  }
+
+  read_header read;
+  // Nothing has checked this length yet: it may be the whole file's, and that sparse.
+  const std::unique_ptr<std::byte[]> bytes(new (std::nothrow) std::byte[static_cast<std::size_t>(header_bytes)]);
+  if (bytes == nullptr) {
+    return bad(errc::out_of_memory, "the header, of " + std::to_string(header_bytes) + " bytes");
+  }
+  if (const std::string why = file.read(0, bytes.get(), static_cast<std::size_t>(header_bytes)); !why.empty()) {
+    return bad(errc::io_error, why);
+  }
+  const std::size_t hashed = static_cast<std::size_t>(header_bytes) - table_file_hash_bytes;
+  read.hash = hash_of(bytes.get(), hashed);
+  byte_reader stored(bytes.get() + hashed, table_file_hash_bytes);
+  if (!stored.get(hash) || hash != read.hash) {
+    return bad(invalid, "corrupted: the checksum of bytes 0 to " + std::to_string(hashed) + " is another");
+  }
+  // Right checksums, and yet nothing below trusts a number.
+  read.bytes = header_bytes;
+  read.info.version = version;
+  read.info.bytes = static_cast<index_t>(file_bytes);
+  read.info.block_bytes = static_cast<index_t>(block_bytes);
+  read.info.state.step = step;
+  byte_reader entries(bytes.get() + table_file_start_bytes, hashed - table_file_start_bytes);
+  bool sound = block_bytes > 0 && block_bytes <= static_cast<std::uint64_t>(INT64_MAX);
+  for (std::uint32_t i = 0; sound && i < numbers; ++i) {
+    named_number number;
+    std::uint32_t kind = 0;
+    index_t whole = 0;
+    double real = 0;
+    sound = entries.get_text(number.name) && entries.get(kind) && kind <= 1 &&
+            (kind == 0 ? entries.get(whole) : entries.get(real));
+    if (kind == 0) number.value = whole;
+    if (kind == 1) number.value = real;
+    read.info.state.numbers.push_back(std::move(number));
+  }
+  std::uint64_t expected = header_bytes + table_file_hash_bytes;
+  for (std::uint32_t i = 0; sound && i < tables; ++i) {
+    table_entry t;
+    std::uint64_t length = 0, blocks = 0;
+    sound = entries.get_text(t.name) && entries.get_text(t.format) && entries.get(t.rows) &&
+            entries.get(t.width) && entries.get(t.row_bytes) && entries.get(t.stride_bytes) &&
+            entries.get(t.state_floats) && packed_length(t, length) &&
+            blocks_length(length, block_bytes, blocks) && multiply_add(1, expected, blocks, expected);
+    read.info.tables.push_back(std::move(t));
+  }
+  if (!sound || entries.left() != 0 || expected != file_bytes) {
+    return bad(invalid, "corrupted: the numbers of the header don't fit together");
+  }
+  return read;
+}
+
+/// How a table of the file differs from what is to be filled; empty: not at all.
+inline std::string shape_difference(const table_entry& file, const table_entry& wanted) {
+  const auto differ = [&](const char* what, const std::string& in_file, const std::string& here) {
+    return "table " + in_quotes(wanted.name) + ": " + what + ' ' + in_file + " in the file, " + here +
+           " here";
+  };
+  if (file.format != wanted.format) return differ("format", file.format, wanted.format);
+  const std::pair<const char*, index_t table_entry::*> numbers[] = {
+      {"rows", &table_entry::rows},
+      {"width", &table_entry::width},
+      {"row bytes", &table_entry::row_bytes},
+      {"floats of state", &table_entry::state_floats}};
+  for (const auto& [what, number] : numbers) {
+    if (file.*number != wanted.*number) {
+      return differ(what, std::to_string(file.*number), std::to_string(wanted.*number));
+    }
+  }
+  return {};
+}
+
+/// A block and its hash.
+class block_buffer {
+ public:
+  explicit block_buffer(std::pmr::memory_resource* memory) : bytes_(memory) {}
+  [[nodiscard]] bool reserve(std::uint64_t largest_block) {
+#if DEEPREC_EXCEPTIONS
+    try {
+      bytes_.resize(static_cast<std::size_t>(largest_block) + table_file_hash_bytes);
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
+#else
+    bytes_.resize(static_cast<std::size_t>(largest_block) + table_file_hash_bytes);
+#endif
+    return true;
+  }
+  [[nodiscard]] std::byte* data() noexcept { return bytes_.data(); }
+
+ private:
+  std::pmr::vector<std::byte> bytes_;
+};
+
+/// Reads all blocks in order and checks them; table i of the file goes into *targets[i] where that is one.
+inline std::optional<io_fault> read_blocks(const input_file& file, const std::string& path,
+                                             const read_header& header, block_buffer& buffer,
+                                             std::span<const named_table* const> targets) {
+  std::uint64_t at = header.bytes;
+  std::uint64_t number = 0;
+  std::uint64_t file_hash = header.hash;
+  const auto block_bytes = static_cast<std::uint64_t>(header.info.block_bytes);
+  for (std::size_t i = 0; i < header.info.tables.size(); ++i) {
+    std::uint64_t length = 0;
+    (void)packed_length(header.info.tables[i], length);
+    const named_table* const target = targets.empty() ? nullptr : targets[i];
+    for (std::uint64_t from = 0; from < length; from += block_bytes, ++number) {
+      const std::uint64_t count = (std::min)(block_bytes, length - from);
+      const auto bytes = static_cast<std::size_t>(count);
+      if (const std::string why = file.read(at, buffer.data(), bytes + table_file_hash_bytes); !why.empty()) {
+        return file_fault(errc::io_error, path, why);
+      }
+      std::uint64_t stored = 0;
+      std::memcpy(&stored, buffer.data() + bytes, sizeof(stored));
+      const std::uint64_t hash = hash_of(buffer.data(), bytes, block_seed(header.hash, number));
+      if (hash != stored) {
+        return file_fault(errc::invalid_value, path,
+                          "corrupted: table " + in_quotes(header.info.tables[i].name) +
+                              ": the checksum of bytes " + std::to_string(at) + " to " +
+                              std::to_string(at + count) + " is another");
+      }
+      file_hash = with_block(file_hash, hash);
+      at += count + table_file_hash_bytes;
+      if (target != nullptr) {
+        const std::byte* source = buffer.data();
+        packed(*target).each_piece(from, from + count, [&](std::byte* to, std::size_t n) {
+          std::memcpy(to, source, n);
+          source += n;
+        });
+      }
+    }
+  }
+  std::uint64_t stored = 0;
+  std::byte end[table_file_hash_bytes];
+  if (const std::string why = file.read(at, end, sizeof(end)); !why.empty()) {
+    return file_fault(errc::io_error, path, why);
+  }
+  std::memcpy(&stored, end, sizeof(stored));
+  if (stored == file_hash) return std::nullopt;
+  return file_fault(errc::invalid_value, path,
+                    "corrupted: the checksum of all blocks, at byte " + std::to_string(at) + ", is another");
+}
+
+/// The largest block that really is in the file.
+inline std::uint64_t largest_block(std::uint64_t block_bytes, std::uint64_t longest_table) noexcept {
+  return (std::min)(block_bytes, longest_table);
+}
+
+}  // namespace detail
+
+}}  // namespace deeprec::DEEPREC_ABI

@@ -1,0 +1,164 @@
+// Tables of any formats under names, and the numbers that go with them: what a file of tables holds.
+//
+//   const named_table parts[] = {name_table("items", items.view()), name_table("w0", as_table(weights))};
+//   training_state at{.step = 1000, .numbers = {{"learning rate", 0.01}, {"seed", 42}}};
+//
+// Here are the words only; saving and loading: table_file.hpp.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/space.hpp>
+#include <deeprec/embedding/tables/row_format.hpp>
+#include <deeprec/embedding/tables/table_view.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI {
+
+/// What a file knows of a table.
+struct table_entry {
+  std::string name;
+  std::string format;      ///< "f32", "f16", "bf16", "e4m3", "e5m2", or the format's file_name()
+  index_t rows = 0;
+  index_t width = 0;
+  index_t row_bytes = 0;
+  index_t stride_bytes = 0;  ///< as it was in memory; a load doesn't ask for the same
+  index_t state_floats = 0;
+
+  friend bool operator==(const table_entry&, const table_entry&) = default;
+};
+
+/// A named table of any format, as bytes. Byte is std::byte (to load) or const std::byte (to save).
+///
+/// @threads as a table view
+template <class Byte>
+struct basic_named_table : table_entry {
+  Byte* data = nullptr;
+  index_t state_offset = 0;  ///< of a row's optimizer state in the row
+
+  basic_named_table() = default;
+  basic_named_table(table_entry entry, Byte* first_row, index_t offset_of_state)
+      : table_entry(std::move(entry)), data(first_row), state_offset(offset_of_state) {}
+  template <class Other>
+    requires(std::is_convertible_v<Other*, Byte*> && !std::is_same_v<Other, Byte>)
+  basic_named_table(const basic_named_table<Other>& other)
+      : basic_named_table(static_cast<const table_entry&>(other), other.data, other.state_offset) {}
+};
+
+using named_table = basic_named_table<std::byte>;
+using const_named_table = basic_named_table<const std::byte>;
+
+namespace detail {
+
+template <class Format>
+inline constexpr const char* plain_format_name = nullptr;
+template <class Width>
+inline constexpr const char* plain_format_name<plain_rows<float, Width>> = "f32";
+template <class Width>
+inline constexpr const char* plain_format_name<plain_rows<f16, Width>> = "f16";
+template <class Width>
+inline constexpr const char* plain_format_name<plain_rows<bf16, Width>> = "bf16";
+template <class Width>
+inline constexpr const char* plain_format_name<plain_rows<double, Width>> = "f64";
+template <class Width>
+inline constexpr const char* plain_format_name<plain_rows<e4m3, Width>> = "e4m3";
+template <class Width>
+inline constexpr const char* plain_format_name<plain_rows<e5m2, Width>> = "e5m2";
+
+template <class Format>
+std::string format_name(const Format& format) {
+  if constexpr (requires { std::string(format.file_name()); }) {
+    return std::string(format.file_name());
+  } else {
+    static_assert(plain_format_name<Format> != nullptr,
+                  "deeprec::name_table: this row format has no name for files. Fix: give it a member "
+                  "file_name() that names all that decoding depends on, or pass the name.");
+    return plain_format_name<Format>;
+  }
+}
+
+}  // namespace detail
+
+/// A table view with a name, for save_tables and load_tables. `format` names what decoding depends on;
+/// formats that aren't plain rows have a member file_name(), or are named here.
+///
+/// @shape   table (R,D)
+/// @space   host
+/// @cost    O(name)
+/// @threads reentrant
+/// @error   none
+template <RowFormat Format, MemorySpace Space, class Byte>
+  requires(reachable_as<Space, host_space>)
+basic_named_table<Byte> name_table(std::string name, const basic_table_view<Format, Space, Byte>& table,
+                                   std::string format) {
+  static_assert(!requires(const Format& apart) { apart.state_of(index_t{0}); },
+                "deeprec::name_table: the state of these rows lies apart from them. Fix: name two tables, the rows "
+                "without with_state and as_table(state).");
+  const Format& rows = table.format();
+  index_t state_offset = 0;
+  if (rows.state_floats() > 0 && table.rows() > 0) {
+    auto* const first = const_cast<std::byte*>(table.data());  // only its address
+    state_offset = static_cast<std::byte*>(static_cast<void*>(rows.state(first))) - first;
+  }
+  return {{std::move(name), std::move(format), table.rows(), rows.width(), rows.row_bytes(),
+           rows.stride_bytes(), rows.state_floats()},
+          table.data(),
+          state_offset};
+}
+/// The same, for a format that has a name.
+template <RowFormat Format, MemorySpace Space, class Byte>
+  requires(reachable_as<Space, host_space>)
+basic_named_table<Byte> name_table(std::string name, const basic_table_view<Format, Space, Byte>& table) {
+  return name_table(std::move(name), table, detail::format_name(table.format()));
+}
+
+/// A whole number (kept exactly) or a real one (bit for bit).
+struct named_number {
+  std::string name;
+  std::variant<index_t, double> value;
+
+  friend bool operator==(const named_number&, const named_number&) = default;
+};
+
+/// Where training stood: what is saved besides the tables.
+struct training_state {
+  std::uint64_t step = 0;
+  std::vector<named_number> numbers;
+
+  /// The whole or the real number of a name; nothing where there is none of that kind.
+  [[nodiscard]] std::optional<index_t> whole(std::string_view name) const { return get<index_t>(name); }
+  [[nodiscard]] std::optional<double> real(std::string_view name) const { return get<double>(name); }
+
+  friend bool operator==(const training_state&, const training_state&) = default;
+
+ private:
+  template <class T>
+  [[nodiscard]] std::optional<T> get(std::string_view name) const {
+    for (const named_number& number : numbers) {
+      if (number.name != name) continue;
+      if (const T* value = std::get_if<T>(&number.value)) return *value;
+    }
+    return std::nullopt;
+  }
+};
+
+/// What lies in a file.
+struct table_file_info {
+  std::uint32_t version = 0;
+  index_t bytes = 0;        ///< of the file
+  index_t block_bytes = 0;
+  training_state state;
+  std::vector<table_entry> tables;
+};
+
+}}  // namespace deeprec::DEEPREC_ABI

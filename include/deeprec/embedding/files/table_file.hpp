@@ -1,0 +1,234 @@
+// Tables with their optimizer state, and where training stood, in one file.
+//
+//   const const_named_table parts[] = {name_table("items", items.view()), name_table("users", users.view())};
+//   save_tables("model.drt", parts, {.step = 1000, .numbers = {{"learning rate", 0.01}}}).or_throw();
+//   const named_table back[] = {name_table("items", items.view()), name_table("users", users.view())};
+//   const training_state at = load_tables("model.drt", back).or_throw();
+//
+// The new file is written beside the old one and renamed when it is whole: whatever happens, the name has
+// all of one save. Truncated, corrupted and foreign files are refused, with the reason and the place. Rows
+// go through one buffer of a block, so tables may be larger than memory (mapped). Dense weights are tables
+// too: as_table(matrix). Not here: changes only (deltas), compression, other byte orders.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <memory_resource>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/result.hpp>
+#include <deeprec/embedding/files/detail/table_file_blocks.hpp>
+#include <deeprec/embedding/files/detail/table_file_layout.hpp>
+#include <deeprec/embedding/files/detail/whole_file.hpp>
+#include <deeprec/embedding/files/named_table.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI {
+
+struct save_options {
+  index_t block_bytes = index_t{4} << 20;  ///< what goes to the disk, and is checked, at once
+  std::pmr::memory_resource* memory = std::pmr::get_default_resource();
+};
+
+/// When load_tables checks the rows.
+enum class file_check : unsigned char {
+  before,   ///< the whole file first, then it is read again: a bad file leaves the tables as they are
+  on_read,  ///< each block as it is read: half of the reading, but a bad file leaves half-loaded tables
+};
+
+/// What load_tables does with tables of the file that nobody asked for.
+enum class unknown_tables : unsigned char { refuse, ignore };
+
+struct load_options {
+  file_check check = file_check::before;
+  unknown_tables others = unknown_tables::refuse;
+  std::pmr::memory_resource* memory = std::pmr::get_default_resource();
+};
+
+namespace detail {
+
+inline result<index_t> write_tables(const std::string& path, std::span<const const_named_table> tables,
+                                    const training_state& state, const save_options& options) {
+  constexpr std::size_t most = (std::numeric_limits<std::uint32_t>::max)();
+  constexpr std::size_t longest_text = table_file_longest_text;
+  const auto invalid = [&](std::string why) { return file_fault(errc::invalid_value, path, std::move(why)); };
+  if (options.block_bytes <= 0) return invalid("block_bytes is not positive");
+  if (std::string why = table_faults(tables); !why.empty()) return invalid(std::move(why));
+  if (tables.size() > most || state.numbers.size() > most) return invalid("too many tables or numbers");
+  const auto too_long = [&](const std::string& what) {
+    return invalid(in_quotes(what.substr(0, 100)) + "...: a name or format of more than " +
+                   std::to_string(longest_text) + " bytes");
+  };
+  for (const named_number& number : state.numbers) {
+    if (number.name.size() > longest_text) return too_long(number.name);
+  }
+  const auto block_bytes = static_cast<std::uint64_t>(options.block_bytes);
+  std::uint64_t blocks_bytes = 0, longest = 0;
+  for (const const_named_table& t : tables) {
+    if (t.name.size() > longest_text) return too_long(t.name);
+    if (t.format.size() > longest_text) return too_long(t.format);
+    std::uint64_t length = 0, blocks = 0;
+    if (!packed_length(t, length) || !blocks_length(length, block_bytes, blocks) ||
+        !multiply_add(1, blocks_bytes, blocks, blocks_bytes)) {
+      return invalid("table " + in_quotes(t.name) + ": too large for a file");
+    }
+    longest = (std::max)(longest, length);
+  }
+  std::uint64_t header_hash = 0;
+  const byte_writer header = header_of(tables, state, block_bytes, blocks_bytes, header_hash);
+  block_buffer buffer(options.memory);
+  if (!buffer.reserve(largest_block(block_bytes, longest))) {
+    return file_fault(errc::out_of_memory, path, "memory for a block was refused");
+  }
+
+  replacement_file file;
+  const auto refused = [&](std::string why) { return file_fault(errc::io_error, path, std::move(why)); };
+  if (std::string why = file.open(path); !why.empty()) return refused(std::move(why));
+  if (std::string why = file.write(header.data(), header.size()); !why.empty()) {
+    return refused(std::move(why));
+  }
+  std::uint64_t number = 0;
+  std::uint64_t file_hash = header_hash;
+  for (const const_named_table& t : tables) {
+    std::uint64_t length = 0;
+    (void)packed_length(t, length);
+    for (std::uint64_t from = 0; from < length; from += block_bytes, ++number) {
+      const std::uint64_t to = from + (std::min)(block_bytes, length - from);
+      std::byte* end = buffer.data();
+      packed(t).each_piece(from, to, [&](const std::byte* source, std::size_t n) {
+        std::memcpy(end, source, n);
+        end += n;
+      });
+      const auto bytes = static_cast<std::size_t>(to - from);
+      const std::uint64_t seed = block_seed(header_hash, number);
+      const std::uint64_t hash = hash_of(buffer.data(), bytes, seed);
+      std::memcpy(end, &hash, sizeof(hash));
+      file_hash = with_block(file_hash, hash);
+      if (std::string why = file.write(buffer.data(), bytes + sizeof(hash)); !why.empty()) {
+        return refused(std::move(why));
+      }
+    }
+  }
+  std::byte end[sizeof(file_hash)];
+  std::memcpy(end, &file_hash, sizeof(file_hash));
+  if (std::string why = file.write(end, sizeof(end)); !why.empty()) return refused(std::move(why));
+  if (std::string why = file.commit(); !why.empty()) return refused(std::move(why));
+  return static_cast<index_t>(header.size() + blocks_bytes + sizeof(end));
+}
+
+inline result<training_state> read_tables(const std::string& path, std::span<const named_table> tables,
+                                          const load_options& options) {
+  if (std::string why = table_faults(tables); !why.empty()) {
+    return file_fault(errc::invalid_value, path, std::move(why));
+  }
+  input_file file;
+  if (std::string why = file.open(path); !why.empty()) {
+    return file_fault(errc::io_error, path, std::move(why));
+  }
+  auto read = read_header_of(file, path);
+  if (!read) return read.fault();
+  const read_header& header = read.value();
+
+  const auto misfit = [&](std::string why) {
+    return file_fault(errc::shape_mismatch, path, std::move(why));
+  };
+  std::vector<const named_table*> targets(header.info.tables.size(), nullptr);
+  std::uint64_t longest = 0;
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    const table_entry& in_file = header.info.tables[i];
+    std::uint64_t length = 0;
+    (void)packed_length(in_file, length);
+    longest = (std::max)(longest, length);
+    for (const named_table& t : tables) {
+      if (t.name != in_file.name) continue;
+      if (std::string why = shape_difference(in_file, t); !why.empty()) {
+        return misfit(std::move(why));
+      }
+      targets[i] = &t;
+    }
+    if (targets[i] == nullptr && options.others == unknown_tables::refuse) {
+      return misfit("table " + in_quotes(in_file.name) + " is only in the file");
+    }
+  }
+  for (const named_table& t : tables) {
+    if (std::find(targets.begin(), targets.end(), &t) == targets.end()) {
+      return misfit("table " + in_quotes(t.name) + " is not in the file");
+    }
+  }
+  block_buffer buffer(options.memory);
+  const auto block_bytes = static_cast<std::uint64_t>(header.info.block_bytes);
+  if (!buffer.reserve(largest_block(block_bytes, longest))) {
+    return file_fault(errc::out_of_memory, path, "memory for a block was refused");
+  }
+  if (options.check == file_check::before) {
+    if (auto fault = read_blocks(file, path, header, buffer, {})) return *std::move(fault);
+  }
+  if (auto fault = read_blocks(file, path, header, buffer, targets)) return *std::move(fault);
+  return std::move(read.value().info.state);
+}
+
+}  // namespace detail
+
+/// Writes tables and `state` to a file that replaces the one at `path`, if any, at once. Gaps between rows
+/// are not written. A symbolic link at `path` is replaced, not followed; the old file's mode is kept, and the
+/// owner is who saves. A name or format has at most 65535 bytes.
+///
+/// @space   host
+/// @pre     nobody writes the tables
+/// @post    on success the file is on the disk under its name; after a fault the old file is as it was and
+///          nothing lies beside it (only where the folder can't be brought to the disk, which the fault says,
+///          is the new one in its place). A process that is killed may leave `path`.saving, which the next
+///          save of `path` removes
+/// @cost    O(bytes): one pass through a buffer of block_bytes from options.memory, and the disk's time
+/// @threads reentrant; of two savers of one path, in any process, the second is refused
+/// @error   io_error (with the system's words; also for what an interrupted save left on a file system without locks:
+///          remove it), invalid_value (names, sizes, block_bytes), out_of_memory;
+///          the value is the length of the file
+inline result<index_t> save_tables(const std::string& path, std::span<const const_named_table> tables,
+                                   const training_state& state = {}, const save_options& options = {}) {
+  return detail::with_memory_faults(path, [&] { return detail::write_tables(path, tables, state, options); });
+}
+
+/// What a file holds. Checks the header and the length, not the rows.
+///
+/// @cost    reads the header
+/// @threads reentrant
+/// @error   as load_tables, but for the rows and the shapes
+inline result<table_file_info> describe_file(const std::string& path) {
+  return detail::with_memory_faults(path, [&]() -> result<table_file_info> {
+    detail::input_file file;
+    if (std::string why = file.open(path); !why.empty()) {
+      return detail::file_fault(errc::io_error, path, std::move(why));
+    }
+    auto header = detail::read_header_of(file, path);
+    if (!header) return header.fault();
+    return std::move(header.value().info);
+  });
+}
+
+/// Fills tables from a file, by their names. Rows, width, format and floats of state must be the same; the
+/// stride may differ. What lies in gaps between rows stays.
+///
+/// @space   host
+/// @pre     nobody reads or writes the tables
+/// @post    after a fault the tables are as they were; but where the file changed or could no longer be read
+///          between the two passes, and with file_check::on_read, what is in them is not specified
+/// @cost    O(bytes): two passes over the file (one with file_check::on_read) through a buffer of one of its
+///          blocks from options.memory
+/// @threads reentrant
+/// @error   io_error (with the system's words) · invalid_value: truncated, corrupted (with the bytes whose
+///          checksum is another), foreign · unsupported: version, byte order · shape_mismatch: the table and
+///          what differs, or a table that is only here or only in the file · out_of_memory
+inline result<training_state> load_tables(const std::string& path, std::span<const named_table> tables,
+                                          const load_options& options = {}) {
+  return detail::with_memory_faults(path, [&] { return detail::read_tables(path, tables, options); });
+}
+
+}}  // namespace deeprec::DEEPREC_ABI

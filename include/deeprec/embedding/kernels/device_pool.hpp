@@ -1,0 +1,451 @@
+// What a team of lanes does with one bag: the bodies of the lookup kernels, as plain functions of a team.
+//
+//   team      lane(), lanes(), from(x, lane), across(x, mask), ballot(b), report(...), count(...)
+//             a part of a warp on the device (lookup.cuh); one lane, or threads in lockstep, in a test
+//
+//   bag b, panel p:   lanes read ids side by side, hand each around, and add Vec columns each
+//
+// A bag of more than device_long_bag slots is summed in chunks first (chunk_sums), whose borders are
+// multiples of device_chunk from slot 0 of the batch: which sums there are depends on the batch only, and
+// no list is made.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/status.hpp>
+#include <deeprec/embedding/kernels/device_rows.hpp>
+#include <deeprec/embedding/kernels/device_task.hpp>
+#include <deeprec/embedding/kernels/lookup_args.hpp>
+#include <deeprec/embedding/pooling.hpp>
+#include <deeprec/exec/device_fault.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
+
+/// The lowest bit of a set.
+DEEPREC_HD DEEPREC_INLINE int lowest_bit(unsigned set) {
+#if defined(__CUDA_ARCH__)
+  return __ffs(static_cast<int>(set)) - 1;
+#else
+  return __builtin_ctz(set);
+#endif
+}
+DEEPREC_HD DEEPREC_INLINE int bits_in(unsigned set) {
+#if defined(__CUDA_ARCH__)
+  return __popc(set);
+#else
+  return __builtin_popcount(set);
+#endif
+}
+
+template <class Team>
+DEEPREC_HD DEEPREC_INLINE float sum_across(const Team& team, float x) {
+  for (int step = team.lanes() / 2; step > 0; step /= 2) x += team.across(x, step);
+  return x;
+}
+
+/// What a row is scaled by so that its norm is at most the cap.
+template <class Element, int Vec, class Team, class Task>
+DEEPREC_HD float clip_of(const Team& team, const Task& task, const std::byte* row) {
+  float squares = 0;
+  DEEPREC_ROLLED
+  for (index_t c = index_t{team.lane()} * Vec; c < task.width; c += index_t{team.lanes()} * Vec) {
+    float x[Vec];
+    read_row<Element, Vec>(row, task.parts, c, x);
+    for (int v = 0; v < Vec; ++v) squares = ::fmaf(x[v], x[v], squares);
+  }
+  const float norm = ::sqrtf(sum_across(team, squares));
+  return norm > task.max_norm ? task.max_norm / norm : 1.0F;
+}
+
+template <int Vec, class Rules>
+DEEPREC_HD DEEPREC_INLINE void fold_row(const Rules& rules, float (&total)[Vec], const float* x,
+                                        float factor) {
+  for (int v = 0; v < Vec; ++v) {
+    if (rules.adding()) {
+      total[v] = ::fmaf(x[v], factor, total[v]);
+    } else {
+      const float here = rules.clips() ? x[v] * factor : x[v];
+      total[v] = is_nan(total[v]) || total[v] > here ? total[v] : here;
+    }
+  }
+}
+
+template <int Vec, class Rules>
+DEEPREC_HD DEEPREC_INLINE void start_fold(const Rules& rules, float (&total)[Vec]) {
+  for (int v = 0; v < Vec; ++v) total[v] = rules.adding() ? 0.0F : -__builtin_inff();
+}
+
+/// Folds the slots [begin, end) into the lane's columns. Answers with the first bad slot, or -1.
+template <class Element, int Vec, class Rules, class Team, class Task>
+DEEPREC_HD DEEPREC_INLINE index_t fold_slots(const Rules& rules, const Team& team, const Task& task,
+                                             index_t begin, index_t end, index_t column,
+                                             float (&total)[Vec], pool_counts& counts, index_t& stray) {
+  using id_type = std::remove_cv_t<std::remove_pointer_t<decltype(task.ids)>>;
+  constexpr int at_once = 4;
+  const bool inside = column < task.width;
+  const bool sums_weights = task.divide == divide_by::weight || task.divide == divide_by::root;
+  DEEPREC_ROLLED
+  for (index_t first = begin; first < end; first += team.lanes()) {
+    const index_t slot = first + team.lane();
+    const bool here = slot < end;
+    const id_type id = here ? task.ids[slot] : id_type{};
+    const float weight = here && task.weights != nullptr ? task.weights[slot] : 1.0F;
+    if (rules.checks()) {
+      const bool bad = here && task.bad(rules, id, weight);
+      if (const unsigned any = team.ballot(bad); any != 0) return first + lowest_bit(any);
+    }
+    if (rules.filtered() && task.skipped != nullptr) {
+      stray += bits_in(team.ballot(here && task.stray(rules, id)));
+    }
+    unsigned left = team.ballot(here && !(rules.filtered() && task.absent(id, weight)));
+    counts.used += bits_in(left);
+    DEEPREC_ROLLED
+    while (left != 0) {
+      if (!rules.clips() && bits_in(left) >= at_once) {
+        typename row_lane<Element, Vec>::raw rows[at_once];
+        float w[at_once];
+        DEEPREC_UNROLLED
+        for (int i = 0; i < at_once; ++i) {
+          const int k = lowest_bit(left);
+          left &= left - 1;
+          const id_type theirs = team.from(id, k);
+          w[i] = task.weights == nullptr ? 1.0F : team.from(weight, k);
+          if (inside) {
+            row_lane<Element, Vec>::load(task.row(static_cast<std::int64_t>(theirs)), task.parts, column,
+                                         rows[i]);
+          }
+        }
+        DEEPREC_UNROLLED
+        for (int i = 0; i < at_once; ++i) {
+          if (inside) {
+            float x[Vec];
+            row_lane<Element, Vec>::decode(rows[i], task.parts, x);
+            fold_row<Vec>(rules, total, x, w[i]);
+          }
+          if (sums_weights) {
+            counts.weight_sum += static_cast<double>(w[i]);
+            counts.weight_squares += static_cast<double>(w[i]) * static_cast<double>(w[i]);
+          }
+        }
+      } else {
+        const int k = lowest_bit(left);
+        left &= left - 1;
+        const std::byte* const row = task.row(static_cast<std::int64_t>(team.from(id, k)));
+        const float w = task.weights == nullptr ? 1.0F : team.from(weight, k);
+        const float factor = rules.clips() ? clip_of<Element, Vec>(team, task, row) * w : w;
+        if (inside) {
+          float x[Vec];
+          read_row<Element, Vec>(row, task.parts, column, x);
+          fold_row<Vec>(rules, total, x, factor);
+        }
+        if (sums_weights) {
+          counts.weight_sum += static_cast<double>(w);
+          counts.weight_squares += static_cast<double>(w) * static_cast<double>(w);
+        }
+      }
+    }
+  }
+  return -1;
+}
+
+/// The bag that holds a slot: the last one that begins at or before it.
+template <class Borders>
+DEEPREC_HD index_t bag_that_holds(const Borders& borders, index_t bags, index_t slot) {
+  index_t low = 0;
+  DEEPREC_ROLLED
+  for (index_t high = bags; high - low > 1;) {
+    const index_t middle = low + (high - low) / 2;
+    (borders.begin(middle) <= slot ? low : high) = middle;
+  }
+  return low;
+}
+
+/// Writes a record of chunk_sums: the part that a bag [begin, end) has of its chunk, if it is long.
+template <class Element, int Vec, class Rules, class Team, class Task>
+DEEPREC_HD void sum_chunk_of(const Rules& rules, const Team& team, const Task& task, index_t record,
+                             int panel, index_t bag, index_t begin, index_t end) {
+  const index_t from = record / 2 * device_chunk;
+  const index_t to = from + device_chunk < task.id_count ? from + device_chunk : task.id_count;
+  const bool whole = 0 <= begin && begin < to && from < end && end <= task.id_count;
+  const bool mine =
+      whole && (record % 2 == 1 ? begin > from : begin <= from) && end - begin > device_long_bag;
+  chunk_count count{mine ? bag : -1, -1, 0, 0, 0, 0};
+  if (mine) {
+    const index_t column = (index_t{panel} * team.lanes() + team.lane()) * Vec;
+    float total[Vec];
+    start_fold<Vec>(rules, total);
+    pool_counts counts;
+    count.bad_slot = fold_slots<Element, Vec>(rules, team, task, begin > from ? begin : from,
+                                              end < to ? end : to, column, total, counts, count.stray);
+    count.used = counts.used;
+    count.weight_sum = counts.weight_sum;
+    count.weight_squares = counts.weight_squares;
+    if (column < task.width) {
+      for (int v = 0; v < Vec; ++v) task.chunks.sums[record * task.width + column + v] = total[v];
+    }
+  }
+  if (panel == 0 && team.lane() == 0) task.chunks.counts[record] = count;
+}
+
+/// The slot by which a record's bag is found: the first of its chunk, or the last.
+DEEPREC_HD DEEPREC_INLINE index_t slot_of_record(index_t record, index_t slots) {
+  const index_t from = record / 2 * device_chunk;
+  const index_t to = from + device_chunk < slots ? from + device_chunk : slots;
+  return record % 2 == 1 ? to - 1 : from;
+}
+
+template <class Element, int Vec, class Rules, class Team, class Task>
+DEEPREC_HD void sum_chunk(const Rules& rules, const Team& team, const Task& task, index_t record,
+                          int panel) {
+  const index_t bag = bag_that_holds(task.borders, task.bags, slot_of_record(record, task.id_count));
+  sum_chunk_of<Element, Vec>(rules, team, task, record, panel, bag, task.borders.begin(bag),
+                             task.borders.end(bag));
+}
+
+/// Adds the records of a long bag, in order. False when one of them is not the bag's: then offsets are not
+/// in order, and the bag is summed slot by slot.
+template <int Vec, class Rules, class Task>
+DEEPREC_HD bool add_chunks(const Rules& rules, const Task& task, index_t bag, index_t begin, index_t end,
+                           index_t column, float (&total)[Vec], pool_counts& counts, index_t& stray,
+                           index_t& bad_slot) {
+  const index_t last = (end - 1) / device_chunk;
+  DEEPREC_ROLLED
+  for (index_t chunk = begin / device_chunk; chunk <= last; ++chunk) {
+    if (task.chunks.counts[chunk_sums::record(chunk, begin)].bag != bag) return false;
+  }
+  DEEPREC_ROLLED
+  for (index_t chunk = begin / device_chunk; chunk <= last && bad_slot < 0; ++chunk) {
+    const index_t record = chunk_sums::record(chunk, begin);
+    const chunk_count& count = task.chunks.counts[record];
+    bad_slot = count.bad_slot;
+    counts.used += count.used;
+    counts.weight_sum += count.weight_sum;
+    counts.weight_squares += count.weight_squares;
+    stray += count.stray;
+    if (column >= task.width || count.used == 0) continue;
+    const float* const x = task.chunks.sums + record * task.width + column;
+    for (int v = 0; v < Vec; ++v) {
+      if (rules.adding()) {
+        total[v] += x[v];
+      } else {
+        total[v] = is_nan(total[v]) || total[v] > x[v] ? total[v] : x[v];
+      }
+    }
+  }
+  return true;
+}
+
+/// Puts a lane's columns into out.
+template <int Vec, class Task>
+DEEPREC_HD DEEPREC_INLINE void put_columns(const Task& task, index_t row, index_t column,
+                                           const float (&total)[Vec]) {
+  using out_type = std::remove_pointer_t<decltype(task.out)>;
+  out_type* const out = task.out + row * task.out_stride + column;
+  alignas(16) out_type stored[Vec];
+  if (task.stored == when_stored::accumulate) {
+    read_words<sizeof(stored), false>(stored, out);
+    for (int v = 0; v < Vec; ++v)
+      stored[v] = static_cast<out_type>(static_cast<float>(stored[v]) + total[v]);
+  } else {
+    for (int v = 0; v < Vec; ++v) stored[v] = static_cast<out_type>(total[v]);
+  }
+  write_words<sizeof(stored)>(out, stored);
+}
+
+/// What is wrong with a bag's borders, if anything.
+DEEPREC_HD DEEPREC_INLINE errc border_fault(index_t begin, index_t end, index_t id_count,
+                                            std::int64_t& value) {
+  if (begin < 0) {
+    value = begin;
+    return errc::offsets_negative;
+  }
+  if (end < begin) {
+    value = end;
+    return errc::offsets_decreasing;
+  }
+  value = end;
+  return end > id_count ? errc::offsets_beyond_ids : errc::ok;
+}
+
+/// What a bad slot is reported as; the bag becomes zeros.
+template <class Rules, class Team, class Task>
+DEEPREC_HD void report_slot(const Rules& rules, const Team& team, const Task& task, index_t bag,
+                            index_t slot) {
+  const auto id = task.ids[slot];
+  team.report(task.fault, task.stray(rules, id) ? errc::id_out_of_range : errc::weight_is_nan, task.number,
+              bag, slot, static_cast<std::int64_t>(id));
+}
+
+/// The default row, as the columns of an empty bag: folded into `total`.
+template <class Element, int Vec, class Rules, class Team, class Task>
+DEEPREC_HD void take_default(const Rules& rules, const Team& team, const Task& task, index_t column,
+                             float (&total)[Vec]) {
+  const std::byte* const row = task.row(task.default_row);
+  const float factor = rules.clips() ? clip_of<Element, Vec>(team, task, row) : 1.0F;
+  if (column >= task.width) return;
+  float x[Vec];
+  read_row<Element, Vec>(row, task.parts, column, x);
+  fold_row<Vec>(rules, total, x, factor);
+}
+
+/// One panel of one bag: the body of the lookup kernel.
+template <class Element, int Vec, class Rules, class Team, class Task>
+DEEPREC_HD DEEPREC_INLINE void pool_bag(const Rules& rules, const Team& team, const Task& task, index_t bag,
+                                        int panel) {
+  const index_t column = (index_t{panel} * team.lanes() + team.lane()) * Vec;
+  const index_t begin = task.borders.begin(bag);
+  const index_t end = task.borders.end(bag);
+  const bool speaks = panel == 0 && team.lane() == 0;
+  float total[Vec];
+  start_fold<Vec>(rules, total);
+  pool_counts counts;
+  index_t stray = 0;
+  std::int64_t value = 0;
+  const errc wrong = border_fault(begin, end, task.id_count, value);
+  bool bad = wrong != errc::ok;
+  if (bad) {
+    if (speaks) team.report(task.fault, wrong, task.number, bag, -1, value);
+  } else {
+    index_t bad_slot = -1;
+    const bool in_chunks =
+        task.chunks.sums != nullptr && end - begin > device_long_bag &&
+        add_chunks<Vec>(rules, task, bag, begin, end, column, total, counts, stray, bad_slot);
+    if (!in_chunks) {
+      bad_slot = fold_slots<Element, Vec>(rules, team, task, begin, end, column, total, counts, stray);
+    }
+    bad = bad_slot >= 0;
+    if (bad && speaks) report_slot(rules, team, task, bag, bad_slot);
+  }
+  if (speaks && stray > 0) team.count(task.skipped, stray);
+  if (bad) {
+    for (int v = 0; v < Vec; ++v) total[v] = 0.0F;
+  } else if (counts.used == 0) {
+    if (task.empty == when_empty::keep) return;
+    if (task.empty == when_empty::default_row) {
+      take_default<Element, Vec>(rules, team, task, column, total);
+    } else {
+      for (int v = 0; v < Vec; ++v) total[v] = 0.0F;
+    }
+  } else if (task.divide != divide_by::one) {
+    if (task.weights == nullptr)
+      counts.weight_sum = counts.weight_squares = static_cast<double>(counts.used);
+    const double divisor = counts.divisor(task.divide);
+    for (int v = 0; v < Vec; ++v) {
+      total[v] = divisor == 0.0 ? 0.0F : total[v] / static_cast<float>(divisor);
+    }
+  }
+  if (column < task.width) put_columns<Vec>(task, bag, column, total);
+}
+
+/// One panel of one slot's row, for concat: out row k is that of the k-th slot of the batch. It is added to -0, which
+/// leaves -0 as it is.
+template <class Element, int Vec, class Rules, class Team, class Task>
+DEEPREC_HD DEEPREC_INLINE void copy_slot(const Rules& rules, const Team& team, const Task& task, index_t k,
+                                         int panel) {
+  const index_t first = task.bags == 0 ? 0 : task.borders.begin(0);
+  const index_t end = task.bags == 0 ? 0 : task.borders.end(task.bags - 1);
+  const index_t slot = first + k;
+  const index_t column = (index_t{panel} * team.lanes() + team.lane()) * Vec;
+  const bool speaks = panel == 0 && team.lane() == 0;
+  const bool inside = column < task.width;
+  float total[Vec] = {};
+  if (first < 0 || end > task.id_count || end < first) {
+    if (speaks && k == 0) {
+      std::int64_t value = 0;
+      team.report(task.fault, border_fault(first, end, task.id_count, value), task.number, 0, -1,
+                  first < 0 ? first : end);
+    }
+  } else if (slot < end) {
+    const auto id = task.ids[slot];
+    const float weight = task.weights == nullptr ? 1.0F : task.weights[slot];
+    const bool stray = task.stray(rules, id);
+    if (rules.checks() && task.bad(rules, id, weight)) {
+      if (speaks) report_slot(rules, team, task, bag_that_holds(task.borders, task.bags, slot), slot);
+    } else if (rules.filtered() && task.absent(id, weight)) {
+      if (speaks && stray && task.skipped != nullptr) team.count(task.skipped, 1);
+      if (task.empty == when_empty::keep) return;
+      if (task.empty == when_empty::default_row) {
+        for (int v = 0; v < Vec; ++v) total[v] = -0.0F;
+        take_default<Element, Vec>(rules, team, task, column, total);
+      }
+    } else {
+      const std::byte* const row = task.row(static_cast<std::int64_t>(id));
+      const float factor = rules.clips() ? clip_of<Element, Vec>(team, task, row) * weight : weight;
+      if (inside) {
+        float x[Vec];
+        read_row<Element, Vec>(row, task.parts, column, x);
+        for (int v = 0; v < Vec; ++v) total[v] = ::fmaf(x[v], factor, -0.0F);
+      }
+    }
+  }
+  if (inside) put_columns<Vec>(task, k, column, total);
+}
+
+/// The gradients of the weights of one bag: out[k] for its slots. task.out is the gradient of lookup's
+/// output.
+template <class Element, int Vec, class Rules, class Team, class Task>
+DEEPREC_HD void dot_slots(const Rules& rules, const Team& team, const Task& task, index_t bag, float* out) {
+  const index_t begin = task.borders.begin(bag);
+  const index_t end = task.borders.end(bag);
+  const index_t first = task.borders.begin(0);
+  std::int64_t value = 0;
+  const errc wrong = border_fault(begin, end, task.id_count, value);
+  if (wrong != errc::ok) {
+    if (team.lane() == 0) team.report(task.fault, wrong, task.number, bag, -1, value);
+    return;
+  }
+  if (first < 0 || begin < first) return;  // an earlier bag says so
+  out -= first;
+  const float* const gradient = task.out + bag * task.out_stride;
+  pool_counts counts;
+  double weighted = 0;
+  index_t bad_slot = -1;
+  DEEPREC_ROLLED
+  for (index_t slot = begin; slot < end; ++slot) {
+    const auto id = task.ids[slot];
+    const float weight = task.weights == nullptr ? 1.0F : task.weights[slot];
+    if (rules.checks() && bad_slot < 0 && task.bad(rules, id, weight)) bad_slot = slot;
+    float dot = 0;
+    if (bad_slot < 0 && !(rules.filtered() && task.absent(id, weight))) {
+      const std::byte* const row = task.row(static_cast<std::int64_t>(id));
+      DEEPREC_ROLLED
+      for (index_t c = index_t{team.lane()} * Vec; c < task.width; c += index_t{team.lanes()} * Vec) {
+        float x[Vec], g[Vec];
+        read_row<Element, Vec>(row, task.parts, c, x);
+        read_row<float, Vec>(static_cast<const std::byte*>(static_cast<const void*>(gradient)), row_parts{},
+                             c, g);
+        for (int v = 0; v < Vec; ++v) dot = ::fmaf(x[v], g[v], dot);
+      }
+      dot = sum_across(team, dot);
+      if (rules.clips()) dot *= clip_of<Element, Vec>(team, task, row);
+      counts.add(static_cast<double>(weight));
+      weighted += static_cast<double>(weight) * static_cast<double>(dot);
+    }
+    if (team.lane() == 0) out[slot] = dot;
+  }
+  if (team.lane() != 0) return;
+  if (bad_slot >= 0) report_slot(rules, team, task, bag, bad_slot);
+  const double by = counts.divisor(task.divide);
+  if (task.divide == divide_by::one && bad_slot < 0) return;
+  DEEPREC_ROLLED
+  for (index_t slot = begin; slot < end; ++slot) {
+    const auto id = task.ids[slot];
+    const float weight = task.weights == nullptr ? 1.0F : task.weights[slot];
+    if (bad_slot >= 0 || by == 0.0 || (rules.filtered() && task.absent(id, weight))) {
+      out[slot] = 0.0F;
+      continue;
+    }
+    const double through = task.divide == divide_by::weight ? weighted / (by * by)
+                           : task.divide == divide_by::root
+                               ? weighted * static_cast<double>(weight) / (by * by * by)
+                               : 0.0;
+    out[slot] = static_cast<float>(static_cast<double>(out[slot]) / by - through);
+  }
+}
+
+}}}  // namespace deeprec::DEEPREC_ABI::detail

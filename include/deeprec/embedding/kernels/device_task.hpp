@@ -1,0 +1,174 @@
+// A lookup as its kernels are given it: the rules of its pooling, the pointers and sizes, and where the sums of the
+// chunks of long bags lie. What is done with it says device_pool.hpp.
+//
+//   slots    | chunk 0 | chunk 1 | chunk 2 |      device_chunk slots each
+//   records  | 0    1  | 2    3  | 4    5  |      two for each: see chunk_sums
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/status.hpp>
+#include <deeprec/embedding/kernels/device_rows.hpp>
+#include <deeprec/embedding/kernels/lookup_args.hpp>
+#include <deeprec/embedding/kernels/lookup_job.hpp>
+#include <deeprec/embedding/pooling.hpp>
+#include <deeprec/exec/device_fault.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
+
+inline constexpr index_t device_chunk = 256;
+inline constexpr index_t device_long_bag = 2 * device_chunk;
+/// Batches of fewer slots have no chunks: a second launch costs more than the longest bag of one.
+inline constexpr index_t device_chunked_batch = 1 << 14;
+
+/// What a pooling asks of each slot; a kernel knows it when it is compiled ...
+template <bool Adding, bool Filtered, bool Clips, bool Checks, bool Prunes>
+struct fixed_rules {
+  DEEPREC_HD static constexpr bool adding() { return Adding; }
+  DEEPREC_HD static constexpr bool filtered() { return Filtered; }
+  DEEPREC_HD static constexpr bool clips() { return Clips; }
+  DEEPREC_HD static constexpr bool checks() { return Checks; }
+  DEEPREC_HD static constexpr bool prunes() { return Prunes; }
+};
+/// ... or when it runs, where many tables share it.
+struct chosen_rules {
+  bool adds = true, filters = false, clips_rows = false, checks_ids = true, prunes_ids = false;
+  DEEPREC_HD bool adding() const { return adds; }
+  DEEPREC_HD bool filtered() const { return filters; }
+  DEEPREC_HD bool clips() const { return clips_rows; }
+  DEEPREC_HD bool checks() const { return checks_ids; }
+  DEEPREC_HD bool prunes() const { return prunes_ids; }
+};
+
+template <class Pooling>
+using rules_of =
+    fixed_rules<kernel_policy<Pooling>::folding == fold::add,
+                kernel_policy<Pooling>::ids == ids_are::filtered, kernel_policy<Pooling>::clips,
+                std::is_same_v<typename Pooling::bounds_mode, bounds::check_t>, prunes<Pooling>>;
+
+/// What a chunk of a long bag adds up to, beside its D floats.
+struct chunk_count {
+  index_t bag;       // -1: the chunk belongs to no long bag
+  index_t bad_slot;  // -1: none
+  index_t used;
+  index_t stray;
+  double weight_sum;
+  double weight_squares;
+};
+
+/// Two records for each chunk of slots: of the bag that holds its first slot, and of the one that begins
+/// inside of it and holds its last.
+struct chunk_sums {
+  float* sums;  // (2 * chunks, D); null: no bag is long
+  chunk_count* counts;
+
+  DEEPREC_HD static constexpr index_t records(index_t slots) {
+    return 2 * ((slots + device_chunk - 1) / device_chunk);
+  }
+  /// The record of a bag's part of a chunk.
+  DEEPREC_HD static constexpr index_t record(index_t chunk, index_t bag_begin) {
+    return 2 * chunk + (bag_begin > chunk * device_chunk ? 1 : 0);
+  }
+};
+
+/// A lookup as kernels see it.
+template <class Id, class Borders, class Out>
+struct pool_task {
+  const std::byte* table;
+  index_t stride;
+  index_t rows;
+  index_t width;
+  device_parts parts;
+  const Id* ids;
+  Borders borders;
+  const float* weights;
+  bool positive_weights;
+  index_t bags;
+  index_t id_count;
+  std::int64_t padding;      // -1 when there is none
+  std::int64_t default_row;  // -1 when there is none
+  float max_norm;
+  Out* out;
+  index_t out_stride;
+  divide_by divide;
+  when_empty empty;
+  when_stored stored;
+  index_t number;  // of the table, for faults; -1: there is one
+  device_fault* fault;
+  unsigned long long* skipped;  // null: not counted
+  chunk_sums chunks;
+  bool has_padding;
+
+  DEEPREC_HD DEEPREC_INLINE const std::byte* row(std::int64_t id) const { return table + id * stride; }
+  DEEPREC_HD DEEPREC_INLINE bool absent(Id id, float weight) const {
+    return is_absent(id, rows, padding) || (positive_weights && !(weight > 0.0F));
+  }
+  /// A fault where ids are checked, and what skip counts.
+  template <class Rules>
+  DEEPREC_HD DEEPREC_INLINE bool stray(const Rules& rules, Id id) const {
+    const auto as_signed = static_cast<std::int64_t>(id);
+    return is_bad_id(id, rows) && !(std::is_signed_v<Id> && rules.prunes() && as_signed < 0) &&
+           !(has_padding && as_signed == padding);
+  }
+  /// What is reported where ids are checked: a stray id, or the NaN weight of a slot that is not absent.
+  template <class Rules>
+  DEEPREC_HD DEEPREC_INLINE bool bad(const Rules& rules, Id id, float weight) const {
+    return stray(rules, id) || (is_nan(weight) && !(rules.filtered() && absent(id, weight)));
+  }
+};
+
+/// The part of a task that a table and a pooling say; batch, output and stream are still missing.
+template <class Task, class Source, class Pooling>
+Task task_of(const Source& table, const Pooling& how, bool weighted) {
+  using element = typename Source::format_type::element;
+  Task task{};
+  task.table = table.data();
+  task.stride = table.format().stride_bytes();
+  task.rows = table.rows();
+  task.width = table.format().width();
+  static_cast<row_parts&>(task.parts) = parts_of(table.format());
+  task.parts.kind = kind_of_element<element>;
+  task.positive_weights = weighted && prunes_weights<Pooling>;
+  task.padding = padding_of(how);
+  task.has_padding = std::is_same_v<typename Pooling::padding_mode, padding_id>;
+  if constexpr (fills<Pooling>) {
+    task.default_row = how.template get<empty_bag::default_row>().id;
+  }
+  if constexpr (std::is_same_v<typename Pooling::norm_mode, max_norm>) {
+    task.max_norm = how.template get<max_norm>().cap;
+  }
+  task.divide = divisor_of<typename Pooling::combiner>();
+  task.empty = empty_of<Pooling>();
+  task.stored = stored_of<Pooling>();
+  task.number = -1;
+  return task;
+}
+
+/// What can be said of a batch in device memory without reading it.
+template <class Bags>
+status device_shapes(const Bags& bags) {
+  if (bags.bags() < 0 || bags.id_count() < 0) {
+    return {errc::shape_mismatch, "a batch with a negative number of bags or ids"};
+  }
+  if (bags.id_count() > 0 && bags.ids() == nullptr) return {errc::shape_mismatch, "ids are null"};
+  if constexpr (requires { bags.offsets(); }) {
+    if (bags.bags() > 0 && bags.offsets() == nullptr) return {errc::shape_mismatch, "offsets are null"};
+  }
+  return {};
+}
+
+/// The batch of a task.
+template <class Task, class Bags>
+void set_bags(Task& task, const Bags& bags) {
+  task.ids = bags.ids();
+  task.borders = bags.borders();
+  task.weights = bags.weights();
+  task.bags = bags.bags();
+  task.id_count = bags.id_count();
+}
+
+}}}  // namespace deeprec::DEEPREC_ABI::detail

@@ -1,0 +1,461 @@
+// One pooled lookup, taken apart: opened once, checked and pooled in pieces that anybody may run, closed.
+// lookup runs one job; table_group runs many as one piece of work.
+//
+//   open       shapes, offsets, the default row; row sources are asked for addresses
+//   check      slots [begin, end): bad ids and weights; fault() names the smallest
+//   fetch      the first rows of a piece into the cache; those after them are fetched on the way
+//   pool       units [begin, end) of units(): bags, or slots where every bag is a copy of one row
+//   close      bags too long for a piece; what was skipped is counted
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <limits>
+#include <memory_resource>
+#include <span>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/sizes.hpp>
+#include <deeprec/core/jagged_view.hpp>
+#include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/status.hpp>
+#include <deeprec/embedding/kernels/lookup_kernels.hpp>
+#include <deeprec/embedding/pooling.hpp>
+#include <deeprec/embedding/tables/table_view.hpp>
+#include <deeprec/simd/dispatch.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
+// Loops that compilers turn into vector code carry the flags of their unit in their names, as kernels do.
+inline namespace DEEPREC_UNIT {
+
+/// The number that counts as absent; -1, which is never valid, when there is none.
+template <class Pooling>
+constexpr std::int64_t padding_of(const Pooling& how) {
+  if constexpr (std::is_same_v<typename Pooling::padding_mode, padding_id>) {
+    return how.template get<padding_id>().id;
+  } else {
+    return -1;
+  }
+}
+
+template <class Pooling>
+inline constexpr bool prunes = std::is_same_v<typename Pooling::padding_mode, prune_t>;
+/// With sum TensorFlow keeps every weight.
+template <class Pooling>
+inline constexpr bool prunes_weights =
+    prunes<Pooling> && !std::is_same_v<typename Pooling::combiner, combiner::sum_t>;
+template <class Pooling>
+inline constexpr bool skips = std::is_same_v<typename Pooling::bounds_mode, bounds::skip_t>;
+/// Whether empty bags become a row of the table.
+template <class Pooling>
+inline constexpr bool fills = std::is_same_v<typename Pooling::empty_mode, empty_bag::default_row>;
+
+/// Where skipped ids are counted; null where nobody asked.
+template <class Pooling>
+index_t* skip_counter_of(const Pooling& how) noexcept {
+  if constexpr (skips<Pooling>) {
+    return how.template get<bounds::skip_t>().skipped;
+  } else {
+    return nullptr;
+  }
+}
+
+/// That the default row, if there is one, is a row of the table.
+template <class Pooling>
+status check_default_row(const Pooling& how, index_t rows) {
+  if constexpr (fills<Pooling>) {
+    const std::int64_t id = how.template get<empty_bag::default_row>().id;
+    if (is_bad_id(id, rows)) return {errc::id_out_of_range, "the default row", {.value = id}};
+  }
+  return {};
+}
+
+/// That the cap on norms, if there is one, is above 0.
+template <class Pooling>
+status check_max_norm(const Pooling& how) {
+  if constexpr (std::is_same_v<typename Pooling::norm_mode, max_norm>) {
+    if (!(how.template get<max_norm>().cap > 0.0F)) return {errc::invalid_value, "max_norm"};
+  }
+  return {};
+}
+
+/// True for an id that is a fault, or is counted as skipped: neither in [0, rows), nor one that stands for
+/// nothing.
+template <class Pooling, class Id>
+bool is_stray_id(Id id, index_t rows, std::int64_t padding) noexcept {
+  if (!is_bad_id(id, rows)) return false;
+  if constexpr (prunes<Pooling> && std::is_signed_v<Id>) return id >= 0;
+  if constexpr (std::is_same_v<typename Pooling::padding_mode, padding_id>) {
+    return static_cast<std::int64_t>(id) != padding;
+  }
+  return true;
+}
+
+/// Counts the skipped ids of a batch, where that is asked for.
+template <class Bags, class Pooling>
+void count_skipped(const Bags& bags, index_t rows, const Pooling& how) noexcept {
+  index_t* const counter = skip_counter_of(how);
+  for (index_t k = bags.first_slot(); counter != nullptr && k < bags.end_slot(); ++k) {
+    *counter += is_stray_id<Pooling>(bags.ids()[k], rows, padding_of(how)) ? 1 : 0;
+  }
+}
+
+/// The first slot in [begin, end) with a stray id, or with an id that is not absent and a NaN weight; end when
+/// there is none.
+template <class Pooling, class Id>
+index_t first_bad_slot(isa which, const Id* ids, const float* weights, index_t begin, index_t end,
+                       index_t rows, std::int64_t padding) noexcept {
+  if constexpr (prunes_weights<Pooling>) weights = nullptr;  // what is not above 0 is pruned, NaN as well
+  bool bad = with_isa_up_to_avx512(
+      which, [&](auto region) { return any_bad_id(region, ids, begin, end, rows); });
+  if (weights != nullptr) {
+    for (index_t k = begin; k < end; ++k) bad |= is_nan(weights[k]);
+  }
+  if (!bad) [[likely]] return end;
+  for (index_t k = begin; k < end; ++k) {
+    if (is_stray_id<Pooling>(ids[k], rows, padding)) return k;
+    // What is out of range here and not stray is absent.
+    if (weights != nullptr && is_nan(weights[k]) && !is_absent(ids[k], rows, padding)) return k;
+  }
+  return end;
+}
+
+/// The bag that holds a slot: the last one that begins at or before it.
+template <class Borders>
+index_t bag_of_slot(const Borders& borders, index_t bags, index_t slot) noexcept {
+  index_t low = 0;
+  for (index_t high = bags; high - low > 1;) {
+    const index_t middle = low + (high - low) / 2;
+    (borders.begin(middle) <= slot ? low : high) = middle;
+  }
+  return low;
+}
+
+/// The cap on a row's norm; 0 when there is none.
+template <class Pooling>
+constexpr float max_norm_of(const Pooling& how) {
+  if constexpr (std::is_same_v<typename Pooling::norm_mode, max_norm>) {
+    return how.template get<max_norm>().cap;
+  } else {
+    return 0.0F;
+  }
+}
+
+/// The smallest of the numbers that several threads see.
+class smallest_seen {
+ public:
+  static constexpr index_t none = (std::numeric_limits<index_t>::max)();
+
+  void see(index_t number) noexcept {
+    index_t seen = value_.load(std::memory_order_relaxed);
+    while (number < seen &&
+           !value_.compare_exchange_weak(seen, number, std::memory_order_relaxed)) {
+    }
+  }
+  [[nodiscard]] index_t value() const noexcept { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<index_t> value_{none};
+};
+
+/// What a bad slot is reported as.
+template <class Pooling, class Bags>
+status slot_fault(const Bags& bags, index_t rows, std::int64_t padding, index_t slot) {
+  const auto id = bags.ids()[slot];
+  return {is_stray_id<Pooling>(id, rows, padding) ? errc::id_out_of_range : errc::weight_is_nan,
+          {.bag = bag_of_slot(bags.borders(), bags.bags(), slot),
+           .slot = slot,
+           .value = static_cast<std::int64_t>(id)}};
+}
+
+/// How many slots are checked in one go.
+inline constexpr index_t check_slots_at_once = index_t{1} << 16;
+
+/// Checks every id and weight of a batch; the answer names the smallest slot.
+template <class Pooling, class Context, class Bags>
+status check_slots(const Context& ctx, const Bags& bags, index_t rows, const Pooling& how) {
+  const std::int64_t padding = padding_of(how);
+  const index_t first = bags.first_slot();
+  smallest_seen smallest;
+  ctx.executor->parallel_for(
+      bags.end_slot() - first, check_slots_at_once, [&](index_t from, index_t to, int) {
+        const index_t bad = first_bad_slot<Pooling>(ctx.instruction_set, bags.ids(), bags.weights(),
+                                                    first + from, first + to, rows, padding);
+        if (bad != first + to) smallest.see(bad);
+      });
+  if (smallest.value() == smallest_seen::none) return {};
+  return slot_fault<Pooling>(bags, rows, padding, smallest.value());
+}
+
+/// What pool_long_bag works in. Whoever calls it asks for this before the first row is written.
+struct long_bag_room {
+  std::span<float> folded;     // D for each chunk
+  std::span<index_t> offsets;  // one more than there are chunks
+
+  static constexpr index_t chunks_of(index_t slots) noexcept { return (slots + chunk_slots - 1) / chunk_slots; }
+};
+
+/// A bag that pool_bags leaves out: its chunks as bags of their own, then a balanced tree over them.
+template <class Element, class Policy, class Context, class Rows, class Id, class Out>
+index_t pool_long_bag(const Context& ctx, const pool_args<Rows, Id, Out>& args, index_t bag,
+                      const long_bag_room& room) {
+  const index_t begin = args.borders.begin(bag);
+  const index_t end = args.borders.end(bag);
+  const index_t chunks = long_bag_room::chunks_of(end - begin);
+  const std::span<float> folded = room.folded;
+  const std::span<index_t> offsets = room.offsets;
+  for (index_t c = 0; c <= chunks; ++c) {
+    offsets[static_cast<std::size_t>(c)] = (std::min)(end, begin + c * chunk_slots);
+  }
+  pool_args<Rows, Id, float> part{};
+  part.row_of = args.row_of;
+  part.ids = args.ids;
+  part.borders = offset_ranges<index_t>{offsets.data(), -1, -1};
+  part.weights = args.weights;
+  part.positive_weights = args.positive_weights;
+  part.rows = args.rows;
+  part.padding = args.padding;
+  part.width = args.width;
+  part.parts = args.parts;
+  part.end_slot = args.end_slot;
+  part.max_norm = args.max_norm;
+  part.out = folded.data();
+  part.out_stride = args.width;
+  part.divide = divide_by::one;
+  // A chunk of absent ids only must not change a maximum.
+  part.empty = Policy::folding == fold::maximum ? when_empty::identity : when_empty::zeros;
+  part.stored = when_stored::overwrite;
+  ctx.executor->parallel_for(chunks, 1, [&](index_t first, index_t last, int) {
+    with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
+      return pool_bags<Element>(region, Policy{}, part, first, last);
+    });
+  });
+  for (index_t step = 1; step < chunks; step *= 2) {
+    for (index_t c = 0; c + step < chunks; c += 2 * step) {
+      float* left = folded.data() + c * args.width;
+      const float* right = folded.data() + (c + step) * args.width;
+      for (index_t j = 0; j < args.width; ++j) {
+        if constexpr (Policy::folding == fold::maximum) {
+          left[j] = is_nan(left[j]) || left[j] > right[j] ? left[j] : right[j];
+        } else {
+          left[j] += right[j];
+        }
+      }
+    }
+  }
+  pool_counts counts;
+  for (index_t slot = begin; slot < end; ++slot) {
+    if (Policy::ids == ids_are::filtered && args.absent(slot)) continue;
+    counts.add(args.weights == nullptr ? 1.0 : static_cast<double>(args.weights[slot]));
+  }
+  Out* const out = args.out + bag * args.out_stride;
+  if (counts.used == 0 && args.empty == when_empty::keep) return 0;
+  if (counts.used == 0 && args.empty == when_empty::default_row) {
+    const index_t one_slot[] = {0, 1};
+    const Id first_row{};
+    part.row_of = Rows::only(&args.default_row, &first_row);
+    part.ids = &first_row;
+    part.borders = offset_ranges<index_t>{one_slot, -1, -1};
+    part.weights = nullptr;
+    part.positive_weights = false;
+    part.rows = 1;
+    part.padding = -1;
+    part.end_slot = 1;
+    with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
+      return pool_bags<Element>(region, Policy{}, part, 0, 1);
+    });
+  }
+  const double divisor = counts.used == 0 ? 1.0 : counts.divisor(args.divide);
+  const bool to_zero = divisor == 0.0 || (counts.used == 0 && args.empty == when_empty::zeros);
+  for (index_t j = 0; j < args.width; ++j) {
+    const float total = folded[static_cast<std::size_t>(j)];
+    float pooled = to_zero ? 0.0F : total / static_cast<float>(divisor);
+    if (args.stored == when_stored::accumulate) pooled = static_cast<float>(out[j]) + pooled;
+    out[j] = static_cast<Out>(pooled);
+  }
+  return counts.used;
+}
+
+/// A lookup whose shapes were found to fit (lookup_shapes).
+///
+/// check and pool run on several threads at once; open and close on one.
+template <class Source, class Bags, class Pooling, class Out>
+class lookup_job {
+  using id_type = typename Bags::id_type;
+  using element = typename Source::format_type::element;
+  using policy = kernel_policy<Pooling>;
+  static constexpr bool is_direct = DirectRowSource<Source>;
+  static_assert(is_direct || ResolvingRowSource<Source, id_type>,
+                "deeprec::lookup: not a row source. Fix: give it data(), or resolve(ids, n, addresses) "
+                "(see deeprec/embedding/tables/table_view.hpp).");
+  static_assert(reachable_as<typename Bags::space, host_space> &&
+                    reachable_as<typename Source::space, host_space>,
+                "deeprec::lookup: device memory given to a host context. Fix: copy it, or pass a device "
+                "context.");
+
+ public:
+  /// Whether there is anything to check.
+  static constexpr bool checks = std::is_same_v<typename Pooling::bounds_mode, bounds::check_t>;
+
+  lookup_job(const Source& table, const Bags& bags, const Pooling& how, matrix_view<Out> out,
+             std::pmr::memory_resource* memory)
+      : table_(table), bags_(bags), how_(how), out_(out), addresses_(memory), folded_(memory), offsets_of_chunks_(memory) {}
+
+  /// Batch and default row; nothing is written. Offsets are read once.
+  status open() {
+    one_each_ = bags_.is_one_hot();
+    if (!one_each_) {
+      if (const status s = bags_.validate(); !s) return s;
+    }
+    slots_ = bags_.end_slot() - bags_.first_slot();
+    if (is_concat && out_.extent(0) != slots_) {
+      return {errc::shape_mismatch, "out has another number of rows than there are ids"};
+    }
+    if (const status s = check_default_row(how_, table_.rows()); !s) return s;
+    if (out_.empty()) slots_ = 0;
+    return {};
+  }
+
+  [[nodiscard]] index_t slots() const noexcept { return slots_; }
+  /// The slots [begin, end) of slots().
+  void check(isa which, index_t begin, index_t end) noexcept {
+    const index_t first = bags_.first_slot();
+    const index_t bad = first_bad_slot<Pooling>(which, bags_.ids(), bags_.weights(), first + begin,
+                                                first + end, table_.rows(), padding_of(how_));
+    if (bad != first + end) smallest_.see(bad);
+  }
+  [[nodiscard]] status fault() const {
+    if (smallest_.value() == smallest_seen::none) return {};
+    return slot_fault<Pooling>(bags_, table_.rows(), padding_of(how_), smallest_.value());
+  }
+
+  /// Asks a row source for addresses, once ids are known to be good, and settles how the work is cut.
+  template <class Context>
+  void plan(const Context& ctx) {
+    args_.ids = bags_.ids();
+    args_.borders = bags_.borders();
+    args_.weights = bags_.weights();
+    args_.positive_weights = prunes_weights<Pooling> && args_.weights != nullptr;
+    args_.rows = table_.rows();
+    args_.padding = padding_of(how_);
+    args_.width = table_.format().width();
+    args_.parts = parts_of(table_.format());
+    args_.end_slot = bags_.end_slot();
+    args_.out = out_.data_handle();
+    args_.out_stride = out_.stride(0);
+    args_.divide = divisor_of<typename Pooling::combiner>();
+    args_.sums = !is_concat;
+    args_.empty = empty_of<Pooling>();
+    args_.stored = stored_of<Pooling>();
+    args_.max_norm = max_norm_of(how_);
+    const index_t first = bags_.first_slot();
+    if constexpr (is_direct) {
+      args_.row_of = {table_.data(), table_.format().stride_bytes(), bags_.ids()};
+    } else {
+      addresses_.resize(static_cast<std::size_t>(slots_));
+      ctx.executor->parallel_for(slots_, chunk_slots, [&](index_t begin, index_t end, int) {
+        resolve_present(first + begin, first + end, addresses_.data() + begin);
+      });
+      args_.row_of = {addresses_.data(), first};
+    }
+    if constexpr (fills<Pooling>) {
+      const std::int64_t id = how_.template get<empty_bag::default_row>().id;
+      if constexpr (is_direct) {
+        args_.default_row = table_.data() + id * table_.format().stride_bytes();
+      } else {
+        const auto as_id = static_cast<id_type>(id);
+        table_.resolve(&as_id, 1, &args_.default_row);
+      }
+    }
+    // A mean over one weighted id is no copy; everything else over one id is.
+    copies_ = is_concat || (one_each_ && (args_.weights == nullptr || args_.divide == divide_by::one));
+    make_room_for_long_bags();
+  }
+
+  [[nodiscard]] index_t units() const noexcept {
+    return out_.empty() ? 0 : copies_ ? slots_ : bags_.bags();
+  }
+  /// Units of about 4096 ids. The bits of a bag don't depend on the piece that it falls in.
+  [[nodiscard]] index_t grain() const noexcept {
+    if (copies_) return chunk_slots;
+    const index_t bags = bags_.bags();
+    return std::clamp<index_t>(slots_ > 0 ? bags * chunk_slots / slots_ : bags, 1, chunk_slots);
+  }
+  /// Fetches the first rows of the units from `begin` on into the cache.
+  void fetch(isa which, index_t begin) const noexcept {
+    const index_t slot = copies_ ? bags_.first_slot() + begin : args_.borders.begin(begin);
+    with_isa_up_to_avx512(
+        which, [&](auto region) { fetch_first_rows<element>(region, policy{}, args_, slot); });
+  }
+  void pool(isa which, index_t begin, index_t end) noexcept {
+    const index_t first = bags_.first_slot();
+    const index_t used = with_isa_up_to_avx512(which, [&](auto region) {
+      return copies_ ? gather_slots<element>(region, policy{}, args_, first + begin, first + end, first)
+                     : pool_bags<element>(region, policy{}, args_, begin, end);
+    });
+    if constexpr (skips<Pooling>) used_.fetch_add(used, std::memory_order_relaxed);
+  }
+
+  template <class Context>
+  void close(const Context& ctx) {
+    if (out_.empty()) return;
+    if (!offsets_of_chunks_.empty()) {
+      for (index_t bag = 0; bag < bags_.bags(); ++bag) {
+        if (args_.borders.end(bag) - args_.borders.begin(bag) > chunk_slots) {
+          used_ += pool_long_bag<element, policy>(ctx, args_, bag, {folded_, offsets_of_chunks_});
+        }
+      }
+    }
+    if (skips<Pooling> && slots_ != used_.load()) count_skipped(bags_, args_.rows, how_);
+  }
+
+ private:
+  static constexpr bool is_concat = std::is_same_v<typename Pooling::combiner, combiner::concat_t>;
+  using rows_type = std::conditional_t<is_direct, direct_rows<id_type>, resolved_rows>;
+
+  void make_room_for_long_bags() {
+    if (copies_ || slots_ <= chunk_slots) return;
+    index_t longest = 0;
+    for (index_t bag = 0; bag < bags_.bags(); ++bag) {
+      longest = (std::max)(longest, args_.borders.end(bag) - args_.borders.begin(bag));
+    }
+    if (longest <= chunk_slots) return;
+    const index_t chunks = long_bag_room::chunks_of(longest);
+    folded_.resize(static_cast<std::size_t>(capped_product(chunks, args_.width)));
+    offsets_of_chunks_.resize(static_cast<std::size_t>(chunks) + 1);
+  }
+
+  // A source is not asked about absent ids; the kernels don't look at their addresses.
+  void resolve_present(index_t begin, index_t end, const std::byte** addresses) const {
+    for (index_t from = begin; from < end;) {
+      index_t to = from;
+      if constexpr (policy::ids == ids_are::filtered) {
+        while (to < end && !args_.absent(to)) ++to;
+      } else {
+        to = end;
+      }
+      if (to > from) table_.resolve(bags_.ids() + from, to - from, addresses + (from - begin));
+      from = to + 1;
+    }
+  }
+
+  const Source& table_;
+  Bags bags_;
+  Pooling how_;
+  matrix_view<Out> out_;
+  pool_args<rows_type, id_type, Out> args_{};
+  std::pmr::vector<const std::byte*> addresses_;
+  std::pmr::vector<float> folded_;  // of the longest bag; none where no bag is long
+  std::pmr::vector<index_t> offsets_of_chunks_;
+  index_t slots_ = 0;
+  bool one_each_ = false;
+  bool copies_ = false;
+  smallest_seen smallest_;
+  std::atomic<index_t> used_{0};
+};
+
+}  // namespace DEEPREC_UNIT
+}}}  // namespace deeprec::DEEPREC_ABI::detail

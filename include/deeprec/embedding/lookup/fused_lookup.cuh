@@ -1,0 +1,61 @@
+// fused_lookup of entries in any order on a CUDA stream: sorted by their row, then pooled.
+//
+//   fused_lookup(stream, device_table, device_entries, mean, device_out).or_throw();   // enqueued
+//
+//   entries ──radix sort, over the bits of B only──> bags, in scratch ──lookup──> out (B,D)
+//
+// How many entries a bag has stays on the device, so a step can be captured once its scratch is
+// there. An entry with a row outside of the batch is left out, and synchronize() reports it. Only
+// the device sees whether rows are in order already, so they are always sorted. Bags (jagged_view)
+// need no more than lookup.cuh.
+#pragma once
+
+#ifndef __CUDACC__
+#error "deeprec/embedding/lookup/fused_lookup.cuh needs nvcc. Fix: include <deeprec/embedding/lookup/fused_lookup.hpp> in host code."
+#endif
+
+#include <cstddef>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/coo_view.hpp>
+#include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/status.hpp>
+#include <deeprec/embedding/batches/device_batch.hpp>
+#include <deeprec/embedding/batches/device_batches.cuh>
+#include <deeprec/embedding/lookup/fused_lookup.hpp>
+#include <deeprec/embedding/lookup/lookup.cuh>
+#include <deeprec/exec/cuda_stream.hpp>
+#include <deeprec/exec/stream_scratch.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI {
+
+template <class Context, class Source, class Id, class Row, MemorySpace Space, class Pooling,
+          class Out, MemorySpace OutSpace, class Columns>
+[[gnu::visibility("hidden")]] status fused_lookup_on(cuda_backend, const Context& ctx, const Source& table,
+                                                const coo_view<Id, Row, Space>& entries,
+                                                const Pooling& how,
+                                                matrix_view<Out, OutSpace, Columns> out) {
+  static_assert(
+      reachable_as<Space, device_space>,
+      "deeprec::fused_lookup: host memory given to a CUDA context. Fix: copy it to the device "
+      "and use views with device_space.");
+  // What the host sees, before anything is enqueued.
+  if (const status s = detail::lookup_shapes(table, entries, how, out); !s) return s;
+  const index_t n = entries.id_count();
+  detail::scratch_layout layout;
+  const std::size_t offsets = layout.add<index_t>(entries.bags() + 1);
+  const std::size_t ids = layout.add<Id>(n);
+  const std::size_t weights = layout.add<float>(entries.weights() == nullptr ? 0 : n);
+  cuda_stream::scratch_scope kept(*ctx.executor);
+  std::byte* base = nullptr;
+  if (const status s = kept.take(layout.bytes(), base); !s) return s;
+  const auto place = [&](std::size_t at) { return static_cast<void*>(base + at); };
+  const device_bags<Id> bags{
+      static_cast<index_t*>(place(offsets)), static_cast<Id*>(place(ids)),
+      entries.weights() == nullptr ? nullptr : static_cast<float*>(place(weights)),
+      entries.bags(), n};
+  if (const status s = to_jagged(ctx, entries, bags); !s) return s;
+  return lookup(ctx, table, bags.view(), how, out);
+}
+
+}}  // namespace deeprec::DEEPREC_ABI

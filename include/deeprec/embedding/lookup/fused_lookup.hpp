@@ -1,0 +1,134 @@
+// The lookup of a batch that may hold invalid entries: they are pruned, empty bags filled, rows gathered
+// from a table or its parts, clipped and combined, in one pass.
+//
+//   fused_lookup(ctx, table, entries, mean, out);                          empty bags become zeros
+//   fused_lookup(ctx, partitioned_table(parts, mod_), entries,
+//                pooling{sqrtn, default_row{7}, max_norm{1}}, out);
+//
+//   entries ──by row──> bags ──row source──> rows ──clip, weigh, add──> out (B,D)     no (N,D) in between
+//
+// The stages alone: prune_invalid, fill_empty_bags, unique, partition, gather, combine. A row is read as
+// often as it is named: for repeated ids the cache does what `unique` would.
+#pragma once
+
+#include <memory_resource>
+#include <type_traits>
+#include <vector>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/context.hpp>
+#include <deeprec/core/coo_view.hpp>
+#include <deeprec/core/jagged_view.hpp>
+#include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/status.hpp>
+#include <deeprec/core/verb.hpp>
+#include <deeprec/embedding/batches/jagged_batch.hpp>
+#include <deeprec/embedding/lookup/lookup.hpp>
+#include <deeprec/embedding/pooling.hpp>
+#include <deeprec/embedding/tables/table_view.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI {
+
+namespace detail {
+
+/// The pooling with prune, unless it says itself which ids stand for nothing.
+template <class Combiner, class... Policies>
+constexpr auto with_prune(const pooling<Combiner, Policies...>& how) {
+  using given = pooling<Combiner, Policies...>;
+  if constexpr (std::is_same_v<typename given::padding_mode, no_padding_t>) {
+    return pooling(Combiner{}, how.template get<Policies>()..., prune);
+  } else {
+    return how;
+  }
+}
+
+/// True when entry k is that of row k, for all B rows: a dense column of ids, as it often is.
+template <class Id, class Row, class Space>
+bool one_in_each_row(const coo_view<Id, Row, Space>& entries) noexcept {
+  const index_t n = entries.id_count();
+  if (n != entries.bags() || n == 0 || entries.row(0) != 0) return false;
+  if (entries.row_stride() == 1) return consecutive(entries.rows(), n);
+  for (index_t k = 0; k < n; ++k) {
+    if (entries.row(k) != k) return false;
+  }
+  return true;
+}
+
+}  // namespace detail
+
+/// The pooled lookup of a batch that may hold invalid entries: a lookup with the policy `prune`.
+///
+/// @shape    source (R,D) · bags: B bags, N ids · out (B,D), any row stride
+/// @dtype    as lookup
+/// @space    all reachable from the context
+/// @pre      as lookup
+/// @post     negative ids are left out and, for every combiner but sum, ids whose weight is not above 0; a
+///           bag without any other id becomes zeros, or what the policy for empty bags says. Ids not below R
+///           are faults
+/// @numerics as lookup: ids are added in order of their bag. A default row is taken with weight 1
+/// @cost     as lookup; no (N,D) intermediate
+/// @threads  as lookup
+/// @error    as lookup
+/// @example  @snippet tests/embedding/fused_lookup_test.cpp fused_lookup
+/// @source   DeepRec, fused_embedding_lookup_sparse; TensorFlow, safe_embedding_lookup_sparse
+template <class Context, RowSource Source, BagBatch Bags, class Pooling, class Out, MemorySpace OutSpace,
+          class Columns>
+[[nodiscard]] status fused_lookup(Context&& context_or_executor, const Source& source, const Bags& bags,
+                                  const Pooling& how, matrix_view<Out, OutSpace, Columns> out) {
+  return lookup(context_or_executor, source, bags, detail::with_prune(as_pooling(how)), out);
+}
+
+/// The same, for entries (row, id, weight) in any order: those of a bag are added in the order in
+/// which they appear. On a device: include fused_lookup.cuh.
+///
+/// @shape    source (R,D) · entries: N over B bags · out (B,D), any row stride
+/// @cost     as lookup, and O(N + B) to find the bags. One entry in each row, in order: no
+///           allocation. Rows in order: 8 * (B + 1) bytes from the context's resource. Else about 24
+///           bytes for each entry more. On a device a sort, always, and up to 32 bytes an entry of
+///           the stream's scratch, and CUB's
+/// @threads  as lookup
+/// @error    as lookup, and as coo_view::validate (on a device by synchronize(), and the entry is
+///           left out). Slots of entries that were not in order count after sorting
+template <class Context, RowSource Source, class Id, class Row, MemorySpace Space, class Pooling,
+          class Out, MemorySpace OutSpace, class Columns>
+[[nodiscard]] status fused_lookup(Context&& context_or_executor, const Source& source,
+                                  const coo_view<Id, Row, Space>& entries, const Pooling& how,
+                                  matrix_view<Out, OutSpace, Columns> out) {
+  const auto ctx = as_context(context_or_executor);
+  if (const status s = entries.validate_shape(); !s) return s;
+  return detail::or_out_of_memory([&] { return fused_lookup_on(ctx.backend(), ctx, source, entries, detail::with_prune(as_pooling(how)), out); });
+}
+
+template <class... Args>
+status fused_lookup_on(any_backend, const Args&...) {
+  return detail::no_backend<Args...>();
+}
+
+template <class Context, class Source, class Id, class Row, MemorySpace Space, class Pooling,
+          class Out, MemorySpace OutSpace, class Columns>
+status fused_lookup_on(host_backend, const Context& ctx, const Source& source,
+                  const coo_view<Id, Row, Space>& entries, const Pooling& how,
+                  matrix_view<Out, OutSpace, Columns> out) {
+  static_assert(
+      reachable_as<Space, host_space>,
+      "deeprec::fused_lookup: device memory given to a host context. Fix: copy it, or pass a "
+      "device context.");
+  if (detail::one_in_each_row(entries)) {
+    return lookup(ctx, source,
+                  fixed_hotness_view<Id>(entries.ids(), entries.bags(), 1, entries.weights()), how, out);
+  }
+  bool in_order = true;
+  if (const status s = detail::look_at_rows(ctx, entries, in_order); !s) return s;
+  jagged_batch<Id> sorted(ctx.memory);
+  if (in_order) {
+    sorted.offsets.resize(static_cast<std::size_t>(entries.bags()) + 1);
+    detail::offsets_in_order(ctx, entries, sorted.offsets.data());
+    const jagged_view<Id, index_t> bags(sorted.offsets.data(), entries.bags(), entries.ids(),
+                                        entries.id_count(), entries.weights());
+    return lookup(ctx, source, bags, how, out);
+  }
+  if (const status s = to_jagged(ctx, entries, sorted); !s) return s;
+  return lookup(ctx, source, sorted.view(), how, out);
+}
+
+}}  // namespace deeprec::DEEPREC_ABI

@@ -1,0 +1,185 @@
+// Rows of a table by a list of ids, or of a table that lies in P parts; and the rows of bags combined.
+//
+//   ids ──gather──> rows (N,D)                        one table
+//   ids ──partition──> parts ──gather──> rows (N,D)   P tables, rows in the order of the ids
+//   rows (U,D), bags of row numbers ──combine──> out (B,D)
+//
+// The last stages of a lookup that is done in stages; lookup does all of them at once.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+#include <memory_resource>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/context.hpp>
+#include <deeprec/core/id_range.hpp>
+#include <deeprec/core/jagged_view.hpp>
+#include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/status.hpp>
+#include <deeprec/core/verb.hpp>
+#include <deeprec/embedding/lookup/lookup.hpp>
+#include <deeprec/embedding/batches/partition.hpp>
+#include <deeprec/embedding/pooling.hpp>
+#include <deeprec/embedding/tables/table_view.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI {
+
+/// out row k = row ids[k] of the table: lookup with concat, for a plain list of ids.
+///
+/// @shape    table (R,D) · ids (N), as data() and size() · out (N,D), any row stride
+/// @dtype    rows and out: f32, f16 or bf16, independently; ids of 32 or 64 bits
+/// @space    table and out reachable from the context; ids on the host
+/// @pre      out overlaps neither the table nor the ids
+/// @numerics rows are converted to out's type, and -0 stays; the same bits on every ISA and for any number of
+///           threads
+/// @cost     as lookup with concat
+/// @threads  as lookup
+/// @error    shape_mismatch; id_out_of_range (slot, value). On an error nothing is written
+/// @example  @snippet tests/embedding/stages_test.cpp stages
+template <class Context, RowSource Source, class Ids, class Out, MemorySpace OutSpace, class Columns>
+[[nodiscard]] status gather(Context&& context_or_executor, const Source& table, const Ids& ids,
+                            matrix_view<Out, OutSpace, Columns> out) {
+  static_assert(IdRange<Ids>,
+                "deeprec::gather: ids are no list of integers of 32 or 64 bits. Fix: "
+                "std::span(pointer, count), or a std::vector of them.");
+  const auto list = id_span(ids);
+  const auto n = static_cast<index_t>(list.size());
+  const status s = lookup(context_or_executor, table, fixed_hotness_view(list.data(), n, 1), combiner::concat, out);
+  if (s.code() != errc::id_out_of_range) return s;
+  return {s.code(), {.slot = s.place().slot, .value = s.place().value}};  // there are no bags here
+}
+
+namespace detail {
+
+/// Rows whose addresses are known, by their position.
+template <class Format>
+struct addressed_rows {
+  using format_type = Format;
+  using space = host_space;
+  Format row_format;
+  std::span<const std::byte* const> at;
+
+  [[nodiscard]] const Format& format() const { return row_format; }
+  [[nodiscard]] index_t rows() const { return static_cast<index_t>(at.size()); }
+  void resolve(const index_t* positions, index_t n, const std::byte** addresses) const {
+    for (index_t k = 0; k < n; ++k) addresses[k] = at[static_cast<std::size_t>(positions[k])];
+  }
+};
+
+}  // namespace detail
+
+/// out row k = the row of slot k, from the part that has it: gather over a table in parts.
+///
+/// @shape    tables (P), as data() and size(), all of width D · parts: what partition() made of N ids ·
+///           out (N,D), any row stride
+/// @dtype    tables of one type; rows and out: f32, f16 or bf16, independently
+/// @space    tables and out reachable from the context
+/// @pre      out overlaps no table; `parts` is as partition() left it
+/// @post     the row of an id that partition left out is zeros
+/// @numerics as gather: the bits of a gather from the table in one piece
+/// @cost     O(N*D); 16 bytes an id from the context's resource
+/// @threads  as lookup
+/// @error    shape_mismatch; id_out_of_range (table, slot, value = the row within its part), the smallest
+///           table, then the smallest slot; out_of_memory. On an error nothing is written
+/// @example  @snippet tests/embedding/stages_test.cpp stages
+template <class Context, class Tables, class Id, class Out, MemorySpace OutSpace, class Columns>
+  requires(!RowSource<Tables>)
+[[nodiscard]] status gather(Context&& context_or_executor, const Tables& tables,
+                            const partitioned_ids<Id>& parts, matrix_view<Out, OutSpace, Columns> out) {
+  using source = std::remove_cvref_t<decltype(*std::data(tables))>;
+  static_assert(RowSource<source>,
+                "deeprec::gather: tables are no list of row sources. Fix: a std::vector of table views.");
+  const auto ctx = as_context(context_or_executor);
+  const std::span<const source> list(std::data(tables), std::size(tables));
+  if (static_cast<index_t>(list.size()) != parts.parts()) {
+    return {errc::shape_mismatch, "gather: another number of tables than of parts"};
+  }
+  if (out.extent(0) != static_cast<index_t>(parts.permutation.size())) {
+    return {errc::shape_mismatch, "out has another number of rows than there are ids"};
+  }
+  if (!out.valid()) return out.validate("out is null");
+  for (std::size_t p = 0; p < list.size(); ++p) {
+    if (list[p].format().width() != out.extent(1)) {
+      return status(errc::shape_mismatch, "out has another width than the table's rows")
+          .in_table(static_cast<index_t>(p));
+    }
+  }
+  return detail::or_out_of_memory([&] { return gather_parts_on(ctx.backend(), ctx, list, parts, matrix_view<Out, OutSpace>(out)); });
+}
+
+namespace detail {
+
+/// Bad rows of one part stand in the order of their slots, so the first of them has the smallest slot.
+template <class Id>
+status fault_at_slot(const partitioned_ids<Id>& parts, index_t p, index_t bad) {
+  const index_t position = parts.offsets[static_cast<std::size_t>(p)] + bad;
+  const auto found = std::find(parts.permutation.begin(), parts.permutation.end(), position);
+  return {errc::id_out_of_range,
+          {.table = p,
+           .slot = static_cast<index_t>(found - parts.permutation.begin()),
+           .value = static_cast<std::int64_t>(parts.ids[static_cast<std::size_t>(position)])}};
+}
+
+}  // namespace detail
+
+template <class... Args>
+status gather_parts_on(any_backend, const Args&...) {
+  return detail::no_backend<Args...>();
+}
+
+template <class Context, class Source, class Id, class Out, MemorySpace OutSpace>
+status gather_parts_on(host_backend, const Context& ctx, std::span<const Source> tables, const partitioned_ids<Id>& parts,
+                  matrix_view<Out, OutSpace> out) {
+  const auto& positions = parts.permutation;
+  if (positions.empty()) return {};
+  std::pmr::vector<const std::byte*> addresses(parts.ids.size(), ctx.memory);
+  for (std::size_t p = 0; p < tables.size(); ++p) {
+    const std::span<const Id> ids = parts.group(static_cast<index_t>(p));
+    const index_t bad = detail::first_bad_id(ctx, ids, tables[p].rows());
+    if (bad < static_cast<index_t>(ids.size())) return detail::fault_at_slot(parts, static_cast<index_t>(p), bad);
+    const std::byte** const to = addresses.data() + parts.offsets[p];
+    ctx.executor->parallel_for(
+        static_cast<index_t>(ids.size()), detail::chunk_slots, [&](index_t begin, index_t end, int) {
+          if constexpr (DirectRowSource<Source>) {
+            for (index_t k = begin; k < end; ++k) {
+              to[k] = tables[p].data() +
+                      static_cast<index_t>(ids.data()[k]) * tables[p].format().stride_bytes();
+            }
+          } else {
+            tables[p].resolve(ids.data() + begin, end - begin, to + begin);
+          }
+        });
+  }
+  using format = std::remove_cvref_t<decltype(tables[0].format())>;
+  const detail::addressed_rows<format> rows{tables[0].format(), addresses};
+  return lookup(ctx, rows, fixed_hotness_view(positions.data(), static_cast<index_t>(positions.size()), 1),
+                pooling{combiner::concat, bounds::assume_valid, padding_id{-1}}, out);
+}
+
+/// Pools gathered rows: lookup in a matrix whose rows are what gather made, by bags of row numbers.
+///
+/// @shape    rows (U,D), any row stride · bags of numbers in [0, U): unique_ids::inverse under the offsets
+///           (and weights) of the batch · out (B,D)
+/// @dtype    rows and out: f32, f16 or bf16, independently; numbers of 32 or 64 bits
+/// @space    as lookup
+/// @pre      out overlaps neither rows nor bags
+/// @post     as lookup: an empty bag becomes zeros, unless a policy says otherwise
+/// @numerics as lookup; the bits of a lookup in the table that rows were gathered from
+/// @cost     as lookup
+/// @threads  as lookup
+/// @error    as lookup
+/// @example  @snippet tests/embedding/stages_test.cpp stages
+template <class Context, class T, MemorySpace Space, class Columns, BagBatch Bags, class Pooling, class Out,
+          MemorySpace OutSpace, class OutColumns>
+[[nodiscard]] status combine(Context&& context_or_executor, matrix_view<T, Space, Columns> rows,
+                             const Bags& bags, const Pooling& how,
+                             matrix_view<Out, OutSpace, OutColumns> out) {
+  return lookup(context_or_executor, as_table(rows), bags, how, out);
+}
+
+}}  // namespace deeprec::DEEPREC_ABI

@@ -1,0 +1,146 @@
+// lookup on a CUDA stream: a team of lanes pools one bag, 16 bytes of a row to a lane.
+//
+//   D = 128 floats    a warp to a bag        ids are read side by side, one to a lane, and handed around;
+//   D = 16 floats     four lanes to a bag    four rows are on their way to each team
+//
+// Same semantics as on the host, with what a device forces: offsets and ids are checked by the kernel, so a
+// bad bag becomes zeros and the stream's synchronize() reports its place; skipped ids are counted when it
+// is called. A bag of more than 512 slots, in a batch of more than 16384, is summed in chunks of 256 slots
+// of the batch, chunks from left to right: the same bits every time. concat: out has a row for each of the
+// N ids.
+#pragma once
+
+#ifndef __CUDACC__
+#error "deeprec/embedding/lookup/lookup.cuh needs nvcc. Fix: include <deeprec/embedding/lookup/lookup.hpp> in host code."
+#endif
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <type_traits>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/embedding/kernels/device_pool.hpp>
+#include <deeprec/embedding/lookup/lookup.hpp>
+#include <deeprec/exec/cuda_stream.hpp>
+#include <deeprec/exec/stream_scratch.hpp>
+#include <deeprec/exec/warp_team.cuh>
+
+namespace deeprec { inline namespace DEEPREC_ABI {
+
+namespace [[gnu::visibility("hidden")]] DEEPREC_DEVICE {
+
+template <class Element, int Vec, class Rules, class Task>
+__global__ void __launch_bounds__(block_threads) pool_bags(const __grid_constant__ Task task, int lanes) {
+  const warp_team team(lanes);
+  DEEPREC_ROLLED
+  for (index_t bag = team.number(); bag < task.bags; bag += team.teams()) {
+    detail::pool_bag<Element, Vec>(Rules{}, team, task, bag, static_cast<int>(blockIdx.y));
+  }
+}
+
+template <class Element, int Vec, class Rules, class Task>
+__global__ void __launch_bounds__(block_threads)
+    sum_chunks(const __grid_constant__ Task task, int lanes, index_t records) {
+  const warp_team team(lanes);
+  DEEPREC_ROLLED
+  for (index_t record = team.number(); record < records; record += team.teams()) {
+    detail::sum_chunk<Element, Vec>(Rules{}, team, task, record, static_cast<int>(blockIdx.y));
+  }
+}
+
+template <class Element, int Vec, class Rules, class Task>
+__global__ void __launch_bounds__(block_threads) copy_slots(const __grid_constant__ Task task, int lanes) {
+  const warp_team team(lanes);
+  DEEPREC_ROLLED
+  for (index_t k = team.number(); k < task.id_count; k += team.teams()) {
+    detail::copy_slot<Element, Vec>(Rules{}, team, task, k, static_cast<int>(blockIdx.y));
+  }
+}
+
+template <bool Copies, class Element, int Vec, class Rules, class Task>
+status launch_pool(const Task& task, index_t records, cudaStream_t on) {
+  const detail::lane_shape shape = detail::lanes_of(task.width, Vec);
+  if constexpr (Copies) {
+    return launch_kernel(copy_slots<Element, Vec, Rules, Task>, grid_of(task.id_count, shape.lanes, shape.panels), on,
+                         task, shape.lanes);
+  } else {
+    if (records > 0) {
+      const status s = launch_kernel(sum_chunks<Element, Vec, Rules, Task>,
+                                     grid_of(records, shape.lanes, shape.panels), on, task, shape.lanes, records);
+      if (!s) return s;
+    }
+    return launch_kernel(pool_bags<Element, Vec, Rules, Task>, grid_of(task.bags, shape.lanes, shape.panels), on, task,
+                         shape.lanes);
+  }
+}
+
+}  // namespace DEEPREC_DEVICE
+
+namespace detail {
+
+template <class Bags>
+bool may_be_long(const Bags& bags) {
+  if constexpr (requires { bags.hotness(); }) {
+    return bags.hotness() > detail::device_long_bag;
+  } else {
+    return bags.id_count() > detail::device_chunked_batch;
+  }
+}
+
+}  // namespace detail
+
+template <class Context, class Source, class Bags, class Pooling, class Out, MemorySpace OutSpace>
+[[gnu::visibility("hidden")]] status lookup_on(cuda_backend, const Context& ctx, const Source& table, const Bags& bags,
+                                                const Pooling& how, matrix_view<Out, OutSpace> out) {
+  static_assert(reachable_as<typename Bags::space, device_space> &&
+                    reachable_as<OutSpace, device_space> &&
+                    reachable_as<typename Source::space, device_space>,
+                "deeprec::lookup: host memory given to a CUDA context. Fix: copy it to the device and "
+                "use views with device_space.");
+  static_assert(DirectRowSource<Source>,
+                "deeprec::lookup: this row source has no device form. Fix: pass a table_view.");
+  constexpr bool copies = std::is_same_v<typename Pooling::combiner, combiner::concat_t>;
+  using element = typename Source::format_type::element;
+  using task_type = detail::pool_task<typename Bags::id_type, decltype(bags.borders()), Out>;
+  using rules = detail::rules_of<Pooling>;
+  if (const status s = detail::device_shapes(bags); !s) return s;
+  if (copies && out.extent(0) != bags.id_count()) {
+    return {errc::shape_mismatch, "out has another number of rows than there are ids"};
+  }
+  auto task = detail::task_of<task_type>(table, how, bags.weights() != nullptr);
+  if (task.empty == detail::when_empty::default_row && detail::is_bad_id(task.default_row, task.rows)) {
+    return {errc::id_out_of_range, "the default row", {.value = task.default_row}};
+  }
+  if (out.empty()) return {};
+  detail::set_bags(task, bags);
+  task.out = out.data_handle();
+  task.out_stride = out.stride(0);
+  task.fault = ctx.executor->fault_record();
+  if (index_t* const counter = detail::skip_counter_of(how); counter != nullptr) {
+    task.skipped = ctx.executor->counter(counter);
+    if (task.skipped == nullptr) {
+      return {errc::unsupported,
+              "lookup: more skip counters than a stream has between two synchronize()"};
+    }
+  }
+  index_t records = 0;
+  if (!copies && detail::may_be_long(bags)) {
+    records = detail::chunk_sums::records(task.id_count);
+    detail::scratch_layout layout;
+    const std::size_t counts = layout.add<detail::chunk_count>(records);
+    const std::size_t sums = layout.add<float>(records * task.width);
+    std::byte* scratch = nullptr;
+    if (const status s = ctx.executor->scratch(layout.bytes(), scratch); !s) return s;
+    task.chunks.sums = static_cast<float*>(static_cast<void*>(scratch + sums));
+    task.chunks.counts = static_cast<detail::chunk_count*>(static_cast<void*>(scratch + counts));
+  }
+  constexpr int wide = detail::lane_columns<element>;
+  if (detail::rows_fit_lanes<element>(task.table, task.stride, task.parts, task.width) &&
+      detail::out_fits_lanes(task.out, task.out_stride, task.width, wide)) {
+    return DEEPREC_DEVICE::launch_pool<copies, element, wide, rules>(task, records, ctx.executor->get());
+  }
+  return DEEPREC_DEVICE::launch_pool<copies, element, 1, rules>(task, records, ctx.executor->get());
+}
+
+}}  // namespace deeprec::DEEPREC_ABI

@@ -1,0 +1,104 @@
+// lookup of a table_group on a CUDA stream: all tables of a model in one launch.
+//
+//   table_group<float, jagged_view<std::int64_t, std::int64_t, device_space>> group;
+//   group.add(device_users, sum);  group.add(device_items, pooling{mean, skip});
+//   lookup(stream, group, bags, out);          bags: T batches in device memory · out in device memory
+//
+// Formats, widths and poolings may differ: a block looks up which table it works for, in the arguments of
+// the launch. More than 96 tables take a launch for each 96. A bag is summed by one team, however long it
+// is: for bags of many thousands of ids call lookup, which cuts them.
+#pragma once
+
+#ifndef __CUDACC__
+#error "deeprec/embedding/lookup/table_group.cuh needs nvcc. Fix: include <deeprec/embedding/lookup/table_group.hpp> in host code."
+#endif
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <memory>
+#include <span>
+#include <type_traits>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/embedding/lookup/detail/device_group.hpp>
+#include <deeprec/embedding/lookup/table_group.hpp>
+#include <deeprec/exec/cuda_stream.hpp>
+#include <deeprec/exec/warp_team.cuh>
+
+namespace deeprec { inline namespace DEEPREC_ABI {
+
+namespace [[gnu::visibility("hidden")]] DEEPREC_DEVICE {
+
+template <class Task>
+__global__ void __launch_bounds__(block_threads)
+    pool_groups(const __grid_constant__ detail::group_launch<Task> all) {
+  const int table = detail::table_of_block(all.first_block, all.tables, blockIdx.x);
+  const detail::group_entry<Task>& entry = all.entries[table];
+  const warp_team team(entry.lanes);
+  const index_t unit = (index_t{blockIdx.x - all.first_block[table]} * block_threads + threadIdx.x) >>
+                       (__ffs(entry.lanes) - 1);
+  const index_t bag = entry.panels == 1 ? unit : unit / entry.panels;
+  const int panel = entry.panels == 1 ? 0 : static_cast<int>(unit % entry.panels);
+  if (bag >= entry.task.bags) return;
+  if (!entry.wide) {
+    detail::pool_bag<detail::any_element, 1>(entry.rules, team, entry.task, bag, panel);
+    return;
+  }
+  detail::pool_bag<detail::any_element, detail::group_columns>(entry.rules, team, entry.task, bag, panel);
+}
+
+}  // namespace DEEPREC_DEVICE
+
+template <class Context, class Out, class Bags>
+[[gnu::visibility("hidden")]] status lookup_group_on(cuda_backend, 
+    const Context& ctx, const table_group<Out, Bags>& group, std::span<const Bags> bags,
+    std::span<const matrix_view<Out, detail::group_space<Bags>>> outs) {
+  static_assert(
+      std::is_same_v<detail::group_space<Bags>, device_space>,
+      "deeprec::lookup: a group of host memory given to a CUDA context. Fix: table_group<float, "
+      "jagged_view<Id, Offset, device_space>>.");
+  using launch_type = detail::group_launch<typename detail::device_feature<Bags, Out>::task_type>;
+  static_assert(sizeof(launch_type) <= 32764);
+  const auto features = group.parts();
+  // Everything is looked at before the first launch.
+  detail::group_entry<typename detail::device_feature<Bags, Out>::task_type> entry{};
+  index_t units = 0;
+  for (std::size_t t = 0; t < features.size(); ++t) {
+    const status s = detail::make_entry(features[t], bags[t], outs[t], entry, units);
+    if (!s) return s.in_table(static_cast<index_t>(t));
+    if (units > (index_t{1} << 30))
+      return {errc::unsupported, "more bags than one launch of a group has"};
+  }
+  const auto all = std::make_unique<launch_type>();
+  for (std::size_t from = 0; from < features.size(); from += detail::tables_at_once) {
+    const std::size_t to = (std::min)(features.size(), from + detail::tables_at_once);
+    all->tables = static_cast<int>(to - from);
+    unsigned blocks = 0;
+    for (std::size_t t = from; t < to; ++t) {
+      auto& here = all->entries[t - from];
+      static_cast<void>(detail::make_entry(features[t], bags[t], outs[t], here, units));
+      here.task.number = static_cast<index_t>(t);
+      here.task.fault = ctx.executor->fault_record();
+      if (features[t].skipped != nullptr) {
+        here.task.skipped = ctx.executor->counter(features[t].skipped);
+        if (here.task.skipped == nullptr) {
+          return {errc::unsupported,
+                  "lookup: more skip counters than a stream has between two synchronize()"};
+        }
+      }
+      all->first_block[t - from] = blocks;
+      const index_t in_block = DEEPREC_DEVICE::block_threads / here.lanes;
+      blocks += static_cast<unsigned>((units + in_block - 1) / in_block);
+    }
+    all->first_block[all->tables] = blocks;
+    if (blocks == 0) continue;
+    const status s = DEEPREC_DEVICE::launch_kernel(
+        DEEPREC_DEVICE::pool_groups<typename detail::device_feature<Bags, Out>::task_type>, dim3(blocks),
+        ctx.executor->get(), *all);
+    if (!s) return s;
+  }
+  return {};
+}
+
+}}  // namespace deeprec::DEEPREC_ABI

@@ -1,0 +1,176 @@
+// A matrix of floats written into a table of any row format, and back.
+//
+//   dense_table<int8_rows> small(R, D);
+//   quantize(pool, matrix_view<const float>(weights, R, D), small.view()).or_throw();
+//   lookup(pool, small.view(), bags, sum, out);           // reads it as it is
+//   dequantize(pool, small.view(), copy);                 // what lookups see of each row
+//
+// Each row by its format's own encode and decode. Not here: choosing a scale by anything but the row's ends.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <limits>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/context.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/status.hpp>
+#include <deeprec/core/verb.hpp>
+#include <deeprec/embedding/tables/row_format.hpp>
+#include <deeprec/embedding/tables/table_view.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI {
+
+/// Encodes every row of a matrix.
+///
+/// @shape    source (R,D), any row stride · table (R,D)
+/// @dtype    source f32; rows of any format
+/// @space    both reachable from the context
+/// @pre      source and table don't overlap
+/// @post     every row's bytes are written; gaps between rows and optimizer state are not
+/// @numerics int8, int4: bias = the row's smallest value, scale = (largest - bias) / (2^bits - 1), so that
+///           |x - dequantized x| <= scale / 2, and a constant row comes back as it was. Both are rounded to
+///           what the row stores, the bias down and the scale up. f16, bf16, fp8: to nearest even. Split
+///           rows: exact
+/// @cost     O(R*D): reads the source twice, writes the table; no allocation
+/// @threads  one caller, no lookup of the table at the same time
+/// @error    shape_mismatch · invalid_value with row and column, the smallest row that has one: a value is
+///           NaN, infinite, or too large for the format. On an error nothing is written
+/// @example  @snippet tests/embedding/quantize_test.cpp quantize
+template <class Context, MemorySpace SourceSpace, class Columns, RowFormat Format, MemorySpace TableSpace>
+[[nodiscard]] status quantize(Context&& context_or_executor,
+                              matrix_view<const float, SourceSpace, Columns> source,
+                              table_view<Format, TableSpace> table) {
+  const auto ctx = as_context(context_or_executor);
+  if (source.extent(0) != table.rows() || source.extent(1) != table.width()) {
+    return {errc::shape_mismatch, "source has another shape than the table"};
+  }
+  if (!source.valid()) return source.validate("source is null");
+  return detail::or_out_of_memory([&] { return quantize_on(ctx.backend(), ctx, matrix_view<const float, SourceSpace>(source), table); });
+}
+
+/// The same, for a source that may be written.
+template <class Context, MemorySpace SourceSpace, class Columns, RowFormat Format, MemorySpace TableSpace>
+[[nodiscard]] status quantize(Context&& context_or_executor,
+                              matrix_view<float, SourceSpace, Columns> source,
+                              table_view<Format, TableSpace> table) {
+  return quantize(context_or_executor, matrix_view<const float, SourceSpace, Columns>(source), table);
+}
+
+/// Decodes every row of a table.
+///
+/// @shape    table (R,D) · out (R,D), any row stride
+/// @dtype    rows of any format; out f32
+/// @space    both reachable from the context
+/// @pre      table and out don't overlap
+/// @post     every row of out is written
+/// @numerics as the format's decode: exact, but for int8 and int4, where code * scale + bias is rounded
+/// @cost     O(R*D): reads the table, writes out; no allocation
+/// @threads  reentrant; lookups of the table may go on
+/// @error    shape_mismatch; nothing is written then
+template <class Context, RowFormat Format, MemorySpace TableSpace, class Byte, MemorySpace OutSpace,
+          class Columns>
+[[nodiscard]] status dequantize(Context&& context_or_executor,
+                                const basic_table_view<Format, TableSpace, Byte>& table,
+                                matrix_view<float, OutSpace, Columns> out) {
+  const auto ctx = as_context(context_or_executor);
+  if (out.extent(0) != table.rows() || out.extent(1) != table.width()) {
+    return {errc::shape_mismatch, "out has another shape than the table"};
+  }
+  if (out.stride(0) < out.extent(1) && out.extent(0) > 1) {
+    return {errc::shape_mismatch, "rows of out overlap: its stride is below its width"};
+  }
+  if (!out.valid()) return out.validate("out is null");
+  return detail::or_out_of_memory([&] { return dequantize_on(ctx.backend(), ctx, const_table_view<Format, TableSpace>(table),
+                                             matrix_view<float, OutSpace>(out)); });
+}
+
+namespace detail {
+
+inline namespace DEEPREC_UNIT {
+
+/// The first column that a format can't hold; -1 when it can hold the row.
+template <class Format>
+DEEPREC_APART index_t first_unfit(const Format& format, const float* values) {
+  if constexpr (requires { format.first_unfit(values); }) {
+    return format.first_unfit(values);
+  } else {
+    for (index_t j = 0; j < format.width(); ++j) {
+      bool fits = is_finite(values[j]);
+      if constexpr (Storage<typename Format::element>) {
+        fits = fits && is_finite(static_cast<float>(static_cast<typename Format::element>(values[j])));
+      }
+      if (!fits) return j;
+    }
+    return -1;
+  }
+}
+
+}  // namespace DEEPREC_UNIT
+
+/// Rows of about 256 KB of floats.
+inline index_t quantize_grain(index_t width) {
+  return std::max<index_t>(1, (index_t{1} << 16) / std::max<index_t>(1, width));
+}
+
+}  // namespace detail
+
+template <class... Args>
+status quantize_on(any_backend, const Args&...) {
+  return detail::no_backend<Args...>();
+}
+
+template <class Context, MemorySpace SourceSpace, class Format, MemorySpace TableSpace>
+status quantize_on(host_backend, const Context& ctx, matrix_view<const float, SourceSpace> source,
+                  table_view<Format, TableSpace> table) {
+  static_assert(reachable_as<SourceSpace, host_space> && reachable_as<TableSpace, host_space>,
+                "deeprec::quantize: device memory given to a host context. Fix: copy it to the host.");
+  const Format format = table.format();
+  const index_t rows = source.extent(0);
+  const index_t grain = detail::quantize_grain(source.extent(1));
+  std::atomic<index_t> smallest{rows};
+  ctx.executor->parallel_for(rows, grain, [&](index_t begin, index_t end, int) {
+    for (index_t row = begin; row < end; ++row) {
+      if (detail::first_unfit(format, source.row(row)) < 0) continue;
+      index_t seen = smallest.load(std::memory_order_relaxed);
+      while (row < seen && !smallest.compare_exchange_weak(seen, row, std::memory_order_relaxed)) {
+      }
+      return;
+    }
+  });
+  if (const index_t row = smallest.load(std::memory_order_relaxed); row < rows) {
+    const index_t column = detail::first_unfit(format, source.row(row));
+    return {errc::invalid_value,
+            detail::is_finite(source.row(row)[column]) ? "quantize: too large for the rows' format"
+                                                       : "quantize: NaN or infinity",
+            {.row = row, .column = column}};
+  }
+  ctx.executor->parallel_for(rows, grain, [&](index_t begin, index_t end, int) {
+    for (index_t row = begin; row < end; ++row) format.encode(source.row(row), table.row(row));
+  });
+  return {};
+}
+
+template <class... Args>
+status dequantize_on(any_backend, const Args&...) {
+  return detail::no_backend<Args...>();
+}
+
+template <class Context, class Format, MemorySpace TableSpace, MemorySpace OutSpace>
+status dequantize_on(host_backend, const Context& ctx, const_table_view<Format, TableSpace> table,
+                  matrix_view<float, OutSpace> out) {
+  static_assert(reachable_as<TableSpace, host_space> && reachable_as<OutSpace, host_space>,
+                "deeprec::dequantize: device memory given to a host context. Fix: copy it to the host.");
+  const Format format = table.format();
+  ctx.executor->parallel_for(table.rows(), detail::quantize_grain(table.width()),
+                             [&](index_t begin, index_t end, int) {
+                               for (index_t row = begin; row < end; ++row) {
+                                 format.decode(table.row(row), out.row(row));
+                               }
+                             });
+  return {};
+}
+
+}}  // namespace deeprec::DEEPREC_ABI

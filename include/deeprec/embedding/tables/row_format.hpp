@@ -1,0 +1,149 @@
+// How one row of a table lies in memory. A table is rows of bytes; the format alone knows what they mean.
+//
+//   plain_rows<T>:   | x0 x1 ... x(D-1) | gap | state (floats, optional) | gap |
+//                    |<-- row_bytes --->|                                     |
+//                    |<------------------------ stride_bytes --------------->|
+//
+// Optimizer state lies beside the row (state_floats > 0), or apart (separate_state.hpp).
+// Kernels know a format by its `element` (what one stored value is). Other formats add an element of their
+// own and say where their parts lie: quantized_rows.hpp (int8, int4), split_bf16_rows.hpp.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstring>
+#include <type_traits>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/contract.hpp>
+#include <deeprec/core/sizes.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/matrix_view.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI {
+
+/// What tables and lookups ask of a format. encode and decode are the scalar reference codec.
+template <class F>
+concept RowFormat = std::is_trivially_copyable_v<F> &&
+                    requires(const F& format, std::byte* row, const std::byte* stored, float* values,
+                             const float* source) {
+                      typename F::element;
+                      { format.width() } -> std::convertible_to<index_t>;
+                      { format.row_bytes() } -> std::convertible_to<index_t>;
+                      { format.stride_bytes() } -> std::convertible_to<index_t>;
+                      { format.state_floats() } -> std::convertible_to<index_t>;
+                      { format.state(row) } -> std::same_as<float*>;
+                      format.decode(stored, values);
+                      format.encode(source, row);
+                    };
+
+/// Where the rows of a plain_rows format begin and what follows them. Zero means: as tight as possible.
+struct row_layout {
+  index_t state_floats = 0;  ///< floats of optimizer state beside each row
+  index_t stride_bytes = 0;  ///< bytes from a row to the next
+};
+
+namespace detail {
+inline namespace DEEPREC_UNIT {
+
+/// What formats do with a whole row, under a name that spells the unit's flags out: the members of a format are
+/// shared by units of different flags.
+struct row_loops {
+  template <class Format>
+  DEEPREC_HD DEEPREC_APART static void decode(const Format& format, const std::byte* row, float* values) noexcept {
+    format.decode_row(row, values);
+  }
+  template <class Format>
+  DEEPREC_HD DEEPREC_APART static void encode(const Format& format, const float* values, std::byte* row) noexcept {
+    format.encode_row(values, row);
+  }
+  template <class Format>
+  DEEPREC_HD DEEPREC_APART static index_t first_unfit(const Format& format, const float* values) noexcept {
+    return format.first_unfit_of(values);
+  }
+};
+
+}  // namespace DEEPREC_UNIT
+}  // namespace detail
+
+/// Rows of T without a header. Width is dim<> or dim<D>. Sizes that memory can't hold end at a largest number of bytes,
+/// as those of all formats do: no table has such rows.
+///
+/// @threads immutable; thread-safe
+template <Storage T, class Width = dim<>>
+class plain_rows {
+ public:
+  using element = T;
+
+  plain_rows() = default;
+  template <std::convertible_to<Width> W>
+  DEEPREC_HD constexpr explicit(false) plain_rows(const W& width, row_layout layout = {})
+      : width_(width), state_floats_(layout.state_floats), stride_bytes_(layout.stride_bytes) {
+    const index_t needed =
+        state_floats_ == 0 ? row_bytes()
+                           : detail::capped_sum(detail::capped_round_up(row_bytes(), index_t{alignof(float)}),
+                                                detail::capped_product(state_floats_, index_t{sizeof(float)}));
+    const index_t tight = detail::capped_round_up(needed, alignment());
+    if (stride_bytes_ == 0) stride_bytes_ = tight;
+    DEEPREC_EXPECTS(stride_bytes_ >= needed && stride_bytes_ % alignment() == 0);
+  }
+
+  [[nodiscard]] DEEPREC_HD constexpr index_t width() const noexcept { return width_.value(); }
+  [[nodiscard]] DEEPREC_HD constexpr index_t row_bytes() const noexcept {
+    return detail::capped_product(width(), index_t{sizeof(T)});
+  }
+  [[nodiscard]] DEEPREC_HD constexpr index_t stride_bytes() const noexcept { return stride_bytes_; }
+  [[nodiscard]] DEEPREC_HD constexpr index_t state_floats() const noexcept { return state_floats_; }
+
+  /// The optimizer state beside a row; null when the format has none.
+  [[nodiscard]] DEEPREC_HD float* state(std::byte* row) const noexcept {
+    if (state_floats_ == 0) return nullptr;
+    constexpr index_t unit = alignof(float);
+    const index_t bytes = width() * index_t{sizeof(T)};  // needs no cap: the row is in memory
+    return reinterpret_cast<float*>(static_cast<void*>(row + (bytes + unit - 1) / unit * unit));
+  }
+
+  DEEPREC_HD DEEPREC_INLINE void decode(const std::byte* row, float* values) const noexcept {
+    detail::row_loops::decode(*this, row, values);
+  }
+  DEEPREC_HD DEEPREC_INLINE void encode(const float* values, std::byte* row) const noexcept {
+    detail::row_loops::encode(*this, values, row);
+  }
+
+ private:
+  friend struct detail::row_loops;
+
+  DEEPREC_HD DEEPREC_INLINE void decode_row(const std::byte* row, float* values) const noexcept {
+    for (index_t j = 0; j < width(); ++j) {
+      T stored;
+      std::memcpy(&stored, row + j * index_t{sizeof(T)}, sizeof(T));
+      values[j] = static_cast<float>(stored);
+    }
+  }
+  DEEPREC_HD DEEPREC_INLINE void encode_row(const float* values, std::byte* row) const noexcept {
+    for (index_t j = 0; j < width(); ++j) {
+      const T stored = static_cast<T>(values[j]);
+      std::memcpy(row + j * index_t{sizeof(T)}, &stored, sizeof(T));
+    }
+  }
+
+  [[nodiscard]] DEEPREC_HD constexpr index_t alignment() const noexcept {
+    return state_floats_ > 0 ? index_t{alignof(float)} : index_t{alignof(T)};
+  }
+
+  [[no_unique_address]] Width width_{};
+  index_t state_floats_ = 0;
+  index_t stride_bytes_ = 0;
+};
+
+using f32_rows = plain_rows<float>;
+using f16_rows = plain_rows<f16>;
+using bf16_rows = plain_rows<bf16>;
+/// FP8 rows, without a scale: for lookups, not for training.
+using e4m3_rows = plain_rows<e4m3>;
+using e5m2_rows = plain_rows<e5m2>;
+
+static_assert(RowFormat<f32_rows> && RowFormat<f16_rows> && RowFormat<bf16_rows> &&
+              RowFormat<e4m3_rows> && RowFormat<e5m2_rows>);
+
+}}  // namespace deeprec::DEEPREC_ABI

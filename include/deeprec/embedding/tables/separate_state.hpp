@@ -1,0 +1,62 @@
+// Rows whose optimizer state lies in a matrix of its own, as in frameworks that keep weights and moments in
+// separate tensors.
+//
+//   update(ctx, bags, gradient, sum, adam{}, with_state(weights_view, moments_view));
+//
+//   weights   | w0 w1 ... w(D-1) |  row r          state   | row state, element states |  row r
+//
+// A step touches two places in memory instead of one: where you choose, keep the state beside the row
+// (row_layout::state_floats).
+#pragma once
+
+#include <cstddef>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/matrix_view.hpp>
+#include <deeprec/embedding/tables/row_format.hpp>
+#include <deeprec/embedding/tables/table_view.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI {
+
+/// A row format and where the state of its rows lies.
+///
+/// @threads immutable; thread-safe
+template <RowFormat Format>
+class separate_state : public Format {
+ public:
+  separate_state() = default;
+  /// For the table whose row 0 lies at `first`; `state` has a row for each of its rows.
+  DEEPREC_HD constexpr separate_state(const Format& rows, const std::byte* first, matrix_view<float> state) noexcept
+      : Format(rows), first_(first), state_(state) {}
+
+  [[nodiscard]] DEEPREC_HD constexpr index_t state_floats() const noexcept { return state_.extent(1); }
+  [[nodiscard]] DEEPREC_HD float* state(std::byte* row) const noexcept {
+    return state_of((row - first_) / this->stride_bytes());
+  }
+  /// The state of row number `row`.
+  [[nodiscard]] DEEPREC_HD constexpr float* state_of(index_t row) const noexcept { return state_.row(row); }
+
+ private:
+  const std::byte* first_ = nullptr;
+  matrix_view<float> state_;
+};
+
+/// The table with its optimizer state in `state`.
+///
+/// @shape   table (R,D) · state (R, row_state + element_state * D), any row stride
+/// @space   host
+/// @pre     the state of rows that no step has changed is zeros
+/// @cost    O(1)
+/// @threads reentrant
+/// @error   with another number of rows than the table, rows that overlap, or more elements than memory can hold, state
+///          counts as absent: update answers shape_mismatch
+/// @example @snippet tests/embedding/state_apart_test.cpp with_state
+template <RowFormat Format>
+[[nodiscard]] table_view<separate_state<Format>> with_state(table_view<Format> table, matrix_view<float> state) noexcept {
+  const bool overlaps = state.extent(0) > 1 && state.stride(0) < state.extent(1);
+  if (state.extent(0) != table.rows() || overlaps || !state.validate()) state = {state.data_handle(), state.extent(0), 0};
+  return {table.data(), table.rows(), separate_state<Format>(table.format(), table.data(), state)};
+}
+
+}}  // namespace deeprec::DEEPREC_ABI

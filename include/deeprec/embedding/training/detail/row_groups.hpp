@@ -1,0 +1,199 @@
+// The slots of a batch grouped by row: what a backward pass needs to touch every row once.
+//
+//   ids      7 1 9 1 7        groups    (1: slots 1 3) (7: slots 0 4) (9: slot 2)
+//
+// Stable: the slots of a row stay in order, so sums over them are reproducible. A radix sort of keys
+// row * 2^slot_bits + slot, over the bits that rows have; its pieces depend on the number of slots only.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/sizes.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/memory/scratch_block.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
+inline namespace DEEPREC_UNIT {
+
+class row_groups {
+ public:
+  /// Takes bytes_for(slots) of the block, no more.
+  explicit row_groups(scratch_block& block) : block_(block) {}
+
+  static index_t bytes_for(index_t slots) noexcept {
+    const index_t keys = scratch_block::bytes_of<std::uint64_t>(slots);
+    const index_t starts = scratch_block::bytes_of<index_t>(capped_sum(slots, 1));
+    return capped_sum(capped_sum(keys, keys),
+                      capped_sum(starts, scratch_block::bytes_of<index_t>(counts_for(slots))));
+  }
+
+  /// True when a row and a slot fit one 64-bit key.
+  [[nodiscard]] static bool fits(index_t slots, index_t rows) noexcept {
+    return bits_for(slots) + bits_for(rows) <= 64;
+  }
+
+  /// Before the first slot: how many there will be at most.
+  void reserve(index_t slots) {
+    slot_bits_ = bits_for(slots);
+    keys_ = block_.take<std::uint64_t>(slots);
+    counts_ = block_.take<index_t>(counts_for(slots));
+  }
+
+  /// Adds the slots [first, first + slots), numbered behind those before: slot first + k is of row row_of(k), or
+  /// left out where that is negative.
+  template <class Context, class RowOf>
+  void add(const Context& ctx, index_t first, index_t slots, const RowOf& row_of) {
+    piece_ = piece_of(slots);
+    const index_t before = size();
+    const index_t pieces = (slots + piece_ - 1) / piece_;
+    in_pieces(ctx, slots, [&](index_t p, index_t begin, index_t end) {
+      index_t count = 0;
+      for (index_t k = begin; k < end; ++k) count += row_of(k) >= 0 ? 1 : 0;
+      counts_[static_cast<std::size_t>(p)] = count;
+    });
+    size_ += place_pieces(pieces);
+    in_pieces(ctx, slots, [&](index_t p, index_t begin, index_t end) {
+      std::uint64_t* to = keys_.data() + before + counts_[static_cast<std::size_t>(p)];
+      for (index_t k = begin; k < end; ++k) {
+        const index_t row = row_of(k);
+        if (row >= 0) *to++ = static_cast<std::uint64_t>(row) << slot_bits_ | static_cast<std::uint64_t>(first + k);
+      }
+    });
+  }
+
+  /// Groups what was added, by rows in [0, rows).
+  /// Cost: O(N) for every 11 bits of `rows`. Memory: 16 bytes per slot, 8 per group.
+  template <class Context>
+  void group(const Context& ctx, index_t rows) {
+    piece_ = piece_of(size());
+    const int row_bits = bits_for(rows - 1);
+    const int widest = size() < few ? 8 : 11;
+    const int passes = (row_bits + widest - 1) / widest;
+    if (passes > 0) spare_ = block_.take<std::uint64_t>(size_);
+    for (int pass = 0, done = 0; pass < passes; ++pass) {
+      const int bits = (row_bits - done + passes - pass - 1) / (passes - pass);
+      sort_pass(ctx, slot_bits_ + done, bits);
+      done += bits;
+    }
+    find_starts(ctx);
+  }
+
+  /// How many different rows there are.
+  [[nodiscard]] index_t groups() const noexcept { return static_cast<index_t>(starts_.size()) - 1; }
+  /// How many slots are in groups.
+  [[nodiscard]] index_t size() const noexcept { return size_; }
+  /// Group g holds the positions [starts()[g], starts()[g + 1]).
+  [[nodiscard]] const index_t* starts() const noexcept { return starts_.data(); }
+  [[nodiscard]] index_t row(index_t group) const noexcept {
+    return static_cast<index_t>(
+        keys_[static_cast<std::size_t>(starts_[static_cast<std::size_t>(group)])] >> slot_bits_);
+  }
+  [[nodiscard]] index_t slot(index_t position) const noexcept {
+    const std::uint64_t mask = (std::uint64_t{1} << slot_bits_) - 1;
+    return static_cast<index_t>(keys_[static_cast<std::size_t>(position)] & mask);
+  }
+
+ private:
+  static constexpr index_t most_pieces = 64;
+  static constexpr index_t few = 4096;  // slots, and 8 bits of a row in a pass instead of 11
+
+  static index_t piece_of(index_t slots) noexcept {
+    return (std::max)(index_t{1} << 14, (slots + most_pieces - 1) / most_pieces);
+  }
+
+  // The counts of all pieces of so many slots, at most.
+  static index_t counts_for(index_t slots) noexcept {
+    const index_t pieces = (std::min)(most_pieces, slots / (index_t{1} << 14) + 1);
+    return pieces * (slots < few ? index_t{1} << 8 : index_t{1} << 11);
+  }
+
+  static int bits_for(index_t largest) noexcept {
+    return static_cast<int>(std::bit_width(static_cast<std::uint64_t>(largest > 0 ? largest : 0)));
+  }
+
+  // Calls f(piece, begin, end) for the pieces of [0, n), in parallel.
+  template <class Context, class F>
+  void in_pieces(const Context& ctx, index_t n, const F& f) const {
+    const index_t pieces = (n + piece_ - 1) / piece_;
+    ctx.executor->parallel_for(pieces, 1, [&](index_t first, index_t last, int) {
+      for (index_t p = first; p < last; ++p) f(p, p * piece_, (std::min)(n, (p + 1) * piece_));
+    });
+  }
+  // Turns what each piece counted into where it writes; returns the total.
+  index_t place_pieces(index_t pieces) {
+    index_t total = 0;
+    for (index_t p = 0; p < pieces; ++p) {
+      total += std::exchange(counts_[static_cast<std::size_t>(p)], total);
+    }
+    return total;
+  }
+
+  template <class Context>
+  void sort_pass(const Context& ctx, int shift, int bits) {
+    const auto digits = std::size_t{1} << bits;
+    const index_t pieces = (size() + piece_ - 1) / piece_;
+    std::fill_n(counts_.data(), static_cast<std::size_t>(pieces) * digits, index_t{0});
+    in_pieces(ctx, size(), [&](index_t p, index_t begin, index_t end) {
+      index_t* const count = counts_.data() + static_cast<std::size_t>(p) * digits;
+      for (index_t i = begin; i < end; ++i) {
+        ++count[keys_[static_cast<std::size_t>(i)] >> shift & (digits - 1)];
+      }
+    });
+    index_t total = 0;
+    for (std::size_t d = 0; d < digits; ++d) {
+      for (index_t p = 0; p < pieces; ++p) {
+        total += std::exchange(counts_[static_cast<std::size_t>(p) * digits + d], total);
+      }
+    }
+    in_pieces(ctx, size(), [&](index_t p, index_t begin, index_t end) {
+      index_t* const next = counts_.data() + static_cast<std::size_t>(p) * digits;
+      for (index_t i = begin; i < end; ++i) {
+        const std::uint64_t key = keys_[static_cast<std::size_t>(i)];
+        spare_[static_cast<std::size_t>(next[key >> shift & (digits - 1)]++)] = key;
+      }
+    });
+    std::swap(keys_, spare_);
+  }
+
+  [[nodiscard]] bool begins_group(index_t position) const noexcept {
+    const auto i = static_cast<std::size_t>(position);
+    return i == 0 || keys_[i] >> slot_bits_ != keys_[i - 1] >> slot_bits_;
+  }
+
+  template <class Context>
+  void find_starts(const Context& ctx) {
+    const index_t pieces = (size() + piece_ - 1) / piece_;
+    in_pieces(ctx, size(), [&](index_t p, index_t begin, index_t end) {
+      index_t count = 0;
+      for (index_t i = begin; i < end; ++i) count += begins_group(i) ? 1 : 0;
+      counts_[static_cast<std::size_t>(p)] = count;
+    });
+    const index_t groups = place_pieces(pieces);
+    starts_ = block_.take<index_t>(groups + 1);
+    in_pieces(ctx, size(), [&](index_t p, index_t begin, index_t end) {
+      index_t* to = starts_.data() + counts_[static_cast<std::size_t>(p)];
+      for (index_t i = begin; i < end; ++i) {
+        if (begins_group(i)) *to++ = i;
+      }
+    });
+    starts_.back() = size();
+  }
+
+  scratch_block& block_;
+  std::span<std::uint64_t> keys_;
+  std::span<std::uint64_t> spare_;
+  std::span<index_t> starts_;
+  std::span<index_t> counts_;
+  index_t size_ = 0;
+  index_t piece_ = 1;
+  int slot_bits_ = 0;
+};
+
+}  // namespace DEEPREC_UNIT
+}}}  // namespace deeprec::DEEPREC_ABI::detail

@@ -1,0 +1,23 @@
+// The dot products of rows and gradients in the three regions that they are compiled for.
+#pragma once
+
+#include <cstddef>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/embedding/kernels/lookup_kernels.hpp>
+#include <deeprec/simd/words.hpp>
+
+#include <deeprec/simd/begin_portable.hpp>
+#include <deeprec/embedding/training/detail/slot_dots.inl>
+#include <deeprec/simd/end_portable.hpp>
+
+#if DEEPREC_X86
+#include <deeprec/simd/begin_avx2.hpp>
+#include <deeprec/embedding/training/detail/slot_dots.inl>
+#include <deeprec/simd/end_avx2.hpp>
+
+#include <deeprec/simd/begin_avx512.hpp>
+#include <deeprec/embedding/training/detail/slot_dots.inl>
+#include <deeprec/simd/end_avx512.hpp>
+#endif

@@ -1,0 +1,29 @@
+// What the update kernels of every region are given.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/jagged_view.hpp>
+#include <deeprec/embedding/kernels/lookup_args.hpp>
+#include <deeprec/embedding/training/detail/row_groups.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
+
+/// The gradient of a row is a pooled lookup: groups are its bags, and the rows that it adds are those of the
+/// gradients of the batch's bags.
+using gradient_args = pool_args<resolved_rows, std::uint32_t, float>;
+using gradient_policy = kernel_traits<fold::add, ids_are::present, false>;
+
+template <class Format>
+struct update_args {
+  const row_groups& groups;
+  gradient_args gradient;
+  float max_norm;  // rows were scaled down to this norm; 0: they were not
+  std::byte* rows;
+  Format format;
+};
+
+}}}  // namespace deeprec::DEEPREC_ABI::detail

@@ -1,0 +1,247 @@
+// Gradients of a pooled lookup that are handed out instead of applied.
+//
+//   row_gradients(ctx, bags, g, how, R, out)      out.rows (U) ascending, out.values (U,D): one row for each
+//                                                 row of the table that the batch used
+//   weight_gradients(ctx, table, bags, g, how, out (N))
+//
+// g is the gradient of lookup's output (B,D), `how` what lookup was given. To apply row gradients at once, and
+// never to write them down: update (update.hpp).
+#pragma once
+
+#include <memory_resource>
+#include <span>
+#include <tuple>
+#include <type_traits>
+#include <vector>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/context.hpp>
+#include <deeprec/core/jagged_view.hpp>
+#include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/status.hpp>
+#include <deeprec/core/verb.hpp>
+#include <deeprec/embedding/training/detail/backward.hpp>
+#include <deeprec/embedding/training/detail/slot_dots_kernels.hpp>
+#include <deeprec/embedding/lookup/lookup.hpp>
+#include <deeprec/embedding/pooling.hpp>
+#include <deeprec/embedding/tables/table_view.hpp>
+#include <deeprec/memory/owns.hpp>
+#include <deeprec/simd/dispatch.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI {
+
+/// The gradient of a table, of the rows that a batch used. Fill it again and again: it keeps its memory.
+///
+/// @space   host; memory comes from the resource given to the constructor
+/// @threads concurrent readers are safe; a writer needs it alone
+struct sparse_gradient {
+  explicit sparse_gradient(std::pmr::memory_resource* memory = std::pmr::get_default_resource())
+      : rows(memory), values(memory) {}
+
+  std::pmr::vector<index_t> rows;  ///< (U), ascending
+  std::pmr::vector<float> values;  ///< (U,D)
+
+  /// (U,D)
+  [[nodiscard]] matrix_view<const float> view(index_t width) const noexcept {
+    return {values.data(), static_cast<index_t>(rows.size()), width};
+  }
+};
+
+namespace detail {
+inline auto arrays_of(const sparse_gradient& gradient) noexcept { return std::tie(gradient.rows, gradient.values); }
+}  // namespace detail
+
+/// The gradient of each row that a batch used.
+///
+/// @shape    bags as given to lookup · gradient of lookup's output (B,D) · table_rows R · out (U) and (U,D)
+/// @dtype    f32
+/// @space    host
+/// @pre      out owns no memory of the inputs
+/// @post     out.rows ascends; each row of the batch once
+/// @numerics as update. The gradient with respect to what is pooled: it does not flow through max_norm, which
+///           needs the rows (a static_assert says so)
+/// @cost     O(N*D) and a sort of the ids; allocates what out lacks, and about 50 bytes per id and per bag and
+///           4 * D per 4096 ids from the context's resource
+/// @threads  reentrant
+/// @error    as lookup; shape_mismatch for a gradient that is null; unsupported when out owns memory of the bags or of
+///           the gradient. On an error out is as before
+/// @example  @snippet tests/embedding/gradient_test.cpp row_gradients
+template <class Context, BagBatch Bags, MemorySpace Space, class Columns, class Pooling>
+[[nodiscard]] status row_gradients(Context&& context_or_executor, const Bags& bags,
+                                   matrix_view<const float, Space, Columns> gradient, const Pooling& how,
+                                   index_t table_rows, sparse_gradient& out) {
+  const auto ctx = as_context(context_or_executor);
+  using policies = std::remove_const_t<decltype(as_pooling(how))>;
+  using combiner_type = typename policies::combiner;
+  static_assert(!std::is_same_v<combiner_type, combiner::max_t> && !std::is_same_v<combiner_type, combiner::concat_t>,
+                "deeprec::row_gradients: no gradient for this combiner. Fix: sum, mean or sqrtn.");
+  static_assert(!detail::kernel_policy<policies>::clips,
+                "deeprec::row_gradients: the gradient through max_norm needs the table. Fix: update.");
+  if (gradient.extent(0) != bags.bags()) {
+    return {errc::shape_mismatch, "gradient has another number of rows than there are bags"};
+  }
+  if (!gradient.valid()) return gradient.validate("gradient is null");
+  if (table_rows < 0) return {errc::shape_mismatch, "a table with a negative number of rows"};
+  return detail::or_out_of_memory([&] { return row_gradients_on(ctx.backend(), ctx, bags, matrix_view<const float, Space>(gradient),
+                                                as_pooling(how), table_rows, out); });
+}
+
+template <class... Args>
+status row_gradients_on(any_backend, const Args&...) {
+  return detail::no_backend<Args...>();
+}
+
+template <class Context, class Bags, class Pooling>
+status row_gradients_on(host_backend, const Context& ctx, const Bags& bags, matrix_view<const float> gradient,
+                  const Pooling& how, index_t table_rows, sparse_gradient& out) {
+  if (const status s = detail::check_backward(ctx, bags, table_rows, how); !s) return s;
+  if (detail::owns(detail::arrays_of(out), bags, gradient)) {
+    return {errc::unsupported, "row_gradients: out owns memory of the inputs"};
+  }
+  const index_t width = gradient.extent(1);
+  const detail::backward_size size{
+      .slots = bags.end_slot() - bags.first_slot(), .bags = bags.bags(), .width = width, .workers = 0};
+  detail::backward_plan plan(ctx.memory, size);
+  plan.add(ctx, bags, gradient, table_rows, how);
+  plan.group(ctx, table_rows);
+  const index_t groups = plan.groups().groups();
+  const auto floats = static_cast<std::size_t>(detail::capped_product(groups, width));
+  out.rows.reserve(static_cast<std::size_t>(groups));
+  out.values.reserve(floats);
+  detail::count_skipped(bags, table_rows, how);
+  out.rows.resize(static_cast<std::size_t>(groups));
+  out.values.resize(floats);
+  if (groups == 0) return {};
+  detail::gradient_args pooled = plan.pooled(width);
+  pooled.out = out.values.data();
+  ctx.executor->parallel_for(groups, 256, [&](index_t begin, index_t end, int) {
+    for (index_t g = begin; g < end; ++g) out.rows[static_cast<std::size_t>(g)] = plan.groups().row(g);
+    if (width == 0) return;
+    with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
+      return pool_bags<float>(region, detail::gradient_policy{}, pooled, begin, end);
+    });
+  });
+  for (index_t g = 0; width > 0 && plan.groups().size() > detail::chunk_slots && g < groups; ++g) {
+    if (plan.groups().starts()[g + 1] - plan.groups().starts()[g] > detail::chunk_slots) {
+      detail::pool_long_bag<float, detail::gradient_policy>(ctx, pooled, g, plan.long_bags());
+    }
+  }
+  return {};
+}
+
+/// The gradient of each weight of a batch, as if every slot had one.
+///
+/// @shape    table (R,D) · bags as given to lookup · gradient of lookup's output (B,D) · out (N): one for each
+///           slot of the batch, beginning with its first
+/// @dtype    rows f32, f16 or bf16; the rest f32
+/// @space    host
+/// @pre      out overlaps no input
+/// @post     absent slots get 0
+/// @numerics dot products in f32, as many sums as vectors have lanes; the sum over a bag in f64. Between ISAs
+///           |err| <= 2 D u sum|x g|
+/// @cost     O(N*D); no allocation
+/// @threads  reentrant; a concurrent writer of the table's rows is not safe
+/// @error    as lookup; shape_mismatch for a gradient or an out that is null. On an error nothing is written
+/// @example  @snippet tests/embedding/gradient_test.cpp weight_gradients
+template <class Context, RowSource Source, BagBatch Bags, MemorySpace Space, class Columns, class Pooling>
+[[nodiscard]] status weight_gradients(Context&& context_or_executor, const Source& table, const Bags& bags,
+                                      matrix_view<const float, Space, Columns> gradient,
+                                      const Pooling& how, std::span<float> out) {
+  const auto ctx = as_context(context_or_executor);
+  using policies = std::remove_const_t<decltype(as_pooling(how))>;
+  using combiner_type = typename policies::combiner;
+  static_assert(!std::is_same_v<combiner_type, combiner::max_t> && !std::is_same_v<combiner_type, combiner::concat_t>,
+                "deeprec::weight_gradients: no gradient for this combiner. Fix: sum, mean or sqrtn.");
+  static_assert(DirectRowSource<Source> && Storage<typename Source::format_type::element>,
+                "deeprec::weight_gradients: rows are not an array of floats. Fix: a table of plain_rows.");
+  if (gradient.extent(1) != table.format().width()) {
+    return {errc::shape_mismatch, "gradient has another width than the table's rows"};
+  }
+  if (gradient.extent(0) != bags.bags()) {
+    return {errc::shape_mismatch, "gradient has another number of rows than there are bags"};
+  }
+  if (!gradient.valid()) return gradient.validate("gradient is null");
+  if (!out.empty() && out.data() == nullptr) return {errc::shape_mismatch, "out is null"};
+  if (const status s = detail::check_max_norm(as_pooling(how)); !s) return s;
+  return detail::or_out_of_memory([&] { return weight_gradients_on(ctx.backend(), ctx, table, bags, matrix_view<const float, Space>(gradient),
+                                                   as_pooling(how), out); });
+}
+
+namespace detail {
+
+// The dots of a bag, turned into gradients: what a weight does to the denominator included.
+template <class Args>
+void divide_bag(const Args& args, detail::divide_by divide, index_t bag, float* of_slot) {
+  const auto weight_of = [&](index_t k) {
+    return args.weights == nullptr ? 1.0 : static_cast<double>(args.weights[k]);
+  };
+  detail::pool_counts counts;
+  double weighted = 0;  // gradient . pooled row, times the denominator
+  for (index_t k = args.borders.begin(bag); k < args.borders.end(bag); ++k) {
+    if (args.absent(k)) continue;
+    counts.add(weight_of(k));
+    weighted += weight_of(k) * static_cast<double>(of_slot[k]);
+  }
+  const double by = counts.divisor(divide);
+  for (index_t k = args.borders.begin(bag); k < args.borders.end(bag); ++k) {
+    if (args.absent(k) || by == 0.0) {
+      of_slot[k] = 0.0F;
+      continue;
+    }
+    const double through_divisor = divide == detail::divide_by::weight ? weighted / (by * by)
+                                   : divide == detail::divide_by::root
+                                       ? weighted * weight_of(k) / (by * by * by)
+                                       : 0.0;
+    of_slot[k] = static_cast<float>(static_cast<double>(of_slot[k]) / by - through_divisor);
+  }
+}
+
+}  // namespace detail
+
+template <class... Args>
+status weight_gradients_on(any_backend, const Args&...) {
+  return detail::no_backend<Args...>();
+}
+
+template <class Context, class Source, class Bags, class Pooling>
+status weight_gradients_on(host_backend, const Context& ctx, const Source& table, const Bags& bags,
+                  matrix_view<const float> gradient, const Pooling& how, std::span<float> out) {
+  if (const status s = bags.validate(); !s) return s;
+  const index_t first = bags.first_slot();
+  const index_t slots = bags.end_slot() - first;
+  if (static_cast<index_t>(out.size()) != slots) {
+    return {errc::shape_mismatch, "out has another size than there are ids"};
+  }
+  if constexpr (std::is_same_v<typename Pooling::bounds_mode, bounds::check_t>) {
+    if (const status s = detail::check_slots(ctx, bags, table.rows(), how); !s) return s;
+  }
+  using id_type = typename Bags::id_type;
+  detail::pool_args<detail::direct_rows<id_type>, id_type, const float> args{};
+  args.row_of = {table.data(), table.format().stride_bytes(), bags.ids()};
+  args.ids = bags.ids();
+  args.borders = bags.borders();
+  args.weights = bags.weights();
+  args.positive_weights = detail::prunes_weights<Pooling> && bags.weights() != nullptr;
+  args.rows = table.rows();
+  args.padding = detail::padding_of(how);
+  args.width = table.format().width();
+  args.parts = detail::parts_of(table.format());
+  args.end_slot = bags.end_slot();
+  args.max_norm = detail::max_norm_of(how);
+  args.out = gradient.data_handle();
+  args.out_stride = gradient.stride(0);
+  constexpr detail::divide_by divide = detail::divisor_of<typename Pooling::combiner>();
+  const index_t grain = slots > 0 ? bags.bags() * detail::chunk_slots / slots + 1 : 1;
+  ctx.executor->parallel_for(bags.bags(), grain, [&](index_t begin, index_t end, int) {
+    with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
+      slot_dots<typename Source::format_type::element>(region, detail::kernel_policy<Pooling>{}, args,
+                                                       first, out.data(), begin, end);
+    });
+    if constexpr (divide != detail::divide_by::one) {
+      for (index_t bag = begin; bag < end; ++bag) detail::divide_bag(args, divide, bag, out.data() - first);
+    }
+  });
+  return {};
+}
+
+}}  // namespace deeprec::DEEPREC_ABI

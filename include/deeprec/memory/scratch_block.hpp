@@ -1,0 +1,73 @@
+// One block of a memory resource, handed out from front to back: a verb asks for all of its scratch at once, before it
+// writes anything.
+#pragma once
+
+#include <cstddef>
+#include <memory_resource>
+#include <new>
+#include <span>
+#include <type_traits>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/contract.hpp>
+#include <deeprec/core/sizes.hpp>
+#include <deeprec/core/status.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
+
+/// Answers a request for memory that can't be met.
+[[noreturn]] inline void refuse_memory() {
+#if DEEPREC_EXCEPTIONS
+  throw std::bad_alloc();
+#else
+  raise(errc::out_of_memory, "deeprec: more scratch than memory can hold");
+#endif
+}
+
+class scratch_block {
+ public:
+  static constexpr index_t alignment = 64;
+
+  /// What n elements take of a block.
+  template <class T>
+  static constexpr index_t bytes_of(index_t n) noexcept {
+    static_assert(alignof(T) <= std::size_t{alignment} && std::is_trivially_destructible_v<T>);
+    return capped_round_up(capped_product(n, index_t{sizeof(T)}), alignment);
+  }
+
+  scratch_block(std::pmr::memory_resource* memory, index_t bytes) : memory_(memory), bytes_(bytes) {
+    if (bytes >= most_size) refuse_memory();
+    if (bytes == 0) return;
+    first_ = static_cast<std::byte*>(memory->allocate(static_cast<std::size_t>(bytes), std::size_t{alignment}));
+  }
+  /// In memory that somebody else gives back.
+  scratch_block(std::byte* place, index_t bytes) noexcept : first_(place), bytes_(bytes) {}
+  scratch_block(const scratch_block&) = delete;
+  scratch_block& operator=(const scratch_block&) = delete;
+  ~scratch_block() {
+    if (memory_ != nullptr && first_ != nullptr) {
+      memory_->deallocate(first_, static_cast<std::size_t>(bytes_), std::size_t{alignment});
+    }
+  }
+
+  [[nodiscard]] std::byte* data() const noexcept { return first_; }
+
+  /// The next n elements, not initialised.
+  ///
+  /// @pre bytes_of(n) are left
+  template <class T>
+  std::span<T> take(index_t n) {
+    DEEPREC_EXPECTS(bytes_of<T>(n) <= bytes_ - taken_);
+    auto* const place = static_cast<T*>(static_cast<void*>(first_ + taken_));
+    taken_ += bytes_of<T>(n);
+    return {place, static_cast<std::size_t>(n)};
+  }
+
+ private:
+  std::pmr::memory_resource* memory_ = nullptr;
+  std::byte* first_ = nullptr;
+  index_t bytes_;
+  index_t taken_ = 0;
+};
+
+}}}  // namespace deeprec::DEEPREC_ABI::detail

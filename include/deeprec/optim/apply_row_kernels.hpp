@@ -1,0 +1,58 @@
+// One step on a row: for scalar code, and in the three regions that it is compiled for.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/rounding.hpp>
+#include <deeprec/optim/row_optimizer.hpp>
+#include <deeprec/optim/steps.hpp>
+#include <deeprec/simd/rounding_words.hpp>
+#include <deeprec/simd/words.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI { namespace scalar {
+// The vector words for one float: the reference for every faster path.
+inline constexpr int lanes = 1;
+DEEPREC_INLINE float zero() { return 0; }
+DEEPREC_INLINE float multiply_add(float a, float b, float c) { return a * b + c; }
+DEEPREC_INLINE float add_lanes(float x) { return x; }
+template <class T>
+DEEPREC_INLINE float load(const T* p) {
+  return static_cast<float>(*p);
+}
+template <class T>
+DEEPREC_INLINE float load_first(const T* p, int n) {
+  return n > 0 ? load(p) : 0.0F;
+}
+DEEPREC_INLINE float last_to_front(float x, int n) { return n > 0 ? x : 0.0F; }
+template <class T>
+DEEPREC_INLINE void store(T* p, float x) {
+  *p = static_cast<T>(x);
+}
+template <class T>
+DEEPREC_INLINE void store_first(T* p, float x, int n) {
+  if (n > 0) store(p, x);
+}
+#include <deeprec/simd/rounding_portable.inl>
+#include <deeprec/optim/detail/apply_row.inl>
+}}}  // namespace deeprec::DEEPREC_ABI::scalar
+
+#include <deeprec/simd/begin_portable.hpp>
+#include <deeprec/optim/detail/apply_row.inl>
+#include <deeprec/optim/detail/step_rows.inl>
+#include <deeprec/simd/end_portable.hpp>
+
+#if DEEPREC_X86
+#include <deeprec/simd/begin_avx2.hpp>
+#include <deeprec/optim/detail/apply_row.inl>
+#include <deeprec/optim/detail/step_rows.inl>
+#include <deeprec/simd/end_avx2.hpp>
+
+#include <deeprec/simd/begin_avx512.hpp>
+#include <deeprec/optim/detail/apply_row.inl>
+#include <deeprec/optim/detail/step_rows.inl>
+#include <deeprec/simd/end_avx512.hpp>
+#endif

@@ -1,0 +1,1 @@
+#include <deeprec/embedding/training/update.hpp>

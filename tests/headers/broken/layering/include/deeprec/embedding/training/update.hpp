@@ -1,0 +1,1 @@
+#include <deeprec/core/detail/private.hpp>
