@@ -28,7 +28,7 @@ int main() {
   const jagged_view<std::int64_t, std::int64_t, device_space> batch(
       thrust::raw_pointer_cast(offsets.data()), bags, thrust::raw_pointer_cast(ids.data()), 3);
   cuda_stream stream;
-  lookup(stream, table, batch, sum,
+  lookup(stream, table, batch, combiner::sum,
          matrix_view<float, device_space>(thrust::raw_pointer_cast(out.data()), bags, width))
       .or_throw();
   stream.synchronize().or_throw();

@@ -25,7 +25,7 @@ standard_includes() {
 call='
 deeprec::status canonical(deeprec::thread_pool& pool, deeprec::const_table_view<deeprec::f32_rows> table,
                           deeprec::jagged_view<> bags, deeprec::matrix_view<float> out) {
-  return deeprec::lookup(pool, table, bags, deeprec::sum, out);
+  return deeprec::lookup(pool, table, bags, deeprec::combiner::sum, out);
 }'
 small='#include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/exec/thread_pool.hpp>'

@@ -41,7 +41,7 @@ std::string compare(sweep& all, const basic_table<T>& source, const std::vector<
   device_array<T> ours(static_cast<std::size_t>(numbers)), theirs(ours.size());
   cuda_stream stream;
   const auto our_call = [&](int i) {
-    lookup(stream, source.read_only(), of_call(sets, i).view(), sum, ours.matrix(bags, width)).or_throw();
+    lookup(stream, source.read_only(), of_call(sets, i).view(), combiner::sum, ours.matrix(bags, width)).or_throw();
   };
   const auto their_call = [&](int i, bool fixed) {
     const set_type& set = of_call(sets, i);

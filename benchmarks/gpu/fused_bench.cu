@@ -29,7 +29,7 @@ std::string fused_26(benchmark::State& state) {
   table_group<float, bags_type> group;
   for (index_t t = 0; t < tables; ++t) {
     sources.emplace_back(rows, width);
-    group.add(sources.back().read_only(), pooling{sum, prune});
+    group.add(sources.back().read_only(), pooling{combiner::sum, padding::prune});
   }
   struct batch_type {
     std::vector<index_set> sets;

@@ -27,7 +27,7 @@ std::string large(benchmark::State& state) {
     device_array<float> out(static_cast<std::size_t>(bags * width));
     cuda_stream stream;
     const auto call = [&](int i) {
-      lookup(stream, source.read_only(), of_call(sets, i).view(), sum, out.matrix(bags, width)).or_throw();
+      lookup(stream, source.read_only(), of_call(sets, i).view(), combiner::sum, out.matrix(bags, width)).or_throw();
     };
     stopwatch watch(stream.get());
     const auto fault = [&](int i) {
@@ -62,7 +62,7 @@ std::string tbe_default(benchmark::State& state) {
   table_group<float, bags_type> group;
   for (index_t t = 0; t < tables; ++t) {
     sources.emplace_back(rows, width);
-    group.add(sources.back().read_only(), sum);
+    group.add(sources.back().read_only(), combiner::sum);
   }
   const auto sets = make_sets(rows, bags, hotness, static_cast<int>(tables) * rounds);
   const auto set_of = [&](int i, index_t t) -> const index_set& {

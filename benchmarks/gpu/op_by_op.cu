@@ -34,14 +34,14 @@ status op_by_op::run(cuda_stream& on, std::span<const index_set::bags_type> batc
   for (std::size_t t = 0; t < sources_->size(); ++t) {
     const auto source = (*sources_)[t].read_only();
     const index_t n = entries[t];
-    if (status s = prune_invalid(on, batch[t], by_id, pruned); !s) return s;
+    if (status s = prune_invalid(on, batch[t], prune_rule::by_id, pruned); !s) return s;
     if (status s = fill_empty_bags(on, pruned.view(), 0, filled, std::span(empty_.data(), empty_.size())); !s) return s;
     using bags_type = jagged_view<std::int64_t, index_t, device_space>;
     const auto rows = gathered_.matrix(n, width);
-    if (status s = lookup(on, source, bags_type(filled.offsets, bags_, filled.ids, n), concat, rows); !s) return s;
+    if (status s = lookup(on, source, bags_type(filled.offsets, bags_, filled.ids, n), combiner::concat, rows); !s) return s;
     const bags_type numbered(filled.offsets, bags_, row_numbers_.data(), n);
     const auto columns = out.columns(static_cast<index_t>(t) * width, width);
-    if (status s = lookup(on, as_table(rows), numbered, sum, columns); !s) return s;
+    if (status s = lookup(on, as_table(rows), numbered, combiner::sum, columns); !s) return s;
   }
   return {};
 }

@@ -45,7 +45,7 @@ std::string towers(benchmark::State& state, bool graph) {
   const auto run = [&](side& s, bool as_graph) {
     const auto launch = [&](index_t op, cuda_stream& on) {
       const index_t t = op / steps;
-      return lookup(on, source.read_only(), of_call(sets, static_cast<int>(t)).view(), sum,
+      return lookup(on, source.read_only(), of_call(sets, static_cast<int>(t)).view(), combiner::sum,
                     matrix_view<float, device_space>(s.out.data() + t * bags * width, bags, width));
     };
     (as_graph ? s.pool.replay(s.plan, launch) : s.pool.run(s.plan, launch)).or_throw();

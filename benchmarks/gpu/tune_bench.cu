@@ -104,9 +104,9 @@ std::string one(benchmark::State& state, shares& all, const source<Format>& tabl
     const index_set& set = of_call(batch.sets, i);
     if (fixed) {
       const fixed_hotness_view<std::int64_t, device_space> view(set.ids.data(), bags, hotness);
-      lookup(stream, table.view(), view, sum, out.matrix(bags, width)).or_throw();
+      lookup(stream, table.view(), view, combiner::sum, out.matrix(bags, width)).or_throw();
     } else {
-      lookup(stream, table.view(), set.view(), sum, out.matrix(bags, width)).or_throw();
+      lookup(stream, table.view(), set.view(), combiner::sum, out.matrix(bags, width)).or_throw();
     }
   };
   const auto fault = [&](int i) {

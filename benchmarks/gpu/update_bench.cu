@@ -96,7 +96,7 @@ struct trainer {
   }
 
   void step(const index_set& set) {
-    update(stream, set.view(), gradient.matrix(bags, width), sum, optimizer, trained.view()).or_throw();
+    update(stream, set.view(), gradient.matrix(bags, width), combiner::sum, optimizer, trained.view()).or_throw();
   }
   /// One step from the begin, and each float of the table.
   std::string fault(const std::string& name, const index_set& set) {

@@ -12,8 +12,10 @@ with open(sys.argv[1], encoding="utf-8") as table:
     rows = [line.rstrip("\n").split("\t") for line in table if line.strip()]
 new_of = {name: (space, new) for _, name, space, new in rows}
 words = "|".join(sorted(map(re.escape, new_of), key=len, reverse=True))
-USE = re.compile(rf"(?<![\w.>])(?<!->)((?:deeprec::)?)({words})(?!\w)")
-DEFINES = re.compile(rf"^(?:(?:inline|constexpr|using|class|struct|enum class|\[\[nodiscard\]\]|DEEPREC_HD|DEEPREC_INLINE)\b.*?|.*?\b(?:bool|double|auto|int|gemm_storage|std::\w+|part_place) )({words})\b")
+USE = re.compile(rf"(?<![\w.>/:])((?:deeprec::)?)({words})(?!\w)")
+DEFINES = re.compile(
+    rf"^(?:(?:using|class|struct|enum class) |(?:inline|constexpr|DEEPREC_HD|DEEPREC_INLINE|\[\[nodiscard\]\])[ \w:]*? )({words})(?=[({{<;:]| [={{:]|$)"
+)
 
 
 def blocks(lines):
@@ -63,7 +65,11 @@ for path in tracked:
             if m[2] in own or space in own:
                 return new
             return f"{m[1]}{space}::{new}"
-        return USE.sub(one, line)
+        code, mark, comment = line.partition("//")
+        if not mark:
+            return USE.sub(one, line)
+        # Prose names a thing without the namespace of what is private.
+        return USE.sub(one, code) + mark + USE.sub(lambda m: m[0] if new_of[m[2]][0] == "detail" else one(m), comment)
 
     out, at = [], 0
     for first, head, end, name in spans:
@@ -73,7 +79,7 @@ for path in tracked:
         at = end
     out += [qualified(l) for l in lines[at:]]
     after = "\n".join(out)
-    after = re.sub(r"\n+\}  // namespace (\w+)\n+namespace \1 \{\n+", "\n", after)
+    after = re.sub(r"\n+\}  // namespace (\w+)\n+namespace \1 \{\n+", "\n\n", after)
     if after != before:
         with open(path, "w", encoding="utf-8") as file:
             file.write(after)

@@ -18,5 +18,5 @@ struct card {
 deeprec::status call(deeprec::const_table_view<deeprec::f32_rows> table, deeprec::jagged_view<> bags,
                      deeprec::matrix_view<float> out) {
   card executor;
-  return deeprec::lookup(executor, table, bags, deeprec::sum, out);
+  return deeprec::lookup(executor, table, bags, deeprec::combiner::sum, out);
 }

@@ -27,5 +27,5 @@ struct my_bags {
 deeprec::status call(deeprec::const_table_view<deeprec::f32_rows> table, const my_bags& bags,
                      deeprec::matrix_view<float> out) {
   deeprec::inline_executor executor;
-  return deeprec::lookup(executor, table, bags, deeprec::sum, out);
+  return deeprec::lookup(executor, table, bags, deeprec::combiner::sum, out);
 }

@@ -12,5 +12,5 @@ deeprec::status call(deeprec::const_table_view<deeprec::f32_rows> table,
                      deeprec::coo_view<std::int64_t, std::int64_t, space> entries,
                      deeprec::matrix_view<float> out) {
   deeprec::inline_executor executor;
-  return deeprec::fused_lookup(executor, table, entries, deeprec::sum, out);
+  return deeprec::fused_lookup(executor, table, entries, deeprec::combiner::sum, out);
 }

@@ -1,4 +1,4 @@
-// expect: "deeprec::lookup: not a combiner. Fix: sum"
+// expect: "deeprec::lookup: not a combiner. Fix: combiner::sum"
 #include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 
@@ -6,8 +6,8 @@ deeprec::status call(deeprec::const_table_view<deeprec::f32_rows> table, deeprec
                      deeprec::matrix_view<float> out) {
   deeprec::inline_executor executor;
 #if DEEPREC_MUST_FAIL
-  return deeprec::lookup(executor, table, bags, deeprec::skip, out);
+  return deeprec::lookup(executor, table, bags, deeprec::bounds::skip, out);
 #else
-  return deeprec::lookup(executor, table, bags, deeprec::mean, out);
+  return deeprec::lookup(executor, table, bags, deeprec::combiner::mean, out);
 #endif
 }

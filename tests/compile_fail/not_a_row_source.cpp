@@ -15,5 +15,5 @@ struct my_table {
 deeprec::status call(const my_table& table, deeprec::jagged_view<> bags,
                      deeprec::matrix_view<float> out) {
   deeprec::inline_executor executor;
-  return deeprec::lookup(executor, table, bags, deeprec::sum, out);
+  return deeprec::lookup(executor, table, bags, deeprec::combiner::sum, out);
 }

@@ -13,5 +13,5 @@ deeprec::status call(deeprec::const_table_view<deeprec::f32_rows> table, deeprec
 #else
   deeprec::inline_executor executor;
 #endif
-  return deeprec::lookup(executor, table, bags, deeprec::sum, out);
+  return deeprec::lookup(executor, table, bags, deeprec::combiner::sum, out);
 }

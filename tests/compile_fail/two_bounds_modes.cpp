@@ -1,7 +1,7 @@
 // expect: "deeprec::pooling: two policies of one kind. Fix: "
 #include <deeprec/embedding/pooling.hpp>
 
-deeprec::pooling how{deeprec::sum, deeprec::skip};
+deeprec::pooling how{deeprec::combiner::sum, deeprec::bounds::skip};
 #if DEEPREC_MUST_FAIL
-deeprec::pooling wrong{deeprec::sum, deeprec::skip, deeprec::check};
+deeprec::pooling wrong{deeprec::combiner::sum, deeprec::bounds::skip, deeprec::bounds::check};
 #endif

@@ -3,7 +3,7 @@
 
 struct by_date {};
 
-deeprec::pooling how{deeprec::mean(deeprec::by_weight), deeprec::assume_valid};
+deeprec::pooling how{deeprec::combiner::mean(deeprec::combiner::by_weight), deeprec::bounds::assume_valid};
 #if DEEPREC_MUST_FAIL
-deeprec::pooling wrong{deeprec::mean(deeprec::by_weight), by_date{}};
+deeprec::pooling wrong{deeprec::combiner::mean(deeprec::combiner::by_weight), by_date{}};
 #endif

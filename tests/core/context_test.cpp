@@ -36,7 +36,7 @@ static_assert(std::is_same_v<context_for<foreign_pool>, context<foreign_pool>>);
 static_assert(std::is_same_v<context_for<const inline_executor>, context<const inline_executor>>);
 static_assert(std::is_same_v<context_for<context<foreign_pool>>, context<foreign_pool>>);
 static_assert(std::is_convertible_v<foreign_pool&, context<foreign_pool>>);
-static_assert(is_context<context<stream>> && !is_context<stream>);
+static_assert(detail::is_context<context<stream>> && !detail::is_context<stream>);
 
 }  // namespace
 

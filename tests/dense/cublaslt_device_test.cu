@@ -148,7 +148,7 @@ TEST_CASE("cuBLASLt on a card: ReLU's bits mask the gradient, whose columns are 
   const auto layers = [&](auto zero, gemm_math math, shape s) {
     using T = decltype(zero);
     cuda_stream stream;
-    constexpr gemm_storage storage = gemm_storage_of<T>;
+    constexpr gemm_storage storage = detail::gemm_storage_of<T>;
     operand x(s.m, s.k, storage, 0), w(s.n, s.k, storage, 0), y(s.m, s.n, gemm_storage::f32, 0);
     operand dy(s.m, 64, storage, 0), v(64, s.n, storage, 0), dx(s.m, s.n, gemm_storage::f32, 0),
         plain = dx;

@@ -509,7 +509,7 @@ TEST_CASE("interaction and loss: the same bits on 1, 2, 3 and 8 threads") {
     for (int t = 0; t < threads; ++t) {
       double part = 0;
       for (index_t i = t; i < logits.rows; i += threads) {
-        part += logistic_loss_of(static_cast<double>(logits(i, 0)), labels(i, 0));
+        part += detail::logistic_loss_of(static_cast<double>(logits(i, 0)), labels(i, 0));
       }
       naive += part;
     }

@@ -109,8 +109,8 @@ TEST_CASE("auc and log loss: the same bits however the rows are split, ordered a
   double forwards = 0;
   double backwards = 0;
   for (index_t i = 0; i < 5000; ++i) {
-    forwards += logistic_loss_of(s.scores(i, 0), s.labels(i, 0));
-    backwards += logistic_loss_of(s.scores(4999 - i, 0), s.labels(4999 - i, 0));
+    forwards += detail::logistic_loss_of(s.scores(i, 0), s.labels(i, 0));
+    backwards += detail::logistic_loss_of(s.scores(4999 - i, 0), s.labels(4999 - i, 0));
   }
   CHECK(forwards != backwards);
   CHECK(loss.value() == doctest::Approx(forwards / 5000).epsilon(1e-12));

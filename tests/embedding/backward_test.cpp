@@ -149,10 +149,10 @@ TEST_CASE(
       check(clean, combiner::sqrtn, weighted, {pooled_as::sqrtn});
       check(clean, pooling(combiner::sqrtn, two), weighted, {pooled_as::sqrtn, 2.0});
       check(clean, pooling(combiner::mean, two, fill), weighted, {pooled_as::mean_by_count, 2.0, 5});
-      check(clean, pooling(combiner::sum, padding_id{3}, fill), weighted, {pooled_as::sum, 0, 5, false, 3});
-      check(dirty, pooling(combiner::mean(combiner::by_weight), prune, two, fill), weighted,
+      check(clean, pooling(combiner::sum, padding::id{3}, fill), weighted, {pooled_as::sum, 0, 5, false, 3});
+      check(dirty, pooling(combiner::mean(combiner::by_weight), padding::prune, two, fill), weighted,
             {pooled_as::mean_by_weight, 2.0, 5, true});
-      check(dirty, pooling(combiner::sum, prune), weighted, {pooled_as::sum, 0, -1, true});
+      check(dirty, pooling(combiner::sum, padding::prune), weighted, {pooled_as::sum, 0, -1, true});
     }
   }
 }

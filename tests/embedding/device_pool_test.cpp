@@ -246,12 +246,12 @@ TEST_CASE("device pool: a bad bag becomes zeros, the smallest place is kept, and
     }
     CHECK(skipped == 0);
   }
-  CHECK(run(pooling{combiner::sum, prune}, false, 2, skipped).second.value == 30);  // a negative one is pruned
-  CHECK(run(pooling{combiner::sum, padding_id{30}}, false, 2, skipped).second.value == -9);
+  CHECK(run(pooling{combiner::sum, padding::prune}, false, 2, skipped).second.value == 30);  // a negative one is pruned
+  CHECK(run(pooling{combiner::sum, padding::id{30}}, false, 2, skipped).second.value == -9);
   CHECK(run(pooling{combiner::sum, bounds::skip}, false, 2, skipped).second.code == 0);
   CHECK(skipped == 2);
   skipped = 0;
-  CHECK(run(pooling{combiner::sum, bounds::skip, padding_id{30}}, false, 1, skipped).second.code == 0);
+  CHECK(run(pooling{combiner::sum, bounds::skip, padding::id{30}}, false, 1, skipped).second.code == 0);
   CHECK(skipped == 1);
   // Offsets that decrease, or leave the ids: reported, and nothing is read outside.
   made.offsets[6] = made.offsets[7] + 3;
@@ -283,7 +283,7 @@ TEST_CASE("device pool: the weight of an absent slot is not looked at, that of a
   };
   for (const int lanes : {1, 2}) {
     for (const bool chunked : {false, true}) {
-      const auto [out, s] = run(pooling{combiner::sum, prune}, chunked, lanes);
+      const auto [out, s] = run(pooling{combiner::sum, padding::prune}, chunked, lanes);
       CHECK(s.code() == errc::weight_is_nan);
       CHECK(s.place() == fault_place{.bag = 2, .slot = 5, .value = 29});
       for (std::size_t j = 0; j < 8; ++j) {
@@ -292,15 +292,15 @@ TEST_CASE("device pool: the weight of an absent slot is not looked at, that of a
         CHECK(out[16 + j] == 0.0F);
       }
     }
-    CHECK(run(pooling{combiner::sum, padding_id{29}}, false, lanes).second.code() == errc::id_out_of_range);
+    CHECK(run(pooling{combiner::sum, padding::id{29}}, false, lanes).second.code() == errc::id_out_of_range);
     made.ids[1] = 29;
-    CHECK(run(pooling{combiner::sum, padding_id{29}}, false, lanes).second.ok());
-    CHECK(run(pooling{combiner::mean(combiner::by_weight), padding_id{29}}, false, lanes).second.ok());
+    CHECK(run(pooling{combiner::sum, padding::id{29}}, false, lanes).second.ok());
+    CHECK(run(pooling{combiner::mean(combiner::by_weight), padding::id{29}}, false, lanes).second.ok());
     CHECK(run(pooling{combiner::sum}, false, lanes).second.place().slot == 1);
     made.ids[1] = -1;
   }
   // concat, and the gradients of weights.
-  const pooling how(combiner::concat, prune);
+  const pooling how(combiner::concat, padding::prune);
   using rules = detail::rules_of<std::remove_cvref_t<decltype(how)>>;
   auto task = detail::task_of<task_type>(table.view(), how, true);
   detail::set_bags(task, made.view(true));
@@ -317,14 +317,14 @@ TEST_CASE("device pool: the weight of an absent slot is not looked at, that of a
   using gradient_task = detail::pool_task<std::int64_t, offset_ranges<std::int64_t>, const float>;
   const std::vector<float> gradient(3 * 8, 0.25F);
   for (const int lanes : {1, 2}) {
-    auto of_weights = detail::task_of<gradient_task>(table.view(), pooling{combiner::sum, prune}, true);
+    auto of_weights = detail::task_of<gradient_task>(table.view(), pooling{combiner::sum, padding::prune}, true);
     detail::set_bags(of_weights, made.view(true));
     of_weights.out = gradient.data();
     of_weights.out_stride = 8;
     of_weights.fault = &fault;
     std::vector<float> dots(6, 7.0F);
     on_team(lanes, [&](const auto& team) {
-      for (index_t b = 0; b < 2; ++b) detail::dot_slots<float, 4>(chosen<pooling<combiner::sum_t, prune_t>>(), team, of_weights, b, dots.data());
+      for (index_t b = 0; b < 2; ++b) detail::dot_slots<float, 4>(chosen<pooling<combiner::sum_t, padding::prune_t>>(), team, of_weights, b, dots.data());
     });
     CHECK(fault.as_status().ok());
     CHECK(dots[0] != 0.0F);
@@ -367,7 +367,7 @@ TEST_CASE("device pool: what each combiner makes of -0, alone and as the default
   check(pooling{combiner::max, empty_bag::default_row{0}, max_norm{0.5F}}, "-+-x");
   made.offsets = {0, 2};
   made.ids = {0, -1};
-  const pooling how(combiner::concat, prune, empty_bag::default_row{0});
+  const pooling how(combiner::concat, padding::prune, empty_bag::default_row{0});
   auto task = detail::task_of<task_type>(table.view(), how, false);
   detail::set_bags(task, made.view(false));
   std::vector<float> out(2 * 4, 7.0F);
@@ -388,7 +388,7 @@ TEST_CASE("device pool: default rows, norms, accumulation, concat and the gradie
   const std::vector<float> weights{2, 0.5F, 3}, gradient(3 * 8, 0.25F);
   const jagged_view<> bags(offsets.data(), 3, ids.data(), 3, weights.data());
   device_fault fault{};
-  const pooling how(combiner::sum, empty_bag::default_row{11}, max_norm{0.5F}, accumulate_into);
+  const pooling how(combiner::sum, empty_bag::default_row{11}, max_norm{0.5F}, output::accumulate);
   const auto clipped = [&](std::size_t r, std::size_t j) {
     double norm = 0;
     for (const double x : table.values[r]) norm += x * x;

@@ -62,7 +62,7 @@ void check_format(Format format, std::size_t shift = 0) {
     // scale * code + bias is one rounding here and two there.
     const double bound = is_code<typename Format::element> ? 1e-6 : 0;
     CHECK(off_by(table, bags.host.view(true), bags.view(true), concat) <= bound);
-    CHECK(off_by(table, bags.host.view(), bags.view(false), max_) <= bound);
+    CHECK(off_by(table, bags.host.view(), bags.view(false), combiner::max) <= bound);
   }
 }
 
@@ -110,7 +110,7 @@ TEST_CASE("device pooling: more columns than a warp has at once") {
     auto made = make_batch<std::int64_t, std::int32_t>(random, shape_of_batch::uniform, 9, 30, 3);
     const batch_on_both<> bags(std::move(made));
     CHECK(off_by(table, bags.host.view(true), bags.view(true), sum) <= 1e-5);
-    CHECK(off_by(table, bags.host.view(true), bags.view(true), pooling{mean, max_norm{2.0F}}) <= 1e-5);
+    CHECK(off_by(table, bags.host.view(true), bags.view(true), pooling{combiner::mean, max_norm{2.0F}}) <= 1e-5);
   }
 }
 
@@ -139,9 +139,9 @@ TEST_CASE("device pooling: outputs of 16 bits, and what was in them") {
   const auto host = bags.host.view(true);
   CHECK(off_by<f16>(table, host, bags.view(true), sum) <= 0x1p-9);
   CHECK(off_by<bf16>(table, host, bags.view(true), sum) <= 0x1p-7);
-  CHECK(off_by<bf16>(table, host, bags.view(true), pooling{sum, accumulate_into}) <= 0x1p-7);
-  CHECK(off_by(table, host, bags.view(true), pooling{sum, accumulate_into}) <= 1e-5);
-  CHECK(off_by(table, host, bags.view(true), pooling{mean, keep}) <= 1e-5);
+  CHECK(off_by<bf16>(table, host, bags.view(true), pooling{combiner::sum, output::accumulate}) <= 0x1p-7);
+  CHECK(off_by(table, host, bags.view(true), pooling{combiner::sum, output::accumulate}) <= 1e-5);
+  CHECK(off_by(table, host, bags.view(true), pooling{combiner::mean, empty_bag::keep}) <= 1e-5);
 }
 
 TEST_CASE("device pooling: policies") {
@@ -152,38 +152,38 @@ TEST_CASE("device pooling: policies") {
     const auto host = bags.host.view(true);
     const auto device = bags.view(true);
     CHECK(off_by(table, host, device, mean(by_weight)) <= 1e-4);
-    CHECK(off_by(table, host, device, pooling{sum, max_norm{3.0F}}) <= 1e-5);
-    CHECK(off_by(table, host, device, pooling{sqrtn, default_row{5}}) <= 1e-5);
-    CHECK(off_by(table, host, device, pooling{mean, default_row{5}, max_norm{1.0F}}) <= 1e-5);
-    CHECK(off_by(table, host, device, pooling{mean(by_weight), padding_id{0}}) <= 1e-4);
-    CHECK(off_by(table, host, device, pooling{sum, assume_valid}) <= 1e-5);
+    CHECK(off_by(table, host, device, pooling{combiner::sum, max_norm{3.0F}}) <= 1e-5);
+    CHECK(off_by(table, host, device, pooling{combiner::sqrtn, empty_bag::default_row{5}}) <= 1e-5);
+    CHECK(off_by(table, host, device, pooling{combiner::mean, empty_bag::default_row{5}, max_norm{1.0F}}) <= 1e-5);
+    CHECK(off_by(table, host, device, pooling{combiner::mean(combiner::by_weight), padding::id{0}}) <= 1e-4);
+    CHECK(off_by(table, host, device, pooling{combiner::sum, bounds::assume_valid}) <= 1e-5);
     auto made = bags.host;
     for (auto& id : made.ids) id = id % 5 == 0 ? -1 - id : id;
     for (std::size_t k = 0; k < made.ids.size(); ++k) {
       if (made.ids[k] < 0) made.weights[k] = std::nanf("");  // of an absent slot: nobody looks
     }
     const batch_on_both<> with_negative(std::move(made));
-    CHECK(off_by(table, with_negative.host.view(true), with_negative.view(true), pooling{sum, prune, default_row{5}}) <=
+    CHECK(off_by(table, with_negative.host.view(true), with_negative.view(true), pooling{combiner::sum, padding::prune, empty_bag::default_row{5}}) <=
           1e-5);
-    CHECK(off_by(table, with_negative.host.view(true), with_negative.view(true), pooling{mean, prune}) <= 1e-5);
-    CHECK(off_by(table, with_negative.host.view(), with_negative.view(false), pooling{max_, prune, default_row{1}}) ==
+    CHECK(off_by(table, with_negative.host.view(true), with_negative.view(true), pooling{combiner::mean, padding::prune}) <= 1e-5);
+    CHECK(off_by(table, with_negative.host.view(), with_negative.view(false), pooling{combiner::max, padding::prune, empty_bag::default_row{1}}) ==
           0);
     index_t on_host = 0, on_device = 0;
     std::vector<float> expected(static_cast<std::size_t>(bags.bags() * 20));
-    lookup(here, table.on_host(), with_negative.host.view(), pooling{sum, skip(on_host)},
+    lookup(here, table.on_host(), with_negative.host.view(), pooling{combiner::sum, bounds::skip(on_host)},
            matrix_view(expected.data(), bags.bags(), 20))
         .or_throw();
     const auto out = to_device(expected);
     cuda_stream stream;
-    lookup(stream, table.view(), with_negative.view(false), pooling{sum, skip(on_device)}, out.matrix(bags.bags(), 20))
+    lookup(stream, table.view(), with_negative.view(false), pooling{combiner::sum, bounds::skip(on_device)}, out.matrix(bags.bags(), 20))
         .or_throw();
     stream.synchronize().or_throw();
     CHECK(on_device == on_host);
     CHECK(apart(back(out, expected.size()), expected) <= 1e-5);
     const auto fused = to_device(expected);
-    fused_lookup(here, table.on_host(), with_negative.host.view(true), mean, matrix_view(expected.data(), bags.bags(), 20))
+    fused_lookup(here, table.on_host(), with_negative.host.view(true), combiner::mean, matrix_view(expected.data(), bags.bags(), 20))
         .or_throw();
-    fused_lookup(stream, table.view(), with_negative.view(true), mean, fused.matrix(bags.bags(), 20)).or_throw();
+    fused_lookup(stream, table.view(), with_negative.view(true), combiner::mean, fused.matrix(bags.bags(), 20)).or_throw();
     stream.synchronize().or_throw();
     CHECK(apart(back(fused, expected.size()), expected) <= 1e-5);
   }
@@ -197,19 +197,19 @@ TEST_CASE("device pooling: bags in chunks, with what makes them bad or empty") {
   REQUIRE(made.ids.size() > 20000);
   const batch_on_both<> bags(made);
   CHECK(off_by(table, made.view(true), bags.view(true), sum) <= 1e-4);
-  CHECK(off_by(table, made.view(true), bags.view(true), pooling{mean(by_weight), padding_id{3}, max_norm{2.0F}}) <= 1e-4);
-  CHECK(off_by(table, made.view(), bags.view(false), max_) == 0);
+  CHECK(off_by(table, made.view(true), bags.view(true), pooling{combiner::mean(combiner::by_weight), padding::id{3}, max_norm{2.0F}}) <= 1e-4);
+  CHECK(off_by(table, made.view(), bags.view(false), combiner::max) == 0);
   auto padded = made;
   for (auto& id : padded.ids) id = 3;
   const batch_on_both<> nothing(padded);
-  CHECK(off_by(table, padded.view(), nothing.view(false), pooling{mean, padding_id{3}, default_row{7}}) <= 1e-5);
+  CHECK(off_by(table, padded.view(), nothing.view(false), pooling{combiner::mean, padding::id{3}, empty_bag::default_row{7}}) <= 1e-5);
   auto bad = made;
   bad.ids[12345] = rows;
   bad.ids[17000] = -1;
   const batch_on_both<> faulty(bad);
   const auto out = to_device(std::vector<float>(60 * 24, 7.0F));
   cuda_stream stream;
-  lookup(stream, table.view(), faulty.view(true), sum, out.matrix(60, 24)).or_throw();
+  lookup(stream, table.view(), faulty.view(true), combiner::sum, out.matrix(60, 24)).or_throw();
   const status found = stream.synchronize();
   CHECK(found.code() == errc::id_out_of_range);
   CHECK(found.place().slot == 12345);
@@ -241,7 +241,7 @@ TEST_CASE("device pooling: offsets that make no sense are named, and nothing out
     const auto out = to_device(std::vector<float>(3 * 8, 7.0F));
     const auto dots = to_device(std::vector<float>(7, 7.0F));
     cuda_stream stream;
-    lookup(stream, table.view(), bags.view(true), sum, out.matrix(3, 8)).or_throw();
+    lookup(stream, table.view(), bags.view(true), combiner::sum, out.matrix(3, 8)).or_throw();
     status found = stream.synchronize();
     CHECK(found.code() == c.code);
     CHECK(found.place().bag == c.bag);
@@ -287,8 +287,8 @@ TEST_CASE("device pooling: the gradients of weights are those of the host") {
     check(mean);
     check(sqrtn);
     check(mean(by_weight));
-    check(pooling{mean, prune});
-    check(pooling{sum, max_norm{1.0F}, padding_id{4}});
+    check(pooling{combiner::mean, padding::prune});
+    check(pooling{combiner::sum, max_norm{1.0F}, padding::id{4}});
     const auto refused = [&](const auto& how, const matrix_view<const float, device_space>& of, float* out) {
       const status s = weight_gradients(stream, table.view(), bags.view(true), of, how, std::span(out, n));
       CHECK(stream.synchronize().ok());
@@ -296,8 +296,8 @@ TEST_CASE("device pooling: the gradients of weights are those of the host") {
     };
     const auto dots = to_device(std::vector<float>(n));
     const matrix_view<const float, device_space> of_bags(of_output.matrix(bags.bags(), width));
-    CHECK(refused(pooling{sum, max_norm{0.0F}}, of_bags, dots.data()) == "invalid value: max_norm");
-    CHECK(refused(pooling{sum}, {nullptr, bags.bags(), width}, dots.data()) == "shape mismatch: gradient is null");
-    CHECK(refused(pooling{sum}, of_bags, nullptr) == "shape mismatch: out is null");
+    CHECK(refused(pooling{combiner::sum, max_norm{0.0F}}, of_bags, dots.data()) == "invalid value: max_norm");
+    CHECK(refused(pooling{combiner::sum}, {nullptr, bags.bags(), width}, dots.data()) == "shape mismatch: gradient is null");
+    CHECK(refused(pooling{combiner::sum}, of_bags, nullptr) == "shape mismatch: out is null");
   }
 }

@@ -167,11 +167,11 @@ TEST_CASE("device stages: partition deals ids as the strategies say, in order, a
     std::vector<std::uint32_t> keys(40), slots;
     int left_out = 0;
     for (index_t k = 0; k < 40; ++k) {
-      left_out += detail::part_of_slot<div_strategy>(k, ids.data(), rows, parts, out, keys.data()) ? 0 : 1;
+      left_out += detail::part_of_slot<partition_strategy::div_t>(k, ids.data(), rows, parts, out, keys.data()) ? 0 : 1;
     }
     sort_stably(keys, slots);
     for (index_t i = 0; i < 40; ++i) {
-      detail::put_in_part<div_strategy>(i, ids.data(), rows, parts, keys.data(), slots.data(), out);
+      detail::put_in_part<partition_strategy::div_t>(i, ids.data(), rows, parts, keys.data(), slots.data(), out);
     }
     for (index_t p = 0; p <= parts; ++p) {
       offsets[static_cast<std::size_t>(p)] =
@@ -180,7 +180,7 @@ TEST_CASE("device stages: partition deals ids as the strategies say, in order, a
     CHECK(offsets.back() == 40 - left_out);
     index_t before = -1;
     for (std::size_t k = 0; k < 40; ++k) {
-      const part_place at = div_place(ids[k], rows, parts);
+      const part_place at = partition_strategy::div_place(ids[k], rows, parts);
       CHECK(part[k] == at.part);
       if (at.part < 0) {
         CHECK(permutation[k] == -1);
@@ -202,7 +202,7 @@ TEST_CASE("device stages: entries that stay keep their order, empty bags get the
   const std::vector<std::int64_t> ids{99, 7, -1, 9, 4, 4, -3, 98};
   const std::vector<float> weights{1, 0.5F, 1, 0, 1, 2, 1, 1};
   const std::vector<index_t> borders{1, 4, 4, 7};  // a slice: slots 0 and 7 are not its own
-  const detail::valid_entries<by_id_and_weight_t, std::int64_t> valid{ids.data(), weights.data()};
+  const detail::valid_entries<prune_rule::by_id_and_weight_t, std::int64_t> valid{ids.data(), weights.data()};
   std::vector<index_t> kept(9);
   for (index_t k = 0; k < 8; ++k) kept[static_cast<std::size_t>(k)] = valid(k) ? 1 : 0;
   std::exclusive_scan(kept.begin(), kept.end(), kept.begin(), index_t{0});

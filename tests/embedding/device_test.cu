@@ -68,12 +68,12 @@ void check_lookup(Format format, shape_of_batch shape, bool weighted, Combiner h
 
 TEST_CASE("device: lookup") {
   for (const shape_of_batch shape : every_shape) {
-    check_lookup(f32_rows(128), shape, false, sum);
-    check_lookup(f32_rows(17), shape, true, mean);
-    check_lookup(bf16_rows(24), shape, true, sqrtn);
-    check_lookup(int8_rows(128), shape, false, sum);
+    check_lookup(f32_rows(128), shape, false, combiner::sum);
+    check_lookup(f32_rows(17), shape, true, combiner::mean);
+    check_lookup(bf16_rows(24), shape, true, combiner::sqrtn);
+    check_lookup(int8_rows(128), shape, false, combiner::sum);
   }
-  check_lookup(f32_rows(128), shape_of_batch::one_huge, true, sum, 600);  // one bag of 36000 ids, in chunks
+  check_lookup(f32_rows(128), shape_of_batch::one_huge, true, combiner::sum, 600);  // one bag of 36000 ids, in chunks
 }
 
 TEST_CASE("device: a bad bag is zeros, skipped ids are counted, and the place comes with synchronize()") {
@@ -86,7 +86,7 @@ TEST_CASE("device: a bad bag is zeros, skipped ids are counted, and the place co
   const device_batch batch(made);
   const auto out = to_device(std::vector<float>(3 * 8, 7.0F));
   cuda_stream stream;
-  lookup(stream, table.view(), batch.view(false), sum, out.matrix(3, 8)).or_throw();
+  lookup(stream, table.view(), batch.view(false), combiner::sum, out.matrix(3, 8)).or_throw();
   const status found = stream.synchronize();
   CHECK(found.code() == errc::id_out_of_range);
   CHECK(found.place() == fault_place{.bag = 1, .slot = 2, .value = 10});
@@ -94,7 +94,7 @@ TEST_CASE("device: a bad bag is zeros, skipped ids are counted, and the place co
   const auto answer = back(out, 3 * 8);
   for (std::size_t j = 8; j < 24; ++j) CHECK(answer[j] == 0.0F);
   index_t skipped = 0;
-  lookup(stream, table.view(), batch.view(false), pooling{sum, skip(skipped)}, out.matrix(3, 8)).or_throw();
+  lookup(stream, table.view(), batch.view(false), pooling{combiner::sum, bounds::skip(skipped)}, out.matrix(3, 8)).or_throw();
   CHECK(stream.synchronize().ok());
   CHECK(skipped == 2);
 }
@@ -111,23 +111,23 @@ TEST_CASE("device: a group of tables gives the bits of one lookup each, 16 bytes
       batches.emplace_back(make_batch<std::int64_t, std::int32_t>(random, every_shape[t], 33, 80, 5));
     for (const auto& b : batches) bags.push_back(b.view(false));
     table_group<float, bags_type> group;
-    group.add(floats.view(), sum);
-    group.add(codes.view(), mean);
-    group.add(halves.view(), max_);
+    group.add(floats.view(), combiner::sum);
+    group.add(codes.view(), combiner::mean);
+    group.add(halves.view(), combiner::max);
     const index_t width = 64 + 40 + last;
     const auto n = static_cast<std::size_t>(33 * width);
     const auto out = to_device(std::vector<float>(n)), alone = to_device(std::vector<float>(n));
     const auto all = alone.matrix(33, width);
     cuda_stream stream;
     lookup(stream, group, std::span<const bags_type>(bags), out.matrix(33, width)).or_throw();
-    lookup(stream, floats.view(), bags[0], sum, all.columns(0, 64)).or_throw();
-    lookup(stream, codes.view(), bags[1], mean, all.columns(64, 40)).or_throw();
-    lookup(stream, halves.view(), bags[2], max_, all.columns(104, last)).or_throw();
+    lookup(stream, floats.view(), bags[0], combiner::sum, all.columns(0, 64)).or_throw();
+    lookup(stream, codes.view(), bags[1], combiner::mean, all.columns(64, 40)).or_throw();
+    lookup(stream, halves.view(), bags[2], combiner::max, all.columns(104, last)).or_throw();
     stream.synchronize().or_throw();
     CHECK(std::memcmp(back(out, n).data(), back(alone, n).data(), n * sizeof(float)) == 0);
     const matrix_view<float, device_space> null(nullptr, 33, width);
     CHECK(lookup(stream, group, std::span<const bags_type>(bags), null).message() == "shape mismatch: out is null");
-    CHECK(lookup(stream, floats.view(), bags[0], sum, matrix_view<float, device_space>(nullptr, 33, 64)).message() ==
+    CHECK(lookup(stream, floats.view(), bags[0], combiner::sum, matrix_view<float, device_space>(nullptr, 33, 64)).message() ==
           "shape mismatch: out is null");
   }
 }
@@ -146,7 +146,7 @@ TEST_CASE("device: a group of more tables than a launch has, and what is wrong w
     made.weights.assign(3, 1.0F);
     made.offsets = {0, 1, 3};
     batches.emplace_back(made);
-    group.add(table.view(), sum);
+    group.add(table.view(), combiner::sum);
     for (std::size_t j = 0; j < 4; ++j) {
       const auto value = [&](std::int64_t id) { return static_cast<float>(table.values[static_cast<std::size_t>(id)][j]); };
       const std::size_t at = static_cast<std::size_t>(4 * t) + j;
@@ -177,11 +177,11 @@ TEST_CASE("device: of many faults the first is reported, and 64 counters at once
   const auto out = to_device(std::vector<float>(500 * 4));
   cuda_stream stream;
   for (int again = 0; again < 3; ++again) {
-    lookup(stream, table.view(), batch.view(false), sum, out.matrix(500, 4)).or_throw();
+    lookup(stream, table.view(), batch.view(false), combiner::sum, out.matrix(500, 4)).or_throw();
     CHECK(stream.synchronize().place() == fault_place{.bag = 37, .slot = 111, .value = 47});
   }
   const auto skipping = [&](index_t& counter) {
-    return lookup(stream, table.view(), batch.view(false), pooling{sum, skip(counter)}, out.matrix(500, 4));
+    return lookup(stream, table.view(), batch.view(false), pooling{combiner::sum, bounds::skip(counter)}, out.matrix(500, 4));
   };
   std::vector<std::vector<index_t>> all(3, std::vector<index_t>(64));
   for (std::vector<index_t>& counters : all) {  // others each time, all alive: no address comes twice
@@ -209,11 +209,11 @@ TEST_CASE("device: stages keep inside of their room whatever the offsets, and dr
   CHECK(stream.synchronize().code() == errc::offsets_decreasing);
   const auto around = back(ids, 12);
   for (std::size_t k = 9; k < 12; ++k) CHECK(around[k] == -7);
-  prune_invalid(stream, batch.view(true), by_id, out).or_throw();
+  prune_invalid(stream, batch.view(true), prune_rule::by_id, out).or_throw();
   CHECK(stream.synchronize().code() == errc::offsets_decreasing);
   const device_bags<> no_weights{offsets.data(), ids.data(), nullptr, 3, 9};
   CHECK(fill_empty_bags(stream, batch.view(true), 0, no_weights, std::span(empty.data(), 3)).code() == errc::shape_mismatch);
-  CHECK(prune_invalid(stream, batch.view(true), by_id, no_weights).code() == errc::shape_mismatch);
+  CHECK(prune_invalid(stream, batch.view(true), prune_rule::by_id, no_weights).code() == errc::shape_mismatch);
   const auto rows = to_device(std::vector<std::int64_t>{0, 1, 1, 2, 0, 2});
   const coo_view<std::int64_t, std::int64_t, device_space> entries(rows.data(), batch.ids.data(), 6, 3, batch.weights.data());
   CHECK(to_jagged(stream, entries, no_weights).code() == errc::shape_mismatch);
@@ -221,12 +221,12 @@ TEST_CASE("device: stages keep inside of their room whatever the offsets, and dr
   for (const device_bags<>& nowhere : {device_bags<>{nullptr, ids.data(), weights.data(), 3, 9},
                                        device_bags<>{offsets.data(), nullptr, weights.data(), 3, 9}}) {
     CHECK(fill_empty_bags(stream, batch.view(true), 0, nowhere, std::span(empty.data(), 3)).message() == null);
-    CHECK(prune_invalid(stream, batch.view(true), by_id, nowhere).message() == null);
+    CHECK(prune_invalid(stream, batch.view(true), prune_rule::by_id, nowhere).message() == null);
     CHECK(to_jagged(stream, entries, nowhere).message() == null);
   }
   const std::span<const std::int64_t> list(batch.ids.data(), 6);
   CHECK(unique(stream, list, device_unique<>{}).message() == null);
-  CHECK(partition(stream, list, 10, 2, mod_, check, device_partition<>{}).message() == null);
+  CHECK(partition(stream, list, 10, 2, partition_strategy::mod, check, device_partition<>{}).message() == null);
   to_jagged(stream, entries, out).or_throw();
   stream.synchronize().or_throw();
   CHECK(back(ids, 6) == std::vector<std::int64_t>{1, 5, 2, 3, 4, 6});
@@ -325,12 +325,12 @@ TEST_CASE("device: stages of a sparse lookup, and a step of them in a graph") {
     REQUIRE(cudaMemsetAsync(part.data(), 0x77, 6 * sizeof(std::int32_t), stream.get()) == cudaSuccess);
     REQUIRE(cudaMemsetAsync(size.data(), 0xff, sizeof(index_t), stream.get()) == cudaSuccess);
     if (again == 1) cuda_runtime::begin_capture(stream.get()).or_throw();
-    prune_invalid(stream, batch.view(false), by_id, pruned).or_throw();
+    prune_invalid(stream, batch.view(false), prune_rule::by_id, pruned).or_throw();
     fill_empty_bags(stream, pruned.view(), 2, filled, std::span(empty.data(), 3)).or_throw();
     unique(stream, std::span<const std::int64_t>(batch.ids.data(), 6),
            device_unique<>{different.data(), inverse.data(), counts.data(), size.data()})
         .or_throw();
-    partition(stream, std::span<const std::int64_t>(batch.ids.data(), 6), 10, 3, mod_, skip,
+    partition(stream, std::span<const std::int64_t>(batch.ids.data(), 6), 10, 3, partition_strategy::mod, skip,
               device_partition<>{part.data(), permutation.data(), part_offsets.data(), local.data()})
         .or_throw();
     if (again == 1) {
@@ -405,12 +405,12 @@ void check_entries(entries_are kind, index_t n, const How& how, bool weighted) {
 TEST_CASE("device: fused_lookup of entries in any order is the host's, also from a graph") {
   for (const entries_are kind : every_entries) {
     check_entries<std::int64_t, std::int64_t>(kind, 300, sum, false);
-    check_entries<std::int32_t, std::int32_t>(kind, 300, pooling(mean, default_row{7}), true);
+    check_entries<std::int32_t, std::int32_t>(kind, 300, pooling(combiner::mean, empty_bag::default_row{7}), true);
   }
   // Chunks of long bags lie behind the bags in the stream's scratch.
   check_entries<std::int64_t, std::int64_t>(entries_are::one_huge_bag, 40000, sum, false);
   check_entries<std::int32_t, std::int32_t>(entries_are::one_bag, 40000,
-                                            pooling(mean, default_row{7}), true);
+                                            pooling(combiner::mean, empty_bag::default_row{7}), true);
 }
 
 TEST_CASE(
@@ -422,7 +422,7 @@ TEST_CASE(
   const auto out = to_device(std::vector<float>(3 * 20, 7.0F));
   cuda_stream stream;
   const coo_view<std::int64_t, std::int64_t, device_space> entries(rows.data(), ids.data(), 5, 3);
-  fused_lookup(stream, table.view(), entries, sum, out.matrix(3, 20)).or_throw();
+  fused_lookup(stream, table.view(), entries, combiner::sum, out.matrix(3, 20)).or_throw();
   const status found = stream.synchronize();
   CHECK(found.code() == errc::invalid_value);
   CHECK(found.place() == fault_place{.slot = 2, .value = 5});
@@ -432,7 +432,7 @@ TEST_CASE(
     CHECK(answer[20 + j] == 0.0F);
     CHECK(answer[40 + j] == 0.0F);  // id 60 is a fault of its own
   }
-  CHECK(fused_lookup(stream, table.view(), entries, sum, out.matrix(2, 20)).code() ==
+  CHECK(fused_lookup(stream, table.view(), entries, combiner::sum, out.matrix(2, 20)).code() ==
         errc::shape_mismatch);
   CHECK(stream.synchronize().ok());
 }
@@ -454,7 +454,7 @@ TEST_CASE("device: row_select, the gradients of weights, and concat") {
                    matrix_view<const float, device_space>(gradient.matrix(2, 20)), sum,
                    std::span(dots.data(), 3))
       .or_throw();
-  lookup(stream, table.view(), batch.view(true), concat, rows.matrix(3, 20)).or_throw();
+  lookup(stream, table.view(), batch.view(true), combiner::concat, rows.matrix(3, 20)).or_throw();
   row_select(stream, std::span<const std::uint8_t>(cond.data(), 3), rows.matrix(3, 20),
              gradient.matrix(1, 20), chosen.matrix(3, 20))
       .or_throw();
@@ -481,7 +481,7 @@ TEST_CASE("device: towers on several streams, eager and as a graph, give the bit
   plan_streams(work, 3, plan).or_throw();
   const auto out = to_device(std::vector<float>(6 * 40 * 32));
   const auto launch = [&](index_t op, cuda_stream& on) {
-    return lookup(on, table.view(), batches[static_cast<std::size_t>(op)].view(true), mean,
+    return lookup(on, table.view(), batches[static_cast<std::size_t>(op)].view(true), combiner::mean,
                   matrix_view<float, device_space>(out.data() + op * 40 * 32, 40, 32));
   };
   for (index_t t = 0; t < 6; ++t) launch(t, pool.stream(0)).or_throw();

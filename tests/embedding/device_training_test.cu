@@ -119,19 +119,19 @@ TEST_CASE("device training: combiners and policies") {
     const auto bags = some_bags(random, shape, 50, 60, 5);
     CHECK(off_by(format, bags, true, mean(by_weight), optimizer, random) <= 1e-3);
     CHECK(off_by(format, bags, true, sqrtn, optimizer, random) <= 1e-4);
-    CHECK(off_by(format, bags, false, pooling{mean, default_row{5}}, optimizer, random) <= 1e-4);
-    CHECK(off_by(format, bags, true, pooling{mean(by_weight), default_row{5}}, optimizer, random) <= 1e-3);
-    CHECK(off_by(format, bags, true, pooling{sum, max_norm{2.0F}}, optimizer, random) <= 1e-4);
-    CHECK(off_by(format, bags, false, pooling{sum, padding_id{0}}, optimizer, random) <= 1e-4);
-    CHECK(off_by(format, bags, true, pooling{mean, prune}, optimizer, random) <= 1e-4);
+    CHECK(off_by(format, bags, false, pooling{combiner::mean, empty_bag::default_row{5}}, optimizer, random) <= 1e-4);
+    CHECK(off_by(format, bags, true, pooling{combiner::mean(combiner::by_weight), empty_bag::default_row{5}}, optimizer, random) <= 1e-3);
+    CHECK(off_by(format, bags, true, pooling{combiner::sum, max_norm{2.0F}}, optimizer, random) <= 1e-4);
+    CHECK(off_by(format, bags, false, pooling{combiner::sum, padding::id{0}}, optimizer, random) <= 1e-4);
+    CHECK(off_by(format, bags, true, pooling{combiner::mean, padding::prune}, optimizer, random) <= 1e-4);
     auto made = bags.host;
     for (std::size_t k = 0; k < made.ids.size(); k += 3) {
       made.ids[k] = -1;
       made.weights[k] = std::nanf("");  // of an absent slot: nobody looks
     }
     const batch_on_both<> with_negative(std::move(made));
-    CHECK(off_by(format, with_negative, true, pooling{sum, prune}, optimizer, random) <= 1e-4);
-    CHECK(off_by(format, with_negative, true, pooling{mean(by_weight), padding_id{-1}}, optimizer, random) <= 1e-3);
+    CHECK(off_by(format, with_negative, true, pooling{combiner::sum, padding::prune}, optimizer, random) <= 1e-4);
+    CHECK(off_by(format, with_negative, true, pooling{combiner::mean(combiner::by_weight), padding::id{-1}}, optimizer, random) <= 1e-3);
   }
 }
 
@@ -144,7 +144,7 @@ TEST_CASE("device training: a norm that is no norm and a gradient that is null a
   const auto refused = [&](const auto& how, const matrix_view<float, device_space>& of) {
     return update(stream, bags.view(false), of, how, sgd{.learning_rate = 1.0F}, table.mutable_view()).message();
   };
-  CHECK(refused(pooling{sum, max_norm{-1.0F}}, gradient.matrix(3, 8)) == "invalid value: max_norm");
+  CHECK(refused(pooling{combiner::sum, max_norm{-1.0F}}, gradient.matrix(3, 8)) == "invalid value: max_norm");
   CHECK(refused(sum, {nullptr, 3, 8}) == "shape mismatch: gradient is null");
   CHECK(stream.synchronize().ok());
   CHECK(back(table.on_device, table.bytes.size()) == table.bytes);
@@ -172,7 +172,7 @@ TEST_CASE("device training: a row that many slots name, summed in chunks, with t
   for (int again = 0; again < 3; ++again) {
     const auto copy = to_device(table.bytes);
     cuda_stream stream;
-    update(stream, bags.view(true), gradient.matrix(900, 12), sqrtn, optimizer,
+    update(stream, bags.view(true), gradient.matrix(900, 12), combiner::sqrtn, optimizer,
            table_view<f32_rows, device_space>(copy.data(), 60, format))
         .or_throw();
     stream.synchronize().or_throw();
@@ -193,7 +193,7 @@ TEST_CASE("device training: a bad bag changes nothing, the others are done, and 
   const batch_on_both<> bags(made);
   const auto gradient = to_device(std::vector<float>(3 * 8, 1.0F));
   cuda_stream stream;
-  update(stream, bags.view(false), gradient.matrix(3, 8), sum, sgd{.learning_rate = 1.0F}, table.mutable_view()).or_throw();
+  update(stream, bags.view(false), gradient.matrix(3, 8), combiner::sum, sgd{.learning_rate = 1.0F}, table.mutable_view()).or_throw();
   const status found = stream.synchronize();
   CHECK(found.code() == errc::id_out_of_range);
   CHECK(found.place() == fault_place{.bag = 1, .slot = 2, .value = 10});
@@ -214,7 +214,7 @@ TEST_CASE("device training: a captured step needs its scratch beforehand, and st
   const auto gradient = to_device(normals(random, 2000 * 8));
   cuda_stream stream;
   const auto step = [&] {
-    return update(stream, bags.view(true), gradient.matrix(2000, 8), mean, sgd{.learning_rate = 0.5F}, table.mutable_view());
+    return update(stream, bags.view(true), gradient.matrix(2000, 8), combiner::mean, sgd{.learning_rate = 0.5F}, table.mutable_view());
   };
   cudaGraph_t graph = nullptr;
   cuda_runtime::begin_capture(stream.get()).or_throw();

@@ -254,7 +254,7 @@ TEST_CASE(
   for (const int lanes : {1, 2}) {
     alignas(16) float table[20];
     std::copy(start.begin(), start.end(), table);
-    const device_fault fault = update_as_device<1>(made, true, gradient, pooling(combiner::sum, prune), optimizer,
+    const device_fault fault = update_as_device<1>(made, true, gradient, pooling(combiner::sum, padding::prune), optimizer,
                                                    reinterpret_cast<std::byte*>(table), 5, format, lanes, false);
     CHECK(fault.as_status().code() == errc::weight_is_nan);
     CHECK(fault.as_status().place() == fault_place{.bag = 3, .slot = 4, .value = 1});

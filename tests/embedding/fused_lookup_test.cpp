@@ -237,8 +237,8 @@ TEST_CASE("fused_lookup: parts of a table give the bits of the whole table, unde
     std::vector<std::vector<float>> memory(static_cast<std::size_t>(parts));
     std::vector<index_t> sizes(memory.size());
     for (index_t i = 0; i < rows; ++i) {
-      const part_place at = std::is_same_v<decltype(strategy), div_strategy> ? div_place(i, rows, parts)
-                                                                             : mod_place(i, parts);
+      const part_place at = std::is_same_v<decltype(strategy), partition_strategy::div_t> ? partition_strategy::div_place(i, rows, parts)
+                                                                             : partition_strategy::mod_place(i, parts);
       auto& part = memory[static_cast<std::size_t>(at.part)];
       auto& size = sizes[static_cast<std::size_t>(at.part)];
       REQUIRE(at.local == size);
@@ -258,8 +258,8 @@ TEST_CASE("fused_lookup: parts of a table give the bits of the whole table, unde
                expected));
   };
   for (const index_t parts : {1, 2, 3, 10, 47, 60}) {  // more parts than rows as well
-    in_parts(div_, parts);
-    in_parts(mod_, parts);
+    in_parts(partition_strategy::div, parts);
+    in_parts(partition_strategy::mod, parts);
   }
 }
 
@@ -270,7 +270,7 @@ TEST_CASE("H5: a negative id under mod partitioning reads no part") {
     parts.emplace_back(static_cast<const std::byte*>(static_cast<const void*>(rows.data() + p * 4)), 2,
                        f32_rows(2));
   }
-  const partitioned_table table(parts, mod_);
+  const partitioned_table table(parts, partition_strategy::mod);
   const std::vector<std::int64_t> offsets{0, 2, 3, 4},
       ids{-1, 5, -1, std::numeric_limits<std::int64_t>::min()};
   const jagged_view bags(offsets.data(), 3, ids.data(), 4);

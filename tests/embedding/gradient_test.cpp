@@ -131,7 +131,7 @@ TEST_CASE("weight_gradients: what is wrong is said, and nothing is written") {
   CHECK(weight_gradients(here, table, bags, gradient, combiner::sum, std::span<float>(out).first(2)).code() ==
         errc::shape_mismatch);
   CHECK(out == std::vector<float>(3, 7.0F));
-  CHECK(weight_gradients(here, table, weighted, gradient, pooling{combiner::mean(combiner::by_weight), padding_id{1}}, out).ok());
+  CHECK(weight_gradients(here, table, weighted, gradient, pooling{combiner::mean(combiner::by_weight), padding::id{1}}, out).ok());
   CHECK(out == std::vector<float>(3, 0.0F));  // one id in each bag is left
 }
 
@@ -248,15 +248,15 @@ TEST_CASE_TEMPLATE("weight_gradients: the derivative in double, every combiner, 
       made.ids[k] = k % 3 == 0 ? -1 : 7;
       made.weights[k] = std::numeric_limits<float>::quiet_NaN();
     }
-    check(pooling{mean(combiner::by_weight), prune}, pooled_as::mean_by_weight, true, true);
-    check(pooling{combiner::mean, prune}, pooled_as::mean_by_count, true, true);
+    check(pooling{mean(combiner::by_weight), padding::prune}, pooled_as::mean_by_weight, true, true);
+    check(pooling{combiner::mean, padding::prune}, pooled_as::mean_by_count, true, true);
     for (auto& id : made.ids) id = id < 0 ? 7 : id;
     for (std::size_t k = 0; k < made.ids.size(); ++k) {
       if (made.ids[k] == 7) made.weights[k] = std::numeric_limits<float>::quiet_NaN();
     }
-    check(pooling{combiner::sqrtn, padding_id{7}}, pooled_as::sqrtn, true, false, 7);
-    check(pooling{mean(combiner::by_weight), padding_id{7}}, pooled_as::mean_by_weight, true, false, 7);
-    check(pooling{combiner::sum, padding_id{7}, max_norm{1.5F}}, pooled_as::sum, false, false, 7, 1.5);
+    check(pooling{combiner::sqrtn, padding::id{7}}, pooled_as::sqrtn, true, false, 7);
+    check(pooling{mean(combiner::by_weight), padding::id{7}}, pooled_as::mean_by_weight, true, false, 7);
+    check(pooling{combiner::sum, padding::id{7}, max_norm{1.5F}}, pooled_as::sum, false, false, 7, 1.5);
   }
   CHECK(divisor_seen);  // mistakes in the oracle are seen
   CHECK(padding_seen);
@@ -312,9 +312,9 @@ TEST_CASE("weight_gradients: central differences of lookup, for every combiner, 
       for (std::size_t k = 0; k < out.size(); ++k) CHECK(std::fabs(again[k] - out[k]) <= 1e-4F);
     }
   };
-  check(pooling(combiner::sum, prune));
-  check(pooling(combiner::mean, prune));
-  check(pooling(combiner::mean(combiner::by_weight), prune));
-  check(pooling(combiner::sqrtn, prune));
-  check(pooling(combiner::sqrtn, prune, max_norm{3.0F}));
+  check(pooling(combiner::sum, padding::prune));
+  check(pooling(combiner::mean, padding::prune));
+  check(pooling(combiner::mean(combiner::by_weight), padding::prune));
+  check(pooling(combiner::sqrtn, padding::prune));
+  check(pooling(combiner::sqrtn, padding::prune, max_norm{3.0F}));
 }

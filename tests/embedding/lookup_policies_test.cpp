@@ -15,7 +15,7 @@
 
 using namespace embedding_test;
 
-TEST_CASE("lookup: sqrtn and max_ of every width and ISA") {
+TEST_CASE("lookup: sqrtn and max of every width and ISA") {
   std::mt19937_64 random(seed() + 20);
   for (const index_t width : {1, 3, 7, 8, 9, 15, 16, 17, 31, 33, 64, 67, 128, 130, 200}) {
     CAPTURE(width);
@@ -29,7 +29,7 @@ TEST_CASE("lookup: sqrtn and max_ of every width and ISA") {
   }
 }
 
-TEST_CASE("lookup: max_ takes no weights, and keeps NaN") {
+TEST_CASE("lookup: max takes no weights, and keeps NaN") {
   std::vector<float> rows{1, std::nanf(""), -2, 3, 5, -4};  // (2, 3)
   const auto table = as_table(matrix_view(rows.data(), 2, 3));
   const std::vector<std::int64_t> ids{0, 1, 1, 0};
@@ -63,11 +63,11 @@ TEST_CASE("lookup: a padding id counts as absent, may lie anywhere, and is never
     for (const isa which : runnable_isas()) {
       inline_executor here;
       const auto pooled = looked_up<float>(on(here, which), table.view, made.view(true),
-                                           pooling{combiner::mean, padding_id{padding}});
+                                           pooling{combiner::mean, padding::id{padding}});
       CHECK(agrees<float>(table.values, made.view(true), {pooled.data(), 40, 21},
                           pooled_as::mean_by_count, padding));
       const auto largest = looked_up<float>(on(here, which), table.view, made.view(),
-                                            pooling{combiner::max, padding_id{padding}, bounds::assume_valid});
+                                            pooling{combiner::max, padding::id{padding}, bounds::assume_valid});
       CHECK(agrees<float>(table.values, made.view(), {largest.data(), 40, 21}, pooled_as::maximum,
                           padding));
     }
@@ -76,16 +76,16 @@ TEST_CASE("lookup: a padding id counts as absent, may lie anywhere, and is never
     std::vector<float> out(40 * 21);
     const matrix_view<float> to(out.data(), 40, 21);
     inline_executor here;
-    CHECK(lookup(here, table.view, made.view(), pooling{combiner::sum, padding_id{padding}}, to).place().slot == 1);
+    CHECK(lookup(here, table.view, made.view(), pooling{combiner::sum, padding::id{padding}}, to).place().slot == 1);
     made.weights[1] = std::numeric_limits<float>::quiet_NaN();
-    CHECK(lookup(here, table.view, made.view(true), pooling{combiner::sum, padding_id{padding}}, to).code() ==
+    CHECK(lookup(here, table.view, made.view(true), pooling{combiner::sum, padding::id{padding}}, to).code() ==
           errc::id_out_of_range);
     made.ids[1] = 17;
-    CHECK(lookup(here, table.view, made.view(true), pooling{combiner::sum, padding_id{padding}}, to).code() ==
+    CHECK(lookup(here, table.view, made.view(true), pooling{combiner::sum, padding::id{padding}}, to).code() ==
           errc::weight_is_nan);
     made.ids[1] = 50;
     index_t skipped = 0;
-    CHECK(lookup(here, table.view, made.view(), pooling{combiner::sum, padding_id{padding}, bounds::skip(skipped)}, to)
+    CHECK(lookup(here, table.view, made.view(), pooling{combiner::sum, padding::id{padding}, bounds::skip(skipped)}, to)
               .ok());
     CHECK(skipped == 1);
   }
@@ -166,7 +166,7 @@ TEST_CASE("hazard H9: no id is reserved, and no default row lies before the tabl
   }
 }
 
-TEST_CASE("lookup: accumulate_into adds to the old values, once per column") {
+TEST_CASE("lookup: output::accumulate adds to the old values, once per column") {
   std::mt19937_64 random(seed() + 23);
   for (const index_t width : {1, 5, 8, 13, 16, 17, 24, 40, 100, 128, 129, 150, 300}) {
     CAPTURE(width);
@@ -177,7 +177,7 @@ TEST_CASE("lookup: accumulate_into adds to the old values, once per column") {
       const auto once = looked_up<float>(on(here, which), table.view, made.view(), combiner::mean);
       guarded<float> twice(once.size());
       for (std::size_t i = 0; i < once.size(); ++i) twice[i] = 100.0F;
-      REQUIRE(lookup(on(here, which), table.view, made.view(), pooling{combiner::mean, accumulate_into},
+      REQUIRE(lookup(on(here, which), table.view, made.view(), pooling{combiner::mean, output::accumulate},
                      matrix_view(twice.data(), 9, width))
                   .ok());
       for (std::size_t i = 0; i < once.size(); ++i) CHECK(twice[i] == 100.0F + once[i]);
@@ -317,14 +317,14 @@ TEST_CASE("lookup: long bags follow every policy") {
       const auto out = looked_up<float>(on(pool, which), table.view, made.view(weighted), how);
       CHECK(agrees<float>(table.values, made.view(weighted), {out.data(), 5, 24}, as));
     };
-    check_one(pooling{combiner::sum, padding_id{-1}}, pooled_as::sum, true);
+    check_one(pooling{combiner::sum, padding::id{-1}}, pooled_as::sum, true);
     check_one(pooling{combiner::mean, bounds::skip}, pooled_as::mean_by_count, true);
     check_one(pooling{combiner::sqrtn, bounds::skip}, pooled_as::sqrtn, true);
-    check_one(pooling{combiner::max, padding_id{-1}}, pooled_as::maximum, false);
+    check_one(pooling{combiner::max, padding::id{-1}}, pooled_as::maximum, false);
     std::vector<float> out(5 * 24, 2.0F);
     const matrix_view<float> to(out.data(), 5, 24);
     REQUIRE(lookup(on(pool, which), table.view, made.view(),
-                   pooling{combiner::sum, bounds::skip, empty_bag::keep, accumulate_into}, to)
+                   pooling{combiner::sum, bounds::skip, empty_bag::keep, output::accumulate}, to)
                 .ok());
     CHECK(to(4, 3) == 2.0F);
     CHECK(to(2, 3) == 2.0F);

@@ -207,13 +207,13 @@ const verb every_verb[] = {
      [](memory_of_outputs) {
        return into_matrix(bags, width, [](const here_context& ctx, matrix_view<float> out, index_t& skipped) {
          return lookup(ctx, as_table(given().table().rows(0, 100)), given().batch(),
-                       pooling{combiner::sum, bounds::skip(skipped), accumulate_into}, out);
+                       pooling{combiner::sum, bounds::skip(skipped), output::accumulate}, out);
        });
      }},
     {"lookup: rows of a source", true,
      [](memory_of_outputs) {
        return into_matrix(bags, width, [](const here_context& ctx, matrix_view<float> out, index_t&) {
-         return lookup(ctx, partitioned_table(in_two_parts().views, mod_), given().batch(false),
+         return lookup(ctx, partitioned_table(in_two_parts().views, partition_strategy::mod), given().batch(false),
                        pooling{combiner::max, empty_bag::default_row{4}}, out);
        });
      }},
@@ -222,7 +222,7 @@ const verb every_verb[] = {
        return into_matrix(bags, 2 * width, [](const here_context& ctx, matrix_view<float> out, index_t&) {
          table_group<> group;
          group.add(as_table(given().table()), combiner::sum);
-         group.add(partitioned_table(in_two_parts().views, mod_), combiner::mean);
+         group.add(partitioned_table(in_two_parts().views, partition_strategy::mod), combiner::mean);
          const std::vector<jagged_view<>> batches{given().batch(), given().batch(false)};
          return lookup(ctx, group, batches, out);
        });
@@ -248,7 +248,7 @@ const verb every_verb[] = {
     {"gather: a table in parts", true,
      [](memory_of_outputs) {
        auto dealt = std::make_shared<partitioned_ids<>>(std::pmr::new_delete_resource());
-       REQUIRE(partition(inline_executor{}, given().ids, rows, 2, mod_, *dealt).ok());
+       REQUIRE(partition(inline_executor{}, given().ids, rows, 2, partition_strategy::mod, *dealt).ok());
        return into_matrix(given().n(), width, [=](const here_context& ctx, matrix_view<float> out, index_t&) {
          return gather(ctx, in_two_parts().views, *dealt, out);
        });
@@ -332,19 +332,19 @@ const verb every_verb[] = {
     {"partition", true,
      [](memory_of_outputs memory) {
        return into_owner<partitioned_ids<>>(memory, [](const here_context& ctx, auto& out, auto&, index_t& skipped) {
-         return partition(ctx, given().invalid, rows, 3, div_, skip(skipped), out);
+         return partition(ctx, given().invalid, rows, 3, partition_strategy::div, skip(skipped), out);
        });
      }},
     {"prune_invalid: bags", true,
      [](memory_of_outputs memory) {
        return into_owner<jagged_batch<>>(memory, [](const here_context& ctx, auto& out, auto&, index_t& dropped) {
-         return prune_invalid(ctx, given().with_invalid(), by_id, out, dropped);
+         return prune_invalid(ctx, given().with_invalid(), prune_rule::by_id, out, dropped);
        });
      }},
     {"prune_invalid: entries", true,
      [](memory_of_outputs memory) {
        return into_owner<jagged_batch<>>(memory, [](const here_context& ctx, auto& out, auto&, index_t& dropped) {
-         return prune_invalid(ctx, given().entries(false, false), by_id_and_weight, out, dropped);
+         return prune_invalid(ctx, given().entries(false, false), prune_rule::by_id_and_weight, out, dropped);
        });
      }},
     {"fill_empty_bags", true,
@@ -610,19 +610,19 @@ TEST_CASE("every verb with an output that grows: an output that owns any byte of
   check_ownership<jagged_batch<>>(
       "prune_invalid, bags", {input("offsets", offsets), input("ids", ids), input("weights", weights)},
       [&](places at, auto& out) {
-        return prune_invalid(here, jagged_view<>(id(at[0]), 3, id(at[1]), 4, real(at[2])), by_id, out, dropped);
+        return prune_invalid(here, jagged_view<>(id(at[0]), 3, id(at[1]), 4, real(at[2])), prune_rule::by_id, out, dropped);
       });
   check_ownership<jagged_batch<>>(
       "prune_invalid, PyTorch's offsets", {input("offsets", offsets)}, [&](places at, auto& out) {
-        return prune_invalid(here, jagged_view<>::torch(id(at[0]), 4, ids.data(), 4), by_id, out, dropped);
+        return prune_invalid(here, jagged_view<>::torch(id(at[0]), 4, ids.data(), 4), prune_rule::by_id, out, dropped);
       });
   check_ownership<jagged_batch<>>("prune_invalid, bags of one size", {input("ids", ids)}, [&](places at, auto& out) {
-    return prune_invalid(here, fixed_hotness_view<>(id(at[0]), 2, 2), by_id, out, dropped);
+    return prune_invalid(here, fixed_hotness_view<>(id(at[0]), 2, 2), prune_rule::by_id, out, dropped);
   });
   check_ownership<jagged_batch<>>(
       "prune_invalid, entries", {input("rows", of_row), input("ids", ids), input("weights", weights)},
       [&](places at, auto& out) {
-        return prune_invalid(here, coo_view<>(id(at[0]), id(at[1]), 4, 3, real(at[2])), by_id, out, dropped);
+        return prune_invalid(here, coo_view<>(id(at[0]), id(at[1]), 4, 3, real(at[2])), prune_rule::by_id, out, dropped);
       });
   check_ownership<jagged_batch<>>(
       "fill_empty_bags", {input("offsets", offsets), input("ids", ids), input("weights", weights)},
@@ -644,7 +644,7 @@ TEST_CASE("every verb with an output that grows: an output that owns any byte of
     return unique(here, std::span<const std::int64_t>(id(at[0]), 4), out);
   });
   check_ownership<partitioned_ids<>>("partition", {input("ids", good)}, [&](places at, auto& out) {
-    return partition(here, std::span<const std::int64_t>(id(at[0]), 4), 9, 2, mod_, out);
+    return partition(here, std::span<const std::int64_t>(id(at[0]), 4), 9, 2, partition_strategy::mod, out);
   });
   check_ownership<unique_rows<>>("dedup_rows", {input("rows", good)}, [&](places at, auto& out) {
     return dedup_rows(here, matrix_view<const std::int64_t>(id(at[0]), 2, 2), out);
@@ -664,7 +664,7 @@ TEST_CASE("every verb with an output that grows: a batch without memory owns not
   index_t dropped = 7;
   CHECK(to_jagged(here, coo_view<>(nullptr, nullptr, 0, 2), out).ok());
   CHECK(out.offsets == std::pmr::vector<index_t>{0, 0, 0});
-  CHECK(prune_invalid(here, jagged_view<>(nullptr, 0, nullptr, 0), by_id, out, dropped).ok());
+  CHECK(prune_invalid(here, jagged_view<>(nullptr, 0, nullptr, 0), prune_rule::by_id, out, dropped).ok());
   CHECK(out.offsets == std::pmr::vector<index_t>{0});
   CHECK(dropped == 0);
   std::vector<std::uint8_t> empty(2);

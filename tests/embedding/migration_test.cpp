@@ -42,12 +42,12 @@ TEST_CASE_FIXTURE(fixture, "migration: PyTorch's offsets, padding, modes") {
   CHECK(first_column(bags, combiner::sum, 3) == numbers{6, 0, 18});
   CHECK(first_column(bags, combiner::mean, 3) == numbers{2, 0, 9});
   CHECK(first_column(bags, combiner::max, 3) == numbers{4, 0, 9});
-  CHECK(first_column(bags, pooling{combiner::mean, padding_id{0}}, 3) == numbers{3, 0, 9});
-  CHECK(first_column(bags, pooling{combiner::mean, padding_id{10 + -1}}, 3) == numbers{2, 0, 0});  // padding_idx=-1
-  CHECK(first_column(bags, pooling{combiner::max, padding_id{4}}, 3) == numbers{2, 0, 9});
+  CHECK(first_column(bags, pooling{combiner::mean, padding::id{0}}, 3) == numbers{3, 0, 9});
+  CHECK(first_column(bags, pooling{combiner::mean, padding::id{10 + -1}}, 3) == numbers{2, 0, 0});  // padding_idx=-1
+  CHECK(first_column(bags, pooling{combiner::max, padding::id{4}}, 3) == numbers{2, 0, 9});
   CHECK(first_column(fixed_hotness_view(ids.data(), 2, 3), combiner::sum, 2) == numbers{6, 18});           // 2D input
   CHECK(first_column(bags, combiner::concat, 6) == numbers{4, 0, 2, 0, 9, 9});                     // nn.Embedding
-  CHECK(first_column(bags, pooling{combiner::concat, padding_id{4}}, 6) == numbers{0, 0, 2, 0, 9, 9});
+  CHECK(first_column(bags, pooling{combiner::concat, padding::id{4}}, 6) == numbers{0, 0, 2, 0, 9, 9});
 }
 
 TEST_CASE_FIXTURE(fixture, "migration: FBGEMM's table-major offsets, lengths and pruned ids") {
@@ -61,8 +61,8 @@ TEST_CASE_FIXTURE(fixture, "migration: FBGEMM's table-major offsets, lengths and
     return jagged_view(offsets.data() + t * 2, 2, ids.data(), 6);
   };
   CHECK(first_column(of_table(0), combiner::sum, 2) == numbers{5, 3});
-  CHECK(first_column(of_table(1), pooling{combiner::sum, padding_id{-1}}, 2) == numbers{0, 9});
-  CHECK(first_column(of_table(1), pooling{combiner::mean, padding_id{-1}}, 2) == numbers{0, 4.5F});
+  CHECK(first_column(of_table(1), pooling{combiner::sum, padding::id{-1}}, 2) == numbers{0, 9});
+  CHECK(first_column(of_table(1), pooling{combiner::mean, padding::id{-1}}, 2) == numbers{0, 4.5F});
   index_t skipped = 0;
   CHECK(first_column(of_table(1), pooling{combiner::sum, bounds::skip(skipped)}, 2) == numbers{0, 9});
   CHECK(skipped == 1);

@@ -24,13 +24,13 @@ namespace {
 constexpr index_t largest = std::numeric_limits<index_t>::max();
 constexpr index_t lowest = std::numeric_limits<index_t>::min();
 
-/// Rows 0 .. V-1 in turn, each into the first part that has room (div_), or into the next part (mod_).
+/// Rows 0 .. V-1 in turn, each into the first part that has room (partition_strategy::div), or into the next part (partition_strategy::mod).
 template <class Strategy>
 std::vector<part_place> deal(index_t rows, index_t parts, Strategy) {
   std::vector<part_place> places;
   std::vector<index_t> filled(static_cast<std::size_t>(parts));
   for (index_t id = 0, p = 0; id < rows; ++id) {
-    if (std::is_same_v<Strategy, mod_strategy>) {
+    if (std::is_same_v<Strategy, partition_strategy::mod_t>) {
       p = id % parts;
     } else {
       while (filled[static_cast<std::size_t>(p)] == part_rows(p, rows, parts)) ++p;
@@ -112,34 +112,34 @@ void check_strategy(std::mt19937_64& random, Strategy how) {
 
 }  // namespace
 
-TEST_CASE("div_place, mod_place: every row of small tables has the place that dealing them out gives") {
+TEST_CASE("partition_strategy::div_place, partition_strategy::mod_place: every row of small tables has the place that dealing them out gives") {
   for (index_t parts = 1; parts <= 45; ++parts) {
     for (index_t rows = 0; rows <= 90; ++rows) {
-      const auto by_div = deal(rows, parts, div_);
-      const auto by_mod = deal(rows, parts, mod_);
+      const auto by_div = deal(rows, parts, partition_strategy::div);
+      const auto by_mod = deal(rows, parts, partition_strategy::mod);
       bool same = true;
       for (index_t id = 0; id < rows; ++id) {
-        same &= div_place(id, rows, parts) == by_div[static_cast<std::size_t>(id)];
-        same &= mod_place(id, parts) == by_mod[static_cast<std::size_t>(id)];
+        same &= partition_strategy::div_place(id, rows, parts) == by_div[static_cast<std::size_t>(id)];
+        same &= partition_strategy::mod_place(id, parts) == by_mod[static_cast<std::size_t>(id)];
       }
       for (const index_t id : {index_t{-1}, lowest, rows, rows + 1, largest}) {
-        same &= div_place(id, rows, parts) == part_place{-1, -1};
+        same &= partition_strategy::div_place(id, rows, parts) == part_place{-1, -1};
       }
       CHECK(same);
     }
   }
-  static_assert(div_place(4, 10, 3) == part_place{1, 0} && mod_place(4, 3) == part_place{1, 1});
+  static_assert(partition_strategy::div_place(4, 10, 3) == part_place{1, 0} && partition_strategy::mod_place(4, 3) == part_place{1, 1});
 }
 
-TEST_CASE("mod_place: division rounds down, also for the lowest number") {
+TEST_CASE("partition_strategy::mod_place: division rounds down, also for the lowest number") {
   std::mt19937_64 random(seed() + 330);
-  CHECK(mod_place(-1, 4) == part_place{3, -1});
-  CHECK(mod_place(-4, 4) == part_place{0, -1});
-  CHECK(mod_place(-5, 4) == part_place{3, -2});
+  CHECK(partition_strategy::mod_place(-1, 4) == part_place{3, -1});
+  CHECK(partition_strategy::mod_place(-4, 4) == part_place{0, -1});
+  CHECK(partition_strategy::mod_place(-5, 4) == part_place{3, -2});
   for (const index_t parts : {index_t{1}, index_t{2}, index_t{7}, index_t{1} << 40, largest}) {
     for (int i = 0; i < 200; ++i) {
       const index_t id = i == 0 ? lowest : i == 1 ? largest : static_cast<index_t>(random());
-      const part_place at = mod_place(id, parts);
+      const part_place at = partition_strategy::mod_place(id, parts);
       CHECK(at.part >= 0);
       CHECK(at.part < parts);
       CHECK(static_cast<std::uint64_t>(at.local) * static_cast<std::uint64_t>(parts) +
@@ -151,22 +151,22 @@ TEST_CASE("mod_place: division rounds down, also for the lowest number") {
 
 TEST_CASE("partition: groups, offsets and permutation, for tables of any size and more parts than rows") {
   std::mt19937_64 random(seed() + 331);
-  check_strategy<std::int64_t>(random, div_);
-  check_strategy<std::int64_t>(random, mod_);
-  check_strategy<std::int32_t>(random, div_);
-  check_strategy<std::int32_t>(random, mod_);
+  check_strategy<std::int64_t>(random, partition_strategy::div);
+  check_strategy<std::int64_t>(random, partition_strategy::mod);
+  check_strategy<std::int32_t>(random, partition_strategy::div);
+  check_strategy<std::int32_t>(random, partition_strategy::mod);
 }
 
 TEST_CASE("partition: the comparison catches C's remainder, a group out of order and floor without extras") {
   const std::vector<std::int64_t> ids{7, 1, 9, 4, 8};
   partitioned_ids<> out;
-  REQUIRE(partition(inline_executor{}, ids, 10, 3, div_, out).ok());
-  CHECK(agrees(ids, deal(10, 3, div_), 3, out));
-  CHECK_FALSE(agrees(ids, deal(10, 3, mod_), 3, out));
-  CHECK_FALSE(agrees(ids, deal(12, 3, div_), 3, out));  // parts of four rows each
+  REQUIRE(partition(inline_executor{}, ids, 10, 3, partition_strategy::div, out).ok());
+  CHECK(agrees(ids, deal(10, 3, partition_strategy::div), 3, out));
+  CHECK_FALSE(agrees(ids, deal(10, 3, partition_strategy::mod), 3, out));
+  CHECK_FALSE(agrees(ids, deal(12, 3, partition_strategy::div), 3, out));  // parts of four rows each
   auto swapped = out;
   std::swap(swapped.ids[3], swapped.ids[4]);
-  CHECK_FALSE(agrees(ids, deal(10, 3, div_), 3, swapped));
+  CHECK_FALSE(agrees(ids, deal(10, 3, partition_strategy::div), 3, swapped));
 }
 
 TEST_CASE("partition: tables of up to 2^63 - 1 rows are cut as the pure functions say") {
@@ -183,21 +183,21 @@ TEST_CASE("partition: tables of up to 2^63 - 1 rows are cut as the pure function
         ids[k] = static_cast<std::uint64_t>((std::max)(index_t{0}, border - static_cast<index_t>(k % 2)));
       }
       bool same = true;
-      REQUIRE(partition(inline_executor{}, ids, rows, parts, div_, out).ok());
+      REQUIRE(partition(inline_executor{}, ids, rows, parts, partition_strategy::div, out).ok());
       for (std::size_t k = 0; k < ids.size(); ++k) {
-        const part_place at = div_place(static_cast<index_t>(ids[k]), rows, parts);
+        const part_place at = partition_strategy::div_place(static_cast<index_t>(ids[k]), rows, parts);
         same &= out.part[k] == at.part &&
                 out.ids[static_cast<std::size_t>(out.permutation[k])] == static_cast<std::uint64_t>(at.local);
       }
-      REQUIRE(partition(inline_executor{}, ids, rows, parts, mod_, out).ok());
+      REQUIRE(partition(inline_executor{}, ids, rows, parts, partition_strategy::mod, out).ok());
       for (std::size_t k = 0; k < ids.size(); ++k) {
-        const part_place at = mod_place(static_cast<index_t>(ids[k]), parts);
+        const part_place at = partition_strategy::mod_place(static_cast<index_t>(ids[k]), parts);
         same &= out.part[k] == at.part &&
                 out.ids[static_cast<std::size_t>(out.permutation[k])] == static_cast<std::uint64_t>(at.local);
       }
       CHECK(same);
       ids[150] = std::uint64_t{1} << 63;  // reads as the lowest number
-      CHECK(partition(inline_executor{}, ids, rows, parts, mod_, out).place() ==
+      CHECK(partition(inline_executor{}, ids, rows, parts, partition_strategy::mod, out).place() ==
             fault_place{.slot = 150, .value = lowest});
     }
   }
@@ -216,17 +216,17 @@ TEST_CASE("H5: a negative id under mod partitioning touches no memory outside") 
     for (const index_t parts : {1, 2, 3, 4, 16}) {
       std::pmr::vector<std::int64_t> ids({-1, 5, -2, -parts, lowest, 0, lowest + 1, 9, -parts - 1}, &memory);
       partitioned_ids<> out(&memory);
-      const status s = partition(ctx, ids, 10, parts, mod_, out);
+      const status s = partition(ctx, ids, 10, parts, partition_strategy::mod, out);
       CHECK(s.message() == "id out of range: slot 0, value -1");
-      CHECK(partition(ctx, ids, 10, parts, div_, out).message() == s.message());
+      CHECK(partition(ctx, ids, 10, parts, partition_strategy::div, out).message() == s.message());
       index_t left_out = 0;
-      REQUIRE(partition(ctx, ids, 10, parts, mod_, bounds::skip(left_out), out).ok());
+      REQUIRE(partition(ctx, ids, 10, parts, partition_strategy::mod, bounds::skip(left_out), out).ok());
       CHECK(left_out == 6);
-      CHECK(agrees(std::vector<std::int64_t>(ids.begin(), ids.end()), deal(10, parts, mod_), parts, out));
-      REQUIRE(partition(ctx, ids, 10, parts, div_, bounds::skip, out).ok());
-      CHECK(agrees(std::vector<std::int64_t>(ids.begin(), ids.end()), deal(10, parts, div_), parts, out));
+      CHECK(agrees(std::vector<std::int64_t>(ids.begin(), ids.end()), deal(10, parts, partition_strategy::mod), parts, out));
+      REQUIRE(partition(ctx, ids, 10, parts, partition_strategy::div, bounds::skip, out).ok());
+      CHECK(agrees(std::vector<std::int64_t>(ids.begin(), ids.end()), deal(10, parts, partition_strategy::div), parts, out));
       std::pmr::vector<std::int64_t> all_bad(8, lowest, &memory);
-      REQUIRE(partition(ctx, all_bad, 10, parts, mod_, bounds::skip, out).ok());
+      REQUIRE(partition(ctx, all_bad, 10, parts, partition_strategy::mod, bounds::skip, out).ok());
       CHECK(out.ids.empty());
     }
   }
@@ -240,15 +240,15 @@ TEST_CASE("partition: 1 to 8 threads give the same over many pieces, and the sma
     bad[70'000] = -4;
     bad[200'000] = -9;
     partitioned_ids<std::int32_t> expected, out;
-    REQUIRE(partition(inline_executor{}, ids, 1 << 20, parts, div_, expected).ok());
-    CHECK(agrees(ids, deal(1 << 20, parts, div_), parts, expected));
+    REQUIRE(partition(inline_executor{}, ids, 1 << 20, parts, partition_strategy::div, expected).ok());
+    CHECK(agrees(ids, deal(1 << 20, parts, partition_strategy::div), parts, expected));
     for (const int threads : {1, 2, 3, 8}) {
       thread_pool pool(threads);
-      REQUIRE(partition(pool, ids, 1 << 20, parts, div_, out).ok());
+      REQUIRE(partition(pool, ids, 1 << 20, parts, partition_strategy::div, out).ok());
       CHECK(out.ids == expected.ids);
       CHECK(out.permutation == expected.permutation);
       CHECK(out.offsets == expected.offsets);
-      CHECK(partition(pool, bad, 1 << 20, parts, div_, out).place().slot == 70'000);
+      CHECK(partition(pool, bad, 1 << 20, parts, partition_strategy::div, out).place().slot == 70'000);
     }
   }
 }
@@ -257,18 +257,18 @@ TEST_CASE("partition: what can't be is said") {
   const std::vector<std::int64_t> ids{1, 2};
   partitioned_ids<> out;
   CHECK(out.parts() == 0);
-  CHECK(partition(inline_executor{}, ids, 10, 0, mod_, out).code() == errc::invalid_value);
-  CHECK(partition(inline_executor{}, ids, -1, 2, mod_, out).code() == errc::invalid_value);
-  CHECK(partition(inline_executor{}, ids, 10, index_t{1} << 31, mod_, out).code() == errc::unsupported);
-  REQUIRE(partition(inline_executor{}, ids, 10, 2, mod_, out).ok());
-  CHECK(partition(inline_executor{}, out.ids, 10, 2, mod_, out).code() == errc::unsupported);
+  CHECK(partition(inline_executor{}, ids, 10, 0, partition_strategy::mod, out).code() == errc::invalid_value);
+  CHECK(partition(inline_executor{}, ids, -1, 2, partition_strategy::mod, out).code() == errc::invalid_value);
+  CHECK(partition(inline_executor{}, ids, 10, index_t{1} << 31, partition_strategy::mod, out).code() == errc::unsupported);
+  REQUIRE(partition(inline_executor{}, ids, 10, 2, partition_strategy::mod, out).ok());
+  CHECK(partition(inline_executor{}, out.ids, 10, 2, partition_strategy::mod, out).code() == errc::unsupported);
 }
 
 TEST_CASE("partition: an example") {
   //! [partition]
   const std::vector<std::int64_t> ids{7, 1, 9, 4};
   partitioned_ids<> out;
-  partition(inline_executor{}, ids, 10, 3, div_, out).or_throw();
+  partition(inline_executor{}, ids, 10, 3, partition_strategy::div, out).or_throw();
   CHECK(out.part == std::pmr::vector<std::int32_t>{2, 0, 2, 1});
   CHECK(out.ids == std::pmr::vector<std::int64_t>{1, 0, 0, 2});
   CHECK(out.offsets == std::pmr::vector<index_t>{0, 1, 2, 4});

@@ -52,7 +52,7 @@ TEST_CASE("int4_rows: an odd width leaves what lies behind the last column of ou
         if (j < 3 || j >= 36) CHECK(all(b, j) == -7.0F);
       }
     }
-    REQUIRE(lookup(on(here, which), table.view, made.view(), pooling{combiner::sum, accumulate_into},
+    REQUIRE(lookup(on(here, which), table.view, made.view(), pooling{combiner::sum, output::accumulate},
                    all.columns(3, 33))
                 .ok());
     CHECK(all(7, 36) == -7.0F);

@@ -79,7 +79,7 @@ TEST_CASE("int8_rows: a row source that resolves ids, and an output that accumul
     CHECK(same_bits(direct, looked_up<float>(on(here, which), resolving{table.view}, made.view(), combiner::sum)));
     guarded<float> twice(direct.size());
     for (std::size_t i = 0; i < twice.size(); ++i) twice[i] = 100.0F;
-    REQUIRE(lookup(on(here, which), table.view, made.view(), pooling{combiner::sum, accumulate_into},
+    REQUIRE(lookup(on(here, which), table.view, made.view(), pooling{combiner::sum, output::accumulate},
                    matrix_view<float>(twice.data(), 60, 37))
                 .ok());
     for (std::size_t i = 0; i < twice.size(); ++i) CHECK(twice[i] == 100.0F + direct[i]);

@@ -78,8 +78,8 @@ void check_prune_and_fill(std::mt19937_64& random, entries_are kind) {
           CHECK(dropped == coo.id_count() - entries_in(expected));
           CHECK(dropped_too == dropped);
         };
-        check(by_id, false);
-        check(by_id_and_weight, weighted);
+        check(prune_rule::by_id, false);
+        check(prune_rule::by_id_and_weight, weighted);
 
         std::vector<std::uint8_t> empty(static_cast<std::size_t>(count), 7);
         auto expected = bags_of(from_jagged.view());
@@ -106,8 +106,8 @@ struct parts_of_table {
       counts.push_back(part_rows(p, table.extent(0), parts));
     }
     for (index_t id = 0; id < table.extent(0); ++id) {
-      part_place at = mod_place(id, parts);
-      if (std::is_same_v<Strategy, div_strategy>) at = div_place(id, table.extent(0), parts);
+      part_place at = partition_strategy::mod_place(id, parts);
+      if (std::is_same_v<Strategy, partition_strategy::div_t>) at = partition_strategy::div_place(id, table.extent(0), parts);
       auto& to = rows[static_cast<std::size_t>(at.part)];
       REQUIRE(static_cast<index_t>(to.size()) == at.local * table.extent(1));  // in order by both
       to.insert(to.end(), table.row(id), table.row(id) + table.extent(1));
@@ -161,7 +161,7 @@ std::vector<float> in_stages(Executor& executor, const Coo& coo, const parts_of_
   using id_type = typename Coo::id_type;
   jagged_batch<id_type> valid, bags;
   index_t dropped = 0;
-  REQUIRE(prune_invalid(executor, coo, by_id, valid, dropped).ok());
+  REQUIRE(prune_invalid(executor, coo, prune_rule::by_id, valid, dropped).ok());
   std::vector<std::uint8_t> empty(static_cast<std::size_t>(coo.bags()));
   REQUIRE(fill_empty_bags(executor, valid.view(), default_id, bags, empty).ok());
   unique_ids<id_type, std::int32_t> different;
@@ -208,11 +208,11 @@ TEST_CASE("prune_invalid: the comparison tells the two rules apart, and -0 is no
   const jagged_view<> bags(offsets.data(), 2, ids.data(), 6, weights.data());
   jagged_batch<> out;
   index_t dropped = 0;
-  REQUIRE(prune_invalid(inline_executor{}, bags, by_id, out, dropped).ok());
+  REQUIRE(prune_invalid(inline_executor{}, bags, prune_rule::by_id, out, dropped).ok());
   CHECK(bags_of(out.view()) == pruned(bags_of(bags), false));
   CHECK(bags_of(out.view()) != pruned(bags_of(bags), true));
   CHECK(dropped == 2);
-  REQUIRE(prune_invalid(inline_executor{}, bags, by_id_and_weight, out, dropped).ok());
+  REQUIRE(prune_invalid(inline_executor{}, bags, prune_rule::by_id_and_weight, out, dropped).ok());
   CHECK(out.ids == std::pmr::vector<std::int64_t>{7, 4});
   CHECK(out.weights == std::pmr::vector<float>{0.5F, 1});
   CHECK(dropped == 4);
@@ -224,16 +224,16 @@ TEST_CASE("prune_invalid, fill_empty_bags: slices, fixed hotness and PyTorch's o
   jagged_batch<> out, filled;
   index_t dropped = 0;
   std::vector<std::uint8_t> empty(3);
-  REQUIRE(prune_invalid(here, jagged_view<>(offsets.data(), 3, ids.data(), 7), by_id, out, dropped).ok());
+  REQUIRE(prune_invalid(here, jagged_view<>(offsets.data(), 3, ids.data(), 7), prune_rule::by_id, out, dropped).ok());
   CHECK(out.offsets == std::pmr::vector<index_t>{0, 0, 2, 2});
   CHECK(dropped == 2);
   REQUIRE(fill_empty_bags(here, jagged_view<>(offsets.data(), 3, ids.data(), 7), 5, filled, empty).ok());
   CHECK(filled.ids == std::pmr::vector<std::int64_t>{5, 1, -2, 3, -4});
   CHECK(empty == std::vector<std::uint8_t>{1, 0, 0});
-  REQUIRE(prune_invalid(here, jagged_view<>::torch(offsets.data(), 3, ids.data(), 7), by_id, out, dropped).ok());
+  REQUIRE(prune_invalid(here, jagged_view<>::torch(offsets.data(), 3, ids.data(), 7), prune_rule::by_id, out, dropped).ok());
   CHECK(out.offsets == std::pmr::vector<index_t>{0, 0, 2, 3});
   CHECK(out.ids == std::pmr::vector<std::int64_t>{1, 3, 9});
-  REQUIRE(prune_invalid(here, fixed_hotness_view<>(ids.data(), 3, 2), by_id, out, dropped).ok());
+  REQUIRE(prune_invalid(here, fixed_hotness_view<>(ids.data(), 3, 2), prune_rule::by_id, out, dropped).ok());
   CHECK(out.offsets == std::pmr::vector<index_t>{0, 2, 3, 4});
   CHECK(out.ids == std::pmr::vector<std::int64_t>{9, 9, 1, 3});
 }
@@ -251,10 +251,10 @@ TEST_CASE("to_jagged, prune_invalid, fill_empty_bags: more bags than memory can 
     for (const auto& rows_of : {std::vector<std::int64_t>{0, 1}, of_row}) {
       const coo_view<> entries(rows_of.data(), ids.data(), 2, many);
       CHECK(to_jagged(here, entries, out).code() == errc::out_of_memory);
-      CHECK(prune_invalid(here, entries, by_id, out, dropped).code() == errc::out_of_memory);
+      CHECK(prune_invalid(here, entries, prune_rule::by_id, out, dropped).code() == errc::out_of_memory);
     }
     const fixed_hotness_view<> empty_bags(nullptr, many, 0);
-    CHECK(prune_invalid(here, empty_bags, by_id, out, dropped).code() == errc::out_of_memory);
+    CHECK(prune_invalid(here, empty_bags, prune_rule::by_id, out, dropped).code() == errc::out_of_memory);
     const std::span<std::uint8_t> empty(nowhere, static_cast<std::size_t>(many));
     CHECK(fill_empty_bags(here, empty_bags, 3, out, empty).code() == errc::out_of_memory);
   }
@@ -271,11 +271,11 @@ TEST_CASE("prune_invalid, fill_empty_bags: what can't be is said, and out stays 
   out.offsets = {0, 1};
   out.ids = {8};
   std::vector<std::uint8_t> empty(2, 9);
-  CHECK(prune_invalid(here, coo_view<>(rows.data(), ids.data(), 2, 3), by_id, out, dropped).place() ==
+  CHECK(prune_invalid(here, coo_view<>(rows.data(), ids.data(), 2, 3), prune_rule::by_id, out, dropped).place() ==
         fault_place{.slot = 1, .value = 3});
-  CHECK(prune_invalid(here, jagged_view<>(offsets.data(), 2, ids.data(), 2), by_id, out, dropped).code() ==
+  CHECK(prune_invalid(here, jagged_view<>(offsets.data(), 2, ids.data(), 2), prune_rule::by_id, out, dropped).code() ==
         errc::offsets_decreasing);
-  CHECK(prune_invalid(here, out.view(), by_id, out, dropped).code() == errc::unsupported);
+  CHECK(prune_invalid(here, out.view(), prune_rule::by_id, out, dropped).code() == errc::unsupported);
   const jagged_view<> bags(offsets.data(), 1, ids.data(), 2);
   CHECK(fill_empty_bags(here, bags, 3, out, empty).code() == errc::shape_mismatch);
   CHECK(fill_empty_bags(here, bags, -1, out, std::span(empty.data(), 1)).message() ==
@@ -304,11 +304,11 @@ TEST_CASE("gather: rows of one table, and of a table in parts, in the order of t
   CHECK(same_bits(out, expected));
   partitioned_ids<std::int32_t> dealt;
   for (const index_t parts : {1, 3, 50, 60}) {
-    const parts_of_table by_div(table, parts, div_), by_mod(table, parts, mod_);
-    REQUIRE(partition(here, ids, rows, parts, div_, dealt).ok());
+    const parts_of_table by_div(table, parts, partition_strategy::div), by_mod(table, parts, partition_strategy::mod);
+    REQUIRE(partition(here, ids, rows, parts, partition_strategy::div, dealt).ok());
     REQUIRE(gather(here, by_div.views, dealt, to_parted).ok());
     CHECK(same_bits(parted, expected));
-    REQUIRE(partition(here, ids, rows, parts, mod_, dealt).ok());
+    REQUIRE(partition(here, ids, rows, parts, partition_strategy::mod, dealt).ok());
     REQUIRE(gather(here, by_mod.views, dealt, to_parted).ok());
     CHECK(same_bits(parted, expected));
   }
@@ -317,10 +317,10 @@ TEST_CASE("gather: rows of one table, and of a table in parts, in the order of t
 TEST_CASE("gather: an id that partition left out gives zeros") {
   const inline_executor here;
   const std::vector<float> values{1, 2, 3, 4};
-  const parts_of_table tables(matrix_view<const float>(values.data(), 4, 1), 2, mod_);
+  const parts_of_table tables(matrix_view<const float>(values.data(), 4, 1), 2, partition_strategy::mod);
   const std::vector<std::int64_t> ids{3, -1, 0, 4};
   partitioned_ids<> dealt;
-  REQUIRE(partition(here, ids, 4, 2, mod_, bounds::skip, dealt).ok());
+  REQUIRE(partition(here, ids, 4, 2, partition_strategy::mod, bounds::skip, dealt).ok());
   std::vector<float> out(4, -1.0F);
   REQUIRE(gather(here, tables.views, dealt, matrix_view(out.data(), 4, 1)).ok());
   CHECK(out == std::vector<float>{4, 0, 1, 0});
@@ -335,9 +335,9 @@ TEST_CASE("gather: bad ids and shapes are named with their place, and nothing is
   CHECK(gather(here, as_table(table), std::vector<int>{0, 4, -1}, to).message() ==
         "id out of range: slot 1, value 4");
   CHECK(gather(here, as_table(table), std::vector<int>{0, 1}, to).code() == errc::shape_mismatch);
-  parts_of_table tables(table, 2, div_);
+  parts_of_table tables(table, 2, partition_strategy::div);
   partitioned_ids<int> dealt;
-  REQUIRE(partition(here, std::vector<int>{3, 0, 2}, 4, 2, div_, dealt).ok());
+  REQUIRE(partition(here, std::vector<int>{3, 0, 2}, 4, 2, partition_strategy::div, dealt).ok());
   CHECK(gather(here, tables.views, dealt, to.rows(0, 2)).code() == errc::shape_mismatch);
   const matrix_view<float> null(nullptr, 3, 1);
   CHECK(gather(here, tables.views, dealt, null).message() == "shape mismatch: out is null");
@@ -365,12 +365,12 @@ TEST_CASE("stages: prune, fill, unique, partition, gather and combine give the b
         CAPTURE(static_cast<int>(kind));
         CAPTURE(entries);
         CAPTURE(parts);
-        const parts_of_table by_div(table, parts, div_), by_mod(table, parts, mod_);
+        const parts_of_table by_div(table, parts, partition_strategy::div), by_mod(table, parts, partition_strategy::mod);
         for (const pool how : {pool::sum, pool::mean, pool::sqrtn, pool::largest}) {
           for (const std::optional<std::int64_t> filling : {std::optional<std::int64_t>{}, {7}}) {
             const auto expected = scalar_composition(bags_of(made.view()), table, filling, how);
-            CHECK(same_bits(in_stages(here, made.view(), by_div, rows, width, div_, filling, how), expected));
-            CHECK(same_bits(in_stages(here, made.view(), by_mod, rows, width, mod_, filling, how), expected));
+            CHECK(same_bits(in_stages(here, made.view(), by_div, rows, width, partition_strategy::div, filling, how), expected));
+            CHECK(same_bits(in_stages(here, made.view(), by_mod, rows, width, partition_strategy::mod, filling, how), expected));
           }
         }
       }
@@ -383,9 +383,9 @@ TEST_CASE("stages: the comparison catches another order, a bag that was not fill
   const inline_executor here;
   const auto values = random_floats(random, 101 * 17);
   const matrix_view<const float> table(values.data(), 101, 17);
-  const parts_of_table parts(table, 4, div_);
+  const parts_of_table parts(table, 4, partition_strategy::div);
   const auto made = make_entries(random, entries_are::many_bad, 64, 101, 3000);
-  const auto staged = in_stages(here, made.view(), parts, 101, 17, div_, {}, pool::mean);
+  const auto staged = in_stages(here, made.view(), parts, 101, 17, partition_strategy::div, {}, pool::mean);
   auto bags = bags_of(made.view());
   CHECK(same_bits(staged, scalar_composition<std::int64_t>(bags, table, {}, pool::mean)));
   CHECK_FALSE(same_bits(staged, scalar_composition<std::int64_t>(bags, table, {}, pool::sqrtn)));
@@ -398,14 +398,14 @@ TEST_CASE("stages: 1 to 8 threads give the same, with one bag that has half of a
   std::mt19937_64 random(seed() + 344);
   constexpr index_t rows = 5000, width = 9;
   const auto values = random_floats(random, rows * width);
-  const parts_of_table parts(matrix_view<const float>(values.data(), rows, width), 7, mod_);
+  const parts_of_table parts(matrix_view<const float>(values.data(), rows, width), 7, partition_strategy::mod);
   for (const entries_are kind : {entries_are::one_huge_bag, entries_are::many_bad, entries_are::sorted}) {
     const auto made = make_entries(random, kind, 2000, rows, 150'000);
     thread_pool one(1);
-    const auto expected = in_stages(one, made.view(), parts, rows, width, mod_, {3}, pool::mean);
+    const auto expected = in_stages(one, made.view(), parts, rows, width, partition_strategy::mod, {3}, pool::mean);
     for (int threads = 2; threads <= 8; threads += 3) {
       thread_pool several(threads);
-      CHECK(same_bits(in_stages(several, made.view(), parts, rows, width, mod_, {3}, pool::mean), expected));
+      CHECK(same_bits(in_stages(several, made.view(), parts, rows, width, partition_strategy::mod, {3}, pool::mean), expected));
     }
   }
 }
@@ -424,7 +424,7 @@ TEST_CASE("stages: weights go through them, and the pooled rows are those of loo
   //! [stages]
   jagged_batch<> valid, bags;
   index_t dropped = 0;
-  prune_invalid(here, entries, by_id_and_weight, valid, dropped).or_throw();
+  prune_invalid(here, entries, prune_rule::by_id_and_weight, valid, dropped).or_throw();
   fill_empty_bags(here, valid.view(), 0, bags, empty).or_throw();  // row 0 for a bag without ids
   unique_ids<> different;
   unique(here, bags.ids, different).or_throw();

@@ -34,7 +34,7 @@ struct model {
     group.add(users.view, combiner::sum);
     group.add(items.view, pooling(combiner::mean(combiner::by_weight), bounds::skip(skipped)));
     group.add(users.view, pooling(combiner::max, empty_bag::default_row{7}));
-    group.add(tags.view, pooling(combiner::sqrtn, padding_id{0}));
+    group.add(tags.view, pooling(combiner::sqrtn, padding::id{0}));
     group.add(items.view, pooling(combiner::sum, bounds::assume_valid));
     const index_t rows[] = {50, 3000, 50, 9, 3000};
     offsets.resize(5);
@@ -76,7 +76,7 @@ struct model {
     look(0, users.view, combiner::sum);
     look(1, items.view, pooling(combiner::mean(combiner::by_weight), bounds::skip));
     look(2, users.view, pooling(combiner::max, empty_bag::default_row{7}));
-    look(3, tags.view, pooling(combiner::sqrtn, padding_id{0}));
+    look(3, tags.view, pooling(combiner::sqrtn, padding::id{0}));
     look(4, items.view, pooling(combiner::sum, bounds::assume_valid));
     return outs;
   }

@@ -287,7 +287,7 @@ TEST_CASE("update: bad input is reported and the table stays as it was") {
   const std::vector<std::int64_t> three{0, 1, 2, 3};
   const std::vector<float> nans(3, std::numeric_limits<float>::quiet_NaN());
   const jagged_view<> with_nans(three.data(), 3, three.data(), 3, nans.data());
-  CHECK(update(inline_executor{}, with_nans, matrix_view(gradient.data(), 3, 4), pooling{combiner::sum, padding_id{0}}, sgd{},
+  CHECK(update(inline_executor{}, with_nans, matrix_view(gradient.data(), 3, 4), pooling{combiner::sum, padding::id{0}}, sgd{},
                table.view())
             .place()
             .slot == 1);
@@ -296,7 +296,7 @@ TEST_CASE("update: bad input is reported and the table stays as it was") {
   CHECK(unchanged());
   const std::vector<std::int64_t> none{-1, -2, -3};
   CHECK(update(inline_executor{}, jagged_view<>(three.data(), 3, none.data(), 3, nans.data()),
-               matrix_view(gradient.data(), 3, 4), pooling{combiner::sum, prune}, sgd{}, table.view())
+               matrix_view(gradient.data(), 3, 4), pooling{combiner::sum, padding::prune}, sgd{}, table.view())
             .ok());
   CHECK(unchanged());
   index_t skipped = 0;

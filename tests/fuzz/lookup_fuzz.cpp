@@ -75,18 +75,18 @@ struct pooling_values {
 template <class F>
 void with_pooling(int number, const pooling_values& with, const F& f) {
   switch (number) {
-    case 0: return f(pooling{sum}, meaning{.combiner = meaning::sums});
+    case 0: return f(pooling{combiner::sum}, meaning{.combiner = meaning::sums});
     case 1:
-      return f(pooling{mean, skip(*with.skipped), default_row{with.id}},
+      return f(pooling{combiner::mean, bounds::skip(*with.skipped), empty_bag::default_row{with.id}},
                meaning{.combiner = meaning::means, .skips = true, .filling = with.id});
     case 2:
-      return f(pooling{sqrtn, padding_id{with.id}, keep},
+      return f(pooling{combiner::sqrtn, padding::id{with.id}, empty_bag::keep},
                meaning{.combiner = meaning::roots, .keeps = true, .padding = with.id});
     case 3:
-      return f(pooling{mean(by_weight), prune, max_norm{with.cap}},
+      return f(pooling{combiner::mean(combiner::by_weight), padding::prune, max_norm{with.cap}},
                meaning{.combiner = meaning::means_by_weight, .prunes = true, .cap = with.cap});
     default:
-      return f(pooling{max_, skip(*with.skipped), padding_id{with.id}, accumulate_into},
+      return f(pooling{combiner::max, bounds::skip(*with.skipped), padding::id{with.id}, output::accumulate},
                meaning{.combiner = meaning::largest, .skips = true, .adds = true, .padding = with.id});
   }
 }
@@ -95,12 +95,12 @@ void with_pooling(int number, const pooling_values& with, const F& f) {
 template <class F>
 void with_fused_pooling(int number, const pooling_values& with, const F& f) {
   switch (number % 3) {
-    case 0: return f(pooling{sum}, meaning{.combiner = meaning::sums, .prunes = true});
+    case 0: return f(pooling{combiner::sum}, meaning{.combiner = meaning::sums, .prunes = true});
     case 1:
-      return f(pooling{sqrtn, padding_id{with.id}, keep},
+      return f(pooling{combiner::sqrtn, padding::id{with.id}, empty_bag::keep},
                meaning{.combiner = meaning::roots, .keeps = true, .padding = with.id});
     default:
-      return f(pooling{mean(by_weight), prune, max_norm{with.cap}},
+      return f(pooling{combiner::mean(combiner::by_weight), padding::prune, max_norm{with.cap}},
                meaning{.combiner = meaning::means_by_weight, .prunes = true, .cap = with.cap});
   }
 }

@@ -116,7 +116,7 @@ void check_partition(const std::pmr::vector<Id>& ids, const choices& chosen, con
       continue;
     }
     const part_place at =
-        chosen.by_mod ? mod_place(id, chosen.parts) : div_place(id, chosen.rows, chosen.parts);
+        chosen.by_mod ? partition_strategy::mod_place(id, chosen.parts) : partition_strategy::div_place(id, chosen.rows, chosen.parts);
     const index_t position = dealt.permutation[k];
     require(dealt.part[k] == at.part && at.local < part_rows(at.part, chosen.rows, chosen.parts));
     require(dealt.offsets[static_cast<std::size_t>(at.part)] <= position &&
@@ -137,8 +137,8 @@ void check_ids(const jagged_batch<Id>& bags, const choices& chosen) {
   partitioned_ids<Id> dealt;
   index_t left_out = 0;
   const auto deal = [&](const auto& bounds) {
-    return chosen.by_mod ? partition(here, found.ids, chosen.rows, chosen.parts, mod_, bounds, dealt)
-                         : partition(here, found.ids, chosen.rows, chosen.parts, div_, bounds, dealt);
+    return chosen.by_mod ? partition(here, found.ids, chosen.rows, chosen.parts, partition_strategy::mod, bounds, dealt)
+                         : partition(here, found.ids, chosen.rows, chosen.parts, partition_strategy::div, bounds, dealt);
   };
   require(deal(skip(left_out)).ok());
   check_partition(found.ids, chosen, dealt);
@@ -160,8 +160,8 @@ template <class Batch, class Id>
 void check_stages(const Batch& batch, const bag_list<Id>& meaning, const choices& chosen) {
   jagged_batch<Id> valid, filled;
   index_t dropped = -1;
-  require((chosen.by_weights ? prune_invalid(here, batch, by_id_and_weight, valid, dropped)
-                             : prune_invalid(here, batch, by_id, valid, dropped))
+  require((chosen.by_weights ? prune_invalid(here, batch, prune_rule::by_id_and_weight, valid, dropped)
+                             : prune_invalid(here, batch, prune_rule::by_id, valid, dropped))
               .ok());
   auto expected = pruned(meaning, chosen.by_weights && chosen.weighted);
   require(valid.view().validate().ok() && bags_of(valid.view()) == expected);
@@ -203,7 +203,7 @@ void check_entries(const choices& chosen, const std::vector<std::uint8_t>& bytes
   require(s.ok() == (bad < 0) && coo.validate().ok() == s.ok());
   if (!s) {
     require(s.code() == errc::invalid_value && s.place().slot == bad);
-    require(prune_invalid(here, coo, by_id, bags, dropped).place() == s.place());
+    require(prune_invalid(here, coo, prune_rule::by_id, bags, dropped).place() == s.place());
     require(bags.ids.empty() && bags.offsets.empty());
     return;
   }
@@ -244,7 +244,7 @@ void check_bags(const choices& chosen, const std::vector<std::uint8_t>& bytes) {
     jagged_batch<Id> out;
     index_t dropped = 0;
     std::vector<std::uint8_t> empty(static_cast<std::size_t>(chosen.bags));
-    require(prune_invalid(here, bags, by_id, out, dropped).place() == bags.validate().place());
+    require(prune_invalid(here, bags, prune_rule::by_id, out, dropped).place() == bags.validate().place());
     require(fill_empty_bags(here, bags, Id{0}, out, empty).code() == bags.validate().code());
     require(out.ids.empty() && out.offsets.empty());
     return;

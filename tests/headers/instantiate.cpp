@@ -84,8 +84,8 @@ void stages(Executor& executor, const Batch& batch, const Strategy& how, matrix_
   jagged_batch<id_type> valid, filled;
   index_t dropped = 0;
   std::vector<std::uint8_t> empty(static_cast<std::size_t>(batch.bags()));
-  expect(prune_invalid(executor, batch, by_id, valid, dropped));
-  expect(prune_invalid(executor, valid.view(), by_id_and_weight, filled, dropped));
+  expect(prune_invalid(executor, batch, prune_rule::by_id, valid, dropped));
+  expect(prune_invalid(executor, valid.view(), prune_rule::by_id_and_weight, filled, dropped));
   expect(fill_empty_bags(executor, valid.view(), id_type{0}, filled, empty));
   unique_ids<id_type, std::int32_t> different;
   expect(unique(executor, filled.ids, different));
@@ -251,22 +251,22 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
   jagged_batch<> bags;
   expect(entries.validate());
   expect(to_jagged(here, tensor, bags));
-  stages(pool, entries, div_, out);
-  stages(pool, large, mod_, out);
+  stages(pool, entries, partition_strategy::div, out);
+  stages(pool, large, partition_strategy::mod, out);
   index_t dropped = 0;
-  expect(prune_invalid(here, tensor, by_id, bags, dropped));
-  failures += div_place(n, n, 3) == mod_place(n, 3);
+  expect(prune_invalid(here, tensor, prune_rule::by_id, bags, dropped));
+  failures += partition_strategy::div_place(n, n, 3) == partition_strategy::mod_place(n, 3);
   unique_rows<std::int32_t> rows;
   expect(dedup_rows(pool, in, rows));
   expect(gather_rows(ctx, in, rows.inverse, out));
 
   // The same in one pass, many tables in one call, and gradients that are handed out.
   const std::vector<const_table_view<f32_rows>> parts(2, f32.view());
-  expect(fused_lookup(pool, partitioned_table(parts, div_), tensor, pooling{mean, max_norm{1}}, out));
-  expect(fused_lookup(here, partitioned_table(parts, mod_), bags.view(), pooling{sum, default_row{0}}, half));
+  expect(fused_lookup(pool, partitioned_table(parts, partition_strategy::div), tensor, pooling{mean, max_norm{1}}, out));
+  expect(fused_lookup(here, partitioned_table(parts, partition_strategy::mod), bags.view(), pooling{sum, default_row{0}}, half));
   table_group<> group;
   group.add(f32.view(), sum);
-  group.add(f16s.view(), pooling{max_, prune});
+  group.add(f16s.view(), pooling{combiner::max, padding::prune});
   const std::vector<jagged_view<>> of_features(2);
   expect(lookup(executor_ref(pool), group, of_features, out));
   expect(lookup(ctx, group, of_features, std::vector<matrix_view<float>>(2)));

@@ -322,8 +322,8 @@ TEST_CASE("stream_pool_resource: the search for a block does not walk the free o
   CHECK(pool.report().reserved == std::size_t{1} << 20);
 }
 
-TEST_CASE("managed_budget: never more than the card had, or has, free") {
-  managed_budget budget(1000);
+TEST_CASE("detail::managed_budget: never more than the card had, or has, free") {
+  detail::managed_budget budget(1000);
   CHECK(budget.take(600, 1000));
   CHECK_FALSE(budget.take(500, 1000));
   CHECK_FALSE(budget.take(400, 399));

@@ -19,7 +19,7 @@ int main() {
   const std::int64_t offsets[] = {0, 2, 3}, ids[] = {2, 0, 1};
   const deeprec::status s = deeprec::lookup(
       deeprec::inline_executor{}, deeprec::as_table(deeprec::matrix_view(rows.data(), 3, 4)),
-      deeprec::jagged_view(offsets, 2, ids, 3), deeprec::sum, deeprec::matrix_view(out.data(), 2, 4));
+      deeprec::jagged_view(offsets, 2, ids, 3), deeprec::combiner::sum, deeprec::matrix_view(out.data(), 2, 4));
   const bool right = s.ok() && out.row(0) == rows.row(2) + rows.row(0) && out.row(1) == rows.row(1);
   std::printf("%s, %s\n", s.message().c_str(), right ? "as Eigen" : "WRONG");
   return right ? 0 : 1;

@@ -44,23 +44,23 @@ TEST_CASE("e03: the weight of an absent id is not looked at") {
   CHECK(out[0] == 3.0F);
   jagged_batch<> clean;
   index_t dropped = 0;
-  REQUIRE(prune_invalid(here, bags, by_id, clean, dropped).ok());
+  REQUIRE(prune_invalid(here, bags, prune_rule::by_id, clean, dropped).ok());
   out[0] = 0;
   CHECK(lookup(here, table, clean.view(), combiner::sum, to).ok());
   CHECK(out[0] == 3.0F);
 
   const jagged_view<> with_padding(offsets.data(), 1, padded.data(), 2, weights.data());
   out[0] = 0;
-  s = lookup(here, table, with_padding, pooling{combiner::sum, padding_id{0}}, to);
+  s = lookup(here, table, with_padding, pooling{combiner::sum, padding::id{0}}, to);
   CHECK_MESSAGE(s.ok(), s.message());
   CHECK(out[0] == 3.0F);
   const std::vector<float> g = floats({1});
   std::vector<float> of_weights = floats({7, 7});
   s = weight_gradients(here, table, with_padding, matrix_view<const float>(g.data(), 1, 1),
-                       pooling{combiner::mean(combiner::by_weight), padding_id{0}}, of_weights);
+                       pooling{combiner::mean(combiner::by_weight), padding::id{0}}, of_weights);
   CHECK_MESSAGE(s.ok(), s.message());
   CHECK(of_weights == std::vector<float>{0, 0});
-  s = update(here, with_padding, matrix_view(g.data(), 1, 1), pooling{combiner::mean, padding_id{0}}, sgd{1.0F}, table);
+  s = update(here, with_padding, matrix_view(g.data(), 1, 1), pooling{combiner::mean, padding::id{0}}, sgd{1.0F}, table);
   CHECK_MESSAGE(s.ok(), s.message());
   CHECK(rows == std::vector<float>{1, 2, 2});
   CHECK(lookup(here, table, with_padding, combiner::sum, to).code() == errc::weight_is_nan);

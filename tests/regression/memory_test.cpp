@@ -45,7 +45,7 @@ TEST_CASE("e01b: offsets that out owns are not pruned in place") {
   out.ids.reserve(8);
   index_t dropped = 77;
   const jagged_view<> bags(out.offsets.data(), 2, ids.data(), 3);
-  CHECK(prune_invalid(inline_executor{}, bags, by_id, out, dropped).code() == errc::unsupported);
+  CHECK(prune_invalid(inline_executor{}, bags, prune_rule::by_id, out, dropped).code() == errc::unsupported);
   CHECK(out.offsets == std::pmr::vector<index_t>{0, 1, 3});
   CHECK(dropped == 77);
 }
@@ -56,7 +56,7 @@ TEST_CASE("e01c: rows of entries that out owns are not pruned in place") {
   out.offsets = {1, 0, 0};
   index_t dropped = 77;
   const coo_view<> entries(out.offsets.data(), ids.data(), 3, 2);
-  CHECK(prune_invalid(inline_executor{}, entries, by_id, out, dropped).code() == errc::unsupported);
+  CHECK(prune_invalid(inline_executor{}, entries, prune_rule::by_id, out, dropped).code() == errc::unsupported);
   CHECK(out.offsets == std::pmr::vector<index_t>{1, 0, 0});
 }
 

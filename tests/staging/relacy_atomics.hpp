@@ -45,7 +45,7 @@
 namespace deeprec_test {
 
 // What is broken on purpose: an access becomes relaxed, or a fence is left out.
-inline std::optional<deeprec::access> broken_access;
+inline std::optional<deeprec::detail::access> broken_access;
 
 template <class T>
 class relacy_atomic {
@@ -90,7 +90,7 @@ struct relacy_atomics {
   using atomic = relacy_atomic<T>;
   using time_point = std::chrono::steady_clock::time_point;
 
-  static rl::memory_order at(deeprec::access site, std::memory_order order) {
+  static rl::memory_order at(deeprec::detail::access site, std::memory_order order) {
     if (broken_access == site) return rl::mo_relaxed;
     switch (order) {
       case std::memory_order_relaxed:
@@ -110,10 +110,10 @@ struct relacy_atomics {
   }
   static void prepare() {}
   // A membarrier can't be expressed here: both are fences, as where the kernel has none.
-  static void light_fence(deeprec::access site) {
+  static void light_fence(deeprec::detail::access site) {
     if (broken_access != site) rl::atomic_thread_fence(rl::mo_seq_cst, RL_INFO);
   }
-  static void heavy_fence(deeprec::access site) { light_fence(site); }
+  static void heavy_fence(deeprec::detail::access site) { light_fence(site); }
   static void relax() {}
   static void yield() { rl::ctx().yield(1, RL_INFO); }
   static void fetch(const void*) {}

@@ -566,7 +566,7 @@ class fake_cublaslt {
 namespace deeprec { inline namespace DEEPREC_ABI {
 
 template <>
-struct gemm_space<deeprec_test::fake_backend> {
+struct detail::gemm_space<deeprec_test::fake_backend> {
   using type = device_space;
 };
 

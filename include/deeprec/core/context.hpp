@@ -29,7 +29,7 @@ struct context {
 
   /// The tag by which a verb finds its backend: host_backend unless the executor names another.
   [[nodiscard]] static constexpr auto backend() noexcept {
-    return typename executor_backend<std::remove_cv_t<E>>::type{};
+    return typename detail::executor_backend<std::remove_cv_t<E>>::type{};
   }
 
   E* executor;
@@ -39,10 +39,15 @@ struct context {
   isa instruction_set = active_isa();
 };
 
+namespace detail {
+
 template <class T>
 inline constexpr bool is_context = false;
+
 template <class E>
 inline constexpr bool is_context<context<E>> = true;
+
+}  // namespace detail
 
 /// A context as it is; a plain executor wrapped in one.
 ///
@@ -52,7 +57,7 @@ inline constexpr bool is_context<context<E>> = true;
 template <class T>
 auto as_context(T&& context_or_executor) noexcept {
   using plain = std::remove_cvref_t<T>;
-  if constexpr (is_context<plain>) {
+  if constexpr (detail::is_context<plain>) {
     return context_or_executor;
   } else {
     return context<std::remove_reference_t<T>>(context_or_executor);

@@ -52,17 +52,22 @@ struct any_backend {
   explicit(false) any_backend(Tag) noexcept {}
 };
 
+namespace detail {
+
 template <class E>
 struct executor_backend {
   using type = host_backend;
 };
+
 template <class E>
   requires requires { typename E::backend; }
 struct executor_backend<E> {
   using type = typename E::backend;
 };
 
+}  // namespace detail
+
 template <class E>
-concept Executor = BulkExecutor<E> || !std::same_as<typename executor_backend<E>::type, host_backend>;
+concept Executor = BulkExecutor<E> || !std::same_as<typename detail::executor_backend<E>::type, host_backend>;
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -1,6 +1,6 @@
 // How a verb answers: a code and the place of the first fault. The same with and without exceptions.
 //
-//   status s = lookup(ctx, table, bags, sum, out);
+//   status s = lookup(ctx, table, bags, combiner::sum, out);
 //   if (!s) log(s.message());      // "id out of range: table 3, bag 17, slot 402, value -1"
 //   lookup(...).or_throw();        // where exceptions are on
 //

@@ -386,7 +386,7 @@ auto make_reader(Context&& context_or_executor, Format format, std::vector<text_
                  const reader_options& options) {
   using plain = std::remove_cvref_t<Context>;
   static_assert(
-      std::is_lvalue_reference_v<Context> || is_context<plain>,
+      std::is_lvalue_reference_v<Context> || detail::is_context<plain>,
       "deeprec::read_files: the executor is a temporary, and the reader keeps a reference "
       "to it. Fix: give the executor a name.");
   const auto ctx = as_context(context_or_executor);

@@ -30,7 +30,7 @@
 namespace deeprec { inline namespace DEEPREC_ABI {
 
 template <>
-struct gemm_space<cuda_backend> {
+struct detail::gemm_space<cuda_backend> {
   using type = device_space;
 };
 

@@ -52,15 +52,16 @@ template <class First, class... Others>
   return text;
 }
 
+namespace detail {
+
 /// The memory space of a backend's products.
 template <class Backend>
 struct gemm_space {
   using type = host_space;
 };
+
 template <class Context>
 using gemm_desc_for = basic_gemm_desc<typename gemm_space<backend_of<context_for<Context>>>::type>;
-
-namespace detail {
 
 template <class B>
 decltype(auto) values_of(const B& b) noexcept {
@@ -154,7 +155,7 @@ gemm_job make_job(const Desc& desc, const A& a, const B& b, const C& c) {
                .math = desc.math,
                .a = gemm_view<>(a),
                .b = gemm_view<>(values_of(b)),
-               .c = {c.data_handle(), leading_dimension(c), gemm_storage_of<typename C::value_type>},
+               .c = {c.data_handle(), leading_dimension(c), detail::gemm_storage_of<typename C::value_type>},
                .residual = rows_of(desc.residual),
                .mask = rows_of(desc.mask),
                .bias = desc.bias.data_handle(),
@@ -262,7 +263,7 @@ status gemm_on(host_backend, context<E> given, const gemm_desc& desc, const A& a
 ///           written, unless a backend fails on a tile: then c may be written in part, and nothing else is
 /// @example  gemm(pool, {.b = gemm_operand::transposed}, x, weights, y).or_throw();
 template <class Backends = host_gemm_backends, class Context, class A, class B, class C>
-[[nodiscard]] status gemm(Context&& ctx, const gemm_desc_for<Context>& desc, const A& a, const B& b,
+[[nodiscard]] status gemm(Context&& ctx, const detail::gemm_desc_for<Context>& desc, const A& a, const B& b,
                           const C& c) {
   const auto where = as_context(ctx);
   if constexpr (std::is_same_v<B, gemm_weights>) {

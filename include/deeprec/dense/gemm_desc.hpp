@@ -41,9 +41,13 @@ enum class gemm_storage : std::uint8_t { f32, bf16 };
 template <class T>
 concept GemmElement = std::is_same_v<T, float> || std::is_same_v<T, bf16>;
 
+namespace detail {
+
 template <GemmElement T>
 inline constexpr gemm_storage gemm_storage_of =
     std::is_same_v<T, float> ? gemm_storage::f32 : gemm_storage::bf16;
+
+}  // namespace detail
 
 constexpr const char* to_string(gemm_math math) noexcept {
   return math == gemm_math::f32 ? "f32" : math == gemm_math::bf16 ? "bf16" : "tf32";
@@ -61,7 +65,7 @@ class gemm_view {
         rows_(v.extent(0)),
         columns_(v.extent(1)),
         stride_(v.stride(0)),
-        storage_(gemm_storage_of<std::remove_const_t<T>>) {}
+        storage_(detail::gemm_storage_of<std::remove_const_t<T>>) {}
 
   [[nodiscard]] constexpr const void* data() const noexcept { return data_; }
   [[nodiscard]] constexpr index_t extent(int rank) const noexcept { return rank == 0 ? rows_ : columns_; }

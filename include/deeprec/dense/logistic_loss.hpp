@@ -25,6 +25,8 @@ DEEPREC_INLINE double sigmoid(double logit) noexcept {
   return logit < 0 ? e / (1 + e) : 1 / (1 + e);
 }
 
+namespace detail {
+
 /// Cross entropy of one logit against a label in [0, 1], in double.
 ///
 /// @numerics never overflows for a finite logit
@@ -34,8 +36,6 @@ DEEPREC_INLINE double sigmoid(double logit) noexcept {
 DEEPREC_INLINE double logistic_loss_of(double logit, double label) noexcept {
   return (std::max)(logit, 0.0) - logit * label + std::log1p(std::exp(-std::abs(logit)));
 }
-
-namespace detail {
 
 /// Many rows in pieces: 64 at most, whose borders depend on the number of rows only.
 inline constexpr index_t loss_pieces = 64;
@@ -49,7 +49,7 @@ inline namespace DEEPREC_UNIT {
 DEEPREC_APART inline double add_losses(double sum, matrix_view<const float> logits, matrix_view<const float> labels,
                                        index_t begin, index_t end) noexcept {
   for (index_t i = begin; i < end; ++i) {
-    sum += logistic_loss_of(static_cast<double>(*logits.row(i)), static_cast<double>(*labels.row(i)));
+    sum += detail::logistic_loss_of(static_cast<double>(*logits.row(i)), static_cast<double>(*labels.row(i)));
   }
   return sum;
 }

@@ -132,7 +132,7 @@ class log_loss {
     if (const status bad = detail::check_scored(logits, labels); !bad) return bad;
     for (index_t i = 0; i < logits.extent(0); ++i) {
       const double logit = std::clamp(static_cast<double>(*logits.row(i)), -0x1p31, 0x1p31);
-      const double loss = logistic_loss_of(logit, static_cast<double>(*labels.row(i)));
+      const double loss = detail::logistic_loss_of(logit, static_cast<double>(*labels.row(i)));
       sum_ += static_cast<unsigned __int128>(loss * 0x1p60);
     }
     rows_ += logits.extent(0);

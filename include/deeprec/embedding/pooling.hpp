@@ -1,7 +1,7 @@
-// How a bag becomes one row: the combiner, and policies for everything that may be said otherwise.
+// How a bag becomes one row: the combiner, and policies for the cases that users treat differently.
 //
 //   lookup(ctx, table, bags, combiner::sum, out);                a combiner is a pooling
-//   lookup(ctx, table, bags, pooling{combiner::mean(combiner::by_weight), bounds::skip, padding_id{0}}, out);
+//   lookup(ctx, table, bags, pooling{combiner::mean(combiner::by_weight), bounds::skip, padding::id{0}}, out);
 //
 //   combiner::            row of bag b                                weights
 //   sum                   sum_k w[k] * x[k]                           yes
@@ -16,11 +16,11 @@
 // Without weights w = 1. Policies are empty tags or small values, in any order, one of each kind:
 //
 //   bounds::     check (default) | skip | assume_valid      an id outside [0, rows)
-//   padding      none (default)  | padding_id{7} | prune    ids that count as absent; they are never "bad", nor
+//   padding::    none (default)  | id{7} | prune            ids that count as absent; they are never "bad", nor
 //                                                           is their weight
 //   empty_bag::  zeros (default) | default_row{7} | keep    a bag without ids, once absent ones are left out
-//   norm         none (default)  | max_norm{c}              rows longer than c are scaled down to c
-//   output       overwrite (default) | accumulate_into      what happens to the old values of out
+//   norm         any (default)   | max_norm{c}              rows longer than c are scaled down to c
+//   output::     overwrite (default) | accumulate           what happens to the old values of out
 #pragma once
 
 #include <type_traits>
@@ -95,33 +95,41 @@ inline constexpr keep_t keep{};
 
 }  // namespace empty_bag
 
-// --- an id that stands for nothing ---------------------------------------------------------------
-struct no_padding_t {};
+/// Ids that count as absent.
+namespace padding {
+
+struct none_t {};
 /// Slots with this id count as absent. Any number, also a negative one.
-struct padding_id {
+struct id {
   std::int64_t id;
 };
-
 /// Negative ids count as absent and, for every combiner but sum, slots whose weight is not above 0: as in
 /// TensorFlow's safe_embedding_lookup_sparse.
 struct prune_t {};
 inline constexpr prune_t prune{};
 
-// --- rows that are too long ----------------------------------------------------------------------
-struct any_norm_t {};
+}  // namespace padding
+
 /// Each row x is used as x * min(1, cap / ||x||), before its weight; also the default row.
 struct max_norm {
   float cap;
 };
 
-// --- the old values of out -----------------------------------------------------------------------
+/// What happens to the old values of out.
+namespace output {
+
 struct overwrite_t {};
 /// out[b] += pooled row; a 16-bit out is rounded once, after the addition.
-struct accumulate_into_t {};
+struct accumulate_t {};
 inline constexpr overwrite_t overwrite{};
-inline constexpr accumulate_into_t accumulate_into{};
+inline constexpr accumulate_t accumulate{};
+
+}  // namespace output
 
 namespace detail {
+
+/// Rows of any norm are used as they are.
+struct any_norm_t {};
 
 template <class T>
 inline constexpr bool is_combiner =
@@ -136,15 +144,15 @@ constexpr policy_kind kind_of_policy() {
   if constexpr (std::is_same_v<T, bounds::check_t> || std::is_same_v<T, bounds::skip_t> ||
                 std::is_same_v<T, bounds::assume_valid_t>) {
     return policy_kind::bounds;
-  } else if constexpr (std::is_same_v<T, padding_id> || std::is_same_v<T, no_padding_t> ||
-                       std::is_same_v<T, prune_t>) {
+  } else if constexpr (std::is_same_v<T, padding::id> || std::is_same_v<T, padding::none_t> ||
+                       std::is_same_v<T, padding::prune_t>) {
     return policy_kind::padding;
-  } else if constexpr (std::is_same_v<T, max_norm> || std::is_same_v<T, any_norm_t>) {
+  } else if constexpr (std::is_same_v<T, max_norm> || std::is_same_v<T, detail::any_norm_t>) {
     return policy_kind::norm;
   } else if constexpr (std::is_same_v<T, empty_bag::zeros_t> || std::is_same_v<T, empty_bag::default_row> ||
                        std::is_same_v<T, empty_bag::keep_t>) {
     return policy_kind::empty;
-  } else if constexpr (std::is_same_v<T, overwrite_t> || std::is_same_v<T, accumulate_into_t>) {
+  } else if constexpr (std::is_same_v<T, output::overwrite_t> || std::is_same_v<T, output::accumulate_t>) {
     return policy_kind::output;
   } else {
     return policy_kind::none;
@@ -173,8 +181,8 @@ class pooling : private Policies... {
   static_assert(detail::is_combiner<Combiner>,
                 "deeprec::pooling: the first policy is the combiner. Fix: pooling{combiner::sum, bounds::skip}.");
   static_assert(((detail::kind_of_policy<Policies>() != detail::policy_kind::none) && ...),
-                "deeprec::pooling: not a policy. Fix: bounds::check, skip or assume_valid, padding_id{i}, "
-                "prune, empty_bag::zeros, default_row{i} or keep, max_norm{c}, overwrite or accumulate_into.");
+                "deeprec::pooling: not a policy. Fix: bounds::check, skip or assume_valid, padding::id{i} "
+                "or prune, empty_bag::zeros, default_row{i} or keep, max_norm{c}, output::overwrite or accumulate.");
   static_assert(detail::policies_of_kind<detail::policy_kind::bounds, Policies...> <= 1 &&
                     detail::policies_of_kind<detail::policy_kind::padding, Policies...> <= 1 &&
                     detail::policies_of_kind<detail::policy_kind::empty, Policies...> <= 1 &&
@@ -187,10 +195,10 @@ class pooling : private Policies... {
  public:
   using combiner = Combiner;
   using bounds_mode = pick<detail::policy_kind::bounds, bounds::check_t>;
-  using padding_mode = pick<detail::policy_kind::padding, no_padding_t>;
+  using padding_mode = pick<detail::policy_kind::padding, padding::none_t>;
   using empty_mode = pick<detail::policy_kind::empty, empty_bag::zeros_t>;
-  using norm_mode = pick<detail::policy_kind::norm, any_norm_t>;
-  using output_mode = pick<detail::policy_kind::output, overwrite_t>;
+  using norm_mode = pick<detail::policy_kind::norm, detail::any_norm_t>;
+  using output_mode = pick<detail::policy_kind::output, output::overwrite_t>;
 
   constexpr explicit pooling(Combiner, Policies... policies) noexcept : Policies(policies)... {}
 
@@ -204,10 +212,15 @@ class pooling : private Policies... {
 template <class Combiner, class... Policies>
 pooling(Combiner, Policies...) -> pooling<Combiner, Policies...>;
 
+namespace detail {
+
 template <class T>
 inline constexpr bool is_pooling = false;
+
 template <class Combiner, class... Policies>
 inline constexpr bool is_pooling<pooling<Combiner, Policies...>> = true;
+
+}  // namespace detail
 
 /// A combiner alone, completed by the defaults; a pooling as it is.
 ///
@@ -216,7 +229,7 @@ inline constexpr bool is_pooling<pooling<Combiner, Policies...>> = true;
 /// @error   none
 template <class T>
 constexpr auto as_pooling(const T& policy) noexcept {
-  if constexpr (is_pooling<T>) {
+  if constexpr (detail::is_pooling<T>) {
     return policy;
   } else {
     static_assert(detail::is_combiner<T>,

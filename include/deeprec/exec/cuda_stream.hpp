@@ -1,7 +1,7 @@
 // A CUDA stream as an executor: verbs given one enqueue their work and return.
 //
 //   cuda_stream stream;                       // or cuda_stream{your_cudaStream_t}
-//   lookup(stream, device_table, device_bags, sum, device_out).or_throw();   // enqueued
+//   lookup(stream, device_table, device_bags, combiner::sum, device_out).or_throw();   // enqueued
 //   stream.synchronize().or_throw();          // waits, and reports the first fault of what ran
 //
 // Kernels can't return a status: they write the smallest bad place into a record in device memory that

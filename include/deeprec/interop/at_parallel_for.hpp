@@ -5,7 +5,7 @@
 //                            at::parallel_for(b, e, g, f);
 //                          },
 //                          at::get_num_threads()};
-//   lookup(threads, table, bags, sum, out);
+//   lookup(threads, table, bags, combiner::sum, out);
 //
 // Any function fits that calls f(begin, end) for ranges which cover [b, e), on any threads, and then
 // returns. Inside a parallel region of PyTorch at::parallel_for runs on the calling thread, and so does

@@ -3,7 +3,7 @@
 //
 //   matrix_view<const float> weights;
 //   if (status s = from_dlpack(managed->dl_tensor, weights); !s) ...      // T and space from the view
-//   lookup(ctx, as_table(weights), bags, sum, out);
+//   lookup(ctx, as_table(weights), bags, combiner::sum, out);
 //
 //   DLDeviceType           as a view in
 //   kDLCPU                 host_space

@@ -3,7 +3,7 @@
 //   Eigen::ThreadPool pool(8);
 //   eigen_executor threads(pool);                                       // a ThreadPoolInterface
 //   eigen_executor threads(context->eigen_device<Eigen::ThreadPoolDevice>());  // or a device on one
-//   lookup(threads, table, bags, sum, out);
+//   lookup(threads, table, bags, combiner::sum, out);
 //
 //   caller ──Schedule──> helper 1, helper 2 ...     all of them take pieces; a helper that comes when
 //      └──── takes pieces itself                    none is left goes away

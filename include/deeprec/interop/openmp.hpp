@@ -1,7 +1,7 @@
 // OpenMP's threads as a bulk executor.
 //
 //   openmp_executor threads;                       // omp_get_max_threads() of them
-//   lookup(threads, table, bags, sum, out);
+//   lookup(threads, table, bags, combiner::sum, out);
 //
 // Inside a parallel region of your own a call runs on the calling thread alone, unless nested regions
 // are switched on (omp_set_max_active_levels). Not here: tasks, places, the device.

@@ -2,7 +2,7 @@
 //
 //   tbb::task_arena arena(8);
 //   tbb_executor threads(arena);
-//   lookup(threads, table, bags, sum, out);
+//   lookup(threads, table, bags, combiner::sum, out);
 //
 // A thread that waits inside a call takes work of that call only (this_task_arena::isolate), so no body
 // ever begins below another on one stack. Not here: flow graphs, priorities, cancellation.

@@ -171,14 +171,14 @@ class managed_resource final : public std::pmr::memory_resource {
     std::size_t total = 0;
     std::size_t free = 0;
     cuda_status(cudaMemGetInfo(&free, &total)).or_throw();
-    shared_->budget = managed_budget(free);
+    shared_->budget = detail::managed_budget(free);
     shared_->is_open = true;
   }
 
  private:
   struct shared {
     std::mutex mutex;
-    managed_budget budget;
+    detail::managed_budget budget;
     bool is_open = false;
   };
   void* do_allocate(std::size_t bytes, std::size_t alignment) override {

@@ -12,6 +12,8 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
+namespace detail {
+
 /// @threads one thread at a time
 class managed_budget {
  public:
@@ -30,5 +32,7 @@ class managed_budget {
   std::size_t limit_;
   std::size_t held_ = 0;
 };
+
+}  // namespace detail
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -27,7 +27,7 @@ struct rowwise_adagrad {
   float epsilon = 1e-8F;
   float initial_squares = 0;
 
-  DEEPREC_HD scaled_step begin_row(float* squares, float mean_square) const noexcept {
+  DEEPREC_HD steps::scaled_step begin_row(float* squares, float mean_square) const noexcept {
     *squares = scalar::maximum(*squares, initial_squares) + mean_square;
     return {learning_rate / (scalar::sqrt(*squares) + epsilon)};
   }
@@ -42,7 +42,7 @@ struct adagrad {
   float epsilon = 1e-8F;
   float initial_squares = 0;
 
-  DEEPREC_HD adagrad_step begin_row(float*, float) const noexcept {
+  DEEPREC_HD steps::adagrad_step begin_row(float*, float) const noexcept {
     return {learning_rate, epsilon, 1, initial_squares};
   }
 };
@@ -62,7 +62,7 @@ struct adagrad_decay {
   std::int64_t decay_every = 100'000;
   std::int64_t step = 1;  ///< the number of this step, over all tables and workers
 
-  DEEPREC_HD adagrad_step begin_row(float* applied, float) const noexcept {
+  DEEPREC_HD steps::adagrad_step begin_row(float* applied, float) const noexcept {
     const std::int64_t due = decay_every > 0 ? step / decay_every : 0;
     const auto missing = due - static_cast<std::int64_t>(*applied);
     if (missing <= 0) return {learning_rate, epsilon, 1, initial_squares};

@@ -39,13 +39,13 @@ constexpr double bias_of(float beta, std::int64_t step) noexcept {
 }
 
 struct adam_rows {
-  adam_step step;
-  DEEPREC_HD adam_step begin_row(float*, float) const noexcept { return step; }
+  steps::adam_step step;
+  DEEPREC_HD steps::adam_step begin_row(float*, float) const noexcept { return step; }
 };
 
 struct rowwise_adam_rows {
-  adam_step step;
-  DEEPREC_HD momentum_step begin_row(float* squares, float mean_square) const noexcept {
+  steps::adam_step step;
+  DEEPREC_HD steps::momentum_step begin_row(float* squares, float mean_square) const noexcept {
     *squares = step.decay2 * *squares + step.gain2 * mean_square;
     return {step.rate / (scalar::sqrt(*squares) * step.root + step.epsilon), step.decay1, step.gain1, 1, 0};
   }
@@ -144,7 +144,7 @@ struct adam_async_rmsprop {
   float beta2 = 0.999F;
   float epsilon = 1e-8F;
 
-  DEEPREC_HD rmsprop_momentum_step begin_row(float*, float) const noexcept {
+  DEEPREC_HD steps::rmsprop_momentum_step begin_row(float*, float) const noexcept {
     return {learning_rate, epsilon, beta1, beta2, detail::rest_of(beta2)};
   }
 };

@@ -28,7 +28,7 @@ struct ftrl {
   float l2_shrinkage = 0;
   float initial_squares = 0;         ///< where n begins; TensorFlow: 0.1, with weights of 0
 
-  DEEPREC_HD ftrl_step begin_row(float*, float) const noexcept {
+  DEEPREC_HD steps::ftrl_step begin_row(float*, float) const noexcept {
     return {1.0F / learning_rate, -learning_rate_power, l1, 2.0F * l2, 2.0F * l2_shrinkage, initial_squares};
   }
 };

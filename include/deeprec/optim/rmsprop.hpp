@@ -23,7 +23,7 @@ struct rmsprop {
   float decay = 0.99F;
   float epsilon = 1e-8F;
 
-  DEEPREC_HD rmsprop_step begin_row(float*, float) const noexcept {
+  DEEPREC_HD steps::rmsprop_step begin_row(float*, float) const noexcept {
     return {learning_rate, epsilon, decay, detail::rest_of(decay)};
   }
 };
@@ -38,7 +38,7 @@ struct centered_rmsprop {
   float decay = 0.99F;
   float epsilon = 1e-8F;
 
-  DEEPREC_HD centered_rmsprop_step begin_row(float*, float) const noexcept {
+  DEEPREC_HD steps::centered_rmsprop_step begin_row(float*, float) const noexcept {
     return {learning_rate, epsilon, decay, detail::rest_of(decay)};
   }
 };

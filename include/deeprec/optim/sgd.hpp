@@ -21,7 +21,7 @@ struct sgd {
 
   float learning_rate = 0.01F;
 
-  DEEPREC_HD scaled_step begin_row(float*, float) const noexcept { return {learning_rate}; }
+  DEEPREC_HD steps::scaled_step begin_row(float*, float) const noexcept { return {learning_rate}; }
 };
 
 /// Where the gradient is looked at: at the weight, or (nesterov) where the velocity is about to carry it.
@@ -36,7 +36,7 @@ struct momentum {
   float decay = 0.9F;
   momentum_kind kind = momentum_kind::classical;
 
-  DEEPREC_HD momentum_step begin_row(float*, float) const noexcept {
+  DEEPREC_HD steps::momentum_step begin_row(float*, float) const noexcept {
     const bool ahead = kind == momentum_kind::nesterov;
     return {learning_rate, decay, 1, ahead ? decay : 1, ahead ? 1.0F : 0.0F};
   }

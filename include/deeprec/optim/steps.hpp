@@ -17,6 +17,8 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
+namespace steps {
+
 /// w - rate * g
 struct scaled_step {
   float rate;
@@ -98,21 +100,26 @@ struct ftrl_step {
 };
 
 /// g = factor * g
-struct scale_stage {
+struct scale_gradient {
   float factor;
 };
+
 /// g = clamp(g, -limit, limit); NaN stays NaN
-struct clip_stage {
+struct clip_gradient {
   float limit;
 };
+
 /// g = g + rate * w
-struct decay_stage {
+struct decay_weight {
   float rate;
 };
+
 /// w = keep * w
-struct shrink_stage {
+struct shrink_weight {
   float keep;
 };
+
+}  // namespace steps
 
 /// The words that steps.inl uses, for one float.
 namespace scalar {
@@ -127,37 +134,48 @@ DEEPREC_HD DEEPREC_INLINE float raised(float x, float power) {
 #include <deeprec/optim/detail/steps.inl>
 }  // namespace scalar
 
+namespace steps {
+
 DEEPREC_HD inline float scaled_step::operator()(float weight, float gradient) const noexcept {
   return scalar::take_step(*this, weight, gradient);
 }
+
 DEEPREC_HD inline float momentum_step::operator()(float weight, float gradient,
                                                   float& velocity) const noexcept {
   return scalar::take_step(*this, weight, gradient, velocity);
 }
+
 DEEPREC_HD inline float adagrad_step::operator()(float weight, float gradient,
                                                  float& squares) const noexcept {
   return scalar::take_step(*this, weight, gradient, squares);
 }
+
 DEEPREC_HD inline float rmsprop_step::operator()(float weight, float gradient,
                                                  float& squares) const noexcept {
   return scalar::take_step(*this, weight, gradient, squares);
 }
+
 DEEPREC_HD inline float centered_rmsprop_step::operator()(float weight, float gradient, float& squares,
                                                           float& average) const noexcept {
   return scalar::take_step(*this, weight, gradient, squares, average);
 }
+
 DEEPREC_HD inline float adam_step::operator()(float weight, float gradient, float& moment,
                                               float& squares) const noexcept {
   return scalar::take_step(*this, weight, gradient, moment, squares);
 }
+
 DEEPREC_HD inline float rmsprop_momentum_step::operator()(float weight, float gradient, float& velocity,
                                                           float& squares) const noexcept {
   return scalar::take_step(*this, weight, gradient, velocity, squares);
 }
+
 DEEPREC_HD inline float ftrl_step::operator()(float weight, float gradient, float& squares,
                                               float& linear) const noexcept {
   return scalar::take_step(*this, weight, gradient, squares, linear);
 }
+
+}  // namespace steps
 
 }}  // namespace deeprec::DEEPREC_ABI
 

@@ -27,6 +27,8 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
+namespace detail {
+
 /// The atomic accesses of this folder, by name. Each access that is stronger than relaxed, and each fence, has a name
 /// of its own.
 enum class access : unsigned char {
@@ -226,5 +228,7 @@ struct std_atomics {
   inline static std::atomic<bool> barrier_registered{false};
   inline static std::atomic<bool> no_fence_is_free{false};  // since a pause after membarrier was refused
 };
+
+}  // namespace detail
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -19,7 +19,7 @@
 namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// @threads every member is thread-safe
-template <class Atomics = std_atomics>
+template <class Atomics = detail::std_atomics>
 class event_count {
  public:
   using time_point = std::chrono::steady_clock::time_point;
@@ -39,9 +39,9 @@ class event_count {
   [[nodiscard]] key prepare() noexcept {
     // relaxed: the fence after it orders it, also with what the notifier of a raised epoch had published.
     const std::uint64_t before = state_.fetch_add(
-        one_waiter, Atomics::at(access::waiter_count, std::memory_order_relaxed));
+        one_waiter, Atomics::at(detail::access::waiter_count, std::memory_order_relaxed));
     // Store, fence, load here; store, fence, load in notify_*: one of the two sees the other's store.
-    Atomics::heavy_fence(access::wait_fence);
+    Atomics::heavy_fence(detail::access::wait_fence);
     return static_cast<key>(static_cast<std::uint32_t>(before));
   }
 
@@ -71,29 +71,29 @@ class event_count {
   /// @threads thread-safe
   /// @error   none
   void notify_one() noexcept {
-    Atomics::light_fence(access::notify_one_fence);
+    Atomics::light_fence(detail::access::notify_one_fence);
     // relaxed: the fence before it, and the compare-exchange below, do the work
-    std::uint64_t seen = state_.load(Atomics::at(access::waiters_seen, std::memory_order_relaxed));
+    std::uint64_t seen = state_.load(Atomics::at(detail::access::waiters_seen, std::memory_order_relaxed));
     if (waiters(seen) == 0) [[likely]] return;
     raise(seen, 1);
   }
 
   /// Ends the wait of all waiters.
   void notify_all() noexcept {
-    Atomics::light_fence(access::notify_all_fence);
-    std::uint64_t seen = state_.load(Atomics::at(access::waiters_seen, std::memory_order_relaxed));
+    Atomics::light_fence(detail::access::notify_all_fence);
+    std::uint64_t seen = state_.load(Atomics::at(detail::access::waiters_seen, std::memory_order_relaxed));
     if (waiters(seen) == 0) [[likely]] return;
     raise(seen, -1);
   }
 
   /// Whether another thread may wait, for a waiter that has left.
   [[nodiscard]] bool others_wait() const noexcept {
-    return waiters(state_.load(Atomics::at(access::looked_at, std::memory_order_relaxed))) != 0;
+    return waiters(state_.load(Atomics::at(detail::access::looked_at, std::memory_order_relaxed))) != 0;
   }
 
   /// How many threads are between prepare() and the end of wait() or cancel().
   [[nodiscard]] unsigned was_waiting() const noexcept {
-    return waiters(state_.load(Atomics::at(access::statistic, std::memory_order_relaxed)));
+    return waiters(state_.load(Atomics::at(detail::access::statistic, std::memory_order_relaxed)));
   }
 
  private:
@@ -122,20 +122,20 @@ class event_count {
       raised = signals << 48 | std::uint64_t{waiters(seen)} << 32 | epoch;
       // release, with leave(): what was published before this. A light fence orders nothing by itself.
     } while (!state_.compare_exchange_weak(seen, raised,
-                                           Atomics::at(access::epoch_raise, std::memory_order_release),
+                                           Atomics::at(detail::access::epoch_raise, std::memory_order_release),
                                            std::memory_order_relaxed));
     Atomics::wake(state_, count);
   }
 
   void leave() noexcept {
     // relaxed: a first guess for the exchange
-    std::uint64_t seen = state_.load(Atomics::at(access::statistic, std::memory_order_relaxed));
+    std::uint64_t seen = state_.load(Atomics::at(detail::access::statistic, std::memory_order_relaxed));
     std::uint64_t left = 0;
     do {
       left = seen - one_waiter - (signalled(seen) > 0 ? one_signal : 0);
       // acquire: whoever was woken sees what the notifier had published, also when it looks for the last time.
     } while (!state_.compare_exchange_weak(seen, left,
-                                           Atomics::at(access::waiter_leave, std::memory_order_acquire),
+                                           Atomics::at(detail::access::waiter_leave, std::memory_order_acquire),
                                            std::memory_order_relaxed));
   }
 

@@ -28,7 +28,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 ///          rules of mpmc_ring
 /// @error   invalid_value: a capacity of 0, or beyond what the positions or a block's bytes can count, thrown as
 ///          deeprec::error; throws what the resource throws
-template <class T, class Wait = adaptive_wait, class Atomics = std_atomics, class Seq = std::size_t>
+template <class T, class Wait = adaptive_wait, class Atomics = detail::std_atomics, class Seq = std::size_t>
 class reorder_buffer {
   static_assert(std::is_nothrow_destructible_v<T>,
                 "deeprec::reorder_buffer: the item's destructor may throw. Fix: make it noexcept");

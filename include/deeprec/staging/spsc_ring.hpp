@@ -31,7 +31,7 @@ enum class spsc_layout : unsigned char { automatic, counters, flags };
 /// @threads push side: one thread at a time; pop side: one thread at a time
 /// @error   invalid_value: a capacity of 0, or beyond what the counters or a block's bytes can count, thrown as
 ///          deeprec::error; throws what the resource throws
-template <class T, class Wait = adaptive_wait, class Atomics = std_atomics, class Seq = std::size_t>
+template <class T, class Wait = adaptive_wait, class Atomics = detail::std_atomics, class Seq = std::size_t>
 class spsc_ring {
   static_assert(std::is_nothrow_destructible_v<T>,
                 "deeprec::spsc_ring: the item's destructor may throw. Fix: make it noexcept");
@@ -177,7 +177,7 @@ class spsc_ring {
     }
     const std::size_t room = capacity_ - static_cast<Seq>(producer_.count - producer_.other);
     // acquire: as in free_slot()
-    if (room < n) producer_.other = released_.load(Atomics::at(access::taken_seen_n, acquire));
+    if (room < n) producer_.other = released_.load(Atomics::at(detail::access::taken_seen_n, acquire));
     batch_end<&spsc_ring::publish_count> done{this, &producer_, 0};
     const std::size_t free = capacity_ - static_cast<Seq>(producer_.count - producer_.other);
     const std::size_t count = n < free ? n : free;
@@ -208,7 +208,7 @@ class spsc_ring {
     }
     const std::size_t there = static_cast<Seq>(consumer_.other - consumer_.count);
     // acquire: as in next_item()
-    if (there < n) consumer_.other = pushed_.load(Atomics::at(access::count_seen_n, acquire));
+    if (there < n) consumer_.other = pushed_.load(Atomics::at(detail::access::count_seen_n, acquire));
     batch_end<&spsc_ring::release_count> done{this, &consumer_, 0};
     const std::size_t full = static_cast<Seq>(consumer_.other - consumer_.count);
     const std::size_t count = n < full ? n : full;
@@ -229,13 +229,13 @@ class spsc_ring {
     if (flags_) {
       std::size_t n = 0;
       for (std::size_t i = 0; i < capacity_; ++i) {
-        n += flagged(i)->full.load(Atomics::at(access::statistic, relaxed));
+        n += flagged(i)->full.load(Atomics::at(detail::access::statistic, relaxed));
       }
       return n;
     }
     // acquire, with the consumer's release store: it had seen at least so many pushed.
-    const Seq released = released_.load(Atomics::at(access::taken_seen_size, acquire));
-    const std::size_t n = static_cast<Seq>(pushed_.load(Atomics::at(access::looked_at, relaxed)) - released);
+    const Seq released = released_.load(Atomics::at(detail::access::taken_seen_size, acquire));
+    const std::size_t n = static_cast<Seq>(pushed_.load(Atomics::at(detail::access::looked_at, relaxed)) - released);
     return n < capacity_ ? n : capacity_;
   }
   [[nodiscard]] wait_counts push_waits() const noexcept { return space_.counts(); }
@@ -314,12 +314,12 @@ class spsc_ring {
     if (flags_) {
       flagged_slot* s = flagged(producer_.index);
       // acquire, with the consumer's release store: it has done with the item before.
-      if (s->full.load(Atomics::at(access::flag_seen_free, acquire)) != 0) return nullptr;
+      if (s->full.load(Atomics::at(detail::access::flag_seen_free, acquire)) != 0) return nullptr;
       return reinterpret_cast<T*>(s->bytes);
     }
     if (static_cast<Seq>(producer_.count - producer_.other) == capacity_) {
       // acquire, with the consumer's release store: it has done with the items before.
-      producer_.other = released_.load(Atomics::at(access::taken_seen, acquire));
+      producer_.other = released_.load(Atomics::at(detail::access::taken_seen, acquire));
       if (static_cast<Seq>(producer_.count - producer_.other) == capacity_) return nullptr;
     }
     if (static_cast<Seq>(producer_.count - producer_.other) + items_ahead < capacity_) {
@@ -337,7 +337,7 @@ class spsc_ring {
     producer_.index = index + 1 == capacity_ ? 0 : index + 1;
     if (flags_) {
       // release: the item was made before.
-      flagged(index)->full.store(1, Atomics::at(access::flag_publish, release));
+      flagged(index)->full.store(1, Atomics::at(detail::access::flag_publish, release));
       items_.notify_one();
     } else {
       ++producer_.count;
@@ -346,7 +346,7 @@ class spsc_ring {
   }
   void publish_count() noexcept {
     // release: the items were made before.
-    pushed_.store(producer_.count, Atomics::at(access::count_publish, release));
+    pushed_.store(producer_.count, Atomics::at(detail::access::count_publish, release));
     items_.notify_one();
   }
   void abandon_push(T*) noexcept {}
@@ -355,12 +355,12 @@ class spsc_ring {
     if (flags_) {
       flagged_slot* s = flagged(consumer_.index);
       // acquire, with the producer's release store: the item is complete.
-      if (s->full.load(Atomics::at(access::flag_seen_full, acquire)) == 0) return nullptr;
+      if (s->full.load(Atomics::at(detail::access::flag_seen_full, acquire)) == 0) return nullptr;
       return std::launder(reinterpret_cast<T*>(s->bytes));
     }
     if (consumer_.count == consumer_.other) {
       // acquire, with the producer's release store: the items are complete.
-      consumer_.other = pushed_.load(Atomics::at(access::count_seen, acquire));
+      consumer_.other = pushed_.load(Atomics::at(detail::access::count_seen, acquire));
       if (consumer_.count == consumer_.other) return nullptr;
     }
     if (static_cast<Seq>(consumer_.other - consumer_.count) > items_ahead) {
@@ -381,15 +381,15 @@ class spsc_ring {
     consumer_.index = index + 1 == capacity_ ? 0 : index + 1;
     if (flags_) {
       // release: the item was read and destroyed before.
-      flagged(index)->full.store(0, Atomics::at(access::flag_release, release));
+      flagged(index)->full.store(0, Atomics::at(detail::access::flag_release, release));
     } else {
       ++consumer_.count;
-      released_.store(consumer_.count, Atomics::at(access::taken_publish, release));  // release: as above
+      released_.store(consumer_.count, Atomics::at(detail::access::taken_publish, release));  // release: as above
     }
   }
   void release_count() noexcept {
     // release: the items were read and destroyed before.
-    released_.store(consumer_.count, Atomics::at(access::taken_publish_n, release));
+    released_.store(consumer_.count, Atomics::at(detail::access::taken_publish_n, release));
     space_.notify_one();
   }
 

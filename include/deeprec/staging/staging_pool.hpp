@@ -27,7 +27,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// @threads every member is thread-safe
 /// @error   invalid_value: a count of 0, beyond 2^30, or beyond what a block's bytes can count, thrown as
 ///          deeprec::error; throws what make() and the allocations throw
-template <class T, class Wait = adaptive_wait, class Atomics = std_atomics>
+template <class T, class Wait = adaptive_wait, class Atomics = detail::std_atomics>
 class staging_pool {
  public:
   /// A buffer for the time that the lease lives; movable.

@@ -84,7 +84,7 @@ class [[nodiscard]] taken {
 /// @threads every member is thread-safe; without a wait, put and take are lock-free
 /// @error   invalid_value: a capacity of 0, or beyond what the positions or a block's bytes can count, thrown as
 ///          deeprec::error; throws what the resource throws
-template <class T, class Wait = adaptive_wait, class Atomics = std_atomics>
+template <class T, class Wait = adaptive_wait, class Atomics = detail::std_atomics>
 class staging_queue {
   static_assert(std::is_nothrow_destructible_v<T>,
                 "deeprec::staging_queue: the record's destructor may throw. Fix: make it noexcept");
@@ -283,18 +283,18 @@ class staging_queue {
   /// Wakes everybody; every put and take answers cancelled from now on. Nothing is dropped. Idempotent.
   void cancel() noexcept {
     // release: who answers cancelled sees what came before.
-    cancelled_.store(1, Atomics::at(access::cancel_mark, std::memory_order_release));
+    cancelled_.store(1, Atomics::at(detail::access::cancel_mark, std::memory_order_release));
     items_.notify_all();
     space_.notify_all();
   }
   /// Ends close() and cancel(): the queue goes on with what it holds.
   void resume() noexcept {
     ring_.reopen();
-    cancelled_.store(0, Atomics::at(access::resume_mark, std::memory_order_release));  // release: as above
+    cancelled_.store(0, Atomics::at(detail::access::resume_mark, std::memory_order_release));  // release: as above
   }
   [[nodiscard]] bool is_closed() const noexcept { return ring_.is_closed(); }
   [[nodiscard]] bool is_cancelled() const noexcept {
-    return cancelled_.load(Atomics::at(access::cancel_seen, std::memory_order_acquire)) != 0;
+    return cancelled_.load(Atomics::at(detail::access::cancel_seen, std::memory_order_acquire)) != 0;
   }
 
   [[nodiscard]] std::size_t capacity() const noexcept { return ring_.capacity(); }
@@ -304,7 +304,7 @@ class staging_queue {
   [[nodiscard]] staging_stats was() const noexcept {
     const std::size_t depth = ring_.was_size();
     return {depth < capacity() ? depth : capacity(),
-            bytes_.load(Atomics::at(access::statistic, std::memory_order_relaxed)),
+            bytes_.load(Atomics::at(detail::access::statistic, std::memory_order_relaxed)),
             ring_.claimed_number(),
             ring_.taken_number(),
             space_.counts(),
@@ -407,18 +407,18 @@ class staging_queue {
   template <class Exempt>
   bool admit(std::size_t bytes, Exempt exempt) noexcept {
     // relaxed: a count; the records go through the slots
-    std::size_t held = bytes_.load(Atomics::at(access::bytes_seen, std::memory_order_relaxed));
+    std::size_t held = bytes_.load(Atomics::at(detail::access::bytes_seen, std::memory_order_relaxed));
     do {
       const bool fits = bytes <= budget_ && held <= budget_ - bytes;
       if (!fits && held != 0 && !exempt()) return false;
     } while (!bytes_.compare_exchange_weak(held, held + bytes,
-                                           Atomics::at(access::bytes_take, std::memory_order_relaxed),
+                                           Atomics::at(detail::access::bytes_take, std::memory_order_relaxed),
                                            std::memory_order_relaxed));
     return true;
   }
   void give_back(std::size_t bytes) noexcept {
     if (bytes == 0) return;
-    bytes_.fetch_sub(bytes, Atomics::at(access::bytes_give, std::memory_order_relaxed));  // relaxed: as above
+    bytes_.fetch_sub(bytes, Atomics::at(detail::access::bytes_give, std::memory_order_relaxed));  // relaxed: as above
     notify_space();
   }
   // Whoever waits for bytes is not interchangeable with the others.
@@ -447,7 +447,7 @@ class staging_queue {
         queue->ring_.release_slot(slot);
         if (bytes != 0) {
           // relaxed: as in admit()
-          queue->bytes_.fetch_sub(bytes, Atomics::at(access::bytes_give, std::memory_order_relaxed));
+          queue->bytes_.fetch_sub(bytes, Atomics::at(detail::access::bytes_give, std::memory_order_relaxed));
         }
         queue->notify_space();
       }

@@ -243,7 +243,7 @@ class waiting_room {
   using counter = typename Atomics::template atomic<std::uint64_t>;
   static constexpr time_point forever = (time_point::max)();
   // relaxed: counters only
-  static auto statistic() noexcept { return Atomics::at(access::statistic, std::memory_order_relaxed); }
+  static auto statistic() noexcept { return Atomics::at(detail::access::statistic, std::memory_order_relaxed); }
   static void add(counter& c, std::uint64_t n) noexcept {
     if constexpr (Threads == 1) {  // an exchange would wait for the stores of the last push or pop
       c.store(c.load(statistic()) + n, statistic());

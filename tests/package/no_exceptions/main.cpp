@@ -21,10 +21,10 @@ int main() {
   inline_executor executor;
   const auto table = as_table(matrix_view<const float>(weights, 3, 2));
   const matrix_view<float> out(pooled, 2, 2);
-  if (!lookup(executor, table, jagged_view<>(offsets, 2, ids, 3), sum, out).ok()) return 1;
+  if (!lookup(executor, table, jagged_view<>(offsets, 2, ids, 3), combiner::sum, out).ok()) return 1;
   if (pooled[0] != 101 || pooled[1] != 202 || pooled[2] != 10 || pooled[3] != 20) return 2;
 
-  const status bad = lookup(executor, table, jagged_view<>(offsets, 2, bad_ids, 3), sum, out);
+  const status bad = lookup(executor, table, jagged_view<>(offsets, 2, bad_ids, 3), combiner::sum, out);
   if (bad.code() != errc::id_out_of_range || bad.place().bag != 1 || bad.place().value != 7) return 3;
   std::printf("deeprec %d: %s\n", DEEPREC_VERSION_MAJOR, bad.message().c_str());
 }

@@ -17,7 +17,7 @@ status UNIT(isa which, matrix_view<const float> weights, jagged_view<> bags, mat
   inline_executor executor;
   context ctx(executor);
   ctx.instruction_set = which;
-  return lookup(ctx, as_table(weights), bags, mean, out);
+  return lookup(ctx, as_table(weights), bags, combiner::mean, out);
 }
 
 namespace {

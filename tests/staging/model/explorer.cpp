@@ -355,8 +355,8 @@ std::uint64_t explorer::read_message(int location, std::size_t which, std::memor
   return read.value;
 }
 
-std::uint64_t explorer::load(int location, std::memory_order order, deeprec::access site) {
-  if (running_ == main_thread || site == deeprec::access::statistic) {
+std::uint64_t explorer::load(int location, std::memory_order order, deeprec::detail::access site) {
+  if (running_ == main_thread || site == deeprec::detail::access::statistic) {
     return memory_[index(location)].back().value;
   }
   if (broken_.kind == mutant::relax && broken_.site == site) order = std::memory_order_relaxed;
@@ -369,8 +369,8 @@ std::uint64_t explorer::load(int location, std::memory_order order, deeprec::acc
   return read_message(location, newest - index(choose(choices)), order);
 }
 
-void explorer::store(int location, std::uint64_t value, std::memory_order order, deeprec::access site) {
-  if (running_ == main_thread || site == deeprec::access::statistic) {
+void explorer::store(int location, std::uint64_t value, std::memory_order order, deeprec::detail::access site) {
+  if (running_ == main_thread || site == deeprec::detail::access::statistic) {
     memory_[index(location)].back().value = value;
     return;
   }
@@ -386,10 +386,10 @@ void explorer::store(int location, std::uint64_t value, std::memory_order order,
 }
 
 bool explorer::rmw(int location, std::uint64_t& seen, const change& to, std::memory_order success,
-                   std::memory_order failure, deeprec::access site, deeprec::access failure_site) {
+                   std::memory_order failure, deeprec::detail::access site, deeprec::detail::access failure_site) {
   auto& stores = memory_[index(location)];
   std::uint64_t now = 0;
-  if (running_ == main_thread || site == deeprec::access::statistic) {
+  if (running_ == main_thread || site == deeprec::detail::access::statistic) {
     seen = stores.back().value;
     if (!to(seen, now)) return false;
     stores.back().value = now;
@@ -419,7 +419,7 @@ bool explorer::rmw(int location, std::uint64_t& seen, const change& to, std::mem
   return true;
 }
 
-void explorer::fence(deeprec::access site) {
+void explorer::fence(deeprec::detail::access site) {
   if (running_ == main_thread) return;
   if (broken_.site == site && broken_.kind == mutant::omit) return;
   yield({op_kind::fence, -1});
@@ -431,11 +431,11 @@ void explorer::fence(deeprec::access site) {
   tick();
 }
 
-void explorer::light_fence(deeprec::access site) {
+void explorer::light_fence(deeprec::detail::access site) {
   if (!bounds_.membarrier) fence(site);
 }
 
-void explorer::heavy_fence(deeprec::access site) {
+void explorer::heavy_fence(deeprec::detail::access site) {
   if (!bounds_.membarrier) return fence(site);
   if (running_ == main_thread) return;
   if (broken_.site == site && broken_.kind == mutant::omit) return;

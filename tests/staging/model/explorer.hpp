@@ -37,7 +37,7 @@ constexpr std::size_t stack_bytes = 64 * 1024;
 struct mutant {
   const char* name = "none";
   enum kind_type { none, relax, omit } kind = none;
-  deeprec::access site = deeprec::access::statistic;
+  deeprec::detail::access site = deeprec::detail::access::statistic;
 };
 
 struct outcome {
@@ -97,15 +97,15 @@ class explorer {
   // --- for the atomics and payloads of scenarios ---------------------------------------------------
 
   int new_location(std::uint64_t first);
-  std::uint64_t load(int location, std::memory_order order, deeprec::access site);
-  void store(int location, std::uint64_t value, std::memory_order order, deeprec::access site);
+  std::uint64_t load(int location, std::memory_order order, deeprec::detail::access site);
+  void store(int location, std::uint64_t value, std::memory_order order, deeprec::detail::access site);
   // change(old, new) answers whether the exchange happens; an exchange that fails reads like a load.
   using change = std::function<bool(std::uint64_t, std::uint64_t&)>;
   bool rmw(int location, std::uint64_t& seen, const change& to, std::memory_order success,
-           std::memory_order failure, deeprec::access site, deeprec::access failure_site);
-  void fence(deeprec::access site);
-  void light_fence(deeprec::access site);
-  void heavy_fence(deeprec::access site);
+           std::memory_order failure, deeprec::detail::access site, deeprec::detail::access failure_site);
+  void fence(deeprec::detail::access site);
+  void light_fence(deeprec::detail::access site);
+  void heavy_fence(deeprec::detail::access site);
   bool park(int location, std::uint32_t low, bool may_time_out);
   void wake(int location, int count);
 
@@ -201,7 +201,7 @@ class explorer {
 
 // A library's atomics, run by the explorer.
 struct model_order {
-  deeprec::access site;
+  deeprec::detail::access site;
   std::memory_order order;
 };
 
@@ -212,9 +212,9 @@ struct site_use {
   std::memory_order order = std::memory_order_relaxed;
   bool elsewhere = false;  // in another line too
 };
-constexpr std::size_t site_count = static_cast<std::size_t>(deeprec::access::statistic) + 1;
+constexpr std::size_t site_count = static_cast<std::size_t>(deeprec::detail::access::statistic) + 1;
 inline std::array<site_use, site_count> sites;
-inline void note_site(deeprec::access site, std::memory_order order, const char* file, int line) {
+inline void note_site(deeprec::detail::access site, std::memory_order order, const char* file, int line) {
   site_use& u = sites[static_cast<std::size_t>(site)];
   if (u.file == nullptr) u = {file, line, order, false};
   if (u.line != line || u.order != order) u.elsewhere = true;
@@ -287,17 +287,17 @@ struct model_atomics {
   using atomic = model_atomic<T>;
   using time_point = std::chrono::steady_clock::time_point;
 
-  static model_order at(deeprec::access site, std::memory_order order, const char* file = __builtin_FILE(),
+  static model_order at(deeprec::detail::access site, std::memory_order order, const char* file = __builtin_FILE(),
                         int line = __builtin_LINE()) {
     note_site(site, order, file, line);
     return {site, order};
   }
   static void prepare() {}
-  static void light_fence(deeprec::access site, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  static void light_fence(deeprec::detail::access site, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
     note_site(site, std::memory_order_seq_cst, file, line);
     explorer::current().light_fence(site);
   }
-  static void heavy_fence(deeprec::access site, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  static void heavy_fence(deeprec::detail::access site, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
     note_site(site, std::memory_order_seq_cst, file, line);
     explorer::current().heavy_fence(site);
   }

@@ -2,9 +2,9 @@
 // partition, to_jagged. The words and the answers of the host's stages; outputs are room that the
 // caller has (device_batch.hpp), and sizes stay on the device, so that a step can be captured.
 //
-//   prune_invalid(stream, bags, by_id, pruned);
+//   prune_invalid(stream, bags, prune_rule::by_id, pruned);
 //   fill_empty_bags(stream, pruned.view(), 0, filled, empty);
-//   lookup(stream, table, filled.view(), mean, out);
+//   lookup(stream, table, filled.view(), combiner::mean, out);
 //
 // All at once: fused_lookup of bags (lookup.cuh), or of entries in any order (fused_lookup.cuh).
 //
@@ -296,7 +296,7 @@ template <class Context, BagBatch Bags, class How>
 requires std::is_same_v<backend_of<context_for<Context>>, cuda_backend>
 [[nodiscard]] status prune_invalid(Context&& context_or_stream, const Bags& bags, const How&,
                                    device_bags<typename Bags::id_type> out) {
-  static_assert(is_pruning<How>, "deeprec::prune_invalid: no such rule. Fix: by_id or by_id_and_weight.");
+  static_assert(detail::is_pruning<How>, "deeprec::prune_invalid: no such rule. Fix: prune_rule::by_id or prune_rule::by_id_and_weight.");
   using id_type = typename Bags::id_type;
   using valid_type = detail::valid_entries<How, id_type>;
   using borders_type = decltype(bags.borders());

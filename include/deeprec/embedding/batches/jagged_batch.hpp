@@ -2,7 +2,7 @@
 //
 //   jagged_batch<> bags;
 //   to_jagged(pool, coo_view<>(rows, ids, N, B), bags).or_throw();
-//   lookup(pool, table, bags.view(), sum, out);
+//   lookup(pool, table, bags.view(), combiner::sum, out);
 //
 //   rows   2 0 2 0 3        offsets   0   2   2   4   5
 //   ids    9 7 4 1 8        ids       7 1     9 4   8         stable: a bag keeps the order of its entries

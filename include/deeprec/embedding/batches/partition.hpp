@@ -1,9 +1,9 @@
 // Ids dealt to the P parts of a table of V rows, as TensorFlow's partition strategies do.
 //
-//   div_   consecutive ids together       0 1 2 3 | 4 5 6 | 7 8 9       V = 10, P = 3: the first V % P parts
-//   mod_   every P-th id together         0 3 6 9 | 1 4 7 | 2 5 8       have one row more
+//   partition_strategy::div   consecutive ids together       0 1 2 3 | 4 5 6 | 7 8 9       V = 10, P = 3: the first V % P parts
+//   partition_strategy::mod   every P-th id together         0 3 6 9 | 1 4 7 | 2 5 8       have one row more
 //
-//   ids           7 1 9 4           part          2 0 2 1          V = 10, P = 3, div_
+//   ids           7 1 9 4           part          2 0 2 1          V = 10, P = 3, partition_strategy::div
 //                                   ids           1 | 0 | 0 2      rows within their part, part after part
 //                                   offsets       0 1 2 4
 //                                   permutation   2 0 3 1          where slot k stands among them
@@ -35,10 +35,17 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-struct div_strategy {};
-struct mod_strategy {};
-inline constexpr div_strategy div_{};
-inline constexpr mod_strategy mod_{};
+namespace partition_strategy {
+
+struct div_t {};
+
+struct mod_t {};
+
+inline constexpr div_t div{};
+
+inline constexpr mod_t mod{};
+
+}  // namespace partition_strategy
 
 /// A row of a part.
 struct part_place {
@@ -58,7 +65,9 @@ DEEPREC_HD constexpr index_t part_rows(index_t p, index_t rows, index_t parts) n
   return rows / parts + (p < rows % parts ? 1 : 0);
 }
 
-/// Where an id is by div_: {-1, -1} for an id outside [0, rows).
+namespace partition_strategy {
+
+/// Where an id is by div: {-1, -1} for an id outside [0, rows).
 ///
 /// @pre     parts > 0
 /// @cost    two divisions
@@ -73,7 +82,7 @@ DEEPREC_HD constexpr part_place div_place(index_t id, index_t rows, index_t part
   return {(id - extras) / each, (id - extras) % each};
 }
 
-/// Where an id is by mod_. Any id has a part: division rounds down, so -1 is row -1 of the last part. A
+/// Where an id is by mod. Any id has a part: division rounds down, so -1 is row -1 of the last part. A
 /// caller that indexes by it checks that local is not negative.
 ///
 /// @pre     parts > 0
@@ -86,6 +95,8 @@ DEEPREC_HD constexpr part_place mod_place(index_t id, index_t parts) noexcept {
   const index_t below = remainder < 0 ? 1 : 0;
   return {remainder + below * parts, id / parts - below};
 }
+
+}  // namespace partition_strategy
 
 /// What partition() answers. Fill it again and again: it keeps its memory.
 ///
@@ -125,7 +136,7 @@ template <class Strategy>
 class placing;
 
 template <>
-class placing<div_strategy> {
+class placing<partition_strategy::div_t> {
  public:
   placing(index_t rows, index_t parts)
       : each_(rows / parts),
@@ -149,7 +160,7 @@ class placing<div_strategy> {
 };
 
 template <>
-class placing<mod_strategy> {
+class placing<partition_strategy::mod_t> {
  public:
   placing(index_t, index_t parts) : parts_(parts), by_parts_(parts) {}
   DEEPREC_INLINE index_t part(index_t id) const { return id - by_parts_(id) * parts_; }
@@ -243,15 +254,15 @@ void partition_ids(const Context& ctx, std::span<const Id> ids, index_t rows, in
 ///          error out is as before
 /// @example @snippet tests/embedding/partition_test.cpp partition
 /// @source  the partition strategies of TensorFlow's embedding_lookup; DeepRec's PartitionWithPermutation,
-///          where -1 by mod_ is written to index -1
+///          where -1 by partition_strategy::mod is written to index -1
 template <class Context, class Ids, class Strategy, class Bounds, class Id>
 [[nodiscard]] status partition(Context&& context_or_executor, const Ids& ids, index_t rows, index_t parts,
                                const Strategy& how, const Bounds& bounds, partitioned_ids<Id>& out) {
   static_assert(IdRange<Ids>,
                 "deeprec::partition: ids are no list of integers of 32 or 64 bits. Fix: "
                 "std::span(pointer, count), or a std::vector of them.");
-  static_assert(std::is_same_v<Strategy, div_strategy> || std::is_same_v<Strategy, mod_strategy>,
-                "deeprec::partition: no such strategy. Fix: div_ or mod_.");
+  static_assert(std::is_same_v<Strategy, partition_strategy::div_t> || std::is_same_v<Strategy, partition_strategy::mod_t>,
+                "deeprec::partition: no such strategy. Fix: partition_strategy::div or partition_strategy::mod.");
   static_assert(std::is_same_v<Bounds, bounds::check_t> || std::is_same_v<Bounds, bounds::skip_t>,
                 "deeprec::partition: no such bounds mode. Fix: check or skip.");
   const auto ctx = as_context(context_or_executor);

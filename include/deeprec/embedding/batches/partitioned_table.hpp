@@ -1,9 +1,9 @@
 // One table cut into parts, read as one: a row source that finds the part of each id.
 //
-//   div_        part 0: rows 0 .. 3    part 1: 4 .. 6    part 2: 7 .. 9        V = 10 over P = 3
-//   mod_        part 0: rows 0 3 6 9   part 1: 1 4 7     part 2: 2 5 8
+//   partition_strategy::div        part 0: rows 0 .. 3    part 1: 4 .. 6    part 2: 7 .. 9        V = 10 over P = 3
+//   partition_strategy::mod        part 0: rows 0 3 6 9   part 1: 1 4 7     part 2: 2 5 8
 //
-//   partitioned_table table(parts, mod_);     lookup(ctx, table, bags, sum, out);
+//   partitioned_table table(parts, partition_strategy::mod);     lookup(ctx, table, bags, combiner::sum, out);
 //
 // The parts and the list of them are not owned. How ids are sorted by part for parts that live elsewhere:
 // partition (partition.hpp).
@@ -30,8 +30,8 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// @threads as its tables: concurrent lookups are safe
 template <RowFormat Format, class Strategy>
 class partitioned_table {
-  static_assert(std::is_same_v<Strategy, div_strategy> || std::is_same_v<Strategy, mod_strategy>,
-                "deeprec::partitioned_table: unknown strategy. Fix: div_ or mod_.");
+  static_assert(std::is_same_v<Strategy, partition_strategy::div_t> || std::is_same_v<Strategy, partition_strategy::mod_t>,
+                "deeprec::partitioned_table: unknown strategy. Fix: partition_strategy::div or partition_strategy::mod.");
 
  public:
   using format_type = Format;
@@ -58,10 +58,10 @@ class partitioned_table {
 
  private:
   [[nodiscard]] part_place place_of(index_t id, index_t parts) const noexcept {
-    if constexpr (std::is_same_v<Strategy, div_strategy>) {
-      return div_place(id, rows_, parts);
+    if constexpr (std::is_same_v<Strategy, partition_strategy::div_t>) {
+      return partition_strategy::div_place(id, rows_, parts);
     } else {
-      return mod_place(id, parts);
+      return partition_strategy::mod_place(id, parts);
     }
   }
 

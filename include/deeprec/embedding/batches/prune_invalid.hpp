@@ -1,7 +1,7 @@
 // Drops the entries of a batch that name no row: the first stage of a safe lookup.
 //
-//   ids       7 -1 9   4 4 -3         prune_invalid(.., by_id, ..)               7 9   4 4
-//   weights  .5  1 0   1 2  1         prune_invalid(.., by_id_and_weight, ..)    7     4 4
+//   ids       7 -1 9   4 4 -3         prune_invalid(.., prune_rule::by_id, ..)               7 9   4 4
+//   weights  .5  1 0   1 2  1         prune_invalid(.., prune_rule::by_id_and_weight, ..)    7     4 4
 //
 // Takes bags, or entries in any order (coo_view); makes bags. The stages behind it: fill_empty_bags,
 // unique, partition, gather, combine. A lookup with the policy skip leaves out the same ids without a copy.
@@ -21,18 +21,26 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
+namespace prune_rule {
+
 /// Drops ids below 0: what TensorFlow's safe_embedding_lookup_sparse does for the combiner sum.
 struct by_id_t {};
+
 /// Drops ids below 0, and where there are weights, those that are 0, negative or NaN: what it does for mean
 /// and sqrtn.
 struct by_id_and_weight_t {};
+
 inline constexpr by_id_t by_id{};
+
 inline constexpr by_id_and_weight_t by_id_and_weight{};
 
-template <class T>
-inline constexpr bool is_pruning = std::is_same_v<T, by_id_t> || std::is_same_v<T, by_id_and_weight_t>;
+}  // namespace prune_rule
 
 namespace detail {
+
+template <class T>
+inline constexpr bool is_pruning = std::is_same_v<T, prune_rule::by_id_t> || std::is_same_v<T, prune_rule::by_id_and_weight_t>;
+
 inline namespace DEEPREC_UNIT {
 
 /// Which entries stay.
@@ -43,7 +51,7 @@ struct valid_entries {
   DEEPREC_HD DEEPREC_INLINE bool operator()(index_t k) const {
     bool valid = true;
     if constexpr (std::is_signed_v<Id>) valid = ids[k] >= 0;
-    if constexpr (std::is_same_v<How, by_id_and_weight_t>) {
+    if constexpr (std::is_same_v<How, prune_rule::by_id_and_weight_t>) {
       if (weights != nullptr) valid = valid && !is_nan(weights[k]) && weights[k] > 0.0F;
     }
     return valid;
@@ -115,8 +123,8 @@ void prune_bags(const Context& ctx, const Bags& in, const Valid& valid,
 template <class Context, class Batch, class How>
 [[nodiscard]] status prune_invalid(Context&& context_or_executor, const Batch& batch, const How&,
                                    jagged_batch<typename Batch::id_type>& out, index_t& dropped) {
-  static_assert(is_pruning<How>,
-                "deeprec::prune_invalid: no such rule. Fix: by_id or by_id_and_weight.");
+  static_assert(detail::is_pruning<How>,
+                "deeprec::prune_invalid: no such rule. Fix: prune_rule::by_id or prune_rule::by_id_and_weight.");
   const auto ctx = as_context(context_or_executor);
   const detail::valid_entries<How, typename Batch::id_type> valid{batch.ids(), batch.weights()};
   return detail::or_out_of_memory([&] { return prune_invalid_on(ctx.backend(), ctx, batch, valid, out, dropped); });

@@ -134,7 +134,7 @@ Task task_of(const Source& table, const Pooling& how, bool weighted) {
   task.parts.kind = kind_of_element<element>;
   task.positive_weights = weighted && prunes_weights<Pooling>;
   task.padding = padding_of(how);
-  task.has_padding = std::is_same_v<typename Pooling::padding_mode, padding_id>;
+  task.has_padding = std::is_same_v<typename Pooling::padding_mode, padding::id>;
   if constexpr (fills<Pooling>) {
     task.default_row = how.template get<empty_bag::default_row>().id;
   }

@@ -147,7 +147,7 @@ constexpr when_empty empty_of() {
 }
 template <class Pooling>
 constexpr when_stored stored_of() {
-  return std::is_same_v<typename Pooling::output_mode, accumulate_into_t> ? when_stored::accumulate
+  return std::is_same_v<typename Pooling::output_mode, output::accumulate_t> ? when_stored::accumulate
                                                                           : when_stored::overwrite;
 }
 
@@ -167,7 +167,7 @@ template <class Pooling>
 using kernel_policy = kernel_traits<
     std::is_same_v<typename Pooling::combiner, combiner::max_t> ? fold::maximum : fold::add,
     std::is_same_v<typename Pooling::bounds_mode, bounds::skip_t> ||
-            !std::is_same_v<typename Pooling::padding_mode, no_padding_t>
+            !std::is_same_v<typename Pooling::padding_mode, padding::none_t>
         ? ids_are::filtered
         : ids_are::present,
     std::is_same_v<typename Pooling::norm_mode, max_norm>>;

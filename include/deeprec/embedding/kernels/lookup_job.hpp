@@ -34,15 +34,15 @@ inline namespace DEEPREC_UNIT {
 /// The number that counts as absent; -1, which is never valid, when there is none.
 template <class Pooling>
 constexpr std::int64_t padding_of(const Pooling& how) {
-  if constexpr (std::is_same_v<typename Pooling::padding_mode, padding_id>) {
-    return how.template get<padding_id>().id;
+  if constexpr (std::is_same_v<typename Pooling::padding_mode, padding::id>) {
+    return how.template get<padding::id>().id;
   } else {
     return -1;
   }
 }
 
 template <class Pooling>
-inline constexpr bool prunes = std::is_same_v<typename Pooling::padding_mode, prune_t>;
+inline constexpr bool prunes = std::is_same_v<typename Pooling::padding_mode, padding::prune_t>;
 /// With sum TensorFlow keeps every weight.
 template <class Pooling>
 inline constexpr bool prunes_weights =
@@ -88,7 +88,7 @@ template <class Pooling, class Id>
 bool is_stray_id(Id id, index_t rows, std::int64_t padding) noexcept {
   if (!is_bad_id(id, rows)) return false;
   if constexpr (prunes<Pooling> && std::is_signed_v<Id>) return id >= 0;
-  if constexpr (std::is_same_v<typename Pooling::padding_mode, padding_id>) {
+  if constexpr (std::is_same_v<typename Pooling::padding_mode, padding::id>) {
     return static_cast<std::int64_t>(id) != padding;
   }
   return true;

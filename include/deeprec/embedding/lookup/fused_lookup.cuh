@@ -1,6 +1,6 @@
 // fused_lookup of entries in any order on a CUDA stream: sorted by their row, then pooled.
 //
-//   fused_lookup(stream, device_table, device_entries, mean, device_out).or_throw();   // enqueued
+//   fused_lookup(stream, device_table, device_entries, combiner::mean, device_out).or_throw();   // enqueued
 //
 //   entries ──radix sort, over the bits of B only──> bags, in scratch ──lookup──> out (B,D)
 //

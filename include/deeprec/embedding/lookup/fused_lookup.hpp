@@ -1,9 +1,9 @@
 // The lookup of a batch that may hold invalid entries: they are pruned, empty bags filled, rows gathered
 // from a table or its parts, clipped and combined, in one pass.
 //
-//   fused_lookup(ctx, table, entries, mean, out);                          empty bags become zeros
-//   fused_lookup(ctx, partitioned_table(parts, mod_), entries,
-//                pooling{sqrtn, default_row{7}, max_norm{1}}, out);
+//   fused_lookup(ctx, table, entries, combiner::mean, out);                          empty bags become zeros
+//   fused_lookup(ctx, partitioned_table(parts, partition_strategy::mod), entries,
+//                pooling{combiner::sqrtn, empty_bag::default_row{7}, max_norm{1}}, out);
 //
 //   entries ──by row──> bags ──row source──> rows ──clip, weigh, add──> out (B,D)     no (N,D) in between
 //
@@ -35,8 +35,8 @@ namespace detail {
 template <class Combiner, class... Policies>
 constexpr auto with_prune(const pooling<Combiner, Policies...>& how) {
   using given = pooling<Combiner, Policies...>;
-  if constexpr (std::is_same_v<typename given::padding_mode, no_padding_t>) {
-    return pooling(Combiner{}, how.template get<Policies>()..., prune);
+  if constexpr (std::is_same_v<typename given::padding_mode, padding::none_t>) {
+    return pooling(Combiner{}, how.template get<Policies>()..., padding::prune);
   } else {
     return how;
   }

@@ -158,7 +158,7 @@ status gather_parts_on(host_backend, const Context& ctx, std::span<const Source>
   using format = std::remove_cvref_t<decltype(tables[0].format())>;
   const detail::addressed_rows<format> rows{tables[0].format(), addresses};
   return lookup(ctx, rows, fixed_hotness_view(positions.data(), static_cast<index_t>(positions.size()), 1),
-                pooling{combiner::concat, bounds::assume_valid, padding_id{-1}}, out);
+                pooling{combiner::concat, bounds::assume_valid, padding::id{-1}}, out);
 }
 
 /// Pools gathered rows: lookup in a matrix whose rows are what gather made, by bags of row numbers.

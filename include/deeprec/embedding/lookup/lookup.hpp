@@ -41,7 +41,7 @@ status lookup_shapes(const Source& table, const Bags& bags, const Pooling& how,
   }
   if (!out.valid()) return out.validate("out is null");
   if (std::is_same_v<combiner_type, combiner::max_t> && bags.weights() != nullptr) {
-    return {errc::unsupported, "max_ takes no weights"};
+    return {errc::unsupported, "max takes no weights"};
   }
   return check_max_norm(how);
 }
@@ -62,8 +62,8 @@ status lookup_shapes(const Source& table, const Bags& bags, const Pooling& how,
 ///           number of threads. Weighted: the same bits for any number of threads; between ISAs
 ///           |err| <= 2 n u sum|w x|, u = 2^-24, from fused multiplication. With max_norm the same, and
 ///           D u more from the norm of a row (a sum of squares that overflows makes the row 0). NaN and
-///           infinity propagate, also through max_. The bits of a bag don't depend on the other bags. A sum
-///           begins at +0: of -0 alone, sum, mean and sqrtn make +0. max_ keeps -0, and of zeros of both
+///           infinity propagate, also through max. The bits of a bag don't depend on the other bags. A sum
+///           begins at +0: of -0 alone, sum, mean and sqrtn make +0. combiner::max keeps -0, and of zeros of both
 ///           signs the last; concat keeps -0. An empty bag that becomes the default row has the bits of a bag
 ///           of that one id. Rows of int8 and int4 codes are added as code * (scale * w), and the biases of
 ///           a bag apart: between ISAs, weighted or not, |err| <= 2 (n + 2) u sum|w| (scale * code + |bias|);
@@ -75,7 +75,7 @@ status lookup_shapes(const Source& table, const Bags& bags, const Pooling& how,
 /// @threads  reentrant; concurrent lookups of one table are safe, a concurrent writer of its rows is not
 /// @error    shape_mismatch (out that is null, too); offsets_*; id_out_of_range and weight_is_nan with bag and
 ///           slot (bounds mode check; smallest place; a bad default_row has no bag; the weight of an absent slot
-///           is not looked at); unsupported (max_ with weights);
+///           is not looked at); unsupported (combiner::max with weights);
 ///           invalid_value (a max_norm that is not above 0); out_of_memory. On an error nothing is written
 /// @example  @snippet tests/embedding/lookup_test.cpp lookup
 template <class Context, RowSource Source, BagBatch Bags, class Pooling, class Out, MemorySpace OutSpace,

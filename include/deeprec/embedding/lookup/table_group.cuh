@@ -1,7 +1,7 @@
 // lookup of a table_group on a CUDA stream: all tables of a model in one launch.
 //
 //   table_group<float, jagged_view<std::int64_t, std::int64_t, device_space>> group;
-//   group.add(device_users, sum);  group.add(device_items, pooling{mean, skip});
+//   group.add(device_users, combiner::sum);  group.add(device_items, pooling{combiner::mean, bounds::skip});
 //   lookup(stream, group, bags, out);          bags: T batches in device memory · out in device memory
 //
 // Formats, widths and poolings may differ: a block looks up which table it works for, in the arguments of

@@ -1,8 +1,8 @@
 // Many tables in one call: every feature of a model looked up as one piece of work.
 //
 //   table_group<> group;
-//   group.add(users, sum);                          any row format, width, pooling; one table may serve
-//   group.add(items, pooling{mean, default_row{0}});    many features
+//   group.add(users, combiner::sum);                          any row format, width, pooling; one table may serve
+//   group.add(items, pooling{combiner::mean, empty_bag::default_row{0}});    many features
 //   lookup(pool, group, bags, out);                 bags: T batches · out (B, sum of D), side by side
 //
 //   feature 0  |bags......|        all pieces of all features lie in one list that the executor's

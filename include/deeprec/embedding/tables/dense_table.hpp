@@ -2,7 +2,7 @@
 //
 //   dense_table<f32_rows> table(1'000'000, 64);
 //   table.initialize(pool, uniform_rows{.seed = 42, .bound = 0.05f});
-//   lookup(pool, table.view(), bags, sum, out);
+//   lookup(pool, table.view(), bags, combiner::sum, out);
 //
 // Not here: growing tables, tiers; saving: table_file.hpp.
 #pragma once

@@ -2,7 +2,7 @@
 //
 //   dense_table<int8_rows> small(R, D);
 //   quantize(pool, matrix_view<const float>(weights, R, D), small.view()).or_throw();
-//   lookup(pool, small.view(), bags, sum, out);           // reads it as it is
+//   lookup(pool, small.view(), bags, combiner::sum, out);           // reads it as it is
 //   dequantize(pool, small.view(), copy);                 // what lookups see of each row
 //
 // Each row by its format's own encode and decode. Not here: choosing a scale by anything but the row's ends.

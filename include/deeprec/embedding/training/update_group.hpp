@@ -1,8 +1,8 @@
 // Many tables trained in one call: what table_group is to lookup, update_group is to update.
 //
 //   update_group<rowwise_adagrad> updates;          the features in the order of the table_group
-//   updates.add(users.view(), sum);
-//   updates.add(items.view(), mean);
+//   updates.add(users.view(), combiner::sum);
+//   updates.add(items.view(), combiner::mean);
 //   updates.add(users.view(), max_norm_sum);        a table may serve many features
 //   update(pool, updates, bags, gradient, optimizer);   gradient (B, sum of D) of the lookup's out
 //

@@ -1,31 +1,31 @@
 // The formulas of the optimizer steps and of the stages before them, written once over vector_f32 and
 // compiled for scalar code, for device code and for each region. No include guard: see steps.hpp.
 
-DEEPREC_HD DEEPREC_INLINE vector_f32 take_step(const scaled_step& step, vector_f32 weight,
+DEEPREC_HD DEEPREC_INLINE vector_f32 take_step(const steps::scaled_step& step, vector_f32 weight,
                                                vector_f32 gradient) {
   return weight - splat(step.rate) * gradient;
 }
 
-DEEPREC_HD DEEPREC_INLINE vector_f32 take_step(const momentum_step& step, vector_f32 weight,
+DEEPREC_HD DEEPREC_INLINE vector_f32 take_step(const steps::momentum_step& step, vector_f32 weight,
                                                vector_f32 gradient, vector_f32& velocity) {
   velocity = splat(step.decay) * velocity + splat(step.gain) * gradient;
   return weight - splat(step.rate) *
                       (splat(step.of_velocity) * velocity + splat(step.of_gradient) * gradient);
 }
 
-DEEPREC_HD DEEPREC_INLINE vector_f32 take_step(const adagrad_step& step, vector_f32 weight,
+DEEPREC_HD DEEPREC_INLINE vector_f32 take_step(const steps::adagrad_step& step, vector_f32 weight,
                                                vector_f32 gradient, vector_f32& squares) {
   squares = maximum(squares * splat(step.keep), splat(step.floor)) + gradient * gradient;
   return weight - splat(step.rate) * gradient / (sqrt(squares) + splat(step.epsilon));
 }
 
-DEEPREC_HD DEEPREC_INLINE vector_f32 take_step(const rmsprop_step& step, vector_f32 weight,
+DEEPREC_HD DEEPREC_INLINE vector_f32 take_step(const steps::rmsprop_step& step, vector_f32 weight,
                                                vector_f32 gradient, vector_f32& squares) {
   squares = splat(step.decay) * squares + splat(step.gain) * (gradient * gradient);
   return weight - splat(step.rate) * gradient / (sqrt(squares) + splat(step.epsilon));
 }
 
-DEEPREC_HD DEEPREC_INLINE vector_f32 take_step(const centered_rmsprop_step& step, vector_f32 weight,
+DEEPREC_HD DEEPREC_INLINE vector_f32 take_step(const steps::centered_rmsprop_step& step, vector_f32 weight,
                                                vector_f32 gradient, vector_f32& squares,
                                                vector_f32& average) {
   squares = splat(step.decay) * squares + splat(step.gain) * (gradient * gradient);
@@ -35,7 +35,7 @@ DEEPREC_HD DEEPREC_INLINE vector_f32 take_step(const centered_rmsprop_step& step
   return weight - splat(step.rate) * gradient / (sqrt(variance) + splat(step.epsilon));
 }
 
-DEEPREC_HD DEEPREC_INLINE vector_f32 take_step(const adam_step& step, vector_f32 weight,
+DEEPREC_HD DEEPREC_INLINE vector_f32 take_step(const steps::adam_step& step, vector_f32 weight,
                                                vector_f32 gradient, vector_f32& moment,
                                                vector_f32& squares) {
   moment = splat(step.decay1) * moment + splat(step.gain1) * gradient;
@@ -46,7 +46,7 @@ DEEPREC_HD DEEPREC_INLINE vector_f32 take_step(const adam_step& step, vector_f32
                       (sqrt(squares) * splat(step.root) + splat(step.epsilon));
 }
 
-DEEPREC_HD DEEPREC_INLINE vector_f32 take_step(const rmsprop_momentum_step& step, vector_f32 weight,
+DEEPREC_HD DEEPREC_INLINE vector_f32 take_step(const steps::rmsprop_momentum_step& step, vector_f32 weight,
                                                vector_f32 gradient, vector_f32& velocity,
                                                vector_f32& squares) {
   squares = splat(step.decay2) * squares + splat(step.gain2) * (gradient * gradient);
@@ -55,7 +55,7 @@ DEEPREC_HD DEEPREC_INLINE vector_f32 take_step(const rmsprop_momentum_step& step
   return weight - velocity;
 }
 
-DEEPREC_HD DEEPREC_INLINE vector_f32 take_step(const ftrl_step& step, vector_f32 weight,
+DEEPREC_HD DEEPREC_INLINE vector_f32 take_step(const steps::ftrl_step& step, vector_f32 weight,
                                                vector_f32 gradient, vector_f32& squares,
                                                vector_f32& linear) {
   const vector_f32 before = maximum(squares, splat(step.floor));
@@ -69,16 +69,16 @@ DEEPREC_HD DEEPREC_INLINE vector_f32 take_step(const ftrl_step& step, vector_f32
   return (inside - linear) / maximum(curve, splat(0x1p-126F));
 }
 
-DEEPREC_HD DEEPREC_INLINE void take_stage(const scale_stage& stage, vector_f32&, vector_f32& gradient) {
+DEEPREC_HD DEEPREC_INLINE void take_stage(const steps::scale_gradient& stage, vector_f32&, vector_f32& gradient) {
   gradient = splat(stage.factor) * gradient;
 }
-DEEPREC_HD DEEPREC_INLINE void take_stage(const clip_stage& stage, vector_f32&, vector_f32& gradient) {
+DEEPREC_HD DEEPREC_INLINE void take_stage(const steps::clip_gradient& stage, vector_f32&, vector_f32& gradient) {
   gradient = maximum(minimum(gradient, splat(stage.limit)), splat(-stage.limit));
 }
-DEEPREC_HD DEEPREC_INLINE void take_stage(const decay_stage& stage, vector_f32& weight,
+DEEPREC_HD DEEPREC_INLINE void take_stage(const steps::decay_weight& stage, vector_f32& weight,
                                           vector_f32& gradient) {
   gradient = gradient + splat(stage.rate) * weight;
 }
-DEEPREC_HD DEEPREC_INLINE void take_stage(const shrink_stage& stage, vector_f32& weight, vector_f32&) {
+DEEPREC_HD DEEPREC_INLINE void take_stage(const steps::shrink_weight& stage, vector_f32& weight, vector_f32&) {
   weight = splat(stage.keep) * weight;
 }

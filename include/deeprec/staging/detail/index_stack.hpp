@@ -22,22 +22,22 @@ class index_stack {
       : below_(std::make_unique<typename Atomics::template atomic<std::uint32_t>[]>(n)),
         top_(n > 0 ? 0u : none) {
     for (std::uint32_t i = 0; i < n; ++i) {
-      below_[i].store(i + 1 < n ? i + 1 : none, Atomics::at(access::statistic, std::memory_order_relaxed));
+      below_[i].store(i + 1 < n ? i + 1 : none, Atomics::at(detail::access::statistic, std::memory_order_relaxed));
     }
   }
 
   bool pop(std::uint32_t& index) noexcept {
     // acquire, with push(): what is below the top, and what the last user did to the thing of this number.
-    std::uint64_t seen = top_.load(Atomics::at(access::stack_seen, std::memory_order_acquire));
+    std::uint64_t seen = top_.load(Atomics::at(detail::access::stack_seen, std::memory_order_acquire));
     while (true) {
       index = static_cast<std::uint32_t>(seen);
       if (index == none) return false;
       // relaxed: ordered by the acquire above; if it is stale, the tag has changed and the exchange fails.
       const std::uint32_t next =
-          below_[index].load(Atomics::at(access::stack_next, std::memory_order_relaxed));
+          below_[index].load(Atomics::at(detail::access::stack_next, std::memory_order_relaxed));
       // acquire, for the failure: as the load above. A success reads the store that `seen` came from.
       if (top_.compare_exchange_weak(seen, tagged(seen, next),
-                                     Atomics::at(access::stack_seen_again, std::memory_order_acquire))) {
+                                     Atomics::at(detail::access::stack_seen_again, std::memory_order_acquire))) {
         return true;
       }
     }
@@ -45,13 +45,13 @@ class index_stack {
 
   void push(std::uint32_t index) noexcept {
     // relaxed: only its number is used, and an exchange confirms it
-    std::uint64_t seen = top_.load(Atomics::at(access::stack_guess, std::memory_order_relaxed));
+    std::uint64_t seen = top_.load(Atomics::at(detail::access::stack_guess, std::memory_order_relaxed));
     do {
       below_[index].store(static_cast<std::uint32_t>(seen),
-                          Atomics::at(access::stack_next, std::memory_order_relaxed));
+                          Atomics::at(detail::access::stack_next, std::memory_order_relaxed));
       // release, with pop(): the store above, and what the caller did to the thing of this number.
     } while (!top_.compare_exchange_weak(seen, tagged(seen, index),
-                                         Atomics::at(access::stack_push, std::memory_order_release),
+                                         Atomics::at(detail::access::stack_push, std::memory_order_release),
                                          std::memory_order_relaxed));
   }
 
@@ -59,7 +59,7 @@ class index_stack {
   [[nodiscard]] bool was_any() const noexcept {
     // relaxed: whoever is woken looks by pop().
     return static_cast<std::uint32_t>(
-               top_.load(Atomics::at(access::stack_guess, std::memory_order_relaxed))) != none;
+               top_.load(Atomics::at(detail::access::stack_guess, std::memory_order_relaxed))) != none;
   }
 
  private:

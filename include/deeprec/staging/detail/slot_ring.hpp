@@ -74,7 +74,7 @@ class slot_ring {
     for (std::size_t i = 0; i < capacity_; ++i) {
       slot* s = std::launder(reinterpret_cast<slot*>(slots_ + i * half_stride_ * 2));
       // relaxed: no other thread is here any more. Each slot is looked at: there may be gaps (claim_number).
-      const Seq state = s->state.load(Atomics::at(access::statistic, relaxed));
+      const Seq state = s->state.load(Atomics::at(detail::access::statistic, relaxed));
       if ((state & full_bit) != 0 && (state & hole_bit) == 0) std::destroy_at(s->item());
       std::destroy_at(s);
     }
@@ -86,23 +86,23 @@ class slot_ring {
   // ok: the slot is the caller's, who has to publish it, or a hole in it. closed, not_now: nothing happened.
   queue_result claim(token& mine) noexcept {
     // relaxed: a stale position is noticed by the slot's state or by the compare-exchange.
-    Seq p = tail_.load(Atomics::at(access::position, relaxed));
+    Seq p = tail_.load(Atomics::at(detail::access::position, relaxed));
     while (true) {
       if (p & closed_bit) return closed();
       slot* s = slot_of(p);
       // acquire, with the consumer's release store: its reads of the item before came first.
-      const Seq state = s->state.load(Atomics::at(access::slot_seen_free, acquire));
+      const Seq state = s->state.load(Atomics::at(detail::access::slot_seen_free, acquire));
       const auto ahead = static_cast<difference>(static_cast<Seq>(state - lap_of(p)));
       if (ahead == 0) {
         // relaxed: only hands out numbers; data goes through the slot's state. Fails once it is closed.
-        if (tail_.compare_exchange_weak(p, next(p), Atomics::at(access::tail_claim, relaxed), relaxed)) {
+        if (tail_.compare_exchange_weak(p, next(p), Atomics::at(detail::access::tail_claim, relaxed), relaxed)) {
           mine = {s, p};
           return queue_result::ok;
         }
       } else if (ahead < 0) {  // the item of the lap before is still in it
         return queue_result::not_now;
       } else {
-        p = tail_.load(Atomics::at(access::position, relaxed));
+        p = tail_.load(Atomics::at(detail::access::position, relaxed));
       }
     }
   }
@@ -115,7 +115,7 @@ class slot_ring {
     const auto p = static_cast<Seq>(lap | static_cast<Seq>(index * one));
     slot* s = slot_of(p);
     // acquire: as in claim(). No compare-exchange: the number is the caller's alone.
-    if (s->state.load(Atomics::at(access::slot_number_free, acquire)) != lap_of(p)) return queue_result::not_now;
+    if (s->state.load(Atomics::at(detail::access::slot_number_free, acquire)) != lap_of(p)) return queue_result::not_now;
     mine = {s, p};
     return queue_result::ok;
   }
@@ -123,28 +123,28 @@ class slot_ring {
   void publish(token mine) noexcept {
     // release: the item was made before; with the acquire of take().
     mine.place->state.store(static_cast<Seq>(lap_of(mine.position) | full_bit),
-                            Atomics::at(access::slot_publish, release));
+                            Atomics::at(detail::access::slot_publish, release));
   }
   // Instead of publish(): consumers pass over this slot.
   void publish_hole(token mine) noexcept {
     // release: whatever the caller did to the slot came before the consumer frees it.
     mine.place->state.store(static_cast<Seq>(lap_of(mine.position) | full_bit | hole_bit),
-                            Atomics::at(access::slot_hole, release));
+                            Atomics::at(detail::access::slot_hole, release));
   }
 
   // ok: the item is the caller's, who has to end with release_slot(). closed: and nothing will come.
   // holes: set when slots became free on the way.
   queue_result take(token& mine, bool& holes) noexcept {
-    Seq p = head_.load(Atomics::at(access::position, relaxed));  // relaxed: as in claim()
+    Seq p = head_.load(Atomics::at(detail::access::position, relaxed));  // relaxed: as in claim()
     while (true) {
       slot* s = slot_of(p);
       // acquire, with the producer's release store: the item is complete.
-      const Seq state = s->state.load(Atomics::at(access::slot_seen_full, acquire));
+      const Seq state = s->state.load(Atomics::at(detail::access::slot_seen_full, acquire));
       const auto wanted = static_cast<Seq>(lap_of(p) | full_bit);
       const auto ahead = static_cast<difference>(static_cast<Seq>((state & ~hole_bit) - wanted));
       if (ahead == 0) {
         // relaxed: as in claim()
-        if (!head_.compare_exchange_weak(p, next(p), Atomics::at(access::head_claim, relaxed), relaxed)) continue;
+        if (!head_.compare_exchange_weak(p, next(p), Atomics::at(detail::access::head_claim, relaxed), relaxed)) continue;
         mine = {s, p};
         if (!(state & hole_bit)) return queue_result::ok;
         release_slot(mine);
@@ -153,13 +153,13 @@ class slot_ring {
       } else if (ahead < 0) {  // nothing published here yet
         // A look at a word that hardly ever changes, so that consumers that wait don't pull the line of tail_ away
         // from the producers. relaxed: whoever sees it before the bit looks again when close() wakes.
-        if (closing_.load(Atomics::at(access::hint_seen, relaxed)) == 0) return queue_result::not_now;
+        if (closing_.load(Atomics::at(detail::access::hint_seen, relaxed)) == 0) return queue_result::not_now;
         // Closed, and this position was never claimed: the end. A claimed one that is not published yet is
         // waited for. acquire: what came before close() is seen. head_ can't have passed p: it is at most tail_.
-        const Seq tail = tail_.load(Atomics::at(access::closed_end, acquire));
+        const Seq tail = tail_.load(Atomics::at(detail::access::closed_end, acquire));
         return tail == static_cast<Seq>(p | closed_bit) ? queue_result::closed : queue_result::not_now;
       } else {
-        p = head_.load(Atomics::at(access::position, relaxed));
+        p = head_.load(Atomics::at(detail::access::position, relaxed));
       }
     }
   }
@@ -167,53 +167,53 @@ class slot_ring {
   void release_slot(token mine) noexcept {
     // release: the item was read, moved and destroyed before; with the acquire of claim().
     mine.place->state.store(static_cast<Seq>(lap_of(mine.position) + lap_unit()),
-                            Atomics::at(access::slot_release, release));
+                            Atomics::at(detail::access::slot_release, release));
   }
 
   // One bit of tail_: a claim comes either before (and will be delivered) or after (and fails).
   void close() noexcept {
     // release: whoever is answered closed sees what the closing thread did before.
-    tail_.fetch_or(closed_bit, Atomics::at(access::close_mark, release));
-    closing_.store(1, Atomics::at(access::close_hint, relaxed));  // relaxed: the bit decides
+    tail_.fetch_or(closed_bit, Atomics::at(detail::access::close_mark, release));
+    closing_.store(1, Atomics::at(detail::access::close_hint, relaxed));  // relaxed: the bit decides
   }
   void reopen() noexcept {
-    closing_.store(0, Atomics::at(access::close_hint, relaxed));  // the bit alone says nothing to consumers
+    closing_.store(0, Atomics::at(detail::access::close_hint, relaxed));  // the bit alone says nothing to consumers
     // release: who then finds it open sees what came before.
-    tail_.fetch_and(static_cast<Seq>(~closed_bit), Atomics::at(access::open_mark, release));
+    tail_.fetch_and(static_cast<Seq>(~closed_bit), Atomics::at(detail::access::open_mark, release));
   }
   [[nodiscard]] bool is_closed() const noexcept {
     // acquire, with close() and reopen(): what came before
-    return (tail_.load(Atomics::at(access::closed_asked, acquire)) & closed_bit) != 0;
+    return (tail_.load(Atomics::at(detail::access::closed_asked, acquire)) & closed_bit) != 0;
   }
 
   // Observations, old at once. relaxed: they decide whether another thread is woken, or this one tries. What a
   // thread was woken for it sees (event_count::leave), and an old position leads to a "yes".
   [[nodiscard]] bool was_claimable() const noexcept {
-    const Seq p = tail_.load(Atomics::at(access::position, relaxed));
+    const Seq p = tail_.load(Atomics::at(detail::access::position, relaxed));
     if ((p & closed_bit) != 0) return true;
-    const Seq state = slot_of(p)->state.load(Atomics::at(access::looked_at, relaxed));
+    const Seq state = slot_of(p)->state.load(Atomics::at(detail::access::looked_at, relaxed));
     return static_cast<difference>(static_cast<Seq>(state - lap_of(p))) >= 0;
   }
   [[nodiscard]] bool was_takeable() const noexcept {
-    const Seq p = head_.load(Atomics::at(access::position, relaxed));
-    return slot_of(p)->state.load(Atomics::at(access::looked_at, relaxed)) != lap_of(p) ||
-           closing_.load(Atomics::at(access::looked_at, relaxed)) != 0;
+    const Seq p = head_.load(Atomics::at(detail::access::position, relaxed));
+    return slot_of(p)->state.load(Atomics::at(detail::access::looked_at, relaxed)) != lap_of(p) ||
+           closing_.load(Atomics::at(detail::access::looked_at, relaxed)) != 0;
   }
   // Whether the item of this token is the next one to be taken.
   [[nodiscard]] bool is_next(token mine) const noexcept {
-    return head_.load(Atomics::at(access::looked_at, relaxed)) == mine.position;
+    return head_.load(Atomics::at(detail::access::looked_at, relaxed)) == mine.position;
   }
   [[nodiscard]] std::size_t was_size() const noexcept {
-    const std::uint64_t taken = number_of(head_.load(Atomics::at(access::statistic, relaxed)));
-    const std::uint64_t put = number_of(tail_.load(Atomics::at(access::statistic, relaxed)));
+    const std::uint64_t taken = number_of(head_.load(Atomics::at(detail::access::statistic, relaxed)));
+    const std::uint64_t put = number_of(tail_.load(Atomics::at(detail::access::statistic, relaxed)));
     const std::uint64_t size = (put + range() - taken) % range();  // either may have wrapped
     return size <= range() / 2 ? static_cast<std::size_t>(size) : 0;  // or tail_ be older than head_
   }
   [[nodiscard]] std::uint64_t claimed_number() const noexcept {
-    return number_of(tail_.load(Atomics::at(access::statistic, relaxed)));
+    return number_of(tail_.load(Atomics::at(detail::access::statistic, relaxed)));
   }
   [[nodiscard]] std::uint64_t taken_number() const noexcept {
-    return number_of(head_.load(Atomics::at(access::statistic, relaxed)));
+    return number_of(head_.load(Atomics::at(detail::access::statistic, relaxed)));
   }
   [[nodiscard]] std::size_t capacity() const noexcept { return capacity_; }
   [[nodiscard]] std::uint64_t number_of(token t) const noexcept { return number_of(t.position); }
@@ -259,7 +259,7 @@ class slot_ring {
     return laps * capacity_;
   }
   [[nodiscard]] queue_result closed() const noexcept {
-    static_cast<void>(tail_.load(Atomics::at(access::closed_put, acquire)));  // sees what came before close()
+    static_cast<void>(tail_.load(Atomics::at(detail::access::closed_put, acquire)));  // sees what came before close()
     return queue_result::closed;
   }
 

@@ -55,10 +55,10 @@ DEEPREC_HD void number_slot(index_t at, index_t n, const std::uint64_t* keys, co
 /// Where an id is, by either strategy.
 template <class Strategy>
 DEEPREC_HD part_place place_in_part(index_t id, index_t rows, index_t parts) {
-  if constexpr (std::is_same_v<Strategy, div_strategy>) {
-    return div_place(id, rows, parts);
+  if constexpr (std::is_same_v<Strategy, partition_strategy::div_t>) {
+    return partition_strategy::div_place(id, rows, parts);
   } else {
-    return mod_place(id, parts);
+    return partition_strategy::mod_place(id, parts);
   }
 }
 

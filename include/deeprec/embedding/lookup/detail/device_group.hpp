@@ -99,7 +99,7 @@ status make_entry(const device_feature<Bags, Out>& feature, const Bags& bags,
   }
   if (!out.valid()) return out.validate("out is null");
   if (!feature.takes_weights && bags.weights() != nullptr)
-    return {errc::unsupported, "max_ takes no weights"};
+    return {errc::unsupported, "max takes no weights"};
   if (feature.rules.clips() && !(feature.task.max_norm > 0.0F)) return {errc::invalid_value, "max_norm"};
   if (const status s = device_shapes(bags); !s) return s;
   if (feature.task.empty == when_empty::default_row &&
