@@ -57,8 +57,8 @@ void check_format(Format format, std::size_t shift = 0) {
   const table_on_both<Format> table(format, rows, random, shift);
   for (const shape_of_batch shape : {shape_of_batch::uniform, shape_of_batch::many_empty}) {
     const auto bags = some_bags(random, shape);
-    CHECK(off_by(table, bags.host.view(), bags.view(false), sum) <= 1e-5);
-    CHECK(off_by(table, bags.host.view(true), bags.view(true), mean) <= 1e-5);
+    CHECK(off_by(table, bags.host.view(), bags.view(false), combiner::sum) <= 1e-5);
+    CHECK(off_by(table, bags.host.view(true), bags.view(true), combiner::mean) <= 1e-5);
     // scale * code + bias is one rounding here and two there.
     const double bound = is_code<typename Format::element> ? 1e-6 : 0;
     CHECK(off_by(table, bags.host.view(true), bags.view(true), concat) <= bound);
@@ -71,11 +71,11 @@ void check_ids() {
   std::mt19937_64 random(seed());
   const table_on_both<f32_rows> table(f32_rows(12), rows, random);
   const auto bags = some_bags<Id>(random, shape_of_batch::skewed);
-  CHECK(off_by(table, bags.host.view(true), bags.view(true), sqrtn) <= 1e-5);
+  CHECK(off_by(table, bags.host.view(true), bags.view(true), combiner::sqrtn) <= 1e-5);
   const auto n = static_cast<index_t>(bags.host.ids.size()) / 4 * 4;
   const fixed_hotness_view<Id> on_host(bags.host.ids.data(), n / 4, 4);
   const fixed_hotness_view<Id, device_space> on_device(bags.ids.data(), n / 4, 4);
-  CHECK(off_by(table, on_host, on_device, mean) <= 1e-5);
+  CHECK(off_by(table, on_host, on_device, combiner::mean) <= 1e-5);
 }
 
 }  // namespace
@@ -109,7 +109,7 @@ TEST_CASE("device pooling: more columns than a warp has at once") {
     const table_on_both<f32_rows> table(f32_rows(width), 30, random, width == 37 ? 4 : 0);
     auto made = make_batch<std::int64_t, std::int32_t>(random, shape_of_batch::uniform, 9, 30, 3);
     const batch_on_both<> bags(std::move(made));
-    CHECK(off_by(table, bags.host.view(true), bags.view(true), sum) <= 1e-5);
+    CHECK(off_by(table, bags.host.view(true), bags.view(true), combiner::sum) <= 1e-5);
     CHECK(off_by(table, bags.host.view(true), bags.view(true), pooling{combiner::mean, max_norm{2.0F}}) <= 1e-5);
   }
 }
@@ -127,9 +127,9 @@ TEST_CASE("device pooling: ids of every type, fixed batches and torch's offsets"
                                                                       bags.host.ids.data(), n);
   const auto on_device = jagged_view<std::int64_t, std::int32_t, device_space>::torch(bags.offsets.data(), bags.bags(),
                                                                                       bags.ids.data(), n);
-  CHECK(off_by(table, on_host, on_device, sum) <= 1e-5);
+  CHECK(off_by(table, on_host, on_device, combiner::sum) <= 1e-5);
   // A slice: the first offset is not 0.
-  CHECK(off_by(table, bags.host.view(true).slice(7, 20), bags.view(true).slice(7, 20), sum) <= 1e-5);
+  CHECK(off_by(table, bags.host.view(true).slice(7, 20), bags.view(true).slice(7, 20), combiner::sum) <= 1e-5);
 }
 
 TEST_CASE("device pooling: outputs of 16 bits, and what was in them") {
@@ -137,8 +137,8 @@ TEST_CASE("device pooling: outputs of 16 bits, and what was in them") {
   const table_on_both<bf16_rows> table(bf16_rows(40), rows, random);
   const auto bags = some_bags(random, shape_of_batch::many_empty);
   const auto host = bags.host.view(true);
-  CHECK(off_by<f16>(table, host, bags.view(true), sum) <= 0x1p-9);
-  CHECK(off_by<bf16>(table, host, bags.view(true), sum) <= 0x1p-7);
+  CHECK(off_by<f16>(table, host, bags.view(true), combiner::sum) <= 0x1p-9);
+  CHECK(off_by<bf16>(table, host, bags.view(true), combiner::sum) <= 0x1p-7);
   CHECK(off_by<bf16>(table, host, bags.view(true), pooling{combiner::sum, output::accumulate}) <= 0x1p-7);
   CHECK(off_by(table, host, bags.view(true), pooling{combiner::sum, output::accumulate}) <= 1e-5);
   CHECK(off_by(table, host, bags.view(true), pooling{combiner::mean, empty_bag::keep}) <= 1e-5);
@@ -196,7 +196,7 @@ TEST_CASE("device pooling: bags in chunks, with what makes them bad or empty") {
   for (float& w : made.weights) w = 0.5F * static_cast<float>(random() % 7) - 1.0F;
   REQUIRE(made.ids.size() > 20000);
   const batch_on_both<> bags(made);
-  CHECK(off_by(table, made.view(true), bags.view(true), sum) <= 1e-4);
+  CHECK(off_by(table, made.view(true), bags.view(true), combiner::sum) <= 1e-4);
   CHECK(off_by(table, made.view(true), bags.view(true), pooling{combiner::mean(combiner::by_weight), padding::id{3}, max_norm{2.0F}}) <= 1e-4);
   CHECK(off_by(table, made.view(), bags.view(false), combiner::max) == 0);
   auto padded = made;
@@ -247,7 +247,7 @@ TEST_CASE("device pooling: offsets that make no sense are named, and nothing out
     CHECK(found.place().bag == c.bag);
     // One float before and one behind must stay.
     weight_gradients(stream, table.view(), bags.view(true),
-                     matrix_view<const float, device_space>(out.matrix(3, 8)), sum, std::span(dots.data() + 1, 5))
+                     matrix_view<const float, device_space>(out.matrix(3, 8)), combiner::sum, std::span(dots.data() + 1, 5))
         .or_throw();
     found = stream.synchronize();
     CHECK(found.code() == c.code);
@@ -283,9 +283,9 @@ TEST_CASE("device pooling: the gradients of weights are those of the host") {
       stream.synchronize().or_throw();
       CHECK(apart(back(out, n), expected) <= 1e-4);
     };
-    check(sum);
-    check(mean);
-    check(sqrtn);
+    check(combiner::sum);
+    check(combiner::mean);
+    check(combiner::sqrtn);
     check(mean(by_weight));
     check(pooling{combiner::mean, padding::prune});
     check(pooling{combiner::sum, max_norm{1.0F}, padding::id{4}});

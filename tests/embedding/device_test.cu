@@ -226,7 +226,7 @@ TEST_CASE("device: stages keep inside of their room whatever the offsets, and dr
   }
   const std::span<const std::int64_t> list(batch.ids.data(), 6);
   CHECK(unique(stream, list, device_unique<>{}).message() == null);
-  CHECK(partition(stream, list, 10, 2, partition_strategy::mod, check, device_partition<>{}).message() == null);
+  CHECK(partition(stream, list, 10, 2, partition_strategy::mod, bounds::check, device_partition<>{}).message() == null);
   to_jagged(stream, entries, out).or_throw();
   stream.synchronize().or_throw();
   CHECK(back(ids, 6) == std::vector<std::int64_t>{1, 5, 2, 3, 4, 6});
@@ -330,7 +330,7 @@ TEST_CASE("device: stages of a sparse lookup, and a step of them in a graph") {
     unique(stream, std::span<const std::int64_t>(batch.ids.data(), 6),
            device_unique<>{different.data(), inverse.data(), counts.data(), size.data()})
         .or_throw();
-    partition(stream, std::span<const std::int64_t>(batch.ids.data(), 6), 10, 3, partition_strategy::mod, skip,
+    partition(stream, std::span<const std::int64_t>(batch.ids.data(), 6), 10, 3, partition_strategy::mod, bounds::skip,
               device_partition<>{part.data(), permutation.data(), part_offsets.data(), local.data()})
         .or_throw();
     if (again == 1) {
@@ -404,11 +404,11 @@ void check_entries(entries_are kind, index_t n, const How& how, bool weighted) {
 
 TEST_CASE("device: fused_lookup of entries in any order is the host's, also from a graph") {
   for (const entries_are kind : every_entries) {
-    check_entries<std::int64_t, std::int64_t>(kind, 300, sum, false);
+    check_entries<std::int64_t, std::int64_t>(kind, 300, combiner::sum, false);
     check_entries<std::int32_t, std::int32_t>(kind, 300, pooling(combiner::mean, empty_bag::default_row{7}), true);
   }
   // Chunks of long bags lie behind the bags in the stream's scratch.
-  check_entries<std::int64_t, std::int64_t>(entries_are::one_huge_bag, 40000, sum, false);
+  check_entries<std::int64_t, std::int64_t>(entries_are::one_huge_bag, 40000, combiner::sum, false);
   check_entries<std::int32_t, std::int32_t>(entries_are::one_bag, 40000,
                                             pooling(combiner::mean, empty_bag::default_row{7}), true);
 }
@@ -451,7 +451,7 @@ TEST_CASE("device: row_select, the gradients of weights, and concat") {
   const auto cond = to_device(std::vector<std::uint8_t>{1, 0, 255});
   cuda_stream stream;
   weight_gradients(stream, table.view(), batch.view(true),
-                   matrix_view<const float, device_space>(gradient.matrix(2, 20)), sum,
+                   matrix_view<const float, device_space>(gradient.matrix(2, 20)), combiner::sum,
                    std::span(dots.data(), 3))
       .or_throw();
   lookup(stream, table.view(), batch.view(true), combiner::concat, rows.matrix(3, 20)).or_throw();

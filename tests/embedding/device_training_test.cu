@@ -75,8 +75,8 @@ void check_optimizer(const Optimizer& optimizer) {
   for (const index_t width : {16, 21}) {
     CAPTURE(width);
     const index_t state = Optimizer::row_state + Optimizer::element_state * width;
-    CHECK(off_by(f32_rows(width, {.state_floats = state}), bags, true, mean, optimizer, random) <= 2e-3);
-    CHECK(off_by(bf16_rows(width, {.state_floats = state}), bags, false, sum, optimizer, random) <= 0x1p-6);
+    CHECK(off_by(f32_rows(width, {.state_floats = state}), bags, true, combiner::mean, optimizer, random) <= 2e-3);
+    CHECK(off_by(bf16_rows(width, {.state_floats = state}), bags, false, combiner::sum, optimizer, random) <= 0x1p-6);
   }
 }
 
@@ -103,11 +103,11 @@ TEST_CASE("device training: formats of 16 bits, roundings, rows that begin anywh
   std::mt19937_64 random(seed());
   const auto bags = some_bags(random, shape_of_batch::skewed, 70, 60, 3);
   const rowwise_adagrad optimizer{.learning_rate = 0.1F, .epsilon = 1e-2F};
-  CHECK(off_by(f16_rows(24, {.state_floats = 1}), bags, true, sum, optimizer, random) <= 0x1p-9);
-  CHECK(off_by(split_bf16_rows(24, {.state_floats = 1}), bags, true, sum, optimizer, random) <= 1e-3);
-  CHECK(off_by(f32_rows(24, {.state_floats = 1}), bags, true, sum, optimizer, random, 4) <= 1e-3);
-  CHECK(off_by(bf16_rows(24, {.state_floats = 1}), bags, true, sum, optimizer, random, 4) <= 0x1p-6);
-  CHECK(off_by(bf16_rows(24, {.state_floats = 1}), bags, true, sum, optimizer, random, 0, round_stochastic{.seed = 5}) <=
+  CHECK(off_by(f16_rows(24, {.state_floats = 1}), bags, true, combiner::sum, optimizer, random) <= 0x1p-9);
+  CHECK(off_by(split_bf16_rows(24, {.state_floats = 1}), bags, true, combiner::sum, optimizer, random) <= 1e-3);
+  CHECK(off_by(f32_rows(24, {.state_floats = 1}), bags, true, combiner::sum, optimizer, random, 4) <= 1e-3);
+  CHECK(off_by(bf16_rows(24, {.state_floats = 1}), bags, true, combiner::sum, optimizer, random, 4) <= 0x1p-6);
+  CHECK(off_by(bf16_rows(24, {.state_floats = 1}), bags, true, combiner::sum, optimizer, random, 0, round_stochastic{.seed = 5}) <=
         0x1p-6);
 }
 
@@ -118,7 +118,7 @@ TEST_CASE("device training: combiners and policies") {
   for (const shape_of_batch shape : every_shape) {
     const auto bags = some_bags(random, shape, 50, 60, 5);
     CHECK(off_by(format, bags, true, mean(by_weight), optimizer, random) <= 1e-3);
-    CHECK(off_by(format, bags, true, sqrtn, optimizer, random) <= 1e-4);
+    CHECK(off_by(format, bags, true, combiner::sqrtn, optimizer, random) <= 1e-4);
     CHECK(off_by(format, bags, false, pooling{combiner::mean, empty_bag::default_row{5}}, optimizer, random) <= 1e-4);
     CHECK(off_by(format, bags, true, pooling{combiner::mean(combiner::by_weight), empty_bag::default_row{5}}, optimizer, random) <= 1e-3);
     CHECK(off_by(format, bags, true, pooling{combiner::sum, max_norm{2.0F}}, optimizer, random) <= 1e-4);
@@ -145,7 +145,7 @@ TEST_CASE("device training: a norm that is no norm and a gradient that is null a
     return update(stream, bags.view(false), of, how, sgd{.learning_rate = 1.0F}, table.mutable_view()).message();
   };
   CHECK(refused(pooling{combiner::sum, max_norm{-1.0F}}, gradient.matrix(3, 8)) == "invalid value: max_norm");
-  CHECK(refused(sum, {nullptr, 3, 8}) == "shape mismatch: gradient is null");
+  CHECK(refused(combiner::sum, {nullptr, 3, 8}) == "shape mismatch: gradient is null");
   CHECK(stream.synchronize().ok());
   CHECK(back(table.on_device, table.bytes.size()) == table.bytes);
 }
@@ -165,7 +165,7 @@ TEST_CASE("device training: a row that many slots name, summed in chunks, with t
   REQUIRE(bags.host.ids.size() > 16384);
   const adagrad optimizer{.learning_rate = 0.1F, .epsilon = 1e-2F};
   const f32_rows format(12, {.state_floats = 12});
-  CHECK(off_by(format, bags, true, mean, optimizer, random) <= 1e-3);
+  CHECK(off_by(format, bags, true, combiner::mean, optimizer, random) <= 1e-3);
   const table_on_both<f32_rows> table(format, 60, random);
   const auto gradient = to_device(normals(random, 900 * 12));
   std::vector<std::byte> first;

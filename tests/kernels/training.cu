@@ -45,7 +45,7 @@ status different(cuda_stream& on, std::span<const std::int64_t> ids, device_uniq
   return unique(on, ids, out);
 }
 status parted(cuda_stream& on, std::span<const std::int64_t> ids, device_partition<> out) {
-  return partition(on, ids, 10, 2, partition_strategy::mod, check, out);
+  return partition(on, ids, 10, 2, partition_strategy::mod, bounds::check, out);
 }
 status in_any_order(cuda_stream& on, const_table_view<f32_rows, device_space> table,
                     coo_view<std::int64_t, std::int64_t, device_space> entries, matrix_view<float, device_space> out) {

@@ -49,6 +49,15 @@ struct unique_ids {
   std::pmr::vector<Index> counts;   ///< (U); they sum to N
 };
 
+/// Room in device memory for the result of unique().
+template <class Id = std::int64_t>
+struct device_unique {
+  Id* ids = nullptr;                ///< (N): different ids, by first appearance
+  std::int32_t* inverse = nullptr;  ///< (N)
+  std::int32_t* counts = nullptr;   ///< (N)
+  index_t* size = nullptr;          ///< (1): how many there are
+};
+
 namespace detail {
 inline namespace DEEPREC_UNIT {
 
@@ -163,6 +172,20 @@ template <class Context, class Ids, class Id, class Index>
     return {errc::unsupported, "unique: too many ids for the type of their numbers"};
   }
   return detail::or_out_of_memory([&] { return unique_on(ctx.backend(), ctx, list, out); });
+}
+
+/// Different ids by first appearance, as unique of the host.
+///
+/// @shape   ids (N) in device memory · out: room for N
+/// @space   device
+/// @cost    a radix sort over the bits of Id, a scan and three launches; 40 bytes an id of the stream's
+///          scratch
+/// @threads one thread a stream
+/// @error   shape_mismatch (out that is null); unsupported (N beyond 31 bits)
+template <class Context, class Id>
+[[nodiscard]] status unique(Context&& context_or_stream, std::span<const Id> ids, device_unique<Id> out) {
+  const auto ctx = as_context(context_or_stream);
+  return unique_on(ctx.backend(), ctx, ids, out);
 }
 
 template <class... Args>

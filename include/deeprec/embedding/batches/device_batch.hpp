@@ -7,7 +7,6 @@
 // Plain pointers that the caller owns. The stages: device_batches.cuh.
 #pragma once
 
-#include <cstdint>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
@@ -41,23 +40,5 @@ bool is_null(const device_bags<Id>& out) noexcept {
 }
 
 }  // namespace detail
-
-/// Room for what unique() answers.
-template <class Id = std::int64_t>
-struct device_unique {
-  Id* ids = nullptr;                ///< (N): different ids, by first appearance
-  std::int32_t* inverse = nullptr;  ///< (N)
-  std::int32_t* counts = nullptr;   ///< (N)
-  index_t* size = nullptr;          ///< (1): how many there are
-};
-
-/// Room for what partition() answers.
-template <class Id = std::int64_t>
-struct device_partition {
-  std::int32_t* part = nullptr;    ///< (N): the part of slot k; -1: left out
-  index_t* permutation = nullptr;  ///< (N): slot k stands at ids[permutation[k]]; -1: left out
-  index_t* offsets = nullptr;      ///< (P+1)
-  Id* ids = nullptr;               ///< (N): rows within their part, part after part
-};
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -31,9 +31,14 @@
 #include <deeprec/embedding/kernels/device_sort.cuh>
 #include <deeprec/embedding/batches/detail/device_batches.hpp>
 #include <deeprec/embedding/batches/device_batch.hpp>
+#include <deeprec/embedding/batches/fill_empty_bags.hpp>
+#include <deeprec/embedding/batches/jagged_batch.hpp>
+#include <deeprec/embedding/batches/partition.hpp>
+#include <deeprec/embedding/batches/prune_invalid.hpp>
 #include <deeprec/exec/cuda_stream.hpp>
 #include <deeprec/exec/stream_scratch.hpp>
 #include <deeprec/exec/warp_team.cuh>
+#include <deeprec/ops/unique.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -285,22 +290,11 @@ template <class Write>
 
 }  // namespace detail
 
-/// The batch without invalid entries, as prune_invalid of the host; a bag with bad offsets is reported.
-///
-/// @shape   bags: B bags, N ids · out: room for B bags and N ids
-/// @space   device
-/// @cost    two launches and a scan over N; 16 bytes an id of the stream's scratch
-/// @threads one thread a stream
-/// @error   shape_mismatch; offsets_* by synchronize()
-template <class Context, BagBatch Bags, class How>
-requires std::is_same_v<backend_of<context_for<Context>>, cuda_backend>
-[[nodiscard]] status prune_invalid(Context&& context_or_stream, const Bags& bags, const How&,
-                                   device_bags<typename Bags::id_type> out) {
-  static_assert(detail::is_pruning<How>, "deeprec::prune_invalid: no such rule. Fix: prune_rule::by_id or prune_rule::by_id_and_weight.");
-  using id_type = typename Bags::id_type;
-  using valid_type = detail::valid_entries<How, id_type>;
+template <class Context, class Bags, class How, class Id>
+status prune_invalid_on(cuda_backend, const Context& ctx, const Bags& bags, const How&, device_bags<Id> out) {
+  using valid_type = detail::valid_entries<How, Id>;
   using borders_type = decltype(bags.borders());
-  cuda_stream& stream = *as_context(context_or_stream).executor;
+  cuda_stream& stream = *ctx.executor;
   if (const status s = detail::device_shapes(bags); !s) return s;
   const index_t n = bags.id_count();
   if (out.bags != bags.bags() || out.room < n || (bags.weights() != nullptr && out.weights == nullptr))
@@ -316,26 +310,15 @@ requires std::is_same_v<backend_of<context_for<Context>>, cuda_backend>
   if (!s.ok()) return s;
   return DEEPREC_DEVICE::launch_each(
       n > out.bags + 1 ? n : out.bags + 1, stream.get(),
-      DEEPREC_DEVICE::prune_slots<id_type, valid_type, borders_type>{
+      DEEPREC_DEVICE::prune_slots<Id, valid_type, borders_type>{
           bags.ids(), bags.weights(), n, bags.borders(), valid, kept, out, stream.fault_record()});
 }
 
-/// One entry default_id in every bag that had none, as fill_empty_bags of the host.
-///
-/// @shape   bags: B bags, N ids · out: room for B bags and N + B ids · empty (B)
-/// @space   device
-/// @cost    two launches and a scan over B
-/// @threads one thread a stream
-/// @error   shape_mismatch; id_out_of_range (a negative default_id); offsets_* by synchronize()
-template <class Context, BagBatch Bags>
-requires std::is_same_v<backend_of<context_for<Context>>, cuda_backend>
-[[nodiscard]] status fill_empty_bags(Context&& context_or_stream, const Bags& bags,
-                                     std::type_identity_t<std::optional<typename Bags::id_type>> default_id,
-                                     device_bags<typename Bags::id_type> out,
-                                     std::span<std::uint8_t> empty) {
-  using id_type = typename Bags::id_type;
+template <class Context, class Bags, class Id>
+status fill_empty_bags_on(cuda_backend, const Context& ctx, const Bags& bags, const std::optional<Id>& default_id,
+                          device_bags<Id> out, std::span<std::uint8_t> empty) {
   using borders_type = decltype(bags.borders());
-  cuda_stream& stream = *as_context(context_or_stream).executor;
+  cuda_stream& stream = *ctx.executor;
   if (const status s = detail::device_shapes(bags); !s) return s;
   const bool fills = default_id.has_value();
   if (out.bags != bags.bags() || out.room < bags.id_count() + (fills ? bags.bags() : 0) ||
@@ -344,9 +327,6 @@ requires std::is_same_v<backend_of<context_for<Context>>, cuda_backend>
   }
   if (detail::is_null(out) || (!empty.empty() && empty.data() == nullptr)) {
     return {errc::shape_mismatch, "out is null"};
-  }
-  if (std::is_signed_v<id_type> && fills && *default_id < id_type{}) {
-    return {errc::id_out_of_range, "the default id", {.value = static_cast<std::int64_t>(*default_id)}};
   }
   if (out.bags == 0) return {};
   index_t* offsets = out.offsets;
@@ -358,23 +338,14 @@ requires std::is_same_v<backend_of<context_for<Context>>, cuda_backend>
   });
   if (!s.ok()) return s;
   return DEEPREC_DEVICE::launch_teams(out.bags, 8, stream.get(),
-                                      DEEPREC_DEVICE::fill_bags<id_type, borders_type>{
+                                      DEEPREC_DEVICE::fill_bags<Id, borders_type>{
                                           bags.borders(), bags.ids(), bags.weights(), bags.id_count(),
-                                          default_id.value_or(id_type{}), out, empty.data()});
+                                          default_id.value_or(Id{}), out, empty.data()});
 }
 
-/// Different ids by first appearance, as unique of the host.
-///
-/// @shape   ids (N) in device memory · out: room for N
-/// @space   device
-/// @cost    a radix sort over the bits of Id, a scan and three launches; 40 bytes an id of the stream's
-///          scratch
-/// @threads one thread a stream
-/// @error   shape_mismatch (out that is null); unsupported (N beyond 31 bits)
 template <class Context, class Id>
-requires std::is_same_v<backend_of<context_for<Context>>, cuda_backend>
-[[nodiscard]] status unique(Context&& context_or_stream, std::span<const Id> ids, device_unique<Id> out) {
-  cuda_stream& stream = *as_context(context_or_stream).executor;
+status unique_on(cuda_backend, const Context& ctx, std::span<const Id> ids, device_unique<Id> out) {
+  cuda_stream& stream = *ctx.executor;
   const auto n = static_cast<index_t>(ids.size());
   if (n > 0x7fffffff) return {errc::unsupported, "unique: too many ids for the type of their numbers"};
   if (out.size == nullptr || (n > 0 && (out.ids == nullptr || out.inverse == nullptr || out.counts == nullptr))) {
@@ -399,24 +370,11 @@ requires std::is_same_v<backend_of<context_for<Context>>, cuda_backend>
   return launch_each(n, on, number_runs<Id>{n, sorted.sorted, sorted.sorted_slots, sorted.scanned, out});
 }
 
-/// Ids dealt to the parts of a table, as partition of the host. Ids outside [0, rows) are left out; with
-/// check they are reported as well, with skip counted.
-///
-/// @shape   ids (N) in device memory · out: room for N ids and P + 1 offsets
-/// @space   device
-/// @cost    a radix sort over the bits of P and two launches; 16 bytes an id of the stream's scratch
-/// @threads one thread a stream
-/// @error   invalid_value; unsupported (N beyond 32 bits, P beyond 31); shape_mismatch (out that is null);
-///          id_out_of_range (slot, value) by synchronize()
 template <class Context, class Id, class Strategy, class Bounds>
-requires std::is_same_v<backend_of<context_for<Context>>, cuda_backend>
-[[nodiscard]] status partition(Context&& context_or_stream, std::span<const Id> ids, index_t rows,
-                               index_t parts, const Strategy&, const Bounds& bounds,
-                               device_partition<Id> out) {
-  cuda_stream& stream = *as_context(context_or_stream).executor;
+status partition_on(cuda_backend, const Context& ctx, std::span<const Id> ids, index_t rows, index_t parts, const Strategy&,
+                    const Bounds& bounds, device_partition<Id> out) {
+  cuda_stream& stream = *ctx.executor;
   const auto n = static_cast<index_t>(ids.size());
-  if (parts < 1) return {errc::invalid_value, "partition: parts is below 1", {.value = parts}};
-  if (rows < 0) return {errc::invalid_value, "partition: rows is below 0", {.value = rows}};
   if (parts > 0x7fffffff || n >= index_t{detail::absent_key}) {
     return {errc::unsupported, "partition: more parts or ids than a device numbers"};
   }
@@ -450,23 +408,11 @@ requires std::is_same_v<backend_of<context_for<Context>>, cuda_backend>
                                          ids.data(), n, rows, parts, sorted.sorted, sorted.sorted_slots, out});
 }
 
-/// Entries in any order as bags, as to_jagged of the host. Entries whose row is outside [0, B) are left out
-/// and reported.
-///
-/// @shape   coo: N entries over B bags · out: room for B bags and N ids
-/// @space   device
-/// @cost    a radix sort over the bits of B and two launches; 16 bytes an entry of the stream's scratch
-/// @threads one thread a stream
-/// @error   shape_mismatch; unsupported (N or B beyond 32 bits); invalid_value (slot, value = its row) by
-///          synchronize()
 template <class Context, class Id, class Row, MemorySpace Space>
-requires std::is_same_v<backend_of<context_for<Context>>, cuda_backend>
-[[nodiscard]] status to_jagged(Context&& context_or_stream, const coo_view<Id, Row, Space>& coo,
-                               device_bags<Id> out) {
+status to_jagged_on(cuda_backend, const Context& ctx, const coo_view<Id, Row, Space>& coo, device_bags<Id> out) {
   static_assert(reachable_as<Space, device_space>,
                 "deeprec::to_jagged: host memory given to a CUDA context. Fix: copy it to the device.");
-  cuda_stream& stream = *as_context(context_or_stream).executor;
-  if (const status s = coo.validate_shape(); !s) return s;
+  cuda_stream& stream = *ctx.executor;
   const index_t n = coo.id_count();
   if (out.bags != coo.bags() || out.room < n || (coo.weights() != nullptr && out.weights == nullptr)) {
     return {errc::shape_mismatch, "to_jagged: out has no room"};

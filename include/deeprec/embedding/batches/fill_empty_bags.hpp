@@ -17,12 +17,24 @@
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/verb.hpp>
+#include <deeprec/embedding/batches/device_batch.hpp>
 #include <deeprec/embedding/batches/jagged_batch.hpp>
 #include <deeprec/embedding/batches/prune_invalid.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace detail {
+
+template <class Id>
+status check_default_id(const std::optional<Id>& id) noexcept {
+  if constexpr (std::is_signed_v<Id>) {
+    if (id.has_value() && *id < 0) {
+      return {errc::id_out_of_range, "the default id", {.value = static_cast<std::int64_t>(*id)}};
+    }
+  }
+  return {};
+}
+
 inline namespace DEEPREC_UNIT {
 
 /// out has room for all ids, and one more for each bag.
@@ -85,12 +97,24 @@ template <class Context, BagBatch Bags>
   if (static_cast<index_t>(empty.size()) != bags.bags()) {
     return {errc::shape_mismatch, "empty has another length than there are bags"};
   }
-  if constexpr (std::is_signed_v<typename Bags::id_type>) {
-    if (default_id.has_value() && *default_id < 0) {
-      return {errc::id_out_of_range, "the default id", {.value = static_cast<std::int64_t>(*default_id)}};
-    }
-  }
+  if (const status s = detail::check_default_id(default_id); !s) return s;
   return detail::or_out_of_memory([&] { return fill_empty_bags_on(ctx.backend(), ctx, bags, default_id, out, empty); });
+}
+
+/// One entry default_id in every bag that had none, as fill_empty_bags of the host.
+///
+/// @shape   bags: B bags, N ids · out: room for B bags and N + B ids · empty (B)
+/// @space   device
+/// @cost    two launches and a scan over B
+/// @threads one thread a stream
+/// @error   shape_mismatch; id_out_of_range (a negative default_id); offsets_* by synchronize()
+template <class Context, BagBatch Bags>
+[[nodiscard]] status fill_empty_bags(Context&& context_or_stream, const Bags& bags,
+                                     std::type_identity_t<std::optional<typename Bags::id_type>> default_id,
+                                     device_bags<typename Bags::id_type> out, std::span<std::uint8_t> empty) {
+  const auto ctx = as_context(context_or_stream);
+  if (const status s = detail::check_default_id(default_id); !s) return s;
+  return fill_empty_bags_on(ctx.backend(), ctx, bags, default_id, out, empty);
 }
 
 template <class... Args>

@@ -27,6 +27,7 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/batches/detail/group_slots.hpp>
+#include <deeprec/embedding/batches/device_batch.hpp>
 #include <deeprec/memory/owns.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -176,6 +177,22 @@ template <class Context, class Id, class Row, MemorySpace Space>
   const auto ctx = as_context(context_or_executor);
   if (const status s = coo.validate_shape(); !s) return s;
   return detail::or_out_of_memory([&] { return to_jagged_on(ctx.backend(), ctx, coo, out); });
+}
+
+/// Entries in any order as bags, as to_jagged of the host. Entries whose row is outside [0, B) are left out
+/// and reported.
+///
+/// @shape   coo: N entries over B bags · out: room for B bags and N ids
+/// @space   device
+/// @cost    a radix sort over the bits of B and two launches; 16 bytes an entry of the stream's scratch
+/// @threads one thread a stream
+/// @error   shape_mismatch; unsupported (N or B beyond 32 bits); invalid_value (slot, value = its row) by
+///          synchronize()
+template <class Context, class Id, class Row, MemorySpace Space>
+[[nodiscard]] status to_jagged(Context&& context_or_stream, const coo_view<Id, Row, Space>& coo, device_bags<Id> out) {
+  const auto ctx = as_context(context_or_stream);
+  if (const status s = coo.validate_shape(); !s) return s;
+  return to_jagged_on(ctx.backend(), ctx, coo, out);
 }
 
 template <class... Args>

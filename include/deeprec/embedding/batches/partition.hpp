@@ -128,6 +128,25 @@ struct partitioned_ids {
   }
 };
 
+/// Room in device memory for the result of partition().
+template <class Id = std::int64_t>
+struct device_partition {
+  std::int32_t* part = nullptr;    ///< (N): the part of slot k; -1: left out
+  index_t* permutation = nullptr;  ///< (N): slot k stands at ids[permutation[k]]; -1: left out
+  index_t* offsets = nullptr;      ///< (P+1)
+  Id* ids = nullptr;               ///< (N): rows within their part, part after part
+};
+
+namespace detail {
+
+inline status check_parts(index_t rows, index_t parts) noexcept {
+  if (parts < 1) return {errc::invalid_value, "partition: parts is below 1", {.value = parts}};
+  if (rows < 0) return {errc::invalid_value, "partition: rows is below 0", {.value = rows}};
+  return {};
+}
+
+}  // namespace detail
+
 namespace detail {
 inline namespace DEEPREC_UNIT {
 
@@ -270,8 +289,7 @@ template <class Context, class Ids, class Strategy, class Bounds, class Id>
   static_assert(std::is_same_v<decltype(list), const std::span<const Id>>,
                 "deeprec::partition: out holds ids of another type. Fix: partitioned_ids<Id> of the list's "
                 "type.");
-  if (parts < 1) return {errc::invalid_value, "partition: parts is below 1", {.value = parts}};
-  if (rows < 0) return {errc::invalid_value, "partition: rows is below 0", {.value = rows}};
+  if (const status s = detail::check_parts(rows, parts); !s) return s;
   if (parts > (std::numeric_limits<std::int32_t>::max)()) {
     return {errc::unsupported, "partition: more than 2^31 - 1 parts"};
   }
@@ -283,6 +301,23 @@ template <class Context, class Ids, class Strategy, class Id>
 [[nodiscard]] status partition(Context&& context_or_executor, const Ids& ids, index_t rows, index_t parts,
                                const Strategy& how, partitioned_ids<Id>& out) {
   return partition(context_or_executor, ids, rows, parts, how, bounds::check, out);
+}
+
+/// Ids dealt to the parts of a table, as partition of the host. Ids outside [0, rows) are left out; with
+/// check they are reported as well, with skip counted.
+///
+/// @shape   ids (N) in device memory · out: room for N ids and P + 1 offsets
+/// @space   device
+/// @cost    a radix sort over the bits of P and two launches; 16 bytes an id of the stream's scratch
+/// @threads one thread a stream
+/// @error   invalid_value; unsupported (N beyond 32 bits, P beyond 31); shape_mismatch (out that is null);
+///          id_out_of_range (slot, value) by synchronize()
+template <class Context, class Id, class Strategy, class Bounds>
+[[nodiscard]] status partition(Context&& context_or_stream, std::span<const Id> ids, index_t rows, index_t parts,
+                               const Strategy& strategy, const Bounds& bounds, device_partition<Id> out) {
+  const auto ctx = as_context(context_or_stream);
+  if (const status s = detail::check_parts(rows, parts); !s) return s;
+  return partition_on(ctx.backend(), ctx, ids, rows, parts, strategy, bounds, out);
 }
 
 template <class... Args>

@@ -17,6 +17,7 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/kernels/lookup_args.hpp>
+#include <deeprec/embedding/batches/device_batch.hpp>
 #include <deeprec/embedding/batches/jagged_batch.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -128,6 +129,22 @@ template <class Context, class Batch, class How>
   const auto ctx = as_context(context_or_executor);
   const detail::valid_entries<How, typename Batch::id_type> valid{batch.ids(), batch.weights()};
   return detail::or_out_of_memory([&] { return prune_invalid_on(ctx.backend(), ctx, batch, valid, out, dropped); });
+}
+
+/// The batch without invalid entries, as prune_invalid of the host; a bag with bad offsets is reported.
+///
+/// @shape   bags: B bags, N ids · out: room for B bags and N ids
+/// @space   device
+/// @cost    two launches and a scan over N; 16 bytes an id of the stream's scratch
+/// @threads one thread a stream
+/// @error   shape_mismatch; offsets_* by synchronize()
+template <class Context, BagBatch Bags, class How>
+[[nodiscard]] status prune_invalid(Context&& context_or_stream, const Bags& bags, const How& how,
+                                   device_bags<typename Bags::id_type> out) {
+  static_assert(detail::is_pruning<How>,
+                "deeprec::prune_invalid: no such rule. Fix: prune_rule::by_id or prune_rule::by_id_and_weight.");
+  const auto ctx = as_context(context_or_stream);
+  return prune_invalid_on(ctx.backend(), ctx, bags, how, out);
 }
 
 template <class... Args>

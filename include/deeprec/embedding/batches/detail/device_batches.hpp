@@ -15,6 +15,7 @@
 #include <deeprec/embedding/batches/partition.hpp>
 #include <deeprec/embedding/batches/prune_invalid.hpp>
 #include <deeprec/exec/device_fault.hpp>
+#include <deeprec/ops/unique.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
