@@ -37,7 +37,7 @@ TEST_CASE_TEMPLATE("coo_view: the first row outside of the batch is named", Row,
   CHECK(validate(3).code() == errc::invalid_value);
   CHECK(validate(3).place() == fault_place{.slot = 3, .value = 3});
   CHECK(validate(3).message() ==
-        "invalid value: the row of an entry is outside [0, bags); slot 3, value 3");
+        "invalid value: coo_view: the row of an entry must be in [0, B); slot 3, value 3");
   CHECK(validate(0).place() == fault_place{.slot = 0, .value = 2});
   for (const Row bad : {static_cast<Row>(-1), std::numeric_limits<Row>::max()}) {
     rows[1] = bad;
@@ -49,8 +49,8 @@ TEST_CASE("coo_view: null pointers and negative sizes are reported, and no entri
   const std::vector<std::int64_t> memory(4);
   CHECK(coo_view<>().validate().ok());
   CHECK(coo_view<>(nullptr, nullptr, 0, 7).validate().ok());
-  CHECK(coo_view<>(nullptr, memory.data(), 2, 7).validate().message() == "shape mismatch: rows are null");
-  CHECK(coo_view<>(memory.data(), nullptr, 2, 7).validate().message() == "shape mismatch: ids are null");
+  CHECK(coo_view<>(nullptr, memory.data(), 2, 7).validate().message() == "shape mismatch: coo_view: rows must not be null");
+  CHECK(coo_view<>(memory.data(), nullptr, 2, 7).validate().message() == "shape mismatch: coo_view: ids must not be null");
   CHECK(coo_view<>(memory.data(), memory.data(), -1, 7).validate().code() == errc::shape_mismatch);
   CHECK(coo_view<>(memory.data(), memory.data(), 0, -1).validate().code() == errc::shape_mismatch);
   for (const int bits : {60, 61, 62}) {

@@ -28,8 +28,8 @@ TEST_CASE("status: the message names the place, outermost first") {
   CHECK(bad.message() == "id out of range: bag 17, slot 402, value -1");
   CHECK(bad.in_table(3).message() == "id out of range: table 3, bag 17, slot 402, value -1");
   CHECK(bad.place().table == -1);
-  CHECK(status(errc::shape_mismatch, "out has another width").message() ==
-        "shape mismatch: out has another width");
+  CHECK(status(errc::shape_mismatch, "out must not be null").message() ==
+        "shape mismatch: out must not be null");
   CHECK(status(errc::offsets_decreasing, {.bag = 4, .value = 9}).message() ==
         "offsets decrease: bag 4, value 9");
   CHECK(status(errc::weight_is_nan, {.bag = 0, .slot = 7}).message() ==
@@ -37,6 +37,12 @@ TEST_CASE("status: the message names the place, outermost first") {
   CHECK(status(errc::invalid_value, "labels", {.slot = 12}).message() == "invalid value: labels; slot 12");
   CHECK(status(errc::invalid_value, "used and not released", {.item = 0}).message() ==
         "invalid value: used and not released; item 0");
+  CHECK(detail::expect_size(3, std::size_t{3}, "f: sizes must be equal").ok());
+  const status size = detail::expect_size(32, std::size_t{64}, "lookup: out.extent(1) must be the row width D");
+  CHECK(size.message() == "shape mismatch: lookup: out.extent(1) must be the row width D (is 32, must be 64)");
+  CHECK(size.in_table(2).message() ==
+        "shape mismatch: lookup: out.extent(1) must be the row width D; table 2 (is 32, must be 64)");
+  CHECK(detail::expect_size(-1, 0, "f").message() == "shape mismatch: f (is -1, must be 0)");
   CHECK(status(errc::id_out_of_range, {.slot = 12, .value = -3}).message() ==
         "id out of range: slot 12, value -3");
   CHECK(status(errc::id_out_of_range, {.bag = 0, .slot = 0,

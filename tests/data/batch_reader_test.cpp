@@ -336,7 +336,7 @@ TEST_CASE("reader: a line of a megabyte is read, or refused when it is above the
   small_resource nothing(1000);
   little.memory = &nothing;
   CHECK(read_file(little, libsvm_format{}, {endless.path()}, 10, small_chunks).fault ==
-        endless.path() + ": out of memory: memory for the file's first line was refused");
+        endless.path() + ": out of memory: the memory resource must provide room for the first line (it refused)");
   CHECK(
       read_file(executor, small_tables(), {endless.path()}, 10, {.longest_line = 1 << 16}).fault ==
       endless.path() + ":1: malformed text: the line is too long: the limit is 65536");

@@ -151,7 +151,7 @@ TEST_CASE("auc and log loss: bad values are reported with their row, and nothing
     CHECK(s.code() == errc::invalid_value);
     CHECK(s.place().row == 2);
     CHECK(s.place().slot == -1);
-    CHECK(s.message() == "invalid value: metric: a score is not a number; row 2");
+    CHECK(s.message() == "invalid value: metric: a score must not be NaN; row 2");
   }
   scores(2, 0) = 0;
   labels(1, 0) = 0.5F;

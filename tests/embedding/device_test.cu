@@ -126,9 +126,9 @@ TEST_CASE("device: a group of tables gives the bits of one lookup each, 16 bytes
     stream.synchronize().or_throw();
     CHECK(std::memcmp(back(out, n).data(), back(alone, n).data(), n * sizeof(float)) == 0);
     const matrix_view<float, device_space> null(nullptr, 33, width);
-    CHECK(lookup(stream, group, std::span<const bags_type>(bags), null).message() == "shape mismatch: out is null");
+    CHECK(lookup(stream, group, std::span<const bags_type>(bags), null).message() == "shape mismatch: lookup: out must not be null");
     CHECK(lookup(stream, floats.view(), bags[0], combiner::sum, matrix_view<float, device_space>(nullptr, 33, 64)).message() ==
-          "shape mismatch: out is null");
+          "shape mismatch: lookup: out must not be null");
   }
 }
 
@@ -217,16 +217,16 @@ TEST_CASE("device: stages keep inside of their room whatever the offsets, and dr
   const auto rows = to_device(std::vector<std::int64_t>{0, 1, 1, 2, 0, 2});
   const coo_view<std::int64_t, std::int64_t, device_space> entries(rows.data(), batch.ids.data(), 6, 3, batch.weights.data());
   CHECK(to_jagged(stream, entries, no_weights).code() == errc::shape_mismatch);
-  const std::string null = "shape mismatch: out is null";
+  const auto null = [](const std::string& verb) { return "shape mismatch: " + verb + " must not be null"; };
   for (const device_bags<>& nowhere : {device_bags<>{nullptr, ids.data(), weights.data(), 3, 9},
                                        device_bags<>{offsets.data(), nullptr, weights.data(), 3, 9}}) {
-    CHECK(fill_empty_bags(stream, batch.view(true), 0, nowhere, std::span(empty.data(), 3)).message() == null);
-    CHECK(prune_invalid(stream, batch.view(true), prune_rule::by_id, nowhere).message() == null);
-    CHECK(to_jagged(stream, entries, nowhere).message() == null);
+    CHECK(fill_empty_bags(stream, batch.view(true), 0, nowhere, std::span(empty.data(), 3)).message() == null("fill_empty_bags: out and empty"));
+    CHECK(prune_invalid(stream, batch.view(true), prune_rule::by_id, nowhere).message() == null("prune_invalid: out"));
+    CHECK(to_jagged(stream, entries, nowhere).message() == null("to_jagged: out"));
   }
   const std::span<const std::int64_t> list(batch.ids.data(), 6);
-  CHECK(unique(stream, list, device_unique<>{}).message() == null);
-  CHECK(partition(stream, list, 10, 2, partition_strategy::mod, bounds::check, device_partition<>{}).message() == null);
+  CHECK(unique(stream, list, device_unique<>{}).message() == null("unique: out"));
+  CHECK(partition(stream, list, 10, 2, partition_strategy::mod, bounds::check, device_partition<>{}).message() == null("partition: out"));
   to_jagged(stream, entries, out).or_throw();
   stream.synchronize().or_throw();
   CHECK(back(ids, 6) == std::vector<std::int64_t>{1, 5, 2, 3, 4, 6});

@@ -144,8 +144,8 @@ TEST_CASE("device training: a norm that is no norm and a gradient that is null a
   const auto refused = [&](const auto& how, const matrix_view<float, device_space>& of) {
     return update(stream, bags.view(false), of, how, sgd{.learning_rate = 1.0F}, table.mutable_view()).message();
   };
-  CHECK(refused(pooling{combiner::sum, max_norm{-1.0F}}, gradient.matrix(3, 8)) == "invalid value: max_norm");
-  CHECK(refused(combiner::sum, {nullptr, 3, 8}) == "shape mismatch: gradient is null");
+  CHECK(refused(pooling{combiner::sum, max_norm{-1.0F}}, gradient.matrix(3, 8)) == "invalid value: pooling: max_norm must be above 0");
+  CHECK(refused(combiner::sum, {nullptr, 3, 8}) == "shape mismatch: update: gradient must not be null");
   CHECK(stream.synchronize().ok());
   CHECK(back(table.on_device, table.bytes.size()) == table.bytes);
 }

@@ -87,7 +87,7 @@ TEST_CASE("row_gradients: bad input is reported, and out is as before") {
   CHECK(s.code() == errc::id_out_of_range);
   CHECK(s.place().slot == 1);
   CHECK(row_gradients(here, bags, matrix_view<const float>(nullptr, 1, 4), combiner::sum, 10, out).message() ==
-        "shape mismatch: gradient is null");
+        "shape mismatch: row_gradients: gradient must not be null");
   CHECK(out.rows.size() == 1);
   CHECK(row_gradients(here, bags, matrix_view<const float>(g.data(), 2, 2), combiner::sum, 10, out).code() ==
         errc::shape_mismatch);
@@ -119,7 +119,7 @@ TEST_CASE("weight_gradients: what is wrong is said, and nothing is written") {
   const matrix_view<const float> gradient(g.data(), 2, 4);
   for (const float cap : {0.0F, -1.0F, std::numeric_limits<float>::quiet_NaN()}) {
     CHECK(weight_gradients(here, table, bags, gradient, pooling{combiner::sum, max_norm{cap}}, out).message() ==
-          "invalid value: max_norm");
+          "invalid value: pooling: max_norm must be above 0");
   }
   CHECK(weight_gradients(here, table, jagged_view<>(offsets.data(), 2, bad.data(), 3), gradient, combiner::sum, out)
             .place()
@@ -127,7 +127,7 @@ TEST_CASE("weight_gradients: what is wrong is said, and nothing is written") {
   const jagged_view<> weighted(offsets.data(), 2, ids.data(), 3, weights.data());
   CHECK(weight_gradients(here, table, weighted, gradient, combiner::sum, out).code() == errc::weight_is_nan);
   CHECK(weight_gradients(here, table, bags, matrix_view<const float>(nullptr, 2, 4), combiner::sum, out).message() ==
-        "shape mismatch: gradient is null");
+        "shape mismatch: weight_gradients: gradient must not be null");
   CHECK(weight_gradients(here, table, bags, gradient, combiner::sum, std::span<float>(out).first(2)).code() ==
         errc::shape_mismatch);
   CHECK(out == std::vector<float>(3, 7.0F));

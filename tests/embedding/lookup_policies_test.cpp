@@ -294,7 +294,8 @@ TEST_CASE("lookup: concat gives a row for each id, of a slice too") {
       }
     }
     CHECK(lookup(on(pool, which), table.view, part, combiner::concat, to.rows(0, slots - 1)).message() ==
-          "shape mismatch: out has another number of rows than there are ids");
+          "shape mismatch: lookup: out.extent(0) must be the number of ids N (is " + std::to_string(slots - 1) + ", must be " +
+              std::to_string(slots) + ")");
   }
 }
 

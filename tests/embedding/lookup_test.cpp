@@ -313,15 +313,15 @@ TEST_CASE("lookup: faults of shapes, offsets and weights are told apart, and not
   CHECK(answer({0, 1, 2, 4}, {}, 4, matrix_view(out.data(), 3, 4, 2)).code() ==
         errc::shape_mismatch);
   CHECK(answer({0, 1, 2, 4}, {}, 4, matrix_view(out.data(), 3, 3)).message() ==
-        "shape mismatch: out has another width than the table's rows");
+        "shape mismatch: lookup: out.extent(1) must be the row width D (is 3, must be 4)");
   const std::vector<std::int64_t> offsets{0, 1, 2, 3}, empty_bags(4), ids{1, 2, 3};
   const matrix_view<float> null(nullptr, 3, 4);
   for (const auto& of : {offsets, empty_bags}) {
     const jagged_view<> bags(of.data(), 3, ids.data(), 3);
-    CHECK(lookup(here, table, bags, combiner::sum, null).message() == "shape mismatch: out is null");
+    CHECK(lookup(here, table, bags, combiner::sum, null).message() == "shape mismatch: lookup: out must not be null");
   }
   CHECK(lookup(here, table, jagged_view<>(offsets.data(), 3, ids.data(), 3), combiner::concat, null).message() ==
-        "shape mismatch: out is null");
+        "shape mismatch: lookup: out must not be null");
   const auto no_columns = as_table(matrix_view<float>(nullptr, 10, 0));
   CHECK(lookup(here, no_columns, jagged_view<>(offsets.data(), 3, ids.data(), 3), combiner::sum, matrix_view<float>(nullptr, 3, 0))
             .ok());

@@ -279,7 +279,7 @@ TEST_CASE("prune_invalid, fill_empty_bags: what can't be is said, and out stays 
   const jagged_view<> bags(offsets.data(), 1, ids.data(), 2);
   CHECK(fill_empty_bags(here, bags, 3, out, empty).code() == errc::shape_mismatch);
   CHECK(fill_empty_bags(here, bags, -1, out, std::span(empty.data(), 1)).message() ==
-        "id out of range: the default id; value -1");
+        "id out of range: fill_empty_bags: the default id must not be negative; value -1");
   CHECK(fill_empty_bags(here, out.view(), 3, out, std::span(empty.data(), 1)).code() == errc::unsupported);
   CHECK(fill_empty_bags(here, jagged_view<>(offsets.data(), 2, ids.data(), 2), 3, out, empty).code() ==
         errc::offsets_decreasing);
@@ -340,14 +340,14 @@ TEST_CASE("gather: bad ids and shapes are named with their place, and nothing is
   REQUIRE(partition(here, std::vector<int>{3, 0, 2}, 4, 2, partition_strategy::div, dealt).ok());
   CHECK(gather(here, tables.views, dealt, to.rows(0, 2)).code() == errc::shape_mismatch);
   const matrix_view<float> null(nullptr, 3, 1);
-  CHECK(gather(here, tables.views, dealt, null).message() == "shape mismatch: out is null");
-  CHECK(gather(here, as_table(table), std::vector<int>{0, 1, 9}, null).message() == "shape mismatch: out is null");
+  CHECK(gather(here, tables.views, dealt, null).message() == "shape mismatch: gather: out must not be null");
+  CHECK(gather(here, as_table(table), std::vector<int>{0, 1, 9}, null).message() == "shape mismatch: gather: out must not be null");
   CHECK(gather(here, std::span(tables.views.data(), 1), dealt, to).code() == errc::shape_mismatch);
   tables.views[1] = const_table_view<f32_rows>(tables.views[1].data(), 1, f32_rows(1));  // a row is missing
   CHECK(gather(here, tables.views, dealt, to).message() == "id out of range: table 1, slot 0, value 1");
   tables.views[1] = const_table_view<f32_rows>(tables.views[1].data(), 1, f32_rows(2));
   CHECK(gather(here, tables.views, dealt, to).message() ==
-        "shape mismatch: out has another width than the table's rows; table 1");
+        "shape mismatch: gather: out.extent(1) must be the row width D; table 1 (is 1, must be 2)");
   CHECK(out == std::vector<float>{-1, -1, -1});
 }
 

@@ -197,7 +197,7 @@ TEST_CASE("table_group: the fault of the smallest feature is named, and nothing 
   }
   const inline_executor here;
   CHECK(lookup(here, m.group, m.bags, matrix_view<float>(nullptr, 40, m.group.total_width())).message() ==
-        "shape mismatch: out is null");
+        "shape mismatch: lookup: out must not be null");
   std::vector<float> out(10);
   CHECK(lookup(here, m.group, std::span<const jagged_view<>>(m.bags).first(4),
                matrix_view(out.data(), 1, m.group.total_width()))

@@ -300,7 +300,7 @@ TEST_CASE("update_group: what is wrong is named with its feature, and nothing is
   CHECK(room.code() == errc::shape_mismatch);
   CHECK(room.place().table == 0);
   CHECK(update(here, group, good, matrix_view<const float>(nullptr, bags, 17 + 32), optimizer).message() ==
-        "shape mismatch: gradient is null");
+        "shape mismatch: update: gradient must not be null");
   CHECK(model == before);
 }
 

@@ -279,10 +279,10 @@ TEST_CASE("update: bad input is reported and the table stays as it was") {
   CHECK(answer({0, 1, 2, 3}, {1, 2, 3}, combiner::sum, 3, sgd{}).code() == errc::shape_mismatch);
   CHECK(answer({0, 1, 3}, {1, 2, 3}, combiner::sum, 4, sgd{}).code() == errc::shape_mismatch);
   CHECK(answer({0, 1, 2, 3}, {1, 2, 3}, combiner::sum, 4, adagrad{}).message() ==
-        "shape mismatch: rows have no room for the optimizer's state");
+        "shape mismatch: update: the rows' state_floats() must be at least what the optimizer needs");
   for (const float cap : {0.0F, -1.0F, std::numeric_limits<float>::quiet_NaN()}) {
     CHECK(answer({0, 1, 2, 3}, {1, 2, 3}, pooling{combiner::sum, max_norm{cap}}, 4, sgd{}).message() ==
-          "invalid value: max_norm");
+          "invalid value: pooling: max_norm must be above 0");
   }
   const std::vector<std::int64_t> three{0, 1, 2, 3};
   const std::vector<float> nans(3, std::numeric_limits<float>::quiet_NaN());
@@ -292,7 +292,7 @@ TEST_CASE("update: bad input is reported and the table stays as it was") {
             .place()
             .slot == 1);
   CHECK(update(inline_executor{}, with_nans, matrix_view<const float>(nullptr, 3, 4), combiner::sum, sgd{}, table.view())
-            .message() == "shape mismatch: gradient is null");
+            .message() == "shape mismatch: update: gradient must not be null");
   CHECK(unchanged());
   const std::vector<std::int64_t> none{-1, -2, -3};
   CHECK(update(inline_executor{}, jagged_view<>(three.data(), 3, none.data(), 3, nans.data()),

@@ -280,7 +280,7 @@ TEST_CASE("stream_plan: scopes nest, and what is wrong is named") {
   const auto topology = plan.topology;
   const status no_stream = plan_streams(work, 2, plan);
   CHECK(no_stream.place().item == 1);
-  CHECK(no_stream.message() == "invalid value: plan_streams: no such stream; item 1, value 2");
+  CHECK(no_stream.message() == "invalid value: plan_streams: the stream of an op must be below the number of streams; item 1, value 2");
   CHECK(plan_streams(work, 0, plan).code() == errc::invalid_value);
   CHECK(plan.topology == topology);
   stream_work forward;

@@ -200,7 +200,7 @@ TEST_CASE("gather_rows: the first number outside is named, and nothing is writte
   for (const int threads : {1, 4}) {
     thread_pool pool(threads);
     const status s = gather_rows(pool, from, numbers, to);
-    CHECK(s.message() == "id out of range: gather_rows: inverse; slot 150000, value -1");
+    CHECK(s.message() == "id out of range: gather_rows: inverse must be in [0, U); slot 150000, value -1");
     CHECK(memory == std::vector<float>(200'000 * 2, -1.0F));
   }
   const inline_executor here;

@@ -84,7 +84,7 @@ class coo_view {
     if (const status s = validate_shape(); !s) return s;
     for (index_t k = 0; k < entries_; ++k) {
       if (static_cast<std::uint64_t>(row(k)) >= static_cast<std::uint64_t>(bags_)) {
-        return {errc::invalid_value, "the row of an entry is outside [0, bags)",
+        return {errc::invalid_value, "coo_view: the row of an entry must be in [0, B)",
                 {.slot = k, .value = row(k)}};
       }
     }
@@ -98,14 +98,14 @@ class coo_view {
   /// @error   shape_mismatch
   [[nodiscard]] constexpr status validate_shape() const noexcept {
     if (bags_ < 0 || entries_ < 0) {
-      return {errc::shape_mismatch, "a batch with a negative number of bags or ids"};
+      return {errc::shape_mismatch, "coo_view: numbers of bags and entries must not be negative"};
     }
     if (!detail::fits_memory(detail::capped_product(entries_, row_stride_), sizeof(Row)) ||
         !detail::fits_memory(entries_, sizeof(Id))) {
-      return {errc::shape_mismatch, "a batch with more ids than memory can hold"};
+      return {errc::shape_mismatch, "coo_view: ids must fit in memory"};
     }
-    if (entries_ > 0 && rows_ == nullptr) return {errc::shape_mismatch, "rows are null"};
-    if (entries_ > 0 && ids_ == nullptr) return {errc::shape_mismatch, "ids are null"};
+    if (entries_ > 0 && rows_ == nullptr) return {errc::shape_mismatch, "coo_view: rows must not be null"};
+    if (entries_ > 0 && ids_ == nullptr) return {errc::shape_mismatch, "coo_view: ids must not be null"};
     return {};
   }
 

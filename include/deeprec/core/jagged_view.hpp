@@ -201,12 +201,12 @@ class jagged_view {
     requires(!std::is_same_v<Space, device_space>)
   {
     if (bags_ < 0 || id_count_ < 0) {
-      return {errc::shape_mismatch, "a batch with a negative number of bags or ids"};
+      return {errc::shape_mismatch, "jagged_view: numbers of bags and ids must not be negative"};
     }
-    if (!sizes_fit()) return {errc::shape_mismatch, "a batch with more bags or ids than memory can hold"};
+    if (!sizes_fit()) return {errc::shape_mismatch, "jagged_view: offsets and ids must fit in memory"};
     if (bags_ == 0) return {};
-    if (offsets_ == nullptr) return {errc::shape_mismatch, "offsets are null"};
-    if (id_count_ > 0 && ids_ == nullptr) return {errc::shape_mismatch, "ids are null"};
+    if (offsets_ == nullptr) return {errc::shape_mismatch, "jagged_view: offsets must not be null"};
+    if (id_count_ > 0 && ids_ == nullptr) return {errc::shape_mismatch, "jagged_view: ids must not be null"};
     if constexpr (std::is_signed_v<Offset>) {
       if (offsets_[0] < 0) {
         return {errc::offsets_negative, {.bag = 0, .value = static_cast<index_t>(offsets_[0])}};
@@ -295,12 +295,12 @@ class fixed_hotness_view {
   /// @error   shape_mismatch
   [[nodiscard]] status validate() const noexcept {
     if (bags_ < 0 || hotness_ < 0) {
-      return {errc::shape_mismatch, "a batch with a negative number of bags or ids"};
+      return {errc::shape_mismatch, "fixed_hotness_view: numbers of bags and ids must not be negative"};
     }
     if (!detail::fits_memory(id_count(), sizeof(Id))) {
-      return {errc::shape_mismatch, "a batch with more ids than memory can hold"};
+      return {errc::shape_mismatch, "fixed_hotness_view: ids must fit in memory"};
     }
-    if (id_count() > 0 && ids_ == nullptr) return {errc::shape_mismatch, "ids are null"};
+    if (id_count() > 0 && ids_ == nullptr) return {errc::shape_mismatch, "fixed_hotness_view: ids must not be null"};
     return {};
   }
 

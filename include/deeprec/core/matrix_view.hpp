@@ -95,13 +95,13 @@ class matrix_view {
   /// @cost    O(1)
   /// @threads reentrant
   /// @error   shape_mismatch
-  [[nodiscard]] constexpr status validate(const char* when_null = "the data of a matrix are null") const noexcept {
+  [[nodiscard]] constexpr status validate(const char* when_null = "matrix_view: data must not be null") const noexcept {
     if (valid()) return {};
     if (rows_ < 0 || columns_.value() < 0) {
-      return {errc::shape_mismatch, "a matrix with a negative number of rows or columns"};
+      return {errc::shape_mismatch, "matrix_view: extents must not be negative"};
     }
     if (data_ == nullptr) return {errc::shape_mismatch, when_null};
-    return {errc::shape_mismatch, "a matrix with more elements than memory can hold"};
+    return {errc::shape_mismatch, "matrix_view: elements must fit in memory"};
   }
   /// Whether validate() is ok.
   [[nodiscard]] constexpr bool valid() const noexcept {

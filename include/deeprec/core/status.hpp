@@ -78,6 +78,8 @@ struct fault_place {
   index_t row = -1;     ///< of a matrix
   index_t column = -1;  ///< of a matrix
   index_t item = -1;    ///< number of an element of a list: a buffer of a ring, a step of a plan
+  index_t is = -1;       ///< a size
+  index_t must_be = -1;  ///< and what it must be
 
   friend constexpr bool operator==(const fault_place&, const fault_place&) = default;
 };
@@ -157,6 +159,9 @@ class [[nodiscard]] status {
     if (place_.slot >= 0) append("slot ", place_.slot);
     const bool has_value = place_.bag >= 0 || place_.value != 0;
     if (has_value && code_ != errc::weight_is_nan) append("value ", place_.value);
+    if (place_.must_be >= 0) {
+      text += " (is " + std::to_string(place_.is) + ", must be " + std::to_string(place_.must_be) + ')';
+    }
     return text;
   }
 
@@ -170,5 +175,17 @@ class [[nodiscard]] status {
   const char* detail_ = nullptr;
   errc code_ = errc::ok;
 };
+
+namespace detail {
+
+/// shape_mismatch unless two sizes are the same; `what` says which: "lookup: out.extent(1) must be the row width D".
+template <class Is, class MustBe>
+constexpr status expect_size(Is is, MustBe must_be, const char* what) noexcept {
+  const auto a = static_cast<index_t>(is), b = static_cast<index_t>(must_be);
+  if (a == b) [[likely]] return {};
+  return {errc::shape_mismatch, what, {.is = a, .must_be = b}};
+}
+
+}  // namespace detail
 
 }}  // namespace deeprec::DEEPREC_ABI

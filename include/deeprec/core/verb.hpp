@@ -53,7 +53,7 @@ status or_out_of_memory(F&& f) {
   } catch (const error& refused) {
     if (refused.code() != errc::out_of_memory) throw;
   }
-  return {errc::out_of_memory, "memory for scratch or for out was refused"};
+  return {errc::out_of_memory, "the memory resource must provide scratch and room for out (it refused)"};
 #else
   return f();
 #endif

@@ -185,7 +185,7 @@ class batch_reader {
   result<index_t> next(sparse_batch& batch, index_t max_rows) {
     batch.reshape(format_.shape());
     if (max_rows <= 0) {
-      return detail::make_io_fault(errc::shape_mismatch, {}, "next: max_rows is not positive");
+      return detail::make_io_fault(errc::shape_mismatch, {}, "next: max_rows must be positive");
     }
     while (batch.rows() < max_rows && !fault_) {
       if (head_ == filled_ && !refill()) break;
@@ -264,7 +264,7 @@ class batch_reader {
     const index_t most = (std::min)(from.size(), detail::head_bytes(options_.longest_line));
     for (index_t held = 0; !from.in_memory() && held < most;) {
       const index_t wanted = (std::min)(most, std::max<index_t>(4 * held, 4096));
-      if (!buffer.reserve(wanted, held)) return fail(errc::out_of_memory, "memory for the file's first line was refused");
+      if (!buffer.reserve(wanted, held)) return fail(errc::out_of_memory, "the memory resource must provide room for the first line (it refused)");
       if (const char* why = from.read(held, buffer.data() + held, wanted - held)) {
         return fail(errc::io_error, why);
       }

@@ -100,7 +100,7 @@ status cublaslt_handle(int device, cublasLtHandle_t& handle) {
   constexpr int most = 64;
   static cublasLtHandle_t* const handles = new cublasLtHandle_t[most]();
   static std::mutex* const mutex = new std::mutex;
-  if (device >= most) return {errc::unsupported, "gemm: cuBLASLt for more than 64 devices"};
+  if (device >= most) return {errc::unsupported, "gemm: the device number must be below 64 for cuBLASLt"};
   const std::lock_guard lock(*mutex);
   if (handles[device] == nullptr) {
     if (const cublasStatus_t s = Api::make(handles[device]); s != CUBLAS_STATUS_SUCCESS) {
@@ -136,7 +136,7 @@ struct cublaslt_backend {
     try {
       return enqueue(*ctx.executor, desc, left, right, out, c.data_handle());
     } catch (const std::bad_alloc&) {
-      return {errc::out_of_memory, "gemm: plans of cuBLASLt"};
+      return {errc::out_of_memory, "gemm: the host must have memory for plans of cuBLASLt"};
     }
 #else
     return enqueue(*ctx.executor, desc, left, right, out, c.data_handle());
@@ -173,7 +173,7 @@ struct cublaslt_backend {
   static status nothing(cudaStream_t on, const desc_type& desc, index_t m, index_t n) {
     if (desc.bias_gradient.data_handle() != nullptr && m > 0 && desc.batch.count != 0) {
       return {errc::unsupported,
-              "gemm: cuBLASLt has no bias gradient beside a result without columns"};
+              "gemm: c must have columns for cuBLASLt to make a bias gradient"};
     }
     if (desc.column_sums.data_handle() == nullptr || n == 0) return {};
     return Api::zero(desc.column_sums.data_handle(), static_cast<std::size_t>(n) * sizeof(float),
@@ -210,7 +210,7 @@ struct cublaslt_backend {
       if (address(bits) % 16 != 0) {
         return {errc::unsupported,
                 masks ? "gemm: cuBLASLt's mask_bits begin at a multiple of 16 bytes"
-                      : "gemm: cuBLASLt's relu_bits begin at a multiple of 16 bytes"};
+                      : "gemm: relu_bits must begin at a multiple of 16 bytes for cuBLASLt"};
       }
       key.bits_begin = cublaslt_alignment(address(bits));
     }

@@ -135,7 +135,7 @@ template <class Context>
   const index_t tables = detail::interacting_tables(dense, pooled, output);
   if (tables < 0) {
     return {errc::shape_mismatch,
-            "dot_interaction_forward: dense (B,D), pooled (B,T*D), output (B, D + (T+1)T/2)"};
+            "dot_interaction_forward: shapes must be dense (B,D), pooled (B,T*D), output (B, D + (T+1)T/2)"};
   }
   const index_t width = dense.extent(1);
   where.executor->parallel_for(dense.extent(0), detail::interaction_grain(tables, width),
@@ -168,17 +168,17 @@ template <class Context>
   const index_t tables = detail::interacting_tables(dense, pooled, output_gradient);
   if (tables < 0) {
     return {errc::shape_mismatch,
-            "dot_interaction_backward: dense (B,D), pooled (B,T*D), output_gradient "
+            "dot_interaction_backward: shapes must be dense (B,D), pooled (B,T*D), output_gradient "
             "(B, D + (T+1)T/2)"};
   }
   const index_t width = dense.extent(1);
   if (!detail::has_shape(dense_gradient, dense.extent(0), width) ||
       !detail::well_formed(dense_gradient)) {
-    return {errc::shape_mismatch, "dot_interaction_backward: dense_gradient is not (B,D)"};
+    return {errc::shape_mismatch, "dot_interaction_backward: dense_gradient must be (B,D)"};
   }
   if (!detail::has_shape(pooled_gradient, dense.extent(0), tables * width) ||
       !detail::well_formed(pooled_gradient)) {
-    return {errc::shape_mismatch, "dot_interaction_backward: pooled_gradient is not (B,T*D)"};
+    return {errc::shape_mismatch, "dot_interaction_backward: pooled_gradient must be (B,T*D)"};
   }
   where.executor->parallel_for(dense.extent(0), detail::interaction_grain(tables, width),
                                [&](index_t begin, index_t end, int) {

@@ -79,46 +79,46 @@ status check_gemm(const Desc& desc, const A& a, const B& b, const C& c) {
   if (!countable(a)) return no("gemm: the bytes of a must fit an index");
   if (!countable(b)) return no("gemm: the bytes of b must fit an index");
   if (!countable(c)) return no("gemm: the bytes of c must fit an index");
-  if (!well_formed(a)) return no("gemm: a is null, or its row stride is below its columns");
-  if (!well_formed(b)) return no("gemm: b is null, or its row stride is below its columns");
-  if (!well_formed(c)) return no("gemm: c is null, or its row stride is below its columns");
+  if (!well_formed(a)) return no("gemm: a must not be null, and its row stride at least its columns");
+  if (!well_formed(b)) return no("gemm: b must not be null, and its row stride at least its columns");
+  if (!well_formed(c)) return no("gemm: c must not be null, and its row stride at least its columns");
   const index_t m = c.extent(0);
   const index_t n = c.extent(1);
   const int a_k = desc.a == gemm_operand::transposed ? 0 : 1;
   const int b_k = desc.b == gemm_operand::transposed ? 1 : 0;
-  if (a.extent(1 - a_k) != m) return no("gemm: op(a) and c differ in rows");
-  if (b.extent(1 - b_k) != n) return no("gemm: op(b) and c differ in columns");
-  if (a.extent(a_k) != b.extent(b_k)) return no("gemm: op(b) has other rows than op(a) has columns");
+  if (a.extent(1 - a_k) != m) return no("gemm: op(a) must have the rows of c");
+  if (b.extent(1 - b_k) != n) return no("gemm: op(b) must have the columns of c");
+  if (a.extent(a_k) != b.extent(b_k)) return no("gemm: op(b) must have as many rows as op(a) has columns");
   const auto fits = [](const auto& v, index_t rows, index_t columns) {
     return well_formed(v) && has_shape(v, rows, columns);
   };
-  if (desc.bias.data_handle() != nullptr && !fits(desc.bias, 1, n)) return no("gemm: bias is not (1,N)");
-  if (!desc.residual.absent() && !fits(desc.residual, m, n)) return no("gemm: residual is not (M,N)");
-  if (!desc.mask.absent() && !fits(desc.mask, m, n)) return no("gemm: mask is not (M,N)");
+  if (desc.bias.data_handle() != nullptr && !fits(desc.bias, 1, n)) return no("gemm: bias must be (1,N)");
+  if (!desc.residual.absent() && !fits(desc.residual, m, n)) return no("gemm: residual must be (M,N)");
+  if (!desc.mask.absent() && !fits(desc.mask, m, n)) return no("gemm: mask must be (M,N)");
   if (desc.bias_gradient.data_handle() != nullptr && !fits(desc.bias_gradient, 1, m)) {
-    return no("gemm: bias_gradient is not (1,M)");
+    return no("gemm: bias_gradient must be (1,M)");
   }
   if (desc.column_sums.data_handle() != nullptr && !fits(desc.column_sums, 1, n)) {
-    return no("gemm: column_sums is not (1,N)");
+    return no("gemm: column_sums must be (1,N)");
   }
   if (!desc.relu_bits.absent()) {
-    if (!has_shape(desc.relu_bits, m, n)) return no("gemm: relu_bits is not (M,N)");
+    if (!has_shape(desc.relu_bits, m, n)) return no("gemm: relu_bits must be (M,N)");
     if (!rows_of_bits(desc.relu_bits))
-      return no("gemm: relu_bits' row stride is not in units of 128");
+      return no("gemm: the row stride of relu_bits must be a multiple of 128");
     if (desc.activation != gemm_activation::relu) {
-      return {errc::unsupported, "gemm: relu_bits without ReLU"};
+      return {errc::unsupported, "gemm: relu_bits need the activation relu"};
     }
     if (!desc.mask.absent() || !desc.mask_bits.absent()) {
-      return {errc::unsupported, "gemm: relu_bits of a result that is masked"};
+      return {errc::unsupported, "gemm: relu_bits must be absent where c is masked"};
     }
   }
   if (!desc.mask_bits.absent()) {
-    if (!has_shape(desc.mask_bits, m, n)) return no("gemm: mask_bits is not (M,N)");
+    if (!has_shape(desc.mask_bits, m, n)) return no("gemm: mask_bits must be (M,N)");
     if (!rows_of_bits(desc.mask_bits))
-      return no("gemm: mask_bits' row stride is not in units of 128");
-    if (!desc.mask.absent()) return {errc::unsupported, "gemm: mask and mask_bits are both given"};
+      return no("gemm: the row stride of mask_bits must be a multiple of 128");
+    if (!desc.mask.absent()) return {errc::unsupported, "gemm: one of mask and mask_bits must be absent"};
   }
-  if (desc.batch.count < 0) return no("gemm: the batch has a negative count");
+  if (desc.batch.count < 0) return no("gemm: batch.count must not be negative");
   const auto batch_fits = [&](const auto& v, index_t step) {  // and its products can be counted
     constexpr index_t most = (std::numeric_limits<index_t>::max)() / 8;
     const index_t rows = v.extent(0), columns = v.extent(1);
@@ -133,10 +133,10 @@ status check_gemm(const Desc& desc, const A& a, const B& b, const C& c) {
   }
   if (desc.batch.count != 1) {
     if (!desc.residual.absent() || !desc.mask.absent() || desc.bias_gradient.data_handle() != nullptr) {
-      return {errc::unsupported, "gemm: a batch has no residual, mask and bias gradient"};
+      return {errc::unsupported, "gemm: residual, mask and bias_gradient must be absent in a batch"};
     }
     if (has_result_steps(desc))
-      return {errc::unsupported, "gemm: a batch has no bits and no column_sums"};
+      return {errc::unsupported, "gemm: relu_bits, mask_bits and column_sums must be absent in a batch"};
     if (desc.batch.c_step == 0) return no("gemm: a batch writes every product to the same c");
   }
   return {};
@@ -268,7 +268,7 @@ template <class Backends = host_gemm_backends, class Context, class A, class B, 
   const auto where = as_context(ctx);
   if constexpr (std::is_same_v<B, gemm_weights>) {
     if (desc.batch.b_step != 0) {
-      return {errc::unsupported, "gemm: weights serve every product of a batch, so b_step is 0"};
+      return {errc::unsupported, "gemm: b_step must be 0 for gemm_weights"};
     }
   }
   if (const status s = detail::check_gemm(desc, a, detail::values_of(b), c); !s) return s;

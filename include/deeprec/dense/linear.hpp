@@ -35,13 +35,13 @@ template <class Backends = host_gemm_backends, class Context, class Input, class
                                     const linear_options& how = {}) {
   const auto& w = detail::values_of(weights);
   if (w.extent(1) != input.extent(1)) {
-    return {errc::shape_mismatch, "linear_forward: weights have other columns than the input"};
+    return {errc::shape_mismatch, "linear_forward: weights must have the columns of input"};
   }
   if (!detail::has_shape(output, input.extent(0), w.extent(0)) || !detail::well_formed(output)) {
-    return {errc::shape_mismatch, "linear_forward: output is not (B,O)"};
+    return {errc::shape_mismatch, "linear_forward: output must be (B,O)"};
   }
   if (!bias.empty() && (!detail::has_shape(bias, 1, w.extent(0)) || !detail::well_formed(bias))) {
-    return {errc::shape_mismatch, "linear_forward: bias is not (1,O)"};
+    return {errc::shape_mismatch, "linear_forward: bias must be (1,O)"};
   }
   gemm_desc desc{.b = gemm_operand::transposed, .math = how.math, .activation = how.activation};
   if (!bias.empty()) desc.bias = bias;
@@ -72,20 +72,20 @@ template <class Backends = host_gemm_backends, class Context, class Input, class
   const index_t out = w.extent(0);
   const index_t in = w.extent(1);
   if (input.extent(1) != in) {
-    return {errc::shape_mismatch, "linear_backward: weights have other columns than the input"};
+    return {errc::shape_mismatch, "linear_backward: weights must have the columns of input"};
   }
   if (!detail::has_shape(output_gradient, batch, out) || !detail::well_formed(output_gradient)) {
-    return {errc::shape_mismatch, "linear_backward: output_gradient is not (B,O)"};
+    return {errc::shape_mismatch, "linear_backward: output_gradient must be (B,O)"};
   }
   if (weight_gradient.data_handle() != nullptr && !detail::has_shape(weight_gradient, out, in)) {
-    return {errc::shape_mismatch, "linear_backward: weight_gradient is not (O,I)"};
+    return {errc::shape_mismatch, "linear_backward: weight_gradient must be (O,I)"};
   }
   if (bias_gradient.data_handle() != nullptr &&
       !(detail::has_shape(bias_gradient, 1, out) && detail::well_formed(bias_gradient))) {
-    return {errc::shape_mismatch, "linear_backward: bias_gradient is not (1,O)"};
+    return {errc::shape_mismatch, "linear_backward: bias_gradient must be (1,O)"};
   }
   if (input_gradient.data_handle() != nullptr && !detail::has_shape(input_gradient, batch, in)) {
-    return {errc::shape_mismatch, "linear_backward: input_gradient is not (B,I)"};
+    return {errc::shape_mismatch, "linear_backward: input_gradient must be (B,I)"};
   }
   const gemm_desc to_weights{.a = gemm_operand::transposed, .math = how.math, .bias_gradient = bias_gradient};
   const gemm_desc to_input{.math = how.math, .mask = how.input_mask};

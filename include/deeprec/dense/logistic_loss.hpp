@@ -83,10 +83,10 @@ template <class Context>
   const auto where = as_context(ctx);
   const index_t batch = logits.extent(0);
   if (!detail::well_formed(logits) || logits.extent(1) != 1) {
-    return {errc::shape_mismatch, "logistic_loss_forward: logits are not (B,1)"};
+    return {errc::shape_mismatch, "logistic_loss_forward: logits must be (B,1)"};
   }
   if (!detail::well_formed(labels) || !detail::has_shape(labels, batch, 1)) {
-    return {errc::shape_mismatch, "logistic_loss_forward: labels are not (B,1)"};
+    return {errc::shape_mismatch, "logistic_loss_forward: labels must be (B,1)"};
   }
   const index_t piece = detail::loss_piece(batch);
   double sums[detail::loss_pieces] = {};
@@ -118,13 +118,13 @@ template <class Context>
   const auto where = as_context(ctx);
   const index_t batch = logits.extent(0);
   if (!detail::well_formed(logits) || logits.extent(1) != 1) {
-    return {errc::shape_mismatch, "logistic_loss_backward: logits are not (B,1)"};
+    return {errc::shape_mismatch, "logistic_loss_backward: logits must be (B,1)"};
   }
   if (!detail::well_formed(labels) || !detail::has_shape(labels, batch, 1)) {
-    return {errc::shape_mismatch, "logistic_loss_backward: labels are not (B,1)"};
+    return {errc::shape_mismatch, "logistic_loss_backward: labels must be (B,1)"};
   }
   if (!detail::well_formed(gradient) || !detail::has_shape(gradient, batch, 1)) {
-    return {errc::shape_mismatch, "logistic_loss_backward: gradient is not (B,1)"};
+    return {errc::shape_mismatch, "logistic_loss_backward: gradient must be (B,1)"};
   }
   const double scale = 1 / static_cast<double>(std::max<index_t>(batch, 1));
   where.executor->parallel_for(

@@ -26,18 +26,18 @@ namespace detail {
 /// Scores are numbers, labels are in [0, 1]; the first row where they aren't is reported.
 inline status check_scored(matrix_view<const float> scores, matrix_view<const float> labels) {
   if (!well_formed(scores) || scores.extent(1) != 1) {
-    return {errc::shape_mismatch, "metric: scores are not (B,1)"};
+    return {errc::shape_mismatch, "metric: scores must be (B,1)"};
   }
   if (!well_formed(labels) || !has_shape(labels, scores.extent(0), 1)) {
-    return {errc::shape_mismatch, "metric: labels are not (B,1)"};
+    return {errc::shape_mismatch, "metric: labels must be (B,1)"};
   }
   for (index_t i = 0; i < scores.extent(0); ++i) {
     if (std::isnan(*scores.row(i))) {
-      return {errc::invalid_value, "metric: a score is not a number", {.row = i}};
+      return {errc::invalid_value, "metric: a score must not be NaN", {.row = i}};
     }
     const float label = *labels.row(i);
     if (!(label >= 0 && label <= 1)) {
-      return {errc::invalid_value, "metric: a label is outside [0, 1]", {.row = i}};
+      return {errc::invalid_value, "metric: a label must be in [0, 1]", {.row = i}};
     }
   }
   return {};
@@ -61,7 +61,7 @@ class auc {
     if (const status bad = detail::check_scored(scores, labels); !bad) return bad;
     for (index_t i = 0; i < labels.extent(0); ++i) {
       if (*labels.row(i) != 0 && *labels.row(i) != 1) {
-        return {errc::invalid_value, "auc: a label is neither 0 nor 1", {.row = i}};
+        return {errc::invalid_value, "auc: a label must be 0 or 1", {.row = i}};
       }
     }
     for (index_t i = 0; i < labels.extent(0); ++i) {

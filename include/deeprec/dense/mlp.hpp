@@ -192,8 +192,8 @@ class mlp {
   template <class Context>
   [[nodiscard]] status forward(Context&& ctx, matrix_view<const float> input) {
     const auto where = as_context(ctx);
-    if (input.extent(1) != size(0)) {
-      return {errc::shape_mismatch, "mlp::forward: the input's width is not size(0)"};
+    if (const status s = detail::expect_size(input.extent(1), size(0), "mlp::forward: input.extent(1) must be size(0)"); !s) {
+      return s;
     }
     if (const status grown = reserve(input.extent(0)); !grown) return grown;
     batch_ = input.extent(0);
@@ -226,7 +226,7 @@ class mlp {
                                 compute_input_gradient wanted = compute_input_gradient::yes) {
     const auto where = as_context(ctx);
     if (!detail::has_shape(output_gradient, batch_, size(layers()))) {
-      return {errc::shape_mismatch, "mlp::backward: output_gradient is not (B,O)"};
+      return {errc::shape_mismatch, "mlp::backward: output_gradient must be (B,O)"};
     }
     matrix_view<const float> dy = output_gradient;
     if (rectified(layers() - 1)) {
@@ -260,7 +260,7 @@ class mlp {
     constexpr int kind = 1 + O::row_state * 256 + O::element_state;
     if (state_kind_ == kind) return {};
     if (state_kind_ != 0) {
-      return {errc::unsupported, "mlp::step: the state belongs to an optimizer of another kind"};
+      return {errc::unsupported, "mlp::step: the state must be made for an optimizer of this type"};
     }
     index_t rows = 0;
     for (int l = 0; l < layers(); ++l) rows += size(l + 1) + 1;

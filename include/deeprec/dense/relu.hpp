@@ -56,7 +56,7 @@ template <class Context>
   const index_t width = input.extent(1);
   if (!detail::well_formed(input) || !detail::well_formed(output) ||
       !detail::has_shape(output, input.extent(0), width)) {
-    return {errc::shape_mismatch, "relu_forward: output is not (B,W)"};
+    return {errc::shape_mismatch, "relu_forward: output must be (B,W)"};
   }
   if (input.empty()) return {};
   where.executor->parallel_for(input.extent(0), std::max<index_t>(1, 16384 / width),
@@ -82,11 +82,11 @@ template <class Context>
   const index_t width = output.extent(1);
   if (!detail::well_formed(output) || !detail::well_formed(output_gradient) ||
       !detail::has_shape(output_gradient, output.extent(0), width)) {
-    return {errc::shape_mismatch, "relu_backward: output_gradient is not (B,W)"};
+    return {errc::shape_mismatch, "relu_backward: output_gradient must be (B,W)"};
   }
   if (!detail::well_formed(input_gradient) ||
       !detail::has_shape(input_gradient, output.extent(0), width)) {
-    return {errc::shape_mismatch, "relu_backward: input_gradient is not (B,W)"};
+    return {errc::shape_mismatch, "relu_backward: input_gradient must be (B,W)"};
   }
   if (output.empty()) return {};
   where.executor->parallel_for(output.extent(0), std::max<index_t>(1, 16384 / width),

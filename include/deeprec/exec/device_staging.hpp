@@ -73,7 +73,7 @@ class basic_device_staging {
     for (const consumer& c : s.consumers) {
       if (c.uses > 0) {
         return {errc::invalid_value,
-                "device_staging: the next buffer was used and not released",
+                "device_staging: the next buffer must be released first",
                 {.item = chosen}};
       }
     }
@@ -118,8 +118,8 @@ class basic_device_staging {
   [[nodiscard]] status send(int number, std::size_t bytes) {
     slot& s = slots_[static_cast<std::size_t>(number)];
     if (!s.consumers.empty())
-      return {errc::invalid_value, "device_staging: sent while it is used", {.item = number}};
-    if (bytes > s.bytes) return {errc::shape_mismatch, "device_staging: more bytes than the buffer has"};
+      return {errc::invalid_value, "device_staging: a buffer must not be sent while it is used", {.item = number}};
+    if (bytes > s.bytes) return {errc::shape_mismatch, "device_staging: bytes must fit the buffer"};
     const scope here(device_);
     if (!here.made().ok()) return here.made();
     if (const status copied = Runtime::copy_to_device(s.device, s.host, bytes, copies_); !copied)
@@ -139,9 +139,9 @@ class basic_device_staging {
   ///          the batch; device_error. On an error it is no use
   [[nodiscard]] status use(int number, stream on) {
     slot& s = slots_[static_cast<std::size_t>(number)];
-    if (!s.marked) return {errc::invalid_value, "device_staging: used before it was sent", {.item = number}};
+    if (!s.marked) return {errc::invalid_value, "device_staging: a buffer must be sent before it is used", {.item = number}};
     std::size_t c = find(s, on);
-    if (c == most_consumers) return {errc::unsupported, "device_staging: more streams than most_consumers"};
+    if (c == most_consumers) return {errc::unsupported, "device_staging: consuming streams must be at most most_consumers"};
     const scope here(device_);
     if (!here.made().ok()) return here.made();
     if (c == s.released.size()) {
@@ -166,7 +166,7 @@ class basic_device_staging {
     slot& s = slots_[static_cast<std::size_t>(number)];
     const std::size_t c = find(s, on);
     if (c == s.consumers.size() || s.consumers[c].uses == 0) {
-      return {errc::invalid_value, "device_staging: released by a stream without a use", {.item = number}};
+      return {errc::invalid_value, "device_staging: only a stream that uses a buffer must release it", {.item = number}};
     }
     const scope here(device_);
     if (!here.made().ok()) return here.made();

@@ -425,21 +425,21 @@ class stream_clocks {
 /// @source   minimum path cover of the transitive reduction: Nimble (Kwon et al., NeurIPS 2020)
 [[nodiscard]] inline status plan_streams(const stream_work& work, int streams, stream_plan& plan) {
   const index_t n = work.size();
-  if (streams < 1) return {errc::invalid_value, "plan_streams: fewer streams than one", {.value = streams}};
+  if (streams < 1) return {errc::invalid_value, "plan_streams: streams must be at least 1", {.value = streams}};
   for (index_t v = 0; v < n; ++v) {
     const stream_work::op& op = work.at(v);
     if (op.stream >= streams || op.stream < -1) {
-      return {errc::invalid_value, "plan_streams: no such stream", {.value = op.stream, .item = v}};
+      return {errc::invalid_value, "plan_streams: the stream of an op must be below the number of streams", {.value = op.stream, .item = v}};
     }
     if (op.leader >= v || op.leader < -1) {
       return {errc::invalid_value,
-              "plan_streams: colocated with an op that was not added before",
+              "plan_streams: an op must be colocated with one added before",
               {.value = op.leader, .item = v}};
     }
     for (const index_t u : op.after) {
       if (u < 0 || u >= v) {
         return {errc::invalid_value,
-                "plan_streams: after an op that was not added before",
+                "plan_streams: an op must come after one added before",
                 {.value = u, .item = v}};
       }
     }

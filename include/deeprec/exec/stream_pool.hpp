@@ -136,7 +136,7 @@ class basic_stream_pool {
   /// @threads one at a time
   /// @error   device_error; invalid_value when there was no such run
   [[nodiscard]] status times(std::vector<float>& out) {
-    if (timed_.empty()) return {errc::invalid_value, "stream_pool::times: nothing was run with a timer"};
+    if (timed_.empty()) return {errc::invalid_value, "stream_pool::times: a plan must run with a timer first"};
     const scope here(device_);
     if (!here.made().ok()) return here.made();
     std::vector<float> made(timed_.size());
@@ -166,7 +166,7 @@ class basic_stream_pool {
   [[nodiscard]] status replay(const stream_plan& plan, Launch&& launch, std::uint64_t version = 0,
                               int on = 0) {
     if (on < 0 || on >= streams())
-      return {errc::invalid_value, "stream_pool: no such stream", {.value = on}};
+      return {errc::invalid_value, "stream_pool: the number of the stream must be below size()", {.value = on}};
     const scope here(device_);
     if (!here.made().ok()) return here.made();
     const graph_key key(plan.topology, version);
@@ -264,7 +264,7 @@ class basic_stream_pool {
   status enqueue(const stream_plan& plan, Launch&& launch, bool timed) {
     if (plan.streams > streams()) {
       return {errc::invalid_value,
-              "stream_pool: the plan has more streams than the pool",
+              "stream_pool: the plan must have no more streams than the pool",
               {.value = plan.streams}};
     }
     if (const status s = prepare(plan.steps.size() + 1); !s) return s;
@@ -287,7 +287,7 @@ class basic_stream_pool {
         return launch(step.op, stream(step.stream));
       } catch (...) {
         thrown = std::current_exception();
-        return {errc::cancelled, "stream_pool: a launch threw"};
+        return {errc::cancelled, "stream_pool: launches must not throw (one did)"};
       }
     };
 #else

@@ -40,7 +40,7 @@ class stream_scratch {
       if (const status s = Runtime::capturing(capturing, on); !s) return s;
       if (capturing) {
         return {errc::unsupported,
-                "a capture that needs more scratch: run the step once before capturing it"};
+                "scratch: must not grow during a capture; run the step once before it"};
       }
       const std::size_t wanted = (std::max)(kept_ + bytes, size_ + size_ / 2);
       blocks_.reserve(blocks_.size() + 1);  // throws before there is something to lose

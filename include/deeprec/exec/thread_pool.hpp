@@ -244,7 +244,7 @@ class thread_pool {
       put_in(entry, std::forward<Task>(task), std::move(stop));
     } catch (const std::bad_alloc&) {
       task_ended();
-      return {errc::out_of_memory, "thread_pool::post: the task"};
+      return {errc::out_of_memory, "thread_pool::post: the task must fit in memory (refused)"};
     } catch (...) {
       task_ended();
       throw;
@@ -462,9 +462,9 @@ class thread_pool {
       try {
         task_threads_.emplace_back([this] { run_tasks(); });
       } catch (const std::system_error&) {
-        return {errc::would_block, "thread_pool::post: the system refused a thread"};
+        return {errc::would_block, "thread_pool::post: the system must provide a thread (it refused)"};
       } catch (const std::bad_alloc&) {
-        return {errc::out_of_memory, "thread_pool::post: a thread"};
+        return {errc::out_of_memory, "thread_pool::post: a thread must fit in memory (refused)"};
       }
 #else
       task_threads_.emplace_back([this] { run_tasks(); });

@@ -108,34 +108,34 @@ template <DLPackTensor Tensor, class T, MemorySpace Space>
   using value_type = std::remove_cv_t<T>;
   const auto rank = static_cast<int>(tensor.ndim);
   if (rank != 1 && rank != 2) {
-    return {errc::shape_mismatch, "a DLPack tensor whose rank is neither 1 nor 2"};
+    return {errc::shape_mismatch, "dlpack: the rank must be 1 or 2"};
   }
   if (static_cast<int>(tensor.dtype.code) != detail::dlpack_code<value_type>() ||
       static_cast<int>(tensor.dtype.bits) != static_cast<int>(sizeof(value_type) * 8) ||
       static_cast<int>(tensor.dtype.lanes) != 1) {
-    return {errc::unsupported, "a DLPack tensor of another dtype than the view's"};
+    return {errc::unsupported, "dlpack: the dtype must be the view's"};
   }
   if (!detail::lies_in<Space>(static_cast<int>(tensor.device.device_type))) {
-    return {errc::unsupported, "a DLPack tensor on a device that the view's space doesn't name"};
+    return {errc::unsupported, "dlpack: the device must be of the view's space"};
   }
   if (device_id != any_device && static_cast<int>(tensor.device.device_id) != device_id) {
-    return {errc::unsupported, "a DLPack tensor on another device than the one asked for"};
+    return {errc::unsupported, "dlpack: the device must be the one that was asked for"};
   }
-  if (tensor.shape == nullptr) return {errc::shape_mismatch, "a DLPack tensor without a shape"};
+  if (tensor.shape == nullptr) return {errc::shape_mismatch, "dlpack: shape must not be null"};
   const auto rows = rank == 2 ? static_cast<index_t>(tensor.shape[0]) : index_t{1};
   const auto columns = static_cast<index_t>(tensor.shape[rank - 1]);
   if (rows < 0 || columns < 0) {
-    return {errc::shape_mismatch, "a DLPack tensor with a negative size"};
+    return {errc::shape_mismatch, "dlpack: sizes must not be negative"};
   }
   // The stride of a dimension of one element means nothing, and frameworks write anything there.
   index_t row_stride = columns;
   if (tensor.strides != nullptr && rows > 0 && columns > 0) {
     if (columns > 1 && tensor.strides[rank - 1] != 1) {
-      return {errc::unsupported, "a DLPack tensor whose inner stride is not 1"};
+      return {errc::unsupported, "dlpack: the inner stride must be 1"};
     }
     if (rows > 1) row_stride = static_cast<index_t>(tensor.strides[0]);
     if (row_stride < columns) {
-      return {errc::shape_mismatch, "a DLPack tensor whose rows overlap or run backwards"};
+      return {errc::shape_mismatch, "dlpack: the outer stride must be at least the inner size"};
     }
   }
   if (rows == 0 || columns == 0) {
@@ -143,12 +143,12 @@ template <DLPackTensor Tensor, class T, MemorySpace Space>
     return {};
   }
   if (tensor.data == nullptr) {
-    return {errc::shape_mismatch, "a DLPack tensor with elements but no data"};
+    return {errc::shape_mismatch, "dlpack: data must not be null"};
   }
   const auto address = reinterpret_cast<std::uintptr_t>(tensor.data) +
                        static_cast<std::uintptr_t>(tensor.byte_offset);
   if (address % alignof(value_type) != 0) {
-    return {errc::unsupported, "a DLPack tensor at an address that its dtype can't have"};
+    return {errc::unsupported, "dlpack: data must be aligned to the dtype"};
   }
   view = matrix_view<T, Space>(reinterpret_cast<T*>(address), rows, dim<>(columns), row_stride);
   return {};

@@ -48,7 +48,7 @@ class device_array {
   device_array() = default;
   explicit device_array(std::size_t size) : size_(size) {
     if (size > (std::numeric_limits<std::size_t>::max)() / sizeof(T)) {
-      detail::raise(errc::out_of_memory, "device_array: more bytes than an address has");
+      detail::raise(errc::out_of_memory, "device_array: bytes must fit an address");
     }
     void* memory = nullptr;
     if (size > 0) cuda_runtime::allocate(memory, size * sizeof(T)).or_throw();
@@ -84,7 +84,7 @@ class device_array {
     return s.ok() ? cuda_runtime::synchronize(nullptr) : s;
   }
   [[nodiscard]] status copy_from(std::span<const T> source, cudaStream_t on) {
-    if (source.size() > size_) return {errc::shape_mismatch, "device_array: more elements than it has"};
+    if (source.size() > size_) return {errc::shape_mismatch, "device_array: elements must fit the array"};
     return cuda_status(
         cudaMemcpyAsync(data_, source.data(), source.size_bytes(), cudaMemcpyHostToDevice, on));
   }
@@ -94,7 +94,7 @@ class device_array {
     return s.ok() ? cuda_runtime::synchronize(nullptr) : s;
   }
   [[nodiscard]] status copy_to(std::span<T> target, cudaStream_t on) const {
-    if (target.size() > size_) return {errc::shape_mismatch, "device_array: more elements than it has"};
+    if (target.size() > size_) return {errc::shape_mismatch, "device_array: elements must fit the array"};
     return cuda_status(
         cudaMemcpyAsync(target.data(), data_, target.size_bytes(), cudaMemcpyDeviceToHost, on));
   }
@@ -139,7 +139,7 @@ class pinned_resource final : public std::pmr::memory_resource {
 #if DEEPREC_EXCEPTIONS
     throw std::bad_alloc();
 #else
-    detail::raise(errc::out_of_memory, "pinned or managed memory refused");
+    detail::raise(errc::out_of_memory, "pinned_resource, managed_resource: the runtime must provide the bytes (it refused)");
 #endif
   }
   /// CUDA has no block of 0 bytes; pmr wants one, different from all others.
@@ -164,7 +164,7 @@ class managed_resource final : public std::pmr::memory_resource {
     static shared* const of_device = new shared[most];
     int device = 0;
     cuda_status(cudaGetDevice(&device)).or_throw();
-    if (device >= most) detail::raise(errc::unsupported, "managed_resource: more devices than it counts for");
+    if (device >= most) detail::raise(errc::unsupported, "managed_resource: the device number must be below the devices it counts for");
     const std::lock_guard lock(*mutex);
     shared_ = of_device + device;
     if (shared_->is_open) return;

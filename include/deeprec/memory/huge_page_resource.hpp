@@ -117,7 +117,7 @@ class huge_page_resource final : public std::pmr::memory_resource {
 #if DEEPREC_EXCEPTIONS
     throw std::bad_alloc();
 #else
-    detail::raise(errc::out_of_memory, "huge_page_resource: memory refused");  // null is no answer
+    detail::raise(errc::out_of_memory, "huge_page_resource: the system must provide the bytes (it refused)");  // null is no answer
 #endif
   }
 

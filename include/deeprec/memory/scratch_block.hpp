@@ -20,7 +20,7 @@ namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 #if DEEPREC_EXCEPTIONS
   throw std::bad_alloc();
 #else
-  raise(errc::out_of_memory, "deeprec: more scratch than memory can hold");
+  raise(errc::out_of_memory, "scratch must fit in memory");
 #endif
 }
 

@@ -103,7 +103,7 @@ class basic_stream_pool_resource {
     if (const status s = serves(on); !s) return s;
     const auto found = blocks_.find(static_cast<std::byte*>(memory));
     if (found == blocks_.end() || found->second.free) {
-      return {errc::invalid_value, "stream_pool_resource: not a block of this pool, or free already"};
+      return {errc::invalid_value, "stream_pool_resource: the block must be one of the pool and in use"};
     }
     block& freed = found->second;
     in_use_ -= freed.size;
@@ -124,7 +124,7 @@ class basic_stream_pool_resource {
     if (const status s = serves(on); !s) return s;
     const auto found = blocks_.find(static_cast<std::byte*>(memory));
     if (found == blocks_.end() || found->second.free) {
-      return {errc::invalid_value, "stream_pool_resource: not a block of this pool, or free already"};
+      return {errc::invalid_value, "stream_pool_resource: the block must be one of the pool and in use"};
     }
     found->second.users.insert(on);
     return {};
@@ -195,13 +195,13 @@ class basic_stream_pool_resource {
   static status serves(stream_type on) {
     if (!Runtime::is_one_stream(on)) {
       return {errc::unsupported,
-              "stream_pool_resource: the handle is another stream in each thread; make a stream"};
+              "stream_pool_resource: the stream must not be the per-thread default; make a stream"};
     }
     bool capturing = false;
     if (const status s = Runtime::capturing(capturing, on); !s) return s;
     if (!capturing) return {};
     return {errc::unsupported,
-            "stream_pool_resource: in a capture; allocate before it, give back when the graph has ended"};
+            "stream_pool_resource: must not be used in a capture; allocate before it, give back when the graph has ended"};
   }
 
   // The smallest that is large enough: of the stream itself first, then one that nobody uses any more, then
@@ -252,7 +252,7 @@ class basic_stream_pool_resource {
   status trim_slabs() {
     for (const auto& [place, held] : blocks_) {
       if (held.free && std::any_of(held.users.begin(), held.users.end(), captures)) {
-        return {errc::unsupported, "stream_pool_resource: a stream that used a free block captures now"};
+        return {errc::unsupported, "stream_pool_resource: no stream that used a free block must be capturing"};
       }
     }
     for (auto& [place, held] : blocks_) {

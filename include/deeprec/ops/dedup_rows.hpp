@@ -128,7 +128,7 @@ template <class Context, class T, MemorySpace Space, class Columns, class Index>
   const auto count = static_cast<std::uint64_t>(rows.extent(0));
   if (count > static_cast<std::uint64_t>((std::numeric_limits<Index>::max)()) ||
       count > static_cast<std::uint64_t>(detail::most_keys)) {
-    return {errc::unsupported, "dedup_rows: too many rows for the type of their numbers"};
+    return {errc::unsupported, "dedup_rows: the number of rows must fit the type of the numbers, and 32 bits"};
   }
   return detail::or_out_of_memory([&] { return dedup_rows_on(ctx.backend(), ctx, matrix_view<const std::remove_const_t<T>, Space>(rows), out); });
 }
@@ -144,7 +144,7 @@ status dedup_rows_on(host_backend, const Context& ctx, matrix_view<const T, Spac
                 "deeprec::dedup_rows: device memory given to a host context. Fix: copy it first.");
   const index_t n = rows.extent(0);
   const matrix_view<const T> in(rows);
-  if (detail::owns(detail::arrays_of(out), in)) return {errc::unsupported, "dedup_rows: out owns the rows"};
+  if (detail::owns(detail::arrays_of(out), in)) return {errc::unsupported, "dedup_rows: out must not own the rows"};
   // All of the memory, before anything is written.
   std::pmr::vector<std::uint64_t> hashes(static_cast<std::size_t>(n), ctx.memory);
   std::pmr::vector<std::uint32_t> table(n == 0 ? 0 : detail::key_slots(n), ctx.memory);
@@ -184,14 +184,14 @@ template <class Context, class T, MemorySpace Space, class Columns, class Number
                 "std::span(pointer, count), or a std::vector of them.");
   const auto ctx = as_context(context_or_executor);
   const auto numbers = id_span(inverse);
-  if (out.extent(1) != rows.extent(1)) {
-    return {errc::shape_mismatch, "gather_rows: out has another width than rows"};
+  if (const status s = detail::expect_size(out.extent(1), rows.extent(1), "gather_rows: out.extent(1) must be rows.extent(1)"); !s) {
+    return s;
   }
-  if (out.extent(0) != static_cast<index_t>(numbers.size())) {
-    return {errc::shape_mismatch, "gather_rows: out has another number of rows than inverse has elements"};
+  if (const status s = detail::expect_size(out.extent(0), static_cast<index_t>(numbers.size()), "gather_rows: out.extent(0) must be inverse.size()"); !s) {
+    return s;
   }
   if (out.stride(0) < out.extent(1) && out.extent(0) > 1) {
-    return {errc::shape_mismatch, "rows of out overlap: its stride is below its width"};
+    return {errc::shape_mismatch, "gather_rows: out.stride(0) must be at least out.extent(1)"};
   }
   if (const status s = rows.validate(); !s) return s;
   if (const status s = out.validate(); !s) return s;
@@ -230,7 +230,7 @@ status gather_rows_on(host_backend, const Context& ctx, matrix_view<const T, Spa
   if (bad.load(std::memory_order_relaxed)) {
     index_t b = 0;
     while (detail::row_number(numbers, b) < limit) ++b;
-    return {errc::id_out_of_range, "gather_rows: inverse",
+    return {errc::id_out_of_range, "gather_rows: inverse must be in [0, U)",
             {.slot = b, .value = static_cast<std::int64_t>(detail::row_number(numbers, b))}};
   }
   if (out.empty()) return {};

@@ -70,13 +70,13 @@ inline status select_overlaps(std::span<const unsigned char> cond, const byte_ro
                               const byte_rows<const std::byte>& otherwise,
                               const byte_rows<const std::byte>& out) noexcept {
   if (!same_rows(then, out) && share_bytes(then, out)) {
-    return {errc::unsupported, "row_select: out overlaps then, but is not the same rows"};
+    return {errc::unsupported, "row_select: out must be then, or not overlap it"};
   }
   if (!same_rows(otherwise, out) && share_bytes(otherwise, out)) {
-    return {errc::unsupported, "row_select: out overlaps otherwise, but is not the same rows"};
+    return {errc::unsupported, "row_select: out must be otherwise, or not overlap it"};
   }
   const byte_rows<const std::byte> flags{reinterpret_cast<const std::byte*>(cond.data()), 1, 0, out.count};
-  if (share_bytes(flags, out)) return {errc::unsupported, "row_select: out overlaps cond"};
+  if (share_bytes(flags, out)) return {errc::unsupported, "row_select: out must not overlap cond"};
   return {};
 }
 
@@ -125,25 +125,25 @@ template <class Context, class Condition, class Then, MemorySpace ThenSpace, cla
   const auto ctx = as_context(context_or_executor);
   const std::span<const unsigned char> bytes = detail::condition_bytes(cond);
   const index_t rows = out.extent(0);
-  if (static_cast<index_t>(bytes.size()) != rows) {
-    return {errc::shape_mismatch, "cond has another length than out has rows"};
+  if (const status s = detail::expect_size(static_cast<index_t>(bytes.size()), rows, "row_select: cond.size() must be out.extent(0)"); !s) {
+    return s;
   }
-  if (then.extent(1) != out.extent(1)) {
-    return {errc::shape_mismatch, "then has another width than out"};
+  if (const status s = detail::expect_size(then.extent(1), out.extent(1), "row_select: then.extent(1) must be out.extent(1)"); !s) {
+    return s;
   }
-  if (otherwise.extent(1) != out.extent(1)) {
-    return {errc::shape_mismatch, "otherwise has another width than out"};
+  if (const status s = detail::expect_size(otherwise.extent(1), out.extent(1), "row_select: otherwise.extent(1) must be out.extent(1)"); !s) {
+    return s;
   }
   if (then.extent(0) != rows && then.extent(0) != 1) {
-    return {errc::shape_mismatch, "then has neither the rows of out nor a single one"};
+    return {errc::shape_mismatch, "row_select: then.extent(0) must be out.extent(0) or 1"};
   }
   if (otherwise.extent(0) != rows && otherwise.extent(0) != 1) {
-    return {errc::shape_mismatch, "otherwise has neither the rows of out nor a single one"};
+    return {errc::shape_mismatch, "row_select: otherwise.extent(0) must be out.extent(0) or 1"};
   }
-  if (then.stride(0) < 0) return {errc::shape_mismatch, "then has a negative stride"};
-  if (otherwise.stride(0) < 0) return {errc::shape_mismatch, "otherwise has a negative stride"};
+  if (then.stride(0) < 0) return {errc::shape_mismatch, "row_select: then.stride(0) must not be negative"};
+  if (otherwise.stride(0) < 0) return {errc::shape_mismatch, "row_select: otherwise.stride(0) must not be negative"};
   if (out.stride(0) < out.extent(1) && rows > 1) {
-    return {errc::shape_mismatch, "rows of out overlap: its stride is below its width"};
+    return {errc::shape_mismatch, "row_select: out.stride(0) must be at least out.extent(1)"};
   }
   if (const status s = then.validate(); !s) return s;
   if (const status s = otherwise.validate(); !s) return s;

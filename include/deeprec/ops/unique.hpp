@@ -169,7 +169,7 @@ template <class Context, class Ids, class Id, class Index>
   const auto count = static_cast<std::uint64_t>(list.size());
   if (count > static_cast<std::uint64_t>((std::numeric_limits<Index>::max)()) ||
       count > static_cast<std::uint64_t>(detail::most_keys)) {
-    return {errc::unsupported, "unique: too many ids for the type of their numbers"};
+    return {errc::unsupported, "unique: the number of ids must fit the type of the numbers, and 32 bits"};
   }
   return detail::or_out_of_memory([&] { return unique_on(ctx.backend(), ctx, list, out); });
 }
@@ -195,7 +195,7 @@ status unique_on(any_backend, const Args&...) {
 
 template <class Context, class Id, class Index>
 status unique_on(host_backend, const Context& ctx, std::span<const Id> ids, unique_ids<Id, Index>& out) {
-  if (detail::owns(detail::arrays_of(out), ids)) return {errc::unsupported, "unique: out owns the ids"};
+  if (detail::owns(detail::arrays_of(out), ids)) return {errc::unsupported, "unique: out must not own the ids"};
   const auto n = static_cast<index_t>(ids.size());
   const std::uint64_t largest = detail::bits_of_all(ids);
   const bool direct = largest < 4 * ids.size();

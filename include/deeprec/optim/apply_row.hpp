@@ -64,11 +64,11 @@ template <class Context, MemorySpace GradientSpace, RowOptimizer O, Storage W, M
                                 const Rounding& rounding = {}) {
   const auto ctx = as_context(context_or_executor);
   if (gradient.extent(0) != weights.extent(0) || gradient.extent(1) != weights.extent(1)) {
-    return {errc::shape_mismatch, "apply_rows: gradient has another shape than weights"};
+    return {errc::shape_mismatch, "apply_rows: gradient must have the shape of weights"};
   }
   const index_t needed = detail::capped_sum(O::row_state, detail::capped_product(O::element_state, weights.extent(1)));
   if (needed > 0 && (state.extent(0) != weights.extent(0) || state.extent(1) < needed)) {
-    return {errc::shape_mismatch, "apply_rows: state has no room for the optimizer's"};
+    return {errc::shape_mismatch, "apply_rows: state must have a row for each row of weights, with the floats that the optimizer needs"};
   }
   if (weights.empty()) return {};
   if (const status s = gradient.validate(); !s) return s;

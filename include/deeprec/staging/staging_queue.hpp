@@ -333,7 +333,7 @@ class staging_queue {
         return put(std::move(made), bytes);
       } else {
         detail::raise(errc::unsupported,
-                      "staging_queue: an item that is measured must be a record, or be copied into one");
+                      "staging_queue: an item that is measured must be a record, or copyable into one");
       }
     }
   }

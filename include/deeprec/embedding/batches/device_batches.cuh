@@ -298,8 +298,8 @@ status prune_invalid_on(cuda_backend, const Context& ctx, const Bags& bags, cons
   if (const status s = detail::device_shapes(bags); !s) return s;
   const index_t n = bags.id_count();
   if (out.bags != bags.bags() || out.room < n || (bags.weights() != nullptr && out.weights == nullptr))
-    return {errc::shape_mismatch, "prune_invalid: out has no room"};
-  if (detail::is_null(out)) return {errc::shape_mismatch, "out is null"};
+    return {errc::shape_mismatch, "prune_invalid: out must have room for B bags and N ids"};
+  if (detail::is_null(out)) return {errc::shape_mismatch, "prune_invalid: out must not be null"};
   if (out.bags == 0) return {};
   const valid_type valid{bags.ids(), bags.weights()};
   index_t* kept = nullptr;
@@ -323,10 +323,10 @@ status fill_empty_bags_on(cuda_backend, const Context& ctx, const Bags& bags, co
   const bool fills = default_id.has_value();
   if (out.bags != bags.bags() || out.room < bags.id_count() + (fills ? bags.bags() : 0) ||
       static_cast<index_t>(empty.size()) != bags.bags() || (bags.weights() != nullptr && out.weights == nullptr)) {
-    return {errc::shape_mismatch, "fill_empty_bags: out or empty has no room"};
+    return {errc::shape_mismatch, "fill_empty_bags: out must have room for B bags and N + B ids, empty for B"};
   }
   if (detail::is_null(out) || (!empty.empty() && empty.data() == nullptr)) {
-    return {errc::shape_mismatch, "out is null"};
+    return {errc::shape_mismatch, "fill_empty_bags: out and empty must not be null"};
   }
   if (out.bags == 0) return {};
   index_t* offsets = out.offsets;
@@ -347,9 +347,9 @@ template <class Context, class Id>
 status unique_on(cuda_backend, const Context& ctx, std::span<const Id> ids, device_unique<Id> out) {
   cuda_stream& stream = *ctx.executor;
   const auto n = static_cast<index_t>(ids.size());
-  if (n > 0x7fffffff) return {errc::unsupported, "unique: too many ids for the type of their numbers"};
+  if (n > 0x7fffffff) return {errc::unsupported, "unique: the number of ids must fit 31 bits"};
   if (out.size == nullptr || (n > 0 && (out.ids == nullptr || out.inverse == nullptr || out.counts == nullptr))) {
-    return {errc::shape_mismatch, "out is null"};
+    return {errc::shape_mismatch, "unique: out must not be null"};
   }
   const cudaStream_t on = stream.get();
   if (n == 0) return cuda_status(cudaMemsetAsync(out.size, 0, sizeof(index_t), on));
@@ -376,11 +376,11 @@ status partition_on(cuda_backend, const Context& ctx, std::span<const Id> ids, i
   cuda_stream& stream = *ctx.executor;
   const auto n = static_cast<index_t>(ids.size());
   if (parts > 0x7fffffff || n >= index_t{detail::absent_key}) {
-    return {errc::unsupported, "partition: more parts or ids than a device numbers"};
+    return {errc::unsupported, "partition: the numbers of parts and of ids must fit 31 and 32 bits"};
   }
   if (out.offsets == nullptr ||
       (n > 0 && (out.part == nullptr || out.permutation == nullptr || out.ids == nullptr))) {
-    return {errc::shape_mismatch, "out is null"};
+    return {errc::shape_mismatch, "partition: out must not be null"};
   }
   unsigned long long* skipped = nullptr;
   constexpr bool checks = std::is_same_v<Bounds, bounds::check_t>;
@@ -388,7 +388,7 @@ status partition_on(cuda_backend, const Context& ctx, std::span<const Id> ids, i
     skipped = stream.counter(bounds.skipped);
     if (bounds.skipped != nullptr && skipped == nullptr) {
       return {errc::unsupported,
-              "partition: more skip counters than a stream has between two synchronize()"};
+              "partition: skip counters between two synchronize() must fit the stream"};
     }
   }
   const int bits = detail::key_bits(parts);
@@ -415,11 +415,11 @@ status to_jagged_on(cuda_backend, const Context& ctx, const coo_view<Id, Row, Sp
   cuda_stream& stream = *ctx.executor;
   const index_t n = coo.id_count();
   if (out.bags != coo.bags() || out.room < n || (coo.weights() != nullptr && out.weights == nullptr)) {
-    return {errc::shape_mismatch, "to_jagged: out has no room"};
+    return {errc::shape_mismatch, "to_jagged: out must have room for B bags and N ids"};
   }
-  if (out.offsets == nullptr || detail::is_null(out)) return {errc::shape_mismatch, "out is null"};
+  if (out.offsets == nullptr || detail::is_null(out)) return {errc::shape_mismatch, "to_jagged: out must not be null"};
   if (n >= index_t{detail::absent_key} || out.bags >= index_t{detail::absent_key}) {
-    return {errc::unsupported, "to_jagged: more entries or bags than a device numbers"};
+    return {errc::unsupported, "to_jagged: the numbers of entries and of bags must fit 32 bits"};
   }
   using coo_type = coo_view<Id, Row, Space>;
   const int bits = detail::key_bits(coo.bags());

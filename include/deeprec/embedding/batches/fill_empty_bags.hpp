@@ -29,7 +29,7 @@ template <class Id>
 status check_default_id(const std::optional<Id>& id) noexcept {
   if constexpr (std::is_signed_v<Id>) {
     if (id.has_value() && *id < 0) {
-      return {errc::id_out_of_range, "the default id", {.value = static_cast<std::int64_t>(*id)}};
+      return {errc::id_out_of_range, "fill_empty_bags: the default id must not be negative", {.value = static_cast<std::int64_t>(*id)}};
     }
   }
   return {};
@@ -94,8 +94,8 @@ template <class Context, BagBatch Bags>
                                      jagged_batch<typename Bags::id_type>& out,
                                      std::span<std::uint8_t> empty) {
   const auto ctx = as_context(context_or_executor);
-  if (static_cast<index_t>(empty.size()) != bags.bags()) {
-    return {errc::shape_mismatch, "empty has another length than there are bags"};
+  if (const status s = detail::expect_size(static_cast<index_t>(empty.size()), bags.bags(), "fill_empty_bags: empty.size() must be the number of bags B"); !s) {
+    return s;
   }
   if (const status s = detail::check_default_id(default_id); !s) return s;
   return detail::or_out_of_memory([&] { return fill_empty_bags_on(ctx.backend(), ctx, bags, default_id, out, empty); });
@@ -129,7 +129,7 @@ status fill_empty_bags_on(host_backend, const Context& ctx, const Bags& bags, co
                 "deeprec::fill_empty_bags: device memory given to a host context. Fix: copy it first.");
   if (const status s = bags.validate(); !s) return s;
   if (detail::owns(detail::arrays_of(out), bags, empty)) {
-    return {errc::unsupported, "fill_empty_bags: out owns the batch"};
+    return {errc::unsupported, "fill_empty_bags: out must not own memory of the batch"};
   }
   const index_t slots = bags.end_slot() - bags.first_slot();
   const index_t most = detail::capped_sum(slots, default_id.has_value() ? bags.bags() : 0);

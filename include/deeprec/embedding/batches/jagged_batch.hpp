@@ -206,7 +206,7 @@ status to_jagged_on(host_backend, const Context& ctx, const coo_view<Id, Row, Sp
                 "deeprec::to_jagged: device memory given to a host context. Fix: copy it first.");
   const index_t n = coo.id_count();
   if (detail::owns(detail::arrays_of(out), coo)) {
-    return {errc::unsupported, "to_jagged: out owns the input"};
+    return {errc::unsupported, "to_jagged: out must not own memory of the entries"};
   }
   bool in_order = true;
   if (const status s = detail::look_at_rows(ctx, coo, in_order); !s) return s;

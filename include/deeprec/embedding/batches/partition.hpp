@@ -140,8 +140,8 @@ struct device_partition {
 namespace detail {
 
 inline status check_parts(index_t rows, index_t parts) noexcept {
-  if (parts < 1) return {errc::invalid_value, "partition: parts is below 1", {.value = parts}};
-  if (rows < 0) return {errc::invalid_value, "partition: rows is below 0", {.value = rows}};
+  if (parts < 1) return {errc::invalid_value, "partition: parts must be at least 1", {.value = parts}};
+  if (rows < 0) return {errc::invalid_value, "partition: rows must not be negative", {.value = rows}};
   return {};
 }
 
@@ -291,7 +291,7 @@ template <class Context, class Ids, class Strategy, class Bounds, class Id>
                 "type.");
   if (const status s = detail::check_parts(rows, parts); !s) return s;
   if (parts > (std::numeric_limits<std::int32_t>::max)()) {
-    return {errc::unsupported, "partition: more than 2^31 - 1 parts"};
+    return {errc::unsupported, "partition: parts must fit 31 bits"};
   }
   return detail::or_out_of_memory([&] { return partition_on(ctx.backend(), ctx, list, rows, parts, how, bounds, out); });
 }
@@ -329,7 +329,7 @@ template <class Context, class Id, class Strategy, class Bounds>
 status partition_on(host_backend, const Context& ctx, std::span<const Id> ids, index_t rows, index_t parts,
                   const Strategy& how, [[maybe_unused]] const Bounds& bounds, partitioned_ids<Id>& out) {
   if (detail::owns(detail::arrays_of(out), ids)) {
-    return {errc::unsupported, "partition: out owns the ids"};
+    return {errc::unsupported, "partition: out must not own the ids"};
   }
   if constexpr (std::is_same_v<Bounds, bounds::check_t>) {
     const index_t bad = detail::first_bad_id(ctx, ids, rows);

@@ -168,7 +168,7 @@ status prune_invalid_on(host_backend, const Context& ctx, const Batch& batch, co
     n = batch.id_count();
   }
   if (detail::owns(detail::arrays_of(out), batch)) {
-    return {errc::unsupported, "prune_invalid: out owns the batch"};
+    return {errc::unsupported, "prune_invalid: out must not own memory of the batch"};
   }
   detail::reserve(out, batch.bags(), n, batch.weights());
   if constexpr (BagBatch<Batch>) {

@@ -152,11 +152,11 @@ Task task_of(const Source& table, const Pooling& how, bool weighted) {
 template <class Bags>
 status device_shapes(const Bags& bags) {
   if (bags.bags() < 0 || bags.id_count() < 0) {
-    return {errc::shape_mismatch, "a batch with a negative number of bags or ids"};
+    return {errc::shape_mismatch, "jagged_view: numbers of bags and ids must not be negative"};
   }
-  if (bags.id_count() > 0 && bags.ids() == nullptr) return {errc::shape_mismatch, "ids are null"};
+  if (bags.id_count() > 0 && bags.ids() == nullptr) return {errc::shape_mismatch, "jagged_view: ids must not be null"};
   if constexpr (requires { bags.offsets(); }) {
-    if (bags.bags() > 0 && bags.offsets() == nullptr) return {errc::shape_mismatch, "offsets are null"};
+    if (bags.bags() > 0 && bags.offsets() == nullptr) return {errc::shape_mismatch, "jagged_view: offsets must not be null"};
   }
   return {};
 }

@@ -68,7 +68,7 @@ template <class Pooling>
 status check_default_row(const Pooling& how, index_t rows) {
   if constexpr (fills<Pooling>) {
     const std::int64_t id = how.template get<empty_bag::default_row>().id;
-    if (is_bad_id(id, rows)) return {errc::id_out_of_range, "the default row", {.value = id}};
+    if (is_bad_id(id, rows)) return {errc::id_out_of_range, "pooling: default_row must be a row of the table", {.value = id}};
   }
   return {};
 }
@@ -77,7 +77,7 @@ status check_default_row(const Pooling& how, index_t rows) {
 template <class Pooling>
 status check_max_norm(const Pooling& how) {
   if constexpr (std::is_same_v<typename Pooling::norm_mode, max_norm>) {
-    if (!(how.template get<max_norm>().cap > 0.0F)) return {errc::invalid_value, "max_norm"};
+    if (!(how.template get<max_norm>().cap > 0.0F)) return {errc::invalid_value, "pooling: max_norm must be above 0"};
   }
   return {};
 }
@@ -311,8 +311,10 @@ class lookup_job {
       if (const status s = bags_.validate(); !s) return s;
     }
     slots_ = bags_.end_slot() - bags_.first_slot();
-    if (is_concat && out_.extent(0) != slots_) {
-      return {errc::shape_mismatch, "out has another number of rows than there are ids"};
+    if (is_concat) {
+      if (const status s = expect_size(out_.extent(0), slots_, "lookup: out.extent(0) must be the number of ids N"); !s) {
+        return s;
+      }
     }
     if (const status s = check_default_row(how_, table_.rows()); !s) return s;
     if (out_.empty()) slots_ = 0;

@@ -96,17 +96,16 @@ template <class Context, class Tables, class Id, class Out, MemorySpace OutSpace
                 "deeprec::gather: tables are no list of row sources. Fix: a std::vector of table views.");
   const auto ctx = as_context(context_or_executor);
   const std::span<const source> list(std::data(tables), std::size(tables));
-  if (static_cast<index_t>(list.size()) != parts.parts()) {
-    return {errc::shape_mismatch, "gather: another number of tables than of parts"};
+  if (const status s = detail::expect_size(static_cast<index_t>(list.size()), parts.parts(), "gather: the number of tables must be the number of parts"); !s) {
+    return s;
   }
-  if (out.extent(0) != static_cast<index_t>(parts.permutation.size())) {
-    return {errc::shape_mismatch, "out has another number of rows than there are ids"};
+  if (const status s = detail::expect_size(out.extent(0), static_cast<index_t>(parts.permutation.size()), "gather: out.extent(0) must be the number of ids N"); !s) {
+    return s;
   }
-  if (!out.valid()) return out.validate("out is null");
+  if (!out.valid()) return out.validate("gather: out must not be null");
   for (std::size_t p = 0; p < list.size(); ++p) {
-    if (list[p].format().width() != out.extent(1)) {
-      return status(errc::shape_mismatch, "out has another width than the table's rows")
-          .in_table(static_cast<index_t>(p));
+    if (const status s = detail::expect_size(list[p].format().width(), out.extent(1), "gather: out.extent(1) must be the row width D"); !s) {
+      return s.in_table(static_cast<index_t>(p));
     }
   }
   return detail::or_out_of_memory([&] { return gather_parts_on(ctx.backend(), ctx, list, parts, matrix_view<Out, OutSpace>(out)); });

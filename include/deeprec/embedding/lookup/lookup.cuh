@@ -105,12 +105,16 @@ template <class Context, class Source, class Bags, class Pooling, class Out, Mem
   using task_type = detail::pool_task<typename Bags::id_type, decltype(bags.borders()), Out>;
   using rules = detail::rules_of<Pooling>;
   if (const status s = detail::device_shapes(bags); !s) return s;
-  if (copies && out.extent(0) != bags.id_count()) {
-    return {errc::shape_mismatch, "out has another number of rows than there are ids"};
+  if (copies) {
+    if (const status s =
+            detail::expect_size(out.extent(0), bags.id_count(), "lookup: out.extent(0) must be the number of ids N");
+        !s) {
+      return s;
+    }
   }
   auto task = detail::task_of<task_type>(table, how, bags.weights() != nullptr);
   if (task.empty == detail::when_empty::default_row && detail::is_bad_id(task.default_row, task.rows)) {
-    return {errc::id_out_of_range, "the default row", {.value = task.default_row}};
+    return {errc::id_out_of_range, "pooling: default_row must be a row of the table", {.value = task.default_row}};
   }
   if (out.empty()) return {};
   detail::set_bags(task, bags);
@@ -121,7 +125,7 @@ template <class Context, class Source, class Bags, class Pooling, class Out, Mem
     task.skipped = ctx.executor->counter(counter);
     if (task.skipped == nullptr) {
       return {errc::unsupported,
-              "lookup: more skip counters than a stream has between two synchronize()"};
+              "lookup: skip counters between two synchronize() must fit the stream"};
     }
   }
   index_t records = 0;

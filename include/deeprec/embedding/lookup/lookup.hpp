@@ -30,18 +30,20 @@ template <class Source, class Bags, class Pooling, class Out, class OutSpace, cl
 status lookup_shapes(const Source& table, const Bags& bags, const Pooling& how,
                      const matrix_view<Out, OutSpace, Columns>& out) {
   using combiner_type = typename Pooling::combiner;
-  if (out.extent(1) != table.format().width()) {
-    return {errc::shape_mismatch, "out has another width than the table's rows"};
+  if (const status s = detail::expect_size(out.extent(1), table.format().width(), "lookup: out.extent(1) must be the row width D"); !s) {
+    return s;
   }
-  if (!std::is_same_v<combiner_type, combiner::concat_t> && out.extent(0) != bags.bags()) {
-    return {errc::shape_mismatch, "out has another number of rows than there are bags"};
+  if (!std::is_same_v<combiner_type, combiner::concat_t>) {
+    if (const status s = expect_size(out.extent(0), bags.bags(), "lookup: out.extent(0) must be the number of bags B"); !s) {
+      return s;
+    }
   }
   if (out.stride(0) < out.extent(1) && out.extent(0) > 1) {
-    return {errc::shape_mismatch, "rows of out overlap: its stride is below its width"};
+    return {errc::shape_mismatch, "lookup: out.stride(0) must be at least out.extent(1)"};
   }
-  if (!out.valid()) return out.validate("out is null");
+  if (!out.valid()) return out.validate("lookup: out must not be null");
   if (std::is_same_v<combiner_type, combiner::max_t> && bags.weights() != nullptr) {
-    return {errc::unsupported, "max takes no weights"};
+    return {errc::unsupported, "lookup: combiner::max must have no weights"};
   }
   return check_max_norm(how);
 }

@@ -68,7 +68,7 @@ template <class Context, class Out, class Bags>
     const status s = detail::make_entry(features[t], bags[t], outs[t], entry, units);
     if (!s) return s.in_table(static_cast<index_t>(t));
     if (units > (index_t{1} << 30))
-      return {errc::unsupported, "more bags than one launch of a group has"};
+      return {errc::unsupported, "lookup: the bags of a group must fit one launch"};
   }
   const auto all = std::make_unique<launch_type>();
   for (std::size_t from = 0; from < features.size(); from += detail::tables_at_once) {
@@ -84,7 +84,7 @@ template <class Context, class Out, class Bags>
         here.task.skipped = ctx.executor->counter(features[t].skipped);
         if (here.task.skipped == nullptr) {
           return {errc::unsupported,
-                  "lookup: more skip counters than a stream has between two synchronize()"};
+                  "lookup: skip counters between two synchronize() must fit the stream"};
         }
       }
       all->first_block[t - from] = blocks;

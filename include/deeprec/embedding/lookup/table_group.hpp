@@ -123,11 +123,11 @@ template <class Context, Storage Out, BagBatch Bags>
         outs) {
   const auto ctx = as_context(context_or_executor);
   const auto features = group.parts();
-  if (bags.size() != features.size()) {
-    return {errc::shape_mismatch, "another number of batches than the group has features"};
+  if (const status s = detail::expect_size(bags.size(), features.size(), "lookup: the number of batches must be the number of features of the group"); !s) {
+    return s;
   }
-  if (outs.size() != features.size()) {
-    return {errc::shape_mismatch, "another number of outputs than the group has features"};
+  if (const status s = detail::expect_size(outs.size(), features.size(), "lookup: the number of outputs must be the number of features of the group"); !s) {
+    return s;
   }
   return detail::or_out_of_memory([&] { return lookup_group_on(ctx.backend(), ctx, group, bags, outs); });
 }
@@ -157,12 +157,12 @@ template <class Context, Storage Out, BagBatch Bags, class Columns>
 [[nodiscard]] status lookup(Context&& context_or_executor, const table_group<Out, Bags>& group,
                             std::span<const std::type_identity_t<Bags>> bags,
                             matrix_view<Out, detail::group_space<Bags>, Columns> out) {
-  if (out.extent(1) != group.total_width()) {
-    return {errc::shape_mismatch, "out has another width than the features of the group together"};
+  if (const status s = detail::expect_size(out.extent(1), group.total_width(), "lookup: out.extent(1) must be the total width of the group"); !s) {
+    return s;
   }
   const auto ctx = as_context(context_or_executor);
   using view = matrix_view<Out, detail::group_space<Bags>>;
-  if (!out.valid()) return out.validate("out is null");
+  if (!out.valid()) return out.validate("lookup: out must not be null");
   return detail::or_out_of_memory([&]() -> status {
     std::pmr::vector<view> outs(ctx.memory);
     outs.reserve(static_cast<std::size_t>(group.features()));

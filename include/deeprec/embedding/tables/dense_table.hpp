@@ -83,7 +83,7 @@ class dense_table {
       : memory_(memory), rows_(rows), format_(format) {
     const auto stride = static_cast<std::size_t>(format.stride_bytes());
     if (rows < 0 || (stride > 0 && static_cast<std::size_t>(rows) > max_bytes / stride)) {
-      detail::raise(errc::out_of_memory, "deeprec::dense_table: rows * stride is too large");
+      detail::raise(errc::out_of_memory, "dense_table: rows * stride must fit in memory");
     }
     bytes_ = static_cast<std::size_t>(rows) * stride;
     if (bytes_ == 0) return;
@@ -95,7 +95,7 @@ class dense_table {
 #else
     data_ = static_cast<std::byte*>(memory->allocate(bytes_, row_alignment));
 #endif
-    if (data_ == nullptr) detail::raise(errc::out_of_memory, "deeprec::dense_table: no memory");
+    if (data_ == nullptr) detail::raise(errc::out_of_memory, "dense_table: the memory resource must provide rows * stride bytes (it refused)");
     if (memory != huge_page_resource::shared() || bytes_ < huge_page_size) {
       std::memset(data_, 0, bytes_);  // fresh mappings are zero already
     }

@@ -45,9 +45,9 @@ template <class Context, MemorySpace SourceSpace, class Columns, RowFormat Forma
                               table_view<Format, TableSpace> table) {
   const auto ctx = as_context(context_or_executor);
   if (source.extent(0) != table.rows() || source.extent(1) != table.width()) {
-    return {errc::shape_mismatch, "source has another shape than the table"};
+    return {errc::shape_mismatch, "quantize: source must have the shape (R,D) of the table"};
   }
-  if (!source.valid()) return source.validate("source is null");
+  if (!source.valid()) return source.validate("quantize: source must not be null");
   return detail::or_out_of_memory([&] { return quantize_on(ctx.backend(), ctx, matrix_view<const float, SourceSpace>(source), table); });
 }
 
@@ -77,12 +77,12 @@ template <class Context, RowFormat Format, MemorySpace TableSpace, class Byte, M
                                 matrix_view<float, OutSpace, Columns> out) {
   const auto ctx = as_context(context_or_executor);
   if (out.extent(0) != table.rows() || out.extent(1) != table.width()) {
-    return {errc::shape_mismatch, "out has another shape than the table"};
+    return {errc::shape_mismatch, "dequantize: out must have the shape (R,D) of the table"};
   }
   if (out.stride(0) < out.extent(1) && out.extent(0) > 1) {
-    return {errc::shape_mismatch, "rows of out overlap: its stride is below its width"};
+    return {errc::shape_mismatch, "dequantize: out.stride(0) must be at least out.extent(1)"};
   }
-  if (!out.valid()) return out.validate("out is null");
+  if (!out.valid()) return out.validate("dequantize: out must not be null");
   return detail::or_out_of_memory([&] { return dequantize_on(ctx.backend(), ctx, const_table_view<Format, TableSpace>(table),
                                              matrix_view<float, OutSpace>(out)); });
 }
@@ -144,7 +144,7 @@ status quantize_on(host_backend, const Context& ctx, matrix_view<const float, So
     const index_t column = detail::first_unfit(format, source.row(row));
     return {errc::invalid_value,
             detail::is_finite(source.row(row)[column]) ? "quantize: too large for the rows' format"
-                                                       : "quantize: NaN or infinity",
+                                                       : "quantize: values must be finite",
             {.row = row, .column = column}};
   }
   ctx.executor->parallel_for(rows, grain, [&](index_t begin, index_t end, int) {

@@ -47,8 +47,8 @@ template <class Context, class Source, class Bags, MemorySpace Space, class Pool
   using rules = detail::rules_of<Pooling>;
   using task_type = detail::pool_task<typename Bags::id_type, decltype(bags.borders()), const float>;
   if (const status s = detail::device_shapes(bags); !s) return s;
-  if (static_cast<index_t>(out.size()) != bags.id_count()) {
-    return {errc::shape_mismatch, "out has another size than there are ids"};
+  if (const status s = detail::expect_size(static_cast<index_t>(out.size()), bags.id_count(), "weight_gradients: out.size() must be the number of ids N"); !s) {
+    return s;
   }
   // What no good bag holds is 0.
   const status cleared = cuda_status(cudaMemsetAsync(out.data(), 0, out.size_bytes(), ctx.executor->get()));

@@ -77,11 +77,11 @@ template <class Context, BagBatch Bags, MemorySpace Space, class Columns, class 
                 "deeprec::row_gradients: no gradient for this combiner. Fix: sum, mean or sqrtn.");
   static_assert(!detail::kernel_policy<policies>::clips,
                 "deeprec::row_gradients: the gradient through max_norm needs the table. Fix: update.");
-  if (gradient.extent(0) != bags.bags()) {
-    return {errc::shape_mismatch, "gradient has another number of rows than there are bags"};
+  if (const status s = detail::expect_size(gradient.extent(0), bags.bags(), "row_gradients: gradient.extent(0) must be the number of bags B"); !s) {
+    return s;
   }
-  if (!gradient.valid()) return gradient.validate("gradient is null");
-  if (table_rows < 0) return {errc::shape_mismatch, "a table with a negative number of rows"};
+  if (!gradient.valid()) return gradient.validate("row_gradients: gradient must not be null");
+  if (table_rows < 0) return {errc::shape_mismatch, "row_gradients: table_rows must not be negative"};
   return detail::or_out_of_memory([&] { return row_gradients_on(ctx.backend(), ctx, bags, matrix_view<const float, Space>(gradient),
                                                 as_pooling(how), table_rows, out); });
 }
@@ -96,7 +96,7 @@ status row_gradients_on(host_backend, const Context& ctx, const Bags& bags, matr
                   const Pooling& how, index_t table_rows, sparse_gradient& out) {
   if (const status s = detail::check_backward(ctx, bags, table_rows, how); !s) return s;
   if (detail::owns(detail::arrays_of(out), bags, gradient)) {
-    return {errc::unsupported, "row_gradients: out owns memory of the inputs"};
+    return {errc::unsupported, "row_gradients: out must not own memory of the inputs"};
   }
   const index_t width = gradient.extent(1);
   const detail::backward_size size{
@@ -154,14 +154,14 @@ template <class Context, RowSource Source, BagBatch Bags, MemorySpace Space, cla
                 "deeprec::weight_gradients: no gradient for this combiner. Fix: sum, mean or sqrtn.");
   static_assert(DirectRowSource<Source> && Storage<typename Source::format_type::element>,
                 "deeprec::weight_gradients: rows are not an array of floats. Fix: a table of plain_rows.");
-  if (gradient.extent(1) != table.format().width()) {
-    return {errc::shape_mismatch, "gradient has another width than the table's rows"};
+  if (const status s = detail::expect_size(gradient.extent(1), table.format().width(), "weight_gradients: gradient.extent(1) must be the row width D"); !s) {
+    return s;
   }
-  if (gradient.extent(0) != bags.bags()) {
-    return {errc::shape_mismatch, "gradient has another number of rows than there are bags"};
+  if (const status s = detail::expect_size(gradient.extent(0), bags.bags(), "weight_gradients: gradient.extent(0) must be the number of bags B"); !s) {
+    return s;
   }
-  if (!gradient.valid()) return gradient.validate("gradient is null");
-  if (!out.empty() && out.data() == nullptr) return {errc::shape_mismatch, "out is null"};
+  if (!gradient.valid()) return gradient.validate("weight_gradients: gradient must not be null");
+  if (!out.empty() && out.data() == nullptr) return {errc::shape_mismatch, "weight_gradients: out must not be null"};
   if (const status s = detail::check_max_norm(as_pooling(how)); !s) return s;
   return detail::or_out_of_memory([&] { return weight_gradients_on(ctx.backend(), ctx, table, bags, matrix_view<const float, Space>(gradient),
                                                    as_pooling(how), out); });
@@ -209,8 +209,8 @@ status weight_gradients_on(host_backend, const Context& ctx, const Source& table
   if (const status s = bags.validate(); !s) return s;
   const index_t first = bags.first_slot();
   const index_t slots = bags.end_slot() - first;
-  if (static_cast<index_t>(out.size()) != slots) {
-    return {errc::shape_mismatch, "out has another size than there are ids"};
+  if (const status s = detail::expect_size(static_cast<index_t>(out.size()), slots, "weight_gradients: out.size() must be the number of ids N"); !s) {
+    return s;
   }
   if constexpr (std::is_same_v<typename Pooling::bounds_mode, bounds::check_t>) {
     if (const status s = detail::check_slots(ctx, bags, table.rows(), how); !s) return s;

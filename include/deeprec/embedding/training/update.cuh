@@ -110,12 +110,12 @@ template <class Context, class Bags, MemorySpace GradientSpace, class Pooling, c
   detail::set_bags(batch, bags);
   const bool fills = batch.empty == detail::when_empty::default_row;
   if (fills && detail::is_bad_id(batch.default_row, batch.rows)) {
-    return {errc::id_out_of_range, "the default row", {.value = batch.default_row}};
+    return {errc::id_out_of_range, "pooling: default_row must be a row of the table", {.value = batch.default_row}};
   }
   const index_t n = batch.id_count + (fills ? batch.bags : 0);
   if (table.rows() >= index_t{detail::absent_key} || n >= index_t{detail::absent_key} ||
       batch.bags >= index_t{detail::absent_key}) {
-    return {errc::unsupported, "update: rows, slots or bags beyond 32 bits on a device"};
+    return {errc::unsupported, "update: the numbers of rows, ids and bags must fit 32 bits on a device"};
   }
   if (gradient.empty() || n == 0) return {};
   batch.fault = ctx.executor->fault_record();
@@ -123,7 +123,7 @@ template <class Context, class Bags, MemorySpace GradientSpace, class Pooling, c
     batch.skipped = ctx.executor->counter(counter);
     if (batch.skipped == nullptr) {
       return {errc::unsupported,
-              "update: more skip counters than a stream has between two synchronize()"};
+              "update: skip counters between two synchronize() must fit the stream"};
     }
   }
   const bool divides = batch.divide != detail::divide_by::one;

@@ -65,16 +65,16 @@ template <class Context, BagBatch Bags, MemorySpace GradientSpace, class Columns
   static_assert(detail::has_trainable_rows<Format>,
                 "deeprec::update: rows of this format are for lookups only. Fix: train rows of float, f16, "
                 "bf16 or split floats, and quantize the table afterwards.");
-  if (gradient.extent(1) != table.width()) {
-    return {errc::shape_mismatch, "gradient has another width than the table's rows"};
+  if (const status s = detail::expect_size(gradient.extent(1), table.width(), "update: gradient.extent(1) must be the row width D"); !s) {
+    return s;
   }
-  if (gradient.extent(0) != bags.bags()) {
-    return {errc::shape_mismatch, "gradient has another number of rows than there are bags"};
+  if (const status s = detail::expect_size(gradient.extent(0), bags.bags(), "update: gradient.extent(0) must be the number of bags B"); !s) {
+    return s;
   }
-  if (!gradient.valid()) return gradient.validate("gradient is null");
+  if (!gradient.valid()) return gradient.validate("update: gradient must not be null");
   if (table.format().state_floats() <
       detail::capped_sum(Optimizer::row_state, detail::capped_product(Optimizer::element_state, table.width()))) {
-    return {errc::shape_mismatch, "rows have no room for the optimizer's state"};
+    return {errc::shape_mismatch, "update: the rows' state_floats() must be at least what the optimizer needs"};
   }
   if (const status s = detail::check_max_norm(as_pooling(how)); !s) return s;
   return detail::or_out_of_memory([&] { return update_on(ctx.backend(), ctx, bags, matrix_view<const float, GradientSpace>(gradient),

@@ -114,7 +114,7 @@ class update_group {
       w.slots += bags[t].end_slot() - bags[t].first_slot();
       w.bags += bags[t].bags();
       if (detail::row_groups::fits(w.slots + w.bags, tables_[features_[t]->table]->rows)) continue;
-      return status(errc::unsupported, "more rows times slots than a backward pass can number")
+      return status(errc::unsupported, "update: bits of a row and bits of a position must fit 64 together")
           .in_table(static_cast<index_t>(t));
     }
     // Large tables one after the other, each by all threads; of the others, a thread takes one at a time. They work in
@@ -170,23 +170,22 @@ class update_group {
 
   status check(const context<executor_ref>& ctx, std::span<const Bags> bags,
                std::span<const matrix_view<const float>> gradients) const {
-    if (bags.size() != features_.size()) {
-      return {errc::shape_mismatch, "another number of batches than the group has features"};
+    if (const status s = detail::expect_size(bags.size(), features_.size(), "update: the number of batches must be the number of features of the group"); !s) {
+      return s;
     }
-    if (gradients.size() != features_.size()) {
-      return {errc::shape_mismatch, "another number of gradients than the group has features"};
+    if (const status s = detail::expect_size(gradients.size(), features_.size(), "update: the number of gradients must be the number of features of the group"); !s) {
+      return s;
     }
     for (std::size_t t = 0; t < features_.size(); ++t) {
       const auto number = static_cast<index_t>(t);
       if (!fault_ && fault_.place().table == number) return fault_;
-      if (gradients[t].extent(1) != width(number)) {
-        return status(errc::shape_mismatch, "gradient has another width than the table's rows").in_table(number);
+      if (const status s = detail::expect_size(gradients[t].extent(1), width(number), "update: gradient.extent(1) must be the row width D"); !s) {
+        return s.in_table(number);
       }
-      if (gradients[t].extent(0) != bags[t].bags()) {
-        return status(errc::shape_mismatch, "gradient has another number of rows than there are bags")
-            .in_table(number);
+      if (const status s = detail::expect_size(gradients[t].extent(0), bags[t].bags(), "update: gradient.extent(0) must be the number of bags B"); !s) {
+        return s.in_table(number);
       }
-      if (!gradients[t].valid()) return gradients[t].validate("gradient is null").in_table(number);
+      if (!gradients[t].valid()) return gradients[t].validate("update: gradient must not be null").in_table(number);
       if (const status s = features_[t]->check(ctx, bags[t]); !s) return s.in_table(number);
     }
     return {};
@@ -250,11 +249,11 @@ template <class Context, RowOptimizer Optimizer, BagBatch Bags, RoundingPolicy R
                             matrix_view<const float, host_space, Columns> gradient,
                             const std::type_identity_t<Optimizer>& optimizer,
                             const std::type_identity_t<Rounding>& rounding = {}) {
-  if (gradient.extent(1) != group.total_width()) {
-    return {errc::shape_mismatch, "gradient has another width than the features of the group together"};
+  if (const status s = detail::expect_size(gradient.extent(1), group.total_width(), "update: gradient.extent(1) must be the total width of the group"); !s) {
+    return s;
   }
   const auto ctx = as_context(context_or_executor);
-  if (!gradient.valid()) return gradient.validate("gradient is null");
+  if (!gradient.valid()) return gradient.validate("update: gradient must not be null");
   return detail::or_out_of_memory([&]() -> status {
     std::pmr::vector<matrix_view<const float>> parts(ctx.memory);
     parts.reserve(static_cast<std::size_t>(group.features()));

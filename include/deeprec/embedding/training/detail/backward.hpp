@@ -40,7 +40,7 @@ status check_backward(const Context& ctx, const Bags& bags, index_t rows, const 
     if (const status s = check_slots(ctx, bags, rows, how); !s) return s;
   }
   if (!row_groups::fits(bags.end_slot() - bags.first_slot() + bags.bags(), rows)) {
-    return {errc::unsupported, "more rows times slots than a backward pass can number"};
+    return {errc::unsupported, "update: bits of a row and bits of a position must fit 64 together"};
   }
   return {};
 }
