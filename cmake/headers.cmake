@@ -65,7 +65,7 @@ set(DEEPREC_HEADERS
     include/deeprec/describe.hpp
     include/deeprec/embedding/batches/detail/device_batches.hpp
     include/deeprec/embedding/batches/detail/divider.hpp
-    include/deeprec/embedding/batches/detail/group_slots.hpp
+    include/deeprec/embedding/batches/detail/group_positions.hpp
     include/deeprec/embedding/batches/device_batch.hpp
     include/deeprec/embedding/batches/device_batches.cuh
     include/deeprec/embedding/batches/fill_empty_bags.hpp
@@ -108,9 +108,9 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/tables/table_view.hpp
     include/deeprec/embedding/training/detail/backward.hpp
     include/deeprec/embedding/training/detail/device_update.hpp
+    include/deeprec/embedding/training/detail/position_dots.inl
+    include/deeprec/embedding/training/detail/position_dots_kernels.hpp
     include/deeprec/embedding/training/detail/row_groups.hpp
-    include/deeprec/embedding/training/detail/slot_dots.inl
-    include/deeprec/embedding/training/detail/slot_dots_kernels.hpp
     include/deeprec/embedding/training/detail/split_values.inl
     include/deeprec/embedding/training/detail/step_groups.hpp
     include/deeprec/embedding/training/detail/update.inl
@@ -167,7 +167,7 @@ set(DEEPREC_HEADERS
     include/deeprec/optim/detail/apply_row.inl
     include/deeprec/optim/detail/integer_power.hpp
     include/deeprec/optim/detail/step_rows.inl
-    include/deeprec/optim/detail/step_words.inl
+    include/deeprec/optim/detail/step_vectors.inl
     include/deeprec/optim/detail/steps.inl
     include/deeprec/optim/ftrl.hpp
     include/deeprec/optim/global_norm.hpp
@@ -190,17 +190,17 @@ set(DEEPREC_HEADERS
     include/deeprec/simd/detail/codes_portable.inl
     include/deeprec/simd/detail/rounding_avx2.inl
     include/deeprec/simd/detail/rounding_avx512.inl
-    include/deeprec/simd/detail/words_avx2.inl
-    include/deeprec/simd/detail/words_avx512.inl
-    include/deeprec/simd/detail/words_portable.inl
+    include/deeprec/simd/detail/vectors_avx2.inl
+    include/deeprec/simd/detail/vectors_avx512.inl
+    include/deeprec/simd/detail/vectors_portable.inl
     include/deeprec/simd/dispatch.hpp
     include/deeprec/simd/end_avx2.hpp
     include/deeprec/simd/end_avx512.hpp
     include/deeprec/simd/end_avx512_bf16.hpp
     include/deeprec/simd/end_portable.hpp
     include/deeprec/simd/rounding_portable.inl
-    include/deeprec/simd/rounding_words.hpp
-    include/deeprec/simd/words.hpp
+    include/deeprec/simd/rounding_vectors.hpp
+    include/deeprec/simd/vectors.hpp
     include/deeprec/staging/atomics.hpp
     include/deeprec/staging/detail/index_stack.hpp
     include/deeprec/staging/detail/slot_ring.hpp

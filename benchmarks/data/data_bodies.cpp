@@ -62,7 +62,7 @@ struct criteo {
     read([&] {
       sum = sum * 31 + checksum_of(batch.labels().data(), batch.rows());
       for (index_t r = 0; r < batch.rows(); ++r) sum = sum * 31 + checksum_of(&batch.dense()(r, 0), 13);
-      for (index_t s = 0; s < 26; ++s) sum = sum * 31 + checksum_of(batch.slot(s).ids(), batch.rows());
+      for (index_t s = 0; s < 26; ++s) sum = sum * 31 + checksum_of(batch.feature(s).ids(), batch.rows());
     });
     return sum;
   }

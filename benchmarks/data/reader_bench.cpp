@@ -200,7 +200,7 @@ bool answer_is_right(thread_pool& pool) {
       for (index_t c = 0; c < 13; ++c)
         sum = fold(sum, std::bit_cast<std::uint32_t>(rows.dense()(r, c)));
       for (index_t s = 0; s < 26; ++s)
-        sum = fold(sum, static_cast<std::uint64_t>(rows.slot(s).ids()[r]));
+        sum = fold(sum, static_cast<std::uint64_t>(rows.feature(s).ids()[r]));
       checksum = fold(checksum, sum);
     }
   });

@@ -88,7 +88,7 @@ ctr_data read_criteo(thread_pool& pool, const std::string& path) {
     if (rows.value() == 0) break;
     for (index_t i = 0; i < batch.rows(); ++i) {
       data.add(batch.labels()[static_cast<std::size_t>(i)], std::as_const(batch).dense().row(i),
-               [&](index_t s) { return batch.slot(s).ids()[i]; });
+               [&](index_t s) { return batch.feature(s).ids()[i]; });
     }
   }
   return data;

@@ -74,10 +74,10 @@ struct slot_features {
 
   slot_features(deeprec::table_view<deeprec::f32_rows> all, const std::vector<index_t>& first_row) {
     for (std::size_t s = 0; s + 1 < first_row.size(); ++s) {
-      const deeprec::table_view<deeprec::f32_rows> of_slot(all.row(first_row[s]), first_row[s + 1] - first_row[s],
+      const deeprec::table_view<deeprec::f32_rows> of_position(all.row(first_row[s]), first_row[s + 1] - first_row[s],
                                                            all.format());
-      lookups.add(of_slot, deeprec::combiner::sum);
-      updates.add(of_slot, deeprec::combiner::sum);
+      lookups.add(of_position, deeprec::combiner::sum);
+      updates.add(of_position, deeprec::combiner::sum);
     }
   }
 };

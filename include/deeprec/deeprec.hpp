@@ -96,8 +96,8 @@
 #include <deeprec/optim/steps.hpp>
 #include <deeprec/optim/wrappers.hpp>
 #include <deeprec/simd/dispatch.hpp>
-#include <deeprec/simd/rounding_words.hpp>
-#include <deeprec/simd/words.hpp>
+#include <deeprec/simd/rounding_vectors.hpp>
+#include <deeprec/simd/vectors.hpp>
 #include <deeprec/staging/atomics.hpp>
 #include <deeprec/staging/event_count.hpp>
 #include <deeprec/staging/mpmc_ring.hpp>

@@ -7,8 +7,8 @@ struct my_bags {
   using space = deeprec::host_space;
   deeprec::index_t bags() const;
   deeprec::index_t id_count() const;
-  deeprec::index_t first_slot() const;
-  deeprec::index_t end_slot() const;
+  deeprec::index_t first_position() const;
+  deeprec::index_t end_position() const;
   const std::int64_t* ids() const;
   const float* weights() const;
   bool is_one_hot() const;

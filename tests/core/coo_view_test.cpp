@@ -35,13 +35,13 @@ TEST_CASE_TEMPLATE("coo_view: the first row outside of the batch is named", Row,
   };
   CHECK(validate(4).ok());
   CHECK(validate(3).code() == errc::invalid_value);
-  CHECK(validate(3).place() == fault_place{.slot = 3, .value = 3});
+  CHECK(validate(3).place() == fault_place{.position = 3, .value = 3});
   CHECK(validate(3).message() ==
-        "invalid value: coo_view: the row of an entry must be in [0, B); slot 3, value 3");
-  CHECK(validate(0).place() == fault_place{.slot = 0, .value = 2});
+        "invalid value: coo_view: the row of an entry must be in [0, B); position 3, value 3");
+  CHECK(validate(0).place() == fault_place{.position = 0, .value = 2});
   for (const Row bad : {static_cast<Row>(-1), std::numeric_limits<Row>::max()}) {
     rows[1] = bad;
-    CHECK(validate(4).place() == fault_place{.slot = 1, .value = static_cast<std::int64_t>(bad)});
+    CHECK(validate(4).place() == fault_place{.position = 1, .value = static_cast<std::int64_t>(bad)});
   }
 }
 
@@ -72,7 +72,7 @@ TEST_CASE("coo_view: the indices of a tf.SparseTensor are read in place") {
   CHECK(coo.row(2) == 1);
   CHECK(coo.weights() == weights.data());
   CHECK(coo_view<>::tensorflow(indices.data(), ids.data(), 3, 2).validate().place() ==
-        fault_place{.slot = 1, .value = 2});
+        fault_place{.position = 1, .value = 2});
   const coo_view<std::int64_t, std::int64_t, unified_space> shared =
       coo_view<std::int64_t, std::int64_t, unified_space>::tensorflow(indices.data(), ids.data(), 3, 3);
   CHECK(coo_view<>(shared).row(1) == 2);

@@ -123,18 +123,18 @@ TEST_CASE("jagged_view: a slice is a batch that shares ids and weights") {
   const std::int64_t ids[] = {7, 1, 9, 4, 4, 8};
   const float weights[] = {1, 2, 3, 4, 5, 6};
   const jagged_view<std::int64_t, std::int32_t> all(offsets, 4, ids, 6, weights);
-  CHECK(all.first_slot() == 0);
-  CHECK(all.end_slot() == 6);
+  CHECK(all.first_position() == 0);
+  CHECK(all.end_position() == 6);
   const auto middle = all.slice(1, 2);
   CHECK(middle.bags() == 2);
-  CHECK(middle.first_slot() == 3);
-  CHECK(middle.end_slot() == 5);
+  CHECK(middle.first_position() == 3);
+  CHECK(middle.end_position() == 5);
   CHECK(middle.ids() == all.ids());
   CHECK(middle.weights() == all.weights());
   CHECK(middle.id_count() == 6);
   CHECK(middle.validate().ok());
   CHECK(all.slice(4, 0).validate().ok());
-  CHECK(all.slice(4, 0).end_slot() == 0);
+  CHECK(all.slice(4, 0).end_position() == 0);
   for (index_t first = 0; first <= 4; ++first) {
     for (index_t count = 0; first + count <= 4; ++count) {
       CHECK(all.slice(first, count).validate().ok());

@@ -24,17 +24,17 @@ TEST_CASE("status: the default is success") {
 }
 
 TEST_CASE("status: the message names the place, outermost first") {
-  const status bad(errc::id_out_of_range, {.bag = 17, .slot = 402, .value = -1});
-  CHECK(bad.message() == "id out of range: bag 17, slot 402, value -1");
-  CHECK(bad.in_table(3).message() == "id out of range: table 3, bag 17, slot 402, value -1");
+  const status bad(errc::id_out_of_range, {.bag = 17, .position = 402, .value = -1});
+  CHECK(bad.message() == "id out of range: bag 17, position 402, value -1");
+  CHECK(bad.in_table(3).message() == "id out of range: table 3, bag 17, position 402, value -1");
   CHECK(bad.place().table == -1);
   CHECK(status(errc::shape_mismatch, "out must not be null").message() ==
         "shape mismatch: out must not be null");
   CHECK(status(errc::offsets_decreasing, {.bag = 4, .value = 9}).message() ==
         "offsets decrease: bag 4, value 9");
-  CHECK(status(errc::weight_is_nan, {.bag = 0, .slot = 7}).message() ==
-        "weight is not a number: bag 0, slot 7");
-  CHECK(status(errc::invalid_value, "labels", {.slot = 12}).message() == "invalid value: labels; slot 12");
+  CHECK(status(errc::weight_is_nan, {.bag = 0, .position = 7}).message() ==
+        "weight is not a number: bag 0, position 7");
+  CHECK(status(errc::invalid_value, "labels", {.position = 12}).message() == "invalid value: labels; position 12");
   CHECK(status(errc::invalid_value, "used and not released", {.item = 0}).message() ==
         "invalid value: used and not released; item 0");
   CHECK(detail::expect_size(3, std::size_t{3}, "f: sizes must be equal").ok());
@@ -43,11 +43,11 @@ TEST_CASE("status: the message names the place, outermost first") {
   CHECK(size.in_table(2).message() ==
         "shape mismatch: lookup: out.extent(1) must be the row width D; table 2 (is 32, must be 64)");
   CHECK(detail::expect_size(-1, 0, "f").message() == "shape mismatch: f (is -1, must be 0)");
-  CHECK(status(errc::id_out_of_range, {.slot = 12, .value = -3}).message() ==
-        "id out of range: slot 12, value -3");
-  CHECK(status(errc::id_out_of_range, {.bag = 0, .slot = 0,
+  CHECK(status(errc::id_out_of_range, {.position = 12, .value = -3}).message() ==
+        "id out of range: position 12, value -3");
+  CHECK(status(errc::id_out_of_range, {.bag = 0, .position = 0,
                                        .value = std::numeric_limits<std::int64_t>::min()})
-            .message() == "id out of range: bag 0, slot 0, value -9223372036854775808");
+            .message() == "id out of range: bag 0, position 0, value -9223372036854775808");
 }
 
 TEST_CASE("status: every code has a sentence of its own") {
@@ -60,7 +60,7 @@ TEST_CASE("status: every code has a sentence of its own") {
 }
 
 TEST_CASE("status: or_throw throws the message and the code") {
-  const status bad(errc::id_out_of_range, {.bag = 1, .slot = 2, .value = 3});
+  const status bad(errc::id_out_of_range, {.bag = 1, .position = 2, .value = 3});
   try {
     bad.or_throw();
     FAIL("no exception");

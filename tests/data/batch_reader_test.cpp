@@ -407,7 +407,7 @@ TEST_CASE("reader: jagged formats survive chunk borders as well") {
     pairs += '\n';
     signs += '\n';
   }
-  const key_value_format kv{.slots = 3, .label_field = 0};
+  const key_value_format kv{.features = 3, .label_field = 0};
   const feasign_format feasign(feature_range(2, 3));
   const outcome kv_whole = parse_all(kv, pairs);
   const outcome feasign_whole = parse_all(feasign, signs);
@@ -484,18 +484,18 @@ TEST_CASE("reader: once batch and chunks have grown, reading allocates nothing")
 
 TEST_CASE("reader: a batch may change its format") {
   sparse_batch batch;
-  const key_value_format kv{.slots = 2};
+  const key_value_format kv{.features = 2};
   CHECK(parse_text(kv, "1,2\t3:0.5\n", batch).or_throw().rows == 1);
-  CHECK(batch.slot(0).id_count() == 2);
-  CHECK(batch.slot(1).weights()[0] == 0.5F);
+  CHECK(batch.feature(0).id_count() == 2);
+  CHECK(batch.feature(1).weights()[0] == 0.5F);
   dice die(22);
   CHECK(parse_text(small_tables(), random_criteo_text(die, 5), batch).or_throw().rows == 5);
-  CHECK(batch.slot(25).bags() == 5);
-  CHECK(batch.slot(0).weights() == nullptr);
+  CHECK(batch.feature(25).bags() == 5);
+  CHECK(batch.feature(0).weights() == nullptr);
   CHECK(parse_text(kv, "4\t\n", batch).or_throw().rows == 1);
-  CHECK(batch.slot_count() == 2);
-  CHECK(batch.slot(0).ids()[0] == 4);
-  CHECK(batch.slot(1).id_count() == 0);
+  CHECK(batch.feature_count() == 2);
+  CHECK(batch.feature(0).ids()[0] == 4);
+  CHECK(batch.feature(1).id_count() == 0);
   CHECK(is_sound(batch));
 }
 

@@ -61,7 +61,7 @@ TEST_CASE("criteo: a line becomes a label, thirteen numbers and twenty-six ids")
   CHECK(batch.dense()(0, 12) == 13000.0F);
   for (index_t s = 0; s < 26; ++s) {
     const std::string token = s == 3 ? "" : "68fd1e6" + std::to_string(s % 10);
-    const auto bags = batch.slot(s);
+    const auto bags = batch.feature(s);
     CHECK(bags.bags() == 1);
     CHECK(bags.id_count() == 1);
     CHECK(bags.weights() == nullptr);
@@ -77,7 +77,7 @@ TEST_CASE("criteo: a missing integer becomes missing_dense, a missing token is t
   (void)parse_text(format, std::string(39, '\t').insert(0, "0"), batch).or_throw();
   for (index_t i = 0; i < 13; ++i) CHECK(batch.dense()(0, i) == -1.0F);
   for (index_t s = 0; s < 26; ++s) {
-    CHECK(batch.slot(s).ids()[0] == hash_bucket(hash_bytes("", static_cast<std::uint64_t>(s)),
+    CHECK(batch.feature(s).ids()[0] == hash_bucket(hash_bytes("", static_cast<std::uint64_t>(s)),
                                            format.rows[static_cast<std::size_t>(s)]));
   }
 }
@@ -249,10 +249,10 @@ TEST_CASE("criteo: tokens may be taken as the row numbers that they are") {
     line += s == 0 ? "\t84.0" : s == 1 ? "\t1.0020301E7" : s == 2 ? "\t7" : "\t0.0";
   sparse_batch batch;
   REQUIRE(parse_text(format, line, batch).or_throw().rows == 1);
-  CHECK(batch.slot(0).ids()[0] == 84);
-  CHECK(batch.slot(1).ids()[0] == 10020301);
-  CHECK(batch.slot(2).ids()[0] == 7);
-  CHECK(batch.slot(25).ids()[0] == 0);
+  CHECK(batch.feature(0).ids()[0] == 84);
+  CHECK(batch.feature(1).ids()[0] == 10020301);
+  CHECK(batch.feature(2).ids()[0] == 7);
+  CHECK(batch.feature(25).ids()[0] == 0);
   const auto replaced = [&](const std::string& token) {
     std::string text = line;
     text.replace(text.find("84.0"), 4, token);

@@ -202,7 +202,7 @@ TEST_CASE("feasign: Baidu's demo has 10 rows in 300 slots") {
 }
 
 TEST_CASE("key:value: fields, pairs, keys alone, empty bags") {
-  const key_value_format format{.slots = 3, .label_field = 0};
+  const key_value_format format{.features = 3, .label_field = 0};
   const outcome got = parse_all(format, "1\t3:0.5,17,40:2\t\t8\n\n-0.5\t\t\t\r\n");
   CHECK(got.fault == "");
   CHECK(got.rows == plain_rows{row_of(1, {{3, 17, 40}, {}, {8}}, {{0.5F, 1, 2}, {}, {1}}),
@@ -212,19 +212,19 @@ TEST_CASE("key:value: fields, pairs, keys alone, empty bags") {
                                                             row_of(0, {{}}, {{}}),
                                                             row_of(0, {{0, 8}}, {{1, 1}})});
   const key_value_format spaces{
-      .slots = 2, .field_delimiter = ';', .pair_delimiter = ' ', .value_delimiter = '='};
+      .features = 2, .field_delimiter = ';', .pair_delimiter = ' ', .value_delimiter = '='};
   CHECK(parse_all(spaces, "  1=2   3 ;4").rows ==
         plain_rows{row_of(0, {{1, 3}, {4}}, {{2, 1}, {1}})});
-  const key_value_format last{.slots = 1, .label_field = 1};
+  const key_value_format last{.features = 1, .label_field = 1};
   CHECK(parse_all(last, "7\t1").rows == plain_rows{row_of(1, {{7}}, {{1}})});
-  const key_value_format names{.slots = 1, .keys = token_use::hashed, .rows = 50};
+  const key_value_format names{.features = 1, .keys = token_use::hashed, .rows = 50};
   CHECK(parse_all(names, "red:2,blue").rows[0].ids[0] ==
         std::vector<std::int64_t>{hash_bucket(hash_bytes("red", 0), 50),
                                   hash_bucket(hash_bytes("blue", 0), 50)});
 }
 
 TEST_CASE("key:value: bad lines are faults with their place") {
-  const key_value_format format{.slots = 2, .rows = 100};
+  const key_value_format format{.features = 2, .rows = 100};
   CHECK(fault_of(format, "1\t2\n1\n") ==
         "<text>:2:2: malformed text: wrong number of fields: expected 2, found 1");
   CHECK(fault_of(format, "1\t2\t3\t4\n") ==
@@ -245,7 +245,7 @@ TEST_CASE("key:value: bad lines are faults with their place") {
         std::string::npos);
   CHECK(parse_all(key_value_format{.pair_delimiter = '5'}, "").fault.find("Fix:") !=
         std::string::npos);
-  CHECK(parse_all(key_value_format{.slots = 0}, "").fault.find("Fix:") != std::string::npos);
+  CHECK(parse_all(key_value_format{.features = 0}, "").fault.find("Fix:") != std::string::npos);
 }
 
 TEST_CASE("key:value and libsvm: print and parse again") {
@@ -281,7 +281,7 @@ TEST_CASE("key:value and libsvm: print and parse again") {
     pair_rows.push_back(row);
     svm_rows.push_back(flat);
   }
-  CHECK(parse_all(key_value_format{.slots = 3, .label_field = 0}, pairs).rows == pair_rows);
+  CHECK(parse_all(key_value_format{.features = 3, .label_field = 0}, pairs).rows == pair_rows);
   CHECK(parse_all(libsvm_format{.base = index_base::zero}, svm).rows == svm_rows);
 }
 

@@ -53,8 +53,8 @@ inline plain_rows to_plain(const deeprec::sparse_batch& batch) {
     plain_row& row = rows[static_cast<std::size_t>(r)];
     row.label = bits(batch.labels()[static_cast<std::size_t>(r)]);
     for (index_t c = 0; c < dense.extent(1); ++c) row.dense.push_back(bits(dense(r, c)));
-    for (index_t s = 0; s < batch.slot_count(); ++s) {
-      const auto bags = batch.slot(s);
+    for (index_t s = 0; s < batch.feature_count(); ++s) {
+      const auto bags = batch.feature(s);
       auto& ids = row.ids.emplace_back();
       auto& weights = row.weights.emplace_back();
       for (std::int64_t k = bags.offsets()[r]; k < bags.offsets()[r + 1]; ++k) {
@@ -68,8 +68,8 @@ inline plain_rows to_plain(const deeprec::sparse_batch& batch) {
 
 /// Each view of the batch is a valid view of its rows.
 inline bool is_sound(const deeprec::sparse_batch& batch) {
-  for (index_t s = 0; s < batch.slot_count(); ++s) {
-    const auto bags = batch.slot(s);
+  for (index_t s = 0; s < batch.feature_count(); ++s) {
+    const auto bags = batch.feature(s);
     if (!bags.validate().ok() || bags.bags() != batch.rows()) return false;
     if (bags.end_slot() != bags.id_count() || bags.first_slot() != 0) return false;
   }

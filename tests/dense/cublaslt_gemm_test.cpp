@@ -191,11 +191,11 @@ TEST_CASE("cuBLASLt: a batch is its products") {
   fresh_device();
   matrix a(3 * 5, 7), b(3 * 7, 6), bias(1, 6, 0, 3), c(3 * 5, 6), expected(3 * 5, 6);
   for (matrix* m : {&a, &b, &bias}) m->fill(random);
-  for (const index_t b_step : {7 * 6, 0}) {
+  for (const index_t b_batch_stride : {7 * 6, 0}) {
     for (const index_t k : {7, 0}) {
       gemm_desc desc{.bias = bias.view(),
                      .activation = gemm_activation::relu,
-                     .batch = {.count = 3, .a_step = 5 * 7, .b_step = b_step, .c_step = 5 * 6}};
+                     .batch = {.count = 3, .a_batch_stride = 5 * 7, .b_batch_stride = b_batch_stride, .c_batch_stride = 5 * 6}};
       const auto left = a.view().rows(0, 5).columns(0, k);
       const auto right = b.view().rows(0, k);
       const auto run = [&] {
@@ -289,15 +289,15 @@ TEST_CASE(
   CHECK(with([&](layer& o) { added(o, 0, 16); }));
   CHECK(with([&](layer& o) { added(o, 2, 12); }));
   CHECK(with(
-      [](layer& o) { o.desc.batch = {.count = 2, .a_step = 160, .b_step = 240, .c_step = 96}; }));
+      [](layer& o) { o.desc.batch = {.count = 2, .a_batch_stride = 160, .b_batch_stride = 240, .c_batch_stride = 96}; }));
   CHECK(with(
-      [](layer& o) { o.desc.batch = {.count = 3, .a_step = 160, .b_step = 240, .c_step = 96}; }));
+      [](layer& o) { o.desc.batch = {.count = 3, .a_batch_stride = 160, .b_batch_stride = 240, .c_batch_stride = 96}; }));
   CHECK(with(
-      [](layer& o) { o.desc.batch = {.count = 2, .a_step = 0, .b_step = 240, .c_step = 96}; }));
+      [](layer& o) { o.desc.batch = {.count = 2, .a_batch_stride = 0, .b_batch_stride = 240, .c_batch_stride = 96}; }));
   CHECK(with(
-      [](layer& o) { o.desc.batch = {.count = 2, .a_step = 160, .b_step = 0, .c_step = 96}; }));
+      [](layer& o) { o.desc.batch = {.count = 2, .a_batch_stride = 160, .b_batch_stride = 0, .c_batch_stride = 96}; }));
   CHECK(with(
-      [](layer& o) { o.desc.batch = {.count = 2, .a_step = 160, .b_step = 240, .c_step = 192}; }));
+      [](layer& o) { o.desc.batch = {.count = 2, .a_batch_stride = 160, .b_batch_stride = 240, .c_batch_stride = 192}; }));
   CHECK(asks(l.run(1)));
   CHECK(asks(l.run(2)));
   CHECK(asks(l.run(0, 4097)));
@@ -491,7 +491,7 @@ TEST_CASE("cuBLASLt: what it has no words for is refused, and named") {
   CHECK(with({.bias = by_n, .bias_gradient = by_m}, "plain product"));
   CHECK(with({.activation = gemm_activation::relu, .bias_gradient = by_m}, "plain product"));
   CHECK(with({.bias_gradient = by_m, .column_sums = by_n}, "plain product"));
-  CHECK(with({.batch = {.count = index_t{1} << 31, .c_step = 1}}, "below 2^31"));
+  CHECK(with({.batch = {.count = index_t{1} << 31, .c_batch_stride = 1}}, "below 2^31"));
   const bit_matrix_view<std::uint64_t, device_space> odd(l.bits() + 1, l.m, l.n);
   CHECK(with({.mask_bits = odd}, "mask_bits begin at a multiple of 16"));
   CHECK(with({.activation = gemm_activation::relu, .relu_bits = odd},
@@ -533,7 +533,7 @@ TEST_CASE("cuBLASLt: results without rows or columns") {
   REQUIRE(l.run().ok());
   l.desc.bias_gradient = matrix_view<float, device_space>(l.bias(), 1, l.m);
   CHECK(l.run().message().find("without columns") != std::string::npos);
-  l.desc = {.batch = {.count = 0, .c_step = 1}};
+  l.desc = {.batch = {.count = 0, .c_batch_stride = 1}};
   l.n = 12;
   REQUIRE(l.run().ok());
   CHECK(lt().products == 0);

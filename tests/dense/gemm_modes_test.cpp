@@ -352,14 +352,14 @@ TEST_CASE("gemm: a product of a batch is the product alone") {
   for (const gemm_math math : maths) {
     gemm_desc desc{.math = math,
                    .activation = gemm_activation::sigmoid,
-                   .batch = {.count = 3, .a_step = 5 * 7, .b_step = 7 * 6, .c_step = 5 * 6}};
+                   .batch = {.count = 3, .a_batch_stride = 5 * 7, .b_batch_stride = 7 * 6, .c_batch_stride = 5 * 6}};
     const gemm_desc one{.math = math, .activation = gemm_activation::sigmoid};
     REQUIRE(gemm(here, desc, a.view().rows(0, 5), b.view().rows(0, 7), c.view().rows(0, 5)).ok());
     for (index_t i = 0; i < 3; ++i) {
       REQUIRE(gemm(here, one, a.view().rows(5 * i, 5), b.view().rows(7 * i, 7), alone.view()).ok());
       CHECK(same_bits(c.view().rows(5 * i, 5), alone.view()));
     }
-    desc.batch.b_step = 0;  // one b for all
+    desc.batch.b_batch_stride = 0;  // one b for all
     const gemm_weights kept(shared.view());
     REQUIRE(gemm(here, desc, a.view().rows(0, 5), kept, c.view().rows(0, 5)).ok());
     REQUIRE(gemm(here, one, a.view().rows(10, 5), kept, alone.view()).ok());
@@ -500,7 +500,7 @@ TEST_CASE("gemm: bits and sums of nothing, and those that don't fit are named") 
     CHECK(explain_gemm(d, a.view(), b.view(), c.view()).find("in a pass over c") !=
           std::string::npos);
     d.batch.count = 2;
-    d.batch.c_step = 8;
+    d.batch.c_batch_stride = 8;
     CHECK(says(d, no, "a batch has no bits"));
   }
   CHECK(explain_gemm({}, a.view(), b.view(), c.view()).find("in a pass over c") ==

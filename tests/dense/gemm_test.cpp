@@ -302,11 +302,11 @@ TEST_CASE("gemm: sizes and batches that an index can't count are named, before a
   CHECK(says({}, {p, 2, 4, huge * 4}, {p, 4, 4}, {p, 2, 4}, "the bytes of a must fit"));
   CHECK(says({}, {p, 4, 1}, {p, 1, huge * 4}, {p, 4, huge * 4}, "the bytes of b must fit"));
   CHECK(says({}, {p, huge, 0}, {p, 0, huge}, {p, huge, huge}, "the bytes of c must fit"));
-  CHECK(says({.batch = {.count = 2, .c_step = huge}}, {p, 2, 2}, {p, 2, 2}, {p, 2, 2}, "the bytes of a batch must fit"));
-  CHECK(says({.batch = {.count = huge, .a_step = 4, .c_step = 1}}, {p, 2, 2}, {p, 2, 2}, {p, 2, 2},
+  CHECK(says({.batch = {.count = 2, .c_batch_stride = huge}}, {p, 2, 2}, {p, 2, 2}, {p, 2, 2}, "the bytes of a batch must fit"));
+  CHECK(says({.batch = {.count = huge, .a_batch_stride = 4, .c_batch_stride = 1}}, {p, 2, 2}, {p, 2, 2}, {p, 2, 2},
              "the bytes of a batch must fit"));
-  CHECK(says({.batch = {.count = huge * 4, .c_step = 1}}, {p, 1, 2}, {p, 2, 1}, {p, 1, 1}, "the bytes of a batch must fit"));
-  CHECK(says({.batch = {.count = 3, .c_step = (std::numeric_limits<index_t>::min)()}}, {p, 2, 2}, {p, 2, 2}, {p, 2, 2},
+  CHECK(says({.batch = {.count = huge * 4, .c_batch_stride = 1}}, {p, 1, 2}, {p, 2, 1}, {p, 1, 1}, "the bytes of a batch must fit"));
+  CHECK(says({.batch = {.count = 3, .c_batch_stride = (std::numeric_limits<index_t>::min)()}}, {p, 2, 2}, {p, 2, 2}, {p, 2, 2},
              "the bytes of a batch must fit"));
   CHECK(std::count(memory.begin(), memory.end(), 7.0F) == 64);
 }

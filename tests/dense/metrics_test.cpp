@@ -150,7 +150,7 @@ TEST_CASE("auc and log loss: bad values are reported with their row, and nothing
        {metric.add(scores.view(), labels.view()), loss.add(scores.view(), labels.view())}) {
     CHECK(s.code() == errc::invalid_value);
     CHECK(s.place().row == 2);
-    CHECK(s.place().slot == -1);
+    CHECK(s.place().position == -1);
     CHECK(s.message() == "invalid value: metric: a score must not be NaN; row 2");
   }
   scores(2, 0) = 0;

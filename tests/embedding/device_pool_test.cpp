@@ -220,8 +220,8 @@ TEST_CASE("device pool: a bad bag becomes zeros, the smallest place is kept, and
   while (made.offsets[4] == made.offsets[3] || made.offsets[8] == made.offsets[7]) {
     made = make_batch(random, shape_of_batch::uniform, 12, 30, 5);
   }
-  const auto bad_slot = made.offsets[3];
-  made.ids[static_cast<std::size_t>(bad_slot)] = 30;
+  const auto bad_position = made.offsets[3];
+  made.ids[static_cast<std::size_t>(bad_position)] = 30;
   made.ids[static_cast<std::size_t>(made.offsets[7])] = -9;
   const auto run = [&](const auto& how, bool chunked, int lanes, unsigned long long& skipped) {
     auto task = detail::task_of<task_type>(table.view(), how, false);
@@ -239,7 +239,7 @@ TEST_CASE("device pool: a bad bag becomes zeros, the smallest place is kept, and
   unsigned long long skipped = 0;
   for (const int lanes : {1, 2}) {
     const auto [out, fault] = run(pooling{combiner::sum}, false, lanes, skipped);
-    CHECK(fault.as_status().place() == fault_place{.table = 5, .bag = 3, .slot = bad_slot, .value = 30});
+    CHECK(fault.as_status().place() == fault_place{.table = 5, .bag = 3, .position = bad_position, .value = 30});
     for (std::size_t j = 0; j < 8; ++j) {
       CHECK(out[3 * 8 + j] == 0.0F);
       CHECK(out[7 * 8 + j] == 0.0F);
@@ -285,7 +285,7 @@ TEST_CASE("device pool: the weight of an absent slot is not looked at, that of a
     for (const bool chunked : {false, true}) {
       const auto [out, s] = run(pooling{combiner::sum, padding::prune}, chunked, lanes);
       CHECK(s.code() == errc::weight_is_nan);
-      CHECK(s.place() == fault_place{.bag = 2, .slot = 5, .value = 29});
+      CHECK(s.place() == fault_place{.bag = 2, .position = 5, .value = 29});
       for (std::size_t j = 0; j < 8; ++j) {
         CHECK(static_cast<double>(out[j]) ==
               doctest::Approx(2 * table.values[4][j] + 0.5 * table.values[9][j]).epsilon(1e-5));
@@ -296,7 +296,7 @@ TEST_CASE("device pool: the weight of an absent slot is not looked at, that of a
     made.ids[1] = 29;
     CHECK(run(pooling{combiner::sum, padding::id{29}}, false, lanes).second.ok());
     CHECK(run(pooling{combiner::mean(combiner::by_weight), padding::id{29}}, false, lanes).second.ok());
-    CHECK(run(pooling{combiner::sum}, false, lanes).second.place().slot == 1);
+    CHECK(run(pooling{combiner::sum}, false, lanes).second.place().position == 1);
     made.ids[1] = -1;
   }
   // concat, and the gradients of weights.
@@ -310,7 +310,7 @@ TEST_CASE("device pool: the weight of an absent slot is not looked at, that of a
   task.out_stride = 8;
   task.fault = &fault;
   for (index_t k = 0; k < 5; ++k) {
-    for (int panel = 0; panel < 2; ++panel) detail::copy_slot<float, 4>(rules{}, solo_team{}, task, k, panel);
+    for (int panel = 0; panel < 2; ++panel) detail::copy_position<float, 4>(rules{}, solo_team{}, task, k, panel);
   }
   CHECK(fault.as_status().ok());
   for (std::size_t j = 8; j < 16; ++j) CHECK(out[j] == 0.0F);
@@ -324,7 +324,7 @@ TEST_CASE("device pool: the weight of an absent slot is not looked at, that of a
     of_weights.fault = &fault;
     std::vector<float> dots(6, 7.0F);
     on_team(lanes, [&](const auto& team) {
-      for (index_t b = 0; b < 2; ++b) detail::dot_slots<float, 4>(chosen<pooling<combiner::sum_t, padding::prune_t>>(), team, of_weights, b, dots.data());
+      for (index_t b = 0; b < 2; ++b) detail::dot_positions<float, 4>(chosen<pooling<combiner::sum_t, padding::prune_t>>(), team, of_weights, b, dots.data());
     });
     CHECK(fault.as_status().ok());
     CHECK(dots[0] != 0.0F);
@@ -375,7 +375,7 @@ TEST_CASE("device pool: what each combiner makes of -0, alone and as the default
   task.out_stride = 4;
   task.fault = &fault;
   for (index_t k = 0; k < 2; ++k) {
-    detail::copy_slot<float, 4>(detail::rules_of<std::remove_cvref_t<decltype(how)>>{}, solo_team{}, task, k, 0);
+    detail::copy_position<float, 4>(detail::rules_of<std::remove_cvref_t<decltype(how)>>{}, solo_team{}, task, k, 0);
     CHECK(signs(out.data() + 4 * k) == "-+-x");
   }
   CHECK(fault.as_status().ok());
@@ -416,7 +416,7 @@ TEST_CASE("device pool: default rows, norms, accumulation, concat and the gradie
   task.fault = &fault;
   for (index_t k = 0; k < 3; ++k) {
     for (int panel = 0; panel < 2; ++panel) {
-      detail::copy_slot<float, 4>(detail::chosen_rules{}, solo_team{}, task, k, panel);
+      detail::copy_position<float, 4>(detail::chosen_rules{}, solo_team{}, task, k, panel);
     }
   }
   for (std::size_t j = 0; j < 8; ++j)
@@ -432,7 +432,7 @@ TEST_CASE("device pool: default rows, norms, accumulation, concat and the gradie
   std::vector<float> dots(3);
   on_team(2, [&](const auto& team) {
     for (index_t b = 0; b < 3; ++b)
-      detail::dot_slots<float, 4>(detail::chosen_rules{}, team, of_weights, b, dots.data());
+      detail::dot_positions<float, 4>(detail::chosen_rules{}, team, of_weights, b, dots.data());
   });
   double of[10] = {};
   for (const std::size_t r : {4U, 9U}) {

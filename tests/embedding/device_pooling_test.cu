@@ -212,7 +212,7 @@ TEST_CASE("device pooling: bags in chunks, with what makes them bad or empty") {
   lookup(stream, table.view(), faulty.view(true), combiner::sum, out.matrix(60, 24)).or_throw();
   const status found = stream.synchronize();
   CHECK(found.code() == errc::id_out_of_range);
-  CHECK(found.place().slot == 12345);
+  CHECK(found.place().position == 12345);
   CHECK(found.place().bag == 30);
   const auto answer = back(out, 60 * 24);
   for (std::size_t j = 0; j < 24; ++j) CHECK(answer[30 * 24 + j] == 0.0F);

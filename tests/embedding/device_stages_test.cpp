@@ -137,7 +137,7 @@ TEST_CASE("device stages: unique numbers ids by their first appearance") {
     std::exclusive_scan(numbers.begin(), numbers.end(), numbers.begin(), index_t{0});
     std::vector<std::int32_t> inverse(n, -1), counts(n, -1);
     for (std::size_t i = 0; i < n; ++i) {
-      detail::number_slot(static_cast<index_t>(i), static_cast<index_t>(n), keys.data(), slots.data(),
+      detail::number_position(static_cast<index_t>(i), static_cast<index_t>(n), keys.data(), slots.data(),
                           numbers.data(), device_unique<>{of.data(), inverse.data(), counts.data(), nullptr});
     }
     std::vector<std::int64_t> expected;
@@ -167,7 +167,7 @@ TEST_CASE("device stages: partition deals ids as the strategies say, in order, a
     std::vector<std::uint32_t> keys(40), slots;
     int left_out = 0;
     for (index_t k = 0; k < 40; ++k) {
-      left_out += detail::part_of_slot<partition_strategy::div_t>(k, ids.data(), rows, parts, out, keys.data()) ? 0 : 1;
+      left_out += detail::part_of_position<partition_strategy::div_t>(k, ids.data(), rows, parts, out, keys.data()) ? 0 : 1;
     }
     sort_stably(keys, slots);
     for (index_t i = 0; i < 40; ++i) {
@@ -211,7 +211,7 @@ TEST_CASE("device stages: entries that stay keep their order, empty bags get the
   std::vector<index_t> offsets(4);
   const device_bags<> out{offsets.data(), out_ids.data(), out_weights.data(), 3, 8};
   for (index_t k = 0; k < 8; ++k)
-    detail::keep_slot(k, 1, 7, valid, ids.data(), weights.data(), kept.data(), out);
+    detail::keep_position(k, 1, 7, valid, ids.data(), weights.data(), kept.data(), out);
   for (std::size_t b = 0; b < 4; ++b) offsets[b] = kept[static_cast<std::size_t>(borders[b])] - kept[1];
   CHECK(offsets == std::vector<index_t>{0, 1, 1, 3});
   CHECK(out_ids[0] == 7);
@@ -232,8 +232,8 @@ TEST_CASE("device stages: entries that stay keep their order, empty bags get the
   });
   CHECK(filled == std::vector<std::int64_t>{7, 2, 4, 4});
   CHECK(empty == std::vector<std::uint8_t>{0, 1, 0});
-  CHECK(detail::clamp_slot(-4, 8) == 0);
-  CHECK(detail::clamp_slot(1000, 8) == 8);
+  CHECK(detail::clamp_position(-4, 8) == 0);
+  CHECK(detail::clamp_position(1000, 8) == 8);
 }
 
 TEST_CASE("device stages: entries in any order become bags that keep their order") {
@@ -262,10 +262,10 @@ TEST_CASE(
         std::vector<std::int64_t>{13, 10, 15, 16});
   CHECK(got.fault.as_status().code() == coo.validate().code());
   CHECK(got.fault.as_status().place() == coo.validate().place());
-  CHECK(got.fault.as_status().place() == fault_place{.slot = 1, .value = 4});
+  CHECK(got.fault.as_status().place() == fault_place{.position = 1, .value = 4});
   const coo_view<> all_outside(indices.data(), ids.data(), 3, 0);
   CHECK(entry_bags<std::int64_t>(all_outside).fault.as_status().place() ==
-        fault_place{.slot = 0, .value = 2});
+        fault_place{.position = 0, .value = 2});
 }
 
 TEST_CASE("device stages: entries in any order, pooled, are the host's fused_lookup") {
@@ -310,5 +310,5 @@ TEST_CASE("device stages: entries in any order, pooled, are the host's fused_loo
   fused_on_lanes(1, on_device, entry_bags<std::int64_t>(coo), combiner::sum, fault, false);
   CHECK(fault.as_status().code() == errc::id_out_of_range);
   CHECK(fault.as_status().place() == on_host.place());
-  CHECK(fault.as_status().place() == fault_place{.bag = 1, .slot = 2, .value = 60});
+  CHECK(fault.as_status().place() == fault_place{.bag = 1, .position = 2, .value = 60});
 }

@@ -89,7 +89,7 @@ TEST_CASE("device: a bad bag is zeros, skipped ids are counted, and the place co
   lookup(stream, table.view(), batch.view(false), combiner::sum, out.matrix(3, 8)).or_throw();
   const status found = stream.synchronize();
   CHECK(found.code() == errc::id_out_of_range);
-  CHECK(found.place() == fault_place{.bag = 1, .slot = 2, .value = 10});
+  CHECK(found.place() == fault_place{.bag = 1, .position = 2, .value = 10});
   CHECK(stream.synchronize().ok());
   const auto answer = back(out, 3 * 8);
   for (std::size_t j = 8; j < 24; ++j) CHECK(answer[j] == 0.0F);
@@ -160,7 +160,7 @@ TEST_CASE("device: a group of more tables than a launch has, and what is wrong w
   lookup(stream, group, std::span<const bags_type>(bags), out.matrix(2, 4 * tables)).or_throw();
   const status found = stream.synchronize();
   CHECK(found.code() == errc::id_out_of_range);
-  CHECK(found.place() == fault_place{.table = 97, .bag = 1, .slot = 1, .value = 10});
+  CHECK(found.place() == fault_place{.table = 97, .bag = 1, .position = 1, .value = 10});
   CHECK(back(out, expected.size()) == expected);
 }
 
@@ -178,7 +178,7 @@ TEST_CASE("device: of many faults the first is reported, and 64 counters at once
   cuda_stream stream;
   for (int again = 0; again < 3; ++again) {
     lookup(stream, table.view(), batch.view(false), combiner::sum, out.matrix(500, 4)).or_throw();
-    CHECK(stream.synchronize().place() == fault_place{.bag = 37, .slot = 111, .value = 47});
+    CHECK(stream.synchronize().place() == fault_place{.bag = 37, .position = 111, .value = 47});
   }
   const auto skipping = [&](index_t& counter) {
     return lookup(stream, table.view(), batch.view(false), pooling{combiner::sum, bounds::skip(counter)}, out.matrix(500, 4));
@@ -425,7 +425,7 @@ TEST_CASE(
   fused_lookup(stream, table.view(), entries, combiner::sum, out.matrix(3, 20)).or_throw();
   const status found = stream.synchronize();
   CHECK(found.code() == errc::invalid_value);
-  CHECK(found.place() == fault_place{.slot = 2, .value = 5});
+  CHECK(found.place() == fault_place{.position = 2, .value = 5});
   const auto answer = back(out, 60);
   for (std::size_t j = 0; j < 20; ++j) {
     CHECK(answer[j] == static_cast<float>(table.values[9][j]));

@@ -196,7 +196,7 @@ TEST_CASE("device training: a bad bag changes nothing, the others are done, and 
   update(stream, bags.view(false), gradient.matrix(3, 8), combiner::sum, sgd{.learning_rate = 1.0F}, table.mutable_view()).or_throw();
   const status found = stream.synchronize();
   CHECK(found.code() == errc::id_out_of_range);
-  CHECK(found.place() == fault_place{.bag = 1, .slot = 2, .value = 10});
+  CHECK(found.place() == fault_place{.bag = 1, .position = 2, .value = 10});
   const auto after = back(table.on_device, table.bytes.size());
   for (index_t r = 0; r < 10; ++r) {
     std::vector<float> row(8);

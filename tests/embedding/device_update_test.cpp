@@ -54,7 +54,7 @@ device_fault update_as_device(const made_batch& made, bool weighted, const std::
       ids(n);
   std::vector<float> scale(static_cast<std::size_t>(bags.bags())), factors(n);
   const bool divides = batch.divide != detail::divide_by::one;
-  const detail::expanded_slots slots{keys.data(), values.data(), weighted ? bag_of.data() : nullptr,
+  const detail::expanded_positions slots{keys.data(), values.data(), weighted ? bag_of.data() : nullptr,
                                      divides || fills ? scale.data() : nullptr};
   on_team(lanes, [&](const auto& team) {
     for (index_t b = 0; b < bags.bags(); ++b) detail::expand_bag(chosen<Pooling>(), team, batch, b, slots);
@@ -69,7 +69,7 @@ device_fault update_as_device(const made_batch& made, bool weighted, const std::
     ids[i] = values[order[i]];
     if (sorted_keys[i] != detail::absent_key && (divides || weighted)) {
       factors[i] =
-          detail::factor_of_slot(slots, made.weights.data(), bags.id_count(), values[order[i]], ids[i]);
+          detail::factor_of_position(slots, made.weights.data(), bags.id_count(), values[order[i]], ids[i]);
     }
   }
   const auto prepared = detail::prepare(optimizer);
@@ -242,7 +242,7 @@ TEST_CASE(
     const device_fault fault =
         update_as_device<4>(made, weighted, gradient, pooling(combiner::mean, empty_bag::default_row{0}), optimizer,
                             reinterpret_cast<std::byte*>(table), 5, format, 1, false);
-    CHECK(fault.as_status().place() == fault_place{.bag = 1, .slot = 2, .value = 9});
+    CHECK(fault.as_status().place() == fault_place{.bag = 1, .position = 2, .value = 9});
     CHECK(table[0] == 1 - 3);         // bag 2 was empty
     CHECK(table[4] == 1 - 0.5F - 4);  // bags 0 and 3
     CHECK(table[8] == 1 - 0.5F);
@@ -257,7 +257,7 @@ TEST_CASE(
     const device_fault fault = update_as_device<1>(made, true, gradient, pooling(combiner::sum, padding::prune), optimizer,
                                                    reinterpret_cast<std::byte*>(table), 5, format, lanes, false);
     CHECK(fault.as_status().code() == errc::weight_is_nan);
-    CHECK(fault.as_status().place() == fault_place{.bag = 3, .slot = 4, .value = 1});
+    CHECK(fault.as_status().place() == fault_place{.bag = 3, .position = 4, .value = 1});
     CHECK(table[4] == 1 - 1);  // bag 0
     CHECK(table[8] == 1 - 2);
   }

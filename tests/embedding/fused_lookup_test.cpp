@@ -284,7 +284,7 @@ TEST_CASE("H5: a negative id under mod partitioning reads no part") {
   const status s = lookup(here, table, bags, combiner::sum, matrix_view(untouched.data(), 3, 2));
   CHECK(s.code() == errc::id_out_of_range);
   CHECK(s.place().bag == 0);
-  CHECK(s.place().slot == 0);
+  CHECK(s.place().position == 0);
   CHECK(s.place().value == -1);
   CHECK(untouched == std::vector<float>(6, 9.0F));
 }

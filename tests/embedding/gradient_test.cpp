@@ -85,7 +85,7 @@ TEST_CASE("row_gradients: bad input is reported, and out is as before") {
   const jagged_view bags(offsets.data(), 1, ids.data(), 2);
   const status s = row_gradients(here, bags, matrix_view<const float>(g.data(), 1, 4), combiner::sum, 9, out);
   CHECK(s.code() == errc::id_out_of_range);
-  CHECK(s.place().slot == 1);
+  CHECK(s.place().position == 1);
   CHECK(row_gradients(here, bags, matrix_view<const float>(nullptr, 1, 4), combiner::sum, 10, out).message() ==
         "shape mismatch: row_gradients: gradient must not be null");
   CHECK(out.rows.size() == 1);
@@ -123,7 +123,7 @@ TEST_CASE("weight_gradients: what is wrong is said, and nothing is written") {
   }
   CHECK(weight_gradients(here, table, jagged_view<>(offsets.data(), 2, bad.data(), 3), gradient, combiner::sum, out)
             .place()
-            .slot == 1);
+            .position == 1);
   const jagged_view<> weighted(offsets.data(), 2, ids.data(), 3, weights.data());
   CHECK(weight_gradients(here, table, weighted, gradient, combiner::sum, out).code() == errc::weight_is_nan);
   CHECK(weight_gradients(here, table, bags, matrix_view<const float>(nullptr, 2, 4), combiner::sum, out).message() ==
@@ -146,7 +146,7 @@ double worst_weight_gradient(const std::vector<std::vector<double>>& table, cons
                              double cap, const guarded<float>& got, dot_mistake mistake = dot_mistake::none) {
   const index_t width = gradient.extent(1);
   const double u = 0x1p-24;
-  const index_t first = bags.first_slot();
+  const index_t first = bags.first_position();
   double worst = 0;
   for (index_t b = 0; b < bags.bags(); ++b) {
     const index_t begin = bags.borders().begin(b), end = bags.borders().end(b);
@@ -224,7 +224,7 @@ TEST_CASE_TEMPLATE("weight_gradients: the derivative in double, every combiner, 
         for (const isa which : runnable_isas()) {
           CAPTURE(to_string(which));
           inline_executor here;
-          guarded<float> out(static_cast<std::size_t>(view.end_slot() - view.first_slot()), side);
+          guarded<float> out(static_cast<std::size_t>(view.end_position() - view.first_position()), side);
           for (std::size_t k = 0; k < out.size(); ++k) out[k] = std::nanf("");
           const status s = weight_gradients(on(here, which), table.at(side), view, gradient, how,
                                             std::span<float>(out.data(), out.size()));

@@ -115,7 +115,7 @@ TEST_CASE("to_jagged: a row outside of the batch is named, and out stays as it w
     thread_pool pool(threads);
     const status s = to_jagged(pool, made.view(), out);
     CHECK(s.code() == errc::invalid_value);
-    CHECK(s.place() == fault_place{.slot = 70'000, .value = 10});
+    CHECK(s.place() == fault_place{.position = 70'000, .value = 10});
     CHECK(bags_of(out.view()) == before);
   }
   CHECK(to_jagged(inline_executor{}, coo_view<>(nullptr, nullptr, 3, 2), out).code() ==

@@ -76,7 +76,7 @@ TEST_CASE("lookup: a padding id counts as absent, may lie anywhere, and is never
     std::vector<float> out(40 * 21);
     const matrix_view<float> to(out.data(), 40, 21);
     inline_executor here;
-    CHECK(lookup(here, table.view, made.view(), pooling{combiner::sum, padding::id{padding}}, to).place().slot == 1);
+    CHECK(lookup(here, table.view, made.view(), pooling{combiner::sum, padding::id{padding}}, to).place().position == 1);
     made.weights[1] = std::numeric_limits<float>::quiet_NaN();
     CHECK(lookup(here, table.view, made.view(true), pooling{combiner::sum, padding::id{padding}}, to).code() ==
           errc::id_out_of_range);
@@ -141,7 +141,7 @@ TEST_CASE("hazard H9: no id is reserved, and no default row lies before the tabl
       const matrix_view<float> to(out.data(), 2, 1);
       const status bad = lookup(on(here, which), table, bags, combiner::sum, to);
       CHECK(bad.code() == errc::id_out_of_range);
-      CHECK(bad.place().slot == 1);
+      CHECK(bad.place().position == 1);
       CHECK(bad.place().value == id);
       CHECK(out == std::vector<float>{-7, -7});
       index_t skipped = 0;
@@ -223,9 +223,9 @@ TEST_CASE("lookup: PyTorch's offsets are validated, sliced and reported like oth
   const auto batch = jagged_view<>::torch(offsets.data(), 3, ids.data(), 5);
   std::vector<float> out(6);
   const status s = lookup(inline_executor{}, table, batch, combiner::sum, matrix_view(out.data(), 3, 2));
-  CHECK(s.place() == fault_place{.bag = 2, .slot = 4, .value = 10});
-  CHECK(batch.slice(0, 2).end_slot() == 2);
-  CHECK(batch.slice(1, 2).end_slot() == 5);
+  CHECK(s.place() == fault_place{.bag = 2, .position = 4, .value = 10});
+  CHECK(batch.slice(0, 2).end_position() == 2);
+  CHECK(batch.slice(1, 2).end_position() == 5);
   CHECK(jagged_view<>::torch(offsets.data(), 3, ids.data(), 1).validate().code() ==
         errc::offsets_beyond_ids);
   const std::vector<std::int64_t> falling{3, 2, 2};
@@ -279,14 +279,14 @@ TEST_CASE("lookup: concat gives a row for each id, of a slice too") {
   const guarded_table<f16> table(random, 50, 21);
   const auto made = make_batch(random, shape_of_batch::skewed, 30, 50, 5);
   const auto part = made.view(true).slice(10, 15);
-  const index_t slots = part.end_slot() - part.first_slot();
+  const index_t slots = part.end_position() - part.first_position();
   thread_pool pool(2);
   for (const isa which : runnable_isas()) {
     guarded<float> out(static_cast<std::size_t>(slots * 21));
     const matrix_view<float> to(out.data(), slots, 21);
     REQUIRE(lookup(on(pool, which), table.view, part, combiner::concat, to).ok());
     for (index_t k = 0; k < slots; ++k) {
-      const auto slot = static_cast<std::size_t>(part.first_slot() + k);
+      const auto slot = static_cast<std::size_t>(part.first_position() + k);
       for (index_t j = 0; j < 21; ++j) {
         const double x =
             table.values[static_cast<std::size_t>(made.ids[slot])][static_cast<std::size_t>(j)];

@@ -102,7 +102,7 @@ void check_strategy(std::mt19937_64& random, Strategy how) {
         if (n > 0) {
           const status s = partition(inline_executor{}, ids, rows, parts, how, out);
           CHECK(s.code() == errc::id_out_of_range);
-          CHECK(s.place() == fault_place{.slot = 0, .value = static_cast<std::int64_t>(ids[0])});
+          CHECK(s.place() == fault_place{.position = 0, .value = static_cast<std::int64_t>(ids[0])});
           CHECK(agrees(ids, places, parts, out));  // as it was
         }
       }
@@ -198,7 +198,7 @@ TEST_CASE("partition: tables of up to 2^63 - 1 rows are cut as the pure function
       CHECK(same);
       ids[150] = std::uint64_t{1} << 63;  // reads as the lowest number
       CHECK(partition(inline_executor{}, ids, rows, parts, partition_strategy::mod, out).place() ==
-            fault_place{.slot = 150, .value = lowest});
+            fault_place{.position = 150, .value = lowest});
     }
   }
 }
@@ -217,7 +217,7 @@ TEST_CASE("H5: a negative id under mod partitioning touches no memory outside") 
       std::pmr::vector<std::int64_t> ids({-1, 5, -2, -parts, lowest, 0, lowest + 1, 9, -parts - 1}, &memory);
       partitioned_ids<> out(&memory);
       const status s = partition(ctx, ids, 10, parts, partition_strategy::mod, out);
-      CHECK(s.message() == "id out of range: slot 0, value -1");
+      CHECK(s.message() == "id out of range: position 0, value -1");
       CHECK(partition(ctx, ids, 10, parts, partition_strategy::div, out).message() == s.message());
       index_t left_out = 0;
       REQUIRE(partition(ctx, ids, 10, parts, partition_strategy::mod, bounds::skip(left_out), out).ok());
@@ -248,7 +248,7 @@ TEST_CASE("partition: 1 to 8 threads give the same over many pieces, and the sma
       CHECK(out.ids == expected.ids);
       CHECK(out.permutation == expected.permutation);
       CHECK(out.offsets == expected.offsets);
-      CHECK(partition(pool, bad, 1 << 20, parts, partition_strategy::div, out).place().slot == 70'000);
+      CHECK(partition(pool, bad, 1 << 20, parts, partition_strategy::div, out).place().position == 70'000);
     }
   }
 }

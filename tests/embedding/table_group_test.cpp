@@ -175,7 +175,7 @@ TEST_CASE("table_group: the fault of the smallest feature is named, and nothing 
     status s = run();
     CHECK(s.code() == errc::id_out_of_range);
     CHECK(s.place().table == 0);
-    CHECK(s.place().slot == static_cast<index_t>(early.size()) - 1);
+    CHECK(s.place().position == static_cast<index_t>(early.size()) - 1);
     CHECK(s.place().value == -3);
     early.back() = kept_early;
     s = run();

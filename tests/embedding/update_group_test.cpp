@@ -262,7 +262,7 @@ TEST_CASE("update_group: what is wrong is named with its feature, and nothing is
   CHECK(s.code() == errc::id_out_of_range);
   CHECK(s.place().table == 1);
   CHECK(s.place().value == 9000);
-  CHECK(s.place().slot == static_cast<index_t>(bad.ids.size()) - 1);
+  CHECK(s.place().position == static_cast<index_t>(bad.ids.size()) - 1);
   CHECK(model == before);
 
   const std::vector<jagged_view<>> good{users.view(), items.view()};

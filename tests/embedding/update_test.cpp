@@ -274,7 +274,7 @@ TEST_CASE("update: bad input is reported and the table stays as it was") {
   };
   const status bad_id = answer({0, 1, 2, 3}, {1, 10, -1}, combiner::sum, 4, sgd{});
   CHECK(bad_id.code() == errc::id_out_of_range);
-  CHECK(bad_id.place() == fault_place{.bag = 1, .slot = 1, .value = 10});
+  CHECK(bad_id.place() == fault_place{.bag = 1, .position = 1, .value = 10});
   CHECK(answer({0, 2, 1, 3}, {1, 2, 3}, combiner::sum, 4, sgd{}).code() == errc::offsets_decreasing);
   CHECK(answer({0, 1, 2, 3}, {1, 2, 3}, combiner::sum, 3, sgd{}).code() == errc::shape_mismatch);
   CHECK(answer({0, 1, 3}, {1, 2, 3}, combiner::sum, 4, sgd{}).code() == errc::shape_mismatch);
@@ -290,7 +290,7 @@ TEST_CASE("update: bad input is reported and the table stays as it was") {
   CHECK(update(inline_executor{}, with_nans, matrix_view(gradient.data(), 3, 4), pooling{combiner::sum, padding::id{0}}, sgd{},
                table.view())
             .place()
-            .slot == 1);
+            .position == 1);
   CHECK(update(inline_executor{}, with_nans, matrix_view<const float>(nullptr, 3, 4), combiner::sum, sgd{}, table.view())
             .message() == "shape mismatch: update: gradient must not be null");
   CHECK(unchanged());

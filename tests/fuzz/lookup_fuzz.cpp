@@ -201,7 +201,7 @@ void add_slot_faults(const table& from, const bag_lists& batch, const meaning& h
   index_t number = batch.first;
   for (std::size_t b = 0; b < batch.bags.size(); ++b) {
     for (const slot& s : batch.bags[b]) {
-      const fault_place place{.bag = static_cast<index_t>(b), .slot = number++, .value = s.id};
+      const fault_place place{.bag = static_cast<index_t>(b), .position = number++, .value = s.id};
       if (is_stray(s, how, from)) return found.add(errc::id_out_of_range, place);
       if (is_absent(s, how, batch.weighted)) continue;
       if (batch.weighted && std::isnan(s.weight)) return found.add(errc::weight_is_nan, place);
@@ -430,7 +430,7 @@ void check_fused(const choices& chosen, const std::vector<std::uint8_t>& bytes) 
       batch.bags[static_cast<std::size_t>(rows[k])].push_back({ids[k], weights[k]});
     } else {
       found.add(errc::invalid_value);
-      require(entries.validate().place().slot == static_cast<index_t>(k));
+      require(entries.validate().place().position == static_cast<index_t>(k));
     }
   }
   output out(chosen.bags + (chosen.other_rows ? 1 : 0), chosen.width + (chosen.other_width ? 1 : 0), chosen.gap);

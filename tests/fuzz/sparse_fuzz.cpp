@@ -150,7 +150,7 @@ void check_ids(const jagged_batch<Id>& bags, const choices& chosen) {
            static_cast<std::uint64_t>(chosen.rows)) {
       ++slot;
     }
-    require(checked.code() == errc::id_out_of_range && checked.place().slot == static_cast<index_t>(slot));
+    require(checked.code() == errc::id_out_of_range && checked.place().position == static_cast<index_t>(slot));
     check_partition(found.ids, chosen, dealt);  // as it was
   }
 }
@@ -202,7 +202,7 @@ void check_entries(const choices& chosen, const std::vector<std::uint8_t>& bytes
   const status s = to_jagged(here, coo, bags);
   require(s.ok() == (bad < 0) && coo.validate().ok() == s.ok());
   if (!s) {
-    require(s.code() == errc::invalid_value && s.place().slot == bad);
+    require(s.code() == errc::invalid_value && s.place().position == bad);
     require(prune_invalid(here, coo, prune_rule::by_id, bags, dropped).place() == s.place());
     require(bags.ids.empty() && bags.offsets.empty());
     return;

@@ -28,8 +28,8 @@ std::uint64_t digest(const sparse_batch& batch, std::uint64_t sum) {
     for (index_t c = 0; c < batch.dense().extent(1); ++c) {
       add(std::bit_cast<std::uint32_t>(batch.dense()(r, c)));
     }
-    for (index_t s = 0; s < batch.slot_count(); ++s) {
-      const auto bags = batch.slot(s);
+    for (index_t s = 0; s < batch.position_count(); ++s) {
+      const auto bags = batch.feature(s);
       require(bags.validate().ok() && bags.bags() == batch.rows());
       for (std::int64_t k = bags.offsets()[r]; k < bags.offsets()[r + 1]; ++k) {
         add(static_cast<std::uint64_t>(bags.ids()[k]));
@@ -80,7 +80,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       check(feasign_format(feature_range(2, 5)), text, chunk, rows);
       break;
     case 4:
-      check(key_value_format{.slots = 2, .label_field = 0}, text, chunk, rows);
+      check(key_value_format{.features = 2, .label_field = 0}, text, chunk, rows);
       break;
     default:
       check(key_value_format{.keys = token_use::hashed, .pair_delimiter = ' '}, text, chunk, rows);

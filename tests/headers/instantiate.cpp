@@ -60,7 +60,7 @@ struct own_wrapper {
     void operator()(float& weight, float& gradient) const { gradient -= weight; }
   };
   O optimizer;
-  stage begin_stage(float) const { return {}; }
+  stage begin_transform(float) const { return {}; }
 };
 
 int failures = 0;

@@ -167,7 +167,7 @@ TEST_CASE("dedup_rows: rows that were chosen against its hash are compared no mo
   inline_executor here;
   detail::hash_rows(context(here), rows, hashes.data());
   std::pmr::vector<std::int64_t> first;
-  std::vector<std::uint32_t> table(detail::key_slots(n));
+  std::vector<std::uint32_t> table(detail::key_positions(n));
   std::vector<std::int64_t> numbers(n);
   std::size_t compared = 0;
   const counted_rows keys{{rows, hashes.data(), first}, &compared};
@@ -200,7 +200,7 @@ TEST_CASE("gather_rows: the first number outside is named, and nothing is writte
   for (const int threads : {1, 4}) {
     thread_pool pool(threads);
     const status s = gather_rows(pool, from, numbers, to);
-    CHECK(s.message() == "id out of range: gather_rows: inverse must be in [0, U); slot 150000, value -1");
+    CHECK(s.message() == "id out of range: gather_rows: inverse must be in [0, U); position 150000, value -1");
     CHECK(memory == std::vector<float>(200'000 * 2, -1.0F));
   }
   const inline_executor here;

@@ -187,15 +187,15 @@ TEST_CASE("unique: ids that were chosen against its hash are compared no more of
   constexpr index_t n = 4000;
   std::vector<std::int64_t> chosen, strided, shifted;
   for (std::uint64_t k = 0; k < n; ++k) {
-    const std::uint64_t one_slot = std::uint64_t{0x155} << 51 | k;  // mix64's upper 13 bits: the table's slot
-    REQUIRE(mix64(unmix64(one_slot)) == one_slot);
-    chosen.push_back(static_cast<std::int64_t>(unmix64(one_slot)));
+    const std::uint64_t one_position = std::uint64_t{0x155} << 51 | k;  // mix64's upper 13 bits: the table's slot
+    REQUIRE(mix64(unmix64(one_position)) == one_position);
+    chosen.push_back(static_cast<std::int64_t>(unmix64(one_position)));
     strided.push_back(static_cast<std::int64_t>(k << 40 | 1));
     shifted.push_back(static_cast<std::int64_t>(k * 0x9e3779b97f4a7c15));
   }
   for (const auto& ids : {chosen, strided, shifted}) {
     unique_ids<> out;
-    std::vector<std::uint32_t> table(detail::key_slots(n));
+    std::vector<std::uint32_t> table(detail::key_positions(n));
     std::vector<std::int64_t> numbers(n);
     counted_ids keys(ids.data(), static_cast<std::size_t>(n), out);
     detail::number_keys(std::span<std::uint32_t>(table), n, keys, numbers.data());
@@ -226,7 +226,7 @@ TEST_CASE("unique: ids of any regular kind do not cluster, whatever the process 
     detail::key_seed drawn{random(), {random(), random() | 1, random(), random() | 1}};
     for (const auto& ids : {dense, strided, sharded, high}) {
       unique_ids<> out;
-      std::vector<std::uint32_t> table(detail::key_slots(n));
+      std::vector<std::uint32_t> table(detail::key_positions(n));
       std::vector<std::int64_t> numbers(n);
       seeded_ids keys(ids.data(), static_cast<std::size_t>(n), out);
       keys.seed = drawn;

@@ -95,18 +95,18 @@ void check_wrapped(const Wrapped& wrapped, const by_hand& changes) {
   }
 }
 
-// A wrapper of a user's own: a stage on floats that flips the gradient's sign.
+// A wrapper of a user's own: a transform on floats that flips the gradient's sign.
 template <class O>
 struct flipped {
   static constexpr int row_state = O::row_state;
   static constexpr int element_state = O::element_state;
   static constexpr bool needs_mean_square = O::needs_mean_square;
   static constexpr bool needs_norm = false;
-  struct stage {
+  struct transform {
     void operator()(float&, float& gradient) const { gradient = -gradient; }
   };
   O optimizer;
-  stage begin_stage(float) const { return {}; }
+  transform begin_transform(float) const { return {}; }
 };
 
 }  // namespace
@@ -150,7 +150,7 @@ TEST_CASE("wrappers: the learning rate of decoupled decay is found inside of oth
   CHECK(weight == 8 * (1 - 0.5F * 0.25F));
 }
 
-TEST_CASE("wrappers: a user's own stage works on floats in every region") {
+TEST_CASE("wrappers: a user's own transform works on floats in every region") {
   static_assert(RowOptimizer<flipped<adam>>);
   check_wrapped<adam>(flipped<adam>{oracle<adam>::make()}, {.scale = -1});
 }

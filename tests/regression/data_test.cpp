@@ -95,7 +95,7 @@ TEST_CASE("e11: a number is too large or too small by its magnitude, whatever it
   sparse_batch batch;
   const auto weight_of = [&](const std::string& number) {
     const auto parsed = parse_text(libsvm_format{}, "1 5:" + number + "\n", batch);
-    return parsed ? batch.slot(0).weights()[0] : std::numeric_limits<float>::quiet_NaN();
+    return parsed ? batch.feature(0).weights()[0] : std::numeric_limits<float>::quiet_NaN();
   };
   const auto fault = parse_text(libsvm_format{}, "1 5:1" + zeros + "e-10\n", batch);
   REQUIRE_FALSE(fault);

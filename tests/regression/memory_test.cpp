@@ -93,7 +93,7 @@ TEST_CASE("e04b: a reader of text asks an arena that is not thread-safe") {
     std::vector<std::int64_t> ids;
     sparse_batch batch;
     while (reader.next(batch, 1000).or_throw() > 0) {
-      ids.insert(ids.end(), batch.slot(0).ids(), batch.slot(0).ids() + batch.slot(0).end_slot());
+      ids.insert(ids.end(), batch.feature(0).ids(), batch.feature(0).ids() + batch.feature(0).end_position());
     }
     return ids;
   };

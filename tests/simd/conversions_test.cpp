@@ -2,7 +2,7 @@
 // sanitizers, unoptimised or under an emulator a seeded part of them.
 
 #include <deeprec/simd/dispatch.hpp>
-#include <deeprec/simd/words.hpp>
+#include <deeprec/simd/vectors.hpp>
 
 #include "support/sanitizers.hpp"
 #include "support/seed.hpp"

@@ -1,4 +1,4 @@
-// What rounding_words_test.cpp calls of the words of one region. No include guard: included once for each.
+// What rounding_vectors_test.cpp calls of the words of one region. No include guard: included once for each.
 
 inline int rounding_lanes(region) { return lanes; }
 

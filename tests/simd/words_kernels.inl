@@ -1,4 +1,4 @@
-// What words_test.cpp calls of the words of one region. No include guard: included once for each.
+// What vectors_test.cpp calls of the words of one region. No include guard: included once for each.
 
 inline int lane_count(region) { return lanes; }
 

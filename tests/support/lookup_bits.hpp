@@ -62,7 +62,7 @@ std::string lookup_bits_fault(E& executor) {
     const status found =
         lookup(executor, readable.view(), bad.view(), combiner::mean, matrix_view(out.data(), bags, width));
     if (found.code() != errc::id_out_of_range ||
-        found.place().slot != static_cast<index_t>(bad.ids.size() / 2)) {
+        found.place().position != static_cast<index_t>(bad.ids.size() / 2)) {
       return "not the smallest bad id: " + found.message();
     }
   }

@@ -77,7 +77,7 @@ class coo_view {
   /// @cost    O(N); reads the rows
   /// @threads reentrant
   /// @error   shape_mismatch (a null pointer with a size, a negative size, a size that memory can't hold);
-  ///          invalid_value (slot = the entry, value = its row)
+  ///          invalid_value (position = the entry, value = its row)
   [[nodiscard]] status validate() const noexcept
     requires(!std::is_same_v<Space, device_space>)
   {
@@ -85,7 +85,7 @@ class coo_view {
     for (index_t k = 0; k < entries_; ++k) {
       if (static_cast<std::uint64_t>(row(k)) >= static_cast<std::uint64_t>(bags_)) {
         return {errc::invalid_value, "coo_view: the row of an entry must be in [0, B)",
-                {.slot = k, .value = row(k)}};
+                {.position = k, .value = row(k)}};
       }
     }
     return {};

@@ -5,8 +5,8 @@
 //   ids        7 1 9    4 4               8                  N of them
 //   weights    .5 1 1   1 2               1                  N of them, or none
 //
-// Bag b holds the slots offsets[b] .. offsets[b+1]. A slice of a larger batch is a batch: the first
-// offset may be above 0 and the last below N; slots outside are not read. So table t of FBGEMM's
+// Bag b holds the positions offsets[b] .. offsets[b+1]. A slice of a larger batch is a batch: the first
+// offset may be above 0 and the last below N; positions outside are not read. So table t of FBGEMM's
 // offsets (T*B+1) is jagged_view(offsets + t * B, B, ids, N).
 // jagged_view<>::torch reads PyTorch's offsets (B), which lack the last one; fixed_hotness_view is a batch whose
 // bags all have the same number of ids and needs no offsets.
@@ -152,14 +152,14 @@ class jagged_view {
   [[nodiscard]] DEEPREC_HD constexpr const Id* ids() const noexcept { return ids_; }
   [[nodiscard]] DEEPREC_HD constexpr const float* weights() const noexcept { return weights_; }
 
-  /// The first slot of the batch and one past its last. They read the offsets: not of device memory.
-  [[nodiscard]] DEEPREC_HD constexpr index_t first_slot() const noexcept {
+  /// The first position of the batch and one past its last. They read the offsets: not of device memory.
+  [[nodiscard]] DEEPREC_HD constexpr index_t first_position() const noexcept {
     static_assert(reachable_as<Space, host_space>,
                   "deeprec::jagged_view: offsets in device memory read. Fix: kernels use borders(); the host copies "
                   "them first.");
     return bags_ == 0 ? 0 : static_cast<index_t>(offsets_[0]);
   }
-  [[nodiscard]] DEEPREC_HD constexpr index_t end_slot() const noexcept {
+  [[nodiscard]] DEEPREC_HD constexpr index_t end_position() const noexcept {
     static_assert(reachable_as<Space, host_space>,
                   "deeprec::jagged_view: offsets in device memory read. Fix: kernels use borders(); the host copies "
                   "them first.");
@@ -177,7 +177,7 @@ class jagged_view {
     return part;
   }
 
-  /// True when the batch is valid and every bag holds exactly one id: bag b is slot first_slot() + b.
+  /// True when the batch is valid and every bag holds exactly one id: bag b is position first_position() + b.
   ///
   /// @cost    O(1) when there are not as many ids as bags, else O(B)
   /// @threads reentrant
@@ -186,8 +186,8 @@ class jagged_view {
     requires(!std::is_same_v<Space, device_space>)
   {
     if (bags_ <= 0 || bags_ > id_count_ || offsets_ == nullptr || ids_ == nullptr || !sizes_fit()) return false;
-    const index_t first = first_slot();
-    if (first < 0 || first > id_count_ - bags_ || end_slot() != first + bags_) return false;
+    const index_t first = first_position();
+    if (first < 0 || first > id_count_ - bags_ || end_position() != first + bags_) return false;
     return detail::consecutive(offsets_, last_stored() + 1);
   }
 
@@ -279,8 +279,8 @@ class fixed_hotness_view {
   }
   [[nodiscard]] DEEPREC_HD constexpr const Id* ids() const noexcept { return ids_; }
   [[nodiscard]] DEEPREC_HD constexpr const float* weights() const noexcept { return weights_; }
-  [[nodiscard]] DEEPREC_HD constexpr index_t first_slot() const noexcept { return 0; }
-  [[nodiscard]] DEEPREC_HD constexpr index_t end_slot() const noexcept { return id_count(); }
+  [[nodiscard]] DEEPREC_HD constexpr index_t first_position() const noexcept { return 0; }
+  [[nodiscard]] DEEPREC_HD constexpr index_t end_position() const noexcept { return id_count(); }
   [[nodiscard]] DEEPREC_HD constexpr fixed_ranges borders() const noexcept { return {hotness_}; }
 
   /// True when the batch is valid and L = 1.
@@ -323,8 +323,8 @@ template <class T>
 concept BagBorders = detail::is_borders<std::remove_cvref_t<T>>;
 
 /// What lookups take: bags of ids, whose borders come from offsets or from a hotness. A batch that the host reads
-/// checks itself, too: validate() as jagged_view's; is_one_hot() true only when it is valid and bag b is slot
-/// first_slot() + b.
+/// checks itself, too: validate() as jagged_view's; is_one_hot() true only when it is valid and bag b is position
+/// first_position() + b.
 template <class B>
 concept BagBatch =
     requires(const B& bags) {
@@ -332,8 +332,8 @@ concept BagBatch =
       requires MemorySpace<typename B::space>;
       { bags.bags() } -> std::convertible_to<index_t>;
       { bags.id_count() } -> std::convertible_to<index_t>;
-      { bags.first_slot() } -> std::convertible_to<index_t>;
-      { bags.end_slot() } -> std::convertible_to<index_t>;
+      { bags.first_position() } -> std::convertible_to<index_t>;
+      { bags.end_position() } -> std::convertible_to<index_t>;
       { bags.ids() } -> std::convertible_to<const typename B::id_type*>;
       { bags.weights() } -> std::convertible_to<const float*>;
       { bags.borders() } -> BagBorders;

@@ -1,10 +1,10 @@
 // How a verb answers: a code and the place of the first fault. The same with and without exceptions.
 //
 //   status s = lookup(ctx, table, bags, combiner::sum, out);
-//   if (!s) log(s.message());      // "id out of range: table 3, bag 17, slot 402, value -1"
+//   if (!s) log(s.message());      // "id out of range: table 3, bag 17, position 402, value -1"
 //   lookup(...).or_throw();        // where exceptions are on
 //
-// "First" means the smallest place (table, then bag, then slot), whatever the threads did.
+// "First" means the smallest place (table, then bag, then position), whatever the threads did.
 // Functions that parse or do I/O answer with result<T> (result.hpp).
 #pragma once
 
@@ -73,7 +73,7 @@ constexpr const char* to_string(errc code) noexcept {
 struct fault_place {
   index_t table = -1;
   index_t bag = -1;
-  index_t slot = -1;  ///< position in ids and weights
+  index_t position = -1;  ///< position in ids and weights
   std::int64_t value = 0;  ///< the offending id or offset (a 64-bit unsigned id reads as negative)
   index_t row = -1;     ///< of a matrix
   index_t column = -1;  ///< of a matrix
@@ -156,7 +156,7 @@ class [[nodiscard]] status {
     if (place_.row >= 0) append("row ", place_.row);
     if (place_.column >= 0) append("column ", place_.column);
     if (place_.bag >= 0) append("bag ", place_.bag);
-    if (place_.slot >= 0) append("slot ", place_.slot);
+    if (place_.position >= 0) append("position ", place_.position);
     const bool has_value = place_.bag >= 0 || place_.value != 0;
     if (has_value && code_ != errc::weight_is_nan) append("value ", place_.value);
     if (place_.must_be >= 0) {

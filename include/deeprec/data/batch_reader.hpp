@@ -327,7 +327,7 @@ class batch_reader {
       return;
     }
     const index_t pieces = batch.copy_pieces();
-    // A few slots at a time; the rows of a small batch are not worth waking a thread for.
+    // A few features at a time; the rows of a small batch are not worth waking a thread for.
     const index_t grain = max_rows < 512 ? pieces : std::max<index_t>(1, pieces / 16);
     context_.executor->parallel_for(pieces, grain,
                                     [&batch, parts](index_t begin, index_t end, int) {

@@ -2,7 +2,7 @@
 //
 //   0 \t 1 \t \t -2 ... \t 68fd1e64 \t \t ...    label I1..I13 C1..C26, by tab or comma
 //   │    └──────┬─────┘    └───────┬───────
-//   labels    dense (B, 13)    26 slots of one id: hash_bucket(hash_bytes(token, slot), rows[slot])
+//   labels    dense (B, 13)    26 features of one id: hash_bucket(hash_bytes(token, feature), rows[feature])
 //
 // A missing token is a token (the empty string) and gets a row of its own; a missing integer
 // becomes missing_dense. A header is skipped, and the Id column that it may name first. CR before
@@ -83,7 +83,7 @@ struct criteo_format {
 
   [[nodiscard]] static constexpr batch_shape shape() noexcept {
     return {.dense_columns = detail::criteo_dense,
-            .slots = detail::criteo_slots,
+            .features = detail::criteo_features,
             .bags = bag_size::one,
             .weights = id_weights::absent};
   }
@@ -130,7 +130,7 @@ struct criteo_format {
   [[nodiscard]] errc parse(const layout& how, std::string_view text, sparse_batch& batch,
                            line_log& log) const noexcept {
     detail::criteo_plan plan;
-    for (int s = 0; s < detail::criteo_slots; ++s) {
+    for (int s = 0; s < detail::criteo_features; ++s) {
       plan.rows[s] = rows[static_cast<std::size_t>(s)];
       plan.hash_starts[s] = detail::hash_start(static_cast<std::uint64_t>(s));
       plan.missing_row[s] = hash_bucket(hash_bytes({}, static_cast<std::uint64_t>(s)), plan.rows[s]);
@@ -151,7 +151,7 @@ struct criteo_format {
       detail::criteo_rows out;
       out.labels = batch.next_label();
       out.dense = batch.next_dense();
-      for (int s = 0; s < detail::criteo_slots; ++s) out.ids[s] = batch.next_id(s);
+      for (int s = 0; s < detail::criteo_features; ++s) out.ids[s] = batch.next_id(s);
       out.count = 0;
       const bool finished =
           DEEPREC_PORTABLE::parse_criteo_lines(plan, piece.data(), piece.data() + end, out, log);

@@ -76,7 +76,7 @@ class feasign_format {
   }
   [[nodiscard]] batch_shape shape() const noexcept {
     return {.dense_columns = 0,
-            .slots = static_cast<index_t>(numbers_.size()),
+            .features = static_cast<index_t>(numbers_.size()),
             .bags = bag_size::any,
             .weights = id_weights::absent};
   }

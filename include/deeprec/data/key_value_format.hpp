@@ -1,10 +1,10 @@
 // Sparse fields as PAI-TF's parsing ops take them: pairs of a key and a value, or keys alone.
 //
 //   1 \t 3:0.5,17,40:2 \t \t 8     fields by one delimiter, pairs by another, key:value by a third
-//   │    └─────┬─────┘   │   └─ slot 2: {8}, weight 1
-//   label    slot 0    slot 1: an empty bag
+//   │    └─────┬─────┘   │   └─ feature 2: {8}, weight 1
+//   label    feature 0    feature 1: an empty bag
 //
-// Each field but the label is a slot. A space that divides pairs may be repeated; other delimiters
+// Each field but the label is a feature. A space that divides pairs may be repeated; other delimiters
 // may not. Where a line is a single field, a line of no bytes is an empty bag; elsewhere it is
 // ignored.
 #pragma once
@@ -25,10 +25,10 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// The format of lines of key:value fields.
 ///
 /// @numerics weights are the nearest floats to the decimal text; a key alone has weight 1. hashed:
-///           hash_bucket(hash_bytes(key, seed = slot), rows), or the hash itself with rows = 0
+///           hash_bucket(hash_bytes(key, seed = feature), rows), or the hash itself with rows = 0
 /// @threads  reentrant
 struct key_value_format {
-  index_t slots = 1;  ///< fields that hold pairs
+  index_t features = 1;  ///< fields that hold pairs
   index_t label_field =
       -1;  ///< which field of the line is the label, from 0; -1 = none (labels are 0)
   token_use keys = token_use::as_is;
@@ -43,10 +43,10 @@ struct key_value_format {
 
   /// What is wrong with the options; null when nothing is.
   [[nodiscard]] const char* check() const noexcept {
-    if (slots < 1) return "key_value_format: no slots. Fix: slots = 1 or more";
+    if (features < 1) return "key_value_format: no features. Fix: features = 1 or more";
     if (rows < 0)
       return "key_value_format: rows is negative. Fix: 0 for 64-bit keys, or the table's size";
-    if (label_field > slots) return "key_value_format: label_field is beyond the fields of a line";
+    if (label_field > features) return "key_value_format: label_field is beyond the fields of a line";
     if (field_delimiter == pair_delimiter || pair_delimiter == value_delimiter ||
         field_delimiter == value_delimiter) {
       return "key_value_format: two delimiters are the same character. Fix: three different ones";
@@ -63,7 +63,7 @@ struct key_value_format {
   }
   [[nodiscard]] batch_shape shape() const noexcept {
     return {
-        .dense_columns = 0, .slots = slots, .bags = bag_size::any, .weights = id_weights::present};
+        .dense_columns = 0, .features = features, .bags = bag_size::any, .weights = id_weights::present};
   }
   /// There are no headers.
   [[nodiscard]] static layout detect(std::string_view) noexcept { return {}; }
@@ -76,11 +76,11 @@ struct key_value_format {
   /// @error   parse_error (the log has the place), out_of_memory
   [[nodiscard]] errc parse(const layout&, std::string_view text, sparse_batch& batch,
                            line_log& log) const {
-    const index_t wanted = slots + (label_field >= 0 ? 1 : 0);
+    const index_t wanted = features + (label_field >= 0 ? 1 : 0);
     const auto parse_row = [&](std::string_view line, float& label, line_fault& fault) {
       if (line.empty() && wanted > 1) return errc::cancelled;
       std::size_t begin = 0;
-      index_t slot = 0;
+      index_t feature = 0;
       for (index_t f = 0;; ++f) {
         const std::size_t stop = (std::min)(line.find(field_delimiter, begin), line.size());
         const std::string_view field = line.substr(begin, stop - begin);
@@ -95,7 +95,7 @@ struct key_value_format {
           if (const char* why = detail::parse_float(field, label)) {
             return detail::bad_field(fault, line, field, why);
           }
-        } else if (const errc code = parse_pairs(line, field, slot++, batch, fault);
+        } else if (const errc code = parse_pairs(line, field, feature++, batch, fault);
                    code != errc::ok) {
           return code;
         }
@@ -107,7 +107,7 @@ struct key_value_format {
   }
 
  private:
-  errc parse_pairs(std::string_view line, std::string_view field, index_t slot, sparse_batch& batch,
+  errc parse_pairs(std::string_view line, std::string_view field, index_t feature, sparse_batch& batch,
                    line_fault& fault) const noexcept {
     if (field.empty()) return errc::ok;
     for (std::size_t begin = 0;;) {
@@ -120,7 +120,7 @@ struct key_value_format {
         float weight = 1.0F;
         if (key.empty()) return detail::bad_field(fault, line, pair, "a key is missing");
         if (keys == token_use::hashed) {
-          id = hash_bytes(key, static_cast<std::uint64_t>(slot));
+          id = hash_bytes(key, static_cast<std::uint64_t>(feature));
           if (rows > 0) id = static_cast<std::uint64_t>(hash_bucket(id, rows));
         } else if (const char* why = detail::parse_unsigned(key, id)) {
           return detail::bad_field(fault, line, key, why);
@@ -133,7 +133,7 @@ struct key_value_format {
             return detail::bad_field(fault, line, value, why);
           }
         }
-        if (!batch.push_id(slot, static_cast<std::int64_t>(id), weight)) return errc::out_of_memory;
+        if (!batch.push_id(feature, static_cast<std::int64_t>(id), weight)) return errc::out_of_memory;
       } else if (pair_delimiter != ' ') {
         return detail::bad_field(fault, line, pair, "a key is missing");
       }

@@ -2,7 +2,7 @@
 //
 //   +1 3:0.5 17:1 40:-2.25   # comment        label index:value ...
 //   │  └─────────┬───────┘
-//   label    slot 0: ids {2, 16, 39}, weights {0.5, 1, -2.25}     (indices from 1; ids from 0)
+//   label    feature 0: ids {2, 16, 39}, weights {0.5, 1, -2.25}     (indices from 1; ids from 0)
 //
 // Fields are divided by spaces or tabs. Lines of blanks or of a comment only hold no row.
 // Not here: qid fields, several labels.
@@ -23,7 +23,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// From which number a file counts its indices.
 enum class index_base : std::uint8_t { zero, one };
 
-/// The format of libsvm's files: one slot, with weights; labels are any finite numbers.
+/// The format of libsvm's files: one feature, with weights; labels are any finite numbers.
 ///
 /// @numerics labels and weights are the nearest floats to the decimal text
 /// @threads  reentrant
@@ -41,7 +41,7 @@ struct libsvm_format {
                     : nullptr;
   }
   [[nodiscard]] static constexpr batch_shape shape() noexcept {
-    return {.dense_columns = 0, .slots = 1, .bags = bag_size::any, .weights = id_weights::present};
+    return {.dense_columns = 0, .features = 1, .bags = bag_size::any, .weights = id_weights::present};
   }
   /// There are no headers.
   [[nodiscard]] static layout detect(std::string_view) noexcept { return {}; }

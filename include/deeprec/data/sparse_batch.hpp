@@ -1,9 +1,9 @@
-// The rows that a text parser makes: labels, dense features, and one bag of ids per row and slot.
+// The rows that a text parser makes: labels, dense features, and one bag of ids per row and feature.
 //
 //   labels   (B)       1          0          0
 //   dense    (B, F)    [1 5 260]  [0 2 12]   [3 0 7]      row-major
-//   slot 0   bags (B)  {7 1 9}    {4}        {}           one jagged batch per slot,
-//   slot 1   bags (B)  {2}        {2 8}      {5}          with weights if the format has them
+//   feature 0   bags (B)  {7 1 9}    {4}        {}           one jagged batch per feature,
+//   feature 1   bags (B)  {2}        {2 8}      {5}          with weights if the format has them
 //
 // Owns its memory and reuses it: a batch that is filled again and again soon allocates nothing.
 // Not here: reading (batch_reader.hpp), the formats (criteo_format.hpp ...).
@@ -25,7 +25,7 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// one: each bag holds exactly one id (then all slots share their offsets); any: zero or more.
+/// one: each bag holds exactly one id (then all features share their offsets); any: zero or more.
 enum class bag_size : std::uint8_t { one, any };
 
 /// Whether the ids of a format come with weights.
@@ -34,7 +34,7 @@ enum class id_weights : std::uint8_t { absent, present };
 /// What every row of a format consists of.
 struct batch_shape {
   index_t dense_columns = 0;
-  index_t slots = 0;
+  index_t features = 0;
   bag_size bags = bag_size::any;
   id_weights weights = id_weights::absent;
 
@@ -70,13 +70,13 @@ class sparse_batch {
     std::swap(labels_, other.labels_);
     std::swap(dense_, other.dense_);
     std::swap(ones_, other.ones_);
-    slots_.swap(other.slots_);
+    features_.swap(other.features_);
   }
 
   [[nodiscard]] const batch_shape& shape() const noexcept { return shape_; }
   /// B.
   [[nodiscard]] index_t rows() const noexcept { return rows_; }
-  [[nodiscard]] index_t slot_count() const noexcept { return shape_.slots; }
+  [[nodiscard]] index_t feature_count() const noexcept { return shape_.features; }
 
   /// @shape (B)
   [[nodiscard]] std::span<const float> labels() const noexcept {
@@ -90,16 +90,16 @@ class sparse_batch {
   [[nodiscard]] matrix_view<float> dense() noexcept {
     return {dense_.data(), rows_, dim<>(shape_.dense_columns)};
   }
-  /// The bags of slot s. Valid until the batch is written to.
+  /// The bags of feature s. Valid until the batch is written to.
   ///
   /// @shape   B bags
-  /// @pre     0 <= s < slot_count()
+  /// @pre     0 <= s < feature_count()
   /// @cost    O(1)
   /// @threads reentrant
   /// @error   none
-  [[nodiscard]] jagged_view<std::int64_t, std::int64_t> slot(index_t s) const {
-    DEEPREC_EXPECTS(0 <= s && s < shape_.slots);
-    const slot_arrays& one = slots_[static_cast<std::size_t>(s)];
+  [[nodiscard]] jagged_view<std::int64_t, std::int64_t> feature(index_t s) const {
+    DEEPREC_EXPECTS(0 <= s && s < shape_.features);
+    const feature_arrays& one = features_[static_cast<std::size_t>(s)];
     const float* weights = shape_.weights == id_weights::present ? one.weights.data() : nullptr;
     if (rows_ == 0) return {nullptr, 0, one.ids.data(), 0, weights};
     if (shape_.bags == bag_size::one) {
@@ -110,32 +110,32 @@ class sparse_batch {
 
   /// Drops the rows and keeps the memory.
   ///
-  /// @cost    O(slots)
+  /// @cost    O(features)
   /// @threads the batch alone
   /// @error   none
   void clear() noexcept {
     rows_ = 0;
-    for (slot_arrays& one : slots_) one.size = 0;
+    for (feature_arrays& one : features_) one.size = 0;
   }
 
   // ---- for formats -------------------------------------------------------------------------
 
   /// Drops the rows and takes on a shape.
   ///
-  /// @cost    O(slots); allocates when the number of slots grows
+  /// @cost    O(features); allocates when the number of features grows
   /// @threads the batch alone
   /// @error   none (bad_alloc where exceptions are on)
   void reshape(const batch_shape& shape) {
     if (!(shape == shape_)) {
-      while (slots_.size() < static_cast<std::size_t>(shape.slots)) {
-        slots_.emplace_back(memory_, static_cast<index_t>(slots_.size() % 61));
+      while (features_.size() < static_cast<std::size_t>(shape.features)) {
+        features_.emplace_back(memory_, static_cast<index_t>(features_.size() % 61));
       }
       shape_ = shape;
     }
     clear();
   }
 
-  /// Room for `more` further rows: labels, dense values, offsets, and one id per slot where the
+  /// Room for `more` further rows: labels, dense values, offsets, and one id per feature where the
   /// shape says one. What the batch holds stays.
   ///
   /// @cost    amortised O(1) per row; allocates when it must
@@ -151,12 +151,12 @@ class sparse_batch {
       if (ones_.capacity() > known) {
         for (index_t i = 0; i < ones_.capacity(); ++i) ones_.data()[i] = i;
       }
-      for (index_t s = 0; s < shape_.slots; ++s) {
+      for (index_t s = 0; s < shape_.features; ++s) {
         if (!reserve_ids(s, total, rows_)) return false;
       }
     } else {
-      for (index_t s = 0; s < shape_.slots; ++s) {
-        slot_arrays& one = slots_[static_cast<std::size_t>(s)];
+      for (index_t s = 0; s < shape_.features; ++s) {
+        feature_arrays& one = features_[static_cast<std::size_t>(s)];
         if (!one.offsets.reserve(total + 1, rows_ == 0 ? 0 : rows_ + 1)) return false;
         if (rows_ == 0) one.offsets.data()[0] = 0;
         if (!reserve_ids(s, one.size, one.size)) return false;
@@ -165,7 +165,7 @@ class sparse_batch {
     return true;
   }
 
-  /// Where the next reserved rows go: first label, first dense value, first id of slot s (for
+  /// Where the next reserved rows go: first label, first dense value, first id of feature s (for
   /// bag_size::one). They count once commit_rows() says so; a row that isn't committed leaves no
   /// trace.
   [[nodiscard]] float* next_label() noexcept { return labels_.data() + rows_; }
@@ -173,16 +173,16 @@ class sparse_batch {
     return dense_.data() + rows_ * shape_.dense_columns;
   }
   [[nodiscard]] std::int64_t* next_id(index_t s) noexcept {
-    return slots_[static_cast<std::size_t>(s)].ids.data() + rows_;
+    return features_[static_cast<std::size_t>(s)].ids.data() + rows_;
   }
 
-  /// Adds an id (and its weight) to the open row's bag of slot s, for bag_size::any.
+  /// Adds an id (and its weight) to the open row's bag of feature s, for bag_size::any.
   ///
   /// @cost    amortised O(1)
   /// @threads the batch alone
   /// @error   false: no memory
   [[nodiscard]] bool push_id(index_t s, std::int64_t id, float weight = 1.0F) noexcept {
-    slot_arrays& one = slots_[static_cast<std::size_t>(s)];
+    feature_arrays& one = features_[static_cast<std::size_t>(s)];
     if (one.size == one.ids.capacity() &&
         !reserve_ids(s, std::max<index_t>(64, one.size + 1), one.size)) {
       return false;
@@ -196,14 +196,14 @@ class sparse_batch {
   /// The next `count` reserved rows now belong to the batch.
   ///
   /// @pre     reserve_rows() made room; for bag_size::any count is 1, and closes the open row
-  /// @cost    O(1), or O(slots) for bag_size::any
+  /// @cost    O(1), or O(features) for bag_size::any
   /// @threads the batch alone
   /// @error   none
   void commit_rows(index_t count) noexcept {
     rows_ += count;
     if (shape_.bags == bag_size::any) {
-      for (index_t s = 0; s < shape_.slots; ++s) {
-        slot_arrays& one = slots_[static_cast<std::size_t>(s)];
+      for (index_t s = 0; s < shape_.features; ++s) {
+        feature_arrays& one = features_[static_cast<std::size_t>(s)];
         one.offsets.data()[rows_] = one.size;
       }
     }
@@ -211,13 +211,13 @@ class sparse_batch {
 
   /// Forgets the ids pushed into the open row.
   ///
-  /// @cost    O(slots)
+  /// @cost    O(features)
   /// @threads the batch alone
   /// @error   none
   void drop_row() noexcept {
     if (shape_.bags == bag_size::one) return;
-    for (index_t s = 0; s < shape_.slots; ++s) {
-      slot_arrays& one = slots_[static_cast<std::size_t>(s)];
+    for (index_t s = 0; s < shape_.features; ++s) {
+      feature_arrays& one = features_[static_cast<std::size_t>(s)];
       one.size = rows_ == 0 ? 0 : one.offsets.data()[rows_];
     }
   }
@@ -232,7 +232,7 @@ class sparse_batch {
   /// Makes room for the rows of all parts, to be copied behind the batch's rows.
   ///
   /// @pre     every part has this batch's shape and lies inside its source
-  /// @cost    O(slots * parts); allocates when it must
+  /// @cost    O(features * parts); allocates when it must
   /// @threads the batch alone
   /// @error   false: no memory; the batch is unchanged
   [[nodiscard]] bool reserve_parts(std::span<const part> parts) noexcept {
@@ -240,8 +240,8 @@ class sparse_batch {
     for (const part& p : parts) more += p.count;
     if (!reserve_rows(more)) return false;
     if (shape_.bags == bag_size::any) {
-      for (index_t s = 0; s < shape_.slots; ++s) {
-        const index_t held = slots_[static_cast<std::size_t>(s)].size;
+      for (index_t s = 0; s < shape_.features; ++s) {
+        const index_t held = features_[static_cast<std::size_t>(s)].size;
         index_t total = held;
         for (const part& p : parts) total += p.from->ids_in(s, p.first, p.count);
         if (!reserve_ids(s, total, held)) return false;
@@ -250,8 +250,8 @@ class sparse_batch {
     return true;
   }
 
-  /// Pieces of work in copying parts: the slots, then dense, then labels.
-  [[nodiscard]] index_t copy_pieces() const noexcept { return shape_.slots + 2; }
+  /// Pieces of work in copying parts: the features, then dense, then labels.
+  [[nodiscard]] index_t copy_pieces() const noexcept { return shape_.features + 2; }
 
   /// Copies one piece of all parts behind the batch's rows.
   ///
@@ -263,13 +263,13 @@ class sparse_batch {
     index_t row = rows_;
     const index_t width = shape_.dense_columns;
     for (const part& p : parts) {
-      if (piece == shape_.slots) {
+      if (piece == shape_.features) {
         copy(dense_.data() + row * width, p.from->dense_.data() + p.first * width, p.count * width);
-      } else if (piece > shape_.slots) {
+      } else if (piece > shape_.features) {
         copy(labels_.data() + row, p.from->labels_.data() + p.first, p.count);
       } else {
-        copy_bags(slots_[static_cast<std::size_t>(piece)],
-                  p.from->slots_[static_cast<std::size_t>(piece)], row, p.first, p.count);
+        copy_bags(features_[static_cast<std::size_t>(piece)],
+                  p.from->features_[static_cast<std::size_t>(piece)], row, p.first, p.count);
       }
       row += p.count;
     }
@@ -285,8 +285,8 @@ class sparse_batch {
   }
 
  private:
-  struct slot_arrays {
-    slot_arrays(std::pmr::memory_resource* memory, index_t skew) noexcept
+  struct feature_arrays {
+    feature_arrays(std::pmr::memory_resource* memory, index_t skew) noexcept
         : ids(memory, skew), weights(memory, skew), offsets(memory, skew) {}
     detail::grow_array<std::int64_t> ids;
     detail::grow_array<float> weights;
@@ -295,7 +295,7 @@ class sparse_batch {
   };
 
   [[nodiscard]] bool reserve_ids(index_t s, index_t total, index_t kept) noexcept {
-    slot_arrays& one = slots_[static_cast<std::size_t>(s)];
+    feature_arrays& one = features_[static_cast<std::size_t>(s)];
     const bool weighted = shape_.weights == id_weights::present;
     const index_t held = one.ids.capacity();
     if (total <= held && (!weighted || held <= one.weights.capacity())) return true;
@@ -306,7 +306,7 @@ class sparse_batch {
 
   [[nodiscard]] index_t ids_in(index_t s, index_t first, index_t count) const noexcept {
     if (count == 0) return 0;
-    const std::int64_t* offsets = slots_[static_cast<std::size_t>(s)].offsets.data();
+    const std::int64_t* offsets = features_[static_cast<std::size_t>(s)].offsets.data();
     return offsets[first + count] - offsets[first];
   }
 
@@ -315,7 +315,7 @@ class sparse_batch {
     if (count > 0) std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(T));
   }
 
-  void copy_bags(slot_arrays& to, const slot_arrays& from, index_t row, index_t first,
+  void copy_bags(feature_arrays& to, const feature_arrays& from, index_t row, index_t first,
                  index_t count) const noexcept {
     if (count == 0) return;
     index_t begin = first;
@@ -343,7 +343,7 @@ class sparse_batch {
   detail::grow_array<float> labels_;
   detail::grow_array<float> dense_;
   detail::grow_array<std::int64_t> ones_;  // 0, 1, 2 ...: the offsets of bags of one id
-  std::vector<slot_arrays> slots_;
+  std::vector<feature_arrays> features_;
 };
 
 }}  // namespace deeprec::DEEPREC_ABI

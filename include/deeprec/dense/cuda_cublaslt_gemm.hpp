@@ -223,12 +223,12 @@ struct cublaslt_backend {
     key.c_stride = leading_dimension(c);
     key.old_stride = leading_dimension(has_residual ? desc.residual : c);
     key.count = desc.batch.count;
-    if (key.count != 1) key.c_step = desc.batch.c_step;
+    if (key.count != 1) key.c_batch_stride = desc.batch.c_batch_stride;
     const auto begins = [](const void* at, index_t step, gemm_storage storage) {
       return cublaslt_alignment(address(at), static_cast<std::uintptr_t>(step * bytes_of(storage)));
     };
-    key.c_begins = begins(out, key.c_step, key.output);
-    key.old_begins = begins(old, key.c_step, key.output);
+    key.c_begins = begins(out, key.c_batch_stride, key.output);
+    key.old_begins = begins(old, key.c_batch_stride, key.output);
     if (k == 0) {  // no products are one product of zeros
       key.k = 1;
       key.a_stride = 1;
@@ -239,11 +239,11 @@ struct cublaslt_backend {
       key.a_stride = leading_dimension(a);
       key.b_stride = leading_dimension(b);
       if (key.count != 1) {
-        key.a_step = desc.batch.a_step;
-        key.b_step = desc.batch.b_step;
+        key.a_batch_stride = desc.batch.a_batch_stride;
+        key.b_batch_stride = desc.batch.b_batch_stride;
       }
-      key.a_begins = begins(a.data(), key.a_step, key.inputs);
-      key.b_begins = begins(b.data(), key.b_step, key.inputs);
+      key.a_begins = begins(a.data(), key.a_batch_stride, key.inputs);
+      key.b_begins = begins(b.data(), key.b_batch_stride, key.inputs);
     }
 
     const std::shared_ptr<const cublaslt_plan> plan = cublaslt_plan_for<Api>(handle, key);

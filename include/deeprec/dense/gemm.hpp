@@ -127,7 +127,7 @@ status check_gemm(const Desc& desc, const A& a, const B& b, const C& c) {
     return step > -most && step < most && desc.batch.count - 1 <= (most - one) / (step < 0 ? -step : step);
   };
   if (desc.batch.count > 1 &&
-      !(batch_fits(a, desc.batch.a_step) && batch_fits(b, desc.batch.b_step) && batch_fits(c, desc.batch.c_step) &&
+      !(batch_fits(a, desc.batch.a_batch_stride) && batch_fits(b, desc.batch.b_batch_stride) && batch_fits(c, desc.batch.c_batch_stride) &&
         countable(desc.batch.count, m == 0 ? 0 : n, (std::max)(m, index_t{1}) * n))) {
     return no("gemm: the bytes of a batch must fit an index");
   }
@@ -137,7 +137,7 @@ status check_gemm(const Desc& desc, const A& a, const B& b, const C& c) {
     }
     if (has_result_steps(desc))
       return {errc::unsupported, "gemm: relu_bits, mask_bits and column_sums must be absent in a batch"};
-    if (desc.batch.c_step == 0) return no("gemm: a batch writes every product to the same c");
+    if (desc.batch.c_batch_stride == 0) return no("gemm: a batch writes every product to the same c");
   }
   return {};
 }
@@ -182,7 +182,7 @@ status multiply_job(context<E> ctx, const gemm_job& job) {
     const tile_runner runner(ctx.instruction_set, job, setup);
     for (index_t i = 0; i < job.batch.count; ++i) {
       runner.finish_rows(row, 0, {0, job.m, 0, job.m}, {0, job.n, 0, job.n},
-                         step_by(job.c.data, i * job.batch.c_step, job.c.storage));
+                         offset_by(job.c.data, i * job.batch.c_batch_stride, job.c.storage));
     }
     return {};
   }
@@ -267,8 +267,8 @@ template <class Backends = host_gemm_backends, class Context, class A, class B, 
                           const C& c) {
   const auto where = as_context(ctx);
   if constexpr (std::is_same_v<B, gemm_weights>) {
-    if (desc.batch.b_step != 0) {
-      return {errc::unsupported, "gemm: b_step must be 0 for gemm_weights"};
+    if (desc.batch.b_batch_stride != 0) {
+      return {errc::unsupported, "gemm: b_batch_stride must be 0 for gemm_weights"};
     }
   }
   if (const status s = detail::check_gemm(desc, a, detail::values_of(b), c); !s) return s;

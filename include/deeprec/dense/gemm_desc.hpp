@@ -87,9 +87,9 @@ class gemm_view {
 /// The bias serves all; residual, masks, bits, sums and bias gradient are for a count of 1.
 struct gemm_batch {
   index_t count = 1;
-  index_t a_step = 0;
-  index_t b_step = 0;
-  index_t c_step = 0;
+  index_t a_batch_stride = 0;
+  index_t b_batch_stride = 0;
+  index_t c_batch_stride = 0;
 };
 
 /// Which product. Every field that is left out means: nothing of the kind.
@@ -117,7 +117,7 @@ constexpr index_t bytes_of(gemm_storage storage) noexcept { return storage == ge
 
 /// p moved on by a number of elements.
 template <class Void>
-Void* step_by(Void* p, index_t elements, gemm_storage storage) noexcept {
+Void* offset_by(Void* p, index_t elements, gemm_storage storage) noexcept {
   using byte = std::conditional_t<std::is_const_v<Void>, const char, char>;
   return static_cast<byte*>(p) + elements * bytes_of(storage);
 }

@@ -66,7 +66,7 @@ class gemm_weights {
     if (largest_version_ != now) {
       float most = 0;
       for (index_t i = 0; i < values_.extent(0); ++i) {
-        const void* row = detail::step_by(values_.data(), i * values_.stride(0), values_.storage());
+        const void* row = detail::offset_by(values_.data(), i * values_.stride(0), values_.storage());
         most = (std::max)(most, detail::largest_magnitude(row, values_.extent(1), values_.storage()));
       }
       largest_ = most;
@@ -123,7 +123,7 @@ class gemm_weights {
     std::uint64_t sum = 0;
     const index_t width = values_.extent(1) * detail::bytes_of(values_.storage());
     for (index_t i = 0; i < values_.extent(0); ++i) {
-      const void* row = detail::step_by(values_.data(), i * values_.stride(0), values_.storage());
+      const void* row = detail::offset_by(values_.data(), i * values_.stride(0), values_.storage());
       sum = hash_bytes({static_cast<const char*>(row), static_cast<std::size_t>(width)}, sum);
     }
     return sum;

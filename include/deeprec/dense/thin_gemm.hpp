@@ -26,11 +26,11 @@ struct thin_gemm {
     if (q.output != gemm_storage::f32) return {"thin products' results are float"};
     if (q.packed) return {"thin products read b as it is"};
     if (by_column(q)) {
-      if (b_step(q) != 1 && q.a == gemm_operand::normal) return {"a strided column is no vector"};
+      if (b_batch_stride(q) != 1 && q.a == gemm_operand::normal) return {"a strided column is no vector"};
       if (q.a == gemm_operand::transposed && q.c_stride != 1) return {"a strided column is no vector"};
       return {};
     }
-    if (a_step(q) != 1 && q.b == gemm_operand::transposed) return {"a strided column is no vector"};
+    if (a_batch_stride(q) != 1 && q.b == gemm_operand::transposed) return {"a strided column is no vector"};
     return {};
   }
   [[nodiscard]] static gemm_plan plan(const gemm_problem& q) noexcept {
@@ -39,10 +39,10 @@ struct thin_gemm {
 
  private:
   static bool by_column(const gemm_problem& q) noexcept { return q.n == 1; }
-  static index_t a_step(const gemm_problem& q) noexcept {
+  static index_t a_batch_stride(const gemm_problem& q) noexcept {
     return q.a == gemm_operand::normal || q.k == 1 ? 1 : q.a_stride;
   }
-  static index_t b_step(const gemm_problem& q) noexcept {
+  static index_t b_batch_stride(const gemm_problem& q) noexcept {
     return q.b == gemm_operand::transposed || q.k == 1 ? 1 : q.b_stride;
   }
 
@@ -60,12 +60,12 @@ struct thin_gemm {
         if (q.a == gemm_operand::normal) {
           row_dots(region, a, q.a_stride, q.m, b, q.k, c, q.c_stride, q.accumulates);
         } else {
-          combine_rows(region, a, q.a_stride, q.k, b, b_step(q), q.m, c, q.accumulates);
+          combine_rows(region, a, q.a_stride, q.k, b, b_batch_stride(q), q.m, c, q.accumulates);
         }
       } else if (q.b == gemm_operand::transposed) {
         row_dots(region, b, q.b_stride, q.n, a, q.k, c, 1, q.accumulates);
       } else {
-        combine_rows(region, b, q.b_stride, q.k, a, a_step(q), q.n, c, q.accumulates);
+        combine_rows(region, b, q.b_stride, q.k, a, a_batch_stride(q), q.n, c, q.accumulates);
       }
       if (q.bias || q.residual || q.activation != gemm_activation::none) {  // in place, while c is near
         finish(region, {.product = c,

@@ -99,11 +99,11 @@ inline constexpr keep_t keep{};
 namespace padding {
 
 struct none_t {};
-/// Slots with this id count as absent. Any number, also a negative one.
+/// Positions with this id count as absent. Any number, also a negative one.
 struct id {
   std::int64_t id;
 };
-/// Negative ids count as absent and, for every combiner but sum, slots whose weight is not above 0: as in
+/// Negative ids count as absent and, for every combiner but sum, positions whose weight is not above 0: as in
 /// TensorFlow's safe_embedding_lookup_sparse.
 struct prune_t {};
 inline constexpr prune_t prune{};

@@ -118,7 +118,7 @@ class cuda_stream {
   ///
   /// @cost    blocks; a copy of some hundred bytes
   /// @threads one at a time
-  /// @error   what the verbs' kernels found (smallest table, then bag, then slot); device_error
+  /// @error   what the verbs' kernels found (smallest table, then bag, then position); device_error
   [[nodiscard]] status synchronize() {
     status s = cuda_status(
         cudaMemcpyAsync(on_host_, on_device_, sizeof(records), cudaMemcpyDeviceToHost, stream_));

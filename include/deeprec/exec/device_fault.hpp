@@ -15,18 +15,18 @@ struct device_fault {
   int code;  // an errc
   index_t table;
   index_t bag;
-  index_t slot;
+  index_t position;
   std::int64_t value;
   unsigned long long first;  // the largest order_of() so far: who is behind it need not wait for the lock
 
-  /// Larger for what is reported before: by table, then bag, then, where there is no bag, slot.
+  /// Larger for what is reported before: by table, then bag, then, where there is no bag, position.
   [[nodiscard]] DEEPREC_HD static constexpr unsigned long long order_of(index_t table, index_t bag,
-                                                                        index_t slot) noexcept {
+                                                                        index_t position) noexcept {
     constexpr auto most = (index_t{1} << 48) - 1;
     constexpr index_t tables = 32766;  // of those behind them all have one place
     using word = unsigned long long;
     if (table >= tables) return ~(static_cast<word>(tables + 1) << 49);
-    const index_t place = bag >= 0 ? bag : slot >= 0 ? slot : 0;
+    const index_t place = bag >= 0 ? bag : position >= 0 ? position : 0;
     const auto of_table = static_cast<word>(table < 0 ? 0 : table + 1);
     return ~(of_table << 49 | word{bag >= 0} << 48 | static_cast<word>(place < most ? place : most));
   }
@@ -34,11 +34,11 @@ struct device_fault {
   [[nodiscard]] DEEPREC_HD constexpr bool is_behind(index_t t, index_t b, index_t k) const noexcept {
     if (code == 0) return true;
     if (t != table) return t < table;
-    return b != bag ? b < bag : k < slot;
+    return b != bag ? b < bag : k < position;
   }
   [[nodiscard]] status as_status() const noexcept {
     if (code == 0) return {};
-    return {static_cast<errc>(code), {.table = table, .bag = bag, .slot = slot, .value = value}};
+    return {static_cast<errc>(code), {.table = table, .bag = bag, .position = position, .value = value}};
   }
 };
 

@@ -30,8 +30,8 @@ inline constexpr int block_threads = 256;
 
 /// Keeps the smallest place.
 static __device__ __noinline__ void write_fault(device_fault* fault, errc code, index_t table, index_t bag,
-                                                index_t slot, std::int64_t value) {
-  const unsigned long long order = device_fault::order_of(table, bag, slot);
+                                                index_t position, std::int64_t value) {
+  const unsigned long long order = device_fault::order_of(table, bag, position);
   if (atomicMax(&fault->first, order) > order) return;
   // Lanes that are here together take turns: who spins for the lock may keep the lane that has it from going on.
   const unsigned here = __activemask();
@@ -41,11 +41,11 @@ static __device__ __noinline__ void write_fault(device_fault* fault, errc code, 
       }
       __threadfence();
       volatile device_fault* const record = fault;
-      const device_fault seen{0, record->code, record->table, record->bag, record->slot, 0, 0};
-      if (seen.is_behind(table, bag, slot)) {
+      const device_fault seen{0, record->code, record->table, record->bag, record->position, 0, 0};
+      if (seen.is_behind(table, bag, position)) {
         record->table = table;
         record->bag = bag;
-        record->slot = slot;
+        record->position = position;
         record->value = value;
         record->code = static_cast<int>(code);
       }
@@ -109,9 +109,9 @@ class warp_team {
   /// Keeps the smallest place. Called by one lane, on a path that is never hot.
   DEEPREC_HD void report([[maybe_unused]] device_fault* fault, [[maybe_unused]] errc code,
                          [[maybe_unused]] index_t table, [[maybe_unused]] index_t bag,
-                         [[maybe_unused]] index_t slot, [[maybe_unused]] std::int64_t value) const {
+                         [[maybe_unused]] index_t position, [[maybe_unused]] std::int64_t value) const {
 #if defined(__CUDA_ARCH__)
-    write_fault(fault, code, table, bag, slot, value);
+    write_fault(fault, code, table, bag, position, value);
 #endif
   }
   DEEPREC_HD void count([[maybe_unused]] unsigned long long* counter, [[maybe_unused]] index_t n) const {

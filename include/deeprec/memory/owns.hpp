@@ -49,8 +49,8 @@ bool any_array(const Input& input, const Hits& hits) noexcept {
       const index_t stored = bags > 0 && borders.implied_bag < 0 ? bags + 1 : bags;
       if (hits(bytes_at(borders.offsets, stored))) return true;
     }
-    const index_t slots = input.id_count();
-    return hits(bytes_at(input.ids(), slots)) || hits(bytes_at(input.weights(), slots));
+    const index_t positions = input.id_count();
+    return hits(bytes_at(input.ids(), positions)) || hits(bytes_at(input.weights(), positions));
   } else if constexpr (requires { input.row_stride(); }) {
     const index_t entries = input.id_count();
     const index_t rows = entries > 0 ? capped_sum(capped_product(entries - 1, input.row_stride()), 1) : 0;

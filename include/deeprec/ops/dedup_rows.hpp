@@ -147,7 +147,7 @@ status dedup_rows_on(host_backend, const Context& ctx, matrix_view<const T, Spac
   if (detail::owns(detail::arrays_of(out), in)) return {errc::unsupported, "dedup_rows: out must not own the rows"};
   // All of the memory, before anything is written.
   std::pmr::vector<std::uint64_t> hashes(static_cast<std::size_t>(n), ctx.memory);
-  std::pmr::vector<std::uint32_t> table(n == 0 ? 0 : detail::key_slots(n), ctx.memory);
+  std::pmr::vector<std::uint32_t> table(n == 0 ? 0 : detail::key_positions(n), ctx.memory);
   out.rows.reserve(static_cast<std::size_t>(n));
   out.inverse.reserve(static_cast<std::size_t>(n));
   detail::hash_rows(ctx, in, hashes.data());
@@ -167,8 +167,8 @@ status dedup_rows_on(host_backend, const Context& ctx, matrix_view<const T, Spac
 /// @numerics bits are copied; the same for any number of threads
 /// @cost     O(B*D): a copy for each row. No allocation
 /// @threads  reentrant
-/// @error    shape_mismatch; id_out_of_range (slot, value) when a number is outside [0, U), the smallest
-///           slot. On an error nothing is written
+/// @error    shape_mismatch; id_out_of_range (position, value) when a number is outside [0, U), the smallest
+///           position. On an error nothing is written
 /// @example  @snippet tests/ops/dedup_rows_test.cpp dedup_rows
 template <class Context, class T, MemorySpace Space, class Columns, class Numbers, class Out,
           MemorySpace OutSpace, class OutColumns>
@@ -231,7 +231,7 @@ status gather_rows_on(host_backend, const Context& ctx, matrix_view<const T, Spa
     index_t b = 0;
     while (detail::row_number(numbers, b) < limit) ++b;
     return {errc::id_out_of_range, "gather_rows: inverse must be in [0, U)",
-            {.slot = b, .value = static_cast<std::int64_t>(detail::row_number(numbers, b))}};
+            {.position = b, .value = static_cast<std::int64_t>(detail::row_number(numbers, b))}};
   }
   if (out.empty()) return {};
   const auto bytes = static_cast<std::size_t>(out.extent(1)) * sizeof(T);

@@ -147,7 +147,7 @@ std::uint64_t bits_of_all(std::span<const Id> ids) noexcept {
 /// @post     out.ids[out.inverse[k]] = ids[k] · the counts sum to N · the numbers in inverse, read from the
 ///           left, reach every new maximum in steps of one
 /// @numerics exact; the same for any number of threads
-/// @cost     O(N) expected, on the calling thread: one table of 4 bytes for 2 to 4 slots an id, probed
+/// @cost     O(N) expected, on the calling thread: one table of 4 bytes for 2 to 4 positions an id, probed
 ///           linearly, or a table by id where all ids are below 4 N. From the context's resource: 16 bytes
 ///           an id at most; out gets room for N ids and counts, if they may all differ. Many lists are shared
 ///           out by the caller, one a thread. The hash depends on random numbers that the process draws:
@@ -202,7 +202,7 @@ status unique_on(host_backend, const Context& ctx, std::span<const Id> ids, uniq
   const auto below = static_cast<std::size_t>(largest) + 1;
   const std::size_t most = direct ? (std::min)(ids.size(), below) : ids.size();
   // All of the memory, before anything is written.
-  std::pmr::vector<std::uint32_t> table(n == 0 ? 0 : direct ? below : detail::key_slots(n), ctx.memory);
+  std::pmr::vector<std::uint32_t> table(n == 0 ? 0 : direct ? below : detail::key_positions(n), ctx.memory);
   out.inverse.reserve(ids.size());
   out.ids.reserve(most);
   out.counts.reserve(most);

@@ -10,8 +10,8 @@
 #include <deeprec/core/rounding.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
 #include <deeprec/optim/steps.hpp>
-#include <deeprec/simd/rounding_words.hpp>
-#include <deeprec/simd/words.hpp>
+#include <deeprec/simd/rounding_vectors.hpp>
+#include <deeprec/simd/vectors.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace scalar {
 // The vector words for one float: the reference for every faster path.

@@ -5,7 +5,7 @@
 //     for each row:        step = rows.begin_row(row_state, mean of the squared gradient)
 //       for each element:    w' = step(w, g, element_state&...)
 //
-//   a wrapper:           rows.begin_stage(sum of squares), and rows.optimizer is what it wraps (wrappers.hpp)
+//   a wrapper:           rows.begin_transform(sum of squares), and rows.optimizer is what it wraps (wrappers.hpp)
 //
 // A step is called on floats; the library's own steps have vector forms as well (steps.hpp). State of zeros
 // is the state of a new row, for every optimizer. What belongs to the table and not to a row, such as the
@@ -43,13 +43,13 @@ concept RowFunctor = requires(const R& rows, float* row_state, float mean_square
   rows.begin_row(row_state, mean_square);
 };
 
-/// What changes gradient or weight before the optimizer inside sees them: gives a stage for a row.
-/// needs_norm says whether begin_stage reads its argument, the sum of the squared gradient.
+/// What changes gradient or weight before the optimizer inside sees them: gives a transform for a row.
+/// needs_norm says whether begin_transform reads its argument, the sum of the squared gradient.
 template <class R>
-concept GradientStage = requires(const R& rows, float squares) {
+concept GradientTransform = requires(const R& rows, float squares) {
   { R::needs_norm } -> std::convertible_to<bool>;
   rows.optimizer;
-  rows.begin_stage(squares);
+  rows.begin_transform(squares);
 };
 
 /// row_state and element_state say how many floats of state a row and each of its elements have;
@@ -60,7 +60,7 @@ concept RowOptimizer =
       { O::row_state } -> std::convertible_to<int>;
       { O::element_state } -> std::convertible_to<int>;
       { O::needs_mean_square } -> std::convertible_to<bool>;
-    } && (RowFunctor<detail::prepared_t<O>> || GradientStage<detail::prepared_t<O>>);
+    } && (RowFunctor<detail::prepared_t<O>> || GradientTransform<detail::prepared_t<O>>);
 
 /// Counts one batch: call it after the last row of a batch, before the first of the next.
 ///

@@ -13,7 +13,7 @@
 #include <cmath>
 
 #include <deeprec/core/config.hpp>
-#include <deeprec/simd/words.hpp>
+#include <deeprec/simd/vectors.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -180,18 +180,18 @@ DEEPREC_HD inline float ftrl_step::operator()(float weight, float gradient, floa
 }}  // namespace deeprec::DEEPREC_ABI
 
 #include <deeprec/simd/begin_portable.hpp>
-#include <deeprec/optim/detail/step_words.inl>
+#include <deeprec/optim/detail/step_vectors.inl>
 #include <deeprec/optim/detail/steps.inl>
 #include <deeprec/simd/end_portable.hpp>
 
 #if DEEPREC_X86
 #include <deeprec/simd/begin_avx2.hpp>
-#include <deeprec/optim/detail/step_words.inl>
+#include <deeprec/optim/detail/step_vectors.inl>
 #include <deeprec/optim/detail/steps.inl>
 #include <deeprec/simd/end_avx2.hpp>
 
 #include <deeprec/simd/begin_avx512.hpp>
-#include <deeprec/optim/detail/step_words.inl>
+#include <deeprec/optim/detail/step_vectors.inl>
 #include <deeprec/optim/detail/steps.inl>
 #include <deeprec/simd/end_avx512.hpp>
 #endif

@@ -36,13 +36,13 @@ constexpr float learning_rate_of(const O& optimizer) noexcept {
   }
 }
 
-/// What a wrapper makes of itself for one batch: a stage, or one that depends on the gradient's norm.
-template <class Rows, class Stage>
-struct staged_rows {
+/// What a wrapper makes of itself for one batch: a transform, or one that depends on the gradient's norm.
+template <class Rows, class Transform>
+struct transformd_rows {
   static constexpr bool needs_norm = false;
   Rows optimizer;
-  Stage stage;
-  DEEPREC_HD Stage begin_stage(float) const noexcept { return stage; }
+  Transform transform;
+  DEEPREC_HD Transform begin_transform(float) const noexcept { return transform; }
 };
 
 template <class Rows>
@@ -50,7 +50,7 @@ struct norm_clipped_rows {
   static constexpr bool needs_norm = true;
   Rows optimizer;
   float limit;
-  DEEPREC_HD steps::scale_gradient begin_stage(float squares) const noexcept {
+  DEEPREC_HD steps::scale_gradient begin_transform(float squares) const noexcept {
     const float norm = scalar::sqrt(squares);
     return {norm > limit ? limit / norm : 1.0F};
   }
@@ -68,7 +68,7 @@ struct with_gradient_scale {
   float factor = 1;
 
   [[nodiscard]] constexpr auto prepare() const {
-    using rows = detail::staged_rows<detail::prepared_t<O>, steps::scale_gradient>;
+    using rows = detail::transformd_rows<detail::prepared_t<O>, steps::scale_gradient>;
     return rows{detail::prepare(optimizer), {factor}};
   }
 };
@@ -86,7 +86,7 @@ struct clipped_by_value {
   float limit = 1;
 
   [[nodiscard]] constexpr auto prepare() const {
-    using rows = detail::staged_rows<detail::prepared_t<O>, steps::clip_gradient>;
+    using rows = detail::transformd_rows<detail::prepared_t<O>, steps::clip_gradient>;
     return rows{detail::prepare(optimizer), {limit}};
   }
 };
@@ -122,7 +122,7 @@ struct with_weight_decay {
   float rate = 0;
 
   [[nodiscard]] constexpr auto prepare() const {
-    using rows = detail::staged_rows<detail::prepared_t<O>, steps::decay_weight>;
+    using rows = detail::transformd_rows<detail::prepared_t<O>, steps::decay_weight>;
     return rows{detail::prepare(optimizer), {rate}};
   }
 };
@@ -140,7 +140,7 @@ struct with_decoupled_decay {
   float rate = 0;
 
   [[nodiscard]] constexpr auto prepare() const {
-    using rows = detail::staged_rows<detail::prepared_t<O>, steps::shrink_weight>;
+    using rows = detail::transformd_rows<detail::prepared_t<O>, steps::shrink_weight>;
     const double lost = static_cast<double>(detail::learning_rate_of(optimizer)) * static_cast<double>(rate);
     return rows{detail::prepare(optimizer), {static_cast<float>(1.0 - lost)}};
   }

@@ -8,7 +8,7 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/isa.hpp>
-#include <deeprec/simd/words.hpp>
+#include <deeprec/simd/vectors.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 

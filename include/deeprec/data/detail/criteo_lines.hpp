@@ -26,23 +26,23 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 namespace detail {
 
 inline constexpr int criteo_dense = 13;
-inline constexpr int criteo_slots = 26;
+inline constexpr int criteo_features = 26;
 
 /// Everything that a line is parsed with, made once for each piece of text.
 struct criteo_plan {
-  index_t rows[criteo_slots];
-  index_t missing_row[criteo_slots];
-  std::uint64_t hash_starts[criteo_slots];
+  index_t rows[criteo_features];
+  index_t missing_row[criteo_features];
+  std::uint64_t hash_starts[criteo_features];
   index_t longest_token;
   float missing_dense;
   int id_columns;
   char delimiter;
   token_use tokens;
 
-  /// hash_bucket(hash_bytes(token, slot), rows[slot]) for a token of eight bytes.
-  [[nodiscard]] DEEPREC_INLINE index_t row_of_eight(int slot, std::uint64_t token) const noexcept {
-    const std::uint64_t inner = fold_multiply(token ^ hash_key[1], token ^ hash_starts[slot]);
-    return hash_bucket(fold_multiply(hash_key[2] ^ 8, inner ^ hash_key[3]), rows[slot]);
+  /// hash_bucket(hash_bytes(token, feature), rows[feature]) for a token of eight bytes.
+  [[nodiscard]] DEEPREC_INLINE index_t row_of_eight(int feature, std::uint64_t token) const noexcept {
+    const std::uint64_t inner = fold_multiply(token ^ hash_key[1], token ^ hash_starts[feature]);
+    return hash_bucket(fold_multiply(hash_key[2] ^ 8, inner ^ hash_key[3]), rows[feature]);
   }
 };
 
@@ -50,7 +50,7 @@ struct criteo_plan {
 struct criteo_rows {
   float* labels;
   float* dense;
-  std::int64_t* ids[criteo_slots];
+  std::int64_t* ids[criteo_features];
   index_t count;
 };
 
@@ -67,18 +67,18 @@ inline const char* criteo_dense_reason(const criteo_plan& plan, std::string_view
   return parse_count(field, value);
 }
 
-inline const char* criteo_token_reason(const criteo_plan& plan, int slot, std::string_view field,
+inline const char* criteo_token_reason(const criteo_plan& plan, int feature, std::string_view field,
                                        std::int64_t& row) noexcept {
   if (plan.tokens == token_use::as_is) {
     if (const char* reason = parse_id(criteo_missing(field) ? std::string_view() : field, row)) {
       return reason;
     }
-    return row < plan.rows[slot] ? nullptr : "the id is beyond its table";
+    return row < plan.rows[feature] ? nullptr : "the id is beyond its table";
   }
   if (static_cast<index_t>(field.size()) > plan.longest_token) return "the token is too long";
   row = criteo_missing(field)
-            ? plan.missing_row[slot]
-            : hash_bucket(hash_bytes(field, static_cast<std::uint64_t>(slot)), plan.rows[slot]);
+            ? plan.missing_row[feature]
+            : hash_bucket(hash_bytes(field, static_cast<std::uint64_t>(feature)), plan.rows[feature]);
   return nullptr;
 }
 
@@ -86,10 +86,10 @@ inline const char* criteo_token_reason(const criteo_plan& plan, int slot, std::s
                                                  float& value) noexcept {
   return criteo_dense_reason(plan, field, value) == nullptr;
 }
-[[gnu::noinline]] inline bool criteo_token_field(const criteo_plan& plan, int slot,
+[[gnu::noinline]] inline bool criteo_token_field(const criteo_plan& plan, int feature,
                                                  std::string_view field,
                                                  std::int64_t& row) noexcept {
-  return criteo_token_reason(plan, slot, field, row) == nullptr;
+  return criteo_token_reason(plan, feature, field, row) == nullptr;
 }
 
 /// One line, field by field, with the place of its first fault; false when the log says stop.
@@ -109,7 +109,7 @@ inline const char* criteo_token_reason(const criteo_plan& plan, int slot, std::s
     fault.reason = "a NUL byte";
     return log.reject(fault);
   }
-  const int wanted = 1 + criteo_dense + criteo_slots + plan.id_columns;
+  const int wanted = 1 + criteo_dense + criteo_features + plan.id_columns;
   index_t fields = 1;
   std::size_t surplus = line.size();
   for (std::size_t i = 0; i < line.size(); ++i) {
@@ -136,8 +136,8 @@ inline const char* criteo_token_reason(const criteo_plan& plan, int slot, std::s
     } else if (column >= 1 && column <= criteo_dense) {
       reason = criteo_dense_reason(plan, field, rows.dense[rows.count * criteo_dense + column - 1]);
     } else if (column > criteo_dense) {
-      const int slot = column - 1 - criteo_dense;
-      reason = criteo_token_reason(plan, slot, field, rows.ids[slot][rows.count]);
+      const int feature = column - 1 - criteo_dense;
+      reason = criteo_token_reason(plan, feature, field, rows.ids[feature][rows.count]);
     }
     if (reason != nullptr) {
       fault.column = static_cast<index_t>(begin) + 1;

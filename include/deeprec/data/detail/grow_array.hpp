@@ -2,7 +2,7 @@
 //
 //   base ──skew──> data() [ capacity() elements, not initialised ]
 //
-// The skew, a few cache lines, keeps the arrays of neighbouring slots out of each other's cache
+// The skew, a few cache lines, keeps the arrays of neighbouring features out of each other's cache
 // sets: a parser writes to one element of each of them in turn. Growing reports failure; it never
 // throws.
 #pragma once

@@ -37,7 +37,7 @@ inline constexpr std::size_t cublaslt_workspace = std::size_t{32} << 20;
 struct cublaslt_key {
   index_t m = 0, n = 0, k = 0;
   index_t a_stride = 0, b_stride = 0, c_stride = 0, old_stride = 0, bits_stride = 0;
-  index_t count = 1, a_step = 0, b_step = 0, c_step = 0;
+  index_t count = 1, a_batch_stride = 0, b_batch_stride = 0, c_batch_stride = 0;
   int device = 0;
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   std::uint32_t a_begins = 256, b_begins = 256, c_begins = 256, old_begins = 256;
@@ -52,7 +52,7 @@ struct cublaslt_key {
     const auto stir = [&](auto x) { h = mix64(h ^ static_cast<std::uint64_t>(x)); };
     for (const index_t x : {q.m, q.n, q.k, q.a_stride, q.b_stride, q.c_stride, q.old_stride})
       stir(x);
-    for (const index_t x : {q.bits_stride, q.count, q.a_step, q.b_step, q.c_step}) stir(x);
+    for (const index_t x : {q.bits_stride, q.count, q.a_batch_stride, q.b_batch_stride, q.c_batch_stride}) stir(x);
     // Powers of two up to 256: their sum in base 512 tells them apart.
     std::uint64_t begins = 0;
     for (const std::uint32_t x :
@@ -213,10 +213,10 @@ status make_cublaslt_product(const cublaslt_key& q, cublaslt_product& made) {
     set(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, count);
     set(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, apart);
   };
-  describe(made.first, q.inputs, b_turned ? k : n, b_turned ? n : k, q.b_stride, q.b_step);
-  describe(made.second, q.inputs, a_turned ? m : k, a_turned ? k : m, q.a_stride, q.a_step);
-  describe(made.c, q.output, n, m, q.old_stride, q.c_step);
-  describe(made.d, q.output, n, m, q.c_stride, q.c_step);
+  describe(made.first, q.inputs, b_turned ? k : n, b_turned ? n : k, q.b_stride, q.b_batch_stride);
+  describe(made.second, q.inputs, a_turned ? m : k, a_turned ? k : m, q.a_stride, q.a_batch_stride);
+  describe(made.c, q.output, n, m, q.old_stride, q.c_batch_stride);
+  describe(made.d, q.output, n, m, q.c_stride, q.c_batch_stride);
   return cublaslt_status(s);
 }
 

@@ -135,7 +135,7 @@ inline gemm_packed dense_form(isa which, const gemm_view<>& from, conversion how
                                                     : gemm_storage::f32;
   const std::size_t bytes = in_lines(rows * columns * bytes_of(to)) + 64;
   const std::shared_ptr<void> data = shared_lines(bytes);
-  const void* first = step_by(from.data(), row * leading_dimension(from) + column, from.storage());
+  const void* first = offset_by(from.data(), row * leading_dimension(from) + column, from.storage());
   convert_with(which,
                {how, first, leading_dimension(from), data.get(), columns, rows, columns, from.storage()});
   return {data, bytes};
@@ -339,7 +339,7 @@ class tile_runner {
     char* const plan_scratch = c_block + setup_.c_bytes;
 
     const gemm_storage c_as = job_.c.storage;
-    void* const c = step_by(job_.c.data, which * job_.batch.c_step + m.begin * job_.c.stride + n.begin, c_as);
+    void* const c = offset_by(job_.c.data, which * job_.batch.c_batch_stride + m.begin * job_.c.stride + n.begin, c_as);
     gemm_args p{.scratch = plan_scratch, .instruction_set = isa_};
     const bool unfused = setup_.guarded && !sums_are_finite(which, m, n);
     const bool direct = setup_.direct && !unfused;
@@ -353,14 +353,14 @@ class tile_runner {
     for (index_t s = 0; s < at.k.count(); ++s) {
       const gemm_piece k = at.k[s];
       p.a = a_turned ? operand(job_.a.data(), leading_dimension(job_.a), job_.a.storage(),
-                               which * job_.batch.a_step, k, m, setup_.convert_a, a_block)
+                               which * job_.batch.a_batch_stride, k, m, setup_.convert_a, a_block)
                      : operand(job_.a.data(), leading_dimension(job_.a), job_.a.storage(),
-                               which * job_.batch.a_step, m, k, setup_.convert_a, a_block);
+                               which * job_.batch.a_batch_stride, m, k, setup_.convert_a, a_block);
       if (setup_.packed) {
         p.b = (*setup_.b_form)[static_cast<std::size_t>(j)].data.get();
       } else {
         const conversion how = job_.weights != nullptr ? conversion::none : setup_.convert_b;
-        const index_t step = which * job_.batch.b_step;
+        const index_t step = which * job_.batch.b_batch_stride;
         p.b = b_turned ? operand(setup_.b.data, setup_.b.stride, setup_.b.storage, step, n, k, how, b_block)
                        : operand(setup_.b.data, setup_.b.stride, setup_.b.storage, step, k, n, how, b_block);
       }
@@ -393,8 +393,8 @@ class tile_runner {
   bool sums_are_finite(index_t which, gemm_piece m, gemm_piece n) const {
     const bool turned = job_.a_as == gemm_operand::transposed;
     const index_t stride = leading_dimension(job_.a);
-    const void* const a = step_by(
-        job_.a.data(), which * job_.batch.a_step + (turned ? m.begin : m.begin * stride), job_.a.storage());
+    const void* const a = offset_by(
+        job_.a.data(), which * job_.batch.a_batch_stride + (turned ? m.begin : m.begin * stride), job_.a.storage());
     double most = 0;
     with_isa_up_to_avx512(isa_, [&](auto region) {
       most = static_cast<double>(largest_of(region, a, stride, job_.a.storage(), turned ? job_.k : m.size,
@@ -408,14 +408,14 @@ class tile_runner {
     return most < 0x1p127;
   }
   static stored_rows<const void> moved(stored_rows<const void> rows, index_t row, index_t column) noexcept {
-    if (rows.data != nullptr) rows.data = step_by(rows.data, row * rows.stride + column, rows.storage);
+    if (rows.data != nullptr) rows.data = offset_by(rows.data, row * rows.stride + column, rows.storage);
     return rows;
   }
   // The block of rows x columns of an operand as it lies in memory, converted where it must be; rows that
   // are not there are zeros.
   const void* operand(const void* data, index_t stride, gemm_storage storage, index_t step, gemm_piece rows,
                       gemm_piece columns, conversion how, char* block) const {
-    const void* const from = step_by(data, step + rows.begin * stride + columns.begin, storage);
+    const void* const from = offset_by(data, step + rows.begin * stride + columns.begin, storage);
     if (how == conversion::none && rows.filled == rows.size) return from;
     convert_with(isa_, {how, from, stride, block, columns.size, rows.filled, columns.size, storage});
     const index_t row_bytes = columns.size * bytes_of(setup_.inputs);
@@ -486,7 +486,7 @@ void finish_result(context<E> ctx, const gemm_desc& desc, index_t m, index_t n,
           for (index_t piece = begin; piece < end; ++piece) {
             const index_t row = piece / blocks * height;
             const index_t block = piece % blocks;
-            result_block part{.c = {step_by(c.data, row * c.stride + block * width, c.storage),
+            result_block part{.c = {offset_by(c.data, row * c.stride + block * width, c.storage),
                                     c.stride, c.storage},
                               .rows = (std::min)(height, m - row),
                               .columns = (std::min)(width, n - block * width),

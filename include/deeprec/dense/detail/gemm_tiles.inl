@@ -310,13 +310,13 @@ inline void finish_block(region, const ::deeprec::detail::result_block& wanted) 
                                        : finish_block_of(block, static_cast<bf16*>(block.c.data));
 }
 
-// out[i * out_step] (+)= dot(row i, x), eight rows at a time.
+// out[i * out_stride] (+)= dot(row i, x), eight rows at a time.
 template <class T>
 inline void row_dots(region, const T* rows, index_t stride, index_t count, const T* x, index_t k, float* out,
-                     index_t out_step, bool accumulates) {
+                     index_t out_stride, bool accumulates) {
   const auto put = [&](index_t i, vector_f32 a) {
     const float dot = add_lanes(a);
-    float& to = out[i * out_step];
+    float& to = out[i * out_stride];
     to = accumulates ? to + dot : dot;
   };
   const int tail = static_cast<int>(k % lanes);
@@ -379,9 +379,9 @@ inline void row_dots(region, const T* rows, index_t stride, index_t count, const
   }
 }
 
-// out[j] (+)= sum over p of x[p * x_step] * row p [j], p in order
+// out[j] (+)= sum over p of x[p * x_stride] * row p [j], p in order
 template <class T>
-inline void combine_rows(region, const T* rows, index_t stride, index_t k, const T* x, index_t x_step,
+inline void combine_rows(region, const T* rows, index_t stride, index_t k, const T* x, index_t x_stride,
                          index_t columns, float* out, bool accumulates) {
   constexpr index_t wide = 4 * lanes;
   index_t j = 0;
@@ -394,7 +394,7 @@ inline void combine_rows(region, const T* rows, index_t stride, index_t k, const
       a3 = load(out + j + 3 * lanes);
     }
     for (index_t p = 0; p < k; ++p) {
-      const vector_f32 f = splat(x[p * x_step]);
+      const vector_f32 f = splat(x[p * x_stride]);
       const T* r = rows + p * stride + j;
       a0 = multiply_add(f, load(r), a0);
       a1 = multiply_add(f, load(r + lanes), a1);
@@ -410,7 +410,7 @@ inline void combine_rows(region, const T* rows, index_t stride, index_t k, const
     const int n = static_cast<int>(columns - j < lanes ? columns - j : lanes);
     vector_f32 a = accumulates ? load_first(out + j, n) : zero();
     for (index_t p = 0; p < k; ++p) {
-      a = multiply_add(splat(x[p * x_step]), load_first(rows + p * stride + j, n), a);
+      a = multiply_add(splat(x[p * x_stride]), load_first(rows + p * stride + j, n), a);
     }
     store_first(out + j, a, n);
   }

@@ -7,7 +7,7 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/dense/detail/gemm_tiles_args.hpp>
 #include <deeprec/dense/tf32.hpp>
-#include <deeprec/simd/words.hpp>
+#include <deeprec/simd/vectors.hpp>
 
 #include <deeprec/simd/begin_portable.hpp>
 #include <deeprec/dense/detail/gemm_tiles.inl>

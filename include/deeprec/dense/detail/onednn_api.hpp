@@ -75,14 +75,14 @@ constexpr dnnl_data_type_t onednn_type(gemm_storage storage) noexcept {
   return storage == gemm_storage::f32 ? dnnl_f32 : dnnl_bf16;
 }
 
-/// A matrix of rows x columns; element (i, j) lies at i * row_step + j * column_step.
+/// A matrix of rows x columns; element (i, j) lies at i * row_step + j * column_stride.
 class onednn_layout {
  public:
   onednn_layout() = default;
   onednn_layout(index_t rows, index_t columns, dnnl_data_type_t type, index_t row_step,
-                index_t column_step) noexcept {
+                index_t column_stride) noexcept {
     const dnnl_dims_t sizes = {rows, columns};
-    const dnnl_dims_t steps = {row_step, column_step};
+    const dnnl_dims_t steps = {row_step, column_stride};
 #if DNNL_VERSION_MAJOR >= 3
     dnnl_memory_desc_create_with_strides(&desc_, 2, sizes, type, steps);
 #else

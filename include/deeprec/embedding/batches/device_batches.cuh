@@ -79,7 +79,7 @@ struct flag_valid {
   __device__ void operator()(index_t k) const { flags[k] = k < n && valid(k) ? 1 : 0; }
 };
 template <class Id, class Valid, class Borders>
-struct prune_slots {
+struct prune_positions {
   const Id* ids;
   const float* weights;
   index_t n;
@@ -89,12 +89,12 @@ struct prune_slots {
   device_bags<Id> out;
   device_fault* fault;
   __device__ void operator()(index_t k) const {
-    const index_t first = detail::clamp_slot(borders.begin(0), n);
-    const index_t end = detail::clamp_slot(borders.end(out.bags - 1), n);
-    if (k < n) detail::keep_slot(k, first, end, valid, ids, weights, kept, out);
+    const index_t first = detail::clamp_position(borders.begin(0), n);
+    const index_t end = detail::clamp_position(borders.end(out.bags - 1), n);
+    if (k < n) detail::keep_position(k, first, end, valid, ids, weights, kept, out);
     if (k > out.bags) return;
     const index_t border = k == 0 ? borders.begin(0) : borders.end(k - 1);
-    out.offsets[k] = kept[detail::clamp_slot(border, n)] - kept[first];
+    out.offsets[k] = kept[detail::clamp_position(border, n)] - kept[first];
     std::int64_t value = 0;
     const errc wrong = k == 0 ? errc::ok : detail::border_fault(borders.begin(k - 1), border, n, value);
     if (wrong != errc::ok) warp_team(1).report(fault, wrong, -1, k - 1, -1, value);
@@ -140,29 +140,29 @@ template <class Id>
 struct key_ids {
   const Id* ids;
   std::uint64_t* keys;
-  std::uint32_t* slots;
+  std::uint32_t* positions;
   __device__ void operator()(index_t k) const {
     keys[k] = detail::id_key(ids[k]);
-    slots[k] = static_cast<std::uint32_t>(k);
+    positions[k] = static_cast<std::uint32_t>(k);
   }
 };
 struct flag_first {
   const std::uint64_t* keys;
-  const std::uint32_t* slots;
+  const std::uint32_t* positions;
   index_t* flags;
   __device__ void operator()(index_t i) const {
-    flags[slots[i]] = i == 0 || keys[i - 1] != keys[i] ? 1 : 0;
+    flags[positions[i]] = i == 0 || keys[i - 1] != keys[i] ? 1 : 0;
   }
 };
 template <class Id>
 struct number_runs {
   index_t n;
   const std::uint64_t* keys;
-  const std::uint32_t* slots;
+  const std::uint32_t* positions;
   const index_t* numbers;
   device_unique<Id> out;
   __device__ void operator()(index_t i) const {
-    detail::number_slot(i, n, keys, slots, numbers, out);
+    detail::number_position(i, n, keys, positions, numbers, out);
     if (i == 0) *out.size = numbers[n];
   }
 };
@@ -174,12 +174,12 @@ struct key_parts {
   bool checks;
   device_partition<Id> out;
   std::uint32_t* keys;
-  std::uint32_t* slots;
+  std::uint32_t* positions;
   device_fault* fault;
   unsigned long long* skipped;
   __device__ void operator()(index_t k) const {
-    slots[k] = static_cast<std::uint32_t>(k);
-    if (detail::part_of_slot<Strategy>(k, ids, rows, parts, out, keys)) return;
+    positions[k] = static_cast<std::uint32_t>(k);
+    if (detail::part_of_position<Strategy>(k, ids, rows, parts, out, keys)) return;
     const warp_team alone(1);
     if (checks) {
       alone.report(fault, errc::id_out_of_range, -1, -1, k, static_cast<std::int64_t>(ids[k]));
@@ -195,10 +195,10 @@ struct place_parts {
   index_t rows;
   index_t parts;
   const std::uint32_t* keys;
-  const std::uint32_t* slots;
+  const std::uint32_t* positions;
   device_partition<Id> out;
   __device__ void operator()(index_t i) const {
-    if (i < n) detail::put_in_part<Strategy>(i, ids, rows, parts, keys, slots, out);
+    if (i < n) detail::put_in_part<Strategy>(i, ids, rows, parts, keys, positions, out);
     if (i <= parts) out.offsets[i] = detail::first_not_below(keys, n, static_cast<std::uint32_t>(i));
   }
 };
@@ -206,26 +206,26 @@ template <class Coo>
 struct key_entries {
   Coo coo;
   std::uint32_t* keys;
-  std::uint32_t* slots;
+  std::uint32_t* positions;
   device_fault* fault;
   __device__ void operator()(index_t k) const {
-    detail::key_entry(warp_team(1), k, coo, keys, slots, fault);
+    detail::key_entry(warp_team(1), k, coo, keys, positions, fault);
   }
 };
 template <class Coo, class Id>
 struct place_entries {
   Coo coo;
   const std::uint32_t* keys;
-  const std::uint32_t* slots;
+  const std::uint32_t* positions;
   device_bags<Id> out;
-  __device__ void operator()(index_t i) const { detail::place_entry(i, coo, keys, slots, out); }
+  __device__ void operator()(index_t i) const { detail::place_entry(i, coo, keys, positions, out); }
 };
 
-/// Keys and slots before and after a sort, with CUB's space, in a stream's scratch.
+/// Keys and positions before and after a sort, with CUB's space, in a stream's scratch.
 template <class Key>
 struct sorting {
   Key *keys, *sorted;
-  std::uint32_t *slots, *sorted_slots;
+  std::uint32_t *positions, *sorted_positions;
   index_t* flags;  // (n + 1), and their scan
   index_t* scanned;
   std::byte* space;
@@ -254,15 +254,15 @@ struct sorting {
     const auto place = [&](std::size_t i) { return static_cast<void*>(base + at[i]); };
     keys = static_cast<Key*>(place(0));
     sorted = static_cast<Key*>(place(1));
-    slots = static_cast<std::uint32_t*>(place(2));
-    sorted_slots = static_cast<std::uint32_t*>(place(3));
+    positions = static_cast<std::uint32_t*>(place(2));
+    sorted_positions = static_cast<std::uint32_t*>(place(3));
     flags = static_cast<index_t*>(place(4));
     scanned = static_cast<index_t*>(place(5));
     space = base + more;
     return {};
   }
   status sort(index_t n, int bits, cudaStream_t on) {
-    return sort_pairs(space, sort_bytes, keys, sorted, slots, sorted_slots, n, bits, on);
+    return sort_pairs(space, sort_bytes, keys, sorted, positions, sorted_positions, n, bits, on);
   }
 };
 
@@ -310,7 +310,7 @@ status prune_invalid_on(cuda_backend, const Context& ctx, const Bags& bags, cons
   if (!s.ok()) return s;
   return DEEPREC_DEVICE::launch_each(
       n > out.bags + 1 ? n : out.bags + 1, stream.get(),
-      DEEPREC_DEVICE::prune_slots<Id, valid_type, borders_type>{
+      DEEPREC_DEVICE::prune_positions<Id, valid_type, borders_type>{
           bags.ids(), bags.weights(), n, bags.borders(), valid, kept, out, stream.fault_record()});
 }
 
@@ -357,9 +357,9 @@ status unique_on(cuda_backend, const Context& ctx, std::span<const Id> ids, devi
   DEEPREC_DEVICE::sorting<std::uint64_t> sorted{};
   if (const status s = sorted.open(stream, n, bits, true); !s) return s;
   using namespace DEEPREC_DEVICE;
-  if (const status s = launch_each(n, on, key_ids<Id>{ids.data(), sorted.keys, sorted.slots}); !s) return s;
+  if (const status s = launch_each(n, on, key_ids<Id>{ids.data(), sorted.keys, sorted.positions}); !s) return s;
   if (const status s = sorted.sort(n, bits, on); !s) return s;
-  const status flagged = launch_each(n, on, flag_first{sorted.sorted, sorted.sorted_slots, sorted.flags});
+  const status flagged = launch_each(n, on, flag_first{sorted.sorted, sorted.sorted_positions, sorted.flags});
   if (!flagged) return flagged;
   if (const status s = cuda_status(cudaMemsetAsync(sorted.flags + n, 0, sizeof(index_t), on)); !s) return s;
   if (const status s =
@@ -367,7 +367,7 @@ status unique_on(cuda_backend, const Context& ctx, std::span<const Id> ids, devi
       !s) {
     return s;
   }
-  return launch_each(n, on, number_runs<Id>{n, sorted.sorted, sorted.sorted_slots, sorted.scanned, out});
+  return launch_each(n, on, number_runs<Id>{n, sorted.sorted, sorted.sorted_positions, sorted.scanned, out});
 }
 
 template <class Context, class Id, class Strategy, class Bounds>
@@ -398,14 +398,14 @@ status partition_on(cuda_backend, const Context& ctx, std::span<const Id> ids, i
   const status keyed = DEEPREC_DEVICE::launch_each(
       n, on,
       DEEPREC_DEVICE::key_parts<Strategy, Id>{ids.data(), rows, parts, checks, out, sorted.keys,
-                                              sorted.slots, stream.fault_record(), skipped});
+                                              sorted.positions, stream.fault_record(), skipped});
   if (!keyed) return keyed;
   if (n > 0) {
     if (const status s = sorted.sort(n, bits, on); !s) return s;
   }
   return DEEPREC_DEVICE::launch_each(n > parts + 1 ? n : parts + 1, on,
                                      DEEPREC_DEVICE::place_parts<Strategy, Id>{
-                                         ids.data(), n, rows, parts, sorted.sorted, sorted.sorted_slots, out});
+                                         ids.data(), n, rows, parts, sorted.sorted, sorted.sorted_positions, out});
 }
 
 template <class Context, class Id, class Row, MemorySpace Space>
@@ -427,14 +427,14 @@ status to_jagged_on(cuda_backend, const Context& ctx, const coo_view<Id, Row, Sp
   DEEPREC_DEVICE::sorting<std::uint32_t> sorted{};
   if (const status s = sorted.open(stream, n, bits, false); !s) return s;
   const status keyed = DEEPREC_DEVICE::launch_each(
-      n, on, DEEPREC_DEVICE::key_entries<coo_type>{coo, sorted.keys, sorted.slots, stream.fault_record()});
+      n, on, DEEPREC_DEVICE::key_entries<coo_type>{coo, sorted.keys, sorted.positions, stream.fault_record()});
   if (!keyed) return keyed;
   if (n > 0) {
     if (const status s = sorted.sort(n, bits, on); !s) return s;
   }
   return DEEPREC_DEVICE::launch_each(
       n > out.bags + 1 ? n : out.bags + 1, on,
-      DEEPREC_DEVICE::place_entries<coo_type, Id>{coo, sorted.sorted, sorted.sorted_slots, out});
+      DEEPREC_DEVICE::place_entries<coo_type, Id>{coo, sorted.sorted, sorted.sorted_positions, out});
 }
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -44,7 +44,7 @@ void fill_bags(const Context& ctx, const Bags& in, const std::optional<Id>& defa
   const auto borders = in.borders();
   const index_t bags = in.bags();
   const index_t fills = default_id.has_value() ? 1 : 0;
-  const index_t grain = bags_per_piece(bags, in.end_slot() - in.first_slot());
+  const index_t grain = bags_per_piece(bags, in.end_position() - in.first_position());
   out.offsets.resize(static_cast<std::size_t>(bags) + 1);
   index_t* const offsets = out.offsets.data();
   ctx.executor->parallel_for(bags, grain, [&](index_t first, index_t last, int) {
@@ -61,14 +61,14 @@ void fill_bags(const Context& ctx, const Bags& in, const std::optional<Id>& defa
     index_t to = offsets[first];
     for (index_t b = first; b < last; ++b) {
       if (fills == 0 || empty[b] == 0) continue;
-      copy_slots(in.ids(), in.weights(), from, borders.begin(b) - from, out, to);
+      copy_positions(in.ids(), in.weights(), from, borders.begin(b) - from, out, to);
       to = offsets[b];
       from = borders.begin(b);
       out.ids.data()[to] = *default_id;
       if (in.weights() != nullptr) out.weights.data()[to] = 1.0F;
       ++to;
     }
-    copy_slots(in.ids(), in.weights(), from, borders.end(last - 1) - from, out, to);
+    copy_positions(in.ids(), in.weights(), from, borders.end(last - 1) - from, out, to);
   });
 }
 
@@ -131,8 +131,8 @@ status fill_empty_bags_on(host_backend, const Context& ctx, const Bags& bags, co
   if (detail::owns(detail::arrays_of(out), bags, empty)) {
     return {errc::unsupported, "fill_empty_bags: out must not own memory of the batch"};
   }
-  const index_t slots = bags.end_slot() - bags.first_slot();
-  const index_t most = detail::capped_sum(slots, default_id.has_value() ? bags.bags() : 0);
+  const index_t positions = bags.end_position() - bags.first_position();
+  const index_t most = detail::capped_sum(positions, default_id.has_value() ? bags.bags() : 0);
   detail::reserve(out, bags.bags(), most, bags.weights());
   detail::fill_bags(ctx, bags, default_id, out, empty.data());
   return {};

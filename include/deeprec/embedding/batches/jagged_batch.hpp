@@ -26,7 +26,7 @@
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/verb.hpp>
-#include <deeprec/embedding/batches/detail/group_slots.hpp>
+#include <deeprec/embedding/batches/detail/group_positions.hpp>
 #include <deeprec/embedding/batches/device_batch.hpp>
 #include <deeprec/memory/owns.hpp>
 
@@ -83,9 +83,9 @@ auto arrays_of(const jagged_batch<Id>& batch) noexcept {
   return std::tie(batch.offsets, batch.ids, batch.weights);
 }
 
-/// Copies `count` slots of the input, from slot `from` on, to the batch's slots from `to` on.
+/// Copies `count` positions of the input, from position `from` on, to the batch's positions from `to` on.
 template <class Id>
-void copy_slots(const Id* ids, const float* weights, index_t from, index_t count, jagged_batch<Id>& batch,
+void copy_positions(const Id* ids, const float* weights, index_t from, index_t count, jagged_batch<Id>& batch,
                 index_t to) noexcept {
   if (count <= 0) return;
   const auto n = static_cast<std::size_t>(count);
@@ -121,7 +121,7 @@ status look_at_rows(const Context& ctx, const Coo& coo, bool& in_order) {
   return outside.load(std::memory_order_relaxed) ? coo.validate() : status{};
 }
 
-/// The offsets of rows that are in order: entry k is the first slot of the bags behind that of entry k - 1,
+/// The offsets of rows that are in order: entry k is the first position of the bags behind that of entry k - 1,
 /// up to its own.
 template <class Context, class Coo>
 void offsets_in_order(const Context& ctx, const Coo& coo, index_t* offsets) {
@@ -148,10 +148,10 @@ void group_entries(const Context& ctx, group_counts& counts, const Coo& coo, con
     ids = out.ids.data();
     weights = coo.weights() == nullptr ? nullptr : out.weights.data();
   };
-  group_slots(ctx, counts, key_at, out.offsets.data(), prepare,
-              [&](index_t k, index_t, index_t position) {
-                ids[position] = coo.ids()[k];
-                if (weights != nullptr) weights[position] = coo.weights()[k];
+  group_positions(ctx, counts, key_at, out.offsets.data(), prepare,
+              [&](index_t k, index_t, index_t sorted_index) {
+                ids[sorted_index] = coo.ids()[k];
+                if (weights != nullptr) weights[sorted_index] = coo.weights()[k];
               });
 }
 
@@ -186,7 +186,7 @@ template <class Context, class Id, class Row, MemorySpace Space>
 /// @space   device
 /// @cost    a radix sort over the bits of B and two launches; 16 bytes an entry of the stream's scratch
 /// @threads one thread a stream
-/// @error   shape_mismatch; unsupported (N or B beyond 32 bits); invalid_value (slot, value = its row) by
+/// @error   shape_mismatch; unsupported (N or B beyond 32 bits); invalid_value (position, value = its row) by
 ///          synchronize()
 template <class Context, class Id, class Row, MemorySpace Space>
 [[nodiscard]] status to_jagged(Context&& context_or_stream, const coo_view<Id, Row, Space>& coo, device_bags<Id> out) {
@@ -220,7 +220,7 @@ status to_jagged_on(host_backend, const Context& ctx, const coo_view<Id, Row, Sp
   detail::resize_ids(out, n, coo.weights());
   detail::offsets_in_order(ctx, coo, out.offsets.data());
   ctx.executor->parallel_for(n, detail::coo_piece, [&](index_t begin, index_t end, int) {
-    detail::copy_slots(coo.ids(), coo.weights(), begin, end - begin, out, begin);
+    detail::copy_positions(coo.ids(), coo.weights(), begin, end - begin, out, begin);
   });
   return {};
 }

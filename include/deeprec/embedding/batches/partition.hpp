@@ -6,7 +6,7 @@
 //   ids           7 1 9 4           part          2 0 2 1          V = 10, P = 3, partition_strategy::div
 //                                   ids           1 | 0 | 0 2      rows within their part, part after part
 //                                   offsets       0 1 2 4
-//                                   permutation   2 0 3 1          where slot k stands among them
+//                                   permutation   2 0 3 1          where position k stands among them
 //
 // A negative id belongs to no part and touches nothing. Not here: fetching rows from the parts (gather.hpp).
 #pragma once
@@ -28,7 +28,7 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/batches/detail/divider.hpp>
-#include <deeprec/embedding/batches/detail/group_slots.hpp>
+#include <deeprec/embedding/batches/detail/group_positions.hpp>
 #include <deeprec/embedding/kernels/lookup_args.hpp>
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/memory/owns.hpp>
@@ -111,10 +111,10 @@ struct partitioned_ids {
   explicit partitioned_ids(std::pmr::memory_resource* memory = std::pmr::get_default_resource())
       : part(memory), permutation(memory), offsets(memory), ids(memory) {}
 
-  std::pmr::vector<std::int32_t> part;    ///< (N): the part of slot k; -1: left out
-  std::pmr::vector<index_t> permutation;  ///< (N): slot k stands at ids[permutation[k]]; -1: left out
+  std::pmr::vector<std::int32_t> part;    ///< (N): the part of position k; -1: left out
+  std::pmr::vector<index_t> permutation;  ///< (N): position k stands at ids[permutation[k]]; -1: left out
   std::pmr::vector<index_t> offsets;      ///< (P+1): part p has ids[offsets[p] .. offsets[p+1]]
-  std::pmr::vector<Id> ids;               ///< rows within their part, part after part, in order of slots
+  std::pmr::vector<Id> ids;               ///< rows within their part, part after part, in order of positions
 
   [[nodiscard]] index_t parts() const noexcept {
     return offsets.empty() ? 0 : static_cast<index_t>(offsets.size()) - 1;
@@ -131,8 +131,8 @@ struct partitioned_ids {
 /// Room in device memory for the result of partition().
 template <class Id = std::int64_t>
 struct device_partition {
-  std::int32_t* part = nullptr;    ///< (N): the part of slot k; -1: left out
-  index_t* permutation = nullptr;  ///< (N): slot k stands at ids[permutation[k]]; -1: left out
+  std::int32_t* part = nullptr;    ///< (N): the part of position k; -1: left out
+  index_t* permutation = nullptr;  ///< (N): position k stands at ids[permutation[k]]; -1: left out
   index_t* offsets = nullptr;      ///< (P+1)
   Id* ids = nullptr;               ///< (N): rows within their part, part after part
 };
@@ -239,15 +239,15 @@ void partition_ids(const Context& ctx, std::span<const Id> ids, index_t rows, in
     }
   });
   Id* grouped = nullptr;
-  group_slots(
+  group_positions(
       ctx, counts, [&](index_t k) { return index_t{part[k]}; }, out.offsets.data(),
       [&](index_t total) {
         out.ids.resize(static_cast<std::size_t>(total));
         grouped = out.ids.data();
       },
-      [&](index_t k, index_t p, index_t position) {
-        permutation[k] = position;
-        grouped[position] = static_cast<Id>(places.local(static_cast<index_t>(ids.data()[k]), p));
+      [&](index_t k, index_t p, index_t sorted_index) {
+        permutation[k] = sorted_index;
+        grouped[sorted_index] = static_cast<Id>(places.local(static_cast<index_t>(ids.data()[k]), p));
       });
 }
 
@@ -263,12 +263,12 @@ void partition_ids(const Context& ctx, std::span<const Id> ids, index_t rows, in
 /// @param   rows for a table that grows: the largest index_t
 /// @param   bounds check: the call fails with the place of the first id outside [0, V); skip, skip(counter):
 ///          such ids are left out, their part and permutation are -1
-/// @post    stable: a part's ids stand in the order of their slots. Some parts may be empty, also because
+/// @post    stable: a part's ids stand in the order of their positions. Some parts may be empty, also because
 ///          P > V
 /// @cost    O(N + P): three passes over the ids, whatever P is, without a division. Allocates what out
 ///          lacks, and scratch of 8 * (N + P) bytes at most from the context's resource
 /// @threads reentrant; the same answer for any number of threads
-/// @error   invalid_value (parts below 1, rows below 0); id_out_of_range (slot, value), the smallest slot;
+/// @error   invalid_value (parts below 1, rows below 0); id_out_of_range (position, value), the smallest position;
 ///          unsupported when P needs more than 31 bits, and when out owns the ids; out_of_memory. On an
 ///          error out is as before
 /// @example @snippet tests/embedding/partition_test.cpp partition
@@ -311,7 +311,7 @@ template <class Context, class Ids, class Strategy, class Id>
 /// @cost    a radix sort over the bits of P and two launches; 16 bytes an id of the stream's scratch
 /// @threads one thread a stream
 /// @error   invalid_value; unsupported (N beyond 32 bits, P beyond 31); shape_mismatch (out that is null);
-///          id_out_of_range (slot, value) by synchronize()
+///          id_out_of_range (position, value) by synchronize()
 template <class Context, class Id, class Strategy, class Bounds>
 [[nodiscard]] status partition(Context&& context_or_stream, std::span<const Id> ids, index_t rows, index_t parts,
                                const Strategy& strategy, const Bounds& bounds, device_partition<Id> out) {
@@ -335,7 +335,7 @@ status partition_on(host_backend, const Context& ctx, std::span<const Id> ids, i
     const index_t bad = detail::first_bad_id(ctx, ids, rows);
     if (bad < static_cast<index_t>(ids.size())) {
       return {errc::id_out_of_range,
-              {.slot = bad, .value = static_cast<std::int64_t>(ids[static_cast<std::size_t>(bad)])}};
+              {.position = bad, .value = static_cast<std::int64_t>(ids[static_cast<std::size_t>(bad)])}};
     }
   }
   detail::partition_ids(ctx, ids, rows, parts, how, out);

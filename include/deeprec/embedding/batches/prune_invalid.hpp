@@ -60,8 +60,8 @@ struct valid_entries {
 };
 
 /// Bags to a piece of work: about 4096 ids.
-inline index_t bags_per_piece(index_t bags, index_t slots) noexcept {
-  return std::clamp<index_t>(slots > 0 ? bags * chunk_slots / slots : bags, 1, chunk_slots);
+inline index_t bags_per_piece(index_t bags, index_t positions) noexcept {
+  return std::clamp<index_t>(positions > 0 ? bags * chunk_positions / positions : bags, 1, chunk_positions);
 }
 
 /// The offsets of bags whose sizes stand in offsets[1 ..]; returns the last one.
@@ -78,7 +78,7 @@ void prune_bags(const Context& ctx, const Bags& in, const Valid& valid,
   const auto borders = in.borders();
   const index_t bags = in.bags();
   out.offsets.resize(static_cast<std::size_t>(bags) + 1);
-  const index_t grain = bags_per_piece(bags, in.end_slot() - in.first_slot());
+  const index_t grain = bags_per_piece(bags, in.end_position() - in.first_position());
   index_t* const offsets = out.offsets.data();
   ctx.executor->parallel_for(bags, grain, [&](index_t first, index_t last, int) {
     for (index_t b = first; b < last; ++b) {
@@ -93,7 +93,7 @@ void prune_bags(const Context& ctx, const Bags& in, const Valid& valid,
     const index_t begin = borders.begin(first);
     const index_t end = borders.end(last - 1);
     if (offsets[last] - to == end - begin) {  // nothing to drop here
-      return copy_slots(in.ids(), in.weights(), begin, end - begin, out, to);
+      return copy_positions(in.ids(), in.weights(), begin, end - begin, out, to);
     }
     for (index_t k = begin; k < end; ++k) {
       if (!valid(k)) continue;
@@ -160,7 +160,7 @@ status prune_invalid_on(host_backend, const Context& ctx, const Batch& batch, co
   index_t n = 0;
   if constexpr (BagBatch<Batch>) {
     if (const status s = batch.validate(); !s) return s;
-    n = batch.end_slot() - batch.first_slot();
+    n = batch.end_position() - batch.first_position();
   } else {
     if (const status s = batch.validate_shape(); !s) return s;
     bool in_order = true;

@@ -5,8 +5,8 @@
 //
 //   bag b, panel p:   lanes read ids side by side, hand each around, and add Vec columns each
 //
-// A bag of more than device_long_bag slots is summed in chunks first (chunk_sums), whose borders are
-// multiples of device_chunk from slot 0 of the batch: which sums there are depends on the batch only, and
+// A bag of more than device_long_bag positions is summed in chunks first (chunk_sums), whose borders are
+// multiples of device_chunk from position 0 of the batch: which sums there are depends on the batch only, and
 // no list is made.
 #pragma once
 
@@ -80,9 +80,9 @@ DEEPREC_HD DEEPREC_INLINE void start_fold(const Rules& rules, float (&total)[Vec
   for (int v = 0; v < Vec; ++v) total[v] = rules.adding() ? 0.0F : -__builtin_inff();
 }
 
-/// Folds the slots [begin, end) into the lane's columns. Answers with the first bad slot, or -1.
+/// Folds the positions [begin, end) into the lane's columns. Answers with the first bad position, or -1.
 template <class Element, int Vec, class Rules, class Team, class Task>
-DEEPREC_HD DEEPREC_INLINE index_t fold_slots(const Rules& rules, const Team& team, const Task& task,
+DEEPREC_HD DEEPREC_INLINE index_t fold_positions(const Rules& rules, const Team& team, const Task& task,
                                              index_t begin, index_t end, index_t column,
                                              float (&total)[Vec], pool_counts& counts, index_t& stray) {
   using id_type = std::remove_cv_t<std::remove_pointer_t<decltype(task.ids)>>;
@@ -91,10 +91,10 @@ DEEPREC_HD DEEPREC_INLINE index_t fold_slots(const Rules& rules, const Team& tea
   const bool sums_weights = task.divide == divide_by::weight || task.divide == divide_by::root;
   DEEPREC_ROLLED
   for (index_t first = begin; first < end; first += team.lanes()) {
-    const index_t slot = first + team.lane();
-    const bool here = slot < end;
-    const id_type id = here ? task.ids[slot] : id_type{};
-    const float weight = here && task.weights != nullptr ? task.weights[slot] : 1.0F;
+    const index_t position = first + team.lane();
+    const bool here = position < end;
+    const id_type id = here ? task.ids[position] : id_type{};
+    const float weight = here && task.weights != nullptr ? task.weights[position] : 1.0F;
     if (rules.checks()) {
       const bool bad = here && task.bad(rules, id, weight);
       if (const unsigned any = team.ballot(bad); any != 0) return first + lowest_bit(any);
@@ -153,14 +153,14 @@ DEEPREC_HD DEEPREC_INLINE index_t fold_slots(const Rules& rules, const Team& tea
   return -1;
 }
 
-/// The bag that holds a slot: the last one that begins at or before it.
+/// The bag that holds a position: the last one that begins at or before it.
 template <class Borders>
-DEEPREC_HD index_t bag_that_holds(const Borders& borders, index_t bags, index_t slot) {
+DEEPREC_HD index_t bag_that_holds(const Borders& borders, index_t bags, index_t position) {
   index_t low = 0;
   DEEPREC_ROLLED
   for (index_t high = bags; high - low > 1;) {
     const index_t middle = low + (high - low) / 2;
-    (borders.begin(middle) <= slot ? low : high) = middle;
+    (borders.begin(middle) <= position ? low : high) = middle;
   }
   return low;
 }
@@ -180,7 +180,7 @@ DEEPREC_HD void sum_chunk_of(const Rules& rules, const Team& team, const Task& t
     float total[Vec];
     start_fold<Vec>(rules, total);
     pool_counts counts;
-    count.bad_slot = fold_slots<Element, Vec>(rules, team, task, begin > from ? begin : from,
+    count.bad_position = fold_positions<Element, Vec>(rules, team, task, begin > from ? begin : from,
                                               end < to ? end : to, column, total, counts, count.stray);
     count.used = counts.used;
     count.weight_sum = counts.weight_sum;
@@ -192,37 +192,37 @@ DEEPREC_HD void sum_chunk_of(const Rules& rules, const Team& team, const Task& t
   if (panel == 0 && team.lane() == 0) task.chunks.counts[record] = count;
 }
 
-/// The slot by which a record's bag is found: the first of its chunk, or the last.
-DEEPREC_HD DEEPREC_INLINE index_t slot_of_record(index_t record, index_t slots) {
+/// The position by which a record's bag is found: the first of its chunk, or the last.
+DEEPREC_HD DEEPREC_INLINE index_t position_of_record(index_t record, index_t positions) {
   const index_t from = record / 2 * device_chunk;
-  const index_t to = from + device_chunk < slots ? from + device_chunk : slots;
+  const index_t to = from + device_chunk < positions ? from + device_chunk : positions;
   return record % 2 == 1 ? to - 1 : from;
 }
 
 template <class Element, int Vec, class Rules, class Team, class Task>
 DEEPREC_HD void sum_chunk(const Rules& rules, const Team& team, const Task& task, index_t record,
                           int panel) {
-  const index_t bag = bag_that_holds(task.borders, task.bags, slot_of_record(record, task.id_count));
+  const index_t bag = bag_that_holds(task.borders, task.bags, position_of_record(record, task.id_count));
   sum_chunk_of<Element, Vec>(rules, team, task, record, panel, bag, task.borders.begin(bag),
                              task.borders.end(bag));
 }
 
 /// Adds the records of a long bag, in order. False when one of them is not the bag's: then offsets are not
-/// in order, and the bag is summed slot by slot.
+/// in order, and the bag is summed position by position.
 template <int Vec, class Rules, class Task>
 DEEPREC_HD bool add_chunks(const Rules& rules, const Task& task, index_t bag, index_t begin, index_t end,
                            index_t column, float (&total)[Vec], pool_counts& counts, index_t& stray,
-                           index_t& bad_slot) {
+                           index_t& bad_position) {
   const index_t last = (end - 1) / device_chunk;
   DEEPREC_ROLLED
   for (index_t chunk = begin / device_chunk; chunk <= last; ++chunk) {
     if (task.chunks.counts[chunk_sums::record(chunk, begin)].bag != bag) return false;
   }
   DEEPREC_ROLLED
-  for (index_t chunk = begin / device_chunk; chunk <= last && bad_slot < 0; ++chunk) {
+  for (index_t chunk = begin / device_chunk; chunk <= last && bad_position < 0; ++chunk) {
     const index_t record = chunk_sums::record(chunk, begin);
     const chunk_count& count = task.chunks.counts[record];
-    bad_slot = count.bad_slot;
+    bad_position = count.bad_position;
     counts.used += count.used;
     counts.weight_sum += count.weight_sum;
     counts.weight_squares += count.weight_squares;
@@ -272,13 +272,13 @@ DEEPREC_HD DEEPREC_INLINE errc border_fault(index_t begin, index_t end, index_t 
   return end > id_count ? errc::offsets_beyond_ids : errc::ok;
 }
 
-/// What a bad slot is reported as; the bag becomes zeros.
+/// What a bad position is reported as; the bag becomes zeros.
 template <class Rules, class Team, class Task>
-DEEPREC_HD void report_slot(const Rules& rules, const Team& team, const Task& task, index_t bag,
-                            index_t slot) {
-  const auto id = task.ids[slot];
+DEEPREC_HD void report_position(const Rules& rules, const Team& team, const Task& task, index_t bag,
+                            index_t position) {
+  const auto id = task.ids[position];
   team.report(task.fault, task.stray(rules, id) ? errc::id_out_of_range : errc::weight_is_nan, task.number,
-              bag, slot, static_cast<std::int64_t>(id));
+              bag, position, static_cast<std::int64_t>(id));
 }
 
 /// The default row, as the columns of an empty bag: folded into `total`.
@@ -311,15 +311,15 @@ DEEPREC_HD DEEPREC_INLINE void pool_bag(const Rules& rules, const Team& team, co
   if (bad) {
     if (speaks) team.report(task.fault, wrong, task.number, bag, -1, value);
   } else {
-    index_t bad_slot = -1;
+    index_t bad_position = -1;
     const bool in_chunks =
         task.chunks.sums != nullptr && end - begin > device_long_bag &&
-        add_chunks<Vec>(rules, task, bag, begin, end, column, total, counts, stray, bad_slot);
+        add_chunks<Vec>(rules, task, bag, begin, end, column, total, counts, stray, bad_position);
     if (!in_chunks) {
-      bad_slot = fold_slots<Element, Vec>(rules, team, task, begin, end, column, total, counts, stray);
+      bad_position = fold_positions<Element, Vec>(rules, team, task, begin, end, column, total, counts, stray);
     }
-    bad = bad_slot >= 0;
-    if (bad && speaks) report_slot(rules, team, task, bag, bad_slot);
+    bad = bad_position >= 0;
+    if (bad && speaks) report_position(rules, team, task, bag, bad_position);
   }
   if (speaks && stray > 0) team.count(task.skipped, stray);
   if (bad) {
@@ -342,14 +342,14 @@ DEEPREC_HD DEEPREC_INLINE void pool_bag(const Rules& rules, const Team& team, co
   if (column < task.width) put_columns<Vec>(task, bag, column, total);
 }
 
-/// One panel of one slot's row, for concat: out row k is that of the k-th slot of the batch. It is added to -0, which
+/// One panel of one position's row, for concat: out row k is that of the k-th position of the batch. It is added to -0, which
 /// leaves -0 as it is.
 template <class Element, int Vec, class Rules, class Team, class Task>
-DEEPREC_HD DEEPREC_INLINE void copy_slot(const Rules& rules, const Team& team, const Task& task, index_t k,
+DEEPREC_HD DEEPREC_INLINE void copy_position(const Rules& rules, const Team& team, const Task& task, index_t k,
                                          int panel) {
   const index_t first = task.bags == 0 ? 0 : task.borders.begin(0);
   const index_t end = task.bags == 0 ? 0 : task.borders.end(task.bags - 1);
-  const index_t slot = first + k;
+  const index_t position = first + k;
   const index_t column = (index_t{panel} * team.lanes() + team.lane()) * Vec;
   const bool speaks = panel == 0 && team.lane() == 0;
   const bool inside = column < task.width;
@@ -360,12 +360,12 @@ DEEPREC_HD DEEPREC_INLINE void copy_slot(const Rules& rules, const Team& team, c
       team.report(task.fault, border_fault(first, end, task.id_count, value), task.number, 0, -1,
                   first < 0 ? first : end);
     }
-  } else if (slot < end) {
-    const auto id = task.ids[slot];
-    const float weight = task.weights == nullptr ? 1.0F : task.weights[slot];
+  } else if (position < end) {
+    const auto id = task.ids[position];
+    const float weight = task.weights == nullptr ? 1.0F : task.weights[position];
     const bool stray = task.stray(rules, id);
     if (rules.checks() && task.bad(rules, id, weight)) {
-      if (speaks) report_slot(rules, team, task, bag_that_holds(task.borders, task.bags, slot), slot);
+      if (speaks) report_position(rules, team, task, bag_that_holds(task.borders, task.bags, position), position);
     } else if (rules.filtered() && task.absent(id, weight)) {
       if (speaks && stray && task.skipped != nullptr) team.count(task.skipped, 1);
       if (task.empty == when_empty::keep) return;
@@ -386,10 +386,10 @@ DEEPREC_HD DEEPREC_INLINE void copy_slot(const Rules& rules, const Team& team, c
   if (inside) put_columns<Vec>(task, k, column, total);
 }
 
-/// The gradients of the weights of one bag: out[k] for its slots. task.out is the gradient of lookup's
+/// The gradients of the weights of one bag: out[k] for its positions. task.out is the gradient of lookup's
 /// output.
 template <class Element, int Vec, class Rules, class Team, class Task>
-DEEPREC_HD void dot_slots(const Rules& rules, const Team& team, const Task& task, index_t bag, float* out) {
+DEEPREC_HD void dot_positions(const Rules& rules, const Team& team, const Task& task, index_t bag, float* out) {
   const index_t begin = task.borders.begin(bag);
   const index_t end = task.borders.end(bag);
   const index_t first = task.borders.begin(0);
@@ -404,14 +404,14 @@ DEEPREC_HD void dot_slots(const Rules& rules, const Team& team, const Task& task
   const float* const gradient = task.out + bag * task.out_stride;
   pool_counts counts;
   double weighted = 0;
-  index_t bad_slot = -1;
+  index_t bad_position = -1;
   DEEPREC_ROLLED
-  for (index_t slot = begin; slot < end; ++slot) {
-    const auto id = task.ids[slot];
-    const float weight = task.weights == nullptr ? 1.0F : task.weights[slot];
-    if (rules.checks() && bad_slot < 0 && task.bad(rules, id, weight)) bad_slot = slot;
+  for (index_t position = begin; position < end; ++position) {
+    const auto id = task.ids[position];
+    const float weight = task.weights == nullptr ? 1.0F : task.weights[position];
+    if (rules.checks() && bad_position < 0 && task.bad(rules, id, weight)) bad_position = position;
     float dot = 0;
-    if (bad_slot < 0 && !(rules.filtered() && task.absent(id, weight))) {
+    if (bad_position < 0 && !(rules.filtered() && task.absent(id, weight))) {
       const std::byte* const row = task.row(static_cast<std::int64_t>(id));
       DEEPREC_ROLLED
       for (index_t c = index_t{team.lane()} * Vec; c < task.width; c += index_t{team.lanes()} * Vec) {
@@ -426,25 +426,25 @@ DEEPREC_HD void dot_slots(const Rules& rules, const Team& team, const Task& task
       counts.add(static_cast<double>(weight));
       weighted += static_cast<double>(weight) * static_cast<double>(dot);
     }
-    if (team.lane() == 0) out[slot] = dot;
+    if (team.lane() == 0) out[position] = dot;
   }
   if (team.lane() != 0) return;
-  if (bad_slot >= 0) report_slot(rules, team, task, bag, bad_slot);
+  if (bad_position >= 0) report_position(rules, team, task, bag, bad_position);
   const double by = counts.divisor(task.divide);
-  if (task.divide == divide_by::one && bad_slot < 0) return;
+  if (task.divide == divide_by::one && bad_position < 0) return;
   DEEPREC_ROLLED
-  for (index_t slot = begin; slot < end; ++slot) {
-    const auto id = task.ids[slot];
-    const float weight = task.weights == nullptr ? 1.0F : task.weights[slot];
-    if (bad_slot >= 0 || by == 0.0 || (rules.filtered() && task.absent(id, weight))) {
-      out[slot] = 0.0F;
+  for (index_t position = begin; position < end; ++position) {
+    const auto id = task.ids[position];
+    const float weight = task.weights == nullptr ? 1.0F : task.weights[position];
+    if (bad_position >= 0 || by == 0.0 || (rules.filtered() && task.absent(id, weight))) {
+      out[position] = 0.0F;
       continue;
     }
     const double through = task.divide == divide_by::weight ? weighted / (by * by)
                            : task.divide == divide_by::root
                                ? weighted * static_cast<double>(weight) / (by * by * by)
                                : 0.0;
-    out[slot] = static_cast<float>(static_cast<double>(out[slot]) / by - through);
+    out[position] = static_cast<float>(static_cast<double>(out[position]) / by - through);
   }
 }
 

@@ -1,6 +1,6 @@
 // Runs of equal keys in sorted order, as the device looks for them.
 //
-//   keys     3 3 3 7 9 9 - -        absent slots have the largest key, and come last
+//   keys     3 3 3 7 9 9 - -        absent positions have the largest key, and come last
 //   runs     0     3 4              found from any position by doubling steps and bisection
 #pragma once
 

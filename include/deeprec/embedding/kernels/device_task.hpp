@@ -1,7 +1,7 @@
 // A lookup as its kernels are given it: the rules of its pooling, the pointers and sizes, and where the sums of the
 // chunks of long bags lie. What is done with it says device_pool.hpp.
 //
-//   slots    | chunk 0 | chunk 1 | chunk 2 |      device_chunk slots each
+//   positions    | chunk 0 | chunk 1 | chunk 2 |      device_chunk positions each
 //   records  | 0    1  | 2    3  | 4    5  |      two for each: see chunk_sums
 #pragma once
 
@@ -22,10 +22,10 @@ namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 inline constexpr index_t device_chunk = 256;
 inline constexpr index_t device_long_bag = 2 * device_chunk;
-/// Batches of fewer slots have no chunks: a second launch costs more than the longest bag of one.
+/// Batches of fewer positions have no chunks: a second launch costs more than the longest bag of one.
 inline constexpr index_t device_chunked_batch = 1 << 14;
 
-/// What a pooling asks of each slot; a kernel knows it when it is compiled ...
+/// What a pooling asks of each position; a kernel knows it when it is compiled ...
 template <bool Adding, bool Filtered, bool Clips, bool Checks, bool Prunes>
 struct fixed_rules {
   DEEPREC_HD static constexpr bool adding() { return Adding; }
@@ -53,21 +53,21 @@ using rules_of =
 /// What a chunk of a long bag adds up to, beside its D floats.
 struct chunk_count {
   index_t bag;       // -1: the chunk belongs to no long bag
-  index_t bad_slot;  // -1: none
+  index_t bad_position;  // -1: none
   index_t used;
   index_t stray;
   double weight_sum;
   double weight_squares;
 };
 
-/// Two records for each chunk of slots: of the bag that holds its first slot, and of the one that begins
+/// Two records for each chunk of positions: of the bag that holds its first position, and of the one that begins
 /// inside of it and holds its last.
 struct chunk_sums {
   float* sums;  // (2 * chunks, D); null: no bag is long
   chunk_count* counts;
 
-  DEEPREC_HD static constexpr index_t records(index_t slots) {
-    return 2 * ((slots + device_chunk - 1) / device_chunk);
+  DEEPREC_HD static constexpr index_t records(index_t positions) {
+    return 2 * ((positions + device_chunk - 1) / device_chunk);
   }
   /// The record of a bag's part of a chunk.
   DEEPREC_HD static constexpr index_t record(index_t chunk, index_t bag_begin) {
@@ -114,7 +114,7 @@ struct pool_task {
     return is_bad_id(id, rows) && !(std::is_signed_v<Id> && rules.prunes() && as_signed < 0) &&
            !(has_padding && as_signed == padding);
   }
-  /// What is reported where ids are checked: a stray id, or the NaN weight of a slot that is not absent.
+  /// What is reported where ids are checked: a stray id, or the NaN weight of a position that is not absent.
   template <class Rules>
   DEEPREC_HD DEEPREC_INLINE bool bad(const Rules& rules, Id id, float weight) const {
     return stray(rules, id) || (is_nan(weight) && !(rules.filtered() && absent(id, weight)));

@@ -97,27 +97,27 @@ struct panel {
   }
   // How many rows ahead: as many as 256 lines have, but at least 8, and at most 32, since the first-level TLB no
   // longer holds more when their turn comes. Rows of a table that fits the second-level cache are not fetched
-  // ahead: beyond every slot.
+  // ahead: beyond every position.
   template <class Args>
   [[nodiscard]] DEEPREC_INLINE index_t rows_ahead(const Args& args) const {
     constexpr index_t in_cache = index_t{1} << 18;
     const index_t bytes = codec.bytes(columns);
     if (args.rows <= in_cache && args.rows * (bytes * args.width / columns) <= in_cache) {
-      return args.end_slot;
+      return args.end_position;
     }
     const index_t ahead = 256 * 64 / bytes;
     return ahead < 8 ? 8 : ahead > 32 ? 32 : ahead;
   }
 };
 
-// Prefetches the row of a slot, unless the slot lies behind the batch or is absent.
+// Prefetches the row of a position, unless the position lies behind the batch or is absent.
 template <class Policy, class Panel, class Args>
-DEEPREC_INLINE void prefetch_slot(const Args& args, const Panel columns, index_t slot) {
-  if (slot >= args.end_slot) return;
+DEEPREC_INLINE void prefetch_position(const Args& args, const Panel columns, index_t position) {
+  if (position >= args.end_position) return;
   if constexpr (Policy::ids == ::deeprec::detail::ids_are::filtered) {
-    if (args.absent(slot)) return;
+    if (args.absent(position)) return;
   }
-  columns.prefetch(args.row_of(slot));
+  columns.prefetch(args.row_of(position));
 }
 
 // What a row is scaled by so that its norm is at most args.max_norm. Columns are squared and added in as
@@ -132,12 +132,12 @@ DEEPREC_INLINE float clip_factor(const Args& args, const std::byte* row) {
   return norm > args.max_norm ? args.max_norm / norm : 1.0F;
 }
 
-// What the row of a slot is multiplied by; asked only where rows are weighted or clipped.
+// What the row of a position is multiplied by; asked only where rows are weighted or clipped.
 template <class Element, class Policy, bool Weighted, class Args>
-DEEPREC_INLINE float factor_of(const Args& args, index_t slot, const std::byte* row) {
+DEEPREC_INLINE float factor_of(const Args& args, index_t position, const std::byte* row) {
   float factor = 1.0F;
   if constexpr (Policy::clips) factor = clip_factor<Element>(args, row);
-  if constexpr (Weighted) factor = Policy::clips ? factor * args.weights[slot] : args.weights[slot];
+  if constexpr (Weighted) factor = Policy::clips ? factor * args.weights[position] : args.weights[position];
   return factor;
 }
 
@@ -224,7 +224,7 @@ DEEPREC_INLINE void take_default(const Args& args, const Panel columns,
   take_row<Policy>(args, columns, args.default_row, factor, start_of(args), total, vectors);
 }
 
-// One bag, one panel of columns: the slots [begin, end) folded in registers, finished and stored.
+// One bag, one panel of columns: the positions [begin, end) folded in registers, finished and stored.
 // Returns the ids used.
 template <class Policy, bool Weighted, class Panel, class Args, std::size_t... V>
 DEEPREC_INLINE index_t pool_panel(const Args& args, const Panel columns, index_t begin, index_t end,
@@ -236,28 +236,28 @@ DEEPREC_INLINE index_t pool_panel(const Args& args, const Panel columns, index_t
   ::deeprec::detail::pool_counts counts;
   [[maybe_unused]] double bias = 0;  // of rows of codes
   columns.prefetch_out(args.out + bag * args.out_stride);
-  for (index_t slot = begin; slot < end; ++slot) {
-    prefetch_slot<Policy>(args, columns, slot + ahead);
+  for (index_t position = begin; position < end; ++position) {
+    prefetch_position<Policy>(args, columns, position + ahead);
     if constexpr (Policy::ids == ::deeprec::detail::ids_are::filtered) {
-      if (args.absent(slot)) continue;
+      if (args.absent(position)) continue;
     }
-    const std::byte* const row = args.row_of(slot);
+    const std::byte* const row = args.row_of(position);
     if constexpr (!adding && Policy::clips) {
-      const vector_f32 factor = splat(factor_of<element, Policy, false>(args, slot, row));
+      const vector_f32 factor = splat(factor_of<element, Policy, false>(args, position, row));
       ((total[V] = maximum(total[V], columns.template load_row<V>(row) * factor)), ...);
     } else if constexpr (!adding) {
       ((total[V] = maximum(total[V], columns.template load_row<V>(row))), ...);
     } else if constexpr (Panel::scaled) {
-      const float factor = factor_of<element, Policy, Weighted>(args, slot, row);
+      const float factor = factor_of<element, Policy, Weighted>(args, position, row);
       bias += static_cast<double>(add_codes(columns, row, factor, total, vectors));
     } else if constexpr (Weighted || Policy::clips) {
-      const vector_f32 factor = splat(factor_of<element, Policy, Weighted>(args, slot, row));
+      const vector_f32 factor = splat(factor_of<element, Policy, Weighted>(args, position, row));
       ((total[V] = multiply_add(columns.template load_row<V>(row), factor, total[V])), ...);
     } else {
       ((total[V] = total[V] + columns.template load_row<V>(row)), ...);
     }
     if constexpr (Weighted) {
-      counts.add(static_cast<double>(args.weights[slot]));
+      counts.add(static_cast<double>(args.weights[position]));
     } else {
       ++counts.used;
     }
@@ -300,7 +300,7 @@ struct pool_call {
     for (index_t bag = begin; bag < end; ++bag) {
       const index_t first = args.borders.begin(bag);
       const index_t last = args.borders.end(bag);
-      if (last - first > ::deeprec::detail::chunk_slots) continue;  // the caller cuts it into chunks
+      if (last - first > ::deeprec::detail::chunk_positions) continue;  // the caller cuts it into chunks
       used += pool_panel<Policy, Weighted>(args, columns, first, last, bag, ahead,
                                            std::make_index_sequence<Panel::vectors>{});
     }
@@ -308,7 +308,7 @@ struct pool_call {
   }
 };
 
-// One panel of the rows of the slots [begin, end), each to row slot - base of out; returns the ids used.
+// One panel of the rows of the positions [begin, end), each to row position - base of out; returns the ids used.
 template <class Policy, class Args>
 struct gather_call {
   const Args& args;
@@ -326,10 +326,10 @@ struct gather_call {
     const index_t ahead = columns.rows_ahead(args);
     [[maybe_unused]] const vector_f32 start = start_of(args);
     index_t used = 0;
-    for (index_t slot = begin; slot < end; ++slot) {
-      prefetch_slot<Policy>(args, columns, slot + ahead);
+    for (index_t position = begin; position < end; ++position) {
+      prefetch_position<Policy>(args, columns, position + ahead);
       vector_f32 total[sizeof...(V)];
-      if (Policy::ids == ::deeprec::detail::ids_are::filtered && args.absent(slot)) {
+      if (Policy::ids == ::deeprec::detail::ids_are::filtered && args.absent(position)) {
         if (args.empty == ::deeprec::detail::when_empty::keep) continue;
         if (args.empty == ::deeprec::detail::when_empty::default_row) {
           take_default<Policy>(args, columns, total, vectors);
@@ -338,13 +338,13 @@ struct gather_call {
         }
       } else {
         ++used;
-        const std::byte* const row = args.row_of(slot);
+        const std::byte* const row = args.row_of(position);
         const float factor = args.weights == nullptr
-                                 ? factor_of<typename Panel::element, Policy, false>(args, slot, row)
-                                 : factor_of<typename Panel::element, Policy, true>(args, slot, row);
+                                 ? factor_of<typename Panel::element, Policy, false>(args, position, row)
+                                 : factor_of<typename Panel::element, Policy, true>(args, position, row);
         take_row<Policy>(args, columns, row, factor, start, total, vectors);
       }
-      put_row(args, columns, slot - base, total, vectors);
+      put_row(args, columns, position - base, total, vectors);
     }
     return used;
   }
@@ -395,18 +395,18 @@ DEEPREC_INLINE index_t for_each_panel(index_t width, const Call& call) {
   return answer;
 }
 
-/// Fetches the rows of the first slots from `slot` on, which no slot before them does.
+/// Fetches the rows of the first positions from `position` on, which no position before them does.
 template <class Element, class Policy, class Args>
-void fetch_first_rows(region, Policy, const Args& args, index_t slot) {
+void fetch_first_rows(region, Policy, const Args& args, index_t position) {
   constexpr index_t widest = index_t{max_vectors} * lanes;
   const index_t width = args.width < widest ? args.width : widest;
   const panel<Element, 1, false> columns{0, width, row_codec<Element>::of(args, 0, width)};
   const index_t ahead = columns.rows_ahead(args);
-  if (ahead == args.end_slot) return;
-  for (index_t k = slot; k < slot + ahead; ++k) prefetch_slot<Policy>(args, columns, k);
+  if (ahead == args.end_position) return;
+  for (index_t k = position; k < position + ahead; ++k) prefetch_position<Policy>(args, columns, k);
 }
 
-/// Pools the bags [begin, end), all but those of more than chunk_slots ids; returns the ids used.
+/// Pools the bags [begin, end), all but those of more than chunk_positions ids; returns the ids used.
 template <class Element, class Policy, class Args>
 index_t pool_bags(region, Policy, const Args& args, index_t begin, index_t end) {
   if constexpr (Policy::folding == ::deeprec::detail::fold::add) {
@@ -417,10 +417,10 @@ index_t pool_bags(region, Policy, const Args& args, index_t begin, index_t end) 
   return for_each_panel<Element>(args.width, pool_call<Policy, false, Args>{args, begin, end});
 }
 
-/// Copies the rows of the slots [begin, end) to the rows [begin - base, end - base) of out; returns the
+/// Copies the rows of the positions [begin, end) to the rows [begin - base, end - base) of out; returns the
 /// ids used.
 template <class Element, class Policy, class Args>
-index_t gather_slots(region, Policy, const Args& args, index_t begin, index_t end, index_t base) {
+index_t gather_positions(region, Policy, const Args& args, index_t begin, index_t end, index_t base) {
   return for_each_panel<Element>(args.width, gather_call<Policy, Args>{args, begin, end, base});
 }
 

@@ -14,25 +14,25 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
-/// Row of a slot by arithmetic on its id.
+/// Row of a position by arithmetic on its id.
 template <class Id>
 struct direct_rows {
   const std::byte* base;
   index_t stride;
   const Id* ids;
-  DEEPREC_INLINE const std::byte* operator()(index_t slot) const {
-    return base + static_cast<index_t>(ids[slot]) * stride;
+  DEEPREC_INLINE const std::byte* operator()(index_t position) const {
+    return base + static_cast<index_t>(ids[position]) * stride;
   }
-  /// One row, at slot 0.
+  /// One row, at position 0.
   static direct_rows only(const std::byte* const* row, const Id* zero) { return {*row, 0, zero}; }
 };
 
-/// Row of a slot as a row source resolved it.
+/// Row of a position as a row source resolved it.
 struct resolved_rows {
-  const std::byte* const* addresses;  // of slot first_slot
-  index_t first_slot;
-  DEEPREC_INLINE const std::byte* operator()(index_t slot) const {
-    return addresses[slot - first_slot];
+  const std::byte* const* addresses;  // of position first_position
+  index_t first_position;
+  DEEPREC_INLINE const std::byte* operator()(index_t position) const {
+    return addresses[position - first_position];
   }
   template <class Id>
   static resolved_rows only(const std::byte* const* row, const Id*) {
@@ -96,7 +96,7 @@ DEEPREC_HD DEEPREC_INLINE bool is_nan(float x) {
 }
 
 /// A bag with more ids than this is summed in chunks of this many, and the chunks by a fixed tree.
-inline constexpr index_t chunk_slots = 4096;
+inline constexpr index_t chunk_positions = 4096;
 
 /// What the sum of a bag is divided by. Combiners that add differ in nothing else, so kernels take this at
 /// run time.
@@ -178,11 +178,11 @@ struct pool_args {
   const Id* ids;
   bag_ranges borders;
   const float* weights;   // null: all 1
-  bool positive_weights;  // slots whose weight is not above 0 are absent
+  bool positive_weights;  // positions whose weight is not above 0 are absent
   index_t rows;           // ids are valid in [0, rows)
   std::int64_t padding;   // -1 when there is none
   index_t width;          // D
-  index_t end_slot;       // one past the last slot of the batch: how far prefetching may look
+  index_t end_position;       // one past the last position of the batch: how far prefetching may look
   float max_norm;    // rows are scaled down to this norm; 0: they are not
   const std::byte* default_row;
   row_parts parts;       // of each row; plain rows have none
@@ -193,9 +193,9 @@ struct pool_args {
   when_empty empty;
   when_stored stored;
 
-  /// True for a slot that counts as absent, where ids are filtered.
-  DEEPREC_HD DEEPREC_INLINE bool absent(index_t slot) const {
-    return is_absent(ids[slot], rows, padding) || (positive_weights && !(weights[slot] > 0.0F));
+  /// True for a position that counts as absent, where ids are filtered.
+  DEEPREC_HD DEEPREC_INLINE bool absent(index_t position) const {
+    return is_absent(ids[position], rows, padding) || (positive_weights && !(weights[position] > 0.0F));
   }
 };
 

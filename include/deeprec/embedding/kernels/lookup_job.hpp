@@ -2,9 +2,9 @@
 // lookup runs one job; table_group runs many as one piece of work.
 //
 //   open       shapes, offsets, the default row; row sources are asked for addresses
-//   check      slots [begin, end): bad ids and weights; fault() names the smallest
+//   check      positions [begin, end): bad ids and weights; fault() names the smallest
 //   fetch      the first rows of a piece into the cache; those after them are fetched on the way
-//   pool       units [begin, end) of units(): bags, or slots where every bag is a copy of one row
+//   pool       units [begin, end) of units(): bags, or positions where every bag is a copy of one row
 //   close      bags too long for a piece; what was skipped is counted
 #pragma once
 
@@ -98,15 +98,15 @@ bool is_stray_id(Id id, index_t rows, std::int64_t padding) noexcept {
 template <class Bags, class Pooling>
 void count_skipped(const Bags& bags, index_t rows, const Pooling& how) noexcept {
   index_t* const counter = skip_counter_of(how);
-  for (index_t k = bags.first_slot(); counter != nullptr && k < bags.end_slot(); ++k) {
+  for (index_t k = bags.first_position(); counter != nullptr && k < bags.end_position(); ++k) {
     *counter += is_stray_id<Pooling>(bags.ids()[k], rows, padding_of(how)) ? 1 : 0;
   }
 }
 
-/// The first slot in [begin, end) with a stray id, or with an id that is not absent and a NaN weight; end when
+/// The first position in [begin, end) with a stray id, or with an id that is not absent and a NaN weight; end when
 /// there is none.
 template <class Pooling, class Id>
-index_t first_bad_slot(isa which, const Id* ids, const float* weights, index_t begin, index_t end,
+index_t first_bad_position(isa which, const Id* ids, const float* weights, index_t begin, index_t end,
                        index_t rows, std::int64_t padding) noexcept {
   if constexpr (prunes_weights<Pooling>) weights = nullptr;  // what is not above 0 is pruned, NaN as well
   bool bad = with_isa_up_to_avx512(
@@ -123,13 +123,13 @@ index_t first_bad_slot(isa which, const Id* ids, const float* weights, index_t b
   return end;
 }
 
-/// The bag that holds a slot: the last one that begins at or before it.
+/// The bag that holds a position: the last one that begins at or before it.
 template <class Borders>
-index_t bag_of_slot(const Borders& borders, index_t bags, index_t slot) noexcept {
+index_t bag_of_position(const Borders& borders, index_t bags, index_t position) noexcept {
   index_t low = 0;
   for (index_t high = bags; high - low > 1;) {
     const index_t middle = low + (high - low) / 2;
-    (borders.begin(middle) <= slot ? low : high) = middle;
+    (borders.begin(middle) <= position ? low : high) = middle;
   }
   return low;
 }
@@ -161,33 +161,33 @@ class smallest_seen {
   std::atomic<index_t> value_{none};
 };
 
-/// What a bad slot is reported as.
+/// What a bad position is reported as.
 template <class Pooling, class Bags>
-status slot_fault(const Bags& bags, index_t rows, std::int64_t padding, index_t slot) {
-  const auto id = bags.ids()[slot];
+status position_fault(const Bags& bags, index_t rows, std::int64_t padding, index_t position) {
+  const auto id = bags.ids()[position];
   return {is_stray_id<Pooling>(id, rows, padding) ? errc::id_out_of_range : errc::weight_is_nan,
-          {.bag = bag_of_slot(bags.borders(), bags.bags(), slot),
-           .slot = slot,
+          {.bag = bag_of_position(bags.borders(), bags.bags(), position),
+           .position = position,
            .value = static_cast<std::int64_t>(id)}};
 }
 
-/// How many slots are checked in one go.
-inline constexpr index_t check_slots_at_once = index_t{1} << 16;
+/// How many positions are checked in one go.
+inline constexpr index_t check_positions_at_once = index_t{1} << 16;
 
-/// Checks every id and weight of a batch; the answer names the smallest slot.
+/// Checks every id and weight of a batch; the answer names the smallest position.
 template <class Pooling, class Context, class Bags>
-status check_slots(const Context& ctx, const Bags& bags, index_t rows, const Pooling& how) {
+status check_positions(const Context& ctx, const Bags& bags, index_t rows, const Pooling& how) {
   const std::int64_t padding = padding_of(how);
-  const index_t first = bags.first_slot();
+  const index_t first = bags.first_position();
   smallest_seen smallest;
   ctx.executor->parallel_for(
-      bags.end_slot() - first, check_slots_at_once, [&](index_t from, index_t to, int) {
-        const index_t bad = first_bad_slot<Pooling>(ctx.instruction_set, bags.ids(), bags.weights(),
+      bags.end_position() - first, check_positions_at_once, [&](index_t from, index_t to, int) {
+        const index_t bad = first_bad_position<Pooling>(ctx.instruction_set, bags.ids(), bags.weights(),
                                                     first + from, first + to, rows, padding);
         if (bad != first + to) smallest.see(bad);
       });
   if (smallest.value() == smallest_seen::none) return {};
-  return slot_fault<Pooling>(bags, rows, padding, smallest.value());
+  return position_fault<Pooling>(bags, rows, padding, smallest.value());
 }
 
 /// What pool_long_bag works in. Whoever calls it asks for this before the first row is written.
@@ -195,7 +195,7 @@ struct long_bag_room {
   std::span<float> folded;     // D for each chunk
   std::span<index_t> offsets;  // one more than there are chunks
 
-  static constexpr index_t chunks_of(index_t slots) noexcept { return (slots + chunk_slots - 1) / chunk_slots; }
+  static constexpr index_t chunks_of(index_t positions) noexcept { return (positions + chunk_positions - 1) / chunk_positions; }
 };
 
 /// A bag that pool_bags leaves out: its chunks as bags of their own, then a balanced tree over them.
@@ -208,7 +208,7 @@ index_t pool_long_bag(const Context& ctx, const pool_args<Rows, Id, Out>& args, 
   const std::span<float> folded = room.folded;
   const std::span<index_t> offsets = room.offsets;
   for (index_t c = 0; c <= chunks; ++c) {
-    offsets[static_cast<std::size_t>(c)] = (std::min)(end, begin + c * chunk_slots);
+    offsets[static_cast<std::size_t>(c)] = (std::min)(end, begin + c * chunk_positions);
   }
   pool_args<Rows, Id, float> part{};
   part.row_of = args.row_of;
@@ -220,7 +220,7 @@ index_t pool_long_bag(const Context& ctx, const pool_args<Rows, Id, Out>& args, 
   part.padding = args.padding;
   part.width = args.width;
   part.parts = args.parts;
-  part.end_slot = args.end_slot;
+  part.end_position = args.end_position;
   part.max_norm = args.max_norm;
   part.out = folded.data();
   part.out_stride = args.width;
@@ -247,23 +247,23 @@ index_t pool_long_bag(const Context& ctx, const pool_args<Rows, Id, Out>& args, 
     }
   }
   pool_counts counts;
-  for (index_t slot = begin; slot < end; ++slot) {
-    if (Policy::ids == ids_are::filtered && args.absent(slot)) continue;
-    counts.add(args.weights == nullptr ? 1.0 : static_cast<double>(args.weights[slot]));
+  for (index_t position = begin; position < end; ++position) {
+    if (Policy::ids == ids_are::filtered && args.absent(position)) continue;
+    counts.add(args.weights == nullptr ? 1.0 : static_cast<double>(args.weights[position]));
   }
   Out* const out = args.out + bag * args.out_stride;
   if (counts.used == 0 && args.empty == when_empty::keep) return 0;
   if (counts.used == 0 && args.empty == when_empty::default_row) {
-    const index_t one_slot[] = {0, 1};
+    const index_t one_position[] = {0, 1};
     const Id first_row{};
     part.row_of = Rows::only(&args.default_row, &first_row);
     part.ids = &first_row;
-    part.borders = offset_ranges<index_t>{one_slot, -1, -1};
+    part.borders = offset_ranges<index_t>{one_position, -1, -1};
     part.weights = nullptr;
     part.positive_weights = false;
     part.rows = 1;
     part.padding = -1;
-    part.end_slot = 1;
+    part.end_position = 1;
     with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
       return pool_bags<Element>(region, Policy{}, part, 0, 1);
     });
@@ -310,28 +310,28 @@ class lookup_job {
     if (!one_each_) {
       if (const status s = bags_.validate(); !s) return s;
     }
-    slots_ = bags_.end_slot() - bags_.first_slot();
+    positions_ = bags_.end_position() - bags_.first_position();
     if (is_concat) {
-      if (const status s = expect_size(out_.extent(0), slots_, "lookup: out.extent(0) must be the number of ids N"); !s) {
+      if (const status s = expect_size(out_.extent(0), positions_, "lookup: out.extent(0) must be the number of ids N"); !s) {
         return s;
       }
     }
     if (const status s = check_default_row(how_, table_.rows()); !s) return s;
-    if (out_.empty()) slots_ = 0;
+    if (out_.empty()) positions_ = 0;
     return {};
   }
 
-  [[nodiscard]] index_t slots() const noexcept { return slots_; }
-  /// The slots [begin, end) of slots().
+  [[nodiscard]] index_t positions() const noexcept { return positions_; }
+  /// The positions [begin, end) of positions().
   void check(isa which, index_t begin, index_t end) noexcept {
-    const index_t first = bags_.first_slot();
-    const index_t bad = first_bad_slot<Pooling>(which, bags_.ids(), bags_.weights(), first + begin,
+    const index_t first = bags_.first_position();
+    const index_t bad = first_bad_position<Pooling>(which, bags_.ids(), bags_.weights(), first + begin,
                                                 first + end, table_.rows(), padding_of(how_));
     if (bad != first + end) smallest_.see(bad);
   }
   [[nodiscard]] status fault() const {
     if (smallest_.value() == smallest_seen::none) return {};
-    return slot_fault<Pooling>(bags_, table_.rows(), padding_of(how_), smallest_.value());
+    return position_fault<Pooling>(bags_, table_.rows(), padding_of(how_), smallest_.value());
   }
 
   /// Asks a row source for addresses, once ids are known to be good, and settles how the work is cut.
@@ -345,7 +345,7 @@ class lookup_job {
     args_.padding = padding_of(how_);
     args_.width = table_.format().width();
     args_.parts = parts_of(table_.format());
-    args_.end_slot = bags_.end_slot();
+    args_.end_position = bags_.end_position();
     args_.out = out_.data_handle();
     args_.out_stride = out_.stride(0);
     args_.divide = divisor_of<typename Pooling::combiner>();
@@ -353,12 +353,12 @@ class lookup_job {
     args_.empty = empty_of<Pooling>();
     args_.stored = stored_of<Pooling>();
     args_.max_norm = max_norm_of(how_);
-    const index_t first = bags_.first_slot();
+    const index_t first = bags_.first_position();
     if constexpr (is_direct) {
       args_.row_of = {table_.data(), table_.format().stride_bytes(), bags_.ids()};
     } else {
-      addresses_.resize(static_cast<std::size_t>(slots_));
-      ctx.executor->parallel_for(slots_, chunk_slots, [&](index_t begin, index_t end, int) {
+      addresses_.resize(static_cast<std::size_t>(positions_));
+      ctx.executor->parallel_for(positions_, chunk_positions, [&](index_t begin, index_t end, int) {
         resolve_present(first + begin, first + end, addresses_.data() + begin);
       });
       args_.row_of = {addresses_.data(), first};
@@ -378,24 +378,24 @@ class lookup_job {
   }
 
   [[nodiscard]] index_t units() const noexcept {
-    return out_.empty() ? 0 : copies_ ? slots_ : bags_.bags();
+    return out_.empty() ? 0 : copies_ ? positions_ : bags_.bags();
   }
   /// Units of about 4096 ids. The bits of a bag don't depend on the piece that it falls in.
   [[nodiscard]] index_t grain() const noexcept {
-    if (copies_) return chunk_slots;
+    if (copies_) return chunk_positions;
     const index_t bags = bags_.bags();
-    return std::clamp<index_t>(slots_ > 0 ? bags * chunk_slots / slots_ : bags, 1, chunk_slots);
+    return std::clamp<index_t>(positions_ > 0 ? bags * chunk_positions / positions_ : bags, 1, chunk_positions);
   }
   /// Fetches the first rows of the units from `begin` on into the cache.
   void fetch(isa which, index_t begin) const noexcept {
-    const index_t slot = copies_ ? bags_.first_slot() + begin : args_.borders.begin(begin);
+    const index_t position = copies_ ? bags_.first_position() + begin : args_.borders.begin(begin);
     with_isa_up_to_avx512(
-        which, [&](auto region) { fetch_first_rows<element>(region, policy{}, args_, slot); });
+        which, [&](auto region) { fetch_first_rows<element>(region, policy{}, args_, position); });
   }
   void pool(isa which, index_t begin, index_t end) noexcept {
-    const index_t first = bags_.first_slot();
+    const index_t first = bags_.first_position();
     const index_t used = with_isa_up_to_avx512(which, [&](auto region) {
-      return copies_ ? gather_slots<element>(region, policy{}, args_, first + begin, first + end, first)
+      return copies_ ? gather_positions<element>(region, policy{}, args_, first + begin, first + end, first)
                      : pool_bags<element>(region, policy{}, args_, begin, end);
     });
     if constexpr (skips<Pooling>) used_.fetch_add(used, std::memory_order_relaxed);
@@ -406,12 +406,12 @@ class lookup_job {
     if (out_.empty()) return;
     if (!offsets_of_chunks_.empty()) {
       for (index_t bag = 0; bag < bags_.bags(); ++bag) {
-        if (args_.borders.end(bag) - args_.borders.begin(bag) > chunk_slots) {
+        if (args_.borders.end(bag) - args_.borders.begin(bag) > chunk_positions) {
           used_ += pool_long_bag<element, policy>(ctx, args_, bag, {folded_, offsets_of_chunks_});
         }
       }
     }
-    if (skips<Pooling> && slots_ != used_.load()) count_skipped(bags_, args_.rows, how_);
+    if (skips<Pooling> && positions_ != used_.load()) count_skipped(bags_, args_.rows, how_);
   }
 
  private:
@@ -419,12 +419,12 @@ class lookup_job {
   using rows_type = std::conditional_t<is_direct, direct_rows<id_type>, resolved_rows>;
 
   void make_room_for_long_bags() {
-    if (copies_ || slots_ <= chunk_slots) return;
+    if (copies_ || positions_ <= chunk_positions) return;
     index_t longest = 0;
     for (index_t bag = 0; bag < bags_.bags(); ++bag) {
       longest = (std::max)(longest, args_.borders.end(bag) - args_.borders.begin(bag));
     }
-    if (longest <= chunk_slots) return;
+    if (longest <= chunk_positions) return;
     const index_t chunks = long_bag_room::chunks_of(longest);
     folded_.resize(static_cast<std::size_t>(capped_product(chunks, args_.width)));
     offsets_of_chunks_.resize(static_cast<std::size_t>(chunks) + 1);
@@ -452,7 +452,7 @@ class lookup_job {
   std::pmr::vector<const std::byte*> addresses_;
   std::pmr::vector<float> folded_;  // of the longest bag; none where no bag is long
   std::pmr::vector<index_t> offsets_of_chunks_;
-  index_t slots_ = 0;
+  index_t positions_ = 0;
   bool one_each_ = false;
   bool copies_ = false;
   smallest_seen smallest_;

@@ -11,7 +11,7 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/embedding/kernels/lookup_args.hpp>
 #include <deeprec/embedding/pooling.hpp>
-#include <deeprec/simd/words.hpp>
+#include <deeprec/simd/vectors.hpp>
 
 #include <deeprec/simd/begin_portable.hpp>
 #include <deeprec/embedding/kernels/row_codec.inl>

@@ -88,7 +88,7 @@ template <class Context, RowSource Source, BagBatch Bags, class Pooling, class O
 ///           the stream's scratch, and CUB's
 /// @threads  as lookup
 /// @error    as lookup, and as coo_view::validate (on a device by synchronize(), and the entry is
-///           left out). Slots of entries that were not in order count after sorting
+///           left out). Positions of entries that were not in order count after sorting
 template <class Context, RowSource Source, class Id, class Row, MemorySpace Space, class Pooling,
           class Out, MemorySpace OutSpace, class Columns>
 [[nodiscard]] status fused_lookup(Context&& context_or_executor, const Source& source,

@@ -39,7 +39,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 ///           threads
 /// @cost     as lookup with concat
 /// @threads  as lookup
-/// @error    shape_mismatch; id_out_of_range (slot, value). On an error nothing is written
+/// @error    shape_mismatch; id_out_of_range (position, value). On an error nothing is written
 /// @example  @snippet tests/embedding/stages_test.cpp stages
 template <class Context, RowSource Source, class Ids, class Out, MemorySpace OutSpace, class Columns>
 [[nodiscard]] status gather(Context&& context_or_executor, const Source& table, const Ids& ids,
@@ -51,7 +51,7 @@ template <class Context, RowSource Source, class Ids, class Out, MemorySpace Out
   const auto n = static_cast<index_t>(list.size());
   const status s = lookup(context_or_executor, table, fixed_hotness_view(list.data(), n, 1), combiner::concat, out);
   if (s.code() != errc::id_out_of_range) return s;
-  return {s.code(), {.slot = s.place().slot, .value = s.place().value}};  // there are no bags here
+  return {s.code(), {.position = s.place().position, .value = s.place().value}};  // there are no bags here
 }
 
 namespace detail {
@@ -73,7 +73,7 @@ struct addressed_rows {
 
 }  // namespace detail
 
-/// out row k = the row of slot k, from the part that has it: gather over a table in parts.
+/// out row k = the row of position k, from the part that has it: gather over a table in parts.
 ///
 /// @shape    tables (P), as data() and size(), all of width D · parts: what partition() made of N ids ·
 ///           out (N,D), any row stride
@@ -84,8 +84,8 @@ struct addressed_rows {
 /// @numerics as gather: the bits of a gather from the table in one piece
 /// @cost     O(N*D); 16 bytes an id from the context's resource
 /// @threads  as lookup
-/// @error    shape_mismatch; id_out_of_range (table, slot, value = the row within its part), the smallest
-///           table, then the smallest slot; out_of_memory. On an error nothing is written
+/// @error    shape_mismatch; id_out_of_range (table, position, value = the row within its part), the smallest
+///           table, then the smallest position; out_of_memory. On an error nothing is written
 /// @example  @snippet tests/embedding/stages_test.cpp stages
 template <class Context, class Tables, class Id, class Out, MemorySpace OutSpace, class Columns>
   requires(!RowSource<Tables>)
@@ -113,14 +113,14 @@ template <class Context, class Tables, class Id, class Out, MemorySpace OutSpace
 
 namespace detail {
 
-/// Bad rows of one part stand in the order of their slots, so the first of them has the smallest slot.
+/// Bad rows of one part stand in the order of their positions, so the first of them has the smallest position.
 template <class Id>
-status fault_at_slot(const partitioned_ids<Id>& parts, index_t p, index_t bad) {
+status fault_at_position(const partitioned_ids<Id>& parts, index_t p, index_t bad) {
   const index_t position = parts.offsets[static_cast<std::size_t>(p)] + bad;
   const auto found = std::find(parts.permutation.begin(), parts.permutation.end(), position);
   return {errc::id_out_of_range,
           {.table = p,
-           .slot = static_cast<index_t>(found - parts.permutation.begin()),
+           .position = static_cast<index_t>(found - parts.permutation.begin()),
            .value = static_cast<std::int64_t>(parts.ids[static_cast<std::size_t>(position)])}};
 }
 
@@ -140,10 +140,10 @@ status gather_parts_on(host_backend, const Context& ctx, std::span<const Source>
   for (std::size_t p = 0; p < tables.size(); ++p) {
     const std::span<const Id> ids = parts.group(static_cast<index_t>(p));
     const index_t bad = detail::first_bad_id(ctx, ids, tables[p].rows());
-    if (bad < static_cast<index_t>(ids.size())) return detail::fault_at_slot(parts, static_cast<index_t>(p), bad);
+    if (bad < static_cast<index_t>(ids.size())) return detail::fault_at_position(parts, static_cast<index_t>(p), bad);
     const std::byte** const to = addresses.data() + parts.offsets[p];
     ctx.executor->parallel_for(
-        static_cast<index_t>(ids.size()), detail::chunk_slots, [&](index_t begin, index_t end, int) {
+        static_cast<index_t>(ids.size()), detail::chunk_positions, [&](index_t begin, index_t end, int) {
           if constexpr (DirectRowSource<Source>) {
             for (index_t k = begin; k < end; ++k) {
               to[k] = tables[p].data() +

@@ -5,7 +5,7 @@
 //
 // Same semantics as on the host, with what a device forces: offsets and ids are checked by the kernel, so a
 // bad bag becomes zeros and the stream's synchronize() reports its place; skipped ids are counted when it
-// is called. A bag of more than 512 slots, in a batch of more than 16384, is summed in chunks of 256 slots
+// is called. A bag of more than 512 positions, in a batch of more than 16384, is summed in chunks of 256 positions
 // of the batch, chunks from left to right: the same bits every time. concat: out has a row for each of the
 // N ids.
 #pragma once
@@ -50,11 +50,11 @@ __global__ void __launch_bounds__(block_threads)
 }
 
 template <class Element, int Vec, class Rules, class Task>
-__global__ void __launch_bounds__(block_threads) copy_slots(const __grid_constant__ Task task, int lanes) {
+__global__ void __launch_bounds__(block_threads) copy_positions(const __grid_constant__ Task task, int lanes) {
   const warp_team team(lanes);
   DEEPREC_ROLLED
   for (index_t k = team.number(); k < task.id_count; k += team.teams()) {
-    detail::copy_slot<Element, Vec>(Rules{}, team, task, k, static_cast<int>(blockIdx.y));
+    detail::copy_position<Element, Vec>(Rules{}, team, task, k, static_cast<int>(blockIdx.y));
   }
 }
 
@@ -62,7 +62,7 @@ template <bool Copies, class Element, int Vec, class Rules, class Task>
 status launch_pool(const Task& task, index_t records, cudaStream_t on) {
   const detail::lane_shape shape = detail::lanes_of(task.width, Vec);
   if constexpr (Copies) {
-    return launch_kernel(copy_slots<Element, Vec, Rules, Task>, grid_of(task.id_count, shape.lanes, shape.panels), on,
+    return launch_kernel(copy_positions<Element, Vec, Rules, Task>, grid_of(task.id_count, shape.lanes, shape.panels), on,
                          task, shape.lanes);
   } else {
     if (records > 0) {

@@ -1,6 +1,6 @@
 // The pooled embedding lookup: each bag of ids becomes one row.
 //
-//   out[b] = finish( sum over slots k of bag b, left to right, of  w[k] * table[ids[k]] )
+//   out[b] = finish( sum over positions k of bag b, left to right, of  w[k] * table[ids[k]] )
 //
 //   ids ──row source──> row addresses ──kernel of this ISA──> sums in registers ──> out (B, D)
 //
@@ -53,13 +53,13 @@ status lookup_shapes(const Source& table, const Bags& bags, const Pooling& how,
 /// Pools the rows of each bag.
 ///
 /// @shape    table (R,D) · bags {offsets (B+1), ids (N), weights (N) or none}, or {ids (B,L)} ·
-///           out (B,D), any row stride; with concat (N,D), one row for each slot
+///           out (B,D), any row stride; with concat (N,D), one row for each position
 /// @dtype    rows: f32, f16, bf16, fp8, int8, int4 or split; out: f32, f16 or bf16; ids and offsets 32 or
 ///           64 bits; weights f32; sums in f32
 /// @space    table, bags and out reachable from the context
 /// @pre      out overlaps neither the table nor the bags
 /// @post     every row of out is written, unless a policy says otherwise (see pooling.hpp)
-/// @numerics slots are added left to right; a bag of more than 4096 ids is added in chunks of 4096, and
+/// @numerics positions are added left to right; a bag of more than 4096 ids is added in chunks of 4096, and
 ///           the chunks by a balanced binary tree. Unweighted: the same bits on every ISA and for any
 ///           number of threads. Weighted: the same bits for any number of threads; between ISAs
 ///           |err| <= 2 n u sum|w x|, u = 2^-24, from fused multiplication. With max_norm the same, and
@@ -76,7 +76,7 @@ status lookup_shapes(const Source& table, const Bags& bags, const Pooling& how,
 ///           written
 /// @threads  reentrant; concurrent lookups of one table are safe, a concurrent writer of its rows is not
 /// @error    shape_mismatch (out that is null, too); offsets_*; id_out_of_range and weight_is_nan with bag and
-///           slot (bounds mode check; smallest place; a bad default_row has no bag; the weight of an absent slot
+///           position (bounds mode check; smallest place; a bad default_row has no bag; the weight of an absent position
 ///           is not looked at); unsupported (combiner::max with weights);
 ///           invalid_value (a max_norm that is not above 0); out_of_memory. On an error nothing is written
 /// @example  @snippet tests/embedding/lookup_test.cpp lookup
@@ -133,7 +133,7 @@ status lookup_on(host_backend, const Context& ctx, const Source& table, const Ba
   detail::lookup_job job(table, bags, how, matrix_view<Out>(out), ctx.memory);
   if (const status s = job.open(); !s) return s;
   if constexpr (job.checks) {
-    ctx.executor->parallel_for(job.slots(), detail::check_slots_at_once,
+    ctx.executor->parallel_for(job.positions(), detail::check_positions_at_once,
                                [&](index_t begin, index_t end, int) {
                                  job.check(ctx.instruction_set, begin, end);
                                });

@@ -1,5 +1,5 @@
 // weight_gradients on a CUDA stream: a team of lanes takes one bag, and each of its rows' dot product with
-// the bag's gradient. out is a span over device memory; out[0] is of the first slot of the first bag, and slots of
+// the bag's gradient. out is a span over device memory; out[0] is of the first position of the first bag, and positions of
 // no bag, or of one with bad offsets, get 0. row_gradients has no device form: update (update.cuh) applies them.
 #pragma once
 
@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(block_threads)
   const warp_team team(lanes);
   DEEPREC_ROLLED
   for (index_t bag = team.number(); bag < task.bags; bag += team.teams()) {
-    detail::dot_slots<Element, Vec>(Rules{}, team, task, bag, out);
+    detail::dot_positions<Element, Vec>(Rules{}, team, task, bag, out);
   }
 }
 

@@ -21,7 +21,7 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/training/detail/backward.hpp>
-#include <deeprec/embedding/training/detail/slot_dots_kernels.hpp>
+#include <deeprec/embedding/training/detail/position_dots_kernels.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/embedding/tables/table_view.hpp>
@@ -100,7 +100,7 @@ status row_gradients_on(host_backend, const Context& ctx, const Bags& bags, matr
   }
   const index_t width = gradient.extent(1);
   const detail::backward_size size{
-      .slots = bags.end_slot() - bags.first_slot(), .bags = bags.bags(), .width = width, .workers = 0};
+      .positions = bags.end_position() - bags.first_position(), .bags = bags.bags(), .width = width, .workers = 0};
   detail::backward_plan plan(ctx.memory, size);
   plan.add(ctx, bags, gradient, table_rows, how);
   plan.group(ctx, table_rows);
@@ -121,22 +121,22 @@ status row_gradients_on(host_backend, const Context& ctx, const Bags& bags, matr
       return pool_bags<float>(region, detail::gradient_policy{}, pooled, begin, end);
     });
   });
-  for (index_t g = 0; width > 0 && plan.groups().size() > detail::chunk_slots && g < groups; ++g) {
-    if (plan.groups().starts()[g + 1] - plan.groups().starts()[g] > detail::chunk_slots) {
+  for (index_t g = 0; width > 0 && plan.groups().size() > detail::chunk_positions && g < groups; ++g) {
+    if (plan.groups().starts()[g + 1] - plan.groups().starts()[g] > detail::chunk_positions) {
       detail::pool_long_bag<float, detail::gradient_policy>(ctx, pooled, g, plan.long_bags());
     }
   }
   return {};
 }
 
-/// The gradient of each weight of a batch, as if every slot had one.
+/// The gradient of each weight of a batch, as if every position had one.
 ///
 /// @shape    table (R,D) · bags as given to lookup · gradient of lookup's output (B,D) · out (N): one for each
-///           slot of the batch, beginning with its first
+///           position of the batch, beginning with its first
 /// @dtype    rows f32, f16 or bf16; the rest f32
 /// @space    host
 /// @pre      out overlaps no input
-/// @post     absent slots get 0
+/// @post     absent positions get 0
 /// @numerics dot products in f32, as many sums as vectors have lanes; the sum over a bag in f64. Between ISAs
 ///           |err| <= 2 D u sum|x g|
 /// @cost     O(N*D); no allocation
@@ -171,7 +171,7 @@ namespace detail {
 
 // The dots of a bag, turned into gradients: what a weight does to the denominator included.
 template <class Args>
-void divide_bag(const Args& args, detail::divide_by divide, index_t bag, float* of_slot) {
+void divide_bag(const Args& args, detail::divide_by divide, index_t bag, float* of_position) {
   const auto weight_of = [&](index_t k) {
     return args.weights == nullptr ? 1.0 : static_cast<double>(args.weights[k]);
   };
@@ -180,19 +180,19 @@ void divide_bag(const Args& args, detail::divide_by divide, index_t bag, float* 
   for (index_t k = args.borders.begin(bag); k < args.borders.end(bag); ++k) {
     if (args.absent(k)) continue;
     counts.add(weight_of(k));
-    weighted += weight_of(k) * static_cast<double>(of_slot[k]);
+    weighted += weight_of(k) * static_cast<double>(of_position[k]);
   }
   const double by = counts.divisor(divide);
   for (index_t k = args.borders.begin(bag); k < args.borders.end(bag); ++k) {
     if (args.absent(k) || by == 0.0) {
-      of_slot[k] = 0.0F;
+      of_position[k] = 0.0F;
       continue;
     }
     const double through_divisor = divide == detail::divide_by::weight ? weighted / (by * by)
                                    : divide == detail::divide_by::root
                                        ? weighted * weight_of(k) / (by * by * by)
                                        : 0.0;
-    of_slot[k] = static_cast<float>(static_cast<double>(of_slot[k]) / by - through_divisor);
+    of_position[k] = static_cast<float>(static_cast<double>(of_position[k]) / by - through_divisor);
   }
 }
 
@@ -207,13 +207,13 @@ template <class Context, class Source, class Bags, class Pooling>
 status weight_gradients_on(host_backend, const Context& ctx, const Source& table, const Bags& bags,
                   matrix_view<const float> gradient, const Pooling& how, std::span<float> out) {
   if (const status s = bags.validate(); !s) return s;
-  const index_t first = bags.first_slot();
-  const index_t slots = bags.end_slot() - first;
-  if (const status s = detail::expect_size(static_cast<index_t>(out.size()), slots, "weight_gradients: out.size() must be the number of ids N"); !s) {
+  const index_t first = bags.first_position();
+  const index_t positions = bags.end_position() - first;
+  if (const status s = detail::expect_size(static_cast<index_t>(out.size()), positions, "weight_gradients: out.size() must be the number of ids N"); !s) {
     return s;
   }
   if constexpr (std::is_same_v<typename Pooling::bounds_mode, bounds::check_t>) {
-    if (const status s = detail::check_slots(ctx, bags, table.rows(), how); !s) return s;
+    if (const status s = detail::check_positions(ctx, bags, table.rows(), how); !s) return s;
   }
   using id_type = typename Bags::id_type;
   detail::pool_args<detail::direct_rows<id_type>, id_type, const float> args{};
@@ -226,15 +226,15 @@ status weight_gradients_on(host_backend, const Context& ctx, const Source& table
   args.padding = detail::padding_of(how);
   args.width = table.format().width();
   args.parts = detail::parts_of(table.format());
-  args.end_slot = bags.end_slot();
+  args.end_position = bags.end_position();
   args.max_norm = detail::max_norm_of(how);
   args.out = gradient.data_handle();
   args.out_stride = gradient.stride(0);
   constexpr detail::divide_by divide = detail::divisor_of<typename Pooling::combiner>();
-  const index_t grain = slots > 0 ? bags.bags() * detail::chunk_slots / slots + 1 : 1;
+  const index_t grain = positions > 0 ? bags.bags() * detail::chunk_positions / positions + 1 : 1;
   ctx.executor->parallel_for(bags.bags(), grain, [&](index_t begin, index_t end, int) {
     with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
-      slot_dots<typename Source::format_type::element>(region, detail::kernel_policy<Pooling>{}, args,
+      position_dots<typename Source::format_type::element>(region, detail::kernel_policy<Pooling>{}, args,
                                                        first, out.data(), begin, end);
     });
     if constexpr (divide != detail::divide_by::one) {

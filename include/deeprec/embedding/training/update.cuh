@@ -1,11 +1,11 @@
-// update on a CUDA stream: slots sorted by row, and a team of lanes to each row that the batch used.
+// update on a CUDA stream: positions sorted by row, and a team of lanes to each row that the batch used.
 //
-//   bags ──expand──> (row, slot) ──CUB radix sort, over the bits of R only──> runs ──> gradient summed, row stepped
+//   bags ──expand──> (row, position) ──CUB radix sort, over the bits of R only──> runs ──> gradient summed, row stepped
 //
-// The slots of a row are added in order; those of more than 512 slots in chunks of 256 positions, chunks
-// from left to right (batches of more than 16384 slots): the same bits every time. Nothing is read back to
+// The positions of a row are added in order; those of more than 512 positions in chunks of 256 sorted_indices, chunks
+// from left to right (batches of more than 16384 positions): the same bits every time. Nothing is read back to
 // the host, so a step can be captured once its scratch is there. Bad bags are reported and leave every row
-// as it was. Rows below 2^32 - 1, slots and bags below 2^32.
+// as it was. Rows below 2^32 - 1, positions and bags below 2^32.
 #pragma once
 
 #ifndef __CUDACC__
@@ -41,7 +41,7 @@ namespace [[gnu::visibility("hidden")]] DEEPREC_DEVICE {
 
 template <class Rules, class Task>
 __global__ void __launch_bounds__(block_threads)
-    expand_bags(const __grid_constant__ Task task, int lanes, detail::expanded_slots to) {
+    expand_bags(const __grid_constant__ Task task, int lanes, detail::expanded_positions to) {
   const warp_team team(lanes);
   DEEPREC_ROLLED
   for (index_t bag = team.number(); bag < task.bags; bag += team.teams()) {
@@ -51,12 +51,12 @@ __global__ void __launch_bounds__(block_threads)
 
 /// Bags and factors in the order of the rows.
 [[maybe_unused]] static __global__ void __launch_bounds__(block_threads)
-    place_slots(detail::expanded_slots of, const float* weights, index_t slots, const std::uint32_t* keys,
+    place_positions(detail::expanded_positions of, const float* weights, index_t positions, const std::uint32_t* keys,
                 const std::uint32_t* values, std::uint32_t* bags, float* factors, index_t n) {
   for (index_t i = index_t{blockIdx.x} * block_threads + threadIdx.x; i < n;
        i += index_t{gridDim.x} * block_threads) {
     if (keys[i] == detail::absent_key) continue;
-    factors[i] = detail::factor_of_slot(of, weights, slots, values[i], bags[i]);
+    factors[i] = detail::factor_of_position(of, weights, positions, values[i], bags[i]);
   }
 }
 
@@ -153,26 +153,26 @@ template <class Context, class Bags, MemorySpace GradientSpace, class Pooling, c
   constexpr std::type_identity<float> floats;
 
   using namespace DEEPREC_DEVICE;
-  const detail::expanded_slots slots{at(words, keys), at(words, values),
+  const detail::expanded_positions positions{at(words, keys), at(words, values),
                                      weighted ? at(words, bag_of) : nullptr,
                                      divides || fills ? at(floats, bag_scale) : nullptr};
-  if (const status s = launch_kernel(clear_keys, grid_of(n, 1), on, slots.keys, slots.values, n); !s) return s;
+  if (const status s = launch_kernel(clear_keys, grid_of(n, 1), on, positions.keys, positions.values, n); !s) return s;
   const index_t hotness = batch.bags > 0 ? batch.id_count / batch.bags : 0;
   const int lanes = detail::lanes_of(hotness, 1).lanes;
   if (const status s = launch_kernel(expand_bags<detail::rules_of<Pooling>, batch_task>,
-                                     grid_of(batch.bags, lanes), on, batch, lanes, slots);
+                                     grid_of(batch.bags, lanes), on, batch, lanes, positions);
       !s) {
     return s;
   }
-  if (const status s = sort_pairs(scratch + sort_space, sort_bytes, slots.keys, at(words, sorted_keys),
-                            slots.values, at(words, sorted_values), n, bits, on);
+  if (const status s = sort_pairs(scratch + sort_space, sort_bytes, positions.keys, at(words, sorted_keys),
+                            positions.values, at(words, sorted_values), n, bits, on);
       !s) {
     return s;
   }
   const std::uint32_t* bags_in_order = at(words, sorted_values);
   const float* factors = nullptr;
   if (divides || weighted) {  // where the unsorted keys and values were
-    const status s = launch_kernel(place_slots, grid_of(n, 1), on, slots, batch.weights, batch.id_count,
+    const status s = launch_kernel(place_positions, grid_of(n, 1), on, positions, batch.weights, batch.id_count,
                                    at(words, sorted_keys), at(words, sorted_values), at(words, values),
                                    at(floats, keys), n);
     if (!s) return s;

@@ -1,13 +1,13 @@
 // The backward pass of a pooled lookup, fused with the optimizer: every row that the batch used gets one
 // step.
 //
-//   gradient of row r = sum over its slots k, in order, of  w[k] / denominator(bag of k) * gradient[bag]
+//   gradient of row r = sum over its positions k, in order, of  w[k] / denominator(bag of k) * gradient[bag]
 //   row r             = optimizer step with that gradient, rounded to the row's format
 //
 // With max_norm the gradient flows through the norm, as TensorFlow's clip_by_norm does; an empty bag that became
 // the default row gives its gradient to that row.
 //
-//   ids ──sort──> slots grouped by row ──one worker per group──> gradient in scratch ──> row in place
+//   ids ──sort──> positions grouped by row ──one worker per group──> gradient in scratch ──> row in place
 //
 // Gradients of N rows are never materialised. Not here: gradients of the weights, a gradient handed out
 // instead of applied.
@@ -38,7 +38,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// @dtype    rows f32, f16, bf16 or split (the bits of f32); gradient and state f32
 /// @space    all reachable from the context
 /// @pre      the rows' state was zeroed when they were made; `how` is what lookup was given
-/// @numerics the slots of a row are added in order, in f32, those of a row with more than 4096 of them in
+/// @numerics the positions of a row are added in order, in f32, those of a row with more than 4096 of them in
 ///           chunks as lookup's bags are: the same bits for any number of threads;
 ///           between ISAs equal up to the rounding of fused multiply-adds and of the sum of squares. Rows of
 ///           16 bits are rounded once per step: to nearest even, or up and down at random without bias
@@ -104,7 +104,7 @@ status update_on(host_backend, const Context& ctx, const Bags& bags, matrix_view
                   const Pooling& how, const Optimizer& optimizer, table_view<Format> table,
                   const Rounding& rounding) {
   if (const status s = detail::check_backward(ctx, bags, table.rows(), how); !s) return s;
-  const detail::backward_size size{.slots = bags.end_slot() - bags.first_slot(),
+  const detail::backward_size size{.positions = bags.end_position() - bags.first_position(),
                                    .bags = bags.bags(),
                                    .width = table.width(),
                                    .workers = static_cast<index_t>(ctx.executor->concurrency())};

@@ -111,9 +111,9 @@ class update_group {
     std::pmr::vector<work> all(tables_.size(), work{}, ctx.memory);
     for (std::size_t t = 0; t < features_.size(); ++t) {
       work& w = all[features_[t]->table];
-      w.slots += bags[t].end_slot() - bags[t].first_slot();
+      w.positions += bags[t].end_position() - bags[t].first_position();
       w.bags += bags[t].bags();
-      if (detail::row_groups::fits(w.slots + w.bags, tables_[features_[t]->table]->rows)) continue;
+      if (detail::row_groups::fits(w.positions + w.bags, tables_[features_[t]->table]->rows)) continue;
       return status(errc::unsupported, "update: bits of a row and bits of a position must fit 64 together")
           .in_table(static_cast<index_t>(t));
     }
@@ -124,9 +124,9 @@ class update_group {
     index_t together = 0;
     index_t largest = 0;
     for (std::size_t t = 0; t < tables_.size(); ++t) {
-      if (all[t].slots > slots_of_many) {
+      if (all[t].positions > positions_of_many) {
         largest = (std::max)(largest, detail::backward_plan::bytes_for(size_of(all[t], t, ctx.executor->concurrency())));
-      } else if (all[t].slots > 0 || all[t].bags > 0) {
+      } else if (all[t].positions > 0 || all[t].bags > 0) {
         all[t].place = together;
         together = detail::capped_sum(together, detail::backward_plan::bytes_for(size_of(all[t], t, 1)));
         smaller.push_back(t);
@@ -135,7 +135,7 @@ class update_group {
     const detail::scratch_block memory(ctx.memory, (std::max)(largest, together));
     for (std::size_t t = 0; t < features_.size(); ++t) features_[t]->count_skipped(bags[t]);
     for (std::size_t t = 0; t < tables_.size(); ++t) {
-      if (all[t].slots > slots_of_many) step_table(ctx, t, all[t], memory.data(), bags, gradients, optimizer, rounding);
+      if (all[t].positions > positions_of_many) step_table(ctx, t, all[t], memory.data(), bags, gradients, optimizer, rounding);
     }
     ctx.executor->parallel_for(static_cast<index_t>(smaller.size()), 1, [&](index_t begin, index_t end, int) {
       inline_executor here;
@@ -153,15 +153,15 @@ class update_group {
  private:
   // What a table has to do in one call.
   struct work {
-    index_t slots = 0;
+    index_t positions = 0;
     index_t bags = 0;
     index_t place = 0;  // of its memory in that of the smaller tables
   };
   // Up to so many, a table is work for one thread.
-  static constexpr index_t slots_of_many = index_t{1} << 15;
+  static constexpr index_t positions_of_many = index_t{1} << 15;
 
   [[nodiscard]] detail::backward_size size_of(const work& w, std::size_t table, index_t workers) const noexcept {
-    return {.slots = w.slots, .bags = w.bags, .width = tables_[table]->width, .workers = workers};
+    return {.positions = w.positions, .bags = w.bags, .width = tables_[table]->width, .workers = workers};
   }
 
   void note(const char* what) {

@@ -1,4 +1,4 @@
-// Secret numbers of this process for hash tables, so that nobody can choose keys that all fall into one slot.
+// Secret numbers of this process for hash tables, so that nobody can choose keys that all fall into one position.
 //
 // They decide how fast a table is, never the result of a verb. Hashes that are part of a model (core/hash.hpp) don't
 // use them.

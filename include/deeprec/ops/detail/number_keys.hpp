@@ -3,7 +3,7 @@
 //   key      x y x z y           hash of x ──> [ . 1 . 3 2 . . . ]   number + 1, 0: free; linear probing
 //   number   0 1 0 2 1
 //
-// The table is 2 to 4 times as large as there are keys. Where it does not fit the second-level cache, slots
+// The table is 2 to 4 times as large as there are keys. Where it does not fit the second-level cache, positions
 // are fetched ahead, and then the keys that they name.
 #pragma once
 
@@ -22,8 +22,8 @@ inline namespace DEEPREC_UNIT {
 /// As many keys as fit the table's numbers.
 inline constexpr index_t most_keys = index_t{(std::numeric_limits<std::uint32_t>::max)()} - 1;
 
-/// The slots of a table for n keys; it begins as zeros.
-inline std::size_t key_slots(index_t n) noexcept {
+/// The positions of a table for n keys; it begins as zeros.
+inline std::size_t key_positions(index_t n) noexcept {
   return std::size_t{1} << (std::max)(6, static_cast<int>(std::bit_width(static_cast<std::uint64_t>(2 * n - 1))));
 }
 
@@ -33,29 +33,29 @@ inline std::size_t key_slots(index_t n) noexcept {
 ///   add(k)           key k is new: it gets the next number
 ///   again(number)    it has been seen before
 ///   fetch(number)    it will be compared soon
-/// Cost: O(n) expected; no allocation. table: key_slots(n) zeros, 16 bytes a key at most.
+/// Cost: O(n) expected; no allocation. table: key_positions(n) zeros, 16 bytes a key at most.
 template <class Keys, class Index>
 void number_keys(std::span<std::uint32_t> table, index_t n, Keys& keys, Index* numbers) {
-  constexpr index_t slots_ahead = 32;
+  constexpr index_t positions_ahead = 32;
   constexpr index_t keys_ahead = 16;
   const int shift = 64 - std::countr_zero(table.size());
   const std::size_t mask = table.size() - 1;
-  std::uint32_t* const slots = table.data();
+  std::uint32_t* const positions = table.data();
   const bool fetches = table.size() * sizeof(std::uint32_t) > std::size_t{1} << 18;
   std::uint32_t known = 0;
   for (index_t k = 0; k < n; ++k) {
     if (fetches) {
-      if (k + slots_ahead < n) __builtin_prefetch(slots + (keys.hash(k + slots_ahead) >> shift));
+      if (k + positions_ahead < n) __builtin_prefetch(positions + (keys.hash(k + positions_ahead) >> shift));
       if (k + keys_ahead < n) {
-        const std::uint32_t next = slots[keys.hash(k + keys_ahead) >> shift];
+        const std::uint32_t next = positions[keys.hash(k + keys_ahead) >> shift];
         if (next != 0) keys.fetch(next - 1);
       }
     }
-    for (std::size_t slot = keys.hash(k) >> shift;; slot = (slot + 1) & mask) {
-      const std::uint32_t seen = slots[slot];
+    for (std::size_t position = keys.hash(k) >> shift;; position = (position + 1) & mask) {
+      const std::uint32_t seen = positions[position];
       if (seen == 0) {
         numbers[k] = static_cast<Index>(known);
-        slots[slot] = ++known;
+        positions[position] = ++known;
         keys.add(k);
         break;
       }

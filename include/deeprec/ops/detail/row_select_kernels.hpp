@@ -8,7 +8,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/ops/detail/row_select_args.hpp>
-#include <deeprec/simd/words.hpp>
+#include <deeprec/simd/vectors.hpp>
 
 #include <deeprec/simd/begin_portable.hpp>
 #include <deeprec/ops/detail/row_select.inl>

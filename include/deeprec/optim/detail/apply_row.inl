@@ -70,42 +70,42 @@ struct random_writer {
   }
 };
 
-// The stages that a wrapped optimizer puts before its step, outermost first.
-struct no_stage {};
-template <class Before, class Stage>
-struct stage_after {
+// The transforms that a wrapped optimizer puts before its step, outermost first.
+struct no_transform {};
+template <class Before, class Transform>
+struct transform_after {
   Before before;
-  Stage stage;
+  Transform transform;
 };
 
-DEEPREC_INLINE void pass(const no_stage&, vector_f32&, vector_f32&, int) {}
-template <class Before, class Stage>
-DEEPREC_INLINE void pass(const stage_after<Before, Stage>& all, vector_f32& weight, vector_f32& gradient,
+DEEPREC_INLINE void pass(const no_transform&, vector_f32&, vector_f32&, int) {}
+template <class Before, class Transform>
+DEEPREC_INLINE void pass(const transform_after<Before, Transform>& all, vector_f32& weight, vector_f32& gradient,
                          int n) {
   pass(all.before, weight, gradient, n);
-  if constexpr (requires { take_stage(all.stage, weight, gradient); }) {
-    take_stage(all.stage, weight, gradient);
+  if constexpr (requires { take_transform(all.transform, weight, gradient); }) {
+    take_transform(all.transform, weight, gradient);
   } else {  // a user's own: on floats
     float w[lanes], g[lanes];
     store(w, weight);
     store(g, gradient);
-    for (int i = 0; i < n; ++i) all.stage(w[i], g[i]);
+    for (int i = 0; i < n; ++i) all.transform(w[i], g[i]);
     weight = load(w);
     gradient = load(g);
   }
 }
 
-/// The sum of the squared gradient, as it is behind the stages.
-template <class Stages, class Values, class Gradient>
-DEEPREC_INLINE float sum_of_squares(const Stages& stages, const Values& values, const Gradient& gradient,
+/// The sum of the squared gradient, as it is behind the transforms.
+template <class Transforms, class Values, class Gradient>
+DEEPREC_INLINE float sum_of_squares(const Transforms& transforms, const Values& values, const Gradient& gradient,
                                     index_t width) {
   vector_f32 squares = zero();
   for (index_t c = 0; c < width; c += lanes) {
     const int n = width - c < lanes ? static_cast<int>(width - c) : lanes;
     vector_f32 g = n == lanes ? gradient.get(c) : gradient.get_first(c, n);
-    if constexpr (!std::is_same_v<Stages, no_stage>) {
+    if constexpr (!std::is_same_v<Transforms, no_transform>) {
       vector_f32 weight = n == lanes ? values.get(c) : values.get_first(c, n);
-      pass(stages, weight, g, n);
+      pass(transforms, weight, g, n);
     }
     squares = multiply_add(g, g, squares);
   }
@@ -159,11 +159,11 @@ struct column_vector {
       second = whole ? load(state + width + c) : load_end(state + width, c, n);
     }
   }
-  template <class Step, class Stages, class Writer>
-  DEEPREC_INLINE void step(const Step& by, const Stages& stages, Writer& writer, float* state, index_t width,
+  template <class Step, class Transforms, class Writer>
+  DEEPREC_INLINE void step(const Step& by, const Transforms& transforms, Writer& writer, float* state, index_t width,
                            index_t c, int n) {
     const bool whole = n == lanes;
-    pass(stages, weight, gradient, n);
+    pass(transforms, weight, gradient, n);
     if constexpr (States == 0) weight = stepped(by, weight, gradient, n);
     if constexpr (States == 1) weight = stepped(by, weight, gradient, n, first);
     if constexpr (States == 2) weight = stepped(by, weight, gradient, n, first, second);
@@ -175,19 +175,19 @@ struct column_vector {
   }
 };
 
-// Peels the wrappers, one stage each, down to the optimizer; then all columns. `known`: the sum of the
-// squared gradient behind these stages, or null.
-template <class Optimizer, class Rows, class Stages, class Writer, class Gradient>
-DEEPREC_INLINE void step_behind(const Rows& rows, const Stages& stages, Writer& writer,
+// Peels the wrappers, one transform each, down to the optimizer; then all columns. `known`: the sum of the
+// squared gradient behind these transforms, or null.
+template <class Optimizer, class Rows, class Transforms, class Writer, class Gradient>
+DEEPREC_INLINE void step_behind(const Rows& rows, const Transforms& transforms, Writer& writer,
                                 const Gradient& gradient, float* state, index_t width, const float* known) {
   [[maybe_unused]] const auto squares = [&] {
-    return known != nullptr ? *known : sum_of_squares(stages, writer.values, gradient, width);
+    return known != nullptr ? *known : sum_of_squares(transforms, writer.values, gradient, width);
   };
-  if constexpr (GradientStage<Rows>) {
+  if constexpr (GradientTransform<Rows>) {
     float norm_squared = 0;
     if constexpr (Rows::needs_norm) norm_squared = squares();
-    const auto stage = rows.begin_stage(norm_squared);
-    const stage_after<Stages, std::remove_const_t<decltype(stage)>> all{stages, stage};
+    const auto transform = rows.begin_transform(norm_squared);
+    const transform_after<Transforms, std::remove_const_t<decltype(transform)>> all{transforms, transform};
     // Prepared already inside of the library's own wrappers; a user's may leave it to this place.
     step_behind<Optimizer>(::deeprec::detail::prepare(rows.optimizer), all, writer, gradient, state, width,
                            nullptr);
@@ -211,9 +211,9 @@ DEEPREC_INLINE void step_behind(const Rows& rows, const Stages& stages, Writer& 
     for (index_t c = 0; c < whole; c += lanes) {
       columns here;
       here.read(writer.values, gradient, elements, width, c, lanes);
-      here.step(step, stages, writer, elements, width, c, lanes);
+      here.step(step, transforms, writer, elements, width, c, lanes);
     }
-    if (rest > 0) last.step(step, stages, writer, elements, width, whole, rest);
+    if (rest > 0) last.step(step, transforms, writer, elements, width, whole, rest);
     for (int i = 0; i < own; ++i) state[i] = of_row[i];
   }
 }
@@ -226,9 +226,9 @@ DEEPREC_INLINE void step_row(const Rows& rows, Values values, const Gradient& gr
                              [[maybe_unused]] index_t row, const float* squares = nullptr) {
   if constexpr (Values::exact || std::is_same_v<Rounding, round_nearest_t>) {
     nearest_writer<Values> writer{values};
-    step_behind<Optimizer>(rows, no_stage{}, writer, gradient, state, width, squares);
+    step_behind<Optimizer>(rows, no_transform{}, writer, gradient, state, width, squares);
   } else {
     random_writer<Values> writer(values, rounding, row);
-    step_behind<Optimizer>(rows, no_stage{}, writer, gradient, state, width, squares);
+    step_behind<Optimizer>(rows, no_transform{}, writer, gradient, state, width, squares);
   }
 }

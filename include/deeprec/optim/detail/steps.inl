@@ -1,4 +1,4 @@
-// The formulas of the optimizer steps and of the stages before them, written once over vector_f32 and
+// The formulas of the optimizer steps and of the transforms before them, written once over vector_f32 and
 // compiled for scalar code, for device code and for each region. No include guard: see steps.hpp.
 
 DEEPREC_HD DEEPREC_INLINE vector_f32 take_step(const steps::scaled_step& step, vector_f32 weight,
@@ -69,16 +69,16 @@ DEEPREC_HD DEEPREC_INLINE vector_f32 take_step(const steps::ftrl_step& step, vec
   return (inside - linear) / maximum(curve, splat(0x1p-126F));
 }
 
-DEEPREC_HD DEEPREC_INLINE void take_stage(const steps::scale_gradient& stage, vector_f32&, vector_f32& gradient) {
-  gradient = splat(stage.factor) * gradient;
+DEEPREC_HD DEEPREC_INLINE void take_transform(const steps::scale_gradient& transform, vector_f32&, vector_f32& gradient) {
+  gradient = splat(transform.factor) * gradient;
 }
-DEEPREC_HD DEEPREC_INLINE void take_stage(const steps::clip_gradient& stage, vector_f32&, vector_f32& gradient) {
-  gradient = maximum(minimum(gradient, splat(stage.limit)), splat(-stage.limit));
+DEEPREC_HD DEEPREC_INLINE void take_transform(const steps::clip_gradient& transform, vector_f32&, vector_f32& gradient) {
+  gradient = maximum(minimum(gradient, splat(transform.limit)), splat(-transform.limit));
 }
-DEEPREC_HD DEEPREC_INLINE void take_stage(const steps::decay_weight& stage, vector_f32& weight,
+DEEPREC_HD DEEPREC_INLINE void take_transform(const steps::decay_weight& transform, vector_f32& weight,
                                           vector_f32& gradient) {
-  gradient = gradient + splat(stage.rate) * weight;
+  gradient = gradient + splat(transform.rate) * weight;
 }
-DEEPREC_HD DEEPREC_INLINE void take_stage(const steps::shrink_weight& stage, vector_f32& weight, vector_f32&) {
-  weight = splat(stage.keep) * weight;
+DEEPREC_HD DEEPREC_INLINE void take_transform(const steps::shrink_weight& transform, vector_f32& weight, vector_f32&) {
+  weight = splat(transform.keep) * weight;
 }

@@ -19,14 +19,14 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
-/// A slot of the ids, or nothing: clamped, so that bad offsets read nothing outside.
-DEEPREC_HD constexpr index_t clamp_slot(index_t slot, index_t n) {
-  return slot < 0 ? 0 : slot > n ? n : slot;
+/// A position of the ids, or nothing: clamped, so that bad offsets read nothing outside.
+DEEPREC_HD constexpr index_t clamp_position(index_t position, index_t n) {
+  return position < 0 ? 0 : position > n ? n : position;
 }
 
-/// Keeps an entry of a batch that is pruned. kept: an exclusive scan over the flags of all slots, (N + 1).
+/// Keeps an entry of a batch that is pruned. kept: an exclusive scan over the flags of all positions, (N + 1).
 template <class Id, class Valid>
-DEEPREC_HD void keep_slot(index_t k, index_t first, index_t end, const Valid& valid, const Id* ids,
+DEEPREC_HD void keep_position(index_t k, index_t first, index_t end, const Valid& valid, const Id* ids,
                           const float* weights, const index_t* kept, const device_bags<Id>& out) {
   if (k < first || k >= end || !valid(k)) return;
   const index_t to = kept[k] - kept[first];
@@ -40,14 +40,14 @@ DEEPREC_HD constexpr std::uint64_t id_key(Id id) {
   return static_cast<std::make_unsigned_t<Id>>(id);
 }
 
-/// unique, at a sorted position: the inverse of its slot; where a run begins, also its id and its count.
-/// numbers: an exclusive scan over (slot k is the first of its id).
+/// unique, at a sorted sorted_index: the inverse of its position; where a run begins, also its id and its count.
+/// numbers: an exclusive scan over (position k is the first of its id).
 template <class Id>
-DEEPREC_HD void number_slot(index_t at, index_t n, const std::uint64_t* keys, const std::uint32_t* slots,
+DEEPREC_HD void number_position(index_t at, index_t n, const std::uint64_t* keys, const std::uint32_t* positions,
                             const index_t* numbers, const device_unique<Id>& out) {
   const index_t begin = begin_of_run(keys, at);
-  const index_t number = numbers[slots[begin]];
-  out.inverse[slots[at]] = static_cast<std::int32_t>(number);
+  const index_t number = numbers[positions[begin]];
+  out.inverse[positions[at]] = static_cast<std::int32_t>(number);
   if (at != begin) return;
   out.ids[number] = static_cast<Id>(keys[at]);
   out.counts[number] = static_cast<std::int32_t>(end_of_run(keys, n, at) - at);
@@ -63,9 +63,9 @@ DEEPREC_HD part_place place_in_part(index_t id, index_t rows, index_t parts) {
   }
 }
 
-/// partition, before the sort: the part of a slot as its key; P for one that is left out.
+/// partition, before the sort: the part of a position as its key; P for one that is left out.
 template <class Strategy, class Id>
-DEEPREC_HD bool part_of_slot(index_t k, const Id* ids, index_t rows, index_t parts,
+DEEPREC_HD bool part_of_position(index_t k, const Id* ids, index_t rows, index_t parts,
                              const device_partition<Id>& out, std::uint32_t* keys) {
   const bool bad = is_bad_id(ids[k], rows);
   const part_place at =
@@ -78,16 +78,16 @@ DEEPREC_HD bool part_of_slot(index_t k, const Id* ids, index_t rows, index_t par
 /// partition, behind it.
 template <class Strategy, class Id>
 DEEPREC_HD void put_in_part(index_t at, const Id* ids, index_t rows, index_t parts,
-                            const std::uint32_t* keys, const std::uint32_t* slots,
+                            const std::uint32_t* keys, const std::uint32_t* positions,
                             const device_partition<Id>& out) {
   if (keys[at] >= static_cast<std::uint32_t>(parts)) return;
-  const std::uint32_t slot = slots[at];
-  out.permutation[slot] = at;
+  const std::uint32_t position = positions[at];
+  out.permutation[position] = at;
   out.ids[at] =
-      static_cast<Id>(place_in_part<Strategy>(static_cast<index_t>(ids[slot]), rows, parts).local);
+      static_cast<Id>(place_in_part<Strategy>(static_cast<index_t>(ids[position]), rows, parts).local);
 }
 
-/// fill_empty_bags, a team to a bag: its slots to where its sizes' scan says, or the default id.
+/// fill_empty_bags, a team to a bag: its positions to where its sizes' scan says, or the default id.
 template <class Id, class Team>
 DEEPREC_HD void fill_bag(const Team& team, index_t bag, index_t begin, index_t end, const Id* ids,
                          const float* weights, Id default_id, const device_bags<Id>& out,
@@ -113,23 +113,23 @@ DEEPREC_HD void fill_bag(const Team& team, index_t bag, index_t begin, index_t e
 /// which is reported.
 template <class Team, class Coo>
 DEEPREC_HD void key_entry(const Team& alone, index_t k, const Coo& coo, std::uint32_t* keys,
-                          std::uint32_t* slots, device_fault* fault) {
+                          std::uint32_t* positions, device_fault* fault) {
   const index_t row = coo.row(k);
   const bool bad = row < 0 || row >= coo.bags();
   keys[k] = static_cast<std::uint32_t>(bad ? coo.bags() : row);
-  slots[k] = static_cast<std::uint32_t>(k);
+  positions[k] = static_cast<std::uint32_t>(k);
   if (bad) alone.report(fault, errc::invalid_value, -1, -1, k, row);
 }
-/// to_jagged, behind it: position i of the ids, and offset i.
+/// to_jagged, behind it: sorted_index i of the ids, and offset i.
 template <class Coo, class Id>
 DEEPREC_HD void place_entry(index_t i, const Coo& coo, const std::uint32_t* keys,
-                            const std::uint32_t* slots, const device_bags<Id>& out) {
+                            const std::uint32_t* positions, const device_bags<Id>& out) {
   const index_t n = coo.id_count();
   if (i < n && keys[i] < static_cast<std::uint32_t>(coo.bags())) {
-    const std::uint32_t slot = slots[i];
-    out.ids[i] = coo.ids()[slot];
+    const std::uint32_t position = positions[i];
+    out.ids[i] = coo.ids()[position];
     if (out.weights != nullptr)
-      out.weights[i] = coo.weights() == nullptr ? 1.0F : coo.weights()[slot];
+      out.weights[i] = coo.weights() == nullptr ? 1.0F : coo.weights()[position];
   }
   if (i <= coo.bags()) out.offsets[i] = first_not_below(keys, n, static_cast<std::uint32_t>(i));
 }

@@ -28,7 +28,7 @@ class group_job {
   virtual ~group_job() = default;
   virtual status open() = 0;
   [[nodiscard]] virtual bool checks() const noexcept = 0;
-  [[nodiscard]] virtual index_t slots() const noexcept = 0;
+  [[nodiscard]] virtual index_t positions() const noexcept = 0;
   virtual void check(isa which, index_t begin, index_t end) noexcept = 0;
   [[nodiscard]] virtual status fault() const = 0;
   virtual void plan(const context<executor_ref>& ctx) = 0;
@@ -47,7 +47,7 @@ class group_job_of final : public group_job {
       : job_(table, bags, how, out, memory) {}
   status open() override { return job_.open(); }
   bool checks() const noexcept override { return job_.checks; }
-  index_t slots() const noexcept override { return job_.slots(); }
+  index_t positions() const noexcept override { return job_.positions(); }
   void check(isa which, index_t begin, index_t end) noexcept override { job_.check(which, begin, end); }
   status fault() const override { return job_.fault(); }
   void plan(const context<executor_ref>& ctx) override { job_.plan(ctx); }
@@ -117,9 +117,9 @@ class group_jobs {
   status run(const context<executor_ref>& ctx, std::span<const Bags> bags, std::span<const matrix_view<Out>> outs) {
     const status opened = open(bags, outs);
     number_pieces([](const group_job& job) {
-      return job.checks() ? (job.slots() + check_slots_at_once - 1) / check_slots_at_once : 0;
+      return job.checks() ? (job.positions() + check_positions_at_once - 1) / check_positions_at_once : 0;
     });
-    ctx.executor->parallel_for(starts_.back(), pieces_of(check_slots_at_once),
+    ctx.executor->parallel_for(starts_.back(), pieces_of(check_positions_at_once),
                                [&](index_t begin, index_t end, int) {
                                  for (piece at = find(begin); at.number < end; at = next(at)) {
                                    check_piece(ctx.instruction_set, at);
@@ -132,7 +132,7 @@ class group_jobs {
     for (group_job* const job : jobs_) job->plan(ctx);
     number_pieces([](const group_job& job) { return (job.units() + job.grain() - 1) / job.grain(); });
     ctx.executor->parallel_for(
-        starts_.back(), pieces_of(slots_worth_a_thread),
+        starts_.back(), pieces_of(positions_worth_a_thread),
         [&](index_t begin, index_t end, int) { pool_pieces(ctx.instruction_set, begin, end); });
     for (group_job* const job : jobs_) job->close(ctx);
     return {};
@@ -157,7 +157,7 @@ class group_jobs {
   }
 
   // Fewer cost more to hand out than to work on.
-  static constexpr index_t slots_worth_a_thread = 256;
+  static constexpr index_t positions_worth_a_thread = 256;
 
   // A piece: its number among all, and its job.
   struct piece {
@@ -175,12 +175,12 @@ class group_jobs {
     starts_.resize(jobs_.size() + 1);
     for (std::size_t t = 0; t < jobs_.size(); ++t) starts_[t + 1] = starts_[t] + count(*jobs_[t]);
   }
-  // How many pieces hold about that many slots.
-  [[nodiscard]] index_t pieces_of(index_t slots) const {
+  // How many pieces hold about that many positions.
+  [[nodiscard]] index_t pieces_of(index_t positions) const {
     index_t all = 0;
-    for (const group_job* const job : jobs_) all += job->slots();
+    for (const group_job* const job : jobs_) all += job->positions();
     const index_t pieces = starts_.back();
-    return std::clamp<index_t>(all == 0 ? pieces : pieces * slots / all, 1,
+    return std::clamp<index_t>(all == 0 ? pieces : pieces * positions / all, 1,
                                (std::max)(pieces, index_t{1}));
   }
   [[nodiscard]] piece find(index_t number) const {
@@ -195,8 +195,8 @@ class group_jobs {
 
   void check_piece(isa which, piece at) {
     group_job& job = *jobs_[at.job];
-    const index_t begin = (at.number - starts_[at.job]) * check_slots_at_once;
-    job.check(which, begin, (std::min)(begin + check_slots_at_once, job.slots()));
+    const index_t begin = (at.number - starts_[at.job]) * check_positions_at_once;
+    job.check(which, begin, (std::min)(begin + check_positions_at_once, job.positions()));
   }
   // While a piece is pooled, the first rows of the next one are on their way.
   void pool_pieces(isa which, index_t begin, index_t end) {

@@ -1,12 +1,12 @@
 // The backward pass of one table, planned: which rows its batches used, and which rows of their gradients each of
 // them adds.
 //
-//   groups        0         1              2             row of a group; its positions begin at starts[g]
-//   position      0    1    2    3    4    5
-//   gradient      &g2  &g7  &g0  &g1  &g2  &g9           where the gradient (D) of the slot's bag lies
+//   groups        0         1              2             row of a group; its sorted_indices begin at starts[g]
+//   sorted_index      0    1    2    3    4    5
+//   gradient      &g2  &g7  &g0  &g1  &g2  &g9           where the gradient (D) of the position's bag lies
 //   scale         w/d  w/d  ...                          its factor; none where all are 1
 //
-// A table that several features share has the slots of all their batches here: its rows get one sum each.
+// A table that several features share has the positions of all their batches here: its rows get one sum each.
 #pragma once
 
 #include <algorithm>
@@ -31,31 +31,31 @@
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 inline namespace DEEPREC_UNIT {
 
-/// Checks a batch as lookup does, and that its slots and the table's rows can be numbered together.
+/// Checks a batch as lookup does, and that its positions and the table's rows can be numbered together.
 template <class Context, class Bags, class Pooling>
 status check_backward(const Context& ctx, const Bags& bags, index_t rows, const Pooling& how) {
   if (const status s = bags.validate(); !s) return s;
   if (const status s = check_default_row(how, rows); !s) return s;
   if constexpr (std::is_same_v<typename Pooling::bounds_mode, bounds::check_t>) {
-    if (const status s = check_slots(ctx, bags, rows, how); !s) return s;
+    if (const status s = check_positions(ctx, bags, rows, how); !s) return s;
   }
-  if (!row_groups::fits(bags.end_slot() - bags.first_slot() + bags.bags(), rows)) {
-    return {errc::unsupported, "update: bits of a row and bits of a position must fit 64 together"};
+  if (!row_groups::fits(bags.end_position() - bags.first_position() + bags.bags(), rows)) {
+    return {errc::unsupported, "update: bits of a row and bits of a sorted_index must fit 64 together"};
   }
   return {};
 }
 
-/// What a backward pass needs scratch for: the slots and bags of all its batches together, the width of their rows, and
+/// What a backward pass needs scratch for: the positions and bags of all its batches together, the width of their rows, and
 /// how many workers sum gradients of a row (0: they are summed elsewhere).
 struct backward_size {
-  index_t slots = 0;
+  index_t positions = 0;
   index_t bags = 0;
   index_t width = 0;
   index_t workers = 0;
 
-  [[nodiscard]] index_t numbered() const noexcept { return capped_sum(slots, bags); }
+  [[nodiscard]] index_t numbered() const noexcept { return capped_sum(positions, bags); }
   [[nodiscard]] index_t chunks() const noexcept {
-    return numbered() > chunk_slots ? long_bag_room::chunks_of(numbered()) : 0;
+    return numbered() > chunk_positions ? long_bag_room::chunks_of(numbered()) : 0;
   }
   /// Floats of a worker: no line of two of them.
   [[nodiscard]] index_t sum_floats() const noexcept { return capped_sum(capped_round_up(width, 16), 16); }
@@ -90,14 +90,14 @@ class backward_plan {
     return bytes;
   }
 
-  /// Adds the slots of a batch that was checked, with the gradient (B,D) of its lookup.
+  /// Adds the positions of a batch that was checked, with the gradient (B,D) of its lookup.
   template <class Context, class Bags, class Pooling>
   void add(const Context& ctx, const Bags& bags, matrix_view<const float> gradient, index_t rows,
            const Pooling& how) {
-    const index_t slots = bags.end_slot() - bags.first_slot();
-    const index_t first = bags.first_slot();
+    const index_t positions = bags.end_position() - bags.first_position();
+    const index_t first = bags.first_position();
     const index_t number = numbered_;
-    const index_t numbered = slots + (fills<Pooling> ? bags.bags() : 0);
+    const index_t numbered = positions + (fills<Pooling> ? bags.bags() : 0);
     numbered_ += numbered;
     const bool scaled = divisor_of<typename Pooling::combiner>() != divide_by::one || bags.weights() != nullptr;
     if (scaled && scale_of_.empty()) {
@@ -108,7 +108,7 @@ class backward_plan {
     const auto absent = absence(bags, rows, how);
     groups_.add(ctx, number, numbered, [&](index_t k) {
       if constexpr (fills<Pooling>) {
-        if (k >= slots) {
+        if (k >= positions) {
           return gradient_of_[static_cast<std::size_t>(number + k)] == nullptr
                      ? index_t{-1}
                      : static_cast<index_t>(how.template get<empty_bag::default_row>().id);
@@ -127,9 +127,9 @@ class backward_plan {
     if (scaled) scales_ = block_.take<float>(groups_.size());
     ctx.executor->parallel_for(groups_.size(), index_t{1} << 14, [&](index_t begin, index_t end, int) {
       for (index_t i = begin; i < end; ++i) {
-        const auto slot = static_cast<std::size_t>(groups_.slot(i));
-        gradients_[static_cast<std::size_t>(i)] = gradient_of_[slot];
-        if (scaled) scales_[static_cast<std::size_t>(i)] = scale_of_[slot];
+        const auto position = static_cast<std::size_t>(groups_.position(i));
+        gradients_[static_cast<std::size_t>(i)] = gradient_of_[position];
+        if (scaled) scales_[static_cast<std::size_t>(i)] = scale_of_[position];
       }
     });
   }
@@ -149,7 +149,7 @@ class backward_plan {
     args.rows = size_.bags;
     args.padding = -1;
     args.width = width;
-    args.end_slot = groups_.size();
+    args.end_position = groups_.size();
     args.out_stride = width;
     args.divide = divide_by::one;
     args.empty = when_empty::zeros;
@@ -165,7 +165,7 @@ class backward_plan {
     long_bags_ = {block_.take<float>(size_.chunks() * size_.width), block_.take<index_t>(size_.chunks() + 1)};
   }
 
-  // Whether a slot counts as absent.
+  // Whether a position counts as absent.
   template <class Bags, class Pooling>
   static auto absence(const Bags& bags, index_t rows, const Pooling& how) {
     const float* const positive = prunes_weights<Pooling> ? bags.weights() : nullptr;
@@ -174,14 +174,14 @@ class backward_plan {
     };
   }
 
-  // Gradient and factor of every slot, from `number` on. Behind them one for each bag where empty bags become the
+  // Gradient and factor of every position, from `number` on. Behind them one for each bag where empty bags become the
   // default row: null where the bag is not empty.
   template <class Context, class Bags, class Pooling>
   void place_bags(const Context& ctx, const Bags& bags, matrix_view<const float> gradient, index_t rows,
                   const Pooling& how, index_t number, bool scaled) {
     constexpr divide_by divide = divisor_of<typename Pooling::combiner>();
-    const index_t first = bags.first_slot();
-    const index_t slots = bags.end_slot() - first;
+    const index_t first = bags.first_position();
+    const index_t positions = bags.end_position() - first;
     const auto borders = bags.borders();
     const auto absent = absence(bags, rows, how);
     constexpr bool counted = divide != divide_by::one || fills<Pooling>;
@@ -189,7 +189,7 @@ class backward_plan {
     const std::byte** const gradient_of = gradient_of_.data() + number;
     float* const scale_of = scaled ? scale_of_.data() + number : nullptr;
     const index_t grain = std::clamp<index_t>(
-        slots > 0 ? bags.bags() * chunk_slots / slots : bags.bags(), 1, chunk_slots);
+        positions > 0 ? bags.bags() * chunk_positions / positions : bags.bags(), 1, chunk_positions);
     ctx.executor->parallel_for(bags.bags(), grain, [&](index_t begin, index_t end, int) {
       for (index_t b = begin; b < end; ++b) {
         const index_t from = borders.begin(b);
@@ -201,7 +201,7 @@ class backward_plan {
           for (index_t k = from; k < to; ++k) {
             if (!absent(k)) counts.add(weights == nullptr ? 1.0 : static_cast<double>(weights[k]));
           }
-          if constexpr (fills<Pooling>) gradient_of[slots + b] = counts.used == 0 ? row : nullptr;
+          if constexpr (fills<Pooling>) gradient_of[positions + b] = counts.used == 0 ? row : nullptr;
           const double divisor = counts.divisor(divide);
           const float scale = divisor == 0.0 ? 0.0F : static_cast<float>(1.0 / divisor);
           if (scaled) {
@@ -219,9 +219,9 @@ class backward_plan {
   scratch_block block_;
   backward_size size_;
   row_groups groups_{block_};
-  std::span<const std::byte*> gradient_of_;  // of a slot
+  std::span<const std::byte*> gradient_of_;  // of a position
   std::span<float> scale_of_;                // none: all are 1
-  std::span<const std::byte*> gradients_;    // of a position
+  std::span<const std::byte*> gradients_;    // of a sorted_index
   std::span<float> scales_;
   std::span<float> sums_;
   long_bag_room long_bags_;

@@ -1,11 +1,11 @@
 // What a team of lanes does in an update: the bodies of its kernels, as plain functions of a team.
 //
-//   bags ──expand──> (row, slot) for each slot ──radix sort──> runs of equal rows ──a team each──> one step of a row
+//   bags ──expand──> (row, position) for each position ──radix sort──> runs of equal rows ──a team each──> one step of a row
 //
-//   keys     3 3 3 7 9 9 - -        a team stands at every position; those where a run begins do its row
-//   slots    0 4 5 2 1 3 . .        runs of more than device_long_bag slots are summed in chunks first, as bags are
+//   keys     3 3 3 7 9 9 - -        a team stands at every sorted_index; those where a run begins do its row
+//   positions    0 4 5 2 1 3 . .        runs of more than device_long_bag positions are summed in chunks first, as bags are
 //
-// Absent slots have the largest key and come last. The sort looks at as many bits as a row's number has.
+// Absent positions have the largest key and come last. The sort looks at as many bits as a row's number has.
 #pragma once
 
 #include <cmath>
@@ -25,17 +25,17 @@
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 /// Where the expansion of a batch goes.
-struct expanded_slots {
+struct expanded_positions {
   std::uint32_t* keys;    // (N, and B more where empty bags became a row)
-  std::uint32_t* values;  // slots; bags where no slot has a factor of its own
-  std::uint32_t* bag_of;  // of a slot; null where values are bags
-  float* bag_scale;  // (B): the factor of its slots; -1 without weights: empty, and became the default row. Null: all 1
+  std::uint32_t* values;  // positions; bags where no position has a factor of its own
+  std::uint32_t* bag_of;  // of a position; null where values are bags
+  float* bag_scale;  // (B): the factor of its positions; -1 without weights: empty, and became the default row. Null: all 1
 };
 
-/// One bag: its slots' keys, and its factor. A bad bag is reported, and counts as absent.
+/// One bag: its positions' keys, and its factor. A bad bag is reported, and counts as absent.
 template <class Rules, class Team, class Task>
 DEEPREC_HD void expand_bag(const Rules& rules, const Team& team, const Task& task, index_t bag,
-                           const expanded_slots& to) {
+                           const expanded_positions& to) {
   const index_t begin = task.borders.begin(bag);
   const index_t end = task.borders.end(bag);
   const bool fills = task.empty == when_empty::default_row;
@@ -45,21 +45,21 @@ DEEPREC_HD void expand_bag(const Rules& rules, const Team& team, const Task& tas
     if (team.lane() == 0) team.report(task.fault, wrong, task.number, bag, -1, value);
     return;
   }
-  index_t bad_slot = -1;
+  index_t bad_position = -1;
   index_t stray = 0;
   index_t used = 0;
   double sum = 0;
   double squares = 0;
   DEEPREC_ROLLED
-  for (index_t first = begin; first < end && bad_slot < 0; first += team.lanes()) {
-    const index_t slot = first + team.lane();
-    const bool here = slot < end;
-    const auto id = task.ids[here ? slot : begin];
-    const float weight = here && task.weights != nullptr ? task.weights[slot] : 1.0F;
+  for (index_t first = begin; first < end && bad_position < 0; first += team.lanes()) {
+    const index_t position = first + team.lane();
+    const bool here = position < end;
+    const auto id = task.ids[here ? position : begin];
+    const float weight = here && task.weights != nullptr ? task.weights[position] : 1.0F;
     const bool is_stray = here && task.stray(rules, id);
     if (rules.checks()) {
       const unsigned any = team.ballot(here && task.bad(rules, id, weight));
-      if (any != 0) bad_slot = first + lowest_bit(any);
+      if (any != 0) bad_position = first + lowest_bit(any);
     }
     if (rules.filtered() && task.skipped != nullptr) stray += bits_in(team.ballot(is_stray));
     const bool present = here && !(rules.filtered() && task.absent(id, weight));
@@ -68,10 +68,10 @@ DEEPREC_HD void expand_bag(const Rules& rules, const Team& team, const Task& tas
     squares += present ? static_cast<double>(weight) * static_cast<double>(weight) : 0.0;
   }
   if (team.lane() == 0) {
-    if (bad_slot >= 0) report_slot(rules, team, task, bag, bad_slot);
+    if (bad_position >= 0) report_position(rules, team, task, bag, bad_position);
     if (stray > 0) team.count(task.skipped, stray);
   }
-  if (bad_slot >= 0) return;
+  if (bad_position >= 0) return;
   if (to.bag_scale != nullptr) {
     for (int step = team.lanes() / 2; step > 0; step /= 2) {
       sum += team.across(sum, step);
@@ -84,13 +84,13 @@ DEEPREC_HD void expand_bag(const Rules& rules, const Team& team, const Task& tas
     if (team.lane() == 0) to.bag_scale[bag] = scale;
   }
   DEEPREC_ROLLED
-  for (index_t slot = begin + team.lane(); slot < end; slot += team.lanes()) {
-    const auto id = task.ids[slot];
-    const float weight = task.weights == nullptr ? 1.0F : task.weights[slot];
+  for (index_t position = begin + team.lane(); position < end; position += team.lanes()) {
+    const auto id = task.ids[position];
+    const float weight = task.weights == nullptr ? 1.0F : task.weights[position];
     const bool absent = rules.filtered() && task.absent(id, weight);
-    to.keys[slot] = absent ? absent_key : static_cast<std::uint32_t>(id);
-    to.values[slot] = static_cast<std::uint32_t>(to.bag_of == nullptr ? bag : slot);
-    if (to.bag_of != nullptr) to.bag_of[slot] = static_cast<std::uint32_t>(bag);
+    to.keys[position] = absent ? absent_key : static_cast<std::uint32_t>(id);
+    to.values[position] = static_cast<std::uint32_t>(to.bag_of == nullptr ? bag : position);
+    if (to.bag_of != nullptr) to.bag_of[position] = static_cast<std::uint32_t>(bag);
   }
   if (fills && used == 0 && team.lane() == 0) {
     const index_t entry = task.id_count + bag;
@@ -99,13 +99,13 @@ DEEPREC_HD void expand_bag(const Rules& rules, const Team& team, const Task& tas
   }
 }
 
-/// The bag and the factor of a sorted position.
-DEEPREC_HD inline float factor_of_slot(const expanded_slots& of, const float* weights, index_t slots,
+/// The bag and the factor of a sorted sorted_index.
+DEEPREC_HD inline float factor_of_position(const expanded_positions& of, const float* weights, index_t positions,
                                        std::uint32_t value, std::uint32_t& bag) {
   if (of.bag_of == nullptr) {
     bag = value;
-  } else if (value >= slots) {
-    bag = static_cast<std::uint32_t>(value - slots);
+  } else if (value >= positions) {
+    bag = static_cast<std::uint32_t>(value - positions);
     return 1.0F;
   } else {
     bag = of.bag_of[value];
@@ -266,10 +266,10 @@ DEEPREC_HD float squares_behind(const Stages& stages, Row& row) {
 template <class Optimizer, int Vec, class Rows, class Stages, class Row, class Rounding>
 DEEPREC_HD void step_row_behind(const Rows& rows, const Stages& stages, Row& row, float* state,
                                 const Rounding& rounding, index_t number) {
-  if constexpr (GradientStage<Rows>) {
+  if constexpr (GradientTransform<Rows>) {
     float squares = 0;
     if constexpr (Rows::needs_norm) squares = squares_behind<Vec>(stages, row);
-    const auto stage = rows.begin_stage(squares);
+    const auto stage = rows.begin_transform(squares);
     const stages_of<Stages, std::remove_const_t<decltype(stage)>> all{stages, stage};
     step_row_behind<Optimizer, Vec>(rows.optimizer, all, row, state, rounding, number);
   } else {
@@ -348,30 +348,30 @@ using gradient_rules = fixed_rules<true, false, false, false, false>;
 /// A record of the chunks of long runs.
 template <int Vec, class Team, class Task>
 DEEPREC_HD void sum_run_chunk(const Team& team, const Task& task, index_t record, int panel) {
-  const index_t position = slot_of_record(record, task.entries);
-  const bool present = task.keys[position] != absent_key;
-  const index_t begin = present ? begin_of_run(task.keys, position) : -1;
+  const index_t sorted_index = position_of_record(record, task.entries);
+  const bool present = task.keys[sorted_index] != absent_key;
+  const index_t begin = present ? begin_of_run(task.keys, sorted_index) : -1;
   const index_t end = present ? end_of_run(task.keys, task.entries, begin) : -1;
   sum_chunk_of<float, Vec>(gradient_rules{}, team, task.gradient, record, panel, begin, begin, end);
 }
 
-/// The team at a position: where a run begins, the step of its row.
+/// The team at a sorted_index: where a run begins, the step of its row.
 template <class Optimizer, int Vec, class Team, class Task>
-DEEPREC_HD DEEPREC_INLINE void step_run(const Team& team, const Task& task, index_t position) {
-  const std::uint32_t key = task.keys[position];
-  if (key == absent_key || (position > 0 && task.keys[position - 1] == key)) return;
-  const index_t end = end_of_run(task.keys, task.entries, position);
+DEEPREC_HD DEEPREC_INLINE void step_run(const Team& team, const Task& task, index_t sorted_index) {
+  const std::uint32_t key = task.keys[sorted_index];
+  if (key == absent_key || (sorted_index > 0 && task.keys[sorted_index - 1] == key)) return;
+  const index_t end = end_of_run(task.keys, task.entries, sorted_index);
   const auto sum = [&](index_t column, float(&total)[Vec]) {
     const gradient_rules rules;
     start_fold<Vec>(rules, total);
     pool_counts counts;
     index_t stray = 0;
-    index_t bad_slot = -1;
-    const bool in_chunks = task.gradient.chunks.sums != nullptr && end - position > device_long_bag &&
-                           add_chunks<Vec>(rules, task.gradient, position, position, end, column, total,
-                                           counts, stray, bad_slot);
+    index_t bad_position = -1;
+    const bool in_chunks = task.gradient.chunks.sums != nullptr && end - sorted_index > device_long_bag &&
+                           add_chunks<Vec>(rules, task.gradient, sorted_index, sorted_index, end, column, total,
+                                           counts, stray, bad_position);
     if (!in_chunks) {
-      fold_slots<float, Vec>(rules, team, task.gradient, position, end, column, total, counts, stray);
+      fold_positions<float, Vec>(rules, team, task.gradient, sorted_index, end, column, total, counts, stray);
     }
   };
   std::byte* const row = task.table + index_t{key} * task.stride;

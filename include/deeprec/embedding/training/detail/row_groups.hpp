@@ -1,9 +1,9 @@
-// The slots of a batch grouped by row: what a backward pass needs to touch every row once.
+// The positions of a batch grouped by row: what a backward pass needs to touch every row once.
 //
-//   ids      7 1 9 1 7        groups    (1: slots 1 3) (7: slots 0 4) (9: slot 2)
+//   ids      7 1 9 1 7        groups    (1: positions 1 3) (7: positions 0 4) (9: position 2)
 //
-// Stable: the slots of a row stay in order, so sums over them are reproducible. A radix sort of keys
-// row * 2^slot_bits + slot, over the bits that rows have; its pieces depend on the number of slots only.
+// Stable: the positions of a row stay in order, so sums over them are reproducible. A radix sort of keys
+// row * 2^position_bits + position, over the bits that rows have; its pieces depend on the number of positions only.
 #pragma once
 
 #include <algorithm>
@@ -23,52 +23,52 @@ inline namespace DEEPREC_UNIT {
 
 class row_groups {
  public:
-  /// Takes bytes_for(slots) of the block, no more.
+  /// Takes bytes_for(positions) of the block, no more.
   explicit row_groups(scratch_block& block) : block_(block) {}
 
-  static index_t bytes_for(index_t slots) noexcept {
-    const index_t keys = scratch_block::bytes_of<std::uint64_t>(slots);
-    const index_t starts = scratch_block::bytes_of<index_t>(capped_sum(slots, 1));
+  static index_t bytes_for(index_t positions) noexcept {
+    const index_t keys = scratch_block::bytes_of<std::uint64_t>(positions);
+    const index_t starts = scratch_block::bytes_of<index_t>(capped_sum(positions, 1));
     return capped_sum(capped_sum(keys, keys),
-                      capped_sum(starts, scratch_block::bytes_of<index_t>(counts_for(slots))));
+                      capped_sum(starts, scratch_block::bytes_of<index_t>(counts_for(positions))));
   }
 
-  /// True when a row and a slot fit one 64-bit key.
-  [[nodiscard]] static bool fits(index_t slots, index_t rows) noexcept {
-    return bits_for(slots) + bits_for(rows) <= 64;
+  /// True when a row and a position fit one 64-bit key.
+  [[nodiscard]] static bool fits(index_t positions, index_t rows) noexcept {
+    return bits_for(positions) + bits_for(rows) <= 64;
   }
 
-  /// Before the first slot: how many there will be at most.
-  void reserve(index_t slots) {
-    slot_bits_ = bits_for(slots);
-    keys_ = block_.take<std::uint64_t>(slots);
-    counts_ = block_.take<index_t>(counts_for(slots));
+  /// Before the first position: how many there will be at most.
+  void reserve(index_t positions) {
+    position_bits_ = bits_for(positions);
+    keys_ = block_.take<std::uint64_t>(positions);
+    counts_ = block_.take<index_t>(counts_for(positions));
   }
 
-  /// Adds the slots [first, first + slots), numbered behind those before: slot first + k is of row row_of(k), or
+  /// Adds the positions [first, first + positions), numbered behind those before: position first + k is of row row_of(k), or
   /// left out where that is negative.
   template <class Context, class RowOf>
-  void add(const Context& ctx, index_t first, index_t slots, const RowOf& row_of) {
-    piece_ = piece_of(slots);
+  void add(const Context& ctx, index_t first, index_t positions, const RowOf& row_of) {
+    piece_ = piece_of(positions);
     const index_t before = size();
-    const index_t pieces = (slots + piece_ - 1) / piece_;
-    in_pieces(ctx, slots, [&](index_t p, index_t begin, index_t end) {
+    const index_t pieces = (positions + piece_ - 1) / piece_;
+    in_pieces(ctx, positions, [&](index_t p, index_t begin, index_t end) {
       index_t count = 0;
       for (index_t k = begin; k < end; ++k) count += row_of(k) >= 0 ? 1 : 0;
       counts_[static_cast<std::size_t>(p)] = count;
     });
     size_ += place_pieces(pieces);
-    in_pieces(ctx, slots, [&](index_t p, index_t begin, index_t end) {
+    in_pieces(ctx, positions, [&](index_t p, index_t begin, index_t end) {
       std::uint64_t* to = keys_.data() + before + counts_[static_cast<std::size_t>(p)];
       for (index_t k = begin; k < end; ++k) {
         const index_t row = row_of(k);
-        if (row >= 0) *to++ = static_cast<std::uint64_t>(row) << slot_bits_ | static_cast<std::uint64_t>(first + k);
+        if (row >= 0) *to++ = static_cast<std::uint64_t>(row) << position_bits_ | static_cast<std::uint64_t>(first + k);
       }
     });
   }
 
   /// Groups what was added, by rows in [0, rows).
-  /// Cost: O(N) for every 11 bits of `rows`. Memory: 16 bytes per slot, 8 per group.
+  /// Cost: O(N) for every 11 bits of `rows`. Memory: 16 bytes per position, 8 per group.
   template <class Context>
   void group(const Context& ctx, index_t rows) {
     piece_ = piece_of(size());
@@ -78,7 +78,7 @@ class row_groups {
     if (passes > 0) spare_ = block_.take<std::uint64_t>(size_);
     for (int pass = 0, done = 0; pass < passes; ++pass) {
       const int bits = (row_bits - done + passes - pass - 1) / (passes - pass);
-      sort_pass(ctx, slot_bits_ + done, bits);
+      sort_pass(ctx, position_bits_ + done, bits);
       done += bits;
     }
     find_starts(ctx);
@@ -86,31 +86,31 @@ class row_groups {
 
   /// How many different rows there are.
   [[nodiscard]] index_t groups() const noexcept { return static_cast<index_t>(starts_.size()) - 1; }
-  /// How many slots are in groups.
+  /// How many positions are in groups.
   [[nodiscard]] index_t size() const noexcept { return size_; }
-  /// Group g holds the positions [starts()[g], starts()[g + 1]).
+  /// Group g holds the sorted_indices [starts()[g], starts()[g + 1]).
   [[nodiscard]] const index_t* starts() const noexcept { return starts_.data(); }
   [[nodiscard]] index_t row(index_t group) const noexcept {
     return static_cast<index_t>(
-        keys_[static_cast<std::size_t>(starts_[static_cast<std::size_t>(group)])] >> slot_bits_);
+        keys_[static_cast<std::size_t>(starts_[static_cast<std::size_t>(group)])] >> position_bits_);
   }
-  [[nodiscard]] index_t slot(index_t position) const noexcept {
-    const std::uint64_t mask = (std::uint64_t{1} << slot_bits_) - 1;
-    return static_cast<index_t>(keys_[static_cast<std::size_t>(position)] & mask);
+  [[nodiscard]] index_t position(index_t sorted_index) const noexcept {
+    const std::uint64_t mask = (std::uint64_t{1} << position_bits_) - 1;
+    return static_cast<index_t>(keys_[static_cast<std::size_t>(sorted_index)] & mask);
   }
 
  private:
   static constexpr index_t most_pieces = 64;
-  static constexpr index_t few = 4096;  // slots, and 8 bits of a row in a pass instead of 11
+  static constexpr index_t few = 4096;  // positions, and 8 bits of a row in a pass instead of 11
 
-  static index_t piece_of(index_t slots) noexcept {
-    return (std::max)(index_t{1} << 14, (slots + most_pieces - 1) / most_pieces);
+  static index_t piece_of(index_t positions) noexcept {
+    return (std::max)(index_t{1} << 14, (positions + most_pieces - 1) / most_pieces);
   }
 
-  // The counts of all pieces of so many slots, at most.
-  static index_t counts_for(index_t slots) noexcept {
-    const index_t pieces = (std::min)(most_pieces, slots / (index_t{1} << 14) + 1);
-    return pieces * (slots < few ? index_t{1} << 8 : index_t{1} << 11);
+  // The counts of all pieces of so many positions, at most.
+  static index_t counts_for(index_t positions) noexcept {
+    const index_t pieces = (std::min)(most_pieces, positions / (index_t{1} << 14) + 1);
+    return pieces * (positions < few ? index_t{1} << 8 : index_t{1} << 11);
   }
 
   static int bits_for(index_t largest) noexcept {
@@ -161,9 +161,9 @@ class row_groups {
     std::swap(keys_, spare_);
   }
 
-  [[nodiscard]] bool begins_group(index_t position) const noexcept {
-    const auto i = static_cast<std::size_t>(position);
-    return i == 0 || keys_[i] >> slot_bits_ != keys_[i - 1] >> slot_bits_;
+  [[nodiscard]] bool begins_group(index_t sorted_index) const noexcept {
+    const auto i = static_cast<std::size_t>(sorted_index);
+    return i == 0 || keys_[i] >> position_bits_ != keys_[i - 1] >> position_bits_;
   }
 
   template <class Context>
@@ -192,7 +192,7 @@ class row_groups {
   std::span<index_t> counts_;
   index_t size_ = 0;
   index_t piece_ = 1;
-  int slot_bits_ = 0;
+  int position_bits_ = 0;
 };
 
 }  // namespace DEEPREC_UNIT

@@ -41,10 +41,10 @@ void step_groups(const Context& ctx, const backward_plan& plan, table_view<Forma
                                       plan.sums_of(worker));
     });
   });
-  if (groups.size() <= chunk_slots) return;
+  if (groups.size() <= chunk_positions) return;
   for (index_t group = 0; group < groups.groups(); ++group) {
     const index_t* const starts = groups.starts() + group;
-    if (starts[1] - starts[0] <= chunk_slots) continue;
+    if (starts[1] - starts[0] <= chunk_positions) continue;
     gradient_args pooled = args.gradient;
     pooled.borders = offset_ranges<index_t>{starts, -1, -1};
     pooled.out = plan.sums_of(0);

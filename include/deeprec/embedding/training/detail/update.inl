@@ -70,11 +70,11 @@ DEEPREC_INLINE void step_group(const Rows& rows, const Rounding& rounding, const
   step_row<Optimizer>(rows, row_values<Element>(row, width), gradient, state, width, rounding, r);
 }
 
-/// One optimizer step for the rows of the groups [begin, end), those of more than chunk_slots slots excepted.
+/// One optimizer step for the rows of the groups [begin, end), those of more than chunk_positions positions excepted.
 /// `rows` is what prepare() made of an Optimizer; scratch holds D floats. How the values of an Element are
 /// read and written says row_values in optim/detail/apply_row.inl, or a specialisation of it.
 ///
-/// The gradient of one slot is read where it lies; that of several is summed in scratch.
+/// The gradient of one position is read where it lies; that of several is summed in scratch.
 template <class Element, class Optimizer, class Rows, class Rounding, class Args>
 void update_rows(region here, const Rows& rows, const Rounding& rounding, const Args& args, index_t begin,
                  index_t end, float* scratch) {
@@ -85,13 +85,13 @@ void update_rows(region here, const Rows& rows, const Rounding& rounding, const 
   for (index_t group = begin; group < begin + ahead && group < all; ++group) fetch_group(args, group);
   for (index_t group = begin; group < end; ++group) {
     if (group + ahead < all) fetch_group(args, group + ahead);
-    const index_t slot = starts[group];
-    const index_t slots = starts[group + 1] - slot;
-    if (slots > ::deeprec::detail::chunk_slots) continue;
+    const index_t position = starts[group];
+    const index_t positions = starts[group + 1] - position;
+    if (positions > ::deeprec::detail::chunk_positions) continue;
     scaled_gradient gradient{scratch, splat(1.0F)};
-    if (slots == 1 && !(args.max_norm > 0)) {
-      gradient.at = static_cast<const float*>(static_cast<const void*>(args.gradient.row_of(slot)));
-      if (args.gradient.weights != nullptr) gradient.factor = splat(args.gradient.weights[slot]);
+    if (positions == 1 && !(args.max_norm > 0)) {
+      gradient.at = static_cast<const float*>(static_cast<const void*>(args.gradient.row_of(position)));
+      if (args.gradient.weights != nullptr) gradient.factor = splat(args.gradient.weights[position]);
     } else {
       auto pooled = args.gradient;
       pooled.out = scratch;

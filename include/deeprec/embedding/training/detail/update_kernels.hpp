@@ -11,7 +11,7 @@
 #include <deeprec/embedding/tables/row_elements.hpp>
 #include <deeprec/embedding/training/detail/update_args.hpp>
 #include <deeprec/optim/apply_row_kernels.hpp>
-#include <deeprec/simd/words.hpp>
+#include <deeprec/simd/vectors.hpp>
 
 #include <deeprec/simd/begin_portable.hpp>
 #include <deeprec/embedding/training/detail/split_values.inl>

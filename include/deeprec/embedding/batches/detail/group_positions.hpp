@@ -1,9 +1,9 @@
-// Slots grouped by a small key, in their order: a counting sort whose answer depends on the keys only.
+// Positions grouped by a small key, in their order: a counting sort whose answer depends on the keys only.
 //
-//   key        2 0 2 - 0        offsets    0 2 2 4        position   2 0 3 - 1        - in no group
+//   key        2 0 2 - 0        offsets    0 2 2 4        sorted_index   2 0 3 - 1        - in no group
 //
-//   pieces of slots ──count, at once──> counts (pieces, groups) ──sums──> where each piece's slots of each
-//   group begin ──at once──> position of every slot
+//   pieces of positions ──count, at once──> counts (pieces, groups) ──sums──> where each piece's positions of each
+//   group begin ──at once──> sorted_index of every position
 #pragma once
 
 #include <algorithm>
@@ -17,47 +17,47 @@
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 inline namespace DEEPREC_UNIT {
 
-/// The key of a slot that is in no group.
+/// The key of a position that is in no group.
 inline constexpr index_t no_group = -1;
 
-/// What group_slots works in: 8 * (slots + groups) bytes at most, asked for before anything is written.
+/// What group_positions works in: 8 * (positions + groups) bytes at most, asked for before anything is written.
 struct group_counts {
-  group_counts(std::pmr::memory_resource* memory, index_t slot_count, index_t group_count)
-      : slots(slot_count),
+  group_counts(std::pmr::memory_resource* memory, index_t position_count, index_t group_count)
+      : positions(position_count),
         groups(group_count),
         piece((std::max)(index_t{1} << 16, groups)),
-        pieces(slots > 0 ? (slots - 1) / piece + 1 : 0),
+        pieces(positions > 0 ? (positions - 1) / piece + 1 : 0),
         next(static_cast<std::size_t>(capped_product(pieces, groups)), memory) {}
 
-  index_t slots;
+  index_t positions;
   index_t groups;
   index_t piece;
   index_t pieces;
   std::pmr::vector<index_t> next;  // (pieces, groups)
 };
 
-/// Writes offsets (groups + 1), calls prepare(n) for n slots in groups, and then place(slot, key, position)
-/// for each of them, from many threads. key_at(slot), in [0, groups) or no_group, is called twice.
-/// Cost: O(slots + groups); no allocation.
+/// Writes offsets (groups + 1), calls prepare(n) for n positions in groups, and then place(position, key, sorted_index)
+/// for each of them, from many threads. key_at(position), in [0, groups) or no_group, is called twice.
+/// Cost: O(positions + groups); no allocation.
 template <class Context, class KeyAt, class Prepare, class Place>
-void group_slots(const Context& ctx, group_counts& room, const KeyAt& key_at, index_t* offsets,
+void group_positions(const Context& ctx, group_counts& room, const KeyAt& key_at, index_t* offsets,
                  const Prepare& prepare, const Place& place) {
-  const index_t slots = room.slots;
+  const index_t positions = room.positions;
   const index_t groups = room.groups;
   const index_t piece = room.piece;
   const index_t pieces = room.pieces;
   std::pmr::vector<index_t>& next = room.next;
   // A body may be given several pieces.
   const auto for_each_piece = [&](const auto& body) {
-    ctx.executor->parallel_for(slots, piece, [&](index_t begin, index_t end, int) {
+    ctx.executor->parallel_for(positions, piece, [&](index_t begin, index_t end, int) {
       for (index_t first = begin; first < end; first += piece) {
         body(next.data() + first / piece * groups, first, (std::min)(end, first + piece));
       }
     });
   };
   for_each_piece([&](index_t* counts, index_t begin, index_t end) {
-    for (index_t slot = begin; slot < end; ++slot) {
-      const index_t key = key_at(slot);
+    for (index_t position = begin; position < end; ++position) {
+      const index_t key = key_at(position);
       if (key != no_group) ++counts[key];
     }
   });
@@ -73,10 +73,10 @@ void group_slots(const Context& ctx, group_counts& room, const KeyAt& key_at, in
   }
   offsets[groups] = total;
   prepare(total);
-  for_each_piece([&](index_t* position, index_t begin, index_t end) {
-    for (index_t slot = begin; slot < end; ++slot) {
-      const index_t key = key_at(slot);
-      if (key != no_group) place(slot, key, position[key]++);
+  for_each_piece([&](index_t* sorted_index, index_t begin, index_t end) {
+    for (index_t position = begin; position < end; ++position) {
+      const index_t key = key_at(position);
+      if (key != no_group) place(position, key, sorted_index[key]++);
     }
   });
 }

@@ -1,7 +1,7 @@
 // The vector words of every region that this machine runs, against scalar code.
 
 #include <deeprec/simd/dispatch.hpp>
-#include <deeprec/simd/words.hpp>
+#include <deeprec/simd/vectors.hpp>
 
 #include "support/guarded.hpp"
 #include "support/seed.hpp"

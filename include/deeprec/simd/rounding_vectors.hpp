@@ -12,7 +12,7 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/rounding.hpp>
-#include <deeprec/simd/words.hpp>
+#include <deeprec/simd/vectors.hpp>
 
 #include <deeprec/simd/begin_portable.hpp>
 #include <deeprec/simd/rounding_portable.inl>

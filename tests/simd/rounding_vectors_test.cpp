@@ -1,7 +1,7 @@
 // Stochastic rounding in every region that this machine runs, against core/rounding.hpp.
 
 #include <deeprec/simd/dispatch.hpp>
-#include <deeprec/simd/rounding_words.hpp>
+#include <deeprec/simd/rounding_vectors.hpp>
 
 #include "support/guarded.hpp"
 #include "support/seed.hpp"

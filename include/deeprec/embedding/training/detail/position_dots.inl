@@ -1,21 +1,21 @@
 // Dot products of rows with the gradient of their bags, compiled once for each region. No include guard: see
-// slot_dots_kernels.hpp.
+// position_dots_kernels.hpp.
 
-/// dots[slot - first_slot] = (row of the slot, clipped) . (gradient of its bag), 0 for an absent slot, for the
+/// dots[position - first_position] = (row of the position, clipped) . (gradient of its bag), 0 for an absent position, for the
 /// bags [begin, end). args.out is the gradient, which is only read.
 template <class Element, class Policy, class Args>
-void slot_dots(region, Policy, const Args& args, index_t first_slot, float* dots, index_t begin,
+void position_dots(region, Policy, const Args& args, index_t first_position, float* dots, index_t begin,
                index_t end) {
   constexpr index_t ahead = 16;
   const panel<Element, 1, false> columns{0, args.width, row_codec<Element>::of(args, 0, args.width)};
   for (index_t bag = begin; bag < end; ++bag) {
     const float* const gradient = args.out + bag * args.out_stride;
-    for (index_t slot = args.borders.begin(bag); slot < args.borders.end(bag); ++slot) {
-      prefetch_slot<Policy>(args, columns, slot + ahead);
-      float& dot = dots[slot - first_slot];
+    for (index_t position = args.borders.begin(bag); position < args.borders.end(bag); ++position) {
+      prefetch_position<Policy>(args, columns, position + ahead);
+      float& dot = dots[position - first_position];
       dot = 0.0F;
-      if (Policy::ids == ::deeprec::detail::ids_are::filtered && args.absent(slot)) continue;
-      const std::byte* const row = args.row_of(slot);
+      if (Policy::ids == ::deeprec::detail::ids_are::filtered && args.absent(position)) continue;
+      const std::byte* const row = args.row_of(position);
       vector_f32 products = zero();
       for_each_vector<Element>(args, row, [&](vector_f32 x, index_t c, int n) {
         const vector_f32 g = n == lanes ? load(gradient + c) : load_first(gradient + c, n);
