@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # scripts/bench.sh SUITE [--json FILE] [ARGUMENT...]   runs benchmarks/SUITE
-# scripts/bench.sh claims [SUITE] [--json FILE]        checks what benchmarks/claims.json lists
-# scripts/bench.sh claims [SUITE] --from FILE...       judges by reports that were recorded elsewhere
-# scripts/bench.sh table [FILE...]                     writes the table of docs/benchmarks/README.md from JSON files
+# scripts/bench.sh claims [SUITE] [--json FILE]        checks the claims in benchmarks/claims.json
+# scripts/bench.sh claims [SUITE] --from FILE...       judges them by reports recorded on another machine
+# scripts/bench.sh table [FILE...]                     writes the table in docs/benchmarks/README.md from JSON
 # scripts/bench.sh against COMMIT [SUITE] [--json FILE] [ARGUMENT...]
-#                                                      times this tree's bodies and COMMIT's in turn
+#                                                      times the bodies of this tree and of COMMIT alternately
 
 usage() {
   sed -n '2,7s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"

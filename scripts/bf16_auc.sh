@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# scripts/bf16_auc.sh TRAIN_CTR DATA   what bf16 changes in the AUC of dlrm and wdl: five seeds, f32 beside bf16
-# DATA: Criteo text, as criteo_kaggle_merged_24k.tsv; TRAIN_CTR: the built example
+# scripts/bf16_auc.sh TRAIN_CTR DATA   prints the AUC of dlrm and wdl for five seeds, in f32 and in bf16
+# DATA: Criteo text, such as criteo_kaggle_merged_24k.tsv; TRAIN_CTR: the program of the example
 
 (($# == 2)) || { sed -n '2,3s/^# //p' "${BASH_SOURCE[0]}"; exit 2; }
 set -euo pipefail

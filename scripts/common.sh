@@ -1,4 +1,4 @@
-# Read by the other scripts: finds the repository, installs what is missing, configures and builds.
+# Sourced by the other scripts: finds the repository, installs missing packages, configures and builds.
 
 set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"

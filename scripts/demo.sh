@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# scripts/demo.sh [FILE] [ARGUMENT...]: trains click models on FILE, or on data that it makes itself.
-# The arguments go to the program; scripts/demo.sh --help shows them.
+# scripts/demo.sh [FILE] [ARGUMENT...]: trains click models on FILE, or on generated data.
+# The arguments are passed to the program; scripts/demo.sh --help lists them.
 
 file=()
 if [[ $# -gt 0 && "$1" != -* ]]; then

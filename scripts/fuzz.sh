@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # scripts/fuzz.sh [SECONDS] [NAME...]: runs the fuzz targets of tests/fuzz at the same time, for ten minutes
-# by default. What they find is kept in build/release/fuzz/NAME and read again the next time.
+# by default. The corpus is kept in build/release/fuzz/NAME and used again by the next run.
 
 seconds="${1:-600}"
 (($# == 0)) || shift

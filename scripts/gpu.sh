@@ -1,28 +1,30 @@
 #!/usr/bin/env bash
-# scripts/gpu.sh build [FOLDER] [--arch 90]      everything that runs on a card, into FOLDER; no card is needed
-# scripts/gpu.sh run [OPTION...] STAGE...        runs it where a card is; needs no compiler and no network, and compiles nothing
+# scripts/gpu.sh build [FOLDER] [--arch 90]    builds everything that runs on a GPU into FOLDER; needs no GPU
+# scripts/gpu.sh run [OPTION...] STAGE...      runs it on a machine with a GPU; needs no compiler, no network
 #
-# FOLDER (build/card) is what is carried to the card's machine, beside a checkout: stripped programs, libraries that may be missing
-# there, build.txt, kernels.txt with the registers and the occupancy of each kernel. build keeps what is up to date, and fails
-# when FOLDER and checkout are 64 MiB or more. DEEPREC_CUEMBED names a folder of cuEmbed's sources, for the claims against it.
+# FOLDER (default build/card) is copied to the machine with the GPU, next to a checkout. It has stripped
+# programs, libraries that may be missing there, build.txt, and kernels.txt with the registers and the
+# occupancy of each kernel. build rebuilds only what has changed, and fails when FOLDER and checkout are 64
+# MiB or more. DEEPREC_CUEMBED is a folder of cuEmbed's sources, for the claims that compare with it.
 #
-# Stages, in the order in which they are named:
-#   smoke             each program starts, the memory tests, a copy; which tools are there
+# Stages, run in the order given:
+#   smoke             starts each program, runs the memory tests and a copy; lists the tools that are present
 #   test              all tests, several processes at once
-#   bench[:FAMILY]    what the claims are about, one process after the other; the claims are judged at the end
-#   tune              sweeps of what can be chosen
-#   ncu               profiles of the kernels that matter, four reports
-#   sanitize[:UNIT]   memcheck, synccheck and initcheck of each test unit, several at once; racecheck where memory is shared
+#   bench[:FAMILY]    the benchmarks of the claims, one process at a time; the claims are judged at the end
+#   tune              sweeps of the tunable constants
+#   ncu               profiles of the important kernels, four reports
+#   sanitize[:UNIT]   memcheck, synccheck and initcheck of each test unit, several at once; racecheck where
+#                     memory is shared
 # Options:
-#   --from FOLDER     what build has made
-#   --out OUT         gets summary.txt (all that is printed), results.tar.gz (reports of Google Benchmark, logs, clocks, claims) and
-#                     *.ncu-rep; else the folder that the variable OUT names, else build/card_results
-#   --seconds N       in all (530); what is not through by then is cut off
-#   --each N          for a process (test 150, bench 150, tune 200, ncu 120, sanitize 240)
-#   --once            benchmarks repeat nothing: for a look, not for claims
+#   --from FOLDER     the result of build
+#   --out OUT         receives summary.txt (all that is printed), results.tar.gz (reports of Google Benchmark,
+#                     logs, clocks, claims) and *.ncu-rep; default: the variable OUT, else build/card_results
+#   --seconds N       limit of the whole run (530); stages that have not finished are stopped
+#   --each N          limit of a process (test 150, bench 150, tune 200, ncu 120, sanitize 240)
+#   --once            benchmarks run once: for a first look, not for claims
 #
-# What fails, hangs, answers wrongly or is absent is named and counted, and the rest goes on. Ends with 0 only when nothing
-# failed; run ends with 77 where there is no GPU.
+# Failures, hangs, wrong results and missing parts are listed and counted, and the run continues. The exit
+# code is 0 only when nothing failed; that of run is 77 without a GPU.
 
 set -uo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"

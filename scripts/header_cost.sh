@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# scripts/header_cost.sh [COMPILER...]: what including deeprec costs a user's unit, as a table: seconds of
-# processor time to compile at -O2 (median of 3, RUNS=n for another number) and the object's size. g++ by
-# default.
+# scripts/header_cost.sh [COMPILER...]: a table of the cost of including deeprec in a translation unit:
+# seconds of processor time to compile at -O2 (median of 3, or of RUNS) and the size of the object. Default:
+# g++. See docs/header-cost.md.
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 

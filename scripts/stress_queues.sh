@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# scripts/stress_queues.sh [ITEMS]   ITEMS (10^9) items through each of mpmc_ring, spsc_ring, staging_queue, reorder_buffer
-#                                    and staging_pool, by real threads, and the interleavings that take minutes; prints
-#                                    what was run and how it ended. At low priority: 20 minutes and 10, beside other work.
-#                                    SKIP_MODEL, SKIP_STRESS: one of the two alone
+# scripts/stress_queues.sh [ITEMS]   passes ITEMS (default 10^9) items through each of mpmc_ring, spsc_ring,
+#                                    staging_queue, reorder_buffer and staging_pool with real threads, and
+#                                    runs the interleavings that take minutes; prints the runs and results.
+#                                    Low priority: 20 and 10 minutes on a loaded machine.
+#                                    SKIP_MODEL, SKIP_STRESS: skips one of the two parts
 
 items="${1:-1000000000}"
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# scripts/test.sh               the release lane: the host's unit tests, the examples, the checks of the source text
-# scripts/test.sh all           every lane, and what release leaves out: headers with both compilers and nvcc, device code on the
-#                               host, another architecture, packages, fuzz targets, benchmarks
-# scripts/test.sh LANE...       some of release, extended (release and all that it leaves out), asan, tsan
+# scripts/test.sh               the release lane: unit tests on the host, examples, checks of the source text
+# scripts/test.sh all           every lane, and what release omits: headers with both compilers and nvcc,
+#                               device code on the host, another architecture, packages, fuzzing, benchmarks
+# scripts/test.sh LANE...       the named lanes: release, extended (release and all that it omits), asan, tsan
 
 start=$SECONDS
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -19,8 +19,10 @@ if [[ " ${lanes[*]} " == *" extended "* ]]; then
   # Calls of their own, since not every system has these.
   install_packages clang
   install_packages doxygen
+  install_packages universal-ctags
   if [[ "$(uname -m)" == x86_64 ]]; then install_packages g++-aarch64-linux-gnu qemu-user; fi
   fetch_cuobjdump
+  fetch_clang_format
   for compiler in g++ clang++ nvcc; do
     command -v "$compiler" >/dev/null || [[ "$compiler" == nvcc && -x /usr/local/cuda/bin/nvcc ]] ||
       say "NO $compiler HERE: the headers are not tested with it"

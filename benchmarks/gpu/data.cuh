@@ -114,10 +114,10 @@ struct basic_index_set {
     }
     draw(0, host.size() / threads);
     for (auto& w : workers) w.join();
-    std::vector<Id> borders(count(b) + 1);
-    for (std::size_t i = 0; i < borders.size(); ++i) borders[i] = static_cast<Id>(static_cast<index_t>(i) * l);
+    std::vector<Id> ranges(count(b) + 1);
+    for (std::size_t i = 0; i < ranges.size(); ++i) ranges[i] = static_cast<Id>(static_cast<index_t>(i) * l);
     ids.copy_from(host).or_throw();
-    offsets.copy_from(borders).or_throw();
+    offsets.copy_from(ranges).or_throw();
   }
   bags_type view() const { return {offsets.data(), bags, ids.data(), bags * hotness}; }
   /// Rows that are needed, and ids that stand for one.

@@ -124,9 +124,9 @@ std::string one(benchmark::State& state, shares& all, const source<Format>& tabl
   watch.warm_up(call, 20);
   const double ms = watch.device(9, 4, call);
   if (std::string wrong = fault(watch.last()); !wrong.empty()) return wrong;
-  const double borders = fixed ? 0 : static_cast<double>((bags + 1) * 8);
+  const double ranges = fixed ? 0 : static_cast<double>((bags + 1) * 8);
   const double bytes = batch.rows * static_cast<double>(table.format.row_bytes()) +
-                       static_cast<double>(bags * width * 4 + bags * hotness * 8) + borders;
+                       static_cast<double>(bags * width * 4 + bags * hotness * 8) + ranges;
   const double share = bytes / ms / copy_rate();
   state.counters[name] = share;
   all.least = std::min(all.least, share);

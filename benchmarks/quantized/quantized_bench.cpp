@@ -83,7 +83,7 @@ std::string fault(const dense_table<f32_rows>& floats, const dense_table<Format>
     std::vector<double> decoded(static_cast<std::size_t>(width));
     double allowed = 0;    // half a step of each row
     double magnitude = 0;  // of what is added in a column
-    const index_t begin = set.view().borders().begin(b), end = set.view().borders().end(b);
+    const index_t begin = set.view().ranges().begin(b), end = set.view().ranges().end(b);
     for (index_t k = begin; k < end; ++k) {
       const std::byte* const bytes = codes.view().row(set.ids[static_cast<std::size_t>(k)]);
       const auto scale = static_cast<double>(codes.format().scale(bytes));

@@ -1,4 +1,4 @@
-// What this process really uses, for a log or a bug report.
+// Reports what this process actually uses, for a log or a bug report.
 //
 //   std::cout << deeprec::describe();
 //
@@ -11,7 +11,7 @@
 //   exceptions   on
 //   contracts    off
 //
-// It looks and allocates no tables: the pages are those of the tables that live now.
+// It allocates no tables: the pages are those of the tables that exist at the call.
 #pragma once
 
 #include <cstddef>
@@ -37,11 +37,11 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// What the memory of huge_page_resource::shared() lies on.
+/// The pages that hold the memory of huge_page_resource::shared().
 enum class page_kind : unsigned char {
-  nothing_mapped,    ///< no block of 1 MB or more lives
-  nothing_touched,   ///< blocks live, and none of their pages was touched
-  ordinary,          ///< touched, and the system gave no huge page
+  nothing_mapped,    ///< no block of 1 MB or more exists
+  nothing_touched,   ///< blocks exist, and none of their pages was touched
+  ordinary,          ///< touched, and no huge page was granted
   transparent_huge,  ///< at least half of what was touched is on transparent huge pages
   explicit_huge,     ///< at least half of what was mapped is from the reserved pool
   mixed,             ///< some huge pages, less than half
@@ -59,11 +59,11 @@ constexpr const char* to_string(page_kind kind) noexcept {
   return "unknown";
 }
 
-/// A backend that needs a component.
+/// A backend that needs an optional component.
 struct backend_description {
   const char* name = "";
-  bool compiled_in = false;  ///< in the unit that called describe()
-  bool usable = false;       ///< compiled in, and its run time is willing
+  bool compiled_in = false;  ///< in the translation unit that called describe()
+  bool usable = false;       ///< compiled in, and its runtime works
   std::string detail;        ///< the version, or why it can't be used
 };
 
@@ -71,9 +71,9 @@ struct description {
   std::string version;  ///< 0.2.0
   std::string abi;      ///< the name of the ABI namespace: v0_2_ex_c0
 
-  isa instruction_set = isa::portable;       ///< what contexts use by default
-  isa best_instruction_set = isa::portable;  ///< what the machine has
-  std::string isa_reason;                    ///< why the first is what it is
+  isa instruction_set = isa::portable;       ///< the default of contexts
+  isa best_instruction_set = isa::portable;  ///< the best that the machine supports
+  std::string isa_reason;                    ///< why instruction_set was chosen
 
   std::vector<int> cpus;  ///< the affinity mask
   int cpu_quota = 0;      ///< processors' worth of time that control groups grant; 0: no limit
@@ -141,7 +141,8 @@ inline std::string ranges(const std::vector<int>& numbers) {
   return text;
 }
 
-// What a unit was compiled with is said by a type, so that units which differ don't share a function.
+// The components of a translation unit are encoded in a type, so that units which differ don't share a
+// function.
 struct without_onednn {
   static backend_description describe() {
     return {"oneDNN", false, false, "not compiled in: link deeprec::onednn"};
@@ -180,7 +181,7 @@ struct with_cuda {
       made.detail = std::to_string(version / 1000) + '.' + std::to_string(version % 1000 / 10) + ", ";
     }
     if (const cudaError_t refused = cudaGetDeviceCount(&devices); refused != cudaSuccess) {
-      static_cast<void>(cudaGetLastError());  // the next call must not find our failure
+      static_cast<void>(cudaGetLastError());  // later calls must not report this error
       made.detail += std::string("refused: ") + cudaGetErrorString(refused);
     } else {
       made.usable = devices > 0;
@@ -196,11 +197,11 @@ using cuda_here = without_cuda;
 
 }  // namespace detail
 
-/// What this process really uses.
+/// Reports what this process actually uses.
 ///
-/// @cost    some ms: reads /proc/self/smaps; with CUDA compiled in, the first call starts its run time
+/// @cost    some ms: reads /proc/self/smaps; with CUDA compiled in, the first call starts its runtime
 /// @threads thread-safe
-/// @error   none: what can't be found out is said to be unknown
+/// @error   none: what can't be determined is reported as unknown
 /// @example examples/describe.cpp
 template <class Onednn = detail::onednn_here, class Cuda = detail::cuda_here>
 [[nodiscard]] description describe() {

@@ -1,4 +1,4 @@
-# scripts/gpu.sh build, see there.
+# Implements scripts/gpu.sh build; see there.
 
 folder="" arch=90
 while (($#)); do

@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# scripts/gpu/kernels.sh FILE...                   what the kernels in objects and programs take, for sm_90
-# scripts/gpu/kernels.sh --limits TABLE FILE...    and whether that is within TABLE (tests/kernels/limits.txt says how it is read)
+# scripts/gpu/kernels.sh FILE...                   resources of the kernels in objects and programs, for sm_90
+# scripts/gpu/kernels.sh --limits TABLE FILE...    compares them with TABLE (format: tests/kernels/limits.txt)
 #
-# Prints a line for each kernel: registers, bytes of stack, loads and stores of local memory ("local"), 16-byte loads on their
-# way at once ("wide"), the most instructions between two of them ("apart"), bytes of static shared memory, threads of a block,
-# blocks and warps that an SM holds, the share of its 64 warps, name. Threads are those of the launch bounds; where a kernel has
-# none ("?"), they are taken for 256. cuobjdump, nvdisasm and c++filt are looked for in PATH, beside nvcc and in build/tools.
-# Ends with 1 when a kernel is beyond its limits or has none, with 3 when a tool is missing.
+# Prints a line for each kernel: registers, bytes of stack, loads and stores of local memory ("local"),
+# 16-byte loads in flight at once ("wide"), the most instructions between two of them ("apart"), bytes of
+# static shared memory, threads of a block, blocks and warps resident on an SM, the share of its 64 warps,
+# name. The number of threads is that of the launch bounds; without launch bounds ("?") 256 is assumed.
+# cuobjdump, nvdisasm and c++filt are searched for in PATH, next to nvcc and in build/tools. The exit code is
+# 1 when a kernel exceeds its limits or has none, 3 when a tool is missing.
 #
-# "local" counts what lies before the functions that a kernel calls (write_fault, slow paths of division), not what is in them: those
-# are no hot paths. "wide" and "apart" are those of the longest row of wide loads from global memory in which nothing that they
-# bring is used yet.
+# "local" excludes the functions that a kernel calls (write_fault, slow paths of division), since they are not
+# hot paths. "wide" and "apart" are those of the longest sequence of wide loads from global memory before the
+# first use of a loaded value.
 
 set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"

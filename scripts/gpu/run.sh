@@ -1,4 +1,4 @@
-# scripts/gpu.sh run, see there.
+# Implements scripts/gpu.sh run; see there.
 
 from="$root/build/card" out="${OUT:-$root/build/card_results}" total=530 each="" stages=()
 while (($#)); do

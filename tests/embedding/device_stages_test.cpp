@@ -201,7 +201,7 @@ TEST_CASE("device stages: partition deals ids as the strategies say, in order, a
 TEST_CASE("device stages: entries that stay keep their order, empty bags get the default id") {
   const std::vector<std::int64_t> ids{99, 7, -1, 9, 4, 4, -3, 98};
   const std::vector<float> weights{1, 0.5F, 1, 0, 1, 2, 1, 1};
-  const std::vector<index_t> borders{1, 4, 4, 7};  // a slice: slots 0 and 7 are not its own
+  const std::vector<index_t> ranges{1, 4, 4, 7};  // a slice: slots 0 and 7 are not its own
   const detail::valid_entries<prune_rule::by_id_and_weight_t, std::int64_t> valid{ids.data(), weights.data()};
   std::vector<index_t> kept(9);
   for (index_t k = 0; k < 8; ++k) kept[static_cast<std::size_t>(k)] = valid(k) ? 1 : 0;
@@ -212,7 +212,7 @@ TEST_CASE("device stages: entries that stay keep their order, empty bags get the
   const device_bags<> out{offsets.data(), out_ids.data(), out_weights.data(), 3, 8};
   for (index_t k = 0; k < 8; ++k)
     detail::keep_position(k, 1, 7, valid, ids.data(), weights.data(), kept.data(), out);
-  for (std::size_t b = 0; b < 4; ++b) offsets[b] = kept[static_cast<std::size_t>(borders[b])] - kept[1];
+  for (std::size_t b = 0; b < 4; ++b) offsets[b] = kept[static_cast<std::size_t>(ranges[b])] - kept[1];
   CHECK(offsets == std::vector<index_t>{0, 1, 1, 3});
   CHECK(out_ids[0] == 7);
   CHECK(out_ids[1] == 4);

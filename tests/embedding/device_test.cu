@@ -508,9 +508,9 @@ TEST_CASE("device: towers on several streams, eager and as a graph, give the bit
   packed_layout layout;
   const auto slice = layout.add<float>(100);
   int slot = 0;
-  staging.next(layout.bytes(), slot).or_throw();
+  staging.acquire(layout.bytes(), slot).or_throw();
   for (std::size_t i = 0; i < 100; ++i) slice.in(staging.host(slot))[i] = static_cast<float>(i);
-  staging.send(slot, layout.bytes()).or_throw();
+  staging.upload(slot, layout.bytes()).or_throw();
   staging.use(slot, pool.stream(0).get()).or_throw();
   REQUIRE(cudaMemcpyAsync(out.data(), slice.in(staging.device(slot)), 400, cudaMemcpyDeviceToDevice,
                           pool.stream(0).get()) == cudaSuccess);

@@ -149,7 +149,7 @@ double worst_weight_gradient(const std::vector<std::vector<double>>& table, cons
   const index_t first = bags.first_position();
   double worst = 0;
   for (index_t b = 0; b < bags.bags(); ++b) {
-    const index_t begin = bags.borders().begin(b), end = bags.borders().end(b);
+    const index_t begin = bags.ranges().begin(b), end = bags.ranges().end(b);
     const auto slots = static_cast<std::size_t>(end - begin);
     std::vector<double> dot(slots), size(slots), weight(slots, 1.0);
     std::vector<bool> used(slots);

@@ -172,10 +172,10 @@ TEST_CASE("lookup: what each combiner makes of -0, alone, as the default row, am
     CHECK(minus(bags.slice(0, 1), combiner::sum) == "+");
     CHECK(minus(bags.slice(0, 1), combiner::max) == "-");
     // Of zeros with both signs, the last.
-    std::vector<std::int64_t> both{0, 1, 1, 0}, borders{0, 2, 4};
-    CHECK(minus(jagged_view<>(borders.data(), 2, both.data(), 4), combiner::max) == "+-");
+    std::vector<std::int64_t> both{0, 1, 1, 0}, ranges{0, 2, 4};
+    CHECK(minus(jagged_view<>(ranges.data(), 2, both.data(), 4), combiner::max) == "+-");
     float copied[2];
-    REQUIRE(lookup(on(here, which), table, jagged_view<>(borders.data(), 1, both.data(), 2), combiner::concat,
+    REQUIRE(lookup(on(here, which), table, jagged_view<>(ranges.data(), 1, both.data(), 2), combiner::concat,
                    matrix_view<float>(copied, 2, 1))
                 .ok());
     CHECK(std::signbit(copied[0]));

@@ -74,7 +74,7 @@ bool agrees_with_codes(const exact_rows& rows, const Bags& bags, matrix_view<con
   for (index_t b = 0; b < bags.bags(); ++b) {
     const oracle_row expected = pool_one(rows.values, bags, b, out.extent(1), how);
     double magnitude = 0, weights = 0, squares = 0, n = 0;
-    for (index_t k = bags.borders().begin(b); k < bags.borders().end(b); ++k) {
+    for (index_t k = bags.ranges().begin(b); k < bags.ranges().end(b); ++k) {
       const auto id = static_cast<std::int64_t>(bags.ids()[k]);
       if (id < 0 || id >= static_cast<std::int64_t>(rows.values.size())) continue;
       const double w = bags.weights() == nullptr ? 1.0 : static_cast<double>(bags.weights()[k]);

@@ -89,7 +89,7 @@ bool agrees(const std::vector<std::vector<double>>& table, const Bags& bags,
             matrix_view<const Out> out, pooled_as how, long long padding = -1) {
   for (index_t b = 0; b < bags.bags(); ++b) {
     const oracle_row expected = pool_one(table, bags, b, out.extent(1), how, padding);
-    const auto n = static_cast<double>(bags.borders().end(b) - bags.borders().begin(b));
+    const auto n = static_cast<double>(bags.ranges().end(b) - bags.ranges().begin(b));
     for (index_t j = 0; j < out.extent(1); ++j) {
       const auto i = static_cast<std::size_t>(j);
       const double bound = (2 * n + 4) * 0x1p-24 * expected.magnitude[i] +

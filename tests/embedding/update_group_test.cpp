@@ -355,8 +355,8 @@ TEST_CASE("update_group: of faults of every kind, that of the smallest feature i
 
 TEST_CASE("update_group: tables without rows, or with rows of no bytes, are tables of their own") {
   inline_executor here;
-  const std::vector<std::int64_t> borders{0, 0};
-  const jagged_view<> nothing(borders.data(), 1, nullptr, 0);
+  const std::vector<std::int64_t> ranges{0, 0};
+  const jagged_view<> nothing(ranges.data(), 1, nullptr, 0);
   dense_table<f32_rows> narrow(0, 4), wide(0, 8), no_columns(3, 0), more_rows(5, 0);
   auto users = table_of<f32_rows>(5, 4, 1);
   const auto before = bytes_of(users);

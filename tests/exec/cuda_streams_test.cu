@@ -219,9 +219,9 @@ TEST_CASE("cuda_stream_pool, cuda_staging: stay on their device when another one
     pool.times(times).or_throw();
     pool.synchronize().or_throw();
     int slot = 0;
-    staging.next(4, slot).or_throw();
+    staging.acquire(4, slot).or_throw();
     *static_cast<int*>(staging.host(slot)) = 7;
-    staging.send(slot, 4).or_throw();
+    staging.upload(slot, 4).or_throw();
     staging.use(slot, pool.stream(0).get()).or_throw();
     staging.release(slot, pool.stream(0).get()).or_throw();
     cudaPointerAttributes place{};
@@ -244,9 +244,9 @@ TEST_CASE("cuda_staging: a buffer that two streams read is not packed over") {
       cuda_staging staging(pool.stream(2).get(), slots);
       int slot = 0;
       for (int round = 0; round < rounds; ++round) {
-        staging.next(n * sizeof(int), slot).or_throw();
+        staging.acquire(n * sizeof(int), slot).or_throw();
         for (int i = 0; i < n; ++i) static_cast<int*>(staging.host(slot))[i] = 1000 * round + i;
-        staging.send(slot, n * sizeof(int)).or_throw();
+        staging.upload(slot, n * sizeof(int)).or_throw();
         const auto* const sent = static_cast<const int*>(staging.device(slot));
         for (const int s : {0, 1}) {
           staging.use(slot, pool.stream(s).get()).or_throw();
@@ -255,7 +255,7 @@ TEST_CASE("cuda_staging: a buffer that two streams read is not packed over") {
           if (round % 3 != 2) staging.release(slot, pool.stream(s).get()).or_throw();
         }
         if (round % 3 != 2) continue;
-        if (slots == 1) CHECK(staging.next(n * sizeof(int), slot).code() == errc::invalid_value);
+        if (slots == 1) CHECK(staging.acquire(n * sizeof(int), slot).code() == errc::invalid_value);
         staging.release(slot, pool.stream(1).get()).or_throw();
         staging.release(slot, pool.stream(0).get()).or_throw();
       }

@@ -37,10 +37,10 @@ std::string order_fault() {
     basic_device_staging<Runtime> staging(copies);
     for (int batch = 0; batch < 10; ++batch) {
       int slot = -1;
-      REQUIRE(staging.next(1000, slot).ok());
+      REQUIRE(staging.acquire(1000, slot).ok());
       CHECK(slot == batch % 2);
       const std::size_t copy = fake().nodes.size();
-      REQUIRE(staging.send(slot, 1000).ok());
+      REQUIRE(staging.upload(slot, 1000).ok());
       REQUIRE(staging.use(slot, compute).ok());
       const std::size_t step = fake().add(compute, batch);
       fake().use(step, staging.device(slot));
@@ -73,9 +73,9 @@ std::string consumer_fault(const std::string& order, bool next) {
   {
     basic_device_staging<Runtime> staging(copies, 1);
     int slot = -1;
-    REQUIRE(staging.next(100, slot).ok());
+    REQUIRE(staging.acquire(100, slot).ok());
     const std::size_t copy = fake().nodes.size();
-    REQUIRE(staging.send(slot, 100).ok());
+    REQUIRE(staging.upload(slot, 100).ok());
     std::vector<std::size_t> steps;
     for (const char c : order) {
       const int on = streams[c == 'A' || c == 'a' ? 0 : 1];
@@ -89,10 +89,10 @@ std::string consumer_fault(const std::string& order, bool next) {
       }
     }
     if (next) {
-      const status s = staging.next(100, slot);
+      const status s = staging.acquire(100, slot);
       if (!s.ok()) return to_string(s.code());
       const std::size_t again = fake().nodes.size();
-      REQUIRE(staging.send(slot, 100).ok());
+      REQUIRE(staging.upload(slot, 100).ok());
       for (const std::size_t step : steps) {
         if (!fake().ordered(step, again)) fault = "a copy over a batch that is read";
       }
@@ -116,22 +116,22 @@ TEST_CASE("device_staging: buffers grow, and what does not fit is refused") {
   const int copies = fake().add_stream();
   basic_device_staging<fake_runtime> staging(copies, 1);
   int slot = -1;
-  REQUIRE(staging.next(100, slot).ok());
+  REQUIRE(staging.acquire(100, slot).ok());
   void* const first = staging.host(slot);
-  CHECK(staging.send(slot, 126).code() == errc::shape_mismatch);
-  REQUIRE(staging.next(120, slot).ok());
+  CHECK(staging.upload(slot, 126).code() == errc::shape_mismatch);
+  REQUIRE(staging.acquire(120, slot).ok());
   CHECK(staging.host(slot) == first);
   fake().limit = fake().allocated + 100;
-  CHECK(staging.next(1'000'000, slot).code() == errc::out_of_memory);
+  CHECK(staging.acquire(1'000'000, slot).code() == errc::out_of_memory);
   const std::size_t wraps = (std::numeric_limits<std::size_t>::max)() / 5 * 4 + 4;  // with a quarter more
-  CHECK(staging.next(wraps, slot).code() == errc::out_of_memory);
+  CHECK(staging.acquire(wraps, slot).code() == errc::out_of_memory);
   fake().limit = SIZE_MAX;
-  REQUIRE(staging.next(1'000'000, slot).ok());
-  REQUIRE(staging.send(slot, 1'000'000).ok());
+  REQUIRE(staging.acquire(1'000'000, slot).ok());
+  REQUIRE(staging.upload(slot, 1'000'000).ok());
   fake().limit = fake().allocated + 10'000'000;
   for (const std::size_t bytes : {SIZE_MAX, SIZE_MAX - 1000, SIZE_MAX / 5 * 4 + 1000, SIZE_MAX / 2}) {
     CAPTURE(bytes);
-    CHECK(staging.next(bytes, slot).code() == errc::out_of_memory);
+    CHECK(staging.acquire(bytes, slot).code() == errc::out_of_memory);
   }
 }
 
@@ -161,13 +161,13 @@ TEST_CASE("device_staging: uses and releases that don't belong together are refu
   const int copies = fake().add_stream(), compute = fake().add_stream(), other = fake().add_stream();
   basic_device_staging<fake_runtime> staging(copies, 1);
   int slot = -1;
-  REQUIRE(staging.next(100, slot).ok());
+  REQUIRE(staging.acquire(100, slot).ok());
   CHECK(staging.use(slot, compute).code() == errc::invalid_value);  // nothing was sent
-  REQUIRE(staging.send(slot, 100).ok());
+  REQUIRE(staging.upload(slot, 100).ok());
   REQUIRE(staging.use(slot, compute).ok());
   CHECK(staging.release(slot, other).code() == errc::invalid_value);
-  CHECK(staging.send(slot, 100).code() == errc::invalid_value);
-  CHECK(staging.next(100, slot).place() == fault_place{.item = 0});
+  CHECK(staging.upload(slot, 100).code() == errc::invalid_value);
+  CHECK(staging.acquire(100, slot).place() == fault_place{.item = 0});
   REQUIRE(staging.release(slot, compute).ok());
   CHECK(staging.release(slot, compute).code() == errc::invalid_value);
   for (std::size_t i = 1; i < staging.most_consumers; ++i) {
@@ -178,8 +178,8 @@ TEST_CASE("device_staging: uses and releases that don't belong together are refu
   CHECK(staging.use(slot, other).code() == errc::unsupported);
   REQUIRE(staging.use(slot, compute).ok());
   REQUIRE(staging.release(slot, compute).ok());
-  REQUIRE(staging.next(100, slot).ok());
-  REQUIRE(staging.send(slot, 100).ok());
+  REQUIRE(staging.acquire(100, slot).ok());
+  REQUIRE(staging.upload(slot, 100).ok());
   REQUIRE(staging.use(slot, other).ok());
   REQUIRE(staging.release(slot, other).ok());
 }
@@ -192,9 +192,9 @@ TEST_CASE("device_staging: buffers and events lie on the device that the ring wa
     basic_device_staging<fake_runtime> staging(copies);
     fake().device = 0;
     int slot = -1;
-    REQUIRE(staging.next(100, slot).ok());
+    REQUIRE(staging.acquire(100, slot).ok());
     CHECK(fake().device_of_block.at(staging.device(slot)) == 1);
-    CHECK(staging.send(slot, 100).ok());
+    CHECK(staging.upload(slot, 100).ok());
     CHECK(staging.use(slot, compute).ok());
     CHECK(staging.release(slot, compute).ok());
     CHECK(fake().device == 0);

@@ -132,7 +132,7 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
   expect(unsigned_ids.slice(1, 2).validate());
   expect(unsigned_offsets.validate());
 
-  thread_pool pool(thread_pool_options{.threads = 2, .pin = pinning::is_one_hot});
+  thread_pool pool(thread_pool_options{.threads = 2, .pin = pinning::one_each});
   const inline_executor here;
   context ctx{pool};
   huge_page_resource huge(explicit_pages::try_);

@@ -167,7 +167,7 @@ TEST_CASE("dedup_rows: rows that were chosen against its hash are compared no mo
   inline_executor here;
   detail::hash_rows(context(here), rows, hashes.data());
   std::pmr::vector<std::int64_t> first;
-  std::vector<std::uint32_t> table(detail::key_positions(n));
+  std::vector<std::uint32_t> table(detail::key_entries(n));
   std::vector<std::int64_t> numbers(n);
   std::size_t compared = 0;
   const counted_rows keys{{rows, hashes.data(), first}, &compared};

@@ -195,7 +195,7 @@ TEST_CASE("unique: ids that were chosen against its hash are compared no more of
   }
   for (const auto& ids : {chosen, strided, shifted}) {
     unique_ids<> out;
-    std::vector<std::uint32_t> table(detail::key_positions(n));
+    std::vector<std::uint32_t> table(detail::key_entries(n));
     std::vector<std::int64_t> numbers(n);
     counted_ids keys(ids.data(), static_cast<std::size_t>(n), out);
     detail::number_keys(std::span<std::uint32_t>(table), n, keys, numbers.data());
@@ -226,7 +226,7 @@ TEST_CASE("unique: ids of any regular kind do not cluster, whatever the process 
     detail::key_seed drawn{random(), {random(), random() | 1, random(), random() | 1}};
     for (const auto& ids : {dense, strided, sharded, high}) {
       unique_ids<> out;
-      std::vector<std::uint32_t> table(detail::key_positions(n));
+      std::vector<std::uint32_t> table(detail::key_entries(n));
       std::vector<std::int64_t> numbers(n);
       seeded_ids keys(ids.data(), static_cast<std::size_t>(n), out);
       keys.seed = drawn;

@@ -136,10 +136,10 @@ namespace {
 
 // A compiler that takes the reads for those of a long reads once. One pointer is given twice, unseen by it.
 [[gnu::noinline]] index_t borders_around_a_store(const long long* offsets, long long* same) {
-  const detail::bag_ranges borders(offset_ranges<long long>{offsets, -1, -1});
-  const index_t before = borders.begin(0);
+  const detail::bag_ranges ranges(offset_ranges<long long>{offsets, -1, -1});
+  const index_t before = ranges.begin(0);
   *same = 7;
-  return before + borders.begin(0);
+  return before + ranges.begin(0);
 }
 
 [[gnu::noinline]] float looked_up_after_a_store(long long* offsets, const std::int64_t* ids, float* rows, float* out) {

@@ -92,7 +92,7 @@ TEST_CASE("r04: a consumer that leaves by an exception of T's move wakes the nex
     CHECK(p2.put(fragile(2)) == queue_result::ok);
     CHECK(p3.put(fragile(3)) == queue_result::ok);
     fragile one(1);
-    const auto counts = [&] { return q.was().take; };
+    const auto counts = [&] { return q.stats().take; };
     const auto release = [&] {
       fragile::until = 1;  // put moves once, take once
       static_cast<void>(p1.put(std::move(one)));

@@ -322,7 +322,7 @@ TEST_CASE("queues: a thread that leaves a wait by an exception wakes the next on
     auto first = q.reserve();
     CHECK(q.put(fragile(2)) == queue_result::ok);
     fragile one(1);
-    CHECK(one_of_two_throws([&] { return q.was().take; }, [&] { static_cast<void>(q.take().result()); }, [&](auto) {
+    CHECK(one_of_two_throws([&] { return q.stats().take; }, [&] { static_cast<void>(q.take().result()); }, [&](auto) {
             fragile::until = 1;
             static_cast<void>(first.put(std::move(one)));
           }) == 0);

@@ -99,7 +99,7 @@ TEST_CASE("staging_queue: cancel answers at once on both sides, and keeps what l
   CHECK(record);
   CHECK(q.take().result() == queue_result::cancelled);
   CHECK(q.reserve().result() == queue_result::cancelled);
-  CHECK(q.was().depth == 2);
+  CHECK(q.stats().depth == 2);
   q.resume();
   CHECK(**q.take() == 1);
   q.cancel();
@@ -127,8 +127,8 @@ TEST_CASE("staging_queue: close, cancel and stop wake every blocked thread") {
         answered += r == queue_result::closed || r == queue_result::cancelled || r == queue_result::stopped;
       });
     }
-    deeprec_test::until_asleep(3, [&] { return full.was().put; });
-    deeprec_test::until_asleep(3, [&] { return empty.was().take; });
+    deeprec_test::until_asleep(3, [&] { return full.stats().put; });
+    deeprec_test::until_asleep(3, [&] { return empty.stats().take; });
     CHECK(answered == 0);
     if (*how == 's') stop.request_stop();
     for (queue* q : {&full, &empty}) {
@@ -137,7 +137,7 @@ TEST_CASE("staging_queue: close, cancel and stop wake every blocked thread") {
     }
     for (std::thread& t : threads) t.join();
     CHECK(answered == 6);
-    CHECK(full.was().depth == 1);
+    CHECK(full.stats().depth == 1);
   }
 }
 
@@ -205,7 +205,7 @@ TEST_CASE("staging_queue: records are delivered in the order of their places, fo
       if (k % 100 != 50) expected.push_back(k % 100 == 51 ? -1 : k);
     }
     CHECK(got == expected);
-    const staging_stats stats = q.was();
+    const staging_stats stats = q.stats();
     CHECK(stats.claimed == records);
     CHECK(stats.taken == records);
   }
@@ -217,10 +217,10 @@ TEST_CASE("staging_queue: a byte budget holds back, and never for ever") {
   CHECK(q.try_put(std::string(6, 'a')) == queue_result::ok);
   CHECK(q.try_put("bbbbb") == queue_result::not_now);
   CHECK(q.try_put("cccc") == queue_result::ok);
-  CHECK(q.was().bytes == 10);
+  CHECK(q.stats().bytes == 10);
   CHECK(q.put("d", within(1ms)) == queue_result::timed_out);
   CHECK(q.take()->size() == 6);
-  CHECK(q.was().bytes == 4);
+  CHECK(q.stats().bytes == 4);
   CHECK(q.take()->size() == 4);
   CHECK(q.try_put(std::string(100, 'x')) == queue_result::ok);  // alone, it may exceed the budget
   CHECK(q.try_put("y") == queue_result::not_now);
@@ -241,12 +241,12 @@ TEST_CASE("staging_queue: a byte budget holds back, and never for ever") {
   int count = 0;
   while (auto one = q.take()) {
     CHECK(one->size() == static_cast<std::size_t>(count++ % 13));
-    most = std::max(most, q.was().bytes);
+    most = std::max(most, q.stats().bytes);
   }
   producer.join();
   CHECK(count == 500);
   CHECK(most <= 12);
-  CHECK(q.was().bytes == 0);
+  CHECK(q.stats().bytes == 0);
 }
 
 TEST_CASE("staging_queue: a record whose move throws leaves the queue usable, its bytes given back") {
@@ -257,12 +257,12 @@ TEST_CASE("staging_queue: a record whose move throws leaves the queue usable, it
     fragile::until = 0;
     CHECK_THROWS_AS(static_cast<void>(q.put(std::move(record))), std::runtime_error);
     CHECK(record.value() == 5);
-    CHECK(q.was().bytes == 0);
+    CHECK(q.stats().bytes == 0);
     CHECK(q.put(std::move(record)) == queue_result::ok);
     fragile::until = 0;
     CHECK_THROWS_AS(static_cast<void>(q.take()), std::runtime_error);
     fragile::until = -1;
-    CHECK(q.was().bytes == 0);
+    CHECK(q.stats().bytes == 0);
     CHECK(q.put(fragile(6)) == queue_result::ok);
     CHECK(q.put(fragile(7)) == queue_result::ok);
     CHECK(q.take()->value() == 6);
@@ -275,13 +275,13 @@ TEST_CASE("staging_queue: statistics say which side waited") {
   staging_queue<int> q(1);
   std::thread producer([&] {
     for (int k = 0; k < 3; ++k) {
-      until_asleep(1, [&] { return q.was().take; });
+      until_asleep(1, [&] { return q.stats().take; });
       CHECK(q.put(k) == queue_result::ok);  // the consumer waits, so there is room
     }
   });
   for (int k = 0; k < 3; ++k) CHECK(*q.take() == k);
   producer.join();
-  staging_stats s = q.was();
+  staging_stats s = q.stats();
   CHECK(s.take.waits == 3);
   CHECK(s.take.parks >= 3);
   CHECK(s.take.wait_ns > 0);
@@ -293,15 +293,15 @@ TEST_CASE("staging_queue: statistics say which side waited") {
 
   CHECK(q.put(1) == queue_result::ok);
   CHECK(q.put(2, within(1ms)) == queue_result::timed_out);
-  s = q.was();
+  s = q.stats();
   CHECK(s.put.waits == 1);
   CHECK(s.depth == 1);
   std::thread blocked([&] { CHECK(q.put(2) == queue_result::ok); });
-  until_asleep(1, [&] { return q.was().put; });
-  CHECK(q.was().put.waiting == 1);
+  until_asleep(1, [&] { return q.stats().put; });
+  CHECK(q.stats().put.waiting == 1);
   CHECK(*q.take() == 1);
   blocked.join();
-  s = q.was();
+  s = q.stats();
   CHECK(s.put.waits == 2);
   CHECK(s.put.wait_ns > 0);
   CHECK(s.take.waits == 3);
@@ -312,13 +312,13 @@ TEST_CASE("staging_queue: statistics say which side waited") {
 TEST_CASE("staging_queue: a blocked thread sleeps, once") {
   queue q(1);
   std::thread consumer([&] { CHECK(**q.take() == 7); });
-  deeprec_test::until_asleep(1, [&] { return q.was().take; });
-  const wait_counts asleep = q.was().take;
+  deeprec_test::until_asleep(1, [&] { return q.stats().take; });
+  const wait_counts asleep = q.stats().take;
   CHECK(asleep.parks >= 1);
   CHECK(q.put(make(7)) == queue_result::ok);
   consumer.join();
-  CHECK(q.was().take.parks <= asleep.parks + 1);
-  CHECK(q.was().take.waits == 1);
+  CHECK(q.stats().take.parks <= asleep.parks + 1);
+  CHECK(q.stats().take.waits == 1);
 }
 
 // Counts how a record is made from something else.
@@ -392,7 +392,7 @@ TEST_CASE("staging_queue: what can only be moved into a record is put, unless it
   }
   CHECK(item);
   CHECK(measured.put(record(std::move(item))) == queue_result::ok);
-  CHECK(measured.was().bytes == 1);
+  CHECK(measured.stats().bytes == 1);
 }
 
 struct counting_resource final : std::pmr::memory_resource {

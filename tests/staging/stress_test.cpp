@@ -234,7 +234,7 @@ TEST_CASE("stress: staging_queue, put and ordered, and at small capacities") {
           return t.result();
         }));
     CHECK(!too_many);
-    const staging_stats stats = q.was();
+    const staging_stats stats = q.stats();
     CHECK(stats.claimed == n);
     CHECK(stats.taken == n);
     log.done(n);

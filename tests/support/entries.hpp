@@ -88,7 +88,7 @@ template <class Id, class Offset>
 bag_list<Id> bags_of(const deeprec::jagged_view<Id, Offset>& view) {
   bag_list<Id> bags(static_cast<std::size_t>(view.bags()));
   for (index_t b = 0; b < view.bags(); ++b) {
-    for (index_t k = view.borders().begin(b); k < view.borders().end(b); ++k) {
+    for (index_t k = view.ranges().begin(b); k < view.ranges().end(b); ++k) {
       bags[static_cast<std::size_t>(b)].emplace_back(
           view.ids()[k], bits_of(view.weights() == nullptr ? 1.0F : view.weights()[k]));
     }

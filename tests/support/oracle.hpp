@@ -35,7 +35,7 @@ oracle_row pool_one(const std::vector<std::vector<double>>& table, const Bags& b
                  std::vector<double>(static_cast<std::size_t>(width))};
   double weights = 0;
   double squares = 0;
-  for (index_t k = bags.borders().begin(b); k < bags.borders().end(b); ++k) {
+  for (index_t k = bags.ranges().begin(b); k < bags.ranges().end(b); ++k) {
     const auto id = static_cast<long long>(bags.ids()[k]);
     if (id < 0 || id >= static_cast<long long>(table.size()) || id == padding) continue;
     const double w = bags.weights() == nullptr ? 1.0 : static_cast<double>(bags.weights()[k]);

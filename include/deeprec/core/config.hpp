@@ -6,8 +6,8 @@
 //                                     version
 //
 // Two units built with different settings get different symbols, so one never calls the other's copy.
-// Users set none of these. By hand: DEEPREC_CONTRACTS=0|1 switches debug-only checks; DEEPREC_X86=0 leaves
-// out all kernels but the portable ones (_p behind the contract level), for builds that have to be short.
+// Users need to set none of these. Optional: DEEPREC_CONTRACTS=0|1 switches debug-only checks; DEEPREC_X86=0
+// compiles the portable kernels only (and appends _p to the contract level), for short builds.
 #pragma once
 
 #include <version>
@@ -60,11 +60,11 @@
 #define DEEPREC_JOIN(a, b, c) DEEPREC_JOIN_AS_IS(a, b, c)
 #define DEEPREC_ABI DEEPREC_JOIN(v0_2_, DEEPREC_ABI_SETTINGS, DEEPREC_ABI_KERNELS)
 
-// Functions of one line that kernels are made of.
+// One-line functions that kernels are built from.
 #define DEEPREC_INLINE inline __attribute__((always_inline))
 
-// Loops that compilers vectorise, in namespace DEEPREC_UNIT (below): never inlined into functions that units of
-// different flags share.
+// Loops that compilers vectorise, in namespace DEEPREC_UNIT (below): never inlined into functions that are
+// shared between units with different flags.
 #if defined(__CUDA_ARCH__)
 #define DEEPREC_APART
 #else
@@ -81,8 +81,8 @@
 #define DEEPREC_HD
 #endif
 
-// Before a loop that device code shall not unroll (its body is large, or it is rarely entered), or shall
-// (it goes over registers).
+// Put before a loop. ROLLED: device code must not unroll it (a large body, or rarely entered). UNROLLED: it
+// must (the loop indexes registers).
 #if defined(__CUDA_ARCH__)
 #define DEEPREC_ROLLED _Pragma("unroll 1")
 #define DEEPREC_UNROLLED _Pragma("unroll")
@@ -91,8 +91,8 @@
 #define DEEPREC_UNROLLED
 #endif
 
-// Kernels live in a namespace named after the device architectures that the unit is compiled for, so two
-// libraries in one process, built for different cards, never launch each other's kernels.
+// Kernels are in a namespace named after the device architectures that the unit is compiled for, so two
+// libraries in one process, built for different GPUs, never launch each other's kernels.
 #if defined(__CUDA_ARCH_LIST__)
 #define DEEPREC_SM1(a) sm_##a
 #define DEEPREC_SM2(a, b) sm_##a##_##b
@@ -116,9 +116,9 @@
 #define DEEPREC_EXPECTS(condition) static_cast<void>(0)
 #endif
 
-// The portable kernels are compiled for whatever the unit is compiled for, so the name of their
-// namespace spells the unit's architecture out: one letter or digit for each feature that changes
-// the code of a vector loop. Units with different flags then never share a symbol.
+// The portable kernels are compiled with the unit's own flags, so the name of their namespace encodes the
+// unit's architecture: one letter or digit for each feature that changes the code of a vector loop. Units
+// with different flags then never share a symbol.
 #if defined(__SSE4_2__)
 #define DEEPREC_BIT_SSE42 4
 #else
@@ -188,6 +188,6 @@
                 DEEPREC_BIT_BMI2, DEEPREC_BIT_AVX512F, DEEPREC_BIT_AVX512BW, DEEPREC_BIT_VBMI, \
                 DEEPREC_BIT_BF16, DEEPREC_BIT_FP16, DEEPREC_BIT_SVE, DEEPREC_BIT_CUDA)
 #define DEEPREC_PORTABLE DEEPREC_WITH_FLAGS(isa_portable_)
-// The same inside of the other regions: a target region adds to the unit's flags, so with -march=native
-// the AVX2 kernels may hold AVX-512 code.
+// The same encoding for the other regions: a target region adds to the unit's flags, so with -march=native
+// the AVX2 kernels may contain AVX-512 code.
 #define DEEPREC_UNIT DEEPREC_WITH_FLAGS(unit_)

@@ -1,9 +1,9 @@
-// The first argument of every verb: who runs it, where scratch memory comes from, and with which
-// instruction set.
+// The first argument of every verb: its executor, the resource of its scratch memory, and its instruction
+// set.
 //
 //   thread_pool pool(4);
 //   lookup(pool, ...);                                   // a plain executor converts
-//   context ctx{pool}; ctx.memory = &arena;              // or say more
+//   context ctx{pool}; ctx.memory = &arena;              // or set more
 //   lookup(ctx, ...);
 #pragma once
 
@@ -27,14 +27,15 @@ struct context {
 
   explicit(false) context(E& who) noexcept : executor(&who) {}
 
-  /// The tag by which a verb finds its backend: host_backend unless the executor names another.
+  /// The tag that selects the backend of a verb: the executor's member type `backend`, else host_backend.
   [[nodiscard]] static constexpr auto backend() noexcept {
     return typename detail::executor_backend<std::remove_cv_t<E>>::type{};
   }
 
   E* executor;
-  /// Scratch of verbs. Asked by the calling thread only, in no parallel body; by a batch_reader on the executor's
-  /// threads, one at a time. So it need not be thread-safe. Where it refuses memory, a verb returns out_of_memory.
+  /// Scratch memory of verbs. Only the calling thread allocates from it, never a parallel body; a
+  /// batch_reader does so on the executor's threads, one at a time. So it need not be thread-safe. When it
+  /// refuses, a verb returns out_of_memory.
   std::pmr::memory_resource* memory = std::pmr::get_default_resource();
   isa instruction_set = active_isa();
 };
@@ -49,7 +50,7 @@ inline constexpr bool is_context<context<E>> = true;
 
 }  // namespace detail
 
-/// A context as it is; a plain executor wrapped in one.
+/// Returns a context unchanged, and wraps a plain executor in one.
 ///
 /// @cost    O(1)
 /// @threads reentrant

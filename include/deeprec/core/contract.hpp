@@ -1,7 +1,7 @@
-// What happens when a caller breaks a contract that is checked in debug builds only.
+// Violations of contracts that are checked in debug builds only.
 //
-// Bad data (ids, offsets, files) never comes here: that is a status. This is for misuse that a
-// correct program can't contain, such as reading row 7 of a view with 5 rows.
+// Bad data (ids, offsets, files) is reported by a status instead. This is for misuse that a correct program
+// can't contain, such as reading row 7 of a view with 5 rows.
 #pragma once
 
 #include <atomic>

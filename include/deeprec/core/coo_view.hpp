@@ -1,4 +1,4 @@
-// A sparse feature of B samples as a list of entries in any order: row, id, and a weight or none.
+// A sparse feature of B samples as a list of entries in any order: row, id, and optionally a weight.
 //
 //   rows      2  0  2  0  3           N of them, each in [0, B)      bag 0: {7 1}   bag 2: {9 4}
 //   ids       9  7  4  1  8           N                              bag 1: {}      bag 3: {8}
@@ -59,7 +59,7 @@ class coo_view {
   coo_view(const coo_view<Id, Row, From>&) = delete;
 
   [[nodiscard]] DEEPREC_HD constexpr index_t bags() const noexcept { return bags_; }
-  /// N: how many entries there are.
+  /// N, the number of entries.
   [[nodiscard]] DEEPREC_HD constexpr index_t id_count() const noexcept { return entries_; }
   /// The row of entry k is rows()[k * row_stride()].
   [[nodiscard]] DEEPREC_HD constexpr const Row* rows() const noexcept { return rows_; }

@@ -1,4 +1,4 @@
-// Storage types of 16 and 8 bits and the table that says in what a storage type is summed.
+// Storage types of 16 and 8 bits, and the accumulator type of every storage type.
 //
 //   storage   accumulator   unit roundoff of the sum     range
 //   double    double        2^-53                        that of IEEE 754
@@ -8,8 +8,8 @@
 //   e4m3      float         2^-24 (storage: 2^-4)        +-448, no infinity: beyond is NaN
 //   e5m2      float         2^-24 (storage: 2^-3)        +-57344, infinity
 //
-// All are bit-compatible with Eigen's, CUDA's and PyTorch's types (e4m3 with float8_e4m3fn). They hold values;
-// all arithmetic happens in accumulate_t<T>. Not here: tf32, which is a math mode of GEMM.
+// All are bit-compatible with Eigen's, CUDA's and PyTorch's types (e4m3 with float8_e4m3fn). They only store
+// values; all arithmetic is in accumulate_t<T>. Not here: tf32, which is a math mode of GEMM.
 #pragma once
 
 #include <concepts>
@@ -60,7 +60,7 @@ DEEPREC_HD constexpr float f16_value(std::uint16_t half) noexcept {
   const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000U) << 16;
   const std::uint32_t exponent = (half >> 10) & 0x1fU;
   const std::uint32_t mantissa = half & 0x3ffU;
-  if (exponent == 0x1fU) {  // as the hardware does, a signalling NaN comes back quiet
+  if (exponent == 0x1fU) {  // a signalling NaN becomes quiet, as in hardware
     const std::uint32_t quiet = mantissa != 0 ? 0x00400000U : 0U;
     return bit_cast_to<float>(sign | 0x7f800000U | quiet | (mantissa << 13));
   }
@@ -71,7 +71,7 @@ DEEPREC_HD constexpr float f16_value(std::uint16_t half) noexcept {
   return bit_cast_to<float>(sign | ((exponent + 112U) << 23) | (mantissa << 13));
 }
 
-/// float to OCP E4M3, round to nearest even; there is no infinity: beyond 464 becomes NaN, as NaN does.
+/// float to OCP E4M3, round to nearest even; there is no infinity: NaN and values beyond 464 become NaN.
 DEEPREC_HD constexpr std::uint8_t e4m3_bits(float value) noexcept {
   const auto bits = bit_cast_to<std::uint32_t>(value);
   const std::uint32_t sign = (bits >> 24) & 0x80U;
@@ -100,7 +100,7 @@ DEEPREC_HD constexpr std::uint8_t e5m2_bits(float value) noexcept {
   return static_cast<std::uint8_t>(sign | (rounded >> 21));
 }
 
-/// An E4M3 is a half with a bit less of exponent: the same fields, 2^8 times the value.
+/// An E4M3 has one exponent bit less than a half: its bits, shifted by 7, are a half of 2^-8 times its value.
 DEEPREC_HD constexpr float e4m3_value(std::uint8_t bits) noexcept {
   const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x80U) << 24;
   if ((bits & 0x7fU) == 0x7fU) return bit_cast_to<float>(sign | 0x7ff00000U);
@@ -113,7 +113,7 @@ DEEPREC_HD constexpr float e5m2_value(std::uint8_t bits) noexcept {
   return f16_value(static_cast<std::uint16_t>(bits << 8));
 }
 
-/// True for a number that is neither NaN nor infinite; by its bits, so that -ffast-math can't reason it away.
+/// True for a number that is neither NaN nor infinite. Tests the bits, so -ffast-math can't remove the test.
 DEEPREC_HD constexpr bool is_finite(float x) noexcept {
   return (bit_cast_to<std::uint32_t>(x) & 0x7f800000U) != 0x7f800000U;
 }
@@ -167,7 +167,7 @@ struct DEEPREC_MAY_ALIAS e4m3 {
   }
 };
 
-/// OCP FP8 E5M2 (float8_e5m2): finite up to 57344, with infinity and NaN as IEEE 754 has them.
+/// OCP FP8 E5M2 (float8_e5m2): finite up to 57344, with infinity and NaN as in IEEE 754.
 struct DEEPREC_MAY_ALIAS e5m2 {
   std::uint8_t bits = 0;
 

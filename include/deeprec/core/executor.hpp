@@ -1,15 +1,16 @@
-// What deeprec asks of whoever runs its work. Two concepts; any host framework's pool fits the first
-// with a few lines.
+// What deeprec requires of an executor, as two concepts. A host framework's pool models the first with a few
+// lines.
 //
 //   bulk   parallel_for(n, grain, body)   splits [0, n) at multiples of grain and calls
 //                                         body(begin, end, worker) for pieces that cover it;
 //                                         bodies never wait for each other
-//   task   post(work, stop_token)         runs work that may block, and answers with a status: ok, or an
-//                                         error (would_block: no thread is free now) and the caller
-//                                         still has the work. Accepted work waits for no other work
+//   task   post(work, stop_token)         runs work that may block. Returns ok, or an error (would_block:
+//                                         no thread is free now) that leaves the work with the caller.
+//                                         Accepted work waits for no other work
 //
-// worker is below concurrency() and no two bodies of one call run under the same number at once.
-// What a verb computes depends on the grain that it chose, never on concurrency() or on who ran what.
+// worker is below concurrency(), and no two bodies of one call run with the same worker at once.
+// The result of a verb depends on the grain that it chose, never on concurrency() or on which thread ran
+// which piece.
 #pragma once
 
 #include <concepts>
@@ -43,10 +44,10 @@ concept TaskExecutor = requires(E& executor, detail::any_task task, std::stop_to
   { executor.post(task, stop) } -> std::convertible_to<status>;
 };
 
-/// The backend of an executor's verbs is named by a tag: its member type `backend`, else the host's.
+/// The tag of the host backend. An executor selects another backend by its member type `backend`.
 struct host_backend {};
 
-/// Made of any tag: the overloads of a verb that take it are those of backends that don't exist.
+/// Converts from every tag: a verb's overload for it is chosen where the backend has none.
 struct any_backend {
   template <class Tag>
   explicit(false) any_backend(Tag) noexcept {}

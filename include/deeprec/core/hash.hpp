@@ -21,7 +21,7 @@ namespace detail {
 
 __extension__ using uint128 = unsigned __int128;  // quiet with -Wpedantic
 
-/// The two halves of a 128-bit product, folded.
+/// XOR of the two halves of a 128-bit product.
 DEEPREC_HD constexpr std::uint64_t fold_multiply(std::uint64_t a, std::uint64_t b) noexcept {
   const auto product = static_cast<uint128>(a) * b;
   return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
@@ -63,14 +63,14 @@ DEEPREC_HD constexpr std::uint64_t mix64(std::uint64_t x) noexcept {
 
 namespace detail {
 
-/// Where hash_bytes starts for a seed. Small seeds spread over all bits: were they added as they are,
-/// one token under seed 0 would collide with another, one bit different, under seed 1.
+/// Initial state of hash_bytes for a seed, which is mixed over all bits: if seeds were added unmixed, a token
+/// with seed 0 would collide with a token that differs in one bit, with seed 1.
 constexpr std::uint64_t hash_start(std::uint64_t seed) noexcept {
   return mix64(seed) ^ hash_key[0];
 }
 
-/// hash_bytes with any start and keys. With keys that are known, blocks can be chosen that lead to one state whatever it
-/// was before.
+/// hash_bytes with a given initial state and keys. Where the keys are known, blocks can be chosen that lead
+/// to the same state from every earlier one.
 inline std::uint64_t hash_bytes_with(std::string_view text, std::uint64_t state,
                                      const std::uint64_t (&key)[4]) noexcept {
   const char* p = text.data();
@@ -97,7 +97,7 @@ inline std::uint64_t hash_bytes_with(std::string_view text, std::uint64_t state,
 
 }  // namespace detail
 
-/// Hash of a byte string. Different seeds give independent functions: use the column as the seed.
+/// Hash of a byte string. Different seeds give independent functions: use the feature as the seed.
 ///
 /// @cost    a few ns up to 16 bytes, then about 8 bytes per ns; reads exactly the string's bytes
 /// @threads reentrant

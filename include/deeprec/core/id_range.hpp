@@ -1,5 +1,5 @@
-// A list of ids, as verbs take it: whatever has data() and size() over integers of 32 or 64 bits, such as a
-// std::span, a std::vector, a std::array.
+// A list of ids as an argument of verbs: any type with data() and size() over integers of 32 or 64 bits, such
+// as std::span, std::vector and std::array.
 #pragma once
 
 #include <concepts>
@@ -19,7 +19,7 @@ concept IdRange = requires(const R& range) {
   { std::size(range) } -> std::convertible_to<std::size_t>;
 };
 
-/// The ids of a list, to be read.
+/// A read-only span of the ids of a list.
 ///
 /// @cost    O(1)
 /// @threads reentrant

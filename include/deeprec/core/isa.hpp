@@ -34,8 +34,8 @@ constexpr const char* to_string(isa which) noexcept {
 
 namespace detail {
 
-/// What a processor and its operating system offer of what the regions of code are compiled for
-/// (simd/begin_avx2.hpp and so on).
+/// The features that the regions of code are compiled for (simd/begin_avx2.hpp and so on): true where
+/// processor and operating system support them.
 struct cpu_features {
   bool avx2 = false, fma = false, bmi2 = false, f16c = false;
   bool avx512f = false, avx512bw = false, avx512dq = false, avx512vl = false;
@@ -56,7 +56,7 @@ inline cpu_features features_of_this_cpu() noexcept {
   has.avx2 = __builtin_cpu_supports("avx2") != 0;
   has.fma = __builtin_cpu_supports("fma") != 0;
   has.bmi2 = __builtin_cpu_supports("bmi2") != 0;
-  // clang 14's __builtin_cpu_supports does not know f16c. The registers are those of avx2.
+  // clang 14's __builtin_cpu_supports does not know f16c. It needs no OS support beyond that of avx2.
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   has.f16c = __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx >> 29 & 1U) != 0;
   has.avx512f = __builtin_cpu_supports("avx512f") != 0;
@@ -70,7 +70,7 @@ inline cpu_features features_of_this_cpu() noexcept {
 
 }  // namespace detail
 
-/// The best instruction set that this machine and its operating system run.
+/// The best instruction set that this machine and its operating system support.
 ///
 /// @cost    O(1): cpuid is read at the first call
 /// @threads thread-safe

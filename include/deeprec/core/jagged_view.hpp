@@ -8,8 +8,8 @@
 // Bag b holds the positions offsets[b] .. offsets[b+1]. A slice of a larger batch is a batch: the first
 // offset may be above 0 and the last below N; positions outside are not read. So table t of FBGEMM's
 // offsets (T*B+1) is jagged_view(offsets + t * B, B, ids, N).
-// jagged_view<>::torch reads PyTorch's offsets (B), which lack the last one; fixed_hotness_view is a batch whose
-// bags all have the same number of ids and needs no offsets.
+// jagged_view<>::torch reads PyTorch's offsets (B), which lack the last one; fixed_hotness_view is a batch
+// whose bags all have the same number of ids and needs no offsets.
 #pragma once
 
 #include <cstdint>
@@ -28,9 +28,9 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 namespace detail {
 inline namespace DEEPREC_UNIT {
 
-/// True when none of the offsets [0, last] is smaller than the one before. Numbers that have their top bit
-/// clear are in order when their difference has; an offset with that bit set is reported as out of order,
-/// and the caller looks again.
+/// True when none of the offsets [0, last] is smaller than the one before. For non-negative a and b, a <= b
+/// exactly when b - a has a clear sign bit. An offset with that bit set counts as out of order; the caller
+/// checks again.
 template <class Offset>
 bool in_order(const Offset* offsets, index_t last) noexcept {
   using number = std::make_unsigned_t<Offset>;
@@ -80,7 +80,7 @@ bool consecutive(const Offset* offsets, index_t count) noexcept {
 }  // namespace DEEPREC_UNIT
 }  // namespace detail
 
-/// Where bags begin and end: by offsets, of which the last may be implied ...
+/// Ranges of bags given by offsets, of which the last may be implied.
 template <class Offset>
 struct offset_ranges {
   const Offset* offsets;
@@ -94,7 +94,7 @@ struct offset_ranges {
   }
 };
 
-/// ... or by a hotness that all bags have.
+/// Ranges of bags that all have the same number of ids.
 struct fixed_ranges {
   index_t hotness;
   [[nodiscard]] DEEPREC_HD DEEPREC_INLINE index_t begin(index_t bag) const noexcept {
@@ -138,7 +138,7 @@ class jagged_view {
     requires(reachable_as<From, Space> && !std::is_same_v<From, Space>)
   DEEPREC_HD constexpr jagged_view(const jagged_view<Id, Offset, From>& other) noexcept
       : jagged_view(other.offsets(), other.bags(), other.ids(), other.id_count(), other.weights()) {
-    const offset_ranges<Offset> theirs = other.borders();
+    const offset_ranges<Offset> theirs = other.ranges();
     if (theirs.implied_bag >= 0) implied_end_ = theirs.implied_end;
   }
   template <MemorySpace From>
@@ -146,26 +146,26 @@ class jagged_view {
   jagged_view(const jagged_view<Id, Offset, From>&) = delete;
 
   [[nodiscard]] DEEPREC_HD constexpr index_t bags() const noexcept { return bags_; }
-  /// N: how many ids the memory holds.
+  /// N, the number of ids in memory.
   [[nodiscard]] DEEPREC_HD constexpr index_t id_count() const noexcept { return id_count_; }
   [[nodiscard]] DEEPREC_HD constexpr const Offset* offsets() const noexcept { return offsets_; }
   [[nodiscard]] DEEPREC_HD constexpr const Id* ids() const noexcept { return ids_; }
   [[nodiscard]] DEEPREC_HD constexpr const float* weights() const noexcept { return weights_; }
 
-  /// The first position of the batch and one past its last. They read the offsets: not of device memory.
+  /// The first position of the batch and one past its last. Both read the offsets, so not for device memory.
   [[nodiscard]] DEEPREC_HD constexpr index_t first_position() const noexcept {
     static_assert(reachable_as<Space, host_space>,
-                  "deeprec::jagged_view: offsets in device memory read. Fix: kernels use borders(); the host copies "
+                  "deeprec::jagged_view: offsets in device memory read. Fix: kernels use ranges(); the host copies "
                   "them first.");
     return bags_ == 0 ? 0 : static_cast<index_t>(offsets_[0]);
   }
   [[nodiscard]] DEEPREC_HD constexpr index_t end_position() const noexcept {
     static_assert(reachable_as<Space, host_space>,
-                  "deeprec::jagged_view: offsets in device memory read. Fix: kernels use borders(); the host copies "
+                  "deeprec::jagged_view: offsets in device memory read. Fix: kernels use ranges(); the host copies "
                   "them first.");
-    return bags_ == 0 ? 0 : borders().end(bags_ - 1);
+    return bags_ == 0 ? 0 : ranges().end(bags_ - 1);
   }
-  [[nodiscard]] DEEPREC_HD constexpr offset_ranges<Offset> borders() const noexcept {
+  [[nodiscard]] DEEPREC_HD constexpr offset_ranges<Offset> ranges() const noexcept {
     return {offsets_, implied_end_ < 0 ? -1 : bags_ - 1, implied_end_};
   }
 
@@ -195,8 +195,9 @@ class jagged_view {
   ///
   /// @cost    O(B); reads the offsets
   /// @threads reentrant
-  /// @error   shape_mismatch (a null pointer with a size, a size that memory can't hold), offsets_negative, offsets_decreasing (bag,
-  ///          value = the smaller offset), offsets_beyond_ids (bag, value = the offset)
+  /// @error   shape_mismatch (a null pointer with a size, a size that memory can't hold), offsets_negative,
+  ///          offsets_decreasing (bag, value = the smaller offset), offsets_beyond_ids (bag, value = the
+  ///          offset)
   [[nodiscard]] status validate() const noexcept
     requires(!std::is_same_v<Space, device_space>)
   {
@@ -212,7 +213,7 @@ class jagged_view {
         return {errc::offsets_negative, {.bag = 0, .value = static_cast<index_t>(offsets_[0])}};
       }
     }
-    // From here on no offset in order is negative; compared without a sign, 2^63 is beyond as well.
+    // Offsets in order are not negative from here on. Compared as unsigned, 2^63 is beyond the limit as well.
     const auto limit = static_cast<std::uint64_t>(id_count_);
     const index_t stored = last_stored();
     const bool beyond = static_cast<std::uint64_t>(offsets_[stored]) > limit;
@@ -273,7 +274,7 @@ class fixed_hotness_view {
 
   [[nodiscard]] DEEPREC_HD constexpr index_t bags() const noexcept { return bags_; }
   [[nodiscard]] DEEPREC_HD constexpr index_t hotness() const noexcept { return hotness_; }
-  /// B * L; of a batch that validate() refuses, no more than a largest number.
+  /// B * L, capped (sizes.hpp) where validate() refuses the batch.
   [[nodiscard]] DEEPREC_HD constexpr index_t id_count() const noexcept {
     return detail::capped_product(bags_, hotness_);
   }
@@ -281,14 +282,14 @@ class fixed_hotness_view {
   [[nodiscard]] DEEPREC_HD constexpr const float* weights() const noexcept { return weights_; }
   [[nodiscard]] DEEPREC_HD constexpr index_t first_position() const noexcept { return 0; }
   [[nodiscard]] DEEPREC_HD constexpr index_t end_position() const noexcept { return id_count(); }
-  [[nodiscard]] DEEPREC_HD constexpr fixed_ranges borders() const noexcept { return {hotness_}; }
+  [[nodiscard]] DEEPREC_HD constexpr fixed_ranges ranges() const noexcept { return {hotness_}; }
 
   /// True when the batch is valid and L = 1.
   [[nodiscard]] bool is_one_hot() const noexcept {
     return hotness_ == 1 && bags_ > 0 && ids_ != nullptr && detail::fits_memory(bags_, sizeof(Id));
   }
 
-  /// Reports a negative size, ids that are missing, and more ids than memory can hold.
+  /// Reports a negative size, null ids, and more ids than memory can hold.
   ///
   /// @cost    O(1)
   /// @threads reentrant
@@ -313,18 +314,18 @@ class fixed_hotness_view {
 
 namespace detail {
 template <class T>
-inline constexpr bool is_borders = std::is_same_v<T, fixed_ranges>;
+inline constexpr bool is_ranges = std::is_same_v<T, fixed_ranges>;
 template <class Offset>
-inline constexpr bool is_borders<offset_ranges<Offset>> = IdInteger<Offset>;
+inline constexpr bool is_ranges<offset_ranges<Offset>> = IdInteger<Offset>;
 }  // namespace detail
 
-/// One of the two forms that kernels know: offset_ranges or fixed_ranges.
+/// Ranges of bags in one of the two forms that kernels take: offset_ranges or fixed_ranges.
 template <class T>
-concept BagBorders = detail::is_borders<std::remove_cvref_t<T>>;
+concept BagRanges = detail::is_ranges<std::remove_cvref_t<T>>;
 
-/// What lookups take: bags of ids, whose borders come from offsets or from a hotness. A batch that the host reads
-/// checks itself, too: validate() as jagged_view's; is_one_hot() true only when it is valid and bag b is position
-/// first_position() + b.
+/// A batch of bags as lookups take it: ranges of ids given by offsets or by a hotness. A batch that the host
+/// can read also has validate(), as jagged_view's, and is_one_hot(), which is true only when the batch is
+/// valid and bag b is position first_position() + b.
 template <class B>
 concept BagBatch =
     requires(const B& bags) {
@@ -336,7 +337,7 @@ concept BagBatch =
       { bags.end_position() } -> std::convertible_to<index_t>;
       { bags.ids() } -> std::convertible_to<const typename B::id_type*>;
       { bags.weights() } -> std::convertible_to<const float*>;
-      { bags.borders() } -> BagBorders;
+      { bags.ranges() } -> BagRanges;
     } && (std::is_same_v<typename B::space, device_space> || requires(const B& bags) {
       { bags.validate() } -> std::convertible_to<status>;
       { bags.is_one_hot() } -> std::convertible_to<bool>;

@@ -1,4 +1,4 @@
-// A row-major matrix that somebody else owns.
+// A non-owning view of a row-major matrix.
 //
 //   data_handle() ─> [ x00 x01 x02 ] pad        extent(0) rows, extent(1) columns,
 //                    [ x10 x11 x12 ] pad        stride(0) elements from a row to the next
@@ -22,7 +22,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 
 inline constexpr index_t dynamic_size = -1;
 
-/// A size that is known when the program is compiled (dim<128>) or when it runs (dim<>).
+/// A size known at compile time (dim<128>) or at run time (dim<>).
 template <index_t Size = dynamic_size>
 struct dim {
   static_assert(Size >= 0, "deeprec::dim: a static size is not negative. Fix: dim<128> or dim<>.");
@@ -46,7 +46,7 @@ struct dim<dynamic_size> {
 };
 
 /// Non-owning row-major matrix in the memory space Space; Columns is dim<> or dim<N>.
-/// Trivially copyable; passing it by value is the rule.
+/// Trivially copyable; pass it by value.
 ///
 /// @threads as its memory: concurrent readers are safe, a writer needs rows of its own
 template <class T, MemorySpace Space = host_space, class Columns = dim<>>
@@ -65,7 +65,7 @@ class matrix_view {
                                    index_t row_stride) noexcept
       : data_(data), rows_(rows), stride_(row_stride), columns_(columns) {}
 
-  /// To a view of const elements, of run-time width, or of a space that may reach this memory. From a
+  /// Converts to const elements, to a run-time width, or to a space that may reach this memory. From a
   /// run-time width to a static one the widths must be equal; two different static ones don't convert.
   template <class U, MemorySpace From, class OtherColumns>
     requires std::is_convertible_v<U (*)[], T (*)[]> && reachable_as<From, Space> &&
@@ -89,8 +89,8 @@ class matrix_view {
     return rows_ == 0 || columns_.value() == 0;
   }
 
-  /// Reports negative sizes, data that are missing, and more elements than memory can hold. Reads no element.
-  /// @param when_null the detail of the status where data are missing: a string literal that names the operand
+  /// Reports negative sizes, null data, and more elements than memory can hold. Reads no element.
+  /// @param when_null the detail of the status where data is null: a string literal that names the operand
   ///
   /// @cost    O(1)
   /// @threads reentrant
@@ -103,7 +103,7 @@ class matrix_view {
     if (data_ == nullptr) return {errc::shape_mismatch, when_null};
     return {errc::shape_mismatch, "matrix_view: elements must fit in memory"};
   }
-  /// Whether validate() is ok.
+  /// True when validate() is ok.
   [[nodiscard]] constexpr bool valid() const noexcept {
     if (rows_ < 0 || columns_.value() < 0) return false;
     if (empty()) return true;
@@ -171,7 +171,7 @@ static_assert(std::is_trivially_copyable_v<matrix_view<float>>);
 
 namespace detail {
 
-/// Rows of some stride have no more bytes than an index counts.
+/// True when the rows, with their stride, have no more bytes than an index can count.
 constexpr bool countable(index_t rows, index_t columns, index_t stride) noexcept {
   constexpr index_t most = (std::numeric_limits<index_t>::max)() / 8;
   if (rows <= 0 || columns <= 0) return true;
@@ -182,7 +182,7 @@ constexpr bool countable(const View& v) noexcept {
   return countable(v.extent(0), v.extent(1), v.stride(0));
 }
 
-/// Memory, sizes and row stride make sense together.
+/// True when memory, sizes and row stride are consistent.
 template <class View>
 constexpr bool well_formed(const View& v) noexcept {
   const void* data;

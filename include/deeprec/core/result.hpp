@@ -1,4 +1,4 @@
-// How a function that parses text or does I/O answers: a value, or a fault with file, line, column.
+// What functions that parse text or do I/O return: a value, or a fault with file, line and column.
 //
 //   result<index_t> rows = reader.next(batch);
 //   if (!rows) std::puts(rows.fault().message().c_str());  // "day_0.tsv:812:44: malformed text: ..."
@@ -15,7 +15,8 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// What went wrong in a file, of text or of tables, and where. Lines and columns count from 1 (columns in bytes); 0 = none.
+/// A fault of a text or table file, and its location. Lines and columns count from 1 (columns in bytes);
+/// 0 = none.
 struct io_fault {
   errc code = errc::ok;
   std::string file;

@@ -1,14 +1,14 @@
-// How a float becomes a value of 16 bits: to the nearest, or up and down at random so that the mean is right.
+// Rounding of a float to 16 bits: to the nearest value, or up or down at random, without bias.
 //
-//   step of a weight     2^-10 of it or less is lost by round_nearest in bf16, every time
-//   round_stochastic     up with probability (x - below) / (above - below): lost or doubled, right on average
+//   round_nearest        a bf16 weight loses every update of 2^-10 of it or less
+//   round_stochastic     up with probability (x - below) / (above - below): right on average
 //
 //   word of (row, column) = counter_rng(seed).words(row, step << 32 | column / 64 * 16 + column % 16)
 //                                            .w[column / 16 % 4]
 //
 // The words depend on seed, step, row and column only, so any number of threads, any ISA and the device round
-// alike; sixteen columns side by side are word 0 of sixteen blocks, which suits vectors of any width. The
-// lower 32 bits of step count. Not here: rounding of f32, which is not rounded at all.
+// alike; sixteen adjacent columns are word 0 of sixteen blocks, which suits vectors of any width. Only the
+// lower 32 bits of step are used. f32 is not rounded.
 #pragma once
 
 #include <concepts>
@@ -25,8 +25,8 @@ struct round_nearest_t {};
 /// To the nearest value, ties to even.
 inline constexpr round_nearest_t round_nearest{};
 
-/// Up or down at random, unbiased. Each table needs a seed of its own, and each update another step, or their
-/// roundings go together.
+/// Up or down at random, unbiased. Each table needs a seed of its own, and each update a new step, or their
+/// roundings are correlated.
 struct round_stochastic {
   std::uint64_t seed = 0;
   std::uint64_t step = 0;
@@ -45,7 +45,7 @@ concept RoundingPolicy = std::same_as<R, round_nearest_t> || std::same_as<R, rou
 
 namespace detail {
 
-/// Up with the probability of the 16 bits that are cut off, exactly.
+/// Rounds up with a probability of exactly c / 2^16, c being the 16 bits cut off.
 DEEPREC_HD constexpr std::uint16_t bf16_bits_at_random(float value, std::uint32_t word) noexcept {
   const auto bits = bit_cast_to<std::uint32_t>(value);
   const std::uint32_t magnitude = bits & 0x7fffffffU;
@@ -54,7 +54,7 @@ DEEPREC_HD constexpr std::uint16_t bf16_bits_at_random(float value, std::uint32_
   return static_cast<std::uint16_t>(((bits >> 16) & 0x8000U) | (rounded < 0x7f80U ? rounded : 0x7f7fU));
 }
 
-/// Up when the upper 31 bits of the word, as a fraction, are below what is cut off.
+/// Rounds up when the upper 31 bits of the word, as a fraction, are below the part cut off.
 DEEPREC_HD constexpr std::uint16_t f16_bits_at_random(float value, std::uint32_t word) noexcept {
   const auto bits = bit_cast_to<std::uint32_t>(value);
   const std::uint32_t sign = (bits >> 16) & 0x8000U;
@@ -79,9 +79,9 @@ DEEPREC_HD constexpr std::uint16_t f16_bits_at_random(float value, std::uint32_t
 /// The value as a T, rounded up or down by 32 random bits.
 ///
 /// @dtype    T: float, which is returned as it is · bf16 · f16
-/// @numerics a value that T has stays; the mean over all words is the value itself (bf16: exactly; f16:
-///           within 2^-31 of the distance of neighbours). Between the largest finite T and the next power of
-///           two the largest is the answer; above that, f16 overflows to infinity as to nearest; NaN stays
+/// @numerics a value of T is unchanged; the mean over all words is the value itself (bf16: exactly; f16:
+///           within 2^-31 of the spacing). Between the largest finite T and the next power of two the result
+///           is the largest finite T; above that, f16 overflows to infinity as round_nearest does; NaN stays
 ///           NaN
 /// @cost     O(1)
 /// @threads  reentrant

@@ -1,7 +1,7 @@
-// Sums and products of sizes that end at a largest size instead of wrapping.
+// Saturating sums and products of sizes.
 //
-//   capped_product(bags, hotness)      more than memory can hold: most_size, which no allocation and no
-//                                      check of a shape lets pass
+//   capped_product(bags, hotness)      where it is more than memory can hold: most_size, which every
+//                                      allocation and every shape check refuses
 #pragma once
 
 #include <cstddef>
@@ -26,12 +26,12 @@ DEEPREC_HD constexpr index_t capped_sum(index_t a, index_t b) noexcept {
 DEEPREC_HD constexpr index_t capped_product(index_t a, index_t b) noexcept {
   return capped(static_cast<int128>(a) * b);
 }
-/// The next multiple of an alignment up to 64, a power of two.
+/// The next multiple of alignment, a power of two up to 64.
 DEEPREC_HD constexpr index_t capped_round_up(index_t size, index_t alignment) noexcept {
   return capped_sum(size, alignment - 1) / alignment * alignment;
 }
 
-/// True where an array of `count` elements of so many bytes can exist.
+/// True where an array of `count` elements of `element_bytes` bytes can exist.
 DEEPREC_HD constexpr bool fits_memory(index_t count, std::size_t element_bytes) noexcept {
   return capped_product(count, static_cast<index_t>(element_bytes)) < most_size;
 }

@@ -19,7 +19,7 @@ template <class S>
 concept MemorySpace = std::is_same_v<S, host_space> || std::is_same_v<S, device_space> ||
                       std::is_same_v<S, unified_space>;
 
-/// True where memory of the space From may be passed for memory of the space To.
+/// True where memory of the space From may be passed as memory of the space To.
 template <MemorySpace From, MemorySpace To>
 inline constexpr bool reachable_as = std::is_same_v<From, To> || std::is_same_v<From, unified_space>;
 

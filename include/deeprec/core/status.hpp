@@ -1,11 +1,11 @@
-// How a verb answers: a code and the place of the first fault. The same with and without exceptions.
+// What verbs return: a code and the location of the first fault. The same with and without exceptions.
 //
 //   status s = lookup(ctx, table, bags, combiner::sum, out);
 //   if (!s) log(s.message());      // "id out of range: table 3, bag 17, position 402, value -1"
 //   lookup(...).or_throw();        // where exceptions are on
 //
-// "First" means the smallest place (table, then bag, then position), whatever the threads did.
-// Functions that parse or do I/O answer with result<T> (result.hpp).
+// "First" means the smallest location (table, then bag, then position), independent of thread scheduling.
+// Functions that parse or do I/O return result<T> (result.hpp).
 #pragma once
 
 #include <cstdint>
@@ -27,20 +27,20 @@ enum class errc : std::uint8_t {
   offsets_beyond_ids,   ///< an offset points past the last id
   id_out_of_range,      ///< an id is negative or not below the number of rows
   weight_is_nan,        ///< a weight is not a number
-  unsupported,          ///< this backend can't do it; detail() says why
+  unsupported,          ///< this backend can't do it; detail() holds the reason
   out_of_memory,
   cancelled,
   io_error,             ///< the operating system refused
   parse_error,          ///< text that doesn't follow its format
   device_error,         ///< the device runtime reported an error
-  invalid_value,        ///< a value outside its domain; detail() names it, the place says which
+  invalid_value,        ///< a value outside its domain; detail() names it, place() locates it
   timed_out,            ///< a deadline passed; nothing was done
   closed,               ///< the other side has ended
   would_block,          ///< a call that does not wait would have to; nothing was done, try again
   producer_failed,      ///< the other side delivered an exception instead of an item
 };
 
-/// The sentence of a code.
+/// A code as text.
 ///
 /// @cost    O(1)
 /// @threads reentrant
@@ -69,7 +69,7 @@ constexpr const char* to_string(errc code) noexcept {
   return "unknown error";
 }
 
-/// Where a fault is. Fields that have no meaning for a fault stay -1.
+/// The location of a fault. Fields that have no meaning for a fault keep their defaults.
 struct fault_place {
   index_t table = -1;
   index_t bag = -1;
@@ -77,9 +77,9 @@ struct fault_place {
   std::int64_t value = 0;  ///< the offending id or offset (a 64-bit unsigned id reads as negative)
   index_t row = -1;     ///< of a matrix
   index_t column = -1;  ///< of a matrix
-  index_t item = -1;    ///< number of an element of a list: a buffer of a ring, a step of a plan
+  index_t item = -1;    ///< index of an element of a list: a buffer of a ring, an op of a plan
   index_t is = -1;       ///< a size
-  index_t must_be = -1;  ///< and what it must be
+  index_t must_be = -1;  ///< the size required
 
   friend constexpr bool operator==(const fault_place&, const fault_place&) = default;
 };
@@ -87,7 +87,7 @@ struct fault_place {
 class status;
 
 #if DEEPREC_EXCEPTIONS
-/// What status::or_throw() throws.
+/// The exception of status::or_throw().
 class error : public std::exception {
  public:
   explicit error(errc code, std::string message) : code_(code), message_(std::move(message)) {}
@@ -113,7 +113,7 @@ namespace detail {
 
 }  // namespace detail
 
-/// A code, the place of the first fault, and a literal that names the operand or the reason.
+/// A code, the location of the first fault, and a literal that names the operand or the reason.
 /// Trivially copyable; making one never allocates.
 class [[nodiscard]] status {
  public:
@@ -129,14 +129,14 @@ class [[nodiscard]] status {
   [[nodiscard]] constexpr const fault_place& place() const noexcept { return place_; }
   [[nodiscard]] constexpr const char* detail() const noexcept { return detail_; }
 
-  /// The same fault, said of table `t`: what a verb over many tables adds.
+  /// The same fault, located in table `t`: for verbs over many tables.
   [[nodiscard]] constexpr status in_table(index_t t) const noexcept {
     status named = *this;
     if (!ok()) named.place_.table = t;
     return named;
   }
 
-  /// One line that names the place.
+  /// One line of text, with the location.
   [[nodiscard]] std::string message() const {
     std::string text = to_string(code_);
     const char* separator = ": ";
@@ -178,7 +178,8 @@ class [[nodiscard]] status {
 
 namespace detail {
 
-/// shape_mismatch unless two sizes are the same; `what` says which: "lookup: out.extent(1) must be the row width D".
+/// shape_mismatch unless two sizes are the same; `what` is the requirement: "lookup: out.extent(1) must be
+/// the row width D".
 template <class Is, class MustBe>
 constexpr status expect_size(Is is, MustBe must_be, const char* what) noexcept {
   const auto a = static_cast<index_t>(is), b = static_cast<index_t>(must_be);

@@ -23,7 +23,7 @@ namespace detail {
 template <class...>
 inline constexpr bool always_false = false;
 
-/// What a verb's overload for any_backend returns: nothing, for it doesn't compile.
+/// The body of a verb's overload for any_backend: doesn't compile, and names the missing header.
 template <class... Args>
 status no_backend() {
   static_assert(always_false<Args...>,
@@ -34,15 +34,16 @@ status no_backend() {
 
 }  // namespace detail
 
-/// The backend's tag of a context type.
+/// The backend tag of a context type.
 template <class Context>
 using backend_of = decltype(Context::backend());
 
 namespace detail {
 
-/// What f, the call of a backend, returns; errc::out_of_memory where a memory resource refused. A host backend requests
-/// all of its memory before it writes to an output, so a verb that is refused memory has written nothing, unless a row
-/// source or an executor of the caller threw. Without exceptions a resource that refuses ends the program itself.
+/// Calls f, a backend, and returns its status, or errc::out_of_memory where a memory resource refused. A
+/// host backend requests all of its memory before it writes to an output, so after out_of_memory nothing was
+/// written, unless a row source or an executor of the caller threw. Without exceptions the resource that
+/// refuses ends the program.
 template <class F>
 status or_out_of_memory(F&& f) {
 #if DEEPREC_EXCEPTIONS

@@ -10,7 +10,7 @@
 //   while (reader.next(batch, 8192).or_throw() > 0) train(batch);
 //
 // Batches are the same for any executor. Memory is bounded by the chunks in flight and is reused.
-// Not here: reading ahead while the caller works on a batch (pipeline/), compressed files, pipes.
+// Not here: reading ahead while the caller works on a batch, compressed files, pipes.
 #pragma once
 
 #include <algorithm>
@@ -45,7 +45,7 @@ struct reader_options {
 
 namespace detail {
 
-/// One chunk of a source: its text, its rows, and what was wrong.
+/// One chunk of a source: its text, its rows, and its fault.
 struct text_chunk {
   explicit text_chunk(std::shared_ptr<locked_resource> of_all)
       : memory(std::move(of_all)), buffer(memory.get()), rows(memory.get()) {}
@@ -62,9 +62,10 @@ struct text_chunk {
   bool counted = false;           // its lines and bad lines are in the reader's sums
 };
 
-/// The lines that begin in [begin, begin + bytes) of the source. Where they can't be, chunk.code is the
-/// fault, and chunk.trouble the reason why reading failed, else null. The text ends with the last such line, wherever that ends, or with the first byte that
-/// makes it too long. No byte behind that is looked at, and before it only the one before the chunk.
+/// The lines that begin in [begin, begin + bytes) of the source. On failure chunk.code is the fault, and
+/// chunk.trouble the reason why reading failed, else null. The text ends with the last such line, wherever
+/// that ends, or with the first byte that makes it too long. No byte after that is read, and only one before
+/// the chunk.
 inline std::string_view load_lines(const text_source& source, index_t begin, index_t bytes,
                                    index_t longest_line, text_chunk& chunk) noexcept {
   const index_t size = source.size();
@@ -89,7 +90,7 @@ inline std::string_view load_lines(const text_source& source, index_t begin, ind
     const index_t stop = line_end < 0 ? last_byte : line_end + 1;
     return {text + from, static_cast<std::size_t>(stop - from)};
   }
-  // The byte before the chunk says whether a line begins with the chunk. It goes to the end of a
+  // The byte before the chunk tells whether a line begins with the chunk. It is stored at the end of a
   // cache line, so that the chunk itself is aligned in memory as in the file.
   constexpr index_t margin = static_cast<index_t>(cache_line_bytes);
   const index_t before = begin > 0 ? 1 : 0;
@@ -172,13 +173,13 @@ class batch_reader {
   }
 
   /// Fills the batch with the next rows, max_rows of them unless the input ends or a bad line comes
-  /// first. Returns how many; 0 at the end of the input.
+  /// first. Returns their number; 0 at the end of the input.
   ///
   /// @post    the rows before a bad line are delivered; the call after that reports the fault, as do
   ///          all later ones. On a fault the batch is empty
   /// @cost    reading, parsing and one copy of the rows; allocates nothing once batch and chunks
-  ///          have grown to their sizes. Open at a time: no more files than chunks are in flight,
-  ///          and one
+  ///          have grown to their sizes. At most one file more than there are chunks in flight is
+  ///          open at a time
   /// @threads one caller at a time; runs on the executor
   /// @error   parse_error (the first bad line in the order of the files), io_error, out_of_memory,
   ///          shape_mismatch (max_rows is not positive)
@@ -225,7 +226,7 @@ class batch_reader {
       if (number_ * options_.chunk_bytes >= from.size()) {
         const bool awaited =
             filled_ > 0 && chunks_[static_cast<std::size_t>(filled_) - 1].source == source_;
-        if (!awaited) from.close();  // empty: many of them may follow one another
+        if (!awaited) from.close();  // an empty file: many may follow in sequence
         ++source_;
         number_ = 0;
         continue;
@@ -250,7 +251,8 @@ class batch_reader {
     }
   }
 
-  /// Opens the next source and looks at its first line, in the buffer of the next chunk.
+  /// Opens the next source and detects its layout from its first line, read into the buffer of the next
+  /// chunk.
   bool enter(detail::text_source& from) {
     if (late_fault_) return false;
     const auto fail = [&](errc code, const char* why) {
@@ -300,7 +302,7 @@ class batch_reader {
     chunk.code = format_.parse(layout, text, chunk.rows, chunk.log);
   }
 
-  /// Moves rows of parsed chunks into the batch, as many as it may take.
+  /// Copies rows of parsed chunks to the batch, until it has max_rows.
   void take(sparse_batch& batch, index_t max_rows) {
     index_t wanted = max_rows - batch.rows();
     parts_.clear();
@@ -337,7 +339,7 @@ class batch_reader {
     batch.commit_parts(parts);
   }
 
-  /// Adds a chunk's lines and bad lines to the sums, and says in whose words it ended.
+  /// Adds a chunk's lines and bad lines to the sums, and sets the fault that ended it.
   void count(detail::text_chunk& chunk) {
     chunk.counted = true;
     if (chunk.number == 0) lines_ = 0;
@@ -365,14 +367,14 @@ class batch_reader {
   std::vector<typename Format::layout> layouts_;
   std::vector<detail::text_chunk> chunks_;
   std::vector<sparse_batch::part> parts_;
-  std::optional<io_fault> fault_;        // what every further call reports
-  std::optional<io_fault> late_fault_;   // of a file behind the chunks in flight
+  std::optional<io_fault> fault_;        // reported by every further call
+  std::optional<io_fault> late_fault_;   // of a file after the chunks in flight
   std::optional<io_fault> chunk_fault_;  // of the chunk at the head
   std::optional<io_fault> first_skipped_;
   index_t head_ = 0;  // chunks [head_, filled_) still hold rows
   index_t filled_ = 0;
-  index_t source_ = 0;  // the next chunk to read: of this source,
-  index_t number_ = 0;  // with this number
+  index_t source_ = 0;  // source of the next chunk to read
+  index_t number_ = 0;  // number of that chunk
   index_t closed_ = 0;  // sources closed so far
   index_t lines_ = 0;   // lines of the current source before the head
   index_t skipped_ = 0;
@@ -396,8 +398,8 @@ auto make_reader(Context&& context_or_executor, Format format, std::vector<text_
 
 }  // namespace detail
 
-/// A reader of files, one after the other. Every file is opened once here, so that a missing one is
-/// known before the first batch.
+/// A reader of files, in sequence. Every file is opened once here, so that a missing one is reported
+/// before the first batch.
 ///
 /// @pre     the executor outlives the reader
 /// @cost    opens and closes each file; allocates the list of chunks
@@ -426,7 +428,7 @@ auto read_files(Context&& context_or_executor, Format format, std::vector<std::s
                              std::move(sources), options);
 }
 
-/// A reader of text in memory, which is parsed where it is. The file of a fault is "<text>".
+/// A reader of text in memory, which is parsed in place. The file of a fault is "<text>".
 ///
 /// @pre     text and executor outlive the reader
 /// @cost    allocates the list of chunks

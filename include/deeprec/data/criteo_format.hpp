@@ -4,9 +4,9 @@
 //   │    └──────┬─────┘    └───────┬───────
 //   labels    dense (B, 13)    26 features of one id: hash_bucket(hash_bytes(token, feature), rows[feature])
 //
-// A missing token is a token (the empty string) and gets a row of its own; a missing integer
-// becomes missing_dense. A header is skipped, and the Id column that it may name first. CR before
-// the line end and lines of no bytes are ignored.
+// A missing token is hashed as the empty string; a missing integer becomes missing_dense. A header is
+// skipped, and so is the Id column that it may name first. CR before the line end and empty lines are
+// ignored.
 // Not here: CSV quoting ("" alone is understood, as a missing value), feature scaling.
 #pragma once
 
@@ -25,7 +25,7 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// Whether an id stands before the label. by_header: where the header's first field is "Id".
+/// Whether lines have an id before the label. by_header: if the header's first field is "Id".
 enum class id_column : std::uint8_t { by_header, present, absent };
 
 /// The 26 table sizes of Criteo's features.
@@ -42,7 +42,7 @@ constexpr criteo_table_sizes same_table_size(index_t rows) noexcept {
   return sizes;
 }
 
-/// The format of Criteo's logs. A value: set the options, pass it on.
+/// The format of Criteo's logs: a value that holds the options.
 ///
 /// @numerics dense values are the nearest floats to the decimal text; the row of a token is
 ///           hash_bucket(hash_bytes(token, seed = 0 for C1 ... 25 for C26), rows of that table)
@@ -56,14 +56,14 @@ struct criteo_format {
   id_column ids = id_column::by_header;
   index_t longest_token = 1024;  ///< bytes; a longer one is a fault
 
-  /// What a file's first line says.
+  /// The layout of a file, from its first line.
   struct layout {
     char delimiter = '\t';
     bool has_header = false;
     int id_columns = 0;
   };
 
-  /// What is wrong with the options; null when nothing is.
+  /// Returns null for valid options, else a message about the first invalid one.
   ///
   /// @cost    O(1)
   /// @threads reentrant
@@ -123,10 +123,10 @@ struct criteo_format {
 
   /// Appends the rows of whole lines to the batch.
   ///
-  /// @post    rows before a line that ended the parsing are in the batch; of a bad line nothing is
+  /// @post    rows before a line that ended the parsing are in the batch; a bad line adds nothing
   /// @cost    one pass; about 150 ns for a line of 243 bytes; allocates when the batch must grow
-  /// @threads reentrant; the batch and the log alone
-  /// @error   parse_error (the log has the place), out_of_memory
+  /// @threads reentrant; needs exclusive access to the batch and the log
+  /// @error   parse_error (the log has the location), out_of_memory
   [[nodiscard]] errc parse(const layout& how, std::string_view text, sparse_batch& batch,
                            line_log& log) const noexcept {
     detail::criteo_plan plan;
@@ -140,7 +140,7 @@ struct criteo_format {
     plan.id_columns = how.id_columns;
     plan.delimiter = how.delimiter;
     plan.tokens = tokens;
-    // By pieces, since room is made for the most rows that a piece can hold.
+    // In pieces: room is reserved for the most rows that a piece can hold.
     while (!text.empty()) {
       std::size_t end = text.size();
       if (end > piece_bytes) end = (std::min)(text.find('\n', piece_bytes), end - 1) + 1;

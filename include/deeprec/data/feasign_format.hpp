@@ -1,11 +1,12 @@
-// Baidu's format of feature signs: 64-bit keys, each with the number of its slot.
+// Baidu's format of feature signs: 64-bit keys, each with the number of its slot (the file's word for a
+// feature).
 //
 //   0:1 4351255118977467729:3 16543128959394097760:29 10003478084564939135:29
 //   │   └───────────────────┘ └──────────────────────┬──────────────────────┘
 //   label (it is slot 1)   slot 3: one key        slot 29: two keys
 //
 // Slots come in any order and any number of times; a slot that the format doesn't list is ignored,
-// and one that a line lacks is an empty bag. Fields are divided by spaces or tabs.
+// and one that a line lacks is an empty bag. Fields are separated by spaces or tabs.
 // Not here: the padding key 0 that PaddleRec puts into empty slots.
 #pragma once
 
@@ -23,7 +24,7 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// Slot numbers first, first + 1 ... `count` of them.
+/// The `count` slot numbers first, first + 1 ...
 ///
 /// @cost    O(count)
 /// @threads reentrant
@@ -41,7 +42,7 @@ inline std::vector<index_t> feature_range(index_t first, index_t count) {
 /// @example  read_files(pool, feasign_format(feature_range(2, 300)), {"part-000"})
 class feasign_format {
  public:
-  /// @param slot_numbers the slots to keep; slot s of a batch is the s-th of them
+  /// @param slot_numbers the slots to keep; feature s of a batch is the s-th of them
   explicit feasign_format(std::vector<index_t> slot_numbers) : numbers_(std::move(slot_numbers)) {
     for (std::size_t s = 0; s < numbers_.size(); ++s) {
       const index_t number = numbers_[s];
@@ -68,7 +69,7 @@ class feasign_format {
     bool has_header = false;
   };
 
-  /// What is wrong with the options; null when nothing is.
+  /// Returns null for valid options, else a message about the first invalid one.
   [[nodiscard]] const char* check() const noexcept {
     if (rows < 0)
       return "feasign_format: rows is negative. Fix: 0 for 64-bit keys, or the table's size";
@@ -85,10 +86,10 @@ class feasign_format {
 
   /// Appends the rows of whole lines to the batch.
   ///
-  /// @post    rows before a line that ended the parsing are in the batch; of a bad line nothing is
+  /// @post    rows before a line that ended the parsing are in the batch; a bad line adds nothing
   /// @cost    one pass; allocates when the batch must grow
-  /// @threads reentrant; the batch and the log alone
-  /// @error   parse_error (the log has the place), out_of_memory
+  /// @threads reentrant; needs exclusive access to the batch and the log
+  /// @error   parse_error (the log has the location), out_of_memory
   [[nodiscard]] errc parse(const layout&, std::string_view text, sparse_batch& batch,
                            line_log& log) const {
     const auto parse_row = [&](std::string_view line, float& label, line_fault& fault) {
@@ -146,7 +147,7 @@ class feasign_format {
  private:
   static constexpr index_t most_ = index_t{1} << 20;
   std::vector<index_t> numbers_;
-  std::vector<std::int32_t> slot_of_;  // slot number -> slot of the batch, or -1
+  std::vector<std::int32_t> slot_of_;  // slot number -> feature of the batch, or -1
   const char* wrong_ = nullptr;
 };
 

@@ -1,12 +1,11 @@
-// Sparse fields as PAI-TF's parsing ops take them: pairs of a key and a value, or keys alone.
+// Sparse fields in the format of PAI-TF's parsing ops: pairs of a key and a value, or keys alone.
 //
 //   1 \t 3:0.5,17,40:2 \t \t 8     fields by one delimiter, pairs by another, key:value by a third
 //   │    └─────┬─────┘   │   └─ feature 2: {8}, weight 1
 //   label    feature 0    feature 1: an empty bag
 //
-// Each field but the label is a feature. A space that divides pairs may be repeated; other delimiters
-// may not. Where a line is a single field, a line of no bytes is an empty bag; elsewhere it is
-// ignored.
+// Each field but the label is a feature. A space that separates pairs may be repeated; other delimiters may
+// not. An empty line is an empty bag where lines have a single field; otherwise it is ignored.
 #pragma once
 
 #include <algorithm>
@@ -30,7 +29,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 struct key_value_format {
   index_t features = 1;  ///< fields that hold pairs
   index_t label_field =
-      -1;  ///< which field of the line is the label, from 0; -1 = none (labels are 0)
+      -1;  ///< index of the label's field in the line; -1 = none (labels are 0)
   token_use keys = token_use::as_is;
   index_t rows = 0;  ///< of every table; 0 = keep 64 bits
   char field_delimiter = '\t';
@@ -41,7 +40,7 @@ struct key_value_format {
     bool has_header = false;
   };
 
-  /// What is wrong with the options; null when nothing is.
+  /// Returns null for valid options, else a message about the first invalid one.
   [[nodiscard]] const char* check() const noexcept {
     if (features < 1) return "key_value_format: no features. Fix: features = 1 or more";
     if (rows < 0)
@@ -70,10 +69,10 @@ struct key_value_format {
 
   /// Appends the rows of whole lines to the batch.
   ///
-  /// @post    rows before a line that ended the parsing are in the batch; of a bad line nothing is
+  /// @post    rows before a line that ended the parsing are in the batch; a bad line adds nothing
   /// @cost    one pass; allocates when the batch must grow
-  /// @threads reentrant; the batch and the log alone
-  /// @error   parse_error (the log has the place), out_of_memory
+  /// @threads reentrant; needs exclusive access to the batch and the log
+  /// @error   parse_error (the log has the location), out_of_memory
   [[nodiscard]] errc parse(const layout&, std::string_view text, sparse_batch& batch,
                            line_log& log) const {
     const index_t wanted = features + (label_field >= 0 ? 1 : 0);

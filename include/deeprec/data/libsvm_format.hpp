@@ -4,7 +4,7 @@
 //   │  └─────────┬───────┘
 //   label    feature 0: ids {2, 16, 39}, weights {0.5, 1, -2.25}     (indices from 1; ids from 0)
 //
-// Fields are divided by spaces or tabs. Lines of blanks or of a comment only hold no row.
+// Fields are separated by spaces or tabs. Lines of blanks or a comment only hold no row.
 // Not here: qid fields, several labels.
 #pragma once
 
@@ -20,7 +20,7 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// From which number a file counts its indices.
+/// The first index of a file.
 enum class index_base : std::uint8_t { zero, one };
 
 /// The format of libsvm's files: one feature, with weights; labels are any finite numbers.
@@ -35,7 +35,7 @@ struct libsvm_format {
     bool has_header = false;
   };
 
-  /// What is wrong with the options; null when nothing is.
+  /// Returns null for valid options, else a message about the first invalid one.
   [[nodiscard]] const char* check() const noexcept {
     return rows < 0 ? "libsvm_format: rows is negative. Fix: 0 for any id, or the table's size"
                     : nullptr;
@@ -48,10 +48,10 @@ struct libsvm_format {
 
   /// Appends the rows of whole lines to the batch.
   ///
-  /// @post    rows before a line that ended the parsing are in the batch; of a bad line nothing is
+  /// @post    rows before a line that ended the parsing are in the batch; a bad line adds nothing
   /// @cost    one pass; allocates when the batch must grow
-  /// @threads reentrant; the batch and the log alone
-  /// @error   parse_error (the log has the place), out_of_memory
+  /// @threads reentrant; needs exclusive access to the batch and the log
+  /// @error   parse_error (the log has the location), out_of_memory
   [[nodiscard]] errc parse(const layout&, std::string_view text, sparse_batch& batch,
                            line_log& log) const {
     const auto parse_row = [&](std::string_view line, float& label, line_fault& fault) {

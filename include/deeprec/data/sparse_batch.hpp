@@ -31,7 +31,7 @@ enum class bag_size : std::uint8_t { one, any };
 /// Whether the ids of a format come with weights.
 enum class id_weights : std::uint8_t { absent, present };
 
-/// What every row of a format consists of.
+/// The contents of every row of a format.
 struct batch_shape {
   index_t dense_columns = 0;
   index_t features = 0;
@@ -43,10 +43,10 @@ struct batch_shape {
 
 /// Owner of B parsed rows. Move-only.
 ///
-/// Readers use the first half; formats write rows with the second half.
+/// Readers use the first half of the members; formats write rows with the second half.
 ///
 /// @space   host; memory comes from the resource given to the constructor
-/// @threads concurrent readers are safe; a writer needs the batch alone, except where said
+/// @threads concurrent readers are safe; a writer needs exclusive access, except where noted
 class sparse_batch {
  public:
   explicit sparse_batch(
@@ -61,7 +61,7 @@ class sparse_batch {
   ~sparse_batch() = default;
 
   /// @cost    O(1)
-  /// @threads both batches alone
+  /// @threads exclusive access to both batches
   /// @error   none
   void swap(sparse_batch& other) noexcept {
     std::swap(shape_, other.shape_);
@@ -86,7 +86,7 @@ class sparse_batch {
   [[nodiscard]] matrix_view<const float> dense() const noexcept {
     return {dense_.data(), rows_, dim<>(shape_.dense_columns)};
   }
-  /// The same, to be normalised in place.
+  /// The same, writable, for normalisation in place.
   [[nodiscard]] matrix_view<float> dense() noexcept {
     return {dense_.data(), rows_, dim<>(shape_.dense_columns)};
   }
@@ -111,7 +111,7 @@ class sparse_batch {
   /// Drops the rows and keeps the memory.
   ///
   /// @cost    O(features)
-  /// @threads the batch alone
+  /// @threads exclusive access to the batch
   /// @error   none
   void clear() noexcept {
     rows_ = 0;
@@ -120,10 +120,10 @@ class sparse_batch {
 
   // ---- for formats -------------------------------------------------------------------------
 
-  /// Drops the rows and takes on a shape.
+  /// Drops the rows and sets the shape.
   ///
   /// @cost    O(features); allocates when the number of features grows
-  /// @threads the batch alone
+  /// @threads exclusive access to the batch
   /// @error   none (bad_alloc where exceptions are on)
   void reshape(const batch_shape& shape) {
     if (!(shape == shape_)) {
@@ -135,11 +135,11 @@ class sparse_batch {
     clear();
   }
 
-  /// Room for `more` further rows: labels, dense values, offsets, and one id per feature where the
-  /// shape says one. What the batch holds stays.
+  /// Makes room for `more` further rows: labels, dense values, offsets, and one id per feature for
+  /// bag_size::one. The rows of the batch are kept.
   ///
   /// @cost    amortised O(1) per row; allocates when it must
-  /// @threads the batch alone
+  /// @threads exclusive access to the batch
   /// @error   false: no memory; the batch is unchanged
   [[nodiscard]] bool reserve_rows(index_t more) noexcept {
     const index_t total = rows_ + more;
@@ -165,9 +165,8 @@ class sparse_batch {
     return true;
   }
 
-  /// Where the next reserved rows go: first label, first dense value, first id of feature s (for
-  /// bag_size::one). They count once commit_rows() says so; a row that isn't committed leaves no
-  /// trace.
+  /// Addresses of the next reserved rows: first label, first dense value, first id of feature s (for
+  /// bag_size::one). commit_rows() adds them to the batch; a row that isn't committed leaves no trace.
   [[nodiscard]] float* next_label() noexcept { return labels_.data() + rows_; }
   [[nodiscard]] float* next_dense() noexcept {
     return dense_.data() + rows_ * shape_.dense_columns;
@@ -179,7 +178,7 @@ class sparse_batch {
   /// Adds an id (and its weight) to the open row's bag of feature s, for bag_size::any.
   ///
   /// @cost    amortised O(1)
-  /// @threads the batch alone
+  /// @threads exclusive access to the batch
   /// @error   false: no memory
   [[nodiscard]] bool push_id(index_t s, std::int64_t id, float weight = 1.0F) noexcept {
     feature_arrays& one = features_[static_cast<std::size_t>(s)];
@@ -193,11 +192,11 @@ class sparse_batch {
     return true;
   }
 
-  /// The next `count` reserved rows now belong to the batch.
+  /// Adds the next `count` reserved rows to the batch.
   ///
   /// @pre     reserve_rows() made room; for bag_size::any count is 1, and closes the open row
   /// @cost    O(1), or O(features) for bag_size::any
-  /// @threads the batch alone
+  /// @threads exclusive access to the batch
   /// @error   none
   void commit_rows(index_t count) noexcept {
     rows_ += count;
@@ -209,10 +208,10 @@ class sparse_batch {
     }
   }
 
-  /// Forgets the ids pushed into the open row.
+  /// Drops the ids pushed into the open row.
   ///
   /// @cost    O(features)
-  /// @threads the batch alone
+  /// @threads exclusive access to the batch
   /// @error   none
   void drop_row() noexcept {
     if (shape_.bags == bag_size::one) return;
@@ -229,11 +228,11 @@ class sparse_batch {
     index_t count = 0;
   };
 
-  /// Makes room for the rows of all parts, to be copied behind the batch's rows.
+  /// Makes room for the rows of all parts, to be copied after the batch's rows.
   ///
-  /// @pre     every part has this batch's shape and lies inside its source
+  /// @pre     every part has this batch's shape and is a range of rows of its source
   /// @cost    O(features * parts); allocates when it must
-  /// @threads the batch alone
+  /// @threads exclusive access to the batch
   /// @error   false: no memory; the batch is unchanged
   [[nodiscard]] bool reserve_parts(std::span<const part> parts) noexcept {
     index_t more = 0;
@@ -253,7 +252,7 @@ class sparse_batch {
   /// Pieces of work in copying parts: the features, then dense, then labels.
   [[nodiscard]] index_t copy_pieces() const noexcept { return shape_.features + 2; }
 
-  /// Copies one piece of all parts behind the batch's rows.
+  /// Copies one piece of all parts after the batch's rows.
   ///
   /// @pre     reserve_parts(parts); afterwards commit_parts(parts), once all pieces are copied
   /// @cost    a memcpy per part
@@ -275,10 +274,10 @@ class sparse_batch {
     }
   }
 
-  /// The copied parts now belong to the batch.
+  /// Adds the copied parts to the batch.
   ///
   /// @cost    O(parts)
-  /// @threads the batch alone
+  /// @threads exclusive access to the batch
   /// @error   none
   void commit_parts(std::span<const part> parts) noexcept {
     for (const part& p : parts) rows_ += p.count;

@@ -1,11 +1,11 @@
-// What a text format is, and how it says that a line is bad.
+// The concept of a text format, and the log of its bad lines.
 //
 //   text_source ──first line──> format.detect() ──> layout (delimiter, header ...)
 //   whole lines ──format.parse(layout, text, batch, log)──> rows appended to a sparse_batch
 //                                                     └──> line_log: lines, skipped, first bad line
 //
-// A format is a small value: options, and these functions. parse_text() runs one over text in
-// memory; batch_reader.hpp runs one over files, in parallel.
+// A format is a small value: options, and these functions. parse_text() applies one to text in memory;
+// batch_reader.hpp applies one to files, in parallel.
 #pragma once
 
 #include <algorithm>
@@ -21,23 +21,23 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// What a bad line does: ends the reading with a fault, or is dropped and counted.
+/// Treatment of a bad line: it ends the reading with a fault, or is dropped and counted.
 enum class malformed : std::uint8_t { fault, drop };
 
-/// What becomes of a token. hashed: a row, hash_bucket(hash, rows), or where rows = 0 is allowed the
-/// 64-bit hash itself; as_is: the token is a number, below rows where rows > 0.
+/// The id of a token. hashed: the row hash_bucket(hash, rows), or where rows = 0 is allowed the 64-bit hash
+/// itself; as_is: the token is a number, below rows where rows > 0.
 enum class token_use : std::uint8_t { hashed, as_is };
 
-/// Why a line is bad. Lines count from 0 within the text that was parsed, columns (bytes) from 1.
+/// The fault of a line. Lines count from 0 within the parsed text, columns (bytes) from 1.
 struct line_fault {
   index_t line = 0;
   index_t column = 0;
   const char* reason = nullptr;  ///< a string literal
-  index_t expected = -1;         ///< the number that it should be, or at most be; -1 = none
-  index_t found = -1;            ///< the number that it is; -1 = not known
+  index_t expected = -1;         ///< the number required, or the upper limit; -1 = none
+  index_t found = -1;            ///< the number found; -1 = not known
 };
 
-/// What a format reports while it parses one piece of text.
+/// Lines and faults that a format reports while it parses one piece of text.
 ///
 /// @threads one parser at a time
 class line_log {
@@ -46,7 +46,7 @@ class line_log {
                     index_t longest_line = index_t{1} << 24) noexcept
       : longest_line_(longest_line), policy_(policy) {}
 
-  /// Says that a line is bad; false when parsing must end here.
+  /// Records a bad line; returns false when parsing must end here.
   ///
   /// @cost    O(1)
   /// @threads one parser at a time
@@ -61,10 +61,10 @@ class line_log {
   /// Lines seen, the bad ones included; the number of the next line.
   [[nodiscard]] index_t lines() const noexcept { return lines_; }
   [[nodiscard]] index_t rejected() const noexcept { return rejected_; }
-  /// The bad line that comes first. @pre rejected() > 0
+  /// The first bad line. @pre rejected() > 0
   [[nodiscard]] const line_fault& first() const noexcept { return first_; }
   [[nodiscard]] malformed policy() const noexcept { return policy_; }
-  /// A line of more bytes is bad.
+  /// The limit in bytes: a longer line is bad.
   [[nodiscard]] index_t longest_line() const noexcept { return longest_line_; }
 
  private:
@@ -75,21 +75,21 @@ class line_log {
   malformed policy_;
 };
 
-/// What every layout says: whether the first line of a file is a header.
+/// What every layout holds: whether the first line of a file is a header.
 template <class L>
 concept TextLayout = std::copyable<L> && requires(const L& layout) {
   { layout.has_header } -> std::convertible_to<bool>;
 };
 
-/// Options of a format plus how to apply them. Parsing appends good rows to the batch in order,
-/// tells the log about each line, and returns ok, parse_error (the log ended it) or out_of_memory.
+/// Options of a format and its parser. Parsing appends good rows to the batch in order, reports each line to
+/// the log, and returns ok, parse_error (the log ended it) or out_of_memory.
 template <class F>
 concept TextFormat = std::copyable<F> && TextLayout<typename F::layout> &&
     requires(const F& format, const typename F::layout& layout, std::string_view text,
              sparse_batch& batch, line_log& log) {
   {
     format.check()
-    } -> std::convertible_to<const char*>;  // what is wrong with the options, or null
+    } -> std::convertible_to<const char*>;  // null, or a message about an invalid option
   { format.shape() } -> std::same_as<batch_shape>;
   { format.detect(text) } -> std::same_as<typename F::layout>;
   { format.parse(layout, text, batch, log) } -> std::same_as<errc>;
@@ -106,7 +106,7 @@ inline io_fault make_io_fault(errc code, std::string file, std::string reason) {
   return out;
 }
 
-/// A line_fault in a place.
+/// A line_fault with its file.
 inline io_fault make_io_fault(const line_fault& fault, std::string file, index_t lines_before) {
   io_fault out;
   out.code = errc::parse_error;
@@ -128,13 +128,13 @@ inline std::size_t byte_order_mark(std::string_view text) noexcept {
   return text.substr(0, 3) == "\xEF\xBB\xBF" ? 3 : 0;
 }
 
-/// What is looked at of a text to know its layout: byte order mark, a line within the limit, its end.
+/// Bytes read to detect the layout of a text: byte order mark, a line within the limit, its end.
 inline constexpr index_t head_bytes(index_t longest_line) noexcept {
   return std::clamp<index_t>(longest_line, 0, index_t{1} << 62) + 5;
 }
 
-/// The text up to the first line end, without that and without a byte order mark. Of a line beyond
-/// the limit only the begin.
+/// The first line of the text, without line end and byte order mark; of a line beyond the limit only the
+/// beginning.
 inline std::string_view head_line(std::string_view text, index_t longest_line) noexcept {
   text = text.substr(0, static_cast<std::size_t>(head_bytes(longest_line)));
   text.remove_prefix(byte_order_mark(text));
@@ -143,8 +143,8 @@ inline std::string_view head_line(std::string_view text, index_t longest_line) n
   return line;
 }
 
-/// Calls parse_line(line, fault) for each line, without its end; false = the fault was filled in.
-/// The plain way through a text, for formats whose time goes elsewhere.
+/// Calls parse_line(line, fault) for each line, without its end; parse_line fills in the fault when it returns
+/// parse_error. A plain loop, for formats that spend their time elsewhere.
 template <class ParseLine>
 errc for_each_line(std::string_view text, line_log& log, ParseLine&& parse_line) {
   while (!text.empty()) {
@@ -178,7 +178,7 @@ struct parse_options {
   index_t longest_line = index_t{1} << 24;  ///< bytes
 };
 
-/// What parse_text() did.
+/// The result of parse_text().
 struct parsed_text {
   index_t rows = 0;
   index_t skipped_lines = 0;
@@ -190,7 +190,7 @@ struct parsed_text {
 ///
 /// @post    on a fault the batch is empty
 /// @cost    one pass over the text; allocates when the batch must grow
-/// @threads reentrant; the batch alone
+/// @threads reentrant; needs exclusive access to the batch
 /// @error   parse_error with the first bad line (not with malformed::drop), unsupported (the options
 ///          contradict each other), out_of_memory
 template <TextFormat Format>

@@ -1,9 +1,9 @@
-// A matrix of bits that somebody else owns: which values of a result ReLU let through.
+// A non-owning view of a matrix of bits: which values of a result ReLU let through.
 //
 //   word r * stride(0) / 64   [ bit (r,0) .. bit (r,63) ][ (r,64) ..        the lowest bit first
 //
-// A row begins at a multiple of 128 bits, so no two rows share a word. On a device the bits are for
-// the products that read them again: their order inside of a row is cuBLASLt's.
+// A row begins at a multiple of 128 bits, so no two rows share a word. On a device only products read the
+// bits: their order within a row is cuBLASLt's.
 #pragma once
 
 #include <cstddef>
@@ -17,9 +17,9 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// Non-owning; Word is std::uint64_t, or const of it. Who writes a row may write all of its words.
+/// Word is std::uint64_t, or const of it. A function that writes a row may write all of its words.
 ///
-/// @threads as its memory: rows are apart
+/// @threads as its memory; rows share no word
 template <class Word, MemorySpace Space = host_space>
 class bit_matrix_view {
   static_assert(
@@ -31,7 +31,7 @@ class bit_matrix_view {
   static constexpr index_t bits_of_word = 64;
   static constexpr index_t stride_unit = 128;
 
-  /// The bits of the shortest row that holds `columns`.
+  /// The smallest row stride, in bits, that holds `columns`.
   ///
   /// @cost    O(1)
   /// @threads reentrant
@@ -39,7 +39,7 @@ class bit_matrix_view {
   [[nodiscard]] static constexpr index_t stride_for(index_t columns) noexcept {
     return (columns + stride_unit - 1) / stride_unit * stride_unit;
   }
-  /// The words of a matrix with such rows.
+  /// The words of a matrix with that row stride.
   ///
   /// @cost    O(1)
   /// @threads reentrant
@@ -68,7 +68,7 @@ class bit_matrix_view {
     return rank == 0 ? stride_ : 1;
   }
   [[nodiscard]] constexpr bool empty() const noexcept { return rows_ == 0 || columns_ == 0; }
-  /// Nobody named bits.
+  /// True when no bits were given (null data).
   [[nodiscard]] constexpr bool absent() const noexcept { return data_ == nullptr; }
 
   [[nodiscard]] constexpr Word* row(index_t i) const noexcept {

@@ -4,9 +4,9 @@
 //                 .activation = gemm_activation::relu, .relu_bits = bits}, x, weights, y)
 //   gemm(stream, {.mask_bits = bits, .column_sums = bias_gradient}, dy, weights, dx)   // enqueued
 //
-// Needs the CUDA host API only; link deeprec::cublaslt. One launch: every step is an epilogue, and a
-// copy where a bias or sums don't begin at a multiple of 16 bytes. Plans are kept; the workspace is the
-// stream's scratch. Not here: masks by value, sigmoid, GELU by erf, operands of two types; refused.
+// Needs the CUDA host API only; link deeprec::cublaslt. One launch with everything in its epilogue, and a
+// copy where a bias or sums are not aligned to 16 bytes. Plans are cached; the workspace is the stream's
+// scratch. Not here, and refused: masks by value, sigmoid, GELU by erf, operands of two types.
 #pragma once
 
 #include <cublasLt.h>
@@ -37,8 +37,8 @@ struct detail::gemm_space<cuda_backend> {
 struct cublaslt_gemm {
   static constexpr const char* name = "cuBLASLt";
 
-  /// Whether a product of these storages is one launch, or why not. A yes is about words, not
-  /// shapes: for some of them cuBLASLt may have no algorithm.
+  /// Whether a product of these storage types is one launch, or why not. Does not check shapes: cuBLASLt may
+  /// have no algorithm for some of them.
   ///
   /// @cost    O(1)
   /// @threads reentrant
@@ -81,7 +81,7 @@ struct cublaslt_gemm {
     return {};
   }
 
-  /// Answers of the heuristic kept and asked for so far.
+  /// Counters of the cache of plans.
   ///
   /// @cost    O(1)
   /// @threads thread-safe
@@ -93,8 +93,8 @@ struct cublaslt_gemm {
 
 namespace detail {
 
-/// One for each device, made at the first product; never destroyed, as the driver may be gone by
-/// then.
+/// One handle for each device, made at the first product; never destroyed, as the driver may be unloaded
+/// before static objects are destroyed.
 template <class Api>
 status cublaslt_handle(int device, cublasLtHandle_t& handle) {
   constexpr int most = 64;
@@ -112,7 +112,7 @@ status cublaslt_handle(int device, cublasLtHandle_t& handle) {
   return {};
 }
 
-/// gemm() by a library with cuBLASLt's calls, on streams that have scratch.
+/// gemm() over an Api with cuBLASLt's calls, on streams with scratch memory.
 template <class Api>
 struct cublaslt_backend {
   template <class Backends, class E, class A, class B, class C>
@@ -169,7 +169,7 @@ struct cublaslt_backend {
     return bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
   }
 
-  /// Sums over no product.
+  /// An empty product: column sums are 0.
   static status nothing(cudaStream_t on, const desc_type& desc, index_t m, index_t n) {
     if (desc.bias_gradient.data_handle() != nullptr && m > 0 && desc.batch.count != 0) {
       return {errc::unsupported,
@@ -192,7 +192,7 @@ struct cublaslt_backend {
     cublasLtHandle_t handle = nullptr;
     if (const status s = cublaslt_handle<Api>(key.device, handle); !s) return s;
 
-    // Bias, its gradient or sums: moved where cuBLASLt can't have it. No product has two of them.
+    // Bias, its gradient or column sums (a product has at most one of them); in scratch where unaligned.
     key.epilogue = epilogue_of(desc);
     const void* const bias = desc.bias.data_handle();
     float* const sums = key.epilogue == CUBLASLT_EPILOGUE_BGRADB ? desc.bias_gradient.data_handle()
@@ -229,7 +229,7 @@ struct cublaslt_backend {
     };
     key.c_begins = begins(out, key.c_batch_stride, key.output);
     key.old_begins = begins(old, key.c_batch_stride, key.output);
-    if (k == 0) {  // no products are one product of zeros
+    if (k == 0) {  // a sum of no terms: a product of zeros with k = 1
       key.k = 1;
       key.a_stride = 1;
       key.b_stride = n;
@@ -250,7 +250,7 @@ struct cublaslt_backend {
     if (!plan->answer) return plan->answer;
 
     scratch_layout layout;
-    static_cast<void>(layout.add<std::byte>(static_cast<index_t>(plan->workspace)));  // at its begin
+    static_cast<void>(layout.add<std::byte>(static_cast<index_t>(plan->workspace)));  // at offset 0
     const std::size_t vector_at = layout.add<std::byte>(moved ? static_cast<index_t>(vector_bytes) : 0);
     const std::size_t zeros =
         k == 0 ? static_cast<std::size_t>((std::max)(m, n)) * sizeof(float) : 0;
@@ -268,7 +268,7 @@ struct cublaslt_backend {
         if (const status s = Api::copy(scratch + vector_at, bias, vector_bytes, on); !s) return s;
       }
     }
-    cublaslt_product product = plan->product;  // threads share the plan, not what they write
+    cublaslt_product product = plan->product;  // a copy: threads share the plan
     if (const status s = place_cublaslt_pointers<Api>(key, product.steps, vector, bits); !s)
       return s;
     const float beta = has_residual || desc.c == gemm_output::accumulate ? 1.0F : 0.0F;

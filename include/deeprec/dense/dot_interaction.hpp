@@ -122,23 +122,23 @@ inline index_t interaction_grain(index_t tables, index_t width) noexcept {
 /// @dtype    float
 /// @space    host
 /// @pre      output overlaps no input
-/// @numerics float; a dot product is eight sums (column modulo 8) added pairwise. A unit that is compiled with FMA
-///           may round a product and its sum once, so its bits are other ones than those of a unit without
+/// @numerics float; a dot product is eight sums (column modulo 8) added pairwise. A unit compiled with FMA
+///           may round a product and its sum once, so its bits differ from those of a unit without
 /// @cost     O(B T^2 D / 2)
 /// @threads  thread-safe on distinct outputs; the same bits for any number of workers
 /// @error    shape_mismatch
 template <class Context>
-[[nodiscard]] status dot_interaction_forward(Context&& ctx, matrix_view<const float> dense,
+[[nodiscard]] status dot_interaction_forward(Context&& context_or_executor, matrix_view<const float> dense,
                                              matrix_view<const float> pooled,
                                              matrix_view<float> output) {
-  const auto where = as_context(ctx);
+  const auto ctx = as_context(context_or_executor);
   const index_t tables = detail::interacting_tables(dense, pooled, output);
   if (tables < 0) {
     return {errc::shape_mismatch,
             "dot_interaction_forward: shapes must be dense (B,D), pooled (B,T*D), output (B, D + (T+1)T/2)"};
   }
   const index_t width = dense.extent(1);
-  where.executor->parallel_for(dense.extent(0), detail::interaction_grain(tables, width),
+  ctx.executor->parallel_for(dense.extent(0), detail::interaction_grain(tables, width),
                                [&](index_t begin, index_t end, int) {
                                  detail::interact(dense, pooled, tables, output, begin, end);
                                });
@@ -153,18 +153,18 @@ template <class Context>
 /// @space    host
 /// @pre      the gradients overlap no input
 /// @post     gradients are overwritten
-/// @numerics float; the terms of a gradient are added in the order of the output's columns; between units of
-///           different flags as the forward pass
+/// @numerics float; the terms of a gradient are added in the order of the output's columns; FMA changes
+///           the bits as in the forward pass
 /// @cost     O(B T^2 D)
 /// @threads  thread-safe on distinct gradients; the same bits for any number of workers
 /// @error    shape_mismatch
 template <class Context>
-[[nodiscard]] status dot_interaction_backward(Context&& ctx, matrix_view<const float> dense,
+[[nodiscard]] status dot_interaction_backward(Context&& context_or_executor, matrix_view<const float> dense,
                                               matrix_view<const float> pooled,
                                               matrix_view<const float> output_gradient,
                                               matrix_view<float> dense_gradient,
                                               matrix_view<float> pooled_gradient) {
-  const auto where = as_context(ctx);
+  const auto ctx = as_context(context_or_executor);
   const index_t tables = detail::interacting_tables(dense, pooled, output_gradient);
   if (tables < 0) {
     return {errc::shape_mismatch,
@@ -180,7 +180,7 @@ template <class Context>
       !detail::well_formed(pooled_gradient)) {
     return {errc::shape_mismatch, "dot_interaction_backward: pooled_gradient must be (B,T*D)"};
   }
-  where.executor->parallel_for(dense.extent(0), detail::interaction_grain(tables, width),
+  ctx.executor->parallel_for(dense.extent(0), detail::interaction_grain(tables, width),
                                [&](index_t begin, index_t end, int) {
                                  detail::interact_backward(dense, pooled, tables, output_gradient,
                                                            dense_gradient, pooled_gradient, begin, end);

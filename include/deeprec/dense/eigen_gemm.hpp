@@ -1,11 +1,11 @@
-// Float products by Eigen: the reference, always there. Eigen uses the vector instructions that this
-// unit is compiled for, so the backend's namespace names them.
+// Float products by Eigen: the reference, always available. Eigen uses the vector instructions that this unit
+// is compiled for, so the name of the backend's namespace includes them.
 //
-//   m x n x k ──> two small kernels of fixed order    one row or column, or nearly nothing to do
+//   m x n x k ──> two small kernels of fixed order    one row or column, or a very small product
 //            └──> Eigen's blocked product             the rest
 //
-// The small kernels exist because Eigen's own paths for such shapes sum in an order that depends on
-// where the memory lies.
+// The small kernels exist because Eigen's own paths for such shapes sum in an order that depends on the
+// address of the data.
 #pragma once
 
 #include <Eigen/Core>
@@ -22,8 +22,8 @@ namespace compiled_for { inline namespace DEEPREC_PORTABLE {
 /// @numerics float products and sums in an order that depends on the machine's caches, the unit's
 ///           flags and the shape; error at most k * 2^-24 * sum |a||b| for each element
 /// @cost     O(mnk); Eigen packs operands into memory of its own
-/// @threads  thread-safe; uses one thread (in a unit with -fopenmp this holds as long as nobody
-///           calls Eigen::setNbThreads)
+/// @threads  thread-safe; uses one thread (in a unit with -fopenmp, unless Eigen::setNbThreads is
+///           called)
 /// @error    none
 struct eigen_gemm {
   static constexpr const char* name = "Eigen";

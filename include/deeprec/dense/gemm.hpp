@@ -1,15 +1,15 @@
-// Matrix products of row-major views, with what layers do before and after them.
+// Matrix products of row-major views, with conversions of operands and epilogues of layers.
 //
 //   gemm(ctx, {.b = gemm_operand::transposed}, x, weights, y);        // y = x weights^T
 //   gemm(ctx, {.b = gemm_operand::transposed, .math = gemm_math::bf16, .bias = bias,
 //              .activation = gemm_activation::relu}, x, weights, y);  // y = max(x weights^T + bias, 0)
 //
 //        n                 c is cut into tiles by its shape alone, so the bits are the same for any
-//    ┌──┬──┬─┐             number of threads; the executor splits, a tile is one thread's
-//  m ├──┼──┼─┤             operands are converted and results finished tile by tile, in the cache
+//    ┌──┬──┬─┐             number of threads; the executor distributes tiles, one thread per tile
+//  m ├──┼──┼─┤             operands are converted and epilogues applied tile by tile, in the cache
 //    └──┴──┴─┘
 //
-// gemm<gemm_backends<eigen_gemm>>(...) chooses who multiplies; explain_gemm() says who would, and why.
+// gemm<gemm_backends<eigen_gemm>>(...) selects the backends; explain_gemm() reports which one runs, and why.
 #pragma once
 
 #include <algorithm>
@@ -72,7 +72,7 @@ decltype(auto) values_of(const B& b) noexcept {
   }
 }
 
-/// What gemm() checks, for every backend.
+/// The checks of gemm(), for every backend.
 template <class Desc, class A, class B, class C>
 status check_gemm(const Desc& desc, const A& a, const B& b, const C& c) {
   const auto no = [](const char* why) { return status{errc::shape_mismatch, why}; };
@@ -119,7 +119,7 @@ status check_gemm(const Desc& desc, const A& a, const B& b, const C& c) {
     if (!desc.mask.absent()) return {errc::unsupported, "gemm: one of mask and mask_bits must be absent"};
   }
   if (desc.batch.count < 0) return no("gemm: batch.count must not be negative");
-  const auto batch_fits = [&](const auto& v, index_t step) {  // and its products can be counted
+  const auto batch_fits = [&](const auto& v, index_t step) {  // all offsets fit index_t
     constexpr index_t most = (std::numeric_limits<index_t>::max)() / 8;
     const index_t rows = v.extent(0), columns = v.extent(1);
     if (rows == 0 || columns == 0 || step == 0) return true;
@@ -230,7 +230,7 @@ status gemm_on(host_backend, context<E> given, const gemm_desc& desc, const A& a
   static_assert(GemmElement<typename A::value_type> && GemmElement<typename C::value_type>,
                 "deeprec::gemm: matrices of float or bf16. Fix: pass matrix_view<float> or "
                 "matrix_view<bf16> operands; b may be a gemm_weights.");
-  executor_ref who(*given.executor);  // one copy of what follows for all executors
+  executor_ref who(*given.executor);  // type-erased: one instantiation for all executors
   context<executor_ref> ctx(who);
   ctx.memory = given.memory;
   ctx.instruction_set = given.instruction_set;
@@ -244,43 +244,43 @@ status gemm_on(host_backend, context<E> given, const gemm_desc& desc, const A& a
 /// @dtype    float or bf16, each of a, b, c, residual and mask for itself; b may be a gemm_weights
 /// @space    one space for all, reachable from the context
 /// @pre      c overlaps neither a nor b; the bias gradient, column_sums and relu_bits overlap nothing
-/// @post     K = 0 sums to zero; mask_bits do what the mask does that relu_bits were written beside
+/// @post     K = 0 sums to zero; mask_bits act as a mask that is positive where their bits are set
 /// @numerics factors rounded to desc.math; float sums in an order that depends on shape, strides, backend
-///           and machine, never on threads; where a is transposed and b is a matrix that is not, K is summed
-///           in pieces that depend on it alone. The error of the sum is at most ((K + 3) 2^-24 + r) sum |a||b|
+///           and machine, never on threads; where a is transposed and b is a view that is not, K is summed in
+///           pieces that depend on K alone. The error of the sum is at most ((K + 3) 2^-24 + r) sum |a||b|
 ///           with r = 0, 2^-7 + 2^-16 (bf16), 2^-10 + 2^-22 (tf32), and with bf16 inputs K 2^-126
-///           (max|a| + max|b| + 1) for denormals taken as zeros, which by an infinity make a NaN. bias,
-///           residual and old c cost 2^-24 each. GELU and sigmoid are within 2^-20 (1 + |x|); NaN stays NaN
+///           (max|a| + max|b| + 1) for denormals taken as zeros (times an infinity: NaN). bias, residual
+///           and old c add 2^-24 each. GELU and sigmoid are within 2^-20 (1 + |x|); NaN stays NaN
 ///           in all of them; GELU of an infinity is its limit or NaN. bias_gradient: float, error
 ///           (64 + K / 64) 2^-24 sum |a|; column_sums: the same with M and |c|
 /// @cost     O(MNK); scratch for a tile of each thread from the context's resource where operands are
-///           converted or results finished; a shape not seen before costs oneDNN 0.3 ms a kind of tile. Rows
-///           come in 10 sizes and 15 of the last ones; so does K as in a weight gradient: in multiples of 8
-///           below 256, above in 8 (converted: 16) sizes for each power of two, and the rest in multiples of
-///           8 filled up with zeros. bits and column_sums are one more pass over c
-/// @threads  thread-safe on distinct c; the executor splits, never the backend's own threads
-/// @error    shape_mismatch (names the operand) · unsupported, out_of_memory (the backend's). Nothing is
-///           written, unless a backend fails on a tile: then c may be written in part, and nothing else is
+///           converted or epilogues not fused; a new shape costs oneDNN 0.3 ms per tile size. Tiles have one
+///           of 10 heights, last tiles one of 15, for all M; K of a weight gradient is cut in multiples of 8
+///           below 256, above in 8 (converted: 16) sizes for each power of two, and a remainder padded with
+///           zeros to a multiple of 8. bits and column_sums are one more pass over c
+/// @threads  thread-safe on distinct c; parallel by the executor only, never by a backend's own threads
+/// @error    shape_mismatch (names the operand) · unsupported, out_of_memory (from the backend). Nothing is
+///           written, unless a backend fails on a tile: then c may be written in part, and nothing else
 /// @example  gemm(pool, {.b = gemm_operand::transposed}, x, weights, y).or_throw();
 template <class Backends = host_gemm_backends, class Context, class A, class B, class C>
-[[nodiscard]] status gemm(Context&& ctx, const detail::gemm_desc_for<Context>& desc, const A& a, const B& b,
+[[nodiscard]] status gemm(Context&& context_or_executor, const detail::gemm_desc_for<Context>& desc, const A& a, const B& b,
                           const C& c) {
-  const auto where = as_context(ctx);
+  const auto ctx = as_context(context_or_executor);
   if constexpr (std::is_same_v<B, gemm_weights>) {
     if (desc.batch.b_batch_stride != 0) {
       return {errc::unsupported, "gemm: b_batch_stride must be 0 for gemm_weights"};
     }
   }
   if (const status s = detail::check_gemm(desc, a, detail::values_of(b), c); !s) return s;
-  return gemm_on<Backends>(where.backend(), where, desc, a, b, c);
+  return gemm_on<Backends>(ctx.backend(), ctx, desc, a, b, c);
 }
 
-/// Who multiplies, how c is cut, what is converted and composed, and who refused and why: one line.
+/// One line of text: the backend, the tiles of c, conversions, epilogues, and which backends refused and why.
 ///
-/// @pre      as gemm(); nothing is read but weights that have to be packed
+/// @pre      as gemm(); of the operands only gemm_weights are read
 /// @cost     as the first gemm() of this shape
 /// @threads  thread-safe
-/// @error    none: what gemm() refuses is said
+/// @error    none: a refusal of gemm() is in the text
 /// @example  explain_gemm({.math = gemm_math::bf16}, x, w, y)
 ///           // "oneDNN (brg:avx512_core_bf16), 32 tiles of 64 x 512, a narrowed by tile; not thin: ..."
 template <class Backends = host_gemm_backends, class A, class B, class C>

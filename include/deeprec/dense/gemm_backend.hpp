@@ -1,10 +1,10 @@
-// Who multiplies: the words that gemm() and its backends share.
+// The interface between gemm() and the backends that multiply.
 //
-//   gemm() cuts c into tiles by shape ──> asks backend after backend: can_run(query)?  ──> a reason, or
-//                                         plan(query) ──> plan.run(pointers), one thread a tile
+//   gemm() cuts c into tiles by shape ──> for each backend in order: can_run(query) ──> a refusal, or
+//                                         plan(query) ──> plan.run(pointers), one thread per tile
 //
-// gemm() converts operands and composes what a plan does not fuse. thin_gemm and eigen_gemm are always
-// there, onednn_gemm where oneDNN is. Not here: devices (cuda_cublaslt_gemm.hpp).
+// gemm() converts operands and runs the epilogues that a plan does not fuse. thin_gemm and eigen_gemm are
+// always available, onednn_gemm where oneDNN is. Not here: devices (cuda_cublaslt_gemm.hpp).
 #pragma once
 
 #include <concepts>
@@ -29,13 +29,13 @@ struct gemm_problem {
   gemm_operand b = gemm_operand::normal;
   gemm_storage inputs = gemm_storage::f32;  ///< of a and b both
   gemm_storage output = gemm_storage::f32;
-  bool packed = false;  ///< b is what the backend's pack() made, and has no stride
+  bool packed = false;  ///< b was made by the backend's pack(), and has no stride
   bool accumulates = false;
   bool bias = false;
   bool residual = false;  ///< float, of c's stride
   bool finite = false;    ///< no sum can be infinite or NaN
   gemm_activation activation = gemm_activation::none;
-  isa instruction_set = isa::avx512_bf16;  ///< the context's: the most that kernels chosen at run time may use
+  isa instruction_set = isa::avx512_bf16;  ///< the context's: the highest that run-time dispatch may use
 
   friend constexpr bool operator==(const gemm_problem&, const gemm_problem&) = default;
   friend constexpr std::uint64_t hash_of(const gemm_problem& q) noexcept {
@@ -50,7 +50,7 @@ struct gemm_problem {
   }
 };
 
-/// Yes, or why not.
+/// Supported, or the reason why not.
 struct gemm_support {
   const char* refusal = nullptr;  ///< a literal
 
@@ -64,7 +64,7 @@ struct gemm_args {
   const float* bias = nullptr;
   const float* residual = nullptr;
   void* scratch = nullptr;              ///< plan.scratch_bytes, aligned to 64
-  isa instruction_set = isa::portable;  ///< for kernels of our own
+  isa instruction_set = isa::portable;  ///< for deeprec's own kernels
 };
 
 /// A product ready to run, any number of times, by any number of threads at once.
@@ -72,12 +72,12 @@ struct gemm_plan {
   gemm_problem query;
   status (*run)(const gemm_plan&, const gemm_args&) = nullptr;  ///< null: there is no plan
   std::size_t scratch_bytes = 0;
-  const char* implementation = "";      ///< a literal, or what `state` keeps
+  const char* implementation = "";      ///< a literal, or owned by `state`
   std::shared_ptr<const void> state{};  ///< what run needs
 };
 
-/// Multiplies tiles of A by B into C on the calling thread. The same tile gives the same bits, wherever
-/// its memory lies and whatever runs beside it. plan() of what can_run() accepts has a run().
+/// Multiplies tiles of A by B into C on the calling thread. The same tile gives the same bits, whatever its
+/// address and whatever runs at the same time. Where can_run() accepts a query, its plan() has a run.
 template <class B>
 concept GemmBackend = requires(const gemm_problem& query) {
   { B::name } -> std::convertible_to<const char*>;
@@ -85,13 +85,13 @@ concept GemmBackend = requires(const gemm_problem& query) {
   { B::plan(query) } -> std::same_as<gemm_plan>;
 };
 
-/// b laid out anew for products with one backend.
+/// b in the packed layout of one backend.
 struct gemm_packed {
   std::shared_ptr<const void> data{};
   std::size_t bytes = 0;
 };
 
-/// A backend that multiplies faster by an operand b that it has laid out itself. `b` is dense: k x n, or
+/// A backend that multiplies faster by an operand b in a packed layout of its own. `b` is dense: k x n, or
 /// n x k where `how` is transposed.
 template <class B>
 concept PackingGemmBackend = GemmBackend<B> &&
@@ -99,13 +99,13 @@ concept PackingGemmBackend = GemmBackend<B> &&
   { B::pack(b, k, n, how, storage) } -> std::same_as<gemm_packed>;
 };
 
-/// In order of preference: the first backend that can run a product does.
+/// Backends in order of preference: the first that can run a product does.
 template <GemmBackend... Backends>
 struct gemm_backends {};
 
-/// What a cache of plans did since the process began.
+/// Counters of a cache of plans since the process began.
 struct gemm_cache_report {
-  std::size_t kept = 0;  ///< now
+  std::size_t kept = 0;  ///< at present
   std::size_t made = 0;
   std::size_t found = 0;
   std::size_t dropped = 0;  ///< to make room

@@ -1,13 +1,13 @@
-// What a matrix product computes: the words of gemm().
+// What a matrix product computes: the parameters of gemm().
 //
 //   c = cast( mask( act( op(a) op(b) + old c + bias + residual ) ) )
 //                │     └ desc.c = accumulate    └ (1,N)    └ (M,N)
-//                └ desc.mask (M,N): zero where it is not above 0, the gradient of ReLU
+//                └ desc.mask (M,N): c is 0 where the mask is not above 0, the gradient of ReLU
 //
-//   relu_bits    where c is above 0, a bit for each value: the mask_bits of the product of gradients
-//   column_sums  of c: behind a mask, the bias gradient of the layer below
+//   relu_bits    one bit per value, set where c is above 0: the mask_bits of the backward product
+//   column_sums  sums of c's columns: with a mask, the bias gradient of the layer below
 //
-// Products are taken in desc.math, whatever the operands are stored in. Not here: who computes it
+// Products use the arithmetic desc.math, whatever the storage of the operands. Not here: backends
 // (gemm_backend.hpp).
 #pragma once
 
@@ -22,20 +22,20 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// How an operand lies in memory: as it is used, or transposed.
+/// Whether an operand is used as stored, or transposed.
 enum class gemm_operand : std::uint8_t { normal, transposed };
 
 /// What happens to the old values of the result.
 enum class gemm_output : std::uint8_t { overwrite, accumulate };
 
-/// To what the factors of a product are rounded first: not at all, to bf16 (relative error 2^-8), to TF32
-/// (2^-11). Sums are float.
+/// Rounding of the factors before a product: none, to bf16 (relative error 2^-8), to TF32 (2^-11). Sums are
+/// float.
 enum class gemm_math : std::uint8_t { f32, bf16, tf32 };
 
 /// x, max(x, 0), x Phi(x), the same by tanh, 1 / (1 + e^-x).
 enum class gemm_activation : std::uint8_t { none, relu, gelu, gelu_tanh, sigmoid };
 
-/// What a matrix of a product is stored in.
+/// Storage type of a matrix of a product.
 enum class gemm_storage : std::uint8_t { f32, bf16 };
 
 template <class T>
@@ -53,7 +53,7 @@ constexpr const char* to_string(gemm_math math) noexcept {
   return math == gemm_math::f32 ? "f32" : math == gemm_math::bf16 ? "bf16" : "tf32";
 }
 
-/// A matrix_view whose element type is known when the program runs: float or bf16.
+/// A matrix_view whose element type is known at run time: float or bf16.
 template <MemorySpace Space = host_space>
 class gemm_view {
  public:
@@ -72,7 +72,7 @@ class gemm_view {
   [[nodiscard]] constexpr index_t stride(int rank) const noexcept { return rank == 0 ? stride_ : 1; }
   [[nodiscard]] constexpr gemm_storage storage() const noexcept { return storage_; }
   [[nodiscard]] constexpr bool empty() const noexcept { return rows_ == 0 || columns_ == 0; }
-  /// Nobody named a matrix.
+  /// True when no matrix was given (null data).
   [[nodiscard]] constexpr bool absent() const noexcept { return data_ == nullptr; }
 
  private:
@@ -83,8 +83,9 @@ class gemm_view {
   gemm_storage storage_ = gemm_storage::f32;
 };
 
-/// Many products of one shape: from one to the next, elements to step in each matrix; 0 repeats it.
-/// The bias serves all; residual, masks, bits, sums and bias gradient are for a count of 1.
+/// Several products of one shape. A batch stride is the distance in elements from one product's matrix to the
+/// next one's; 0 repeats it. All share the bias; residual, masks, bits, sums and bias gradient need a count
+/// of 1.
 struct gemm_batch {
   index_t count = 1;
   index_t a_batch_stride = 0;
@@ -92,7 +93,7 @@ struct gemm_batch {
   index_t c_batch_stride = 0;
 };
 
-/// Which product. Every field that is left out means: nothing of the kind.
+/// Describes a product. A field that is left out means that its operand or operation is absent.
 template <MemorySpace Space = host_space>
 struct basic_gemm_desc {
   gemm_operand a = gemm_operand::normal;
@@ -102,9 +103,9 @@ struct basic_gemm_desc {
   matrix_view<const float, Space> bias{};  ///< (1,N)
   gemm_view<Space> residual{};             ///< (M,N); may be c itself
   gemm_activation activation = gemm_activation::none;
-  bit_matrix_view<std::uint64_t, Space> relu_bits{};  ///< out (M,N), beside relu: where c is above 0
+  bit_matrix_view<std::uint64_t, Space> relu_bits{};  ///< out (M,N), with relu: set where c is above 0
   gemm_view<Space> mask{};                            ///< (M,N): an output of relu; may be c itself
-  bit_matrix_view<const std::uint64_t, Space> mask_bits{};  ///< (M,N): the mask, as relu_bits
+  bit_matrix_view<const std::uint64_t, Space> mask_bits{};  ///< (M,N): a mask in the form of relu_bits
   matrix_view<float, Space> bias_gradient{};  ///< out (1,M): sums of op(a)'s rows, for op(a) = dy^T
   matrix_view<float, Space> column_sums{};    ///< out (1,N): sums of c's columns
   gemm_batch batch{};
@@ -115,7 +116,7 @@ namespace detail {
 
 constexpr index_t bytes_of(gemm_storage storage) noexcept { return storage == gemm_storage::f32 ? 4 : 2; }
 
-/// p moved on by a number of elements.
+/// p advanced by a number of elements.
 template <class Void>
 Void* offset_by(Void* p, index_t elements, gemm_storage storage) noexcept {
   using byte = std::conditional_t<std::is_const_v<Void>, const char, char>;

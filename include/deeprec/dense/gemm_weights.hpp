@@ -2,10 +2,10 @@
 // each version of its values.
 //
 //   gemm_weights w(view);                 gemm(pool, {.math = gemm_math::bf16}, x, w, y);   // casts, packs
-//   step(view);  w.changed();             gemm(pool, {.math = gemm_math::bf16}, x, w, y);   // casts anew
+//   step(view);  w.changed();             gemm(pool, {.math = gemm_math::bf16}, x, w, y);   // casts again
 //
-// Forgetting changed() would multiply by old weights: with debug checks compiled in, values that differ
-// from the ones that a form was made of violate the contract. Not here: the values themselves.
+// Without changed() a product uses the old weights; where contracts are checked, values that differ from
+// those that a form was made of violate the contract. Not here: the values themselves.
 #pragma once
 
 #include <algorithm>
@@ -24,22 +24,22 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// How many products there are for each version of the weights. few: casts are kept, which serves both
-/// orientations. many: laid out for the backend as well, once for each orientation.
+/// How many products each version of the weights has. few: one cast is kept for both orientations. many: b is
+/// also packed for the backend, once for each orientation.
 enum class weight_reuse : std::uint8_t { few, many };
 
 /// @threads products from many threads at once; changed() and writes to the values while no product runs
 class gemm_weights {
  public:
-  /// @pre  the values outlive this, and stay where they are
+  /// @pre  the values outlive this and are not moved
   explicit gemm_weights(gemm_view<> values, weight_reuse reuse = weight_reuse::many) noexcept
       : values_(values), reuse_(reuse) {}
   gemm_weights(const gemm_weights&) = delete;
   gemm_weights& operator=(const gemm_weights&) = delete;
 
-  /// Says that the values were written.
+  /// Declares that the values were written.
   ///
-  /// @cost    O(1); the next product casts and packs anew
+  /// @cost    O(1); the next product casts and packs again
   /// @threads no product may run at the same time
   /// @error   none
   void changed() noexcept { version_.fetch_add(1, std::memory_order_release); }
@@ -49,7 +49,7 @@ class gemm_weights {
   [[nodiscard]] const gemm_view<>& values() const noexcept { return values_; }
   [[nodiscard]] weight_reuse reuse() const noexcept { return reuse_; }
 
-  /// How often a form was made since the beginning.
+  /// Number of forms made so far.
   [[nodiscard]] std::uint64_t forms_made() const {
     const std::lock_guard lock(mutex_);
     return forms_made_;
@@ -75,19 +75,19 @@ class gemm_weights {
     return largest_;
   }
 
-  /// What a form is made for.
+  /// What a form depends on.
   struct form_key {
     detail::conversion how = detail::conversion::none;
     gemm_operand orientation = gemm_operand::normal;  ///< of packed forms
     const char* packed_by = nullptr;                  ///< a backend's name
     index_t packed_columns = 0;                       ///< of each piece of a packed form
-    gemm_storage packed_as = gemm_storage::f32;       ///< what a packed form is stored in
+    gemm_storage packed_as = gemm_storage::f32;       ///< storage of a packed form
 
     friend constexpr bool operator==(const form_key&, const form_key&) = default;
   };
   using form = std::shared_ptr<const std::vector<gemm_packed>>;
 
-  /// The form of this version; make() makes it, once, and an empty form is not kept.
+  /// The form of the current version, made once by make(); a null form is not kept.
   template <class Make>
   [[nodiscard]] form get(const form_key& key, Make&& make) const {
     const std::lock_guard lock(mutex_);

@@ -4,18 +4,18 @@
 //   W (O,I) ──┴─> y (B,O)        dy ──>    db = sum of dy's rows
 //   b (1,O) ──┘                            dx = dy W      (B,I), zero where x is an output of ReLU at 0
 //
-// Each is one gemm(). Views in, views out; the owner of weights and activations is mlp.hpp.
+// Each product is one gemm() on views; mlp.hpp owns weights and activations.
 #pragma once
 
 #include <deeprec/dense/gemm.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// How a layer computes.
+/// Options of a layer.
 struct linear_options {
   gemm_math math = gemm_math::f32;
   gemm_activation activation = gemm_activation::none;  ///< of the forward pass
-  gemm_view<> input_mask{};  ///< (B,I), of the backward pass: the input, where ReLU made it
+  gemm_view<> input_mask{};  ///< (B,I), of the backward pass: the input, if it is an output of ReLU
 };
 
 /// y = act(x W^T + b).
@@ -28,9 +28,9 @@ struct linear_options {
 /// @numerics gemm()
 /// @cost     one gemm() of B x O x I
 /// @threads  thread-safe on distinct outputs; the same bits for any number of workers
-/// @error    shape_mismatch (names the operand) · what gemm() says
+/// @error    shape_mismatch (names the operand) · errors of gemm()
 template <class Backends = host_gemm_backends, class Context, class Input, class Weights, class Output>
-[[nodiscard]] status linear_forward(Context&& ctx, const Input& input, const Weights& weights,
+[[nodiscard]] status linear_forward(Context&& context_or_executor, const Input& input, const Weights& weights,
                                     matrix_view<const float> bias, const Output& output,
                                     const linear_options& how = {}) {
   const auto& w = detail::values_of(weights);
@@ -45,7 +45,7 @@ template <class Backends = host_gemm_backends, class Context, class Input, class
   }
   gemm_desc desc{.b = gemm_operand::transposed, .math = how.math, .activation = how.activation};
   if (!bias.empty()) desc.bias = bias;
-  return gemm<Backends>(ctx, desc, input, weights, output);
+  return gemm<Backends>(context_or_executor, desc, input, weights, output);
 }
 
 /// The gradients of linear_forward, for the gradient of x W^T + b.
@@ -60,13 +60,14 @@ template <class Backends = host_gemm_backends, class Context, class Input, class
 /// @numerics gemm(), the bias gradient too
 /// @cost     two gemm() of B x O x I, and one pass over output_gradient
 /// @threads  thread-safe on distinct gradients; the same bits for any number of workers
-/// @error    shape_mismatch (names the operand; nothing is written) · what gemm() says: input_gradient comes last
+/// @error    shape_mismatch (names the operand; nothing is written) · errors of gemm(): input_gradient is
+///           computed last
 template <class Backends = host_gemm_backends, class Context, class Input, class Weights>
-[[nodiscard]] status linear_backward(Context&& ctx, const Input& input,
+[[nodiscard]] status linear_backward(Context&& context_or_executor, const Input& input,
                                      matrix_view<const float> output_gradient, const Weights& weights,
                                      matrix_view<float> weight_gradient, matrix_view<float> bias_gradient,
                                      matrix_view<float> input_gradient, const linear_options& how = {}) {
-  const auto where = as_context(ctx);
+  const auto ctx = as_context(context_or_executor);
   const auto& w = detail::values_of(weights);
   const index_t batch = input.extent(0);
   const index_t out = w.extent(0);
@@ -89,20 +90,20 @@ template <class Backends = host_gemm_backends, class Context, class Input, class
   }
   const gemm_desc to_weights{.a = gemm_operand::transposed, .math = how.math, .bias_gradient = bias_gradient};
   const gemm_desc to_input{.math = how.math, .mask = how.input_mask};
-  if (weight_gradient.data_handle() != nullptr) {  // both are looked at before either writes
+  if (weight_gradient.data_handle() != nullptr) {  // both are checked before either writes
     if (const status s = detail::check_gemm(to_weights, output_gradient, input, weight_gradient); !s) return s;
   }
   if (input_gradient.data_handle() != nullptr) {
     if (const status s = detail::check_gemm(to_input, output_gradient, w, input_gradient); !s) return s;
   }
   if (weight_gradient.data_handle() != nullptr) {
-    if (const status s = gemm<Backends>(where, to_weights, output_gradient, input, weight_gradient); !s) return s;
+    if (const status s = gemm<Backends>(ctx, to_weights, output_gradient, input, weight_gradient); !s) return s;
   } else if (bias_gradient.data_handle() != nullptr) {
-    detail::sum_rows<float>(where, gemm_operand::transposed, gemm_view<>(output_gradient),
+    detail::sum_rows<float>(ctx, gemm_operand::transposed, gemm_view<>(output_gradient),
                             bias_gradient.row(0));
   }
   if (input_gradient.data_handle() == nullptr) return {};
-  return gemm<Backends>(where, to_input, output_gradient, weights, input_gradient);
+  return gemm<Backends>(ctx, to_input, output_gradient, weights, input_gradient);
 }
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -37,7 +37,7 @@ DEEPREC_INLINE double logistic_loss_of(double logit, double label) noexcept {
   return (std::max)(logit, 0.0) - logit * label + std::log1p(std::exp(-std::abs(logit)));
 }
 
-/// Many rows in pieces: 64 at most, whose borders depend on the number of rows only.
+/// Rows are cut into 64 pieces at most, whose bounds depend on the number of rows only.
 inline constexpr index_t loss_pieces = 64;
 constexpr index_t loss_piece(index_t rows) noexcept {
   return std::max<index_t>(256, (rows + loss_pieces - 1) / loss_pieces);
@@ -45,7 +45,7 @@ constexpr index_t loss_piece(index_t rows) noexcept {
 
 inline namespace DEEPREC_UNIT {
 
-/// Rows [begin, end); the sum of rows begins with `sum`.
+/// `sum` plus the losses of rows [begin, end), in order.
 DEEPREC_APART inline double add_losses(double sum, matrix_view<const float> logits, matrix_view<const float> labels,
                                        index_t begin, index_t end) noexcept {
   for (index_t i = begin; i < end; ++i) {
@@ -78,9 +78,9 @@ DEEPREC_APART inline void loss_gradients(matrix_view<const float> logits, matrix
 /// @threads  thread-safe; the same bits for any number of workers
 /// @error    shape_mismatch
 template <class Context>
-[[nodiscard]] status logistic_loss_forward(Context&& ctx, matrix_view<const float> logits,
+[[nodiscard]] status logistic_loss_forward(Context&& context_or_executor, matrix_view<const float> logits,
                                            matrix_view<const float> labels, double& loss) {
-  const auto where = as_context(ctx);
+  const auto ctx = as_context(context_or_executor);
   const index_t batch = logits.extent(0);
   if (!detail::well_formed(logits) || logits.extent(1) != 1) {
     return {errc::shape_mismatch, "logistic_loss_forward: logits must be (B,1)"};
@@ -90,7 +90,7 @@ template <class Context>
   }
   const index_t piece = detail::loss_piece(batch);
   double sums[detail::loss_pieces] = {};
-  where.executor->parallel_for(batch, piece, [&](index_t begin, index_t end, int) {
+  ctx.executor->parallel_for(batch, piece, [&](index_t begin, index_t end, int) {
     for (index_t i = begin; i < end; i += piece) {  // an executor may hand out several pieces at once
       double& sum = sums[i / piece];
       sum = detail::add_losses(sum, logits, labels, i, end - i > piece ? i + piece : end);
@@ -112,10 +112,10 @@ template <class Context>
 /// @threads  thread-safe on distinct gradients
 /// @error    shape_mismatch
 template <class Context>
-[[nodiscard]] status logistic_loss_backward(Context&& ctx, matrix_view<const float> logits,
+[[nodiscard]] status logistic_loss_backward(Context&& context_or_executor, matrix_view<const float> logits,
                                             matrix_view<const float> labels,
                                             matrix_view<float> gradient) {
-  const auto where = as_context(ctx);
+  const auto ctx = as_context(context_or_executor);
   const index_t batch = logits.extent(0);
   if (!detail::well_formed(logits) || logits.extent(1) != 1) {
     return {errc::shape_mismatch, "logistic_loss_backward: logits must be (B,1)"};
@@ -127,7 +127,7 @@ template <class Context>
     return {errc::shape_mismatch, "logistic_loss_backward: gradient must be (B,1)"};
   }
   const double scale = 1 / static_cast<double>(std::max<index_t>(batch, 1));
-  where.executor->parallel_for(
+  ctx.executor->parallel_for(
       batch, detail::loss_piece(batch), [&](index_t begin, index_t end, int) {
         detail::loss_gradients(logits, labels, scale, gradient, begin, end);
       });

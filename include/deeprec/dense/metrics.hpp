@@ -23,7 +23,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace detail {
 
-/// Scores are numbers, labels are in [0, 1]; the first row where they aren't is reported.
+/// Checks that no score is NaN and that labels are in [0, 1]; the error has the first row that fails.
 inline status check_scored(matrix_view<const float> scores, matrix_view<const float> labels) {
   if (!well_formed(scores) || scores.extent(1) != 1) {
     return {errc::shape_mismatch, "metric: scores must be (B,1)"};
@@ -45,8 +45,8 @@ inline status check_scored(matrix_view<const float> scores, matrix_view<const fl
 
 }  // namespace detail
 
-/// Area under the ROC curve: the share of pairs (positive, negative) that the scores order rightly,
-/// a tie counting one half.
+/// Area under the ROC curve: the fraction of pairs (positive, negative) that the scores order correctly; a
+/// tie counts one half.
 ///
 /// @threads one thread at a time
 class auc {
@@ -70,7 +70,7 @@ class auc {
     return {};
   }
 
-  /// Adds all rows of another.
+  /// Adds all rows of `other`.
   ///
   /// @cost    O(N)
   /// @threads one thread at a time
@@ -123,7 +123,7 @@ class log_loss {
   /// Adds a batch. A logit beyond +-2^31 counts as +-2^31.
   ///
   /// @shape    logits (B,1), not NaN · labels (B,1), in [0, 1]
-  /// @numerics each row's loss in double, cut to multiples of 2^-60; their sum is exact for up to
+  /// @numerics each row's loss in double, truncated to multiples of 2^-60; their sum is exact for up to
   ///           2^36 rows
   /// @cost     O(B); keeps nothing
   /// @threads  one thread at a time
@@ -139,7 +139,7 @@ class log_loss {
     return {};
   }
 
-  /// Adds all rows of another.
+  /// Adds all rows of `other`.
   ///
   /// @cost    O(1)
   /// @threads one thread at a time

@@ -7,8 +7,8 @@
 //   tower.step(pool, adagrad{.learning_rate = 0.01F});
 //
 // After the first step with the largest batch a stack allocates nothing in f32; products take their scratch
-// from the context's resource (a backend may have memory of its own). In bf16 and TF32 weights are cast anew
-// after each step, into memory of the heap. Not here: dropout, batch norm.
+// from the context's resource (a backend may have memory of its own). In bf16 and TF32 weights are cast again
+// after each step, into heap memory. Not here: dropout, batch norm.
 #pragma once
 
 #include <cmath>
@@ -38,15 +38,15 @@ enum class weight_init : std::uint8_t { he, glorot };
 /// Whether a backward pass also makes the gradient of its input.
 enum class compute_input_gradient : std::uint8_t { no, yes };
 
-/// The last layer's products: in the math of the others, or in f32, which DeepRec advises beside bf16.
+/// Arithmetic of the last layer: as the other layers, or f32, which DeepRec recommends with bf16.
 enum class mlp_last_layer : std::uint8_t { as_the_rest, f32 };
 
-/// In what a stack computes. Weights, gradients and the optimizer are float always.
+/// Arithmetic and storage of a stack. Weights, gradients and optimizer state are always float.
 struct mlp_precision {
   gemm_math math = gemm_math::f32;  ///< of all products, forward and backward
   mlp_last_layer last = mlp_last_layer::as_the_rest;
-  gemm_storage hidden = gemm_storage::f32;        ///< what the outputs of hidden layers are stored in
-  weight_reuse weights = weight_reuse::few;       ///< many: a stack that serves
+  gemm_storage hidden = gemm_storage::f32;        ///< storage of the hidden layers' outputs
+  weight_reuse weights = weight_reuse::few;       ///< many: for inference
 };
 
 /// @threads one thread at a time; the work inside is spread over the context's executor
@@ -55,7 +55,7 @@ class mlp {
  public:
   /// @param sizes  width of the input, of every hidden layer, and of the output
   /// @param rng    layer l takes its weights from the stream first_stream + l; biases start at 0
-  /// @param how    in what it computes
+  /// @param how    arithmetic and storage
   /// @pre     at least two sizes, each at least 1
   /// @post    the same weights for the same arguments, on every machine
   /// @cost    O(weights)
@@ -98,13 +98,13 @@ class mlp {
     }
     make_operands();
   }
-  mlp(mlp&&) noexcept = default;  // takes the memory resource along, so every view stays good
-  /// Becomes the other stack, and keeps its own memory resource.
+  mlp(mlp&&) noexcept = default;  // moves the memory resource too, so views stay valid
+  /// Takes over the other stack, and keeps its own memory resource.
   ///
   /// @pre     afterwards `other` is only assigned to or destroyed
-  /// @post    the weights, gradients, state and results are the other's; views of them stay good where the
-  ///          two resources are equal, else they are copied, and new views have to be asked for
-  /// @cost    O(1); between resources that differ O(weights + batch), and the weights are cast anew
+  /// @post    this holds the other's weights, gradients, state and results; views of them stay valid where
+  ///          the two resources are equal, else the data is copied and views must be taken again
+  /// @cost    O(1); between resources that differ O(weights + batch), and the weights are cast again
   /// @threads one thread at a time, for both
   /// @error   bad_alloc between resources that differ: then nothing has changed
   mlp& operator=(mlp&& other) {
@@ -125,8 +125,8 @@ class mlp {
 
   [[nodiscard]] const mlp_precision& precision() const noexcept { return how_; }
 
-  /// Weights of layer l (O,I) and its bias (1,O); writable, for loading and averaging. Whoever holds such
-  /// a view may write at any time, so weights are cast anew in every forward pass from then on, until
+  /// Weights of layer l (O,I) and its bias (1,O); writable, for loading and averaging. Such a view may be
+  /// written at any time, so from then on weights are cast again in every forward pass, until
   /// weights_settled().
   [[nodiscard]] matrix_view<float> weights(int l) noexcept {
     written_from_outside_ = true;
@@ -154,7 +154,7 @@ class mlp {
     return {parameters_.data(), 1, parameter_count_};
   }
 
-  /// Nobody writes through the views of weights() and parameters() any more: casts are kept from now on.
+  /// Declares that views of weights, biases and parameters are not written any more: casts are kept again.
   ///
   /// @cost    O(layers)
   /// @threads one thread at a time
@@ -174,7 +174,7 @@ class mlp {
   [[nodiscard]] matrix_view<const float> output() const noexcept {
     return output_in(activations_);
   }
-  /// Gradient of the input after a backward pass that computed it (B,I).
+  /// Gradient of the input (B,I), after a backward pass that computed it.
   [[nodiscard]] matrix_view<const float> input_gradient() const noexcept {
     return delta_in(deltas_, 0);
   }
@@ -184,14 +184,14 @@ class mlp {
   /// @shape    input (B,I)
   /// @dtype    float
   /// @space    host
-  /// @pre      input stays as it is until backward() has run
+  /// @pre      input is unchanged until backward() has run
   /// @numerics linear_forward
   /// @cost     one gemm() a layer; allocates when B is larger than ever before
   /// @threads  one thread at a time; the same bits for any number of workers
-  /// @error    shape_mismatch · out_of_memory · what gemm() says
+  /// @error    shape_mismatch · out_of_memory · errors of gemm()
   template <class Context>
-  [[nodiscard]] status forward(Context&& ctx, matrix_view<const float> input) {
-    const auto where = as_context(ctx);
+  [[nodiscard]] status forward(Context&& context_or_executor, matrix_view<const float> input) {
+    const auto ctx = as_context(context_or_executor);
     if (const status s = detail::expect_size(input.extent(1), size(0), "mlp::forward: input.extent(1) must be size(0)"); !s) {
       return s;
     }
@@ -203,7 +203,7 @@ class mlp {
       const status done = with_input(l, [&](const auto& x) {
         return with_activation(l + 1, [&](const auto& y) {
           return linear_forward<Backends>(
-              where, x, *operands_[static_cast<std::size_t>(l)], bias_in(parameters_, l), y,
+              ctx, x, *operands_[static_cast<std::size_t>(l)], bias_in(parameters_, l), y,
               {.math = math(l), .activation = rectified(l) ? gemm_activation::relu : gemm_activation::none});
         });
       });
@@ -212,7 +212,7 @@ class mlp {
     return {};
   }
 
-  /// Makes every gradient, for the gradient of the last forward pass's output.
+  /// Computes all gradients from the gradient of the last forward pass's output.
   ///
   /// @shape    output_gradient (B,O)
   /// @pre      forward() ran, and its input is unchanged
@@ -220,18 +220,18 @@ class mlp {
   /// @numerics linear_backward, relu_backward
   /// @cost     two gemm() a layer
   /// @threads  one thread at a time; the same bits for any number of workers
-  /// @error    shape_mismatch · what gemm() says
+  /// @error    shape_mismatch · errors of gemm()
   template <class Context>
-  [[nodiscard]] status backward(Context&& ctx, matrix_view<const float> output_gradient,
+  [[nodiscard]] status backward(Context&& context_or_executor, matrix_view<const float> output_gradient,
                                 compute_input_gradient wanted = compute_input_gradient::yes) {
-    const auto where = as_context(ctx);
+    const auto ctx = as_context(context_or_executor);
     if (!detail::has_shape(output_gradient, batch_, size(layers()))) {
       return {errc::shape_mismatch, "mlp::backward: output_gradient must be (B,O)"};
     }
     matrix_view<const float> dy = output_gradient;
     if (rectified(layers() - 1)) {
       const matrix_view<float> dz = delta_in(deltas_, layers());
-      if (const status s = relu_backward(where, output(), dy, dz); !s) return s;
+      if (const status s = relu_backward(ctx, output(), dy, dz); !s) return s;
       dy = dz;
     }
     for (int l = layers() - 1; l >= 0; --l) {
@@ -240,7 +240,7 @@ class mlp {
       const status done = with_input(l, [&](const auto& x) {
         linear_options options{.math = math(l)};
         if (l > 0) options.input_mask = x;  // an output of ReLU
-        return linear_backward<Backends>(where, x, dy, *operands_[static_cast<std::size_t>(l)],
+        return linear_backward<Backends>(ctx, x, dy, *operands_[static_cast<std::size_t>(l)],
                                          weights_in(gradients_, l), bias_in(gradients_, l), dx, options);
       });
       if (!done) return done;
@@ -249,7 +249,7 @@ class mlp {
     return {};
   }
 
-  /// Makes the state that step() of this kind of optimizer needs, zeroed, if it isn't there.
+  /// Makes the state that step() of this kind of optimizer needs, zeroed, unless it exists.
   ///
   /// @cost     O(state) the first time
   /// @threads  one thread at a time
@@ -278,8 +278,8 @@ class mlp {
   /// @error    unsupported: the state belongs to an optimizer of another kind (reset_state()) ·
   ///           out_of_memory
   template <RowOptimizer O, class Context>
-  [[nodiscard]] status step(Context&& ctx, const O& optimizer) {
-    const auto where = as_context(ctx);
+  [[nodiscard]] status step(Context&& context_or_executor, const O& optimizer) {
+    const auto ctx = as_context(context_or_executor);
     if (const status s = make_state(optimizer); !s) return s;
     float* state = state_.data();
     for (int l = 0; l < layers(); ++l) {
@@ -287,7 +287,7 @@ class mlp {
         const index_t row_floats = O::row_state + O::element_state * w.extent(1);
         const matrix_view<float> of_rows(state, w.extent(0), row_floats);
         state += w.extent(0) * row_floats;
-        return apply_rows(where, g, optimizer, w, of_rows);
+        return apply_rows(ctx, g, optimizer, w, of_rows);
       };
       if (const status s = stepped(weight_gradient(l), weights_in(parameters_, l)); !s) return s;
       if (const status s = stepped(bias_gradient(l), bias_in(parameters_, l)); !s) return s;
@@ -296,7 +296,7 @@ class mlp {
     return {};
   }
 
-  /// Forgets the optimizer's state, so that the next step may be another optimizer's.
+  /// Discards the optimizer's state, so that the next step can use another optimizer.
   void reset_state() noexcept {
     state_.clear();
     state_kind_ = 0;
@@ -323,7 +323,7 @@ class mlp {
         deltas_(other.deltas_, memory) {
     make_operands();
   }
-  // From a stack of an equal resource.
+  // From a stack whose resource is equal.
   void take(mlp& other) noexcept {
     sizes_ = std::move(other.sizes_);
     first_ = std::move(other.first_);
@@ -342,7 +342,7 @@ class mlp {
     deltas_ = std::move(other.deltas_);
     operands_ = std::move(other.operands_);
   }
-  // They view parameters_, wherever that lies.
+  // The operands are views of parameters_.
   void make_operands() {
     operands_.clear();
     for (int l = 0; l < layers(); ++l) {
@@ -418,7 +418,7 @@ class mlp {
     floats activations(activations_.get_allocator()), deltas(deltas_.get_allocator());
     if (const status s = grow(activations, (all - size(0)) * batch); !s) return s;
     if (const status s = grow(deltas, all * batch); !s) return s;
-    activations_.swap(activations);  // the last results stay until both are there
+    activations_.swap(activations);  // the last results stay valid until both are allocated
     deltas_.swap(deltas);
     capacity_ = batch;
     return {};

@@ -3,16 +3,17 @@
 //
 //   query ──> a matmul primitive, cached ──> run on one thread
 //
-// OpenMP is held to one thread around every call, also where a primitive is planned: neither scratch nor
-// code depends on omp_set_num_threads(), and no thread is started. DEEPREC_ISA binds oneDNN (unless
-// something else in the process used it first); a context with a lower instruction set than oneDNN has is
-// refused, for oneDNN's choice is one for the process.
+// OpenMP is limited to one thread around every call, planning included: neither scratch nor code depends on
+// omp_set_num_threads(), and no thread is started. DEEPREC_ISA limits oneDNN as well, unless other code in
+// the process used oneDNN first; a context with a lower instruction set than oneDNN's is refused, as oneDNN
+// selects its instruction set once per process.
 //
-// Signals are blocked while oneDNN's gemm:jit runs: up to 3.11 its stack register points into the heap, where a
-// handler's frame would overwrite memory. A profiler that samples by signals sees such a product only at its end.
+// Signals are blocked while oneDNN's gemm:jit runs: up to 3.11 its stack register points into the heap, where
+// a handler's frame would overwrite memory. A profiler that samples by signals sees such a product only at
+// its end.
 //
-// Fused: accumulation, bias, a dense residual, GELU, sigmoid, the cast to bf16; ReLU where no NaN can come
-// up, for oneDNN's makes a 0 of it. Works with oneDNN 2.6 and 3.x.
+// Fused: accumulation, bias, a dense residual, GELU, sigmoid, the cast to bf16; ReLU where no NaN can arise,
+// as oneDNN's ReLU turns NaN into 0. Works with oneDNN 2.6 and 3.x.
 #pragma once
 
 #include <deeprec/dense/gemm_backend.hpp>
@@ -32,8 +33,8 @@
 namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// @numerics float sums in oneDNN's order, which depends on the machine and the shape. With bf16 inputs
-///           VDPBF16PS takes denormals for zeros, in factors and sums
-/// @cost     O(mnk); about 0.3 ms for a shape not seen before, of which 1024 are kept
+///           VDPBF16PS treats denormals as zeros, in factors and sums
+/// @cost     O(mnk); about 0.3 ms for a new gemm_problem; the primitives of 1024 problems are cached
 /// @threads  thread-safe; uses one thread (a oneDNN built on TBB: those of the caller's arena)
 /// @error    unsupported: oneDNN refused to run · out_of_memory
 struct onednn_gemm {
@@ -78,7 +79,7 @@ struct onednn_gemm {
     return {data, bytes};
   }
 
-  /// Primitives kept and made so far.
+  /// Counters of the cache of primitives.
   ///
   /// @cost    O(1)
   /// @threads thread-safe
@@ -88,9 +89,9 @@ struct onednn_gemm {
  private:
   using onednn_layout = detail::onednn_layout;
 
-  // oneDNN lays its scratch out as if it began at a page, and takes more than it asked for where it doesn't.
+  // oneDNN assumes that its scratch is page-aligned, and uses more than it requests where it is not.
   static constexpr std::size_t page = 4096;
-  // And 2.6 writes a row of a more than it asks for (m = 1, n = 2, k = 70: 1,432 bytes of 1,152).
+  // oneDNN 2.6 also writes a row of a beyond what it requests (m = 1, n = 2, k = 70: 1,432 bytes of 1,152).
   static std::size_t beyond(const gemm_problem& q) noexcept {
     return static_cast<std::size_t>(16 * 4 * (q.k + q.n));
   }
@@ -136,7 +137,7 @@ struct onednn_gemm {
     return {};
   }
 
-  // The same for any m, so that one packed operand serves every batch.
+  // The same for any m, so that one packed operand serves every batch size.
   static onednn_layout weights_layout(index_t k, index_t n, gemm_storage storage) {
     detail::onednn_primitive typical;
     const gemm_problem q{.m = 64, .n = n, .k = k, .a_stride = k, .c_stride = n, .inputs = storage};
@@ -145,7 +146,7 @@ struct onednn_gemm {
   }
 
   static std::shared_ptr<const detail::onednn_primitive> primitive(gemm_problem q) {
-    q.instruction_set = gemm_problem{}.instruction_set;  // nothing that oneDNN is told
+    q.instruction_set = gemm_problem{}.instruction_set;  // not passed to oneDNN
     return cache().get(q, [&]() -> std::shared_ptr<const detail::onednn_primitive> {
       const bool turned = q.b == gemm_operand::transposed;
       const onednn_layout b = q.packed ? weights_layout(q.k, q.n, q.inputs)

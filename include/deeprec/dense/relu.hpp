@@ -50,16 +50,16 @@ DEEPREC_APART inline void relu_rows_backward(matrix_view<const float> output, ma
 /// @threads thread-safe on distinct outputs
 /// @error   shape_mismatch
 template <class Context>
-[[nodiscard]] status relu_forward(Context&& ctx, matrix_view<const float> input,
+[[nodiscard]] status relu_forward(Context&& context_or_executor, matrix_view<const float> input,
                                   matrix_view<float> output) {
-  const auto where = as_context(ctx);
+  const auto ctx = as_context(context_or_executor);
   const index_t width = input.extent(1);
   if (!detail::well_formed(input) || !detail::well_formed(output) ||
       !detail::has_shape(output, input.extent(0), width)) {
     return {errc::shape_mismatch, "relu_forward: output must be (B,W)"};
   }
   if (input.empty()) return {};
-  where.executor->parallel_for(input.extent(0), std::max<index_t>(1, 16384 / width),
+  ctx.executor->parallel_for(input.extent(0), std::max<index_t>(1, 16384 / width),
                                [&](index_t begin, index_t end, int) {
                                  detail::relu_rows(input, output, begin, end);
                                });
@@ -75,10 +75,10 @@ template <class Context>
 /// @threads thread-safe on distinct input_gradient
 /// @error   shape_mismatch
 template <class Context>
-[[nodiscard]] status relu_backward(Context&& ctx, matrix_view<const float> output,
+[[nodiscard]] status relu_backward(Context&& context_or_executor, matrix_view<const float> output,
                                    matrix_view<const float> output_gradient,
                                    matrix_view<float> input_gradient) {
-  const auto where = as_context(ctx);
+  const auto ctx = as_context(context_or_executor);
   const index_t width = output.extent(1);
   if (!detail::well_formed(output) || !detail::well_formed(output_gradient) ||
       !detail::has_shape(output_gradient, output.extent(0), width)) {
@@ -89,7 +89,7 @@ template <class Context>
     return {errc::shape_mismatch, "relu_backward: input_gradient must be (B,W)"};
   }
   if (output.empty()) return {};
-  where.executor->parallel_for(output.extent(0), std::max<index_t>(1, 16384 / width),
+  ctx.executor->parallel_for(output.extent(0), std::max<index_t>(1, 16384 / width),
                                [&](index_t begin, index_t end, int) {
                                  detail::relu_rows_backward(output, output_gradient, input_gradient, begin, end);
                                });

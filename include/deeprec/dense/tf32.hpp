@@ -3,8 +3,8 @@
 //   float   s eeeeeeee mmmmmmmmmm mmmmmmmmmmmmm        round to nearest, ties to even
 //   TF32    s eeeeeeee mmmmmmmmmm 0000000000000        error at most 2^-11 |x|
 //
-// No storage type: a rounded float stays a float. gemm() with gemm_math::tf32 rounds its operands so, on
-// any machine; a tensor core may cut the bits off instead.
+// Not a storage type: a rounded value is a float. gemm() with gemm_math::tf32 rounds its operands like this
+// on any CPU; a tensor core may truncate instead.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,7 @@
-// Products with one row or one column: nothing but reading the larger operand once, in the vectors of the
-// ISA.
+// Products with one row or one column: one pass over the larger operand with the vectors of the ISA.
 //
 //   m = 1   y = x W^T   dots of W's rows with x          n = 1   y = X w   dots of X's rows with w
-//           y = x W     W's rows, weighted and added             y = X^T w  X's rows, weighted and added
+//           y = x W     weighted sum of W's rows                 y = X^T w  weighted sum of X's rows
 //
 // A library for large products is slower here: oneDNN computes 16 columns where one is wanted.
 #pragma once
@@ -13,8 +12,8 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// @numerics float products and sums: two or more partial sums for each lane, then pairwise, or k in order;
-///           the same bits on every machine of an ISA
+/// @numerics float products and sums: a dot product has one or two partial sums per lane, then pairwise sums;
+///           a weighted sum of rows adds in the order of k. The same bits on every machine of an ISA
 /// @cost     O(mnk)
 /// @threads  thread-safe; uses one thread
 /// @error    none
@@ -67,7 +66,7 @@ struct thin_gemm {
       } else {
         combine_rows(region, b, q.b_stride, q.k, a, a_batch_stride(q), q.n, c, q.accumulates);
       }
-      if (q.bias || q.residual || q.activation != gemm_activation::none) {  // in place, while c is near
+      if (q.bias || q.residual || q.activation != gemm_activation::none) {  // in place, while c is cached
         finish(region, {.product = c,
                         .product_stride = q.c_stride,
                         .rows = q.m,

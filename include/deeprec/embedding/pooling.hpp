@@ -1,7 +1,8 @@
-// How a bag becomes one row: the combiner, and policies for the cases that users treat differently.
+// Pooling of a bag into one row: the combiner, and policies for bad ids, padding, empty bags, norms, output.
 //
 //   lookup(ctx, table, bags, combiner::sum, out);                a combiner is a pooling
-//   lookup(ctx, table, bags, pooling{combiner::mean(combiner::by_weight), bounds::skip, padding::id{0}}, out);
+//   lookup(ctx, table, bags, pooling{combiner::mean(combiner::by_weight), bounds::skip, padding::id{0}},
+//          out);
 //
 //   combiner::            row of bag b                                weights
 //   sum                   sum_k w[k] * x[k]                           yes
@@ -11,14 +12,14 @@
 //   max                   max_k x[k], element by element              no
 //   concat                no pooling: out is (N,D), row k is w[k] * x[k]   yes
 //
-// A sum begins at +0, so what adds never gives -0 for a bag of -0; max and concat keep it.
+// Sums start at +0: sum, mean and sqrtn give +0 for a bag of -0; max and concat keep -0.
 //
 // Without weights w = 1. Policies are empty tags or small values, in any order, one of each kind:
 //
 //   bounds::     check (default) | skip | assume_valid      an id outside [0, rows)
-//   padding::    none (default)  | id{7} | prune            ids that count as absent; they are never "bad", nor
-//                                                           is their weight
-//   empty_bag::  zeros (default) | default_row{7} | keep    a bag without ids, once absent ones are left out
+//   padding::    none (default)  | id{7} | prune            ids that count as absent; neither they nor their
+//                                                           weights are ever "bad"
+//   empty_bag::  zeros (default) | default_row{7} | keep    a bag without ids, absent ones not counted
 //   norm         any (default)   | max_norm{c}              rows longer than c are scaled down to c
 //   output::     overwrite (default) | accumulate           what happens to the old values of out
 #pragma once
@@ -30,7 +31,7 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// How the rows of a bag become one.
+/// How the rows of a bag are combined into one.
 namespace combiner {
 
 struct by_count_t {};
@@ -61,18 +62,18 @@ inline constexpr concat_t concat{};
 
 }  // namespace combiner
 
-/// What becomes of an id outside [0, rows).
+/// Handling of ids outside [0, rows).
 namespace bounds {
 
-/// The call fails with the place of the first bad id. On the host nothing is written; on a device the bad
-/// bag becomes zeros and the executor's synchronize() reports the place.
+/// The call fails and reports the first bad id. On the host nothing is written; on a device the bad bag
+/// becomes zeros and the executor's synchronize() reports the id.
 struct check_t {};
 /// The id counts as absent, as if the bag did not hold it; the number of such ids is added to *skipped.
 struct skip_t {
   index_t* skipped = nullptr;
   constexpr skip_t operator()(index_t& counter) const noexcept { return {&counter}; }
 };
-/// No check: a bad id reads memory that is not the table's.
+/// No check: a bad id reads memory outside the table.
 struct assume_valid_t {};
 inline constexpr check_t check{};
 inline constexpr skip_t skip{};
@@ -80,7 +81,7 @@ inline constexpr assume_valid_t assume_valid{};
 
 }  // namespace bounds
 
-/// What a bag without ids becomes, once absent ones are left out.
+/// Result of a bag without ids, absent ones not counted.
 namespace empty_bag {
 
 struct zeros_t {};
@@ -99,11 +100,11 @@ inline constexpr keep_t keep{};
 namespace padding {
 
 struct none_t {};
-/// Positions with this id count as absent. Any number, also a negative one.
+/// Ids equal to this one count as absent. May be any number, also negative.
 struct id {
   std::int64_t id;
 };
-/// Negative ids count as absent and, for every combiner but sum, positions whose weight is not above 0: as in
+/// Negative ids count as absent and, for every combiner but sum, ids whose weight is not above 0: as in
 /// TensorFlow's safe_embedding_lookup_sparse.
 struct prune_t {};
 inline constexpr prune_t prune{};
@@ -128,7 +129,7 @@ inline constexpr accumulate_t accumulate{};
 
 namespace detail {
 
-/// Rows of any norm are used as they are.
+/// Rows are used unscaled.
 struct any_norm_t {};
 
 template <class T>
@@ -159,7 +160,7 @@ constexpr policy_kind kind_of_policy() {
   }
 }
 
-/// The one of Policies that has the kind, or Default.
+/// The policy of the kind among Policies, or Default.
 template <policy_kind Kind, class Default, class... Policies>
 struct pick_policy {
   using type = Default;

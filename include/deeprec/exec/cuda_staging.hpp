@@ -1,9 +1,10 @@
-// The way of batches to a CUDA device: pinned buffers, a copy stream, slices of one device buffer.
+// Transfer of batches to a CUDA device: pinned buffers, a copy stream, slices of one device buffer.
 //
 //   cuda_staging staging(copy_stream.get());
-//   packed_layout layout;  const auto ids = layout.add<std::int64_t>(n), offsets = layout.add<std::int64_t>(B + 1);
-//   staging.next(layout.bytes(), slot);            ids.in(staging.host(slot)) ...    pack
-//   staging.send(slot, layout.bytes());            one copy
+//   packed_layout layout;
+//   const auto ids = layout.add<std::int64_t>(n), offsets = layout.add<std::int64_t>(B + 1);
+//   staging.acquire(layout.bytes(), slot);         ids.in(staging.host(slot)) ...    pack
+//   staging.upload(slot, layout.bytes());          one copy
 //   staging.use(slot, compute.get());
 //   jagged_view<std::int64_t, std::int64_t, device_space> bags(offsets.in(staging.device(slot)), B, ...);
 //   lookup(compute, ...);  staging.release(slot, compute.get());

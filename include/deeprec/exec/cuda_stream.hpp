@@ -1,11 +1,11 @@
-// A CUDA stream as an executor: verbs given one enqueue their work and return.
+// A CUDA stream as an executor: verbs enqueue their work on it and return.
 //
 //   cuda_stream stream;                       // or cuda_stream{your_cudaStream_t}
 //   lookup(stream, device_table, device_bags, combiner::sum, device_out).or_throw();   // enqueued
-//   stream.synchronize().or_throw();          // waits, and reports the first fault of what ran
+//   stream.synchronize().or_throw();          // waits, and reports the first fault of the work
 //
-// Kernels can't return a status: they write the smallest bad place into a record in device memory that
-// synchronize() reads and clears, and add what `skip` left out to counters there.
+// Kernels can't return a status: they write the first fault (by table, bag, position) into a record in device
+// memory that synchronize() reads and clears, and count there the ids that `skip` left out.
 // Several streams, events and graphs: cuda_stream_pool.hpp.
 #pragma once
 
@@ -34,11 +34,11 @@ struct cuda_backend {};
 ///
 /// @threads enqueue from one thread at a time, as with any stream
 /// @error   the constructor throws deeprec::error (device_error without a usable device; out_of_memory), and
-///          keeps nothing then
+///          then releases what it had
 class cuda_stream {
  public:
   using backend = cuda_backend;
-  /// Counters that one stream can count with.
+  /// The most counters of one stream.
   static constexpr std::size_t most_counters = 64;
 
   explicit cuda_stream(stream_priority priority = stream_priority::normal) : cuda_stream(nothing_yet()) {
@@ -69,8 +69,8 @@ class cuda_stream {
   [[nodiscard]] cudaStream_t get() const noexcept { return stream_; }
   /// For kernels: in device memory.
   [[nodiscard]] device_fault* fault_record() const noexcept { return &on_device_->fault; }
-  /// For kernels: what they count there is added to *where by synchronize(); null when `where` is, and when
-  /// more than most_counters are in use: since the last synchronize(), or by what was captured.
+  /// For kernels: a counter in device memory that synchronize() adds to *where. Null when `where` is, and
+  /// when most_counters others are in use, since the last synchronize() or by captured work.
   [[nodiscard]] unsigned long long* counter(index_t* where) {
     if (where == nullptr) return nullptr;
     auto place = std::find_if(counted_.begin(), counted_.end(), [&](const auto& c) { return c.where == where; });
@@ -84,8 +84,8 @@ class cuda_stream {
     return on_device_->skipped + (place - counted_.begin());
   }
 
-  /// Scratch of the verb that is being enqueued: the next verb on this stream may use the same bytes. Grows
-  /// and keeps what it had, since a captured graph may still use it.
+  /// Scratch of the verb that is being enqueued: the next verb on this stream may use the same bytes. It
+  /// grows, and earlier blocks are kept, since a captured graph may still use them.
   ///
   /// @cost    nothing, unless it grows: cudaMalloc
   /// @threads one at a time
@@ -94,8 +94,7 @@ class cuda_stream {
     return scratch_.get(stream_, bytes, out);
   }
 
-  /// Scratch of a verb that enqueues other verbs: while it lives, they get bytes behind what it
-  /// took.
+  /// Scratch of a verb that calls other verbs: while it lives, they get the bytes after those it took.
   class scratch_scope {
    public:
     explicit scratch_scope(cuda_stream& stream)
@@ -114,11 +113,11 @@ class cuda_stream {
     detail::stream_scratch<cuda_runtime>::scope scope_;
   };
 
-  /// Waits for everything enqueued; answers the first fault since the last call.
+  /// Waits for everything enqueued; returns the first fault since the last call.
   ///
   /// @cost    blocks; a copy of some hundred bytes
   /// @threads one at a time
-  /// @error   what the verbs' kernels found (smallest table, then bag, then position); device_error
+  /// @error   the fault that kernels recorded (smallest table, then bag, then position); device_error
   [[nodiscard]] status synchronize() {
     status s = cuda_status(
         cudaMemcpyAsync(on_host_, on_device_, sizeof(records), cudaMemcpyDeviceToHost, stream_));
@@ -127,7 +126,7 @@ class cuda_stream {
     if (!s.ok()) return s;
     for (std::size_t i = 0; i < counted_.size(); ++i) {
       if (on_host_->skipped[i] != 0) *counted_[i].where += static_cast<index_t>(on_host_->skipped[i]);
-      if (!counted_[i].captured) counted_[i].where = nullptr;  // a captured step goes on counting there
+      if (!counted_[i].captured) counted_[i].where = nullptr;  // captured work keeps its counter
     }
     return on_host_->fault.as_status();
   }
@@ -138,7 +137,7 @@ class cuda_stream {
     unsigned long long skipped[most_counters];
   };
 
-  // The other constructors begin with this one: once it is through, the destructor runs when they throw.
+  // The other constructors delegate to this one: once it has finished, the destructor runs when they throw.
   struct nothing_yet {};
   explicit cuda_stream(nothing_yet) noexcept {}
 

@@ -1,4 +1,4 @@
-// Independent work on several CUDA streams, and a step as a CUDA graph.
+// Independent work on several CUDA streams, and a training step as a CUDA graph.
 //
 //   cuda_stream_pool pool(4);
 //   plan_streams(work, pool.streams(), plan).or_throw();
@@ -6,7 +6,7 @@
 //   pool.replay(plan, launch).or_throw();          captured once, then one launch for each step
 //   pool.synchronize().or_throw();
 //
-// Not here: streams of several processes on one card; that is MPS, a daemon of NVIDIA's (docs/cuda.md).
+// Not here: sharing a device between processes, which is what NVIDIA's MPS is for (docs/cuda.md).
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -25,7 +25,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// @error   the constructor throws deeprec::error (device_error) without a usable device
 using cuda_stream_pool = basic_stream_pool<cuda_runtime, cuda_stream>;
 
-/// An event that ends with its block.
+/// An event, destroyed at the end of its scope.
 ///
 /// @threads one thread at a time
 /// @error   the constructor throws deeprec::error (device_error)
@@ -37,12 +37,12 @@ class cuda_event {
   ~cuda_event() { cuda_runtime::end_event(event_); }
 
   [[nodiscard]] cudaEvent_t get() const noexcept { return event_; }
-  /// Marks what the stream was given until now.
+  /// Records the event after the work enqueued on the stream so far.
   [[nodiscard]] status record(const cuda_stream& on) noexcept {
     return cuda_runtime::record(event_, on.get());
   }
-  /// What the stream is given from now on comes behind the mark.
-  [[nodiscard]] status hold_back(const cuda_stream& on) const noexcept {
+  /// Makes work enqueued on the stream from now on wait for the event.
+  [[nodiscard]] status wait(const cuda_stream& on) const noexcept {
     return cuda_runtime::wait(on.get(), event_);
   }
 

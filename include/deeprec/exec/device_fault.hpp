@@ -1,4 +1,4 @@
-// The record that kernels write what they find wrong to, and the host reads when it synchronizes.
+// The fault record in device memory: written by kernels, read by the host when it synchronizes.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// Zeroed: nothing found. `lock` guards the other fields on the device.
+/// All zero: no fault. `lock` guards the other fields on the device.
 struct device_fault {
   int lock;
   int code;  // an errc
@@ -17,20 +17,20 @@ struct device_fault {
   index_t bag;
   index_t position;
   std::int64_t value;
-  unsigned long long first;  // the largest order_of() so far: who is behind it need not wait for the lock
+  unsigned long long first;  // the largest order_of() so far; faults with a smaller one skip the lock
 
-  /// Larger for what is reported before: by table, then bag, then, where there is no bag, position.
+  /// A sort key, larger for a fault that takes precedence: by table, then bag, then, without a bag, position.
   [[nodiscard]] DEEPREC_HD static constexpr unsigned long long order_of(index_t table, index_t bag,
                                                                         index_t position) noexcept {
     constexpr auto most = (index_t{1} << 48) - 1;
-    constexpr index_t tables = 32766;  // of those behind them all have one place
+    constexpr index_t tables = 32766;  // later tables share one key
     using word = unsigned long long;
     if (table >= tables) return ~(static_cast<word>(tables + 1) << 49);
     const index_t place = bag >= 0 ? bag : position >= 0 ? position : 0;
     const auto of_table = static_cast<word>(table < 0 ? 0 : table + 1);
     return ~(of_table << 49 | word{bag >= 0} << 48 | static_cast<word>(place < most ? place : most));
   }
-  /// Whether another place comes before this one.
+  /// True when a fault at (t, b, k) takes precedence over the recorded one.
   [[nodiscard]] DEEPREC_HD constexpr bool is_behind(index_t t, index_t b, index_t k) const noexcept {
     if (code == 0) return true;
     if (t != table) return t < table;

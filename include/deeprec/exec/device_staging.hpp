@@ -1,16 +1,17 @@
-// Batches on their way to the device: one packed pinned buffer each, one copy each, on a stream of its own.
+// Transfer of batches to the device: one packed pinned buffer and one copy for each, on a separate stream.
 //
 //   host      pack 0 | pack 1 | pack 2 ...
 //   copies           | copy 0 | copy 1 | copy 2          the copy stream
-//   compute                   | step 0 | step 1          waits for the copy of its batch, and for nothing else
+//   compute                   | step 0 | step 1          waits only for the copy of its batch
 //
-//   next(bytes, slot)    waits until the steps that used this buffer before are over
-//   send(slot)           one copy, and an event behind it
-//   use(slot, stream)    the stream waits for the copy          release(slot, stream): the step is behind this
+//   acquire(bytes, slot)    waits until earlier steps have finished with this buffer
+//   upload(slot, bytes)     one copy, followed by an event
+//   use(slot, stream)       the stream waits for the copy
+//   release(slot, stream)   ends the use
 //
-// Several streams may use one buffer; each use has its release, also where the step between them failed.
+// Several streams may use one buffer; each use needs a release, also where the step between them failed.
 //
-// A template over the run time, so that a test proves the order; cuda_staging.hpp is the one of a device.
+// A template over the runtime, so that tests check the order; cuda_staging.hpp instantiates it for CUDA.
 #pragma once
 
 #include <cstddef>
@@ -34,17 +35,17 @@ class basic_device_staging {
   using scope = detail::device_scope<Runtime>;
 
  public:
-  /// Streams that may use one batch.
+  /// The most streams that may use one batch.
   static constexpr std::size_t most_consumers = 16;
 
-  /// @param copies the stream of the copies @param slots batches under way at once; 2 overlap one copy with
+  /// @param copies the stream of the copies @param slots batches in flight at once; 2 overlap one copy with
   ///        one step
   explicit basic_device_staging(stream copies, int slots = 2) : copies_(copies) {
     slots_.resize(static_cast<std::size_t>(slots < 1 ? 1 : slots));
   }
   basic_device_staging(const basic_device_staging&) = delete;
   basic_device_staging& operator=(const basic_device_staging&) = delete;
-  /// @pre a stream that has used a buffer and not released it is alive: it is waited for
+  /// @pre streams with a use that is not released still exist: the destructor waits for them
   ~basic_device_staging() {
     const scope here(device_);
     for (slot& s : slots_) {
@@ -58,14 +59,14 @@ class basic_device_staging {
     }
   }
 
-  /// A buffer of at least so many bytes, the next of the ring.
+  /// The next buffer of the ring, with at least `bytes` bytes.
   ///
-  /// @post    nobody reads the buffer any more, on host or device
+  /// @post    nothing reads the buffer any more, on host or device
   /// @cost    waits for the steps that used it last; allocates when it is too small
   /// @threads one at a time
-  /// @error   invalid_value when a use of that buffer was not released (place().item is its number): release it,
-  ///          and ask again; out_of_memory; device_error
-  [[nodiscard]] status next(std::size_t bytes, int& number) {
+  /// @error   invalid_value when a use of that buffer was not released (place().item is its number): release
+  ///          it, then call again; out_of_memory; device_error
+  [[nodiscard]] status acquire(std::size_t bytes, int& number) {
     const scope here(device_);
     if (!here.made().ok()) return here.made();
     const int chosen = next_;
@@ -87,7 +88,8 @@ class basic_device_staging {
     if (s.bytes < bytes) {
       drop(s);
       const std::size_t most = (std::numeric_limits<std::size_t>::max)();
-      const std::size_t wanted = bytes <= most - bytes / 4 ? bytes + bytes / 4 : bytes;  // batches differ a little
+      // a quarter more, since the sizes of batches vary
+      const std::size_t wanted = bytes <= most - bytes / 4 ? bytes + bytes / 4 : bytes;
       if (const status got = Runtime::pinned_allocate(s.host, wanted); !got) return got;
       if (const status got = Runtime::allocate(s.device, wanted); !got) {
         Runtime::pinned_deallocate(s.host);
@@ -100,7 +102,7 @@ class basic_device_staging {
     number = chosen;
     return {};
   }
-  /// Where the host packs, and what the device reads: the same offsets in both.
+  /// The host buffer to pack into and the device buffer to read from; offsets are the same in both.
   [[nodiscard]] void* host(int number) const noexcept {
     return slots_[static_cast<std::size_t>(number)].host;
   }
@@ -115,10 +117,10 @@ class basic_device_staging {
   /// @threads one at a time
   /// @error   shape_mismatch when the buffer has fewer; invalid_value when a stream uses it already;
   ///          device_error
-  [[nodiscard]] status send(int number, std::size_t bytes) {
+  [[nodiscard]] status upload(int number, std::size_t bytes) {
     slot& s = slots_[static_cast<std::size_t>(number)];
     if (!s.consumers.empty())
-      return {errc::invalid_value, "device_staging: a buffer must not be sent while it is used", {.item = number}};
+      return {errc::invalid_value, "device_staging: a buffer must not be uploaded to while it is used", {.item = number}};
     if (bytes > s.bytes) return {errc::shape_mismatch, "device_staging: bytes must fit the buffer"};
     const scope here(device_);
     if (!here.made().ok()) return here.made();
@@ -129,23 +131,23 @@ class basic_device_staging {
     s.marked = marked.ok();
     return marked;
   }
-  /// What the stream is given from now on sees the batch.
+  /// Work enqueued on the stream from now on sees the batch.
   ///
-  /// @pre     the batch was sent
-  /// @post    the buffer is not handed out again before release(number, on), once for each use
+  /// @pre     the batch was uploaded
+  /// @post    acquire() does not return the buffer again before release(number, on), once for each use
   /// @cost    one wait
   /// @threads one at a time
-  /// @error   invalid_value for a buffer that was not sent; unsupported when most_consumers other streams use
-  ///          the batch; device_error. On an error it is no use
+  /// @error   invalid_value for a buffer that was not uploaded; unsupported when most_consumers other streams
+  ///          use the batch; device_error. On an error there is no use
   [[nodiscard]] status use(int number, stream on) {
     slot& s = slots_[static_cast<std::size_t>(number)];
-    if (!s.marked) return {errc::invalid_value, "device_staging: a buffer must be sent before it is used", {.item = number}};
+    if (!s.marked) return {errc::invalid_value, "device_staging: a buffer must be uploaded before it is used", {.item = number}};
     std::size_t c = find(s, on);
     if (c == most_consumers) return {errc::unsupported, "device_staging: consuming streams must be at most most_consumers"};
     const scope here(device_);
     if (!here.made().ok()) return here.made();
     if (c == s.released.size()) {
-      s.released.reserve(c + 1);  // throws before there is something to lose
+      s.released.reserve(c + 1);  // may throw, so it comes before the event is created
       event made{};
       if (const status answer = Runtime::make_event(made, false); !answer) return answer;
       s.released.push_back(made);
@@ -156,12 +158,12 @@ class basic_device_staging {
     ++s.consumers[c].uses;
     return {};
   }
-  /// The stream's use ends behind what it was given until now.
+  /// Ends a use of the stream after the work enqueued on it so far.
   ///
   /// @cost    one event
   /// @threads one at a time
-  /// @error   invalid_value when the stream has no use of the batch that is not released; device_error: it is
-  ///          not released
+  /// @error   invalid_value when the stream has no use of the batch that is not released; device_error: the
+  ///          use is not released
   [[nodiscard]] status release(int number, stream on) {
     slot& s = slots_[static_cast<std::size_t>(number)];
     const std::size_t c = find(s, on);
@@ -180,7 +182,7 @@ class basic_device_staging {
   struct consumer {
     stream on;
     int uses;     // not released yet
-    bool marked;  // its event is recorded: behind its last release
+    bool marked;  // its event is recorded, at its last release
   };
   struct slot {
     void* host = nullptr;
@@ -189,17 +191,17 @@ class basic_device_staging {
     event copied{};
     bool has_copied = false;
     bool sent = false;
-    bool marked = false;              // the event `copied` is behind the copy
+    bool marked = false;              // the event `copied` is recorded after the copy
     std::vector<consumer> consumers;  // of this batch
     std::vector<event> released;      // of each consumer, kept for the next batch
   };
-  // The place of a stream among the consumers, or the one behind them.
+  // The index of a stream among the consumers, or their number.
   static std::size_t find(const slot& s, stream on) {
     std::size_t c = 0;
     while (c < s.consumers.size() && s.consumers[c].on != on) ++c;
     return c;
   }
-  // Waits for the copy, and for what was released.
+  // Waits for the copy and for the released uses.
   status idle(const slot& s) const {
     status waited;
     if (s.sent) waited = s.marked ? Runtime::wait_for(s.copied) : Runtime::synchronize(copies_);

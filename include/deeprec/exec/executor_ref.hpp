@@ -1,8 +1,8 @@
-// A bulk executor behind two pointers, for code that can't be a template: virtual functions, plug-ins.
+// A type-erased reference to a bulk executor, for code that can't be a template: virtual functions, plug-ins.
 //
 //   thread_pool pool;   executor_ref ref(pool);   lookup(ref, ...);   // the same pieces, the same bits
 //
-// Owns nothing, and takes const executors as well. Costs one indirect call for each parallel_for and one for
+// Owns nothing; accepts const executors as well. Costs one indirect call for each parallel_for and one for
 // each piece.
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// @threads as the executor behind it
+/// @threads as the executor that it refers to
 class executor_ref {
  public:
   template <BulkExecutor E>
@@ -28,7 +28,7 @@ class executor_ref {
         }),
         concurrency_([](void* self) { return static_cast<int>(static_cast<E*>(self)->concurrency()); }) {}
 
-  /// As BulkExecutor says.
+  /// See BulkExecutor.
   template <class Body>
   void parallel_for(index_t n, index_t grain, Body&& body) const {
     parallel_for_(executor_, n, grain,

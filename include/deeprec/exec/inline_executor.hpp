@@ -1,4 +1,4 @@
-// Runs everything on the calling thread, at once.
+// Runs everything on the calling thread, immediately.
 #pragma once
 
 #include <stop_token>
@@ -10,7 +10,7 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// A bulk and task executor without threads. Empty; make one wherever you need one.
+/// A bulk and task executor without threads. An empty class, constructed wherever one is needed.
 ///
 /// @threads every member is thread-safe
 struct inline_executor {
@@ -21,11 +21,11 @@ struct inline_executor {
   }
   [[nodiscard]] static constexpr int concurrency() noexcept { return 1; }
 
-  /// Runs the task before it returns: a task that waits for a later one waits for ever.
+  /// Runs the task before it returns: a task that waits for a later one never ends.
   ///
   /// @cost    the task's
   /// @threads thread-safe
-  /// @error   none: ok; what the task throws passes through
+  /// @error   none: always ok; exceptions of the task pass through
   template <class Task>
   status post(Task&& task, std::stop_token stop = {}) const {
     task(std::move(stop));

@@ -1,11 +1,10 @@
-// Which stream runs what: the ops of a step dealt to n in-order streams, with the fewest waits between
-// them.
+// Assigns the ops of a training step to n in-order streams, with the fewest waits between them.
 //
 //   a ─> b ─> d        stream 0    a  b ────> d         the chains of a minimum path cover become streams;
-//   a ─> c ─> d        stream 1      (a) c ──/          a wait only where order does not follow already
+//   a ─> c ─> d        stream 1      (a) c ──/          a wait only where stream order does not suffice
 //
 //   stream_work work;
-//   { auto here = work.on_stream(1); work.add({a}); }         tf.stream(1): scopes nest, the inner one counts
+//   { auto here = work.on_stream(1); work.add({a}); }         tf.stream(1): scopes nest, the inner applies
 //   { auto here = work.colocate_with(a); work.add({}); }      tf.colocate_with
 //   plan_streams(work, 4, plan).or_throw();
 //
@@ -27,7 +26,7 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// The ops of one step: what each needs before it may start, what it costs, and where the caller wants it.
+/// The ops of one step: the dependencies, the cost and the requested stream of each.
 ///
 /// @threads one thread fills it; then concurrent readers are safe
 class stream_work {
@@ -39,7 +38,7 @@ class stream_work {
     index_t leader;  ///< the op whose stream this one shares; -1: none
   };
 
-  /// Ends when it leaves its block; what held before holds again.
+  /// In force until the end of its block; then the previous one applies again.
   class scope {
    public:
     scope(const scope&) = delete;
@@ -55,9 +54,9 @@ class stream_work {
     std::pair<int, index_t> before_;
   };
 
-  /// Ops that are added while the scope lives go to that stream.
+  /// Ops added while the scope lives run on that stream.
   [[nodiscard]] scope on_stream(int stream) { return scope(this, {stream, -1}); }
-  /// Ops that are added while the scope lives go where that op goes.
+  /// Ops added while the scope lives run on the stream of that op.
   [[nodiscard]] scope colocate_with(index_t leader) { return scope(this, {-1, leader}); }
 
   /// Adds an op that starts when those in `after`, added before, have ended; returns its number.
@@ -77,25 +76,25 @@ class stream_work {
   std::pair<int, index_t> now_{-1, -1};
 };
 
-/// Who runs when and where. Stream 0 is the caller's: what was enqueued on it before comes first, and what
-/// is enqueued on it afterwards comes last.
+/// The order and the stream of every op. Stream 0 is the caller's: work enqueued on it before runs before the
+/// plan, work enqueued on it afterwards runs after the plan.
 ///
 /// @threads immutable once made; thread-safe
 struct stream_plan {
   struct step {
     index_t op;
     int stream;
-    std::vector<index_t> waits;  ///< ops on other streams whose end this one awaits
-    bool recorded = false;       ///< somebody awaits the end of this op
+    std::vector<index_t> waits;  ///< ops on other streams that must end first
+    bool recorded = false;       ///< another stream waits for the end of this op
   };
 
   int streams = 0;
   std::vector<step> steps;     ///< in the order in which they are enqueued
-  std::vector<int> forks;      ///< streams whose first step awaits the begin of the plan
-  std::vector<index_t> joins;  ///< ops that stream 0 awaits at the end
+  std::vector<int> forks;      ///< streams whose first step waits for the start of the plan
+  std::vector<index_t> joins;  ///< ops that stream 0 waits for at the end
   std::uint64_t topology = 0;  ///< equal for equal plans: the key of a cached graph
 
-  /// Waits between streams, without those at the begin and the end.
+  /// The number of waits between streams, without those at the start and at the end.
   [[nodiscard]] index_t waits() const noexcept {
     index_t all = 0;
     for (const step& s : steps) all += static_cast<index_t>(s.waits.size());
@@ -105,7 +104,7 @@ struct stream_plan {
 
 namespace detail {
 
-/// Sets of ops.
+/// Sets of ops, as rows of bits.
 class op_sets {
  public:
   explicit op_sets(index_t ops)
@@ -129,9 +128,9 @@ class op_sets {
   std::vector<std::uint64_t> bits_;
 };
 
-/// Deals ops to streams. Chains come from a maximum matching in the transitive reduction (a minimum path
-/// cover: the fewest waits, if there are streams enough); then the groups that lose the least overlap are
-/// joined.
+/// Assigns ops to streams. Chains come from a maximum matching in the transitive reduction (a minimum path
+/// cover: the fewest waits, if there are enough streams); then groups are joined, those that lose the least
+/// overlap first.
 class stream_dealer {
  public:
   stream_dealer(const stream_work& work, int streams)
@@ -166,7 +165,7 @@ class stream_dealer {
     while (group_[count(v)] != v) v = group_[count(v)] = group_[count(group_[count(v)])];
     return v;
   }
-  // Not where the caller wants two different streams.
+  // Joins two groups; false where the caller wants them on different streams.
   bool join(index_t a, index_t b) {
     a = find(a);
     b = find(b);
@@ -180,7 +179,7 @@ class stream_dealer {
     return true;
   }
 
-  // Edges that no other path says, and who comes before whom.
+  // The edges of the transitive reduction, and the predecessors and the rank of every op.
   void reduce() {
     next_.resize(count(n_));
     rank_.assign(count(n_), 0);
@@ -235,7 +234,7 @@ class stream_dealer {
     }
   }
 
-  // What two groups would lose if they shared a stream: overlap; and what they would save: waits.
+  // The effect of two groups sharing a stream: overlap lost and waits saved.
   struct bond {
     double lost = 0;
     double saved = 0;
@@ -331,7 +330,7 @@ class stream_dealer {
   }
 
  public:
-  /// Topological, what has most behind it first.
+  /// Topological order; of the ops that are ready, the one with the longest remaining path first.
   std::vector<index_t> launch_order() const {
     std::vector<index_t> missing(count(n_));
     for (const auto& out : next_) {
@@ -361,14 +360,14 @@ class stream_dealer {
   index_t n_;
   int streams_;
   op_sets before_;
-  std::vector<index_t> group_;  // union-find, the smallest op of a group on top
+  std::vector<index_t> group_;  // union-find; the root of a group is its smallest op
   std::vector<int> pin_;        // of a group: the stream that the caller wants
   std::vector<std::vector<index_t>> next_;
-  std::vector<double> rank_;  // the longest way to the end
+  std::vector<double> rank_;  // cost of the longest path to the end
   std::vector<index_t> match_of_;
 };
 
-/// What an op's end implies: for each stream, how many of its steps have ended.
+/// Vector clocks: the number of steps of each stream that have ended when an op has ended.
 class stream_clocks {
  public:
   stream_clocks(index_t ops, int streams)
@@ -377,7 +376,7 @@ class stream_clocks {
         here_(streams_ * streams_),
         ended_(streams_) {}
 
-  /// The waits that the next step of a stream needs to come behind the ops `after`, latest enqueued first.
+  /// The waits that the next step of a stream needs to run after the ops `after` (latest enqueued first).
   template <class StreamOf, class StepOf>
   std::vector<index_t> waits(int stream, const std::vector<index_t>& after, const StreamOf& stream_of,
                              const StepOf& step_of) {
@@ -391,7 +390,7 @@ class stream_clocks {
     }
     return needed;
   }
-  /// The op is the next step of its stream; returns its number there.
+  /// Makes the op the next step of its stream; returns its number there.
   index_t enqueue(index_t op, int stream) {
     const auto s = static_cast<std::size_t>(stream);
     index_t* const known = here_.data() + s * streams_;
@@ -410,17 +409,17 @@ class stream_clocks {
 
 }  // namespace detail
 
-/// Deals the ops of a step to streams.
+/// Assigns the ops of a step to streams.
 ///
 /// @pre      costs are not negative
-/// @post     every op starts after those it needs. Each wait is needed: without it, order would not follow.
-///           Two parts of the work that have no edge between them wait for each other only where they share
-///           a stream
-/// @numerics the same plan for the same work, always
+/// @post     every op starts after those it needs; no wait is redundant. Parts of the work without an edge
+///           between them wait for each other only where they share a stream
+/// @numerics deterministic: the same plan for the same work
 /// @cost     O(n^2) bits for n ops, and O(n * edges) at worst for the chains: made once, run many times
 /// @threads  reentrant
-/// @error    invalid_value naming what: a stream outside [0, streams), an op or leader that was not added
-///           before (item = the op, value = the bad number), streams below 1. On an error plan is as before
+/// @error    invalid_value: a stream outside [0, streams), an op or leader that was not added before (item =
+///           the op, value = the bad number), streams below 1; detail() names it. On an error `plan` is
+///           unchanged
 /// @example  @snippet tests/exec/stream_plan_test.cpp stream_plan
 /// @source   minimum path cover of the transitive reduction: Nimble (Kwon et al., NeurIPS 2020)
 [[nodiscard]] inline status plan_streams(const stream_work& work, int streams, stream_plan& plan) {
@@ -451,7 +450,7 @@ class stream_clocks {
   stream_plan made;
   made.streams = streams;
   made.steps.resize(static_cast<std::size_t>(n));
-  // Op n stands for what was on stream 0 before.
+  // Op n represents the earlier work of stream 0.
   std::vector<index_t> step_of(static_cast<std::size_t>(n) + 1), at(static_cast<std::size_t>(n) + 1);
   const auto stream = [&](index_t u) { return u == n ? 0 : stream_of[static_cast<std::size_t>(u)]; };
   const auto step = [&](index_t u) { return step_of[static_cast<std::size_t>(u)]; };

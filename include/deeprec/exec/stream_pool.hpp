@@ -1,15 +1,15 @@
-// Streams and events that end with their pool, and plans that run on them.
+// Streams and events owned by a pool, and the execution of plans on them.
 //
 //   pool.run(plan, launch)       fork ─> op, record, wait ... ─> join       launch(op, stream) enqueues one
 //   pool.replay(plan, launch)    the same, captured once into a graph and launched from then on
 //   pool.fork(); ...; pool.join();                                          by hand
 //
-// What a verb needs for itself (scratch, the record of a fault) belongs to the stream that it was given, in
-// a graph to the one that it was captured on. So plans of one pool never overlap: each comes behind the one
-// before, whichever streams begin them.
+// The scratch and the fault record of a verb belong to the stream on which it was enqueued, in a graph to the
+// stream on which it was captured. Therefore plans of one pool are serialised, whichever streams they start
+// on.
 //
-// A template over the run time (memory/cuda_runtime.hpp) and the stream that verbs take: see
-// cuda_stream_pool.hpp. Which op runs where: stream_plan.hpp.
+// A template over the runtime (memory/cuda_runtime.hpp) and the stream type of verbs: see
+// cuda_stream_pool.hpp. The assignment of ops to streams: stream_plan.hpp.
 #pragma once
 
 #include <cstdint>
@@ -27,14 +27,14 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// How the device chooses between streams that are ready.
+/// The priority of a stream among those that are ready.
 enum class stream_priority : unsigned char { normal, high };
 
-/// n streams of the device that is current when the pool is made; it is current again in every call of the
-/// pool. Stream 0 is the one that plans begin and end on.
+/// n streams of the device that is current at construction; every call makes that device current. Plans start
+/// and end on stream 0.
 ///
-/// Runtime: as cuda_runtime. Stream: made of a stream_priority; get() is the run time's stream,
-/// synchronize() answers with a status.
+/// Runtime: as cuda_runtime. Stream: constructed from a stream_priority; get() is the runtime's stream,
+/// synchronize() returns a status.
 /// @threads one thread at a time
 template <class Runtime, class Stream>
 class basic_stream_pool {
@@ -58,20 +58,20 @@ class basic_stream_pool {
     for (const event e : timers_) Runtime::end_event(e);
   }
 
-  /// One more stream, with a priority of its own; returns its number. Waits until it is ready.
+  /// Adds a stream with the given priority; returns its number. Waits until the stream is ready.
   int add_stream(stream_priority priority) {
     const scope here(device_);
     streams_.push_back(std::make_unique<Stream>(priority));
-    // A graph that runs on another stream comes behind what this one was made with, too.
+    // The stream's initialisation must also precede graphs that run on another stream.
     static_cast<void>(Runtime::synchronize(raw(streams() - 1)));
     return streams() - 1;
   }
   [[nodiscard]] int streams() const noexcept { return static_cast<int>(streams_.size()); }
   [[nodiscard]] Stream& stream(int i) noexcept { return *streams_[static_cast<std::size_t>(i)]; }
-  /// Graphs that replay() keeps.
+  /// The number of graphs that replay() keeps.
   [[nodiscard]] index_t graphs() const noexcept { return static_cast<index_t>(graphs_.size()); }
 
-  /// What the streams are given from now on comes behind what stream `from` was given until now, and behind
+  /// Work enqueued on the streams from now on runs after the work enqueued on stream `from` so far, and after
   /// the last plan.
   ///
   /// @cost    one event, and a wait for each other stream
@@ -90,7 +90,7 @@ class basic_stream_pool {
     return {};
   }
 
-  /// What stream `to` is given from now on comes behind what all of them were given until now.
+  /// Work enqueued on stream `to` from now on runs after the work enqueued on all streams so far.
   ///
   /// @cost    an event and a wait for each other stream
   /// @threads one at a time
@@ -109,27 +109,27 @@ class basic_stream_pool {
     return {};
   }
 
-  /// Enqueues a plan: launch(op, stream) enqueues one op on a stream and answers with a status.
+  /// Enqueues a plan: launch(op, stream) enqueues one op on a stream and returns a status.
   ///
   /// @pre     the plan was made for no more streams than the pool has
-  /// @post    the plan comes behind what stream 0 was given before and behind the last plan, and what stream 0
-  ///          is given next behind it; also when a launch has failed, and the rest was left out
+  /// @post    the plan runs after the earlier work of stream 0 and after the last plan, and before later work
+  ///          of stream 0; also when a launch failed and the remaining ones were skipped
   /// @cost    the launches, one event for each op that is awaited, one wait for each wait of the plan
   /// @threads one at a time
-  /// @error   the first error that a launch returns; invalid_value; device_error. What a launch throws is thrown on,
-  ///          once the streams are joined
+  /// @error   the first error that a launch returns; invalid_value; device_error. An exception of launch
+  ///          is rethrown once the streams are joined
   template <class Launch>
   [[nodiscard]] status run(const stream_plan& plan, Launch&& launch) {
     return run_from_0(plan, launch, false);
   }
 
-  /// The same, for a run of which times() shall know how long each stream took.
+  /// The same, with the time of each stream measured for times().
   template <class Launch>
   [[nodiscard]] status run_timed(const stream_plan& plan, Launch&& launch) {
     return run_from_0(plan, launch, true);
   }
 
-  /// Milliseconds from the begin of the last run_timed to the end of each stream's last op; 0 for a stream
+  /// Milliseconds from the start of the last run_timed to the end of each stream's last op; 0 for a stream
   /// that ran none.
   ///
   /// @cost    waits for that run
@@ -149,19 +149,19 @@ class basic_stream_pool {
     return {};
   }
 
-  /// As run, through a graph: captured the first time that this (topology, version) is asked for, and
-  /// launched on stream `on` every time. A graph keeps the pointers and sizes of its capture: whoever
-  /// changes them changes `version`.
+  /// As run, through a graph: captured at the first call with this (topology, version), and launched on
+  /// stream `on` at every call. A graph keeps the pointers and sizes of its capture: change `version` when
+  /// they change.
   ///
-  /// @pre     what the ops need of scratch is there already: run the plan once before. What other streams of
-  ///          the plan were given by hand is joined to `on`, and what they are given next forked from it: a
+  /// @pre     the scratch of the ops is allocated: run the plan once before. Work enqueued by hand on other
+  ///          streams of the plan is joined to `on` before the call, and forked from it after the call: a
   ///          graph uses their scratch
-  /// @post    as run, for stream `on`. Faults are in the records of the plan's streams: synchronize() of the
-  ///          pool reads them all, that of stream `on` does not
-  /// @cost    one launch of a graph, and an event where `on` is not where the last plan ended; the first
-  ///          time a capture and an instantiation (milliseconds)
+  /// @post    as run, for stream `on`. Faults are in the records of the plan's streams: the pool's
+  ///          synchronize() reads them all, that of stream `on` does not
+  /// @cost    one launch of a graph, and an event where `on` is not the stream that the last plan ended on;
+  ///          the first time a capture and an instantiation (milliseconds)
   /// @threads one at a time
-  /// @error   as run; a capture that failed leaves no graph behind
+  /// @error   as run; a failed capture leaves no graph
   template <class Launch>
   [[nodiscard]] status replay(const stream_plan& plan, Launch&& launch, std::uint64_t version = 0,
                               int on = 0) {
@@ -181,7 +181,7 @@ class basic_stream_pool {
     return Runtime::launch(found->second, raw(on));
   }
 
-  /// Ends the graphs that replay() keeps.
+  /// Destroys the graphs that replay() keeps.
   ///
   /// @cost    waits for the streams
   /// @threads one at a time
@@ -197,8 +197,8 @@ class basic_stream_pool {
     return {};
   }
 
-  /// Waits for all streams, then reads the records of all: a graph writes those of the streams that it was
-  /// captured on, whichever it runs on.
+  /// Waits for all streams, then reads the fault records of all: a graph writes those of the streams on which
+  /// it was captured, whichever stream it runs on.
   ///
   /// @cost    blocks
   /// @threads one at a time
@@ -218,9 +218,9 @@ class basic_stream_pool {
  private:
   [[nodiscard]] auto raw(int i) const { return streams_[static_cast<std::size_t>(i)]->get(); }
 
-  // An event may be recorded anew once its waits are enqueued: they keep the record that they saw.
+  // An event may be recorded again once its waits are enqueued: they keep the record that they saw.
   status prepare(std::size_t events) {
-    events_.reserve(events);  // throws before there is something to lose
+    events_.reserve(events);  // may throw, so it comes before an event is created
     while (events_.size() < events) {
       event made{};
       if (const status s = Runtime::make_event(made, false); !s) return s;
@@ -239,8 +239,8 @@ class basic_stream_pool {
     return {};
   }
 
-  // The last plan ended on stream turn_: what another stream is given from now on comes behind it. An event
-  // is recorded only here, when the stream changes.
+  // The last plan ended on stream turn_. Orders later work of stream `on` after it; an event is recorded only
+  // here, when the stream changes.
   status take_turn(int on) {
     if (on == turn_) return {};
     if (const status s = prepare(1); !s) return s;
@@ -258,8 +258,8 @@ class basic_stream_pool {
     return enqueue(plan, launch, timed);
   }
 
-  // After the first failure nothing more is launched, but the streams are joined, as far as they can be. That
-  // failure is the answer: what fails behind it (in a capture, all) follows from it.
+  // After the first failure nothing more is launched, but the streams are joined as far as possible. That
+  // failure is returned: later ones (in a capture, every call fails) follow from it.
   template <class Launch>
   status enqueue(const stream_plan& plan, Launch&& launch, bool timed) {
     if (plan.streams > streams()) {
@@ -276,7 +276,7 @@ class basic_stream_pool {
       if (const status s = prepare_timers(); !s) return s;
       note(Runtime::record(timers_[0], raw(0)));
     }
-    // Event 0 is the begin, event op + 1 the end of an op.
+    // Event 0 marks the start, event op + 1 the end of an op.
     const auto of = [&](index_t op) { return events_[static_cast<std::size_t>(op) + 1]; };
     if (!plan.forks.empty()) note(Runtime::record(events_[0], raw(0)));
     for (const int i : plan.forks) note(Runtime::wait(raw(i), events_[0]));
@@ -330,7 +330,7 @@ class basic_stream_pool {
     recorded = enqueue(plan, launch, false);
 #endif
     const status ended =
-        Runtime::end_capture(raw(0), graph);  // also after a fault: the stream is free again
+        Runtime::end_capture(raw(0), graph);  // also after an error, so that the capture ends
     status made = recorded.ok() ? ended : recorded;
     if (made.ok()) made = Runtime::instantiate(exec, graph);
     if (ended.ok()) Runtime::end_graph(graph);
@@ -341,7 +341,7 @@ class basic_stream_pool {
   int turn_ = 0;  // the stream that the last plan ended on
   std::vector<std::unique_ptr<Stream>> streams_;
   std::vector<event> events_;
-  std::vector<event> timers_;  // the begin, and the end of each stream
+  std::vector<event> timers_;  // the start, and the end of each stream
   std::vector<bool> timed_;
   std::map<graph_key, typename Runtime::graph_exec> graphs_;
 };

@@ -1,10 +1,10 @@
-// Device memory that the verbs of one stream use one after the other, and what a verb that is made
-// of others keeps for itself meanwhile.
+// Scratch memory of a stream. Calls on the stream reuse it in order; a composite call can hold a part while
+// it calls others.
 //
-//   one block:   | kept by fused_lookup | of to_jagged, then of lookup |
+//   one block:   | held by fused_lookup | of to_jagged, then of lookup |
 //   and later:   | of any other verb ...                               |
 //
-// A template over the run time (memory/cuda_runtime.hpp), so that tests run it without a device.
+// A template over the runtime (memory/cuda_runtime.hpp), so that tests run it without a device.
 #pragma once
 
 #include <algorithm>
@@ -31,8 +31,8 @@ class stream_scratch {
     for (void* const block : blocks_) Runtime::deallocate(block);
   }
 
-  /// Bytes behind what is kept. Blocks that were too small stay until the end: a captured graph, or
-  /// who keeps a part of one, may still use them.
+  /// Returns memory after the part that is held. Blocks that were too small live until destruction: a
+  /// captured graph, or the holder of a part of one, may still use them.
   [[nodiscard]] status get(stream_type on, std::size_t bytes, std::byte*& out) {
     if (bytes > most_bytes - kept_) return {errc::out_of_memory, "scratch: bytes must be at most half of an address space"};
     if (kept_ + bytes > size_) {
@@ -43,7 +43,7 @@ class stream_scratch {
                 "scratch: must not grow during a capture; run the step once before it"};
       }
       const std::size_t wanted = (std::max)(kept_ + bytes, size_ + size_ / 2);
-      blocks_.reserve(blocks_.size() + 1);  // throws before there is something to lose
+      blocks_.reserve(blocks_.size() + 1);  // may throw, so it comes before the allocation
       void* made = nullptr;
       if (const status s = Runtime::allocate(made, wanted); !s) return s;
       blocks_.push_back(made);
@@ -53,7 +53,7 @@ class stream_scratch {
     return {};
   }
 
-  /// What is taken in a scope is kept until its end. Scopes nest.
+  /// Memory taken in a scope is held until its end. Scopes nest.
   class scope {
    public:
     explicit scope(stream_scratch& of) : of_(of), before_(of.kept_) {}
@@ -73,7 +73,7 @@ class stream_scratch {
   };
 
  private:
-  // Half of an address space: sums of what can be had don't wrap.
+  // Half of an address space: sums of valid sizes don't wrap.
   static constexpr std::size_t most_bytes = (std::numeric_limits<std::size_t>::max)() / 2;
 
   std::vector<void*> blocks_;  // the last one is in use
@@ -81,11 +81,11 @@ class stream_scratch {
   std::size_t kept_ = 0;
 };
 
-/// Pieces of one block of memory, each aligned to 256 bytes. Where their sum is more than an address space, or a
-/// count is negative, bytes() is the largest number, which no run time has.
+/// The layout of arrays in one block of memory, each aligned to 256 bytes. Where their sum exceeds an address
+/// space, or a count is negative, bytes() is the largest std::size_t, which every runtime refuses.
 class scratch_layout {
  public:
-  /// Where `count` elements of a type begin.
+  /// Appends `count` elements of T; returns their offset.
   template <class T>
   std::size_t add(index_t count) {
     constexpr std::size_t most = (std::numeric_limits<std::size_t>::max)();

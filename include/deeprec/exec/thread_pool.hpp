@@ -1,14 +1,14 @@
 // The default executor: a fixed set of workers for bulk work, and threads on demand for tasks that
-// may block. Any framework's own pool does as well (core/executor.hpp); this one is for who has none.
+// may block. A framework's own pool can take its place (core/executor.hpp).
 //
 //   parallel_for(n, grain, body)     the caller is worker 0 and works too; workers 1 .. c-1 join in
 //   post(task)                       each accepted task has a thread to itself until it ends, so a blocked
 //                                    task holds up neither bulk work nor another task; at the limit of
 //                                    threads post returns would_block, and the caller keeps the task
 //
-// Task threads are made when they are needed and kept for later tasks until the pool ends.
+// Task threads are created on demand and kept for later tasks until the pool is destroyed.
 // Nested parallel_for calls are safe: a caller always finishes its own pieces, and waits only for
-// pieces that somebody is already running. Not here: work stealing, priorities, task graphs.
+// pieces that other threads are already running. Not here: work stealing, priorities, task graphs.
 #pragma once
 
 #include <sched.h>
@@ -43,7 +43,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace detail {
 
-/// An affinity mask of as many processors as it is made for; a cpu_set_t alone has 1024.
+/// An affinity mask for a given number of processors; a cpu_set_t alone has 1024.
 class cpu_mask {
  public:
   explicit cpu_mask(int cpus) noexcept : mask_(CPU_ALLOC(cpus)), bytes_(CPU_ALLOC_SIZE(cpus)) {
@@ -53,7 +53,7 @@ class cpu_mask {
   cpu_mask& operator=(const cpu_mask&) = delete;
   ~cpu_mask() { CPU_FREE(mask_); }
 
-  /// Null where there was no memory.
+  /// Null where the allocation failed.
   [[nodiscard]] cpu_set_t* data() const noexcept { return mask_; }
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
   [[nodiscard]] int cpus() const noexcept { return static_cast<int>(8 * bytes_); }
@@ -93,9 +93,9 @@ std::vector<int> cpus_of_affinity(const GetAffinity& get_affinity) {
 
 /// The processors that this process may run on (its affinity mask), in order, however many.
 ///
-/// @cost    one system call; some where the system has more than 1024 processors
+/// @cost    one system call; several where the system has more than 1024 processors
 /// @threads thread-safe
-/// @error   none; {0} where the system doesn't say
+/// @error   none; {0} where the mask can't be read
 inline std::vector<int> usable_cpus() {
   return detail::cpus_of_affinity([](std::size_t bytes, cpu_set_t* mask) {
     return sched_getaffinity(0, bytes, mask);
@@ -117,8 +117,8 @@ inline int default_concurrency(std::size_t cpus, int quota) {
 }
 }  // namespace detail
 
-/// How many threads a thread_pool has when none are asked for: one for each of usable_cpus(), fewer where
-/// cpu_quota() grants less time; at least 1.
+/// The default number of threads of a thread_pool: one for each of usable_cpus(), fewer where cpu_quota()
+/// grants less time; at least 1.
 ///
 /// @cost    as usable_cpus and cpu_quota
 /// @threads thread-safe
@@ -129,21 +129,21 @@ inline int default_concurrency(std::size_t cpus, int quota) {
 
 enum class pinning : unsigned char {
   none,      ///< the scheduler places workers anywhere in the affinity mask
-  is_one_hot,  ///< worker i runs on processor i of the mask, round robin; the caller is left alone
+  one_each,  ///< worker i runs on processor i of the mask, round robin; the caller is not pinned
 };
 
 struct thread_pool_options {
   int threads = 0;  ///< concurrency(), the caller included; 0: default_concurrency()
   pinning pin = pinning::none;
-  std::chrono::microseconds spin{20};  ///< how long an idle worker looks for work before it sleeps
+  std::chrono::microseconds spin{20};  ///< polling time of an idle worker before it sleeps
   int task_threads = 64;  ///< the most tasks that run at once, each on a thread of its own
 };
 
 /// Bulk and task executor.
 ///
 /// @threads parallel_for and post may be called from any thread, from bodies and tasks as well
-/// @error   the constructor throws std::system_error when the system refuses a thread, and leaves none behind
-///          (without exceptions: ends the program)
+/// @error   the constructor throws std::system_error when the system refuses a thread, after joining those it
+///          started (without exceptions: ends the program)
 class thread_pool {
  public:
   explicit thread_pool(int threads = 0) : thread_pool(thread_pool_options{.threads = threads}) {}
@@ -151,8 +151,8 @@ class thread_pool {
   explicit thread_pool(const thread_pool_options& options)
       : thread_pool(options, usable_cpus(), cpu_quota()) {}
 
-  /// Triggers the stop tokens of posted tasks, waits for them and for what they still post, then joins
-  /// everything.
+  /// Triggers the stop tokens of posted tasks, waits for them and for the tasks they still post, then joins
+  /// all threads.
   ~thread_pool() {
     stop_tasks_.request_stop();
     {
@@ -165,7 +165,7 @@ class thread_pool {
     stop_workers();
 #if DEEPREC_EXCEPTIONS
     if (task_failure_) {
-      std::fputs("deeprec::thread_pool: a posted task threw, and nobody called wait_tasks()\n",
+      std::fputs("deeprec::thread_pool: a posted task threw, and wait_tasks() was not called\n",
                  stderr);
     }
 #endif
@@ -175,13 +175,13 @@ class thread_pool {
   thread_pool& operator=(const thread_pool&) = delete;
 
   [[nodiscard]] int concurrency() const noexcept { return concurrency_; }
-  /// The affinity mask that the pool saw when it was made.
+  /// The affinity mask at construction.
   [[nodiscard]] const std::vector<int>& cpus() const noexcept { return cpus_; }
 
   /// Calls body(begin, end, worker) for [0, n) in pieces of `grain` (the last may be shorter).
   ///
   /// @pre     grain > 0; bodies don't wait for each other
-  /// @cost    no allocation; about 0.1 us when n <= grain, some us to bring others in
+  /// @cost    no allocation; about 0.1 us when n <= grain, some us to wake other workers
   /// @threads thread-safe; may be nested
   /// @error   when bodies throw, the exception of the smallest begin is rethrown here, once no body
   ///          runs any more; pieces that had not begun are dropped
@@ -228,12 +228,12 @@ class thread_pool {
   /// task. The token is triggered by `stop` and by the pool's destructor.
   ///
   /// @param task moved from only when it is accepted, or when its own move throws
-  /// @post    ok: the task runs once. Any error: it never runs, and the caller still has it
+  /// @post    ok: the task runs once. Any error: it never runs, and the caller keeps it
   /// @cost    three allocations; a new thread (about 20 us) when no task thread is idle
   /// @threads thread-safe
-  /// @error   would_block when as many tasks run as thread_pool_options::task_threads, or no thread is idle and
-  ///          the system refuses one (without exceptions that ends the program); out_of_memory. What a task
-  ///          throws is kept: the first is rethrown by wait_tasks()
+  /// @error   would_block when as many tasks run as thread_pool_options::task_threads, or no thread is idle
+  ///          and the system refuses one (without exceptions that ends the program); out_of_memory. The
+  ///          first exception of a task is kept and rethrown by wait_tasks()
   template <class Task>
     requires std::invocable<std::decay_t<Task>&, std::stop_token>
   status post(Task&& task, std::stop_token stop = {}) {
@@ -335,7 +335,7 @@ class thread_pool {
     std::stop_callback<trigger> on_pool;
   };
 
-  // Which worker of which pool the current thread is.
+  // The pool and the worker number of the current thread.
   struct identity {
     const thread_pool* pool = nullptr;
     int worker = 0;
@@ -353,13 +353,13 @@ class thread_pool {
     detail::cpu_mask mask(cpu + 1);
     if (mask.data() == nullptr) return;
     mask.insert(cpu);
-    sched_setaffinity(0, mask.bytes(), mask.data());  // refused: the worker just stays unpinned
+    sched_setaffinity(0, mask.bytes(), mask.data());  // on failure the worker stays unpinned
   }
 
   void start_workers(pinning pin) {
     for (int id = 1; id < concurrency_; ++id) {
       workers_.emplace_back([this, id, pin] {
-        if (pin == pinning::is_one_hot) {
+        if (pin == pinning::one_each) {
           pin_this_thread(cpus_[static_cast<std::size_t>(id) % cpus_.size()]);
         }
         work(id);
@@ -404,7 +404,7 @@ class thread_pool {
     }
   }
 
-  // The newest job with pieces left: inner loops finish before outer ones go on. Needs mutex_.
+  // The newest job with pieces left: inner loops finish before outer ones continue. Requires mutex_.
   bulk_job* find_job() const noexcept {
     for (bulk_job* job = last_job_; job != nullptr; job = job->previous) {
       if (job->cursor.load(std::memory_order_relaxed) < job->n &&
@@ -424,7 +424,7 @@ class thread_pool {
         lock.unlock();
         run_pieces(*job, id);
         lock.lock();
-        if (--job->helpers == 0) helper_left_.notify_all();  // job dies when its caller sees 0
+        if (--job->helpers == 0) helper_left_.notify_all();  // the caller destroys the job once it sees 0
         continue;
       }
       if (stopping_) return;
@@ -451,7 +451,7 @@ class thread_pool {
     return false;
   }
 
-  // Counts a task. There are never fewer threads than counted tasks, so each has one to itself.
+  // Counts a task. There are never fewer threads than counted tasks, so each has a thread to itself.
   status reserve_task_thread() {
     std::lock_guard lock(task_mutex_);
     if (unfinished_tasks_ == task_threads_.size()) {
@@ -526,7 +526,7 @@ class thread_pool {
 
   // Bulk work. A caller publishes a job and raises epoch_ under mutex_; a worker decides to sleep under
   // mutex_ after it saw the same epoch_ there, so no job is missed. notify outside the lock is safe for
-  // the same reason. sleepers_ only saves the system call when nobody sleeps.
+  // the same reason. sleepers_ only saves the system call when no worker sleeps.
   std::mutex mutex_;
   std::condition_variable work_arrived_;
   std::condition_variable helper_left_;
@@ -540,7 +540,7 @@ class thread_pool {
   std::mutex task_mutex_;
   std::condition_variable task_arrived_;
   std::condition_variable task_done_;
-  std::list<std::unique_ptr<posted_task>> tasks_;  // accepted, not begun: their threads are on the way
+  std::list<std::unique_ptr<posted_task>> tasks_;  // accepted, not started yet
   std::vector<std::thread> task_threads_;
   std::stop_source stop_tasks_;
   std::exception_ptr task_failure_;

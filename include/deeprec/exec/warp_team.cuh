@@ -1,4 +1,4 @@
-// A team: a part of a warp whose lanes work on one thing side by side, and hand values around.
+// A team: a part of a warp whose lanes work on one item together and exchange values.
 //
 //   lanes = 8      | 0 1 2 3 4 5 6 7 | 0 1 2 ...      four teams in a warp; a power of two, up to 32
 //
@@ -25,15 +25,15 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace [[gnu::visibility("hidden")]] DEEPREC_DEVICE {
 
-/// Threads of a block of the library's kernels.
+/// Threads per block of the library's kernels.
 inline constexpr int block_threads = 256;
 
-/// Keeps the smallest place.
+/// Records a fault, unless the recorded one takes precedence (device_fault::order_of).
 static __device__ __noinline__ void write_fault(device_fault* fault, errc code, index_t table, index_t bag,
                                                 index_t position, std::int64_t value) {
   const unsigned long long order = device_fault::order_of(table, bag, position);
   if (atomicMax(&fault->first, order) > order) return;
-  // Lanes that are here together take turns: who spins for the lock may keep the lane that has it from going on.
+  // Lanes that arrive together take turns: a lane that spins on the lock may stall the lane that holds it.
   const unsigned here = __activemask();
   for (unsigned left = here; left != 0; left &= left - 1) {
     if (__ffs(static_cast<int>(left)) - 1 == (static_cast<int>(threadIdx.x) & 31)) {
@@ -66,13 +66,13 @@ class warp_team {
 
   DEEPREC_HD int lane() const { return lane_; }
   DEEPREC_HD int lanes() const { return lanes_; }
-  /// The team's number among those of its launch, and how many there are.
+  /// The team's index in its launch, and the number of teams.
   __device__ index_t number() const {
     return (index_t{blockIdx.x} * block_threads + threadIdx.x) >> (__ffs(lanes_) - 1);
   }
   __device__ index_t teams() const { return index_t{gridDim.x} * block_threads >> (__ffs(lanes_) - 1); }
 
-  /// What a lane has.
+  /// The value of x in a lane.
   template <class T>
   DEEPREC_HD T from([[maybe_unused]] T x, [[maybe_unused]] int lane) const {
 #if defined(__CUDA_ARCH__)
@@ -81,7 +81,7 @@ class warp_team {
     return x;
 #endif
   }
-  /// What the lane whose number differs in these bits has.
+  /// The value of x in the lane whose index differs in these bits.
   template <class T>
   DEEPREC_HD T across([[maybe_unused]] T x, [[maybe_unused]] int bits) const {
 #if defined(__CUDA_ARCH__)
@@ -90,7 +90,7 @@ class warp_team {
     return x;
 #endif
   }
-  /// Bit i: whether lane i says so.
+  /// Bit i: the argument of lane i.
   DEEPREC_HD unsigned ballot([[maybe_unused]] bool says) const {
 #if defined(__CUDA_ARCH__)
     return (__ballot_sync(mask_, says) & mask_) >> first_;
@@ -99,14 +99,14 @@ class warp_team {
 #endif
   }
 
-  /// Lanes wait for each other, and see what the others have written.
+  /// Synchronises the lanes: each then sees what the others have written.
   DEEPREC_HD void meet() const {
 #if defined(__CUDA_ARCH__)
     __syncwarp(mask_);
 #endif
   }
 
-  /// Keeps the smallest place. Called by one lane, on a path that is never hot.
+  /// As write_fault. Called by one lane, off the hot path.
   DEEPREC_HD void report([[maybe_unused]] device_fault* fault, [[maybe_unused]] errc code,
                          [[maybe_unused]] index_t table, [[maybe_unused]] index_t bag,
                          [[maybe_unused]] index_t position, [[maybe_unused]] std::int64_t value) const {
@@ -127,7 +127,7 @@ class warp_team {
   unsigned mask_;
 };
 
-/// A grid with a team for each of `units`, or fewer that take several each.
+/// A grid with a team for each of `units`, or fewer teams that process several each.
 inline dim3 grid_of(index_t units, int lanes, int panels = 1) {
   const index_t in_block = block_threads / lanes;
   const index_t blocks = (units + in_block - 1) / in_block;
@@ -138,8 +138,8 @@ inline dim3 grid_of(index_t units, int lanes, int panels = 1) {
               static_cast<unsigned>(panels));
 }
 
-/// Enqueues a kernel of blocks of block_threads. The answer is the launch's own: what an earlier call of somebody
-/// else's left behind is not taken for it.
+/// Enqueues a kernel with blocks of block_threads. Returns the error of this launch only; an earlier pending
+/// error is neither reported nor cleared.
 template <class... Parameters>
 status launch_kernel(void (*kernel)(Parameters...), dim3 grid, cudaStream_t on,
                      const std::type_identity_t<Parameters>&... arguments) {

@@ -1,5 +1,5 @@
-// PyTorch's intra-op threads as a bulk executor. This header includes nothing of PyTorch: you hand the
-// call over, and one line says it all.
+// PyTorch's intra-op threads as a bulk executor. This header includes nothing of PyTorch: the caller passes
+// the function.
 //
 //   torch_executor threads{[](std::int64_t b, std::int64_t e, std::int64_t g, const auto& f) {
 //                            at::parallel_for(b, e, g, f);
@@ -7,9 +7,9 @@
 //                          at::get_num_threads()};
 //   lookup(threads, table, bags, combiner::sum, out);
 //
-// Any function fits that calls f(begin, end) for ranges which cover [b, e), on any threads, and then
-// returns. Inside a parallel region of PyTorch at::parallel_for runs on the calling thread, and so does
-// a call of ours.
+// Any function will do that calls f(begin, end) for ranges which cover [b, e), on any threads, and then
+// returns. Inside a parallel region of PyTorch at::parallel_for runs on the calling thread, and so does a
+// call through this executor.
 #pragma once
 
 #include <concepts>
@@ -35,7 +35,7 @@ class torch_executor {
   [[nodiscard]] int concurrency() const noexcept { return concurrency_; }
 
   /// Calls body(begin, end, worker) for [0, n) in pieces of `grain` (the last may be shorter).
-  /// A worker is one index of the range that at::parallel_for splits, not its thread.
+  /// `worker` is an index of the range that at::parallel_for splits, not a thread.
   ///
   /// @pre     grain > 0; bodies don't wait for each other
   /// @cost    one at::parallel_for over at most concurrency() indices; pieces are shared out as

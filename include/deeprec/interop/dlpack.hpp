@@ -1,5 +1,5 @@
 // A DLPack tensor as a matrix_view, and back, without a copy. Includes no DLPack header: every function
-// is a template over a struct with DLTensor's documented fields, so it fits the header that you have.
+// is a template over a struct with DLTensor's documented fields, so any version of the header can be used.
 //
 //   matrix_view<const float> weights;
 //   if (status s = from_dlpack(managed->dl_tensor, weights); !s) ...      // T and space from the view
@@ -11,7 +11,8 @@
 //   kDLCUDAHost, ..Managed host_space, device_space, unified_space
 //
 // Not here: ownership (keep the DLManagedTensor until the view is no longer used), streams (wait for the
-// producer before you read), and whether the memory may be written: a DLTensor doesn't say.
+// producer before you read), and whether the memory may be written, which a DLTensor
+// does not record.
 #pragma once
 
 #include <concepts>
@@ -26,7 +27,7 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// Numbers of DLDeviceType that deeprec knows.
+/// The values of DLDeviceType that deeprec supports.
 enum class dlpack_device_type : std::int32_t { cpu = 1, cuda = 2, cuda_host = 3, cuda_managed = 13 };
 
 struct dlpack_device {
@@ -34,10 +35,10 @@ struct dlpack_device {
   int id = 0;
 };
 
-/// For from_dlpack: whichever device the tensor is on.
+/// For from_dlpack: accepts a tensor on any device.
 inline constexpr int any_device = -1;
 
-/// What these templates ask of a DLTensor.
+/// The fields of a DLTensor that these templates use.
 template <class Tensor>
 concept DLPackTensor = requires(Tensor& tensor, int i) {
   tensor.data = static_cast<void*>(nullptr);
@@ -54,7 +55,7 @@ concept DLPackTensor = requires(Tensor& tensor, int i) {
 
 namespace detail {
 
-/// Numbers of DLDataTypeCode.
+/// Values of DLDataTypeCode.
 enum : int { dlpack_int = 0, dlpack_uint = 1, dlpack_float = 2, dlpack_bfloat = 4 };
 
 template <class T>
@@ -92,12 +93,12 @@ constexpr dlpack_device default_dlpack_device() {
 
 }  // namespace detail
 
-/// Makes `view` see the tensor's memory.
+/// Makes `view` refer to the tensor's memory.
 ///
-/// @shape   (R,D) with unit inner stride and rows that don't overlap; or (D), seen as one row
+/// @shape   (R,D) with unit inner stride and rows that don't overlap; or (D), as one row
 /// @dtype   the view's T: float, double, f16, bf16, integers of 32 or 64 bits; lanes 1
 /// @space   the view's: see the table above; `device_id` other than any_device must be the tensor's
-/// @post    on an error the view is as it was
+/// @post    on an error the view is unchanged
 /// @cost    O(1)
 /// @threads reentrant
 /// @error   shape_mismatch: the rank, a negative size, null where there are elements, overlapping rows ·
@@ -127,7 +128,7 @@ template <DLPackTensor Tensor, class T, MemorySpace Space>
   if (rows < 0 || columns < 0) {
     return {errc::shape_mismatch, "dlpack: sizes must not be negative"};
   }
-  // The stride of a dimension of one element means nothing, and frameworks write anything there.
+  // The stride of a dimension of one element is meaningless, and frameworks store arbitrary values there.
   index_t row_stride = columns;
   if (tensor.strides != nullptr && rows > 0 && columns > 0) {
     if (columns > 1 && tensor.strides[rank - 1] != 1) {
@@ -154,7 +155,7 @@ template <DLPackTensor Tensor, class T, MemorySpace Space>
   return {};
 }
 
-/// A DLTensor with the shape and the strides that it points to. It stays where it was made.
+/// A DLTensor with the shape and the strides that it points to. Neither copyable nor movable.
 template <DLPackTensor Tensor>
 class dlpack_matrix {
  public:
@@ -186,12 +187,12 @@ class dlpack_matrix {
   Tensor tensor_{};
 };
 
-/// A tensor that sees the view's memory: auto tensor = to_dlpack<DLTensor>(view);
+/// A tensor that refers to the view's memory: auto tensor = to_dlpack<DLTensor>(view);
 /// The constness of T is lost: DLPack's data is a plain void*.
 ///
 /// @shape   (R,D), strides {stride(0), 1}
-/// @space   host: kDLCPU; device: kDLCUDA, device 0; unified: kDLCUDAManaged (say cuda_host where the
-///          memory is pinned); or what `device` says
+/// @space   host: kDLCPU; device: kDLCUDA, device 0; unified: kDLCUDAManaged (pass cuda_host where the
+///          memory is pinned); or `device` where it is given
 /// @cost    O(1)
 /// @threads reentrant
 /// @error   none

@@ -5,11 +5,11 @@
 //   eigen_executor threads(context->eigen_device<Eigen::ThreadPoolDevice>());  // or a device on one
 //   lookup(threads, table, bags, combiner::sum, out);
 //
-//   caller ──Schedule──> helper 1, helper 2 ...     all of them take pieces; a helper that comes when
-//      └──── takes pieces itself                    none is left goes away
+//   caller ──Schedule──> helper 1, helper 2 ...     all of them take pieces; a helper that starts when
+//      └──── takes pieces itself                    none is left returns at once
 //
-// The caller never waits for a helper that has not begun, so a call from inside a pool's thread can't
-// lock up, however busy the pool is. Needs Eigen's ThreadPool module ("unsupported" up to Eigen 3.4).
+// The caller never waits for a helper that has not begun, so a call from a thread of the pool can't
+// deadlock, however busy the pool is. Needs Eigen's ThreadPool module ("unsupported" up to Eigen 3.4).
 #pragma once
 
 #if __has_include(<Eigen/ThreadPool>)
@@ -52,7 +52,7 @@ class eigen_executor {
   /// Calls body(begin, end, worker) for [0, n) in pieces of `grain` (the last may be shorter).
   ///
   /// @pre     grain > 0; bodies don't wait for each other
-  /// @cost    where there is more than one piece: one allocation and a closure of Eigen's for each helper
+  /// @cost    where there is more than one piece: one allocation, and one closure of Eigen for each helper
   /// @threads thread-safe; may be nested
   /// @error   no exception reaches the pool's threads: the one of the smallest begin is rethrown here,
   ///          once no body runs any more; pieces that had not begun are dropped
@@ -74,10 +74,10 @@ class eigen_executor {
   }
 
  private:
-  // Outlives the call, because a helper may come late; what it would run does not.
+  // Outlives the call, because a helper may start late; the body that it would run does not.
   class helpers {
    public:
-    // A number from 1, or 0 where the call is over.
+    // A worker number from 1, or 0 where the call has ended.
     int enter() {
       std::lock_guard lock(mutex_);
       if (over_) return 0;
@@ -101,7 +101,7 @@ class eigen_executor {
     int entered_ = 0;
     bool over_ = false;
   };
-  // Also when Schedule throws for want of memory.
+  // Waits for the helpers also when Schedule throws std::bad_alloc.
   struct leave_nobody_behind {
     helpers& crew;
     ~leave_nobody_behind() { crew.end(); }

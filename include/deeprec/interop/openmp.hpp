@@ -3,8 +3,8 @@
 //   openmp_executor threads;                       // omp_get_max_threads() of them
 //   lookup(threads, table, bags, combiner::sum, out);
 //
-// Inside a parallel region of your own a call runs on the calling thread alone, unless nested regions
-// are switched on (omp_set_max_active_levels). Not here: tasks, places, the device.
+// Inside a parallel region of the caller a call runs on the calling thread alone, unless nested regions
+// are enabled (omp_set_max_active_levels). Not here: tasks, places, the device.
 #pragma once
 
 #if !defined(_OPENMP)
@@ -24,7 +24,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// @threads every member is thread-safe; parallel_for may be nested
 class openmp_executor {
  public:
-  /// @param threads concurrency(); 0: omp_get_max_threads() of the calling thread, asked for now
+  /// @param threads concurrency(); 0: omp_get_max_threads() of the calling thread, at construction
   explicit openmp_executor(int threads = 0) noexcept
       : concurrency_(threads > 0 ? threads : omp_get_max_threads()) {}
 
@@ -33,7 +33,7 @@ class openmp_executor {
   /// Calls body(begin, end, worker) for [0, n) in pieces of `grain` (the last may be shorter).
   ///
   /// @pre     grain > 0; bodies don't wait for each other
-  /// @cost    one parallel region where there is more than one piece; no allocation of ours
+  /// @cost    one parallel region where there is more than one piece; no allocation by this class
   /// @threads thread-safe; may be nested
   /// @error   no exception leaves the region: the one of the smallest begin is rethrown here, once no
   ///          body runs any more; pieces that had not begun are dropped

@@ -4,8 +4,8 @@
 //   tbb_executor threads(arena);
 //   lookup(threads, table, bags, combiner::sum, out);
 //
-// A thread that waits inside a call takes work of that call only (this_task_arena::isolate), so no body
-// ever begins below another on one stack. Not here: flow graphs, priorities, cancellation.
+// A thread that waits inside a call runs work of that call only (this_task_arena::isolate), so bodies never
+// nest on one stack. Not here: flow graphs, priorities, cancellation.
 #pragma once
 
 #include <tbb/parallel_for.h>

@@ -1,11 +1,11 @@
-// Memory of the device, of the host for copies, and of both.
+// Device memory, pinned host memory for copies, and managed memory.
 //
 //   device_array<float> weights(n);      cudaMalloc; its views carry device_space: no host code can read them
 //   pinned_resource                      page-locked host memory, as a pmr resource
-//   managed_resource                     memory that both reach: never more than the card has free
+//   managed_resource                     memory that both reach: never more than the device has free
 //   cuda_pool_resource                   blocks in the order of streams (stream_pool_resource.hpp)
 //
-// Tables belong into plain cudaMalloc memory: pages that move on a fault cost a hundred times a read.
+// Tables belong in plain cudaMalloc memory: pages that migrate on a fault cost a hundred times a read.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -34,7 +34,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// A stream-ordered pool of the current device's memory.
 using cuda_pool_resource = basic_stream_pool_resource<cuda_runtime>;
 
-/// n elements in device memory, from cudaMalloc. What it gives out says where it lies.
+/// n elements in device memory, from cudaMalloc. Its views carry device_space.
 ///
 /// @threads as its memory
 /// @error   the constructor throws deeprec::error (out_of_memory, device_error)
@@ -72,11 +72,11 @@ class device_array {
     return {data_, rows, columns};
   }
 
-  /// Copies from the host. Without a stream it waits until the copy is there, whatever stream reads it then; with
-  /// one it is enqueued, and the source stays as it is until the stream has come there.
+  /// Copies from the host. Without a stream it returns when the copy is complete, and any stream may read it;
+  /// with a stream the copy is enqueued, and the source must stay unchanged until the stream has executed it.
   ///
   /// @pre     not more elements than size(); without a stream: no other stream uses these elements now
-  /// @cost    a copy; of pageable memory the caller waits for it to be staged
+  /// @cost    a copy; for pageable memory the caller waits until it is staged
   /// @threads one writer
   /// @error   shape_mismatch; device_error
   [[nodiscard]] status copy_from(std::span<const T> source) {
@@ -108,12 +108,12 @@ class device_array {
   std::size_t size_ = 0;
 };
 
-/// Page-locked host memory: what copies to the device run from without a stop. All are equal; without RTTI each is
-/// equal to itself only.
+/// Page-locked host memory, from which copies to the device are asynchronous. All instances are equal;
+/// without RTTI each is equal to itself only.
 ///
-/// @cost    allocate: a call of the driver, some 100 us; keep what you have
+/// @cost    allocate: a call of the driver, some 100 us; reuse blocks
 /// @threads thread-safe
-/// @error   std::bad_alloc, also for an alignment that CUDA's block does not have: up to 256 bytes it always has
+/// @error   std::bad_alloc, also where CUDA's block lacks the alignment, which can happen above 256 bytes
 ///          (without exceptions: prints and aborts)
 class pinned_resource final : public std::pmr::memory_resource {
   void* do_allocate(std::size_t bytes, std::size_t alignment) override {
@@ -142,19 +142,19 @@ class pinned_resource final : public std::pmr::memory_resource {
     detail::raise(errc::out_of_memory, "pinned_resource, managed_resource: the runtime must provide the bytes (it refused)");
 #endif
   }
-  /// CUDA has no block of 0 bytes; pmr wants one, different from all others.
+  /// CUDA has no block of 0 bytes; pmr requires one, distinct from all others.
   static constexpr std::size_t at_least_one(std::size_t bytes) noexcept { return bytes == 0 ? 1 : bytes; }
   static bool is_aligned(const void* memory, std::size_t alignment) noexcept {
     return reinterpret_cast<std::uintptr_t>(memory) % alignment == 0;
   }
 };
 
-/// Memory that host and device reach (unified_space). Refuses what the card could not hold at once:
-/// oversubscribed pages travel back and forth until the card seems to hang. All resources of a device share what was
-/// free there when the first of them was made.
+/// Memory that host and device reach (unified_space). Refuses more than the device could hold at once:
+/// oversubscribed pages migrate back and forth until the device seems to hang. All resources of a device
+/// share the memory that was free there when the first of them was made.
 ///
 /// @cost    allocate: a call of the driver
-/// @threads thread-safe; host and device take turns, as CUDA says
+/// @threads thread-safe; host and device must not access a block at the same time where CUDA forbids it
 /// @error   as pinned_resource; the constructor throws deeprec::error
 class managed_resource final : public std::pmr::memory_resource {
  public:

@@ -1,10 +1,10 @@
-// The calls of the CUDA run time that pools of streams and of memory make, as one policy: what is built
-// over it is a template, and tests run it on a run time of their own that checks the order of things.
+// The CUDA runtime calls of stream and memory pools, as one policy: the pools are templates over it, and
+// tests run them on a runtime of their own that checks the order of operations.
 //
 //   basic_stream_pool<cuda_runtime, cuda_stream>          on a device        (exec/cuda_stream_pool.hpp)
 //   basic_stream_pool<fake_runtime, fake_runtime::lane>   in a test
 //
-// Each call answers with a status. Not here: verbs, kernels.
+// Each call returns a status. Not here: verbs, kernels.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -23,7 +23,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// @error   out_of_memory, device_error
 [[nodiscard]] inline status cuda_status(cudaError_t answer) noexcept {
   if (answer == cudaSuccess) return {};
-  static_cast<void>(cudaGetLastError());  // the next call must not find our failure
+  static_cast<void>(cudaGetLastError());  // a later call must not report this failure
   if (answer == cudaErrorMemoryAllocation) return {errc::out_of_memory, cudaGetErrorString(answer)};
   return {errc::device_error, cudaGetErrorString(answer)};
 }
@@ -37,7 +37,7 @@ struct cuda_runtime {
   // --- devices and streams ---
   static status get_device(int& current) noexcept { return cuda_status(cudaGetDevice(&current)); }
   static status set_device(int wanted) noexcept { return cuda_status(cudaSetDevice(wanted)); }
-  /// False for a handle that means another stream in each thread.
+  /// False for a handle that denotes a different stream in each thread.
   static bool is_one_stream(stream on) noexcept { return on != cudaStreamPerThread; }
 
   // --- events ---
@@ -50,7 +50,7 @@ struct cuda_runtime {
   static status milliseconds(float& out, event from, event to) noexcept {
     return cuda_status(cudaEventElapsedTime(&out, from, to));
   }
-  /// The host waits.
+  /// Blocks the calling thread.
   static status wait_for(event at) noexcept { return cuda_status(cudaEventSynchronize(at)); }
   static status synchronize(stream on) noexcept { return cuda_status(cudaStreamSynchronize(on)); }
 

@@ -1,4 +1,4 @@
-// Makes a device the current one of this thread until the block ends.
+// Makes a device the current one of this thread until the scope ends.
 #pragma once
 
 #include <deeprec/core/config.hpp>

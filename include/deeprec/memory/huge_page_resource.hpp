@@ -1,12 +1,12 @@
-// Memory for tables, on 2 MB pages where the system gives them: random rows of a table of some GB cost
-// half as much or less there, because the page table stays in the caches.
+// Memory for tables, on 2 MB pages where the system provides them: reading random rows of a table of some GB
+// costs half as much or less there, because the page table stays in the caches.
 //
 //   allocate ─ 1 MB and more ─> mmap, 2 MB aligned ─ explicit huge pages, if allowed and asked for
 //            │                                     └ else MADV_HUGEPAGE (transparent huge pages)
 //            └ smaller ─> upstream
 //
-// Pages come when they are first touched: prefault(executor, ...) does it in parallel. report() says
-// what the system really gave. Not here: NUMA placement, pinned memory.
+// Pages are allocated when first touched: prefault(executor, ...) does it in parallel. report() returns what
+// the system really provided. Not here: NUMA placement, pinned memory.
 #pragma once
 
 #include <sys/mman.h>
@@ -36,7 +36,7 @@ enum class explicit_pages : unsigned char {
   try_,   ///< the reserved pool (vm.nr_hugepages) first, transparent ones when it is too small
 };
 
-/// What a huge_page_resource holds at this moment, in bytes.
+/// Memory that a huge_page_resource holds now, in bytes.
 struct huge_page_report {
   std::size_t mapped = 0;       ///< asked for by mmap (2 MB granules)
   std::size_t explicit_huge = 0;     ///< of these, from the reserved pool
@@ -46,10 +46,10 @@ struct huge_page_report {
 
 /// A pmr resource for large blocks.
 ///
-/// @cost    allocate: one mmap; the pages themselves come at first touch (0.2 ms per 2 MB to zero)
+/// @cost    allocate: one mmap; pages are allocated at first touch (0.2 ms per 2 MB to zero)
 /// @threads thread-safe
-/// @error   std::bad_alloc when the system refuses, and for more bytes than half of the address space (without
-///          exceptions: prints and aborts)
+/// @error   std::bad_alloc when the system refuses, and for more bytes than half of the address space
+///          (without exceptions: prints and aborts)
 class huge_page_resource final : public std::pmr::memory_resource {
  public:
   explicit huge_page_resource(
@@ -65,11 +65,11 @@ class huge_page_resource final : public std::pmr::memory_resource {
     return instance;
   }
 
-  /// Asks the kernel what this resource's memory lies on.
+  /// Queries the kernel for the kinds of pages that this resource's memory is on.
   ///
   /// @cost    reads /proc/self/smaps: some ms
   /// @threads thread-safe
-  /// @error   none; the *_huge and resident fields stay 0 where /proc is not there
+  /// @error   none; the *_huge and resident fields stay 0 where /proc is missing
   [[nodiscard]] huge_page_report report() const {
     std::lock_guard lock(mutex_);
     huge_page_report answer;
@@ -91,7 +91,7 @@ class huge_page_resource final : public std::pmr::memory_resource {
         } else if (ours && std::sscanf(line, "Rss: %lu kB", &kilobytes) == 1) {
           answer.resident += kilobytes << 10;
         } else if (ours && std::sscanf(line, "Private_Hugetlb: %lu kB", &kilobytes) == 1) {
-          answer.resident += kilobytes << 10;  // Rss leaves them out
+          answer.resident += kilobytes << 10;  // Rss excludes them
         }
       }
       std::fclose(smaps);
@@ -117,7 +117,7 @@ class huge_page_resource final : public std::pmr::memory_resource {
 #if DEEPREC_EXCEPTIONS
     throw std::bad_alloc();
 #else
-    detail::raise(errc::out_of_memory, "huge_page_resource: the system must provide the bytes (it refused)");  // null is no answer
+    detail::raise(errc::out_of_memory, "huge_page_resource: the system must provide the bytes (it refused)");  // a resource must not return null
 #endif
   }
 
@@ -125,7 +125,7 @@ class huge_page_resource final : public std::pmr::memory_resource {
     if (bytes > most_bytes) refuse();
     if (!is_large(bytes, alignment)) return upstream_->allocate(bytes, alignment);
     const std::size_t size = round_up(bytes);
-    std::map<std::uintptr_t, block> fresh;  // its node, before there is a mapping to lose
+    std::map<std::uintptr_t, block> fresh;  // allocates the node before there is a mapping to leak
     fresh[0] = {size, false};
     auto entry = fresh.extract(fresh.begin());
     void* memory = MAP_FAILED;
@@ -138,7 +138,7 @@ class huge_page_resource final : public std::pmr::memory_resource {
     }
     if (memory == MAP_FAILED) memory = map_aligned(size);
     if (memory == MAP_FAILED) refuse();
-    if (!reserved) ::madvise(memory, size, MADV_HUGEPAGE);  // refused: ordinary pages, report() tells
+    if (!reserved) ::madvise(memory, size, MADV_HUGEPAGE);  // if refused: ordinary pages, see report()
     entry.key() = reinterpret_cast<std::uintptr_t>(memory);
     entry.mapped().reserved = reserved;
     std::lock_guard lock(mutex_);
@@ -188,7 +188,7 @@ class huge_page_resource final : public std::pmr::memory_resource {
 /// Touches every page of fresh memory, in parallel, so that the page faults happen here.
 ///
 /// @pre     the memory's content doesn't matter yet: one byte of every 4 KB is set to 0
-/// @cost    one page fault per page; about 5 GB/s and thread on huge pages
+/// @cost    one page fault per page; about 5 GB/s per thread on huge pages
 /// @threads one caller per block
 /// @error   none
 template <BulkExecutor E>

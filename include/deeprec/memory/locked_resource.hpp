@@ -1,4 +1,4 @@
-// A memory resource that need not be thread-safe, for several threads: one at a time.
+// Lets several threads share a memory resource that is not thread-safe: a lock around each call.
 #pragma once
 
 #include <cstddef>

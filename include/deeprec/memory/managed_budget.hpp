@@ -1,8 +1,8 @@
-// How much managed memory may be handed out: never more than the card had free, and never more than it has.
+// Limits managed memory: never more than the device had free at the start, nor more than it has free now.
 //
 //   free at the start   |-------------------------|
-//   handed out          |==========|                      lives on the card or not: nobody can tell
-//   asked for                      |----|                 granted when both ends fit
+//   handed out          |==========|                      resident on the device or not: unknown
+//   requested                      |----|                 granted when both limits hold
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ class managed_budget {
  public:
   explicit managed_budget(std::size_t free_at_start = 0) noexcept : limit_(free_at_start) {}
 
-  /// True when the bytes may be handed out; they count until they are given back.
+  /// True when the bytes are granted; they count until they are given back.
   [[nodiscard]] bool take(std::size_t bytes, std::size_t free_now) noexcept {
     if (bytes > free_now || bytes > limit_ || held_ > limit_ - bytes) return false;
     held_ += bytes;

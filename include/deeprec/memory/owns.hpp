@@ -1,7 +1,7 @@
 // Whether an output that is about to grow owns memory of an input.
 //
-//   out.ids    [ size ........ capacity )     all of it may be written to, or given back
-//   input             [ offsets )             one byte in both: the verb refuses
+//   out.ids    [ size ........ capacity )     all of it may be written to, or freed
+//   input             [ offsets )             a shared byte: the verb refuses
 #pragma once
 
 #include <algorithm>
@@ -43,11 +43,11 @@ inline bool overlap(const byte_range& a, const byte_range& b) noexcept {
 template <class Input, class Hits>
 bool any_array(const Input& input, const Hits& hits) noexcept {
   if constexpr (BagBatch<Input>) {
-    const auto borders = input.borders();
-    if constexpr (requires { borders.offsets; }) {
+    const auto ranges = input.ranges();
+    if constexpr (requires { ranges.offsets; }) {
       const index_t bags = input.bags();
-      const index_t stored = bags > 0 && borders.implied_bag < 0 ? bags + 1 : bags;
-      if (hits(bytes_at(borders.offsets, stored))) return true;
+      const index_t stored = bags > 0 && ranges.implied_bag < 0 ? bags + 1 : bags;
+      if (hits(bytes_at(ranges.offsets, stored))) return true;
     }
     const index_t positions = input.id_count();
     return hits(bytes_at(input.ids(), positions)) || hits(bytes_at(input.weights(), positions));
@@ -66,8 +66,8 @@ bool any_array(const Input& input, const Hits& hits) noexcept {
   }
 }
 
-/// True where one of the arrays of an output (std::tie of them), up to its capacity, shares a byte with any array
-/// of the inputs.
+/// True where one of the arrays of an output (std::tie of them), up to its capacity, shares a byte with any
+/// array of the inputs.
 template <class... Arrays, class... Inputs>
 bool owns(const std::tuple<const Arrays&...>& out, const Inputs&... inputs) noexcept {
   return std::apply(

@@ -1,5 +1,5 @@
-// One block of a memory resource, handed out from front to back: a verb asks for all of its scratch at once, before it
-// writes anything.
+// One block of a memory resource, handed out from front to back: a verb allocates all of its scratch at once,
+// before it writes anything.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
-/// Answers a request for memory that can't be met.
+/// Refuses a request for memory that can't be met: throws, or prints and aborts without exceptions.
 [[noreturn]] inline void refuse_memory() {
 #if DEEPREC_EXCEPTIONS
   throw std::bad_alloc();
@@ -28,7 +28,7 @@ class scratch_block {
  public:
   static constexpr index_t alignment = 64;
 
-  /// What n elements take of a block.
+  /// Bytes that n elements take of a block.
   template <class T>
   static constexpr index_t bytes_of(index_t n) noexcept {
     static_assert(alignof(T) <= std::size_t{alignment} && std::is_trivially_destructible_v<T>);
@@ -40,7 +40,7 @@ class scratch_block {
     if (bytes == 0) return;
     first_ = static_cast<std::byte*>(memory->allocate(static_cast<std::size_t>(bytes), std::size_t{alignment}));
   }
-  /// In memory that somebody else gives back.
+  /// In memory that the caller owns.
   scratch_block(std::byte* place, index_t bytes) noexcept : first_(place), bytes_(bytes) {}
   scratch_block(const scratch_block&) = delete;
   scratch_block& operator=(const scratch_block&) = delete;

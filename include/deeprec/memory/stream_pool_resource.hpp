@@ -1,14 +1,14 @@
-// Device memory without a call to the driver for each block: blocks go back to the stream that used them
-// last, and another stream that takes one waits for that stream first.
+// Device memory without a call to the driver for each block: a freed block goes to the stream that used it
+// last, and another stream that takes it waits for that stream first.
 //
 //   deallocate(p, s)      block ──> free list of s                       no event yet
 //   allocate(n, s)        own list: no wait, stream order is enough
 //   allocate(n, t)        from the list of s: record an event on s now, t waits for it; only then
 //
-// Blocks are cut from slabs, best fit, and free neighbours of one stream grow together again. A template
-// over the run time (cuda_runtime.hpp), so that a test proves on its own run time that no two uses of a
-// byte are unordered. Not here: managed memory, pinned memory (cuda_memory.hpp); captures: a graph goes on
-// using its blocks, which no event tells, so blocks come before a capture and go when the graph has ended.
+// Blocks are cut from slabs, best fit, and free neighbours of one stream are merged again. A template over
+// the runtime (cuda_runtime.hpp), so that a test proves on its own runtime that no two uses of a byte are
+// unordered. Not here: managed memory, pinned memory (cuda_memory.hpp); captures: a graph keeps using its
+// blocks, which no event reports, so allocate before a capture and free when the graph has ended.
 #pragma once
 
 #include <algorithm>
@@ -29,29 +29,30 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// What a pool holds, in bytes, and what it has done.
+/// Memory of a pool, in bytes, and its number of events.
 struct stream_pool_report {
-  std::size_t reserved = 0;  ///< of the run time
+  std::size_t reserved = 0;  ///< from the runtime
   std::size_t in_use = 0;    ///< of these, allocated now
-  index_t events = 0;        ///< recorded, because one stream took what another had used
+  index_t events = 0;        ///< recorded because one stream took a block that another had used
 };
 
-/// A pool of the memory of the device that is current when the pool is made; streams are streams of that one.
+/// A pool of memory of the device that is current when the pool is made; its streams are of that device.
 ///
-/// @threads thread-safe; blocks of one stream come and go in the order of that stream. No stream that the
-///          pool knows begins a capture while another thread is in a call; forget(stream) makes it unknown
+/// @threads thread-safe; blocks of one stream are allocated and freed in the order of that stream. No stream
+///          that the pool knows may begin a capture while another thread is in a call; forget(stream) makes
+///          it unknown
 template <class Runtime>
 class basic_stream_pool_resource {
  public:
   using stream_type = typename Runtime::stream;
   static constexpr std::size_t alignment = 256;
 
-  /// @param slab bytes that are asked of the run time at once, at least
+  /// @param slab the least number of bytes requested from the runtime at once
   explicit basic_stream_pool_resource(std::size_t slab = std::size_t{32} << 20)
       : slab_(round_up((std::min)(slab, most_bytes))) {}
   basic_stream_pool_resource(const basic_stream_pool_resource&) = delete;
   basic_stream_pool_resource& operator=(const basic_stream_pool_resource&) = delete;
-  /// @pre the streams have ended what they did with the memory
+  /// @pre the streams have finished with the memory
   ~basic_stream_pool_resource() {
     const scope here(device_);
     for (const auto& [event_stream, event] : events_) Runtime::end_event(event);
@@ -61,13 +62,13 @@ class basic_stream_pool_resource {
   /// A block for work that is enqueued on a stream from now on.
   ///
   /// @post    aligned to 256 bytes
-  /// @cost    O(log blocks), where the stream has no free block that fits, for each stream that has free ones;
-  ///          asks whether the stream captures; memory is asked of the run time only when no free block is
-  ///          large enough
+  /// @cost    O(log blocks), and where the stream has no free block that fits, for each stream that has free
+  ///          ones; queries whether the stream is capturing; memory is requested from the runtime only when
+  ///          no free block is large enough
   /// @threads thread-safe
-  /// @error   unsupported in a capture, and for a handle that is another stream in each thread
+  /// @error   unsupported in a capture, and for a handle that is a different stream in each thread
   ///          (cudaStreamPerThread; the null stream under --default-stream per-thread is one, too, but can't
-  ///          be told); out_of_memory, also where `bytes` do not fit an address space; device_error.
+  ///          be detected); out_of_memory, also where `bytes` do not fit an address space; device_error.
   ///          On an error nothing is allocated
   [[nodiscard]] status allocate(std::size_t bytes, stream_type on, void*& out) {
     if (bytes > most_bytes) {
@@ -90,14 +91,14 @@ class basic_stream_pool_resource {
     return {};
   }
 
-  /// Gives a block back: what the stream was given until now may still use it.
+  /// Gives a block back. Work enqueued on the stream so far may still use it.
   ///
-  /// @pre     the block came from allocate, and stream `on` comes behind all its uses, those on streams
-  ///          that also_used_on named excepted
+  /// @pre     the block came from allocate, and all its uses precede this call in the order of stream `on`,
+  ///          except uses on streams registered by also_used_on
   /// @cost    O(log blocks); no event
   /// @threads thread-safe
   /// @error   invalid_value for a pointer that is not of this pool, or free already; as allocate for the
-  ///          stream: in a capture the block stays the caller's
+  ///          stream: in a capture the caller keeps the block
   [[nodiscard]] status deallocate(void* memory, stream_type on) {
     const std::lock_guard lock(mutex_);
     if (const status s = serves(on); !s) return s;
@@ -114,7 +115,7 @@ class basic_stream_pool_resource {
     return {};
   }
 
-  /// Another stream uses the block as well: it is waited for before the block is given to somebody else.
+  /// Registers another stream that uses the block: it is waited for before a different stream gets the block.
   ///
   /// @cost    O(log blocks)
   /// @threads thread-safe
@@ -130,7 +131,7 @@ class basic_stream_pool_resource {
     return {};
   }
 
-  /// Forgets a stream that will end: waits for it, and its blocks are anybody's.
+  /// Forgets a stream that will be destroyed: waits for it, so that its blocks are free for every stream.
   ///
   /// @cost    waits for the stream
   /// @threads thread-safe
@@ -149,7 +150,7 @@ class basic_stream_pool_resource {
     return {};
   }
 
-  /// Gives slabs that nobody holds back to the run time.
+  /// Gives slabs without used blocks back to the runtime.
   ///
   /// @cost    waits for the streams that used free blocks
   /// @threads thread-safe
@@ -172,11 +173,11 @@ class basic_stream_pool_resource {
     std::size_t size;
     bool free;
     bool begins_slab;             // the block before belongs to another slab
-    stream_type owner;            // whose list it is in
-    std::set<stream_type> users;  // streams that may still use it; whoever takes it waits for the others
+    stream_type owner;            // the stream whose list it is in
+    std::set<stream_type> users;  // streams that may still use it; a stream that takes it waits for the others
   };
   using blocks = std::map<std::byte*, block>;
-  // Free blocks by stream, size and place.
+  // Free blocks by stream, size and address.
   using entry = std::tuple<stream_type, std::size_t, std::byte*>;
 
   // The largest size that can be rounded up.
@@ -204,8 +205,8 @@ class basic_stream_pool_resource {
             "stream_pool_resource: must not be used in a capture; allocate before it, give back when the graph has ended"};
   }
 
-  // The smallest that is large enough: of the stream itself first, then one that nobody uses any more, then
-  // of any other stream. Not one whose streams capture now: they can't be waited for.
+  // The smallest block that is large enough: of the stream itself first, then one no longer in use, then of
+  // any other stream. Skips blocks whose streams are capturing: they can't be waited for.
   typename blocks::iterator best_fit(std::size_t size, stream_type on) {
     const auto held_up = [&](const block& b) {
       return std::any_of(b.users.begin(), b.users.end(),
@@ -235,7 +236,7 @@ class basic_stream_pool_resource {
   }
 
   status grow(std::size_t size, stream_type on, typename blocks::iterator& made) {
-    slabs_.reserve(slabs_.size() + 1);  // throws before there is something to lose
+    slabs_.reserve(slabs_.size() + 1);  // throws before there is a slab to leak
     void* slab = nullptr;
     std::size_t bytes = (std::max)(size, slab_);
     status s = Runtime::allocate(slab, bytes);
@@ -248,7 +249,7 @@ class basic_stream_pool_resource {
     return {};
   }
 
-  // Once the streams are through with the free blocks, neighbours grow together whosever they were.
+  // Once the streams have finished with the free blocks, neighbours are merged whichever stream owned them.
   status trim_slabs() {
     for (const auto& [place, held] : blocks_) {
       if (held.free && std::any_of(held.users.begin(), held.users.end(), captures)) {
@@ -283,7 +284,7 @@ class basic_stream_pool_resource {
     return {};
   }
 
-  // Lazy: only here, when one stream takes what others may still use, is anything recorded.
+  // Lazy: events are recorded only here, when one stream takes a block that others may still use.
   status hand_over(block& taken, stream_type to) {
     for (const stream_type user : taken.users) {
       if (user == to) continue;
@@ -301,7 +302,7 @@ class basic_stream_pool_resource {
     return {};
   }
 
-  // The front of a free block is used; what is left stays in its list.
+  // Takes the front of a free block; the rest stays in its list.
   void take(typename blocks::iterator at, std::size_t size) {
     free_.erase(entry_of(*at));
     block& taken = at->second;
@@ -343,7 +344,7 @@ class basic_stream_pool_resource {
   int device_ = detail::current_device<Runtime>();
   std::size_t slab_;
   mutable std::mutex mutex_;
-  blocks blocks_;  // free or not, by place: they cover the slabs
+  blocks blocks_;  // free or not, by address: they cover the slabs
   std::set<entry> free_;
   std::map<stream_type, typename Runtime::event> events_;
   std::vector<void*> slabs_;

@@ -1,6 +1,6 @@
-// Rows that come many times, kept once, and laid out again: the user part of a batch, computed once.
+// Removes duplicate rows, and puts them back later: the user part of a batch is computed once.
 //
-//   rows     a b a a b          rows      0 1         numbers of a and b, where each came first
+//   rows     a b a a b          rows      0 1         row numbers of the first a and the first b
 //                               inverse   0 1 0 0 1
 //
 //   dedup_rows ──> gather_rows(rows, .rows) ──> U rows ──model──> (U,D) ──gather_rows(.., .inverse)──> (B,D)
@@ -34,10 +34,10 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// What dedup_rows() answers. Fill it again and again: it keeps its memory.
+/// The result of dedup_rows(). Reuse it: it keeps its memory.
 ///
 /// @space   host; memory comes from the resource given to the constructor
-/// @threads concurrent readers are safe; a writer needs it alone
+/// @threads concurrent readers are safe; a writer needs exclusive access
 template <class Index = std::int64_t>
 struct unique_rows {
   static_assert(IdInteger<Index>, "deeprec::unique_rows: numbers are integers of 32 or 64 bits. "
@@ -45,13 +45,13 @@ struct unique_rows {
   explicit unique_rows(std::pmr::memory_resource* memory = std::pmr::get_default_resource())
       : rows(memory), inverse(memory) {}
 
-  std::pmr::vector<Index> rows;     ///< (U), rising: row numbers in the order of first appearance
+  std::pmr::vector<Index> rows;     ///< (U), ascending: row numbers in the order of first appearance
   std::pmr::vector<Index> inverse;  ///< (B): row b equals row rows[inverse[b]]
 };
 
 namespace detail {
 
-/// Pieces of this many bytes are what threads share out.
+/// Bytes of a piece of parallel work.
 inline constexpr index_t row_piece_bytes = index_t{256} << 10;
 
 inline index_t rows_per_piece(index_t row_bytes) noexcept {
@@ -63,13 +63,13 @@ auto arrays_of(const unique_rows<Index>& answer) noexcept {
   return std::tie(answer.rows, answer.inverse);
 }
 
-/// Hashes of the rows, by secret keys.
+/// Hashes of the rows, with secret seeds.
 template <class Context, class T>
 void hash_rows(const Context& ctx, const matrix_view<const T>& in, std::uint64_t* hashes) {
   const auto bytes = static_cast<std::size_t>(in.extent(1)) * sizeof(T);
   const index_t grain = rows_per_piece(static_cast<index_t>(bytes));
   ctx.executor->parallel_for(in.extent(0), grain, [&](index_t begin, index_t end, int) {
-    const key_seed seed = process_key_seed();  // a copy: no write of a hash changes it
+    const key_seed seed = process_key_seed();  // a copy, which stores of hashes can't alias
     for (index_t k = begin; k < end; ++k) {
       const auto* const row = static_cast<const char*>(static_cast<const void*>(in.row(k)));
       hashes[k] = hash_bytes_with(std::string_view(row, bytes), seed.start, seed.key);
@@ -102,20 +102,21 @@ struct row_keys {
 
 }  // namespace detail
 
-/// The rows that differ, in the order of their first appearance, and for every row which of them it is.
+/// The distinct rows in the order of their first appearance, and for every row the number of the one it
+/// equals.
 ///
 /// @shape    rows (B,D), any row stride · out: rows (U), inverse (B)
 /// @dtype    rows: any trivially copyable type, compared by its bytes; numbers of 32 or 64 bits
 /// @space    rows on the host
 /// @pre      out owns none of the rows
-/// @post     row b has the bytes of row out.rows[out.inverse[b]]; out.rows rises; D = 0: all rows are equal
+/// @post     row b has the bytes of row out.rows[out.inverse[b]]; out.rows ascends; D = 0: all rows are equal
 /// @numerics exact; the same for any number of threads
-/// @cost     O(B*D) expected: every row is read once to be hashed, by all threads, and a row that came
-///           before once more to be compared. From the context's resource: 24 bytes a row at most; out gets
-///           room for B numbers. Nobody can choose rows that make it slower, as for unique
+/// @cost     O(B*D) expected: every row is read once to be hashed, in parallel, and a repeated row once more
+///           to be compared. From the context's resource: 24 bytes a row at most; out reserves B numbers.
+///           Rows can't be chosen to make it slower, as for unique
 /// @threads  reentrant
 /// @error    shape_mismatch; unsupported when B does not fit the type of the numbers, or 32 bits, and when
-///           out owns memory of the rows; out_of_memory. On an error out is as before
+///           out owns memory of the rows; out_of_memory. On an error out is unchanged
 /// @example  @snippet tests/ops/dedup_rows_test.cpp dedup_rows
 /// @source   sample-aware graph compression of DeepRec
 template <class Context, class T, MemorySpace Space, class Columns, class Index>
@@ -145,9 +146,9 @@ status dedup_rows_on(host_backend, const Context& ctx, matrix_view<const T, Spac
   const index_t n = rows.extent(0);
   const matrix_view<const T> in(rows);
   if (detail::owns(detail::arrays_of(out), in)) return {errc::unsupported, "dedup_rows: out must not own the rows"};
-  // All of the memory, before anything is written.
+  // All allocations, before anything is written.
   std::pmr::vector<std::uint64_t> hashes(static_cast<std::size_t>(n), ctx.memory);
-  std::pmr::vector<std::uint32_t> table(n == 0 ? 0 : detail::key_positions(n), ctx.memory);
+  std::pmr::vector<std::uint32_t> table(n == 0 ? 0 : detail::key_entries(n), ctx.memory);
   out.rows.reserve(static_cast<std::size_t>(n));
   out.inverse.reserve(static_cast<std::size_t>(n));
   detail::hash_rows(ctx, in, hashes.data());
@@ -158,7 +159,7 @@ status dedup_rows_on(host_backend, const Context& ctx, matrix_view<const T, Spac
   return {};
 }
 
-/// out row b = row inverse[b] of rows: what dedup_rows took apart, laid out again; or any gather of rows.
+/// out row b = row inverse[b] of rows: undoes dedup_rows, or gathers any rows.
 ///
 /// @shape    rows (U,D), any row stride · inverse (B), as data() and size() · out (B,D), any row stride
 /// @dtype    rows and out: one trivially copyable type; inverse: integers of 32 or 64 bits
@@ -167,8 +168,8 @@ status dedup_rows_on(host_backend, const Context& ctx, matrix_view<const T, Spac
 /// @numerics bits are copied; the same for any number of threads
 /// @cost     O(B*D): a copy for each row. No allocation
 /// @threads  reentrant
-/// @error    shape_mismatch; id_out_of_range (position, value) when a number is outside [0, U), the smallest
-///           position. On an error nothing is written
+/// @error    shape_mismatch; id_out_of_range (position, value) of the first number outside [0, U). On an
+///           error nothing is written
 /// @example  @snippet tests/ops/dedup_rows_test.cpp dedup_rows
 template <class Context, class T, MemorySpace Space, class Columns, class Numbers, class Out,
           MemorySpace OutSpace, class OutColumns>
@@ -201,7 +202,7 @@ template <class Context, class T, MemorySpace Space, class Columns, class Number
 
 namespace detail {
 
-// A negative number becomes a large one.
+// A negative number becomes a large one, which is out of range.
 template <class Index>
 std::uint64_t row_number(std::span<const Index> numbers, index_t b) noexcept {
   return static_cast<std::uint64_t>(static_cast<std::int64_t>(numbers[static_cast<std::size_t>(b)]));

@@ -1,6 +1,7 @@
-// row_select on a CUDA stream: a team of lanes copies four rows at a time, 16 bytes to a lane where all
-// addresses and strides allow it, else 4 bytes or one. Rows are read and written once, past the first-level
-// cache. cond is a span over device memory. In place: rows that are there already are not touched.
+// row_select on a CUDA stream: a team of lanes copies four rows at a time, 16 bytes per lane where all
+// addresses and strides allow it, else 4 bytes or 1. Rows are read and written once, with streaming
+// (evict-first) accesses. cond is a span over device memory. In place: rows that are there already are not
+// touched.
 #pragma once
 
 #ifndef __CUDACC__

@@ -4,8 +4,8 @@
 //          │   │   │                otherwise   e0  e1  e2        (B,D), or one row (1,D) for all b
 //   out    t0  e1  t2               only the chosen rows are read; their bits are not changed
 //
-// Any trivially copyable element goes, by its bytes. In place works: out may be `then` or `otherwise`, and
-// then the rows that are there already are not touched. Not here: a condition for every element.
+// Elements are of any trivially copyable type, copied as bytes. In place: out may be `then` or `otherwise`,
+// and rows that are there already are not touched. Not here: a condition for every element.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +27,7 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// What row_select takes for a condition: anything that converts to a span of bool or of std::uint8_t.
+/// A condition of row_select: any type that converts to a span of bool or of std::uint8_t.
 template <class T>
 concept RowCondition = std::convertible_to<const T&, std::span<const bool>> ||
                        std::convertible_to<const T&, std::span<const std::uint8_t>>;
@@ -53,19 +53,19 @@ byte_rows<const std::byte> bytes_of(const matrix_view<T, Space>& view) noexcept 
           capped_product(view.stride(0), size), view.extent(1) * size};
 }
 
-/// True where out is the rows of an operand, in place.
+/// True where out and an operand are the same rows (in place).
 inline bool same_rows(const byte_rows<const std::byte>& operand,
                       const byte_rows<const std::byte>& out) noexcept {
   return operand.first == out.first && operand.count == out.count &&
          (operand.stride == out.stride || out.count == 1);
 }
-/// An operand of one row is that row for all.
+/// An operand of one row is repeated for all rows.
 inline byte_rows<const std::byte> one_for_all(byte_rows<const std::byte> operand) noexcept {
   if (operand.count == 1) operand.stride = 0;
   return operand;
 }
 
-/// Whether out overlaps an operand otherwise than in place.
+/// Refuses an out that overlaps cond, or an operand other than in place.
 inline status select_overlaps(std::span<const unsigned char> cond, const byte_rows<const std::byte>& then,
                               const byte_rows<const std::byte>& otherwise,
                               const byte_rows<const std::byte>& out) noexcept {
@@ -80,7 +80,7 @@ inline status select_overlaps(std::span<const unsigned char> cond, const byte_ro
   return {};
 }
 
-/// Pieces of this many bytes are what threads share out.
+/// Bytes of a piece of parallel work.
 inline constexpr index_t select_piece_bytes = index_t{256} << 10;
 
 }  // namespace detail
@@ -93,11 +93,11 @@ inline constexpr index_t select_piece_bytes = index_t{256} << 10;
 /// @space    all reachable from the context; on a device cond is a span over device memory
 /// @pre      out is then or otherwise (same first element, same stride), or shares no byte with it; out
 ///           shares no byte with cond
-/// @post     every row of out is written; what lies between the rows is neither read nor written
+/// @post     every row of out is written; bytes between the rows are neither read nor written
 /// @numerics bits are copied: NaN payloads, -0 and padding too; the same on every ISA and for any number
 ///           of threads
-/// @cost     O(B*D): reads only the chosen rows, once, and writes out once, past the caches when out is
-///           larger than the last of them. In place: only the rows that change. No allocation
+/// @cost     O(B*D): reads only the chosen rows, once, and writes out once, with non-temporal stores when out
+///           is larger than the last-level cache. In place: only the rows that change. No allocation
 /// @threads  reentrant; concurrent calls are safe where their outputs share no byte
 /// @error    shape_mismatch naming the operand; unsupported when out overlaps an operand in part. On an
 ///           error nothing is written
@@ -158,7 +158,7 @@ status row_select_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-/// @param stream_above an output of more bytes than this is written past the caches
+/// @param stream_above outputs of more bytes than this are written with non-temporal stores
 template <class Context, class T, MemorySpace ThenSpace, MemorySpace OtherwiseSpace,
           MemorySpace OutSpace>
 status row_select_on(host_backend, const Context& ctx, std::span<const unsigned char> cond,

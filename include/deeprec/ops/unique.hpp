@@ -1,10 +1,10 @@
-// The different ids of a list, where each of them went, and how often it came.
+// The distinct ids of a list, the number of each id among them, and their counts.
 //
 //   in        7 1 9 1 7           ids       7 1 9       in the order of their first appearance
 //                                 inverse   0 1 2 1 0   in[k] = ids[inverse[k]]
 //                                 counts    2 2 1
 //
-// A row that many bags name is then gathered once. Ids may be any numbers, negative ones too. Not here: rows
+// A row that many bags use is then gathered once. Ids may be any integers, negative ones too. Not here: rows
 // (dedup_rows.hpp).
 #pragma once
 
@@ -29,10 +29,10 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// What unique() answers. Fill it again and again: it keeps its memory.
+/// The result of unique(). Reuse it: it keeps its memory.
 ///
 /// @space   host; memory comes from the resource given to the constructor
-/// @threads concurrent readers are safe; a writer needs it alone
+/// @threads concurrent readers are safe; a writer needs exclusive access
 template <class Id = std::int64_t, class Index = std::int64_t>
 struct unique_ids {
   static_assert(IdInteger<Id> && IdInteger<Index>,
@@ -49,13 +49,13 @@ struct unique_ids {
   std::pmr::vector<Index> counts;   ///< (U); they sum to N
 };
 
-/// Room in device memory for the result of unique().
+/// Device memory for the result of unique().
 template <class Id = std::int64_t>
 struct device_unique {
-  Id* ids = nullptr;                ///< (N): different ids, by first appearance
+  Id* ids = nullptr;                ///< (N): distinct ids, by first appearance
   std::int32_t* inverse = nullptr;  ///< (N)
   std::int32_t* counts = nullptr;   ///< (N)
-  index_t* size = nullptr;          ///< (1): how many there are
+  index_t* size = nullptr;          ///< (1): U, the number of distinct ids
 };
 
 namespace detail {
@@ -66,7 +66,7 @@ auto arrays_of(const unique_ids<Id, Index>& answer) noexcept {
   return std::tie(answer.ids, answer.inverse, answer.counts);
 }
 
-/// The keys of number_keys: ids, appended to the answer when they are new. The answer has room for `most` of them.
+/// The keys of number_keys: ids, appended to out when they are new. out has capacity for `most` of them.
 template <class Id, class Index>
 class id_keys {
  public:
@@ -108,7 +108,7 @@ class id_keys {
   std::size_t room_ = 0;
 };
 
-/// Small ids need no hash: their numbers lie in a table by id.
+/// Small ids need no hash: a table indexed by id holds their numbers.
 template <class Id, class Index>
 void number_small_ids(std::span<std::uint32_t> table, std::span<const Id> ids, id_keys<Id, Index>& keys,
                       Index* inverse) {
@@ -127,7 +127,7 @@ void number_small_ids(std::span<std::uint32_t> table, std::span<const Id> ids, i
   }
 }
 
-/// All bits that any id has: no id is larger than that, as a number without a sign.
+/// The bitwise or of all ids: no id is larger, as an unsigned number.
 template <class Id>
 std::uint64_t bits_of_all(std::span<const Id> ids) noexcept {
   std::uint64_t all = 0;
@@ -138,23 +138,23 @@ std::uint64_t bits_of_all(std::span<const Id> ids) noexcept {
 }  // namespace DEEPREC_UNIT
 }  // namespace detail
 
-/// Different ids in the order of their first appearance, the number of each id among them, and counts.
+/// Distinct ids in the order of their first appearance, the number of each id among them, and counts.
 ///
 /// @shape    ids (N), as data() and size() · out: ids (U), inverse (N), counts (U)
 /// @dtype    ids of 32 or 64 bits, any value; numbers and counts of 32 or 64 bits
 /// @space    ids on the host
 /// @pre      out owns none of the ids
-/// @post     out.ids[out.inverse[k]] = ids[k] · the counts sum to N · the numbers in inverse, read from the
-///           left, reach every new maximum in steps of one
+/// @post     out.ids[out.inverse[k]] = ids[k] · the counts sum to N · a number in inverse is at most one
+///           larger than all before it
 /// @numerics exact; the same for any number of threads
-/// @cost     O(N) expected, on the calling thread: one table of 4 bytes for 2 to 4 positions an id, probed
-///           linearly, or a table by id where all ids are below 4 N. From the context's resource: 16 bytes
-///           an id at most; out gets room for N ids and counts, if they may all differ. Many lists are shared
-///           out by the caller, one a thread. The hash depends on random numbers that the process draws:
-///           whoever does not know them can't choose ids that make it slower
+/// @cost     O(N) expected, on the calling thread: a linearly probed table of 2 to 4 entries of 4 bytes an
+///           id, or a table indexed by id where all ids are below 4 N. From the context's resource: 16 bytes
+///           an id at most; out reserves N ids and counts, if all may be distinct. To use several threads,
+///           the caller runs one list per thread. The hash is seeded with random numbers of the process, so
+///           ids can't be chosen to make it slower
 /// @threads  reentrant
 /// @error    unsupported when N does not fit the type of the numbers, or 32 bits, and when out owns the
-///           ids; out_of_memory. On an error out is as before
+///           ids; out_of_memory. On an error out is unchanged
 /// @example  @snippet tests/ops/unique_test.cpp unique
 /// @source   UniqueWithCounts of TensorFlow and DeepRec
 template <class Context, class Ids, class Id, class Index>
@@ -174,7 +174,7 @@ template <class Context, class Ids, class Id, class Index>
   return detail::or_out_of_memory([&] { return unique_on(ctx.backend(), ctx, list, out); });
 }
 
-/// Different ids by first appearance, as unique of the host.
+/// Distinct ids by first appearance, as unique() on the host.
 ///
 /// @shape   ids (N) in device memory · out: room for N
 /// @space   device
@@ -201,8 +201,8 @@ status unique_on(host_backend, const Context& ctx, std::span<const Id> ids, uniq
   const bool direct = largest < 4 * ids.size();
   const auto below = static_cast<std::size_t>(largest) + 1;
   const std::size_t most = direct ? (std::min)(ids.size(), below) : ids.size();
-  // All of the memory, before anything is written.
-  std::pmr::vector<std::uint32_t> table(n == 0 ? 0 : direct ? below : detail::key_positions(n), ctx.memory);
+  // All allocations, before anything is written.
+  std::pmr::vector<std::uint32_t> table(n == 0 ? 0 : direct ? below : detail::key_entries(n), ctx.memory);
   out.inverse.reserve(ids.size());
   out.ids.reserve(most);
   out.counts.reserve(most);

@@ -47,9 +47,9 @@ struct adagrad {
   }
 };
 
-/// DeepRec's AdagradDecay. A row that was not used for a while has its decays applied, all at once, when it
-/// is used again; the row's own float counts those that were applied (exact up to 2^24). So the layout is
-/// that of AdagradDecayV2, a count for each row; the law is the same. initial_squares is the floor too.
+/// DeepRec's AdagradDecay. Decays that a row missed are applied all at once when it is used again; the row's
+/// own float counts the decays applied (exact up to 2^24). So the layout is that of AdagradDecayV2, a count
+/// for each row; the rule is the same. initial_squares is the floor too.
 struct adagrad_decay {
   static constexpr int row_state = 1;
   static constexpr int element_state = 1;

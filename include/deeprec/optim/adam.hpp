@@ -1,17 +1,17 @@
-// Adam and its kin.
+// Adam and its variants.
 //
-//   m = beta1 * m + (1 - beta1) * g      v = beta2 * v + (1 - beta2) * g^2        t: number of the step
+//   m = beta1 * m + (1 - beta1) * g      v = beta2 * v + (1 - beta2) * g^2        t: step number
 //
 //   adam                 w -= rate * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon)
 //   rowwise_adam         the same with one v for a row, of the mean of g^2
 //   adamw(adam{}, d)     w *= 1 - rate * d first (with_decoupled_decay in wrappers.hpp)
 //   adam_async           w -= alpha * m / (sqrt(v) + epsilon), where alpha = rate * sqrt(1 - power2) /
-//                        (1 - power1), and the powers of the betas belong to the table
-//   adam_async_rmsprop   adam_async's other law for sparse rows: no bias correction
+//                        (1 - power1), and each table has its own powers of the betas
+//   adam_async_rmsprop   adam_async's other rule for sparse rows: no bias correction
 //
-// Moments are lazy, as in PyTorch's SparseAdam, FBGEMM and DeepRec: a row that a batch does not use keeps m
-// and v and does not move, while dense (eager) Adam would decay them and move it on. The bias is corrected by
-// the number of the step, not by how often a row was used.
+// Moments are lazy, as in PyTorch's SparseAdam, FBGEMM and DeepRec: a row that a batch does not use keeps m,
+// v and its weights, while dense (eager) Adam would decay the moments and change the weights. Bias correction
+// uses the step number, not how often a row was used.
 // Source: Kingma, Ba (ICLR 2015); Loshchilov, Hutter (ICLR 2019); PARTIAL_ROWWISE_ADAM of FBGEMM; AdamAsync
 // of DeepRec.
 #pragma once
@@ -91,7 +91,7 @@ struct rowwise_adam {
   constexpr void next_step() noexcept { ++step; }
 };
 
-/// Adam whose weights decay by rate * weight_decay of themselves at every step, apart from the gradient.
+/// Adam whose weights are multiplied by 1 - learning_rate * weight_decay at every step, before the update.
 ///
 /// @pre      as with_decoupled_decay
 /// @cost     O(1)
@@ -101,8 +101,8 @@ constexpr with_decoupled_decay<adam> adamw(const adam& base, float weight_decay)
   return {base, weight_decay};
 }
 
-/// DeepRec's AdamAsync. Each table has its own powers, so tables need no common step and a worker that is
-/// late does no harm; they are fields, the caller saves them with the rows. State: m, then v.
+/// DeepRec's AdamAsync. Each table has its own powers of the betas, so tables need no common step number and
+/// late workers do no harm; the powers are fields, which the caller saves with the rows. State: m, then v.
 struct adam_async {
   static constexpr int row_state = 0;
   static constexpr int element_state = 2;
@@ -130,10 +130,10 @@ struct adam_async {
   }
 };
 
-/// What AdamAsync does to sparse rows with apply_sparse_rmsprop:
+/// AdamAsync's rule for sparse rows with apply_sparse_rmsprop:
 /// v as above, m = beta1 * m + rate * g / sqrt(v + epsilon), w -= m.
-/// The default of 0 for beta1 is RMSProp without momentum, as DeepRec's manual says; its kernel multiplies m
-/// by AdamAsync's own beta1, and .beta1 = 0.9F does as it does. State: m, then v, where adam_async has them.
+/// beta1 = 0, the default, is RMSProp without momentum, as in DeepRec's manual; DeepRec's kernel multiplies m
+/// by AdamAsync's beta1, which .beta1 = 0.9F reproduces. State: m, then v, as in adam_async.
 struct adam_async_rmsprop {
   static constexpr int row_state = 0;
   static constexpr int element_state = 2;

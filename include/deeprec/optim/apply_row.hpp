@@ -2,7 +2,7 @@
 //
 //   apply_row(adam{}, weights, gradient, state, width)                the reference
 //   apply_rows(pool, gradient, adam{}, weights, state)                a layer: row = output neuron
-//   update(pool, bags, gradient, combiner::sum, adam{}, table)                  a table: embedding/training/update.hpp
+//   update(pool, bags, gradient, combiner::sum, adam{}, table)        a table: embedding/training/update.hpp
 //
 // State of a row: the row's own floats, then D floats for each element state; zeros for a new row.
 #pragma once
@@ -29,8 +29,8 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 ///           then D floats for each element state
 /// @dtype    W: a storage type; gradient and state float
 /// @pre      state was zeroed when the row was made
-/// @numerics float arithmetic, elements in order; a 16-bit weight is rounded once, as `rounding` says. A
-///           gradient of NaN makes NaN of the weight and the state of its element; of the whole row where the
+/// @numerics float arithmetic, elements in order; a 16-bit weight is rounded once, by `rounding`. A NaN in
+///           the gradient makes the weight and the state of its element NaN; the whole row where the
 ///           optimizer keeps a state for the row (rowwise_*)
 /// @cost     O(D), no allocation
 /// @threads  one thread per row

@@ -14,7 +14,7 @@
 #include <deeprec/simd/vectors.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace scalar {
-// The vector words for one float: the reference for every faster path.
+// The vector primitives for one float: the reference for every faster path.
 inline constexpr int lanes = 1;
 DEEPREC_INLINE float zero() { return 0; }
 DEEPREC_INLINE float multiply_add(float a, float b, float c) { return a * b + c; }

@@ -1,4 +1,4 @@
-// FTRL-proximal, by TensorFlow's law (FtrlV2).
+// FTRL-proximal, by TensorFlow's rule (FtrlV2).
 //
 //   n' = n + g^2            p = -learning_rate_power
 //   z += g + 2 * l2_shrinkage * w - (n'^p - n^p) / rate * w
@@ -26,7 +26,7 @@ struct ftrl {
   float l1 = 0;
   float l2 = 0;
   float l2_shrinkage = 0;
-  float initial_squares = 0;         ///< where n begins; TensorFlow: 0.1, with weights of 0
+  float initial_squares = 0;         ///< initial n; TensorFlow: 0.1, with weights of 0
 
   DEEPREC_HD steps::ftrl_step begin_row(float*, float) const noexcept {
     return {1.0F / learning_rate, -learning_rate_power, l1, 2.0F * l2, 2.0F * l2_shrinkage, initial_squares};

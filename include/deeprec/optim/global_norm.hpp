@@ -4,8 +4,8 @@
 //   global_norm(pool, gradients, norm).or_throw();
 //   update(pool, bags, gradient, combiner::sum, with_gradient_scale{adam{}, clip_factor(norm, 1.0)}, table)
 //
-// For a table, what is summed is the gradient that update() is given, of the pooled output; gradients of rows
-// are not materialised. Not here: the norm of one row (clipped_by_norm).
+// For a table, pass the gradient of the pooled output, which update() takes; gradients of rows are not
+// materialised. Not here: the norm of one row (clipped_by_norm).
 #pragma once
 
 #include <algorithm>
@@ -45,8 +45,8 @@ DEEPREC_INLINE double sum_of_squares(const float* values, index_t n) noexcept {
   return ((lane[0] + lane[1]) + (lane[2] + lane[3])) + ((lane[4] + lane[5]) + (lane[6] + lane[7]));
 }
 
-/// The squares of the items [begin, end) of one piece, added to `sum` item by item. An item is a row, or one of its
-/// `chunks` of `widest` columns.
+/// Adds the squares of the items [begin, end) of one piece to `sum`, item by item. An item is a row, or one
+/// of its `chunks` of `widest` columns.
 DEEPREC_APART inline void add_squares(matrix_view<const float> values, index_t chunks, index_t widest, index_t begin,
                                       index_t end, double& sum) noexcept {
   for (index_t i = begin; i < end; ++i) {
@@ -62,14 +62,14 @@ DEEPREC_APART inline void add_squares(matrix_view<const float> values, index_t c
 ///
 /// @shape    gradients: any number of matrices of any shape and row stride
 /// @space    all reachable from the context
-/// @post     norm is written; 0 for no element at all
+/// @post     norm is written; 0 where there are no elements
 /// @numerics in double, rows and matrices in order in pieces that depend on the shapes, so the same bits for
 ///           any number of threads and on every ISA; relative error below 2^-40 for 2^20 elements. NaN when
 ///           an element is NaN, infinite when one is infinite and none is NaN
 /// @cost     O(elements), one read; 8 bytes for each piece of about 16384 elements from the context's
 ///           resource
 /// @threads  reentrant
-/// @error    shape_mismatch (a matrix as matrix_view::validate says); out_of_memory. On an error norm is as before
+/// @error    shape_mismatch (from matrix_view::validate); out_of_memory. On an error norm is unchanged
 template <class Context, MemorySpace Space>
 [[nodiscard]] status global_norm(Context&& context_or_executor,
                                  std::span<const matrix_view<const float, Space>> gradients, double& norm) {
@@ -98,7 +98,7 @@ status global_norm_on(host_backend, const Context& ctx, std::span<const matrix_v
   for (const matrix_view<const float>& gradient : gradients) {
     if (const status s = gradient.validate(); !s) return s;
     if (gradient.empty()) continue;
-    // An item is a row, or 16384 columns of a long one; a piece is about as many elements.
+    // An item is a row, or 16384 columns of a long one; a piece has about 16384 elements.
     const index_t chunks = (gradient.extent(1) - 1) / widest + 1;
     const index_t items = detail::capped_product(gradient.extent(0), chunks);
     const index_t grain = chunks > 1 ? 1 : widest / gradient.extent(1);
@@ -115,9 +115,9 @@ status global_norm_on(host_backend, const Context& ctx, std::span<const matrix_v
   return {};
 }
 
-/// What gradients are multiplied by so that their norm is at most `limit`: 1 where it is already.
+/// The factor that scales gradients to a norm of at most `limit`: 1 where it is already.
 ///
-/// @numerics NaN for a norm of NaN, 0 for an infinite one: look at the norm before the step to leave it out
+/// @numerics NaN for a norm of NaN, 0 for an infinite one: check the norm to skip such a step
 /// @cost     O(1)
 /// @threads  reentrant
 /// @error    none

@@ -1,6 +1,6 @@
-// All of optim/. The optimizers, and what they keep:
+// All of optim/. The optimizers and their state:
 //
-//   optimizer            floats for a row, for an element      keeps time     as in
+//   optimizer            floats per row, per element           table state    as in
 //   sgd                  0   0                                                everywhere
 //   momentum             0   1  velocity                                      PyTorch, TensorFlow
 //   adagrad              0   1  sum of squares                                PyTorch, TensorFlow
@@ -19,7 +19,7 @@
 //   schedules: constant_rate, step_decay, cosine_decay, smooth_exponential_decay
 //
 // One batch: optimizer.learning_rate = schedule(step), then update() or apply_rows(), then
-// next_step(optimizer). Saved with the rows and their state, the functor makes training go on bit for bit.
+// next_step(optimizer). Save the functor with the rows and their state, and training resumes bit for bit.
 #pragma once
 
 #include <deeprec/optim/adagrad.hpp>

@@ -30,7 +30,7 @@ DEEPREC_HD constexpr float after_periods(float rate, float factor, std::int64_t 
 
 /// (1 + cos(pi * x)) / 2 for 0 <= x <= 1, by the series of the sine: within 2^-50.
 DEEPREC_HD constexpr double half_cosine(double x) noexcept {
-  const double right = x > 0.5 ? 1.0 - x : x;           // the half on the other side, which is small there
+  const double right = x > 0.5 ? 1.0 - x : x;           // by symmetry: at most 0.5
   const double angle = 1.5707963267948966 * right;
   double term = angle;
   double sine = term;
@@ -62,7 +62,7 @@ struct step_decay {
 };
 
 /// From `first` linearly to `rate` in `warmup` steps, then by a half cosine to `last` at step `total`, and
-/// `last` ever after.
+/// `last` from then on.
 struct cosine_decay {
   float first = 0;
   float rate = 0.01F;

@@ -4,7 +4,7 @@
 //   momentum   v = decay * v + g        w -= rate * v                             v: a float for each element
 //              nesterov:                w -= rate * (g + decay * v)
 //
-// As in PyTorch (without dampening) and TensorFlow. A row that a batch does not use keeps v and stays.
+// As in PyTorch (without dampening) and TensorFlow. A row that a batch does not use keeps v and its weights.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct sgd {
   DEEPREC_HD steps::scaled_step begin_row(float*, float) const noexcept { return {learning_rate}; }
 };
 
-/// Where the gradient is looked at: at the weight, or (nesterov) where the velocity is about to carry it.
+/// Where the gradient is taken: at the weight, or (nesterov) at the point that the velocity leads to.
 enum class momentum_kind : std::uint8_t { classical, nesterov };
 
 struct momentum {

@@ -1,13 +1,13 @@
-// What an optimizer does to one element of a row, once it knows the row; and what a wrapper does to weight
-// and gradient before that.
+// The step of an optimizer on one element of a row, and the transforms of wrappers on weight and gradient
+// before it.
 //
 //   steps.inl ──> scalar::take_step(step, float ...)            host and device
 //             └─> isa_avx512::take_step(step, vector_f32 ...)   and so on, for kernels in a region
 //
-// A functor that takes vector registers can't be passed into a region from outside, so a step is data and
-// its formula is compiled inside. An optimizer of a user's own needs no formula there: kernels fall back
-// to its operator() on floats. Products may be fused with the sum that follows, as the compiler likes, so
-// scalar code and each ISA agree up to a rounding or two of each operation, not bit for bit.
+// A functor over SIMD vectors can't be passed into a region from outside, so a step is data and its formula
+// is compiled inside the region. A user-defined optimizer needs no formula there: kernels fall back to its
+// operator() on floats. The compiler may fuse a product with the sum that follows, so scalar code and each
+// ISA agree up to a rounding or two of each operation, not bit for bit.
 #pragma once
 
 #include <cmath>
@@ -121,7 +121,7 @@ struct shrink_weight {
 
 }  // namespace steps
 
-/// The words that steps.inl uses, for one float.
+/// The vector primitives that steps.inl uses, for one float.
 namespace scalar {
 using vector_f32 = float;
 DEEPREC_HD DEEPREC_INLINE float splat(float x) { return x; }

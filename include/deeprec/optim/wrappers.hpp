@@ -1,17 +1,17 @@
-// Optimizers around optimizers: what is done to a row's gradient or weights before the step.
+// Optimizers that wrap an optimizer: they change a row's gradient or weights before its step.
 //
 //   clipped_by_norm{with_weight_decay{adam{}, 1e-4F}, 1.0F}
 //
-//   gradient of the row ──> clipped by its norm ──> + rate * w ──> adam      from the outside to the inside
+//   gradient of the row ──> clipped by its norm ──> + rate * w ──> adam      outermost first
 //
-//   with_gradient_scale    g *= factor             loss scale, or the factor of a norm over all tables
+//   with_gradient_scale    g *= factor             loss scale, or clip_factor of a norm over all tables
 //   clipped_by_value       g = clamp(g, -limit, limit)
 //   clipped_by_norm        g *= min(1, limit / |g|), |g| over the row
-//   with_weight_decay      g += rate * w           L2, into the gradient and whatever moments it has
-//   with_decoupled_decay   w *= 1 - learning_rate * rate, apart from the gradient (AdamW)
+//   with_weight_decay      g += rate * w           L2, in the gradient and so in any moments of it
+//   with_decoupled_decay   w *= 1 - learning_rate * rate, not in the gradient (AdamW)
 //
-// They keep no state and work with every optimizer, a user's own too. Decay reaches the rows that a batch
-// uses, no others. Global norms: global_norm.hpp.
+// They have no state and work with every optimizer, user-defined ones too. Only rows that a batch uses decay.
+// Global norms: global_norm.hpp.
 #pragma once
 
 #include <deeprec/core/verb.hpp>
@@ -22,7 +22,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace detail {
 
-/// The rate of the optimizer inside of all wrappers.
+/// The learning rate of the innermost optimizer.
 template <class O>
 constexpr float learning_rate_of(const O& optimizer) noexcept {
   if constexpr (requires { optimizer.learning_rate; }) {
@@ -36,9 +36,9 @@ constexpr float learning_rate_of(const O& optimizer) noexcept {
   }
 }
 
-/// What a wrapper makes of itself for one batch: a transform, or one that depends on the gradient's norm.
+/// The form of a wrapper for one batch: a fixed transform, or one that depends on the gradient's norm.
 template <class Rows, class Transform>
-struct transformd_rows {
+struct transformed_rows {
   static constexpr bool needs_norm = false;
   Rows optimizer;
   Transform transform;
@@ -68,7 +68,7 @@ struct with_gradient_scale {
   float factor = 1;
 
   [[nodiscard]] constexpr auto prepare() const {
-    using rows = detail::transformd_rows<detail::prepared_t<O>, steps::scale_gradient>;
+    using rows = detail::transformed_rows<detail::prepared_t<O>, steps::scale_gradient>;
     return rows{detail::prepare(optimizer), {factor}};
   }
 };
@@ -86,7 +86,7 @@ struct clipped_by_value {
   float limit = 1;
 
   [[nodiscard]] constexpr auto prepare() const {
-    using rows = detail::transformd_rows<detail::prepared_t<O>, steps::clip_gradient>;
+    using rows = detail::transformed_rows<detail::prepared_t<O>, steps::clip_gradient>;
     return rows{detail::prepare(optimizer), {limit}};
   }
 };
@@ -122,7 +122,7 @@ struct with_weight_decay {
   float rate = 0;
 
   [[nodiscard]] constexpr auto prepare() const {
-    using rows = detail::transformd_rows<detail::prepared_t<O>, steps::decay_weight>;
+    using rows = detail::transformed_rows<detail::prepared_t<O>, steps::decay_weight>;
     return rows{detail::prepare(optimizer), {rate}};
   }
 };
@@ -140,7 +140,7 @@ struct with_decoupled_decay {
   float rate = 0;
 
   [[nodiscard]] constexpr auto prepare() const {
-    using rows = detail::transformd_rows<detail::prepared_t<O>, steps::shrink_weight>;
+    using rows = detail::transformed_rows<detail::prepared_t<O>, steps::shrink_weight>;
     const double lost = static_cast<double>(detail::learning_rate_of(optimizer)) * static_cast<double>(rate);
     return rows{detail::prepare(optimizer), {static_cast<float>(1.0 - lost)}};
   }

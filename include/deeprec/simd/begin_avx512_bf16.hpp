@@ -1,4 +1,5 @@
-// Opens the AVX-512 with BF16 region: functions up to end_avx512_bf16.hpp are compiled for it, whatever the unit's flags.
+// Opens the AVX-512 BF16 region: functions up to end_avx512_bf16.hpp are compiled for it, whatever the unit's
+// flags.
 // No include guard: a kernel header includes begin, its .inl and end once for each region.
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,fma,f16c,bmi2,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16"))), apply_to = function)

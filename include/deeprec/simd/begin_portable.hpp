@@ -1,5 +1,5 @@
-// Opens the region of the portable kernels: no target of their own, and a namespace named after the
-// flags of this unit. Everything between begin and end is written over the words in words.hpp.
+// Opens the region of the portable kernels: no target of its own, and a namespace named after the flags of
+// this unit.
 // No include guard: a kernel header includes begin, its .inl and end once for each region.
 #pragma push_macro("DEEPREC_HD")
 #undef DEEPREC_HD

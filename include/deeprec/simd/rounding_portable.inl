@@ -1,4 +1,4 @@
-// Stochastic rounding through arrays, for the portable region and for scalar code. See rounding_words.hpp.
+// Stochastic rounding through arrays, for the portable region and for scalar code. See rounding_vectors.hpp.
 
 inline void draw_words(std::uint32_t* word, const round_stochastic& how, std::uint64_t row,
                        std::uint64_t chunk) {

@@ -1,4 +1,4 @@
-// Vector words for stochastic rounding: random words for 64 columns of a row, and stores that use them.
+// Vector operations for stochastic rounding: random words for 64 columns of a row, and stores that use them.
 //
 //   std::uint32_t word[64];
 //   draw_words(word, how, row, c / 64);              one block of the generator gives four vectors

@@ -1,20 +1,20 @@
-// The vector words: one small vocabulary, with a body for each region, that every kernel is written in.
+// The vector operations that every kernel is written with: one small set, implemented for each region.
 //
 //   lanes, vector_f32, zero, splat            load, store          float | bf16 | f16 in memory,
-//   + - * / multiply_add sqrt                 load_first, store_first    float in the register
-//   maximum minimum add_lanes last_to_front   region               the tag that overloads go by
+//   + - * / multiply_add sqrt                 load_first, store_first    float in the vector
+//   maximum minimum add_lanes last_to_front   region               the tag that selects overloads
 //   where_positive
-//   byte_lanes, vector_u8                     load, store, stream, copy_first    bytes, moved only
-//   load_codes, load_nibbles, load_halves     codes of 8 and 4 bits, split floats, and their load_first_ forms;
+//   byte_lanes, vector_u8                     load, store, stream, copy_first    bytes, for copies only
+//   load_codes, load_nibbles, load_halves     codes of 8 and 4 bits, split floats, and load_first_ of them;
 //   load_two                                  load and load_first also of e4m3 and e5m2; two floats or halves
 //
 //   #include <deeprec/simd/begin_avx512.hpp>   // opens the target and namespace isa_avx512
-//   #include <deeprec/.../kernel.inl>          // written once over the words
+//   #include <deeprec/.../kernel.inl>          // written once with these operations
 //   #include <deeprec/simd/end_avx512.hpp>
 //
 // Conversions to 16 bits round to nearest even and keep NaN in every region, with the same bits.
 // multiply_add rounds once in the AVX regions; in the portable region it may round twice.
-// The portable words come from xsimd; xsimd::batch can't be used inside another region.
+// The portable operations use xsimd; xsimd::batch can't be used inside another region.
 #pragma once
 
 #include <xsimd/xsimd.hpp>
@@ -34,8 +34,8 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
-/// n bytes, n < 2 * Piece, as two pieces of one size that overlap: the size is the largest power of two
-/// that fits, Piece at most.
+/// Copies n bytes, n < 2 * Piece, as two overlapping pieces of one size: the largest power of two that fits,
+/// Piece at most.
 template <int Piece>
 DEEPREC_INLINE void copy_in_two(std::byte* to, const std::byte* from, int n) {
   struct piece {
@@ -52,7 +52,7 @@ DEEPREC_INLINE void copy_in_two(std::byte* to, const std::byte* from, int n) {
   }
 }
 
-/// What load_two reads: a row's scale and bias.
+/// The result of load_two: a row's scale and bias.
 struct two_floats {
   float first;
   float second;

@@ -1,10 +1,11 @@
-// The atomics that the queues of this folder are templates over, and how a thread sleeps and is woken.
+// The atomics policy of the queues in this folder: atomic types, fences, sleeping and waking.
 //
-//   std_atomics        std::atomic, futexes, membarrier: what everybody uses
-//   (a test scheduler  that has the same members explores every interleaving: tests/staging/)
+//   std_atomics        std::atomic, futexes, membarrier: the default
+//   (a test scheduler  with the same members explores every interleaving: tests/staging/)
 //
-// Every access names itself (`access`), so that a test can weaken exactly one of them and must notice. In
-// std_atomics the name costs nothing. Why an order suffices stands beside each access. Not here: any queue.
+// Every access has a name (`access`), so that a test can weaken exactly one of them and must detect that. In
+// std_atomics the name costs nothing. A comment at each access justifies its memory order. Not here: any
+// queue.
 #pragma once
 
 #if defined(__linux__)
@@ -29,10 +30,10 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace detail {
 
-/// The atomic accesses of this folder, by name. Each access that is stronger than relaxed, and each fence, has a name
-/// of its own.
+/// The atomic accesses of this folder, by name. Each access that is stronger than relaxed, and each fence,
+/// has its own name.
 enum class access : unsigned char {
-  // slot_ring: a slot's state goes free -> full -> free of the next lap.
+  // slot_ring: the state of a slot changes free -> full -> free of the next lap.
   slot_seen_free,    ///< producer reads the state
   slot_number_free,  ///< the same, by number
   slot_publish,      ///< producer writes "full"
@@ -55,11 +56,11 @@ enum class access : unsigned char {
   taken_seen_size,   ///< was_size() reads it
   flag_seen_free, flag_publish, flag_seen_full, flag_release,  ///< the same by a flag in each slot
   // event_count
-  waiter_leave,      ///< a waiter takes itself off
+  waiter_leave,      ///< a waiter deregisters
   epoch_raise,       ///< a notifier makes the keys of all waiters stale
   notify_one_fence,  ///< between what was published and waiters_seen
   notify_all_fence,  ///< the same
-  wait_fence,        ///< between waiter_count and the second look
+  wait_fence,        ///< between waiter_count and the second check
   // staging_queue, staging_pool
   cancel_mark, resume_mark, cancel_seen,
   stack_seen,        ///< pop() reads the top
@@ -70,22 +71,22 @@ enum class access : unsigned char {
   position,          ///< reads of a position
   tail_claim,        ///< producer's compare-exchange
   head_claim,        ///< consumer's compare-exchange
-  close_hint,        ///< a word beside the closed bit
+  close_hint,        ///< a word that mirrors the closed bit
   hint_seen,
-  looked_at,         ///< looks that decide no more than whether another thread is woken, or tries again
-  waiter_count,      ///< a waiter announces itself
-  waiters_seen,      ///< a notifier looks whether anybody waits
+  looked_at,         ///< reads that only decide whether another thread is woken, or this one tries again
+  waiter_count,      ///< a waiter registers
+  waiters_seen,      ///< a notifier reads the number of waiters
   bytes_take, bytes_give, bytes_seen,
   stack_next, stack_guess,
-  statistic,         ///< counters, and first guesses of an exchange: nothing depends on what is read
+  statistic,         ///< counters, and first guesses of an exchange: nothing depends on the value read
 };
 
 /// std::atomic, and sleeping on a futex (elsewhere on std::atomic::wait).
 ///
-/// Publishing and looking for waiters, against announcing oneself and looking for work, needs a full fence
-/// on both sides. Waiters are about to sleep and can pay for both: with Linux's membarrier a waiter's
-/// heavy_fence() makes every other thread of the process execute a fence, and light_fence() is nothing
-/// but an order to the compiler. Where membarrier is refused, both are fences. A forked child keeps the registration.
+/// A notifier publishes and then checks for waiters; a waiter registers and then checks for work. Both need a
+/// full fence in between. A waiter is about to sleep and can pay for both: with Linux's membarrier its
+/// heavy_fence() makes every other thread of the process execute a fence, and light_fence() is a compiler
+/// barrier only. Where membarrier is refused, both are fences. A forked child keeps the registration.
 struct std_atomics {
   template <class T>
   using atomic = std::atomic<T>;
@@ -93,12 +94,13 @@ struct std_atomics {
 
   static constexpr std::memory_order at(access, std::memory_order order) noexcept { return order; }
 
-  /// To be called before light_fence() may be light.
+  /// Must be called before light_fence() can be a compiler barrier only.
   static void prepare() noexcept { static_cast<void>(can_barrier()); }
 
   static void light_fence(access) noexcept {
-    // True only once membarrier is registered; from then on every heavy_fence uses it, and those before
-    // were registered by can_barrier() themselves, so a light fence never meets a heavy one without it.
+    // True only once membarrier is registered. From then on every heavy_fence uses it, and an earlier one has
+    // called can_barrier() itself, so such a light fence is never paired with a heavy fence without
+    // membarrier.
     if (light_fence_is_free()) {
       std::atomic_signal_fence(std::memory_order_seq_cst);
     } else {
@@ -108,17 +110,18 @@ struct std_atomics {
   static void heavy_fence(access) noexcept {
     full_fence();
 #if defined(__linux__) && !defined(__SANITIZE_THREAD__)
-    // acquire: what such fences wrote before the pause was over is seen after this.
+    // acquire: stores before such light fences, made before the end of the pause, are visible after this.
     if (no_fence_is_free.load(std::memory_order_acquire) || !can_barrier() || barrier()) return;
-    // Registered, and refused now: by a filter of system calls, or a kernel to which a checkpoint was moved.
+    // Registered, but refused now: by a system call filter, or by the kernel on which a checkpoint was
+    // restored.
     if (register_barrier() && barrier()) return;
     barrier_registered.store(false, std::memory_order_seq_cst);
-    // A thread may be in a light fence that was free: by the end of this pause its stores are seen.
+    // A thread may be in a light fence that was free: its stores are visible by the end of this pause.
     timespec pause{0, 1'000'000};
     while (::nanosleep(&pause, &pause) != 0 && errno == EINTR) {
     }
     full_fence();
-    no_fence_is_free.store(true, std::memory_order_release);  // nobody need pause again
+    no_fence_is_free.store(true, std::memory_order_release);  // no thread need pause again
 #endif
   }
   /// Whether light_fence() relies on membarrier.
@@ -133,12 +136,12 @@ struct std_atomics {
     __asm__ volatile("isb");
 #endif
   }
-  /// Asks for a line that will be read.
+  /// Prefetches a line for reading.
   static void fetch(const void* line) noexcept { __builtin_prefetch(line); }
-  /// Asks for a line that will be written.
+  /// Prefetches a line for writing.
   static void fetch_for_write(const void* line) noexcept {
 #if defined(__x86_64__)
-    __asm__ volatile("prefetchw %0" : : "m"(*static_cast<const char*>(line)));  // no flag allows the builtin to
+    __asm__ volatile("prefetchw %0" : : "m"(*static_cast<const char*>(line)));  // the builtin needs a flag
 #else
     __builtin_prefetch(line, 1);
 #endif
@@ -146,7 +149,7 @@ struct std_atomics {
   static void yield() noexcept { std::this_thread::yield(); }
   static time_point now() noexcept { return std::chrono::steady_clock::now(); }
 
-  /// Sleeps while the low 32 bits of `word` are `low`; may return for no reason. False: the deadline passed.
+  /// Sleeps while the low 32 bits of `word` are `low`; may return spuriously. False: the deadline has passed.
   static bool park(std::atomic<std::uint64_t>& word, std::uint32_t low, time_point deadline) noexcept {
 #if defined(__linux__)
     timespec until{};
@@ -197,7 +200,7 @@ struct std_atomics {
 
   static void full_fence() noexcept {
 #if defined(__SANITIZE_THREAD__)
-    __sync_synchronize();  // the thread sanitizer knows no fences, and g++ says so at each
+    __sync_synchronize();  // the thread sanitizer does not model fences, and g++ warns at each
 #else
     std::atomic_thread_fence(std::memory_order_seq_cst);
 #endif
@@ -226,7 +229,7 @@ struct std_atomics {
   }
 
   inline static std::atomic<bool> barrier_registered{false};
-  inline static std::atomic<bool> no_fence_is_free{false};  // since a pause after membarrier was refused
+  inline static std::atomic<bool> no_fence_is_free{false};  // set after the pause in heavy_fence()
 };
 
 }  // namespace detail

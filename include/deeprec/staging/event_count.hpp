@@ -1,12 +1,12 @@
-// Sleeping until something may have changed, with a fast path that writes nothing.
+// Sleeping until a condition may have changed; notifying without waiters writes nothing.
 //
 //   waiter                                   notifier
-//   key = prepare()    "I am about to sleep" publish, then notify_one()
-//   look again         found: cancel()         fence, read one word that rarely changes
-//   wait(key)          sleeps                  and, only if somebody waits, wakes one
+//   key = prepare()    registers               publish, then notify_one()
+//   check again        true: cancel()          fence, read one word that rarely changes
+//   wait(key)          sleeps                  and, only if a thread waits, wakes one
 //
-// One event_count for each direction of a queue: a flag that both share loses wake-ups. Not here: what is
-// waited for, and how long one looks before sleeping (wait_strategies.hpp).
+// One event_count for each direction of a queue: a shared one loses wake-ups. Not here: the condition that is
+// waited for, and polling before the sleep (wait_strategies.hpp).
 #pragma once
 
 #include <atomic>
@@ -23,21 +23,22 @@ template <class Atomics = detail::std_atomics>
 class event_count {
  public:
   using time_point = std::chrono::steady_clock::time_point;
-  /// What prepare() hands to wait(): the epoch in which the caller looked.
+  /// Returned by prepare() for wait(): the epoch in which the caller registered.
   enum class key : std::uint32_t {};
 
   event_count() noexcept { Atomics::prepare(); }
   event_count(const event_count&) = delete;
   event_count& operator=(const event_count&) = delete;
 
-  /// Announces the caller as a waiter. Look again at what is waited for, then wait() or cancel().
+  /// Registers the caller as a waiter. Check the condition again, then call wait() or cancel().
   ///
-  /// @post    a notify_* that follows what the second look did not see ends wait(key)
+  /// @post    a notify_* after a change that the second check missed ends wait(key)
   /// @cost    an atomic addition, and a membarrier (some us)
   /// @threads thread-safe
   /// @error   none
   [[nodiscard]] key prepare() noexcept {
-    // relaxed: the fence after it orders it, also with what the notifier of a raised epoch had published.
+    // relaxed: ordered by the fence after it, also with what the notifier that raised the epoch had
+    // published.
     const std::uint64_t before = state_.fetch_add(
         one_waiter, Atomics::at(detail::access::waiter_count, std::memory_order_relaxed));
     // Store, fence, load here; store, fence, load in notify_*: one of the two sees the other's store.
@@ -45,17 +46,17 @@ class event_count {
     return static_cast<key>(static_cast<std::uint32_t>(before));
   }
 
-  /// Instead of wait(): the second look found something.
+  /// Instead of wait(), when the second check succeeded.
   ///
   /// @cost    an atomic exchange
   /// @threads thread-safe
   /// @error   none
   void cancel() noexcept { leave(); }
 
-  /// Sleeps until a notify_* that came after prepare(); may return for no reason.
+  /// Sleeps until a notify_* that came after prepare(); may return spuriously.
   ///
   /// @pre     key comes from the caller's last prepare(), which was not cancelled
-  /// @cost    two system calls, and what it takes to wake up (1 to 40 us)
+  /// @cost    two system calls, and the time to wake up (1 to 40 us)
   /// @threads thread-safe
   /// @error   false: the deadline has passed
   bool wait(key seen, time_point deadline = (time_point::max)()) noexcept {
@@ -66,8 +67,8 @@ class event_count {
 
   /// Ends the wait of one waiter, if there is one.
   ///
-  /// @cost    nobody waits: one load of a line that stays shared (and a fence without membarrier).
-  ///          Else a system call, unless as many are on their way as wait
+  /// @cost    without waiters: one load of a line that stays shared (and a fence without membarrier).
+  ///          Else a system call, unless every waiter is already signalled
   /// @threads thread-safe
   /// @error   none
   void notify_one() noexcept {
@@ -86,12 +87,12 @@ class event_count {
     raise(seen, -1);
   }
 
-  /// Whether another thread may wait, for a waiter that has left.
+  /// True when other threads may wait; called by a waiter that has left.
   [[nodiscard]] bool others_wait() const noexcept {
     return waiters(state_.load(Atomics::at(detail::access::looked_at, std::memory_order_relaxed))) != 0;
   }
 
-  /// How many threads are between prepare() and the end of wait() or cancel().
+  /// The number of threads between prepare() and the end of wait() or cancel().
   [[nodiscard]] unsigned was_waiting() const noexcept {
     return waiters(state_.load(Atomics::at(detail::access::statistic, std::memory_order_relaxed)));
   }
@@ -99,8 +100,8 @@ class event_count {
  private:
   // | signalled 16 | waiters 16 | epoch 32 |
   // `signalled` counts waiters that need no further wake-up: each notify_one that wakes adds one, each waiter
-  // that leaves takes one off. Never more than the waiters that are awake with a stale key or about to be
-  // woken; so signalled == waiters means that all of them will look again, and no system call is needed.
+  // that leaves subtracts one. It never exceeds the number of waiters that are awake with a stale key or
+  // about to be woken; so signalled == waiters means that all of them will check again without a system call.
   static constexpr std::uint64_t one_waiter = std::uint64_t{1} << 32;
   static constexpr std::uint64_t one_signal = std::uint64_t{1} << 48;
 
@@ -118,9 +119,9 @@ class event_count {
       if (count > 0 && signalled(seen) >= waiters(seen)) return;
       const std::uint64_t signals =
           count > 0 ? signalled(seen) + std::uint64_t{1} : std::uint64_t{waiters(seen)};
-      const auto epoch = static_cast<std::uint32_t>(seen) + 1u;  // wraps without touching the waiters
+      const auto epoch = static_cast<std::uint32_t>(seen) + 1u;  // wraps without a carry into the waiters
       raised = signals << 48 | std::uint64_t{waiters(seen)} << 32 | epoch;
-      // release, with leave(): what was published before this. A light fence orders nothing by itself.
+      // release, with leave(): everything published before. A light fence orders nothing by itself.
     } while (!state_.compare_exchange_weak(seen, raised,
                                            Atomics::at(detail::access::epoch_raise, std::memory_order_release),
                                            std::memory_order_relaxed));
@@ -133,7 +134,7 @@ class event_count {
     std::uint64_t left = 0;
     do {
       left = seen - one_waiter - (signalled(seen) > 0 ? one_signal : 0);
-      // acquire: whoever was woken sees what the notifier had published, also when it looks for the last time.
+      // acquire: a woken thread sees what the notifier had published, also at its last check.
     } while (!state_.compare_exchange_weak(seen, left,
                                            Atomics::at(detail::access::waiter_leave, std::memory_order_acquire),
                                            std::memory_order_relaxed));

@@ -1,13 +1,13 @@
 // A bounded queue for any number of producers and consumers, without locks.
 //
-//   producers ──> [ 5 | 6 | 7 |   |   ] ──> consumers        each slot has a state of its own
+//   producers ──> [ 5 | 6 | 7 |   |   ] ──> consumers        a state in each slot
 //
 //   ring.try_push(std::move(x))           ring.push(std::move(x), within(10ms))
 //   auto claim = ring.try_claim();        if (auto view = ring.try_peek()) use(*view);
 //   claim.emplace(...); claim.publish();
 //
-// Items leave in the order in which their slots were claimed. Not here: cancelling, budgets, errors in
-// line (staging_queue.hpp).
+// Items leave in the order in which their slots were claimed. Not here: cancellation, byte budgets, enqueued
+// exceptions (staging_queue.hpp).
 #pragma once
 
 #include <cstddef>
@@ -28,10 +28,10 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// @pre     capacity >= 1; no thread uses the ring when it is destroyed
 /// @cost    memory: one block from the resource, at construction
-/// @threads every member is thread-safe. A try_ call is lock-free; it may answer "no" while another thread is
-///          between two steps at the slot in front
-/// @error   invalid_value: a capacity of 0, or beyond what the positions or a block's bytes can count, thrown as
-///          deeprec::error; throws what the resource throws
+/// @threads every member is thread-safe. A try_ call is lock-free; it may fail while another thread is in the
+///          middle of an operation on the next slot
+/// @error   invalid_value: a capacity of 0, or too large for the positions or for one block of memory, thrown
+///          as deeprec::error; throws what the resource throws
 template <class T, class Wait = adaptive_wait, class Atomics = detail::std_atomics, class Seq = std::size_t>
 class mpmc_ring {
   static_assert(std::is_nothrow_destructible_v<T>,
@@ -47,11 +47,11 @@ class mpmc_ring {
                      Seq first_lap = 0)
       : core_(checked(capacity), memory, first_lap) {}
 
-  /// Moves (or copies) the item in, or leaves it alone and answers false: full or closed.
+  /// Moves (or copies) the item in. Returns false, with the item untouched, when the ring is full or closed.
   ///
   /// @cost    an atomic exchange, two loads and a store
   /// @threads thread-safe, lock-free
-  /// @error   throws what T's constructor throws: the slot is passed over, and the ring goes on
+  /// @error   throws what T's constructor throws: the slot is skipped, and the ring stays usable
   template <class U>
   bool try_push(U&& item) {
     return push_once(std::forward<U>(item)) == queue_result::ok;
@@ -61,7 +61,7 @@ class mpmc_ring {
     return push_once(std::forward<Args>(args)...) == queue_result::ok;
   }
 
-  /// The same, waiting while the ring is full. On any other answer than ok the item is untouched.
+  /// The same, waiting while the ring is full. Unless the result is ok the item is untouched.
   ///
   /// @threads thread-safe
   /// @error   timed_out, stopped, closed; throws as try_push does
@@ -72,11 +72,11 @@ class mpmc_ring {
     return wait_for_space([&] { return push_once(std::forward<U>(item)); }, limit);
   }
 
-  /// Moves the next item out, or answers nothing: empty.
+  /// Moves the next item out; returns nullopt (false) when the ring is empty.
   ///
   /// @cost    an atomic exchange, two loads and a store
   /// @threads thread-safe, lock-free
-  /// @error   throws what T's move throws: that item is gone, and the ring goes on
+  /// @error   throws what T's move throws: that item is lost, and the ring stays usable
   std::optional<T> try_pop() {
     std::optional<T> item;
     static_cast<void>(pop_once([&](T&& moved) { item.emplace(std::move(moved)); }));
@@ -97,8 +97,8 @@ class mpmc_ring {
     return wait_for_items(once, limit);
   }
 
-  /// A free slot to fill in place. Order is that of claims: until it is published or dies, what comes after it
-  /// waits.
+  /// A free slot to fill in place. Items leave in the order of the claims: later ones wait until this one is
+  /// published or destroyed.
   ///
   /// @threads thread-safe, lock-free
   /// @error   an empty claim: full or closed
@@ -109,25 +109,25 @@ class mpmc_ring {
   /// The next item in place.
   ///
   /// @threads thread-safe, lock-free
-  /// @error   an empty view: nothing there
+  /// @error   an empty view: the ring is empty
   ring_view<mpmc_ring> try_peek() noexcept {
     token t;
     return take(t) == queue_result::ok ? ring_view<mpmc_ring>(this, t) : ring_view<mpmc_ring>();
   }
 
-  /// Moves in up to n items from `first` on, one by one as try_push does; returns how many. They need not be
-  /// neighbours in the ring.
+  /// Moves in up to n items from `first` on, one by one as try_push does; returns their number. They need not
+  /// be adjacent in the ring.
   ///
   /// @cost    n times that of try_push
   /// @threads thread-safe, lock-free
-  /// @error   throws as try_push does, after what was pushed before
+  /// @error   throws as try_push does; the items before that one are pushed
   template <class It>
   std::size_t try_push_n(It first, std::size_t n) {
     std::size_t done = 0;
     while (done < n && push_once(std::move(*first)) == queue_result::ok) ++first, ++done;
     return done;
   }
-  /// Moves out up to n items to `out`, one by one as try_pop does; returns how many.
+  /// Moves out up to n items to `out`, one by one as try_pop does; returns their number.
   ///
   /// @cost    n times that of try_pop
   /// @threads thread-safe, lock-free
@@ -141,7 +141,8 @@ class mpmc_ring {
     return done;
   }
 
-  /// No more pushes; pops go on until the ring is empty, and then answer closed. For good, idempotent.
+  /// Refuses further pushes; pops continue until the ring is empty, then return closed. Permanent,
+  /// idempotent.
   ///
   /// @threads thread-safe
   /// @error   none
@@ -153,7 +154,7 @@ class mpmc_ring {
   [[nodiscard]] bool is_closed() const noexcept { return core_.is_closed(); }
 
   [[nodiscard]] std::size_t capacity() const noexcept { return core_.capacity(); }
-  /// @post    between 0 and capacity, of some moment
+  /// @post    between 0 and capacity; a snapshot
   [[nodiscard]] std::size_t was_size() const noexcept {
     const std::size_t n = core_.was_size();
     return n < capacity() ? n : capacity();
@@ -178,7 +179,7 @@ class mpmc_ring {
   }
   void abandon_push(const token& t) noexcept {
     core_.publish_hole(t);
-    items_.notify_one();  // it may be all that a closed ring's consumers wait for
+    items_.notify_one();  // consumers of a closed ring may wait for this slot only
   }
   void finish_pop(const token& t) noexcept {
     core_.release_slot(t);

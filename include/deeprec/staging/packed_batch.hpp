@@ -1,9 +1,9 @@
-// Where the arrays of a batch lie in one buffer, so that one copy moves them all.
+// The layout of a batch's arrays in one buffer, so that one copy moves them all.
 //
 //   | offsets 0 | ids 0 | weights 0 | offsets 1 | ids 1 | dense |      each begins at a multiple of 256 bytes
 //
 //   packed_layout layout;
-//   const auto ids = layout.add<std::int64_t>(n);          a slice: where, and how many
+//   const auto ids = layout.add<std::int64_t>(n);          a slice: its offset and size
 //   layout.bytes();  ids.in(host_buffer);  ids.in(device_buffer);
 //
 // Pure arithmetic: cuda_staging.hpp owns the buffers and enqueues the copy.
@@ -21,13 +21,13 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// `size` elements at a place of a packed buffer.
+/// `size` elements at an offset of a packed buffer.
 template <class T>
 struct packed_slice {
   std::size_t offset = 0;
   std::size_t size = 0;
 
-  /// The elements in a buffer that has them: of the host, or of the device.
+  /// The elements in a buffer with this layout, on the host or the device.
   [[nodiscard]] T* in(void* buffer) const noexcept {
     return static_cast<T*>(static_cast<void*>(static_cast<std::byte*>(buffer) + offset));
   }
@@ -36,20 +36,20 @@ struct packed_slice {
   }
 };
 
-/// Slices one behind the other.
+/// Consecutive slices.
 ///
 /// @threads one thread at a time
 class packed_layout {
  public:
   static constexpr std::size_t alignment = 256;
 
-  /// The next slice. What would not fit an address makes fits() false.
+  /// Appends a slice. One that would exceed the address space is not added, and makes fits() false.
   template <class T>
   packed_slice<T> add(std::size_t size) {
     static_assert(
         std::is_trivially_copyable_v<T> && alignof(T) <= alignment,
         "deeprec::packed_layout: elements are moved by their bytes. Fix: a trivially copyable type.");
-    // A multiple of the alignment: what is rounded up stays within it.
+    // A multiple of the alignment, so that sizes rounded up stay within it.
     constexpr std::size_t most = (std::numeric_limits<std::size_t>::max)() / 2 / alignment * alignment;
     const packed_slice<T> made{bytes_, size};
     if (size > (most - bytes_) / sizeof(T)) {
@@ -59,7 +59,7 @@ class packed_layout {
     bytes_ = (bytes_ + size * sizeof(T) + alignment - 1) / alignment * alignment;
     return made;
   }
-  /// Forgets all slices.
+  /// Removes all slices.
   void clear() noexcept {
     bytes_ = 0;
     fits_ = true;

@@ -1,11 +1,11 @@
-// Puts numbered items back in order: item k leaves k-th, whichever thread brings it and whenever.
+// Restores the order of numbered items: item k leaves k-th, whichever thread puts it and whenever.
 //
 //   put(2) ──┐
-//   put(0) ──┼──> [ 0 | 1 | 2 |   ] ──> take: 0, 1, 2, ...     window of `capacity` numbers from the next on
+//   put(0) ──┼──> [ 0 | 1 | 2 |   ] ──> take: 0, 1, 2, ...     window: the next `capacity` numbers
 //   put(1) ──┘
 //
-// A number beyond the window waits. Every number is to be put once, or skipped. Not here: handing out the
-// numbers (staging_queue::reserve does, and never lets one run ahead of its slot).
+// A put beyond the window waits. Every number must be put or skipped, once. Not here: assigning the numbers
+// (staging_queue::reserve does, and never one that has no slot yet).
 #pragma once
 
 #include <cstddef>
@@ -24,10 +24,9 @@
 namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// @pre     capacity >= 1; numbers begin at 0, and none is put or skipped twice
-/// @threads put and skip: any thread; take: one thread at a time for the order to mean anything, any by the
-///          rules of mpmc_ring
-/// @error   invalid_value: a capacity of 0, or beyond what the positions or a block's bytes can count, thrown as
-///          deeprec::error; throws what the resource throws
+/// @threads every member is thread-safe; only a single consumer sees the items in order
+/// @error   invalid_value: a capacity of 0, or too large for the positions or for one block of memory, thrown
+///          as deeprec::error; throws what the resource throws
 template <class T, class Wait = adaptive_wait, class Atomics = detail::std_atomics, class Seq = std::size_t>
 class reorder_buffer {
   static_assert(std::is_nothrow_destructible_v<T>,
@@ -42,7 +41,7 @@ class reorder_buffer {
                           std::pmr::memory_resource* memory = std::pmr::get_default_resource())
       : core_(checked(capacity), memory, 0) {}
 
-  /// Moves the k-th item in, or leaves it alone and answers false: k is beyond the window.
+  /// Moves the k-th item in. Returns false, with the item untouched, when k is beyond the window.
   ///
   /// @cost    a load and a store
   /// @threads thread-safe, wait-free
@@ -61,7 +60,7 @@ class reorder_buffer {
     if (first != queue_result::not_now) [[likely]] return first;
     return space_.wait_for([&] { return put_once(k, std::forward<U>(item)); }, limit, detail::wake_nobody{});
   }
-  /// There is no k-th item.
+  /// Declares that there is no k-th item; waits until the window reaches k.
   ///
   /// @threads thread-safe
   /// @error   timed_out, stopped: number k is still to be put or skipped
@@ -76,12 +75,12 @@ class reorder_buffer {
     return first != queue_result::not_now ? first : space_.wait_for(once, limit, detail::wake_nobody{});
   }
 
-  /// The next item, once it is there.
+  /// Moves the next item out.
   ///
   /// @threads thread-safe, lock-free
-  /// @error   false: it is not there yet; throws what T's move throws: that item is gone
+  /// @error   false: it has not been put yet; throws what T's move throws: that item is lost
   bool try_take(T& item) { return take_once(item) == queue_result::ok; }
-  /// The same, waiting for it.
+  /// The same, waiting for the item.
   ///
   /// @threads thread-safe
   /// @error   timed_out, stopped; throws as try_take does
@@ -118,7 +117,7 @@ class reorder_buffer {
   }
   void finish_pop(const token& t) noexcept {
     core_.release_slot(t);
-    space_.notify_all();  // only one of those that wait has the number of this slot
+    space_.notify_all();  // only one of the waiters has the number of this slot
   }
 
   template <class U>

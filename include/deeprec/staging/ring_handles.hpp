@@ -1,4 +1,4 @@
-// A slot that a thread has to itself: to be filled in place (ring_claim) or read in place (ring_view).
+// Exclusive access to a slot: to fill it in place (ring_claim) or to read it in place (ring_view).
 #pragma once
 
 #include <memory>
@@ -9,7 +9,8 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// A free slot of a ring, the caller's until publish(). A claim that dies unpublished leaves nothing behind.
+/// A free slot of a ring, owned by the caller until publish(). A claim destroyed unpublished delivers
+/// nothing.
 ///
 /// @threads one thread
 template <class Ring>
@@ -33,10 +34,10 @@ class ring_claim {
   }
   ~ring_claim() { abandon(); }
 
-  /// Whether there is a slot.
+  /// True when there is a slot.
   explicit operator bool() const noexcept { return ring_ != nullptr; }
 
-  /// Makes the item. May throw what its constructor throws; the claim lives on.
+  /// Constructs the item. May throw what its constructor throws; the claim stays valid.
   /// @pre a slot, and no item in it yet
   template <class... Args>
   value_type& emplace(Args&&... args) {
@@ -45,7 +46,7 @@ class ring_claim {
     return *item_;
   }
 
-  /// Hands the item to the consumers.
+  /// Makes the item available to the consumers.
   /// @pre emplace() was called
   void publish() noexcept {
     DEEPREC_EXPECTS(ring_ != nullptr && item_ != nullptr);
@@ -66,7 +67,7 @@ class ring_claim {
   value_type* item_ = nullptr;
 };
 
-/// The next item of a ring, read where it lies. Destroyed, and its slot free again, when the view dies.
+/// The next item of a ring, read in place. Destroying the view destroys the item and frees its slot.
 ///
 /// @threads one thread
 template <class Ring>
@@ -87,7 +88,7 @@ class ring_view {
   }
   ~ring_view() { release(); }
 
-  /// Whether there is an item.
+  /// True when there is an item.
   explicit operator bool() const noexcept { return ring_ != nullptr; }
   [[nodiscard]] value_type& operator*() const noexcept { return *Ring::item_of(slot_); }
   [[nodiscard]] value_type* operator->() const noexcept { return Ring::item_of(slot_); }

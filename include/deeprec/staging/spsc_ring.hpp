@@ -1,11 +1,11 @@
 // A bounded queue for one producer thread and one consumer thread: the fastest one, without locks.
 //
-//   capacity <= 64   a flag in each slot          one line travels per item: best latency; staging's case
-//   beyond           two counters, each side      many items per line that travels: best throughput
-//                    with a copy of the other's
+//   capacity <= 64   a flag in each slot          one cache line moves per item: best latency, as for staging
+//   beyond           two counters, each side      many items per cache line moved: best throughput
+//                    with a copy of the other
 //
-// The same calls as mpmc_ring (try_, blocking, in place, many at once) but no close: there is one producer,
-// which can put a last item. Not here: more threads on a side (mpmc_ring.hpp).
+// The interface of mpmc_ring (try_, blocking, in place, in bulk) without close(): the only producer can push
+// a last item. Not here: several threads on a side (mpmc_ring.hpp).
 #pragma once
 
 #include <atomic>
@@ -29,8 +29,8 @@ enum class spsc_layout : unsigned char { automatic, counters, flags };
 /// @pre     capacity >= 1; at most one thread pushes and one pops at a time
 /// @cost    memory: one block from the resource, at construction
 /// @threads push side: one thread at a time; pop side: one thread at a time
-/// @error   invalid_value: a capacity of 0, or beyond what the counters or a block's bytes can count, thrown as
-///          deeprec::error; throws what the resource throws
+/// @error   invalid_value: a capacity of 0, or too large for the counters or for one block of memory, thrown
+///          as deeprec::error; throws what the resource throws
 template <class T, class Wait = adaptive_wait, class Atomics = detail::std_atomics, class Seq = std::size_t>
 class spsc_ring {
   static_assert(std::is_nothrow_destructible_v<T>,
@@ -76,7 +76,7 @@ class spsc_ring {
   spsc_ring(const spsc_ring&) = delete;
   spsc_ring& operator=(const spsc_ring&) = delete;
 
-  /// Moves (or copies) the item in, or leaves it alone and answers false: full.
+  /// Moves (or copies) the item in. Returns false, with the item untouched, when the ring is full.
   ///
   /// @cost    a store; the other side's line is read once per lap, or once per item for flags
   /// @threads the producer, wait-free
@@ -93,7 +93,7 @@ class spsc_ring {
     return true;
   }
 
-  /// The same, waiting while the ring is full. On any other answer than ok the item is untouched.
+  /// The same, waiting while the ring is full. Unless the result is ok the item is untouched.
   ///
   /// @threads the producer
   /// @error   timed_out, stopped; throws as try_push does
@@ -109,11 +109,11 @@ class spsc_ring {
     return queue_result::ok;
   }
 
-  /// Moves the next item out, or answers nothing: empty.
+  /// Moves the next item out; returns nullopt (false) when the ring is empty.
   ///
   /// @cost    a store; as for try_push
   /// @threads the consumer, wait-free
-  /// @error   throws what T's move throws: the item stays where it is
+  /// @error   throws what T's move throws: the item stays in the ring
   std::optional<T> try_pop() {
     std::optional<T> item;
     if (T* front = next_item()) {
@@ -157,14 +157,14 @@ class spsc_ring {
   /// The next item in place; one at a time.
   ///
   /// @threads the consumer, wait-free
-  /// @error   an empty view: nothing there
+  /// @error   an empty view: the ring is empty
   ring_view<spsc_ring> try_peek() noexcept {
     T* const item = next_item();
     return item != nullptr ? ring_view<spsc_ring>(this, item) : ring_view<spsc_ring>();
   }
 
-  /// Moves in up to n items from `first` on; returns how many. Counters publish them at once, by one store; flags
-  /// one by one, as try_push does.
+  /// Moves in up to n items from `first` on; returns their number. The counter layout publishes them with one
+  /// store, the flag layout one by one, as try_push does.
   ///
   /// @threads the producer, wait-free
   /// @error   throws as try_push does; the items before that one are published
@@ -189,8 +189,8 @@ class spsc_ring {
     }
     return count;
   }
-  /// Moves out up to n items to `out`; returns how many. Counters release them at once, by one store; flags one by
-  /// one, as try_pop does.
+  /// Moves out up to n items to `out`; returns their number. The counter layout releases them with one store,
+  /// the flag layout one by one, as try_pop does.
   ///
   /// @threads the consumer, wait-free
   /// @error   throws as try_pop does; the items before that one are at `out`
@@ -224,7 +224,7 @@ class spsc_ring {
   }
 
   [[nodiscard]] std::size_t capacity() const noexcept { return capacity_; }
-  /// @post    between 0 and capacity, of some moment
+  /// @post    between 0 and capacity; a snapshot
   [[nodiscard]] std::size_t was_size() const noexcept {
     if (flags_) {
       std::size_t n = 0;
@@ -233,7 +233,7 @@ class spsc_ring {
       }
       return n;
     }
-    // acquire, with the consumer's release store: it had seen at least so many pushed.
+    // acquire, with the consumer's release store: the consumer had seen at least that many pushed.
     const Seq released = released_.load(Atomics::at(detail::access::taken_seen_size, acquire));
     const std::size_t n = static_cast<Seq>(pushed_.load(Atomics::at(detail::access::looked_at, relaxed)) - released);
     return n < capacity_ ? n : capacity_;
@@ -245,13 +245,13 @@ class spsc_ring {
   friend ring_claim<spsc_ring>;
   friend ring_view<spsc_ring>;
 
-  // What one side keeps for itself.
+  // The private state of one side.
   struct side {
     std::size_t index = 0;  // of its next slot
     Seq count = 0;          // how many it has published (released)
-    Seq other = 0;          // what it last saw of the other's count
+    Seq other = 0;          // the other side's count, as last read
   };
-  // Publishes what a batch has done, also when a move throws in the middle.
+  // Publishes the items of a batch, also when a move throws partway.
   template <auto Publish>
   struct batch_end {
     spsc_ring* ring;
@@ -277,14 +277,14 @@ class spsc_ring {
     }
     return capacity;
   }
-  // Who waits at a counter looks less often: the other side writes to that line for each item, and several items
-  // at once are cheaper than one at a time.
+  // Re-reads the other side's counter less often while waiting: each read takes the cache line from the
+  // writer, and several items at once are cheaper than one at a time.
   void hold_off() const noexcept {
     if (flags_) return;
     for (int i = 0; i < 6; ++i) Atomics::relax();
   }
-  // The wait looks for a slot, not for the item: an item whose address is passed to the wait is kept in memory, not in a
-  // register, also by calls that need not wait.
+  // The wait only checks for a slot: an item whose address is passed to the wait is kept in memory, not in a
+  // register, by every call, also by those that need not wait.
   queue_result wait_for_space(const wait_limit& limit) {
     return space_.wait_for([this] { return hold_off(), found(free_slot()); }, limit, detail::wake_nobody{});
   }
@@ -298,7 +298,7 @@ class spsc_ring {
   [[nodiscard]] T* item_at(std::size_t index) const noexcept {
     return reinterpret_cast<T*>(slots_ + index * sizeof(T));
   }
-  // With counters, lines that are known to be the other side's work no more are fetched eight lines ahead.
+  // With counters, lines that the other side has finished with are prefetched eight lines ahead.
   static constexpr std::size_t items_ahead = sizeof(T) < line ? 8 * (line / sizeof(T)) : 8;
   [[nodiscard]] const void* ahead(std::size_t index) const noexcept {
     index += items_ahead;
@@ -313,12 +313,12 @@ class spsc_ring {
   T* free_slot() noexcept {
     if (flags_) {
       flagged_slot* s = flagged(producer_.index);
-      // acquire, with the consumer's release store: it has done with the item before.
+      // acquire, with the consumer's release store: it has finished with the previous item.
       if (s->full.load(Atomics::at(detail::access::flag_seen_free, acquire)) != 0) return nullptr;
       return reinterpret_cast<T*>(s->bytes);
     }
     if (static_cast<Seq>(producer_.count - producer_.other) == capacity_) {
-      // acquire, with the consumer's release store: it has done with the items before.
+      // acquire, with the consumer's release store: it has finished with the previous items.
       producer_.other = released_.load(Atomics::at(detail::access::taken_seen, acquire));
       if (static_cast<Seq>(producer_.count - producer_.other) == capacity_) return nullptr;
     }
@@ -336,7 +336,7 @@ class spsc_ring {
     const std::size_t index = producer_.index;
     producer_.index = index + 1 == capacity_ ? 0 : index + 1;
     if (flags_) {
-      // release: the item was made before.
+      // release: the item is complete.
       flagged(index)->full.store(1, Atomics::at(detail::access::flag_publish, release));
       items_.notify_one();
     } else {
@@ -345,7 +345,7 @@ class spsc_ring {
     }
   }
   void publish_count() noexcept {
-    // release: the items were made before.
+    // release: the items are complete.
     pushed_.store(producer_.count, Atomics::at(detail::access::count_publish, release));
     items_.notify_one();
   }
@@ -384,7 +384,8 @@ class spsc_ring {
       flagged(index)->full.store(0, Atomics::at(detail::access::flag_release, release));
     } else {
       ++consumer_.count;
-      released_.store(consumer_.count, Atomics::at(detail::access::taken_publish, release));  // release: as above
+      // release: as above
+      released_.store(consumer_.count, Atomics::at(detail::access::taken_publish, release));
     }
   }
   void release_count() noexcept {

@@ -1,11 +1,11 @@
 // A fixed set of buffers that circulate, so that a steady pipeline allocates nothing.
 //
-//   pool ── acquire ──> lease ── fill, put ──> staging_queue<lease> ── take, use ──> lease dies ──┐
-//    ^                                                                                          │
-//    └─────────────────────────────── the buffer comes back as it was left ─────────────────────┘
+//   pool ── acquire ──> lease ── fill, put ──> staging_queue<lease> ── take, use ──> lease ends ──┐
+//    ^                                                                                            │
+//    └───────────────────────────────── the buffer returns with its content ──────────────────────┘
 //
-// A batch keeps the memory it has grown to. As many buffers as the queue holds, plus one for each thread that
-// fills or uses one. Not here: growing the set; a pool that is empty is back-pressure.
+// A batch keeps the memory it has grown to. Make as many buffers as the queue holds, plus one for each thread
+// that fills or uses one. Not here: growing the set; an empty pool is back-pressure.
 #pragma once
 
 #include <cstddef>
@@ -25,12 +25,12 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// @pre     at least one buffer; the pool outlives its leases
 /// @threads every member is thread-safe
-/// @error   invalid_value: a count of 0, beyond 2^30, or beyond what a block's bytes can count, thrown as
+/// @error   invalid_value: a count of 0, above 2^30, or too large for one block of memory, thrown as
 ///          deeprec::error; throws what make() and the allocations throw
 template <class T, class Wait = adaptive_wait, class Atomics = detail::std_atomics>
 class staging_pool {
  public:
-  /// A buffer for the time that the lease lives; movable.
+  /// Exclusive use of a buffer for the lifetime of the lease; movable.
   ///
   /// @threads one thread at a time
   class lease {
@@ -50,9 +50,9 @@ class staging_pool {
     ~lease() { give_back(); }
 
     explicit operator bool() const noexcept { return pool_ != nullptr; }
-    /// Why acquire() brought none.
+    /// The result of acquire(): ok, or the reason why there is no buffer.
     [[nodiscard]] queue_result result() const noexcept { return why_; }
-    /// @pre a buffer
+    /// @pre the lease has a buffer
     [[nodiscard]] T& operator*() const noexcept { return pool_->buffers_[index_]; }
     [[nodiscard]] T* operator->() const noexcept { return &pool_->buffers_[index_]; }
     /// Ends the lease early.
@@ -81,11 +81,11 @@ class staging_pool {
   staging_pool(const staging_pool&) = delete;
   staging_pool& operator=(const staging_pool&) = delete;
 
-  /// A buffer, the one that was given back last, waiting while all are out.
+  /// The buffer that was returned last; waits while all are leased.
   ///
   /// @cost    an atomic exchange; no allocation
   /// @threads thread-safe
-  /// @error   a lease that is none; result() says why: timed_out, stopped
+  /// @error   an empty lease; result() is timed_out or stopped
   [[nodiscard]] lease acquire(const wait_limit& limit = {}) {
     std::uint32_t index = 0;
     const auto once = [&] { return free_.pop(index) ? queue_result::ok : queue_result::not_now; };
@@ -100,7 +100,7 @@ class staging_pool {
   /// The same without waiting.
   ///
   /// @threads thread-safe, lock-free
-  /// @error   a lease that is none: all are out
+  /// @error   an empty lease: all buffers are leased
   [[nodiscard]] lease try_acquire() noexcept {
     std::uint32_t index = 0;
     return free_.pop(index) ? lease(this, index) : lease(queue_result::not_now);
@@ -119,7 +119,7 @@ class staging_pool {
   }
   void put_back(std::uint32_t index) noexcept {
     free_.push(index);
-    returns_.notify_one();  // any of them will do
+    returns_.notify_one();  // waiters are interchangeable
   }
 
   std::vector<T> buffers_;

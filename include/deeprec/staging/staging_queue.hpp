@@ -1,13 +1,13 @@
-// Where a batch changes thread: a bounded queue that can be closed, cancelled and resumed, and never loses
+// Passes batches between threads: a bounded queue that can be closed, cancelled and resumed, and never loses
 // a record.
 //
-//   readers ── put ──> [ b7 | b8 | ! | b9 ] ── take ──> trainer       ! an exception, in its place in line
+//   readers ── put ──> [ b7 | b8 | ! | b9 ] ── take ──> trainer       ! an exception, in order
 //
-//   close()    no more puts; takes go on to the end, then answer closed
-//   cancel()   everybody is woken and answers cancelled; what lies in the queue stays, until resume() or drain()
+//   close()    refuses puts; takes continue to the last record, then return closed
+//   cancel()   wakes all waiters; every call returns cancelled, records stay until resume() or drain()
 //
-// A put that is refused or times out leaves the record with the caller. reserve() hands out places: record k
-// is delivered k-th, whatever thread makes it. Not here: threads (pipeline/), recycled buffers (staging_pool.hpp).
+// A put that is refused or times out leaves the record with the caller. reserve() assigns positions: record k
+// is delivered k-th, whichever thread makes it. Not here: threads, recycled buffers (staging_pool.hpp).
 #pragma once
 
 #include <atomic>
@@ -31,37 +31,37 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 
 struct staging_options {
   std::size_t capacity = 1;     ///< records, those reserved and not yet put included
-  std::size_t byte_budget = 0;  ///< bytes in the queue; 0: no limit. One record more than fits may come in
-                                ///< where nothing else could ever move
+  std::size_t byte_budget = 0;  ///< bytes in the queue; 0: no limit. One record may exceed it where the
+                                ///< queue could not progress otherwise
   std::pmr::memory_resource* memory = std::pmr::get_default_resource();
 };
 
-/// A moment's view of a queue.
+/// A snapshot of a queue.
 struct staging_stats {
   std::size_t depth = 0;      ///< records put or reserved, and not yet taken
-  std::size_t bytes = 0;      ///< of them, where there is a budget
-  std::uint64_t claimed = 0;  ///< places handed out since the queue was made
-  std::uint64_t taken = 0;    ///< places taken or passed over
+  std::size_t bytes = 0;      ///< their bytes, where there is a byte budget
+  std::uint64_t claimed = 0;  ///< positions assigned since construction
+  std::uint64_t taken = 0;    ///< positions taken or skipped
   wait_counts put;            ///< producers that waited: the consumers are the slow side
   wait_counts take;           ///< consumers that waited: the producers are
 };
 
-/// What take() brings: a record, a producer's exception, or the reason why there is neither.
+/// The result of take(): a record, a producer's exception, or the reason why there is neither.
 template <class T>
-class [[nodiscard]] taken {
+class [[nodiscard]] taken_item {
  public:
-  explicit taken(queue_result why) noexcept : why_(why) {}
+  explicit taken_item(queue_result why) noexcept : why_(why) {}
 
-  /// Whether there is a record.
+  /// True when there is a record.
   explicit operator bool() const noexcept { return value_.has_value(); }
   [[nodiscard]] queue_result result() const noexcept { return why_; }
-  /// @pre a record
+  /// @pre there is a record
   [[nodiscard]] T& operator*() noexcept { return *value_; }
   [[nodiscard]] T* operator->() noexcept { return &*value_; }
-  /// What the producer put instead of a record; null unless result() is failed.
+  /// The exception that the producer enqueued; null unless result() is failed.
   [[nodiscard]] const std::exception_ptr& failure() const noexcept { return failure_; }
 
-  /// The record. Rethrows a producer's exception; throws deeprec::error for every other reason.
+  /// Returns the record. Rethrows a producer's exception; throws deeprec::error for every other reason.
   T or_throw() && {
 #if DEEPREC_EXCEPTIONS
     if (failure_) std::rethrow_exception(failure_);
@@ -79,11 +79,11 @@ class [[nodiscard]] taken {
   std::exception_ptr failure_;
 };
 
-/// @pre     capacity >= 1; no thread uses the queue, or holds a place of it, when it is destroyed
+/// @pre     capacity >= 1; no thread uses the queue, or holds a reservation, when it is destroyed
 /// @cost    memory: one block from the resource, at construction; nothing afterwards
 /// @threads every member is thread-safe; without a wait, put and take are lock-free
-/// @error   invalid_value: a capacity of 0, or beyond what the positions or a block's bytes can count, thrown as
-///          deeprec::error; throws what the resource throws
+/// @error   invalid_value: a capacity of 0, or too large for the positions or for one block of memory, thrown
+///          as deeprec::error; throws what the resource throws
 template <class T, class Wait = adaptive_wait, class Atomics = detail::std_atomics>
 class staging_queue {
   static_assert(std::is_nothrow_destructible_v<T>,
@@ -102,7 +102,7 @@ class staging_queue {
 
  public:
   using value_type = T;
-  /// How many bytes of the budget a record takes; null: sizeof(T).
+  /// The bytes of the budget that a record takes; null: sizeof(T).
   using size_function = std::size_t (*)(const T&);
 
   explicit staging_queue(std::size_t capacity) : staging_queue(staging_options{.capacity = capacity}) {}
@@ -113,15 +113,17 @@ class staging_queue {
 
   // --- producers -----------------------------------------------------------------------------------
 
-  /// Moves the record in, waiting while the queue is full. On every other answer than ok it is untouched.
+  /// Moves the record in, waiting while the queue is full. Unless the result is ok it is untouched.
   ///
-  /// An item of another type than T becomes a T in the queue's memory. Only a byte budget with a size function needs
-  /// the T before: then it is made from the item as it is, which is not moved from, and moved in.
+  /// An item of another type than T is converted to T in the queue's memory. A byte budget with a size
+  /// function needs the T earlier: then it is made from the item, which is not moved from, measured, and
+  /// moved in.
   ///
   /// @cost    about 20 ns when there is room
   /// @threads thread-safe
-  /// @error   timed_out, stopped, closed, cancelled; throws what T's constructor throws: nothing was put; throws
-  ///          unsupported as deeprec::error where the T is needed before and the item can only be moved into one
+  /// @error   timed_out, stopped, closed, cancelled; throws what T's constructor throws: nothing was put;
+  ///          throws unsupported as deeprec::error where the item must be measured but can only be moved into
+  ///          a T
   template <class U>
     requires std::is_constructible_v<T, U&&>
   queue_result put(U&& item, const wait_limit& limit = {}) {
@@ -140,7 +142,7 @@ class staging_queue {
       return put_once(record, std::forward<decltype(made)>(made), bytes);
     });
   }
-  /// Puts an exception in line: what was put before is delivered before it.
+  /// Enqueues an exception. Records put before are delivered before it.
   ///
   /// @threads thread-safe
   /// @error   timed_out, stopped, closed, cancelled
@@ -148,15 +150,15 @@ class staging_queue {
     return put_as(failure, std::move(why), 0, limit);
   }
 
-  /// A place in line, got before its record is made. Not put in the end, it is passed over.
+  /// A reserved position, obtained before its record is made. If it is destroyed unused, consumers skip it.
   ///
   /// @threads one thread at a time
-  class place {
+  class reservation {
    public:
-    place() noexcept = default;
-    place(place&& other) noexcept
+    reservation() noexcept = default;
+    reservation(reservation&& other) noexcept
         : queue_(std::exchange(other.queue_, nullptr)), token_(other.token_), why_(other.why_) {}
-    place& operator=(place&& other) noexcept {
+    reservation& operator=(reservation&& other) noexcept {
       if (this != &other) {
         abandon();
         queue_ = std::exchange(other.queue_, nullptr);
@@ -165,20 +167,21 @@ class staging_queue {
       }
       return *this;
     }
-    ~place() { abandon(); }
+    ~reservation() { abandon(); }
 
-    /// Whether it still is a place.
+    /// True while the position is held.
     explicit operator bool() const noexcept { return queue_ != nullptr; }
-    /// Why reserve() brought none.
+    /// The result of reserve(): ok, or the reason why there is no position.
     [[nodiscard]] queue_result result() const noexcept { return why_; }
     /// The number of its record, from 0 on.
     [[nodiscard]] std::uint64_t number() const noexcept { return queue_->ring_.number_of(token_); }
 
-    /// Fills the place. Waits for the byte budget only, and never when it is the next to be taken.
+    /// Puts the record at this position. Waits for the byte budget only, and never when it is the next to be
+    /// taken.
     ///
-    /// @pre   it still is a place
-    /// @error timed_out, stopped, cancelled: the place and the record are still the caller's; throws as the queue's
-    ///        put() does: the place is passed over, or still the caller's where the record could not be measured
+    /// @pre   the position is held
+    /// @error timed_out, stopped, cancelled: the caller keeps position and record; throws as the queue's
+    ///        put() does: the position is skipped, or still held where measuring the record threw
     template <class U>
       requires std::is_constructible_v<T, U&&>
     queue_result put(U&& item, const wait_limit& limit = {}) {
@@ -187,53 +190,54 @@ class staging_queue {
         return queue_->fill(*this, record, std::forward<decltype(made)>(made), bytes, limit);
       });
     }
-    /// Fills it with an exception.
+    /// Puts an exception at this position.
     ///
-    /// @pre   it still is a place
+    /// @pre   the position is held
     /// @error timed_out, stopped, cancelled: as put()
     queue_result fail(std::exception_ptr why, const wait_limit& limit = {}) {
       DEEPREC_EXPECTS(static_cast<bool>(*this));
       return queue_->fill(*this, failure, std::move(why), 0, limit);
     }
-    /// Gives it up now: nothing will come here.
+    /// Gives the position up: consumers skip it.
     void abandon() noexcept {
       if (queue_ != nullptr) std::exchange(queue_, nullptr)->pass_over(token_);
     }
 
    private:
     friend class staging_queue;
-    place(staging_queue* queue, token t) noexcept : queue_(queue), token_(t), why_(queue_result::ok) {}
-    explicit place(queue_result why) noexcept : why_(why) {}
+    reservation(staging_queue* queue, token t) noexcept : queue_(queue), token_(t), why_(queue_result::ok) {}
+    explicit reservation(queue_result why) noexcept : why_(why) {}
 
     staging_queue* queue_ = nullptr;
     token token_{};
     queue_result why_ = queue_result::not_now;
   };
 
-  /// The next place in line, waiting while the queue is full. Call it where the order is decided, for instance
-  /// under the lock that the source needs anyway, and make the record afterwards, in parallel. A place is part
-  /// of the capacity: at least as much of it as there are threads that make records.
+  /// Reserves the next position, waiting while the queue is full. Call it where the order is decided, for
+  /// instance under the lock that the source needs anyway, and make the record afterwards, in parallel.
+  /// Reserved positions count towards the capacity, which should be at least the number of threads that make
+  /// records.
   ///
   /// @threads thread-safe
-  /// @error   a place that is none; result() says why: timed_out, stopped, closed, cancelled
-  [[nodiscard]] place reserve(const wait_limit& limit = {}) {
+  /// @error   an empty reservation; result() is timed_out, stopped, closed or cancelled
+  [[nodiscard]] reservation reserve(const wait_limit& limit = {}) {
     token t;
     const auto once = [&] { return is_cancelled() ? queue_result::cancelled : ring_.claim(t); };
     queue_result r = once();
     if (r == queue_result::not_now) r = wait_for_space(once, limit);
-    return r == queue_result::ok ? place(this, t) : place(r);
+    return r == queue_result::ok ? reservation(this, t) : reservation(r);
   }
 
   // --- consumers -----------------------------------------------------------------------------------
 
-  /// The next record, waiting while there is none.
+  /// Takes the next record, waiting while there is none.
   ///
   /// @cost    about 20 ns when there is one
   /// @threads thread-safe
-  /// @error   the result says: failed (a producer's exception, in its place), closed (after the last record),
-  ///          cancelled, timed_out, stopped; throws what T's move throws: that record is gone
-  taken<T> take(const wait_limit& limit = {}) {
-    taken<T> answer(queue_result::not_now);
+  /// @error   result() is failed (a producer's exception, in order), closed (after the last record),
+  ///          cancelled, timed_out or stopped; throws what T's move throws: that record is lost
+  taken_item<T> take(const wait_limit& limit = {}) {
+    taken_item<T> answer(queue_result::not_now);
     const auto once = [&] { return is_cancelled() ? queue_result::cancelled : take_once(answer); };
     queue_result r = once();
     if (r == queue_result::not_now) [[unlikely]] {
@@ -245,20 +249,20 @@ class staging_queue {
     return answer;
   }
   /// The same without waiting; not_now when there is none.
-  taken<T> try_take() {
-    taken<T> answer(queue_result::not_now);
+  taken_item<T> try_take() {
+    taken_item<T> answer(queue_result::not_now);
     answer.why_ = is_cancelled() ? queue_result::cancelled : take_once(answer);
     return answer;
   }
-  /// What lies in the queue, also after cancel(): calls use(T&&) for each record, drops exceptions; never waits.
+  /// Empties the queue, also after cancel(): calls use(T&&) for each record, drops exceptions; never waits.
   ///
   /// @threads thread-safe
-  /// @error   none; throws what `use` throws, and that record is gone
+  /// @error   none; throws what `use` throws, and that record is lost
   template <class Use>
   std::size_t drain(Use&& use) {
     std::size_t count = 0;
     while (true) {
-      taken<T> one(queue_result::not_now);
+      taken_item<T> one(queue_result::not_now);
       const queue_result r = take_once(one);
       if (r == queue_result::ok) {
         ++count;
@@ -271,7 +275,7 @@ class staging_queue {
 
   // --- both ----------------------------------------------------------------------------------------
 
-  /// No more puts. Takes go on until everything put or reserved was taken, then answer closed. Idempotent.
+  /// Refuses puts. Takes continue until everything put or reserved is taken, then return closed. Idempotent.
   ///
   /// @threads thread-safe
   /// @error   none
@@ -280,17 +284,18 @@ class staging_queue {
     items_.notify_all();
     space_.notify_all();
   }
-  /// Wakes everybody; every put and take answers cancelled from now on. Nothing is dropped. Idempotent.
+  /// Wakes all waiters; every put and take returns cancelled from now on. Nothing is dropped. Idempotent.
   void cancel() noexcept {
-    // release: who answers cancelled sees what came before.
+    // release: a thread that returns cancelled sees everything before.
     cancelled_.store(1, Atomics::at(detail::access::cancel_mark, std::memory_order_release));
     items_.notify_all();
     space_.notify_all();
   }
-  /// Ends close() and cancel(): the queue goes on with what it holds.
+  /// Reverses close() and cancel(); the queue continues with the records it holds.
   void resume() noexcept {
     ring_.reopen();
-    cancelled_.store(0, Atomics::at(detail::access::resume_mark, std::memory_order_release));  // release: as above
+    // release: as above
+    cancelled_.store(0, Atomics::at(detail::access::resume_mark, std::memory_order_release));
   }
   [[nodiscard]] bool is_closed() const noexcept { return ring_.is_closed(); }
   [[nodiscard]] bool is_cancelled() const noexcept {
@@ -298,10 +303,10 @@ class staging_queue {
   }
 
   [[nodiscard]] std::size_t capacity() const noexcept { return ring_.capacity(); }
-  /// @cost    some loads; counting itself costs nothing where nobody waits
+  /// @cost    some loads; counting itself costs nothing while no thread waits
   /// @threads thread-safe
   /// @error   none
-  [[nodiscard]] staging_stats was() const noexcept {
+  [[nodiscard]] staging_stats stats() const noexcept {
     const std::size_t depth = ring_.was_size();
     return {depth < capacity() ? depth : capacity(),
             bytes_.load(Atomics::at(detail::access::statistic, std::memory_order_relaxed)),
@@ -317,7 +322,7 @@ class staging_queue {
     return capacity;
   }
 
-  // Calls put(item, bytes), with a T in the item's place where only a T can be measured.
+  // Calls put(item, bytes), with the item converted to T where only a T can be measured.
   template <class U, class Put>
   queue_result as_measured(U&& item, Put put) const {
     using given = std::remove_cvref_t<U>;
@@ -338,8 +343,8 @@ class staging_queue {
     }
   }
 
-  // Makes the entry in a slot that is ours and publishes it; when its constructor throws, the slot is
-  // passed over and its bytes are given back.
+  // Constructs the entry in a claimed slot and publishes it; when the constructor throws, the slot becomes a
+  // hole and its bytes are given back.
   template <class Which, class U>
   void make(token t, Which which, U&& item, std::size_t bytes) {
     struct guard {
@@ -359,14 +364,14 @@ class staging_queue {
   }
   void pass_over(token t) noexcept {
     ring_.publish_hole(t);
-    items_.notify_one();  // it may be all that a closed queue's consumers wait for
+    items_.notify_one();  // consumers of a closed queue may wait for this slot only
   }
 
   template <class Which, class U>
   queue_result put_once(Which which, U&& item, std::size_t bytes) {
     if (is_cancelled()) return queue_result::cancelled;
     if (budget_ != 0) {
-      // Look for a slot first: bytes that are held and given back in vain would wake the others for nothing.
+      // Checks for a slot first: bytes that are held and given back in vain would wake others for nothing.
       if (!ring_.was_claimable()) return queue_result::not_now;
       if (!admit(bytes, [] { return false; })) {
         return ring_.is_closed() ? queue_result::closed : queue_result::not_now;
@@ -388,11 +393,11 @@ class staging_queue {
     return wait_for_space([&] { return put_once(which, std::forward<U>(item), bytes); }, limit);
   }
   template <class Which, class U>
-  queue_result fill(place& where, Which which, U&& item, std::size_t bytes, const wait_limit& limit) {
+  queue_result fill(reservation& where, Which which, U&& item, std::size_t bytes, const wait_limit& limit) {
     const token t = where.token_;
     const auto admitted = [&] {
       if (is_cancelled()) return queue_result::cancelled;
-      // The next to be taken comes in at any size: everything else waits for it.
+      // The next position to be taken is admitted at any size: everything else waits for it.
       return budget_ == 0 || admit(bytes, [&] { return ring_.is_next(t); }) ? queue_result::ok
                                                                              : queue_result::not_now;
     };
@@ -406,7 +411,7 @@ class staging_queue {
 
   template <class Exempt>
   bool admit(std::size_t bytes, Exempt exempt) noexcept {
-    // relaxed: a count; the records go through the slots
+    // relaxed: a count; the records are published by their slots
     std::size_t held = bytes_.load(Atomics::at(detail::access::bytes_seen, std::memory_order_relaxed));
     do {
       const bool fits = bytes <= budget_ && held <= budget_ - bytes;
@@ -418,10 +423,11 @@ class staging_queue {
   }
   void give_back(std::size_t bytes) noexcept {
     if (bytes == 0) return;
-    bytes_.fetch_sub(bytes, Atomics::at(detail::access::bytes_give, std::memory_order_relaxed));  // relaxed: as above
+    // relaxed: as above
+    bytes_.fetch_sub(bytes, Atomics::at(detail::access::bytes_give, std::memory_order_relaxed));
     notify_space();
   }
-  // Whoever waits for bytes is not interchangeable with the others.
+  // Threads that wait for bytes are not interchangeable.
   void notify_space() noexcept { budget_ != 0 ? space_.notify_all() : space_.notify_one(); }
 
   template <class Look>
@@ -431,7 +437,7 @@ class staging_queue {
     });
   }
 
-  queue_result take_once(taken<T>& answer) {
+  queue_result take_once(taken_item<T>& answer) {
     token t;
     bool holes = false;
     const queue_result r = ring_.take(t, holes);

@@ -1,8 +1,8 @@
-// How a blocked thread waits, and for how long.
+// Wait strategies of blocked threads, and limits of their waits.
 //
-//   spin_wait       looks without pause                     one thread per core, latency above all
-//   yield_wait      looks, and lets other threads run       more threads than cores
-//   adaptive_wait   looks 5 to 50 us, as it has learnt,     the default: as fast as the others while
+//   spin_wait       polls without pause                     one thread per core, latency above all
+//   yield_wait      polls, and lets other threads run       more threads than cores
+//   adaptive_wait   polls 5 to 50 us, by recent waits,      the default: as fast as the others while
 //                   then sleeps                             busy, and no CPU time while idle
 //   park_wait       sleeps at once                          rare events
 //
@@ -25,19 +25,19 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// How an operation on a queue ended.
+/// The result of an operation on a queue.
 enum class queue_result : unsigned char {
   ok,
-  not_now,    ///< try_ only: full, empty, or another thread is in the middle of it
-  timed_out,  ///< the deadline passed; an item that was to be put is still the caller's
-  stopped,    ///< the caller's stop token was triggered; the same
-  closed,     ///< put: the queue takes no more; take: and everything has been taken
-  cancelled,  ///< cancel() was called; what lies in the queue stays there
-  failed,     ///< take: a producer put an exception instead of an item
+  not_now,    ///< try_ only: full, empty, or another thread is in the middle of an operation
+  timed_out,  ///< the deadline passed; the caller keeps the item of a put
+  stopped,    ///< the caller's stop token was triggered; likewise
+  closed,     ///< put: the queue accepts no more; take: closed, and every item has been taken
+  cancelled,  ///< cancel() was called; the queue keeps its items
+  failed,     ///< take: a producer enqueued an exception instead of an item
 };
 
-/// The same as a status: not_now is would_block, stopped and cancelled are cancelled (detail() tells them apart),
-/// failed is producer_failed; the others keep their names.
+/// Converts to a status: not_now is would_block, stopped and cancelled are cancelled (detail() tells them
+/// apart), failed is producer_failed; the others keep their names.
 ///
 /// @cost    O(1)
 /// @threads reentrant
@@ -55,14 +55,14 @@ enum class queue_result : unsigned char {
   return {};
 }
 
-/// How long a call may block: until a deadline, until a stop token is triggered, or for ever.
+/// The limit of a blocking call: a deadline, a stop token, or none.
 struct wait_limit {
   std::chrono::steady_clock::time_point deadline = (std::chrono::steady_clock::time_point::max)();
   std::stop_token stop{};
 };
 
-/// A deadline from now on. A time beyond what the clock can count is no limit; one that is not positive, or not a
-/// number, has passed already.
+/// A deadline, `time` from now. A time that the clock can't represent is no limit; one that is not positive,
+/// or NaN, has passed already.
 ///
 /// @cost    reads the clock
 /// @threads reentrant
@@ -74,28 +74,30 @@ template <class Rep, class Period>
   using real_seconds = std::chrono::duration<double>;
   const clock::time_point now = clock::now();
   if (!(time > time.zero())) return {now, std::move(stop)};
-  // Compared as floating-point numbers, which do not overflow; the second less covers their rounding.
+  // Compared in floating point, which does not overflow; a margin of one second covers the rounding.
   const real_seconds countable = (clock::time_point::max)() - now - std::chrono::seconds(1);
   if (real_seconds(time) >= countable) return {(clock::time_point::max)(), std::move(stop)};
-  // In two parts: no product with the ratio of two periods overflows.
+  // Converted in two parts, so that no product with the ratio of the periods overflows.
   const auto whole = duration_cast<std::chrono::seconds>(time);
   return {now + duration_cast<clock::duration>(whole) + duration_cast<clock::duration>(time - whole),
           std::move(stop)};
 }
 
-/// Who waited at one side of a queue, and how.
+/// Statistics of the waits at one side of a queue.
 struct wait_counts {
-  std::uint64_t waits = 0;     ///< calls that could not go on at once
-  std::uint64_t parks = 0;     ///< times that one of them slept
-  std::uint64_t wait_ns = 0;   ///< the time of these calls together, as far as one took more than about 2 us
-  std::uint64_t spin_ns = 0;   ///< how long adaptive_wait now looks before it sleeps
+  std::uint64_t waits = 0;     ///< calls that had to wait
+  std::uint64_t parks = 0;     ///< sleeps in these calls
+  std::uint64_t wait_ns = 0;   ///< total time of those that took more than about 2 us
+  std::uint64_t spin_ns = 0;   ///< current polling time of adaptive_wait before it sleeps
   unsigned waiting = 0;        ///< threads that sleep, or are about to
 };
 
-// A strategy's busy() looks as long as it costs nothing to anybody else, its look() until its patience ends.
+// A strategy's busy() polls while that costs other threads nothing; its look() polls up to the strategy's
+// limit.
 namespace detail {
 
-/// Looks for ever: the first `Relaxed` times without leaving the core. Asks about the limit every `Between` looks.
+/// Polls without end: the first `Relaxed` times without yielding the core. Checks the limit every `Between`
+/// polls.
 template <unsigned Relaxed, unsigned Between>
 struct looking_wait {
   static constexpr bool parks = false;
@@ -140,7 +142,7 @@ struct adaptive_wait {
   static constexpr bool timed = true;
   static constexpr std::uint64_t shortest_ns = 5'000;
   static constexpr std::uint64_t longest_ns = 50'000;
-  static constexpr unsigned busy_looks = 128;  ///< before the core is offered to other threads
+  static constexpr unsigned busy_looks = 128;  ///< polls before the first yield
 
   template <class Atomics, class Look>
   static queue_result busy(Look& look) {
@@ -153,7 +155,7 @@ struct adaptive_wait {
   }
   template <class Atomics, class Look, class Expired>
   static queue_result look(Look& look, Expired& expired, std::uint64_t budget_ns) {
-    // Other threads may need this core to bring what is waited for: yield between looks.
+    // The thread that is waited for may need this core: yield between polls.
     const auto give_up = Atomics::now() + std::chrono::nanoseconds(budget_ns);
     do {
       for (int n = 0; n < 4; ++n) {
@@ -166,8 +168,9 @@ struct adaptive_wait {
     return queue_result::not_now;
   }
 
-  /// The next budget: twice what a wait took that ended in time, towards the longest for waits that a
-  /// longer look would have caught, towards the shortest for long ones.
+  /// The next polling budget, a moving average: towards twice the time of a wait that ended while polling,
+  /// towards longest_ns after a sleep that longer polling would have avoided, towards shortest_ns after a
+  /// longer one.
   static std::uint64_t learn(std::uint64_t budget_ns, std::uint64_t waited_ns, bool parked) noexcept {
     const std::uint64_t wanted = !parked                          ? 2 * waited_ns
                                  : waited_ns < 2 * longest_ns ? longest_ns
@@ -179,22 +182,22 @@ struct adaptive_wait {
 
 namespace detail {
 
-// For rooms where every notification wakes all, or where one thread waits.
+// Where every notification wakes all waiters, or where only one thread waits.
 struct wake_nobody {
   void operator()() const noexcept {}
 };
 
-// Where the threads of one side of a queue wait: a strategy, an event_count, and counters.
-// Threads: how many may wait here at once; 0: any number.
+// The waiting of the threads at one side of a queue: a strategy, an event_count, and counters.
+// Threads: the most threads that may wait here at once; 0: any number.
 template <class Wait, class Atomics, int Threads = 0>
 class waiting_room {
  public:
-  // Calls look() until it answers something else than not_now, or the limit is reached. look() must
-  // succeed when called after a notify_* of the other side if there is anything to be had.
+  // Calls look() until it returns anything but not_now, or the limit is reached. look() must succeed when
+  // called after a notify_* of the other side if an item (or a free slot) is available.
   //
-  // A waiter may leave with a wake-up that another one needs: it was woken for a slot behind the one it took, or
-  // leaves by an exception of look(), a deadline, a stop, a cancel. So, whichever way it leaves, wake_next() is
-  // called when others wait: it has to notify here if there is anything to be had.
+  // A waiter may consume a wake-up that another one needs: it was woken for a slot after the one it took, or
+  // leaves by an exception of look(), a deadline, a stop or a cancel. So on every way out wake_next() is
+  // called when others wait: it must notify here if an item (or a free slot) is available.
   template <class Look, class WakeNext>
   queue_result wait_for(Look&& look, const wait_limit& limit, const WakeNext& wake_next) {
     static_assert(noexcept(wake_next()));
@@ -245,7 +248,7 @@ class waiting_room {
   // relaxed: counters only
   static auto statistic() noexcept { return Atomics::at(detail::access::statistic, std::memory_order_relaxed); }
   static void add(counter& c, std::uint64_t n) noexcept {
-    if constexpr (Threads == 1) {  // an exchange would wait for the stores of the last push or pop
+    if constexpr (Threads == 1) {  // a fetch_add would wait for the stores of the last push or pop
       c.store(c.load(statistic()) + n, statistic());
     } else {
       c.fetch_add(n, statistic());
@@ -295,7 +298,7 @@ class waiting_room {
       }
       add(parks_, 1);
       if (!sleepers_.wait(key, limit.deadline)) {
-        found = look();  // what came with the deadline is not refused
+        found = look();  // accepts what arrived with the deadline
         return found == queue_result::not_now ? queue_result::timed_out : found;
       }
     }

@@ -118,7 +118,7 @@ struct staging_face_of {
       : q({.capacity = capacity, .byte_budget = budget}) {}
   queue_result put(Item& item, const wait_limit& limit) { return q.put(std::move(item), limit); }
   queue_result try_put(Item& item) { return q.try_put(std::move(item)); }
-  queue_result got(Item& item, deeprec::taken<Item> t) {
+  queue_result got(Item& item, deeprec::taken_item<Item> t) {
     if (t) item = std::move(*t);
     return t.result();
   }

@@ -1,12 +1,12 @@
-// The words for looking at text 64 bytes at a time.
+// Operations on text, 64 bytes at a time.
 //
 //   load_block(p)                   64 bytes
 //   equal_bits(block, c)            bit i: byte i is c
-//   any_nul(block)                  is one of them NUL?
-//   write_places(bits, base, out)   base + the place of each set bit; returns their number
+//   any_nul(block)                  true when one of them is NUL
+//   write_places(bits, base, out)   base + the index of each set bit; returns their number
 //
-// SSE2 where the unit has it (every x86-64), else words of eight bytes. Measured: AVX2 and AVX-512
-// bodies gain nothing, the time of a parser goes into the fields. So there is one region only.
+// SSE2 where the unit has it (every x86-64), else 64-bit words. There is one region only: AVX2 and AVX-512
+// bodies were measured and gain nothing, since a parser spends its time on the fields.
 #pragma once
 
 #include <bit>
@@ -52,7 +52,7 @@ DEEPREC_INLINE bool any_nul(const byte_block& block) {
   return _mm_movemask_epi8(_mm_cmpeq_epi8(least, _mm_setzero_si128())) != 0;
 }
 #else
-/// One bit for each of the eight bytes that are zero, exactly.
+/// Bit i is set exactly when byte i is zero.
 DEEPREC_INLINE std::uint64_t zero_bits(std::uint64_t word) {
   constexpr std::uint64_t low = 0x7f7f7f7f7f7f7f7f;
   const std::uint64_t tops = ~(((word & low) + low) | word) & ~low;
@@ -72,8 +72,7 @@ DEEPREC_INLINE std::uint64_t equal_bits(const byte_block& block, char c) {
 DEEPREC_INLINE bool any_nul(const byte_block& block) { return equal_bits(block, '\0') != 0; }
 #endif
 
-/// Writes base + the place of each set bit, in order; how many there are. May write up to 64
-/// places.
+/// Writes base + the index of each set bit, in order; returns their number, up to 64.
 DEEPREC_INLINE int write_places(std::uint64_t bits, std::uint32_t base, std::uint32_t* out) {
   int count = 0;
   while (bits != 0) {

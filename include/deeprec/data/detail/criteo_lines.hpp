@@ -1,12 +1,12 @@
 // Lines of Criteo's logs to rows, in two ways that must agree.
 //
-//   parse_criteo_lines    the fast way: 64 bytes at a time, fields of the usual make
-//   careful_criteo_line   the plain way, field by field: lines with a fault, and where it is
+//   parse_criteo_lines    the fast path: 64 bytes at a time, fields in their usual form
+//   careful_criteo_line   the plain path, field by field: lines with a fault, and its location
 //
-// Selecting without branches was tried for signs and missing fields: slower by a fifth on the real
-// logs, where a column is mostly there or mostly missing.
-// A field that the fast way can't take (a float, a token of nine bytes) goes to the careful
-// function for that field. Part of criteo_format.hpp.
+// Branchless selection was tried for signs and missing fields: slower by a fifth on the real logs, where a
+// column is mostly present or mostly missing.
+// A field that the fast path can't parse (a float, a token of nine bytes) is parsed by the careful function
+// for that field. Part of criteo_format.hpp.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,7 @@ namespace detail {
 inline constexpr int criteo_dense = 13;
 inline constexpr int criteo_features = 26;
 
-/// Everything that a line is parsed with, made once for each piece of text.
+/// Everything needed to parse a line, made once for each piece of text.
 struct criteo_plan {
   index_t rows[criteo_features];
   index_t missing_row[criteo_features];
@@ -46,7 +46,7 @@ struct criteo_plan {
   }
 };
 
-/// Where rows are written; `count` of them are good.
+/// The destination of rows; the first `count` are complete.
 struct criteo_rows {
   float* labels;
   float* dense;
@@ -92,7 +92,7 @@ inline const char* criteo_token_reason(const criteo_plan& plan, int feature, std
   return criteo_token_reason(plan, feature, field, row) == nullptr;
 }
 
-/// One line, field by field, with the place of its first fault; false when the log says stop.
+/// Parses one line field by field and locates its first fault; false when the log ends the parsing.
 [[gnu::noinline]] inline bool careful_criteo_line(const criteo_plan& plan, std::string_view line,
                                                   criteo_rows& rows, line_log& log) noexcept {
   line_fault fault{.line = log.lines()};
@@ -155,17 +155,17 @@ inline const char* criteo_token_reason(const criteo_plan& plan, int feature, std
 
 #include <deeprec/simd/begin_portable.hpp>
 
-/// Appends the good lines of [p, end) to the rows; false when the log ended it.
+/// Appends the good lines of [p, end) to the rows; false when the log ended the parsing.
 inline bool parse_criteo_lines(const detail::criteo_plan& plan, const char* p,
                                const char* const end, detail::criteo_rows& rows, line_log& log) {
-  constexpr int most = 64;  // more separators than this and the line is bad anyway
+  constexpr int most = 64;  // a line with more separators is bad anyway
   std::uint32_t places[most + 2 * 64 + 8];
   places[0] = ~std::uint32_t{0};  // one before the line's first byte
   const int separators = 39 + plan.id_columns;
   const std::uint32_t* const stops = places + plan.id_columns;
   const char delimiter = plan.delimiter;
   while (p < end) {
-    // Where the separators are, and where the line ends.
+    // Find the separators and the end of the line.
     int count = 0;
     bool nul = false;
     std::uint32_t length = 0;
@@ -173,7 +173,7 @@ inline bool parse_criteo_lines(const detail::criteo_plan& plan, const char* p,
       byte_block block;
       if (end - p - static_cast<std::ptrdiff_t>(at) >= 64) [[likely]] {
         block = load_block(p + at);
-      } else {  // the text's last bytes, and a line end behind them
+      } else {  // the text's last bytes, followed by a line end
         char tail[64];
         std::memset(tail, '\n', 64);
         std::memcpy(tail, p + at, static_cast<std::size_t>(end - p) - at);
@@ -190,7 +190,7 @@ inline bool parse_criteo_lines(const detail::criteo_plan& plan, const char* p,
       }
       count += write_places(bits, at, places + 1 + count);
       if (count > most ||
-          at > (1U << 20)) {  // far too long or too many fields: only look for the end
+          at > (1U << 20)) {  // far too long or too many fields: only find the end
         const void* found = std::memchr(p + at, '\n', static_cast<std::size_t>(end - p) - at);
         const char* stop = found == nullptr ? end : static_cast<const char*>(found);
         const std::string_view line(p, static_cast<std::size_t>(stop - p));
@@ -216,7 +216,7 @@ inline bool parse_criteo_lines(const detail::criteo_plan& plan, const char* p,
       for (int i = 0; i < 13; ++i) {
         const char* const field = line + (stops[1 + i] + 1);
         const std::uint32_t size = stops[2 + i] - (stops[1 + i] + 1);
-        // Eight bytes from the field on lie inside the line: 26 separators are still to come.
+        // The eight bytes from the field on are inside the line: 26 separators still follow.
         std::uint64_t word = detail::read_u64(field);
         const bool negative = (word & 0xff) == '-';
         std::uint32_t digits = size;

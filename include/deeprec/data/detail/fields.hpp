@@ -1,7 +1,7 @@
-// Cutting a line into fields, and the rows of a jagged batch written one by one.
+// Splits a line into fields, and writes the rows of a jagged batch one by one.
 //
 //   blank_fields   "a  b\tc"  -> a, b, c            spaces and tabs, any number of them
-//   row_writer     room for rows ahead of time, so that a row costs no more than its ids
+//   row_writer     reserves rows in advance, so that a row costs no more than its ids
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ class blank_fields {
   std::size_t at_ = 0;
 };
 
-/// Says of a field that it is bad.
+/// Fills in the fault of a bad field; returns parse_error.
 inline errc bad_field(line_fault& fault, std::string_view line, std::string_view field,
                       const char* reason) noexcept {
   fault.column = field.data() - line.data() + 1;
@@ -68,7 +68,7 @@ class row_writer {
 };
 
 /// Runs parse_row(line, label, fault) for each line that is not empty and keeps the rows of the
-/// good ones. parse_row pushes ids into the batch and answers ok, parse_error, out_of_memory, or
+/// good ones. parse_row pushes ids into the batch and returns ok, parse_error, out_of_memory, or
 /// cancelled for a line that holds no row.
 template <class ParseRow>
 errc for_each_row(std::string_view text, sparse_batch& batch, line_log& log, ParseRow&& parse_row) {

@@ -1,4 +1,4 @@
-// A plain array that grows and never shrinks: what batches and text buffers are made of.
+// A plain array that grows and never shrinks: the storage of batches and text buffers.
 //
 //   base ──skew──> data() [ capacity() elements, not initialised ]
 //
@@ -25,7 +25,7 @@ namespace detail {
 
 inline constexpr std::size_t cache_line_bytes = 64;
 
-/// Memory of the resource, or null: a throwing resource becomes a null pointer here.
+/// Memory of the resource, or null where it throws.
 inline void* try_allocate(std::pmr::memory_resource* memory, std::size_t bytes) noexcept {
 #if DEEPREC_EXCEPTIONS
   try {
@@ -65,8 +65,8 @@ class grow_array {
   }
   [[nodiscard]] index_t capacity() const noexcept { return capacity_; }
 
-  /// Room for `count` elements, of which the first `kept` keep their values; false when there is no
-  /// memory (then nothing has changed).
+  /// Makes room for `count` elements, of which the first `kept` keep their values; false, and nothing
+  /// changes, when there is no memory.
   [[nodiscard]] bool reserve(index_t count, index_t kept) noexcept {
     if (count <= capacity_) [[likely]]
       return true;

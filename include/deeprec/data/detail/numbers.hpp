@@ -1,10 +1,10 @@
-// Numbers out of text: decimal, without locale, exact.
+// Numbers from text: decimal, without locale, exact.
 //
 //   "260.0" ──> 260.0f      seven digits or fewer: one division, correctly rounded
 //   anything else           std::from_chars
-//   a thousand characters   shortened first: libraries count such exponents in few bits
+//   a thousand characters   shortened first: libraries count such exponents in too few bits
 //
-// Each function answers with null, or with the reason why the text is not such a number.
+// Each function returns null, or the reason why the text is not such a number.
 #pragma once
 
 #include <charconv>
@@ -21,13 +21,13 @@ namespace detail {
 
 inline constexpr bool is_digit(char c) noexcept { return static_cast<unsigned char>(c - '0') <= 9; }
 
-/// A decimal number, of any length, as its digits say it: 0.d1 d2 d3 ... x 10^scale, d1 not 0.
+/// A decimal number of any length, normalised: 0.d1 d2 d3 ... x 10^scale, d1 not 0.
 class decimal_text {
  public:
   explicit decimal_text(std::string_view text) noexcept : negative_(text.starts_with('-')) {
     if (negative_) text.remove_prefix(1);
     std::int64_t whole = 0;  // digits before the point, from the first that is not 0
-    std::int64_t zeros = 0;  // behind the point, before the first that is not 0
+    std::int64_t zeros = 0;  // after the point, before the first digit that is not 0
     bool any = false, point = false, more = false;
     std::size_t at = 0;
     for (; at < text.size(); ++at) {
@@ -49,7 +49,7 @@ class decimal_text {
         more = more || c != '0';
       }
     }
-    if (more) digits_[size_++] = '1';  // for the rounding it only counts that something follows
+    if (more) digits_[size_++] = '1';  // rounding depends only on whether more follows
     scale_ = whole > 0 ? whole : -zeros;
     sound_ = any && exponent(text.substr(at));
   }
@@ -79,7 +79,7 @@ class decimal_text {
   static constexpr std::size_t most_digits = 800;  // a double's ties have 767
   static constexpr std::int64_t farthest = 9999;   // no floating-point type has such powers of ten
 
-  /// Adds what the text behind the digits says.
+  /// Adds the exponent, the text after the digits.
   bool exponent(std::string_view text) noexcept {
     std::int64_t power = 0;
     if (!text.empty()) {
@@ -108,7 +108,7 @@ class decimal_text {
 
 inline constexpr std::size_t longest_plain_number = 1024;
 
-/// The nearest floating-point number; not in range: `tiny` says on which side.
+/// The nearest floating-point number. Where it is out of range, `tiny` tells underflow from overflow.
 template <class T>
 [[gnu::noinline]] std::errc parse_nearest(std::string_view text, T& value, bool& tiny) noexcept {
   tiny = false;
@@ -138,7 +138,7 @@ inline const char* parse_float_slow(std::string_view text, float& value) noexcep
   if (code == std::errc::invalid_argument) return "not a number";
   if (code == std::errc::result_out_of_range) {
     if (!tiny) return "the number is too large";
-    double wide = 0;  // some libraries say this of denormal numbers as well
+    double wide = 0;  // some libraries report denormal numbers so as well
     value = 0.0F;
     if (parse_nearest(text, wide, tiny) == std::errc{}) value = static_cast<float>(wide);
     if (text[0] == '-') value = -std::fabs(value);
@@ -193,7 +193,7 @@ inline const char* parse_id(std::string_view text, std::int64_t& value) noexcept
   const char* begin = text.data();
   const char* end = begin + text.size();
   if (*begin == '-') return "an id is negative";
-  if (end - begin <= 12) {  // the usual make: digits, perhaps with ".0"
+  if (end - begin <= 12) {  // the usual form: digits, perhaps with ".0"
     std::int64_t digits = 0;
     const char* p = begin;
     for (; p != end && is_digit(*p); ++p) digits = digits * 10 + (*p - '0');
@@ -215,8 +215,8 @@ inline const char* parse_id(std::string_view text, std::int64_t& value) noexcept
   return nullptr;
 }
 
-/// A feature that is an integer in principle but may be written as a float. An integer beyond 64
-/// bits is a fault: nothing that counts something gets there.
+/// A dense value that is an integer in principle but may be written as a float. An integer beyond 64
+/// bits is a fault: no count is that large.
 inline const char* parse_count(std::string_view text, float& value) noexcept {
   if (text.size() >= 19) {
     std::int64_t whole = 0;

@@ -1,8 +1,8 @@
-// Where text comes from: a regular file, read by pread, or memory.
+// A source of text: a regular file, read by pread, or memory.
 //
 //   open()  size, first line        read(offset, to, bytes)  from any thread, any part
 //
-// Never mapped: a file that becomes shorter is a fault here, not a signal.
+// Files are never mapped: one that becomes shorter is a fault, not a signal.
 #pragma once
 
 #include <fcntl.h>
@@ -27,7 +27,7 @@ class text_source {
  public:
   /// A file that is opened later.
   explicit text_source(std::string path) : name_(std::move(path)) {}
-  /// Text that somebody else keeps.
+  /// Text that the caller owns.
   text_source(std::string name, std::string_view text)
       : name_(std::move(name)),
         text_(text),
@@ -56,7 +56,7 @@ class text_source {
   [[nodiscard]] bool in_memory() const noexcept { return in_memory_; }
   [[nodiscard]] std::string_view text() const noexcept { return text_; }
 
-  /// Opens the file; null, or why not (a literal, or the system's words).
+  /// Opens the file; returns null, or the reason of a failure (a string literal).
   [[nodiscard]] const char* open() noexcept {
     if (in_memory_ || descriptor_ >= 0) return nullptr;
     do {
@@ -86,9 +86,9 @@ class text_source {
     descriptor_ = -1;
   }
 
-  /// Reads `bytes` bytes at `offset`; null, or why not.
+  /// Reads `bytes` bytes at `offset`; returns null, or the reason of a failure.
   ///
-  /// @pre     the source is open and [offset, offset + bytes) lies below size()
+  /// @pre     the source is open and offset + bytes <= size()
   /// @threads thread-safe
   [[nodiscard]] const char* read(index_t offset, char* to, index_t bytes) const noexcept {
     if (in_memory_) {

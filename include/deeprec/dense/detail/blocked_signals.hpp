@@ -1,4 +1,4 @@
-// Signals to this thread wait while one lives, except for those that its own faults raise.
+// Blocks signals to this thread during its lifetime, except those raised by the thread's own faults.
 //
 //   { blocked_signals none(code_moves_the_stack); run(); }     // a handler's frame needs a stack
 #pragma once

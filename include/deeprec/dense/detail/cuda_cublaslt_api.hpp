@@ -1,10 +1,10 @@
-// The calls of cuBLASLt and of the CUDA run time that products make, as one policy: what is built
-// over it is a template, and tests run it on a library of their own that multiplies in plain loops.
+// The cuBLASLt and CUDA runtime calls that products make, as a policy class: the backend is a template over
+// it, and tests run it over a fake library that multiplies in plain loops.
 //
 //   cublaslt_backend<cublaslt_api>      on a device      (cuda_cublaslt_gemm.hpp)
 //   cublaslt_backend<fake_cublaslt>     in a test
 //
-// Descriptors are plain memory here, made in place: a copy of one is a descriptor of its own.
+// Descriptors are plain structs, initialised in place: a copy is an independent descriptor.
 #pragma once
 
 #include <cublasLt.h>
@@ -19,14 +19,14 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
-/// A product's steps and layouts; d = op(first) op(second) + c, all column-major.
+/// Descriptors of a product d = op(first) op(second) + c: the operation (steps) and the column-major layouts.
 struct cublaslt_product {
   cublasLtMatmulDescOpaque_t steps;
   cublasLtMatrixLayoutOpaque_t first, second, c, d;
 };
 
 struct cublaslt_api {
-  // --- run time ---
+  // --- CUDA runtime ---
   static status device(int& which) noexcept { return cuda_status(cudaGetDevice(&which)); }
   static status copy(void* to, const void* from, std::size_t bytes, cudaStream_t on) noexcept {
     return cuda_status(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, on));

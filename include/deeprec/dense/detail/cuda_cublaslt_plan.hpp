@@ -1,12 +1,10 @@
-// What cuBLASLt is asked about a product, and what it answered: kept by everything that the answer
-// depends on.
+// Plans of cuBLASLt products, keyed by everything that the heuristic's result depends on.
 //
-//   cublaslt_key ──found──> cublaslt_plan: descriptors without pointers, an algorithm, its
-//   workspace
-//        └──else──> make_cublaslt_plan(): descriptors, wishes, one call of the heuristic
+//   cublaslt_key ──found──> cublaslt_plan: descriptors without pointers, an algorithm, its workspace
+//        └──else──> make_cublaslt_plan(): descriptors, preferences, one call of the heuristic
 //
-// The heuristic sees no pointer of a product, only what they are multiples of. That there is no
-// algorithm is an answer that is kept as well.
+// The heuristic gets the alignment of a product's pointers, not the pointers. That there is no algorithm is
+// cached as well.
 #pragma once
 
 #include <cublasLt.h>
@@ -24,16 +22,16 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
-/// What a pointer is a multiple of, as far as cuBLASLt cares: a power of two, at most 256.
+/// Alignment in bytes of a pointer, and of those at multiples of step from it: a power of two, at most 256.
 constexpr std::uint32_t cublaslt_alignment(std::uintptr_t at, std::uintptr_t step = 0) noexcept {
   const std::uintptr_t bits = at | step | 256U;
-  return static_cast<std::uint32_t>(bits & (~bits + 1));  // the lowest of them
+  return static_cast<std::uint32_t>(bits & (~bits + 1));  // the lowest set bit
 }
 
-/// The most workspace that an algorithm may ask for.
+/// The most workspace that an algorithm may use, in bytes.
 inline constexpr std::size_t cublaslt_workspace = std::size_t{32} << 20;
 
-/// In elements, as gemm_desc says it; steps are 0 unless there is a batch.
+/// Sizes and strides in elements, as in gemm_desc; batch strides are 0 unless there is a batch.
 struct cublaslt_key {
   index_t m = 0, n = 0, k = 0;
   index_t a_stride = 0, b_stride = 0, c_stride = 0, old_stride = 0, bits_stride = 0;
@@ -53,7 +51,7 @@ struct cublaslt_key {
     for (const index_t x : {q.m, q.n, q.k, q.a_stride, q.b_stride, q.c_stride, q.old_stride})
       stir(x);
     for (const index_t x : {q.bits_stride, q.count, q.a_batch_stride, q.b_batch_stride, q.c_batch_stride}) stir(x);
-    // Powers of two up to 256: their sum in base 512 tells them apart.
+    // Powers of two up to 256: as digits in base 512 they are distinct.
     std::uint64_t begins = 0;
     for (const std::uint32_t x :
          {q.a_begins, q.b_begins, q.c_begins, q.old_begins, q.vector_begins, q.bits_begin}) {
@@ -67,7 +65,7 @@ struct cublaslt_key {
   }
 };
 
-/// What has no algorithm, in words.
+/// The error text for types and an epilogue that have no algorithm.
 struct cublaslt_refusal {
   char text[120] = {};
 };
@@ -170,7 +168,7 @@ inline status cublaslt_status(cublasStatus_t answer) noexcept {
 struct cublaslt_plan {
   status answer;  ///< why there is nothing to run
   bool settled =
-      false;  ///< the heuristic has answered; else something failed that may not fail again
+      false;  ///< the heuristic has returned; else the failure may be transient
   cublaslt_product product;
   cublasLtMatmulAlgo_t algorithm;
   std::size_t workspace = 0;
@@ -220,7 +218,7 @@ status make_cublaslt_product(const cublaslt_key& q, cublaslt_product& made) {
   return cublaslt_status(s);
 }
 
-/// Says where bias and bits lie.
+/// Sets the pointers to bias and bits.
 template <class Api>
 status place_cublaslt_pointers(const cublaslt_key& q, cublasLtMatmulDescOpaque_t& steps,
                                const void* vector, const void* bits) {
@@ -234,7 +232,7 @@ status place_cublaslt_pointers(const cublaslt_key& q, cublasLtMatmulDescOpaque_t
   return cublaslt_status(s);
 }
 
-/// Asks the heuristic.
+/// Makes a plan by one call of the heuristic.
 template <class Api>
 cublaslt_plan make_cublaslt_plan(cublasLtHandle_t handle, const cublaslt_key& q) {
   cublaslt_plan plan{};
@@ -246,7 +244,7 @@ cublaslt_plan make_cublaslt_plan(cublasLtHandle_t handle, const cublaslt_key& q)
   const auto set = [&](cublasLtMatmulPreferenceAttributes_t which, const auto& value) {
     if (s == CUBLAS_STATUS_SUCCESS) s = Api::set(wish, which, &value, sizeof(value));
   };
-  // Unless told otherwise the heuristic takes every matrix to begin at a multiple of 256 bytes.
+  // By default the heuristic assumes that every matrix is aligned to 256 bytes.
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, cublaslt_workspace);
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, q.b_begins);
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, q.a_begins);
@@ -255,8 +253,8 @@ cublaslt_plan make_cublaslt_plan(cublasLtHandle_t handle, const cublaslt_key& q)
   plan.answer = cublaslt_status(s);
   if (!plan.answer) return plan;
 
-  // It reads the alignment of bias and bits off their pointers, which it does not follow. These
-  // stand for all that are as well aligned, so the answer follows from the key alone.
+  // It takes the alignment of bias and bits from their pointers, which it does not dereference. These
+  // pointers have the alignment in the key, so the result depends on the key alone.
   cublaslt_product asked = plan.product;
   plan.answer = place_cublaslt_pointers<Api>(
       q, asked.steps, reinterpret_cast<const void*>(static_cast<std::uintptr_t>(q.vector_begins)),
@@ -271,7 +269,7 @@ cublaslt_plan make_cublaslt_plan(cublasLtHandle_t handle, const cublaslt_key& q)
     return plan;
   }
   plan.settled = true;
-  for (int i = 0; s == CUBLAS_STATUS_SUCCESS && i < count; ++i) {  // the best comes first
+  for (int i = 0; s == CUBLAS_STATUS_SUCCESS && i < count; ++i) {  // the best is first
     if (found[i].state != CUBLAS_STATUS_SUCCESS || found[i].workspaceSize > cublaslt_workspace)
       continue;
     plan.algorithm = found[i].algo;
@@ -289,7 +287,7 @@ plan_cache<cublaslt_key, cublaslt_plan>& cublaslt_plans() {
   return *kept;
 }
 
-/// The plan of a key, kept once the heuristic has answered.
+/// The plan of a key, cached once the heuristic has returned.
 template <class Api>
 std::shared_ptr<const cublaslt_plan> cublaslt_plan_for(cublasLtHandle_t handle,
                                                        const cublaslt_key& q) {

@@ -1,11 +1,11 @@
-// Where a product is cut. Everything here follows from the shape, never from threads.
+// Tile boundaries of a product. They follow from its shape, never from the number of threads.
 //
-//            nb           rows: blocks of mb (a power of two), then what is left as powers of two down
-//        ┌──────┬──────┐        to 16, then the last rows: few kinds of tiles for all batch sizes
-//     mb │      │      │  columns: even pieces of nb
-//        ├──────┼──────┤  k: pieces of kb, summed in order; where k counts rows of both operands, as a batch
-//        └──────┴──────┘     does in a weight gradient, what is left is one of few sizes and then a piece
-//                            that is filled up with zeros: few kinds of tiles there too
+//            nb           rows: blocks of mb (a power of two), the remainder in powers of two down to 16
+//        ┌──────┬──────┐        and a last piece: few tile sizes for all batch sizes
+//     mb │      │      │  columns: equal pieces of nb
+//        ├──────┼──────┤  k: pieces of kb, summed in order; where k counts rows of both operands (the batch,
+//        └──────┴──────┘     in a weight gradient), the remainder is one of few sizes and a last piece
+//                            padded with zeros: few tile sizes there too
 #pragma once
 
 #include <algorithm>
@@ -20,15 +20,15 @@ namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 struct gemm_piece {
   index_t begin, size;
   int kind;        ///< pieces of one kind have one size
-  index_t filled;  ///< what there is of it; the rest is zeros
+  index_t filled;  ///< how much of size is data; the rest is zeros
 };
 
-/// What remains behind whole blocks.
+/// How the remainder after the whole blocks is cut.
 enum class gemm_rest : std::uint8_t {
   one_piece,
   powers,  ///< powers of two down to 16, then the last few
-  filled,  ///< from 256 on a multiple of an eighth of the power of two below, then a multiple of 8, filled up
-  filled_whole,  ///< one piece, filled up to a multiple of 8, from 256 on of a sixteenth of the power of two below
+  filled,  ///< from 256 a multiple of 1/8 of the power of two below; what is left, padded to a multiple of 8
+  filled_whole,  ///< one piece, padded to a multiple of 8, from 256 to one of 1/16 of the power of two below
 };
 
 class gemm_pieces {
@@ -49,13 +49,13 @@ class gemm_pieces {
   [[nodiscard]] constexpr index_t largest() const noexcept {
     return whole_ > 0 ? block_ : kinds_ > 1 ? size_of(1) : 0;
   }
-  /// The first piece is of this kind.
+  /// Whether the first piece is of this kind.
   [[nodiscard]] constexpr bool is_first(int kind) const noexcept { return kind == (whole_ > 0 ? 0 : 1); }
-  /// A piece of this kind has others before it.
+  /// Whether a piece of this kind has others before it.
   [[nodiscard]] constexpr bool is_later(int kind) const noexcept {
     return !is_first(kind) || (kind == 0 && whole_ > 1);
   }
-  /// Zeros are needed behind the piece of this kind.
+  /// Whether a piece of this kind is padded with zeros.
   [[nodiscard]] constexpr bool is_filled_up(int kind) const noexcept {
     if (kind == 0) return false;
     const gemm_piece piece = (*this)[whole_ + kind - 1];
@@ -79,7 +79,7 @@ class gemm_pieces {
   static constexpr index_t power_below(index_t x) noexcept {
     return static_cast<index_t>(std::bit_floor(static_cast<std::uint64_t>(x)));
   }
-  // How much of what is left the next piece takes.
+  // The part of `left` that the next piece takes.
   [[nodiscard]] constexpr index_t next(index_t left) const noexcept {
     if (rest_as_ == gemm_rest::powers && left >= 16) return power_below(left);
     if (rest_as_ != gemm_rest::filled || left < 256) return left;
@@ -104,19 +104,19 @@ struct gemm_borders {
 
 constexpr index_t up_to_multiple(index_t x, index_t of) noexcept { return (x + of - 1) / of * of; }
 
-/// Columns of a tile of a product with an operand b that was packed once for all m.
+/// Columns of a tile where b is packed once for every m.
 constexpr index_t packed_columns(index_t n) noexcept {
   constexpr index_t widest = 1024;
   return n <= widest ? n
                      : up_to_multiple((n + (n + widest - 1) / widest - 1) / ((n + widest - 1) / widest), 64);
 }
 
-/// What tiles are made for: enough work to be worth a call, a result that stays in the second-level cache
-/// when it is finished there, and several tiles where there is work for several threads.
+/// What tile sizes depend on. A tile has enough work to be worth a call, its result fits the second-level
+/// cache where an epilogue reads it again, and a large product has enough tiles for several threads.
 struct tile_wishes {
-  bool packed = false;      ///< b has its columns cut by packed_columns()
-  bool finished = false;    ///< the result is a scratch tile first
-  bool converts_b = false;  ///< for every tile
+  bool packed = false;      ///< b is packed in pieces of packed_columns()
+  bool finished = false;    ///< the epilogue reads the product from a scratch tile
+  bool converts_b = false;  ///< b is converted for every tile
   bool converts_a = false;
   bool k_is_rows = false;  ///< k counts rows of both operands
 };

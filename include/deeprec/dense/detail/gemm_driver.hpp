@@ -2,8 +2,8 @@
 //
 //   gemm_job ──choose a backend──> gemm_setup ──for each tile, on some thread──>
 //       convert the block of a, and of b      (into scratch that stays in the cache)
-//       multiply it, piece of k after piece   (the backend's plan)
-//       finish the tile                       (what the plan did not fuse)
+//       multiply, one piece of k at a time    (the backend's plan)
+//       finish the tile                       (epilogues that the plan did not fuse)
 #pragma once
 
 #include <algorithm>
@@ -26,13 +26,13 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
-/// A product whose arguments fit; m, n, k at least 1.
+/// A product with checked arguments. set_up() needs m, n and k of at least 1.
 struct gemm_job {
   index_t m, n, k;
   gemm_operand a_as, b_as;
   gemm_math math;
   gemm_view<> a, b;
-  const gemm_weights* weights = nullptr;  // whose values b are
+  const gemm_weights* weights = nullptr;  // null unless b is a gemm_weights
   stored_rows<void> c;
   stored_rows<const void> residual, mask;
   const float* bias = nullptr;
@@ -46,7 +46,7 @@ struct gemm_job {
   }
 };
 
-/// The row stride as BLAS wants it: a single row may carry any.
+/// The leading dimension as BLAS requires it; the stride of a single row is ignored.
 template <class View>
 constexpr index_t leading_dimension(const View& v) noexcept {
   return v.extent(0) > 1 ? v.stride(0) : std::max<index_t>(v.extent(1), 1);
@@ -61,13 +61,13 @@ struct gemm_setup {
   conversion convert_a = conversion::none, convert_b = conversion::none;
   gemm_storage inputs = gemm_storage::f32;
   bool packed = false;
-  bool fused = false;  // the plans do every step
+  bool fused = false;  // the plans do all epilogues
   bool guarded =
-      false;  // but only on tiles whose sums are finite; the plans for the others are the "later" ones
+      false;  // fused only on tiles with finite sums; other tiles use the unfused ("later") plans
   float largest_b = 0;
   bool direct = false;          // the plans write c
-  stored_rows<const void> b;    // where b_form is not packed
-  gemm_weights::form b_form{};  // keeps b, or has its packed pieces
+  stored_rows<const void> b;    // unless b_form is packed
+  gemm_weights::form b_form{};  // owns the data of b, or its packed pieces
   std::pmr::vector<gemm_plan> plans;
   std::size_t a_bytes = 0, b_bytes = 0, c_bytes = 0, plan_bytes = 0;
 
@@ -82,7 +82,7 @@ constexpr std::size_t in_lines(index_t bytes) noexcept {
   return static_cast<std::size_t>((bytes + 63) / 64 * 64);
 }
 
-/// Memory from a resource, aligned to a line.
+/// Memory from a resource, aligned to a cache line.
 class line_buffer {
  public:
   line_buffer(std::pmr::memory_resource* from, std::size_t bytes)
@@ -100,12 +100,12 @@ class line_buffer {
   void* data_;
 };
 
-/// What math asks to do with an operand, for a backend that reads `inputs`.
+/// The conversion of an operand that math needs, for a backend that reads `inputs`.
 constexpr conversion conversion_for(gemm_math math, gemm_storage stored, gemm_storage inputs) noexcept {
   if (inputs == gemm_storage::bf16) {
     return stored == gemm_storage::bf16 ? conversion::none : conversion::narrow;
   }
-  if (stored == gemm_storage::bf16) return conversion::widen;  // a bf16 is a TF32 as well
+  if (stored == gemm_storage::bf16) return conversion::widen;  // every bf16 is a TF32
   return math == gemm_math::f32    ? conversion::none
          : math == gemm_math::bf16 ? conversion::round_bf16
                                    : conversion::round_tf32;
@@ -170,17 +170,18 @@ gemm_weights::form weights_form(isa which, const gemm_job& job, conversion how, 
   return nullptr;
 }
 
-/// Who does the steps: the plan, on c; nobody, on c; the tile's end, from scratch to c.
+/// How a tile's result gets to c. fused: the plan does the epilogues and writes c; direct: there are none,
+/// the plan writes c; finished: a pass over the tile reads the product from scratch and writes c.
 enum class result_way : std::uint8_t { fused, direct, finished };
 
-/// One try at a backend's plans; false leaves the reason in `setup`.
+/// Tries to make a backend's plans; where it returns false, setup.refusal is the reason.
 template <class Backend>
 bool try_plans(isa which, const gemm_job& job, result_way way, gemm_setup& setup) {
   const bool fuse = way == result_way::fused;
   const bool finished = way == result_way::finished;
   setup.fused = fuse;
   setup.direct = !finished;
-  // ReLU may be the backend's where no NaN comes up, which is known of weights that are kept for long.
+  // A backend's ReLU is used where no NaN can arise, which is checked by tile for weights of many products.
   setup.guarded = fuse && job.activation == gemm_activation::relu && job.weights != nullptr &&
                   job.weights->reuse() == weight_reuse::many && job.m > 1 && job.n > 1 && !job.accumulates &&
                   job.residual.data == nullptr;
@@ -210,7 +211,7 @@ bool try_plans(isa which, const gemm_job& job, result_way way, gemm_setup& setup
           const bool unfused = setup.guarded && later;
           if (!unfused && !(later ? at.k.is_later(kk) : at.k.is_first(kk))) continue;
           gemm_problem q{.m = m, .n = at.n.size_of(nk), .k = at.k.size_of(kk), .a = job.a_as, .b = job.b_as};
-          // What is converted lies dense in scratch.
+          // Converted operands are dense in scratch.
           const bool a_turned = q.a == gemm_operand::transposed;
           const bool b_turned = q.b == gemm_operand::transposed;
           const bool filled_up = at.k.is_filled_up(kk);
@@ -247,7 +248,7 @@ bool try_plans(isa which, const gemm_job& job, result_way way, gemm_setup& setup
   const index_t most_m = at.m.largest(), kb = at.k.largest(), nb = at.n.largest();
   const index_t input_bytes = bytes_of(setup.inputs);
   const int last = at.k.kinds() - 1;
-  const index_t copied = at.k.is_filled_up(last) ? at.k.size_of(last) : 0;  // of k, where nothing is converted
+  const index_t copied = at.k.is_filled_up(last) ? at.k.size_of(last) : 0;  // of k, if nothing is converted
   setup.a_bytes = in_lines(most_m * (setup.convert_a != conversion::none ? kb : copied) * input_bytes);
   setup.b_bytes = job.weights != nullptr
                       ? 0
@@ -274,7 +275,7 @@ bool try_backend(isa which, const gemm_job& job, gemm_setup& setup) {
       setup.b.stride = job.b.extent(1);
       setup.b.storage = inputs;
     }
-    // A mask, a residual that is bf16 or c itself, and ReLU beside a backend that lacks it, come after.
+    // Not fused: a mask, a residual that is bf16 or c itself, and ReLU where the backend lacks it.
     const bool may_fuse = job.mask.data == nullptr &&
                           (job.residual.data == nullptr ||
                            (job.residual.storage == gemm_storage::f32 && job.residual.data != job.c.data &&
@@ -283,7 +284,7 @@ bool try_backend(isa which, const gemm_job& job, gemm_setup& setup) {
     bool planned = has_work && may_fuse && try_plans<Backend>(which, job, result_way::fused, setup);
     planned = planned || (!has_work && try_plans<Backend>(which, job, result_way::direct, setup));
     planned = planned || try_plans<Backend>(which, job, result_way::finished, setup);
-    if (!planned && inputs == gemm_storage::bf16) {  // strides may be what the backend can't do
+    if (!planned && inputs == gemm_storage::bf16) {  // the backend may not support the strides
       if (setup.convert_a == conversion::none) setup.convert_a = conversion::copy;
       if (setup.convert_b == conversion::none) setup.convert_b = conversion::copy;
       if (job.weights != nullptr) setup.b.stride = job.b.extent(1);
@@ -304,7 +305,8 @@ bool try_backend(isa which, const gemm_job& job, gemm_setup& setup) {
   return false;
 }
 
-/// The first backend that can; the others' reasons are appended to `refused` where it isn't null.
+/// Sets up the first backend that can run the job. Refusals of those before it are appended to `refused`
+/// unless that is null.
 template <class... Backends>
 bool set_up(gemm_backends<Backends...>, isa which, const gemm_job& job, gemm_setup& setup,
             std::string* refused = nullptr) {
@@ -373,7 +375,7 @@ class tile_runner {
     return {};
   }
 
-  /// The steps on rows of products; a stride of 0 repeats one row.
+  /// The epilogues on rows of products; a stride of 0 repeats one row.
   void finish_rows(const float* product, index_t stride, gemm_piece m, gemm_piece n, void* c) const {
     const finish_tile tile{.product = product,
                            .product_stride = stride,
@@ -389,7 +391,7 @@ class tile_runner {
   }
 
  private:
-  // No sum of the tile can leave the range of float on its way.
+  // True when no partial sum of the tile can overflow.
   bool sums_are_finite(index_t which, gemm_piece m, gemm_piece n) const {
     const bool turned = job_.a_as == gemm_operand::transposed;
     const index_t stride = leading_dimension(job_.a);
@@ -411,8 +413,8 @@ class tile_runner {
     if (rows.data != nullptr) rows.data = offset_by(rows.data, row * rows.stride + column, rows.storage);
     return rows;
   }
-  // The block of rows x columns of an operand as it lies in memory, converted where it must be; rows that
-  // are not there are zeros.
+  // A block of rows x columns of an operand, in memory order, converted where needed; rows past rows.filled
+  // are zeros.
   const void* operand(const void* data, index_t stride, gemm_storage storage, index_t step, gemm_piece rows,
                       gemm_piece columns, conversion how, char* block) const {
     const void* const from = offset_by(data, step + rows.begin * stride + columns.begin, storage);
@@ -428,7 +430,7 @@ class tile_runner {
   const gemm_setup& setup_;
 };
 
-/// Every tile once, each on one thread, with scratch for as many threads as there can be at once.
+/// Runs every tile once, each on one thread, with scratch for as many threads as can run at once.
 template <class E>
 status run_tiles(context<E> ctx, const tile_runner& runner, std::size_t slot_bytes) {
   const index_t tiles = runner.tiles();
@@ -456,20 +458,20 @@ status run_tiles(context<E> ctx, const tile_runner& runner, std::size_t slot_byt
   return code == errc::ok ? status{} : status{code, "gemm: the backend failed on a tile"};
 }
 
-/// The row stride holds a row, and whole units.
+/// True when the row stride holds a row and is a multiple of stride_unit.
 template <class Bits>
 constexpr bool rows_of_bits(const Bits& v) noexcept {
   return countable(v) && v.stride(0) >= v.extent(1) && v.stride(0) % Bits::stride_unit == 0;
 }
 
-/// Something is done to the result as a whole.
+/// True when bits or column sums need a pass over the whole result.
 template <class Desc>
 constexpr bool has_result_steps(const Desc& desc) noexcept {
   return !desc.relu_bits.absent() || !desc.mask_bits.absent() ||
          desc.column_sums.data_handle() != nullptr;
 }
 
-/// Bits and sums of a result, in one pass over it. Column sums are one thread's for 64 columns.
+/// Bits and sums of a result, in one pass over it. One thread sums all rows of 64 columns.
 template <class E>
 void finish_result(context<E> ctx, const gemm_desc& desc, index_t m, index_t n,
                    const stored_rows<void>& c) {

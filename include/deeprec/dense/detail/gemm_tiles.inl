@@ -1,6 +1,6 @@
-// The kernels around a product, written over the vector words and compiled once for each region.
+// The kernels around a product, written over the vector primitives and compiled once for each region.
 //
-// A step that is not wanted is a branch that never changes: a new step costs no new template.
+// An operation that is absent is a branch that never changes: a new operation needs no new template.
 
 inline constexpr index_t floats_at_once = 64;
 
@@ -17,7 +17,7 @@ DEEPREC_INLINE void convert_floats(const From* from, To* to, index_t n) {
   if (j < n) store_first(to + j, load_first(from + j, static_cast<int>(n - j)), static_cast<int>(n - j));
 }
 
-// As narrow_for_products: bits of what is kept must not depend on who cast it.
+// Rounds as narrow_for_products: casts that are cached must not depend on the function that made them.
 inline void narrow_floats(const float* from, bf16* to, index_t n) {
   float normal[floats_at_once];
   for (index_t at = 0; at < n; at += floats_at_once) {
@@ -61,7 +61,7 @@ inline void convert(region, const ::deeprec::detail::convert_block& block) {
   }
 }
 
-// The largest magnitude of a block, with the vectors of this region; infinity where a value is infinite or NaN.
+// The largest magnitude of a block; infinity where a value is infinite or NaN.
 inline float largest_of(region, const void* data, index_t stride, gemm_storage storage, index_t rows, index_t columns) {
   if (stride == columns) {  // one long row
     columns *= rows;
@@ -97,7 +97,7 @@ inline float largest_of(region, const void* data, index_t stride, gemm_storage s
   return __builtin_bit_cast(float, most > 0x7f800000U ? 0x7f800000U : most);
 }
 
-// e^x with a relative error of a few 2^-24, for x in [-87, 88]; beyond it stays at the ends; NaN stays NaN.
+// e^x with a relative error of a few 2^-24, where x is clamped to [-87, 88]; NaN stays NaN.
 DEEPREC_INLINE float exponential(float x) {
   x = x < -87.0F ? -87.0F : x;
   x = x > 88.0F ? 88.0F : x;
@@ -133,7 +133,7 @@ DEEPREC_INLINE float gelu_by_erf(float x) {
   return x * (x < 0 ? rest : 1.0F - rest);
 }
 
-// The activations of 64 values; a loop of known length becomes vectors.
+// The activations of 64 values, in loops of constant length, which the compiler vectorises.
 inline void activate(gemm_activation how, float* x) {
   switch (how) {
     case gemm_activation::none:
@@ -159,7 +159,7 @@ DEEPREC_INLINE vector_f32 load_stored(const ::deeprec::detail::stored_rows<const
                                            : load_first(static_cast<const bf16*>(rows.data) + at, n);
 }
 
-// A vector of a row: `n...` is nothing for a whole one, else the number of its lanes that count.
+// One vector of a row. `n...` is empty for a whole vector, else the number of its valid lanes.
 template <class... N>
 DEEPREC_INLINE vector_f32 sum_of_steps(const ::deeprec::detail::finish_tile& tile, vector_f32 x, index_t i, index_t j,
                                        N... n) {
@@ -186,7 +186,7 @@ DEEPREC_INLINE void put_masked(const ::deeprec::detail::finish_tile& tile, vecto
   }
 }
 
-// What layers want most, without the branches: bias, ReLU or not, to one type.
+// The common case of layers, without branches: bias, with or without ReLU, to one type.
 template <bool Relu, class To>
 DEEPREC_INLINE void finish_layer(const float* product, const float* bias, To* to, index_t n) {
   const auto step = [](vector_f32 x, vector_f32 b) {
@@ -223,7 +223,7 @@ DEEPREC_INLINE void finish_layers(const ::deeprec::detail::finish_tile& tile, To
 }
 
 inline void finish(region, const ::deeprec::detail::finish_tile& wanted) {
-  const ::deeprec::detail::finish_tile tile = wanted;  // nothing that is written aliases a copy
+  const ::deeprec::detail::finish_tile tile = wanted;  // a copy, which no store can alias
   if (tile.old.data == nullptr && tile.residual.data == nullptr && tile.mask.data == nullptr &&
       tile.bias != nullptr && tile.activation <= gemm_activation::relu) {
     tile.to.storage == gemm_storage::f32 ? finish_layers(tile, static_cast<float*>(tile.to.data))
@@ -255,7 +255,7 @@ inline void finish(region, const ::deeprec::detail::finish_tile& wanted) {
   }
 }
 
-// out[j] = sum over rows of from[i][j]; 64 rows at a time, and those sums in order.
+// out[j] = sum over rows of from[i][j]; partial sums of 64 rows, added in order.
 template <class T>
 inline void sum_columns(region, const T* from, index_t stride, index_t rows, index_t columns, float* out) {
   for (index_t j = 0; j < columns; j += lanes) {
@@ -275,12 +275,12 @@ inline void sum_columns(region, const T* from, index_t stride, index_t rows, ind
   }
 }
 
-// Sums as in sum_columns: 64 rows at a time, and those sums in order.
+// Sums as in sum_columns: partial sums of 64 rows, added in order.
 template <class T>
 inline void finish_block_of(const ::deeprec::detail::result_block& block, T* c) {
   constexpr index_t width = ::deeprec::detail::result_block::width;
   float sum[width] = {}, part[width] = {};
-  float x[width] = {};  // what is past the columns stays 0
+  float x[width] = {};  // values past the columns stay 0
   for (index_t i = 0; i < block.rows; ++i) {
     T* const row = c + i * block.c.stride;
     convert_floats(row, x, block.columns);
@@ -305,7 +305,7 @@ inline void finish_block_of(const ::deeprec::detail::result_block& block, T* c) 
   if (block.sums != nullptr) __builtin_memcpy(block.sums, sum, static_cast<std::size_t>(block.columns) * sizeof(float));
 }
 inline void finish_block(region, const ::deeprec::detail::result_block& wanted) {
-  const ::deeprec::detail::result_block block = wanted;  // nothing that is written aliases a copy
+  const ::deeprec::detail::result_block block = wanted;  // a copy, which no store can alias
   block.c.storage == gemm_storage::f32 ? finish_block_of(block, static_cast<float*>(block.c.data))
                                        : finish_block_of(block, static_cast<bf16*>(block.c.data));
 }

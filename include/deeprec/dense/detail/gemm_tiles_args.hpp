@@ -1,4 +1,4 @@
-// What the kernels around a product get: blocks to convert, tiles to finish.
+// Arguments of the kernels around a product: blocks to convert, tiles to finish.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,14 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
-/// What becomes of an operand before it is multiplied.
+/// How an operand is converted before it is multiplied.
 enum class conversion : std::uint8_t {
   none,
-  copy,        ///< to where it lies dense
+  copy,        ///< to a dense block
   widen,       ///< bf16 to float, exact
-  narrow,      ///< float to bf16, denormals to zero, as bf16 products take them
-  round_bf16,  ///< float to a float that is a bf16
-  round_tf32,  ///< float to a float that is a TF32
+  narrow,      ///< float to bf16, denormals flushed to zero, as in bf16 products
+  round_bf16,  ///< float to the nearest bf16 value, stored as float
+  round_tf32,  ///< float to the nearest TF32 value, stored as float
 };
 
 /// A block of rows x columns; `to` is written with its own stride.
@@ -29,7 +29,7 @@ struct convert_block {
   gemm_storage stored = gemm_storage::f32;  ///< of `from`
 };
 
-/// Rows of some storage; data null: there are none.
+/// Rows of one storage type; absent where data is null.
 template <class Void>
 struct stored_rows {
   Void* data = nullptr;
@@ -48,9 +48,8 @@ struct finish_tile {
   stored_rows<void> to;
 };
 
-/// At most 64 columns of a result, from a multiple of 64 on: masked by bits, its positive values
-/// noted as bits, its columns added up. Strides of bits in words; a null pointer: nothing of the
-/// kind.
+/// At most 64 columns of a result, from a multiple of 64 on: masked by bits, its positive values recorded as
+/// bits, its columns summed. Strides of bits are in words of 64; a null pointer skips the operation.
 struct result_block {
   static constexpr index_t width = 64;
 

@@ -1,5 +1,5 @@
-// Floats to bf16 by the machine's own instruction, for products only: it makes zeros of denormals, as the
-// bf16 product does, and rounds all else to nearest even. The same bits as narrow_floats in gemm_tiles.inl.
+// Floats to bf16 by the AVX512_BF16 conversion, for operands of products only: it flushes denormals to zero,
+// as the bf16 product does, and rounds to nearest even. The same bits as narrow_floats in gemm_tiles.inl.
 
 inline void narrow_for_products(region, ::deeprec::detail::convert_block block) {
   if (block.from_stride == block.columns && block.to_stride == block.columns) {  // one long row

@@ -1,4 +1,4 @@
-// While one lives, OpenMP regions that this thread opens have one thread. Include it only in units
+// Limits OpenMP regions opened by this thread to one thread during its lifetime. Include it only in units
 // that are linked with an OpenMP runtime.
 #pragma once
 

@@ -1,12 +1,11 @@
-// The little of oneDNN's C interface that products need, the same over 2.6 and 3.x: matrices are
-// described, a matmul or a reorder is made ready, and run on the calling thread.
+// The part of oneDNN's C interface that products need, the same for 2.6 and 3.x: describe matrices, create a
+// matmul or a reorder, run it on the calling thread.
 //
-//   onednn_layout      how a matrix lies in memory
-//   onednn_primitive   code ready to run; from many threads at once, each with its own onednn_run
+//   onednn_layout      memory layout of a matrix
+//   onednn_primitive   a primitive that many threads can run at once, each with its own onednn_run
 //
-// oneDNN reads OpenMP's number of threads where it describes a primitive, makes one, points a memory
-// at data and runs. Whatever calls it there takes a one_openmp_thread, so none of that can be written
-// outside of one.
+// oneDNN reads OpenMP's number of threads when it describes or creates a primitive, sets the data of a memory
+// or executes. Functions that do so take a one_openmp_thread, so they can't be called without one.
 #pragma once
 
 #include <oneapi/dnnl/dnnl.h>
@@ -33,7 +32,7 @@ namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 #if DNNL_CPU_RUNTIME != DNNL_RUNTIME_OMP
 struct one_openmp_thread {
-  one_openmp_thread() {}  // not trivial, or its variables would warn
+  one_openmp_thread() {}  // not trivial, so that variables of it don't warn
   one_openmp_thread(const one_openmp_thread&) = delete;
   one_openmp_thread& operator=(const one_openmp_thread&) = delete;
 };
@@ -45,8 +44,8 @@ using onednn_const_layout = const_dnnl_memory_desc_t;
 using onednn_const_layout = const dnnl_memory_desc_t*;
 #endif
 
-/// The least of our instruction sets that holds what oneDNN may use in this process. The first call
-/// limits oneDNN to active_isa(), unless oneDNN was used before.
+/// The lowest isa that covers what oneDNN may use in this process. The first call limits oneDNN to
+/// active_isa(), unless oneDNN was used before.
 inline isa onednn_isa() noexcept {
   static const isa most = [] {
     if (active_isa() < best_isa()) {
@@ -61,7 +60,7 @@ inline isa onednn_isa() noexcept {
   return most;
 }
 
-/// An engine for the machine's processors; null where oneDNN has none. Lives as long as the process.
+/// oneDNN's CPU engine, or null where it has none. Lives as long as the process.
 inline dnnl_engine_t onednn_engine() noexcept {
   static const dnnl_engine_t engine = [] {
     onednn_isa();  // before anything is made
@@ -75,7 +74,7 @@ constexpr dnnl_data_type_t onednn_type(gemm_storage storage) noexcept {
   return storage == gemm_storage::f32 ? dnnl_f32 : dnnl_bf16;
 }
 
-/// A matrix of rows x columns; element (i, j) lies at i * row_step + j * column_stride.
+/// A matrix of rows x columns; element (i, j) is at i * row_step + j * column_stride.
 class onednn_layout {
  public:
   onednn_layout() = default;
@@ -89,7 +88,7 @@ class onednn_layout {
     made_ = dnnl_memory_desc_init_by_strides(&desc_, 2, sizes, type, steps) == dnnl_success;
 #endif
   }
-  /// As the primitive likes it.
+  /// In the layout that the primitive chooses.
   onednn_layout(index_t rows, index_t columns, dnnl_data_type_t type) noexcept {
     const dnnl_dims_t sizes = {rows, columns};
 #if DNNL_VERSION_MAJOR >= 3
@@ -98,7 +97,7 @@ class onednn_layout {
     made_ = dnnl_memory_desc_init_by_tag(&desc_, 2, sizes, type, dnnl_format_tag_any) == dnnl_success;
 #endif
   }
-  /// A copy of oneDNN's own.
+  /// A copy of a oneDNN descriptor.
   explicit onednn_layout(onednn_const_layout other) noexcept {
     if (other == nullptr) return;
 #if DNNL_VERSION_MAJOR >= 3
@@ -134,7 +133,7 @@ class onednn_layout {
 #endif
 };
 
-/// What one thread needs to run a primitive: oneDNN's handles, pointed at the caller's memory.
+/// oneDNN's handles for one thread that runs a primitive; they point at the caller's memory.
 class onednn_run {
  public:
   static constexpr int most = 6;
@@ -174,7 +173,7 @@ class onednn_run {
   dnnl_exec_arg_t arguments_[most]{};
 };
 
-/// The numbers of the arguments, in the order in which a run takes their pointers.
+/// An argument's number (DNNL_ARG_*) and layout. A run takes pointers in the order of these.
 struct onednn_argument {
   int number;
   onednn_layout layout;
@@ -190,8 +189,8 @@ class onednn_primitive {
     if (primitive_ != nullptr) dnnl_primitive_destroy(primitive_);
   }
 
-  /// A product; false where oneDNN has none that is worth running.
-  /// @param b  how b lies in memory
+  /// Creates a product; false where oneDNN can't.
+  /// @param b  layout of b
   [[nodiscard]] bool make_matmul(const gemm_problem& q, const onednn_layout& b) {
     const one_openmp_thread alone;
     const dnnl_data_type_t in = onednn_type(q.inputs);
@@ -251,8 +250,8 @@ class onednn_primitive {
     return finish(alone, desc);
   }
 
-  /// Runs on memory in the order: matmul a, b, c, [bias], [residual], scratch; reorder from, to, scratch.
-  /// Safe from many threads at once.
+  /// Runs on pointers in the order: matmul a, b, c, [bias], [residual], scratch; reorder from, to, scratch.
+  /// Thread-safe.
   [[nodiscard]] status run(std::array<const void*, onednn_run::most> at) const {
     const one_openmp_thread alone;
     std::unique_ptr<onednn_run> with = take(alone);
@@ -273,7 +272,7 @@ class onednn_primitive {
 
   [[nodiscard]] std::size_t scratch_bytes() const noexcept { return scratch_.bytes(); }
   [[nodiscard]] const char* implementation() const noexcept { return implementation_; }
-  /// How b must lie in memory.
+  /// The layout that b must have.
   [[nodiscard]] const onednn_layout& b_layout() const noexcept { return arguments_[1].layout; }
 
  private:
@@ -332,7 +331,7 @@ class onednn_primitive {
     loses_its_stack_ = std::strstr(implementation_, "gemm:jit") != nullptr;
     scratch_ = onednn_layout(dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0));
     const bool made = dnnl_primitive_create(&primitive_, desc) == dnnl_success;
-    // The name is a literal of oneDNN's, and outlives the description.
+    // The name is a string literal in oneDNN, and outlives the descriptor.
     dnnl_primitive_desc_destroy(desc);
     return made;
   }
@@ -359,8 +358,8 @@ class onednn_primitive {
   std::vector<onednn_argument> arguments_;
   onednn_layout scratch_;
   const char* implementation_ = "";
-  // Up to oneDNN 3.11 these products point the stack register into the heap, where the frame of a signal's handler
-  // then overwrites what lies there (its issue 4845).
+  // Up to oneDNN 3.11 these products point the stack register into the heap, where the frame of a signal
+  // handler overwrites data (oneDNN issue 4845).
   bool loses_its_stack_ = false;
   mutable std::mutex mutex_;
   mutable std::vector<std::unique_ptr<onednn_run>> idle_;

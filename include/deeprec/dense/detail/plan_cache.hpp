@@ -1,9 +1,9 @@
-// Plans that are costly to make, kept by what they compute: bounded, safe from many threads.
+// A bounded, thread-safe cache of plans that are costly to make, keyed by what they compute.
 //
-//   cache.get(query, make)    found: a shared pointer, else made outside of the lock and kept
+//   cache.get(query, make)    the cached plan, or the result of make(), called outside the lock
 //
-// A refusal is kept as well. When the cache is full the entry that was not used for longest goes; who
-// still holds it keeps it.
+// A refusal is cached as well. A full cache evicts the least recently used entry; pointers that it returned
+// stay valid.
 #pragma once
 
 #include <cstddef>
@@ -47,7 +47,7 @@ class plan_cache {
     return kept;
   }
 
-  /// The next get() makes it anew: what it holds was the answer of a moment.
+  /// Removes an entry, so that the next get() makes it again: for a plan that failed for a transient reason.
   void forget(const Key& key) {
     const std::lock_guard lock(mutex_);
     entries_.erase(key);

@@ -1,10 +1,10 @@
-// Batches in device memory whose number of ids only the device knows: what the stages of a lookup write
-// there.
+// Batches in device memory whose number of ids is known only on the device: the outputs of sparse operations.
 //
-//   room for N   | 7 1 9 4 . . . . |      offsets (B+1) say where it ends; offsets[B] is read by the device alone,
-//                                         so a step of stages can be enqueued, and captured, without a look at it
+//   room for N   | 7 1 9 4 . . . . |      the number of ids is offsets[B], which only the device reads:
+//                                         a sequence of operations can be enqueued, and captured,
+//                                         without reading it on the host
 //
-// Plain pointers that the caller owns. The stages: device_batches.cuh.
+// Plain pointers; the caller owns the memory. The operations: device_batches.cuh.
 #pragma once
 
 
@@ -25,7 +25,7 @@ struct device_bags {
   index_t bags = 0;
   index_t room = 0;
 
-  /// As a lookup takes it.
+  /// The batch as input of a lookup.
   [[nodiscard]] jagged_view<Id, index_t, device_space> view() const noexcept {
     return {offsets, bags, ids, room, weights};
   }
@@ -33,7 +33,7 @@ struct device_bags {
 
 namespace detail {
 
-/// Whether room that is promised is nowhere.
+/// True when an array that must have elements is null.
 template <class Id>
 bool is_null(const device_bags<Id>& out) noexcept {
   return (out.bags > 0 && out.offsets == nullptr) || (out.room > 0 && out.ids == nullptr);

@@ -1,6 +1,6 @@
-// The stages of a sparse lookup on a CUDA stream: prune_invalid, fill_empty_bags, unique,
-// partition, to_jagged. The words and the answers of the host's stages; outputs are room that the
-// caller has (device_batch.hpp), and sizes stay on the device, so that a step can be captured.
+// The sparse operations on a CUDA stream: prune_invalid, fill_empty_bags, unique, partition, to_jagged. Same
+// API and results as on the host; outputs are written to memory of the caller (device_batch.hpp), and sizes
+// stay on the device, so that a sequence of operations can be captured.
 //
 //   prune_invalid(stream, bags, prune_rule::by_id, pruned);
 //   fill_empty_bags(stream, pruned.view(), 0, filled, empty);
@@ -8,7 +8,7 @@
 //
 // All at once: fused_lookup of bags (lookup.cuh), or of entries in any order (fused_lookup.cuh).
 //
-// gather and combine are lookups: with concat, and over as_table(rows). What is bad is left out and
+// gather and combine are lookups: with concat, and over as_table(rows). Bad entries are left out and
 // reported by synchronize(). Scans and radix sorts are CUB's.
 #pragma once
 
@@ -44,7 +44,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace [[gnu::visibility("hidden")]] DEEPREC_DEVICE {
 
-/// body(i) for i in [0, n), each by a thread.
+/// body(i) for i in [0, n), one thread each.
 template <class Body>
 __global__ void __launch_bounds__(block_threads)
     for_each_index(index_t n, const __grid_constant__ Body body) {
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(block_threads)
     body(i);
   }
 }
-/// body(team, i) for i in [0, n), each by a team.
+/// body(team, i) for i in [0, n), one team each.
 template <class Body>
 __global__ void __launch_bounds__(block_threads)
     for_each_team(index_t n, int lanes, const __grid_constant__ Body body) {
@@ -70,7 +70,7 @@ status launch_teams(index_t n, int lanes, cudaStream_t on, const Body& body) {
   return n > 0 ? launch_kernel(for_each_team<Body>, grid_of(n, lanes), on, n, lanes, body) : status();
 }
 
-/// Functors, since kernels of lambdas need a flag of nvcc's.
+/// Functors, because lambdas in kernels need an nvcc flag.
 template <class Valid, class Borders>
 struct flag_valid {
   Valid valid;
@@ -83,26 +83,26 @@ struct prune_positions {
   const Id* ids;
   const float* weights;
   index_t n;
-  Borders borders;
+  Borders ranges;
   Valid valid;
   const index_t* kept;
   device_bags<Id> out;
   device_fault* fault;
   __device__ void operator()(index_t k) const {
-    const index_t first = detail::clamp_position(borders.begin(0), n);
-    const index_t end = detail::clamp_position(borders.end(out.bags - 1), n);
+    const index_t first = detail::clamp_position(ranges.begin(0), n);
+    const index_t end = detail::clamp_position(ranges.end(out.bags - 1), n);
     if (k < n) detail::keep_position(k, first, end, valid, ids, weights, kept, out);
     if (k > out.bags) return;
-    const index_t border = k == 0 ? borders.begin(0) : borders.end(k - 1);
+    const index_t border = k == 0 ? ranges.begin(0) : ranges.end(k - 1);
     out.offsets[k] = kept[detail::clamp_position(border, n)] - kept[first];
     std::int64_t value = 0;
-    const errc wrong = k == 0 ? errc::ok : detail::border_fault(borders.begin(k - 1), border, n, value);
+    const errc wrong = k == 0 ? errc::ok : detail::border_fault(ranges.begin(k - 1), border, n, value);
     if (wrong != errc::ok) warp_team(1).report(fault, wrong, -1, k - 1, -1, value);
   }
 };
 template <class Borders>
 struct filled_sizes {
-  Borders borders;
+  Borders ranges;
   index_t bags;
   index_t n;
   bool fills;
@@ -114,15 +114,15 @@ struct filled_sizes {
       return;
     }
     std::int64_t value = 0;
-    const errc wrong = detail::border_fault(borders.begin(b), borders.end(b), n, value);
+    const errc wrong = detail::border_fault(ranges.begin(b), ranges.end(b), n, value);
     if (wrong != errc::ok) warp_team(1).report(fault, wrong, -1, b, -1, value);
-    const index_t size = wrong == errc::ok ? borders.end(b) - borders.begin(b) : 0;
+    const index_t size = wrong == errc::ok ? ranges.end(b) - ranges.begin(b) : 0;
     sizes[b] = size == 0 && fills ? 1 : size;
   }
 };
 template <class Id, class Borders>
 struct fill_bags {
-  Borders borders;
+  Borders ranges;
   const Id* ids;
   const float* weights;
   index_t n;
@@ -131,9 +131,9 @@ struct fill_bags {
   std::uint8_t* empty;
   __device__ void operator()(const warp_team& team, index_t b) const {
     std::int64_t value = 0;
-    const bool fine = detail::border_fault(borders.begin(b), borders.end(b), n, value) == errc::ok;
-    const index_t begin = fine ? borders.begin(b) : 0;
-    detail::fill_bag(team, b, begin, fine ? borders.end(b) : 0, ids, weights, default_id, out, empty);
+    const bool fine = detail::border_fault(ranges.begin(b), ranges.end(b), n, value) == errc::ok;
+    const index_t begin = fine ? ranges.begin(b) : 0;
+    detail::fill_bag(team, b, begin, fine ? ranges.end(b) : 0, ids, weights, default_id, out, empty);
   }
 };
 template <class Id>
@@ -221,7 +221,7 @@ struct place_entries {
   __device__ void operator()(index_t i) const { detail::place_entry(i, coo, keys, positions, out); }
 };
 
-/// Keys and positions before and after a sort, with CUB's space, in a stream's scratch.
+/// Keys and positions before and after a sort, with CUB's temporary storage, in a stream's scratch.
 template <class Key>
 struct sorting {
   Key *keys, *sorted;
@@ -270,7 +270,7 @@ struct sorting {
 
 namespace detail {
 
-/// Scans n + 1 flags that a launch writes, in a stream's scratch.
+/// Scans the n + 1 flags that write() launches, in a stream's scratch.
 template <class Write>
 [[gnu::visibility("hidden")]] inline status scan_flags(cuda_stream& stream, index_t n, index_t*& scanned,
                                                        const Write& write) {
@@ -293,7 +293,7 @@ template <class Write>
 template <class Context, class Bags, class How, class Id>
 status prune_invalid_on(cuda_backend, const Context& ctx, const Bags& bags, const How&, device_bags<Id> out) {
   using valid_type = detail::valid_entries<How, Id>;
-  using borders_type = decltype(bags.borders());
+  using ranges_type = decltype(bags.ranges());
   cuda_stream& stream = *ctx.executor;
   if (const status s = detail::device_shapes(bags); !s) return s;
   const index_t n = bags.id_count();
@@ -305,19 +305,19 @@ status prune_invalid_on(cuda_backend, const Context& ctx, const Bags& bags, cons
   index_t* kept = nullptr;
   const status s = detail::scan_flags(stream, n, kept, [&](index_t* flags) {
     return DEEPREC_DEVICE::launch_each(n + 1, stream.get(),
-                                       DEEPREC_DEVICE::flag_valid<valid_type, borders_type>{valid, n, flags});
+                                       DEEPREC_DEVICE::flag_valid<valid_type, ranges_type>{valid, n, flags});
   });
   if (!s.ok()) return s;
   return DEEPREC_DEVICE::launch_each(
       n > out.bags + 1 ? n : out.bags + 1, stream.get(),
-      DEEPREC_DEVICE::prune_positions<Id, valid_type, borders_type>{
-          bags.ids(), bags.weights(), n, bags.borders(), valid, kept, out, stream.fault_record()});
+      DEEPREC_DEVICE::prune_positions<Id, valid_type, ranges_type>{
+          bags.ids(), bags.weights(), n, bags.ranges(), valid, kept, out, stream.fault_record()});
 }
 
 template <class Context, class Bags, class Id>
 status fill_empty_bags_on(cuda_backend, const Context& ctx, const Bags& bags, const std::optional<Id>& default_id,
                           device_bags<Id> out, std::span<std::uint8_t> empty) {
-  using borders_type = decltype(bags.borders());
+  using ranges_type = decltype(bags.ranges());
   cuda_stream& stream = *ctx.executor;
   if (const status s = detail::device_shapes(bags); !s) return s;
   const bool fills = default_id.has_value();
@@ -333,13 +333,13 @@ status fill_empty_bags_on(cuda_backend, const Context& ctx, const Bags& bags, co
   const status s = detail::scan_flags(stream, out.bags, offsets, [&](index_t* sizes) {
     return DEEPREC_DEVICE::launch_each(
         out.bags + 1, stream.get(),
-        DEEPREC_DEVICE::filled_sizes<borders_type>{bags.borders(), out.bags, bags.id_count(), fills, sizes,
+        DEEPREC_DEVICE::filled_sizes<ranges_type>{bags.ranges(), out.bags, bags.id_count(), fills, sizes,
                                                    stream.fault_record()});
   });
   if (!s.ok()) return s;
   return DEEPREC_DEVICE::launch_teams(out.bags, 8, stream.get(),
-                                      DEEPREC_DEVICE::fill_bags<Id, borders_type>{
-                                          bags.borders(), bags.ids(), bags.weights(), bags.id_count(),
+                                      DEEPREC_DEVICE::fill_bags<Id, ranges_type>{
+                                          bags.ranges(), bags.ids(), bags.weights(), bags.id_count(),
                                           default_id.value_or(Id{}), out, empty.data()});
 }
 

@@ -1,10 +1,10 @@
-// Gives every empty bag one entry, a default id, and says which bags were empty.
+// Gives every empty bag one entry, a default id, and reports which bags were empty.
 //
 //   bags    {7 9} {}  {4}         default id 2         bags    {7 9} {2} {4}
 //                                                      empty     0    1   0
 //
-// Where an empty bag is to become zeros instead, no id is needed: leave it empty (std::nullopt, or leave this
-// stage out); combine and lookup make it zeros. DeepRec looks up id 0 then and overwrites the row.
+// For zeros instead, no id is needed: leave the bag empty (std::nullopt, or omit this operation); combine and
+// lookup return zeros for it. DeepRec looks up id 0 for this case and overwrites the row.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +41,7 @@ inline namespace DEEPREC_UNIT {
 template <class Context, class Bags, class Id>
 void fill_bags(const Context& ctx, const Bags& in, const std::optional<Id>& default_id,
                jagged_batch<Id>& out, std::uint8_t* empty) {
-  const auto borders = in.borders();
+  const auto ranges = in.ranges();
   const index_t bags = in.bags();
   const index_t fills = default_id.has_value() ? 1 : 0;
   const index_t grain = bags_per_piece(bags, in.end_position() - in.first_position());
@@ -49,26 +49,26 @@ void fill_bags(const Context& ctx, const Bags& in, const std::optional<Id>& defa
   index_t* const offsets = out.offsets.data();
   ctx.executor->parallel_for(bags, grain, [&](index_t first, index_t last, int) {
     for (index_t b = first; b < last; ++b) {
-      const index_t size = borders.end(b) - borders.begin(b);
+      const index_t size = ranges.end(b) - ranges.begin(b);
       empty[b] = size == 0 ? 1 : 0;
       offsets[b + 1] = size == 0 ? fills : size;
     }
   });
   resize_ids(out, sum_sizes(offsets, bags), in.weights());
   ctx.executor->parallel_for(bags, grain, [&](index_t first, index_t last, int) {
-    // What lies between two fills is copied at once.
-    index_t from = borders.begin(first);
+    // The ids between two fills are copied in one piece.
+    index_t from = ranges.begin(first);
     index_t to = offsets[first];
     for (index_t b = first; b < last; ++b) {
       if (fills == 0 || empty[b] == 0) continue;
-      copy_positions(in.ids(), in.weights(), from, borders.begin(b) - from, out, to);
+      copy_positions(in.ids(), in.weights(), from, ranges.begin(b) - from, out, to);
       to = offsets[b];
-      from = borders.begin(b);
+      from = ranges.begin(b);
       out.ids.data()[to] = *default_id;
       if (in.weights() != nullptr) out.weights.data()[to] = 1.0F;
       ++to;
     }
-    copy_positions(in.ids(), in.weights(), from, borders.end(last - 1) - from, out, to);
+    copy_positions(in.ids(), in.weights(), from, ranges.end(last - 1) - from, out, to);
   });
 }
 
@@ -80,12 +80,12 @@ void fill_bags(const Context& ctx, const Bags& in, const std::optional<Id>& defa
 /// @shape   bags: B bags · empty (B): 1 where bag b was empty, else 0 · out: B bags
 /// @space   bags reachable from the context; out and empty on the host
 /// @pre     out owns none of the batch's memory, nor that of empty
-/// @post    with std::nullopt for default_id empty bags stay empty; empty is written all the same
+/// @post    with std::nullopt for default_id empty bags stay empty; empty is written anyway
 /// @cost    O(N + B), two passes. Allocates what out lacks for N ids and, with a default id, B more
-/// @threads reentrant; the same answer for any number of threads
-/// @error   shape_mismatch, offsets_*; id_out_of_range when default_id is negative (what TensorFlow means by
-///          that is std::nullopt); unsupported when out owns the batch's memory (offsets, ids, weights) or
-///          that of empty; out_of_memory. On an error nothing is written
+/// @threads reentrant; the same result for any number of threads
+/// @error   shape_mismatch, offsets_*; id_out_of_range when default_id is negative (where TensorFlow takes a
+///          negative id, pass std::nullopt); unsupported when out owns the batch's memory (offsets, ids,
+///          weights) or that of empty; out_of_memory. On an error nothing is written
 /// @example @snippet tests/embedding/stages_test.cpp stages
 /// @source  SparseFillEmptyRows of TensorFlow
 template <class Context, BagBatch Bags>
@@ -101,13 +101,13 @@ template <class Context, BagBatch Bags>
   return detail::or_out_of_memory([&] { return fill_empty_bags_on(ctx.backend(), ctx, bags, default_id, out, empty); });
 }
 
-/// One entry default_id in every bag that had none, as fill_empty_bags of the host.
+/// One entry default_id in every bag that had none, as fill_empty_bags on the host.
 ///
 /// @shape   bags: B bags, N ids · out: room for B bags and N + B ids · empty (B)
 /// @space   device
 /// @cost    two launches and a scan over B
-/// @threads one thread a stream
-/// @error   shape_mismatch; id_out_of_range (a negative default_id); offsets_* by synchronize()
+/// @threads one thread per stream
+/// @error   shape_mismatch; id_out_of_range (a negative default_id); offsets_* from synchronize()
 template <class Context, BagBatch Bags>
 [[nodiscard]] status fill_empty_bags(Context&& context_or_stream, const Bags& bags,
                                      std::type_identity_t<std::optional<typename Bags::id_type>> default_id,

@@ -1,4 +1,4 @@
-// A jagged batch that owns its memory, and the way from entries in any order to bags.
+// A jagged batch that owns its memory, and the conversion of entries in any order to bags.
 //
 //   jagged_batch<> bags;
 //   to_jagged(pool, coo_view<>(rows, ids, N, B), bags).or_throw();
@@ -7,8 +7,8 @@
 //   rows   2 0 2 0 3        offsets   0   2   2   4   5
 //   ids    9 7 4 1 8        ids       7 1     9 4   8         stable: a bag keeps the order of its entries
 //
-// A batch that is filled again and again soon allocates nothing. Parsed text comes as a sparse_batch
-// (data/sparse_batch.hpp), which needs none of this.
+// A batch that is filled repeatedly stops allocating. Parsed text comes as a sparse_batch
+// (data/sparse_batch.hpp), which needs no conversion.
 #pragma once
 
 #include <algorithm>
@@ -32,11 +32,11 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// Owner of B bags. Its arrays are there to be read, and to be filled by hand.
+/// Owner of B bags. Its arrays are public, to be read and filled directly.
 ///
 /// Invariant: offsets is empty (no bags) or has B+1 elements from 0 to N; weights has N elements or none.
 /// @space   host; memory comes from the resource given to the constructor
-/// @threads concurrent readers are safe; a writer needs the batch alone
+/// @threads concurrent readers are safe; a writer needs exclusive access
 template <class Id = std::int64_t>
 struct jagged_batch {
   using id_type = Id;
@@ -63,14 +63,14 @@ struct jagged_batch {
 
 namespace detail {
 
-/// Room for n ids, with weights when the input (null: without) has them.
+/// Resizes to n ids; to n weights as well, unless input_weights is null.
 template <class Id>
 void resize_ids(jagged_batch<Id>& batch, index_t n, const float* input_weights) {
   batch.ids.resize(static_cast<std::size_t>(n));
   batch.weights.resize(input_weights == nullptr ? 0 : static_cast<std::size_t>(n));
 }
 
-/// Room for B bags of at most n ids, before anything is written: what the batch holds stays.
+/// Reserves room for B bags of at most n ids before anything is written; the contents are kept.
 template <class Id>
 void reserve(jagged_batch<Id>& batch, index_t bags, index_t n, const float* input_weights) {
   batch.offsets.reserve(static_cast<std::size_t>(bags) + 1);
@@ -83,7 +83,7 @@ auto arrays_of(const jagged_batch<Id>& batch) noexcept {
   return std::tie(batch.offsets, batch.ids, batch.weights);
 }
 
-/// Copies `count` positions of the input, from position `from` on, to the batch's positions from `to` on.
+/// Copies `count` ids and weights of the input, from position `from` on, to the batch from position `to` on.
 template <class Id>
 void copy_positions(const Id* ids, const float* weights, index_t from, index_t count, jagged_batch<Id>& batch,
                 index_t to) noexcept {
@@ -95,10 +95,10 @@ void copy_positions(const Id* ids, const float* weights, index_t from, index_t c
 
 inline namespace DEEPREC_UNIT {
 
-/// Entries of a piece of work.
+/// Entries per piece of work.
 inline constexpr index_t coo_piece = index_t{1} << 16;
 
-/// Are all rows inside [0, B), and are they in order?
+/// Checks that all rows are in [0, B), and whether they are in order.
 template <class Context, class Coo>
 status look_at_rows(const Context& ctx, const Coo& coo, bool& in_order) {
   std::atomic<bool> outside{false};
@@ -121,8 +121,8 @@ status look_at_rows(const Context& ctx, const Coo& coo, bool& in_order) {
   return outside.load(std::memory_order_relaxed) ? coo.validate() : status{};
 }
 
-/// The offsets of rows that are in order: entry k is the first position of the bags behind that of entry k - 1,
-/// up to its own.
+/// The offsets of rows that are in order: k is the offset of every bag after the bag of entry k - 1, up to
+/// the bag of entry k.
 template <class Context, class Coo>
 void offsets_in_order(const Context& ctx, const Coo& coo, index_t* offsets) {
   const index_t n = coo.id_count();
@@ -135,7 +135,7 @@ void offsets_in_order(const Context& ctx, const Coo& coo, index_t* offsets) {
   for (index_t bag = n == 0 ? 0 : coo.row(n - 1) + 1; bag <= coo.bags(); ++bag) offsets[bag] = n;
 }
 
-/// The entries for which wanted(k), as bags. out has room for all entries.
+/// The entries with wanted(k), as bags. out has room for all entries.
 template <class Context, class Coo, class Id, class Wanted>
 void group_entries(const Context& ctx, group_counts& counts, const Coo& coo, const Wanted& wanted,
                    jagged_batch<Id>& out) {
@@ -158,16 +158,16 @@ void group_entries(const Context& ctx, group_counts& counts, const Coo& coo, con
 }  // namespace DEEPREC_UNIT
 }  // namespace detail
 
-/// Entries in any order as bags.
+/// Converts entries in any order to bags.
 ///
 /// @shape   coo: N entries over B bags · out: B bags, N ids
 /// @space   coo reachable from the context; out on the host
 /// @pre     out owns none of coo's memory
-/// @post    the entries of a bag stand in the order in which coo has them; weights as in coo, or none
-/// @cost    O(N + B). Rows that are in order already are recognised: then offsets are made, and the ids
-///          copied as they are. Allocates what out lacks, and for unordered rows scratch of
+/// @post    the entries of a bag keep their order in coo; weights as in coo, or none
+/// @cost    O(N + B). Rows that are in order already are detected: then only offsets are computed, and the
+///          ids copied unchanged. Allocates what out lacks, and for unordered rows scratch of
 ///          8 * (N + B) bytes at most from the context's resource
-/// @threads reentrant; the same answer for any number of threads
+/// @threads reentrant; the same result for any number of threads
 /// @error   as coo_view::validate; unsupported when out owns coo's memory (rows, ids or weights);
 ///          out_of_memory. On an error out is as before
 /// @example @snippet tests/embedding/jagged_batch_test.cpp to_jagged
@@ -179,15 +179,15 @@ template <class Context, class Id, class Row, MemorySpace Space>
   return detail::or_out_of_memory([&] { return to_jagged_on(ctx.backend(), ctx, coo, out); });
 }
 
-/// Entries in any order as bags, as to_jagged of the host. Entries whose row is outside [0, B) are left out
-/// and reported.
+/// Converts entries in any order to bags, as to_jagged on the host. Entries whose row is outside [0, B) are
+/// left out and reported.
 ///
 /// @shape   coo: N entries over B bags · out: room for B bags and N ids
 /// @space   device
-/// @cost    a radix sort over the bits of B and two launches; 16 bytes an entry of the stream's scratch
-/// @threads one thread a stream
-/// @error   shape_mismatch; unsupported (N or B beyond 32 bits); invalid_value (position, value = its row) by
-///          synchronize()
+/// @cost    a radix sort over the bits of B and two launches; 16 bytes of stream scratch per entry
+/// @threads one thread per stream
+/// @error   shape_mismatch; unsupported (N or B beyond 32 bits); invalid_value (position, value = its row)
+///          from synchronize()
 template <class Context, class Id, class Row, MemorySpace Space>
 [[nodiscard]] status to_jagged(Context&& context_or_stream, const coo_view<Id, Row, Space>& coo, device_bags<Id> out) {
   const auto ctx = as_context(context_or_stream);

@@ -1,14 +1,14 @@
-// Ids dealt to the P parts of a table of V rows, as TensorFlow's partition strategies do.
+// Distributes ids over the P parts of a table of V rows by TensorFlow's partition strategies.
 //
-//   partition_strategy::div   consecutive ids together       0 1 2 3 | 4 5 6 | 7 8 9       V = 10, P = 3: the first V % P parts
-//   partition_strategy::mod   every P-th id together         0 3 6 9 | 1 4 7 | 2 5 8       have one row more
+//   partition_strategy::div   consecutive ids together   0 1 2 3 | 4 5 6 | 7 8 9  V = 10, P = 3: the first
+//   partition_strategy::mod   every P-th id together     0 3 6 9 | 1 4 7 | 2 5 8  V % P parts have 1 row more
 //
 //   ids           7 1 9 4           part          2 0 2 1          V = 10, P = 3, partition_strategy::div
-//                                   ids           1 | 0 | 0 2      rows within their part, part after part
+//                                   ids           1 | 0 | 0 2      local rows, part after part
 //                                   offsets       0 1 2 4
-//                                   permutation   2 0 3 1          where position k stands among them
+//                                   permutation   2 0 3 1          index of id k among them
 //
-// A negative id belongs to no part and touches nothing. Not here: fetching rows from the parts (gather.hpp).
+// A negative id belongs to no part and writes nothing. Not here: fetching rows from the parts (gather.hpp).
 #pragma once
 
 #include <algorithm>
@@ -47,7 +47,7 @@ inline constexpr mod_t mod{};
 
 }  // namespace partition_strategy
 
-/// A row of a part.
+/// A part, and a row in it.
 struct part_place {
   index_t part;
   index_t local;
@@ -67,7 +67,7 @@ DEEPREC_HD constexpr index_t part_rows(index_t p, index_t rows, index_t parts) n
 
 namespace partition_strategy {
 
-/// Where an id is by div: {-1, -1} for an id outside [0, rows).
+/// Part and local row of an id by div; {-1, -1} for an id outside [0, rows).
 ///
 /// @pre     parts > 0
 /// @cost    two divisions
@@ -77,13 +77,13 @@ DEEPREC_HD constexpr part_place div_place(index_t id, index_t rows, index_t part
   if (id < 0 || id >= rows) return {-1, -1};
   const index_t each = rows / parts;
   const index_t extras = rows % parts;
-  const index_t longer = each + (extras > 0 ? 1 : 0);  // no row more than there are: each + 1 may not exist
+  const index_t longer = each + (extras > 0 ? 1 : 0);  // each + 1 may overflow without extras
   if (id < extras * longer) return {id / longer, id % longer};
   return {(id - extras) / each, (id - extras) % each};
 }
 
-/// Where an id is by mod. Any id has a part: division rounds down, so -1 is row -1 of the last part. A
-/// caller that indexes by it checks that local is not negative.
+/// Part and local row of an id by mod. Any id has a part: division rounds down, so -1 is row -1 of the last
+/// part. A caller that uses local as an index must check that it is not negative.
 ///
 /// @pre     parts > 0
 /// @post    0 <= part < parts, and id = local * parts + part
@@ -98,10 +98,10 @@ DEEPREC_HD constexpr part_place mod_place(index_t id, index_t parts) noexcept {
 
 }  // namespace partition_strategy
 
-/// What partition() answers. Fill it again and again: it keeps its memory.
+/// Result of partition(). Keeps its memory when it is filled again.
 ///
 /// @space   host; memory comes from the resource given to the constructor
-/// @threads concurrent readers are safe; a writer needs it alone
+/// @threads concurrent readers are safe; a writer needs exclusive access
 template <class Id = std::int64_t>
 struct partitioned_ids {
   static_assert(IdInteger<Id>, "deeprec::partitioned_ids: ids are integers of 32 or 64 bits. "
@@ -111,15 +111,15 @@ struct partitioned_ids {
   explicit partitioned_ids(std::pmr::memory_resource* memory = std::pmr::get_default_resource())
       : part(memory), permutation(memory), offsets(memory), ids(memory) {}
 
-  std::pmr::vector<std::int32_t> part;    ///< (N): the part of position k; -1: left out
-  std::pmr::vector<index_t> permutation;  ///< (N): position k stands at ids[permutation[k]]; -1: left out
+  std::pmr::vector<std::int32_t> part;    ///< (N): the part of id k; -1: left out
+  std::pmr::vector<index_t> permutation;  ///< (N): id k is at ids[permutation[k]]; -1: left out
   std::pmr::vector<index_t> offsets;      ///< (P+1): part p has ids[offsets[p] .. offsets[p+1]]
-  std::pmr::vector<Id> ids;               ///< rows within their part, part after part, in order of positions
+  std::pmr::vector<Id> ids;               ///< local rows, part after part, in the order of the input
 
   [[nodiscard]] index_t parts() const noexcept {
     return offsets.empty() ? 0 : static_cast<index_t>(offsets.size()) - 1;
   }
-  /// What part p is asked for.
+  /// The local rows of part p.
   [[nodiscard]] std::span<const Id> group(index_t p) const {
     DEEPREC_EXPECTS(0 <= p && p < parts());
     const index_t begin = offsets[static_cast<std::size_t>(p)];
@@ -131,10 +131,10 @@ struct partitioned_ids {
 /// Room in device memory for the result of partition().
 template <class Id = std::int64_t>
 struct device_partition {
-  std::int32_t* part = nullptr;    ///< (N): the part of position k; -1: left out
-  index_t* permutation = nullptr;  ///< (N): position k stands at ids[permutation[k]]; -1: left out
+  std::int32_t* part = nullptr;    ///< (N): the part of id k; -1: left out
+  index_t* permutation = nullptr;  ///< (N): id k is at ids[permutation[k]]; -1: left out
   index_t* offsets = nullptr;      ///< (P+1)
-  Id* ids = nullptr;               ///< (N): rows within their part, part after part
+  Id* ids = nullptr;               ///< (N): local rows, part after part
 };
 
 namespace detail {
@@ -150,7 +150,7 @@ inline status check_parts(index_t rows, index_t parts) noexcept {
 namespace detail {
 inline namespace DEEPREC_UNIT {
 
-/// Places of many ids: the divisors are known, so no division is left. Ids are inside [0, rows).
+/// Parts and local rows of many ids, without a division: the divisors are fixed. Ids are in [0, rows).
 template <class Strategy>
 class placing;
 
@@ -190,10 +190,10 @@ class placing<partition_strategy::mod_t> {
   divider by_parts_;
 };
 
-/// Ids of a piece of work.
+/// Ids per piece of work.
 inline constexpr index_t partition_piece = index_t{1} << 16;
 
-/// The first id outside [0, rows); the number of ids when there is none.
+/// Position of the first id outside [0, rows); the number of ids when there is none.
 template <class Context, class Id>
 index_t first_bad_id(const Context& ctx, std::span<const Id> ids, index_t rows) {
   const auto n = static_cast<index_t>(ids.size());
@@ -218,7 +218,7 @@ template <class Context, class Id, class Strategy>
 void partition_ids(const Context& ctx, std::span<const Id> ids, index_t rows, index_t parts, Strategy,
                    partitioned_ids<Id>& out) {
   const auto n = static_cast<index_t>(ids.size());
-  // All of the memory, before anything is written.
+  // All memory is allocated before anything is written.
   out.part.reserve(ids.size());
   out.permutation.reserve(ids.size());
   out.offsets.reserve(static_cast<std::size_t>(parts) + 1);
@@ -254,21 +254,22 @@ void partition_ids(const Context& ctx, std::span<const Id> ids, index_t rows, in
 }  // namespace DEEPREC_UNIT
 }  // namespace detail
 
-/// Ids grouped by the part of the table that has their rows.
+/// Groups ids by the part of the table that holds their rows.
 ///
-/// @shape   ids (N), as data() and size(), in [0, V) · rows V · parts P · out as in its comment
+/// @shape   ids (N), as data() and size(), in [0, V) · rows V · parts P · out: see partitioned_ids
 /// @dtype   ids of 32 or 64 bits
 /// @space   ids on the host
 /// @pre     out owns none of the ids
-/// @param   rows for a table that grows: the largest index_t
-/// @param   bounds check: the call fails with the place of the first id outside [0, V); skip, skip(counter):
+/// @param   rows V; for a growing table the largest index_t
+/// @param   bounds check: the call fails and reports the first id outside [0, V); skip, skip(counter):
 ///          such ids are left out, their part and permutation are -1
-/// @post    stable: a part's ids stand in the order of their positions. Some parts may be empty, also because
+/// @post    stable: a part's ids keep the order of the input. Some parts may be empty, also because
 ///          P > V
-/// @cost    O(N + P): three passes over the ids, whatever P is, without a division. Allocates what out
+/// @cost    O(N + P): three passes over the ids (four with bounds::check), whatever P is, without a
+///          division. Allocates what out
 ///          lacks, and scratch of 8 * (N + P) bytes at most from the context's resource
-/// @threads reentrant; the same answer for any number of threads
-/// @error   invalid_value (parts below 1, rows below 0); id_out_of_range (position, value), the smallest position;
+/// @threads reentrant; the same result for any number of threads
+/// @error   invalid_value (parts below 1, rows below 0); id_out_of_range (position, value of the first one);
 ///          unsupported when P needs more than 31 bits, and when out owns the ids; out_of_memory. On an
 ///          error out is as before
 /// @example @snippet tests/embedding/partition_test.cpp partition
@@ -276,7 +277,7 @@ void partition_ids(const Context& ctx, std::span<const Id> ids, index_t rows, in
 ///          where -1 by partition_strategy::mod is written to index -1
 template <class Context, class Ids, class Strategy, class Bounds, class Id>
 [[nodiscard]] status partition(Context&& context_or_executor, const Ids& ids, index_t rows, index_t parts,
-                               const Strategy& how, const Bounds& bounds, partitioned_ids<Id>& out) {
+                               const Strategy& strategy, const Bounds& bounds, partitioned_ids<Id>& out) {
   static_assert(IdRange<Ids>,
                 "deeprec::partition: ids are no list of integers of 32 or 64 bits. Fix: "
                 "std::span(pointer, count), or a std::vector of them.");
@@ -293,25 +294,25 @@ template <class Context, class Ids, class Strategy, class Bounds, class Id>
   if (parts > (std::numeric_limits<std::int32_t>::max)()) {
     return {errc::unsupported, "partition: parts must fit 31 bits"};
   }
-  return detail::or_out_of_memory([&] { return partition_on(ctx.backend(), ctx, list, rows, parts, how, bounds, out); });
+  return detail::or_out_of_memory([&] { return partition_on(ctx.backend(), ctx, list, rows, parts, strategy, bounds, out); });
 }
 
 /// The same, for bounds mode check.
 template <class Context, class Ids, class Strategy, class Id>
 [[nodiscard]] status partition(Context&& context_or_executor, const Ids& ids, index_t rows, index_t parts,
-                               const Strategy& how, partitioned_ids<Id>& out) {
-  return partition(context_or_executor, ids, rows, parts, how, bounds::check, out);
+                               const Strategy& strategy, partitioned_ids<Id>& out) {
+  return partition(context_or_executor, ids, rows, parts, strategy, bounds::check, out);
 }
 
-/// Ids dealt to the parts of a table, as partition of the host. Ids outside [0, rows) are left out; with
-/// check they are reported as well, with skip counted.
+/// Distributes ids over the parts of a table, as partition on the host. Ids outside [0, rows) are left out;
+/// with check they are reported as well, with skip counted.
 ///
 /// @shape   ids (N) in device memory · out: room for N ids and P + 1 offsets
 /// @space   device
-/// @cost    a radix sort over the bits of P and two launches; 16 bytes an id of the stream's scratch
-/// @threads one thread a stream
-/// @error   invalid_value; unsupported (N beyond 32 bits, P beyond 31); shape_mismatch (out that is null);
-///          id_out_of_range (position, value) by synchronize()
+/// @cost    a radix sort over the bits of P and two launches; 16 bytes of stream scratch per id
+/// @threads one thread per stream
+/// @error   invalid_value; unsupported (N beyond 32 bits, P beyond 31); shape_mismatch (null out);
+///          id_out_of_range (position, value) from synchronize()
 template <class Context, class Id, class Strategy, class Bounds>
 [[nodiscard]] status partition(Context&& context_or_stream, std::span<const Id> ids, index_t rows, index_t parts,
                                const Strategy& strategy, const Bounds& bounds, device_partition<Id> out) {
@@ -327,7 +328,7 @@ status partition_on(any_backend, const Args&...) {
 
 template <class Context, class Id, class Strategy, class Bounds>
 status partition_on(host_backend, const Context& ctx, std::span<const Id> ids, index_t rows, index_t parts,
-                  const Strategy& how, [[maybe_unused]] const Bounds& bounds, partitioned_ids<Id>& out) {
+                  const Strategy& strategy, [[maybe_unused]] const Bounds& bounds, partitioned_ids<Id>& out) {
   if (detail::owns(detail::arrays_of(out), ids)) {
     return {errc::unsupported, "partition: out must not own the ids"};
   }
@@ -338,7 +339,7 @@ status partition_on(host_backend, const Context& ctx, std::span<const Id> ids, i
               {.position = bad, .value = static_cast<std::int64_t>(ids[static_cast<std::size_t>(bad)])}};
     }
   }
-  detail::partition_ids(ctx, ids, rows, parts, how, out);
+  detail::partition_ids(ctx, ids, rows, parts, strategy, out);
   if constexpr (std::is_same_v<Bounds, bounds::skip_t>) {
     if (bounds.skipped != nullptr) {
       *bounds.skipped += static_cast<index_t>(ids.size()) - static_cast<index_t>(out.ids.size());

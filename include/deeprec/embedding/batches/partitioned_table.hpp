@@ -1,12 +1,13 @@
-// One table cut into parts, read as one: a row source that finds the part of each id.
+// A table stored in parts and read as one: a row source that finds the part of each id.
 //
-//   partition_strategy::div        part 0: rows 0 .. 3    part 1: 4 .. 6    part 2: 7 .. 9        V = 10 over P = 3
-//   partition_strategy::mod        part 0: rows 0 3 6 9   part 1: 1 4 7     part 2: 2 5 8
+//   partition_strategy::div    part 0: rows 0 .. 3    part 1: 4 .. 6    part 2: 7 .. 9      V = 10 over P = 3
+//   partition_strategy::mod    part 0: rows 0 3 6 9   part 1: 1 4 7     part 2: 2 5 8
 //
-//   partitioned_table table(parts, partition_strategy::mod);     lookup(ctx, table, bags, combiner::sum, out);
+//   partitioned_table table(parts, partition_strategy::mod);
+//   lookup(ctx, table, bags, combiner::sum, out);
 //
-// The parts and the list of them are not owned. How ids are sorted by part for parts that live elsewhere:
-// partition (partition.hpp).
+// The parts and the list of them are not owned. Grouping ids by part, for parts stored elsewhere: partition
+// (partition.hpp).
 #pragma once
 
 #include <cstddef>
@@ -26,7 +27,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// Ids [0, V) over parts of one format, V the sum of their rows.
 ///
-/// @pre     part p has as many rows as the strategy puts there
+/// @pre     part p has part_rows(p, V, P) rows
 /// @threads as its tables: concurrent lookups are safe
 template <RowFormat Format, class Strategy>
 class partitioned_table {

@@ -1,10 +1,11 @@
-// Drops the entries of a batch that name no row: the first stage of a safe lookup.
+// Drops the invalid entries of a batch: the first operation of a safe lookup.
 //
 //   ids       7 -1 9   4 4 -3         prune_invalid(.., prune_rule::by_id, ..)               7 9   4 4
 //   weights  .5  1 0   1 2  1         prune_invalid(.., prune_rule::by_id_and_weight, ..)    7     4 4
 //
-// Takes bags, or entries in any order (coo_view); makes bags. The stages behind it: fill_empty_bags,
-// unique, partition, gather, combine. A lookup with the policy skip leaves out the same ids without a copy.
+// Input: bags, or entries in any order (coo_view); output: bags. The operations that follow it:
+// fill_empty_bags, unique, partition, gather, combine. A lookup with padding::prune leaves out the same
+// entries without a copy.
 #pragma once
 
 #include <algorithm>
@@ -24,11 +25,11 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace prune_rule {
 
-/// Drops ids below 0: what TensorFlow's safe_embedding_lookup_sparse does for the combiner sum.
+/// Drops ids below 0, as TensorFlow's safe_embedding_lookup_sparse does for the combiner sum.
 struct by_id_t {};
 
-/// Drops ids below 0, and where there are weights, those that are 0, negative or NaN: what it does for mean
-/// and sqrtn.
+/// Drops ids below 0 and, where there are weights, ids whose weight is 0, negative or NaN, as
+/// safe_embedding_lookup_sparse does for mean and sqrtn.
 struct by_id_and_weight_t {};
 
 inline constexpr by_id_t by_id{};
@@ -44,7 +45,7 @@ inline constexpr bool is_pruning = std::is_same_v<T, prune_rule::by_id_t> || std
 
 inline namespace DEEPREC_UNIT {
 
-/// Which entries stay.
+/// True for the entries that are kept.
 template <class How, class Id>
 struct valid_entries {
   const Id* ids;
@@ -59,12 +60,12 @@ struct valid_entries {
   }
 };
 
-/// Bags to a piece of work: about 4096 ids.
+/// Bags per piece of work: about 4096 ids.
 inline index_t bags_per_piece(index_t bags, index_t positions) noexcept {
   return std::clamp<index_t>(positions > 0 ? bags * chunk_positions / positions : bags, 1, chunk_positions);
 }
 
-/// The offsets of bags whose sizes stand in offsets[1 ..]; returns the last one.
+/// Turns the bag sizes in offsets[1 ..] into offsets; returns the last one.
 inline index_t sum_sizes(index_t* offsets, index_t bags) noexcept {
   offsets[0] = 0;
   for (index_t b = 0; b < bags; ++b) offsets[b + 1] += offsets[b];
@@ -75,7 +76,7 @@ inline index_t sum_sizes(index_t* offsets, index_t bags) noexcept {
 template <class Context, class Bags, class Valid>
 void prune_bags(const Context& ctx, const Bags& in, const Valid& valid,
                 jagged_batch<typename Bags::id_type>& out) {
-  const auto borders = in.borders();
+  const auto ranges = in.ranges();
   const index_t bags = in.bags();
   out.offsets.resize(static_cast<std::size_t>(bags) + 1);
   const index_t grain = bags_per_piece(bags, in.end_position() - in.first_position());
@@ -83,15 +84,15 @@ void prune_bags(const Context& ctx, const Bags& in, const Valid& valid,
   ctx.executor->parallel_for(bags, grain, [&](index_t first, index_t last, int) {
     for (index_t b = first; b < last; ++b) {
       index_t kept = 0;
-      for (index_t k = borders.begin(b); k < borders.end(b); ++k) kept += valid(k) ? 1 : 0;
+      for (index_t k = ranges.begin(b); k < ranges.end(b); ++k) kept += valid(k) ? 1 : 0;
       offsets[b + 1] = kept;
     }
   });
   resize_ids(out, sum_sizes(offsets, bags), in.weights());
   ctx.executor->parallel_for(bags, grain, [&](index_t first, index_t last, int) {
     index_t to = offsets[first];
-    const index_t begin = borders.begin(first);
-    const index_t end = borders.end(last - 1);
+    const index_t begin = ranges.begin(first);
+    const index_t end = ranges.end(last - 1);
     if (offsets[last] - to == end - begin) {  // nothing to drop here
       return copy_positions(in.ids(), in.weights(), begin, end - begin, out, to);
     }
@@ -112,14 +113,14 @@ void prune_bags(const Context& ctx, const Bags& in, const Valid& valid,
 /// @shape    batch: bags (jagged or fixed) or entries (coo_view) over B bags · out: B bags
 /// @space    batch reachable from the context; out on the host
 /// @pre      out owns none of the batch's memory
-/// @post     dropped = how many entries are missing in out. A bag may be empty now. Ids without a sign are
-///           never below 0
+/// @post     dropped = number of entries left out. Bags of out may be empty. Unsigned ids are never below
+///           0
 /// @cost     O(N + B), two passes. Allocates what out lacks for N ids; entries: scratch as to_jagged
-/// @threads  reentrant; the same answer for any number of threads
+/// @threads  reentrant; the same result for any number of threads
 /// @error    as the batch's validate(); unsupported when out owns the batch's memory (offsets or rows, ids,
 ///           weights); out_of_memory. On an error out and dropped are as before
 /// @example  @snippet tests/embedding/stages_test.cpp stages
-/// @source   safe_embedding_lookup_sparse of TensorFlow; DeepRec's prune_invalid_ids, which knows no
+/// @source   safe_embedding_lookup_sparse of TensorFlow; DeepRec's prune_invalid_ids, which has no
 ///           weights
 template <class Context, class Batch, class How>
 [[nodiscard]] status prune_invalid(Context&& context_or_executor, const Batch& batch, const How&,
@@ -131,13 +132,13 @@ template <class Context, class Batch, class How>
   return detail::or_out_of_memory([&] { return prune_invalid_on(ctx.backend(), ctx, batch, valid, out, dropped); });
 }
 
-/// The batch without invalid entries, as prune_invalid of the host; a bag with bad offsets is reported.
+/// The batch without invalid entries, as prune_invalid on the host; a bag with bad offsets is reported.
 ///
 /// @shape   bags: B bags, N ids · out: room for B bags and N ids
 /// @space   device
-/// @cost    two launches and a scan over N; 16 bytes an id of the stream's scratch
-/// @threads one thread a stream
-/// @error   shape_mismatch; offsets_* by synchronize()
+/// @cost    two launches and a scan over N; 16 bytes of stream scratch per id
+/// @threads one thread per stream
+/// @error   shape_mismatch; offsets_* from synchronize()
 template <class Context, BagBatch Bags, class How>
 [[nodiscard]] status prune_invalid(Context&& context_or_stream, const Bags& bags, const How& how,
                                    device_bags<typename Bags::id_type> out) {

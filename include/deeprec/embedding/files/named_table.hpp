@@ -1,9 +1,9 @@
-// Tables of any formats under names, and the numbers that go with them: what a file of tables holds.
+// Named tables of any formats, and named numbers: the contents of a table file.
 //
 //   const named_table parts[] = {name_table("items", items.view()), name_table("w0", as_table(weights))};
 //   training_state at{.step = 1000, .numbers = {{"learning rate", 0.01}, {"seed", 42}}};
 //
-// Here are the words only; saving and loading: table_file.hpp.
+// Types only; saving and loading: table_file.hpp.
 #pragma once
 
 #include <concepts>
@@ -25,14 +25,14 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// What a file knows of a table.
+/// Description of a table in a file.
 struct table_entry {
   std::string name;
   std::string format;      ///< "f32", "f16", "bf16", "e4m3", "e5m2", or the format's file_name()
   index_t rows = 0;
   index_t width = 0;
   index_t row_bytes = 0;
-  index_t stride_bytes = 0;  ///< as it was in memory; a load doesn't ask for the same
+  index_t stride_bytes = 0;  ///< in memory when it was saved; may differ on load
   index_t state_floats = 0;
 
   friend bool operator==(const table_entry&, const table_entry&) = default;
@@ -89,8 +89,8 @@ std::string format_name(const Format& format) {
 
 }  // namespace detail
 
-/// A table view with a name, for save_tables and load_tables. `format` names what decoding depends on;
-/// formats that aren't plain rows have a member file_name(), or are named here.
+/// A table view with a name, for save_tables and load_tables. `format` identifies what decoding depends
+/// on; formats that aren't plain rows have a member file_name(), or get their name here.
 ///
 /// @shape   table (R,D)
 /// @space   host
@@ -122,7 +122,7 @@ basic_named_table<Byte> name_table(std::string name, const basic_table_view<Form
   return name_table(std::move(name), table, detail::format_name(table.format()));
 }
 
-/// A whole number (kept exactly) or a real one (bit for bit).
+/// An integer or a floating-point number; both are stored exactly.
 struct named_number {
   std::string name;
   std::variant<index_t, double> value;
@@ -130,12 +130,12 @@ struct named_number {
   friend bool operator==(const named_number&, const named_number&) = default;
 };
 
-/// Where training stood: what is saved besides the tables.
+/// Training state that is saved together with the tables.
 struct training_state {
   std::uint64_t step = 0;
   std::vector<named_number> numbers;
 
-  /// The whole or the real number of a name; nothing where there is none of that kind.
+  /// The integer or the floating-point number of a name; nullopt when there is none of that kind.
   [[nodiscard]] std::optional<index_t> whole(std::string_view name) const { return get<index_t>(name); }
   [[nodiscard]] std::optional<double> real(std::string_view name) const { return get<double>(name); }
 
@@ -152,7 +152,7 @@ struct training_state {
   }
 };
 
-/// What lies in a file.
+/// Contents of a file.
 struct table_file_info {
   std::uint32_t version = 0;
   index_t bytes = 0;        ///< of the file

@@ -1,13 +1,13 @@
-// Tables with their optimizer state, and where training stood, in one file.
+// Tables with their optimizer state, and the training state, in one file.
 //
 //   const const_named_table parts[] = {name_table("items", items.view()), name_table("users", users.view())};
 //   save_tables("model.drt", parts, {.step = 1000, .numbers = {{"learning rate", 0.01}}}).or_throw();
 //   const named_table back[] = {name_table("items", items.view()), name_table("users", users.view())};
 //   const training_state at = load_tables("model.drt", back).or_throw();
 //
-// The new file is written beside the old one and renamed when it is whole: whatever happens, the name has
-// all of one save. Truncated, corrupted and foreign files are refused, with the reason and the place. Rows
-// go through one buffer of a block, so tables may be larger than memory (mapped). Dense weights are tables
+// The new file is written next to the old one and renamed when it is complete: at any time, the name refers
+// to one complete save. Truncated, corrupted and foreign files are refused, with reason and byte offset. Rows
+// pass through one buffer of a block, so tables may be larger than memory (mapped). Dense weights are tables
 // too: as_table(matrix). Not here: changes only (deltas), compression, other byte orders.
 #pragma once
 
@@ -33,17 +33,17 @@
 namespace deeprec { inline namespace DEEPREC_ABI {
 
 struct save_options {
-  index_t block_bytes = index_t{4} << 20;  ///< what goes to the disk, and is checked, at once
+  index_t block_bytes = index_t{4} << 20;  ///< unit of writing and of checksums
   std::pmr::memory_resource* memory = std::pmr::get_default_resource();
 };
 
 /// When load_tables checks the rows.
 enum class file_check : unsigned char {
   before,   ///< the whole file first, then it is read again: a bad file leaves the tables as they are
-  on_read,  ///< each block as it is read: half of the reading, but a bad file leaves half-loaded tables
+  on_read,  ///< each block as it is read: one pass less, but a bad file leaves half-loaded tables
 };
 
-/// What load_tables does with tables of the file that nobody asked for.
+/// Handling of tables that are in the file but not passed to load_tables.
 enum class unknown_tables : unsigned char { refuse, ignore };
 
 struct load_options {
@@ -176,31 +176,31 @@ inline result<training_state> read_tables(const std::string& path, std::span<con
 
 }  // namespace detail
 
-/// Writes tables and `state` to a file that replaces the one at `path`, if any, at once. Gaps between rows
-/// are not written. A symbolic link at `path` is replaced, not followed; the old file's mode is kept, and the
-/// owner is who saves. A name or format has at most 65535 bytes.
+/// Writes tables and `state` to a file that atomically replaces the one at `path`, if any. Gaps between
+/// rows are not written. A symbolic link at `path` is replaced, not followed; the old file's mode is kept;
+/// the owner is the saving user. A name or format has at most 65535 bytes.
 ///
 /// @space   host
-/// @pre     nobody writes the tables
-/// @post    on success the file is on the disk under its name; after a fault the old file is as it was and
-///          nothing lies beside it (only where the folder can't be brought to the disk, which the fault says,
-///          is the new one in its place). A process that is killed may leave `path`.saving, which the next
-///          save of `path` removes
+/// @pre     no thread writes the tables
+/// @post    on success the file is on the disk under its name; after a fault the old file is unchanged
+///          and no temporary file is left (only when the folder can't be synced to the disk, which the fault
+///          reports, the new file has replaced it). A process that is killed may leave `path`.saving, which
+///          the next save of `path` removes
 /// @cost    O(bytes): one pass through a buffer of block_bytes from options.memory, and the disk's time
-/// @threads reentrant; of two savers of one path, in any process, the second is refused
-/// @error   io_error (with the system's words; also for what an interrupted save left on a file system without locks:
-///          remove it), invalid_value (names, sizes, block_bytes), out_of_memory;
+/// @threads reentrant; of two concurrent saves of one path, in any process, the second fails
+/// @error   io_error (with the system's message; also for the file that an interrupted save left on a file
+///          system without locks: remove it), invalid_value (names, sizes, block_bytes), out_of_memory;
 ///          the value is the length of the file
 inline result<index_t> save_tables(const std::string& path, std::span<const const_named_table> tables,
                                    const training_state& state = {}, const save_options& options = {}) {
   return detail::with_memory_faults(path, [&] { return detail::write_tables(path, tables, state, options); });
 }
 
-/// What a file holds. Checks the header and the length, not the rows.
+/// Reads the description of a file's contents. Checks the header and the length, not the rows.
 ///
 /// @cost    reads the header
 /// @threads reentrant
-/// @error   as load_tables, but for the rows and the shapes
+/// @error   as load_tables, except for the rows and the shapes
 inline result<table_file_info> describe_file(const std::string& path) {
   return detail::with_memory_faults(path, [&]() -> result<table_file_info> {
     detail::input_file file;
@@ -214,18 +214,18 @@ inline result<table_file_info> describe_file(const std::string& path) {
 }
 
 /// Fills tables from a file, by their names. Rows, width, format and floats of state must be the same; the
-/// stride may differ. What lies in gaps between rows stays.
+/// stride may differ. Gaps between rows are left as they are.
 ///
 /// @space   host
-/// @pre     nobody reads or writes the tables
-/// @post    after a fault the tables are as they were; but where the file changed or could no longer be read
-///          between the two passes, and with file_check::on_read, what is in them is not specified
+/// @pre     no other thread reads or writes the tables
+/// @post    after a fault the tables are unchanged; but their contents are unspecified when the file changed
+///          or became unreadable between the two passes, and with file_check::on_read
 /// @cost    O(bytes): two passes over the file (one with file_check::on_read) through a buffer of one of its
 ///          blocks from options.memory
 /// @threads reentrant
-/// @error   io_error (with the system's words) · invalid_value: truncated, corrupted (with the bytes whose
-///          checksum is another), foreign · unsupported: version, byte order · shape_mismatch: the table and
-///          what differs, or a table that is only here or only in the file · out_of_memory
+/// @error   io_error (with the system's message) · invalid_value: truncated, corrupted (with the bytes whose
+///          checksum differs), foreign · unsupported: version, byte order · shape_mismatch: the table and
+///          what differs, or a table that is only in memory or only in the file · out_of_memory
 inline result<training_state> load_tables(const std::string& path, std::span<const named_table> tables,
                                           const load_options& options = {}) {
   return detail::with_memory_faults(path, [&] { return detail::read_tables(path, tables, options); });

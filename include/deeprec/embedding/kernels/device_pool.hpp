@@ -1,13 +1,13 @@
-// What a team of lanes does with one bag: the bodies of the lookup kernels, as plain functions of a team.
+// Bodies of the lookup kernels: pooling of one bag by a team of lanes, as plain functions of a team.
 //
 //   team      lane(), lanes(), from(x, lane), across(x, mask), ballot(b), report(...), count(...)
 //             a part of a warp on the device (lookup.cuh); one lane, or threads in lockstep, in a test
 //
-//   bag b, panel p:   lanes read ids side by side, hand each around, and add Vec columns each
+//   bag b, panel p:   each lane reads one id and broadcasts it; all lanes add Vec columns each
 //
-// A bag of more than device_long_bag positions is summed in chunks first (chunk_sums), whose borders are
-// multiples of device_chunk from position 0 of the batch: which sums there are depends on the batch only, and
-// no list is made.
+// A bag of more than device_long_bag positions is summed in chunks first (chunk_sums), which begin at
+// multiples of device_chunk from position 0 of the batch: the set of sums depends on the batch only, and no
+// list of them is made.
 #pragma once
 
 #include <cmath>
@@ -26,7 +26,7 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
-/// The lowest bit of a set.
+/// Index of the lowest bit that is set.
 DEEPREC_HD DEEPREC_INLINE int lowest_bit(unsigned set) {
 #if defined(__CUDA_ARCH__)
   return __ffs(static_cast<int>(set)) - 1;
@@ -48,7 +48,7 @@ DEEPREC_HD DEEPREC_INLINE float sum_across(const Team& team, float x) {
   return x;
 }
 
-/// What a row is scaled by so that its norm is at most the cap.
+/// The factor that scales a row to a norm of at most the cap.
 template <class Element, int Vec, class Team, class Task>
 DEEPREC_HD float clip_of(const Team& team, const Task& task, const std::byte* row) {
   float squares = 0;
@@ -80,7 +80,7 @@ DEEPREC_HD DEEPREC_INLINE void start_fold(const Rules& rules, float (&total)[Vec
   for (int v = 0; v < Vec; ++v) total[v] = rules.adding() ? 0.0F : -__builtin_inff();
 }
 
-/// Folds the positions [begin, end) into the lane's columns. Answers with the first bad position, or -1.
+/// Folds the rows of positions [begin, end) into the lane's columns. Returns the first bad position, or -1.
 template <class Element, int Vec, class Rules, class Team, class Task>
 DEEPREC_HD DEEPREC_INLINE index_t fold_positions(const Rules& rules, const Team& team, const Task& task,
                                              index_t begin, index_t end, index_t column,
@@ -155,17 +155,17 @@ DEEPREC_HD DEEPREC_INLINE index_t fold_positions(const Rules& rules, const Team&
 
 /// The bag that holds a position: the last one that begins at or before it.
 template <class Borders>
-DEEPREC_HD index_t bag_that_holds(const Borders& borders, index_t bags, index_t position) {
+DEEPREC_HD index_t bag_that_holds(const Borders& ranges, index_t bags, index_t position) {
   index_t low = 0;
   DEEPREC_ROLLED
   for (index_t high = bags; high - low > 1;) {
     const index_t middle = low + (high - low) / 2;
-    (borders.begin(middle) <= position ? low : high) = middle;
+    (ranges.begin(middle) <= position ? low : high) = middle;
   }
   return low;
 }
 
-/// Writes a record of chunk_sums: the part that a bag [begin, end) has of its chunk, if it is long.
+/// Writes a record of chunk_sums: the sum over the bag's part of the chunk, if the bag [begin, end) is long.
 template <class Element, int Vec, class Rules, class Team, class Task>
 DEEPREC_HD void sum_chunk_of(const Rules& rules, const Team& team, const Task& task, index_t record,
                              int panel, index_t bag, index_t begin, index_t end) {
@@ -192,7 +192,7 @@ DEEPREC_HD void sum_chunk_of(const Rules& rules, const Team& team, const Task& t
   if (panel == 0 && team.lane() == 0) task.chunks.counts[record] = count;
 }
 
-/// The position by which a record's bag is found: the first of its chunk, or the last.
+/// The position that identifies a record's bag: the first of the chunk, or the last for an odd record.
 DEEPREC_HD DEEPREC_INLINE index_t position_of_record(index_t record, index_t positions) {
   const index_t from = record / 2 * device_chunk;
   const index_t to = from + device_chunk < positions ? from + device_chunk : positions;
@@ -202,13 +202,13 @@ DEEPREC_HD DEEPREC_INLINE index_t position_of_record(index_t record, index_t pos
 template <class Element, int Vec, class Rules, class Team, class Task>
 DEEPREC_HD void sum_chunk(const Rules& rules, const Team& team, const Task& task, index_t record,
                           int panel) {
-  const index_t bag = bag_that_holds(task.borders, task.bags, position_of_record(record, task.id_count));
-  sum_chunk_of<Element, Vec>(rules, team, task, record, panel, bag, task.borders.begin(bag),
-                             task.borders.end(bag));
+  const index_t bag = bag_that_holds(task.ranges, task.bags, position_of_record(record, task.id_count));
+  sum_chunk_of<Element, Vec>(rules, team, task, record, panel, bag, task.ranges.begin(bag),
+                             task.ranges.end(bag));
 }
 
-/// Adds the records of a long bag, in order. False when one of them is not the bag's: then offsets are not
-/// in order, and the bag is summed position by position.
+/// Adds the records of a long bag, in order. False when one of them is of another bag: then offsets are not
+/// in order, and the bag is summed id by id.
 template <int Vec, class Rules, class Task>
 DEEPREC_HD bool add_chunks(const Rules& rules, const Task& task, index_t bag, index_t begin, index_t end,
                            index_t column, float (&total)[Vec], pool_counts& counts, index_t& stray,
@@ -240,7 +240,7 @@ DEEPREC_HD bool add_chunks(const Rules& rules, const Task& task, index_t bag, in
   return true;
 }
 
-/// Puts a lane's columns into out.
+/// Writes a lane's columns to out.
 template <int Vec, class Task>
 DEEPREC_HD DEEPREC_INLINE void put_columns(const Task& task, index_t row, index_t column,
                                            const float (&total)[Vec]) {
@@ -257,7 +257,7 @@ DEEPREC_HD DEEPREC_INLINE void put_columns(const Task& task, index_t row, index_
   write_words<sizeof(stored)>(out, stored);
 }
 
-/// What is wrong with a bag's borders, if anything.
+/// The fault in a bag's offsets, with its value; ok when there is none.
 DEEPREC_HD DEEPREC_INLINE errc border_fault(index_t begin, index_t end, index_t id_count,
                                             std::int64_t& value) {
   if (begin < 0) {
@@ -272,7 +272,7 @@ DEEPREC_HD DEEPREC_INLINE errc border_fault(index_t begin, index_t end, index_t 
   return end > id_count ? errc::offsets_beyond_ids : errc::ok;
 }
 
-/// What a bad position is reported as; the bag becomes zeros.
+/// Reports the id or weight at a bad position; the bag becomes zeros.
 template <class Rules, class Team, class Task>
 DEEPREC_HD void report_position(const Rules& rules, const Team& team, const Task& task, index_t bag,
                             index_t position) {
@@ -281,7 +281,7 @@ DEEPREC_HD void report_position(const Rules& rules, const Team& team, const Task
               bag, position, static_cast<std::int64_t>(id));
 }
 
-/// The default row, as the columns of an empty bag: folded into `total`.
+/// Folds the default row, the result of an empty bag, into `total`.
 template <class Element, int Vec, class Rules, class Team, class Task>
 DEEPREC_HD void take_default(const Rules& rules, const Team& team, const Task& task, index_t column,
                              float (&total)[Vec]) {
@@ -298,8 +298,8 @@ template <class Element, int Vec, class Rules, class Team, class Task>
 DEEPREC_HD DEEPREC_INLINE void pool_bag(const Rules& rules, const Team& team, const Task& task, index_t bag,
                                         int panel) {
   const index_t column = (index_t{panel} * team.lanes() + team.lane()) * Vec;
-  const index_t begin = task.borders.begin(bag);
-  const index_t end = task.borders.end(bag);
+  const index_t begin = task.ranges.begin(bag);
+  const index_t end = task.ranges.end(bag);
   const bool speaks = panel == 0 && team.lane() == 0;
   float total[Vec];
   start_fold<Vec>(rules, total);
@@ -342,13 +342,13 @@ DEEPREC_HD DEEPREC_INLINE void pool_bag(const Rules& rules, const Team& team, co
   if (column < task.width) put_columns<Vec>(task, bag, column, total);
 }
 
-/// One panel of one position's row, for concat: out row k is that of the k-th position of the batch. It is added to -0, which
-/// leaves -0 as it is.
+/// One panel of one row, for concat: row k of out is the row of the k-th id of the batch. It is added to -0,
+/// which keeps -0.
 template <class Element, int Vec, class Rules, class Team, class Task>
 DEEPREC_HD DEEPREC_INLINE void copy_position(const Rules& rules, const Team& team, const Task& task, index_t k,
                                          int panel) {
-  const index_t first = task.bags == 0 ? 0 : task.borders.begin(0);
-  const index_t end = task.bags == 0 ? 0 : task.borders.end(task.bags - 1);
+  const index_t first = task.bags == 0 ? 0 : task.ranges.begin(0);
+  const index_t end = task.bags == 0 ? 0 : task.ranges.end(task.bags - 1);
   const index_t position = first + k;
   const index_t column = (index_t{panel} * team.lanes() + team.lane()) * Vec;
   const bool speaks = panel == 0 && team.lane() == 0;
@@ -365,7 +365,7 @@ DEEPREC_HD DEEPREC_INLINE void copy_position(const Rules& rules, const Team& tea
     const float weight = task.weights == nullptr ? 1.0F : task.weights[position];
     const bool stray = task.stray(rules, id);
     if (rules.checks() && task.bad(rules, id, weight)) {
-      if (speaks) report_position(rules, team, task, bag_that_holds(task.borders, task.bags, position), position);
+      if (speaks) report_position(rules, team, task, bag_that_holds(task.ranges, task.bags, position), position);
     } else if (rules.filtered() && task.absent(id, weight)) {
       if (speaks && stray && task.skipped != nullptr) team.count(task.skipped, 1);
       if (task.empty == when_empty::keep) return;
@@ -386,20 +386,20 @@ DEEPREC_HD DEEPREC_INLINE void copy_position(const Rules& rules, const Team& tea
   if (inside) put_columns<Vec>(task, k, column, total);
 }
 
-/// The gradients of the weights of one bag: out[k] for its positions. task.out is the gradient of lookup's
+/// The gradients of the weights of one bag: out[k] for its ids. task.out is the gradient of lookup's
 /// output.
 template <class Element, int Vec, class Rules, class Team, class Task>
 DEEPREC_HD void dot_positions(const Rules& rules, const Team& team, const Task& task, index_t bag, float* out) {
-  const index_t begin = task.borders.begin(bag);
-  const index_t end = task.borders.end(bag);
-  const index_t first = task.borders.begin(0);
+  const index_t begin = task.ranges.begin(bag);
+  const index_t end = task.ranges.end(bag);
+  const index_t first = task.ranges.begin(0);
   std::int64_t value = 0;
   const errc wrong = border_fault(begin, end, task.id_count, value);
   if (wrong != errc::ok) {
     if (team.lane() == 0) team.report(task.fault, wrong, task.number, bag, -1, value);
     return;
   }
-  if (first < 0 || begin < first) return;  // an earlier bag says so
+  if (first < 0 || begin < first) return;  // reported for an earlier bag
   out -= first;
   const float* const gradient = task.out + bag * task.out_stride;
   pool_counts counts;

@@ -1,14 +1,14 @@
-// How a lane of the device reads Vec columns of a row at once, whatever the row holds, and writes them.
+// Reads and writes of Vec columns of a row at once by a lane of the device, for every element.
 //
-//   element        Vec   bytes of one read            a row is read this way when its width is a multiple of Vec
-//   float            4   16                           and everything is aligned for it; else column by column
+//   element        Vec   bytes of one read         a row is read this way when its width is a multiple of Vec
+//   float            4   16                        and everything is aligned for it; else column by column
 //   f16, bf16        8   16
 //   e4m3, e5m2       8   8
 //   codes of 8 bits  4   4, and scale and bias
 //   codes of 4 bits  8   4, and scale and bias
 //   split floats     8   16 and 16
 //
-// Host code as well: tests run it on the oracle's vectors.
+// Compiled for the host as well: tests run it on the oracle's vectors.
 #pragma once
 
 #include <cstddef>
@@ -22,8 +22,8 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
-/// Copies Bytes (1, 2, or a multiple of 4) in the widest pieces; on the device both ends are aligned to it,
-/// or to 16 where there are more.
+/// Copies Bytes (1, 2, or a multiple of 4) in the widest pieces; on the device both addresses are
+/// aligned to Bytes, or to 16 where there are more.
 template <std::size_t Bytes, bool Constant = true>
 DEEPREC_HD DEEPREC_INLINE void read_words(void* to, const void* from) {
 #if defined(__CUDA_ARCH__)
@@ -62,7 +62,7 @@ inline constexpr int lane_columns<float> = 4;
 template <class Scale>
 inline constexpr int lane_columns<scaled_code<8, Scale>> = 4;
 
-/// Bytes of one read of Vec columns: what addresses must be multiples of.
+/// Bytes of one read of Vec columns: the alignment that addresses must have.
 template <class Element, int Vec>
 inline constexpr int lane_bytes = Vec* static_cast<int>(sizeof(Element));
 template <int Bits, class Scale, int Vec>
@@ -70,8 +70,8 @@ inline constexpr int lane_bytes<scaled_code<Bits, Scale>, Vec> = 4;
 template <int Vec>
 inline constexpr int lane_bytes<split_float, Vec> = 2 * Vec;
 
-/// Columns [column, column + Vec) of a row, in two steps: load() only moves bytes, so that several rows can
-/// be on their way; decode() makes floats of them. `Constant`: nobody writes the row meanwhile.
+/// Columns [column, column + Vec) of a row, in two parts: load() only moves bytes, so that several rows can
+/// be in flight; decode() converts them to floats. `Constant`: no thread writes the row meanwhile.
 template <class Element, int Vec, bool Constant = true>
 struct row_lane {
   struct raw {
@@ -85,7 +85,7 @@ struct row_lane {
   }
 };
 
-/// Codes of one lane, spread to floats.
+/// Converts the codes of one lane to floats.
 template <int Bits, int Vec>
 DEEPREC_HD DEEPREC_INLINE void spread_codes(std::uint32_t codes, float scale, float bias, float* x) {
   for (int v = 0; v < Vec; ++v) {
@@ -142,7 +142,7 @@ struct row_lane<split_float, Vec, Constant> {
   }
 };
 
-/// The elements that kernels know, by number: where tables of several meet in one kernel.
+/// Element types as run-time values, for kernels over tables of different elements.
 enum class element_kind : unsigned char {
   f32,
   f16,
@@ -204,15 +204,15 @@ DEEPREC_HD DEEPREC_INLINE void with_element(element_kind kind, const Call& call)
   }
 }
 
-/// Where the parts of a row are, and what they are.
+/// Offsets of the parts of a row, and its element.
 struct device_parts : row_parts {
   element_kind kind;
 };
 
-/// Stands for the element that a row's kind names: one kernel for tables of every kind.
+/// An element that is selected at run time by a row's kind: one kernel for tables of every kind.
 struct any_element {};
 
-/// Columns of a group that one lane reads at once, whatever the element.
+/// Columns that one lane of a group's kernel reads at once, for every element.
 inline constexpr int group_columns = 4;
 
 template <bool Constant>
@@ -317,7 +317,7 @@ struct row_lane<any_element, 1, Constant> {
   DEEPREC_HD DEEPREC_INLINE static void decode(const raw& r, device_parts, float* x) { x[0] = r.x; }
 };
 
-/// Both steps.
+/// load() and decode().
 template <class Element, int Vec, class Parts>
 DEEPREC_HD DEEPREC_INLINE void read_row(const std::byte* row, const Parts& parts, index_t column,
                                         float* x) {
@@ -326,18 +326,18 @@ DEEPREC_HD DEEPREC_INLINE void read_row(const std::byte* row, const Parts& parts
   row_lane<Element, Vec>::decode(r, parts, x);
 }
 
-/// True where rows that begin at `first` and stand `stride` bytes apart can be read Vec columns at a time.
+/// True when rows that begin at `first` and are `stride` bytes apart can be read Vec columns at a time.
 template <class Element, int Vec = lane_columns<Element>>
 bool rows_fit_lanes(const void* first, index_t stride, row_parts parts, index_t width) noexcept {
   constexpr int bytes = lane_bytes<Element, Vec>;
   const auto aligned = [](index_t x, int to) { return x % to == 0; };
   bool fits = aligned(static_cast<index_t>(reinterpret_cast<std::uintptr_t>(first)), bytes) &&
               aligned(stride, bytes) && aligned(width, Vec) && aligned(parts.values, bytes);
-  // Scale and bias are 2 or 4 bytes each; lower halves are read as the upper ones.
+  // Scale and bias are 2 or 4 bytes each; lower halves are read like the upper ones.
   return fits && aligned(parts.others, bytes);
 }
 
-/// The same, for rows of Out that Vec columns at a time are written to.
+/// The same, for writing rows of Out, vec columns at a time.
 template <class Out>
 bool out_fits_lanes(const Out* first, index_t stride, index_t width, int vec) noexcept {
   const index_t bytes = vec * index_t{sizeof(Out)} < 16 ? vec * index_t{sizeof(Out)} : 16;
@@ -345,7 +345,7 @@ bool out_fits_lanes(const Out* first, index_t stride, index_t width, int vec) no
          stride * index_t{sizeof(Out)} % bytes == 0 && width % vec == 0;
 }
 
-/// How many lanes read a row side by side (a power of two, up to a warp), and how often they must.
+/// Number of lanes that read a row together (a power of two, up to a warp), and of their passes over the row.
 struct lane_shape {
   int lanes;
   int panels;

@@ -1,7 +1,7 @@
-// Runs of equal keys in sorted order, as the device looks for them.
+// Search for runs of equal keys in sorted order, on the device.
 //
-//   keys     3 3 3 7 9 9 - -        absent positions have the largest key, and come last
-//   runs     0     3 4              found from any position by doubling steps and bisection
+//   keys     3 3 3 7 9 9 - -        absent ids have the largest key, and come last
+//   runs     0     3 4              found from any position by exponential search and bisection
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ DEEPREC_HD index_t end_of_run(const Key* keys, index_t n, index_t begin) {
     inside += step;
     step *= 2;
   }
-  index_t high = inside + step < n ? inside + step : n;  // not of the run, or the end
+  index_t high = inside + step < n ? inside + step : n;  // past the run, or the end
   DEEPREC_ROLLED
   while (high - inside > 1) {
     const index_t middle = inside + (high - inside) / 2;
@@ -39,7 +39,7 @@ DEEPREC_HD index_t end_of_run(const Key* keys, index_t n, index_t begin) {
   }
   return high;
 }
-/// The begin of the run that holds a position.
+/// The start of the run that holds a position.
 template <class Key>
 DEEPREC_HD index_t begin_of_run(const Key* keys, index_t position) {
   const Key key = keys[position];
@@ -50,7 +50,7 @@ DEEPREC_HD index_t begin_of_run(const Key* keys, index_t position) {
     inside -= step;
     step *= 2;
   }
-  index_t low = inside - step >= 0 ? inside - step : -1;  // not of the run, or before all
+  index_t low = inside - step >= 0 ? inside - step : -1;  // before the run, or -1
   DEEPREC_ROLLED
   while (inside - low > 1) {
     const index_t middle = low + (inside - low) / 2;

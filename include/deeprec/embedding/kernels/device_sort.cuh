@@ -1,4 +1,5 @@
-// CUB's scan and radix sort, answering with a status. A first call with space = null says how many bytes they want.
+// CUB's scan and radix sort, returning a status. A first call with space = null sets `bytes` to the size
+// of the storage that they need.
 #pragma once
 
 #ifndef __CUDACC__
@@ -22,7 +23,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace [[gnu::visibility("hidden")]] DEEPREC_DEVICE {
 
-/// CUB ends with a look at the last error: what an earlier call of somebody else's left there is not its own.
+/// CUB returns the last CUDA error: clears one that an earlier call has left, which is not CUB's own.
 inline void forget_last_error() { static_cast<void>(cudaGetLastError()); }
 
 inline status scan(void* space, std::size_t& bytes, const index_t* in, index_t* out, index_t n, cudaStream_t on) {

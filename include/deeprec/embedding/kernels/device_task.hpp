@@ -1,8 +1,8 @@
-// A lookup as its kernels are given it: the rules of its pooling, the pointers and sizes, and where the sums of the
-// chunks of long bags lie. What is done with it says device_pool.hpp.
+// Arguments of the lookup kernels on a device: the rules of the pooling, pointers and sizes, and the storage
+// for the sums of the chunks of long bags. The kernels that use them are in device_pool.hpp.
 //
-//   positions    | chunk 0 | chunk 1 | chunk 2 |      device_chunk positions each
-//   records  | 0    1  | 2    3  | 4    5  |      two for each: see chunk_sums
+//   positions  | chunk 0 | chunk 1 | chunk 2 |      device_chunk positions each
+//   records    | 0    1  | 2    3  | 4    5  |      two for each: see chunk_sums
 #pragma once
 
 #include <cstddef>
@@ -22,10 +22,10 @@ namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 inline constexpr index_t device_chunk = 256;
 inline constexpr index_t device_long_bag = 2 * device_chunk;
-/// Batches of fewer positions have no chunks: a second launch costs more than the longest bag of one.
+/// Batches of fewer ids have no chunks: a second launch costs more than the longest bag of such a batch.
 inline constexpr index_t device_chunked_batch = 1 << 14;
 
-/// What a pooling asks of each position; a kernel knows it when it is compiled ...
+/// The rules of a pooling for each id, known at compile time ...
 template <bool Adding, bool Filtered, bool Clips, bool Checks, bool Prunes>
 struct fixed_rules {
   DEEPREC_HD static constexpr bool adding() { return Adding; }
@@ -34,7 +34,7 @@ struct fixed_rules {
   DEEPREC_HD static constexpr bool checks() { return Checks; }
   DEEPREC_HD static constexpr bool prunes() { return Prunes; }
 };
-/// ... or when it runs, where many tables share it.
+/// ... or at run time, for a kernel that many tables share.
 struct chosen_rules {
   bool adds = true, filters = false, clips_rows = false, checks_ids = true, prunes_ids = false;
   DEEPREC_HD bool adding() const { return adds; }
@@ -50,7 +50,7 @@ using rules_of =
                 kernel_policy<Pooling>::ids == ids_are::filtered, kernel_policy<Pooling>::clips,
                 std::is_same_v<typename Pooling::bounds_mode, bounds::check_t>, prunes<Pooling>>;
 
-/// What a chunk of a long bag adds up to, beside its D floats.
+/// Counts of a chunk of a long bag, in addition to the D floats of its sum.
 struct chunk_count {
   index_t bag;       // -1: the chunk belongs to no long bag
   index_t bad_position;  // -1: none
@@ -60,8 +60,8 @@ struct chunk_count {
   double weight_squares;
 };
 
-/// Two records for each chunk of positions: of the bag that holds its first position, and of the one that begins
-/// inside of it and holds its last.
+/// Two records for each chunk of positions: for the bag that holds its first position, and for the bag that
+/// begins inside the chunk and holds its last position.
 struct chunk_sums {
   float* sums;  // (2 * chunks, D); null: no bag is long
   chunk_count* counts;
@@ -75,7 +75,7 @@ struct chunk_sums {
   }
 };
 
-/// A lookup as kernels see it.
+/// Arguments of a lookup kernel.
 template <class Id, class Borders, class Out>
 struct pool_task {
   const std::byte* table;
@@ -84,7 +84,7 @@ struct pool_task {
   index_t width;
   device_parts parts;
   const Id* ids;
-  Borders borders;
+  Borders ranges;
   const float* weights;
   bool positive_weights;
   index_t bags;
@@ -97,7 +97,7 @@ struct pool_task {
   divide_by divide;
   when_empty empty;
   when_stored stored;
-  index_t number;  // of the table, for faults; -1: there is one
+  index_t number;  // of the table, for faults; -1: there is only one
   device_fault* fault;
   unsigned long long* skipped;  // null: not counted
   chunk_sums chunks;
@@ -107,23 +107,23 @@ struct pool_task {
   DEEPREC_HD DEEPREC_INLINE bool absent(Id id, float weight) const {
     return is_absent(id, rows, padding) || (positive_weights && !(weight > 0.0F));
   }
-  /// A fault where ids are checked, and what skip counts.
+  /// True for an id that is a fault where ids are checked, and is counted by skip.
   template <class Rules>
   DEEPREC_HD DEEPREC_INLINE bool stray(const Rules& rules, Id id) const {
     const auto as_signed = static_cast<std::int64_t>(id);
     return is_bad_id(id, rows) && !(std::is_signed_v<Id> && rules.prunes() && as_signed < 0) &&
            !(has_padding && as_signed == padding);
   }
-  /// What is reported where ids are checked: a stray id, or the NaN weight of a position that is not absent.
+  /// True for what is reported where ids are checked: a stray id, or a NaN weight of an id that isn't absent.
   template <class Rules>
   DEEPREC_HD DEEPREC_INLINE bool bad(const Rules& rules, Id id, float weight) const {
     return stray(rules, id) || (is_nan(weight) && !(rules.filtered() && absent(id, weight)));
   }
 };
 
-/// The part of a task that a table and a pooling say; batch, output and stream are still missing.
+/// A task with the fields that table and pooling determine; batch, output and stream are set later.
 template <class Task, class Source, class Pooling>
-Task task_of(const Source& table, const Pooling& how, bool weighted) {
+Task task_of(const Source& table, const Pooling& pooling, bool weighted) {
   using element = typename Source::format_type::element;
   Task task{};
   task.table = table.data();
@@ -133,13 +133,13 @@ Task task_of(const Source& table, const Pooling& how, bool weighted) {
   static_cast<row_parts&>(task.parts) = parts_of(table.format());
   task.parts.kind = kind_of_element<element>;
   task.positive_weights = weighted && prunes_weights<Pooling>;
-  task.padding = padding_of(how);
+  task.padding = padding_of(pooling);
   task.has_padding = std::is_same_v<typename Pooling::padding_mode, padding::id>;
   if constexpr (fills<Pooling>) {
-    task.default_row = how.template get<empty_bag::default_row>().id;
+    task.default_row = pooling.template get<empty_bag::default_row>().id;
   }
   if constexpr (std::is_same_v<typename Pooling::norm_mode, max_norm>) {
-    task.max_norm = how.template get<max_norm>().cap;
+    task.max_norm = pooling.template get<max_norm>().cap;
   }
   task.divide = divisor_of<typename Pooling::combiner>();
   task.empty = empty_of<Pooling>();
@@ -148,7 +148,7 @@ Task task_of(const Source& table, const Pooling& how, bool weighted) {
   return task;
 }
 
-/// What can be said of a batch in device memory without reading it.
+/// Checks of a batch in device memory that don't read it.
 template <class Bags>
 status device_shapes(const Bags& bags) {
   if (bags.bags() < 0 || bags.id_count() < 0) {
@@ -161,11 +161,11 @@ status device_shapes(const Bags& bags) {
   return {};
 }
 
-/// The batch of a task.
+/// Sets the batch of a task.
 template <class Task, class Bags>
 void set_bags(Task& task, const Bags& bags) {
   task.ids = bags.ids();
-  task.borders = bags.borders();
+  task.ranges = bags.ranges();
   task.weights = bags.weights();
   task.bags = bags.bags();
   task.id_count = bags.id_count();

@@ -1,11 +1,11 @@
 // The lookup kernels, compiled once for each region. No include guard: see lookup_kernels.hpp.
 //
-// A row goes through in panels of a few vectors, each panel over all bags before the next one:
+// Rows are processed in panels of a few vectors, each panel over all bags before the next one:
 // panels share no cache line, so nothing is read twice. The last vectors of a panel may overlap, so that it
-// ends with the row (their columns are computed twice, with the same bits); only a panel shorter than a vector
-// uses masks.
+// ends with the row (their columns are computed twice, with the same bits); only a panel shorter than a
+// vector uses masks.
 
-// Where a better region is at hand, panels are short and come in two sizes: they cost time to compile.
+// Where a better region is available, portable panels are short and of two sizes only, to save compile time.
 inline constexpr bool is_fallback = DEEPREC_X86 && region::which == isa::portable;
 inline constexpr int max_vectors = is_fallback ? 4 : 8;
 
@@ -16,19 +16,19 @@ struct panel {
   using codec_type = row_codec<Element>;
   static constexpr std::size_t vectors = static_cast<std::size_t>(W);
   static constexpr bool scaled = codec_type::scaled;
-  // The fewest vectors that are done by this panel: its last two may be the same.
+  // The fewest vectors for which this panel is used: its last two may then coincide.
   static constexpr std::size_t fewest = codec_type::unit == 1 && vectors >= 4 ? vectors - 1 : vectors;
 
-  // Codes of 4 bits are summed two vectors at a time, even and odd columns apart; see add_codes. These are the
-  // first vectors of a panel. Of two vectors, the last may begin before the first ends: they go one by one.
+  // The first 2 * pairs vectors of a panel of 4-bit codes are summed in pairs, even and odd columns apart:
+  // see add_codes. In a panel of two vectors, the second may overlap the first: these are summed one by one.
   static constexpr std::size_t pairs = codec_type::unit == 1 || W == 2 ? 0 : vectors / 2;
 
   index_t first;
   index_t columns;
   [[no_unique_address]] codec_type codec;
 
-  // Where vector V begins, counted from the first column. The last vector (or pair) of codes of 4 bits begins
-  // with a byte: it may stick out by the nibble that fills one.
+  // First column of vector V, relative to the panel's. The last vector (or pair) of 4-bit codes begins at a
+  // byte boundary: it may extend one nibble past the panel.
   template <std::size_t V>
   DEEPREC_INLINE index_t from_first() const {
     if constexpr (V == 0) {
@@ -87,7 +87,7 @@ struct panel {
     }
   }
   DEEPREC_INLINE void prefetch(const std::byte* row) const { codec.prefetch(row, first, columns); }
-  // The row of out that a bag will fill: written once a bag, so nobody else fetches its lines in time.
+  // Prefetches the row of out for a bag: it is written only once, so no earlier access loads its lines.
   template <class Out>
   DEEPREC_INLINE void prefetch_out(const Out* out) const {
     const auto* const begin = static_cast<const std::byte*>(static_cast<const void*>(out + first));
@@ -95,9 +95,9 @@ struct panel {
       __builtin_prefetch(begin + line, 1, 3);
     }
   }
-  // How many rows ahead: as many as 256 lines have, but at least 8, and at most 32, since the first-level TLB no
-  // longer holds more when their turn comes. Rows of a table that fits the second-level cache are not fetched
-  // ahead: beyond every position.
+  // Prefetch distance in rows: as many rows as 256 lines hold, but at least 8, and at most 32, since the
+  // first-level TLB no longer holds more when they are read. Rows of a table that fits the L2 cache are not
+  // prefetched: the distance is then past every position.
   template <class Args>
   [[nodiscard]] DEEPREC_INLINE index_t rows_ahead(const Args& args) const {
     constexpr index_t in_cache = index_t{1} << 18;
@@ -110,7 +110,7 @@ struct panel {
   }
 };
 
-// Prefetches the row of a position, unless the position lies behind the batch or is absent.
+// Prefetches the row of a position, unless the position is past the batch or its id is absent.
 template <class Policy, class Panel, class Args>
 DEEPREC_INLINE void prefetch_position(const Args& args, const Panel columns, index_t position) {
   if (position >= args.end_position) return;
@@ -120,8 +120,8 @@ DEEPREC_INLINE void prefetch_position(const Args& args, const Panel columns, ind
   columns.prefetch(args.row_of(position));
 }
 
-// What a row is scaled by so that its norm is at most args.max_norm. Columns are squared and added in as
-// many sums as there are lanes.
+// The factor that scales a row to a norm of at most args.max_norm. The squares of columns are added in one
+// sum per lane.
 template <class Element, class Args>
 DEEPREC_INLINE float clip_factor(const Args& args, const std::byte* row) {
   vector_f32 squares = zero();
@@ -132,7 +132,7 @@ DEEPREC_INLINE float clip_factor(const Args& args, const std::byte* row) {
   return norm > args.max_norm ? args.max_norm / norm : 1.0F;
 }
 
-// What the row of a position is multiplied by; asked only where rows are weighted or clipped.
+// The factor of the row at a position: its weight and its clip factor, where the kernel has them.
 template <class Element, class Policy, bool Weighted, class Args>
 DEEPREC_INLINE float factor_of(const Args& args, index_t position, const std::byte* row) {
   float factor = 1.0F;
@@ -141,7 +141,7 @@ DEEPREC_INLINE float factor_of(const Args& args, index_t position, const std::by
   return factor;
 }
 
-// Puts a finished row into out. All of its vectors are read before one is written: the last two may
+// Writes a finished row to out. All of its vectors are read before one is written: the last two may
 // overlap.
 template <class Panel, class Args, std::size_t... V>
 DEEPREC_INLINE void put_row(const Args& args, const Panel columns, index_t row,
@@ -153,8 +153,8 @@ DEEPREC_INLINE void put_row(const Args& args, const Panel columns, index_t row,
   (columns.template store_columns<V>(out, total[V]), ...);
 }
 
-// Adds codes times (scale * weight) to the sum of vector V, or of the pair that it is the first of: in a pair
-// the first sum is that of even columns, the second that of odd ones.
+// Adds codes times (scale * weight) to the sum of vector V, or to the sums of the pair that begins with V:
+// even columns to the first, odd ones to the second.
 template <std::size_t V, class Panel>
 DEEPREC_INLINE void add_codes_to(const Panel columns, const std::byte* row, vector_f32 scale,
                                  vector_f32 (&total)[Panel::vectors]) {
@@ -168,7 +168,7 @@ DEEPREC_INLINE void add_codes_to(const Panel columns, const std::byte* row, vect
   }
 }
 
-// Adds a row of codes times (scale * weight) to the sums; the answer is its bias times the weight, which all
+// Adds a row of codes times (scale * weight) to the sums; returns its bias times the weight, which all
 // columns share.
 template <class Panel, std::size_t... V>
 DEEPREC_INLINE float add_codes(const Panel columns, const std::byte* row, float weight,
@@ -179,7 +179,7 @@ DEEPREC_INLINE float add_codes(const Panel columns, const std::byte* row, float 
   return pair.second * weight;
 }
 
-// Ends sums of codes: columns in their order, plus the bias of all rows.
+// Finishes sums of codes: restores the order of columns and adds the bias of all rows.
 template <class Panel, std::size_t... V>
 DEEPREC_INLINE void end_codes(float bias, vector_f32 (&total)[sizeof...(V)], std::index_sequence<V...>) {
   constexpr std::size_t paired = 2 * Panel::pairs;
@@ -187,13 +187,13 @@ DEEPREC_INLINE void end_codes(float bias, vector_f32 (&total)[sizeof...(V)], std
   ((total[V] = total[V] + splat(bias)), ...);
 }
 
-// What a row is added to: a sum begins at 0, which makes 0 of -0; a row of concat keeps -0.
+// The value that rows are added to: +0 for a sum, which turns -0 into +0; -0 for concat, which keeps -0.
 template <class Args>
 DEEPREC_INLINE vector_f32 start_of(const Args& args) {
   return splat(args.sums ? 0.0F : -0.0F);
 }
 
-// One row times a factor, with the bits of a bag that holds nothing else.
+// One row times a factor, with the bits of a bag that holds only this row.
 template <class Policy, class Panel, class Args, std::size_t... V>
 DEEPREC_INLINE void take_row(const Args& args, const Panel columns, const std::byte* row,
                              [[maybe_unused]] float factor, [[maybe_unused]] const vector_f32 start,
@@ -215,7 +215,7 @@ DEEPREC_INLINE void take_row(const Args& args, const Panel columns, const std::b
   }
 }
 
-// The default row into registers.
+// Loads the default row into registers.
 template <class Policy, class Panel, class Args, std::size_t... V>
 DEEPREC_INLINE void take_default(const Args& args, const Panel columns,
                                  vector_f32 (&total)[sizeof...(V)], std::index_sequence<V...> vectors) {
@@ -225,7 +225,7 @@ DEEPREC_INLINE void take_default(const Args& args, const Panel columns,
 }
 
 // One bag, one panel of columns: the positions [begin, end) folded in registers, finished and stored.
-// Returns the ids used.
+// Returns the number of ids used.
 template <class Policy, bool Weighted, class Panel, class Args, std::size_t... V>
 DEEPREC_INLINE index_t pool_panel(const Args& args, const Panel columns, index_t begin, index_t end,
                                   index_t bag, index_t ahead, std::index_sequence<V...> vectors) {
@@ -286,7 +286,7 @@ DEEPREC_INLINE index_t pool_panel(const Args& args, const Panel columns, index_t
   return counts.used;
 }
 
-// One panel of the bags [begin, end); returns the ids used.
+// One panel of the bags [begin, end); returns the number of ids used.
 template <class Policy, bool Weighted, class Args>
 struct pool_call {
   const Args& args;
@@ -298,8 +298,8 @@ struct pool_call {
     const index_t ahead = columns.rows_ahead(args);
     index_t used = 0;
     for (index_t bag = begin; bag < end; ++bag) {
-      const index_t first = args.borders.begin(bag);
-      const index_t last = args.borders.end(bag);
+      const index_t first = args.ranges.begin(bag);
+      const index_t last = args.ranges.end(bag);
       if (last - first > ::deeprec::detail::chunk_positions) continue;  // the caller cuts it into chunks
       used += pool_panel<Policy, Weighted>(args, columns, first, last, bag, ahead,
                                            std::make_index_sequence<Panel::vectors>{});
@@ -308,7 +308,8 @@ struct pool_call {
   }
 };
 
-// One panel of the rows of the positions [begin, end), each to row position - base of out; returns the ids used.
+// One panel of the rows of the positions [begin, end), each to row position - base of out; returns the
+// number of ids used.
 template <class Policy, class Args>
 struct gather_call {
   const Args& args;
@@ -350,7 +351,7 @@ struct gather_call {
   }
 };
 
-// A call for one panel of at least a vector.
+// Runs a call for one panel of at least one vector.
 template <class Element, class Call>
 DEEPREC_INLINE index_t run_panel(index_t first, index_t columns, const row_codec<Element>& codec,
                                  const Call& call) {
@@ -359,7 +360,7 @@ DEEPREC_INLINE index_t run_panel(index_t first, index_t columns, const row_codec
     return vectors == 1 ? call.run(panel<Element, 1, false>{first, columns, codec})
                         : call.run(panel<Element, 4, false>{first, columns, codec});
   } else {
-    // Odd numbers of vectors go into the next even panel, but for codes in pairs.
+    // Odd numbers of vectors use the next even panel, except for codes in pairs.
     constexpr int odd = row_codec<Element>::unit == 1 ? 1 : 0;
     switch (vectors) {
       case 1: return call.run(panel<Element, 1, false>{first, columns, codec});
@@ -374,7 +375,7 @@ DEEPREC_INLINE index_t run_panel(index_t first, index_t columns, const row_codec
   }
 }
 
-// Runs a call for every panel of a row; the answer is that of the first.
+// Runs a call for every panel of a row; returns the result of the first.
 template <class Element, class Call>
 DEEPREC_INLINE index_t for_each_panel(index_t width, const Call& call) {
   index_t answer = 0;
@@ -395,7 +396,7 @@ DEEPREC_INLINE index_t for_each_panel(index_t width, const Call& call) {
   return answer;
 }
 
-/// Fetches the rows of the first positions from `position` on, which no position before them does.
+/// Prefetches the rows of the first positions from `position` on, which no earlier position prefetches.
 template <class Element, class Policy, class Args>
 void fetch_first_rows(region, Policy, const Args& args, index_t position) {
   constexpr index_t widest = index_t{max_vectors} * lanes;
@@ -406,7 +407,7 @@ void fetch_first_rows(region, Policy, const Args& args, index_t position) {
   for (index_t k = position; k < position + ahead; ++k) prefetch_position<Policy>(args, columns, k);
 }
 
-/// Pools the bags [begin, end), all but those of more than chunk_positions ids; returns the ids used.
+/// Pools the bags [begin, end) except those of more than chunk_positions ids; returns the number of ids used.
 template <class Element, class Policy, class Args>
 index_t pool_bags(region, Policy, const Args& args, index_t begin, index_t end) {
   if constexpr (Policy::folding == ::deeprec::detail::fold::add) {
@@ -418,21 +419,21 @@ index_t pool_bags(region, Policy, const Args& args, index_t begin, index_t end) 
 }
 
 /// Copies the rows of the positions [begin, end) to the rows [begin - base, end - base) of out; returns the
-/// ids used.
+/// number of ids used.
 template <class Element, class Policy, class Args>
 index_t gather_positions(region, Policy, const Args& args, index_t begin, index_t end, index_t base) {
   return for_each_panel<Element>(args.width, gather_call<Policy, Args>{args, begin, end, base});
 }
 
-/// True when one of the ids [begin, end) is outside [0, rows). As an unsigned number, an id is bad when its
-/// top bit is set (a negative one) or that of last - id is (too large), as long as `last` is without one.
+/// True when one of the ids [begin, end) is outside [0, rows). When the top bit of last = rows - 1 is clear,
+/// an id is bad exactly when its own top bit (negative) or that of last - id (too large) is set.
 template <class Id>
 bool any_bad_id(region, const Id* ids, index_t begin, index_t end, index_t rows) {
   using number = std::make_unsigned_t<Id>;
   typedef number block __attribute__((vector_size(64)));
   constexpr index_t step = 64 / index_t{sizeof(Id)};
   constexpr auto half = static_cast<std::uint64_t>((std::numeric_limits<std::make_signed_t<Id>>::max)());
-  const auto last = static_cast<std::uint64_t>(rows) - 1;  // rows = 0: no id is good, all bits set
+  const auto last = static_cast<std::uint64_t>(rows) - 1;  // rows = 0: no id is valid, all bits set
   index_t k = begin;
   bool any = false;
   if (rows > 0 && (std::is_signed_v<Id> || last <= half)) {

@@ -1,4 +1,4 @@
-// What the lookup kernels of every region are given: plain pointers and sizes, no views.
+// Arguments of the lookup kernels in every region: plain pointers and sizes, no views.
 #pragma once
 
 #include <cmath>
@@ -40,8 +40,8 @@ struct resolved_rows {
   }
 };
 
-/// Where the bags of a valid batch begin and end, whatever says so: one type for all, so that batches share
-/// their kernels.
+/// Begin and end of the bags of a valid batch, for offsets of any type and for bags of a fixed size: one
+/// type, so that all batches share their kernels.
 class bag_ranges {
  public:
   bag_ranges() = default;
@@ -63,7 +63,7 @@ class bag_ranges {
   [[nodiscard]] DEEPREC_INLINE index_t offset(index_t number) const {
     return wide_ ? at<index_t>(number) : index_t{at<std::uint32_t>(number)};
   }
-  // Offsets of another type with this size: long and long long are two types.
+  // memcpy, since offsets may be of another type of this size: long and long long are two types.
   template <class T>
   [[nodiscard]] DEEPREC_INLINE T at(index_t number) const {
     T offset;
@@ -71,7 +71,7 @@ class bag_ranges {
     return offset;
   }
 
-  const void* offsets_ = nullptr;  // null: hotness_ says it
+  const void* offsets_ = nullptr;  // null: every bag has hotness_ ids
   bool wide_ = false;
   index_t hotness_ = 0;
   index_t implied_bag_ = -1;
@@ -90,7 +90,7 @@ DEEPREC_HD DEEPREC_INLINE bool is_absent(Id id, index_t rows, std::int64_t paddi
   return is_bad_id(id, rows) || static_cast<std::int64_t>(id) == padding;
 }
 
-/// A NaN by its bits, so that -ffast-math can't reason it away.
+/// Tests for NaN by the bits, so that -ffast-math can't remove the test.
 DEEPREC_HD DEEPREC_INLINE bool is_nan(float x) {
   return (bit_cast_to<std::uint32_t>(x) & 0x7fffffffU) > 0x7f800000U;
 }
@@ -98,8 +98,7 @@ DEEPREC_HD DEEPREC_INLINE bool is_nan(float x) {
 /// A bag with more ids than this is summed in chunks of this many, and the chunks by a fixed tree.
 inline constexpr index_t chunk_positions = 4096;
 
-/// What the sum of a bag is divided by. Combiners that add differ in nothing else, so kernels take this at
-/// run time.
+/// Divisor of a bag's sum. Combiners that add differ in nothing else, so kernels take this at run time.
 enum class divide_by : unsigned char { one, count, weight, root };
 
 template <class Combiner>
@@ -115,7 +114,7 @@ constexpr divide_by divisor_of() {
   }
 }
 
-/// The ids that went into a bag.
+/// Number of the ids in a bag's sum, and sums over their weights.
 struct pool_counts {
   index_t used = 0;
   double weight_sum = 0;
@@ -126,7 +125,7 @@ struct pool_counts {
     weight_sum += weight;
     weight_squares += weight * weight;
   }
-  /// The divisor; 0 stands for "the bag becomes zeros".
+  /// The divisor; 0 means that the bag becomes zeros.
   [[nodiscard]] DEEPREC_HD DEEPREC_INLINE double divisor(divide_by how) const {
     return how == divide_by::one      ? 1.0
            : how == divide_by::count  ? static_cast<double>(used)
@@ -135,7 +134,7 @@ struct pool_counts {
   }
 };
 
-/// identity: what folding nothing leaves in the registers; for chunks of a long bag.
+/// identity: the neutral element of the fold (0 or -inf); for chunks of a long bag.
 enum class when_empty : unsigned char { zeros, default_row, keep, identity };
 enum class when_stored : unsigned char { overwrite, accumulate };
 
@@ -151,11 +150,11 @@ constexpr when_stored stored_of() {
                                                                           : when_stored::overwrite;
 }
 
-/// What the inner loop of a kernel depends on, besides the types of its arguments.
+/// Compile-time choices of a kernel's inner loop, besides the types of its arguments.
 enum class fold : unsigned char { add, maximum };
 enum class ids_are : unsigned char { present, filtered };
 
-/// How the kernels see a pooling. Poolings that differ in nothing else share their kernels.
+/// The compile-time properties of a pooling. Poolings that are equal in these share their kernels.
 template <fold Fold, ids_are Ids, bool Clips>
 struct kernel_traits {
   static constexpr fold folding = Fold;
@@ -176,24 +175,24 @@ template <class Rows, class Id, class Out>
 struct pool_args {
   Rows row_of;
   const Id* ids;
-  bag_ranges borders;
+  bag_ranges ranges;
   const float* weights;   // null: all 1
-  bool positive_weights;  // positions whose weight is not above 0 are absent
+  bool positive_weights;  // ids whose weight is not above 0 are absent
   index_t rows;           // ids are valid in [0, rows)
   std::int64_t padding;   // -1 when there is none
   index_t width;          // D
-  index_t end_position;       // one past the last position of the batch: how far prefetching may look
+  index_t end_position;       // one past the last position of the batch: the limit for prefetching
   float max_norm;    // rows are scaled down to this norm; 0: they are not
   const std::byte* default_row;
   row_parts parts;       // of each row; plain rows have none
   Out* out;
   index_t out_stride;
   divide_by divide;
-  bool sums;             // a row alone is a sum of one; concat: a copy
+  bool sums;             // true: a single row is a sum of one; false (concat): a copy
   when_empty empty;
   when_stored stored;
 
-  /// True for a position that counts as absent, where ids are filtered.
+  /// True when the id at a position counts as absent, where ids are filtered.
   DEEPREC_HD DEEPREC_INLINE bool absent(index_t position) const {
     return is_absent(ids[position], rows, padding) || (positive_weights && !(weights[position] > 0.0F));
   }

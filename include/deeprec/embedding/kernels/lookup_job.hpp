@@ -1,11 +1,12 @@
-// One pooled lookup, taken apart: opened once, checked and pooled in pieces that anybody may run, closed.
+// One pooled lookup in phases: opened once, checked and pooled in pieces that any thread may run, closed.
 // lookup runs one job; table_group runs many as one piece of work.
 //
-//   open       shapes, offsets, the default row; row sources are asked for addresses
-//   check      positions [begin, end): bad ids and weights; fault() names the smallest
-//   fetch      the first rows of a piece into the cache; those after them are fetched on the way
+//   open       checks shapes, offsets, the default row
+//   check      positions [begin, end): bad ids and weights; fault() reports the smallest position
+//   plan       resolves addresses, where the table is a row source; chooses the units of work
+//   fetch      prefetches the first rows of a piece; pool prefetches those after them
 //   pool       units [begin, end) of units(): bags, or positions where every bag is a copy of one row
-//   close      bags too long for a piece; what was skipped is counted
+//   close      pools the bags that are too long for a piece; counts skipped ids
 #pragma once
 
 #include <algorithm>
@@ -28,14 +29,14 @@
 #include <deeprec/simd/dispatch.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
-// Loops that compilers turn into vector code carry the flags of their unit in their names, as kernels do.
+// Loops that compilers may vectorise have the compiler flags of their unit in their names, as kernels do.
 inline namespace DEEPREC_UNIT {
 
-/// The number that counts as absent; -1, which is never valid, when there is none.
+/// The id that counts as absent; -1, which is never valid, when there is none.
 template <class Pooling>
-constexpr std::int64_t padding_of(const Pooling& how) {
+constexpr std::int64_t padding_of(const Pooling& pooling) {
   if constexpr (std::is_same_v<typename Pooling::padding_mode, padding::id>) {
-    return how.template get<padding::id>().id;
+    return pooling.template get<padding::id>().id;
   } else {
     return -1;
   }
@@ -53,37 +54,36 @@ inline constexpr bool skips = std::is_same_v<typename Pooling::bounds_mode, boun
 template <class Pooling>
 inline constexpr bool fills = std::is_same_v<typename Pooling::empty_mode, empty_bag::default_row>;
 
-/// Where skipped ids are counted; null where nobody asked.
+/// The counter of skipped ids; null when there is none.
 template <class Pooling>
-index_t* skip_counter_of(const Pooling& how) noexcept {
+index_t* skip_counter_of(const Pooling& pooling) noexcept {
   if constexpr (skips<Pooling>) {
-    return how.template get<bounds::skip_t>().skipped;
+    return pooling.template get<bounds::skip_t>().skipped;
   } else {
     return nullptr;
   }
 }
 
-/// That the default row, if there is one, is a row of the table.
+/// Checks that the default row, if there is one, is a row of the table.
 template <class Pooling>
-status check_default_row(const Pooling& how, index_t rows) {
+status check_default_row(const Pooling& pooling, index_t rows) {
   if constexpr (fills<Pooling>) {
-    const std::int64_t id = how.template get<empty_bag::default_row>().id;
+    const std::int64_t id = pooling.template get<empty_bag::default_row>().id;
     if (is_bad_id(id, rows)) return {errc::id_out_of_range, "pooling: default_row must be a row of the table", {.value = id}};
   }
   return {};
 }
 
-/// That the cap on norms, if there is one, is above 0.
+/// Checks that the cap on norms, if there is one, is above 0.
 template <class Pooling>
-status check_max_norm(const Pooling& how) {
+status check_max_norm(const Pooling& pooling) {
   if constexpr (std::is_same_v<typename Pooling::norm_mode, max_norm>) {
-    if (!(how.template get<max_norm>().cap > 0.0F)) return {errc::invalid_value, "pooling: max_norm must be above 0"};
+    if (!(pooling.template get<max_norm>().cap > 0.0F)) return {errc::invalid_value, "pooling: max_norm must be above 0"};
   }
   return {};
 }
 
-/// True for an id that is a fault, or is counted as skipped: neither in [0, rows), nor one that stands for
-/// nothing.
+/// True for an id that is a fault, or is counted as skipped: neither in [0, rows) nor padding.
 template <class Pooling, class Id>
 bool is_stray_id(Id id, index_t rows, std::int64_t padding) noexcept {
   if (!is_bad_id(id, rows)) return false;
@@ -94,21 +94,21 @@ bool is_stray_id(Id id, index_t rows, std::int64_t padding) noexcept {
   return true;
 }
 
-/// Counts the skipped ids of a batch, where that is asked for.
+/// Counts the skipped ids of a batch, if the pooling has a counter.
 template <class Bags, class Pooling>
-void count_skipped(const Bags& bags, index_t rows, const Pooling& how) noexcept {
-  index_t* const counter = skip_counter_of(how);
+void count_skipped(const Bags& bags, index_t rows, const Pooling& pooling) noexcept {
+  index_t* const counter = skip_counter_of(pooling);
   for (index_t k = bags.first_position(); counter != nullptr && k < bags.end_position(); ++k) {
-    *counter += is_stray_id<Pooling>(bags.ids()[k], rows, padding_of(how)) ? 1 : 0;
+    *counter += is_stray_id<Pooling>(bags.ids()[k], rows, padding_of(pooling)) ? 1 : 0;
   }
 }
 
-/// The first position in [begin, end) with a stray id, or with an id that is not absent and a NaN weight; end when
-/// there is none.
+/// The first position in [begin, end) with a stray id, or with an id that is not absent and a NaN weight; end
+/// when there is none.
 template <class Pooling, class Id>
 index_t first_bad_position(isa which, const Id* ids, const float* weights, index_t begin, index_t end,
                        index_t rows, std::int64_t padding) noexcept {
-  if constexpr (prunes_weights<Pooling>) weights = nullptr;  // what is not above 0 is pruned, NaN as well
+  if constexpr (prunes_weights<Pooling>) weights = nullptr;  // weights not above 0 are pruned, NaN as well
   bool bad = with_isa_up_to_avx512(
       which, [&](auto region) { return any_bad_id(region, ids, begin, end, rows); });
   if (weights != nullptr) {
@@ -117,7 +117,7 @@ index_t first_bad_position(isa which, const Id* ids, const float* weights, index
   if (!bad) [[likely]] return end;
   for (index_t k = begin; k < end; ++k) {
     if (is_stray_id<Pooling>(ids[k], rows, padding)) return k;
-    // What is out of range here and not stray is absent.
+    // An id that is out of range and not stray is absent.
     if (weights != nullptr && is_nan(weights[k]) && !is_absent(ids[k], rows, padding)) return k;
   }
   return end;
@@ -125,26 +125,26 @@ index_t first_bad_position(isa which, const Id* ids, const float* weights, index
 
 /// The bag that holds a position: the last one that begins at or before it.
 template <class Borders>
-index_t bag_of_position(const Borders& borders, index_t bags, index_t position) noexcept {
+index_t bag_of_position(const Borders& ranges, index_t bags, index_t position) noexcept {
   index_t low = 0;
   for (index_t high = bags; high - low > 1;) {
     const index_t middle = low + (high - low) / 2;
-    (borders.begin(middle) <= position ? low : high) = middle;
+    (ranges.begin(middle) <= position ? low : high) = middle;
   }
   return low;
 }
 
 /// The cap on a row's norm; 0 when there is none.
 template <class Pooling>
-constexpr float max_norm_of(const Pooling& how) {
+constexpr float max_norm_of(const Pooling& pooling) {
   if constexpr (std::is_same_v<typename Pooling::norm_mode, max_norm>) {
-    return how.template get<max_norm>().cap;
+    return pooling.template get<max_norm>().cap;
   } else {
     return 0.0F;
   }
 }
 
-/// The smallest of the numbers that several threads see.
+/// The minimum of the numbers that several threads pass to see().
 class smallest_seen {
  public:
   static constexpr index_t none = (std::numeric_limits<index_t>::max)();
@@ -161,23 +161,23 @@ class smallest_seen {
   std::atomic<index_t> value_{none};
 };
 
-/// What a bad position is reported as.
+/// The error reported for a bad position.
 template <class Pooling, class Bags>
 status position_fault(const Bags& bags, index_t rows, std::int64_t padding, index_t position) {
   const auto id = bags.ids()[position];
   return {is_stray_id<Pooling>(id, rows, padding) ? errc::id_out_of_range : errc::weight_is_nan,
-          {.bag = bag_of_position(bags.borders(), bags.bags(), position),
+          {.bag = bag_of_position(bags.ranges(), bags.bags(), position),
            .position = position,
            .value = static_cast<std::int64_t>(id)}};
 }
 
-/// How many positions are checked in one go.
+/// Positions per piece of a check.
 inline constexpr index_t check_positions_at_once = index_t{1} << 16;
 
-/// Checks every id and weight of a batch; the answer names the smallest position.
+/// Checks every id and weight of a batch; reports the smallest bad position.
 template <class Pooling, class Context, class Bags>
-status check_positions(const Context& ctx, const Bags& bags, index_t rows, const Pooling& how) {
-  const std::int64_t padding = padding_of(how);
+status check_positions(const Context& ctx, const Bags& bags, index_t rows, const Pooling& pooling) {
+  const std::int64_t padding = padding_of(pooling);
   const index_t first = bags.first_position();
   smallest_seen smallest;
   ctx.executor->parallel_for(
@@ -190,20 +190,20 @@ status check_positions(const Context& ctx, const Bags& bags, index_t rows, const
   return position_fault<Pooling>(bags, rows, padding, smallest.value());
 }
 
-/// What pool_long_bag works in. Whoever calls it asks for this before the first row is written.
+/// Scratch of pool_long_bag. The caller allocates it before the first row is written.
 struct long_bag_room {
   std::span<float> folded;     // D for each chunk
-  std::span<index_t> offsets;  // one more than there are chunks
+  std::span<index_t> offsets;  // (chunks + 1)
 
   static constexpr index_t chunks_of(index_t positions) noexcept { return (positions + chunk_positions - 1) / chunk_positions; }
 };
 
-/// A bag that pool_bags leaves out: its chunks as bags of their own, then a balanced tree over them.
+/// Pools a bag that pool_bags leaves out: its chunks as separate bags, then a balanced tree over them.
 template <class Element, class Policy, class Context, class Rows, class Id, class Out>
 index_t pool_long_bag(const Context& ctx, const pool_args<Rows, Id, Out>& args, index_t bag,
                       const long_bag_room& room) {
-  const index_t begin = args.borders.begin(bag);
-  const index_t end = args.borders.end(bag);
+  const index_t begin = args.ranges.begin(bag);
+  const index_t end = args.ranges.end(bag);
   const index_t chunks = long_bag_room::chunks_of(end - begin);
   const std::span<float> folded = room.folded;
   const std::span<index_t> offsets = room.offsets;
@@ -213,7 +213,7 @@ index_t pool_long_bag(const Context& ctx, const pool_args<Rows, Id, Out>& args, 
   pool_args<Rows, Id, float> part{};
   part.row_of = args.row_of;
   part.ids = args.ids;
-  part.borders = offset_ranges<index_t>{offsets.data(), -1, -1};
+  part.ranges = offset_ranges<index_t>{offsets.data(), -1, -1};
   part.weights = args.weights;
   part.positive_weights = args.positive_weights;
   part.rows = args.rows;
@@ -258,7 +258,7 @@ index_t pool_long_bag(const Context& ctx, const pool_args<Rows, Id, Out>& args, 
     const Id first_row{};
     part.row_of = Rows::only(&args.default_row, &first_row);
     part.ids = &first_row;
-    part.borders = offset_ranges<index_t>{one_position, -1, -1};
+    part.ranges = offset_ranges<index_t>{one_position, -1, -1};
     part.weights = nullptr;
     part.positive_weights = false;
     part.rows = 1;
@@ -279,7 +279,7 @@ index_t pool_long_bag(const Context& ctx, const pool_args<Rows, Id, Out>& args, 
   return counts.used;
 }
 
-/// A lookup whose shapes were found to fit (lookup_shapes).
+/// A lookup whose shapes have been checked (lookup_shapes).
 ///
 /// check and pool run on several threads at once; open and close on one.
 template <class Source, class Bags, class Pooling, class Out>
@@ -297,14 +297,14 @@ class lookup_job {
                 "context.");
 
  public:
-  /// Whether there is anything to check.
+  /// Whether ids and weights are checked.
   static constexpr bool checks = std::is_same_v<typename Pooling::bounds_mode, bounds::check_t>;
 
-  lookup_job(const Source& table, const Bags& bags, const Pooling& how, matrix_view<Out> out,
+  lookup_job(const Source& table, const Bags& bags, const Pooling& pooling, matrix_view<Out> out,
              std::pmr::memory_resource* memory)
-      : table_(table), bags_(bags), how_(how), out_(out), addresses_(memory), folded_(memory), offsets_of_chunks_(memory) {}
+      : table_(table), bags_(bags), pooling_(pooling), out_(out), addresses_(memory), folded_(memory), offsets_of_chunks_(memory) {}
 
-  /// Batch and default row; nothing is written. Offsets are read once.
+  /// Checks batch and default row; nothing is written. Offsets are read once.
   status open() {
     one_each_ = bags_.is_one_hot();
     if (!one_each_) {
@@ -316,33 +316,33 @@ class lookup_job {
         return s;
       }
     }
-    if (const status s = check_default_row(how_, table_.rows()); !s) return s;
+    if (const status s = check_default_row(pooling_, table_.rows()); !s) return s;
     if (out_.empty()) positions_ = 0;
     return {};
   }
 
   [[nodiscard]] index_t positions() const noexcept { return positions_; }
-  /// The positions [begin, end) of positions().
+  /// Checks the positions [begin, end) of positions().
   void check(isa which, index_t begin, index_t end) noexcept {
     const index_t first = bags_.first_position();
     const index_t bad = first_bad_position<Pooling>(which, bags_.ids(), bags_.weights(), first + begin,
-                                                first + end, table_.rows(), padding_of(how_));
+                                                first + end, table_.rows(), padding_of(pooling_));
     if (bad != first + end) smallest_.see(bad);
   }
   [[nodiscard]] status fault() const {
     if (smallest_.value() == smallest_seen::none) return {};
-    return position_fault<Pooling>(bags_, table_.rows(), padding_of(how_), smallest_.value());
+    return position_fault<Pooling>(bags_, table_.rows(), padding_of(pooling_), smallest_.value());
   }
 
-  /// Asks a row source for addresses, once ids are known to be good, and settles how the work is cut.
+  /// Resolves the addresses of a row source, after the ids were checked, and decides how the work is divided.
   template <class Context>
   void plan(const Context& ctx) {
     args_.ids = bags_.ids();
-    args_.borders = bags_.borders();
+    args_.ranges = bags_.ranges();
     args_.weights = bags_.weights();
     args_.positive_weights = prunes_weights<Pooling> && args_.weights != nullptr;
     args_.rows = table_.rows();
-    args_.padding = padding_of(how_);
+    args_.padding = padding_of(pooling_);
     args_.width = table_.format().width();
     args_.parts = parts_of(table_.format());
     args_.end_position = bags_.end_position();
@@ -352,7 +352,7 @@ class lookup_job {
     args_.sums = !is_concat;
     args_.empty = empty_of<Pooling>();
     args_.stored = stored_of<Pooling>();
-    args_.max_norm = max_norm_of(how_);
+    args_.max_norm = max_norm_of(pooling_);
     const index_t first = bags_.first_position();
     if constexpr (is_direct) {
       args_.row_of = {table_.data(), table_.format().stride_bytes(), bags_.ids()};
@@ -364,7 +364,7 @@ class lookup_job {
       args_.row_of = {addresses_.data(), first};
     }
     if constexpr (fills<Pooling>) {
-      const std::int64_t id = how_.template get<empty_bag::default_row>().id;
+      const std::int64_t id = pooling_.template get<empty_bag::default_row>().id;
       if constexpr (is_direct) {
         args_.default_row = table_.data() + id * table_.format().stride_bytes();
       } else {
@@ -372,7 +372,7 @@ class lookup_job {
         table_.resolve(&as_id, 1, &args_.default_row);
       }
     }
-    // A mean over one weighted id is no copy; everything else over one id is.
+    // A mean or sqrtn of one weighted id is not a copy; any other pooling of one id is.
     copies_ = is_concat || (one_each_ && (args_.weights == nullptr || args_.divide == divide_by::one));
     make_room_for_long_bags();
   }
@@ -380,15 +380,15 @@ class lookup_job {
   [[nodiscard]] index_t units() const noexcept {
     return out_.empty() ? 0 : copies_ ? positions_ : bags_.bags();
   }
-  /// Units of about 4096 ids. The bits of a bag don't depend on the piece that it falls in.
+  /// Units per piece: about 4096 ids. The bits of a bag don't depend on the piece that it is in.
   [[nodiscard]] index_t grain() const noexcept {
     if (copies_) return chunk_positions;
     const index_t bags = bags_.bags();
     return std::clamp<index_t>(positions_ > 0 ? bags * chunk_positions / positions_ : bags, 1, chunk_positions);
   }
-  /// Fetches the first rows of the units from `begin` on into the cache.
+  /// Prefetches the first rows of the units from `begin` on.
   void fetch(isa which, index_t begin) const noexcept {
-    const index_t position = copies_ ? bags_.first_position() + begin : args_.borders.begin(begin);
+    const index_t position = copies_ ? bags_.first_position() + begin : args_.ranges.begin(begin);
     with_isa_up_to_avx512(
         which, [&](auto region) { fetch_first_rows<element>(region, policy{}, args_, position); });
   }
@@ -406,12 +406,12 @@ class lookup_job {
     if (out_.empty()) return;
     if (!offsets_of_chunks_.empty()) {
       for (index_t bag = 0; bag < bags_.bags(); ++bag) {
-        if (args_.borders.end(bag) - args_.borders.begin(bag) > chunk_positions) {
+        if (args_.ranges.end(bag) - args_.ranges.begin(bag) > chunk_positions) {
           used_ += pool_long_bag<element, policy>(ctx, args_, bag, {folded_, offsets_of_chunks_});
         }
       }
     }
-    if (skips<Pooling> && positions_ != used_.load()) count_skipped(bags_, args_.rows, how_);
+    if (skips<Pooling> && positions_ != used_.load()) count_skipped(bags_, args_.rows, pooling_);
   }
 
  private:
@@ -422,7 +422,7 @@ class lookup_job {
     if (copies_ || positions_ <= chunk_positions) return;
     index_t longest = 0;
     for (index_t bag = 0; bag < bags_.bags(); ++bag) {
-      longest = (std::max)(longest, args_.borders.end(bag) - args_.borders.begin(bag));
+      longest = (std::max)(longest, args_.ranges.end(bag) - args_.ranges.begin(bag));
     }
     if (longest <= chunk_positions) return;
     const index_t chunks = long_bag_room::chunks_of(longest);
@@ -430,7 +430,7 @@ class lookup_job {
     offsets_of_chunks_.resize(static_cast<std::size_t>(chunks) + 1);
   }
 
-  // A source is not asked about absent ids; the kernels don't look at their addresses.
+  // Absent ids are not resolved; the kernels don't read their addresses.
   void resolve_present(index_t begin, index_t end, const std::byte** addresses) const {
     for (index_t from = begin; from < end;) {
       index_t to = from;
@@ -446,11 +446,11 @@ class lookup_job {
 
   const Source& table_;
   Bags bags_;
-  Pooling how_;
+  Pooling pooling_;
   matrix_view<Out> out_;
   pool_args<rows_type, id_type, Out> args_{};
   std::pmr::vector<const std::byte*> addresses_;
-  std::pmr::vector<float> folded_;  // of the longest bag; none where no bag is long
+  std::pmr::vector<float> folded_;  // of the longest bag; empty when no bag is long
   std::pmr::vector<index_t> offsets_of_chunks_;
   index_t positions_ = 0;
   bool one_each_ = false;

@@ -1,19 +1,19 @@
-// How the lookup kernels read the rows of each format, compiled once for each region before lookup.inl.
+// Codecs that read the rows of each format in the lookup kernels, compiled once per region before lookup.inl.
 //
 //   of(args, first, columns)                 a codec for the panel of the columns [first, first + columns)
-//   load_at(row, first, c), load_first_at    values from column first + c, as the scalar reference has them
-//   prefetch(row, first, columns)            all lines that those columns need; bytes(columns): how much that is
-//   unit                                     a vector begins at a multiple of so many columns
+//   load_at(row, first, c), load_first_at    values from column first + c, equal to the scalar reference
+//   prefetch(row, first, columns)            all lines that those columns need; bytes(columns): their size
+//   unit                                     vectors begin at multiples of this number of columns
 //   scaled                                   true: values are codes; load_codes_at, scale_and_bias
 
-// The lines of a range, into the second-level cache: the first-level one takes two dozen lines at a time, and
-// makes every further prefetch wait. A range that does not begin with a line touches a line more.
+// Prefetches the lines of a range into the L2 cache: L1 accepts about two dozen lines at a time, and further
+// prefetches stall. A range that is not aligned to a line touches one line more.
 DEEPREC_INLINE void prefetch_range(const std::byte* begin, index_t bytes) {
   for (index_t line = 0; line < bytes; line += 64) __builtin_prefetch(begin + line, 0, 2);
   if ((reinterpret_cast<std::uintptr_t>(begin) & 63) != 0) __builtin_prefetch(begin + bytes - 1, 0, 2);
 }
 
-// Rows of one type, side by side.
+// Rows that are arrays of one type.
 template <class Element>
 struct row_codec {
   static constexpr bool scaled = false;
@@ -41,12 +41,12 @@ struct row_codec {
 template <int Bits, class Scale>
 struct row_codec<::deeprec::detail::scaled_code<Bits, Scale>> {
   static constexpr bool scaled = true;
-  static constexpr index_t unit = 8 / Bits;  // vectors begin with a byte
+  static constexpr index_t unit = 8 / Bits;  // vectors begin at a byte boundary
 
   // Offsets from the row's address.
   index_t codes;       // of the panel's first column
   index_t pair;        // of scale and bias
-  index_t begin;       // what to prefetch, with scale and bias where they lie beside the panel's codes
+  index_t begin;       // range to prefetch; with scale and bias where they adjoin the panel's codes
   index_t end;
   bool pair_is_apart;
 
@@ -77,7 +77,7 @@ struct row_codec<::deeprec::detail::scaled_code<Bits, Scale>> {
       return load_first_nibbles(row + codes, n);
     }
   }
-  // Of 2 * lanes columns, even and odd ones apart; 4 bits only.
+  // Loads 2 * lanes columns, even and odd ones in separate vectors; 4 bits only.
   DEEPREC_INLINE void load_code_pairs_at(const std::byte* row, index_t c, vector_f32& even,
                                          vector_f32& odd) const {
     load_nibbles(row + codes + (c >> 1), even, odd);
@@ -130,7 +130,7 @@ struct row_codec<::deeprec::detail::split_float> {
   [[nodiscard]] DEEPREC_INLINE index_t bytes(index_t columns) const { return 4 * columns; }
 };
 
-// The values of a row in order: use(vector, its first column, how many of its lanes count).
+// Calls use(vector, its first column, number of its valid lanes) for the values of a row, in order.
 template <class Element, class Args, class Use>
 DEEPREC_INLINE void for_each_vector(const Args& args, const std::byte* row, const Use& use) {
   const index_t whole = args.width / lanes * lanes;

@@ -4,10 +4,10 @@
 //
 //   entries ──radix sort, over the bits of B only──> bags, in scratch ──lookup──> out (B,D)
 //
-// How many entries a bag has stays on the device, so a step can be captured once its scratch is
-// there. An entry with a row outside of the batch is left out, and synchronize() reports it. Only
-// the device sees whether rows are in order already, so they are always sorted. Bags (jagged_view)
-// need no more than lookup.cuh.
+// The sizes of bags stay on the device, so the call can be captured once its scratch is allocated. An
+// entry with a row outside the batch is left out, and synchronize() reports it. The host can't see
+// whether rows are in order already, so they are always sorted. For bags (jagged_view) lookup.cuh is
+// enough.
 #pragma once
 
 #ifndef __CUDACC__
@@ -33,14 +33,14 @@ template <class Context, class Source, class Id, class Row, MemorySpace Space, c
           class Out, MemorySpace OutSpace, class Columns>
 [[gnu::visibility("hidden")]] status fused_lookup_on(cuda_backend, const Context& ctx, const Source& table,
                                                 const coo_view<Id, Row, Space>& entries,
-                                                const Pooling& how,
+                                                const Pooling& pooling,
                                                 matrix_view<Out, OutSpace, Columns> out) {
   static_assert(
       reachable_as<Space, device_space>,
       "deeprec::fused_lookup: host memory given to a CUDA context. Fix: copy it to the device "
       "and use views with device_space.");
-  // What the host sees, before anything is enqueued.
-  if (const status s = detail::lookup_shapes(table, entries, how, out); !s) return s;
+  // The host's checks, before anything is enqueued.
+  if (const status s = detail::lookup_shapes(table, entries, pooling, out); !s) return s;
   const index_t n = entries.id_count();
   detail::scratch_layout layout;
   const std::size_t offsets = layout.add<index_t>(entries.bags() + 1);
@@ -55,7 +55,7 @@ template <class Context, class Source, class Id, class Row, MemorySpace Space, c
       entries.weights() == nullptr ? nullptr : static_cast<float*>(place(weights)),
       entries.bags(), n};
   if (const status s = to_jagged(ctx, entries, bags); !s) return s;
-  return lookup(ctx, table, bags.view(), how, out);
+  return lookup(ctx, table, bags.view(), pooling, out);
 }
 
 }}  // namespace deeprec::DEEPREC_ABI

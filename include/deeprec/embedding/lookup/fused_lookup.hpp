@@ -7,8 +7,8 @@
 //
 //   entries ──by row──> bags ──row source──> rows ──clip, weigh, add──> out (B,D)     no (N,D) in between
 //
-// The stages alone: prune_invalid, fill_empty_bags, unique, partition, gather, combine. A row is read as
-// often as it is named: for repeated ids the cache does what `unique` would.
+// As separate operations: prune_invalid, fill_empty_bags, unique, partition, gather, combine. A row is read
+// once for each occurrence of its id: for repeated ids the processor's cache replaces `unique`.
 #pragma once
 
 #include <memory_resource>
@@ -31,7 +31,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace detail {
 
-/// The pooling with prune, unless it says itself which ids stand for nothing.
+/// The pooling with padding::prune, unless it has a padding policy already.
 template <class Combiner, class... Policies>
 constexpr auto with_prune(const pooling<Combiner, Policies...>& how) {
   using given = pooling<Combiner, Policies...>;
@@ -42,7 +42,7 @@ constexpr auto with_prune(const pooling<Combiner, Policies...>& how) {
   }
 }
 
-/// True when entry k is that of row k, for all B rows: a dense column of ids, as it often is.
+/// True when entry k is in row k, for all B rows: the frequent case of a dense column of ids.
 template <class Id, class Row, class Space>
 bool one_in_each_row(const coo_view<Id, Row, Space>& entries) noexcept {
   const index_t n = entries.id_count();
@@ -63,9 +63,9 @@ bool one_in_each_row(const coo_view<Id, Row, Space>& entries) noexcept {
 /// @space    all reachable from the context
 /// @pre      as lookup
 /// @post     negative ids are left out and, for every combiner but sum, ids whose weight is not above 0; a
-///           bag without any other id becomes zeros, or what the policy for empty bags says. Ids not below R
-///           are faults
-/// @numerics as lookup: ids are added in order of their bag. A default row is taken with weight 1
+///           bag without any other id becomes zeros, or as the policy for empty bags specifies. Ids not below
+///           R are faults
+/// @numerics as lookup: ids are added in the order of their bag. A default row is taken with weight 1
 /// @cost     as lookup; no (N,D) intermediate
 /// @threads  as lookup
 /// @error    as lookup
@@ -83,12 +83,12 @@ template <class Context, RowSource Source, BagBatch Bags, class Pooling, class O
 ///
 /// @shape    source (R,D) · entries: N over B bags · out (B,D), any row stride
 /// @cost     as lookup, and O(N + B) to find the bags. One entry in each row, in order: no
-///           allocation. Rows in order: 8 * (B + 1) bytes from the context's resource. Else about 24
-///           bytes for each entry more. On a device a sort, always, and up to 32 bytes an entry of
-///           the stream's scratch, and CUB's
+///           allocation. Rows in order: 8 * (B + 1) bytes from the context's resource. Otherwise about
+///           24 bytes more per entry. On a device always a sort, and up to 32 bytes of stream scratch per
+///           entry in addition to CUB's
 /// @threads  as lookup
-/// @error    as lookup, and as coo_view::validate (on a device by synchronize(), and the entry is
-///           left out). Positions of entries that were not in order count after sorting
+/// @error    as lookup, and as coo_view::validate (on a device from synchronize(), and the entry is
+///           left out). When entries are not in order, positions refer to the sorted entries
 template <class Context, RowSource Source, class Id, class Row, MemorySpace Space, class Pooling,
           class Out, MemorySpace OutSpace, class Columns>
 [[nodiscard]] status fused_lookup(Context&& context_or_executor, const Source& source,

@@ -1,10 +1,10 @@
-// Rows of a table by a list of ids, or of a table that lies in P parts; and the rows of bags combined.
+// Gathers rows by a list of ids, from one table or from a table in P parts; and combines the rows of bags.
 //
 //   ids ──gather──> rows (N,D)                        one table
 //   ids ──partition──> parts ──gather──> rows (N,D)   P tables, rows in the order of the ids
 //   rows (U,D), bags of row numbers ──combine──> out (B,D)
 //
-// The last stages of a lookup that is done in stages; lookup does all of them at once.
+// The last of the separate operations that make up a lookup; lookup does all of them at once.
 #pragma once
 
 #include <algorithm>
@@ -32,11 +32,11 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// out row k = row ids[k] of the table: lookup with concat, for a plain list of ids.
 ///
 /// @shape    table (R,D) · ids (N), as data() and size() · out (N,D), any row stride
-/// @dtype    rows and out: f32, f16 or bf16, independently; ids of 32 or 64 bits
+/// @dtype    rows of any format; out: f32, f16 or bf16; ids of 32 or 64 bits
 /// @space    table and out reachable from the context; ids on the host
 /// @pre      out overlaps neither the table nor the ids
-/// @numerics rows are converted to out's type, and -0 stays; the same bits on every ISA and for any number of
-///           threads
+/// @numerics rows are converted to out's type, and -0 is kept; the same bits on every ISA and for any number
+///           of threads
 /// @cost     as lookup with concat
 /// @threads  as lookup
 /// @error    shape_mismatch; id_out_of_range (position, value). On an error nothing is written
@@ -56,7 +56,7 @@ template <class Context, RowSource Source, class Ids, class Out, MemorySpace Out
 
 namespace detail {
 
-/// Rows whose addresses are known, by their position.
+/// A row source over known addresses; ids are indices into them.
 template <class Format>
 struct addressed_rows {
   using format_type = Format;
@@ -73,19 +73,19 @@ struct addressed_rows {
 
 }  // namespace detail
 
-/// out row k = the row of position k, from the part that has it: gather over a table in parts.
+/// out row k = the row of id k, from the part that holds it: gather over a table in parts.
 ///
-/// @shape    tables (P), as data() and size(), all of width D · parts: what partition() made of N ids ·
+/// @shape    tables (P), as data() and size(), all of width D · parts: the result of partition() for N ids ·
 ///           out (N,D), any row stride
-/// @dtype    tables of one type; rows and out: f32, f16 or bf16, independently
+/// @dtype    tables of one type, of any row format; out: f32, f16 or bf16
 /// @space    tables and out reachable from the context
-/// @pre      out overlaps no table; `parts` is as partition() left it
+/// @pre      out overlaps no table; `parts` is unchanged since partition()
 /// @post     the row of an id that partition left out is zeros
-/// @numerics as gather: the bits of a gather from the table in one piece
-/// @cost     O(N*D); 16 bytes an id from the context's resource
+/// @numerics as gather: the bits of a gather from the undivided table
+/// @cost     O(N*D); 16 bytes per id from the context's resource
 /// @threads  as lookup
-/// @error    shape_mismatch; id_out_of_range (table, position, value = the row within its part), the smallest
-///           table, then the smallest position; out_of_memory. On an error nothing is written
+/// @error    shape_mismatch; id_out_of_range (table, position, value = the local row) of the smallest
+///           table, and in it of the smallest position; out_of_memory. On an error nothing is written
 /// @example  @snippet tests/embedding/stages_test.cpp stages
 template <class Context, class Tables, class Id, class Out, MemorySpace OutSpace, class Columns>
   requires(!RowSource<Tables>)
@@ -113,7 +113,7 @@ template <class Context, class Tables, class Id, class Out, MemorySpace OutSpace
 
 namespace detail {
 
-/// Bad rows of one part stand in the order of their positions, so the first of them has the smallest position.
+/// The rows of a part are in the order of the input, so the first bad one has the smallest position.
 template <class Id>
 status fault_at_position(const partitioned_ids<Id>& parts, index_t p, index_t bad) {
   const index_t position = parts.offsets[static_cast<std::size_t>(p)] + bad;
@@ -160,14 +160,14 @@ status gather_parts_on(host_backend, const Context& ctx, std::span<const Source>
                 pooling{combiner::concat, bounds::assume_valid, padding::id{-1}}, out);
 }
 
-/// Pools gathered rows: lookup in a matrix whose rows are what gather made, by bags of row numbers.
+/// Pools gathered rows: a lookup in the matrix that gather wrote, by bags of row numbers.
 ///
 /// @shape    rows (U,D), any row stride · bags of numbers in [0, U): unique_ids::inverse under the offsets
 ///           (and weights) of the batch · out (B,D)
-/// @dtype    rows and out: f32, f16 or bf16, independently; numbers of 32 or 64 bits
+/// @dtype    rows of any format; out: f32, f16 or bf16; numbers of 32 or 64 bits
 /// @space    as lookup
 /// @pre      out overlaps neither rows nor bags
-/// @post     as lookup: an empty bag becomes zeros, unless a policy says otherwise
+/// @post     as lookup: an empty bag becomes zeros, unless a policy specifies otherwise
 /// @numerics as lookup; the bits of a lookup in the table that rows were gathered from
 /// @cost     as lookup
 /// @threads  as lookup
@@ -176,9 +176,9 @@ status gather_parts_on(host_backend, const Context& ctx, std::span<const Source>
 template <class Context, class T, MemorySpace Space, class Columns, BagBatch Bags, class Pooling, class Out,
           MemorySpace OutSpace, class OutColumns>
 [[nodiscard]] status combine(Context&& context_or_executor, matrix_view<T, Space, Columns> rows,
-                             const Bags& bags, const Pooling& how,
+                             const Bags& bags, const Pooling& pooling,
                              matrix_view<Out, OutSpace, OutColumns> out) {
-  return lookup(context_or_executor, as_table(rows), bags, how, out);
+  return lookup(context_or_executor, as_table(rows), bags, pooling, out);
 }
 
 }}  // namespace deeprec::DEEPREC_ABI

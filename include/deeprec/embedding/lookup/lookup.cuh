@@ -1,13 +1,13 @@
-// lookup on a CUDA stream: a team of lanes pools one bag, 16 bytes of a row to a lane.
+// lookup on a CUDA stream: a team of lanes pools one bag, 16 bytes of a row per lane.
 //
-//   D = 128 floats    a warp to a bag        ids are read side by side, one to a lane, and handed around;
-//   D = 16 floats     four lanes to a bag    four rows are on their way to each team
+//   D = 128 floats    one warp per bag       each lane reads one id and broadcasts it;
+//   D = 16 floats     four lanes per bag     four rows are in flight for each team
 //
-// Same semantics as on the host, with what a device forces: offsets and ids are checked by the kernel, so a
-// bad bag becomes zeros and the stream's synchronize() reports its place; skipped ids are counted when it
-// is called. A bag of more than 512 positions, in a batch of more than 16384, is summed in chunks of 256 positions
-// of the batch, chunks from left to right: the same bits every time. concat: out has a row for each of the
-// N ids.
+// Same semantics as on the host, except where a device requires otherwise: offsets and ids are checked by the
+// kernel, so a bad bag becomes zeros and the stream's synchronize() reports it; skipped ids are counted when
+// synchronize() is called. A bag of more than 512 ids, in a batch of more than 16384, is summed in chunks of
+// 256 positions of the batch, chunks from left to right: the same bits on every run. concat: out has a row
+// for each of the N ids.
 #pragma once
 
 #ifndef __CUDACC__
@@ -92,7 +92,7 @@ bool may_be_long(const Bags& bags) {
 
 template <class Context, class Source, class Bags, class Pooling, class Out, MemorySpace OutSpace>
 [[gnu::visibility("hidden")]] status lookup_on(cuda_backend, const Context& ctx, const Source& table, const Bags& bags,
-                                                const Pooling& how, matrix_view<Out, OutSpace> out) {
+                                                const Pooling& pooling, matrix_view<Out, OutSpace> out) {
   static_assert(reachable_as<typename Bags::space, device_space> &&
                     reachable_as<OutSpace, device_space> &&
                     reachable_as<typename Source::space, device_space>,
@@ -102,7 +102,7 @@ template <class Context, class Source, class Bags, class Pooling, class Out, Mem
                 "deeprec::lookup: this row source has no device form. Fix: pass a table_view.");
   constexpr bool copies = std::is_same_v<typename Pooling::combiner, combiner::concat_t>;
   using element = typename Source::format_type::element;
-  using task_type = detail::pool_task<typename Bags::id_type, decltype(bags.borders()), Out>;
+  using task_type = detail::pool_task<typename Bags::id_type, decltype(bags.ranges()), Out>;
   using rules = detail::rules_of<Pooling>;
   if (const status s = detail::device_shapes(bags); !s) return s;
   if (copies) {
@@ -112,7 +112,7 @@ template <class Context, class Source, class Bags, class Pooling, class Out, Mem
       return s;
     }
   }
-  auto task = detail::task_of<task_type>(table, how, bags.weights() != nullptr);
+  auto task = detail::task_of<task_type>(table, pooling, bags.weights() != nullptr);
   if (task.empty == detail::when_empty::default_row && detail::is_bad_id(task.default_row, task.rows)) {
     return {errc::id_out_of_range, "pooling: default_row must be a row of the table", {.value = task.default_row}};
   }
@@ -121,7 +121,7 @@ template <class Context, class Source, class Bags, class Pooling, class Out, Mem
   task.out = out.data_handle();
   task.out_stride = out.stride(0);
   task.fault = ctx.executor->fault_record();
-  if (index_t* const counter = detail::skip_counter_of(how); counter != nullptr) {
+  if (index_t* const counter = detail::skip_counter_of(pooling); counter != nullptr) {
     task.skipped = ctx.executor->counter(counter);
     if (task.skipped == nullptr) {
       return {errc::unsupported,

@@ -4,9 +4,9 @@
 //   group.add(device_users, combiner::sum);  group.add(device_items, pooling{combiner::mean, bounds::skip});
 //   lookup(stream, group, bags, out);          bags: T batches in device memory · out in device memory
 //
-// Formats, widths and poolings may differ: a block looks up which table it works for, in the arguments of
-// the launch. More than 96 tables take a launch for each 96. A bag is summed by one team, however long it
-// is: for bags of many thousands of ids call lookup, which cuts them.
+// Formats, widths and poolings may differ: a block finds its table in the arguments of the launch.
+// More than 96 tables take one launch per 96. A bag is summed by one team, however long it is: for bags of
+// many thousands of ids call lookup, which splits them into chunks.
 #pragma once
 
 #ifndef __CUDACC__
@@ -61,7 +61,7 @@ template <class Context, class Out, class Bags>
   using launch_type = detail::group_launch<typename detail::device_feature<Bags, Out>::task_type>;
   static_assert(sizeof(launch_type) <= 32764);
   const auto features = group.parts();
-  // Everything is looked at before the first launch.
+  // Everything is checked before the first launch.
   detail::group_entry<typename detail::device_feature<Bags, Out>::task_type> entry{};
   index_t units = 0;
   for (std::size_t t = 0; t < features.size(); ++t) {

@@ -1,15 +1,15 @@
-// Many tables in one call: every feature of a model looked up as one piece of work.
+// Many tables in one call: all features of a model are looked up together.
 //
 //   table_group<> group;
-//   group.add(users, combiner::sum);                          any row format, width, pooling; one table may serve
-//   group.add(items, pooling{combiner::mean, empty_bag::default_row{0}});    many features
+//   group.add(users, combiner::sum);                                any row format, width, pooling;
+//   group.add(items, pooling{combiner::mean, empty_bag::default_row{0}});   one table may serve many features
 //   lookup(pool, group, bags, out);                 bags: T batches · out (B, sum of D), side by side
 //
-//   feature 0  |bags......|        all pieces of all features lie in one list that the executor's
-//   feature 1  |bags|              threads share; ids are all checked before the first row is written
+//   feature 0  |bags......|        all pieces of all features are in one list that the executor's
+//   feature 1  |bags|              threads share; all ids are checked before the first row is written
 //   feature 2  |bags..|
 //
-// Bits are those of one lookup for each feature. A group whose batches lie in device memory is a device's
+// Same bits as one lookup per feature. A group with batches in device memory is for a device
 // (table_group.cuh). Not here: gradients.
 #pragma once
 
@@ -38,12 +38,12 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace detail {
 
-/// Where a group's outputs lie.
+/// The memory space of a group's outputs.
 template <class Bags>
 using group_space =
     std::conditional_t<std::is_same_v<typename Bags::space, device_space>, device_space, host_space>;
 
-/// What a group keeps of a feature.
+/// A feature as stored in a group.
 template <class Bags, class Out>
 using group_part = std::conditional_t<std::is_same_v<group_space<Bags>, device_space>,
                                       device_feature<Bags, Out>, std::unique_ptr<group_feature<Bags, Out>>>;
@@ -52,8 +52,8 @@ using group_part = std::conditional_t<std::is_same_v<group_space<Bags>, device_s
 
 /// The features of a model: which table each reads, and how it is pooled. Tables are not owned.
 ///
-/// @dtype   Out: what pooled rows are stored as; Bags: the type of a feature's batch
-/// @threads add is not thread-safe; lookups of one group may run at once
+/// @dtype   Out: the element type of pooled rows; Bags: the type of a feature's batch
+/// @threads add is not thread-safe; lookups of one group may run concurrently
 template <Storage Out = float, BagBatch Bags = jagged_view<>>
 class table_group {
  public:
@@ -62,17 +62,17 @@ class table_group {
 
   /// Adds a feature and returns its number. The source is copied (a view, not the rows).
   ///
-  /// @error concat does not compile: its number of rows is that of the ids
+  /// @error concat does not compile: its output has one row per id
   template <RowSource Source, class Pooling>
-  index_t add(const Source& table, const Pooling& how) {
-    using policies = std::remove_const_t<decltype(as_pooling(how))>;
+  index_t add(const Source& table, const Pooling& pooling) {
+    using policies = std::remove_const_t<decltype(as_pooling(pooling))>;
     static_assert(!std::is_same_v<typename policies::combiner, combiner::concat_t>,
                   "deeprec::table_group: concat has no place in a group. Fix: call lookup for it.");
     if constexpr (std::is_same_v<detail::group_space<Bags>, device_space>) {
-      features_.push_back(detail::device_feature_of<Bags, Out>(table, as_pooling(how)));
+      features_.push_back(detail::device_feature_of<Bags, Out>(table, as_pooling(pooling)));
     } else {
       features_.push_back(
-          std::make_unique<detail::group_feature_of<Source, Bags, policies, Out>>(table, as_pooling(how)));
+          std::make_unique<detail::group_feature_of<Source, Bags, policies, Out>>(table, as_pooling(pooling)));
     }
     offsets_.push_back(detail::capped_sum(total_width(), table.format().width()));
     return features() - 1;
@@ -84,14 +84,14 @@ class table_group {
   [[nodiscard]] index_t width(index_t feature) const noexcept {
     return offset(feature + 1) - offset(feature);
   }
-  /// The first column of a feature where all lie side by side.
+  /// The first column of a feature in the joint output.
   [[nodiscard]] index_t offset(index_t feature) const noexcept {
     return offsets_[static_cast<std::size_t>(feature)];
   }
-  /// The sum of all D; where that is no index_t, a number that no output is as wide as.
+  /// The sum of all D; if that overflows index_t, a number larger than the width of any output.
   [[nodiscard]] index_t total_width() const noexcept { return offsets_.back(); }
 
-  /// For lookup: what it needs of each feature.
+  /// For lookup: the features.
   [[nodiscard]] std::span<const detail::group_part<Bags, Out>> parts() const noexcept { return features_; }
 
  private:
@@ -99,21 +99,21 @@ class table_group {
   std::vector<index_t> offsets_{0};
 };
 
-/// Pools the bags of every feature of a group, each to a matrix of its own.
+/// Pools the bags of every feature of a group, each to a separate matrix.
 ///
 /// @shape    bags (T), each {offsets (B_t+1), ids (N_t)} · outs (T), each (B_t,D_t), any row stride
-/// @dtype    as the group says; rows as their formats
+/// @dtype    as in the group; rows as in their formats
 /// @space    all reachable from the context
 /// @pre      outs overlap neither each other, nor tables, nor batches
 /// @post     as T lookups
-/// @numerics the bits of T lookups; on a device, where no bag is longer than 512 ids
+/// @numerics the bits of T lookups; on a device, when no bag is longer than 512 ids
 /// @cost     that of T lookups in two parallel passes (one checks, one pools), cut into pieces of at least
 ///           about 256 ids; allocates about 500 bytes per feature from the context's resource, and what
-///           lookup says
+///           lookup allocates
 /// @threads  reentrant; concurrent lookups of one group are safe, a concurrent writer of its rows is not
-/// @error    as lookup, with the feature as the table; the smallest feature that has any fault, and of it what
-///           lookup says (on a device the smallest that the host sees, then the smallest that the device sees). On
-///           an error nothing is written
+/// @error    as lookup, with the feature as the table, for the smallest feature that has a fault (on a device
+///           the smallest that the host finds, then the smallest that the device finds). On an error nothing
+///           is written
 /// @example  @snippet tests/embedding/table_group_test.cpp table_group
 template <class Context, Storage Out, BagBatch Bags>
 [[nodiscard]] status lookup(

@@ -28,7 +28,7 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// Initialisers fill one row; what they write depends on the seed, the row and the column only.
+/// Initialisers fill one row; the values depend on the seed, the row and the column only.
 struct zero_rows {
   void operator()(index_t, float* values, index_t width) const { std::fill_n(values, width, 0.0F); }
 };
@@ -69,8 +69,8 @@ struct normal_rows {
 ///
 /// Invariant: rows() * stride bytes at one address that never moves while the table lives.
 /// @threads lookups from many threads at once; initialize and update exclude them
-/// @error   the constructor throws deeprec::error (out_of_memory) when the system refuses the memory, or no memory
-///          can hold it
+/// @error   the constructor throws deeprec::error (out_of_memory) when the allocation fails or the size
+///          exceeds any possible allocation
 template <RowFormat Format>
 class dense_table {
  public:
@@ -117,23 +117,23 @@ class dense_table {
   [[nodiscard]] table_view<Format> view() noexcept { return {data_, rows_, format_}; }
   [[nodiscard]] const_table_view<Format> view() const noexcept { return {data_, rows_, format_}; }
 
-  /// Writes every row by `fill(row, values, width)` and zeroes the state beside it.
+  /// Writes the values of `fill(row, values, width)` to every row and zeroes its optimizer state.
   ///
   /// @numerics the same bits for any number of threads; 16-bit rows round to nearest even
-  /// @cost     O(R*D); first touch of the pages, in parallel; scratch of D floats per worker, from the context's
-  ///           resource
+  /// @cost     O(R*D); first touch of the pages, in parallel; scratch of D floats per worker, from the
+  ///           context's resource
   /// @threads  one caller, no lookup at the same time
-  /// @error    throws deeprec::error (out_of_memory) when the resource refuses the scratch: no row is written
+  /// @error    throws deeprec::error (out_of_memory) when the scratch can't be allocated; no row is written
   ///           then
   template <class Context, class Initializer>
   void initialize(Context&& context_or_executor, const Initializer& fill) {
     const auto ctx = as_context(context_or_executor);
     if (rows_ == 0) return;
     const index_t width = format_.width();
-    const index_t of_worker = detail::capped_round_up(width, 16);  // no line of two workers
+    const index_t of_worker = detail::capped_round_up(width, 16);  // workers share no cache line
     const index_t workers = static_cast<index_t>(ctx.executor->concurrency());
     const index_t floats = detail::capped_product(of_worker, workers);
-    std::optional<detail::scratch_block> scratch;  // a resource serves one thread: bodies ask it for nothing
+    std::optional<detail::scratch_block> scratch;  // a resource serves one thread: bodies must not use it
     const status made = detail::or_out_of_memory([&]() -> status {
       scratch.emplace(ctx.memory, detail::scratch_block::bytes_of<float>(floats));
       return {};

@@ -1,11 +1,12 @@
-// A matrix of floats written into a table of any row format, and back.
+// Conversion of a matrix of floats to a table of any row format, and back.
 //
 //   dense_table<int8_rows> small(R, D);
 //   quantize(pool, matrix_view<const float>(weights, R, D), small.view()).or_throw();
-//   lookup(pool, small.view(), bags, combiner::sum, out);           // reads it as it is
-//   dequantize(pool, small.view(), copy);                 // what lookups see of each row
+//   lookup(pool, small.view(), bags, combiner::sum, out);           // reads the int8 rows
+//   dequantize(pool, small.view(), copy);                 // the values that lookups read
 //
-// Each row by its format's own encode and decode. Not here: choosing a scale by anything but the row's ends.
+// Rows are converted by their format's encode and decode. Not here: scales from anything but a row's minimum
+// and maximum.
 #pragma once
 
 #include <algorithm>
@@ -31,13 +32,13 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// @pre      source and table don't overlap
 /// @post     every row's bytes are written; gaps between rows and optimizer state are not
 /// @numerics int8, int4: bias = the row's smallest value, scale = (largest - bias) / (2^bits - 1), so that
-///           |x - dequantized x| <= scale / 2, and a constant row comes back as it was. Both are rounded to
+///           |x - dequantized x| <= scale / 2, and with a scale and bias of f32 a constant row comes back exactly. Both are rounded to
 ///           what the row stores, the bias down and the scale up. f16, bf16, fp8: to nearest even. Split
 ///           rows: exact
 /// @cost     O(R*D): reads the source twice, writes the table; no allocation
 /// @threads  one caller, no lookup of the table at the same time
-/// @error    shape_mismatch · invalid_value with row and column, the smallest row that has one: a value is
-///           NaN, infinite, or too large for the format. On an error nothing is written
+/// @error    shape_mismatch · invalid_value with row and column, of the first such row: a value is NaN,
+///           infinite, or too large for the format. On an error nothing is written
 /// @example  @snippet tests/embedding/quantize_test.cpp quantize
 template <class Context, MemorySpace SourceSpace, class Columns, RowFormat Format, MemorySpace TableSpace>
 [[nodiscard]] status quantize(Context&& context_or_executor,
@@ -68,7 +69,7 @@ template <class Context, MemorySpace SourceSpace, class Columns, RowFormat Forma
 /// @post     every row of out is written
 /// @numerics as the format's decode: exact, but for int8 and int4, where code * scale + bias is rounded
 /// @cost     O(R*D): reads the table, writes out; no allocation
-/// @threads  reentrant; lookups of the table may go on
+/// @threads  reentrant; lookups of the table may run at the same time
 /// @error    shape_mismatch; nothing is written then
 template <class Context, RowFormat Format, MemorySpace TableSpace, class Byte, MemorySpace OutSpace,
           class Columns>
@@ -91,7 +92,7 @@ namespace detail {
 
 inline namespace DEEPREC_UNIT {
 
-/// The first column that a format can't hold; -1 when it can hold the row.
+/// The first column whose value the format can't hold; -1 when there is none.
 template <class Format>
 DEEPREC_APART index_t first_unfit(const Format& format, const float* values) {
   if constexpr (requires { format.first_unfit(values); }) {
@@ -110,7 +111,7 @@ DEEPREC_APART index_t first_unfit(const Format& format, const float* values) {
 
 }  // namespace DEEPREC_UNIT
 
-/// Rows of about 256 KB of floats.
+/// Rows per piece of work: about 256 KB of floats.
 inline index_t quantize_grain(index_t width) {
   return std::max<index_t>(1, (index_t{1} << 16) / std::max<index_t>(1, width));
 }

@@ -1,13 +1,14 @@
 // Rows of integer codes with one scale and one bias each: x = code * scale + bias.
 //
-//   scale_bias::last    | codes (D, or D/2 bytes) | scale bias | gap |       scale_bias::first   | scale bias | codes | gap |
+//   scale_bias::last    | codes (D, or D/2 bytes) | scale bias | gap |
+//   scale_bias::first   | scale bias | codes (D, or D/2 bytes) | gap |
 //
-//   int8_rows(D)                                              FBGEMM's fused 8-bit rows: f32 scale and bias, last
-//   quantized_rows<8, f16>(D, {.place = scale_bias::first})   8-bit rows of its table-batched kernels
-//   int4_rows(D)                                              its fused 4-bit rows: f16 scale and bias, last
-//   int4_rows(D, {.place = scale_bias::first})                4-bit rows of its table-batched kernels
+//   int8_rows(D)                                             FBGEMM's fused 8-bit rows: f32 scale/bias, last
+//   quantized_rows<8, f16>(D, {.place = scale_bias::first})  8-bit rows of its table-batched kernels
+//   int4_rows(D)                                             its fused 4-bit rows: f16 scale/bias, last
+//   int4_rows(D, {.place = scale_bias::first})               4-bit rows of its table-batched kernels
 //
-// Any D; the partner of an odd row's last nibble is 0. Not here: training (see update.hpp), fp8 (row_format.hpp).
+// Any D; with odd D the unused last nibble is 0. Not here: training (see update.hpp), fp8 (row_format.hpp).
 #pragma once
 
 #include <concepts>
@@ -26,7 +27,7 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// Where a row keeps its scale and bias: behind its codes, or before them.
+/// Whether scale and bias follow a row's codes or precede them.
 enum class scale_bias : unsigned char { last, first };
 
 struct quantized_layout {
@@ -67,7 +68,7 @@ class quantized_rows {
   [[nodiscard]] DEEPREC_HD constexpr index_t state_floats() const noexcept { return 0; }
   [[nodiscard]] DEEPREC_HD float* state(std::byte*) const noexcept { return nullptr; }
 
-  /// What a file of tables calls the format: all that decoding depends on, but the width.
+  /// Name of the format in table files; it determines everything that decoding depends on except the width.
   [[nodiscard]] static constexpr const char* file_name(scale_bias place) noexcept {
     constexpr bool wide = std::is_same_v<Scale, float>;
     if (place == scale_bias::last) {
@@ -77,7 +78,7 @@ class quantized_rows {
   }
   [[nodiscard]] constexpr const char* file_name() const noexcept { return file_name(place_); }
 
-  /// Where codes (values) and scale and bias (others) begin.
+  /// Offsets of the codes (values) and of scale and bias (others).
   [[nodiscard]] DEEPREC_HD constexpr detail::row_parts parts() const noexcept {
     if (place_ == scale_bias::first) return {2 * index_t{sizeof(Scale)}, 0};
     return {0, code_bytes()};
@@ -92,9 +93,9 @@ class quantized_rows {
     detail::row_loops::decode(*this, row, values);
   }
 
-  /// bias = the smallest value, scale = (largest - bias) / levels; what is stored of them is the bias rounded
-  /// down and the scale rounded up, so that codes reach every value: |value - decoded| <= scale / 2, but for
-  /// the rounding of the decoding itself. A row for which first_unfit finds a column decodes to NaN.
+  /// bias = the smallest value, scale = (largest - bias) / levels; the bias is stored rounded down and the
+  /// scale rounded up, so that codes reach every value: |value - decoded| <= scale / 2, apart from the
+  /// rounding of decode itself. A row for which first_unfit finds a column decodes to NaN.
   DEEPREC_HD DEEPREC_INLINE void encode(const float* values, std::byte* row) const noexcept {
     detail::row_loops::encode(*this, values, row);
   }

@@ -1,5 +1,5 @@
-// Elements of rows that are more than an array of one type, and how scalar code reads a column of any row.
-// Formats name them as their `element`; kernels choose their code by them (row_codec.inl).
+// Element types of rows that are not an array of one type, and the scalar read of a column of any row.
+// A format's `element` selects the code of the kernels (row_codec.inl).
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
-/// Codes of 8 or 4 bits (two in a byte, the even column in its low nibble) with one scale and one bias for the
-/// row, stored side by side as Scale.
+/// Codes of 8 or 4 bits (two in a byte, the even column in its low nibble) with one scale and one bias for
+/// the row, stored side by side as Scale.
 template <int Bits, class Scale>
 struct scaled_code {
   static_assert(Bits == 8 || Bits == 4);
@@ -21,7 +21,7 @@ struct scaled_code {
 /// Floats in two halves: the upper 16 bits of all columns, then the lower ones.
 struct split_float {};
 
-/// Where the parts of such a row begin, in bytes from its address. Plain rows have no parts.
+/// Offsets of the parts of such a row, in bytes from its address. Plain rows have no parts.
 struct row_parts {
   index_t values = 0;  // codes, or upper halves
   index_t others = 0;  // scale and bias, or lower halves
@@ -36,7 +36,7 @@ DEEPREC_HD constexpr row_parts parts_of(const Format& format) noexcept {
   }
 }
 
-/// One column of a row, as the scalar reference reads it.
+/// Scalar reference for reading one column of a row.
 template <class Element>
 struct stored_value {
   DEEPREC_HD static float at(const std::byte* row, row_parts, index_t column) noexcept {

@@ -1,12 +1,12 @@
-// How one row of a table lies in memory. A table is rows of bytes; the format alone knows what they mean.
+// Memory layout of one row of a table. A table is rows of bytes; only the format interprets them.
 //
 //   plain_rows<T>:   | x0 x1 ... x(D-1) | gap | state (floats, optional) | gap |
 //                    |<-- row_bytes --->|                                     |
 //                    |<------------------------ stride_bytes --------------->|
 //
-// Optimizer state lies beside the row (state_floats > 0), or apart (separate_state.hpp).
-// Kernels know a format by its `element` (what one stored value is). Other formats add an element of their
-// own and say where their parts lie: quantized_rows.hpp (int8, int4), split_bf16_rows.hpp.
+// Optimizer state is stored with the row (state_floats > 0) or in a separate matrix (separate_state.hpp).
+// Kernels are selected by a format's `element` (the type of one stored value). Other formats define their
+// own element and the offsets of their parts: quantized_rows.hpp (int8, int4), split_bf16_rows.hpp.
 #pragma once
 
 #include <concepts>
@@ -22,7 +22,7 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// What tables and lookups ask of a format. encode and decode are the scalar reference codec.
+/// Requirements of tables and lookups on a format. encode and decode are the scalar reference codec.
 template <class F>
 concept RowFormat = std::is_trivially_copyable_v<F> &&
                     requires(const F& format, std::byte* row, const std::byte* stored, float* values,
@@ -37,17 +37,17 @@ concept RowFormat = std::is_trivially_copyable_v<F> &&
                       format.encode(source, row);
                     };
 
-/// Where the rows of a plain_rows format begin and what follows them. Zero means: as tight as possible.
+/// Options for the layout of rows. Zero means no state, and rows packed as tightly as possible.
 struct row_layout {
-  index_t state_floats = 0;  ///< floats of optimizer state beside each row
+  index_t state_floats = 0;  ///< floats of optimizer state stored with each row
   index_t stride_bytes = 0;  ///< bytes from a row to the next
 };
 
 namespace detail {
 inline namespace DEEPREC_UNIT {
 
-/// What formats do with a whole row, under a name that spells the unit's flags out: the members of a format are
-/// shared by units of different flags.
+/// The loops of formats over a whole row, in a namespace that names the unit's compiler flags: the members of
+/// a format are shared by units compiled with different flags.
 struct row_loops {
   template <class Format>
   DEEPREC_HD DEEPREC_APART static void decode(const Format& format, const std::byte* row, float* values) noexcept {
@@ -66,8 +66,8 @@ struct row_loops {
 }  // namespace DEEPREC_UNIT
 }  // namespace detail
 
-/// Rows of T without a header. Width is dim<> or dim<D>. Sizes that memory can't hold end at a largest number of bytes,
-/// as those of all formats do: no table has such rows.
+/// Rows of T without a header. Width is dim<> or dim<D>. As in all formats, sizes that memory can't hold
+/// saturate at a largest number of bytes, for which no table can be allocated.
 ///
 /// @threads immutable; thread-safe
 template <Storage T, class Width = dim<>>
@@ -95,7 +95,7 @@ class plain_rows {
   [[nodiscard]] DEEPREC_HD constexpr index_t stride_bytes() const noexcept { return stride_bytes_; }
   [[nodiscard]] DEEPREC_HD constexpr index_t state_floats() const noexcept { return state_floats_; }
 
-  /// The optimizer state beside a row; null when the format has none.
+  /// The optimizer state of a row; null when the format has none.
   [[nodiscard]] DEEPREC_HD float* state(std::byte* row) const noexcept {
     if (state_floats_ == 0) return nullptr;
     constexpr index_t unit = alignof(float);

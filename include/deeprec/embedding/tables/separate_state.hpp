@@ -1,12 +1,12 @@
-// Rows whose optimizer state lies in a matrix of its own, as in frameworks that keep weights and moments in
-// separate tensors.
+// Rows whose optimizer state is stored in a separate matrix, as in frameworks that keep weights and moments
+// in separate tensors.
 //
 //   update(ctx, bags, gradient, combiner::sum, adam{}, with_state(weights_view, moments_view));
 //
 //   weights   | w0 w1 ... w(D-1) |  row r          state   | row state, element states |  row r
 //
-// A step touches two places in memory instead of one: where you choose, keep the state beside the row
-// (row_layout::state_floats).
+// An update touches two memory locations per row instead of one: where you have the choice, store the state
+// with the row (row_layout::state_floats).
 #pragma once
 
 #include <cstddef>
@@ -19,14 +19,14 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// A row format and where the state of its rows lies.
+/// A row format and the location of its rows' state.
 ///
 /// @threads immutable; thread-safe
 template <RowFormat Format>
 class separate_state : public Format {
  public:
   separate_state() = default;
-  /// For the table whose row 0 lies at `first`; `state` has a row for each of its rows.
+  /// For the table whose row 0 is at `first`; `state` has one row for each of its rows.
   DEEPREC_HD constexpr separate_state(const Format& rows, const std::byte* first, matrix_view<float> state) noexcept
       : Format(rows), first_(first), state_(state) {}
 
@@ -46,11 +46,11 @@ class separate_state : public Format {
 ///
 /// @shape   table (R,D) · state (R, row_state + element_state * D), any row stride
 /// @space   host
-/// @pre     the state of rows that no step has changed is zeros
+/// @pre     the state of rows not updated yet is zeros
 /// @cost    O(1)
 /// @threads reentrant
-/// @error   with another number of rows than the table, rows that overlap, or more elements than memory can hold, state
-///          counts as absent: update answers shape_mismatch
+/// @error   a state with another number of rows than the table, with overlapping rows, or with more elements
+///          than memory can hold counts as absent: update returns shape_mismatch
 /// @example @snippet tests/embedding/state_apart_test.cpp with_state
 template <RowFormat Format>
 [[nodiscard]] table_view<separate_state<Format>> with_state(table_view<Format> table, matrix_view<float> state) noexcept {

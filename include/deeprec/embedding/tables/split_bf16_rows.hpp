@@ -1,11 +1,11 @@
-// Rows of floats cut into halves, so that one table serves training in f32 and lookups that read half of it.
+// Rows of floats split into halves, so that one table serves f32 training and lookups that read half of it.
 //
 //   | hi0 hi1 ... hi(D-1) | lo0 lo1 ... lo(D-1) | state (floats, optional) | gap |      float = hi << 16 | lo
 //
 //   lookup(ctx, table, ...)                 reads both halves: the exact floats
 //   lookup(ctx, high_halves(table), ...)    reads the upper ones only: bf16, half of the bytes
 //
-// The upper half is the float cut off, not rounded: as bf16 it is off by less than one of its last places.
+// The upper half is the float truncated, not rounded: as bf16 its error is below one unit in the last place.
 #pragma once
 
 #include <concepts>
@@ -49,14 +49,14 @@ class split_rows {
   }
   [[nodiscard]] DEEPREC_HD constexpr index_t stride_bytes() const noexcept { return stride_bytes_; }
   [[nodiscard]] DEEPREC_HD constexpr index_t state_floats() const noexcept { return state_floats_; }
-  /// The optimizer state beside a row; null when the format has none.
+  /// The optimizer state of a row; null when the format has none.
   [[nodiscard]] DEEPREC_HD float* state(std::byte* row) const noexcept {
     return state_floats_ == 0 ? nullptr
                               : reinterpret_cast<float*>(static_cast<void*>(row + row_bytes()));
   }
-  /// What a file of tables calls the format.
+  /// Name of the format in table files.
   [[nodiscard]] static constexpr const char* file_name() noexcept { return "split_bf16"; }
-  /// Where upper halves (values) and lower halves (others) begin.
+  /// Offsets of the upper halves (values) and the lower halves (others).
   [[nodiscard]] DEEPREC_HD constexpr detail::row_parts parts() const noexcept {
     return {0, detail::capped_product(2, width())};
   }
@@ -68,7 +68,7 @@ class split_rows {
   DEEPREC_HD DEEPREC_INLINE void decode(const std::byte* row, float* values) const noexcept {
     detail::row_loops::decode(*this, row, values);
   }
-  /// Exact; a NaN becomes quiet, so that its upper half is one as well.
+  /// Exact; a NaN becomes quiet, so that its upper half is a NaN as well.
   DEEPREC_HD DEEPREC_INLINE void encode(const float* values, std::byte* row) const noexcept {
     detail::row_loops::encode(*this, values, row);
   }

@@ -1,9 +1,9 @@
-// A table that somebody else owns, and what a lookup may read rows from.
+// Non-owning views of a table, and the sources a lookup can read rows from.
 //
 //   table_view        rows of a format at one address: row i at data + i * stride
 //   const_table_view  the same, read only; a table_view converts to it
-//   row source        anything that turns a batch of ids into row addresses: a table_view does it by
-//                     arithmetic; a growing or tiered table does it by its own resolve()
+//   row source        maps a batch of ids to row addresses: a table_view by arithmetic, a growing or
+//                     tiered table by its own resolve()
 #pragma once
 
 #include <concepts>
@@ -31,11 +31,11 @@ class basic_table_view {
   using space = Space;
 
   constexpr basic_table_view() noexcept = default;
-  /// @param data the first row @param rows how many
+  /// @param data the first row @param rows number of rows
   DEEPREC_HD constexpr basic_table_view(Byte* data, index_t rows, Format format) noexcept
       : data_(data), rows_(rows), format_(format) {}
 
-  /// To read only, or to a space that may reach this memory.
+  /// Converts to a read-only view, or to a space from which this memory is reachable.
   template <MemorySpace From, class OtherByte>
     requires(std::is_convertible_v<OtherByte*, Byte*> && reachable_as<From, Space>)
   DEEPREC_HD constexpr basic_table_view(
@@ -81,7 +81,7 @@ auto as_table(matrix_view<T, Space, Columns> weights) {
       reinterpret_cast<byte_type*>(weights.data_handle()), weights.extent(0), format);
 }
 
-/// Ids are valid in [0, rows()). `space` is where the rows lie.
+/// Ids are valid in [0, rows()). `space` is the memory space of the rows.
 template <class S>
 concept RowSource = requires(const S& source) {
   requires RowFormat<typename S::format_type>;
@@ -90,14 +90,14 @@ concept RowSource = requires(const S& source) {
   { source.rows() } -> std::convertible_to<index_t>;
 };
 
-/// A source whose row i lies at data() + i * stride.
+/// A source whose row i is at data() + i * stride.
 template <class S>
 concept DirectRowSource = RowSource<S> && requires(const S& source) {
   { source.data() } -> std::convertible_to<const std::byte*>;
 };
 
-/// A source that answers for a batch of ids: resolve(ids, n, addresses) fills n row addresses, none of
-/// them null (an absent id gets the address of a default row). Called from several threads at once.
+/// A source that resolves batches of ids: resolve(ids, n, addresses) writes n row addresses, none of them
+/// null (an absent id gets the address of a default row). Called from several threads at once.
 template <class S, class Id>
 concept ResolvingRowSource =
     RowSource<S> && requires(const S& source, const Id* ids, index_t n, const std::byte** addresses) {

@@ -1,6 +1,7 @@
-// weight_gradients on a CUDA stream: a team of lanes takes one bag, and each of its rows' dot product with
-// the bag's gradient. out is a span over device memory; out[0] is of the first position of the first bag, and positions of
-// no bag, or of one with bad offsets, get 0. row_gradients has no device form: update (update.cuh) applies them.
+// weight_gradients on a CUDA stream: one team of lanes per bag computes the dot product of each of its rows
+// with the bag's gradient. out is a span over device memory; out[0] is for the first position of the first
+// bag, and positions in no bag, or in one with bad offsets, get 0. row_gradients has no device form: update
+// (update.cuh) applies the gradients of rows.
 #pragma once
 
 #ifndef __CUDACC__
@@ -37,7 +38,7 @@ __global__ void __launch_bounds__(block_threads)
 template <class Context, class Source, class Bags, MemorySpace Space, class Pooling>
 [[gnu::visibility("hidden")]] status weight_gradients_on(cuda_backend, const Context& ctx, const Source& table, const Bags& bags,
                                                 matrix_view<const float, Space> gradient,
-                                                const Pooling& how, std::span<float> out) {
+                                                const Pooling& pooling, std::span<float> out) {
   static_assert(
       reachable_as<typename Bags::space, device_space> && reachable_as<Space, device_space> &&
           reachable_as<typename Source::space, device_space>,
@@ -45,15 +46,15 @@ template <class Context, class Source, class Bags, MemorySpace Space, class Pool
       "use views with device_space.");
   using element = typename Source::format_type::element;
   using rules = detail::rules_of<Pooling>;
-  using task_type = detail::pool_task<typename Bags::id_type, decltype(bags.borders()), const float>;
+  using task_type = detail::pool_task<typename Bags::id_type, decltype(bags.ranges()), const float>;
   if (const status s = detail::device_shapes(bags); !s) return s;
   if (const status s = detail::expect_size(static_cast<index_t>(out.size()), bags.id_count(), "weight_gradients: out.size() must be the number of ids N"); !s) {
     return s;
   }
-  // What no good bag holds is 0.
+  // Positions in no valid bag get 0.
   const status cleared = cuda_status(cudaMemsetAsync(out.data(), 0, out.size_bytes(), ctx.executor->get()));
   if (!cleared || gradient.empty()) return cleared;
-  auto task = detail::task_of<task_type>(table, how, bags.weights() != nullptr);
+  auto task = detail::task_of<task_type>(table, pooling, bags.weights() != nullptr);
   detail::set_bags(task, bags);
   task.out = gradient.data_handle();
   task.out_stride = gradient.stride(0);

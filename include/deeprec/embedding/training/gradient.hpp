@@ -1,11 +1,11 @@
-// Gradients of a pooled lookup that are handed out instead of applied.
+// Gradients of a pooled lookup that are returned instead of applied.
 //
-//   row_gradients(ctx, bags, g, how, R, out)      out.rows (U) ascending, out.values (U,D): one row for each
-//                                                 row of the table that the batch used
-//   weight_gradients(ctx, table, bags, g, how, out (N))
+//   row_gradients(ctx, bags, g, pooling, R, out)   out.rows (U) ascending, out.values (U,D): one row for each
+//                                                  row of the table that the batch used
+//   weight_gradients(ctx, table, bags, g, pooling, out (N))
 //
-// g is the gradient of lookup's output (B,D), `how` what lookup was given. To apply row gradients at once, and
-// never to write them down: update (update.hpp).
+// g is the gradient of lookup's output (B,D), `pooling` the one that lookup was given. To apply row gradients
+// directly, without storing them: update (update.hpp).
 #pragma once
 
 #include <memory_resource>
@@ -30,10 +30,10 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// The gradient of a table, of the rows that a batch used. Fill it again and again: it keeps its memory.
+/// The gradient of the rows of a table that a batch used. Keeps its memory when it is filled again.
 ///
 /// @space   host; memory comes from the resource given to the constructor
-/// @threads concurrent readers are safe; a writer needs it alone
+/// @threads concurrent readers are safe; a writer needs exclusive access
 struct sparse_gradient {
   explicit sparse_gradient(std::pmr::memory_resource* memory = std::pmr::get_default_resource())
       : rows(memory), values(memory) {}
@@ -58,20 +58,20 @@ inline auto arrays_of(const sparse_gradient& gradient) noexcept { return std::ti
 /// @space    host
 /// @pre      out owns no memory of the inputs
 /// @post     out.rows ascends; each row of the batch once
-/// @numerics as update. The gradient with respect to what is pooled: it does not flow through max_norm, which
-///           needs the rows (a static_assert says so)
-/// @cost     O(N*D) and a sort of the ids; allocates what out lacks, and about 50 bytes per id and per bag and
-///           4 * D per 4096 ids from the context's resource
+/// @numerics as update. The gradient with respect to the pooled rows: it does not flow through max_norm,
+///           which needs the rows (rejected by a static_assert)
+/// @cost     O(N*D) and a sort of the ids; allocates what out lacks, and about 50 bytes per id and per bag
+///           and 4 * D per 4096 ids from the context's resource
 /// @threads  reentrant
-/// @error    as lookup; shape_mismatch for a gradient that is null; unsupported when out owns memory of the bags or of
-///           the gradient. On an error out is as before
+/// @error    as lookup; shape_mismatch for a null gradient; unsupported when out owns memory of the bags or
+///           of the gradient. On an error out is as before
 /// @example  @snippet tests/embedding/gradient_test.cpp row_gradients
 template <class Context, BagBatch Bags, MemorySpace Space, class Columns, class Pooling>
 [[nodiscard]] status row_gradients(Context&& context_or_executor, const Bags& bags,
-                                   matrix_view<const float, Space, Columns> gradient, const Pooling& how,
+                                   matrix_view<const float, Space, Columns> gradient, const Pooling& pooling,
                                    index_t table_rows, sparse_gradient& out) {
   const auto ctx = as_context(context_or_executor);
-  using policies = std::remove_const_t<decltype(as_pooling(how))>;
+  using policies = std::remove_const_t<decltype(as_pooling(pooling))>;
   using combiner_type = typename policies::combiner;
   static_assert(!std::is_same_v<combiner_type, combiner::max_t> && !std::is_same_v<combiner_type, combiner::concat_t>,
                 "deeprec::row_gradients: no gradient for this combiner. Fix: sum, mean or sqrtn.");
@@ -83,7 +83,7 @@ template <class Context, BagBatch Bags, MemorySpace Space, class Columns, class 
   if (!gradient.valid()) return gradient.validate("row_gradients: gradient must not be null");
   if (table_rows < 0) return {errc::shape_mismatch, "row_gradients: table_rows must not be negative"};
   return detail::or_out_of_memory([&] { return row_gradients_on(ctx.backend(), ctx, bags, matrix_view<const float, Space>(gradient),
-                                                as_pooling(how), table_rows, out); });
+                                                as_pooling(pooling), table_rows, out); });
 }
 
 template <class... Args>
@@ -93,8 +93,8 @@ status row_gradients_on(any_backend, const Args&...) {
 
 template <class Context, class Bags, class Pooling>
 status row_gradients_on(host_backend, const Context& ctx, const Bags& bags, matrix_view<const float> gradient,
-                  const Pooling& how, index_t table_rows, sparse_gradient& out) {
-  if (const status s = detail::check_backward(ctx, bags, table_rows, how); !s) return s;
+                  const Pooling& pooling, index_t table_rows, sparse_gradient& out) {
+  if (const status s = detail::check_backward(ctx, bags, table_rows, pooling); !s) return s;
   if (detail::owns(detail::arrays_of(out), bags, gradient)) {
     return {errc::unsupported, "row_gradients: out must not own memory of the inputs"};
   }
@@ -102,13 +102,13 @@ status row_gradients_on(host_backend, const Context& ctx, const Bags& bags, matr
   const detail::backward_size size{
       .positions = bags.end_position() - bags.first_position(), .bags = bags.bags(), .width = width, .workers = 0};
   detail::backward_plan plan(ctx.memory, size);
-  plan.add(ctx, bags, gradient, table_rows, how);
+  plan.add(ctx, bags, gradient, table_rows, pooling);
   plan.group(ctx, table_rows);
   const index_t groups = plan.groups().groups();
   const auto floats = static_cast<std::size_t>(detail::capped_product(groups, width));
   out.rows.reserve(static_cast<std::size_t>(groups));
   out.values.reserve(floats);
-  detail::count_skipped(bags, table_rows, how);
+  detail::count_skipped(bags, table_rows, pooling);
   out.rows.resize(static_cast<std::size_t>(groups));
   out.values.resize(floats);
   if (groups == 0) return {};
@@ -129,26 +129,26 @@ status row_gradients_on(host_backend, const Context& ctx, const Bags& bags, matr
   return {};
 }
 
-/// The gradient of each weight of a batch, as if every position had one.
+/// The gradient of each weight of a batch, as if every id had one.
 ///
-/// @shape    table (R,D) · bags as given to lookup · gradient of lookup's output (B,D) · out (N): one for each
-///           position of the batch, beginning with its first
+/// @shape    table (R,D) · bags as given to lookup · gradient of lookup's output (B,D) · out (N): one for
+///           each id of the batch, from its first position on
 /// @dtype    rows f32, f16 or bf16; the rest f32
 /// @space    host
 /// @pre      out overlaps no input
-/// @post     absent positions get 0
-/// @numerics dot products in f32, as many sums as vectors have lanes; the sum over a bag in f64. Between ISAs
+/// @post     absent ids get 0
+/// @numerics dot products in f32, one sum per vector lane; the sum over a bag in f64. Between ISAs
 ///           |err| <= 2 D u sum|x g|
 /// @cost     O(N*D); no allocation
 /// @threads  reentrant; a concurrent writer of the table's rows is not safe
-/// @error    as lookup; shape_mismatch for a gradient or an out that is null. On an error nothing is written
+/// @error    as lookup; shape_mismatch for a null gradient or out. On an error nothing is written
 /// @example  @snippet tests/embedding/gradient_test.cpp weight_gradients
 template <class Context, RowSource Source, BagBatch Bags, MemorySpace Space, class Columns, class Pooling>
 [[nodiscard]] status weight_gradients(Context&& context_or_executor, const Source& table, const Bags& bags,
                                       matrix_view<const float, Space, Columns> gradient,
-                                      const Pooling& how, std::span<float> out) {
+                                      const Pooling& pooling, std::span<float> out) {
   const auto ctx = as_context(context_or_executor);
-  using policies = std::remove_const_t<decltype(as_pooling(how))>;
+  using policies = std::remove_const_t<decltype(as_pooling(pooling))>;
   using combiner_type = typename policies::combiner;
   static_assert(!std::is_same_v<combiner_type, combiner::max_t> && !std::is_same_v<combiner_type, combiner::concat_t>,
                 "deeprec::weight_gradients: no gradient for this combiner. Fix: sum, mean or sqrtn.");
@@ -162,14 +162,14 @@ template <class Context, RowSource Source, BagBatch Bags, MemorySpace Space, cla
   }
   if (!gradient.valid()) return gradient.validate("weight_gradients: gradient must not be null");
   if (!out.empty() && out.data() == nullptr) return {errc::shape_mismatch, "weight_gradients: out must not be null"};
-  if (const status s = detail::check_max_norm(as_pooling(how)); !s) return s;
+  if (const status s = detail::check_max_norm(as_pooling(pooling)); !s) return s;
   return detail::or_out_of_memory([&] { return weight_gradients_on(ctx.backend(), ctx, table, bags, matrix_view<const float, Space>(gradient),
-                                                   as_pooling(how), out); });
+                                                   as_pooling(pooling), out); });
 }
 
 namespace detail {
 
-// The dots of a bag, turned into gradients: what a weight does to the denominator included.
+// Turns the dot products of a bag into gradients, with the derivatives of the denominator.
 template <class Args>
 void divide_bag(const Args& args, detail::divide_by divide, index_t bag, float* of_position) {
   const auto weight_of = [&](index_t k) {
@@ -177,13 +177,13 @@ void divide_bag(const Args& args, detail::divide_by divide, index_t bag, float* 
   };
   detail::pool_counts counts;
   double weighted = 0;  // gradient . pooled row, times the denominator
-  for (index_t k = args.borders.begin(bag); k < args.borders.end(bag); ++k) {
+  for (index_t k = args.ranges.begin(bag); k < args.ranges.end(bag); ++k) {
     if (args.absent(k)) continue;
     counts.add(weight_of(k));
     weighted += weight_of(k) * static_cast<double>(of_position[k]);
   }
   const double by = counts.divisor(divide);
-  for (index_t k = args.borders.begin(bag); k < args.borders.end(bag); ++k) {
+  for (index_t k = args.ranges.begin(bag); k < args.ranges.end(bag); ++k) {
     if (args.absent(k) || by == 0.0) {
       of_position[k] = 0.0F;
       continue;
@@ -205,7 +205,7 @@ status weight_gradients_on(any_backend, const Args&...) {
 
 template <class Context, class Source, class Bags, class Pooling>
 status weight_gradients_on(host_backend, const Context& ctx, const Source& table, const Bags& bags,
-                  matrix_view<const float> gradient, const Pooling& how, std::span<float> out) {
+                  matrix_view<const float> gradient, const Pooling& pooling, std::span<float> out) {
   if (const status s = bags.validate(); !s) return s;
   const index_t first = bags.first_position();
   const index_t positions = bags.end_position() - first;
@@ -213,21 +213,21 @@ status weight_gradients_on(host_backend, const Context& ctx, const Source& table
     return s;
   }
   if constexpr (std::is_same_v<typename Pooling::bounds_mode, bounds::check_t>) {
-    if (const status s = detail::check_positions(ctx, bags, table.rows(), how); !s) return s;
+    if (const status s = detail::check_positions(ctx, bags, table.rows(), pooling); !s) return s;
   }
   using id_type = typename Bags::id_type;
   detail::pool_args<detail::direct_rows<id_type>, id_type, const float> args{};
   args.row_of = {table.data(), table.format().stride_bytes(), bags.ids()};
   args.ids = bags.ids();
-  args.borders = bags.borders();
+  args.ranges = bags.ranges();
   args.weights = bags.weights();
   args.positive_weights = detail::prunes_weights<Pooling> && bags.weights() != nullptr;
   args.rows = table.rows();
-  args.padding = detail::padding_of(how);
+  args.padding = detail::padding_of(pooling);
   args.width = table.format().width();
   args.parts = detail::parts_of(table.format());
   args.end_position = bags.end_position();
-  args.max_norm = detail::max_norm_of(how);
+  args.max_norm = detail::max_norm_of(pooling);
   args.out = gradient.data_handle();
   args.out_stride = gradient.stride(0);
   constexpr detail::divide_by divide = detail::divisor_of<typename Pooling::combiner>();

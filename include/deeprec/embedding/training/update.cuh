@@ -1,11 +1,11 @@
-// update on a CUDA stream: positions sorted by row, and a team of lanes to each row that the batch used.
+// update on a CUDA stream: positions are sorted by row, and one team of lanes updates each row that was used.
 //
-//   bags ──expand──> (row, position) ──CUB radix sort, over the bits of R only──> runs ──> gradient summed, row stepped
+//   bags ──expand──> (row, position) ──CUB radix sort, bits of R──> runs ──> gradient summed, row stepped
 //
-// The positions of a row are added in order; those of more than 512 positions in chunks of 256 sorted_indices, chunks
-// from left to right (batches of more than 16384 positions): the same bits every time. Nothing is read back to
-// the host, so a step can be captured once its scratch is there. Bad bags are reported and leave every row
-// as it was. Rows below 2^32 - 1, positions and bags below 2^32.
+// The gradients of a row are added in the order of its positions; for more than 512 positions, in a batch of
+// more than 16384, in chunks of 256 sorted indices, chunks from left to right: the same bits on every run.
+// Nothing is read back to the host, so a step can be captured once its scratch is allocated. Bad bags are
+// reported and change no row. Rows, positions and bags below 2^32 - 1.
 #pragma once
 
 #ifndef __CUDACC__
@@ -29,7 +29,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace [[gnu::visibility("hidden")]] DEEPREC_DEVICE {
 
-/// Keys of nothing, and values by number.
+/// Sets every key to absent_key and every value to 0.
 [[maybe_unused]] static __global__ void __launch_bounds__(block_threads)
     clear_keys(std::uint32_t* keys, std::uint32_t* values, index_t n) {
   for (index_t i = index_t{blockIdx.x} * block_threads + threadIdx.x; i < n;
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(block_threads)
   }
 }
 
-/// Bags and factors in the order of the rows.
+/// Writes bags and factors in sorted order.
 [[maybe_unused]] static __global__ void __launch_bounds__(block_threads)
     place_positions(detail::expanded_positions of, const float* weights, index_t positions, const std::uint32_t* keys,
                 const std::uint32_t* values, std::uint32_t* bags, float* factors, index_t n) {
@@ -96,7 +96,7 @@ template <class Context, class Bags, MemorySpace GradientSpace, class Pooling, c
           class Format, MemorySpace TableSpace, class Rounding>
 [[gnu::visibility("hidden")]] status update_on(cuda_backend, const Context& ctx, const Bags& bags,
                                                 matrix_view<const float, GradientSpace> gradient,
-                                                const Pooling& how, const Optimizer& optimizer,
+                                                const Pooling& pooling, const Optimizer& optimizer,
                                                 table_view<Format, TableSpace> table,
                                                 const Rounding& rounding) {
   static_assert(
@@ -104,9 +104,9 @@ template <class Context, class Bags, MemorySpace GradientSpace, class Pooling, c
           reachable_as<TableSpace, device_space>,
       "deeprec::update: host memory given to a CUDA context. Fix: copy it to the device and use views "
       "with device_space.");
-  using batch_task = detail::pool_task<typename Bags::id_type, decltype(bags.borders()), float>;
+  using batch_task = detail::pool_task<typename Bags::id_type, decltype(bags.ranges()), float>;
   if (const status s = detail::device_shapes(bags); !s) return s;
-  auto batch = detail::task_of<batch_task>(table, how, bags.weights() != nullptr);
+  auto batch = detail::task_of<batch_task>(table, pooling, bags.weights() != nullptr);
   detail::set_bags(batch, bags);
   const bool fills = batch.empty == detail::when_empty::default_row;
   if (fills && detail::is_bad_id(batch.default_row, batch.rows)) {
@@ -119,7 +119,7 @@ template <class Context, class Bags, MemorySpace GradientSpace, class Pooling, c
   }
   if (gradient.empty() || n == 0) return {};
   batch.fault = ctx.executor->fault_record();
-  if (index_t* const counter = detail::skip_counter_of(how); counter != nullptr) {
+  if (index_t* const counter = detail::skip_counter_of(pooling); counter != nullptr) {
     batch.skipped = ctx.executor->counter(counter);
     if (batch.skipped == nullptr) {
       return {errc::unsupported,
@@ -171,7 +171,7 @@ template <class Context, class Bags, MemorySpace GradientSpace, class Pooling, c
   }
   const std::uint32_t* bags_in_order = at(words, sorted_values);
   const float* factors = nullptr;
-  if (divides || weighted) {  // where the unsorted keys and values were
+  if (divides || weighted) {  // stored over the unsorted values and keys
     const status s = launch_kernel(place_positions, grid_of(n, 1), on, positions, batch.weights, batch.id_count,
                                    at(words, sorted_keys), at(words, sorted_values), at(words, values),
                                    at(floats, keys), n);
@@ -183,7 +183,7 @@ template <class Context, class Bags, MemorySpace GradientSpace, class Pooling, c
   const auto rows = detail::prepare(optimizer);
   using element = typename Format::element;
   detail::step_task<element, std::remove_const_t<decltype(rows)>, Rounding> task{
-      {}, at(words, sorted_keys), n, detail::max_norm_of(how), rows, rounding};
+      {}, at(words, sorted_keys), n, detail::max_norm_of(pooling), rows, rounding};
   detail::set_rows(task, table);
   task.gradient.table = static_cast<const std::byte*>(static_cast<const void*>(gradient.data_handle()));
   task.gradient.stride = gradient.stride(0) * index_t{sizeof(float)};

@@ -6,8 +6,8 @@
 //   updates.add(users.view(), max_norm_sum);        a table may serve many features
 //   update(pool, updates, bags, gradient, optimizer);   gradient (B, sum of D) of the lookup's out
 //
-// A row that several features or bags used gets one step, with the sum of all its gradients. Not here: one
-// optimizer for some tables and another for others; that is a group for each.
+// A row that several features or bags used gets one step, with the sum of all its gradients. Not here:
+// different optimizers for different tables; use one group for each optimizer.
 #pragma once
 
 #include <algorithm>
@@ -39,8 +39,7 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// The features of a model as training sees them: which table each steps, and how it was pooled. Tables are not
-/// owned.
+/// The features of a model for training: which table each updates, and its pooling. Tables are not owned.
 ///
 /// @dtype   Bags: the type of a feature's batch
 /// @threads add is not thread-safe; one update at a time
@@ -50,23 +49,23 @@ class update_group {
   using optimizer_type = Optimizer;
   using bags_type = Bags;
 
-  /// Adds a feature and returns its number. Tables are the same when their rows begin at one address; one without
-  /// a row, or with rows of no bytes, is a table of its own.
+  /// Adds a feature and returns its number. Tables are the same when their rows begin at one address; a
+  /// table without rows, or with rows of 0 bytes, is never the same as another.
   ///
   /// @shape    table (R,D), changed in place by update
   /// @dtype    rows f32, f16, bf16 or split
-  /// @error    what is wrong, update says: rows without room for the optimizer's state; one address with two
-  ///           shapes, formats or norms
+  /// @error    reported by update: rows without room for the optimizer's state; one address with two shapes,
+  ///           formats or norms
   template <RowFormat Format, class Pooling>
-  index_t add(table_view<Format> table, const Pooling& how) {
-    using policies = std::remove_const_t<decltype(as_pooling(how))>;
+  index_t add(table_view<Format> table, const Pooling& pooling) {
+    using policies = std::remove_const_t<decltype(as_pooling(pooling))>;
     using combiner_type = typename policies::combiner;
     static_assert(!std::is_same_v<combiner_type, combiner::max_t> && !std::is_same_v<combiner_type, combiner::concat_t>,
                   "deeprec::update_group: no gradient for this combiner. Fix: sum, mean or sqrtn.");
     static_assert(detail::has_trainable_rows<Format>,
                   "deeprec::update_group: rows of this format are for lookups only. Fix: train rows of float, "
                   "f16, bf16 or split floats, and quantize the table afterwards.");
-    const auto policy = as_pooling(how);
+    const auto policy = as_pooling(pooling);
     const float norm = detail::max_norm_of(policy);
     const bool has_bytes = table.rows() > 0 && table.format().stride_bytes() > 0;
     const auto same = std::find_if(tables_.begin(), tables_.end(), [&](const auto& t) {
@@ -92,18 +91,18 @@ class update_group {
 
   /// T
   [[nodiscard]] index_t features() const noexcept { return static_cast<index_t>(features_.size()); }
-  /// How many different tables there are.
+  /// Number of different tables.
   [[nodiscard]] index_t tables() const noexcept { return static_cast<index_t>(tables_.size()); }
   /// D of a feature.
   [[nodiscard]] index_t width(index_t feature) const noexcept { return offset(feature + 1) - offset(feature); }
-  /// The first column of a feature where all lie side by side.
+  /// The first column of a feature in the joint gradient.
   [[nodiscard]] index_t offset(index_t feature) const noexcept {
     return offsets_[static_cast<std::size_t>(feature)];
   }
-  /// The sum of all D; where that is no index_t, a number that no gradient is as wide as.
+  /// The sum of all D; if that overflows index_t, a number larger than the width of any gradient.
   [[nodiscard]] index_t total_width() const noexcept { return offsets_.back(); }
 
-  /// For update: all of it.
+  /// For update: runs the whole call.
   [[nodiscard]] status run(const context<executor_ref>& ctx, std::span<const Bags> bags,
                            std::span<const matrix_view<const float>> gradients, const Optimizer& optimizer,
                            const Rounding& rounding) const {
@@ -117,8 +116,9 @@ class update_group {
       return status(errc::unsupported, "update: bits of a row and bits of a position must fit 64 together")
           .in_table(static_cast<index_t>(t));
     }
-    // Large tables one after the other, each by all threads; of the others, a thread takes one at a time. They work in
-    // one block, asked for before the first table is stepped: the large ones in turn, then the smaller ones side by side.
+    // Large tables in sequence, each on all threads; the others in parallel, each on one thread. All of them
+    // use one block, allocated before the first table is updated: the large ones reuse it in turn, then the
+    // smaller ones take separate parts of it.
     std::pmr::vector<std::size_t> smaller(ctx.memory);
     smaller.reserve(tables_.size());
     index_t together = 0;
@@ -151,13 +151,13 @@ class update_group {
   }
 
  private:
-  // What a table has to do in one call.
+  // Work for a table in one call.
   struct work {
     index_t positions = 0;
     index_t bags = 0;
-    index_t place = 0;  // of its memory in that of the smaller tables
+    index_t place = 0;  // offset of its memory in that of the smaller tables
   };
-  // Up to so many, a table is work for one thread.
+  // Tables with up to this many ids are updated by one thread.
   static constexpr index_t positions_of_many = index_t{1} << 15;
 
   [[nodiscard]] detail::backward_size size_of(const work& w, std::size_t table, index_t workers) const noexcept {
@@ -191,7 +191,7 @@ class update_group {
     return {};
   }
 
-  // Works in the memory at `place`: no allocation.
+  // Uses the memory at `place`; no allocation.
   void step_table(const context<executor_ref>& ctx, std::size_t table, const work& w, std::byte* place,
                   std::span<const Bags> bags, std::span<const matrix_view<const float>> gradients,
                   const Optimizer& optimizer, const Rounding& rounding) const {
@@ -215,15 +215,15 @@ class update_group {
 /// @dtype    as update
 /// @space    all reachable from the host
 /// @pre      as update; tables with different first rows don't overlap
-/// @post     where features share no table, that of T updates; a row that features share has one step, with the
-///           sum of their gradients, feature after feature
+/// @post     where features share no table, that of T updates; a row that features share gets one step, with
+///           the sum of their gradients in the order of features
 /// @numerics as update: the same bits for any number of threads
-/// @cost     that of T updates; tables with up to 32768 ids are shared out among threads, larger ones are worked
-///           on by all. Memory as update, for the largest table or for all of the smaller ones, before the first is
-///           stepped
+/// @cost     that of T updates; tables with up to 32768 ids are distributed over threads, larger ones are
+///           updated by all threads. Memory as update, for the largest table or for all of the smaller ones,
+///           before the first is updated
 /// @threads  one caller; lookups of the same tables must wait
-/// @error    as update, with the feature as the table; the smallest feature that has any fault. On an error,
-///           out_of_memory too, nothing is written
+/// @error    as update, with the feature as the table, for the smallest feature that has a fault. On an
+///           error, also out_of_memory, nothing is written
 /// @example  @snippet tests/embedding/update_group_test.cpp update_group
 template <class Context, RowOptimizer Optimizer, BagBatch Bags, RoundingPolicy Rounding>
 [[nodiscard]] status update(Context&& context_or_executor, const update_group<Optimizer, Bags, Rounding>& group,

@@ -2,7 +2,7 @@
 //
 //   /proc/self/cgroup      0::/docker/ab                   the group of the process, for each hierarchy
 //   /proc/self/mountinfo   ... / /sys/fs/cgroup ... - cgroup2 ...      where that hierarchy can be read
-//   /sys/fs/cgroup/docker/ab/cpu.max     200000 100000     this group and each one above it: the smallest holds
+//   /sys/fs/cgroup/docker/ab/cpu.max     200000 100000     of this group and all above, the smallest applies
 //
 // Version 2 has cpu.max; version 1 has cpu.cfs_quota_us (-1: no limit) and cpu.cfs_period_us.
 #pragma once
@@ -32,7 +32,7 @@ inline std::string content_of(const std::string& path) {
   return text;
 }
 
-/// Takes the text up to a separator, which goes as well.
+/// Removes and returns the text up to a separator; removes the separator too.
 inline std::string_view take_until(std::string_view& text, char separator) {
   const std::size_t at = (std::min)(text.find(separator), text.size());
   const std::string_view taken = text.substr(0, at);
@@ -47,7 +47,7 @@ inline bool lists(std::string_view names, std::string_view wanted) {
   return false;
 }
 
-/// A whole number that fills the text; 0 where it is none.
+/// The whole text as a positive integer; 0 where it is none.
 inline std::int64_t positive_number(std::string_view text) {
   while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.remove_suffix(1);
   std::int64_t value = 0;
@@ -64,7 +64,7 @@ inline int processors_of(std::string_view quota, std::string_view period) {
   return static_cast<int>((std::min)(whole, std::int64_t{1} << 20));
 }
 
-/// As mountinfo spells paths: \040 is a space.
+/// Decodes the octal escapes of paths in mountinfo: \040 is a space.
 inline std::string without_escapes(std::string_view path) {
   const auto digit = [&](std::size_t i) { return i < path.size() ? path[i] - '0' : -1; };
   const auto octal = [&](std::size_t i) { return digit(i) >= 0 && digit(i) < 8; };
@@ -81,7 +81,7 @@ inline std::string without_escapes(std::string_view path) {
 }
 
 struct cgroup_mount {
-  std::string group;  // what of the hierarchy is mounted
+  std::string group;  // the mounted part of the hierarchy
   std::string at;
 };
 
@@ -90,7 +90,8 @@ inline std::vector<cgroup_mount> cgroup_mounts(const std::string& root, bool ver
   std::vector<cgroup_mount> found;
   const std::string text = content_of(root + "/proc/self/mountinfo");
   for (std::string_view lines = text; !lines.empty();) {
-    std::string_view line = take_until(lines, '\n');  // id parent device group at options [tag]... - type source more
+    // id parent device group at options [tag]... - type source more
+    std::string_view line = take_until(lines, '\n');
     for (int i = 0; i < 3; ++i) take_until(line, ' ');
     const std::string_view group = take_until(line, ' ');
     const std::string_view at = take_until(line, ' ');
@@ -120,7 +121,7 @@ inline int quota_of_group(const std::string& folder, bool version_2) {
 /// The smallest limit of the process's groups and those above them, in processors, rounded up; 0 where there
 /// is no limit, or none can be read.
 ///
-/// @param root in front of every path: a made-up tree, in tests
+/// @param root prefix of every path; tests pass a made-up tree
 /// @cost  some files of /proc and /sys are read
 /// @threads thread-safe
 /// @error none
@@ -151,7 +152,7 @@ inline int cpu_quota(const std::string& root = {}) {
       }
       add(quota_of_group(root + mount.at, version_2));
     }
-    // The group lies outside of what is mounted: a container sees its own group at the mount.
+    // The group is outside the mounted part: a container sees its own group at the mount point.
     for (std::size_t i = 0; !seen && i < mounts.size(); ++i) {
       add(quota_of_group(root + mounts[i].at, version_2));
     }

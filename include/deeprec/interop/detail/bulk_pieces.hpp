@@ -1,8 +1,8 @@
-// What every executor of interop/ does alike: one parallel_for, cut into pieces that threads take in order.
+// The common part of the executors in interop/: one parallel_for, cut into pieces that threads take in order.
 //
 //   [0, n) ──> piece 0 | piece 1 | ...      runner w:  while (a piece is left) body(begin, end, w)
 //
-// A host framework only has to start some runners, each under its own number, and to wait for them.
+// A host framework only has to start some runners, each with its own number, and to wait for them.
 #pragma once
 
 #include <atomic>
@@ -27,7 +27,7 @@ class bulk_pieces {
   bulk_pieces(const bulk_pieces&) = delete;
   bulk_pieces& operator=(const bulk_pieces&) = delete;
 
-  /// How many runners have something to do, at most `limit`.
+  /// The number of runners that have work to do, at most `limit`.
   [[nodiscard]] int runners(int limit) const noexcept {
     return pieces_ < limit ? static_cast<int>(pieces_) : limit;
   }
@@ -56,7 +56,7 @@ class bulk_pieces {
     }
   }
 
-  /// Call it when every runner has returned.
+  /// Rethrows the exception that was kept. Call it when every runner has returned.
   void rethrow() {
 #if DEEPREC_EXCEPTIONS
     if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
@@ -77,8 +77,8 @@ class bulk_pieces {
 #endif
 };
 
-/// parallel_for by a framework's own means: start(width, run) calls run(w) once for every w in
-/// [0, width), on any threads, and returns when all have returned.
+/// parallel_for on a framework's threads: start(width, run) calls run(w) once for every w in [0, width), on
+/// any threads, and returns when all have returned.
 template <class Body, class Start>
 void run_pieces(index_t n, index_t grain, int concurrency, Body& body, Start&& start) {
   DEEPREC_EXPECTS(grain > 0);

@@ -1,4 +1,4 @@
-// How many bytes the last-level cache of this machine holds.
+// The size of the last-level cache of this machine in bytes.
 #pragma once
 
 #include <unistd.h>
@@ -12,8 +12,8 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
-/// What one core can reach: the third-level cache, or 32 MB where nothing is known about it. On x86 the
-/// processor is asked: sysconf() of some systems adds up the caches of a whole AMD package.
+/// The third-level cache that one core can use, or 32 MB where its size is unknown. On x86 it is read with
+/// CPUID: sysconf() of some systems adds up the caches of a whole AMD package.
 inline index_t last_level_cache_bytes() noexcept {
   static const index_t bytes = [] {
 #if DEEPREC_X86

@@ -1,7 +1,7 @@
-// Secret numbers of this process for hash tables, so that nobody can choose keys that all fall into one position.
+// Secret seeds of this process for hash tables, so that keys can't be chosen to collide.
 //
-// They decide how fast a table is, never the result of a verb. Hashes that are part of a model (core/hash.hpp) don't
-// use them.
+// They affect the speed of a table, never the result of a verb. Hashes that are part of a model
+// (core/hash.hpp) don't use them.
 #pragma once
 
 #include <unistd.h>
@@ -19,7 +19,7 @@ struct key_seed {
   std::uint64_t key[4] = {};
 };
 
-/// Made once, by the system's random numbers; where it has none, of addresses and the time.
+/// Made once from the system's random numbers; where it has none, from an address and the time.
 inline const key_seed& process_key_seed() noexcept {
   static const key_seed made = [] {
     key_seed seed;
@@ -29,15 +29,15 @@ inline const key_seed& process_key_seed() noexcept {
       for (std::uint64_t& word : seed.key) word = mix64(state += hash_key[0]);
       seed.start = mix64(state += hash_key[0]);
     }
-    seed.key[1] |= 1;  // factors
+    seed.key[1] |= 1;  // factors are odd
     seed.key[3] |= 1;
     return seed;
   }();
   return made;
 }
 
-/// Hash of an id, its upper bits the best. Two multiplications: after one, the upper bits of ids in an arithmetic
-/// progression are such a progression themselves, and with one key in a hundred they cluster.
+/// Hash of an id; the upper bits are the best mixed. Two multiplications: after one, the upper bits of ids in
+/// an arithmetic progression are such a progression themselves, and with one seed in a hundred they cluster.
 inline std::uint64_t id_hash(const key_seed& seed, std::uint64_t id) noexcept {
   return fold_multiply(fold_multiply(id ^ seed.start, seed.key[1]) ^ seed.key[2], seed.key[3]);
 }

@@ -1,11 +1,11 @@
-// The row-select kernel, written over the byte words and compiled once for each region.
+// The row-select kernel, written over the byte-vector primitives and compiled once for each region.
 //
 //   width   1 .. byte_lanes - 1       one masked vector, or two pieces that overlap
 //           1 to 8 vectors            all of them unrolled, the last overlapping the one before
 //           more                      a loop over vectors, the last overlapping the one before
-//           any, past the caches      whole cache lines streamed, what is left at the ends stored
+//           any, streamed             non-temporal stores of whole cache lines, plain ones at the ends
 //
-// A way to copy a row is a functor: called, it copies; fetch() asks for a row that is copied later.
+// A method to copy a row is a functor: operator() copies, fetch() prefetches a row that is copied later.
 
 // Any number of bytes.
 DEEPREC_INLINE void copy_bytes(std::byte* to, const std::byte* from, index_t n) {
@@ -17,7 +17,7 @@ DEEPREC_INLINE void copy_bytes(std::byte* to, const std::byte* from, index_t n) 
   store(to + n - byte_lanes, load(from + n - byte_lanes));
 }
 
-// One line into the second-level cache.
+// Prefetches one line into the second-level cache.
 DEEPREC_INLINE void fetch_line(const std::byte* p) { __builtin_prefetch(p, 0, 2); }
 
 struct fetch_lines {
@@ -41,7 +41,7 @@ struct copy_wide_row : fetch_lines {
 struct stored {
   DEEPREC_INLINE static void put(std::byte* p, vector_u8 x) { store(p, x); }
 };
-struct streamed {  // rows of whole lines at whole lines
+struct streamed {  // rows of whole cache lines, aligned to lines
   DEEPREC_INLINE static void put(std::byte* p, vector_u8 x) { stream(p, x); }
 };
 
@@ -68,7 +68,7 @@ struct copy_vectors {
   }
 };
 
-// Only whole lines are streamed: half a line past the caches costs more than a line through them.
+// Only whole lines are streamed: a non-temporal store of half a line costs more than a cached line.
 struct stream_row : fetch_lines {
   DEEPREC_INLINE void operator()(std::byte* to, const std::byte* from, index_t width) const {
     constexpr index_t line = ::deeprec::detail::line_bytes;
@@ -82,7 +82,7 @@ struct stream_row : fetch_lines {
   }
 };
 
-// The chosen row of b; which one it is costs no branch.
+// The chosen row for b, without a branch.
 DEEPREC_INLINE const std::byte* chosen_row(const ::deeprec::detail::select_args& args, index_t b) {
   return args.from[args.cond[b] != 0].row(b);
 }
@@ -92,11 +92,11 @@ DEEPREC_INLINE void copy_chosen(const ::deeprec::detail::select_args& args, cons
                                 index_t b) {
   const std::byte* const from = chosen_row(args, b);
   std::byte* const to = args.out.row(b);
-  if (from != to) copy(to, from, args.out.width);  // out is an operand: the row is there already
+  if (from != to) copy(to, from, args.out.width);  // in place: the row is there already
 }
 
-// The arguments come by value: a store of bytes could change them otherwise, and they would be read again
-// for every row.
+// The arguments are passed by value: stores of bytes may alias a reference, and they would be read again for
+// every row.
 template <class CopyRow>
 void copy_rows(const ::deeprec::detail::select_args args, const CopyRow copy, index_t begin,
                index_t end) {

@@ -1,4 +1,4 @@
-// What the row-select kernels of every region are given: addresses and numbers of bytes, no types.
+// Arguments of the row-select kernels: addresses and byte counts, type-erased.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
-/// Rows of bytes: `count` of them, each `stride` behind the one before.
+/// Rows of bytes: `count` of them, `stride` bytes apart.
 template <class Byte>
 struct byte_rows {
   Byte* first;
@@ -20,18 +20,18 @@ struct byte_rows {
   DEEPREC_INLINE Byte* row(index_t i) const { return first + i * stride; }
 };
 
-/// Past the caches, or through them.
+/// Through the caches, or non-temporal.
 enum class store_kind : unsigned char { cached, streamed };
 
 inline constexpr index_t line_bytes = 64;
 
-/// Outputs of more bytes than this have their chosen rows fetched ahead, into the second-level cache: the
-/// hardware can't guess which of two rows comes next. Below it the fetches cost a sixth and gain nothing.
-/// (Into the first level they gain little at any size: too few of them are under way at once.)
+/// For outputs of more bytes than this the chosen rows are prefetched into the second-level cache: the
+/// hardware can't predict which of two rows comes next. Below it prefetching costs a sixth and gains nothing.
+/// (Into the first level it gains little at any size: too few prefetches are in flight at once.)
 inline constexpr index_t fetch_above = index_t{1} << 20;
 
-/// How far ahead, in cache lines and in rows; 0: not at all. Rows shorter than a line touch every line of
-/// both operands, and long ones are a stream: the hardware does those.
+/// Prefetch distance, in cache lines and in rows; 0: none. Rows shorter than a line touch every line of both
+/// operands, and long rows are sequential: the hardware prefetches those.
 inline constexpr index_t lines_ahead = 64;
 inline index_t rows_ahead(index_t width) noexcept {
   const index_t lines = (width + line_bytes - 1) / line_bytes;
@@ -42,7 +42,7 @@ struct select_args {
   const unsigned char* cond;           // one byte for a row
   byte_rows<const std::byte> from[2];  // otherwise, then: cond picks without a branch
   byte_rows<std::byte> out;
-  index_t ahead;                       // rows; 0: nothing is fetched ahead
+  index_t ahead;                       // prefetch distance in rows; 0: none
   store_kind stores;
 };
 
@@ -55,7 +55,7 @@ inline bool share_bytes(const byte_rows<const std::byte>& a,
   const index_t last_b = (b.count - 1) * b.stride + b.width;
   if (begin_a + last_a <= begin_b || begin_b + last_b <= begin_a) return false;
   if (a.stride == b.stride && a.stride >= a.width && a.stride >= b.width) {
-    // Two sets of columns of one matrix: the places within a row decide.
+    // Two ranges of columns of one matrix: their offsets within a row decide.
     const index_t step = (begin_b - begin_a) % a.stride;
     const index_t column = step < 0 ? step + a.stride : step;
     return column < a.width || column > a.stride - b.width;

@@ -1,16 +1,16 @@
 // One step of an optimizer on one row, compiled for scalar code (vectors of one lane) and for each region.
 // No include guard: see apply_row_kernels.hpp.
 
-/// The n < lanes columns from c on, with which a row ends: by the vector that ends there too. A masked one
-/// would touch what lies behind the row, which nobody has fetched.
+/// The last n < lanes columns of a row, from c on, loaded with the vector that ends where the row does. A
+/// masked load would touch memory past the row, which has not been prefetched.
 template <class T>
 DEEPREC_INLINE vector_f32 load_end(const T* row, index_t c, int n) {
   return c < lanes ? load_first(row + c, n) : last_to_front(load(row + c + n - lanes), n);
 }
 
-/// How the values of a row are read and written, whatever a format makes of its element. `exact`: they are
-/// kept as f32, and no rounding policy concerns them. A format whose row is more than an array of Element
-/// specialises this in its own .inl, with the same members.
+/// Reads and writes the values of a row in any row format. `exact`: they are stored as f32, and no rounding
+/// policy applies. A format whose row is more than an array of Element specialises this in its own .inl, with
+/// the same members.
 template <class Element>
 struct row_values {
   static constexpr bool exact = std::is_same_v<Element, float>;
@@ -44,7 +44,7 @@ struct scaled_gradient {
   DEEPREC_INLINE vector_f32 get_first(index_t c, int n) const { return load_end(at, c, n) * factor; }
 };
 
-// Where the results of a row's steps go: to the nearest value ...
+// Writes the results of a row's steps: rounded to nearest ...
 template <class Values>
 struct nearest_writer {
   Values values;
@@ -52,7 +52,7 @@ struct nearest_writer {
     n == lanes ? values.set(c, x) : values.set_first(c, x, n);
   }
 };
-// ... or by random words, which are drawn for 64 columns at a time.
+// ... or rounded by random words, which are drawn for 64 columns at a time.
 template <class Values>
 struct random_writer {
   static_assert(64 % lanes == 0);
@@ -70,7 +70,7 @@ struct random_writer {
   }
 };
 
-// The transforms that a wrapped optimizer puts before its step, outermost first.
+// The transforms that wrappers apply before the step, outermost first.
 struct no_transform {};
 template <class Before, class Transform>
 struct transform_after {
@@ -85,7 +85,7 @@ DEEPREC_INLINE void pass(const transform_after<Before, Transform>& all, vector_f
   pass(all.before, weight, gradient, n);
   if constexpr (requires { take_transform(all.transform, weight, gradient); }) {
     take_transform(all.transform, weight, gradient);
-  } else {  // a user's own: on floats
+  } else {  // a user-defined transform, on floats
     float w[lanes], g[lanes];
     store(w, weight);
     store(g, gradient);
@@ -95,7 +95,7 @@ DEEPREC_INLINE void pass(const transform_after<Before, Transform>& all, vector_f
   }
 }
 
-/// The sum of the squared gradient, as it is behind the transforms.
+/// The sum of the squared gradient after the transforms.
 template <class Transforms, class Values, class Gradient>
 DEEPREC_INLINE float sum_of_squares(const Transforms& transforms, const Values& values, const Gradient& gradient,
                                     index_t width) {
@@ -112,7 +112,7 @@ DEEPREC_INLINE float sum_of_squares(const Transforms& transforms, const Values& 
   return add_lanes(squares);
 }
 
-// A vector form of the step where steps.inl has one; else a user's own operator(), on floats.
+// The vector form of the step where steps.inl has one; else a user-defined operator(), on floats.
 template <class Step, class... State>
 DEEPREC_INLINE vector_f32 stepped(const Step& step, vector_f32 weight, vector_f32 gradient, int n,
                                   State&... state) {
@@ -175,8 +175,8 @@ struct column_vector {
   }
 };
 
-// Peels the wrappers, one transform each, down to the optimizer; then all columns. `known`: the sum of the
-// squared gradient behind these transforms, or null.
+// Unwraps the wrappers, one transform each, down to the optimizer, then steps all columns. `known`: the sum
+// of the squared gradient after these transforms, or null.
 template <class Optimizer, class Rows, class Transforms, class Writer, class Gradient>
 DEEPREC_INLINE void step_behind(const Rows& rows, const Transforms& transforms, Writer& writer,
                                 const Gradient& gradient, float* state, index_t width, const float* known) {
@@ -188,7 +188,7 @@ DEEPREC_INLINE void step_behind(const Rows& rows, const Transforms& transforms, 
     if constexpr (Rows::needs_norm) norm_squared = squares();
     const auto transform = rows.begin_transform(norm_squared);
     const transform_after<Transforms, std::remove_const_t<decltype(transform)>> all{transforms, transform};
-    // Prepared already inside of the library's own wrappers; a user's may leave it to this place.
+    // Already prepared in the library's own wrappers; a user-defined one may leave it to this call.
     step_behind<Optimizer>(::deeprec::detail::prepare(rows.optimizer), all, writer, gradient, state, width,
                            nullptr);
   } else {
@@ -196,8 +196,8 @@ DEEPREC_INLINE void step_behind(const Rows& rows, const Transforms& transforms, 
     if constexpr (Optimizer::needs_mean_square) {
       mean_square = squares() / static_cast<float>(width > 0 ? width : 1);
     }
-    // What the read of the last columns overlaps is written behind it: the columns before, and the row's own
-    // state.
+    // The load of the last columns overlaps the columns before them and the row's own state, so it comes
+    // before they are written.
     constexpr int own = Optimizer::row_state;
     float of_row[own + 1];
     for (int i = 0; i < own; ++i) of_row[i] = state[i];
@@ -218,8 +218,8 @@ DEEPREC_INLINE void step_behind(const Rows& rows, const Transforms& transforms, 
   }
 }
 
-/// One row. `rows` is what prepare() made of an Optimizer; `row` is the row's number, for the rounding;
-/// `squares` is the sum of the squared gradient where the caller has it.
+/// Steps one row. `rows` is the prepared Optimizer; `row` is the row's number, for the rounding; `squares` is
+/// the sum of the squared gradient where the caller has it, else null.
 template <class Optimizer, class Rows, class Values, class Gradient, class Rounding>
 DEEPREC_INLINE void step_row(const Rows& rows, Values values, const Gradient& gradient, float* state,
                              index_t width, [[maybe_unused]] const Rounding& rounding,

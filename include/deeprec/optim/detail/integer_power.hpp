@@ -1,4 +1,4 @@
-// Powers with a whole exponent: multiplications only, so the same bits on every machine.
+// Powers with an integer exponent: multiplications only, so the same bits on every machine.
 #pragma once
 
 #include <cstdint>

@@ -30,7 +30,7 @@ DEEPREC_HD DEEPREC_INLINE vector_f32 take_step(const steps::centered_rmsprop_ste
                                                vector_f32& average) {
   squares = splat(step.decay) * squares + splat(step.gain) * (gradient * gradient);
   average = splat(step.decay) * average + splat(step.gain) * gradient;
-  // Of a constant gradient the variance is 0, and its rounding error may be negative.
+  // The variance of a constant gradient is 0, and rounding may make it negative.
   const vector_f32 variance = maximum(squares - average * average, splat(0.0F));
   return weight - splat(step.rate) * gradient / (sqrt(variance) + splat(step.epsilon));
 }
@@ -64,7 +64,7 @@ DEEPREC_HD DEEPREC_INLINE vector_f32 take_step(const steps::ftrl_step& step, vec
   linear = linear + (gradient + splat(step.shrinkage) * weight) -
            (root - raised(before, step.power)) * splat(step.inverse_rate) * weight;
   const vector_f32 inside = maximum(minimum(linear, splat(step.l1)), splat(-step.l1));
-  // No gradient so far and no l2: nothing by nothing, and the weight is 0.
+  // Without any gradient so far and without l2 this is 0 / 0, and the weight becomes 0.
   const vector_f32 curve = root * splat(step.inverse_rate) + splat(step.l2);
   return (inside - linear) / maximum(curve, splat(0x1p-126F));
 }

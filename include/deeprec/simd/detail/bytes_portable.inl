@@ -1,4 +1,4 @@
-// The byte words over xsimd. See words.hpp.
+// The byte operations over xsimd. See vectors.hpp.
 
 using vector_u8 = xsimd::batch<std::uint8_t>;
 inline constexpr int byte_lanes = static_cast<int>(vector_u8::size);

@@ -1,16 +1,16 @@
-// The words that read codes, over AVX2. See words.hpp.
+// Loads and stores of coded elements, over AVX2. See vectors.hpp.
 
 DEEPREC_INLINE __m128i eight_bytes(const void* p) {
   return _mm_loadl_epi64(static_cast<const __m128i*>(p));
 }
-/// n bytes, 0 <= n <= 8, and zeros.
+/// The first n bytes, 0 <= n <= 8; the others are zero.
 DEEPREC_INLINE __m128i first_bytes(const void* p, int n) {
   std::byte lane[8] = {};
   ::deeprec::detail::copy_in_two<4>(lane, static_cast<const std::byte*>(p), n);
   return eight_bytes(lane);
 }
 
-/// The fields of an E4M3 are those of a half of 2^-8 times the value. It is exact, whatever the unit flushes.
+/// An E4M3, shifted, is a half of 2^-8 times its value. Exact, also where the unit flushes denormals.
 DEEPREC_INLINE vector_f32 widen_e4m3(__m128i bytes) {
   const __m128i half = _mm_and_si128(_mm_slli_epi16(_mm_cvtepi8_epi16(bytes), 7),
                                      _mm_set1_epi16(static_cast<short>(0xbf80)));
@@ -37,8 +37,8 @@ DEEPREC_INLINE vector_f32 load_first_codes(const std::byte* p, int n) {
 
 /// A byte in each 64-bit lane becomes its two nibbles, one in each half of the lane.
 DEEPREC_INLINE __m256i split_nibbles(__m128i bytes) {
-  const __m256i is_one_hot = _mm256_cvtepu8_epi64(bytes);
-  return _mm256_and_si256(_mm256_or_si256(is_one_hot, _mm256_slli_epi64(is_one_hot, 28)),
+  const __m256i one_each = _mm256_cvtepu8_epi64(bytes);
+  return _mm256_and_si256(_mm256_or_si256(one_each, _mm256_slli_epi64(one_each, 28)),
                           _mm256_set1_epi32(15));
 }
 DEEPREC_INLINE vector_f32 load_nibbles(const std::byte* p) {
@@ -51,7 +51,7 @@ DEEPREC_INLINE vector_f32 load_first_nibbles(const std::byte* p, int n) {
   return _mm256_cvtepi32_ps(_mm256_and_si256(codes, first_lanes(n)));
 }
 
-/// The codes of 2 * lanes columns, those of even and those of odd ones.
+/// The codes of 2 * lanes columns, the even and the odd columns apart.
 DEEPREC_INLINE void load_nibbles(const std::byte* p, vector_f32& even, vector_f32& odd) {
   const __m256i bytes = _mm256_cvtepu8_epi32(eight_bytes(p));
   even = _mm256_cvtepi32_ps(_mm256_and_si256(bytes, _mm256_set1_epi32(15)));
@@ -84,7 +84,7 @@ DEEPREC_INLINE void store_halves(std::byte* high, std::byte* low, vector_f32 x) 
   const __m256i bits = _mm256_castps_si256(x.v);
   const __m256i top = _mm256_srli_epi32(bits, 16);
   const __m256i bottom = _mm256_blend_epi16(bits, _mm256_setzero_si256(), 0xaa);
-  // Two packed quarters of each, which lie in the order top, bottom, top, bottom.
+  // Two packed quarters of each, in the order top, bottom, top, bottom.
   const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(top, bottom), 0xd8);
   _mm_storeu_si128(static_cast<__m128i*>(static_cast<void*>(high)), _mm256_castsi256_si128(packed));
   _mm_storeu_si128(static_cast<__m128i*>(static_cast<void*>(low)), _mm256_extracti128_si256(packed, 1));

@@ -1,14 +1,14 @@
-// The words that read codes, over AVX-512 (F, BW, DQ, VL), in both AVX-512 regions. See words.hpp.
+// Loads and stores of coded elements, over AVX-512 (F, BW, DQ, VL), in both AVX-512 regions. See vectors.hpp.
 
 DEEPREC_INLINE __m128i sixteen_bytes(const void* p) {
   return _mm_loadu_si128(static_cast<const __m128i*>(p));
 }
-/// n bytes, 0 <= n <= 16, and zeros.
+/// The first n bytes, 0 <= n <= 16; the others are zero.
 DEEPREC_INLINE __m128i first_bytes(const void* p, int n) {
   return _mm_maskz_loadu_epi8(first_lanes(n), p);
 }
 
-/// The fields of an E4M3 are those of a half of 2^-8 times the value. It is exact, whatever the unit flushes.
+/// An E4M3, shifted, is a half of 2^-8 times its value. Exact, also where the unit flushes denormals.
 DEEPREC_INLINE vector_f32 widen_e4m3(__m128i bytes) {
   const __m256i half = _mm256_and_si256(_mm256_slli_epi16(_mm256_cvtepi8_epi16(bytes), 7),
                                         _mm256_set1_epi16(static_cast<short>(0xbf80)));
@@ -35,8 +35,8 @@ DEEPREC_INLINE vector_f32 load_first_codes(const std::byte* p, int n) {
 
 /// A byte in each 64-bit lane becomes its two nibbles, one in each half of the lane.
 DEEPREC_INLINE __m512i split_nibbles(__m128i bytes) {
-  const __m512i is_one_hot = _mm512_maskz_cvtepu8_epi64(0xff, bytes);
-  return _mm512_and_si512(_mm512_or_si512(is_one_hot, _mm512_maskz_slli_epi64(0xff, is_one_hot, 28)),
+  const __m512i one_each = _mm512_maskz_cvtepu8_epi64(0xff, bytes);
+  return _mm512_and_si512(_mm512_or_si512(one_each, _mm512_maskz_slli_epi64(0xff, one_each, 28)),
                           _mm512_set1_epi32(15));
 }
 DEEPREC_INLINE vector_f32 load_nibbles(const std::byte* p) {
@@ -47,7 +47,7 @@ DEEPREC_INLINE vector_f32 load_first_nibbles(const std::byte* p, int n) {
   return _mm512_maskz_cvtepi32_ps(first_lanes(n), split_nibbles(first_bytes(p, (n + 1) / 2)));
 }
 
-/// The codes of 2 * lanes columns, those of even and those of odd ones.
+/// The codes of 2 * lanes columns, the even and the odd columns apart.
 DEEPREC_INLINE void load_nibbles(const std::byte* p, vector_f32& even, vector_f32& odd) {
   const __m512i bytes = _mm512_maskz_cvtepu8_epi32(all_lanes, sixteen_bytes(p));
   even = _mm512_maskz_cvtepi32_ps(all_lanes, _mm512_and_si512(bytes, _mm512_set1_epi32(15)));

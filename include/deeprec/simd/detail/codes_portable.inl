@@ -1,4 +1,4 @@
-// The words that read codes, over xsimd. See words.hpp.
+// Loads and stores of coded elements, over xsimd. See vectors.hpp.
 
 DEEPREC_INLINE vector_f32 load(const e4m3* p) { return load_first(p, lanes); }
 DEEPREC_INLINE vector_f32 load(const e5m2* p) { return load_first(p, lanes); }
@@ -20,7 +20,7 @@ DEEPREC_INLINE vector_f32 load_first_nibbles(const std::byte* p, int n) {
 }
 DEEPREC_INLINE vector_f32 load_nibbles(const std::byte* p) { return load_first_nibbles(p, lanes); }
 
-/// The codes of 2 * lanes columns, those of even and those of odd ones.
+/// The codes of 2 * lanes columns, the even and the odd columns apart.
 DEEPREC_INLINE void load_nibbles(const std::byte* p, vector_f32& even, vector_f32& odd) {
   alignas(64) float low[lanes];
   alignas(64) float high[lanes];

@@ -1,6 +1,6 @@
-// Stochastic rounding over AVX2. See rounding_words.hpp.
+// Stochastic rounding over AVX2. See rounding_vectors.hpp.
 
-/// The 64-bit products of eight words by one, their halves apart.
+/// The 64-bit products of eight words and one word, as high and low halves.
 DEEPREC_INLINE void multiply_wide(__m256i a, __m256i b, __m256i& high, __m256i& low) {
   const __m256i even = _mm256_mul_epu32(a, b);
   const __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64(a, 32), b);
@@ -71,7 +71,7 @@ DEEPREC_INLINE __m128i narrow_rounded(const f16*, vector_f32 x, __m256i word) {
       _mm256_and_si256(_mm256_castps_si256(_mm256_cvtph_ps(below)), _mm256_set1_epi32(0x7fffffff));
   const __m256 cut =
       _mm256_sub_ps(_mm256_castsi256_ps(magnitude), _mm256_castsi256_ps(below_magnitude));
-  // The distance of neighbours is 2^(e - 137) with e the exponent's bits, 113 for denormal halves.
+  // The spacing of halves is 2^(e - 137) with e the exponent's bits, 113 for denormal halves.
   const __m256i exponent =
       _mm256_max_epi32(_mm256_srli_epi32(magnitude, 23), _mm256_set1_epi32(113));
   const __m256i scale = _mm256_slli_epi32(_mm256_sub_epi32(_mm256_set1_epi32(295), exponent), 23);

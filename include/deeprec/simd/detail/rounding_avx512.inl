@@ -1,7 +1,7 @@
-// Stochastic rounding over AVX-512, in both AVX-512 regions. See rounding_words.hpp.
+// Stochastic rounding over AVX-512, in both AVX-512 regions. See rounding_vectors.hpp.
 // Some intrinsics are used in their _maskz_ form because the plain one warns with g++ 12.
 
-/// The 64-bit products of sixteen words by one, their halves apart.
+/// The 64-bit products of sixteen words and one word, as high and low halves.
 DEEPREC_INLINE void multiply_wide(__m512i a, __m512i b, __m512i& high, __m512i& low) {
   const __m512i even = _mm512_maskz_mul_epu32(0xff, a, b);
   const __m512i odd = _mm512_maskz_mul_epu32(0xff, _mm512_maskz_srli_epi64(0xff, a, 32), b);
@@ -64,7 +64,7 @@ DEEPREC_INLINE __m256i narrow_rounded(const f16*, vector_f32 x, __m512i word) {
                        _mm512_set1_epi32(0x7fffffff));
   const __m512 cut =
       _mm512_sub_ps(_mm512_castsi512_ps(magnitude), _mm512_castsi512_ps(below_magnitude));
-  // The distance of neighbours is 2^(e - 137) with e the exponent's bits, 113 for denormal halves.
+  // The spacing of halves is 2^(e - 137) with e the exponent's bits, 113 for denormal halves.
   const __m512i exponent = _mm512_maskz_max_epi32(
       all_lanes, _mm512_maskz_srli_epi32(all_lanes, magnitude, 23), _mm512_set1_epi32(113));
   const __m512i scale = _mm512_maskz_slli_epi32(

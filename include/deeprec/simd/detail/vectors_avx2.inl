@@ -1,4 +1,4 @@
-// The vector words over AVX2, FMA and F16C. See words.hpp.
+// The vector operations over AVX2, FMA and F16C. See vectors.hpp.
 
 struct region {
   static constexpr isa which = isa::avx2;
@@ -25,7 +25,7 @@ DEEPREC_INLINE __m128i narrow_bf16(vector_f32 x) {
   const __m256i rounded = _mm256_srli_epi32(
       _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
   const __m256i quiet = _mm256_or_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(0x40));
-  // Compared as integers: with -ffast-math a compiler takes x != x for false.
+  // Compared as integers: with -ffast-math a compiler treats x != x as false.
   const __m256i magnitude = _mm256_and_si256(bits, _mm256_set1_epi32(0x7fffffff));
   const __m256i nan = _mm256_cmpgt_epi32(magnitude, _mm256_set1_epi32(0x7f800000));
   const __m256i chosen = _mm256_blendv_epi8(rounded, quiet, nan);
@@ -64,7 +64,7 @@ DEEPREC_INLINE vector_f32 last_to_front(vector_f32 x, int n) {
 DEEPREC_INLINE void store_first(float* p, vector_f32 x, int n) {
   _mm256_maskstore_ps(p, first_lanes(n), x.v);
 }
-// AVX2 has no masked access of 16 bits: through a small array.
+// AVX2 has no masked access of 16-bit elements: these go through a small array.
 template <class T>
 DEEPREC_INLINE vector_f32 load_first(const T* p, int n) {
   T lane[lanes] = {};
@@ -102,7 +102,7 @@ DEEPREC_INLINE vector_f32 where_positive(vector_f32 y, vector_f32 x) {
   return _mm256_and_ps(_mm256_cmp_ps(y.v, _mm256_setzero_ps(), _CMP_GT_OQ), x.v);
 }
 
-/// The lanes added half to half, then those half to half, and so on.
+/// The sum of the lanes: the upper half is added to the lower one until one lane is left.
 DEEPREC_INLINE float add_lanes(vector_f32 x) {
   const __m128 of_4 = _mm_add_ps(_mm256_castps256_ps128(x.v), _mm256_extractf128_ps(x.v, 1));
   const __m128 of_2 = _mm_add_ps(of_4, _mm_movehl_ps(of_4, of_4));

@@ -1,4 +1,4 @@
-// The vector words over AVX-512 (F, BW, DQ, VL), in both AVX-512 regions. See words.hpp.
+// The vector operations over AVX-512 (F, BW, DQ, VL), in both AVX-512 regions. See vectors.hpp.
 // Some intrinsics are used in their _maskz_ form because the plain one warns with g++ 12.
 
 struct vector_f32 {
@@ -24,7 +24,7 @@ DEEPREC_INLINE __m256i narrow_bf16(vector_f32 x) {
   const __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
   const __m512i rounded = _mm512_maskz_srli_epi32(
       all_lanes, _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
-  // Compared as integers: with -ffast-math a compiler takes x != x for false.
+  // Compared as integers: with -ffast-math a compiler treats x != x as false.
   const __m512i magnitude = _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff));
   const __mmask16 nan = _mm512_cmpgt_epi32_mask(magnitude, _mm512_set1_epi32(0x7f800000));
   const __m512i chosen = _mm512_mask_or_epi32(rounded, nan, high, _mm512_set1_epi32(0x40));
@@ -97,7 +97,7 @@ DEEPREC_INLINE vector_f32 where_positive(vector_f32 y, vector_f32 x) {
   return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(y.v, _mm512_setzero_ps(), _CMP_GT_OQ), x.v);
 }
 
-/// The lanes added half to half, then those half to half, and so on.
+/// The sum of the lanes: the upper half is added to the lower one until one lane is left.
 DEEPREC_INLINE float add_lanes(vector_f32 x) {
   const __m512 of_8 = _mm512_add_ps(x.v, _mm512_maskz_shuffle_f32x4(all_lanes, x.v, x.v, 0xee));
   const __m512 of_4 = _mm512_add_ps(of_8, _mm512_maskz_shuffle_f32x4(all_lanes, of_8, of_8, 0x55));

@@ -1,4 +1,4 @@
-// The vector words over xsimd, for whatever architecture the unit is compiled for. See words.hpp.
+// The vector operations over xsimd, for the architecture that the unit is compiled for. See vectors.hpp.
 
 struct region {
   static constexpr isa which = isa::portable;
@@ -46,7 +46,7 @@ DEEPREC_INLINE vector_f32 operator+(vector_f32 a, vector_f32 b) { return a.v + b
 DEEPREC_INLINE vector_f32 operator-(vector_f32 a, vector_f32 b) { return a.v - b.v; }
 DEEPREC_INLINE vector_f32 operator*(vector_f32 a, vector_f32 b) { return a.v * b.v; }
 #if defined(__aarch64__) && !defined(__ARM_FEATURE_SVE)
-// xsimd 8 divides and takes roots by estimates here, which are a few units in the last place off.
+// xsimd 8 divides and takes square roots by estimates here, which are a few units in the last place off.
 DEEPREC_INLINE vector_f32 operator/(vector_f32 a, vector_f32 b) {
   return xsimd::batch<float>(vdivq_f32(a.v, b.v));
 }
@@ -69,7 +69,7 @@ DEEPREC_INLINE vector_f32 where_positive(vector_f32 y, vector_f32 x) {
   return xsimd::select(y.v > zero().v, x.v, zero().v);
 }
 
-/// The lanes added half to half, then those half to half, and so on.
+/// The sum of the lanes: the upper half is added to the lower one until one lane is left.
 DEEPREC_INLINE float add_lanes(vector_f32 x) {
   alignas(64) float lane[lanes];
   x.v.store_aligned(lane);

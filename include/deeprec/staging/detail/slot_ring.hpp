@@ -1,12 +1,11 @@
-// The lock-free part that mpmc_ring, reorder_buffer and staging_queue share: a ring whose slots carry a
-// state of their own.
+// The lock-free core of mpmc_ring, reorder_buffer and staging_queue: a ring with a state in each slot.
 //
 //   position  = | lap | index | closed |      tail_: next to fill, head_: next to empty
 //   state     = | lap |  ...  hole full |     free(lap) -> full(lap) -> free(lap + 1)
 //
-// A thread owns the slot of position p when its compare-exchange moved tail_ (head_) past p; the slot's state
-// hands it to the other side. A position is the number of an item; nothing is ever put in twice. Not here:
-// waiting, and who is to be woken.
+// A thread owns the slot of position p once its compare-exchange has moved tail_ (head_) past p; the slot's
+// state passes it to the other side. A position numbers an item and is filled once. Not here: waiting, and
+// the choice of the thread to wake.
 #pragma once
 
 #include <atomic>
@@ -25,7 +24,8 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
-// Positions and states may wrap: only differences count, and laps that are compared differ by one or two.
+// Positions and states may wrap: they are compared by their difference, and compared laps differ by at most
+// two.
 template <class T, class Atomics, class Seq>
 class slot_ring {
   static_assert(std::is_unsigned_v<Seq>);
@@ -50,13 +50,14 @@ class slot_ring {
     Seq position = 0;
   };
 
-  // Whether positions can count so many slots, three bits being left for laps, and a block of memory can hold them.
+  // True when positions can number that many slots with three bits left for laps, and one block of memory can
+  // hold them.
   static constexpr bool can_have(std::size_t capacity) noexcept {
     constexpr std::size_t countable = std::size_t{1} << (sizeof(Seq) * 8 - 4 < 40 ? sizeof(Seq) * 8 - 4 : 40);
     return capacity >= 1 && capacity <= countable && capacity <= most_bytes / stride_of(capacity);
   }
 
-  // first_lap: where positions begin, for tests of what happens when they wrap.
+  // first_lap: the lap of the first position; tests choose it so that positions wrap.
   slot_ring(std::size_t capacity, std::pmr::memory_resource* memory, Seq first_lap)
       : capacity_(capacity),
         index_mask_(static_cast<Seq>((Seq{2} << index_bits(capacity)) - 2)),
@@ -73,7 +74,8 @@ class slot_ring {
   ~slot_ring() {
     for (std::size_t i = 0; i < capacity_; ++i) {
       slot* s = std::launder(reinterpret_cast<slot*>(slots_ + i * half_stride_ * 2));
-      // relaxed: no other thread is here any more. Each slot is looked at: there may be gaps (claim_number).
+      // relaxed: no other thread uses the ring any more. All slots are checked: there may be gaps
+      // (claim_number).
       const Seq state = s->state.load(Atomics::at(detail::access::statistic, relaxed));
       if ((state & full_bit) != 0 && (state & hole_bit) == 0) std::destroy_at(s->item());
       std::destroy_at(s);
@@ -83,23 +85,23 @@ class slot_ring {
   slot_ring(const slot_ring&) = delete;
   slot_ring& operator=(const slot_ring&) = delete;
 
-  // ok: the slot is the caller's, who has to publish it, or a hole in it. closed, not_now: nothing happened.
+  // ok: the caller owns the slot and must call publish() or publish_hole(). closed, not_now: no effect.
   queue_result claim(token& mine) noexcept {
-    // relaxed: a stale position is noticed by the slot's state or by the compare-exchange.
+    // relaxed: a stale position is detected by the slot's state or by the compare-exchange.
     Seq p = tail_.load(Atomics::at(detail::access::position, relaxed));
     while (true) {
       if (p & closed_bit) return closed();
       slot* s = slot_of(p);
-      // acquire, with the consumer's release store: its reads of the item before came first.
+      // acquire, with the consumer's release store: its reads of the previous item happened before.
       const Seq state = s->state.load(Atomics::at(detail::access::slot_seen_free, acquire));
       const auto ahead = static_cast<difference>(static_cast<Seq>(state - lap_of(p)));
       if (ahead == 0) {
-        // relaxed: only hands out numbers; data goes through the slot's state. Fails once it is closed.
+        // relaxed: only hands out numbers; data goes through the slot's state. Fails once the ring is closed.
         if (tail_.compare_exchange_weak(p, next(p), Atomics::at(detail::access::tail_claim, relaxed), relaxed)) {
           mine = {s, p};
           return queue_result::ok;
         }
-      } else if (ahead < 0) {  // the item of the lap before is still in it
+      } else if (ahead < 0) {  // the slot still holds the item of the previous lap
         return queue_result::not_now;
       } else {
         p = tail_.load(Atomics::at(detail::access::position, relaxed));
@@ -107,33 +109,33 @@ class slot_ring {
     }
   }
 
-  // The slot of the n-th position, n counting from the first: whoever has the number n owns it once it is free.
-  // Not to be mixed with claim().
+  // The slot of the n-th position, from 0: the caller, the only one with the number n, owns it once it is
+  // free. Not to be combined with claim().
   queue_result claim_number(std::uint64_t n, token& mine) noexcept {
     const auto index = static_cast<Seq>(n % capacity_);
     const auto lap = static_cast<Seq>(static_cast<Seq>(n / capacity_) * lap_unit());
     const auto p = static_cast<Seq>(lap | static_cast<Seq>(index * one));
     slot* s = slot_of(p);
-    // acquire: as in claim(). No compare-exchange: the number is the caller's alone.
+    // acquire: as in claim(). No compare-exchange: only the caller has this number.
     if (s->state.load(Atomics::at(detail::access::slot_number_free, acquire)) != lap_of(p)) return queue_result::not_now;
     mine = {s, p};
     return queue_result::ok;
   }
 
   void publish(token mine) noexcept {
-    // release: the item was made before; with the acquire of take().
+    // release, with the acquire in take(): the item is complete.
     mine.place->state.store(static_cast<Seq>(lap_of(mine.position) | full_bit),
                             Atomics::at(detail::access::slot_publish, release));
   }
-  // Instead of publish(): consumers pass over this slot.
+  // Instead of publish(): consumers skip this slot.
   void publish_hole(token mine) noexcept {
-    // release: whatever the caller did to the slot came before the consumer frees it.
+    // release: the caller's accesses to the slot happen before the consumer frees it.
     mine.place->state.store(static_cast<Seq>(lap_of(mine.position) | full_bit | hole_bit),
                             Atomics::at(detail::access::slot_hole, release));
   }
 
-  // ok: the item is the caller's, who has to end with release_slot(). closed: and nothing will come.
-  // holes: set when slots became free on the way.
+  // ok: the caller owns the item and must call release_slot(). closed: no item will follow.
+  // holes: set to true when holes were skipped, which frees their slots.
   queue_result take(token& mine, bool& holes) noexcept {
     Seq p = head_.load(Atomics::at(detail::access::position, relaxed));  // relaxed: as in claim()
     while (true) {
@@ -151,11 +153,13 @@ class slot_ring {
         holes = true;
         p = next(p);
       } else if (ahead < 0) {  // nothing published here yet
-        // A look at a word that hardly ever changes, so that consumers that wait don't pull the line of tail_ away
-        // from the producers. relaxed: whoever sees it before the bit looks again when close() wakes.
+        // Reads a word that rarely changes, so that waiting consumers don't take the cache line of tail_ from
+        // the producers. relaxed: a consumer that sees it before the closed bit tries again when close()
+        // wakes it.
         if (closing_.load(Atomics::at(detail::access::hint_seen, relaxed)) == 0) return queue_result::not_now;
-        // Closed, and this position was never claimed: the end. A claimed one that is not published yet is
-        // waited for. acquire: what came before close() is seen. head_ can't have passed p: it is at most tail_.
+        // Closed, and this position was never claimed: the end. A position that is claimed but not published
+        // is waited for. acquire: everything before close() is visible. head_ can't have passed p: it is at
+        // most tail_.
         const Seq tail = tail_.load(Atomics::at(detail::access::closed_end, acquire));
         return tail == static_cast<Seq>(p | closed_bit) ? queue_result::closed : queue_result::not_now;
       } else {
@@ -165,29 +169,30 @@ class slot_ring {
   }
 
   void release_slot(token mine) noexcept {
-    // release: the item was read, moved and destroyed before; with the acquire of claim().
+    // release, with the acquire in claim(): the item was read, moved and destroyed before.
     mine.place->state.store(static_cast<Seq>(lap_of(mine.position) + lap_unit()),
                             Atomics::at(detail::access::slot_release, release));
   }
 
-  // One bit of tail_: a claim comes either before (and will be delivered) or after (and fails).
+  // Sets one bit of tail_: a claim comes either before it (and is delivered) or after it (and fails).
   void close() noexcept {
-    // release: whoever is answered closed sees what the closing thread did before.
+    // release: a thread that gets `closed` sees what the closing thread did before.
     tail_.fetch_or(closed_bit, Atomics::at(detail::access::close_mark, release));
     closing_.store(1, Atomics::at(detail::access::close_hint, relaxed));  // relaxed: the bit decides
   }
   void reopen() noexcept {
-    closing_.store(0, Atomics::at(detail::access::close_hint, relaxed));  // the bit alone says nothing to consumers
-    // release: who then finds it open sees what came before.
+    closing_.store(0, Atomics::at(detail::access::close_hint, relaxed));  // consumers ignore the bit alone
+    // release: a thread that then finds it open sees everything before.
     tail_.fetch_and(static_cast<Seq>(~closed_bit), Atomics::at(detail::access::open_mark, release));
   }
   [[nodiscard]] bool is_closed() const noexcept {
-    // acquire, with close() and reopen(): what came before
+    // acquire, with close() and reopen(): everything before them is visible
     return (tail_.load(Atomics::at(detail::access::closed_asked, acquire)) & closed_bit) != 0;
   }
 
-  // Observations, old at once. relaxed: they decide whether another thread is woken, or this one tries. What a
-  // thread was woken for it sees (event_count::leave), and an old position leads to a "yes".
+  // Snapshots, possibly stale on return. relaxed: they only decide whether another thread is woken or this
+  // one tries again. A thread sees what it was woken for (event_count::leave), and a stale position yields
+  // true.
   [[nodiscard]] bool was_claimable() const noexcept {
     const Seq p = tail_.load(Atomics::at(detail::access::position, relaxed));
     if ((p & closed_bit) != 0) return true;
@@ -207,7 +212,7 @@ class slot_ring {
     const std::uint64_t taken = number_of(head_.load(Atomics::at(detail::access::statistic, relaxed)));
     const std::uint64_t put = number_of(tail_.load(Atomics::at(detail::access::statistic, relaxed)));
     const std::uint64_t size = (put + range() - taken) % range();  // either may have wrapped
-    return size <= range() / 2 ? static_cast<std::size_t>(size) : 0;  // or tail_ be older than head_
+    return size <= range() / 2 ? static_cast<std::size_t>(size) : 0;  // or tail_ may be older than head_
   }
   [[nodiscard]] std::uint64_t claimed_number() const noexcept {
     return number_of(tail_.load(Atomics::at(detail::access::statistic, relaxed)));
@@ -221,8 +226,8 @@ class slot_ring {
  private:
   static constexpr std::size_t line = 64;
   static constexpr std::size_t alignment = alignof(slot) > line ? alignof(slot) : line;
-  // Up to this capacity each slot has its lines to itself; beyond, neighbours share them, since two ends
-  // that are far apart don't meet, and half of the lines are half of the traffic.
+  // Up to this capacity each slot has its own cache lines. Above it neighbours share lines: the two ends are
+  // usually far apart, and half the lines are half the traffic.
   static constexpr std::size_t padded_capacity = 64;
   static constexpr auto most_bytes = static_cast<std::size_t>((std::numeric_limits<std::ptrdiff_t>::max)());
 
@@ -253,13 +258,14 @@ class slot_ring {
     const std::uint64_t laps = lap_of(p) / lap_unit();
     return laps * capacity_ + static_cast<std::uint64_t>((p & index_mask_) / 2);
   }
-  // How many numbers there are before positions wrap: at most half of what 64 bits hold.
+  // The count of item numbers before positions wrap: at most half of what 64 bits hold.
   [[nodiscard]] std::uint64_t range() const noexcept {
     const std::uint64_t laps = static_cast<Seq>(~Seq{0}) / lap_unit() + std::uint64_t{1};
     return laps * capacity_;
   }
   [[nodiscard]] queue_result closed() const noexcept {
-    static_cast<void>(tail_.load(Atomics::at(detail::access::closed_put, acquire)));  // sees what came before close()
+    // acquire: everything before close() is visible
+    static_cast<void>(tail_.load(Atomics::at(detail::access::closed_put, acquire)));
     return queue_result::closed;
   }
 

@@ -1,4 +1,4 @@
-// What one thread, or one team, does in the stages of a lookup on a device, between the scans and sorts.
+// Bodies of the sparse operations on a device, for one thread or one team, between the scans and sorts.
 #pragma once
 
 #include <cstddef>
@@ -19,12 +19,12 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
-/// A position of the ids, or nothing: clamped, so that bad offsets read nothing outside.
+/// Clamps a position to [0, n], so that bad offsets read nothing outside the ids.
 DEEPREC_HD constexpr index_t clamp_position(index_t position, index_t n) {
   return position < 0 ? 0 : position > n ? n : position;
 }
 
-/// Keeps an entry of a batch that is pruned. kept: an exclusive scan over the flags of all positions, (N + 1).
+/// prune_invalid: copies entry k when it is valid. kept (N + 1): an exclusive scan over the flags of all ids.
 template <class Id, class Valid>
 DEEPREC_HD void keep_position(index_t k, index_t first, index_t end, const Valid& valid, const Id* ids,
                           const float* weights, const index_t* kept, const device_bags<Id>& out) {
@@ -34,14 +34,14 @@ DEEPREC_HD void keep_position(index_t k, index_t first, index_t end, const Valid
   if (out.weights != nullptr) out.weights[to] = weights == nullptr ? 1.0F : weights[k];
 }
 
-/// An id as a key that sorts like a number without a sign.
+/// An id as an unsigned sort key.
 template <class Id>
 DEEPREC_HD constexpr std::uint64_t id_key(Id id) {
   return static_cast<std::make_unsigned_t<Id>>(id);
 }
 
-/// unique, at a sorted sorted_index: the inverse of its position; where a run begins, also its id and its count.
-/// numbers: an exclusive scan over (position k is the first of its id).
+/// unique, at sorted index `at`: writes the inverse of its position and, where a run begins, the run's id and
+/// count. numbers: an exclusive scan over (position k is the first of its id).
 template <class Id>
 DEEPREC_HD void number_position(index_t at, index_t n, const std::uint64_t* keys, const std::uint32_t* positions,
                             const index_t* numbers, const device_unique<Id>& out) {
@@ -53,7 +53,7 @@ DEEPREC_HD void number_position(index_t at, index_t n, const std::uint64_t* keys
   out.counts[number] = static_cast<std::int32_t>(end_of_run(keys, n, at) - at);
 }
 
-/// Where an id is, by either strategy.
+/// Part and local row of an id, by either strategy.
 template <class Strategy>
 DEEPREC_HD part_place place_in_part(index_t id, index_t rows, index_t parts) {
   if constexpr (std::is_same_v<Strategy, partition_strategy::div_t>) {
@@ -63,7 +63,8 @@ DEEPREC_HD part_place place_in_part(index_t id, index_t rows, index_t parts) {
   }
 }
 
-/// partition, before the sort: the part of a position as its key; P for one that is left out.
+/// partition, before the sort: writes the part of id k as its key. For an id that is left out
+/// the key is P, and false is returned.
 template <class Strategy, class Id>
 DEEPREC_HD bool part_of_position(index_t k, const Id* ids, index_t rows, index_t parts,
                              const device_partition<Id>& out, std::uint32_t* keys) {
@@ -75,7 +76,7 @@ DEEPREC_HD bool part_of_position(index_t k, const Id* ids, index_t rows, index_t
   keys[k] = static_cast<std::uint32_t>(bad ? parts : at.part);
   return !bad;
 }
-/// partition, behind it.
+/// partition, after the sort: writes sorted index `at`.
 template <class Strategy, class Id>
 DEEPREC_HD void put_in_part(index_t at, const Id* ids, index_t rows, index_t parts,
                             const std::uint32_t* keys, const std::uint32_t* positions,
@@ -87,13 +88,13 @@ DEEPREC_HD void put_in_part(index_t at, const Id* ids, index_t rows, index_t par
       static_cast<Id>(place_in_part<Strategy>(static_cast<index_t>(ids[position]), rows, parts).local);
 }
 
-/// fill_empty_bags, a team to a bag: its positions to where its sizes' scan says, or the default id.
+/// fill_empty_bags, one team per bag: copies the bag's ids to out.offsets[bag], or writes the default id.
 template <class Id, class Team>
 DEEPREC_HD void fill_bag(const Team& team, index_t bag, index_t begin, index_t end, const Id* ids,
                          const float* weights, Id default_id, const device_bags<Id>& out,
                          std::uint8_t* empty) {
   const index_t to = out.offsets[bag];
-  // Bags that overlap, as bad offsets may make them, are more than there is room for.
+  // Bad offsets can make bags overlap, and the sum of their sizes exceed the room.
   if (end - begin > out.room - to) end = begin + (out.room > to ? out.room - to : 0);
   if (team.lane() == 0) {
     empty[bag] = begin == end ? 1 : 0;
@@ -109,8 +110,8 @@ DEEPREC_HD void fill_bag(const Team& team, index_t bag, index_t begin, index_t e
   }
 }
 
-/// to_jagged, before the sort: the row of an entry as its key; B for a row outside of the batch,
-/// which is reported.
+/// to_jagged, before the sort: writes the row of entry k as its key; B for a row outside the batch, which is
+/// reported.
 template <class Team, class Coo>
 DEEPREC_HD void key_entry(const Team& alone, index_t k, const Coo& coo, std::uint32_t* keys,
                           std::uint32_t* positions, device_fault* fault) {
@@ -120,7 +121,7 @@ DEEPREC_HD void key_entry(const Team& alone, index_t k, const Coo& coo, std::uin
   positions[k] = static_cast<std::uint32_t>(k);
   if (bad) alone.report(fault, errc::invalid_value, -1, -1, k, row);
 }
-/// to_jagged, behind it: sorted_index i of the ids, and offset i.
+/// to_jagged, after the sort: writes the id at sorted index i, and offset i.
 template <class Coo, class Id>
 DEEPREC_HD void place_entry(index_t i, const Coo& coo, const std::uint32_t* keys,
                             const std::uint32_t* positions, const device_bags<Id>& out) {

@@ -1,4 +1,4 @@
-// Division by a number that stays the same: a multiplication and a shift.
+// Division by a fixed divisor as a multiplication and a shift.
 //
 //   n / d  =  n * ceil(2^(63+l) / d) >> (63+l)      for 0 <= n < 2^63, with 2^l >= d
 //

@@ -1,9 +1,9 @@
-// Positions grouped by a small key, in their order: a counting sort whose answer depends on the keys only.
+// Positions grouped by a small key, stably: a counting sort whose result depends on the keys only.
 //
 //   key        2 0 2 - 0        offsets    0 2 2 4        sorted_index   2 0 3 - 1        - in no group
 //
-//   pieces of positions ──count, at once──> counts (pieces, groups) ──sums──> where each piece's positions of each
-//   group begin ──at once──> sorted_index of every position
+//   pieces of positions ──count, in parallel──> counts (pieces, groups) ──prefix sums──> first sorted_index
+//   of each piece in each group ──in parallel──> sorted_index of every position
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ inline namespace DEEPREC_UNIT {
 /// The key of a position that is in no group.
 inline constexpr index_t no_group = -1;
 
-/// What group_positions works in: 8 * (positions + groups) bytes at most, asked for before anything is written.
+/// Scratch of group_positions: 8 * (positions + groups) bytes at most, allocated before anything is written.
 struct group_counts {
   group_counts(std::pmr::memory_resource* memory, index_t position_count, index_t group_count)
       : positions(position_count),
@@ -36,8 +36,9 @@ struct group_counts {
   std::pmr::vector<index_t> next;  // (pieces, groups)
 };
 
-/// Writes offsets (groups + 1), calls prepare(n) for n positions in groups, and then place(position, key, sorted_index)
-/// for each of them, from many threads. key_at(position), in [0, groups) or no_group, is called twice.
+/// Writes offsets (groups + 1), calls prepare(n) with the number of positions in groups, and then
+/// place(position, key, sorted_index) for each of them, from many threads. key_at(position) returns a key in
+/// [0, groups) or no_group; it is called twice for each position.
 /// Cost: O(positions + groups); no allocation.
 template <class Context, class KeyAt, class Prepare, class Place>
 void group_positions(const Context& ctx, group_counts& room, const KeyAt& key_at, index_t* offsets,

@@ -1,5 +1,5 @@
-// What saving and loading tables are made of: the header of a file, made and checked, and the passes over its
-// blocks. The layout: table_file_layout.hpp.
+// Building blocks of saving and loading tables: writing and checking the header of a file, and the passes
+// over its blocks. The layout: table_file_layout.hpp.
 #pragma once
 
 #include <algorithm>
@@ -43,7 +43,7 @@ inline io_fault file_fault(errc code, const std::string& path, std::string reaso
   return fault;
 }
 
-/// Runs f, which answers with a result; that there is no memory is a fault of it.
+/// Runs f, which returns a result; failed allocations become a fault in it.
 template <class F>
 auto with_memory_faults([[maybe_unused]] const std::string& path, const F& f) -> decltype(f()) {
 #if DEEPREC_EXCEPTIONS
@@ -59,7 +59,7 @@ auto with_memory_faults([[maybe_unused]] const std::string& path, const F& f) ->
 
 inline std::string in_quotes(std::string_view name) { return '"' + std::string(name) + '"'; }
 
-/// The bytes that a table has in a file, or false where its numbers make no sense.
+/// length = bytes of a table in a file; false when its numbers are invalid.
 inline bool packed_length(const table_entry& t, std::uint64_t& length) noexcept {
   constexpr index_t most_floats = (std::numeric_limits<index_t>::max)() / 8;
   if (t.rows < 0 || t.width < 0 || t.row_bytes < 0 || t.state_floats < 0 || t.state_floats > most_floats) {
@@ -78,7 +78,7 @@ packed_rows<Byte> packed(const basic_named_table<Byte>& t) noexcept {
           static_cast<std::uint64_t>(t.stride_bytes)};
 }
 
-/// What is wrong with tables that a caller passed; empty: nothing.
+/// The first fault of tables that a caller passed; empty when there is none.
 template <class Byte>
 std::string table_faults(std::span<const basic_named_table<Byte>> tables) {
   for (std::size_t i = 0; i < tables.size(); ++i) {
@@ -132,7 +132,7 @@ inline byte_writer header_of(std::span<const const_named_table> tables, const tr
   return out;
 }
 
-/// Start and header of an open file; checks all of it, and the file's length.
+/// Reads start and header of an open file; checks both, and the file's length.
 inline result<read_header> read_header_of(const input_file& file, const std::string& path) {
   const auto bad = [&](errc code, std::string reason) { return file_fault(code, path, std::move(reason)); };
   constexpr auto invalid = errc::invalid_value;
@@ -180,7 +180,7 @@ inline result<read_header> read_header_of(const input_file& file, const std::str
   }
 
   read_header read;
-  // Nothing has checked this length yet: it may be the whole file's, and that sparse.
+  // This length is not checked yet: it may be that of the whole file, and the file sparse.
   const std::unique_ptr<std::byte[]> bytes(new (std::nothrow) std::byte[static_cast<std::size_t>(header_bytes)]);
   if (bytes == nullptr) {
     return bad(errc::out_of_memory, "the header, of " + std::to_string(header_bytes) + " bytes");
@@ -194,7 +194,7 @@ inline result<read_header> read_header_of(const input_file& file, const std::str
   if (!stored.get(hash) || hash != read.hash) {
     return bad(invalid, "corrupted: the checksum of bytes 0 to " + std::to_string(hashed) + " is another");
   }
-  // Right checksums, and yet nothing below trusts a number.
+  // The checksums match, but every number is still validated below.
   read.bytes = header_bytes;
   read.info.version = version;
   read.info.bytes = static_cast<index_t>(file_bytes);
@@ -229,7 +229,7 @@ inline result<read_header> read_header_of(const input_file& file, const std::str
   return read;
 }
 
-/// How a table of the file differs from what is to be filled; empty: not at all.
+/// The first difference between a table of the file and the table to be filled; empty when there is none.
 inline std::string shape_difference(const table_entry& file, const table_entry& wanted) {
   const auto differ = [&](const char* what, const std::string& in_file, const std::string& here) {
     return "table " + in_quotes(wanted.name) + ": " + what + ' ' + in_file + " in the file, " + here +
@@ -271,7 +271,7 @@ class block_buffer {
   std::pmr::vector<std::byte> bytes_;
 };
 
-/// Reads all blocks in order and checks them; table i of the file goes into *targets[i] where that is one.
+/// Reads all blocks in order and checks them; table i of the file goes into *targets[i] unless null.
 inline std::optional<io_fault> read_blocks(const input_file& file, const std::string& path,
                                              const read_header& header, block_buffer& buffer,
                                              std::span<const named_table* const> targets) {
@@ -320,7 +320,7 @@ inline std::optional<io_fault> read_blocks(const input_file& file, const std::st
                     "corrupted: the checksum of all blocks, at byte " + std::to_string(at) + ", is another");
 }
 
-/// The largest block that really is in the file.
+/// Bytes of the largest block in the file.
 inline std::uint64_t largest_block(std::uint64_t block_bytes, std::uint64_t longest_table) noexcept {
   return (std::min)(block_bytes, longest_table);
 }

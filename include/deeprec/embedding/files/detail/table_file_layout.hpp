@@ -1,14 +1,14 @@
-// How a file of tables lies on the disk, in the byte order of the machine that wrote it.
+// Layout of a table file, in the byte order of the machine that wrote it.
 //
 //   start    64 bytes, the same in every version: magic, byte order, version, lengths, step, hash of these
 //   header   numbers: name, kind, 8 bytes    tables: name, format, rows, width, sizes    hash of all before
 //   tables   table by table, cut into blocks: block_bytes of packed rows (the last one less), hash
 //   end      hash of all blocks' hashes
 //
-// A packed row is its row_bytes and behind them its optimizer state; gaps are not written. Checksums are the
-// 64 bits of hash_bytes and not a CRC: as quick as memory with plain multiplications, on every machine, and
-// of the same value everywhere. A block's hash is seeded with the header's and its number, and the end binds
-// all of them: a block of another file, of another place or of an older save is found as well.
+// A packed row is its row_bytes followed by its optimizer state; gaps are not written. Checksums are the
+// 64 bits of hash_bytes and not a CRC: plain multiplications at the speed of memory, with the same value on
+// every machine. A block's hash is seeded with the header's hash and the block's number, and the end covers
+// all of them: a block of another file, another position or an older save is detected as well.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@
 namespace deeprec { inline namespace DEEPREC_ABI {
 namespace detail {
 
-inline constexpr char table_file_magic[9] = "\x89" "DRT\r\n\x1a\n";  // as PNG: text transfers break it
+inline constexpr char table_file_magic[9] = "\x89" "DRT\r\n\x1a\n";  // like PNG's: text transfers break it
 inline constexpr std::uint32_t table_file_byte_order = 0x01020304;
 inline constexpr std::uint32_t table_file_version = 1;
 inline constexpr std::size_t table_file_start_bytes = 64;
@@ -36,7 +36,7 @@ inline std::uint64_t hash_of(const std::byte* bytes, std::size_t count, std::uin
   return hash_bytes({reinterpret_cast<const char*>(bytes), count}, seed);
 }
 
-/// The seed of block `number` of the file with this header; fold the block's hash into the file's.
+/// The seed of block `number` in the file with this header; with_block folds a block's hash into the file's.
 inline std::uint64_t block_seed(std::uint64_t header_hash, std::uint64_t number) noexcept {
   return mix64(header_hash + number);
 }
@@ -70,7 +70,7 @@ class byte_writer {
   std::vector<std::byte> bytes_;
 };
 
-/// Reads them back; false, and nothing read, where the bytes end before.
+/// Reads them back; returns false, and reads nothing, when too few bytes are left.
 class byte_reader {
  public:
   byte_reader(const std::byte* bytes, std::size_t count) noexcept : at_(bytes), left_(count) {}
@@ -101,7 +101,7 @@ class byte_reader {
   std::size_t left_;
 };
 
-/// Where a table's rows lie in memory: what its packed bytes are made of.
+/// Location of a table's rows and state in memory, as source or target of packed bytes.
 template <class Byte>
 struct packed_rows {
   Byte* data = nullptr;
@@ -138,7 +138,7 @@ struct packed_rows {
   }
 };
 
-/// a * b + c, or false where that is more than a file can be long.
+/// sum = a * b + c; false when that exceeds the largest size of a file.
 inline bool multiply_add(std::uint64_t a, std::uint64_t b, std::uint64_t c, std::uint64_t& sum) noexcept {
   const uint128 wide = static_cast<uint128>(a) * b + c;
   if (wide > static_cast<uint128>(INT64_MAX)) return false;
@@ -146,7 +146,7 @@ inline bool multiply_add(std::uint64_t a, std::uint64_t b, std::uint64_t c, std:
   return true;
 }
 
-/// The most bytes that start and header with so many entries can have.
+/// The largest size in bytes of start and header with these numbers of entries.
 inline std::uint64_t longest_header(std::uint32_t tables, std::uint32_t numbers) noexcept {
   constexpr std::uint64_t text = sizeof(std::uint32_t) + table_file_longest_text;
   constexpr std::uint64_t number = text + sizeof(std::uint32_t) + 8;
@@ -154,7 +154,7 @@ inline std::uint64_t longest_header(std::uint32_t tables, std::uint32_t numbers)
   return table_file_start_bytes + numbers * number + tables * table + table_file_hash_bytes;
 }
 
-/// Bytes of a table's blocks with their hashes, or false as above.
+/// length = bytes of a table's blocks with their hashes; false as above.
 inline bool blocks_length(std::uint64_t bytes, std::uint64_t block_bytes, std::uint64_t& length) noexcept {
   const std::uint64_t blocks = bytes / block_bytes + (bytes % block_bytes != 0 ? 1 : 0);
   return multiply_add(blocks, table_file_hash_bytes, bytes, length);

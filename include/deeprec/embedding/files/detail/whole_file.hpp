@@ -1,11 +1,11 @@
-// Files by POSIX calls: one that appears under its name only when it is whole, and one that is read.
+// POSIX files: one that appears under its name only when it is complete, and one for reading.
 //
 //   NAME.saving  make, lock ─> write ... ─> fsync ─> rename to NAME ─> fsync of the folder
-//                     └ any fault, and the end of the object without commit(): removed, NAME untouched
+//                     └ on a fault, or destruction without commit(): removed, NAME untouched
 //
-// A process that is killed leaves NAME.saving behind; the next one that saves NAME removes it and makes its
-// own: owner, mode and other links of the old one say nothing about the new file. The lock keeps a second
-// saver out. Functions answer with an empty string, or with why not.
+// A process that is killed leaves NAME.saving; the next one that saves NAME removes it and creates its own,
+// so that owner, mode and hard links of the old one are not inherited. The lock excludes a second saver.
+// Functions return an empty string, or the reason for a failure.
 #pragma once
 
 #include <fcntl.h>
@@ -26,7 +26,7 @@
 namespace deeprec { inline namespace DEEPREC_ABI {
 namespace detail {
 
-/// "WHAT: the system's words for errno"
+/// "WHAT: the system's message for errno"
 inline std::string system_fault(const std::string& what) {
   return what + ": " + std::system_category().message(errno);
 }
@@ -50,7 +50,7 @@ class descriptor {
   int number_ = -1;
 };
 
-/// open(), again when a signal came.
+/// openat(), repeated after a signal.
 template <class... Mode>
 descriptor open_at(int folder, const char* name, int flags, Mode... mode) noexcept {
   int number = -1;
@@ -60,7 +60,7 @@ descriptor open_at(int folder, const char* name, int flags, Mode... mode) noexce
   return descriptor(number);
 }
 
-/// Writes all of it at the descriptor's place.
+/// Writes all bytes at the descriptor's current offset.
 inline std::string write_all(int number, const std::byte* bytes, std::size_t count) {
   constexpr std::size_t largest = std::size_t{1} << 30;  // the system takes no more than 2 GB at once
   while (count > 0) {
@@ -75,14 +75,14 @@ inline std::string write_all(int number, const std::byte* bytes, std::size_t cou
   return {};
 }
 
-/// The new content of a file, beside the old one.
+/// The new content of a file, under a temporary name next to the old one.
 class replacement_file {
  public:
   replacement_file() = default;
   replacement_file(const replacement_file&) = delete;
   replacement_file& operator=(const replacement_file&) = delete;
   ~replacement_file() {
-    if (file_.open()) ::unlinkat(folder_.get(), beside_.c_str(), 0);  // before the lock goes
+    if (file_.open()) ::unlinkat(folder_.get(), beside_.c_str(), 0);  // before the lock is released
   }
 
   [[nodiscard]] std::string open(const std::string& path) {
@@ -108,30 +108,30 @@ class replacement_file {
     return write_all(file_.get(), bytes, count);
   }
 
-  /// After this the new content has the name, also after a power cut.
+  /// After this the new content has the name, also after a power failure.
   [[nodiscard]] std::string commit() {
     if (::fsync(file_.get()) != 0) return system_fault("cannot bring the file to the disk");
     if (::renameat(folder_.get(), beside_.c_str(), folder_.get(), name_.c_str()) != 0) {
       return system_fault("cannot rename " + beside_);
     }
     file_ = descriptor();  // nothing to remove any more
-    if (::fsync(folder_.get()) != 0 && errno != EINVAL) {  // EINVAL: this file system knows no such thing
+    if (::fsync(folder_.get()) != 0 && errno != EINVAL) {  // EINVAL: not supported by this file system
       return system_fault("the new file is whole, but its name may be lost in a power cut: its folder");
     }
     return {};
   }
 
  private:
-  /// Makes the file beside, alone. Who holds the lock of the file that has the name, and nobody else, may
-  /// rename or remove it. Between making or opening a file and locking it the name may go to another one, so
-  /// what is locked is compared with the name again.
+  /// Creates the temporary file, exclusively. Only the holder of the lock on the file that has the temporary
+  /// name may rename or remove it. Between creating or opening a file and locking it the name may pass to
+  /// another file, so the locked file is compared with the name again.
   std::string make_beside() {
     for (;;) {
       constexpr int flags = O_WRONLY | O_NOFOLLOW | O_NONBLOCK;
       descriptor made = open_at(folder_.get(), beside_.c_str(), flags | O_CREAT | O_EXCL, 0666);
       if (made.open()) {
         if (!lock(made) && errno == EWOULDBLOCK) return busy();
-        if (!is_beside(made)) continue;  // somebody took it for a leftover
+        if (!is_beside(made)) continue;  // another saver took it for a leftover
         file_ = std::move(made);
         return {};
       }
@@ -158,7 +158,7 @@ class replacement_file {
     return ::flock(file.get(), LOCK_EX | LOCK_NB) == 0;
   }
   static std::string busy() { return "somebody else is saving it right now"; }
-  /// Whether the file has the name beside.
+  /// Whether the temporary name refers to this file.
   [[nodiscard]] bool is_beside(const descriptor& file) const noexcept {
     struct stat held {}, named {};
     return ::fstat(file.get(), &held) == 0 &&
@@ -170,11 +170,11 @@ class replacement_file {
   descriptor folder_, file_;
 };
 
-/// A regular file that is read from front to back.
+/// A regular file for reading.
 class input_file {
  public:
   [[nodiscard]] std::string open(const std::string& path) {
-    file_ = open_at(AT_FDCWD, path.c_str(), O_RDONLY | O_NONBLOCK);  // a pipe must not wait for its writer
+    file_ = open_at(AT_FDCWD, path.c_str(), O_RDONLY | O_NONBLOCK);  // must not wait for a pipe's writer
     if (!file_.open()) return system_fault("cannot open");
     struct stat facts {};
     if (::fstat(file_.get(), &facts) != 0) return system_fault("cannot read its facts");
@@ -185,7 +185,7 @@ class input_file {
   }
   [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
 
-  /// All of [offset, offset + count).
+  /// Reads all of [offset, offset + count).
   [[nodiscard]] std::string read(std::uint64_t offset, std::byte* bytes, std::size_t count) const {
     constexpr std::size_t largest = std::size_t{1} << 30;
     while (count > 0) {

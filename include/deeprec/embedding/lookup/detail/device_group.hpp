@@ -1,7 +1,7 @@
-// The features of a group whose batches lie in device memory, and the lookups of one launch: which blocks
-// of the grid belong to which table.
+// The features of a group whose batches are in device memory, and the lookups of one launch, with the blocks
+// of the grid that belong to each table.
 //
-//   blocks    |  table 0  |1|   table 2    |3|        a block searches the first blocks for its table
+//   blocks    |  table 0  |1|   table 2    |3|        a block finds its table by bisection of first_block
 #pragma once
 
 #include <limits>
@@ -17,22 +17,22 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
-/// Tables of one launch: as many as fit the 32 KB that a launch may carry.
+/// Tables of one launch: as many as fit the 32 KB of a kernel's arguments.
 inline constexpr int tables_at_once = 96;
 
 template <class Bags, class Out>
 struct device_feature {
-  using task_type = pool_task<typename Bags::id_type, decltype(std::declval<const Bags&>().borders()), Out>;
+  using task_type = pool_task<typename Bags::id_type, decltype(std::declval<const Bags&>().ranges()), Out>;
   task_type task;
   chosen_rules rules;
   index_t* skipped;
   int vec;             // columns that a lane reads at once, if the output allows it; 1: one
-  bool takes_weights;  // not max_
+  bool takes_weights;  // false for combiner::max
   bool positive;       // prunes weights
 };
 
 template <class Bags, class Out, class Source, class Pooling>
-device_feature<Bags, Out> device_feature_of(const Source& table, const Pooling& how) {
+device_feature<Bags, Out> device_feature_of(const Source& table, const Pooling& pooling) {
   static_assert(DirectRowSource<Source>,
                 "deeprec::table_group: this row source has no device form. Fix: pass a table_view.");
   static_assert(
@@ -43,9 +43,9 @@ device_feature<Bags, Out> device_feature_of(const Source& table, const Pooling& 
   using rules = rules_of<Pooling>;
   using feature = device_feature<Bags, Out>;
   feature made{};
-  made.task = task_of<typename feature::task_type>(table, how, true);
+  made.task = task_of<typename feature::task_type>(table, pooling, true);
   made.rules = {rules::adding(), rules::filtered(), rules::clips(), rules::checks(), rules::prunes()};
-  made.skipped = skip_counter_of(how);
+  made.skipped = skip_counter_of(pooling);
   made.vec = rows_fit_lanes<element, group_columns>(made.task.table, made.task.stride, made.task.parts,
                                                     made.task.width)
                  ? group_columns
@@ -83,7 +83,7 @@ DEEPREC_HD inline int table_of_block(const unsigned* first_block, int tables, un
   return low;
 }
 
-/// What a lookup of a group asks of its shapes, and its entry. `units` comes out as teams * panels.
+/// Checks the shapes of a lookup of a group and fills its entry. Sets `units` to teams * panels.
 template <class Bags, class Out>
 status make_entry(const device_feature<Bags, Out>& feature, const Bags& bags,
                   matrix_view<Out, device_space> out,

@@ -1,7 +1,7 @@
 // The lookups of a table_group as one list of pieces.
 //
-//   jobs      |  job 0  |job 1|   job 2     |        a job is a lookup_job behind virtual functions
-//   pieces    |p0 |p1 |p2|p3 |p4|p5 |p6 |p7 |        numbered through; starts_[t] is job t's first
+//   jobs      |  job 0  |job 1|   job 2     |        a job is a type-erased lookup_job
+//   pieces    |p0 |p1 |p2|p3 |p4|p5 |p6 |p7 |        numbered consecutively; starts_[t] is job t's first
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
-/// A lookup_job whose types are forgotten.
+/// A type-erased lookup_job.
 class group_job {
  public:
   virtual ~group_job() = default;
@@ -42,9 +42,9 @@ class group_job {
 template <class Source, class Bags, class Pooling, class Out>
 class group_job_of final : public group_job {
  public:
-  group_job_of(const Source& table, const Bags& bags, const Pooling& how, matrix_view<Out> out,
+  group_job_of(const Source& table, const Bags& bags, const Pooling& pooling, matrix_view<Out> out,
                std::pmr::memory_resource* memory)
-      : job_(table, bags, how, out, memory) {}
+      : job_(table, bags, pooling, out, memory) {}
   status open() override { return job_.open(); }
   bool checks() const noexcept override { return job_.checks; }
   index_t positions() const noexcept override { return job_.positions(); }
@@ -61,7 +61,7 @@ class group_job_of final : public group_job {
   lookup_job<Source, Bags, Pooling, Out> job_;
 };
 
-/// A feature of a group whose types are forgotten: it makes the job of one batch.
+/// A type-erased feature of a group; it makes the job of one batch.
 template <class Bags, class Out>
 class group_feature {
  public:
@@ -79,20 +79,20 @@ class group_feature_of final : public group_feature<Bags, Out> {
   static_assert(alignof(job) <= alignof(std::max_align_t));
 
  public:
-  group_feature_of(const Source& table, const Pooling& how) : table_(table), how_(how) {}
+  group_feature_of(const Source& table, const Pooling& pooling) : table_(table), pooling_(pooling) {}
   index_t width() const noexcept override { return table_.format().width(); }
   std::size_t job_bytes() const noexcept override { return sizeof(job); }
   status shapes(const Bags& bags, matrix_view<Out> out) const override {
-    return lookup_shapes(table_, bags, how_, out);
+    return lookup_shapes(table_, bags, pooling_, out);
   }
   group_job* make_job(void* where, const Bags& bags, matrix_view<Out> out,
                       std::pmr::memory_resource* memory) const override {
-    return ::new (where) job(table_, bags, how_, out, memory);
+    return ::new (where) job(table_, bags, pooling_, out, memory);
   }
 
  private:
   Source table_;
-  Pooling how_;
+  Pooling pooling_;
 };
 
 /// The jobs of one call.
@@ -139,7 +139,7 @@ class group_jobs {
   }
 
  private:
-  // Opens jobs up to the first that has a fault: ids of the features before it may have one as well.
+  // Opens jobs up to the first that has a fault; the ids of the features before it may be bad as well.
   status open(std::span<const Bags> bags, std::span<const matrix_view<Out>> outs) {
     std::byte* next = place_;
     for (std::size_t t = 0; t < features_.size(); ++t) {
@@ -156,7 +156,7 @@ class group_jobs {
     return {};
   }
 
-  // Fewer cost more to hand out than to work on.
+  // Fewer cost more to distribute than to process.
   static constexpr index_t positions_worth_a_thread = 256;
 
   // A piece: its number among all, and its job.
@@ -175,7 +175,7 @@ class group_jobs {
     starts_.resize(jobs_.size() + 1);
     for (std::size_t t = 0; t < jobs_.size(); ++t) starts_[t + 1] = starts_[t] + count(*jobs_[t]);
   }
-  // How many pieces hold about that many positions.
+  // Number of pieces that hold about that many positions.
   [[nodiscard]] index_t pieces_of(index_t positions) const {
     index_t all = 0;
     for (const group_job* const job : jobs_) all += job->positions();
@@ -198,7 +198,7 @@ class group_jobs {
     const index_t begin = (at.number - starts_[at.job]) * check_positions_at_once;
     job.check(which, begin, (std::min)(begin + check_positions_at_once, job.positions()));
   }
-  // While a piece is pooled, the first rows of the next one are on their way.
+  // While a piece is pooled, the first rows of the next one are being prefetched.
   void pool_pieces(isa which, index_t begin, index_t end) {
     piece at = find(begin);
     fetch_piece(which, at);
@@ -219,7 +219,7 @@ class group_jobs {
   std::pmr::memory_resource* memory_;
   group features_;
   std::pmr::vector<group_job*> jobs_;
-  std::pmr::vector<index_t> starts_;  // the number of each job's first piece, and of all pieces
+  std::pmr::vector<index_t> starts_;  // each job's first piece; last, the number of pieces
   std::byte* place_ = nullptr;
   std::size_t bytes_ = 0;
 };

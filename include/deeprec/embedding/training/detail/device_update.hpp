@@ -1,11 +1,11 @@
-// What a team of lanes does in an update: the bodies of its kernels, as plain functions of a team.
+// Bodies of the update kernels, as plain functions of a team of lanes.
 //
-//   bags ──expand──> (row, position) for each position ──radix sort──> runs of equal rows ──a team each──> one step of a row
+//   bags ──expand──> (row, position) of each id ──radix sort──> runs of equal rows ──a team each──> a step
 //
-//   keys     3 3 3 7 9 9 - -        a team stands at every sorted_index; those where a run begins do its row
-//   positions    0 4 5 2 1 3 . .        runs of more than device_long_bag positions are summed in chunks first, as bags are
+//   keys        3 3 3 7 9 9 - -     one team per sorted index; the team at the start of a run updates the row
+//   positions   0 4 5 2 1 3 . .     runs longer than device_long_bag are summed in chunks first, like bags
 //
-// Absent positions have the largest key and come last. The sort looks at as many bits as a row's number has.
+// Absent ids have the largest key and come last. The sort compares only as many bits as row numbers have.
 #pragma once
 
 #include <cmath>
@@ -24,20 +24,20 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
-/// Where the expansion of a batch goes.
+/// Output of the expansion of a batch.
 struct expanded_positions {
-  std::uint32_t* keys;    // (N, and B more where empty bags became a row)
-  std::uint32_t* values;  // positions; bags where no position has a factor of its own
+  std::uint32_t* keys;    // (N, plus B where empty bags become a row)
+  std::uint32_t* values;  // positions; bags where no id has a factor of its own
   std::uint32_t* bag_of;  // of a position; null where values are bags
-  float* bag_scale;  // (B): the factor of its positions; -1 without weights: empty, and became the default row. Null: all 1
+  float* bag_scale;  // (B): factor of its ids; -1 (no weights): empty, becomes the default row. Null: all 1
 };
 
-/// One bag: its positions' keys, and its factor. A bad bag is reported, and counts as absent.
+/// Writes the keys of a bag's positions, and its factor. A bad bag is reported, and counts as absent.
 template <class Rules, class Team, class Task>
 DEEPREC_HD void expand_bag(const Rules& rules, const Team& team, const Task& task, index_t bag,
                            const expanded_positions& to) {
-  const index_t begin = task.borders.begin(bag);
-  const index_t end = task.borders.end(bag);
+  const index_t begin = task.ranges.begin(bag);
+  const index_t end = task.ranges.end(bag);
   const bool fills = task.empty == when_empty::default_row;
   std::int64_t value = 0;
   const errc wrong = border_fault(begin, end, task.id_count, value);
@@ -99,7 +99,7 @@ DEEPREC_HD void expand_bag(const Rules& rules, const Team& team, const Task& tas
   }
 }
 
-/// The bag and the factor of a sorted sorted_index.
+/// The bag and the factor of an entry, by its value after the sort.
 DEEPREC_HD inline float factor_of_position(const expanded_positions& of, const float* weights, index_t positions,
                                        std::uint32_t value, std::uint32_t& bag) {
   if (of.bag_of == nullptr) {
@@ -115,7 +115,7 @@ DEEPREC_HD inline float factor_of_position(const expanded_positions& of, const f
   return of.bag_of == nullptr || weights == nullptr ? scale : weights[value] * scale;
 }
 
-/// How the values of a row are written.
+/// Writes the values of a row.
 template <class Element, int Vec>
 struct lane_writer {
   template <class Rounding>
@@ -151,7 +151,7 @@ struct lane_writer<split_float, Vec> {
   }
 };
 
-/// The stages of wrappers, outermost first.
+/// The gradient transforms of wrappers, outermost first.
 struct no_stages {
   DEEPREC_HD void operator()(float&, float&) const {}
 };
@@ -169,7 +169,7 @@ struct stages_of {
   }
 };
 
-/// A row while its step is taken: weights and gradient of one panel at a time. A row of one panel is read
+/// A row during its optimizer step: weights and gradient of one panel at a time. A row of one panel is read
 /// once.
 template <class Element, int Vec, class Team, class Gradient>
 class row_in_step {
@@ -187,12 +187,12 @@ class row_in_step {
   DEEPREC_HD const Team& team() const { return team_; }
   DEEPREC_HD index_t width() const { return width_; }
 
-  /// Weights and gradient of a panel; every lane takes part.
+  /// Loads weights and gradient of a panel; called by every lane.
   DEEPREC_HD void fetch(int panel) {
     if (panel == held_) return;
     held_ = panel;
     const index_t c = column(panel);
-    if (c < width_) {  // on its way while the gradient is summed
+    if (c < width_) {  // in flight while the gradient is summed
       typename row_lane<Element, Vec, false>::raw r;
       row_lane<Element, Vec, false>::load(row_, parts_, c, r);
       row_lane<Element, Vec, false>::decode(r, parts_, weight);
@@ -203,7 +203,7 @@ class row_in_step {
       if (clipped_) gradient[v] = factor_ * ::fmaf(weight[v], along_, gradient[v]);
     }
   }
-  /// The gradient of x * min(1, cap / ||x||) becomes that of x.
+  /// Turns the gradient of x * min(1, cap / ||x||) into that of x.
   DEEPREC_HD void unclip(float cap) {
     float squares = 0;
     float products = 0;
@@ -245,7 +245,7 @@ class row_in_step {
   float along_ = 0;
 };
 
-/// The sum of the squared gradient, as it is behind the stages.
+/// The sum of the squared gradient after the transforms.
 template <int Vec, class Stages, class Row>
 DEEPREC_HD float squares_behind(const Stages& stages, Row& row) {
   float squares = 0;
@@ -262,7 +262,7 @@ DEEPREC_HD float squares_behind(const Stages& stages, Row& row) {
   return sum_across(row.team(), squares);
 }
 
-/// Peels the wrappers down to the optimizer, then steps all columns.
+/// Collects the transforms of the wrappers down to the optimizer, then steps all columns.
 template <class Optimizer, int Vec, class Rows, class Stages, class Row, class Rounding>
 DEEPREC_HD void step_row_behind(const Rows& rows, const Stages& stages, Row& row, float* state,
                                 const Rounding& rounding, index_t number) {
@@ -280,11 +280,11 @@ DEEPREC_HD void step_row_behind(const Rows& rows, const Stages& stages, Row& row
       mean_square =
           squares_behind<Vec>(stages, row) / static_cast<float>(row.width() > 0 ? row.width() : 1);
     }
-    // Each lane begins the row on a copy of its state; they agree, and one writes it down.
+    // Each lane begins the row on a copy of its state; the copies agree, and one lane writes them back.
     float mine[of_row > 0 ? of_row : 1] = {};
     for (int i = 0; i < of_row; ++i) mine[i] = state[i];
     const auto step = rows.begin_row(mine, mean_square);
-    row.team().meet();  // all have read
+    row.team().meet();  // all lanes have read
     for (int i = 0; i < of_row; ++i) {
       if (row.team().lane() == 0) state[i] = mine[i];
     }
@@ -313,8 +313,8 @@ DEEPREC_HD void step_row_behind(const Rows& rows, const Stages& stages, Row& row
   }
 }
 
-/// An update as its last kernel sees it. The format as plain numbers: some host compilers lay out empty members in
-/// another way than nvcc.
+/// Arguments of the last kernel of an update. The format as plain numbers: some host compilers lay out empty
+/// members differently from nvcc.
 template <class Element, class Rows, class Rounding>
 struct step_task {
   using element = Element;
@@ -328,10 +328,10 @@ struct step_task {
   std::byte* table = nullptr;
   index_t stride = 0;
   row_parts parts{};
-  index_t state = -1;  // where it begins in a row; -1: there is none
+  index_t state = -1;  // its offset in a row; -1: there is none
 };
 
-/// The rows that a task steps.
+/// Sets the rows that a task updates.
 template <class Task, class Table>
 void set_rows(Task& task, const Table& table) {
   task.table = table.data();
@@ -345,7 +345,7 @@ void set_rows(Task& task, const Table& table) {
 
 using gradient_rules = fixed_rules<true, false, false, false, false>;
 
-/// A record of the chunks of long runs.
+/// Computes a record of the chunks of long runs.
 template <int Vec, class Team, class Task>
 DEEPREC_HD void sum_run_chunk(const Team& team, const Task& task, index_t record, int panel) {
   const index_t sorted_index = position_of_record(record, task.entries);
@@ -355,7 +355,7 @@ DEEPREC_HD void sum_run_chunk(const Team& team, const Task& task, index_t record
   sum_chunk_of<float, Vec>(gradient_rules{}, team, task.gradient, record, panel, begin, begin, end);
 }
 
-/// The team at a sorted_index: where a run begins, the step of its row.
+/// The team at a sorted index: where a run begins, takes the step of its row.
 template <class Optimizer, int Vec, class Team, class Task>
 DEEPREC_HD DEEPREC_INLINE void step_run(const Team& team, const Task& task, index_t sorted_index) {
   const std::uint32_t key = task.keys[sorted_index];

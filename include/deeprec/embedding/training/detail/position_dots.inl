@@ -1,8 +1,8 @@
 // Dot products of rows with the gradient of their bags, compiled once for each region. No include guard: see
 // position_dots_kernels.hpp.
 
-/// dots[position - first_position] = (row of the position, clipped) . (gradient of its bag), 0 for an absent position, for the
-/// bags [begin, end). args.out is the gradient, which is only read.
+/// dots[position - first_position] = (row of the position, clipped) . (gradient of its bag), 0 for an absent
+/// id, for the bags [begin, end). args.out is the gradient, which is only read.
 template <class Element, class Policy, class Args>
 void position_dots(region, Policy, const Args& args, index_t first_position, float* dots, index_t begin,
                index_t end) {
@@ -10,7 +10,7 @@ void position_dots(region, Policy, const Args& args, index_t first_position, flo
   const panel<Element, 1, false> columns{0, args.width, row_codec<Element>::of(args, 0, args.width)};
   for (index_t bag = begin; bag < end; ++bag) {
     const float* const gradient = args.out + bag * args.out_stride;
-    for (index_t position = args.borders.begin(bag); position < args.borders.end(bag); ++position) {
+    for (index_t position = args.ranges.begin(bag); position < args.ranges.end(bag); ++position) {
       prefetch_position<Policy>(args, columns, position + ahead);
       float& dot = dots[position - first_position];
       dot = 0.0F;

@@ -1,9 +1,9 @@
-// The positions of a batch grouped by row: what a backward pass needs to touch every row once.
+// The positions of a batch grouped by row, so that a backward pass touches every row once.
 //
 //   ids      7 1 9 1 7        groups    (1: positions 1 3) (7: positions 0 4) (9: position 2)
 //
 // Stable: the positions of a row stay in order, so sums over them are reproducible. A radix sort of keys
-// row * 2^position_bits + position, over the bits that rows have; its pieces depend on the number of positions only.
+// row * 2^position_bits + position, over the row bits; its pieces depend on the number of positions only.
 #pragma once
 
 #include <algorithm>
@@ -38,15 +38,15 @@ class row_groups {
     return bits_for(positions) + bits_for(rows) <= 64;
   }
 
-  /// Before the first position: how many there will be at most.
+  /// Called before add(), with the largest total number of positions.
   void reserve(index_t positions) {
     position_bits_ = bits_for(positions);
     keys_ = block_.take<std::uint64_t>(positions);
     counts_ = block_.take<index_t>(counts_for(positions));
   }
 
-  /// Adds the positions [first, first + positions), numbered behind those before: position first + k is of row row_of(k), or
-  /// left out where that is negative.
+  /// Adds the positions [first, first + positions), which follow those added before: position first + k is of
+  /// row row_of(k), or left out where that is negative.
   template <class Context, class RowOf>
   void add(const Context& ctx, index_t first, index_t positions, const RowOf& row_of) {
     piece_ = piece_of(positions);
@@ -67,7 +67,7 @@ class row_groups {
     });
   }
 
-  /// Groups what was added, by rows in [0, rows).
+  /// Groups the added positions by rows in [0, rows).
   /// Cost: O(N) for every 11 bits of `rows`. Memory: 16 bytes per position, 8 per group.
   template <class Context>
   void group(const Context& ctx, index_t rows) {
@@ -84,11 +84,11 @@ class row_groups {
     find_starts(ctx);
   }
 
-  /// How many different rows there are.
+  /// Number of different rows.
   [[nodiscard]] index_t groups() const noexcept { return static_cast<index_t>(starts_.size()) - 1; }
-  /// How many positions are in groups.
+  /// Number of positions in groups.
   [[nodiscard]] index_t size() const noexcept { return size_; }
-  /// Group g holds the sorted_indices [starts()[g], starts()[g + 1]).
+  /// Group g holds the sorted indices [starts()[g], starts()[g + 1]).
   [[nodiscard]] const index_t* starts() const noexcept { return starts_.data(); }
   [[nodiscard]] index_t row(index_t group) const noexcept {
     return static_cast<index_t>(
@@ -101,13 +101,13 @@ class row_groups {
 
  private:
   static constexpr index_t most_pieces = 64;
-  static constexpr index_t few = 4096;  // positions, and 8 bits of a row in a pass instead of 11
+  static constexpr index_t few = 4096;  // positions; for fewer, a pass sorts 8 bits of a row instead of 11
 
   static index_t piece_of(index_t positions) noexcept {
     return (std::max)(index_t{1} << 14, (positions + most_pieces - 1) / most_pieces);
   }
 
-  // The counts of all pieces of so many positions, at most.
+  // Upper bound of the counts of all pieces of this number of positions.
   static index_t counts_for(index_t positions) noexcept {
     const index_t pieces = (std::min)(most_pieces, positions / (index_t{1} << 14) + 1);
     return pieces * (positions < few ? index_t{1} << 8 : index_t{1} << 11);
@@ -125,7 +125,7 @@ class row_groups {
       for (index_t p = first; p < last; ++p) f(p, p * piece_, (std::min)(n, (p + 1) * piece_));
     });
   }
-  // Turns what each piece counted into where it writes; returns the total.
+  // Turns the count of each piece into its first output index; returns the total.
   index_t place_pieces(index_t pieces) {
     index_t total = 0;
     for (index_t p = 0; p < pieces; ++p) {

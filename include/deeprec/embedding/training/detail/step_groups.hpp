@@ -23,7 +23,7 @@ inline constexpr bool has_trainable_rows = std::is_same_v<typename Format::eleme
                                            std::is_same_v<typename Format::element, bf16> ||
                                            std::is_same_v<typename Format::element, split_float>;
 
-/// max_norm: what the lookups scaled rows down to; 0: they did not. Works in the plan's memory: no allocation.
+/// max_norm: the norm that lookups scaled rows down to; 0: none. Uses the plan's memory; no allocation.
 template <class Context, class Format, class Optimizer, class Rounding>
 void step_groups(const Context& ctx, const backward_plan& plan, table_view<Format> table, float max_norm,
                  const Optimizer& optimizer, const Rounding& rounding) {
@@ -33,7 +33,7 @@ void step_groups(const Context& ctx, const backward_plan& plan, table_view<Forma
   if (groups.groups() == 0 || width == 0) return;
   const update_args<Format> args{groups, plan.pooled(width), max_norm, table.data(), table.format()};
   const auto rows = prepare(optimizer);
-  // A piece fetches its first rows without work to hide that behind: large pieces, but enough of them.
+  // The first fetches of a piece have no work to hide their latency: large pieces, but enough of them.
   const index_t piece = std::clamp<index_t>(groups.groups() / 32, 256, 4096);
   ctx.executor->parallel_for(groups.groups(), piece, [&](index_t begin, index_t end, int worker) {
     with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
@@ -46,7 +46,7 @@ void step_groups(const Context& ctx, const backward_plan& plan, table_view<Forma
     const index_t* const starts = groups.starts() + group;
     if (starts[1] - starts[0] <= chunk_positions) continue;
     gradient_args pooled = args.gradient;
-    pooled.borders = offset_ranges<index_t>{starts, -1, -1};
+    pooled.ranges = offset_ranges<index_t>{starts, -1, -1};
     pooled.out = plan.sums_of(0);
     pool_long_bag<float, gradient_policy>(ctx, pooled, 0, plan.long_bags());
     with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {

@@ -1,12 +1,12 @@
 // The update kernels, compiled once for each region. No include guard: see update_kernels.hpp.
 
-// Fetches the row of a group, its state included, and the first gradient row of its sum.
+// Prefetches the row of a group, its state included, and the first gradient row of its sum.
 template <class Args>
 DEEPREC_INLINE void fetch_group(const Args& args, index_t group) {
   const index_t stride = args.format.stride_bytes();
   const std::byte* const row = args.rows + args.groups.row(group) * stride;
   for (index_t line = 0; line < stride; line += 64) __builtin_prefetch(row + line, 0, 2);
-  // The last line; of a row of less than a vector, that which its masked read touches.
+  // The last line; for a row shorter than a vector, the last line that its masked read touches.
   const index_t last = (stride < 64 ? 64 : stride) - 1;
   if ((reinterpret_cast<std::uintptr_t>(row) & 63) != 0) __builtin_prefetch(row + last, 0, 2);
   if constexpr (requires { args.format.state_of(group); }) {
@@ -47,7 +47,7 @@ void unclip(const Values& values, float* gradient, index_t width, float cap) {
   }
 }
 
-// The same, in the gradient of a group.
+// The same, for the gradient of a group.
 template <class Element, class Args>
 void unclip_group(const Args& args, index_t group, float* gradient) {
   std::byte* const row = args.rows + args.groups.row(group) * args.format.stride_bytes();
@@ -62,7 +62,7 @@ DEEPREC_INLINE void step_group(const Rows& rows, const Rounding& rounding, const
   const index_t r = args.groups.row(group);
   std::byte* const row = args.rows + r * args.format.stride_bytes();
   float* state = nullptr;
-  if constexpr (requires { args.format.state_of(r); }) {  // apart from the row
+  if constexpr (requires { args.format.state_of(r); }) {  // stored apart from the row
     state = args.format.state_of(r);
   } else {
     state = args.format.state(row);
@@ -70,11 +70,11 @@ DEEPREC_INLINE void step_group(const Rows& rows, const Rounding& rounding, const
   step_row<Optimizer>(rows, row_values<Element>(row, width), gradient, state, width, rounding, r);
 }
 
-/// One optimizer step for the rows of the groups [begin, end), those of more than chunk_positions positions excepted.
-/// `rows` is what prepare() made of an Optimizer; scratch holds D floats. How the values of an Element are
-/// read and written says row_values in optim/detail/apply_row.inl, or a specialisation of it.
+/// One optimizer step for the rows of the groups [begin, end), except those of more than chunk_positions
+/// positions. `rows` is the result of prepare() for an Optimizer; scratch holds D floats. The values of an
+/// Element are read and written by row_values in optim/detail/apply_row.inl, or a specialisation of it.
 ///
-/// The gradient of one position is read where it lies; that of several is summed in scratch.
+/// The gradient of a single position is read in place; those of several are summed in scratch.
 template <class Element, class Optimizer, class Rows, class Rounding, class Args>
 void update_rows(region here, const Rows& rows, const Rounding& rounding, const Args& args, index_t begin,
                  index_t end, float* scratch) {
@@ -95,7 +95,7 @@ void update_rows(region here, const Rows& rows, const Rounding& rounding, const 
     } else {
       auto pooled = args.gradient;
       pooled.out = scratch;
-      pooled.borders = offset_ranges<index_t>{starts + group, -1, -1};
+      pooled.ranges = offset_ranges<index_t>{starts + group, -1, -1};
       pool_bags<float>(here, ::deeprec::detail::gradient_policy{}, pooled, 0, 1);
       if (args.max_norm > 0) unclip_group<Element>(args, group, scratch);
     }

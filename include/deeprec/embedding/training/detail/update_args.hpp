@@ -1,4 +1,4 @@
-// What the update kernels of every region are given.
+// Arguments of the update kernels in every region.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
-/// The gradient of a row is a pooled lookup: groups are its bags, and the rows that it adds are those of the
+/// The gradient of a row is a pooled lookup: groups are its bags, and the rows that are added are the
 /// gradients of the batch's bags.
 using gradient_args = pool_args<resolved_rows, std::uint32_t, float>;
 using gradient_policy = kernel_traits<fold::add, ids_are::present, false>;

@@ -1,4 +1,4 @@
-// The features and tables of an update_group, their types forgotten.
+// The type-erased features and tables of an update_group.
 //
 //   tables     0: rows, step()      1: ...
 //   features   0 -> table 0         1 -> table 1      2 -> table 0: one sum for each of its rows
@@ -19,7 +19,7 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
-/// A feature whose pooling is forgotten.
+/// A feature, with its pooling type-erased.
 template <class Bags>
 class update_feature {
  public:
@@ -36,24 +36,24 @@ class update_feature {
 template <class Bags, class Pooling>
 class update_feature_of final : public update_feature<Bags> {
  public:
-  update_feature_of(std::size_t number, index_t rows, const Pooling& how)
-      : update_feature<Bags>(number), rows_(rows), how_(how) {}
+  update_feature_of(std::size_t number, index_t rows, const Pooling& pooling)
+      : update_feature<Bags>(number), rows_(rows), pooling_(pooling) {}
   status check(const context<executor_ref>& ctx, const Bags& bags) const override {
-    if (const status s = check_max_norm(how_); !s) return s;
-    return check_backward(ctx, bags, rows_, how_);
+    if (const status s = check_max_norm(pooling_); !s) return s;
+    return check_backward(ctx, bags, rows_, pooling_);
   }
   void add_to(backward_plan& plan, const context<executor_ref>& ctx, const Bags& bags,
               matrix_view<const float> gradient) const override {
-    plan.add(ctx, bags, gradient, rows_, how_);
+    plan.add(ctx, bags, gradient, rows_, pooling_);
   }
-  void count_skipped(const Bags& bags) const override { detail::count_skipped(bags, rows_, how_); }
+  void count_skipped(const Bags& bags) const override { detail::count_skipped(bags, rows_, pooling_); }
 
  private:
   index_t rows_;
-  Pooling how_;
+  Pooling pooling_;
 };
 
-/// A table whose format is forgotten.
+/// A table, with its format type-erased.
 template <class Optimizer, class Rounding>
 class update_table {
  public:
@@ -65,7 +65,7 @@ class update_table {
         has_bytes(view.rows() > 0 && view.format().stride_bytes() > 0),
         norm_cap(cap) {}
   virtual ~update_table() = default;
-  /// Whether this is the table of the same rows in the same format.
+  /// True when the table has this format and stride.
   [[nodiscard]] virtual bool is(const void* format, index_t stride_bytes) const noexcept = 0;
   virtual void step(const context<executor_ref>& ctx, const backward_plan& plan, const Optimizer& optimizer,
                     const Rounding& rounding) const = 0;
@@ -73,11 +73,11 @@ class update_table {
   const void* const rows_at;
   const index_t rows;
   const index_t width;
-  const bool has_bytes;  // else rows_at says nothing
+  const bool has_bytes;  // else rows_at identifies no table
   const float norm_cap;  // max_norm of the lookups; 0: none
 };
 
-/// An address for each format: its type, without RTTI.
+/// Its address identifies the format, without RTTI.
 template <class Format>
 inline constexpr char name_of_format = 0;
 

@@ -18,9 +18,9 @@ struct my_bags {
     deeprec::index_t begin(deeprec::index_t bag) const;
     deeprec::index_t end(deeprec::index_t bag) const;
   };
-  from_to borders() const;
+  from_to ranges() const;
 #else
-  deeprec::fixed_ranges borders() const;
+  deeprec::fixed_ranges ranges() const;
 #endif
 };
 

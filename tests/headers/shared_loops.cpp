@@ -1,0 +1,91 @@
+// One call of each verb. Compiled with different flags, never run: see shared_loops.sh.
+#include <deeprec/deeprec.hpp>
+
+#include <cstdint>
+#include <vector>
+
+using namespace deeprec;
+
+namespace {
+
+int failures = 0;
+void expect(const status& s) { failures += !s.ok(); }
+
+}  // namespace
+
+int deeprec_shared_loops(float* floats, const std::int64_t* ids, index_t n);
+int deeprec_shared_loops(float* floats, const std::int64_t* ids, index_t n) {
+  const inline_executor here;
+  const matrix_view out(floats, n, n);
+  const matrix_view<const float> in = out;
+  const jagged_view<> bags(ids, n, ids, n, floats);
+  const auto entries = coo_view<>::tensorflow(ids, ids, n, n, floats);
+  dense_table<f32_rows> table(n, f32_rows(n, {.state_floats = 2 * n}));
+  table.initialize(here, uniform_rows{});
+  dense_table<int8_rows> int8s(n, n);
+  dense_table<int4_rows> int4s(n, n);
+  dense_table<split_bf16_rows> splits(n, split_bf16_rows(n, {.state_floats = 1}));
+
+  expect(lookup(here, table.view(), bags, combiner::sum, out));
+  expect(lookup(here, int8s.view(), bags, pooling{combiner::mean, max_norm{1}}, out));
+  expect(lookup(here, splits.view(), bags, combiner::concat, out));
+  table_group<> group;
+  group.add(table.view(), combiner::sum);
+  const std::vector<jagged_view<>> of_features(1, bags);
+  expect(lookup(here, group, of_features, out));
+  const std::vector<const_table_view<f32_rows>> parts(2, table.view());
+  expect(fused_lookup(here, partitioned_table(parts, partition_strategy::mod), entries, combiner::mean, out));
+  expect(update(here, bags, in, combiner::sum, adam{}, table.view()));
+  expect(update(here, bags, in, combiner::sum, clipped_by_norm{sgd{}, 1.0F}, splits.view(), round_stochastic{.seed = 1}));
+  update_group<> updates;
+  updates.add(table.view(), combiner::sum);
+  expect(update(here, updates, of_features, in, adagrad{}));
+  sparse_gradient of_rows;
+  expect(row_gradients(here, bags, in, combiner::sum, n, of_rows));
+  expect(weight_gradients(here, table.view(), bags, in, combiner::sum, std::span<float>(floats, 8)));
+  expect(quantize(here, in, int8s.view()));
+  expect(quantize(here, in, int4s.view()));
+  expect(quantize(here, in, splits.view()));
+  expect(dequantize(here, int4s.view(), out));
+
+  jagged_batch<> valid, filled;
+  index_t dropped = 0;
+  std::vector<std::uint8_t> empty(static_cast<std::size_t>(n));
+  expect(to_jagged(here, entries, valid));
+  expect(prune_invalid(here, bags, prune_rule::by_id_and_weight, valid, dropped));
+  expect(fill_empty_bags(here, valid.view(), 0, filled, empty));
+  unique_ids<> different;
+  expect(unique(here, filled.ids, different));
+  partitioned_ids<> dealt;
+  expect(partition(here, different.ids, n, 2, partition_strategy::div, dealt));
+  expect(gather(here, parts, dealt, out));
+  expect(combine(here, out, bags, combiner::sum, out));
+  unique_rows<> rows;
+  expect(dedup_rows(here, in, rows));
+  expect(gather_rows(here, in, rows.inverse, out));
+  expect(row_select(here, empty, in, out, out));
+
+  expect(gemm(here, {.math = gemm_math::bf16}, in, in, out));
+  expect(linear_forward(here, in, in, in, out));
+  expect(linear_backward(here, in, in, in, out, out, out));
+  expect(relu_forward(here, in, out));
+  expect(relu_backward(here, in, in, out));
+  expect(dot_interaction_forward(here, in, in, out));
+  expect(dot_interaction_backward(here, in, in, in, out, out));
+  double loss = 0;
+  expect(logistic_loss_forward(here, in, in, loss));
+  expect(logistic_loss_backward(here, in, in, out));
+  auc area;
+  log_loss losses;
+  expect(area.add(in, in));
+  expect(losses.add(in, in));
+  mlp<> model({n, n, 1}, mlp_output{}, counter_rng(1));
+  expect(model.forward(here, in));
+  expect(model.backward(here, in, compute_input_gradient{}));
+  expect(model.step(here, adam{}));
+  expect(apply_rows(here, in, adam{}, out, out));
+  expect(global_norm(here, std::vector<matrix_view<const float>>{in}, loss));
+  sparse_batch batch;
+  failures += !parse_text(criteo_format{}, "0\t1", batch) + !parse_text(libsvm_format{}, "1 2:3", batch);
+  return failures + static_cast<int>(area.value() + losses.value() + loss);
+}
