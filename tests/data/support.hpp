@@ -71,7 +71,7 @@ inline bool is_sound(const deeprec::sparse_batch& batch) {
   for (index_t s = 0; s < batch.feature_count(); ++s) {
     const auto bags = batch.feature(s);
     if (!bags.validate().ok() || bags.bags() != batch.rows()) return false;
-    if (bags.end_slot() != bags.id_count() || bags.first_slot() != 0) return false;
+    if (bags.end_position() != bags.id_count() || bags.first_position() != 0) return false;
   }
   return static_cast<index_t>(batch.labels().size()) == batch.rows();
 }

@@ -482,17 +482,17 @@ TEST_CASE("gemm: bits and sums of nothing, and those that don't fit are named") 
     return s.code() == code && s.message().find(what) != std::string::npos;
   };
   const auto shape = errc::shape_mismatch, no = errc::unsupported;
-  CHECK(says({.column_sums = wrong.view()}, shape, "column_sums is not (1,N)"));
-  CHECK(says({.activation = relu, .relu_bits = of(2, 5)}, shape, "relu_bits is not (M,N)"));
-  CHECK(says({.activation = relu, .relu_bits = of(3, 4)}, shape, "relu_bits is not (M,N)"));
-  CHECK(says({.activation = relu, .relu_bits = of(2, 4, 64)}, shape, "relu_bits' row stride"));
-  CHECK(says({.activation = relu, .relu_bits = of(2, 4, 0)}, shape, "relu_bits' row stride"));
-  CHECK(says({.mask_bits = of(2, 5)}, shape, "mask_bits is not (M,N)"));
-  CHECK(says({.mask_bits = of(2, 4, 192)}, shape, "mask_bits' row stride"));
-  CHECK(says({.relu_bits = of(2, 4)}, no, "relu_bits without ReLU"));
-  CHECK(says({.activation = relu, .relu_bits = of(2, 4), .mask = c.view()}, no, "that is masked"));
+  CHECK(says({.column_sums = wrong.view()}, shape, "column_sums must be (1,N)"));
+  CHECK(says({.activation = relu, .relu_bits = of(2, 5)}, shape, "relu_bits must be (M,N)"));
+  CHECK(says({.activation = relu, .relu_bits = of(3, 4)}, shape, "relu_bits must be (M,N)"));
+  CHECK(says({.activation = relu, .relu_bits = of(2, 4, 64)}, shape, "the row stride of relu_bits"));
+  CHECK(says({.activation = relu, .relu_bits = of(2, 4, 0)}, shape, "the row stride of relu_bits"));
+  CHECK(says({.mask_bits = of(2, 5)}, shape, "mask_bits must be (M,N)"));
+  CHECK(says({.mask_bits = of(2, 4, 192)}, shape, "the row stride of mask_bits"));
+  CHECK(says({.relu_bits = of(2, 4)}, no, "relu_bits need the activation relu"));
+  CHECK(says({.activation = relu, .relu_bits = of(2, 4), .mask = c.view()}, no, "must be absent where c is masked"));
   CHECK(says({.activation = relu, .relu_bits = of(2, 4), .mask_bits = of(2, 4)}, no,
-             "that is masked"));
+             "must be absent where c is masked"));
   CHECK(says({.mask = c.view(), .mask_bits = of(2, 4)}, no, "mask and mask_bits"));
   for (gemm_desc d : {gemm_desc{.activation = relu, .relu_bits = of(2, 4)},
                       gemm_desc{.mask_bits = of(2, 4)}, gemm_desc{.column_sums = sums.view()}}) {
@@ -501,7 +501,7 @@ TEST_CASE("gemm: bits and sums of nothing, and those that don't fit are named") 
           std::string::npos);
     d.batch.count = 2;
     d.batch.c_batch_stride = 8;
-    CHECK(says(d, no, "a batch has no bits"));
+    CHECK(says(d, no, "must be absent in a batch"));
   }
   CHECK(explain_gemm({}, a.view(), b.view(), c.view()).find("in a pass over c") ==
         std::string::npos);
@@ -521,11 +521,11 @@ TEST_CASE("gemm: no products still add bias and residual, and steps that don't f
   const auto says = [&](const gemm_desc& d, const char* what) {
     return gemm(here, d, a.view(), b.view(), c.view()).message().find(what) != std::string::npos;
   };
-  CHECK(says({.bias = wrong.view()}, "bias is not (1,N)"));
-  CHECK(says({.residual = wrong.view()}, "residual is not (M,N)"));
-  CHECK(says({.mask = wrong.view()}, "mask is not (M,N)"));
-  CHECK(says({.bias_gradient = bias.view()}, "bias_gradient is not (1,M)"));
-  CHECK(says({.batch = {.count = -1}}, "negative count"));
+  CHECK(says({.bias = wrong.view()}, "bias must be (1,N)"));
+  CHECK(says({.residual = wrong.view()}, "residual must be (M,N)"));
+  CHECK(says({.mask = wrong.view()}, "mask must be (M,N)"));
+  CHECK(says({.bias_gradient = bias.view()}, "bias_gradient must be (1,M)"));
+  CHECK(says({.batch = {.count = -1}}, "batch.count must not be negative"));
 }
 
 namespace {

@@ -270,20 +270,20 @@ TEST_CASE("gemm: operands that don't fit are named") {
   matrix c(2, 4);
   const auto message = [&](const status& s) { return s.message(); };
   const gemm_desc a_t{.a = gemm_operand::transposed};
-  CHECK(message(gemm(here, a_t, a.view(), b.view(), c.view())).find("op(a) and c") !=
+  CHECK(message(gemm(here, a_t, a.view(), b.view(), c.view())).find("op(a) must have the rows of c") !=
         std::string::npos);
   matrix b_wide(3, 5);
-  CHECK(message(gemm(here, {}, a.view(), b_wide.view(), c.view())).find("op(b) and c") !=
+  CHECK(message(gemm(here, {}, a.view(), b_wide.view(), c.view())).find("op(b) must have the columns of c") !=
         std::string::npos);
   matrix b_long(4, 4);
-  CHECK(message(gemm(here, {}, a.view(), b_long.view(), c.view())).find("op(b) has other rows") !=
+  CHECK(message(gemm(here, {}, a.view(), b_long.view(), c.view())).find("op(b) must have as many rows") !=
         std::string::npos);
   const matrix_view<float> null_a(nullptr, 2, 3);
-  CHECK(message(gemm(here, {}, null_a, b.view(), c.view())).find("a is null") != std::string::npos);
+  CHECK(message(gemm(here, {}, null_a, b.view(), c.view())).find("a must not be null") != std::string::npos);
   const matrix_view<float> narrow(c.view().data_handle(), 2, 4, 3);
   const status overlapping = gemm(here, {}, a.view(), b.view(), narrow);
   CHECK(overlapping.code() == errc::shape_mismatch);
-  CHECK(message(overlapping).find("c is null, or its row stride") != std::string::npos);
+  CHECK(message(overlapping).find("c must not be null, and its row stride") != std::string::npos);
 }
 
 TEST_CASE("gemm: sizes and batches that an index can't count are named, before anything is read") {

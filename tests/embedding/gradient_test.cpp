@@ -240,7 +240,7 @@ TEST_CASE_TEMPLATE("weight_gradients: the derivative in double, every combiner, 
     for (const bool weighted : {false, true}) {
       check(combiner::sum, pooled_as::sum, weighted);
       check(combiner::mean, pooled_as::mean_by_count, weighted);
-      check(mean(combiner::by_weight), pooled_as::mean_by_weight, weighted);
+      check(combiner::mean(combiner::by_weight), pooled_as::mean_by_weight, weighted);
       check(combiner::sqrtn, pooled_as::sqrtn, weighted);
       check(pooling{combiner::sqrtn, max_norm{1.5F}}, pooled_as::sqrtn, weighted, false, -1, 1.5);
     }
@@ -248,14 +248,14 @@ TEST_CASE_TEMPLATE("weight_gradients: the derivative in double, every combiner, 
       made.ids[k] = k % 3 == 0 ? -1 : 7;
       made.weights[k] = std::numeric_limits<float>::quiet_NaN();
     }
-    check(pooling{mean(combiner::by_weight), padding::prune}, pooled_as::mean_by_weight, true, true);
+    check(pooling{combiner::mean(combiner::by_weight), padding::prune}, pooled_as::mean_by_weight, true, true);
     check(pooling{combiner::mean, padding::prune}, pooled_as::mean_by_count, true, true);
     for (auto& id : made.ids) id = id < 0 ? 7 : id;
     for (std::size_t k = 0; k < made.ids.size(); ++k) {
       if (made.ids[k] == 7) made.weights[k] = std::numeric_limits<float>::quiet_NaN();
     }
     check(pooling{combiner::sqrtn, padding::id{7}}, pooled_as::sqrtn, true, false, 7);
-    check(pooling{mean(combiner::by_weight), padding::id{7}}, pooled_as::mean_by_weight, true, false, 7);
+    check(pooling{combiner::mean(combiner::by_weight), padding::id{7}}, pooled_as::mean_by_weight, true, false, 7);
     check(pooling{combiner::sum, padding::id{7}, max_norm{1.5F}}, pooled_as::sum, false, false, 7, 1.5);
   }
   CHECK(divisor_seen);  // mistakes in the oracle are seen

@@ -269,7 +269,7 @@ const verb every_verb[] = {
      [](memory_of_outputs) {
        return into_table<f32_rows>([](const here_context& ctx, auto& tables, index_t& skipped) {
          return update(ctx, given().with_invalid(), given().of_out(),
-                       pooling{combiner::sum, skip(skipped), empty_bag::default_row{4}, max_norm{1}}, rowwise_adagrad{}, tables[0].view());
+                       pooling{combiner::sum, bounds::skip(skipped), empty_bag::default_row{4}, max_norm{1}}, rowwise_adagrad{}, tables[0].view());
        });
      }},
     {"update_group: large and small tables", true,
@@ -278,9 +278,9 @@ const verb every_verb[] = {
            [](const here_context& ctx, auto& tables, index_t& skipped) {
              update_group<rowwise_adagrad, fixed_hotness_view<>> group;
              group.add(tables[0].view(), combiner::sum);
-             group.add(tables[1].view(), pooling{combiner::mean, skip(skipped)});
+             group.add(tables[1].view(), pooling{combiner::mean, bounds::skip(skipped)});
              group.add(tables[2].view(), combiner::sum);
-             group.add(tables[1].view(), pooling{combiner::mean, skip(skipped)});
+             group.add(tables[1].view(), pooling{combiner::mean, bounds::skip(skipped)});
              group.add(tables[3].view(), combiner::sqrtn);
              const auto& ids = given().many;
              const std::vector<fixed_hotness_view<>> batches{{ids.data(), 4, 10'000},
@@ -296,7 +296,7 @@ const verb every_verb[] = {
     {"row_gradients", true,
      [](memory_of_outputs memory) {
        return into_owner<sparse_gradient>(memory, [](const here_context& ctx, auto& out, auto&, index_t& skipped) {
-         return row_gradients(ctx, given().with_invalid(), given().of_out(), pooling{combiner::mean, skip(skipped)}, rows, out);
+         return row_gradients(ctx, given().with_invalid(), given().of_out(), pooling{combiner::mean, bounds::skip(skipped)}, rows, out);
        });
      }},
     {"weight_gradients", false,
@@ -332,7 +332,7 @@ const verb every_verb[] = {
     {"partition", true,
      [](memory_of_outputs memory) {
        return into_owner<partitioned_ids<>>(memory, [](const here_context& ctx, auto& out, auto&, index_t& skipped) {
-         return partition(ctx, given().invalid, rows, 3, partition_strategy::div, skip(skipped), out);
+         return partition(ctx, given().invalid, rows, 3, partition_strategy::div, bounds::skip(skipped), out);
        });
      }},
     {"prune_invalid: bags", true,

@@ -96,7 +96,7 @@ void check_strategy(std::mt19937_64& random, Strategy how) {
           ids[k] = k % 2 == 0 ? static_cast<Id>(-1 - static_cast<Id>(k)) : static_cast<Id>(rows + 1);
         }
         index_t skipped = 100;
-        REQUIRE(partition(inline_executor{}, ids, rows, parts, how, skip(skipped), out).ok());
+        REQUIRE(partition(inline_executor{}, ids, rows, parts, how, bounds::skip(skipped), out).ok());
         CHECK(agrees(ids, places, parts, out));
         CHECK(skipped == 100 + static_cast<index_t>((n + 2) / 3));
         if (n > 0) {

@@ -341,7 +341,7 @@ TEST_CASE("gather: bad ids and shapes are named with their place, and nothing is
   CHECK(gather(here, tables.views, dealt, to.rows(0, 2)).code() == errc::shape_mismatch);
   const matrix_view<float> null(nullptr, 3, 1);
   CHECK(gather(here, tables.views, dealt, null).message() == "shape mismatch: gather: out must not be null");
-  CHECK(gather(here, as_table(table), std::vector<int>{0, 1, 9}, null).message() == "shape mismatch: gather: out must not be null");
+  CHECK(gather(here, as_table(table), std::vector<int>{0, 1, 9}, null).message() == "shape mismatch: lookup: out must not be null");
   CHECK(gather(here, std::span(tables.views.data(), 1), dealt, to).code() == errc::shape_mismatch);
   tables.views[1] = const_table_view<f32_rows>(tables.views[1].data(), 1, f32_rows(1));  // a row is missing
   CHECK(gather(here, tables.views, dealt, to).message() == "id out of range: table 1, position 0, value 1");

@@ -77,7 +77,7 @@ double worst_error() {
     }
     const status s =
         update(pool, fixed_hotness_view<>(ids.data(), bags, slots_of_bag, weights.data()),
-               matrix_view<const float>(gradient.data(), bags, width), mean(combiner::by_weight), optimizer, table.view());
+               matrix_view<const float>(gradient.data(), bags, width), combiner::mean(combiner::by_weight), optimizer, table.view());
     REQUIRE_MESSAGE(s.ok(), s.message());
     next_step(optimizer);
     for (std::size_t r = 0; r < static_cast<std::size_t>(rows); ++r) {

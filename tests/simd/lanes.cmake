@@ -1,1 +1,1 @@
-deeprec_not_in(tsan "no threads, and that lane has portable kernels only" codes_test conversions_test words_test)
+deeprec_not_in(tsan "no threads, and that lane has portable kernels only" codes_test conversions_test vectors_test)

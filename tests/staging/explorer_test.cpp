@@ -41,9 +41,9 @@ struct two_flags : explorer::scenario {
   explicit two_flags(bool fences) : with_fences(fences) {}
   int threads() const override { return 2; }
   void run(int t) override {
-    (t == 0 ? x : y).store(1, {detail::access::position, std::memory_order_release});
-    if (with_fences) explorer::current().fence(detail::access::notify_one_fence);
-    seen[t] = (t == 0 ? y : x).load({detail::access::position, std::memory_order_acquire});
+    (t == 0 ? x : y).store(1, {deeprec::detail::access::position, std::memory_order_release});
+    if (with_fences) explorer::current().fence(deeprec::detail::access::notify_one_fence);
+    seen[t] = (t == 0 ? y : x).load({deeprec::detail::access::position, std::memory_order_acquire});
   }
   void finish() override {
     if (seen[0] == 0 && seen[1] == 0) explorer::current().fail("both were late");
@@ -59,8 +59,8 @@ struct message_passing : explorer::scenario {
   void run(int t) override {
     if (t == 0) {
       item = watched(5);
-      ready.store(1, {detail::access::position, write});
-    } else if (ready.load({detail::access::position, read}) == 1) {
+      ready.store(1, {deeprec::detail::access::position, write});
+    } else if (ready.load({deeprec::detail::access::position, read}) == 1) {
       if (item.value() != 5) explorer::current().fail("wrong item");
     }
   }
@@ -264,15 +264,15 @@ void must_be_caught(const mutant& m, attempt run) {
 // Orders and fences: sites_test.cpp.
 TEST_CASE("model: each step of the library that is left out is caught") {
   using enum mutant::kind_type;
-  must_be_caught({"slot: never freed", omit, detail::access::slot_release}, with<ring_face, pair, 1, 0>);
-  must_be_caught({"hole: never published", omit, detail::access::slot_hole}, with<ring_face, dropping, 1, 0>);
-  must_be_caught({"tail: claimed without an exchange", omit, detail::access::tail_claim}, with<ring_face, crossing, 2, 1>);
-  must_be_caught({"head: claimed without an exchange", omit, detail::access::head_claim}, with<ring_face, two_take, 2, 0>);
-  must_be_caught({"close: the bit is not set", omit, detail::access::close_mark}, with<staging_face, closing, 1, 0>);
-  must_be_caught({"close: consumers are not told", omit, detail::access::close_hint}, with<staging_face, closing, 1, 0>);
-  must_be_caught({"wait: the lost waiter flag", omit, detail::access::waiter_count}, with<flags, pair, 1, 0>);
-  must_be_caught({"notify: the epoch is not raised", omit, detail::access::epoch_raise}, with<flags, pair, 1, 0>);
-  must_be_caught({"cancel: the mark is not made", omit, detail::access::cancel_mark},
+  must_be_caught({"slot: never freed", omit, deeprec::detail::access::slot_release}, with<ring_face, pair, 1, 0>);
+  must_be_caught({"hole: never published", omit, deeprec::detail::access::slot_hole}, with<ring_face, dropping, 1, 0>);
+  must_be_caught({"tail: claimed without an exchange", omit, deeprec::detail::access::tail_claim}, with<ring_face, crossing, 2, 1>);
+  must_be_caught({"head: claimed without an exchange", omit, deeprec::detail::access::head_claim}, with<ring_face, two_take, 2, 0>);
+  must_be_caught({"close: the bit is not set", omit, deeprec::detail::access::close_mark}, with<staging_face, closing, 1, 0>);
+  must_be_caught({"close: consumers are not told", omit, deeprec::detail::access::close_hint}, with<staging_face, closing, 1, 0>);
+  must_be_caught({"wait: the lost waiter flag", omit, deeprec::detail::access::waiter_count}, with<flags, pair, 1, 0>);
+  must_be_caught({"notify: the epoch is not raised", omit, deeprec::detail::access::epoch_raise}, with<flags, pair, 1, 0>);
+  must_be_caught({"cancel: the mark is not made", omit, deeprec::detail::access::cancel_mark},
                  with<staging_face, cancelled_takers, 1, 0>);
 }
 

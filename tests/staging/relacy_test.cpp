@@ -166,7 +166,7 @@ void holds(const char* name, rl::scheduler_type_e search, unsigned bound = 1) {
 }
 
 template <class Suite>
-void breaks(const char* name, detail::access site, rl::test_result_e expected) {
+void breaks(const char* name, deeprec::detail::access site, rl::test_result_e expected) {
   broken_access = site;
   const rl::test_params p = simulate<Suite>(rl::sched_random);
   broken_access.reset();
@@ -216,21 +216,21 @@ int main(int count, char** words) {
   holds<few>("mpmc_ring, 2 producers, capacity 1", rl::sched_bound, 1);
 
   const auto race = rl::test_result_data_race;
-  breaks<flags_1>("spsc_ring: flag_publish", detail::access::flag_publish, race);
-  breaks<flags_1>("spsc_ring: flag_seen_full", detail::access::flag_seen_full, race);
-  breaks<flags_1>("spsc_ring: flag_release", detail::access::flag_release, race);
-  breaks<flags_1>("spsc_ring: flag_seen_free", detail::access::flag_seen_free, race);
-  breaks<counters_1>("spsc_ring: count_publish", detail::access::count_publish, race);
-  breaks<counters_1>("spsc_ring: count_seen", detail::access::count_seen, race);
-  breaks<counters_1>("spsc_ring: taken_publish", detail::access::taken_publish, race);
-  breaks<counters_1>("spsc_ring: taken_seen", detail::access::taken_seen, race);
-  breaks<shared_1>("mpmc_ring: slot_publish", detail::access::slot_publish, race);
-  breaks<shared_1>("mpmc_ring: slot_seen_full", detail::access::slot_seen_full, race);
-  breaks<shared_1>("mpmc_ring: slot_release", detail::access::slot_release, race);
-  breaks<shared_1>("mpmc_ring: slot_seen_free", detail::access::slot_seen_free, race);
-  breaks<sleeping_flags>("event_count: no notify_one_fence", detail::access::notify_one_fence,
+  breaks<flags_1>("spsc_ring: flag_publish", deeprec::detail::access::flag_publish, race);
+  breaks<flags_1>("spsc_ring: flag_seen_full", deeprec::detail::access::flag_seen_full, race);
+  breaks<flags_1>("spsc_ring: flag_release", deeprec::detail::access::flag_release, race);
+  breaks<flags_1>("spsc_ring: flag_seen_free", deeprec::detail::access::flag_seen_free, race);
+  breaks<counters_1>("spsc_ring: count_publish", deeprec::detail::access::count_publish, race);
+  breaks<counters_1>("spsc_ring: count_seen", deeprec::detail::access::count_seen, race);
+  breaks<counters_1>("spsc_ring: taken_publish", deeprec::detail::access::taken_publish, race);
+  breaks<counters_1>("spsc_ring: taken_seen", deeprec::detail::access::taken_seen, race);
+  breaks<shared_1>("mpmc_ring: slot_publish", deeprec::detail::access::slot_publish, race);
+  breaks<shared_1>("mpmc_ring: slot_seen_full", deeprec::detail::access::slot_seen_full, race);
+  breaks<shared_1>("mpmc_ring: slot_release", deeprec::detail::access::slot_release, race);
+  breaks<shared_1>("mpmc_ring: slot_seen_free", deeprec::detail::access::slot_seen_free, race);
+  breaks<sleeping_flags>("event_count: no notify_one_fence", deeprec::detail::access::notify_one_fence,
                          rl::test_result_deadlock);
-  breaks<sleeping_flags>("event_count: no wait_fence", detail::access::wait_fence,
+  breaks<sleeping_flags>("event_count: no wait_fence", deeprec::detail::access::wait_fence,
                          rl::test_result_deadlock);
 
   std::printf(failures == 0 ? "all as expected\n" : "%d not as expected\n", failures);

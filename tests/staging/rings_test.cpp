@@ -46,9 +46,9 @@ using namespace std::chrono_literals;
 using deeprec_test::fragile;
 
 template <class T, class Seq = std::size_t>
-using spsc = spsc_ring<T, adaptive_wait, detail::std_atomics, Seq>;
+using spsc = spsc_ring<T, adaptive_wait, deeprec::detail::std_atomics, Seq>;
 template <class T, class Seq = std::size_t>
-using mpmc = mpmc_ring<T, adaptive_wait, detail::std_atomics, Seq>;
+using mpmc = mpmc_ring<T, adaptive_wait, deeprec::detail::std_atomics, Seq>;
 
 template <class Ring>
 Ring make(std::size_t capacity, spsc_layout layout = spsc_layout::automatic) {
@@ -330,9 +330,9 @@ TEST_CASE("queues: a thread that leaves a wait by an exception wakes the next on
 }
 
 #if defined(__linux__) && (defined(__x86_64__) || defined(__aarch64__)) && !DEEPREC_TEST_TSAN
-TEST_CASE("detail::std_atomics: where membarrier is refused after all, light fences are whole fences") {
+TEST_CASE("deeprec::detail::std_atomics: where membarrier is refused after all, light fences are whole fences") {
   event_count<> registers_it;
-  if (!detail::std_atomics::light_fence_is_free()) return;
+  if (!deeprec::detail::std_atomics::light_fence_is_free()) return;
   CHECK(deeprec_test::in_child([] {
           // Answers EPERM to membarrier, as a filter that a program installs late does.
           sock_filter program[] = {
@@ -346,8 +346,8 @@ TEST_CASE("detail::std_atomics: where membarrier is refused after all, light fen
             return 0;  // no filters here
           }
           if (syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0) return 1;
-          detail::std_atomics::heavy_fence(detail::access::wait_fence);
-          if (detail::std_atomics::light_fence_is_free()) return 2;
+          deeprec::detail::std_atomics::heavy_fence(deeprec::detail::access::wait_fence);
+          if (deeprec::detail::std_atomics::light_fence_is_free()) return 2;
           mpmc<int> ring(1);  // and everything goes on
           std::thread producer([&] {
             for (int k = 0; k < 20; ++k) static_cast<void>(ring.push(int(k)));

@@ -23,45 +23,45 @@ using deeprec::detail::access;
 
 // access, and how it is broken: an order becomes relaxed, a fence is left out.
 struct site {
-  detail::access what;
+  deeprec::detail::access what;
   const char* name;
   mutant::kind_type how = mutant::relax;
 };
 const std::vector<site> stronger = {
-    {detail::access::slot_seen_free, "slot_seen_free"},
-    {detail::access::slot_number_free, "slot_number_free"},
-    {detail::access::slot_publish, "slot_publish"},
-    {detail::access::slot_hole, "slot_hole"},
-    {detail::access::slot_seen_full, "slot_seen_full"},
-    {detail::access::slot_release, "slot_release"},
-    {detail::access::close_mark, "close_mark"},
-    {detail::access::open_mark, "open_mark"},
-    {detail::access::closed_end, "closed_end"},
-    {detail::access::closed_put, "closed_put"},
-    {detail::access::closed_asked, "closed_asked"},
-    {detail::access::count_publish, "count_publish"},
-    {detail::access::count_seen, "count_seen"},
-    {detail::access::count_seen_n, "count_seen_n"},
-    {detail::access::taken_publish, "taken_publish"},
-    {detail::access::taken_publish_n, "taken_publish_n"},
-    {detail::access::taken_seen, "taken_seen"},
-    {detail::access::taken_seen_n, "taken_seen_n"},
-    {detail::access::taken_seen_size, "taken_seen_size"},
-    {detail::access::flag_seen_free, "flag_seen_free"},
-    {detail::access::flag_publish, "flag_publish"},
-    {detail::access::flag_seen_full, "flag_seen_full"},
-    {detail::access::flag_release, "flag_release"},
-    {detail::access::waiter_leave, "waiter_leave"},
-    {detail::access::epoch_raise, "epoch_raise"},
-    {detail::access::notify_one_fence, "notify_one_fence", mutant::omit},
-    {detail::access::notify_all_fence, "notify_all_fence", mutant::omit},
-    {detail::access::wait_fence, "wait_fence", mutant::omit},
-    {detail::access::cancel_mark, "cancel_mark"},
-    {detail::access::resume_mark, "resume_mark"},
-    {detail::access::cancel_seen, "cancel_seen"},
-    {detail::access::stack_seen, "stack_seen"},
-    {detail::access::stack_seen_again, "stack_seen_again"},
-    {detail::access::stack_push, "stack_push"},
+    {deeprec::detail::access::slot_seen_free, "slot_seen_free"},
+    {deeprec::detail::access::slot_number_free, "slot_number_free"},
+    {deeprec::detail::access::slot_publish, "slot_publish"},
+    {deeprec::detail::access::slot_hole, "slot_hole"},
+    {deeprec::detail::access::slot_seen_full, "slot_seen_full"},
+    {deeprec::detail::access::slot_release, "slot_release"},
+    {deeprec::detail::access::close_mark, "close_mark"},
+    {deeprec::detail::access::open_mark, "open_mark"},
+    {deeprec::detail::access::closed_end, "closed_end"},
+    {deeprec::detail::access::closed_put, "closed_put"},
+    {deeprec::detail::access::closed_asked, "closed_asked"},
+    {deeprec::detail::access::count_publish, "count_publish"},
+    {deeprec::detail::access::count_seen, "count_seen"},
+    {deeprec::detail::access::count_seen_n, "count_seen_n"},
+    {deeprec::detail::access::taken_publish, "taken_publish"},
+    {deeprec::detail::access::taken_publish_n, "taken_publish_n"},
+    {deeprec::detail::access::taken_seen, "taken_seen"},
+    {deeprec::detail::access::taken_seen_n, "taken_seen_n"},
+    {deeprec::detail::access::taken_seen_size, "taken_seen_size"},
+    {deeprec::detail::access::flag_seen_free, "flag_seen_free"},
+    {deeprec::detail::access::flag_publish, "flag_publish"},
+    {deeprec::detail::access::flag_seen_full, "flag_seen_full"},
+    {deeprec::detail::access::flag_release, "flag_release"},
+    {deeprec::detail::access::waiter_leave, "waiter_leave"},
+    {deeprec::detail::access::epoch_raise, "epoch_raise"},
+    {deeprec::detail::access::notify_one_fence, "notify_one_fence", mutant::omit},
+    {deeprec::detail::access::notify_all_fence, "notify_all_fence", mutant::omit},
+    {deeprec::detail::access::wait_fence, "wait_fence", mutant::omit},
+    {deeprec::detail::access::cancel_mark, "cancel_mark"},
+    {deeprec::detail::access::resume_mark, "resume_mark"},
+    {deeprec::detail::access::cancel_seen, "cancel_seen"},
+    {deeprec::detail::access::stack_seen, "stack_seen"},
+    {deeprec::detail::access::stack_seen_again, "stack_seen_again"},
+    {deeprec::detail::access::stack_push, "stack_push"},
 };
 
 struct killer {
@@ -69,7 +69,7 @@ struct killer {
   outcome (*run)(const mutant&, const limits&);
   int stale = 1;
   bool membarrier = false;
-  std::set<detail::access> uses{};
+  std::set<deeprec::detail::access> uses{};
 };
 template <class Face, const program& P, std::size_t Capacity>
 outcome of_program(const mutant& m, const limits& l) {
@@ -102,7 +102,7 @@ std::vector<killer> all_killers() {
 
 constexpr std::uint64_t enough = 40'000;  // more than any of them takes to be caught
 
-TEST_CASE("sites: each detail::access stronger than relaxed is needed by some scenario") {
+TEST_CASE("sites: each deeprec::detail::access stronger than relaxed is needed by some scenario") {
   std::vector<killer> killers = all_killers();
   std::printf("  %-52s %13s  %s\n", "as they are", "interleavings", "");
   for (killer& k : killers) {
@@ -114,7 +114,7 @@ TEST_CASE("sites: each detail::access stronger than relaxed is needed by some sc
       if (sites[static_cast<std::size_t>(s.what)].file != nullptr) k.uses.insert(s.what);
     }
     for (std::size_t i = 0; i < sites.size(); ++i) {
-      if (before[i].file != nullptr) note_site(static_cast<detail::access>(i), before[i].order, before[i].file, before[i].line);
+      if (before[i].file != nullptr) note_site(static_cast<deeprec::detail::access>(i), before[i].order, before[i].file, before[i].line);
     }
     std::printf("  %-52s %13llu  %s\n", k.name, static_cast<unsigned long long>(o.executions),
                 o.complete ? "" : "not all");
@@ -146,14 +146,14 @@ TEST_CASE("sites: each detail::access stronger than relaxed is needed by some sc
 }
 
 // The sources, as the compiler found them: each order that they ask for, by its access.
-TEST_CASE("sites: no detail::access of the sources that is stronger than relaxed is left out of the list") {
+TEST_CASE("sites: no access of the sources that is stronger than relaxed is left out of the list") {
   static_cast<void>(of_program<ring_face, pair_try, 1>({}, {}));
-  const site_use& one = sites[static_cast<std::size_t>(detail::access::slot_publish)];
+  const site_use& one = sites[static_cast<std::size_t>(deeprec::detail::access::slot_publish)];
   REQUIRE(one.file != nullptr);
   const std::string folder = std::string(one.file).substr(0, std::string(one.file).rfind("/detail/"));
   std::map<std::string, std::vector<std::string>> found;
   std::size_t relaxed = 0;
-  for (const char* name : {"/detail/slot_ring.hpp", "/detail/index_stack.hpp", "/detail/handles.hpp", "/event_count.hpp",
+  for (const char* name : {"/detail/slot_ring.hpp", "/detail/index_stack.hpp", "/ring_handles.hpp", "/event_count.hpp",
                            "/wait_strategies.hpp", "/mpmc_ring.hpp", "/spsc_ring.hpp", "/reorder_buffer.hpp",
                            "/staging_queue.hpp", "/staging_pool.hpp", "/packed_batch.hpp"}) {
     std::ifstream in(folder + name);

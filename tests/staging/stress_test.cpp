@@ -170,7 +170,7 @@ TEST_CASE("stress: every mix of 1 to 8 producers and consumers, each item once a
       CAPTURE(producers);
       CAPTURE(consumers);
       // 32-bit positions that wrap on the way; every other mix in batches.
-      mpmc_ring<item, adaptive_wait, detail::std_atomics, std::uint32_t> ring(
+      mpmc_ring<item, adaptive_wait, deeprec::detail::std_atomics, std::uint32_t> ring(
           256, std::pmr::get_default_resource(), static_cast<std::uint32_t>(-3));
       through_ring(ring, producers, consumers, items, (producers + consumers) % 2 == 1);
       log.done(items);
@@ -184,7 +184,7 @@ TEST_CASE("stress: spsc_ring, both layouts, one by one and in batches, and at sm
   const auto run = [&](std::size_t capacity, spsc_layout layout, bool in_batches, std::uint64_t n) {
     CAPTURE(capacity);
     CAPTURE(in_batches);
-    spsc_ring<item, adaptive_wait, detail::std_atomics, std::uint16_t> ring(capacity, std::pmr::get_default_resource(),
+    spsc_ring<item, adaptive_wait, deeprec::detail::std_atomics, std::uint16_t> ring(capacity, std::pmr::get_default_resource(),
                                                                     layout, 65'500);
     through_ring(ring, 1, 1, n, in_batches);
     log.done(n);
@@ -263,7 +263,7 @@ TEST_CASE("stress: reorder_buffer, each number once and in order") {
   const auto run = [&](std::size_t capacity, int putters, std::uint64_t n) {
     CAPTURE(capacity);
     CAPTURE(putters);
-    reorder_buffer<std::uint64_t, adaptive_wait, detail::std_atomics, std::uint32_t> buffer(capacity);
+    reorder_buffer<std::uint64_t, adaptive_wait, deeprec::detail::std_atomics, std::uint32_t> buffer(capacity);
     std::atomic<std::uint64_t> number{0};
     std::atomic<bool> put_all{true};
     std::vector<std::thread> threads;

@@ -194,7 +194,7 @@ struct wrong_face {
   using room = deeprec::detail::waiting_room<deeprec::park_wait, model_atomics>;
   explicit wrong_face(std::size_t capacity) : ring(capacity, std::pmr::get_default_resource(), 0) {}
 
-  static model_order at(std::memory_order o) { return {detail::access::closed_asked, o}; }
+  static model_order at(std::memory_order o) { return {deeprec::detail::access::closed_asked, o}; }
   room& space() { return Bug == mistake::one_room ? items_room : space_room; }
   room& items() { return items_room; }
   [[nodiscard]] bool flag(const model_atomic<std::uint32_t>& f) const {

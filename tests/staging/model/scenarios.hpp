@@ -394,15 +394,15 @@ struct room_deadline : explorer::scenario {
   int threads() const override { return 3; }
   void run(int t) override {
     if (t == 2) {
-      ready.store(1, {detail::access::position, std::memory_order_release});
+      ready.store(1, {deeprec::detail::access::position, std::memory_order_release});
       room.notify_one();
       return;
     }
     const auto look = [&] {
-      return ready.load({detail::access::position, std::memory_order_acquire}) != 0 ? queue_result::ok : queue_result::not_now;
+      return ready.load({deeprec::detail::access::position, std::memory_order_acquire}) != 0 ? queue_result::ok : queue_result::not_now;
     };
     static_cast<void>(room.wait_for(look, t == 1 ? soon() : wait_limit{}, [&]() noexcept {
-      if (ready.load({detail::access::position, std::memory_order_relaxed}) != 0) room.notify_one();
+      if (ready.load({deeprec::detail::access::position, std::memory_order_relaxed}) != 0) room.notify_one();
     }));
   }
   model_atomic<std::uint32_t> ready{0};

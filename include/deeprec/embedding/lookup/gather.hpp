@@ -104,7 +104,7 @@ template <class Context, class Tables, class Id, class Out, MemorySpace OutSpace
   }
   if (!out.valid()) return out.validate("gather: out must not be null");
   for (std::size_t p = 0; p < list.size(); ++p) {
-    if (const status s = detail::expect_size(list[p].format().width(), out.extent(1), "gather: out.extent(1) must be the row width D"); !s) {
+    if (const status s = detail::expect_size(out.extent(1), list[p].format().width(), "gather: out.extent(1) must be the row width D"); !s) {
       return s.in_table(static_cast<index_t>(p));
     }
   }

@@ -51,7 +51,7 @@ class separate_state : public Format {
 /// @threads reentrant
 /// @error   a state with another number of rows than the table, with overlapping rows, or with more elements
 ///          than memory can hold counts as absent: update returns shape_mismatch
-/// @example @snippet tests/embedding/state_apart_test.cpp with_state
+/// @example @snippet tests/embedding/separate_state_test.cpp with_state
 template <RowFormat Format>
 [[nodiscard]] table_view<separate_state<Format>> with_state(table_view<Format> table, matrix_view<float> state) noexcept {
   const bool overlaps = state.extent(0) > 1 && state.stride(0) < state.extent(1);

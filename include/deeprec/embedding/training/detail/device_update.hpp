@@ -152,19 +152,19 @@ struct lane_writer<split_float, Vec> {
 };
 
 /// The gradient transforms of wrappers, outermost first.
-struct no_stages {
+struct no_transforms {
   DEEPREC_HD void operator()(float&, float&) const {}
 };
-template <class Before, class Stage>
-struct stages_of {
+template <class Before, class Transform>
+struct transforms_of {
   Before before;
-  Stage stage;
+  Transform transform;
   DEEPREC_HD DEEPREC_INLINE void operator()(float& weight, float& gradient) const {
     before(weight, gradient);
-    if constexpr (requires { scalar::take_stage(stage, weight, gradient); }) {
-      scalar::take_stage(stage, weight, gradient);
+    if constexpr (requires { scalar::take_transform(transform, weight, gradient); }) {
+      scalar::take_transform(transform, weight, gradient);
     } else {
-      stage(weight, gradient);
+      transform(weight, gradient);
     }
   }
 };
@@ -246,8 +246,8 @@ class row_in_step {
 };
 
 /// The sum of the squared gradient after the transforms.
-template <int Vec, class Stages, class Row>
-DEEPREC_HD float squares_behind(const Stages& stages, Row& row) {
+template <int Vec, class Transforms, class Row>
+DEEPREC_HD float squares_behind(const Transforms& transforms, Row& row) {
   float squares = 0;
   DEEPREC_ROLLED
   for (int p = 0; p < row.panels(); ++p) {
@@ -255,7 +255,7 @@ DEEPREC_HD float squares_behind(const Stages& stages, Row& row) {
     for (int v = 0; v < Vec; ++v) {
       float w = row.weight[v];
       float g = row.gradient[v];
-      stages(w, g);
+      transforms(w, g);
       if (row.column(p) < row.width()) squares = ::fmaf(g, g, squares);
     }
   }
@@ -263,14 +263,14 @@ DEEPREC_HD float squares_behind(const Stages& stages, Row& row) {
 }
 
 /// Collects the transforms of the wrappers down to the optimizer, then steps all columns.
-template <class Optimizer, int Vec, class Rows, class Stages, class Row, class Rounding>
-DEEPREC_HD void step_row_behind(const Rows& rows, const Stages& stages, Row& row, float* state,
+template <class Optimizer, int Vec, class Rows, class Transforms, class Row, class Rounding>
+DEEPREC_HD void step_row_behind(const Rows& rows, const Transforms& transforms, Row& row, float* state,
                                 const Rounding& rounding, index_t number) {
   if constexpr (GradientTransform<Rows>) {
     float squares = 0;
-    if constexpr (Rows::needs_norm) squares = squares_behind<Vec>(stages, row);
-    const auto stage = rows.begin_transform(squares);
-    const stages_of<Stages, std::remove_const_t<decltype(stage)>> all{stages, stage};
+    if constexpr (Rows::needs_norm) squares = squares_behind<Vec>(transforms, row);
+    const auto transform = rows.begin_transform(squares);
+    const transforms_of<Transforms, std::remove_const_t<decltype(transform)>> all{transforms, transform};
     step_row_behind<Optimizer, Vec>(rows.optimizer, all, row, state, rounding, number);
   } else {
     constexpr int of_row = Optimizer::row_state;
@@ -278,7 +278,7 @@ DEEPREC_HD void step_row_behind(const Rows& rows, const Stages& stages, Row& row
     float mean_square = 0;
     if constexpr (Optimizer::needs_mean_square) {
       mean_square =
-          squares_behind<Vec>(stages, row) / static_cast<float>(row.width() > 0 ? row.width() : 1);
+          squares_behind<Vec>(transforms, row) / static_cast<float>(row.width() > 0 ? row.width() : 1);
     }
     // Each lane begins the row on a copy of its state; the copies agree, and one lane writes them back.
     float mine[of_row > 0 ? of_row : 1] = {};
@@ -298,7 +298,7 @@ DEEPREC_HD void step_row_behind(const Rows& rows, const Stages& stages, Row& row
       for (int v = 0; v < Vec; ++v) {
         float w = row.weight[v];
         float g = row.gradient[v];
-        stages(w, g);
+        transforms(w, g);
         if constexpr (of_element == 0) {
           w = step(w, g);
         } else if constexpr (of_element == 1) {
@@ -378,7 +378,7 @@ DEEPREC_HD DEEPREC_INLINE void step_run(const Team& team, const Task& task, inde
   float* const state = task.state < 0 ? nullptr : static_cast<float*>(static_cast<void*>(row + task.state));
   row_in_step<typename Task::element, Vec, Team, decltype(sum)> here(team, row, task.parts, task.gradient.width, sum);
   if (task.max_norm > 0) here.unclip(task.max_norm);
-  step_row_behind<Optimizer, Vec>(task.rows, no_stages{}, here, state, task.rounding, index_t{key});
+  step_row_behind<Optimizer, Vec>(task.rows, no_transforms{}, here, state, task.rounding, index_t{key});
 }
 
 }}}  // namespace deeprec::DEEPREC_ABI::detail
