@@ -97,8 +97,8 @@ class model {
                              x_[i].matrix(samples_, width_), error_.matrix(samples_, 1),
                              w_[i].matrix(width_, 1));
       case op::error:
-        return start(take_error, std::min<index_t>((samples_ + 255) / 256, 1024), on, products_.data(), inputs_,
-                     bias_.data(), target_.data(), samples_, scale(), error_.data());
+        return start(take_error, std::min<index_t>((samples_ + 255) / 256, 1024), on, products_.data(),
+                     inputs_, bias_.data(), target_.data(), samples_, scale(), error_.data());
       case op::bias:
         return start(add_to_bias, 1, on, error_.data(), samples_, bias_.data());
     }

@@ -37,9 +37,7 @@ struct step_work {
 /// many; 0: wherever the plan likes.
 inline step_work make_work(int inputs, int steps, int placed_on = 0) {
   step_work made;
-  const auto scope = [&](int stream) {
-    return made.work.on_stream(placed_on > 0 ? stream % placed_on : -1);
-  };
+  const auto scope = [&](int stream) { return made.work.on_stream(placed_on > 0 ? stream % placed_on : -1); };
   const auto n = static_cast<std::size_t>(inputs);
   std::vector<index_t> multiplied(n), updated(n);
   index_t bias = -1;

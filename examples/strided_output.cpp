@@ -8,7 +8,7 @@
 using namespace deeprec;
 
 int main() {
-  std::vector<float> users{1, 1, 1, 2, 2, 2}, items{10, 20, 30};    // (2, 3) and (3, 1)
+  std::vector<float> users{1, 1, 1, 2, 2, 2}, items{10, 20, 30};            // (2, 3) and (3, 1)
   std::vector<std::int64_t> offsets{0, 1, 3, 5, 6}, ids{1, 0, 1, 0, 2, 1};  // table, bag: T * B + 1
   std::vector<float> memory(2 * 4);
   const matrix_view out(memory.data(), 2, 4);

@@ -23,8 +23,8 @@ int main() {
   thrust::device_vector<float> out(bags * width);
 
   // Thrust says in its types where memory lies, and so do views.
-  const auto table = as_table(
-      matrix_view<const float, device_space>(thrust::raw_pointer_cast(weights.data()), rows, width));
+  const auto table =
+      as_table(matrix_view<const float, device_space>(thrust::raw_pointer_cast(weights.data()), rows, width));
   const jagged_view<std::int64_t, std::int64_t, device_space> batch(
       thrust::raw_pointer_cast(offsets.data()), bags, thrust::raw_pointer_cast(ids.data()), 3);
   cuda_stream stream;

@@ -107,8 +107,8 @@ clang_format_version=19.1.7
 # clang_format: prints the program of that version; 1 where there is none.
 clang_format() {
   local tool
-  for tool in "$root/build/tools/clang-format/bin/clang-format" clang-format-19 clang-format; do
-    if command -v "$tool" >/dev/null && PYTHONPATH="$root/build/tools/clang-format" "$tool" --version 2>/dev/null |
+  for tool in "$root/build/tools/clang-format/clang_format/data/bin/clang-format" clang-format-19 clang-format; do
+    if command -v "$tool" >/dev/null && "$tool" --version 2>/dev/null |
       grep -qF "version $clang_format_version"; then
       echo "$tool"
       return 0

@@ -1,22 +1,23 @@
-// Checks what benchmarks/claims.json says about speed: runs every suite that a claim names once, with just the
-// benchmarks that the claims name, and prints one line per claim,
+// Checks what benchmarks/claims.json says about speed: runs every suite that a claim names once, with just
+// the benchmarks that the claims name, and prints one line per claim,
 //
 //   holds|SHORT|UNSURE|UNFIT|ABSENT|FAILED  id  target  median [low..high] pairs  claim  (reason)
 //
-// A claim's filter is a regular expression for the whole name of a benchmark, less the parts that only say how it
-// is timed (repeats:3, real_time, ...). low..high is the 95 % interval of the median over the pairs of timings:
-// the benchmark's counters COUNTER_low, COUNTER_high and pairs (benchmarks/support/figures.hpp), or the order
-// statistics of its repetitions.
+// A claim's filter is a regular expression for the whole name of a benchmark, less the parts that only say
+// how it is timed (repeats:3, real_time, ...). low..high is the 95 % interval of the median over the pairs of
+// timings: the benchmark's counters COUNTER_low, COUNTER_high and pairs (benchmarks/support/figures.hpp), or
+// the order statistics of its repetitions.
 //
 //   holds   the interval lies on the right side of the target
 //   SHORT   on the wrong side
 //   UNSURE  on both, or fewer than 21 pairs
 //   UNFIT   this machine can't show it: the label or the message has "unfit: " and the property
-//   ABSENT  no such suite, benchmark or counter here, or the benchmark skipped itself, and then its message follows
-//   FAILED  a crash, a wrong answer, a roofline out of bounds, or one that is beaten by more than 3 %
+//   ABSENT  no such suite, benchmark or counter here, or the benchmark skipped itself, and then its message
+//   follows FAILED  a crash, a wrong answer, a roofline out of bounds, or one that is beaten by more than 3 %
 //
-// Exit code 1: something FAILED. With --from nothing is run: the claims are judged by what Google Benchmark wrote on
-// another machine (--benchmark_out). There, exit code 1 also says that a file could not be read to its end.
+// Exit code 1: something FAILED. With --from nothing is run: the claims are judged by what Google Benchmark
+// wrote on another machine (--benchmark_out). There, exit code 1 also says that a file could not be read to
+// its end.
 
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -55,8 +56,8 @@ struct claim {
 struct verdict {
   std::string word = "ABSENT", reason, label;
   deeprec_bench::interval figure;
-  double pairs = 0;              // 0: nothing was measured
-  json also = json::object();    // the benchmark's other counters
+  double pairs = 0;            // 0: nothing was measured
+  json also = json::object();  // the benchmark's other counters
 };
 
 constexpr double least_pairs = 21;
@@ -149,10 +150,10 @@ suite_run run_suite(const fs::path& program, const std::vector<claim>& claims) {
     return run;
   }
 
-  const std::string command = "DEEPREC_BENCH_TARGETS=" + quoted(targets.string()) + " " + quoted(program.string()) + " " +
-                              quoted("--benchmark_filter=^(" + filter + ")$") + " " +
-                              quoted("--benchmark_out=" + out.string()) +
-                              " --benchmark_out_format=json --benchmark_format=console >&2";
+  const std::string command =
+      "DEEPREC_BENCH_TARGETS=" + quoted(targets.string()) + " " + quoted(program.string()) + " " +
+      quoted("--benchmark_filter=^(" + filter + ")$") + " " + quoted("--benchmark_out=" + out.string()) +
+      " --benchmark_out_format=json --benchmark_format=console >&2";
   run.crashed = std::system(command.c_str()) != 0;
   std::ifstream in(out);
   const json report = json::parse(in, nullptr, false);
@@ -179,7 +180,9 @@ std::string unfit_property(const std::string& text) {
 
 /// The figure that an entry has for a counter, with its interval.
 bool figure_of(const json& entry, const std::string& counter, deeprec_bench::interval& figure) {
-  const auto number = [&](const std::string& key) { return entry.contains(key) && entry.at(key).is_number(); };
+  const auto number = [&](const std::string& key) {
+    return entry.contains(key) && entry.at(key).is_number();
+  };
   if (!number(counter) || !number(counter + "_low") || !number(counter + "_high")) return false;
   figure = {entry.at(counter), entry.at(counter + "_low"), entry.at(counter + "_high")};
   return true;
@@ -210,14 +213,16 @@ verdict judge(const claim& c, const suite_run& run) {
     v.reason = "no counter " + c.counter;
     v.label = entry.value("label", "");
     for (const auto& [key, value] : entry.items()) {
-      static const std::set<std::string> its_own = {"repetitions", "repetition_index", "threads", "iterations",
+      static const std::set<std::string> its_own = {"repetitions",  "repetition_index",
+                                                    "threads",      "iterations",
                                                     "family_index", "per_family_instance_index"};
       if (!value.is_number() || its_own.count(key) != 0) continue;
       v.also[key] = value;
       deeprec_bench::interval limit;
       if (!begins_with(key, "roofline") || !figure_of(entry, key, limit)) continue;
       if (limit.low > deeprec_bench::most_of_a_roofline && beaten.empty()) beaten = key;
-      if (limit.median > deeprec_bench::most_of_a_roofline && begins_with(key, c.counter)) may_be_beaten = key;
+      if (limit.median > deeprec_bench::most_of_a_roofline && begins_with(key, c.counter))
+        may_be_beaten = key;
     }
     if (figure_of(entry, c.counter, v.figure)) {
       v.pairs = entry.value("pairs", 0.0);
@@ -233,7 +238,8 @@ verdict judge(const claim& c, const suite_run& run) {
   v.reason.clear();
   const bool roofline = begins_with(c.counter, "roofline");
   const auto [median, low, high] = v.figure;
-  if (roofline && median > deeprec_bench::most_of_a_roofline) may_be_beaten = c.counter;  // also of repetitions
+  if (roofline && median > deeprec_bench::most_of_a_roofline)
+    may_be_beaten = c.counter;  // also of repetitions
   if (!beaten.empty() || (roofline && low > deeprec_bench::most_of_a_roofline)) {
     v.word = "FAILED";
     v.reason = "the roofline is beaten: " + (beaten.empty() ? c.counter : beaten);
@@ -289,7 +295,8 @@ json caches() {
   json sizes = json::object();
   for (int i = 0; i < 10; ++i) {
     const std::string at = "/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(i) + "/";
-    const std::string level = deeprec_bench::first_line(at + "level"), type = deeprec_bench::first_line(at + "type");
+    const std::string level = deeprec_bench::first_line(at + "level"),
+                      type = deeprec_bench::first_line(at + "type");
     if (level.empty() || type == "Instruction") continue;
     sizes["L" + level] = deeprec_bench::bytes_in(deeprec_bench::first_line(at + "size"));
   }
@@ -298,7 +305,8 @@ json caches() {
 }
 
 std::uint64_t memory() {
-  return static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  return static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
+         static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
 json provenance(const std::string& commit, const std::string& dirty, const std::vector<std::string>& peers) {
@@ -362,17 +370,21 @@ int check(const std::vector<claim>& claims, const std::map<std::string, suite_ru
     if (v.pairs == 0) {
       std::printf("-  %s", c.text.c_str());
     } else {
-      std::printf("%.4g [%.4g..%.4g] %.0f  %s", v.figure.median, v.figure.low, v.figure.high, v.pairs, c.text.c_str());
+      std::printf("%.4g [%.4g..%.4g] %.0f  %s", v.figure.median, v.figure.low, v.figure.high, v.pairs,
+                  c.text.c_str());
     }
     if (!v.reason.empty()) std::printf("  (%s)", v.reason.c_str());
     std::printf("\n");
-    json result = {{"id", c.id},         {"claim", c.text},      {"suite", c.suite},   {"filter", c.filter},
-                   {"counter", c.counter}, {"direction", c.direction}, {"target", c.target}, {"source", c.source},
-                   {"verdict", v.word}};
+    json result = {{"id", c.id},         {"claim", c.text},      {"suite", c.suite},
+                   {"filter", c.filter}, {"counter", c.counter}, {"direction", c.direction},
+                   {"target", c.target}, {"source", c.source},   {"verdict", v.word}};
     if (!v.reason.empty()) result["reason"] = v.reason;
     if (!v.label.empty()) result["label"] = v.label;
     if (v.pairs != 0) {
-      result.update({{"median", v.figure.median}, {"low", v.figure.low}, {"high", v.figure.high}, {"pairs", v.pairs},
+      result.update({{"median", v.figure.median},
+                     {"low", v.figure.low},
+                     {"high", v.figure.high},
+                     {"pairs", v.pairs},
                      {"counters", v.also}});
     }
     results.push_back(result);
@@ -406,9 +418,8 @@ int main(int argc, char** argv) {
   try {
     std::vector<claim> claims = read_claims(file);
     if (!select.empty()) {
-      std::erase_if(claims, [&](const claim& c) {
-        return c.suite != select && c.id.rfind(select + ".", 0) != 0;
-      });
+      std::erase_if(claims,
+                    [&](const claim& c) { return c.suite != select && c.id.rfind(select + ".", 0) != 0; });
       if (claims.empty()) throw std::runtime_error("no claim of " + select);
     }
     if (only_suites) {

@@ -6,8 +6,8 @@
 //   | claim | id | target | measured | 95 % of the median | verdict | machine |
 //   <!-- claims: end -->
 //
-// Rows come in the order of the files and of their claims; below the table, the machines, and why some claims were
-// not judged. With --check nothing is written: exit code 1 says that the page has another table.
+// Rows come in the order of the files and of their claims; below the table, the machines, and why some claims
+// were not judged. With --check nothing is written: exit code 1 says that the page has another table.
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -46,14 +46,19 @@ std::string number(double value, bool all_digits = false) {
     if (std::fabs(value) >= size) return number(value / size, all_digits) + unit;
   }
   const double size = std::fabs(value);
-  const char* const format = all_digits ? "%.4g" : size >= 100 ? "%.0f" : size >= 10 ? "%.1f" : size >= 0.1 ? "%.2f" : "%.2g";
+  const char* const format = all_digits    ? "%.4g"
+                             : size >= 100 ? "%.0f"
+                             : size >= 10  ? "%.1f"
+                             : size >= 0.1 ? "%.2f"
+                                           : "%.2g";
   char text[40];
   std::snprintf(text, sizeof text, format, value);
   return text;
 }
 
 std::string cell(std::string text) {
-  for (std::size_t at = 0; (at = text.find('|', at)) != std::string::npos; at += 2) text.replace(at, 1, "\\|");
+  for (std::size_t at = 0; (at = text.find('|', at)) != std::string::npos; at += 2)
+    text.replace(at, 1, "\\|");
   return text;
 }
 
@@ -78,7 +83,8 @@ std::string machine_of(const json& provenance) {
 std::string run_of(const json& provenance) {
   std::string words = "commit " + provenance.value("commit", std::string("?")).substr(0, 12);
   if (provenance.value("dirty", false)) words += " with changes";
-  words += ", " + provenance.value("date", std::string("?")).substr(0, 10) + ", " + provenance.value("compiler", "?");
+  words += ", " + provenance.value("date", std::string("?")).substr(0, 10) + ", " +
+           provenance.value("compiler", "?");
   const json peers = provenance.value("peers", json::object());
   for (const auto& [name, version] : peers.items()) words += ", " + name + " " + version.get<std::string>();
   return words;
@@ -93,7 +99,8 @@ std::string table(const std::vector<std::string>& files) {
     const json& provenance = report.at("provenance");
     if (results.empty()) continue;
     const std::string name = machine_of(provenance);
-    const auto machine = std::find_if(machines.begin(), machines.end(), [&](const auto& m) { return m.first == name; });
+    const auto machine =
+        std::find_if(machines.begin(), machines.end(), [&](const auto& m) { return m.first == name; });
     const std::string letter(1, static_cast<char>('A' + (machine - machines.begin())));
     const std::string run = results.front().at("suite").get<std::string>() + ": " + run_of(provenance);
     if (machine == machines.end()) {
@@ -104,17 +111,20 @@ std::string table(const std::vector<std::string>& files) {
     for (const json& r : results) {
       const std::string id = r.at("id"), verdict = r.at("verdict");
       const bool measured = r.contains("median"), judged = r.contains("low");
-      rows << "| " << cell(r.at("claim")) << " | `" << id << "` | " << (r.at("direction") == ">=" ? "≥ " : "≤ ")
-           << number(r.at("target"), true) << " | " << (measured ? number(r.at("median")) : "–") << " | "
-           << (judged ? number(r.at("low")) + " .. " + number(r.at("high")) : "–") << " | " << verdict << " | " << letter
-           << " |\n";
+      rows << "| " << cell(r.at("claim")) << " | `" << id << "` | "
+           << (r.at("direction") == ">=" ? "≥ " : "≤ ") << number(r.at("target"), true) << " | "
+           << (measured ? number(r.at("median")) : "–") << " | "
+           << (judged ? number(r.at("low")) + " .. " + number(r.at("high")) : "–") << " | " << verdict
+           << " | " << letter << " |\n";
       if (r.contains("reason")) {
-        reasons << "- " << letter << ", " << verdict << ", `" << id << "`: " << r.at("reason").get<std::string>() << '\n';
+        reasons << "- " << letter << ", " << verdict << ", `" << id
+                << "`: " << r.at("reason").get<std::string>() << '\n';
       }
     }
   }
   std::ostringstream all;
-  all << "\n| claim | id | target | measured | 95 % of the median | verdict | machine |\n|---|---|---|---|---|---|---|\n"
+  all << "\n| claim | id | target | measured | 95 % of the median | verdict | machine "
+         "|\n|---|---|---|---|---|---|---|\n"
       << rows.str() << '\n';
   for (std::size_t i = 0; i < machines.size(); ++i) {
     all << "Machine " << static_cast<char>('A' + i) << ": " << machines[i].first << ".\n\n";

@@ -15,8 +15,8 @@ namespace {
 using namespace deeprec;
 using namespace deeprec_bodies_of;
 
-/// Rows of a label, 13 integers of 0 to 4 digits and 26 tokens of 8 hex digits, an eighth of the fields missing. Returns
-/// how long they are; with `to` null writes nothing.
+/// Rows of a label, 13 integers of 0 to 4 digits and 26 tokens of 8 hex digits, an eighth of the fields
+/// missing. Returns how long they are; with `to` null writes nothing.
 index_t write_rows(char* to, index_t rows) {
   index_t size = 0;
   char line[512];
@@ -28,7 +28,8 @@ index_t write_rows(char* to, index_t rows) {
       const std::uint64_t bits = draw(27, static_cast<std::uint64_t>(r * 40 + c));
       if (bits % 8 == 0) continue;
       const auto value = static_cast<unsigned>(bits >> 40);
-      at += c <= 13 ? std::snprintf(at, 12, "%u", value >> (11 + value % 13)) : std::snprintf(at, 12, "%08x", value % 4096 * 1048583U);
+      at += c <= 13 ? std::snprintf(at, 12, "%u", value >> (11 + value % 13))
+                    : std::snprintf(at, 12, "%08x", value % 4096 * 1048583U);
     }
     *at++ = '\n';
     if (to != nullptr) std::copy(line, at, to + size);
@@ -47,7 +48,8 @@ struct criteo {
         text(h.memory<char>("text", *size, [](char* to, index_t) { write_rows(to, rows); })) {}
   template <class Look>
   void read(Look&& look) {
-    auto reader = read_text(executor, criteo_format{}, std::string_view(text, static_cast<std::size_t>(*size)));
+    auto reader =
+        read_text(executor, criteo_format{}, std::string_view(text, static_cast<std::size_t>(*size)));
     must(reader);
     for (;;) {
       const auto got = reader.value().next(batch, 2048);
@@ -56,7 +58,9 @@ struct criteo {
       look();
     }
   }
-  void run() { read([] {}); }
+  void run() {
+    read([] {});
+  }
   std::uint64_t checksum() {
     std::uint64_t sum = 0;
     read([&] {

@@ -75,8 +75,7 @@ std::string generated_text() {
         std::snprintf(field, sizeof(field), "%llu",
                       static_cast<unsigned long long>((bits >> 8) & ((1U << shift) - 1)));
       } else {
-        std::snprintf(field, sizeof(field), "%08llx",
-                      static_cast<unsigned long long>(bits % 4096 * 1048583));
+        std::snprintf(field, sizeof(field), "%08llx", static_cast<unsigned long long>(bits % 4096 * 1048583));
       }
       text += field;
     }
@@ -95,11 +94,11 @@ std::uint64_t simple_row(const std::string& line, const criteo_format& format) {
     const std::size_t stop = std::min(line.find('\t', begin), line.size());
     const std::string field = line.substr(begin, stop - begin);
     if (f <= 13) {
-      sum = fold(sum, std::bit_cast<std::uint32_t>(
-                          field.empty() ? 0.0F : std::strtof(field.c_str(), nullptr)));
+      sum =
+          fold(sum, std::bit_cast<std::uint32_t>(field.empty() ? 0.0F : std::strtof(field.c_str(), nullptr)));
     } else {
-      sum = fold(
-          sum, static_cast<std::uint64_t>(hash_bucket(hash_bytes(field, f - 14), format.rows[f - 14])));
+      sum =
+          fold(sum, static_cast<std::uint64_t>(hash_bucket(hash_bytes(field, f - 14), format.rows[f - 14])));
     }
     begin = stop + 1;
   }
@@ -122,8 +121,7 @@ struct input_file {
     if (folder == nullptr) folder = DEEPREC_DATA_DIR;
 #endif
     if (folder != nullptr) {
-      std::ifstream in(std::string(folder) + "/criteo/criteo_kaggle_merged_24k.tsv",
-                       std::ios::binary);
+      std::ifstream in(std::string(folder) + "/criteo/criteo_kaggle_merged_24k.tsv", std::ios::binary);
       std::stringstream all;
       all << in.rdbuf();
       text = all.str();
@@ -195,12 +193,9 @@ bool answer_is_right(thread_pool& pool) {
   sparse_batch batch;
   const pass all = read_once(pool, batch, [&](const sparse_batch& rows) {
     for (index_t r = 0; r < rows.rows(); ++r) {
-      std::uint64_t sum =
-          fold(0, std::bit_cast<std::uint32_t>(rows.labels()[static_cast<std::size_t>(r)]));
-      for (index_t c = 0; c < 13; ++c)
-        sum = fold(sum, std::bit_cast<std::uint32_t>(rows.dense()(r, c)));
-      for (index_t s = 0; s < 26; ++s)
-        sum = fold(sum, static_cast<std::uint64_t>(rows.feature(s).ids()[r]));
+      std::uint64_t sum = fold(0, std::bit_cast<std::uint32_t>(rows.labels()[static_cast<std::size_t>(r)]));
+      for (index_t c = 0; c < 13; ++c) sum = fold(sum, std::bit_cast<std::uint32_t>(rows.dense()(r, c)));
+      for (index_t s = 0; s < 26; ++s) sum = fold(sum, static_cast<std::uint64_t>(rows.feature(s).ids()[r]));
       checksum = fold(checksum, sum);
     }
   });
@@ -333,7 +328,15 @@ void two_threads(benchmark::State& state) {
   }
 }
 
-BENCHMARK(one_thread)->Name("reader/criteo/threads:1")->Iterations(1)->UseManualTime()->Unit(benchmark::kMillisecond);
-BENCHMARK(two_threads)->Name("reader/criteo/threads:2")->Iterations(1)->UseManualTime()->Unit(benchmark::kMillisecond);
+BENCHMARK(one_thread)
+    ->Name("reader/criteo/threads:1")
+    ->Iterations(1)
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK(two_threads)
+    ->Name("reader/criteo/threads:2")
+    ->Iterations(1)
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond);
 
 }  // namespace

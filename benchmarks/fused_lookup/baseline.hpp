@@ -15,9 +15,9 @@ struct sparse_feature {
   const float* weights;  // null: all 1
 };
 
-// Op by op, each a pass with its buffers, which are kept from call to call: prune invalid ids and weights, fill empty
-// rows, unique, gather the unique rows, sum by row. The mean of each bag, or the weighted one, goes to out (batch,
-// width). Entries may come in any order; those of a bag keep theirs.
+// Op by op, each a pass with its buffers, which are kept from call to call: prune invalid ids and weights,
+// fill empty rows, unique, gather the unique rows, sum by row. The mean of each bag, or the weighted one,
+// goes to out (batch, width). Entries may come in any order; those of a bag keep theirs.
 namespace o2 {
 void op_by_op_mean(const sparse_feature& feature, float* out);
 }

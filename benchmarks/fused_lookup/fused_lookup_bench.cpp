@@ -1,8 +1,9 @@
-// The fused sparse lookup against its ops one by one: 26 features at Criteo's table sizes, D = 16, mean, ids drawn by
-// the ranks of the full data set as entries (row, id), batches that never come again.
+// The fused sparse lookup against its ops one by one: 26 features at Criteo's table sizes, D = 16, mean, ids
+// drawn by the ranks of the full data set as entries (row, id), batches that never come again.
 //
-//   fused_lookup/criteo/batch:128   clean input, one id in each row, in order: speedup over the faster build of the ops
-//   fused_lookup/dirty/batch:128    what it is for: 0 to 4 entries in a row, in any order, with weights (the mean is by
+//   fused_lookup/criteo/batch:128   clean input, one id in each row, in order: speedup over the faster build
+//   of the ops fused_lookup/dirty/batch:128    what it is for: 0 to 4 entries in a row, in any order, with
+//   weights (the mean is by
 //                                   weight); one id of twenty is invalid, and one weight of fifty is 0
 //
 // Answers of both builds are compared bit by bit, with weights to the last bits of a sum of eight.
@@ -35,8 +36,8 @@ constexpr std::size_t features = 26;
 /// The entries of one feature in all batches of a turn, batch after batch.
 struct column {
   std::vector<std::int64_t> rows, ids;
-  std::vector<float> weights;          // none: all 1
-  std::vector<std::size_t> begin{0};   // of each batch, and the end
+  std::vector<float> weights;         // none: all 1
+  std::vector<std::size_t> begin{0};  // of each batch, and the end
 };
 
 std::vector<column> clean_columns(criteo_stream& stream, index_t batch) {
@@ -61,7 +62,8 @@ std::vector<column> dirty_columns(criteo_stream& stream, index_t batch) {
     for (std::size_t next = 0; next < ids.size();) {
       const std::size_t first = c.rows.size();
       for (index_t r = 0; r < batch; ++r) {
-        const std::uint64_t count = rng.bits(3 * t, c.begin.size() * 100'000 + static_cast<std::uint64_t>(r)) % 5;
+        const std::uint64_t count =
+            rng.bits(3 * t, c.begin.size() * 100'000 + static_cast<std::uint64_t>(r)) % 5;
         for (std::uint64_t i = 0; i < count; ++i) c.rows.push_back(r);
       }
       if (next + c.rows.size() - first > ids.size()) {
@@ -121,7 +123,8 @@ void against_ops(benchmark::State& state, const std::string& name, index_t batch
       for (std::size_t t = 0; t < features; ++t) {
         const column& c = columns[t];
         const std::size_t first = c.begin[b];
-        use(tables[t], c.rows.data() + first, c.ids.data() + first, static_cast<index_t>(c.begin[b + 1] - first),
+        use(tables[t], c.rows.data() + first, c.ids.data() + first,
+            static_cast<index_t>(c.begin[b + 1] - first),
             c.weights.empty() ? nullptr : c.weights.data() + first,
             out.data() + static_cast<index_t>(t) * batch * width);
       }
@@ -140,7 +143,8 @@ void against_ops(benchmark::State& state, const std::string& name, index_t batch
   const auto theirs = [&](auto run) {
     each([&](const auto& table, const std::int64_t* rows, const std::int64_t* ids, index_t entries,
              const float* weights, float* to) {
-      run({rows, ids, entries, batch, static_cast<const float*>(static_cast<const void*>(table.data())), width, weights},
+      run({rows, ids, entries, batch, static_cast<const float*>(static_cast<const void*>(table.data())),
+           width, weights},
           to);
     });
   };
@@ -168,8 +172,8 @@ void against_ops(benchmark::State& state, const std::string& name, index_t batch
 const bool registered = [] {
   for (const bool dirty : {false, true}) {
     for (const index_t batch : {128, 2048, 8192}) {
-      const std::string name =
-          std::string(dirty ? "fused_lookup/dirty" : "fused_lookup/criteo") + "/batch:" + std::to_string(batch);
+      const std::string name = std::string(dirty ? "fused_lookup/dirty" : "fused_lookup/criteo") +
+                               "/batch:" + std::to_string(batch);
       benchmark::RegisterBenchmark(
           name.c_str(),
           [name, batch, dirty](benchmark::State& state) { against_ops(state, name, batch, dirty); })

@@ -11,8 +11,8 @@ using namespace deeprec_bodies_of;
 
 enum class entries_are { one_in_each_row, in_order, untidy };
 
-/// Batches of entries over a table of 1 M rows, D = 16. Untidy: out of order, one id in 10 invalid, a third of the bags
-/// empty, with weights.
+/// Batches of entries over a table of 1 M rows, D = 16. Untidy: out of order, one id in 10 invalid, a third
+/// of the bags empty, with weights.
 template <entries_are Kind, int Batch>
 struct fused {
   static constexpr index_t width = 16, rows = 1 << 20, parts = 32;
@@ -25,7 +25,8 @@ struct fused {
                                    [](std::int64_t* to, index_t n) {
                                      for (index_t k = 0; k < n; ++k) {
                                        const auto i = static_cast<std::uint64_t>(k);
-                                       const bool bad = Kind == entries_are::untidy && draw_below(5, i, 10) == 0;
+                                       const bool bad =
+                                           Kind == entries_are::untidy && draw_below(5, i, 10) == 0;
                                        to[k] = bad ? -1 : draw_skewed(4, i, rows);
                                      }
                                    })),
@@ -34,17 +35,19 @@ struct fused {
                                         for (index_t k = 0; k < n; ++k) {
                                           to[k] = k % entries * Batch / entries;
                                           if (Kind == entries_are::untidy) {
-                                            to[k] = draw_below(6, static_cast<std::uint64_t>(k), Batch) / 3 * 2;
+                                            to[k] =
+                                                draw_below(6, static_cast<std::uint64_t>(k), Batch) / 3 * 2;
                                           }
                                         }
                                       })),
-        weights(Kind != entries_are::untidy ? nullptr
-                                            : h.memory<float>("weights", entries,
-                                                              [](float* to, index_t n) {
-                                                                for (index_t k = 0; k < n; ++k) {
-                                                                  to[k] = 1 + draw_float(7, static_cast<std::uint64_t>(k)) / 2;
-                                                                }
-                                                              })),
+        weights(Kind != entries_are::untidy
+                    ? nullptr
+                    : h.memory<float>("weights", entries,
+                                      [](float* to, index_t n) {
+                                        for (index_t k = 0; k < n; ++k) {
+                                          to[k] = 1 + draw_float(7, static_cast<std::uint64_t>(k)) / 2;
+                                        }
+                                      })),
         out(h.memory<float>("out", Batch * width)),
         turn(h, parts) {}
 

@@ -34,8 +34,9 @@ void prune(const sparse_feature& feature, ints& kept, ints& rows, ints& ids, flo
 }
 
 // SparseFillEmptyRows: entries in the order of their rows, one more for each row without any.
-void fill_empty_rows(const ints& rows, const ints& ids, const floats* weights, std::int64_t batch, ints& count,
-                     ints& out_rows, ints& out_ids, floats& out_weights, std::vector<char>& empty) {
+void fill_empty_rows(const ints& rows, const ints& ids, const floats* weights, std::int64_t batch,
+                     ints& count, ints& out_rows, ints& out_ids, floats& out_weights,
+                     std::vector<char>& empty) {
   count.assign(static_cast<std::size_t>(batch), 0);
   for (const std::int64_t r : rows) ++count[static_cast<std::size_t>(r)];
   empty.resize(static_cast<std::size_t>(batch));
@@ -143,8 +144,8 @@ void op_by_op_mean(const sparse_feature& feature, float* out) {
   static floats gathered, pooled, pruned_weights, weights;
   const bool weighted = feature.weights != nullptr;
   prune(feature, kept, pruned_rows, pruned_ids, pruned_weights);
-  fill_empty_rows(pruned_rows, pruned_ids, weighted ? &pruned_weights : nullptr, feature.batch, count, rows, ids, weights,
-                  empty);
+  fill_empty_rows(pruned_rows, pruned_ids, weighted ? &pruned_weights : nullptr, feature.batch, count, rows,
+                  ids, weights, empty);
   unique(ids, slots, unique_ids, inverse);
   gather(feature.table, feature.width, unique_ids, gathered);
   pooled.resize(static_cast<std::size_t>(feature.batch * feature.width));

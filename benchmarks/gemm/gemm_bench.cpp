@@ -11,9 +11,10 @@
 //                                 faster build, at the batch where it is least (speedup_m1 .. m16)
 //   gemm/threads                  two threads of ours, over two OpenMP threads of oneDNN's
 //
-// A round times every layer, ours and theirs in turn several times, and sums the layers' medians: its figure is the one
-// sum over the other. `worst` is the worst layer's. Every answer, and every build's, is compared with sums in double
-// before it is timed. A product of oneDNN's that would need more than the machine's multiplications is no limit.
+// A round times every layer, ours and theirs in turn several times, and sums the layers' medians: its figure
+// is the one sum over the other. `worst` is the worst layer's. Every answer, and every build's, is compared
+// with sums in double before it is timed. A product of oneDNN's that would need more than the machine's
+// multiplications is no limit.
 
 #include <benchmark/benchmark.h>
 
@@ -144,7 +145,9 @@ struct problem {
 
   /// Some elements of dw = dy^T x and dx = dy w against double; masked: dx counts where the input is above 0.
   bool right_gradients(const float* of_weights, const float* of_input, bool masked) const {
-    const auto at = [](const buffer<float>& p, index_t i) { return static_cast<double>(p[static_cast<std::size_t>(i)]); };
+    const auto at = [](const buffer<float>& p, index_t i) {
+      return static_cast<double>(p[static_cast<std::size_t>(i)]);
+    };
     bool all = true;
     for (index_t s = 0; s < 200; ++s) {
       const index_t j = s * 7919 % n, p = s * 104729 % k, i = s * 1299709 % m;
@@ -184,8 +187,8 @@ double work_of(const problem& q) { return 2.0 * static_cast<double>(q.m * q.n) *
 int pairs_for(const problem& q) { return std::clamp(static_cast<int>(0.01 / (work_of(q) / 1e11)), 1, 15); }
 
 /// One round: `counter` of case `which` gets the sum of the layers' medians of the other side, over ours.
-void round_of(figures& f, const std::string& counter, const std::string& which, const std::vector<side_by_side>& layers,
-              bool in_turns = true) {
+void round_of(figures& f, const std::string& counter, const std::string& which,
+              const std::vector<side_by_side>& layers, bool in_turns = true) {
   double work = 0;
   std::map<std::string, double> ours, theirs;  // each build's, and ours beside it
   double worst = 1e9;
@@ -198,7 +201,8 @@ void round_of(figures& f, const std::string& counter, const std::string& which, 
       } else {  // the threads of the one that waits spin, and take the other's processors
         std::vector<double> one, two;
         for (const bool first : {!f.swapped(), f.swapped()}) {
-          for (int i = 0; i < count + 1; ++i) (first ? one : two).push_back(first ? seconds_of(l.ours) : seconds_of(call));
+          for (int i = 0; i < count + 1; ++i)
+            (first ? one : two).push_back(first ? seconds_of(l.ours) : seconds_of(call));
         }
         p = {median(one), median(two), median(two) / median(one)};
       }
@@ -207,9 +211,9 @@ void round_of(figures& f, const std::string& counter, const std::string& which, 
       worst = std::min(worst, p.ratio);
       if (&build == &l.theirs.front().first) work += work_of(*l.q);
       if (std::getenv("GEMM_BENCH_LAYERS") != nullptr) {
-        std::fprintf(stderr, "%5lld x %4lld -> %4lld: %9.2f us, %9.2f us %s\n", static_cast<long long>(l.q->m),
-                     static_cast<long long>(l.q->k), static_cast<long long>(l.q->n), p.first * 1e6, p.second * 1e6,
-                     build.c_str());
+        std::fprintf(stderr, "%5lld x %4lld -> %4lld: %9.2f us, %9.2f us %s\n",
+                     static_cast<long long>(l.q->m), static_cast<long long>(l.q->k),
+                     static_cast<long long>(l.q->n), p.first * 1e6, p.second * 1e6, build.c_str());
       }
     }
   }
@@ -221,7 +225,8 @@ void round_of(figures& f, const std::string& counter, const std::string& which, 
   f.note("gflops", work / ours[layers.front().theirs.front().first] * 1e-9);
 }
 
-/// Multiplications and additions of floats per second that one thread can do, about: chains of the compiler's.
+/// Multiplications and additions of floats per second that one thread can do, about: chains of the
+/// compiler's.
 double float_peak() {
   static const double peak = [] {
     using vector = float __attribute__((vector_size(64)));
@@ -243,13 +248,14 @@ double float_peak() {
   return peak;
 }
 
-/// Why their time can't be a limit; else empty. `times` of what plain floats reach in this file's build: wider vectors,
-/// two units, and for bf16 tiles of AMX.
+/// Why their time can't be a limit; else empty. `times` of what plain floats reach in this file's build:
+/// wider vectors, two units, and for bf16 tiles of AMX.
 std::string check_limit(const std::vector<side_by_side>& layers, double times) {
   for (const side_by_side& l : layers) {
     const double seconds = std::min(seconds_of(l.theirs[0].second), seconds_of(l.theirs[0].second));
     const double work = work_of(*l.q);
-    const std::string fault = out_of_bounds("oneDNN", seconds, work / (times * float_peak()), 1e-4 + work / 1e9);
+    const std::string fault =
+        out_of_bounds("oneDNN", seconds, work / (times * float_peak()), 1e-4 + work / 1e9);
     if (!fault.empty()) return fault;
   }
   return {};
@@ -287,8 +293,8 @@ void packed(benchmark::State& state, const std::string& name, gemm_math math) {
         gemm_desc desc = as_layer;
         desc.math = math;
         const auto weights = std::make_shared<const gemm_weights>(q->weights());
-        const std::shared_ptr<baseline::raw_matmul> raw =
-            baseline::native::make_raw(q->m, q->n, q->k, {.bf16 = half, .packed = true, .b_transposed = true});
+        const std::shared_ptr<baseline::raw_matmul> raw = baseline::native::make_raw(
+            q->m, q->n, q->k, {.bf16 = half, .packed = true, .b_transposed = true});
         raw->pack(q->w.get());
         const auto ours = [=] {
           const status s = half ? gemm(here, desc, q->in_half(), *weights, q->out())
@@ -301,7 +307,8 @@ void packed(benchmark::State& state, const std::string& name, gemm_math math) {
         ours();
         theirs();
         const double error = half ? bf16_error : f32_error;
-        if ((!q->right(q->y.get(), error, false) || !q->right(q->y2.get(), error, false)) && wrong(state)) return;
+        if ((!q->right(q->y.get(), error, false) || !q->right(q->y2.get(), error, false)) && wrong(state))
+          return;
         layers.push_back({q, ours, {{"", theirs}}});
       }
     }
@@ -330,14 +337,17 @@ void bf16_with_cast(benchmark::State& state, const std::string& name, const laye
         const std::shared_ptr<baseline::raw_matmul> raw =
             baseline::native::make_raw(q->m, q->n, q->k, {.packed = true, .b_transposed = true});
         raw->pack(q->w.get());
-        const auto ours = [=] { benchmark::DoNotOptimize(gemm(here, desc, q->in(), *weights, q->out()).ok()); };
+        const auto ours = [=] {
+          benchmark::DoNotOptimize(gemm(here, desc, q->in(), *weights, q->out()).ok());
+        };
         const auto f32 = [=] {
           benchmark::DoNotOptimize(gemm(here, as_layer, q->in(), *weights_f32, q->out()).ok());
         };
         const auto theirs = [=] { raw->run(q->x.get(), nullptr, q->y.get()); };
         ours();
         if (!q->right(q->y.get(), bf16_error, false) && wrong(state)) return;
-        for (const std::function<void()>& call : {std::function<void()>(f32), std::function<void()>(theirs)}) {
+        for (const std::function<void()>& call :
+             {std::function<void()>(f32), std::function<void()>(theirs)}) {
           call();
           if (!q->right(q->y.get(), f32_error, false) && wrong(state)) return;
         }
@@ -411,7 +421,8 @@ void backward(benchmark::State& state, const std::string& name) {
                              {.activation = gemm_activation::relu})
                   .ok() &&
               linear_backward(here, q->in(), matrix_view<const float>(q->dy.get(), q->m, q->n), *weights,
-                              matrix_view<float>(q->dw.get(), q->n, q->k), matrix_view<float>(q->db.get(), 1, q->n),
+                              matrix_view<float>(q->dw.get(), q->n, q->k),
+                              matrix_view<float>(q->db.get(), 1, q->n),
                               matrix_view<float>(q->dx.get(), q->m, q->k), {.input_mask = q->in()})
                   .ok();
           benchmark::DoNotOptimize(ok);
@@ -423,17 +434,20 @@ void backward(benchmark::State& state, const std::string& name) {
         };
         // The gradients: dw and dx by both, dx of ours where the input is above 0.
         ours();
-        const std::vector<float> dw(q->dw.get(), q->dw.get() + q->n * q->k), dx(q->dx.get(), q->dx.get() + q->m * q->k);
+        const std::vector<float> dw(q->dw.get(), q->dw.get() + q->n * q->k),
+            dx(q->dx.get(), q->dx.get() + q->m * q->k);
         theirs();
         if ((!q->right(q->y.get(), f32_error, true) || !q->right(q->y2.get(), f32_error, false) ||
-             !q->right_gradients(dw.data(), dx.data(), true) || !q->right_gradients(q->dw.get(), q->dx.get(), false)) &&
+             !q->right_gradients(dw.data(), dx.data(), true) ||
+             !q->right_gradients(q->dw.get(), q->dx.get(), false)) &&
             wrong(state)) {
           return;
         }
         layers.push_back({q, ours, {{"", theirs}}});
       }
     }
-    if (const std::string fault = check_limit(layers, 16); !fault.empty()) return state.SkipWithError(fault.c_str());
+    if (const std::string fault = check_limit(layers, 16); !fault.empty())
+      return state.SkipWithError(fault.c_str());
     f.sample([&] { round_of(f, "roofline", "", layers); });
     f.report(state);
   }
@@ -453,7 +467,9 @@ void small_batch(benchmark::State& state, const std::string& name) {
         desc.bias = q->bias_row();
         desc.activation = gemm_activation::relu;
         const auto weights = std::make_shared<const gemm_weights>(q->weights());
-        const auto ours = [=] { benchmark::DoNotOptimize(gemm(here, desc, q->in(), *weights, q->out()).ok()); };
+        const auto ours = [=] {
+          benchmark::DoNotOptimize(gemm(here, desc, q->in(), *weights, q->out()).ok());
+        };
         const auto eigen = [&](auto call) {
           return std::function<void()>(
               [q, call] { call(q->x.get(), q->w.get(), q->bias.get(), q->y2.get(), q->m, q->n, q->k); });
@@ -470,7 +486,8 @@ void small_batch(benchmark::State& state, const std::string& name) {
       }
     }
     f.sample([&] {
-      for (const auto& [batch, layers] : of_batch) round_of(f, "speedup", "m" + std::to_string(batch), layers);
+      for (const auto& [batch, layers] : of_batch)
+        round_of(f, "speedup", "m" + std::to_string(batch), layers);
     });
     f.report(state);
   }
@@ -491,11 +508,14 @@ void threads(benchmark::State& state, const std::string& name) {
         const std::shared_ptr<baseline::raw_matmul> raw =
             baseline::native::make_raw(q->m, q->n, q->k, {.packed = true, .b_transposed = true});
         raw->pack(q->w.get());
-        const auto ours = [=] { benchmark::DoNotOptimize(gemm(pool, as_layer, q->in(), *weights, q->out()).ok()); };
+        const auto ours = [=] {
+          benchmark::DoNotOptimize(gemm(pool, as_layer, q->in(), *weights, q->out()).ok());
+        };
         const auto theirs = [=] { raw->run(q->x.get(), nullptr, q->y2.get()); };
         ours();
         theirs();
-        if ((!q->right(q->y.get(), f32_error, false) || !q->right(q->y2.get(), f32_error, false)) && wrong(state))
+        if ((!q->right(q->y.get(), f32_error, false) || !q->right(q->y2.get(), f32_error, false)) &&
+            wrong(state))
           return;
         layers.push_back({q, ours, {{"", theirs}}});
       }

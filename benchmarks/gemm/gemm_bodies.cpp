@@ -18,7 +18,6 @@ void fill_floats(float* to, index_t n) {
   for (index_t i = 0; i < n; ++i) to[i] = draw_float(Seed, static_cast<std::uint64_t>(i));
 }
 
-
 /// A layer's product by weights that were packed before; Steps: bias and ReLU too.
 template <int Batch, int In, int Out, gemm_math Math = gemm_math::f32, bool Steps = false>
 struct packed {
@@ -30,7 +29,8 @@ struct packed {
         bias(h.memory<float>("bias", Out, fill_floats<18>)),
         y(h.memory<float>("y", Batch * Out)),
         weights(matrix_view<const float>(w, index_t{Out}, index_t{In})) {
-    if (Math == gemm_math::bf16 && best_isa() != isa::avx512_bf16) throw absent("no bf16 products on this machine");
+    if (Math == gemm_math::bf16 && best_isa() != isa::avx512_bf16)
+      throw absent("no bf16 products on this machine");
     desc.b = gemm_operand::transposed;
     desc.math = Math;
     if (!Steps) return;
@@ -74,7 +74,8 @@ struct trained {
   }
   std::uint64_t checksum() {
     run();
-    return checksum_of(y.data_handle(), index_t{Batch} * Out) + checksum_of(dw.data_handle(), index_t{Out} * In) +
+    return checksum_of(y.data_handle(), index_t{Batch} * Out) +
+           checksum_of(dw.data_handle(), index_t{Out} * In) +
            checksum_of(dx.data_handle(), index_t{Batch} * In) + checksum_of(db.data_handle(), Out);
   }
 
@@ -131,7 +132,8 @@ struct interaction {
   }
   std::uint64_t checksum() {
     run();
-    return checksum_of(y.data_handle(), batch * out) + checksum_of(dpooled.data_handle(), batch * width * tables);
+    return checksum_of(y.data_handle(), batch * out) +
+           checksum_of(dpooled.data_handle(), batch * width * tables);
   }
 
   matrix_view<const float> dense;
@@ -154,4 +156,5 @@ DEEPREC_BODIES(body<packed<1, 512, 256, f32, true>>("gemm/layer/m:1", "kflop"),
                body<packed<2048, 13, 512, half, true>>("gemm/epilogue/13-512/m:2048", "kflop"),
                body<packed<2048, 512, 256, half, true>>("gemm/epilogue/512-256/m:2048", "kflop"),
                body<trained<128, 512, 256>>("gemm/backward/512-256/m:128", "kflop"),
-               body<stack<128>>("gemm/mlp/m:128", "sample"), body<interaction>("gemm/dot_interaction", "sample"))
+               body<stack<128>>("gemm/mlp/m:128", "sample"),
+               body<interaction>("gemm/dot_interaction", "sample"))

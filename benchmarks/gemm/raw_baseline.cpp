@@ -33,9 +33,10 @@ class matmul final : public raw_matmul {
     b_ = how.packed ? memory(made.weights_desc(), engine_) : memory(b, engine_, nullptr);
   }
   void pack(const float* b) override {
-    const memory plain(
-        {{k_, n_}, memory::data_type::f32, how_.b_transposed ? memory::format_tag::ba : memory::format_tag::ab},
-        engine_, const_cast<float*>(b));
+    const memory plain({{k_, n_},
+                        memory::data_type::f32,
+                        how_.b_transposed ? memory::format_tag::ba : memory::format_tag::ab},
+                       engine_, const_cast<float*>(b));
     memory packed = b_;
     dnnl::reorder(plain, packed).execute(stream_, const_cast<memory&>(plain), packed);
   }

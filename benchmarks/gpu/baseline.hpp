@@ -15,8 +15,8 @@ class raw_gemm {
  public:
   struct shape {
     long m, n, k;
-    bool bf16;         ///< x and w are bf16; else float, multiplied as TF32
-    bool bf16_result;  ///< y too
+    bool bf16;                    ///< x and w are bf16; else float, multiplied as TF32
+    bool bf16_result;             ///< y too
     const float* bias = nullptr;  ///< (n): y is relu(... + bias), by the library's own epilogue
   };
   virtual ~raw_gemm() = default;

@@ -1,10 +1,11 @@
-// What the card's memory gives at most: a copy, and rows that are read in random order, by their bytes. Nothing is
-// looked up, so a lookup can't be faster than this:
+// What the card's memory gives at most: a copy, and rows that are read in random order, by their bytes.
+// Nothing is looked up, so a lookup can't be faster than this:
 //
-//   thread t   word t % words of the rows that its team has, R of them on their way at once; no ids, one number out
+//   thread t   word t % words of the rows that its team has, R of them on their way at once; no ids, one
+//   number out
 //
-// A call reads each row of 4 GB once. GB/s is that of the best of R = 4, 8, 16 and of 128, 256, 512 threads a block;
-// each of the nine is a counter too.
+// A call reads each row of 4 GB once. GB/s is that of the best of R = 4, 8, 16 and of 128, 256, 512 threads a
+// block; each of the nine is a counter too.
 
 #include <benchmark/benchmark.h>
 
@@ -43,7 +44,8 @@ __global__ void fill_words(unsigned* words, index_t count, unsigned in_row) {
 
 /// 2^bits rows of `words` times 16 bytes; a power of two. sums[t] is that of all that thread t has read.
 template <int R>
-__global__ void __launch_bounds__(512) read_rows(const uint4* rows, int bits, unsigned words, unsigned* sums) {
+__global__ void __launch_bounds__(512)
+    read_rows(const uint4* rows, int bits, unsigned words, unsigned* sums) {
   const auto thread = static_cast<unsigned>(thread_number());
   const unsigned team = thread / words, teams = static_cast<unsigned>(thread_count()) / words;
   unsigned sum = 0;
@@ -80,7 +82,8 @@ class reader {
   void read(unsigned threads, cudaStream_t on) {
     const unsigned in_all = std::max((1U << bits_) / (R * rounds), 1U) * words_;
     const unsigned blocks = (in_all + threads - 1) / threads;
-    if (sums_.size() != std::size_t{blocks} * threads) sums_ = device_array<unsigned>(std::size_t{blocks} * threads);
+    if (sums_.size() != std::size_t{blocks} * threads)
+      sums_ = device_array<unsigned>(std::size_t{blocks} * threads);
     cudaLaunchConfig_t shape{};
     shape.gridDim = dim3(blocks);
     shape.blockDim = dim3(threads);
@@ -152,7 +155,8 @@ std::string copy(benchmark::State& state) {
   };
   cuda_stream stream;
   const auto call = [&](int) {
-    cuda_status(cudaMemcpyAsync(to.data(), from.data(), from.size() * 4, cudaMemcpyDeviceToDevice, stream.get()))
+    cuda_status(
+        cudaMemcpyAsync(to.data(), from.data(), from.size() * 4, cudaMemcpyDeviceToDevice, stream.get()))
         .or_throw();
   };
   poison(to.data(), numbers);

@@ -8,8 +8,8 @@ namespace {
 template <class T>
 void run(const cuembed_call& c) {
   cuembed::EmbeddingForward<T, T, std::int32_t, std::int32_t>(
-      static_cast<const T*>(c.table), c.width, c.ids, c.offsets, nullptr, c.bags, c.offsets != nullptr ? 0 : c.hotness,
-      cuembed::CombineMode::kSum, static_cast<T*>(c.out), c.on);
+      static_cast<const T*>(c.table), c.width, c.ids, c.offsets, nullptr, c.bags,
+      c.offsets != nullptr ? 0 : c.hotness, cuembed::CombineMode::kSum, static_cast<T*>(c.out), c.on);
 }
 
 }  // namespace

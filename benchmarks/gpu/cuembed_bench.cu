@@ -1,9 +1,10 @@
-// Lookups against cuEmbed's, over the sweep of its own benchmark: exponent of the ids' power law 0, 1.05, 1.15; one
-// and ten million rows; D = 32, 128; B = 1024, 32768, 131072; L = 1, 16, 64; float and half (out like the table). Ids
-// and offsets have 32 bits, as there.
+// Lookups against cuEmbed's, over the sweep of its own benchmark: exponent of the ids' power law
+// 0, 1.05, 1.15; one and ten million rows; D = 32, 128; B = 1024, 32768, 131072; L = 1, 16, 64; float and
+// half (out like the table). Ids and offsets have 32 bits, as there.
 //
-// Ours reads offsets. cuEmbed's call for a fixed hotness needs none; it is timed too, and of its two the faster one
-// counts. Before each timing a write of 256 MB empties the second-level cache; sets rotate; sides take turns.
+// Ours reads offsets. cuEmbed's call for a fixed hotness needs none; it is timed too, and of its two the
+// faster one counts. Before each timing a write of 256 MB empties the second-level cache; sets rotate; sides
+// take turns.
 
 #include <benchmark/benchmark.h>
 
@@ -41,18 +42,15 @@ std::string compare(sweep& all, const basic_table<T>& source, const std::vector<
   device_array<T> ours(static_cast<std::size_t>(numbers)), theirs(ours.size());
   cuda_stream stream;
   const auto our_call = [&](int i) {
-    lookup(stream, source.read_only(), of_call(sets, i).view(), combiner::sum, ours.matrix(bags, width)).or_throw();
+    lookup(stream, source.read_only(), of_call(sets, i).view(), combiner::sum, ours.matrix(bags, width))
+        .or_throw();
   };
   const auto their_call = [&](int i, bool fixed) {
     const set_type& set = of_call(sets, i);
-    const gpu_baseline::cuembed_call call{source.memory.data(),
-                                          static_cast<int>(width),
-                                          set.ids.data(),
-                                          fixed ? nullptr : set.offsets.data(),
-                                          static_cast<int>(bags),
-                                          static_cast<int>(hotness),
-                                          theirs.data(),
-                                          stream.get()};
+    const gpu_baseline::cuembed_call call{source.memory.data(),   static_cast<int>(width),
+                                          set.ids.data(),         fixed ? nullptr : set.offsets.data(),
+                                          static_cast<int>(bags), static_cast<int>(hotness),
+                                          theirs.data(),          stream.get()};
     std::is_same_v<T, float> ? gpu_baseline::cuembed_f32(call) : gpu_baseline::cuembed_f16(call);
     cuda_status(cudaGetLastError()).or_throw();
   };
@@ -65,7 +63,8 @@ std::string compare(sweep& all, const basic_table<T>& source, const std::vector<
       poison(out, numbers);
       calls[side](i);
       stream.synchronize().or_throw();
-      if (std::string wrong = sums_fault(name + ", " + names[side], of_call(sets, i), out, width, width); !wrong.empty())
+      if (std::string wrong = sums_fault(name + ", " + names[side], of_call(sets, i), out, width, width);
+          !wrong.empty())
         return wrong;
     }
   }
@@ -98,8 +97,9 @@ template <class T>
 std::string compare(sweep& all, const std::vector<basic_table<T>>& sources, const std::vector<set_type>& sets,
                     const std::string& name) {
   for (const auto& source : sources) {
-    std::string wrong = compare(all, source, sets,
-                                name + " D=" + std::to_string(source.format.width()) + (sizeof(T) == 2 ? " f16" : " f32"));
+    std::string wrong =
+        compare(all, source, sets,
+                name + " D=" + std::to_string(source.format.width()) + (sizeof(T) == 2 ? " f16" : " f32"));
     if (!wrong.empty()) return wrong;
   }
   return {};
@@ -118,8 +118,9 @@ std::string vs_cuembed(benchmark::State& state) {
       for (const index_t bags : {pick(1024, 3), pick(32'768, 5), pick(131'072, 9)}) {
         for (const index_t hotness : {1, 16, 64}) {
           const auto sets = make_sets<std::int32_t>(rows, bags, hotness, 3, {.alpha = alpha});
-          const std::string name = "alpha=" + std::to_string(alpha).substr(0, 4) + " R=" + std::to_string(rows) +
-                                   " B=" + std::to_string(bags) + " L=" + std::to_string(hotness);
+          const std::string name = "alpha=" + std::to_string(alpha).substr(0, 4) +
+                                   " R=" + std::to_string(rows) + " B=" + std::to_string(bags) +
+                                   " L=" + std::to_string(hotness);
           std::string wrong = compare(all, floats, sets, name);
           if (wrong.empty()) wrong = compare(all, halves, sets, name);
           if (!wrong.empty()) return wrong;

@@ -1,8 +1,8 @@
 // Tables and batches of the GPU suites, and the look at every answer.
 //
-// Tables hold numbers that are small and exact, a function of row and column, so a kernel of a few lines knows each
-// number of an answer without the table. Ids come in several sets in rotation, and tables are larger than the
-// second-level cache where a claim is about memory.
+// Tables hold numbers that are small and exact, a function of row and column, so a kernel of a few lines
+// knows each number of an answer without the table. Ids come in several sets in rotation, and tables are
+// larger than the second-level cache where a claim is about memory.
 #pragma once
 
 #include <deeprec/core/jagged_view.hpp>
@@ -32,8 +32,8 @@ template <class... Parameters>
 void for_all(index_t n, cudaStream_t on, void (*kernel)(Parameters...),
              const std::type_identity_t<Parameters>&... arguments) {
   const index_t blocks = std::min<index_t>((n + 255) / 256, 8192);
-  deeprec::DEEPREC_DEVICE::launch_kernel(kernel, dim3(static_cast<unsigned>(std::max<index_t>(blocks, 1))), on,
-                                         arguments...)
+  deeprec::DEEPREC_DEVICE::launch_kernel(kernel, dim3(static_cast<unsigned>(std::max<index_t>(blocks, 1))),
+                                         on, arguments...)
       .or_throw();
 }
 __device__ inline index_t thread_number() { return index_t{blockIdx.x} * blockDim.x + threadIdx.x; }
@@ -59,7 +59,8 @@ inline double copy_rate() {
     device_array<char> from(bytes), to(bytes);
     deeprec::cuda_stream stream;
     const auto copy = [&](int) {
-      cuda_status(cudaMemcpyAsync(to.data(), from.data(), bytes, cudaMemcpyDeviceToDevice, stream.get())).or_throw();
+      cuda_status(cudaMemcpyAsync(to.data(), from.data(), bytes, cudaMemcpyDeviceToDevice, stream.get()))
+          .or_throw();
     };
     stopwatch watch(stream.get());
     watch.warm_up(copy);
@@ -157,9 +158,11 @@ struct basic_index_set {
 using index_set = basic_index_set<>;
 
 template <class Id = std::int64_t>
-std::vector<basic_index_set<Id>> make_sets(index_t rows, index_t bags, index_t hotness, int count, drawn how = {}) {
+std::vector<basic_index_set<Id>> make_sets(index_t rows, index_t bags, index_t hotness, int count,
+                                           drawn how = {}) {
   std::vector<basic_index_set<Id>> sets;
-  for (int i = 0; i < count; ++i) sets.emplace_back(static_cast<std::uint64_t>(i) + 1, rows, bags, hotness, how);
+  for (int i = 0; i < count; ++i)
+    sets.emplace_back(static_cast<std::uint64_t>(i) + 1, rows, bags, hotness, how);
   return sets;
 }
 /// The set of call i.
@@ -179,11 +182,13 @@ __device__ inline void judge(verdict* v, bool right, index_t where) {
   if (!right && atomicAdd(&v->wrong, 1ULL) == 0) v->where = static_cast<unsigned long long>(where);
 }
 
-/// Waits for the device, has every number of an answer looked at by `look(stream, verdict*)`; empty, or what is wrong.
+/// Waits for the device, has every number of an answer looked at by `look(stream, verdict*)`; empty, or what
+/// is wrong.
 template <class T, class Look>
 std::string fault_of(const std::string& what, T* out, index_t count, const Look& look) {
   cuda_status(cudaDeviceSynchronize()).or_throw();
-  if (spoils()) out[count - 1] = static_cast<T>(static_cast<float>(out[count - 1]) + 1.0F);  // memory is the host's
+  if (spoils())
+    out[count - 1] = static_cast<T>(static_cast<float>(out[count - 1]) + 1.0F);  // memory is the host's
   device_array<verdict> found(1);
   found.copy_from(std::vector<verdict>(1)).or_throw();
   look(static_cast<cudaStream_t>(nullptr), found.data());
@@ -203,8 +208,8 @@ void poison(T* out, index_t count) {
 
 /// Sums of rows of value_at, ids below zero left out.
 template <class Id, class T>
-__global__ void look_at_sums(const Id* ids, const Id* offsets, index_t bags, index_t width, const T* out, index_t stride,
-                             verdict* v) {
+__global__ void look_at_sums(const Id* ids, const Id* offsets, index_t bags, index_t width, const T* out,
+                             index_t stride, verdict* v) {
   for (index_t i = thread_number(); i < bags * width; i += thread_count()) {
     const index_t b = i / width, j = i % width;
     float expected = 0;
@@ -215,10 +220,11 @@ __global__ void look_at_sums(const Id* ids, const Id* offsets, index_t bags, ind
   }
 }
 template <class Id, class T>
-std::string sums_fault(const std::string& what, const basic_index_set<Id>& set, T* out, index_t width, index_t stride) {
+std::string sums_fault(const std::string& what, const basic_index_set<Id>& set, T* out, index_t width,
+                       index_t stride) {
   return fault_of(what, out, (set.bags - 1) * stride + width, [&](cudaStream_t on, verdict* v) {
-    for_all(set.bags * width, on, look_at_sums<Id, T>, set.ids.data(), set.offsets.data(), set.bags, width, out, stride,
-            v);
+    for_all(set.bags * width, on, look_at_sums<Id, T>, set.ids.data(), set.offsets.data(), set.bags, width,
+            out, stride, v);
   });
 }
 

@@ -34,8 +34,7 @@ class lt_gemm final : public raw_gemm {
         good(cublasLtMatmulDescCreate(&what_, of.bf16 ? CUBLAS_COMPUTE_32F : CUBLAS_COMPUTE_32F_FAST_TF32,
                                       CUDA_R_32F)) &&
         good(cublasLtMatmulDescSetAttribute(what_, CUBLASLT_MATMUL_DESC_TRANSA, &turned, sizeof turned)) &&
-        (of.bias == nullptr || epilogue(of.bias)) &&
-        good(cublasLtMatrixLayoutCreate(&w_, in, k, n, of.k)) &&
+        (of.bias == nullptr || epilogue(of.bias)) && good(cublasLtMatrixLayoutCreate(&w_, in, k, n, of.k)) &&
         good(cublasLtMatrixLayoutCreate(&x_, in, k, m, of.k)) &&
         good(cublasLtMatrixLayoutCreate(&y_, out, n, m, of.n)) &&
         good(cublasLtMatmulPreferenceCreate(&wish)) &&
@@ -56,8 +55,8 @@ class lt_gemm final : public raw_gemm {
   bool run(const void* x, const void* w, void* y, cudaStream_t on) override {
     const float one = 1, zero = 0;
     const auto& how = found_[chosen_];
-    return good(cublasLtMatmul(handle_, what_, &one, w, w_, x, x_, &zero, y, y_, y, y_, &how.algo,
-                               workspace_, how.workspaceSize, on));
+    return good(cublasLtMatmul(handle_, what_, &one, w, w_, x, x_, &zero, y, y_, y, y_, &how.algo, workspace_,
+                               how.workspaceSize, on));
   }
 
  private:
@@ -68,7 +67,8 @@ class lt_gemm final : public raw_gemm {
     const cudaDataType_t type = CUDA_R_32F;
     const void* const at = bias;
     return good(cublasLtMatmulDescSetAttribute(what_, CUBLASLT_MATMUL_DESC_EPILOGUE, &what, sizeof what)) &&
-           good(cublasLtMatmulDescSetAttribute(what_, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type)) &&
+           good(cublasLtMatmulDescSetAttribute(what_, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type,
+                                               sizeof type)) &&
            good(cublasLtMatmulDescSetAttribute(what_, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &at, sizeof at));
   }
   // The largest power of two, up to 256, that divides the address.
@@ -104,7 +104,8 @@ __global__ void take_relu(float4* y, long count) {
   y[i] = {fmaxf(v.x, 0), fmaxf(v.y, 0), fmaxf(v.z, 0), fmaxf(v.w, 0)};
 }
 template <class... Parameters>
-void launch(long count, cudaStream_t on, void (*kernel)(Parameters...), std::type_identity_t<Parameters>... arguments) {
+void launch(long count, cudaStream_t on, void (*kernel)(Parameters...),
+            std::type_identity_t<Parameters>... arguments) {
   cudaLaunchConfig_t shape{};
   shape.gridDim = dim3(static_cast<unsigned>((count + 255) / 256));
   shape.blockDim = dim3(256);

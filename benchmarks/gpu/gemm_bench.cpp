@@ -1,15 +1,15 @@
 // gemm() on a stream against cuBLASLt by itself, on the upper layers of DLRM: 479-1024-1024-512-256, batch
 // 2048.
 //
-// Factors are small integers of rank two, so every sum is exact and the host knows each one; all are looked at,
-// before the timing and after the replays. cuBLASLt runs the fastest of the algorithms that its heuristic names, timed
-// first, with as much workspace as gemm() allows itself. 20 calls stand between two events; the sides take turns. The
-// counters are those of the worst layer:
+// Factors are small integers of rank two, so every sum is exact and the host knows each one; all are looked
+// at, before the timing and after the replays. cuBLASLt runs the fastest of the algorithms that its heuristic
+// names, timed first, with as much workspace as gemm() allows itself. 20 calls stand between two events; the
+// sides take turns. The counters are those of the worst layer:
 //
-//   speedup      call by call, with what the host does for each (finding the plan that is kept); an epilogue against passes of its own
-//   captured     the same with the 20 calls in a CUDA graph
-//   over_first   over the heuristic's first choice
-//   over_fused, captured_over_fused     an epilogue against cuBLASLt's own, set up by hand
+//   speedup      call by call, with what the host does for each (finding the plan that is kept); an epilogue
+//   against passes of its own captured     the same with the 20 calls in a CUDA graph over_first   over the
+//   heuristic's first choice over_fused, captured_over_fused     an epilogue against cuBLASLt's own, set up
+//   by hand
 //
 // None of this has run yet.
 
@@ -95,7 +95,8 @@ class layer {
     if (!raw->run(x_.data(), w_.data(), y_.data(), on.get())) return {errc::device_error, "raw cuBLASLt"};
     if constexpr (std::is_same_v<Out, float>) {
       if (which == peer::passes) {
-        gpu_baseline::bias_pass(y_.data(), bias_.data(), static_cast<long>(batch), static_cast<long>(n_), on.get());
+        gpu_baseline::bias_pass(y_.data(), bias_.data(), static_cast<long>(batch), static_cast<long>(n_),
+                                on.get());
         gpu_baseline::relu_pass(y_.data(), static_cast<long>(batch), static_cast<long>(n_), on.get());
       }
     }
@@ -110,8 +111,8 @@ class layer {
   /// Lowers the ratios to what this layer reaches; answers what is wrong.
   std::string compare(bool epilogue, ratios& least) {
     if (raw_ == nullptr || (epilogue && fused_ == nullptr)) return "raw cuBLASLt refuses this shape";
-    if (std::string wrong = compare(epilogue, epilogue ? peer::passes : peer::product, least.speedup, least.captured,
-                                    least.over_first);
+    if (std::string wrong = compare(epilogue, epilogue ? peer::passes : peer::product, least.speedup,
+                                    least.captured, least.over_first);
         !wrong.empty() || !epilogue)
       return wrong;
     double over_first = 1e9;
@@ -120,9 +121,10 @@ class layer {
 
  private:
   std::unique_ptr<gpu_baseline::raw_gemm> make_raw(const float* bias) const {
-    return gpu_baseline::make_raw_gemm({static_cast<long>(batch), static_cast<long>(n_), static_cast<long>(k_),
-                                        std::is_same_v<In, bf16>, std::is_same_v<Out, bf16>, bias},
-                                       x_.data(), w_.data(), y_.data(), workspace);
+    return gpu_baseline::make_raw_gemm(
+        {static_cast<long>(batch), static_cast<long>(n_), static_cast<long>(k_), std::is_same_v<In, bf16>,
+         std::is_same_v<Out, bf16>, bias},
+        x_.data(), w_.data(), y_.data(), workspace);
   }
 
   std::string compare(bool epilogue, peer with, figure& speedup, double& captured, double& over_first) {
@@ -171,10 +173,12 @@ class layer {
     pool.replay(plan, their_op, 1).or_throw();  // captured before it is timed
     pool.replay(plan, our_op, 2).or_throw();
     stream.synchronize().or_throw();
-    captured =
-        std::min(captured, ratio_in_turns(15, [&] { return graph(their_op, 1); }, [&] { return graph(our_op, 2); }).median);
+    captured = std::min(
+        captured,
+        ratio_in_turns(15, [&] { return graph(their_op, 1); }, [&] { return graph(our_op, 2); }).median);
     wrong = fault("gemm(), replayed", [&] { pool.replay(plan, our_op, 2).or_throw(); });
-    if (wrong.empty()) wrong = fault("cuBLASLt, replayed", [&] { pool.replay(plan, their_op, 1).or_throw(); });
+    if (wrong.empty())
+      wrong = fault("cuBLASLt, replayed", [&] { pool.replay(plan, their_op, 1).or_throw(); });
     return wrong;
   }
 

@@ -20,7 +20,8 @@ std::string regression(benchmark::State& state, int inputs, index_t samples, ind
   const int steps = 10;
   linear_regression::model model(inputs, samples, width);
   struct side {
-    side(int n, int inputs) : step(linear_regression::make_work(inputs, steps, n)), pool(n), watch(pool.stream(0).get()) {
+    side(int n, int inputs)
+        : step(linear_regression::make_work(inputs, steps, n)), pool(n), watch(pool.stream(0).get()) {
       plan_streams(step.work, n, plan).or_throw();
     }
     linear_regression::step_work step;
@@ -54,12 +55,13 @@ std::string regression(benchmark::State& state, int inputs, index_t samples, ind
     return graph ? s.watch.device_once(2, call) : s.watch.with_host_once(5, call);
   };
   double ms = 1e9;
-  const figure ratio = ratio_in_turns(25, [&] { return timed(one); },
-                                      [&] {
-                                        const double now = timed(all);
-                                        ms = std::min(ms, now);
-                                        return now;
-                                      });
+  const figure ratio = ratio_in_turns(
+      25, [&] { return timed(one); },
+      [&] {
+        const double now = timed(all);
+        ms = std::min(ms, now);
+        return now;
+      });
   for (side* const s : {&one, &all}) {
     if (std::string wrong = fault(*s, graph); !wrong.empty()) return wrong;
   }

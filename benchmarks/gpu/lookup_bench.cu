@@ -1,5 +1,5 @@
-// Lookups against the copy bandwidth of the card, measured in the same run. Bytes are the compulsory ones: each row
-// that a batch needs once, ids, offsets and outputs.
+// Lookups against the copy bandwidth of the card, measured in the same run. Bytes are the compulsory ones:
+// each row that a batch needs once, ids, offsets and outputs.
 
 #include <benchmark/benchmark.h>
 
@@ -27,7 +27,8 @@ std::string large(benchmark::State& state) {
     device_array<float> out(static_cast<std::size_t>(bags * width));
     cuda_stream stream;
     const auto call = [&](int i) {
-      lookup(stream, source.read_only(), of_call(sets, i).view(), combiner::sum, out.matrix(bags, width)).or_throw();
+      lookup(stream, source.read_only(), of_call(sets, i).view(), combiner::sum, out.matrix(bags, width))
+          .or_throw();
     };
     stopwatch watch(stream.get());
     const auto fault = [&](int i) {
@@ -42,7 +43,8 @@ std::string large(benchmark::State& state) {
     const figure ms = watch.device(21, 4, call);
     if (std::string wrong = fault(watch.last()); !wrong.empty()) return wrong;
     double bytes = 0;
-    for (const auto& set : sets) bytes += static_cast<double>((set.unique() + bags) * width * 4) + set.bytes();
+    for (const auto& set : sets)
+      bytes += static_cast<double>((set.unique() + bags) * width * 4) + set.bytes();
     bytes /= static_cast<double>(sets.size());
     const figure share = over(bytes / copy_rate(), ms);
     state.counters["roofline_b" + std::to_string(bags)] = share.median;
@@ -56,7 +58,8 @@ std::string large(benchmark::State& state) {
 
 std::string tbe_default(benchmark::State& state) {
   using bags_type = index_set::bags_type;
-  const index_t tables = pick(32, 5), rows = pick(100'000, 90), width = pick(128, 24), bags = pick(512, 7), hotness = 20;
+  const index_t tables = pick(32, 5), rows = pick(100'000, 90), width = pick(128, 24), bags = pick(512, 7),
+                hotness = 20;
   const int rounds = 4;
   std::vector<table> sources;
   table_group<float, bags_type> group;

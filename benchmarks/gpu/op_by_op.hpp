@@ -1,8 +1,9 @@
-// The sparse lookups of a model op by op, as DeepRec's graph has them without its fusion: of each table prune, fill,
-// gather all rows, combine.
+// The sparse lookups of a model op by op, as DeepRec's graph has them without its fusion: of each table
+// prune, fill, gather all rows, combine.
 //
-// The ops are this library's own verbs: what is measured against them is the fusion, not other kernels. They are
-// given the exact number of ids that pruning leaves, which a framework would have to read back from the device.
+// The ops are this library's own verbs: what is measured against them is the fusion, not other kernels. They
+// are given the exact number of ids that pruning leaves, which a framework would have to read back from the
+// device.
 #pragma once
 
 #include <span>

@@ -18,7 +18,8 @@ namespace {
 
 constexpr float apart = 100;  // what the rows of the other table are more
 
-__global__ void look_at_rows(const std::uint8_t* cond, index_t rows, index_t width, const float* out, verdict* v) {
+__global__ void look_at_rows(const std::uint8_t* cond, index_t rows, index_t width, const float* out,
+                             verdict* v) {
   for (index_t i = thread_number(); i < rows * width; i += thread_count()) {
     judge(v, out[i] == value_at(i / width, i % width) + (cond[i / width] != 0 ? 0.0F : apart), i);
   }

@@ -1,7 +1,7 @@
 // Towers of small lookups that no one of fills the card, on one stream and on four; then a join.
 //
-// Launched op by op, a step's time is what it takes with all that the host does for it: steps follow each other
-// without a stop. As a graph it is the device's.
+// Launched op by op, a step's time is what it takes with all that the host does for it: steps follow each
+// other without a stop. As a graph it is the device's.
 
 #include <benchmark/benchmark.h>
 
@@ -20,8 +20,8 @@ using namespace gpu_suite;
 namespace {
 
 std::string towers(benchmark::State& state, bool graph) {
-  const index_t towers = pick(8, 5), steps = pick(6, 3), rows = pick(50'000, 60), width = 32, bags = pick(256, 6),
-                hotness = 32;
+  const index_t towers = pick(8, 5), steps = pick(6, 3), rows = pick(50'000, 60), width = 32,
+                bags = pick(256, 6), hotness = 32;
   const table source(rows, width);
   const auto sets = make_sets(rows, bags, hotness, static_cast<int>(towers));
   const index_t numbers = towers * bags * width;

@@ -2,9 +2,12 @@
 //
 //   stopwatch watch(stream);
 //   watch.warm_up(call);                    100 ms: clocks are up, pages are there, scratch has grown
-//   watch.device(20, 4, call)               spin ... | call call call call |      the host runs ahead of the card, so
-//                                           begin ───┘                     └─── end     its own time is not inside
-//   watch.with_host(20, 4, call)            the same without the spin: what a step takes that is launched call by call
+//   watch.device(20, 4, call)               spin ... | call call call call |      the host runs ahead of the
+//   card, so
+//                                           begin ───┘                     └─── end     its own time is not
+//                                           inside
+//   watch.with_host(20, 4, call)            the same without the spin: what a step takes that is launched
+//   call by call
 //
 // call(i) enqueues on the stream; i goes on counting, so that inputs rotate, and last() is the last of them.
 #pragma once
@@ -38,8 +41,8 @@ constexpr T pick(T size, T if_tiny) {
   return tiny ? if_tiny : size;
 }
 
-/// Whether the answer that is looked at next shall be made wrong: the DEEPREC_BENCH_SPOIL-th of the process, sizes being
-/// tiny. A look that does not find it is none.
+/// Whether the answer that is looked at next shall be made wrong: the DEEPREC_BENCH_SPOIL-th of the process,
+/// sizes being tiny. A look that does not find it is none.
 inline bool spoils() {
   if constexpr (tiny) {
     static int looks = 0;
@@ -165,8 +168,8 @@ inline figure ratio_in_turns(int rounds, const std::function<double()>& a, const
   return figure_of(ratios);
 }
 
-/// Runs a suite's body once per repetition; its counters are what the claims read. What the body throws is what the
-/// benchmark is skipped with.
+/// Runs a suite's body once per repetition; its counters are what the claims read. What the body throws is
+/// what the benchmark is skipped with.
 inline void measure(benchmark::State& state, const std::function<std::string(benchmark::State&)>& body) {
   for (auto _ : state) {
     std::string fault;

@@ -1,5 +1,5 @@
-// Sweeps of lookups: over formats, D, L and what the batch says of its bags, and over the stride of int8 rows. The
-// counters are compulsory bytes, as in lookup_bench.cu, over the copy bandwidth:
+// Sweeps of lookups: over formats, D, L and what the batch says of its bags, and over the stride of int8
+// rows. The counters are compulsory bytes, as in lookup_bench.cu, over the copy bandwidth:
 //
 //   d128_l20_jagged   D = 128, L = 20, offsets     long bags may come, so their chunks are looked for first
 //   d128_l20_fixed    the same ids, no offsets     one launch
@@ -44,7 +44,8 @@ __global__ void write_rows(std::byte* rows, index_t count, const __grid_constant
     const index_t row = i / width, column = i % width;
     std::byte* const at = rows + row * stride;
     if constexpr (std::is_same_v<Format, int8_rows>) {  // code - 30
-      at[format.parts().values + column] = static_cast<std::byte>(static_cast<int>(value_at(row, column)) + 30);
+      at[format.parts().values + column] =
+          static_cast<std::byte>(static_cast<int>(value_at(row, column)) + 30);
       if (column == 0) {
         float* const others = static_cast<float*>(static_cast<void*>(at + format.parts().others));
         others[0] = 1.0F;
@@ -58,8 +59,8 @@ __global__ void write_rows(std::byte* rows, index_t count, const __grid_constant
 }
 
 template <class Format>
-__global__ void look_at(const std::int64_t* ids, index_t bags, index_t hotness, index_t width, const float* out,
-                        verdict* v) {
+__global__ void look_at(const std::int64_t* ids, index_t bags, index_t hotness, index_t width,
+                        const float* out, verdict* v) {
   for (index_t i = thread_number(); i < bags * width; i += thread_count()) {
     const index_t b = i / width, j = i % width;
     float expected = 0;
@@ -95,8 +96,8 @@ struct shares {
 
 /// Times one case, and looks at its answer before and after.
 template <class Format>
-std::string one(benchmark::State& state, shares& all, const source<Format>& table, const batch_type& batch, bool fixed,
-                const std::string& name) {
+std::string one(benchmark::State& state, shares& all, const source<Format>& table, const batch_type& batch,
+                bool fixed, const std::string& name) {
   const index_t bags = batch.sets[0].bags, hotness = batch.sets[0].hotness, width = table.format.width();
   device_array<float> out(static_cast<std::size_t>(bags * width));
   cuda_stream stream;
@@ -112,8 +113,8 @@ std::string one(benchmark::State& state, shares& all, const source<Format>& tabl
   const auto fault = [&](int i) {
     stream.synchronize().or_throw();
     return fault_of(name, out.data(), bags * width, [&](cudaStream_t on, verdict* v) {
-      for_all(bags * width, on, look_at<Format>, of_call(batch.sets, i).ids.data(), bags, hotness, width, out.data(),
-              v);
+      for_all(bags * width, on, look_at<Format>, of_call(batch.sets, i).ids.data(), bags, hotness, width,
+              out.data(), v);
     });
   };
   poison(out.data(), bags * width);
@@ -150,8 +151,8 @@ std::string grid(benchmark::State& state) {
     const source<Format> table{Format(width)};
     for (const auto& batch : batches) {
       for (const bool fixed : {false, true}) {
-        const std::string name =
-            "d" + std::to_string(width) + "_l" + std::to_string(batch.sets[0].hotness) + (fixed ? "_fixed" : "_jagged");
+        const std::string name = "d" + std::to_string(width) + "_l" + std::to_string(batch.sets[0].hotness) +
+                                 (fixed ? "_fixed" : "_jagged");
         if (std::string wrong = one(state, all, table, batch, fixed, name); !wrong.empty()) return wrong;
       }
     }

@@ -1,5 +1,6 @@
-// Updates of a table by a batch of a million ids. Bytes are the compulsory ones: the gradient of the output once, each
-// different row and its state read and written once, ids and offsets; what sorting moves is not among them.
+// Updates of a table by a batch of a million ids. Bytes are the compulsory ones: the gradient of the output
+// once, each different row and its state read and written once, ids and offsets; what sorting moves is not
+// among them.
 
 #include <benchmark/benchmark.h>
 
@@ -35,7 +36,8 @@ struct oracle {
 };
 oracle oracle_of(const sgd& o) { return {oracle::sgd, static_cast<double>(o.learning_rate), 0, 0, 0}; }
 oracle oracle_of(const rowwise_adagrad& o) {
-  return {oracle::rowwise_adagrad, static_cast<double>(o.learning_rate), static_cast<double>(o.epsilon), 0, 0};
+  return {oracle::rowwise_adagrad, static_cast<double>(o.learning_rate), static_cast<double>(o.epsilon), 0,
+          0};
 }
 oracle oracle_of(const adam& o) {
   return {oracle::adam, static_cast<double>(o.learning_rate), static_cast<double>(o.epsilon),
@@ -49,8 +51,8 @@ __device__ bool is_near(float got, double expected, double step) {
 }
 
 /// Every float of every row: weights, then state; rows that the batch does not name are as they were.
-__global__ void look_at_steps(oracle o, const float* sums, const unsigned* touched, index_t rows, index_t width,
-                              index_t state, index_t stride, const float* got, verdict* v) {
+__global__ void look_at_steps(oracle o, const float* sums, const unsigned* touched, index_t rows,
+                              index_t width, index_t state, index_t stride, const float* got, verdict* v) {
   for (index_t i = thread_number(); i < rows * (width + state); i += thread_count()) {
     const index_t row = i / (width + state), at = i % (width + state);
     const float* const g = sums + row * width;
@@ -96,7 +98,8 @@ struct trainer {
   }
 
   void step(const index_set& set) {
-    update(stream, set.view(), gradient.matrix(bags, width), combiner::sum, optimizer, trained.view()).or_throw();
+    update(stream, set.view(), gradient.matrix(bags, width), combiner::sum, optimizer, trained.view())
+        .or_throw();
   }
   /// One step from the begin, and each float of the table.
   std::string fault(const std::string& name, const index_set& set) {
@@ -108,17 +111,18 @@ struct trainer {
     device_array<unsigned> touched(static_cast<std::size_t>(rows));
     cuda_status(cudaMemsetAsync(sums.data(), 0, sums.size() * sizeof(float), nullptr)).or_throw();
     cuda_status(cudaMemsetAsync(touched.data(), 0, touched.size() * sizeof(unsigned), nullptr)).or_throw();
-    for_all(bags * hotness * width, nullptr, add_gradients, set.ids.data(), bags * hotness, hotness, width, sums.data(),
-            touched.data());
+    for_all(bags * hotness * width, nullptr, add_gradients, set.ids.data(), bags * hotness, hotness, width,
+            sums.data(), touched.data());
     const index_t stride = trained.stride();
-    return fault_of(name, trained.memory.data(), (rows - 1) * stride + width + floats, [&](cudaStream_t on, verdict* v) {
-      for_all(rows * (width + floats), on, look_at_steps, oracle_of(optimizer), sums.data(), touched.data(), rows, width,
-              floats, stride, trained.memory.data(), v);
-    });
+    return fault_of(name, trained.memory.data(), (rows - 1) * stride + width + floats,
+                    [&](cudaStream_t on, verdict* v) {
+                      for_all(rows * (width + floats), on, look_at_steps, oracle_of(optimizer), sums.data(),
+                              touched.data(), rows, width, floats, stride, trained.memory.data(), v);
+                    });
   }
   double bytes(const index_set& set) const {
-    return static_cast<double>(bags * width * 4) + 2.0 * static_cast<double>(set.unique() * (width + floats) * 4) +
-           set.bytes();
+    return static_cast<double>(bags * width * 4) +
+           2.0 * static_cast<double>(set.unique() * (width + floats) * 4) + set.bytes();
   }
 };
 
@@ -151,8 +155,10 @@ std::string skewed(benchmark::State& state) {
   }
   with.watch.warm_up(even_call);
   with.watch.warm_up(hot_call);
-  tell(state, "slowdown", ratio_in_turns(21, [&] { return with.watch.device_once(3, hot_call); },
-                                         [&] { return with.watch.device_once(3, even_call); }));
+  tell(state, "slowdown",
+       ratio_in_turns(
+           21, [&] { return with.watch.device_once(3, hot_call); },
+           [&] { return with.watch.device_once(3, even_call); }));
   state.counters["late"] = with.watch.late();
   return with.fault("after timing", hot[1]);
 }
@@ -166,12 +172,13 @@ std::string tune(benchmark::State& state) {
   } const draws[] = {{"uniform", {}}, {"zipf", {.alpha = 1.05}}, {"hot", {.hot = 0.1}}};
   double least = 1e9;
   for (const index_t width : {16, 64, pick(128, 20)}) {
-    for (const index_t bags : {pick<index_t>(4096, 3), pick<index_t>(65'536, 40), pick<index_t>(1 << 20, 50)}) {
+    for (const index_t bags :
+         {pick<index_t>(4096, 3), pick<index_t>(65'536, 40), pick<index_t>(1 << 20, 50)}) {
       trainer<Optimizer> with(Optimizer{.learning_rate = 1e-4F}, width, bags);
       for (const auto& [name, how] : draws) {
         const auto sets = make_sets(with.rows, bags, with.hotness, bags < 100'000 ? 3 : 1, how);
-        const std::string which =
-            "d" + std::to_string(width) + "_n" + std::to_string(bags * with.hotness) + "_" + std::string(name);
+        const std::string which = "d" + std::to_string(width) + "_n" + std::to_string(bags * with.hotness) +
+                                  "_" + std::string(name);
         if (std::string wrong = with.fault(which, sets[0]); !wrong.empty()) return wrong;
         const auto call = [&](int i) { with.step(of_call(sets, i)); };
         with.watch.warm_up(call, 20);

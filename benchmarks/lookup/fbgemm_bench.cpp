@@ -2,11 +2,12 @@
 //
 //   lookup/vs_fbgemm/d:64       speedup on the same 4 GB table on huge pages, f32, the worse of hotness 20
 //                               and 100; rows in rotation fill twice the last-level cache
-//   lookup/vs_fbgemm/default    each over 1 GB or more as it allocates by default (a dense_table here, aligned new
+//   lookup/vs_fbgemm/default    each over 1 GB or more as it allocates by default (a dense_table here,
+//   aligned new
 //                               there), D = 64; the worst of f32, f16 and int8 rows
 //
-// speedup is over FBGEMM at the prefetch distance that its callers use, 16 rows; speedup_tuned, which the claims are
-// about, over the best of 8, 16, 32 and 64. The answers are compared first.
+// speedup is over FBGEMM at the prefetch distance that its callers use, 16 rows; speedup_tuned, which the
+// claims are about, over the best of 8, 16, 32 and 64. The answers are compared first.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -20,8 +21,8 @@
 #include <utility>
 #include <vector>
 
-#include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>
+#include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/embedding/tables/quantized_rows.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
@@ -57,18 +58,23 @@ class comparison {
       return "wrong answer: FBGEMM refuses the batch";
     }
     for (std::size_t i = 0; i < out_.size(); ++i) {
-      if (!(std::fabs(out_[i] - theirs[i]) <= 1e-4F * (1 + std::fabs(out_[i])))) return "wrong answer: FBGEMM's differs";
+      if (!(std::fabs(out_[i] - theirs[i]) <= 1e-4F * (1 + std::fabs(out_[i]))))
+        return "wrong answer: FBGEMM's differs";
     }
     return {};
   }
   void tune() { best_ = limit::of(readers_, sets_); }
   void round(figures& f, const std::string& which) {
-    const auto all_ours = [&] { for (const batch& set : sets_) ours(set); };
+    const auto all_ours = [&] {
+      for (const batch& set : sets_) ours(set);
+    };
     f.pair("speedup", which, all_ours, [&] { read_all(readers_[1], sets_, 0, sets_.size()); });
     f.pair("speedup_tuned", which, all_ours, [&] { read_all(best_.reader, sets_, 0, sets_.size()); });
   }
   [[nodiscard]] const std::string& best() const { return best_.best.name; }
-  [[nodiscard]] std::string unfit() const { return not_cold(sets_, table_.rows(), table_.format().row_bytes()); }
+  [[nodiscard]] std::string unfit() const {
+    return not_cold(sets_, table_.rows(), table_.format().row_bytes());
+  }
 
  private:
   void ours(const batch& set) {
@@ -96,7 +102,8 @@ void same_table(benchmark::State& state, const std::string& name, index_t width)
   if (memory.data() == nullptr) return state.SkipWithError("no memory for the table");
   const f32_rows format(width);
   const const_table_view<f32_rows> table(reinterpret_cast<const std::byte*>(memory.data()),
-                                         static_cast<index_t>(memory.bytes()) / format.stride_bytes(), format);
+                                         static_cast<index_t>(memory.bytes()) / format.stride_bytes(),
+                                         format);
   for (auto _ : state) {
     figures f(name);
     f.unfit(memory.unfit());
@@ -121,7 +128,8 @@ void same_table(benchmark::State& state, const std::string& name, index_t width)
 template <class Format>
 using view_of = decltype(std::declval<const dense_table<Format>&>().view());
 
-/// 1 GB of rows, or what twice the last-level cache needs: each as it allocates by default. Both hold the same bytes.
+/// 1 GB of rows, or what twice the last-level cache needs: each as it allocates by default. Both hold the
+/// same bytes.
 template <class Row, class Format>
 class by_default_side {
  public:
@@ -174,9 +182,7 @@ void by_default(benchmark::State& state, const std::string& name) {
       f.note("on_huge_pages_theirs_" + which, share_on_huge_pages(side.memory()));
     });
     if (!fault.empty()) return state.SkipWithError(fault.c_str());
-    f.sample([&] {
-      all([&](auto& side, const std::string& which) { side.sides().round(f, which); });
-    });
+    f.sample([&] { all([&](auto& side, const std::string& which) { side.sides().round(f, which); }); });
     f.report(state);
   }
 }

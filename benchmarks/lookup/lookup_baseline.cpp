@@ -70,27 +70,43 @@ float gather_of(const gather_plan& plan) {
 
 void plain_sum(const float* table, std::int64_t width, const plain_batch& batch, float* out) {
   switch (width) {
-    case 16: return sum_of_width<16>(table, batch, out);
-    case 17: return sum_of_width<17>(table, batch, out);
-    case 32: return sum_of_width<32>(table, batch, out);
-    case 50: return sum_of_width<50>(table, batch, out);
-    case 64: return sum_of_width<64>(table, batch, out);
-    case 128: return sum_of_width<128>(table, batch, out);
-    default: __builtin_trap();
+    case 16:
+      return sum_of_width<16>(table, batch, out);
+    case 17:
+      return sum_of_width<17>(table, batch, out);
+    case 32:
+      return sum_of_width<32>(table, batch, out);
+    case 50:
+      return sum_of_width<50>(table, batch, out);
+    case 64:
+      return sum_of_width<64>(table, batch, out);
+    case 128:
+      return sum_of_width<128>(table, batch, out);
+    default:
+      __builtin_trap();
   }
 }
 
 float gather(const gather_plan& plan) {
   switch (plan.row_bytes / 4) {
-    case 16: return gather_of<16>(plan);
-    case 17: return gather_of<17>(plan);
-    case 18: return gather_of<18>(plan);
-    case 32: return gather_of<32>(plan);
-    case 34: return gather_of<34>(plan);
-    case 50: return gather_of<50>(plan);
-    case 64: return gather_of<64>(plan);
-    case 128: return gather_of<128>(plan);
-    default: __builtin_trap();
+    case 16:
+      return gather_of<16>(plan);
+    case 17:
+      return gather_of<17>(plan);
+    case 18:
+      return gather_of<18>(plan);
+    case 32:
+      return gather_of<32>(plan);
+    case 34:
+      return gather_of<34>(plan);
+    case 50:
+      return gather_of<50>(plan);
+    case 64:
+      return gather_of<64>(plan);
+    case 128:
+      return gather_of<128>(plan);
+    default:
+      __builtin_trap();
   }
 }
 

@@ -1,18 +1,22 @@
 // Pooled lookups against the roofline of a random gather, the best plain loop, and themselves on ordinary
 // pages.
 //
-//   lookup/cold/d:64            roofline: a table of 4 GB or more, index sets in rotation whose different rows fill
-//                               twice the last-level cache, hotness 20 and 100 (the worse of the two); roofline =
-//                               the best gather of the same ids in this run, or the best peer, if that is faster
+//   lookup/cold/d:64            roofline: a table of 4 GB or more, index sets in rotation whose different
+//   rows fill
+//                               twice the last-level cache, hotness 20 and 100 (the worse of the two);
+//                               roofline = the best gather of the same ids in this run, or the best peer, if
+//                               that is faster
 //   lookup/cold/d:64/threads:2  the same on two threads
 //   lookup/onehot/d:64          against gather plus store
 //   lookup/vs_loop/d:16         speedup over the faster build of a plain loop
 //   lookup/huge_pages/d:64      speedup over the same table on ordinary pages
-//   lookup/criteo/batch:128     26 one-hot tables at Criteo's sizes, D = 16, batches that never come again, drawn
+//   lookup/criteo/batch:128     26 one-hot tables at Criteo's sizes, D = 16, batches that never come again,
+//   drawn
 //                               by the ranks of the full data set
 //
-// Answers are compared bit by bit with a plain loop before anything is timed. Everything runs in the default bounds
-// mode. A roofline that is faster than reading in order, or slower than one read after the other, is refused.
+// Answers are compared bit by bit with a plain loop before anything is timed. Everything runs in the default
+// bounds mode. A roofline that is faster than reading in order, or slower than one read after the other, is
+// refused.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -67,7 +71,9 @@ bool same_answer(Executor& executor, const const_table_view<plain_rows<Element>>
       for (std::size_t j = 0; j < row.size(); ++j) expected[at + j] += row[j];
     }
   }
-  const auto same = [&] { return std::memcmp(ours.data(), expected.data(), ours.size() * sizeof(float)) == 0; };
+  const auto same = [&] {
+    return std::memcmp(ours.data(), expected.data(), ours.size() * sizeof(float)) == 0;
+  };
   if (!same()) return false;
   if constexpr (std::is_same_v<Element, float>) {
     for (const auto loop : {&o2::plain_sum, &native::plain_sum}) {
@@ -132,7 +138,10 @@ void cold(benchmark::State& state, const std::string& name, index_t width, int t
       for (rotation& r : rotations) {
         const std::size_t all = r.sets.size();
         const auto [ours, theirs] = f.pair(
-            "roofline", r.which, [&] { for (const batch& set : r.sets) look_up(pool, table, set, r.out); },
+            "roofline", r.which,
+            [&] {
+              for (const batch& set : r.sets) look_up(pool, table, set, r.out);
+            },
             [&] {
               if (threads == 1) return read_all(r.fastest.reader, r.sets, 0, all);
               pool.parallel_for(2, 1, [&](index_t begin, index_t end, int) {  // half of the sets each
@@ -171,8 +180,12 @@ void onehot(benchmark::State& state, const std::string& name, index_t width) {
     if (!fault.empty()) return state.SkipWithError(fault.c_str());
     f.say(fastest_reader.best.name);
     f.sample([&] {
-      const double seconds = f.pair("roofline", "", [&] { for (const batch& set : sets) look_up(one, table, set, out); },
-                                    [&] { read_all(fastest_reader.reader, sets, 0, sets.size()); })
+      const double seconds = f.pair(
+                                  "roofline", "",
+                                  [&] {
+                                    for (const batch& set : sets) look_up(one, table, set, out);
+                                  },
+                                  [&] { read_all(fastest_reader.reader, sets, 0, sets.size()); })
                                  .first;
       f.note("ns_per_row", seconds / ids_of(sets) * 1e9);
     });
@@ -201,8 +214,12 @@ void vs_loop(benchmark::State& state, const std::string& name, index_t width, in
     f.sample([&] {
       for (const row_reader& loop : loops) {
         const std::string which = &loop == loops.data() ? "o2" : "native";
-        f.pair("speedup", which, [&] { for (const batch& set : sets) look_up(one, table, set, out); },
-               [&] { read_all(loop, sets, 0, sets.size()); });
+        f.pair(
+            "speedup", which,
+            [&] {
+              for (const batch& set : sets) look_up(one, table, set, out);
+            },
+            [&] { read_all(loop, sets, 0, sets.size()); });
       }
     });
     f.report(state);
@@ -220,7 +237,8 @@ void huge_pages(benchmark::State& state, const std::string& name, index_t width)
     figures f(name);
     look_at_memory(f, memory);
     f.unfit(other.unfit());
-    if (share_on_huge_pages(memory.data()) < 0.9) f.unfit("transparent huge pages are set to " + huge_page_setting());
+    if (share_on_huge_pages(memory.data()) < 0.9)
+      f.unfit("transparent huge pages are set to " + huge_page_setting());
     const index_t rows = std::min(table.rows(), ordinary.rows());
     const std::vector<batch> sets = uniform_batches(rows, 20, width * 4);
     f.unfit(not_cold(sets, rows, width * 4));
@@ -229,8 +247,14 @@ void huge_pages(benchmark::State& state, const std::string& name, index_t width)
     look_up(one, ordinary, sets[0], expected);
     if (!same_answer(one, table, sets[0]) || out != expected) return state.SkipWithError(other_bits);
     f.sample([&] {
-      f.pair("speedup", "", [&] { for (const batch& set : sets) look_up(one, table, set, out); },
-             [&] { for (const batch& set : sets) look_up(one, ordinary, set, out); });
+      f.pair(
+          "speedup", "",
+          [&] {
+            for (const batch& set : sets) look_up(one, table, set, out);
+          },
+          [&] {
+            for (const batch& set : sets) look_up(one, ordinary, set, out);
+          });
     });
     f.report(state);
   }
@@ -264,9 +288,10 @@ void criteo(benchmark::State& state, const std::string& name, index_t batch_rows
   const auto ours = [&] {
     for (index_t r = 0; r < total; r += batch_rows) {
       for (std::size_t t = 0; t < 26; ++t) {
-        const status s = lookup(
-            one, tables[t], jagged_view<>(offsets.data(), batch_rows, trace[t].data() + r, batch_rows), combiner::sum,
-            matrix_view(out.data() + static_cast<index_t>(t) * batch_rows * width, batch_rows, width));
+        const status s =
+            lookup(one, tables[t], jagged_view<>(offsets.data(), batch_rows, trace[t].data() + r, batch_rows),
+                   combiner::sum,
+                   matrix_view(out.data() + static_cast<index_t>(t) * batch_rows * width, batch_rows, width));
         if (!s) std::abort();
       }
     }
@@ -281,17 +306,18 @@ void criteo(benchmark::State& state, const std::string& name, index_t batch_rows
   };
   std::vector<candidate> readers;
   for (const bool is_native : {false, true}) {
-    for (const auto& [distance, into] : std::vector<std::pair<index_t, int>>{
-             {0, 3}, {16, 3}, {32, 3}, {64, 3}, {16, 2}, {32, 2}, {64, 2}}) {
-      readers.push_back({std::string("gather ") + (is_native ? "native " : "o2 ") + std::to_string(distance) +
-                             " rows ahead into " + std::to_string(into),
-                         [&, is_native, distance = distance, into = into] {
-                           batch_by_batch([&](std::size_t t, const std::int64_t* ids, float* to) {
-                             const gather_plan plan{first_row[t], width * 4, ids, batch_rows, distance, into,
-                                                    reinterpret_cast<char*>(to)};
-                             benchmark::DoNotOptimize(is_native ? native::gather(plan) : o2::gather(plan));
-                           });
-                         }});
+    for (const auto& [distance, into] :
+         std::vector<std::pair<index_t, int>>{{0, 3}, {16, 3}, {32, 3}, {64, 3}, {16, 2}, {32, 2}, {64, 2}}) {
+      readers.push_back(
+          {std::string("gather ") + (is_native ? "native " : "o2 ") + std::to_string(distance) +
+               " rows ahead into " + std::to_string(into),
+           [&, is_native, distance = distance, into = into] {
+             batch_by_batch([&](std::size_t t, const std::int64_t* ids, float* to) {
+               const gather_plan plan{
+                   first_row[t], width * 4, ids, batch_rows, distance, into, reinterpret_cast<char*>(to)};
+               benchmark::DoNotOptimize(is_native ? native::gather(plan) : o2::gather(plan));
+             });
+           }});
     }
   }
   for (const int distance : {8, 16, 32}) {
@@ -300,7 +326,8 @@ void criteo(benchmark::State& state, const std::string& name, index_t batch_rows
     readers.push_back({"FBGEMM " + std::to_string(distance) + " rows ahead", [&, kernel] {
                          batch_by_batch([&](std::size_t t, const std::int64_t* ids, float* to) {
                            if (!kernel(batch_rows, batch_rows, tables[t].rows(),
-                                       reinterpret_cast<const float*>(first_row[t]), ids, offsets.data(), nullptr, to)) {
+                                       reinterpret_cast<const float*>(first_row[t]), ids, offsets.data(),
+                                       nullptr, to)) {
                              std::abort();
                            }
                          });

@@ -1,4 +1,5 @@
-// Pooled lookups: rows that no cache holds, rows that one holds, and calls so small that the call itself counts.
+// Pooled lookups: rows that no cache holds, rows that one holds, and calls so small that the call itself
+// counts.
 #include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
@@ -13,7 +14,8 @@ namespace {
 using namespace deeprec;
 using namespace deeprec_bodies_of;
 
-/// Bags of Hotness uniform ids. Rows: of how many (0: of more than the caches hold); Threads: 0, the caller alone.
+/// Bags of Hotness uniform ids. Rows: of how many (0: of more than the caches hold); Threads: 0, the caller
+/// alone.
 template <class Element, int Width, int Hotness, int Rows = 0, int Threads = 0, bool Weighted = false>
 struct pooled {
   static constexpr index_t ids = 20480 / Hotness * Hotness;
@@ -34,9 +36,13 @@ struct pooled {
                                        [](std::int64_t* to, index_t n) {
                                          for (index_t b = 0; b < n; ++b) to[b] = b * Hotness;
                                        })),
-        weights(!Weighted ? nullptr : h.memory<float>("weights", ids, [](float* to, index_t n) {
-          for (index_t k = 0; k < n; ++k) to[k] = 0.5F + draw_float(3, static_cast<std::uint64_t>(k)) / 4;
-        })),
+        weights(!Weighted ? nullptr
+                          : h.memory<float>("weights", ids,
+                                            [](float* to, index_t n) {
+                                              for (index_t k = 0; k < n; ++k)
+                                                to[k] =
+                                                    0.5F + draw_float(3, static_cast<std::uint64_t>(k)) / 4;
+                                            })),
         out(h.memory<float>("out", bags * Width)),
         turn(h, parts) {}
 
@@ -71,13 +77,15 @@ struct calls {
   static constexpr double items = many;
 
   explicit calls(const host& h)
-      : table(h.memory<char>("table", rows * width * 4, fill_rows)), out(h.memory<float>("out", width * many)) {}
+      : table(h.memory<char>("table", rows * width * 4, fill_rows)),
+        out(h.memory<float>("out", width * many)) {}
   void run() {
     const const_table_view<f32_rows> from(reinterpret_cast<const std::byte*>(table), rows, f32_rows(width));
     const std::int64_t offsets[] = {0, 1};
     for (index_t c = 0; c < many; ++c) {
       const std::int64_t id = c * 37 % rows;
-      must(lookup(here, from, jagged_view<>(offsets, 1, &id, 1), combiner::sum, matrix_view(out + c * width, 1, width)));
+      must(lookup(here, from, jagged_view<>(offsets, 1, &id, 1), combiner::sum,
+                  matrix_view(out + c * width, 1, width)));
     }
   }
   std::uint64_t checksum() {

@@ -1,26 +1,27 @@
-// Lookups over quantized rows against a gather of the same lines, and against lookups over the f32 rows that they were
-// made from.
+// Lookups over quantized rows against a gather of the same lines, and against lookups over the f32 rows that
+// they were made from.
 //
-//   quantized/int8/d:128    int8 rows with f32 scale and bias, as many as there are f32 rows; on one thread, the worse
-//   quantized/int4/d:128    of hotness 20 and 100: roofline = time of the best gather of the same rows, or of FBGEMM
+//   quantized/int8/d:128    int8 rows with f32 scale and bias, as many as there are f32 rows; on one thread,
+//   the worse quantized/int4/d:128    of hotness 20 and 100: roofline = time of the best gather of the same
+//   rows, or of FBGEMM
 //                           where it is here and faster, over ours; speedup = time over f32 rows, over ours
 //
-// Index sets rotate, and their different quantized rows fill twice the last-level cache. Before anything is timed, the
-// pooled rows are compared with the f32 rows' under the error that the codes allow, and with sums in double of
-// what the scalar reference decodes.
+// Index sets rotate, and their different quantized rows fill twice the last-level cache. Before anything is
+// timed, the pooled rows are compared with the f32 rows' under the error that the codes allow, and with sums
+// in double of what the scalar reference decodes.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstdint>
+#include <cstdlib>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
-#include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>
+#include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/embedding/tables/quantize.hpp>
 #include <deeprec/embedding/tables/quantized_rows.hpp>
 #include <deeprec/exec/thread_pool.hpp>
@@ -39,7 +40,8 @@ thread_pool& two_threads() {
   return pool;
 }
 
-/// f32 rows so many that 72 bytes of each (int4 rows of 128) fill three times the last-level cache: 4 GB or more.
+/// f32 rows so many that 72 bytes of each (int4 rows of 128) fill three times the last-level cache: 4 GB or
+/// more.
 struct float_rows {
   std::string unfit;
   dense_table<f32_rows> table;
@@ -91,7 +93,8 @@ std::string fault(const dense_table<f32_rows>& floats, const dense_table<Format>
       allowed += scale / 2;
       magnitude += scale * Format::levels + std::fabs(bias);
       codes.format().decode(bytes, row.data());
-      for (index_t j = 0; j < width; ++j) decoded[static_cast<std::size_t>(j)] += static_cast<double>(row[static_cast<std::size_t>(j)]);
+      for (index_t j = 0; j < width; ++j)
+        decoded[static_cast<std::size_t>(j)] += static_cast<double>(row[static_cast<std::size_t>(j)]);
     }
     const double rounding = 2 * static_cast<double>(end - begin + 2) * 0x1p-24 * magnitude;
     for (index_t j = 0; j < width; ++j) {
@@ -112,8 +115,9 @@ void against_floats(benchmark::State& state, const std::string& name, const Form
   const float_rows& source_rows = float_rows::of_width_128();
   const dense_table<f32_rows>& floats = source_rows.table;
   dense_table<Format> codes(floats.rows(), format);
-  const auto source = matrix_view<const float>(
-      static_cast<const float*>(static_cast<const void*>(floats.view().data())), floats.rows(), format.width());
+  const auto source =
+      matrix_view<const float>(static_cast<const float*>(static_cast<const void*>(floats.view().data())),
+                               floats.rows(), format.width());
   if (const status s = quantize(two_threads(), source, codes.view()); !s) std::abort();
   const char* const memory = static_cast<const char*>(static_cast<const void*>(codes.view().data()));
   const index_t row_bytes = format.stride_bytes();
@@ -141,7 +145,8 @@ void against_floats(benchmark::State& state, const std::string& name, const Form
         append(readers, fbgemm_readers<std::uint8_t>(memory, floats.rows(), format.width()));
       }
       r.fastest = limit::of(readers, r.sets);
-      const std::string out_of = pace.check_cold(r.fastest.best, ids_of(r.sets), static_cast<double>(row_bytes));
+      const std::string out_of =
+          pace.check_cold(r.fastest.best, ids_of(r.sets), static_cast<double>(row_bytes));
       if (!out_of.empty()) return state.SkipWithError(out_of.c_str());
       f.say(r.which + ": " + r.fastest.best.name);
       r.out.resize(static_cast<std::size_t>(r.sets[0].view().bags() * format.width()));
@@ -149,7 +154,9 @@ void against_floats(benchmark::State& state, const std::string& name, const Form
     }
     f.sample([&] {
       for (rotation& r : rotations) {
-        const auto ours = [&] { for (const batch& set : r.sets) look_up(one, codes, set, r.out); };
+        const auto ours = [&] {
+          for (const batch& set : r.sets) look_up(one, codes, set, r.out);
+        };
         const auto [seconds, of_gather] =
             f.pair("roofline", r.which, ours, [&] { read_all(r.fastest.reader, r.sets, 0, r.sets.size()); });
         const double of_floats = f.pair("speedup", r.which, ours, [&] {
@@ -174,8 +181,10 @@ void add(const std::string& name, Run run) {
 
 const bool registered = [] {
   using state = benchmark::State;
-  add("quantized/int8/d:128", [](state& s, const std::string& name) { against_floats(s, name, int8_rows(128)); });
-  add("quantized/int4/d:128", [](state& s, const std::string& name) { against_floats(s, name, int4_rows(128)); });
+  add("quantized/int8/d:128",
+      [](state& s, const std::string& name) { against_floats(s, name, int8_rows(128)); });
+  add("quantized/int4/d:128",
+      [](state& s, const std::string& name) { against_floats(s, name, int4_rows(128)); });
   return says_fbgemm();
 }();
 

@@ -70,11 +70,13 @@ struct written {
   explicit written(const host& h)
       : source(h.memory<float>("source", rows * width,
                                [](float* to, index_t n) {
-                                 for (index_t i = 0; i < n; ++i) to[i] = draw_float(13, static_cast<std::uint64_t>(i));
+                                 for (index_t i = 0; i < n; ++i)
+                                   to[i] = draw_float(13, static_cast<std::uint64_t>(i));
                                })),
         table(h.memory<std::byte>("table", rows * format.row_bytes())) {}
   void run() {
-    must(quantize(here, matrix_view<const float>(source, rows, width), table_view<Format>(table, rows, format)));
+    must(quantize(here, matrix_view<const float>(source, rows, width),
+                  table_view<Format>(table, rows, format)));
   }
   std::uint64_t checksum() {
     run();

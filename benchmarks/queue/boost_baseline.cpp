@@ -35,7 +35,8 @@ void add_boost(std::vector<contender>& to) {
   to.push_back({"boost spsc spin", kind::round_trip, round_trip<narrow, std::uint64_t, wait::spin>});
   using shared = any_queue<std::uint64_t>;
   to.push_back({"boost queue yield", kind::mpmc, mpmc<shared, std::uint64_t, wait::yield>, nullptr, 40'000});
-  to.push_back({"boost queue patient", kind::mpmc, mpmc<shared, std::uint64_t, wait::patient>, nullptr, 40'000});
+  to.push_back(
+      {"boost queue patient", kind::mpmc, mpmc<shared, std::uint64_t, wait::patient>, nullptr, 40'000});
 }
 
 }  // namespace DEEPREC_BASELINE_NS

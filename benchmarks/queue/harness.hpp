@@ -1,5 +1,5 @@
-// How the queue suite runs a queue: threads pinned, producer i on CPU i mod 2, consumer i on the other one, the
-// clock started when all stand ready. No header of deeprec here. A queue is anything with
+// How the queue suite runs a queue: threads pinned, producer i on CPU i mod 2, consumer i on the other one,
+// the clock started when all stand ready. No header of deeprec here. A queue is anything with
 //
 //   Queue(std::size_t capacity)   bool try_push(const T&)   bool try_pop(T&)
 //
@@ -27,8 +27,8 @@ struct spec {
   std::uint64_t items = 1'000'000;
 };
 
-// What a thread does when the queue says no: looks again at once, after a pause, after the other threads; pauses
-// 128 times and then lets the others run (what adaptive_wait does); or what the queue does by itself.
+// What a thread does when the queue says no: looks again at once, after a pause, after the other threads;
+// pauses 128 times and then lets the others run (what adaptive_wait does); or what the queue does by itself.
 enum class wait { spin, pause, yield, patient, own };
 
 // Seconds that a run takes, or -1: wrong answer.
@@ -119,19 +119,21 @@ template <class Queue, class T, wait W>
 double spsc(const spec& s) {
   auto queue = std::make_unique<Queue>(s.capacity);
   bool right = true;
-  const double seconds = together(2, [](int t) { return t; }, [&](int t) {
-    if (t == 0) {
-      for (std::uint64_t k = 1; k <= s.items; ++k) put<W>(*queue, T(k));
-    } else {
-      T item{};
-      bool mine = true;
-      for (std::uint64_t k = 1; k <= s.items; ++k) {
-        get<W>(*queue, item);
-        mine = mine && value_of(item) == k;
-      }
-      right = mine;
-    }
-  });
+  const double seconds = together(
+      2, [](int t) { return t; },
+      [&](int t) {
+        if (t == 0) {
+          for (std::uint64_t k = 1; k <= s.items; ++k) put<W>(*queue, T(k));
+        } else {
+          T item{};
+          bool mine = true;
+          for (std::uint64_t k = 1; k <= s.items; ++k) {
+            get<W>(*queue, item);
+            mine = mine && value_of(item) == k;
+          }
+          right = mine;
+        }
+      });
   return right ? seconds : -1;
 }
 
@@ -140,19 +142,21 @@ double round_trip(const spec& s) {
   auto there = std::make_unique<Queue>(s.capacity);
   auto back = std::make_unique<Queue>(s.capacity);
   bool right = true;
-  const double seconds = together(2, [](int t) { return t; }, [&](int t) {
-    T item{};
-    for (std::uint64_t k = 1; k <= s.items; ++k) {
-      if (t == 0) {
-        put<W>(*there, T(k));
-        get<W>(*back, item);
-        if (value_of(item) != k) right = false;
-      } else {
-        get<W>(*there, item);
-        put<W>(*back, item);
-      }
-    }
-  });
+  const double seconds = together(
+      2, [](int t) { return t; },
+      [&](int t) {
+        T item{};
+        for (std::uint64_t k = 1; k <= s.items; ++k) {
+          if (t == 0) {
+            put<W>(*there, T(k));
+            get<W>(*back, item);
+            if (value_of(item) != k) right = false;
+          } else {
+            get<W>(*there, item);
+            put<W>(*back, item);
+          }
+        }
+      });
   return right ? seconds : -1;
 }
 

@@ -38,12 +38,16 @@ struct blocking_queue {
 
 void add_moodycamel(std::vector<contender>& to) {
   using narrow = any_queue<std::uint64_t>;
-  to.push_back({"moodycamel CQ", kind::spsc_8, spsc<narrow, std::uint64_t, wait::spin>, holds<narrow>, 50'000});
+  to.push_back(
+      {"moodycamel CQ", kind::spsc_8, spsc<narrow, std::uint64_t, wait::spin>, holds<narrow>, 50'000});
   to.push_back({"moodycamel CQ", kind::spsc_64, spsc<any_queue<wide>, wide, wait::spin>, nullptr, 50'000});
-  to.push_back({"moodycamel CQ", kind::round_trip, round_trip<narrow, std::uint64_t, wait::spin>, nullptr, 10'000});
+  to.push_back(
+      {"moodycamel CQ", kind::round_trip, round_trip<narrow, std::uint64_t, wait::spin>, nullptr, 10'000});
   using shared = unbounded_queue<std::uint64_t>;
-  to.push_back({"moodycamel CQ yield", kind::mpmc, mpmc<shared, std::uint64_t, wait::yield>, nullptr, 100'000});
-  to.push_back({"moodycamel CQ patient", kind::mpmc, mpmc<shared, std::uint64_t, wait::patient>, nullptr, 100'000});
+  to.push_back(
+      {"moodycamel CQ yield", kind::mpmc, mpmc<shared, std::uint64_t, wait::yield>, nullptr, 100'000});
+  to.push_back(
+      {"moodycamel CQ patient", kind::mpmc, mpmc<shared, std::uint64_t, wait::patient>, nullptr, 100'000});
   to.push_back({"moodycamel BlockingCQ", kind::mpmc,
                 mpmc<blocking_queue<std::uint64_t>, std::uint64_t, wait::own>, nullptr, 50'000});
 #if defined(HAVE_READERWRITERQUEUE)
@@ -59,9 +63,12 @@ void add_moodycamel(std::vector<contender>& to) {
     bool try_pop(wide& v) { return q.try_dequeue(v); }
     moodycamel::ReaderWriterQueue<wide> q;
   };
-  to.push_back({"moodycamel RWQ", kind::spsc_8, spsc<pair_queue, std::uint64_t, wait::spin>, holds<pair_queue>});
-  to.push_back({"moodycamel RWQ pause", kind::spsc_8, spsc<pair_queue, std::uint64_t, wait::pause>, holds<pair_queue>});
-  to.push_back({"moodycamel RWQ pause", kind::round_trip, round_trip<pair_queue, std::uint64_t, wait::pause>});
+  to.push_back(
+      {"moodycamel RWQ", kind::spsc_8, spsc<pair_queue, std::uint64_t, wait::spin>, holds<pair_queue>});
+  to.push_back({"moodycamel RWQ pause", kind::spsc_8, spsc<pair_queue, std::uint64_t, wait::pause>,
+                holds<pair_queue>});
+  to.push_back(
+      {"moodycamel RWQ pause", kind::round_trip, round_trip<pair_queue, std::uint64_t, wait::pause>});
   to.push_back({"moodycamel RWQ", kind::spsc_64, spsc<wide_queue, wide, wait::spin>});
   to.push_back({"moodycamel RWQ", kind::round_trip, round_trip<pair_queue, std::uint64_t, wait::spin>});
 #endif

@@ -1,6 +1,6 @@
-// The staging queues against the queues that people reach for, in one run, pinned: every round runs each once.
-// `of_best` is our rate over that of the best peer (its median over both builds and all its ways to wait), round by
-// round; its interval is that of the peer which is the best when sampling ends.
+// The staging queues against the queues that people reach for, in one run, pinned: every round runs each
+// once. `of_best` is our rate over that of the best peer (its median over both builds and all its ways to
+// wait), round by round; its interval is that of the peer which is the best when sampling ends.
 //
 //   queue/spsc/8B/deep, 64B/deep    one producer, one consumer, capacity 1024
 //   queue/spsc/cap2                 the same with room for two items; peers that hold more are no peers here
@@ -223,10 +223,15 @@ void compare(benchmark::State& state, const std::string& name, std::vector<cell>
 
 cell spsc_cell(int which) {
   switch (which) {
-    case 0: return {kind::spsc_8, spsc<narrow, std::uint64_t, wait::own>, {.items = 400'000}};
-    case 1: return {kind::spsc_64, spsc<broad, wide, wait::own>, {.items = 200'000}};
-    case 2: return {kind::spsc_8, spsc<narrow, std::uint64_t, wait::own>, {.capacity = 2, .items = 50'000}, true};
-    default: return {kind::round_trip, round_trip<narrow, std::uint64_t, wait::own>, {.capacity = 2, .items = 20'000}};
+    case 0:
+      return {kind::spsc_8, spsc<narrow, std::uint64_t, wait::own>, {.items = 400'000}};
+    case 1:
+      return {kind::spsc_64, spsc<broad, wide, wait::own>, {.items = 200'000}};
+    case 2:
+      return {kind::spsc_8, spsc<narrow, std::uint64_t, wait::own>, {.capacity = 2, .items = 50'000}, true};
+    default:
+      return {
+          kind::round_trip, round_trip<narrow, std::uint64_t, wait::own>, {.capacity = 2, .items = 20'000}};
   }
 }
 
@@ -265,7 +270,8 @@ void bulk32(benchmark::State& state, const std::string& name) {
     f.sample([&] {
       double seconds[2];
       for (const int i : {f.swapped() ? 1 : 0, f.swapped() ? 0 : 1}) {
-        seconds[i] = i == 0 ? spsc<narrow, std::uint64_t, wait::own>(s) : spsc<in_bulk, std::uint64_t, wait::own>(s);
+        seconds[i] =
+            i == 0 ? spsc<narrow, std::uint64_t, wait::own>(s) : spsc<in_bulk, std::uint64_t, wait::own>(s);
         wrong |= seconds[i] < 0;
       }
       f.add("speedup", seconds[0] / seconds[1]);
@@ -283,7 +289,8 @@ void vs_mutex(benchmark::State& state, const std::string& name) {
     f.sample([&] {
       for (const run theirs : {&o2::staged_buffer_seconds, &native::staged_buffer_seconds}) {
         const double other = theirs({.capacity = 2, .items = 2'000}) / 2'000;
-        const double ours = spsc<staging, std::uint64_t, wait::own>({.capacity = 2, .items = 100'000}) / 100'000;
+        const double ours =
+            spsc<staging, std::uint64_t, wait::own>({.capacity = 2, .items = 100'000}) / 100'000;
         wrong |= other < 0 || ours < 0;
         f.add("speedup", other / ours, theirs == &o2::staged_buffer_seconds ? "o2" : "native");
       }
@@ -340,7 +347,8 @@ const bool registered = [] {
   });
   for (const int sides : {1, 2, 4}) {
     const string n = std::to_string(sides);
-    add("queue/mpmc/" + n + "p" + n + "c", [sides](state& s, const string& name) { mpmc_bench(s, name, sides); });
+    add("queue/mpmc/" + n + "p" + n + "c",
+        [sides](state& s, const string& name) { mpmc_bench(s, name, sides); });
   }
   add("queue/rtt_parking", rtt_parking);
   add("queue/bulk32", bulk32);

@@ -1,4 +1,5 @@
-// The queues: in one thread, which is what the calls cost by themselves, and between two threads on a CPU each.
+// The queues: in one thread, which is what the calls cost by themselves, and between two threads on a CPU
+// each.
 #include <deeprec/staging/mpmc_ring.hpp>
 #include <deeprec/staging/spsc_ring.hpp>
 #include <deeprec/staging/staging_queue.hpp>
@@ -81,7 +82,8 @@ struct between {
 
 }  // namespace
 
-DEEPREC_BODIES(body<alone<spsc>>("queue/alone/spsc_ring", "item"), body<alone<mpmc>>("queue/alone/mpmc_ring", "item"),
+DEEPREC_BODIES(body<alone<spsc>>("queue/alone/spsc_ring", "item"),
+               body<alone<mpmc>>("queue/alone/mpmc_ring", "item"),
                body<alone<staged>>("queue/alone/staging_queue", "item"),
                body<between<spsc, way::there, 1024, 200'000>>("queue/spsc/deep", "item", 2),
                body<between<mpmc, way::there, 1024, 100'000>>("queue/mpmc/1p1c", "item", 2),

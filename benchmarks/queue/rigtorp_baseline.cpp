@@ -42,8 +42,10 @@ void add_rigtorp(std::vector<contender>& to) {
   to.push_back({"rigtorp spsc", kind::spsc_64, spsc<pair_queue<wide>, wide, wait::spin>});
   to.push_back({"rigtorp spsc", kind::round_trip, round_trip<narrow, std::uint64_t, wait::spin>});
   using shared = any_queue<std::uint64_t>;
-  to.push_back({"rigtorp mpmc yield", kind::mpmc, mpmc<shared, std::uint64_t, wait::yield>, nullptr, 100'000});
-  to.push_back({"rigtorp mpmc patient", kind::mpmc, mpmc<shared, std::uint64_t, wait::patient>, nullptr, 100'000});
+  to.push_back(
+      {"rigtorp mpmc yield", kind::mpmc, mpmc<shared, std::uint64_t, wait::yield>, nullptr, 100'000});
+  to.push_back(
+      {"rigtorp mpmc patient", kind::mpmc, mpmc<shared, std::uint64_t, wait::patient>, nullptr, 100'000});
   to.push_back({"rigtorp mpmc own", kind::mpmc, mpmc<shared, std::uint64_t, wait::own>, nullptr, 100'000, 1});
 }
 

@@ -21,11 +21,16 @@ struct bounded_queue {
 
 void add_tbb(std::vector<contender>& to) {
   using narrow = bounded_queue<std::uint64_t>;
-  to.push_back({"oneTBB bounded spin", kind::spsc_8, spsc<narrow, std::uint64_t, wait::spin>, holds<narrow>, 20'000});
-  to.push_back({"oneTBB bounded spin", kind::spsc_64, spsc<bounded_queue<wide>, wide, wait::spin>, nullptr, 10'000});
-  to.push_back({"oneTBB bounded spin", kind::round_trip, round_trip<narrow, std::uint64_t, wait::spin>, nullptr, 10'000});
-  to.push_back({"oneTBB bounded yield", kind::mpmc, mpmc<narrow, std::uint64_t, wait::yield>, nullptr, 10'000});
-  to.push_back({"oneTBB bounded patient", kind::mpmc, mpmc<narrow, std::uint64_t, wait::patient>, nullptr, 10'000});
+  to.push_back(
+      {"oneTBB bounded spin", kind::spsc_8, spsc<narrow, std::uint64_t, wait::spin>, holds<narrow>, 20'000});
+  to.push_back(
+      {"oneTBB bounded spin", kind::spsc_64, spsc<bounded_queue<wide>, wide, wait::spin>, nullptr, 10'000});
+  to.push_back({"oneTBB bounded spin", kind::round_trip, round_trip<narrow, std::uint64_t, wait::spin>,
+                nullptr, 10'000});
+  to.push_back(
+      {"oneTBB bounded yield", kind::mpmc, mpmc<narrow, std::uint64_t, wait::yield>, nullptr, 10'000});
+  to.push_back(
+      {"oneTBB bounded patient", kind::mpmc, mpmc<narrow, std::uint64_t, wait::patient>, nullptr, 10'000});
   to.push_back({"oneTBB bounded own", kind::mpmc, mpmc<narrow, std::uint64_t, wait::own>, nullptr, 10'000});
 }
 

@@ -1,11 +1,15 @@
 // Whole rows by a condition, f32, on one thread.
 //
-//   row_select/published   (1024, 64), 8 sets of inputs in rotation: of_memcpy: memcpy of as many bytes, half from each
-//                          input, over ours, each after a pass of its own kind, so that both find caches as they
-//                          leave them; speedup: over Eigen's broadcast and select (the faster of two builds)
-//   row_select/large       out of 256 MB or 2.5 times the last-level cache, random conditions: of_memcpy: memcpy of
-//                          as many bytes over ours; roofline: the best of a sweep (stores x prefetch distances x
-//                          kernels, in this run) over ours; floor_ms: the bytes over the bandwidth of memcpy
+//   row_select/published   (1024, 64), 8 sets of inputs in rotation: of_memcpy: memcpy of as many bytes, half
+//   from each
+//                          input, over ours, each after a pass of its own kind, so that both find caches as
+//                          they leave them; speedup: over Eigen's broadcast and select (the faster of two
+//                          builds)
+//   row_select/large       out of 256 MB or 2.5 times the last-level cache, random conditions: of_memcpy:
+//   memcpy of
+//                          as many bytes over ours; roofline: the best of a sweep (stores x prefetch
+//                          distances x kernels, in this run) over ours; floor_ms: the bytes over the
+//                          bandwidth of memcpy
 //
 // Every answer is compared with plain loops before anything is timed.
 
@@ -43,8 +47,7 @@ template <class T>
 using buffer = std::unique_ptr<T[], free_memory>;
 template <class T>
 buffer<T> make_buffer(std::size_t count) {  // whole pages, as a framework's allocator hands them out
-  return buffer<T>(
-      static_cast<T*>(std::aligned_alloc(4096, (count * sizeof(T) + 4095) / 4096 * 4096)));
+  return buffer<T>(static_cast<T*>(std::aligned_alloc(4096, (count * sizeof(T) + 4095) / 4096 * 4096)));
 }
 
 struct inputs {
@@ -104,12 +107,10 @@ void published(benchmark::State& state) {
     };
   };
   const auto ours = all([](const inputs& set) { benchmark::DoNotOptimize(set.ours().ok()); });
-  const auto o2 = all([](const inputs& set) {
-    set.theirs([](auto... a) { baseline::o2::eigen_select(a..., width); });
-  });
-  const auto native = all([](const inputs& set) {
-    set.theirs([](auto... a) { baseline::native::eigen_select(a..., width); });
-  });
+  const auto o2 =
+      all([](const inputs& set) { set.theirs([](auto... a) { baseline::o2::eigen_select(a..., width); }); });
+  const auto native = all(
+      [](const inputs& set) { set.theirs([](auto... a) { baseline::native::eigen_select(a..., width); }); });
   const auto copy = all([](const inputs& set) {
     const std::size_t half = set.size() / 2;
     std::memcpy(set.out.get(), set.then.get(), half * sizeof(float));
@@ -127,7 +128,9 @@ void published(benchmark::State& state) {
     figures f("row_select/published");
     // 16 passes each: one takes some tens of microseconds.
     const auto again = [](const auto& call) {
-      return [&call] { for (int i = 0; i < 16; ++i) call(); };
+      return [&call] {
+        for (int i = 0; i < 16; ++i) call();
+      };
     };
     f.sample([&] {
       f.pair("speedup", "o2", again(ours), again(o2));
@@ -152,8 +155,7 @@ std::vector<kernel> sweep() {
     all.push_back({std::string("o2,") + baseline::o2::sweep_name(i), i, baseline::o2::sweep_run});
   }
   for (int i = 0; i < baseline::native::sweep_size(); ++i) {
-    all.push_back(
-        {std::string("native,") + baseline::native::sweep_name(i), i, baseline::native::sweep_run});
+    all.push_back({std::string("native,") + baseline::native::sweep_name(i), i, baseline::native::sweep_run});
   }
   return all;
 }
@@ -228,7 +230,11 @@ void large(benchmark::State& state) {
   }
 }
 
-BENCHMARK(published)->Name("row_select/published")->Iterations(1)->UseManualTime()->Unit(benchmark::kMicrosecond);
+BENCHMARK(published)
+    ->Name("row_select/published")
+    ->Iterations(1)
+    ->UseManualTime()
+    ->Unit(benchmark::kMicrosecond);
 BENCHMARK(large)->Name("row_select/large")->Iterations(1)->UseManualTime()->Unit(benchmark::kMillisecond);
 
 }  // namespace

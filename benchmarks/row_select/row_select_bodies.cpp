@@ -19,17 +19,20 @@ struct selected {
   explicit selected(const host& h)
       : condition(h.memory<bool>("condition", rows,
                                  [](bool* to, index_t n) {
-                                   for (index_t b = 0; b < n; ++b) to[b] = draw(14, static_cast<std::uint64_t>(b)) % 2 == 0;
+                                   for (index_t b = 0; b < n; ++b)
+                                     to[b] = draw(14, static_cast<std::uint64_t>(b)) % 2 == 0;
                                  })),
         then(h.memory<float>("then", rows * width, fill)),
         otherwise(h.memory<float>("otherwise", rows * width, fill)),
         out(h.memory<float>("out", rows * width)) {}
-  static void fill(float* to, index_t n) { fill_rows(reinterpret_cast<char*>(to), n * index_t{sizeof(float)}); }
+  static void fill(float* to, index_t n) {
+    fill_rows(reinterpret_cast<char*>(to), n * index_t{sizeof(float)});
+  }
 
   void run() {
     must(row_select(here, std::span<const bool>(condition, static_cast<std::size_t>(rows)),
-                    matrix_view<const float>(then, rows, width), matrix_view<const float>(otherwise, rows, width),
-                    matrix_view(out, rows, width)));
+                    matrix_view<const float>(then, rows, width),
+                    matrix_view<const float>(otherwise, rows, width), matrix_view(out, rows, width)));
   }
   std::uint64_t checksum() {
     run();
@@ -43,5 +46,6 @@ struct selected {
 
 }  // namespace
 
-DEEPREC_BODIES(body<selected<1024>>("row_select/rows:1024", "row"), body<selected<16384>>("row_select/rows:16384", "row"),
+DEEPREC_BODIES(body<selected<1024>>("row_select/rows:1024", "row"),
+               body<selected<16384>>("row_select/rows:16384", "row"),
                body<selected<1 << 19>>("row_select/rows:524288", "row"))

@@ -9,7 +9,7 @@
 #include <vector>
 
 #if defined(__SSE2__)
-#include <immintrin.h>
+#  include <immintrin.h>
 #endif
 
 #include "row_select/baseline.hpp"
@@ -138,12 +138,15 @@ std::vector<candidate> candidates() {
 const std::vector<candidate>& all_candidates() {
   static const std::vector<candidate> all = candidates<by_memcpy
 #if defined(__AVX512F__)
-                                                       , by_avx512, by_avx512_streamed
+                                                       ,
+                                                       by_avx512, by_avx512_streamed
 #endif
 #if defined(__AVX2__)
-                                                       , by_avx, by_avx_streamed
+                                                       ,
+                                                       by_avx, by_avx_streamed
 #elif defined(__SSE2__)
-                                                       , by_sse, by_sse_streamed
+                                                       ,
+                                                       by_sse, by_sse_streamed
 #endif
                                                        >();
   return all;
@@ -153,8 +156,7 @@ const std::vector<candidate>& all_candidates() {
 
 int sweep_size() { return static_cast<int>(all_candidates().size()); }
 const char* sweep_name(int i) { return all_candidates()[static_cast<std::size_t>(i)].name.c_str(); }
-void sweep_run(int i, const bool* cond, const float* then, const float* otherwise, float* out,
-               long rows) {
+void sweep_run(int i, const bool* cond, const float* then, const float* otherwise, float* out, long rows) {
   const candidate& c = all_candidates()[static_cast<std::size_t>(i)];
   c.run({cond, {otherwise, then}, out, rows, c.ahead});
 }

@@ -1,5 +1,5 @@
-// One table's worth of numbers on huge pages and one on ordinary ones, made on first use: 4 GB, or four times the
-// last-level cache where that is more, or what the machine has.
+// One table's worth of numbers on huge pages and one on ordinary ones, made on first use: 4 GB, or four times
+// the last-level cache where that is more, or what the machine has.
 #pragma once
 
 #include <sys/mman.h>
@@ -25,8 +25,9 @@ using deeprec::index_t;
 class big_memory {
  public:
   explicit big_memory(int advice)
-      : plan_(memory_plan::of(
-            cache_is_pretended() ? 16 * last_level_cache() : std::max(std::size_t{4} << 30, 4 * last_level_cache()))) {
+      : plan_(memory_plan::of(cache_is_pretended()
+                                  ? 16 * last_level_cache()
+                                  : std::max(std::size_t{4} << 30, 4 * last_level_cache()))) {
     plan_.bytes = plan_.bytes / deeprec::huge_page_size * deeprec::huge_page_size;
     void* raw = ::mmap(nullptr, plan_.bytes + deeprec::huge_page_size, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -37,13 +38,14 @@ class big_memory {
     ::madvise(data_, plan_.bytes, advice);
     const deeprec::counter_rng rng(1);
     deeprec::thread_pool two_threads(2);
-    two_threads.parallel_for(static_cast<index_t>(plan_.bytes / 16), 1 << 17, [&](index_t begin, index_t end, int) {
-      for (index_t i = begin; i < end; ++i) {
-        deeprec::random_words r = rng.words(0, static_cast<std::uint64_t>(i));
-        for (std::uint32_t& w : r.w) w = (w & 0x03ff03ffU) | 0x3c003c00U;
-        std::memcpy(data_ + i * 16, r.w, 16);
-      }
-    });
+    two_threads.parallel_for(static_cast<index_t>(plan_.bytes / 16), 1 << 17,
+                             [&](index_t begin, index_t end, int) {
+                               for (index_t i = begin; i < end; ++i) {
+                                 deeprec::random_words r = rng.words(0, static_cast<std::uint64_t>(i));
+                                 for (std::uint32_t& w : r.w) w = (w & 0x03ff03ffU) | 0x3c003c00U;
+                                 std::memcpy(data_ + i * 16, r.w, 16);
+                               }
+                             });
   }
   /// Null where there is no such memory.
   [[nodiscard]] char* data() const { return data_; }

@@ -34,7 +34,8 @@ struct absent : std::runtime_error {
 /// For a status or a bool.
 template <class Status>
 inline void must(const Status& done) {
-  if (!done) [[unlikely]] throw std::runtime_error("a call of the library failed");
+  if (!done) [[unlikely]]
+    throw std::runtime_error("a call of the library failed");
 }
 
 /// Number i of sequence `seed`, well mixed.
@@ -84,8 +85,8 @@ class host {
   std::uint64_t seed_;
 };
 
-/// Goes round `count` parts of an input, over all states of both commits, so that none finds in the caches what it or the
-/// other one has just used.
+/// Goes round `count` parts of an input, over all states of both commits, so that none finds in the caches
+/// what it or the other one has just used.
 class turns {
  public:
   turns(const host& h, std::int64_t count) : at_(h.memory<std::int64_t>("turn", 1)), count_(count) {}
@@ -105,7 +106,8 @@ inline std::int64_t cold_bytes() {
 /// Every 16-bit half is a bf16 and an f16 of ordinary size, every word such a float.
 inline void fill_rows(char* memory, std::int64_t bytes) {
   for (std::int64_t i = 0; i + 8 <= bytes; i += 8) {
-    const std::uint64_t word = (draw(1, static_cast<std::uint64_t>(i)) & 0x03ff03ff03ff03ffU) | 0x3c003c003c003c00U;
+    const std::uint64_t word =
+        (draw(1, static_cast<std::uint64_t>(i)) & 0x03ff03ff03ff03ffU) | 0x3c003c003c003c00U;
     std::memcpy(memory + i, &word, 8);
   }
 }
@@ -186,9 +188,9 @@ constexpr deeprec_body body(const char* name, const char* item, std::uint32_t th
 
 }  // namespace deeprec_bodies_of
 
-#define DEEPREC_BODIES(...)                                                                               \
-  extern "C" const deeprec_bodies_table* deeprec_bodies(void) {                                           \
-    static constexpr deeprec_body all[] = {__VA_ARGS__};                                                  \
-    static constexpr deeprec_bodies_table table = {DEEPREC_BODIES_VERSION, std::size(all), all};          \
-    return &table;                                                                                        \
+#define DEEPREC_BODIES(...)                                                                      \
+  extern "C" const deeprec_bodies_table* deeprec_bodies(void) {                                  \
+    static constexpr deeprec_body all[] = {__VA_ARGS__};                                         \
+    static constexpr deeprec_bodies_table table = {DEEPREC_BODIES_VERSION, std::size(all), all}; \
+    return &table;                                                                               \
   }

@@ -18,14 +18,13 @@ namespace deeprec_bench::fbgemm {
 /// bool(bags, ids, rows, table, ids, offsets, weights, out); Row: float, std::uint8_t (codes, then scale and
 /// bias in f32), or std::uint16_t for f16.
 template <class Row>
-using pooled_lookup =
-    std::function<bool(std::int64_t, std::int64_t, std::int64_t, const Row*, const std::int64_t*,
-                       const std::int64_t*, const float*, float*)>;
+using pooled_lookup = std::function<bool(std::int64_t, std::int64_t, std::int64_t, const Row*,
+                                         const std::int64_t*, const std::int64_t*, const float*, float*)>;
 
-/// bool(bags, ids, rows, table, gradient of the bags, one float of state for each row, ids, offsets, epsilon, rate).
-/// A row is stepped once for each of its ids, by the rate times the gradient, so the rate is below 0.
-using rowwise_adagrad = std::function<bool(std::int64_t, std::int64_t, std::int64_t, float*, const float*, float*,
-                                           const std::int64_t*, const std::int64_t*, float, float)>;
+/// bool(bags, ids, rows, table, gradient of the bags, one float of state for each row, ids, offsets, epsilon,
+/// rate). A row is stepped once for each of its ids, by the rate times the gradient, so the rate is below 0.
+using rowwise_adagrad = std::function<bool(std::int64_t, std::int64_t, std::int64_t, float*, const float*,
+                                           float*, const std::int64_t*, const std::int64_t*, float, float)>;
 
 /// Null without the library.
 inline void* library() {
@@ -63,9 +62,9 @@ template <class Row>
 pooled_lookup<Row> generate_lookup(std::int64_t width, int prefetch) {
   constexpr const char* row = sizeof(Row) == 4 ? "f" : sizeof(Row) == 2 ? "NS_7float16E" : "h";
   using generator = pooled_lookup<Row>(std::int64_t, bool, bool, int, bool, bool, bool, bool);
-  auto* const generate = symbol<generator>(
-      std::string("_ZN6fbgemm22GenerateEmbeddingSpMDMI") + row +
-      "llfLb1EEENS_29EmbeddingSpMDMKernelSignatureIT_T0_T1_T2_E4TypeElbbibbbb");
+  auto* const generate =
+      symbol<generator>(std::string("_ZN6fbgemm22GenerateEmbeddingSpMDMI") + row +
+                        "llfLb1EEENS_29EmbeddingSpMDMKernelSignatureIT_T0_T1_T2_E4TypeElbbibbbb");
   return generate == nullptr ? pooled_lookup<Row>{}
                              : generate(width, false, false, prefetch, false, true, false, false);
 }
@@ -74,7 +73,8 @@ pooled_lookup<Row> generate_lookup(std::int64_t width, int prefetch) {
 inline rowwise_adagrad generate_rowwise_adagrad(int width, int prefetch) {
   using generator = rowwise_adagrad(int, int, bool, bool, int);
   auto* const generate = symbol<generator>(
-      "_ZN6fbgemm33GenerateRowWiseSparseAdaGradFusedIllfEENS_34RowWiseSparseAdaGradFusedSignatureIT_T0_T1_E4TypeE"
+      "_ZN6fbgemm33GenerateRowWiseSparseAdaGradFusedIllfEENS_34RowWiseSparseAdaGradFusedSignatureIT_T0_T1_"
+      "E4TypeE"
       "iibbi");
   return generate == nullptr ? rowwise_adagrad{} : generate(width, prefetch, true, false, width);
 }

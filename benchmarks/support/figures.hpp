@@ -2,19 +2,21 @@
 //
 //   figures f("lookup/cold/d:64");                              the benchmark's whole name
 //   f.sample([&] {                                              one round
-//     f.pair("roofline", "h20", ours, limit);                   ours and the other side, in turn; each round the
-//     f.pair("roofline", "h100", ours, limit);                  other way round. The ratio is theirs / ours
+//     f.pair("roofline", "h20", ours, limit);                   ours and the other side, in turn; each round
+//     the f.pair("roofline", "h100", ours, limit);                  other way round. The ratio is theirs /
+//     ours
 //   });
-//   f.report(state);                                            roofline, roofline_low, roofline_high, ..., pairs
+//   f.report(state);                                            roofline, roofline_low, roofline_high, ...,
+//   pairs
 //
-// A counter with several cases is its least one, so claims on it are lower bounds; of a roofline the greatest is
-// reported as well, as roofline_most, since none of the cases may beat it. sample() calls the round once uncounted, at least 21 times, and
-// goes on until the 95 % interval of the median of each counter that a claim names lies on one side of the
-// claim's target, or five minutes are over. The claims come from the file that DEEPREC_BENCH_TARGETS names:
-// lines of name, counter, target.
+// A counter with several cases is its least one, so claims on it are lower bounds; of a roofline the greatest
+// is reported as well, as roofline_most, since none of the cases may beat it. sample() calls the round once
+// uncounted, at least 21 times, and goes on until the 95 % interval of the median of each counter that a
+// claim names lies on one side of the claim's target, or five minutes are over. The claims come from the file
+// that DEEPREC_BENCH_TARGETS names: lines of name, counter, target.
 //
-// DEEPREC_BENCH_PAIRS and DEEPREC_BENCH_SECONDS change both numbers for a look at a suite: fewer than 21 pairs are
-// no evidence to the tool.
+// DEEPREC_BENCH_PAIRS and DEEPREC_BENCH_SECONDS change both numbers for a look at a suite: fewer than 21
+// pairs are no evidence to the tool.
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -55,11 +57,12 @@ class figures {
         if (words >> of >> counter >> target && of == name) targets_.emplace_back(counter, target);
       }
     }
-    if (cache_is_pretended()) unfit("DEEPREC_BENCH_CACHE sets the last-level cache to " + in_megabytes(last_level_cache()));
+    if (cache_is_pretended())
+      unfit("DEEPREC_BENCH_CACHE sets the last-level cache to " + in_megabytes(last_level_cache()));
   }
 
-  /// Runs both, each after `prepare()`, which is not timed, and adds how many times faster the first is. Seconds of the
-  /// first and of the second.
+  /// Runs both, each after `prepare()`, which is not timed, and adds how many times faster the first is.
+  /// Seconds of the first and of the second.
   template <class First, class Second, class Prepare>
   std::pair<double, double> pair(const std::string& counter, const std::string& which, First&& first,
                                  Second&& second, Prepare&& prepare) {
@@ -82,7 +85,9 @@ class figures {
     if (counted_) series_[counter][which].push_back(value);
   }
   /// All values of a counter, one for each round so far.
-  void set(const std::string& counter, std::vector<double> values) { series_[counter][""] = std::move(values); }
+  void set(const std::string& counter, std::vector<double> values) {
+    series_[counter][""] = std::move(values);
+  }
   /// A value of which only the median is reported.
   void note(const std::string& counter, double value) {
     if (counted_) notes_[counter].push_back(value);
@@ -176,7 +181,8 @@ class figures {
     }
     for (const auto& [counter, cases] : series_) {
       const interval now = most_of(counter);
-      if (is_roofline(counter) && now.low <= most_of_a_roofline && most_of_a_roofline < now.median) return false;
+      if (is_roofline(counter) && now.low <= most_of_a_roofline && most_of_a_roofline < now.median)
+        return false;
     }
     return true;
   }

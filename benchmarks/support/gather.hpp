@@ -1,4 +1,5 @@
-// The limit of lookups of cold rows: the best of a sweep of gathers over the same ids, and of the peers that are here.
+// The limit of lookups of cold rows: the best of a sweep of gathers over the same ids, and of the peers that
+// are here.
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -25,11 +26,13 @@ struct row_reader {
   std::function<void(const batch&)> read;
 };
 
-inline void read_all(const row_reader& reader, const std::vector<batch>& sets, std::size_t begin, std::size_t end) {
+inline void read_all(const row_reader& reader, const std::vector<batch>& sets, std::size_t begin,
+                     std::size_t end) {
   for (std::size_t s = begin; s < end; ++s) reader.read(sets[s]);
 }
 
-/// Gathers in both builds, over prefetch distances and kinds of prefetch; out: rows are copied there, null: read only.
+/// Gathers in both builds, over prefetch distances and kinds of prefetch; out: rows are copied there, null:
+/// read only.
 inline std::vector<row_reader> gathers(const char* table, index_t row_bytes, char* out) {
   std::vector<row_reader> all;
   const index_t lines = (row_bytes + 63) / 64;
@@ -96,8 +99,8 @@ struct limit {
       all.push_back({reader.name, [&reader, &sets] { read_all(reader, sets, 0, sets.size()); }});
     }
     const candidate best = fastest(all);
-    const auto found =
-        std::find_if(readers.begin(), readers.end(), [&](const row_reader& r) { return r.name == best.name; });
+    const auto found = std::find_if(readers.begin(), readers.end(),
+                                    [&](const row_reader& r) { return r.name == best.name; });
     return {*found, {best.name, {}, best.seconds}};
   }
 };

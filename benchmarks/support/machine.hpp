@@ -43,7 +43,8 @@ inline std::size_t last_level_cache() {
     if (cache_is_pretended()) return bytes_in(std::getenv("DEEPREC_BENCH_CACHE"));
     std::size_t largest = 0;
     for (int i = 0; i < 10; ++i) {
-      largest = std::max(largest, bytes_in(first_line("/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(i) + "/size")));
+      largest = std::max(largest, bytes_in(first_line("/sys/devices/system/cpu/cpu0/cache/index" +
+                                                      std::to_string(i) + "/size")));
     }
 #if defined(_SC_LEVEL3_CACHE_SIZE)
     if (largest == 0) largest = static_cast<std::size_t>(std::max(0L, ::sysconf(_SC_LEVEL3_CACHE_SIZE)));
@@ -88,7 +89,8 @@ struct memory_plan {
 inline std::string huge_page_setting(const std::string& file = "enabled") {
   const std::string line = first_line("/sys/kernel/mm/transparent_hugepage/" + file);
   const std::size_t open = line.find('['), close = line.find(']');
-  return open == std::string::npos || close == std::string::npos ? line : line.substr(open + 1, close - open - 1);
+  return open == std::string::npos || close == std::string::npos ? line
+                                                                 : line.substr(open + 1, close - open - 1);
 }
 
 /// The share of the mapping around `address` that lies on huge pages.

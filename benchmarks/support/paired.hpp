@@ -24,8 +24,9 @@ struct interval {
   double high = 0;
 };
 
-/// The 95 % interval of the median by order statistics: of n values the k-th smallest and the k-th largest, k the
-/// largest with P(Binomial(n, 1/2) < k) <= 0.025. Fewer than six values have none: the smallest and the largest.
+/// The 95 % interval of the median by order statistics: of n values the k-th smallest and the k-th largest, k
+/// the largest with P(Binomial(n, 1/2) < k) <= 0.025. Fewer than six values have none: the smallest and the
+/// largest.
 inline interval median_interval(std::vector<double> values) {
   if (values.empty()) return {};
   std::sort(values.begin(), values.end());
@@ -34,7 +35,8 @@ inline interval median_interval(std::vector<double> values) {
   double below = 0;  // P(Binomial(n, 1/2) <= k)
   std::size_t k = 0;
   for (; k < n / 2; ++k) {
-    below += std::exp(log_factorial(n) - log_factorial(k) - log_factorial(n - k) - static_cast<double>(n) * std::log(2.0));
+    below += std::exp(log_factorial(n) - log_factorial(k) - log_factorial(n - k) -
+                      static_cast<double>(n) * std::log(2.0));
     if (below > 0.025) break;
   }
   const std::size_t first = k == 0 ? 0 : k - 1;
@@ -62,8 +64,9 @@ struct pairs {
   double ratio = 0;   // median of second / first: how many times faster the first is
 };
 
-/// Runs both in turn, `count` times after one uncounted pair, each time the other way round. `swapped`: the whole series
-/// the other way round. With an odd count the two orders are not equally frequent, so change it from call to call.
+/// Runs both in turn, `count` times after one uncounted pair, each time the other way round. `swapped`: the
+/// whole series the other way round. With an odd count the two orders are not equally frequent, so change it
+/// from call to call.
 template <class First, class Second>
 pairs in_turn(int count, bool swapped, First&& first, Second&& second) {
   std::vector<double> a, b, ratios;

@@ -21,8 +21,8 @@ struct candidate {
   double seconds = 0;
 };
 
-/// The one that takes the least time: each once, then the first eight three times more in turn, their medians. Before
-/// each, `prepare()`, which is not timed.
+/// The one that takes the least time: each once, then the first eight three times more in turn, their
+/// medians. Before each, `prepare()`, which is not timed.
 inline candidate fastest(std::vector<candidate> all, const std::function<void()>& prepare = [] {}) {
   prepare();
   if (!all.empty()) all.front().run();  // pages and caches
@@ -47,8 +47,8 @@ inline candidate fastest(std::vector<candidate> all, const std::function<void()>
 inline std::string out_of_bounds(const std::string& name, double seconds, double least, double most) {
   if (seconds >= least && seconds <= most) return {};
   char text[200];
-  std::snprintf(text, sizeof text, "a roofline out of bounds: %s takes %.3g s, not %.3g to %.3g", name.c_str(),
-                seconds, least, most);
+  std::snprintf(text, sizeof text, "a roofline out of bounds: %s takes %.3g s, not %.3g to %.3g",
+                name.c_str(), seconds, least, most);
   return text;
 }
 
@@ -108,13 +108,12 @@ struct memory_pace {
   }
   /// The same of rows of which many are in some cache: no faster than reading the first one.
   [[nodiscard]] std::string check(const candidate& limit, double rows, double bytes_of_row) const {
-    return out_of_bounds(limit.name, limit.seconds, rows * bytes_of_row / (2 * in_cache), rows * dependent * 1.25);
+    return out_of_bounds(limit.name, limit.seconds, rows * bytes_of_row / (2 * in_cache),
+                         rows * dependent * 1.25);
   }
 
  private:
-  static void keep(std::uint64_t value) {
-    asm volatile("" : : "r"(value));
-  }
+  static void keep(std::uint64_t value) { asm volatile("" : : "r"(value)); }
 };
 
 }  // namespace deeprec_bench

@@ -34,8 +34,8 @@ inline double uniform_ids_for(double different, double rows) {
 /// Different rows that so many uniform ids name.
 inline double different_rows(double ids, double rows) { return -rows * std::expm1(-ids / rows); }
 
-/// Batches of about 20,000 uniform ids: twelve, or as many as it takes for their different rows to fill twice the
-/// last-level cache, or nearly all rows where they are fewer.
+/// Batches of about 20,000 uniform ids: twelve, or as many as it takes for their different rows to fill twice
+/// the last-level cache, or nearly all rows where they are fewer.
 inline std::vector<batch> uniform_batches(deeprec::index_t rows, deeprec::index_t hotness,
                                           deeprec::index_t row_bytes) {
   using deeprec::index_t;
@@ -44,7 +44,8 @@ inline std::vector<batch> uniform_batches(deeprec::index_t rows, deeprec::index_
   const double needed = uniform_ids_for(static_cast<double>(cold_bytes()) / static_cast<double>(row_bytes),
                                         static_cast<double>(rows)) /
                         static_cast<double>(bags * hotness);
-  std::vector<batch> sets(static_cast<std::size_t>(std::max<index_t>(12, static_cast<index_t>(needed / 2 + 1) * 2)));
+  std::vector<batch> sets(
+      static_cast<std::size_t>(std::max<index_t>(12, static_cast<index_t>(needed / 2 + 1) * 2)));
   deeprec::thread_pool two_threads(2);
   two_threads.parallel_for(static_cast<index_t>(sets.size()), 1, [&](index_t begin, index_t end, int) {
     for (auto s = static_cast<std::size_t>(begin); s < static_cast<std::size_t>(end); ++s) {
@@ -59,13 +60,14 @@ inline std::vector<batch> uniform_batches(deeprec::index_t rows, deeprec::index_
 }
 
 /// Why these batches are not cold: their rows fit twice the cache; else empty.
-inline std::string not_cold(const std::vector<batch>& sets, deeprec::index_t rows, deeprec::index_t row_bytes) {
+inline std::string not_cold(const std::vector<batch>& sets, deeprec::index_t rows,
+                            deeprec::index_t row_bytes) {
   double ids = 0;
   for (const batch& set : sets) ids += static_cast<double>(set.ids.size());
   const double bytes = different_rows(ids, static_cast<double>(rows)) * static_cast<double>(row_bytes);
   if (bytes >= 2.0 * static_cast<double>(last_level_cache())) return {};
-  return in_megabytes(static_cast<std::size_t>(bytes)) + " of different rows are not twice the last-level cache of " +
-         in_megabytes(last_level_cache());
+  return in_megabytes(static_cast<std::size_t>(bytes)) +
+         " of different rows are not twice the last-level cache of " + in_megabytes(last_level_cache());
 }
 
 }  // namespace deeprec_bench

@@ -1,6 +1,6 @@
-// All tables of a model in one call: 26 one-hot features at Criteo's table sizes, D = 16, uniform ids, so many batches in
-// rotation that their different rows fill twice the last-level cache (most tables are small: their rows come again);
-// out is (B, 26 * 16).
+// All tables of a model in one call: 26 one-hot features at Criteo's table sizes, D = 16, uniform ids, so
+// many batches in rotation that their different rows fill twice the last-level cache (most tables are small:
+// their rows come again); out is (B, 26 * 16).
 //
 //   table_group/inline/batch:128     speedup over 26 lookups, one thread
 //   table_group/threads:2/batch:128  speedup over 26 lookups on two threads
@@ -45,8 +45,7 @@ struct criteo_model {
     before = 0;
     for (const index_t table_rows : criteo_rows) {
       first_row.push_back(memory + before * width * 4);
-      tables.emplace_back(reinterpret_cast<const std::byte*>(first_row.back()), table_rows,
-                          f32_rows(width));
+      tables.emplace_back(reinterpret_cast<const std::byte*>(first_row.back()), table_rows, f32_rows(width));
       group.add(tables.back(), combiner::sum);
       before += table_rows;
     }
@@ -54,14 +53,16 @@ struct criteo_model {
     // Samples whose different rows fill twice the cache; of tables that can't, as many as the memory holds.
     const auto different = [](double samples) {
       double found = 0;
-      for (const index_t table_rows : criteo_rows) found += different_rows(samples, static_cast<double>(table_rows));
+      for (const index_t table_rows : criteo_rows)
+        found += different_rows(samples, static_cast<double>(table_rows));
       return found * width * 4;
     };
     const double most = static_cast<double>(memory_available()) / 4 / (features * 8);
     double samples = static_cast<double>(rows) * 12;
     while (different(samples) < static_cast<double>(cold_bytes()) && samples < most) samples *= 1.1;
     if (different(samples) < 2.0 * static_cast<double>(last_level_cache())) {
-      unfit = "Criteo's tables do not have rows for twice the last-level cache of " + in_megabytes(last_level_cache());
+      unfit = "Criteo's tables do not have rows for twice the last-level cache of " +
+              in_megabytes(last_level_cache());
     }
     const counter_rng rng(11);
     ids.resize(static_cast<std::size_t>(samples / static_cast<double>(rows)) + 1);
@@ -102,8 +103,7 @@ struct criteo_model {
   void table_by_table(Executor& executor) {
     for (const auto& batch : part()) {
       for (std::size_t t = 0; t < features; ++t) {
-        const matrix_view part(out.data() + static_cast<index_t>(t) * width, rows, width,
-                               features * width);
+        const matrix_view part(out.data() + static_cast<index_t>(t) * width, rows, width, features * width);
         if (!lookup(executor, tables[t], batch[t], combiner::sum, part)) std::abort();
       }
     }
@@ -113,7 +113,8 @@ struct criteo_model {
     for (const auto& batch : part()) {
       const std::int64_t* of_feature[features];
       for (std::size_t t = 0; t < features; ++t) of_feature[t] = batch[t].ids();
-      run({first_row.data(), of_feature, features, rows, distance, into_all, reinterpret_cast<char*>(out.data())});
+      run({first_row.data(), of_feature, features, rows, distance, into_all,
+           reinterpret_cast<char*>(out.data())});
     }
   }
   /// True when the last batch has the same bits by both calls.
@@ -172,8 +173,9 @@ void against_roofline(benchmark::State& state, const std::string& name, index_t 
     std::vector<candidate> gathers;
     for (const bool is_native : {false, true}) {
       for (const index_t distance : {0, 8, 16, 32, 64, -8, -16, -32, -64}) {
-        gathers.push_back({std::string("gather ") + (is_native ? "native " : "o2 ") + std::to_string(std::abs(distance)) +
-                               " rows ahead into " + (distance >= 0 ? "3" : "2"),
+        gathers.push_back({std::string("gather ") + (is_native ? "native " : "o2 ") +
+                               std::to_string(std::abs(distance)) + " rows ahead into " +
+                               (distance >= 0 ? "3" : "2"),
                            [&model, is_native, distance] {
                              model.gather(is_native ? &native::gather_64_bytes : &o2::gather_64_bytes,
                                           std::abs(distance), distance >= 0);

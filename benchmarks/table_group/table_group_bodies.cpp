@@ -27,7 +27,8 @@ struct grouped {
       : ids(h.memory<std::int64_t>("ids", parts * features * Batch,
                                    [](std::int64_t* to, index_t n) {
                                      for (index_t k = 0; k < n; ++k) {
-                                       to[k] = draw_below(8, static_cast<std::uint64_t>(k), rows_of(k / Batch % features));
+                                       to[k] = draw_below(8, static_cast<std::uint64_t>(k),
+                                                          rows_of(k / Batch % features));
                                      }
                                    })),
         offsets(h.memory<std::int64_t>("offsets", Batch + 1,
@@ -41,8 +42,8 @@ struct grouped {
     char* const table = h.memory<char>("tables", all * width * 4, fill_rows);
     index_t before = 0;
     for (index_t t = 0; t < features; ++t) {
-      group.add(const_table_view<f32_rows>(reinterpret_cast<const std::byte*>(table) + before * width * 4, rows_of(t),
-                                           f32_rows(width)),
+      group.add(const_table_view<f32_rows>(reinterpret_cast<const std::byte*>(table) + before * width * 4,
+                                           rows_of(t), f32_rows(width)),
                 combiner::sum);
       before += rows_of(t);
     }
@@ -74,6 +75,7 @@ struct grouped {
 
 }  // namespace
 
-DEEPREC_BODIES(body<grouped<16>>("table_group/batch:16", "row"), body<grouped<128>>("table_group/batch:128", "row"),
+DEEPREC_BODIES(body<grouped<16>>("table_group/batch:16", "row"),
+               body<grouped<128>>("table_group/batch:128", "row"),
                body<grouped<2048>>("table_group/batch:2048", "row"),
                body<grouped<2048, 2>>("table_group/batch:2048/threads:2", "row", 2))

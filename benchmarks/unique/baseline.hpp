@@ -7,13 +7,13 @@
 
 #include <cstdint>
 
-#define UNIQUE_BASELINES                                                                              \
-  /* Pairs of id and place, sorted. */                                                                \
-  long unique_by_sort(const std::int64_t* in, long n, std::int64_t* ids, std::int64_t* inverse,       \
-                      std::int64_t* counts);                                                          \
-  long unique_by_std_map(const std::int64_t* in, long n, std::int64_t* ids, std::int64_t* inverse,    \
-                         std::int64_t* counts);                                                       \
-  long unique_by_flat_map(const std::int64_t* in, long n, std::int64_t* ids, std::int64_t* inverse,   \
+#define UNIQUE_BASELINES                                                                            \
+  /* Pairs of id and place, sorted. */                                                              \
+  long unique_by_sort(const std::int64_t* in, long n, std::int64_t* ids, std::int64_t* inverse,     \
+                      std::int64_t* counts);                                                        \
+  long unique_by_std_map(const std::int64_t* in, long n, std::int64_t* ids, std::int64_t* inverse,  \
+                         std::int64_t* counts);                                                     \
+  long unique_by_flat_map(const std::int64_t* in, long n, std::int64_t* ids, std::int64_t* inverse, \
                           std::int64_t* counts);
 
 namespace o2 {

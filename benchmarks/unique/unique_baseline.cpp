@@ -71,9 +71,9 @@ long unique_by_std_map(const std::int64_t* in, long n, std::int64_t* ids, std::i
 
 long unique_by_flat_map(const std::int64_t* in, long n, std::int64_t* ids, std::int64_t* inverse,
                         std::int64_t* counts) {
-  using map_type =
-      absl::flat_hash_map<std::int64_t, std::int64_t, absl::container_internal::hash_default_hash<std::int64_t>,
-                          absl::container_internal::hash_default_eq<std::int64_t>, memory>;
+  using map_type = absl::flat_hash_map<std::int64_t, std::int64_t,
+                                       absl::container_internal::hash_default_hash<std::int64_t>,
+                                       absl::container_internal::hash_default_eq<std::int64_t>, memory>;
   static thread_local map_type map{map_type::allocator_type(kept())};
   return by_map(map, in, n, ids, inverse, counts);
 }

@@ -1,8 +1,10 @@
 // The different ids of Criteo's batches, by unique() and by what people write: pairs sorted, and hash maps
 // of the standard library and of Abseil, each in the faster of two builds.
 //
-//   unique/criteo     26 columns with the ranks of the full data set, 32768 ids each, other ones each time, in batches of
-//                     2048 and 8192 ids, one thread; speedup over the fastest of them, the worse of the two sizes
+//   unique/criteo     26 columns with the ranks of the full data set, 32768 ids each, other ones each time,
+//   in batches of
+//                     2048 and 8192 ids, one thread; speedup over the fastest of them, the worse of the two
+//                     sizes
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -62,7 +64,8 @@ void criteo(benchmark::State& state) {
             agrees = ids[i] == in[k] && different.ids[j] == in[k] && counts[i] == different.counts[j];
           }
         });
-        if (!agrees) return state.SkipWithError((std::string("wrong answer: ") + c.name + " disagrees").c_str());
+        if (!agrees)
+          return state.SkipWithError((std::string("wrong answer: ") + c.name + " disagrees").c_str());
       }
     }
     deeprec_bench::figures f("unique/criteo");
@@ -71,20 +74,22 @@ void criteo(benchmark::State& state) {
       for (const std::size_t batch : sizes) {
         for (const contender& c : contenders) {
           const double seconds =
-              f.pair("speedup", c.name + ("_" + std::to_string(batch)),
-                     [&] {
-                       for_each_batch(batch, [&](const std::int64_t* in) {
-                         if (!unique(here, std::span(in, batch), different)) std::abort();
-                       });
-                     },
-                     [&] {
-                       for_each_batch(batch, [&](const std::int64_t* in) {
-                         benchmark::DoNotOptimize(
-                             c.run(in, static_cast<long>(batch), ids.data(), inverse.data(), counts.data()));
-                       });
-                     })
+              f.pair(
+                   "speedup", c.name + ("_" + std::to_string(batch)),
+                   [&] {
+                     for_each_batch(batch, [&](const std::int64_t* in) {
+                       if (!unique(here, std::span(in, batch), different)) std::abort();
+                     });
+                   },
+                   [&] {
+                     for_each_batch(batch, [&](const std::int64_t* in) {
+                       benchmark::DoNotOptimize(
+                           c.run(in, static_cast<long>(batch), ids.data(), inverse.data(), counts.data()));
+                     });
+                   })
                   .first;
-          f.note("ns_per_id_" + std::to_string(batch), seconds / static_cast<double>(ids_of_column * 26) * 1e9);
+          f.note("ns_per_id_" + std::to_string(batch),
+                 seconds / static_cast<double>(ids_of_column * 26) * 1e9);
         }
       }
     });

@@ -1,4 +1,5 @@
-// The different ids of batches: skewed ones as features have them, uniform ones of which each comes once, and small ones.
+// The different ids of batches: skewed ones as features have them, uniform ones of which each comes once, and
+// small ones.
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/ops/unique.hpp>
 
@@ -23,9 +24,10 @@ struct distinct {
                                    [](std::int64_t* to, index_t n) {
                                      for (index_t k = 0; k < n; ++k) {
                                        const auto i = static_cast<std::uint64_t>(k);
-                                       to[k] = Kind == ids_are::skewed    ? draw_skewed(15, i, 10'000'000)
-                                               : Kind == ids_are::uniform ? draw_below(15, i, index_t{1} << 40)
-                                                                          : draw_below(15, i, 500);
+                                       to[k] = Kind == ids_are::skewed ? draw_skewed(15, i, 10'000'000)
+                                               : Kind == ids_are::uniform
+                                                   ? draw_below(15, i, index_t{1} << 40)
+                                                   : draw_below(15, i, 500);
                                      }
                                    })),
         turn(h, parts) {}

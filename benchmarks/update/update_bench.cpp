@@ -1,15 +1,18 @@
-// The fused backward pass and optimizer step: 1.5 M rows, or as many as it takes to be cold, batches of 2048 bags of
-// 20 ids in rotation, whose different rows fill twice the last-level cache.
+// The fused backward pass and optimizer step: 1.5 M rows, or as many as it takes to be cold, batches of 2048
+// bags of 20 ids in rotation, whose different rows fill twice the last-level cache.
 //
-//   update/rowwise_adagrad/d:64   roofline: the rows of the same ids read, changed and written, state included,
+//   update/rowwise_adagrad/d:64   roofline: the rows of the same ids read, changed and written, state
+//   included,
 //                                 by the fastest of a sweep over distances in this run
-//   update/t2/d:64                scaling: time of one thread over that of two; of_machine: the same, over what two
+//   update/t2/d:64                scaling: time of one thread over that of two; of_machine: the same, over
+//   what two
 //                                 threads gain on that roofline
 //   update/skewed/d:64            speedup per id of zipf(1.05) ids over uniform ones
 //   update/vs_unfused/d:64        speedup over gradients per id, unique, sums and a pass of the optimizer
-//   update/vs_fbgemm/d:64         speedup over FBGEMM's fused kernel, where its library is at hand, at the usual
-//                                 prefetch distance of 16, and speedup_tuned over the best of four; it steps a row
-//                                 once for each id, not once for all
+//   update/vs_fbgemm/d:64         speedup over FBGEMM's fused kernel, where its library is at hand, at the
+//   usual
+//                                 prefetch distance of 16, and speedup_tuned over the best of four; it steps
+//                                 a row once for each id, not once for all
 //
 // Every table is compared with sums and steps in double before anything is timed.
 #include <benchmark/benchmark.h>
@@ -50,7 +53,8 @@ constexpr index_t ids_of_batch = bags * hotness;
 
 /// Rows of a table that has at least three times the last-level cache.
 index_t rows_for(index_t stride, std::string& unfit) {
-  const std::size_t wanted = std::max(static_cast<std::size_t>(1'500'000 * stride), 3 * last_level_cache() + (std::size_t{64} << 20));
+  const std::size_t wanted = std::max(static_cast<std::size_t>(1'500'000 * stride),
+                                      3 * last_level_cache() + (std::size_t{64} << 20));
   // Up to three tables at once.
   const memory_plan plan = memory_plan::of(3 * wanted);
   unfit = plan.unfit;
@@ -61,8 +65,10 @@ enum class ids_are { uniform, zipf };
 
 /// Batches whose different rows, were they uniform, fill twice the last-level cache.
 std::vector<std::vector<std::int64_t>> batches(index_t rows, index_t stride, ids_are kind) {
-  const double ids = uniform_ids_for(static_cast<double>(cold_bytes()) / static_cast<double>(stride), static_cast<double>(rows));
-  const index_t count = std::max<index_t>(12, static_cast<index_t>(ids / static_cast<double>(ids_of_batch)) + 1);
+  const double ids = uniform_ids_for(static_cast<double>(cold_bytes()) / static_cast<double>(stride),
+                                     static_cast<double>(rows));
+  const index_t count =
+      std::max<index_t>(12, static_cast<index_t>(ids / static_cast<double>(ids_of_batch)) + 1);
   std::vector<std::vector<std::int64_t>> sets(static_cast<std::size_t>(count));
   for (std::size_t s = 0; s < sets.size(); ++s) {
     const counter_rng rng(500 + s);
@@ -86,7 +92,9 @@ std::vector<std::vector<std::int64_t>> batches(index_t rows, index_t stride, ids
 
 using id_sets = std::vector<std::vector<std::int64_t>>;
 
-double ids_of(const id_sets& sets) { return static_cast<double>(sets.size()) * static_cast<double>(ids_of_batch); }
+double ids_of(const id_sets& sets) {
+  return static_cast<double>(sets.size()) * static_cast<double>(ids_of_batch);
+}
 
 template <class Optimizer>
 struct trained {
@@ -118,7 +126,9 @@ struct trained {
     const double bytes = different_rows(ids_of(sets), static_cast<double>(rows)) *
                          static_cast<double>(table.format().stride_bytes());
     if (!unfit.empty()) return unfit;
-    return bytes >= 2.0 * static_cast<double>(last_level_cache()) ? "" : "rows for less than twice the last-level cache";
+    return bytes >= 2.0 * static_cast<double>(last_level_cache())
+               ? ""
+               : "rows for less than twice the last-level cache";
   }
   template <class Executor>
   void step(Executor& executor, const std::vector<std::int64_t>& ids) {
@@ -132,7 +142,13 @@ struct trained {
   }
   rewrite_plan plan(index_t distance, bool into_all) {
     const index_t stride = table.view().format().stride_bytes();
-    return {static_cast<char*>(static_cast<void*>(table.view().data())), stride, stride / 4, nullptr, 0, distance, into_all};
+    return {static_cast<char*>(static_cast<void*>(table.view().data())),
+            stride,
+            stride / 4,
+            nullptr,
+            0,
+            distance,
+            into_all};
   }
 };
 
@@ -161,8 +177,9 @@ rewriter best_rewriter(Trained& model, const id_sets& sets, std::string& fault) 
   std::vector<rewriter> all;
   for (const rewrite_function run : {&o2::rewrite, &native::rewrite}) {
     for (const index_t distance : {0, 4, 8, 16, 32, -8, -16, -32}) {
-      all.push_back({std::string("rewrite ") + (run == &o2::rewrite ? "o2 " : "native ") + std::to_string(std::abs(distance)) +
-                         " rows ahead into " + (distance >= 0 ? "3" : "2"),
+      all.push_back({std::string("rewrite ") + (run == &o2::rewrite ? "o2 " : "native ") +
+                         std::to_string(std::abs(distance)) + " rows ahead into " +
+                         (distance >= 0 ? "3" : "2"),
                      model.plan(std::abs(distance), distance >= 0), run});
     }
   }
@@ -195,11 +212,14 @@ bool same_step(Executor& executor, trained<Optimizer>& model, const std::vector<
                                             different.begin());
     for (index_t j = 0; j < model.width; ++j) {
       sums[u * static_cast<std::size_t>(model.width) + static_cast<std::size_t>(j)] += static_cast<double>(
-          model.gradient[k / static_cast<std::size_t>(hotness) * static_cast<std::size_t>(model.width) + static_cast<std::size_t>(j)]);
+          model.gradient[k / static_cast<std::size_t>(hotness) * static_cast<std::size_t>(model.width) +
+                         static_cast<std::size_t>(j)]);
     }
   }
   model.step(executor, ids);
-  const auto floats_at = [](const std::byte* row) { return static_cast<const float*>(static_cast<const void*>(row)); };
+  const auto floats_at = [](const std::byte* row) {
+    return static_cast<const float*>(static_cast<const void*>(row));
+  };
   const Optimizer& o = model.optimizer;
   const auto rate = static_cast<double>(o.learning_rate);
   const auto width = static_cast<std::size_t>(model.width);
@@ -230,7 +250,8 @@ bool same_step(Executor& executor, trained<Optimizer>& model, const std::vector<
         step = rate * m / (1 - std::pow(beta1, t)) /
                (std::sqrt(v / (1 - std::pow(beta2, t))) + static_cast<double>(o.epsilon));
       }
-      if (!(std::fabs(static_cast<double>(now[j]) - (static_cast<double>(old[j]) - step)) <= 1e-5)) return false;
+      if (!(std::fabs(static_cast<double>(now[j]) - (static_cast<double>(old[j]) - step)) <= 1e-5))
+        return false;
     }
   }
   return true;
@@ -284,7 +305,8 @@ void two_threads(benchmark::State& state, const std::string& name, index_t width
     f.sample([&] {
       const auto [both, alone] =
           f.pair("scaling", "", [&] { model.steps(two, sets); }, [&] { model.steps(one, sets); });
-      const auto [limit_both, limit_alone] = f.pair("machine_scaling", "", on_both, [&] { limit.pass(sets); });
+      const auto [limit_both, limit_alone] =
+          f.pair("machine_scaling", "", on_both, [&] { limit.pass(sets); });
       f.add("of_machine", alone / both / (limit_alone / limit_both));
     });
     f.report(state);
@@ -299,8 +321,10 @@ void skewed(benchmark::State& state, const std::string& name, index_t width) {
   for (auto _ : state) {
     figures f(name);
     f.unfit(model.not_cold(uniform));
-    if (!same_step(one, model, uniform[0]) || !same_step(one, model, zipf[0])) return state.SkipWithError(other_rows);
-    f.sample([&] { f.pair("speedup", "", [&] { model.steps(one, zipf); }, [&] { model.steps(one, uniform); }); });
+    if (!same_step(one, model, uniform[0]) || !same_step(one, model, zipf[0]))
+      return state.SkipWithError(other_rows);
+    f.sample(
+        [&] { f.pair("speedup", "", [&] { model.steps(one, zipf); }, [&] { model.steps(one, uniform); }); });
     f.report(state);
   }
 }
@@ -314,8 +338,8 @@ void vs_unfused(benchmark::State& state, const std::string& name, index_t width)
   thread_pool one(1);
   const auto their_step = [&](auto run, const std::vector<std::int64_t>& ids) {
     run({ids.data(), bags, hotness, other.gradient.data(), width},
-        static_cast<float*>(static_cast<void*>(other.table.view().data())), stride / 4, other.optimizer.learning_rate,
-        other.optimizer.epsilon);
+        static_cast<float*>(static_cast<void*>(other.table.view().data())), stride / 4,
+        other.optimizer.learning_rate, other.optimizer.epsilon);
   };
   for (auto _ : state) {
     figures f(name);
@@ -340,8 +364,11 @@ void vs_unfused(benchmark::State& state, const std::string& name, index_t width)
     if (!same) return state.SkipWithError("wrong answer: the separate passes give other rows");
     f.sample([&] {
       for (const auto run : {&o2::unfused_rowwise_adagrad, &native::unfused_rowwise_adagrad}) {
-        f.pair("speedup", run == &o2::unfused_rowwise_adagrad ? "o2" : "native", [&] { model.steps(one, sets); },
-               [&] { for (const auto& ids : sets) their_step(run, ids); });
+        f.pair(
+            "speedup", run == &o2::unfused_rowwise_adagrad ? "o2" : "native", [&] { model.steps(one, sets); },
+            [&] {
+              for (const auto& ids : sets) their_step(run, ids);
+            });
       }
     });
     f.report(state);
@@ -354,7 +381,8 @@ void vs_fbgemm(benchmark::State& state, const std::string& name, index_t width) 
   for (const int distance : {16, 8, 32, 64}) {
     kernels.push_back(fbgemm::generate_rowwise_adagrad(static_cast<int>(width), distance));
   }
-  if (!kernels[0]) return state.SkipWithError("no FBGEMM here: set DEEPREC_FBGEMM (benchmarks/support/fbgemm.hpp)");
+  if (!kernels[0])
+    return state.SkipWithError("no FBGEMM here: set DEEPREC_FBGEMM (benchmarks/support/fbgemm.hpp)");
   trained<rowwise_adagrad> model(width);
   // On the same pages as our table.
   std::pmr::memory_resource* const pages = huge_page_resource::shared();
@@ -366,8 +394,8 @@ void vs_fbgemm(benchmark::State& state, const std::string& name, index_t width) 
   std::vector<std::int64_t> offsets;
   for (index_t b = 0; b <= bags; ++b) offsets.push_back(b * hotness);
   const auto step = [&](const kernel& run, const std::vector<std::int64_t>& ids) {
-    if (!run(bags, ids_of_batch, model.rows, weights.data(), model.gradient.data(), squares.data(), ids.data(),
-             offsets.data(), model.optimizer.epsilon, -model.optimizer.learning_rate)) {
+    if (!run(bags, ids_of_batch, model.rows, weights.data(), model.gradient.data(), squares.data(),
+             ids.data(), offsets.data(), model.optimizer.epsilon, -model.optimizer.learning_rate)) {
       std::abort();
     }
   };
@@ -398,13 +426,15 @@ void vs_fbgemm(benchmark::State& state, const std::string& name, index_t width) 
       }
     }
     const auto all_of = [&](const kernel& run) {
-      return [&] { for (const auto& ids : sets) step(run, ids); };
+      return [&] {
+        for (const auto& ids : sets) step(run, ids);
+      };
     };
     std::vector<candidate> tuned;
     for (std::size_t i = 0; i < kernels.size(); ++i) tuned.push_back({std::to_string(i), all_of(kernels[i])});
     const candidate best = fastest(tuned);
-    static constexpr const char* names[] = {"FBGEMM 16 rows ahead", "FBGEMM 8 rows ahead", "FBGEMM 32 rows ahead",
-                                            "FBGEMM 64 rows ahead"};
+    static constexpr const char* names[] = {"FBGEMM 16 rows ahead", "FBGEMM 8 rows ahead",
+                                            "FBGEMM 32 rows ahead", "FBGEMM 64 rows ahead"};
     f.say(names[std::stoul(best.name)]);
     f.sample([&] {
       const auto all_ours = [&] { model.steps(one, sets); };
@@ -437,7 +467,8 @@ const bool registered = [] {
   add("update/skewed/d:64", [](state& s, const string& name) { skewed(s, name, 64); });
   add("update/vs_unfused/d:64", [](state& s, const string& name) { vs_unfused(s, name, 64); });
   add("update/vs_fbgemm/d:64", [](state& s, const string& name) { vs_fbgemm(s, name, 64); });
-  if (const string version = fbgemm::version(); !version.empty()) benchmark::AddCustomContext("peer.FBGEMM", version);
+  if (const string version = fbgemm::version(); !version.empty())
+    benchmark::AddCustomContext("peer.FBGEMM", version);
   return true;
 }();
 

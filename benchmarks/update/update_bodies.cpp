@@ -25,12 +25,14 @@ struct trained {
                                    [](std::int64_t* to, index_t n) {
                                      for (index_t k = 0; k < n; ++k) {
                                        const auto i = static_cast<std::uint64_t>(k);
-                                       to[k] = Kind == ids_are::uniform ? draw_below(9, i, rows) : draw_skewed(9, i, rows);
+                                       to[k] = Kind == ids_are::uniform ? draw_below(9, i, rows)
+                                                                        : draw_skewed(9, i, rows);
                                      }
                                    })),
         gradient(h.memory<float>("gradient", bags * Width,
                                  [](float* to, index_t n) {
-                                   for (index_t i = 0; i < n; ++i) to[i] = draw_float(10, static_cast<std::uint64_t>(i)) / 2;
+                                   for (index_t i = 0; i < n; ++i)
+                                     to[i] = draw_float(10, static_cast<std::uint64_t>(i)) / 2;
                                  })),
         table(h.memory<std::byte>("table", rows * format.stride_bytes())),
         turn(h, parts) {}
@@ -49,7 +51,8 @@ struct trained {
     return sum_of_rows;
   }
 
-  const f32_rows format{index_t{Width}, {.state_floats = Optimizer::row_state + Optimizer::element_state * Width}};
+  const f32_rows format{index_t{Width},
+                        {.state_floats = Optimizer::row_state + Optimizer::element_state * Width}};
   std::int64_t* all;
   float* gradient;
   std::byte* table;
@@ -62,9 +65,10 @@ struct trained {
 
 }  // namespace
 
-DEEPREC_BODIES(body<trained<rowwise_adagrad, 64>>("update/rowwise_adagrad/d:64", "id"),
-               body<trained<rowwise_adagrad, 24>>("update/rowwise_adagrad/d:24", "id"),
-               body<trained<sgd, 64>>("update/sgd/d:64", "id"), body<trained<adagrad, 64>>("update/adagrad/d:64", "id"),
-               body<trained<adam, 64>>("update/adam/d:64", "id"),
-               body<trained<rowwise_adagrad, 64, ids_are::skewed>>("update/skewed/d:64", "id"),
-               body<trained<rowwise_adagrad, 64, ids_are::uniform, 2>>("update/rowwise_adagrad/d:64/threads:2", "id", 2))
+DEEPREC_BODIES(
+    body<trained<rowwise_adagrad, 64>>("update/rowwise_adagrad/d:64", "id"),
+    body<trained<rowwise_adagrad, 24>>("update/rowwise_adagrad/d:24", "id"),
+    body<trained<sgd, 64>>("update/sgd/d:64", "id"), body<trained<adagrad, 64>>("update/adagrad/d:64", "id"),
+    body<trained<adam, 64>>("update/adam/d:64", "id"),
+    body<trained<rowwise_adagrad, 64, ids_are::skewed>>("update/skewed/d:64", "id"),
+    body<trained<rowwise_adagrad, 64, ids_are::uniform, 2>>("update/rowwise_adagrad/d:64/threads:2", "id", 2))

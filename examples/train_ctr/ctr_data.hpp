@@ -49,8 +49,7 @@ struct ctr_data {
   void add(float label, const float* numbers, const Ids& token_ids) {
     labels.push_back(label);
     for (index_t i = 0; i < integers; ++i) {
-      dense.push_back(
-          std::isnan(numbers[i]) ? 0.0F : dense_scale * std::log1p(std::max(numbers[i], 0.0F)));
+      dense.push_back(std::isnan(numbers[i]) ? 0.0F : dense_scale * std::log1p(std::max(numbers[i], 0.0F)));
     }
     for (index_t i = 0; i < integers; ++i) dense.push_back(std::isnan(numbers[i]) ? 1.0F : 0.0F);
     for (index_t i = 0; i < integers; ++i) add_id(i, integer_bucket(numbers[i]));
@@ -85,9 +84,7 @@ struct ctr_data {
   }
 
  private:
-  row_id& id_at(index_t row, index_t slot) {
-    return ids[static_cast<std::size_t>(row * slots + slot)];
-  }
+  row_id& id_at(index_t row, index_t slot) { return ids[static_cast<std::size_t>(row * slots + slot)]; }
   void add_id(index_t slot, index_t id) {
     ids.push_back(static_cast<row_id>(first_row[static_cast<std::size_t>(slot)] + id));
   }
@@ -141,8 +138,7 @@ class batch_maker {
         const index_t row = which[i];
         const row_id* const ids = data.ids.data() + row * slots;
         labels_[static_cast<std::size_t>(i)] = data.labels[static_cast<std::size_t>(row)];
-        std::copy_n(data.dense.data() + row * dense_width, dense_width,
-                    dense_.data() + i * dense_width);
+        std::copy_n(data.dense.data() + row * dense_width, dense_width, dense_.data() + i * dense_width);
         std::copy_n(ids, slots, ids_.data() + i * slots);
         for (index_t s = 0; s < slots; ++s) {
           of_slot_[static_cast<std::size_t>(s * largest_ + i)] =

@@ -119,7 +119,8 @@ score train_and_test(thread_pool& pool, const ctr_data& data, ctr_split split, c
   result.name = Model::name;
 
   const auto train_rows = static_cast<index_t>(split.train.size());
-  training_place place{.seed = static_cast<index_t>(o.seed), .data_rows = data.rows, .train_rows = train_rows};
+  training_place place{
+      .seed = static_cast<index_t>(o.seed), .data_rows = data.rows, .train_rows = train_rows};
   if (!o.load.empty()) {
     if (const std::string why = load_model(o.load, model, place); !why.empty()) throw failure(why);
   }
@@ -250,14 +251,15 @@ int run(options& o) {
   }
   if (!o.save.empty()) {  // not after hours of training
     const std::filesystem::path folder = std::filesystem::path(o.save).parent_path();
-    if (::access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) != 0) throw failure("cannot write " + o.save);
+    if (::access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) != 0)
+      throw failure("cannot write " + o.save);
   }
   if (o.threads == 0) o.threads = deeprec::default_concurrency();
   thread_pool pool({.threads = o.threads});
-  synthetic_data made = o.data.empty() ? make_synthetic(pool, o.rows, table_row_budget(), o.seed,
-                                                              o.planted == "product" ? planted_model::product
-                                                                                     : planted_model::mixed)
-                                       : synthetic_data{read_criteo(pool, o.data), {}};
+  synthetic_data made =
+      o.data.empty() ? make_synthetic(pool, o.rows, table_row_budget(), o.seed,
+                                      o.planted == "product" ? planted_model::product : planted_model::mixed)
+                     : synthetic_data{read_criteo(pool, o.data), {}};
   ctr_data& data = made.data;
   const ctr_split split = split_rows(data.rows, o.train_fraction, o.seed);
   if (interrupted == 0 && (split.train.empty() || split.test.empty())) {
@@ -274,11 +276,9 @@ int run(options& o) {
   std::vector<score> scores;
   for (const std::string& name : o.models) {
     if (interrupted != 0) break;
-    scores.push_back(name == dlrm::name
-                         ? train_and_test<dlrm>(pool, data, split, o)
-                     : name == wide_deep::name
-                         ? train_and_test<wide_deep>(pool, data, split, o)
-                         : train_and_test<logistic_regression>(pool, data, split, o));
+    scores.push_back(name == dlrm::name        ? train_and_test<dlrm>(pool, data, split, o)
+                     : name == wide_deep::name ? train_and_test<wide_deep>(pool, data, split, o)
+                                               : train_and_test<logistic_regression>(pool, data, split, o));
   }
   if (!made.planted_logits.empty()) scores.push_back(planted_score(made, split.test));
   print(scores, o);
@@ -310,20 +310,19 @@ int main(int argc, char** argv) {
   app.add_option("--threads", o.threads, "0: one for each processor")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
-  app.add_option("--seed", o.seed, "of the split, the order, the first weights")
-      ->capture_default_str();
+  app.add_option("--seed", o.seed, "of the split, the order, the first weights")->capture_default_str();
   app.add_option("--train-fraction", o.train_fraction, "the rest of the rows tests")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
   app.add_option("--rows", o.rows, "of synthetic data")
       ->check(CLI::Range(10, 1 << 28))
       ->capture_default_str();
-  app.add_option("--planted", o.planted, "what decides the clicks of synthetic data: mixed, or product (of two tokens alone)")
+  app.add_option("--planted", o.planted,
+                 "what decides the clicks of synthetic data: mixed, or product (of two tokens alone)")
       ->check(CLI::IsMember({"mixed", "product"}))
       ->capture_default_str();
   app.add_option("--save", o.save, "after every epoch, write the one model to this file");
-  app.add_option("--load", o.load, "train on from this file, for --epochs more")
-      ->check(CLI::ExistingFile);
+  app.add_option("--load", o.load, "train on from this file, for --epochs more")->check(CLI::ExistingFile);
   app.add_option("--json", o.json, "also write the result to this file");
   app.add_flag("--verbose", o.verbose, "print the checksum of the weights");
   try {

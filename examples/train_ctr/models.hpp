@@ -21,10 +21,10 @@
 #include <deeprec/dense/dot_interaction.hpp>
 #include <deeprec/dense/logistic_loss.hpp>
 #include <deeprec/dense/mlp.hpp>
-#include <deeprec/embedding/tables/dense_table.hpp>
-#include <deeprec/embedding/lookup/fused_lookup.hpp>
 #include <deeprec/embedding/files/named_table.hpp>
+#include <deeprec/embedding/lookup/fused_lookup.hpp>
 #include <deeprec/embedding/lookup/table_group.hpp>
+#include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/embedding/training/update.hpp>
 #include <deeprec/embedding/training/update_group.hpp>
 #include <deeprec/optim/adagrad.hpp>
@@ -37,8 +37,7 @@ using deeprec::status;
 
 /// The parts of a step, for the table of time shares.
 enum class part { read, lookup, forward, backward, update };
-inline constexpr std::array<const char*, 5> part_names = {"read", "lookup", "forward", "backward",
-                                                          "update"};
+inline constexpr std::array<const char*, 5> part_names = {"read", "lookup", "forward", "backward", "update"};
 
 /// Seconds spent in each part: measured from one lap to the next.
 class stopwatch {
@@ -67,15 +66,16 @@ inline deeprec::dense_table<deeprec::f32_rows> make_table(index_t rows, index_t 
   return {rows, deeprec::f32_rows(width, {.state_floats = 1})};
 }
 
-/// The features of all slots over one table: slot s reads and steps the rows [first_row[s], first_row[s + 1]).
+/// The features of all slots over one table: slot s reads and steps the rows [first_row[s], first_row[s +
+/// 1]).
 struct slot_features {
   deeprec::table_group<float, slot_bags> lookups;
   deeprec::update_group<deeprec::rowwise_adagrad, slot_bags> updates;
 
   slot_features(deeprec::table_view<deeprec::f32_rows> all, const std::vector<index_t>& first_row) {
     for (std::size_t s = 0; s + 1 < first_row.size(); ++s) {
-      const deeprec::table_view<deeprec::f32_rows> of_position(all.row(first_row[s]), first_row[s + 1] - first_row[s],
-                                                           all.format());
+      const deeprec::table_view<deeprec::f32_rows> of_position(all.row(first_row[s]),
+                                                               first_row[s + 1] - first_row[s], all.format());
       lookups.add(of_position, deeprec::combiner::sum);
       updates.add(of_position, deeprec::combiner::sum);
     }
@@ -112,18 +112,19 @@ class dlrm {
 
   /// first_row: where each slot's table begins in the rows of all; one more, their number.
   template <class Executor>
-  dlrm(Executor& executor, const std::vector<index_t>& first_row, std::uint64_t seed, const dlrm_options& o = {})
+  dlrm(Executor& executor, const std::vector<index_t>& first_row, std::uint64_t seed,
+       const dlrm_options& o = {})
       : options_(o),
         table_(make_table(first_row.back(), o.width)),
         features_(table_.view(), first_row),
         bottom_(with_ends(dense_width, o.bottom, o.width), deeprec::mlp_output::relu,
-                deeprec::counter_rng(seed), deeprec::weight_init::he, 100,
-                std::pmr::get_default_resource(), o.precision),
+                deeprec::counter_rng(seed), deeprec::weight_init::he, 100, std::pmr::get_default_resource(),
+                o.precision),
         top_(with_ends(deeprec::dot_interaction_width(slots + 1, o.width), o.top, 1),
-             deeprec::mlp_output::linear, deeprec::counter_rng(seed), deeprec::weight_init::he,
-             200, std::pmr::get_default_resource(), o.precision) {
-    table_.initialize(
-        executor, deeprec::uniform_rows{.seed = deeprec::mix64(seed + 1), .bound = o.first_rows});
+             deeprec::mlp_output::linear, deeprec::counter_rng(seed), deeprec::weight_init::he, 200,
+             std::pmr::get_default_resource(), o.precision) {
+    table_.initialize(executor,
+                      deeprec::uniform_rows{.seed = deeprec::mix64(seed + 1), .bound = o.first_rows});
   }
   dlrm(const dlrm&) = delete;  // its features refer to its table
   dlrm& operator=(const dlrm&) = delete;
@@ -132,11 +133,12 @@ class dlrm {
   [[nodiscard]] status predict(Executor& executor, const ctr_batch& batch, stopwatch& watch) {
     const index_t rows = batch.dense.extent(0);
     reserve(rows);
-    if (const status s = lookup(executor, features_.lookups, batch.by_slot, rows_view(pooled_, rows)); !s) return s;
+    if (const status s = lookup(executor, features_.lookups, batch.by_slot, rows_view(pooled_, rows)); !s)
+      return s;
     watch.lap(part::lookup);
     if (const status s = bottom_.forward(executor, batch.dense); !s) return s;
-    if (const status s = dot_interaction_forward(executor, bottom_.output(),
-                                                 rows_view(pooled_, rows), crossed_view(rows));
+    if (const status s =
+            dot_interaction_forward(executor, bottom_.output(), rows_view(pooled_, rows), crossed_view(rows));
         !s) {
       return s;
     }
@@ -156,9 +158,9 @@ class dlrm {
     }
     if (const status s = top_.backward(executor, slope); !s) return s;
     const matrix_view<float> bottom_gradient(bottom_gradient_.data(), rows, options_.width);
-    if (const status s = dot_interaction_backward(executor, bottom_.output(),
-                                                  rows_view(pooled_, rows), top_.input_gradient(),
-                                                  bottom_gradient, rows_view(gradient_, rows));
+    if (const status s =
+            dot_interaction_backward(executor, bottom_.output(), rows_view(pooled_, rows),
+                                     top_.input_gradient(), bottom_gradient, rows_view(gradient_, rows));
         !s) {
       return s;
     }
@@ -187,8 +189,8 @@ class dlrm {
     std::uint64_t sum = checksum_of(table_.view().data(), table_.bytes(), 0);
     for (deeprec::mlp<>* stack : {&bottom_, &top_}) {
       const auto weights = stack->parameters();
-      sum = checksum_of(weights.data_handle(),
-                        static_cast<std::size_t>(weights.extent(1)) * sizeof(float), sum);
+      sum = checksum_of(weights.data_handle(), static_cast<std::size_t>(weights.extent(1)) * sizeof(float),
+                        sum);
     }
     return sum;
   }
@@ -283,10 +285,10 @@ class logistic_regression {
     }
     watch.lap(part::backward);
     if (const status s = linear_.step(executor, dense_optimizer()); !s) return s;
-    const status done = update(executor, batch.by_row, slope, deeprec::combiner::sum,
-                               deeprec::rowwise_adagrad{.learning_rate = options_.row_rate,
-                                                        .epsilon = options_.row_epsilon},
-                               table_.view());
+    const status done =
+        update(executor, batch.by_row, slope, deeprec::combiner::sum,
+               deeprec::rowwise_adagrad{.learning_rate = options_.row_rate, .epsilon = options_.row_epsilon},
+               table_.view());
     watch.lap(part::update);
     return done;
   }

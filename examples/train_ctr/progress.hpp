@@ -30,8 +30,8 @@ class progress {
     const double rate = done / seconds;
     const auto filled = static_cast<std::size_t>(20 * done / total_);
     const std::string bar = std::string(filled, '#') + std::string(20 - filled, '-');
-    std::fprintf(stderr, "\r%s  [%s] %3.0f %%   %.0f k samples/s   %.0f s left\033[K", what_,
-                 bar.c_str(), 100 * done / total_, rate / 1000, (total_ - done) / rate);
+    std::fprintf(stderr, "\r%s  [%s] %3.0f %%   %.0f k samples/s   %.0f s left\033[K", what_, bar.c_str(),
+                 100 * done / total_, rate / 1000, (total_ - done) / rate);
     std::fflush(stderr);
   }
 

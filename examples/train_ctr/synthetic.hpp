@@ -27,9 +27,9 @@ namespace train_ctr {
 inline constexpr std::array<index_t, tokens> true_table_rows = {
     1460, 583,   10131227, 2202608, 305,  24,   12517, 633,     3,  93145, 5683,   8351593, 3194,
     27,   14992, 5461306,  10,      5652, 2173, 4,     7046547, 18, 15,    286181, 105,     142572};
-inline constexpr std::array<double, tokens> true_skew = {
-    1.80, 1.04, 0.98, 1.04, 2.26, 1.78, 0.82, 2.02, 3.00, 1.08, 0.84, 0.98, 0.82,
-    1.70, 0.94, 1.00, 1.22, 1.02, 1.56, 0.58, 1.00, 2.88, 1.52, 1.12, 1.64, 1.24};
+inline constexpr std::array<double, tokens> true_skew = {1.80, 1.04, 0.98, 1.04, 2.26, 1.78, 0.82, 2.02, 3.00,
+                                                         1.08, 0.84, 0.98, 0.82, 1.70, 0.94, 1.00, 1.22, 1.02,
+                                                         1.56, 0.58, 1.00, 2.88, 1.52, 1.12, 1.64, 1.24};
 
 /// Draws 0, 1, 2 ... below `rows` with probability proportional to 1 / (1 + k)^exponent.
 /// Source: rejection-inversion, Hörmann and Derflinger 1996.
@@ -77,8 +77,8 @@ struct synthetic_data {
 /// What decides the clicks.
 enum class planted_model { mixed, product };
 
-/// The true sizes, none above `data_rows` (more tokens can't occur), times a factor of at most 1 that brings the sum
-/// below `most_rows`.
+/// The true sizes, none above `data_rows` (more tokens can't occur), times a factor of at most 1 that brings
+/// the sum below `most_rows`.
 inline std::array<index_t, tokens> scaled_table_rows(index_t data_rows, index_t most_rows) {
   std::array<index_t, tokens> sizes = true_table_rows;
   double sum = 0;
@@ -100,8 +100,8 @@ inline double planted_weight(deeprec::counter_rng rng, index_t s, index_t id, in
 }
 
 template <class Executor>
-synthetic_data make_synthetic(Executor& executor, index_t rows, index_t most_table_rows,
-                              std::uint64_t seed, planted_model planted = planted_model::mixed) {
+synthetic_data make_synthetic(Executor& executor, index_t rows, index_t most_table_rows, std::uint64_t seed,
+                              planted_model planted = planted_model::mixed) {
   const auto sizes = scaled_table_rows(rows, most_table_rows);
   std::vector<zipf> skew;
   for (std::size_t s = 0; s < tokens; ++s) skew.emplace_back(sizes[s], true_skew[s]);
@@ -125,8 +125,8 @@ synthetic_data make_synthetic(Executor& executor, index_t rows, index_t most_tab
         // A long tail, as counts have.
         const double size = -std::log(1 - next());
         number[n] = static_cast<float>(std::floor(std::expm1(1.5 * size)));
-        logit += 0.15 * planted_weight(rng, tokens + n, 0, 0) *
-                 (std::log1p(static_cast<double>(number[n])) - 1.5);
+        logit +=
+            0.15 * planted_weight(rng, tokens + n, 0, 0) * (std::log1p(static_cast<double>(number[n])) - 1.5);
       }
       row_id* id = ids.data() + i * tokens;
       for (index_t s = 0; s < tokens; ++s) {

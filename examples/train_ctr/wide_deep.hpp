@@ -33,8 +33,8 @@ class wide_deep {
         wide_(make_table(first_row.back(), 1)),
         deep_(make_table(first_row.back(), o.width)),
         features_(deep_.view(), first_row),
-        stack_(sizes(o), deeprec::mlp_output::linear, deeprec::counter_rng(seed), deeprec::weight_init::he, 100,
-               std::pmr::get_default_resource(), o.precision) {
+        stack_(sizes(o), deeprec::mlp_output::linear, deeprec::counter_rng(seed), deeprec::weight_init::he,
+               100, std::pmr::get_default_resource(), o.precision) {
     wide_.initialize(executor, deeprec::zero_rows{});
     deep_.initialize(executor,
                      deeprec::uniform_rows{.seed = deeprec::mix64(seed + 1), .bound = o.first_rows});
@@ -47,7 +47,9 @@ class wide_deep {
     const index_t rows = batch.dense.extent(0);
     reserve(rows);
     const matrix_view<float> sums(logits_.data(), rows, 1);
-    if (const status s = fused_lookup(executor, std::as_const(wide_).view(), batch.by_row, deeprec::combiner::sum, sums); !s) {
+    if (const status s =
+            fused_lookup(executor, std::as_const(wide_).view(), batch.by_row, deeprec::combiner::sum, sums);
+        !s) {
       return s;
     }
     const matrix_view<float> input(input_.data(), rows, stack_.size(0));
@@ -73,9 +75,9 @@ class wide_deep {
     if (const status s = stack_.backward(executor, slope); !s) return s;
     watch.lap(part::backward);
     if (const status s = stack_.step(executor, dense_optimizer()); !s) return s;
-    if (const status s = update(executor, batch.by_row, slope, deeprec::combiner::sum,
-                                deeprec::rowwise_adagrad{.learning_rate = options_.wide_rate, .epsilon = 1e-3F},
-                                wide_.view());
+    if (const status s = update(
+            executor, batch.by_row, slope, deeprec::combiner::sum,
+            deeprec::rowwise_adagrad{.learning_rate = options_.wide_rate, .epsilon = 1e-3F}, wide_.view());
         !s) {
       return s;
     }
@@ -96,9 +98,9 @@ class wide_deep {
 
   [[nodiscard]] std::uint64_t checksum() {
     const auto weights = stack_.parameters();
-    return checksum_of(weights.data_handle(), static_cast<std::size_t>(weights.extent(1)) * sizeof(float),
-                       checksum_of(deep_.view().data(), deep_.bytes(),
-                                   checksum_of(wide_.view().data(), wide_.bytes(), 0)));
+    return checksum_of(
+        weights.data_handle(), static_cast<std::size_t>(weights.extent(1)) * sizeof(float),
+        checksum_of(deep_.view().data(), deep_.bytes(), checksum_of(wide_.view().data(), wide_.bytes(), 0)));
   }
 
  private:

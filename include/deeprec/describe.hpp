@@ -29,10 +29,10 @@
 #include <deeprec/memory/huge_page_resource.hpp>
 
 #if defined(DEEPREC_WITH_ONEDNN) && DEEPREC_WITH_ONEDNN
-#include <oneapi/dnnl/dnnl.h>
+#  include <oneapi/dnnl/dnnl.h>
 #endif
 #if defined(DEEPREC_WITH_CUDA) && DEEPREC_WITH_CUDA
-#include <cuda_runtime_api.h>
+#  include <cuda_runtime_api.h>
 #endif
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -49,12 +49,18 @@ enum class page_kind : unsigned char {
 
 constexpr const char* to_string(page_kind kind) noexcept {
   switch (kind) {
-    case page_kind::nothing_mapped: return "nothing mapped";
-    case page_kind::nothing_touched: return "nothing touched";
-    case page_kind::ordinary: return "4 KB, the system gave no huge page";
-    case page_kind::transparent_huge: return "2 MB, transparent";
-    case page_kind::explicit_huge: return "2 MB, reserved";
-    case page_kind::mixed: return "mixed";
+    case page_kind::nothing_mapped:
+      return "nothing mapped";
+    case page_kind::nothing_touched:
+      return "nothing touched";
+    case page_kind::ordinary:
+      return "4 KB, the system gave no huge page";
+    case page_kind::transparent_huge:
+      return "2 MB, transparent";
+    case page_kind::explicit_huge:
+      return "2 MB, reserved";
+    case page_kind::mixed:
+      return "mixed";
   }
   return "unknown";
 }
@@ -206,21 +212,19 @@ using cuda_here = without_cuda;
 template <class Onednn = detail::onednn_here, class Cuda = detail::cuda_here>
 [[nodiscard]] description describe() {
   description made;
-  made.version = std::to_string(DEEPREC_VERSION_MAJOR) + '.' +
-                 std::to_string(DEEPREC_VERSION_MINOR) + '.' +
+  made.version = std::to_string(DEEPREC_VERSION_MAJOR) + '.' + std::to_string(DEEPREC_VERSION_MINOR) + '.' +
                  std::to_string(DEEPREC_VERSION_PATCH);
   made.exceptions = DEEPREC_EXCEPTIONS != 0;
   made.contracts = DEEPREC_CONTRACTS != 0;
-  made.abi = 'v' + std::to_string(DEEPREC_VERSION_MAJOR) + '_' +
-             std::to_string(DEEPREC_VERSION_MINOR) + (made.exceptions ? "_ex" : "_nx") +
-             (made.contracts ? "_c1" : "_c0");
+  made.abi = 'v' + std::to_string(DEEPREC_VERSION_MAJOR) + '_' + std::to_string(DEEPREC_VERSION_MINOR) +
+             (made.exceptions ? "_ex" : "_nx") + (made.contracts ? "_c1" : "_c0");
 #if defined(__x86_64__) && !DEEPREC_X86
   made.abi += "_p";
 #endif
   made.best_instruction_set = best_isa();
   made.instruction_set = active_isa();
-  made.isa_reason = detail::why_this_isa(made.best_instruction_set, made.instruction_set,
-                                         std::getenv("DEEPREC_ISA"));
+  made.isa_reason =
+      detail::why_this_isa(made.best_instruction_set, made.instruction_set, std::getenv("DEEPREC_ISA"));
   made.cpus = usable_cpus();
   made.cpu_quota = cpu_quota();
   made.threads = detail::default_concurrency(made.cpus.size(), made.cpu_quota);
@@ -277,8 +281,7 @@ template <class Onednn = detail::onednn_here, class Cuda = detail::cuda_here>
 /// @threads as the stream
 /// @error   as the stream
 template <class Traits>
-std::basic_ostream<char, Traits>& operator<<(std::basic_ostream<char, Traits>& out,
-                                             const description& d) {
+std::basic_ostream<char, Traits>& operator<<(std::basic_ostream<char, Traits>& out, const description& d) {
   return out << to_string(d);
 }
 

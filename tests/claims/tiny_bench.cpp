@@ -1,5 +1,5 @@
-// A suite of sums of eight numbers, on a clock of its own: what the measuring does with good and bad benchmarks, and
-// how long that takes here has no say in it.
+// A suite of sums of eight numbers, on a clock of its own: what the measuring does with good and bad
+// benchmarks, and how long that takes here has no say in it.
 #include <benchmark/benchmark.h>
 
 #include <cstddef>
@@ -36,7 +36,7 @@ struct scene {
   bool peer = true;
   std::string unfit{};
   bool figures = true;
-  double pause = 0;  // seconds between rounds
+  double pause = 0;                  // seconds between rounds
   double theirs_of_second_case = 0;  // none
 };
 
@@ -45,7 +45,8 @@ void play(benchmark::State& state, const scene& s) {
   calls = 0;
   for (auto _ : state) {
     if (!s.peer) return state.SkipWithError("no peer here");
-    if (sum_of(0, s.their_fault) != 31) return state.SkipWithError("wrong answer: the baseline sums to other bits");
+    if (sum_of(0, s.their_fault) != 31)
+      return state.SkipWithError("wrong answer: the baseline sums to other bits");
     if (sum_of(0, s.our_fault) != 31) return state.SkipWithError("wrong answer: ours sums to other bits");
     if (!s.figures) return state.SkipWithError(("unfit: " + s.unfit).c_str());
     const auto run = [](std::function<double()> seconds) {
@@ -73,9 +74,7 @@ const bool registered = [] {
   clock_now = [] { return passed; };
   const auto constant = [](double seconds) { return [seconds] { return seconds; }; };
   // Of twenty calls so many take two seconds, the others one.
-  const auto slow_of_20 = [](int slow) {
-    return [slow] { return ++calls * 7 % 20 < slow ? 2.0 : 1.0; };
-  };
+  const auto slow_of_20 = [](int slow) { return [slow] { return ++calls * 7 % 20 < slow ? 2.0 : 1.0; }; };
   const std::vector<scene> scenes = {
       {.name = "ahead"},
       {.name = "behind", .ours = constant(1.6)},
@@ -90,7 +89,10 @@ const bool registered = [] {
       {.name = "roofline", .counter = "roofline", .theirs = constant(0.98)},
       {.name = "passed_roofline", .counter = "roofline", .theirs = constant(1.02)},
       {.name = "beaten_roofline", .counter = "roofline", .theirs = constant(1.04)},
-      {.name = "roofline_beaten_once", .counter = "roofline", .theirs = constant(0.96), .theirs_of_second_case = 1.2},
+      {.name = "roofline_beaten_once",
+       .counter = "roofline",
+       .theirs = constant(0.96),
+       .theirs_of_second_case = 1.2},
       {.name = "doubtful_roofline", .counter = "roofline", .ours = slow_of_20(9), .theirs = constant(1.1)},
       {.name = "too_fast_roofline", .counter = "roofline", .theirs = constant(0.05)},
       {.name = "too_slow_roofline", .counter = "roofline", .theirs = constant(11)},

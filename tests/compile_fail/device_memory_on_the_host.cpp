@@ -8,8 +8,8 @@ using space = deeprec::device_space;
 using space = deeprec::unified_space;
 #endif
 
-deeprec::status call(deeprec::const_table_view<deeprec::f32_rows, space> table,
-                     deeprec::jagged_view<> bags, deeprec::matrix_view<float> out) {
+deeprec::status call(deeprec::const_table_view<deeprec::f32_rows, space> table, deeprec::jagged_view<> bags,
+                     deeprec::matrix_view<float> out) {
   deeprec::inline_executor executor;
   return deeprec::lookup(executor, table, bags, deeprec::combiner::sum, out);
 }

@@ -9,4 +9,6 @@ using space = deeprec::device_space;
 using space = deeprec::unified_space;
 #endif
 
-deeprec::index_t call(deeprec::jagged_view<std::int64_t, std::int64_t, space> view) { return view.first_position(); }
+deeprec::index_t call(deeprec::jagged_view<std::int64_t, std::int64_t, space> view) {
+  return view.first_position();
+}

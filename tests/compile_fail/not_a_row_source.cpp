@@ -12,8 +12,7 @@ struct my_table {
 #endif
 };
 
-deeprec::status call(const my_table& table, deeprec::jagged_view<> bags,
-                     deeprec::matrix_view<float> out) {
+deeprec::status call(const my_table& table, deeprec::jagged_view<> bags, deeprec::matrix_view<float> out) {
   deeprec::inline_executor executor;
   return deeprec::lookup(executor, table, bags, deeprec::combiner::sum, out);
 }

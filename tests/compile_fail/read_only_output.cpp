@@ -6,7 +6,8 @@ deeprec::status call(deeprec::const_table_view<deeprec::f32_rows> table, deeprec
                      deeprec::matrix_view<float> out) {
   deeprec::inline_executor executor;
 #if DEEPREC_MUST_FAIL
-  return deeprec::lookup(executor, table, bags, deeprec::combiner::sum, deeprec::matrix_view<const float>(out));
+  return deeprec::lookup(executor, table, bags, deeprec::combiner::sum,
+                         deeprec::matrix_view<const float>(out));
 #else
   return deeprec::lookup(executor, table, bags, deeprec::combiner::sum, out);
 #endif

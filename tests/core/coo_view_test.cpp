@@ -2,8 +2,8 @@
 
 #include <deeprec/core/coo_view.hpp>
 
-#include <cstdint>
 #include <doctest/doctest.h>
+#include <cstdint>
 #include <limits>
 #include <type_traits>
 #include <vector>
@@ -26,8 +26,8 @@ static_assert(can_validate<in<host_space>> && can_validate<in<unified_space>> &&
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("coo_view: the first row outside of the batch is named", Row, std::int32_t,
-                   std::uint32_t, std::int64_t, std::uint64_t) {
+TEST_CASE_TEMPLATE("coo_view: the first row outside of the batch is named", Row, std::int32_t, std::uint32_t,
+                   std::int64_t, std::uint64_t) {
   std::vector<Row> rows{2, 0, 2, 3};
   const std::vector<std::int32_t> ids{9, -1, 4, 1};
   const auto validate = [&](index_t bags) {
@@ -49,8 +49,10 @@ TEST_CASE("coo_view: null pointers and negative sizes are reported, and no entri
   const std::vector<std::int64_t> memory(4);
   CHECK(coo_view<>().validate().ok());
   CHECK(coo_view<>(nullptr, nullptr, 0, 7).validate().ok());
-  CHECK(coo_view<>(nullptr, memory.data(), 2, 7).validate().message() == "shape mismatch: coo_view: rows must not be null");
-  CHECK(coo_view<>(memory.data(), nullptr, 2, 7).validate().message() == "shape mismatch: coo_view: ids must not be null");
+  CHECK(coo_view<>(nullptr, memory.data(), 2, 7).validate().message() ==
+        "shape mismatch: coo_view: rows must not be null");
+  CHECK(coo_view<>(memory.data(), nullptr, 2, 7).validate().message() ==
+        "shape mismatch: coo_view: ids must not be null");
   CHECK(coo_view<>(memory.data(), memory.data(), -1, 7).validate().code() == errc::shape_mismatch);
   CHECK(coo_view<>(memory.data(), memory.data(), 0, -1).validate().code() == errc::shape_mismatch);
   for (const int bits : {60, 61, 62}) {

@@ -2,11 +2,11 @@
 
 #include <deeprec/core/dtypes.hpp>
 
+#include <doctest/doctest.h>
 #include <Eigen/Core>
 #include <bit>
 #include <cmath>
 #include <cstdint>
-#include <doctest/doctest.h>
 #include <limits>
 #include <type_traits>
 
@@ -55,11 +55,11 @@ double slow_value(std::uint16_t bits, const format& f) {
                          : sign * std::numeric_limits<double>::infinity();
   }
   if (exponent == 0) return sign * std::ldexp(fraction, f.lowest_exponent - f.fraction_bits);
-  return sign * std::ldexp(fraction + (1 << f.fraction_bits),
-                           exponent - f.highest_exponent - f.fraction_bits);
+  return sign *
+         std::ldexp(fraction + (1 << f.fraction_bits), exponent - f.highest_exponent - f.fraction_bits);
 }
 
-constexpr std::uint32_t edges[] = {0, 1, 0x0fff, 0x1000, 0x1001, 0x2000, 0x3000,
+constexpr std::uint32_t edges[] = {0,      1,      0x0fff, 0x1000, 0x1001, 0x2000, 0x3000,
                                    0x7fff, 0x8000, 0x8001, 0xefff, 0xf000, 0xffff};
 
 // How many of the floats whose lower half is an edge are converted otherwise than by `expected`.
@@ -96,9 +96,7 @@ TEST_CASE("dtypes: a float becomes the nearest f16, ties to even, with denormals
   const auto expected = [](float x) { return nearest_bits(x, f16_format); };
   CHECK(faults([](float x) { return f16(x).bits; }, expected) == 0);
   CHECK(faults([](float x) { return std::bit_cast<std::uint16_t>(Eigen::half(x)); }, expected) == 0);
-  const auto flushed = [](float x) {
-    return f16(std::fabs(x) < 0x1p-14F ? std::copysign(0.0F, x) : x).bits;
-  };
+  const auto flushed = [](float x) { return f16(std::fabs(x) < 0x1p-14F ? std::copysign(0.0F, x) : x).bits; };
   CHECK(faults(flushed, expected) > 0);
 }
 

@@ -2,10 +2,10 @@
 
 #include <deeprec/core/dtypes.hpp>
 
+#include <doctest/doctest.h>
 #include <bit>
 #include <cmath>
 #include <cstdint>
-#include <doctest/doctest.h>
 #include <limits>
 #include <type_traits>
 #include <vector>

@@ -5,11 +5,11 @@
 #include "support/guarded.hpp"
 #include "support/seed.hpp"
 
+#include <doctest/doctest.h>
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <doctest/doctest.h>
 #include <limits>
 #include <random>
 #include <set>
@@ -137,8 +137,8 @@ TEST_CASE("hash: runs of zeros of different lengths differ, and so does every si
 TEST_CASE("hash: one bit of the text or of the seed flips every output bit half of the time") {
   for (const std::size_t size : {2, 3, 4, 7, 8, 13, 16, 17, 24, 40}) {
     CAPTURE(size);
-    CHECK(worst_bias([](const std::string& s) { return hash_bytes(s, 5); }, size,
-                     deeprec_test::seed()) < 0.08);
+    CHECK(worst_bias([](const std::string& s) { return hash_bytes(s, 5); }, size, deeprec_test::seed()) <
+          0.08);
   }
   const auto of_seed = [](const std::string& s) {
     return hash_bytes("68fd1e64", detail::read_u64(s.data()));
@@ -151,9 +151,8 @@ TEST_CASE("hash: one bit of the text or of the seed flips every output bit half 
 }
 
 TEST_CASE("hash: tokens of two columns don't pair up") {
-  CHECK(pairs_across_seeds([](const std::string& s, std::uint64_t seed) {
-          return hash_bytes(s, seed);
-        }) == 0);
+  CHECK(pairs_across_seeds([](const std::string& s, std::uint64_t seed) { return hash_bytes(s, seed); }) ==
+        0);
   const auto seed_as_it_is = [](std::string s, std::uint64_t seed) {
     s.back() = static_cast<char>(s.back() ^ static_cast<char>(seed));
     return hash_bytes(s);

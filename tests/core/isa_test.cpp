@@ -4,9 +4,9 @@
 
 #include <unistd.h>
 
+#include <doctest/doctest.h>
 #include <climits>
 #include <cstdio>
-#include <doctest/doctest.h>
 #include <string>
 
 using namespace deeprec;
@@ -17,8 +17,8 @@ namespace {
 std::string active_in_child(const std::string& environment) {
   char path[PATH_MAX + 1] = {};
   REQUIRE(readlink("/proc/self/exe", path, PATH_MAX) > 0);
-  const std::string command = "env " + environment + " '" + path +
-                              "' --no-skip=true --test-case='isa: tells its choice to a parent'";
+  const std::string command =
+      "env " + environment + " '" + path + "' --no-skip=true --test-case='isa: tells its choice to a parent'";
   std::FILE* child = popen(command.c_str(), "r");
   REQUIRE(child != nullptr);
   std::string answer;
@@ -47,9 +47,9 @@ TEST_CASE("isa: the environment lowers the choice and never raises it") {
 
 TEST_CASE("isa: each set asks for everything that its regions are compiled for") {
   using features = detail::cpu_features;
-  bool features::*const all[] = {&features::avx2,     &features::fma,      &features::bmi2,
-                                 &features::f16c,     &features::avx512f,  &features::avx512bw,
-                                 &features::avx512dq, &features::avx512vl, &features::avx512bf16};
+  bool features::* const all[] = {&features::avx2,     &features::fma,      &features::bmi2,
+                                  &features::f16c,     &features::avx512f,  &features::avx512bw,
+                                  &features::avx512dq, &features::avx512vl, &features::avx512bf16};
   // Bit i of what a processor has: all[i]. The first four make avx2, the next four avx512.
   for (unsigned has = 0; has < 512; ++has) {
     features cpu;

@@ -2,8 +2,8 @@
 
 #include <deeprec/core/jagged_view.hpp>
 
-#include <cstdint>
 #include <doctest/doctest.h>
+#include <cstdint>
 #include <initializer_list>
 #include <limits>
 #include <type_traits>
@@ -30,8 +30,8 @@ template <class Offset>
 status validate(std::initializer_list<Offset> offsets, index_t ids) {
   const std::vector<Offset> list(offsets);
   const std::vector<std::uint32_t> memory(64);
-  return jagged_view<std::uint32_t, Offset>(list.data(), static_cast<index_t>(list.size()) - 1,
-                                            memory.data(), ids)
+  return jagged_view<std::uint32_t, Offset>(list.data(), static_cast<index_t>(list.size()) - 1, memory.data(),
+                                            ids)
       .validate();
 }
 
@@ -59,8 +59,7 @@ TEST_CASE_TEMPLATE("jagged_view: the first fault of the offsets is named", Offse
   CHECK(is(validate(list{0, 9, 3}, 6), errc::offsets_beyond_ids, 0, 9));
   CHECK(is(validate(list{0, 1}, 0), errc::offsets_beyond_ids, 0, 1));
   CHECK(is(validate(list{0, most}, 6), errc::offsets_beyond_ids, 0, static_cast<std::int64_t>(most)));
-  CHECK(is(validate(list{0, most, 2}, 6), errc::offsets_beyond_ids, 0,
-           static_cast<std::int64_t>(most)));
+  CHECK(is(validate(list{0, most, 2}, 6), errc::offsets_beyond_ids, 0, static_cast<std::int64_t>(most)));
   CHECK(is(validate(list{most, 2}, 6), errc::offsets_beyond_ids, 0, static_cast<std::int64_t>(most)));
 }
 
@@ -95,7 +94,9 @@ TEST_CASE("jagged_view: null pointers and negative sizes are a shape mismatch") 
   CHECK(view(offsets, 1, ids, 1).validate().ok());
 }
 
-TEST_CASE("jagged_view, fixed_hotness_view: more bags or ids than memory can hold are a shape mismatch, and no number wraps") {
+TEST_CASE(
+    "jagged_view, fixed_hotness_view: more bags or ids than memory can hold are a shape mismatch, and no "
+    "number wraps") {
   const std::int64_t numbers[] = {0, 1, 2, 3};
   constexpr index_t largest = std::numeric_limits<index_t>::max();
   for (const index_t many : {largest, largest / 2, index_t{1} << 62, index_t{1} << 61, index_t{1} << 60}) {
@@ -142,8 +143,8 @@ TEST_CASE("jagged_view: a slice is a batch that shares ids and weights") {
   }
 }
 
-TEST_CASE_TEMPLATE("jagged_view: one wrong offset is seen at every place of every length", Offset, std::int32_t,
-                   std::uint32_t, std::int64_t, std::uint64_t) {
+TEST_CASE_TEMPLATE("jagged_view: one wrong offset is seen at every place of every length", Offset,
+                   std::int32_t, std::uint32_t, std::int64_t, std::uint64_t) {
   const std::vector<std::int64_t> ids(64);
   for (index_t bags = 1; bags <= 35; ++bags) {
     CAPTURE(bags);

@@ -27,8 +27,7 @@ using host_const = matrix_view<const float>;
 using wide4 = matrix_view<float, host_space, dim<4>>;
 using wide8 = matrix_view<float, host_space, dim<8>>;
 
-static_assert(never<host, device> && never<device, host> && never<host, unified> &&
-              never<device, unified>);
+static_assert(never<host, device> && never<device, host> && never<host, unified> && never<device, unified>);
 static_assert(converts<unified, host> && converts<unified, device>);
 static_assert(never<device, host_const> && converts<unified, host_const>);
 static_assert(converts<host, host_const> && never<host_const, host>);
@@ -43,8 +42,8 @@ struct broken_contract : std::logic_error {
   using std::logic_error::logic_error;
 };
 struct throwing_handler {
-  violation_handler before = set_violation_handler(
-      [](const contract_violation& v) { throw broken_contract(v.condition); });
+  violation_handler before =
+      set_violation_handler([](const contract_violation& v) { throw broken_contract(v.condition); });
   throwing_handler() = default;
   throwing_handler(const throwing_handler&) = delete;
   throwing_handler& operator=(const throwing_handler&) = delete;

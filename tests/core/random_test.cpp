@@ -2,9 +2,9 @@
 
 #include <deeprec/core/random.hpp>
 
+#include <doctest/doctest.h>
 #include <cmath>
 #include <cstdint>
-#include <doctest/doctest.h>
 #include <set>
 
 using namespace deeprec;
@@ -26,8 +26,7 @@ TEST_CASE("random: philox gives the published test vectors") {
 TEST_CASE("random: a stream's numbers are functions of seed, stream and position") {
   const counter_rng rng(7);
   CHECK(same(rng.words(3, 5), philox(7, {{5, 0, 3, 0}})));
-  CHECK(same(rng.words(std::uint64_t{1} << 40, std::uint64_t{1} << 33),
-             philox(7, {{0, 2, 0, 256}})));
+  CHECK(same(rng.words(std::uint64_t{1} << 40, std::uint64_t{1} << 33), philox(7, {{0, 2, 0, 256}})));
   CHECK(rng.bits(3, 5) == counter_rng(7).bits(3, 5));
   std::set<std::uint64_t> seen;
   for (std::uint64_t seed = 0; seed < 16; ++seed) {

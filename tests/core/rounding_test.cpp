@@ -5,10 +5,10 @@
 
 #include "support/seed.hpp"
 
+#include <doctest/doctest.h>
 #include <bit>
 #include <cmath>
 #include <cstdint>
-#include <doctest/doctest.h>
 #include <limits>
 #include <set>
 #include <vector>
@@ -112,9 +112,9 @@ TEST_CASE("rounding: f16 goes up below its fraction of 2^31, halves and denormal
   check(1.0F + 0x1p-11F, 0.5);
   check(-(1.0F + 0x1p-12F), 0.25);
   check(1.0F + 0x1p-23F, 0x1p-13);
-  check(0x1p-14F + 0x1p-26F, 0.25);      // the smallest normal half
-  check(0x1p-15F + 0x1p-25F, 0.5);       // denormal
-  check(0x1p-25F, 0.5);                  // between 0 and the smallest
+  check(0x1p-14F + 0x1p-26F, 0.25);  // the smallest normal half
+  check(0x1p-15F + 0x1p-25F, 0.5);   // denormal
+  check(0x1p-25F, 0.5);              // between 0 and the smallest
   check(-0x1.8p-26F, 0.375);
   check(0x1p-40F, 0x1p-16);
   check(65503.0F, 31.0 / 32);

@@ -34,19 +34,22 @@ TEST_CASE("status: the message names the place, outermost first") {
         "offsets decrease: bag 4, value 9");
   CHECK(status(errc::weight_is_nan, {.bag = 0, .position = 7}).message() ==
         "weight is not a number: bag 0, position 7");
-  CHECK(status(errc::invalid_value, "labels", {.position = 12}).message() == "invalid value: labels; position 12");
+  CHECK(status(errc::invalid_value, "labels", {.position = 12}).message() ==
+        "invalid value: labels; position 12");
   CHECK(status(errc::invalid_value, "used and not released", {.item = 0}).message() ==
         "invalid value: used and not released; item 0");
   CHECK(detail::expect_size(3, std::size_t{3}, "f: sizes must be equal").ok());
-  const status size = detail::expect_size(32, std::size_t{64}, "lookup: out.extent(1) must be the row width D");
-  CHECK(size.message() == "shape mismatch: lookup: out.extent(1) must be the row width D (is 32, must be 64)");
+  const status size =
+      detail::expect_size(32, std::size_t{64}, "lookup: out.extent(1) must be the row width D");
+  CHECK(size.message() ==
+        "shape mismatch: lookup: out.extent(1) must be the row width D (is 32, must be 64)");
   CHECK(size.in_table(2).message() ==
         "shape mismatch: lookup: out.extent(1) must be the row width D; table 2 (is 32, must be 64)");
   CHECK(detail::expect_size(-1, 0, "f").message() == "shape mismatch: f (is -1, must be 0)");
   CHECK(status(errc::id_out_of_range, {.position = 12, .value = -3}).message() ==
         "id out of range: position 12, value -3");
-  CHECK(status(errc::id_out_of_range, {.bag = 0, .position = 0,
-                                       .value = std::numeric_limits<std::int64_t>::min()})
+  CHECK(status(errc::id_out_of_range,
+               {.bag = 0, .position = 0, .value = std::numeric_limits<std::int64_t>::min()})
             .message() == "id out of range: bag 0, position 0, value -9223372036854775808");
 }
 

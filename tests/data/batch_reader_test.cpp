@@ -42,9 +42,7 @@ std::atomic<long> allocations{0};
 [[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
 [[gnu::noinline]] void operator delete(void* p, std::size_t) noexcept { std::free(p); }
 [[gnu::noinline]] void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete(void* p, std::size_t, std::align_val_t) noexcept {
-  std::free(p);
-}
+[[gnu::noinline]] void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
 #endif
 
 namespace {
@@ -124,8 +122,7 @@ TEST_CASE("reader: chunks of every size give the rows of the whole text") {
     const reader_options options{.chunk_bytes = chunk, .chunks_in_flight = 1 + chunk % 5};
     different += read_memory(small_tables(), text, 5, options).rows != whole.rows;
     if (chunk < 700 || chunk % 7 == 0) {
-      different +=
-          read_file(executor, small_tables(), {file.path()}, 5, options).rows != whole.rows;
+      different += read_file(executor, small_tables(), {file.path()}, 5, options).rows != whole.rows;
     }
   }
   CHECK(different == 0);
@@ -163,8 +160,7 @@ TEST_CASE("reader: the same batches and faults with any number of threads") {
       }
       if (!truth.bad_lines.empty()) {
         const std::string place = file.path() + ":" + std::to_string(truth.bad_lines[0]) + ":";
-        const std::string& said =
-            policy == malformed::drop ? expected.first_skipped : expected.fault;
+        const std::string& said = policy == malformed::drop ? expected.first_skipped : expected.fault;
         CHECK(said.substr(0, place.size()) == place);
       }
     }
@@ -247,8 +243,7 @@ TEST_CASE("reader: what isn't a readable file is a fault") {
   const auto fault = [&](const std::string& path) {
     return read_file(executor, small_tables(), {path}, 10).fault;
   };
-  CHECK(fault("/nowhere/to/be/found") ==
-        "/nowhere/to/be/found: input or output error: no such file");
+  CHECK(fault("/nowhere/to/be/found") == "/nowhere/to/be/found: input or output error: no such file");
   CHECK(fault("/tmp") == "/tmp: input or output error: is a directory");
   CHECK(fault("/dev/null") == "/dev/null: input or output error: is not a regular file");
   const temporary_file empty("");
@@ -263,8 +258,7 @@ TEST_CASE("reader: a file that vanishes or becomes shorter is a fault, not a cra
   sparse_batch batch;
   {
     const temporary_file file(text);
-    auto reader =
-        read_files(executor, small_tables(), {file.path()}, {.chunk_bytes = 4096}).or_throw();
+    auto reader = read_files(executor, small_tables(), {file.path()}, {.chunk_bytes = 4096}).or_throw();
     CHECK(reader.next(batch, 50).or_throw() == 50);
     file.write(text.substr(0, 5000));
     index_t rows = 50;
@@ -278,8 +272,7 @@ TEST_CASE("reader: a file that vanishes or becomes shorter is a fault, not a cra
       REQUIRE(got.value() > 0);
       rows += got.value();
     }
-    CHECK(fault ==
-          file.path() + ": input or output error: the file became shorter while it was read");
+    CHECK(fault == file.path() + ": input or output error: the file became shorter while it was read");
     CHECK(rows < 2000);
   }
   {
@@ -312,11 +305,9 @@ TEST_CASE("reader: a line of a megabyte is read, or refused when it is above the
     reader_options options{.chunk_bytes = chunk};
     CHECK(read_file(executor, format, {file.path()}, 10, options).rows.size() == 4);
     options.longest_line = 1 << 19;
-    const std::string message =
-        file.path() + ":2: malformed text: the line is too long: the limit is 524288";
+    const std::string message = file.path() + ":2: malformed text: the line is too long: the limit is 524288";
     CHECK(read_file(executor, format, {file.path()}, 10, options).fault == message);
-    CHECK(read_memory(format, text, 10, options).fault ==
-          "<text>" + message.substr(file.path().size()));
+    CHECK(read_memory(format, text, 10, options).fault == "<text>" + message.substr(file.path().size()));
     options.on_malformed = malformed::drop;
     const outcome skipped = read_file(executor, format, {file.path()}, 10, options);
     CHECK(skipped.rows.size() == 3);
@@ -329,17 +320,16 @@ TEST_CASE("reader: a line of a megabyte is read, or refused when it is above the
   small_resource memory(200'000);  // a file's first line, then a chunk: no more than the limit of either
   context little(executor);
   little.memory = &memory;
-  const reader_options small_chunks{
-      .chunk_bytes = 4096, .chunks_in_flight = 1, .longest_line = 1 << 16};
+  const reader_options small_chunks{.chunk_bytes = 4096, .chunks_in_flight = 1, .longest_line = 1 << 16};
   CHECK(read_file(little, libsvm_format{}, {endless.path()}, 10, small_chunks).fault ==
         endless.path() + ":1: malformed text: the line is too long: the limit is 65536");
   small_resource nothing(1000);
   little.memory = &nothing;
   CHECK(read_file(little, libsvm_format{}, {endless.path()}, 10, small_chunks).fault ==
-        endless.path() + ": out of memory: the memory resource must provide room for the first line (it refused)");
-  CHECK(
-      read_file(executor, small_tables(), {endless.path()}, 10, {.longest_line = 1 << 16}).fault ==
-      endless.path() + ":1: malformed text: the line is too long: the limit is 65536");
+        endless.path() +
+            ": out of memory: the memory resource must provide room for the first line (it refused)");
+  CHECK(read_file(executor, small_tables(), {endless.path()}, 10, {.longest_line = 1 << 16}).fault ==
+        endless.path() + ":1: malformed text: the line is too long: the limit is 65536");
 }
 
 TEST_CASE("reader: of text in memory a chunk looks at its own and a line behind it, once") {
@@ -349,7 +339,8 @@ TEST_CASE("reader: of text in memory a chunk looks at its own and a line behind 
       std::string text;
       while (text.size() < 150'000) {
         const index_t length = die.one_in(9) ? die.below(60'000) : die.below(2 * longest);
-        text += (die.one_in(3) ? "1 1:0" : "1 1:0.") + std::string(static_cast<std::size_t>(length), '0') + "\n";
+        text +=
+            (die.one_in(3) ? "1 1:0" : "1 1:0.") + std::string(static_cast<std::size_t>(length), '0') + "\n";
       }
       const reader_options options{.on_malformed = malformed::drop,
                                    .chunk_bytes = chunk,
@@ -378,9 +369,8 @@ TEST_CASE("reader: random bytes in a file give a fault or skipped lines, the sam
     const outcome whole = read_memory(small_tables(), text, 100, {.on_malformed = malformed::drop});
     const temporary_file file(text);
     const inline_executor executor;
-    const outcome pieces =
-        read_file(executor, small_tables(), {file.path()}, 100,
-                  {.on_malformed = malformed::drop, .chunk_bytes = 1 + die.below(3000)});
+    const outcome pieces = read_file(executor, small_tables(), {file.path()}, 100,
+                                     {.on_malformed = malformed::drop, .chunk_bytes = 1 + die.below(3000)});
     CHECK(whole.sound);
     CHECK(pieces.sound);
     CHECK(pieces.skipped == whole.skipped);
@@ -398,8 +388,8 @@ TEST_CASE("reader: jagged formats survive chunk borders as well") {
     for (int s = 0; s < 3; ++s) {
       pairs += '\t';
       for (index_t k = die.below(4); k > 0; --k) {
-        pairs += std::to_string(die.below(1000000)) + ":" + std::to_string(die.below(100)) +
-                 (k > 1 ? "," : "");
+        pairs +=
+            std::to_string(die.below(1000000)) + ":" + std::to_string(die.below(100)) + (k > 1 ? "," : "");
         signs += ' ';
         signs += std::to_string(die.bits()) + ":" + std::to_string(2 + s);
       }
@@ -439,8 +429,7 @@ TEST_CASE("reader: without memory there is a fault, and no half batch") {
     context ctx(executor);
     ctx.memory = &memory;
     auto reader =
-        read_text(ctx, small_tables(), text, {.chunk_bytes = 30000, .chunks_in_flight = 2})
-            .or_throw();
+        read_text(ctx, small_tables(), text, {.chunk_bytes = 30000, .chunks_in_flight = 2}).or_throw();
     const outcome got = read_all(reader, 100);
     CHECK(got.sound);
     if (got.fault.empty()) {
@@ -467,8 +456,7 @@ TEST_CASE("reader: once batch and chunks have grown, reading allocates nothing")
   for (int i = 0; i < 400; ++i) many += text;
   const temporary_file file(many);
   thread_pool pool(2);
-  auto reader =
-      read_files(pool, small_tables(), {file.path()}, {.chunk_bytes = 1 << 16}).or_throw();
+  auto reader = read_files(pool, small_tables(), {file.path()}, {.chunk_bytes = 1 << 16}).or_throw();
   sparse_batch batch;
   REQUIRE(reader.next(batch, 2048).or_throw() == 2048);
   REQUIRE(reader.next(batch, 2048).or_throw() == 2048);

@@ -66,7 +66,7 @@ TEST_CASE("criteo: a line becomes a label, thirteen numbers and twenty-six ids")
     CHECK(bags.id_count() == 1);
     CHECK(bags.weights() == nullptr);
     CHECK(bags.ids()[0] == hash_bucket(hash_bytes(token, static_cast<std::uint64_t>(s)),
-                                  format.rows[static_cast<std::size_t>(s)]));
+                                       format.rows[static_cast<std::size_t>(s)]));
   }
 }
 
@@ -78,7 +78,7 @@ TEST_CASE("criteo: a missing integer becomes missing_dense, a missing token is t
   for (index_t i = 0; i < 13; ++i) CHECK(batch.dense()(0, i) == -1.0F);
   for (index_t s = 0; s < 26; ++s) {
     CHECK(batch.feature(s).ids()[0] == hash_bucket(hash_bytes("", static_cast<std::uint64_t>(s)),
-                                           format.rows[static_cast<std::size_t>(s)]));
+                                                   format.rows[static_cast<std::size_t>(s)]));
   }
 }
 
@@ -101,8 +101,7 @@ TEST_CASE("criteo: the fast parser agrees with the slow one on damaged text") {
   const criteo_format format = tab_format();
   int with_bad_lines = 0;
   for (int round = 0; round < 1500; ++round) {
-    const std::string text =
-        damaged(die, random_criteo_text(die, 1 + static_cast<int>(die.below(6))));
+    const std::string text = damaged(die, random_criteo_text(die, 1 + static_cast<int>(die.below(6))));
     const oracle_answer truth = criteo_oracle(text, '\t', format);
     with_bad_lines += truth.bad_lines.empty() ? 0 : 1;
     const tight_text copy(text, static_cast<std::size_t>(die.below(64)));
@@ -133,8 +132,7 @@ TEST_CASE("criteo: the comparison with the slow parser would catch a wrong one")
   CHECK_FALSE(agrees(other_missing, text, truth));
 }
 
-TEST_CASE(
-    "criteo: every short text of separators, digits and signs is parsed as the slow parser does") {
+TEST_CASE("criteo: every short text of separators, digits and signs is parsed as the slow parser does") {
   // All texts of a few bytes put into the first integer, the last integer, and the last token.
   const criteo_format format = tab_format();
   const std::string bytes = "09-.+e\"x\r";
@@ -199,8 +197,7 @@ TEST_CASE("criteo: print and parse again") {
   REQUIRE(parse_text(format, text, batch).or_throw().rows == 200);
   for (index_t r = 0; r < 200; ++r) {
     for (index_t i = 0; i < 13; ++i) {
-      const std::string& field =
-          printed[static_cast<std::size_t>(r)][static_cast<std::size_t>(1 + i)];
+      const std::string& field = printed[static_cast<std::size_t>(r)][static_cast<std::size_t>(1 + i)];
       char buffer[64];
       std::snprintf(buffer, sizeof(buffer), "%.9g", static_cast<double>(batch.dense()(r, i)));
       const float expected = field.empty() ? 0.0F : std::strtof(field.c_str(), nullptr);
@@ -283,9 +280,8 @@ TEST_CASE("criteo: bad lines are faults with their place") {
   const std::string before = good_line + "\n" + good_line + "\n";
   SUBCASE("39 fields") {
     const std::string line = good_line.substr(0, good_line.rfind('\t'));
-    check_fault(before + line + "\n",
-                "<text>:3:" + std::to_string(line.size() + 1) +
-                    ": malformed text: wrong number of fields: expected 40, found 39");
+    check_fault(before + line + "\n", "<text>:3:" + std::to_string(line.size() + 1) +
+                                          ": malformed text: wrong number of fields: expected 40, found 39");
   }
   SUBCASE("41 fields") {
     check_fault(before + good_line + "\tx\n",
@@ -310,8 +306,7 @@ TEST_CASE("criteo: bad lines are faults with their place") {
     check_fault(before + line_with(2, "1.2.3"), "<text>:3:5: malformed text: not a number");
     check_fault(before + line_with(2, "nan"), "<text>:3:5: malformed text: not a finite number");
     check_fault(before + line_with(2, "-inf"), "<text>:3:5: malformed text: not a finite number");
-    check_fault(before + line_with(2, "1e99"),
-                "<text>:3:5: malformed text: the number is too large");
+    check_fault(before + line_with(2, "1e99"), "<text>:3:5: malformed text: the number is too large");
   }
   SUBCASE("an integer beyond 64 bits") {
     check_fault(before + line_with(2, "9223372036854775808"),
@@ -320,12 +315,9 @@ TEST_CASE("criteo: bad lines are faults with their place") {
                 "<text>:3:5: malformed text: the integer does not fit in 64 bits");
   }
   SUBCASE("a label that is neither 0 nor 1") {
-    check_fault(before + line_with(0, "2"),
-                "<text>:3:1: malformed text: the label is neither 0 nor 1");
-    check_fault(before + line_with(0, "-1"),
-                "<text>:3:1: malformed text: the label is neither 0 nor 1");
-    check_fault(before + line_with(0, "0.5"),
-                "<text>:3:1: malformed text: the label is neither 0 nor 1");
+    check_fault(before + line_with(0, "2"), "<text>:3:1: malformed text: the label is neither 0 nor 1");
+    check_fault(before + line_with(0, "-1"), "<text>:3:1: malformed text: the label is neither 0 nor 1");
+    check_fault(before + line_with(0, "0.5"), "<text>:3:1: malformed text: the label is neither 0 nor 1");
     check_fault(before + line_with(0, ""), "<text>:3:1: malformed text: a number is missing");
     check_fault(before + line_with(0, "yes"), "<text>:3:1: malformed text: not a number");
     check_fault(line_with(0, ""), "<text>:1:1: malformed text: a number is missing");
@@ -408,8 +400,7 @@ TEST_CASE("criteo: random bytes never do harm") {
 
 TEST_CASE("criteo: the real files hold what is known of them") {
   criteo_format format;
-  if (const std::string path = real_file_path("criteo/criteo_kaggle_merged_24k.tsv");
-      !path.empty()) {
+  if (const std::string path = real_file_path("criteo/criteo_kaggle_merged_24k.tsv"); !path.empty()) {
     const std::string text = content_of(path);
     sparse_batch batch;
     REQUIRE(parse_text(format, text, batch).or_throw().rows == 24583);
@@ -418,8 +409,7 @@ TEST_CASE("criteo: the real files hold what is known of them") {
     CHECK(std::fabs(positive / 24583 - 0.231) < 0.0005);
     CHECK(agrees(format, text, criteo_oracle(text, '\t', format)));
   }
-  if (const std::string path = real_file_path("criteo/criteo_kaggle_deepctr200.csv");
-      !path.empty()) {
+  if (const std::string path = real_file_path("criteo/criteo_kaggle_deepctr200.csv"); !path.empty()) {
     const std::string text = content_of(path);
     const oracle_answer truth = criteo_oracle(text, ',', format, 1);
     CHECK(truth.rows.size() == 200);

@@ -41,8 +41,7 @@ inline bool oracle_float(const std::string& text, float& value) {
 }
 
 inline bool oracle_count(const std::string& text, float& value) {
-  const std::string digits =
-      text.substr(text.size() > 0 && (text[0] == '-' || text[0] == '+') ? 1 : 0);
+  const std::string digits = text.substr(text.size() > 0 && (text[0] == '-' || text[0] == '+') ? 1 : 0);
   if (!digits.empty() && digits.find_first_not_of("0123456789") == std::string::npos) {
     errno = 0;
     (void)std::strtoll(text.c_str(), nullptr, 10);
@@ -63,8 +62,8 @@ inline oracle_answer criteo_oracle(const std::string& text, char delimiter,
     if (!line.empty() && line.back() == '\r') line.pop_back();
     if (line.empty()) continue;
     std::vector<std::string> fields = split(line, delimiter);
-    bool good = line.find('\0') == std::string::npos &&
-                fields.size() == 40U + static_cast<unsigned>(id_columns);
+    bool good =
+        line.find('\0') == std::string::npos && fields.size() == 40U + static_cast<unsigned>(id_columns);
     plain_row row;
     if (good) {
       fields.erase(fields.begin(), fields.begin() + id_columns);
@@ -133,8 +132,7 @@ inline std::string random_criteo_text(dice& die, int lines, char delimiter = '\t
 
 /// The same with bytes changed, added and taken away.
 inline std::string damaged(dice& die, std::string text) {
-  static constexpr char bytes[] = {'\t', '\n', '\0', '\r', '-', '+',   '.',
-                                   'e',  '"',  '7',  'x',  ' ', '\x80'};
+  static constexpr char bytes[] = {'\t', '\n', '\0', '\r', '-', '+', '.', 'e', '"', '7', 'x', ' ', '\x80'};
   const index_t hits = 1 + die.below(12);
   for (index_t i = 0; i < hits && !text.empty(); ++i) {
     const auto at = static_cast<std::size_t>(die.below(static_cast<index_t>(text.size())));

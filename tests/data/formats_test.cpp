@@ -50,9 +50,8 @@ TEST_CASE("libsvm: labels, indices from 1, weights, comments") {
   const outcome got = parse_all(libsvm_format{}, text);
   CHECK(got.fault == "");
   CHECK(got.sound);
-  CHECK(got.rows == plain_rows{row_of(1, {{2, 16, 39}}, {{0.5F, 1, -2.25F}}),
-                               row_of(-1, {{0}}, {{1e-3F}}), row_of(0, {{}}, {{}}),
-                               row_of(2.5F, {{0, 0}}, {{1, 2}})});
+  CHECK(got.rows == plain_rows{row_of(1, {{2, 16, 39}}, {{0.5F, 1, -2.25F}}), row_of(-1, {{0}}, {{1e-3F}}),
+                               row_of(0, {{}}, {{}}), row_of(2.5F, {{0, 0}}, {{1, 2}})});
   CHECK(parse_all(libsvm_format{.base = index_base::zero}, "1 0:1 7:1").rows ==
         plain_rows{row_of(1, {{0, 7}}, {{1, 1}})});
 }
@@ -60,9 +59,10 @@ TEST_CASE("libsvm: labels, indices from 1, weights, comments") {
 TEST_CASE("libsvm: any limit of a line is one") {
   const inline_executor executor;
   const std::string plain = "1 3:0.5\r\n0 4:1\n";
-  for (const std::string& text : {plain, "\xEF\xBB\xBF" + plain, "\xEF\xBB\xBF" + plain.substr(0, 7) + "198765\n"}) {
-    for (const index_t longest : {std::numeric_limits<index_t>::min(), index_t{-1}, index_t{0}, index_t{5}, index_t{6},
-                                  index_t{7}, std::numeric_limits<index_t>::max()}) {
+  for (const std::string& text :
+       {plain, "\xEF\xBB\xBF" + plain, "\xEF\xBB\xBF" + plain.substr(0, 7) + "198765\n"}) {
+    for (const index_t longest : {std::numeric_limits<index_t>::min(), index_t{-1}, index_t{0}, index_t{5},
+                                  index_t{6}, index_t{7}, std::numeric_limits<index_t>::max()}) {
       CAPTURE(longest);
       sparse_batch batch;
       const parsed_text whole =
@@ -76,7 +76,8 @@ TEST_CASE("libsvm: any limit of a line is one") {
       }
       for (const index_t chunk : {1, 2, 3, 100}) {
         CAPTURE(chunk);
-        const reader_options options{.on_malformed = malformed::drop, .chunk_bytes = chunk, .longest_line = longest};
+        const reader_options options{
+            .on_malformed = malformed::drop, .chunk_bytes = chunk, .longest_line = longest};
         const outcome read = read_all(read_text(executor, libsvm_format{}, text, options).or_throw(), 1);
         CHECK(static_cast<index_t>(read.rows.size()) == whole.rows);
         CHECK(read.skipped == whole.skipped_lines);
@@ -89,8 +90,7 @@ TEST_CASE("libsvm: bad lines are faults with their place, and leave nothing behi
   const libsvm_format format{.rows = 100};
   CHECK(fault_of(format, "1 1:1\n1 2:3 0:1\n") ==
         "<text>:2:7: malformed text: index 0 where indices count from 1");
-  CHECK(fault_of(format, "1 2:3 101:1\n") ==
-        "<text>:1:7: malformed text: the id is beyond its table");
+  CHECK(fault_of(format, "1 2:3 101:1\n") == "<text>:1:7: malformed text: the id is beyond its table");
   CHECK(fault_of(format, "1 2:3 7\n") == "<text>:1:7: malformed text: not index:value");
   CHECK(fault_of(format, "1 2:3 -7:1\n") == "<text>:1:7: malformed text: not an unsigned integer");
   CHECK(fault_of(format, "1 2:3 :1\n") == "<text>:1:7: malformed text: a number is missing");
@@ -103,8 +103,7 @@ TEST_CASE("libsvm: bad lines are faults with their place, and leave nothing behi
         "<text>:1:3: malformed text: the integer does not fit in 64 bits");
   CHECK(fault_of(libsvm_format{}, "1 18446744073709551615:1\n") ==
         "<text>:1:3: malformed text: the id is beyond its table");
-  CHECK(fault_of(format, std::string("1 2:3\n1 2:\0003\n", 12)) ==
-        "<text>:2:5: malformed text: a NUL byte");
+  CHECK(fault_of(format, std::string("1 2:3\n1 2:\0003\n", 12)) == "<text>:2:5: malformed text: a NUL byte");
 
   const outcome skipped = parse_all(format, "1 1:1\n1 2:3 0:1\n1 5:1\nx\n1 6:1", malformed::drop);
   CHECK(skipped.skipped == 2);
@@ -122,12 +121,11 @@ TEST_CASE("feasign: keys of 64 bits go to the slots that the format lists") {
   const outcome got = parse_all(format, text);
   CHECK(got.fault == "");
   const auto signed_key = [](std::uint64_t key) { return static_cast<std::int64_t>(key); };
-  CHECK(got.rows ==
-        plain_rows{row_of(0,
-                          {{signed_key(16543128959394097760U), signed_key(10003478084564939135U)},
-                           {4351255118977467729}},
-                          {{}, {}}),
-                   row_of(1, {{5}, {6}}, {{}, {}}), row_of(1, {{}, {}}, {{}, {}})});
+  CHECK(got.rows == plain_rows{row_of(0,
+                                      {{signed_key(16543128959394097760U), signed_key(10003478084564939135U)},
+                                       {4351255118977467729}},
+                                      {{}, {}}),
+                               row_of(1, {{5}, {6}}, {{}, {}}), row_of(1, {{}, {}}, {{}, {}})});
 
   feasign_format hashed(std::vector<index_t>{29, 3});
   hashed.keys = token_use::hashed;
@@ -145,17 +143,13 @@ TEST_CASE("feasign: keys of 64 bits go to the slots that the format lists") {
 
 TEST_CASE("feasign: bad lines are faults with their place") {
   const feasign_format format(feature_range(2, 10));
-  CHECK(fault_of(format, "1:1 5:2\n5:2 6:3\n") ==
-        "<text>:2:8: malformed text: the line has no label");
-  CHECK(fault_of(format, "2:1 5:2\n") ==
-        "<text>:1:1: malformed text: the label is neither 0 nor 1");
+  CHECK(fault_of(format, "1:1 5:2\n5:2 6:3\n") == "<text>:2:8: malformed text: the line has no label");
+  CHECK(fault_of(format, "2:1 5:2\n") == "<text>:1:1: malformed text: the label is neither 0 nor 1");
   CHECK(fault_of(format, "1:1 5:2 7\n") == "<text>:1:9: malformed text: not feasign:slot");
   CHECK(fault_of(format, "1:1 5:2 x:2\n") == "<text>:1:9: malformed text: not an unsigned integer");
-  CHECK(fault_of(format, "1:1 5:2 7:x\n") ==
-        "<text>:1:11: malformed text: not an unsigned integer");
+  CHECK(fault_of(format, "1:1 5:2 7:x\n") == "<text>:1:11: malformed text: not an unsigned integer");
   CHECK(fault_of(format, "1:1 5:2 7:\n") == "<text>:1:11: malformed text: a number is missing");
-  CHECK(fault_of(format, "1:1 5:2 -7:3\n") ==
-        "<text>:1:9: malformed text: not an unsigned integer");
+  CHECK(fault_of(format, "1:1 5:2 -7:3\n") == "<text>:1:9: malformed text: not an unsigned integer");
   CHECK(fault_of(format, "1:1 5:2 18446744073709551616:3\n") ==
         "<text>:1:9: malformed text: the integer does not fit in 64 bits");
   CHECK(parse_all(format, "1:1 5:2 18446744073709551615:3\n").rows[0].ids[1][0] == -1);
@@ -163,10 +157,8 @@ TEST_CASE("feasign: bad lines are faults with their place") {
   const outcome skipped = parse_all(format, "1:1 5:2\n1:1 6:2 x\n0:1 7:2\n", malformed::drop);
   CHECK(skipped.rows.size() == 2);
   CHECK(skipped.rows[1].ids[0] == std::vector<std::int64_t>{7});
-  CHECK(parse_all(feasign_format(std::vector<index_t>{3, 3}), "").fault.find("Fix:") !=
-        std::string::npos);
-  CHECK(parse_all(feasign_format(std::vector<index_t>{-1}), "").fault.find("Fix:") !=
-        std::string::npos);
+  CHECK(parse_all(feasign_format(std::vector<index_t>{3, 3}), "").fault.find("Fix:") != std::string::npos);
+  CHECK(parse_all(feasign_format(std::vector<index_t>{-1}), "").fault.find("Fix:") != std::string::npos);
   feasign_format bounded(feature_range(2, 10));
   bounded.rows = 5;
   CHECK(fault_of(bounded, "1:1 5:2\n") == "<text>:1:5: malformed text: the id is beyond its table");
@@ -208,13 +200,11 @@ TEST_CASE("key:value: fields, pairs, keys alone, empty bags") {
   CHECK(got.rows == plain_rows{row_of(1, {{3, 17, 40}, {}, {8}}, {{0.5F, 1, 2}, {}, {1}}),
                                row_of(-0.5F, {{}, {}, {}}, {{}, {}, {}})});
   const key_value_format single{};
-  CHECK(parse_all(single, "2,10\n\n0,8").rows == plain_rows{row_of(0, {{2, 10}}, {{1, 1}}),
-                                                            row_of(0, {{}}, {{}}),
-                                                            row_of(0, {{0, 8}}, {{1, 1}})});
+  CHECK(parse_all(single, "2,10\n\n0,8").rows ==
+        plain_rows{row_of(0, {{2, 10}}, {{1, 1}}), row_of(0, {{}}, {{}}), row_of(0, {{0, 8}}, {{1, 1}})});
   const key_value_format spaces{
       .features = 2, .field_delimiter = ';', .pair_delimiter = ' ', .value_delimiter = '='};
-  CHECK(parse_all(spaces, "  1=2   3 ;4").rows ==
-        plain_rows{row_of(0, {{1, 3}, {4}}, {{2, 1}, {1}})});
+  CHECK(parse_all(spaces, "  1=2   3 ;4").rows == plain_rows{row_of(0, {{1, 3}, {4}}, {{2, 1}, {1}})});
   const key_value_format last{.features = 1, .label_field = 1};
   CHECK(parse_all(last, "7\t1").rows == plain_rows{row_of(1, {{7}}, {{1}})});
   const key_value_format names{.features = 1, .keys = token_use::hashed, .rows = 50};
@@ -239,12 +229,9 @@ TEST_CASE("key:value: bad lines are faults with their place") {
   CHECK(fault_of(format, "1\t2,99999999999999999999\n") ==
         "<text>:1:5: malformed text: the integer does not fit in 64 bits");
   const outcome skipped = parse_all(format, "1\t2\n3,4\tx\n5\t6\n", malformed::drop);
-  CHECK(skipped.rows ==
-        plain_rows{row_of(0, {{1}, {2}}, {{1}, {1}}), row_of(0, {{5}, {6}}, {{1}, {1}})});
-  CHECK(parse_all(key_value_format{.pair_delimiter = '\t'}, "").fault.find("Fix:") !=
-        std::string::npos);
-  CHECK(parse_all(key_value_format{.pair_delimiter = '5'}, "").fault.find("Fix:") !=
-        std::string::npos);
+  CHECK(skipped.rows == plain_rows{row_of(0, {{1}, {2}}, {{1}, {1}}), row_of(0, {{5}, {6}}, {{1}, {1}})});
+  CHECK(parse_all(key_value_format{.pair_delimiter = '\t'}, "").fault.find("Fix:") != std::string::npos);
+  CHECK(parse_all(key_value_format{.pair_delimiter = '5'}, "").fault.find("Fix:") != std::string::npos);
   CHECK(parse_all(key_value_format{.features = 0}, "").fault.find("Fix:") != std::string::npos);
 }
 
@@ -298,8 +285,7 @@ TEST_CASE("numbers: the quick way gives the bits of from_chars") {
   for (int round = 0; round < 200000; ++round) {
     std::string text;
     const index_t length = die.below(10);
-    for (index_t i = 0; i < length; ++i)
-      text += "0123456789.-+e"[die.below(die.one_in(3) ? 14 : 11)];
+    for (index_t i = 0; i < length; ++i) text += "0123456789.-+e"[die.below(die.one_in(3) ? 14 : 11)];
     wrong += same(text) ? 0 : 1;
   }
   for (int whole = 0; whole < 3000; ++whole) {
@@ -333,7 +319,8 @@ bool id_oracle(const std::string& text, std::int64_t& value) {
   char* end = nullptr;
   errno = 0;
   const double wide = std::strtod(text.c_str(), &end);
-  if (errno != 0 || end != text.c_str() + text.size() || !(wide < 0x1p53) || wide != std::floor(wide)) return false;
+  if (errno != 0 || end != text.c_str() + text.size() || !(wide < 0x1p53) || wide != std::floor(wide))
+    return false;
   value = static_cast<std::int64_t>(wide);
   return true;
 }
@@ -343,20 +330,53 @@ bool id_oracle(const std::string& text, std::int64_t& value) {
 TEST_CASE("numbers: digits and exponents of any size, also those that fight each other") {
   dice die(33);
   const auto zeros = [](index_t count) { return std::string(static_cast<std::size_t>(count), '0'); };
-  std::vector<std::string> texts{
-      "1" + zeros(400) + "e-10", "0." + zeros(400) + "1", "0." + zeros(400) + "1e+500", "1" + zeros(400) + "e-400",
-      "1" + zeros(400) + "e-500", "0." + zeros(700'000) + "1e700001", "1" + zeros(700'000) + "e-700000",
-      "0." + zeros(70'000) + "1e700001", zeros(400) + "." + zeros(400) + "e+999", "0e99999999999999999999",
-      "1e99999999999999999999", "1e-99999999999999999999", "1e4294967296", "1e-4294967297", "1e2147483648",
-      "-1e-18446744073709551616", "1e18446744073709551617", "3.4028235e38", "3.4028236e38", "340282356779733661637539395458142568447",
-      "340282356779733661637539395458142568448", "1.4e-45", "7.1e-46", "7.0e-46", "1e-45", "1.17549435e-38", "1e-38",
-      "8388608.5" + zeros(1100) + "1", "8388608.5" + zeros(1100), "8388609.5" + zeros(1100), "16777217." + zeros(2000) + "1",
-      std::string(5000, '9'), "." + std::string(5000, '9'), std::string(5000, '3') + "e-4990", "1" + zeros(2000) + "e",
-      "1" + zeros(2000) + "e-", "1" + zeros(2000) + "x", zeros(2000) + "-", std::string(2000, '.'), zeros(1100) + ".5",
-      "1" + zeros(38), "1" + zeros(39), "0.7006492321624085354618" + zeros(1200) + "e-45"};
+  std::vector<std::string> texts{"1" + zeros(400) + "e-10",
+                                 "0." + zeros(400) + "1",
+                                 "0." + zeros(400) + "1e+500",
+                                 "1" + zeros(400) + "e-400",
+                                 "1" + zeros(400) + "e-500",
+                                 "0." + zeros(700'000) + "1e700001",
+                                 "1" + zeros(700'000) + "e-700000",
+                                 "0." + zeros(70'000) + "1e700001",
+                                 zeros(400) + "." + zeros(400) + "e+999",
+                                 "0e99999999999999999999",
+                                 "1e99999999999999999999",
+                                 "1e-99999999999999999999",
+                                 "1e4294967296",
+                                 "1e-4294967297",
+                                 "1e2147483648",
+                                 "-1e-18446744073709551616",
+                                 "1e18446744073709551617",
+                                 "3.4028235e38",
+                                 "3.4028236e38",
+                                 "340282356779733661637539395458142568447",
+                                 "340282356779733661637539395458142568448",
+                                 "1.4e-45",
+                                 "7.1e-46",
+                                 "7.0e-46",
+                                 "1e-45",
+                                 "1.17549435e-38",
+                                 "1e-38",
+                                 "8388608.5" + zeros(1100) + "1",
+                                 "8388608.5" + zeros(1100),
+                                 "8388609.5" + zeros(1100),
+                                 "16777217." + zeros(2000) + "1",
+                                 std::string(5000, '9'),
+                                 "." + std::string(5000, '9'),
+                                 std::string(5000, '3') + "e-4990",
+                                 "1" + zeros(2000) + "e",
+                                 "1" + zeros(2000) + "e-",
+                                 "1" + zeros(2000) + "x",
+                                 zeros(2000) + "-",
+                                 std::string(2000, '.'),
+                                 zeros(1100) + ".5",
+                                 "1" + zeros(38),
+                                 "1" + zeros(39),
+                                 "0.7006492321624085354618" + zeros(1200) + "e-45"};
   for (int round = 0; round < 20'000; ++round) {  // a number near the borders, written in some odd way
     std::string digits;
-    for (index_t i = 1 + die.below(die.one_in(20) ? 900 : 12); i > 0; --i) digits += "0123456789"[die.below(10)];
+    for (index_t i = 1 + die.below(die.one_in(20) ? 900 : 12); i > 0; --i)
+      digits += "0123456789"[die.below(10)];
     const index_t shift = die.below(die.one_in(30) ? 1500 : 60);
     const index_t near = die.one_in(2) ? 38 : die.one_in(2) ? -45 : 0;
     const index_t power = near - static_cast<index_t>(digits.size()) + die.below(5) - 2;
@@ -364,7 +384,8 @@ TEST_CASE("numbers: digits and exponents of any size, also those that fight each
     std::string text = die.one_in(2) ? "-" : "";
     text += left ? "0." + zeros(shift) + digits : digits + zeros(shift) + (die.one_in(2) ? "." : "");
     const index_t exponent = left ? power + static_cast<index_t>(digits.size()) + shift : power - shift;
-    text += (die.one_in(2) ? "e" : "E") + std::string(exponent > 0 && die.one_in(2) ? "+" : "") + std::to_string(exponent);
+    text += (die.one_in(2) ? "e" : "E") + std::string(exponent > 0 && die.one_in(2) ? "+" : "") +
+            std::to_string(exponent);
     texts.push_back(text);
   }
   index_t accepted = 0;

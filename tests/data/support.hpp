@@ -136,8 +136,8 @@ class due_text {
         size_(static_cast<index_t>(text.size())),
         chunk_bytes_(chunk_bytes),
         longest_line_(longest_line),
-        base_(static_cast<char*>(::mmap(nullptr, text.size(), PROT_READ | PROT_WRITE,
-                                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))) {
+        base_(static_cast<char*>(
+            ::mmap(nullptr, text.size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))) {
     std::copy(text.begin(), text.end(), base_);
     allow(0, deeprec::detail::head_bytes(longest_line));
   }
@@ -260,9 +260,7 @@ class dice {
   explicit dice(std::uint64_t stream) : engine_(seed() * 0x9e3779b97f4a7c15U + stream) {}
   std::uint64_t bits() { return engine_(); }
   /// In [0, n).
-  index_t below(index_t n) {
-    return static_cast<index_t>(engine_() % static_cast<std::uint64_t>(n));
-  }
+  index_t below(index_t n) { return static_cast<index_t>(engine_() % static_cast<std::uint64_t>(n)); }
   bool one_in(index_t n) { return below(n) == 0; }
 
  private:

@@ -33,8 +33,8 @@ class mirror {
     if (v.data_handle() == nullptr || v.empty())
       return {v.data_handle(), v.extent(0), v.extent(1), v.stride(0)};
     const index_t last = (v.extent(0) - 1) * v.stride(0) + v.extent(1);
-    return {static_cast<T*>(at(v.data_handle(), static_cast<std::size_t>(last) * sizeof(T))),
-            v.extent(0), v.extent(1), v.stride(0)};
+    return {static_cast<T*>(at(v.data_handle(), static_cast<std::size_t>(last) * sizeof(T))), v.extent(0),
+            v.extent(1), v.stride(0)};
   }
   template <class Word>
   bit_matrix_view<Word, device_space> operator()(bit_matrix_view<Word> v) {
@@ -65,8 +65,8 @@ class mirror {
   /// Everything to where it came from.
   void back() {
     for (auto& [host, there] : kept_) {
-      REQUIRE(cudaMemcpy(const_cast<void*>(host), there.data, there.bytes,
-                         cudaMemcpyDeviceToHost) == cudaSuccess);
+      REQUIRE(cudaMemcpy(const_cast<void*>(host), there.data, there.bytes, cudaMemcpyDeviceToHost) ==
+              cudaSuccess);
     }
   }
 
@@ -150,14 +150,12 @@ TEST_CASE("cuBLASLt on a card: ReLU's bits mask the gradient, whose columns are 
     cuda_stream stream;
     constexpr gemm_storage storage = detail::gemm_storage_of<T>;
     operand x(s.m, s.k, storage, 0), w(s.n, s.k, storage, 0), y(s.m, s.n, gemm_storage::f32, 0);
-    operand dy(s.m, 64, storage, 0), v(64, s.n, storage, 0), dx(s.m, s.n, gemm_storage::f32, 0),
-        plain = dx;
+    operand dy(s.m, 64, storage, 0), v(64, s.n, storage, 0), dx(s.m, s.n, gemm_storage::f32, 0), plain = dx;
     matrix bias(1, s.n), sums(1, s.n);
     for (operand* o : {&x, &w, &dy, &v}) o->fill(random, values::normal);
     bias.fill(random);
     bits noted(s.m, s.n, bit_matrix_view<std::uint64_t>::stride_for(s.n));
-    gemm_desc forward{
-        .b = gemm_operand::transposed, .math = math, .activation = gemm_activation::relu};
+    gemm_desc forward{.b = gemm_operand::transposed, .math = math, .activation = gemm_activation::relu};
     forward.bias = bias.view();
     forward.relu_bits = noted.view();
     gemm_desc back{.math = math, .mask_bits = noted.view(), .column_sums = sums.view()};
@@ -185,8 +183,7 @@ TEST_CASE("cuBLASLt on a card: ReLU's bits mask the gradient, whose columns are 
     CHECK(wrong == 0);
     MESSAGE("bits in the host's order: " << ordered << " of " << s.m * s.n);
   };
-  for (const shape s :
-       {shape{128, 256, 64}, shape{256, 512, 128}, shape{300, 200, 72}, shape{33, 130, 17}}) {
+  for (const shape s : {shape{128, 256, 64}, shape{256, 512, 128}, shape{300, 200, 72}, shape{33, 130, 17}}) {
     layers(0.0F, gemm_math::f32, s);
     layers(0.0F, gemm_math::tf32, s);
     layers(bf16(), gemm_math::f32, s);
@@ -211,9 +208,7 @@ TEST_CASE("cuBLASLt on a card: a product is captured once it has run, with a bia
   mirror there;
   const gemm_desc desc{.b = gemm_operand::transposed, .math = gemm_math::tf32, .bias = bias.view()};
   const auto on_device = there(desc);
-  const auto run = [&] {
-    return gemm(stream, on_device, there(x.view()), there(w.view()), there(y.view()));
-  };
+  const auto run = [&] { return gemm(stream, on_device, there(x.view()), there(w.view()), there(y.view())); };
   REQUIRE(run().ok());
   REQUIRE(stream.synchronize().ok());
   there.back();

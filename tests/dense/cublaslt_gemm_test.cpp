@@ -37,11 +37,11 @@ bit_matrix_view<Word, device_space> moved(bit_matrix_view<Word> v) {
 gemm_view<device_space> moved(const gemm_view<>& v) {
   if (v.absent()) return {};
   if (v.storage() == gemm_storage::f32) {
-    return moved(matrix_view<const float>(static_cast<const float*>(v.data()), v.extent(0),
-                                          v.extent(1), v.stride(0)));
+    return moved(
+        matrix_view<const float>(static_cast<const float*>(v.data()), v.extent(0), v.extent(1), v.stride(0)));
   }
-  return moved(matrix_view<const bf16>(static_cast<const bf16*>(v.data()), v.extent(0), v.extent(1),
-                                       v.stride(0)));
+  return moved(
+      matrix_view<const bf16>(static_cast<const bf16*>(v.data()), v.extent(0), v.extent(1), v.stride(0)));
 }
 device_desc moved(const gemm_desc& d) {
   return {.a = d.a,
@@ -63,8 +63,7 @@ device_desc moved(const gemm_desc& d) {
 status run_on(fake_stream& stream, const gemm_desc& desc, operand& a, operand& b, operand& c) {
   const device_desc there = moved(desc);
   const auto with = [&](const auto& left, const auto& right) {
-    if (c.storage == gemm_storage::f32)
-      return gemm(stream, there, left, right, moved(c.f32.view()));
+    if (c.storage == gemm_storage::f32) return gemm(stream, there, left, right, moved(c.f32.view()));
     return gemm(stream, there, left, right, moved(c.halves()));
   };
   const bool a_float = a.storage == gemm_storage::f32, b_float = b.storage == gemm_storage::f32;
@@ -76,8 +75,7 @@ status run_on(fake_stream& stream, const gemm_desc& desc, operand& a, operand& b
 
 /// The error over the bound. `done` is what the product answered, and what was not right if it did
 /// no product.
-double worst_on(fake_stream& stream, const trial& t, std::mt19937_64& random,
-                status* done = nullptr) {
+double worst_on(fake_stream& stream, const trial& t, std::mt19937_64& random, status* done = nullptr) {
   return worst_error_of(
       [&](const gemm_desc& desc, operand& a, operand& b, operand& c) {
         const status s = run_on(stream, desc, a, b, c);
@@ -106,12 +104,9 @@ struct layer {
   }
   template <class T = float, class U = T>
   status run(index_t a_at = 0, index_t b_at = 4096, index_t c_at = 8192, index_t pad = 0) {
-    const bool a_turned = desc.a == gemm_operand::transposed,
-               b_turned = desc.b == gemm_operand::transposed;
-    const index_t ar = a_turned ? k : m, ac = a_turned ? m : k, br = b_turned ? n : k,
-                  bc = b_turned ? k : n;
-    return gemm(stream, desc,
-                matrix_view<T, device_space>(reinterpret_cast<T*>(at(a_at)), ar, ac, ac + pad),
+    const bool a_turned = desc.a == gemm_operand::transposed, b_turned = desc.b == gemm_operand::transposed;
+    const index_t ar = a_turned ? k : m, ac = a_turned ? m : k, br = b_turned ? n : k, bc = b_turned ? k : n;
+    return gemm(stream, desc, matrix_view<T, device_space>(reinterpret_cast<T*>(at(a_at)), ar, ac, ac + pad),
                 matrix_view<T, device_space>(reinterpret_cast<T*>(at(b_at)), br, bc, bc),
                 matrix_view<U, device_space>(reinterpret_cast<U*>(at(c_at)), m, n, n));
   }
@@ -195,7 +190,10 @@ TEST_CASE("cuBLASLt: a batch is its products") {
     for (const index_t k : {7, 0}) {
       gemm_desc desc{.bias = bias.view(),
                      .activation = gemm_activation::relu,
-                     .batch = {.count = 3, .a_batch_stride = 5 * 7, .b_batch_stride = b_batch_stride, .c_batch_stride = 5 * 6}};
+                     .batch = {.count = 3,
+                               .a_batch_stride = 5 * 7,
+                               .b_batch_stride = b_batch_stride,
+                               .c_batch_stride = 5 * 6}};
       const auto left = a.view().rows(0, 5).columns(0, k);
       const auto right = b.view().rows(0, k);
       const auto run = [&] {
@@ -209,8 +207,8 @@ TEST_CASE("cuBLASLt: a batch is its products") {
         double most = 0;
         for (index_t i = 0; i < 15; ++i) {
           for (index_t j = 0; j < 6; ++j)
-            most = std::max(
-                most, std::abs(static_cast<double>(c(i, j)) - static_cast<double>(expected(i, j))));
+            most =
+                std::max(most, std::abs(static_cast<double>(c(i, j)) - static_cast<double>(expected(i, j))));
         }
         return most;
       };
@@ -226,16 +224,14 @@ TEST_CASE("cuBLASLt: a batch is its products") {
   }
 }
 
-TEST_CASE(
-    "cuBLASLt: the heuristic is asked once, and again for everything that its answer depends on") {
+TEST_CASE("cuBLASLt: the heuristic is asked once, and again for everything that its answer depends on") {
   fresh_device();
   layer l;
   REQUIRE(l.run().ok());
   CHECK(lt().heuristics == 1);
   const int described = lt().described, wishes = lt().wishes;
-  for (int i = 0; i < 3; ++i)
-    REQUIRE(l.run(64, 4096 + 64, 8192 + 64).ok());  // elsewhere, as well aligned
-  l.desc.c = gemm_output::accumulate;               // which it isn't told
+  for (int i = 0; i < 3; ++i) REQUIRE(l.run(64, 4096 + 64, 8192 + 64).ok());  // elsewhere, as well aligned
+  l.desc.c = gemm_output::accumulate;                                         // which it isn't told
   REQUIRE(l.run().ok());
   l.desc.c = gemm_output::overwrite;
   CHECK(lt().heuristics == 1);
@@ -273,8 +269,7 @@ TEST_CASE(
   CHECK(with([&](layer& o) { biased(o, 4); }));  // 16 bytes
   CHECK(with([&](layer& o) { biased(o, 8); }));  // 32
   const auto masked = [](layer& o, index_t words, index_t stride) {
-    o.desc.mask_bits =
-        bit_matrix_view<const std::uint64_t, device_space>(o.bits() + words, o.m, o.n, stride);
+    o.desc.mask_bits = bit_matrix_view<const std::uint64_t, device_space>(o.bits() + words, o.m, o.n, stride);
   };
   CHECK(with([&](layer& o) { masked(o, 0, 128); }));
   CHECK(with([&](layer& o) { masked(o, 0, 256); }));
@@ -288,16 +283,21 @@ TEST_CASE(
   };
   CHECK(with([&](layer& o) { added(o, 0, 16); }));
   CHECK(with([&](layer& o) { added(o, 2, 12); }));
-  CHECK(with(
-      [](layer& o) { o.desc.batch = {.count = 2, .a_batch_stride = 160, .b_batch_stride = 240, .c_batch_stride = 96}; }));
-  CHECK(with(
-      [](layer& o) { o.desc.batch = {.count = 3, .a_batch_stride = 160, .b_batch_stride = 240, .c_batch_stride = 96}; }));
-  CHECK(with(
-      [](layer& o) { o.desc.batch = {.count = 2, .a_batch_stride = 0, .b_batch_stride = 240, .c_batch_stride = 96}; }));
-  CHECK(with(
-      [](layer& o) { o.desc.batch = {.count = 2, .a_batch_stride = 160, .b_batch_stride = 0, .c_batch_stride = 96}; }));
-  CHECK(with(
-      [](layer& o) { o.desc.batch = {.count = 2, .a_batch_stride = 160, .b_batch_stride = 240, .c_batch_stride = 192}; }));
+  CHECK(with([](layer& o) {
+    o.desc.batch = {.count = 2, .a_batch_stride = 160, .b_batch_stride = 240, .c_batch_stride = 96};
+  }));
+  CHECK(with([](layer& o) {
+    o.desc.batch = {.count = 3, .a_batch_stride = 160, .b_batch_stride = 240, .c_batch_stride = 96};
+  }));
+  CHECK(with([](layer& o) {
+    o.desc.batch = {.count = 2, .a_batch_stride = 0, .b_batch_stride = 240, .c_batch_stride = 96};
+  }));
+  CHECK(with([](layer& o) {
+    o.desc.batch = {.count = 2, .a_batch_stride = 160, .b_batch_stride = 0, .c_batch_stride = 96};
+  }));
+  CHECK(with([](layer& o) {
+    o.desc.batch = {.count = 2, .a_batch_stride = 160, .b_batch_stride = 240, .c_batch_stride = 192};
+  }));
   CHECK(asks(l.run(1)));
   CHECK(asks(l.run(2)));
   CHECK(asks(l.run(0, 4097)));
@@ -384,17 +384,15 @@ TEST_CASE("cuBLASLt: no algorithm is said with types and steps, and remembered")
 }
 
 TEST_CASE("cuBLASLt: a call that fails is a status, and nothing is kept of it") {
-  const std::pair<cublasStatus_t, errc> answers[] = {
-      {CUBLAS_STATUS_ALLOC_FAILED, errc::out_of_memory},
-      {CUBLAS_STATUS_INVALID_VALUE, errc::device_error},
-      {CUBLAS_STATUS_NOT_INITIALIZED, errc::device_error},
-      {CUBLAS_STATUS_ARCH_MISMATCH, errc::unsupported},
-      {CUBLAS_STATUS_EXECUTION_FAILED, errc::device_error},
-      {CUBLAS_STATUS_INTERNAL_ERROR, errc::device_error},
-      {CUBLAS_STATUS_NOT_SUPPORTED, errc::unsupported}};
+  const std::pair<cublasStatus_t, errc> answers[] = {{CUBLAS_STATUS_ALLOC_FAILED, errc::out_of_memory},
+                                                     {CUBLAS_STATUS_INVALID_VALUE, errc::device_error},
+                                                     {CUBLAS_STATUS_NOT_INITIALIZED, errc::device_error},
+                                                     {CUBLAS_STATUS_ARCH_MISMATCH, errc::unsupported},
+                                                     {CUBLAS_STATUS_EXECUTION_FAILED, errc::device_error},
+                                                     {CUBLAS_STATUS_INTERNAL_ERROR, errc::device_error},
+                                                     {CUBLAS_STATUS_NOT_SUPPORTED, errc::unsupported}};
   std::set<std::string> words;
-  for (const char* const call :
-       {"handle", "steps", "set", "layout", "wish", "choose", "multiply"}) {
+  for (const char* const call : {"handle", "steps", "set", "layout", "wish", "choose", "multiply"}) {
     fresh_device();
     layer l;
     for (const auto& [answer, code] : answers) {
@@ -484,8 +482,8 @@ TEST_CASE("cuBLASLt: what it has no words for is refused, and named") {
   CHECK(with({.activation = gemm_activation::gelu}, "gelu_tanh"));
   CHECK(with({.c = gemm_output::accumulate, .residual = c}, "not both"));
   CHECK(with({.bias = by_n, .mask_bits = l.bits_view()}, "without bias and activation"));
-  CHECK(with({.activation = gemm_activation::relu, .mask_bits = l.bits_view()},
-             "without bias and activation"));
+  CHECK(
+      with({.activation = gemm_activation::relu, .mask_bits = l.bits_view()}, "without bias and activation"));
   CHECK(with({.column_sums = by_n}, "behind mask_bits"));
   CHECK(with({.mask_bits = l.bits_view(), .bias_gradient = by_m}, "plain product"));
   CHECK(with({.bias = by_n, .bias_gradient = by_m}, "plain product"));
@@ -509,8 +507,7 @@ TEST_CASE("cuBLASLt: what it has no words for is refused, and named") {
   l.desc = {};
   CHECK(says(l.run<float, bf16>(), "no bf16 result"));
   CHECK(says(gemm(l.stream, {}, matrix_view<const bf16, device_space>(nullptr, 0, 3),
-                  matrix_view<const float, device_space>(nullptr, 3, 0),
-                  matrix_view<float, device_space>()),
+                  matrix_view<const float, device_space>(nullptr, 3, 0), matrix_view<float, device_space>()),
              "operands of one type"));
   l.desc = {.column_sums = by_m};  // what gemm() checks comes first
   CHECK(l.run().code() == errc::shape_mismatch);

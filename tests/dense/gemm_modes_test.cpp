@@ -63,13 +63,13 @@ class guarded_memory : public std::pmr::memory_resource {
  private:
   static constexpr std::size_t guard = 1024;
   void* do_allocate(std::size_t bytes, std::size_t alignment) override {
-    void* const p = ::operator new (bytes + guard, std::align_val_t{alignment});
+    void* const p = ::operator new(bytes + guard, std::align_val_t{alignment});
     std::memset(static_cast<char*>(p) + bytes, 0x5a, guard);
     return p;
   }
   void do_deallocate(void* p, std::size_t bytes, std::size_t alignment) override {
     for (std::size_t i = 0; i < guard; ++i) intact = intact && static_cast<char*>(p)[bytes + i] == 0x5a;
-    ::operator delete (p, std::align_val_t{alignment});
+    ::operator delete(p, std::align_val_t{alignment});
   }
   bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
 };
@@ -114,7 +114,8 @@ status run_with(Executor& executor, const gemm_desc& desc, const trial& t, opera
 }
 
 template <class Backends, class Executor>
-double worst_of(Executor&& executor, const trial& t, std::mt19937_64& random, int* fused_residuals = nullptr) {
+double worst_of(Executor&& executor, const trial& t, std::mt19937_64& random,
+                int* fused_residuals = nullptr) {
   guarded_memory memory;
   context ctx{executor};
   ctx.memory = &memory;
@@ -159,14 +160,17 @@ struct plan_facts {
 
 int run_plan(const gemm_plan& plan, const void* packed_b, plan_facts& facts) {
   const gemm_problem& q = plan.query;
-  std::vector<float> a(static_cast<std::size_t>(600 * 600), 1.25F), b(static_cast<std::size_t>(1024 * 1024), 0.5F),
-      c(static_cast<std::size_t>(q.m * q.c_stride));
+  std::vector<float> a(static_cast<std::size_t>(600 * 600), 1.25F),
+      b(static_cast<std::size_t>(1024 * 1024), 0.5F), c(static_cast<std::size_t>(q.m * q.c_stride));
   std::vector<char> memory(plan.scratch_bytes + 64);
   void* scratch = memory.data();
   std::size_t room = memory.size();
   std::align(64, plan.scratch_bytes, scratch, room);
-  const gemm_args at{.a = a.data(), .b = packed_b != nullptr ? packed_b : b.data(), .c = c.data(),
-                         .scratch = scratch, .instruction_set = active_isa()};
+  const gemm_args at{.a = a.data(),
+                     .b = packed_b != nullptr ? packed_b : b.data(),
+                     .c = c.data(),
+                     .scratch = scratch,
+                     .instruction_set = active_isa()};
   if (!plan.run(plan, at).ok()) return 4;
   facts.bits = hash_bytes({reinterpret_cast<const char*>(c.data()), c.size() * sizeof(float)}, 0);
   return 0;
@@ -206,8 +210,14 @@ int plans_in_child(int threads, const std::vector<gemm_problem>& asked, std::vec
 int multiply_by_read_only(index_t k, index_t n, gemm_storage storage) {
   const std::vector<float> b(static_cast<std::size_t>(n * k), 0.5F);
   const gemm_packed packed = onednn_gemm::pack(b.data(), k, n, gemm_operand::transposed, storage);
-  const gemm_plan plan = onednn_gemm::plan({.m = 64, .n = n, .k = k, .a_stride = k, .c_stride = n,
-                                            .b = gemm_operand::transposed, .inputs = storage, .packed = true});
+  const gemm_plan plan = onednn_gemm::plan({.m = 64,
+                                            .n = n,
+                                            .k = k,
+                                            .a_stride = k,
+                                            .c_stride = n,
+                                            .b = gemm_operand::transposed,
+                                            .inputs = storage,
+                                            .packed = true});
   if (packed.data == nullptr || plan.run == nullptr) return 3;
   void* const pages = mmap(nullptr, packed.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (pages == MAP_FAILED) return 5;
@@ -350,9 +360,10 @@ TEST_CASE("gemm: a product of a batch is the product alone") {
   matrix a(3 * 5, 7), b(3 * 7, 6), shared(7, 6), c(3 * 5, 6), alone(5, 6);
   for (matrix* m : {&a, &b, &shared}) m->fill(random);
   for (const gemm_math math : maths) {
-    gemm_desc desc{.math = math,
-                   .activation = gemm_activation::sigmoid,
-                   .batch = {.count = 3, .a_batch_stride = 5 * 7, .b_batch_stride = 7 * 6, .c_batch_stride = 5 * 6}};
+    gemm_desc desc{
+        .math = math,
+        .activation = gemm_activation::sigmoid,
+        .batch = {.count = 3, .a_batch_stride = 5 * 7, .b_batch_stride = 7 * 6, .c_batch_stride = 5 * 6}};
     const gemm_desc one{.math = math, .activation = gemm_activation::sigmoid};
     REQUIRE(gemm(here, desc, a.view().rows(0, 5), b.view().rows(0, 7), c.view().rows(0, 5)).ok());
     for (index_t i = 0; i < 3; ++i) {
@@ -377,9 +388,9 @@ TEST_CASE("gemm: the bias gradient is the sum of the gradient's rows") {
     matrix dy(batch, 130, 2), x(batch, 9), dw(130, 9), db(1, 130, 3);
     dy.fill(random);
     x.fill(random);
-    REQUIRE(
-        gemm(crew, {.a = gemm_operand::transposed, .bias_gradient = db.view()}, dy.view(), x.view(), dw.view())
-            .ok());
+    REQUIRE(gemm(crew, {.a = gemm_operand::transposed, .bias_gradient = db.view()}, dy.view(), x.view(),
+                 dw.view())
+                .ok());
     CHECK(db.padding_untouched());
     for (index_t j = 0; j < 130; ++j) {
       double sum = 0, magnitude = 0;
@@ -397,17 +408,16 @@ TEST_CASE("gemm: the mask in bits does what the mask by values does, for the lay
   for (const index_t n : {1, 63, 64, 65, 200}) {
     for (const index_t m : {1, 3, 300}) {
       for (const gemm_math math : maths) {
-        matrix x(m, 20), w(n, 20), y(m, n, 5), dy(m, 7), w2(7, n), dx(m, n, 1), again(m, n, 2),
-            sums(1, n), sums_again(1, n);
+        matrix x(m, 20), w(n, 20), y(m, n, 5), dy(m, 7), w2(7, n), dx(m, n, 1), again(m, n, 2), sums(1, n),
+            sums_again(1, n);
         for (matrix* v : {&x, &w, &dy, &w2}) v->fill(random);
         bits positive(m, n, bit_matrix_view<std::uint64_t>::stride_for(n));
         inline_executor here;
-        gemm_desc forward{
-            .b = gemm_operand::transposed, .math = math, .activation = gemm_activation::relu};
+        gemm_desc forward{.b = gemm_operand::transposed, .math = math, .activation = gemm_activation::relu};
         forward.relu_bits = positive.view();
         REQUIRE(gemm(here, forward, x.view(), w.view(), y.view()).ok());
-        REQUIRE(gemm(here, {.math = math, .mask = y.view(), .column_sums = sums.view()}, dy.view(),
-                     w2.view(), dx.view())
+        REQUIRE(gemm(here, {.math = math, .mask = y.view(), .column_sums = sums.view()}, dy.view(), w2.view(),
+                     dx.view())
                     .ok());
         for (const int threads : thread_counts) {
           scrambled_threads crew(threads);
@@ -415,12 +425,10 @@ TEST_CASE("gemm: the mask in bits does what the mask by values does, for the lay
           forward.relu_bits = read_again.view();
           matrix y_again(m, n);
           REQUIRE(gemm(crew, forward, x.view(), w.view(), y_again.view()).ok());
-          CHECK(
-              std::equal(positive.words.begin() + static_cast<std::ptrdiff_t>(positive.first),
-                         positive.words.begin() + static_cast<std::ptrdiff_t>(positive.first) + m,
-                         read_again.words.begin() + static_cast<std::ptrdiff_t>(read_again.first)));
-          const gemm_desc back{
-              .math = math, .mask_bits = positive.view(), .column_sums = sums_again.view()};
+          CHECK(std::equal(positive.words.begin() + static_cast<std::ptrdiff_t>(positive.first),
+                           positive.words.begin() + static_cast<std::ptrdiff_t>(positive.first) + m,
+                           read_again.words.begin() + static_cast<std::ptrdiff_t>(read_again.first)));
+          const gemm_desc back{.math = math, .mask_bits = positive.view(), .column_sums = sums_again.view()};
           REQUIRE(gemm(crew, back, dy.view(), w2.view(), again.view()).ok());
           CHECK(again.padding_untouched());
           CHECK(same_bits(dx, again));
@@ -490,21 +498,20 @@ TEST_CASE("gemm: bits and sums of nothing, and those that don't fit are named") 
   CHECK(says({.mask_bits = of(2, 5)}, shape, "mask_bits must be (M,N)"));
   CHECK(says({.mask_bits = of(2, 4, 192)}, shape, "the row stride of mask_bits"));
   CHECK(says({.relu_bits = of(2, 4)}, no, "relu_bits need the activation relu"));
-  CHECK(says({.activation = relu, .relu_bits = of(2, 4), .mask = c.view()}, no, "must be absent where c is masked"));
+  CHECK(says({.activation = relu, .relu_bits = of(2, 4), .mask = c.view()}, no,
+             "must be absent where c is masked"));
   CHECK(says({.activation = relu, .relu_bits = of(2, 4), .mask_bits = of(2, 4)}, no,
              "must be absent where c is masked"));
   CHECK(says({.mask = c.view(), .mask_bits = of(2, 4)}, no, "mask and mask_bits"));
-  for (gemm_desc d : {gemm_desc{.activation = relu, .relu_bits = of(2, 4)},
-                      gemm_desc{.mask_bits = of(2, 4)}, gemm_desc{.column_sums = sums.view()}}) {
+  for (gemm_desc d : {gemm_desc{.activation = relu, .relu_bits = of(2, 4)}, gemm_desc{.mask_bits = of(2, 4)},
+                      gemm_desc{.column_sums = sums.view()}}) {
     CHECK(gemm(here, d, a.view(), b.view(), c.view()).ok());
-    CHECK(explain_gemm(d, a.view(), b.view(), c.view()).find("in a pass over c") !=
-          std::string::npos);
+    CHECK(explain_gemm(d, a.view(), b.view(), c.view()).find("in a pass over c") != std::string::npos);
     d.batch.count = 2;
     d.batch.c_batch_stride = 8;
     CHECK(says(d, no, "must be absent in a batch"));
   }
-  CHECK(explain_gemm({}, a.view(), b.view(), c.view()).find("in a pass over c") ==
-        std::string::npos);
+  CHECK(explain_gemm({}, a.view(), b.view(), c.view()).find("in a pass over c") == std::string::npos);
   sums(0, 3) = 7;  // no rows: they sum to zero
   REQUIRE(gemm(here, {.column_sums = sums.view()}, nothing.view(), b.view(), no_rows.view()).ok());
   CHECK(sums(0, 3) == 0);
@@ -544,7 +551,8 @@ struct failing : eigen_gemm {
   static constexpr const char* name = "failing";
   static gemm_plan plan(const gemm_problem& q) {
     gemm_plan made = eigen_gemm::plan(q);
-    if (made.run != nullptr) made.run = [](const gemm_plan&, const gemm_args&) { return status{errc::unsupported, "no"}; };
+    if (made.run != nullptr)
+      made.run = [](const gemm_plan&, const gemm_args&) { return status{errc::unsupported, "no"}; };
     return made;
   }
 };
@@ -564,7 +572,8 @@ TEST_CASE("gemm: where it refuses, every output is as it was") {
     CHECK(s.code() == code);
     bool same = std::count(words.begin(), words.end(), 3U) == 64;
     for (matrix* m : {&c, &sums, &gradient}) {
-      same = same && std::count(m->storage.begin(), m->storage.end(), 3.0F) == static_cast<std::ptrdiff_t>(m->storage.size());
+      same = same && std::count(m->storage.begin(), m->storage.end(), 3.0F) ==
+                         static_cast<std::ptrdiff_t>(m->storage.size());
     }
     return same;
   };
@@ -621,11 +630,12 @@ std::uintptr_t lowest_of_the_stack = 0, end_of_the_stack = 0;
 
 void note_frame(int) {
   const auto here = reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0));
-  (here >= lowest_of_the_stack && here < end_of_the_stack ? frames_on_the_stack : frames_elsewhere).fetch_add(1);
+  (here >= lowest_of_the_stack && here < end_of_the_stack ? frames_on_the_stack : frames_elsewhere)
+      .fetch_add(1);
 }
 
 TEST_CASE("gemm: a signal that comes while oneDNN multiplies overwrites no memory") {
-  struct sigaction noting {}, before {};
+  struct sigaction noting{}, before{};
   noting.sa_handler = note_frame;
   REQUIRE(sigaction(SIGUSR1, &noting, &before) == 0);
   frames_on_the_stack = frames_elsewhere = 0;
@@ -690,13 +700,13 @@ TEST_CASE("gemm: bf16 products don't read past the end of an odd k") {
 
 TEST_CASE("gemm: where the machine has bf16 products, the implementation that oneDNN chose is one of them") {
   const gemm_problem q{.m = 64,
-                     .n = 512,
-                     .k = 256,
-                     .a_stride = 256,
-                     .b_stride = 256,
-                     .c_stride = 512,
-                     .b = gemm_operand::transposed,
-                     .inputs = gemm_storage::bf16};
+                       .n = 512,
+                       .k = 256,
+                       .a_stride = 256,
+                       .b_stride = 256,
+                       .c_stride = 512,
+                       .b = gemm_operand::transposed,
+                       .inputs = gemm_storage::bf16};
   matrix x(64, 256), w(512, 256), y(64, 512);
   const std::string text =
       explain_gemm({.b = gemm_operand::transposed, .math = gemm_math::bf16}, x.view(), w.view(), y.view());
@@ -718,18 +728,33 @@ TEST_CASE("gemm: where the machine has bf16 products, the implementation that on
   CHECK(text.find("a narrowed to bf16") != std::string::npos);
 }
 
-TEST_CASE("gemm: oneDNN's plans are the same whatever OpenMP's number of threads, and no product starts a thread") {
-  // Wide and narrow, whole blocks and padded ones, plain and packed, as a layer forward and backward multiplies.
+TEST_CASE(
+    "gemm: oneDNN's plans are the same whatever OpenMP's number of threads, and no product starts a thread") {
+  // Wide and narrow, whole blocks and padded ones, plain and packed, as a layer forward and backward
+  // multiplies.
   std::vector<gemm_problem> asked;
   for (const gemm_storage inputs : storages) {
     for (const index_t k : {480, 479, 13}) {
-      asked.push_back({.m = 256, .n = 1024, .k = k, .a_stride = k, .b_stride = k, .c_stride = 1024,
-                       .b = gemm_operand::transposed, .inputs = inputs});
+      asked.push_back({.m = 256,
+                       .n = 1024,
+                       .k = k,
+                       .a_stride = k,
+                       .b_stride = k,
+                       .c_stride = 1024,
+                       .b = gemm_operand::transposed,
+                       .inputs = inputs});
       asked.push_back(asked.back());
       asked.back().packed = true;
-      asked.push_back({.m = 16, .n = k, .k = 512, .a_stride = 512, .b_stride = k, .c_stride = k, .inputs = inputs});
-      asked.push_back({.m = 100, .n = k, .k = 512, .a_stride = 100, .b_stride = k, .c_stride = k,
-                       .a = gemm_operand::transposed, .inputs = inputs});
+      asked.push_back(
+          {.m = 16, .n = k, .k = 512, .a_stride = 512, .b_stride = k, .c_stride = k, .inputs = inputs});
+      asked.push_back({.m = 100,
+                       .n = k,
+                       .k = 512,
+                       .a_stride = 100,
+                       .b_stride = k,
+                       .c_stride = k,
+                       .a = gemm_operand::transposed,
+                       .inputs = inputs});
     }
   }
   std::vector<plan_facts> first(asked.size());
@@ -741,7 +766,8 @@ TEST_CASE("gemm: oneDNN's plans are the same whatever OpenMP's number of threads
       CAPTURE(threads);
       if (threads == 1) {
         first[i] = found[i];
-        CHECK((found[i].scratch_bytes > 0 || std::strlen(found[i].implementation) > 0 || asked[i].inputs != gemm_storage::f32));
+        CHECK((found[i].scratch_bytes > 0 || std::strlen(found[i].implementation) > 0 ||
+               asked[i].inputs != gemm_storage::f32));
       }
       CHECK(found[i].scratch_bytes == first[i].scratch_bytes);
       CHECK(std::string(found[i].implementation) == first[i].implementation);
@@ -803,7 +829,8 @@ TEST_CASE("gemm: oneDNN keeps to the instruction set of the process and of the c
 
 TEST_CASE("gemm: tells a parent who multiplies" * doctest::skip()) {
   matrix x(64, 256), w(512, 256), y(64, 512);
-  const std::string text = explain_gemm({.b = gemm_operand::transposed, .math = gemm_math::bf16}, x.view(), w.view(), y.view());
+  const std::string text =
+      explain_gemm({.b = gemm_operand::transposed, .math = gemm_math::bf16}, x.view(), w.view(), y.view());
   std::printf("explained %s\n", text.c_str());
 }
 
@@ -826,18 +853,20 @@ TEST_CASE("gemm: after warm-up, changing batch sizes make no primitive and cast 
   const std::uint64_t forms = kept.forms_made();
   for (index_t m = 1; m <= 300; ++m) {  // also sizes that were never asked for
     if (m % 16 != 0) continue;
-    REQUIRE(gemm(here,
-                 {.b = gemm_operand::transposed, .math = gemm_math::bf16, .activation = gemm_activation::relu},
-                 x.view().rows(0, m), kept, y.view().rows(0, m))
-                .ok());
+    REQUIRE(
+        gemm(here,
+             {.b = gemm_operand::transposed, .math = gemm_math::bf16, .activation = gemm_activation::relu},
+             x.view().rows(0, m), kept, y.view().rows(0, m))
+            .ok());
   }
   all_sizes();
   CHECK(onednn_gemm::cache_report().made == made);
   for (index_t m = 1; m <= 300; ++m) {  // the last rows: 15 sizes, fused and not
-    REQUIRE(gemm(here,
-                 {.b = gemm_operand::transposed, .math = gemm_math::bf16, .activation = gemm_activation::relu},
-                 x.view().rows(0, m), kept, y.view().rows(0, m))
-                .ok());
+    REQUIRE(
+        gemm(here,
+             {.b = gemm_operand::transposed, .math = gemm_math::bf16, .activation = gemm_activation::relu},
+             x.view().rows(0, m), kept, y.view().rows(0, m))
+            .ok());
   }
   CHECK(onednn_gemm::cache_report().made - made <= 2 * 15);
   CHECK(kept.forms_made() == forms);
@@ -854,8 +883,8 @@ TEST_CASE("gemm: in training, a new batch size makes a primitive for one of few 
       for (matrix* m : {&x, &dy, &w}) m->fill(random);
       const gemm_weights kept(w.view(), weight_reuse::few);
       const auto backward = [&](index_t m) {
-        REQUIRE(gemm(here, {.a = gemm_operand::transposed, .math = math}, dy.view().rows(0, m), x.view().rows(0, m),
-                     dw.view())
+        REQUIRE(gemm(here, {.a = gemm_operand::transposed, .math = math}, dy.view().rows(0, m),
+                     x.view().rows(0, m), dw.view())
                     .ok());
         REQUIRE(gemm(here, {.math = math}, dy.view().rows(0, m), kept, dx.view().rows(0, m)).ok());
       };
@@ -882,22 +911,27 @@ TEST_CASE("gemm: an operand is cast to the same bits with every instruction set,
   constexpr index_t rows = 3, columns = 200;
   std::vector<float> from(rows * columns);
   for (std::size_t i = 0; i < from.size(); ++i) {
-    const auto exponent = static_cast<std::uint32_t>(i % 3 == 0 ? random() % 2 : i % 3 == 1 ? 255 : random() % 256);
-    from[i] = detail::bit_cast_to<float>((static_cast<std::uint32_t>(random()) & 0x807fffffU) | exponent << 23);
+    const auto exponent = static_cast<std::uint32_t>(i % 3 == 0   ? random() % 2
+                                                     : i % 3 == 1 ? 255
+                                                                  : random() % 256);
+    from[i] =
+        detail::bit_cast_to<float>((static_cast<std::uint32_t>(random()) & 0x807fffffU) | exponent << 23);
   }
   std::vector<bf16> halves(from.size());
-  for (std::size_t i = 0; i < from.size(); ++i) halves[i] = bf16::from_bits(static_cast<std::uint16_t>(random()));
+  for (std::size_t i = 0; i < from.size(); ++i)
+    halves[i] = bf16::from_bits(static_cast<std::uint16_t>(random()));
   using detail::conversion;
-  for (const conversion how : {conversion::copy, conversion::widen, conversion::narrow, conversion::round_bf16,
-                               conversion::round_tf32}) {
+  for (const conversion how : {conversion::copy, conversion::widen, conversion::narrow,
+                               conversion::round_bf16, conversion::round_tf32}) {
     for (const index_t width : {1, 15, 16, 17, 31, 33, 63, 64, 65, 100, 200}) {
       std::vector<std::vector<float>> made;
       for (const isa which : every_isa) {
         if (which > best_isa()) continue;
         std::vector<float>& to = made.emplace_back(from.size(), -7.0F);
         const bool half = how == conversion::widen;
-        detail::convert_with(which, {how, half ? static_cast<const void*>(halves.data()) : from.data(), columns,
-                                     to.data(), width, rows, width, half ? gemm_storage::bf16 : gemm_storage::f32});
+        detail::convert_with(
+            which, {how, half ? static_cast<const void*>(halves.data()) : from.data(), columns, to.data(),
+                    width, rows, width, half ? gemm_storage::bf16 : gemm_storage::f32});
         CAPTURE(to_string(which));
         CAPTURE(static_cast<int>(how));
         CAPTURE(width);

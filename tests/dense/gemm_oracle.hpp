@@ -91,9 +91,9 @@ struct trial {
   bool relu_bits = false, mask_bits = false, column_sums = false, bias_gradient = false;
   index_t pad = 3;  // of every matrix
   index_t residual_pad = 3;
-  bool odd_b = false;               // infinities and NaN in b as well
+  bool odd_b = false;              // infinities and NaN in b as well
   std::vector<index_t> batches{};  // rows of the products that kept weights served before this one
-  index_t offset = 0;  // floats before bias, bias gradient and column sums
+  index_t offset = 0;              // floats before bias, bias gradient and column sums
 };
 
 /// Bits with words around them that nobody may write.
@@ -110,8 +110,7 @@ struct bits {
   }
   bit_matrix_view<std::uint64_t> view() { return {words.data() + first, rows_, columns_, stride_}; }
   void fill(std::mt19937_64& random) {
-    for (index_t w = 0; w < rows_ * stride_ / 64; ++w)
-      words[first + static_cast<std::size_t>(w)] = random();
+    for (index_t w = 0; w < rows_ * stride_ / 64; ++w) words[first + static_cast<std::size_t>(w)] = random();
   }
   bool outside_untouched() const {
     for (std::size_t w = 0; w < words.size(); ++w) {
@@ -157,14 +156,15 @@ double worst_error_of(const Multiply& multiply, const trial& t, std::mt19937_64&
   bits relu_bits(t.m, t.n, bit_matrix_view<std::uint64_t>::stride_for(t.n) + 128 * (t.pad % 2));
   bits mask_bits(t.m, t.n, bit_matrix_view<std::uint64_t>::stride_for(t.n + t.pad));
   a.fill(random, t.kind);
-  b.fill(random, t.odd_b ? values::with_infinities : t.kind == values::with_infinities ? values::normal : t.kind);
+  b.fill(random, t.odd_b                             ? values::with_infinities
+                 : t.kind == values::with_infinities ? values::normal
+                                                     : t.kind);
   if (t.kind == values::cancelling) {  // k in pairs that annihilate but for a little
     for (index_t p = 0; p + 1 < t.k; p += 2) {
       for (index_t i = 0; i < t.m; ++i)
         (a_turned ? a.f32(p + 1, i) : a.f32(i, p + 1)) = -(a_turned ? a.f32(p, i) : a.f32(i, p));
       for (index_t j = 0; j < t.n; ++j)
-        (b_turned ? b.f32(j, p + 1) : b.f32(p + 1, j)) =
-            (b_turned ? b.f32(j, p) : b.f32(p, j)) * 1.0001F;
+        (b_turned ? b.f32(j, p + 1) : b.f32(p + 1, j)) = (b_turned ? b.f32(j, p) : b.f32(p, j)) * 1.0001F;
     }
     a.to_halves();
     b.to_halves();
@@ -200,7 +200,8 @@ double worst_error_of(const Multiply& multiply, const trial& t, std::mt19937_64&
       for (index_t p = 0; p < t.k; ++p) {
         const double x = a(t.desc.a, i, p), y = b(t.desc.b, p, j);
         const double small = std::min(std::abs(x), std::abs(y));
-        zero_by_infinity = zero_by_infinity || (t.desc.math == gemm_math::bf16 && std::isinf(x * y) && small < 0x1p-126);
+        zero_by_infinity =
+            zero_by_infinity || (t.desc.math == gemm_math::bf16 && std::isinf(x * y) && small < 0x1p-126);
         sum += x * y;
         magnitude += std::abs(x * y);
         largest = std::max({largest, std::abs(x), std::abs(y)});
@@ -218,8 +219,7 @@ double worst_error_of(const Multiply& multiply, const trial& t, std::mt19937_64&
       if (t.residual == 1 || t.residual == 2) add(residual(gemm_operand::normal, i, j));
       bound += 4 * 0x1p-24 * (added + magnitude);
       double wanted = activated(t.desc.activation, sum);
-      if (t.desc.activation > gemm_activation::relu)
-        bound = 1.2 * bound + 0x1p-20 * (1 + std::abs(sum));
+      if (t.desc.activation > gemm_activation::relu) bound = 1.2 * bound + 0x1p-20 * (1 + std::abs(sum));
       if (t.mask && !(mask(gemm_operand::normal, i, j) > 0)) {
         wanted = 0;
         if (c(gemm_operand::normal, i, j) != 0) return 1e9;
@@ -237,15 +237,13 @@ double worst_error_of(const Multiply& multiply, const trial& t, std::mt19937_64&
         if (!(std::isnan(wanted) ? std::isnan(got) : got == wanted || limit_or_nan)) return 1e9;
         continue;
       }
-      if (!std::isfinite(sum) && t.desc.activation > gemm_activation::relu)
-        continue;                   // GELU's limit or NaN
+      if (!std::isfinite(sum) && t.desc.activation > gemm_activation::relu) continue;  // GELU's limit or NaN
       if (!std::isfinite(bound)) {  // an infinity that ReLU or the mask made a 0
         if (got != wanted) return 1e9;
         continue;
       }
       const double off = std::abs(got - wanted);
-      if (!(off <= bound))
-        worst = std::max(worst, bound > 0 && std::isfinite(off) ? off / bound : 1e9);
+      if (!(off <= bound)) worst = std::max(worst, bound > 0 && std::isfinite(off) ? off / bound : 1e9);
       if (off > 0) worst = std::max(worst, off / bound);
     }
   }
@@ -261,16 +259,14 @@ double worst_error_of(const Multiply& multiply, const trial& t, std::mt19937_64&
     }
     const double bound = (64 + static_cast<double>(terms) / 64) * 0x1p-24 * magnitude;
     const double off = std::abs(got - sum);
-    if (!(off <= bound))
-      worst = std::max(worst, bound > 0 && std::isfinite(off) ? off / bound : 1e9);
+    if (!(off <= bound)) worst = std::max(worst, bound > 0 && std::isfinite(off) ? off / bound : 1e9);
   };
   for (index_t j = 0; t.column_sums && j < t.n; ++j) {
     check_sum(static_cast<double>(column_sums(0, j)), t.m,
               [&](index_t i) { return c(gemm_operand::normal, i, j); });
   }
   for (index_t i = 0; t.bias_gradient && i < t.m; ++i) {
-    check_sum(static_cast<double>(bias_gradient(0, i)), t.k,
-              [&](index_t p) { return a(t.desc.a, i, p); });
+    check_sum(static_cast<double>(bias_gradient(0, i)), t.k, [&](index_t p) { return a(t.desc.a, i, p); });
   }
   return worst;
 }
@@ -297,7 +293,7 @@ inline trial random_trial(std::mt19937_64& random) {
   t.pad = draw(2) == 0 ? 3 : 0;
   t.residual_pad = draw(2) == 0 ? t.pad : t.pad + 2;
   t.odd_b = draw(8) == 0;
-  if (draw(16) == 0) t.k = 290 + draw(30);  // several pieces of a sum over rows
+  if (draw(16) == 0) t.k = 290 + draw(30);              // several pieces of a sum over rows
   if (draw(16) == 0) t.n = draw(2) == 0 ? 1100 : 2048;  // more columns than a tile
   constexpr index_t batches[] = {1, 5, 64};
   for (index_t i = draw(3); t.weights != 0 && i > 0; --i) t.batches.push_back(batches[draw(3)]);
@@ -335,8 +331,7 @@ inline trial device_trial(std::mt19937_64& random) {
     default:
       t.bias_gradient = floats;
   }
-  if (t.desc.c == gemm_output::overwrite && draw(2) == 0)
-    t.residual = draw(2) == 0 ? 3 : floats ? 1 : 2;
+  if (t.desc.c == gemm_output::overwrite && draw(2) == 0) t.residual = draw(2) == 0 ? 3 : floats ? 1 : 2;
   t.pad = draw(9);
   t.residual_pad = draw(2) == 0 ? t.pad : draw(9);
   t.offset = draw(9);
@@ -347,14 +342,13 @@ inline std::string said(const trial& t) {
   const auto number = [](auto x) { return std::to_string(static_cast<long long>(x)) + ' '; };
   std::string batches;
   for (const index_t m : t.batches) batches += number(m);
-  return "m n k " + number(t.m) + number(t.n) + number(t.k) + "as " + number(t.desc.a) +
-         number(t.desc.b) + "adds " + number(t.desc.c) + "math " + number(t.desc.math) +
-         "activation " + number(t.desc.activation) + "stored " + number(t.a) + number(t.b) +
-         number(t.c) + "bias " + number(t.bias) + "mask " + number(t.mask) + "residual " +
-         number(t.residual) + "weights " + number(t.weights) + "bits " + number(t.relu_bits) +
-         number(t.mask_bits) + "sums " + number(t.column_sums) + number(t.bias_gradient) + "pad " +
-         number(t.pad) + number(t.residual_pad) + "offset " + number(t.offset) + "odd b " + number(t.odd_b) +
-         "batches before " + batches;
+  return "m n k " + number(t.m) + number(t.n) + number(t.k) + "as " + number(t.desc.a) + number(t.desc.b) +
+         "adds " + number(t.desc.c) + "math " + number(t.desc.math) + "activation " +
+         number(t.desc.activation) + "stored " + number(t.a) + number(t.b) + number(t.c) + "bias " +
+         number(t.bias) + "mask " + number(t.mask) + "residual " + number(t.residual) + "weights " +
+         number(t.weights) + "bits " + number(t.relu_bits) + number(t.mask_bits) + "sums " +
+         number(t.column_sums) + number(t.bias_gradient) + "pad " + number(t.pad) + number(t.residual_pad) +
+         "offset " + number(t.offset) + "odd b " + number(t.odd_b) + "batches before " + batches;
 }
 
 }  // namespace dense_test

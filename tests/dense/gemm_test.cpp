@@ -35,8 +35,7 @@ using onednn = gemm_backends<onednn_gemm, eigen_gemm>;  // oneDNN refuses a sing
 /// The largest error of gemm() over a bound well inside the one that it promises (rounding errors
 /// of random numbers grow with the root of k): at most 1.
 template <class Backends, class Executor>
-double worst_error(Executor&& executor, shape s, gemm_desc desc, index_t pad,
-                   std::mt19937_64& random) {
+double worst_error(Executor&& executor, shape s, gemm_desc desc, index_t pad, std::mt19937_64& random) {
   matrix a = operand(desc.a, s.m, s.k, pad);
   matrix b = operand(desc.b, s.k, s.n, pad);
   matrix c(s.m, s.n, pad);
@@ -99,8 +98,7 @@ void small_shapes(std::initializer_list<index_t> sizes) {
         for (const auto a : operands) {
           for (const auto b : operands) {
             for (const auto c : outputs) {
-              worst =
-                  std::max(worst, worst_error<Backends>(here, {m, n, k}, {a, b, c}, k % 4, random));
+              worst = std::max(worst, worst_error<Backends>(here, {m, n, k}, {a, b, c}, k % 4, random));
             }
           }
         }
@@ -134,8 +132,8 @@ void large_shapes() {
 template <class Backends>
 void same_bits_everywhere() {
   std::mt19937_64 random(deeprec_test::seed());
-  const shape shapes[] = {{1, 1, 500},    {128, 479, 64}, {64, 479, 128}, {300, 1, 64},     {200, 150, 100},
-                          {33, 700, 45},  {700, 33, 45},  {500, 500, 20}, {100, 300, 1003}};
+  const shape shapes[] = {{1, 1, 500},   {128, 479, 64}, {64, 479, 128}, {300, 1, 64},    {200, 150, 100},
+                          {33, 700, 45}, {700, 33, 45},  {500, 500, 20}, {100, 300, 1003}};
   for (const shape s : shapes) {
     for (const auto a_as : operands) {
       for (const auto b_as : operands) {
@@ -163,23 +161,15 @@ void same_bits_everywhere() {
 TEST_CASE("gemm: Eigen agrees with the oracle on every small shape") {
   small_shapes<eigen>({0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
 }
-TEST_CASE("gemm: Eigen agrees with the oracle on larger shapes and on long sums") {
-  large_shapes<eigen>();
-}
-TEST_CASE("gemm: Eigen gives the same bits on 1, 2, 3 and 8 threads") {
-  same_bits_everywhere<eigen>();
-}
+TEST_CASE("gemm: Eigen agrees with the oracle on larger shapes and on long sums") { large_shapes<eigen>(); }
+TEST_CASE("gemm: Eigen gives the same bits on 1, 2, 3 and 8 threads") { same_bits_everywhere<eigen>(); }
 
 #if defined(DEEPREC_WITH_ONEDNN)
 TEST_CASE("gemm: oneDNN agrees with the oracle on small shapes") {
   small_shapes<onednn>({1, 2, 5, 9});  // each shape is compiled
 }
-TEST_CASE("gemm: oneDNN agrees with the oracle on larger shapes and on long sums") {
-  large_shapes<onednn>();
-}
-TEST_CASE("gemm: oneDNN gives the same bits on 1, 2, 3 and 8 threads") {
-  same_bits_everywhere<onednn>();
-}
+TEST_CASE("gemm: oneDNN agrees with the oracle on larger shapes and on long sums") { large_shapes<onednn>(); }
+TEST_CASE("gemm: oneDNN gives the same bits on 1, 2, 3 and 8 threads") { same_bits_everywhere<onednn>(); }
 #  if DNNL_CPU_RUNTIME == DNNL_RUNTIME_OMP
 TEST_CASE("gemm: oneDNN leaves the caller's number of OpenMP threads as it was") {
   omp_set_num_threads(3);
@@ -213,9 +203,9 @@ TEST_CASE("gemm: a split that follows the number of threads is caught by the com
     const index_t part = 600 / threads;
     for (index_t t = 0; t < threads; ++t) {
       const gemm_desc desc{.c = t == 0 ? gemm_output::overwrite : gemm_output::accumulate};
-      REQUIRE(gemm<eigen>(here, desc, a.view().columns(t * part, part),
-                                 b.view().rows(t * part, part), c.view())
-                  .ok());
+      REQUIRE(
+          gemm<eigen>(here, desc, a.view().columns(t * part, part), b.view().rows(t * part, part), c.view())
+              .ok());
     }
     return c;
   };
@@ -302,12 +292,14 @@ TEST_CASE("gemm: sizes and batches that an index can't count are named, before a
   CHECK(says({}, {p, 2, 4, huge * 4}, {p, 4, 4}, {p, 2, 4}, "the bytes of a must fit"));
   CHECK(says({}, {p, 4, 1}, {p, 1, huge * 4}, {p, 4, huge * 4}, "the bytes of b must fit"));
   CHECK(says({}, {p, huge, 0}, {p, 0, huge}, {p, huge, huge}, "the bytes of c must fit"));
-  CHECK(says({.batch = {.count = 2, .c_batch_stride = huge}}, {p, 2, 2}, {p, 2, 2}, {p, 2, 2}, "the bytes of a batch must fit"));
-  CHECK(says({.batch = {.count = huge, .a_batch_stride = 4, .c_batch_stride = 1}}, {p, 2, 2}, {p, 2, 2}, {p, 2, 2},
+  CHECK(says({.batch = {.count = 2, .c_batch_stride = huge}}, {p, 2, 2}, {p, 2, 2}, {p, 2, 2},
              "the bytes of a batch must fit"));
-  CHECK(says({.batch = {.count = huge * 4, .c_batch_stride = 1}}, {p, 1, 2}, {p, 2, 1}, {p, 1, 1}, "the bytes of a batch must fit"));
-  CHECK(says({.batch = {.count = 3, .c_batch_stride = (std::numeric_limits<index_t>::min)()}}, {p, 2, 2}, {p, 2, 2}, {p, 2, 2},
+  CHECK(says({.batch = {.count = huge, .a_batch_stride = 4, .c_batch_stride = 1}}, {p, 2, 2}, {p, 2, 2},
+             {p, 2, 2}, "the bytes of a batch must fit"));
+  CHECK(says({.batch = {.count = huge * 4, .c_batch_stride = 1}}, {p, 1, 2}, {p, 2, 1}, {p, 1, 1},
              "the bytes of a batch must fit"));
+  CHECK(says({.batch = {.count = 3, .c_batch_stride = (std::numeric_limits<index_t>::min)()}}, {p, 2, 2},
+             {p, 2, 2}, {p, 2, 2}, "the bytes of a batch must fit"));
   CHECK(std::count(memory.begin(), memory.end(), 7.0F) == 64);
 }
 

@@ -55,7 +55,8 @@ class poisoning_memory : public std::pmr::memory_resource {
   poisoning_memory(const poisoning_memory&) = delete;
   poisoning_memory& operator=(const poisoning_memory&) = delete;
   ~poisoning_memory() override {
-    for (const block& b : given_back_) std::pmr::new_delete_resource()->deallocate(b.data, b.bytes, b.alignment);
+    for (const block& b : given_back_)
+      std::pmr::new_delete_resource()->deallocate(b.data, b.bytes, b.alignment);
   }
   int count = 0;
   int live = 0;
@@ -97,8 +98,8 @@ doubles values_of(matrix_view<const float> m) {
 // ---- the oracle: plain loops in double, row-major
 // ------------------------------------------------
 
-doubles oracle_linear(const doubles& x, index_t batch, const doubles& w, const doubles& b,
-                      index_t in, index_t out) {
+doubles oracle_linear(const doubles& x, index_t batch, const doubles& w, const doubles& b, index_t in,
+                      index_t out) {
   doubles y;
   for (index_t i = 0; i < batch; ++i) {
     for (index_t o = 0; o < out; ++o) {
@@ -115,8 +116,8 @@ doubles oracle_relu(doubles x) {
   return x;
 }
 
-doubles oracle_interaction(const doubles& dense, const doubles& pooled, index_t batch,
-                           index_t tables, index_t width) {
+doubles oracle_interaction(const doubles& dense, const doubles& pooled, index_t batch, index_t tables,
+                           index_t width) {
   doubles out;
   for (index_t b = 0; b < batch; ++b) {
     const auto vector = [&](index_t f, index_t j) {
@@ -168,8 +169,7 @@ struct oracle_mlp {
 
 /// The largest distance of a gradient from central differences of f with respect to x, relative to
 /// the largest component: small for a right gradient.
-double gradient_error(matrix_view<const float> gradient, doubles& x,
-                      const std::function<double()>& f) {
+double gradient_error(matrix_view<const float> gradient, doubles& x, const std::function<double()>& f) {
   const doubles g = values_of(gradient);
   REQUIRE(g.size() == x.size());
   double worst = 0;
@@ -266,8 +266,7 @@ TEST_CASE("linear: forward and both gradients agree with the oracle") {
         doubles xs = values_of(x.view()), ws = values_of(w.view()), bs = values_of(b.view());
         const doubles rs = values_of(r.view());
         CHECK(distance(y.view(), oracle_linear(xs, batch, ws, bs, in, out)) < 1e-5);
-        REQUIRE(linear_backward(here, x.view(), r.view(), w.view(), dw.view(), db.view(), dx.view())
-                    .ok());
+        REQUIRE(linear_backward(here, x.view(), r.view(), w.view(), dw.view(), db.view(), dx.view()).ok());
         const auto f = [&] { return weighted_sum(oracle_linear(xs, batch, ws, bs, in, out), rs); };
         CHECK(gradient_error(dx.view(), xs, f) < small);
         CHECK(gradient_error(dw.view(), ws, f) < small);
@@ -290,8 +289,7 @@ TEST_CASE("linear: an empty bias counts as none, and gradients that nobody wants
   x.fill(random);
   w.fill(random);
   REQUIRE(linear_forward(here, x.view(), w.view(), {}, y.view()).ok());
-  CHECK(distance(y.view(), oracle_linear(values_of(x.view()), 3, values_of(w.view()), {}, 4, 2)) <
-        1e-5);
+  CHECK(distance(y.view(), oracle_linear(values_of(x.view()), 3, values_of(w.view()), {}, 4, 2)) < 1e-5);
   CHECK(linear_backward(here, x.view(), y.view(), w.view(), dw.view(), {}, {}).ok());
 }
 
@@ -304,14 +302,10 @@ TEST_CASE("linear: shapes that don't fit are named") {
   CHECK(says(linear_forward(here, x.view(), w.view(), {}, y.view()), "weights"));
   CHECK(says(linear_forward(here, x.view(), good.view(), b.view(), y.view()), "bias"));
   CHECK(says(linear_forward(here, x.view(), good.view(), {}, wrong.view()), "output"));
-  CHECK(says(linear_backward(here, x.view(), wrong.view(), good.view(), {}, {}, {}),
-             "output_gradient"));
-  CHECK(says(linear_backward(here, x.view(), y.view(), good.view(), w.view(), {}, {}),
-             "weight_gradient"));
-  CHECK(says(linear_backward(here, x.view(), y.view(), good.view(), {}, b.view(), {}),
-             "bias_gradient"));
-  CHECK(says(linear_backward(here, x.view(), y.view(), good.view(), {}, {}, wrong.view()),
-             "input_gradient"));
+  CHECK(says(linear_backward(here, x.view(), wrong.view(), good.view(), {}, {}, {}), "output_gradient"));
+  CHECK(says(linear_backward(here, x.view(), y.view(), good.view(), w.view(), {}, {}), "weight_gradient"));
+  CHECK(says(linear_backward(here, x.view(), y.view(), good.view(), {}, b.view(), {}), "bias_gradient"));
+  CHECK(says(linear_backward(here, x.view(), y.view(), good.view(), {}, {}, wrong.view()), "input_gradient"));
 }
 
 TEST_CASE("relu: negative values become zero, NaN stays, and the gradient passes where y > 0") {
@@ -352,12 +346,10 @@ TEST_CASE("dot interaction: forward and gradients agree with the oracle") {
         doubles ds = values_of(dense.view()), ps = values_of(pooled.view());
         const doubles rs = values_of(r.view());
         CHECK(distance(out.view(), oracle_interaction(ds, ps, batch, tables, width)) < 1e-5);
-        REQUIRE(dot_interaction_backward(here, dense.view(), pooled.view(), r.view(),
-                                         d_dense.view(), d_pooled.view())
+        REQUIRE(dot_interaction_backward(here, dense.view(), pooled.view(), r.view(), d_dense.view(),
+                                         d_pooled.view())
                     .ok());
-        const auto f = [&] {
-          return weighted_sum(oracle_interaction(ds, ps, batch, tables, width), rs);
-        };
+        const auto f = [&] { return weighted_sum(oracle_interaction(ds, ps, batch, tables, width), rs); };
         CHECK(gradient_error(d_dense.view(), ds, f) < small);
         CHECK(gradient_error(d_pooled.view(), ps, f) < small);
         CHECK(out.padding_untouched());
@@ -423,8 +415,7 @@ TEST_CASE("mlp and interaction: every gradient of a whole DLRM agrees with centr
   const doubles labels = values_of(t.labels.view());
   const auto loss = [&] {
     const doubles v0 = bottom(dense, tower::batch);
-    const doubles crossed =
-        oracle_interaction(v0, pooled, tower::batch, tower::tables, tower::width);
+    const doubles crossed = oracle_interaction(v0, pooled, tower::batch, tower::tables, tower::width);
     return oracle_loss(top(crossed, tower::batch), labels);
   };
   CHECK(t.loss == doctest::Approx(loss()).epsilon(1e-6));
@@ -482,9 +473,9 @@ TEST_CASE("interaction and loss: the same bits on 1, 2, 3 and 8 threads") {
   pooled.fill(random);
   inline_executor here;
   REQUIRE(dot_interaction_forward(here, dense.view(), pooled.view(), out.view()).ok());
-  REQUIRE(dot_interaction_backward(here, dense.view(), pooled.view(), out.view(), d_dense.view(),
-                                   d_pooled.view())
-              .ok());
+  REQUIRE(
+      dot_interaction_backward(here, dense.view(), pooled.view(), out.view(), d_dense.view(), d_pooled.view())
+          .ok());
   matrix logits(100000, 1), labels(100000, 1);
   logits.fill(random, 3);
   for (index_t i = 0; i < labels.rows; ++i) labels(i, 0) = static_cast<float>(i % 2);
@@ -599,7 +590,8 @@ TEST_CASE("mlp: wrong shapes and a change of optimizer are statuses") {
   CHECK(stack.step(here, adagrad{}).ok());
 }
 
-TEST_CASE("mlp: a stack that was moved, into its own memory or into another's, goes on as the one that it was") {
+TEST_CASE(
+    "mlp: a stack that was moved, into its own memory or into another's, goes on as the one that it was") {
   std::mt19937_64 random(deeprec_test::seed());
   inline_executor here;
   matrix x(8, 20), dy(8, 4);
@@ -621,8 +613,8 @@ TEST_CASE("mlp: a stack that was moved, into its own memory or into another's, g
     };
     mlp<> expected = make(2, &one);
     train(expected, 4);
-    for (std::pmr::memory_resource* const memory : {static_cast<std::pmr::memory_resource*>(&one),
-                                                    static_cast<std::pmr::memory_resource*>(&two)}) {
+    for (std::pmr::memory_resource* const memory :
+         {static_cast<std::pmr::memory_resource*>(&one), static_cast<std::pmr::memory_resource*>(&two)}) {
       mlp<> moved = make(1, memory);
       train(moved, 1);
       {
@@ -661,8 +653,8 @@ TEST_CASE("mlp: after the first step nothing is allocated, but scratch from the 
   std::vector<std::byte> room(1U << 20);
   std::mt19937_64 random(deeprec_test::seed());
   inline_executor here;
-  mlp<gemm_backends<thin_gemm, eigen_gemm>> stack({3, 8, 2, 1}, mlp_output::linear, counter_rng(3), weight_init::he, 0,
-                                                  &memory);
+  mlp<gemm_backends<thin_gemm, eigen_gemm>> stack({3, 8, 2, 1}, mlp_output::linear, counter_rng(3),
+                                                  weight_init::he, 0, &memory);
   matrix x(9, 3), g(9, 1);
   x.fill(random);
   g.fill(random);
@@ -737,7 +729,8 @@ TEST_CASE("hazard H21: a stack's products follow steps and writes through its vi
   mlp<> stack = make();
   const auto follows = [&] {  // a new stack with the same weights has cast nothing yet
     mlp<> fresh = make();
-    std::copy_n(stack.parameters().data_handle(), stack.parameters().extent(1), fresh.parameters().data_handle());
+    std::copy_n(stack.parameters().data_handle(), stack.parameters().extent(1),
+                fresh.parameters().data_handle());
     REQUIRE(fresh.forward(here, x.view()).ok());
     REQUIRE(stack.forward(here, x.view()).ok());
     return same_bits(stack.output(), fresh.output());

@@ -29,8 +29,7 @@ double pairwise_auc(const matrix& scores, const matrix& labels) {
 
 struct sample {
   matrix scores, labels;
-  sample(index_t rows, int distinct, std::mt19937_64& random)
-      : scores(rows, 1, 2), labels(rows, 1) {
+  sample(index_t rows, int distinct, std::mt19937_64& random) : scores(rows, 1, 2), labels(rows, 1) {
     std::normal_distribution<float> normal;
     for (index_t i = 0; i < rows; ++i) {
       labels(i, 0) = static_cast<float>(random() % 4 == 0);
@@ -88,12 +87,8 @@ TEST_CASE("auc and log loss: the same bits however the rows are split, ordered a
     for (index_t begin = 0; begin < 5000;) {
       const index_t count = std::min<index_t>(5000 - begin, static_cast<index_t>(random() % 400));
       const auto part = random() % 3;
-      REQUIRE(parts[part]
-                  .add(s.scores.view().rows(begin, count), s.labels.view().rows(begin, count))
-                  .ok());
-      REQUIRE(losses[part]
-                  .add(s.scores.view().rows(begin, count), s.labels.view().rows(begin, count))
-                  .ok());
+      REQUIRE(parts[part].add(s.scores.view().rows(begin, count), s.labels.view().rows(begin, count)).ok());
+      REQUIRE(losses[part].add(s.scores.view().rows(begin, count), s.labels.view().rows(begin, count)).ok());
       begin += count;
     }
     static_cast<void>(parts[1].value());  // reading in between changes nothing
@@ -146,8 +141,7 @@ TEST_CASE("auc and log loss: bad values are reported with their row, and nothing
   auc metric;
   log_loss loss;
   scores(2, 0) = std::nanf("");
-  for (const status& s :
-       {metric.add(scores.view(), labels.view()), loss.add(scores.view(), labels.view())}) {
+  for (const status& s : {metric.add(scores.view(), labels.view()), loss.add(scores.view(), labels.view())}) {
     CHECK(s.code() == errc::invalid_value);
     CHECK(s.place().row == 2);
     CHECK(s.place().position == -1);

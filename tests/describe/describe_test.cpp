@@ -43,8 +43,7 @@ TEST_CASE("describe: the ISA and why") {
         "DEEPREC_ISA= names no instruction set, and changes nothing");
   CHECK(why_this_isa(isa::avx512, isa::avx512, "avx2") ==
         "DEEPREC_ISA=avx2 was set after the choice was made");
-  CHECK(why_this_isa(isa::avx512, isa::avx2, nullptr) ==
-        "DEEPREC_ISA was set when the choice was made");
+  CHECK(why_this_isa(isa::avx512, isa::avx2, nullptr) == "DEEPREC_ISA was set when the choice was made");
 }
 
 TEST_CASE("describe: threads are those of the affinity mask and of the control groups") {
@@ -59,7 +58,8 @@ TEST_CASE("describe: threads are those of the affinity mask and of the control g
   CHECK(to_string(d).find("\nthreads      4, on processors 0-2 5 of 8\n") != std::string::npos);
   d.cpu_quota = 2;
   d.threads = 2;
-  CHECK(to_string(d).find("\nthreads      2, on processors 0-2 5 of 8: the control groups grant time for 2\n") !=
+  CHECK(to_string(d).find(
+            "\nthreads      2, on processors 0-2 5 of 8: the control groups grant time for 2\n") !=
         std::string::npos);
   CHECK(detail::ranges({0, 1, 2, 3, 8, 10, 11}) == "0-3 8 10-11");
   CHECK(detail::ranges({5}) == "5");

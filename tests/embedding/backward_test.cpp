@@ -165,9 +165,8 @@ TEST_CASE(
   const problem p(random, false);
   const auto gradient = p.by_update(here, best_isa(), combiner::sqrtn, true);
   CHECK(p.agrees(gradient, true, {pooled_as::sqrtn}));
-  CHECK_FALSE(p.agrees(gradient, true, {pooled_as::sum}));  // the upstream defect
-  CHECK_FALSE(
-      p.agrees(gradient, true, {pooled_as::sqrtn, 0, 5}));  // and the other one: a fill that was not
+  CHECK_FALSE(p.agrees(gradient, true, {pooled_as::sum}));          // the upstream defect
+  CHECK_FALSE(p.agrees(gradient, true, {pooled_as::sqrtn, 0, 5}));  // and the other one: a fill that was not
   CHECK_FALSE(p.agrees(p.by_update(here, best_isa(), pooling(combiner::sqrtn, max_norm{2.0F}), true), true,
                        {pooled_as::sqrtn}));  // a norm that was forgotten
 }

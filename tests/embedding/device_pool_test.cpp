@@ -1,7 +1,7 @@
 // The bodies of the device's lookup kernels, on the host: same vectors, same oracle.
 
-#include <deeprec/embedding/lookup/detail/device_group.hpp>
 #include <deeprec/embedding/kernels/device_pool.hpp>
+#include <deeprec/embedding/lookup/detail/device_group.hpp>
 
 #include <doctest/doctest.h>
 
@@ -100,9 +100,9 @@ double worst(stored_table<Format>& table, const batch<std::int64_t, std::int64_t
       const auto at = static_cast<std::size_t>(j);
       const double bound =
           (2.0 * expected.used + 8) * 0x1p-24 * (expected.magnitude[at] + 4 * expected.used) + 1e-30;
-      const double off = std::fabs(static_cast<double>(out[static_cast<std::size_t>(b * width + j)]) -
-                                   expected.value[at]) /
-                         bound;
+      const double off =
+          std::fabs(static_cast<double>(out[static_cast<std::size_t>(b * width + j)]) - expected.value[at]) /
+          bound;
       error = off > error || std::isnan(off) ? off : error;
     }
   }
@@ -182,7 +182,8 @@ TEST_CASE("device pool: lanes in lockstep, short bags and long ones") {
         CHECK(worst<float, 1>(table, made, true, combiner::mean(combiner::by_weight), lanes, chunked) <= 8);
         CHECK(worst<float, 1>(table, made, true, combiner::sqrtn, lanes, true) <= 1);
         if (shape == shape_of_batch::uniform)
-          CHECK(worst<float, 1>(table, made, true, combiner::sqrtn, lanes, false, true) > 1);  // broken: not divided
+          CHECK(worst<float, 1>(table, made, true, combiner::sqrtn, lanes, false, true) >
+                1);  // broken: not divided
       }
     }
   }
@@ -239,14 +240,16 @@ TEST_CASE("device pool: a bad bag becomes zeros, the smallest place is kept, and
   unsigned long long skipped = 0;
   for (const int lanes : {1, 2}) {
     const auto [out, fault] = run(pooling{combiner::sum}, false, lanes, skipped);
-    CHECK(fault.as_status().place() == fault_place{.table = 5, .bag = 3, .position = bad_position, .value = 30});
+    CHECK(fault.as_status().place() ==
+          fault_place{.table = 5, .bag = 3, .position = bad_position, .value = 30});
     for (std::size_t j = 0; j < 8; ++j) {
       CHECK(out[3 * 8 + j] == 0.0F);
       CHECK(out[7 * 8 + j] == 0.0F);
     }
     CHECK(skipped == 0);
   }
-  CHECK(run(pooling{combiner::sum, padding::prune}, false, 2, skipped).second.value == 30);  // a negative one is pruned
+  CHECK(run(pooling{combiner::sum, padding::prune}, false, 2, skipped).second.value ==
+        30);  // a negative one is pruned
   CHECK(run(pooling{combiner::sum, padding::id{30}}, false, 2, skipped).second.value == -9);
   CHECK(run(pooling{combiner::sum, bounds::skip}, false, 2, skipped).second.code == 0);
   CHECK(skipped == 2);
@@ -259,7 +262,8 @@ TEST_CASE("device pool: a bad bag becomes zeros, the smallest place is kept, and
         static_cast<int>(errc::offsets_decreasing));
   made.offsets[12] = 1000;
   made.offsets[0] = -1;
-  CHECK(run(pooling{combiner::sum, bounds::skip}, true, 1, skipped).second.code == static_cast<int>(errc::offsets_negative));
+  CHECK(run(pooling{combiner::sum, bounds::skip}, true, 1, skipped).second.code ==
+        static_cast<int>(errc::offsets_negative));
 }
 
 TEST_CASE("device pool: the weight of an absent slot is not looked at, that of another one is") {
@@ -310,21 +314,25 @@ TEST_CASE("device pool: the weight of an absent slot is not looked at, that of a
   task.out_stride = 8;
   task.fault = &fault;
   for (index_t k = 0; k < 5; ++k) {
-    for (int panel = 0; panel < 2; ++panel) detail::copy_position<float, 4>(rules{}, solo_team{}, task, k, panel);
+    for (int panel = 0; panel < 2; ++panel)
+      detail::copy_position<float, 4>(rules{}, solo_team{}, task, k, panel);
   }
   CHECK(fault.as_status().ok());
   for (std::size_t j = 8; j < 16; ++j) CHECK(out[j] == 0.0F);
   using gradient_task = detail::pool_task<std::int64_t, offset_ranges<std::int64_t>, const float>;
   const std::vector<float> gradient(3 * 8, 0.25F);
   for (const int lanes : {1, 2}) {
-    auto of_weights = detail::task_of<gradient_task>(table.view(), pooling{combiner::sum, padding::prune}, true);
+    auto of_weights =
+        detail::task_of<gradient_task>(table.view(), pooling{combiner::sum, padding::prune}, true);
     detail::set_bags(of_weights, made.view(true));
     of_weights.out = gradient.data();
     of_weights.out_stride = 8;
     of_weights.fault = &fault;
     std::vector<float> dots(6, 7.0F);
     on_team(lanes, [&](const auto& team) {
-      for (index_t b = 0; b < 2; ++b) detail::dot_positions<float, 4>(chosen<pooling<combiner::sum_t, padding::prune_t>>(), team, of_weights, b, dots.data());
+      for (index_t b = 0; b < 2; ++b)
+        detail::dot_positions<float, 4>(chosen<pooling<combiner::sum_t, padding::prune_t>>(), team,
+                                        of_weights, b, dots.data());
     });
     CHECK(fault.as_status().ok());
     CHECK(dots[0] != 0.0F);
@@ -375,7 +383,8 @@ TEST_CASE("device pool: what each combiner makes of -0, alone and as the default
   task.out_stride = 4;
   task.fault = &fault;
   for (index_t k = 0; k < 2; ++k) {
-    detail::copy_position<float, 4>(detail::rules_of<std::remove_cvref_t<decltype(how)>>{}, solo_team{}, task, k, 0);
+    detail::copy_position<float, 4>(detail::rules_of<std::remove_cvref_t<decltype(how)>>{}, solo_team{}, task,
+                                    k, 0);
     CHECK(signs(out.data() + 4 * k) == "-+-x");
   }
   CHECK(fault.as_status().ok());
@@ -424,7 +433,8 @@ TEST_CASE("device pool: default rows, norms, accumulation, concat and the gradie
   CHECK(fault.code == 0);
 
   using gradient_task = detail::pool_task<std::int64_t, offset_ranges<std::int64_t>, const float>;
-  auto of_weights = detail::task_of<gradient_task>(table.view(), pooling{combiner::mean(combiner::by_weight)}, true);
+  auto of_weights =
+      detail::task_of<gradient_task>(table.view(), pooling{combiner::mean(combiner::by_weight)}, true);
   detail::set_bags(of_weights, bags);
   of_weights.out = gradient.data();
   of_weights.out_stride = 8;
@@ -458,7 +468,8 @@ TEST_CASE("device fault: a place that is reported before another has the larger 
     const device_fault first{0, 1, table[0], bag[0], slot[0], 0, 0};
     const auto before = device_fault::order_of(table[0], bag[0], slot[0]);
     const auto after = device_fault::order_of(table[1], bag[1], slot[1]);
-    // Nobody who is behind the first is let through less than they should: equal orders are looked at closely.
+    // Nobody who is behind the first is let through less than they should: equal orders are looked at
+    // closely.
     if (first.is_behind(table[1], bag[1], slot[1])) REQUIRE(after >= before);
   }
   CHECK(device_fault::order_of(-1, 3, 9) > device_fault::order_of(-1, 4, 0));

@@ -1,9 +1,9 @@
 // Lookups on a device give what the host gives: formats, policies, types of ids and of outputs, batches.
-#include <deeprec/embedding/training/gradient.cuh>
-#include <deeprec/embedding/lookup/lookup.cuh>
 #include <deeprec/embedding/lookup/fused_lookup.hpp>
+#include <deeprec/embedding/lookup/lookup.cuh>
 #include <deeprec/embedding/tables/quantized_rows.hpp>
 #include <deeprec/embedding/tables/split_bf16_rows.hpp>
+#include <deeprec/embedding/training/gradient.cuh>
 #include <deeprec/exec/inline_executor.hpp>
 
 #include <doctest/doctest.h>
@@ -25,17 +25,20 @@ inline_executor here;
 
 /// Weights whose sums are 0, or not small; ids that a policy may leave out.
 template <class Id = std::int64_t>
-batch_on_both<Id> some_bags(std::mt19937_64& random, shape_of_batch shape, index_t bags = 40, index_t hotness = 5) {
+batch_on_both<Id> some_bags(std::mt19937_64& random, shape_of_batch shape, index_t bags = 40,
+                            index_t hotness = 5) {
   auto made = make_batch<Id, std::int32_t>(random, shape, bags, rows, hotness);
   for (float& w : made.weights) w = 0.5F * static_cast<float>(random() % 7) - 1.0F;
   return batch_on_both<Id>(std::move(made));
 }
 
 template <class Out = float, class Format, class Bags, class How>
-double off_by(const table_on_both<Format>& table, const Bags& on_host, const auto& on_device, const How& how) {
+double off_by(const table_on_both<Format>& table, const Bags& on_host, const auto& on_device,
+              const How& how) {
   const index_t width = table.format.width();
-  const index_t n = std::is_same_v<typename decltype(as_pooling(how))::combiner, combiner::concat_t> ? on_host.id_count()
-                                                                                           : on_host.bags();
+  const index_t n = std::is_same_v<typename decltype(as_pooling(how))::combiner, combiner::concat_t>
+                        ? on_host.id_count()
+                        : on_host.bags();
   const std::vector<Out> before(static_cast<std::size_t>(n * width), static_cast<Out>(7.0F));
   std::vector<Out> expected = before;
   lookup(here, table.on_host(), on_host, how, matrix_view(expected.data(), n, width)).or_throw();
@@ -110,7 +113,8 @@ TEST_CASE("device pooling: more columns than a warp has at once") {
     auto made = make_batch<std::int64_t, std::int32_t>(random, shape_of_batch::uniform, 9, 30, 3);
     const batch_on_both<> bags(std::move(made));
     CHECK(off_by(table, bags.host.view(true), bags.view(true), combiner::sum) <= 1e-5);
-    CHECK(off_by(table, bags.host.view(true), bags.view(true), pooling{combiner::mean, max_norm{2.0F}}) <= 1e-5);
+    CHECK(off_by(table, bags.host.view(true), bags.view(true), pooling{combiner::mean, max_norm{2.0F}}) <=
+          1e-5);
   }
 }
 
@@ -125,11 +129,12 @@ TEST_CASE("device pooling: ids of every type, fixed batches and torch's offsets"
   const auto n = static_cast<index_t>(bags.host.ids.size());
   const auto on_host = jagged_view<std::int64_t, std::int32_t>::torch(bags.host.offsets.data(), bags.bags(),
                                                                       bags.host.ids.data(), n);
-  const auto on_device = jagged_view<std::int64_t, std::int32_t, device_space>::torch(bags.offsets.data(), bags.bags(),
-                                                                                      bags.ids.data(), n);
+  const auto on_device = jagged_view<std::int64_t, std::int32_t, device_space>::torch(
+      bags.offsets.data(), bags.bags(), bags.ids.data(), n);
   CHECK(off_by(table, on_host, on_device, combiner::sum) <= 1e-5);
   // A slice: the first offset is not 0.
-  CHECK(off_by(table, bags.host.view(true).slice(7, 20), bags.view(true).slice(7, 20), combiner::sum) <= 1e-5);
+  CHECK(off_by(table, bags.host.view(true).slice(7, 20), bags.view(true).slice(7, 20), combiner::sum) <=
+        1e-5);
 }
 
 TEST_CASE("device pooling: outputs of 16 bits, and what was in them") {
@@ -154,7 +159,8 @@ TEST_CASE("device pooling: policies") {
     CHECK(off_by(table, host, device, mean(by_weight)) <= 1e-4);
     CHECK(off_by(table, host, device, pooling{combiner::sum, max_norm{3.0F}}) <= 1e-5);
     CHECK(off_by(table, host, device, pooling{combiner::sqrtn, empty_bag::default_row{5}}) <= 1e-5);
-    CHECK(off_by(table, host, device, pooling{combiner::mean, empty_bag::default_row{5}, max_norm{1.0F}}) <= 1e-5);
+    CHECK(off_by(table, host, device, pooling{combiner::mean, empty_bag::default_row{5}, max_norm{1.0F}}) <=
+          1e-5);
     CHECK(off_by(table, host, device, pooling{combiner::mean(combiner::by_weight), padding::id{0}}) <= 1e-4);
     CHECK(off_by(table, host, device, pooling{combiner::sum, bounds::assume_valid}) <= 1e-5);
     auto made = bags.host;
@@ -163,11 +169,12 @@ TEST_CASE("device pooling: policies") {
       if (made.ids[k] < 0) made.weights[k] = std::nanf("");  // of an absent slot: nobody looks
     }
     const batch_on_both<> with_negative(std::move(made));
-    CHECK(off_by(table, with_negative.host.view(true), with_negative.view(true), pooling{combiner::sum, padding::prune, empty_bag::default_row{5}}) <=
-          1e-5);
-    CHECK(off_by(table, with_negative.host.view(true), with_negative.view(true), pooling{combiner::mean, padding::prune}) <= 1e-5);
-    CHECK(off_by(table, with_negative.host.view(), with_negative.view(false), pooling{combiner::max, padding::prune, empty_bag::default_row{1}}) ==
-          0);
+    CHECK(off_by(table, with_negative.host.view(true), with_negative.view(true),
+                 pooling{combiner::sum, padding::prune, empty_bag::default_row{5}}) <= 1e-5);
+    CHECK(off_by(table, with_negative.host.view(true), with_negative.view(true),
+                 pooling{combiner::mean, padding::prune}) <= 1e-5);
+    CHECK(off_by(table, with_negative.host.view(), with_negative.view(false),
+                 pooling{combiner::max, padding::prune, empty_bag::default_row{1}}) == 0);
     index_t on_host = 0, on_device = 0;
     std::vector<float> expected(static_cast<std::size_t>(bags.bags() * 20));
     lookup(here, table.on_host(), with_negative.host.view(), pooling{combiner::sum, bounds::skip(on_host)},
@@ -175,15 +182,19 @@ TEST_CASE("device pooling: policies") {
         .or_throw();
     const auto out = to_device(expected);
     cuda_stream stream;
-    lookup(stream, table.view(), with_negative.view(false), pooling{combiner::sum, bounds::skip(on_device)}, out.matrix(bags.bags(), 20))
+    lookup(stream, table.view(), with_negative.view(false), pooling{combiner::sum, bounds::skip(on_device)},
+           out.matrix(bags.bags(), 20))
         .or_throw();
     stream.synchronize().or_throw();
     CHECK(on_device == on_host);
     CHECK(apart(back(out, expected.size()), expected) <= 1e-5);
     const auto fused = to_device(expected);
-    fused_lookup(here, table.on_host(), with_negative.host.view(true), combiner::mean, matrix_view(expected.data(), bags.bags(), 20))
+    fused_lookup(here, table.on_host(), with_negative.host.view(true), combiner::mean,
+                 matrix_view(expected.data(), bags.bags(), 20))
         .or_throw();
-    fused_lookup(stream, table.view(), with_negative.view(true), combiner::mean, fused.matrix(bags.bags(), 20)).or_throw();
+    fused_lookup(stream, table.view(), with_negative.view(true), combiner::mean,
+                 fused.matrix(bags.bags(), 20))
+        .or_throw();
     stream.synchronize().or_throw();
     CHECK(apart(back(fused, expected.size()), expected) <= 1e-5);
   }
@@ -197,12 +208,14 @@ TEST_CASE("device pooling: bags in chunks, with what makes them bad or empty") {
   REQUIRE(made.ids.size() > 20000);
   const batch_on_both<> bags(made);
   CHECK(off_by(table, made.view(true), bags.view(true), combiner::sum) <= 1e-4);
-  CHECK(off_by(table, made.view(true), bags.view(true), pooling{combiner::mean(combiner::by_weight), padding::id{3}, max_norm{2.0F}}) <= 1e-4);
+  CHECK(off_by(table, made.view(true), bags.view(true),
+               pooling{combiner::mean(combiner::by_weight), padding::id{3}, max_norm{2.0F}}) <= 1e-4);
   CHECK(off_by(table, made.view(), bags.view(false), combiner::max) == 0);
   auto padded = made;
   for (auto& id : padded.ids) id = 3;
   const batch_on_both<> nothing(padded);
-  CHECK(off_by(table, padded.view(), nothing.view(false), pooling{combiner::mean, padding::id{3}, empty_bag::default_row{7}}) <= 1e-5);
+  CHECK(off_by(table, padded.view(), nothing.view(false),
+               pooling{combiner::mean, padding::id{3}, empty_bag::default_row{7}}) <= 1e-5);
   auto bad = made;
   bad.ids[12345] = rows;
   bad.ids[17000] = -1;
@@ -230,7 +243,9 @@ TEST_CASE("device pooling: offsets that make no sense are named, and nothing out
       {{0, 4, 2, 5}, errc::offsets_decreasing, 1},
       {{0, 2, 4, 9}, errc::offsets_beyond_ids, 2},
       {{5, 2, 4, 5}, errc::offsets_decreasing, 0},
-      {{std::numeric_limits<std::int32_t>::min(), 0, 0, std::numeric_limits<std::int32_t>::max()}, errc::offsets_negative, 0},
+      {{std::numeric_limits<std::int32_t>::min(), 0, 0, std::numeric_limits<std::int32_t>::max()},
+       errc::offsets_negative,
+       0},
   };
   for (const auto& c : cases) {
     batch<std::int64_t, std::int32_t> made;
@@ -247,7 +262,8 @@ TEST_CASE("device pooling: offsets that make no sense are named, and nothing out
     CHECK(found.place().bag == c.bag);
     // One float before and one behind must stay.
     weight_gradients(stream, table.view(), bags.view(true),
-                     matrix_view<const float, device_space>(out.matrix(3, 8)), combiner::sum, std::span(dots.data() + 1, 5))
+                     matrix_view<const float, device_space>(out.matrix(3, 8)), combiner::sum,
+                     std::span(dots.data() + 1, 5))
         .or_throw();
     found = stream.synchronize();
     CHECK(found.code() == c.code);
@@ -273,7 +289,8 @@ TEST_CASE("device pooling: the gradients of weights are those of the host") {
     const auto check = [&](const auto& how) {
       std::vector<float> expected(n);
       weight_gradients(here, table.on_host(), bags.host.view(true),
-                       matrix_view<const float>(gradient.data(), bags.bags(), width), how, std::span(expected))
+                       matrix_view<const float>(gradient.data(), bags.bags(), width), how,
+                       std::span(expected))
           .or_throw();
       const auto out = to_device(std::vector<float>(n, std::nanf("")));
       weight_gradients(stream, table.view(), bags.view(true),
@@ -296,8 +313,11 @@ TEST_CASE("device pooling: the gradients of weights are those of the host") {
     };
     const auto dots = to_device(std::vector<float>(n));
     const matrix_view<const float, device_space> of_bags(of_output.matrix(bags.bags(), width));
-    CHECK(refused(pooling{combiner::sum, max_norm{0.0F}}, of_bags, dots.data()) == "invalid value: pooling: max_norm must be above 0");
-    CHECK(refused(pooling{combiner::sum}, {nullptr, bags.bags(), width}, dots.data()) == "shape mismatch: weight_gradients: gradient must not be null");
-    CHECK(refused(pooling{combiner::sum}, of_bags, nullptr) == "shape mismatch: weight_gradients: out must not be null");
+    CHECK(refused(pooling{combiner::sum, max_norm{0.0F}}, of_bags, dots.data()) ==
+          "invalid value: pooling: max_norm must be above 0");
+    CHECK(refused(pooling{combiner::sum}, {nullptr, bags.bags(), width}, dots.data()) ==
+          "shape mismatch: weight_gradients: gradient must not be null");
+    CHECK(refused(pooling{combiner::sum}, of_bags, nullptr) ==
+          "shape mismatch: weight_gradients: out must not be null");
   }
 }

@@ -1,8 +1,8 @@
 // The bodies of the device's stages, on the host: what they answer is what the host's stages are documented
 // to. Scans and sorts are the host's.
 
-#include <deeprec/embedding/kernels/device_pool.hpp>
 #include <deeprec/embedding/batches/detail/device_batches.hpp>
+#include <deeprec/embedding/kernels/device_pool.hpp>
 #include <deeprec/embedding/lookup/fused_lookup.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 
@@ -46,8 +46,8 @@ struct entry_bags {
       : offsets(static_cast<std::size_t>(coo.bags()) + 1, 77),
         ids(static_cast<std::size_t>(coo.id_count()), std::numeric_limits<Id>::max()),
         weights(coo.weights() == nullptr ? 0 : ids.size(), std::nanf("")),
-        to{offsets.data(), ids.data(), coo.weights() == nullptr ? nullptr : weights.data(),
-           coo.bags(), coo.id_count()} {
+        to{offsets.data(), ids.data(), coo.weights() == nullptr ? nullptr : weights.data(), coo.bags(),
+           coo.id_count()} {
     std::vector<std::uint32_t> keys(ids.size()), slots(ids.size());
     for (index_t k = 0; k < coo.id_count(); ++k) {
       detail::key_entry(solo_team{}, k, coo, keys.data(), slots.data(), &fault);
@@ -60,9 +60,7 @@ struct entry_bags {
       detail::place_entry(i, coo, keys.data(), slots.data(), to);
     }
   }
-  jagged_view<Id, index_t> view() const {
-    return {to.offsets, to.bags, to.ids, to.room, to.weights};
-  }
+  jagged_view<Id, index_t> view() const { return {to.offsets, to.bags, to.ids, to.room, to.weights}; }
   std::vector<index_t> offsets;
   std::vector<Id> ids;
   std::vector<float> weights;
@@ -107,14 +105,12 @@ std::vector<float> fused_on_lanes(int lanes, const const_table_view<f32_rows, de
   const int panels = static_cast<int>((task.width + lanes * 4 - 1) / (lanes * 4));
   on_team(lanes, [&](const auto& team) {
     for (int panel = 0; panel < panels; ++panel) {
-      for (index_t r = 0; r < records; ++r)
-        detail::sum_chunk<float, 4>(rules{}, team, task, r, panel);
+      for (index_t r = 0; r < records; ++r) detail::sum_chunk<float, 4>(rules{}, team, task, r, panel);
     }
   });
   on_team(lanes, [&](const auto& team) {  // another launch
     for (int panel = 0; panel < panels; ++panel) {
-      for (index_t b = 0; b < task.bags; ++b)
-        detail::pool_bag<float, 4>(rules{}, team, task, b, panel);
+      for (index_t b = 0; b < task.bags; ++b) detail::pool_bag<float, 4>(rules{}, team, task, b, panel);
     }
   });
   return out;
@@ -138,7 +134,8 @@ TEST_CASE("device stages: unique numbers ids by their first appearance") {
     std::vector<std::int32_t> inverse(n, -1), counts(n, -1);
     for (std::size_t i = 0; i < n; ++i) {
       detail::number_position(static_cast<index_t>(i), static_cast<index_t>(n), keys.data(), slots.data(),
-                          numbers.data(), device_unique<>{of.data(), inverse.data(), counts.data(), nullptr});
+                              numbers.data(),
+                              device_unique<>{of.data(), inverse.data(), counts.data(), nullptr});
     }
     std::vector<std::int64_t> expected;
     std::map<std::int64_t, std::int32_t> number, count;
@@ -167,11 +164,15 @@ TEST_CASE("device stages: partition deals ids as the strategies say, in order, a
     std::vector<std::uint32_t> keys(40), slots;
     int left_out = 0;
     for (index_t k = 0; k < 40; ++k) {
-      left_out += detail::part_of_position<partition_strategy::div_t>(k, ids.data(), rows, parts, out, keys.data()) ? 0 : 1;
+      left_out +=
+          detail::part_of_position<partition_strategy::div_t>(k, ids.data(), rows, parts, out, keys.data())
+              ? 0
+              : 1;
     }
     sort_stably(keys, slots);
     for (index_t i = 0; i < 40; ++i) {
-      detail::put_in_part<partition_strategy::div_t>(i, ids.data(), rows, parts, keys.data(), slots.data(), out);
+      detail::put_in_part<partition_strategy::div_t>(i, ids.data(), rows, parts, keys.data(), slots.data(),
+                                                     out);
     }
     for (index_t p = 0; p <= parts; ++p) {
       offsets[static_cast<std::size_t>(p)] =
@@ -243,23 +244,19 @@ TEST_CASE("device stages: entries in any order become bags that keep their order
   check_entries<std::uint64_t, std::int32_t>(random);
   const auto made = make_entries(random, entries_are::uniform, 5, 50, 60);
   const entry_bags<std::int64_t> shuffled(made.view(true), false);
-  CHECK_FALSE(bags_of(shuffled.view()) ==
-              bags_of(made.view(true)));  // the comparison sees an unstable sort
+  CHECK_FALSE(bags_of(shuffled.view()) == bags_of(made.view(true)));  // the comparison sees an unstable sort
   const entry_bags<std::int64_t> none(coo_view<>(nullptr, nullptr, 0, 0));
   CHECK(none.offsets == std::vector<index_t>{0});
 }
 
-TEST_CASE(
-    "device stages: an entry whose row is outside is left out, and the first one is reported") {
-  const std::vector<std::int64_t> indices{
-      2, 0, 4, 0, -1, 0, 0, 0, std::numeric_limits<std::int64_t>::min(),
-      0, 2, 0, 3, 0};  // of a sparse tensor: every other one is a row
+TEST_CASE("device stages: an entry whose row is outside is left out, and the first one is reported") {
+  const std::vector<std::int64_t> indices{2, 0, 4, 0, -1, 0, 0, 0, std::numeric_limits<std::int64_t>::min(),
+                                          0, 2, 0, 3, 0};  // of a sparse tensor: every other one is a row
   const std::vector<std::int64_t> ids{10, 11, 12, 13, 14, 15, 16};
   const auto coo = coo_view<>::tensorflow(indices.data(), ids.data(), 7, 4);
   const entry_bags<std::int64_t> got(coo);
   CHECK(got.offsets == std::vector<index_t>{0, 1, 1, 3, 4});
-  CHECK(std::vector(got.ids.begin(), got.ids.begin() + 4) ==
-        std::vector<std::int64_t>{13, 10, 15, 16});
+  CHECK(std::vector(got.ids.begin(), got.ids.begin() + 4) == std::vector<std::int64_t>{13, 10, 15, 16});
   CHECK(got.fault.as_status().code() == coo.validate().code());
   CHECK(got.fault.as_status().place() == coo.validate().place());
   CHECK(got.fault.as_status().place() == fault_place{.position = 1, .value = 4});
@@ -283,9 +280,8 @@ TEST_CASE("device stages: entries in any order, pooled, are the host's fused_loo
     const auto made = make_entries(random, kind, 20, rows, long_bags ? 1500 : 200);
     const auto check = [&](const auto& how, bool weighted) {
       std::vector<float> expected(static_cast<std::size_t>(20 * width), 9.0F);
-      REQUIRE(fused_lookup(here, table, made.view(weighted), how,
-                           matrix_view(expected.data(), 20, width))
-                  .ok());
+      REQUIRE(
+          fused_lookup(here, table, made.view(weighted), how, matrix_view(expected.data(), 20, width)).ok());
       const entry_bags<std::int64_t> bags(made.view(weighted));
       for (const int lanes : {1, 4}) {
         device_fault fault{};

@@ -2,10 +2,10 @@
 
 #include <deeprec/embedding/batches/device_batches.cuh>
 #include <deeprec/embedding/lookup/fused_lookup.cuh>
-#include <deeprec/embedding/training/gradient.cuh>
 #include <deeprec/embedding/lookup/lookup.cuh>
-#include <deeprec/embedding/tables/quantized_rows.hpp>
 #include <deeprec/embedding/lookup/table_group.cuh>
+#include <deeprec/embedding/tables/quantized_rows.hpp>
+#include <deeprec/embedding/training/gradient.cuh>
 #include <deeprec/embedding/training/update.cuh>
 #include <deeprec/exec/cuda_staging.hpp>
 #include <deeprec/exec/cuda_stream_pool.hpp>
@@ -24,8 +24,8 @@
 #include <vector>
 
 #include "support/batches.hpp"
-#include "support/on_device.hpp"
 #include "support/entries.hpp"
+#include "support/on_device.hpp"
 #include "support/oracle.hpp"
 #include "support/seed.hpp"
 
@@ -73,7 +73,8 @@ TEST_CASE("device: lookup") {
     check_lookup(bf16_rows(24), shape, true, combiner::sqrtn);
     check_lookup(int8_rows(128), shape, false, combiner::sum);
   }
-  check_lookup(f32_rows(128), shape_of_batch::one_huge, true, combiner::sum, 600);  // one bag of 36000 ids, in chunks
+  check_lookup(f32_rows(128), shape_of_batch::one_huge, true, combiner::sum,
+               600);  // one bag of 36000 ids, in chunks
 }
 
 TEST_CASE("device: a bad bag is zeros, skipped ids are counted, and the place comes with synchronize()") {
@@ -94,7 +95,9 @@ TEST_CASE("device: a bad bag is zeros, skipped ids are counted, and the place co
   const auto answer = back(out, 3 * 8);
   for (std::size_t j = 8; j < 24; ++j) CHECK(answer[j] == 0.0F);
   index_t skipped = 0;
-  lookup(stream, table.view(), batch.view(false), pooling{combiner::sum, bounds::skip(skipped)}, out.matrix(3, 8)).or_throw();
+  lookup(stream, table.view(), batch.view(false), pooling{combiner::sum, bounds::skip(skipped)},
+         out.matrix(3, 8))
+      .or_throw();
   CHECK(stream.synchronize().ok());
   CHECK(skipped == 2);
 }
@@ -126,9 +129,11 @@ TEST_CASE("device: a group of tables gives the bits of one lookup each, 16 bytes
     stream.synchronize().or_throw();
     CHECK(std::memcmp(back(out, n).data(), back(alone, n).data(), n * sizeof(float)) == 0);
     const matrix_view<float, device_space> null(nullptr, 33, width);
-    CHECK(lookup(stream, group, std::span<const bags_type>(bags), null).message() == "shape mismatch: lookup: out must not be null");
-    CHECK(lookup(stream, floats.view(), bags[0], combiner::sum, matrix_view<float, device_space>(nullptr, 33, 64)).message() ==
+    CHECK(lookup(stream, group, std::span<const bags_type>(bags), null).message() ==
           "shape mismatch: lookup: out must not be null");
+    CHECK(lookup(stream, floats.view(), bags[0], combiner::sum,
+                 matrix_view<float, device_space>(nullptr, 33, 64))
+              .message() == "shape mismatch: lookup: out must not be null");
   }
 }
 
@@ -148,7 +153,9 @@ TEST_CASE("device: a group of more tables than a launch has, and what is wrong w
     batches.emplace_back(made);
     group.add(table.view(), combiner::sum);
     for (std::size_t j = 0; j < 4; ++j) {
-      const auto value = [&](std::int64_t id) { return static_cast<float>(table.values[static_cast<std::size_t>(id)][j]); };
+      const auto value = [&](std::int64_t id) {
+        return static_cast<float>(table.values[static_cast<std::size_t>(id)][j]);
+      };
       const std::size_t at = static_cast<std::size_t>(4 * t) + j;
       expected[at] = value(made.ids[0]);
       expected[static_cast<std::size_t>(4 * tables) + at] = t == 97 ? 0 : value(made.ids[1]) + value(3);
@@ -181,7 +188,8 @@ TEST_CASE("device: of many faults the first is reported, and 64 counters at once
     CHECK(stream.synchronize().place() == fault_place{.bag = 37, .position = 111, .value = 47});
   }
   const auto skipping = [&](index_t& counter) {
-    return lookup(stream, table.view(), batch.view(false), pooling{combiner::sum, bounds::skip(counter)}, out.matrix(500, 4));
+    return lookup(stream, table.view(), batch.view(false), pooling{combiner::sum, bounds::skip(counter)},
+                  out.matrix(500, 4));
   };
   std::vector<std::vector<index_t>> all(3, std::vector<index_t>(64));
   for (std::vector<index_t>& counters : all) {  // others each time, all alive: no address comes twice
@@ -212,21 +220,27 @@ TEST_CASE("device: stages keep inside of their room whatever the offsets, and dr
   prune_invalid(stream, batch.view(true), prune_rule::by_id, out).or_throw();
   CHECK(stream.synchronize().code() == errc::offsets_decreasing);
   const device_bags<> no_weights{offsets.data(), ids.data(), nullptr, 3, 9};
-  CHECK(fill_empty_bags(stream, batch.view(true), 0, no_weights, std::span(empty.data(), 3)).code() == errc::shape_mismatch);
-  CHECK(prune_invalid(stream, batch.view(true), prune_rule::by_id, no_weights).code() == errc::shape_mismatch);
+  CHECK(fill_empty_bags(stream, batch.view(true), 0, no_weights, std::span(empty.data(), 3)).code() ==
+        errc::shape_mismatch);
+  CHECK(prune_invalid(stream, batch.view(true), prune_rule::by_id, no_weights).code() ==
+        errc::shape_mismatch);
   const auto rows = to_device(std::vector<std::int64_t>{0, 1, 1, 2, 0, 2});
-  const coo_view<std::int64_t, std::int64_t, device_space> entries(rows.data(), batch.ids.data(), 6, 3, batch.weights.data());
+  const coo_view<std::int64_t, std::int64_t, device_space> entries(rows.data(), batch.ids.data(), 6, 3,
+                                                                   batch.weights.data());
   CHECK(to_jagged(stream, entries, no_weights).code() == errc::shape_mismatch);
   const auto null = [](const std::string& verb) { return "shape mismatch: " + verb + " must not be null"; };
   for (const device_bags<>& nowhere : {device_bags<>{nullptr, ids.data(), weights.data(), 3, 9},
                                        device_bags<>{offsets.data(), nullptr, weights.data(), 3, 9}}) {
-    CHECK(fill_empty_bags(stream, batch.view(true), 0, nowhere, std::span(empty.data(), 3)).message() == null("fill_empty_bags: out and empty"));
-    CHECK(prune_invalid(stream, batch.view(true), prune_rule::by_id, nowhere).message() == null("prune_invalid: out"));
+    CHECK(fill_empty_bags(stream, batch.view(true), 0, nowhere, std::span(empty.data(), 3)).message() ==
+          null("fill_empty_bags: out and empty"));
+    CHECK(prune_invalid(stream, batch.view(true), prune_rule::by_id, nowhere).message() ==
+          null("prune_invalid: out"));
     CHECK(to_jagged(stream, entries, nowhere).message() == null("to_jagged: out"));
   }
   const std::span<const std::int64_t> list(batch.ids.data(), 6);
   CHECK(unique(stream, list, device_unique<>{}).message() == null("unique: out"));
-  CHECK(partition(stream, list, 10, 2, partition_strategy::mod, bounds::check, device_partition<>{}).message() == null("partition: out"));
+  CHECK(partition(stream, list, 10, 2, partition_strategy::mod, bounds::check, device_partition<>{})
+            .message() == null("partition: out"));
   to_jagged(stream, entries, out).or_throw();
   stream.synchronize().or_throw();
   CHECK(back(ids, 6) == std::vector<std::int64_t>{1, 5, 2, 3, 4, 6});
@@ -277,14 +291,16 @@ TEST_CASE("device: row_select of words of every size, more rows than a team has 
   std::mt19937_64 random(seed());
   for (const index_t width : {64, 60, 33}) {  // bytes: 16, 4 and 1 to a word
     for (const index_t rows : {1, 3, 4, 21}) {
-      std::vector<std::uint8_t> a(static_cast<std::size_t>(rows * width)), b(a.size()), cond(static_cast<std::size_t>(rows));
+      std::vector<std::uint8_t> a(static_cast<std::size_t>(rows * width)), b(a.size()),
+          cond(static_cast<std::size_t>(rows));
       for (auto& x : a) x = static_cast<std::uint8_t>(random());
       for (auto& x : b) x = static_cast<std::uint8_t>(random());
       for (auto& x : cond) x = random() % 2 == 0 ? 0 : static_cast<std::uint8_t>(1 + random() % 255);
       std::vector<std::uint8_t> expected = b;
       for (std::size_t r = 0; r < cond.size(); ++r) {
         if (cond[r] == 0) continue;
-        std::copy_n(a.begin() + static_cast<index_t>(r) * width, width, expected.begin() + static_cast<index_t>(r) * width);
+        std::copy_n(a.begin() + static_cast<index_t>(r) * width, width,
+                    expected.begin() + static_cast<index_t>(r) * width);
       }
       const auto then = to_device(a), otherwise = to_device(b), flags = to_device(cond);
       const auto out = to_device(std::vector<std::uint8_t>(a.size()));
@@ -318,7 +334,8 @@ TEST_CASE("device: stages of a sparse lookup, and a step of them in a graph") {
   for (int again = 0; again < 2; ++again) {  // the second time from a graph
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t exec = nullptr;
-    for (void* const of_last_time : {static_cast<void*>(filled_offsets.data()), static_cast<void*>(inverse.data())}) {
+    for (void* const of_last_time :
+         {static_cast<void*>(filled_offsets.data()), static_cast<void*>(inverse.data())}) {
       REQUIRE(cudaMemsetAsync(of_last_time, 0xff, 6 * sizeof(std::int32_t), stream.get()) == cudaSuccess);
     }
     REQUIRE(cudaMemsetAsync(filled_ids.data(), 0xff, 9 * sizeof(std::int64_t), stream.get()) == cudaSuccess);
@@ -330,7 +347,8 @@ TEST_CASE("device: stages of a sparse lookup, and a step of them in a graph") {
     unique(stream, std::span<const std::int64_t>(batch.ids.data(), 6),
            device_unique<>{different.data(), inverse.data(), counts.data(), size.data()})
         .or_throw();
-    partition(stream, std::span<const std::int64_t>(batch.ids.data(), 6), 10, 3, partition_strategy::mod, bounds::skip,
+    partition(stream, std::span<const std::int64_t>(batch.ids.data(), 6), 10, 3, partition_strategy::mod,
+              bounds::skip,
               device_partition<>{part.data(), permutation.data(), part_offsets.data(), local.data()})
         .or_throw();
     if (again == 1) {
@@ -364,8 +382,8 @@ void check_entries(entries_are kind, index_t n, const How& how, bool weighted) {
   const auto made = make_entries<Id, Row>(random, kind, bags, rows, n);
   std::vector<float> expected(static_cast<std::size_t>(bags * width));
   inline_executor here;
-  fused_lookup(here, const_table_view<f32_rows>(bytes.data(), rows, f32_rows(width)),
-               made.view(weighted), how, matrix_view(expected.data(), bags, width))
+  fused_lookup(here, const_table_view<f32_rows>(bytes.data(), rows, f32_rows(width)), made.view(weighted),
+               how, matrix_view(expected.data(), bags, width))
       .or_throw();
   const auto of_rows = to_device(made.rows);
   const auto ids = to_device(made.ids);
@@ -382,7 +400,8 @@ void check_entries(entries_are kind, index_t n, const How& how, bool weighted) {
     fused_lookup(stream, table.view(), entries, how, out.matrix(bags, width)).or_throw();
     if (again == 1) {
       cuda_runtime::end_capture(stream.get(), graph).or_throw();
-      REQUIRE(cudaMemsetAsync(out.data(), 0xff, expected.size() * sizeof(float), stream.get()) == cudaSuccess);
+      REQUIRE(cudaMemsetAsync(out.data(), 0xff, expected.size() * sizeof(float), stream.get()) ==
+              cudaSuccess);
       cuda_runtime::instantiate(exec, graph).or_throw();
       cuda_runtime::launch(exec, stream.get()).or_throw();
     }
@@ -405,7 +424,8 @@ void check_entries(entries_are kind, index_t n, const How& how, bool weighted) {
 TEST_CASE("device: fused_lookup of entries in any order is the host's, also from a graph") {
   for (const entries_are kind : every_entries) {
     check_entries<std::int64_t, std::int64_t>(kind, 300, combiner::sum, false);
-    check_entries<std::int32_t, std::int32_t>(kind, 300, pooling(combiner::mean, empty_bag::default_row{7}), true);
+    check_entries<std::int32_t, std::int32_t>(kind, 300, pooling(combiner::mean, empty_bag::default_row{7}),
+                                              true);
   }
   // Chunks of long bags lie behind the bags in the stream's scratch.
   check_entries<std::int64_t, std::int64_t>(entries_are::one_huge_bag, 40000, combiner::sum, false);
@@ -413,8 +433,7 @@ TEST_CASE("device: fused_lookup of entries in any order is the host's, also from
                                             pooling(combiner::mean, empty_bag::default_row{7}), true);
 }
 
-TEST_CASE(
-    "device: an entry whose row is outside is left out, and its place comes with synchronize()") {
+TEST_CASE("device: an entry whose row is outside is left out, and its place comes with synchronize()") {
   std::mt19937_64 random(seed());
   const device_table<f32_rows> table(f32_rows(20), 60, random);
   const auto rows = to_device(std::vector<std::int64_t>{2, 0, 5, 2, -1});
@@ -492,8 +511,8 @@ TEST_CASE("device: towers on several streams, eager and as a graph, give the bit
     REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
     (how == 0 ? pool.run_timed(plan, launch) : pool.replay(plan, launch)).or_throw();
     pool.synchronize().or_throw();
-    CHECK(std::memcmp(expected.data(), back(out, expected.size()).data(),
-                      expected.size() * sizeof(float)) == 0);
+    CHECK(std::memcmp(expected.data(), back(out, expected.size()).data(), expected.size() * sizeof(float)) ==
+          0);
   }
   CHECK(pool.graphs() == 1);
   std::vector<float> times;

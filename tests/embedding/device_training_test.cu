@@ -28,18 +28,19 @@ std::vector<float> normals(std::mt19937_64& random, std::size_t n) {
 
 /// How far rows and states are apart, relative to 1 + |x|, after one update of both.
 template <class Format, class Optimizer, class How, class Rounding = round_nearest_t>
-double off_by(Format format, const batch_on_both<>& bags, bool weighted, const How& how, const Optimizer& optimizer,
-              std::mt19937_64& random, std::size_t shift = 0, const Rounding& rounding = {}, index_t rows = 60) {
+double off_by(Format format, const batch_on_both<>& bags, bool weighted, const How& how,
+              const Optimizer& optimizer, std::mt19937_64& random, std::size_t shift = 0,
+              const Rounding& rounding = {}, index_t rows = 60) {
   table_on_both<Format> table(format, rows, random, shift);
   const index_t width = format.width();
   const std::vector<float> gradient = normals(random, static_cast<std::size_t>(bags.bags() * width));
   const auto of_output = to_device(gradient);
-  update(here, bags.host.view(weighted), matrix_view<const float>(gradient.data(), bags.bags(), width), how, optimizer,
-         table.on_host(), rounding)
+  update(here, bags.host.view(weighted), matrix_view<const float>(gradient.data(), bags.bags(), width), how,
+         optimizer, table.on_host(), rounding)
       .or_throw();
   cuda_stream stream;
-  update(stream, bags.view(weighted), of_output.matrix(bags.bags(), width), how, optimizer, table.mutable_view(),
-         rounding)
+  update(stream, bags.view(weighted), of_output.matrix(bags.bags(), width), how, optimizer,
+         table.mutable_view(), rounding)
       .or_throw();
   stream.synchronize().or_throw();
   auto stepped = back(table.on_device, table.bytes.size());
@@ -62,7 +63,8 @@ double off_by(Format format, const batch_on_both<>& bags, bool weighted, const H
   return most;
 }
 
-batch_on_both<> some_bags(std::mt19937_64& random, shape_of_batch shape, index_t bags, index_t rows, index_t hotness) {
+batch_on_both<> some_bags(std::mt19937_64& random, shape_of_batch shape, index_t bags, index_t rows,
+                          index_t hotness) {
   auto made = make_batch<std::int64_t, std::int32_t>(random, shape, bags, rows, hotness);
   for (float& w : made.weights) w = 0.5F * static_cast<float>(random() % 7) - 1.0F;
   return batch_on_both<>(std::move(made));
@@ -75,8 +77,10 @@ void check_optimizer(const Optimizer& optimizer) {
   for (const index_t width : {16, 21}) {
     CAPTURE(width);
     const index_t state = Optimizer::row_state + Optimizer::element_state * width;
-    CHECK(off_by(f32_rows(width, {.state_floats = state}), bags, true, combiner::mean, optimizer, random) <= 2e-3);
-    CHECK(off_by(bf16_rows(width, {.state_floats = state}), bags, false, combiner::sum, optimizer, random) <= 0x1p-6);
+    CHECK(off_by(f32_rows(width, {.state_floats = state}), bags, true, combiner::mean, optimizer, random) <=
+          2e-3);
+    CHECK(off_by(bf16_rows(width, {.state_floats = state}), bags, false, combiner::sum, optimizer, random) <=
+          0x1p-6);
   }
 }
 
@@ -104,11 +108,13 @@ TEST_CASE("device training: formats of 16 bits, roundings, rows that begin anywh
   const auto bags = some_bags(random, shape_of_batch::skewed, 70, 60, 3);
   const rowwise_adagrad optimizer{.learning_rate = 0.1F, .epsilon = 1e-2F};
   CHECK(off_by(f16_rows(24, {.state_floats = 1}), bags, true, combiner::sum, optimizer, random) <= 0x1p-9);
-  CHECK(off_by(split_bf16_rows(24, {.state_floats = 1}), bags, true, combiner::sum, optimizer, random) <= 1e-3);
+  CHECK(off_by(split_bf16_rows(24, {.state_floats = 1}), bags, true, combiner::sum, optimizer, random) <=
+        1e-3);
   CHECK(off_by(f32_rows(24, {.state_floats = 1}), bags, true, combiner::sum, optimizer, random, 4) <= 1e-3);
-  CHECK(off_by(bf16_rows(24, {.state_floats = 1}), bags, true, combiner::sum, optimizer, random, 4) <= 0x1p-6);
-  CHECK(off_by(bf16_rows(24, {.state_floats = 1}), bags, true, combiner::sum, optimizer, random, 0, round_stochastic{.seed = 5}) <=
+  CHECK(off_by(bf16_rows(24, {.state_floats = 1}), bags, true, combiner::sum, optimizer, random, 4) <=
         0x1p-6);
+  CHECK(off_by(bf16_rows(24, {.state_floats = 1}), bags, true, combiner::sum, optimizer, random, 0,
+               round_stochastic{.seed = 5}) <= 0x1p-6);
 }
 
 TEST_CASE("device training: combiners and policies") {
@@ -119,8 +125,10 @@ TEST_CASE("device training: combiners and policies") {
     const auto bags = some_bags(random, shape, 50, 60, 5);
     CHECK(off_by(format, bags, true, mean(by_weight), optimizer, random) <= 1e-3);
     CHECK(off_by(format, bags, true, combiner::sqrtn, optimizer, random) <= 1e-4);
-    CHECK(off_by(format, bags, false, pooling{combiner::mean, empty_bag::default_row{5}}, optimizer, random) <= 1e-4);
-    CHECK(off_by(format, bags, true, pooling{combiner::mean(combiner::by_weight), empty_bag::default_row{5}}, optimizer, random) <= 1e-3);
+    CHECK(off_by(format, bags, false, pooling{combiner::mean, empty_bag::default_row{5}}, optimizer,
+                 random) <= 1e-4);
+    CHECK(off_by(format, bags, true, pooling{combiner::mean(combiner::by_weight), empty_bag::default_row{5}},
+                 optimizer, random) <= 1e-3);
     CHECK(off_by(format, bags, true, pooling{combiner::sum, max_norm{2.0F}}, optimizer, random) <= 1e-4);
     CHECK(off_by(format, bags, false, pooling{combiner::sum, padding::id{0}}, optimizer, random) <= 1e-4);
     CHECK(off_by(format, bags, true, pooling{combiner::mean, padding::prune}, optimizer, random) <= 1e-4);
@@ -130,8 +138,10 @@ TEST_CASE("device training: combiners and policies") {
       made.weights[k] = std::nanf("");  // of an absent slot: nobody looks
     }
     const batch_on_both<> with_negative(std::move(made));
-    CHECK(off_by(format, with_negative, true, pooling{combiner::sum, padding::prune}, optimizer, random) <= 1e-4);
-    CHECK(off_by(format, with_negative, true, pooling{combiner::mean(combiner::by_weight), padding::id{-1}}, optimizer, random) <= 1e-3);
+    CHECK(off_by(format, with_negative, true, pooling{combiner::sum, padding::prune}, optimizer, random) <=
+          1e-4);
+    CHECK(off_by(format, with_negative, true, pooling{combiner::mean(combiner::by_weight), padding::id{-1}},
+                 optimizer, random) <= 1e-3);
   }
 }
 
@@ -142,9 +152,11 @@ TEST_CASE("device training: a norm that is no norm and a gradient that is null a
   const auto gradient = to_device(std::vector<float>(3 * 8, 1.0F));
   cuda_stream stream;
   const auto refused = [&](const auto& how, const matrix_view<float, device_space>& of) {
-    return update(stream, bags.view(false), of, how, sgd{.learning_rate = 1.0F}, table.mutable_view()).message();
+    return update(stream, bags.view(false), of, how, sgd{.learning_rate = 1.0F}, table.mutable_view())
+        .message();
   };
-  CHECK(refused(pooling{combiner::sum, max_norm{-1.0F}}, gradient.matrix(3, 8)) == "invalid value: pooling: max_norm must be above 0");
+  CHECK(refused(pooling{combiner::sum, max_norm{-1.0F}}, gradient.matrix(3, 8)) ==
+        "invalid value: pooling: max_norm must be above 0");
   CHECK(refused(combiner::sum, {nullptr, 3, 8}) == "shape mismatch: update: gradient must not be null");
   CHECK(stream.synchronize().ok());
   CHECK(back(table.on_device, table.bytes.size()) == table.bytes);
@@ -156,7 +168,8 @@ TEST_CASE("device training: one bag whose weights sum to less than 0") {
   made.offsets = {0, 2};
   made.ids = {1, 2};
   made.weights = {-1.0F, 0.5F};
-  CHECK(off_by(f32_rows(4), batch_on_both<>(made), true, mean(by_weight), sgd{.learning_rate = 1.0F}, random) <= 1e-5);
+  CHECK(off_by(f32_rows(4), batch_on_both<>(made), true, mean(by_weight), sgd{.learning_rate = 1.0F},
+               random) <= 1e-5);
 }
 
 TEST_CASE("device training: a row that many slots name, summed in chunks, with the same bits every time") {
@@ -193,7 +206,9 @@ TEST_CASE("device training: a bad bag changes nothing, the others are done, and 
   const batch_on_both<> bags(made);
   const auto gradient = to_device(std::vector<float>(3 * 8, 1.0F));
   cuda_stream stream;
-  update(stream, bags.view(false), gradient.matrix(3, 8), combiner::sum, sgd{.learning_rate = 1.0F}, table.mutable_view()).or_throw();
+  update(stream, bags.view(false), gradient.matrix(3, 8), combiner::sum, sgd{.learning_rate = 1.0F},
+         table.mutable_view())
+      .or_throw();
   const status found = stream.synchronize();
   CHECK(found.code() == errc::id_out_of_range);
   CHECK(found.place() == fault_place{.bag = 1, .position = 2, .value = 10});
@@ -206,7 +221,8 @@ TEST_CASE("device training: a bad bag changes nothing, the others are done, and 
   }
 }
 
-TEST_CASE("device training: a captured step needs its scratch beforehand, and steps each time it is launched") {
+TEST_CASE(
+    "device training: a captured step needs its scratch beforehand, and steps each time it is launched") {
   std::mt19937_64 random(seed());
   table_on_both<f32_rows> table(f32_rows(8), 60, random);
   const auto bags = some_bags(random, shape_of_batch::skewed, 2000, 60, 12);
@@ -214,7 +230,8 @@ TEST_CASE("device training: a captured step needs its scratch beforehand, and st
   const auto gradient = to_device(normals(random, 2000 * 8));
   cuda_stream stream;
   const auto step = [&] {
-    return update(stream, bags.view(true), gradient.matrix(2000, 8), combiner::mean, sgd{.learning_rate = 0.5F}, table.mutable_view());
+    return update(stream, bags.view(true), gradient.matrix(2000, 8), combiner::mean,
+                  sgd{.learning_rate = 0.5F}, table.mutable_view());
   };
   cudaGraph_t graph = nullptr;
   cuda_runtime::begin_capture(stream.get()).or_throw();

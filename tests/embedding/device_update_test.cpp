@@ -39,9 +39,8 @@ detail::chosen_rules chosen() {
 /// What the kernels do, one after the other.
 template <int Vec, class Optimizer, class Format, class Pooling, class Rounding = round_nearest_t>
 device_fault update_as_device(const made_batch& made, bool weighted, const std::vector<float>& gradient,
-                              const Pooling& how, const Optimizer& optimizer, std::byte* table,
-                              index_t rows, Format format, int lanes, bool chunked,
-                              const Rounding& rounding = {}) {
+                              const Pooling& how, const Optimizer& optimizer, std::byte* table, index_t rows,
+                              Format format, int lanes, bool chunked, const Rounding& rounding = {}) {
   const auto bags = made.view(weighted);
   device_fault fault{};
   auto batch = detail::task_of<batch_task>(
@@ -55,7 +54,7 @@ device_fault update_as_device(const made_batch& made, bool weighted, const std::
   std::vector<float> scale(static_cast<std::size_t>(bags.bags())), factors(n);
   const bool divides = batch.divide != detail::divide_by::one;
   const detail::expanded_positions slots{keys.data(), values.data(), weighted ? bag_of.data() : nullptr,
-                                     divides || fills ? scale.data() : nullptr};
+                                         divides || fills ? scale.data() : nullptr};
   on_team(lanes, [&](const auto& team) {
     for (index_t b = 0; b < bags.bags(); ++b) detail::expand_bag(chosen<Pooling>(), team, batch, b, slots);
   });
@@ -124,8 +123,8 @@ std::map<std::int64_t, std::vector<double>> gradients(const made_batch& made, bo
 }
 
 template <class format_type, int Vec, class Optimizer, class Combiner>
-double worst(Optimizer optimizer, Combiner how, shape_of_batch shape, bool weighted, int lanes,
-             index_t width, bool chunked = false, bool broken = false) {
+double worst(Optimizer optimizer, Combiner how, shape_of_batch shape, bool weighted, int lanes, index_t width,
+             bool chunked = false, bool broken = false) {
   std::mt19937_64 random(seed());
   std::normal_distribution<float> normal;
   const index_t rows = 40, bags = 24, states = Optimizer::row_state + Optimizer::element_state * width;
@@ -199,30 +198,32 @@ TEST_CASE("device update: runs of equal keys are found from any of their positio
 
 TEST_CASE("device update: every kind of optimizer, by lanes in lockstep") {
   for (const int lanes : {1, 4}) {
-    CHECK(worst<f32_rows, 4>(sgd{.learning_rate = 0.1F}, combiner::sum, shape_of_batch::skewed, false, lanes, 20) <
-          1e-5);
-    CHECK(worst<f32_rows, 4>(rowwise_adagrad{.learning_rate = 0.1F}, combiner::mean, shape_of_batch::skewed, true,
-                             lanes, 40) < 1e-4);
+    CHECK(worst<f32_rows, 4>(sgd{.learning_rate = 0.1F}, combiner::sum, shape_of_batch::skewed, false, lanes,
+                             20) < 1e-5);
+    CHECK(worst<f32_rows, 4>(rowwise_adagrad{.learning_rate = 0.1F}, combiner::mean, shape_of_batch::skewed,
+                             true, lanes, 40) < 1e-4);
   }
-  CHECK(worst<f32_rows, 1>(adam{.learning_rate = 0.1F, .epsilon = 1e-2F}, combiner::sqrtn, shape_of_batch::many_empty,
-                           true, 1, 7) < 1e-4);
+  CHECK(worst<f32_rows, 1>(adam{.learning_rate = 0.1F, .epsilon = 1e-2F}, combiner::sqrtn,
+                           shape_of_batch::many_empty, true, 1, 7) < 1e-4);
   CHECK(worst<f32_rows, 4>(clipped_by_norm{with_weight_decay{adagrad{.learning_rate = 0.1F}, 0.1F}, 0.5F},
                            combiner::sum, shape_of_batch::uniform, false, 4, 12) < 1e-4);
-  CHECK(worst<bf16_rows, 4>(sgd{.learning_rate = 0.1F}, combiner::sum, shape_of_batch::uniform, false, 1, 8) < 0.02);
-  CHECK(worst<split_bf16_rows, 4>(sgd{.learning_rate = 0.1F}, combiner::sum, shape_of_batch::uniform, true, 1, 8) <
-        1e-5);
-  CHECK(worst<f32_rows, 4>(sgd{.learning_rate = 0.1F}, combiner::sum, shape_of_batch::uniform, true, 1, 8, false,
+  CHECK(worst<bf16_rows, 4>(sgd{.learning_rate = 0.1F}, combiner::sum, shape_of_batch::uniform, false, 1, 8) <
+        0.02);
+  CHECK(worst<split_bf16_rows, 4>(sgd{.learning_rate = 0.1F}, combiner::sum, shape_of_batch::uniform, true, 1,
+                                  8) < 1e-5);
+  CHECK(worst<f32_rows, 4>(sgd{.learning_rate = 0.1F}, combiner::sum, shape_of_batch::uniform, true, 1, 8,
+                           false,
                            true) > 1e-2);  // broken
 }
 
 TEST_CASE(
     "device update: runs of many slots are summed in chunks, with the same rows for any number of lanes") {
-  CHECK(worst<f32_rows, 4>(sgd{.learning_rate = 0.01F}, combiner::sum, shape_of_batch::ends, true, 1, 8, true) <
-        1e-3);
-  CHECK(worst<f32_rows, 4>(sgd{.learning_rate = 0.01F}, combiner::sum, shape_of_batch::ends, false, 2, 8, true) <
-        1e-3);
-  CHECK(worst<f32_rows, 4>(sgd{.learning_rate = 0.01F}, combiner::sum, shape_of_batch::skewed, false, 1, 8, true) <
-        1e-3);
+  CHECK(worst<f32_rows, 4>(sgd{.learning_rate = 0.01F}, combiner::sum, shape_of_batch::ends, true, 1, 8,
+                           true) < 1e-3);
+  CHECK(worst<f32_rows, 4>(sgd{.learning_rate = 0.01F}, combiner::sum, shape_of_batch::ends, false, 2, 8,
+                           true) < 1e-3);
+  CHECK(worst<f32_rows, 4>(sgd{.learning_rate = 0.01F}, combiner::sum, shape_of_batch::skewed, false, 1, 8,
+                           true) < 1e-3);
 }
 
 TEST_CASE(
@@ -240,8 +241,8 @@ TEST_CASE(
     alignas(16) float table[20];
     std::copy(start.begin(), start.end(), table);
     const device_fault fault =
-        update_as_device<4>(made, weighted, gradient, pooling(combiner::mean, empty_bag::default_row{0}), optimizer,
-                            reinterpret_cast<std::byte*>(table), 5, format, 1, false);
+        update_as_device<4>(made, weighted, gradient, pooling(combiner::mean, empty_bag::default_row{0}),
+                            optimizer, reinterpret_cast<std::byte*>(table), 5, format, 1, false);
     CHECK(fault.as_status().place() == fault_place{.bag = 1, .position = 2, .value = 9});
     CHECK(table[0] == 1 - 3);         // bag 2 was empty
     CHECK(table[4] == 1 - 0.5F - 4);  // bags 0 and 3
@@ -254,8 +255,9 @@ TEST_CASE(
   for (const int lanes : {1, 2}) {
     alignas(16) float table[20];
     std::copy(start.begin(), start.end(), table);
-    const device_fault fault = update_as_device<1>(made, true, gradient, pooling(combiner::sum, padding::prune), optimizer,
-                                                   reinterpret_cast<std::byte*>(table), 5, format, lanes, false);
+    const device_fault fault =
+        update_as_device<1>(made, true, gradient, pooling(combiner::sum, padding::prune), optimizer,
+                            reinterpret_cast<std::byte*>(table), 5, format, lanes, false);
     CHECK(fault.as_status().code() == errc::weight_is_nan);
     CHECK(fault.as_status().place() == fault_place{.bag = 3, .position = 4, .value = 1});
     CHECK(table[4] == 1 - 1);  // bag 0

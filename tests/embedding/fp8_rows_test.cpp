@@ -42,7 +42,8 @@ TEST_CASE("fp8 rows: a matrix of e4m3 is a table, and its NaN stays one in its c
   for (const isa which : runnable_isas()) {
     inline_executor here;
     REQUIRE(lookup(on(here, which), as_table(matrix_view<const e4m3>(weights.data(), 2, 3)),
-                   jagged_view(offsets.data(), 1, ids.data(), 2), combiner::sum, matrix_view(out.data(), 1, 3))
+                   jagged_view(offsets.data(), 1, ids.data(), 2), combiner::sum,
+                   matrix_view(out.data(), 1, 3))
                 .ok());
     CHECK(out[0] == 1.5F);
     CHECK(std::isnan(out[1]));

@@ -7,8 +7,8 @@
 #include <memory_resource>
 #include <vector>
 
-#include <deeprec/embedding/lookup/fused_lookup.hpp>
 #include <deeprec/embedding/batches/partitioned_table.hpp>
+#include <deeprec/embedding/lookup/fused_lookup.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 
@@ -34,9 +34,7 @@ class counting_memory final : public std::pmr::memory_resource {
   void do_deallocate(void* p, std::size_t size, std::size_t alignment) override {
     std::pmr::new_delete_resource()->deallocate(p, size, alignment);
   }
-  bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override {
-    return this == &other;
-  }
+  bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override { return this == &other; }
 };
 
 struct entry {
@@ -56,7 +54,8 @@ std::vector<float> stage_by_stage(const std::vector<std::vector<double>>& table,
   for (std::size_t k = 0; k < batch.ids.size(); ++k) {
     const float weight = weighted ? batch.weights[k] : 1.0F;
     if (batch.ids[k] < 0) continue;
-    if (how != pooled_as::sum && !(weight > 0.0F) && mistake != stage_mistake::keeps_negative_weights) continue;
+    if (how != pooled_as::sum && !(weight > 0.0F) && mistake != stage_mistake::keeps_negative_weights)
+      continue;
     bags[static_cast<std::size_t>(batch.rows[k])].push_back({batch.ids[k], weight});
   }
   std::vector<float> out;
@@ -170,8 +169,8 @@ TEST_CASE("fused_lookup: weights not above 0 are pruned as TensorFlow does, and 
                                    : fused(on(here, which), table.view, batch.view(weighted), plain);
           CHECK(near(got, expected, 2e-5F));
         }
-        negative_seen |= weighted && !near(stage_by_stage(table.values, batch, weighted, as, 3, cap,
-                                                          width, stage_mistake::keeps_negative_weights),
+        negative_seen |= weighted && !near(stage_by_stage(table.values, batch, weighted, as, 3, cap, width,
+                                                          stage_mistake::keeps_negative_weights),
                                            expected, 2e-5F);
         fill_seen |= !near(
             stage_by_stage(table.values, batch, weighted, as, 3, cap, width, stage_mistake::forgets_fill),
@@ -180,8 +179,8 @@ TEST_CASE("fused_lookup: weights not above 0 are pruned as TensorFlow does, and 
       const empty_bag::default_row fill{3};
       const max_norm to{cap};
       check(pooling(combiner::mean, fill), pooling(combiner::mean, fill, to), pooled_as::mean_by_count, true);
-      check(pooling(combiner::mean(combiner::by_weight), fill), pooling(combiner::mean(combiner::by_weight), fill, to), pooled_as::mean_by_weight,
-            true);
+      check(pooling(combiner::mean(combiner::by_weight), fill),
+            pooling(combiner::mean(combiner::by_weight), fill, to), pooled_as::mean_by_weight, true);
       check(pooling(combiner::sqrtn, fill), pooling(combiner::sqrtn, fill, to), pooled_as::sqrtn, true);
       check(pooling(combiner::max, fill), pooling(combiner::max, fill, to), pooled_as::maximum, false);
     }
@@ -231,30 +230,32 @@ TEST_CASE("fused_lookup: parts of a table give the bits of the whole table, unde
   const index_t rows = 47;
   const guarded_table<float> whole(random, rows, width);
   const auto batch = make_entries(random, entries_are::many_bad, 30, rows, 400);
-  const auto expected =
-      fused(on(here, best_isa()), whole.view, batch.view(), pooling(combiner::mean, empty_bag::default_row{46}));
+  const auto expected = fused(on(here, best_isa()), whole.view, batch.view(),
+                              pooling(combiner::mean, empty_bag::default_row{46}));
   const auto in_parts = [&](auto strategy, index_t parts) {
     std::vector<std::vector<float>> memory(static_cast<std::size_t>(parts));
     std::vector<index_t> sizes(memory.size());
     for (index_t i = 0; i < rows; ++i) {
-      const part_place at = std::is_same_v<decltype(strategy), partition_strategy::div_t> ? partition_strategy::div_place(i, rows, parts)
-                                                                             : partition_strategy::mod_place(i, parts);
+      const part_place at = std::is_same_v<decltype(strategy), partition_strategy::div_t>
+                                ? partition_strategy::div_place(i, rows, parts)
+                                : partition_strategy::mod_place(i, parts);
       auto& part = memory[static_cast<std::size_t>(at.part)];
       auto& size = sizes[static_cast<std::size_t>(at.part)];
       REQUIRE(at.local == size);
       ++size;
-      for (const double x : whole.values[static_cast<std::size_t>(i)])
-        part.push_back(static_cast<float>(x));
+      for (const double x : whole.values[static_cast<std::size_t>(i)]) part.push_back(static_cast<float>(x));
     }
     std::vector<const_table_view<f32_rows>> views;
     for (std::size_t p = 0; p < memory.size(); ++p) {
-      views.emplace_back(static_cast<const std::byte*>(static_cast<const void*>(memory[p].data())),
-                         sizes[p], f32_rows(width));
+      views.emplace_back(static_cast<const std::byte*>(static_cast<const void*>(memory[p].data())), sizes[p],
+                         f32_rows(width));
     }
     const partitioned_table table(views, strategy);
-    CHECK(
-        same(fused(on(here, best_isa()), table, batch.view(), pooling(combiner::mean, empty_bag::default_row{46})), expected));
-    CHECK(same(fused(on(pool, isa::portable), table, batch.view(), pooling(combiner::mean, empty_bag::default_row{46})),
+    CHECK(same(
+        fused(on(here, best_isa()), table, batch.view(), pooling(combiner::mean, empty_bag::default_row{46})),
+        expected));
+    CHECK(same(fused(on(pool, isa::portable), table, batch.view(),
+                     pooling(combiner::mean, empty_bag::default_row{46})),
                expected));
   };
   for (const index_t parts : {1, 2, 3, 10, 47, 60}) {  // more parts than rows as well
@@ -320,10 +321,12 @@ TEST_CASE("fused_lookup: an id beyond the table is a fault, not pruned") {
   CHECK(s.place().value == 10);
   CHECK(out == std::vector<float>(8, 9.0F));
   index_t skipped = 0;
-  CHECK(fused_lookup(here, table.view, bags, pooling(combiner::sum, bounds::skip(skipped)), matrix_view(out.data(), 2, 4))
+  CHECK(fused_lookup(here, table.view, bags, pooling(combiner::sum, bounds::skip(skipped)),
+                     matrix_view(out.data(), 2, 4))
             .ok());
   CHECK(skipped == 1);  // the negative one is pruned, not skipped
-  CHECK(fused_lookup(here, table.view, bags, pooling(combiner::sum, max_norm{0.0F}), matrix_view(out.data(), 2, 4))
+  CHECK(fused_lookup(here, table.view, bags, pooling(combiner::sum, max_norm{0.0F}),
+                     matrix_view(out.data(), 2, 4))
             .code() == errc::invalid_value);
   // No entries, no bags.
   CHECK(fused_lookup(here, table.view, coo_view<>(nullptr, nullptr, 0, 2), combiner::sum,

@@ -86,12 +86,14 @@ TEST_CASE("row_gradients: bad input is reported, and out is as before") {
   const status s = row_gradients(here, bags, matrix_view<const float>(g.data(), 1, 4), combiner::sum, 9, out);
   CHECK(s.code() == errc::id_out_of_range);
   CHECK(s.place().position == 1);
-  CHECK(row_gradients(here, bags, matrix_view<const float>(nullptr, 1, 4), combiner::sum, 10, out).message() ==
-        "shape mismatch: row_gradients: gradient must not be null");
+  CHECK(
+      row_gradients(here, bags, matrix_view<const float>(nullptr, 1, 4), combiner::sum, 10, out).message() ==
+      "shape mismatch: row_gradients: gradient must not be null");
   CHECK(out.rows.size() == 1);
   CHECK(row_gradients(here, bags, matrix_view<const float>(g.data(), 2, 2), combiner::sum, 10, out).code() ==
         errc::shape_mismatch);
-  CHECK(row_gradients(here, jagged_view<>(), matrix_view<const float>(nullptr, 0, 4), combiner::sum, 10, out).ok());
+  CHECK(row_gradients(here, jagged_view<>(), matrix_view<const float>(nullptr, 0, 4), combiner::sum, 10, out)
+            .ok());
   CHECK(out.rows.empty());
 }
 
@@ -103,8 +105,11 @@ TEST_CASE("row_gradients: rows without columns are named as others are") {
   none.rows.assign(1000, -5);
   none.values.assign(1000, -5.0F);
   const std::vector<float> g(300 * 2);
-  REQUIRE(row_gradients(pool, made.view(), matrix_view<const float>(g.data(), 300, 2), combiner::sum, 40, wide).ok());
-  REQUIRE(row_gradients(pool, made.view(), matrix_view<const float>(nullptr, 300, 0), combiner::sum, 40, none).ok());
+  REQUIRE(
+      row_gradients(pool, made.view(), matrix_view<const float>(g.data(), 300, 2), combiner::sum, 40, wide)
+          .ok());
+  REQUIRE(row_gradients(pool, made.view(), matrix_view<const float>(nullptr, 300, 0), combiner::sum, 40, none)
+              .ok());
   CHECK(none.rows == wide.rows);
   CHECK(none.values.empty());
 }
@@ -118,20 +123,24 @@ TEST_CASE("weight_gradients: what is wrong is said, and nothing is written") {
   const jagged_view<> bags(offsets.data(), 2, ids.data(), 3);
   const matrix_view<const float> gradient(g.data(), 2, 4);
   for (const float cap : {0.0F, -1.0F, std::numeric_limits<float>::quiet_NaN()}) {
-    CHECK(weight_gradients(here, table, bags, gradient, pooling{combiner::sum, max_norm{cap}}, out).message() ==
-          "invalid value: pooling: max_norm must be above 0");
+    CHECK(
+        weight_gradients(here, table, bags, gradient, pooling{combiner::sum, max_norm{cap}}, out).message() ==
+        "invalid value: pooling: max_norm must be above 0");
   }
-  CHECK(weight_gradients(here, table, jagged_view<>(offsets.data(), 2, bad.data(), 3), gradient, combiner::sum, out)
+  CHECK(weight_gradients(here, table, jagged_view<>(offsets.data(), 2, bad.data(), 3), gradient,
+                         combiner::sum, out)
             .place()
             .position == 1);
   const jagged_view<> weighted(offsets.data(), 2, ids.data(), 3, weights.data());
   CHECK(weight_gradients(here, table, weighted, gradient, combiner::sum, out).code() == errc::weight_is_nan);
-  CHECK(weight_gradients(here, table, bags, matrix_view<const float>(nullptr, 2, 4), combiner::sum, out).message() ==
-        "shape mismatch: weight_gradients: gradient must not be null");
+  CHECK(weight_gradients(here, table, bags, matrix_view<const float>(nullptr, 2, 4), combiner::sum, out)
+            .message() == "shape mismatch: weight_gradients: gradient must not be null");
   CHECK(weight_gradients(here, table, bags, gradient, combiner::sum, std::span<float>(out).first(2)).code() ==
         errc::shape_mismatch);
   CHECK(out == std::vector<float>(3, 7.0F));
-  CHECK(weight_gradients(here, table, weighted, gradient, pooling{combiner::mean(combiner::by_weight), padding::id{1}}, out).ok());
+  CHECK(weight_gradients(here, table, weighted, gradient,
+                         pooling{combiner::mean(combiner::by_weight), padding::id{1}}, out)
+            .ok());
   CHECK(out == std::vector<float>(3, 0.0F));  // one id in each bag is left
 }
 
@@ -142,8 +151,9 @@ enum class dot_mistake { none, through_divisor, padding };
 /// The largest error over its bound, of what weight_gradients says against the derivative in double.
 template <class Bags>
 double worst_weight_gradient(const std::vector<std::vector<double>>& table, const Bags& bags,
-                             matrix_view<const float> gradient, pooled_as how, bool positive, std::int64_t padding,
-                             double cap, const guarded<float>& got, dot_mistake mistake = dot_mistake::none) {
+                             matrix_view<const float> gradient, pooled_as how, bool positive,
+                             std::int64_t padding, double cap, const guarded<float>& got,
+                             dot_mistake mistake = dot_mistake::none) {
   const index_t width = gradient.extent(1);
   const double u = 0x1p-24;
   const index_t first = bags.first_position();
@@ -178,7 +188,7 @@ double worst_weight_gradient(const std::vector<std::vector<double>>& table, cons
       weighted += weight[i] * dot[i];
       weighted_size += std::fabs(weight[i]) * size[i];
     }
-    const double by = how == pooled_as::sum             ? 1.0
+    const double by = how == pooled_as::sum              ? 1.0
                       : how == pooled_as::mean_by_count  ? n
                       : how == pooled_as::mean_by_weight ? sum_of_weights
                                                          : std::sqrt(squares);
@@ -189,7 +199,8 @@ double worst_weight_gradient(const std::vector<std::vector<double>>& table, cons
                                : how == pooled_as::sqrtn        ? weight[i] / (by * by * by)
                                                                 : 0.0;
         expected = dot[i] / by - (mistake == dot_mistake::through_divisor ? 0.0 : weighted * through);
-        bound += 2 * static_cast<double>(width + 2) * u * (size[i] / std::fabs(by) + weighted_size * std::fabs(through)) +
+        bound += 2 * static_cast<double>(width + 2) * u *
+                     (size[i] / std::fabs(by) + weighted_size * std::fabs(through)) +
                  u * std::fabs(expected);
       }
       const double off =
@@ -202,8 +213,9 @@ double worst_weight_gradient(const std::vector<std::vector<double>>& table, cons
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("weight_gradients: the derivative in double, every combiner, policy and ISA, beside guard pages", T,
-                   float, f16, bf16) {
+TEST_CASE_TEMPLATE(
+    "weight_gradients: the derivative in double, every combiner, policy and ISA, beside guard pages", T,
+    float, f16, bf16) {
   std::mt19937_64 random(seed() + 2);
   bool divisor_seen = false, padding_seen = false;
   for (int trial = 0; trial < 40; ++trial) {
@@ -248,14 +260,16 @@ TEST_CASE_TEMPLATE("weight_gradients: the derivative in double, every combiner, 
       made.ids[k] = k % 3 == 0 ? -1 : 7;
       made.weights[k] = std::numeric_limits<float>::quiet_NaN();
     }
-    check(pooling{combiner::mean(combiner::by_weight), padding::prune}, pooled_as::mean_by_weight, true, true);
+    check(pooling{combiner::mean(combiner::by_weight), padding::prune}, pooled_as::mean_by_weight, true,
+          true);
     check(pooling{combiner::mean, padding::prune}, pooled_as::mean_by_count, true, true);
     for (auto& id : made.ids) id = id < 0 ? 7 : id;
     for (std::size_t k = 0; k < made.ids.size(); ++k) {
       if (made.ids[k] == 7) made.weights[k] = std::numeric_limits<float>::quiet_NaN();
     }
     check(pooling{combiner::sqrtn, padding::id{7}}, pooled_as::sqrtn, true, false, 7);
-    check(pooling{combiner::mean(combiner::by_weight), padding::id{7}}, pooled_as::mean_by_weight, true, false, 7);
+    check(pooling{combiner::mean(combiner::by_weight), padding::id{7}}, pooled_as::mean_by_weight, true,
+          false, 7);
     check(pooling{combiner::sum, padding::id{7}, max_norm{1.5F}}, pooled_as::sum, false, false, 7, 1.5);
   }
   CHECK(divisor_seen);  // mistakes in the oracle are seen
@@ -282,8 +296,7 @@ TEST_CASE("weight_gradients: central differences of lookup, for every combiner, 
     REQUIRE_MESSAGE(s.ok(), s.message());
     const auto loss = [&] {
       std::vector<float> pooled(static_cast<std::size_t>(bags * width));
-      REQUIRE(
-          lookup(here, table.view, made.view(true), how, matrix_view(pooled.data(), bags, width)).ok());
+      REQUIRE(lookup(here, table.view, made.view(true), how, matrix_view(pooled.data(), bags, width)).ok());
       double total = 0;
       for (std::size_t i = 0; i < pooled.size(); ++i) {
         total += static_cast<double>(pooled[i]) * static_cast<double>(direction[i]);
@@ -298,8 +311,7 @@ TEST_CASE("weight_gradients: central differences of lookup, for every combiner, 
       made.weights[k] = kept - 0.015625F;
       const double down = loss();
       made.weights[k] = kept;
-      CHECK(std::fabs(static_cast<double>(out[k]) - (up - down) / 0.03125) <=
-            4e-3 * (1 + std::fabs(out[k])));
+      CHECK(std::fabs(static_cast<double>(out[k]) - (up - down) / 0.03125) <= 4e-3 * (1 + std::fabs(out[k])));
       nonzero |= out[k] != 0;
       if (made.ids[k] < 0) CHECK(out[k] == 0.0F);
     }

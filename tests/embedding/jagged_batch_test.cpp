@@ -118,8 +118,7 @@ TEST_CASE("to_jagged: a row outside of the batch is named, and out stays as it w
     CHECK(s.place() == fault_place{.position = 70'000, .value = 10});
     CHECK(bags_of(out.view()) == before);
   }
-  CHECK(to_jagged(inline_executor{}, coo_view<>(nullptr, nullptr, 3, 2), out).code() ==
-        errc::shape_mismatch);
+  CHECK(to_jagged(inline_executor{}, coo_view<>(nullptr, nullptr, 3, 2), out).code() == errc::shape_mismatch);
   // Its own ids can't be its input.
   const coo_view<> own(made.rows.data(), out.ids.data(), 100, 10);
   CHECK(to_jagged(inline_executor{}, own, out).code() == errc::unsupported);
@@ -149,8 +148,7 @@ TEST_CASE("to_jagged: the entries of a tf.SparseTensor become bags") {
   const std::vector<std::int64_t> indices{2, 0, 0, 0, 2, 1, 0, 1, 3, 0};  // (5, 2): bag, column
   const std::vector<std::int64_t> values{9, 7, 4, 1, 8};
   jagged_batch<> bags;
-  to_jagged(inline_executor{}, coo_view<>::tensorflow(indices.data(), values.data(), 5, 4), bags)
-      .or_throw();
+  to_jagged(inline_executor{}, coo_view<>::tensorflow(indices.data(), values.data(), 5, 4), bags).or_throw();
   CHECK(bags.offsets == std::pmr::vector<index_t>{0, 2, 2, 4, 5});
   CHECK(bags.ids == std::pmr::vector<std::int64_t>{7, 1, 9, 4, 8});
   //! [to_jagged]

@@ -52,8 +52,8 @@ TEST_CASE("lookup: max takes no weights, and keeps NaN") {
 TEST_CASE("lookup: a padding id counts as absent, may lie anywhere, and is never bad") {
   std::mt19937_64 random(seed() + 21);
   const guarded_table<float> table(random, 50, 21);
-  for (const std::int64_t padding : {std::int64_t{0}, std::int64_t{49}, std::int64_t{-1},
-                                     std::int64_t{-7}, std::int64_t{1} << 40}) {
+  for (const std::int64_t padding :
+       {std::int64_t{0}, std::int64_t{49}, std::int64_t{-1}, std::int64_t{-7}, std::int64_t{1} << 40}) {
     CAPTURE(padding);
     auto made = make_batch(random, shape_of_batch::uniform, 40, 50, 6);
     for (std::size_t k = 0; k < made.ids.size(); k += 3) {
@@ -64,28 +64,33 @@ TEST_CASE("lookup: a padding id counts as absent, may lie anywhere, and is never
       inline_executor here;
       const auto pooled = looked_up<float>(on(here, which), table.view, made.view(true),
                                            pooling{combiner::mean, padding::id{padding}});
-      CHECK(agrees<float>(table.values, made.view(true), {pooled.data(), 40, 21},
-                          pooled_as::mean_by_count, padding));
-      const auto largest = looked_up<float>(on(here, which), table.view, made.view(),
-                                            pooling{combiner::max, padding::id{padding}, bounds::assume_valid});
-      CHECK(agrees<float>(table.values, made.view(), {largest.data(), 40, 21}, pooled_as::maximum,
+      CHECK(agrees<float>(table.values, made.view(true), {pooled.data(), 40, 21}, pooled_as::mean_by_count,
                           padding));
+      const auto largest =
+          looked_up<float>(on(here, which), table.view, made.view(),
+                           pooling{combiner::max, padding::id{padding}, bounds::assume_valid});
+      CHECK(agrees<float>(table.values, made.view(), {largest.data(), 40, 21}, pooled_as::maximum, padding));
     }
     // Another bad id is still found, and skip counts it but not the padding.
     made.ids[1] = 50;
     std::vector<float> out(40 * 21);
     const matrix_view<float> to(out.data(), 40, 21);
     inline_executor here;
-    CHECK(lookup(here, table.view, made.view(), pooling{combiner::sum, padding::id{padding}}, to).place().position == 1);
+    CHECK(lookup(here, table.view, made.view(), pooling{combiner::sum, padding::id{padding}}, to)
+              .place()
+              .position == 1);
     made.weights[1] = std::numeric_limits<float>::quiet_NaN();
-    CHECK(lookup(here, table.view, made.view(true), pooling{combiner::sum, padding::id{padding}}, to).code() ==
-          errc::id_out_of_range);
+    CHECK(
+        lookup(here, table.view, made.view(true), pooling{combiner::sum, padding::id{padding}}, to).code() ==
+        errc::id_out_of_range);
     made.ids[1] = 17;
-    CHECK(lookup(here, table.view, made.view(true), pooling{combiner::sum, padding::id{padding}}, to).code() ==
-          errc::weight_is_nan);
+    CHECK(
+        lookup(here, table.view, made.view(true), pooling{combiner::sum, padding::id{padding}}, to).code() ==
+        errc::weight_is_nan);
     made.ids[1] = 50;
     index_t skipped = 0;
-    CHECK(lookup(here, table.view, made.view(), pooling{combiner::sum, padding::id{padding}, bounds::skip(skipped)}, to)
+    CHECK(lookup(here, table.view, made.view(),
+                 pooling{combiner::sum, padding::id{padding}, bounds::skip(skipped)}, to)
               .ok());
     CHECK(skipped == 1);
   }
@@ -111,11 +116,17 @@ TEST_CASE("lookup: an empty bag becomes zeros, a row of the table, or stays as i
         }
       }
     };
-    REQUIRE(lookup(on(here, which), table.view, made.view(), pooling{combiner::sum, empty_bag::keep, bounds::skip}, to).ok());
+    REQUIRE(lookup(on(here, which), table.view, made.view(),
+                   pooling{combiner::sum, empty_bag::keep, bounds::skip}, to)
+                .ok());
     check_rows([](std::size_t) { return -3.0; });
-    REQUIRE(lookup(on(here, which), table.view, made.view(), pooling{combiner::sum, empty_bag::default_row{7}, bounds::skip}, to).ok());
+    REQUIRE(lookup(on(here, which), table.view, made.view(),
+                   pooling{combiner::sum, empty_bag::default_row{7}, bounds::skip}, to)
+                .ok());
     check_rows([&](std::size_t j) { return table.values[7][j]; });
-    REQUIRE(lookup(on(here, which), table.view, made.view(), pooling{combiner::sum, empty_bag::zeros, bounds::skip}, to).ok());
+    REQUIRE(lookup(on(here, which), table.view, made.view(),
+                   pooling{combiner::sum, empty_bag::zeros, bounds::skip}, to)
+                .ok());
     check_rows([](std::size_t) { return 0.0; });
     const status bad = lookup(on(here, which), table.view, made.view(),
                               pooling{combiner::sum, empty_bag::default_row{30}, bounds::skip}, to);
@@ -156,11 +167,13 @@ TEST_CASE("hazard H9: no id is reserved, and no default row lies before the tabl
       CAPTURE(row);
       std::vector<float> out{-7, -7};
       const matrix_view<float> to(out.data(), 2, 1);
-      const status bad = lookup(on(here, which), table, bags, pooling{combiner::sum, empty_bag::default_row{row}}, to);
+      const status bad =
+          lookup(on(here, which), table, bags, pooling{combiner::sum, empty_bag::default_row{row}}, to);
       CHECK_FALSE(bad.ok());
       CHECK(bad.place().value == row);
       CHECK(out == std::vector<float>{-7, -7});
-      REQUIRE(lookup(on(here, which), table, bags, pooling{combiner::sum, empty_bag::default_row{2}}, to).ok());
+      REQUIRE(
+          lookup(on(here, which), table, bags, pooling{combiner::sum, empty_bag::default_row{2}}, to).ok());
       CHECK(out == std::vector<float>{3, 2});
     }
   }
@@ -196,21 +209,22 @@ TEST_CASE("lookup: fixed hotness and PyTorch's offsets give the bits of the same
     std::vector<std::int64_t> offsets;
     for (index_t b = 0; b <= bags; ++b) offsets.push_back(b * hotness);
     const auto guarded_ids = guarded<std::int32_t>::copy_of(ids);
-    const auto without_last = guarded<std::int64_t>::copy_of(
-        std::vector<std::int64_t>(offsets.begin(), offsets.end() - 1));
+    const auto without_last =
+        guarded<std::int64_t>::copy_of(std::vector<std::int64_t>(offsets.begin(), offsets.end() - 1));
     thread_pool pool(2);
     const std::vector<const float*> both{nullptr, weights.data()};
     for (const float* w : both) {
-      const auto plain = looked_up<float>(
-          context(pool), table.view,
-          jagged_view(offsets.data(), bags, ids.data(), bags * hotness, w), combiner::mean);
-      CHECK(same_bits(plain, looked_up<float>(context(pool), table.view,
-                                              fixed_hotness_view(guarded_ids.data(), bags, hotness, w), combiner::mean)));
-      CHECK(same_bits(plain, looked_up<float>(context(pool), table.view,
-                                              jagged_view<std::int32_t, std::int64_t>::torch(
-                                                  without_last.data(), bags, guarded_ids.data(),
-                                                  bags * hotness, w),
-                                              combiner::mean)));
+      const auto plain =
+          looked_up<float>(context(pool), table.view,
+                           jagged_view(offsets.data(), bags, ids.data(), bags * hotness, w), combiner::mean);
+      CHECK(same_bits(
+          plain, looked_up<float>(context(pool), table.view,
+                                  fixed_hotness_view(guarded_ids.data(), bags, hotness, w), combiner::mean)));
+      CHECK(same_bits(plain,
+                      looked_up<float>(context(pool), table.view,
+                                       jagged_view<std::int32_t, std::int64_t>::torch(
+                                           without_last.data(), bags, guarded_ids.data(), bags * hotness, w),
+                                       combiner::mean)));
     }
   }
 }
@@ -226,11 +240,9 @@ TEST_CASE("lookup: PyTorch's offsets are validated, sliced and reported like oth
   CHECK(s.place() == fault_place{.bag = 2, .position = 4, .value = 10});
   CHECK(batch.slice(0, 2).end_position() == 2);
   CHECK(batch.slice(1, 2).end_position() == 5);
-  CHECK(jagged_view<>::torch(offsets.data(), 3, ids.data(), 1).validate().code() ==
-        errc::offsets_beyond_ids);
+  CHECK(jagged_view<>::torch(offsets.data(), 3, ids.data(), 1).validate().code() == errc::offsets_beyond_ids);
   const std::vector<std::int64_t> falling{3, 2, 2};
-  CHECK(jagged_view<>::torch(falling.data(), 3, ids.data(), 5).validate().code() ==
-        errc::offsets_decreasing);
+  CHECK(jagged_view<>::torch(falling.data(), 3, ids.data(), 5).validate().code() == errc::offsets_decreasing);
 }
 
 TEST_CASE("lookup: bags of one id are copies, weighted and filtered ones too") {
@@ -265,8 +277,9 @@ TEST_CASE("lookup: bags of one id are copies, weighted and filtered ones too") {
     made.ids[6] = -1;
     for (const isa which : runnable_isas()) {
       index_t skipped = 0;
-      const auto out = looked_up<float>(on(here, which), table.view, made.view(),
-                                        pooling{combiner::sum, bounds::skip(skipped), empty_bag::default_row{9}});
+      const auto out =
+          looked_up<float>(on(here, which), table.view, made.view(),
+                           pooling{combiner::sum, bounds::skip(skipped), empty_bag::default_row{9}});
       CHECK(skipped == 2);
       CHECK(std::memcmp(out.data() + 5 * width, table.view.row(9),
                         static_cast<std::size_t>(width) * sizeof(float)) == 0);
@@ -288,14 +301,13 @@ TEST_CASE("lookup: concat gives a row for each id, of a slice too") {
     for (index_t k = 0; k < slots; ++k) {
       const auto slot = static_cast<std::size_t>(part.first_position() + k);
       for (index_t j = 0; j < 21; ++j) {
-        const double x =
-            table.values[static_cast<std::size_t>(made.ids[slot])][static_cast<std::size_t>(j)];
+        const double x = table.values[static_cast<std::size_t>(made.ids[slot])][static_cast<std::size_t>(j)];
         CHECK(to(k, j) == static_cast<float>(x) * made.weights[slot]);
       }
     }
     CHECK(lookup(on(pool, which), table.view, part, combiner::concat, to.rows(0, slots - 1)).message() ==
-          "shape mismatch: lookup: out.extent(0) must be the number of ids N (is " + std::to_string(slots - 1) + ", must be " +
-              std::to_string(slots) + ")");
+          "shape mismatch: lookup: out.extent(0) must be the number of ids N (is " +
+              std::to_string(slots - 1) + ", must be " + std::to_string(slots) + ")");
   }
 }
 
@@ -331,7 +343,8 @@ TEST_CASE("lookup: long bags follow every policy") {
     CHECK(to(2, 3) == 2.0F);
     const oracle_row row = pool_one(table.values, made.view(), 1, 24, pooled_as::sum);
     CHECK(static_cast<double>(to(1, 3)) == doctest::Approx(2.0 + row.value[3]).epsilon(1e-4));
-    REQUIRE(lookup(on(pool, which), table.view, made.view(), pooling{combiner::max, bounds::skip, empty_bag::default_row{8}}, to)
+    REQUIRE(lookup(on(pool, which), table.view, made.view(),
+                   pooling{combiner::max, bounds::skip, empty_bag::default_row{8}}, to)
                 .ok());
     CHECK(static_cast<double>(to(4, 5)) == table.values[8][5]);
     CHECK(static_cast<double>(to(2, 5)) == table.values[8][5]);

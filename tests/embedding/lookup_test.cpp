@@ -20,7 +20,7 @@ using namespace embedding_test;
 
 TEST_CASE("lookup: the documentation's example") {
   /// [lookup]
-  std::vector<float> weights{0, 0, 1, 10, 2, 20, 3, 30};       // (R=4, D=2): your own memory
+  std::vector<float> weights{0, 0, 1, 10, 2, 20, 3, 30};        // (R=4, D=2): your own memory
   std::vector<std::int64_t> offsets{0, 2, 2, 3}, ids{1, 3, 2};  // bags {1, 3}, {}, {2}
   std::vector<float> out(3 * 2);
   lookup(inline_executor{}, as_table(matrix_view(weights.data(), 4, 2)),
@@ -95,19 +95,20 @@ TEST_CASE("lookup: the same bits on 1 to 8 threads, long bags included") {
     for (const isa which : runnable_isas()) {
       inline_executor here;
       const auto bags = made.view(weighted);
-      const auto alone = looked_up<float>(on(here, which), table.view, bags, combiner::mean(combiner::by_weight));
-      CHECK(agrees<float>(table.values, bags, {alone.data(), bags.bags(), 40},
-                          pooled_as::mean_by_weight));
+      const auto alone =
+          looked_up<float>(on(here, which), table.view, bags, combiner::mean(combiner::by_weight));
+      CHECK(agrees<float>(table.values, bags, {alone.data(), bags.bags(), 40}, pooled_as::mean_by_weight));
       for (int threads = 1; threads <= 8; ++threads) {
         thread_pool pool(threads);
-        CHECK(same_bits(alone,
-                        looked_up<float>(on(pool, which), table.view, bags, combiner::mean(combiner::by_weight))));
+        CHECK(same_bits(
+            alone, looked_up<float>(on(pool, which), table.view, bags, combiner::mean(combiner::by_weight))));
       }
     }
   }
 }
 
-TEST_CASE("lookup: splitting a batch changes nothing, for every combiner, zeros of both signs and every ISA") {
+TEST_CASE(
+    "lookup: splitting a batch changes nothing, for every combiner, zeros of both signs and every ISA") {
   std::mt19937_64 random(seed() + 4);
   for (const index_t width : {5, 33}) {
     CAPTURE(width);
@@ -145,7 +146,8 @@ TEST_CASE("lookup: splitting a batch changes nothing, for every combiner, zeros 
   }
 }
 
-TEST_CASE("lookup: what each combiner makes of -0, alone, as the default row, among others and in a long bag") {
+TEST_CASE(
+    "lookup: what each combiner makes of -0, alone, as the default row, among others and in a long bag") {
   const std::vector<float> rows{-0.0F, 0.0F, -1.0F};
   const auto table = as_table(matrix_view(rows.data(), 3, 1));
   // Bag 1 is empty, bag 3 is longer than a chunk.
@@ -221,9 +223,9 @@ TEST_CASE("lookup: a bad id is reported with its place, the smallest one, and no
   const guarded_table<float> table(random, rows, 8);
   const auto good = make_batch(random, shape_of_batch::uniform, 9000, rows, 20);
   const std::int64_t beyond_32_bits = (std::int64_t{1} << 32) + 5;
-  for (const std::int64_t bad : {std::int64_t{-1}, std::int64_t{rows}, beyond_32_bits,
-                                 std::numeric_limits<std::int64_t>::min(),
-                                 std::numeric_limits<std::int64_t>::max()}) {
+  for (const std::int64_t bad :
+       {std::int64_t{-1}, std::int64_t{rows}, beyond_32_bits, std::numeric_limits<std::int64_t>::min(),
+        std::numeric_limits<std::int64_t>::max()}) {
     CAPTURE(bad);
     auto made = good;
     const auto n = static_cast<index_t>(made.ids.size());
@@ -236,8 +238,7 @@ TEST_CASE("lookup: a bad id is reported with its place, the smallest one, and no
     for (int threads = 1; threads <= 3; ++threads) {
       thread_pool pool(threads);
       std::vector<float> out(9000 * 8, -3.0F);
-      const status s =
-          lookup(pool, table.view, made.view(), combiner::sum, matrix_view(out.data(), 9000, 8));
+      const status s = lookup(pool, table.view, made.view(), combiner::sum, matrix_view(out.data(), 9000, 8));
       CHECK(s.code() == errc::id_out_of_range);
       CHECK(s.place() == fault_place{.table = -1, .bag = bag, .position = first, .value = bad});
       CHECK(s.message() == "id out of range: bag " + std::to_string(bag) + ", position " +
@@ -263,11 +264,11 @@ TEST_CASE("lookup: skip leaves bad ids out and counts them; the check would have
     const auto out = looked_up<float>(on(here, which), table.view, made.view(true),
                                       pooling{combiner::mean, bounds::skip(skipped)});
     CHECK(skipped == planted);
-    CHECK(agrees<float>(table.values, made.view(true), {out.data(), 40, 21},
-                        pooled_as::mean_by_count));
+    CHECK(agrees<float>(table.values, made.view(true), {out.data(), 40, 21}, pooled_as::mean_by_count));
   }
   std::vector<float> out(40 * 21);
-  CHECK(lookup(here, table.view, made.view(), pooling{combiner::mean, bounds::check}, matrix_view(out.data(), 40, 21))
+  CHECK(lookup(here, table.view, made.view(), pooling{combiner::mean, bounds::check},
+               matrix_view(out.data(), 40, 21))
             .code() == errc::id_out_of_range);
 }
 
@@ -276,9 +277,9 @@ TEST_CASE("lookup: assume_valid gives what check gives") {
   const guarded_table<bf16> table(random, 50, 65);
   const auto made = make_batch(random, shape_of_batch::skewed, 40, 50, 8);
   inline_executor here;
-  CHECK(same_bits(
-      looked_up<float>(context(here), table.view, made.view(), combiner::sum),
-      looked_up<float>(context(here), table.view, made.view(), pooling{combiner::sum, bounds::assume_valid})));
+  CHECK(same_bits(looked_up<float>(context(here), table.view, made.view(), combiner::sum),
+                  looked_up<float>(context(here), table.view, made.view(),
+                                   pooling{combiner::sum, bounds::assume_valid})));
 }
 
 TEST_CASE("lookup: faults of shapes, offsets and weights are told apart, and nothing is written") {
@@ -287,14 +288,13 @@ TEST_CASE("lookup: faults of shapes, offsets and weights are told apart, and not
   inline_executor here;
   std::vector<float> out(3 * 4, -3.0F);
   const matrix_view<float> three(out.data(), 3, 4);
-  const auto answer = [&](std::vector<std::int32_t> offsets, std::vector<float> w = {},
-                          index_t id_count = 4, matrix_view<float> to = {}) {
+  const auto answer = [&](std::vector<std::int32_t> offsets, std::vector<float> w = {}, index_t id_count = 4,
+                          matrix_view<float> to = {}) {
     const std::vector<std::int64_t> ids{1, 2, 3, 4};
-    const status s =
-        lookup(here, table,
-               jagged_view(offsets.data(), static_cast<index_t>(offsets.size()) - 1, ids.data(),
-                           id_count, w.empty() ? nullptr : w.data()),
-               combiner::sum, to.data_handle() == nullptr ? three : to);
+    const status s = lookup(here, table,
+                            jagged_view(offsets.data(), static_cast<index_t>(offsets.size()) - 1, ids.data(),
+                                        id_count, w.empty() ? nullptr : w.data()),
+                            combiner::sum, to.data_handle() == nullptr ? three : to);
     CHECK(std::count(out.begin(), out.end(), -3.0F) == 12);
     return s;
   };
@@ -310,20 +310,21 @@ TEST_CASE("lookup: faults of shapes, offsets and weights are told apart, and not
   CHECK(answer({0, 1, 2, 4}, {1, 1, nan, nan}).message() == "weight is not a number: bag 2, position 2");
   CHECK(answer({0, 1, 2, 4}, {}, 4, matrix_view(out.data(), 3, 3)).code() == errc::shape_mismatch);
   CHECK(answer({0, 1, 2, 4}, {}, 4, matrix_view(out.data(), 2, 4)).code() == errc::shape_mismatch);
-  CHECK(answer({0, 1, 2, 4}, {}, 4, matrix_view(out.data(), 3, 4, 2)).code() ==
-        errc::shape_mismatch);
+  CHECK(answer({0, 1, 2, 4}, {}, 4, matrix_view(out.data(), 3, 4, 2)).code() == errc::shape_mismatch);
   CHECK(answer({0, 1, 2, 4}, {}, 4, matrix_view(out.data(), 3, 3)).message() ==
         "shape mismatch: lookup: out.extent(1) must be the row width D (is 3, must be 4)");
   const std::vector<std::int64_t> offsets{0, 1, 2, 3}, empty_bags(4), ids{1, 2, 3};
   const matrix_view<float> null(nullptr, 3, 4);
   for (const auto& of : {offsets, empty_bags}) {
     const jagged_view<> bags(of.data(), 3, ids.data(), 3);
-    CHECK(lookup(here, table, bags, combiner::sum, null).message() == "shape mismatch: lookup: out must not be null");
+    CHECK(lookup(here, table, bags, combiner::sum, null).message() ==
+          "shape mismatch: lookup: out must not be null");
   }
-  CHECK(lookup(here, table, jagged_view<>(offsets.data(), 3, ids.data(), 3), combiner::concat, null).message() ==
-        "shape mismatch: lookup: out must not be null");
+  CHECK(lookup(here, table, jagged_view<>(offsets.data(), 3, ids.data(), 3), combiner::concat, null)
+            .message() == "shape mismatch: lookup: out must not be null");
   const auto no_columns = as_table(matrix_view<float>(nullptr, 10, 0));
-  CHECK(lookup(here, no_columns, jagged_view<>(offsets.data(), 3, ids.data(), 3), combiner::sum, matrix_view<float>(nullptr, 3, 0))
+  CHECK(lookup(here, no_columns, jagged_view<>(offsets.data(), 3, ids.data(), 3), combiner::sum,
+               matrix_view<float>(nullptr, 3, 0))
             .ok());
 }
 
@@ -348,7 +349,8 @@ TEST_CASE("lookup: NaN and infinity in rows propagate") {
   inline_executor here;
   for (const isa which : runnable_isas()) {
     REQUIRE(lookup(on(here, which), as_table(matrix_view(weights.data(), 2, 3)),
-                   jagged_view(offsets.data(), 1, ids.data(), 2), combiner::sum, matrix_view(out.data(), 1, 3))
+                   jagged_view(offsets.data(), 1, ids.data(), 2), combiner::sum,
+                   matrix_view(out.data(), 1, 3))
                 .ok());
     CHECK(out[0] == 3.0F);
     CHECK(std::isnan(out[1]));
@@ -458,8 +460,8 @@ TEST_CASE_TEMPLATE("lookup: one bad id is found at every place of a batch, next 
         std::vector<Id> ids(37, static_cast<Id>(rows <= max ? rows - 1 : 7));
         ids[static_cast<std::size_t>(place)] = bad;
         for (const isa which : runnable_isas()) {
-          const index_t found =
-              detail::first_bad_position<pooling<combiner::sum_t>>(which, ids.data(), nullptr, 0, 37, rows, -1);
+          const index_t found = detail::first_bad_position<pooling<combiner::sum_t>>(
+              which, ids.data(), nullptr, 0, 37, rows, -1);
           if (found != (is_bad ? place : 37)) FAIL("rows ", rows, " place ", place, " found ", found);
         }
       }

@@ -1,5 +1,5 @@
-// Every verb that allocates or grows an output: what it does when memory is refused, who asks for the memory, and what it
-// says when the output owns an input.
+// Every verb that allocates or grows an output: what it does when memory is refused, who asks for the memory,
+// and what it says when the output owns an input.
 #include <doctest/doctest.h>
 
 #include <cstdint>
@@ -15,18 +15,18 @@
 #include <type_traits>
 #include <vector>
 
-#include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/embedding/batches/fill_empty_bags.hpp>
-#include <deeprec/embedding/lookup/fused_lookup.hpp>
-#include <deeprec/embedding/lookup/gather.hpp>
-#include <deeprec/embedding/training/gradient.hpp>
 #include <deeprec/embedding/batches/jagged_batch.hpp>
 #include <deeprec/embedding/batches/partition.hpp>
 #include <deeprec/embedding/batches/partitioned_table.hpp>
 #include <deeprec/embedding/batches/prune_invalid.hpp>
+#include <deeprec/embedding/lookup/fused_lookup.hpp>
+#include <deeprec/embedding/lookup/gather.hpp>
+#include <deeprec/embedding/lookup/table_group.hpp>
+#include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/embedding/tables/quantize.hpp>
 #include <deeprec/embedding/tables/quantized_rows.hpp>
-#include <deeprec/embedding/lookup/table_group.hpp>
+#include <deeprec/embedding/training/gradient.hpp>
 #include <deeprec/embedding/training/update_group.hpp>
 #include <deeprec/exec/executor_ref.hpp>
 #include <deeprec/exec/inline_executor.hpp>
@@ -85,7 +85,8 @@ struct inputs {
     return {offsets.data(), bags, invalid.data(), n(), weights.data()};
   }
   [[nodiscard]] coo_view<> entries(bool in_order, bool valid = true) const {
-    return {in_order ? of_row.data() : mixed_rows.data(), valid ? ids.data() : invalid.data(), n(), bags, weights.data()};
+    return {in_order ? of_row.data() : mixed_rows.data(), valid ? ids.data() : invalid.data(), n(), bags,
+            weights.data()};
   }
   [[nodiscard]] matrix_view<const float> table() const { return {values.data(), rows, width}; }
   [[nodiscard]] matrix_view<const float> of_out() const { return {gradient.data(), bags, width}; }
@@ -182,7 +183,8 @@ struct two_parts {
       part.insert(part.end(), given().table().row(id), given().table().row(id) + width);
     }
     for (const auto& part : parts) {
-      views.push_back(as_table(matrix_view<const float>(part.data(), static_cast<index_t>(part.size()) / width, width)));
+      views.push_back(
+          as_table(matrix_view<const float>(part.data(), static_cast<index_t>(part.size()) / width, width)));
     }
   }
   std::vector<float> parts[2];
@@ -213,8 +215,8 @@ const verb every_verb[] = {
     {"lookup: rows of a source", true,
      [](memory_of_outputs) {
        return into_matrix(bags, width, [](const here_context& ctx, matrix_view<float> out, index_t&) {
-         return lookup(ctx, partitioned_table(in_two_parts().views, partition_strategy::mod), given().batch(false),
-                       pooling{combiner::max, empty_bag::default_row{4}}, out);
+         return lookup(ctx, partitioned_table(in_two_parts().views, partition_strategy::mod),
+                       given().batch(false), pooling{combiner::max, empty_bag::default_row{4}}, out);
        });
      }},
     {"lookup: table_group", true,
@@ -230,13 +232,15 @@ const verb every_verb[] = {
     {"fused_lookup: entries in any order", true,
      [](memory_of_outputs) {
        return into_matrix(bags, width, [](const here_context& ctx, matrix_view<float> out, index_t&) {
-         return fused_lookup(ctx, as_table(given().table()), given().entries(false, false), combiner::mean, out);
+         return fused_lookup(ctx, as_table(given().table()), given().entries(false, false), combiner::mean,
+                             out);
        });
      }},
     {"fused_lookup: entries in order", true,
      [](memory_of_outputs) {
        return into_matrix(bags, width, [](const here_context& ctx, matrix_view<float> out, index_t&) {
-         return fused_lookup(ctx, as_table(given().table()), given().entries(true, false), combiner::sum, out);
+         return fused_lookup(ctx, as_table(given().table()), given().entries(true, false), combiner::sum,
+                             out);
        });
      }},
     {"gather", false,
@@ -262,14 +266,16 @@ const verb every_verb[] = {
     {"update", true,
      [](memory_of_outputs) {
        return into_table<f32_rows>([](const here_context& ctx, auto& tables, index_t&) {
-         return update(ctx, given().batch(), given().of_out(), combiner::mean, rowwise_adagrad{}, tables[0].view());
+         return update(ctx, given().batch(), given().of_out(), combiner::mean, rowwise_adagrad{},
+                       tables[0].view());
        });
      }},
     {"update: skip, counted; a default row; max_norm", true,
      [](memory_of_outputs) {
        return into_table<f32_rows>([](const here_context& ctx, auto& tables, index_t& skipped) {
          return update(ctx, given().with_invalid(), given().of_out(),
-                       pooling{combiner::sum, bounds::skip(skipped), empty_bag::default_row{4}, max_norm{1}}, rowwise_adagrad{}, tables[0].view());
+                       pooling{combiner::sum, bounds::skip(skipped), empty_bag::default_row{4}, max_norm{1}},
+                       rowwise_adagrad{}, tables[0].view());
        });
      }},
     {"update_group: large and small tables", true,
@@ -284,10 +290,10 @@ const verb every_verb[] = {
              group.add(tables[3].view(), combiner::sqrtn);
              const auto& ids = given().many;
              const std::vector<fixed_hotness_view<>> batches{{ids.data(), 4, 10'000},
-                                                     {ids.data(), 4, 1'500},
-                                                     {ids.data(), 4, 0},
-                                                     {ids.data(), 4, 20},
-                                                     {ids.data(), 4, 9'000}};
+                                                             {ids.data(), 4, 1'500},
+                                                             {ids.data(), 4, 0},
+                                                             {ids.data(), 4, 20},
+                                                             {ids.data(), 4, 9'000}};
              return update(ctx, group, batches, matrix_view<const float>(given().values.data(), 4, 5 * width),
                            rowwise_adagrad{});
            },
@@ -295,15 +301,18 @@ const verb every_verb[] = {
      }},
     {"row_gradients", true,
      [](memory_of_outputs memory) {
-       return into_owner<sparse_gradient>(memory, [](const here_context& ctx, auto& out, auto&, index_t& skipped) {
-         return row_gradients(ctx, given().with_invalid(), given().of_out(), pooling{combiner::mean, bounds::skip(skipped)}, rows, out);
-       });
+       return into_owner<sparse_gradient>(
+           memory, [](const here_context& ctx, auto& out, auto&, index_t& skipped) {
+             return row_gradients(ctx, given().with_invalid(), given().of_out(),
+                                  pooling{combiner::mean, bounds::skip(skipped)}, rows, out);
+           });
      }},
     {"weight_gradients", false,
      [](memory_of_outputs) {
        return into_matrix(1, given().n(), [](const here_context& ctx, matrix_view<float> out, index_t&) {
-         return weight_gradients(ctx, as_table(given().table()), given().batch(), given().of_out(), combiner::mean,
-                                 std::span<float>(out.data_handle(), static_cast<std::size_t>(out.extent(1))));
+         return weight_gradients(
+             ctx, as_table(given().table()), given().batch(), given().of_out(), combiner::mean,
+             std::span<float>(out.data_handle(), static_cast<std::size_t>(out.extent(1))));
        });
      }},
     {"unique: any ids", true,
@@ -315,7 +324,8 @@ const verb every_verb[] = {
     {"unique: small ids", true,
      [](memory_of_outputs memory) {
        return into_owner<unique_ids<std::int64_t, std::int32_t>>(
-           memory, [](const here_context& ctx, auto& out, auto&, index_t&) { return unique(ctx, given().ids, out); });
+           memory,
+           [](const here_context& ctx, auto& out, auto&, index_t&) { return unique(ctx, given().ids, out); });
      }},
     {"dedup_rows", true,
      [](memory_of_outputs memory) {
@@ -331,27 +341,31 @@ const verb every_verb[] = {
      }},
     {"partition", true,
      [](memory_of_outputs memory) {
-       return into_owner<partitioned_ids<>>(memory, [](const here_context& ctx, auto& out, auto&, index_t& skipped) {
+       return into_owner<partitioned_ids<>>(memory, [](const here_context& ctx, auto& out, auto&,
+                                                       index_t& skipped) {
          return partition(ctx, given().invalid, rows, 3, partition_strategy::div, bounds::skip(skipped), out);
        });
      }},
     {"prune_invalid: bags", true,
      [](memory_of_outputs memory) {
-       return into_owner<jagged_batch<>>(memory, [](const here_context& ctx, auto& out, auto&, index_t& dropped) {
-         return prune_invalid(ctx, given().with_invalid(), prune_rule::by_id, out, dropped);
-       });
+       return into_owner<jagged_batch<>>(
+           memory, [](const here_context& ctx, auto& out, auto&, index_t& dropped) {
+             return prune_invalid(ctx, given().with_invalid(), prune_rule::by_id, out, dropped);
+           });
      }},
     {"prune_invalid: entries", true,
      [](memory_of_outputs memory) {
-       return into_owner<jagged_batch<>>(memory, [](const here_context& ctx, auto& out, auto&, index_t& dropped) {
+       return into_owner<jagged_batch<>>(memory, [](const here_context& ctx, auto& out, auto&,
+                                                    index_t& dropped) {
          return prune_invalid(ctx, given().entries(false, false), prune_rule::by_id_and_weight, out, dropped);
        });
      }},
     {"fill_empty_bags", true,
      [](memory_of_outputs memory) {
-       return into_owner<jagged_batch<>>(memory, [](const here_context& ctx, auto& out, auto& empty, index_t&) {
-         return fill_empty_bags(ctx, given().batch(), 5, out, empty);
-       });
+       return into_owner<jagged_batch<>>(memory,
+                                         [](const here_context& ctx, auto& out, auto& empty, index_t&) {
+                                           return fill_empty_bags(ctx, given().batch(), 5, out, empty);
+                                         });
      }},
     {"to_jagged: entries in any order", true,
      [](memory_of_outputs memory) {
@@ -412,8 +426,8 @@ const verb every_verb[] = {
      }},
 };
 
-/// The first allocation that a verb may be refused without a trace: runs it with 0, 1, 2 ... allocations granted, and
-/// says what is wrong at the first number where something is.
+/// The first allocation that a verb may be refused without a trace: runs it with 0, 1, 2 ... allocations
+/// granted, and says what is wrong at the first number where something is.
 std::string refusal_fault(const verb& which, executor_ref executor) {
   for (long granted = 0; granted < 100; ++granted) {
     allowance shared;
@@ -422,7 +436,8 @@ std::string refusal_fault(const verb& which, executor_ref executor) {
     const std::string before = call.written();
     here_context ctx(executor);
     ctx.memory = &scratch;
-    const std::string at = std::string(which.name) + ", " + std::to_string(granted) + " allocations granted: ";
+    const std::string at =
+        std::string(which.name) + ", " + std::to_string(granted) + " allocations granted: ";
     shared.left = granted;
     status s;
     {
@@ -430,7 +445,8 @@ std::string refusal_fault(const verb& which, executor_ref executor) {
       try {
         s = call.run(ctx);
       } catch (const std::bad_alloc&) {
-        return at + "std::bad_alloc leaves the verb" + (call.written() == before ? "" : ", outputs are changed");
+        return at + "std::bad_alloc leaves the verb" +
+               (call.written() == before ? "" : ", outputs are changed");
       }
     }
     shared.left = allowance::unlimited;
@@ -461,19 +477,21 @@ TEST_CASE("every verb: memory refused at any allocation is a status, and nothing
 
 TEST_CASE("every verb: what is tested catches a verb that writes first, and one that throws") {
   const verb writes_first{"writes first", true, [](memory_of_outputs memory) {
-                            return into_owner<jagged_batch<>>(memory, [](const here_context&, auto& out, auto&, index_t&) {
-                              return detail::or_out_of_memory([&]() -> status {
-                                out.ids.resize(100);
-                                out.weights.resize(100);
-                                return {};
-                              });
-                            });
+                            return into_owner<jagged_batch<>>(
+                                memory, [](const here_context&, auto& out, auto&, index_t&) {
+                                  return detail::or_out_of_memory([&]() -> status {
+                                    out.ids.resize(100);
+                                    out.weights.resize(100);
+                                    return {};
+                                  });
+                                });
                           }};
   const verb throws{"throws", true, [](memory_of_outputs memory) {
-                      return into_owner<jagged_batch<>>(memory, [](const here_context&, auto& out, auto&, index_t&) {
-                        out.ids.resize(100);
-                        return status{};
-                      });
+                      return into_owner<jagged_batch<>>(memory,
+                                                        [](const here_context&, auto& out, auto&, index_t&) {
+                                                          out.ids.resize(100);
+                                                          return status{};
+                                                        });
                     }};
   inline_executor here;
   CHECK(refusal_fault(writes_first, here) ==
@@ -519,7 +537,8 @@ bytes_of_input input(const char* name, const std::vector<T>& values) {
   return {name, values.data(), values.size() * sizeof(T)};
 }
 
-/// A verb with an owner for its output: its inputs as arrays, and the call with these arrays wherever they lie.
+/// A verb with an owner for its output: its inputs as arrays, and the call with these arrays wherever they
+/// lie.
 template <class Out, class Run>
 void check_ownership(const char* name, const std::vector<bytes_of_input>& arrays, Run run) {
   INFO(std::string(name));
@@ -554,7 +573,8 @@ void check_ownership(const char* name, const std::vector<bytes_of_input>& arrays
         std::apply(
             [&](const auto&... array) {
               std::size_t i = 0;
-              ((i++ == o ? (first = static_cast<std::byte*>(static_cast<void*>(const_cast<std::remove_cvref_t<decltype(array[0])>*>(array.data()))),
+              ((i++ == o ? (first = static_cast<std::byte*>(static_cast<void*>(
+                                const_cast<std::remove_cvref_t<decltype(array[0])>*>(array.data()))),
                             bytes = array.capacity() * sizeof(array[0]), 0)
                          : 0),
                ...);
@@ -600,7 +620,8 @@ TEST_CASE("every verb with an output that grows: an output that owns any byte of
   index_t dropped = 0;
 
   check_ownership<jagged_batch<>>(
-      "to_jagged", {input("rows", of_row), input("ids", ids), input("weights", weights)}, [&](places at, auto& out) {
+      "to_jagged", {input("rows", of_row), input("ids", ids), input("weights", weights)},
+      [&](places at, auto& out) {
         return to_jagged(here, coo_view<>(id(at[0]), id(at[1]), 4, 3, real(at[2])), out);
       });
   check_ownership<jagged_batch<>>(
@@ -610,19 +631,23 @@ TEST_CASE("every verb with an output that grows: an output that owns any byte of
   check_ownership<jagged_batch<>>(
       "prune_invalid, bags", {input("offsets", offsets), input("ids", ids), input("weights", weights)},
       [&](places at, auto& out) {
-        return prune_invalid(here, jagged_view<>(id(at[0]), 3, id(at[1]), 4, real(at[2])), prune_rule::by_id, out, dropped);
+        return prune_invalid(here, jagged_view<>(id(at[0]), 3, id(at[1]), 4, real(at[2])), prune_rule::by_id,
+                             out, dropped);
       });
   check_ownership<jagged_batch<>>(
       "prune_invalid, PyTorch's offsets", {input("offsets", offsets)}, [&](places at, auto& out) {
-        return prune_invalid(here, jagged_view<>::torch(id(at[0]), 4, ids.data(), 4), prune_rule::by_id, out, dropped);
+        return prune_invalid(here, jagged_view<>::torch(id(at[0]), 4, ids.data(), 4), prune_rule::by_id, out,
+                             dropped);
       });
-  check_ownership<jagged_batch<>>("prune_invalid, bags of one size", {input("ids", ids)}, [&](places at, auto& out) {
-    return prune_invalid(here, fixed_hotness_view<>(id(at[0]), 2, 2), prune_rule::by_id, out, dropped);
-  });
+  check_ownership<jagged_batch<>>(
+      "prune_invalid, bags of one size", {input("ids", ids)}, [&](places at, auto& out) {
+        return prune_invalid(here, fixed_hotness_view<>(id(at[0]), 2, 2), prune_rule::by_id, out, dropped);
+      });
   check_ownership<jagged_batch<>>(
       "prune_invalid, entries", {input("rows", of_row), input("ids", ids), input("weights", weights)},
       [&](places at, auto& out) {
-        return prune_invalid(here, coo_view<>(id(at[0]), id(at[1]), 4, 3, real(at[2])), prune_rule::by_id, out, dropped);
+        return prune_invalid(here, coo_view<>(id(at[0]), id(at[1]), 4, 3, real(at[2])), prune_rule::by_id,
+                             out, dropped);
       });
   check_ownership<jagged_batch<>>(
       "fill_empty_bags", {input("offsets", offsets), input("ids", ids), input("weights", weights)},
@@ -632,14 +657,16 @@ TEST_CASE("every verb with an output that grows: an output that owns any byte of
       });
   const std::vector<std::int64_t> no_borders(4);
   const std::vector<std::uint8_t> flags(8);
-  check_ownership<jagged_batch<>>("fill_empty_bags, no ids", {input("offsets", no_borders)}, [&](places at, auto& out) {
-    std::vector<std::uint8_t> empty(3);
-    return fill_empty_bags(here, jagged_view<>(id(at[0]), 3, nullptr, 0), 7, out, empty);
-  });
-  check_ownership<jagged_batch<>>("fill_empty_bags, empty", {input("empty", flags)}, [&](places at, auto& out) {
-    return fill_empty_bags(here, fixed_hotness_view<>(nullptr, 8, 0), 7, out,
-                           std::span<std::uint8_t>(static_cast<std::uint8_t*>(at[0]), 8));
-  });
+  check_ownership<jagged_batch<>>(
+      "fill_empty_bags, no ids", {input("offsets", no_borders)}, [&](places at, auto& out) {
+        std::vector<std::uint8_t> empty(3);
+        return fill_empty_bags(here, jagged_view<>(id(at[0]), 3, nullptr, 0), 7, out, empty);
+      });
+  check_ownership<jagged_batch<>>(
+      "fill_empty_bags, empty", {input("empty", flags)}, [&](places at, auto& out) {
+        return fill_empty_bags(here, fixed_hotness_view<>(nullptr, 8, 0), 7, out,
+                               std::span<std::uint8_t>(static_cast<std::uint8_t*>(at[0]), 8));
+      });
   check_ownership<unique_ids<>>("unique", {input("ids", ids)}, [&](places at, auto& out) {
     return unique(here, std::span<const std::int64_t>(id(at[0]), 4), out);
   });

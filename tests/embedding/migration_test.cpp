@@ -3,8 +3,8 @@
 #include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 
-#include <cmath>
 #include <doctest/doctest.h>
+#include <cmath>
 #include <numeric>
 #include <vector>
 
@@ -43,23 +43,21 @@ TEST_CASE_FIXTURE(fixture, "migration: PyTorch's offsets, padding, modes") {
   CHECK(first_column(bags, combiner::mean, 3) == numbers{2, 0, 9});
   CHECK(first_column(bags, combiner::max, 3) == numbers{4, 0, 9});
   CHECK(first_column(bags, pooling{combiner::mean, padding::id{0}}, 3) == numbers{3, 0, 9});
-  CHECK(first_column(bags, pooling{combiner::mean, padding::id{10 + -1}}, 3) == numbers{2, 0, 0});  // padding_idx=-1
+  CHECK(first_column(bags, pooling{combiner::mean, padding::id{10 + -1}}, 3) ==
+        numbers{2, 0, 0});  // padding_idx=-1
   CHECK(first_column(bags, pooling{combiner::max, padding::id{4}}, 3) == numbers{2, 0, 9});
-  CHECK(first_column(fixed_hotness_view(ids.data(), 2, 3), combiner::sum, 2) == numbers{6, 18});           // 2D input
-  CHECK(first_column(bags, combiner::concat, 6) == numbers{4, 0, 2, 0, 9, 9});                     // nn.Embedding
+  CHECK(first_column(fixed_hotness_view(ids.data(), 2, 3), combiner::sum, 2) == numbers{6, 18});  // 2D input
+  CHECK(first_column(bags, combiner::concat, 6) == numbers{4, 0, 2, 0, 9, 9});  // nn.Embedding
   CHECK(first_column(bags, pooling{combiner::concat, padding::id{4}}, 6) == numbers{0, 0, 2, 0, 9, 9});
 }
 
 TEST_CASE_FIXTURE(fixture, "migration: FBGEMM's table-major offsets, lengths and pruned ids") {
   const std::vector<std::int32_t> lengths{1, 2, 0, 3};  // T = 2 tables, B = 2 bags
   std::vector<std::int64_t> offsets(5);
-  std::inclusive_scan(lengths.begin(), lengths.end(), offsets.begin() + 1, std::plus<>{},
-                      std::int64_t{0});
+  std::inclusive_scan(lengths.begin(), lengths.end(), offsets.begin() + 1, std::plus<>{}, std::int64_t{0});
   CHECK(offsets == std::vector<std::int64_t>{0, 1, 3, 3, 6});
   std::vector<std::int64_t> ids{5, 1, 2, 3, -1, 6};
-  const auto of_table = [&](index_t t) {
-    return jagged_view(offsets.data() + t * 2, 2, ids.data(), 6);
-  };
+  const auto of_table = [&](index_t t) { return jagged_view(offsets.data() + t * 2, 2, ids.data(), 6); };
   CHECK(first_column(of_table(0), combiner::sum, 2) == numbers{5, 3});
   CHECK(first_column(of_table(1), pooling{combiner::sum, padding::id{-1}}, 2) == numbers{0, 9});
   CHECK(first_column(of_table(1), pooling{combiner::mean, padding::id{-1}}, 2) == numbers{0, 4.5F});
@@ -68,8 +66,9 @@ TEST_CASE_FIXTURE(fixture, "migration: FBGEMM's table-major offsets, lengths and
   CHECK(skipped == 1);
 
   numbers out(4, -1.0F);
-  const status s = lookup(inline_executor{}, table(), of_table(1), combiner::sum, matrix_view(out.data(), 2, 2))
-                       .in_table(1);
+  const status s =
+      lookup(inline_executor{}, table(), of_table(1), combiner::sum, matrix_view(out.data(), 2, 2))
+          .in_table(1);
   CHECK(s.message() == "id out of range: table 1, bag 1, position 4, value -1");
   CHECK(out == numbers(4, -1.0F));
 }
@@ -78,8 +77,11 @@ TEST_CASE_FIXTURE(fixture, "migration: TensorFlow's weights, pruned ids and defa
   const std::vector<std::int64_t> ids{2, 4, -1, -7, 3}, offsets{0, 3, 4, 5};
   const std::vector<float> by{3, 1, 9, 1, 2};
   const jagged_view bags(offsets.data(), 3, ids.data(), 5, by.data());
-  CHECK(first_column(bags, pooling{combiner::mean(combiner::by_weight), bounds::skip}, 3) == numbers{2.5F, 0, 3});
-  CHECK(first_column(bags, pooling{combiner::mean(combiner::by_weight), bounds::skip, empty_bag::default_row{7}}, 3) == numbers{2.5F, 7, 3});
+  CHECK(first_column(bags, pooling{combiner::mean(combiner::by_weight), bounds::skip}, 3) ==
+        numbers{2.5F, 0, 3});
+  CHECK(first_column(bags,
+                     pooling{combiner::mean(combiner::by_weight), bounds::skip, empty_bag::default_row{7}},
+                     3) == numbers{2.5F, 7, 3});
   CHECK(first_column(bags, pooling{combiner::mean, bounds::skip}, 3) == numbers{5, 0, 6});
   CHECK(first_column(bags, pooling{combiner::sum, bounds::skip}, 3) == numbers{10, 0, 6});
   const numbers roots = first_column(bags, pooling{combiner::sqrtn, bounds::skip}, 3);

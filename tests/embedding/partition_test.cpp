@@ -24,7 +24,8 @@ namespace {
 constexpr index_t largest = std::numeric_limits<index_t>::max();
 constexpr index_t lowest = std::numeric_limits<index_t>::min();
 
-/// Rows 0 .. V-1 in turn, each into the first part that has room (partition_strategy::div), or into the next part (partition_strategy::mod).
+/// Rows 0 .. V-1 in turn, each into the first part that has room (partition_strategy::div), or into the next
+/// part (partition_strategy::mod).
 template <class Strategy>
 std::vector<part_place> deal(index_t rows, index_t parts, Strategy) {
   std::vector<part_place> places;
@@ -56,7 +57,8 @@ bool agrees(const std::vector<Id>& ids, const std::vector<part_place>& places, i
     expected.push_back({at.part, static_cast<index_t>(group.size())});
     group.push_back(static_cast<Id>(at.local));
   }
-  if (out.parts() != parts || out.part.size() != ids.size() || out.permutation.size() != ids.size()) return false;
+  if (out.parts() != parts || out.part.size() != ids.size() || out.permutation.size() != ids.size())
+    return false;
   for (index_t p = 0; p < parts; ++p) {
     const auto group = out.group(p);
     if (std::vector<Id>(group.begin(), group.end()) != groups[static_cast<std::size_t>(p)]) return false;
@@ -64,7 +66,8 @@ bool agrees(const std::vector<Id>& ids, const std::vector<part_place>& places, i
   for (std::size_t k = 0; k < ids.size(); ++k) {
     const part_place at = expected[k];
     if (out.part[k] != at.part) return false;
-    if (out.permutation[k] != (at.part < 0 ? -1 : out.offsets[static_cast<std::size_t>(at.part)] + at.local)) {
+    if (out.permutation[k] !=
+        (at.part < 0 ? -1 : out.offsets[static_cast<std::size_t>(at.part)] + at.local)) {
       return false;
     }
   }
@@ -112,7 +115,9 @@ void check_strategy(std::mt19937_64& random, Strategy how) {
 
 }  // namespace
 
-TEST_CASE("partition_strategy::div_place, partition_strategy::mod_place: every row of small tables has the place that dealing them out gives") {
+TEST_CASE(
+    "partition_strategy::div_place, partition_strategy::mod_place: every row of small tables has the place "
+    "that dealing them out gives") {
   for (index_t parts = 1; parts <= 45; ++parts) {
     for (index_t rows = 0; rows <= 90; ++rows) {
       const auto by_div = deal(rows, parts, partition_strategy::div);
@@ -128,7 +133,8 @@ TEST_CASE("partition_strategy::div_place, partition_strategy::mod_place: every r
       CHECK(same);
     }
   }
-  static_assert(partition_strategy::div_place(4, 10, 3) == part_place{1, 0} && partition_strategy::mod_place(4, 3) == part_place{1, 1});
+  static_assert(partition_strategy::div_place(4, 10, 3) == part_place{1, 0} &&
+                partition_strategy::mod_place(4, 3) == part_place{1, 1});
 }
 
 TEST_CASE("partition_strategy::mod_place: division rounds down, also for the lowest number") {
@@ -222,9 +228,11 @@ TEST_CASE("H5: a negative id under mod partitioning touches no memory outside") 
       index_t left_out = 0;
       REQUIRE(partition(ctx, ids, 10, parts, partition_strategy::mod, bounds::skip(left_out), out).ok());
       CHECK(left_out == 6);
-      CHECK(agrees(std::vector<std::int64_t>(ids.begin(), ids.end()), deal(10, parts, partition_strategy::mod), parts, out));
+      CHECK(agrees(std::vector<std::int64_t>(ids.begin(), ids.end()),
+                   deal(10, parts, partition_strategy::mod), parts, out));
       REQUIRE(partition(ctx, ids, 10, parts, partition_strategy::div, bounds::skip, out).ok());
-      CHECK(agrees(std::vector<std::int64_t>(ids.begin(), ids.end()), deal(10, parts, partition_strategy::div), parts, out));
+      CHECK(agrees(std::vector<std::int64_t>(ids.begin(), ids.end()),
+                   deal(10, parts, partition_strategy::div), parts, out));
       std::pmr::vector<std::int64_t> all_bad(8, lowest, &memory);
       REQUIRE(partition(ctx, all_bad, 10, parts, partition_strategy::mod, bounds::skip, out).ok());
       CHECK(out.ids.empty());
@@ -259,9 +267,11 @@ TEST_CASE("partition: what can't be is said") {
   CHECK(out.parts() == 0);
   CHECK(partition(inline_executor{}, ids, 10, 0, partition_strategy::mod, out).code() == errc::invalid_value);
   CHECK(partition(inline_executor{}, ids, -1, 2, partition_strategy::mod, out).code() == errc::invalid_value);
-  CHECK(partition(inline_executor{}, ids, 10, index_t{1} << 31, partition_strategy::mod, out).code() == errc::unsupported);
+  CHECK(partition(inline_executor{}, ids, 10, index_t{1} << 31, partition_strategy::mod, out).code() ==
+        errc::unsupported);
   REQUIRE(partition(inline_executor{}, ids, 10, 2, partition_strategy::mod, out).ok());
-  CHECK(partition(inline_executor{}, out.ids, 10, 2, partition_strategy::mod, out).code() == errc::unsupported);
+  CHECK(partition(inline_executor{}, out.ids, 10, 2, partition_strategy::mod, out).code() ==
+        errc::unsupported);
 }
 
 TEST_CASE("partition: an example") {

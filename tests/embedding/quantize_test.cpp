@@ -154,14 +154,13 @@ TEST_CASE_TEMPLATE("quantized_rows: every value comes back to within half a step
     const Format format(width, {.place = trial % 2 == 0 ? scale_bias::first : scale_bias::last});
     const std::vector<float> values = any_row(random, width);
     REQUIRE(format.first_unfit(values.data()) == -1);
-    CHECK(within_half_a_step(format, values, [&](const auto& from, auto& row) {
-      format.encode(from.data(), row.data());
-    }));
+    CHECK(within_half_a_step(format, values,
+                             [&](const auto& from, auto& row) { format.encode(from.data(), row.data()); }));
     // Broken: every code cut off instead of rounded.
     cut_off_is_caught |= !within_half_a_step(format, values, [&](const auto& from, auto& row) {
       auto lower = from;
-      const auto range = *std::max_element(from.begin(), from.end()) -
-                         *std::min_element(from.begin(), from.end());
+      const auto range =
+          *std::max_element(from.begin(), from.end()) - *std::min_element(from.begin(), from.end());
       for (float& x : lower) x = std::max(x - 0.4F * range / Format::levels, from[0]);
       format.encode(lower.data(), row.data());
     });
@@ -203,15 +202,15 @@ TEST_CASE("quantized_rows: a row that can't be encoded decodes to NaN, and says 
   check(int8_rows(3), {1, nan, 3}, 1);
   check(int8_rows(3), {1, 2, -inf}, 2);
   check(int4_rows(3), {inf, nan, 3}, 0);
-  check(int4_rows(3), {1, -70000, 3}, 1);      // no f16 bias
-  check(int4_rows(3), {1, 2, 3e6F}, 2);        // no f16 scale
+  check(int4_rows(3), {1, -70000, 3}, 1);  // no f16 bias
+  check(int4_rows(3), {1, 2, 3e6F}, 2);    // no f16 scale
   check(int8_f16_rows(3), {1, 2, 3e7F}, 2);
   check(int8_rows(3), {1, -3e38F, 3e38F}, 2);  // 255 * scale is no float
   CHECK(int8_rows(3).first_unfit(std::vector<float>{1, -70000, 3e30F}.data()) == -1);
 }
 
-TEST_CASE_TEMPLATE("quantize: the bytes of encode, for any number of threads and any stride; gaps stay", Format,
-                   int8_rows, int4_rows, bf16_rows, e4m3_rows, split_bf16_rows) {
+TEST_CASE_TEMPLATE("quantize: the bytes of encode, for any number of threads and any stride; gaps stay",
+                   Format, int8_rows, int4_rows, bf16_rows, e4m3_rows, split_bf16_rows) {
   std::mt19937_64 random(seed() + 1);
   const index_t rows = 3000, width = 37, source_stride = 41;
   std::vector<float> source(static_cast<std::size_t>(rows * source_stride));
@@ -291,7 +290,8 @@ TEST_CASE("quantize and dequantize: shapes that differ, and no rows") {
   CHECK(dequantize(here, table.view(), matrix_view(source.data(), 3, 4, 2)).code() == errc::shape_mismatch);
   CHECK(quantize(here, matrix_view<const float>(nullptr, 3, 4), table.view()).message() ==
         "shape mismatch: quantize: source must not be null");
-  CHECK(dequantize(here, table.view(), matrix_view<float>(nullptr, 3, 4)).message() == "shape mismatch: dequantize: out must not be null");
+  CHECK(dequantize(here, table.view(), matrix_view<float>(nullptr, 3, 4)).message() ==
+        "shape mismatch: dequantize: out must not be null");
   CHECK(quantize(here, matrix_view(source.data(), 0, 4), dense_table<int8_rows>(0, 4).view()).ok());
   const auto copy = made_from(source, 3, int4_rows(4));
   std::vector<float> back(12);

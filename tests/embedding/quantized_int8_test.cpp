@@ -34,15 +34,17 @@ TEST_CASE("int8_rows: long bags in chunks, default rows, skipped ids and threads
   for (const isa which : runnable_isas()) {
     CAPTURE(std::string(to_string(which)));
     inline_executor here;
-    const auto alone = looked_up<float>(on(here, which), table.view, bags, pooling{combiner::mean, bounds::skip});
+    const auto alone =
+        looked_up<float>(on(here, which), table.view, bags, pooling{combiner::mean, bounds::skip});
     CHECK(agrees_with_codes<float>(table.exact, bags, {alone.data(), 5, 24}, pooled_as::mean_by_count));
     for (int threads = 1; threads <= 4; ++threads) {
       thread_pool pool(threads);
-      CHECK(same_bits(alone, looked_up<float>(on(pool, which), table.view, bags, pooling{combiner::mean, bounds::skip})));
+      CHECK(same_bits(
+          alone, looked_up<float>(on(pool, which), table.view, bags, pooling{combiner::mean, bounds::skip})));
     }
     // Bags 2 and 4 are empty, the latter long: both become row 8.
-    const auto filled =
-        looked_up<float>(on(here, which), table.view, bags, pooling{combiner::sum, bounds::skip, empty_bag::default_row{8}});
+    const auto filled = looked_up<float>(on(here, which), table.view, bags,
+                                         pooling{combiner::sum, bounds::skip, empty_bag::default_row{8}});
     for (const std::size_t bag : {std::size_t{2}, std::size_t{4}}) {
       for (std::size_t j = 0; j < 24; ++j) {
         CHECK(static_cast<double>(filled[bag * 24 + j]) ==
@@ -76,7 +78,8 @@ TEST_CASE("int8_rows: a row source that resolves ids, and an output that accumul
   inline_executor here;
   for (const isa which : runnable_isas()) {
     const auto direct = looked_up<float>(on(here, which), table.view, made.view(), combiner::sum);
-    CHECK(same_bits(direct, looked_up<float>(on(here, which), resolving{table.view}, made.view(), combiner::sum)));
+    CHECK(same_bits(direct,
+                    looked_up<float>(on(here, which), resolving{table.view}, made.view(), combiner::sum)));
     guarded<float> twice(direct.size());
     for (std::size_t i = 0; i < twice.size(); ++i) twice[i] = 100.0F;
     REQUIRE(lookup(on(here, which), table.view, made.view(), pooling{combiner::sum, output::accumulate},

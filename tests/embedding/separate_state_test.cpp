@@ -13,10 +13,10 @@
 #include <string>
 #include <vector>
 
-#include <deeprec/embedding/tables/dense_table.hpp>
-#include <deeprec/embedding/lookup/lookup.hpp>
-#include <deeprec/embedding/tables/split_bf16_rows.hpp>
 #include <deeprec/embedding/files/table_file.hpp>
+#include <deeprec/embedding/lookup/lookup.hpp>
+#include <deeprec/embedding/tables/dense_table.hpp>
+#include <deeprec/embedding/tables/split_bf16_rows.hpp>
 #include <deeprec/embedding/training/update.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
@@ -60,7 +60,8 @@ void compare(Optimizer optimizer, index_t width) {
   }
   bool changed = false;
   for (index_t r = 0; r < rows; ++r) {
-    CHECK(std::memcmp(beside.view().row(r), weights.view().row(r), static_cast<std::size_t>(width) * sizeof(T)) == 0);
+    CHECK(std::memcmp(beside.view().row(r), weights.view().row(r),
+                      static_cast<std::size_t>(width) * sizeof(T)) == 0);
     const float* const expected = beside.view().format().state(beside.view().row(r));
     const float* const got = state.data() + r * stride;
     CHECK(std::memcmp(expected, got, static_cast<std::size_t>(floats) * sizeof(float)) == 0);
@@ -92,7 +93,8 @@ TEST_CASE("separate_state: state of another size is refused and nothing is writt
   const matrix_view<const float> g(gradient.data(), 1, 4);
   const std::vector<std::byte> before(weights.view().row(0), weights.view().row(0) + rows * 16);
   const auto refused = [&](matrix_view<float> given) {
-    return update(here, batch, g, combiner::sum, adam{}, with_state(weights.view(), given)).code() == errc::shape_mismatch;
+    return update(here, batch, g, combiner::sum, adam{}, with_state(weights.view(), given)).code() ==
+           errc::shape_mismatch;
   };
   CHECK(refused({state.data(), rows - 1, 8}));
   CHECK(refused({state.data(), rows, 7}));
@@ -110,8 +112,9 @@ TEST_CASE("separate_state: the example of its documentation") {
   const std::vector<float> gradient(8, 1.0F);
   //! [with_state]
   const auto table = as_table(matrix_view(weights.data(), 100, 8));
-  const status s = update(here, fixed_hotness_view<>(ids.data(), 1, 2), matrix_view(gradient.data(), 1, 8), combiner::sum,
-                          adam{.learning_rate = 0.1F}, with_state(table, matrix_view(moments.data(), 100, 16)));
+  const status s =
+      update(here, fixed_hotness_view<>(ids.data(), 1, 2), matrix_view(gradient.data(), 1, 8), combiner::sum,
+             adam{.learning_rate = 0.1F}, with_state(table, matrix_view(moments.data(), 100, 16)));
   //! [with_state]
   REQUIRE_MESSAGE(s.ok(), s.message());
   CHECK(weights[7 * 8] == doctest::Approx(0.4F));
@@ -143,7 +146,9 @@ void saved_with_its_slots(const std::string& path, const Format& format) {
     const auto made = make_batch(ids, shape_of_batch::skewed, 10, rows, 3);
     std::vector<float> gradient(static_cast<std::size_t>(10 * width));
     for (float& g : gradient) g = std::normal_distribution<float>()(ids);
-    REQUIRE(update(here, made.view(), matrix_view<const float>(gradient.data(), 10, width), combiner::sum, optimizer, t.view()).ok());
+    REQUIRE(update(here, made.view(), matrix_view<const float>(gradient.data(), 10, width), combiner::sum,
+                   optimizer, t.view())
+                .ok());
   };
   for (int i = 0; i < 3; ++i) step(table, random());
   const const_named_table out[] = {name_table("t", table.view())};
@@ -156,7 +161,8 @@ void saved_with_its_slots(const std::string& path, const Format& format) {
   step(back, next);
   index_t stepped = 0, untouched = 0;
   for (index_t r = 0; r < rows; ++r) {
-    CHECK(std::memcmp(table.view().row(r), back.view().row(r), static_cast<std::size_t>(format.row_bytes())) == 0);
+    CHECK(std::memcmp(table.view().row(r), back.view().row(r),
+                      static_cast<std::size_t>(format.row_bytes())) == 0);
     const float* const slots = state_of(table, r);
     const auto count = static_cast<std::size_t>(format.state_floats());
     CHECK(std::memcmp(slots, state_of(back, r), count * sizeof(float)) == 0);
@@ -179,8 +185,8 @@ void saved_with_its_slots(const std::string& path, const Format& format) {
 }  // namespace
 
 TEST_CASE("hazard H11: a row is saved with all of its slots at once, and every slot has a value") {
-  const std::string path = (std::filesystem::temp_directory_path() /
-                            ("deeprec_h11_" + std::to_string(::getpid()))).string();
+  const std::string path =
+      (std::filesystem::temp_directory_path() / ("deeprec_h11_" + std::to_string(::getpid()))).string();
   saved_with_its_slots(path, f32_rows(5, {.state_floats = 10}));
   saved_with_its_slots(path, split_bf16_rows(5, {.state_floats = 10}));
   // Slots that lie apart are a table of their own in the same file: one header, one end, all or nothing.

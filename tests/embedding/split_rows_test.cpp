@@ -11,8 +11,8 @@
 #include <random>
 #include <vector>
 
-#include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>
+#include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/embedding/training/update.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 #include <deeprec/optim/optimizers.hpp>
@@ -125,8 +125,15 @@ TEST_CASE("split_bf16_rows: the table of upper halves is a table of bf16 in the 
 
 TEST_CASE("split_bf16_rows: encode and decode keep every kind of float; NaN is one in both halves") {
   constexpr float infinity = std::numeric_limits<float>::infinity();
-  const std::vector<float> values{0.0F, -0.0F, 1e-45F, -3.4e38F, infinity, -infinity, 1.0F / 3.0F,
-                                  std::bit_cast<float>(0x7f800001U), std::bit_cast<float>(0xff812345U)};
+  const std::vector<float> values{0.0F,
+                                  -0.0F,
+                                  1e-45F,
+                                  -3.4e38F,
+                                  infinity,
+                                  -infinity,
+                                  1.0F / 3.0F,
+                                  std::bit_cast<float>(0x7f800001U),
+                                  std::bit_cast<float>(0xff812345U)};
   const auto width = static_cast<index_t>(values.size());
   const split_bf16_rows format(width);
   std::vector<std::byte> row(static_cast<std::size_t>(format.row_bytes()));

@@ -12,12 +12,12 @@
 #include <type_traits>
 #include <vector>
 
-#include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/embedding/batches/fill_empty_bags.hpp>
-#include <deeprec/embedding/lookup/gather.hpp>
 #include <deeprec/embedding/batches/jagged_batch.hpp>
 #include <deeprec/embedding/batches/partition.hpp>
 #include <deeprec/embedding/batches/prune_invalid.hpp>
+#include <deeprec/embedding/lookup/gather.hpp>
+#include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 #include <deeprec/ops/unique.hpp>
@@ -107,7 +107,8 @@ struct parts_of_table {
     }
     for (index_t id = 0; id < table.extent(0); ++id) {
       part_place at = partition_strategy::mod_place(id, parts);
-      if (std::is_same_v<Strategy, partition_strategy::div_t>) at = partition_strategy::div_place(id, table.extent(0), parts);
+      if (std::is_same_v<Strategy, partition_strategy::div_t>)
+        at = partition_strategy::div_place(id, table.extent(0), parts);
       auto& to = rows[static_cast<std::size_t>(at.part)];
       REQUIRE(static_cast<index_t>(to.size()) == at.local * table.extent(1));  // in order by both
       to.insert(to.end(), table.row(id), table.row(id) + table.extent(1));
@@ -175,19 +176,28 @@ std::vector<float> in_stages(Executor& executor, const Coo& coo, const parts_of_
   REQUIRE(gather(executor, tables.views, dealt, gathered).ok());
   std::vector<float> out(static_cast<std::size_t>(coo.bags() * width), NAN);
   const matrix_view<float> to(out.data(), coo.bags(), width);
-  const jagged_view<std::int32_t, index_t> inverse(bags.offsets.data(), bags.bags(),
-                                                   different.inverse.data(), bags.id_count());
+  const jagged_view<std::int32_t, index_t> inverse(bags.offsets.data(), bags.bags(), different.inverse.data(),
+                                                   bags.id_count());
   switch (how) {
-    case pool::sum: REQUIRE(combine(executor, gathered, inverse, combiner::sum, to).ok()); break;
-    case pool::mean: REQUIRE(combine(executor, gathered, inverse, combiner::mean, to).ok()); break;
-    case pool::sqrtn: REQUIRE(combine(executor, gathered, inverse, combiner::sqrtn, to).ok()); break;
-    case pool::largest: REQUIRE(combine(executor, gathered, inverse, combiner::max, to).ok()); break;
+    case pool::sum:
+      REQUIRE(combine(executor, gathered, inverse, combiner::sum, to).ok());
+      break;
+    case pool::mean:
+      REQUIRE(combine(executor, gathered, inverse, combiner::mean, to).ok());
+      break;
+    case pool::sqrtn:
+      REQUIRE(combine(executor, gathered, inverse, combiner::sqrtn, to).ok());
+      break;
+    case pool::largest:
+      REQUIRE(combine(executor, gathered, inverse, combiner::max, to).ok());
+      break;
   }
   return out;
 }
 
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+  return a.size() == b.size() &&
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
 }  // namespace
@@ -224,13 +234,17 @@ TEST_CASE("prune_invalid, fill_empty_bags: slices, fixed hotness and PyTorch's o
   jagged_batch<> out, filled;
   index_t dropped = 0;
   std::vector<std::uint8_t> empty(3);
-  REQUIRE(prune_invalid(here, jagged_view<>(offsets.data(), 3, ids.data(), 7), prune_rule::by_id, out, dropped).ok());
+  REQUIRE(
+      prune_invalid(here, jagged_view<>(offsets.data(), 3, ids.data(), 7), prune_rule::by_id, out, dropped)
+          .ok());
   CHECK(out.offsets == std::pmr::vector<index_t>{0, 0, 2, 2});
   CHECK(dropped == 2);
   REQUIRE(fill_empty_bags(here, jagged_view<>(offsets.data(), 3, ids.data(), 7), 5, filled, empty).ok());
   CHECK(filled.ids == std::pmr::vector<std::int64_t>{5, 1, -2, 3, -4});
   CHECK(empty == std::vector<std::uint8_t>{1, 0, 0});
-  REQUIRE(prune_invalid(here, jagged_view<>::torch(offsets.data(), 3, ids.data(), 7), prune_rule::by_id, out, dropped).ok());
+  REQUIRE(prune_invalid(here, jagged_view<>::torch(offsets.data(), 3, ids.data(), 7), prune_rule::by_id, out,
+                        dropped)
+              .ok());
   CHECK(out.offsets == std::pmr::vector<index_t>{0, 0, 2, 3});
   CHECK(out.ids == std::pmr::vector<std::int64_t>{1, 3, 9});
   REQUIRE(prune_invalid(here, fixed_hotness_view<>(ids.data(), 3, 2), prune_rule::by_id, out, dropped).ok());
@@ -241,7 +255,8 @@ TEST_CASE("prune_invalid, fill_empty_bags: slices, fixed hotness and PyTorch's o
 TEST_CASE("to_jagged, prune_invalid, fill_empty_bags: more bags than memory can hold are out of memory") {
   const inline_executor here;
   const std::vector<std::int64_t> of_row{1, 0}, ids{4, 5};
-  auto* const nowhere = reinterpret_cast<std::uint8_t*>(std::uintptr_t{1} << 62);  // no memory is there or behind it
+  auto* const nowhere =
+      reinterpret_cast<std::uint8_t*>(std::uintptr_t{1} << 62);  // no memory is there or behind it
   jagged_batch<> out;
   out.offsets = {0, 1};
   out.ids = {8};
@@ -271,10 +286,10 @@ TEST_CASE("prune_invalid, fill_empty_bags: what can't be is said, and out stays 
   out.offsets = {0, 1};
   out.ids = {8};
   std::vector<std::uint8_t> empty(2, 9);
-  CHECK(prune_invalid(here, coo_view<>(rows.data(), ids.data(), 2, 3), prune_rule::by_id, out, dropped).place() ==
-        fault_place{.position = 1, .value = 3});
-  CHECK(prune_invalid(here, jagged_view<>(offsets.data(), 2, ids.data(), 2), prune_rule::by_id, out, dropped).code() ==
-        errc::offsets_decreasing);
+  CHECK(prune_invalid(here, coo_view<>(rows.data(), ids.data(), 2, 3), prune_rule::by_id, out, dropped)
+            .place() == fault_place{.position = 1, .value = 3});
+  CHECK(prune_invalid(here, jagged_view<>(offsets.data(), 2, ids.data(), 2), prune_rule::by_id, out, dropped)
+            .code() == errc::offsets_decreasing);
   CHECK(prune_invalid(here, out.view(), prune_rule::by_id, out, dropped).code() == errc::unsupported);
   const jagged_view<> bags(offsets.data(), 1, ids.data(), 2);
   CHECK(fill_empty_bags(here, bags, 3, out, empty).code() == errc::shape_mismatch);
@@ -304,7 +319,8 @@ TEST_CASE("gather: rows of one table, and of a table in parts, in the order of t
   CHECK(same_bits(out, expected));
   partitioned_ids<std::int32_t> dealt;
   for (const index_t parts : {1, 3, 50, 60}) {
-    const parts_of_table by_div(table, parts, partition_strategy::div), by_mod(table, parts, partition_strategy::mod);
+    const parts_of_table by_div(table, parts, partition_strategy::div),
+        by_mod(table, parts, partition_strategy::mod);
     REQUIRE(partition(here, ids, rows, parts, partition_strategy::div, dealt).ok());
     REQUIRE(gather(here, by_div.views, dealt, to_parted).ok());
     CHECK(same_bits(parted, expected));
@@ -341,7 +357,8 @@ TEST_CASE("gather: bad ids and shapes are named with their place, and nothing is
   CHECK(gather(here, tables.views, dealt, to.rows(0, 2)).code() == errc::shape_mismatch);
   const matrix_view<float> null(nullptr, 3, 1);
   CHECK(gather(here, tables.views, dealt, null).message() == "shape mismatch: gather: out must not be null");
-  CHECK(gather(here, as_table(table), std::vector<int>{0, 1, 9}, null).message() == "shape mismatch: lookup: out must not be null");
+  CHECK(gather(here, as_table(table), std::vector<int>{0, 1, 9}, null).message() ==
+        "shape mismatch: lookup: out must not be null");
   CHECK(gather(here, std::span(tables.views.data(), 1), dealt, to).code() == errc::shape_mismatch);
   tables.views[1] = const_table_view<f32_rows>(tables.views[1].data(), 1, f32_rows(1));  // a row is missing
   CHECK(gather(here, tables.views, dealt, to).message() == "id out of range: table 1, position 0, value 1");
@@ -365,12 +382,17 @@ TEST_CASE("stages: prune, fill, unique, partition, gather and combine give the b
         CAPTURE(static_cast<int>(kind));
         CAPTURE(entries);
         CAPTURE(parts);
-        const parts_of_table by_div(table, parts, partition_strategy::div), by_mod(table, parts, partition_strategy::mod);
+        const parts_of_table by_div(table, parts, partition_strategy::div),
+            by_mod(table, parts, partition_strategy::mod);
         for (const pool how : {pool::sum, pool::mean, pool::sqrtn, pool::largest}) {
           for (const std::optional<std::int64_t> filling : {std::optional<std::int64_t>{}, {7}}) {
             const auto expected = scalar_composition(bags_of(made.view()), table, filling, how);
-            CHECK(same_bits(in_stages(here, made.view(), by_div, rows, width, partition_strategy::div, filling, how), expected));
-            CHECK(same_bits(in_stages(here, made.view(), by_mod, rows, width, partition_strategy::mod, filling, how), expected));
+            CHECK(same_bits(
+                in_stages(here, made.view(), by_div, rows, width, partition_strategy::div, filling, how),
+                expected));
+            CHECK(same_bits(
+                in_stages(here, made.view(), by_mod, rows, width, partition_strategy::mod, filling, how),
+                expected));
           }
         }
       }
@@ -398,14 +420,18 @@ TEST_CASE("stages: 1 to 8 threads give the same, with one bag that has half of a
   std::mt19937_64 random(seed() + 344);
   constexpr index_t rows = 5000, width = 9;
   const auto values = random_floats(random, rows * width);
-  const parts_of_table parts(matrix_view<const float>(values.data(), rows, width), 7, partition_strategy::mod);
+  const parts_of_table parts(matrix_view<const float>(values.data(), rows, width), 7,
+                             partition_strategy::mod);
   for (const entries_are kind : {entries_are::one_huge_bag, entries_are::many_bad, entries_are::sorted}) {
     const auto made = make_entries(random, kind, 2000, rows, 150'000);
     thread_pool one(1);
-    const auto expected = in_stages(one, made.view(), parts, rows, width, partition_strategy::mod, {3}, pool::mean);
+    const auto expected =
+        in_stages(one, made.view(), parts, rows, width, partition_strategy::mod, {3}, pool::mean);
     for (int threads = 2; threads <= 8; threads += 3) {
       thread_pool several(threads);
-      CHECK(same_bits(in_stages(several, made.view(), parts, rows, width, partition_strategy::mod, {3}, pool::mean), expected));
+      CHECK(same_bits(
+          in_stages(several, made.view(), parts, rows, width, partition_strategy::mod, {3}, pool::mean),
+          expected));
     }
   }
 }
@@ -432,11 +458,14 @@ TEST_CASE("stages: weights go through them, and the pooled rows are those of loo
   memory.resize(static_cast<std::size_t>(found * width));
   const matrix_view<float> fetched(memory.data(), found, width);  // (U,D), every row fetched once
   gather(here, table, different.ids, fetched).or_throw();
-  const jagged_view<> inverse(bags.offsets.data(), bags.bags(), different.inverse.data(),
-                              bags.id_count(), bags.weights.data());
-  combine(here, fetched, inverse, combiner::mean(combiner::by_weight), matrix_view(out.data(), count, width)).or_throw();
+  const jagged_view<> inverse(bags.offsets.data(), bags.bags(), different.inverse.data(), bags.id_count(),
+                              bags.weights.data());
+  combine(here, fetched, inverse, combiner::mean(combiner::by_weight), matrix_view(out.data(), count, width))
+      .or_throw();
   //! [stages]
-  REQUIRE(lookup(here, table, bags.view(), combiner::mean(combiner::by_weight), matrix_view(direct.data(), count, width)).ok());
+  REQUIRE(lookup(here, table, bags.view(), combiner::mean(combiner::by_weight),
+                 matrix_view(direct.data(), count, width))
+              .ok());
   CHECK(same_bits(out, direct));
   CHECK(dropped > 0);
   CHECK(std::count(empty.begin(), empty.end(), 1) > 0);

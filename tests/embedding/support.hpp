@@ -23,7 +23,6 @@ namespace embedding_test {
 using namespace deeprec;
 using namespace deeprec_test;
 
-
 inline std::vector<isa> runnable_isas() {
   std::vector<isa> found;
   for (const isa candidate : every_isa) {
@@ -39,7 +38,8 @@ context<Executor> on(Executor& executor, isa which) {
   return ctx;
 }
 
-/// A table in memory that ends at a guard page, one of the same rows that begins behind one, and their exact values.
+/// A table in memory that ends at a guard page, one of the same rows that begins behind one, and their exact
+/// values.
 template <class T>
 struct guarded_table {
   guarded_table(std::mt19937_64& random, index_t rows, index_t width)
@@ -85,8 +85,8 @@ constexpr double storage_roundoff() {
 
 // Every row of `out` against the oracle, under the bound that the documentation names.
 template <class Out, class Bags>
-bool agrees(const std::vector<std::vector<double>>& table, const Bags& bags,
-            matrix_view<const Out> out, pooled_as how, long long padding = -1) {
+bool agrees(const std::vector<std::vector<double>>& table, const Bags& bags, matrix_view<const Out> out,
+            pooled_as how, long long padding = -1) {
   for (index_t b = 0; b < bags.bags(); ++b) {
     const oracle_row expected = pool_one(table, bags, b, out.extent(1), how, padding);
     const auto n = static_cast<double>(bags.ranges().end(b) - bags.ranges().begin(b));
@@ -95,8 +95,8 @@ bool agrees(const std::vector<std::vector<double>>& table, const Bags& bags,
       const double bound = (2 * n + 4) * 0x1p-24 * expected.magnitude[i] +
                            storage_roundoff<Out>() * std::fabs(expected.value[i]) + 1e-7;
       if (!(std::fabs(static_cast<double>(out(b, j)) - expected.value[i]) <= bound)) {
-        MESSAGE("bag ", b, " column ", j, ": ", static_cast<double>(out(b, j)), " for ",
-                expected.value[i], " (bound ", bound, ")");
+        MESSAGE("bag ", b, " column ", j, ": ", static_cast<double>(out(b, j)), " for ", expected.value[i],
+                " (bound ", bound, ")");
         return false;
       }
     }
@@ -129,8 +129,8 @@ struct guarded_batch {
         offsets(guarded<Offset>::copy_of(made.offsets, side)),
         weights(guarded<float>::copy_of(made.weights, side)) {}
   jagged_view<Id, Offset> view(bool weighted) const {
-    return {offsets.data(), static_cast<index_t>(offsets.size()) - 1, ids.data(), static_cast<index_t>(ids.size()),
-            weighted ? weights.data() : nullptr};
+    return {offsets.data(), static_cast<index_t>(offsets.size()) - 1, ids.data(),
+            static_cast<index_t>(ids.size()), weighted ? weights.data() : nullptr};
   }
   guarded<Id> ids;
   guarded<Offset> offsets;

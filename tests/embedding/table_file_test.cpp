@@ -259,8 +259,10 @@ template <class F>
 void each_format(const F& f) {
   const auto quantized = [&](auto tag, const char* last, const char* first) {
     using format = decltype(tag);
-    f(last, format(7, {.place = scale_bias::last}), format(7, {.place = scale_bias::last, .stride_bytes = 64}));
-    f(first, format(7, {.place = scale_bias::first}), format(7, {.place = scale_bias::first, .stride_bytes = 50}));
+    f(last, format(7, {.place = scale_bias::last}),
+      format(7, {.place = scale_bias::last, .stride_bytes = 64}));
+    f(first, format(7, {.place = scale_bias::first}),
+      format(7, {.place = scale_bias::first, .stride_bytes = 50}));
   };
   quantized(quantized_rows<8, float>{}, "int8_f32", "f32_int8");
   quantized(quantized_rows<8, f16>{}, "int8_f16", "f16_int8");
@@ -688,7 +690,8 @@ TEST_CASE("table_file: what does not fit into memory is a fault of every functio
   random_table<f32_rows> t(3000, f32_rows(8), 1), other(3000, f32_rows(8), 2);
   REQUIRE(save(here / "f", {}, {.block_bytes = 40'000}, t));
   const auto before = other.all();
-  for (const std::size_t bytes : {std::size_t{0}, std::size_t{39'999}, std::size_t{40'007}}) {  // and 8 of a hash
+  for (const std::size_t bytes :
+       {std::size_t{0}, std::size_t{39'999}, std::size_t{40'007}}) {  // and 8 of a hash
     limited_memory memory(bytes);
     load_options options;
     options.memory = &memory;
@@ -714,8 +717,8 @@ TEST_CASE("table_file: what does not fit into memory is a fault of every functio
     CHECK(deeprec_test::in_child([&] {
             std::size_t pages = 0;
             std::ifstream("/proc/self/statm") >> pages;
-            const auto bytes = static_cast<rlim_t>(pages * static_cast<std::size_t>(::getpagesize()) +
-                                                   (megabytes << 20));
+            const auto bytes =
+                static_cast<rlim_t>(pages * static_cast<std::size_t>(::getpagesize()) + (megabytes << 20));
             const ::rlimit limit{bytes, bytes};
             if (::setrlimit(RLIMIT_AS, &limit) != 0) return 2;
             try {
@@ -775,7 +778,7 @@ TEST_CASE("table_file: a link is replaced, a mode is kept, a leftover is removed
       ::umask(mask);
       INFO(name, ", ", mode);
       REQUIRE(answer);
-      struct ::stat facts {};
+      struct ::stat facts{};
       REQUIRE(::stat((here / name).c_str(), &facts) == 0);
       CHECK((facts.st_mode & 0777U) == 0640);  // of the old file, or what umask leaves
       CHECK(facts.st_uid == ::geteuid());

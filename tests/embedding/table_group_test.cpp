@@ -5,10 +5,10 @@
 #include <span>
 #include <vector>
 
+#include <deeprec/embedding/lookup/table_group.hpp>
 #include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/embedding/tables/quantized_rows.hpp>
 #include <deeprec/embedding/tables/split_bf16_rows.hpp>
-#include <deeprec/embedding/lookup/table_group.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 
@@ -18,7 +18,8 @@ namespace {
 
 using namespace embedding_test;
 
-/// Five features over three tables, one of them too large for a cache, and a batch for each; B differs unless it is given.
+/// Five features over three tables, one of them too large for a cache, and a batch for each; B differs unless
+/// it is given.
 struct model {
   guarded_table<float> users;
   guarded_table<bf16> items;
@@ -142,8 +143,7 @@ TEST_CASE("table_group: features lie side by side in one matrix, and its stride 
   thread_pool pool(2);
   //! [table_group]
   // group.add(users, sum); group.add(items, mean); ... ; bags: a vector of one batch per feature
-  const status s =
-      lookup(pool, m.group, m.bags, matrix_view(out.data(), 33, m.group.total_width(), stride));
+  const status s = lookup(pool, m.group, m.bags, matrix_view(out.data(), 33, m.group.total_width(), stride));
   //! [table_group]
   REQUIRE_MESSAGE(s.ok(), s.message());
   for (index_t b = 0; b < 33; ++b) {
@@ -277,7 +277,8 @@ TEST_CASE("table_group: rows of codes, fp8 and split floats give the bits of one
     std::vector<batch<std::int64_t, std::int64_t>> made;
     std::vector<jagged_view<>> bags;
     for (std::size_t t = 0; t < 6; ++t) {
-      made.push_back(make_batch(random, t == 0 ? shape_of_batch::one_huge : every_shape[t % 3], single ? 0 : 300, 50, 16));
+      made.push_back(make_batch(random, t == 0 ? shape_of_batch::one_huge : every_shape[t % 3],
+                                single ? 0 : 300, 50, 16));
       for (index_t b = 0; single && b < 300; ++b) {
         made[t].ids.push_back(static_cast<std::int64_t>(random() % 50));
         made[t].weights.push_back(1.0F + static_cast<float>(b % 3));
@@ -319,8 +320,7 @@ TEST_CASE("table_group: rows of codes, fp8 and split floats give the bits of one
 TEST_CASE("table_group: no features, no bags and no ids are all fine") {
   const inline_executor here;
   const table_group<> nothing;
-  CHECK(lookup(here, nothing, std::span<const jagged_view<>>(), std::span<const matrix_view<float>>())
-            .ok());
+  CHECK(lookup(here, nothing, std::span<const jagged_view<>>(), std::span<const matrix_view<float>>()).ok());
   std::mt19937_64 random(seed());
   model m(random, 0);
   CHECK(lookup(here, m.group, m.bags, matrix_view<float>(nullptr, 0, m.group.total_width())).ok());
@@ -336,7 +336,8 @@ TEST_CASE("table_group: widths that don't add up to a number fit no output") {
   const std::vector<jagged_view<>> batches(4, jagged_view<>(offsets, 1, nullptr, 0));
   std::vector<float> out(4, -7);
   for (const index_t width : {index_t{0}, index_t{4}, group.total_width()}) {
-    CHECK(lookup(here, group, batches, matrix_view<float>(out.data(), 1, width)).code() == errc::shape_mismatch);
+    CHECK(lookup(here, group, batches, matrix_view<float>(out.data(), 1, width)).code() ==
+          errc::shape_mismatch);
   }
   CHECK(out == std::vector<float>(4, -7));
 }

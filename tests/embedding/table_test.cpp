@@ -95,8 +95,8 @@ TEST_CASE("dense_table: moves, and a table that can't be had is an error, not a 
 }
 
 // A width, or a state, whose bytes are more than a number can say.
-TEST_CASE_TEMPLATE("dense_table: sizes that memory can't hold don't wrap", Format, plain_rows<e4m3>, bf16_rows, f32_rows,
-                   plain_rows<double>, split_bf16_rows, int8_rows, int4_rows) {
+TEST_CASE_TEMPLATE("dense_table: sizes that memory can't hold don't wrap", Format, plain_rows<e4m3>,
+                   bf16_rows, f32_rows, plain_rows<double>, split_bf16_rows, int8_rows, int4_rows) {
   constexpr index_t largest = std::numeric_limits<index_t>::max();
   for (const index_t width : {largest, largest - 5, largest / 2 + 1, index_t{1} << 62, index_t{1} << 61}) {
     CAPTURE(width);

@@ -10,8 +10,8 @@
 #include <span>
 #include <vector>
 
-#include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/embedding/lookup/table_group.hpp>
+#include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 #include <deeprec/optim/adagrad.hpp>
@@ -39,8 +39,8 @@ struct feature_batch {
     }
   }
   jagged_view<> view(bool weighted = false) const {
-    return {offsets.data(), static_cast<index_t>(offsets.size()) - 1, ids.data(), static_cast<index_t>(ids.size()),
-            weighted ? weights.data() : nullptr};
+    return {offsets.data(), static_cast<index_t>(offsets.size()) - 1, ids.data(),
+            static_cast<index_t>(ids.size()), weighted ? weights.data() : nullptr};
   }
 };
 
@@ -81,7 +81,9 @@ constexpr index_t bags = 700;
 
 }  // namespace
 
-TEST_CASE("update_group: features with tables of their own get the bits of one update each, on any number of threads") {
+TEST_CASE(
+    "update_group: features with tables of their own get the bits of one update each, on any number of "
+    "threads") {
   std::mt19937_64 random(seed());
   const feature_batch users(random, bags, 500, 4), items(random, bags, 9000, 120), tags(random, bags, 2, 30);
   REQUIRE(items.ids.size() > 32768);
@@ -139,8 +141,10 @@ TEST_CASE("update_group: a row that features share has one step, with the sum of
           const double w =
               mean_of_weights ? static_cast<double>(batch.weights[static_cast<std::size_t>(k)]) / total : 1.0;
           for (std::size_t j = 0; j < of_row.size(); ++j) {
-            of_row[j] += w * static_cast<double>(values[b * 2 * static_cast<std::size_t>(width) +
-                                                         static_cast<std::size_t>(column) + j]);
+            of_row[j] +=
+                w *
+                static_cast<double>(
+                    values[b * 2 * static_cast<std::size_t>(width) + static_cast<std::size_t>(column) + j]);
           }
         }
       }
@@ -193,15 +197,15 @@ TEST_CASE("update_group: features that share a table give the bits of one batch 
   auto got = table_of<f32_rows>(rows, width, 7);
   const inline_executor here;
   const sgd optimizer{.learning_rate = 0.1F};
-  REQUIRE(update(here, both.view(), matrix_view<const float>(values.data(), 2 * bags, width), combiner::mean, optimizer,
-                 expected.view())
+  REQUIRE(update(here, both.view(), matrix_view<const float>(values.data(), 2 * bags, width), combiner::mean,
+                 optimizer, expected.view())
               .ok());
   update_group<sgd> group;
   group.add(got.view(), combiner::mean);
   group.add(got.view(), combiner::mean);
   const std::vector<jagged_view<>> batches{first.view(), second.view()};
-  const std::vector<matrix_view<const float>> gradients{
-      {values.data(), bags, width}, {values.data() + bags * width, bags, width}};
+  const std::vector<matrix_view<const float>> gradients{{values.data(), bags, width},
+                                                        {values.data() + bags * width, bags, width}};
   REQUIRE(update(here, group, batches, std::span<const matrix_view<const float>>(gradients), optimizer).ok());
   CHECK(bytes_of(got) == bytes_of(expected));
 }
@@ -233,9 +237,9 @@ TEST_CASE("update_group: tables for one thread each keep to the memory that was 
           group.add(table.view(), combiner::sqrtn);
           const std::vector<jagged_view<>> batches{first.view(true), second.view()};
           const without_default none;
-          CHECK_NOTHROW(CHECK(
-              update(ctx, group, batches, matrix_view<const float>(values.data(), batch, 2 * width), optimizer)
-                  .ok()));
+          CHECK_NOTHROW(CHECK(update(ctx, group, batches,
+                                     matrix_view<const float>(values.data(), batch, 2 * width), optimizer)
+                                  .ok()));
         }
       }
     }
@@ -284,19 +288,22 @@ TEST_CASE("update_group: what is wrong is named with its feature, and nothing is
   two_norms.add(model.users.view(), combiner::sum);
   two_norms.add(model.users.view(), pooling(combiner::sum, max_norm{1.0F}));
   const std::vector<jagged_view<>> twice{users.view(), users.view()};
-  const status norms = update(here, two_norms, twice, matrix_view<const float>(values.data(), bags, 34), optimizer);
+  const status norms =
+      update(here, two_norms, twice, matrix_view<const float>(values.data(), bags, 34), optimizer);
   CHECK(norms.code() == errc::shape_mismatch);
   CHECK(norms.place().table == 1);
   update_group<rowwise_adagrad> two_shapes;
   two_shapes.add(model.users.view(), combiner::sum);
-  two_shapes.add(table_view<f32_rows>(model.users.view().data(), 499, model.users.view().format()), combiner::sum);
+  two_shapes.add(table_view<f32_rows>(model.users.view().data(), 499, model.users.view().format()),
+                 combiner::sum);
   CHECK(update(here, two_shapes, twice, matrix_view<const float>(values.data(), bags, 34), optimizer)
             .place()
             .table == 1);
   dense_table<f32_rows> stateless(500, f32_rows(17));
   update_group<rowwise_adagrad> no_room;
   no_room.add(stateless.view(), combiner::sum);
-  const status room = update(here, no_room, one, matrix_view<const float>(values.data(), bags, 17), optimizer);
+  const status room =
+      update(here, no_room, one, matrix_view<const float>(values.data(), bags, 17), optimizer);
   CHECK(room.code() == errc::shape_mismatch);
   CHECK(room.place().table == 0);
   CHECK(update(here, group, good, matrix_view<const float>(nullptr, bags, 17 + 32), optimizer).message() ==
@@ -370,8 +377,8 @@ TEST_CASE("update_group: tables without rows, or with rows of no bytes, are tabl
   CHECK(group.tables() == 6);
   const std::vector<jagged_view<>> batches(6, nothing);
   const std::vector<float> gradient(static_cast<std::size_t>(group.total_width()), 1.0F);
-  const status s =
-      update(here, group, batches, matrix_view<const float>(gradient.data(), 1, group.total_width()), sgd{1.0F});
+  const status s = update(here, group, batches,
+                          matrix_view<const float>(gradient.data(), 1, group.total_width()), sgd{1.0F});
   CHECK_MESSAGE(s.ok(), s.message());
   CHECK(bytes_of(users) == before);
 }
@@ -395,8 +402,8 @@ TEST_CASE("update_group: skipped ids of all features are counted, default rows g
   CHECK(skipped == 2);
   // Plain gradient descent adds up: the same in two updates, but for the rounding.
   inline_executor here;
-  REQUIRE(update(here, batches[0], matrix_view<const float>(values.data(), bags, 17, 34), pooling(combiner::sum, bounds::skip),
-                 optimizer, expected.view())
+  REQUIRE(update(here, batches[0], matrix_view<const float>(values.data(), bags, 17, 34),
+                 pooling(combiner::sum, bounds::skip), optimizer, expected.view())
               .ok());
   REQUIRE(update(here, batches[1], matrix_view<const float>(values.data() + 17, bags, 17, 34),
                  pooling(combiner::sum, bounds::skip, empty_bag::default_row{3}), optimizer, expected.view())
@@ -412,7 +419,8 @@ TEST_CASE("update_group: skipped ids of all features are counted, default rows g
 TEST_CASE("update_group: an empty group and empty batches are no work") {
   inline_executor here;
   update_group<sgd> none;
-  CHECK(update(here, none, std::span<const jagged_view<>>(), matrix_view<const float>(nullptr, 0, 0), sgd{}).ok());
+  CHECK(update(here, none, std::span<const jagged_view<>>(), matrix_view<const float>(nullptr, 0, 0), sgd{})
+            .ok());
   tables model;
   const tables before;
   update_group<rowwise_adagrad> group;
@@ -431,7 +439,8 @@ TEST_CASE("update_group: the example of its documentation") {
   dense_table<f32_rows> users(100, f32_rows(8, {.state_floats = rowwise_adagrad::row_state}));
   dense_table<f32_rows> items(500, f32_rows(16, {.state_floats = rowwise_adagrad::row_state}));
   const std::vector<std::int64_t> offsets{0, 2, 3}, ids{7, 9, 7};
-  const std::vector<jagged_view<>> bags_of{{offsets.data(), 2, ids.data(), 3}, {offsets.data(), 2, ids.data(), 3}};
+  const std::vector<jagged_view<>> bags_of{{offsets.data(), 2, ids.data(), 3},
+                                           {offsets.data(), 2, ids.data(), 3}};
   const std::vector<float> gradient(2 * 24, 1.0F);
   //! [update_group]
   update_group<rowwise_adagrad> updates;

@@ -186,7 +186,8 @@ TEST_CASE_TEMPLATE("update: rows rounded at random have the same bits on every I
     dense_table<plain_rows<T>> table(rows, width);
     table.initialize(pool, uniform_rows{.seed = 5, .bound = 1.0F});
     for (int k = 0; k < 4; ++k, ++rounding.step) {
-      update(ctx, batch.made.view(), batch.view(), combiner::sum, sgd{.learning_rate = 0x1p-5F}, table.view(), rounding)
+      update(ctx, batch.made.view(), batch.view(), combiner::sum, sgd{.learning_rate = 0x1p-5F}, table.view(),
+             rounding)
           .or_throw();
     }
     return decoded(table);
@@ -227,8 +228,8 @@ TEST_CASE("update: small steps on bf16 rows add up at random, and are lost to ne
     }
     for (index_t k = 0; k < steps; ++k) {
       update(inline_executor{}, jagged_view(offsets.data(), 1, ids.data(), 1),
-             matrix_view(gradient.data(), 1, width), combiner::sum, sgd{.learning_rate = 0x1p-11F}, table.view(),
-             rounding_of(k))
+             matrix_view(gradient.data(), 1, width), combiner::sum, sgd{.learning_rate = 0x1p-11F},
+             table.view(), rounding_of(k))
           .or_throw();
     }
     auto values = decoded(table);
@@ -240,9 +241,8 @@ TEST_CASE("update: small steps on bf16 rows add up at random, and are lost to ne
     return total / static_cast<double>(values.size());
   };
   const double exact = 1 + static_cast<double>(steps) * 0x1p-11;
-  const auto at_random = trained([](index_t k) {
-    return round_stochastic{.seed = seed(), .step = static_cast<std::uint64_t>(k)};
-  });
+  const auto at_random = trained(
+      [](index_t k) { return round_stochastic{.seed = seed(), .step = static_cast<std::uint64_t>(k)}; });
   // 400 steps of 1/16 of a distance of 2^-7, and the mean of 200 of them.
   CHECK(std::fabs(mean_of(at_random) - exact) < 5 * 0x1p-7 * std::sqrt(400.0 * 15 / 256 / 200));
   CHECK(mean_of(trained([](index_t) { return round_nearest; })) == 1);
@@ -257,7 +257,8 @@ TEST_CASE("update: rows of f32 are not rounded, whatever the policy") {
   const auto trained = [&](auto rounding) {
     dense_table<f32_rows> table(rows, f32_rows(19, room_for<adagrad>(19)));
     table.initialize(inline_executor{}, uniform_rows{.seed = 5, .bound = 1.0F});
-    update(inline_executor{}, batch.made.view(), batch.view(), combiner::sum, adagrad{}, table.view(), rounding)
+    update(inline_executor{}, batch.made.view(), batch.view(), combiner::sum, adagrad{}, table.view(),
+           rounding)
         .or_throw();
     return decoded(table);
   };

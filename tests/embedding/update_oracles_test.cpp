@@ -1,4 +1,5 @@
-// update() against the gradient in double and then the optimizer's law in double, for every optimizer and format.
+// update() against the gradient in double and then the optimizer's law in double, for every optimizer and
+// format.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -75,9 +76,9 @@ double worst_error() {
             static_cast<double>(gradient[b * static_cast<std::size_t>(width) + j]);
       }
     }
-    const status s =
-        update(pool, fixed_hotness_view<>(ids.data(), bags, slots_of_bag, weights.data()),
-               matrix_view<const float>(gradient.data(), bags, width), combiner::mean(combiner::by_weight), optimizer, table.view());
+    const status s = update(pool, fixed_hotness_view<>(ids.data(), bags, slots_of_bag, weights.data()),
+                            matrix_view<const float>(gradient.data(), bags, width),
+                            combiner::mean(combiner::by_weight), optimizer, table.view());
     REQUIRE_MESSAGE(s.ok(), s.message());
     next_step(optimizer);
     for (std::size_t r = 0; r < static_cast<std::size_t>(rows); ++r) {
@@ -104,8 +105,8 @@ void check_formats() {
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("update: the optimizer's law on the summed gradient, every format", O, sgd, momentum, adagrad,
-                   rowwise_adagrad, adagrad_decay, rmsprop, centered_rmsprop, adam, rowwise_adam, adam_async,
-                   adam_async_rmsprop, ftrl) {
+TEST_CASE_TEMPLATE("update: the optimizer's law on the summed gradient, every format", O, sgd, momentum,
+                   adagrad, rowwise_adagrad, adagrad_decay, rmsprop, centered_rmsprop, adam, rowwise_adam,
+                   adam_async, adam_async_rmsprop, ftrl) {
   check_formats<O>();
 }

@@ -70,14 +70,14 @@ std::vector<double> stepped(const sgd& o, std::vector<double> row, const std::ve
   for (std::size_t j = 0; j < row.size(); ++j) row[j] -= static_cast<double>(o.learning_rate) * g[j];
   return row;
 }
-std::vector<double> stepped(const rowwise_adagrad& o, std::vector<double> row,
-                            const std::vector<double>& g, std::vector<double>& state) {
+std::vector<double> stepped(const rowwise_adagrad& o, std::vector<double> row, const std::vector<double>& g,
+                            std::vector<double>& state) {
   double squares = 0;
   for (const double x : g) squares += x * x;
   state[0] += squares / static_cast<double>(g.size());
   for (std::size_t j = 0; j < row.size(); ++j) {
-    row[j] -= static_cast<double>(o.learning_rate) * g[j] /
-              (std::sqrt(state[0]) + static_cast<double>(o.epsilon));
+    row[j] -=
+        static_cast<double>(o.learning_rate) * g[j] / (std::sqrt(state[0]) + static_cast<double>(o.epsilon));
   }
   return row;
 }
@@ -85,8 +85,8 @@ std::vector<double> stepped(const adagrad& o, std::vector<double> row, const std
                             std::vector<double>& state) {
   for (std::size_t j = 0; j < row.size(); ++j) {
     state[j] += g[j] * g[j];
-    row[j] -= static_cast<double>(o.learning_rate) * g[j] /
-              (std::sqrt(state[j]) + static_cast<double>(o.epsilon));
+    row[j] -=
+        static_cast<double>(o.learning_rate) * g[j] / (std::sqrt(state[j]) + static_cast<double>(o.epsilon));
   }
   return row;
 }
@@ -128,7 +128,8 @@ void check_update(const Optimizer& optimizer, Combiner how, index_t width, bool 
       for (int step = 0; step < 3; ++step) {
         std::vector<std::vector<double>> before;
         for (index_t r = 0; r < rows; ++r) before.push_back(decoded(table, r));
-        const status s = update(ctx, bags, matrix_view<const float>(of_out.data(), 40, width), how, optimizer, table);
+        const status s =
+            update(ctx, bags, matrix_view<const float>(of_out.data(), 40, width), how, optimizer, table);
         REQUIRE_MESSAGE(s.ok(), s.message());
         for (index_t r = 0; r < rows; ++r) {
           const std::vector<double> after = decoded(table, r);
@@ -142,8 +143,8 @@ void check_update(const Optimizer& optimizer, Combiner how, index_t width, bool 
           const auto expected =
               stepped(optimizer, before[static_cast<std::size_t>(r)], found->second, row_state);
           for (std::size_t j = 0; j < after.size(); ++j) {
-            const double bound = 1e-5 * (1 + std::fabs(expected[j])) +
-                                 1e-5 * oracle.magnitude.at(r)[j] + 2 * rounding * std::fabs(expected[j]);
+            const double bound = 1e-5 * (1 + std::fabs(expected[j])) + 1e-5 * oracle.magnitude.at(r)[j] +
+                                 2 * rounding * std::fabs(expected[j]);
             if (!(std::fabs(after[j] - expected[j]) <= bound)) {
               FAIL_CHECK("row ", r, " column ", j, ": ", after[j], " for ", expected[j]);
             }
@@ -161,9 +162,8 @@ TEST_CASE("update: the documentation's example") {
   dense_table<f32_rows> table(4, f32_rows(2, {.state_floats = rowwise_adagrad::row_state}));
   const std::vector<std::int64_t> offsets{0, 2}, ids{1, 1};  // row 1 twice in one bag
   const std::vector<float> gradient{3, 4};                   // d loss / d out, (B=1, D=2)
-  update(inline_executor{}, jagged_view(offsets.data(), 1, ids.data(), 2),
-         matrix_view(gradient.data(), 1, 2), combiner::sum, rowwise_adagrad{.learning_rate = 0.1F},
-         table.view())
+  update(inline_executor{}, jagged_view(offsets.data(), 1, ids.data(), 2), matrix_view(gradient.data(), 1, 2),
+         combiner::sum, rowwise_adagrad{.learning_rate = 0.1F}, table.view())
       .or_throw();
   /// [update]
   const double root = std::sqrt((36.0 + 64.0) / 2);
@@ -199,8 +199,7 @@ TEST_CASE("update: the gradient is that of lookup, by central differences") {
     table.initialize(inline_executor{}, uniform_rows{.seed = 2, .bound = 1.0F});
     const auto loss = [&] {
       std::vector<float> out(direction.size());
-      lookup(inline_executor{}, table.view(), made.view(weighted), how,
-             matrix_view(out.data(), bags, width))
+      lookup(inline_executor{}, table.view(), made.view(weighted), how, matrix_view(out.data(), bags, width))
           .or_throw();
       double total = 0;
       for (std::size_t i = 0; i < out.size(); ++i) {
@@ -262,9 +261,7 @@ TEST_CASE("update: bad input is reported and the table stays as it was") {
   table.initialize(inline_executor{}, uniform_rows{.seed = 5});
   const std::vector<std::byte> before(table.view().data(), table.view().data() + table.bytes());
   const std::vector<float> gradient(3 * 4, 1.0F);
-  const auto unchanged = [&] {
-    return std::memcmp(before.data(), table.view().data(), before.size()) == 0;
-  };
+  const auto unchanged = [&] { return std::memcmp(before.data(), table.view().data(), before.size()) == 0; };
   const auto answer = [&](std::vector<std::int64_t> offsets, std::vector<std::int64_t> ids, auto how,
                           index_t width, auto optimizer) {
     return update(inline_executor{},
@@ -287,16 +284,18 @@ TEST_CASE("update: bad input is reported and the table stays as it was") {
   const std::vector<std::int64_t> three{0, 1, 2, 3};
   const std::vector<float> nans(3, std::numeric_limits<float>::quiet_NaN());
   const jagged_view<> with_nans(three.data(), 3, three.data(), 3, nans.data());
-  CHECK(update(inline_executor{}, with_nans, matrix_view(gradient.data(), 3, 4), pooling{combiner::sum, padding::id{0}}, sgd{},
-               table.view())
+  CHECK(update(inline_executor{}, with_nans, matrix_view(gradient.data(), 3, 4),
+               pooling{combiner::sum, padding::id{0}}, sgd{}, table.view())
             .place()
             .position == 1);
-  CHECK(update(inline_executor{}, with_nans, matrix_view<const float>(nullptr, 3, 4), combiner::sum, sgd{}, table.view())
+  CHECK(update(inline_executor{}, with_nans, matrix_view<const float>(nullptr, 3, 4), combiner::sum, sgd{},
+               table.view())
             .message() == "shape mismatch: update: gradient must not be null");
   CHECK(unchanged());
   const std::vector<std::int64_t> none{-1, -2, -3};
   CHECK(update(inline_executor{}, jagged_view<>(three.data(), 3, none.data(), 3, nans.data()),
-               matrix_view(gradient.data(), 3, 4), pooling{combiner::sum, padding::prune}, sgd{}, table.view())
+               matrix_view(gradient.data(), 3, 4), pooling{combiner::sum, padding::prune}, sgd{},
+               table.view())
             .ok());
   CHECK(unchanged());
   index_t skipped = 0;

@@ -5,8 +5,8 @@
 
 #include "support/executor_contract.hpp"
 
-#include <algorithm>
 #include <doctest/doctest.h>
+#include <algorithm>
 #include <latch>
 #include <stop_token>
 #include <thread>

@@ -46,8 +46,7 @@ std::string order_fault() {
       fake().use(step, staging.device(slot));
       REQUIRE(staging.release(slot, compute).ok());
       if (!fake().ordered(copy, step)) fault = "a step before its copy";
-      if (batch >= 2 && !fake().ordered(step_of[batch - 2], copy))
-        fault = "a copy over a batch that is read";
+      if (batch >= 2 && !fake().ordered(step_of[batch - 2], copy)) fault = "a copy over a batch that is read";
       if (batch >= 1 && fake().ordered(step_of[batch - 1], copy))
         fault = "a copy that waits for the step before";
       step_of[batch] = step;

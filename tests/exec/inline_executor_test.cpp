@@ -31,10 +31,12 @@ TEST_CASE("inline_executor: a posted task has run when post returns, and sees it
   source.request_stop();
   bool stopped = false;
   std::thread::id where;
-  const status posted = executor.post([&](std::stop_token stop) {
-    stopped = stop.stop_requested();
-    where = std::this_thread::get_id();
-  }, source.get_token());
+  const status posted = executor.post(
+      [&](std::stop_token stop) {
+        stopped = stop.stop_requested();
+        where = std::this_thread::get_id();
+      },
+      source.get_token());
   CHECK(posted.ok());
   CHECK(stopped);
   CHECK(where == std::this_thread::get_id());

@@ -230,7 +230,8 @@ TEST_CASE("stream_plan: a linear regression waits twice a step for each further 
         const op what = training.ops[static_cast<std::size_t>(step.op)];
         const bool reads_input = what.kind == op::multiply || what.kind == op::update;
         CHECK(step.stream == (reads_input ? what.input : 0));
-        // The error awaits the products of the other inputs, their updates await the error; nothing else waits.
+        // The error awaits the products of the other inputs, their updates await the error; nothing else
+        // waits.
         const bool away = what.kind == op::update && what.input > 0;
         CHECK(step.waits.size() ==
               (what.kind == op::error ? static_cast<std::size_t>(inputs) - 1 : std::size_t{away}));
@@ -280,7 +281,9 @@ TEST_CASE("stream_plan: scopes nest, and what is wrong is named") {
   const auto topology = plan.topology;
   const status no_stream = plan_streams(work, 2, plan);
   CHECK(no_stream.place().item == 1);
-  CHECK(no_stream.message() == "invalid value: plan_streams: the stream of an op must be below the number of streams; item 1, value 2");
+  CHECK(no_stream.message() ==
+        "invalid value: plan_streams: the stream of an op must be below the number of streams; item 1, value "
+        "2");
   CHECK(plan_streams(work, 0, plan).code() == errc::invalid_value);
   CHECK(plan.topology == topology);
   stream_work forward;
@@ -304,9 +307,13 @@ TEST_CASE("hazard H19: a plan without ops or without colocation is a plan, and o
     CHECK(plan.streams == streams);
     CHECK(order_fault(stream_work{}, plan) == "");
     stream_work alone;  // a scope in which nothing is added, and one op that leads nobody
-    { const auto here = alone.on_stream(0); }
+    {
+      const auto here = alone.on_stream(0);
+    }
     alone.add({});
-    { const auto here = alone.colocate_with(0); }
+    {
+      const auto here = alone.colocate_with(0);
+    }
     REQUIRE(plan_streams(alone, streams, plan).ok());
     CHECK(plan.steps.size() == 1);
     CHECK(order_fault(alone, plan) == "");

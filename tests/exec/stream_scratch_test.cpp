@@ -53,8 +53,7 @@ TEST_CASE("stream_scratch: verbs share the front of one block, which grows") {
   CHECK(fake().allocated == 0);
 }
 
-TEST_CASE(
-    "stream_scratch: what is kept overlaps nothing that others get, whether or not it grows") {
+TEST_CASE("stream_scratch: what is kept overlaps nothing that others get, whether or not it grows") {
   fake() = {};
   const int stream = fake().add_stream();
   {
@@ -103,7 +102,8 @@ TEST_CASE("stream_scratch: bytes that no address space has are refused, whatever
       scratch_type::scope kept(scratch);
       std::byte *p = nullptr, *q = nullptr;
       REQUIRE(kept.take(stream, keep, p).ok());
-      for (const std::size_t bytes : {SIZE_MAX, SIZE_MAX - 255, SIZE_MAX - 256, SIZE_MAX - 1000, SIZE_MAX / 2}) {
+      for (const std::size_t bytes :
+           {SIZE_MAX, SIZE_MAX - 255, SIZE_MAX - 256, SIZE_MAX - 1000, SIZE_MAX / 2}) {
         CAPTURE(bytes);
         CHECK(scratch.get(stream, bytes, q).code() == errc::out_of_memory);
         CHECK(kept.take(stream, bytes, q).code() == errc::out_of_memory);
@@ -138,8 +138,7 @@ TEST_CASE("scratch_layout: pieces are aligned, and sums that no address space ha
   CHECK(sums.bytes() == SIZE_MAX);
 }
 
-TEST_CASE(
-    "stream_scratch: a step that ran once is captured without growing, a larger one is refused") {
+TEST_CASE("stream_scratch: a step that ran once is captured without growing, a larger one is refused") {
   fake() = {};
   const int stream = fake().add_stream();
   scratch_type scratch;

@@ -10,12 +10,12 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <doctest/doctest.h>
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
-#include <doctest/doctest.h>
 #include <filesystem>
 #include <fstream>
 #include <latch>
@@ -110,8 +110,8 @@ TEST_CASE("thread_pool: every element is in exactly one piece, cut at multiples 
     thread_pool pool(threads);
     REQUIRE(pool.concurrency() == threads);
     for (const index_t grain : {index_t{1}, index_t{2}, index_t{7}, index_t{64}, index_t{1000}}) {
-      for (const index_t n : {index_t{0}, index_t{-5}, index_t{1}, grain - 1, grain, grain + 1,
-                              2 * grain, 2 * grain + 1, 37 * grain + 3}) {
+      for (const index_t n : {index_t{0}, index_t{-5}, index_t{1}, grain - 1, grain, grain + 1, 2 * grain,
+                              2 * grain + 1, 37 * grain + 3}) {
         CAPTURE(threads);
         CAPTURE(grain);
         CAPTURE(n);
@@ -132,8 +132,7 @@ TEST_CASE("thread_pool: the check of the pieces catches broken executors") {
   CHECK(fault_of(repeats, 100, 7, 1) == "an element is not covered exactly once");
   CHECK(fault_of(cuts, 100, 7, 1) == "a border is no multiple of the grain");
   std::latch both(2);
-  CHECK(fault_of(shares, 2, 1, 1, [&] { both.arrive_and_wait(); }) ==
-        "two bodies under one number at once");
+  CHECK(fault_of(shares, 2, 1, 1, [&] { both.arrive_and_wait(); }) == "two bodies under one number at once");
 }
 
 TEST_CASE("thread_pool: other threads join in") {
@@ -266,14 +265,13 @@ TEST_CASE("thread_pool: the exception of the smallest begin comes out, and nothi
 
 TEST_CASE("thread_pool: an exception passes through nested calls") {
   thread_pool pool(3);
-  CHECK_THROWS_WITH_AS(
-      pool.parallel_for(4, 1,
-                        [&](index_t, index_t, int) {
-                          pool.parallel_for(8, 1, [](index_t begin, index_t, int) {
-                            if (begin == 5) throw std::runtime_error("inner");
-                          });
-                        }),
-      "inner", std::runtime_error);
+  CHECK_THROWS_WITH_AS(pool.parallel_for(4, 1,
+                                         [&](index_t, index_t, int) {
+                                           pool.parallel_for(8, 1, [](index_t begin, index_t, int) {
+                                             if (begin == 5) throw std::runtime_error("inner");
+                                           });
+                                         }),
+                       "inner", std::runtime_error);
   CHECK(fault_of(pool, 100, 3, 3) == "");
 }
 
@@ -284,9 +282,10 @@ TEST_CASE("thread_pool: tasks that wait for each other finish, however many they
     std::atomic<int> passed{0};
     for (int t = 0; t < 12; ++t) {
       REQUIRE(pool.post([&](std::stop_token) {
-        together.arrive_and_wait();
-        ++passed;
-      }).ok());
+                    together.arrive_and_wait();
+                    ++passed;
+                  })
+                  .ok());
     }
     pool.wait_tasks();
     CHECK(passed == 12);
@@ -518,52 +517,83 @@ TEST_CASE("thread_pool: as many threads as the control groups grant time for") {
       {"v2: a whole number", 2, {group("0::/a\n"), mounts(v2), max("/a", "200000 100000\n")}},
       {"v2: rounded up", 2, {group("0::/a\n"), mounts(v2), max("/a", "100001 100000\n")}},
       {"v2: less than one", 1, {group("0::/a\n"), mounts(v2), max("/a", "5000 100000\n")}},
-      {"v2: the smallest of those above", 3,
+      {"v2: the smallest of those above",
+       3,
        {group("0::/a/b/c\n"), mounts(v2), max("/a/b/c", "max 100000\n"), max("/a/b", "800000 100000\n"),
         max("/a", "250000 100000\n"), max("", "900000 100000\n")}},
-      {"v2: the group itself", 1,
+      {"v2: the group itself",
+       1,
        {group("0::/a/b\n"), mounts(v2), max("/a/b", "100000 100000\n"), max("/a", "400000 100000\n")}},
       {"v2: the mount's own group", 4, {group("0::/\n"), mounts(v2), max("", "400000 100000\n")}},
-      {"v2: other groups don't count", 0,
+      {"v2: other groups don't count",
+       0,
        {group("0::/a\n"), mounts(v2), max("/b", "100000 100000\n"), max("/a/b", "100000 100000\n")}},
-      {"v2: only a part is mounted", 5,
+      {"v2: only a part is mounted",
+       5,
        {group("0::/docker/ab/c\n"), mounts("30 23 0:26 /docker/ab /sys/fs/cgroup rw - cgroup2 none rw\n"),
         max("/c", "500000 100000\n"), max("/docker/ab/c", "100000 100000\n")}},
-      {"v2: a name that begins alike", 7,
+      {"v2: a name that begins alike",
+       7,
        {group("0::/docker/abc\n"),
-        mounts("30 23 0:26 /docker/ab /x rw - cgroup2 none rw\n30 23 0:26 / /sys/fs/cgroup rw - cgroup2 none rw\n"),
-        {"x/cpu.max", "100000 100000\n"}, max("/docker/abc", "700000 100000\n")}},
-      {"v2: the group lies outside of the mount", 6,
+        mounts("30 23 0:26 /docker/ab /x rw - cgroup2 none rw\n30 23 0:26 / /sys/fs/cgroup rw - cgroup2 none "
+               "rw\n"),
+        {"x/cpu.max", "100000 100000\n"},
+        max("/docker/abc", "700000 100000\n")}},
+      {"v2: the group lies outside of the mount",
+       6,
        {group("0::/../other\n"), mounts("30 23 0:26 /docker/ab /sys/fs/cgroup rw - cgroup2 none rw\n"),
         max("", "600000 100000\n")}},
-      {"v2: a mount with a space in its name", 2,
-       {group("0::/a b\n"), mounts("30 23 0:26 / /the\\040groups rw - cgroup2 none rw\n"),
+      {"v2: a mount with a space in its name",
+       2,
+       {group("0::/a b\n"),
+        mounts("30 23 0:26 / /the\\040groups rw - cgroup2 none rw\n"),
         {"the groups/a b/cpu.max", "200000 100000\n"}}},
       {"v2: no mountinfo", 3, {group("0::/a\n"), max("/a", "300000 100000\n")}},
-      {"v2: garbage", 0,
+      {"v2: garbage",
+       0,
        {group("0::/a/b/c/d/e\n"), mounts(v2), max("/a/b/c/d/e", "many 100000\n"), max("/a/b/c/d", "200000\n"),
-        max("/a/b/c", "200000 0\n"), max("/a/b", "-1 100000\n"), max("/a", ""), max("", "99999999999999999999 1\n")}},
-      {"v2: garbage does not hide a limit above", 2,
+        max("/a/b/c", "200000 0\n"), max("/a/b", "-1 100000\n"), max("/a", ""),
+        max("", "99999999999999999999 1\n")}},
+      {"v2: garbage does not hide a limit above",
+       2,
        {group("0::/a\n"), mounts(v2), max("/a", "\n\n"), max("", "200000 100000\n")}},
-      {"v2: a limit beyond an int", 1 << 20, {group("0::/\n"), mounts(v2), max("", "9000000000000000000 1\n")}},
+      {"v2: a limit beyond an int",
+       1 << 20,
+       {group("0::/\n"), mounts(v2), max("", "9000000000000000000 1\n")}},
       {"garbage in the lists", 0, {group("0\n::\n\n:"), mounts("\n- cgroup2\n30 23\n"), max("", "x")}},
-      {"v1: a quota", 2,
-       {group("7:cpu,cpuacct:/a\n0::/\n"), mounts(v1), {cpu + "/a/cpu.cfs_quota_us", "150000\n"},
+      {"v1: a quota",
+       2,
+       {group("7:cpu,cpuacct:/a\n0::/\n"),
+        mounts(v1),
+        {cpu + "/a/cpu.cfs_quota_us", "150000\n"},
         {cpu + "/a/cpu.cfs_period_us", "100000\n"}}},
-      {"v1: no limit", 0,
-       {group("7:cpu,cpuacct:/a\n"), mounts(v1), {cpu + "/a/cpu.cfs_quota_us", "-1\n"},
+      {"v1: no limit",
+       0,
+       {group("7:cpu,cpuacct:/a\n"),
+        mounts(v1),
+        {cpu + "/a/cpu.cfs_quota_us", "-1\n"},
         {cpu + "/a/cpu.cfs_period_us", "100000\n"}}},
-      {"v1: a quota above, and one of another controller", 4,
-       {group("5:cpuset:/b\n7:cpuacct,cpu:/a/b\n"), mounts(v1), {cpu + "/a/b/cpu.cfs_quota_us", "-1\n"},
-        {cpu + "/a/b/cpu.cfs_period_us", "100000\n"}, {cpu + "/cpu.cfs_quota_us", "200000\n"},
-        {cpu + "/cpu.cfs_period_us", "50000\n"}, {"sys/fs/cgroup/cpuset/b/cpu.cfs_quota_us", "50000\n"},
+      {"v1: a quota above, and one of another controller",
+       4,
+       {group("5:cpuset:/b\n7:cpuacct,cpu:/a/b\n"),
+        mounts(v1),
+        {cpu + "/a/b/cpu.cfs_quota_us", "-1\n"},
+        {cpu + "/a/b/cpu.cfs_period_us", "100000\n"},
+        {cpu + "/cpu.cfs_quota_us", "200000\n"},
+        {cpu + "/cpu.cfs_period_us", "50000\n"},
+        {"sys/fs/cgroup/cpuset/b/cpu.cfs_quota_us", "50000\n"},
         {"sys/fs/cgroup/cpuset/b/cpu.cfs_period_us", "50000\n"}}},
-      {"v1: no mountinfo", 3,
-       {group("7:cpu:/\n"), {"sys/fs/cgroup/cpu/cpu.cfs_quota_us", "30000\n"},
+      {"v1: no mountinfo",
+       3,
+       {group("7:cpu:/\n"),
+        {"sys/fs/cgroup/cpu/cpu.cfs_quota_us", "30000\n"},
         {"sys/fs/cgroup/cpu/cpu.cfs_period_us", "10000\n"}}},
-      {"both: the smaller", 2,
-       {group("7:cpu,cpuacct:/a\n0::/b\n"), mounts(v1 + "36 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 none rw\n"),
-        {cpu + "/a/cpu.cfs_quota_us", "600000\n"}, {cpu + "/a/cpu.cfs_period_us", "100000\n"},
+      {"both: the smaller",
+       2,
+       {group("7:cpu,cpuacct:/a\n0::/b\n"),
+        mounts(v1 + "36 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 none rw\n"),
+        {cpu + "/a/cpu.cfs_quota_us", "600000\n"},
+        {cpu + "/a/cpu.cfs_period_us", "100000\n"},
         max("/unified/b", "200000 100000\n")}},
   };
   const std::filesystem::path root =

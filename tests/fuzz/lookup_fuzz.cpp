@@ -1,6 +1,6 @@
-// libFuzzer: batches, policies and outputs of any kind, sound or not, through lookup, fused_lookup and the lookup of
-// a table_group. What is not sound must be refused with a fault that it has, and nothing written; what is must come
-// out as a plain loop in double says.
+// libFuzzer: batches, policies and outputs of any kind, sound or not, through lookup, fused_lookup and the
+// lookup of a table_group. What is not sound must be refused with a fault that it has, and nothing written;
+// what is must come out as a plain loop in double says.
 //
 // The first ten bytes choose sizes, verb and policies; then three for each slot: row or offset, id, weight.
 
@@ -52,8 +52,12 @@ std::int64_t id_of(std::uint8_t byte) {
 
 /// Exact in sums: eighths, and a few special ones.
 float weight_of(std::uint8_t byte) {
-  constexpr float special[] = {0.0F, -0.0F, -1.0F, std::numeric_limits<float>::quiet_NaN(),
-                               std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()};
+  constexpr float special[] = {0.0F,
+                               -0.0F,
+                               -1.0F,
+                               std::numeric_limits<float>::quiet_NaN(),
+                               std::numeric_limits<float>::infinity(),
+                               -std::numeric_limits<float>::infinity()};
   return byte < 6 ? special[byte] : static_cast<float>(byte) / 8.0F - 4.0F;
 }
 
@@ -75,7 +79,8 @@ struct pooling_values {
 template <class F>
 void with_pooling(int number, const pooling_values& with, const F& f) {
   switch (number) {
-    case 0: return f(pooling{combiner::sum}, meaning{.combiner = meaning::sums});
+    case 0:
+      return f(pooling{combiner::sum}, meaning{.combiner = meaning::sums});
     case 1:
       return f(pooling{combiner::mean, bounds::skip(*with.skipped), empty_bag::default_row{with.id}},
                meaning{.combiner = meaning::means, .skips = true, .filling = with.id});
@@ -95,7 +100,8 @@ void with_pooling(int number, const pooling_values& with, const F& f) {
 template <class F>
 void with_fused_pooling(int number, const pooling_values& with, const F& f) {
   switch (number % 3) {
-    case 0: return f(pooling{combiner::sum}, meaning{.combiner = meaning::sums, .prunes = true});
+    case 0:
+      return f(pooling{combiner::sum}, meaning{.combiner = meaning::sums, .prunes = true});
     case 1:
       return f(pooling{combiner::sqrtn, padding::id{with.id}, empty_bag::keep},
                meaning{.combiner = meaning::roots, .keeps = true, .padding = with.id});
@@ -135,7 +141,8 @@ struct output {
 };
 
 struct table {
-  table(index_t rows, index_t width, std::uint8_t salt) : values(static_cast<std::size_t>(rows * width)), rows_(rows), width_(width) {
+  table(index_t rows, index_t width, std::uint8_t salt)
+      : values(static_cast<std::size_t>(rows * width)), rows_(rows), width_(width) {
     for (std::size_t i = 0; i < values.size(); ++i) {
       values[i] = static_cast<float>((i * 37 + salt * 11 + i / 7) % 65) / 16.0F - 2.0F;
     }
@@ -191,7 +198,8 @@ struct faults {
 };
 
 /// What is wrong with sound offsets' bags.
-void add_slot_faults(const table& from, const bag_lists& batch, const meaning& how, bool writes, faults& found) {
+void add_slot_faults(const table& from, const bag_lists& batch, const meaning& how, bool writes,
+                     faults& found) {
   if (how.combiner == meaning::largest && batch.weighted) found.add(errc::unsupported);
   if (how.cap.has_value() && !(*how.cap > 0.0F)) found.add(errc::invalid_value);
   if (how.filling.has_value() && !from.has(*how.filling)) {
@@ -225,7 +233,8 @@ struct pooled {
 
 pooled pool(const table& from, const std::vector<slot>& bag, bool weighted, const meaning& how) {
   const index_t width = from.width();
-  pooled row{std::vector<double>(static_cast<std::size_t>(width)), std::vector<double>(static_cast<std::size_t>(width))};
+  pooled row{std::vector<double>(static_cast<std::size_t>(width)),
+             std::vector<double>(static_cast<std::size_t>(width))};
   std::vector<slot> used;
   for (const slot& s : bag) {
     if (is_absent(s, how, weighted) || !from.has(s.id)) continue;
@@ -242,7 +251,9 @@ pooled pool(const table& from, const std::vector<slot>& bag, bool weighted, cons
     double norm = 0;
     for (index_t j = 0; j < width; ++j) norm += from.at(s.id, j) * from.at(s.id, j);
     norm = std::sqrt(norm);
-    const double scale = how.cap.has_value() && norm > static_cast<double>(*how.cap) ? static_cast<double>(*how.cap) / norm : 1.0;
+    const double scale = how.cap.has_value() && norm > static_cast<double>(*how.cap)
+                             ? static_cast<double>(*how.cap) / norm
+                             : 1.0;
     const auto w = static_cast<double>(s.weight);
     weights += w;
     squares += w * w;
@@ -263,7 +274,8 @@ pooled pool(const table& from, const std::vector<slot>& bag, bool weighted, cons
                                                                : 1.0;
   for (std::size_t j = 0; j < row.value.size() && !used.empty(); ++j) {
     row.value[j] = by == 0 ? 0.0 : row.value[j] / by;
-    row.bound[j] = by == 0 ? 0.0 : row.bound[j] / std::fabs(by) * (2 * n + 8 + static_cast<double>(width)) * 0x1p-24;
+    row.bound[j] =
+        by == 0 ? 0.0 : row.bound[j] / std::fabs(by) * (2 * n + 8 + static_cast<double>(width)) * 0x1p-24;
   }
   return row;
 }
@@ -296,10 +308,10 @@ void check_rows(const table& from, const bag_lists& batch, const meaning& how, c
 struct choices {
   int verb;
   index_t bags;
-  index_t rows;   // of tables
+  index_t rows;  // of tables
   index_t width;
-  index_t gap;    // between rows of out
-  index_t repeat; // each slot so many times: long bags
+  index_t gap;     // between rows of out
+  index_t repeat;  // each slot so many times: long bags
   int policy;
   std::int64_t id;
   float cap;
@@ -349,7 +361,8 @@ struct jagged_bytes {
   }
   [[nodiscard]] bool sound() const {
     for (std::size_t b = 0; b < offsets.size() && bags > 0; ++b) {
-      if (offsets[b] < (b == 0 ? 0 : offsets[b - 1]) || offsets[b] > static_cast<std::int64_t>(ids.size())) return false;
+      if (offsets[b] < (b == 0 ? 0 : offsets[b - 1]) || offsets[b] > static_cast<std::int64_t>(ids.size()))
+        return false;
     }
     return true;
   }
@@ -389,7 +402,8 @@ faults faults_of(const table& from, const jagged_bytes& made, const meaning& how
 void check_lookup(const choices& chosen, const std::vector<std::uint8_t>& bytes) {
   table from(chosen.rows, chosen.width, 1);
   const jagged_bytes made(chosen, bytes, 0);
-  output out(chosen.bags + (chosen.other_rows ? 1 : 0), chosen.width + (chosen.other_width ? 1 : 0), chosen.gap);
+  output out(chosen.bags + (chosen.other_rows ? 1 : 0), chosen.width + (chosen.other_width ? 1 : 0),
+             chosen.gap);
   index_t skipped = 100;
   with_pooling(chosen.policy, {chosen.id, chosen.cap, &skipped}, [&](const auto& how, const meaning& means) {
     const status got = lookup(on(chosen.which), from.rows_view(), made.batch(), how, out.to());
@@ -397,7 +411,8 @@ void check_lookup(const choices& chosen, const std::vector<std::uint8_t>& bytes)
     if (!got) return require(out.untouched() && skipped == 100);
     const bag_lists batch = made.lists();
     check_rows(from, batch, means, out.to(), out.floats.data());
-    require(out.gaps_untouched() && skipped == 100 + (means.skips && chosen.bags > 0 ? strays(from, batch, means) : 0));
+    require(out.gaps_untouched() &&
+            skipped == 100 + (means.skips && chosen.bags > 0 ? strays(from, batch, means) : 0));
   });
 }
 
@@ -420,7 +435,8 @@ void check_fused(const choices& chosen, const std::vector<std::uint8_t>& bytes) 
   const auto n = static_cast<index_t>(ids.size());
   const coo_view<std::int64_t, std::int32_t> entries(rows.data(), ids.data(), n, chosen.bags,
                                                      chosen.weighted ? weights.data() : nullptr);
-  bag_lists batch{.bags = std::vector<std::vector<slot>>(static_cast<std::size_t>(chosen.bags)), .weighted = chosen.weighted};
+  bag_lists batch{.bags = std::vector<std::vector<slot>>(static_cast<std::size_t>(chosen.bags)),
+                  .weighted = chosen.weighted};
   faults found;
   if (chosen.other_width || chosen.other_rows) found.add(errc::shape_mismatch);
   bool rows_sound = true;
@@ -433,15 +449,17 @@ void check_fused(const choices& chosen, const std::vector<std::uint8_t>& bytes) 
       require(entries.validate().place().position == static_cast<index_t>(k));
     }
   }
-  output out(chosen.bags + (chosen.other_rows ? 1 : 0), chosen.width + (chosen.other_width ? 1 : 0), chosen.gap);
-  with_fused_pooling(chosen.policy, {chosen.id, chosen.cap, nullptr}, [&](const auto& how, const meaning& means) {
-    add_slot_faults(from, batch, means, rows_sound && chosen.bags > 0, found);
-    const status got = fused_lookup(on(chosen.which), from.rows_view(), entries, how, out.to());
-    require(found.allow(got));
-    if (!got) return require(out.untouched());
-    check_rows(from, batch, means, out.to(), out.floats.data());
-    require(out.gaps_untouched());
-  });
+  output out(chosen.bags + (chosen.other_rows ? 1 : 0), chosen.width + (chosen.other_width ? 1 : 0),
+             chosen.gap);
+  with_fused_pooling(
+      chosen.policy, {chosen.id, chosen.cap, nullptr}, [&](const auto& how, const meaning& means) {
+        add_slot_faults(from, batch, means, rows_sound && chosen.bags > 0, found);
+        const status got = fused_lookup(on(chosen.which), from.rows_view(), entries, how, out.to());
+        require(found.allow(got));
+        if (!got) return require(out.untouched());
+        check_rows(from, batch, means, out.to(), out.floats.data());
+        require(out.gaps_untouched());
+      });
 }
 
 void check_group(const choices& chosen, const std::vector<std::uint8_t>& bytes) {
@@ -454,7 +472,8 @@ void check_group(const choices& chosen, const std::vector<std::uint8_t>& bytes) 
   tables.reserve(static_cast<std::size_t>(features));
   for (index_t t = 0; t < features; ++t) {
     const auto number = static_cast<std::size_t>(t);
-    tables.emplace_back((std::max<index_t>)(0, chosen.rows - 3 * t), 1 + (chosen.width + 5 * t) % 40, number + 3);
+    tables.emplace_back((std::max<index_t>)(0, chosen.rows - 3 * t), 1 + (chosen.width + 5 * t) % 40,
+                        number + 3);
     const std::int64_t id = chosen.id % 7 - (t == 2 ? 1 : 0);
     with_pooling((chosen.policy + static_cast<int>(t)) % 5, {id, chosen.cap, &skipped[number]},
                  [&](const auto& how, const meaning& means) {
@@ -490,10 +509,12 @@ void check_group(const choices& chosen, const std::vector<std::uint8_t>& bytes) 
   for (std::size_t t = 0; t < tables.size(); ++t) {
     const bag_lists batch = batches[t].lists();
     const matrix_view<float> all = out.to();
-    float* const first = chosen.bags == 0 ? nullptr : all.data_handle() + group.offset(static_cast<index_t>(t));
+    float* const first =
+        chosen.bags == 0 ? nullptr : all.data_handle() + group.offset(static_cast<index_t>(t));
     const matrix_view<float> mine(first, chosen.bags, tables[t].width(), all.stride(0));
     check_rows(tables[t], batch, meanings[t], mine, out.floats.data());
-    require(skipped[t] == 100 + (meanings[t].skips && chosen.bags > 0 ? strays(tables[t], batch, meanings[t]) : 0));
+    require(skipped[t] ==
+            100 + (meanings[t].skips && chosen.bags > 0 ? strays(tables[t], batch, meanings[t]) : 0));
   }
   require(out.gaps_untouched());
 }
@@ -503,7 +524,13 @@ void check_group(const choices& chosen, const std::vector<std::uint8_t>& bytes) 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size < 10) return 0;
   constexpr index_t widths[] = {1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 24, 31, 32, 33, 40, 65};
-  constexpr float caps[] = {1.0F, 0.25F, 3.5F, 100.0F, 0.0F, -1.0F, std::numeric_limits<float>::quiet_NaN(),
+  constexpr float caps[] = {1.0F,
+                            0.25F,
+                            3.5F,
+                            100.0F,
+                            0.0F,
+                            -1.0F,
+                            std::numeric_limits<float>::quiet_NaN(),
                             std::numeric_limits<float>::infinity()};
   const auto best = static_cast<unsigned>(best_isa());
   const choices chosen{.verb = data[0] % 3,
@@ -524,9 +551,15 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
                        .which = static_cast<isa>(data[9] % (best + 1))};
   const std::vector<std::uint8_t> bytes(data + 10, data + size);
   switch (chosen.verb) {
-    case 0: check_lookup(chosen, bytes); break;
-    case 1: check_fused(chosen, bytes); break;
-    default: check_group(chosen, bytes); break;
+    case 0:
+      check_lookup(chosen, bytes);
+      break;
+    case 1:
+      check_fused(chosen, bytes);
+      break;
+    default:
+      check_group(chosen, bytes);
+      break;
   }
   return 0;
 }

@@ -40,7 +40,7 @@ void require(bool holds) {
 struct choices {
   index_t bags;
   index_t parts;
-  index_t rows;       // of the table
+  index_t rows;  // of the table
   bool weighted;
   bool by_weights;    // how to prune
   bool sound;         // rows and offsets are made to be inside
@@ -60,8 +60,9 @@ Id id_of(std::uint8_t byte) {
 }
 
 float weight_of(std::uint8_t byte) {
-  constexpr float special[] = {0.0F, -0.0F, -1.0F, std::numeric_limits<float>::quiet_NaN(),
-                               std::numeric_limits<float>::infinity(), 1e-40F};
+  constexpr float special[] = {
+      0.0F,  -0.0F, -1.0F, std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+      1e-40F};
   return byte < 6 ? special[byte] : static_cast<float>(byte) / 32.0F - 2.0F;
 }
 
@@ -104,7 +105,8 @@ void check_unique(const std::pmr::vector<Id>& ids, const unique_ids<Id, std::int
 }
 
 template <class Id>
-void check_partition(const std::pmr::vector<Id>& ids, const choices& chosen, const partitioned_ids<Id>& dealt) {
+void check_partition(const std::pmr::vector<Id>& ids, const choices& chosen,
+                     const partitioned_ids<Id>& dealt) {
   require(dealt.part.size() == ids.size() && dealt.permutation.size() == ids.size());
   require(dealt.parts() == chosen.parts && dealt.offsets.front() == 0);
   require(dealt.offsets.back() == static_cast<index_t>(dealt.ids.size()));
@@ -115,8 +117,8 @@ void check_partition(const std::pmr::vector<Id>& ids, const choices& chosen, con
       require(dealt.part[k] == -1 && dealt.permutation[k] == -1);
       continue;
     }
-    const part_place at =
-        chosen.by_mod ? partition_strategy::mod_place(id, chosen.parts) : partition_strategy::div_place(id, chosen.rows, chosen.parts);
+    const part_place at = chosen.by_mod ? partition_strategy::mod_place(id, chosen.parts)
+                                        : partition_strategy::div_place(id, chosen.rows, chosen.parts);
     const index_t position = dealt.permutation[k];
     require(dealt.part[k] == at.part && at.local < part_rows(at.part, chosen.rows, chosen.parts));
     require(dealt.offsets[static_cast<std::size_t>(at.part)] <= position &&
@@ -137,8 +139,10 @@ void check_ids(const jagged_batch<Id>& bags, const choices& chosen) {
   partitioned_ids<Id> dealt;
   index_t left_out = 0;
   const auto deal = [&](const auto& bounds) {
-    return chosen.by_mod ? partition(here, found.ids, chosen.rows, chosen.parts, partition_strategy::mod, bounds, dealt)
-                         : partition(here, found.ids, chosen.rows, chosen.parts, partition_strategy::div, bounds, dealt);
+    return chosen.by_mod
+               ? partition(here, found.ids, chosen.rows, chosen.parts, partition_strategy::mod, bounds, dealt)
+               : partition(here, found.ids, chosen.rows, chosen.parts, partition_strategy::div, bounds,
+                           dealt);
   };
   require(deal(skip(left_out)).ok());
   check_partition(found.ids, chosen, dealt);
@@ -150,7 +154,8 @@ void check_ids(const jagged_batch<Id>& bags, const choices& chosen) {
            static_cast<std::uint64_t>(chosen.rows)) {
       ++slot;
     }
-    require(checked.code() == errc::id_out_of_range && checked.place().position == static_cast<index_t>(slot));
+    require(checked.code() == errc::id_out_of_range &&
+            checked.place().position == static_cast<index_t>(slot));
     check_partition(found.ids, chosen, dealt);  // as it was
   }
 }
@@ -284,11 +289,21 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
                        .by_mod = (data[4] & 16) != 0};
   const std::vector<std::uint8_t> bytes(data + 8, data + size);  // ends where the sanitizer sees
   switch (data[0] % 5) {
-    case 0: check_entries<std::int64_t>(chosen, bytes); break;
-    case 1: check_entries<std::int32_t>(chosen, bytes); break;
-    case 2: check_bags<std::int32_t>(chosen, bytes); break;
-    case 3: check_bags<std::uint64_t>(chosen, bytes); break;
-    default: check_dedup(bytes, 1 + data[5] % 9); break;
+    case 0:
+      check_entries<std::int64_t>(chosen, bytes);
+      break;
+    case 1:
+      check_entries<std::int32_t>(chosen, bytes);
+      break;
+    case 2:
+      check_bags<std::int32_t>(chosen, bytes);
+      break;
+    case 3:
+      check_bags<std::uint64_t>(chosen, bytes);
+      break;
+    default:
+      check_dedup(bytes, 1 + data[5] % 9);
+      break;
   }
   return 0;
 }

@@ -50,9 +50,9 @@ void check(const Format& format, std::string_view text, index_t chunk_bytes, ind
   const std::uint64_t expected = digest(batch, 0);
   const index_t skipped = whole.value().skipped_lines;
 
-  auto reader = read_text(executor, format, text,
-                          {.on_malformed = malformed::drop, .chunk_bytes = chunk_bytes})
-                    .or_throw();
+  auto reader =
+      read_text(executor, format, text, {.on_malformed = malformed::drop, .chunk_bytes = chunk_bytes})
+          .or_throw();
   std::uint64_t sum = 0;
   while (reader.next(batch, max_rows).or_throw() > 0) sum = digest(batch, sum);
   require(sum == expected && reader.skipped_lines() == skipped);

@@ -18,7 +18,8 @@ void run(const cuembed_call& c) {
       for (int j = 0; j < c.width; ++j) {
         float sum = 0;
         for (int k = first; k < end; ++k) {
-          sum += static_cast<float>(static_cast<const T*>(c.table)[static_cast<std::ptrdiff_t>(c.ids[k]) * c.width + j]);
+          sum += static_cast<float>(
+              static_cast<const T*>(c.table)[static_cast<std::ptrdiff_t>(c.ids[k]) * c.width + j]);
         }
         static_cast<T*>(c.out)[static_cast<std::ptrdiff_t>(b) * c.width + j] = static_cast<T>(sum);
       }

@@ -201,8 +201,8 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
     (expect(apply_rows(ctx, matrix_view<const float>(out), optimizers, out, out)), ...);
     (apply_row(optimizers, floats, floats, floats, n), ...);
   };
-  steps(sgd{}, momentum{}, adagrad{}, rowwise_adagrad{}, adagrad_decay{}, rmsprop{}, centered_rmsprop{}, adam{},
-        rowwise_adam{}, adam_async{}, adam_async_rmsprop{}, ftrl{}, own_optimizer{});
+  steps(sgd{}, momentum{}, adagrad{}, rowwise_adagrad{}, adagrad_decay{}, rmsprop{}, centered_rmsprop{},
+        adam{}, rowwise_adam{}, adam_async{}, adam_async_rmsprop{}, ftrl{}, own_optimizer{});
   steps(with_gradient_scale{rowwise_adam{}, 2.0F}, clipped_by_value{momentum{}, 1.0F},
         with_weight_decay{rmsprop{}, 0.1F}, with_decoupled_decay{clipped_by_norm{sgd{}, 1.0F}, 0.1F},
         own_wrapper<adam>{});
@@ -262,8 +262,10 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
 
   // The same in one pass, many tables in one call, and gradients that are handed out.
   const std::vector<const_table_view<f32_rows>> parts(2, f32.view());
-  expect(fused_lookup(pool, partitioned_table(parts, partition_strategy::div), tensor, pooling{mean, max_norm{1}}, out));
-  expect(fused_lookup(here, partitioned_table(parts, partition_strategy::mod), bags.view(), pooling{sum, default_row{0}}, half));
+  expect(fused_lookup(pool, partitioned_table(parts, partition_strategy::div), tensor,
+                      pooling{mean, max_norm{1}}, out));
+  expect(fused_lookup(here, partitioned_table(parts, partition_strategy::mod), bags.view(),
+                      pooling{sum, default_row{0}}, half));
   table_group<> group;
   group.add(f32.view(), sum);
   group.add(f16s.view(), pooling{combiner::max, padding::prune});

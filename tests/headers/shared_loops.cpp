@@ -36,7 +36,8 @@ int deeprec_shared_loops(float* floats, const std::int64_t* ids, index_t n) {
   const std::vector<const_table_view<f32_rows>> parts(2, table.view());
   expect(fused_lookup(here, partitioned_table(parts, partition_strategy::mod), entries, combiner::mean, out));
   expect(update(here, bags, in, combiner::sum, adam{}, table.view()));
-  expect(update(here, bags, in, combiner::sum, clipped_by_norm{sgd{}, 1.0F}, splits.view(), round_stochastic{.seed = 1}));
+  expect(update(here, bags, in, combiner::sum, clipped_by_norm{sgd{}, 1.0F}, splits.view(),
+                round_stochastic{.seed = 1}));
   update_group<> updates;
   updates.add(table.view(), combiner::sum);
   expect(update(here, updates, of_features, in, adagrad{}));

@@ -12,12 +12,11 @@
 uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;
 
-namespace host_cuda {
-namespace {
+namespace host_cuda { namespace {
 
 std::mt19937_64& chance() {
-  static std::mt19937_64 generator(std::getenv("HOST_CUDA_SEED") != nullptr ? std::atoi(std::getenv("HOST_CUDA_SEED"))
-                                                                             : 1);
+  static std::mt19937_64 generator(
+      std::getenv("HOST_CUDA_SEED") != nullptr ? std::atoi(std::getenv("HOST_CUDA_SEED")) : 1);
   return generator;
 }
 std::size_t below(std::size_t n) { return static_cast<std::size_t>(chance()() % n); }
@@ -79,7 +78,9 @@ void try_meeting(std::size_t warp, unsigned mask) {
     unsigned from = l;
     const unsigned segment = l & ~static_cast<unsigned>(f.width - 1);
     switch (f.kind) {
-      case meeting::shuffle: from = segment | (static_cast<unsigned>(f.argument) & static_cast<unsigned>(f.width - 1)); break;
+      case meeting::shuffle:
+        from = segment | (static_cast<unsigned>(f.argument) & static_cast<unsigned>(f.width - 1));
+        break;
       case meeting::shuffle_xor:
         from = l ^ static_cast<unsigned>(f.argument);
         if (from >= segment + static_cast<unsigned>(f.width)) from = l;
@@ -90,7 +91,8 @@ void try_meeting(std::size_t warp, unsigned mask) {
           if ((mask >> k & 1U) != 0) f.answer |= lane_of(warp, k).value << k;
         }
         continue;
-      default: continue;
+      default:
+        continue;
     }
     if ((mask >> from & 1U) == 0) fail("a shuffle reads a lane that its mask does not name");
     f.answer = lane_of(warp, from).value;
@@ -204,8 +206,7 @@ void work_off() {
   work_until(pending, [] { return false; });
 }
 
-}  // namespace
-}  // namespace host_cuda
+}}  // namespace host_cuda
 
 struct CUstream_st {
   host_cuda::nodes tail;    // what comes next comes behind these
@@ -388,7 +389,8 @@ cudaError_t launch(const cudaLaunchConfig_t& shape, std::size_t parameter_bytes,
         blockIdx = {x, y, 0};
         run_block(threads.x, body);
         if (running.failed) {
-          std::fprintf(stderr, "host_cuda: %s (block %u,%u thread %u)\n", last_failure.c_str(), x, y, threadIdx.x);
+          std::fprintf(stderr, "host_cuda: %s (block %u,%u thread %u)\n", last_failure.c_str(), x, y,
+                       threadIdx.x);
           sticky = cudaErrorLaunchFailure;
           return;
         }
@@ -406,7 +408,9 @@ extern "C" {
 cudaError_t cudaPeekAtLastError() { return last_error; }
 cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
 const char* cudaGetErrorString(cudaError_t e) {
-  return e == cudaErrorLaunchFailure ? "a kernel failed" : e == cudaSuccess ? "no error" : "an error of the run time";
+  return e == cudaErrorLaunchFailure ? "a kernel failed"
+         : e == cudaSuccess          ? "no error"
+                                     : "an error of the run time";
 }
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = devices;
@@ -431,8 +435,12 @@ cudaError_t cudaDeviceSynchronize() {
 
 // --- memory ---
 cudaError_t cudaMalloc(void** out, std::size_t bytes) { return allocate(out, bytes, cudaMemoryTypeDevice); }
-cudaError_t cudaMallocManaged(void** out, std::size_t bytes, unsigned) { return allocate(out, bytes, cudaMemoryTypeManaged); }
-cudaError_t cudaHostAlloc(void** out, std::size_t bytes, unsigned) { return allocate(out, bytes, cudaMemoryTypeHost); }
+cudaError_t cudaMallocManaged(void** out, std::size_t bytes, unsigned) {
+  return allocate(out, bytes, cudaMemoryTypeManaged);
+}
+cudaError_t cudaHostAlloc(void** out, std::size_t bytes, unsigned) {
+  return allocate(out, bytes, cudaMemoryTypeHost);
+}
 cudaError_t cudaFree(void* dead) { return release(dead); }
 cudaError_t cudaFreeHost(void* dead) { return release(dead); }
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
@@ -449,14 +457,17 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* out, const void* p) 
   out->device = held.device;
   return cudaSuccess;
 }
-cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t on) {
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t on) {
   if (is_refused()) return keep(cudaErrorUnknown);
   const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
   const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
-  if ((to_device && bytes > 0 && !is_known(to, bytes)) || (from_device && bytes > 0 && !is_known(from, bytes))) {
+  if ((to_device && bytes > 0 && !is_known(to, bytes)) ||
+      (from_device && bytes > 0 && !is_known(from, bytes))) {
     return keep(cudaErrorInvalidValue);
   }
-  if (kind == cudaMemcpyHostToDevice && !is_known(from, bytes)) {  // pageable: taken now, there when it is there
+  if (kind == cudaMemcpyHostToDevice &&
+      !is_known(from, bytes)) {  // pageable: taken now, there when it is there
     const auto* const begin = static_cast<const char*>(from);
     return enqueue(on, [to, staged = std::vector<char>(begin, begin + bytes)] {
       std::copy(staged.begin(), staged.end(), static_cast<char*>(to));
@@ -473,7 +484,9 @@ cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t
     if (bytes > 0) std::memset(to, value, bytes);
   });
 }
-cudaError_t cudaMemset(void* to, int value, std::size_t bytes) { return cudaMemsetAsync(to, value, bytes, nullptr); }
+cudaError_t cudaMemset(void* to, int value, std::size_t bytes) {
+  return cudaMemsetAsync(to, value, bytes, nullptr);
+}
 
 // --- streams ---
 cudaError_t cudaDeviceGetStreamPriorityRange(int* lowest, int* highest) {
@@ -528,7 +541,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
 cudaError_t cudaStreamIsCapturing(cudaStream_t s, cudaStreamCaptureStatus* answer) {
   if (is_refused()) return keep(cudaErrorUnknown);
   const auto& capture = stream_of(s).capture;
-  *answer = capture == nullptr   ? cudaStreamCaptureStatusNone
+  *answer = capture == nullptr ? cudaStreamCaptureStatusNone
             : capture->invalid ? cudaStreamCaptureStatusInvalidated
                                : cudaStreamCaptureStatusActive;
   return cudaSuccess;

@@ -52,13 +52,15 @@ unsigned mask_of(int lanes) {
 
 __global__ void sum_of_teams(int lanes, int* out) {
   int x = static_cast<int>(threadIdx.x);
-  for (int i = 0; i < static_cast<int>(threadIdx.x) / lanes; ++i) {  // teams of a warp go on for different times
+  for (int i = 0; i < static_cast<int>(threadIdx.x) / lanes;
+       ++i) {  // teams of a warp go on for different times
     __syncwarp(mask_of(lanes));
   }
   for (int step = lanes / 2; step > 0; step /= 2) x += __shfl_xor_sync(mask_of(lanes), x, step, lanes);
   const int first = __shfl_sync(mask_of(lanes), static_cast<int>(threadIdx.x), 0, lanes);
   const unsigned odd = __ballot_sync(mask_of(lanes), threadIdx.x & 1U);
-  out[threadIdx.x] = x == lanes * first + lanes * (lanes - 1) / 2 && odd == (0xaaaaaaaaU & mask_of(lanes)) ? 1 : 0;
+  out[threadIdx.x] =
+      x == lanes * first + lanes * (lanes - 1) / 2 && odd == (0xaaaaaaaaU & mask_of(lanes)) ? 1 : 0;
 }
 __global__ void whole_warp_where_half_has_left() {
   if (threadIdx.x >= 16) return;
@@ -73,7 +75,9 @@ __global__ void different_meetings() {
 }
 __global__ void not_its_own_mask() { __syncwarp(1U); }
 __global__ void reads_another_team() { __shfl_sync(mask_of(8), 1, 9, 32); }
-__global__ void reads_between_words(const char* p) { __ldg(static_cast<const uint4*>(static_cast<const void*>(p + 4))); }
+__global__ void reads_between_words(const char* p) {
+  __ldg(static_cast<const uint4*>(static_cast<const void*>(p + 4)));
+}
 __global__ void turned_around(int* out) {
   __shared__ int kept[64];
   for (int round = 0; round < 3; ++round) {
@@ -205,11 +209,16 @@ TEST_CASE("host_cuda: what a capture does not allow ends it") {
   REQUIRE(cudaMalloc(&known, 4) == cudaSuccess);
   const auto refused = [&](int what) {
     switch (what) {
-      case 0: return cudaMalloc(&memory, 4);
-      case 1: return cudaFree(known);
-      case 2: return cudaStreamSynchronize(a.it);
-      case 3: return cudaDeviceSynchronize();
-      default: return cudaStreamWaitEvent(a.it, outside.it, 0);
+      case 0:
+        return cudaMalloc(&memory, 4);
+      case 1:
+        return cudaFree(known);
+      case 2:
+        return cudaStreamSynchronize(a.it);
+      case 3:
+        return cudaDeviceSynchronize();
+      default:
+        return cudaStreamWaitEvent(a.it, outside.it, 0);
     }
   };
   for (int what = 0; what < 5; ++what) {
@@ -262,9 +271,8 @@ TEST_CASE("host_cuda: launches that no card takes are refused") {
 
 namespace {
 
-/// Makes something again and again, each time with one more call of the run time before the one that is refused, until
-/// none was refused. Answers with the first call whose refusal
-/// left something behind.
+/// Makes something again and again, each time with one more call of the run time before the one that is
+/// refused, until none was refused. Answers with the first call whose refusal left something behind.
 template <class Make>
 std::string fault_of_refusals(const Make& make, int& refusals) {
   const std::size_t before = host_cuda::things_alive();
@@ -282,7 +290,8 @@ std::string fault_of_refusals(const Make& make, int& refusals) {
     const bool refused = host_cuda::has_refused();
     host_cuda::refuse_after(-1);
     cudaGetLastError();
-    if (host_cuda::things_alive() != before) return "call " + std::to_string(refusals) + " leaves something behind";
+    if (host_cuda::things_alive() != before)
+      return "call " + std::to_string(refusals) + " leaves something behind";
     if (noticed && !refused) return "call " + std::to_string(refusals) + " fails by itself";
     if (!refused) return {};
   }

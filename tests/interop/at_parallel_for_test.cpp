@@ -6,8 +6,8 @@
 #include "support/executor_contract.hpp"
 #include "support/lookup_bits.hpp"
 
-#include <algorithm>
 #include <doctest/doctest.h>
+#include <algorithm>
 #include <thread>
 #include <vector>
 
@@ -49,11 +49,10 @@ void parallel_for(std::int64_t begin, std::int64_t end, std::int64_t grain, cons
 }  // namespace look_alike
 
 TEST_CASE("torch_executor keeps the contract of bulk executors") {
-  const torch_executor executor{
-      [](std::int64_t b, std::int64_t e, std::int64_t g, const auto& f) {
-        look_alike::parallel_for<3>(b, e, g, f);
-      },
-      3};
+  const torch_executor executor{[](std::int64_t b, std::int64_t e, std::int64_t g, const auto& f) {
+                                  look_alike::parallel_for<3>(b, e, g, f);
+                                },
+                                3};
   CHECK(executor.concurrency() == 3);
   CHECK(deeprec_test::contract_fault(executor) == "");
 }
@@ -61,11 +60,10 @@ TEST_CASE("torch_executor keeps the contract of bulk executors") {
 TEST_CASE("torch_executor keeps the contract where the number of threads was guessed wrong") {
   for (const int threads : {-1, 0, 1, 2, 9}) {
     CAPTURE(threads);
-    const torch_executor executor{
-        [](std::int64_t b, std::int64_t e, std::int64_t g, const auto& f) {
-          look_alike::parallel_for<3>(b, e, g, f);
-        },
-        threads};
+    const torch_executor executor{[](std::int64_t b, std::int64_t e, std::int64_t g, const auto& f) {
+                                    look_alike::parallel_for<3>(b, e, g, f);
+                                  },
+                                  threads};
     CHECK(executor.concurrency() == (std::max)(1, threads));
     CHECK(deeprec_test::contract_fault(executor) == "");
   }
@@ -73,8 +71,8 @@ TEST_CASE("torch_executor keeps the contract where the number of threads was gue
 
 TEST_CASE("torch_executor: a lookup has the bits that inline_executor gives") {
   const torch_executor executor{[](std::int64_t b, std::int64_t e, std::int64_t g, const auto& f) {
-                            look_alike::parallel_for<4>(b, e, g, f);
-                          },
-                          4};
+                                  look_alike::parallel_for<4>(b, e, g, f);
+                                },
+                                4};
   CHECK(deeprec_test::lookup_bits_fault(executor) == "");
 }

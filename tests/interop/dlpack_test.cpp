@@ -3,8 +3,8 @@
 
 #include <deeprec/interop/dlpack.hpp>
 
-#include <cstdint>
 #include <doctest/doctest.h>
+#include <cstdint>
 #include <vector>
 
 #if __has_include(<dlpack/dlpack.h>)
@@ -115,8 +115,7 @@ TEST_CASE_TEMPLATE_DEFINE("dlpack: a vector is one row", Tensor, vector) {
   CHECK(code_of<float>(s.tensor) == errc::ok);
 }
 
-TEST_CASE_TEMPLATE_DEFINE("dlpack: the stride of a dimension of one element means nothing", Tensor,
-                          single) {
+TEST_CASE_TEMPLATE_DEFINE("dlpack: the stride of a dimension of one element means nothing", Tensor, single) {
   sample<Tensor> s;
   s.shape[0] = 1;
   s.strides[0] = 1;  // as PyTorch writes it
@@ -157,8 +156,8 @@ TEST_CASE_TEMPLATE_DEFINE("dlpack: the device decides the space", Tensor, spaces
   const struct {
     int device;
     bool host, device_memory, unified;
-  } places[] = {{1, true, false, false},  {2, false, true, false},  {3, true, true, true},
-                {13, true, true, true},   {10, false, false, false}, {4, false, false, false}};
+  } places[] = {{1, true, false, false}, {2, false, true, false},   {3, true, true, true},
+                {13, true, true, true},  {10, false, false, false}, {4, false, false, false}};
   for (const auto& place : places) {
     CAPTURE(place.device);
     s.place(place.device);

@@ -31,9 +31,8 @@ TEST_CASE("tbb_executor keeps the contract inside another arena's loop") {
   tbb::task_arena arena(2);
   const tbb_executor executor(arena);
   std::string faults[4];
-  tbb::parallel_for(0, 4, [&](int i) {
-    faults[i] = deeprec_test::contract::pieces_fault(executor, 1000, 7);
-  });
+  tbb::parallel_for(0, 4,
+                    [&](int i) { faults[i] = deeprec_test::contract::pieces_fault(executor, 1000, 7); });
   for (const std::string& fault : faults) CHECK(fault == "");
 }
 

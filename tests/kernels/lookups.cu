@@ -1,9 +1,10 @@
-// Lookups whose machine code kernels_test.sh looks at: each format, with the poolings that make other kernels of it.
-#include <deeprec/embedding/training/gradient.cuh>
+// Lookups whose machine code kernels_test.sh looks at: each format, with the poolings that make other kernels
+// of it.
 #include <deeprec/embedding/lookup/lookup.cuh>
+#include <deeprec/embedding/lookup/table_group.cuh>
 #include <deeprec/embedding/tables/quantized_rows.hpp>
 #include <deeprec/embedding/tables/split_bf16_rows.hpp>
-#include <deeprec/embedding/lookup/table_group.cuh>
+#include <deeprec/embedding/training/gradient.cuh>
 #include <deeprec/ops/row_select.cuh>
 
 using namespace deeprec;
@@ -28,8 +29,8 @@ status f32_clipped(cuda_stream& on, table_type<f32_rows> table, bags_type bags, 
 status f32_each(cuda_stream& on, table_type<f32_rows> table, bags_type bags, out_type out) {
   return lookup(on, table, bags, combiner::concat, out);
 }
-status f32_fixed(cuda_stream& on, table_type<f32_rows> table, fixed_hotness_view<std::int64_t, device_space> bags,
-                 out_type out) {
+status f32_fixed(cuda_stream& on, table_type<f32_rows> table,
+                 fixed_hotness_view<std::int64_t, device_space> bags, out_type out) {
   return lookup(on, table, bags, combiner::sum, out);
 }
 status f16_rows_of(cuda_stream& on, table_type<f16_rows> table, bags_type bags, out_type out) {
@@ -58,7 +59,8 @@ status of_weights(cuda_stream& on, table_type<f32_rows> table, bags_type bags,
                   matrix_view<const float, device_space> gradient, std::span<float> out) {
   return weight_gradients(on, table, bags, gradient, combiner::sum, out);
 }
-status select(cuda_stream& on, std::span<const std::uint8_t> condition, matrix_view<const float, device_space> a,
-              matrix_view<const float, device_space> b, out_type out) {
+status select(cuda_stream& on, std::span<const std::uint8_t> condition,
+              matrix_view<const float, device_space> a, matrix_view<const float, device_space> b,
+              out_type out) {
   return row_select(on, condition, a, b, out);
 }

@@ -18,7 +18,8 @@ status with_sgd(cuda_stream& on, bags_type bags, gradient_type gradient, rows_ty
 status with_momentum(cuda_stream& on, bags_type bags, gradient_type gradient, rows_type<f32_rows> table) {
   return update(on, bags, gradient, combiner::sum, momentum{}, table);
 }
-status with_rowwise_adagrad(cuda_stream& on, bags_type bags, gradient_type gradient, rows_type<f32_rows> table) {
+status with_rowwise_adagrad(cuda_stream& on, bags_type bags, gradient_type gradient,
+                            rows_type<f32_rows> table) {
   return update(on, bags, gradient, combiner::sum, rowwise_adagrad{}, table);
 }
 status with_adagrad(cuda_stream& on, bags_type bags, gradient_type gradient, rows_type<f32_rows> table) {
@@ -31,13 +32,16 @@ status with_ftrl(cuda_stream& on, bags_type bags, gradient_type gradient, rows_t
   return update(on, bags, gradient, combiner::sum, ftrl{}, table);
 }
 status with_wrappers(cuda_stream& on, bags_type bags, gradient_type gradient, rows_type<f32_rows> table) {
-  return update(on, bags, gradient, combiner::sum, clipped_by_norm{with_weight_decay{adam{}, {}}, 1.0F}, table);
+  return update(on, bags, gradient, combiner::sum, clipped_by_norm{with_weight_decay{adam{}, {}}, 1.0F},
+                table);
 }
 status with_halves(cuda_stream& on, bags_type bags, gradient_type gradient, rows_type<bf16_rows> table) {
   return update(on, bags, gradient, pooling{combiner::mean, padding::prune}, sgd{}, table);
 }
 
-status pruned(cuda_stream& on, bags_type bags, device_bags<> out) { return prune_invalid(on, bags, prune_rule::by_id, out); }
+status pruned(cuda_stream& on, bags_type bags, device_bags<> out) {
+  return prune_invalid(on, bags, prune_rule::by_id, out);
+}
 status filled(cuda_stream& on, bags_type bags, device_bags<> out, std::span<std::uint8_t> empty) {
   return fill_empty_bags(on, bags, 0, out, empty);
 }
@@ -48,6 +52,7 @@ status parted(cuda_stream& on, std::span<const std::int64_t> ids, device_partiti
   return partition(on, ids, 10, 2, partition_strategy::mod, bounds::check, out);
 }
 status in_any_order(cuda_stream& on, const_table_view<f32_rows, device_space> table,
-                    coo_view<std::int64_t, std::int64_t, device_space> entries, matrix_view<float, device_space> out) {
+                    coo_view<std::int64_t, std::int64_t, device_space> entries,
+                    matrix_view<float, device_space> out) {
   return fused_lookup(on, table, entries, combiner::sum, out);
 }

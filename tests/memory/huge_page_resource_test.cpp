@@ -7,10 +7,10 @@
 
 #include <sys/mman.h>
 
+#include <doctest/doctest.h>
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <doctest/doctest.h>
 #include <memory_resource>
 #include <new>
 #include <random>
@@ -108,7 +108,8 @@ TEST_CASE("hazard H17: who takes a block back is told by its size, never by byte
       ++held;
       void* const base = mmap(nullptr, 4096 + pages(bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
       REQUIRE(base != MAP_FAILED);
-      if (bytes > 0) REQUIRE(mprotect(static_cast<char*>(base) + 4096, pages(bytes), PROT_READ | PROT_WRITE) == 0);
+      if (bytes > 0)
+        REQUIRE(mprotect(static_cast<char*>(base) + 4096, pages(bytes), PROT_READ | PROT_WRITE) == 0);
       return static_cast<char*>(base) + 4096;
     }
     void do_deallocate(void* memory, std::size_t bytes, std::size_t) override {
@@ -127,7 +128,8 @@ TEST_CASE("hazard H17: who takes a block back is told by its size, never by byte
                                   2 * megabyte, 2 * megabyte + 1}) {
     for (const std::size_t alignment : {std::size_t{1}, std::size_t{64}, std::size_t{4096}}) {
       blocks.push_back({resource.allocate(bytes, alignment), bytes, alignment});
-      std::fill_n(static_cast<unsigned char*>(blocks.back().memory), bytes, blocks.size() % 2 == 0 ? 0xff : 0x4d);
+      std::fill_n(static_cast<unsigned char*>(blocks.back().memory), bytes,
+                  blocks.size() % 2 == 0 ? 0xff : 0x4d);
     }
   }
   CHECK(upstream.held == 4 * 3);
@@ -152,8 +154,8 @@ TEST_CASE("huge_page_resource: the report counts what is mapped and what was tou
   CHECK(report.resident >= before + bytes);
   CHECK(report.transparent_huge <= report.resident);
   CHECK(report.transparent_huge % huge_page_size == 0);
-  MESSAGE("transparent huge pages: " << report.transparent_huge / megabyte << " of "
-                                     << bytes / megabyte << " MB");
+  MESSAGE("transparent huge pages: " << report.transparent_huge / megabyte << " of " << bytes / megabyte
+                                     << " MB");
   resource.deallocate(memory, bytes + 1, 64);
   CHECK(resource.report().mapped == 0);
   CHECK(resource.report().resident == 0);

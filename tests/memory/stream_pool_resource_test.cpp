@@ -88,8 +88,7 @@ std::string traffic_fault(std::uint64_t seed, int rounds, stream_pool_report& re
         held made{nullptr, 1 + static_cast<std::size_t>(random() % 5000), on, round};
         REQUIRE(pool.allocate(made.bytes, on, made.memory).ok());
         REQUIRE(reinterpret_cast<std::uintptr_t>(made.memory) % 16 == 0);
-        uses.push_back(
-            {static_cast<std::byte*>(made.memory), made.bytes, made.block, fake().add(on, round)});
+        uses.push_back({static_cast<std::byte*>(made.memory), made.bytes, made.block, fake().add(on, round)});
         if (random() % 4 == 0) {  // a second stream reads it, behind the first
           const int other = (on + 1) % 3;
           fake_runtime::event e{};
@@ -116,8 +115,8 @@ std::string traffic_fault(std::uint64_t seed, int rounds, stream_pool_report& re
         const bool overlap =
             uses[i].begin < uses[j].begin + uses[j].bytes && uses[j].begin < uses[i].begin + uses[i].bytes;
         if (overlap && uses[i].block != uses[j].block && known.count(uses[j].node) == 0) {
-          fault = "block " + std::to_string(uses[i].block) + " not behind block " +
-                  std::to_string(uses[j].block);
+          fault =
+              "block " + std::to_string(uses[i].block) + " not behind block " + std::to_string(uses[j].block);
           break;
         }
       }
@@ -220,13 +219,15 @@ TEST_CASE("hazard H17: a block is known by its address: no byte of it, or before
   std::byte* const first = static_cast<std::byte*>(a);
   const stream_pool_report held = pool.report();
   // Inside a block, between blocks, at the ends of the slab, nowhere.
-  for (const std::ptrdiff_t off : {1, 8, 16, 255, 256, 512, 999, 1000, 1023, 1025, 2048, 4097, 16383, 16384, -1, -16, -256}) {
+  for (const std::ptrdiff_t off :
+       {1, 8, 16, 255, 256, 512, 999, 1000, 1023, 1025, 2048, 4097, 16383, 16384, -1, -16, -256}) {
     CAPTURE(off);
     CHECK(pool.deallocate(first + off, s).code() == errc::invalid_value);
     CHECK(pool.also_used_on(first + off, s).code() == errc::invalid_value);
   }
   int elsewhere = 0;
-  for (void* const foreign : {static_cast<void*>(nullptr), static_cast<void*>(&elsewhere), static_cast<void*>(&pool)}) {
+  for (void* const foreign :
+       {static_cast<void*>(nullptr), static_cast<void*>(&elsewhere), static_cast<void*>(&pool)}) {
     CHECK(pool.deallocate(foreign, s).code() == errc::invalid_value);
   }
   basic_stream_pool_resource<closed_memory> other(1 << 14);

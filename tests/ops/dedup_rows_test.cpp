@@ -89,7 +89,8 @@ void check_type(std::uint64_t salt) {
           REQUIRE(gather_rows(inline_executor{}, kept, out.inverse, laid).ok());
           bool same = true;
           for (index_t b = 0; b < rows && width > 0; ++b) {
-            same &= std::memcmp(laid.row(b), in.view.row(b), static_cast<std::size_t>(width) * sizeof(T)) == 0;
+            same &=
+                std::memcmp(laid.row(b), in.view.row(b), static_cast<std::size_t>(width) * sizeof(T)) == 0;
           }
           CHECK(same);
         }
@@ -182,10 +183,12 @@ TEST_CASE("dedup_rows: sizes that memory can't hold, and null rows, are a shape 
   out.rows = {5};
   const inline_executor here;
   for (const index_t width : {index_t{1} << 60, index_t{1} << 61, index_t{1} << 62}) {  // of 8 bytes each
-    CHECK(dedup_rows(here, matrix_view<const double>(memory.data(), 2, width), out).code() == errc::shape_mismatch);
+    CHECK(dedup_rows(here, matrix_view<const double>(memory.data(), 2, width), out).code() ==
+          errc::shape_mismatch);
   }
   CHECK(dedup_rows(here, matrix_view<const double>(nullptr, 2, 4), out).code() == errc::shape_mismatch);
-  CHECK(dedup_rows(here, matrix_view<const double>(memory.data(), -1, 4), out).code() == errc::shape_mismatch);
+  CHECK(dedup_rows(here, matrix_view<const double>(memory.data(), -1, 4), out).code() ==
+        errc::shape_mismatch);
   CHECK(out.rows == std::pmr::vector<std::int64_t>{5});
 }
 
@@ -200,7 +203,8 @@ TEST_CASE("gather_rows: the first number outside is named, and nothing is writte
   for (const int threads : {1, 4}) {
     thread_pool pool(threads);
     const status s = gather_rows(pool, from, numbers, to);
-    CHECK(s.message() == "id out of range: gather_rows: inverse must be in [0, U); position 150000, value -1");
+    CHECK(s.message() ==
+          "id out of range: gather_rows: inverse must be in [0, U); position 150000, value -1");
     CHECK(memory == std::vector<float>(200'000 * 2, -1.0F));
   }
   const inline_executor here;

@@ -53,9 +53,8 @@ constexpr index_t always = 0;
 struct library {
   index_t stream_above = never;
   template <class Context, class T>
-  status operator()(const Context& ctx, std::span<const std::uint8_t> cond,
-                    matrix_view<const T> then, matrix_view<const T> otherwise,
-                    matrix_view<T> out) const {
+  status operator()(const Context& ctx, std::span<const std::uint8_t> cond, matrix_view<const T> then,
+                    matrix_view<const T> otherwise, matrix_view<T> out) const {
     return row_select_on(host_backend{}, ctx, cond, then, otherwise, out, stream_above);
   }
 };
@@ -74,8 +73,8 @@ std::vector<std::uint8_t> conditions(std::mt19937_64& random, index_t rows) {
 
 // The oracle: the bytes of row b, by memcmp; and the bytes between rows as they were.
 template <class T>
-bool chosen(std::span<const std::uint8_t> cond, matrix_view<const T> then,
-            matrix_view<const T> otherwise, matrix_view<const T> out) {
+bool chosen(std::span<const std::uint8_t> cond, matrix_view<const T> then, matrix_view<const T> otherwise,
+            matrix_view<const T> out) {
   for (index_t b = 0; b < out.extent(0); ++b) {
     const matrix_view<const T>& from = cond[static_cast<std::size_t>(b)] != 0 ? then : otherwise;
     if (std::memcmp(out.row(b), from.row(from.extent(0) == 1 ? 0 : b),
@@ -124,9 +123,8 @@ class rows_in_guards {
 
 // One shape through one implementation: true when the answer is right and nothing else was written.
 template <class T, class Context, class Implementation>
-bool shape_is_right(std::mt19937_64& random, const Context& ctx, const Implementation& select,
-                    place where, index_t rows, index_t width, index_t gap,
-                    index_t then_rows, index_t otherwise_rows) {
+bool shape_is_right(std::mt19937_64& random, const Context& ctx, const Implementation& select, place where,
+                    index_t rows, index_t width, index_t gap, index_t then_rows, index_t otherwise_rows) {
   rows_in_guards<T> then(where, then_rows, width, width + gap);
   rows_in_guards<T> otherwise(where, otherwise_rows, width, width + 2 * gap);
   rows_in_guards<T> out(where, rows, width, width + gap);
@@ -137,9 +135,8 @@ bool shape_is_right(std::mt19937_64& random, const Context& ctx, const Implement
   }
   const auto cond = guarded<std::uint8_t>::copy_of(conditions(random, rows));
   const std::span<const std::uint8_t> flags(cond.data(), cond.size());
-  const status s =
-      select(ctx, flags, matrix_view<const T>(then.view()), matrix_view<const T>(otherwise.view()),
-             out.view());
+  const status s = select(ctx, flags, matrix_view<const T>(then.view()),
+                          matrix_view<const T>(otherwise.view()), out.view());
   REQUIRE_MESSAGE(s.ok(), s.message());
   return chosen<T>(flags, then.view(), otherwise.view(), out.view()) &&
          gaps_hold<T>(out.view(), std::byte{0x5a});
@@ -149,12 +146,12 @@ bool shape_is_right(std::mt19937_64& random, const Context& ctx, const Implement
 
 TEST_CASE("row_select: the documentation's example") {
   /// [row_select]
-  std::vector<std::uint8_t> has_history{1, 0, 1};         // one for each row
-  std::vector<float> history{1, 10, 2, 20, 3, 30};        // (B=3, D=2)
-  std::vector<float> unknown{-1, -10};                    // (1, D): one row for all
+  std::vector<std::uint8_t> has_history{1, 0, 1};   // one for each row
+  std::vector<float> history{1, 10, 2, 20, 3, 30};  // (B=3, D=2)
+  std::vector<float> unknown{-1, -10};              // (1, D): one row for all
   row_select(inline_executor{}, has_history, matrix_view<const float>(history.data(), 3, 2),
              matrix_view<const float>(unknown.data(), 1, 2), matrix_view(history.data(), 3, 2))
-      .or_throw();                                        // in place: rows 0 and 2 are not touched
+      .or_throw();  // in place: rows 0 and 2 are not touched
   /// [row_select]
   CHECK(history == std::vector<float>{1, 10, -1, -10, 3, 30});
 }
@@ -167,11 +164,10 @@ TEST_CASE("row_select: rows of 1 to 300 bytes, every ISA, both kinds of store, i
       for (index_t width = 1; width <= 300; ++width) {
         for (const place where : {place::behind_a_guard, place::before_a_guard}) {
           for (const index_t gap : {0, 1, 64}) {
-            const bool right =
-                shape_is_right<char>(random, on(here, which), library{stream_above}, where, 5, width,
-                                     gap, 5, 5) &&
-                shape_is_right<char>(random, on(here, which), library{stream_above}, where, 1, width,
-                                     gap, 1, 1);
+            const bool right = shape_is_right<char>(random, on(here, which), library{stream_above}, where, 5,
+                                                    width, gap, 5, 5) &&
+                               shape_is_right<char>(random, on(here, which), library{stream_above}, where, 1,
+                                                    width, gap, 1, 1);
             CHECK_MESSAGE(right, to_string(which), " width ", width, " gap ", gap);
           }
         }
@@ -208,8 +204,8 @@ TEST_CASE("row_select: every place of a row within a cache line, both kinds of s
   }
 }
 
-TEST_CASE_TEMPLATE("row_select: any element type, one row for all, strides, every ISA", T, char, f16,
-                   float, double, twelve_bytes) {
+TEST_CASE_TEMPLATE("row_select: any element type, one row for all, strides, every ISA", T, char, f16, float,
+                   double, twelve_bytes) {
   std::mt19937_64 random(seed() + 2);
   inline_executor here;
   for (const isa which : runnable_isas()) {
@@ -219,8 +215,8 @@ TEST_CASE_TEMPLATE("row_select: any element type, one row for all, strides, ever
         for (const index_t gap : {0, 3}) {
           for (const index_t rows : {2, 13}) {
             const auto shape = [&](index_t then_rows, index_t otherwise_rows) {
-              return shape_is_right<T>(random, on(here, which), select, place::before_a_guard, rows,
-                                       width, gap, then_rows, otherwise_rows);
+              return shape_is_right<T>(random, on(here, which), select, place::before_a_guard, rows, width,
+                                       gap, then_rows, otherwise_rows);
             };
             CAPTURE(to_string(which));
             CAPTURE(width);
@@ -356,13 +352,13 @@ TEST_CASE("row_select: an overlap in part is refused, columns side by side are n
   CHECK(select(in(m, 4, 8), out(m, 4, 8, 16)) == errc::unsupported);  // another stride
   CHECK(select(in(m, 1, 8), out(m, 4, 8)) == errc::unsupported);      // one row for all
   CHECK(select(in(m + 24, 1, 8), out(m, 4, 8)) == errc::unsupported);
-  CHECK(select(in(m + 8, 1, 8), out(m, 4, 8, 16)) == errc::ok);       // it lies between the rows
-  CHECK(select(in(m, 4, 8, 16), out(m + 8, 4, 8, 16)) == errc::ok);   // columns of one matrix
+  CHECK(select(in(m + 8, 1, 8), out(m, 4, 8, 16)) == errc::ok);      // it lies between the rows
+  CHECK(select(in(m, 4, 8, 16), out(m + 8, 4, 8, 16)) == errc::ok);  // columns of one matrix
   CHECK(select(in(m + 8, 4, 8, 16), out(m, 4, 8, 16)) == errc::ok);
   CHECK(select(in(m + 7, 4, 8, 16), out(m, 4, 8, 16)) == errc::unsupported);
   CHECK(select(in(m + 9, 4, 8, 16), out(m, 4, 8, 16)) == errc::unsupported);
   CHECK(select(in(m + 16, 4, 8, 16), out(m, 4, 8, 16)) == errc::unsupported);  // one row later
-  CHECK(select(in(m, 4, 8, 0), out(m + 8, 4, 8)) == errc::ok);        // an expanded row
+  CHECK(select(in(m, 4, 8, 0), out(m + 8, 4, 8)) == errc::ok);                 // an expanded row
   CHECK(select(in(m + 12, 4, 8, 0), out(m, 4, 8)) == errc::unsupported);
 
   std::vector<std::uint8_t> bytes(64, 1);
@@ -393,10 +389,8 @@ TEST_CASE("row_select: overlaps of all small shapes, against a set of bytes") {
         for (index_t rows_a : {1, 2, 4}) {
           for (index_t rows_b : {1, 3, 4}) {
             for (index_t at_a = 0; at_a < 30; ++at_a) {
-              const detail::byte_rows<const std::byte> a{memory.data() + at_a, rows_a, stride_a,
-                                                         width};
-              const detail::byte_rows<const std::byte> b{memory.data() + 12, rows_b, stride_b,
-                                                         width};
+              const detail::byte_rows<const std::byte> a{memory.data() + at_a, rows_a, stride_a, width};
+              const detail::byte_rows<const std::byte> b{memory.data() + 12, rows_b, stride_b, width};
               const auto in_a = touched(a, memory.data());
               const auto in_b = touched(b, memory.data());
               bool shared = false;
@@ -427,8 +421,7 @@ TEST_CASE("row_select: the same bits on 1 to 8 threads") {
         std::vector<float> out(then.size());
         const matrix_view<float> o(out.data(), rows, width);
         CAPTURE(threads);
-        CHECK(library{stream_above}(on(pool, which), std::span<const std::uint8_t>(cond), t, e, o)
-                  .ok());
+        CHECK(library{stream_above}(on(pool, which), std::span<const std::uint8_t>(cond), t, e, o).ok());
         CHECK(chosen<float>(cond, t, e, o));
       }
     }
@@ -463,9 +456,7 @@ TEST_CASE("row_select: empty shapes") {
                    matrix_view<float>(nullptr, 0, 4))
             .ok());
   CHECK(row_select(here, three, no_columns, no_columns, matrix_view<float>(nullptr, 3, 0)).ok());
-  CHECK(row_select(here, std::span<const bool>(), no_rows, no_rows,
-                   matrix_view<float>(nullptr, 0, 4))
-            .ok());
+  CHECK(row_select(here, std::span<const bool>(), no_rows, no_rows, matrix_view<float>(nullptr, 0, 4)).ok());
 }
 
 TEST_CASE("row_select: an operand that does not fit is named, and nothing is written") {
@@ -534,15 +525,14 @@ struct broken {
 }  // namespace
 
 TEST_CASE("row_select: broken variants are caught") {
-  for (const mistake which : {mistake::inverted_last_row, mistake::low_bit_only,
-                              mistake::last_byte_lost, mistake::one_byte_too_far,
-                              mistake::wrong_broadcast}) {
+  for (const mistake which : {mistake::inverted_last_row, mistake::low_bit_only, mistake::last_byte_lost,
+                              mistake::one_byte_too_far, mistake::wrong_broadcast}) {
     std::mt19937_64 random(seed() + 6);
     inline_executor here;
     int caught = 0;
     for (int i = 0; i < 20; ++i) {
-      caught += !shape_is_right<char>(random, context(here), broken{which}, place::before_a_guard, 9,
-                                      33, 4, 9, 1);
+      caught +=
+          !shape_is_right<char>(random, context(here), broken{which}, place::before_a_guard, 9, 33, 4, 9, 1);
     }
     CHECK_MESSAGE(caught >= 15, static_cast<int>(which));
   }

@@ -50,12 +50,24 @@ std::vector<Id> make_ids(std::mt19937_64& random, ids_are kind, std::size_t n) {
   std::vector<Id> ids(n);
   for (std::size_t k = 0; k < n; ++k) {
     switch (kind) {
-      case ids_are::few: ids[k] = static_cast<Id>(random() % 7); break;
-      case ids_are::many: ids[k] = static_cast<Id>(random() % (4 * n)); break;
-      case ids_are::wide: ids[k] = static_cast<Id>(random()); break;
-      case ids_are::extreme: ids[k] = extremes[random() % 5] ^ static_cast<Id>(random() % 2); break;
-      case ids_are::strided: ids[k] = static_cast<Id>((random() % n) << (sizeof(Id) * 4)); break;
-      case ids_are::equal: ids[k] = static_cast<Id>(-12); break;
+      case ids_are::few:
+        ids[k] = static_cast<Id>(random() % 7);
+        break;
+      case ids_are::many:
+        ids[k] = static_cast<Id>(random() % (4 * n));
+        break;
+      case ids_are::wide:
+        ids[k] = static_cast<Id>(random());
+        break;
+      case ids_are::extreme:
+        ids[k] = extremes[random() % 5] ^ static_cast<Id>(random() % 2);
+        break;
+      case ids_are::strided:
+        ids[k] = static_cast<Id>((random() % n) << (sizeof(Id) * 4));
+        break;
+      case ids_are::equal:
+        ids[k] = static_cast<Id>(-12);
+        break;
     }
   }
   return ids;
@@ -65,8 +77,8 @@ template <class Id, class Index>
 void check_types(std::uint64_t salt) {
   std::mt19937_64 random(seed() + salt);
   unique_ids<Id, Index> out;  // reused
-  for (const ids_are kind : {ids_are::few, ids_are::many, ids_are::wide, ids_are::extreme,
-                             ids_are::strided, ids_are::equal}) {
+  for (const ids_are kind :
+       {ids_are::few, ids_are::many, ids_are::wide, ids_are::extreme, ids_are::strided, ids_are::equal}) {
     for (const std::size_t n : {0U, 1U, 2U, 63U, 64U, 65U, 1000U, 5000U}) {
       CAPTURE(static_cast<int>(kind));
       CAPTURE(n);
@@ -108,7 +120,8 @@ TEST_CASE("unique: millions of ids, more than the caches hold; 1 to 8 threads gi
 
 TEST_CASE("hazard H9: unique keeps -1, -2 and the ends of the type as ids among others") {
   using limits = std::numeric_limits<std::int64_t>;
-  const std::vector<std::int64_t> all{-1, -2, 0, limits::min(), limits::max(), limits::min() + 1, 1, limits::max() - 1};
+  const std::vector<std::int64_t> all{
+      -1, -2, 0, limits::min(), limits::max(), limits::min() + 1, 1, limits::max() - 1};
   const inline_executor here;
   std::vector<std::int64_t> ids;
   for (std::size_t i = 0; i < 1000; ++i) ids.push_back(all[(i * i + i / 7) % all.size()]);
@@ -187,7 +200,8 @@ TEST_CASE("unique: ids that were chosen against its hash are compared no more of
   constexpr index_t n = 4000;
   std::vector<std::int64_t> chosen, strided, shifted;
   for (std::uint64_t k = 0; k < n; ++k) {
-    const std::uint64_t one_position = std::uint64_t{0x155} << 51 | k;  // mix64's upper 13 bits: the table's slot
+    const std::uint64_t one_position =
+        std::uint64_t{0x155} << 51 | k;  // mix64's upper 13 bits: the table's slot
     REQUIRE(mix64(unmix64(one_position)) == one_position);
     chosen.push_back(static_cast<std::int64_t>(unmix64(one_position)));
     strided.push_back(static_cast<std::int64_t>(k << 40 | 1));

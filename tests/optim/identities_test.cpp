@@ -8,10 +8,10 @@
 #include "oracles.hpp"
 #include "support/seed.hpp"
 
+#include <doctest/doctest.h>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <doctest/doctest.h>
 #include <random>
 #include <type_traits>
 #include <vector>
@@ -85,8 +85,8 @@ TEST_CASE("identities: momentum of 0 is SGD, bit for bit") {
   on_every_path([](int path) {
     const auto plain = trained(sgd{.learning_rate = 0.1F}).run(50, path);
     CHECK(same_bits(plain.weights, trained(momentum{0.1F, 0}).run(50, path).weights));
-    CHECK(same_bits(plain.weights,
-                    trained(momentum{0.1F, 0, momentum_kind::nesterov}).run(50, path).weights));
+    CHECK(
+        same_bits(plain.weights, trained(momentum{0.1F, 0, momentum_kind::nesterov}).run(50, path).weights));
     CHECK_FALSE(same_bits(plain.weights, trained(momentum{0.1F, 0.01F}).run(50, path).weights));
   });
 }

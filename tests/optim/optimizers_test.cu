@@ -4,10 +4,10 @@
 
 #include "support/seed.hpp"
 
-#include <cmath>
-#include <cstdint>
 #include <cuda_runtime.h>
 #include <doctest/doctest.h>
+#include <cmath>
+#include <cstdint>
 #include <random>
 #include <vector>
 
@@ -37,7 +37,8 @@ __global__ void step_rows_kernel(Rows rows, float* weights, const float* gradien
   }
 }
 
-__global__ void round_kernel(const float* x, std::uint16_t* to_bf16, std::uint16_t* to_f16, round_stochastic how) {
+__global__ void round_kernel(const float* x, std::uint16_t* to_bf16, std::uint16_t* to_f16,
+                             round_stochastic how) {
   const auto i = blockIdx.x * blockDim.x + threadIdx.x;
   const std::uint32_t word = how.word(blockIdx.x, threadIdx.x);
   to_bf16[i] = round_with<bf16>(x[i], word).bits;
@@ -46,7 +47,9 @@ __global__ void round_kernel(const float* x, std::uint16_t* to_bf16, std::uint16
 
 template <class T>
 struct managed {
-  explicit managed(std::size_t count) : size(count) { REQUIRE(cudaMallocManaged(&data, count * sizeof(T)) == 0); }
+  explicit managed(std::size_t count) : size(count) {
+    REQUIRE(cudaMallocManaged(&data, count * sizeof(T)) == 0);
+  }
   managed(const managed&) = delete;
   ~managed() { cudaFree(data); }
   T* data = nullptr;
@@ -66,15 +69,18 @@ double worst_error(O optimizer, bool advance_host = true) {
   O of_host = optimizer;
   for (int k = 0; k < 10; ++k) {
     for (std::size_t i = 0; i < gradient.size; ++i) gradient.data[i] = normal(random);
-    step_rows_kernel<O><<<1, rows>>>(detail::prepare(optimizer), weights.data, gradient.data, state.data, width);
+    step_rows_kernel<O>
+        <<<1, rows>>>(detail::prepare(optimizer), weights.data, gradient.data, state.data, width);
     REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
     for (int r = 0; r < rows; ++r) {
-      apply_row(of_host, host.data() + r * width, gradient.data + r * width, host_state.data() + r * states, width);
+      apply_row(of_host, host.data() + r * width, gradient.data + r * width, host_state.data() + r * states,
+                width);
     }
     next_step(optimizer);
     if (advance_host) next_step(of_host);
     for (std::size_t i = 0; i < host.size(); ++i) {
-      worst = std::fmax(worst, std::fabs(static_cast<double>(host[i]) - static_cast<double>(weights.data[i])));
+      worst =
+          std::fmax(worst, std::fabs(static_cast<double>(host[i]) - static_cast<double>(weights.data[i])));
     }
   }
   return worst;

@@ -162,8 +162,7 @@ struct oracle<adam_async, Wrong> {
     for (std::size_t j = 0; j < d; ++j) {
       s[j] = b1 * s[j] + (1 - b1) * g[j];
       s[d + j] = b2 * s[d + j] + (1 - b2) * g[j] * g[j];
-      const double direction =
-          o.kind == momentum_kind::nesterov ? g[j] * (1 - b1) + b1 * s[j] : s[j];
+      const double direction = o.kind == momentum_kind::nesterov ? g[j] * (1 - b1) + b1 * s[j] : s[j];
       w[j] -= direction * alpha / (std::sqrt(s[d + j]) + real(o.epsilon));
     }
   }

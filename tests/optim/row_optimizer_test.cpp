@@ -8,11 +8,11 @@
 #include "support/guarded.hpp"
 #include "support/seed.hpp"
 
+#include <doctest/doctest.h>
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <doctest/doctest.h>
 #include <limits>
 #include <random>
 #include <string>
@@ -69,8 +69,8 @@ struct training {
   }
   void step_scalar() {
     for (index_t r = 0; r < rows; ++r) {
-      apply_row(optimizer, weights.data() + r * width, gradient.data() + r * width,
-                state.data() + r * states, width);
+      apply_row(optimizer, weights.data() + r * width, gradient.data() + r * width, state.data() + r * states,
+                width);
     }
   }
   void step_vector(isa which) {
@@ -78,8 +78,7 @@ struct training {
     context<inline_executor> ctx(here);
     ctx.instruction_set = which;
     apply_rows(ctx, matrix_view<const float>(gradient.data(), rows, width), optimizer,
-               matrix_view<T>(weights.data(), rows, width),
-               matrix_view<float>(state.data(), rows, states))
+               matrix_view<T>(weights.data(), rows, width), matrix_view<float>(state.data(), rows, states))
         .or_throw();
   }
   void end_step() {
@@ -191,7 +190,8 @@ struct no_step {
 
 template <class... O>
 constexpr bool all_ready = ((RowOptimizer<O> && std::is_trivially_copyable_v<O> &&
-                             std::is_trivially_copyable_v<detail::prepared_t<O>>)&&...);
+                             std::is_trivially_copyable_v<detail::prepared_t<O>>) &&
+                            ...);
 static_assert(all_ready<sgd, momentum, adagrad, rowwise_adagrad, adagrad_decay, rmsprop, centered_rmsprop,
                         adam, rowwise_adam, with_decoupled_decay<adam>, adam_async, adam_async_rmsprop, ftrl,
                         clipped_by_norm<with_weight_decay<ftrl>>>);
@@ -278,15 +278,15 @@ TEST_CASE("row_optimizer: one step by hand") {
     apply_row(adam{.learning_rate = 0.5F, .epsilon = 0}, weights, gradient, state, 2);
     CHECK(weights[0] == doctest::Approx(0.5));
     CHECK(weights[1] == doctest::Approx(1.5));
-    CHECK(state[0] == doctest::Approx(0.3));    // m, then v
+    CHECK(state[0] == doctest::Approx(0.3));  // m, then v
     CHECK(state[2] == doctest::Approx(0.009));
   }
   SUBCASE("ftrl: a small gradient stays inside of l1, and the weight is 0") {
     float state[4] = {};
     const float small[2] = {0.25F, -4};
     apply_row(ftrl{.learning_rate = 1, .l1 = 3.25F}, weights, small, state, 2);
-    CHECK(weights[0] == 0);         // z = 0.25 - 0.25 * 1
-    CHECK(state[3] == -12);         // z = -4 - 4 * 2
+    CHECK(weights[0] == 0);  // z = 0.25 - 0.25 * 1
+    CHECK(state[3] == -12);  // z = -4 - 4 * 2
     CHECK(weights[1] == (12 - 3.25F) / 4);
   }
 }
@@ -428,7 +428,9 @@ TEST_CASE("apply_rows: shapes that do not fit are refused, and nothing is writte
   CHECK(answer(3, 3, 3, 8).code() == errc::shape_mismatch);
   CHECK(answer(2, 4, 3, 8).code() == errc::shape_mismatch);
   CHECK(answer(3, 4, 3, 7).code() == errc::shape_mismatch);
-  CHECK(answer(3, 4, 2, 8).message() == "shape mismatch: apply_rows: state must have a row for each row of weights, with the floats that the optimizer needs");
+  CHECK(answer(3, 4, 2, 8).message() ==
+        "shape mismatch: apply_rows: state must have a row for each row of weights, with the floats that the "
+        "optimizer needs");
   CHECK(weights == std::vector<float>(12, 1.0F));
   CHECK(state == std::vector<float>(24, 0.0F));
   CHECK(answer(3, 4, 3, 8).ok());

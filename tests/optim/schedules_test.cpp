@@ -2,17 +2,17 @@
 
 #include <deeprec/optim/schedules.hpp>
 
+#include <doctest/doctest.h>
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <doctest/doctest.h>
 
 using namespace deeprec;
 
 namespace {
 
-constexpr smooth_exponential_decay smooth{.first = 0.001F, .rate = 0.1F, .warmup = 1000, .factor = 0.9F,
-                                          .every = 500};
+constexpr smooth_exponential_decay smooth{
+    .first = 0.001F, .rate = 0.1F, .warmup = 1000, .factor = 0.9F, .every = 500};
 
 // All of them at compile time.
 static_assert(constant_rate{0.5F}(123) == 0.5F);
@@ -110,8 +110,8 @@ TEST_CASE("schedules: cosine_decay warms up in a line and ends at its last rate"
   double worst = 0, worst_line = 0;
   for (std::int64_t s = 100; s <= 1100; ++s) {
     const double x = static_cast<double>(s - 100) / 1000;
-    const double exact = static_cast<double>(0.02F) + static_cast<double>(0.5F - 0.02F) / 2 *
-                                                          (1 + std::cos(3.141592653589793 * x));
+    const double exact = static_cast<double>(0.02F) +
+                         static_cast<double>(0.5F - 0.02F) / 2 * (1 + std::cos(3.141592653589793 * x));
     worst = std::max(worst, std::fabs(static_cast<double>(f(s)) - exact));
     worst_line = std::max(worst_line, std::fabs(static_cast<double>(f(s)) - (0.5 - 0.48 * x)));
   }
@@ -124,8 +124,8 @@ TEST_CASE("schedules: cosine_decay warms up in a line and ends at its last rate"
   double worst_half = 0;
   for (int i = 0; i <= 1000; ++i) {
     const double x = i / 1000.0;
-    worst_half = std::max(worst_half,
-                          std::fabs(detail::half_cosine(x) - (1 + std::cos(3.141592653589793 * x)) / 2));
+    worst_half =
+        std::max(worst_half, std::fabs(detail::half_cosine(x) - (1 + std::cos(3.141592653589793 * x)) / 2));
   }
   CHECK(worst_half < 0x1p-50);
 }

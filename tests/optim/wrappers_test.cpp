@@ -7,12 +7,12 @@
 #include "oracles.hpp"
 #include "support/seed.hpp"
 
+#include <doctest/doctest.h>
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <doctest/doctest.h>
 #include <limits>
 #include <random>
 #include <type_traits>
@@ -26,10 +26,10 @@ namespace {
 // The same changes by hand, on the gradient and the weights in double, outermost first.
 struct by_hand {
   double scale = 1;
-  double clip = 0;       // 0: none
+  double clip = 0;  // 0: none
   double clip_norm = 0;
   double decay = 0;
-  double shrink = 0;     // times the learning rate
+  double shrink = 0;  // times the learning rate
 
   void operator()(row& w, row& g) const {
     for (double& x : g) x *= scale;
@@ -132,10 +132,9 @@ TEST_CASE("wrappers: L2 goes into the gradient, decoupled decay into the weights
 }
 TEST_CASE("wrappers: one in another, the outermost first") {
   check_wrapped<adagrad>(
-      with_gradient_scale{clipped_by_value{clipped_by_norm{with_weight_decay{oracle<adagrad>::make(), 0.1F},
-                                                           1.5F},
-                                           1.0F},
-                          2.0F},
+      with_gradient_scale{
+          clipped_by_value{clipped_by_norm{with_weight_decay{oracle<adagrad>::make(), 0.1F}, 1.5F}, 1.0F},
+          2.0F},
       {.scale = 2, .clip = 1, .clip_norm = 1.5, .decay = real(0.1F)});
   const by_hand decay_then_clip{.clip_norm = 1.5, .decay = real(0.5F)};  // the other order
   CHECK(worst_error<adam>(with_weight_decay{clipped_by_norm{oracle<adam>::make(), 1.5F}, 0.5F},
@@ -182,11 +181,10 @@ TEST_CASE("global_norm: the root of all squares, the same bits for any number of
   std::vector<float> values(400'000);
   for (float& x : values) x = normal(random);
   // Tall, wide (longer than a piece), strided, empty.
-  const std::vector<matrix_view<const float>> all{
-      {values.data(), 30'000, 5},
-      {values.data() + 150'000, 2, 50'000},
-      {values.data() + 250'000, 1000, 33, 40},
-      {values.data(), 0, 7}};
+  const std::vector<matrix_view<const float>> all{{values.data(), 30'000, 5},
+                                                  {values.data() + 150'000, 2, 50'000},
+                                                  {values.data() + 250'000, 1000, 33, 40},
+                                                  {values.data(), 0, 7}};
   double squares = 0;
   for (const auto& m : all) {
     for (index_t r = 0; r < m.extent(0); ++r) {

@@ -19,8 +19,8 @@
 #include <deeprec/core/isa.hpp>
 #include <deeprec/data/batch_reader.hpp>
 #include <deeprec/data/libsvm_format.hpp>
-#include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/embedding/files/table_file.hpp>
+#include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 
@@ -75,10 +75,8 @@ TEST_CASE("e10: text in memory without a line end is looked at once, not once fo
           for (const malformed policy : {malformed::fault, malformed::drop}) {
             const due_text due(std::string((100 << 12) - last.size(), 'x') + last, 4096, 100);
             const due_executor executor{&due};
-            const reader_options options{.on_malformed = policy,
-                                         .chunk_bytes = 4096,
-                                         .chunks_in_flight = 1,
-                                         .longest_line = 100};
+            const reader_options options{
+                .on_malformed = policy, .chunk_bytes = 4096, .chunks_in_flight = 1, .longest_line = 100};
             const outcome got =
                 read_all(read_text(executor, libsvm_format{}, due.view(), options).value(), 10);
             const bool right = policy == malformed::drop
@@ -165,7 +163,7 @@ TEST_CASE("leftover: what a killed saver left gives the new file neither owner n
   const auto saved = save_tables(here / "tables", parts);
   ::umask(mask);
   REQUIRE(saved);
-  struct stat facts {};
+  struct stat facts{};
   REQUIRE(::stat((here / "tables").c_str(), &facts) == 0);
   CHECK((facts.st_mode & 0777U) == 0600);
   CHECK(facts.st_uid == ::geteuid());

@@ -49,8 +49,8 @@ struct served_weights {
   bool right(index_t m) {
     std::fill(y.begin(), y.end(), -7.0F);
     inline_executor here;
-    if (!gemm<onednn_first>(here, {.b = gemm_operand::transposed}, matrix_view<const float>(x.data(), m, k), weights,
-                            matrix_view<float>(y.data(), m, n))
+    if (!gemm<onednn_first>(here, {.b = gemm_operand::transposed}, matrix_view<const float>(x.data(), m, k),
+                            weights, matrix_view<float>(y.data(), m, n))
              .ok()) {
       return false;
     }
@@ -83,21 +83,40 @@ TEST_CASE("r01: weights packed for one batch size serve every other one") {
     CAPTURE(o.n);
     CAPTURE(o.first);
     CHECK(deeprec_test::in_child([&] {
-      served_weights served(o.n, o.k);
-      if (!served.right(o.first)) return 1;
-      if (!served.right(o.second)) return 2;
-      return served.weights.forms_made() == 1 ? 0 : 3;
-    }) == 0);
+            served_weights served(o.n, o.k);
+            if (!served.right(o.first)) return 1;
+            if (!served.right(o.second)) return 2;
+            return served.weights.forms_made() == 1 ? 0 : 3;
+          }) == 0);
   }
 }
 
 #  if DNNL_CPU_RUNTIME == DNNL_RUNTIME_OMP
-TEST_CASE("r02: oneDNN's scratch and code are planned for one thread, whatever OpenMP's number of threads is") {
+TEST_CASE(
+    "r02: oneDNN's scratch and code are planned for one thread, whatever OpenMP's number of threads is") {
   const gemm_problem asked[] = {
-      {.m = 256, .n = 512, .k = 2048, .a_stride = 1024, .b_stride = 512, .c_stride = 512, .a = gemm_operand::transposed},
-      {.m = 256, .n = 1024, .k = 479, .a_stride = 479, .b_stride = 479, .c_stride = 1024, .b = gemm_operand::transposed},
+      {.m = 256,
+       .n = 512,
+       .k = 2048,
+       .a_stride = 1024,
+       .b_stride = 512,
+       .c_stride = 512,
+       .a = gemm_operand::transposed},
+      {.m = 256,
+       .n = 1024,
+       .k = 479,
+       .a_stride = 479,
+       .b_stride = 479,
+       .c_stride = 1024,
+       .b = gemm_operand::transposed},
       {.m = 256, .n = 479, .k = 1024, .a_stride = 1024, .b_stride = 479, .c_stride = 479},
-      {.m = 16, .n = 256, .k = 512, .a_stride = 512, .b_stride = 512, .c_stride = 256, .b = gemm_operand::transposed}};
+      {.m = 16,
+       .n = 256,
+       .k = 512,
+       .a_stride = 512,
+       .b_stride = 512,
+       .c_stride = 256,
+       .b = gemm_operand::transposed}};
   struct facts {
     std::size_t scratch;
     char implementation[32];
@@ -108,14 +127,14 @@ TEST_CASE("r02: oneDNN's scratch and code are planned for one thread, whatever O
   const int threads[] = {1, 8, 64};
   for (std::size_t t = 0; t < 3; ++t) {
     REQUIRE(deeprec_test::in_child([&] {
-      omp_set_num_threads(threads[t]);
-      for (std::size_t i = 0; i < 4; ++i) {
-        const gemm_plan plan = onednn_gemm::plan(asked[i]);
-        shared[4 * t + i].scratch = plan.scratch_bytes;
-        std::strncpy(shared[4 * t + i].implementation, plan.implementation, 31);
-      }
-      return 0;
-    }) == 0);
+              omp_set_num_threads(threads[t]);
+              for (std::size_t i = 0; i < 4; ++i) {
+                const gemm_plan plan = onednn_gemm::plan(asked[i]);
+                shared[4 * t + i].scratch = plan.scratch_bytes;
+                std::strncpy(shared[4 * t + i].implementation, plan.implementation, 31);
+              }
+              return 0;
+            }) == 0);
     for (std::size_t i = 0; i < 4; ++i) {
       CAPTURE(threads[t]);
       CAPTURE(i);
@@ -130,12 +149,12 @@ TEST_CASE("r03: products by packed weights with a padded K start no OpenMP threa
   for (const index_t k : {480, 479}) {
     CAPTURE(k);
     CHECK(deeprec_test::in_child([&] {
-      omp_set_num_threads(8);
-      served_weights served(1024, k);
-      const int before = deeprec_test::threads_of_this_process();
-      const bool right = served.right(64);
-      return right && deeprec_test::threads_of_this_process() == before ? 0 : 1;
-    }) == 0);
+            omp_set_num_threads(8);
+            served_weights served(1024, k);
+            const int before = deeprec_test::threads_of_this_process();
+            const bool right = served.right(64);
+            return right && deeprec_test::threads_of_this_process() == before ? 0 : 1;
+          }) == 0);
   }
 }
 #  endif
@@ -143,14 +162,15 @@ TEST_CASE("r03: products by packed weights with a padded K start no OpenMP threa
 TEST_CASE("r10: after warm-up, 64 new batch sizes in training make few primitives, and rows at the end 15") {
   constexpr index_t in = 64, out = 48, most = 256;
   const auto ones = [](index_t count) { return std::vector<float>(static_cast<std::size_t>(count), 1.0F); };
-  std::vector<float> x = ones(most * in), dy = ones(most * out), w = ones(out * in), dw = ones(out * in), db = ones(out),
-                     dx = ones(most * in), y = ones(most * out);
+  std::vector<float> x = ones(most * in), dy = ones(most * out), w = ones(out * in), dw = ones(out * in),
+                     db = ones(out), dx = ones(most * in), y = ones(most * out);
   const gemm_weights weights(matrix_view<const float>(w.data(), out, in), weight_reuse::few);
   const gemm_weights serving(matrix_view<const float>(w.data(), out, in), weight_reuse::many);
   inline_executor here;
   const auto backward = [&](index_t m) {
-    REQUIRE(linear_backward(here, matrix_view<const float>(x.data(), m, in), matrix_view<const float>(dy.data(), m, out),
-                            weights, matrix_view<float>(dw.data(), out, in), matrix_view<float>(db.data(), 1, out),
+    REQUIRE(linear_backward(here, matrix_view<const float>(x.data(), m, in),
+                            matrix_view<const float>(dy.data(), m, out), weights,
+                            matrix_view<float>(dw.data(), out, in), matrix_view<float>(db.data(), 1, out),
                             matrix_view<float>(dx.data(), m, in))
                 .ok());
   };
@@ -162,7 +182,8 @@ TEST_CASE("r10: after warm-up, 64 new batch sizes in training make few primitive
   for (index_t m = 64; m < 128; ++m) backward(m);
   std::size_t made = onednn_gemm::cache_report().made;
   for (index_t m = 128; m < 192; ++m) backward(m);
-  CHECK(onednn_gemm::cache_report().made - made <= 8 * 2 * 2 + 4);  // 8 depths, in place or filled up, 32 + 16 rows
+  CHECK(onednn_gemm::cache_report().made - made <=
+        8 * 2 * 2 + 4);  // 8 depths, in place or filled up, 32 + 16 rows
   for (index_t m = 16; m <= 256; m += 16) forward(m);
   made = onednn_gemm::cache_report().made;
   for (index_t m = 16; m <= 256; ++m) forward(m);
@@ -176,8 +197,9 @@ TEST_CASE("B13: oneDNN is refused where the context's instruction set is below i
   context ctx{here};
   ctx.instruction_set = isa::avx2;
   if (active_isa() <= isa::avx2) return;  // oneDNN was told to stay within it
-  CHECK(gemm<gemm_backends<onednn_gemm>>(ctx, {.b = gemm_operand::transposed}, matrix_view<const float>(x.data(), 64, 256),
-                                         matrix_view<const float>(w.data(), 512, 256), matrix_view<float>(y.data(), 64, 512))
+  CHECK(gemm<gemm_backends<onednn_gemm>>(
+            ctx, {.b = gemm_operand::transposed}, matrix_view<const float>(x.data(), 64, 256),
+            matrix_view<const float>(w.data(), 512, 256), matrix_view<float>(y.data(), 64, 512))
             .code() == errc::unsupported);
 }
 #endif
@@ -198,7 +220,9 @@ TEST_CASE("B13: bits of kept weights don't depend on the instruction set that ca
 
 TEST_CASE("r07: a stack moved between memory resources multiplies by its own weights") {
   struct poisoning : std::pmr::memory_resource {
-    void* do_allocate(std::size_t n, std::size_t a) override { return std::pmr::new_delete_resource()->allocate(n, a); }
+    void* do_allocate(std::size_t n, std::size_t a) override {
+      return std::pmr::new_delete_resource()->allocate(n, a);
+    }
     void do_deallocate(void* p, std::size_t n, std::size_t a) override {
       std::memset(p, 0xff, n);
       kept.push_back({p, n, a});
@@ -243,7 +267,8 @@ TEST_CASE("B11: a product that is refused has not written its bias gradient") {
   std::vector<float> c(8, 7.0F), gradient(2, 7.0F);
   inline_executor here;
   CHECK(gemm<gemm_backends<refusing>>(here, {.bias_gradient = matrix_view<float>(gradient.data(), 1, 2)},
-                                      matrix_view<const float>(a.data(), 2, 3), matrix_view<const float>(b.data(), 3, 4),
+                                      matrix_view<const float>(a.data(), 2, 3),
+                                      matrix_view<const float>(b.data(), 3, 4),
                                       matrix_view<float>(c.data(), 2, 4))
             .code() == errc::unsupported);
   CHECK(gradient == std::vector<float>(2, 7.0F));

@@ -1,4 +1,5 @@
-// Regressions of the embedding verbs: which ids and weights are looked at, which fault is named, bits of a bag.
+// Regressions of the embedding verbs: which ids and weights are looked at, which fault is named, bits of a
+// bag.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -8,13 +9,13 @@
 #include <span>
 #include <vector>
 
-#include <deeprec/embedding/tables/dense_table.hpp>
+#include <deeprec/embedding/batches/prune_invalid.hpp>
 #include <deeprec/embedding/lookup/fused_lookup.hpp>
 #include <deeprec/embedding/lookup/gather.hpp>
-#include <deeprec/embedding/training/gradient.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>
-#include <deeprec/embedding/batches/prune_invalid.hpp>
 #include <deeprec/embedding/lookup/table_group.hpp>
+#include <deeprec/embedding/tables/dense_table.hpp>
+#include <deeprec/embedding/training/gradient.hpp>
 #include <deeprec/embedding/training/update.hpp>
 #include <deeprec/embedding/training/update_group.hpp>
 #include <deeprec/exec/inline_executor.hpp>
@@ -60,7 +61,8 @@ TEST_CASE("e03: the weight of an absent id is not looked at") {
                        pooling{combiner::mean(combiner::by_weight), padding::id{0}}, of_weights);
   CHECK_MESSAGE(s.ok(), s.message());
   CHECK(of_weights == std::vector<float>{0, 0});
-  s = update(here, with_padding, matrix_view(g.data(), 1, 1), pooling{combiner::mean, padding::id{0}}, sgd{1.0F}, table);
+  s = update(here, with_padding, matrix_view(g.data(), 1, 1), pooling{combiner::mean, padding::id{0}},
+             sgd{1.0F}, table);
   CHECK_MESSAGE(s.ok(), s.message());
   CHECK(rows == std::vector<float>{1, 2, 2});
   CHECK(lookup(here, table, with_padding, combiner::sum, to).code() == errc::weight_is_nan);
@@ -70,7 +72,8 @@ TEST_CASE("e06: a group names its smallest feature, whatever is wrong with the o
   std::vector<float> rows = floats({1, 2, 3}), out = floats({0, 0}), g = out;
   const auto table = as_table(matrix_view(rows.data(), 3, 1));
   const std::vector<std::int64_t> good{0, 1}, bad_id{-1}, falling{1, 0}, id{0};
-  const std::vector<jagged_view<>> bags{{good.data(), 1, bad_id.data(), 1}, {falling.data(), 1, id.data(), 1}};
+  const std::vector<jagged_view<>> bags{{good.data(), 1, bad_id.data(), 1},
+                                        {falling.data(), 1, id.data(), 1}};
   table_group<> group;
   group.add(table, combiner::sum);
   group.add(table, combiner::sum);
@@ -112,8 +115,10 @@ TEST_CASE("e14: the sign of a bag's zero does not depend on the other bags, and 
   const auto both = [&](const auto& how, bool negative) {
     std::vector<float> a = floats({0, 0}), b = a;
     const std::vector<std::int64_t> one{0, 1, 2}, two{0, 1, 3}, ids{0, 1, 1};
-    CHECK(lookup(here, table, jagged_view<>(one.data(), 2, ids.data(), 2), how, matrix_view(a.data(), 2, 1)).ok());
-    CHECK(lookup(here, table, jagged_view<>(two.data(), 2, ids.data(), 3), how, matrix_view(b.data(), 2, 1)).ok());
+    CHECK(lookup(here, table, jagged_view<>(one.data(), 2, ids.data(), 2), how, matrix_view(a.data(), 2, 1))
+              .ok());
+    CHECK(lookup(here, table, jagged_view<>(two.data(), 2, ids.data(), 3), how, matrix_view(b.data(), 2, 1))
+              .ok());
     CHECK(std::signbit(a[0]) == negative);
     CHECK(std::signbit(b[0]) == negative);
   };
@@ -122,12 +127,14 @@ TEST_CASE("e14: the sign of a bag's zero does not depend on the other bags, and 
   both(combiner::mean, false);
   std::vector<float> copied = floats({0, 0}), largest = floats({0});
   const std::vector<std::int64_t> one{0, 1, 2}, ids{0, 1};
-  CHECK(lookup(here, table, jagged_view<>(one.data(), 2, ids.data(), 2), combiner::concat, matrix_view(copied.data(), 2, 1)).ok());
+  CHECK(lookup(here, table, jagged_view<>(one.data(), 2, ids.data(), 2), combiner::concat,
+               matrix_view(copied.data(), 2, 1))
+            .ok());
   CHECK(std::signbit(copied[0]));
   // gather and then the largest is the largest.
   CHECK(gather(here, table, ids, matrix_view(copied.data(), 2, 1)).ok());
-  CHECK(combine(here, matrix_view<const float>(copied.data(), 2, 1), jagged_view<>(one.data(), 1, ids.data(), 1), combiner::max,
-                matrix_view(largest.data(), 1, 1))
+  CHECK(combine(here, matrix_view<const float>(copied.data(), 2, 1),
+                jagged_view<>(one.data(), 1, ids.data(), 1), combiner::max, matrix_view(largest.data(), 1, 1))
             .ok());
   CHECK(std::signbit(largest[0]));
 }
@@ -142,10 +149,12 @@ namespace {
   return before + ranges.begin(0);
 }
 
-[[gnu::noinline]] float looked_up_after_a_store(long long* offsets, const std::int64_t* ids, float* rows, float* out) {
+[[gnu::noinline]] float looked_up_after_a_store(long long* offsets, const std::int64_t* ids, float* rows,
+                                                float* out) {
   offsets[0] = 0;
   offsets[1] = 2;
-  const status s = lookup(here, as_table(matrix_view(rows, 3, 1)), jagged_view<std::int64_t, long long>(offsets, 1, ids, 2),
+  const status s = lookup(here, as_table(matrix_view(rows, 3, 1)),
+                          jagged_view<std::int64_t, long long>(offsets, 1, ids, 2),
                           pooling{combiner::sum, bounds::assume_valid}, matrix_view(out, 1, 1));
   return s.ok() ? out[0] : -1.0F;
 }

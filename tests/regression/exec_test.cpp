@@ -1,5 +1,5 @@
-// Executors, device memory and what else lies below the verbs: faults that were found once, by the names of their
-// programs.
+// Executors, device memory and what else lies below the verbs: faults that were found once, by the names of
+// their programs.
 
 #include <deeprec/embedding/lookup/table_group.hpp>
 #include <deeprec/embedding/training/update_group.hpp>
@@ -31,7 +31,8 @@ TEST_CASE("e08: groups take a const executor, as plain lookups do") {
   const std::vector<jagged_view<>> bags{{offsets.data(), 1, ids.data(), 1}};
   table_group<> group;
   group.add(table, combiner::sum);
-  REQUIRE(lookup(here, group, std::span<const jagged_view<>>(bags), matrix_view<float>(out.data(), 1, 1)).ok());
+  REQUIRE(
+      lookup(here, group, std::span<const jagged_view<>>(bags), matrix_view<float>(out.data(), 1, 1)).ok());
   CHECK(out[0] == 3);
   update_group<sgd> steps;
   steps.add(table, combiner::sum);
@@ -78,10 +79,9 @@ TEST_CASE("r13: tasks that block are refused at the limit of threads, and none w
   int accepted = 0;
   status last;
   while (accepted < 2000 && (last = pool.post([&](std::stop_token) {
-                               ++begun;
-                               release.wait(false);
-                             }))
-                                .ok()) {
+                              ++begun;
+                              release.wait(false);
+                            })).ok()) {
     ++accepted;
   }
   CHECK(last.code() == errc::would_block);

@@ -10,12 +10,12 @@
 
 #include <deeprec/data/batch_reader.hpp>
 #include <deeprec/data/libsvm_format.hpp>
-#include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/embedding/batches/fill_empty_bags.hpp>
-#include <deeprec/embedding/training/gradient.hpp>
 #include <deeprec/embedding/batches/jagged_batch.hpp>
-#include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/embedding/batches/prune_invalid.hpp>
+#include <deeprec/embedding/lookup/lookup.hpp>
+#include <deeprec/embedding/tables/dense_table.hpp>
+#include <deeprec/embedding/training/gradient.hpp>
 #include <deeprec/embedding/training/update_group.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
@@ -33,7 +33,8 @@ TEST_CASE("e01: a batch of empty bags is not filled in place") {
           b.offsets.assign(4, 0);  // three empty bags, and no ids ever
           std::vector<std::uint8_t> empty(3, 9);
           const status s = fill_empty_bags(inline_executor{}, b.view(), std::int64_t{7}, b, empty);
-          const bool untouched = b.offsets == std::pmr::vector<index_t>(4, 0) && b.ids.empty() && empty[0] == 9;
+          const bool untouched =
+              b.offsets == std::pmr::vector<index_t>(4, 0) && b.ids.empty() && empty[0] == 9;
           return s.code() == errc::unsupported && untouched ? 0 : 1;
         }) == 0);
 }
@@ -56,7 +57,8 @@ TEST_CASE("e01c: rows of entries that out owns are not pruned in place") {
   out.offsets = {1, 0, 0};
   index_t dropped = 77;
   const coo_view<> entries(out.offsets.data(), ids.data(), 3, 2);
-  CHECK(prune_invalid(inline_executor{}, entries, prune_rule::by_id, out, dropped).code() == errc::unsupported);
+  CHECK(prune_invalid(inline_executor{}, entries, prune_rule::by_id, out, dropped).code() ==
+        errc::unsupported);
   CHECK(out.offsets == std::pmr::vector<index_t>{1, 0, 0});
 }
 
@@ -112,7 +114,8 @@ TEST_CASE("e09: a batch of more ids than can be counted is refused") {
   const fixed_hotness_view<> bags(ids.data(), 2, index_t{1} << 62);
   CHECK(bags.validate().code() == errc::shape_mismatch);
   const auto table = as_table(matrix_view(rows.data(), 3, 1));
-  CHECK(lookup(inline_executor{}, table, bags, combiner::sum, matrix_view(out.data(), 2, 1)).code() == errc::shape_mismatch);
+  CHECK(lookup(inline_executor{}, table, bags, combiner::sum, matrix_view(out.data(), 2, 1)).code() ==
+        errc::shape_mismatch);
   CHECK(out == std::vector<float>{-7, -7});
 }
 
@@ -126,7 +129,9 @@ TEST_CASE("e12: a lookup that is refused memory is a status, and has written not
   errc code = errc::ok;
   try {
     const jagged_view<> bags(offsets.data(), 2, ids.data(), 5001);
-    code = lookup(ctx, as_table(matrix_view(rows.data(), 3, 1)), bags, combiner::sum, matrix_view(out.data(), 2, 1)).code();
+    code = lookup(ctx, as_table(matrix_view(rows.data(), 3, 1)), bags, combiner::sum,
+                  matrix_view(out.data(), 2, 1))
+               .code();
   } catch (const std::bad_alloc&) {
   }
   CHECK(code == errc::out_of_memory);
@@ -169,6 +174,8 @@ TEST_CASE("e17: the gradient of rows without columns names its rows") {
   sparse_gradient out;
   out.rows = {9, 9};
   const matrix_view<const float> gradient(nullptr, 1, 0);
-  REQUIRE(row_gradients(inline_executor{}, fixed_hotness_view<>(ids.data(), 1, 3), gradient, combiner::sum, 5, out).ok());
+  REQUIRE(row_gradients(inline_executor{}, fixed_hotness_view<>(ids.data(), 1, 3), gradient, combiner::sum, 5,
+                        out)
+              .ok());
   CHECK(out.rows == std::pmr::vector<index_t>{2, 4});
 }

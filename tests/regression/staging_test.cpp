@@ -6,9 +6,9 @@
 #include <deeprec/staging/staging_queue.hpp>
 
 #if defined(__linux__)
-#include <linux/membarrier.h>
-#include <sys/syscall.h>
-#include <unistd.h>
+#  include <linux/membarrier.h>
+#  include <sys/syscall.h>
+#  include <unistd.h>
 #endif
 
 #include <array>
@@ -23,7 +23,7 @@
 #include "staging/support.hpp"
 #include "support/children.hpp"
 #if !defined(DEEPREC_TEST_NO_FIBERS)
-#include "staging/model/queues.hpp"
+#  include "staging/model/queues.hpp"
 #endif
 
 namespace {
@@ -32,7 +32,8 @@ using namespace deeprec;
 using deeprec_test::fragile;
 using deeprec_test::in_child;
 
-// Two threads that wait in take() when release() is called: one leaves by an exception, the other has to come back.
+// Two threads that wait in take() when release() is called: one leaves by an exception, the other has to come
+// back.
 template <class Counts, class Take, class Release>
 int one_throws(Counts counts, Take take, Release release) {
   return in_child(
@@ -195,8 +196,8 @@ struct throwing_take : model::explorer::scenario {
 
 TEST_CASE("r16: in no order of steps does a throwing take leave another consumer asleep") {
   model::explorer x;
-  const model::outcome o =
-      x.explore([] { return std::make_unique<throwing_take>(); }, {}, {.executions = 100'000, .stale_reads = 0});
+  const model::outcome o = x.explore([] { return std::make_unique<throwing_take>(); }, {},
+                                     {.executions = 100'000, .stale_reads = 0});
   CHECK_MESSAGE(!o.failed, o.what);
 }
 #endif

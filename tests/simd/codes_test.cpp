@@ -6,31 +6,31 @@
 #include "support/guarded.hpp"
 #include "support/seed.hpp"
 
+#include <doctest/doctest.h>
 #include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <doctest/doctest.h>
 #include <random>
 #include <string>
 #include <vector>
 
 #include <deeprec/simd/begin_portable.hpp>
-#include "codes_kernels.inl"
 #include <deeprec/simd/end_portable.hpp>
+#include "codes_kernels.inl"
 
 #if DEEPREC_X86
-#include <deeprec/simd/begin_avx2.hpp>
-#include "codes_kernels.inl"
-#include <deeprec/simd/end_avx2.hpp>
+#  include <deeprec/simd/begin_avx2.hpp>
+#  include <deeprec/simd/end_avx2.hpp>
+#  include "codes_kernels.inl"
 
-#include <deeprec/simd/begin_avx512.hpp>
-#include "codes_kernels.inl"
-#include <deeprec/simd/end_avx512.hpp>
+#  include <deeprec/simd/begin_avx512.hpp>
+#  include <deeprec/simd/end_avx512.hpp>
+#  include "codes_kernels.inl"
 
-#include <deeprec/simd/begin_avx512_bf16.hpp>
-#include "codes_kernels.inl"
-#include <deeprec/simd/end_avx512_bf16.hpp>
+#  include <deeprec/simd/begin_avx512_bf16.hpp>
+#  include <deeprec/simd/end_avx512_bf16.hpp>
+#  include "codes_kernels.inl"
 #endif
 
 using namespace deeprec;
@@ -67,7 +67,8 @@ unsigned nibble(const std::byte* bytes, int column) {
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("codes: every fp8 pattern is widened to the bits of the scalar conversion", T, e4m3, e5m2) {
+TEST_CASE_TEMPLATE("codes: every fp8 pattern is widened to the bits of the scalar conversion", T, e4m3,
+                   e5m2) {
   std::vector<T> stored(256);
   for (std::size_t i = 0; i < 256; ++i) stored[i] = T::from_bits(static_cast<std::uint8_t>(i));
   for_every_region([&](auto region) {

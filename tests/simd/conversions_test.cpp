@@ -7,30 +7,30 @@
 #include "support/sanitizers.hpp"
 #include "support/seed.hpp"
 
+#include <doctest/doctest.h>
 #include <array>
 #include <atomic>
 #include <bit>
 #include <cstdint>
-#include <doctest/doctest.h>
 #include <string>
 #include <thread>
 
 #include <deeprec/simd/begin_portable.hpp>
-#include "conversions_kernels.inl"
 #include <deeprec/simd/end_portable.hpp>
+#include "conversions_kernels.inl"
 
 #if DEEPREC_X86
-#include <deeprec/simd/begin_avx2.hpp>
-#include "conversions_kernels.inl"
-#include <deeprec/simd/end_avx2.hpp>
+#  include <deeprec/simd/begin_avx2.hpp>
+#  include <deeprec/simd/end_avx2.hpp>
+#  include "conversions_kernels.inl"
 
-#include <deeprec/simd/begin_avx512.hpp>
-#include "conversions_kernels.inl"
-#include <deeprec/simd/end_avx512.hpp>
+#  include <deeprec/simd/begin_avx512.hpp>
+#  include <deeprec/simd/end_avx512.hpp>
+#  include "conversions_kernels.inl"
 
-#include <deeprec/simd/begin_avx512_bf16.hpp>
-#include "conversions_kernels.inl"
-#include <deeprec/simd/end_avx512_bf16.hpp>
+#  include <deeprec/simd/begin_avx512_bf16.hpp>
+#  include <deeprec/simd/end_avx512_bf16.hpp>
+#  include "conversions_kernels.inl"
 #endif
 
 using namespace deeprec;
@@ -52,8 +52,8 @@ constexpr std::uint32_t block = 1024;
 using floats = std::array<float, block>;
 using narrowed = std::array<std::uint16_t, block>;
 
-/// Whether floats with the upper half `high` and the lower halves [low, low + block) go wrong. The oracle is the
-/// definition by cases, with no carry: below the middle stay, above it go up, at it to the even one.
+/// Whether floats with the upper half `high` and the lower halves [low, low + block) go wrong. The oracle is
+/// the definition by cases, with no carry: below the middle stay, above it go up, at it to the even one.
 template <class Narrow>
 std::uint64_t faults_in(std::uint32_t high, std::uint32_t low, Narrow& narrow) {
   floats from;

@@ -6,32 +6,32 @@
 #include "support/guarded.hpp"
 #include "support/seed.hpp"
 
+#include <doctest/doctest.h>
 #include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <doctest/doctest.h>
 #include <limits>
 #include <random>
 #include <string>
 #include <vector>
 
 #include <deeprec/simd/begin_portable.hpp>
-#include "rounding_kernels.inl"
 #include <deeprec/simd/end_portable.hpp>
+#include "rounding_kernels.inl"
 
 #if DEEPREC_X86
-#include <deeprec/simd/begin_avx2.hpp>
-#include "rounding_kernels.inl"
-#include <deeprec/simd/end_avx2.hpp>
+#  include <deeprec/simd/begin_avx2.hpp>
+#  include <deeprec/simd/end_avx2.hpp>
+#  include "rounding_kernels.inl"
 
-#include <deeprec/simd/begin_avx512.hpp>
-#include "rounding_kernels.inl"
-#include <deeprec/simd/end_avx512.hpp>
+#  include <deeprec/simd/begin_avx512.hpp>
+#  include <deeprec/simd/end_avx512.hpp>
+#  include "rounding_kernels.inl"
 
-#include <deeprec/simd/begin_avx512_bf16.hpp>
-#include "rounding_kernels.inl"
-#include <deeprec/simd/end_avx512_bf16.hpp>
+#  include <deeprec/simd/begin_avx512_bf16.hpp>
+#  include <deeprec/simd/end_avx512_bf16.hpp>
+#  include "rounding_kernels.inl"
 #endif
 
 using namespace deeprec;
@@ -132,7 +132,9 @@ TEST_CASE_TEMPLATE("rounding_words: a store of the first lanes writes nothing el
 }
 
 TEST_CASE("rounding_words: drawn words are those of round_stochastic::word") {
-  const round_stochastic hows[] = {{}, {.seed = 0x123456789abcdef0U, .step = 0xfedcba98U}, {~0U, ~0U},
+  const round_stochastic hows[] = {{},
+                                   {.seed = 0x123456789abcdef0U, .step = 0xfedcba98U},
+                                   {~0U, ~0U},
                                    {.seed = 5, .step = (std::uint64_t{1} << 32) + 1}};
   for_every_region([&](auto region) {
     for (const round_stochastic& how : hows) {

@@ -6,33 +6,33 @@
 #include "support/guarded.hpp"
 #include "support/seed.hpp"
 
+#include <doctest/doctest.h>
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <doctest/doctest.h>
 #include <limits>
 #include <random>
 #include <string>
 #include <vector>
 
 #include <deeprec/simd/begin_portable.hpp>
-#include "words_kernels.inl"
 #include <deeprec/simd/end_portable.hpp>
+#include "words_kernels.inl"
 
 #if DEEPREC_X86
-#include <deeprec/simd/begin_avx2.hpp>
-#include "words_kernels.inl"
-#include <deeprec/simd/end_avx2.hpp>
+#  include <deeprec/simd/begin_avx2.hpp>
+#  include <deeprec/simd/end_avx2.hpp>
+#  include "words_kernels.inl"
 
-#include <deeprec/simd/begin_avx512.hpp>
-#include "words_kernels.inl"
-#include <deeprec/simd/end_avx512.hpp>
+#  include <deeprec/simd/begin_avx512.hpp>
+#  include <deeprec/simd/end_avx512.hpp>
+#  include "words_kernels.inl"
 
-#include <deeprec/simd/begin_avx512_bf16.hpp>
-#include "words_kernels.inl"
-#include <deeprec/simd/end_avx512_bf16.hpp>
+#  include <deeprec/simd/begin_avx512_bf16.hpp>
+#  include <deeprec/simd/end_avx512_bf16.hpp>
+#  include "words_kernels.inl"
 #endif
 
 using namespace deeprec;
@@ -66,8 +66,8 @@ T value_of(int i) {
 std::vector<float> edge_floats() {
   std::vector<float> values;
   for (std::uint32_t high = 0; high < 0x10000; ++high) {
-    for (const std::uint32_t low : {0x0000U, 0x0001U, 0x0fffU, 0x1000U, 0x1001U, 0x2fffU, 0x3000U,
-                                    0x7fffU, 0x8000U, 0x8001U, 0xffffU}) {
+    for (const std::uint32_t low : {0x0000U, 0x0001U, 0x0fffU, 0x1000U, 0x1001U, 0x2fffU, 0x3000U, 0x7fffU,
+                                    0x8000U, 0x8001U, 0xffffU}) {
       values.push_back(std::bit_cast<float>(high << 16 | low));
     }
   }
@@ -151,14 +151,13 @@ TEST_CASE_TEMPLATE("words: stores write their elements and nothing else", T, flo
   });
 }
 
-TEST_CASE_TEMPLATE("words: a narrowed float has the bits of the scalar conversion in every region", T,
-                   bf16, f16) {
+TEST_CASE_TEMPLATE("words: a narrowed float has the bits of the scalar conversion in every region", T, bf16,
+                   f16) {
   const std::vector<float> values = edge_floats();
   for_every_region([&](auto region) {
     const int lanes = lane_count(region);
-    CHECK(narrowing_faults<T>(values, lanes, [&](const float* from, T* to) {
-            narrow(region, from, -1, to);
-          }) == 0);
+    CHECK(narrowing_faults<T>(values, lanes,
+                              [&](const float* from, T* to) { narrow(region, from, -1, to); }) == 0);
     CHECK(narrowing_faults<T>(values, lanes, [&](const float* from, T* to) {
             narrow(region, from, lanes - 1, to);
             to[lanes - 1] = T(from[lanes - 1]);
@@ -193,8 +192,8 @@ TEST_CASE("words: arithmetic has the bits of scalar arithmetic") {
   std::mt19937_64 random(deeprec_test::seed());
   std::uniform_real_distribution<float> uniform(-4, 4);
   constexpr float infinity = std::numeric_limits<float>::infinity();
-  const float special[] = {0.0F, -0.0F, 1.0F, infinity, -infinity, 1e-42F, 3e38F,
-                           std::numeric_limits<float>::quiet_NaN()};
+  const float special[] = {0.0F,      -0.0F,  1.0F,  infinity,
+                           -infinity, 1e-42F, 3e38F, std::numeric_limits<float>::quiet_NaN()};
   for_every_region([&](auto region) {
     const auto lanes = static_cast<std::size_t>(lane_count(region));
     constexpr bool fused = decltype(region)::which != isa::portable;

@@ -35,7 +35,9 @@ inline void arithmetic(region, const float* a, const float* b, const float* c, f
 
 inline float sum_of_lanes(region, const float* from) { return add_lanes(load(from)); }
 
-inline void move_to_front(region, const float* from, int n, float* to) { store(to, last_to_front(load(from), n)); }
+inline void move_to_front(region, const float* from, int n, float* to) {
+  store(to, last_to_front(load(from), n));
+}
 
 /// A row of any width of at least one vector, the last vector overlapping the one before.
 template <class T>

@@ -1,5 +1,5 @@
-// Every order in which a few threads can call the queues, under weak memory; and mutants, each of which has to
-// be caught. DEEPREC_TEST_LONG=1 adds the orders that take minutes. `stale`: how many loads of each thread
+// Every order in which a few threads can call the queues, under weak memory; and mutants, each of which has
+// to be caught. DEEPREC_TEST_LONG=1 adds the orders that take minutes. `stale`: how many loads of each thread
 // may read something else than the newest store, in one execution.
 #include <doctest/doctest.h>
 
@@ -99,13 +99,15 @@ TEST_CASE("history: the checker refuses what no queue does") {
   const auto take = [](int v, std::uint32_t before) {
     return deeprec_test::event{call::take, v, queue_result::ok, before};
   };
-  CHECK(linearizable({put(1, 0), put(2, 0), take(2, 3), take(1, 7)}, {.capacity = 2}));   // puts side by side
-  CHECK(!linearizable({put(1, 0), put(2, 1), take(2, 3), take(1, 7)}, {.capacity = 2}));  // one after the other
+  CHECK(linearizable({put(1, 0), put(2, 0), take(2, 3), take(1, 7)}, {.capacity = 2}));  // puts side by side
+  CHECK(
+      !linearizable({put(1, 0), put(2, 1), take(2, 3), take(1, 7)}, {.capacity = 2}));  // one after the other
   CHECK(!linearizable({put(1, 0), put(2, 1)}, {.capacity = 1}));
   CHECK(!linearizable({take(1, 0), put(1, 1)}, {.capacity = 1}));
   CHECK(!linearizable({put(1, 0), {call::take, 0, queue_result::not_now, 1}}, {.capacity = 1}));
-  CHECK(!linearizable({put(1, 0), {call::close, 0, queue_result::ok, 1}, {call::take, 0, queue_result::closed, 3}},
-                      {.capacity = 1}));
+  CHECK(!linearizable(
+      {put(1, 0), {call::close, 0, queue_result::ok, 1}, {call::take, 0, queue_result::closed, 3}},
+      {.capacity = 1}));
 }
 
 // --- the queues ----------------------------------------------------------------------------------------
@@ -264,14 +266,22 @@ void must_be_caught(const mutant& m, attempt run) {
 // Orders and fences: sites_test.cpp.
 TEST_CASE("model: each step of the library that is left out is caught") {
   using enum mutant::kind_type;
-  must_be_caught({"slot: never freed", omit, deeprec::detail::access::slot_release}, with<ring_face, pair, 1, 0>);
-  must_be_caught({"hole: never published", omit, deeprec::detail::access::slot_hole}, with<ring_face, dropping, 1, 0>);
-  must_be_caught({"tail: claimed without an exchange", omit, deeprec::detail::access::tail_claim}, with<ring_face, crossing, 2, 1>);
-  must_be_caught({"head: claimed without an exchange", omit, deeprec::detail::access::head_claim}, with<ring_face, two_take, 2, 0>);
-  must_be_caught({"close: the bit is not set", omit, deeprec::detail::access::close_mark}, with<staging_face, closing, 1, 0>);
-  must_be_caught({"close: consumers are not told", omit, deeprec::detail::access::close_hint}, with<staging_face, closing, 1, 0>);
-  must_be_caught({"wait: the lost waiter flag", omit, deeprec::detail::access::waiter_count}, with<flags, pair, 1, 0>);
-  must_be_caught({"notify: the epoch is not raised", omit, deeprec::detail::access::epoch_raise}, with<flags, pair, 1, 0>);
+  must_be_caught({"slot: never freed", omit, deeprec::detail::access::slot_release},
+                 with<ring_face, pair, 1, 0>);
+  must_be_caught({"hole: never published", omit, deeprec::detail::access::slot_hole},
+                 with<ring_face, dropping, 1, 0>);
+  must_be_caught({"tail: claimed without an exchange", omit, deeprec::detail::access::tail_claim},
+                 with<ring_face, crossing, 2, 1>);
+  must_be_caught({"head: claimed without an exchange", omit, deeprec::detail::access::head_claim},
+                 with<ring_face, two_take, 2, 0>);
+  must_be_caught({"close: the bit is not set", omit, deeprec::detail::access::close_mark},
+                 with<staging_face, closing, 1, 0>);
+  must_be_caught({"close: consumers are not told", omit, deeprec::detail::access::close_hint},
+                 with<staging_face, closing, 1, 0>);
+  must_be_caught({"wait: the lost waiter flag", omit, deeprec::detail::access::waiter_count},
+                 with<flags, pair, 1, 0>);
+  must_be_caught({"notify: the epoch is not raised", omit, deeprec::detail::access::epoch_raise},
+                 with<flags, pair, 1, 0>);
   must_be_caught({"cancel: the mark is not made", omit, deeprec::detail::access::cancel_mark},
                  with<staging_face, cancelled_takers, 1, 0>);
 }
@@ -284,16 +294,20 @@ TEST_CASE("model: each mistake in the logic of a queue is caught") {
   must_be_caught({"sleep without a second look"}, with<wrong_face<m::no_second_look>, pair, 1, 0>);
   must_be_caught({"notify before publish"}, with<wrong_face<m::notify_first>, pair, 2, 0>);
   must_be_caught({"close that wakes nobody"}, with<wrong_face<m::silent_close>, closing, 1, 0>);
-  must_be_caught({"cancel that wakes producers only"}, with<wrong_face<m::cancel_one_side>, cancelled_takers, 1, 0>);
-  must_be_caught({"hazard H1: a put that times out says ok"}, with<wrong_face<m::drop_on_timeout>, deadline_full, 1, 0>);
-  must_be_caught({"a put that times out keeps a slot"}, with<wrong_face<m::put_after_timeout>, deadline_end, 1, 0>);
+  must_be_caught({"cancel that wakes producers only"},
+                 with<wrong_face<m::cancel_one_side>, cancelled_takers, 1, 0>);
+  must_be_caught({"hazard H1: a put that times out says ok"},
+                 with<wrong_face<m::drop_on_timeout>, deadline_full, 1, 0>);
+  must_be_caught({"a put that times out keeps a slot"},
+                 with<wrong_face<m::put_after_timeout>, deadline_end, 1, 0>);
   must_be_caught({"no chain of wake-ups"}, with<wrong_face<m::no_chain>, four, 2, 0>);
   must_be_caught({"a take that throws does not go on with the chain"},
                  with<wrong_face<m::chain_after_return, brittle>, throwing_behind, 3, 0>);
 }
 
 TEST_CASE("model: how many") {
-  std::printf("  %llu interleavings explored, %d mutants caught\n", static_cast<unsigned long long>(total), caught);
+  std::printf("  %llu interleavings explored, %d mutants caught\n", static_cast<unsigned long long>(total),
+              caught);
   CHECK(total > 10'000);
   CHECK(caught == 20);
 }

@@ -36,10 +36,14 @@ struct sequential_queue {
     using deeprec::queue_result;
     switch (e.answer) {
       case queue_result::timed_out:
-      case queue_result::stopped: return true;
-      case queue_result::cancelled: return cancelled;
-      case queue_result::failed: return false;
-      default: break;
+      case queue_result::stopped:
+        return true;
+      case queue_result::cancelled:
+        return cancelled;
+      case queue_result::failed:
+        return false;
+      default:
+        break;
     }
     switch (e.what) {
       case call::put:
@@ -54,9 +58,15 @@ struct sequential_queue {
         if (cancelled || items.empty() || items.front() != e.value) return false;
         items.pop_front();
         return true;
-      case call::close: closed = true; return true;
-      case call::cancel: cancelled = true; return true;
-      case call::resume: closed = cancelled = false; return true;
+      case call::close:
+        closed = true;
+        return true;
+      case call::cancel:
+        cancelled = true;
+        return true;
+      case call::resume:
+        closed = cancelled = false;
+        return true;
     }
     return false;
   }

@@ -136,8 +136,7 @@ class ground final : public std::pmr::memory_resource {
   static rl::var<int>* place_of(const void* item) {
     ground& g = *current_;
     const auto* at = static_cast<const std::byte*>(item);
-    if (at < g.bytes_.data() || at >= g.bytes_.data() + g.bytes_.size())
-      return nullptr;  // on a stack
+    if (at < g.bytes_.data() || at >= g.bytes_.data() + g.bytes_.size()) return nullptr;  // on a stack
     for (place& p : g.places_) {
       if (p.item == item) return &*p.cell;
       if (p.item == nullptr) {
@@ -162,9 +161,7 @@ class ground final : public std::pmr::memory_resource {
     return aligned;
   }
   void do_deallocate(void*, std::size_t, std::size_t) override {}
-  bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override {
-    return this == &other;
-  }
+  bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override { return this == &other; }
 
   inline static ground* current_ = nullptr;
   std::array<place, 2> places_;

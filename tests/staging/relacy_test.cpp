@@ -14,9 +14,9 @@
 namespace {
 
 using namespace deeprec_test;
-using deeprec::detail::access;
 using deeprec::queue_result;
 using deeprec::spsc_layout;
+using deeprec::detail::access;
 
 // Positions wrap in the middle of every simulation.
 template <class Wait>
@@ -49,8 +49,7 @@ int take(Ring& ring) {
 // While the ring is full or empty they try again, or sleep.
 template <class Ring, bool Sleeps, int Producers, int Each, std::size_t Capacity,
           spsc_layout Layout = spsc_layout::automatic>
-struct hand_over
-    : rl::test_suite<hand_over<Ring, Sleeps, Producers, Each, Capacity, Layout>, Producers + 1> {
+struct hand_over : rl::test_suite<hand_over<Ring, Sleeps, Producers, Each, Capacity, Layout>, Producers + 1> {
   ground memory;
   // Not in place: Relacy allocates its suites without regard to their alignment.
   std::unique_ptr<Ring> ring = make_ring<Ring>(Capacity, memory, Layout);
@@ -160,8 +159,7 @@ void holds(const char* name, rl::scheduler_type_e search, unsigned bound = 1) {
   const bool good = p.test_result == rl::test_result_success;
   failures += good ? 0 : 1;
   std::printf("%-52s %-24s %9llu executions: %s\n", name, rl::format(search),
-              static_cast<unsigned long long>(p.stop_iteration),
-              rl::test_result_str(p.test_result));
+              static_cast<unsigned long long>(p.stop_iteration), rl::test_result_str(p.test_result));
   std::fflush(stdout);
 }
 

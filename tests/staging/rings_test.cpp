@@ -8,12 +8,12 @@
 #include <deeprec/staging/staging_queue.hpp>
 
 #if defined(__linux__)
-#include <linux/filter.h>
-#include <linux/membarrier.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
-#include <unistd.h>
+#  include <linux/filter.h>
+#  include <linux/membarrier.h>
+#  include <linux/seccomp.h>
+#  include <sys/prctl.h>
+#  include <sys/syscall.h>
+#  include <unistd.h>
 #endif
 
 #include <array>
@@ -175,14 +175,16 @@ TEST_CASE("queues: a capacity whose bytes wrap around is refused") {
     CAPTURE(bits);
     for (const spsc_layout layout : {spsc_layout::automatic, spsc_layout::counters, spsc_layout::flags}) {
       if (bits == 56 && layout != spsc_layout::flags) continue;  // 2^62 bytes: the allocator's to refuse
-      CHECK_THROWS_AS(spsc<line>(std::size_t{1} << bits, std::pmr::get_default_resource(), layout), deeprec::error);
+      CHECK_THROWS_AS(spsc<line>(std::size_t{1} << bits, std::pmr::get_default_resource(), layout),
+                      deeprec::error);
     }
   }
   CHECK_THROWS_AS(staging_pool<int>{0}, deeprec::error);
   CHECK_THROWS_AS(staging_pool<int>{(1u << 30) + 1}, deeprec::error);
 }
 
-TEST_CASE("packed_layout: slices that no address can count don't fit, and neither does what comes after them") {
+TEST_CASE(
+    "packed_layout: slices that no address can count don't fit, and neither does what comes after them") {
   constexpr std::size_t most = (std::numeric_limits<std::size_t>::max)() / 2;
   for (const std::size_t size : {most + 1, most, most - 255, most / 2 + 1}) {
     CAPTURE(size);
@@ -220,14 +222,16 @@ TEST_CASE("within: any time of any unit, however large, small or negative") {
   CHECK(deadline_of((seconds::max)()) == forever);
   CHECK(deadline_of((minutes::max)()) == forever);
   CHECK(deadline_of((hours::max)()) == forever);
-  CHECK(deadline_of(duration<std::uint64_t, std::milli>((std::numeric_limits<std::uint64_t>::max)())) == forever);
+  CHECK(deadline_of(duration<std::uint64_t, std::milli>((std::numeric_limits<std::uint64_t>::max)())) ==
+        forever);
   CHECK(deadline_of(duration<double>(std::numeric_limits<double>::infinity())) == forever);
   CHECK(deadline_of(duration<float, std::ratio<3600>>(1e30f)) == forever);
   CHECK(deadline_of(duration<std::int64_t, std::ratio<31'556'952>>(400)) == forever);  // years
   const auto begin = steady_clock::now();
-  for (const auto passed : {deadline_of(hours(-1)), deadline_of((hours::min)()), deadline_of((milliseconds::min)()),
-                            deadline_of(0ms), deadline_of(duration<double>(-1e300)),
-                            deadline_of(duration<double>(std::numeric_limits<double>::quiet_NaN()))}) {
+  for (const auto passed :
+       {deadline_of(hours(-1)), deadline_of((hours::min)()), deadline_of((milliseconds::min)()),
+        deadline_of(0ms), deadline_of(duration<double>(-1e300)),
+        deadline_of(duration<double>(std::numeric_limits<double>::quiet_NaN()))}) {
     CHECK(passed <= steady_clock::now());
   }
   const struct {
@@ -250,7 +254,8 @@ TEST_CASE("within: any time of any unit, however large, small or negative") {
   }
 }
 
-// Two threads that block in call() until release(): one of them leaves by an exception, and the other has to go on.
+// Two threads that block in call() until release(): one of them leaves by an exception, and the other has to
+// go on.
 template <class Counts, class Call, class Release>
 int one_of_two_throws(Counts counts, Call call, Release release) {
   return deeprec_test::in_child(
@@ -284,10 +289,11 @@ TEST_CASE("queues: a thread that leaves a wait by an exception wakes the next on
       fragile out;
       static_cast<void>(ring.pop(out));
     };
-    CHECK(one_of_two_throws([&] { return ring.pop_waits(); }, call, [&](auto) {
-            fragile::until = 0;
-            first.publish();
-          }) == 0);
+    CHECK(one_of_two_throws([&] { return ring.pop_waits(); }, call,
+                            [&](auto) {
+                              fragile::until = 0;
+                              first.publish();
+                            }) == 0);
   }
   SUBCASE("mpmc_ring, push") {
     mpmc<fragile> ring(2);
@@ -295,14 +301,17 @@ TEST_CASE("queues: a thread that leaves a wait by an exception wakes the next on
     REQUIRE(ring.try_emplace(2));
     auto front = ring.try_peek();
     const auto call = [&] { static_cast<void>(ring.push(fragile(3))); };
-    CHECK(one_of_two_throws([&] { return ring.push_waits(); }, call, [&](auto until_asleep) {
-            const std::uint64_t parks = ring.push_waits().parks;
-            static_cast<void>(ring.try_peek());  // the slot behind is free first: who is woken sleeps again
-            while (ring.push_waits().parks == parks) std::this_thread::yield();
-            until_asleep();
-            fragile::until = 0;
-            front.release();
-          }) == 0);
+    CHECK(
+        one_of_two_throws([&] { return ring.push_waits(); }, call,
+                          [&](auto until_asleep) {
+                            const std::uint64_t parks = ring.push_waits().parks;
+                            static_cast<void>(
+                                ring.try_peek());  // the slot behind is free first: who is woken sleeps again
+                            while (ring.push_waits().parks == parks) std::this_thread::yield();
+                            until_asleep();
+                            fragile::until = 0;
+                            front.release();
+                          }) == 0);
   }
   SUBCASE("reorder_buffer, take") {
     reorder_buffer<fragile> buffer(4);
@@ -312,25 +321,28 @@ TEST_CASE("queues: a thread that leaves a wait by an exception wakes the next on
       fragile out;
       static_cast<void>(buffer.take(out));
     };
-    CHECK(one_of_two_throws([&] { return buffer.take_waits(); }, call, [&](auto) {
-            fragile::until = 1;  // the put moves once
-            static_cast<void>(buffer.try_put(0, std::move(zero)));
-          }) == 0);
+    CHECK(one_of_two_throws([&] { return buffer.take_waits(); }, call,
+                            [&](auto) {
+                              fragile::until = 1;  // the put moves once
+                              static_cast<void>(buffer.try_put(0, std::move(zero)));
+                            }) == 0);
   }
   SUBCASE("staging_queue, take") {
     staging_queue<fragile> q(4);
     auto first = q.reserve();
     CHECK(q.put(fragile(2)) == queue_result::ok);
     fragile one(1);
-    CHECK(one_of_two_throws([&] { return q.stats().take; }, [&] { static_cast<void>(q.take().result()); }, [&](auto) {
-            fragile::until = 1;
-            static_cast<void>(first.put(std::move(one)));
-          }) == 0);
+    CHECK(one_of_two_throws([&] { return q.stats().take; }, [&] { static_cast<void>(q.take().result()); },
+                            [&](auto) {
+                              fragile::until = 1;
+                              static_cast<void>(first.put(std::move(one)));
+                            }) == 0);
   }
 }
 
 #if defined(__linux__) && (defined(__x86_64__) || defined(__aarch64__)) && !DEEPREC_TEST_TSAN
-TEST_CASE("deeprec::detail::std_atomics: where membarrier is refused after all, light fences are whole fences") {
+TEST_CASE(
+    "deeprec::detail::std_atomics: where membarrier is refused after all, light fences are whole fences") {
   event_count<> registers_it;
   if (!deeprec::detail::std_atomics::light_fence_is_free()) return;
   CHECK(deeprec_test::in_child([] {
@@ -342,7 +354,8 @@ TEST_CASE("deeprec::detail::std_atomics: where membarrier is refused after all, 
               BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
           };
           const sock_fprog filter{sizeof(program) / sizeof(*program), program};
-          if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0) {
+          if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+              prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0) {
             return 0;  // no filters here
           }
           if (syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0) return 1;
@@ -514,7 +527,8 @@ TEST_CASE("adaptive_wait: looks 5 to 50 us, longer when that would have helped")
   CHECK(budget >= 15'900);
 }
 
-TEST_CASE("reorder_buffer: items leave by number, numbers beyond the window wait, skipped ones are passed over") {
+TEST_CASE(
+    "reorder_buffer: items leave by number, numbers beyond the window wait, skipped ones are passed over") {
   reorder_buffer<int> buffer(4);
   int out = -1;
   CHECK(buffer.try_put(3, 30));

@@ -1,5 +1,6 @@
-// Every access of the queues that is stronger than relaxed, and every fence, is needed: weakened alone, it is caught by
-// some scenario. What none catches has to be relaxed. The sources are read too, so that no access is forgotten.
+// Every access of the queues that is stronger than relaxed, and every fence, is needed: weakened alone, it is
+// caught by some scenario. What none catches has to be relaxed. The sources are read too, so that no access
+// is forgotten.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -114,7 +115,8 @@ TEST_CASE("sites: each deeprec::detail::access stronger than relaxed is needed b
       if (sites[static_cast<std::size_t>(s.what)].file != nullptr) k.uses.insert(s.what);
     }
     for (std::size_t i = 0; i < sites.size(); ++i) {
-      if (before[i].file != nullptr) note_site(static_cast<deeprec::detail::access>(i), before[i].order, before[i].file, before[i].line);
+      if (before[i].file != nullptr)
+        note_site(static_cast<deeprec::detail::access>(i), before[i].order, before[i].file, before[i].line);
     }
     std::printf("  %-52s %13llu  %s\n", k.name, static_cast<unsigned long long>(o.executions),
                 o.complete ? "" : "not all");
@@ -126,8 +128,8 @@ TEST_CASE("sites: each deeprec::detail::access stronger than relaxed is needed b
     std::uint64_t tries = 0;
     for (const killer& k : killers) {
       if (k.uses.count(s.what) == 0) continue;
-      const outcome o =
-          k.run({s.name, s.how, s.what}, {.executions = enough, .stale_reads = k.stale, .membarrier = k.membarrier});
+      const outcome o = k.run({s.name, s.how, s.what},
+                              {.executions = enough, .stale_reads = k.stale, .membarrier = k.membarrier});
       tries = o.executions + o.pruned;
       if (o.failed) {
         by = k.name;
@@ -153,13 +155,15 @@ TEST_CASE("sites: no access of the sources that is stronger than relaxed is left
   const std::string folder = std::string(one.file).substr(0, std::string(one.file).rfind("/detail/"));
   std::map<std::string, std::vector<std::string>> found;
   std::size_t relaxed = 0;
-  for (const char* name : {"/detail/slot_ring.hpp", "/detail/index_stack.hpp", "/ring_handles.hpp", "/event_count.hpp",
-                           "/wait_strategies.hpp", "/mpmc_ring.hpp", "/spsc_ring.hpp", "/reorder_buffer.hpp",
-                           "/staging_queue.hpp", "/staging_pool.hpp", "/packed_batch.hpp"}) {
+  for (const char* name :
+       {"/detail/slot_ring.hpp", "/detail/index_stack.hpp", "/ring_handles.hpp", "/event_count.hpp",
+        "/wait_strategies.hpp", "/mpmc_ring.hpp", "/spsc_ring.hpp", "/reorder_buffer.hpp",
+        "/staging_queue.hpp", "/staging_pool.hpp", "/packed_batch.hpp"}) {
     std::ifstream in(folder + name);
     REQUIRE_MESSAGE(in.good(), std::string(folder + name));
     const std::string text((std::istreambuf_iterator<char>(in)), {});
-    const std::regex use("(at|light_fence|heavy_fence)\\(detail::access::(\\w+)(,\\s*(std::memory_order_)?(\\w+))?");
+    const std::regex use(
+        "(at|light_fence|heavy_fence)\\(detail::access::(\\w+)(,\\s*(std::memory_order_)?(\\w+))?");
     for (std::sregex_iterator i(text.begin(), text.end(), use), end; i != end; ++i) {
       const std::string order = (*i)[5].matched ? (*i)[5].str() : "fence";
       if (order == "relaxed") {
@@ -182,10 +186,12 @@ TEST_CASE("sites: no access of the sources that is stronger than relaxed is left
   }
   CHECK(relaxed > 30);
   for (const site& s : stronger) {
-    CHECK_MESSAGE(found[s.name].size() == 1, std::string(s.name) << " is used in " << found[s.name].size() << " places");
+    CHECK_MESSAGE(found[s.name].size() == 1, std::string(s.name)
+                                                 << " is used in " << found[s.name].size() << " places");
     found.erase(s.name);
   }
-  for (const auto& rest : found) CHECK_MESSAGE(false, rest.first << " is in no list: " << rest.second.front());
+  for (const auto& rest : found)
+    CHECK_MESSAGE(false, rest.first << " is in no list: " << rest.second.front());
 }
 
 }  // namespace

@@ -234,7 +234,8 @@ TEST_CASE("staging_queue: a byte budget holds back, and never for ever") {
   CHECK(*q.take() == std::string(10, '2'));
 
   std::thread producer([&] {
-    for (int k = 0; k < 500; ++k) CHECK(q.put(std::string(static_cast<std::size_t>(k % 13), 'p')) == queue_result::ok);
+    for (int k = 0; k < 500; ++k)
+      CHECK(q.put(std::string(static_cast<std::size_t>(k % 13), 'p')) == queue_result::ok);
     q.close();
   });
   std::size_t most = 0;
@@ -356,7 +357,7 @@ TEST_CASE("staging_queue: an item of another type becomes a record once, and is 
     source kept{7};
     source::measured = 0;
     CHECK(q.put(std::move(kept), within(1ms)) == queue_result::timed_out);
-    CHECK(kept.value == 7);  // untouched
+    CHECK(kept.value == 7);                 // untouched
     CHECK(source::measured == c.measured);  // not once for each look
     CHECK(q.take()->value == 5);
     auto place = q.reserve();
@@ -374,7 +375,8 @@ TEST_CASE("staging_queue: what can only be moved into a record is put, unless it
   using record = std::unique_ptr<base>;
   staging_queue<record> plain(1);
   staging_queue<record> fixed({.capacity = 1, .byte_budget = 8 * sizeof(record)});
-  staging_queue<record> measured({.capacity = 1, .byte_budget = 8}, [](const record&) { return std::size_t{1}; });
+  staging_queue<record> measured({.capacity = 1, .byte_budget = 8},
+                                 [](const record&) { return std::size_t{1}; });
   for (auto* q : {&plain, &fixed}) {
     auto one = std::make_unique<derived>();
     CHECK(q->put(std::move(one)) == queue_result::ok);

@@ -1,5 +1,5 @@
-// Real threads, many of them. DEEPREC_TEST_ITEMS sets how many items go through each queue (some 10^7; fewer under
-// sanitizers); scripts/stress_queues.sh runs 10^9.
+// Real threads, many of them. DEEPREC_TEST_ITEMS sets how many items go through each queue (some 10^7; fewer
+// under sanitizers); scripts/stress_queues.sh runs 10^9.
 #include <doctest/doctest.h>
 
 #include <deeprec/staging/mpmc_ring.hpp>
@@ -46,8 +46,8 @@ struct item {
 constexpr std::size_t batch = 32;  // the most items that a thread puts or takes at once
 
 // Producer p puts (p, 0), (p, 1), ...; every consumer must see each producer's numbers rise, and all
-// consumers together each number once. put(items, n) and take(items, n) answer how many of up to n they moved,
-// at least one.
+// consumers together each number once. put(items, n) and take(items, n) answer how many of up to n they
+// moved, at least one.
 template <class Put, class Take>
 void exactly_once(int producers, int consumers, std::uint64_t items, Put put, Take take) {
   std::vector<std::thread> threads;
@@ -150,8 +150,8 @@ struct report {
   }
   ~report() {
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-    std::printf("  %s: %llu items in %d mixes, %.1f s\n", queue, static_cast<unsigned long long>(items), mixes,
-                seconds.count());
+    std::printf("  %s: %llu items in %d mixes, %.1f s\n", queue, static_cast<unsigned long long>(items),
+                mixes, seconds.count());
     std::fflush(stdout);
   }
 };
@@ -184,8 +184,8 @@ TEST_CASE("stress: spsc_ring, both layouts, one by one and in batches, and at sm
   const auto run = [&](std::size_t capacity, spsc_layout layout, bool in_batches, std::uint64_t n) {
     CAPTURE(capacity);
     CAPTURE(in_batches);
-    spsc_ring<item, adaptive_wait, deeprec::detail::std_atomics, std::uint16_t> ring(capacity, std::pmr::get_default_resource(),
-                                                                    layout, 65'500);
+    spsc_ring<item, adaptive_wait, deeprec::detail::std_atomics, std::uint16_t> ring(
+        capacity, std::pmr::get_default_resource(), layout, 65'500);
     through_ring(ring, 1, 1, n, in_batches);
     log.done(n);
   };
@@ -214,25 +214,24 @@ TEST_CASE("stress: staging_queue, put and ordered, and at small capacities") {
     staging_queue<item> q(capacity);
     std::atomic<int> inside{0};
     std::atomic<bool> too_many{false};
-    exactly_once(
-        producers, consumers, n, one_by_one([&](const item& i) {
-          queue_result r = queue_result::ok;
-          if (ordered) {
-            r = q.reserve().put(i);
-          } else {
-            r = q.put(i);
-          }
-          // Counted after it went in and taken off after it came out: never more than the capacity and the
-          // consumers' hands.
-          if (capacity <= 4 && ++inside > static_cast<int>(capacity) + consumers) too_many = true;
-          return r;
-        }),
-        one_by_one([&](item& i) {
-          auto t = q.take();
-          if (capacity <= 4) --inside;
-          if (t) i = *t;
-          return t.result();
-        }));
+    exactly_once(producers, consumers, n, one_by_one([&](const item& i) {
+                   queue_result r = queue_result::ok;
+                   if (ordered) {
+                     r = q.reserve().put(i);
+                   } else {
+                     r = q.put(i);
+                   }
+                   // Counted after it went in and taken off after it came out: never more than the capacity
+                   // and the consumers' hands.
+                   if (capacity <= 4 && ++inside > static_cast<int>(capacity) + consumers) too_many = true;
+                   return r;
+                 }),
+                 one_by_one([&](item& i) {
+                   auto t = q.take();
+                   if (capacity <= 4) --inside;
+                   if (t) i = *t;
+                   return t.result();
+                 }));
     CHECK(!too_many);
     const staging_stats stats = q.stats();
     CHECK(stats.claimed == n);
@@ -263,7 +262,8 @@ TEST_CASE("stress: reorder_buffer, each number once and in order") {
   const auto run = [&](std::size_t capacity, int putters, std::uint64_t n) {
     CAPTURE(capacity);
     CAPTURE(putters);
-    reorder_buffer<std::uint64_t, adaptive_wait, deeprec::detail::std_atomics, std::uint32_t> buffer(capacity);
+    reorder_buffer<std::uint64_t, adaptive_wait, deeprec::detail::std_atomics, std::uint32_t> buffer(
+        capacity);
     std::atomic<std::uint64_t> number{0};
     std::atomic<bool> put_all{true};
     std::vector<std::thread> threads;
@@ -362,8 +362,8 @@ TEST_CASE("stress: staging_pool, a buffer is one thread's at a time") {
   }
 }
 
-// Four threads call whatever they like; what they were answered has to be what a queue could answer. A fence at
-// both ends of a call, or a store that is still on its way would look like a late one.
+// Four threads call whatever they like; what they were answered has to be what a queue could answer. A fence
+// at both ends of a call, or a store that is still on its way would look like a late one.
 TEST_CASE("stress: recorded histories of random calls are linearizable") {
 #if DEEPREC_TEST_SANITIZED
   const int rounds = 40;

@@ -51,7 +51,8 @@ inline int sleeping_threads() {
       std::string line;
       std::getline(std::ifstream(std::string("/proc/self/task/") + entry->d_name + "/stat"), line);
       const std::size_t name_end = line.rfind(')');
-      count += name_end != std::string::npos && line.size() > name_end + 2 && line[name_end + 2] == 'S' ? 1 : 0;
+      count +=
+          name_end != std::string::npos && line.size() > name_end + 2 && line[name_end + 2] == 'S' ? 1 : 0;
     }
     closedir(tasks);
   }

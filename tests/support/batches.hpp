@@ -26,8 +26,8 @@ struct batch {
 
 enum class shape_of_batch { uniform, skewed, many_empty, one_huge, ends };
 inline constexpr shape_of_batch every_shape[] = {shape_of_batch::uniform, shape_of_batch::skewed,
-                                                 shape_of_batch::many_empty,
-                                                 shape_of_batch::one_huge, shape_of_batch::ends};
+                                                 shape_of_batch::many_empty, shape_of_batch::one_huge,
+                                                 shape_of_batch::ends};
 
 template <class Id = std::int64_t, class Offset = std::int64_t>
 batch<Id, Offset> make_batch(std::mt19937_64& random, shape_of_batch shape, index_t bags, index_t rows,

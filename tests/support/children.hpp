@@ -1,4 +1,5 @@
-// A child process for a test case whose failure is a crash, an endless wait or a changed process-wide setting.
+// A child process for a test case whose failure is a crash, an endless wait or a changed process-wide
+// setting.
 #pragma once
 
 #include <dirent.h>
@@ -9,9 +10,9 @@
 
 namespace deeprec_test {
 
-// Runs f in a forked child and returns what it returned (0 to 125), 126 for an exception, or 128 + the signal that
-// ended it. A child that is still running after `seconds` is ended by SIGALRM. Call it while no other thread of this
-// process runs.
+// Runs f in a forked child and returns what it returned (0 to 125), 126 for an exception, or 128 + the signal
+// that ended it. A child that is still running after `seconds` is ended by SIGALRM. Call it while no other
+// thread of this process runs.
 template <class F>
 int in_child(F&& f, unsigned seconds = 120) {
   std::fflush(nullptr);

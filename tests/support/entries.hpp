@@ -32,9 +32,9 @@ struct entry_list {
 };
 
 enum class entries_are { uniform, one_huge_bag, sorted, many_bad, all_bad, one_bag };
-inline constexpr entries_are every_entries[] = {entries_are::uniform,  entries_are::one_huge_bag,
-                                                entries_are::sorted,   entries_are::many_bad,
-                                                entries_are::all_bad,  entries_are::one_bag};
+inline constexpr entries_are every_entries[] = {entries_are::uniform, entries_are::one_huge_bag,
+                                                entries_are::sorted,  entries_are::many_bad,
+                                                entries_are::all_bad, entries_are::one_bag};
 
 /// Ids in [0, ids), some of them negative (down to the lowest number) where the kind says bad; weights
 /// around 1, where bad also zero, negative and NaN.
@@ -53,8 +53,8 @@ entry_list<Id, Row> make_entries(std::mt19937_64& random, entries_are kind, inde
     index_t row = any_row(random);
     if (kind == entries_are::one_huge_bag && k % 2 == 0) row = bags / 2;
     if (kind == entries_are::one_bag) row = bags - 1;
-    const bool bad = kind == entries_are::all_bad ||
-                     (kind == entries_are::many_bad && (row % 3 == 0 || k % 4 == 0));
+    const bool bad =
+        kind == entries_are::all_bad || (kind == entries_are::many_bad && (row % 3 == 0 || k % 4 == 0));
     made.rows.push_back(static_cast<Row>(row));
     made.ids.push_back(bad ? bad_ids[random() % 3] : static_cast<Id>(any_id(random)));
     made.weights.push_back(kind == entries_are::many_bad && k % 5 == 0 ? bad_weights[random() % 4]

@@ -42,8 +42,7 @@ std::string pieces_fault(E& executor, index_t n, index_t grain, Inside inside) {
     ++running;
     if (worker < 0 || worker >= concurrency) {
       bad_worker = true;
-    } else if (begin < 0 || begin >= end || end > n || begin % grain != 0 ||
-               (end != n && end % grain != 0)) {
+    } else if (begin < 0 || begin >= end || end > n || begin % grain != 0 || (end != n && end % grain != 0)) {
       bad_border = true;
     } else {
       auto& mine = busy[static_cast<std::size_t>(worker)];
@@ -180,8 +179,7 @@ std::string contract_fault(E& executor) {
       }
     }
   }
-  if (auto fault = at(contract::pieces_fault(executor, 1'000'000, 512), 1'000'000, 512);
-      !fault.empty()) {
+  if (auto fault = at(contract::pieces_fault(executor, 1'000'000, 512), 1'000'000, 512); !fault.empty()) {
     return fault;
   }
   for (int round = 0; round < 200; ++round) {  // short calls in a row: the end of one, the start of the next
@@ -210,8 +208,8 @@ std::string contract_fault(E& executor) {
   return contract::shared_fault(executor);
 }
 
-/// What is promised of post(): an accepted task runs once and sees its stop token; a refused one never runs and
-/// is left with the caller. `finish` waits for the accepted ones.
+/// What is promised of post(): an accepted task runs once and sees its stop token; a refused one never runs
+/// and is left with the caller. `finish` waits for the accepted ones.
 template <class E, class Finish>
 std::string task_contract_fault(E& executor, Finish finish) {
   static_assert(deeprec::TaskExecutor<E>);
@@ -249,8 +247,9 @@ std::string task_contract_fault(E& executor, Finish finish) {
   return {};
 }
 
-/// That accepted tasks run beside each other, `limit` of them, and the next one is refused: tasks that wait for
-/// the caller don't keep another from beginning. An executor that queues one behind another locks up here.
+/// That accepted tasks run beside each other, `limit` of them, and the next one is refused: tasks that wait
+/// for the caller don't keep another from beginning. An executor that queues one behind another locks up
+/// here.
 template <class E, class Finish>
 std::string blocked_tasks_fault(E& executor, int limit, Finish finish) {
   std::atomic<int> begun{0};

@@ -199,8 +199,8 @@ class fake_cublaslt {
   static cublasStatus_t make(cublasLtMatmulDescOpaque_t& made, cublasComputeType_t compute) {
     const std::lock_guard lock(lt().mutex);
     ++lt().described;
-    write(made, lt_steps{magic, compute, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT,
-                         nullptr, nullptr, 0});
+    write(made,
+          lt_steps{magic, compute, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr, nullptr, 0});
     return lt().answer("steps");
   }
   static cublasStatus_t set(cublasLtMatmulDescOpaque_t& of, cublasLtMatmulDescAttributes_t which,
@@ -235,8 +235,8 @@ class fake_cublaslt {
     write(of, steps);
     return lt().answer("set");
   }
-  static cublasStatus_t make(cublasLtMatrixLayoutOpaque_t& made, cudaDataType_t type,
-                             std::uint64_t rows, std::uint64_t columns, std::int64_t stride) {
+  static cublasStatus_t make(cublasLtMatrixLayoutOpaque_t& made, cudaDataType_t type, std::uint64_t rows,
+                             std::uint64_t columns, std::int64_t stride) {
     const std::lock_guard lock(lt().mutex);
     write(made, lt_layout{magic, type, rows, columns, stride, 1, 0});
     return lt().answer("layout");
@@ -266,9 +266,8 @@ class fake_cublaslt {
     write(made, lt_wish{magic, {256, 256, 256, 256}, 0});
     return lt().answer("wish");
   }
-  static cublasStatus_t set(cublasLtMatmulPreferenceOpaque_t& of,
-                            cublasLtMatmulPreferenceAttributes_t which, const void* value,
-                            std::size_t bytes) {
+  static cublasStatus_t set(cublasLtMatmulPreferenceOpaque_t& of, cublasLtMatmulPreferenceAttributes_t which,
+                            const void* value, std::size_t bytes) {
     const std::lock_guard lock(lt().mutex);
     auto wish = read<lt_wish>(of);
     if (wish.magic != magic) lt().note("an attribute of what was not made");
@@ -324,8 +323,7 @@ class fake_cublaslt {
                    lt().workspace};
     made.bias_begins = largest_power(made.steps.bias);
     made.aux_begins = largest_power(made.steps.aux);
-    if (has_bias(made.steps.epilogue) && made.bias_begins < 16)
-      lt().note("the bias begins anywhere");
+    if (has_bias(made.steps.epilogue) && made.bias_begins < 16) lt().note("the bias begins anywhere");
     if (has_aux(made.steps.epilogue) && made.aux_begins < 16) lt().note("the bits begin anywhere");
     count = (std::min)(most, lt().algorithms);
     for (int i = 0; i < count; ++i) {
@@ -339,9 +337,9 @@ class fake_cublaslt {
     }
     return CUBLAS_STATUS_SUCCESS;
   }
-  static cublasStatus_t multiply(cublasLtHandle_t with, deeprec::detail::cublaslt_product& p,
-                                 float beta, const void* first, const void* second, const void* c,
-                                 void* d, const cublasLtMatmulAlgo_t& algorithm, void* workspace,
+  static cublasStatus_t multiply(cublasLtHandle_t with, deeprec::detail::cublaslt_product& p, float beta,
+                                 const void* first, const void* second, const void* c, void* d,
+                                 const cublasLtMatmulAlgo_t& algorithm, void* workspace,
                                  std::size_t workspace_bytes, cudaStream_t on) {
     const std::lock_guard lock(lt().mutex);
     ++lt().products;
@@ -377,8 +375,7 @@ class fake_cublaslt {
         lt().note("the workspace is not the stream's");
         return CUBLAS_STATUS_INVALID_VALUE;
       }
-      if (reinterpret_cast<std::uintptr_t>(workspace) % 256 != 0)
-        lt().note("the workspace begins anywhere");
+      if (reinterpret_cast<std::uintptr_t>(workspace) % 256 != 0) lt().note("the workspace begins anywhere");
       std::memset(workspace, 0xee, workspace_bytes);
     }
     for (std::int32_t i = 0; i < x.d_as.count; ++i) x.run(i);
@@ -398,16 +395,15 @@ class fake_cublaslt {
     }
     static double value(const void* at, const lt_layout& as, std::int32_t batch, std::uint64_t row,
                         std::uint64_t column) {
-      const std::int64_t i = batch * as.step + static_cast<std::int64_t>(column) * as.stride +
-                             static_cast<std::int64_t>(row);
+      const std::int64_t i =
+          batch * as.step + static_cast<std::int64_t>(column) * as.stride + static_cast<std::int64_t>(row);
       if (as.type == CUDA_R_32F) return static_cast<double>(static_cast<const float*>(at)[i]);
       return static_cast<double>(static_cast<float>(static_cast<const deeprec::bf16*>(at)[i]));
     }
     [[nodiscard]] double factor(double x) const {
       const auto narrow = static_cast<float>(x);
       if (steps.compute == CUBLAS_COMPUTE_32F_FAST_TF32) return deeprec::tf32_round(narrow);
-      if (steps.compute == CUBLAS_COMPUTE_32F_FAST_16BF)
-        return static_cast<float>(deeprec::bf16(narrow));
+      if (steps.compute == CUBLAS_COMPUTE_32F_FAST_16BF) return static_cast<float>(deeprec::bf16(narrow));
       return x;
     }
     void run(std::int32_t batch) const {
@@ -415,8 +411,8 @@ class fake_cublaslt {
       const bool sums = steps.epilogue == CUBLASLT_EPILOGUE_DRELU_BGRAD;
       std::vector<double> gradient(grad_b ? d_as.columns : sums ? d_as.rows : 0, 0.0);
       for (std::uint64_t j = 0; j < d_as.columns; ++j) {
-        auto* const bits = static_cast<unsigned char*>(steps.aux) +
-                           static_cast<std::int64_t>(j) * steps.aux_stride / 8;
+        auto* const bits =
+            static_cast<unsigned char*>(steps.aux) + static_cast<std::int64_t>(j) * steps.aux_stride / 8;
         if (steps.epilogue == CUBLASLT_EPILOGUE_RELU_AUX ||
             steps.epilogue == CUBLASLT_EPILOGUE_RELU_AUX_BIAS) {
           std::memset(bits, 0xa5,
@@ -438,8 +434,8 @@ class fake_cublaslt {
           if (beta != 0) x += static_cast<double>(beta) * value(c, c_as, batch, i, j);
           x = stepped(x, i, bits);
           if (sums) gradient[i] += x;
-          const std::int64_t to = batch * d_as.step + static_cast<std::int64_t>(j) * d_as.stride +
-                                  static_cast<std::int64_t>(i);
+          const std::int64_t to =
+              batch * d_as.step + static_cast<std::int64_t>(j) * d_as.stride + static_cast<std::int64_t>(i);
           if (d_as.type == CUDA_R_32F) {
             static_cast<float*>(d)[to] = static_cast<float>(x);
           } else {
@@ -518,8 +514,8 @@ class fake_cublaslt {
     const bool first_n = s.first_as == CUBLAS_OP_N, second_n = s.second_as == CUBLAS_OP_N;
     if ((first_n ? x.first_as.rows : x.first_as.columns) != x.d_as.rows ||
         (second_n ? x.second_as.columns : x.second_as.rows) != x.d_as.columns ||
-        (second_n ? x.second_as.rows : x.second_as.columns) != x.k() ||
-        x.c_as.rows != x.d_as.rows || x.c_as.columns != x.d_as.columns) {
+        (second_n ? x.second_as.rows : x.second_as.columns) != x.k() || x.c_as.rows != x.d_as.rows ||
+        x.c_as.columns != x.d_as.columns) {
       return "shapes that don't fit";
     }
     const lt_layout* const layouts[] = {&x.first_as, &x.second_as, &x.c_as, &x.d_as};
@@ -531,10 +527,9 @@ class fake_cublaslt {
       if (l.count != x.d_as.count) return "batches of different counts";
       const std::size_t size = l.type == CUDA_R_32F ? 4 : 2;
       for (std::int32_t b = 0; b < l.count; ++b) {
-        const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(pointers[i]) +
-                                     static_cast<std::uintptr_t>(b * l.step) * size;
-        if (begin % chosen.wish.begins[i] != 0)
-          return "a matrix that begins elsewhere than was said";
+        const std::uintptr_t begin =
+            reinterpret_cast<std::uintptr_t>(pointers[i]) + static_cast<std::uintptr_t>(b * l.step) * size;
+        if (begin % chosen.wish.begins[i] != 0) return "a matrix that begins elsewhere than was said";
       }
     }
     if (x.beta != 0 && x.beta != 1) return "a beta that is not 0 or 1";

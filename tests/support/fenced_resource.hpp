@@ -37,8 +37,8 @@ class fenced_resource final : public std::pmr::memory_resource {
     const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
     const std::size_t inner = (bytes + alignment + page - 1) / page * page;
     const std::size_t size = inner + 2 * page;
-    auto* const base = static_cast<std::byte*>(
-        ::mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    auto* const base =
+        static_cast<std::byte*>(::mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     if (base == MAP_FAILED) std::abort();
     if (::mprotect(base + page, inner, PROT_READ | PROT_WRITE) != 0) std::abort();
     void* data = base + page;

@@ -23,8 +23,7 @@ class guarded {
     const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
     const std::size_t bytes = (count * sizeof(T) + page - 1) / page * page;
     size_ = bytes + 2 * page;
-    base_ = static_cast<std::byte*>(
-        mmap(nullptr, size_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    base_ = static_cast<std::byte*>(mmap(nullptr, size_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     if (base_ == MAP_FAILED) std::abort();
     if (bytes > 0 && mprotect(base_ + page, bytes, PROT_READ | PROT_WRITE) != 0) std::abort();
     const std::size_t before = side == fence::behind ? bytes - count * sizeof(T) : 0;

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/embedding/lookup/table_group.hpp>
+#include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 
 #include "support/batches.hpp"

@@ -24,8 +24,7 @@ int main(int argc, char** argv) {
     the_seed = std::strtoull(text, nullptr, 10);
   }
   for (int i = 1; i < argc; ++i) {
-    if (std::strncmp(argv[i], "--seed=", 7) == 0)
-      the_seed = std::strtoull(argv[i] + 7, nullptr, 10);
+    if (std::strncmp(argv[i], "--seed=", 7) == 0) the_seed = std::strtoull(argv[i] + 7, nullptr, 10);
   }
 
 #if defined(DEEPREC_TEST_NEEDS_GPU)

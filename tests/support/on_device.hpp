@@ -7,8 +7,8 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <random>
 #include <limits>
+#include <random>
 #include <utility>
 #include <vector>
 
@@ -60,7 +60,10 @@ struct batch_on_both {
 template <class Format>
 struct table_on_both {
   table_on_both(Format f, index_t rows, std::mt19937_64& random, std::size_t shift = 0)
-      : format(f), count(rows), first(shift), bytes(shift + static_cast<std::size_t>(rows * f.stride_bytes())) {
+      : format(f),
+        count(rows),
+        first(shift),
+        bytes(shift + static_cast<std::size_t>(rows * f.stride_bytes())) {
     std::normal_distribution<float> normal(0, 1);
     std::vector<float> row(static_cast<std::size_t>(f.width()));
     for (index_t r = 0; r < rows; ++r) {
@@ -73,8 +76,12 @@ struct table_on_both {
   }
   deeprec::const_table_view<Format> on_host() const { return {bytes.data() + first, count, format}; }
   deeprec::table_view<Format> on_host() { return {bytes.data() + first, count, format}; }
-  deeprec::const_table_view<Format, device_space> view() const { return {on_device.data() + first, count, format}; }
-  deeprec::table_view<Format, device_space> mutable_view() const { return {on_device.data() + first, count, format}; }
+  deeprec::const_table_view<Format, device_space> view() const {
+    return {on_device.data() + first, count, format};
+  }
+  deeprec::table_view<Format, device_space> mutable_view() const {
+    return {on_device.data() + first, count, format};
+  }
   Format format;
   index_t count;
   std::size_t first;
@@ -89,7 +96,8 @@ double apart(const std::vector<T>& a, const std::vector<T>& b) {
   REQUIRE(a.size() == b.size());
   double most = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
-    const auto x = static_cast<double>(static_cast<float>(a[i])), y = static_cast<double>(static_cast<float>(b[i]));
+    const auto x = static_cast<double>(static_cast<float>(a[i])),
+               y = static_cast<double>(static_cast<float>(b[i]));
     const double off = std::isnan(x) && std::isnan(y) ? 0 : std::fabs(x - y) / (1 + std::fabs(y));
     most = std::isnan(off) ? std::numeric_limits<double>::infinity() : (std::max)(most, off);
   }

@@ -14,8 +14,12 @@ using deeprec::index_t;
 enum class pooled_as { sum, mean_by_count, mean_by_weight, sqrtn, maximum };
 
 constexpr pooled_as kind(deeprec::combiner::sum_t) { return pooled_as::sum; }
-constexpr pooled_as kind(deeprec::combiner::mean_t<deeprec::combiner::by_count_t>) { return pooled_as::mean_by_count; }
-constexpr pooled_as kind(deeprec::combiner::mean_t<deeprec::combiner::by_weight_t>) { return pooled_as::mean_by_weight; }
+constexpr pooled_as kind(deeprec::combiner::mean_t<deeprec::combiner::by_count_t>) {
+  return pooled_as::mean_by_count;
+}
+constexpr pooled_as kind(deeprec::combiner::mean_t<deeprec::combiner::by_weight_t>) {
+  return pooled_as::mean_by_weight;
+}
 constexpr pooled_as kind(deeprec::combiner::sqrtn_t) { return pooled_as::sqrtn; }
 constexpr pooled_as kind(deeprec::combiner::max_t) { return pooled_as::maximum; }
 
@@ -29,8 +33,8 @@ struct oracle_row {
 /// Row b of a lookup; ids outside the table, and `padding`, count as absent. `table` holds the rows' exact
 /// values.
 template <class Bags>
-oracle_row pool_one(const std::vector<std::vector<double>>& table, const Bags& bags, index_t b,
-                    index_t width, pooled_as how, long long padding = -1) {
+oracle_row pool_one(const std::vector<std::vector<double>>& table, const Bags& bags, index_t b, index_t width,
+                    pooled_as how, long long padding = -1) {
   oracle_row row{std::vector<double>(static_cast<std::size_t>(width)),
                  std::vector<double>(static_cast<std::size_t>(width))};
   double weights = 0;

@@ -21,7 +21,13 @@ inline void keep_smallest(deeprec::device_fault* fault, deeprec::errc code, deep
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
   if (fault->is_behind(table, bag, slot)) {
-    *fault = {0, static_cast<int>(code), table, bag, slot, value, deeprec::device_fault::order_of(table, bag, slot)};
+    *fault = {0,
+              static_cast<int>(code),
+              table,
+              bag,
+              slot,
+              value,
+              deeprec::device_fault::order_of(table, bag, slot)};
   }
 }
 
@@ -80,8 +86,8 @@ class lockstep_team {
     return bits;
   }
   void meet() const { shared_->all_here.arrive_and_wait(); }
-  void report(deeprec::device_fault* fault, deeprec::errc code, deeprec::index_t table,
-              deeprec::index_t bag, deeprec::index_t slot, std::int64_t value) const {
+  void report(deeprec::device_fault* fault, deeprec::errc code, deeprec::index_t table, deeprec::index_t bag,
+              deeprec::index_t slot, std::int64_t value) const {
     keep_smallest(fault, code, table, bag, slot, value);
   }
   void count(unsigned long long* counter, deeprec::index_t n) const { solo_team::count(counter, n); }

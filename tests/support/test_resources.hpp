@@ -1,5 +1,5 @@
-// Memory resources that refuse, that watch, and that keep their blocks apart; and an executor that says when its bodies
-// run.
+// Memory resources that refuse, that watch, and that keep their blocks apart; and an executor that says when
+// its bodies run.
 #pragma once
 
 #include <algorithm>
@@ -102,7 +102,8 @@ class apart_resource final : public std::pmr::memory_resource {
 
  private:
   void* do_allocate(std::size_t bytes, std::size_t) override {
-    blocks_.push_back(std::make_unique<std::max_align_t[]>((bytes + 2 * margin) / sizeof(std::max_align_t) + 1));
+    blocks_.push_back(
+        std::make_unique<std::max_align_t[]>((bytes + 2 * margin) / sizeof(std::max_align_t) + 1));
     return reinterpret_cast<std::byte*>(blocks_.back().get()) + margin;
   }
   void do_deallocate(void*, std::size_t, std::size_t) override {}

@@ -13,7 +13,7 @@
 #include <version>
 
 #if !defined(__cpp_concepts) || __cplusplus < 202002L
-#error "deeprec needs C++20. Fix: compile with -std=c++20 (g++ 12+, clang 14+, nvcc 12.4+)."
+#  error "deeprec needs C++20. Fix: compile with -std=c++20 (g++ 12+, clang 14+, nvcc 12.4+)."
 #endif
 
 #define DEEPREC_VERSION_MAJOR 0
@@ -21,40 +21,40 @@
 #define DEEPREC_VERSION_PATCH 0
 
 #if defined(__cpp_exceptions) || defined(__EXCEPTIONS)
-#define DEEPREC_EXCEPTIONS 1
+#  define DEEPREC_EXCEPTIONS 1
 #else
-#define DEEPREC_EXCEPTIONS 0
+#  define DEEPREC_EXCEPTIONS 0
 #endif
 
 #if !defined(DEEPREC_CONTRACTS)
-#if defined(NDEBUG)
-#define DEEPREC_CONTRACTS 0
-#else
-#define DEEPREC_CONTRACTS 1
-#endif
+#  if defined(NDEBUG)
+#    define DEEPREC_CONTRACTS 0
+#  else
+#    define DEEPREC_CONTRACTS 1
+#  endif
 #endif
 
 #if !defined(DEEPREC_X86)
-#if defined(__x86_64__)
-#define DEEPREC_X86 1
-#else
-#define DEEPREC_X86 0
-#endif
+#  if defined(__x86_64__)
+#    define DEEPREC_X86 1
+#  else
+#    define DEEPREC_X86 0
+#  endif
 #endif
 
 #if DEEPREC_EXCEPTIONS && DEEPREC_CONTRACTS
-#define DEEPREC_ABI_SETTINGS ex_c1
+#  define DEEPREC_ABI_SETTINGS ex_c1
 #elif DEEPREC_EXCEPTIONS
-#define DEEPREC_ABI_SETTINGS ex_c0
+#  define DEEPREC_ABI_SETTINGS ex_c0
 #elif DEEPREC_CONTRACTS
-#define DEEPREC_ABI_SETTINGS nx_c1
+#  define DEEPREC_ABI_SETTINGS nx_c1
 #else
-#define DEEPREC_ABI_SETTINGS nx_c0
+#  define DEEPREC_ABI_SETTINGS nx_c0
 #endif
 #if defined(__x86_64__) && !DEEPREC_X86
-#define DEEPREC_ABI_KERNELS _p
+#  define DEEPREC_ABI_KERNELS _p
 #else
-#define DEEPREC_ABI_KERNELS
+#  define DEEPREC_ABI_KERNELS
 #endif
 #define DEEPREC_JOIN_AS_IS(a, b, c) a##b##c
 #define DEEPREC_JOIN(a, b, c) DEEPREC_JOIN_AS_IS(a, b, c)
@@ -66,9 +66,9 @@
 // Loops that compilers vectorise, in namespace DEEPREC_UNIT (below): never inlined into functions that are
 // shared between units with different flags.
 #if defined(__CUDA_ARCH__)
-#define DEEPREC_APART
+#  define DEEPREC_APART
 #else
-#define DEEPREC_APART __attribute__((noinline))
+#  define DEEPREC_APART __attribute__((noinline))
 #endif
 
 // Storage types that foreign memory (PyTorch's BFloat16, Eigen's half ...) may be read through.
@@ -76,111 +76,110 @@
 
 // Scalar code that device kernels call as well.
 #if defined(__CUDACC__)
-#define DEEPREC_HD __host__ __device__
+#  define DEEPREC_HD __host__ __device__
 #else
-#define DEEPREC_HD
+#  define DEEPREC_HD
 #endif
 
 // Put before a loop. ROLLED: device code must not unroll it (a large body, or rarely entered). UNROLLED: it
 // must (the loop indexes registers).
 #if defined(__CUDA_ARCH__)
-#define DEEPREC_ROLLED _Pragma("unroll 1")
-#define DEEPREC_UNROLLED _Pragma("unroll")
+#  define DEEPREC_ROLLED _Pragma("unroll 1")
+#  define DEEPREC_UNROLLED _Pragma("unroll")
 #else
-#define DEEPREC_ROLLED
-#define DEEPREC_UNROLLED
+#  define DEEPREC_ROLLED
+#  define DEEPREC_UNROLLED
 #endif
 
 // Kernels are in a namespace named after the device architectures that the unit is compiled for, so two
 // libraries in one process, built for different GPUs, never launch each other's kernels.
 #if defined(__CUDA_ARCH_LIST__)
-#define DEEPREC_SM1(a) sm_##a
-#define DEEPREC_SM2(a, b) sm_##a##_##b
-#define DEEPREC_SM3(a, b, c) sm_##a##_##b##_##c
-#define DEEPREC_SM4(a, b, c, d) sm_##a##_##b##_##c##_##d
-#define DEEPREC_SM5(a, b, c, d, e, ...) sm_##a##_##b##_##c##_##d##_##e
-#define DEEPREC_SM_PICK(a, b, c, d, e, f, g, h, name, ...) name
-#define DEEPREC_SM_NAME(...)                                                                    \
-  DEEPREC_SM_PICK(__VA_ARGS__, DEEPREC_SM5, DEEPREC_SM5, DEEPREC_SM5, DEEPREC_SM5, DEEPREC_SM4, \
-                  DEEPREC_SM3, DEEPREC_SM2, DEEPREC_SM1, )                                      \
-  (__VA_ARGS__)
-#define DEEPREC_DEVICE DEEPREC_SM_NAME(__CUDA_ARCH_LIST__)
+#  define DEEPREC_SM1(a) sm_##a
+#  define DEEPREC_SM2(a, b) sm_##a##_##b
+#  define DEEPREC_SM3(a, b, c) sm_##a##_##b##_##c
+#  define DEEPREC_SM4(a, b, c, d) sm_##a##_##b##_##c##_##d
+#  define DEEPREC_SM5(a, b, c, d, e, ...) sm_##a##_##b##_##c##_##d##_##e
+#  define DEEPREC_SM_PICK(a, b, c, d, e, f, g, h, name, ...) name
+#  define DEEPREC_SM_NAME(...)                                                                    \
+    DEEPREC_SM_PICK(__VA_ARGS__, DEEPREC_SM5, DEEPREC_SM5, DEEPREC_SM5, DEEPREC_SM5, DEEPREC_SM4, \
+                    DEEPREC_SM3, DEEPREC_SM2, DEEPREC_SM1, )                                      \
+    (__VA_ARGS__)
+#  define DEEPREC_DEVICE DEEPREC_SM_NAME(__CUDA_ARCH_LIST__)
 #endif
 
 // Debug-only check of a caller's contract; see contract.hpp. Host code only: kernels check nothing.
 #if DEEPREC_CONTRACTS && !defined(__CUDA_ARCH__)
-#define DEEPREC_EXPECTS(condition)                                                               \
-  ((condition) ? static_cast<void>(0)                                                            \
-               : ::deeprec::detail::contract_violated(#condition, __FILE__, __LINE__))
+#  define DEEPREC_EXPECTS(condition)    \
+    ((condition) ? static_cast<void>(0) \
+                 : ::deeprec::detail::contract_violated(#condition, __FILE__, __LINE__))
 #else
-#define DEEPREC_EXPECTS(condition) static_cast<void>(0)
+#  define DEEPREC_EXPECTS(condition) static_cast<void>(0)
 #endif
 
 // The portable kernels are compiled with the unit's own flags, so the name of their namespace encodes the
 // unit's architecture: one letter or digit for each feature that changes the code of a vector loop. Units
 // with different flags then never share a symbol.
 #if defined(__SSE4_2__)
-#define DEEPREC_BIT_SSE42 4
+#  define DEEPREC_BIT_SSE42 4
 #else
-#define DEEPREC_BIT_SSE42 0
+#  define DEEPREC_BIT_SSE42 0
 #endif
 #if defined(__AVX__)
-#define DEEPREC_BIT_AVX 1
+#  define DEEPREC_BIT_AVX 1
 #else
-#define DEEPREC_BIT_AVX 0
+#  define DEEPREC_BIT_AVX 0
 #endif
 #if defined(__AVX2__)
-#define DEEPREC_BIT_AVX2 2
+#  define DEEPREC_BIT_AVX2 2
 #else
-#define DEEPREC_BIT_AVX2 0
+#  define DEEPREC_BIT_AVX2 0
 #endif
 #if defined(__FMA__)
-#define DEEPREC_BIT_FMA f
+#  define DEEPREC_BIT_FMA f
 #else
-#define DEEPREC_BIT_FMA 0
+#  define DEEPREC_BIT_FMA 0
 #endif
 #if defined(__BMI2__)
-#define DEEPREC_BIT_BMI2 b
+#  define DEEPREC_BIT_BMI2 b
 #else
-#define DEEPREC_BIT_BMI2 0
+#  define DEEPREC_BIT_BMI2 0
 #endif
 #if defined(__AVX512F__)
-#define DEEPREC_BIT_AVX512F 5
+#  define DEEPREC_BIT_AVX512F 5
 #else
-#define DEEPREC_BIT_AVX512F 0
+#  define DEEPREC_BIT_AVX512F 0
 #endif
 #if defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
-#define DEEPREC_BIT_AVX512BW w
+#  define DEEPREC_BIT_AVX512BW w
 #else
-#define DEEPREC_BIT_AVX512BW 0
+#  define DEEPREC_BIT_AVX512BW 0
 #endif
 #if defined(__AVX512VBMI__)
-#define DEEPREC_BIT_VBMI v
+#  define DEEPREC_BIT_VBMI v
 #else
-#define DEEPREC_BIT_VBMI 0
+#  define DEEPREC_BIT_VBMI 0
 #endif
 #if defined(__AVX512BF16__)
-#define DEEPREC_BIT_BF16 h
+#  define DEEPREC_BIT_BF16 h
 #else
-#define DEEPREC_BIT_BF16 0
+#  define DEEPREC_BIT_BF16 0
 #endif
 #if defined(__AVX512FP16__)
-#define DEEPREC_BIT_FP16 p
+#  define DEEPREC_BIT_FP16 p
 #else
-#define DEEPREC_BIT_FP16 0
+#  define DEEPREC_BIT_FP16 0
 #endif
 #if defined(__ARM_FEATURE_SVE)
-#define DEEPREC_BIT_SVE s
+#  define DEEPREC_BIT_SVE s
 #else
-#define DEEPREC_BIT_SVE 0
+#  define DEEPREC_BIT_SVE 0
 #endif
 #if defined(__CUDACC__)
-#define DEEPREC_BIT_CUDA c
+#  define DEEPREC_BIT_CUDA c
 #else
-#define DEEPREC_BIT_CUDA 0
+#  define DEEPREC_BIT_CUDA 0
 #endif
-#define DEEPREC_PASTE_(prefix, a, b, c, d, e, f, g, h, i, j, k, l) \
-  prefix##a##b##c##d##e##f##g##h##i##j##k##l
+#define DEEPREC_PASTE_(prefix, a, b, c, d, e, f, g, h, i, j, k, l) prefix##a##b##c##d##e##f##g##h##i##j##k##l
 #define DEEPREC_PASTE(prefix, a, b, c, d, e, f, g, h, i, j, k, l) \
   DEEPREC_PASTE_(prefix, a, b, c, d, e, f, g, h, i, j, k, l)
 #define DEEPREC_WITH_FLAGS(prefix)                                                             \

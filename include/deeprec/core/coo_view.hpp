@@ -12,8 +12,8 @@
 #include <type_traits>
 
 #include <deeprec/core/config.hpp>
-#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
 
@@ -41,8 +41,7 @@ class coo_view {
 
   /// The indices (N,2) and values (N) of a tf.SparseTensor; the second column of indices is not read.
   DEEPREC_HD static constexpr coo_view tensorflow(const Row* indices, const Id* ids, index_t entries,
-                                                  index_t bags,
-                                                  const float* weights = nullptr) noexcept {
+                                                  index_t bags, const float* weights = nullptr) noexcept {
     coo_view made(indices, ids, entries, bags, weights);
     made.row_stride_ = 2;
     return made;
@@ -84,7 +83,8 @@ class coo_view {
     if (const status s = validate_shape(); !s) return s;
     for (index_t k = 0; k < entries_; ++k) {
       if (static_cast<std::uint64_t>(row(k)) >= static_cast<std::uint64_t>(bags_)) {
-        return {errc::invalid_value, "coo_view: the row of an entry must be in [0, B)",
+        return {errc::invalid_value,
+                "coo_view: the row of an entry must be in [0, B)",
                 {.position = k, .value = row(k)}};
       }
     }

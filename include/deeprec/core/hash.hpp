@@ -42,8 +42,8 @@ inline std::uint64_t read_u32(const char* p) noexcept {
 }
 
 // Odd 64-bit constants with balanced bits (fractions of pi).
-inline constexpr std::uint64_t hash_key[4] = {0x243f6a8885a308d3, 0x13198a2e03707345,
-                                              0xa4093822299f31d1, 0x082efa98ec4e6c89};
+inline constexpr std::uint64_t hash_key[4] = {0x243f6a8885a308d3, 0x13198a2e03707345, 0xa4093822299f31d1,
+                                              0x082efa98ec4e6c89};
 
 }  // namespace detail
 
@@ -65,9 +65,7 @@ namespace detail {
 
 /// Initial state of hash_bytes for a seed, which is mixed over all bits: if seeds were added unmixed, a token
 /// with seed 0 would collide with a token that differs in one bit, with seed 1.
-constexpr std::uint64_t hash_start(std::uint64_t seed) noexcept {
-  return mix64(seed) ^ hash_key[0];
-}
+constexpr std::uint64_t hash_start(std::uint64_t seed) noexcept { return mix64(seed) ^ hash_key[0]; }
 
 /// hash_bytes with a given initial state and keys. Where the keys are known, blocks can be chosen that lead
 /// to the same state from every earlier one.
@@ -89,7 +87,8 @@ inline std::uint64_t hash_bytes_with(std::string_view text, std::uint64_t state,
     a = read_u32(p);
     b = read_u32(p + size - 4);
   } else if (size > 0) {
-    a = static_cast<unsigned char>(p[0]) | static_cast<std::uint64_t>(static_cast<unsigned char>(p[size / 2])) << 8 |
+    a = static_cast<unsigned char>(p[0]) |
+        static_cast<std::uint64_t>(static_cast<unsigned char>(p[size / 2])) << 8 |
         static_cast<std::uint64_t>(static_cast<unsigned char>(p[size - 1])) << 16;
   }
   return fold_multiply(key[2] ^ size, fold_multiply(a ^ key[1], b ^ state) ^ key[3]);
@@ -115,8 +114,8 @@ inline std::uint64_t hash_bytes(std::string_view text, std::uint64_t seed = 0) n
 /// @error   none
 /// @source  multiply-shift range reduction (Lemire 2019)
 DEEPREC_HD constexpr index_t hash_bucket(std::uint64_t hash, index_t rows) noexcept {
-  return static_cast<index_t>(
-      (static_cast<detail::uint128>(hash) * static_cast<detail::uint128>(rows)) >> 64);
+  return static_cast<index_t>((static_cast<detail::uint128>(hash) * static_cast<detail::uint128>(rows)) >>
+                              64);
 }
 
 }}  // namespace deeprec::DEEPREC_ABI

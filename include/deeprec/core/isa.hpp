@@ -24,10 +24,14 @@ inline constexpr isa every_isa[] = {isa::portable, isa::avx2, isa::avx512, isa::
 
 constexpr const char* to_string(isa which) noexcept {
   switch (which) {
-    case isa::portable: return "portable";
-    case isa::avx2: return "avx2";
-    case isa::avx512: return "avx512";
-    case isa::avx512_bf16: return "avx512_bf16";
+    case isa::portable:
+      return "portable";
+    case isa::avx2:
+      return "avx2";
+    case isa::avx512:
+      return "avx512";
+    case isa::avx512_bf16:
+      return "avx512_bf16";
   }
   return "unknown";
 }

@@ -12,21 +12,20 @@
 // whose bags all have the same number of ids and needs no offsets.
 #pragma once
 
-#include <cstdint>
 #include <concepts>
+#include <cstdint>
 #include <type_traits>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/contract.hpp>
-#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-namespace detail {
-inline namespace DEEPREC_UNIT {
+namespace detail { inline namespace DEEPREC_UNIT {
 
 /// True when none of the offsets [0, last] is smaller than the one before. For non-negative a and b, a <= b
 /// exactly when b - a has a clear sign bit. An offset with that bit set counts as out of order; the caller
@@ -77,8 +76,7 @@ bool consecutive(const Offset* offsets, index_t count) noexcept {
   return !any;
 }
 
-}  // namespace DEEPREC_UNIT
-}  // namespace detail
+}}  // namespace detail::DEEPREC_UNIT
 
 /// Ranges of bags given by offsets, of which the last may be implied.
 template <class Offset>
@@ -97,9 +95,7 @@ struct offset_ranges {
 /// Ranges of bags that all have the same number of ids.
 struct fixed_ranges {
   index_t hotness;
-  [[nodiscard]] DEEPREC_HD DEEPREC_INLINE index_t begin(index_t bag) const noexcept {
-    return bag * hotness;
-  }
+  [[nodiscard]] DEEPREC_HD DEEPREC_INLINE index_t begin(index_t bag) const noexcept { return bag * hotness; }
   [[nodiscard]] DEEPREC_HD DEEPREC_INLINE index_t end(index_t bag) const noexcept {
     return (bag + 1) * hotness;
   }
@@ -121,14 +117,13 @@ class jagged_view {
 
   constexpr jagged_view() noexcept = default;
   /// @param offsets (B+1) @param ids (N) @param weights (N), or null for weight 1
-  DEEPREC_HD constexpr jagged_view(const Offset* offsets, index_t bags, const Id* ids,
-                                   index_t id_count, const float* weights = nullptr) noexcept
+  DEEPREC_HD constexpr jagged_view(const Offset* offsets, index_t bags, const Id* ids, index_t id_count,
+                                   const float* weights = nullptr) noexcept
       : offsets_(offsets), ids_(ids), weights_(weights), bags_(bags), id_count_(id_count) {}
 
   /// PyTorch's convention without include_last_offset: B offsets, and the last bag ends with the ids.
   DEEPREC_HD static constexpr jagged_view torch(const Offset* offsets, index_t bags, const Id* ids,
-                                                index_t id_count,
-                                                const float* weights = nullptr) noexcept {
+                                                index_t id_count, const float* weights = nullptr) noexcept {
     jagged_view made(offsets, bags, ids, id_count, weights);
     made.implied_end_ = id_count;
     return made;
@@ -154,15 +149,17 @@ class jagged_view {
 
   /// The first position of the batch and one past its last. Both read the offsets, so not for device memory.
   [[nodiscard]] DEEPREC_HD constexpr index_t first_position() const noexcept {
-    static_assert(reachable_as<Space, host_space>,
-                  "deeprec::jagged_view: offsets in device memory read. Fix: kernels use ranges(); the host copies "
-                  "them first.");
+    static_assert(
+        reachable_as<Space, host_space>,
+        "deeprec::jagged_view: offsets in device memory read. Fix: kernels use ranges(); the host copies "
+        "them first.");
     return bags_ == 0 ? 0 : static_cast<index_t>(offsets_[0]);
   }
   [[nodiscard]] DEEPREC_HD constexpr index_t end_position() const noexcept {
-    static_assert(reachable_as<Space, host_space>,
-                  "deeprec::jagged_view: offsets in device memory read. Fix: kernels use ranges(); the host copies "
-                  "them first.");
+    static_assert(
+        reachable_as<Space, host_space>,
+        "deeprec::jagged_view: offsets in device memory read. Fix: kernels use ranges(); the host copies "
+        "them first.");
     return bags_ == 0 ? 0 : ranges().end(bags_ - 1);
   }
   [[nodiscard]] DEEPREC_HD constexpr offset_ranges<Offset> ranges() const noexcept {
@@ -185,7 +182,8 @@ class jagged_view {
   [[nodiscard]] bool is_one_hot() const noexcept
     requires(!std::is_same_v<Space, device_space>)
   {
-    if (bags_ <= 0 || bags_ > id_count_ || offsets_ == nullptr || ids_ == nullptr || !sizes_fit()) return false;
+    if (bags_ <= 0 || bags_ > id_count_ || offsets_ == nullptr || ids_ == nullptr || !sizes_fit())
+      return false;
     const index_t first = first_position();
     if (first < 0 || first > id_count_ - bags_ || end_position() != first + bags_) return false;
     return detail::consecutive(offsets_, last_stored() + 1);
@@ -217,7 +215,8 @@ class jagged_view {
     const auto limit = static_cast<std::uint64_t>(id_count_);
     const index_t stored = last_stored();
     const bool beyond = static_cast<std::uint64_t>(offsets_[stored]) > limit;
-    if (!beyond && detail::in_order(offsets_, stored)) [[likely]] return {};
+    if (!beyond && detail::in_order(offsets_, stored)) [[likely]]
+      return {};
     for (index_t b = 0; b <= stored; ++b) {
       const Offset offset = offsets_[b];
       const index_t bag = b == 0 ? 0 : b - 1;
@@ -255,14 +254,15 @@ static_assert(std::is_trivially_copyable_v<jagged_view<>>);
 template <class Id = std::int64_t, MemorySpace Space = host_space>
 class fixed_hotness_view {
  public:
-  static_assert(IdInteger<Id>, "deeprec::fixed_hotness_view: ids are integers of 32 or 64 bits. "
-                               "Fix: fixed_hotness_view<std::int64_t>.");
+  static_assert(IdInteger<Id>,
+                "deeprec::fixed_hotness_view: ids are integers of 32 or 64 bits. "
+                "Fix: fixed_hotness_view<std::int64_t>.");
   using id_type = Id;
   using space = Space;
 
   constexpr fixed_hotness_view() noexcept = default;
   DEEPREC_HD constexpr fixed_hotness_view(const Id* ids, index_t bags, index_t hotness,
-                                  const float* weights = nullptr) noexcept
+                                          const float* weights = nullptr) noexcept
       : ids_(ids), weights_(weights), bags_(bags), hotness_(hotness) {}
   template <MemorySpace From>
     requires(reachable_as<From, Space> && !std::is_same_v<From, Space>)
@@ -301,7 +301,8 @@ class fixed_hotness_view {
     if (!detail::fits_memory(id_count(), sizeof(Id))) {
       return {errc::shape_mismatch, "fixed_hotness_view: ids must fit in memory"};
     }
-    if (id_count() > 0 && ids_ == nullptr) return {errc::shape_mismatch, "fixed_hotness_view: ids must not be null"};
+    if (id_count() > 0 && ids_ == nullptr)
+      return {errc::shape_mismatch, "fixed_hotness_view: ids must not be null"};
     return {};
   }
 
@@ -327,21 +328,20 @@ concept BagRanges = detail::is_ranges<std::remove_cvref_t<T>>;
 /// can read also has validate(), as jagged_view's, and is_one_hot(), which is true only when the batch is
 /// valid and bag b is position first_position() + b.
 template <class B>
-concept BagBatch =
-    requires(const B& bags) {
-      requires IdInteger<typename B::id_type>;
-      requires MemorySpace<typename B::space>;
-      { bags.bags() } -> std::convertible_to<index_t>;
-      { bags.id_count() } -> std::convertible_to<index_t>;
-      { bags.first_position() } -> std::convertible_to<index_t>;
-      { bags.end_position() } -> std::convertible_to<index_t>;
-      { bags.ids() } -> std::convertible_to<const typename B::id_type*>;
-      { bags.weights() } -> std::convertible_to<const float*>;
-      { bags.ranges() } -> BagRanges;
-    } && (std::is_same_v<typename B::space, device_space> || requires(const B& bags) {
-      { bags.validate() } -> std::convertible_to<status>;
-      { bags.is_one_hot() } -> std::convertible_to<bool>;
-    });
+concept BagBatch = requires(const B& bags) {
+  requires IdInteger<typename B::id_type>;
+  requires MemorySpace<typename B::space>;
+  { bags.bags() } -> std::convertible_to<index_t>;
+  { bags.id_count() } -> std::convertible_to<index_t>;
+  { bags.first_position() } -> std::convertible_to<index_t>;
+  { bags.end_position() } -> std::convertible_to<index_t>;
+  { bags.ids() } -> std::convertible_to<const typename B::id_type*>;
+  { bags.weights() } -> std::convertible_to<const float*>;
+  { bags.ranges() } -> BagRanges;
+} && (std::is_same_v<typename B::space, device_space> || requires(const B& bags) {
+                     { bags.validate() } -> std::convertible_to<status>;
+                     { bags.is_one_hot() } -> std::convertible_to<bool>;
+                   });
 
 static_assert(BagBatch<jagged_view<>> && BagBatch<fixed_hotness_view<>> &&
               BagBatch<jagged_view<std::int64_t, std::int32_t, device_space>> &&

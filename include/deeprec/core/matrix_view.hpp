@@ -13,8 +13,8 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/contract.hpp>
-#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
 
@@ -28,9 +28,7 @@ struct dim {
   static_assert(Size >= 0, "deeprec::dim: a static size is not negative. Fix: dim<128> or dim<>.");
   static constexpr bool is_static = true;
   constexpr dim() noexcept = default;
-  DEEPREC_HD constexpr explicit(false) dim([[maybe_unused]] index_t size) {
-    DEEPREC_EXPECTS(size == Size);
-  }
+  DEEPREC_HD constexpr explicit(false) dim([[maybe_unused]] index_t size) { DEEPREC_EXPECTS(size == Size); }
   DEEPREC_HD static constexpr index_t value() noexcept { return Size; }
 };
 
@@ -57,8 +55,7 @@ class matrix_view {
   using space = Space;
 
   constexpr matrix_view() noexcept = default;
-  DEEPREC_HD constexpr matrix_view(T* data, index_t rows,
-                                   std::type_identity_t<Columns> columns) noexcept
+  DEEPREC_HD constexpr matrix_view(T* data, index_t rows, std::type_identity_t<Columns> columns) noexcept
       : matrix_view(data, rows, columns, columns.value()) {}
   /// @param row_stride elements from one row to the next; at least the number of columns
   DEEPREC_HD constexpr matrix_view(T* data, index_t rows, std::type_identity_t<Columns> columns,
@@ -69,11 +66,9 @@ class matrix_view {
   /// run-time width to a static one the widths must be equal; two different static ones don't convert.
   template <class U, MemorySpace From, class OtherColumns>
     requires std::is_convertible_v<U (*)[], T (*)[]> && reachable_as<From, Space> &&
-             (!Columns::is_static || !OtherColumns::is_static ||
-              std::is_same_v<Columns, OtherColumns>)
+             (!Columns::is_static || !OtherColumns::is_static || std::is_same_v<Columns, OtherColumns>)
   DEEPREC_HD constexpr matrix_view(const matrix_view<U, From, OtherColumns>& other)
-      : matrix_view(other.data_handle(), other.extent(0), Columns(other.extent(1)),
-                    other.stride(0)) {}
+      : matrix_view(other.data_handle(), other.extent(0), Columns(other.extent(1)), other.stride(0)) {}
   template <class U, MemorySpace From, class OtherColumns>
     requires(!reachable_as<From, Space>)
   matrix_view(const matrix_view<U, From, OtherColumns>&) = delete;
@@ -95,7 +90,8 @@ class matrix_view {
   /// @cost    O(1)
   /// @threads reentrant
   /// @error   shape_mismatch
-  [[nodiscard]] constexpr status validate(const char* when_null = "matrix_view: data must not be null") const noexcept {
+  [[nodiscard]] constexpr status validate(
+      const char* when_null = "matrix_view: data must not be null") const noexcept {
     if (valid()) return {};
     if (rows_ < 0 || columns_.value() < 0) {
       return {errc::shape_mismatch, "matrix_view: extents must not be negative"};
@@ -109,7 +105,8 @@ class matrix_view {
     if (empty()) return true;
     if (data_ == nullptr) return false;
     const index_t behind = detail::capped_product(rows_ - 1, stride_);
-    return detail::fits_memory(detail::capped_sum(behind < 0 ? -behind : behind, columns_.value()), sizeof(T));
+    return detail::fits_memory(detail::capped_sum(behind < 0 ? -behind : behind, columns_.value()),
+                               sizeof(T));
   }
 
   /// Pointer to the first element of row i.
@@ -132,9 +129,10 @@ class matrix_view {
   [[nodiscard]] constexpr T& operator()(index_t i, index_t) const
     requires(!reachable_as<Space, host_space>)
   {
-    static_assert(reachable_as<Space, host_space>,
-                  "deeprec::matrix_view: an element of device memory read on the host. Fix: copy it to the host "
-                  "first (device_array::copy_to), or use unified memory.");
+    static_assert(
+        reachable_as<Space, host_space>,
+        "deeprec::matrix_view: an element of device memory read on the host. Fix: copy it to the host "
+        "first (device_array::copy_to), or use unified memory.");
     return data_[i];
   }
 #endif
@@ -145,8 +143,7 @@ class matrix_view {
     return {row(first), count, columns_, stride_};
   }
   /// Columns [first, first + count) of every row; the stride stays.
-  [[nodiscard]] DEEPREC_HD constexpr matrix_view<T, Space> columns(index_t first,
-                                                                   index_t count) const {
+  [[nodiscard]] DEEPREC_HD constexpr matrix_view<T, Space> columns(index_t first, index_t count) const {
     DEEPREC_EXPECTS(0 <= first && 0 <= count && count <= columns_.value() - first);
     return {data_ + first, rows_, dim<>(count), stride_};
   }

@@ -32,10 +32,8 @@ DEEPREC_HD constexpr random_words philox(std::uint64_t key, random_words counter
   for (int round = 0; round < 10; ++round, k0 += 0x9e3779b9, k1 += 0xbb67ae85) {
     const std::uint64_t p0 = std::uint64_t{0xd2511f53} * counter.w[0];
     const std::uint64_t p1 = std::uint64_t{0xcd9e8d57} * counter.w[2];
-    counter = {{static_cast<std::uint32_t>(p1 >> 32) ^ counter.w[1] ^ k0,
-                static_cast<std::uint32_t>(p1),
-                static_cast<std::uint32_t>(p0 >> 32) ^ counter.w[3] ^ k1,
-                static_cast<std::uint32_t>(p0)}};
+    counter = {{static_cast<std::uint32_t>(p1 >> 32) ^ counter.w[1] ^ k0, static_cast<std::uint32_t>(p1),
+                static_cast<std::uint32_t>(p0 >> 32) ^ counter.w[3] ^ k1, static_cast<std::uint32_t>(p0)}};
   }
   return counter;
 }
@@ -51,10 +49,9 @@ class counter_rng {
 
   /// Four 32-bit words: block `block` of the stream `stream`.
   [[nodiscard]] DEEPREC_HD constexpr random_words words(std::uint64_t stream,
-                                                               std::uint64_t block) const noexcept {
+                                                        std::uint64_t block) const noexcept {
     return philox(seed_, {{static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32),
-                           static_cast<std::uint32_t>(stream),
-                           static_cast<std::uint32_t>(stream >> 32)}});
+                           static_cast<std::uint32_t>(stream), static_cast<std::uint32_t>(stream >> 32)}});
   }
   [[nodiscard]] DEEPREC_HD constexpr std::uint64_t bits(std::uint64_t stream,
                                                         std::uint64_t i) const noexcept {
@@ -62,8 +59,7 @@ class counter_rng {
     return (std::uint64_t{r.w[1]} << 32) | r.w[0];
   }
   /// Uniform in [0, 1), 53 bits.
-  [[nodiscard]] DEEPREC_HD constexpr double uniform(std::uint64_t stream,
-                                                    std::uint64_t i) const noexcept {
+  [[nodiscard]] DEEPREC_HD constexpr double uniform(std::uint64_t stream, std::uint64_t i) const noexcept {
     return static_cast<double>(bits(stream, i) >> 11) * 0x1p-53;
   }
   /// Standard normal, by Box and Muller.

@@ -34,9 +34,7 @@ struct round_stochastic {
   /// The 32 random bits of one element.
   [[nodiscard]] DEEPREC_HD constexpr std::uint32_t word(std::uint64_t row,
                                                         std::uint64_t column) const noexcept {
-    return counter_rng(seed)
-        .words(row, (step << 32) + column / 64 * 16 + column % 16)
-        .w[column / 16 % 4];
+    return counter_rng(seed).words(row, (step << 32) + column / 64 * 16 + column % 16).w[column / 16 % 4];
   }
 };
 

@@ -16,8 +16,8 @@ struct device_space {};
 struct unified_space {};
 
 template <class S>
-concept MemorySpace = std::is_same_v<S, host_space> || std::is_same_v<S, device_space> ||
-                      std::is_same_v<S, unified_space>;
+concept MemorySpace =
+    std::is_same_v<S, host_space> || std::is_same_v<S, device_space> || std::is_same_v<S, unified_space>;
 
 /// True where memory of the space From may be passed as memory of the space To.
 template <MemorySpace From, MemorySpace To>

@@ -21,23 +21,23 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 
 enum class errc : std::uint8_t {
   ok = 0,
-  shape_mismatch,       ///< the operands' sizes don't fit together; detail() names the operand
-  offsets_negative,     ///< offsets[0] < 0
-  offsets_decreasing,   ///< offsets[b+1] < offsets[b]
-  offsets_beyond_ids,   ///< an offset points past the last id
-  id_out_of_range,      ///< an id is negative or not below the number of rows
-  weight_is_nan,        ///< a weight is not a number
-  unsupported,          ///< this backend can't do it; detail() holds the reason
+  shape_mismatch,      ///< the operands' sizes don't fit together; detail() names the operand
+  offsets_negative,    ///< offsets[0] < 0
+  offsets_decreasing,  ///< offsets[b+1] < offsets[b]
+  offsets_beyond_ids,  ///< an offset points past the last id
+  id_out_of_range,     ///< an id is negative or not below the number of rows
+  weight_is_nan,       ///< a weight is not a number
+  unsupported,         ///< this backend can't do it; detail() holds the reason
   out_of_memory,
   cancelled,
-  io_error,             ///< the operating system refused
-  parse_error,          ///< text that doesn't follow its format
-  device_error,         ///< the device runtime reported an error
-  invalid_value,        ///< a value outside its domain; detail() names it, place() locates it
-  timed_out,            ///< a deadline passed; nothing was done
-  closed,               ///< the other side has ended
-  would_block,          ///< a call that does not wait would have to; nothing was done, try again
-  producer_failed,      ///< the other side delivered an exception instead of an item
+  io_error,         ///< the operating system refused
+  parse_error,      ///< text that doesn't follow its format
+  device_error,     ///< the device runtime reported an error
+  invalid_value,    ///< a value outside its domain; detail() names it, place() locates it
+  timed_out,        ///< a deadline passed; nothing was done
+  closed,           ///< the other side has ended
+  would_block,      ///< a call that does not wait would have to; nothing was done, try again
+  producer_failed,  ///< the other side delivered an exception instead of an item
 };
 
 /// A code as text.
@@ -47,24 +47,42 @@ enum class errc : std::uint8_t {
 /// @error   none
 constexpr const char* to_string(errc code) noexcept {
   switch (code) {
-    case errc::ok: return "ok";
-    case errc::shape_mismatch: return "shape mismatch";
-    case errc::offsets_negative: return "first offset is negative";
-    case errc::offsets_decreasing: return "offsets decrease";
-    case errc::offsets_beyond_ids: return "offset beyond the ids";
-    case errc::id_out_of_range: return "id out of range";
-    case errc::weight_is_nan: return "weight is not a number";
-    case errc::unsupported: return "unsupported";
-    case errc::out_of_memory: return "out of memory";
-    case errc::cancelled: return "cancelled";
-    case errc::io_error: return "input or output error";
-    case errc::parse_error: return "malformed text";
-    case errc::device_error: return "device error";
-    case errc::invalid_value: return "invalid value";
-    case errc::timed_out: return "timed out";
-    case errc::closed: return "closed";
-    case errc::would_block: return "would block";
-    case errc::producer_failed: return "producer failed";
+    case errc::ok:
+      return "ok";
+    case errc::shape_mismatch:
+      return "shape mismatch";
+    case errc::offsets_negative:
+      return "first offset is negative";
+    case errc::offsets_decreasing:
+      return "offsets decrease";
+    case errc::offsets_beyond_ids:
+      return "offset beyond the ids";
+    case errc::id_out_of_range:
+      return "id out of range";
+    case errc::weight_is_nan:
+      return "weight is not a number";
+    case errc::unsupported:
+      return "unsupported";
+    case errc::out_of_memory:
+      return "out of memory";
+    case errc::cancelled:
+      return "cancelled";
+    case errc::io_error:
+      return "input or output error";
+    case errc::parse_error:
+      return "malformed text";
+    case errc::device_error:
+      return "device error";
+    case errc::invalid_value:
+      return "invalid value";
+    case errc::timed_out:
+      return "timed out";
+    case errc::closed:
+      return "closed";
+    case errc::would_block:
+      return "would block";
+    case errc::producer_failed:
+      return "producer failed";
   }
   return "unknown error";
 }
@@ -73,13 +91,13 @@ constexpr const char* to_string(errc code) noexcept {
 struct fault_place {
   index_t table = -1;
   index_t bag = -1;
-  index_t position = -1;  ///< position in ids and weights
+  index_t position = -1;   ///< position in ids and weights
   std::int64_t value = 0;  ///< the offending id or offset (a 64-bit unsigned id reads as negative)
-  index_t row = -1;     ///< of a matrix
-  index_t column = -1;  ///< of a matrix
-  index_t item = -1;    ///< index of an element of a list: a buffer of a ring, an op of a plan
-  index_t is = -1;       ///< a size
-  index_t must_be = -1;  ///< the size required
+  index_t row = -1;        ///< of a matrix
+  index_t column = -1;     ///< of a matrix
+  index_t item = -1;       ///< index of an element of a list: a buffer of a ring, an op of a plan
+  index_t is = -1;         ///< a size
+  index_t must_be = -1;    ///< the size required
 
   friend constexpr bool operator==(const fault_place&, const fault_place&) = default;
 };
@@ -183,7 +201,8 @@ namespace detail {
 template <class Is, class MustBe>
 constexpr status expect_size(Is is, MustBe must_be, const char* what) noexcept {
   const auto a = static_cast<index_t>(is), b = static_cast<index_t>(must_be);
-  if (a == b) [[likely]] return {};
+  if (a == b) [[likely]]
+    return {};
   return {errc::shape_mismatch, what, {.is = a, .must_be = b}};
 }
 

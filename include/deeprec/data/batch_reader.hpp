@@ -104,8 +104,8 @@ inline std::string_view load_lines(const text_source& source, index_t begin, ind
     chunk.trouble = why;
     return std::string_view();
   };
-  if (const char* why = source.read(begin - before, chunk.buffer.data() + margin - before,
-                                    read_to - begin + before)) {
+  if (const char* why =
+          source.read(begin - before, chunk.buffer.data() + margin - before, read_to - begin + before)) {
     return fail(why);
   }
   const char* from = chunk.buffer.data() + margin - before;
@@ -119,15 +119,13 @@ inline std::string_view load_lines(const text_source& source, index_t begin, ind
   for (;;) {
     const char* const text = chunk.buffer.data();
     const index_t held = margin + (read_to - begin);
-    const void* found =
-        std::memchr(text + searched, '\n', static_cast<std::size_t>(held - searched));
+    const void* found = std::memchr(text + searched, '\n', static_cast<std::size_t>(held - searched));
     index_t stop = found == nullptr ? held : static_cast<const char*>(found) - text + 1;
     if (found != nullptr || read_to == last_byte) {
       return {text + skip, static_cast<std::size_t>(stop - skip)};
     }
     searched = held;
-    const index_t more =
-        (std::min)(last_byte - read_to, std::max<index_t>(read_to - begin, 4096));
+    const index_t more = (std::min)(last_byte - read_to, std::max<index_t>(read_to - begin, 4096));
     if (!chunk.buffer.reserve(held + more, held)) {
       chunk.code = errc::out_of_memory;
       return {};
@@ -146,17 +144,16 @@ inline std::string_view load_lines(const text_source& source, index_t begin, ind
 /// @threads one caller at a time; next() runs on the executor
 template <class Format, class Executor>
 class batch_reader {
-  static_assert(
-      TextFormat<Format>,
-      "deeprec::batch_reader: not a text format. Fix: criteo_format, libsvm_format, "
-      "feasign_format, key_value_format, or see TextFormat in deeprec/data/text_format.hpp.");
+  static_assert(TextFormat<Format>,
+                "deeprec::batch_reader: not a text format. Fix: criteo_format, libsvm_format, "
+                "feasign_format, key_value_format, or see TextFormat in deeprec/data/text_format.hpp.");
   static_assert(BulkExecutor<Executor>,
                 "deeprec::batch_reader: the executor has no parallel_for. Fix: inline_executor, "
                 "thread_pool, or see deeprec/core/executor.hpp.");
 
  public:
-  batch_reader(const context<Executor>& ctx, Format format,
-               std::vector<detail::text_source> sources, const reader_options& options)
+  batch_reader(const context<Executor>& ctx, Format format, std::vector<detail::text_source> sources,
+               const reader_options& options)
       : format_(std::move(format)), context_(ctx), options_(options), sources_(std::move(sources)) {
     const index_t flight = options_.chunks_in_flight > 0
                                ? options_.chunks_in_flight
@@ -207,9 +204,7 @@ class batch_reader {
   /// @error   none
   [[nodiscard]] index_t skipped_lines() const noexcept { return skipped_; }
   /// The first of them.
-  [[nodiscard]] const std::optional<io_fault>& first_skipped() const noexcept {
-    return first_skipped_;
-  }
+  [[nodiscard]] const std::optional<io_fault>& first_skipped() const noexcept { return first_skipped_; }
   /// Rows delivered so far.
   [[nodiscard]] index_t rows_read() const noexcept { return rows_; }
 
@@ -224,8 +219,7 @@ class batch_reader {
       detail::text_source& from = sources_[static_cast<std::size_t>(source_)];
       if (number_ == 0 && !enter(from)) break;
       if (number_ * options_.chunk_bytes >= from.size()) {
-        const bool awaited =
-            filled_ > 0 && chunks_[static_cast<std::size_t>(filled_) - 1].source == source_;
+        const bool awaited = filled_ > 0 && chunks_[static_cast<std::size_t>(filled_) - 1].source == source_;
         if (!awaited) from.close();  // an empty file: many may follow in sequence
         ++source_;
         number_ = 0;
@@ -266,7 +260,9 @@ class batch_reader {
     const index_t most = (std::min)(from.size(), detail::head_bytes(options_.longest_line));
     for (index_t held = 0; !from.in_memory() && held < most;) {
       const index_t wanted = (std::min)(most, std::max<index_t>(4 * held, 4096));
-      if (!buffer.reserve(wanted, held)) return fail(errc::out_of_memory, "the memory resource must provide room for the first line (it refused)");
+      if (!buffer.reserve(wanted, held))
+        return fail(errc::out_of_memory,
+                    "the memory resource must provide room for the first line (it refused)");
       if (const char* why = from.read(held, buffer.data() + held, wanted - held)) {
         return fail(errc::io_error, why);
       }
@@ -331,11 +327,9 @@ class batch_reader {
     const index_t pieces = batch.copy_pieces();
     // A few features at a time; the rows of a small batch are not worth waking a thread for.
     const index_t grain = max_rows < 512 ? pieces : std::max<index_t>(1, pieces / 16);
-    context_.executor->parallel_for(pieces, grain,
-                                    [&batch, parts](index_t begin, index_t end, int) {
-                                      for (index_t piece = begin; piece < end; ++piece)
-                                        batch.copy_piece(piece, parts);
-                                    });
+    context_.executor->parallel_for(pieces, grain, [&batch, parts](index_t begin, index_t end, int) {
+      for (index_t piece = begin; piece < end; ++piece) batch.copy_piece(piece, parts);
+    });
     batch.commit_parts(parts);
   }
 
@@ -387,10 +381,9 @@ template <class Context, class Format>
 auto make_reader(Context&& context_or_executor, Format format, std::vector<text_source> sources,
                  const reader_options& options) {
   using plain = std::remove_cvref_t<Context>;
-  static_assert(
-      std::is_lvalue_reference_v<Context> || detail::is_context<plain>,
-      "deeprec::read_files: the executor is a temporary, and the reader keeps a reference "
-      "to it. Fix: give the executor a name.");
+  static_assert(std::is_lvalue_reference_v<Context> || detail::is_context<plain>,
+                "deeprec::read_files: the executor is a temporary, and the reader keeps a reference "
+                "to it. Fix: give the executor a name.");
   const auto ctx = as_context(context_or_executor);
   using executor = std::remove_reference_t<decltype(*ctx.executor)>;
   return batch_reader<Format, executor>(ctx, std::move(format), std::move(sources), options);

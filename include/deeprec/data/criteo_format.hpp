@@ -72,9 +72,8 @@ struct criteo_format {
     for (const index_t size : rows) {
       if (size <= 0) return "criteo_format: a table without rows. Fix: set rows, 26 sizes above 0";
     }
-    if (delimiter == '\n' || delimiter == '\r' || delimiter == '-' || delimiter == '+' ||
-        delimiter == '.' || delimiter == '"' ||
-        std::isalnum(static_cast<unsigned char>(delimiter))) {
+    if (delimiter == '\n' || delimiter == '\r' || delimiter == '-' || delimiter == '+' || delimiter == '.' ||
+        delimiter == '"' || std::isalnum(static_cast<unsigned char>(delimiter))) {
       return "criteo_format: the delimiter may be part of a field. Fix: tab, comma, semicolon or "
              "space";
     }
@@ -114,8 +113,7 @@ struct criteo_format {
     const std::string_view head = first_line.substr(0, first_line.find(found.delimiter));
     const bool id_named = head == "Id" || head == "id" || head == "ID" || head == "\"Id\"" ||
                           head == "\"id\"" || head == "\"ID\"";
-    const int with_id =
-        ids == id_column::present || (ids == id_column::by_header && id_named) ? 1 : 0;
+    const int with_id = ids == id_column::present || (ids == id_column::by_header && id_named) ? 1 : 0;
     found.has_header = names > detail::criteo_dense && separators == 39 + with_id;
     found.id_columns = found.has_header || ids == id_column::present ? with_id : 0;
     return found;

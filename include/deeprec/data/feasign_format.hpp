@@ -61,7 +61,7 @@ class feasign_format {
   }
 
   token_use keys = token_use::as_is;
-  index_t rows = 0;  ///< of every table; 0 = keep 64 bits (a key above 2^63 reads as negative)
+  index_t rows = 0;          ///< of every table; 0 = keep 64 bits (a key above 2^63 reads as negative)
   index_t label_slot = 1;    ///< the slot whose only key is the label; -1 = no such slot
   index_t label_fields = 0;  ///< bare numbers before the first feasign:slot; the first is the label
 
@@ -71,8 +71,7 @@ class feasign_format {
 
   /// Returns null for valid options, else a message about the first invalid one.
   [[nodiscard]] const char* check() const noexcept {
-    if (rows < 0)
-      return "feasign_format: rows is negative. Fix: 0 for 64-bit keys, or the table's size";
+    if (rows < 0) return "feasign_format: rows is negative. Fix: 0 for 64-bit keys, or the table's size";
     return wrong_;
   }
   [[nodiscard]] batch_shape shape() const noexcept {
@@ -90,8 +89,7 @@ class feasign_format {
   /// @cost    one pass; allocates when the batch must grow
   /// @threads reentrant; needs exclusive access to the batch and the log
   /// @error   parse_error (the log has the location), out_of_memory
-  [[nodiscard]] errc parse(const layout&, std::string_view text, sparse_batch& batch,
-                           line_log& log) const {
+  [[nodiscard]] errc parse(const layout&, std::string_view text, sparse_batch& batch, line_log& log) const {
     const auto parse_row = [&](std::string_view line, float& label, line_fault& fault) {
       detail::blank_fields fields(line);
       std::string_view field = fields.next();

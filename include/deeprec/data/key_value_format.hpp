@@ -27,9 +27,8 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 ///           hash_bucket(hash_bytes(key, seed = feature), rows), or the hash itself with rows = 0
 /// @threads  reentrant
 struct key_value_format {
-  index_t features = 1;  ///< fields that hold pairs
-  index_t label_field =
-      -1;  ///< index of the label's field in the line; -1 = none (labels are 0)
+  index_t features = 1;      ///< fields that hold pairs
+  index_t label_field = -1;  ///< index of the label's field in the line; -1 = none (labels are 0)
   token_use keys = token_use::as_is;
   index_t rows = 0;  ///< of every table; 0 = keep 64 bits
   char field_delimiter = '\t';
@@ -43,16 +42,15 @@ struct key_value_format {
   /// Returns null for valid options, else a message about the first invalid one.
   [[nodiscard]] const char* check() const noexcept {
     if (features < 1) return "key_value_format: no features. Fix: features = 1 or more";
-    if (rows < 0)
-      return "key_value_format: rows is negative. Fix: 0 for 64-bit keys, or the table's size";
+    if (rows < 0) return "key_value_format: rows is negative. Fix: 0 for 64-bit keys, or the table's size";
     if (label_field > features) return "key_value_format: label_field is beyond the fields of a line";
     if (field_delimiter == pair_delimiter || pair_delimiter == value_delimiter ||
         field_delimiter == value_delimiter) {
       return "key_value_format: two delimiters are the same character. Fix: three different ones";
     }
     for (const char c : {field_delimiter, pair_delimiter, value_delimiter}) {
-      if (c == '\0' || c == '\n' || c == '\r' || c == '+' || c == '-' || c == '.' ||
-          (c >= '0' && c <= '9') || c == 'e' || c == 'E') {
+      if (c == '\0' || c == '\n' || c == '\r' || c == '+' || c == '-' || c == '.' || (c >= '0' && c <= '9') ||
+          c == 'e' || c == 'E') {
         return "key_value_format: a delimiter may be part of a number or of a line end. Fix: "
                "choose "
                "another character";
@@ -61,8 +59,7 @@ struct key_value_format {
     return nullptr;
   }
   [[nodiscard]] batch_shape shape() const noexcept {
-    return {
-        .dense_columns = 0, .features = features, .bags = bag_size::any, .weights = id_weights::present};
+    return {.dense_columns = 0, .features = features, .bags = bag_size::any, .weights = id_weights::present};
   }
   /// There are no headers.
   [[nodiscard]] static layout detect(std::string_view) noexcept { return {}; }
@@ -73,8 +70,7 @@ struct key_value_format {
   /// @cost    one pass; allocates when the batch must grow
   /// @threads reentrant; needs exclusive access to the batch and the log
   /// @error   parse_error (the log has the location), out_of_memory
-  [[nodiscard]] errc parse(const layout&, std::string_view text, sparse_batch& batch,
-                           line_log& log) const {
+  [[nodiscard]] errc parse(const layout&, std::string_view text, sparse_batch& batch, line_log& log) const {
     const index_t wanted = features + (label_field >= 0 ? 1 : 0);
     const auto parse_row = [&](std::string_view line, float& label, line_fault& fault) {
       if (line.empty() && wanted > 1) return errc::cancelled;
@@ -94,8 +90,7 @@ struct key_value_format {
           if (const char* why = detail::parse_float(field, label)) {
             return detail::bad_field(fault, line, field, why);
           }
-        } else if (const errc code = parse_pairs(line, field, feature++, batch, fault);
-                   code != errc::ok) {
+        } else if (const errc code = parse_pairs(line, field, feature++, batch, fault); code != errc::ok) {
           return code;
         }
         if (last) return errc::ok;

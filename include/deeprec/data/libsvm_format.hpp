@@ -37,8 +37,7 @@ struct libsvm_format {
 
   /// Returns null for valid options, else a message about the first invalid one.
   [[nodiscard]] const char* check() const noexcept {
-    return rows < 0 ? "libsvm_format: rows is negative. Fix: 0 for any id, or the table's size"
-                    : nullptr;
+    return rows < 0 ? "libsvm_format: rows is negative. Fix: 0 for any id, or the table's size" : nullptr;
   }
   [[nodiscard]] static constexpr batch_shape shape() noexcept {
     return {.dense_columns = 0, .features = 1, .bags = bag_size::any, .weights = id_weights::present};
@@ -52,8 +51,7 @@ struct libsvm_format {
   /// @cost    one pass; allocates when the batch must grow
   /// @threads reentrant; needs exclusive access to the batch and the log
   /// @error   parse_error (the log has the location), out_of_memory
-  [[nodiscard]] errc parse(const layout&, std::string_view text, sparse_batch& batch,
-                           line_log& log) const {
+  [[nodiscard]] errc parse(const layout&, std::string_view text, sparse_batch& batch, line_log& log) const {
     const auto parse_row = [&](std::string_view line, float& label, line_fault& fault) {
       const std::string_view data = line.substr(0, line.find('#'));
       detail::blank_fields fields(data);
@@ -76,8 +74,7 @@ struct libsvm_format {
         if (base == index_base::one && index-- == 0) {
           return detail::bad_field(fault, line, field, "index 0 where indices count from 1");
         }
-        if (index > std::uint64_t{0x7fffffffffffffff} ||
-            (rows > 0 && static_cast<index_t>(index) >= rows)) {
+        if (index > std::uint64_t{0x7fffffffffffffff} || (rows > 0 && static_cast<index_t>(index) >= rows)) {
           return detail::bad_field(fault, line, field, "the id is beyond its table");
         }
         if (const char* why = detail::parse_float(value, weight)) {

@@ -49,8 +49,7 @@ struct batch_shape {
 /// @threads concurrent readers are safe; a writer needs exclusive access, except where noted
 class sparse_batch {
  public:
-  explicit sparse_batch(
-      std::pmr::memory_resource* memory = std::pmr::get_default_resource()) noexcept
+  explicit sparse_batch(std::pmr::memory_resource* memory = std::pmr::get_default_resource()) noexcept
       : memory_(memory), labels_(memory), dense_(memory), ones_(memory) {}
 
   sparse_batch(sparse_batch&& other) noexcept : sparse_batch(other.memory_) { swap(other); }
@@ -168,9 +167,7 @@ class sparse_batch {
   /// Addresses of the next reserved rows: first label, first dense value, first id of feature s (for
   /// bag_size::one). commit_rows() adds them to the batch; a row that isn't committed leaves no trace.
   [[nodiscard]] float* next_label() noexcept { return labels_.data() + rows_; }
-  [[nodiscard]] float* next_dense() noexcept {
-    return dense_.data() + rows_ * shape_.dense_columns;
-  }
+  [[nodiscard]] float* next_dense() noexcept { return dense_.data() + rows_ * shape_.dense_columns; }
   [[nodiscard]] std::int64_t* next_id(index_t s) noexcept {
     return features_[static_cast<std::size_t>(s)].ids.data() + rows_;
   }
@@ -182,8 +179,7 @@ class sparse_batch {
   /// @error   false: no memory
   [[nodiscard]] bool push_id(index_t s, std::int64_t id, float weight = 1.0F) noexcept {
     feature_arrays& one = features_[static_cast<std::size_t>(s)];
-    if (one.size == one.ids.capacity() &&
-        !reserve_ids(s, std::max<index_t>(64, one.size + 1), one.size)) {
+    if (one.size == one.ids.capacity() && !reserve_ids(s, std::max<index_t>(64, one.size + 1), one.size)) {
       return false;
     }
     one.ids.data()[one.size] = id;

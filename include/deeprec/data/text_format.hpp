@@ -42,8 +42,7 @@ struct line_fault {
 /// @threads one parser at a time
 class line_log {
  public:
-  explicit line_log(malformed policy = malformed::fault,
-                    index_t longest_line = index_t{1} << 24) noexcept
+  explicit line_log(malformed policy = malformed::fault, index_t longest_line = index_t{1} << 24) noexcept
       : longest_line_(longest_line), policy_(policy) {}
 
   /// Records a bad line; returns false when parsing must end here.
@@ -85,15 +84,15 @@ concept TextLayout = std::copyable<L> && requires(const L& layout) {
 /// the log, and returns ok, parse_error (the log ended it) or out_of_memory.
 template <class F>
 concept TextFormat = std::copyable<F> && TextLayout<typename F::layout> &&
-    requires(const F& format, const typename F::layout& layout, std::string_view text,
-             sparse_batch& batch, line_log& log) {
-  {
-    format.check()
-    } -> std::convertible_to<const char*>;  // null, or a message about an invalid option
-  { format.shape() } -> std::same_as<batch_shape>;
-  { format.detect(text) } -> std::same_as<typename F::layout>;
-  { format.parse(layout, text, batch, log) } -> std::same_as<errc>;
-};
+                     requires(const F& format, const typename F::layout& layout, std::string_view text,
+                              sparse_batch& batch, line_log& log) {
+                       {
+                         format.check()
+                       } -> std::convertible_to<const char*>;  // null, or a message about an invalid option
+                       { format.shape() } -> std::same_as<batch_shape>;
+                       { format.detect(text) } -> std::same_as<typename F::layout>;
+                       { format.parse(layout, text, batch, log) } -> std::same_as<errc>;
+                     };
 
 namespace detail {
 
@@ -115,8 +114,7 @@ inline io_fault make_io_fault(const line_fault& fault, std::string file, index_t
   out.column = fault.column;
   out.reason = fault.reason;
   if (fault.expected >= 0 && fault.found >= 0) {
-    out.reason +=
-        ": expected " + std::to_string(fault.expected) + ", found " + std::to_string(fault.found);
+    out.reason += ": expected " + std::to_string(fault.expected) + ", found " + std::to_string(fault.found);
   } else if (fault.expected >= 0) {
     out.reason += ": the limit is " + std::to_string(fault.expected);
   }
@@ -143,8 +141,8 @@ inline std::string_view head_line(std::string_view text, index_t longest_line) n
   return line;
 }
 
-/// Calls parse_line(line, fault) for each line, without its end; parse_line fills in the fault when it returns
-/// parse_error. A plain loop, for formats that spend their time elsewhere.
+/// Calls parse_line(line, fault) for each line, without its end; parse_line fills in the fault when it
+/// returns parse_error. A plain loop, for formats that spend their time elsewhere.
 template <class ParseLine>
 errc for_each_line(std::string_view text, line_log& log, ParseLine&& parse_line) {
   while (!text.empty()) {
@@ -201,8 +199,7 @@ result<parsed_text> parse_text(const Format& format, std::string_view text, spar
   }
   batch.reshape(format.shape());
   const std::string_view all = text.substr(detail::byte_order_mark(text));
-  const typename Format::layout layout =
-      format.detect(detail::head_line(text, options.longest_line));
+  const typename Format::layout layout = format.detect(detail::head_line(text, options.longest_line));
   std::string_view body = all;
   if (layout.has_header) {
     const std::size_t end = all.find('\n');

@@ -22,9 +22,8 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// @threads as its memory; rows share no word
 template <class Word, MemorySpace Space = host_space>
 class bit_matrix_view {
-  static_assert(
-      std::is_same_v<std::remove_const_t<Word>, std::uint64_t>,
-      "deeprec::bit_matrix_view: bits lie in words of 64. Fix: std::uint64_t, or const of it.");
+  static_assert(std::is_same_v<std::remove_const_t<Word>, std::uint64_t>,
+                "deeprec::bit_matrix_view: bits lie in words of 64. Fix: std::uint64_t, or const of it.");
 
  public:
   using space = Space;
@@ -56,28 +55,23 @@ class bit_matrix_view {
       : data_(data), rows_(rows), columns_(columns), stride_(row_stride) {}
   /// To a view of const words, or of a space that may reach this memory.
   template <class Other, MemorySpace From>
-  requires std::is_convertible_v<Other (*)[], Word (*)[]> && reachable_as<From, Space>
+    requires std::is_convertible_v<Other (*)[], Word (*)[]> && reachable_as<From, Space>
   constexpr explicit(false) bit_matrix_view(const bit_matrix_view<Other, From>& v) noexcept
       : bit_matrix_view(v.data_handle(), v.extent(0), v.extent(1), v.stride(0)) {}
 
   [[nodiscard]] constexpr Word* data_handle() const noexcept { return data_; }
-  [[nodiscard]] constexpr index_t extent(int rank) const noexcept {
-    return rank == 0 ? rows_ : columns_;
-  }
-  [[nodiscard]] constexpr index_t stride(int rank) const noexcept {
-    return rank == 0 ? stride_ : 1;
-  }
+  [[nodiscard]] constexpr index_t extent(int rank) const noexcept { return rank == 0 ? rows_ : columns_; }
+  [[nodiscard]] constexpr index_t stride(int rank) const noexcept { return rank == 0 ? stride_ : 1; }
   [[nodiscard]] constexpr bool empty() const noexcept { return rows_ == 0 || columns_ == 0; }
   /// True when no bits were given (null data).
   [[nodiscard]] constexpr bool absent() const noexcept { return data_ == nullptr; }
 
-  [[nodiscard]] constexpr Word* row(index_t i) const noexcept {
-    return data_ + i * (stride_ / bits_of_word);
-  }
+  [[nodiscard]] constexpr Word* row(index_t i) const noexcept { return data_ + i * (stride_ / bits_of_word); }
   [[nodiscard]] constexpr bool operator()(index_t i, index_t j) const {
-    static_assert(reachable_as<Space, host_space>,
-                  "deeprec::bit_matrix_view: a bit of device memory read on the host. Fix: use the bits in a product "
-                  "there (gemm_desc::mask_bits), or copy them first.");
+    static_assert(
+        reachable_as<Space, host_space>,
+        "deeprec::bit_matrix_view: a bit of device memory read on the host. Fix: use the bits in a product "
+        "there (gemm_desc::mask_bits), or copy them first.");
     DEEPREC_EXPECTS(0 <= i && i < rows_ && 0 <= j && j < columns_);
     return ((row(i)[j / bits_of_word] >> (j % bits_of_word)) & 1U) != 0;
   }

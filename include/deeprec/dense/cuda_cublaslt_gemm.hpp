@@ -43,17 +43,15 @@ struct cublaslt_gemm {
   /// @cost    O(1)
   /// @threads reentrant
   /// @error   none
-  [[nodiscard]] static gemm_support can_run(const basic_gemm_desc<device_space>& desc,
-                                           gemm_storage a, gemm_storage b,
-                                           gemm_storage c) noexcept {
+  [[nodiscard]] static gemm_support can_run(const basic_gemm_desc<device_space>& desc, gemm_storage a,
+                                            gemm_storage b, gemm_storage c) noexcept {
     const bool has_bias = desc.bias.data_handle() != nullptr;
     const bool has_gradient = desc.bias_gradient.data_handle() != nullptr;
     const bool has_sums = desc.column_sums.data_handle() != nullptr;
     if (a != b) return {"gemm: cuBLASLt multiplies operands of one type"};
     if (a == gemm_storage::f32 && c == gemm_storage::bf16)
       return {"gemm: cuBLASLt has no bf16 result of floats"};
-    if (a == gemm_storage::bf16 && desc.math == gemm_math::tf32)
-      return {"gemm: TF32 is for float operands"};
+    if (a == gemm_storage::bf16 && desc.math == gemm_math::tf32) return {"gemm: TF32 is for float operands"};
     if (!desc.mask.absent()) return {"gemm: cuBLASLt's mask of ReLU's output is mask_bits"};
     if (desc.activation == gemm_activation::sigmoid) return {"gemm: cuBLASLt has no sigmoid"};
     if (desc.activation == gemm_activation::gelu) return {"gemm: cuBLASLt's GELU is gelu_tanh"};
@@ -70,10 +68,8 @@ struct cublaslt_gemm {
     if (!desc.mask_bits.absent() && (has_bias || desc.activation != gemm_activation::none)) {
       return {"gemm: cuBLASLt masks by bits without bias and activation"};
     }
-    if (has_sums && desc.mask_bits.absent())
-      return {"gemm: cuBLASLt sums columns behind mask_bits only"};
-    if (has_sums && c != gemm_storage::f32)
-      return {"gemm: cuBLASLt's column sums have the type of c"};
+    if (has_sums && desc.mask_bits.absent()) return {"gemm: cuBLASLt sums columns behind mask_bits only"};
+    if (has_sums && c != gemm_storage::f32) return {"gemm: cuBLASLt's column sums have the type of c"};
     if (has_bias && c != gemm_storage::f32) return {"gemm: cuBLASLt's bias has the type of c"};
     if (desc.batch.count > (std::numeric_limits<std::int32_t>::max)()) {
       return {"gemm: cuBLASLt's batches are below 2^31"};
@@ -116,19 +112,17 @@ status cublaslt_handle(int device, cublasLtHandle_t& handle) {
 template <class Api>
 struct cublaslt_backend {
   template <class Backends, class E, class A, class B, class C>
-  static status run(context<E> ctx, const basic_gemm_desc<device_space>& desc, const A& a,
-                    const B& b, const C& c) {
-    static_assert(
-        !std::is_same_v<B, gemm_weights>,
-        "deeprec::gemm: gemm_weights are the host's. Fix: pass a device view for b; a tensor core "
-        "needs no packing.");
+  static status run(context<E> ctx, const basic_gemm_desc<device_space>& desc, const A& a, const B& b,
+                    const C& c) {
+    static_assert(!std::is_same_v<B, gemm_weights>,
+                  "deeprec::gemm: gemm_weights are the host's. Fix: pass a device view for b; a tensor core "
+                  "needs no packing.");
     static_assert(reachable_as<typename A::space, device_space> &&
                       reachable_as<typename B::space, device_space> &&
                       reachable_as<typename C::space, device_space>,
                   "deeprec::gemm: a view of host memory on a CUDA stream. Fix: pass device views.");
     const view left(a), right(b), out(c);
-    if (const gemm_support no =
-            cublaslt_gemm::can_run(desc, left.storage(), right.storage(), out.storage());
+    if (const gemm_support no = cublaslt_gemm::can_run(desc, left.storage(), right.storage(), out.storage());
         !no) {
       return {errc::unsupported, no.refusal};
     }
@@ -147,9 +141,7 @@ struct cublaslt_backend {
   using view = gemm_view<device_space>;
   using desc_type = basic_gemm_desc<device_space>;
 
-  static std::uintptr_t address(const void* p) noexcept {
-    return reinterpret_cast<std::uintptr_t>(p);
-  }
+  static std::uintptr_t address(const void* p) noexcept { return reinterpret_cast<std::uintptr_t>(p); }
 
   static cublasLtEpilogue_t epilogue_of(const desc_type& desc) noexcept {
     const bool bias = desc.bias.data_handle() != nullptr;
@@ -158,8 +150,7 @@ struct cublaslt_backend {
       return desc.column_sums.data_handle() != nullptr ? CUBLASLT_EPILOGUE_DRELU_BGRAD
                                                        : CUBLASLT_EPILOGUE_DRELU;
     }
-    if (!desc.relu_bits.absent())
-      return bias ? CUBLASLT_EPILOGUE_RELU_AUX_BIAS : CUBLASLT_EPILOGUE_RELU_AUX;
+    if (!desc.relu_bits.absent()) return bias ? CUBLASLT_EPILOGUE_RELU_AUX_BIAS : CUBLASLT_EPILOGUE_RELU_AUX;
     if (desc.activation == gemm_activation::relu) {
       return bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
     }
@@ -172,17 +163,15 @@ struct cublaslt_backend {
   /// An empty product: column sums are 0.
   static status nothing(cudaStream_t on, const desc_type& desc, index_t m, index_t n) {
     if (desc.bias_gradient.data_handle() != nullptr && m > 0 && desc.batch.count != 0) {
-      return {errc::unsupported,
-              "gemm: c must have columns for cuBLASLt to make a bias gradient"};
+      return {errc::unsupported, "gemm: c must have columns for cuBLASLt to make a bias gradient"};
     }
     if (desc.column_sums.data_handle() == nullptr || n == 0) return {};
-    return Api::zero(desc.column_sums.data_handle(), static_cast<std::size_t>(n) * sizeof(float),
-                     on);
+    return Api::zero(desc.column_sums.data_handle(), static_cast<std::size_t>(n) * sizeof(float), on);
   }
 
   template <class Stream>
-  static status enqueue(Stream& stream, const desc_type& desc, const view& a, const view& b,
-                        const view& c, void* out) {
+  static status enqueue(Stream& stream, const desc_type& desc, const view& a, const view& b, const view& c,
+                        void* out) {
     const index_t m = c.extent(0), n = c.extent(1);
     const index_t k = a.extent(desc.a == gemm_operand::transposed ? 0 : 1);
     const cudaStream_t on = stream.get();
@@ -208,9 +197,9 @@ struct cublaslt_backend {
       bits = masks ? desc.mask_bits.data_handle() : desc.relu_bits.data_handle();
       key.bits_stride = masks ? desc.mask_bits.stride(0) : desc.relu_bits.stride(0);
       if (address(bits) % 16 != 0) {
-        return {errc::unsupported,
-                masks ? "gemm: cuBLASLt's mask_bits begin at a multiple of 16 bytes"
-                      : "gemm: relu_bits must begin at a multiple of 16 bytes for cuBLASLt"};
+        return {errc::unsupported, masks
+                                       ? "gemm: cuBLASLt's mask_bits begin at a multiple of 16 bytes"
+                                       : "gemm: relu_bits must begin at a multiple of 16 bytes for cuBLASLt"};
       }
       key.bits_begin = cublaslt_alignment(address(bits));
     }
@@ -252,8 +241,7 @@ struct cublaslt_backend {
     scratch_layout layout;
     static_cast<void>(layout.add<std::byte>(static_cast<index_t>(plan->workspace)));  // at offset 0
     const std::size_t vector_at = layout.add<std::byte>(moved ? static_cast<index_t>(vector_bytes) : 0);
-    const std::size_t zeros =
-        k == 0 ? static_cast<std::size_t>((std::max)(m, n)) * sizeof(float) : 0;
+    const std::size_t zeros = k == 0 ? static_cast<std::size_t>((std::max)(m, n)) * sizeof(float) : 0;
     const std::size_t zeros_at = layout.add<std::byte>(static_cast<index_t>(zeros));
     std::byte* scratch = nullptr;
     if (layout.bytes() > 0) {
@@ -269,14 +257,12 @@ struct cublaslt_backend {
       }
     }
     cublaslt_product product = plan->product;  // a copy: threads share the plan
-    if (const status s = place_cublaslt_pointers<Api>(key, product.steps, vector, bits); !s)
-      return s;
+    if (const status s = place_cublaslt_pointers<Api>(key, product.steps, vector, bits); !s) return s;
     const float beta = has_residual || desc.c == gemm_output::accumulate ? 1.0F : 0.0F;
     const void* const first = k == 0 ? scratch + zeros_at : b.data();
     const void* const second = k == 0 ? scratch + zeros_at : a.data();
-    const cublasStatus_t s =
-        Api::multiply(handle, product, beta, first, second, old, out, plan->algorithm,
-                      plan->workspace > 0 ? scratch : nullptr, plan->workspace, on);
+    const cublasStatus_t s = Api::multiply(handle, product, beta, first, second, old, out, plan->algorithm,
+                                           plan->workspace > 0 ? scratch : nullptr, plan->workspace, on);
     if (s != CUBLAS_STATUS_SUCCESS) return cublaslt_status(s);
     if (moved && sums != nullptr) return Api::copy(sums, scratch + vector_at, vector_bytes, on);
     return {};
@@ -286,8 +272,8 @@ struct cublaslt_backend {
 }  // namespace detail
 
 template <class Backends, class E, class A, class B, class C>
-status gemm_on(cuda_backend, context<E> ctx, const basic_gemm_desc<device_space>& desc, const A& a, const B& b,
-               const C& c) {
+status gemm_on(cuda_backend, context<E> ctx, const basic_gemm_desc<device_space>& desc, const A& a,
+               const B& b, const C& c) {
   return detail::cublaslt_backend<detail::cublaslt_api>::run<Backends>(ctx, desc, a, b, c);
 }
 

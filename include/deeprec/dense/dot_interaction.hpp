@@ -30,8 +30,7 @@ namespace detail {
 
 /// T, or -1 when the shapes don't fit.
 template <class Dense, class Pooled, class Out>
-constexpr index_t interacting_tables(const Dense& dense, const Pooled& pooled,
-                                     const Out& out) noexcept {
+constexpr index_t interacting_tables(const Dense& dense, const Pooled& pooled, const Out& out) noexcept {
   const index_t width = dense.extent(1);
   if (!well_formed(dense) || !well_formed(pooled) || !well_formed(out) || width == 0) return -1;
   if (pooled.extent(1) % width != 0) return -1;
@@ -64,8 +63,9 @@ DEEPREC_INLINE void interaction_add(float factor, const float* x, float* y, inde
 }
 
 /// Samples [begin, end).
-DEEPREC_APART inline void interact(matrix_view<const float> dense, matrix_view<const float> pooled, index_t tables,
-                                   matrix_view<float> output, index_t begin, index_t end) noexcept {
+DEEPREC_APART inline void interact(matrix_view<const float> dense, matrix_view<const float> pooled,
+                                   index_t tables, matrix_view<float> output, index_t begin,
+                                   index_t end) noexcept {
   const index_t width = dense.extent(1);
   for (index_t b = begin; b < end; ++b) {
     const float* v0 = dense.row(b);
@@ -81,8 +81,9 @@ DEEPREC_APART inline void interact(matrix_view<const float> dense, matrix_view<c
 
 DEEPREC_APART inline void interact_backward(matrix_view<const float> dense, matrix_view<const float> pooled,
                                             index_t tables, matrix_view<const float> output_gradient,
-                                            matrix_view<float> dense_gradient, matrix_view<float> pooled_gradient,
-                                            index_t begin, index_t end) noexcept {
+                                            matrix_view<float> dense_gradient,
+                                            matrix_view<float> pooled_gradient, index_t begin,
+                                            index_t end) noexcept {
   const index_t width = dense.extent(1);
   for (index_t b = begin; b < end; ++b) {
     const float* v0 = dense.row(b);
@@ -129,8 +130,7 @@ inline index_t interaction_grain(index_t tables, index_t width) noexcept {
 /// @error    shape_mismatch
 template <class Context>
 [[nodiscard]] status dot_interaction_forward(Context&& context_or_executor, matrix_view<const float> dense,
-                                             matrix_view<const float> pooled,
-                                             matrix_view<float> output) {
+                                             matrix_view<const float> pooled, matrix_view<float> output) {
   const auto ctx = as_context(context_or_executor);
   const index_t tables = detail::interacting_tables(dense, pooled, output);
   if (tables < 0) {
@@ -138,10 +138,9 @@ template <class Context>
             "dot_interaction_forward: shapes must be dense (B,D), pooled (B,T*D), output (B, D + (T+1)T/2)"};
   }
   const index_t width = dense.extent(1);
-  ctx.executor->parallel_for(dense.extent(0), detail::interaction_grain(tables, width),
-                               [&](index_t begin, index_t end, int) {
-                                 detail::interact(dense, pooled, tables, output, begin, end);
-                               });
+  ctx.executor->parallel_for(
+      dense.extent(0), detail::interaction_grain(tables, width),
+      [&](index_t begin, index_t end, int) { detail::interact(dense, pooled, tables, output, begin, end); });
   return {};
 }
 
@@ -172,8 +171,7 @@ template <class Context>
             "(B, D + (T+1)T/2)"};
   }
   const index_t width = dense.extent(1);
-  if (!detail::has_shape(dense_gradient, dense.extent(0), width) ||
-      !detail::well_formed(dense_gradient)) {
+  if (!detail::has_shape(dense_gradient, dense.extent(0), width) || !detail::well_formed(dense_gradient)) {
     return {errc::shape_mismatch, "dot_interaction_backward: dense_gradient must be (B,D)"};
   }
   if (!detail::has_shape(pooled_gradient, dense.extent(0), tables * width) ||
@@ -181,10 +179,10 @@ template <class Context>
     return {errc::shape_mismatch, "dot_interaction_backward: pooled_gradient must be (B,T*D)"};
   }
   ctx.executor->parallel_for(dense.extent(0), detail::interaction_grain(tables, width),
-                               [&](index_t begin, index_t end, int) {
-                                 detail::interact_backward(dense, pooled, tables, output_gradient,
-                                                           dense_gradient, pooled_gradient, begin, end);
-                               });
+                             [&](index_t begin, index_t end, int) {
+                               detail::interact_backward(dense, pooled, tables, output_gradient,
+                                                         dense_gradient, pooled_gradient, begin, end);
+                             });
   return {};
 }
 

@@ -127,7 +127,8 @@ status check_gemm(const Desc& desc, const A& a, const B& b, const C& c) {
     return step > -most && step < most && desc.batch.count - 1 <= (most - one) / (step < 0 ? -step : step);
   };
   if (desc.batch.count > 1 &&
-      !(batch_fits(a, desc.batch.a_batch_stride) && batch_fits(b, desc.batch.b_batch_stride) && batch_fits(c, desc.batch.c_batch_stride) &&
+      !(batch_fits(a, desc.batch.a_batch_stride) && batch_fits(b, desc.batch.b_batch_stride) &&
+        batch_fits(c, desc.batch.c_batch_stride) &&
         countable(desc.batch.count, m == 0 ? 0 : n, (std::max)(m, index_t{1}) * n))) {
     return no("gemm: the bytes of a batch must fit an index");
   }
@@ -194,12 +195,10 @@ status multiply_job(context<E> ctx, const gemm_job& job) {
 }
 
 template <class Backends, class E>
-status run_job(context<E> ctx, const gemm_desc& desc, const gemm_view<>& a,
-                      const gemm_job& job) {
+status run_job(context<E> ctx, const gemm_desc& desc, const gemm_view<>& a, const gemm_job& job) {
   if (job.m == 0 || job.n == 0 || job.batch.count == 0) {
     if (desc.bias_gradient.data_handle() != nullptr && job.m > 0) sum_bias(ctx, desc, a);
-    if (desc.column_sums.data_handle() != nullptr)
-      std::fill_n(desc.column_sums.row(0), job.n, 0.0F);
+    if (desc.column_sums.data_handle() != nullptr) std::fill_n(desc.column_sums.row(0), job.n, 0.0F);
     return {};
   }
 #if DEEPREC_EXCEPTIONS
@@ -263,8 +262,8 @@ status gemm_on(host_backend, context<E> given, const gemm_desc& desc, const A& a
 ///           written, unless a backend fails on a tile: then c may be written in part, and nothing else
 /// @example  gemm(pool, {.b = gemm_operand::transposed}, x, weights, y).or_throw();
 template <class Backends = host_gemm_backends, class Context, class A, class B, class C>
-[[nodiscard]] status gemm(Context&& context_or_executor, const detail::gemm_desc_for<Context>& desc, const A& a, const B& b,
-                          const C& c) {
+[[nodiscard]] status gemm(Context&& context_or_executor, const detail::gemm_desc_for<Context>& desc,
+                          const A& a, const B& b, const C& c) {
   const auto ctx = as_context(context_or_executor);
   if constexpr (std::is_same_v<B, gemm_weights>) {
     if (desc.batch.b_batch_stride != 0) {

@@ -44,9 +44,9 @@ struct gemm_problem {
       h = mix64(h ^ static_cast<std::uint64_t>(x));
     }
     const auto bits = [](auto x, int at) { return static_cast<std::uint64_t>(x) << at; };
-    return mix64(h ^ (bits(q.a, 0) | bits(q.b, 1) | bits(q.inputs, 2) | bits(q.output, 3) | bits(q.packed, 4) |
-                      bits(q.accumulates, 5) | bits(q.bias, 6) | bits(q.residual, 7) | bits(q.finite, 8) |
-                      bits(q.activation, 9) | bits(q.instruction_set, 12)));
+    return mix64(h ^ (bits(q.a, 0) | bits(q.b, 1) | bits(q.inputs, 2) | bits(q.output, 3) |
+                      bits(q.packed, 4) | bits(q.accumulates, 5) | bits(q.bias, 6) | bits(q.residual, 7) |
+                      bits(q.finite, 8) | bits(q.activation, 9) | bits(q.instruction_set, 12)));
   }
 };
 
@@ -94,10 +94,10 @@ struct gemm_packed {
 /// A backend that multiplies faster by an operand b in a packed layout of its own. `b` is dense: k x n, or
 /// n x k where `how` is transposed.
 template <class B>
-concept PackingGemmBackend = GemmBackend<B> &&
-    requires(const void* b, index_t k, index_t n, gemm_operand how, gemm_storage storage) {
-  { B::pack(b, k, n, how, storage) } -> std::same_as<gemm_packed>;
-};
+concept PackingGemmBackend =
+    GemmBackend<B> && requires(const void* b, index_t k, index_t n, gemm_operand how, gemm_storage storage) {
+      { B::pack(b, k, n, how, storage) } -> std::same_as<gemm_packed>;
+    };
 
 /// Backends in order of preference: the first that can run a product does.
 template <GemmBackend... Backends>

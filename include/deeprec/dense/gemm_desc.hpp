@@ -59,7 +59,7 @@ class gemm_view {
  public:
   constexpr gemm_view() noexcept = default;
   template <class T, MemorySpace From, class Columns>
-  requires GemmElement<std::remove_const_t<T>> && reachable_as<From, Space>
+    requires GemmElement<std::remove_const_t<T>> && reachable_as<From, Space>
   constexpr explicit(false) gemm_view(const matrix_view<T, From, Columns>& v) noexcept
       : data_(v.data_handle()),
         rows_(v.extent(0)),
@@ -103,8 +103,8 @@ struct basic_gemm_desc {
   matrix_view<const float, Space> bias{};  ///< (1,N)
   gemm_view<Space> residual{};             ///< (M,N); may be c itself
   gemm_activation activation = gemm_activation::none;
-  bit_matrix_view<std::uint64_t, Space> relu_bits{};  ///< out (M,N), with relu: set where c is above 0
-  gemm_view<Space> mask{};                            ///< (M,N): an output of relu; may be c itself
+  bit_matrix_view<std::uint64_t, Space> relu_bits{};        ///< out (M,N), with relu: set where c is above 0
+  gemm_view<Space> mask{};                                  ///< (M,N): an output of relu; may be c itself
   bit_matrix_view<const std::uint64_t, Space> mask_bits{};  ///< (M,N): a mask in the form of relu_bits
   matrix_view<float, Space> bias_gradient{};  ///< out (1,M): sums of op(a)'s rows, for op(a) = dy^T
   matrix_view<float, Space> column_sums{};    ///< out (1,N): sums of c's columns

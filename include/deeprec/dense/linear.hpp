@@ -91,13 +91,15 @@ template <class Backends = host_gemm_backends, class Context, class Input, class
   const gemm_desc to_weights{.a = gemm_operand::transposed, .math = how.math, .bias_gradient = bias_gradient};
   const gemm_desc to_input{.math = how.math, .mask = how.input_mask};
   if (weight_gradient.data_handle() != nullptr) {  // both are checked before either writes
-    if (const status s = detail::check_gemm(to_weights, output_gradient, input, weight_gradient); !s) return s;
+    if (const status s = detail::check_gemm(to_weights, output_gradient, input, weight_gradient); !s)
+      return s;
   }
   if (input_gradient.data_handle() != nullptr) {
     if (const status s = detail::check_gemm(to_input, output_gradient, w, input_gradient); !s) return s;
   }
   if (weight_gradient.data_handle() != nullptr) {
-    if (const status s = gemm<Backends>(ctx, to_weights, output_gradient, input, weight_gradient); !s) return s;
+    if (const status s = gemm<Backends>(ctx, to_weights, output_gradient, input, weight_gradient); !s)
+      return s;
   } else if (bias_gradient.data_handle() != nullptr) {
     detail::sum_rows<float>(ctx, gemm_operand::transposed, gemm_view<>(output_gradient),
                             bias_gradient.row(0));

@@ -46,8 +46,8 @@ constexpr index_t loss_piece(index_t rows) noexcept {
 inline namespace DEEPREC_UNIT {
 
 /// `sum` plus the losses of rows [begin, end), in order.
-DEEPREC_APART inline double add_losses(double sum, matrix_view<const float> logits, matrix_view<const float> labels,
-                                       index_t begin, index_t end) noexcept {
+DEEPREC_APART inline double add_losses(double sum, matrix_view<const float> logits,
+                                       matrix_view<const float> labels, index_t begin, index_t end) noexcept {
   for (index_t i = begin; i < end; ++i) {
     sum += detail::logistic_loss_of(static_cast<double>(*logits.row(i)), static_cast<double>(*labels.row(i)));
   }
@@ -113,8 +113,7 @@ template <class Context>
 /// @error    shape_mismatch
 template <class Context>
 [[nodiscard]] status logistic_loss_backward(Context&& context_or_executor, matrix_view<const float> logits,
-                                            matrix_view<const float> labels,
-                                            matrix_view<float> gradient) {
+                                            matrix_view<const float> labels, matrix_view<float> gradient) {
   const auto ctx = as_context(context_or_executor);
   const index_t batch = logits.extent(0);
   if (!detail::well_formed(logits) || logits.extent(1) != 1) {
@@ -127,10 +126,9 @@ template <class Context>
     return {errc::shape_mismatch, "logistic_loss_backward: gradient must be (B,1)"};
   }
   const double scale = 1 / static_cast<double>(std::max<index_t>(batch, 1));
-  ctx.executor->parallel_for(
-      batch, detail::loss_piece(batch), [&](index_t begin, index_t end, int) {
-        detail::loss_gradients(logits, labels, scale, gradient, begin, end);
-      });
+  ctx.executor->parallel_for(batch, detail::loss_piece(batch), [&](index_t begin, index_t end, int) {
+    detail::loss_gradients(logits, labels, scale, gradient, begin, end);
+  });
   return {};
 }
 

@@ -103,12 +103,8 @@ class auc {
     return static_cast<double>(half_wins) / (2 * static_cast<double>(pairs));
   }
 
-  [[nodiscard]] index_t positives() const noexcept {
-    return static_cast<index_t>(positives_.size());
-  }
-  [[nodiscard]] index_t negatives() const noexcept {
-    return static_cast<index_t>(negatives_.size());
-  }
+  [[nodiscard]] index_t positives() const noexcept { return static_cast<index_t>(positives_.size()); }
+  [[nodiscard]] index_t negatives() const noexcept { return static_cast<index_t>(negatives_.size()); }
 
  private:
   std::vector<float> positives_;

@@ -45,8 +45,8 @@ enum class mlp_last_layer : std::uint8_t { as_the_rest, f32 };
 struct mlp_precision {
   gemm_math math = gemm_math::f32;  ///< of all products, forward and backward
   mlp_last_layer last = mlp_last_layer::as_the_rest;
-  gemm_storage hidden = gemm_storage::f32;        ///< storage of the hidden layers' outputs
-  weight_reuse weights = weight_reuse::few;       ///< many: for inference
+  gemm_storage hidden = gemm_storage::f32;   ///< storage of the hidden layers' outputs
+  weight_reuse weights = weight_reuse::few;  ///< many: for inference
 };
 
 /// @threads one thread at a time; the work inside is spread over the context's executor
@@ -61,9 +61,9 @@ class mlp {
   /// @cost    O(weights)
   /// @threads reentrant
   /// @error   bad_alloc, or length_error for more weights than can be counted
-  mlp(std::vector<index_t> sizes, mlp_output last, counter_rng rng,
-      weight_init init = weight_init::he, std::uint64_t first_stream = 0,
-      std::pmr::memory_resource* memory = std::pmr::get_default_resource(), mlp_precision how = {})
+  mlp(std::vector<index_t> sizes, mlp_output last, counter_rng rng, weight_init init = weight_init::he,
+      std::uint64_t first_stream = 0, std::pmr::memory_resource* memory = std::pmr::get_default_resource(),
+      mlp_precision how = {})
       : sizes_(std::move(sizes)),
         last_(last),
         how_(how),
@@ -91,8 +91,8 @@ class mlp {
       const matrix_view<float> values = weights_in(parameters_, l);
       float* w = values.data_handle();
       for (index_t i = 0; i < size(l) * size(l + 1); ++i) {
-        const double u = rng.uniform(first_stream + static_cast<std::uint64_t>(l),
-                                     static_cast<std::uint64_t>(i));
+        const double u =
+            rng.uniform(first_stream + static_cast<std::uint64_t>(l), static_cast<std::uint64_t>(i));
         w[i] = static_cast<float>((2 * u - 1) * bound);
       }
     }
@@ -136,12 +136,8 @@ class mlp {
     written_from_outside_ = true;
     return bias_in(parameters_, l);
   }
-  [[nodiscard]] matrix_view<const float> weights(int l) const noexcept {
-    return weights_in(parameters_, l);
-  }
-  [[nodiscard]] matrix_view<const float> bias(int l) const noexcept {
-    return bias_in(parameters_, l);
-  }
+  [[nodiscard]] matrix_view<const float> weights(int l) const noexcept { return weights_in(parameters_, l); }
+  [[nodiscard]] matrix_view<const float> bias(int l) const noexcept { return bias_in(parameters_, l); }
   [[nodiscard]] matrix_view<const float> weight_gradient(int l) const noexcept {
     return weights_in(gradients_, l);
   }
@@ -171,13 +167,9 @@ class mlp {
   }
 
   /// Output of the last forward pass (B,O).
-  [[nodiscard]] matrix_view<const float> output() const noexcept {
-    return output_in(activations_);
-  }
+  [[nodiscard]] matrix_view<const float> output() const noexcept { return output_in(activations_); }
   /// Gradient of the input (B,I), after a backward pass that computed it.
-  [[nodiscard]] matrix_view<const float> input_gradient() const noexcept {
-    return delta_in(deltas_, 0);
-  }
+  [[nodiscard]] matrix_view<const float> input_gradient() const noexcept { return delta_in(deltas_, 0); }
 
   /// Runs the layers; the result is output().
   ///
@@ -192,7 +184,9 @@ class mlp {
   template <class Context>
   [[nodiscard]] status forward(Context&& context_or_executor, matrix_view<const float> input) {
     const auto ctx = as_context(context_or_executor);
-    if (const status s = detail::expect_size(input.extent(1), size(0), "mlp::forward: input.extent(1) must be size(0)"); !s) {
+    if (const status s =
+            detail::expect_size(input.extent(1), size(0), "mlp::forward: input.extent(1) must be size(0)");
+        !s) {
       return s;
     }
     if (const status grown = reserve(input.extent(0)); !grown) return grown;
@@ -349,9 +343,7 @@ class mlp {
       operands_.push_back(std::make_unique<gemm_weights>(weights_in(parameters_, l), how_.weights));
     }
   }
-  [[nodiscard]] bool rectified(int l) const noexcept {
-    return l + 1 < layers() || last_ == mlp_output::relu;
-  }
+  [[nodiscard]] bool rectified(int l) const noexcept { return l + 1 < layers() || last_ == mlp_output::relu; }
   [[nodiscard]] gemm_math math(int l) const noexcept {
     return l + 1 == layers() && how_.last == mlp_last_layer::f32 ? gemm_math::f32 : how_.math;
   }
@@ -380,8 +372,8 @@ class mlp {
   }
   template <class Floats>
   [[nodiscard]] auto bias_in(Floats& all, int l) const noexcept {
-    return matrix_view(all.data() + first_[static_cast<std::size_t>(l)] + size(l) * size(l + 1),
-                       index_t{1}, size(l + 1));
+    return matrix_view(all.data() + first_[static_cast<std::size_t>(l)] + size(l) * size(l + 1), index_t{1},
+                       size(l + 1));
   }
   [[nodiscard]] index_t columns_before(int i) const noexcept {
     index_t sum = 0;

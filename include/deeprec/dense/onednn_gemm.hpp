@@ -69,8 +69,8 @@ struct onednn_gemm {
     detail::onednn_primitive copy;
     if (to.bytes() == 0 || !copy.make_reorder(from, to)) return {};
     const auto pages = [](std::size_t bytes) {
-      return std::shared_ptr<void>(::operator new (bytes, std::align_val_t{page}),
-                                   [](void* p) { ::operator delete (p, std::align_val_t{page}); });
+      return std::shared_ptr<void>(::operator new(bytes, std::align_val_t{page}),
+                                   [](void* p) { ::operator delete(p, std::align_val_t{page}); });
     };
     const std::size_t bytes = (to.bytes() + 127) / 64 * 64;
     const std::shared_ptr<void> data = pages(bytes);

@@ -13,8 +13,7 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-namespace detail {
-inline namespace DEEPREC_UNIT {
+namespace detail { inline namespace DEEPREC_UNIT {
 
 /// Rows [begin, end).
 DEEPREC_APART inline void relu_rows(matrix_view<const float> input, matrix_view<float> output, index_t begin,
@@ -27,8 +26,10 @@ DEEPREC_APART inline void relu_rows(matrix_view<const float> input, matrix_view<
   }
 }
 
-DEEPREC_APART inline void relu_rows_backward(matrix_view<const float> output, matrix_view<const float> output_gradient,
-                                             matrix_view<float> input_gradient, index_t begin, index_t end) noexcept {
+DEEPREC_APART inline void relu_rows_backward(matrix_view<const float> output,
+                                             matrix_view<const float> output_gradient,
+                                             matrix_view<float> input_gradient, index_t begin,
+                                             index_t end) noexcept {
   const index_t width = output.extent(1);
   for (index_t i = begin; i < end; ++i) {
     const float* y = output.row(i);
@@ -38,8 +39,7 @@ DEEPREC_APART inline void relu_rows_backward(matrix_view<const float> output, ma
   }
 }
 
-}  // namespace DEEPREC_UNIT
-}  // namespace detail
+}}  // namespace detail::DEEPREC_UNIT
 
 /// y = max(x, 0); a NaN stays a NaN.
 ///
@@ -59,10 +59,9 @@ template <class Context>
     return {errc::shape_mismatch, "relu_forward: output must be (B,W)"};
   }
   if (input.empty()) return {};
-  ctx.executor->parallel_for(input.extent(0), std::max<index_t>(1, 16384 / width),
-                               [&](index_t begin, index_t end, int) {
-                                 detail::relu_rows(input, output, begin, end);
-                               });
+  ctx.executor->parallel_for(
+      input.extent(0), std::max<index_t>(1, 16384 / width),
+      [&](index_t begin, index_t end, int) { detail::relu_rows(input, output, begin, end); });
   return {};
 }
 
@@ -84,15 +83,14 @@ template <class Context>
       !detail::has_shape(output_gradient, output.extent(0), width)) {
     return {errc::shape_mismatch, "relu_backward: output_gradient must be (B,W)"};
   }
-  if (!detail::well_formed(input_gradient) ||
-      !detail::has_shape(input_gradient, output.extent(0), width)) {
+  if (!detail::well_formed(input_gradient) || !detail::has_shape(input_gradient, output.extent(0), width)) {
     return {errc::shape_mismatch, "relu_backward: input_gradient must be (B,W)"};
   }
   if (output.empty()) return {};
-  ctx.executor->parallel_for(output.extent(0), std::max<index_t>(1, 16384 / width),
-                               [&](index_t begin, index_t end, int) {
-                                 detail::relu_rows_backward(output, output_gradient, input_gradient, begin, end);
-                               });
+  ctx.executor->parallel_for(
+      output.extent(0), std::max<index_t>(1, 16384 / width), [&](index_t begin, index_t end, int) {
+        detail::relu_rows_backward(output, output_gradient, input_gradient, begin, end);
+      });
   return {};
 }
 

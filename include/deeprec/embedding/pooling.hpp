@@ -179,11 +179,13 @@ inline constexpr int policies_of_kind = (0 + ... + (kind_of_policy<Policies>() =
 /// A combiner and policies.
 template <class Combiner, class... Policies>
 class pooling : private Policies... {
-  static_assert(detail::is_combiner<Combiner>,
-                "deeprec::pooling: the first policy is the combiner. Fix: pooling{combiner::sum, bounds::skip}.");
-  static_assert(((detail::kind_of_policy<Policies>() != detail::policy_kind::none) && ...),
-                "deeprec::pooling: not a policy. Fix: bounds::check, skip or assume_valid, padding::id{i} "
-                "or prune, empty_bag::zeros, default_row{i} or keep, max_norm{c}, output::overwrite or accumulate.");
+  static_assert(
+      detail::is_combiner<Combiner>,
+      "deeprec::pooling: the first policy is the combiner. Fix: pooling{combiner::sum, bounds::skip}.");
+  static_assert(
+      ((detail::kind_of_policy<Policies>() != detail::policy_kind::none) && ...),
+      "deeprec::pooling: not a policy. Fix: bounds::check, skip or assume_valid, padding::id{i} "
+      "or prune, empty_bag::zeros, default_row{i} or keep, max_norm{c}, output::overwrite or accumulate.");
   static_assert(detail::policies_of_kind<detail::policy_kind::bounds, Policies...> <= 1 &&
                     detail::policies_of_kind<detail::policy_kind::padding, Policies...> <= 1 &&
                     detail::policies_of_kind<detail::policy_kind::empty, Policies...> <= 1 &&

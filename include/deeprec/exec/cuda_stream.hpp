@@ -22,8 +22,8 @@
 #include <deeprec/core/executor.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/exec/device_fault.hpp>
-#include <deeprec/exec/stream_scratch.hpp>
 #include <deeprec/exec/stream_pool.hpp>
+#include <deeprec/exec/stream_scratch.hpp>
 #include <deeprec/memory/cuda_runtime.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -73,9 +73,11 @@ class cuda_stream {
   /// when most_counters others are in use, since the last synchronize() or by captured work.
   [[nodiscard]] unsigned long long* counter(index_t* where) {
     if (where == nullptr) return nullptr;
-    auto place = std::find_if(counted_.begin(), counted_.end(), [&](const auto& c) { return c.where == where; });
+    auto place =
+        std::find_if(counted_.begin(), counted_.end(), [&](const auto& c) { return c.where == where; });
     if (place == counted_.end()) {
-      place = std::find_if(counted_.begin(), counted_.end(), [](const auto& c) { return c.where == nullptr; });
+      place =
+          std::find_if(counted_.begin(), counted_.end(), [](const auto& c) { return c.where == nullptr; });
     }
     if (place == counted_.end()) return nullptr;
     bool captured = false;
@@ -97,16 +99,13 @@ class cuda_stream {
   /// Scratch of a verb that calls other verbs: while it lives, they get the bytes after those it took.
   class scratch_scope {
    public:
-    explicit scratch_scope(cuda_stream& stream)
-        : stream_(stream.stream_), scope_(stream.scratch_) {}
+    explicit scratch_scope(cuda_stream& stream) : stream_(stream.stream_), scope_(stream.scratch_) {}
 
     /// @post    aligned to 256 bytes
     /// @cost    as scratch
     /// @threads one at a time
     /// @error   as scratch
-    [[nodiscard]] status take(std::size_t bytes, std::byte*& out) {
-      return scope_.take(stream_, bytes, out);
-    }
+    [[nodiscard]] status take(std::size_t bytes, std::byte*& out) { return scope_.take(stream_, bytes, out); }
 
    private:
     cudaStream_t stream_;
@@ -119,8 +118,8 @@ class cuda_stream {
   /// @threads one at a time
   /// @error   the fault that kernels recorded (smallest table, then bag, then position); device_error
   [[nodiscard]] status synchronize() {
-    status s = cuda_status(
-        cudaMemcpyAsync(on_host_, on_device_, sizeof(records), cudaMemcpyDeviceToHost, stream_));
+    status s =
+        cuda_status(cudaMemcpyAsync(on_host_, on_device_, sizeof(records), cudaMemcpyDeviceToHost, stream_));
     if (s.ok()) s = cuda_status(cudaMemsetAsync(on_device_, 0, sizeof(records), stream_));
     if (s.ok()) s = cuda_status(cudaStreamSynchronize(stream_));
     if (!s.ok()) return s;

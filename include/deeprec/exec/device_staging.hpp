@@ -73,9 +73,8 @@ class basic_device_staging {
     slot& s = slots_[static_cast<std::size_t>(chosen)];
     for (const consumer& c : s.consumers) {
       if (c.uses > 0) {
-        return {errc::invalid_value,
-                "device_staging: the next buffer must be released first",
-                {.item = chosen}};
+        return {
+            errc::invalid_value, "device_staging: the next buffer must be released first", {.item = chosen}};
       }
     }
     if (!s.has_copied) {
@@ -120,7 +119,9 @@ class basic_device_staging {
   [[nodiscard]] status upload(int number, std::size_t bytes) {
     slot& s = slots_[static_cast<std::size_t>(number)];
     if (!s.consumers.empty())
-      return {errc::invalid_value, "device_staging: a buffer must not be uploaded to while it is used", {.item = number}};
+      return {errc::invalid_value,
+              "device_staging: a buffer must not be uploaded to while it is used",
+              {.item = number}};
     if (bytes > s.bytes) return {errc::shape_mismatch, "device_staging: bytes must fit the buffer"};
     const scope here(device_);
     if (!here.made().ok()) return here.made();
@@ -141,9 +142,13 @@ class basic_device_staging {
   ///          use the batch; device_error. On an error there is no use
   [[nodiscard]] status use(int number, stream on) {
     slot& s = slots_[static_cast<std::size_t>(number)];
-    if (!s.marked) return {errc::invalid_value, "device_staging: a buffer must be uploaded before it is used", {.item = number}};
+    if (!s.marked)
+      return {errc::invalid_value,
+              "device_staging: a buffer must be uploaded before it is used",
+              {.item = number}};
     std::size_t c = find(s, on);
-    if (c == most_consumers) return {errc::unsupported, "device_staging: consuming streams must be at most most_consumers"};
+    if (c == most_consumers)
+      return {errc::unsupported, "device_staging: consuming streams must be at most most_consumers"};
     const scope here(device_);
     if (!here.made().ok()) return here.made();
     if (c == s.released.size()) {
@@ -168,7 +173,9 @@ class basic_device_staging {
     slot& s = slots_[static_cast<std::size_t>(number)];
     const std::size_t c = find(s, on);
     if (c == s.consumers.size() || s.consumers[c].uses == 0) {
-      return {errc::invalid_value, "device_staging: only a stream that uses a buffer must release it", {.item = number}};
+      return {errc::invalid_value,
+              "device_staging: only a stream that uses a buffer must release it",
+              {.item = number}};
     }
     const scope here(device_);
     if (!here.made().ok()) return here.made();

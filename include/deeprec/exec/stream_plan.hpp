@@ -424,11 +424,14 @@ class stream_clocks {
 /// @source   minimum path cover of the transitive reduction: Nimble (Kwon et al., NeurIPS 2020)
 [[nodiscard]] inline status plan_streams(const stream_work& work, int streams, stream_plan& plan) {
   const index_t n = work.size();
-  if (streams < 1) return {errc::invalid_value, "plan_streams: streams must be at least 1", {.value = streams}};
+  if (streams < 1)
+    return {errc::invalid_value, "plan_streams: streams must be at least 1", {.value = streams}};
   for (index_t v = 0; v < n; ++v) {
     const stream_work::op& op = work.at(v);
     if (op.stream >= streams || op.stream < -1) {
-      return {errc::invalid_value, "plan_streams: the stream of an op must be below the number of streams", {.value = op.stream, .item = v}};
+      return {errc::invalid_value,
+              "plan_streams: the stream of an op must be below the number of streams",
+              {.value = op.stream, .item = v}};
     }
     if (op.leader >= v || op.leader < -1) {
       return {errc::invalid_value,

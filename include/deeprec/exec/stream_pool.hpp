@@ -136,7 +136,8 @@ class basic_stream_pool {
   /// @threads one at a time
   /// @error   device_error; invalid_value when there was no such run
   [[nodiscard]] status times(std::vector<float>& out) {
-    if (timed_.empty()) return {errc::invalid_value, "stream_pool::times: a plan must run with a timer first"};
+    if (timed_.empty())
+      return {errc::invalid_value, "stream_pool::times: a plan must run with a timer first"};
     const scope here(device_);
     if (!here.made().ok()) return here.made();
     std::vector<float> made(timed_.size());
@@ -166,7 +167,8 @@ class basic_stream_pool {
   [[nodiscard]] status replay(const stream_plan& plan, Launch&& launch, std::uint64_t version = 0,
                               int on = 0) {
     if (on < 0 || on >= streams())
-      return {errc::invalid_value, "stream_pool: the number of the stream must be below size()", {.value = on}};
+      return {
+          errc::invalid_value, "stream_pool: the number of the stream must be below size()", {.value = on}};
     const scope here(device_);
     if (!here.made().ok()) return here.made();
     const graph_key key(plan.topology, version);

@@ -34,13 +34,13 @@ class stream_scratch {
   /// Returns memory after the part that is held. Blocks that were too small live until destruction: a
   /// captured graph, or the holder of a part of one, may still use them.
   [[nodiscard]] status get(stream_type on, std::size_t bytes, std::byte*& out) {
-    if (bytes > most_bytes - kept_) return {errc::out_of_memory, "scratch: bytes must be at most half of an address space"};
+    if (bytes > most_bytes - kept_)
+      return {errc::out_of_memory, "scratch: bytes must be at most half of an address space"};
     if (kept_ + bytes > size_) {
       bool capturing = false;
       if (const status s = Runtime::capturing(capturing, on); !s) return s;
       if (capturing) {
-        return {errc::unsupported,
-                "scratch: must not grow during a capture; run the step once before it"};
+        return {errc::unsupported, "scratch: must not grow during a capture; run the step once before it"};
       }
       const std::size_t wanted = (std::max)(kept_ + bytes, size_ + size_ / 2);
       blocks_.reserve(blocks_.size() + 1);  // may throw, so it comes before the allocation

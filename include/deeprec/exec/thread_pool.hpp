@@ -97,9 +97,8 @@ std::vector<int> cpus_of_affinity(const GetAffinity& get_affinity) {
 /// @threads thread-safe
 /// @error   none; {0} where the mask can't be read
 inline std::vector<int> usable_cpus() {
-  return detail::cpus_of_affinity([](std::size_t bytes, cpu_set_t* mask) {
-    return sched_getaffinity(0, bytes, mask);
-  });
+  return detail::cpus_of_affinity(
+      [](std::size_t bytes, cpu_set_t* mask) { return sched_getaffinity(0, bytes, mask); });
 }
 
 /// Processors' worth of time that the control groups of this process grant (version 2: cpu.max; version 1:
@@ -136,7 +135,7 @@ struct thread_pool_options {
   int threads = 0;  ///< concurrency(), the caller included; 0: default_concurrency()
   pinning pin = pinning::none;
   std::chrono::microseconds spin{20};  ///< polling time of an idle worker before it sleeps
-  int task_threads = 64;  ///< the most tasks that run at once, each on a thread of its own
+  int task_threads = 64;               ///< the most tasks that run at once, each on a thread of its own
 };
 
 /// Bulk and task executor.
@@ -165,8 +164,7 @@ class thread_pool {
     stop_workers();
 #if DEEPREC_EXCEPTIONS
     if (task_failure_) {
-      std::fputs("deeprec::thread_pool: a posted task threw, and wait_tasks() was not called\n",
-                 stderr);
+      std::fputs("deeprec::thread_pool: a posted task threw, and wait_tasks() was not called\n", stderr);
     }
 #endif
   }

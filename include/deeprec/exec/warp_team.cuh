@@ -7,7 +7,7 @@
 #pragma once
 
 #ifndef __CUDACC__
-#error "deeprec/exec/warp_team.cuh needs nvcc. Fix: include it in a .cu."
+#  error "deeprec/exec/warp_team.cuh needs nvcc. Fix: include it in a .cu."
 #endif
 
 #include <cuda_runtime.h>
@@ -21,9 +21,7 @@
 #include <deeprec/exec/device_fault.hpp>
 #include <deeprec/memory/cuda_runtime.hpp>
 
-namespace deeprec { inline namespace DEEPREC_ABI {
-
-namespace [[gnu::visibility("hidden")]] DEEPREC_DEVICE {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace [[gnu::visibility("hidden")]] DEEPREC_DEVICE {
 
 /// Threads per block of the library's kernels.
 inline constexpr int block_threads = 256;
@@ -150,6 +148,4 @@ status launch_kernel(void (*kernel)(Parameters...), dim3 grid, cudaStream_t on,
   return cuda_status(cudaLaunchKernelEx(&shape, kernel, arguments...));
 }
 
-}  // namespace DEEPREC_DEVICE
-
-}}  // namespace deeprec::DEEPREC_ABI
+}}}  // namespace deeprec::DEEPREC_ABI::DEEPREC_DEVICE

@@ -75,9 +75,7 @@ constexpr int dlpack_code() {
 
 template <MemorySpace Space>
 constexpr bool lies_in(int device_type) {
-  const auto is = [device_type](dlpack_device_type type) {
-    return device_type == static_cast<int>(type);
-  };
+  const auto is = [device_type](dlpack_device_type type) { return device_type == static_cast<int>(type); };
   const bool both = is(dlpack_device_type::cuda_host) || is(dlpack_device_type::cuda_managed);
   if constexpr (std::is_same_v<Space, host_space>) return both || is(dlpack_device_type::cpu);
   if constexpr (std::is_same_v<Space, device_space>) return both || is(dlpack_device_type::cuda);
@@ -146,8 +144,8 @@ template <DLPackTensor Tensor, class T, MemorySpace Space>
   if (tensor.data == nullptr) {
     return {errc::shape_mismatch, "dlpack: data must not be null"};
   }
-  const auto address = reinterpret_cast<std::uintptr_t>(tensor.data) +
-                       static_cast<std::uintptr_t>(tensor.byte_offset);
+  const auto address =
+      reinterpret_cast<std::uintptr_t>(tensor.data) + static_cast<std::uintptr_t>(tensor.byte_offset);
   if (address % alignof(value_type) != 0) {
     return {errc::unsupported, "dlpack: data must be aligned to the dtype"};
   }
@@ -167,8 +165,7 @@ class dlpack_matrix {
     tensor_.device.device_type = static_cast<decltype(tensor_.device.device_type)>(device.type);
     tensor_.device.device_id = device.id;
     tensor_.ndim = 2;
-    tensor_.dtype.code =
-        static_cast<decltype(tensor_.dtype.code)>(detail::dlpack_code<value_type>());
+    tensor_.dtype.code = static_cast<decltype(tensor_.dtype.code)>(detail::dlpack_code<value_type>());
     tensor_.dtype.bits = static_cast<decltype(tensor_.dtype.bits)>(sizeof(value_type) * 8);
     tensor_.dtype.lanes = 1;
     tensor_.shape = shape_;
@@ -197,9 +194,8 @@ class dlpack_matrix {
 /// @threads reentrant
 /// @error   none
 template <DLPackTensor Tensor, class T, MemorySpace Space, class Columns>
-[[nodiscard]] dlpack_matrix<Tensor> to_dlpack(
-    const matrix_view<T, Space, Columns>& view,
-    dlpack_device device = detail::default_dlpack_device<Space>()) {
+[[nodiscard]] dlpack_matrix<Tensor> to_dlpack(const matrix_view<T, Space, Columns>& view,
+                                              dlpack_device device = detail::default_dlpack_device<Space>()) {
   return dlpack_matrix<Tensor>(view, device);
 }
 

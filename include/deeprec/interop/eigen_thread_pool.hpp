@@ -13,9 +13,9 @@
 #pragma once
 
 #if __has_include(<Eigen/ThreadPool>)
-#include <Eigen/ThreadPool>
+#  include <Eigen/ThreadPool>
 #else
-#include <unsupported/Eigen/CXX11/ThreadPool>
+#  include <unsupported/Eigen/CXX11/ThreadPool>
 #endif
 
 #include <condition_variable>
@@ -33,8 +33,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// @threads every member is thread-safe; parallel_for may be nested
 class eigen_executor {
  public:
-  explicit eigen_executor(Eigen::ThreadPoolInterface& pool)
-      : eigen_executor(pool, pool.NumThreads()) {}
+  explicit eigen_executor(Eigen::ThreadPoolInterface& pool) : eigen_executor(pool, pool.NumThreads()) {}
   /// @param threads concurrency(), the caller included; at least 1
   eigen_executor(Eigen::ThreadPoolInterface& pool, int threads)
       : pool_(&pool), concurrency_(threads > 1 ? threads : 1) {}

@@ -8,7 +8,7 @@
 #pragma once
 
 #if !defined(_OPENMP)
-#error "deeprec/interop/openmp.hpp needs OpenMP. Fix: compile with -fopenmp, link OpenMP::OpenMP_CXX."
+#  error "deeprec/interop/openmp.hpp needs OpenMP. Fix: compile with -fopenmp, link OpenMP::OpenMP_CXX."
 #endif
 
 #include <omp.h>

@@ -40,8 +40,7 @@ class tbb_executor {
     detail::run_pieces(n, grain, concurrency(), body, [this](int width, const auto& run) {
       arena_->execute([width, &run] {
         tbb::this_task_arena::isolate([width, &run] {
-          tbb::parallel_for(
-              0, width, 1, [&run](int worker) { run(worker); }, tbb::simple_partitioner{});
+          tbb::parallel_for(0, width, 1, [&run](int worker) { run(worker); }, tbb::simple_partitioner{});
         });
       });
     });

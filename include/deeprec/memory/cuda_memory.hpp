@@ -40,9 +40,8 @@ using cuda_pool_resource = basic_stream_pool_resource<cuda_runtime>;
 /// @error   the constructor throws deeprec::error (out_of_memory, device_error)
 template <class T>
 class device_array {
-  static_assert(
-      std::is_trivially_copyable_v<T>,
-      "deeprec::device_array: elements are copied by their bytes. Fix: a trivially copyable type.");
+  static_assert(std::is_trivially_copyable_v<T>,
+                "deeprec::device_array: elements are copied by their bytes. Fix: a trivially copyable type.");
 
  public:
   device_array() = default;
@@ -139,7 +138,8 @@ class pinned_resource final : public std::pmr::memory_resource {
 #if DEEPREC_EXCEPTIONS
     throw std::bad_alloc();
 #else
-    detail::raise(errc::out_of_memory, "pinned_resource, managed_resource: the runtime must provide the bytes (it refused)");
+    detail::raise(errc::out_of_memory,
+                  "pinned_resource, managed_resource: the runtime must provide the bytes (it refused)");
 #endif
   }
   /// CUDA has no block of 0 bytes; pmr requires one, distinct from all others.
@@ -164,7 +164,9 @@ class managed_resource final : public std::pmr::memory_resource {
     static shared* const of_device = new shared[most];
     int device = 0;
     cuda_status(cudaGetDevice(&device)).or_throw();
-    if (device >= most) detail::raise(errc::unsupported, "managed_resource: the device number must be below the devices it counts for");
+    if (device >= most)
+      detail::raise(errc::unsupported,
+                    "managed_resource: the device number must be below the devices it counts for");
     const std::lock_guard lock(*mutex);
     shared_ = of_device + device;
     if (shared_->is_open) return;

@@ -71,9 +71,7 @@ struct cuda_runtime {
   static status instantiate(graph_exec& made, graph of) noexcept {
     return cuda_status(cudaGraphInstantiate(&made, of, cudaGraphInstantiateFlagUseNodePriority));
   }
-  static status launch(graph_exec what, stream on) noexcept {
-    return cuda_status(cudaGraphLaunch(what, on));
-  }
+  static status launch(graph_exec what, stream on) noexcept { return cuda_status(cudaGraphLaunch(what, on)); }
   static void end_graph(graph dead) noexcept { static_cast<void>(cudaGraphDestroy(dead)); }
   static void end_exec(graph_exec dead) noexcept { static_cast<void>(cudaGraphExecDestroy(dead)); }
 

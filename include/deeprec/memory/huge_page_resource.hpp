@@ -38,7 +38,7 @@ enum class explicit_pages : unsigned char {
 
 /// Memory that a huge_page_resource holds now, in bytes.
 struct huge_page_report {
-  std::size_t mapped = 0;       ///< asked for by mmap (2 MB granules)
+  std::size_t mapped = 0;            ///< asked for by mmap (2 MB granules)
   std::size_t explicit_huge = 0;     ///< of these, from the reserved pool
   std::size_t transparent_huge = 0;  ///< of these, touched and on transparent huge pages right now
   std::size_t resident = 0;          ///< of these, touched at all
@@ -52,9 +52,8 @@ struct huge_page_report {
 ///          (without exceptions: prints and aborts)
 class huge_page_resource final : public std::pmr::memory_resource {
  public:
-  explicit huge_page_resource(
-      explicit_pages reserved = explicit_pages::never,
-      std::pmr::memory_resource* upstream = std::pmr::new_delete_resource()) noexcept
+  explicit huge_page_resource(explicit_pages reserved = explicit_pages::never,
+                              std::pmr::memory_resource* upstream = std::pmr::new_delete_resource()) noexcept
       : upstream_(upstream), reserved_(reserved) {}
   huge_page_resource(const huge_page_resource&) = delete;
   huge_page_resource& operator=(const huge_page_resource&) = delete;
@@ -117,7 +116,9 @@ class huge_page_resource final : public std::pmr::memory_resource {
 #if DEEPREC_EXCEPTIONS
     throw std::bad_alloc();
 #else
-    detail::raise(errc::out_of_memory, "huge_page_resource: the system must provide the bytes (it refused)");  // a resource must not return null
+    detail::raise(errc::out_of_memory,
+                  "huge_page_resource: the system must provide the bytes (it refused)");  // a resource must
+                                                                                          // not return null
 #endif
   }
 

@@ -22,7 +22,9 @@ class locked_resource final : public std::pmr::memory_resource {
     const std::lock_guard lock(mutex_);
     upstream_->deallocate(memory, bytes, alignment);
   }
-  [[nodiscard]] bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
+  [[nodiscard]] bool do_is_equal(const memory_resource& other) const noexcept override {
+    return this == &other;
+  }
 
   std::pmr::memory_resource* upstream_;
   std::mutex mutex_;

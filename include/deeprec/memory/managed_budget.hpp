@@ -10,9 +10,7 @@
 
 #include <deeprec/core/config.hpp>
 
-namespace deeprec { inline namespace DEEPREC_ABI {
-
-namespace detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 /// @threads one thread at a time
 class managed_budget {
@@ -33,6 +31,4 @@ class managed_budget {
   std::size_t held_ = 0;
 };
 
-}  // namespace detail
-
-}}  // namespace deeprec::DEEPREC_ABI
+}}}  // namespace deeprec::DEEPREC_ABI::detail

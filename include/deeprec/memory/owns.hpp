@@ -15,9 +15,9 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/coo_view.hpp>
-#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/sizes.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 

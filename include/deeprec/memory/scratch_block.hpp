@@ -38,7 +38,8 @@ class scratch_block {
   scratch_block(std::pmr::memory_resource* memory, index_t bytes) : memory_(memory), bytes_(bytes) {
     if (bytes >= most_size) refuse_memory();
     if (bytes == 0) return;
-    first_ = static_cast<std::byte*>(memory->allocate(static_cast<std::size_t>(bytes), std::size_t{alignment}));
+    first_ =
+        static_cast<std::byte*>(memory->allocate(static_cast<std::size_t>(bytes), std::size_t{alignment}));
   }
   /// In memory that the caller owns.
   scratch_block(std::byte* place, index_t bytes) noexcept : first_(place), bytes_(bytes) {}

@@ -172,9 +172,10 @@ class basic_stream_pool_resource {
   struct block {
     std::size_t size;
     bool free;
-    bool begins_slab;             // the block before belongs to another slab
-    stream_type owner;            // the stream whose list it is in
-    std::set<stream_type> users;  // streams that may still use it; a stream that takes it waits for the others
+    bool begins_slab;   // the block before belongs to another slab
+    stream_type owner;  // the stream whose list it is in
+    std::set<stream_type>
+        users;  // streams that may still use it; a stream that takes it waits for the others
   };
   using blocks = std::map<std::byte*, block>;
   // Free blocks by stream, size and address.
@@ -202,7 +203,8 @@ class basic_stream_pool_resource {
     if (const status s = Runtime::capturing(capturing, on); !s) return s;
     if (!capturing) return {};
     return {errc::unsupported,
-            "stream_pool_resource: must not be used in a capture; allocate before it, give back when the graph has ended"};
+            "stream_pool_resource: must not be used in a capture; allocate before it, give back when the "
+            "graph has ended"};
   }
 
   // The smallest block that is large enough: of the stream itself first, then one no longer in use, then of
@@ -253,7 +255,8 @@ class basic_stream_pool_resource {
   status trim_slabs() {
     for (const auto& [place, held] : blocks_) {
       if (held.free && std::any_of(held.users.begin(), held.users.end(), captures)) {
-        return {errc::unsupported, "stream_pool_resource: no stream that used a free block must be capturing"};
+        return {errc::unsupported,
+                "stream_pool_resource: no stream that used a free block must be capturing"};
       }
     }
     for (auto& [place, held] : blocks_) {

@@ -40,8 +40,9 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// @threads concurrent readers are safe; a writer needs exclusive access
 template <class Index = std::int64_t>
 struct unique_rows {
-  static_assert(IdInteger<Index>, "deeprec::unique_rows: numbers are integers of 32 or 64 bits. "
-                                  "Fix: unique_rows<std::int32_t>.");
+  static_assert(IdInteger<Index>,
+                "deeprec::unique_rows: numbers are integers of 32 or 64 bits. "
+                "Fix: unique_rows<std::int32_t>.");
   explicit unique_rows(std::pmr::memory_resource* memory = std::pmr::get_default_resource())
       : rows(memory), inverse(memory) {}
 
@@ -84,9 +85,7 @@ struct row_keys {
   const std::uint64_t* hashes;
   std::pmr::vector<Index>& rows;
 
-  [[nodiscard]] std::size_t bytes() const {
-    return static_cast<std::size_t>(in.extent(1)) * sizeof(T);
-  }
+  [[nodiscard]] std::size_t bytes() const { return static_cast<std::size_t>(in.extent(1)) * sizeof(T); }
   std::uint64_t hash(index_t k) const { return hashes[k]; }
   bool same(index_t k, std::uint32_t number) const {
     const auto first = static_cast<index_t>(rows[number]);
@@ -95,9 +94,7 @@ struct row_keys {
   }
   void add(index_t k) const { rows.push_back(static_cast<Index>(k)); }
   void again(std::uint32_t) const {}
-  void fetch(std::uint32_t number) const {
-    __builtin_prefetch(in.row(static_cast<index_t>(rows[number])));
-  }
+  void fetch(std::uint32_t number) const { __builtin_prefetch(in.row(static_cast<index_t>(rows[number]))); }
 };
 
 }  // namespace detail
@@ -129,9 +126,12 @@ template <class Context, class T, MemorySpace Space, class Columns, class Index>
   const auto count = static_cast<std::uint64_t>(rows.extent(0));
   if (count > static_cast<std::uint64_t>((std::numeric_limits<Index>::max)()) ||
       count > static_cast<std::uint64_t>(detail::most_keys)) {
-    return {errc::unsupported, "dedup_rows: the number of rows must fit the type of the numbers, and 32 bits"};
+    return {errc::unsupported,
+            "dedup_rows: the number of rows must fit the type of the numbers, and 32 bits"};
   }
-  return detail::or_out_of_memory([&] { return dedup_rows_on(ctx.backend(), ctx, matrix_view<const std::remove_const_t<T>, Space>(rows), out); });
+  return detail::or_out_of_memory([&] {
+    return dedup_rows_on(ctx.backend(), ctx, matrix_view<const std::remove_const_t<T>, Space>(rows), out);
+  });
 }
 
 template <class... Args>
@@ -140,12 +140,14 @@ status dedup_rows_on(any_backend, const Args&...) {
 }
 
 template <class Context, class T, MemorySpace Space, class Index>
-status dedup_rows_on(host_backend, const Context& ctx, matrix_view<const T, Space> rows, unique_rows<Index>& out) {
+status dedup_rows_on(host_backend, const Context& ctx, matrix_view<const T, Space> rows,
+                     unique_rows<Index>& out) {
   static_assert(reachable_as<Space, host_space>,
                 "deeprec::dedup_rows: device memory given to a host context. Fix: copy it first.");
   const index_t n = rows.extent(0);
   const matrix_view<const T> in(rows);
-  if (detail::owns(detail::arrays_of(out), in)) return {errc::unsupported, "dedup_rows: out must not own the rows"};
+  if (detail::owns(detail::arrays_of(out), in))
+    return {errc::unsupported, "dedup_rows: out must not own the rows"};
   // All allocations, before anything is written.
   std::pmr::vector<std::uint64_t> hashes(static_cast<std::size_t>(n), ctx.memory);
   std::pmr::vector<std::uint32_t> table(n == 0 ? 0 : detail::key_entries(n), ctx.memory);
@@ -174,7 +176,7 @@ status dedup_rows_on(host_backend, const Context& ctx, matrix_view<const T, Spac
 template <class Context, class T, MemorySpace Space, class Columns, class Numbers, class Out,
           MemorySpace OutSpace, class OutColumns>
 [[nodiscard]] status gather_rows(Context&& context_or_executor, matrix_view<T, Space, Columns> rows,
-                               const Numbers& inverse, matrix_view<Out, OutSpace, OutColumns> out) {
+                                 const Numbers& inverse, matrix_view<Out, OutSpace, OutColumns> out) {
   static_assert(std::is_same_v<std::remove_const_t<T>, Out>,
                 "deeprec::gather_rows: rows and out have different element types, or out is read only. Fix: "
                 "one type for both; rows are copied, not converted.");
@@ -185,10 +187,14 @@ template <class Context, class T, MemorySpace Space, class Columns, class Number
                 "std::span(pointer, count), or a std::vector of them.");
   const auto ctx = as_context(context_or_executor);
   const auto numbers = id_span(inverse);
-  if (const status s = detail::expect_size(out.extent(1), rows.extent(1), "gather_rows: out.extent(1) must be rows.extent(1)"); !s) {
+  if (const status s = detail::expect_size(out.extent(1), rows.extent(1),
+                                           "gather_rows: out.extent(1) must be rows.extent(1)");
+      !s) {
     return s;
   }
-  if (const status s = detail::expect_size(out.extent(0), static_cast<index_t>(numbers.size()), "gather_rows: out.extent(0) must be inverse.size()"); !s) {
+  if (const status s = detail::expect_size(out.extent(0), static_cast<index_t>(numbers.size()),
+                                           "gather_rows: out.extent(0) must be inverse.size()");
+      !s) {
     return s;
   }
   if (out.stride(0) < out.extent(1) && out.extent(0) > 1) {
@@ -196,8 +202,10 @@ template <class Context, class T, MemorySpace Space, class Columns, class Number
   }
   if (const status s = rows.validate(); !s) return s;
   if (const status s = out.validate(); !s) return s;
-  return detail::or_out_of_memory([&] { return gather_rows_on(ctx.backend(), ctx, matrix_view<const Out, Space>(rows), numbers,
-                                            matrix_view<Out, OutSpace>(out)); });
+  return detail::or_out_of_memory([&] {
+    return gather_rows_on(ctx.backend(), ctx, matrix_view<const Out, Space>(rows), numbers,
+                          matrix_view<Out, OutSpace>(out));
+  });
 }
 
 namespace detail {
@@ -216,8 +224,8 @@ status gather_rows_on(any_backend, const Args&...) {
 }
 
 template <class Context, class T, MemorySpace Space, class Index, MemorySpace OutSpace>
-status gather_rows_on(host_backend, const Context& ctx, matrix_view<const T, Space> rows, std::span<const Index> numbers,
-                  matrix_view<T, OutSpace> out) {
+status gather_rows_on(host_backend, const Context& ctx, matrix_view<const T, Space> rows,
+                      std::span<const Index> numbers, matrix_view<T, OutSpace> out) {
   static_assert(reachable_as<Space, host_space> && reachable_as<OutSpace, host_space>,
                 "deeprec::gather_rows: device memory given to a host context. Fix: copy it first.");
   const index_t n = out.extent(0);
@@ -231,7 +239,8 @@ status gather_rows_on(host_backend, const Context& ctx, matrix_view<const T, Spa
   if (bad.load(std::memory_order_relaxed)) {
     index_t b = 0;
     while (detail::row_number(numbers, b) < limit) ++b;
-    return {errc::id_out_of_range, "gather_rows: inverse must be in [0, U)",
+    return {errc::id_out_of_range,
+            "gather_rows: inverse must be in [0, U)",
             {.position = b, .value = static_cast<std::int64_t>(detail::row_number(numbers, b))}};
   }
   if (out.empty()) return {};

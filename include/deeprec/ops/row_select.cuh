@@ -5,7 +5,7 @@
 #pragma once
 
 #ifndef __CUDACC__
-#error "deeprec/ops/row_select.cuh needs nvcc. Fix: include <deeprec/ops/row_select.hpp> in host code."
+#  error "deeprec/ops/row_select.cuh needs nvcc. Fix: include <deeprec/ops/row_select.hpp> in host code."
 #endif
 
 #include <cuda_runtime.h>
@@ -84,10 +84,11 @@ status launch_select(DEEPREC_DEVICE::device_select args, index_t width, cudaStre
 }  // namespace detail
 
 template <class Context, class T, MemorySpace ThenSpace, MemorySpace OtherwiseSpace, MemorySpace OutSpace>
-[[gnu::visibility("hidden")]] status row_select_on(cuda_backend, const Context& ctx, std::span<const unsigned char> cond,
-                                                matrix_view<const T, ThenSpace> then,
-                                                matrix_view<const T, OtherwiseSpace> otherwise,
-                                                matrix_view<T, OutSpace> out) {
+[[gnu::visibility("hidden")]] status row_select_on(cuda_backend, const Context& ctx,
+                                                   std::span<const unsigned char> cond,
+                                                   matrix_view<const T, ThenSpace> then,
+                                                   matrix_view<const T, OtherwiseSpace> otherwise,
+                                                   matrix_view<T, OutSpace> out) {
   static_assert(
       reachable_as<ThenSpace, device_space> && reachable_as<OtherwiseSpace, device_space> &&
           reachable_as<OutSpace, device_space>,
@@ -103,9 +104,9 @@ template <class Context, class T, MemorySpace ThenSpace, MemorySpace OtherwiseSp
   const auto all = reinterpret_cast<std::uintptr_t>(a.first) | reinterpret_cast<std::uintptr_t>(b.first) |
                    reinterpret_cast<std::uintptr_t>(to.first) |
                    static_cast<std::uintptr_t>(a.stride | b.stride | to.stride | to.width);
-  DEEPREC_DEVICE::device_select args{
-      cond.data(), b.first,  a.first, b.stride, a.stride, reinterpret_cast<std::byte*>(out.data_handle()),
-      to.stride,   to.count, 0};
+  DEEPREC_DEVICE::device_select args{cond.data(), b.first,  a.first,
+                                     b.stride,    a.stride, reinterpret_cast<std::byte*>(out.data_handle()),
+                                     to.stride,   to.count, 0};
   if (all % 16 == 0) return detail::launch_select<uint4>(args, to.width, ctx.executor->get());
   if (all % 4 == 0) return detail::launch_select<unsigned int>(args, to.width, ctx.executor->get());
   return detail::launch_select<unsigned char>(args, to.width, ctx.executor->get());

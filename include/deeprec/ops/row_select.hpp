@@ -115,23 +115,29 @@ template <class Context, class Condition, class Then, MemorySpace ThenSpace, cla
                 "std::span<const bool>(data, rows); std::vector<bool> has no bytes to look at.");
   static_assert(!std::is_const_v<Out>,
                 "deeprec::row_select: out is read only. Fix: matrix_view<float>, not <const float>.");
-  static_assert(std::is_same_v<std::remove_cv_t<Then>, Out> &&
-                    std::is_same_v<std::remove_cv_t<Otherwise>, Out>,
-                "deeprec::row_select: then, otherwise and out have different element types. Fix: one "
-                "type for all; rows are copied, not converted.");
+  static_assert(
+      std::is_same_v<std::remove_cv_t<Then>, Out> && std::is_same_v<std::remove_cv_t<Otherwise>, Out>,
+      "deeprec::row_select: then, otherwise and out have different element types. Fix: one "
+      "type for all; rows are copied, not converted.");
   static_assert(std::is_trivially_copyable_v<Out>,
                 "deeprec::row_select: the elements are not trivially copyable. Fix: select rows of "
                 "indices or pointers.");
   const auto ctx = as_context(context_or_executor);
   const std::span<const unsigned char> bytes = detail::condition_bytes(cond);
   const index_t rows = out.extent(0);
-  if (const status s = detail::expect_size(static_cast<index_t>(bytes.size()), rows, "row_select: cond.size() must be out.extent(0)"); !s) {
+  if (const status s = detail::expect_size(static_cast<index_t>(bytes.size()), rows,
+                                           "row_select: cond.size() must be out.extent(0)");
+      !s) {
     return s;
   }
-  if (const status s = detail::expect_size(then.extent(1), out.extent(1), "row_select: then.extent(1) must be out.extent(1)"); !s) {
+  if (const status s = detail::expect_size(then.extent(1), out.extent(1),
+                                           "row_select: then.extent(1) must be out.extent(1)");
+      !s) {
     return s;
   }
-  if (const status s = detail::expect_size(otherwise.extent(1), out.extent(1), "row_select: otherwise.extent(1) must be out.extent(1)"); !s) {
+  if (const status s = detail::expect_size(otherwise.extent(1), out.extent(1),
+                                           "row_select: otherwise.extent(1) must be out.extent(1)");
+      !s) {
     return s;
   }
   if (then.extent(0) != rows && then.extent(0) != 1) {
@@ -141,16 +147,18 @@ template <class Context, class Condition, class Then, MemorySpace ThenSpace, cla
     return {errc::shape_mismatch, "row_select: otherwise.extent(0) must be out.extent(0) or 1"};
   }
   if (then.stride(0) < 0) return {errc::shape_mismatch, "row_select: then.stride(0) must not be negative"};
-  if (otherwise.stride(0) < 0) return {errc::shape_mismatch, "row_select: otherwise.stride(0) must not be negative"};
+  if (otherwise.stride(0) < 0)
+    return {errc::shape_mismatch, "row_select: otherwise.stride(0) must not be negative"};
   if (out.stride(0) < out.extent(1) && rows > 1) {
     return {errc::shape_mismatch, "row_select: out.stride(0) must be at least out.extent(1)"};
   }
   if (const status s = then.validate(); !s) return s;
   if (const status s = otherwise.validate(); !s) return s;
   if (const status s = out.validate(); !s) return s;
-  return detail::or_out_of_memory([&] { return row_select_on(ctx.backend(), ctx, bytes, matrix_view<const Out, ThenSpace>(then),
-                                             matrix_view<const Out, OtherwiseSpace>(otherwise),
-                                             matrix_view<Out, OutSpace>(out)); });
+  return detail::or_out_of_memory([&] {
+    return row_select_on(ctx.backend(), ctx, bytes, matrix_view<const Out, ThenSpace>(then),
+                         matrix_view<const Out, OtherwiseSpace>(otherwise), matrix_view<Out, OutSpace>(out));
+  });
 }
 
 template <class... Args>
@@ -159,12 +167,10 @@ status row_select_on(any_backend, const Args&...) {
 }
 
 /// @param stream_above outputs of more bytes than this are written with non-temporal stores
-template <class Context, class T, MemorySpace ThenSpace, MemorySpace OtherwiseSpace,
-          MemorySpace OutSpace>
+template <class Context, class T, MemorySpace ThenSpace, MemorySpace OtherwiseSpace, MemorySpace OutSpace>
 status row_select_on(host_backend, const Context& ctx, std::span<const unsigned char> cond,
-                  matrix_view<const T, ThenSpace> then,
-                  matrix_view<const T, OtherwiseSpace> otherwise, matrix_view<T, OutSpace> out,
-                  index_t stream_above = detail::last_level_cache_bytes()) {
+                     matrix_view<const T, ThenSpace> then, matrix_view<const T, OtherwiseSpace> otherwise,
+                     matrix_view<T, OutSpace> out, index_t stream_above = detail::last_level_cache_bytes()) {
   static_assert(reachable_as<ThenSpace, host_space> && reachable_as<OtherwiseSpace, host_space> &&
                     reachable_as<OutSpace, host_space>,
                 "deeprec::row_select: device memory given to a host context. Fix: copy it, or pass "
@@ -184,8 +190,7 @@ status row_select_on(host_backend, const Context& ctx, std::span<const unsigned 
       streamed ? detail::store_kind::streamed : detail::store_kind::cached};
   const index_t grain = (std::max)(index_t{1}, detail::select_piece_bytes / to.width);
   ctx.executor->parallel_for(to.count, grain, [&](index_t begin, index_t end, int) {
-    with_isa_up_to_avx512(ctx.instruction_set,
-                          [&](auto region) { select_rows(region, args, begin, end); });
+    with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) { select_rows(region, args, begin, end); });
   });
   return {};
 }

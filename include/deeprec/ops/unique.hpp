@@ -58,8 +58,7 @@ struct device_unique {
   index_t* size = nullptr;          ///< (1): U, the number of distinct ids
 };
 
-namespace detail {
-inline namespace DEEPREC_UNIT {
+namespace detail { inline namespace DEEPREC_UNIT {
 
 template <class Id, class Index>
 auto arrays_of(const unique_ids<Id, Index>& answer) noexcept {
@@ -135,8 +134,7 @@ std::uint64_t bits_of_all(std::span<const Id> ids) noexcept {
   return all;
 }
 
-}  // namespace DEEPREC_UNIT
-}  // namespace detail
+}}  // namespace detail::DEEPREC_UNIT
 
 /// Distinct ids in the order of their first appearance, the number of each id among them, and counts.
 ///
@@ -195,7 +193,8 @@ status unique_on(any_backend, const Args&...) {
 
 template <class Context, class Id, class Index>
 status unique_on(host_backend, const Context& ctx, std::span<const Id> ids, unique_ids<Id, Index>& out) {
-  if (detail::owns(detail::arrays_of(out), ids)) return {errc::unsupported, "unique: out must not own the ids"};
+  if (detail::owns(detail::arrays_of(out), ids))
+    return {errc::unsupported, "unique: out must not own the ids"};
   const auto n = static_cast<index_t>(ids.size());
   const std::uint64_t largest = detail::bits_of_all(ids);
   const bool direct = largest < 4 * ids.size();

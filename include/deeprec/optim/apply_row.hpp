@@ -66,15 +66,19 @@ template <class Context, MemorySpace GradientSpace, RowOptimizer O, Storage W, M
   if (gradient.extent(0) != weights.extent(0) || gradient.extent(1) != weights.extent(1)) {
     return {errc::shape_mismatch, "apply_rows: gradient must have the shape of weights"};
   }
-  const index_t needed = detail::capped_sum(O::row_state, detail::capped_product(O::element_state, weights.extent(1)));
+  const index_t needed =
+      detail::capped_sum(O::row_state, detail::capped_product(O::element_state, weights.extent(1)));
   if (needed > 0 && (state.extent(0) != weights.extent(0) || state.extent(1) < needed)) {
-    return {errc::shape_mismatch, "apply_rows: state must have a row for each row of weights, with the floats that the optimizer needs"};
+    return {errc::shape_mismatch,
+            "apply_rows: state must have a row for each row of weights, with the floats that the optimizer "
+            "needs"};
   }
   if (weights.empty()) return {};
   if (const status s = gradient.validate(); !s) return s;
   if (const status s = weights.validate(); !s) return s;
   if (const status s = state.validate(); needed > 0 && !s) return s;
-  return detail::or_out_of_memory([&] { return apply_rows_on(ctx.backend(), ctx, gradient, optimizer, weights, state, rounding); });
+  return detail::or_out_of_memory(
+      [&] { return apply_rows_on(ctx.backend(), ctx, gradient, optimizer, weights, state, rounding); });
 }
 
 template <class... Args>
@@ -84,7 +88,7 @@ status apply_rows_on(any_backend, const Args&...) {
 
 template <class Context, class O, class W, class Rounding>
 status apply_rows_on(host_backend, const Context& ctx, matrix_view<const float> gradient, const O& optimizer,
-                  matrix_view<W> weights, matrix_view<float> state, const Rounding& rounding) {
+                     matrix_view<W> weights, matrix_view<float> state, const Rounding& rounding) {
   const auto rows = detail::prepare(optimizer);
   const index_t grain = (std::max<index_t>)(1, 4096 / weights.extent(1));
   ctx.executor->parallel_for(weights.extent(0), grain, [&](index_t begin, index_t end, int) {

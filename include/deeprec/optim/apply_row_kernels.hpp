@@ -36,23 +36,23 @@ template <class T>
 DEEPREC_INLINE void store_first(T* p, float x, int n) {
   if (n > 0) store(p, x);
 }
-#include <deeprec/simd/rounding_portable.inl>
 #include <deeprec/optim/detail/apply_row.inl>
+#include <deeprec/simd/rounding_portable.inl>
 }}}  // namespace deeprec::DEEPREC_ABI::scalar
 
-#include <deeprec/simd/begin_portable.hpp>
 #include <deeprec/optim/detail/apply_row.inl>
 #include <deeprec/optim/detail/step_rows.inl>
+#include <deeprec/simd/begin_portable.hpp>
 #include <deeprec/simd/end_portable.hpp>
 
 #if DEEPREC_X86
-#include <deeprec/simd/begin_avx2.hpp>
-#include <deeprec/optim/detail/apply_row.inl>
-#include <deeprec/optim/detail/step_rows.inl>
-#include <deeprec/simd/end_avx2.hpp>
+#  include <deeprec/optim/detail/apply_row.inl>
+#  include <deeprec/optim/detail/step_rows.inl>
+#  include <deeprec/simd/begin_avx2.hpp>
+#  include <deeprec/simd/end_avx2.hpp>
 
-#include <deeprec/simd/begin_avx512.hpp>
-#include <deeprec/optim/detail/apply_row.inl>
-#include <deeprec/optim/detail/step_rows.inl>
-#include <deeprec/simd/end_avx512.hpp>
+#  include <deeprec/optim/detail/apply_row.inl>
+#  include <deeprec/optim/detail/step_rows.inl>
+#  include <deeprec/simd/begin_avx512.hpp>
+#  include <deeprec/simd/end_avx512.hpp>
 #endif

@@ -21,12 +21,12 @@ struct ftrl {
   static constexpr int element_state = 2;
   static constexpr bool needs_mean_square = false;
 
-  float learning_rate = 0.05F;       ///< above 0
-  float learning_rate_power = -0.5F; ///< 0 or less
+  float learning_rate = 0.05F;        ///< above 0
+  float learning_rate_power = -0.5F;  ///< 0 or less
   float l1 = 0;
   float l2 = 0;
   float l2_shrinkage = 0;
-  float initial_squares = 0;         ///< initial n; TensorFlow: 0.1, with weights of 0
+  float initial_squares = 0;  ///< initial n; TensorFlow: 0.1, with weights of 0
 
   DEEPREC_HD steps::ftrl_step begin_row(float*, float) const noexcept {
     return {1.0F / learning_rate, -learning_rate_power, l1, 2.0F * l2, 2.0F * l2_shrinkage, initial_squares};

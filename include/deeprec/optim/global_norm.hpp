@@ -24,8 +24,7 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-namespace detail {
-inline namespace DEEPREC_UNIT {
+namespace detail { inline namespace DEEPREC_UNIT {
 
 /// The squares of n floats, summed in eight lanes and then pairwise. A square of a float is exact in double,
 /// so fused and separate products give the same bits.
@@ -47,16 +46,15 @@ DEEPREC_INLINE double sum_of_squares(const float* values, index_t n) noexcept {
 
 /// Adds the squares of the items [begin, end) of one piece to `sum`, item by item. An item is a row, or one
 /// of its `chunks` of `widest` columns.
-DEEPREC_APART inline void add_squares(matrix_view<const float> values, index_t chunks, index_t widest, index_t begin,
-                                      index_t end, double& sum) noexcept {
+DEEPREC_APART inline void add_squares(matrix_view<const float> values, index_t chunks, index_t widest,
+                                      index_t begin, index_t end, double& sum) noexcept {
   for (index_t i = begin; i < end; ++i) {
     const index_t first = i % chunks * widest;
     sum += sum_of_squares(values.row(i / chunks) + first, (std::min)(widest, values.extent(1) - first));
   }
 }
 
-}  // namespace DEEPREC_UNIT
-}  // namespace detail
+}}  // namespace detail::DEEPREC_UNIT
 
 /// The root of the sum of all squares.
 ///
@@ -91,7 +89,8 @@ status global_norm_on(any_backend, const Args&...) {
 }
 
 template <class Context>
-status global_norm_on(host_backend, const Context& ctx, std::span<const matrix_view<const float>> gradients, double& norm) {
+status global_norm_on(host_backend, const Context& ctx, std::span<const matrix_view<const float>> gradients,
+                      double& norm) {
   constexpr index_t widest = 16384;
   double total = 0;
   std::pmr::vector<double> sums(ctx.memory);

@@ -39,9 +39,8 @@ using prepared_t = decltype(prepare(std::declval<const O&>()));
 
 /// begin_row() returns the step functor for the elements of a row.
 template <class R>
-concept RowFunctor = requires(const R& rows, float* row_state, float mean_square) {
-  rows.begin_row(row_state, mean_square);
-};
+concept RowFunctor =
+    requires(const R& rows, float* row_state, float mean_square) { rows.begin_row(row_state, mean_square); };
 
 /// A wrapper: begin_transform() returns what changes a row's gradient or weight before the wrapped optimizer.
 /// needs_norm: whether begin_transform reads its argument, the sum of the squared gradient.
@@ -55,12 +54,11 @@ concept GradientTransform = requires(const R& rows, float squares) {
 /// row_state and element_state: floats of state per row and per element; needs_mean_square: whether begin_row
 /// reads its second argument.
 template <class O>
-concept RowOptimizer =
-    std::copyable<O> && requires {
-      { O::row_state } -> std::convertible_to<int>;
-      { O::element_state } -> std::convertible_to<int>;
-      { O::needs_mean_square } -> std::convertible_to<bool>;
-    } && (RowFunctor<detail::prepared_t<O>> || GradientTransform<detail::prepared_t<O>>);
+concept RowOptimizer = std::copyable<O> && requires {
+  { O::row_state } -> std::convertible_to<int>;
+  { O::element_state } -> std::convertible_to<int>;
+  { O::needs_mean_square } -> std::convertible_to<bool>;
+} && (RowFunctor<detail::prepared_t<O>> || GradientTransform<detail::prepared_t<O>>);
 
 /// Advances an optimizer by one batch: call it after the last row of a batch, before the first of the next.
 ///

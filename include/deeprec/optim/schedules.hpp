@@ -24,13 +24,12 @@ DEEPREC_HD constexpr std::int64_t periods_in(std::int64_t steps, std::int64_t ev
 }
 
 DEEPREC_HD constexpr float after_periods(float rate, float factor, std::int64_t periods) noexcept {
-  return static_cast<float>(static_cast<double>(rate) *
-                            integer_power(static_cast<double>(factor), periods));
+  return static_cast<float>(static_cast<double>(rate) * integer_power(static_cast<double>(factor), periods));
 }
 
 /// (1 + cos(pi * x)) / 2 for 0 <= x <= 1, by the series of the sine: within 2^-50.
 DEEPREC_HD constexpr double half_cosine(double x) noexcept {
-  const double right = x > 0.5 ? 1.0 - x : x;           // by symmetry: at most 0.5
+  const double right = x > 0.5 ? 1.0 - x : x;  // by symmetry: at most 0.5
   const double angle = 1.5707963267948966 * right;
   double term = angle;
   double sine = term;
@@ -38,7 +37,7 @@ DEEPREC_HD constexpr double half_cosine(double x) noexcept {
     term *= -angle * angle / ((2.0 * k) * (2.0 * k + 1.0));
     sine += term;
   }
-  const double squared = sine * sine;                   // (1 - cos(2 * angle)) / 2
+  const double squared = sine * sine;  // (1 - cos(2 * angle)) / 2
   return x > 0.5 ? squared : 1.0 - squared;
 }
 

@@ -30,8 +30,9 @@ constexpr float learning_rate_of(const O& optimizer) noexcept {
   } else if constexpr (requires { optimizer.optimizer; }) {
     return learning_rate_of(optimizer.optimizer);
   } else {
-    static_assert(always_false<O>, "deeprec::with_decoupled_decay: the optimizer has no learning_rate. Fix: "
-                                   "give it such a member, of type float.");
+    static_assert(always_false<O>,
+                  "deeprec::with_decoupled_decay: the optimizer has no learning_rate. Fix: "
+                  "give it such a member, of type float.");
     return 0;
   }
 }

@@ -1,14 +1,15 @@
 // Opens the AVX2 region: functions up to end_avx2.hpp are compiled for it, whatever the unit's flags.
 // No include guard: a kernel header includes begin, its .inl and end once for each region.
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma,f16c,bmi2"))), apply_to = function)
+#  pragma clang attribute push(__attribute__((target("avx2,fma,f16c,bmi2"))), apply_to = function)
 #else
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c,bmi2")
+#  pragma GCC push_options
+#  pragma GCC target("avx2,fma,f16c,bmi2")
 #endif
 #pragma push_macro("DEEPREC_HD")
 #undef DEEPREC_HD
 #define DEEPREC_HD  // nothing in a region is device code
-namespace deeprec { inline namespace DEEPREC_ABI {
+namespace deeprec {
+inline namespace DEEPREC_ABI {
 namespace [[gnu::visibility("hidden")]] isa_avx2 {
 inline namespace DEEPREC_UNIT {

@@ -1,14 +1,16 @@
 // Opens the AVX-512 region: functions up to end_avx512.hpp are compiled for it, whatever the unit's flags.
 // No include guard: a kernel header includes begin, its .inl and end once for each region.
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma,f16c,bmi2,avx512f,avx512bw,avx512dq,avx512vl"))), apply_to = function)
+#  pragma clang attribute push( \
+      __attribute__((target("avx2,fma,f16c,bmi2,avx512f,avx512bw,avx512dq,avx512vl"))), apply_to = function)
 #else
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c,bmi2,avx512f,avx512bw,avx512dq,avx512vl")
+#  pragma GCC push_options
+#  pragma GCC target("avx2,fma,f16c,bmi2,avx512f,avx512bw,avx512dq,avx512vl")
 #endif
 #pragma push_macro("DEEPREC_HD")
 #undef DEEPREC_HD
 #define DEEPREC_HD  // nothing in a region is device code
-namespace deeprec { inline namespace DEEPREC_ABI {
+namespace deeprec {
+inline namespace DEEPREC_ABI {
 namespace [[gnu::visibility("hidden")]] isa_avx512 {
 inline namespace DEEPREC_UNIT {

@@ -2,14 +2,17 @@
 // flags.
 // No include guard: a kernel header includes begin, its .inl and end once for each region.
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma,f16c,bmi2,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16"))), apply_to = function)
+#  pragma clang attribute push(                                                                    \
+      __attribute__((target("avx2,fma,f16c,bmi2,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16"))), \
+      apply_to = function)
 #else
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c,bmi2,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")
+#  pragma GCC push_options
+#  pragma GCC target("avx2,fma,f16c,bmi2,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")
 #endif
 #pragma push_macro("DEEPREC_HD")
 #undef DEEPREC_HD
 #define DEEPREC_HD  // nothing in a region is device code
-namespace deeprec { inline namespace DEEPREC_ABI {
+namespace deeprec {
+inline namespace DEEPREC_ABI {
 namespace [[gnu::visibility("hidden")]] isa_avx512_bf16 {
 inline namespace DEEPREC_UNIT {

@@ -4,5 +4,6 @@
 #pragma push_macro("DEEPREC_HD")
 #undef DEEPREC_HD
 #define DEEPREC_HD  // nothing in a region is device code
-namespace deeprec { inline namespace DEEPREC_ABI {
+namespace deeprec {
+inline namespace DEEPREC_ABI {
 namespace [[gnu::visibility("hidden")]] DEEPREC_PORTABLE {

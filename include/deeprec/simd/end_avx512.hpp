@@ -1,10 +1,11 @@
 // Closes what begin_avx512.hpp opened.
 }
 }
-}}
+}
+}
 #pragma pop_macro("DEEPREC_HD")
 #if defined(__clang__)
-#pragma clang attribute pop
+#  pragma clang attribute pop
 #else
-#pragma GCC pop_options
+#  pragma GCC pop_options
 #endif

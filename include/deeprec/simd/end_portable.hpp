@@ -1,4 +1,5 @@
 // Closes what begin_portable.hpp opened.
 }
-}}
+}
+}
 #pragma pop_macro("DEEPREC_HD")

@@ -15,19 +15,19 @@
 #include <deeprec/simd/vectors.hpp>
 
 #include <deeprec/simd/begin_portable.hpp>
-#include <deeprec/simd/rounding_portable.inl>
 #include <deeprec/simd/end_portable.hpp>
+#include <deeprec/simd/rounding_portable.inl>
 
 #if DEEPREC_X86
-#include <deeprec/simd/begin_avx2.hpp>
-#include <deeprec/simd/detail/rounding_avx2.inl>
-#include <deeprec/simd/end_avx2.hpp>
+#  include <deeprec/simd/begin_avx2.hpp>
+#  include <deeprec/simd/detail/rounding_avx2.inl>
+#  include <deeprec/simd/end_avx2.hpp>
 
-#include <deeprec/simd/begin_avx512.hpp>
-#include <deeprec/simd/detail/rounding_avx512.inl>
-#include <deeprec/simd/end_avx512.hpp>
+#  include <deeprec/simd/begin_avx512.hpp>
+#  include <deeprec/simd/detail/rounding_avx512.inl>
+#  include <deeprec/simd/end_avx512.hpp>
 
-#include <deeprec/simd/begin_avx512_bf16.hpp>
-#include <deeprec/simd/detail/rounding_avx512.inl>
-#include <deeprec/simd/end_avx512_bf16.hpp>
+#  include <deeprec/simd/begin_avx512_bf16.hpp>
+#  include <deeprec/simd/detail/rounding_avx512.inl>
+#  include <deeprec/simd/end_avx512_bf16.hpp>
 #endif

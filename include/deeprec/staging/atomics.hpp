@@ -9,12 +9,12 @@
 #pragma once
 
 #if defined(__linux__)
-#include <errno.h>
-#include <linux/futex.h>
-#include <linux/membarrier.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
+#  include <errno.h>
+#  include <linux/futex.h>
+#  include <linux/membarrier.h>
+#  include <sys/syscall.h>
+#  include <time.h>
+#  include <unistd.h>
 #endif
 
 #include <atomic>
@@ -26,9 +26,7 @@
 
 #include <deeprec/core/config.hpp>
 
-namespace deeprec { inline namespace DEEPREC_ABI {
-
-namespace detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 /// The atomic accesses of this folder, by name. Each access that is stronger than relaxed, and each fence,
 /// has its own name.
@@ -46,15 +44,18 @@ enum class access : unsigned char {
   closed_put,        ///< producer reads the closed bit
   closed_asked,      ///< is_closed() reads it
   // spsc_ring
-  count_publish,     ///< producer writes how many it has published
-  count_seen,        ///< consumer reads it
-  count_seen_n,      ///< the same, for a batch
-  taken_publish,     ///< consumer writes how many it has released
-  taken_publish_n,   ///< the same, for a batch
-  taken_seen,        ///< producer reads it
-  taken_seen_n,      ///< the same, for a batch
-  taken_seen_size,   ///< was_size() reads it
-  flag_seen_free, flag_publish, flag_seen_full, flag_release,  ///< the same by a flag in each slot
+  count_publish,    ///< producer writes how many it has published
+  count_seen,       ///< consumer reads it
+  count_seen_n,     ///< the same, for a batch
+  taken_publish,    ///< consumer writes how many it has released
+  taken_publish_n,  ///< the same, for a batch
+  taken_seen,       ///< producer reads it
+  taken_seen_n,     ///< the same, for a batch
+  taken_seen_size,  ///< was_size() reads it
+  flag_seen_free,
+  flag_publish,
+  flag_seen_full,
+  flag_release,  ///< the same by a flag in each slot
   // event_count
   waiter_leave,      ///< a waiter deregisters
   epoch_raise,       ///< a notifier makes the keys of all waiters stale
@@ -62,23 +63,28 @@ enum class access : unsigned char {
   notify_all_fence,  ///< the same
   wait_fence,        ///< between waiter_count and the second check
   // staging_queue, staging_pool
-  cancel_mark, resume_mark, cancel_seen,
+  cancel_mark,
+  resume_mark,
+  cancel_seen,
   stack_seen,        ///< pop() reads the top
   stack_seen_again,  ///< the same, by an exchange that failed
   stack_push,
 
   // Relaxed: what they read is confirmed by one of those above, or by an exchange.
-  position,          ///< reads of a position
-  tail_claim,        ///< producer's compare-exchange
-  head_claim,        ///< consumer's compare-exchange
-  close_hint,        ///< a word that mirrors the closed bit
+  position,    ///< reads of a position
+  tail_claim,  ///< producer's compare-exchange
+  head_claim,  ///< consumer's compare-exchange
+  close_hint,  ///< a word that mirrors the closed bit
   hint_seen,
-  looked_at,         ///< reads that only decide whether another thread is woken, or this one tries again
-  waiter_count,      ///< a waiter registers
-  waiters_seen,      ///< a notifier reads the number of waiters
-  bytes_take, bytes_give, bytes_seen,
-  stack_next, stack_guess,
-  statistic,         ///< counters, and first guesses of an exchange: nothing depends on the value read
+  looked_at,     ///< reads that only decide whether another thread is woken, or this one tries again
+  waiter_count,  ///< a waiter registers
+  waiters_seen,  ///< a notifier reads the number of waiters
+  bytes_take,
+  bytes_give,
+  bytes_seen,
+  stack_next,
+  stack_guess,
+  statistic,  ///< counters, and first guesses of an exchange: nothing depends on the value read
 };
 
 /// std::atomic, and sleeping on a futex (elsewhere on std::atomic::wait).
@@ -232,6 +238,4 @@ struct std_atomics {
   inline static std::atomic<bool> no_fence_is_free{false};  // set after the pause in heavy_fence()
 };
 
-}  // namespace detail
-
-}}  // namespace deeprec::DEEPREC_ABI
+}}}  // namespace deeprec::DEEPREC_ABI::detail

@@ -39,8 +39,8 @@ class event_count {
   [[nodiscard]] key prepare() noexcept {
     // relaxed: ordered by the fence after it, also with what the notifier that raised the epoch had
     // published.
-    const std::uint64_t before = state_.fetch_add(
-        one_waiter, Atomics::at(detail::access::waiter_count, std::memory_order_relaxed));
+    const std::uint64_t before =
+        state_.fetch_add(one_waiter, Atomics::at(detail::access::waiter_count, std::memory_order_relaxed));
     // Store, fence, load here; store, fence, load in notify_*: one of the two sees the other's store.
     Atomics::heavy_fence(detail::access::wait_fence);
     return static_cast<key>(static_cast<std::uint32_t>(before));
@@ -75,7 +75,8 @@ class event_count {
     Atomics::light_fence(detail::access::notify_one_fence);
     // relaxed: the fence before it, and the compare-exchange below, do the work
     std::uint64_t seen = state_.load(Atomics::at(detail::access::waiters_seen, std::memory_order_relaxed));
-    if (waiters(seen) == 0) [[likely]] return;
+    if (waiters(seen) == 0) [[likely]]
+      return;
     raise(seen, 1);
   }
 
@@ -83,7 +84,8 @@ class event_count {
   void notify_all() noexcept {
     Atomics::light_fence(detail::access::notify_all_fence);
     std::uint64_t seen = state_.load(Atomics::at(detail::access::waiters_seen, std::memory_order_relaxed));
-    if (waiters(seen) == 0) [[likely]] return;
+    if (waiters(seen) == 0) [[likely]]
+      return;
     raise(seen, -1);
   }
 
@@ -122,9 +124,9 @@ class event_count {
       const auto epoch = static_cast<std::uint32_t>(seen) + 1u;  // wraps without a carry into the waiters
       raised = signals << 48 | std::uint64_t{waiters(seen)} << 32 | epoch;
       // release, with leave(): everything published before. A light fence orders nothing by itself.
-    } while (!state_.compare_exchange_weak(seen, raised,
-                                           Atomics::at(detail::access::epoch_raise, std::memory_order_release),
-                                           std::memory_order_relaxed));
+    } while (!state_.compare_exchange_weak(
+        seen, raised, Atomics::at(detail::access::epoch_raise, std::memory_order_release),
+        std::memory_order_relaxed));
     Atomics::wake(state_, count);
   }
 
@@ -135,9 +137,9 @@ class event_count {
     do {
       left = seen - one_waiter - (signalled(seen) > 0 ? one_signal : 0);
       // acquire: a woken thread sees what the notifier had published, also at its last check.
-    } while (!state_.compare_exchange_weak(seen, left,
-                                           Atomics::at(detail::access::waiter_leave, std::memory_order_acquire),
-                                           std::memory_order_relaxed));
+    } while (!state_.compare_exchange_weak(
+        seen, left, Atomics::at(detail::access::waiter_leave, std::memory_order_acquire),
+        std::memory_order_relaxed));
   }
 
   typename Atomics::template atomic<std::uint64_t> state_{0};

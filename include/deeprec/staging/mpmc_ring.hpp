@@ -20,8 +20,8 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/contract.hpp>
 #include <deeprec/staging/atomics.hpp>
-#include <deeprec/staging/ring_handles.hpp>
 #include <deeprec/staging/detail/slot_ring.hpp>
+#include <deeprec/staging/ring_handles.hpp>
 #include <deeprec/staging/wait_strategies.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -43,8 +43,7 @@ class mpmc_ring {
   using token = typename core::token;
 
   explicit mpmc_ring(std::size_t capacity,
-                     std::pmr::memory_resource* memory = std::pmr::get_default_resource(),
-                     Seq first_lap = 0)
+                     std::pmr::memory_resource* memory = std::pmr::get_default_resource(), Seq first_lap = 0)
       : core_(checked(capacity), memory, first_lap) {}
 
   /// Moves (or copies) the item in. Returns false, with the item untouched, when the ring is full or closed.
@@ -68,7 +67,8 @@ class mpmc_ring {
   template <class U>
   queue_result push(U&& item, const wait_limit& limit = {}) {
     const queue_result first = push_once(std::forward<U>(item));
-    if (first != queue_result::not_now) [[likely]] return first;
+    if (first != queue_result::not_now) [[likely]]
+      return first;
     return wait_for_space([&] { return push_once(std::forward<U>(item)); }, limit);
   }
 
@@ -93,7 +93,8 @@ class mpmc_ring {
   queue_result pop(T& item, const wait_limit& limit = {}) {
     const auto once = [&] { return pop_once([&](T&& moved) { item = std::move(moved); }); };
     const queue_result first = once();
-    if (first != queue_result::not_now) [[likely]] return first;
+    if (first != queue_result::not_now) [[likely]]
+      return first;
     return wait_for_items(once, limit);
   }
 
@@ -167,7 +168,9 @@ class mpmc_ring {
   friend ring_view<mpmc_ring>;
 
   static std::size_t checked(std::size_t capacity) {
-    if (!core::can_have(capacity)) detail::raise(errc::invalid_value, "mpmc_ring: capacity must be at least 1 and fit positions and memory");
+    if (!core::can_have(capacity))
+      detail::raise(errc::invalid_value,
+                    "mpmc_ring: capacity must be at least 1 and fit positions and memory");
     return capacity;
   }
 

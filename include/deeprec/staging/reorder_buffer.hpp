@@ -17,8 +17,8 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/staging/atomics.hpp>
-#include <deeprec/staging/ring_handles.hpp>
 #include <deeprec/staging/detail/slot_ring.hpp>
+#include <deeprec/staging/ring_handles.hpp>
 #include <deeprec/staging/wait_strategies.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -57,7 +57,8 @@ class reorder_buffer {
   template <class U>
   queue_result put(std::uint64_t k, U&& item, const wait_limit& limit = {}) {
     const queue_result first = put_once(k, std::forward<U>(item));
-    if (first != queue_result::not_now) [[likely]] return first;
+    if (first != queue_result::not_now) [[likely]]
+      return first;
     return space_.wait_for([&] { return put_once(k, std::forward<U>(item)); }, limit, detail::wake_nobody{});
   }
   /// Declares that there is no k-th item; waits until the window reaches k.
@@ -87,7 +88,8 @@ class reorder_buffer {
   queue_result take(T& item, const wait_limit& limit = {}) {
     const auto once = [&] { return take_once(item); };
     const queue_result first = once();
-    if (first != queue_result::not_now) [[likely]] return first;
+    if (first != queue_result::not_now) [[likely]]
+      return first;
     return items_.wait_for(once, limit, [this]() noexcept {
       if (core_.was_takeable()) items_.notify_one();
     });
@@ -102,7 +104,9 @@ class reorder_buffer {
   friend ring_view<reorder_buffer>;
 
   static std::size_t checked(std::size_t capacity) {
-    if (!core::can_have(capacity)) detail::raise(errc::invalid_value, "reorder_buffer: capacity must be at least 1 and fit positions and memory");
+    if (!core::can_have(capacity))
+      detail::raise(errc::invalid_value,
+                    "reorder_buffer: capacity must be at least 1 and fit positions and memory");
     return capacity;
   }
   static void* place_of(const token& t) noexcept { return t.place->bytes; }

@@ -76,8 +76,7 @@ class ring_view {
   using value_type = typename Ring::value_type;
   ring_view() noexcept = default;
   ring_view(Ring* ring, typename Ring::token slot) noexcept : ring_(ring), slot_(slot) {}
-  ring_view(ring_view&& other) noexcept
-      : ring_(std::exchange(other.ring_, nullptr)), slot_(other.slot_) {}
+  ring_view(ring_view&& other) noexcept : ring_(std::exchange(other.ring_, nullptr)), slot_(other.slot_) {}
   ring_view& operator=(ring_view&& other) noexcept {
     if (this != &other) {
       release();

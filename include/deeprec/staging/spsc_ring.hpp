@@ -235,7 +235,8 @@ class spsc_ring {
     }
     // acquire, with the consumer's release store: the consumer had seen at least that many pushed.
     const Seq released = released_.load(Atomics::at(detail::access::taken_seen_size, acquire));
-    const std::size_t n = static_cast<Seq>(pushed_.load(Atomics::at(detail::access::looked_at, relaxed)) - released);
+    const std::size_t n =
+        static_cast<Seq>(pushed_.load(Atomics::at(detail::access::looked_at, relaxed)) - released);
     return n < capacity_ ? n : capacity_;
   }
   [[nodiscard]] wait_counts push_waits() const noexcept { return space_.counts(); }
@@ -272,8 +273,10 @@ class spsc_ring {
   static constexpr std::size_t stride_of(bool flags) noexcept { return flags ? flag_stride : sizeof(T); }
   [[nodiscard]] std::size_t bytes() const noexcept { return capacity_ * stride_of(flags_); }
   static std::size_t checked(std::size_t capacity, bool flags) {
-    if (capacity < 1 || capacity > static_cast<Seq>(~Seq{0}) / 2 || capacity > most_bytes / stride_of(flags)) {
-      detail::raise(errc::invalid_value, "spsc_ring: capacity must be at least 1 and fit positions and memory");
+    if (capacity < 1 || capacity > static_cast<Seq>(~Seq{0}) / 2 ||
+        capacity > most_bytes / stride_of(flags)) {
+      detail::raise(errc::invalid_value,
+                    "spsc_ring: capacity must be at least 1 and fit positions and memory");
     }
     return capacity;
   }

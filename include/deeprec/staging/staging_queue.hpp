@@ -318,7 +318,9 @@ class staging_queue {
 
  private:
   static std::size_t checked(std::size_t capacity) {
-    if (!core::can_have(capacity)) detail::raise(errc::invalid_value, "staging_queue: capacity must be at least 1 and fit positions and memory");
+    if (!core::can_have(capacity))
+      detail::raise(errc::invalid_value,
+                    "staging_queue: capacity must be at least 1 and fit positions and memory");
     return capacity;
   }
 
@@ -331,7 +333,8 @@ class staging_queue {
       if (budget_ != 0) bytes = bytes_of_ != nullptr ? bytes_of_(item) : sizeof(T);
       return put(std::forward<U>(item), bytes);
     } else {
-      if (budget_ == 0 || bytes_of_ == nullptr) return put(std::forward<U>(item), budget_ != 0 ? sizeof(T) : 0);
+      if (budget_ == 0 || bytes_of_ == nullptr)
+        return put(std::forward<U>(item), budget_ != 0 ? sizeof(T) : 0);
       if constexpr (std::is_constructible_v<T, const given&>) {
         T made(std::as_const(item));
         const std::size_t bytes = bytes_of_(made);
@@ -389,7 +392,8 @@ class staging_queue {
   template <class Which, class U>
   queue_result put_as(Which which, U&& item, std::size_t bytes, const wait_limit& limit) {
     const queue_result first = put_once(which, std::forward<U>(item), bytes);
-    if (first != queue_result::not_now) [[likely]] return first;
+    if (first != queue_result::not_now) [[likely]]
+      return first;
     return wait_for_space([&] { return put_once(which, std::forward<U>(item), bytes); }, limit);
   }
   template <class Which, class U>
@@ -399,7 +403,7 @@ class staging_queue {
       if (is_cancelled()) return queue_result::cancelled;
       // The next position to be taken is admitted at any size: everything else waits for it.
       return budget_ == 0 || admit(bytes, [&] { return ring_.is_next(t); }) ? queue_result::ok
-                                                                             : queue_result::not_now;
+                                                                            : queue_result::not_now;
     };
     queue_result r = admitted();
     if (r == queue_result::not_now) r = wait_for_space(admitted, limit);

@@ -44,13 +44,20 @@ enum class queue_result : unsigned char {
 /// @error   none
 [[nodiscard]] constexpr status to_status(queue_result r) noexcept {
   switch (r) {
-    case queue_result::ok: return {};
-    case queue_result::not_now: return {errc::would_block, "queue: full, empty, or in the middle of another call"};
-    case queue_result::timed_out: return {errc::timed_out, "queue"};
-    case queue_result::stopped: return {errc::cancelled, "queue: stop was requested"};
-    case queue_result::closed: return {errc::closed, "queue"};
-    case queue_result::cancelled: return {errc::cancelled, "queue"};
-    case queue_result::failed: return {errc::producer_failed, "queue"};
+    case queue_result::ok:
+      return {};
+    case queue_result::not_now:
+      return {errc::would_block, "queue: full, empty, or in the middle of another call"};
+    case queue_result::timed_out:
+      return {errc::timed_out, "queue"};
+    case queue_result::stopped:
+      return {errc::cancelled, "queue: stop was requested"};
+    case queue_result::closed:
+      return {errc::closed, "queue"};
+    case queue_result::cancelled:
+      return {errc::cancelled, "queue"};
+    case queue_result::failed:
+      return {errc::producer_failed, "queue"};
   }
   return {};
 }
@@ -85,11 +92,11 @@ template <class Rep, class Period>
 
 /// Statistics of the waits at one side of a queue.
 struct wait_counts {
-  std::uint64_t waits = 0;     ///< calls that had to wait
-  std::uint64_t parks = 0;     ///< sleeps in these calls
-  std::uint64_t wait_ns = 0;   ///< total time of those that took more than about 2 us
-  std::uint64_t spin_ns = 0;   ///< current polling time of adaptive_wait before it sleeps
-  unsigned waiting = 0;        ///< threads that sleep, or are about to
+  std::uint64_t waits = 0;    ///< calls that had to wait
+  std::uint64_t parks = 0;    ///< sleeps in these calls
+  std::uint64_t wait_ns = 0;  ///< total time of those that took more than about 2 us
+  std::uint64_t spin_ns = 0;  ///< current polling time of adaptive_wait before it sleeps
+  unsigned waiting = 0;       ///< threads that sleep, or are about to
 };
 
 // A strategy's busy() polls while that costs other threads nothing; its look() polls up to the strategy's
@@ -172,7 +179,7 @@ struct adaptive_wait {
   /// towards longest_ns after a sleep that longer polling would have avoided, towards shortest_ns after a
   /// longer one.
   static std::uint64_t learn(std::uint64_t budget_ns, std::uint64_t waited_ns, bool parked) noexcept {
-    const std::uint64_t wanted = !parked                          ? 2 * waited_ns
+    const std::uint64_t wanted = !parked                      ? 2 * waited_ns
                                  : waited_ns < 2 * longest_ns ? longest_ns
                                                               : shortest_ns;
     const std::uint64_t bounded = std::clamp(wanted, shortest_ns, longest_ns);
@@ -246,7 +253,9 @@ class waiting_room {
   using counter = typename Atomics::template atomic<std::uint64_t>;
   static constexpr time_point forever = (time_point::max)();
   // relaxed: counters only
-  static auto statistic() noexcept { return Atomics::at(detail::access::statistic, std::memory_order_relaxed); }
+  static auto statistic() noexcept {
+    return Atomics::at(detail::access::statistic, std::memory_order_relaxed);
+  }
   static void add(counter& c, std::uint64_t n) noexcept {
     if constexpr (Threads == 1) {  // a fetch_add would wait for the stores of the last push or pop
       c.store(c.load(statistic()) + n, statistic());

@@ -6,7 +6,7 @@
 #include <cstdio>
 
 #if defined(__cpp_exceptions) || defined(__cpp_rtti) || DEEPREC_EXCEPTIONS
-#error "exceptions or run-time types are on"
+#  error "exceptions or run-time types are on"
 #endif
 
 using namespace deeprec;

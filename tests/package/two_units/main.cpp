@@ -1,5 +1,6 @@
-// The same lookup by two units of different flags, on every instruction set of this machine; and what has no kernels for
-// instruction sets, on small whole numbers, whose sums and products are exact with and without fused multiplication.
+// The same lookup by two units of different flags, on every instruction set of this machine; and what has no
+// kernels for instruction sets, on small whole numbers, whose sums and products are exact with and without
+// fused multiplication.
 #include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 
@@ -41,9 +42,11 @@ int main() {
     }
   }
   std::vector<float> whole(23 * 38);
-  for (std::size_t i = 0; i < whole.size(); ++i) whole[i] = static_cast<float>(static_cast<int>(i * 7 % 31) - 15);
+  for (std::size_t i = 0; i < whole.size(); ++i)
+    whole[i] = static_cast<float>(static_cast<int>(i * 7 % 31) - 15);
   std::vector<double> of_plain, of_native;
-  if (!plain({whole.data(), 23, 38}, of_plain).ok() || !native({whole.data(), 23, 38}, of_native).ok()) return 3;
+  if (!plain({whole.data(), 23, 38}, of_plain).ok() || !native({whole.data(), 23, 38}, of_native).ok())
+    return 3;
   if (of_plain != of_native) {
     std::printf("other numbers\n");
     return 4;

@@ -34,8 +34,8 @@ status there_and_back(matrix_view<const float> x, matrix_view<float> out) {
 
 }  // namespace
 
-/// Loops that are compiled with the unit's flags: of dense layers, of norms, of row formats. Numbers that depend on
-/// x (R,C) by exact steps only.
+/// Loops that are compiled with the unit's flags: of dense layers, of norms, of row formats. Numbers that
+/// depend on x (R,C) by exact steps only.
 status UNIT(matrix_view<const float> x, std::vector<double>& numbers) {
   const inline_executor here;
   const index_t rows = x.extent(0), width = x.extent(1);
@@ -65,7 +65,8 @@ status UNIT(matrix_view<const float> x, std::vector<double>& numbers) {
   const matrix_view<float> out(memory.data(), rows, width / 2 + 1);
   if (const status s = dot_interaction_forward(here, first, second, out); !s) return s;
   add(out);
-  const matrix_view<float> d_first(dy.row(0), rows, width / 2, width), d_second(dy.row(0) + width / 2, rows, width / 2, width);
+  const matrix_view<float> d_first(dy.row(0), rows, width / 2, width),
+      d_second(dy.row(0) + width / 2, rows, width / 2, width);
   if (const status s = dot_interaction_backward(here, first, second, out, d_first, d_second); !s) return s;
   add(dy);
   if (const status s = there_and_back<int8_rows>(x, y); !s) return s;

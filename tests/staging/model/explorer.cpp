@@ -369,7 +369,8 @@ std::uint64_t explorer::load(int location, std::memory_order order, deeprec::det
   return read_message(location, newest - index(choose(choices)), order);
 }
 
-void explorer::store(int location, std::uint64_t value, std::memory_order order, deeprec::detail::access site) {
+void explorer::store(int location, std::uint64_t value, std::memory_order order,
+                     deeprec::detail::access site) {
   if (running_ == main_thread || site == deeprec::detail::access::statistic) {
     memory_[index(location)].back().value = value;
     return;
@@ -386,7 +387,8 @@ void explorer::store(int location, std::uint64_t value, std::memory_order order,
 }
 
 bool explorer::rmw(int location, std::uint64_t& seen, const change& to, std::memory_order success,
-                   std::memory_order failure, deeprec::detail::access site, deeprec::detail::access failure_site) {
+                   std::memory_order failure, deeprec::detail::access site,
+                   deeprec::detail::access failure_site) {
   auto& stores = memory_[index(location)];
   std::uint64_t now = 0;
   if (running_ == main_thread || site == deeprec::detail::access::statistic) {
@@ -443,7 +445,8 @@ void explorer::heavy_fence(deeprec::detail::access site) {
   thread_state& me = threads_[index(running_)];
   me.known.join(me.pending);
   const knowledge mine = me.known;
-  // Every other thread is interrupted somewhere: it exchanges what it knows with the caller, not with the rest.
+  // Every other thread is interrupted somewhere: it exchanges what it knows with the caller, not with the
+  // rest.
   for (int t = 0; t < count_; ++t) {
     if (t == running_) continue;
     me.known.join(threads_[index(t)].known, false);

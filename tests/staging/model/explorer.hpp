@@ -5,12 +5,13 @@
 //   thread 2 ──op──┘    time, all orders
 //
 // Threads are fibers, and an execution is repeated from its beginning for each order. Orders that differ only
-// by steps that don't touch the same location are tried once (dynamic partial order reduction with sleep sets).
-// The memory: each location keeps all stores in the order in which they were made; a thread may read any that
-// is not older than what it knows of, and learns by acquire what a release store knew. A fence of seq_cst
-// exchanges what is known with all others. With membarrier, light fences do nothing, and a heavy one exchanges what
-// the caller knows with what every other thread knows. Not modelled: a load that reads a store which comes after it in
-// program order of another thread's future (load buffering), and stores that slip behind earlier ones.
+// by steps that don't touch the same location are tried once (dynamic partial order reduction with sleep
+// sets). The memory: each location keeps all stores in the order in which they were made; a thread may read
+// any that is not older than what it knows of, and learns by acquire what a release store knew. A fence of
+// seq_cst exchanges what is known with all others. With membarrier, light fences do nothing, and a heavy one
+// exchanges what the caller knows with what every other thread knows. Not modelled: a load that reads a store
+// which comes after it in program order of another thread's future (load buffering), and stores that slip
+// behind earlier ones.
 #pragma once
 
 #include <array>
@@ -44,7 +45,7 @@ struct outcome {
   std::uint64_t executions = 0;  // complete ones, all different
   std::uint64_t pruned = 0;      // begun, and found to be the same as another
   std::uint64_t steps = 0;
-  bool complete = true;          // false: the limit was reached
+  bool complete = true;  // false: the limit was reached
   bool failed = false;
   std::string what;
 };
@@ -55,7 +56,19 @@ struct limits {
   bool membarrier = false;
 };
 
-enum class op_kind : unsigned char { none, load, store, rmw, fence, barrier, park, timeout, wake, resume, done };
+enum class op_kind : unsigned char {
+  none,
+  load,
+  store,
+  rmw,
+  fence,
+  barrier,
+  park,
+  timeout,
+  wake,
+  resume,
+  done
+};
 struct op {
   op_kind kind = op_kind::none;
   int location = -1;
@@ -160,7 +173,7 @@ class explorer {
     std::uint32_t written = 0;
     clock_vector reads{};
   };
-  struct last_steps {  // of one location, for the reduction
+  struct last_steps {                                          // of one location, for the reduction
     std::array<std::uint32_t, max_threads> reads{}, writes{};  // step + 1
     clock_vector after_reads{}, after_writes{};
   };
@@ -227,9 +240,7 @@ class model_atomic {
   model_atomic(T first) : location_(explorer::current().new_location(static_cast<std::uint64_t>(first))) {}
   model_atomic(const model_atomic&) = delete;
 
-  T load(model_order o) const {
-    return static_cast<T>(explorer::current().load(location_, o.order, o.site));
-  }
+  T load(model_order o) const { return static_cast<T>(explorer::current().load(location_, o.order, o.site)); }
   void store(T value, model_order o) {
     explorer::current().store(location_, static_cast<std::uint64_t>(value), o.order, o.site);
   }
@@ -287,17 +298,19 @@ struct model_atomics {
   using atomic = model_atomic<T>;
   using time_point = std::chrono::steady_clock::time_point;
 
-  static model_order at(deeprec::detail::access site, std::memory_order order, const char* file = __builtin_FILE(),
-                        int line = __builtin_LINE()) {
+  static model_order at(deeprec::detail::access site, std::memory_order order,
+                        const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
     note_site(site, order, file, line);
     return {site, order};
   }
   static void prepare() {}
-  static void light_fence(deeprec::detail::access site, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  static void light_fence(deeprec::detail::access site, const char* file = __builtin_FILE(),
+                          int line = __builtin_LINE()) {
     note_site(site, std::memory_order_seq_cst, file, line);
     explorer::current().light_fence(site);
   }
-  static void heavy_fence(deeprec::detail::access site, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  static void heavy_fence(deeprec::detail::access site, const char* file = __builtin_FILE(),
+                          int line = __builtin_LINE()) {
     note_site(site, std::memory_order_seq_cst, file, line);
     explorer::current().heavy_fence(site);
   }
@@ -340,7 +353,8 @@ class watched {
   int value_;
 };
 
-// An item whose moves may throw: `moves` times it can be moved from, then a move throws once, and it is whole again.
+// An item whose moves may throw: `moves` times it can be moved from, then a move throws once, and it is whole
+// again.
 class brittle {
  public:
   struct broken {

@@ -19,19 +19,28 @@
 
 namespace deeprec_test::model {
 
-using deeprec::detail::access;
 using deeprec::queue_result;
 using deeprec::wait_limit;
+using deeprec::detail::access;
 
 // One call of a scenario. `soon`: with a deadline, which may pass at any moment.
 struct step {
   enum kind {
-    put, put_soon, try_put, take, take_soon, try_take, peek, close, cancel, resume,
-    reserve_drop,  // a place that nothing is put into
-    put_behind,    // a place, then value + 1 into the next one, then value into the first
-    put_throws,    // a put whose move throws: nothing was put
-    put_brittle,   // a put of an item whose next move throws, in the take
-    behind_brittle // put_behind, with such an item in the first place
+    put,
+    put_soon,
+    try_put,
+    take,
+    take_soon,
+    try_take,
+    peek,
+    close,
+    cancel,
+    resume,
+    reserve_drop,   // a place that nothing is put into
+    put_behind,     // a place, then value + 1 into the next one, then value into the first
+    put_throws,     // a put whose move throws: nothing was put
+    put_brittle,    // a put of an item whose next move throws, in the take
+    behind_brittle  // put_behind, with such an item in the first place
   } what;
   int value = 0;
 };
@@ -57,9 +66,7 @@ struct ring_face_of {  // mpmc_ring
                                        : queue_result::not_now;
   }
   queue_result take(Item& item, const wait_limit& limit) { return q.pop(item, limit); }
-  queue_result try_take(Item& item) {
-    return q.try_pop(item) ? queue_result::ok : queue_result::not_now;
-  }
+  queue_result try_take(Item& item) { return q.try_pop(item) ? queue_result::ok : queue_result::not_now; }
   queue_result peek(Item& item) {
     auto view = q.try_peek();
     if (!view) return queue_result::not_now;
@@ -92,9 +99,7 @@ struct pair_face {  // spsc_ring
     return q.try_push(std::move(item)) ? queue_result::ok : queue_result::not_now;
   }
   queue_result take(Item& item, const wait_limit& limit) { return q.pop(item, limit); }
-  queue_result try_take(Item& item) {
-    return q.try_pop(item) ? queue_result::ok : queue_result::not_now;
-  }
+  queue_result try_take(Item& item) { return q.try_pop(item) ? queue_result::ok : queue_result::not_now; }
   queue_result peek(Item& item) {
     auto view = q.try_peek();
     if (!view) return queue_result::not_now;
@@ -138,7 +143,8 @@ struct staging_face_of {
 };
 using staging_face = staging_face_of<watched>;
 
-// reorder_buffer: producers draw the numbers from a counter that the model does not look into, so one thread puts.
+// reorder_buffer: producers draw the numbers from a counter that the model does not look into, so one thread
+// puts.
 template <class Item>
 struct reorder_face_of {
   using item_type = Item;
@@ -256,9 +262,11 @@ struct wrong_face {
   queue_result put(Item& item, const wait_limit& limit) {
     queue_result r = push_once(item);
     if (r != queue_result::not_now) return r;
-    r = wait(space(), [&] { return push_once(item); }, limit, [this]() noexcept {
-      if (Bug != mistake::no_chain && ring.was_claimable()) space().notify_one();
-    });
+    r = wait(
+        space(), [&] { return push_once(item); }, limit,
+        [this]() noexcept {
+          if (Bug != mistake::no_chain && ring.was_claimable()) space().notify_one();
+        });
     if (Bug == mistake::drop_on_timeout && r == queue_result::timed_out) return queue_result::ok;
     if (Bug == mistake::put_after_timeout && r == queue_result::timed_out) {
       typename core::token t;
@@ -272,7 +280,8 @@ struct wrong_face {
     const auto wake_next = [this]() noexcept {
       if (Bug != mistake::no_chain && ring.was_takeable()) items().notify_one();
     };
-    if (Bug != mistake::chain_after_return) return wait(items(), [&] { return pop_once(item); }, limit, wake_next);
+    if (Bug != mistake::chain_after_return)
+      return wait(items(), [&] { return pop_once(item); }, limit, wake_next);
     r = wait(items(), [&] { return pop_once(item); }, limit, []() noexcept {});
     if (items().counts().waiting != 0) wake_next();
     return r;
@@ -362,14 +371,20 @@ class scenario_of final : public explorer::scenario {
     explorer& x = explorer::current();
     const clock_vector begun = x.clock();
     event e;
-    item_type item(make(s.value, s.what == step::put_throws                                       ? 0
+    item_type item(make(s.value, s.what == step::put_throws                                      ? 0
                                  : s.what == step::put_brittle || s.what == step::behind_brittle ? 1
-                                                                                                  : -1));
+                                                                                                 : -1));
     switch (s.what) {
       case step::put_brittle:
-      case step::put: e = {call::put, s.value, face_.put(item, {}), 0}; break;
-      case step::put_soon: e = {call::put, s.value, face_.put(item, soon()), 0}; break;
-      case step::try_put: e = {call::put, s.value, face_.try_put(item), 0}; break;
+      case step::put:
+        e = {call::put, s.value, face_.put(item, {}), 0};
+        break;
+      case step::put_soon:
+        e = {call::put, s.value, face_.put(item, soon()), 0};
+        break;
+      case step::try_put:
+        e = {call::put, s.value, face_.try_put(item), 0};
+        break;
       case step::put_throws:
         try {
           static_cast<void>(face_.put(item, {}));
@@ -388,15 +403,35 @@ class scenario_of final : public explorer::scenario {
         ends_.push_back(ends_.back());
         return;
       }
-      case step::take: e = {call::take, 0, taken(item, {}), 0}; break;
-      case step::take_soon: e = {call::take, 0, taken(item, soon()), 0}; break;
-      case step::try_take: e = {call::take, 0, face_.try_take(item), 0}; break;
-      case step::peek: e = {call::take, 0, face_.peek(item), 0}; break;
-      case step::close: face_.close(); e = {call::close, 0, queue_result::ok, 0}; break;
-      case step::cancel: face_.cancel(); e = {call::cancel, 0, queue_result::ok, 0}; break;
-      case step::resume: face_.resume(); e = {call::resume, 0, queue_result::ok, 0}; break;
-      case step::reserve_drop: face_.drop(); return;
-      default: return;
+      case step::take:
+        e = {call::take, 0, taken(item, {}), 0};
+        break;
+      case step::take_soon:
+        e = {call::take, 0, taken(item, soon()), 0};
+        break;
+      case step::try_take:
+        e = {call::take, 0, face_.try_take(item), 0};
+        break;
+      case step::peek:
+        e = {call::take, 0, face_.peek(item), 0};
+        break;
+      case step::close:
+        face_.close();
+        e = {call::close, 0, queue_result::ok, 0};
+        break;
+      case step::cancel:
+        face_.cancel();
+        e = {call::cancel, 0, queue_result::ok, 0};
+        break;
+      case step::resume:
+        face_.resume();
+        e = {call::resume, 0, queue_result::ok, 0};
+        break;
+      case step::reserve_drop:
+        face_.drop();
+        return;
+      default:
+        return;
     }
     if (e.what == call::take && e.answer == queue_result::failed) {  // threw
       if (!Face::throwing_take_drops) return;
@@ -437,7 +472,8 @@ class scenario_of final : public explorer::scenario {
 };
 
 template <class Face>
-outcome explore(std::size_t capacity, const program& p, const mutant& broken = {}, const limits& bounds = {}) {
+outcome explore(std::size_t capacity, const program& p, const mutant& broken = {},
+                const limits& bounds = {}) {
   explorer x;
   return x.explore([&] { return std::make_unique<scenario_of<Face>>(capacity, p); }, broken, bounds);
 }

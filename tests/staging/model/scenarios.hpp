@@ -39,10 +39,12 @@ inline const program dropping_last{{{S::reserve_drop}}, {{S::close}}, {{S::take}
 inline const program deadline_full{{{S::put, 1}, {S::put_soon, 2}}, {{S::take}, {S::close}}};
 inline const program deadline_end{{{S::put, 1}, {S::put_soon, 2}, {S::close}}, {{S::take}, {S::take}}};
 inline const program four{{{S::put, 1}}, {{S::put, 2}}, {{S::take}}, {{S::take}}};
-// T's moves throw: in a put, in a take, and in the take of the first of two that were published behind each other.
+// T's moves throw: in a put, in a take, and in the take of the first of two that were published behind each
+// other.
 inline const program throwing_put{{{S::put, 1}, {S::put_throws, 2}, {S::put, 3}}, {{S::take}, {S::take}}};
 inline const program throwing_take{{{S::put_brittle, 1}, {S::put, 2}}, {{S::take}, {S::take}}};
-inline const program throwing_beside{{{S::put, 1}, {S::put_throws, 2}}, {{S::put, 3}}, {{S::take}, {S::take}}};
+inline const program throwing_beside{
+    {{S::put, 1}, {S::put_throws, 2}}, {{S::put, 3}}, {{S::take}, {S::take}}};
 inline const program throwing_behind{{{S::take}}, {{S::take}}, {{S::behind_brittle, 1}}};
 inline const program throwing_last{{{S::take}}, {{S::take}}, {{S::put_brittle, 1}, {S::close}}};
 
@@ -141,7 +143,8 @@ struct take_stopped : explorer::scenario {
     } else if (t == 2) {
       stop.request_stop();
     } else if (t == 1) {
-      if (face.take(item, {.stop = stop.get_token()}) == queue_result::ok) static_cast<void>(face.put(item, {}));
+      if (face.take(item, {.stop = stop.get_token()}) == queue_result::ok)
+        static_cast<void>(face.put(item, {}));
     } else {
       static_cast<void>(face.take(item, {}));
     }
@@ -150,7 +153,8 @@ struct take_stopped : explorer::scenario {
   Face face{2};
 };
 
-// A waiter that is cancelled may have been woken for an item that comes after the resume, which the other one needs.
+// A waiter that is cancelled may have been woken for an item that comes after the resume, which the other one
+// needs.
 struct take_cancelled : explorer::scenario {
   int threads() const override { return 3; }
   void run(int t) override {
@@ -349,7 +353,8 @@ struct hole_scenario : explorer::scenario {
   ring_type ring{1};
 };
 
-// Whoever is answered closed or cancelled, or open and going on again, sees what came before. The data is plain.
+// Whoever is answered closed or cancelled, or open and going on again, sees what came before. The data is
+// plain.
 enum class told { closed_put, closed_take, closed_asked, open_asked, cancelled, resumed };
 template <told How>
 struct told_scenario : explorer::scenario {
@@ -375,12 +380,18 @@ struct told_scenario : explorer::scenario {
   }
   bool is_told() {
     switch (How) {
-      case told::closed_put: return queue.try_put(watched(1)) == queue_result::closed;
-      case told::closed_take: return queue.try_take().result() == queue_result::closed;
-      case told::closed_asked: return queue.is_closed();
-      case told::open_asked: return !queue.is_closed();
-      case told::cancelled: return queue.try_take().result() == queue_result::cancelled;
-      case told::resumed: return queue.try_take().result() != queue_result::cancelled;
+      case told::closed_put:
+        return queue.try_put(watched(1)) == queue_result::closed;
+      case told::closed_take:
+        return queue.try_take().result() == queue_result::closed;
+      case told::closed_asked:
+        return queue.is_closed();
+      case told::open_asked:
+        return !queue.is_closed();
+      case told::cancelled:
+        return queue.try_take().result() == queue_result::cancelled;
+      case told::resumed:
+        return queue.try_take().result() != queue_result::cancelled;
     }
     return false;
   }
@@ -388,8 +399,9 @@ struct told_scenario : explorer::scenario {
   watched data{0};
 };
 
-// What every waiting call consists of, with nothing else: two wait until a word is set, one of them for a time that may
-// be over when its wake-up comes. The one that notifies is the last: the search begins with both asleep.
+// What every waiting call consists of, with nothing else: two wait until a word is set, one of them for a
+// time that may be over when its wake-up comes. The one that notifies is the last: the search begins with
+// both asleep.
 struct room_deadline : explorer::scenario {
   int threads() const override { return 3; }
   void run(int t) override {
@@ -399,7 +411,9 @@ struct room_deadline : explorer::scenario {
       return;
     }
     const auto look = [&] {
-      return ready.load({deeprec::detail::access::position, std::memory_order_acquire}) != 0 ? queue_result::ok : queue_result::not_now;
+      return ready.load({deeprec::detail::access::position, std::memory_order_acquire}) != 0
+                 ? queue_result::ok
+                 : queue_result::not_now;
     };
     static_cast<void>(room.wait_for(look, t == 1 ? soon() : wait_limit{}, [&]() noexcept {
       if (ready.load({deeprec::detail::access::position, std::memory_order_relaxed}) != 0) room.notify_one();

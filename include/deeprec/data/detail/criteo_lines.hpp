@@ -21,9 +21,7 @@
 #include <deeprec/data/detail/numbers.hpp>
 #include <deeprec/data/text_format.hpp>
 
-namespace deeprec { inline namespace DEEPREC_ABI {
-
-namespace detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 inline constexpr int criteo_dense = 13;
 inline constexpr int criteo_features = 26;
@@ -86,8 +84,7 @@ inline const char* criteo_token_reason(const criteo_plan& plan, int feature, std
                                                  float& value) noexcept {
   return criteo_dense_reason(plan, field, value) == nullptr;
 }
-[[gnu::noinline]] inline bool criteo_token_field(const criteo_plan& plan, int feature,
-                                                 std::string_view field,
+[[gnu::noinline]] inline bool criteo_token_field(const criteo_plan& plan, int feature, std::string_view field,
                                                  std::int64_t& row) noexcept {
   return criteo_token_reason(plan, feature, field, row) == nullptr;
 }
@@ -131,8 +128,7 @@ inline const char* criteo_token_reason(const criteo_plan& plan, int feature, std
     if (column == 0) {
       float& label = rows.labels[rows.count];
       reason = parse_float(field, label);
-      if (reason == nullptr && label != 0.0F && label != 1.0F)
-        reason = "the label is neither 0 nor 1";
+      if (reason == nullptr && label != 0.0F && label != 1.0F) reason = "the label is neither 0 nor 1";
     } else if (column >= 1 && column <= criteo_dense) {
       reason = criteo_dense_reason(plan, field, rows.dense[rows.count * criteo_dense + column - 1]);
     } else if (column > criteo_dense) {
@@ -150,14 +146,13 @@ inline const char* criteo_token_reason(const criteo_plan& plan, int feature, std
   return true;
 }
 
-}  // namespace detail
-}}  // namespace deeprec::DEEPREC_ABI
+}}}  // namespace deeprec::DEEPREC_ABI::detail
 
 #include <deeprec/simd/begin_portable.hpp>
 
 /// Appends the good lines of [p, end) to the rows; false when the log ended the parsing.
-inline bool parse_criteo_lines(const detail::criteo_plan& plan, const char* p,
-                               const char* const end, detail::criteo_rows& rows, line_log& log) {
+inline bool parse_criteo_lines(const detail::criteo_plan& plan, const char* p, const char* const end,
+                               detail::criteo_rows& rows, line_log& log) {
   constexpr int most = 64;  // a line with more separators is bad anyway
   std::uint32_t places[most + 2 * 64 + 8];
   places[0] = ~std::uint32_t{0};  // one before the line's first byte
@@ -189,8 +184,7 @@ inline bool parse_criteo_lines(const detail::criteo_plan& plan, const char* p,
         break;
       }
       count += write_places(bits, at, places + 1 + count);
-      if (count > most ||
-          at > (1U << 20)) {  // far too long or too many fields: only find the end
+      if (count > most || at > (1U << 20)) {  // far too long or too many fields: only find the end
         const void* found = std::memchr(p + at, '\n', static_cast<std::size_t>(end - p) - at);
         const char* stop = found == nullptr ? end : static_cast<const char*>(found);
         const std::string_view line(p, static_cast<std::size_t>(stop - p));

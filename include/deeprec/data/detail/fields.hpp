@@ -11,8 +11,7 @@
 #include <deeprec/data/sparse_batch.hpp>
 #include <deeprec/data/text_format.hpp>
 
-namespace deeprec { inline namespace DEEPREC_ABI {
-namespace detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 /// The fields of a line, in order; a null data() at the end.
 class blank_fields {
@@ -87,5 +86,4 @@ errc for_each_row(std::string_view text, sparse_batch& batch, line_log& log, Par
   return code;
 }
 
-}  // namespace detail
-}}  // namespace deeprec::DEEPREC_ABI
+}}}  // namespace deeprec::DEEPREC_ABI::detail

@@ -20,8 +20,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 
-namespace deeprec { inline namespace DEEPREC_ABI {
-namespace detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 inline constexpr std::size_t cache_line_bytes = 64;
 
@@ -76,8 +75,7 @@ class grow_array {
     const index_t wanted = (std::max)(count, (std::min)(most, capacity_ + capacity_ / 2));
     auto* fresh = static_cast<std::byte*>(try_allocate(memory_, bytes_of(wanted)));
     if (fresh == nullptr) return false;
-    if (kept > 0)
-      std::memcpy(fresh + skew_, base_ + skew_, static_cast<std::size_t>(kept) * sizeof(T));
+    if (kept > 0) std::memcpy(fresh + skew_, base_ + skew_, static_cast<std::size_t>(kept) * sizeof(T));
     release();
     base_ = fresh;
     capacity_ = wanted;
@@ -98,5 +96,4 @@ class grow_array {
   std::size_t skew_;
 };
 
-}  // namespace detail
-}}  // namespace deeprec::DEEPREC_ABI
+}}}  // namespace deeprec::DEEPREC_ABI::detail

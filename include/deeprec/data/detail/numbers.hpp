@@ -16,8 +16,7 @@
 
 #include <deeprec/core/config.hpp>
 
-namespace deeprec { inline namespace DEEPREC_ABI {
-namespace detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 inline constexpr bool is_digit(char c) noexcept { return static_cast<unsigned char>(c - '0') <= 9; }
 
@@ -229,5 +228,4 @@ inline const char* parse_count(std::string_view text, float& value) noexcept {
   return parse_float(text, value);
 }
 
-}  // namespace detail
-}}  // namespace deeprec::DEEPREC_ABI
+}}}  // namespace deeprec::DEEPREC_ABI::detail

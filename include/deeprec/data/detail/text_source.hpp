@@ -20,8 +20,7 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/status.hpp>
 
-namespace deeprec { inline namespace DEEPREC_ABI {
-namespace detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 class text_source {
  public:
@@ -29,10 +28,7 @@ class text_source {
   explicit text_source(std::string path) : name_(std::move(path)) {}
   /// Text that the caller owns.
   text_source(std::string name, std::string_view text)
-      : name_(std::move(name)),
-        text_(text),
-        size_(static_cast<index_t>(text.size())),
-        in_memory_(true) {}
+      : name_(std::move(name)), text_(text), size_(static_cast<index_t>(text.size())), in_memory_(true) {}
 
   text_source(text_source&& other) noexcept
       : name_(std::move(other.name_)),
@@ -139,5 +135,4 @@ class text_source {
   bool in_memory_ = false;
 };
 
-}  // namespace detail
-}}  // namespace deeprec::DEEPREC_ABI
+}}}  // namespace deeprec::DEEPREC_ABI::detail

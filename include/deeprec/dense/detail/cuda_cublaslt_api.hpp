@@ -36,17 +36,15 @@ struct cublaslt_api {
   }
 
   // --- descriptors ---
-  static cublasStatus_t make(cublasLtMatmulDescOpaque_t& made,
-                             cublasComputeType_t compute) noexcept {
+  static cublasStatus_t make(cublasLtMatmulDescOpaque_t& made, cublasComputeType_t compute) noexcept {
     return cublasLtMatmulDescInit(&made, compute, CUDA_R_32F);
   }
   static cublasStatus_t set(cublasLtMatmulDescOpaque_t& of, cublasLtMatmulDescAttributes_t which,
                             const void* value, std::size_t bytes) noexcept {
     return cublasLtMatmulDescSetAttribute(&of, which, value, bytes);
   }
-  static cublasStatus_t make(cublasLtMatrixLayoutOpaque_t& made, cudaDataType_t type,
-                             std::uint64_t rows, std::uint64_t columns,
-                             std::int64_t stride) noexcept {
+  static cublasStatus_t make(cublasLtMatrixLayoutOpaque_t& made, cudaDataType_t type, std::uint64_t rows,
+                             std::uint64_t columns, std::int64_t stride) noexcept {
     return cublasLtMatrixLayoutInit(&made, type, rows, columns, stride);
   }
   static cublasStatus_t set(cublasLtMatrixLayoutOpaque_t& of, cublasLtMatrixLayoutAttribute_t which,
@@ -56,9 +54,8 @@ struct cublaslt_api {
   static cublasStatus_t make(cublasLtMatmulPreferenceOpaque_t& made) noexcept {
     return cublasLtMatmulPreferenceInit(&made);
   }
-  static cublasStatus_t set(cublasLtMatmulPreferenceOpaque_t& of,
-                            cublasLtMatmulPreferenceAttributes_t which, const void* value,
-                            std::size_t bytes) noexcept {
+  static cublasStatus_t set(cublasLtMatmulPreferenceOpaque_t& of, cublasLtMatmulPreferenceAttributes_t which,
+                            const void* value, std::size_t bytes) noexcept {
     return cublasLtMatmulPreferenceSetAttribute(&of, which, value, bytes);
   }
 
@@ -67,16 +64,16 @@ struct cublaslt_api {
   static cublasStatus_t choose(cublasLtHandle_t with, cublaslt_product& p,
                                cublasLtMatmulPreferenceOpaque_t& wish, int most,
                                cublasLtMatmulHeuristicResult_t* found, int& count) noexcept {
-    return cublasLtMatmulAlgoGetHeuristic(with, &p.steps, &p.first, &p.second, &p.c, &p.d, &wish,
-                                          most, found, &count);
+    return cublasLtMatmulAlgoGetHeuristic(with, &p.steps, &p.first, &p.second, &p.c, &p.d, &wish, most, found,
+                                          &count);
   }
-  static cublasStatus_t multiply(cublasLtHandle_t with, cublaslt_product& p, float beta,
-                                 const void* first, const void* second, const void* c, void* d,
+  static cublasStatus_t multiply(cublasLtHandle_t with, cublaslt_product& p, float beta, const void* first,
+                                 const void* second, const void* c, void* d,
                                  const cublasLtMatmulAlgo_t& algorithm, void* workspace,
                                  std::size_t workspace_bytes, cudaStream_t on) noexcept {
     const float one = 1;
-    return cublasLtMatmul(with, &p.steps, &one, first, &p.first, second, &p.second, &beta, c, &p.c,
-                          d, &p.d, &algorithm, workspace, workspace_bytes, on);
+    return cublasLtMatmul(with, &p.steps, &one, first, &p.first, second, &p.second, &beta, c, &p.c, d, &p.d,
+                          &algorithm, workspace, workspace_bytes, on);
   }
 };
 

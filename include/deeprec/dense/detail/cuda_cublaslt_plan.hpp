@@ -48,9 +48,9 @@ struct cublaslt_key {
   friend constexpr std::uint64_t hash_of(const cublaslt_key& q) noexcept {
     std::uint64_t h = 0;
     const auto stir = [&](auto x) { h = mix64(h ^ static_cast<std::uint64_t>(x)); };
-    for (const index_t x : {q.m, q.n, q.k, q.a_stride, q.b_stride, q.c_stride, q.old_stride})
+    for (const index_t x : {q.m, q.n, q.k, q.a_stride, q.b_stride, q.c_stride, q.old_stride}) stir(x);
+    for (const index_t x : {q.bits_stride, q.count, q.a_batch_stride, q.b_batch_stride, q.c_batch_stride})
       stir(x);
-    for (const index_t x : {q.bits_stride, q.count, q.a_batch_stride, q.b_batch_stride, q.c_batch_stride}) stir(x);
     // Powers of two up to 256: as digits in base 512 they are distinct.
     std::uint64_t begins = 0;
     for (const std::uint32_t x :
@@ -59,8 +59,8 @@ struct cublaslt_key {
     }
     stir(begins);
     const auto bits = [](auto x, int at) { return static_cast<std::uint64_t>(x) << at; };
-    stir(bits(q.device, 32) | bits(q.epilogue, 8) | bits(q.a, 0) | bits(q.b, 1) |
-         bits(q.inputs, 2) | bits(q.output, 3) | bits(q.math, 4));
+    stir(bits(q.device, 32) | bits(q.epilogue, 8) | bits(q.a, 0) | bits(q.b, 1) | bits(q.inputs, 2) |
+         bits(q.output, 3) | bits(q.math, 4));
     return h;
   }
 };
@@ -70,8 +70,7 @@ struct cublaslt_refusal {
   char text[120] = {};
 };
 struct cublaslt_refusals {
-  static constexpr const char* types[] = {"f32", "f32 by TF32", "f32 by bf16", "bf16",
-                                          "bf16 to f32"};
+  static constexpr const char* types[] = {"f32", "f32 by TF32", "f32 by bf16", "bf16", "bf16 to f32"};
   static constexpr int epilogues = 11;
   static constexpr const char* steps[epilogues] = {"",
                                                    " with bias",
@@ -90,8 +89,7 @@ struct cublaslt_refusals {
     for (int t = 0; t < 5; ++t) {
       for (int e = 0; e < epilogues; ++e) {
         char* to = said[t][e].text;
-        for (const char* from :
-             {"gemm: cuBLASLt has no algorithm for this shape in ", types[t], steps[e]}) {
+        for (const char* from : {"gemm: cuBLASLt has no algorithm for this shape in ", types[t], steps[e]}) {
           while (*from != 0) *to++ = *from++;
         }
       }
@@ -140,8 +138,7 @@ constexpr bool cublaslt_has_bits(cublasLtEpilogue_t epilogue) noexcept {
 }
 
 inline status cublaslt_no_algorithm(const cublaslt_key& q) noexcept {
-  return {errc::unsupported,
-          cublaslt_refusal_texts.said[cublaslt_types(q)][cublaslt_steps(q.epilogue)].text};
+  return {errc::unsupported, cublaslt_refusal_texts.said[cublaslt_types(q)][cublaslt_steps(q.epilogue)].text};
 }
 
 inline status cublaslt_status(cublasStatus_t answer) noexcept {
@@ -166,9 +163,8 @@ inline status cublaslt_status(cublasStatus_t answer) noexcept {
 }
 
 struct cublaslt_plan {
-  status answer;  ///< why there is nothing to run
-  bool settled =
-      false;  ///< the heuristic has returned; else the failure may be transient
+  status answer;         ///< why there is nothing to run
+  bool settled = false;  ///< the heuristic has returned; else the failure may be transient
   cublaslt_product product;
   cublasLtMatmulAlgo_t algorithm;
   std::size_t workspace = 0;
@@ -200,9 +196,8 @@ status make_cublaslt_product(const cublaslt_key& q, cublaslt_product& made) {
 
   const auto m = static_cast<std::uint64_t>(q.m), n = static_cast<std::uint64_t>(q.n),
              k = static_cast<std::uint64_t>(q.k);
-  const auto describe = [&](cublasLtMatrixLayoutOpaque_t& layout, gemm_storage storage,
-                            std::uint64_t rows, std::uint64_t columns, index_t stride,
-                            index_t step) {
+  const auto describe = [&](cublasLtMatrixLayoutOpaque_t& layout, gemm_storage storage, std::uint64_t rows,
+                            std::uint64_t columns, index_t stride, index_t step) {
     const cudaDataType_t type = storage == gemm_storage::f32 ? CUDA_R_32F : CUDA_R_16BF;
     if (s == CUBLAS_STATUS_SUCCESS) s = Api::make(layout, type, rows, columns, stride);
     if (q.count == 1) return;
@@ -220,8 +215,8 @@ status make_cublaslt_product(const cublaslt_key& q, cublaslt_product& made) {
 
 /// Sets the pointers to bias and bits.
 template <class Api>
-status place_cublaslt_pointers(const cublaslt_key& q, cublasLtMatmulDescOpaque_t& steps,
-                               const void* vector, const void* bits) {
+status place_cublaslt_pointers(const cublaslt_key& q, cublasLtMatmulDescOpaque_t& steps, const void* vector,
+                               const void* bits) {
   cublasStatus_t s = CUBLAS_STATUS_SUCCESS;
   if (cublaslt_has_vector(q.epilogue)) {
     s = Api::set(steps, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof(vector));
@@ -270,8 +265,7 @@ cublaslt_plan make_cublaslt_plan(cublasLtHandle_t handle, const cublaslt_key& q)
   }
   plan.settled = true;
   for (int i = 0; s == CUBLAS_STATUS_SUCCESS && i < count; ++i) {  // the best is first
-    if (found[i].state != CUBLAS_STATUS_SUCCESS || found[i].workspaceSize > cublaslt_workspace)
-      continue;
+    if (found[i].state != CUBLAS_STATUS_SUCCESS || found[i].workspaceSize > cublaslt_workspace) continue;
     plan.algorithm = found[i].algo;
     plan.workspace = found[i].workspaceSize;
     return plan;
@@ -289,11 +283,10 @@ plan_cache<cublaslt_key, cublaslt_plan>& cublaslt_plans() {
 
 /// The plan of a key, cached once the heuristic has returned.
 template <class Api>
-std::shared_ptr<const cublaslt_plan> cublaslt_plan_for(cublasLtHandle_t handle,
-                                                       const cublaslt_key& q) {
+std::shared_ptr<const cublaslt_plan> cublaslt_plan_for(cublasLtHandle_t handle, const cublaslt_key& q) {
   auto& plans = cublaslt_plans<Api>();
-  auto plan = plans.get(
-      q, [&] { return std::make_shared<const cublaslt_plan>(make_cublaslt_plan<Api>(handle, q)); });
+  auto plan =
+      plans.get(q, [&] { return std::make_shared<const cublaslt_plan>(make_cublaslt_plan<Api>(handle, q)); });
   if (!plan->settled) plans.forget(q);
   return plan;
 }

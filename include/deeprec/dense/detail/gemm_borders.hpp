@@ -128,7 +128,7 @@ constexpr gemm_borders cut(index_t m, index_t n, index_t k, tile_wishes wishes) 
   };
   const index_t kb = wishes.converts_b ? 1024 : k <= 8192 ? (wishes.k_is_rows ? 8192 : k) : 4096;
   const gemm_pieces depth(k, kb,
-                          !wishes.k_is_rows                         ? gemm_rest::one_piece
+                          !wishes.k_is_rows                        ? gemm_rest::one_piece
                           : wishes.converts_a && wishes.converts_b ? gemm_rest::filled_whole
                                                                    : gemm_rest::filled);
   if (m == 1 && !wishes.packed) {

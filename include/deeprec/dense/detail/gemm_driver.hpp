@@ -61,9 +61,8 @@ struct gemm_setup {
   conversion convert_a = conversion::none, convert_b = conversion::none;
   gemm_storage inputs = gemm_storage::f32;
   bool packed = false;
-  bool fused = false;  // the plans do all epilogues
-  bool guarded =
-      false;  // fused only on tiles with finite sums; other tiles use the unfused ("later") plans
+  bool fused = false;    // the plans do all epilogues
+  bool guarded = false;  // fused only on tiles with finite sums; other tiles use the unfused ("later") plans
   float largest_b = 0;
   bool direct = false;          // the plans write c
   stored_rows<const void> b;    // unless b_form is packed
@@ -73,7 +72,8 @@ struct gemm_setup {
 
   // later: not the first piece of k
   [[nodiscard]] std::size_t plan_index(int m, int n, int k, bool later) const noexcept {
-    return static_cast<std::size_t>(((m * borders.n.kinds() + n) * borders.k.kinds() + k) * 2 + (later ? 1 : 0));
+    return static_cast<std::size_t>(((m * borders.n.kinds() + n) * borders.k.kinds() + k) * 2 +
+                                    (later ? 1 : 0));
   }
   [[nodiscard]] std::size_t slot_bytes() const noexcept { return a_bytes + b_bytes + c_bytes + plan_bytes; }
 };
@@ -122,8 +122,8 @@ inline void convert_with(isa which, const convert_block& block) {
 }
 
 inline std::shared_ptr<void> shared_lines(std::size_t bytes) {
-  return {::operator new (bytes, std::align_val_t{64}),
-          [](void* p) { ::operator delete (p, std::align_val_t{64}); }};
+  return {::operator new(bytes, std::align_val_t{64}),
+          [](void* p) { ::operator delete(p, std::align_val_t{64}); }};
 }
 
 /// A dense copy of a block of the weights, converted.
@@ -155,17 +155,18 @@ gemm_weights::form weights_form(isa which, const gemm_job& job, conversion how, 
   }
   if constexpr (PackingGemmBackend<Backend>) {
     const bool turned = job.b_as == gemm_operand::transposed;
-    return job.weights->get({how, job.b_as, Backend::name, columns.largest(), inputs}, [&]() -> gemm_weights::form {
-      auto made = std::make_shared<std::vector<gemm_packed>>();
-      for (index_t j = 0; j < columns.count(); ++j) {
-        const gemm_piece p = columns[j];
-        const gemm_packed dense = turned ? dense_form(which, values, how, p.begin, p.size, 0, job.k)
-                                         : dense_form(which, values, how, 0, job.k, p.begin, p.size);
-        made->push_back(Backend::pack(dense.data.get(), job.k, p.size, job.b_as, inputs));
-        if (made->back().data == nullptr) return nullptr;
-      }
-      return made;
-    });
+    return job.weights->get(
+        {how, job.b_as, Backend::name, columns.largest(), inputs}, [&]() -> gemm_weights::form {
+          auto made = std::make_shared<std::vector<gemm_packed>>();
+          for (index_t j = 0; j < columns.count(); ++j) {
+            const gemm_piece p = columns[j];
+            const gemm_packed dense = turned ? dense_form(which, values, how, p.begin, p.size, 0, job.k)
+                                             : dense_form(which, values, how, 0, job.k, p.begin, p.size);
+            made->push_back(Backend::pack(dense.data.get(), job.k, p.size, job.b_as, inputs));
+            if (made->back().data == nullptr) return nullptr;
+          }
+          return made;
+        });
   }
   return nullptr;
 }
@@ -190,8 +191,8 @@ bool try_plans(isa which, const gemm_job& job, result_way way, gemm_setup& setup
                        .finished = finished,
                        .converts_b = setup.convert_b != conversion::none && job.weights == nullptr,
                        .converts_a = setup.convert_a != conversion::none,
-                       .k_is_rows = job.a_as == gemm_operand::transposed && job.b_as == gemm_operand::normal &&
-                                    job.weights == nullptr});
+                       .k_is_rows = job.a_as == gemm_operand::transposed &&
+                                    job.b_as == gemm_operand::normal && job.weights == nullptr});
   const gemm_borders& at = setup.borders;
   if (fuse && at.k.count() > 1) {
     setup.refusal = "sums in several pieces are finished later";
@@ -217,7 +218,7 @@ bool try_plans(isa which, const gemm_job& job, result_way way, gemm_setup& setup
           const bool filled_up = at.k.is_filled_up(kk);
           q.a_stride = setup.convert_a != conversion::none || filled_up ? (a_turned ? q.m : q.k) : a_columns;
           if ((a_turned ? q.k : q.m) == 1) q.a_stride = a_turned ? q.m : q.k;
-          q.b_stride = setup.packed                                                    ? 0
+          q.b_stride = setup.packed ? 0
                        : (setup.convert_b != conversion::none && job.weights == nullptr) || filled_up
                            ? (b_turned ? q.k : q.n)
                            : setup.b.stride;
@@ -292,7 +293,8 @@ bool try_backend(isa which, const gemm_job& job, gemm_setup& setup) {
     }
     if (!planned) continue;
     if (job.weights != nullptr && (setup.packed || setup.convert_b != conversion::none)) {
-      setup.b_form = weights_form<Backend>(which, job, setup.convert_b, setup.packed, inputs, setup.borders.n);
+      setup.b_form =
+          weights_form<Backend>(which, job, setup.convert_b, setup.packed, inputs, setup.borders.n);
       if (setup.b_form == nullptr) {
         setup.refusal = "the backend can't pack b";
         continue;
@@ -341,7 +343,8 @@ class tile_runner {
     char* const plan_scratch = c_block + setup_.c_bytes;
 
     const gemm_storage c_as = job_.c.storage;
-    void* const c = offset_by(job_.c.data, which * job_.batch.c_batch_stride + m.begin * job_.c.stride + n.begin, c_as);
+    void* const c =
+        offset_by(job_.c.data, which * job_.batch.c_batch_stride + m.begin * job_.c.stride + n.begin, c_as);
     gemm_args p{.scratch = plan_scratch, .instruction_set = isa_};
     const bool unfused = setup_.guarded && !sums_are_finite(which, m, n);
     const bool direct = setup_.direct && !unfused;
@@ -395,16 +398,17 @@ class tile_runner {
   bool sums_are_finite(index_t which, gemm_piece m, gemm_piece n) const {
     const bool turned = job_.a_as == gemm_operand::transposed;
     const index_t stride = leading_dimension(job_.a);
-    const void* const a = offset_by(
-        job_.a.data(), which * job_.batch.a_batch_stride + (turned ? m.begin : m.begin * stride), job_.a.storage());
+    const void* const a =
+        offset_by(job_.a.data(), which * job_.batch.a_batch_stride + (turned ? m.begin : m.begin * stride),
+                  job_.a.storage());
     double most = 0;
     with_isa_up_to_avx512(isa_, [&](auto region) {
       most = static_cast<double>(largest_of(region, a, stride, job_.a.storage(), turned ? job_.k : m.size,
                                             turned ? m.size : job_.k)) *
              1.01 * static_cast<double>(setup_.largest_b) * 1.01 * static_cast<double>(job_.k);
       if (job_.bias != nullptr) {
-        most +=
-            static_cast<double>(largest_of(region, job_.bias + n.begin, n.size, gemm_storage::f32, 1, n.size));
+        most += static_cast<double>(
+            largest_of(region, job_.bias + n.begin, n.size, gemm_storage::f32, 1, n.size));
       }
     });
     return most < 0x1p127;
@@ -421,7 +425,8 @@ class tile_runner {
     if (how == conversion::none && rows.filled == rows.size) return from;
     convert_with(isa_, {how, from, stride, block, columns.size, rows.filled, columns.size, storage});
     const index_t row_bytes = columns.size * bytes_of(setup_.inputs);
-    std::memset(block + rows.filled * row_bytes, 0, static_cast<std::size_t>((rows.size - rows.filled) * row_bytes));
+    std::memset(block + rows.filled * row_bytes, 0,
+                static_cast<std::size_t>((rows.size - rows.filled) * row_bytes));
     return block;
   }
 
@@ -467,14 +472,12 @@ constexpr bool rows_of_bits(const Bits& v) noexcept {
 /// True when bits or column sums need a pass over the whole result.
 template <class Desc>
 constexpr bool has_result_steps(const Desc& desc) noexcept {
-  return !desc.relu_bits.absent() || !desc.mask_bits.absent() ||
-         desc.column_sums.data_handle() != nullptr;
+  return !desc.relu_bits.absent() || !desc.mask_bits.absent() || desc.column_sums.data_handle() != nullptr;
 }
 
 /// Bits and sums of a result, in one pass over it. One thread sums all rows of 64 columns.
 template <class E>
-void finish_result(context<E> ctx, const gemm_desc& desc, index_t m, index_t n,
-                   const stored_rows<void>& c) {
+void finish_result(context<E> ctx, const gemm_desc& desc, index_t m, index_t n, const stored_rows<void>& c) {
   constexpr index_t width = result_block::width;
   float* const sums = desc.column_sums.data_handle();
   const index_t blocks = (n + width - 1) / width;
@@ -488,15 +491,15 @@ void finish_result(context<E> ctx, const gemm_desc& desc, index_t m, index_t n,
           for (index_t piece = begin; piece < end; ++piece) {
             const index_t row = piece / blocks * height;
             const index_t block = piece % blocks;
-            result_block part{.c = {offset_by(c.data, row * c.stride + block * width, c.storage),
-                                    c.stride, c.storage},
-                              .rows = (std::min)(height, m - row),
-                              .columns = (std::min)(width, n - block * width),
-                              .mask = desc.mask_bits.data_handle(),
-                              .mask_stride = mask_stride,
-                              .positive = desc.relu_bits.data_handle(),
-                              .positive_stride = positive_stride,
-                              .sums = sums == nullptr ? nullptr : sums + block * width};
+            result_block part{
+                .c = {offset_by(c.data, row * c.stride + block * width, c.storage), c.stride, c.storage},
+                .rows = (std::min)(height, m - row),
+                .columns = (std::min)(width, n - block * width),
+                .mask = desc.mask_bits.data_handle(),
+                .mask_stride = mask_stride,
+                .positive = desc.relu_bits.data_handle(),
+                .positive_stride = positive_stride,
+                .sums = sums == nullptr ? nullptr : sums + block * width};
             if (part.mask != nullptr) part.mask += row * mask_stride + block;
             if (part.positive != nullptr) part.positive += row * positive_stride + block;
             finish_block(region, part);

@@ -62,7 +62,8 @@ inline void convert(region, const ::deeprec::detail::convert_block& block) {
 }
 
 // The largest magnitude of a block; infinity where a value is infinite or NaN.
-inline float largest_of(region, const void* data, index_t stride, gemm_storage storage, index_t rows, index_t columns) {
+inline float largest_of(region, const void* data, index_t stride, gemm_storage storage, index_t rows,
+                        index_t columns) {
   if (stride == columns) {  // one long row
     columns *= rows;
     rows = 1;
@@ -137,7 +138,8 @@ DEEPREC_INLINE float gelu_by_erf(float x) {
 inline void activate(gemm_activation how, float* x) {
   switch (how) {
     case gemm_activation::none:
-    case gemm_activation::relu: break;
+    case gemm_activation::relu:
+      break;
     case gemm_activation::gelu:
       for (index_t j = 0; j < floats_at_once; ++j) x[j] = gelu_by_erf(x[j]);
       break;
@@ -154,15 +156,16 @@ DEEPREC_INLINE vector_f32 load_stored(const ::deeprec::detail::stored_rows<const
   return rows.storage == gemm_storage::f32 ? load(static_cast<const float*>(rows.data) + at)
                                            : load(static_cast<const bf16*>(rows.data) + at);
 }
-DEEPREC_INLINE vector_f32 load_stored(const ::deeprec::detail::stored_rows<const void>& rows, index_t at, int n) {
+DEEPREC_INLINE vector_f32 load_stored(const ::deeprec::detail::stored_rows<const void>& rows, index_t at,
+                                      int n) {
   return rows.storage == gemm_storage::f32 ? load_first(static_cast<const float*>(rows.data) + at, n)
                                            : load_first(static_cast<const bf16*>(rows.data) + at, n);
 }
 
 // One vector of a row. `n...` is empty for a whole vector, else the number of its valid lanes.
 template <class... N>
-DEEPREC_INLINE vector_f32 sum_of_steps(const ::deeprec::detail::finish_tile& tile, vector_f32 x, index_t i, index_t j,
-                                       N... n) {
+DEEPREC_INLINE vector_f32 sum_of_steps(const ::deeprec::detail::finish_tile& tile, vector_f32 x, index_t i,
+                                       index_t j, N... n) {
   if (tile.old.data != nullptr) x = x + load_stored(tile.old, i * tile.old.stride + j, n...);
   if constexpr (sizeof...(N) == 0) {
     if (tile.bias != nullptr) x = x + load(tile.bias + j);
@@ -174,8 +177,10 @@ DEEPREC_INLINE vector_f32 sum_of_steps(const ::deeprec::detail::finish_tile& til
   return x;
 }
 template <class... N>
-DEEPREC_INLINE void put_masked(const ::deeprec::detail::finish_tile& tile, vector_f32 x, index_t i, index_t j, N... n) {
-  if (tile.mask.data != nullptr) x = where_positive(load_stored(tile.mask, i * tile.mask.stride + j, n...), x);
+DEEPREC_INLINE void put_masked(const ::deeprec::detail::finish_tile& tile, vector_f32 x, index_t i, index_t j,
+                               N... n) {
+  if (tile.mask.data != nullptr)
+    x = where_positive(load_stored(tile.mask, i * tile.mask.stride + j, n...), x);
   const index_t at = i * tile.to.stride + j;
   if constexpr (sizeof...(N) == 0) {
     tile.to.storage == gemm_storage::f32 ? store(static_cast<float*>(tile.to.data) + at, x)
@@ -236,9 +241,11 @@ inline void finish(region, const ::deeprec::detail::finish_tile& wanted) {
   for (index_t i = 0; i < tile.rows; ++i) {
     const float* product = tile.product + i * tile.product_stride;
     if (by_vectors) {
-      for (index_t j = 0; j < whole; j += lanes) put_masked(tile, sum_of_steps(tile, load(product + j), i, j), i, j);
+      for (index_t j = 0; j < whole; j += lanes)
+        put_masked(tile, sum_of_steps(tile, load(product + j), i, j), i, j);
       if (tail != 0) {
-        put_masked(tile, sum_of_steps(tile, load_first(product + whole, tail), i, whole, tail), i, whole, tail);
+        put_masked(tile, sum_of_steps(tile, load_first(product + whole, tail), i, whole, tail), i, whole,
+                   tail);
       }
       continue;
     }
@@ -246,8 +253,10 @@ inline void finish(region, const ::deeprec::detail::finish_tile& wanted) {
       const index_t last = tile.columns - first < floats_at_once ? tile.columns : first + floats_at_once;
       float x[floats_at_once] = {};
       index_t j = first;
-      for (; j + lanes <= last; j += lanes) store(x + (j - first), sum_of_steps(tile, load(product + j), i, j));
-      if (j < last) store_first(x + (j - first), sum_of_steps(tile, load_first(product + j, tail), i, j, tail), tail);
+      for (; j + lanes <= last; j += lanes)
+        store(x + (j - first), sum_of_steps(tile, load(product + j), i, j));
+      if (j < last)
+        store_first(x + (j - first), sum_of_steps(tile, load_first(product + j, tail), i, j, tail), tail);
       activate(tile.activation, x);
       for (j = first; j + lanes <= last; j += lanes) put_masked(tile, load(x + (j - first)), i, j);
       if (j < last) put_masked(tile, load_first(x + (j - first), tail), i, j, tail);
@@ -302,7 +311,8 @@ inline void finish_block_of(const ::deeprec::detail::result_block& block, T* c) 
       part[j] = 0.0F;
     }
   }
-  if (block.sums != nullptr) __builtin_memcpy(block.sums, sum, static_cast<std::size_t>(block.columns) * sizeof(float));
+  if (block.sums != nullptr)
+    __builtin_memcpy(block.sums, sum, static_cast<std::size_t>(block.columns) * sizeof(float));
 }
 inline void finish_block(region, const ::deeprec::detail::result_block& wanted) {
   const ::deeprec::detail::result_block block = wanted;  // a copy, which no store can alias

@@ -15,9 +15,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/dense/gemm_backend.hpp>
 
-namespace deeprec { inline namespace DEEPREC_ABI {
-
-namespace detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 template <class Key, class Value>
 class plan_cache {
@@ -83,5 +81,4 @@ class plan_cache {
   std::size_t made_ = 0, found_ = 0, dropped_ = 0;
 };
 
-}  // namespace detail
-}}  // namespace deeprec::DEEPREC_ABI
+}}}  // namespace deeprec::DEEPREC_ABI::detail

@@ -7,7 +7,6 @@
 // Plain pointers; the caller owns the memory. The operations: device_batches.cuh.
 #pragma once
 
-
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/jagged_view.hpp>

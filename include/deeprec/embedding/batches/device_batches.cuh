@@ -13,7 +13,7 @@
 #pragma once
 
 #ifndef __CUDACC__
-#error "deeprec/embedding/batches/device_batches.cuh needs nvcc. Fix: prune_invalid.hpp and others are the host's."
+#  error "device_batches.cuh needs nvcc. Fix: include prune_invalid.hpp and the others in host code."
 #endif
 
 #include <cuda_runtime.h>
@@ -28,13 +28,13 @@
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/coo_view.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/embedding/kernels/device_sort.cuh>
 #include <deeprec/embedding/batches/detail/device_batches.hpp>
 #include <deeprec/embedding/batches/device_batch.hpp>
 #include <deeprec/embedding/batches/fill_empty_bags.hpp>
 #include <deeprec/embedding/batches/jagged_batch.hpp>
 #include <deeprec/embedding/batches/partition.hpp>
 #include <deeprec/embedding/batches/prune_invalid.hpp>
+#include <deeprec/embedding/kernels/device_sort.cuh>
 #include <deeprec/exec/cuda_stream.hpp>
 #include <deeprec/exec/stream_scratch.hpp>
 #include <deeprec/exec/warp_team.cuh>
@@ -315,15 +315,18 @@ status prune_invalid_on(cuda_backend, const Context& ctx, const Bags& bags, cons
 }
 
 template <class Context, class Bags, class Id>
-status fill_empty_bags_on(cuda_backend, const Context& ctx, const Bags& bags, const std::optional<Id>& default_id,
-                          device_bags<Id> out, std::span<std::uint8_t> empty) {
+status fill_empty_bags_on(cuda_backend, const Context& ctx, const Bags& bags,
+                          const std::optional<Id>& default_id, device_bags<Id> out,
+                          std::span<std::uint8_t> empty) {
   using ranges_type = decltype(bags.ranges());
   cuda_stream& stream = *ctx.executor;
   if (const status s = detail::device_shapes(bags); !s) return s;
   const bool fills = default_id.has_value();
   if (out.bags != bags.bags() || out.room < bags.id_count() + (fills ? bags.bags() : 0) ||
-      static_cast<index_t>(empty.size()) != bags.bags() || (bags.weights() != nullptr && out.weights == nullptr)) {
-    return {errc::shape_mismatch, "fill_empty_bags: out must have room for B bags and N + B ids, empty for B"};
+      static_cast<index_t>(empty.size()) != bags.bags() ||
+      (bags.weights() != nullptr && out.weights == nullptr)) {
+    return {errc::shape_mismatch,
+            "fill_empty_bags: out must have room for B bags and N + B ids, empty for B"};
   }
   if (detail::is_null(out) || (!empty.empty() && empty.data() == nullptr)) {
     return {errc::shape_mismatch, "fill_empty_bags: out and empty must not be null"};
@@ -334,13 +337,13 @@ status fill_empty_bags_on(cuda_backend, const Context& ctx, const Bags& bags, co
     return DEEPREC_DEVICE::launch_each(
         out.bags + 1, stream.get(),
         DEEPREC_DEVICE::filled_sizes<ranges_type>{bags.ranges(), out.bags, bags.id_count(), fills, sizes,
-                                                   stream.fault_record()});
+                                                  stream.fault_record()});
   });
   if (!s.ok()) return s;
-  return DEEPREC_DEVICE::launch_teams(out.bags, 8, stream.get(),
-                                      DEEPREC_DEVICE::fill_bags<Id, ranges_type>{
-                                          bags.ranges(), bags.ids(), bags.weights(), bags.id_count(),
-                                          default_id.value_or(Id{}), out, empty.data()});
+  return DEEPREC_DEVICE::launch_teams(
+      out.bags, 8, stream.get(),
+      DEEPREC_DEVICE::fill_bags<Id, ranges_type>{bags.ranges(), bags.ids(), bags.weights(), bags.id_count(),
+                                                 default_id.value_or(Id{}), out, empty.data()});
 }
 
 template <class Context, class Id>
@@ -348,7 +351,8 @@ status unique_on(cuda_backend, const Context& ctx, std::span<const Id> ids, devi
   cuda_stream& stream = *ctx.executor;
   const auto n = static_cast<index_t>(ids.size());
   if (n > 0x7fffffff) return {errc::unsupported, "unique: the number of ids must fit 31 bits"};
-  if (out.size == nullptr || (n > 0 && (out.ids == nullptr || out.inverse == nullptr || out.counts == nullptr))) {
+  if (out.size == nullptr ||
+      (n > 0 && (out.ids == nullptr || out.inverse == nullptr || out.counts == nullptr))) {
     return {errc::shape_mismatch, "unique: out must not be null"};
   }
   const cudaStream_t on = stream.get();
@@ -357,7 +361,8 @@ status unique_on(cuda_backend, const Context& ctx, std::span<const Id> ids, devi
   DEEPREC_DEVICE::sorting<std::uint64_t> sorted{};
   if (const status s = sorted.open(stream, n, bits, true); !s) return s;
   using namespace DEEPREC_DEVICE;
-  if (const status s = launch_each(n, on, key_ids<Id>{ids.data(), sorted.keys, sorted.positions}); !s) return s;
+  if (const status s = launch_each(n, on, key_ids<Id>{ids.data(), sorted.keys, sorted.positions}); !s)
+    return s;
   if (const status s = sorted.sort(n, bits, on); !s) return s;
   const status flagged = launch_each(n, on, flag_first{sorted.sorted, sorted.sorted_positions, sorted.flags});
   if (!flagged) return flagged;
@@ -371,8 +376,8 @@ status unique_on(cuda_backend, const Context& ctx, std::span<const Id> ids, devi
 }
 
 template <class Context, class Id, class Strategy, class Bounds>
-status partition_on(cuda_backend, const Context& ctx, std::span<const Id> ids, index_t rows, index_t parts, const Strategy&,
-                    const Bounds& bounds, device_partition<Id> out) {
+status partition_on(cuda_backend, const Context& ctx, std::span<const Id> ids, index_t rows, index_t parts,
+                    const Strategy&, const Bounds& bounds, device_partition<Id> out) {
   cuda_stream& stream = *ctx.executor;
   const auto n = static_cast<index_t>(ids.size());
   if (parts > 0x7fffffff || n >= index_t{detail::absent_key}) {
@@ -387,8 +392,7 @@ status partition_on(cuda_backend, const Context& ctx, std::span<const Id> ids, i
   if constexpr (!checks) {
     skipped = stream.counter(bounds.skipped);
     if (bounds.skipped != nullptr && skipped == nullptr) {
-      return {errc::unsupported,
-              "partition: skip counters between two synchronize() must fit the stream"};
+      return {errc::unsupported, "partition: skip counters between two synchronize() must fit the stream"};
     }
   }
   const int bits = detail::key_bits(parts);
@@ -403,13 +407,15 @@ status partition_on(cuda_backend, const Context& ctx, std::span<const Id> ids, i
   if (n > 0) {
     if (const status s = sorted.sort(n, bits, on); !s) return s;
   }
-  return DEEPREC_DEVICE::launch_each(n > parts + 1 ? n : parts + 1, on,
-                                     DEEPREC_DEVICE::place_parts<Strategy, Id>{
-                                         ids.data(), n, rows, parts, sorted.sorted, sorted.sorted_positions, out});
+  return DEEPREC_DEVICE::launch_each(
+      n > parts + 1 ? n : parts + 1, on,
+      DEEPREC_DEVICE::place_parts<Strategy, Id>{ids.data(), n, rows, parts, sorted.sorted,
+                                                sorted.sorted_positions, out});
 }
 
 template <class Context, class Id, class Row, MemorySpace Space>
-status to_jagged_on(cuda_backend, const Context& ctx, const coo_view<Id, Row, Space>& coo, device_bags<Id> out) {
+status to_jagged_on(cuda_backend, const Context& ctx, const coo_view<Id, Row, Space>& coo,
+                    device_bags<Id> out) {
   static_assert(reachable_as<Space, device_space>,
                 "deeprec::to_jagged: host memory given to a CUDA context. Fix: copy it to the device.");
   cuda_stream& stream = *ctx.executor;
@@ -417,7 +423,8 @@ status to_jagged_on(cuda_backend, const Context& ctx, const coo_view<Id, Row, Sp
   if (out.bags != coo.bags() || out.room < n || (coo.weights() != nullptr && out.weights == nullptr)) {
     return {errc::shape_mismatch, "to_jagged: out must have room for B bags and N ids"};
   }
-  if (out.offsets == nullptr || detail::is_null(out)) return {errc::shape_mismatch, "to_jagged: out must not be null"};
+  if (out.offsets == nullptr || detail::is_null(out))
+    return {errc::shape_mismatch, "to_jagged: out must not be null"};
   if (n >= index_t{detail::absent_key} || out.bags >= index_t{detail::absent_key}) {
     return {errc::unsupported, "to_jagged: the numbers of entries and of bags must fit 32 bits"};
   }
@@ -427,7 +434,8 @@ status to_jagged_on(cuda_backend, const Context& ctx, const coo_view<Id, Row, Sp
   DEEPREC_DEVICE::sorting<std::uint32_t> sorted{};
   if (const status s = sorted.open(stream, n, bits, false); !s) return s;
   const status keyed = DEEPREC_DEVICE::launch_each(
-      n, on, DEEPREC_DEVICE::key_entries<coo_type>{coo, sorted.keys, sorted.positions, stream.fault_record()});
+      n, on,
+      DEEPREC_DEVICE::key_entries<coo_type>{coo, sorted.keys, sorted.positions, stream.fault_record()});
   if (!keyed) return keyed;
   if (n > 0) {
     if (const status s = sorted.sort(n, bits, on); !s) return s;

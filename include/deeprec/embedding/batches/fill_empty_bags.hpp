@@ -29,7 +29,9 @@ template <class Id>
 status check_default_id(const std::optional<Id>& id) noexcept {
   if constexpr (std::is_signed_v<Id>) {
     if (id.has_value() && *id < 0) {
-      return {errc::id_out_of_range, "fill_empty_bags: the default id must not be negative", {.value = static_cast<std::int64_t>(*id)}};
+      return {errc::id_out_of_range,
+              "fill_empty_bags: the default id must not be negative",
+              {.value = static_cast<std::int64_t>(*id)}};
     }
   }
   return {};
@@ -39,8 +41,8 @@ inline namespace DEEPREC_UNIT {
 
 /// out has room for all ids, and one more for each bag.
 template <class Context, class Bags, class Id>
-void fill_bags(const Context& ctx, const Bags& in, const std::optional<Id>& default_id,
-               jagged_batch<Id>& out, std::uint8_t* empty) {
+void fill_bags(const Context& ctx, const Bags& in, const std::optional<Id>& default_id, jagged_batch<Id>& out,
+               std::uint8_t* empty) {
   const auto ranges = in.ranges();
   const index_t bags = in.bags();
   const index_t fills = default_id.has_value() ? 1 : 0;
@@ -94,11 +96,14 @@ template <class Context, BagBatch Bags>
                                      jagged_batch<typename Bags::id_type>& out,
                                      std::span<std::uint8_t> empty) {
   const auto ctx = as_context(context_or_executor);
-  if (const status s = detail::expect_size(static_cast<index_t>(empty.size()), bags.bags(), "fill_empty_bags: empty.size() must be the number of bags B"); !s) {
+  if (const status s = detail::expect_size(static_cast<index_t>(empty.size()), bags.bags(),
+                                           "fill_empty_bags: empty.size() must be the number of bags B");
+      !s) {
     return s;
   }
   if (const status s = detail::check_default_id(default_id); !s) return s;
-  return detail::or_out_of_memory([&] { return fill_empty_bags_on(ctx.backend(), ctx, bags, default_id, out, empty); });
+  return detail::or_out_of_memory(
+      [&] { return fill_empty_bags_on(ctx.backend(), ctx, bags, default_id, out, empty); });
 }
 
 /// One entry default_id in every bag that had none, as fill_empty_bags on the host.
@@ -123,8 +128,9 @@ status fill_empty_bags_on(any_backend, const Args&...) {
 }
 
 template <class Context, class Bags, class Id>
-status fill_empty_bags_on(host_backend, const Context& ctx, const Bags& bags, const std::optional<Id>& default_id,
-                  jagged_batch<Id>& out, std::span<std::uint8_t> empty) {
+status fill_empty_bags_on(host_backend, const Context& ctx, const Bags& bags,
+                          const std::optional<Id>& default_id, jagged_batch<Id>& out,
+                          std::span<std::uint8_t> empty) {
   static_assert(reachable_as<typename Bags::space, host_space>,
                 "deeprec::fill_empty_bags: device memory given to a host context. Fix: copy it first.");
   if (const status s = bags.validate(); !s) return s;

@@ -56,8 +56,7 @@ struct jagged_batch {
 
   /// Valid until the batch is written to.
   [[nodiscard]] jagged_view<Id, index_t> view() const noexcept {
-    return {offsets.data(), bags(), ids.data(), id_count(),
-            weights.empty() ? nullptr : weights.data()};
+    return {offsets.data(), bags(), ids.data(), id_count(), weights.empty() ? nullptr : weights.data()};
   }
 };
 
@@ -86,7 +85,7 @@ auto arrays_of(const jagged_batch<Id>& batch) noexcept {
 /// Copies `count` ids and weights of the input, from position `from` on, to the batch from position `to` on.
 template <class Id>
 void copy_positions(const Id* ids, const float* weights, index_t from, index_t count, jagged_batch<Id>& batch,
-                index_t to) noexcept {
+                    index_t to) noexcept {
   if (count <= 0) return;
   const auto n = static_cast<std::size_t>(count);
   std::memcpy(batch.ids.data() + to, ids + from, n * sizeof(Id));
@@ -149,10 +148,10 @@ void group_entries(const Context& ctx, group_counts& counts, const Coo& coo, con
     weights = coo.weights() == nullptr ? nullptr : out.weights.data();
   };
   group_positions(ctx, counts, key_at, out.offsets.data(), prepare,
-              [&](index_t k, index_t, index_t sorted_index) {
-                ids[sorted_index] = coo.ids()[k];
-                if (weights != nullptr) weights[sorted_index] = coo.weights()[k];
-              });
+                  [&](index_t k, index_t, index_t sorted_index) {
+                    ids[sorted_index] = coo.ids()[k];
+                    if (weights != nullptr) weights[sorted_index] = coo.weights()[k];
+                  });
 }
 
 }  // namespace DEEPREC_UNIT
@@ -189,7 +188,8 @@ template <class Context, class Id, class Row, MemorySpace Space>
 /// @error   shape_mismatch; unsupported (N or B beyond 32 bits); invalid_value (position, value = its row)
 ///          from synchronize()
 template <class Context, class Id, class Row, MemorySpace Space>
-[[nodiscard]] status to_jagged(Context&& context_or_stream, const coo_view<Id, Row, Space>& coo, device_bags<Id> out) {
+[[nodiscard]] status to_jagged(Context&& context_or_stream, const coo_view<Id, Row, Space>& coo,
+                               device_bags<Id> out) {
   const auto ctx = as_context(context_or_stream);
   if (const status s = coo.validate_shape(); !s) return s;
   return to_jagged_on(ctx.backend(), ctx, coo, out);
@@ -201,7 +201,8 @@ status to_jagged_on(any_backend, const Args&...) {
 }
 
 template <class Context, class Id, class Row, MemorySpace Space>
-status to_jagged_on(host_backend, const Context& ctx, const coo_view<Id, Row, Space>& coo, jagged_batch<Id>& out) {
+status to_jagged_on(host_backend, const Context& ctx, const coo_view<Id, Row, Space>& coo,
+                    jagged_batch<Id>& out) {
   static_assert(reachable_as<Space, host_space>,
                 "deeprec::to_jagged: device memory given to a host context. Fix: copy it first.");
   const index_t n = coo.id_count();

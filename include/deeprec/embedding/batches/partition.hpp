@@ -104,8 +104,9 @@ DEEPREC_HD constexpr part_place mod_place(index_t id, index_t parts) noexcept {
 /// @threads concurrent readers are safe; a writer needs exclusive access
 template <class Id = std::int64_t>
 struct partitioned_ids {
-  static_assert(IdInteger<Id>, "deeprec::partitioned_ids: ids are integers of 32 or 64 bits. "
-                               "Fix: partitioned_ids<std::int64_t>.");
+  static_assert(IdInteger<Id>,
+                "deeprec::partitioned_ids: ids are integers of 32 or 64 bits. "
+                "Fix: partitioned_ids<std::int64_t>.");
   using id_type = Id;
 
   explicit partitioned_ids(std::pmr::memory_resource* memory = std::pmr::get_default_resource())
@@ -123,8 +124,7 @@ struct partitioned_ids {
   [[nodiscard]] std::span<const Id> group(index_t p) const {
     DEEPREC_EXPECTS(0 <= p && p < parts());
     const index_t begin = offsets[static_cast<std::size_t>(p)];
-    return {ids.data() + begin,
-            static_cast<std::size_t>(offsets[static_cast<std::size_t>(p) + 1] - begin)};
+    return {ids.data() + begin, static_cast<std::size_t>(offsets[static_cast<std::size_t>(p) + 1] - begin)};
   }
 };
 
@@ -147,8 +147,7 @@ inline status check_parts(index_t rows, index_t parts) noexcept {
 
 }  // namespace detail
 
-namespace detail {
-inline namespace DEEPREC_UNIT {
+namespace detail { inline namespace DEEPREC_UNIT {
 
 /// Parts and local rows of many ids, without a division: the divisors are fixed. Ids are in [0, rows).
 template <class Strategy>
@@ -251,8 +250,7 @@ void partition_ids(const Context& ctx, std::span<const Id> ids, index_t rows, in
       });
 }
 
-}  // namespace DEEPREC_UNIT
-}  // namespace detail
+}}  // namespace detail::DEEPREC_UNIT
 
 /// Groups ids by the part of the table that holds their rows.
 ///
@@ -281,8 +279,10 @@ template <class Context, class Ids, class Strategy, class Bounds, class Id>
   static_assert(IdRange<Ids>,
                 "deeprec::partition: ids are no list of integers of 32 or 64 bits. Fix: "
                 "std::span(pointer, count), or a std::vector of them.");
-  static_assert(std::is_same_v<Strategy, partition_strategy::div_t> || std::is_same_v<Strategy, partition_strategy::mod_t>,
-                "deeprec::partition: no such strategy. Fix: partition_strategy::div or partition_strategy::mod.");
+  static_assert(
+      std::is_same_v<Strategy, partition_strategy::div_t> ||
+          std::is_same_v<Strategy, partition_strategy::mod_t>,
+      "deeprec::partition: no such strategy. Fix: partition_strategy::div or partition_strategy::mod.");
   static_assert(std::is_same_v<Bounds, bounds::check_t> || std::is_same_v<Bounds, bounds::skip_t>,
                 "deeprec::partition: no such bounds mode. Fix: check or skip.");
   const auto ctx = as_context(context_or_executor);
@@ -294,7 +294,8 @@ template <class Context, class Ids, class Strategy, class Bounds, class Id>
   if (parts > (std::numeric_limits<std::int32_t>::max)()) {
     return {errc::unsupported, "partition: parts must fit 31 bits"};
   }
-  return detail::or_out_of_memory([&] { return partition_on(ctx.backend(), ctx, list, rows, parts, strategy, bounds, out); });
+  return detail::or_out_of_memory(
+      [&] { return partition_on(ctx.backend(), ctx, list, rows, parts, strategy, bounds, out); });
 }
 
 /// The same, for bounds mode check.
@@ -314,8 +315,9 @@ template <class Context, class Ids, class Strategy, class Id>
 /// @error   invalid_value; unsupported (N beyond 32 bits, P beyond 31); shape_mismatch (null out);
 ///          id_out_of_range (position, value) from synchronize()
 template <class Context, class Id, class Strategy, class Bounds>
-[[nodiscard]] status partition(Context&& context_or_stream, std::span<const Id> ids, index_t rows, index_t parts,
-                               const Strategy& strategy, const Bounds& bounds, device_partition<Id> out) {
+[[nodiscard]] status partition(Context&& context_or_stream, std::span<const Id> ids, index_t rows,
+                               index_t parts, const Strategy& strategy, const Bounds& bounds,
+                               device_partition<Id> out) {
   const auto ctx = as_context(context_or_stream);
   if (const status s = detail::check_parts(rows, parts); !s) return s;
   return partition_on(ctx.backend(), ctx, ids, rows, parts, strategy, bounds, out);
@@ -328,7 +330,8 @@ status partition_on(any_backend, const Args&...) {
 
 template <class Context, class Id, class Strategy, class Bounds>
 status partition_on(host_backend, const Context& ctx, std::span<const Id> ids, index_t rows, index_t parts,
-                  const Strategy& strategy, [[maybe_unused]] const Bounds& bounds, partitioned_ids<Id>& out) {
+                    const Strategy& strategy, [[maybe_unused]] const Bounds& bounds,
+                    partitioned_ids<Id>& out) {
   if (detail::owns(detail::arrays_of(out), ids)) {
     return {errc::unsupported, "partition: out must not own the ids"};
   }

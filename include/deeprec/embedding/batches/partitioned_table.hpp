@@ -31,8 +31,10 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// @threads as its tables: concurrent lookups are safe
 template <RowFormat Format, class Strategy>
 class partitioned_table {
-  static_assert(std::is_same_v<Strategy, partition_strategy::div_t> || std::is_same_v<Strategy, partition_strategy::mod_t>,
-                "deeprec::partitioned_table: unknown strategy. Fix: partition_strategy::div or partition_strategy::mod.");
+  static_assert(std::is_same_v<Strategy, partition_strategy::div_t> ||
+                    std::is_same_v<Strategy, partition_strategy::mod_t>,
+                "deeprec::partitioned_table: unknown strategy. Fix: partition_strategy::div or "
+                "partition_strategy::mod.");
 
  public:
   using format_type = Format;

@@ -17,9 +17,9 @@
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/verb.hpp>
-#include <deeprec/embedding/kernels/lookup_args.hpp>
 #include <deeprec/embedding/batches/device_batch.hpp>
 #include <deeprec/embedding/batches/jagged_batch.hpp>
+#include <deeprec/embedding/kernels/lookup_args.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -41,7 +41,8 @@ inline constexpr by_id_and_weight_t by_id_and_weight{};
 namespace detail {
 
 template <class T>
-inline constexpr bool is_pruning = std::is_same_v<T, prune_rule::by_id_t> || std::is_same_v<T, prune_rule::by_id_and_weight_t>;
+inline constexpr bool is_pruning =
+    std::is_same_v<T, prune_rule::by_id_t> || std::is_same_v<T, prune_rule::by_id_and_weight_t>;
 
 inline namespace DEEPREC_UNIT {
 
@@ -125,11 +126,13 @@ void prune_bags(const Context& ctx, const Bags& in, const Valid& valid,
 template <class Context, class Batch, class How>
 [[nodiscard]] status prune_invalid(Context&& context_or_executor, const Batch& batch, const How&,
                                    jagged_batch<typename Batch::id_type>& out, index_t& dropped) {
-  static_assert(detail::is_pruning<How>,
-                "deeprec::prune_invalid: no such rule. Fix: prune_rule::by_id or prune_rule::by_id_and_weight.");
+  static_assert(
+      detail::is_pruning<How>,
+      "deeprec::prune_invalid: no such rule. Fix: prune_rule::by_id or prune_rule::by_id_and_weight.");
   const auto ctx = as_context(context_or_executor);
   const detail::valid_entries<How, typename Batch::id_type> valid{batch.ids(), batch.weights()};
-  return detail::or_out_of_memory([&] { return prune_invalid_on(ctx.backend(), ctx, batch, valid, out, dropped); });
+  return detail::or_out_of_memory(
+      [&] { return prune_invalid_on(ctx.backend(), ctx, batch, valid, out, dropped); });
 }
 
 /// The batch without invalid entries, as prune_invalid on the host; a bag with bad offsets is reported.
@@ -142,8 +145,9 @@ template <class Context, class Batch, class How>
 template <class Context, BagBatch Bags, class How>
 [[nodiscard]] status prune_invalid(Context&& context_or_stream, const Bags& bags, const How& how,
                                    device_bags<typename Bags::id_type> out) {
-  static_assert(detail::is_pruning<How>,
-                "deeprec::prune_invalid: no such rule. Fix: prune_rule::by_id or prune_rule::by_id_and_weight.");
+  static_assert(
+      detail::is_pruning<How>,
+      "deeprec::prune_invalid: no such rule. Fix: prune_rule::by_id or prune_rule::by_id_and_weight.");
   const auto ctx = as_context(context_or_stream);
   return prune_invalid_on(ctx.backend(), ctx, bags, how, out);
 }
@@ -154,8 +158,8 @@ status prune_invalid_on(any_backend, const Args&...) {
 }
 
 template <class Context, class Batch, class Valid, class Id>
-status prune_invalid_on(host_backend, const Context& ctx, const Batch& batch, const Valid& valid, jagged_batch<Id>& out,
-                  index_t& dropped) {
+status prune_invalid_on(host_backend, const Context& ctx, const Batch& batch, const Valid& valid,
+                        jagged_batch<Id>& out, index_t& dropped) {
   static_assert(reachable_as<typename Batch::space, host_space>,
                 "deeprec::prune_invalid: device memory given to a host context. Fix: copy it first.");
   index_t n = 0;

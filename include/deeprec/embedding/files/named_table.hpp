@@ -28,7 +28,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// Description of a table in a file.
 struct table_entry {
   std::string name;
-  std::string format;      ///< "f32", "f16", "bf16", "e4m3", "e5m2", or the format's file_name()
+  std::string format;  ///< "f32", "f16", "bf16", "e4m3", "e5m2", or the format's file_name()
   index_t rows = 0;
   index_t width = 0;
   index_t row_bytes = 0;
@@ -101,9 +101,10 @@ template <RowFormat Format, MemorySpace Space, class Byte>
   requires(reachable_as<Space, host_space>)
 basic_named_table<Byte> name_table(std::string name, const basic_table_view<Format, Space, Byte>& table,
                                    std::string format) {
-  static_assert(!requires(const Format& apart) { apart.state_of(index_t{0}); },
-                "deeprec::name_table: the state of these rows lies apart from them. Fix: name two tables, the rows "
-                "without with_state and as_table(state).");
+  static_assert(
+      !requires(const Format& apart) { apart.state_of(index_t{0}); },
+      "deeprec::name_table: the state of these rows lies apart from them. Fix: name two tables, the rows "
+      "without with_state and as_table(state).");
   const Format& rows = table.format();
   index_t state_offset = 0;
   if (rows.state_floats() > 0 && table.rows() > 0) {
@@ -155,7 +156,7 @@ struct training_state {
 /// Contents of a file.
 struct table_file_info {
   std::uint32_t version = 0;
-  index_t bytes = 0;        ///< of the file
+  index_t bytes = 0;  ///< of the file
   index_t block_bytes = 0;
   training_state state;
   std::vector<table_entry> tables;

@@ -136,9 +136,7 @@ inline result<training_state> read_tables(const std::string& path, std::span<con
   if (!read) return read.fault();
   const read_header& header = read.value();
 
-  const auto misfit = [&](std::string why) {
-    return file_fault(errc::shape_mismatch, path, std::move(why));
-  };
+  const auto misfit = [&](std::string why) { return file_fault(errc::shape_mismatch, path, std::move(why)); };
   std::vector<const named_table*> targets(header.info.tables.size(), nullptr);
   std::uint64_t longest = 0;
   for (std::size_t i = 0; i < targets.size(); ++i) {

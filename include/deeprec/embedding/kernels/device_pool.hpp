@@ -83,8 +83,8 @@ DEEPREC_HD DEEPREC_INLINE void start_fold(const Rules& rules, float (&total)[Vec
 /// Folds the rows of positions [begin, end) into the lane's columns. Returns the first bad position, or -1.
 template <class Element, int Vec, class Rules, class Team, class Task>
 DEEPREC_HD DEEPREC_INLINE index_t fold_positions(const Rules& rules, const Team& team, const Task& task,
-                                             index_t begin, index_t end, index_t column,
-                                             float (&total)[Vec], pool_counts& counts, index_t& stray) {
+                                                 index_t begin, index_t end, index_t column,
+                                                 float (&total)[Vec], pool_counts& counts, index_t& stray) {
   using id_type = std::remove_cv_t<std::remove_pointer_t<decltype(task.ids)>>;
   constexpr int at_once = 4;
   const bool inside = column < task.width;
@@ -180,8 +180,9 @@ DEEPREC_HD void sum_chunk_of(const Rules& rules, const Team& team, const Task& t
     float total[Vec];
     start_fold<Vec>(rules, total);
     pool_counts counts;
-    count.bad_position = fold_positions<Element, Vec>(rules, team, task, begin > from ? begin : from,
-                                              end < to ? end : to, column, total, counts, count.stray);
+    count.bad_position =
+        fold_positions<Element, Vec>(rules, team, task, begin > from ? begin : from, end < to ? end : to,
+                                     column, total, counts, count.stray);
     count.used = counts.used;
     count.weight_sum = counts.weight_sum;
     count.weight_squares = counts.weight_squares;
@@ -200,8 +201,7 @@ DEEPREC_HD DEEPREC_INLINE index_t position_of_record(index_t record, index_t pos
 }
 
 template <class Element, int Vec, class Rules, class Team, class Task>
-DEEPREC_HD void sum_chunk(const Rules& rules, const Team& team, const Task& task, index_t record,
-                          int panel) {
+DEEPREC_HD void sum_chunk(const Rules& rules, const Team& team, const Task& task, index_t record, int panel) {
   const index_t bag = bag_that_holds(task.ranges, task.bags, position_of_record(record, task.id_count));
   sum_chunk_of<Element, Vec>(rules, team, task, record, panel, bag, task.ranges.begin(bag),
                              task.ranges.end(bag));
@@ -249,8 +249,7 @@ DEEPREC_HD DEEPREC_INLINE void put_columns(const Task& task, index_t row, index_
   alignas(16) out_type stored[Vec];
   if (task.stored == when_stored::accumulate) {
     read_words<sizeof(stored), false>(stored, out);
-    for (int v = 0; v < Vec; ++v)
-      stored[v] = static_cast<out_type>(static_cast<float>(stored[v]) + total[v]);
+    for (int v = 0; v < Vec; ++v) stored[v] = static_cast<out_type>(static_cast<float>(stored[v]) + total[v]);
   } else {
     for (int v = 0; v < Vec; ++v) stored[v] = static_cast<out_type>(total[v]);
   }
@@ -275,7 +274,7 @@ DEEPREC_HD DEEPREC_INLINE errc border_fault(index_t begin, index_t end, index_t 
 /// Reports the id or weight at a bad position; the bag becomes zeros.
 template <class Rules, class Team, class Task>
 DEEPREC_HD void report_position(const Rules& rules, const Team& team, const Task& task, index_t bag,
-                            index_t position) {
+                                index_t position) {
   const auto id = task.ids[position];
   team.report(task.fault, task.stray(rules, id) ? errc::id_out_of_range : errc::weight_is_nan, task.number,
               bag, position, static_cast<std::int64_t>(id));
@@ -316,7 +315,8 @@ DEEPREC_HD DEEPREC_INLINE void pool_bag(const Rules& rules, const Team& team, co
         task.chunks.sums != nullptr && end - begin > device_long_bag &&
         add_chunks<Vec>(rules, task, bag, begin, end, column, total, counts, stray, bad_position);
     if (!in_chunks) {
-      bad_position = fold_positions<Element, Vec>(rules, team, task, begin, end, column, total, counts, stray);
+      bad_position =
+          fold_positions<Element, Vec>(rules, team, task, begin, end, column, total, counts, stray);
     }
     bad = bad_position >= 0;
     if (bad && speaks) report_position(rules, team, task, bag, bad_position);
@@ -332,8 +332,7 @@ DEEPREC_HD DEEPREC_INLINE void pool_bag(const Rules& rules, const Team& team, co
       for (int v = 0; v < Vec; ++v) total[v] = 0.0F;
     }
   } else if (task.divide != divide_by::one) {
-    if (task.weights == nullptr)
-      counts.weight_sum = counts.weight_squares = static_cast<double>(counts.used);
+    if (task.weights == nullptr) counts.weight_sum = counts.weight_squares = static_cast<double>(counts.used);
     const double divisor = counts.divisor(task.divide);
     for (int v = 0; v < Vec; ++v) {
       total[v] = divisor == 0.0 ? 0.0F : total[v] / static_cast<float>(divisor);
@@ -345,8 +344,8 @@ DEEPREC_HD DEEPREC_INLINE void pool_bag(const Rules& rules, const Team& team, co
 /// One panel of one row, for concat: row k of out is the row of the k-th id of the batch. It is added to -0,
 /// which keeps -0.
 template <class Element, int Vec, class Rules, class Team, class Task>
-DEEPREC_HD DEEPREC_INLINE void copy_position(const Rules& rules, const Team& team, const Task& task, index_t k,
-                                         int panel) {
+DEEPREC_HD DEEPREC_INLINE void copy_position(const Rules& rules, const Team& team, const Task& task,
+                                             index_t k, int panel) {
   const index_t first = task.bags == 0 ? 0 : task.ranges.begin(0);
   const index_t end = task.bags == 0 ? 0 : task.ranges.end(task.bags - 1);
   const index_t position = first + k;
@@ -365,7 +364,8 @@ DEEPREC_HD DEEPREC_INLINE void copy_position(const Rules& rules, const Team& tea
     const float weight = task.weights == nullptr ? 1.0F : task.weights[position];
     const bool stray = task.stray(rules, id);
     if (rules.checks() && task.bad(rules, id, weight)) {
-      if (speaks) report_position(rules, team, task, bag_that_holds(task.ranges, task.bags, position), position);
+      if (speaks)
+        report_position(rules, team, task, bag_that_holds(task.ranges, task.bags, position), position);
     } else if (rules.filtered() && task.absent(id, weight)) {
       if (speaks && stray && task.skipped != nullptr) team.count(task.skipped, 1);
       if (task.empty == when_empty::keep) return;
@@ -389,7 +389,8 @@ DEEPREC_HD DEEPREC_INLINE void copy_position(const Rules& rules, const Team& tea
 /// The gradients of the weights of one bag: out[k] for its ids. task.out is the gradient of lookup's
 /// output.
 template <class Element, int Vec, class Rules, class Team, class Task>
-DEEPREC_HD void dot_positions(const Rules& rules, const Team& team, const Task& task, index_t bag, float* out) {
+DEEPREC_HD void dot_positions(const Rules& rules, const Team& team, const Task& task, index_t bag,
+                              float* out) {
   const index_t begin = task.ranges.begin(bag);
   const index_t end = task.ranges.end(bag);
   const index_t first = task.ranges.begin(0);

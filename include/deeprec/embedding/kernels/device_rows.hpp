@@ -64,7 +64,7 @@ inline constexpr int lane_columns<scaled_code<8, Scale>> = 4;
 
 /// Bytes of one read of Vec columns: the alignment that addresses must have.
 template <class Element, int Vec>
-inline constexpr int lane_bytes = Vec* static_cast<int>(sizeof(Element));
+inline constexpr int lane_bytes = Vec * static_cast<int>(sizeof(Element));
 template <int Bits, class Scale, int Vec>
 inline constexpr int lane_bytes<scaled_code<Bits, Scale>, Vec> = 4;
 template <int Vec>
@@ -100,8 +100,7 @@ struct row_lane<scaled_code<Bits, Scale>, Vec, Constant> {
     std::uint32_t codes;
     Scale pair[2];
   };
-  DEEPREC_HD DEEPREC_INLINE static void load(const std::byte* row, row_parts parts, index_t column,
-                                             raw& r) {
+  DEEPREC_HD DEEPREC_INLINE static void load(const std::byte* row, row_parts parts, index_t column, raw& r) {
     r.codes = 0;
     read_words<Vec * Bits / 8, Constant>(&r.codes, row + parts.values + column * Bits / 8);
     read_words<sizeof(Scale), Constant>(r.pair, row + parts.others);
@@ -117,8 +116,7 @@ struct row_lane<scaled_code<Bits, Scale>, 1, Constant> {
   struct raw {
     float x;
   };
-  DEEPREC_HD DEEPREC_INLINE static void load(const std::byte* row, row_parts parts, index_t column,
-                                             raw& r) {
+  DEEPREC_HD DEEPREC_INLINE static void load(const std::byte* row, row_parts parts, index_t column, raw& r) {
     r.x = stored_value<scaled_code<Bits, Scale>>::at(row, parts, column);
   }
   DEEPREC_HD DEEPREC_INLINE static void decode(const raw& r, row_parts, float* x) { x[0] = r.x; }
@@ -130,8 +128,7 @@ struct row_lane<split_float, Vec, Constant> {
     alignas(16) std::uint16_t high[Vec];
     alignas(16) std::uint16_t low[Vec];
   };
-  DEEPREC_HD DEEPREC_INLINE static void load(const std::byte* row, row_parts parts, index_t column,
-                                             raw& r) {
+  DEEPREC_HD DEEPREC_INLINE static void load(const std::byte* row, row_parts parts, index_t column, raw& r) {
     read_words<2 * Vec, Constant>(r.high, row + parts.values + 2 * column);
     read_words<2 * Vec, Constant>(r.low, row + parts.others + 2 * column);
   }
@@ -319,8 +316,7 @@ struct row_lane<any_element, 1, Constant> {
 
 /// load() and decode().
 template <class Element, int Vec, class Parts>
-DEEPREC_HD DEEPREC_INLINE void read_row(const std::byte* row, const Parts& parts, index_t column,
-                                        float* x) {
+DEEPREC_HD DEEPREC_INLINE void read_row(const std::byte* row, const Parts& parts, index_t column, float* x) {
   typename row_lane<Element, Vec>::raw r;
   row_lane<Element, Vec>::load(row, parts, column, r);
   row_lane<Element, Vec>::decode(r, parts, x);

@@ -3,7 +3,7 @@
 #pragma once
 
 #ifndef __CUDACC__
-#error "deeprec/embedding/kernels/device_sort.cuh needs nvcc. Fix: include it in a .cu."
+#  error "deeprec/embedding/kernels/device_sort.cuh needs nvcc. Fix: include it in a .cu."
 #endif
 
 #include <cuda_runtime.h>
@@ -19,14 +19,13 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/memory/cuda_runtime.hpp>
 
-namespace deeprec { inline namespace DEEPREC_ABI {
-
-namespace [[gnu::visibility("hidden")]] DEEPREC_DEVICE {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace [[gnu::visibility("hidden")]] DEEPREC_DEVICE {
 
 /// CUB returns the last CUDA error: clears one that an earlier call has left, which is not CUB's own.
 inline void forget_last_error() { static_cast<void>(cudaGetLastError()); }
 
-inline status scan(void* space, std::size_t& bytes, const index_t* in, index_t* out, index_t n, cudaStream_t on) {
+inline status scan(void* space, std::size_t& bytes, const index_t* in, index_t* out, index_t n,
+                   cudaStream_t on) {
   forget_last_error();
   return cuda_status(cub::DeviceScan::ExclusiveSum(space, bytes, in, out, n, on));
 }
@@ -39,6 +38,4 @@ status sort_pairs(void* space, std::size_t& bytes, const Key* keys, Key* sorted,
       cub::DeviceRadixSort::SortPairs(space, bytes, keys, sorted, values, sorted_values, n, 0, bits, on));
 }
 
-}  // namespace DEEPREC_DEVICE
-
-}}  // namespace deeprec::DEEPREC_ABI
+}}}  // namespace deeprec::DEEPREC_ABI::DEEPREC_DEVICE

@@ -45,14 +45,13 @@ struct chosen_rules {
 };
 
 template <class Pooling>
-using rules_of =
-    fixed_rules<kernel_policy<Pooling>::folding == fold::add,
-                kernel_policy<Pooling>::ids == ids_are::filtered, kernel_policy<Pooling>::clips,
-                std::is_same_v<typename Pooling::bounds_mode, bounds::check_t>, prunes<Pooling>>;
+using rules_of = fixed_rules<kernel_policy<Pooling>::folding == fold::add,
+                             kernel_policy<Pooling>::ids == ids_are::filtered, kernel_policy<Pooling>::clips,
+                             std::is_same_v<typename Pooling::bounds_mode, bounds::check_t>, prunes<Pooling>>;
 
 /// Counts of a chunk of a long bag, in addition to the D floats of its sum.
 struct chunk_count {
-  index_t bag;       // -1: the chunk belongs to no long bag
+  index_t bag;           // -1: the chunk belongs to no long bag
   index_t bad_position;  // -1: none
   index_t used;
   index_t stray;
@@ -154,9 +153,11 @@ status device_shapes(const Bags& bags) {
   if (bags.bags() < 0 || bags.id_count() < 0) {
     return {errc::shape_mismatch, "jagged_view: numbers of bags and ids must not be negative"};
   }
-  if (bags.id_count() > 0 && bags.ids() == nullptr) return {errc::shape_mismatch, "jagged_view: ids must not be null"};
+  if (bags.id_count() > 0 && bags.ids() == nullptr)
+    return {errc::shape_mismatch, "jagged_view: ids must not be null"};
   if constexpr (requires { bags.offsets(); }) {
-    if (bags.bags() > 0 && bags.offsets() == nullptr) return {errc::shape_mismatch, "jagged_view: offsets must not be null"};
+    if (bags.bags() > 0 && bags.offsets() == nullptr)
+      return {errc::shape_mismatch, "jagged_view: offsets must not be null"};
   }
   return {};
 }

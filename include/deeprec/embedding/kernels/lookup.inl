@@ -73,7 +73,8 @@ struct panel {
     if constexpr (Narrow) {
       return load_first(out + first, static_cast<int>(columns));
     } else {
-      return sticks_out<V>() ? load_first(out + first + from_first<V>(), lanes - 1) : load(out + first + from_first<V>());
+      return sticks_out<V>() ? load_first(out + first + from_first<V>(), lanes - 1)
+                             : load(out + first + from_first<V>());
     }
   }
   template <std::size_t V, class Out>
@@ -125,9 +126,8 @@ DEEPREC_INLINE void prefetch_position(const Args& args, const Panel columns, ind
 template <class Element, class Args>
 DEEPREC_INLINE float clip_factor(const Args& args, const std::byte* row) {
   vector_f32 squares = zero();
-  for_each_vector<Element>(args, row, [&](vector_f32 x, index_t, int) {
-    squares = multiply_add(x, x, squares);
-  });
+  for_each_vector<Element>(args, row,
+                           [&](vector_f32 x, index_t, int) { squares = multiply_add(x, x, squares); });
   const float norm = __builtin_sqrtf(add_lanes(squares));
   return norm > args.max_norm ? args.max_norm / norm : 1.0F;
 }
@@ -217,8 +217,8 @@ DEEPREC_INLINE void take_row(const Args& args, const Panel columns, const std::b
 
 // Loads the default row into registers.
 template <class Policy, class Panel, class Args, std::size_t... V>
-DEEPREC_INLINE void take_default(const Args& args, const Panel columns,
-                                 vector_f32 (&total)[sizeof...(V)], std::index_sequence<V...> vectors) {
+DEEPREC_INLINE void take_default(const Args& args, const Panel columns, vector_f32 (&total)[sizeof...(V)],
+                                 std::index_sequence<V...> vectors) {
   float factor = 1.0F;
   if constexpr (Policy::clips) factor = clip_factor<typename Panel::element>(args, args.default_row);
   take_row<Policy>(args, columns, args.default_row, factor, start_of(args), total, vectors);
@@ -231,8 +231,7 @@ DEEPREC_INLINE index_t pool_panel(const Args& args, const Panel columns, index_t
                                   index_t bag, index_t ahead, std::index_sequence<V...> vectors) {
   constexpr bool adding = Policy::folding == ::deeprec::detail::fold::add;
   using element = typename Panel::element;
-  vector_f32 total[sizeof...(V)] = {
-      (static_cast<void>(V), adding ? zero() : splat(-__builtin_inff()))...};
+  vector_f32 total[sizeof...(V)] = {(static_cast<void>(V), adding ? zero() : splat(-__builtin_inff()))...};
   ::deeprec::detail::pool_counts counts;
   [[maybe_unused]] double bias = 0;  // of rows of codes
   columns.prefetch_out(args.out + bag * args.out_stride);
@@ -363,14 +362,22 @@ DEEPREC_INLINE index_t run_panel(index_t first, index_t columns, const row_codec
     // Odd numbers of vectors use the next even panel, except for codes in pairs.
     constexpr int odd = row_codec<Element>::unit == 1 ? 1 : 0;
     switch (vectors) {
-      case 1: return call.run(panel<Element, 1, false>{first, columns, codec});
-      case 2: return call.run(panel<Element, 2, false>{first, columns, codec});
-      case 3: return call.run(panel<Element, 3 + odd, false>{first, columns, codec});
-      case 4: return call.run(panel<Element, 4, false>{first, columns, codec});
-      case 5: return call.run(panel<Element, 5 + odd, false>{first, columns, codec});
-      case 6: return call.run(panel<Element, 6, false>{first, columns, codec});
-      case 7: return call.run(panel<Element, 7 + odd, false>{first, columns, codec});
-      default: return call.run(panel<Element, 8, false>{first, columns, codec});
+      case 1:
+        return call.run(panel<Element, 1, false>{first, columns, codec});
+      case 2:
+        return call.run(panel<Element, 2, false>{first, columns, codec});
+      case 3:
+        return call.run(panel<Element, 3 + odd, false>{first, columns, codec});
+      case 4:
+        return call.run(panel<Element, 4, false>{first, columns, codec});
+      case 5:
+        return call.run(panel<Element, 5 + odd, false>{first, columns, codec});
+      case 6:
+        return call.run(panel<Element, 6, false>{first, columns, codec});
+      case 7:
+        return call.run(panel<Element, 7 + odd, false>{first, columns, codec});
+      default:
+        return call.run(panel<Element, 8, false>{first, columns, codec});
     }
   }
 }

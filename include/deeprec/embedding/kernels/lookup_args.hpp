@@ -9,8 +9,8 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/jagged_view.hpp>
-#include <deeprec/embedding/tables/row_elements.hpp>
 #include <deeprec/embedding/pooling.hpp>
+#include <deeprec/embedding/tables/row_elements.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
@@ -47,7 +47,9 @@ class bag_ranges {
   bag_ranges() = default;
   template <class Offset>
   bag_ranges(offset_ranges<Offset> theirs)
-      : offsets_(theirs.offsets), wide_(sizeof(Offset) == 8), implied_bag_(theirs.implied_bag),
+      : offsets_(theirs.offsets),
+        wide_(sizeof(Offset) == 8),
+        implied_bag_(theirs.implied_bag),
         implied_end_(theirs.implied_end) {}
   bag_ranges(fixed_ranges theirs) : hotness_(theirs.hotness) {}
 
@@ -142,12 +144,12 @@ template <class Pooling>
 constexpr when_empty empty_of() {
   return std::is_same_v<typename Pooling::empty_mode, empty_bag::default_row> ? when_empty::default_row
          : std::is_same_v<typename Pooling::empty_mode, empty_bag::keep_t>    ? when_empty::keep
-                                                                   : when_empty::zeros;
+                                                                              : when_empty::zeros;
 }
 template <class Pooling>
 constexpr when_stored stored_of() {
   return std::is_same_v<typename Pooling::output_mode, output::accumulate_t> ? when_stored::accumulate
-                                                                          : when_stored::overwrite;
+                                                                             : when_stored::overwrite;
 }
 
 /// Compile-time choices of a kernel's inner loop, besides the types of its arguments.
@@ -163,13 +165,13 @@ struct kernel_traits {
 };
 
 template <class Pooling>
-using kernel_policy = kernel_traits<
-    std::is_same_v<typename Pooling::combiner, combiner::max_t> ? fold::maximum : fold::add,
-    std::is_same_v<typename Pooling::bounds_mode, bounds::skip_t> ||
-            !std::is_same_v<typename Pooling::padding_mode, padding::none_t>
-        ? ids_are::filtered
-        : ids_are::present,
-    std::is_same_v<typename Pooling::norm_mode, max_norm>>;
+using kernel_policy =
+    kernel_traits<std::is_same_v<typename Pooling::combiner, combiner::max_t> ? fold::maximum : fold::add,
+                  std::is_same_v<typename Pooling::bounds_mode, bounds::skip_t> ||
+                          !std::is_same_v<typename Pooling::padding_mode, padding::none_t>
+                      ? ids_are::filtered
+                      : ids_are::present,
+                  std::is_same_v<typename Pooling::norm_mode, max_norm>>;
 
 template <class Rows, class Id, class Out>
 struct pool_args {
@@ -181,14 +183,14 @@ struct pool_args {
   index_t rows;           // ids are valid in [0, rows)
   std::int64_t padding;   // -1 when there is none
   index_t width;          // D
-  index_t end_position;       // one past the last position of the batch: the limit for prefetching
-  float max_norm;    // rows are scaled down to this norm; 0: they are not
+  index_t end_position;   // one past the last position of the batch: the limit for prefetching
+  float max_norm;         // rows are scaled down to this norm; 0: they are not
   const std::byte* default_row;
-  row_parts parts;       // of each row; plain rows have none
+  row_parts parts;  // of each row; plain rows have none
   Out* out;
   index_t out_stride;
   divide_by divide;
-  bool sums;             // true: a single row is a sum of one; false (concat): a copy
+  bool sums;  // true: a single row is a sum of one; false (concat): a copy
   when_empty empty;
   when_stored stored;
 

@@ -19,9 +19,9 @@
 #include <vector>
 
 #include <deeprec/core/config.hpp>
-#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/embedding/kernels/lookup_kernels.hpp>
 #include <deeprec/embedding/pooling.hpp>
@@ -69,7 +69,8 @@ template <class Pooling>
 status check_default_row(const Pooling& pooling, index_t rows) {
   if constexpr (fills<Pooling>) {
     const std::int64_t id = pooling.template get<empty_bag::default_row>().id;
-    if (is_bad_id(id, rows)) return {errc::id_out_of_range, "pooling: default_row must be a row of the table", {.value = id}};
+    if (is_bad_id(id, rows))
+      return {errc::id_out_of_range, "pooling: default_row must be a row of the table", {.value = id}};
   }
   return {};
 }
@@ -78,7 +79,8 @@ status check_default_row(const Pooling& pooling, index_t rows) {
 template <class Pooling>
 status check_max_norm(const Pooling& pooling) {
   if constexpr (std::is_same_v<typename Pooling::norm_mode, max_norm>) {
-    if (!(pooling.template get<max_norm>().cap > 0.0F)) return {errc::invalid_value, "pooling: max_norm must be above 0"};
+    if (!(pooling.template get<max_norm>().cap > 0.0F))
+      return {errc::invalid_value, "pooling: max_norm must be above 0"};
   }
   return {};
 }
@@ -107,14 +109,15 @@ void count_skipped(const Bags& bags, index_t rows, const Pooling& pooling) noexc
 /// when there is none.
 template <class Pooling, class Id>
 index_t first_bad_position(isa which, const Id* ids, const float* weights, index_t begin, index_t end,
-                       index_t rows, std::int64_t padding) noexcept {
+                           index_t rows, std::int64_t padding) noexcept {
   if constexpr (prunes_weights<Pooling>) weights = nullptr;  // weights not above 0 are pruned, NaN as well
-  bool bad = with_isa_up_to_avx512(
-      which, [&](auto region) { return any_bad_id(region, ids, begin, end, rows); });
+  bool bad =
+      with_isa_up_to_avx512(which, [&](auto region) { return any_bad_id(region, ids, begin, end, rows); });
   if (weights != nullptr) {
     for (index_t k = begin; k < end; ++k) bad |= is_nan(weights[k]);
   }
-  if (!bad) [[likely]] return end;
+  if (!bad) [[likely]]
+    return end;
   for (index_t k = begin; k < end; ++k) {
     if (is_stray_id<Pooling>(ids[k], rows, padding)) return k;
     // An id that is out of range and not stray is absent.
@@ -151,8 +154,7 @@ class smallest_seen {
 
   void see(index_t number) noexcept {
     index_t seen = value_.load(std::memory_order_relaxed);
-    while (number < seen &&
-           !value_.compare_exchange_weak(seen, number, std::memory_order_relaxed)) {
+    while (number < seen && !value_.compare_exchange_weak(seen, number, std::memory_order_relaxed)) {
     }
   }
   [[nodiscard]] index_t value() const noexcept { return value_.load(std::memory_order_relaxed); }
@@ -183,7 +185,7 @@ status check_positions(const Context& ctx, const Bags& bags, index_t rows, const
   ctx.executor->parallel_for(
       bags.end_position() - first, check_positions_at_once, [&](index_t from, index_t to, int) {
         const index_t bad = first_bad_position<Pooling>(ctx.instruction_set, bags.ids(), bags.weights(),
-                                                    first + from, first + to, rows, padding);
+                                                        first + from, first + to, rows, padding);
         if (bad != first + to) smallest.see(bad);
       });
   if (smallest.value() == smallest_seen::none) return {};
@@ -195,7 +197,9 @@ struct long_bag_room {
   std::span<float> folded;     // D for each chunk
   std::span<index_t> offsets;  // (chunks + 1)
 
-  static constexpr index_t chunks_of(index_t positions) noexcept { return (positions + chunk_positions - 1) / chunk_positions; }
+  static constexpr index_t chunks_of(index_t positions) noexcept {
+    return (positions + chunk_positions - 1) / chunk_positions;
+  }
 };
 
 /// Pools a bag that pool_bags leaves out: its chunks as separate bags, then a balanced tree over them.
@@ -264,9 +268,8 @@ index_t pool_long_bag(const Context& ctx, const pool_args<Rows, Id, Out>& args, 
     part.rows = 1;
     part.padding = -1;
     part.end_position = 1;
-    with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
-      return pool_bags<Element>(region, Policy{}, part, 0, 1);
-    });
+    with_isa_up_to_avx512(ctx.instruction_set,
+                          [&](auto region) { return pool_bags<Element>(region, Policy{}, part, 0, 1); });
   }
   const double divisor = counts.used == 0 ? 1.0 : counts.divisor(args.divide);
   const bool to_zero = divisor == 0.0 || (counts.used == 0 && args.empty == when_empty::zeros);
@@ -302,7 +305,13 @@ class lookup_job {
 
   lookup_job(const Source& table, const Bags& bags, const Pooling& pooling, matrix_view<Out> out,
              std::pmr::memory_resource* memory)
-      : table_(table), bags_(bags), pooling_(pooling), out_(out), addresses_(memory), folded_(memory), offsets_of_chunks_(memory) {}
+      : table_(table),
+        bags_(bags),
+        pooling_(pooling),
+        out_(out),
+        addresses_(memory),
+        folded_(memory),
+        offsets_of_chunks_(memory) {}
 
   /// Checks batch and default row; nothing is written. Offsets are read once.
   status open() {
@@ -312,7 +321,9 @@ class lookup_job {
     }
     positions_ = bags_.end_position() - bags_.first_position();
     if (is_concat) {
-      if (const status s = expect_size(out_.extent(0), positions_, "lookup: out.extent(0) must be the number of ids N"); !s) {
+      if (const status s =
+              expect_size(out_.extent(0), positions_, "lookup: out.extent(0) must be the number of ids N");
+          !s) {
         return s;
       }
     }
@@ -326,7 +337,7 @@ class lookup_job {
   void check(isa which, index_t begin, index_t end) noexcept {
     const index_t first = bags_.first_position();
     const index_t bad = first_bad_position<Pooling>(which, bags_.ids(), bags_.weights(), first + begin,
-                                                first + end, table_.rows(), padding_of(pooling_));
+                                                    first + end, table_.rows(), padding_of(pooling_));
     if (bad != first + end) smallest_.see(bad);
   }
   [[nodiscard]] status fault() const {
@@ -384,13 +395,14 @@ class lookup_job {
   [[nodiscard]] index_t grain() const noexcept {
     if (copies_) return chunk_positions;
     const index_t bags = bags_.bags();
-    return std::clamp<index_t>(positions_ > 0 ? bags * chunk_positions / positions_ : bags, 1, chunk_positions);
+    return std::clamp<index_t>(positions_ > 0 ? bags * chunk_positions / positions_ : bags, 1,
+                               chunk_positions);
   }
   /// Prefetches the first rows of the units from `begin` on.
   void fetch(isa which, index_t begin) const noexcept {
     const index_t position = copies_ ? bags_.first_position() + begin : args_.ranges.begin(begin);
-    with_isa_up_to_avx512(
-        which, [&](auto region) { fetch_first_rows<element>(region, policy{}, args_, position); });
+    with_isa_up_to_avx512(which,
+                          [&](auto region) { fetch_first_rows<element>(region, policy{}, args_, position); });
   }
   void pool(isa which, index_t begin, index_t end) noexcept {
     const index_t first = bags_.first_position();

@@ -44,9 +44,9 @@ struct row_codec<::deeprec::detail::scaled_code<Bits, Scale>> {
   static constexpr index_t unit = 8 / Bits;  // vectors begin at a byte boundary
 
   // Offsets from the row's address.
-  index_t codes;       // of the panel's first column
-  index_t pair;        // of scale and bias
-  index_t begin;       // range to prefetch; with scale and bias where they adjoin the panel's codes
+  index_t codes;  // of the panel's first column
+  index_t pair;   // of scale and bias
+  index_t begin;  // range to prefetch; with scale and bias where they adjoin the panel's codes
   index_t end;
   bool pair_is_apart;
 
@@ -99,9 +99,7 @@ struct row_codec<::deeprec::detail::scaled_code<Bits, Scale>> {
     prefetch_range(row + begin, end - begin);
     if (pair_is_apart) __builtin_prefetch(row + pair, 0, 2);
   }
-  [[nodiscard]] DEEPREC_INLINE index_t bytes(index_t) const {
-    return end - begin + (pair_is_apart ? 64 : 0);
-  }
+  [[nodiscard]] DEEPREC_INLINE index_t bytes(index_t) const { return end - begin + (pair_is_apart ? 64 : 0); }
 };
 
 // Floats in two halves.

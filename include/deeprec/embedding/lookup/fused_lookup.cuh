@@ -11,7 +11,7 @@
 #pragma once
 
 #ifndef __CUDACC__
-#error "deeprec/embedding/lookup/fused_lookup.cuh needs nvcc. Fix: include <deeprec/embedding/lookup/fused_lookup.hpp> in host code."
+#  error "deeprec/embedding/lookup/fused_lookup.cuh needs nvcc. Fix: include fused_lookup.hpp in host code."
 #endif
 
 #include <cstddef>
@@ -29,16 +29,15 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-template <class Context, class Source, class Id, class Row, MemorySpace Space, class Pooling,
-          class Out, MemorySpace OutSpace, class Columns>
+template <class Context, class Source, class Id, class Row, MemorySpace Space, class Pooling, class Out,
+          MemorySpace OutSpace, class Columns>
 [[gnu::visibility("hidden")]] status fused_lookup_on(cuda_backend, const Context& ctx, const Source& table,
-                                                const coo_view<Id, Row, Space>& entries,
-                                                const Pooling& pooling,
-                                                matrix_view<Out, OutSpace, Columns> out) {
-  static_assert(
-      reachable_as<Space, device_space>,
-      "deeprec::fused_lookup: host memory given to a CUDA context. Fix: copy it to the device "
-      "and use views with device_space.");
+                                                     const coo_view<Id, Row, Space>& entries,
+                                                     const Pooling& pooling,
+                                                     matrix_view<Out, OutSpace, Columns> out) {
+  static_assert(reachable_as<Space, device_space>,
+                "deeprec::fused_lookup: host memory given to a CUDA context. Fix: copy it to the device "
+                "and use views with device_space.");
   // The host's checks, before anything is enqueued.
   if (const status s = detail::lookup_shapes(table, entries, pooling, out); !s) return s;
   const index_t n = entries.id_count();
@@ -50,10 +49,9 @@ template <class Context, class Source, class Id, class Row, MemorySpace Space, c
   std::byte* base = nullptr;
   if (const status s = kept.take(layout.bytes(), base); !s) return s;
   const auto place = [&](std::size_t at) { return static_cast<void*>(base + at); };
-  const device_bags<Id> bags{
-      static_cast<index_t*>(place(offsets)), static_cast<Id*>(place(ids)),
-      entries.weights() == nullptr ? nullptr : static_cast<float*>(place(weights)),
-      entries.bags(), n};
+  const device_bags<Id> bags{static_cast<index_t*>(place(offsets)), static_cast<Id*>(place(ids)),
+                             entries.weights() == nullptr ? nullptr : static_cast<float*>(place(weights)),
+                             entries.bags(), n};
   if (const status s = to_jagged(ctx, entries, bags); !s) return s;
   return lookup(ctx, table, bags.view(), pooling, out);
 }

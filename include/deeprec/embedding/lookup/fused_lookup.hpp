@@ -89,14 +89,16 @@ template <class Context, RowSource Source, BagBatch Bags, class Pooling, class O
 /// @threads  as lookup
 /// @error    as lookup, and as coo_view::validate (on a device from synchronize(), and the entry is
 ///           left out). When entries are not in order, positions refer to the sorted entries
-template <class Context, RowSource Source, class Id, class Row, MemorySpace Space, class Pooling,
-          class Out, MemorySpace OutSpace, class Columns>
+template <class Context, RowSource Source, class Id, class Row, MemorySpace Space, class Pooling, class Out,
+          MemorySpace OutSpace, class Columns>
 [[nodiscard]] status fused_lookup(Context&& context_or_executor, const Source& source,
                                   const coo_view<Id, Row, Space>& entries, const Pooling& how,
                                   matrix_view<Out, OutSpace, Columns> out) {
   const auto ctx = as_context(context_or_executor);
   if (const status s = entries.validate_shape(); !s) return s;
-  return detail::or_out_of_memory([&] { return fused_lookup_on(ctx.backend(), ctx, source, entries, detail::with_prune(as_pooling(how)), out); });
+  return detail::or_out_of_memory([&] {
+    return fused_lookup_on(ctx.backend(), ctx, source, entries, detail::with_prune(as_pooling(how)), out);
+  });
 }
 
 template <class... Args>
@@ -104,18 +106,17 @@ status fused_lookup_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, class Source, class Id, class Row, MemorySpace Space, class Pooling,
-          class Out, MemorySpace OutSpace, class Columns>
+template <class Context, class Source, class Id, class Row, MemorySpace Space, class Pooling, class Out,
+          MemorySpace OutSpace, class Columns>
 status fused_lookup_on(host_backend, const Context& ctx, const Source& source,
-                  const coo_view<Id, Row, Space>& entries, const Pooling& how,
-                  matrix_view<Out, OutSpace, Columns> out) {
-  static_assert(
-      reachable_as<Space, host_space>,
-      "deeprec::fused_lookup: device memory given to a host context. Fix: copy it, or pass a "
-      "device context.");
+                       const coo_view<Id, Row, Space>& entries, const Pooling& how,
+                       matrix_view<Out, OutSpace, Columns> out) {
+  static_assert(reachable_as<Space, host_space>,
+                "deeprec::fused_lookup: device memory given to a host context. Fix: copy it, or pass a "
+                "device context.");
   if (detail::one_in_each_row(entries)) {
-    return lookup(ctx, source,
-                  fixed_hotness_view<Id>(entries.ids(), entries.bags(), 1, entries.weights()), how, out);
+    return lookup(ctx, source, fixed_hotness_view<Id>(entries.ids(), entries.bags(), 1, entries.weights()),
+                  how, out);
   }
   bool in_order = true;
   if (const status s = detail::look_at_rows(ctx, entries, in_order); !s) return s;

@@ -22,8 +22,8 @@
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/verb.hpp>
-#include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/embedding/batches/partition.hpp>
+#include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/embedding/tables/table_view.hpp>
 
@@ -49,7 +49,8 @@ template <class Context, RowSource Source, class Ids, class Out, MemorySpace Out
                 "std::span(pointer, count), or a std::vector of them.");
   const auto list = id_span(ids);
   const auto n = static_cast<index_t>(list.size());
-  const status s = lookup(context_or_executor, table, fixed_hotness_view(list.data(), n, 1), combiner::concat, out);
+  const status s =
+      lookup(context_or_executor, table, fixed_hotness_view(list.data(), n, 1), combiner::concat, out);
   if (s.code() != errc::id_out_of_range) return s;
   return {s.code(), {.position = s.place().position, .value = s.place().value}};  // there are no bags here
 }
@@ -96,19 +97,26 @@ template <class Context, class Tables, class Id, class Out, MemorySpace OutSpace
                 "deeprec::gather: tables are no list of row sources. Fix: a std::vector of table views.");
   const auto ctx = as_context(context_or_executor);
   const std::span<const source> list(std::data(tables), std::size(tables));
-  if (const status s = detail::expect_size(static_cast<index_t>(list.size()), parts.parts(), "gather: the number of tables must be the number of parts"); !s) {
+  if (const status s = detail::expect_size(static_cast<index_t>(list.size()), parts.parts(),
+                                           "gather: the number of tables must be the number of parts");
+      !s) {
     return s;
   }
-  if (const status s = detail::expect_size(out.extent(0), static_cast<index_t>(parts.permutation.size()), "gather: out.extent(0) must be the number of ids N"); !s) {
+  if (const status s = detail::expect_size(out.extent(0), static_cast<index_t>(parts.permutation.size()),
+                                           "gather: out.extent(0) must be the number of ids N");
+      !s) {
     return s;
   }
   if (!out.valid()) return out.validate("gather: out must not be null");
   for (std::size_t p = 0; p < list.size(); ++p) {
-    if (const status s = detail::expect_size(out.extent(1), list[p].format().width(), "gather: out.extent(1) must be the row width D"); !s) {
+    if (const status s = detail::expect_size(out.extent(1), list[p].format().width(),
+                                             "gather: out.extent(1) must be the row width D");
+        !s) {
       return s.in_table(static_cast<index_t>(p));
     }
   }
-  return detail::or_out_of_memory([&] { return gather_parts_on(ctx.backend(), ctx, list, parts, matrix_view<Out, OutSpace>(out)); });
+  return detail::or_out_of_memory(
+      [&] { return gather_parts_on(ctx.backend(), ctx, list, parts, matrix_view<Out, OutSpace>(out)); });
 }
 
 namespace detail {
@@ -132,22 +140,23 @@ status gather_parts_on(any_backend, const Args&...) {
 }
 
 template <class Context, class Source, class Id, class Out, MemorySpace OutSpace>
-status gather_parts_on(host_backend, const Context& ctx, std::span<const Source> tables, const partitioned_ids<Id>& parts,
-                  matrix_view<Out, OutSpace> out) {
+status gather_parts_on(host_backend, const Context& ctx, std::span<const Source> tables,
+                       const partitioned_ids<Id>& parts, matrix_view<Out, OutSpace> out) {
   const auto& positions = parts.permutation;
   if (positions.empty()) return {};
   std::pmr::vector<const std::byte*> addresses(parts.ids.size(), ctx.memory);
   for (std::size_t p = 0; p < tables.size(); ++p) {
     const std::span<const Id> ids = parts.group(static_cast<index_t>(p));
     const index_t bad = detail::first_bad_id(ctx, ids, tables[p].rows());
-    if (bad < static_cast<index_t>(ids.size())) return detail::fault_at_position(parts, static_cast<index_t>(p), bad);
+    if (bad < static_cast<index_t>(ids.size()))
+      return detail::fault_at_position(parts, static_cast<index_t>(p), bad);
     const std::byte** const to = addresses.data() + parts.offsets[p];
     ctx.executor->parallel_for(
         static_cast<index_t>(ids.size()), detail::chunk_positions, [&](index_t begin, index_t end, int) {
           if constexpr (DirectRowSource<Source>) {
             for (index_t k = begin; k < end; ++k) {
-              to[k] = tables[p].data() +
-                      static_cast<index_t>(ids.data()[k]) * tables[p].format().stride_bytes();
+              to[k] =
+                  tables[p].data() + static_cast<index_t>(ids.data()[k]) * tables[p].format().stride_bytes();
             }
           } else {
             tables[p].resolve(ids.data() + begin, end - begin, to + begin);

@@ -11,7 +11,7 @@
 #pragma once
 
 #ifndef __CUDACC__
-#error "deeprec/embedding/lookup/lookup.cuh needs nvcc. Fix: include <deeprec/embedding/lookup/lookup.hpp> in host code."
+#  error "deeprec/embedding/lookup/lookup.cuh needs nvcc. Fix: include lookup.hpp in host code."
 #endif
 
 #include <cuda_runtime.h>
@@ -50,7 +50,8 @@ __global__ void __launch_bounds__(block_threads)
 }
 
 template <class Element, int Vec, class Rules, class Task>
-__global__ void __launch_bounds__(block_threads) copy_positions(const __grid_constant__ Task task, int lanes) {
+__global__ void __launch_bounds__(block_threads)
+    copy_positions(const __grid_constant__ Task task, int lanes) {
   const warp_team team(lanes);
   DEEPREC_ROLLED
   for (index_t k = team.number(); k < task.id_count; k += team.teams()) {
@@ -62,16 +63,17 @@ template <bool Copies, class Element, int Vec, class Rules, class Task>
 status launch_pool(const Task& task, index_t records, cudaStream_t on) {
   const detail::lane_shape shape = detail::lanes_of(task.width, Vec);
   if constexpr (Copies) {
-    return launch_kernel(copy_positions<Element, Vec, Rules, Task>, grid_of(task.id_count, shape.lanes, shape.panels), on,
-                         task, shape.lanes);
+    return launch_kernel(copy_positions<Element, Vec, Rules, Task>,
+                         grid_of(task.id_count, shape.lanes, shape.panels), on, task, shape.lanes);
   } else {
     if (records > 0) {
-      const status s = launch_kernel(sum_chunks<Element, Vec, Rules, Task>,
-                                     grid_of(records, shape.lanes, shape.panels), on, task, shape.lanes, records);
+      const status s =
+          launch_kernel(sum_chunks<Element, Vec, Rules, Task>, grid_of(records, shape.lanes, shape.panels),
+                        on, task, shape.lanes, records);
       if (!s) return s;
     }
-    return launch_kernel(pool_bags<Element, Vec, Rules, Task>, grid_of(task.bags, shape.lanes, shape.panels), on, task,
-                         shape.lanes);
+    return launch_kernel(pool_bags<Element, Vec, Rules, Task>, grid_of(task.bags, shape.lanes, shape.panels),
+                         on, task, shape.lanes);
   }
 }
 
@@ -91,10 +93,10 @@ bool may_be_long(const Bags& bags) {
 }  // namespace detail
 
 template <class Context, class Source, class Bags, class Pooling, class Out, MemorySpace OutSpace>
-[[gnu::visibility("hidden")]] status lookup_on(cuda_backend, const Context& ctx, const Source& table, const Bags& bags,
-                                                const Pooling& pooling, matrix_view<Out, OutSpace> out) {
-  static_assert(reachable_as<typename Bags::space, device_space> &&
-                    reachable_as<OutSpace, device_space> &&
+[[gnu::visibility("hidden")]] status lookup_on(cuda_backend, const Context& ctx, const Source& table,
+                                               const Bags& bags, const Pooling& pooling,
+                                               matrix_view<Out, OutSpace> out) {
+  static_assert(reachable_as<typename Bags::space, device_space> && reachable_as<OutSpace, device_space> &&
                     reachable_as<typename Source::space, device_space>,
                 "deeprec::lookup: host memory given to a CUDA context. Fix: copy it to the device and "
                 "use views with device_space.");
@@ -106,15 +108,17 @@ template <class Context, class Source, class Bags, class Pooling, class Out, Mem
   using rules = detail::rules_of<Pooling>;
   if (const status s = detail::device_shapes(bags); !s) return s;
   if (copies) {
-    if (const status s =
-            detail::expect_size(out.extent(0), bags.id_count(), "lookup: out.extent(0) must be the number of ids N");
+    if (const status s = detail::expect_size(out.extent(0), bags.id_count(),
+                                             "lookup: out.extent(0) must be the number of ids N");
         !s) {
       return s;
     }
   }
   auto task = detail::task_of<task_type>(table, pooling, bags.weights() != nullptr);
   if (task.empty == detail::when_empty::default_row && detail::is_bad_id(task.default_row, task.rows)) {
-    return {errc::id_out_of_range, "pooling: default_row must be a row of the table", {.value = task.default_row}};
+    return {errc::id_out_of_range,
+            "pooling: default_row must be a row of the table",
+            {.value = task.default_row}};
   }
   if (out.empty()) return {};
   detail::set_bags(task, bags);
@@ -124,8 +128,7 @@ template <class Context, class Source, class Bags, class Pooling, class Out, Mem
   if (index_t* const counter = detail::skip_counter_of(pooling); counter != nullptr) {
     task.skipped = ctx.executor->counter(counter);
     if (task.skipped == nullptr) {
-      return {errc::unsupported,
-              "lookup: skip counters between two synchronize() must fit the stream"};
+      return {errc::unsupported, "lookup: skip counters between two synchronize() must fit the stream"};
     }
   }
   index_t records = 0;

@@ -30,11 +30,15 @@ template <class Source, class Bags, class Pooling, class Out, class OutSpace, cl
 status lookup_shapes(const Source& table, const Bags& bags, const Pooling& pooling,
                      const matrix_view<Out, OutSpace, Columns>& out) {
   using combiner_type = typename Pooling::combiner;
-  if (const status s = detail::expect_size(out.extent(1), table.format().width(), "lookup: out.extent(1) must be the row width D"); !s) {
+  if (const status s = detail::expect_size(out.extent(1), table.format().width(),
+                                           "lookup: out.extent(1) must be the row width D");
+      !s) {
     return s;
   }
   if (!std::is_same_v<combiner_type, combiner::concat_t>) {
-    if (const status s = expect_size(out.extent(0), bags.bags(), "lookup: out.extent(0) must be the number of bags B"); !s) {
+    if (const status s =
+            expect_size(out.extent(0), bags.bags(), "lookup: out.extent(0) must be the number of bags B");
+        !s) {
       return s;
     }
   }
@@ -92,7 +96,8 @@ template <class Context, RowSource Source, BagBatch Bags, class Pooling, class O
   const auto ctx = as_context(context_or_executor);
   const auto policies = as_pooling(pooling);
   if (const status s = detail::lookup_shapes(table, bags, policies, out); !s) return s;
-  return detail::or_out_of_memory([&] { return lookup_on(ctx.backend(), ctx, table, bags, policies, matrix_view<Out, OutSpace>(out)); });
+  return detail::or_out_of_memory(
+      [&] { return lookup_on(ctx.backend(), ctx, table, bags, policies, matrix_view<Out, OutSpace>(out)); });
 }
 
 namespace detail {
@@ -110,9 +115,10 @@ concept NamesIds = requires { typename B::id_type; };
 template <class Context, detail::NamesFormat Source, detail::NamesIds Bags, class Pooling, class Out>
   requires(!RowSource<Source> || !BagBatch<Bags>)
 status lookup(Context&&, const Source&, const Bags&, const Pooling&, const Out&) {
-  static_assert(RowSource<Source>,
-                "deeprec::lookup: not a row source. Fix: give it format_type, space, format() and rows() (concept "
-                "RowSource in embedding/tables/table_view.hpp); of a dense_table pass view().");
+  static_assert(
+      RowSource<Source>,
+      "deeprec::lookup: not a row source. Fix: give it format_type, space, format() and rows() (concept "
+      "RowSource in embedding/tables/table_view.hpp); of a dense_table pass view().");
   static_assert(BagBatch<Bags>,
                 "deeprec::lookup: not a batch of bags. Fix: give it the members that concept BagBatch in "
                 "core/jagged_view.hpp lists, or pass a jagged_view or a fixed_hotness_view.");
@@ -125,18 +131,17 @@ status lookup_on(any_backend, const Args&...) {
 }
 
 template <class Context, class Source, class Bags, class Pooling, class Out, MemorySpace OutSpace>
-status lookup_on(host_backend, const Context& ctx, const Source& table, const Bags& bags, const Pooling& pooling,
-                  matrix_view<Out, OutSpace> out) {
+status lookup_on(host_backend, const Context& ctx, const Source& table, const Bags& bags,
+                 const Pooling& pooling, matrix_view<Out, OutSpace> out) {
   static_assert(reachable_as<OutSpace, host_space>,
                 "deeprec::lookup: device memory given to a host context. Fix: copy it, or pass a "
                 "device context.");
   detail::lookup_job job(table, bags, pooling, matrix_view<Out>(out), ctx.memory);
   if (const status s = job.open(); !s) return s;
   if constexpr (job.checks) {
-    ctx.executor->parallel_for(job.positions(), detail::check_positions_at_once,
-                               [&](index_t begin, index_t end, int) {
-                                 job.check(ctx.instruction_set, begin, end);
-                               });
+    ctx.executor->parallel_for(
+        job.positions(), detail::check_positions_at_once,
+        [&](index_t begin, index_t end, int) { job.check(ctx.instruction_set, begin, end); });
     if (const status s = job.fault(); !s) return s;
   }
   job.plan(ctx);

@@ -10,7 +10,7 @@
 #pragma once
 
 #ifndef __CUDACC__
-#error "deeprec/embedding/lookup/table_group.cuh needs nvcc. Fix: include <deeprec/embedding/lookup/table_group.hpp> in host code."
+#  error "deeprec/embedding/lookup/table_group.cuh needs nvcc. Fix: include table_group.hpp in host code."
 #endif
 
 #include <cuda_runtime.h>
@@ -51,13 +51,12 @@ __global__ void __launch_bounds__(block_threads)
 }  // namespace DEEPREC_DEVICE
 
 template <class Context, class Out, class Bags>
-[[gnu::visibility("hidden")]] status lookup_group_on(cuda_backend, 
-    const Context& ctx, const table_group<Out, Bags>& group, std::span<const Bags> bags,
+[[gnu::visibility("hidden")]] status lookup_group_on(
+    cuda_backend, const Context& ctx, const table_group<Out, Bags>& group, std::span<const Bags> bags,
     std::span<const matrix_view<Out, detail::group_space<Bags>>> outs) {
-  static_assert(
-      std::is_same_v<detail::group_space<Bags>, device_space>,
-      "deeprec::lookup: a group of host memory given to a CUDA context. Fix: table_group<float, "
-      "jagged_view<Id, Offset, device_space>>.");
+  static_assert(std::is_same_v<detail::group_space<Bags>, device_space>,
+                "deeprec::lookup: a group of host memory given to a CUDA context. Fix: table_group<float, "
+                "jagged_view<Id, Offset, device_space>>.");
   using launch_type = detail::group_launch<typename detail::device_feature<Bags, Out>::task_type>;
   static_assert(sizeof(launch_type) <= 32764);
   const auto features = group.parts();
@@ -83,8 +82,7 @@ template <class Context, class Out, class Bags>
       if (features[t].skipped != nullptr) {
         here.task.skipped = ctx.executor->counter(features[t].skipped);
         if (here.task.skipped == nullptr) {
-          return {errc::unsupported,
-                  "lookup: skip counters between two synchronize() must fit the stream"};
+          return {errc::unsupported, "lookup: skip counters between two synchronize() must fit the stream"};
         }
       }
       all->first_block[t - from] = blocks;

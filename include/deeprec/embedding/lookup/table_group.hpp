@@ -22,9 +22,9 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
-#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/lookup/detail/device_group.hpp>
@@ -71,8 +71,8 @@ class table_group {
     if constexpr (std::is_same_v<detail::group_space<Bags>, device_space>) {
       features_.push_back(detail::device_feature_of<Bags, Out>(table, as_pooling(pooling)));
     } else {
-      features_.push_back(
-          std::make_unique<detail::group_feature_of<Source, Bags, policies, Out>>(table, as_pooling(pooling)));
+      features_.push_back(std::make_unique<detail::group_feature_of<Source, Bags, policies, Out>>(
+          table, as_pooling(pooling)));
     }
     offsets_.push_back(detail::capped_sum(total_width(), table.format().width()));
     return features() - 1;
@@ -123,10 +123,16 @@ template <class Context, Storage Out, BagBatch Bags>
         outs) {
   const auto ctx = as_context(context_or_executor);
   const auto features = group.parts();
-  if (const status s = detail::expect_size(bags.size(), features.size(), "lookup: the number of batches must be the number of features of the group"); !s) {
+  if (const status s =
+          detail::expect_size(bags.size(), features.size(),
+                              "lookup: the number of batches must be the number of features of the group");
+      !s) {
     return s;
   }
-  if (const status s = detail::expect_size(outs.size(), features.size(), "lookup: the number of outputs must be the number of features of the group"); !s) {
+  if (const status s =
+          detail::expect_size(outs.size(), features.size(),
+                              "lookup: the number of outputs must be the number of features of the group");
+      !s) {
     return s;
   }
   return detail::or_out_of_memory([&] { return lookup_group_on(ctx.backend(), ctx, group, bags, outs); });
@@ -138,8 +144,9 @@ status lookup_group_on(any_backend, const Args&...) {
 }
 
 template <class Context, class Out, class Bags>
-status lookup_group_on(host_backend, const Context& given, const table_group<Out, Bags>& group, std::span<const Bags> bags,
-                  std::span<const matrix_view<Out, detail::group_space<Bags>>> outs) {
+status lookup_group_on(host_backend, const Context& given, const table_group<Out, Bags>& group,
+                       std::span<const Bags> bags,
+                       std::span<const matrix_view<Out, detail::group_space<Bags>>> outs) {
   static_assert(std::is_same_v<detail::group_space<Bags>, host_space>,
                 "deeprec::lookup: a group of batches in device memory given to a host context. Fix: pass a "
                 "device context.");
@@ -157,7 +164,9 @@ template <class Context, Storage Out, BagBatch Bags, class Columns>
 [[nodiscard]] status lookup(Context&& context_or_executor, const table_group<Out, Bags>& group,
                             std::span<const std::type_identity_t<Bags>> bags,
                             matrix_view<Out, detail::group_space<Bags>, Columns> out) {
-  if (const status s = detail::expect_size(out.extent(1), group.total_width(), "lookup: out.extent(1) must be the total width of the group"); !s) {
+  if (const status s = detail::expect_size(out.extent(1), group.total_width(),
+                                           "lookup: out.extent(1) must be the total width of the group");
+      !s) {
     return s;
   }
   const auto ctx = as_context(context_or_executor);

@@ -17,14 +17,14 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
-#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/random.hpp>
+#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/tables/row_format.hpp>
 #include <deeprec/embedding/tables/table_view.hpp>
-#include <deeprec/memory/scratch_block.hpp>
 #include <deeprec/memory/huge_page_resource.hpp>
+#include <deeprec/memory/scratch_block.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -59,8 +59,8 @@ struct normal_rows {
   void operator()(index_t row, float* values, index_t width) const {
     const counter_rng rng(seed);
     for (index_t j = 0; j < width; ++j) {
-      values[j] = deviation * static_cast<float>(rng.normal(static_cast<std::uint64_t>(row),
-                                                            static_cast<std::uint64_t>(j)));
+      values[j] = deviation * static_cast<float>(
+                                  rng.normal(static_cast<std::uint64_t>(row), static_cast<std::uint64_t>(j)));
     }
   }
 };
@@ -78,8 +78,7 @@ class dense_table {
 
   dense_table() = default;
   /// The rows' bytes are zero, state included, until initialize().
-  dense_table(index_t rows, Format format,
-              std::pmr::memory_resource* memory = huge_page_resource::shared())
+  dense_table(index_t rows, Format format, std::pmr::memory_resource* memory = huge_page_resource::shared())
       : memory_(memory), rows_(rows), format_(format) {
     const auto stride = static_cast<std::size_t>(format.stride_bytes());
     if (rows < 0 || (stride > 0 && static_cast<std::size_t>(rows) > max_bytes / stride)) {
@@ -95,7 +94,9 @@ class dense_table {
 #else
     data_ = static_cast<std::byte*>(memory->allocate(bytes_, row_alignment));
 #endif
-    if (data_ == nullptr) detail::raise(errc::out_of_memory, "dense_table: the memory resource must provide rows * stride bytes (it refused)");
+    if (data_ == nullptr)
+      detail::raise(errc::out_of_memory,
+                    "dense_table: the memory resource must provide rows * stride bytes (it refused)");
     if (memory != huge_page_resource::shared() || bytes_ < huge_page_size) {
       std::memset(data_, 0, bytes_);  // fresh mappings are zero already
     }
@@ -138,7 +139,9 @@ class dense_table {
       scratch.emplace(ctx.memory, detail::scratch_block::bytes_of<float>(floats));
       return {};
     });
-    if (!made) detail::raise(made.code(), "initialize: the context's resource must give D floats for each worker (it refused)");
+    if (!made)
+      detail::raise(made.code(),
+                    "initialize: the context's resource must give D floats for each worker (it refused)");
     float* const all_values = scratch->take<float>(floats).data();
     const index_t grain =
         std::max<index_t>(1, index_t{huge_page_size} / std::max<index_t>(1, format_.stride_bytes()));

@@ -32,9 +32,9 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// @pre      source and table don't overlap
 /// @post     every row's bytes are written; gaps between rows and optimizer state are not
 /// @numerics int8, int4: bias = the row's smallest value, scale = (largest - bias) / (2^bits - 1), so that
-///           |x - dequantized x| <= scale / 2, and with a scale and bias of f32 a constant row comes back exactly. Both are rounded to
-///           what the row stores, the bias down and the scale up. f16, bf16, fp8: to nearest even. Split
-///           rows: exact
+///           |x - dequantized x| <= scale / 2, and with a scale and bias of f32 a constant row comes back
+///           exactly. Both are rounded to what the row stores, the bias down and the scale up. f16, bf16,
+///           fp8: to nearest even. Split rows: exact
 /// @cost     O(R*D): reads the source twice, writes the table; no allocation
 /// @threads  one caller, no lookup of the table at the same time
 /// @error    shape_mismatch · invalid_value with row and column, of the first such row: a value is NaN,
@@ -49,13 +49,13 @@ template <class Context, MemorySpace SourceSpace, class Columns, RowFormat Forma
     return {errc::shape_mismatch, "quantize: source must have the shape (R,D) of the table"};
   }
   if (!source.valid()) return source.validate("quantize: source must not be null");
-  return detail::or_out_of_memory([&] { return quantize_on(ctx.backend(), ctx, matrix_view<const float, SourceSpace>(source), table); });
+  return detail::or_out_of_memory(
+      [&] { return quantize_on(ctx.backend(), ctx, matrix_view<const float, SourceSpace>(source), table); });
 }
 
 /// The same, for a source that may be written.
 template <class Context, MemorySpace SourceSpace, class Columns, RowFormat Format, MemorySpace TableSpace>
-[[nodiscard]] status quantize(Context&& context_or_executor,
-                              matrix_view<float, SourceSpace, Columns> source,
+[[nodiscard]] status quantize(Context&& context_or_executor, matrix_view<float, SourceSpace, Columns> source,
                               table_view<Format, TableSpace> table) {
   return quantize(context_or_executor, matrix_view<const float, SourceSpace, Columns>(source), table);
 }
@@ -84,8 +84,10 @@ template <class Context, RowFormat Format, MemorySpace TableSpace, class Byte, M
     return {errc::shape_mismatch, "dequantize: out.stride(0) must be at least out.extent(1)"};
   }
   if (!out.valid()) return out.validate("dequantize: out must not be null");
-  return detail::or_out_of_memory([&] { return dequantize_on(ctx.backend(), ctx, const_table_view<Format, TableSpace>(table),
-                                             matrix_view<float, OutSpace>(out)); });
+  return detail::or_out_of_memory([&] {
+    return dequantize_on(ctx.backend(), ctx, const_table_view<Format, TableSpace>(table),
+                         matrix_view<float, OutSpace>(out));
+  });
 }
 
 namespace detail {
@@ -125,7 +127,7 @@ status quantize_on(any_backend, const Args&...) {
 
 template <class Context, MemorySpace SourceSpace, class Format, MemorySpace TableSpace>
 status quantize_on(host_backend, const Context& ctx, matrix_view<const float, SourceSpace> source,
-                  table_view<Format, TableSpace> table) {
+                   table_view<Format, TableSpace> table) {
   static_assert(reachable_as<SourceSpace, host_space> && reachable_as<TableSpace, host_space>,
                 "deeprec::quantize: device memory given to a host context. Fix: copy it to the host.");
   const Format format = table.format();
@@ -161,7 +163,7 @@ status dequantize_on(any_backend, const Args&...) {
 
 template <class Context, class Format, MemorySpace TableSpace, MemorySpace OutSpace>
 status dequantize_on(host_backend, const Context& ctx, const_table_view<Format, TableSpace> table,
-                  matrix_view<float, OutSpace> out) {
+                     matrix_view<float, OutSpace> out) {
   static_assert(reachable_as<TableSpace, host_space> && reachable_as<OutSpace, host_space>,
                 "deeprec::dequantize: device memory given to a host context. Fix: copy it to the host.");
   const Format format = table.format();

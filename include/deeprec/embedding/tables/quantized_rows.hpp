@@ -19,9 +19,9 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/contract.hpp>
-#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/sizes.hpp>
 #include <deeprec/embedding/tables/row_elements.hpp>
 #include <deeprec/embedding/tables/row_format.hpp>
 

@@ -58,8 +58,7 @@ struct stored_value<scaled_code<Bits, Scale>> {
   DEEPREC_HD static float at(const std::byte* row, row_parts parts, index_t column) noexcept {
     Scale scale_bias[2];
     std::memcpy(scale_bias, row + parts.others, sizeof(scale_bias));
-    return static_cast<float>(code_at<Bits>(row + parts.values, column)) *
-               static_cast<float>(scale_bias[0]) +
+    return static_cast<float>(code_at<Bits>(row + parts.values, column)) * static_cast<float>(scale_bias[0]) +
            static_cast<float>(scale_bias[1]);
   }
 };

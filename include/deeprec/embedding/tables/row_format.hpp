@@ -16,26 +16,26 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/contract.hpp>
-#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/sizes.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// Requirements of tables and lookups on a format. encode and decode are the scalar reference codec.
 template <class F>
-concept RowFormat = std::is_trivially_copyable_v<F> &&
-                    requires(const F& format, std::byte* row, const std::byte* stored, float* values,
-                             const float* source) {
-                      typename F::element;
-                      { format.width() } -> std::convertible_to<index_t>;
-                      { format.row_bytes() } -> std::convertible_to<index_t>;
-                      { format.stride_bytes() } -> std::convertible_to<index_t>;
-                      { format.state_floats() } -> std::convertible_to<index_t>;
-                      { format.state(row) } -> std::same_as<float*>;
-                      format.decode(stored, values);
-                      format.encode(source, row);
-                    };
+concept RowFormat =
+    std::is_trivially_copyable_v<F> &&
+    requires(const F& format, std::byte* row, const std::byte* stored, float* values, const float* source) {
+      typename F::element;
+      { format.width() } -> std::convertible_to<index_t>;
+      { format.row_bytes() } -> std::convertible_to<index_t>;
+      { format.stride_bytes() } -> std::convertible_to<index_t>;
+      { format.state_floats() } -> std::convertible_to<index_t>;
+      { format.state(row) } -> std::same_as<float*>;
+      format.decode(stored, values);
+      format.encode(source, row);
+    };
 
 /// Options for the layout of rows. Zero means no state, and rows packed as tightly as possible.
 struct row_layout {
@@ -43,18 +43,19 @@ struct row_layout {
   index_t stride_bytes = 0;  ///< bytes from a row to the next
 };
 
-namespace detail {
-inline namespace DEEPREC_UNIT {
+namespace detail { inline namespace DEEPREC_UNIT {
 
 /// The loops of formats over a whole row, in a namespace that names the unit's compiler flags: the members of
 /// a format are shared by units compiled with different flags.
 struct row_loops {
   template <class Format>
-  DEEPREC_HD DEEPREC_APART static void decode(const Format& format, const std::byte* row, float* values) noexcept {
+  DEEPREC_HD DEEPREC_APART static void decode(const Format& format, const std::byte* row,
+                                              float* values) noexcept {
     format.decode_row(row, values);
   }
   template <class Format>
-  DEEPREC_HD DEEPREC_APART static void encode(const Format& format, const float* values, std::byte* row) noexcept {
+  DEEPREC_HD DEEPREC_APART static void encode(const Format& format, const float* values,
+                                              std::byte* row) noexcept {
     format.encode_row(values, row);
   }
   template <class Format>
@@ -63,8 +64,7 @@ struct row_loops {
   }
 };
 
-}  // namespace DEEPREC_UNIT
-}  // namespace detail
+}}  // namespace detail::DEEPREC_UNIT
 
 /// Rows of T without a header. Width is dim<> or dim<D>. As in all formats, sizes that memory can't hold
 /// saturate at a largest number of bytes, for which no table can be allocated.
@@ -80,9 +80,10 @@ class plain_rows {
   DEEPREC_HD constexpr explicit(false) plain_rows(const W& width, row_layout layout = {})
       : width_(width), state_floats_(layout.state_floats), stride_bytes_(layout.stride_bytes) {
     const index_t needed =
-        state_floats_ == 0 ? row_bytes()
-                           : detail::capped_sum(detail::capped_round_up(row_bytes(), index_t{alignof(float)}),
-                                                detail::capped_product(state_floats_, index_t{sizeof(float)}));
+        state_floats_ == 0
+            ? row_bytes()
+            : detail::capped_sum(detail::capped_round_up(row_bytes(), index_t{alignof(float)}),
+                                 detail::capped_product(state_floats_, index_t{sizeof(float)}));
     const index_t tight = detail::capped_round_up(needed, alignment());
     if (stride_bytes_ == 0) stride_bytes_ = tight;
     DEEPREC_EXPECTS(stride_bytes_ >= needed && stride_bytes_ % alignment() == 0);
@@ -143,7 +144,7 @@ using bf16_rows = plain_rows<bf16>;
 using e4m3_rows = plain_rows<e4m3>;
 using e5m2_rows = plain_rows<e5m2>;
 
-static_assert(RowFormat<f32_rows> && RowFormat<f16_rows> && RowFormat<bf16_rows> &&
-              RowFormat<e4m3_rows> && RowFormat<e5m2_rows>);
+static_assert(RowFormat<f32_rows> && RowFormat<f16_rows> && RowFormat<bf16_rows> && RowFormat<e4m3_rows> &&
+              RowFormat<e5m2_rows>);
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -27,7 +27,8 @@ class separate_state : public Format {
  public:
   separate_state() = default;
   /// For the table whose row 0 is at `first`; `state` has one row for each of its rows.
-  DEEPREC_HD constexpr separate_state(const Format& rows, const std::byte* first, matrix_view<float> state) noexcept
+  DEEPREC_HD constexpr separate_state(const Format& rows, const std::byte* first,
+                                      matrix_view<float> state) noexcept
       : Format(rows), first_(first), state_(state) {}
 
   [[nodiscard]] DEEPREC_HD constexpr index_t state_floats() const noexcept { return state_.extent(1); }
@@ -53,9 +54,11 @@ class separate_state : public Format {
 ///          than memory can hold counts as absent: update returns shape_mismatch
 /// @example @snippet tests/embedding/separate_state_test.cpp with_state
 template <RowFormat Format>
-[[nodiscard]] table_view<separate_state<Format>> with_state(table_view<Format> table, matrix_view<float> state) noexcept {
+[[nodiscard]] table_view<separate_state<Format>> with_state(table_view<Format> table,
+                                                            matrix_view<float> state) noexcept {
   const bool overlaps = state.extent(0) > 1 && state.stride(0) < state.extent(1);
-  if (state.extent(0) != table.rows() || overlaps || !state.validate()) state = {state.data_handle(), state.extent(0), 0};
+  if (state.extent(0) != table.rows() || overlaps || !state.validate())
+    state = {state.data_handle(), state.extent(0), 0};
   return {table.data(), table.rows(), separate_state<Format>(table.format(), table.data(), state)};
 }
 

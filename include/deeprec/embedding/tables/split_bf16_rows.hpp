@@ -15,9 +15,9 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/contract.hpp>
-#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/sizes.hpp>
 #include <deeprec/embedding/tables/row_elements.hpp>
 #include <deeprec/embedding/tables/row_format.hpp>
 #include <deeprec/embedding/tables/table_view.hpp>
@@ -51,8 +51,7 @@ class split_rows {
   [[nodiscard]] DEEPREC_HD constexpr index_t state_floats() const noexcept { return state_floats_; }
   /// The optimizer state of a row; null when the format has none.
   [[nodiscard]] DEEPREC_HD float* state(std::byte* row) const noexcept {
-    return state_floats_ == 0 ? nullptr
-                              : reinterpret_cast<float*>(static_cast<void*>(row + row_bytes()));
+    return state_floats_ == 0 ? nullptr : reinterpret_cast<float*>(static_cast<void*>(row + row_bytes()));
   }
   /// Name of the format in table files.
   [[nodiscard]] static constexpr const char* file_name() noexcept { return "split_bf16"; }

@@ -12,9 +12,9 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/contract.hpp>
-#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/embedding/tables/row_format.hpp>
@@ -38,8 +38,7 @@ class basic_table_view {
   /// Converts to a read-only view, or to a space from which this memory is reachable.
   template <MemorySpace From, class OtherByte>
     requires(std::is_convertible_v<OtherByte*, Byte*> && reachable_as<From, Space>)
-  DEEPREC_HD constexpr basic_table_view(
-      const basic_table_view<Format, From, OtherByte>& other) noexcept
+  DEEPREC_HD constexpr basic_table_view(const basic_table_view<Format, From, OtherByte>& other) noexcept
       : basic_table_view(other.data(), other.rows(), other.format()) {}
   template <MemorySpace From, class OtherByte>
     requires(!reachable_as<From, Space>)
@@ -77,8 +76,8 @@ auto as_table(matrix_view<T, Space, Columns> weights) {
   using byte_type = std::conditional_t<std::is_const_v<T>, const std::byte, std::byte>;
   const format_type format(Columns(weights.extent(1)),
                            {.stride_bytes = detail::capped_product(weights.stride(0), index_t{sizeof(T)})});
-  return basic_table_view<format_type, Space, byte_type>(
-      reinterpret_cast<byte_type*>(weights.data_handle()), weights.extent(0), format);
+  return basic_table_view<format_type, Space, byte_type>(reinterpret_cast<byte_type*>(weights.data_handle()),
+                                                         weights.extent(0), format);
 }
 
 /// Ids are valid in [0, rows()). `space` is the memory space of the rows.

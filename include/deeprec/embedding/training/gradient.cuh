@@ -5,7 +5,7 @@
 #pragma once
 
 #ifndef __CUDACC__
-#error "deeprec/embedding/training/gradient.cuh needs nvcc. Fix: include <deeprec/embedding/training/gradient.hpp> in host code."
+#  error "deeprec/embedding/training/gradient.cuh needs nvcc. Fix: include gradient.hpp in host code."
 #endif
 
 #include <cuda_runtime.h>
@@ -36,9 +36,10 @@ __global__ void __launch_bounds__(block_threads)
 }  // namespace DEEPREC_DEVICE
 
 template <class Context, class Source, class Bags, MemorySpace Space, class Pooling>
-[[gnu::visibility("hidden")]] status weight_gradients_on(cuda_backend, const Context& ctx, const Source& table, const Bags& bags,
-                                                matrix_view<const float, Space> gradient,
-                                                const Pooling& pooling, std::span<float> out) {
+[[gnu::visibility("hidden")]] status weight_gradients_on(cuda_backend, const Context& ctx,
+                                                         const Source& table, const Bags& bags,
+                                                         matrix_view<const float, Space> gradient,
+                                                         const Pooling& pooling, std::span<float> out) {
   static_assert(
       reachable_as<typename Bags::space, device_space> && reachable_as<Space, device_space> &&
           reachable_as<typename Source::space, device_space>,
@@ -48,7 +49,9 @@ template <class Context, class Source, class Bags, MemorySpace Space, class Pool
   using rules = detail::rules_of<Pooling>;
   using task_type = detail::pool_task<typename Bags::id_type, decltype(bags.ranges()), const float>;
   if (const status s = detail::device_shapes(bags); !s) return s;
-  if (const status s = detail::expect_size(static_cast<index_t>(out.size()), bags.id_count(), "weight_gradients: out.size() must be the number of ids N"); !s) {
+  if (const status s = detail::expect_size(static_cast<index_t>(out.size()), bags.id_count(),
+                                           "weight_gradients: out.size() must be the number of ids N");
+      !s) {
     return s;
   }
   // Positions in no valid bag get 0.
@@ -66,8 +69,9 @@ template <class Context, class Source, class Bags, MemorySpace Space, class Pool
   const dim3 grid = DEEPREC_DEVICE::grid_of(task.bags, lanes);
   const cudaStream_t on = ctx.executor->get();
   using namespace DEEPREC_DEVICE;
-  return launch_kernel(fits ? dot_bags<element, wide, rules, task_type> : dot_bags<element, 1, rules, task_type>,
-                       grid, on, task, lanes, out.data());
+  return launch_kernel(
+      fits ? dot_bags<element, wide, rules, task_type> : dot_bags<element, 1, rules, task_type>, grid, on,
+      task, lanes, out.data());
 }
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -20,11 +20,11 @@
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/verb.hpp>
-#include <deeprec/embedding/training/detail/backward.hpp>
-#include <deeprec/embedding/training/detail/position_dots_kernels.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/embedding/tables/table_view.hpp>
+#include <deeprec/embedding/training/detail/backward.hpp>
+#include <deeprec/embedding/training/detail/position_dots_kernels.hpp>
 #include <deeprec/memory/owns.hpp>
 #include <deeprec/simd/dispatch.hpp>
 
@@ -48,7 +48,9 @@ struct sparse_gradient {
 };
 
 namespace detail {
-inline auto arrays_of(const sparse_gradient& gradient) noexcept { return std::tie(gradient.rows, gradient.values); }
+inline auto arrays_of(const sparse_gradient& gradient) noexcept {
+  return std::tie(gradient.rows, gradient.values);
+}
 }  // namespace detail
 
 /// The gradient of each row that a batch used.
@@ -73,17 +75,22 @@ template <class Context, BagBatch Bags, MemorySpace Space, class Columns, class 
   const auto ctx = as_context(context_or_executor);
   using policies = std::remove_const_t<decltype(as_pooling(pooling))>;
   using combiner_type = typename policies::combiner;
-  static_assert(!std::is_same_v<combiner_type, combiner::max_t> && !std::is_same_v<combiner_type, combiner::concat_t>,
-                "deeprec::row_gradients: no gradient for this combiner. Fix: sum, mean or sqrtn.");
+  static_assert(
+      !std::is_same_v<combiner_type, combiner::max_t> && !std::is_same_v<combiner_type, combiner::concat_t>,
+      "deeprec::row_gradients: no gradient for this combiner. Fix: sum, mean or sqrtn.");
   static_assert(!detail::kernel_policy<policies>::clips,
                 "deeprec::row_gradients: the gradient through max_norm needs the table. Fix: update.");
-  if (const status s = detail::expect_size(gradient.extent(0), bags.bags(), "row_gradients: gradient.extent(0) must be the number of bags B"); !s) {
+  if (const status s = detail::expect_size(gradient.extent(0), bags.bags(),
+                                           "row_gradients: gradient.extent(0) must be the number of bags B");
+      !s) {
     return s;
   }
   if (!gradient.valid()) return gradient.validate("row_gradients: gradient must not be null");
   if (table_rows < 0) return {errc::shape_mismatch, "row_gradients: table_rows must not be negative"};
-  return detail::or_out_of_memory([&] { return row_gradients_on(ctx.backend(), ctx, bags, matrix_view<const float, Space>(gradient),
-                                                as_pooling(pooling), table_rows, out); });
+  return detail::or_out_of_memory([&] {
+    return row_gradients_on(ctx.backend(), ctx, bags, matrix_view<const float, Space>(gradient),
+                            as_pooling(pooling), table_rows, out);
+  });
 }
 
 template <class... Args>
@@ -93,14 +100,16 @@ status row_gradients_on(any_backend, const Args&...) {
 
 template <class Context, class Bags, class Pooling>
 status row_gradients_on(host_backend, const Context& ctx, const Bags& bags, matrix_view<const float> gradient,
-                  const Pooling& pooling, index_t table_rows, sparse_gradient& out) {
+                        const Pooling& pooling, index_t table_rows, sparse_gradient& out) {
   if (const status s = detail::check_backward(ctx, bags, table_rows, pooling); !s) return s;
   if (detail::owns(detail::arrays_of(out), bags, gradient)) {
     return {errc::unsupported, "row_gradients: out must not own memory of the inputs"};
   }
   const index_t width = gradient.extent(1);
-  const detail::backward_size size{
-      .positions = bags.end_position() - bags.first_position(), .bags = bags.bags(), .width = width, .workers = 0};
+  const detail::backward_size size{.positions = bags.end_position() - bags.first_position(),
+                                   .bags = bags.bags(),
+                                   .width = width,
+                                   .workers = 0};
   detail::backward_plan plan(ctx.memory, size);
   plan.add(ctx, bags, gradient, table_rows, pooling);
   plan.group(ctx, table_rows);
@@ -150,21 +159,30 @@ template <class Context, RowSource Source, BagBatch Bags, MemorySpace Space, cla
   const auto ctx = as_context(context_or_executor);
   using policies = std::remove_const_t<decltype(as_pooling(pooling))>;
   using combiner_type = typename policies::combiner;
-  static_assert(!std::is_same_v<combiner_type, combiner::max_t> && !std::is_same_v<combiner_type, combiner::concat_t>,
-                "deeprec::weight_gradients: no gradient for this combiner. Fix: sum, mean or sqrtn.");
+  static_assert(
+      !std::is_same_v<combiner_type, combiner::max_t> && !std::is_same_v<combiner_type, combiner::concat_t>,
+      "deeprec::weight_gradients: no gradient for this combiner. Fix: sum, mean or sqrtn.");
   static_assert(DirectRowSource<Source> && Storage<typename Source::format_type::element>,
                 "deeprec::weight_gradients: rows are not an array of floats. Fix: a table of plain_rows.");
-  if (const status s = detail::expect_size(gradient.extent(1), table.format().width(), "weight_gradients: gradient.extent(1) must be the row width D"); !s) {
+  if (const status s = detail::expect_size(gradient.extent(1), table.format().width(),
+                                           "weight_gradients: gradient.extent(1) must be the row width D");
+      !s) {
     return s;
   }
-  if (const status s = detail::expect_size(gradient.extent(0), bags.bags(), "weight_gradients: gradient.extent(0) must be the number of bags B"); !s) {
+  if (const status s =
+          detail::expect_size(gradient.extent(0), bags.bags(),
+                              "weight_gradients: gradient.extent(0) must be the number of bags B");
+      !s) {
     return s;
   }
   if (!gradient.valid()) return gradient.validate("weight_gradients: gradient must not be null");
-  if (!out.empty() && out.data() == nullptr) return {errc::shape_mismatch, "weight_gradients: out must not be null"};
+  if (!out.empty() && out.data() == nullptr)
+    return {errc::shape_mismatch, "weight_gradients: out must not be null"};
   if (const status s = detail::check_max_norm(as_pooling(pooling)); !s) return s;
-  return detail::or_out_of_memory([&] { return weight_gradients_on(ctx.backend(), ctx, table, bags, matrix_view<const float, Space>(gradient),
-                                                   as_pooling(pooling), out); });
+  return detail::or_out_of_memory([&] {
+    return weight_gradients_on(ctx.backend(), ctx, table, bags, matrix_view<const float, Space>(gradient),
+                               as_pooling(pooling), out);
+  });
 }
 
 namespace detail {
@@ -205,11 +223,13 @@ status weight_gradients_on(any_backend, const Args&...) {
 
 template <class Context, class Source, class Bags, class Pooling>
 status weight_gradients_on(host_backend, const Context& ctx, const Source& table, const Bags& bags,
-                  matrix_view<const float> gradient, const Pooling& pooling, std::span<float> out) {
+                           matrix_view<const float> gradient, const Pooling& pooling, std::span<float> out) {
   if (const status s = bags.validate(); !s) return s;
   const index_t first = bags.first_position();
   const index_t positions = bags.end_position() - first;
-  if (const status s = detail::expect_size(static_cast<index_t>(out.size()), positions, "weight_gradients: out.size() must be the number of ids N"); !s) {
+  if (const status s = detail::expect_size(static_cast<index_t>(out.size()), positions,
+                                           "weight_gradients: out.size() must be the number of ids N");
+      !s) {
     return s;
   }
   if constexpr (std::is_same_v<typename Pooling::bounds_mode, bounds::check_t>) {
@@ -235,7 +255,7 @@ status weight_gradients_on(host_backend, const Context& ctx, const Source& table
   ctx.executor->parallel_for(bags.bags(), grain, [&](index_t begin, index_t end, int) {
     with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
       position_dots<typename Source::format_type::element>(region, detail::kernel_policy<Pooling>{}, args,
-                                                       first, out.data(), begin, end);
+                                                           first, out.data(), begin, end);
     });
     if constexpr (divide != detail::divide_by::one) {
       for (index_t bag = begin; bag < end; ++bag) detail::divide_bag(args, divide, bag, out.data() - first);

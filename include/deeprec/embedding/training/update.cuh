@@ -9,7 +9,7 @@
 #pragma once
 
 #ifndef __CUDACC__
-#error "deeprec/embedding/training/update.cuh needs nvcc. Fix: include <deeprec/embedding/training/update.hpp> in host code."
+#  error "deeprec/embedding/training/update.cuh needs nvcc. Fix: include update.hpp in host code."
 #endif
 
 #include <cuda_runtime.h>
@@ -51,8 +51,9 @@ __global__ void __launch_bounds__(block_threads)
 
 /// Writes bags and factors in sorted order.
 [[maybe_unused]] static __global__ void __launch_bounds__(block_threads)
-    place_positions(detail::expanded_positions of, const float* weights, index_t positions, const std::uint32_t* keys,
-                const std::uint32_t* values, std::uint32_t* bags, float* factors, index_t n) {
+    place_positions(detail::expanded_positions of, const float* weights, index_t positions,
+                    const std::uint32_t* keys, const std::uint32_t* values, std::uint32_t* bags,
+                    float* factors, index_t n) {
   for (index_t i = index_t{blockIdx.x} * block_threads + threadIdx.x; i < n;
        i += index_t{gridDim.x} * block_threads) {
     if (keys[i] == detail::absent_key) continue;
@@ -83,22 +84,23 @@ template <class Optimizer, int Vec, class Task>
 status launch_steps(const Task& task, index_t records, cudaStream_t on) {
   const detail::lane_shape shape = detail::lanes_of(task.gradient.width, Vec);
   if (records > 0) {
-    const status s = launch_kernel(sum_run_chunks<Vec, Task>, grid_of(records, shape.lanes, shape.panels), on, task,
-                                   shape.lanes, records);
+    const status s = launch_kernel(sum_run_chunks<Vec, Task>, grid_of(records, shape.lanes, shape.panels), on,
+                                   task, shape.lanes, records);
     if (!s) return s;
   }
-  return launch_kernel(step_runs<Optimizer, Vec, Task>, grid_of(task.entries, shape.lanes), on, task, shape.lanes);
+  return launch_kernel(step_runs<Optimizer, Vec, Task>, grid_of(task.entries, shape.lanes), on, task,
+                       shape.lanes);
 }
 
 }  // namespace DEEPREC_DEVICE
 
-template <class Context, class Bags, MemorySpace GradientSpace, class Pooling, class Optimizer,
-          class Format, MemorySpace TableSpace, class Rounding>
+template <class Context, class Bags, MemorySpace GradientSpace, class Pooling, class Optimizer, class Format,
+          MemorySpace TableSpace, class Rounding>
 [[gnu::visibility("hidden")]] status update_on(cuda_backend, const Context& ctx, const Bags& bags,
-                                                matrix_view<const float, GradientSpace> gradient,
-                                                const Pooling& pooling, const Optimizer& optimizer,
-                                                table_view<Format, TableSpace> table,
-                                                const Rounding& rounding) {
+                                               matrix_view<const float, GradientSpace> gradient,
+                                               const Pooling& pooling, const Optimizer& optimizer,
+                                               table_view<Format, TableSpace> table,
+                                               const Rounding& rounding) {
   static_assert(
       reachable_as<typename Bags::space, device_space> && reachable_as<GradientSpace, device_space> &&
           reachable_as<TableSpace, device_space>,
@@ -110,7 +112,9 @@ template <class Context, class Bags, MemorySpace GradientSpace, class Pooling, c
   detail::set_bags(batch, bags);
   const bool fills = batch.empty == detail::when_empty::default_row;
   if (fills && detail::is_bad_id(batch.default_row, batch.rows)) {
-    return {errc::id_out_of_range, "pooling: default_row must be a row of the table", {.value = batch.default_row}};
+    return {errc::id_out_of_range,
+            "pooling: default_row must be a row of the table",
+            {.value = batch.default_row}};
   }
   const index_t n = batch.id_count + (fills ? batch.bags : 0);
   if (table.rows() >= index_t{detail::absent_key} || n >= index_t{detail::absent_key} ||
@@ -122,8 +126,7 @@ template <class Context, class Bags, MemorySpace GradientSpace, class Pooling, c
   if (index_t* const counter = detail::skip_counter_of(pooling); counter != nullptr) {
     batch.skipped = ctx.executor->counter(counter);
     if (batch.skipped == nullptr) {
-      return {errc::unsupported,
-              "update: skip counters between two synchronize() must fit the stream"};
+      return {errc::unsupported, "update: skip counters between two synchronize() must fit the stream"};
     }
   }
   const bool divides = batch.divide != detail::divide_by::one;
@@ -134,11 +137,12 @@ template <class Context, class Bags, MemorySpace GradientSpace, class Pooling, c
 
   std::size_t sort_bytes = 0;
   std::uint32_t* const none = nullptr;
-  if (const status s = DEEPREC_DEVICE::sort_pairs(nullptr, sort_bytes, none, none, none, none, n, bits, on); !s) return s;
+  if (const status s = DEEPREC_DEVICE::sort_pairs(nullptr, sort_bytes, none, none, none, none, n, bits, on);
+      !s)
+    return s;
   detail::scratch_layout layout;
   const std::size_t keys = layout.add<std::uint32_t>(n), values = layout.add<std::uint32_t>(n);
-  const std::size_t sorted_keys = layout.add<std::uint32_t>(n),
-                    sorted_values = layout.add<std::uint32_t>(n);
+  const std::size_t sorted_keys = layout.add<std::uint32_t>(n), sorted_values = layout.add<std::uint32_t>(n);
   const std::size_t bag_of = layout.add<std::uint32_t>(weighted ? n : 0);
   const std::size_t bag_scale = layout.add<float>(divides || fills ? batch.bags : 0);
   const std::size_t sort_space = layout.add<std::byte>(static_cast<index_t>(sort_bytes));
@@ -154,9 +158,10 @@ template <class Context, class Bags, MemorySpace GradientSpace, class Pooling, c
 
   using namespace DEEPREC_DEVICE;
   const detail::expanded_positions positions{at(words, keys), at(words, values),
-                                     weighted ? at(words, bag_of) : nullptr,
-                                     divides || fills ? at(floats, bag_scale) : nullptr};
-  if (const status s = launch_kernel(clear_keys, grid_of(n, 1), on, positions.keys, positions.values, n); !s) return s;
+                                             weighted ? at(words, bag_of) : nullptr,
+                                             divides || fills ? at(floats, bag_scale) : nullptr};
+  if (const status s = launch_kernel(clear_keys, grid_of(n, 1), on, positions.keys, positions.values, n); !s)
+    return s;
   const index_t hotness = batch.bags > 0 ? batch.id_count / batch.bags : 0;
   const int lanes = detail::lanes_of(hotness, 1).lanes;
   if (const status s = launch_kernel(expand_bags<detail::rules_of<Pooling>, batch_task>,
@@ -165,16 +170,16 @@ template <class Context, class Bags, MemorySpace GradientSpace, class Pooling, c
     return s;
   }
   if (const status s = sort_pairs(scratch + sort_space, sort_bytes, positions.keys, at(words, sorted_keys),
-                            positions.values, at(words, sorted_values), n, bits, on);
+                                  positions.values, at(words, sorted_values), n, bits, on);
       !s) {
     return s;
   }
   const std::uint32_t* bags_in_order = at(words, sorted_values);
   const float* factors = nullptr;
   if (divides || weighted) {  // stored over the unsorted values and keys
-    const status s = launch_kernel(place_positions, grid_of(n, 1), on, positions, batch.weights, batch.id_count,
-                                   at(words, sorted_keys), at(words, sorted_values), at(words, values),
-                                   at(floats, keys), n);
+    const status s = launch_kernel(place_positions, grid_of(n, 1), on, positions, batch.weights,
+                                   batch.id_count, at(words, sorted_keys), at(words, sorted_values),
+                                   at(words, values), at(floats, keys), n);
     if (!s) return s;
     bags_in_order = at(words, values);
     factors = at(floats, keys);

@@ -17,17 +17,17 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
-#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/rounding.hpp>
+#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/verb.hpp>
-#include <deeprec/embedding/training/detail/backward.hpp>
-#include <deeprec/embedding/training/detail/step_groups.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/embedding/tables/table_view.hpp>
+#include <deeprec/embedding/training/detail/backward.hpp>
+#include <deeprec/embedding/training/detail/step_groups.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -55,30 +55,39 @@ template <class Context, BagBatch Bags, MemorySpace GradientSpace, class Columns
           RowOptimizer Optimizer, RowFormat Format, MemorySpace TableSpace,
           RoundingPolicy Rounding = round_nearest_t>
 [[nodiscard]] status update(Context&& context_or_executor, const Bags& bags,
-                            matrix_view<const float, GradientSpace, Columns> gradient,
-                            const Pooling& pooling, const Optimizer& optimizer,
-                            table_view<Format, TableSpace> table, const Rounding& rounding = {}) {
+                            matrix_view<const float, GradientSpace, Columns> gradient, const Pooling& pooling,
+                            const Optimizer& optimizer, table_view<Format, TableSpace> table,
+                            const Rounding& rounding = {}) {
   const auto ctx = as_context(context_or_executor);
   using combiner_type = typename decltype(as_pooling(pooling))::combiner;
-  static_assert(!std::is_same_v<combiner_type, combiner::max_t> && !std::is_same_v<combiner_type, combiner::concat_t>,
-                "deeprec::update: no gradient for this combiner. Fix: sum, mean or sqrtn.");
+  static_assert(
+      !std::is_same_v<combiner_type, combiner::max_t> && !std::is_same_v<combiner_type, combiner::concat_t>,
+      "deeprec::update: no gradient for this combiner. Fix: sum, mean or sqrtn.");
   static_assert(detail::has_trainable_rows<Format>,
                 "deeprec::update: rows of this format are for lookups only. Fix: train rows of float, f16, "
                 "bf16 or split floats, and quantize the table afterwards.");
-  if (const status s = detail::expect_size(gradient.extent(1), table.width(), "update: gradient.extent(1) must be the row width D"); !s) {
+  if (const status s = detail::expect_size(gradient.extent(1), table.width(),
+                                           "update: gradient.extent(1) must be the row width D");
+      !s) {
     return s;
   }
-  if (const status s = detail::expect_size(gradient.extent(0), bags.bags(), "update: gradient.extent(0) must be the number of bags B"); !s) {
+  if (const status s = detail::expect_size(gradient.extent(0), bags.bags(),
+                                           "update: gradient.extent(0) must be the number of bags B");
+      !s) {
     return s;
   }
   if (!gradient.valid()) return gradient.validate("update: gradient must not be null");
   if (table.format().state_floats() <
-      detail::capped_sum(Optimizer::row_state, detail::capped_product(Optimizer::element_state, table.width()))) {
-    return {errc::shape_mismatch, "update: the rows' state_floats() must be at least what the optimizer needs"};
+      detail::capped_sum(Optimizer::row_state,
+                         detail::capped_product(Optimizer::element_state, table.width()))) {
+    return {errc::shape_mismatch,
+            "update: the rows' state_floats() must be at least what the optimizer needs"};
   }
   if (const status s = detail::check_max_norm(as_pooling(pooling)); !s) return s;
-  return detail::or_out_of_memory([&] { return update_on(ctx.backend(), ctx, bags, matrix_view<const float, GradientSpace>(gradient),
-                                         as_pooling(pooling), optimizer, table, rounding); });
+  return detail::or_out_of_memory([&] {
+    return update_on(ctx.backend(), ctx, bags, matrix_view<const float, GradientSpace>(gradient),
+                     as_pooling(pooling), optimizer, table, rounding);
+  });
 }
 
 /// The same, for a gradient that may be written.
@@ -89,9 +98,8 @@ template <class Context, BagBatch Bags, MemorySpace GradientSpace, class Columns
                             matrix_view<float, GradientSpace, Columns> gradient, const Pooling& pooling,
                             const Optimizer& optimizer, table_view<Format, TableSpace> table,
                             const Rounding& rounding = {}) {
-  return update(context_or_executor, bags,
-                matrix_view<const float, GradientSpace, Columns>(gradient), pooling, optimizer, table,
-                rounding);
+  return update(context_or_executor, bags, matrix_view<const float, GradientSpace, Columns>(gradient),
+                pooling, optimizer, table, rounding);
 }
 
 template <class... Args>
@@ -101,8 +109,8 @@ status update_on(any_backend, const Args&...) {
 
 template <class Context, class Bags, class Pooling, class Optimizer, class Format, class Rounding>
 status update_on(host_backend, const Context& ctx, const Bags& bags, matrix_view<const float> gradient,
-                  const Pooling& pooling, const Optimizer& optimizer, table_view<Format> table,
-                  const Rounding& rounding) {
+                 const Pooling& pooling, const Optimizer& optimizer, table_view<Format> table,
+                 const Rounding& rounding) {
   if (const status s = detail::check_backward(ctx, bags, table.rows(), pooling); !s) return s;
   const detail::backward_size size{.positions = bags.end_position() - bags.first_position(),
                                    .bags = bags.bags(),

@@ -21,16 +21,16 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
-#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/rounding.hpp>
+#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/verb.hpp>
-#include <deeprec/embedding/training/detail/backward.hpp>
-#include <deeprec/embedding/training/detail/update_parts.hpp>
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/embedding/tables/table_view.hpp>
+#include <deeprec/embedding/training/detail/backward.hpp>
+#include <deeprec/embedding/training/detail/update_parts.hpp>
 #include <deeprec/embedding/training/update.hpp>
 #include <deeprec/exec/executor_ref.hpp>
 #include <deeprec/exec/inline_executor.hpp>
@@ -60,11 +60,13 @@ class update_group {
   index_t add(table_view<Format> table, const Pooling& pooling) {
     using policies = std::remove_const_t<decltype(as_pooling(pooling))>;
     using combiner_type = typename policies::combiner;
-    static_assert(!std::is_same_v<combiner_type, combiner::max_t> && !std::is_same_v<combiner_type, combiner::concat_t>,
-                  "deeprec::update_group: no gradient for this combiner. Fix: sum, mean or sqrtn.");
-    static_assert(detail::has_trainable_rows<Format>,
-                  "deeprec::update_group: rows of this format are for lookups only. Fix: train rows of float, "
-                  "f16, bf16 or split floats, and quantize the table afterwards.");
+    static_assert(
+        !std::is_same_v<combiner_type, combiner::max_t> && !std::is_same_v<combiner_type, combiner::concat_t>,
+        "deeprec::update_group: no gradient for this combiner. Fix: sum, mean or sqrtn.");
+    static_assert(
+        detail::has_trainable_rows<Format>,
+        "deeprec::update_group: rows of this format are for lookups only. Fix: train rows of float, "
+        "f16, bf16 or split floats, and quantize the table afterwards.");
     const auto policy = as_pooling(pooling);
     const float norm = detail::max_norm_of(policy);
     const bool has_bytes = table.rows() > 0 && table.format().stride_bytes() > 0;
@@ -74,17 +76,18 @@ class update_group {
     const auto number = static_cast<std::size_t>(same - tables_.begin());
     if (same == tables_.end()) {
       if (table.format().state_floats() <
-          detail::capped_sum(Optimizer::row_state, detail::capped_product(Optimizer::element_state, table.width()))) {
+          detail::capped_sum(Optimizer::row_state,
+                             detail::capped_product(Optimizer::element_state, table.width()))) {
         note("rows have no room for the optimizer's state");
       }
-      tables_.push_back(
-          std::make_unique<detail::update_table_of<Format, Optimizer, Rounding>>(table, norm));
+      tables_.push_back(std::make_unique<detail::update_table_of<Format, Optimizer, Rounding>>(table, norm));
     } else if (const auto& t = **same;
                !t.is(&detail::name_of_format<Format>, table.format().stride_bytes()) ||
                t.rows != table.rows() || t.width != table.width() || t.norm_cap != norm) {
       note("features share a table's rows, but not its shape, format and max_norm");
     }
-    features_.push_back(std::make_unique<detail::update_feature_of<Bags, policies>>(number, table.rows(), policy));
+    features_.push_back(
+        std::make_unique<detail::update_feature_of<Bags, policies>>(number, table.rows(), policy));
     offsets_.push_back(detail::capped_sum(total_width(), table.width()));
     return features() - 1;
   }
@@ -94,7 +97,9 @@ class update_group {
   /// Number of different tables.
   [[nodiscard]] index_t tables() const noexcept { return static_cast<index_t>(tables_.size()); }
   /// D of a feature.
-  [[nodiscard]] index_t width(index_t feature) const noexcept { return offset(feature + 1) - offset(feature); }
+  [[nodiscard]] index_t width(index_t feature) const noexcept {
+    return offset(feature + 1) - offset(feature);
+  }
   /// The first column of a feature in the joint gradient.
   [[nodiscard]] index_t offset(index_t feature) const noexcept {
     return offsets_[static_cast<std::size_t>(feature)];
@@ -125,7 +130,8 @@ class update_group {
     index_t largest = 0;
     for (std::size_t t = 0; t < tables_.size(); ++t) {
       if (all[t].positions > positions_of_many) {
-        largest = (std::max)(largest, detail::backward_plan::bytes_for(size_of(all[t], t, ctx.executor->concurrency())));
+        largest = (std::max)(
+            largest, detail::backward_plan::bytes_for(size_of(all[t], t, ctx.executor->concurrency())));
       } else if (all[t].positions > 0 || all[t].bags > 0) {
         all[t].place = together;
         together = detail::capped_sum(together, detail::backward_plan::bytes_for(size_of(all[t], t, 1)));
@@ -135,7 +141,8 @@ class update_group {
     const detail::scratch_block memory(ctx.memory, (std::max)(largest, together));
     for (std::size_t t = 0; t < features_.size(); ++t) features_[t]->count_skipped(bags[t]);
     for (std::size_t t = 0; t < tables_.size(); ++t) {
-      if (all[t].positions > positions_of_many) step_table(ctx, t, all[t], memory.data(), bags, gradients, optimizer, rounding);
+      if (all[t].positions > positions_of_many)
+        step_table(ctx, t, all[t], memory.data(), bags, gradients, optimizer, rounding);
     }
     ctx.executor->parallel_for(static_cast<index_t>(smaller.size()), 1, [&](index_t begin, index_t end, int) {
       inline_executor here;
@@ -160,7 +167,8 @@ class update_group {
   // Tables with up to this many ids are updated by one thread.
   static constexpr index_t positions_of_many = index_t{1} << 15;
 
-  [[nodiscard]] detail::backward_size size_of(const work& w, std::size_t table, index_t workers) const noexcept {
+  [[nodiscard]] detail::backward_size size_of(const work& w, std::size_t table,
+                                              index_t workers) const noexcept {
     return {.positions = w.positions, .bags = w.bags, .width = tables_[table]->width, .workers = workers};
   }
 
@@ -170,22 +178,33 @@ class update_group {
 
   status check(const context<executor_ref>& ctx, std::span<const Bags> bags,
                std::span<const matrix_view<const float>> gradients) const {
-    if (const status s = detail::expect_size(bags.size(), features_.size(), "update: the number of batches must be the number of features of the group"); !s) {
+    if (const status s =
+            detail::expect_size(bags.size(), features_.size(),
+                                "update: the number of batches must be the number of features of the group");
+        !s) {
       return s;
     }
-    if (const status s = detail::expect_size(gradients.size(), features_.size(), "update: the number of gradients must be the number of features of the group"); !s) {
+    if (const status s = detail::expect_size(
+            gradients.size(), features_.size(),
+            "update: the number of gradients must be the number of features of the group");
+        !s) {
       return s;
     }
     for (std::size_t t = 0; t < features_.size(); ++t) {
       const auto number = static_cast<index_t>(t);
       if (!fault_ && fault_.place().table == number) return fault_;
-      if (const status s = detail::expect_size(gradients[t].extent(1), width(number), "update: gradient.extent(1) must be the row width D"); !s) {
+      if (const status s = detail::expect_size(gradients[t].extent(1), width(number),
+                                               "update: gradient.extent(1) must be the row width D");
+          !s) {
         return s.in_table(number);
       }
-      if (const status s = detail::expect_size(gradients[t].extent(0), bags[t].bags(), "update: gradient.extent(0) must be the number of bags B"); !s) {
+      if (const status s = detail::expect_size(gradients[t].extent(0), bags[t].bags(),
+                                               "update: gradient.extent(0) must be the number of bags B");
+          !s) {
         return s.in_table(number);
       }
-      if (!gradients[t].valid()) return gradients[t].validate("update: gradient must not be null").in_table(number);
+      if (!gradients[t].valid())
+        return gradients[t].validate("update: gradient must not be null").in_table(number);
       if (const status s = features_[t]->check(ctx, bags[t]); !s) return s.in_table(number);
     }
     return {};
@@ -226,7 +245,8 @@ class update_group {
 ///           error, also out_of_memory, nothing is written
 /// @example  @snippet tests/embedding/update_group_test.cpp update_group
 template <class Context, RowOptimizer Optimizer, BagBatch Bags, RoundingPolicy Rounding>
-[[nodiscard]] status update(Context&& context_or_executor, const update_group<Optimizer, Bags, Rounding>& group,
+[[nodiscard]] status update(Context&& context_or_executor,
+                            const update_group<Optimizer, Bags, Rounding>& group,
                             std::span<const std::type_identity_t<Bags>> bags,
                             std::span<const matrix_view<const float>> gradients,
                             const std::type_identity_t<Optimizer>& optimizer,
@@ -238,18 +258,22 @@ template <class Context, RowOptimizer Optimizer, BagBatch Bags, RoundingPolicy R
   context<executor_ref> ctx(executor);
   ctx.memory = given.memory;
   ctx.instruction_set = given.instruction_set;
-  return detail::or_out_of_memory([&]() -> status { return group.run(ctx, bags, gradients, optimizer, rounding); });
+  return detail::or_out_of_memory(
+      [&]() -> status { return group.run(ctx, bags, gradients, optimizer, rounding); });
 }
 
 /// The same, for gradients side by side in one matrix (B, total_width()): feature t has the columns
 /// [offset(t), offset(t + 1)); every batch has B bags.
 template <class Context, RowOptimizer Optimizer, BagBatch Bags, RoundingPolicy Rounding, class Columns>
-[[nodiscard]] status update(Context&& context_or_executor, const update_group<Optimizer, Bags, Rounding>& group,
+[[nodiscard]] status update(Context&& context_or_executor,
+                            const update_group<Optimizer, Bags, Rounding>& group,
                             std::span<const std::type_identity_t<Bags>> bags,
                             matrix_view<const float, host_space, Columns> gradient,
                             const std::type_identity_t<Optimizer>& optimizer,
                             const std::type_identity_t<Rounding>& rounding = {}) {
-  if (const status s = detail::expect_size(gradient.extent(1), group.total_width(), "update: gradient.extent(1) must be the total width of the group"); !s) {
+  if (const status s = detail::expect_size(gradient.extent(1), group.total_width(),
+                                           "update: gradient.extent(1) must be the total width of the group");
+      !s) {
     return s;
   }
   const auto ctx = as_context(context_or_executor);
@@ -267,13 +291,14 @@ template <class Context, RowOptimizer Optimizer, BagBatch Bags, RoundingPolicy R
 
 /// The same, for a gradient that may be written.
 template <class Context, RowOptimizer Optimizer, BagBatch Bags, RoundingPolicy Rounding, class Columns>
-[[nodiscard]] status update(Context&& context_or_executor, const update_group<Optimizer, Bags, Rounding>& group,
+[[nodiscard]] status update(Context&& context_or_executor,
+                            const update_group<Optimizer, Bags, Rounding>& group,
                             std::span<const std::type_identity_t<Bags>> bags,
                             matrix_view<float, host_space, Columns> gradient,
                             const std::type_identity_t<Optimizer>& optimizer,
                             const std::type_identity_t<Rounding>& rounding = {}) {
-  return update(context_or_executor, group, bags, matrix_view<const float, host_space, Columns>(gradient), optimizer,
-                rounding);
+  return update(context_or_executor, group, bags, matrix_view<const float, host_space, Columns>(gradient),
+                optimizer, rounding);
 }
 
 }}  // namespace deeprec::DEEPREC_ABI

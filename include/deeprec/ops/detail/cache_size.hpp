@@ -7,7 +7,7 @@
 #include <deeprec/core/dtypes.hpp>
 
 #if DEEPREC_X86
-#include <cpuid.h>
+#  include <cpuid.h>
 #endif
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {

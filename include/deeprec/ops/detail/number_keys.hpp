@@ -16,15 +16,15 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 
-namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
-inline namespace DEEPREC_UNIT {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail { inline namespace DEEPREC_UNIT {
 
 /// The most keys that the table's numbers can count.
 inline constexpr index_t most_keys = index_t{(std::numeric_limits<std::uint32_t>::max)()} - 1;
 
 /// The entries of a table for n keys; all are 0 at first.
 inline std::size_t key_entries(index_t n) noexcept {
-  return std::size_t{1} << (std::max)(6, static_cast<int>(std::bit_width(static_cast<std::uint64_t>(2 * n - 1))));
+  return std::size_t{1} << (std::max)(
+             6, static_cast<int>(std::bit_width(static_cast<std::uint64_t>(2 * n - 1))));
 }
 
 /// Keys has these members:
@@ -68,5 +68,4 @@ void number_keys(std::span<std::uint32_t> table, index_t n, Keys& keys, Index* n
   }
 }
 
-}  // namespace DEEPREC_UNIT
-}}}  // namespace deeprec::DEEPREC_ABI::detail
+}}}}  // namespace deeprec::DEEPREC_ABI::detail::DEEPREC_UNIT

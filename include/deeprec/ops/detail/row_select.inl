@@ -88,8 +88,7 @@ DEEPREC_INLINE const std::byte* chosen_row(const ::deeprec::detail::select_args&
 }
 
 template <class CopyRow>
-DEEPREC_INLINE void copy_chosen(const ::deeprec::detail::select_args& args, const CopyRow copy,
-                                index_t b) {
+DEEPREC_INLINE void copy_chosen(const ::deeprec::detail::select_args& args, const CopyRow copy, index_t b) {
   const std::byte* const from = chosen_row(args, b);
   std::byte* const to = args.out.row(b);
   if (from != to) copy(to, from, args.out.width);  // in place: the row is there already
@@ -98,8 +97,7 @@ DEEPREC_INLINE void copy_chosen(const ::deeprec::detail::select_args& args, cons
 // The arguments are passed by value: stores of bytes may alias a reference, and they would be read again for
 // every row.
 template <class CopyRow>
-void copy_rows(const ::deeprec::detail::select_args args, const CopyRow copy, index_t begin,
-               index_t end) {
+void copy_rows(const ::deeprec::detail::select_args args, const CopyRow copy, index_t begin, index_t end) {
   const index_t ahead = args.ahead;
   const index_t fetched = ahead == 0 || end - begin < ahead ? begin : end - ahead;
   for (index_t b = begin; b < fetched; ++b) {
@@ -114,20 +112,27 @@ template <class Stores>
 DEEPREC_INLINE void copy_rows_of_vectors(const ::deeprec::detail::select_args& args, index_t begin,
                                          index_t end) {
   switch ((args.out.width + byte_lanes - 1) / byte_lanes) {
-    case 1: return copy_rows(args, copy_vectors<Stores, 1>{}, begin, end);
-    case 2: return copy_rows(args, copy_vectors<Stores, 2>{}, begin, end);
-    case 3: return copy_rows(args, copy_vectors<Stores, 3>{}, begin, end);
-    case 4: return copy_rows(args, copy_vectors<Stores, 4>{}, begin, end);
-    case 5: return copy_rows(args, copy_vectors<Stores, 5>{}, begin, end);
-    case 6: return copy_rows(args, copy_vectors<Stores, 6>{}, begin, end);
-    case 7: return copy_rows(args, copy_vectors<Stores, 7>{}, begin, end);
-    default: return copy_rows(args, copy_vectors<Stores, 8>{}, begin, end);
+    case 1:
+      return copy_rows(args, copy_vectors<Stores, 1>{}, begin, end);
+    case 2:
+      return copy_rows(args, copy_vectors<Stores, 2>{}, begin, end);
+    case 3:
+      return copy_rows(args, copy_vectors<Stores, 3>{}, begin, end);
+    case 4:
+      return copy_rows(args, copy_vectors<Stores, 4>{}, begin, end);
+    case 5:
+      return copy_rows(args, copy_vectors<Stores, 5>{}, begin, end);
+    case 6:
+      return copy_rows(args, copy_vectors<Stores, 6>{}, begin, end);
+    case 7:
+      return copy_rows(args, copy_vectors<Stores, 7>{}, begin, end);
+    default:
+      return copy_rows(args, copy_vectors<Stores, 8>{}, begin, end);
   }
 }
 
 /// Rows [begin, end).
-inline void select_rows(region, const ::deeprec::detail::select_args& args, index_t begin,
-                        index_t end) {
+inline void select_rows(region, const ::deeprec::detail::select_args& args, index_t begin, index_t end) {
   const bool few_vectors = args.out.width <= 8 * byte_lanes;
   if (args.stores == ::deeprec::detail::store_kind::streamed) {
     const auto places = reinterpret_cast<std::uintptr_t>(args.out.first) |

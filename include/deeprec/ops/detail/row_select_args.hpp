@@ -42,13 +42,12 @@ struct select_args {
   const unsigned char* cond;           // one byte for a row
   byte_rows<const std::byte> from[2];  // otherwise, then: cond picks without a branch
   byte_rows<std::byte> out;
-  index_t ahead;                       // prefetch distance in rows; 0: none
+  index_t ahead;  // prefetch distance in rows; 0: none
   store_kind stores;
 };
 
 /// True where a row of a and a row of b share a byte. Strides are not negative.
-inline bool share_bytes(const byte_rows<const std::byte>& a,
-                        const byte_rows<const std::byte>& b) noexcept {
+inline bool share_bytes(const byte_rows<const std::byte>& a, const byte_rows<const std::byte>& b) noexcept {
   const auto begin_a = reinterpret_cast<std::intptr_t>(a.first);
   const auto begin_b = reinterpret_cast<std::intptr_t>(b.first);
   const index_t last_a = (a.count - 1) * a.stride + a.width;

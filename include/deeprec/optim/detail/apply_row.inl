@@ -80,8 +80,8 @@ struct transform_after {
 
 DEEPREC_INLINE void pass(const no_transform&, vector_f32&, vector_f32&, int) {}
 template <class Before, class Transform>
-DEEPREC_INLINE void pass(const transform_after<Before, Transform>& all, vector_f32& weight, vector_f32& gradient,
-                         int n) {
+DEEPREC_INLINE void pass(const transform_after<Before, Transform>& all, vector_f32& weight,
+                         vector_f32& gradient, int n) {
   pass(all.before, weight, gradient, n);
   if constexpr (requires { take_transform(all.transform, weight, gradient); }) {
     take_transform(all.transform, weight, gradient);
@@ -97,8 +97,8 @@ DEEPREC_INLINE void pass(const transform_after<Before, Transform>& all, vector_f
 
 /// The sum of the squared gradient after the transforms.
 template <class Transforms, class Values, class Gradient>
-DEEPREC_INLINE float sum_of_squares(const Transforms& transforms, const Values& values, const Gradient& gradient,
-                                    index_t width) {
+DEEPREC_INLINE float sum_of_squares(const Transforms& transforms, const Values& values,
+                                    const Gradient& gradient, index_t width) {
   vector_f32 squares = zero();
   for (index_t c = 0; c < width; c += lanes) {
     const int n = width - c < lanes ? static_cast<int>(width - c) : lanes;
@@ -142,8 +142,9 @@ DEEPREC_INLINE vector_f32 stepped(const Step& step, vector_f32 weight, vector_f3
 // One vector of columns: weights, gradient and the element states.
 template <int States>
 struct column_vector {
-  static_assert(States <= 2, "deeprec::apply_row: an optimizer keeps at most two floats per element. "
-                             "Fix: element_state <= 2.");
+  static_assert(States <= 2,
+                "deeprec::apply_row: an optimizer keeps at most two floats per element. "
+                "Fix: element_state <= 2.");
   vector_f32 weight, gradient, first, second;
 
   DEEPREC_INLINE column_vector() : weight(zero()), gradient(zero()), first(zero()), second(zero()) {}
@@ -160,8 +161,8 @@ struct column_vector {
     }
   }
   template <class Step, class Transforms, class Writer>
-  DEEPREC_INLINE void step(const Step& by, const Transforms& transforms, Writer& writer, float* state, index_t width,
-                           index_t c, int n) {
+  DEEPREC_INLINE void step(const Step& by, const Transforms& transforms, Writer& writer, float* state,
+                           index_t width, index_t c, int n) {
     const bool whole = n == lanes;
     pass(transforms, weight, gradient, n);
     if constexpr (States == 0) weight = stepped(by, weight, gradient, n);

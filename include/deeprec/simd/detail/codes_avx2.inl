@@ -1,8 +1,6 @@
 // Loads and stores of coded elements, over AVX2. See vectors.hpp.
 
-DEEPREC_INLINE __m128i eight_bytes(const void* p) {
-  return _mm_loadl_epi64(static_cast<const __m128i*>(p));
-}
+DEEPREC_INLINE __m128i eight_bytes(const void* p) { return _mm_loadl_epi64(static_cast<const __m128i*>(p)); }
 /// The first n bytes, 0 <= n <= 8; the others are zero.
 DEEPREC_INLINE __m128i first_bytes(const void* p, int n) {
   std::byte lane[8] = {};
@@ -12,8 +10,8 @@ DEEPREC_INLINE __m128i first_bytes(const void* p, int n) {
 
 /// An E4M3, shifted, is a half of 2^-8 times its value. Exact, also where the unit flushes denormals.
 DEEPREC_INLINE vector_f32 widen_e4m3(__m128i bytes) {
-  const __m128i half = _mm_and_si128(_mm_slli_epi16(_mm_cvtepi8_epi16(bytes), 7),
-                                     _mm_set1_epi16(static_cast<short>(0xbf80)));
+  const __m128i half =
+      _mm_and_si128(_mm_slli_epi16(_mm_cvtepi8_epi16(bytes), 7), _mm_set1_epi16(static_cast<short>(0xbf80)));
   const __m128i top = _mm_set1_epi16(0x3f80);
   const __m128i nan = _mm_cmpeq_epi16(_mm_and_si128(half, top), top);
   const __m128i filled = _mm_or_si128(half, _mm_and_si128(nan, _mm_set1_epi16(0x7e00)));
@@ -38,8 +36,7 @@ DEEPREC_INLINE vector_f32 load_first_codes(const std::byte* p, int n) {
 /// A byte in each 64-bit lane becomes its two nibbles, one in each half of the lane.
 DEEPREC_INLINE __m256i split_nibbles(__m128i bytes) {
   const __m256i one_each = _mm256_cvtepu8_epi64(bytes);
-  return _mm256_and_si256(_mm256_or_si256(one_each, _mm256_slli_epi64(one_each, 28)),
-                          _mm256_set1_epi32(15));
+  return _mm256_and_si256(_mm256_or_si256(one_each, _mm256_slli_epi64(one_each, 28)), _mm256_set1_epi32(15));
 }
 DEEPREC_INLINE vector_f32 load_nibbles(const std::byte* p) {
   int four;
@@ -66,8 +63,8 @@ DEEPREC_INLINE void interleave(vector_f32& even, vector_f32& odd) {
 }
 
 DEEPREC_INLINE vector_f32 join_halves(__m128i high, __m128i low) {
-  return _mm256_castsi256_ps(_mm256_or_si256(_mm256_slli_epi32(_mm256_cvtepu16_epi32(high), 16),
-                                             _mm256_cvtepu16_epi32(low)));
+  return _mm256_castsi256_ps(
+      _mm256_or_si256(_mm256_slli_epi32(_mm256_cvtepu16_epi32(high), 16), _mm256_cvtepu16_epi32(low)));
 }
 DEEPREC_INLINE vector_f32 load_halves(const std::byte* high, const std::byte* low) {
   return join_halves(_mm_loadu_si128(static_cast<const __m128i*>(static_cast<const void*>(high))),

@@ -4,9 +4,7 @@ DEEPREC_INLINE __m128i sixteen_bytes(const void* p) {
   return _mm_loadu_si128(static_cast<const __m128i*>(p));
 }
 /// The first n bytes, 0 <= n <= 16; the others are zero.
-DEEPREC_INLINE __m128i first_bytes(const void* p, int n) {
-  return _mm_maskz_loadu_epi8(first_lanes(n), p);
-}
+DEEPREC_INLINE __m128i first_bytes(const void* p, int n) { return _mm_maskz_loadu_epi8(first_lanes(n), p); }
 
 /// An E4M3, shifted, is a half of 2^-8 times its value. Exact, also where the unit flushes denormals.
 DEEPREC_INLINE vector_f32 widen_e4m3(__m128i bytes) {
@@ -63,9 +61,9 @@ DEEPREC_INLINE void interleave(vector_f32& even, vector_f32& odd) {
 }
 
 DEEPREC_INLINE vector_f32 join_halves(__m256i high, __m256i low) {
-  return _mm512_castsi512_ps(_mm512_or_si512(
-      _mm512_maskz_slli_epi32(all_lanes, _mm512_maskz_cvtepu16_epi32(all_lanes, high), 16),
-      _mm512_maskz_cvtepu16_epi32(all_lanes, low)));
+  return _mm512_castsi512_ps(
+      _mm512_or_si512(_mm512_maskz_slli_epi32(all_lanes, _mm512_maskz_cvtepu16_epi32(all_lanes, high), 16),
+                      _mm512_maskz_cvtepu16_epi32(all_lanes, low)));
 }
 DEEPREC_INLINE vector_f32 load_halves(const std::byte* high, const std::byte* low) {
   return join_halves(_mm256_loadu_si256(static_cast<const __m256i*>(static_cast<const void*>(high))),

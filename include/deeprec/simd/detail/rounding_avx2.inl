@@ -14,8 +14,8 @@ inline void draw_words(std::uint32_t* word, const round_stochastic& how, std::ui
   const auto same = [](std::uint64_t x) { return static_cast<int>(static_cast<std::uint32_t>(x)); };
   const std::uint64_t block = (how.step << 32) + chunk * 16;
   for (unsigned half = 0; half < 16; half += 8) {
-    __m256i c0 = _mm256_add_epi32(_mm256_set1_epi32(same(block + half)),
-                                  _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    __m256i c0 =
+        _mm256_add_epi32(_mm256_set1_epi32(same(block + half)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
     __m256i c1 = _mm256_set1_epi32(same(block >> 32));
     __m256i c2 = _mm256_set1_epi32(same(row));
     __m256i c3 = _mm256_set1_epi32(same(row >> 32));
@@ -53,14 +53,11 @@ DEEPREC_INLINE __m128i narrow_rounded(const bf16*, vector_f32 x, __m256i word) {
   const __m256i bits = _mm256_castps_si256(x.v);
   const __m256i magnitude = _mm256_and_si256(bits, _mm256_set1_epi32(0x7fffffff));
   const __m256i finite = _mm256_cmpgt_epi32(_mm256_set1_epi32(0x7f800000), magnitude);
-  const __m256i rounded =
-      _mm256_srli_epi32(_mm256_add_epi32(magnitude, _mm256_srli_epi32(word, 16)), 16);
+  const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(magnitude, _mm256_srli_epi32(word, 16)), 16);
   const __m256i sign = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(0x8000));
-  const __m256i chosen =
-      _mm256_or_si256(sign, _mm256_min_epi32(rounded, _mm256_set1_epi32(0x7f7f)));
+  const __m256i chosen = _mm256_or_si256(sign, _mm256_min_epi32(rounded, _mm256_set1_epi32(0x7f7f)));
   const __m128i nearest = narrow_bf16(x);
-  return _mm_blendv_epi8(nearest, pack_words(chosen),
-                         pack_words(_mm256_srli_epi32(finite, 16)));
+  return _mm_blendv_epi8(nearest, pack_words(chosen), pack_words(_mm256_srli_epi32(finite, 16)));
 }
 /// The same bits as detail::f16_bits_at_random.
 DEEPREC_INLINE __m128i narrow_rounded(const f16*, vector_f32 x, __m256i word) {
@@ -69,16 +66,13 @@ DEEPREC_INLINE __m128i narrow_rounded(const f16*, vector_f32 x, __m256i word) {
   const __m128i below = _mm256_cvtps_ph(x.v, _MM_FROUND_TO_ZERO);
   const __m256i below_magnitude =
       _mm256_and_si256(_mm256_castps_si256(_mm256_cvtph_ps(below)), _mm256_set1_epi32(0x7fffffff));
-  const __m256 cut =
-      _mm256_sub_ps(_mm256_castsi256_ps(magnitude), _mm256_castsi256_ps(below_magnitude));
+  const __m256 cut = _mm256_sub_ps(_mm256_castsi256_ps(magnitude), _mm256_castsi256_ps(below_magnitude));
   // The spacing of halves is 2^(e - 137) with e the exponent's bits, 113 for denormal halves.
-  const __m256i exponent =
-      _mm256_max_epi32(_mm256_srli_epi32(magnitude, 23), _mm256_set1_epi32(113));
+  const __m256i exponent = _mm256_max_epi32(_mm256_srli_epi32(magnitude, 23), _mm256_set1_epi32(113));
   const __m256i scale = _mm256_slli_epi32(_mm256_sub_epi32(_mm256_set1_epi32(295), exponent), 23);
   const __m256i fraction = _mm256_cvttps_epi32(_mm256_mul_ps(cut, _mm256_castsi256_ps(scale)));
-  const __m256i up =
-      _mm256_and_si256(_mm256_cmpgt_epi32(fraction, _mm256_srli_epi32(word, 1)),
-                       _mm256_cmpgt_epi32(_mm256_set1_epi32(0x477fe000), magnitude));
+  const __m256i up = _mm256_and_si256(_mm256_cmpgt_epi32(fraction, _mm256_srli_epi32(word, 1)),
+                                      _mm256_cmpgt_epi32(_mm256_set1_epi32(0x477fe000), magnitude));
   const __m128i chosen = _mm_add_epi16(below, pack_words(_mm256_srli_epi32(up, 31)));
   const __m256i halves_reach = _mm256_cmpgt_epi32(_mm256_set1_epi32(0x47800000), magnitude);
   const __m128i nearest = _mm256_cvtps_ph(x.v, _MM_FROUND_TO_NEAREST_INT);

@@ -14,9 +14,8 @@ inline void draw_words(std::uint32_t* word, const round_stochastic& how, std::ui
                        std::uint64_t chunk) {
   const auto same = [](std::uint64_t x) { return static_cast<int>(static_cast<std::uint32_t>(x)); };
   const std::uint64_t block = (how.step << 32) + chunk * 16;
-  __m512i c0 = _mm512_add_epi32(
-      _mm512_set1_epi32(same(block)),
-      _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
+  __m512i c0 = _mm512_add_epi32(_mm512_set1_epi32(same(block)),
+                                _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
   __m512i c1 = _mm512_set1_epi32(same(block >> 32));
   __m512i c2 = _mm512_set1_epi32(same(row));
   __m512i c3 = _mm512_set1_epi32(same(row >> 32));
@@ -45,39 +44,34 @@ DEEPREC_INLINE __m256i narrow_rounded(const bf16*, vector_f32 x, __m512i word) {
   const __m512i magnitude = _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff));
   const __mmask16 finite = _mm512_cmplt_epi32_mask(magnitude, _mm512_set1_epi32(0x7f800000));
   const __m512i rounded = _mm512_maskz_srli_epi32(
-      all_lanes,
-      _mm512_add_epi32(magnitude, _mm512_maskz_srli_epi32(all_lanes, word, 16)), 16);
-  const __m512i sign = _mm512_and_si512(_mm512_maskz_srli_epi32(all_lanes, bits, 16),
-                                        _mm512_set1_epi32(0x8000));
-  const __m512i chosen = _mm512_or_si512(
-      sign, _mm512_maskz_min_epi32(all_lanes, rounded, _mm512_set1_epi32(0x7f7f)));
-  return _mm256_mask_mov_epi16(narrow_bf16(x), finite,
-                               _mm512_maskz_cvtepi32_epi16(all_lanes, chosen));
+      all_lanes, _mm512_add_epi32(magnitude, _mm512_maskz_srli_epi32(all_lanes, word, 16)), 16);
+  const __m512i sign =
+      _mm512_and_si512(_mm512_maskz_srli_epi32(all_lanes, bits, 16), _mm512_set1_epi32(0x8000));
+  const __m512i chosen =
+      _mm512_or_si512(sign, _mm512_maskz_min_epi32(all_lanes, rounded, _mm512_set1_epi32(0x7f7f)));
+  return _mm256_mask_mov_epi16(narrow_bf16(x), finite, _mm512_maskz_cvtepi32_epi16(all_lanes, chosen));
 }
 /// The same bits as detail::f16_bits_at_random.
 DEEPREC_INLINE __m256i narrow_rounded(const f16*, vector_f32 x, __m512i word) {
-  const __m512i magnitude =
-      _mm512_and_si512(_mm512_castps_si512(x.v), _mm512_set1_epi32(0x7fffffff));
+  const __m512i magnitude = _mm512_and_si512(_mm512_castps_si512(x.v), _mm512_set1_epi32(0x7fffffff));
   const __m256i below = _mm512_maskz_cvtps_ph(all_lanes, x.v, _MM_FROUND_TO_ZERO);
-  const __m512i below_magnitude =
-      _mm512_and_si512(_mm512_castps_si512(_mm512_maskz_cvtph_ps(all_lanes, below)),
-                       _mm512_set1_epi32(0x7fffffff));
-  const __m512 cut =
-      _mm512_sub_ps(_mm512_castsi512_ps(magnitude), _mm512_castsi512_ps(below_magnitude));
+  const __m512i below_magnitude = _mm512_and_si512(
+      _mm512_castps_si512(_mm512_maskz_cvtph_ps(all_lanes, below)), _mm512_set1_epi32(0x7fffffff));
+  const __m512 cut = _mm512_sub_ps(_mm512_castsi512_ps(magnitude), _mm512_castsi512_ps(below_magnitude));
   // The spacing of halves is 2^(e - 137) with e the exponent's bits, 113 for denormal halves.
   const __m512i exponent = _mm512_maskz_max_epi32(
       all_lanes, _mm512_maskz_srli_epi32(all_lanes, magnitude, 23), _mm512_set1_epi32(113));
-  const __m512i scale = _mm512_maskz_slli_epi32(
-      all_lanes, _mm512_sub_epi32(_mm512_set1_epi32(295), exponent), 23);
+  const __m512i scale =
+      _mm512_maskz_slli_epi32(all_lanes, _mm512_sub_epi32(_mm512_set1_epi32(295), exponent), 23);
   const __m512i fraction =
       _mm512_maskz_cvttps_epi32(all_lanes, _mm512_mul_ps(cut, _mm512_castsi512_ps(scale)));
-  const __mmask16 up = _mm512_mask_cmpgt_epi32_mask(
-      _mm512_cmplt_epi32_mask(magnitude, _mm512_set1_epi32(0x477fe000)), fraction,
-      _mm512_maskz_srli_epi32(all_lanes, word, 1));
+  const __mmask16 up =
+      _mm512_mask_cmpgt_epi32_mask(_mm512_cmplt_epi32_mask(magnitude, _mm512_set1_epi32(0x477fe000)),
+                                   fraction, _mm512_maskz_srli_epi32(all_lanes, word, 1));
   const __m256i chosen = _mm256_mask_add_epi16(below, up, below, _mm256_set1_epi16(1));
   const __mmask16 halves_reach = _mm512_cmplt_epi32_mask(magnitude, _mm512_set1_epi32(0x47800000));
-  return _mm256_mask_mov_epi16(
-      _mm512_maskz_cvtps_ph(all_lanes, x.v, _MM_FROUND_TO_NEAREST_INT), halves_reach, chosen);
+  return _mm256_mask_mov_epi16(_mm512_maskz_cvtps_ph(all_lanes, x.v, _MM_FROUND_TO_NEAREST_INT), halves_reach,
+                               chosen);
 }
 
 DEEPREC_INLINE void store_rounded(float* p, vector_f32 x, const std::uint32_t*) { store(p, x); }
@@ -86,8 +80,7 @@ DEEPREC_INLINE void store_rounded_first(float* p, vector_f32 x, const std::uint3
 }
 template <class T>
 DEEPREC_INLINE void store_rounded(T* p, vector_f32 x, const std::uint32_t* word) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
-                      narrow_rounded(p, x, _mm512_loadu_si512(word)));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow_rounded(p, x, _mm512_loadu_si512(word)));
 }
 template <class T>
 DEEPREC_INLINE void store_rounded_first(T* p, vector_f32 x, const std::uint32_t* word, int n) {

@@ -22,8 +22,8 @@ DEEPREC_INLINE vector_f32 widen_bf16(__m128i x) {
 DEEPREC_INLINE __m128i narrow_bf16(vector_f32 x) {
   const __m256i bits = _mm256_castps_si256(x.v);
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-  const __m256i rounded = _mm256_srli_epi32(
-      _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
+  const __m256i rounded =
+      _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
   const __m256i quiet = _mm256_or_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(0x40));
   // Compared as integers: with -ffast-math a compiler treats x != x as false.
   const __m256i magnitude = _mm256_and_si256(bits, _mm256_set1_epi32(0x7fffffff));
@@ -52,9 +52,7 @@ DEEPREC_INLINE void store(f16* p, vector_f32 x) {
 }
 
 /// The first n lanes, 0 <= n <= lanes; nothing beyond them is touched; the others are zero.
-DEEPREC_INLINE vector_f32 load_first(const float* p, int n) {
-  return _mm256_maskload_ps(p, first_lanes(n));
-}
+DEEPREC_INLINE vector_f32 load_first(const float* p, int n) { return _mm256_maskload_ps(p, first_lanes(n)); }
 /// The last n lanes, moved to the front; the others are zero.
 DEEPREC_INLINE vector_f32 last_to_front(vector_f32 x, int n) {
   const __m256i from =

@@ -22,7 +22,8 @@ class index_stack {
       : below_(std::make_unique<typename Atomics::template atomic<std::uint32_t>[]>(n)),
         top_(n > 0 ? 0u : none) {
     for (std::uint32_t i = 0; i < n; ++i) {
-      below_[i].store(i + 1 < n ? i + 1 : none, Atomics::at(detail::access::statistic, std::memory_order_relaxed));
+      below_[i].store(i + 1 < n ? i + 1 : none,
+                      Atomics::at(detail::access::statistic, std::memory_order_relaxed));
     }
   }
 
@@ -36,8 +37,9 @@ class index_stack {
       const std::uint32_t next =
           below_[index].load(Atomics::at(detail::access::stack_next, std::memory_order_relaxed));
       // acquire, on failure: as the load above. On success it reads the store that `seen` came from.
-      if (top_.compare_exchange_weak(seen, tagged(seen, next),
-                                     Atomics::at(detail::access::stack_seen_again, std::memory_order_acquire))) {
+      if (top_.compare_exchange_weak(
+              seen, tagged(seen, next),
+              Atomics::at(detail::access::stack_seen_again, std::memory_order_acquire))) {
         return true;
       }
     }

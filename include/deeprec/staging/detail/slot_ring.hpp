@@ -97,7 +97,8 @@ class slot_ring {
       const auto ahead = static_cast<difference>(static_cast<Seq>(state - lap_of(p)));
       if (ahead == 0) {
         // relaxed: only hands out numbers; data goes through the slot's state. Fails once the ring is closed.
-        if (tail_.compare_exchange_weak(p, next(p), Atomics::at(detail::access::tail_claim, relaxed), relaxed)) {
+        if (tail_.compare_exchange_weak(p, next(p), Atomics::at(detail::access::tail_claim, relaxed),
+                                        relaxed)) {
           mine = {s, p};
           return queue_result::ok;
         }
@@ -117,7 +118,8 @@ class slot_ring {
     const auto p = static_cast<Seq>(lap | static_cast<Seq>(index * one));
     slot* s = slot_of(p);
     // acquire: as in claim(). No compare-exchange: only the caller has this number.
-    if (s->state.load(Atomics::at(detail::access::slot_number_free, acquire)) != lap_of(p)) return queue_result::not_now;
+    if (s->state.load(Atomics::at(detail::access::slot_number_free, acquire)) != lap_of(p))
+      return queue_result::not_now;
     mine = {s, p};
     return queue_result::ok;
   }
@@ -146,7 +148,9 @@ class slot_ring {
       const auto ahead = static_cast<difference>(static_cast<Seq>((state & ~hole_bit) - wanted));
       if (ahead == 0) {
         // relaxed: as in claim()
-        if (!head_.compare_exchange_weak(p, next(p), Atomics::at(detail::access::head_claim, relaxed), relaxed)) continue;
+        if (!head_.compare_exchange_weak(p, next(p), Atomics::at(detail::access::head_claim, relaxed),
+                                         relaxed))
+          continue;
         mine = {s, p};
         if (!(state & hole_bit)) return queue_result::ok;
         release_slot(mine);
@@ -211,7 +215,7 @@ class slot_ring {
   [[nodiscard]] std::size_t was_size() const noexcept {
     const std::uint64_t taken = number_of(head_.load(Atomics::at(detail::access::statistic, relaxed)));
     const std::uint64_t put = number_of(tail_.load(Atomics::at(detail::access::statistic, relaxed)));
-    const std::uint64_t size = (put + range() - taken) % range();  // either may have wrapped
+    const std::uint64_t size = (put + range() - taken) % range();     // either may have wrapped
     return size <= range() / 2 ? static_cast<std::size_t>(size) : 0;  // or tail_ may be older than head_
   }
   [[nodiscard]] std::uint64_t claimed_number() const noexcept {
@@ -236,16 +240,13 @@ class slot_ring {
     return bits > 0 ? bits : 1;  // room for the hole bit above the full bit
   }
   static constexpr std::size_t stride_of(std::size_t capacity) noexcept {
-    return capacity <= padded_capacity ? (sizeof(slot) + line - 1) / line * line
-                                       : (sizeof(slot) + 1) / 2 * 2;
+    return capacity <= padded_capacity ? (sizeof(slot) + line - 1) / line * line : (sizeof(slot) + 1) / 2 * 2;
   }
   [[nodiscard]] Seq lap_unit() const noexcept { return static_cast<Seq>(index_mask_ + 2); }
   [[nodiscard]] Seq first_position(Seq first_lap) const noexcept {
     return static_cast<Seq>(first_lap * lap_unit());
   }
-  [[nodiscard]] Seq lap_of(Seq p) const noexcept {
-    return static_cast<Seq>(p & ~(index_mask_ | closed_bit));
-  }
+  [[nodiscard]] Seq lap_of(Seq p) const noexcept { return static_cast<Seq>(p & ~(index_mask_ | closed_bit)); }
   [[nodiscard]] Seq next(Seq p) const noexcept {
     const auto bumped = static_cast<Seq>(p + one);
     return (bumped & index_mask_) == end_index_ ? static_cast<Seq>(lap_of(p) + lap_unit()) : bumped;

@@ -8,12 +8,12 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/embedding/kernels/device_pool.hpp>
-#include <deeprec/embedding/kernels/device_runs.hpp>
-#include <deeprec/embedding/kernels/lookup_args.hpp>
 #include <deeprec/embedding/batches/device_batch.hpp>
 #include <deeprec/embedding/batches/partition.hpp>
 #include <deeprec/embedding/batches/prune_invalid.hpp>
+#include <deeprec/embedding/kernels/device_pool.hpp>
+#include <deeprec/embedding/kernels/device_runs.hpp>
+#include <deeprec/embedding/kernels/lookup_args.hpp>
 #include <deeprec/exec/device_fault.hpp>
 #include <deeprec/ops/unique.hpp>
 
@@ -27,7 +27,7 @@ DEEPREC_HD constexpr index_t clamp_position(index_t position, index_t n) {
 /// prune_invalid: copies entry k when it is valid. kept (N + 1): an exclusive scan over the flags of all ids.
 template <class Id, class Valid>
 DEEPREC_HD void keep_position(index_t k, index_t first, index_t end, const Valid& valid, const Id* ids,
-                          const float* weights, const index_t* kept, const device_bags<Id>& out) {
+                              const float* weights, const index_t* kept, const device_bags<Id>& out) {
   if (k < first || k >= end || !valid(k)) return;
   const index_t to = kept[k] - kept[first];
   out.ids[to] = ids[k];
@@ -43,8 +43,9 @@ DEEPREC_HD constexpr std::uint64_t id_key(Id id) {
 /// unique, at sorted index `at`: writes the inverse of its position and, where a run begins, the run's id and
 /// count. numbers: an exclusive scan over (position k is the first of its id).
 template <class Id>
-DEEPREC_HD void number_position(index_t at, index_t n, const std::uint64_t* keys, const std::uint32_t* positions,
-                            const index_t* numbers, const device_unique<Id>& out) {
+DEEPREC_HD void number_position(index_t at, index_t n, const std::uint64_t* keys,
+                                const std::uint32_t* positions, const index_t* numbers,
+                                const device_unique<Id>& out) {
   const index_t begin = begin_of_run(keys, at);
   const index_t number = numbers[positions[begin]];
   out.inverse[positions[at]] = static_cast<std::int32_t>(number);
@@ -67,7 +68,7 @@ DEEPREC_HD part_place place_in_part(index_t id, index_t rows, index_t parts) {
 /// the key is P, and false is returned.
 template <class Strategy, class Id>
 DEEPREC_HD bool part_of_position(index_t k, const Id* ids, index_t rows, index_t parts,
-                             const device_partition<Id>& out, std::uint32_t* keys) {
+                                 const device_partition<Id>& out, std::uint32_t* keys) {
   const bool bad = is_bad_id(ids[k], rows);
   const part_place at =
       bad ? part_place{-1, -1} : place_in_part<Strategy>(static_cast<index_t>(ids[k]), rows, parts);
@@ -78,9 +79,8 @@ DEEPREC_HD bool part_of_position(index_t k, const Id* ids, index_t rows, index_t
 }
 /// partition, after the sort: writes sorted index `at`.
 template <class Strategy, class Id>
-DEEPREC_HD void put_in_part(index_t at, const Id* ids, index_t rows, index_t parts,
-                            const std::uint32_t* keys, const std::uint32_t* positions,
-                            const device_partition<Id>& out) {
+DEEPREC_HD void put_in_part(index_t at, const Id* ids, index_t rows, index_t parts, const std::uint32_t* keys,
+                            const std::uint32_t* positions, const device_partition<Id>& out) {
   if (keys[at] >= static_cast<std::uint32_t>(parts)) return;
   const std::uint32_t position = positions[at];
   out.permutation[position] = at;
@@ -129,8 +129,7 @@ DEEPREC_HD void place_entry(index_t i, const Coo& coo, const std::uint32_t* keys
   if (i < n && keys[i] < static_cast<std::uint32_t>(coo.bags())) {
     const std::uint32_t position = positions[i];
     out.ids[i] = coo.ids()[position];
-    if (out.weights != nullptr)
-      out.weights[i] = coo.weights() == nullptr ? 1.0F : coo.weights()[position];
+    if (out.weights != nullptr) out.weights[i] = coo.weights() == nullptr ? 1.0F : coo.weights()[position];
   }
   if (i <= coo.bags()) out.offsets[i] = first_not_below(keys, n, static_cast<std::uint32_t>(i));
 }

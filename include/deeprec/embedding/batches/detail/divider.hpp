@@ -19,8 +19,8 @@ class divider {
   /// @pre divisor > 0
   explicit divider(index_t divisor) noexcept
       : shift_(63 + static_cast<int>(std::bit_width(static_cast<std::uint64_t>(divisor - 1)))),
-        factor_(static_cast<std::uint64_t>(
-            ((uint128{1} << shift_) + static_cast<uint128>(divisor - 1)) / static_cast<uint128>(divisor))) {}
+        factor_(static_cast<std::uint64_t>(((uint128{1} << shift_) + static_cast<uint128>(divisor - 1)) /
+                                           static_cast<uint128>(divisor))) {}
 
   /// @pre n >= 0
   index_t operator()(index_t n) const noexcept {

@@ -11,11 +11,10 @@
 #include <vector>
 
 #include <deeprec/core/config.hpp>
-#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/sizes.hpp>
 
-namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
-inline namespace DEEPREC_UNIT {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail { inline namespace DEEPREC_UNIT {
 
 /// The key of a position that is in no group.
 inline constexpr index_t no_group = -1;
@@ -42,7 +41,7 @@ struct group_counts {
 /// Cost: O(positions + groups); no allocation.
 template <class Context, class KeyAt, class Prepare, class Place>
 void group_positions(const Context& ctx, group_counts& room, const KeyAt& key_at, index_t* offsets,
-                 const Prepare& prepare, const Place& place) {
+                     const Prepare& prepare, const Place& place) {
   const index_t positions = room.positions;
   const index_t groups = room.groups;
   const index_t piece = room.piece;
@@ -82,5 +81,4 @@ void group_positions(const Context& ctx, group_counts& room, const KeyAt& key_at
   });
 }
 
-}  // namespace DEEPREC_UNIT
-}}}  // namespace deeprec::DEEPREC_ABI::detail
+}}}}  // namespace deeprec::DEEPREC_ABI::detail::DEEPREC_UNIT

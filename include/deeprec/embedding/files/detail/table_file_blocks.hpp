@@ -26,8 +26,7 @@
 #include <deeprec/embedding/files/detail/whole_file.hpp>
 #include <deeprec/embedding/files/named_table.hpp>
 
-namespace deeprec { inline namespace DEEPREC_ABI {
-namespace detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 struct read_header {
   table_file_info info;
@@ -92,9 +91,9 @@ std::string table_faults(std::span<const basic_named_table<Byte>> tables) {
     if (!packed_length(t, length)) return who + "rows, width or sizes are negative or too large";
     if (t.rows == 0) continue;
     if (length > 0 && t.data == nullptr) return who + "has rows but no memory";
-    const bool fits = t.state_floats == 0 ||
-                      (t.state_offset >= t.row_bytes &&
-                       t.state_offset <= t.stride_bytes - t.state_floats * index_t{sizeof(float)});
+    const bool fits =
+        t.state_floats == 0 || (t.state_offset >= t.row_bytes &&
+                                t.state_offset <= t.stride_bytes - t.state_floats * index_t{sizeof(float)});
     if (t.stride_bytes < t.row_bytes || !fits) return who + "row and state don't fit into the stride";
   }
   return {};
@@ -170,8 +169,8 @@ inline result<read_header> read_header_of(const input_file& file, const std::str
   }
   if (size < file_bytes) return truncated(file_bytes);
   if (size > file_bytes) {
-    return bad(invalid, "corrupted: has " + std::to_string(size) + " bytes instead of " +
-                            std::to_string(file_bytes));
+    return bad(invalid,
+               "corrupted: has " + std::to_string(size) + " bytes instead of " + std::to_string(file_bytes));
   }
   constexpr std::uint64_t least = table_file_start_bytes + table_file_hash_bytes;
   if (header_bytes < least || header_bytes > file_bytes - table_file_hash_bytes ||
@@ -181,11 +180,13 @@ inline result<read_header> read_header_of(const input_file& file, const std::str
 
   read_header read;
   // This length is not checked yet: it may be that of the whole file, and the file sparse.
-  const std::unique_ptr<std::byte[]> bytes(new (std::nothrow) std::byte[static_cast<std::size_t>(header_bytes)]);
+  const std::unique_ptr<std::byte[]> bytes(new (std::nothrow)
+                                               std::byte[static_cast<std::size_t>(header_bytes)]);
   if (bytes == nullptr) {
     return bad(errc::out_of_memory, "the header, of " + std::to_string(header_bytes) + " bytes");
   }
-  if (const std::string why = file.read(0, bytes.get(), static_cast<std::size_t>(header_bytes)); !why.empty()) {
+  if (const std::string why = file.read(0, bytes.get(), static_cast<std::size_t>(header_bytes));
+      !why.empty()) {
     return bad(errc::io_error, why);
   }
   const std::size_t hashed = static_cast<std::size_t>(header_bytes) - table_file_hash_bytes;
@@ -273,8 +274,8 @@ class block_buffer {
 
 /// Reads all blocks in order and checks them; table i of the file goes into *targets[i] unless null.
 inline std::optional<io_fault> read_blocks(const input_file& file, const std::string& path,
-                                             const read_header& header, block_buffer& buffer,
-                                             std::span<const named_table* const> targets) {
+                                           const read_header& header, block_buffer& buffer,
+                                           std::span<const named_table* const> targets) {
   std::uint64_t at = header.bytes;
   std::uint64_t number = 0;
   std::uint64_t file_hash = header.hash;
@@ -325,6 +326,4 @@ inline std::uint64_t largest_block(std::uint64_t block_bytes, std::uint64_t long
   return (std::min)(block_bytes, longest_table);
 }
 
-}  // namespace detail
-
-}}  // namespace deeprec::DEEPREC_ABI
+}}}  // namespace deeprec::DEEPREC_ABI::detail

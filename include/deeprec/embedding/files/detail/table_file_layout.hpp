@@ -22,10 +22,11 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/hash.hpp>
 
-namespace deeprec { inline namespace DEEPREC_ABI {
-namespace detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
-inline constexpr char table_file_magic[9] = "\x89" "DRT\r\n\x1a\n";  // like PNG's: text transfers break it
+inline constexpr char table_file_magic[9] =
+    "\x89"
+    "DRT\r\n\x1a\n";  // like PNG's: text transfers break it
 inline constexpr std::uint32_t table_file_byte_order = 0x01020304;
 inline constexpr std::uint32_t table_file_version = 1;
 inline constexpr std::size_t table_file_start_bytes = 64;
@@ -160,5 +161,4 @@ inline bool blocks_length(std::uint64_t bytes, std::uint64_t block_bytes, std::u
   return multiply_add(blocks, table_file_hash_bytes, bytes, length);
 }
 
-}  // namespace detail
-}}  // namespace deeprec::DEEPREC_ABI
+}}}  // namespace deeprec::DEEPREC_ABI::detail

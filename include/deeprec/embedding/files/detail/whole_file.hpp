@@ -23,8 +23,7 @@
 
 #include <deeprec/core/config.hpp>
 
-namespace deeprec { inline namespace DEEPREC_ABI {
-namespace detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 /// "WHAT: the system's message for errno"
 inline std::string system_fault(const std::string& what) {
@@ -93,7 +92,7 @@ class replacement_file {
     beside_ = name_ + ".saving";
     folder_ = open_at(AT_FDCWD, folder.c_str(), O_RDONLY | O_DIRECTORY);
     if (!folder_.open()) return system_fault("cannot open its folder");
-    struct stat old {};
+    struct stat old{};
     const bool replaces = ::fstatat(folder_.get(), name_.c_str(), &old, AT_SYMLINK_NOFOLLOW) == 0;
     if (replaces && S_ISDIR(old.st_mode)) return "is a directory";
     if (replaces && !S_ISREG(old.st_mode) && !S_ISLNK(old.st_mode)) return "is not a regular file";
@@ -114,7 +113,7 @@ class replacement_file {
     if (::renameat(folder_.get(), beside_.c_str(), folder_.get(), name_.c_str()) != 0) {
       return system_fault("cannot rename " + beside_);
     }
-    file_ = descriptor();  // nothing to remove any more
+    file_ = descriptor();                                  // nothing to remove any more
     if (::fsync(folder_.get()) != 0 && errno != EINVAL) {  // EINVAL: not supported by this file system
       return system_fault("the new file is whole, but its name may be lost in a power cut: its folder");
     }
@@ -141,7 +140,7 @@ class replacement_file {
         if (errno == ENOENT) continue;  // renamed or removed just now
         return system_fault("cannot make " + beside_ + " beside it");
       }
-      struct stat held {};
+      struct stat held{};
       if (::fstat(left.get(), &held) != 0) return system_fault("cannot read the facts of " + beside_);
       if (!S_ISREG(held.st_mode)) return beside_ + " is not a regular file";
       if (!lock(left)) {
@@ -154,13 +153,11 @@ class replacement_file {
     }
   }
 
-  static bool lock(const descriptor& file) noexcept {
-    return ::flock(file.get(), LOCK_EX | LOCK_NB) == 0;
-  }
+  static bool lock(const descriptor& file) noexcept { return ::flock(file.get(), LOCK_EX | LOCK_NB) == 0; }
   static std::string busy() { return "somebody else is saving it right now"; }
   /// Whether the temporary name refers to this file.
   [[nodiscard]] bool is_beside(const descriptor& file) const noexcept {
-    struct stat held {}, named {};
+    struct stat held{}, named{};
     return ::fstat(file.get(), &held) == 0 &&
            ::fstatat(folder_.get(), beside_.c_str(), &named, AT_SYMLINK_NOFOLLOW) == 0 &&
            named.st_ino == held.st_ino && named.st_dev == held.st_dev;
@@ -176,7 +173,7 @@ class input_file {
   [[nodiscard]] std::string open(const std::string& path) {
     file_ = open_at(AT_FDCWD, path.c_str(), O_RDONLY | O_NONBLOCK);  // must not wait for a pipe's writer
     if (!file_.open()) return system_fault("cannot open");
-    struct stat facts {};
+    struct stat facts{};
     if (::fstat(file_.get(), &facts) != 0) return system_fault("cannot read its facts");
     if (S_ISDIR(facts.st_mode)) return "is a directory";
     if (!S_ISREG(facts.st_mode)) return "is not a regular file";
@@ -207,5 +204,4 @@ class input_file {
   std::uint64_t size_ = 0;
 };
 
-}  // namespace detail
-}}  // namespace deeprec::DEEPREC_ABI
+}}}  // namespace deeprec::DEEPREC_ABI::detail

@@ -88,10 +88,14 @@ template <class Bags, class Out>
 status make_entry(const device_feature<Bags, Out>& feature, const Bags& bags,
                   matrix_view<Out, device_space> out,
                   group_entry<typename device_feature<Bags, Out>::task_type>& entry, index_t& units) {
-  if (const status s = detail::expect_size(out.extent(1), feature.task.width, "lookup: out.extent(1) must be the row width D"); !s) {
+  if (const status s = detail::expect_size(out.extent(1), feature.task.width,
+                                           "lookup: out.extent(1) must be the row width D");
+      !s) {
     return s;
   }
-  if (const status s = detail::expect_size(out.extent(0), bags.bags(), "lookup: out.extent(0) must be the number of bags B"); !s) {
+  if (const status s = detail::expect_size(out.extent(0), bags.bags(),
+                                           "lookup: out.extent(0) must be the number of bags B");
+      !s) {
     return s;
   }
   if (out.stride(0) < out.extent(1) && out.extent(0) > 1) {
@@ -100,11 +104,14 @@ status make_entry(const device_feature<Bags, Out>& feature, const Bags& bags,
   if (!out.valid()) return out.validate("lookup: out must not be null");
   if (!feature.takes_weights && bags.weights() != nullptr)
     return {errc::unsupported, "lookup: combiner::max must have no weights"};
-  if (feature.rules.clips() && !(feature.task.max_norm > 0.0F)) return {errc::invalid_value, "pooling: max_norm must be above 0"};
+  if (feature.rules.clips() && !(feature.task.max_norm > 0.0F))
+    return {errc::invalid_value, "pooling: max_norm must be above 0"};
   if (const status s = device_shapes(bags); !s) return s;
   if (feature.task.empty == when_empty::default_row &&
       is_bad_id(feature.task.default_row, feature.task.rows)) {
-    return {errc::id_out_of_range, "pooling: default_row must be a row of the table", {.value = feature.task.default_row}};
+    return {errc::id_out_of_range,
+            "pooling: default_row must be a row of the table",
+            {.value = feature.task.default_row}};
   }
   entry.task = feature.task;
   entry.rules = feature.rules;

@@ -114,7 +114,8 @@ class group_jobs {
     memory_->deallocate(place_, bytes_);
   }
 
-  status run(const context<executor_ref>& ctx, std::span<const Bags> bags, std::span<const matrix_view<Out>> outs) {
+  status run(const context<executor_ref>& ctx, std::span<const Bags> bags,
+             std::span<const matrix_view<Out>> outs) {
     const status opened = open(bags, outs);
     number_pieces([](const group_job& job) {
       return job.checks() ? (job.positions() + check_positions_at_once - 1) / check_positions_at_once : 0;

@@ -18,18 +18,17 @@
 #include <type_traits>
 
 #include <deeprec/core/config.hpp>
-#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/embedding/kernels/lookup_job.hpp>
+#include <deeprec/embedding/pooling.hpp>
 #include <deeprec/embedding/training/detail/row_groups.hpp>
 #include <deeprec/embedding/training/detail/update_args.hpp>
-#include <deeprec/embedding/pooling.hpp>
 #include <deeprec/memory/scratch_block.hpp>
 
-namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
-inline namespace DEEPREC_UNIT {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail { inline namespace DEEPREC_UNIT {
 
 /// Checks a batch as lookup does, and that a position and a row of the table fit one key.
 template <class Context, class Bags, class Pooling>
@@ -99,7 +98,8 @@ class backward_plan {
     const index_t number = numbered_;
     const index_t numbered = positions + (fills<Pooling> ? bags.bags() : 0);
     numbered_ += numbered;
-    const bool scaled = divisor_of<typename Pooling::combiner>() != divide_by::one || bags.weights() != nullptr;
+    const bool scaled =
+        divisor_of<typename Pooling::combiner>() != divide_by::one || bags.weights() != nullptr;
     if (scaled && scale_of_.empty()) {
       scale_of_ = block_.take<float>(static_cast<index_t>(gradient_of_.size()));
       std::fill(scale_of_.begin(), scale_of_.end(), 1.0F);
@@ -136,7 +136,9 @@ class backward_plan {
 
   [[nodiscard]] const row_groups& groups() const noexcept { return groups_; }
   /// The memory in which a worker sums a gradient.
-  [[nodiscard]] float* sums_of(index_t worker) const noexcept { return sums_.data() + worker * size_.sum_floats(); }
+  [[nodiscard]] float* sums_of(index_t worker) const noexcept {
+    return sums_.data() + worker * size_.sum_floats();
+  }
   /// For pool_long_bag.
   [[nodiscard]] const long_bag_room& long_bags() const noexcept { return long_bags_; }
 
@@ -228,5 +230,4 @@ class backward_plan {
   index_t numbered_ = 0;
 };
 
-}  // namespace DEEPREC_UNIT
-}}}  // namespace deeprec::DEEPREC_ABI::detail
+}}}}  // namespace deeprec::DEEPREC_ABI::detail::DEEPREC_UNIT

@@ -100,8 +100,8 @@ DEEPREC_HD void expand_bag(const Rules& rules, const Team& team, const Task& tas
 }
 
 /// The bag and the factor of an entry, by its value after the sort.
-DEEPREC_HD inline float factor_of_position(const expanded_positions& of, const float* weights, index_t positions,
-                                       std::uint32_t value, std::uint32_t& bag) {
+DEEPREC_HD inline float factor_of_position(const expanded_positions& of, const float* weights,
+                                           index_t positions, std::uint32_t value, std::uint32_t& bag) {
   if (of.bag_of == nullptr) {
     bag = value;
   } else if (value >= positions) {
@@ -137,8 +137,8 @@ struct lane_writer {
 template <int Vec>
 struct lane_writer<split_float, Vec> {
   template <class Rounding>
-  DEEPREC_HD DEEPREC_INLINE static void write(std::byte* row, row_parts parts, index_t column,
-                                              const float* x, const Rounding&, index_t) {
+  DEEPREC_HD DEEPREC_INLINE static void write(std::byte* row, row_parts parts, index_t column, const float* x,
+                                              const Rounding&, index_t) {
     alignas(16) std::uint16_t high[Vec];
     alignas(16) std::uint16_t low[Vec];
     for (int v = 0; v < Vec; ++v) {
@@ -174,16 +174,15 @@ struct transforms_of {
 template <class Element, int Vec, class Team, class Gradient>
 class row_in_step {
  public:
-  DEEPREC_HD row_in_step(const Team& team, std::byte* row, row_parts parts, index_t width, const Gradient& sum)
+  DEEPREC_HD row_in_step(const Team& team, std::byte* row, row_parts parts, index_t width,
+                         const Gradient& sum)
       : team_(team), row_(row), parts_(parts), width_(width), gradient_(sum) {}
 
   DEEPREC_HD int panels() const {
     const index_t each = index_t{team_.lanes()} * Vec;
     return static_cast<int>((width_ + each - 1) / each);
   }
-  DEEPREC_HD index_t column(int panel) const {
-    return (index_t{panel} * team_.lanes() + team_.lane()) * Vec;
-  }
+  DEEPREC_HD index_t column(int panel) const { return (index_t{panel} * team_.lanes() + team_.lane()) * Vec; }
   DEEPREC_HD const Team& team() const { return team_; }
   DEEPREC_HD index_t width() const { return width_; }
 
@@ -339,7 +338,8 @@ void set_rows(Task& task, const Table& table) {
   task.parts = parts_of(table.format());
   task.state = -1;
   if (table.rows() > 0 && table.format().state_floats() > 0) {
-    task.state = static_cast<std::byte*>(static_cast<void*>(table.format().state(table.data()))) - table.data();
+    task.state =
+        static_cast<std::byte*>(static_cast<void*>(table.format().state(table.data()))) - table.data();
   }
 }
 
@@ -368,15 +368,16 @@ DEEPREC_HD DEEPREC_INLINE void step_run(const Team& team, const Task& task, inde
     index_t stray = 0;
     index_t bad_position = -1;
     const bool in_chunks = task.gradient.chunks.sums != nullptr && end - sorted_index > device_long_bag &&
-                           add_chunks<Vec>(rules, task.gradient, sorted_index, sorted_index, end, column, total,
-                                           counts, stray, bad_position);
+                           add_chunks<Vec>(rules, task.gradient, sorted_index, sorted_index, end, column,
+                                           total, counts, stray, bad_position);
     if (!in_chunks) {
       fold_positions<float, Vec>(rules, team, task.gradient, sorted_index, end, column, total, counts, stray);
     }
   };
   std::byte* const row = task.table + index_t{key} * task.stride;
   float* const state = task.state < 0 ? nullptr : static_cast<float*>(static_cast<void*>(row + task.state));
-  row_in_step<typename Task::element, Vec, Team, decltype(sum)> here(team, row, task.parts, task.gradient.width, sum);
+  row_in_step<typename Task::element, Vec, Team, decltype(sum)> here(team, row, task.parts,
+                                                                     task.gradient.width, sum);
   if (task.max_norm > 0) here.unclip(task.max_norm);
   step_row_behind<Optimizer, Vec>(task.rows, no_transforms{}, here, state, task.rounding, index_t{key});
 }

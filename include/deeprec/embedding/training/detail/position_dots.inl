@@ -5,7 +5,7 @@
 /// id, for the bags [begin, end). args.out is the gradient, which is only read.
 template <class Element, class Policy, class Args>
 void position_dots(region, Policy, const Args& args, index_t first_position, float* dots, index_t begin,
-               index_t end) {
+                   index_t end) {
   constexpr index_t ahead = 16;
   const panel<Element, 1, false> columns{0, args.width, row_codec<Element>::of(args, 0, args.width)};
   for (index_t bag = begin; bag < end; ++bag) {

@@ -14,12 +14,11 @@
 #include <utility>
 
 #include <deeprec/core/config.hpp>
-#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/sizes.hpp>
 #include <deeprec/memory/scratch_block.hpp>
 
-namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
-inline namespace DEEPREC_UNIT {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail { inline namespace DEEPREC_UNIT {
 
 class row_groups {
  public:
@@ -62,7 +61,8 @@ class row_groups {
       std::uint64_t* to = keys_.data() + before + counts_[static_cast<std::size_t>(p)];
       for (index_t k = begin; k < end; ++k) {
         const index_t row = row_of(k);
-        if (row >= 0) *to++ = static_cast<std::uint64_t>(row) << position_bits_ | static_cast<std::uint64_t>(first + k);
+        if (row >= 0)
+          *to++ = static_cast<std::uint64_t>(row) << position_bits_ | static_cast<std::uint64_t>(first + k);
       }
     });
   }
@@ -91,8 +91,8 @@ class row_groups {
   /// Group g holds the sorted indices [starts()[g], starts()[g + 1]).
   [[nodiscard]] const index_t* starts() const noexcept { return starts_.data(); }
   [[nodiscard]] index_t row(index_t group) const noexcept {
-    return static_cast<index_t>(
-        keys_[static_cast<std::size_t>(starts_[static_cast<std::size_t>(group)])] >> position_bits_);
+    return static_cast<index_t>(keys_[static_cast<std::size_t>(starts_[static_cast<std::size_t>(group)])] >>
+                                position_bits_);
   }
   [[nodiscard]] index_t position(index_t sorted_index) const noexcept {
     const std::uint64_t mask = (std::uint64_t{1} << position_bits_) - 1;
@@ -195,5 +195,4 @@ class row_groups {
   int position_bits_ = 0;
 };
 
-}  // namespace DEEPREC_UNIT
-}}}  // namespace deeprec::DEEPREC_ABI::detail
+}}}}  // namespace deeprec::DEEPREC_ABI::detail::DEEPREC_UNIT

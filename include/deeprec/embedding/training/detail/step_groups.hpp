@@ -7,21 +7,20 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
-#include <deeprec/embedding/training/detail/backward.hpp>
 #include <deeprec/embedding/kernels/lookup_job.hpp>
+#include <deeprec/embedding/tables/table_view.hpp>
+#include <deeprec/embedding/training/detail/backward.hpp>
 #include <deeprec/embedding/training/detail/row_groups.hpp>
 #include <deeprec/embedding/training/detail/update_kernels.hpp>
-#include <deeprec/embedding/tables/table_view.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
 #include <deeprec/simd/dispatch.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 template <class Format>
-inline constexpr bool has_trainable_rows = std::is_same_v<typename Format::element, float> ||
-                                           std::is_same_v<typename Format::element, f16> ||
-                                           std::is_same_v<typename Format::element, bf16> ||
-                                           std::is_same_v<typename Format::element, split_float>;
+inline constexpr bool has_trainable_rows =
+    std::is_same_v<typename Format::element, float> || std::is_same_v<typename Format::element, f16> ||
+    std::is_same_v<typename Format::element, bf16> || std::is_same_v<typename Format::element, split_float>;
 
 /// max_norm: the norm that lookups scaled rows down to; 0: none. Uses the plan's memory; no allocation.
 template <class Context, class Format, class Optimizer, class Rounding>
@@ -37,8 +36,7 @@ void step_groups(const Context& ctx, const backward_plan& plan, table_view<Forma
   const index_t piece = std::clamp<index_t>(groups.groups() / 32, 256, 4096);
   ctx.executor->parallel_for(groups.groups(), piece, [&](index_t begin, index_t end, int worker) {
     with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
-      update_rows<element, Optimizer>(region, rows, rounding, args, begin, end,
-                                      plan.sums_of(worker));
+      update_rows<element, Optimizer>(region, rows, rounding, args, begin, end, plan.sums_of(worker));
     });
   });
   if (groups.size() <= chunk_positions) return;

@@ -12,9 +12,9 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/embedding/tables/table_view.hpp>
 #include <deeprec/embedding/training/detail/backward.hpp>
 #include <deeprec/embedding/training/detail/step_groups.hpp>
-#include <deeprec/embedding/tables/table_view.hpp>
 #include <deeprec/exec/executor_ref.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
