@@ -15,23 +15,25 @@
 #include <string>
 #include <vector>
 
+// clang-format off: the order of these is what they mean
 #include <deeprec/simd/begin_portable.hpp>
-#include <deeprec/simd/end_portable.hpp>
 #include "codes_kernels.inl"
+#include <deeprec/simd/end_portable.hpp>
 
 #if DEEPREC_X86
-#  include <deeprec/simd/begin_avx2.hpp>
-#  include <deeprec/simd/end_avx2.hpp>
-#  include "codes_kernels.inl"
+#include <deeprec/simd/begin_avx2.hpp>
+#include "codes_kernels.inl"
+#include <deeprec/simd/end_avx2.hpp>
 
-#  include <deeprec/simd/begin_avx512.hpp>
-#  include <deeprec/simd/end_avx512.hpp>
-#  include "codes_kernels.inl"
+#include <deeprec/simd/begin_avx512.hpp>
+#include "codes_kernels.inl"
+#include <deeprec/simd/end_avx512.hpp>
 
-#  include <deeprec/simd/begin_avx512_bf16.hpp>
-#  include <deeprec/simd/end_avx512_bf16.hpp>
-#  include "codes_kernels.inl"
+#include <deeprec/simd/begin_avx512_bf16.hpp>
+#include "codes_kernels.inl"
+#include <deeprec/simd/end_avx512_bf16.hpp>
 #endif
+// clang-format on
 
 using namespace deeprec;
 using deeprec_test::guarded;

@@ -36,23 +36,26 @@ template <class T>
 DEEPREC_INLINE void store_first(T* p, float x, int n) {
   if (n > 0) store(p, x);
 }
-#include <deeprec/optim/detail/apply_row.inl>
 #include <deeprec/simd/rounding_portable.inl>
-}}}  // namespace deeprec::DEEPREC_ABI::scalar
 
 #include <deeprec/optim/detail/apply_row.inl>
-#include <deeprec/optim/detail/step_rows.inl>
+}}}  // namespace deeprec::DEEPREC_ABI::scalar
+
+// clang-format off: the order of these is what they mean
 #include <deeprec/simd/begin_portable.hpp>
+#include <deeprec/optim/detail/apply_row.inl>
+#include <deeprec/optim/detail/step_rows.inl>
 #include <deeprec/simd/end_portable.hpp>
 
 #if DEEPREC_X86
-#  include <deeprec/optim/detail/apply_row.inl>
-#  include <deeprec/optim/detail/step_rows.inl>
-#  include <deeprec/simd/begin_avx2.hpp>
-#  include <deeprec/simd/end_avx2.hpp>
+#include <deeprec/simd/begin_avx2.hpp>
+#include <deeprec/optim/detail/apply_row.inl>
+#include <deeprec/optim/detail/step_rows.inl>
+#include <deeprec/simd/end_avx2.hpp>
 
-#  include <deeprec/optim/detail/apply_row.inl>
-#  include <deeprec/optim/detail/step_rows.inl>
-#  include <deeprec/simd/begin_avx512.hpp>
-#  include <deeprec/simd/end_avx512.hpp>
+#include <deeprec/simd/begin_avx512.hpp>
+#include <deeprec/optim/detail/apply_row.inl>
+#include <deeprec/optim/detail/step_rows.inl>
+#include <deeprec/simd/end_avx512.hpp>
 #endif
+// clang-format on

@@ -14,20 +14,22 @@
 #include <deeprec/core/rounding.hpp>
 #include <deeprec/simd/vectors.hpp>
 
+// clang-format off: the order of these is what they mean
 #include <deeprec/simd/begin_portable.hpp>
-#include <deeprec/simd/end_portable.hpp>
 #include <deeprec/simd/rounding_portable.inl>
+#include <deeprec/simd/end_portable.hpp>
 
 #if DEEPREC_X86
-#  include <deeprec/simd/begin_avx2.hpp>
-#  include <deeprec/simd/detail/rounding_avx2.inl>
-#  include <deeprec/simd/end_avx2.hpp>
+#include <deeprec/simd/begin_avx2.hpp>
+#include <deeprec/simd/detail/rounding_avx2.inl>
+#include <deeprec/simd/end_avx2.hpp>
 
-#  include <deeprec/simd/begin_avx512.hpp>
-#  include <deeprec/simd/detail/rounding_avx512.inl>
-#  include <deeprec/simd/end_avx512.hpp>
+#include <deeprec/simd/begin_avx512.hpp>
+#include <deeprec/simd/detail/rounding_avx512.inl>
+#include <deeprec/simd/end_avx512.hpp>
 
-#  include <deeprec/simd/begin_avx512_bf16.hpp>
-#  include <deeprec/simd/detail/rounding_avx512.inl>
-#  include <deeprec/simd/end_avx512_bf16.hpp>
+#include <deeprec/simd/begin_avx512_bf16.hpp>
+#include <deeprec/simd/detail/rounding_avx512.inl>
+#include <deeprec/simd/end_avx512_bf16.hpp>
 #endif
+// clang-format on

@@ -60,34 +60,36 @@ struct two_floats {
 
 }}}  // namespace deeprec::DEEPREC_ABI::detail
 
+// clang-format off: the order of these is what they mean
 #include <deeprec/simd/begin_portable.hpp>
+#include <deeprec/simd/detail/vectors_portable.inl>
 #include <deeprec/simd/detail/bytes_portable.inl>
 #include <deeprec/simd/detail/codes_portable.inl>
-#include <deeprec/simd/detail/vectors_portable.inl>
 #include <deeprec/simd/end_portable.hpp>
 
 #if DEEPREC_X86
-#  include <deeprec/simd/begin_avx2.hpp>
-#  include <deeprec/simd/detail/bytes_avx2.inl>
-#  include <deeprec/simd/detail/codes_avx2.inl>
-#  include <deeprec/simd/detail/vectors_avx2.inl>
-#  include <deeprec/simd/end_avx2.hpp>
+#include <deeprec/simd/begin_avx2.hpp>
+#include <deeprec/simd/detail/vectors_avx2.inl>
+#include <deeprec/simd/detail/bytes_avx2.inl>
+#include <deeprec/simd/detail/codes_avx2.inl>
+#include <deeprec/simd/end_avx2.hpp>
 
-#  include <deeprec/simd/begin_avx512.hpp>
+#include <deeprec/simd/begin_avx512.hpp>
 struct region {
   static constexpr isa which = isa::avx512;
 };
-#  include <deeprec/simd/detail/bytes_avx512.inl>
-#  include <deeprec/simd/detail/codes_avx512.inl>
-#  include <deeprec/simd/detail/vectors_avx512.inl>
-#  include <deeprec/simd/end_avx512.hpp>
+#include <deeprec/simd/detail/vectors_avx512.inl>
+#include <deeprec/simd/detail/bytes_avx512.inl>
+#include <deeprec/simd/detail/codes_avx512.inl>
+#include <deeprec/simd/end_avx512.hpp>
 
-#  include <deeprec/simd/begin_avx512_bf16.hpp>
+#include <deeprec/simd/begin_avx512_bf16.hpp>
 struct region {
   static constexpr isa which = isa::avx512_bf16;
 };
-#  include <deeprec/simd/detail/bytes_avx512.inl>
-#  include <deeprec/simd/detail/codes_avx512.inl>
-#  include <deeprec/simd/detail/vectors_avx512.inl>
-#  include <deeprec/simd/end_avx512_bf16.hpp>
+#include <deeprec/simd/detail/vectors_avx512.inl>
+#include <deeprec/simd/detail/bytes_avx512.inl>
+#include <deeprec/simd/detail/codes_avx512.inl>
+#include <deeprec/simd/end_avx512_bf16.hpp>
 #endif
+// clang-format on

@@ -9,20 +9,22 @@
 #include <deeprec/dense/tf32.hpp>
 #include <deeprec/simd/vectors.hpp>
 
-#include <deeprec/dense/detail/gemm_tiles.inl>
+// clang-format off: the order of these is what they mean
 #include <deeprec/simd/begin_portable.hpp>
+#include <deeprec/dense/detail/gemm_tiles.inl>
 #include <deeprec/simd/end_portable.hpp>
 
 #if DEEPREC_X86
-#  include <deeprec/dense/detail/gemm_tiles.inl>
-#  include <deeprec/simd/begin_avx2.hpp>
-#  include <deeprec/simd/end_avx2.hpp>
+#include <deeprec/simd/begin_avx2.hpp>
+#include <deeprec/dense/detail/gemm_tiles.inl>
+#include <deeprec/simd/end_avx2.hpp>
 
-#  include <deeprec/dense/detail/gemm_tiles.inl>
-#  include <deeprec/simd/begin_avx512.hpp>
-#  include <deeprec/simd/end_avx512.hpp>
+#include <deeprec/simd/begin_avx512.hpp>
+#include <deeprec/dense/detail/gemm_tiles.inl>
+#include <deeprec/simd/end_avx512.hpp>
 
-#  include <deeprec/dense/detail/narrow_avx512_bf16.inl>
-#  include <deeprec/simd/begin_avx512_bf16.hpp>
-#  include <deeprec/simd/end_avx512_bf16.hpp>
+#include <deeprec/simd/begin_avx512_bf16.hpp>
+#include <deeprec/dense/detail/narrow_avx512_bf16.inl>
+#include <deeprec/simd/end_avx512_bf16.hpp>
 #endif
+// clang-format on

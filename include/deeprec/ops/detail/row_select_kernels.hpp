@@ -10,16 +10,18 @@
 #include <deeprec/ops/detail/row_select_args.hpp>
 #include <deeprec/simd/vectors.hpp>
 
-#include <deeprec/ops/detail/row_select.inl>
+// clang-format off: the order of these is what they mean
 #include <deeprec/simd/begin_portable.hpp>
+#include <deeprec/ops/detail/row_select.inl>
 #include <deeprec/simd/end_portable.hpp>
 
 #if DEEPREC_X86
-#  include <deeprec/ops/detail/row_select.inl>
-#  include <deeprec/simd/begin_avx2.hpp>
-#  include <deeprec/simd/end_avx2.hpp>
+#include <deeprec/simd/begin_avx2.hpp>
+#include <deeprec/ops/detail/row_select.inl>
+#include <deeprec/simd/end_avx2.hpp>
 
-#  include <deeprec/ops/detail/row_select.inl>
-#  include <deeprec/simd/begin_avx512.hpp>
-#  include <deeprec/simd/end_avx512.hpp>
+#include <deeprec/simd/begin_avx512.hpp>
+#include <deeprec/ops/detail/row_select.inl>
+#include <deeprec/simd/end_avx512.hpp>
 #endif
+// clang-format on
