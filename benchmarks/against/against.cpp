@@ -1,19 +1,23 @@
-// Alternates the measured bodies of two commits in this process: the tool behind scripts/bench.sh against. For each body
+// Alternates the measured bodies of two commits in this process: the tool behind scripts/bench.sh against.
+// For each body
 //
 //   same|faster|SLOWER|UNSURE|DIFFERS|ABSENT|FAILED  name  ratio [low..high]  pairs  time of ours
 //
-// ratio: the time of the other commit over the time of ours, so above 1 ours is faster; the median over pairs, with the
-// 95 % interval of the median by order statistics. A pair is ours, theirs, theirs, ours, or the other way round, on states
-// made for this pair: where malloc puts what a state holds is drawn anew each time. Inputs and outputs lie on the same
-// pages for both. Each object is loaded several times, and pairs use these copies in turn: a call of 30 ns can take half
-// as long again when its code is at another address. There are at least --pairs pairs, and more until the interval is on
-// one side of 1 - tolerance and of 1 + tolerance and no wider than both together, or --seconds are over.
+// ratio: the time of the other commit over the time of ours, so above 1 ours is faster; the median over
+// pairs, with the 95 % interval of the median by order statistics. A pair is ours, theirs, theirs, ours, or
+// the other way round, on states made for this pair: where malloc puts what a state holds is drawn anew each
+// time. Inputs and outputs lie on the same pages for both. Each object is loaded several times, and pairs use
+// these copies in turn: a call of 30 ns can take half as long again when its code is at another address.
+// There are at least --pairs pairs, and more until the interval is on one side of 1 - tolerance and of 1 +
+// tolerance and no wider than both together, or --seconds are over.
 //
-//   same      the whole interval is within the tolerance        DIFFERS  the answers differ, and are timed, or the inputs do
-//   UNSURE    time was over before the interval was narrow,     ABSENT   one commit lacks the body or its suite, or the
-//             or others had the processors                               machine can't
+//   same      the whole interval is within the tolerance
+//   UNSURE    time was over before the interval was narrow, or others had the processors
+//   DIFFERS   the answers differ, and are timed, or the inputs do
+//   ABSENT    one commit lacks the body or its suite, or the machine can't
 //
-// Exit code 1: a body failed, none has the name, or what --same-answers and --not-slower forbid; 2: the command is wrong.
+// Exit code 1: a body failed, none has the name, or what --same-answers and --not-slower forbid; 2: the
+// command is wrong.
 
 #include <dlfcn.h>
 #include <malloc.h>
@@ -67,11 +71,13 @@ struct options {
 
 constexpr std::size_t huge_page = std::size_t{2} << 20;
 
-// Blocks by name in one range of addresses on huge pages. Blocks begin three cache lines further into a page each.
+// Blocks by name in one range of addresses on huge pages. Blocks begin three cache lines further into a page
+// each.
 class shared_memory {
  public:
   shared_memory() : range_(range()) {
-    void* const at = ::mmap(nullptr, range_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* const at =
+        ::mmap(nullptr, range_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED) throw std::runtime_error("no range of addresses for the inputs");
     mapped_ = at;
     const auto first = reinterpret_cast<std::uintptr_t>(at);
@@ -308,13 +314,16 @@ class comparison {
       if (!late && (ratios.size() - static_cast<std::size_t>(how_.pairs)) % 10 != 0) continue;
       a.ratio = median_interval(ratios);
       const bool decided = verdict_of(a.ratio, how_.tolerance) != "UNSURE";
-      if (late || disturbed(others) || (decided && a.ratio.high - a.ratio.low <= 2 * how_.tolerance * a.ratio.median)) break;
+      if (late || disturbed(others) ||
+          (decided && a.ratio.high - a.ratio.low <= 2 * how_.tolerance * a.ratio.median))
+        break;
     }
     a.ratio = median_interval(ratios);
     a.speed = verdict_of(a.ratio, how_.tolerance);
     if (disturbed(others)) {
       a.speed = "UNSURE";
-      a.reason = "other processes had " + std::to_string(std::lround(100 * others.share())) + " % of the processors";
+      a.reason =
+          "other processes had " + std::to_string(std::lround(100 * others.share())) + " % of the processors";
     }
     a.word = a.differs ? "DIFFERS" : a.speed;
     if (a.differs) a.reason = "the answers differ";
@@ -342,7 +351,9 @@ class comparison {
   // Seconds of both; which of them is made first, and begins, changes from pair to pair.
   std::array<double, 2> one_pair(std::size_t number, std::int64_t times) {
     const std::size_t first = number % 2, second = 1 - first;
-    const auto body = [&](std::size_t side) -> const deeprec_body& { return *copies_[side][number % copies_[side].size()]; };
+    const auto body = [&](std::size_t side) -> const deeprec_body& {
+      return *copies_[side][number % copies_[side].size()];
+    };
     running a(body(first), driver_, number, whose[first]);
     running b(body(second), driver_, number, whose[second]);
     b.run(1);
@@ -408,17 +419,19 @@ object load(const std::string& path) {
   for (std::uint32_t i = 0; i < table->count; ++i) {
     const deeprec_body* const b = &table->bodies[i];
     ::dladdr(reinterpret_cast<void*>(b->run), &body_in);
-    if (body_in.dli_fbase != loaded.base) throw std::runtime_error(path + ": " + b->name + " is another object's code");
+    if (body_in.dli_fbase != loaded.base)
+      throw std::runtime_error(path + ": " + b->name + " is another object's code");
     loaded.bodies.push_back(b);
   }
   return loaded;
 }
 
-// Copies of each object. The two numbers have no common divisor with each other or with 2, so over the pairs each copy of
-// ours meets each copy of theirs, made first and made second.
+// Copies of each object. The two numbers have no common divisor with each other or with 2, so over the pairs
+// each copy of ours meets each copy of theirs, made first and made second.
 constexpr int our_copies = 7, their_copies = 5;
 
-// The object, loaded `count` times at different addresses: from files in its folder, where code may be executed.
+// The object, loaded `count` times at different addresses: from files in its folder, where code may be
+// executed.
 std::vector<object> load_copies(const std::string& path, int count) {
   std::vector<object> loaded{load(path)};
   for (int i = 1; i < count && loaded[0].problem.empty(); ++i) {
@@ -428,7 +441,8 @@ std::vector<object> load_copies(const std::string& path, int count) {
     loaded.push_back(load(copy));
     std::filesystem::remove(copy);
     for (std::size_t k = 0; k + 1 < loaded.size(); ++k) {
-      if (loaded[k].base == loaded.back().base) throw std::runtime_error(copy + " was not loaded a second time");
+      if (loaded[k].base == loaded.back().base)
+        throw std::runtime_error(copy + " was not loaded a second time");
     }
   }
   return loaded;
@@ -452,8 +466,9 @@ void print(const answer& a, std::size_t width) {
   if (a.pairs == 0) {
     std::printf("-  (%s)\n", a.reason.c_str());
   } else {
-    std::printf("%.3f [%.3f..%.3f]  %3zu pairs  %.4g ns/%s%s\n", a.ratio.median, a.ratio.low, a.ratio.high, a.pairs,
-                a.seconds_per_run / a.items * 1e9, a.item.c_str(), a.reason.empty() ? "" : ("  (" + a.reason + ")").c_str());
+    std::printf("%.3f [%.3f..%.3f]  %3zu pairs  %.4g ns/%s%s\n", a.ratio.median, a.ratio.low, a.ratio.high,
+                a.pairs, a.seconds_per_run / a.items * 1e9, a.item.c_str(),
+                a.reason.empty() ? "" : ("  (" + a.reason + ")").c_str());
   }
   std::fflush(stdout);
 }
@@ -463,9 +478,11 @@ std::vector<answer> compare(const std::string& suite, const std::string& ours, c
                             const options& how) {
   const std::vector<object> a = load_copies(ours, our_copies);
   const bool none = !theirs.empty() && theirs[0] == '-';
-  const std::vector<object> b = none ? std::vector{object{{}, theirs.substr(1), nullptr}} : load_copies(theirs, their_copies);
+  const std::vector<object> b =
+      none ? std::vector{object{{}, theirs.substr(1), nullptr}} : load_copies(theirs, their_copies);
   if (!none) {
-    if (a[0].base != nullptr && a[0].base == b[0].base) throw std::runtime_error(theirs + " is the very file of ours");
+    if (a[0].base != nullptr && a[0].base == b[0].base)
+      throw std::runtime_error(theirs + " is the very file of ours");
     if (same_bytes(ours, theirs)) std::printf("== %s: both objects have the same bytes\n", suite.c_str());
   }
   std::vector<std::string> names;
@@ -488,8 +505,9 @@ std::vector<answer> compare(const std::string& suite, const std::string& ours, c
       answers.push_back({});
       answers.back().name = name;
       answers.back().word = "ABSENT";
-      answers.back().reason = lacking.problem.empty() ? std::string("no such body in ") + (in_ours.empty() ? "ours" : "theirs")
-                                                      : lacking.problem;
+      answers.back().reason = lacking.problem.empty()
+                                  ? std::string("no such body in ") + (in_ours.empty() ? "ours" : "theirs")
+                                  : lacking.problem;
     }
     print(answers.back(), width);
   }
@@ -503,7 +521,9 @@ int main(int argc, char** argv) {
   std::string output, ours = "unknown", theirs = "unknown";
   options how;
   CLI::App app("Times the bodies of two commits in turn");
-  app.add_option("--suite", suites, "NAME, our object, and theirs (or '-' and why there is none); again for more")->required();
+  app.add_option("--suite", suites,
+                 "NAME, our object, and theirs (or '-' and why there is none); again for more")
+      ->required();
   app.add_option("--filter", how.filter, "Only bodies with this in their name");
   app.add_option("--pairs", how.pairs, "At least so many pairs of each body")->check(CLI::Range(1, 100000));
   app.add_option("--most-pairs", how.most_pairs, "And at most so many")->check(CLI::Range(1, 100000));
@@ -547,7 +567,8 @@ int main(int argc, char** argv) {
       }
     }
     std::string summary;
-    for (const auto& [word, count] : words) summary += (summary.empty() ? "" : ", ") + std::to_string(count) + " " + word;
+    for (const auto& [word, count] : words)
+      summary += (summary.empty() ? "" : ", ") + std::to_string(count) + " " + word;
     std::printf("== %s\n", summary.empty() ? "no such body" : summary.c_str());
     if (!output.empty()) {
       std::ofstream out(output);

@@ -13,7 +13,8 @@
 //   UNSURE  on both, or fewer than 21 pairs
 //   UNFIT   this machine can't show it: the label or the message has "unfit: " and the property
 //   ABSENT  no such suite, benchmark or counter here, or the benchmark skipped itself, and then its message
-//   follows FAILED  a crash, a wrong answer, a roofline out of bounds, or one that is beaten by more than 3 %
+//           follows
+//   FAILED  a crash, a wrong answer, a roofline out of bounds, or one that is beaten by more than 3 %
 //
 // Exit code 1: something FAILED. With --from nothing is run: the claims are judged by what Google Benchmark
 // wrote on another machine (--benchmark_out). There, exit code 1 also says that a file could not be read to

@@ -2,9 +2,10 @@
 // drawn by the ranks of the full data set as entries (row, id), batches that never come again.
 //
 //   fused_lookup/criteo/batch:128   clean input, one id in each row, in order: speedup over the faster build
-//   of the ops fused_lookup/dirty/batch:128    what it is for: 0 to 4 entries in a row, in any order, with
-//   weights (the mean is by
-//                                   weight); one id of twenty is invalid, and one weight of fifty is 0
+//                                   of the ops
+//   fused_lookup/dirty/batch:128    what it is for: 0 to 4 entries in a row, in any order, with weights (the
+//                                   mean is by weight); one id of twenty is invalid, and one weight of fifty
+//                                   is 0
 //
 // Answers of both builds are compared bit by bit, with weights to the last bits of a sum of eight.
 #include <benchmark/benchmark.h>

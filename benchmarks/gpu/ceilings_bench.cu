@@ -2,7 +2,7 @@
 // Nothing is looked up, so a lookup can't be faster than this:
 //
 //   thread t   word t % words of the rows that its team has, R of them on their way at once; no ids, one
-//   number out
+//              number out
 //
 // A call reads each row of 4 GB once. GB/s is that of the best of R = 4, 8, 16 and of 128, 256, 512 threads a
 // block; each of the nine is a counter too.

@@ -7,9 +7,10 @@
 // sides take turns. The counters are those of the worst layer:
 //
 //   speedup      call by call, with what the host does for each (finding the plan that is kept); an epilogue
-//   against passes of its own captured     the same with the 20 calls in a CUDA graph over_first   over the
-//   heuristic's first choice over_fused, captured_over_fused     an epilogue against cuBLASLt's own, set up
-//   by hand
+//                against passes of its own
+//   captured     the same with the 20 calls in a CUDA graph
+//   over_first   over the heuristic's first choice
+//   over_fused, captured_over_fused     an epilogue against cuBLASLt's own, set up by hand
 //
 // None of this has run yet.
 

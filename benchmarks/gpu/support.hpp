@@ -1,13 +1,11 @@
 // How the suites on a GPU are timed and listed.
 //
 //   stopwatch watch(stream);
-//   watch.warm_up(call);                    100 ms: clocks are up, pages are there, scratch has grown
-//   watch.device(20, 4, call)               spin ... | call call call call |      the host runs ahead of the
-//   card, so
-//                                           begin ───┘                     └─── end     its own time is not
-//                                           inside
-//   watch.with_host(20, 4, call)            the same without the spin: what a step takes that is launched
-//   call by call
+//   watch.warm_up(call);               100 ms: clocks are up, pages are there, scratch has grown
+//   watch.device(20, 4, call)          spin ... | call call call call |   the host runs ahead of the card,
+//                                         begin ┘                 end ┘   so its own time is not inside
+//   watch.with_host(20, 4, call)       the same without the spin: what a step takes that is launched call by
+//                                      call
 //
 // call(i) enqueues on the stream; i goes on counting, so that inputs rotate, and last() is the last of them.
 #pragma once

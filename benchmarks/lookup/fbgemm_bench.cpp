@@ -3,8 +3,7 @@
 //   lookup/vs_fbgemm/d:64       speedup on the same 4 GB table on huge pages, f32, the worse of hotness 20
 //                               and 100; rows in rotation fill twice the last-level cache
 //   lookup/vs_fbgemm/default    each over 1 GB or more as it allocates by default (a dense_table here,
-//   aligned new
-//                               there), D = 64; the worst of f32, f16 and int8 rows
+//                               aligned new there), D = 64; the worst of f32, f16 and int8 rows
 //
 // speedup is over FBGEMM at the prefetch distance that its callers use, 16 rows; speedup_tuned, which the
 // claims are about, over the best of 8, 16, 32 and 64. The answers are compared first.

@@ -2,17 +2,15 @@
 // pages.
 //
 //   lookup/cold/d:64            roofline: a table of 4 GB or more, index sets in rotation whose different
-//   rows fill
-//                               twice the last-level cache, hotness 20 and 100 (the worse of the two);
-//                               roofline = the best gather of the same ids in this run, or the best peer, if
-//                               that is faster
+//                               rows fill twice the last-level cache, hotness 20 and 100 (the worse of the
+//                               two); roofline = the best gather of the same ids in this run, or the best
+//                               peer, if that is faster
 //   lookup/cold/d:64/threads:2  the same on two threads
 //   lookup/onehot/d:64          against gather plus store
 //   lookup/vs_loop/d:16         speedup over the faster build of a plain loop
 //   lookup/huge_pages/d:64      speedup over the same table on ordinary pages
 //   lookup/criteo/batch:128     26 one-hot tables at Criteo's sizes, D = 16, batches that never come again,
-//   drawn
-//                               by the ranks of the full data set
+//                               drawn by the ranks of the full data set
 //
 // Answers are compared bit by bit with a plain loop before anything is timed. Everything runs in the default
 // bounds mode. A roofline that is faster than reading in order, or slower than one read after the other, is

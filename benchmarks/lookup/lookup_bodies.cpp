@@ -100,9 +100,11 @@ struct calls {
 }  // namespace
 
 DEEPREC_BODIES(body<cold<16, 20>>("lookup/cold/d:16", "row"), body<cold<64, 20>>("lookup/cold/d:64", "row"),
-               body<cold<64, 100>>("lookup/cold/d:64/hotness:100", "row"), body<cold<17, 20>>("lookup/cold/d:17", "row"),
-               body<cold<128, 20>>("lookup/cold/d:128", "row"), body<cold<128, 1>>("lookup/onehot/d:128", "row"),
-               body<cold<64, 1>>("lookup/onehot/d:64", "row"), body<pooled<f16, 64, 20>>("lookup/cold/f16/d:64", "row"),
+               body<cold<64, 100>>("lookup/cold/d:64/hotness:100", "row"),
+               body<cold<17, 20>>("lookup/cold/d:17", "row"), body<cold<128, 20>>("lookup/cold/d:128", "row"),
+               body<cold<128, 1>>("lookup/onehot/d:128", "row"),
+               body<cold<64, 1>>("lookup/onehot/d:64", "row"),
+               body<pooled<f16, 64, 20>>("lookup/cold/f16/d:64", "row"),
                body<pooled<bf16, 64, 20>>("lookup/cold/bf16/d:64", "row"),
                body<pooled<float, 64, 20, 0, 2>>("lookup/cold/d:64/threads:2", "row", 2),
                body<pooled<float, 64, 20, 4096>>("lookup/warm/d:64", "row"),

@@ -2,9 +2,9 @@
 // they were made from.
 //
 //   quantized/int8/d:128    int8 rows with f32 scale and bias, as many as there are f32 rows; on one thread,
-//   the worse quantized/int4/d:128    of hotness 20 and 100: roofline = time of the best gather of the same
-//   rows, or of FBGEMM
-//                           where it is here and faster, over ours; speedup = time over f32 rows, over ours
+//   quantized/int4/d:128    the worse of hotness 20 and 100: roofline = time of the best gather of the same
+//                           rows, or of FBGEMM where it is here and faster, over ours; speedup = time over
+//                           f32 rows, over ours
 //
 // Index sets rotate, and their different quantized rows fill twice the last-level cache. Before anything is
 // timed, the pooled rows are compared with the f32 rows' under the error that the codes allow, and with sums

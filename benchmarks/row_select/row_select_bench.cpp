@@ -1,14 +1,12 @@
 // Whole rows by a condition, f32, on one thread.
 //
 //   row_select/published   (1024, 64), 8 sets of inputs in rotation: of_memcpy: memcpy of as many bytes, half
-//   from each
-//                          input, over ours, each after a pass of its own kind, so that both find caches as
-//                          they leave them; speedup: over Eigen's broadcast and select (the faster of two
-//                          builds)
+//                          from each input, over ours, each after a pass of its own kind, so that both find
+//                          caches as they leave them; speedup: over Eigen's broadcast and select (the faster
+//                          of two builds)
 //   row_select/large       out of 256 MB or 2.5 times the last-level cache, random conditions: of_memcpy:
-//   memcpy of
-//                          as many bytes over ours; roofline: the best of a sweep (stores x prefetch
-//                          distances x kernels, in this run) over ours; floor_ms: the bytes over the
+//                          memcpy of as many bytes over ours; roofline: the best of a sweep (stores x
+//                          prefetch distances x kernels, in this run) over ours; floor_ms: the bytes over the
 //                          bandwidth of memcpy
 //
 // Every answer is compared with plain loops before anything is timed.

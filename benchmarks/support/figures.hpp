@@ -1,13 +1,11 @@
 // How a suite turns pairs of timings into figures that a claim can be judged by. No header of deeprec here.
 //
-//   figures f("lookup/cold/d:64");                              the benchmark's whole name
-//   f.sample([&] {                                              one round
-//     f.pair("roofline", "h20", ours, limit);                   ours and the other side, in turn; each round
-//     the f.pair("roofline", "h100", ours, limit);                  other way round. The ratio is theirs /
-//     ours
+//   figures f("lookup/cold/d:64");                    the benchmark's whole name
+//   f.sample([&] {                                    one round
+//     f.pair("roofline", "h20", ours, limit);         ours and the other side, in turn; each round the other
+//     f.pair("roofline", "h100", ours, limit);        way round. The ratio is theirs / ours
 //   });
-//   f.report(state);                                            roofline, roofline_low, roofline_high, ...,
-//   pairs
+//   f.report(state);                                  roofline, roofline_low, roofline_high, ..., pairs
 //
 // A counter with several cases is its least one, so claims on it are lower bounds; of a roofline the greatest
 // is reported as well, as roofline_most, since none of the cases may beat it. sample() calls the round once

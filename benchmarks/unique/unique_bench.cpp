@@ -2,9 +2,8 @@
 // of the standard library and of Abseil, each in the faster of two builds.
 //
 //   unique/criteo     26 columns with the ranks of the full data set, 32768 ids each, other ones each time,
-//   in batches of
-//                     2048 and 8192 ids, one thread; speedup over the fastest of them, the worse of the two
-//                     sizes
+//                     in batches of 2048 and 8192 ids, one thread; speedup over the fastest of them, the
+//                     worse of the two sizes
 #include <benchmark/benchmark.h>
 
 #include <algorithm>

@@ -2,17 +2,14 @@
 // bags of 20 ids in rotation, whose different rows fill twice the last-level cache.
 //
 //   update/rowwise_adagrad/d:64   roofline: the rows of the same ids read, changed and written, state
-//   included,
-//                                 by the fastest of a sweep over distances in this run
+//                                 included, by the fastest of a sweep over distances in this run
 //   update/t2/d:64                scaling: time of one thread over that of two; of_machine: the same, over
-//   what two
-//                                 threads gain on that roofline
+//                                 what two threads gain on that roofline
 //   update/skewed/d:64            speedup per id of zipf(1.05) ids over uniform ones
 //   update/vs_unfused/d:64        speedup over gradients per id, unique, sums and a pass of the optimizer
 //   update/vs_fbgemm/d:64         speedup over FBGEMM's fused kernel, where its library is at hand, at the
-//   usual
-//                                 prefetch distance of 16, and speedup_tuned over the best of four; it steps
-//                                 a row once for each id, not once for all
+//                                 usual prefetch distance of 16, and speedup_tuned over the best of four; it
+//                                 steps a row once for each id, not once for all
 //
 // Every table is compared with sums and steps in double before anything is timed.
 #include <benchmark/benchmark.h>
