@@ -6,6 +6,6 @@
 int main() {
   deeprec::thread_pool pool;
   deeprec::dense_table<deeprec::f32_rows> table(1'000'000, 16);
-  table.initialize(pool, deeprec::uniform_rows{});
+  table.initialize(pool, deeprec::row_init::uniform{});
   std::cout << deeprec::describe();
 }

@@ -6,7 +6,7 @@
 int main() {
   deeprec::thread_pool pool;                                     // or your framework's own pool
   deeprec::dense_table<deeprec::f32_rows> table(1'000'000, 64);  // (R, D), on huge pages
-  table.initialize(pool, deeprec::uniform_rows{.seed = 42});
+  table.initialize(pool, deeprec::row_init::uniform{.seed = 42});
   std::vector<std::int64_t> offsets{0, 2, 2, 3}, ids{7, 999'999, 123};  // bags {7, 999999} {} {123}
   std::vector<float> out(3 * 64);                                       // (B, D): memory of your own
   for (int attempt = 0; attempt < 2; ++attempt, ids[1] = 1'000'000) {

@@ -137,7 +137,7 @@ class by_default_side {
         size_(static_cast<std::size_t>(table_.rows() * format.stride_bytes())),
         theirs_(static_cast<char*>(::operator new(size_, std::align_val_t(64)))) {
     thread_pool pool(2);
-    table_.initialize(pool, uniform_rows{.seed = 3, .bound = 0.5F});
+    table_.initialize(pool, row_init::uniform{.seed = 3, .bound = 0.5F});
     std::memcpy(theirs_.get(), table_.view().data(), size_);
     sides_ = std::make_unique<comparison<Row, view>>(std::as_const(table_).view(), theirs_.get(), 20);
   }

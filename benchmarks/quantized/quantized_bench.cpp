@@ -53,7 +53,7 @@ struct float_rows {
 
  private:
   explicit float_rows(index_t width) : table(rows_of(width, unfit), width) {
-    table.initialize(two_threads(), uniform_rows{.seed = 5, .bound = 0.5F});
+    table.initialize(two_threads(), row_init::uniform{.seed = 5, .bound = 0.5F});
   }
   static index_t rows_of(index_t width, std::string& unfit) {
     const std::size_t row = static_cast<std::size_t>(width) * sizeof(float);

@@ -105,7 +105,7 @@ struct trained {
   explicit trained(index_t d)
       : rows(rows_for(format_of(d).stride_bytes(), unfit)), table(rows, format_of(d)), width(d) {
     thread_pool pool(2);
-    table.initialize(pool, uniform_rows{.seed = 1});
+    table.initialize(pool, row_init::uniform{.seed = 1});
     const counter_rng rng(9);
     gradient.resize(static_cast<std::size_t>(bags * d));
     for (std::size_t i = 0; i < gradient.size(); ++i) {

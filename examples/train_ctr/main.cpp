@@ -76,7 +76,7 @@ struct score {
 };
 
 ctr_data read_criteo(thread_pool& pool, const std::string& path) {
-  deeprec::criteo_format format{.rows = deeprec::same_table_size(index_t{1} << 17)};
+  deeprec::criteo_format format{.rows = deeprec::criteo_format::same_size(index_t{1} << 17)};
   format.missing_dense = std::numeric_limits<float>::quiet_NaN();
   auto reader = read_files(pool, format, {path});
   if (!reader) throw failure(reader.fault().message());
@@ -106,7 +106,7 @@ deeprec::mlp_precision precision_of(const options& o) {
   how.math = o.math == "bf16"   ? deeprec::gemm_math::bf16
              : o.math == "tf32" ? deeprec::gemm_math::tf32
                                 : deeprec::gemm_math::f32;
-  if (o.last_layer_f32) how.last = deeprec::mlp_last_layer::f32;
+  if (o.last_layer_f32) how.last = deeprec::mlp_precision::last_layer::f32;
   return how;
 }
 

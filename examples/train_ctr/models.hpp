@@ -124,7 +124,7 @@ class dlrm {
              deeprec::mlp_output::linear, deeprec::counter_rng(seed), deeprec::weight_init::he, 200,
              std::pmr::get_default_resource(), o.precision) {
     table_.initialize(executor,
-                      deeprec::uniform_rows{.seed = deeprec::mix64(seed + 1), .bound = o.first_rows});
+                      deeprec::row_init::uniform{.seed = deeprec::mix64(seed + 1), .bound = o.first_rows});
   }
   dlrm(const dlrm&) = delete;  // its features refer to its table
   dlrm& operator=(const dlrm&) = delete;
@@ -246,7 +246,7 @@ class logistic_regression {
         table_(make_table(first_row.back(), 1)),
         linear_({dense_width, 1}, deeprec::mlp_output::linear, deeprec::counter_rng(seed),
                 deeprec::weight_init::he, 0, std::pmr::get_default_resource(), o.precision) {
-    table_.initialize(executor, deeprec::zero_rows{});
+    table_.initialize(executor, deeprec::row_init::zeros{});
     std::memset(linear_.parameters().data_handle(), 0,
                 static_cast<std::size_t>(linear_.parameters().extent(1)) * sizeof(float));
   }

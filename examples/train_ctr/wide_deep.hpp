@@ -35,9 +35,9 @@ class wide_deep {
         features_(deep_.view(), first_row),
         stack_(sizes(o), deeprec::mlp_output::linear, deeprec::counter_rng(seed), deeprec::weight_init::he,
                100, std::pmr::get_default_resource(), o.precision) {
-    wide_.initialize(executor, deeprec::zero_rows{});
+    wide_.initialize(executor, deeprec::row_init::zeros{});
     deep_.initialize(executor,
-                     deeprec::uniform_rows{.seed = deeprec::mix64(seed + 1), .bound = o.first_rows});
+                     deeprec::row_init::uniform{.seed = deeprec::mix64(seed + 1), .bound = o.first_rows});
   }
   wide_deep(const wide_deep&) = delete;  // its features refer to its table
   wide_deep& operator=(const wide_deep&) = delete;

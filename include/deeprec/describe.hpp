@@ -37,34 +37,6 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// The pages that hold the memory of huge_page_resource::shared().
-enum class page_kind : unsigned char {
-  nothing_mapped,    ///< no block of 1 MB or more exists
-  nothing_touched,   ///< blocks exist, and none of their pages was touched
-  ordinary,          ///< touched, and no huge page was granted
-  transparent_huge,  ///< at least half of what was touched is on transparent huge pages
-  explicit_huge,     ///< at least half of what was mapped is from the reserved pool
-  mixed,             ///< some huge pages, less than half
-};
-
-constexpr const char* to_string(page_kind kind) noexcept {
-  switch (kind) {
-    case page_kind::nothing_mapped:
-      return "nothing mapped";
-    case page_kind::nothing_touched:
-      return "nothing touched";
-    case page_kind::ordinary:
-      return "4 KB, the system gave no huge page";
-    case page_kind::transparent_huge:
-      return "2 MB, transparent";
-    case page_kind::explicit_huge:
-      return "2 MB, reserved";
-    case page_kind::mixed:
-      return "mixed";
-  }
-  return "unknown";
-}
-
 /// A backend that needs an optional component.
 struct backend_description {
   const char* name = "";
@@ -74,6 +46,16 @@ struct backend_description {
 };
 
 struct description {
+  /// The pages that hold the memory of huge_page_resource::shared().
+  enum class page_kind : unsigned char {
+    nothing_mapped,    ///< no block of 1 MB or more exists
+    nothing_touched,   ///< blocks exist, and none of their pages was touched
+    ordinary,          ///< touched, and no huge page was granted
+    transparent_huge,  ///< at least half of what was touched is on transparent huge pages
+    explicit_huge,     ///< at least half of what was mapped is from the reserved pool
+    mixed,             ///< some huge pages, less than half
+  };
+
   std::string version;  ///< 0.2.0
   std::string abi;      ///< the name of the ABI namespace: v0_2_ex_c0
 
@@ -96,6 +78,24 @@ struct description {
   bool contracts = false;   ///< debug-only checks, of the unit that called describe()
 };
 
+constexpr const char* to_string(description::page_kind kind) noexcept {
+  switch (kind) {
+    case description::page_kind::nothing_mapped:
+      return "nothing mapped";
+    case description::page_kind::nothing_touched:
+      return "nothing touched";
+    case description::page_kind::ordinary:
+      return "4 KB, the system gave no huge page";
+    case description::page_kind::transparent_huge:
+      return "2 MB, transparent";
+    case description::page_kind::explicit_huge:
+      return "2 MB, reserved";
+    case description::page_kind::mixed:
+      return "mixed";
+  }
+  return "unknown";
+}
+
 namespace detail {
 
 inline std::string why_this_isa(isa best, isa active, const char* wanted) {
@@ -113,12 +113,13 @@ inline std::string why_this_isa(isa best, isa active, const char* wanted) {
   return setting + " names no instruction set, and changes nothing";
 }
 
-inline page_kind kind_of_pages(const huge_page_report& report) noexcept {
-  if (report.mapped == 0) return page_kind::nothing_mapped;
-  if (report.explicit_huge * 2 >= report.mapped) return page_kind::explicit_huge;
-  if (report.resident == 0 && report.explicit_huge == 0) return page_kind::nothing_touched;
-  if (report.transparent_huge * 2 >= report.resident) return page_kind::transparent_huge;
-  return report.transparent_huge + report.explicit_huge > 0 ? page_kind::mixed : page_kind::ordinary;
+inline description::page_kind kind_of_pages(const huge_page_report& report) noexcept {
+  if (report.mapped == 0) return description::page_kind::nothing_mapped;
+  if (report.explicit_huge * 2 >= report.mapped) return description::page_kind::explicit_huge;
+  if (report.resident == 0 && report.explicit_huge == 0) return description::page_kind::nothing_touched;
+  if (report.transparent_huge * 2 >= report.resident) return description::page_kind::transparent_huge;
+  return report.transparent_huge + report.explicit_huge > 0 ? description::page_kind::mixed
+                                                            : description::page_kind::ordinary;
 }
 
 // "always [madvise] never" -> madvise
@@ -263,7 +264,7 @@ template <class Onednn = detail::onednn_here, class Cuda = detail::cuda_here>
   line("threads", threads);
   std::string pages = to_string(d.pages);
   const auto megabytes = [](std::size_t bytes) { return std::to_string(bytes >> 20) + " MB"; };
-  if (d.pages != page_kind::nothing_mapped) {
+  if (d.pages != description::page_kind::nothing_mapped) {
     pages += ": " + megabytes(d.page_bytes.mapped) + " mapped, " + megabytes(d.page_bytes.resident) +
              " resident, " + megabytes(d.page_bytes.transparent_huge + d.page_bytes.explicit_huge) +
              " on 2 MB pages";

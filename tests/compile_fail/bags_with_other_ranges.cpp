@@ -20,7 +20,7 @@ struct my_bags {
   };
   from_to ranges() const;
 #else
-  deeprec::fixed_ranges ranges() const;
+  deeprec::detail::fixed_ranges ranges() const;
 #endif
 };
 

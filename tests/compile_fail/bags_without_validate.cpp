@@ -11,7 +11,7 @@ struct my_bags {
   deeprec::index_t end_position() const;
   const std::int64_t* ids() const;
   const float* weights() const;
-  deeprec::offset_ranges<std::int64_t> ranges() const;
+  deeprec::detail::offset_ranges<std::int64_t> ranges() const;
   bool is_one_hot() const;
 #if !DEEPREC_MUST_FAIL
   deeprec::status validate() const;

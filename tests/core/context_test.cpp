@@ -29,9 +29,9 @@ struct nothing {};
 
 static_assert(BulkExecutor<foreign_pool> && !TaskExecutor<foreign_pool> && Executor<foreign_pool>);
 static_assert(Executor<stream> && !BulkExecutor<stream> && !Executor<nothing>);
-static_assert(std::is_same_v<backend_of<context<foreign_pool>>, host_backend>);
-static_assert(std::is_same_v<backend_of<context<const inline_executor>>, host_backend>);
-static_assert(std::is_same_v<backend_of<context<stream>>, stream::backend>);
+static_assert(std::is_same_v<detail::backend_of<context<foreign_pool>>, host_backend>);
+static_assert(std::is_same_v<detail::backend_of<context<const inline_executor>>, host_backend>);
+static_assert(std::is_same_v<detail::backend_of<context<stream>>, stream::backend>);
 static_assert(std::is_same_v<context_for<foreign_pool>, context<foreign_pool>>);
 static_assert(std::is_same_v<context_for<const inline_executor>, context<const inline_executor>>);
 static_assert(std::is_same_v<context_for<context<foreign_pool>>, context<foreign_pool>>);
@@ -42,7 +42,7 @@ static_assert(detail::is_context<context<stream>> && !detail::is_context<stream>
 
 TEST_CASE("context: a plain executor converts, with defaults for the rest") {
   foreign_pool pool;
-  const auto ctx = as_context(pool);
+  const auto ctx = detail::as_context(pool);
   CHECK(ctx.executor == &pool);
   CHECK(ctx.memory == std::pmr::get_default_resource());
   CHECK(ctx.instruction_set == active_isa());
@@ -54,7 +54,7 @@ TEST_CASE("context: what was set stays set") {
   context ctx{pool};
   ctx.memory = &arena;
   ctx.instruction_set = isa::portable;
-  const auto same = as_context(ctx);
+  const auto same = detail::as_context(ctx);
   CHECK(same.memory == &arena);
   CHECK(same.instruction_set == isa::portable);
   same.executor->parallel_for(5, 2, [](index_t, index_t, int) {});

@@ -167,9 +167,10 @@ TEST_CASE("dtypes: values are made at compile time, and may stand for foreign on
   static_assert(std::is_trivially_copyable_v<bf16> && std::is_trivially_copyable_v<f16>);
   static_assert(sizeof(bf16) == sizeof(Eigen::bfloat16) && alignof(bf16) == alignof(Eigen::bfloat16));
   static_assert(!std::is_convertible_v<float, bf16> && !std::is_convertible_v<float, f16>);
-  static_assert(std::is_same_v<accumulate_t<bf16>, float> && std::is_same_v<accumulate_t<f16>, float>);
+  static_assert(std::is_same_v<detail::accumulate_t<bf16>, float> &&
+                std::is_same_v<detail::accumulate_t<f16>, float>);
   static_assert(Storage<float> && Storage<double> && Storage<bf16> && !Storage<int>);
   static_assert(IdInteger<std::int32_t> && IdInteger<std::uint64_t> && !IdInteger<short> &&
                 !IdInteger<float>);
-  CHECK(accumulate<bf16>::unit_roundoff == std::ldexp(1.0, -24));
+  CHECK(detail::accumulate<bf16>::unit_roundoff == std::ldexp(1.0, -24));
 }

@@ -157,5 +157,5 @@ TEST_CASE("fp8: values are made at compile time, and are storage types") {
   static_assert(static_cast<float>(e4m3::from_bits(0x39)) == 1.125F);
   static_assert(std::is_trivially_copyable_v<e4m3> && std::is_trivially_copyable_v<e5m2>);
   static_assert(Storage<e4m3> && Storage<e5m2> && !std::is_convertible_v<float, e4m3>);
-  CHECK(accumulate<e4m3>::unit_roundoff == std::ldexp(1.0, -24));
+  CHECK(detail::accumulate<e4m3>::unit_roundoff == std::ldexp(1.0, -24));
 }

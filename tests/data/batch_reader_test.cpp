@@ -77,7 +77,7 @@ class small_resource : public std::pmr::memory_resource {
   std::size_t left_;
 };
 
-criteo_format small_tables() { return {.rows = same_table_size(1000), .delimiter = '\t'}; }
+criteo_format small_tables() { return {.rows = criteo_format::same_size(1000), .delimiter = '\t'}; }
 
 template <class Executor, class Format>
 outcome read_file(Executor& executor, const Format& format, const std::vector<std::string>& paths,
@@ -398,7 +398,7 @@ TEST_CASE("reader: jagged formats survive chunk borders as well") {
     signs += '\n';
   }
   const key_value_format kv{.features = 3, .label_field = 0};
-  const feasign_format feasign(feature_range(2, 3));
+  const feasign_format feasign(feasign_format::slots(2, 3));
   const outcome kv_whole = parse_all(kv, pairs);
   const outcome feasign_whole = parse_all(feasign, signs);
   REQUIRE(kv_whole.rows.size() == 60);
@@ -490,7 +490,7 @@ TEST_CASE("reader: a batch may change its format") {
 TEST_CASE("reader: the real files, in parallel, hold the rows that they hold in memory") {
   const std::string path = real_file_path("criteo/criteo_kaggle_merged_24k.tsv");
   if (path.empty()) return;
-  const criteo_format format{.rows = same_table_size(1 << 20)};
+  const criteo_format format{.rows = criteo_format::same_size(1 << 20)};
   const outcome whole = parse_all(format, content_of(path));
   REQUIRE(whole.rows.size() == 24583);
   thread_pool two(2);

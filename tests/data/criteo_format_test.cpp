@@ -239,7 +239,7 @@ TEST_CASE("criteo: tab, comma, header and Id column are found in the first line"
 TEST_CASE("criteo: tokens may be taken as the row numbers that they are") {
   criteo_format format = tab_format();
   format.tokens = token_use::as_is;
-  format.rows = same_table_size(20'000'000);
+  format.rows = criteo_format::same_size(20'000'000);
   std::string line = "0";
   for (int i = 0; i < 13; ++i) line += "\t1";
   for (int s = 0; s < 26; ++s)

@@ -52,7 +52,7 @@ TEST_CASE("libsvm: labels, indices from 1, weights, comments") {
   CHECK(got.sound);
   CHECK(got.rows == plain_rows{row_of(1, {{2, 16, 39}}, {{0.5F, 1, -2.25F}}), row_of(-1, {{0}}, {{1e-3F}}),
                                row_of(0, {{}}, {{}}), row_of(2.5F, {{0, 0}}, {{1, 2}})});
-  CHECK(parse_all(libsvm_format{.base = index_base::zero}, "1 0:1 7:1").rows ==
+  CHECK(parse_all(libsvm_format{.base = libsvm_format::index_base::zero}, "1 0:1 7:1").rows ==
         plain_rows{row_of(1, {{0, 7}}, {{1, 1}})});
 }
 
@@ -142,7 +142,7 @@ TEST_CASE("feasign: keys of 64 bits go to the slots that the format lists") {
 }
 
 TEST_CASE("feasign: bad lines are faults with their place") {
-  const feasign_format format(feature_range(2, 10));
+  const feasign_format format(feasign_format::slots(2, 10));
   CHECK(fault_of(format, "1:1 5:2\n5:2 6:3\n") == "<text>:2:8: malformed text: the line has no label");
   CHECK(fault_of(format, "2:1 5:2\n") == "<text>:1:1: malformed text: the label is neither 0 nor 1");
   CHECK(fault_of(format, "1:1 5:2 7\n") == "<text>:1:9: malformed text: not feasign:slot");
@@ -159,7 +159,7 @@ TEST_CASE("feasign: bad lines are faults with their place") {
   CHECK(skipped.rows[1].ids[0] == std::vector<std::int64_t>{7});
   CHECK(parse_all(feasign_format(std::vector<index_t>{3, 3}), "").fault.find("Fix:") != std::string::npos);
   CHECK(parse_all(feasign_format(std::vector<index_t>{-1}), "").fault.find("Fix:") != std::string::npos);
-  feasign_format bounded(feature_range(2, 10));
+  feasign_format bounded(feasign_format::slots(2, 10));
   bounded.rows = 5;
   CHECK(fault_of(bounded, "1:1 5:2\n") == "<text>:1:5: malformed text: the id is beyond its table");
 }
@@ -168,7 +168,7 @@ TEST_CASE("feasign: Baidu's demo has 10 rows in 300 slots") {
   const std::string path = real_file_path("baidu/slot_dnn_feasign64_demo10.txt");
   if (path.empty()) return;
   const std::string text = content_of(path);
-  const outcome got = parse_all(feasign_format(feature_range(2, 300)), text);
+  const outcome got = parse_all(feasign_format(feasign_format::slots(2, 300)), text);
   REQUIRE(got.rows.size() == 10);
   // The same by streams: every key of every slot, in order.
   std::istringstream lines(text);
@@ -269,7 +269,7 @@ TEST_CASE("key:value and libsvm: print and parse again") {
     svm_rows.push_back(flat);
   }
   CHECK(parse_all(key_value_format{.features = 3, .label_field = 0}, pairs).rows == pair_rows);
-  CHECK(parse_all(libsvm_format{.base = index_base::zero}, svm).rows == svm_rows);
+  CHECK(parse_all(libsvm_format{.base = libsvm_format::index_base::zero}, svm).rows == svm_rows);
 }
 
 TEST_CASE("numbers: the quick way gives the bits of from_chars") {

@@ -39,13 +39,15 @@ using eigen = gemm_backends<thin_gemm, eigen_gemm>;
 /// A backend with all its steps taken away: gemm() has to compose them.
 template <class B>
 struct bare : B {
-  static gemm_support can_run(const gemm_problem& q) {
+  static gemm_backend::support can_run(const gemm_backend::problem& q) {
     if (q.bias || q.residual || q.activation != gemm_activation::none || q.output != gemm_storage::f32) {
       return {"bare"};
     }
     return B::can_run(q);
   }
-  static gemm_plan plan(const gemm_problem& q) { return can_run(q) ? B::plan(q) : gemm_plan{}; }
+  static gemm_backend::plan plan(const gemm_backend::problem& q) {
+    return can_run(q) ? B::plan(q) : gemm_backend::plan{};
+  }
 };
 #if defined(DEEPREC_WITH_ONEDNN)
 using composing = gemm_backends<bare<onednn_gemm>, eigen_gemm>;
@@ -158,25 +160,26 @@ struct plan_facts {
   int threads_started = 0;
 };
 
-int run_plan(const gemm_plan& plan, const void* packed_b, plan_facts& facts) {
-  const gemm_problem& q = plan.query;
+int run_plan(const gemm_backend::plan& plan, const void* packed_b, plan_facts& facts) {
+  const gemm_backend::problem& q = plan.query;
   std::vector<float> a(static_cast<std::size_t>(600 * 600), 1.25F),
       b(static_cast<std::size_t>(1024 * 1024), 0.5F), c(static_cast<std::size_t>(q.m * q.c_stride));
   std::vector<char> memory(plan.scratch_bytes + 64);
   void* scratch = memory.data();
   std::size_t room = memory.size();
   std::align(64, plan.scratch_bytes, scratch, room);
-  const gemm_args at{.a = a.data(),
-                     .b = packed_b != nullptr ? packed_b : b.data(),
-                     .c = c.data(),
-                     .scratch = scratch,
-                     .instruction_set = active_isa()};
+  const gemm_backend::args at{.a = a.data(),
+                              .b = packed_b != nullptr ? packed_b : b.data(),
+                              .c = c.data(),
+                              .scratch = scratch,
+                              .instruction_set = active_isa()};
   if (!plan.run(plan, at).ok()) return 4;
   facts.bits = hash_bytes({reinterpret_cast<const char*>(c.data()), c.size() * sizeof(float)}, 0);
   return 0;
 }
 
-int plans_in_child(int threads, const std::vector<gemm_problem>& asked, std::vector<plan_facts>& found) {
+int plans_in_child(int threads, const std::vector<gemm_backend::problem>& asked,
+                   std::vector<plan_facts>& found) {
   const std::size_t bytes = asked.size() * sizeof(plan_facts);
   void* const shared = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   REQUIRE(shared != MAP_FAILED);
@@ -187,11 +190,11 @@ int plans_in_child(int threads, const std::vector<gemm_problem>& asked, std::vec
 #  endif
     const int threads_before = deeprec_test::threads_of_this_process();  // a sanitizer may have its own
     for (std::size_t i = 0; i < asked.size(); ++i) {
-      const gemm_plan plan = onednn_gemm::plan(asked[i]);
+      const gemm_backend::plan plan = onednn_gemm::plan(asked[i]);
       if (plan.run == nullptr) continue;
       facts[i].scratch_bytes = plan.scratch_bytes;
       std::strncpy(facts[i].implementation, plan.implementation, 63);
-      gemm_packed packed;
+      gemm_backend::packed packed;
       if (asked[i].packed) {
         const std::vector<float> b(1024 * 1024, 0.5F);
         packed = onednn_gemm::pack(b.data(), asked[i].k, asked[i].n, asked[i].b, asked[i].inputs);
@@ -209,15 +212,15 @@ int plans_in_child(int threads, const std::vector<gemm_problem>& asked, std::vec
 
 int multiply_by_read_only(index_t k, index_t n, gemm_storage storage) {
   const std::vector<float> b(static_cast<std::size_t>(n * k), 0.5F);
-  const gemm_packed packed = onednn_gemm::pack(b.data(), k, n, gemm_operand::transposed, storage);
-  const gemm_plan plan = onednn_gemm::plan({.m = 64,
-                                            .n = n,
-                                            .k = k,
-                                            .a_stride = k,
-                                            .c_stride = n,
-                                            .b = gemm_operand::transposed,
-                                            .inputs = storage,
-                                            .packed = true});
+  const gemm_backend::packed packed = onednn_gemm::pack(b.data(), k, n, gemm_operand::transposed, storage);
+  const gemm_backend::plan plan = onednn_gemm::plan({.m = 64,
+                                                     .n = n,
+                                                     .k = k,
+                                                     .a_stride = k,
+                                                     .c_stride = n,
+                                                     .b = gemm_operand::transposed,
+                                                     .inputs = storage,
+                                                     .packed = true});
   if (packed.data == nullptr || plan.run == nullptr) return 3;
   void* const pages = mmap(nullptr, packed.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (pages == MAP_FAILED) return 5;
@@ -230,20 +233,20 @@ int multiply_by_read_only(index_t k, index_t n, gemm_storage storage) {
 
 // Wrong on purpose: says that it adds the bias.
 struct biasless : eigen_gemm {
-  static gemm_support can_run(gemm_problem q) {
+  static gemm_backend::support can_run(gemm_backend::problem q) {
     q.bias = false;
     return eigen_gemm::can_run(q);
   }
-  static gemm_plan plan(gemm_problem q) {
+  static gemm_backend::plan plan(gemm_backend::problem q) {
     q.bias = false;
     return eigen_gemm::plan(q);  // also where it can't do the rest
   }
 };
 // Wrong on purpose: makes a 0 of a NaN.
 struct nanless : eigen_gemm {
-  static gemm_plan plan(const gemm_problem& q) {
-    gemm_plan made = eigen_gemm::plan(q);
-    made.run = [](const gemm_plan& p, const gemm_args& at) {
+  static gemm_backend::plan plan(const gemm_backend::problem& q) {
+    gemm_backend::plan made = eigen_gemm::plan(q);
+    made.run = [](const gemm_backend::plan& p, const gemm_backend::args& at) {
       const status done = eigen_gemm::plan(p.query).run(p, at);
       auto* c = static_cast<float*>(at.c);
       for (index_t i = 0; i < p.query.m; ++i) {
@@ -544,15 +547,17 @@ struct no_memory : std::pmr::memory_resource {
 };
 struct refusing : eigen_gemm {
   static constexpr const char* name = "refusing";
-  static gemm_support can_run(const gemm_problem&) { return {"no"}; }
-  static gemm_plan plan(const gemm_problem& q) { return {.query = q}; }
+  static gemm_backend::support can_run(const gemm_backend::problem&) { return {"no"}; }
+  static gemm_backend::plan plan(const gemm_backend::problem& q) { return {.query = q}; }
 };
 struct failing : eigen_gemm {
   static constexpr const char* name = "failing";
-  static gemm_plan plan(const gemm_problem& q) {
-    gemm_plan made = eigen_gemm::plan(q);
+  static gemm_backend::plan plan(const gemm_backend::problem& q) {
+    gemm_backend::plan made = eigen_gemm::plan(q);
     if (made.run != nullptr)
-      made.run = [](const gemm_plan&, const gemm_args&) { return status{errc::unsupported, "no"}; };
+      made.run = [](const gemm_backend::plan&, const gemm_backend::args&) {
+        return status{errc::unsupported, "no"};
+      };
     return made;
   }
 };
@@ -699,14 +704,14 @@ TEST_CASE("gemm: bf16 products don't read past the end of an odd k") {
 }
 
 TEST_CASE("gemm: where the machine has bf16 products, the implementation that oneDNN chose is one of them") {
-  const gemm_problem q{.m = 64,
-                       .n = 512,
-                       .k = 256,
-                       .a_stride = 256,
-                       .b_stride = 256,
-                       .c_stride = 512,
-                       .b = gemm_operand::transposed,
-                       .inputs = gemm_storage::bf16};
+  const gemm_backend::problem q{.m = 64,
+                                .n = 512,
+                                .k = 256,
+                                .a_stride = 256,
+                                .b_stride = 256,
+                                .c_stride = 512,
+                                .b = gemm_operand::transposed,
+                                .inputs = gemm_storage::bf16};
   matrix x(64, 256), w(512, 256), y(64, 512);
   const std::string text =
       explain_gemm({.b = gemm_operand::transposed, .math = gemm_math::bf16}, x.view(), w.view(), y.view());
@@ -718,7 +723,7 @@ TEST_CASE("gemm: where the machine has bf16 products, the implementation that on
     return;
   }
   for (const bool packed : {false, true}) {
-    gemm_problem asked = q;
+    gemm_backend::problem asked = q;
     asked.packed = packed;
     const std::string name = onednn_gemm::plan(asked).implementation;
     INFO(name);
@@ -732,7 +737,7 @@ TEST_CASE(
     "gemm: oneDNN's plans are the same whatever OpenMP's number of threads, and no product starts a thread") {
   // Wide and narrow, whole blocks and padded ones, plain and packed, as a layer forward and backward
   // multiplies.
-  std::vector<gemm_problem> asked;
+  std::vector<gemm_backend::problem> asked;
   for (const gemm_storage inputs : storages) {
     for (const index_t k : {480, 479, 13}) {
       asked.push_back({.m = 256,

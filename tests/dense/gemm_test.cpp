@@ -69,22 +69,22 @@ double worst_error(Executor&& executor, shape s, gemm_desc desc, index_t pad, st
 
 // Wrong on purpose: leaves out the last product of each sum.
 struct forgetful : eigen_gemm {
-  static gemm_plan plan(gemm_problem q) {
+  static gemm_backend::plan plan(gemm_backend::problem q) {
     q.k -= q.k > 1 ? 1 : 0;
     return eigen_gemm::plan(q);
   }
 };
 // Wrong on purpose: always overwrites.
 struct overwriting : eigen_gemm {
-  static gemm_plan plan(gemm_problem q) {
+  static gemm_backend::plan plan(gemm_backend::problem q) {
     q.accumulates = false;
     return eigen_gemm::plan(q);
   }
 };
 struct refusing : eigen_gemm {
   static constexpr const char* name = "refusing";
-  static gemm_support can_run(const gemm_problem&) { return {"no"}; }
-  static gemm_plan plan(const gemm_problem&) { return {}; }
+  static gemm_backend::support can_run(const gemm_backend::problem&) { return {"no"}; }
+  static gemm_backend::plan plan(const gemm_backend::problem&) { return {}; }
 };
 
 template <class Backends>

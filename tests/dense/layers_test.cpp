@@ -694,7 +694,8 @@ TEST_CASE("mlp: bf16 trains close to f32, with the last layer in f32 and with bf
   mlp<> exact = make({});
   REQUIRE(exact.forward(here, x.view()).ok());
   REQUIRE(exact.backward(here, dy.view()).ok());
-  for (const mlp_last_layer last : {mlp_last_layer::as_the_rest, mlp_last_layer::f32}) {
+  for (const mlp_precision::last_layer last :
+       {mlp_precision::last_layer::as_the_rest, mlp_precision::last_layer::f32}) {
     for (const gemm_storage hidden : {gemm_storage::f32, gemm_storage::bf16}) {
       for (const weight_reuse reuse : {weight_reuse::few, weight_reuse::many}) {
         const mlp_precision how{.math = gemm_math::bf16, .last = last, .hidden = hidden, .weights = reuse};

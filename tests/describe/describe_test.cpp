@@ -67,7 +67,7 @@ TEST_CASE("describe: threads are those of the affinity mask and of the control g
 }
 
 TEST_CASE("describe: pages are what the shared resource's memory lies on") {
-  CHECK(describe().pages == page_kind::nothing_mapped);
+  CHECK(describe().pages == description::page_kind::nothing_mapped);
   constexpr std::size_t bytes = 8 * huge_page_size;
   void* block = huge_page_resource::shared()->allocate(bytes);
   CHECK(describe().page_bytes.mapped == bytes);
@@ -75,12 +75,12 @@ TEST_CASE("describe: pages are what the shared resource's memory lies on") {
   prefault(executor, block, bytes);
   const description d = describe();
   if (d.page_bytes.resident > 0) {  // /proc is there
-    CHECK(d.pages != page_kind::nothing_touched);
-    CHECK((d.pages == page_kind::transparent_huge) ==
+    CHECK(d.pages != description::page_kind::nothing_touched);
+    CHECK((d.pages == description::page_kind::transparent_huge) ==
           (d.page_bytes.transparent_huge * 2 >= d.page_bytes.resident));
   }
   huge_page_resource::shared()->deallocate(block, bytes);
-  CHECK(describe().pages == page_kind::nothing_mapped);
+  CHECK(describe().pages == description::page_kind::nothing_mapped);
 
   using detail::kind_of_pages;
   const auto report = [](std::size_t mapped, std::size_t reserved, std::size_t transparent,
@@ -90,13 +90,13 @@ TEST_CASE("describe: pages are what the shared resource's memory lies on") {
     made.transparent_huge = transparent, made.resident = resident;
     return made;
   };
-  CHECK(kind_of_pages(report(0, 0, 0, 0)) == page_kind::nothing_mapped);
-  CHECK(kind_of_pages(report(10, 0, 0, 0)) == page_kind::nothing_touched);
-  CHECK(kind_of_pages(report(10, 0, 0, 4)) == page_kind::ordinary);
-  CHECK(kind_of_pages(report(10, 0, 1, 4)) == page_kind::mixed);
-  CHECK(kind_of_pages(report(10, 0, 2, 4)) == page_kind::transparent_huge);
-  CHECK(kind_of_pages(report(10, 10, 0, 0)) == page_kind::explicit_huge);
-  CHECK(kind_of_pages(report(10, 2, 0, 8)) == page_kind::mixed);
+  CHECK(kind_of_pages(report(0, 0, 0, 0)) == description::page_kind::nothing_mapped);
+  CHECK(kind_of_pages(report(10, 0, 0, 0)) == description::page_kind::nothing_touched);
+  CHECK(kind_of_pages(report(10, 0, 0, 4)) == description::page_kind::ordinary);
+  CHECK(kind_of_pages(report(10, 0, 1, 4)) == description::page_kind::mixed);
+  CHECK(kind_of_pages(report(10, 0, 2, 4)) == description::page_kind::transparent_huge);
+  CHECK(kind_of_pages(report(10, 10, 0, 0)) == description::page_kind::explicit_huge);
+  CHECK(kind_of_pages(report(10, 2, 0, 8)) == description::page_kind::mixed);
 }
 
 TEST_CASE("describe: a backend that is not there says why") {

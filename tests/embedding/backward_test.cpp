@@ -89,7 +89,7 @@ struct problem {
   template <class Executor, class How>
   std::vector<double> by_update(Executor& executor, isa which, const How& how, bool weighted) const {
     dense_table<f32_rows> table(rows, width);
-    table.initialize(inline_executor{}, zero_rows{});
+    table.initialize(inline_executor{}, row_init::zeros{});
     auto* const at = static_cast<float*>(static_cast<void*>(table.view().data()));
     const auto stride = static_cast<index_t>(table.view().format().stride_bytes() / 4);
     for (index_t i = 0; i < rows * width; ++i) {
@@ -193,7 +193,7 @@ TEST_CASE("update: a row with more slots than a chunk has the same bits on 1 to 
   for (int threads = 1; threads <= 8; ++threads) {
     thread_pool pool(threads);
     dense_table<f32_rows> table(50, width);
-    table.initialize(pool, zero_rows{});
+    table.initialize(pool, row_init::zeros{});
     REQUIRE(update(pool, made.view(), matrix_view(direction.data(), 4000, width), combiner::sum,
                    sgd{.learning_rate = -1.0F}, table.view())
                 .ok());

@@ -49,7 +49,7 @@ struct stored_table {
   std::vector<std::vector<double>> values;
 };
 
-using task_type = detail::pool_task<std::int64_t, offset_ranges<std::int64_t>, float>;
+using task_type = detail::pool_task<std::int64_t, detail::offset_ranges<std::int64_t>, float>;
 template <class Pooling>
 detail::chosen_rules chosen() {
   using rules = detail::rules_of<Pooling>;
@@ -82,7 +82,7 @@ double worst(stored_table<Format>& table, const batch<std::int64_t, std::int64_t
   const index_t bags = static_cast<index_t>(made.offsets.size()) - 1;
   const index_t width = table.format.width();
   const auto view = made.view(weighted);
-  const auto policies = as_pooling(how);
+  const auto policies = detail::as_pooling(how);
   auto task = detail::task_of<task_type>(table.view(), policies, weighted);
   detail::set_bags(task, view);
   if (broken) task.divide = detail::divide_by::one;
@@ -319,7 +319,7 @@ TEST_CASE("device pool: the weight of an absent slot is not looked at, that of a
   }
   CHECK(fault.as_status().ok());
   for (std::size_t j = 8; j < 16; ++j) CHECK(out[j] == 0.0F);
-  using gradient_task = detail::pool_task<std::int64_t, offset_ranges<std::int64_t>, const float>;
+  using gradient_task = detail::pool_task<std::int64_t, detail::offset_ranges<std::int64_t>, const float>;
   const std::vector<float> gradient(3 * 8, 0.25F);
   for (const int lanes : {1, 2}) {
     auto of_weights =
@@ -432,7 +432,7 @@ TEST_CASE("device pool: default rows, norms, accumulation, concat and the gradie
     CHECK(static_cast<double>(out[8 + j]) == doctest::Approx(0.5 * table.values[9][j]));
   CHECK(fault.code == 0);
 
-  using gradient_task = detail::pool_task<std::int64_t, offset_ranges<std::int64_t>, const float>;
+  using gradient_task = detail::pool_task<std::int64_t, detail::offset_ranges<std::int64_t>, const float>;
   auto of_weights =
       detail::task_of<gradient_task>(table.view(), pooling{combiner::mean(combiner::by_weight)}, true);
   detail::set_bags(of_weights, bags);

@@ -36,7 +36,7 @@ template <class Out = float, class Format, class Bags, class How>
 double off_by(const table_on_both<Format>& table, const Bags& on_host, const auto& on_device,
               const How& how) {
   const index_t width = table.format.width();
-  const index_t n = std::is_same_v<typename decltype(as_pooling(how))::combiner, combiner::concat_t>
+  const index_t n = std::is_same_v<typename decltype(detail::as_pooling(how))::combiner, combiner::concat_t>
                         ? on_host.id_count()
                         : on_host.bags();
   const std::vector<Out> before(static_cast<std::size_t>(n * width), static_cast<Out>(7.0F));

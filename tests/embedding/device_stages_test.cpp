@@ -89,8 +89,8 @@ template <class Combiner>
 std::vector<float> fused_on_lanes(int lanes, const const_table_view<f32_rows, device_space>& table,
                                   const entry_bags<std::int64_t>& bags, const Combiner& how,
                                   device_fault& fault, bool chunked) {
-  using task_type = detail::pool_task<std::int64_t, offset_ranges<index_t>, float>;
-  const auto policies = detail::with_prune(as_pooling(how));
+  using task_type = detail::pool_task<std::int64_t, detail::offset_ranges<index_t>, float>;
+  const auto policies = detail::with_prune(detail::as_pooling(how));
   using rules = detail::rules_of<std::remove_const_t<decltype(policies)>>;
   std::vector<float> out(static_cast<std::size_t>(bags.to.bags * table.format().width()), 99.0F);
   auto task = detail::task_of<task_type>(table, policies, bags.to.weights != nullptr);

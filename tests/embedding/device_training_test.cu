@@ -27,7 +27,7 @@ std::vector<float> normals(std::mt19937_64& random, std::size_t n) {
 }
 
 /// How far rows and states are apart, relative to 1 + |x|, after one update of both.
-template <class Format, class Optimizer, class How, class Rounding = round_nearest_t>
+template <class Format, class Optimizer, class How, class Rounding = rounding::nearest_t>
 double off_by(Format format, const batch_on_both<>& bags, bool weighted, const How& how,
               const Optimizer& optimizer, std::mt19937_64& random, std::size_t shift = 0,
               const Rounding& rounding = {}, index_t rows = 60) {
@@ -114,7 +114,7 @@ TEST_CASE("device training: formats of 16 bits, roundings, rows that begin anywh
   CHECK(off_by(bf16_rows(24, {.state_floats = 1}), bags, true, combiner::sum, optimizer, random, 4) <=
         0x1p-6);
   CHECK(off_by(bf16_rows(24, {.state_floats = 1}), bags, true, combiner::sum, optimizer, random, 0,
-               round_stochastic{.seed = 5}) <= 0x1p-6);
+               rounding::stochastic{.seed = 5}) <= 0x1p-6);
 }
 
 TEST_CASE("device training: combiners and policies") {

@@ -27,7 +27,7 @@ using namespace deeprec_test;
 
 namespace {
 
-using batch_task = detail::pool_task<std::int64_t, offset_ranges<std::int64_t>, float>;
+using batch_task = detail::pool_task<std::int64_t, detail::offset_ranges<std::int64_t>, float>;
 using made_batch = batch<std::int64_t, std::int64_t>;
 
 template <class Pooling>
@@ -37,7 +37,7 @@ detail::chosen_rules chosen() {
 }
 
 /// What the kernels do, one after the other.
-template <int Vec, class Optimizer, class Format, class Pooling, class Rounding = round_nearest_t>
+template <int Vec, class Optimizer, class Format, class Pooling, class Rounding = rounding::nearest_t>
 device_fault update_as_device(const made_batch& made, bool weighted, const std::vector<float>& gradient,
                               const Pooling& how, const Optimizer& optimizer, std::byte* table, index_t rows,
                               Format format, int lanes, bool chunked, const Rounding& rounding = {}) {
@@ -284,10 +284,10 @@ TEST_CASE("device update: stochastic rounding has the words of the host") {
   made.weights = {1};
   made.offsets = {0, 1};
   const std::vector<float> gradient(8, -0.3F);
-  const round_stochastic how{.seed = seed(), .step = 3};
+  const rounding::stochastic how{.seed = seed(), .step = 3};
   alignas(16) bf16 table[3 * 8] = {};
   update_as_device<4>(made, false, gradient, pooling{combiner::sum}, sgd{.learning_rate = 1.0F},
                       reinterpret_cast<std::byte*>(table), 3, format, 1, false, how);
   for (std::uint64_t j = 0; j < 8; ++j)
-    CHECK(table[16 + j].bits == round_with<bf16>(0.3F, how.word(2, j)).bits);
+    CHECK(table[16 + j].bits == detail::round_with<bf16>(0.3F, how.word(2, j)).bits);
 }

@@ -417,7 +417,7 @@ const verb every_verb[] = {
      [](memory_of_outputs) {
        return into_table<bf16_rows>([](const here_context& ctx, auto& tables, index_t&) {
          try {
-           tables[0].initialize(ctx, uniform_rows{.seed = 3});
+           tables[0].initialize(ctx, row_init::uniform{.seed = 3});
          } catch (const error& refused) {
            return status(refused.code(), "initialize");
          }

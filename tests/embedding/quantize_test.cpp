@@ -303,8 +303,8 @@ TEST_CASE("dense_table: quantized rows are initialised like others") {
   dense_table<f32_rows> floats(200, 33);
   dense_table<int8_rows> codes(200, 33);
   thread_pool pool(2);
-  floats.initialize(pool, uniform_rows{.seed = 9, .bound = 0.5F});
-  codes.initialize(pool, uniform_rows{.seed = 9, .bound = 0.5F});
+  floats.initialize(pool, row_init::uniform{.seed = 9, .bound = 0.5F});
+  codes.initialize(pool, row_init::uniform{.seed = 9, .bound = 0.5F});
   std::vector<float> exact(33), coded(33);
   for (index_t r = 0; r < 200; ++r) {
     floats.format().decode(floats.view().row(r), exact.data());

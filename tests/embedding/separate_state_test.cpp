@@ -42,8 +42,8 @@ void compare(Optimizer optimizer, index_t width) {
   thread_pool pool(3);
   dense_table<plain_rows<T>> beside(rows, plain_rows<T>(width, {.state_floats = floats}));
   dense_table<plain_rows<T>> weights(rows, plain_rows<T>(width));
-  beside.initialize(pool, uniform_rows{.seed = 4, .bound = 1.0F});
-  weights.initialize(pool, uniform_rows{.seed = 4, .bound = 1.0F});
+  beside.initialize(pool, row_init::uniform{.seed = 4, .bound = 1.0F});
+  weights.initialize(pool, row_init::uniform{.seed = 4, .bound = 1.0F});
   const index_t stride = floats + 3;
   std::vector<float> state(static_cast<std::size_t>(rows * stride), 0.0F);
   const auto apart = with_state(weights.view(), matrix_view<float>(state.data(), rows, floats, stride));
@@ -85,7 +85,7 @@ TEST_CASE("separate_state: rows and states have the bits of state beside the row
 TEST_CASE("separate_state: state of another size is refused and nothing is written") {
   inline_executor here;
   dense_table<f32_rows> weights(rows, f32_rows(4));
-  weights.initialize(here, uniform_rows{.seed = 4});
+  weights.initialize(here, row_init::uniform{.seed = 4});
   std::vector<float> state(static_cast<std::size_t>(rows * 8));
   const std::int64_t id = 7;
   const std::vector<float> gradient(4, 1.0F);
@@ -134,7 +134,7 @@ void saved_with_its_slots(const std::string& path, const Format& format) {
   // Every slot is there from the begin: zeros, in memory that was used before as well.
   for (dense_table<Format>* made : {&table, &back}) {
     std::fill_n(made->view().data(), made->bytes(), std::byte{0x7f});  // 3.4e38 as a float
-    made->initialize(here, uniform_rows{.seed = 4, .bound = 1.0F});
+    made->initialize(here, row_init::uniform{.seed = 4, .bound = 1.0F});
     for (index_t r = 0; r < rows; ++r) {
       for (index_t c = 0; c < format.state_floats(); ++c) CHECK(state_of(*made, r)[c] == 0.0F);
     }
@@ -194,7 +194,7 @@ TEST_CASE("hazard H11: a row is saved with all of its slots at once, and every s
   std::vector<float> state(rows * 10), state_back(rows * 10, std::numeric_limits<float>::quiet_NaN());
   for (std::size_t i = 0; i < state.size(); ++i) state[i] = static_cast<float>(i);
   inline_executor here;
-  weights.initialize(here, uniform_rows{.seed = 4});
+  weights.initialize(here, row_init::uniform{.seed = 4});
   const const_named_table out[] = {
       name_table("w", weights.view()),
       name_table("w slots", as_table(matrix_view<const float>(state.data(), rows, 10)))};

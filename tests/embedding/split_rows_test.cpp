@@ -158,7 +158,7 @@ TEST_CASE("split_bf16_rows: optimizer state beside the row is aligned, zeroed, a
   CHECK(format.row_bytes() == 20);
   CHECK(format.stride_bytes() == 28);
   dense_table<split_bf16_rows> table(10, format);
-  table.initialize(inline_executor{}, uniform_rows{.seed = 3});
+  table.initialize(inline_executor{}, row_init::uniform{.seed = 3});
   for (index_t i = 0; i < 10; ++i) {
     float* const state = format.state(table.view().row(i));
     CHECK(reinterpret_cast<std::byte*>(state) - table.view().row(i) == 20);
@@ -180,7 +180,7 @@ void check_training(const Optimizer& optimizer, index_t width) {
   for (const isa which : runnable_isas()) {
     dense_table<f32_rows> plain(rows, f32_rows(width, layout));
     dense_table<split_bf16_rows> split(rows, split_bf16_rows(width, layout));
-    plain.initialize(here, uniform_rows{.seed = seed(), .bound = 0.5F});
+    plain.initialize(here, row_init::uniform{.seed = seed(), .bound = 0.5F});
     std::vector<float> values(static_cast<std::size_t>(width));
     for (index_t r = 0; r < rows; ++r) {
       plain.view().format().decode(plain.view().row(r), values.data());

@@ -441,7 +441,7 @@ TEST_CASE("stages: weights go through them, and the pooled rows are those of loo
   const inline_executor here;
   constexpr index_t rows = 60, width = 16, count = 80;
   dense_table<f32_rows> weights_of_model(rows, width);
-  weights_of_model.initialize(here, normal_rows{.seed = 1});
+  weights_of_model.initialize(here, row_init::normal{.seed = 1});
   const auto table = weights_of_model.view();
   const auto made = make_entries(random, entries_are::many_bad, count, rows, 900);
   const auto entries = made.view(true);

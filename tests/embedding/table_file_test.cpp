@@ -132,7 +132,7 @@ result<training_state> load(const std::string& path, const load_options& options
 }
 load_options checked_on_read() {
   load_options options;
-  options.check = file_check::on_read;
+  options.check = load_options::check_at::on_read;
   return options;
 }
 
@@ -232,7 +232,8 @@ TEST_CASE_TEMPLATE("table_file: rows and the state beside them come back bit for
             const format wide(width, {.state_floats = state, .stride_bytes = tight.stride_bytes() + gap});
             random_table<format> out(rows, wide, stream++);
             REQUIRE(save(path, {}, {.block_bytes = block}, out));
-            for (const file_check check : {file_check::before, file_check::on_read}) {
+            for (const load_options::check_at check :
+                 {load_options::check_at::before, load_options::check_at::on_read}) {
               load_options options;
               options.check = check;
               random_table<format> in(rows, wide, stream++, std::byte{0xCD});
@@ -622,7 +623,7 @@ TEST_CASE("table_file: a table of another shape is refused by name, before anyth
   CHECK(has(refusal(load(path, {}, items)), "table \"t1\" is only in the file"));
   CHECK(has(refusal(load(path, {}, items, users, users)), "table \"t2\" is not in the file"));
   load_options part;
-  part.others = unknown_tables::ignore;
+  part.others = load_options::unknown::ignore;
   random_table<f32_rows> alone(6, f32_rows(4, {.state_floats = 1}), 5);
   REQUIRE(load(path, part, alone));
   CHECK(alone.kept() == items.kept());
@@ -636,7 +637,7 @@ TEST_CASE("hazard H19: a table is found by its whole name, not by a part of it")
     REQUIRE(save_tables(here / "f", parts));
   };
   load_options alone;
-  alone.others = unknown_tables::ignore;
+  alone.others = load_options::unknown::ignore;
   const std::pair<const char*, const char*> names_of[] = {
       {"item", "item_2"}, {"item_2", "item"}, {"t1", "t10"}, {"t10", "t1"}, {"a/b", "b"}, {"xy ", "xy"}};
   for (const auto& [first, second] : names_of) {

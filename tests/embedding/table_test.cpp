@@ -25,15 +25,15 @@ bool same_rows(const dense_table<Format>& a, const dense_table<Format>& b) {
 TEST_CASE_TEMPLATE("dense_table: initialisation has the same bits for any number of threads", Format,
                    f32_rows, f16_rows, bf16_rows) {
   dense_table<Format> alone(20000, 37);
-  alone.initialize(inline_executor{}, uniform_rows{.seed = 7, .bound = 0.5F});
+  alone.initialize(inline_executor{}, row_init::uniform{.seed = 7, .bound = 0.5F});
   for (int threads = 1; threads <= 4; ++threads) {
     thread_pool pool(threads);
     dense_table<Format> together(20000, 37);
-    together.initialize(pool, uniform_rows{.seed = 7, .bound = 0.5F});
+    together.initialize(pool, row_init::uniform{.seed = 7, .bound = 0.5F});
     CHECK(same_rows(alone, together));
   }
   dense_table<Format> other(20000, 37);
-  other.initialize(inline_executor{}, uniform_rows{.seed = 8, .bound = 0.5F});
+  other.initialize(inline_executor{}, row_init::uniform{.seed = 8, .bound = 0.5F});
   CHECK_FALSE(same_rows(alone, other));
 }
 
@@ -53,11 +53,11 @@ TEST_CASE("dense_table: uniform and normal rows have the moments that they name"
     }
     return std::vector<double>{sum / 640000, squares / 640000, largest};
   };
-  table.initialize(pool, uniform_rows{.seed = 1, .bound = 0.1F});
+  table.initialize(pool, row_init::uniform{.seed = 1, .bound = 0.1F});
   CHECK(std::abs(moments()[0]) < 5 * 0.0577 / 800);
   CHECK(moments()[1] == doctest::Approx(0.01 / 3).epsilon(0.01));
   CHECK(moments()[2] <= 0.1F);
-  table.initialize(pool, normal_rows{.seed = 1, .deviation = 0.1F});
+  table.initialize(pool, row_init::normal{.seed = 1, .deviation = 0.1F});
   CHECK(std::abs(moments()[0]) < 5 * 0.1 / 800);
   CHECK(moments()[1] == doctest::Approx(0.01).epsilon(0.01));
 }
@@ -67,7 +67,7 @@ TEST_CASE("plain_rows: optimizer state beside the row is aligned, zeroed, and ou
   CHECK(format.row_bytes() == 10);
   CHECK(format.stride_bytes() == 20);
   dense_table<bf16_rows> table(100, format);
-  table.initialize(inline_executor{}, uniform_rows{.seed = 3});
+  table.initialize(inline_executor{}, row_init::uniform{.seed = 3});
   for (index_t i = 0; i < 100; ++i) {
     float* state = format.state(table.view().row(i));
     CHECK(reinterpret_cast<std::uintptr_t>(state) % alignof(float) == 0);
@@ -82,7 +82,7 @@ TEST_CASE("plain_rows: optimizer state beside the row is aligned, zeroed, and ou
 
 TEST_CASE("dense_table: moves, and a table that can't be had is an error, not a crash") {
   dense_table<f32_rows> table(100, 8);
-  table.initialize(inline_executor{}, uniform_rows{.seed = 3});
+  table.initialize(inline_executor{}, row_init::uniform{.seed = 3});
   const std::byte* rows = table.view().data();
   dense_table<f32_rows> moved(std::move(table));
   CHECK(moved.view().data() == rows);
@@ -120,7 +120,7 @@ TEST_CASE("dense_table: initialize without memory for its scratch is an error, a
   inline_executor here;
   context ctx{here};
   ctx.memory = std::pmr::null_memory_resource();
-  CHECK_THROWS_AS(table.initialize(ctx, uniform_rows{.seed = 3}), error);
+  CHECK_THROWS_AS(table.initialize(ctx, row_init::uniform{.seed = 3}), error);
   float first = -1;
   std::memcpy(&first, table.view().data(), sizeof(first));
   CHECK(first == 0);
@@ -129,7 +129,7 @@ TEST_CASE("dense_table: initialize without memory for its scratch is an error, a
 TEST_CASE("dense_table: lies on huge pages where the system gives them") {
   thread_pool pool(2);
   dense_table<f32_rows> table(1 << 20, 16);
-  table.initialize(pool, uniform_rows{.seed = 3});
+  table.initialize(pool, row_init::uniform{.seed = 3});
   const huge_page_report report = huge_page_resource::shared()->report();
   CHECK(report.mapped >= table.bytes());
   CHECK(reinterpret_cast<std::uintptr_t>(table.view().data()) % huge_page_size == 0);

@@ -55,7 +55,7 @@ template <class Format>
 dense_table<Format> table_of(index_t rows, index_t width, std::uint64_t seed_of_rows) {
   dense_table<Format> table(rows, Format(width, {.state_floats = rowwise_adagrad::row_state}));
   inline_executor here;
-  table.initialize(here, uniform_rows{.seed = seed_of_rows, .bound = 1.0F});
+  table.initialize(here, row_init::uniform{.seed = seed_of_rows, .bound = 1.0F});
   return table;
 }
 
@@ -218,7 +218,7 @@ TEST_CASE("update_group: tables for one thread each keep to the memory that was 
   };
   std::mt19937_64 random(seed() + 4);
   const inline_executor here;
-  auto ctx = as_context(here);
+  auto ctx = detail::as_context(here);
   ctx.memory = std::pmr::new_delete_resource();
   const sgd optimizer{.learning_rate = 0.1F};
   for (const index_t batch : {0, 1, 3, 300, 3000}) {

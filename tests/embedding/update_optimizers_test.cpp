@@ -77,8 +77,8 @@ double worst_error(const O& optimizer, index_t width, bool forget_to_advance = f
     ctx.instruction_set = which;
     const f32_rows format(width, room_for<O>(width));
     dense_table<f32_rows> table(rows, format), reference(rows, format);
-    table.initialize(pool, uniform_rows{.seed = 5, .bound = 1.0F});
-    reference.initialize(pool, uniform_rows{.seed = 5, .bound = 1.0F});
+    table.initialize(pool, row_init::uniform{.seed = 5, .bound = 1.0F});
+    reference.initialize(pool, row_init::uniform{.seed = 5, .bound = 1.0F});
     O by_update = optimizer, by_row = optimizer;
     for (std::uint64_t k = 0; k < 3; ++k) {
       const sampled batch(width, k);
@@ -147,7 +147,7 @@ TEST_CASE("update: wrappers work on the gradient of the row, slots already summe
 
 TEST_CASE("update: moments are lazy, a row that no bag uses keeps state and weights") {
   dense_table<f32_rows> table(2, f32_rows(3, room_for<adam>(3)));
-  table.initialize(inline_executor{}, uniform_rows{.seed = 5, .bound = 1.0F});
+  table.initialize(inline_executor{}, row_init::uniform{.seed = 5, .bound = 1.0F});
   const std::vector<std::int64_t> offsets{0, 1}, first{0}, second{1};
   const std::vector<float> gradient{1, 2, 3};
   adam optimizer;
@@ -179,12 +179,12 @@ TEST_CASE_TEMPLATE("update: rows rounded at random have the same bits on every I
   const index_t width = 70;
   sampled batch(width);
   for (float& g : batch.gradient) g = g > 0 ? 0x1p-6F : -0x1p-6F;
-  const auto trained = [&](isa which, int threads, round_stochastic rounding) {
+  const auto trained = [&](isa which, int threads, rounding::stochastic rounding) {
     thread_pool pool(threads);
     context ctx{pool};
     ctx.instruction_set = which;
     dense_table<plain_rows<T>> table(rows, width);
-    table.initialize(pool, uniform_rows{.seed = 5, .bound = 1.0F});
+    table.initialize(pool, row_init::uniform{.seed = 5, .bound = 1.0F});
     for (int k = 0; k < 4; ++k, ++rounding.step) {
       update(ctx, batch.made.view(), batch.view(), combiner::sum, sgd{.learning_rate = 0x1p-5F}, table.view(),
              rounding)
@@ -192,7 +192,7 @@ TEST_CASE_TEMPLATE("update: rows rounded at random have the same bits on every I
     }
     return decoded(table);
   };
-  const round_stochastic how{.seed = 11, .step = 1};
+  const rounding::stochastic how{.seed = 11, .step = 1};
   const auto first = trained(isa::portable, 1, how);
   for (const isa which : every_isa) {
     if (which > best_isa()) continue;
@@ -202,15 +202,16 @@ TEST_CASE_TEMPLATE("update: rows rounded at random have the same bits on every I
   CHECK(trained(best_isa(), 1, {.seed = 11, .step = 5}) != first);
   // And they are the bits of the scalar formula.
   dense_table<plain_rows<T>> table(rows, width);
-  table.initialize(inline_executor{}, uniform_rows{.seed = 5, .bound = 1.0F});
-  round_stochastic step = how;
+  table.initialize(inline_executor{}, row_init::uniform{.seed = 5, .bound = 1.0F});
+  rounding::stochastic step = how;
   for (int k = 0; k < 4; ++k, ++step.step) {
     for (index_t r = 0; r < rows; ++r) {
       const std::vector<float> g = batch.of_row(r);
       auto* const at = static_cast<T*>(static_cast<void*>(table.view().row(r)));
       for (index_t j = 0; j < width && !g.empty(); ++j) {
         const float x = static_cast<float>(at[j]) - 0x1p-5F * g[static_cast<std::size_t>(j)];
-        at[j] = round_with<T>(x, step.word(static_cast<std::uint64_t>(r), static_cast<std::uint64_t>(j)));
+        at[j] =
+            detail::round_with<T>(x, step.word(static_cast<std::uint64_t>(r), static_cast<std::uint64_t>(j)));
       }
     }
   }
@@ -242,12 +243,12 @@ TEST_CASE("update: small steps on bf16 rows add up at random, and are lost to ne
   };
   const double exact = 1 + static_cast<double>(steps) * 0x1p-11;
   const auto at_random = trained(
-      [](index_t k) { return round_stochastic{.seed = seed(), .step = static_cast<std::uint64_t>(k)}; });
+      [](index_t k) { return rounding::stochastic{.seed = seed(), .step = static_cast<std::uint64_t>(k)}; });
   // 400 steps of 1/16 of a distance of 2^-7, and the mean of 200 of them.
   CHECK(std::fabs(mean_of(at_random) - exact) < 5 * 0x1p-7 * std::sqrt(400.0 * 15 / 256 / 200));
-  CHECK(mean_of(trained([](index_t) { return round_nearest; })) == 1);
+  CHECK(mean_of(trained([](index_t) { return rounding::nearest; })) == 1);
   // Wrong: the same step again and again, so the same elements go up each time and the others never.
-  const auto stuck = trained([](index_t) { return round_stochastic{.seed = seed(), .step = 1}; });
+  const auto stuck = trained([](index_t) { return rounding::stochastic{.seed = seed(), .step = 1}; });
   CHECK(std::count(stuck.begin(), stuck.end(), 1.0F) > 150);
   CHECK(std::count(at_random.begin(), at_random.end(), 1.0F) == 0);
 }
@@ -256,11 +257,11 @@ TEST_CASE("update: rows of f32 are not rounded, whatever the policy") {
   const sampled batch(19);
   const auto trained = [&](auto rounding) {
     dense_table<f32_rows> table(rows, f32_rows(19, room_for<adagrad>(19)));
-    table.initialize(inline_executor{}, uniform_rows{.seed = 5, .bound = 1.0F});
+    table.initialize(inline_executor{}, row_init::uniform{.seed = 5, .bound = 1.0F});
     update(inline_executor{}, batch.made.view(), batch.view(), combiner::sum, adagrad{}, table.view(),
            rounding)
         .or_throw();
     return decoded(table);
   };
-  CHECK(trained(round_nearest) == trained(round_stochastic{.seed = 3}));
+  CHECK(trained(rounding::nearest) == trained(rounding::stochastic{.seed = 3}));
 }

@@ -46,7 +46,7 @@ double worst_error() {
   O optimizer = made;
   dense_table<Format> table(rows, Format(width, {.state_floats = O::row_state + O::element_state * width}));
   thread_pool pool(2);
-  table.initialize(pool, uniform_rows{.seed = 5, .bound = 1.0F});
+  table.initialize(pool, row_init::uniform{.seed = 5, .bound = 1.0F});
   std::vector<numbers> state(static_cast<std::size_t>(rows),
                              numbers(static_cast<std::size_t>(O::row_state + O::element_state * width)));
   std::mt19937_64 random(deeprec_test::seed());

@@ -107,7 +107,7 @@ void check_update(const Optimizer& optimizer, Combiner how, index_t width, bool 
   thread_pool pool(3);
   const plain_rows<T> format(width, room_for<Optimizer>(width));
   dense_table<plain_rows<T>> initial(rows, format);
-  initial.initialize(pool, uniform_rows{.seed = 5, .bound = 1.0F});
+  initial.initialize(pool, row_init::uniform{.seed = 5, .bound = 1.0F});
   for (const isa which : every_isa) {
     if (which > best_isa()) continue;
     CAPTURE(to_string(which));
@@ -196,7 +196,7 @@ TEST_CASE("update: the gradient is that of lookup, by central differences") {
   // loss(table) = sum of direction * lookup(table); the lookup is linear, so a large step is exact.
   const auto check_combiner = [&](auto how, bool weighted) {
     dense_table<f32_rows> table(rows, width);
-    table.initialize(inline_executor{}, uniform_rows{.seed = 2, .bound = 1.0F});
+    table.initialize(inline_executor{}, row_init::uniform{.seed = 2, .bound = 1.0F});
     const auto loss = [&] {
       std::vector<float> out(direction.size());
       lookup(inline_executor{}, table.view(), made.view(weighted), how, matrix_view(out.data(), bags, width))
@@ -208,7 +208,7 @@ TEST_CASE("update: the gradient is that of lookup, by central differences") {
       return total;
     };
     dense_table<f32_rows> updated(rows, width);
-    updated.initialize(inline_executor{}, zero_rows{});
+    updated.initialize(inline_executor{}, row_init::zeros{});
     update(inline_executor{}, made.view(weighted), matrix_view(direction.data(), bags, width), how,
            sgd{.learning_rate = -1.0F}, updated.view())
         .or_throw();  // rows now hold the gradient
@@ -244,7 +244,7 @@ TEST_CASE("update: the same bits on 1 to 8 threads, with one id holding half of 
   for (int threads = 1; threads <= 8; ++threads) {
     thread_pool pool(threads);
     dense_table<f32_rows> table(5000, f32_rows(20, room_for<rowwise_adagrad>(20)));
-    table.initialize(pool, uniform_rows{.seed = 5});
+    table.initialize(pool, row_init::uniform{.seed = 5});
     for (int step = 0; step < 3; ++step) {
       update(pool, made.view(true), matrix_view(gradient.data(), 3000, 20), combiner::mean, rowwise_adagrad{},
              table.view())
@@ -258,7 +258,7 @@ TEST_CASE("update: the same bits on 1 to 8 threads, with one id holding half of 
 
 TEST_CASE("update: bad input is reported and the table stays as it was") {
   dense_table<f32_rows> table(10, f32_rows(4, room_for<rowwise_adagrad>(4)));
-  table.initialize(inline_executor{}, uniform_rows{.seed = 5});
+  table.initialize(inline_executor{}, row_init::uniform{.seed = 5});
   const std::vector<std::byte> before(table.view().data(), table.view().data() + table.bytes());
   const std::vector<float> gradient(3 * 4, 1.0F);
   const auto unchanged = [&] { return std::memcmp(before.data(), table.view().data(), before.size()) == 0; };

@@ -689,7 +689,7 @@ TEST_CASE("thread_pool: affinity masks of any number of processors are read") {
 TEST_CASE("thread_pool: a pinned worker stays on its processor") {
   thread_pool_options options;
   options.threads = 4;
-  options.pin = pinning::one_each;
+  options.pin = thread_pool_options::pinning::one_each;
   thread_pool pool(options);
   const std::vector<int>& cpus = pool.cpus();
   std::atomic<int> elsewhere{0};

@@ -144,9 +144,9 @@ void check_ids(const jagged_batch<Id>& bags, const choices& chosen) {
                : partition(here, found.ids, chosen.rows, chosen.parts, partition_strategy::div, bounds,
                            dealt);
   };
-  require(deal(skip(left_out)).ok());
+  require(deal(bounds::skip(left_out)).ok());
   check_partition(found.ids, chosen, dealt);
-  const status checked = deal(check);
+  const status checked = deal(bounds::check);
   require(checked.ok() == (left_out == 0));
   if (!checked) {
     std::size_t slot = 0;

@@ -28,7 +28,7 @@ std::uint64_t digest(const sparse_batch& batch, std::uint64_t sum) {
     for (index_t c = 0; c < batch.dense().extent(1); ++c) {
       add(std::bit_cast<std::uint32_t>(batch.dense()(r, c)));
     }
-    for (index_t s = 0; s < batch.position_count(); ++s) {
+    for (index_t s = 0; s < batch.feature_count(); ++s) {
       const auto bags = batch.feature(s);
       require(bags.validate().ok() && bags.bags() == batch.rows());
       for (std::int64_t k = bags.offsets()[r]; k < bags.offsets()[r + 1]; ++k) {
@@ -68,16 +68,17 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const index_t rows = 1 + data[2] % 8;
   switch (data[0] % 6) {
     case 0:
-      check(criteo_format{.rows = same_table_size(1000)}, text, chunk, rows);
+      check(criteo_format{.rows = criteo_format::same_size(1000)}, text, chunk, rows);
       break;
     case 1:
-      check(criteo_format{.rows = same_table_size(1000), .tokens = token_use::as_is}, text, chunk, rows);
+      check(criteo_format{.rows = criteo_format::same_size(1000), .tokens = token_use::as_is}, text, chunk,
+            rows);
       break;
     case 2:
       check(libsvm_format{.rows = 1000}, text, chunk, rows);
       break;
     case 3:
-      check(feasign_format(feature_range(2, 5)), text, chunk, rows);
+      check(feasign_format(feasign_format::slots(2, 5)), text, chunk, rows);
       break;
     case 4:
       check(key_value_format{.features = 2, .label_field = 0}, text, chunk, rows);

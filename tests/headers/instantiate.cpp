@@ -132,10 +132,10 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
   expect(unsigned_ids.slice(1, 2).validate());
   expect(unsigned_offsets.validate());
 
-  thread_pool pool(thread_pool_options{.threads = 2, .pin = pinning::one_each});
+  thread_pool pool(thread_pool_options{.threads = 2, .pin = thread_pool_options::pinning::one_each});
   const inline_executor here;
   context ctx{pool};
-  huge_page_resource huge(explicit_pages::try_);
+  huge_page_resource huge(huge_page_resource::explicit_pages::try_);
   ctx.memory = &huge;
   pool.parallel_for(n, 4, [](index_t, index_t, int) {});
   expect(pool.post([](std::stop_token) {}));
@@ -149,9 +149,9 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
   dense_table<f16_rows> f16s(n, f16_rows(n, {.state_floats = 1}), &huge);
   dense_table<bf16_rows> bf16s(n, n);
   dense_table<plain_rows<float, dim<16>>> fixed(n, dim<16>());
-  f32.initialize(ctx, uniform_rows{});
-  f16s.initialize(here, normal_rows{});
-  bf16s.initialize(pool, zero_rows{});
+  f32.initialize(ctx, row_init::uniform{});
+  f16s.initialize(here, row_init::normal{});
+  bf16s.initialize(pool, row_init::zeros{});
   const matrix_view out(floats, n, n);
   const matrix_view narrow(reinterpret_cast<bf16*>(floats), n, n);
   const matrix_view half(reinterpret_cast<f16*>(floats), n, n);
@@ -179,7 +179,7 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
   expect(quantize(ctx, source, e4m3s.view()));
   expect(quantize(ctx, source, splits.view()));
   expect(dequantize(pool, int4s.view(), out));
-  int8s.initialize(pool, zero_rows{});
+  int8s.initialize(pool, row_init::zeros{});
   lookups(pool, int8s.view(), small, out, sum);
   lookups(pool, int4s.view(), large, half, mean);
   lookups(ctx, e4m3s.view(), large, out, sum);
@@ -194,7 +194,7 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
 
   // Optimizers: a few through tables, all through matrices.
   updates(pool, f32, large, out, sum, adam{}, adagrad_decay{}, clipped_by_norm{ftrl{}, 1.0F});
-  const round_stochastic at_random{.seed = 1, .step = 2};
+  const rounding::stochastic at_random{.seed = 1, .step = 2};
   expect(update(pool, large, out, sum, adamw(adam{}, 0.1F), bf16s.view(), at_random));
   expect(update(here, small, out, mean, own_optimizer{}, f16s.view(), at_random));
   const auto steps = [&](const auto&... optimizers) {
@@ -213,7 +213,7 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
   double norm = 0;
   expect(global_norm(pool, std::vector<matrix_view<const float>>{out, out}, norm));
   floats[0] = clip_factor(norm, 1.0) + constant_rate{}(n) + step_decay{}(n) + cosine_decay{}(n) +
-              smooth_exponential_decay{}(n) + static_cast<float>(round_with<bf16>(floats[1], 7));
+              smooth_exponential_decay{}(n) + static_cast<float>(detail::round_with<bf16>(floats[1], 7));
 
   // Dense layers.
   const matrix_view<const float> in = out;
@@ -279,7 +279,7 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
   // Readers.
   const std::string_view text(static_cast<const char*>(memory), static_cast<std::size_t>(n));
   read(pool, criteo_format{}, text);
-  read(here, feasign_format(feature_range(2, n)), text);
+  read(here, feasign_format(feasign_format::slots(2, n)), text);
   read(ctx, libsvm_format{}, text);
   read(pool, key_value_format{}, text);
 

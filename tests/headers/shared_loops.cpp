@@ -21,7 +21,7 @@ int deeprec_shared_loops(float* floats, const std::int64_t* ids, index_t n) {
   const jagged_view<> bags(ids, n, ids, n, floats);
   const auto entries = coo_view<>::tensorflow(ids, ids, n, n, floats);
   dense_table<f32_rows> table(n, f32_rows(n, {.state_floats = 2 * n}));
-  table.initialize(here, uniform_rows{});
+  table.initialize(here, row_init::uniform{});
   dense_table<int8_rows> int8s(n, n);
   dense_table<int4_rows> int4s(n, n);
   dense_table<split_bf16_rows> splits(n, split_bf16_rows(n, {.state_floats = 1}));
@@ -37,7 +37,7 @@ int deeprec_shared_loops(float* floats, const std::int64_t* ids, index_t n) {
   expect(fused_lookup(here, partitioned_table(parts, partition_strategy::mod), entries, combiner::mean, out));
   expect(update(here, bags, in, combiner::sum, adam{}, table.view()));
   expect(update(here, bags, in, combiner::sum, clipped_by_norm{sgd{}, 1.0F}, splits.view(),
-                round_stochastic{.seed = 1}));
+                rounding::stochastic{.seed = 1}));
   update_group<> updates;
   updates.add(table.view(), combiner::sum);
   expect(update(here, updates, of_features, in, adagrad{}));

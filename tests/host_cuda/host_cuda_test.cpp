@@ -322,8 +322,8 @@ TEST_CASE("B10: what was acquired is given back when a later call of the run tim
     CHECK(count([&] {
             cuda_staging staging(borrowed.it);
             int number = 0;
-            if (const status s = staging.next(1000, number); !s) return s;
-            if (const status s = staging.send(number, 1000); !s) return s;
+            if (const status s = staging.acquire(1000, number); !s) return s;
+            if (const status s = staging.upload(number, 1000); !s) return s;
             if (const status s = staging.use(number, nullptr); !s) return s;
             return staging.release(number, nullptr);
           }) == "");

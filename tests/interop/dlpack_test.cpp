@@ -60,7 +60,7 @@ struct sample {
 };
 
 template <class T, class Tensor>
-errc code_of(const Tensor& tensor, int device_id = any_device) {
+errc code_of(const Tensor& tensor, int device_id = dlpack_device::any) {
   T nothing_changed{};
   matrix_view<T> view(&nothing_changed, 1, 1);
   const status s = from_dlpack(tensor, view, device_id);

@@ -57,7 +57,7 @@ bool all_zero(const void* memory, std::size_t bytes) {
 
 TEST_CASE("huge_page_resource: large blocks are aligned to 2 MB and zero") {
   counting_resource upstream;
-  huge_page_resource resource(explicit_pages::never, &upstream);
+  huge_page_resource resource(huge_page_resource::explicit_pages::never, &upstream);
   for (const std::size_t bytes : {megabyte, 2 * megabyte - 1, 2 * megabyte, 2 * megabyte + 1, 7 * megabyte}) {
     for (const std::size_t alignment : {std::size_t{1}, std::size_t{64}, 2 * megabyte}) {
       void* memory = resource.allocate(bytes, alignment);
@@ -83,7 +83,7 @@ TEST_CASE("huge_page_resource: a block that was used and given back comes back z
 
 TEST_CASE("huge_page_resource: small blocks and odd alignments go upstream") {
   counting_resource upstream;
-  huge_page_resource resource(explicit_pages::never, &upstream);
+  huge_page_resource resource(huge_page_resource::explicit_pages::never, &upstream);
   void* small = resource.allocate(megabyte - 1, 64);
   void* nothing = resource.allocate(0, 1);
   void* coarse = resource.allocate(2 * megabyte, 4 * megabyte);
@@ -118,7 +118,7 @@ TEST_CASE("hazard H17: who takes a block back is told by its size, never by byte
     }
     bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
   } upstream;
-  huge_page_resource resource(explicit_pages::never, &upstream);
+  huge_page_resource resource(huge_page_resource::explicit_pages::never, &upstream);
   struct block {
     void* memory;
     std::size_t bytes, alignment;
@@ -187,7 +187,7 @@ TEST_CASE("huge_page_resource: many blocks, given back in any order, leave nothi
 }
 
 TEST_CASE("huge_page_resource: explicit pages fall back to transparent ones") {
-  huge_page_resource resource(explicit_pages::try_);
+  huge_page_resource resource(huge_page_resource::explicit_pages::try_);
   constexpr std::size_t bytes = 8 * megabyte;
   void* memory = resource.allocate(bytes, 64);
   CHECK(reinterpret_cast<std::uintptr_t>(memory) % huge_page_size == 0);

@@ -38,11 +38,11 @@ __global__ void step_rows_kernel(Rows rows, float* weights, const float* gradien
 }
 
 __global__ void round_kernel(const float* x, std::uint16_t* to_bf16, std::uint16_t* to_f16,
-                             round_stochastic how) {
+                             rounding::stochastic how) {
   const auto i = blockIdx.x * blockDim.x + threadIdx.x;
   const std::uint32_t word = how.word(blockIdx.x, threadIdx.x);
-  to_bf16[i] = round_with<bf16>(x[i], word).bits;
-  to_f16[i] = round_with<f16>(x[i], word).bits;
+  to_bf16[i] = detail::round_with<bf16>(x[i], word).bits;
+  to_f16[i] = detail::round_with<f16>(x[i], word).bits;
 }
 
 template <class T>
@@ -106,7 +106,7 @@ TEST_CASE("optimizers on the device: steps as on the host") {
 
 TEST_CASE("optimizers on the device: stochastic rounding has the bits of the host") {
   constexpr std::uint32_t blocks = 256, threads = 200;
-  const round_stochastic how{.seed = deeprec_test::seed(), .step = 9};
+  const rounding::stochastic how{.seed = deeprec_test::seed(), .step = 9};
   std::mt19937_64 random(deeprec_test::seed());
   managed<float> x(blocks * threads);
   managed<std::uint16_t> to_bf16(x.size), to_f16(x.size);
@@ -118,8 +118,8 @@ TEST_CASE("optimizers on the device: stochastic rounding has the bits of the hos
   int other = 0, of_nearest = 0;
   for (std::uint32_t i = 0; i < x.size; ++i) {
     const std::uint32_t word = how.word(i / threads, i % threads);
-    other += to_bf16.data[i] != round_with<bf16>(x.data[i], word).bits;
-    other += to_f16.data[i] != round_with<f16>(x.data[i], word).bits;
+    other += to_bf16.data[i] != detail::round_with<bf16>(x.data[i], word).bits;
+    other += to_f16.data[i] != detail::round_with<f16>(x.data[i], word).bits;
     of_nearest += to_bf16.data[i] != bf16(x.data[i]).bits;
   }
   CHECK(other == 0);

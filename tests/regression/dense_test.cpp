@@ -94,7 +94,7 @@ TEST_CASE("r01: weights packed for one batch size serve every other one") {
 #  if DNNL_CPU_RUNTIME == DNNL_RUNTIME_OMP
 TEST_CASE(
     "r02: oneDNN's scratch and code are planned for one thread, whatever OpenMP's number of threads is") {
-  const gemm_problem asked[] = {
+  const gemm_backend::problem asked[] = {
       {.m = 256,
        .n = 512,
        .k = 2048,
@@ -129,7 +129,7 @@ TEST_CASE(
     REQUIRE(deeprec_test::in_child([&] {
               omp_set_num_threads(threads[t]);
               for (std::size_t i = 0; i < 4; ++i) {
-                const gemm_plan plan = onednn_gemm::plan(asked[i]);
+                const gemm_backend::plan plan = onednn_gemm::plan(asked[i]);
                 shared[4 * t + i].scratch = plan.scratch_bytes;
                 std::strncpy(shared[4 * t + i].implementation, plan.implementation, 31);
               }
@@ -260,8 +260,8 @@ TEST_CASE("r07: a stack moved between memory resources multiplies by its own wei
 
 TEST_CASE("B11: a product that is refused has not written its bias gradient") {
   struct refusing : eigen_gemm {
-    static gemm_support can_run(const gemm_problem&) { return {"no"}; }
-    static gemm_plan plan(const gemm_problem& q) { return {.query = q}; }
+    static gemm_backend::support can_run(const gemm_backend::problem&) { return {"no"}; }
+    static gemm_backend::plan plan(const gemm_backend::problem& q) { return {.query = q}; }
   };
   const std::vector<float> a(6, 1.0F), b(12, 1.0F);
   std::vector<float> c(8, 7.0F), gradient(2, 7.0F);

@@ -143,7 +143,7 @@ namespace {
 
 // A compiler that takes the reads for those of a long reads once. One pointer is given twice, unseen by it.
 [[gnu::noinline]] index_t borders_around_a_store(const long long* offsets, long long* same) {
-  const detail::bag_ranges ranges(offset_ranges<long long>{offsets, -1, -1});
+  const detail::bag_ranges ranges(detail::offset_ranges<long long>{offsets, -1, -1});
   const index_t before = ranges.begin(0);
   *same = 7;
   return before + ranges.begin(0);

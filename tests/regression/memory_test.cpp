@@ -77,10 +77,10 @@ TEST_CASE("e04: initialize asks the context's memory in no parallel body") {
   dense_table<f32_rows> table(200'000, 64), expected(200'000, 64);
   context ctx{marking};
   ctx.memory = &memory;
-  table.initialize(ctx, uniform_rows{.seed = 1});
+  table.initialize(ctx, row_init::uniform{.seed = 1});
   CHECK(memory.allocations > 0);
   CHECK(memory.misplaced == 0);
-  expected.initialize(inline_executor{}, uniform_rows{.seed = 1});
+  expected.initialize(inline_executor{}, row_init::uniform{.seed = 1});
   CHECK(std::memcmp(table.view().data(), expected.view().data(), table.bytes()) == 0);
 }
 

@@ -2,7 +2,7 @@
 
 inline int rounding_lanes(region) { return lanes; }
 
-inline void draw(region, std::uint32_t* word, const round_stochastic& how, std::uint64_t row,
+inline void draw(region, std::uint32_t* word, const rounding::stochastic& how, std::uint64_t row,
                  std::uint64_t chunk) {
   draw_words(word, how, row, chunk);
 }

@@ -67,7 +67,7 @@ int faults(Region region, std::uint32_t flip) {
     k = 0;
     round_to(region, x.data(), word.data(), -1, to.data());
     for (std::size_t i = 0; i < lanes; ++i) {
-      found += to[i].bits != round_with<T>(x[i], word[i] ^ flip).bits;
+      found += to[i].bits != detail::round_with<T>(x[i], word[i] ^ flip).bits;
     }
   };
   for (std::uint32_t high = 0; high < 0x10000; ++high) {
@@ -125,7 +125,7 @@ TEST_CASE_TEMPLATE("rounding_words: a store of the first lanes writes nothing el
       round_to(region, x.data(), word.data(), n, around.data() + 4);
       for (std::size_t i = 0; i < around.size(); ++i) {
         const bool ours = i >= 4 && i < 4 + static_cast<std::size_t>(n);
-        const T expected = ours ? round_with<T>(x[i - 4], word[i - 4]) : static_cast<T>(9.0F);
+        const T expected = ours ? detail::round_with<T>(x[i - 4], word[i - 4]) : static_cast<T>(9.0F);
         CHECK(std::memcmp(&around[i], &expected, sizeof(T)) == 0);
         if (ours) CHECK(std::memcmp(&at_end[i - 4], &expected, sizeof(T)) == 0);
       }
@@ -133,13 +133,13 @@ TEST_CASE_TEMPLATE("rounding_words: a store of the first lanes writes nothing el
   });
 }
 
-TEST_CASE("rounding_words: drawn words are those of round_stochastic::word") {
-  const round_stochastic hows[] = {{},
-                                   {.seed = 0x123456789abcdef0U, .step = 0xfedcba98U},
-                                   {~0U, ~0U},
-                                   {.seed = 5, .step = (std::uint64_t{1} << 32) + 1}};
+TEST_CASE("rounding_words: drawn words are those of rounding::stochastic::word") {
+  const rounding::stochastic hows[] = {{},
+                                       {.seed = 0x123456789abcdef0U, .step = 0xfedcba98U},
+                                       {~0U, ~0U},
+                                       {.seed = 5, .step = (std::uint64_t{1} << 32) + 1}};
   for_every_region([&](auto region) {
-    for (const round_stochastic& how : hows) {
+    for (const rounding::stochastic& how : hows) {
       for (const std::uint64_t row : {std::uint64_t{0}, std::uint64_t{77}, ~std::uint64_t{0}}) {
         for (const std::uint64_t chunk : {0U, 1U, 9U}) {
           std::uint32_t word[65];

@@ -25,7 +25,7 @@ std::string lookup_bits_fault(E& executor) {
   constexpr index_t rows = 5000, width = 24, bags = 700;
   const inline_executor alone;
   dense_table<f32_rows> table(rows, width);
-  table.initialize(alone, uniform_rows{.seed = seed()});
+  table.initialize(alone, row_init::uniform{.seed = seed()});
   const auto& readable = table;
   std::mt19937_64 random(seed());
   for (const shape_of_batch shape : every_shape) {

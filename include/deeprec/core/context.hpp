@@ -48,24 +48,21 @@ inline constexpr bool is_context = false;
 template <class E>
 inline constexpr bool is_context<context<E>> = true;
 
-}  // namespace detail
-
 /// Returns a context unchanged, and wraps a plain executor in one.
-///
-/// @cost    O(1)
-/// @threads reentrant
-/// @error   none
 template <class T>
 auto as_context(T&& context_or_executor) noexcept {
   using plain = std::remove_cvref_t<T>;
-  if constexpr (detail::is_context<plain>) {
+  if constexpr (is_context<plain>) {
     return context_or_executor;
   } else {
     return context<std::remove_reference_t<T>>(context_or_executor);
   }
 }
 
+}  // namespace detail
+
+/// The context type that a verb makes of its first argument.
 template <class T>
-using context_for = decltype(as_context(std::declval<T&>()));
+using context_for = decltype(detail::as_context(std::declval<T&>()));
 
 }}  // namespace deeprec::DEEPREC_ABI

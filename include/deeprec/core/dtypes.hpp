@@ -184,24 +184,32 @@ struct DEEPREC_MAY_ALIAS e5m2 {
 
 static_assert(sizeof(bf16) == 2 && sizeof(f16) == 2 && sizeof(e4m3) == 1 && sizeof(e5m2) == 1);
 
+namespace detail {
+
 template <class T>
 struct accumulate;
+
 template <>
 struct accumulate<double> {
   using type = double;
   static constexpr double unit_roundoff = 0x1p-53;
 };
+
 template <>
 struct accumulate<float> {
   using type = float;
   static constexpr double unit_roundoff = 0x1p-24;
 };
+
 template <>
 struct accumulate<bf16> : accumulate<float> {};
+
 template <>
 struct accumulate<f16> : accumulate<float> {};
+
 template <>
 struct accumulate<e4m3> : accumulate<float> {};
+
 template <>
 struct accumulate<e5m2> : accumulate<float> {};
 
@@ -209,8 +217,10 @@ struct accumulate<e5m2> : accumulate<float> {};
 template <class T>
 using accumulate_t = typename accumulate<T>::type;
 
+}  // namespace detail
+
 template <class T>
-concept Storage = requires { typename accumulate<T>::type; };
+concept Storage = requires { typename detail::accumulate<T>::type; };
 
 /// Ids and offsets: 32 or 64 bits.
 template <class T>

@@ -78,6 +78,8 @@ bool consecutive(const Offset* offsets, index_t count) noexcept {
 
 }}  // namespace detail::DEEPREC_UNIT
 
+namespace detail {
+
 /// Ranges of bags given by offsets, of which the last may be implied.
 template <class Offset>
 struct offset_ranges {
@@ -100,6 +102,8 @@ struct fixed_ranges {
     return (bag + 1) * hotness;
   }
 };
+
+}  // namespace detail
 
 /// Non-owning jagged batch. Trivially copyable.
 ///
@@ -133,7 +137,7 @@ class jagged_view {
     requires(reachable_as<From, Space> && !std::is_same_v<From, Space>)
   DEEPREC_HD constexpr jagged_view(const jagged_view<Id, Offset, From>& other) noexcept
       : jagged_view(other.offsets(), other.bags(), other.ids(), other.id_count(), other.weights()) {
-    const offset_ranges<Offset> theirs = other.ranges();
+    const detail::offset_ranges<Offset> theirs = other.ranges();
     if (theirs.implied_bag >= 0) implied_end_ = theirs.implied_end;
   }
   template <MemorySpace From>
@@ -162,7 +166,7 @@ class jagged_view {
         "them first.");
     return bags_ == 0 ? 0 : ranges().end(bags_ - 1);
   }
-  [[nodiscard]] DEEPREC_HD constexpr offset_ranges<Offset> ranges() const noexcept {
+  [[nodiscard]] DEEPREC_HD constexpr detail::offset_ranges<Offset> ranges() const noexcept {
     return {offsets_, implied_end_ < 0 ? -1 : bags_ - 1, implied_end_};
   }
 
@@ -282,7 +286,7 @@ class fixed_hotness_view {
   [[nodiscard]] DEEPREC_HD constexpr const float* weights() const noexcept { return weights_; }
   [[nodiscard]] DEEPREC_HD constexpr index_t first_position() const noexcept { return 0; }
   [[nodiscard]] DEEPREC_HD constexpr index_t end_position() const noexcept { return id_count(); }
-  [[nodiscard]] DEEPREC_HD constexpr fixed_ranges ranges() const noexcept { return {hotness_}; }
+  [[nodiscard]] DEEPREC_HD constexpr detail::fixed_ranges ranges() const noexcept { return {hotness_}; }
 
   /// True when the batch is valid and L = 1.
   [[nodiscard]] bool is_one_hot() const noexcept {
@@ -315,9 +319,9 @@ class fixed_hotness_view {
 
 namespace detail {
 template <class T>
-inline constexpr bool is_ranges = std::is_same_v<T, fixed_ranges>;
+inline constexpr bool is_ranges = std::is_same_v<T, detail::fixed_ranges>;
 template <class Offset>
-inline constexpr bool is_ranges<offset_ranges<Offset>> = IdInteger<Offset>;
+inline constexpr bool is_ranges<detail::offset_ranges<Offset>> = IdInteger<Offset>;
 }  // namespace detail
 
 /// Ranges of bags in one of the two forms that kernels take: offset_ranges or fixed_ranges.

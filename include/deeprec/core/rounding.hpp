@@ -1,7 +1,7 @@
 // Rounding of a float to 16 bits: to the nearest value, or up or down at random, without bias.
 //
-//   round_nearest        a bf16 weight loses every update of 2^-10 of it or less
-//   round_stochastic     up with probability (x - below) / (above - below): right on average
+//   rounding::nearest        a bf16 weight loses every update of 2^-10 of it or less
+//   rounding::stochastic     up with probability (x - below) / (above - below): right on average
 //
 //   word of (row, column) = counter_rng(seed).words(row, step << 32 | column / 64 * 16 + column % 16)
 //                                            .w[column / 16 % 4]
@@ -21,13 +21,16 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-struct round_nearest_t {};
+namespace rounding {
+
+struct nearest_t {};
+
 /// To the nearest value, ties to even.
-inline constexpr round_nearest_t round_nearest{};
+inline constexpr nearest_t nearest{};
 
 /// Up or down at random, unbiased. Each table needs a seed of its own, and each update a new step, or their
 /// roundings are correlated.
-struct round_stochastic {
+struct stochastic {
   std::uint64_t seed = 0;
   std::uint64_t step = 0;
 
@@ -38,8 +41,10 @@ struct round_stochastic {
   }
 };
 
+}  // namespace rounding
+
 template <class R>
-concept RoundingPolicy = std::same_as<R, round_nearest_t> || std::same_as<R, round_stochastic>;
+concept RoundingPolicy = std::same_as<R, rounding::nearest_t> || std::same_as<R, rounding::stochastic>;
 
 namespace detail {
 
@@ -72,15 +77,13 @@ DEEPREC_HD constexpr std::uint16_t f16_bits_at_random(float value, std::uint32_t
   return static_cast<std::uint16_t>(sign | (below + (up ? 1U : 0U)));
 }
 
-}  // namespace detail
-
 /// The value as a T, rounded up or down by 32 random bits.
 ///
 /// @dtype    T: float, which is returned as it is · bf16 · f16
 /// @numerics a value of T is unchanged; the mean over all words is the value itself (bf16: exactly; f16:
 ///           within 2^-31 of the spacing). Between the largest finite T and the next power of two the result
-///           is the largest finite T; above that, f16 overflows to infinity as round_nearest does; NaN stays
-///           NaN
+///           is the largest finite T; above that, f16 overflows to infinity as in
+///           rounding::nearest; NaN stays NaN
 /// @cost     O(1)
 /// @threads  reentrant
 /// @error    none
@@ -94,5 +97,7 @@ DEEPREC_HD constexpr T round_with(float value, [[maybe_unused]] std::uint32_t wo
     return static_cast<T>(value);
   }
 }
+
+}  // namespace detail
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -16,9 +16,7 @@
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/status.hpp>
 
-namespace deeprec { inline namespace DEEPREC_ABI {
-
-namespace detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 template <class...>
 inline constexpr bool always_false = false;
@@ -32,13 +30,9 @@ status no_backend() {
   return {};
 }
 
-}  // namespace detail
-
 /// The backend tag of a context type.
 template <class Context>
 using backend_of = decltype(Context::backend());
-
-namespace detail {
 
 /// Calls f, a backend, and returns its status, or errc::out_of_memory where a memory resource refused. A
 /// host backend requests all of its memory before it writes to an output, so after out_of_memory nothing was
@@ -60,6 +54,4 @@ status or_out_of_memory(F&& f) {
 #endif
 }
 
-}  // namespace detail
-
-}}  // namespace deeprec::DEEPREC_ABI
+}}}  // namespace deeprec::DEEPREC_ABI::detail

@@ -384,7 +384,7 @@ auto make_reader(Context&& context_or_executor, Format format, std::vector<text_
   static_assert(std::is_lvalue_reference_v<Context> || detail::is_context<plain>,
                 "deeprec::read_files: the executor is a temporary, and the reader keeps a reference "
                 "to it. Fix: give the executor a name.");
-  const auto ctx = as_context(context_or_executor);
+  const auto ctx = detail::as_context(context_or_executor);
   using executor = std::remove_reference_t<decltype(*ctx.executor)>;
   return batch_reader<Format, executor>(ctx, std::move(format), std::move(sources), options);
 }

@@ -28,28 +28,28 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// Whether lines have an id before the label. by_header: if the header's first field is "Id".
 enum class id_column : std::uint8_t { by_header, present, absent };
 
-/// The 26 table sizes of Criteo's features.
-using criteo_table_sizes = std::array<index_t, 26>;
-
-/// One size for all 26 tables.
-///
-/// @cost    O(1)
-/// @threads reentrant
-/// @error   none
-constexpr criteo_table_sizes same_table_size(index_t rows) noexcept {
-  criteo_table_sizes sizes{};
-  sizes.fill(rows);
-  return sizes;
-}
-
 /// The format of Criteo's logs: a value that holds the options.
 ///
 /// @numerics dense values are the nearest floats to the decimal text; the row of a token is
 ///           hash_bucket(hash_bytes(token, seed = 0 for C1 ... 25 for C26), rows of that table)
 /// @threads  reentrant
-/// @example  read_files(pool, criteo_format{.rows = same_table_size(1 << 20)}, {"train.txt"})
+/// @example  read_files(pool, criteo_format{.rows = criteo_format::same_size(1 << 20)}, {"train.txt"})
 struct criteo_format {
-  criteo_table_sizes rows = same_table_size(index_t{1} << 20);
+  /// The 26 table sizes of Criteo's features.
+  using table_sizes = std::array<index_t, 26>;
+
+  /// One size for all 26 tables.
+  ///
+  /// @cost    O(1)
+  /// @threads reentrant
+  /// @error   none
+  static constexpr table_sizes same_size(index_t rows) noexcept {
+    table_sizes sizes{};
+    sizes.fill(rows);
+    return sizes;
+  }
+
+  table_sizes rows = same_size(index_t{1} << 20);
   token_use tokens = token_use::hashed;  ///< as_is: row numbers, also written as "84.0"
   float missing_dense = 0.0F;
   char delimiter = '\0';  ///< '\0': tab if the first line has one, else comma

@@ -24,24 +24,24 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// The `count` slot numbers first, first + 1 ...
-///
-/// @cost    O(count)
-/// @threads reentrant
-/// @error   none (bad_alloc where exceptions are on)
-inline std::vector<index_t> feature_range(index_t first, index_t count) {
-  std::vector<index_t> numbers(static_cast<std::size_t>(count));
-  for (index_t i = 0; i < count; ++i) numbers[static_cast<std::size_t>(i)] = first + i;
-  return numbers;
-}
-
 /// The format of "feasign:slot" files.
 ///
 /// @numerics hashed: hash_bucket(mix64(key), rows), or mix64(key) with rows = 0; as_is: the key's 64 bits
 /// @threads  reentrant
-/// @example  read_files(pool, feasign_format(feature_range(2, 300)), {"part-000"})
+/// @example  read_files(pool, feasign_format(feasign_format::slots(2, 300)), {"part-000"})
 class feasign_format {
  public:
+  /// The `count` slot numbers first, first + 1 ...
+  ///
+  /// @cost    O(count)
+  /// @threads reentrant
+  /// @error   none (bad_alloc where exceptions are on)
+  [[nodiscard]] static std::vector<index_t> slots(index_t first, index_t count) {
+    std::vector<index_t> numbers(static_cast<std::size_t>(count));
+    for (index_t i = 0; i < count; ++i) numbers[static_cast<std::size_t>(i)] = first + i;
+    return numbers;
+  }
+
   /// @param slot_numbers the slots to keep; feature s of a batch is the s-th of them
   explicit feasign_format(std::vector<index_t> slot_numbers) : numbers_(std::move(slot_numbers)) {
     for (std::size_t s = 0; s < numbers_.size(); ++s) {

@@ -20,14 +20,14 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// The first index of a file.
-enum class index_base : std::uint8_t { zero, one };
-
 /// The format of libsvm's files: one feature, with weights; labels are any finite numbers.
 ///
 /// @numerics labels and weights are the nearest floats to the decimal text
 /// @threads  reentrant
 struct libsvm_format {
+  /// The first index of a file.
+  enum class index_base : std::uint8_t { zero, one };
+
   index_base base = index_base::one;
   index_t rows = 0;  ///< an id must be below it; 0 = any id
 

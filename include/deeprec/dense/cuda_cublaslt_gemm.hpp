@@ -43,8 +43,9 @@ struct cublaslt_gemm {
   /// @cost    O(1)
   /// @threads reentrant
   /// @error   none
-  [[nodiscard]] static gemm_support can_run(const basic_gemm_desc<device_space>& desc, gemm_storage a,
-                                            gemm_storage b, gemm_storage c) noexcept {
+  [[nodiscard]] static gemm_backend::support can_run(const basic_gemm_desc<device_space>& desc,
+                                                     gemm_storage a, gemm_storage b,
+                                                     gemm_storage c) noexcept {
     const bool has_bias = desc.bias.data_handle() != nullptr;
     const bool has_gradient = desc.bias_gradient.data_handle() != nullptr;
     const bool has_sums = desc.column_sums.data_handle() != nullptr;
@@ -122,7 +123,8 @@ struct cublaslt_backend {
                       reachable_as<typename C::space, device_space>,
                   "deeprec::gemm: a view of host memory on a CUDA stream. Fix: pass device views.");
     const view left(a), right(b), out(c);
-    if (const gemm_support no = cublaslt_gemm::can_run(desc, left.storage(), right.storage(), out.storage());
+    if (const gemm_backend::support no =
+            cublaslt_gemm::can_run(desc, left.storage(), right.storage(), out.storage());
         !no) {
       return {errc::unsupported, no.refusal};
     }

@@ -131,7 +131,7 @@ inline index_t interaction_grain(index_t tables, index_t width) noexcept {
 template <class Context>
 [[nodiscard]] status dot_interaction_forward(Context&& context_or_executor, matrix_view<const float> dense,
                                              matrix_view<const float> pooled, matrix_view<float> output) {
-  const auto ctx = as_context(context_or_executor);
+  const auto ctx = detail::as_context(context_or_executor);
   const index_t tables = detail::interacting_tables(dense, pooled, output);
   if (tables < 0) {
     return {errc::shape_mismatch,
@@ -163,7 +163,7 @@ template <class Context>
                                               matrix_view<const float> output_gradient,
                                               matrix_view<float> dense_gradient,
                                               matrix_view<float> pooled_gradient) {
-  const auto ctx = as_context(context_or_executor);
+  const auto ctx = detail::as_context(context_or_executor);
   const index_t tables = detail::interacting_tables(dense, pooled, output_gradient);
   if (tables < 0) {
     return {errc::shape_mismatch,

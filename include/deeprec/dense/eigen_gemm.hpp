@@ -28,7 +28,7 @@ namespace compiled_for { inline namespace DEEPREC_PORTABLE {
 struct eigen_gemm {
   static constexpr const char* name = "Eigen";
 
-  [[nodiscard]] static gemm_support can_run(const gemm_problem& q) noexcept {
+  [[nodiscard]] static gemm_backend::support can_run(const gemm_backend::problem& q) noexcept {
     if (q.inputs != gemm_storage::f32) return {"Eigen multiplies float only"};
     if (q.output != gemm_storage::f32) return {"Eigen's results are float"};
     if (q.packed) return {"Eigen has no packed form"};
@@ -37,23 +37,23 @@ struct eigen_gemm {
     }
     return {};
   }
-  [[nodiscard]] static gemm_plan plan(const gemm_problem& q) noexcept {
+  [[nodiscard]] static gemm_backend::plan plan(const gemm_backend::problem& q) noexcept {
     return {.query = q, .run = can_run(q) ? &run : nullptr, .implementation = name};
   }
 
  private:
   struct tile {
-    const gemm_problem& q;
+    const gemm_backend::problem& q;
     const float* a;
     const float* b;
     float* c;
   };
 
-  static status run(const gemm_plan& plan, const gemm_args& at) {
+  static status run(const gemm_backend::plan& plan, const gemm_backend::args& at) {
 #if defined(_OPENMP)
     const detail::one_openmp_thread alone;
 #endif
-    const gemm_problem& q = plan.query;
+    const gemm_backend::problem& q = plan.query;
     const tile t{q, static_cast<const float*>(at.a), static_cast<const float*>(at.b),
                  static_cast<float*>(at.c)};
     const bool b_transposed = q.b == gemm_operand::transposed;

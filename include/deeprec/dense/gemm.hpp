@@ -61,7 +61,7 @@ struct gemm_space {
 };
 
 template <class Context>
-using gemm_desc_for = basic_gemm_desc<typename gemm_space<backend_of<context_for<Context>>>::type>;
+using gemm_desc_for = basic_gemm_desc<typename gemm_space<detail::backend_of<context_for<Context>>>::type>;
 
 template <class B>
 decltype(auto) values_of(const B& b) noexcept {
@@ -264,7 +264,7 @@ status gemm_on(host_backend, context<E> given, const gemm_desc& desc, const A& a
 template <class Backends = host_gemm_backends, class Context, class A, class B, class C>
 [[nodiscard]] status gemm(Context&& context_or_executor, const detail::gemm_desc_for<Context>& desc,
                           const A& a, const B& b, const C& c) {
-  const auto ctx = as_context(context_or_executor);
+  const auto ctx = detail::as_context(context_or_executor);
   if constexpr (std::is_same_v<B, gemm_weights>) {
     if (desc.batch.b_batch_stride != 0) {
       return {errc::unsupported, "gemm: b_batch_stride must be 0 for gemm_weights"};
@@ -297,8 +297,8 @@ template <class Backends = host_gemm_backends, class A, class B, class C>
     if (how == detail::conversion::none) return "";
     return std::string(", ") + which + words[static_cast<int>(how)];
   };
-  const gemm_plan* plan = nullptr;
-  for (const gemm_plan& p : setup.plans) {
+  const gemm_backend::plan* plan = nullptr;
+  for (const gemm_backend::plan& p : setup.plans) {
     if (p.run != nullptr && plan == nullptr) plan = &p;
   }
   std::string text = setup.backend;

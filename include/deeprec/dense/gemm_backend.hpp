@@ -20,9 +20,11 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
+namespace gemm_backend {
+
 /// One tile's product, without its pointers: op(a) m x k, op(b) k x n, c m x n, all at least 1. Row
 /// strides in elements; a single row has the stride of a dense matrix.
-struct gemm_problem {
+struct problem {
   index_t m = 0, n = 0, k = 0;
   index_t a_stride = 0, b_stride = 0, c_stride = 0;
   gemm_operand a = gemm_operand::normal;
@@ -37,8 +39,8 @@ struct gemm_problem {
   gemm_activation activation = gemm_activation::none;
   isa instruction_set = isa::avx512_bf16;  ///< the context's: the highest that run-time dispatch may use
 
-  friend constexpr bool operator==(const gemm_problem&, const gemm_problem&) = default;
-  friend constexpr std::uint64_t hash_of(const gemm_problem& q) noexcept {
+  friend constexpr bool operator==(const problem&, const problem&) = default;
+  friend constexpr std::uint64_t hash_of(const problem& q) noexcept {
     std::uint64_t h = 0;
     for (const index_t x : {q.m, q.n, q.k, q.a_stride, q.b_stride, q.c_stride}) {
       h = mix64(h ^ static_cast<std::uint64_t>(x));
@@ -51,13 +53,13 @@ struct gemm_problem {
 };
 
 /// Supported, or the reason why not.
-struct gemm_support {
+struct support {
   const char* refusal = nullptr;  ///< a literal
 
   constexpr explicit operator bool() const noexcept { return refusal == nullptr; }
 };
 
-struct gemm_args {
+struct args {
   const void* a = nullptr;
   const void* b = nullptr;
   void* c = nullptr;
@@ -68,27 +70,29 @@ struct gemm_args {
 };
 
 /// A product ready to run, any number of times, by any number of threads at once.
-struct gemm_plan {
-  gemm_problem query;
-  status (*run)(const gemm_plan&, const gemm_args&) = nullptr;  ///< null: there is no plan
+struct plan {
+  problem query;
+  status (*run)(const plan&, const args&) = nullptr;  ///< null: there is no plan
   std::size_t scratch_bytes = 0;
   const char* implementation = "";      ///< a literal, or owned by `state`
   std::shared_ptr<const void> state{};  ///< what run needs
 };
 
+/// b in the packed layout of one backend.
+struct packed {
+  std::shared_ptr<const void> data{};
+  std::size_t bytes = 0;
+};
+
+}  // namespace gemm_backend
+
 /// Multiplies tiles of A by B into C on the calling thread. The same tile gives the same bits, whatever its
 /// address and whatever runs at the same time. Where can_run() accepts a query, its plan() has a run.
 template <class B>
-concept GemmBackend = requires(const gemm_problem& query) {
+concept GemmBackend = requires(const gemm_backend::problem& query) {
   { B::name } -> std::convertible_to<const char*>;
-  { B::can_run(query) } -> std::same_as<gemm_support>;
-  { B::plan(query) } -> std::same_as<gemm_plan>;
-};
-
-/// b in the packed layout of one backend.
-struct gemm_packed {
-  std::shared_ptr<const void> data{};
-  std::size_t bytes = 0;
+  { B::can_run(query) } -> std::same_as<gemm_backend::support>;
+  { B::plan(query) } -> std::same_as<gemm_backend::plan>;
 };
 
 /// A backend that multiplies faster by an operand b in a packed layout of its own. `b` is dense: k x n, or
@@ -96,7 +100,7 @@ struct gemm_packed {
 template <class B>
 concept PackingGemmBackend =
     GemmBackend<B> && requires(const void* b, index_t k, index_t n, gemm_operand how, gemm_storage storage) {
-      { B::pack(b, k, n, how, storage) } -> std::same_as<gemm_packed>;
+      { B::pack(b, k, n, how, storage) } -> std::same_as<gemm_backend::packed>;
     };
 
 /// Backends in order of preference: the first that can run a product does.

@@ -85,7 +85,7 @@ class gemm_weights {
 
     friend constexpr bool operator==(const form_key&, const form_key&) = default;
   };
-  using form = std::shared_ptr<const std::vector<gemm_packed>>;
+  using form = std::shared_ptr<const std::vector<gemm_backend::packed>>;
 
   /// The form of the current version, made once by make(); a null form is not kept.
   template <class Make>

@@ -67,7 +67,7 @@ template <class Backends = host_gemm_backends, class Context, class Input, class
                                      matrix_view<const float> output_gradient, const Weights& weights,
                                      matrix_view<float> weight_gradient, matrix_view<float> bias_gradient,
                                      matrix_view<float> input_gradient, const linear_options& how = {}) {
-  const auto ctx = as_context(context_or_executor);
+  const auto ctx = detail::as_context(context_or_executor);
   const auto& w = detail::values_of(weights);
   const index_t batch = input.extent(0);
   const index_t out = w.extent(0);

@@ -80,7 +80,7 @@ DEEPREC_APART inline void loss_gradients(matrix_view<const float> logits, matrix
 template <class Context>
 [[nodiscard]] status logistic_loss_forward(Context&& context_or_executor, matrix_view<const float> logits,
                                            matrix_view<const float> labels, double& loss) {
-  const auto ctx = as_context(context_or_executor);
+  const auto ctx = detail::as_context(context_or_executor);
   const index_t batch = logits.extent(0);
   if (!detail::well_formed(logits) || logits.extent(1) != 1) {
     return {errc::shape_mismatch, "logistic_loss_forward: logits must be (B,1)"};
@@ -114,7 +114,7 @@ template <class Context>
 template <class Context>
 [[nodiscard]] status logistic_loss_backward(Context&& context_or_executor, matrix_view<const float> logits,
                                             matrix_view<const float> labels, matrix_view<float> gradient) {
-  const auto ctx = as_context(context_or_executor);
+  const auto ctx = detail::as_context(context_or_executor);
   const index_t batch = logits.extent(0);
   if (!detail::well_formed(logits) || logits.extent(1) != 1) {
     return {errc::shape_mismatch, "logistic_loss_backward: logits must be (B,1)"};

@@ -38,13 +38,13 @@ enum class weight_init : std::uint8_t { he, glorot };
 /// Whether a backward pass also makes the gradient of its input.
 enum class compute_input_gradient : std::uint8_t { no, yes };
 
-/// Arithmetic of the last layer: as the other layers, or f32, which DeepRec recommends with bf16.
-enum class mlp_last_layer : std::uint8_t { as_the_rest, f32 };
-
 /// Arithmetic and storage of a stack. Weights, gradients and optimizer state are always float.
 struct mlp_precision {
+  /// Arithmetic of the last layer: as the other layers, or f32, which DeepRec recommends with bf16.
+  enum class last_layer : std::uint8_t { as_the_rest, f32 };
+
   gemm_math math = gemm_math::f32;  ///< of all products, forward and backward
-  mlp_last_layer last = mlp_last_layer::as_the_rest;
+  last_layer last = last_layer::as_the_rest;
   gemm_storage hidden = gemm_storage::f32;   ///< storage of the hidden layers' outputs
   weight_reuse weights = weight_reuse::few;  ///< many: for inference
 };
@@ -183,7 +183,7 @@ class mlp {
   /// @error    shape_mismatch · out_of_memory · errors of gemm()
   template <class Context>
   [[nodiscard]] status forward(Context&& context_or_executor, matrix_view<const float> input) {
-    const auto ctx = as_context(context_or_executor);
+    const auto ctx = detail::as_context(context_or_executor);
     if (const status s =
             detail::expect_size(input.extent(1), size(0), "mlp::forward: input.extent(1) must be size(0)");
         !s) {
@@ -218,7 +218,7 @@ class mlp {
   template <class Context>
   [[nodiscard]] status backward(Context&& context_or_executor, matrix_view<const float> output_gradient,
                                 compute_input_gradient wanted = compute_input_gradient::yes) {
-    const auto ctx = as_context(context_or_executor);
+    const auto ctx = detail::as_context(context_or_executor);
     if (!detail::has_shape(output_gradient, batch_, size(layers()))) {
       return {errc::shape_mismatch, "mlp::backward: output_gradient must be (B,O)"};
     }
@@ -273,7 +273,7 @@ class mlp {
   ///           out_of_memory
   template <RowOptimizer O, class Context>
   [[nodiscard]] status step(Context&& context_or_executor, const O& optimizer) {
-    const auto ctx = as_context(context_or_executor);
+    const auto ctx = detail::as_context(context_or_executor);
     if (const status s = make_state(optimizer); !s) return s;
     float* state = state_.data();
     for (int l = 0; l < layers(); ++l) {
@@ -345,7 +345,7 @@ class mlp {
   }
   [[nodiscard]] bool rectified(int l) const noexcept { return l + 1 < layers() || last_ == mlp_output::relu; }
   [[nodiscard]] gemm_math math(int l) const noexcept {
-    return l + 1 == layers() && how_.last == mlp_last_layer::f32 ? gemm_math::f32 : how_.math;
+    return l + 1 == layers() && how_.last == mlp_precision::last_layer::f32 ? gemm_math::f32 : how_.math;
   }
   void forget_casts() noexcept {
     for (const auto& w : operands_) w->changed();

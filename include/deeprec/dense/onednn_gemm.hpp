@@ -34,18 +34,18 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// @numerics float sums in oneDNN's order, which depends on the machine and the shape. With bf16 inputs
 ///           VDPBF16PS treats denormals as zeros, in factors and sums
-/// @cost     O(mnk); about 0.3 ms for a new gemm_problem; the primitives of 1024 problems are cached
+/// @cost     O(mnk); about 0.3 ms for a new gemm_backend::problem; the primitives of 1024 problems are cached
 /// @threads  thread-safe; uses one thread (a oneDNN built on TBB: those of the caller's arena)
 /// @error    unsupported: oneDNN refused to run · out_of_memory
 struct onednn_gemm {
   static constexpr const char* name = "oneDNN";
 
-  [[nodiscard]] static gemm_support can_run(const gemm_problem& q) {
-    if (const gemm_support no = refuses(q); !no) return no;
+  [[nodiscard]] static gemm_backend::support can_run(const gemm_backend::problem& q) {
+    if (const gemm_backend::support no = refuses(q); !no) return no;
     return judge(q, primitive(q).get());
   }
 
-  [[nodiscard]] static gemm_plan plan(const gemm_problem& q) {
+  [[nodiscard]] static gemm_backend::plan plan(const gemm_backend::problem& q) {
     if (!refuses(q)) return {.query = q};
     auto made = primitive(q);
     if (!judge(q, made.get())) return {.query = q};
@@ -61,8 +61,8 @@ struct onednn_gemm {
   /// @cost    O(kn)
   /// @threads thread-safe
   /// @error   data is null where oneDNN refuses
-  [[nodiscard]] static gemm_packed pack(const void* b, index_t k, index_t n, gemm_operand how,
-                                        gemm_storage storage) {
+  [[nodiscard]] static gemm_backend::packed pack(const void* b, index_t k, index_t n, gemm_operand how,
+                                                 gemm_storage storage) {
     const bool turned = how == gemm_operand::transposed;
     const onednn_layout from(k, n, detail::onednn_type(storage), turned ? 1 : n, turned ? k : 1);
     const onednn_layout to = weights_layout(k, n, storage);
@@ -92,20 +92,20 @@ struct onednn_gemm {
   // oneDNN assumes that its scratch is page-aligned, and uses more than it requests where it is not.
   static constexpr std::size_t page = 4096;
   // oneDNN 2.6 also writes a row of a beyond what it requests (m = 1, n = 2, k = 70: 1,432 bytes of 1,152).
-  static std::size_t beyond(const gemm_problem& q) noexcept {
+  static std::size_t beyond(const gemm_backend::problem& q) noexcept {
     return static_cast<std::size_t>(16 * 4 * (q.k + q.n));
   }
   static void* whole_page(void* p) noexcept {
     return reinterpret_cast<void*>((reinterpret_cast<std::uintptr_t>(p) + page - 1) / page * page);
   }
-  using primitives = detail::plan_cache<gemm_problem, detail::onednn_primitive>;
+  using primitives = detail::plan_cache<gemm_backend::problem, detail::onednn_primitive>;
 
   static primitives& cache() {
     static auto* const kept = new primitives(1024);  // outlives every static object that multiplies
     return *kept;
   }
 
-  static gemm_support refuses(const gemm_problem& q) noexcept {
+  static gemm_backend::support refuses(const gemm_backend::problem& q) noexcept {
     if (q.activation == gemm_activation::relu && !q.finite) return {"oneDNN's ReLU makes a 0 of a NaN"};
     if (q.n == 1) return {"oneDNN is slow where the result has one column"};
     if (q.instruction_set < best_isa() && q.instruction_set < detail::onednn_isa()) {
@@ -119,7 +119,7 @@ struct onednn_gemm {
     return {};
   }
 
-  static gemm_support judge(const gemm_problem& q, const detail::onednn_primitive* made) {
+  static gemm_backend::support judge(const gemm_backend::problem& q, const detail::onednn_primitive* made) {
     if (made == nullptr) return {"oneDNN has no primitive for this product"};
     if (std::strncmp(made->implementation(), "ref", 3) == 0) {
       return {"oneDNN has only its reference code for this product"};
@@ -140,13 +140,13 @@ struct onednn_gemm {
   // The same for any m, so that one packed operand serves every batch size.
   static onednn_layout weights_layout(index_t k, index_t n, gemm_storage storage) {
     detail::onednn_primitive typical;
-    const gemm_problem q{.m = 64, .n = n, .k = k, .a_stride = k, .c_stride = n, .inputs = storage};
+    const gemm_backend::problem q{.m = 64, .n = n, .k = k, .a_stride = k, .c_stride = n, .inputs = storage};
     if (!typical.make_matmul(q, onednn_layout(k, n, detail::onednn_type(storage)))) return {};
     return onednn_layout(typical.b_layout().get());
   }
 
-  static std::shared_ptr<const detail::onednn_primitive> primitive(gemm_problem q) {
-    q.instruction_set = gemm_problem{}.instruction_set;  // not passed to oneDNN
+  static std::shared_ptr<const detail::onednn_primitive> primitive(gemm_backend::problem q) {
+    q.instruction_set = gemm_backend::problem{}.instruction_set;  // not passed to oneDNN
     return cache().get(q, [&]() -> std::shared_ptr<const detail::onednn_primitive> {
       const bool turned = q.b == gemm_operand::transposed;
       const onednn_layout b = q.packed ? weights_layout(q.k, q.n, q.inputs)
@@ -158,7 +158,7 @@ struct onednn_gemm {
     });
   }
 
-  static status run(const gemm_plan& plan, const gemm_args& p) {
+  static status run(const gemm_backend::plan& plan, const gemm_backend::args& p) {
     const auto& made = *static_cast<const detail::onednn_primitive*>(plan.state.get());
     std::array<const void*, detail::onednn_run::most> at{p.a, p.b, p.c};
     std::size_t next = 3;

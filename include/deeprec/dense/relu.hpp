@@ -52,7 +52,7 @@ DEEPREC_APART inline void relu_rows_backward(matrix_view<const float> output,
 template <class Context>
 [[nodiscard]] status relu_forward(Context&& context_or_executor, matrix_view<const float> input,
                                   matrix_view<float> output) {
-  const auto ctx = as_context(context_or_executor);
+  const auto ctx = detail::as_context(context_or_executor);
   const index_t width = input.extent(1);
   if (!detail::well_formed(input) || !detail::well_formed(output) ||
       !detail::has_shape(output, input.extent(0), width)) {
@@ -77,7 +77,7 @@ template <class Context>
 [[nodiscard]] status relu_backward(Context&& context_or_executor, matrix_view<const float> output,
                                    matrix_view<const float> output_gradient,
                                    matrix_view<float> input_gradient) {
-  const auto ctx = as_context(context_or_executor);
+  const auto ctx = detail::as_context(context_or_executor);
   const index_t width = output.extent(1);
   if (!detail::well_formed(output) || !detail::well_formed(output_gradient) ||
       !detail::has_shape(output_gradient, output.extent(0), width)) {

@@ -20,7 +20,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 struct thin_gemm {
   static constexpr const char* name = "thin";
 
-  [[nodiscard]] static gemm_support can_run(const gemm_problem& q) noexcept {
+  [[nodiscard]] static gemm_backend::support can_run(const gemm_backend::problem& q) noexcept {
     if (q.m != 1 && q.n != 1) return {"thin products have one row or one column"};
     if (q.output != gemm_storage::f32) return {"thin products' results are float"};
     if (q.packed) return {"thin products read b as it is"};
@@ -32,25 +32,25 @@ struct thin_gemm {
     if (a_batch_stride(q) != 1 && q.b == gemm_operand::transposed) return {"a strided column is no vector"};
     return {};
   }
-  [[nodiscard]] static gemm_plan plan(const gemm_problem& q) noexcept {
+  [[nodiscard]] static gemm_backend::plan plan(const gemm_backend::problem& q) noexcept {
     return {.query = q, .run = can_run(q) ? &run : nullptr, .implementation = name};
   }
 
  private:
-  static bool by_column(const gemm_problem& q) noexcept { return q.n == 1; }
-  static index_t a_batch_stride(const gemm_problem& q) noexcept {
+  static bool by_column(const gemm_backend::problem& q) noexcept { return q.n == 1; }
+  static index_t a_batch_stride(const gemm_backend::problem& q) noexcept {
     return q.a == gemm_operand::normal || q.k == 1 ? 1 : q.a_stride;
   }
-  static index_t b_batch_stride(const gemm_problem& q) noexcept {
+  static index_t b_batch_stride(const gemm_backend::problem& q) noexcept {
     return q.b == gemm_operand::transposed || q.k == 1 ? 1 : q.b_stride;
   }
 
-  static status run(const gemm_plan& plan, const gemm_args& at) {
+  static status run(const gemm_backend::plan& plan, const gemm_backend::args& at) {
     return plan.query.inputs == gemm_storage::f32 ? run_as<float>(plan.query, at)
                                                   : run_as<bf16>(plan.query, at);
   }
   template <class T>
-  static status run_as(const gemm_problem& q, const gemm_args& at) {
+  static status run_as(const gemm_backend::problem& q, const gemm_backend::args& at) {
     const auto* a = static_cast<const T*>(at.a);
     const auto* b = static_cast<const T*>(at.b);
     auto* c = static_cast<float*>(at.c);

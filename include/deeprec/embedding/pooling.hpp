@@ -182,10 +182,10 @@ class pooling : private Policies... {
   static_assert(
       detail::is_combiner<Combiner>,
       "deeprec::pooling: the first policy is the combiner. Fix: pooling{combiner::sum, bounds::skip}.");
-  static_assert(
-      ((detail::kind_of_policy<Policies>() != detail::policy_kind::none) && ...),
-      "deeprec::pooling: not a policy. Fix: bounds::check, skip or assume_valid, padding::id{i} "
-      "or prune, empty_bag::zeros, default_row{i} or keep, max_norm{c}, output::overwrite or accumulate.");
+  static_assert(((detail::kind_of_policy<Policies>() != detail::policy_kind::none) && ...),
+                "deeprec::pooling: not a policy. Fix: bounds::check, skip or assume_valid, padding::id{i} "
+                "or prune, empty_bag::zeros, default_row{i} or keep, max_norm{c}, output::overwrite or "
+                "accumulate.");
   static_assert(detail::policies_of_kind<detail::policy_kind::bounds, Policies...> <= 1 &&
                     detail::policies_of_kind<detail::policy_kind::padding, Policies...> <= 1 &&
                     detail::policies_of_kind<detail::policy_kind::empty, Policies...> <= 1 &&
@@ -223,8 +223,6 @@ inline constexpr bool is_pooling = false;
 template <class Combiner, class... Policies>
 inline constexpr bool is_pooling<pooling<Combiner, Policies...>> = true;
 
-}  // namespace detail
-
 /// A combiner alone, completed by the defaults; a pooling as it is.
 ///
 /// @cost    O(1)
@@ -241,5 +239,7 @@ constexpr auto as_pooling(const T& policy) noexcept {
     return pooling<T>(policy);
   }
 }
+
+}  // namespace detail
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -126,12 +126,12 @@ inline int default_concurrency(std::size_t cpus, int quota) {
   return detail::default_concurrency(usable_cpus().size(), cpu_quota());
 }
 
-enum class pinning : unsigned char {
-  none,      ///< the scheduler places workers anywhere in the affinity mask
-  one_each,  ///< worker i runs on processor i of the mask, round robin; the caller is not pinned
-};
-
 struct thread_pool_options {
+  enum class pinning : unsigned char {
+    none,      ///< the scheduler places workers anywhere in the affinity mask
+    one_each,  ///< worker i runs on processor i of the mask, round robin; the caller is not pinned
+  };
+
   int threads = 0;  ///< concurrency(), the caller included; 0: default_concurrency()
   pinning pin = pinning::none;
   std::chrono::microseconds spin{20};  ///< polling time of an idle worker before it sleeps
@@ -354,10 +354,10 @@ class thread_pool {
     sched_setaffinity(0, mask.bytes(), mask.data());  // on failure the worker stays unpinned
   }
 
-  void start_workers(pinning pin) {
+  void start_workers(thread_pool_options::pinning pin) {
     for (int id = 1; id < concurrency_; ++id) {
       workers_.emplace_back([this, id, pin] {
-        if (pin == pinning::one_each) {
+        if (pin == thread_pool_options::pinning::one_each) {
           pin_this_thread(cpus_[static_cast<std::size_t>(id) % cpus_.size()]);
         }
         work(id);

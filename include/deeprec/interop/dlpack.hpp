@@ -31,12 +31,11 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 enum class dlpack_device_type : std::int32_t { cpu = 1, cuda = 2, cuda_host = 3, cuda_managed = 13 };
 
 struct dlpack_device {
+  static constexpr int any = -1;  ///< for from_dlpack: accepts a tensor on any device
+
   dlpack_device_type type = dlpack_device_type::cpu;
   int id = 0;
 };
-
-/// For from_dlpack: accepts a tensor on any device.
-inline constexpr int any_device = -1;
 
 /// The fields of a DLTensor that these templates use.
 template <class Tensor>
@@ -95,7 +94,7 @@ constexpr dlpack_device default_dlpack_device() {
 ///
 /// @shape   (R,D) with unit inner stride and rows that don't overlap; or (D), as one row
 /// @dtype   the view's T: float, double, f16, bf16, integers of 32 or 64 bits; lanes 1
-/// @space   the view's: see the table above; `device_id` other than any_device must be the tensor's
+/// @space   the view's: see the table above; `device_id` other than dlpack_device::any must be the tensor's
 /// @post    on an error the view is unchanged
 /// @cost    O(1)
 /// @threads reentrant
@@ -103,7 +102,7 @@ constexpr dlpack_device default_dlpack_device() {
 ///          unsupported: dtype, inner stride, device, an address that T can't have
 template <DLPackTensor Tensor, class T, MemorySpace Space>
 [[nodiscard]] status from_dlpack(const Tensor& tensor, matrix_view<T, Space>& view,
-                                 int device_id = any_device) {
+                                 int device_id = dlpack_device::any) {
   using value_type = std::remove_cv_t<T>;
   const auto rank = static_cast<int>(tensor.ndim);
   if (rank != 1 && rank != 2) {
@@ -117,7 +116,7 @@ template <DLPackTensor Tensor, class T, MemorySpace Space>
   if (!detail::lies_in<Space>(static_cast<int>(tensor.device.device_type))) {
     return {errc::unsupported, "dlpack: the device must be of the view's space"};
   }
-  if (device_id != any_device && static_cast<int>(tensor.device.device_id) != device_id) {
+  if (device_id != dlpack_device::any && static_cast<int>(tensor.device.device_id) != device_id) {
     return {errc::unsupported, "dlpack: the device must be the one that was asked for"};
   }
   if (tensor.shape == nullptr) return {errc::shape_mismatch, "dlpack: shape must not be null"};

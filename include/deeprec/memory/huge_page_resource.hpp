@@ -31,11 +31,6 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 
 inline constexpr std::size_t huge_page_size = std::size_t{2} << 20;
 
-enum class explicit_pages : unsigned char {
-  never,  ///< transparent huge pages only
-  try_,   ///< the reserved pool (vm.nr_hugepages) first, transparent ones when it is too small
-};
-
 /// Memory that a huge_page_resource holds now, in bytes.
 struct huge_page_report {
   std::size_t mapped = 0;            ///< asked for by mmap (2 MB granules)
@@ -52,6 +47,11 @@ struct huge_page_report {
 ///          (without exceptions: prints and aborts)
 class huge_page_resource final : public std::pmr::memory_resource {
  public:
+  enum class explicit_pages : unsigned char {
+    never,  ///< transparent huge pages only
+    try_,   ///< the reserved pool (vm.nr_hugepages) first, transparent ones when it is too small
+  };
+
   explicit huge_page_resource(explicit_pages reserved = explicit_pages::never,
                               std::pmr::memory_resource* upstream = std::pmr::new_delete_resource()) noexcept
       : upstream_(upstream), reserved_(reserved) {}

@@ -121,7 +121,7 @@ template <class Context, class T, MemorySpace Space, class Columns, class Index>
                                 unique_rows<Index>& out) {
   static_assert(std::is_trivially_copyable_v<T>,
                 "deeprec::dedup_rows: the elements are not trivially copyable. Fix: rows of numbers.");
-  const auto ctx = as_context(context_or_executor);
+  const auto ctx = detail::as_context(context_or_executor);
   if (const status s = rows.validate(); !s) return s;
   const auto count = static_cast<std::uint64_t>(rows.extent(0));
   if (count > static_cast<std::uint64_t>((std::numeric_limits<Index>::max)()) ||
@@ -185,7 +185,7 @@ template <class Context, class T, MemorySpace Space, class Columns, class Number
   static_assert(IdRange<Numbers>,
                 "deeprec::gather_rows: inverse is no list of integers of 32 or 64 bits. Fix: "
                 "std::span(pointer, count), or a std::vector of them.");
-  const auto ctx = as_context(context_or_executor);
+  const auto ctx = detail::as_context(context_or_executor);
   const auto numbers = id_span(inverse);
   if (const status s = detail::expect_size(out.extent(1), rows.extent(1),
                                            "gather_rows: out.extent(1) must be rows.extent(1)");

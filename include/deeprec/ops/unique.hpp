@@ -160,7 +160,7 @@ template <class Context, class Ids, class Id, class Index>
   static_assert(IdRange<Ids>,
                 "deeprec::unique: ids are no list of integers of 32 or 64 bits. Fix: "
                 "std::span(pointer, count), or a std::vector of them.");
-  const auto ctx = as_context(context_or_executor);
+  const auto ctx = detail::as_context(context_or_executor);
   const auto list = id_span(ids);
   static_assert(std::is_same_v<decltype(list), const std::span<const Id>>,
                 "deeprec::unique: out holds ids of another type. Fix: unique_ids<Id> of the list's type.");
@@ -182,7 +182,7 @@ template <class Context, class Ids, class Id, class Index>
 /// @error   shape_mismatch (out that is null); unsupported (N beyond 31 bits)
 template <class Context, class Id>
 [[nodiscard]] status unique(Context&& context_or_stream, std::span<const Id> ids, device_unique<Id> out) {
-  const auto ctx = as_context(context_or_stream);
+  const auto ctx = detail::as_context(context_or_stream);
   return unique_on(ctx.backend(), ctx, ids, out);
 }
 

@@ -35,7 +35,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// @cost     O(D), no allocation
 /// @threads  one thread per row
 /// @error    none
-template <RowOptimizer O, Storage W, RoundingPolicy Rounding = round_nearest_t>
+template <RowOptimizer O, Storage W, RoundingPolicy Rounding = rounding::nearest_t>
 void apply_row(const O& optimizer, W* weights, const float* gradient, float* state, index_t width,
                const Rounding& rounding = {}, index_t row = 0) {
   scalar::step_row<O>(detail::prepare(optimizer), scalar::row_values<W>(weights, width),
@@ -57,12 +57,12 @@ void apply_row(const O& optimizer, W* weights, const float* gradient, float* sta
 /// @threads  one caller for the same weights
 /// @error    shape_mismatch naming the operand; on an error nothing is written
 template <class Context, MemorySpace GradientSpace, RowOptimizer O, Storage W, MemorySpace WeightSpace,
-          MemorySpace StateSpace, RoundingPolicy Rounding = round_nearest_t>
+          MemorySpace StateSpace, RoundingPolicy Rounding = rounding::nearest_t>
 [[nodiscard]] status apply_rows(Context&& context_or_executor,
                                 matrix_view<const float, GradientSpace> gradient, const O& optimizer,
                                 matrix_view<W, WeightSpace> weights, matrix_view<float, StateSpace> state,
                                 const Rounding& rounding = {}) {
-  const auto ctx = as_context(context_or_executor);
+  const auto ctx = detail::as_context(context_or_executor);
   if (gradient.extent(0) != weights.extent(0) || gradient.extent(1) != weights.extent(1)) {
     return {errc::shape_mismatch, "apply_rows: gradient must have the shape of weights"};
   }

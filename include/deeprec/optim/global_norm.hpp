@@ -71,7 +71,7 @@ DEEPREC_APART inline void add_squares(matrix_view<const float> values, index_t c
 template <class Context, MemorySpace Space>
 [[nodiscard]] status global_norm(Context&& context_or_executor,
                                  std::span<const matrix_view<const float, Space>> gradients, double& norm) {
-  const auto ctx = as_context(context_or_executor);
+  const auto ctx = detail::as_context(context_or_executor);
   return detail::or_out_of_memory([&] { return global_norm_on(ctx.backend(), ctx, gradients, norm); });
 }
 

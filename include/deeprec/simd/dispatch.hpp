@@ -12,7 +12,11 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
+namespace detail {
+
 using portable_region = DEEPREC_PORTABLE::region;
+
+}  // namespace detail
 
 /// Calls f with the tag of the region for `which`, AVX-512 at most.
 template <class F>
@@ -21,7 +25,7 @@ decltype(auto) with_isa_up_to_avx512([[maybe_unused]] isa which, F&& f) {
   if (which >= isa::avx512) return f(isa_avx512::region{});
   if (which == isa::avx2) return f(isa_avx2::region{});
 #endif
-  return f(portable_region{});
+  return f(detail::portable_region{});
 }
 
 /// Calls f with the tag of the region for `which`.

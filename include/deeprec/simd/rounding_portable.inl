@@ -1,6 +1,6 @@
 // Stochastic rounding through arrays, for the portable region and for scalar code. See rounding_vectors.hpp.
 
-inline void draw_words(std::uint32_t* word, const round_stochastic& how, std::uint64_t row,
+inline void draw_words(std::uint32_t* word, const rounding::stochastic& how, std::uint64_t row,
                        std::uint64_t chunk) {
   const counter_rng rng(how.seed);
   for (std::uint64_t i = 0; i < 16; ++i) {
@@ -13,7 +13,7 @@ template <class T>
 DEEPREC_INLINE void store_rounded_first(T* p, vector_f32 x, const std::uint32_t* word, int n) {
   float lane[lanes];
   store(lane, x);
-  for (int i = 0; i < n; ++i) p[i] = round_with<T>(lane[i], word[i]);
+  for (int i = 0; i < n; ++i) p[i] = detail::round_with<T>(lane[i], word[i]);
 }
 template <class T>
 DEEPREC_INLINE void store_rounded(T* p, vector_f32 x, const std::uint32_t* word) {

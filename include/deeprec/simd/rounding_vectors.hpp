@@ -5,7 +5,7 @@
 //   store_rounded(p + c, x, word + c % 64)           float | bf16 | f16 in memory
 //   store_rounded_first(p + c, x, word + c % 64, n)  the first n lanes
 //
-// The same bits in every region, and as round_with and round_stochastic::word in core/rounding.hpp.
+// The same bits in every region, and as round_with and rounding::stochastic::word in core/rounding.hpp.
 #pragma once
 
 #include <cstdint>

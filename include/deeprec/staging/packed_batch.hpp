@@ -21,37 +21,37 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// `size` elements at an offset of a packed buffer.
-template <class T>
-struct packed_slice {
-  std::size_t offset = 0;
-  std::size_t size = 0;
-
-  /// The elements in a buffer with this layout, on the host or the device.
-  [[nodiscard]] T* in(void* buffer) const noexcept {
-    return static_cast<T*>(static_cast<void*>(static_cast<std::byte*>(buffer) + offset));
-  }
-  [[nodiscard]] const T* in(const void* buffer) const noexcept {
-    return static_cast<const T*>(static_cast<const void*>(static_cast<const std::byte*>(buffer) + offset));
-  }
-};
-
 /// Consecutive slices.
 ///
 /// @threads one thread at a time
 class packed_layout {
  public:
+  /// `size` elements at an offset of a packed buffer.
+  template <class T>
+  struct slice {
+    std::size_t offset = 0;
+    std::size_t size = 0;
+
+    /// The elements in a buffer with this layout, on the host or the device.
+    [[nodiscard]] T* in(void* buffer) const noexcept {
+      return static_cast<T*>(static_cast<void*>(static_cast<std::byte*>(buffer) + offset));
+    }
+    [[nodiscard]] const T* in(const void* buffer) const noexcept {
+      return static_cast<const T*>(static_cast<const void*>(static_cast<const std::byte*>(buffer) + offset));
+    }
+  };
+
   static constexpr std::size_t alignment = 256;
 
   /// Appends a slice. One that would exceed the address space is not added, and makes fits() false.
   template <class T>
-  packed_slice<T> add(std::size_t size) {
+  slice<T> add(std::size_t size) {
     static_assert(
         std::is_trivially_copyable_v<T> && alignof(T) <= alignment,
         "deeprec::packed_layout: elements are moved by their bytes. Fix: a trivially copyable type.");
     // A multiple of the alignment, so that sizes rounded up stay within it.
     constexpr std::size_t most = (std::numeric_limits<std::size_t>::max)() / 2 / alignment * alignment;
-    const packed_slice<T> made{bytes_, size};
+    const slice<T> made{bytes_, size};
     if (size > (most - bytes_) / sizeof(T)) {
       fits_ = false;
       return {};

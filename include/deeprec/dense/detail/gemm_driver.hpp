@@ -67,7 +67,7 @@ struct gemm_setup {
   bool direct = false;          // the plans write c
   stored_rows<const void> b;    // unless b_form is packed
   gemm_weights::form b_form{};  // owns the data of b, or its packed pieces
-  std::pmr::vector<gemm_plan> plans;
+  std::pmr::vector<gemm_backend::plan> plans;
   std::size_t a_bytes = 0, b_bytes = 0, c_bytes = 0, plan_bytes = 0;
 
   // later: not the first piece of k
@@ -127,8 +127,8 @@ inline std::shared_ptr<void> shared_lines(std::size_t bytes) {
 }
 
 /// A dense copy of a block of the weights, converted.
-inline gemm_packed dense_form(isa which, const gemm_view<>& from, conversion how, index_t row, index_t rows,
-                              index_t column, index_t columns) {
+inline gemm_backend::packed dense_form(isa which, const gemm_view<>& from, conversion how, index_t row,
+                                       index_t rows, index_t column, index_t columns) {
   const bool as_is = how == conversion::none || how == conversion::copy;
   const gemm_storage to = how == conversion::narrow ? gemm_storage::bf16
                           : as_is                   ? from.storage()
@@ -149,7 +149,7 @@ gemm_weights::form weights_form(isa which, const gemm_job& job, conversion how, 
   const gemm_view<> values = job.weights->values();
   if (!packed) {
     return job.weights->get({.how = how}, [&] {
-      return std::make_shared<const std::vector<gemm_packed>>(
+      return std::make_shared<const std::vector<gemm_backend::packed>>(
           1, dense_form(which, values, how, 0, values.extent(0), 0, values.extent(1)));
     });
   }
@@ -157,11 +157,12 @@ gemm_weights::form weights_form(isa which, const gemm_job& job, conversion how, 
     const bool turned = job.b_as == gemm_operand::transposed;
     return job.weights->get(
         {how, job.b_as, Backend::name, columns.largest(), inputs}, [&]() -> gemm_weights::form {
-          auto made = std::make_shared<std::vector<gemm_packed>>();
+          auto made = std::make_shared<std::vector<gemm_backend::packed>>();
           for (index_t j = 0; j < columns.count(); ++j) {
             const gemm_piece p = columns[j];
-            const gemm_packed dense = turned ? dense_form(which, values, how, p.begin, p.size, 0, job.k)
-                                             : dense_form(which, values, how, 0, job.k, p.begin, p.size);
+            const gemm_backend::packed dense =
+                turned ? dense_form(which, values, how, p.begin, p.size, 0, job.k)
+                       : dense_form(which, values, how, 0, job.k, p.begin, p.size);
             made->push_back(Backend::pack(dense.data.get(), job.k, p.size, job.b_as, inputs));
             if (made->back().data == nullptr) return nullptr;
           }
@@ -198,7 +199,7 @@ bool try_plans(isa which, const gemm_job& job, result_way way, gemm_setup& setup
     setup.refusal = "sums in several pieces are finished later";
     return false;
   }
-  setup.plans.assign(setup.plan_index(at.m.kinds(), 0, 0, false), gemm_plan{});
+  setup.plans.assign(setup.plan_index(at.m.kinds(), 0, 0, false), gemm_backend::plan{});
   setup.plan_bytes = 0;
   const index_t a_columns = leading_dimension(job.a);
   for (int mk = 0; mk < at.m.kinds(); ++mk) {
@@ -211,7 +212,8 @@ bool try_plans(isa which, const gemm_job& job, result_way way, gemm_setup& setup
         for (const bool later : {false, true}) {
           const bool unfused = setup.guarded && later;
           if (!unfused && !(later ? at.k.is_later(kk) : at.k.is_first(kk))) continue;
-          gemm_problem q{.m = m, .n = at.n.size_of(nk), .k = at.k.size_of(kk), .a = job.a_as, .b = job.b_as};
+          gemm_backend::problem q{
+              .m = m, .n = at.n.size_of(nk), .k = at.k.size_of(kk), .a = job.a_as, .b = job.b_as};
           // Converted operands are dense in scratch.
           const bool a_turned = q.a == gemm_operand::transposed;
           const bool b_turned = q.b == gemm_operand::transposed;
@@ -235,7 +237,7 @@ bool try_plans(isa which, const gemm_job& job, result_way way, gemm_setup& setup
             q.residual = job.residual.data != nullptr;
             q.activation = job.activation;
           }
-          gemm_plan& plan = setup.plans[setup.plan_index(mk, nk, kk, later)];
+          gemm_backend::plan& plan = setup.plans[setup.plan_index(mk, nk, kk, later)];
           plan = Backend::plan(q);
           if (plan.run == nullptr) {
             setup.refusal = Backend::can_run(q).refusal;
@@ -345,7 +347,7 @@ class tile_runner {
     const gemm_storage c_as = job_.c.storage;
     void* const c =
         offset_by(job_.c.data, which * job_.batch.c_batch_stride + m.begin * job_.c.stride + n.begin, c_as);
-    gemm_args p{.scratch = plan_scratch, .instruction_set = isa_};
+    gemm_backend::args p{.scratch = plan_scratch, .instruction_set = isa_};
     const bool unfused = setup_.guarded && !sums_are_finite(which, m, n);
     const bool direct = setup_.direct && !unfused;
     p.c = direct ? c : c_block;
@@ -369,7 +371,8 @@ class tile_runner {
         p.b = b_turned ? operand(setup_.b.data, setup_.b.stride, setup_.b.storage, step, n, k, how, b_block)
                        : operand(setup_.b.data, setup_.b.stride, setup_.b.storage, step, k, n, how, b_block);
       }
-      const gemm_plan& plan = setup_.plans[setup_.plan_index(m.kind, n.kind, k.kind, s > 0 || unfused)];
+      const gemm_backend::plan& plan =
+          setup_.plans[setup_.plan_index(m.kind, n.kind, k.kind, s > 0 || unfused)];
       if (const status done = plan.run(plan, p); !done) return done;
     }
     if (!direct) {

@@ -191,7 +191,7 @@ class onednn_primitive {
 
   /// Creates a product; false where oneDNN can't.
   /// @param b  layout of b
-  [[nodiscard]] bool make_matmul(const gemm_problem& q, const onednn_layout& b) {
+  [[nodiscard]] bool make_matmul(const gemm_backend::problem& q, const onednn_layout& b) {
     const one_openmp_thread alone;
     const dnnl_data_type_t in = onednn_type(q.inputs);
     const bool turned = q.a == gemm_operand::transposed;

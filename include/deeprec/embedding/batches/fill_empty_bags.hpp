@@ -95,7 +95,7 @@ template <class Context, BagBatch Bags>
                                      std::type_identity_t<std::optional<typename Bags::id_type>> default_id,
                                      jagged_batch<typename Bags::id_type>& out,
                                      std::span<std::uint8_t> empty) {
-  const auto ctx = as_context(context_or_executor);
+  const auto ctx = detail::as_context(context_or_executor);
   if (const status s = detail::expect_size(static_cast<index_t>(empty.size()), bags.bags(),
                                            "fill_empty_bags: empty.size() must be the number of bags B");
       !s) {
@@ -117,7 +117,7 @@ template <class Context, BagBatch Bags>
 [[nodiscard]] status fill_empty_bags(Context&& context_or_stream, const Bags& bags,
                                      std::type_identity_t<std::optional<typename Bags::id_type>> default_id,
                                      device_bags<typename Bags::id_type> out, std::span<std::uint8_t> empty) {
-  const auto ctx = as_context(context_or_stream);
+  const auto ctx = detail::as_context(context_or_stream);
   if (const status s = detail::check_default_id(default_id); !s) return s;
   return fill_empty_bags_on(ctx.backend(), ctx, bags, default_id, out, empty);
 }

@@ -173,7 +173,7 @@ void group_entries(const Context& ctx, group_counts& counts, const Coo& coo, con
 template <class Context, class Id, class Row, MemorySpace Space>
 [[nodiscard]] status to_jagged(Context&& context_or_executor, const coo_view<Id, Row, Space>& coo,
                                jagged_batch<Id>& out) {
-  const auto ctx = as_context(context_or_executor);
+  const auto ctx = detail::as_context(context_or_executor);
   if (const status s = coo.validate_shape(); !s) return s;
   return detail::or_out_of_memory([&] { return to_jagged_on(ctx.backend(), ctx, coo, out); });
 }
@@ -190,7 +190,7 @@ template <class Context, class Id, class Row, MemorySpace Space>
 template <class Context, class Id, class Row, MemorySpace Space>
 [[nodiscard]] status to_jagged(Context&& context_or_stream, const coo_view<Id, Row, Space>& coo,
                                device_bags<Id> out) {
-  const auto ctx = as_context(context_or_stream);
+  const auto ctx = detail::as_context(context_or_stream);
   if (const status s = coo.validate_shape(); !s) return s;
   return to_jagged_on(ctx.backend(), ctx, coo, out);
 }

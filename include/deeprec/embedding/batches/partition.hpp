@@ -285,7 +285,7 @@ template <class Context, class Ids, class Strategy, class Bounds, class Id>
       "deeprec::partition: no such strategy. Fix: partition_strategy::div or partition_strategy::mod.");
   static_assert(std::is_same_v<Bounds, bounds::check_t> || std::is_same_v<Bounds, bounds::skip_t>,
                 "deeprec::partition: no such bounds mode. Fix: check or skip.");
-  const auto ctx = as_context(context_or_executor);
+  const auto ctx = detail::as_context(context_or_executor);
   const auto list = id_span(ids);
   static_assert(std::is_same_v<decltype(list), const std::span<const Id>>,
                 "deeprec::partition: out holds ids of another type. Fix: partitioned_ids<Id> of the list's "
@@ -318,7 +318,7 @@ template <class Context, class Id, class Strategy, class Bounds>
 [[nodiscard]] status partition(Context&& context_or_stream, std::span<const Id> ids, index_t rows,
                                index_t parts, const Strategy& strategy, const Bounds& bounds,
                                device_partition<Id> out) {
-  const auto ctx = as_context(context_or_stream);
+  const auto ctx = detail::as_context(context_or_stream);
   if (const status s = detail::check_parts(rows, parts); !s) return s;
   return partition_on(ctx.backend(), ctx, ids, rows, parts, strategy, bounds, out);
 }

@@ -129,7 +129,7 @@ template <class Context, class Batch, class How>
   static_assert(
       detail::is_pruning<How>,
       "deeprec::prune_invalid: no such rule. Fix: prune_rule::by_id or prune_rule::by_id_and_weight.");
-  const auto ctx = as_context(context_or_executor);
+  const auto ctx = detail::as_context(context_or_executor);
   const detail::valid_entries<How, typename Batch::id_type> valid{batch.ids(), batch.weights()};
   return detail::or_out_of_memory(
       [&] { return prune_invalid_on(ctx.backend(), ctx, batch, valid, out, dropped); });
@@ -148,7 +148,7 @@ template <class Context, BagBatch Bags, class How>
   static_assert(
       detail::is_pruning<How>,
       "deeprec::prune_invalid: no such rule. Fix: prune_rule::by_id or prune_rule::by_id_and_weight.");
-  const auto ctx = as_context(context_or_stream);
+  const auto ctx = detail::as_context(context_or_stream);
   return prune_invalid_on(ctx.backend(), ctx, bags, how, out);
 }
 

@@ -37,18 +37,18 @@ struct save_options {
   std::pmr::memory_resource* memory = std::pmr::get_default_resource();
 };
 
-/// When load_tables checks the rows.
-enum class file_check : unsigned char {
-  before,   ///< the whole file first, then it is read again: a bad file leaves the tables as they are
-  on_read,  ///< each block as it is read: one pass less, but a bad file leaves half-loaded tables
-};
-
-/// Handling of tables that are in the file but not passed to load_tables.
-enum class unknown_tables : unsigned char { refuse, ignore };
-
 struct load_options {
-  file_check check = file_check::before;
-  unknown_tables others = unknown_tables::refuse;
+  /// When load_tables checks the rows.
+  enum class check_at : unsigned char {
+    before,   ///< the whole file first, then it is read again: a bad file leaves the tables as they are
+    on_read,  ///< each block as it is read: one pass less, but a bad file leaves half-loaded tables
+  };
+
+  /// Handling of tables that are in the file but not passed to load_tables.
+  enum class unknown : unsigned char { refuse, ignore };
+
+  check_at check = check_at::before;
+  unknown others = unknown::refuse;
   std::pmr::memory_resource* memory = std::pmr::get_default_resource();
 };
 
@@ -151,7 +151,7 @@ inline result<training_state> read_tables(const std::string& path, std::span<con
       }
       targets[i] = &t;
     }
-    if (targets[i] == nullptr && options.others == unknown_tables::refuse) {
+    if (targets[i] == nullptr && options.others == load_options::unknown::refuse) {
       return misfit("table " + in_quotes(in_file.name) + " is only in the file");
     }
   }
@@ -165,7 +165,7 @@ inline result<training_state> read_tables(const std::string& path, std::span<con
   if (!buffer.reserve(largest_block(block_bytes, longest))) {
     return file_fault(errc::out_of_memory, path, "memory for a block was refused");
   }
-  if (options.check == file_check::before) {
+  if (options.check == load_options::check_at::before) {
     if (auto fault = read_blocks(file, path, header, buffer, {})) return *std::move(fault);
   }
   if (auto fault = read_blocks(file, path, header, buffer, targets)) return *std::move(fault);
@@ -217,8 +217,8 @@ inline result<table_file_info> describe_file(const std::string& path) {
 /// @space   host
 /// @pre     no other thread reads or writes the tables
 /// @post    after a fault the tables are unchanged; but their contents are unspecified when the file changed
-///          or became unreadable between the two passes, and with file_check::on_read
-/// @cost    O(bytes): two passes over the file (one with file_check::on_read) through a buffer of one of its
+///          or became unreadable between the two passes, and with check_at::on_read
+/// @cost    O(bytes): two passes over the file (one with check_at::on_read) through a buffer of one of its
 ///          blocks from options.memory
 /// @threads reentrant
 /// @error   io_error (with the system's message) · invalid_value: truncated, corrupted (with the bytes whose

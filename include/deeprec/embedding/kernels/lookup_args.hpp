@@ -46,12 +46,12 @@ class bag_ranges {
  public:
   bag_ranges() = default;
   template <class Offset>
-  bag_ranges(offset_ranges<Offset> theirs)
+  bag_ranges(detail::offset_ranges<Offset> theirs)
       : offsets_(theirs.offsets),
         wide_(sizeof(Offset) == 8),
         implied_bag_(theirs.implied_bag),
         implied_end_(theirs.implied_end) {}
-  bag_ranges(fixed_ranges theirs) : hotness_(theirs.hotness) {}
+  bag_ranges(detail::fixed_ranges theirs) : hotness_(theirs.hotness) {}
 
   [[nodiscard]] DEEPREC_INLINE index_t begin(index_t bag) const {
     return offsets_ == nullptr ? bag * hotness_ : offset(bag);

@@ -217,7 +217,7 @@ index_t pool_long_bag(const Context& ctx, const pool_args<Rows, Id, Out>& args, 
   pool_args<Rows, Id, float> part{};
   part.row_of = args.row_of;
   part.ids = args.ids;
-  part.ranges = offset_ranges<index_t>{offsets.data(), -1, -1};
+  part.ranges = detail::offset_ranges<index_t>{offsets.data(), -1, -1};
   part.weights = args.weights;
   part.positive_weights = args.positive_weights;
   part.rows = args.rows;
@@ -262,7 +262,7 @@ index_t pool_long_bag(const Context& ctx, const pool_args<Rows, Id, Out>& args, 
     const Id first_row{};
     part.row_of = Rows::only(&args.default_row, &first_row);
     part.ids = &first_row;
-    part.ranges = offset_ranges<index_t>{one_position, -1, -1};
+    part.ranges = detail::offset_ranges<index_t>{one_position, -1, -1};
     part.weights = nullptr;
     part.positive_weights = false;
     part.rows = 1;

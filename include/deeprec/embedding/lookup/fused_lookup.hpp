@@ -75,7 +75,7 @@ template <class Context, RowSource Source, BagBatch Bags, class Pooling, class O
           class Columns>
 [[nodiscard]] status fused_lookup(Context&& context_or_executor, const Source& source, const Bags& bags,
                                   const Pooling& how, matrix_view<Out, OutSpace, Columns> out) {
-  return lookup(context_or_executor, source, bags, detail::with_prune(as_pooling(how)), out);
+  return lookup(context_or_executor, source, bags, detail::with_prune(detail::as_pooling(how)), out);
 }
 
 /// The same, for entries (row, id, weight) in any order: those of a bag are added in the order in
@@ -94,10 +94,11 @@ template <class Context, RowSource Source, class Id, class Row, MemorySpace Spac
 [[nodiscard]] status fused_lookup(Context&& context_or_executor, const Source& source,
                                   const coo_view<Id, Row, Space>& entries, const Pooling& how,
                                   matrix_view<Out, OutSpace, Columns> out) {
-  const auto ctx = as_context(context_or_executor);
+  const auto ctx = detail::as_context(context_or_executor);
   if (const status s = entries.validate_shape(); !s) return s;
   return detail::or_out_of_memory([&] {
-    return fused_lookup_on(ctx.backend(), ctx, source, entries, detail::with_prune(as_pooling(how)), out);
+    return fused_lookup_on(ctx.backend(), ctx, source, entries, detail::with_prune(detail::as_pooling(how)),
+                           out);
   });
 }
 

@@ -95,7 +95,7 @@ template <class Context, class Tables, class Id, class Out, MemorySpace OutSpace
   using source = std::remove_cvref_t<decltype(*std::data(tables))>;
   static_assert(RowSource<source>,
                 "deeprec::gather: tables are no list of row sources. Fix: a std::vector of table views.");
-  const auto ctx = as_context(context_or_executor);
+  const auto ctx = detail::as_context(context_or_executor);
   const std::span<const source> list(std::data(tables), std::size(tables));
   if (const status s = detail::expect_size(static_cast<index_t>(list.size()), parts.parts(),
                                            "gather: the number of tables must be the number of parts");

@@ -93,8 +93,8 @@ template <class Context, RowSource Source, BagBatch Bags, class Pooling, class O
   static_assert(std::is_same_v<Out, float> || std::is_same_v<Out, f16> || std::is_same_v<Out, bf16> ||
                     std::is_const_v<Out>,
                 "deeprec::lookup: out of another type. Fix: float, f16 or bf16.");
-  const auto ctx = as_context(context_or_executor);
-  const auto policies = as_pooling(pooling);
+  const auto ctx = detail::as_context(context_or_executor);
+  const auto policies = detail::as_pooling(pooling);
   if (const status s = detail::lookup_shapes(table, bags, policies, out); !s) return s;
   return detail::or_out_of_memory(
       [&] { return lookup_on(ctx.backend(), ctx, table, bags, policies, matrix_view<Out, OutSpace>(out)); });

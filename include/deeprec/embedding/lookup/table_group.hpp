@@ -65,14 +65,14 @@ class table_group {
   /// @error concat does not compile: its output has one row per id
   template <RowSource Source, class Pooling>
   index_t add(const Source& table, const Pooling& pooling) {
-    using policies = std::remove_const_t<decltype(as_pooling(pooling))>;
+    using policies = std::remove_const_t<decltype(detail::as_pooling(pooling))>;
     static_assert(!std::is_same_v<typename policies::combiner, combiner::concat_t>,
                   "deeprec::table_group: concat has no place in a group. Fix: call lookup for it.");
     if constexpr (std::is_same_v<detail::group_space<Bags>, device_space>) {
-      features_.push_back(detail::device_feature_of<Bags, Out>(table, as_pooling(pooling)));
+      features_.push_back(detail::device_feature_of<Bags, Out>(table, detail::as_pooling(pooling)));
     } else {
       features_.push_back(std::make_unique<detail::group_feature_of<Source, Bags, policies, Out>>(
-          table, as_pooling(pooling)));
+          table, detail::as_pooling(pooling)));
     }
     offsets_.push_back(detail::capped_sum(total_width(), table.format().width()));
     return features() - 1;
@@ -121,7 +121,7 @@ template <class Context, Storage Out, BagBatch Bags>
     std::span<const std::type_identity_t<Bags>> bags,
     std::span<const matrix_view<std::type_identity_t<Out>, detail::group_space<std::type_identity_t<Bags>>>>
         outs) {
-  const auto ctx = as_context(context_or_executor);
+  const auto ctx = detail::as_context(context_or_executor);
   const auto features = group.parts();
   if (const status s =
           detail::expect_size(bags.size(), features.size(),
@@ -169,7 +169,7 @@ template <class Context, Storage Out, BagBatch Bags, class Columns>
       !s) {
     return s;
   }
-  const auto ctx = as_context(context_or_executor);
+  const auto ctx = detail::as_context(context_or_executor);
   using view = matrix_view<Out, detail::group_space<Bags>>;
   if (!out.valid()) return out.validate("lookup: out must not be null");
   return detail::or_out_of_memory([&]() -> status {

@@ -1,7 +1,7 @@
 // An embedding table that owns its rows: R rows of one format, ids 0 .. R-1, on huge pages by default.
 //
 //   dense_table<f32_rows> table(1'000'000, 64);
-//   table.initialize(pool, uniform_rows{.seed = 42, .bound = 0.05f});
+//   table.initialize(pool, row_init::uniform{.seed = 42, .bound = 0.05f});
 //   lookup(pool, table.view(), bags, combiner::sum, out);
 //
 // Not here: growing tables, tiers; saving: table_file.hpp.
@@ -28,13 +28,15 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
+namespace row_init {
+
 /// Initialisers fill one row; the values depend on the seed, the row and the column only.
-struct zero_rows {
+struct zeros {
   void operator()(index_t, float* values, index_t width) const { std::fill_n(values, width, 0.0F); }
 };
 
 /// Uniform in [-bound, bound).
-struct uniform_rows {
+struct uniform {
   std::uint64_t seed = 0;
   float bound = 0.05F;
 
@@ -52,7 +54,7 @@ struct uniform_rows {
 };
 
 /// Normal with the given deviation, mean 0.
-struct normal_rows {
+struct normal {
   std::uint64_t seed = 0;
   float deviation = 0.01F;
 
@@ -64,6 +66,8 @@ struct normal_rows {
     }
   }
 };
+
+}  // namespace row_init
 
 /// Owner of R rows.
 ///
@@ -128,7 +132,7 @@ class dense_table {
   ///           then
   template <class Context, class Initializer>
   void initialize(Context&& context_or_executor, const Initializer& fill) {
-    const auto ctx = as_context(context_or_executor);
+    const auto ctx = detail::as_context(context_or_executor);
     if (rows_ == 0) return;
     const index_t width = format_.width();
     const index_t of_worker = detail::capped_round_up(width, 16);  // workers share no cache line

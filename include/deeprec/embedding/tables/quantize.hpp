@@ -44,7 +44,7 @@ template <class Context, MemorySpace SourceSpace, class Columns, RowFormat Forma
 [[nodiscard]] status quantize(Context&& context_or_executor,
                               matrix_view<const float, SourceSpace, Columns> source,
                               table_view<Format, TableSpace> table) {
-  const auto ctx = as_context(context_or_executor);
+  const auto ctx = detail::as_context(context_or_executor);
   if (source.extent(0) != table.rows() || source.extent(1) != table.width()) {
     return {errc::shape_mismatch, "quantize: source must have the shape (R,D) of the table"};
   }
@@ -76,7 +76,7 @@ template <class Context, RowFormat Format, MemorySpace TableSpace, class Byte, M
 [[nodiscard]] status dequantize(Context&& context_or_executor,
                                 const basic_table_view<Format, TableSpace, Byte>& table,
                                 matrix_view<float, OutSpace, Columns> out) {
-  const auto ctx = as_context(context_or_executor);
+  const auto ctx = detail::as_context(context_or_executor);
   if (out.extent(0) != table.rows() || out.extent(1) != table.width()) {
     return {errc::shape_mismatch, "dequantize: out must have the shape (R,D) of the table"};
   }

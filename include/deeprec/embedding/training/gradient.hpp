@@ -72,8 +72,8 @@ template <class Context, BagBatch Bags, MemorySpace Space, class Columns, class 
 [[nodiscard]] status row_gradients(Context&& context_or_executor, const Bags& bags,
                                    matrix_view<const float, Space, Columns> gradient, const Pooling& pooling,
                                    index_t table_rows, sparse_gradient& out) {
-  const auto ctx = as_context(context_or_executor);
-  using policies = std::remove_const_t<decltype(as_pooling(pooling))>;
+  const auto ctx = detail::as_context(context_or_executor);
+  using policies = std::remove_const_t<decltype(detail::as_pooling(pooling))>;
   using combiner_type = typename policies::combiner;
   static_assert(
       !std::is_same_v<combiner_type, combiner::max_t> && !std::is_same_v<combiner_type, combiner::concat_t>,
@@ -89,7 +89,7 @@ template <class Context, BagBatch Bags, MemorySpace Space, class Columns, class 
   if (table_rows < 0) return {errc::shape_mismatch, "row_gradients: table_rows must not be negative"};
   return detail::or_out_of_memory([&] {
     return row_gradients_on(ctx.backend(), ctx, bags, matrix_view<const float, Space>(gradient),
-                            as_pooling(pooling), table_rows, out);
+                            detail::as_pooling(pooling), table_rows, out);
   });
 }
 
@@ -156,8 +156,8 @@ template <class Context, RowSource Source, BagBatch Bags, MemorySpace Space, cla
 [[nodiscard]] status weight_gradients(Context&& context_or_executor, const Source& table, const Bags& bags,
                                       matrix_view<const float, Space, Columns> gradient,
                                       const Pooling& pooling, std::span<float> out) {
-  const auto ctx = as_context(context_or_executor);
-  using policies = std::remove_const_t<decltype(as_pooling(pooling))>;
+  const auto ctx = detail::as_context(context_or_executor);
+  using policies = std::remove_const_t<decltype(detail::as_pooling(pooling))>;
   using combiner_type = typename policies::combiner;
   static_assert(
       !std::is_same_v<combiner_type, combiner::max_t> && !std::is_same_v<combiner_type, combiner::concat_t>,
@@ -178,10 +178,10 @@ template <class Context, RowSource Source, BagBatch Bags, MemorySpace Space, cla
   if (!gradient.valid()) return gradient.validate("weight_gradients: gradient must not be null");
   if (!out.empty() && out.data() == nullptr)
     return {errc::shape_mismatch, "weight_gradients: out must not be null"};
-  if (const status s = detail::check_max_norm(as_pooling(pooling)); !s) return s;
+  if (const status s = detail::check_max_norm(detail::as_pooling(pooling)); !s) return s;
   return detail::or_out_of_memory([&] {
     return weight_gradients_on(ctx.backend(), ctx, table, bags, matrix_view<const float, Space>(gradient),
-                               as_pooling(pooling), out);
+                               detail::as_pooling(pooling), out);
   });
 }
 

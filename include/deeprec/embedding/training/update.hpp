@@ -42,7 +42,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 ///           4096 of them in chunks like lookup's bags: the same bits for any number of threads;
 ///           between ISAs equal up to the rounding of fused multiply-adds and of the sum of squares. Rows of
 ///           16 bits are rounded once per step: to nearest even, or up and down at random without bias
-///           (round_stochastic), where a row's random bits depend on seed, step, row and column only.
+///           (rounding::stochastic), where a row's random bits depend on seed, step, row and column only.
 ///           NaN gradients: as apply_row
 /// @cost     O(N*D + N * bytes of an id): sorts the ids, reads N gradient rows, reads and writes the rows
 ///           used; takes about 50 bytes per id and per bag, 4 * D bytes for each thread and for each 4096 ids
@@ -53,13 +53,13 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// @example  @snippet tests/embedding/update_test.cpp update
 template <class Context, BagBatch Bags, MemorySpace GradientSpace, class Columns, class Pooling,
           RowOptimizer Optimizer, RowFormat Format, MemorySpace TableSpace,
-          RoundingPolicy Rounding = round_nearest_t>
+          RoundingPolicy Rounding = rounding::nearest_t>
 [[nodiscard]] status update(Context&& context_or_executor, const Bags& bags,
                             matrix_view<const float, GradientSpace, Columns> gradient, const Pooling& pooling,
                             const Optimizer& optimizer, table_view<Format, TableSpace> table,
                             const Rounding& rounding = {}) {
-  const auto ctx = as_context(context_or_executor);
-  using combiner_type = typename decltype(as_pooling(pooling))::combiner;
+  const auto ctx = detail::as_context(context_or_executor);
+  using combiner_type = typename decltype(detail::as_pooling(pooling))::combiner;
   static_assert(
       !std::is_same_v<combiner_type, combiner::max_t> && !std::is_same_v<combiner_type, combiner::concat_t>,
       "deeprec::update: no gradient for this combiner. Fix: sum, mean or sqrtn.");
@@ -83,17 +83,17 @@ template <class Context, BagBatch Bags, MemorySpace GradientSpace, class Columns
     return {errc::shape_mismatch,
             "update: the rows' state_floats() must be at least what the optimizer needs"};
   }
-  if (const status s = detail::check_max_norm(as_pooling(pooling)); !s) return s;
+  if (const status s = detail::check_max_norm(detail::as_pooling(pooling)); !s) return s;
   return detail::or_out_of_memory([&] {
     return update_on(ctx.backend(), ctx, bags, matrix_view<const float, GradientSpace>(gradient),
-                     as_pooling(pooling), optimizer, table, rounding);
+                     detail::as_pooling(pooling), optimizer, table, rounding);
   });
 }
 
 /// The same, for a gradient that may be written.
 template <class Context, BagBatch Bags, MemorySpace GradientSpace, class Columns, class Pooling,
           RowOptimizer Optimizer, RowFormat Format, MemorySpace TableSpace,
-          RoundingPolicy Rounding = round_nearest_t>
+          RoundingPolicy Rounding = rounding::nearest_t>
 [[nodiscard]] status update(Context&& context_or_executor, const Bags& bags,
                             matrix_view<float, GradientSpace, Columns> gradient, const Pooling& pooling,
                             const Optimizer& optimizer, table_view<Format, TableSpace> table,

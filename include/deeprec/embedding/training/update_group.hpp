@@ -43,7 +43,8 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 ///
 /// @dtype   Bags: the type of a feature's batch
 /// @threads add is not thread-safe; one update at a time
-template <RowOptimizer Optimizer, BagBatch Bags = jagged_view<>, RoundingPolicy Rounding = round_nearest_t>
+template <RowOptimizer Optimizer, BagBatch Bags = jagged_view<>,
+          RoundingPolicy Rounding = rounding::nearest_t>
 class update_group {
  public:
   using optimizer_type = Optimizer;
@@ -58,7 +59,7 @@ class update_group {
   ///           formats or norms
   template <RowFormat Format, class Pooling>
   index_t add(table_view<Format> table, const Pooling& pooling) {
-    using policies = std::remove_const_t<decltype(as_pooling(pooling))>;
+    using policies = std::remove_const_t<decltype(detail::as_pooling(pooling))>;
     using combiner_type = typename policies::combiner;
     static_assert(
         !std::is_same_v<combiner_type, combiner::max_t> && !std::is_same_v<combiner_type, combiner::concat_t>,
@@ -67,7 +68,7 @@ class update_group {
         detail::has_trainable_rows<Format>,
         "deeprec::update_group: rows of this format are for lookups only. Fix: train rows of float, "
         "f16, bf16 or split floats, and quantize the table afterwards.");
-    const auto policy = as_pooling(pooling);
+    const auto policy = detail::as_pooling(pooling);
     const float norm = detail::max_norm_of(policy);
     const bool has_bytes = table.rows() > 0 && table.format().stride_bytes() > 0;
     const auto same = std::find_if(tables_.begin(), tables_.end(), [&](const auto& t) {
@@ -251,8 +252,8 @@ template <class Context, RowOptimizer Optimizer, BagBatch Bags, RoundingPolicy R
                             std::span<const matrix_view<const float>> gradients,
                             const std::type_identity_t<Optimizer>& optimizer,
                             const std::type_identity_t<Rounding>& rounding = {}) {
-  const auto given = as_context(context_or_executor);
-  static_assert(std::is_same_v<backend_of<std::remove_const_t<decltype(given)>>, host_backend>,
+  const auto given = detail::as_context(context_or_executor);
+  static_assert(std::is_same_v<detail::backend_of<std::remove_const_t<decltype(given)>>, host_backend>,
                 "deeprec::update: an update_group has no device form yet. Fix: pass a host context.");
   executor_ref executor(*given.executor);
   context<executor_ref> ctx(executor);
@@ -276,7 +277,7 @@ template <class Context, RowOptimizer Optimizer, BagBatch Bags, RoundingPolicy R
       !s) {
     return s;
   }
-  const auto ctx = as_context(context_or_executor);
+  const auto ctx = detail::as_context(context_or_executor);
   if (!gradient.valid()) return gradient.validate("update: gradient must not be null");
   return detail::or_out_of_memory([&]() -> status {
     std::pmr::vector<matrix_view<const float>> parts(ctx.memory);

@@ -57,11 +57,11 @@ template <class Values>
 struct random_writer {
   static_assert(64 % lanes == 0);
   Values values;
-  const round_stochastic& how;
+  const rounding::stochastic& how;
   index_t row;
   alignas(64) std::uint32_t word[64];
 
-  random_writer(const Values& v, const round_stochastic& h, index_t r) : values(v), how(h), row(r) {}
+  random_writer(const Values& v, const rounding::stochastic& h, index_t r) : values(v), how(h), row(r) {}
   DEEPREC_INLINE void write(index_t c, vector_f32 x, int n) {
     if (c % 64 == 0) {
       draw_words(word, how, static_cast<std::uint64_t>(row), static_cast<std::uint64_t>(c / 64));
@@ -225,7 +225,7 @@ template <class Optimizer, class Rows, class Values, class Gradient, class Round
 DEEPREC_INLINE void step_row(const Rows& rows, Values values, const Gradient& gradient, float* state,
                              index_t width, [[maybe_unused]] const Rounding& rounding,
                              [[maybe_unused]] index_t row, const float* squares = nullptr) {
-  if constexpr (Values::exact || std::is_same_v<Rounding, round_nearest_t>) {
+  if constexpr (Values::exact || std::is_same_v<Rounding, rounding::nearest_t>) {
     nearest_writer<Values> writer{values};
     step_behind<Optimizer>(rows, no_transform{}, writer, gradient, state, width, squares);
   } else {

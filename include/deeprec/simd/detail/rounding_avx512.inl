@@ -10,7 +10,7 @@ DEEPREC_INLINE void multiply_wide(__m512i a, __m512i b, __m512i& high, __m512i& 
 }
 
 /// philox() of sixteen blocks at a time.
-inline void draw_words(std::uint32_t* word, const round_stochastic& how, std::uint64_t row,
+inline void draw_words(std::uint32_t* word, const rounding::stochastic& how, std::uint64_t row,
                        std::uint64_t chunk) {
   const auto same = [](std::uint64_t x) { return static_cast<int>(static_cast<std::uint32_t>(x)); };
   const std::uint64_t block = (how.step << 32) + chunk * 16;

@@ -146,7 +146,7 @@ class backward_plan {
   [[nodiscard]] gradient_args pooled(index_t width) const noexcept {
     gradient_args args{};
     args.row_of = {gradients_.data(), 0};
-    args.ranges = offset_ranges<index_t>{groups_.starts(), -1, -1};
+    args.ranges = detail::offset_ranges<index_t>{groups_.starts(), -1, -1};
     args.weights = scales_.empty() ? nullptr : scales_.data();
     args.rows = size_.bags;
     args.padding = -1;

@@ -124,8 +124,8 @@ struct lane_writer {
                                               [[maybe_unused]] index_t number) {
     alignas(16) Element stored[Vec];
     for (int v = 0; v < Vec; ++v) {
-      if constexpr (std::is_same_v<Rounding, round_stochastic> && !std::is_same_v<Element, float>) {
-        stored[v] = round_with<Element>(
+      if constexpr (std::is_same_v<Rounding, rounding::stochastic> && !std::is_same_v<Element, float>) {
+        stored[v] = detail::round_with<Element>(
             x[v], how.word(static_cast<std::uint64_t>(number), static_cast<std::uint64_t>(column + v)));
       } else {
         stored[v] = static_cast<Element>(x[v]);
@@ -317,7 +317,7 @@ DEEPREC_HD void step_row_behind(const Rows& rows, const Transforms& transforms, 
 template <class Element, class Rows, class Rounding>
 struct step_task {
   using element = Element;
-  pool_task<std::uint32_t, fixed_ranges, const float>
+  pool_task<std::uint32_t, detail::fixed_ranges, const float>
       gradient;               // its "table" is the gradient, its ids are bags
   const std::uint32_t* keys;  // sorted
   index_t entries;

@@ -44,7 +44,7 @@ void step_groups(const Context& ctx, const backward_plan& plan, table_view<Forma
     const index_t* const starts = groups.starts() + group;
     if (starts[1] - starts[0] <= chunk_positions) continue;
     gradient_args pooled = args.gradient;
-    pooled.ranges = offset_ranges<index_t>{starts, -1, -1};
+    pooled.ranges = detail::offset_ranges<index_t>{starts, -1, -1};
     pooled.out = plan.sums_of(0);
     pool_long_bag<float, gradient_policy>(ctx, pooled, 0, plan.long_bags());
     with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {

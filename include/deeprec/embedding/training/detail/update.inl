@@ -95,7 +95,7 @@ void update_rows(region here, const Rows& rows, const Rounding& rounding, const 
     } else {
       auto pooled = args.gradient;
       pooled.out = scratch;
-      pooled.ranges = offset_ranges<index_t>{starts + group, -1, -1};
+      pooled.ranges = detail::offset_ranges<index_t>{starts + group, -1, -1};
       pool_bags<float>(here, ::deeprec::detail::gradient_policy{}, pooled, 0, 1);
       if (args.max_norm > 0) unclip_group<Element>(args, group, scratch);
     }
