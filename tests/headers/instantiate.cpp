@@ -91,13 +91,13 @@ void stages(Executor& executor, const Batch& batch, const Strategy& how, matrix_
   expect(unique(executor, filled.ids, different));
   partitioned_ids<id_type> parts;
   expect(partition(executor, different.ids, out.extent(0), 2, how, parts));
-  expect(partition(executor, different.ids, out.extent(0), 2, how, skip(dropped), parts));
+  expect(partition(executor, different.ids, out.extent(0), 2, how, bounds::skip(dropped), parts));
   const auto table = as_table(out);
   expect(gather(executor, table, different.ids, out));
   expect(gather(executor, std::vector(2, table), parts, out));
   const jagged_view<std::int32_t, index_t> bags(filled.offsets.data(), filled.bags(),
                                                 different.inverse.data(), filled.id_count());
-  expect(combine(executor, out, bags, sum, out));
+  expect(combine(executor, out, bags, combiner::sum, out));
 }
 
 template <class Executor, class Format>
@@ -156,15 +156,15 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
   const matrix_view narrow(reinterpret_cast<bf16*>(floats), n, n);
   const matrix_view half(reinterpret_cast<f16*>(floats), n, n);
   index_t skipped = 0;
-  lookups(pool, f32.view(), large, out, sum, mean, mean(by_weight), pooling{sum, skip(skipped)},
-          pooling{mean, skip}, pooling{mean(by_weight), skip}, pooling{sum, assume_valid},
-          pooling{mean, assume_valid}, pooling{mean(by_weight), assume_valid});
-  lookups(pool, f16s.view(), small, out, sum, pooling{mean(by_weight), skip});
-  lookups(here, bf16s.view(), unsigned_ids, narrow, mean, pooling{sum, assume_valid});
-  lookups(here, bf16s.view(), unsigned_offsets, narrow, pooling{mean(by_weight), skip});
-  lookups(here, fixed.view(), small, half, mean(by_weight));
-  lookups(pool, as_table(out), large, out, sum);
-  lookups(ctx, resolving_source{f32.view()}, unsigned_ids, out, sum);
+  lookups(pool, f32.view(), large, out, combiner::sum, combiner::mean, combiner::mean(combiner::by_weight), pooling{combiner::sum, bounds::skip(skipped)},
+          pooling{combiner::mean, bounds::skip}, pooling{combiner::mean(combiner::by_weight), bounds::skip}, pooling{combiner::sum, bounds::assume_valid},
+          pooling{combiner::mean, bounds::assume_valid}, pooling{combiner::mean(combiner::by_weight), bounds::assume_valid});
+  lookups(pool, f16s.view(), small, out, combiner::sum, pooling{combiner::mean(combiner::by_weight), bounds::skip});
+  lookups(here, bf16s.view(), unsigned_ids, narrow, combiner::mean, pooling{combiner::sum, bounds::assume_valid});
+  lookups(here, bf16s.view(), unsigned_offsets, narrow, pooling{combiner::mean(combiner::by_weight), bounds::skip});
+  lookups(here, fixed.view(), small, half, combiner::mean(combiner::by_weight));
+  lookups(pool, as_table(out), large, out, combiner::sum);
+  lookups(ctx, resolving_source{f32.view()}, unsigned_ids, out, combiner::sum);
 
   // Other row formats.
   dense_table<int8_rows> int8s(n, n);
@@ -180,23 +180,23 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
   expect(quantize(ctx, source, splits.view()));
   expect(dequantize(pool, int4s.view(), out));
   int8s.initialize(pool, row_init::zeros{});
-  lookups(pool, int8s.view(), small, out, sum);
-  lookups(pool, int4s.view(), large, half, mean);
-  lookups(ctx, e4m3s.view(), large, out, sum);
-  lookups(here, splits.view(), large, out, sum);
+  lookups(pool, int8s.view(), small, out, combiner::sum);
+  lookups(pool, int4s.view(), large, half, combiner::mean);
+  lookups(ctx, e4m3s.view(), large, out, combiner::sum);
+  lookups(here, splits.view(), large, out, combiner::sum);
   failures += high_halves(splits.view()).rows() < 0;
 
-  updates(pool, f32, large, out, sum, sgd{}, rowwise_adagrad{}, adagrad{}, own_optimizer{});
-  updates(ctx, f16s, small, out, mean, sgd{}, rowwise_adagrad{});
-  updates(here, bf16s, unsigned_ids, out, pooling{mean(by_weight), skip(skipped)}, adagrad{});
-  updates(here, fixed, unsigned_offsets, out, pooling{sum, assume_valid}, rowwise_adagrad{});
+  updates(pool, f32, large, out, combiner::sum, sgd{}, rowwise_adagrad{}, adagrad{}, own_optimizer{});
+  updates(ctx, f16s, small, out, combiner::mean, sgd{}, rowwise_adagrad{});
+  updates(here, bf16s, unsigned_ids, out, pooling{combiner::mean(combiner::by_weight), bounds::skip(skipped)}, adagrad{});
+  updates(here, fixed, unsigned_offsets, out, pooling{combiner::sum, bounds::assume_valid}, rowwise_adagrad{});
   apply_row(own_optimizer{}, narrow.row(0), floats, floats, n);
 
   // Optimizers: a few through tables, all through matrices.
-  updates(pool, f32, large, out, sum, adam{}, adagrad_decay{}, clipped_by_norm{ftrl{}, 1.0F});
+  updates(pool, f32, large, out, combiner::sum, adam{}, adagrad_decay{}, clipped_by_norm{ftrl{}, 1.0F});
   const rounding::stochastic at_random{.seed = 1, .step = 2};
-  expect(update(pool, large, out, sum, adamw(adam{}, 0.1F), bf16s.view(), at_random));
-  expect(update(here, small, out, mean, own_optimizer{}, f16s.view(), at_random));
+  expect(update(pool, large, out, combiner::sum, adamw(adam{}, 0.1F), bf16s.view(), at_random));
+  expect(update(here, small, out, combiner::mean, own_optimizer{}, f16s.view(), at_random));
   const auto steps = [&](const auto&... optimizers) {
     (expect(apply_rows(ctx, matrix_view<const float>(out), optimizers, out, out)), ...);
     (apply_row(optimizers, floats, floats, floats, n), ...);
@@ -219,7 +219,7 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
   const matrix_view<const float> in = out;
   mlp<> model({n, n, 1}, mlp_output{}, counter_rng(1));
   expect(model.forward(pool, in));
-  expect(model.backward(pool, in, input_gradient{}));
+  expect(model.backward(pool, in, compute_input_gradient{}));
   expect(model.step(here, sgd{}));
   expect(model.step(here, adagrad{}));
   expect(gemm(ctx, {.a = gemm_operand::transposed}, in, in, out));
@@ -263,18 +263,18 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
   // The same in one pass, many tables in one call, and gradients that are handed out.
   const std::vector<const_table_view<f32_rows>> parts(2, f32.view());
   expect(fused_lookup(pool, partitioned_table(parts, partition_strategy::div), tensor,
-                      pooling{mean, max_norm{1}}, out));
+                      pooling{combiner::mean, max_norm{1}}, out));
   expect(fused_lookup(here, partitioned_table(parts, partition_strategy::mod), bags.view(),
-                      pooling{sum, default_row{0}}, half));
+                      pooling{combiner::sum, empty_bag::default_row{0}}, half));
   table_group<> group;
-  group.add(f32.view(), sum);
+  group.add(f32.view(), combiner::sum);
   group.add(f16s.view(), pooling{combiner::max, padding::prune});
   const std::vector<jagged_view<>> of_features(2);
   expect(lookup(executor_ref(pool), group, of_features, out));
   expect(lookup(ctx, group, of_features, std::vector<matrix_view<float>>(2)));
   sparse_gradient of_rows;
-  expect(row_gradients(pool, bags.view(), in, mean, n, of_rows));
-  expect(weight_gradients(here, f32.view(), bags.view(), in, sqrtn, std::span<float>(floats, 8)));
+  expect(row_gradients(pool, bags.view(), in, combiner::mean, n, of_rows));
+  expect(weight_gradients(here, f32.view(), bags.view(), in, combiner::sqrtn, std::span<float>(floats, 8)));
 
   // Readers.
   const std::string_view text(static_cast<const char*>(memory), static_cast<std::size_t>(n));

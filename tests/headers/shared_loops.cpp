@@ -38,7 +38,7 @@ int deeprec_shared_loops(float* floats, const std::int64_t* ids, index_t n) {
   expect(update(here, bags, in, combiner::sum, adam{}, table.view()));
   expect(update(here, bags, in, combiner::sum, clipped_by_norm{sgd{}, 1.0F}, splits.view(),
                 rounding::stochastic{.seed = 1}));
-  update_group<> updates;
+  update_group<adagrad> updates;
   updates.add(table.view(), combiner::sum);
   expect(update(here, updates, of_features, in, adagrad{}));
   sparse_gradient of_rows;
