@@ -136,8 +136,9 @@ void against_ops(benchmark::State& state, const std::string& name, index_t batch
              const float* weights, float* to) {
       const coo_view<> view(rows, ids, entries, batch, weights);
       const matrix_view bags(to, batch, width);
-      const status s = weights == nullptr ? fused_lookup(here, table, view, combiner::mean, bags)
-                                          : fused_lookup(here, table, view, mean(combiner::by_weight), bags);
+      const status s = weights == nullptr
+                           ? fused_lookup(here, table, view, combiner::mean, bags)
+                           : fused_lookup(here, table, view, combiner::mean(combiner::by_weight), bags);
       if (!s) std::abort();
     });
   };

@@ -156,12 +156,17 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
   const matrix_view narrow(reinterpret_cast<bf16*>(floats), n, n);
   const matrix_view half(reinterpret_cast<f16*>(floats), n, n);
   index_t skipped = 0;
-  lookups(pool, f32.view(), large, out, combiner::sum, combiner::mean, combiner::mean(combiner::by_weight), pooling{combiner::sum, bounds::skip(skipped)},
-          pooling{combiner::mean, bounds::skip}, pooling{combiner::mean(combiner::by_weight), bounds::skip}, pooling{combiner::sum, bounds::assume_valid},
-          pooling{combiner::mean, bounds::assume_valid}, pooling{combiner::mean(combiner::by_weight), bounds::assume_valid});
-  lookups(pool, f16s.view(), small, out, combiner::sum, pooling{combiner::mean(combiner::by_weight), bounds::skip});
-  lookups(here, bf16s.view(), unsigned_ids, narrow, combiner::mean, pooling{combiner::sum, bounds::assume_valid});
-  lookups(here, bf16s.view(), unsigned_offsets, narrow, pooling{combiner::mean(combiner::by_weight), bounds::skip});
+  lookups(pool, f32.view(), large, out, combiner::sum, combiner::mean, combiner::mean(combiner::by_weight),
+          pooling{combiner::sum, bounds::skip(skipped)}, pooling{combiner::mean, bounds::skip},
+          pooling{combiner::mean(combiner::by_weight), bounds::skip},
+          pooling{combiner::sum, bounds::assume_valid}, pooling{combiner::mean, bounds::assume_valid},
+          pooling{combiner::mean(combiner::by_weight), bounds::assume_valid});
+  lookups(pool, f16s.view(), small, out, combiner::sum,
+          pooling{combiner::mean(combiner::by_weight), bounds::skip});
+  lookups(here, bf16s.view(), unsigned_ids, narrow, combiner::mean,
+          pooling{combiner::sum, bounds::assume_valid});
+  lookups(here, bf16s.view(), unsigned_offsets, narrow,
+          pooling{combiner::mean(combiner::by_weight), bounds::skip});
   lookups(here, fixed.view(), small, half, combiner::mean(combiner::by_weight));
   lookups(pool, as_table(out), large, out, combiner::sum);
   lookups(ctx, resolving_source{f32.view()}, unsigned_ids, out, combiner::sum);
@@ -188,8 +193,10 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
 
   updates(pool, f32, large, out, combiner::sum, sgd{}, rowwise_adagrad{}, adagrad{}, own_optimizer{});
   updates(ctx, f16s, small, out, combiner::mean, sgd{}, rowwise_adagrad{});
-  updates(here, bf16s, unsigned_ids, out, pooling{combiner::mean(combiner::by_weight), bounds::skip(skipped)}, adagrad{});
-  updates(here, fixed, unsigned_offsets, out, pooling{combiner::sum, bounds::assume_valid}, rowwise_adagrad{});
+  updates(here, bf16s, unsigned_ids, out, pooling{combiner::mean(combiner::by_weight), bounds::skip(skipped)},
+          adagrad{});
+  updates(here, fixed, unsigned_offsets, out, pooling{combiner::sum, bounds::assume_valid},
+          rowwise_adagrad{});
   apply_row(own_optimizer{}, narrow.row(0), floats, floats, n);
 
   // Optimizers: a few through tables, all through matrices.

@@ -98,10 +98,13 @@
 #  define DEEPREC_SM2(a, b) sm_##a##_##b
 #  define DEEPREC_SM3(a, b, c) sm_##a##_##b##_##c
 #  define DEEPREC_SM4(a, b, c, d) sm_##a##_##b##_##c##_##d
-#  define DEEPREC_SM5(a, b, c, d, e, ...) sm_##a##_##b##_##c##_##d##_##e
+#  define DEEPREC_SM5(a, b, c, d, e) sm_##a##_##b##_##c##_##d##_##e
+#  define DEEPREC_SM6(a, b, c, d, e, f) sm_##a##_##b##_##c##_##d##_##e##_##f
+#  define DEEPREC_SM7(a, b, c, d, e, f, g) sm_##a##_##b##_##c##_##d##_##e##_##f##_##g
+#  define DEEPREC_SM8(a, b, c, d, e, f, g, h) sm_##a##_##b##_##c##_##d##_##e##_##f##_##g##_##h
 #  define DEEPREC_SM_PICK(a, b, c, d, e, f, g, h, name, ...) name
 #  define DEEPREC_SM_NAME(...)                                                                    \
-    DEEPREC_SM_PICK(__VA_ARGS__, DEEPREC_SM5, DEEPREC_SM5, DEEPREC_SM5, DEEPREC_SM5, DEEPREC_SM4, \
+    DEEPREC_SM_PICK(__VA_ARGS__, DEEPREC_SM8, DEEPREC_SM7, DEEPREC_SM6, DEEPREC_SM5, DEEPREC_SM4, \
                     DEEPREC_SM3, DEEPREC_SM2, DEEPREC_SM1, )                                      \
     (__VA_ARGS__)
 #  define DEEPREC_DEVICE DEEPREC_SM_NAME(__CUDA_ARCH_LIST__)

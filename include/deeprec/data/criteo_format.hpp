@@ -125,7 +125,7 @@ struct criteo_format {
   /// @cost    one pass; about 150 ns for a line of 243 bytes; allocates when the batch must grow
   /// @threads reentrant; needs exclusive access to the batch and the log
   /// @error   parse_error (the log has the location), out_of_memory
-  [[nodiscard]] errc parse(const layout& how, std::string_view text, sparse_batch& batch,
+  [[nodiscard]] errc parse(const layout& file_layout, std::string_view text, sparse_batch& batch,
                            line_log& log) const noexcept {
     detail::criteo_plan plan;
     for (int s = 0; s < detail::criteo_features; ++s) {
@@ -135,8 +135,8 @@ struct criteo_format {
     }
     plan.longest_token = longest_token;
     plan.missing_dense = missing_dense;
-    plan.id_columns = how.id_columns;
-    plan.delimiter = how.delimiter;
+    plan.id_columns = file_layout.id_columns;
+    plan.delimiter = file_layout.delimiter;
     plan.tokens = tokens;
     // In pieces: room is reserved for the most rows that a piece can hold.
     while (!text.empty()) {

@@ -96,12 +96,12 @@ concept GemmBackend = requires(const gemm_backend::problem& query) {
 };
 
 /// A backend that multiplies faster by an operand b in a packed layout of its own. `b` is dense: k x n, or
-/// n x k where `how` is transposed.
+/// n x k where `orientation` is transposed.
 template <class B>
-concept PackingGemmBackend =
-    GemmBackend<B> && requires(const void* b, index_t k, index_t n, gemm_operand how, gemm_storage storage) {
-      { B::pack(b, k, n, how, storage) } -> std::same_as<gemm_backend::packed>;
-    };
+concept PackingGemmBackend = GemmBackend<B> && requires(const void* b, index_t k, index_t n,
+                                                        gemm_operand orientation, gemm_storage storage) {
+  { B::pack(b, k, n, orientation, storage) } -> std::same_as<gemm_backend::packed>;
+};
 
 /// Backends in order of preference: the first that can run a product does.
 template <GemmBackend... Backends>

@@ -92,22 +92,16 @@ class gemm_weights {
   [[nodiscard]] form get(const form_key& key, Make&& make) const {
     const std::lock_guard lock(mutex_);
     const std::uint64_t now = version();  // before the values are read
-    for (kept& k : kept_) {
-      if (!(k.key == key)) continue;
-      if (k.version == now) {
-        DEEPREC_EXPECTS(k.checksum == checksum());  // changed() was forgotten
-        return k.value;
-      }
-      k.value = make();
-      k.version = now;
-      k.checksum = checked_sum();
-      ++forms_made_;
-      return k.value;
+    const auto known = std::find_if(kept_.begin(), kept_.end(), [&](const kept& k) { return k.key == key; });
+    if (known != kept_.end() && known->version == now) {
+      DEEPREC_EXPECTS(known->checksum == checksum());  // changed() was forgotten
+      return known->value;
     }
     form made = make();
     if (made == nullptr) return nullptr;
     ++forms_made_;
-    kept_.push_back({key, now, checked_sum(), made});
+    kept& place = known != kept_.end() ? *known : kept_.emplace_back();
+    place = {key, now, checked_sum(), made};
     return made;
   }
 

@@ -32,7 +32,7 @@ struct linear_options {
 template <class Backends = host_gemm_backends, class Context, class Input, class Weights, class Output>
 [[nodiscard]] status linear_forward(Context&& context_or_executor, const Input& input, const Weights& weights,
                                     matrix_view<const float> bias, const Output& output,
-                                    const linear_options& how = {}) {
+                                    const linear_options& options = {}) {
   const auto& w = detail::values_of(weights);
   if (w.extent(1) != input.extent(1)) {
     return {errc::shape_mismatch, "linear_forward: weights must have the columns of input"};
@@ -43,7 +43,7 @@ template <class Backends = host_gemm_backends, class Context, class Input, class
   if (!bias.empty() && (!detail::has_shape(bias, 1, w.extent(0)) || !detail::well_formed(bias))) {
     return {errc::shape_mismatch, "linear_forward: bias must be (1,O)"};
   }
-  gemm_desc desc{.b = gemm_operand::transposed, .math = how.math, .activation = how.activation};
+  gemm_desc desc{.b = gemm_operand::transposed, .math = options.math, .activation = options.activation};
   if (!bias.empty()) desc.bias = bias;
   return gemm<Backends>(context_or_executor, desc, input, weights, output);
 }
@@ -66,7 +66,7 @@ template <class Backends = host_gemm_backends, class Context, class Input, class
 [[nodiscard]] status linear_backward(Context&& context_or_executor, const Input& input,
                                      matrix_view<const float> output_gradient, const Weights& weights,
                                      matrix_view<float> weight_gradient, matrix_view<float> bias_gradient,
-                                     matrix_view<float> input_gradient, const linear_options& how = {}) {
+                                     matrix_view<float> input_gradient, const linear_options& options = {}) {
   const auto ctx = detail::as_context(context_or_executor);
   const auto& w = detail::values_of(weights);
   const index_t batch = input.extent(0);
@@ -88,8 +88,9 @@ template <class Backends = host_gemm_backends, class Context, class Input, class
   if (input_gradient.data_handle() != nullptr && !detail::has_shape(input_gradient, batch, in)) {
     return {errc::shape_mismatch, "linear_backward: input_gradient must be (B,I)"};
   }
-  const gemm_desc to_weights{.a = gemm_operand::transposed, .math = how.math, .bias_gradient = bias_gradient};
-  const gemm_desc to_input{.math = how.math, .mask = how.input_mask};
+  const gemm_desc to_weights{
+      .a = gemm_operand::transposed, .math = options.math, .bias_gradient = bias_gradient};
+  const gemm_desc to_input{.math = options.math, .mask = options.input_mask};
   if (weight_gradient.data_handle() != nullptr) {  // both are checked before either writes
     if (const status s = detail::check_gemm(to_weights, output_gradient, input, weight_gradient); !s)
       return s;

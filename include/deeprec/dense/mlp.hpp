@@ -55,7 +55,7 @@ class mlp {
  public:
   /// @param sizes  width of the input, of every hidden layer, and of the output
   /// @param rng    layer l takes its weights from the stream first_stream + l; biases start at 0
-  /// @param how    arithmetic and storage
+  /// @param precision  arithmetic and storage
   /// @pre     at least two sizes, each at least 1
   /// @post    the same weights for the same arguments, on every machine
   /// @cost    O(weights)
@@ -63,10 +63,10 @@ class mlp {
   /// @error   bad_alloc, or length_error for more weights than can be counted
   mlp(std::vector<index_t> sizes, mlp_output last, counter_rng rng, weight_init init = weight_init::he,
       std::uint64_t first_stream = 0, std::pmr::memory_resource* memory = std::pmr::get_default_resource(),
-      mlp_precision how = {})
+      mlp_precision precision = {})
       : sizes_(std::move(sizes)),
         last_(last),
-        how_(how),
+        precision_(precision),
         parameters_(memory),
         gradients_(memory),
         state_(memory),
@@ -123,7 +123,7 @@ class mlp {
   /// Width of the input (0), of hidden layers, of the output (layers()).
   [[nodiscard]] index_t size(int i) const noexcept { return sizes_[static_cast<std::size_t>(i)]; }
 
-  [[nodiscard]] const mlp_precision& precision() const noexcept { return how_; }
+  [[nodiscard]] const mlp_precision& precision() const noexcept { return precision_; }
 
   /// Weights of layer l (O,I) and its bias (1,O); writable, for loading and averaging. Such a view may be
   /// written at any time, so from then on weights are cast again in every forward pass, until
@@ -303,7 +303,7 @@ class mlp {
       : sizes_(other.sizes_),
         first_(other.first_),
         last_(other.last_),
-        how_(other.how_),
+        precision_(other.precision_),
         written_from_outside_(other.written_from_outside_),
         parameter_count_(other.parameter_count_),
         capacity_(other.capacity_),
@@ -322,7 +322,7 @@ class mlp {
     sizes_ = std::move(other.sizes_);
     first_ = std::move(other.first_);
     last_ = other.last_;
-    how_ = other.how_;
+    precision_ = other.precision_;
     written_from_outside_ = other.written_from_outside_;
     parameter_count_ = other.parameter_count_;
     capacity_ = other.capacity_;
@@ -340,12 +340,13 @@ class mlp {
   void make_operands() {
     operands_.clear();
     for (int l = 0; l < layers(); ++l) {
-      operands_.push_back(std::make_unique<gemm_weights>(weights_in(parameters_, l), how_.weights));
+      operands_.push_back(std::make_unique<gemm_weights>(weights_in(parameters_, l), precision_.weights));
     }
   }
   [[nodiscard]] bool rectified(int l) const noexcept { return l + 1 < layers() || last_ == mlp_output::relu; }
   [[nodiscard]] gemm_math math(int l) const noexcept {
-    return l + 1 == layers() && how_.last == mlp_precision::last_layer::f32 ? gemm_math::f32 : how_.math;
+    return l + 1 == layers() && precision_.last == mlp_precision::last_layer::f32 ? gemm_math::f32
+                                                                                  : precision_.math;
   }
   void forget_casts() noexcept {
     for (const auto& w : operands_) w->changed();
@@ -355,7 +356,7 @@ class mlp {
   status with_activation(int i, F&& f) {
     if (i == layers()) return f(output_in(activations_));
     float* const first = activations_.data() + (columns_before(i) - size(0)) * capacity_;
-    if (how_.hidden == gemm_storage::f32) return f(matrix_view<float>(first, batch_, size(i)));
+    if (precision_.hidden == gemm_storage::f32) return f(matrix_view<float>(first, batch_, size(i)));
     return f(matrix_view<bf16>(reinterpret_cast<bf16*>(first), batch_, size(i)));
   }
   template <class F>
@@ -419,7 +420,7 @@ class mlp {
   std::vector<index_t> sizes_;
   std::vector<index_t> first_;  // where each layer's weights begin
   mlp_output last_;
-  mlp_precision how_;
+  mlp_precision precision_;
   bool written_from_outside_ = false;
   std::vector<std::unique_ptr<gemm_weights>> operands_;  // one for each layer, of parameters_
   index_t parameter_count_ = 0;

@@ -61,9 +61,9 @@ struct onednn_gemm {
   /// @cost    O(kn)
   /// @threads thread-safe
   /// @error   data is null where oneDNN refuses
-  [[nodiscard]] static gemm_backend::packed pack(const void* b, index_t k, index_t n, gemm_operand how,
-                                                 gemm_storage storage) {
-    const bool turned = how == gemm_operand::transposed;
+  [[nodiscard]] static gemm_backend::packed pack(const void* b, index_t k, index_t n,
+                                                 gemm_operand orientation, gemm_storage storage) {
+    const bool turned = orientation == gemm_operand::transposed;
     const onednn_layout from(k, n, detail::onednn_type(storage), turned ? 1 : n, turned ? k : 1);
     const onednn_layout to = weights_layout(k, n, storage);
     detail::onednn_primitive copy;

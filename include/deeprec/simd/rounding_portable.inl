@@ -1,10 +1,10 @@
 // Stochastic rounding through arrays, for the portable region and for scalar code. See rounding_vectors.hpp.
 
-inline void draw_words(std::uint32_t* word, const rounding::stochastic& how, std::uint64_t row,
+inline void draw_words(std::uint32_t* word, const rounding::stochastic& policy, std::uint64_t row,
                        std::uint64_t chunk) {
-  const counter_rng rng(how.seed);
+  const counter_rng rng(policy.seed);
   for (std::uint64_t i = 0; i < 16; ++i) {
-    const random_words random = rng.words(row, (how.step << 32) + chunk * 16 + i);
+    const random_words random = rng.words(row, (policy.step << 32) + chunk * 16 + i);
     for (std::uint64_t k = 0; k < 4; ++k) word[k * 16 + i] = random.w[k];
   }
 }

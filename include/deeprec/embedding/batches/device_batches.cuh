@@ -290,9 +290,10 @@ template <class Write>
 
 }  // namespace detail
 
-template <class Context, class Bags, class How, class Id>
-status prune_invalid_on(cuda_backend, const Context& ctx, const Bags& bags, const How&, device_bags<Id> out) {
-  using valid_type = detail::valid_entries<How, Id>;
+template <class Context, class Bags, class Rule, class Id>
+status prune_invalid_on(cuda_backend, const Context& ctx, const Bags& bags, const Rule&,
+                        device_bags<Id> out) {
+  using valid_type = detail::valid_entries<Rule, Id>;
   using ranges_type = decltype(bags.ranges());
   cuda_stream& stream = *ctx.executor;
   if (const status s = detail::device_shapes(bags); !s) return s;

@@ -47,14 +47,14 @@ inline constexpr bool is_pruning =
 inline namespace DEEPREC_UNIT {
 
 /// True for the entries that are kept.
-template <class How, class Id>
+template <class Rule, class Id>
 struct valid_entries {
   const Id* ids;
   const float* weights;
   DEEPREC_HD DEEPREC_INLINE bool operator()(index_t k) const {
     bool valid = true;
     if constexpr (std::is_signed_v<Id>) valid = ids[k] >= 0;
-    if constexpr (std::is_same_v<How, prune_rule::by_id_and_weight_t>) {
+    if constexpr (std::is_same_v<Rule, prune_rule::by_id_and_weight_t>) {
       if (weights != nullptr) valid = valid && !is_nan(weights[k]) && weights[k] > 0.0F;
     }
     return valid;
@@ -123,14 +123,14 @@ void prune_bags(const Context& ctx, const Bags& in, const Valid& valid,
 /// @example  @snippet tests/embedding/stages_test.cpp stages
 /// @source   safe_embedding_lookup_sparse of TensorFlow; DeepRec's prune_invalid_ids, which has no
 ///           weights
-template <class Context, class Batch, class How>
-[[nodiscard]] status prune_invalid(Context&& context_or_executor, const Batch& batch, const How&,
+template <class Context, class Batch, class Rule>
+[[nodiscard]] status prune_invalid(Context&& context_or_executor, const Batch& batch, const Rule&,
                                    jagged_batch<typename Batch::id_type>& out, index_t& dropped) {
   static_assert(
-      detail::is_pruning<How>,
+      detail::is_pruning<Rule>,
       "deeprec::prune_invalid: no such rule. Fix: prune_rule::by_id or prune_rule::by_id_and_weight.");
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::valid_entries<How, typename Batch::id_type> valid{batch.ids(), batch.weights()};
+  const detail::valid_entries<Rule, typename Batch::id_type> valid{batch.ids(), batch.weights()};
   return detail::or_out_of_memory(
       [&] { return prune_invalid_on(ctx.backend(), ctx, batch, valid, out, dropped); });
 }
@@ -142,14 +142,14 @@ template <class Context, class Batch, class How>
 /// @cost    two launches and a scan over N; 16 bytes of stream scratch per id
 /// @threads one thread per stream
 /// @error   shape_mismatch; offsets_* from synchronize()
-template <class Context, BagBatch Bags, class How>
-[[nodiscard]] status prune_invalid(Context&& context_or_stream, const Bags& bags, const How& how,
+template <class Context, BagBatch Bags, class Rule>
+[[nodiscard]] status prune_invalid(Context&& context_or_stream, const Bags& bags, const Rule& rule,
                                    device_bags<typename Bags::id_type> out) {
   static_assert(
-      detail::is_pruning<How>,
+      detail::is_pruning<Rule>,
       "deeprec::prune_invalid: no such rule. Fix: prune_rule::by_id or prune_rule::by_id_and_weight.");
   const auto ctx = detail::as_context(context_or_stream);
-  return prune_invalid_on(ctx.backend(), ctx, bags, how, out);
+  return prune_invalid_on(ctx.backend(), ctx, bags, rule, out);
 }
 
 template <class... Args>

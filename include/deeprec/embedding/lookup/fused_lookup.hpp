@@ -33,12 +33,12 @@ namespace detail {
 
 /// The pooling with padding::prune, unless it has a padding policy already.
 template <class Combiner, class... Policies>
-constexpr auto with_prune(const pooling<Combiner, Policies...>& how) {
+constexpr auto with_prune(const pooling<Combiner, Policies...>& policies) {
   using given = pooling<Combiner, Policies...>;
   if constexpr (std::is_same_v<typename given::padding_mode, padding::none_t>) {
-    return pooling(Combiner{}, how.template get<Policies>()..., padding::prune);
+    return pooling(Combiner{}, policies.template get<Policies>()..., padding::prune);
   } else {
-    return how;
+    return policies;
   }
 }
 
@@ -74,8 +74,8 @@ bool one_in_each_row(const coo_view<Id, Row, Space>& entries) noexcept {
 template <class Context, RowSource Source, BagBatch Bags, class Pooling, class Out, MemorySpace OutSpace,
           class Columns>
 [[nodiscard]] status fused_lookup(Context&& context_or_executor, const Source& source, const Bags& bags,
-                                  const Pooling& how, matrix_view<Out, OutSpace, Columns> out) {
-  return lookup(context_or_executor, source, bags, detail::with_prune(detail::as_pooling(how)), out);
+                                  const Pooling& pooling, matrix_view<Out, OutSpace, Columns> out) {
+  return lookup(context_or_executor, source, bags, detail::with_prune(detail::as_pooling(pooling)), out);
 }
 
 /// The same, for entries (row, id, weight) in any order: those of a bag are added in the order in
@@ -92,13 +92,13 @@ template <class Context, RowSource Source, BagBatch Bags, class Pooling, class O
 template <class Context, RowSource Source, class Id, class Row, MemorySpace Space, class Pooling, class Out,
           MemorySpace OutSpace, class Columns>
 [[nodiscard]] status fused_lookup(Context&& context_or_executor, const Source& source,
-                                  const coo_view<Id, Row, Space>& entries, const Pooling& how,
+                                  const coo_view<Id, Row, Space>& entries, const Pooling& pooling,
                                   matrix_view<Out, OutSpace, Columns> out) {
   const auto ctx = detail::as_context(context_or_executor);
   if (const status s = entries.validate_shape(); !s) return s;
   return detail::or_out_of_memory([&] {
-    return fused_lookup_on(ctx.backend(), ctx, source, entries, detail::with_prune(detail::as_pooling(how)),
-                           out);
+    return fused_lookup_on(ctx.backend(), ctx, source, entries,
+                           detail::with_prune(detail::as_pooling(pooling)), out);
   });
 }
 
@@ -110,14 +110,14 @@ status fused_lookup_on(any_backend, const Args&...) {
 template <class Context, class Source, class Id, class Row, MemorySpace Space, class Pooling, class Out,
           MemorySpace OutSpace, class Columns>
 status fused_lookup_on(host_backend, const Context& ctx, const Source& source,
-                       const coo_view<Id, Row, Space>& entries, const Pooling& how,
+                       const coo_view<Id, Row, Space>& entries, const Pooling& pooling,
                        matrix_view<Out, OutSpace, Columns> out) {
   static_assert(reachable_as<Space, host_space>,
                 "deeprec::fused_lookup: device memory given to a host context. Fix: copy it, or pass a "
                 "device context.");
   if (detail::one_in_each_row(entries)) {
     return lookup(ctx, source, fixed_hotness_view<Id>(entries.ids(), entries.bags(), 1, entries.weights()),
-                  how, out);
+                  pooling, out);
   }
   bool in_order = true;
   if (const status s = detail::look_at_rows(ctx, entries, in_order); !s) return s;
@@ -127,10 +127,10 @@ status fused_lookup_on(host_backend, const Context& ctx, const Source& source,
     detail::offsets_in_order(ctx, entries, sorted.offsets.data());
     const jagged_view<Id, index_t> bags(sorted.offsets.data(), entries.bags(), entries.ids(),
                                         entries.id_count(), entries.weights());
-    return lookup(ctx, source, bags, how, out);
+    return lookup(ctx, source, bags, pooling, out);
   }
   if (const status s = to_jagged(ctx, entries, sorted); !s) return s;
-  return lookup(ctx, source, sorted.view(), how, out);
+  return lookup(ctx, source, sorted.view(), pooling, out);
 }
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -57,14 +57,14 @@ template <class Values>
 struct random_writer {
   static_assert(64 % lanes == 0);
   Values values;
-  const rounding::stochastic& how;
+  const rounding::stochastic& policy;
   index_t row;
   alignas(64) std::uint32_t word[64];
 
-  random_writer(const Values& v, const rounding::stochastic& h, index_t r) : values(v), how(h), row(r) {}
+  random_writer(const Values& v, const rounding::stochastic& h, index_t r) : values(v), policy(h), row(r) {}
   DEEPREC_INLINE void write(index_t c, vector_f32 x, int n) {
     if (c % 64 == 0) {
-      draw_words(word, how, static_cast<std::uint64_t>(row), static_cast<std::uint64_t>(c / 64));
+      draw_words(word, policy, static_cast<std::uint64_t>(row), static_cast<std::uint64_t>(c / 64));
     }
     n == lanes ? values.set(c, x, word + c % 64) : values.set_first(c, x, word + c % 64, n);
   }

@@ -9,18 +9,18 @@ DEEPREC_INLINE void multiply_wide(__m256i a, __m256i b, __m256i& high, __m256i& 
 }
 
 /// philox() of eight blocks at a time.
-inline void draw_words(std::uint32_t* word, const rounding::stochastic& how, std::uint64_t row,
+inline void draw_words(std::uint32_t* word, const rounding::stochastic& policy, std::uint64_t row,
                        std::uint64_t chunk) {
   const auto same = [](std::uint64_t x) { return static_cast<int>(static_cast<std::uint32_t>(x)); };
-  const std::uint64_t block = (how.step << 32) + chunk * 16;
+  const std::uint64_t block = (policy.step << 32) + chunk * 16;
   for (unsigned half = 0; half < 16; half += 8) {
     __m256i c0 =
         _mm256_add_epi32(_mm256_set1_epi32(same(block + half)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
     __m256i c1 = _mm256_set1_epi32(same(block >> 32));
     __m256i c2 = _mm256_set1_epi32(same(row));
     __m256i c3 = _mm256_set1_epi32(same(row >> 32));
-    __m256i k0 = _mm256_set1_epi32(same(how.seed));
-    __m256i k1 = _mm256_set1_epi32(same(how.seed >> 32));
+    __m256i k0 = _mm256_set1_epi32(same(policy.seed));
+    __m256i k1 = _mm256_set1_epi32(same(policy.seed >> 32));
     for (int round = 0; round < 10; ++round) {
       __m256i high0, low0, high1, low1;
       multiply_wide(c0, _mm256_set1_epi32(same(0xd2511f53)), high0, low0);

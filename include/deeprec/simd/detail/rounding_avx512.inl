@@ -10,17 +10,17 @@ DEEPREC_INLINE void multiply_wide(__m512i a, __m512i b, __m512i& high, __m512i& 
 }
 
 /// philox() of sixteen blocks at a time.
-inline void draw_words(std::uint32_t* word, const rounding::stochastic& how, std::uint64_t row,
+inline void draw_words(std::uint32_t* word, const rounding::stochastic& policy, std::uint64_t row,
                        std::uint64_t chunk) {
   const auto same = [](std::uint64_t x) { return static_cast<int>(static_cast<std::uint32_t>(x)); };
-  const std::uint64_t block = (how.step << 32) + chunk * 16;
+  const std::uint64_t block = (policy.step << 32) + chunk * 16;
   __m512i c0 = _mm512_add_epi32(_mm512_set1_epi32(same(block)),
                                 _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
   __m512i c1 = _mm512_set1_epi32(same(block >> 32));
   __m512i c2 = _mm512_set1_epi32(same(row));
   __m512i c3 = _mm512_set1_epi32(same(row >> 32));
-  __m512i k0 = _mm512_set1_epi32(same(how.seed));
-  __m512i k1 = _mm512_set1_epi32(same(how.seed >> 32));
+  __m512i k0 = _mm512_set1_epi32(same(policy.seed));
+  __m512i k1 = _mm512_set1_epi32(same(policy.seed >> 32));
   for (int round = 0; round < 10; ++round) {
     __m512i high0, low0, high1, low1;
     multiply_wide(c0, _mm512_set1_epi32(same(0xd2511f53)), high0, low0);

@@ -120,13 +120,13 @@ template <class Element, int Vec>
 struct lane_writer {
   template <class Rounding>
   DEEPREC_HD DEEPREC_INLINE static void write(std::byte* row, row_parts, index_t column, const float* x,
-                                              [[maybe_unused]] const Rounding& how,
+                                              [[maybe_unused]] const Rounding& rounding,
                                               [[maybe_unused]] index_t number) {
     alignas(16) Element stored[Vec];
     for (int v = 0; v < Vec; ++v) {
       if constexpr (std::is_same_v<Rounding, rounding::stochastic> && !std::is_same_v<Element, float>) {
         stored[v] = detail::round_with<Element>(
-            x[v], how.word(static_cast<std::uint64_t>(number), static_cast<std::uint64_t>(column + v)));
+            x[v], rounding.word(static_cast<std::uint64_t>(number), static_cast<std::uint64_t>(column + v)));
       } else {
         stored[v] = static_cast<Element>(x[v]);
       }
@@ -224,9 +224,9 @@ class row_in_step {
     held_ = -1;
   }
   template <class Rounding>
-  DEEPREC_HD void put(int panel, const Rounding& how, index_t number) {
+  DEEPREC_HD void put(int panel, const Rounding& rounding, index_t number) {
     if (column(panel) < width_)
-      lane_writer<Element, Vec>::write(row_, parts_, column(panel), weight, how, number);
+      lane_writer<Element, Vec>::write(row_, parts_, column(panel), weight, rounding, number);
   }
 
   float weight[Vec];
