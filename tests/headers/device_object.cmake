@@ -1,14 +1,18 @@
 # cmake -DNVCC= -DINCLUDE= -DSOURCE= -DWORK= [-DTOOLS=folder] [-DREUSE=ON] [-DCOUNT_WITH=readelf] -P device_object.cmake
-# Compiles the canonical lookup for sm_80 and sm_90, and counts what a user gets: at most MOST_KERNELS kernels and an
-# object of at most MOST_KB * 1024 bytes. With cuobjdump where it is (beside nvcc, or in TOOLS), else the cubin is read as
+# Compiles the canonical lookup for sm_80 and sm_90, and counts what a user gets: at most MOST_KERNELS kernels, at most
+# MOST_DEVICE_KB * 1024 bytes of device code, and an object of at most MOST_KB * 1024 bytes, symbol names included. With cuobjdump where it is (beside nvcc, or in TOOLS), else the cubin is read as
 # the ELF file that it is; where both are, they must agree.
 
 if(NOT DEFINED MOST_KERNELS)
   set(MOST_KERNELS 4)
 endif()
 if(NOT DEFINED MOST_KB)
-  set(MOST_KB 104)
+  set(MOST_KB 105)
 endif()
+if(NOT DEFINED MOST_DEVICE_KB)
+  set(MOST_DEVICE_KB 74)
+endif()
+math(EXPR most_device_bytes "${MOST_DEVICE_KB} * 1024")
 math(EXPR most_bytes "${MOST_KB} * 1024")
 cmake_path(GET NVCC PARENT_PATH bin)
 if(NOT COUNT_WITH STREQUAL "readelf")
@@ -54,9 +58,10 @@ foreach(sm IN ITEMS 80 90)
     list(APPEND counts ${count})
     set(by "cuobjdump")
   endif()
+  file(GLOB cubins "${folder}/*.cubin")
+  list(GET cubins 0 cubin)
+  file(SIZE "${cubin}" device_bytes)
   if(READELF)
-    file(GLOB cubins "${folder}/*.cubin")
-    list(GET cubins 0 cubin)
     execute_process(COMMAND "${READELF}" -SW "${cubin}" OUTPUT_VARIABLE listing ERROR_QUIET)
     # every kernel has its bank of arguments, and nothing else has
     count_matches("${listing}" " [.]nv[.]constant0[.][^ \n]+" in_elf)
@@ -73,8 +78,9 @@ foreach(sm IN ITEMS 80 90)
     message(FATAL_ERROR "sm_${sm}: cuobjdump and readelf count ${counts} kernels")
   endif()
   file(SIZE "${object}" bytes)
-  message("sm_${sm}: ${count} kernels by ${by}, an object of ${bytes} bytes")
-  if(count LESS 1 OR count GREATER MOST_KERNELS OR bytes GREATER most_bytes)
-    message(FATAL_ERROR "sm_${sm}: more than ${MOST_KERNELS} kernels or ${MOST_KB} KB (or none found)")
+  message("sm_${sm}: ${count} kernels by ${by}, ${device_bytes} bytes of device code, an object of ${bytes} bytes")
+  if(count LESS 1 OR count GREATER MOST_KERNELS OR device_bytes GREATER most_device_bytes OR bytes GREATER most_bytes)
+    message(FATAL_ERROR "sm_${sm}: more than ${MOST_KERNELS} kernels, ${MOST_DEVICE_KB} KB of device code or ${MOST_KB} KB "
+                        "(or none found)")
   endif()
 endforeach()

@@ -87,6 +87,14 @@ int deeprec_shared_loops(float* floats, const std::int64_t* ids, index_t n) {
   expect(apply_rows(here, in, adam{}, out, out));
   expect(global_norm(here, std::vector<matrix_view<const float>>{in}, loss));
   sparse_batch batch;
-  failures += !parse_text(criteo_format{}, "0\t1", batch) + !parse_text(libsvm_format{}, "1 2:3", batch);
+  failures += !parse_text(criteo_format{}, "0\t1", batch) + !parse_text(libsvm_format{}, "1 2:3", batch) +
+              !parse_text(feasign_format({2}), "0 3:2", batch) +
+              !parse_text(key_value_format{}, "0 a:1", batch);
+  auto reader = read_text(here, criteo_format{}, "0\t1").value();
+  failures += !reader.next(batch, n);
+  failures += explain_gemm({}, in, in, out).empty();
+  const named_table named[] = {name_table("table", table.view())};
+  const const_named_table read_only[] = {name_table("table", table.view())};
+  failures += !save_tables("tables", read_only) + !load_tables("tables", named) + !describe_file("tables");
   return failures + static_cast<int>(area.value() + losses.value() + loss);
 }

@@ -28,6 +28,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/result.hpp>
+#include <deeprec/core/unit.hpp>
 #include <deeprec/data/detail/grow_array.hpp>
 #include <deeprec/data/detail/text_source.hpp>
 #include <deeprec/data/sparse_batch.hpp>
@@ -142,7 +143,7 @@ inline std::string_view load_lines(const text_source& source, index_t begin, ind
 ///
 /// @space   chunks take memory from the context's resource, on the executor's threads, one at a time
 /// @threads one caller at a time; next() runs on the executor
-template <class Format, class Executor>
+template <class Format, class Executor, class = detail::unit>
 class batch_reader {
   static_assert(TextFormat<Format>,
                 "deeprec::batch_reader: not a text format. Fix: criteo_format, libsvm_format, "
@@ -377,7 +378,7 @@ class batch_reader {
 
 namespace detail {
 
-template <class Context, class Format>
+template <class Context, class Format, class = detail::unit>
 auto make_reader(Context&& context_or_executor, Format format, std::vector<text_source> sources,
                  const reader_options& options) {
   using plain = std::remove_cvref_t<Context>;
@@ -400,7 +401,7 @@ auto make_reader(Context&& context_or_executor, Format format, std::vector<text_
 /// @error   io_error (a file is missing, a directory, no regular file, or not readable), unsupported
 ///          (the format's options contradict each other)
 /// @example auto reader = read_files(pool, criteo_format{}, {"train.txt"}).or_throw();
-template <class Context, class Format>
+template <class Context, class Format, class = detail::unit>
 auto read_files(Context&& context_or_executor, Format format, std::vector<std::string> paths,
                 const reader_options& options = {})
     -> result<decltype(detail::make_reader(std::forward<Context>(context_or_executor), format,
@@ -427,7 +428,7 @@ auto read_files(Context&& context_or_executor, Format format, std::vector<std::s
 /// @cost    allocates the list of chunks
 /// @threads reentrant
 /// @error   unsupported (the format's options contradict each other)
-template <class Context, class Format>
+template <class Context, class Format, class = detail::unit>
 auto read_text(Context&& context_or_executor, Format format, std::string_view text,
                const reader_options& options = {})
     -> result<decltype(detail::make_reader(std::forward<Context>(context_or_executor), format,

@@ -18,6 +18,7 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/hash.hpp>
+#include <deeprec/core/unit.hpp>
 #include <deeprec/data/detail/criteo_lines.hpp>
 #include <deeprec/data/detail/numbers.hpp>
 #include <deeprec/data/sparse_batch.hpp>
@@ -94,6 +95,7 @@ struct criteo_format {
   /// @cost    O(line)
   /// @threads reentrant
   /// @error   none
+  template <class = detail::unit>
   [[nodiscard]] layout detect(std::string_view first_line) const noexcept {
     layout found;
     found.delimiter = delimiter != '\0'                                 ? delimiter
@@ -125,6 +127,7 @@ struct criteo_format {
   /// @cost    one pass; about 150 ns for a line of 243 bytes; allocates when the batch must grow
   /// @threads reentrant; needs exclusive access to the batch and the log
   /// @error   parse_error (the log has the location), out_of_memory
+  template <class = detail::unit>
   [[nodiscard]] errc parse(const layout& file_layout, std::string_view text, sparse_batch& batch,
                            line_log& log) const noexcept {
     detail::criteo_plan plan;

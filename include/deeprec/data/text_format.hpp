@@ -17,6 +17,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/result.hpp>
+#include <deeprec/core/unit.hpp>
 #include <deeprec/data/sparse_batch.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -191,7 +192,7 @@ struct parsed_text {
 /// @threads reentrant; needs exclusive access to the batch
 /// @error   parse_error with the first bad line (not with malformed::drop), unsupported (the options
 ///          contradict each other), out_of_memory
-template <TextFormat Format>
+template <TextFormat Format, class = detail::unit>
 result<parsed_text> parse_text(const Format& format, std::string_view text, sparse_batch& batch,
                                const parse_options& options = {}) {
   if (const char* wrong = format.check()) {

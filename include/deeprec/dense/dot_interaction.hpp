@@ -13,6 +13,7 @@
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/core/unit.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -128,7 +129,7 @@ inline index_t interaction_grain(index_t tables, index_t width) noexcept {
 /// @cost     O(B T^2 D / 2)
 /// @threads  thread-safe on distinct outputs; the same bits for any number of workers
 /// @error    shape_mismatch
-template <class Context>
+template <class Context, class = detail::unit>
 [[nodiscard]] status dot_interaction_forward(Context&& context_or_executor, matrix_view<const float> dense,
                                              matrix_view<const float> pooled, matrix_view<float> output) {
   const auto ctx = detail::as_context(context_or_executor);
@@ -157,7 +158,7 @@ template <class Context>
 /// @cost     O(B T^2 D)
 /// @threads  thread-safe on distinct gradients; the same bits for any number of workers
 /// @error    shape_mismatch
-template <class Context>
+template <class Context, class = detail::unit>
 [[nodiscard]] status dot_interaction_backward(Context&& context_or_executor, matrix_view<const float> dense,
                                               matrix_view<const float> pooled,
                                               matrix_view<const float> output_gradient,

@@ -22,6 +22,7 @@
 
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/dense/detail/gemm_driver.hpp>
 #include <deeprec/dense/eigen_gemm.hpp>
@@ -73,7 +74,7 @@ decltype(auto) values_of(const B& b) noexcept {
 }
 
 /// The checks of gemm(), for every backend.
-template <class Desc, class A, class B, class C>
+template <class Desc, class A, class B, class C, class = unit>
 status check_gemm(const Desc& desc, const A& a, const B& b, const C& c) {
   const auto no = [](const char* why) { return status{errc::shape_mismatch, why}; };
   if (!countable(a)) return no("gemm: the bytes of a must fit an index");
@@ -167,13 +168,13 @@ gemm_job make_job(const Desc& desc, const A& a, const B& b, const C& c) {
   return job;
 }
 
-template <class E>
+template <class E, class = unit>
 void sum_bias(context<E> ctx, const gemm_desc& desc, const gemm_view<>& a) {
   a.storage() == gemm_storage::f32 ? sum_rows<float>(ctx, desc.a, a, desc.bias_gradient.row(0))
                                    : sum_rows<bf16>(ctx, desc.a, a, desc.bias_gradient.row(0));
 }
 
-template <class Backends, class E>
+template <class Backends, class E, class = unit>
 status multiply_job(context<E> ctx, const gemm_job& job) {
   gemm_setup setup(ctx.memory);
   if (job.k == 0) {
@@ -194,7 +195,7 @@ status multiply_job(context<E> ctx, const gemm_job& job) {
   return run_tiles(ctx, runner, setup.slot_bytes());
 }
 
-template <class Backends, class E>
+template <class Backends, class E, class = unit>
 status run_job(context<E> ctx, const gemm_desc& desc, const gemm_view<>& a, const gemm_job& job) {
   if (job.m == 0 || job.n == 0 || job.batch.count == 0) {
     if (desc.bias_gradient.data_handle() != nullptr && job.m > 0) sum_bias(ctx, desc, a);
@@ -224,7 +225,7 @@ status gemm_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Backends, class E, class A, class B, class C>
+template <class Backends, class E, class A, class B, class C, class = detail::unit>
 status gemm_on(host_backend, context<E> given, const gemm_desc& desc, const A& a, const B& b, const C& c) {
   static_assert(GemmElement<typename A::value_type> && GemmElement<typename C::value_type>,
                 "deeprec::gemm: matrices of float or bf16. Fix: pass matrix_view<float> or "
@@ -261,7 +262,7 @@ status gemm_on(host_backend, context<E> given, const gemm_desc& desc, const A& a
 /// @error    shape_mismatch (names the operand) · unsupported, out_of_memory (from the backend). Nothing is
 ///           written, unless a backend fails on a tile: then c may be written in part, and nothing else
 /// @example  gemm(pool, {.b = gemm_operand::transposed}, x, weights, y).or_throw();
-template <class Backends = host_gemm_backends, class Context, class A, class B, class C>
+template <class Backends = host_gemm_backends, class Context, class A, class B, class C, class = detail::unit>
 [[nodiscard]] status gemm(Context&& context_or_executor, const detail::gemm_desc_for<Context>& desc,
                           const A& a, const B& b, const C& c) {
   const auto ctx = detail::as_context(context_or_executor);
@@ -282,7 +283,7 @@ template <class Backends = host_gemm_backends, class Context, class A, class B, 
 /// @error    none: a refusal of gemm() is in the text
 /// @example  explain_gemm({.math = gemm_math::bf16}, x, w, y)
 ///           // "oneDNN (brg:avx512_core_bf16), 32 tiles of 64 x 512, a narrowed by tile; not thin: ..."
-template <class Backends = host_gemm_backends, class A, class B, class C>
+template <class Backends = host_gemm_backends, class A, class B, class C, class = detail::unit>
 [[nodiscard]] std::string explain_gemm(const gemm_desc& desc, const A& a, const B& b, const C& c) {
   if (const status s = detail::check_gemm(desc, a, detail::values_of(b), c); !s) return s.message();
   const detail::gemm_job job = detail::make_job(desc, a, b, c);

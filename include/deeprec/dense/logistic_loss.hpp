@@ -11,6 +11,7 @@
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/core/unit.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -77,7 +78,7 @@ DEEPREC_APART inline void loss_gradients(matrix_view<const float> logits, matrix
 /// @cost     O(B), two transcendental functions a row
 /// @threads  thread-safe; the same bits for any number of workers
 /// @error    shape_mismatch
-template <class Context>
+template <class Context, class = detail::unit>
 [[nodiscard]] status logistic_loss_forward(Context&& context_or_executor, matrix_view<const float> logits,
                                            matrix_view<const float> labels, double& loss) {
   const auto ctx = detail::as_context(context_or_executor);
@@ -111,7 +112,7 @@ template <class Context>
 /// @cost     O(B), one exp a row
 /// @threads  thread-safe on distinct gradients
 /// @error    shape_mismatch
-template <class Context>
+template <class Context, class = detail::unit>
 [[nodiscard]] status logistic_loss_backward(Context&& context_or_executor, matrix_view<const float> logits,
                                             matrix_view<const float> labels, matrix_view<float> gradient) {
   const auto ctx = detail::as_context(context_or_executor);

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include <deeprec/core/random.hpp>
+#include <deeprec/core/unit.hpp>
 #include <deeprec/dense/linear.hpp>
 #include <deeprec/dense/relu.hpp>
 #include <deeprec/optim/apply_row.hpp>
@@ -181,7 +182,7 @@ class mlp {
   /// @cost     one gemm() a layer; allocates when B is larger than ever before
   /// @threads  one thread at a time; the same bits for any number of workers
   /// @error    shape_mismatch · out_of_memory · errors of gemm()
-  template <class Context>
+  template <class Context, class = detail::unit>
   [[nodiscard]] status forward(Context&& context_or_executor, matrix_view<const float> input) {
     const auto ctx = detail::as_context(context_or_executor);
     if (const status s =
@@ -215,7 +216,7 @@ class mlp {
   /// @cost     two gemm() a layer
   /// @threads  one thread at a time; the same bits for any number of workers
   /// @error    shape_mismatch · errors of gemm()
-  template <class Context>
+  template <class Context, class = detail::unit>
   [[nodiscard]] status backward(Context&& context_or_executor, matrix_view<const float> output_gradient,
                                 compute_input_gradient wanted = compute_input_gradient::yes) {
     const auto ctx = detail::as_context(context_or_executor);
@@ -271,7 +272,7 @@ class mlp {
   /// @threads  one thread at a time; the same bits for any number of workers
   /// @error    unsupported: the state belongs to an optimizer of another kind (reset_state()) ·
   ///           out_of_memory
-  template <RowOptimizer O, class Context>
+  template <RowOptimizer O, class Context, class = detail::unit>
   [[nodiscard]] status step(Context&& context_or_executor, const O& optimizer) {
     const auto ctx = detail::as_context(context_or_executor);
     if (const status s = make_state(optimizer); !s) return s;

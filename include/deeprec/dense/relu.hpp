@@ -10,6 +10,7 @@
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/core/unit.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -49,7 +50,7 @@ DEEPREC_APART inline void relu_rows_backward(matrix_view<const float> output,
 /// @cost    O(BW), one read and one write
 /// @threads thread-safe on distinct outputs
 /// @error   shape_mismatch
-template <class Context>
+template <class Context, class = detail::unit>
 [[nodiscard]] status relu_forward(Context&& context_or_executor, matrix_view<const float> input,
                                   matrix_view<float> output) {
   const auto ctx = detail::as_context(context_or_executor);
@@ -73,7 +74,7 @@ template <class Context>
 /// @cost    O(BW)
 /// @threads thread-safe on distinct input_gradient
 /// @error   shape_mismatch
-template <class Context>
+template <class Context, class = detail::unit>
 [[nodiscard]] status relu_backward(Context&& context_or_executor, matrix_view<const float> output,
                                    matrix_view<const float> output_gradient,
                                    matrix_view<float> input_gradient) {

@@ -10,7 +10,7 @@
 #include <deeprec/dense/gemm_backend.hpp>
 #include <deeprec/simd/dispatch.hpp>
 
-namespace deeprec { inline namespace DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI { inline namespace DEEPREC_UNIT {
 
 /// @numerics float products and sums: a dot product has one or two partial sums per lane, then pairwise sums;
 ///           a weighted sum of rows adds in the order of k. The same bits on every machine of an ISA
@@ -85,4 +85,4 @@ struct thin_gemm {
 
 static_assert(GemmBackend<thin_gemm>);
 
-}}  // namespace deeprec::DEEPREC_ABI
+}}}  // namespace deeprec::DEEPREC_ABI::DEEPREC_UNIT

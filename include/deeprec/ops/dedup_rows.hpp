@@ -27,6 +27,7 @@
 #include <deeprec/core/id_range.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/memory/owns.hpp>
 #include <deeprec/ops/detail/key_seed.hpp>
@@ -65,7 +66,7 @@ auto arrays_of(const unique_rows<Index>& answer) noexcept {
 }
 
 /// Hashes of the rows, with secret seeds.
-template <class Context, class T>
+template <class Context, class T, class = detail::unit>
 void hash_rows(const Context& ctx, const matrix_view<const T>& in, std::uint64_t* hashes) {
   const auto bytes = static_cast<std::size_t>(in.extent(1)) * sizeof(T);
   const index_t grain = rows_per_piece(static_cast<index_t>(bytes));
@@ -116,7 +117,7 @@ struct row_keys {
 ///           out owns memory of the rows; out_of_memory. On an error out is unchanged
 /// @example  @snippet tests/ops/dedup_rows_test.cpp dedup_rows
 /// @source   sample-aware graph compression of DeepRec
-template <class Context, class T, MemorySpace Space, class Columns, class Index>
+template <class Context, class T, MemorySpace Space, class Columns, class Index, class = detail::unit>
 [[nodiscard]] status dedup_rows(Context&& context_or_executor, matrix_view<T, Space, Columns> rows,
                                 unique_rows<Index>& out) {
   static_assert(std::is_trivially_copyable_v<T>,
@@ -139,7 +140,7 @@ status dedup_rows_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, class T, MemorySpace Space, class Index>
+template <class Context, class T, MemorySpace Space, class Index, class = detail::unit>
 status dedup_rows_on(host_backend, const Context& ctx, matrix_view<const T, Space> rows,
                      unique_rows<Index>& out) {
   static_assert(reachable_as<Space, host_space>,
@@ -174,7 +175,7 @@ status dedup_rows_on(host_backend, const Context& ctx, matrix_view<const T, Spac
 ///           error nothing is written
 /// @example  @snippet tests/ops/dedup_rows_test.cpp dedup_rows
 template <class Context, class T, MemorySpace Space, class Columns, class Numbers, class Out,
-          MemorySpace OutSpace, class OutColumns>
+          MemorySpace OutSpace, class OutColumns, class = detail::unit>
 [[nodiscard]] status gather_rows(Context&& context_or_executor, matrix_view<T, Space, Columns> rows,
                                  const Numbers& inverse, matrix_view<Out, OutSpace, OutColumns> out) {
   static_assert(std::is_same_v<std::remove_const_t<T>, Out>,
@@ -223,7 +224,7 @@ status gather_rows_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, class T, MemorySpace Space, class Index, MemorySpace OutSpace>
+template <class Context, class T, MemorySpace Space, class Index, MemorySpace OutSpace, class = detail::unit>
 status gather_rows_on(host_backend, const Context& ctx, matrix_view<const T, Space> rows,
                       std::span<const Index> numbers, matrix_view<T, OutSpace> out) {
   static_assert(reachable_as<Space, host_space> && reachable_as<OutSpace, host_space>,

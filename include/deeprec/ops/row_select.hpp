@@ -19,6 +19,7 @@
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/ops/detail/cache_size.hpp>
 #include <deeprec/ops/detail/row_select_args.hpp>
@@ -105,7 +106,7 @@ inline constexpr index_t select_piece_bytes = index_t{256} << 10;
 /// @source   the AVX-512 Select operator of DeepRec, which loads both rows
 template <class Context, class Condition, class Then, MemorySpace ThenSpace, class ThenColumns,
           class Otherwise, MemorySpace OtherwiseSpace, class OtherwiseColumns, class Out,
-          MemorySpace OutSpace, class OutColumns>
+          MemorySpace OutSpace, class OutColumns, class = detail::unit>
 [[nodiscard]] status row_select(Context&& context_or_executor, const Condition& cond,
                                 matrix_view<Then, ThenSpace, ThenColumns> then,
                                 matrix_view<Otherwise, OtherwiseSpace, OtherwiseColumns> otherwise,
@@ -167,7 +168,8 @@ status row_select_on(any_backend, const Args&...) {
 }
 
 /// @param stream_above outputs of more bytes than this are written with non-temporal stores
-template <class Context, class T, MemorySpace ThenSpace, MemorySpace OtherwiseSpace, MemorySpace OutSpace>
+template <class Context, class T, MemorySpace ThenSpace, MemorySpace OtherwiseSpace, MemorySpace OutSpace,
+          class = detail::unit>
 status row_select_on(host_backend, const Context& ctx, std::span<const unsigned char> cond,
                      matrix_view<const T, ThenSpace> then, matrix_view<const T, OtherwiseSpace> otherwise,
                      matrix_view<T, OutSpace> out, index_t stream_above = detail::last_level_cache_bytes()) {

@@ -22,6 +22,7 @@
 #include <deeprec/core/hash.hpp>
 #include <deeprec/core/id_range.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/memory/owns.hpp>
 #include <deeprec/ops/detail/key_seed.hpp>
@@ -155,7 +156,7 @@ std::uint64_t bits_of_all(std::span<const Id> ids) noexcept {
 ///           ids; out_of_memory. On an error out is unchanged
 /// @example  @snippet tests/ops/unique_test.cpp unique
 /// @source   UniqueWithCounts of TensorFlow and DeepRec
-template <class Context, class Ids, class Id, class Index>
+template <class Context, class Ids, class Id, class Index, class = detail::unit>
 [[nodiscard]] status unique(Context&& context_or_executor, const Ids& ids, unique_ids<Id, Index>& out) {
   static_assert(IdRange<Ids>,
                 "deeprec::unique: ids are no list of integers of 32 or 64 bits. Fix: "
@@ -180,7 +181,7 @@ template <class Context, class Ids, class Id, class Index>
 ///          scratch
 /// @threads one thread a stream
 /// @error   shape_mismatch (out that is null); unsupported (N beyond 31 bits)
-template <class Context, class Id>
+template <class Context, class Id, class = detail::unit>
 [[nodiscard]] status unique(Context&& context_or_stream, std::span<const Id> ids, device_unique<Id> out) {
   const auto ctx = detail::as_context(context_or_stream);
   return unique_on(ctx.backend(), ctx, ids, out);
@@ -191,7 +192,7 @@ status unique_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, class Id, class Index>
+template <class Context, class Id, class Index, class = detail::unit>
 status unique_on(host_backend, const Context& ctx, std::span<const Id> ids, unique_ids<Id, Index>& out) {
   if (detail::owns(detail::arrays_of(out), ids))
     return {errc::unsupported, "unique: out must not own the ids"};

@@ -16,6 +16,7 @@
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/rounding.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/optim/apply_row_kernels.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
@@ -57,7 +58,7 @@ void apply_row(const O& optimizer, W* weights, const float* gradient, float* sta
 /// @threads  one caller for the same weights
 /// @error    shape_mismatch naming the operand; on an error nothing is written
 template <class Context, MemorySpace GradientSpace, RowOptimizer O, Storage W, MemorySpace WeightSpace,
-          MemorySpace StateSpace, RoundingPolicy Rounding = rounding::nearest_t>
+          MemorySpace StateSpace, RoundingPolicy Rounding = rounding::nearest_t, class = detail::unit>
 [[nodiscard]] status apply_rows(Context&& context_or_executor,
                                 matrix_view<const float, GradientSpace> gradient, const O& optimizer,
                                 matrix_view<W, WeightSpace> weights, matrix_view<float, StateSpace> state,
@@ -86,7 +87,7 @@ status apply_rows_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, class O, class W, class Rounding>
+template <class Context, class O, class W, class Rounding, class = detail::unit>
 status apply_rows_on(host_backend, const Context& ctx, matrix_view<const float> gradient, const O& optimizer,
                      matrix_view<W> weights, matrix_view<float> state, const Rounding& rounding) {
   const auto rows = detail::prepare(optimizer);

@@ -20,6 +20,7 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -68,7 +69,7 @@ DEEPREC_APART inline void add_squares(matrix_view<const float> values, index_t c
 ///           resource
 /// @threads  reentrant
 /// @error    shape_mismatch (from matrix_view::validate); out_of_memory. On an error norm is unchanged
-template <class Context, MemorySpace Space>
+template <class Context, MemorySpace Space, class = detail::unit>
 [[nodiscard]] status global_norm(Context&& context_or_executor,
                                  std::span<const matrix_view<const float, Space>> gradients, double& norm) {
   const auto ctx = detail::as_context(context_or_executor);
@@ -76,7 +77,7 @@ template <class Context, MemorySpace Space>
 }
 
 /// The same, for a container of views.
-template <class Context, class Container>
+template <class Context, class Container, class = detail::unit>
   requires requires(const Container& all) { std::span(all).front().data_handle(); }
 [[nodiscard]] status global_norm(Context&& context_or_executor, const Container& gradients, double& norm) {
   using view = typename decltype(std::span(gradients))::value_type;
@@ -88,7 +89,7 @@ status global_norm_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context>
+template <class Context, class = detail::unit>
 status global_norm_on(host_backend, const Context& ctx, std::span<const matrix_view<const float>> gradients,
                       double& norm) {
   constexpr index_t widest = 16384;

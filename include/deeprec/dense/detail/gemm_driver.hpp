@@ -24,7 +24,7 @@
 #include <deeprec/dense/gemm_weights.hpp>
 #include <deeprec/simd/dispatch.hpp>
 
-namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail { inline namespace DEEPREC_UNIT {
 
 /// A product with checked arguments. set_up() needs m, n and k of at least 1.
 struct gemm_job {
@@ -540,4 +540,4 @@ void sum_rows(context<E> ctx, gemm_operand as, const gemm_view<>& a, float* out)
                              });
 }
 
-}}}  // namespace deeprec::DEEPREC_ABI::detail
+}}}}  // namespace deeprec::DEEPREC_ABI::detail::DEEPREC_UNIT

@@ -16,6 +16,7 @@
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/batches/device_batch.hpp>
 #include <deeprec/embedding/batches/jagged_batch.hpp>
@@ -90,7 +91,7 @@ void fill_bags(const Context& ctx, const Bags& in, const std::optional<Id>& defa
 ///          weights) or that of empty; out_of_memory. On an error nothing is written
 /// @example @snippet tests/embedding/stages_test.cpp stages
 /// @source  SparseFillEmptyRows of TensorFlow
-template <class Context, BagBatch Bags>
+template <class Context, BagBatch Bags, class = detail::unit>
 [[nodiscard]] status fill_empty_bags(Context&& context_or_executor, const Bags& bags,
                                      std::type_identity_t<std::optional<typename Bags::id_type>> default_id,
                                      jagged_batch<typename Bags::id_type>& out,
@@ -113,7 +114,7 @@ template <class Context, BagBatch Bags>
 /// @cost    two launches and a scan over B
 /// @threads one thread per stream
 /// @error   shape_mismatch; id_out_of_range (a negative default_id); offsets_* from synchronize()
-template <class Context, BagBatch Bags>
+template <class Context, BagBatch Bags, class = detail::unit>
 [[nodiscard]] status fill_empty_bags(Context&& context_or_stream, const Bags& bags,
                                      std::type_identity_t<std::optional<typename Bags::id_type>> default_id,
                                      device_bags<typename Bags::id_type> out, std::span<std::uint8_t> empty) {
@@ -127,7 +128,7 @@ status fill_empty_bags_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, class Bags, class Id>
+template <class Context, class Bags, class Id, class = detail::unit>
 status fill_empty_bags_on(host_backend, const Context& ctx, const Bags& bags,
                           const std::optional<Id>& default_id, jagged_batch<Id>& out,
                           std::span<std::uint8_t> empty) {

@@ -25,6 +25,7 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/batches/detail/group_positions.hpp>
 #include <deeprec/embedding/batches/device_batch.hpp>
@@ -170,7 +171,7 @@ void group_entries(const Context& ctx, group_counts& counts, const Coo& coo, con
 /// @error   as coo_view::validate; unsupported when out owns coo's memory (rows, ids or weights);
 ///          out_of_memory. On an error out is as before
 /// @example @snippet tests/embedding/jagged_batch_test.cpp to_jagged
-template <class Context, class Id, class Row, MemorySpace Space>
+template <class Context, class Id, class Row, MemorySpace Space, class = detail::unit>
 [[nodiscard]] status to_jagged(Context&& context_or_executor, const coo_view<Id, Row, Space>& coo,
                                jagged_batch<Id>& out) {
   const auto ctx = detail::as_context(context_or_executor);
@@ -187,7 +188,7 @@ template <class Context, class Id, class Row, MemorySpace Space>
 /// @threads one thread per stream
 /// @error   shape_mismatch; unsupported (N or B beyond 32 bits); invalid_value (position, value = its row)
 ///          from synchronize()
-template <class Context, class Id, class Row, MemorySpace Space>
+template <class Context, class Id, class Row, MemorySpace Space, class = detail::unit>
 [[nodiscard]] status to_jagged(Context&& context_or_stream, const coo_view<Id, Row, Space>& coo,
                                device_bags<Id> out) {
   const auto ctx = detail::as_context(context_or_stream);
@@ -200,7 +201,7 @@ status to_jagged_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, class Id, class Row, MemorySpace Space>
+template <class Context, class Id, class Row, MemorySpace Space, class = detail::unit>
 status to_jagged_on(host_backend, const Context& ctx, const coo_view<Id, Row, Space>& coo,
                     jagged_batch<Id>& out) {
   static_assert(reachable_as<Space, host_space>,

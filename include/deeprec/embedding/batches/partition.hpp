@@ -26,6 +26,7 @@
 #include <deeprec/core/contract.hpp>
 #include <deeprec/core/id_range.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/batches/detail/divider.hpp>
 #include <deeprec/embedding/batches/detail/group_positions.hpp>
@@ -273,7 +274,7 @@ void partition_ids(const Context& ctx, std::span<const Id> ids, index_t rows, in
 /// @example @snippet tests/embedding/partition_test.cpp partition
 /// @source  the partition strategies of TensorFlow's embedding_lookup; DeepRec's PartitionWithPermutation,
 ///          where -1 by partition_strategy::mod is written to index -1
-template <class Context, class Ids, class Strategy, class Bounds, class Id>
+template <class Context, class Ids, class Strategy, class Bounds, class Id, class = detail::unit>
 [[nodiscard]] status partition(Context&& context_or_executor, const Ids& ids, index_t rows, index_t parts,
                                const Strategy& strategy, const Bounds& bounds, partitioned_ids<Id>& out) {
   static_assert(IdRange<Ids>,
@@ -299,7 +300,7 @@ template <class Context, class Ids, class Strategy, class Bounds, class Id>
 }
 
 /// The same, for bounds mode check.
-template <class Context, class Ids, class Strategy, class Id>
+template <class Context, class Ids, class Strategy, class Id, class = detail::unit>
 [[nodiscard]] status partition(Context&& context_or_executor, const Ids& ids, index_t rows, index_t parts,
                                const Strategy& strategy, partitioned_ids<Id>& out) {
   return partition(context_or_executor, ids, rows, parts, strategy, bounds::check, out);
@@ -314,7 +315,7 @@ template <class Context, class Ids, class Strategy, class Id>
 /// @threads one thread per stream
 /// @error   invalid_value; unsupported (N beyond 32 bits, P beyond 31); shape_mismatch (null out);
 ///          id_out_of_range (position, value) from synchronize()
-template <class Context, class Id, class Strategy, class Bounds>
+template <class Context, class Id, class Strategy, class Bounds, class = detail::unit>
 [[nodiscard]] status partition(Context&& context_or_stream, std::span<const Id> ids, index_t rows,
                                index_t parts, const Strategy& strategy, const Bounds& bounds,
                                device_partition<Id> out) {
@@ -328,7 +329,7 @@ status partition_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, class Id, class Strategy, class Bounds>
+template <class Context, class Id, class Strategy, class Bounds, class = detail::unit>
 status partition_on(host_backend, const Context& ctx, std::span<const Id> ids, index_t rows, index_t parts,
                     const Strategy& strategy, [[maybe_unused]] const Bounds& bounds,
                     partitioned_ids<Id>& out) {

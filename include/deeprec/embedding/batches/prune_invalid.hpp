@@ -16,6 +16,7 @@
 #include <deeprec/core/coo_view.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/batches/device_batch.hpp>
 #include <deeprec/embedding/batches/jagged_batch.hpp>
@@ -123,7 +124,7 @@ void prune_bags(const Context& ctx, const Bags& in, const Valid& valid,
 /// @example  @snippet tests/embedding/stages_test.cpp stages
 /// @source   safe_embedding_lookup_sparse of TensorFlow; DeepRec's prune_invalid_ids, which has no
 ///           weights
-template <class Context, class Batch, class Rule>
+template <class Context, class Batch, class Rule, class = detail::unit>
 [[nodiscard]] status prune_invalid(Context&& context_or_executor, const Batch& batch, const Rule&,
                                    jagged_batch<typename Batch::id_type>& out, index_t& dropped) {
   static_assert(
@@ -142,7 +143,7 @@ template <class Context, class Batch, class Rule>
 /// @cost    two launches and a scan over N; 16 bytes of stream scratch per id
 /// @threads one thread per stream
 /// @error   shape_mismatch; offsets_* from synchronize()
-template <class Context, BagBatch Bags, class Rule>
+template <class Context, BagBatch Bags, class Rule, class = detail::unit>
 [[nodiscard]] status prune_invalid(Context&& context_or_stream, const Bags& bags, const Rule& rule,
                                    device_bags<typename Bags::id_type> out) {
   static_assert(
@@ -157,7 +158,7 @@ status prune_invalid_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, class Batch, class Valid, class Id>
+template <class Context, class Batch, class Valid, class Id, class = detail::unit>
 status prune_invalid_on(host_backend, const Context& ctx, const Batch& batch, const Valid& valid,
                         jagged_batch<Id>& out, index_t& dropped) {
   static_assert(reachable_as<typename Batch::space, host_space>,

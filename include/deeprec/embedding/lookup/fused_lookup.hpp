@@ -21,6 +21,7 @@
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/batches/jagged_batch.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>
@@ -72,7 +73,7 @@ bool one_in_each_row(const coo_view<Id, Row, Space>& entries) noexcept {
 /// @example  @snippet tests/embedding/fused_lookup_test.cpp fused_lookup
 /// @source   DeepRec, fused_embedding_lookup_sparse; TensorFlow, safe_embedding_lookup_sparse
 template <class Context, RowSource Source, BagBatch Bags, class Pooling, class Out, MemorySpace OutSpace,
-          class Columns>
+          class Columns, class = detail::unit>
 [[nodiscard]] status fused_lookup(Context&& context_or_executor, const Source& source, const Bags& bags,
                                   const Pooling& pooling, matrix_view<Out, OutSpace, Columns> out) {
   return lookup(context_or_executor, source, bags, detail::with_prune(detail::as_pooling(pooling)), out);
@@ -90,7 +91,7 @@ template <class Context, RowSource Source, BagBatch Bags, class Pooling, class O
 /// @error    as lookup, and as coo_view::validate (on a device from synchronize(), and the entry is
 ///           left out). When entries are not in order, positions refer to the sorted entries
 template <class Context, RowSource Source, class Id, class Row, MemorySpace Space, class Pooling, class Out,
-          MemorySpace OutSpace, class Columns>
+          MemorySpace OutSpace, class Columns, class = detail::unit>
 [[nodiscard]] status fused_lookup(Context&& context_or_executor, const Source& source,
                                   const coo_view<Id, Row, Space>& entries, const Pooling& pooling,
                                   matrix_view<Out, OutSpace, Columns> out) {
@@ -108,7 +109,7 @@ status fused_lookup_on(any_backend, const Args&...) {
 }
 
 template <class Context, class Source, class Id, class Row, MemorySpace Space, class Pooling, class Out,
-          MemorySpace OutSpace, class Columns>
+          MemorySpace OutSpace, class Columns, class = detail::unit>
 status fused_lookup_on(host_backend, const Context& ctx, const Source& source,
                        const coo_view<Id, Row, Space>& entries, const Pooling& pooling,
                        matrix_view<Out, OutSpace, Columns> out) {

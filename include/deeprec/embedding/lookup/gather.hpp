@@ -21,6 +21,7 @@
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/batches/partition.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>
@@ -41,7 +42,8 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// @threads  as lookup
 /// @error    shape_mismatch; id_out_of_range (position, value). On an error nothing is written
 /// @example  @snippet tests/embedding/stages_test.cpp stages
-template <class Context, RowSource Source, class Ids, class Out, MemorySpace OutSpace, class Columns>
+template <class Context, RowSource Source, class Ids, class Out, MemorySpace OutSpace, class Columns,
+          class = detail::unit>
 [[nodiscard]] status gather(Context&& context_or_executor, const Source& table, const Ids& ids,
                             matrix_view<Out, OutSpace, Columns> out) {
   static_assert(IdRange<Ids>,
@@ -88,7 +90,8 @@ struct addressed_rows {
 /// @error    shape_mismatch; id_out_of_range (table, position, value = the local row) of the smallest
 ///           table, and in it of the smallest position; out_of_memory. On an error nothing is written
 /// @example  @snippet tests/embedding/stages_test.cpp stages
-template <class Context, class Tables, class Id, class Out, MemorySpace OutSpace, class Columns>
+template <class Context, class Tables, class Id, class Out, MemorySpace OutSpace, class Columns,
+          class = detail::unit>
   requires(!RowSource<Tables>)
 [[nodiscard]] status gather(Context&& context_or_executor, const Tables& tables,
                             const partitioned_ids<Id>& parts, matrix_view<Out, OutSpace, Columns> out) {
@@ -139,7 +142,7 @@ status gather_parts_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, class Source, class Id, class Out, MemorySpace OutSpace>
+template <class Context, class Source, class Id, class Out, MemorySpace OutSpace, class = detail::unit>
 status gather_parts_on(host_backend, const Context& ctx, std::span<const Source> tables,
                        const partitioned_ids<Id>& parts, matrix_view<Out, OutSpace> out) {
   const auto& positions = parts.permutation;
@@ -183,7 +186,7 @@ status gather_parts_on(host_backend, const Context& ctx, std::span<const Source>
 /// @error    as lookup
 /// @example  @snippet tests/embedding/stages_test.cpp stages
 template <class Context, class T, MemorySpace Space, class Columns, BagBatch Bags, class Pooling, class Out,
-          MemorySpace OutSpace, class OutColumns>
+          MemorySpace OutSpace, class OutColumns, class = detail::unit>
 [[nodiscard]] status combine(Context&& context_or_executor, matrix_view<T, Space, Columns> rows,
                              const Bags& bags, const Pooling& pooling,
                              matrix_view<Out, OutSpace, OutColumns> out) {

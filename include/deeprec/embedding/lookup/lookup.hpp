@@ -16,6 +16,7 @@
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/kernels/lookup_job.hpp>
 #include <deeprec/embedding/pooling.hpp>
@@ -85,7 +86,7 @@ status lookup_shapes(const Source& table, const Bags& bags, const Pooling& pooli
 ///           that is not above 0); out_of_memory. On an error nothing is written
 /// @example  @snippet tests/embedding/lookup_test.cpp lookup
 template <class Context, RowSource Source, BagBatch Bags, class Pooling, class Out, MemorySpace OutSpace,
-          class Columns>
+          class Columns, class = detail::unit>
 [[nodiscard]] status lookup(Context&& context_or_executor, const Source& table, const Bags& bags,
                             const Pooling& pooling, matrix_view<Out, OutSpace, Columns> out) {
   static_assert(!std::is_const_v<Out>,
@@ -112,7 +113,8 @@ concept NamesIds = requires { typename B::id_type; };
 /// @cost    none: a static_assert
 /// @threads reentrant
 /// @error   does not compile
-template <class Context, detail::NamesFormat Source, detail::NamesIds Bags, class Pooling, class Out>
+template <class Context, detail::NamesFormat Source, detail::NamesIds Bags, class Pooling, class Out,
+          class = detail::unit>
   requires(!RowSource<Source> || !BagBatch<Bags>)
 status lookup(Context&&, const Source&, const Bags&, const Pooling&, const Out&) {
   static_assert(
@@ -130,7 +132,8 @@ status lookup_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, class Source, class Bags, class Pooling, class Out, MemorySpace OutSpace>
+template <class Context, class Source, class Bags, class Pooling, class Out, MemorySpace OutSpace,
+          class = detail::unit>
 status lookup_on(host_backend, const Context& ctx, const Source& table, const Bags& bags,
                  const Pooling& pooling, matrix_view<Out, OutSpace> out) {
   static_assert(reachable_as<OutSpace, host_space>,

@@ -26,6 +26,7 @@
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/lookup/detail/device_group.hpp>
 #include <deeprec/embedding/lookup/detail/group_jobs.hpp>
@@ -63,7 +64,7 @@ class table_group {
   /// Adds a feature and returns its number. The source is copied (a view, not the rows).
   ///
   /// @error concat does not compile: its output has one row per id
-  template <RowSource Source, class Pooling>
+  template <RowSource Source, class Pooling, class = detail::unit>
   index_t add(const Source& table, const Pooling& pooling) {
     using policies = std::remove_const_t<decltype(detail::as_pooling(pooling))>;
     static_assert(!std::is_same_v<typename policies::combiner, combiner::concat_t>,
@@ -115,7 +116,7 @@ class table_group {
 ///           the smallest that the host finds, then the smallest that the device finds). On an error nothing
 ///           is written
 /// @example  @snippet tests/embedding/table_group_test.cpp table_group
-template <class Context, Storage Out, BagBatch Bags>
+template <class Context, Storage Out, BagBatch Bags, class = detail::unit>
 [[nodiscard]] status lookup(
     Context&& context_or_executor, const table_group<Out, Bags>& group,
     std::span<const std::type_identity_t<Bags>> bags,
@@ -143,7 +144,7 @@ status lookup_group_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, class Out, class Bags>
+template <class Context, class Out, class Bags, class = detail::unit>
 status lookup_group_on(host_backend, const Context& given, const table_group<Out, Bags>& group,
                        std::span<const Bags> bags,
                        std::span<const matrix_view<Out, detail::group_space<Bags>>> outs) {
@@ -160,7 +161,7 @@ status lookup_group_on(host_backend, const Context& given, const table_group<Out
 
 /// The same, for outputs side by side in one matrix: feature t fills the columns
 /// [offset(t), offset(t + 1)) of out (B, total_width()); every batch has B bags.
-template <class Context, Storage Out, BagBatch Bags, class Columns>
+template <class Context, Storage Out, BagBatch Bags, class Columns, class = detail::unit>
 [[nodiscard]] status lookup(Context&& context_or_executor, const table_group<Out, Bags>& group,
                             std::span<const std::type_identity_t<Bags>> bags,
                             matrix_view<Out, detail::group_space<Bags>, Columns> out) {

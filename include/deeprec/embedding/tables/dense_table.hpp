@@ -20,6 +20,7 @@
 #include <deeprec/core/random.hpp>
 #include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/tables/row_format.hpp>
 #include <deeprec/embedding/tables/table_view.hpp>
@@ -130,7 +131,7 @@ class dense_table {
   /// @threads  one caller, no lookup at the same time
   /// @error    throws deeprec::error (out_of_memory) when the scratch can't be allocated; no row is written
   ///           then
-  template <class Context, class Initializer>
+  template <class Context, class Initializer, class = detail::unit>
   void initialize(Context&& context_or_executor, const Initializer& fill) {
     const auto ctx = detail::as_context(context_or_executor);
     if (rows_ == 0) return;

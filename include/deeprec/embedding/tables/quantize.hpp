@@ -18,6 +18,7 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/tables/row_format.hpp>
 #include <deeprec/embedding/tables/table_view.hpp>
@@ -40,7 +41,8 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// @error    shape_mismatch · invalid_value with row and column, of the first such row: a value is NaN,
 ///           infinite, or too large for the format. On an error nothing is written
 /// @example  @snippet tests/embedding/quantize_test.cpp quantize
-template <class Context, MemorySpace SourceSpace, class Columns, RowFormat Format, MemorySpace TableSpace>
+template <class Context, MemorySpace SourceSpace, class Columns, RowFormat Format, MemorySpace TableSpace,
+          class = detail::unit>
 [[nodiscard]] status quantize(Context&& context_or_executor,
                               matrix_view<const float, SourceSpace, Columns> source,
                               table_view<Format, TableSpace> table) {
@@ -54,7 +56,8 @@ template <class Context, MemorySpace SourceSpace, class Columns, RowFormat Forma
 }
 
 /// The same, for a source that may be written.
-template <class Context, MemorySpace SourceSpace, class Columns, RowFormat Format, MemorySpace TableSpace>
+template <class Context, MemorySpace SourceSpace, class Columns, RowFormat Format, MemorySpace TableSpace,
+          class = detail::unit>
 [[nodiscard]] status quantize(Context&& context_or_executor, matrix_view<float, SourceSpace, Columns> source,
                               table_view<Format, TableSpace> table) {
   return quantize(context_or_executor, matrix_view<const float, SourceSpace, Columns>(source), table);
@@ -72,7 +75,7 @@ template <class Context, MemorySpace SourceSpace, class Columns, RowFormat Forma
 /// @threads  reentrant; lookups of the table may run at the same time
 /// @error    shape_mismatch; nothing is written then
 template <class Context, RowFormat Format, MemorySpace TableSpace, class Byte, MemorySpace OutSpace,
-          class Columns>
+          class Columns, class = detail::unit>
 [[nodiscard]] status dequantize(Context&& context_or_executor,
                                 const basic_table_view<Format, TableSpace, Byte>& table,
                                 matrix_view<float, OutSpace, Columns> out) {
@@ -125,7 +128,7 @@ status quantize_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, MemorySpace SourceSpace, class Format, MemorySpace TableSpace>
+template <class Context, MemorySpace SourceSpace, class Format, MemorySpace TableSpace, class = detail::unit>
 status quantize_on(host_backend, const Context& ctx, matrix_view<const float, SourceSpace> source,
                    table_view<Format, TableSpace> table) {
   static_assert(reachable_as<SourceSpace, host_space> && reachable_as<TableSpace, host_space>,
@@ -161,7 +164,7 @@ status dequantize_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, class Format, MemorySpace TableSpace, MemorySpace OutSpace>
+template <class Context, class Format, MemorySpace TableSpace, MemorySpace OutSpace, class = detail::unit>
 status dequantize_on(host_backend, const Context& ctx, const_table_view<Format, TableSpace> table,
                      matrix_view<float, OutSpace> out) {
   static_assert(reachable_as<TableSpace, host_space> && reachable_as<OutSpace, host_space>,

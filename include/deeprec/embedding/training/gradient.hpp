@@ -19,6 +19,7 @@
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/embedding/pooling.hpp>
@@ -68,7 +69,7 @@ inline auto arrays_of(const sparse_gradient& gradient) noexcept {
 /// @error    as lookup; shape_mismatch for a null gradient; unsupported when out owns memory of the bags or
 ///           of the gradient. On an error out is as before
 /// @example  @snippet tests/embedding/gradient_test.cpp row_gradients
-template <class Context, BagBatch Bags, MemorySpace Space, class Columns, class Pooling>
+template <class Context, BagBatch Bags, MemorySpace Space, class Columns, class Pooling, class = detail::unit>
 [[nodiscard]] status row_gradients(Context&& context_or_executor, const Bags& bags,
                                    matrix_view<const float, Space, Columns> gradient, const Pooling& pooling,
                                    index_t table_rows, sparse_gradient& out) {
@@ -98,7 +99,7 @@ status row_gradients_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, class Bags, class Pooling>
+template <class Context, class Bags, class Pooling, class = detail::unit>
 status row_gradients_on(host_backend, const Context& ctx, const Bags& bags, matrix_view<const float> gradient,
                         const Pooling& pooling, index_t table_rows, sparse_gradient& out) {
   if (const status s = detail::check_backward(ctx, bags, table_rows, pooling); !s) return s;
@@ -152,7 +153,8 @@ status row_gradients_on(host_backend, const Context& ctx, const Bags& bags, matr
 /// @threads  reentrant; a concurrent writer of the table's rows is not safe
 /// @error    as lookup; shape_mismatch for a null gradient or out. On an error nothing is written
 /// @example  @snippet tests/embedding/gradient_test.cpp weight_gradients
-template <class Context, RowSource Source, BagBatch Bags, MemorySpace Space, class Columns, class Pooling>
+template <class Context, RowSource Source, BagBatch Bags, MemorySpace Space, class Columns, class Pooling,
+          class = detail::unit>
 [[nodiscard]] status weight_gradients(Context&& context_or_executor, const Source& table, const Bags& bags,
                                       matrix_view<const float, Space, Columns> gradient,
                                       const Pooling& pooling, std::span<float> out) {
@@ -221,7 +223,7 @@ status weight_gradients_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, class Source, class Bags, class Pooling>
+template <class Context, class Source, class Bags, class Pooling, class = detail::unit>
 status weight_gradients_on(host_backend, const Context& ctx, const Source& table, const Bags& bags,
                            matrix_view<const float> gradient, const Pooling& pooling, std::span<float> out) {
   if (const status s = bags.validate(); !s) return s;

@@ -22,6 +22,7 @@
 #include <deeprec/core/rounding.hpp>
 #include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/embedding/pooling.hpp>
@@ -53,7 +54,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// @example  @snippet tests/embedding/update_test.cpp update
 template <class Context, BagBatch Bags, MemorySpace GradientSpace, class Columns, class Pooling,
           RowOptimizer Optimizer, RowFormat Format, MemorySpace TableSpace,
-          RoundingPolicy Rounding = rounding::nearest_t>
+          RoundingPolicy Rounding = rounding::nearest_t, class = detail::unit>
 [[nodiscard]] status update(Context&& context_or_executor, const Bags& bags,
                             matrix_view<const float, GradientSpace, Columns> gradient, const Pooling& pooling,
                             const Optimizer& optimizer, table_view<Format, TableSpace> table,
@@ -93,7 +94,7 @@ template <class Context, BagBatch Bags, MemorySpace GradientSpace, class Columns
 /// The same, for a gradient that may be written.
 template <class Context, BagBatch Bags, MemorySpace GradientSpace, class Columns, class Pooling,
           RowOptimizer Optimizer, RowFormat Format, MemorySpace TableSpace,
-          RoundingPolicy Rounding = rounding::nearest_t>
+          RoundingPolicy Rounding = rounding::nearest_t, class = detail::unit>
 [[nodiscard]] status update(Context&& context_or_executor, const Bags& bags,
                             matrix_view<float, GradientSpace, Columns> gradient, const Pooling& pooling,
                             const Optimizer& optimizer, table_view<Format, TableSpace> table,
@@ -107,7 +108,8 @@ status update_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, class Bags, class Pooling, class Optimizer, class Format, class Rounding>
+template <class Context, class Bags, class Pooling, class Optimizer, class Format, class Rounding,
+          class = detail::unit>
 status update_on(host_backend, const Context& ctx, const Bags& bags, matrix_view<const float> gradient,
                  const Pooling& pooling, const Optimizer& optimizer, table_view<Format> table,
                  const Rounding& rounding) {

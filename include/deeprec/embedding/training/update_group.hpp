@@ -26,6 +26,7 @@
 #include <deeprec/core/rounding.hpp>
 #include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/embedding/tables/table_view.hpp>
@@ -57,7 +58,7 @@ class update_group {
   /// @dtype    rows f32, f16, bf16 or split
   /// @error    reported by update: rows without room for the optimizer's state; one address with two shapes,
   ///           formats or norms
-  template <RowFormat Format, class Pooling>
+  template <RowFormat Format, class Pooling, class = detail::unit>
   index_t add(table_view<Format> table, const Pooling& pooling) {
     using policies = std::remove_const_t<decltype(detail::as_pooling(pooling))>;
     using combiner_type = typename policies::combiner;
@@ -109,6 +110,7 @@ class update_group {
   [[nodiscard]] index_t total_width() const noexcept { return offsets_.back(); }
 
   /// For update: runs the whole call.
+  template <class = detail::unit>
   [[nodiscard]] status run(const context<executor_ref>& ctx, std::span<const Bags> bags,
                            std::span<const matrix_view<const float>> gradients, const Optimizer& optimizer,
                            const Rounding& rounding) const {
@@ -177,6 +179,7 @@ class update_group {
     if (fault_) fault_ = status(errc::shape_mismatch, what).in_table(features());
   }
 
+  template <class = detail::unit>
   status check(const context<executor_ref>& ctx, std::span<const Bags> bags,
                std::span<const matrix_view<const float>> gradients) const {
     if (const status s =
@@ -212,6 +215,7 @@ class update_group {
   }
 
   // Uses the memory at `place`; no allocation.
+  template <class = detail::unit>
   void step_table(const context<executor_ref>& ctx, std::size_t table, const work& w, std::byte* place,
                   std::span<const Bags> bags, std::span<const matrix_view<const float>> gradients,
                   const Optimizer& optimizer, const Rounding& rounding) const {
@@ -245,7 +249,7 @@ class update_group {
 /// @error    as update, with the feature as the table, for the smallest feature that has a fault. On an
 ///           error, also out_of_memory, nothing is written
 /// @example  @snippet tests/embedding/update_group_test.cpp update_group
-template <class Context, RowOptimizer Optimizer, BagBatch Bags, RoundingPolicy Rounding>
+template <class Context, RowOptimizer Optimizer, BagBatch Bags, RoundingPolicy Rounding, class = detail::unit>
 [[nodiscard]] status update(Context&& context_or_executor,
                             const update_group<Optimizer, Bags, Rounding>& group,
                             std::span<const std::type_identity_t<Bags>> bags,
@@ -265,7 +269,8 @@ template <class Context, RowOptimizer Optimizer, BagBatch Bags, RoundingPolicy R
 
 /// The same, for gradients side by side in one matrix (B, total_width()): feature t has the columns
 /// [offset(t), offset(t + 1)); every batch has B bags.
-template <class Context, RowOptimizer Optimizer, BagBatch Bags, RoundingPolicy Rounding, class Columns>
+template <class Context, RowOptimizer Optimizer, BagBatch Bags, RoundingPolicy Rounding, class Columns,
+          class = detail::unit>
 [[nodiscard]] status update(Context&& context_or_executor,
                             const update_group<Optimizer, Bags, Rounding>& group,
                             std::span<const std::type_identity_t<Bags>> bags,
@@ -291,7 +296,8 @@ template <class Context, RowOptimizer Optimizer, BagBatch Bags, RoundingPolicy R
 }
 
 /// The same, for a gradient that may be written.
-template <class Context, RowOptimizer Optimizer, BagBatch Bags, RoundingPolicy Rounding, class Columns>
+template <class Context, RowOptimizer Optimizer, BagBatch Bags, RoundingPolicy Rounding, class Columns,
+          class = detail::unit>
 [[nodiscard]] status update(Context&& context_or_executor,
                             const update_group<Optimizer, Bags, Rounding>& group,
                             std::span<const std::type_identity_t<Bags>> bags,

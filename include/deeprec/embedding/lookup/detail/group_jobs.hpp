@@ -16,6 +16,7 @@
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/core/unit.hpp>
 #include <deeprec/embedding/kernels/lookup_job.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/exec/executor_ref.hpp>
@@ -39,7 +40,7 @@ class group_job {
   virtual void close(const context<executor_ref>& ctx) = 0;
 };
 
-template <class Source, class Bags, class Pooling, class Out>
+template <class Source, class Bags, class Pooling, class Out, class = unit>
 class group_job_of final : public group_job {
  public:
   group_job_of(const Source& table, const Bags& bags, const Pooling& pooling, matrix_view<Out> out,
@@ -73,7 +74,7 @@ class group_feature {
                               std::pmr::memory_resource* memory) const = 0;
 };
 
-template <class Source, class Bags, class Pooling, class Out>
+template <class Source, class Bags, class Pooling, class Out, class = unit>
 class group_feature_of final : public group_feature<Bags, Out> {
   using job = group_job_of<Source, Bags, Pooling, Out>;
   static_assert(alignof(job) <= alignof(std::max_align_t));
@@ -96,7 +97,7 @@ class group_feature_of final : public group_feature<Bags, Out> {
 };
 
 /// The jobs of one call.
-template <class Bags, class Out>
+template <class Bags, class Out, class = unit>
 class group_jobs {
   using group = std::span<const std::unique_ptr<group_feature<Bags, Out>>>;
 

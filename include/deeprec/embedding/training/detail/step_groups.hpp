@@ -7,6 +7,7 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/unit.hpp>
 #include <deeprec/embedding/kernels/lookup_job.hpp>
 #include <deeprec/embedding/tables/table_view.hpp>
 #include <deeprec/embedding/training/detail/backward.hpp>
@@ -23,7 +24,7 @@ inline constexpr bool has_trainable_rows =
     std::is_same_v<typename Format::element, bf16> || std::is_same_v<typename Format::element, split_float>;
 
 /// max_norm: the norm that lookups scaled rows down to; 0: none. Uses the plan's memory; no allocation.
-template <class Context, class Format, class Optimizer, class Rounding>
+template <class Context, class Format, class Optimizer, class Rounding, class = detail::unit>
 void step_groups(const Context& ctx, const backward_plan& plan, table_view<Format> table, float max_norm,
                  const Optimizer& optimizer, const Rounding& rounding) {
   using element = typename Format::element;

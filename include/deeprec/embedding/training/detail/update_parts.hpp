@@ -12,6 +12,7 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/core/unit.hpp>
 #include <deeprec/embedding/tables/table_view.hpp>
 #include <deeprec/embedding/training/detail/backward.hpp>
 #include <deeprec/embedding/training/detail/step_groups.hpp>
@@ -33,7 +34,7 @@ class update_feature {
   const std::size_t table;
 };
 
-template <class Bags, class Pooling>
+template <class Bags, class Pooling, class = unit>
 class update_feature_of final : public update_feature<Bags> {
  public:
   update_feature_of(std::size_t number, index_t rows, const Pooling& pooling)
@@ -81,7 +82,7 @@ class update_table {
 template <class Format>
 inline constexpr char name_of_format = 0;
 
-template <class Format, class Optimizer, class Rounding>
+template <class Format, class Optimizer, class Rounding, class = unit>
 class update_table_of final : public update_table<Optimizer, Rounding> {
  public:
   update_table_of(table_view<Format> view, float cap)

@@ -1,0 +1,14 @@
+// A type that encodes the flags of the translation unit.
+//
+// The last template parameter of functions that vectorise or that call such functions: a unit compiled with
+// -mavx512f then has symbols of its own, and the linker never merges them with those of a unit for older
+// machines. See docs/adr/0003.
+#pragma once
+
+#include <deeprec/core/config.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail { inline namespace DEEPREC_UNIT {
+
+struct unit {};
+
+}}}}  // namespace deeprec::DEEPREC_ABI::detail::DEEPREC_UNIT
