@@ -135,7 +135,7 @@ namespace detail {
 /// Trivially copyable; making one never allocates.
 class [[nodiscard]] status {
  public:
-  constexpr status() noexcept = default;
+  constexpr status() noexcept : no_place_{} {}
   /// @param detail a string literal, or null
   constexpr status(errc code, const char* detail, fault_place place = {}) noexcept
       : place_(place), detail_(detail), code_(code) {}
@@ -144,7 +144,7 @@ class [[nodiscard]] status {
   [[nodiscard]] constexpr bool ok() const noexcept { return code_ == errc::ok; }
   constexpr explicit operator bool() const noexcept { return ok(); }
   [[nodiscard]] constexpr errc code() const noexcept { return code_; }
-  [[nodiscard]] constexpr const fault_place& place() const noexcept { return place_; }
+  [[nodiscard]] constexpr const fault_place& place() const noexcept { return ok() ? nowhere_ : place_; }
   [[nodiscard]] constexpr const char* detail() const noexcept { return detail_; }
 
   /// The same fault, located in table `t`: for verbs over many tables.
@@ -157,6 +157,7 @@ class [[nodiscard]] status {
   /// One line of text, with the location.
   [[nodiscard]] std::string message() const {
     std::string text = to_string(code_);
+    if (ok()) return text;
     const char* separator = ": ";
     const auto append = [&](const char* name, index_t number) {
       text += separator;
@@ -189,7 +190,13 @@ class [[nodiscard]] status {
   }
 
  private:
-  fault_place place_{};
+  static constexpr fault_place nowhere_{};
+
+  // Success writes no place: every layer of every call returns one.
+  union {
+    char no_place_;
+    fault_place place_;
+  };
   const char* detail_ = nullptr;
   errc code_ = errc::ok;
 };
@@ -199,7 +206,7 @@ namespace detail {
 /// shape_mismatch unless two sizes are the same; `what` is the requirement: "lookup: out.extent(1) must be
 /// the row width D".
 template <class Is, class MustBe>
-constexpr status expect_size(Is is, MustBe must_be, const char* what) noexcept {
+DEEPREC_INLINE constexpr status expect_size(Is is, MustBe must_be, const char* what) noexcept {
   const auto a = static_cast<index_t>(is), b = static_cast<index_t>(must_be);
   if (a == b) [[likely]]
     return {};

@@ -97,8 +97,10 @@ template <class Context, RowSource Source, BagBatch Bags, class Pooling, class O
   const auto ctx = detail::as_context(context_or_executor);
   const auto policies = detail::as_pooling(pooling);
   if (const status s = detail::lookup_shapes(table, bags, policies, out); !s) return s;
-  return detail::or_out_of_memory(
-      [&] { return lookup_on(ctx.backend(), ctx, table, bags, policies, matrix_view<Out, OutSpace>(out)); });
+  // A copy: a view whose address escapes stays in memory, and no check of it is folded.
+  return detail::or_out_of_memory([&, to = matrix_view<Out, OutSpace>(out)] {
+    return lookup_on(ctx.backend(), ctx, table, bags, policies, to);
+  });
 }
 
 namespace detail {
