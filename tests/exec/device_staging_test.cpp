@@ -34,7 +34,7 @@ std::string order_fault() {
   std::map<int, std::size_t> step_of;
   std::string fault;
   {
-    basic_device_staging<Runtime> staging(copies);
+    detail::basic_device_staging<Runtime> staging(copies);
     for (int batch = 0; batch < 10; ++batch) {
       int slot = -1;
       REQUIRE(staging.acquire(1000, slot).ok());
@@ -70,7 +70,7 @@ std::string consumer_fault(const std::string& order, bool next) {
   const std::vector<int> streams = {fake().add_stream(), fake().add_stream()};
   std::string fault;
   {
-    basic_device_staging<Runtime> staging(copies, 1);
+    detail::basic_device_staging<Runtime> staging(copies, 1);
     int slot = -1;
     REQUIRE(staging.acquire(100, slot).ok());
     const std::size_t copy = fake().nodes.size();
@@ -113,7 +113,7 @@ TEST_CASE("device_staging: copies overlap the step before, and never a batch tha
 TEST_CASE("device_staging: buffers grow, and what does not fit is refused") {
   fake() = {};
   const int copies = fake().add_stream();
-  basic_device_staging<fake_runtime> staging(copies, 1);
+  detail::basic_device_staging<fake_runtime> staging(copies, 1);
   int slot = -1;
   REQUIRE(staging.acquire(100, slot).ok());
   void* const first = staging.host(slot);
@@ -158,7 +158,7 @@ TEST_CASE("device_staging: memory is not freed under a copy") {
 TEST_CASE("device_staging: uses and releases that don't belong together are refused") {
   fake() = {};
   const int copies = fake().add_stream(), compute = fake().add_stream(), other = fake().add_stream();
-  basic_device_staging<fake_runtime> staging(copies, 1);
+  detail::basic_device_staging<fake_runtime> staging(copies, 1);
   int slot = -1;
   REQUIRE(staging.acquire(100, slot).ok());
   CHECK(staging.use(slot, compute).code() == errc::invalid_value);  // nothing was sent
@@ -188,7 +188,7 @@ TEST_CASE("device_staging: buffers and events lie on the device that the ring wa
   fake().device = 1;
   const int copies = fake().add_stream(), compute = fake().add_stream();
   {
-    basic_device_staging<fake_runtime> staging(copies);
+    detail::basic_device_staging<fake_runtime> staging(copies);
     fake().device = 0;
     int slot = -1;
     REQUIRE(staging.acquire(100, slot).ok());

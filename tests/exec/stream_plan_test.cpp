@@ -19,7 +19,7 @@ using namespace deeprec_test;
 
 namespace {
 
-using pool_type = basic_stream_pool<fake_runtime, fake_runtime::lane>;
+using pool_type = detail::basic_stream_pool<fake_runtime, fake_runtime::lane>;
 
 stream_work random_work(std::mt19937_64& random, index_t ops, double edges, int streams) {
   stream_work work;

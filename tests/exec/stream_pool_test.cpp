@@ -55,7 +55,7 @@ std::vector<std::size_t> labelled(std::size_t first) {
 template <class Runtime>
 std::string record_fault(int on) {
   fake() = {};
-  basic_stream_pool<Runtime, fake_runtime::lane> pool(3);
+  detail::basic_stream_pool<Runtime, fake_runtime::lane> pool(3);
   REQUIRE(pool.replay(fan(3), put, 0, on).ok());
   const std::size_t graph = fake().nodes.size() - 1;
   REQUIRE(pool.synchronize().ok());
@@ -72,7 +72,7 @@ std::string record_fault(int on) {
 template <class Runtime>
 std::string overlap_fault() {
   fake() = {};
-  basic_stream_pool<Runtime, fake_runtime::lane> pool(3);
+  detail::basic_stream_pool<Runtime, fake_runtime::lane> pool(3);
   const stream_plan plan = fan(3);
   REQUIRE(pool.run(plan, put).ok());
   REQUIRE(pool.replay(plan, put, 0, 1).ok());  // captures: what is behind is not of the capture
@@ -118,7 +118,7 @@ TEST_CASE("stream_pool: plans of one pool come one behind the other, on any stre
 
 TEST_CASE("stream_pool: replays on one stream cost one launch and no event") {
   fake() = {};
-  basic_stream_pool<fake_runtime, fake_runtime::lane> pool(3);
+  detail::basic_stream_pool<fake_runtime, fake_runtime::lane> pool(3);
   const stream_plan plan = fan(3);
   REQUIRE(pool.replay(plan, put, 0, 1).ok());
   const std::size_t nodes = fake().nodes.size();
@@ -128,7 +128,7 @@ TEST_CASE("stream_pool: replays on one stream cost one launch and no event") {
 
 TEST_CASE("stream_pool: a launch that fails in a capture is what the caller hears") {
   fake() = {};
-  basic_stream_pool<fake_runtime, fake_runtime::lane> pool(3);
+  detail::basic_stream_pool<fake_runtime, fake_runtime::lane> pool(3);
   const stream_plan plan = fan(3);
   for (const index_t bad : {0, 1, 2}) {
     const auto launch = [&](index_t op, fake_runtime::lane& on) -> status {
@@ -160,7 +160,7 @@ TEST_CASE("stream_pool: a launch that fails in a capture is what the caller hear
 
 TEST_CASE("stream_pool: a launch that throws ends the capture, and the streams are joined") {
   fake() = {};
-  basic_stream_pool<fake_runtime, fake_runtime::lane> pool(3);
+  detail::basic_stream_pool<fake_runtime, fake_runtime::lane> pool(3);
   const stream_plan plan = fan(3);
   for (const index_t bad : {0, 1, 2}) {
     CAPTURE(bad);
@@ -192,7 +192,7 @@ TEST_CASE("stream_pool: what a pool makes lies on the device that it was made fo
   fake() = {};
   fake().device = 1;
   {
-    basic_stream_pool<fake_runtime, fake_runtime::lane> pool(2);
+    detail::basic_stream_pool<fake_runtime, fake_runtime::lane> pool(2);
     fake().device = 0;
     REQUIRE(pool.add_stream(stream_priority::high) == 2);
     for (const int device : fake().device_of_stream) CHECK(device == 1);

@@ -81,7 +81,7 @@ std::string traffic_fault(std::uint64_t seed, int rounds, stream_pool_report& re
   for (int s = 0; s < 3; ++s) fake().add_stream();
   std::string fault;
   {
-    basic_stream_pool_resource<Runtime> pool(1 << 14);
+    detail::basic_stream_pool_resource<Runtime> pool(1 << 14);
     for (int round = 0; round < rounds; ++round) {
       const int on = static_cast<int>(random() % 3);
       if (all.size() < 6 || random() % 2 == 0) {
@@ -148,7 +148,7 @@ TEST_CASE("stream_pool_resource: no byte is used by two blocks out of order") {
 TEST_CASE("stream_pool_resource: one stream alone records no event and asks for memory once") {
   fake() = {};
   const int s = fake().add_stream();
-  basic_stream_pool_resource<fake_runtime> pool(1 << 16);
+  detail::basic_stream_pool_resource<fake_runtime> pool(1 << 16);
   void *first = nullptr, *again = nullptr;
   REQUIRE(pool.allocate(1000, s, first).ok());
   for (int i = 0; i < 50; ++i) {
@@ -166,7 +166,7 @@ TEST_CASE("stream_pool_resource: memory that is short is taken from free slabs, 
   fake() = {};
   const int s = fake().add_stream(), t = fake().add_stream();
   fake().limit = 40'000;
-  basic_stream_pool_resource<fake_runtime> pool(16'384);
+  detail::basic_stream_pool_resource<fake_runtime> pool(16'384);
   void *a = nullptr, *b = nullptr, *c = nullptr;
   REQUIRE(pool.allocate(16'384, s, a).ok());
   REQUIRE(pool.allocate(16'384, t, b).ok());
@@ -189,7 +189,7 @@ TEST_CASE("stream_pool_resource: a size that no address space has is refused, an
     fake() = {};
     fake().limit = 1 << 20;
     const int s = fake().add_stream();
-    basic_stream_pool_resource<fake_runtime> pool(slab);
+    detail::basic_stream_pool_resource<fake_runtime> pool(slab);
     void *held = nullptr, *out = nullptr, *next = nullptr;
     REQUIRE(pool.allocate(1000, s, held).ok());
     for (const std::size_t less : {0, 1, 10, 254, 255, 256, 257, 100'000}) {
@@ -211,7 +211,7 @@ TEST_CASE("stream_pool_resource: a size that no address space has is refused, an
 TEST_CASE("hazard H17: a block is known by its address: no byte of it, or before it, is read or written") {
   fake() = {};
   const int s = fake().add_stream();
-  basic_stream_pool_resource<closed_memory> pool(1 << 14);
+  detail::basic_stream_pool_resource<closed_memory> pool(1 << 14);
   void *a = nullptr, *b = nullptr, *c = nullptr;
   REQUIRE(pool.allocate(1000, s, a).ok());  // the first of its slab: nothing lies before it
   REQUIRE(pool.allocate(3000, s, b).ok());
@@ -230,7 +230,7 @@ TEST_CASE("hazard H17: a block is known by its address: no byte of it, or before
        {static_cast<void*>(nullptr), static_cast<void*>(&elsewhere), static_cast<void*>(&pool)}) {
     CHECK(pool.deallocate(foreign, s).code() == errc::invalid_value);
   }
-  basic_stream_pool_resource<closed_memory> other(1 << 14);
+  detail::basic_stream_pool_resource<closed_memory> other(1 << 14);
   CHECK(other.deallocate(a, s).code() == errc::invalid_value);
   CHECK(pool.report().in_use == held.in_use);
   for (void* const block : {b, a, c}) {
@@ -243,7 +243,7 @@ TEST_CASE("hazard H17: a block is known by its address: no byte of it, or before
 TEST_CASE("stream_pool_resource: a capture neither gets blocks nor gives them back") {
   fake() = {};
   const int s = fake().add_stream(), t = fake().add_stream();
-  basic_stream_pool_resource<fake_runtime> pool(4096);
+  detail::basic_stream_pool_resource<fake_runtime> pool(4096);
   void *before = nullptr, *freed = nullptr, *out = nullptr;
   REQUIRE(pool.allocate(2048, s, before).ok());
   REQUIRE(pool.allocate(1024, t, freed).ok());
@@ -266,7 +266,7 @@ TEST_CASE("stream_pool_resource: a capture neither gets blocks nor gives them ba
 TEST_CASE("stream_pool_resource: a free block whose stream captures is left alone") {
   fake() = {};
   const int s = fake().add_stream(), t = fake().add_stream();
-  basic_stream_pool_resource<fake_runtime> pool(4096);
+  detail::basic_stream_pool_resource<fake_runtime> pool(4096);
   void *of_s = nullptr, *of_t = nullptr, *out = nullptr, *more = nullptr;
   REQUIRE(pool.allocate(2048, s, of_s).ok());
   REQUIRE(pool.allocate(1024, t, of_t).ok());
@@ -288,7 +288,7 @@ TEST_CASE("stream_pool_resource: a free block whose stream captures is left alon
 
 TEST_CASE("stream_pool_resource: a handle that is another stream in each thread is refused") {
   fake() = {};
-  basic_stream_pool_resource<fake_runtime> pool;
+  detail::basic_stream_pool_resource<fake_runtime> pool;
   void* out = nullptr;
   CHECK(pool.allocate(100, -1, out).code() == errc::unsupported);
 }
@@ -297,7 +297,7 @@ TEST_CASE("stream_pool_resource: slabs and events lie on the device that the poo
   fake() = {};
   fake().device = 1;
   const int s = fake().add_stream(), t = fake().add_stream();
-  basic_stream_pool_resource<fake_runtime> pool(4096);
+  detail::basic_stream_pool_resource<fake_runtime> pool(4096);
   fake().device = 0;
   void *first = nullptr, *again = nullptr;
   REQUIRE(pool.allocate(4096, s, first).ok());
@@ -312,7 +312,7 @@ TEST_CASE("stream_pool_resource: slabs and events lie on the device that the poo
 TEST_CASE("stream_pool_resource: the search for a block does not walk the free ones") {
   fake() = {};
   const int s = fake().add_stream(), t = fake().add_stream();
-  basic_stream_pool_resource<counting> pool(std::size_t{1} << 20);
+  detail::basic_stream_pool_resource<counting> pool(std::size_t{1} << 20);
   std::vector<void*> blocks(4096);
   for (void*& block : blocks) REQUIRE(pool.allocate(256, s, block).ok());
   for (std::size_t i = 0; i < blocks.size(); i += 2) REQUIRE(pool.deallocate(blocks[i], s).ok());

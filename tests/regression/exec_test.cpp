@@ -97,7 +97,7 @@ TEST_CASE("r09: a pool of device memory refuses a size near the largest number")
   fake().limit = std::size_t{1} << 30;
   const int on = fake().add_stream();
   {
-    basic_stream_pool_resource<fake_runtime> pool;
+    detail::basic_stream_pool_resource<fake_runtime> pool;
     void *first = nullptr, *second = nullptr, *third = nullptr;
     CHECK(pool.allocate(SIZE_MAX - 10, on, first).code() == errc::out_of_memory);
     REQUIRE(pool.allocate(1000, on, second).ok());

@@ -20,6 +20,6 @@
 namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// @threads one thread at a time
-using cuda_staging = basic_device_staging<cuda_runtime>;
+using cuda_staging = detail::basic_device_staging<cuda_runtime>;
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -23,7 +23,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 ///
 /// @threads one thread at a time
 /// @error   the constructor throws deeprec::error (device_error) without a usable device
-using cuda_stream_pool = basic_stream_pool<cuda_runtime, cuda_stream>;
+using cuda_stream_pool = detail::basic_stream_pool<cuda_runtime, cuda_stream>;
 
 /// An event, destroyed at the end of its scope.
 ///

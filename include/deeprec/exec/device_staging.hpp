@@ -23,7 +23,7 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/memory/device_scope.hpp>
 
-namespace deeprec { inline namespace DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 /// A ring of buffers on the device that is current when the ring is made. Runtime: as cuda_runtime.
 ///
@@ -232,4 +232,4 @@ class basic_device_staging {
   int next_ = 0;
 };
 
-}}  // namespace deeprec::DEEPREC_ABI
+}}}  // namespace deeprec::DEEPREC_ABI::detail

@@ -30,6 +30,8 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// The priority of a stream among those that are ready.
 enum class stream_priority : unsigned char { normal, high };
 
+namespace detail {
+
 /// n streams of the device that is current at construction; every call makes that device current. Plans start
 /// and end on stream 0.
 ///
@@ -347,5 +349,7 @@ class basic_stream_pool {
   std::vector<bool> timed_;
   std::map<graph_key, typename Runtime::graph_exec> graphs_;
 };
+
+}  // namespace detail
 
 }}  // namespace deeprec::DEEPREC_ABI

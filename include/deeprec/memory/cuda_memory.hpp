@@ -32,7 +32,7 @@
 namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// A stream-ordered pool of the current device's memory.
-using cuda_pool_resource = basic_stream_pool_resource<cuda_runtime>;
+using cuda_pool_resource = detail::basic_stream_pool_resource<cuda_runtime>;
 
 /// n elements in device memory, from cudaMalloc. Its views carry device_space.
 ///

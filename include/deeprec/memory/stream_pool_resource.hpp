@@ -36,6 +36,8 @@ struct stream_pool_report {
   index_t events = 0;        ///< recorded because one stream took a block that another had used
 };
 
+namespace detail {
+
 /// A pool of memory of the device that is current when the pool is made; its streams are of that device.
 ///
 /// @threads thread-safe; blocks of one stream are allocated and freed in the order of that stream. No stream
@@ -355,5 +357,7 @@ class basic_stream_pool_resource {
   std::size_t in_use_ = 0;
   index_t recorded_ = 0;
 };
+
+}  // namespace detail
 
 }}  // namespace deeprec::DEEPREC_ABI
