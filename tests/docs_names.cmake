@@ -1,0 +1,15 @@
+# cmake -DPAGES=folder -P docs_names.cmake
+# Fails where Doxygen's pages show namespaces that users never write, or private names, or where they lack a verb.
+file(GLOB wrong "${PAGES}/*DEEPREC__*" "${PAGES}/*deeprec_1_1detail*")
+if(wrong)
+  message(FATAL_ERROR "pages of private namespaces: ${wrong}")
+endif()
+file(READ "${PAGES}/namespacedeeprec.html" page)
+foreach(name IN ITEMS lookup update gemm table_group matrix_view)
+  if(NOT page MATCHES ">${name}<")
+    message(FATAL_ERROR "namespacedeeprec.html lacks ${name}")
+  endif()
+endforeach()
+if(page MATCHES "detail::unit|DEEPREC_UNIT")
+  message(FATAL_ERROR "namespacedeeprec.html shows a parameter that nobody passes")
+endif()
