@@ -64,7 +64,7 @@ void check_format(Format format, std::size_t shift = 0) {
     CHECK(off_by(table, bags.host.view(true), bags.view(true), combiner::mean) <= 1e-5);
     // scale * code + bias is one rounding here and two there.
     const double bound = is_code<typename Format::element> ? 1e-6 : 0;
-    CHECK(off_by(table, bags.host.view(true), bags.view(true), concat) <= bound);
+    CHECK(off_by(table, bags.host.view(true), bags.view(true), combiner::concat) <= bound);
     CHECK(off_by(table, bags.host.view(), bags.view(false), combiner::max) <= bound);
   }
 }
@@ -156,7 +156,7 @@ TEST_CASE("device pooling: policies") {
     auto bags = some_bags(random, shape);
     const auto host = bags.host.view(true);
     const auto device = bags.view(true);
-    CHECK(off_by(table, host, device, mean(by_weight)) <= 1e-4);
+    CHECK(off_by(table, host, device, combiner::mean(combiner::by_weight)) <= 1e-4);
     CHECK(off_by(table, host, device, pooling{combiner::sum, max_norm{3.0F}}) <= 1e-5);
     CHECK(off_by(table, host, device, pooling{combiner::sqrtn, empty_bag::default_row{5}}) <= 1e-5);
     CHECK(off_by(table, host, device, pooling{combiner::mean, empty_bag::default_row{5}, max_norm{1.0F}}) <=
@@ -303,7 +303,7 @@ TEST_CASE("device pooling: the gradients of weights are those of the host") {
     check(combiner::sum);
     check(combiner::mean);
     check(combiner::sqrtn);
-    check(mean(by_weight));
+    check(combiner::mean(combiner::by_weight));
     check(pooling{combiner::mean, padding::prune});
     check(pooling{combiner::sum, max_norm{1.0F}, padding::id{4}});
     const auto refused = [&](const auto& how, const matrix_view<const float, device_space>& of, float* out) {

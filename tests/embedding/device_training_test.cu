@@ -123,7 +123,7 @@ TEST_CASE("device training: combiners and policies") {
   const f32_rows format(20);
   for (const shape_of_batch shape : every_shape) {
     const auto bags = some_bags(random, shape, 50, 60, 5);
-    CHECK(off_by(format, bags, true, mean(by_weight), optimizer, random) <= 1e-3);
+    CHECK(off_by(format, bags, true, combiner::mean(combiner::by_weight), optimizer, random) <= 1e-3);
     CHECK(off_by(format, bags, true, combiner::sqrtn, optimizer, random) <= 1e-4);
     CHECK(off_by(format, bags, false, pooling{combiner::mean, empty_bag::default_row{5}}, optimizer,
                  random) <= 1e-4);
@@ -168,8 +168,8 @@ TEST_CASE("device training: one bag whose weights sum to less than 0") {
   made.offsets = {0, 2};
   made.ids = {1, 2};
   made.weights = {-1.0F, 0.5F};
-  CHECK(off_by(f32_rows(4), batch_on_both<>(made), true, mean(by_weight), sgd{.learning_rate = 1.0F},
-               random) <= 1e-5);
+  CHECK(off_by(f32_rows(4), batch_on_both<>(made), true, combiner::mean(combiner::by_weight),
+               sgd{.learning_rate = 1.0F}, random) <= 1e-5);
 }
 
 TEST_CASE("device training: a row that many slots name, summed in chunks, with the same bits every time") {
