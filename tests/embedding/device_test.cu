@@ -247,7 +247,7 @@ TEST_CASE("device: stages keep inside of their room whatever the offsets, and dr
   CHECK(back(weights, 1)[0] == 2.0F);
 }
 
-TEST_CASE("device: a failure of somebody else's that nobody has asked for is not a verb's") {
+TEST_CASE("device: a pending error of an earlier call is not reported by a verb") {
   const auto ids = to_device(std::vector<std::int64_t>{4, 4, 2});
   device_array<std::int64_t> different(3);
   device_array<std::int32_t> inverse(3), counts(3);

@@ -803,7 +803,7 @@ TEST_CASE("table_file: of savers at the same time one goes on, the others are to
     detail::replacement_file held;
     REQUIRE(held.open(path).empty());
     random_table<f32_rows> t(2, f32_rows(2), 1);
-    CHECK(has(refusal(save(path, {}, {}, t)), "somebody else is saving it right now"));
+    CHECK(has(refusal(save(path, {}, {}, t)), "another process or thread is saving it"));
   }
   CHECK(here.names().empty());
   std::vector<std::thread> threads;
@@ -816,7 +816,7 @@ TEST_CASE("table_file: of savers at the same time one goes on, the others are to
       for (int i = 0; i < 50; ++i) {
         const auto answer = save_tables(path, parts, {}, {.block_bytes = 512});
         saved[k] += answer.ok() ? 1 : 0;
-        other_faults[k] += answer.ok() || has(refusal(answer), "somebody else") ? 0 : 1;
+        other_faults[k] += answer.ok() || has(refusal(answer), "another process or thread") ? 0 : 1;
       }
     });
   }

@@ -290,7 +290,7 @@ template <class Backends = host_gemm_backends, class A, class B, class C, class 
   if (job.m == 0 || job.n == 0 || job.k == 0) return "nothing to multiply";
   detail::gemm_setup setup(std::pmr::get_default_resource());
   std::string refused;
-  if (!detail::set_up(Backends{}, active_isa(), job, setup, &refused)) return "nobody" + refused;
+  if (!detail::set_up(Backends{}, active_isa(), job, setup, &refused)) return "no backend" + refused;
   const detail::gemm_borders& at = setup.borders;
   const auto conversion_text = [](const char* which, detail::conversion how) -> std::string {
     constexpr const char* words[] = {

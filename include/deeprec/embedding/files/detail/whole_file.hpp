@@ -154,7 +154,7 @@ class replacement_file {
   }
 
   static bool lock(const descriptor& file) noexcept { return ::flock(file.get(), LOCK_EX | LOCK_NB) == 0; }
-  static std::string busy() { return "somebody else is saving it right now"; }
+  static std::string busy() { return "another process or thread is saving it"; }
   /// Whether the temporary name refers to this file.
   [[nodiscard]] bool is_beside(const descriptor& file) const noexcept {
     struct stat held{}, named{};
