@@ -1,5 +1,11 @@
-# cmake -DPAGES=folder -P docs_names.cmake
-# Fails where Doxygen's pages show namespaces that users never write, or private names, or where they lack a verb.
+# cmake -DDOXYGEN=program -DDOXYFILE=file -DPAGES=folder -P docs_pages.cmake
+# Runs Doxygen, which fails on its warnings. Then fails where the pages show namespaces that users never write, or private
+# names, or where they lack a verb.
+file(REMOVE_RECURSE "${PAGES}") # pages of an earlier run would stay
+execute_process(COMMAND "${DOXYGEN}" "${DOXYFILE}" RESULT_VARIABLE failed)
+if(failed)
+  message(FATAL_ERROR "doxygen failed: ${failed}")
+endif()
 file(GLOB wrong "${PAGES}/*DEEPREC__*" "${PAGES}/*deeprec_1_1detail*")
 if(wrong)
   message(FATAL_ERROR "pages of private namespaces: ${wrong}")
