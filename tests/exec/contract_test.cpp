@@ -81,14 +81,22 @@ struct backwards : broken {  // runs the last piece first, and stops at the firs
 };
 
 // Task executors on the caller's thread; each breaks one promise.
-struct grasping {  // takes what it refuses
+struct without_handles {
+  template <class Task>
+  status post(Task&&, std::stop_token, task_handle&) {
+    return {errc::would_block, "no handles"};
+  }
+};
+struct grasping : without_handles {  // takes what it refuses
+  using without_handles::post;
   template <class Task>
   status post(Task&& task, std::stop_token = {}) {
     const auto taken = std::move(task);
     return {errc::would_block, "busy"};
   }
 };
-struct doubling {
+struct doubling : without_handles {
+  using without_handles::post;
   template <class Task>
   status post(Task&& task, std::stop_token stop = {}) {
     task(stop);
@@ -96,7 +104,8 @@ struct doubling {
     return {};
   }
 };
-struct silent {  // runs what it refuses
+struct silent : without_handles {  // runs what it refuses
+  using without_handles::post;
   template <class Task>
   status post(Task&& task, std::stop_token stop = {}) {
     task(stop);
@@ -104,14 +113,16 @@ struct silent {  // runs what it refuses
   }
   int calls = 0;
 };
-struct deaf {
+struct deaf : without_handles {
+  using without_handles::post;
   template <class Task>
   status post(Task&& task, std::stop_token = {}) {
     task(std::stop_token());
     return {};
   }
 };
-struct mute {  // does not say what became of the task
+struct mute : without_handles {  // does not say what became of the task
+  using without_handles::post;
   template <class Task>
   void post(Task&& task, std::stop_token stop = {}) {
     task(stop);

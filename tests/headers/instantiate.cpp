@@ -140,6 +140,11 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
   pool.parallel_for(n, 4, [](index_t, index_t, int) {});
   expect(pool.post([](std::stop_token) {}));
   expect(here.post([](std::stop_token) {}));
+  task_handle handle;
+  expect(pool.post([](std::stop_token) { return status(); }, {}, handle));
+  expect(handle.join());
+  expect(here.post([] {}, {}, handle));
+  expect(handle.join());
   pool.wait_tasks();
   prefault(pool, floats, sizeof(float));
   failures += huge.report().mapped > 0;

@@ -7,6 +7,7 @@
 //   task   post(work, stop_token)         runs work that may block. Returns ok, or an error (would_block:
 //                                         no thread is free now) that leaves the work with the caller.
 //                                         Accepted work waits for no other work
+//          post(work, stop_token, handle) the same; the handle (core/task_handle.hpp) joins and stops it
 //
 // worker is below concurrency(), and no two bodies of one call run with the same worker at once.
 // The result of a verb depends on the grain that it chose, never on concurrency() or on which thread ran
@@ -24,6 +25,8 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
+class task_handle;
+
 namespace detail {
 struct any_bulk_body {
   void operator()(index_t, index_t, int) const {}
@@ -40,9 +43,11 @@ concept BulkExecutor = requires(E& executor, index_t n, detail::any_bulk_body bo
 };
 
 template <class E>
-concept TaskExecutor = requires(E& executor, detail::any_task task, std::stop_token stop) {
-  { executor.post(task, stop) } -> std::convertible_to<status>;
-};
+concept TaskExecutor =
+    requires(E& executor, detail::any_task task, std::stop_token stop, task_handle& handle) {
+      { executor.post(task, stop) } -> std::convertible_to<status>;
+      { executor.post(task, stop, handle) } -> std::convertible_to<status>;
+    };
 
 /// The tag of the host backend. An executor selects another backend by its member type `backend`.
 struct host_backend {};

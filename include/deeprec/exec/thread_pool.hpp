@@ -2,7 +2,7 @@
 // may block. A framework's own pool can take its place (core/executor.hpp).
 //
 //   parallel_for(n, grain, body)     the caller is worker 0 and works too; workers 1 .. c-1 join in
-//   post(task)                       each accepted task has a thread to itself until it ends, so a blocked
+//   post(task, stop, handle)         each accepted task has a thread to itself until it ends, so a blocked
 //                                    task holds up neither bulk work nor another task; at the limit of
 //                                    threads post returns would_block, and the caller keeps the task
 //
@@ -22,7 +22,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <exception>
-#include <list>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -37,6 +36,7 @@
 #include <deeprec/core/contract.hpp>
 #include <deeprec/core/executor.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/core/task_handle.hpp>
 #include <deeprec/exec/detail/cpu_quota.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -151,7 +151,7 @@ class thread_pool {
       : thread_pool(options, usable_cpus(), cpu_quota()) {}
 
   /// Triggers the stop tokens of posted tasks, waits for them and for the tasks they still post, then joins
-  /// all threads.
+  /// all threads. Handles of tasks may be joined later.
   ~thread_pool() {
     stop_tasks_.request_stop();
     {
@@ -222,43 +222,37 @@ class thread_pool {
 #endif
   }
 
-  /// Runs task(stop_token) at once on a thread of its own, an idle one or a new one: it waits for no other
-  /// task. The token is triggered by `stop` and by the pool's destructor.
+  /// Runs the task at once on a thread of its own, an idle one or a new one: it waits for no other task. Its
+  /// stop token is triggered by `stop` and by the pool's destructor.
   ///
   /// @param task moved from only when it is accepted, or when its own move throws
   /// @post    ok: the task runs once. Any error: it never runs, and the caller keeps it
-  /// @cost    three allocations; a new thread (about 20 us) when no task thread is idle
+  /// @cost    one allocation, two with a `stop`; a new thread (about 20 us, and its allocations) when no task
+  ///          thread is idle
   /// @threads thread-safe
   /// @error   would_block when as many tasks run as thread_pool_options::task_threads, or no thread is idle
   ///          and the system refuses one (without exceptions that ends the program); out_of_memory. The
   ///          first exception of a task is kept and rethrown by wait_tasks()
   template <class Task>
-    requires std::invocable<std::decay_t<Task>&, std::stop_token>
+    requires detail::task_returning<std::decay_t<Task>, void>
   status post(Task&& task, std::stop_token stop = {}) {
-    if (const status s = reserve_task_thread(); !s) return s;
-    std::list<std::unique_ptr<posted_task>> entry;
-#if DEEPREC_EXCEPTIONS
-    try {
-      put_in(entry, std::forward<Task>(task), std::move(stop));
-    } catch (const std::bad_alloc&) {
-      task_ended();
-      return {errc::out_of_memory, "thread_pool::post: the task must fit in memory (refused)"};
-    } catch (...) {
-      task_ended();
-      throw;
-    }
-#else
-    put_in(entry, std::forward<Task>(task), std::move(stop));
-#endif
-    {
-      std::lock_guard lock(task_mutex_);
-      tasks_.splice(tasks_.end(), entry);
-    }
-    task_arrived_.notify_one();
-    return {};
+    return accept(std::forward<Task>(task), std::move(stop), nullptr);
+  }
+  /// The same, with a handle: its request_stop() triggers the token as well, and its join() returns the
+  /// status or rethrows the exception of the task, which wait_tasks() then does not.
+  ///
+  /// @pre     !handle.joinable()
+  /// @post    when join() has returned, the thread of the task is free for another one
+  /// @cost    as above; two allocations when the task takes a token, else one
+  /// @threads thread-safe
+  /// @error   as above; on an error the handle stays empty
+  template <class Task>
+    requires TaskWork<std::decay_t<Task>>
+  status post(Task&& task, std::stop_token stop, task_handle& handle) {
+    return accept(std::forward<Task>(task), std::move(stop), &handle);
   }
 
-  /// Waits until no posted task is left, then rethrows the first exception that one threw.
+  /// Waits until no posted task is left, then rethrows the first exception of one without a handle.
   ///
   /// @pre     not called from a task
   /// @cost    blocks
@@ -309,28 +303,6 @@ class thread_pool {
     bulk_job* next_job = nullptr;
     std::exception_ptr failure;
     index_t failed_at = 0;
-  };
-
-  struct posted_task {
-    virtual ~posted_task() = default;
-    virtual void run() = 0;
-  };
-  template <class Task>
-  struct posted final : posted_task {
-    struct trigger {
-      std::stop_source* source;
-      void operator()() const noexcept { source->request_stop(); }
-    };
-    template <class Given>
-    posted(Given&& given, std::stop_token user, std::stop_token pool)
-        : task(std::forward<Given>(given)),
-          on_user(std::move(user), trigger{&source}),
-          on_pool(std::move(pool), trigger{&source}) {}
-    void run() override { task(source.get_token()); }
-    std::stop_source source;  // allocates, so it is made before the task is moved
-    Task task;
-    std::stop_callback<trigger> on_user;
-    std::stop_callback<trigger> on_pool;
   };
 
   // The pool and the worker number of the current thread.
@@ -458,6 +430,7 @@ class thread_pool {
       }
 #if DEEPREC_EXCEPTIONS
       try {
+        tasks_.reserve(task_threads_.size() + 1);
         task_threads_.emplace_back([this] { run_tasks(); });
       } catch (const std::system_error&) {
         return {errc::would_block, "thread_pool::post: the system must provide a thread (it refused)"};
@@ -465,6 +438,7 @@ class thread_pool {
         return {errc::out_of_memory, "thread_pool::post: a thread must fit in memory (refused)"};
       }
 #else
+      tasks_.reserve(task_threads_.size() + 1);
       task_threads_.emplace_back([this] { run_tasks(); });
 #endif
     }
@@ -473,10 +447,28 @@ class thread_pool {
   }
 
   template <class Task>
-  void put_in(std::list<std::unique_ptr<posted_task>>& entry, Task&& task, std::stop_token stop) {
-    entry.emplace_back();  // allocates before the task is moved
-    entry.back() = std::make_unique<posted<std::decay_t<Task>>>(std::forward<Task>(task), std::move(stop),
-                                                                stop_tasks_.get_token());
+  status accept(Task&& task, std::stop_token stop, task_handle* handle) {
+    if (const status s = reserve_task_thread(); !s) return s;
+    runnable_task work;
+#if DEEPREC_EXCEPTIONS
+    try {
+      work = runnable_task(std::forward<Task>(task), std::move(stop), stop_tasks_.get_token(), handle);
+    } catch (const std::bad_alloc&) {
+      task_ended();
+      return {errc::out_of_memory, "thread_pool::post: the task must fit in memory (refused)"};
+    } catch (...) {
+      task_ended();
+      throw;
+    }
+#else
+    work = runnable_task(std::forward<Task>(task), std::move(stop), stop_tasks_.get_token(), handle);
+#endif
+    {
+      std::lock_guard lock(task_mutex_);
+      tasks_.push_back(std::move(work));  // reserve_task_thread made room
+    }
+    task_arrived_.notify_one();
+    return {};
   }
 
   void task_ended() {
@@ -485,28 +477,28 @@ class thread_pool {
   }
 
   void run_tasks() {
-    std::unique_lock lock(task_mutex_);
     while (true) {
-      task_arrived_.wait(lock, [&] { return !tasks_.empty() || closing_tasks_; });
-      if (tasks_.empty()) return;
-      std::list<std::unique_ptr<posted_task>> entry;
-      entry.splice(entry.end(), tasks_, tasks_.begin());
-      lock.unlock();
-#if DEEPREC_EXCEPTIONS
-      std::exception_ptr failure;
-      try {
-        entry.front()->run();
-      } catch (...) {
-        failure = std::current_exception();
+      runnable_task work;
+      {
+        std::unique_lock lock(task_mutex_);
+        task_arrived_.wait(lock, [&] { return !tasks_.empty() || closing_tasks_; });
+        if (tasks_.empty()) return;
+        work = std::move(tasks_.back());
+        tasks_.pop_back();
       }
-      entry.clear();
-      if (failure) keep_first(failure);
+#if DEEPREC_EXCEPTIONS
+      try {
+        work();
+      } catch (...) {
+        std::exception_ptr failure = std::current_exception();
+        keep_first(failure);
+      }
 #else
-      entry.front()->run();
-      entry.clear();
+      work();
 #endif
-      lock.lock();
+      std::lock_guard lock(task_mutex_);
       if (--unfinished_tasks_ == 0) task_done_.notify_all();
+      work.finish();  // join() returns after the thread is counted as free
     }
   }
 
@@ -538,7 +530,7 @@ class thread_pool {
   std::mutex task_mutex_;
   std::condition_variable task_arrived_;
   std::condition_variable task_done_;
-  std::list<std::unique_ptr<posted_task>> tasks_;  // accepted, not started yet
+  std::vector<runnable_task> tasks_;  // accepted, not started yet; each has a thread, so in any order
   std::vector<std::thread> task_threads_;
   std::stop_source stop_tasks_;
   std::exception_ptr task_failure_;

@@ -1,0 +1,295 @@
+// A task that runs on another thread: the caller's side, and the executor's.
+//
+//   task_handle handle;
+//   pool.post([&](std::stop_token stop) { return copy_batches(stop); }, {}, handle).or_throw();
+//   handle.request_stop();
+//   handle.join().or_throw();                    // the status that the task returned
+//
+//   status post(Task&& task, std::stop_token stop, task_handle& handle) {        // in an executor
+//     threads.run(runnable_task(std::forward<Task>(task), std::move(stop), {}, &handle));
+//     return {};
+//   }
+//
+// A task takes a std::stop_token or nothing, and returns a status or nothing.
+#pragma once
+
+#include <atomic>
+#include <concepts>
+#include <cstdio>
+#include <exception>
+#include <optional>
+#include <stop_token>
+#include <type_traits>
+#include <utility>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/contract.hpp>
+#include <deeprec/core/status.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI {
+
+namespace detail {
+
+template <class Task>
+struct task_result {
+  using type = struct none;
+};
+template <class Task>
+  requires std::invocable<Task&, std::stop_token>
+struct task_result<Task> {
+  using type = std::invoke_result_t<Task&, std::stop_token>;
+};
+template <class Task>
+  requires(std::invocable<Task&> && !std::invocable<Task&, std::stop_token>)
+struct task_result<Task> {
+  using type = std::invoke_result_t<Task&>;
+};
+template <class Task, class Returns>
+concept task_returning = std::same_as<typename task_result<Task>::type, Returns>;
+
+/// What a handle and an executor share. Freed by the last of them.
+class task_state {
+ public:
+  task_state(bool has_handle, std::stop_source source)
+      : source_(std::move(source)), owners_(has_handle ? 2 : 1), has_handle_(has_handle) {}
+  task_state(const task_state&) = delete;
+  task_state& operator=(const task_state&) = delete;
+  virtual ~task_state() = default;
+
+  /// Calls the task and destroys it. An exception is kept for the handle; without one it passes through.
+  void run() {
+    outcome_ = {};
+#if DEEPREC_EXCEPTIONS
+    std::exception_ptr failure;
+    try {
+      outcome_ = call();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    drop();
+    if (failure && !has_handle_) std::rethrow_exception(failure);
+    failure_ = std::move(failure);
+#else
+    outcome_ = call();
+    drop();
+#endif
+  }
+  void finish() noexcept {
+    ended_.store(1, std::memory_order_release);
+    ended_.notify_all();
+  }
+  void release() noexcept {
+    if (owners_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+  }
+  [[nodiscard]] bool has_ended() const noexcept { return ended_.load(std::memory_order_acquire) != 0; }
+  void wait() const noexcept { ended_.wait(0, std::memory_order_acquire); }
+  bool request_stop() noexcept { return source_.request_stop(); }
+
+  // Valid once it has ended.
+  [[nodiscard]] const status& outcome() const noexcept { return outcome_; }
+  [[nodiscard]] std::exception_ptr take_failure() noexcept { return std::exchange(failure_, nullptr); }
+
+ protected:
+  std::stop_source source_;
+
+ private:
+  virtual status call() = 0;
+  virtual void drop() noexcept = 0;
+
+  status outcome_{errc::cancelled, "post: the executor must run the tasks that it accepts (dropped one)"};
+  std::exception_ptr failure_;
+  std::atomic<int> ended_{0};
+  std::atomic<int> owners_;
+  const bool has_handle_;
+};
+
+template <class Task>
+class task_state_of final : public task_state {
+  static constexpr bool takes_token = std::invocable<Task&, std::stop_token>;
+
+ public:
+  template <class Given>
+  task_state_of(Given&& given, std::stop_token user, std::stop_token executor, bool has_handle)
+      : task_state(has_handle, source_for(user, executor, has_handle)), task_(std::forward<Given>(given)) {
+    if constexpr (takes_token) {
+      if (source_.stop_possible()) {
+        token_ = source_.get_token();
+        on_user_.emplace(std::move(user), trigger{&source_});
+        on_executor_.emplace(std::move(executor), trigger{&source_});
+      } else {
+        token_ = user.stop_possible() ? std::move(user) : std::move(executor);
+      }
+    }
+  }
+
+ private:
+  struct trigger {
+    std::stop_source* source;
+    void operator()() const noexcept { source->request_stop(); }
+  };
+  // A source of its own, which allocates, only where more than one party can stop the task.
+  static std::stop_source source_for(const std::stop_token& user, const std::stop_token& executor,
+                                     bool has_handle) {
+    const int parties = int{has_handle} + int{user.stop_possible()} + int{executor.stop_possible()};
+    if (takes_token && (has_handle || parties > 1)) return {};
+    return std::stop_source(std::nostopstate);
+  }
+  status call() override {
+    const auto run = [&]() -> decltype(auto) {
+      if constexpr (takes_token) {
+        return (*task_)(std::move(token_));
+      } else {
+        return (*task_)();
+      }
+    };
+    if constexpr (task_returning<Task, status>) {
+      return run();
+    } else {
+      run();
+      return {};
+    }
+  }
+  void drop() noexcept override {
+    on_user_.reset();
+    on_executor_.reset();
+    task_.reset();
+  }
+
+  std::optional<Task> task_;
+  std::stop_token token_;
+  std::optional<std::stop_callback<trigger>> on_user_;
+  std::optional<std::stop_callback<trigger>> on_executor_;
+};
+
+}  // namespace detail
+
+/// A callable that an executor's post() accepts: it takes a std::stop_token or nothing.
+template <class Task>
+concept TaskWork = detail::task_returning<Task, void> || detail::task_returning<Task, status>;
+
+/// The caller's side of a posted task; empty until post() fills it. It may outlive the executor.
+///
+/// @threads one thread at a time; the task runs on another
+class task_handle {
+ public:
+  task_handle() noexcept = default;
+  task_handle(task_handle&& other) noexcept : state_(std::exchange(other.state_, nullptr)) {}
+  /// Ends the task of this handle first, as the destructor.
+  task_handle& operator=(task_handle&& other) noexcept {
+    if (this != &other) {
+      end();
+      state_ = std::exchange(other.state_, nullptr);
+    }
+    return *this;
+  }
+  /// As std::jthread: requests a stop and waits for the task. The task's status is lost; an exception is
+  /// reported on stderr.
+  ///
+  /// @pre not called from the task itself
+  ~task_handle() { end(); }
+
+  /// Whether there is a task whose outcome was not taken by join().
+  [[nodiscard]] bool joinable() const noexcept { return state_ != nullptr; }
+  /// Whether the task has ended; true for an empty handle.
+  [[nodiscard]] bool done() const noexcept { return state_ == nullptr || state_->has_ended(); }
+  /// Triggers the task's stop token. False for an empty handle, for a task that takes no token, and when a
+  /// stop was requested before.
+  bool request_stop() noexcept { return state_ != nullptr && state_->request_stop(); }
+
+  /// Waits for the end of the task, whose captures are destroyed by then. The handle is empty afterwards.
+  ///
+  /// @pre     not called from the task itself
+  /// @cost    blocks
+  /// @threads one at a time
+  /// @error   the status that the task returned; ok for an empty handle; cancelled when the executor dropped
+  ///          the task. Rethrows the exception of the task
+  status join() {
+    if (state_ == nullptr) return {};
+    state_->wait();
+    const status outcome = state_->outcome();
+#if DEEPREC_EXCEPTIONS
+    const std::exception_ptr failure = state_->take_failure();
+    detach();
+    if (failure) std::rethrow_exception(failure);
+#else
+    detach();
+#endif
+    return outcome;
+  }
+  /// Empties the handle: the task runs on, and its outcome is lost.
+  void detach() noexcept {
+    if (state_ != nullptr) std::exchange(state_, nullptr)->release();
+  }
+
+ private:
+  friend class runnable_task;
+  void end() noexcept {
+    if (state_ == nullptr) return;
+    state_->request_stop();
+    state_->wait();
+    if (state_->take_failure() != nullptr) {
+      std::fputs("deeprec::task_handle: a task threw, and join() was not called\n", stderr);
+    }
+    detach();
+  }
+
+  detail::task_state* state_ = nullptr;
+};
+
+/// The executor's side of a posted task: post() makes one, and a thread calls it once. Destroyed without a
+/// call, it ends its task as cancelled.
+///
+/// @threads one thread at a time
+class runnable_task {
+ public:
+  runnable_task() noexcept = default;
+  /// @param task moved or copied from
+  /// @param user the token given to post()
+  /// @param executor a token that the executor triggers at its end
+  /// @param handle filled in, where not null; then it must be empty
+  /// @pre     handle == nullptr || !handle->joinable()
+  /// @cost    one allocation, which holds the task; a second one (a std::stop_source) when the task takes a
+  ///          token that more than one party may trigger: user, executor, and any handle
+  /// @threads reentrant
+  /// @error   throws std::bad_alloc, and what the task's constructor throws; then `task` was not moved from,
+  ///          unless its own move threw
+  template <class Task>
+    requires TaskWork<std::decay_t<Task>>
+  runnable_task(Task&& task, std::stop_token user, std::stop_token executor, task_handle* handle) {
+    DEEPREC_EXPECTS(handle == nullptr || !handle->joinable());
+    state_ = new detail::task_state_of<std::decay_t<Task>>(std::forward<Task>(task), std::move(user),
+                                                           std::move(executor), handle != nullptr);
+    if (handle != nullptr) handle->state_ = state_;
+  }
+  runnable_task(runnable_task&& other) noexcept : state_(std::exchange(other.state_, nullptr)) {}
+  runnable_task& operator=(runnable_task&& other) noexcept {
+    std::swap(state_, other.state_);
+    return *this;
+  }
+  ~runnable_task() {
+    if (state_ == nullptr) return;
+    if (!state_->has_ended()) state_->finish();
+    state_->release();
+  }
+
+  /// Calls the task, then destroys it and what it captured.
+  ///
+  /// @pre     not empty; called once
+  /// @cost    the task's
+  /// @threads any thread
+  /// @error   rethrows the exception of a task without a handle
+  void operator()() { state_->run(); }
+
+  /// Wakes join(). Without this call the destructor does.
+  ///
+  /// @pre     not empty; called once
+  /// @cost    some 100 ns; a system call when a thread waits in join()
+  /// @threads any thread
+  /// @error   none
+  void finish() noexcept { state_->finish(); }
+
+ private:
+  detail::task_state* state_ = nullptr;
+};
+
+}}  // namespace deeprec::DEEPREC_ABI
