@@ -127,13 +127,12 @@ set(DEEPREC_HEADERS
     include/deeprec/exec/cuda_staging.hpp
     include/deeprec/exec/cuda_stream.hpp
     include/deeprec/exec/cuda_stream_pool.hpp
+    include/deeprec/exec/cuda_stream_scratch.hpp
     include/deeprec/exec/detail/cpu_quota.hpp
     include/deeprec/exec/device_fault.hpp
-    include/deeprec/exec/device_staging.hpp
     include/deeprec/exec/executor_ref.hpp
     include/deeprec/exec/inline_executor.hpp
     include/deeprec/exec/stream_plan.hpp
-    include/deeprec/exec/stream_pool.hpp
     include/deeprec/exec/stream_scratch.hpp
     include/deeprec/exec/thread_pool.hpp
     include/deeprec/exec/warp_team.cuh
@@ -144,14 +143,13 @@ set(DEEPREC_HEADERS
     include/deeprec/interop/openmp.hpp
     include/deeprec/interop/tbb.hpp
     include/deeprec/memory/cuda_memory.hpp
+    include/deeprec/memory/cuda_pool_resource.hpp
     include/deeprec/memory/cuda_runtime.hpp
-    include/deeprec/memory/device_scope.hpp
     include/deeprec/memory/huge_page_resource.hpp
     include/deeprec/memory/locked_resource.hpp
     include/deeprec/memory/managed_budget.hpp
     include/deeprec/memory/owns.hpp
     include/deeprec/memory/scratch_block.hpp
-    include/deeprec/memory/stream_pool_resource.hpp
     include/deeprec/ops/dedup_rows.hpp
     include/deeprec/ops/detail/cache_size.hpp
     include/deeprec/ops/detail/key_seed.hpp

@@ -66,7 +66,8 @@ struct returns_a_number {
   int operator()(std::stop_token) const { return 0; }
 };
 static_assert(!TaskWork<returns_a_number> && !TaskWork<int>);
-static_assert(!std::is_copy_constructible_v<task_handle> && std::is_nothrow_move_constructible_v<task_handle>);
+static_assert(!std::is_copy_constructible_v<task_handle> &&
+              std::is_nothrow_move_constructible_v<task_handle>);
 
 void wait_for_stop(const std::stop_token& stop) {
   while (!stop.stop_requested()) std::this_thread::yield();
@@ -100,9 +101,7 @@ TEST_CASE_TEMPLATE("task_handle: join returns what the task returned", Executor,
     CHECK(handle.join().ok());
     CHECK(seen == 1);
     CHECK_FALSE(handle.joinable());
-    REQUIRE(executor
-                .post([&](std::stop_token) { return status(errc::io_error, "mine"); }, {}, handle)
-                .ok());
+    REQUIRE(executor.post([&](std::stop_token) { return status(errc::io_error, "mine"); }, {}, handle).ok());
     const status failed = handle.join();
     CHECK(failed.code() == errc::io_error);
     CHECK(failed.detail() == std::string("mine"));
@@ -148,8 +147,7 @@ TEST_CASE_TEMPLATE("task_handle: a stop comes from the handle or from the token 
     for (const bool has_token : {true, false}) {
       if (!by_handle && !has_token) continue;
       task_handle handle;
-      REQUIRE(
-          executor.post(wait_for_stop, has_token ? mine.get_token() : std::stop_token(), handle).ok());
+      REQUIRE(executor.post(wait_for_stop, has_token ? mine.get_token() : std::stop_token(), handle).ok());
       CHECK_FALSE(handle.done());
       if (by_handle) {
         CHECK(handle.request_stop());
@@ -269,7 +267,8 @@ TEST_CASE("task_handle: a pool that ends stops and waits for its tasks, whose ha
   CHECK(posted.join().ok());
 }
 
-TEST_CASE("task_handle: when join returns, the task's thread takes another one; after wait_tasks all are done") {
+TEST_CASE(
+    "task_handle: when join returns, the task's thread takes another one; after wait_tasks all are done") {
   thread_pool pool(thread_pool_options{.threads = 1, .task_threads = 1});
   for (int round = 0; round < 500; ++round) {
     task_handle handle;

@@ -18,6 +18,7 @@
 #include <cstdio>
 #include <cstring>
 #include <functional>
+#include <set>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -55,7 +56,7 @@ void forget_failure();
 /// Enqueues a kernel whose thread is `body`.
 cudaError_t launch(const cudaLaunchConfig_t& shape, std::size_t parameter_bytes, std::function<void()> body);
 /// Enqueues anything else.
-cudaError_t enqueue(cudaStream_t on, std::function<void()> work);
+cudaError_t enqueue(cudaStream_t on, std::function<void()> work, long long label = 0);
 
 /// Allocations of the device that were not freed.
 std::size_t blocks_alive();
@@ -67,6 +68,44 @@ std::size_t things_alive();
 void refuse_after(int calls);
 /// Whether that call has come.
 bool has_refused();
+
+/// Calls that order nothing: what code without them would do. Waits of streams in a capture are not lost; the host's
+/// waits are lost to a recording only.
+enum class lost { nothing, waits_of_streams, waits_for_events, waits_for_streams };
+void lose(lost what);
+/// The most bytes that are allocated at once, pinned ones too.
+void set_limit(std::size_t bytes);
+std::size_t allocated_bytes();
+std::size_t bytes_of(const void* block);
+/// Whether the device's memory is mapped without access, as a host sees a card's: who looks at it dies.
+void close_memory(bool closed);
+int device_of(cudaStream_t on);
+
+/// What is enqueued while it lives, numbered, and what comes before what by the order of streams, events and waits
+/// of the host alone, as CUDA promises it: no luck of a schedule. Its end takes back the settings above, and makes
+/// device 0 current.
+class recording {
+ public:
+  recording();
+  recording(const recording&) = delete;
+  recording& operator=(const recording&) = delete;
+  ~recording();
+
+  /// Enqueues work without effect; returns its number, or the largest there is in a capture that has failed.
+  std::size_t mark(cudaStream_t on, long long label = 0);
+  /// How much was enqueued: the next number.
+  [[nodiscard]] std::size_t size() const;
+  /// What a mark is called; 0 for a kernel, a copy or the launch of a graph, -1 for an event.
+  [[nodiscard]] long long label_of(std::size_t n) const;
+  [[nodiscard]] cudaStream_t stream_of(std::size_t n) const;
+  /// All that comes before.
+  [[nodiscard]] std::set<std::size_t> before(std::size_t n) const;
+  [[nodiscard]] bool ordered(std::size_t first, std::size_t second) const;
+  /// The block of memory is used by what has this number, as copies use theirs.
+  void use(std::size_t n, const void* block);
+  /// Memory that was freed while the host had not waited for a use of it; empty when there is none.
+  [[nodiscard]] const std::string& fault() const;
+};
 
 template <class T>
 std::uint64_t to_bits(T x) {

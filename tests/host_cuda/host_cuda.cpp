@@ -1,4 +1,5 @@
 // The run time of cuda_runtime.h beside it: fibers, streams, captures, memory.
+#include <sys/mman.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -140,6 +141,8 @@ void run_block(unsigned threads, const std::function<void()>& body) {
 // --- streams -------------------------------------------------------------------------------------
 
 struct node {
+  std::size_t number = 0;  // in the recording that it is of
+  int recording = 0;       // 0: none
   std::function<void()> run;
   std::vector<std::shared_ptr<node>> after;
   bool done = false;
@@ -151,6 +154,23 @@ struct kept_graph {
   nodes all;
   bool invalid = false;  // its capture did what a capture must not
 };
+
+struct recorded {
+  cudaStream_t on;
+  long long label;
+  std::vector<std::size_t> after;
+};
+struct record_of_all {
+  std::vector<recorded> all;
+  std::set<std::size_t> waited_for;                      // by the host: what is enqueued later comes behind
+  std::map<const void*, std::vector<std::size_t>> uses;  // of a block
+  std::string fault;
+};
+std::unique_ptr<record_of_all> record;  // null: nothing is recorded
+int recordings = 0;
+lost what_is_lost = lost::nothing;
+std::size_t limit = ~std::size_t{0};
+bool memory_is_closed = false;
 
 nodes pending;
 std::uint64_t moments = 0;
@@ -205,6 +225,24 @@ void work_until_done(const nodes& wanted) {
 void work_off() {
   work_until(pending, [] { return false; });
 }
+bool is_recorded(const node& n) { return record != nullptr && n.recording == recordings; }
+void host_waits_for(const nodes& wanted, lost loses) {
+  work_until_done(wanted);
+  if (what_is_lost == loses) return;
+  for (const auto& n : wanted) {
+    if (is_recorded(*n)) record->waited_for.insert(n->number);
+  }
+}
+std::set<std::size_t> all_before(std::vector<std::size_t> open) {
+  std::set<std::size_t> seen;
+  while (!open.empty()) {
+    const std::size_t n = open.back();
+    open.pop_back();
+    if (!seen.insert(n).second) continue;
+    open.insert(open.end(), record->all[n].after.begin(), record->all[n].after.end());
+  }
+  return seen;
+}
 
 }}  // namespace host_cuda
 
@@ -250,7 +288,11 @@ cudaError_t invalidate_all() {
   }
   return keep(cudaErrorStreamCaptureUnsupported);
 }
+}  // namespace
+
 int device_of(cudaStream_t s) { return s == nullptr ? current_device : s->device; }
+
+namespace {
 
 void run_graph(const kept_graph& graph) {
   nodes copy;
@@ -269,6 +311,7 @@ struct allocation {
   std::size_t bytes;
   cudaMemoryType kind;
   int device;
+  bool closed;
 };
 std::map<const char*, allocation> allocations;
 
@@ -280,11 +323,19 @@ cudaError_t allocate(void** out, std::size_t bytes, cudaMemoryType kind) {
   }
   if (capturing()) return invalidate_all();
   void* made = nullptr;
-  if (bytes > (std::size_t{1} << 30) || posix_memalign(&made, 256, bytes) != 0) {
+  const std::size_t held = allocated_bytes();
+  if (bytes > (std::size_t{1} << 30) || held > limit || bytes > limit - held) {
     return keep(cudaErrorMemoryAllocation);
   }
-  std::memset(made, 0xa7, bytes);
-  allocations[static_cast<char*>(made)] = {bytes, kind, current_device};
+  const bool closed = memory_is_closed && kind == cudaMemoryTypeDevice;
+  if (closed) {
+    made = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (made == MAP_FAILED) return keep(cudaErrorMemoryAllocation);
+  } else {
+    if (posix_memalign(&made, 256, bytes) != 0) return keep(cudaErrorMemoryAllocation);
+    std::memset(made, 0xa7, bytes);
+  }
+  allocations[static_cast<char*>(made)] = {bytes, kind, current_device, closed};
   *out = made;
   return cudaSuccess;
 }
@@ -292,16 +343,37 @@ cudaError_t release(void* dead) {
   if (dead == nullptr) return cudaSuccess;
   if (capturing()) return invalidate_all();
   work_off();
-  if (allocations.erase(static_cast<char*>(dead)) == 0) return keep(cudaErrorInvalidValue);
-  std::free(dead);
+  const auto found = allocations.find(static_cast<char*>(dead));
+  if (found == allocations.end()) return keep(cudaErrorInvalidValue);
+  if (record != nullptr) {
+    const auto waited = all_before({record->waited_for.begin(), record->waited_for.end()});
+    for (const std::size_t n : record->uses[dead]) {
+      if (waited.count(n) == 0) record->fault = "memory is freed under " + std::to_string(n);
+    }
+    record->uses.erase(dead);
+  }
+  found->second.closed ? static_cast<void>(munmap(dead, found->second.bytes)) : std::free(dead);
+  allocations.erase(found);
   return cudaSuccess;
+}
+// The allocation that holds a byte, or the end.
+auto allocation_of(const void* p) {
+  auto at = allocations.upper_bound(static_cast<const char*>(p));
+  if (at == allocations.begin()) return allocations.end();
+  --at;
+  return static_cast<const char*>(p) < at->first + at->second.bytes ? at : allocations.end();
 }
 // Whether these bytes lie in one allocation; pageable memory of the host does not.
 bool is_known(const void* p, std::size_t bytes) {
-  auto at = allocations.upper_bound(static_cast<const char*>(p));
-  if (at == allocations.begin()) return false;
-  --at;
-  return static_cast<const char*>(p) + bytes <= at->first + at->second.bytes;
+  const auto at = allocation_of(p);
+  return at != allocations.end() && static_cast<const char*>(p) + bytes <= at->first + at->second.bytes;
+}
+// What was enqueued last uses the block that a byte lies in.
+void last_uses(const void* p) {
+  const auto at = allocation_of(p);
+  if (record != nullptr && !record->all.empty() && at != allocations.end()) {
+    record->uses[at->first].push_back(record->all.size() - 1);
+  }
 }
 
 }  // namespace
@@ -357,17 +429,62 @@ void refuse_after(int calls) {
 }
 bool has_refused() { return was_refused; }
 
-cudaError_t enqueue(cudaStream_t on, std::function<void()> work) {
+cudaError_t enqueue(cudaStream_t on, std::function<void()> work, long long label) {
   if (sticky != cudaSuccess) return keep(sticky);
   CUstream_st& stream = stream_of(on);
   if (stream.capture != nullptr && stream.capture->invalid) return keep(cudaErrorStreamCaptureInvalidated);
   auto made = std::make_shared<node>();
   made->run = std::move(work);
   made->after = stream.tail;
+  if (record != nullptr) {
+    made->number = record->all.size();
+    made->recording = recordings;
+    recorded kept{on, label, {record->waited_for.begin(), record->waited_for.end()}};
+    for (const auto& n : stream.tail) {
+      if (is_recorded(*n)) kept.after.push_back(n->number);
+    }
+    record->all.push_back(std::move(kept));
+  }
   stream.tail = {made};
   (stream.capture != nullptr ? stream.capture->all : pending).push_back(made);
   return cudaSuccess;
 }
+
+void lose(lost what) { what_is_lost = what; }
+void set_limit(std::size_t bytes) { limit = bytes; }
+std::size_t allocated_bytes() {
+  std::size_t sum = 0;
+  for (const auto& [p, a] : allocations) sum += a.bytes;
+  return sum;
+}
+std::size_t bytes_of(const void* block) { return allocations.at(static_cast<const char*>(block)).bytes; }
+void close_memory(bool closed) { memory_is_closed = closed; }
+
+recording::recording() {
+  work_off();
+  record = std::make_unique<record_of_all>();
+  ++recordings;
+}
+recording::~recording() {
+  work_off();
+  record = nullptr;
+  lose(lost::nothing);
+  set_limit(~std::size_t{0});
+  close_memory(false);
+  current_device = 0;
+}
+std::size_t recording::mark(cudaStream_t on, long long label) {
+  return enqueue(on, {}, label) == cudaSuccess ? size() - 1 : ~std::size_t{0};
+}
+std::size_t recording::size() const { return record->all.size(); }
+long long recording::label_of(std::size_t n) const { return record->all.at(n).label; }
+cudaStream_t recording::stream_of(std::size_t n) const { return record->all.at(n).on; }
+std::set<std::size_t> recording::before(std::size_t n) const { return all_before(record->all.at(n).after); }
+bool recording::ordered(std::size_t first, std::size_t second) const {
+  return before(second).count(first) != 0;
+}
+void recording::use(std::size_t n, const void* block) { record->uses[block].push_back(n); }
+const std::string& recording::fault() const { return record->fault; }
 
 cudaError_t launch(const cudaLaunchConfig_t& shape, std::size_t parameter_bytes, std::function<void()> body) {
   const dim3 grid = shape.gridDim, threads = shape.blockDim;
@@ -376,6 +493,7 @@ cudaError_t launch(const cudaLaunchConfig_t& shape, std::size_t parameter_bytes,
     return keep(cudaErrorInvalidConfiguration);
   }
   if (parameter_bytes > 32764) return keep(cudaErrorInvalidValue);
+  if (is_refused()) return keep(cudaErrorLaunchOutOfResources);
   if (device_of(shape.stream) != current_device) return keep(cudaErrorInvalidResourceHandle);
   return enqueue(shape.stream, [grid, threads, body = std::move(body)] {
     gridDim = grid;
@@ -429,7 +547,7 @@ cudaError_t cudaSetDevice(int device) {
 }
 cudaError_t cudaDeviceSynchronize() {
   if (capturing()) return invalidate_all();
-  work_off();
+  host_waits_for(nodes(pending), lost::waits_for_streams);
   return keep(sticky);
 }
 
@@ -469,20 +587,29 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
   if (kind == cudaMemcpyHostToDevice &&
       !is_known(from, bytes)) {  // pageable: taken now, there when it is there
     const auto* const begin = static_cast<const char*>(from);
-    return enqueue(on, [to, staged = std::vector<char>(begin, begin + bytes)] {
+    const cudaError_t done = enqueue(on, [to, staged = std::vector<char>(begin, begin + bytes)] {
       std::copy(staged.begin(), staged.end(), static_cast<char*>(to));
     });
+    if (done == cudaSuccess) last_uses(to);
+    return done;
   }
-  return enqueue(on, [=] {
+  const cudaError_t done = enqueue(on, [=] {
     if (bytes > 0) std::memmove(to, from, bytes);
   });
+  if (done == cudaSuccess) {
+    last_uses(to);
+    last_uses(from);
+  }
+  return done;
 }
 cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t on) {
   if (is_refused()) return keep(cudaErrorUnknown);
   if (bytes > 0 && !is_known(to, bytes)) return keep(cudaErrorInvalidValue);
-  return enqueue(on, [=] {
+  const cudaError_t done = enqueue(on, [=] {
     if (bytes > 0) std::memset(to, value, bytes);
   });
+  if (done == cudaSuccess) last_uses(to);
+  return done;
 }
 cudaError_t cudaMemset(void* to, int value, std::size_t bytes) {
   return cudaMemsetAsync(to, value, bytes, nullptr);
@@ -516,12 +643,15 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s) {
   if (is_refused()) return keep(cudaErrorUnknown);
   CUstream_st& stream = stream_of(s);
   if (stream.capture != nullptr) return invalidate(stream.capture, cudaErrorStreamCaptureUnsupported);
-  work_until_done(stream.tail);
+  host_waits_for(nodes(stream.tail), lost::waits_for_streams);
   return keep(sticky);
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
   if (is_refused()) return keep(cudaErrorUnknown);
   CUstream_st& stream = stream_of(s);
+  if (what_is_lost == lost::waits_of_streams && stream.capture == nullptr && e->capture == nullptr) {
+    return cudaSuccess;
+  }
   for (const auto& capture : {stream.capture, e->capture}) {
     if (capture != nullptr && capture->invalid) return keep(cudaErrorStreamCaptureInvalidated);
   }
@@ -624,7 +754,7 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
   if (is_refused()) return keep(cudaErrorUnknown);
   const CUstream_st& stream = stream_of(s);
   if (e->device != device_of(s)) return keep(cudaErrorInvalidResourceHandle);
-  if (const cudaError_t failed = enqueue(s, {}); failed != cudaSuccess) return failed;
+  if (const cudaError_t failed = enqueue(s, {}, -1); failed != cudaSuccess) return failed;
   e->at = stream.tail;
   e->capture = stream.capture;
   return cudaSuccess;
@@ -637,7 +767,7 @@ cudaError_t cudaEventQuery(cudaEvent_t e) {
 cudaError_t cudaEventSynchronize(cudaEvent_t e) {
   if (is_refused()) return keep(cudaErrorUnknown);
   if (e->capture != nullptr) return invalidate(e->capture, cudaErrorCapturedEvent);
-  work_until_done(e->at);
+  host_waits_for(nodes(e->at), lost::waits_for_events);
   return keep(sticky);
 }
 cudaError_t cudaEventElapsedTime(float* out, cudaEvent_t from, cudaEvent_t to) {

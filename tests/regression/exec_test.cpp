@@ -1,4 +1,4 @@
-// Executors, device memory and what else lies below the verbs: faults that were found once, by the names of
+// Executors and what else lies below the verbs: faults that were found once, by the names of
 // their programs.
 
 #include <deeprec/embedding/lookup/table_group.hpp>
@@ -6,11 +6,9 @@
 #include <deeprec/exec/executor_ref.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
-#include <deeprec/memory/stream_pool_resource.hpp>
 #include <deeprec/optim/sgd.hpp>
 
 #include "support/children.hpp"
-#include "support/fake_runtime.hpp"
 
 #include <doctest/doctest.h>
 
@@ -90,20 +88,4 @@ TEST_CASE("r13: tasks that block are refused at the limit of threads, and none w
   release = true;
   release.notify_all();
   pool.wait_tasks();
-}
-
-TEST_CASE("r09: a pool of device memory refuses a size near the largest number") {
-  fake() = {};
-  fake().limit = std::size_t{1} << 30;
-  const int on = fake().add_stream();
-  {
-    detail::basic_stream_pool_resource<fake_runtime> pool;
-    void *first = nullptr, *second = nullptr, *third = nullptr;
-    CHECK(pool.allocate(SIZE_MAX - 10, on, first).code() == errc::out_of_memory);
-    REQUIRE(pool.allocate(1000, on, second).ok());
-    REQUIRE(pool.allocate(1000, on, third).ok());
-    CHECK(first == nullptr);
-    CHECK(second != third);
-  }
-  CHECK(fake().allocated == 0);
 }

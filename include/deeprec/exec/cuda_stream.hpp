@@ -21,14 +21,16 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/executor.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/exec/cuda_stream_scratch.hpp>
 #include <deeprec/exec/device_fault.hpp>
-#include <deeprec/exec/stream_pool.hpp>
-#include <deeprec/exec/stream_scratch.hpp>
 #include <deeprec/memory/cuda_runtime.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
 struct cuda_backend {};
+
+/// The priority of a stream among those that are ready.
+enum class stream_priority : unsigned char { normal, high };
 
 /// Owns its stream, or refers to one of the caller's.
 ///
@@ -109,7 +111,7 @@ class cuda_stream {
 
    private:
     cudaStream_t stream_;
-    detail::stream_scratch<cuda_runtime>::scope scope_;
+    detail::stream_scratch::scope scope_;
   };
 
   /// Waits for everything enqueued; returns the first fault since the last call.
@@ -157,7 +159,7 @@ class cuda_stream {
     bool captured = false;
   };
   std::array<counted, most_counters> counted_;
-  detail::stream_scratch<cuda_runtime> scratch_;
+  detail::stream_scratch scratch_;
   bool owned_ = false;
 };
 

@@ -6,24 +6,346 @@
 //   pool.replay(plan, launch).or_throw();          captured once, then one launch for each step
 //   pool.synchronize().or_throw();
 //
+//   pool.fork(); ...; pool.join();                                          by hand
+//
+// The scratch and the fault record of a verb belong to the stream on which it was enqueued, in a graph to the
+// stream on which it was captured. Therefore plans of one pool are serialised, whichever streams they start
+// on. The assignment of ops to streams: stream_plan.hpp.
+//
 // Not here: sharing a device between processes, which is what NVIDIA's MPS is for (docs/cuda.md).
 #pragma once
 
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
+#include <exception>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
 #include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/status.hpp>
 #include <deeprec/exec/cuda_stream.hpp>
 #include <deeprec/exec/stream_plan.hpp>
-#include <deeprec/exec/stream_pool.hpp>
 #include <deeprec/memory/cuda_runtime.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// Streams of the current device.
+/// n streams of the device that is current at construction; every call makes that device current. Plans start
+/// and end on stream 0.
 ///
 /// @threads one thread at a time
 /// @error   the constructor throws deeprec::error (device_error) without a usable device
-using cuda_stream_pool = detail::basic_stream_pool<cuda_runtime, cuda_stream>;
+class cuda_stream_pool {
+  using scope = detail::device_scope;
+  using graph_key = std::pair<std::uint64_t, std::uint64_t>;  // topology, version
+
+ public:
+  explicit cuda_stream_pool(int streams, stream_priority priority = stream_priority::normal) {
+    for (int i = 0; i < streams; ++i) add_stream(priority);
+  }
+  cuda_stream_pool(const cuda_stream_pool&) = delete;
+  cuda_stream_pool& operator=(const cuda_stream_pool&) = delete;
+  ~cuda_stream_pool() {
+    const scope here(device_);
+    for (const auto& stream : streams_) static_cast<void>(cuda_runtime::synchronize(stream->get()));
+    for (auto& [key, exec] : graphs_) cuda_runtime::end_exec(exec);
+    for (const cudaEvent_t e : events_) cuda_runtime::end_event(e);
+    for (const cudaEvent_t e : timers_) cuda_runtime::end_event(e);
+  }
+
+  /// Adds a stream with the given priority; returns its number. Waits until the stream is ready.
+  int add_stream(stream_priority priority) {
+    const scope here(device_);
+    streams_.push_back(std::make_unique<cuda_stream>(priority));
+    // The stream's initialisation must also precede graphs that run on another stream.
+    static_cast<void>(cuda_runtime::synchronize(raw(streams() - 1)));
+    return streams() - 1;
+  }
+  [[nodiscard]] int streams() const noexcept { return static_cast<int>(streams_.size()); }
+  [[nodiscard]] cuda_stream& stream(int i) noexcept { return *streams_[static_cast<std::size_t>(i)]; }
+  /// The number of graphs that replay() keeps.
+  [[nodiscard]] index_t graphs() const noexcept { return static_cast<index_t>(graphs_.size()); }
+
+  /// Work enqueued on the streams from now on runs after the work enqueued on stream `from` so far, and after
+  /// the last plan.
+  ///
+  /// @cost    one event, and a wait for each other stream
+  /// @threads one at a time
+  /// @error   device_error
+  [[nodiscard]] status fork(int from = 0) {
+    const scope here(device_);
+    if (!here.made().ok()) return here.made();
+    if (const status s = take_turn(from); !s) return s;
+    if (const status s = prepare(1); !s) return s;
+    if (const status s = cuda_runtime::record(events_[0], raw(from)); !s) return s;
+    for (int i = 0; i < streams(); ++i) {
+      if (i == from) continue;
+      if (const status s = cuda_runtime::wait(raw(i), events_[0]); !s) return s;
+    }
+    return {};
+  }
+
+  /// Work enqueued on stream `to` from now on runs after the work enqueued on all streams so far.
+  ///
+  /// @cost    an event and a wait for each other stream
+  /// @threads one at a time
+  /// @error   device_error
+  [[nodiscard]] status join(int to = 0) {
+    const scope here(device_);
+    if (!here.made().ok()) return here.made();
+    if (const status s = prepare(streams_.size()); !s) return s;
+    for (int i = 0; i < streams(); ++i) {
+      if (i == to) continue;
+      const cudaEvent_t e = events_[static_cast<std::size_t>(i)];
+      if (const status s = cuda_runtime::record(e, raw(i)); !s) return s;
+      if (const status s = cuda_runtime::wait(raw(to), e); !s) return s;
+    }
+    turn_ = to;
+    return {};
+  }
+
+  /// Enqueues a plan: launch(op, stream) enqueues one op on a stream and returns a status.
+  ///
+  /// @pre     the plan was made for no more streams than the pool has
+  /// @post    the plan runs after the earlier work of stream 0 and after the last plan, and before later work
+  ///          of stream 0; also when a launch failed and the remaining ones were skipped
+  /// @cost    the launches, one event for each op that is awaited, one wait for each wait of the plan
+  /// @threads one at a time
+  /// @error   the first error that a launch returns; invalid_value; device_error. An exception of launch
+  ///          is rethrown once the streams are joined
+  template <class Launch>
+  [[nodiscard]] status run(const stream_plan& plan, Launch&& launch) {
+    return run_from_0(plan, launch, false);
+  }
+
+  /// The same, with the time of each stream measured for times().
+  template <class Launch>
+  [[nodiscard]] status run_timed(const stream_plan& plan, Launch&& launch) {
+    return run_from_0(plan, launch, true);
+  }
+
+  /// Milliseconds from the start of the last run_timed to the end of each stream's last op; 0 for a stream
+  /// that ran none.
+  ///
+  /// @cost    waits for that run
+  /// @threads one at a time
+  /// @error   device_error; invalid_value when there was no such run
+  [[nodiscard]] status times(std::vector<float>& out) {
+    if (timed_.empty())
+      return {errc::invalid_value, "cuda_stream_pool::times: a plan must run with a timer first"};
+    const scope here(device_);
+    if (!here.made().ok()) return here.made();
+    std::vector<float> made(timed_.size());
+    for (std::size_t i = 0; i < timed_.size(); ++i) {
+      if (!timed_[i]) continue;
+      if (const status s = cuda_runtime::synchronize(raw(static_cast<int>(i))); !s) return s;
+      if (const status s = cuda_runtime::milliseconds(made[i], timers_[0], timers_[i + 1]); !s) return s;
+    }
+    out = std::move(made);
+    return {};
+  }
+
+  /// As run, through a graph: captured at the first call with this (topology, version), and launched on
+  /// stream `on` at every call. A graph keeps the pointers and sizes of its capture: change `version` when
+  /// they change.
+  ///
+  /// @pre     the scratch of the ops is allocated: run the plan once before. Work enqueued by hand on other
+  ///          streams of the plan is joined to `on` before the call, and forked from it after the call: a
+  ///          graph uses their scratch
+  /// @post    as run, for stream `on`. Faults are in the records of the plan's streams: the pool's
+  ///          synchronize() reads them all, that of stream `on` does not
+  /// @cost    one launch of a graph, and an event where `on` is not the stream that the last plan ended on;
+  ///          the first time a capture and an instantiation (milliseconds)
+  /// @threads one at a time
+  /// @error   as run; a failed capture leaves no graph
+  template <class Launch>
+  [[nodiscard]] status replay(const stream_plan& plan, Launch&& launch, std::uint64_t version = 0,
+                              int on = 0) {
+    if (on < 0 || on >= streams())
+      return {errc::invalid_value,
+              "cuda_stream_pool: the number of the stream must be below size()",
+              {.value = on}};
+    const scope here(device_);
+    if (!here.made().ok()) return here.made();
+    const graph_key key(plan.topology, version);
+    auto found = graphs_.find(key);
+    if (found == graphs_.end()) {
+      std::map<graph_key, cudaGraphExec_t> made;  // its node is made before the graph
+      if (const status s = capture(plan, launch, made[key]); !s) return s;
+      graphs_.merge(made);
+      found = graphs_.find(key);
+    }
+    if (const status s = take_turn(on); !s) return s;
+    return cuda_runtime::launch(found->second, raw(on));
+  }
+
+  /// Destroys the graphs that replay() keeps.
+  ///
+  /// @cost    waits for the streams
+  /// @threads one at a time
+  /// @error   device_error
+  [[nodiscard]] status forget_graphs() {
+    const scope here(device_);
+    if (!here.made().ok()) return here.made();
+    for (const auto& stream : streams_) {
+      if (const status s = cuda_runtime::synchronize(stream->get()); !s) return s;
+    }
+    for (auto& [key, exec] : graphs_) cuda_runtime::end_exec(exec);
+    graphs_.clear();
+    return {};
+  }
+
+  /// Waits for all streams, then reads the fault records of all: a graph writes those of the streams on which
+  /// it was captured, whichever stream it runs on.
+  ///
+  /// @cost    blocks
+  /// @threads one at a time
+  /// @error   the fault of the first stream that has one
+  [[nodiscard]] status synchronize() {
+    const scope here(device_);
+    status first = here.made();
+    const auto note = [&](const status& s) {
+      if (first.ok()) first = s;
+    };
+    for (const auto& stream : streams_) note(cuda_runtime::synchronize(stream->get()));
+    if (first.ok()) turn_ = 0;
+    for (const auto& stream : streams_) note(stream->synchronize());
+    return first;
+  }
+
+ private:
+  [[nodiscard]] cudaStream_t raw(int i) const { return streams_[static_cast<std::size_t>(i)]->get(); }
+
+  // An event may be recorded again once its waits are enqueued: they keep the record that they saw.
+  status prepare(std::size_t events) {
+    events_.reserve(events);  // may throw, so it comes before an event is created
+    while (events_.size() < events) {
+      cudaEvent_t made{};
+      if (const status s = cuda_runtime::make_event(made, false); !s) return s;
+      events_.push_back(made);
+    }
+    return {};
+  }
+  status prepare_timers() {
+    timers_.reserve(streams_.size() + 1);
+    while (timers_.size() < streams_.size() + 1) {
+      cudaEvent_t made{};
+      if (const status s = cuda_runtime::make_event(made, true); !s) return s;
+      timers_.push_back(made);
+    }
+    timed_.assign(streams_.size(), false);
+    return {};
+  }
+
+  // The last plan ended on stream turn_. Orders later work of stream `on` after it; an event is recorded only
+  // here, when the stream changes.
+  status take_turn(int on) {
+    if (on == turn_) return {};
+    if (const status s = prepare(1); !s) return s;
+    if (const status s = cuda_runtime::record(events_[0], raw(turn_)); !s) return s;
+    if (const status s = cuda_runtime::wait(raw(on), events_[0]); !s) return s;
+    turn_ = on;
+    return {};
+  }
+
+  template <class Launch>
+  status run_from_0(const stream_plan& plan, Launch&& launch, bool timed) {
+    const scope here(device_);
+    if (!here.made().ok()) return here.made();
+    if (const status s = take_turn(0); !s) return s;
+    return enqueue(plan, launch, timed);
+  }
+
+  // After the first failure nothing more is launched, but the streams are joined as far as possible. That
+  // failure is returned: later ones (in a capture, every call fails) follow from it.
+  template <class Launch>
+  status enqueue(const stream_plan& plan, Launch&& launch, bool timed) {
+    if (plan.streams > streams()) {
+      return {errc::invalid_value,
+              "cuda_stream_pool: the plan must have no more streams than the pool",
+              {.value = plan.streams}};
+    }
+    if (const status s = prepare(plan.steps.size() + 1); !s) return s;
+    status first;
+    const auto note = [&](const status& s) {
+      if (first.ok()) first = s;
+    };
+    if (timed) {
+      if (const status s = prepare_timers(); !s) return s;
+      note(cuda_runtime::record(timers_[0], raw(0)));
+    }
+    // Event 0 marks the start, event op + 1 the end of an op.
+    const auto of = [&](index_t op) { return events_[static_cast<std::size_t>(op) + 1]; };
+    if (!plan.forks.empty()) note(cuda_runtime::record(events_[0], raw(0)));
+    for (const int i : plan.forks) note(cuda_runtime::wait(raw(i), events_[0]));
+#if DEEPREC_EXCEPTIONS
+    std::exception_ptr thrown;
+    const auto start = [&](const stream_plan::step& step) -> status {
+      try {
+        return launch(step.op, stream(step.stream));
+      } catch (...) {
+        thrown = std::current_exception();
+        return {errc::cancelled, "cuda_stream_pool: launches must not throw (one did)"};
+      }
+    };
+#else
+    const auto start = [&](const stream_plan::step& step) -> status {
+      return launch(step.op, stream(step.stream));
+    };
+#endif
+    for (const stream_plan::step& step : plan.steps) {
+      const auto on = raw(step.stream);
+      for (const index_t u : step.waits) note(cuda_runtime::wait(on, of(u)));
+      if (first.ok()) first = start(step);
+      if (step.recorded) note(cuda_runtime::record(of(step.op), on));
+    }
+    if (timed) {
+      for (const stream_plan::step& step : plan.steps) timed_[static_cast<std::size_t>(step.stream)] = true;
+      for (std::size_t i = 0; i < timed_.size(); ++i) {
+        if (timed_[i]) note(cuda_runtime::record(timers_[i + 1], raw(static_cast<int>(i))));
+      }
+    }
+    for (const index_t u : plan.joins) note(cuda_runtime::wait(raw(0), of(u)));
+#if DEEPREC_EXCEPTIONS
+    if (thrown) std::rethrow_exception(thrown);
+#endif
+    return first;
+  }
+
+  template <class Launch>
+  status capture(const stream_plan& plan, Launch&& launch, cudaGraphExec_t& exec) {
+    if (const status s = cuda_runtime::begin_capture(raw(0)); !s) return s;
+    cudaGraph_t graph{};
+    status recorded;
+#if DEEPREC_EXCEPTIONS
+    try {
+      recorded = enqueue(plan, launch, false);
+    } catch (...) {
+      if (cuda_runtime::end_capture(raw(0), graph).ok()) cuda_runtime::end_graph(graph);
+      throw;
+    }
+#else
+    recorded = enqueue(plan, launch, false);
+#endif
+    const status ended =
+        cuda_runtime::end_capture(raw(0), graph);  // also after an error, so that the capture ends
+    status made = recorded.ok() ? ended : recorded;
+    if (made.ok()) made = cuda_runtime::instantiate(exec, graph);
+    if (ended.ok()) cuda_runtime::end_graph(graph);
+    return made;
+  }
+
+  int device_ = detail::current_device();
+  int turn_ = 0;  // the stream that the last plan ended on
+  std::vector<std::unique_ptr<cuda_stream>> streams_;
+  std::vector<cudaEvent_t> events_;
+  std::vector<cudaEvent_t> timers_;  // the start, and the end of each stream
+  std::vector<bool> timed_;
+  std::map<graph_key, cudaGraphExec_t> graphs_;
+};
 
 /// An event, destroyed at the end of its scope.
 ///

@@ -8,7 +8,7 @@
 //   { auto here = work.colocate_with(a); work.add({}); }      tf.colocate_with
 //   plan_streams(work, 4, plan).or_throw();
 //
-// Pure host code: stream_pool.hpp runs a plan, cuda_stream_pool.hpp runs it on a device.
+// Pure host code: cuda_stream_pool.hpp runs a plan.
 #pragma once
 
 #include <algorithm>
@@ -420,7 +420,7 @@ class stream_clocks {
 /// @error    invalid_value: a stream outside [0, streams), an op or leader that was not added before (item =
 ///           the op, value = the bad number), streams below 1; detail() names it. On an error `plan` is
 ///           unchanged
-/// @example  @snippet tests/exec/stream_plan_test.cpp stream_plan
+/// @example  @snippet tests/host_cuda/stream_plan_test.cpp stream_plan
 /// @source   minimum path cover of the transitive reduction: Nimble (Kwon et al., NeurIPS 2020)
 [[nodiscard]] inline status plan_streams(const stream_work& work, int streams, stream_plan& plan) {
   const index_t n = work.size();

@@ -3,7 +3,7 @@
 //   device_array<float> weights(n);      cudaMalloc; its views carry device_space: no host code can read them
 //   pinned_resource                      page-locked host memory, as a pmr resource
 //   managed_resource                     memory that both reach: never more than the device has free
-//   cuda_pool_resource                   blocks in the order of streams (stream_pool_resource.hpp)
+//   cuda_pool_resource                   blocks in the order of streams (cuda_pool_resource.hpp)
 //
 // Tables belong in plain cudaMalloc memory: pages that migrate on a fault cost a hundred times a read.
 #pragma once
@@ -25,14 +25,11 @@
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/memory/cuda_pool_resource.hpp>
 #include <deeprec/memory/cuda_runtime.hpp>
 #include <deeprec/memory/managed_budget.hpp>
-#include <deeprec/memory/stream_pool_resource.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
-
-/// A stream-ordered pool of the current device's memory.
-using cuda_pool_resource = detail::basic_stream_pool_resource<cuda_runtime>;
 
 /// n elements in device memory, from cudaMalloc. Its views carry device_space.
 ///

@@ -1,10 +1,6 @@
-// The CUDA runtime calls of stream and memory pools, as one policy: the pools are templates over it, and
-// tests run them on a runtime of their own that checks the order of operations.
+// The CUDA runtime calls of the library, each returning a status, and the scope of a current device.
 //
-//   basic_stream_pool<cuda_runtime, cuda_stream>          on a device        (exec/cuda_stream_pool.hpp)
-//   basic_stream_pool<fake_runtime, fake_runtime::lane>   in a test
-//
-// Each call returns a status. Not here: verbs, kernels.
+// Not here: verbs, kernels.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -28,6 +24,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
   return {errc::device_error, cudaGetErrorString(answer)};
 }
 
+/// @threads reentrant
 struct cuda_runtime {
   using stream = cudaStream_t;
   using event = cudaEvent_t;
@@ -88,5 +85,39 @@ struct cuda_runtime {
   }
   static void deallocate(void* dead) noexcept { static_cast<void>(cudaFree(dead)); }
 };
+
+namespace detail {
+
+/// The device that is current now; -1 where there is none.
+inline int current_device() noexcept {
+  int device = -1;
+  return cuda_runtime::get_device(device).ok() ? device : -1;
+}
+
+/// Makes a device the current one of this thread until the scope ends.
+class device_scope {
+ public:
+  explicit device_scope(int device) noexcept {
+    if (device < 0) return;
+    made_ = cuda_runtime::get_device(before_);
+    if (!made_.ok() || before_ == device) return;
+    made_ = cuda_runtime::set_device(device);
+    changed_ = made_.ok();
+  }
+  device_scope(const device_scope&) = delete;
+  device_scope& operator=(const device_scope&) = delete;
+  ~device_scope() {
+    if (changed_) static_cast<void>(cuda_runtime::set_device(before_));
+  }
+
+  [[nodiscard]] const status& made() const noexcept { return made_; }
+
+ private:
+  status made_;
+  int before_ = -1;
+  bool changed_ = false;
+};
+
+}  // namespace detail
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -5,11 +5,12 @@
 //   allocate(n, s)        own list: no wait, stream order is enough
 //   allocate(n, t)        from the list of s: record an event on s now, t waits for it; only then
 //
-// Blocks are cut from slabs, best fit, and free neighbours of one stream are merged again. A template over
-// the runtime (cuda_runtime.hpp), so that a test proves on its own runtime that no two uses of a byte are
-// unordered. Not here: managed memory, pinned memory (cuda_memory.hpp); captures: a graph keeps using its
-// blocks, which no event reports, so allocate before a capture and free when the graph has ended.
+// Blocks are cut from slabs, best fit, and free neighbours of one stream are merged again. Not here: managed
+// memory, pinned memory (cuda_memory.hpp); captures: a graph keeps using its blocks, which no event reports,
+// so allocate before a capture and free when the graph has ended.
 #pragma once
+
+#include <cuda_runtime_api.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -25,7 +26,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/memory/device_scope.hpp>
+#include <deeprec/memory/cuda_runtime.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -36,29 +37,25 @@ struct stream_pool_report {
   index_t events = 0;        ///< recorded because one stream took a block that another had used
 };
 
-namespace detail {
-
 /// A pool of memory of the device that is current when the pool is made; its streams are of that device.
 ///
 /// @threads thread-safe; blocks of one stream are allocated and freed in the order of that stream. No stream
 ///          that the pool knows may begin a capture while another thread is in a call; forget(stream) makes
 ///          it unknown
-template <class Runtime>
-class basic_stream_pool_resource {
+class cuda_pool_resource {
  public:
-  using stream_type = typename Runtime::stream;
   static constexpr std::size_t alignment = 256;
 
   /// @param slab the least number of bytes requested from the runtime at once
-  explicit basic_stream_pool_resource(std::size_t slab = std::size_t{32} << 20)
+  explicit cuda_pool_resource(std::size_t slab = std::size_t{32} << 20)
       : slab_(round_up((std::min)(slab, most_bytes))) {}
-  basic_stream_pool_resource(const basic_stream_pool_resource&) = delete;
-  basic_stream_pool_resource& operator=(const basic_stream_pool_resource&) = delete;
+  cuda_pool_resource(const cuda_pool_resource&) = delete;
+  cuda_pool_resource& operator=(const cuda_pool_resource&) = delete;
   /// @pre the streams have finished with the memory
-  ~basic_stream_pool_resource() {
+  ~cuda_pool_resource() {
     const scope here(device_);
-    for (const auto& [event_stream, event] : events_) Runtime::end_event(event);
-    for (void* const slab : slabs_) Runtime::deallocate(slab);
+    for (const auto& [event_stream, event] : events_) cuda_runtime::end_event(event);
+    for (void* const slab : slabs_) cuda_runtime::deallocate(slab);
   }
 
   /// A block for work that is enqueued on a stream from now on.
@@ -72,9 +69,9 @@ class basic_stream_pool_resource {
   ///          (cudaStreamPerThread; the null stream under --default-stream per-thread is one, too, but can't
   ///          be detected); out_of_memory, also where `bytes` do not fit an address space; device_error.
   ///          On an error nothing is allocated
-  [[nodiscard]] status allocate(std::size_t bytes, stream_type on, void*& out) {
+  [[nodiscard]] status allocate(std::size_t bytes, cudaStream_t on, void*& out) {
     if (bytes > most_bytes) {
-      return {errc::out_of_memory, "stream_pool_resource: bytes must fit an address space"};
+      return {errc::out_of_memory, "cuda_pool_resource: bytes must fit an address space"};
     }
     const std::lock_guard lock(mutex_);
     const scope here(device_);
@@ -101,12 +98,12 @@ class basic_stream_pool_resource {
   /// @threads thread-safe
   /// @error   invalid_value for a pointer that is not of this pool, or free already; as allocate for the
   ///          stream: in a capture the caller keeps the block
-  [[nodiscard]] status deallocate(void* memory, stream_type on) {
+  [[nodiscard]] status deallocate(void* memory, cudaStream_t on) {
     const std::lock_guard lock(mutex_);
     if (const status s = serves(on); !s) return s;
     const auto found = blocks_.find(static_cast<std::byte*>(memory));
     if (found == blocks_.end() || found->second.free) {
-      return {errc::invalid_value, "stream_pool_resource: the block must be one of the pool and in use"};
+      return {errc::invalid_value, "cuda_pool_resource: the block must be one of the pool and in use"};
     }
     block& freed = found->second;
     in_use_ -= freed.size;
@@ -122,12 +119,12 @@ class basic_stream_pool_resource {
   /// @cost    O(log blocks)
   /// @threads thread-safe
   /// @error   invalid_value for a pointer that is not of this pool, or free; as allocate for the stream
-  [[nodiscard]] status also_used_on(void* memory, stream_type on) {
+  [[nodiscard]] status also_used_on(void* memory, cudaStream_t on) {
     const std::lock_guard lock(mutex_);
     if (const status s = serves(on); !s) return s;
     const auto found = blocks_.find(static_cast<std::byte*>(memory));
     if (found == blocks_.end() || found->second.free) {
-      return {errc::invalid_value, "stream_pool_resource: the block must be one of the pool and in use"};
+      return {errc::invalid_value, "cuda_pool_resource: the block must be one of the pool and in use"};
     }
     found->second.users.insert(on);
     return {};
@@ -138,15 +135,15 @@ class basic_stream_pool_resource {
   /// @cost    waits for the stream
   /// @threads thread-safe
   /// @error   as allocate for the stream; device_error
-  [[nodiscard]] status forget(stream_type on) {
+  [[nodiscard]] status forget(cudaStream_t on) {
     const std::lock_guard lock(mutex_);
     const scope here(device_);
     if (!here.made().ok()) return here.made();
     if (const status s = serves(on); !s) return s;
-    if (const status s = Runtime::synchronize(on); !s) return s;
+    if (const status s = cuda_runtime::synchronize(on); !s) return s;
     for (auto& [place, held] : blocks_) held.users.erase(on);
     if (const auto event = events_.find(on); event != events_.end()) {
-      Runtime::end_event(event->second);
+      cuda_runtime::end_event(event->second);
       events_.erase(event);
     }
     return {};
@@ -170,51 +167,49 @@ class basic_stream_pool_resource {
   }
 
  private:
-  using scope = detail::device_scope<Runtime>;
+  using scope = detail::device_scope;
   struct block {
     std::size_t size;
     bool free;
-    bool begins_slab;   // the block before belongs to another slab
-    stream_type owner;  // the stream whose list it is in
-    std::set<stream_type>
+    bool begins_slab;    // the block before belongs to another slab
+    cudaStream_t owner;  // the stream whose list it is in
+    std::set<cudaStream_t>
         users;  // streams that may still use it; a stream that takes it waits for the others
   };
   using blocks = std::map<std::byte*, block>;
   // Free blocks by stream, size and address.
-  using entry = std::tuple<stream_type, std::size_t, std::byte*>;
+  using entry = std::tuple<cudaStream_t, std::size_t, std::byte*>;
 
   // The largest size that can be rounded up.
   static constexpr std::size_t most_bytes = (std::numeric_limits<std::size_t>::max)() - (alignment - 1);
   static constexpr std::size_t round_up(std::size_t bytes) {
     return (bytes + alignment - 1) / alignment * alignment;
   }
-  static entry entry_of(const typename blocks::value_type& b) {
-    return {b.second.owner, b.second.size, b.first};
-  }
+  static entry entry_of(const blocks::value_type& b) { return {b.second.owner, b.second.size, b.first}; }
 
-  static bool captures(stream_type on) {
+  static bool captures(cudaStream_t on) {
     bool answer = true;
-    return !Runtime::capturing(answer, on).ok() || answer;
+    return !cuda_runtime::capturing(answer, on).ok() || answer;
   }
-  static status serves(stream_type on) {
-    if (!Runtime::is_one_stream(on)) {
+  static status serves(cudaStream_t on) {
+    if (!cuda_runtime::is_one_stream(on)) {
       return {errc::unsupported,
-              "stream_pool_resource: the stream must not be the per-thread default; make a stream"};
+              "cuda_pool_resource: the stream must not be the per-thread default; make a stream"};
     }
     bool capturing = false;
-    if (const status s = Runtime::capturing(capturing, on); !s) return s;
+    if (const status s = cuda_runtime::capturing(capturing, on); !s) return s;
     if (!capturing) return {};
     return {errc::unsupported,
-            "stream_pool_resource: must not be used in a capture; allocate before it, give back when the "
+            "cuda_pool_resource: must not be used in a capture; allocate before it, give back when the "
             "graph has ended"};
   }
 
   // The smallest block that is large enough: of the stream itself first, then one no longer in use, then of
   // any other stream. Skips blocks whose streams are capturing: they can't be waited for.
-  typename blocks::iterator best_fit(std::size_t size, stream_type on) {
+  blocks::iterator best_fit(std::size_t size, cudaStream_t on) {
     const auto held_up = [&](const block& b) {
       return std::any_of(b.users.begin(), b.users.end(),
-                         [&](stream_type user) { return user != on && captures(user); });
+                         [&](cudaStream_t user) { return user != on && captures(user); });
     };
     const auto own = free_.lower_bound(entry(on, size, nullptr));
     if (own != free_.end() && std::get<0>(*own) == on) {
@@ -224,7 +219,7 @@ class basic_stream_pool_resource {
     auto best = blocks_.end();
     const auto busy = [&](const block& b) { return !b.users.empty(); };
     for (auto at = free_.begin(); at != free_.end();) {
-      const stream_type owner = std::get<0>(*at);
+      const cudaStream_t owner = std::get<0>(*at);
       at = free_.lower_bound(entry(owner, size, nullptr));
       if (at != free_.end() && std::get<0>(*at) == owner) {
         const auto candidate = blocks_.find(std::get<2>(*at));
@@ -239,12 +234,12 @@ class basic_stream_pool_resource {
     return best;
   }
 
-  status grow(std::size_t size, stream_type on, typename blocks::iterator& made) {
+  status grow(std::size_t size, cudaStream_t on, blocks::iterator& made) {
     slabs_.reserve(slabs_.size() + 1);  // throws before there is a slab to leak
     void* slab = nullptr;
     std::size_t bytes = (std::max)(size, slab_);
-    status s = Runtime::allocate(slab, bytes);
-    if (s.code() == errc::out_of_memory && bytes > size) s = Runtime::allocate(slab, bytes = size);
+    status s = cuda_runtime::allocate(slab, bytes);
+    if (s.code() == errc::out_of_memory && bytes > size) s = cuda_runtime::allocate(slab, bytes = size);
     if (!s) return s;
     slabs_.push_back(slab);
     reserved_ += bytes;
@@ -257,14 +252,13 @@ class basic_stream_pool_resource {
   status trim_slabs() {
     for (const auto& [place, held] : blocks_) {
       if (held.free && std::any_of(held.users.begin(), held.users.end(), captures)) {
-        return {errc::unsupported,
-                "stream_pool_resource: no stream that used a free block must be capturing"};
+        return {errc::unsupported, "cuda_pool_resource: no stream that used a free block must be capturing"};
       }
     }
     for (auto& [place, held] : blocks_) {
       if (!held.free) continue;
-      for (const stream_type user : held.users) {
-        if (const status s = Runtime::synchronize(user); !s) return s;
+      for (const cudaStream_t user : held.users) {
+        if (const status s = cuda_runtime::synchronize(user); !s) return s;
       }
       held.users.clear();
     }
@@ -279,7 +273,7 @@ class basic_stream_pool_resource {
       if (at->second.free && whole) {
         slabs_.erase(std::find(slabs_.begin(), slabs_.end(), static_cast<void*>(at->first)));
         reserved_ -= at->second.size;
-        Runtime::deallocate(at->first);
+        cuda_runtime::deallocate(at->first);
         blocks_.erase(at);
       } else if (at->second.free) {
         free_.insert(entry_of(*at));
@@ -290,25 +284,25 @@ class basic_stream_pool_resource {
   }
 
   // Lazy: events are recorded only here, when one stream takes a block that others may still use.
-  status hand_over(block& taken, stream_type to) {
-    for (const stream_type user : taken.users) {
+  status hand_over(block& taken, cudaStream_t to) {
+    for (const cudaStream_t user : taken.users) {
       if (user == to) continue;
       const auto [event, is_new] = events_.try_emplace(user);
       if (is_new) {
-        if (const status s = Runtime::make_event(event->second, false); !s) {
+        if (const status s = cuda_runtime::make_event(event->second, false); !s) {
           events_.erase(event);
           return s;
         }
       }
-      if (const status s = Runtime::record(event->second, user); !s) return s;
-      if (const status s = Runtime::wait(to, event->second); !s) return s;
+      if (const status s = cuda_runtime::record(event->second, user); !s) return s;
+      if (const status s = cuda_runtime::wait(to, event->second); !s) return s;
       ++recorded_;
     }
     return {};
   }
 
   // Takes the front of a free block; the rest stays in its list.
-  void take(typename blocks::iterator at, std::size_t size) {
+  void take(blocks::iterator at, std::size_t size) {
     free_.erase(entry_of(*at));
     block& taken = at->second;
     if (taken.size > size) {
@@ -324,7 +318,7 @@ class basic_stream_pool_resource {
   }
 
   // Free neighbours of one stream become one block.
-  void merge(typename blocks::iterator at) {
+  void merge(blocks::iterator at) {
     const auto fits = [&](const block& a, const block& b) { return b.free && b.owner == a.owner; };
     if (const auto next = std::next(at);
         next != blocks_.end() && !next->second.begins_slab && fits(at->second, next->second)) {
@@ -346,18 +340,16 @@ class basic_stream_pool_resource {
     free_.insert(entry_of(*at));
   }
 
-  int device_ = detail::current_device<Runtime>();
+  int device_ = detail::current_device();
   std::size_t slab_;
   mutable std::mutex mutex_;
   blocks blocks_;  // free or not, by address: they cover the slabs
   std::set<entry> free_;
-  std::map<stream_type, typename Runtime::event> events_;
+  std::map<cudaStream_t, cudaEvent_t> events_;
   std::vector<void*> slabs_;
   std::size_t reserved_ = 0;
   std::size_t in_use_ = 0;
   index_t recorded_ = 0;
 };
-
-}  // namespace detail
 
 }}  // namespace deeprec::DEEPREC_ABI
