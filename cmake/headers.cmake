@@ -7,6 +7,7 @@ set(DEEPREC_HEADERS
     include/deeprec/core/coo_view.hpp
     include/deeprec/core/dtypes.hpp
     include/deeprec/core/executor.hpp
+    include/deeprec/core/first_fault.hpp
     include/deeprec/core/hash.hpp
     include/deeprec/core/id_range.hpp
     include/deeprec/core/isa.hpp

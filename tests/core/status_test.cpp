@@ -53,8 +53,48 @@ TEST_CASE("status: the message names the place, outermost first") {
             .message() == "id out of range: bag 0, position 0, value -9223372036854775808");
 }
 
+TEST_CASE("status: the message names the operation, once, and a place in a file first") {
+  const status bad(errc::id_out_of_range, {.table = 1, .bag = 17, .position = 402, .value = -1});
+  CHECK(bad.in_operation("lookup").message() ==
+        "id out of range: lookup: table 1, bag 17, position 402, value -1");
+  CHECK(bad.in_operation("lookup").place() == bad.place());
+  CHECK(bad.place().operation == nullptr);
+  CHECK(std::string(bad.in_operation("gather").in_operation("fused_lookup").place().operation) == "gather");
+  CHECK(status(errc::closed, nullptr).in_operation("take").message() == "closed: take");
+  const status named(errc::shape_mismatch, "gather: out must not be null");
+  CHECK(named.in_operation("gather").message() == named.message());
+  CHECK(named.in_operation("gath").message() == "shape mismatch: gath: gather: out must not be null");
+  CHECK(status(errc::invalid_value, "labels", {.position = 12, .rank = 3}).in_operation("auc").message() ==
+        "invalid value: auc: labels; rank 3, position 12");
+  CHECK(status().in_operation("lookup").ok());
+  CHECK(status().in_operation("lookup").place().operation == nullptr);
+  CHECK(status(errc::parse_error, "not a number", {.line = 812, .column = 44}).message() ==
+        ":812:44: malformed text: not a number");
+  CHECK(status(errc::invalid_value, "quantize", {.row = 2, .column = 0}).message() ==
+        "invalid value: quantize; row 2, column 0");
+  CHECK(status(errc::parse_error, "the line is too long", {.line = 1, .at_most = 80}).message() ==
+        ":1: malformed text: the line is too long (must be at most 80)");
+}
+
+TEST_CASE("status: places are the same where every number is") {
+  const fault_place place{.operation = "a", .table = 1, .bag = 2};
+  CHECK(place == fault_place{.operation = "b", .table = 1, .bag = 2});
+  index_t fault_place::* const numbers[] = {
+      &fault_place::table, &fault_place::bag,     &fault_place::position, &fault_place::value,
+      &fault_place::row,   &fault_place::line,    &fault_place::column,   &fault_place::item,
+      &fault_place::is,    &fault_place::must_be, &fault_place::at_most};
+  for (const auto number : numbers) {
+    fault_place other = place;
+    other.*number += 5;
+    CHECK(place != other);
+  }
+  fault_place other = place;
+  other.rank = 0;
+  CHECK(place != other);
+}
+
 TEST_CASE("status: every code has a sentence of its own") {
-  for (int code = 0; code <= static_cast<int>(errc::producer_failed); ++code) {
+  for (int code = 0; code <= static_cast<int>(errc::stopped); ++code) {
     const std::string text = to_string(static_cast<errc>(code));
     CHECK(text != "unknown error");
     for (int other = 0; other < code; ++other) CHECK(text != to_string(static_cast<errc>(other)));
@@ -81,13 +121,20 @@ TEST_CASE("result: holds a value or says file, line and column") {
   good.or_throw() = 8;
   CHECK(good.value() == 8);
 
-  const io_fault fault{errc::parse_error, "day_0.tsv", 812, 44, "'x' is no number"};
-  CHECK(fault.message() == "day_0.tsv:812:44: malformed text: 'x' is no number");
-  CHECK(io_fault{errc::io_error, "a.txt", 0, 0, ""}.message() == "a.txt: input or output error");
-  CHECK(io_fault{errc::parse_error, "", 3, 0, ""}.message() == ":3: malformed text");
-  result<int> bad(fault);
+  const status why(errc::parse_error, "'x' is no number", {.line = 812, .column = 44});
+  CHECK(fault(why, "day_0.tsv").message() == "day_0.tsv:812:44: malformed text: 'x' is no number");
+  CHECK(fault(errc::io_error, "", "a.txt").message() == "a.txt: input or output error");
+  CHECK(fault(errc::io_error, "busy").in_file("a.txt").in_operation("save").message() ==
+        "a.txt: input or output error: save: busy");
+  CHECK(fault(why).message() == why.message());
+  CHECK(fault(why).reason() == "'x' is no number");
+  result<int> bad(fault(why, "day_0.tsv"));
   CHECK_FALSE(bad.ok());
-  CHECK(bad.fault().line == 812);
+  CHECK(bad.code() == errc::parse_error);
+  CHECK(good.code() == errc::ok);
+  CHECK(bad.fault().place().line == 812);
+  const status as_status = bad.fault();
+  CHECK(as_status.message() == why.message());
   CHECK_THROWS_WITH_AS(bad.or_throw(), "day_0.tsv:812:44: malformed text: 'x' is no number", error);
   CHECK_THROWS_AS(std::move(bad).or_throw(), error);
 }
@@ -96,4 +143,22 @@ TEST_CASE("result: a value that only moves comes out whole") {
   result<std::unique_ptr<int>> made(std::make_unique<int>(5));
   const std::unique_ptr<int> taken = std::move(made).or_throw();
   CHECK(*taken == 5);
+}
+
+TEST_CASE("result: a status is enough, and a value is not needed") {
+  const auto half = [](int n) -> result<int> {
+    if (n % 2 != 0) return status(errc::invalid_value, "half: n must be even", {.value = n});
+    return n / 2;
+  };
+  CHECK(half(4).value() == 2);
+  CHECK(half(3).fault().message() == "invalid value: half: n must be even; value 3");
+  CHECK(result<void>().ok());
+  CHECK(result<void>(status()).ok());
+  CHECK(result<void>(status()).code() == errc::ok);
+  CHECK_NOTHROW(result<void>().or_throw());
+  const result<void> bad = fault(errc::io_error, "refused", "a.txt");
+  CHECK_FALSE(bad.ok());
+  CHECK(bad.code() == errc::io_error);
+  CHECK_THROWS_WITH_AS(bad.or_throw(), "a.txt: input or output error: refused", error);
+  CHECK(result<void>(status(errc::closed, nullptr)).code() == errc::closed);
 }

@@ -101,7 +101,7 @@ outcome read_memory(const Format& format, std::string_view text, index_t max_row
 /// A format that forgets the first line of what it is given: the mistake of a reader that loses the
 /// line on a chunk's border.
 struct forgetful_format : criteo_format {
-  errc parse(const layout& how, std::string_view text, sparse_batch& batch, line_log& log) const {
+  status parse(const layout& how, std::string_view text, sparse_batch& batch, line_log& log) const {
     const std::size_t end = text.find('\n');
     if (end != std::string_view::npos && end + 1 < text.size()) text.remove_prefix(end + 1);
     return criteo_format::parse(how, text, batch, log);
@@ -190,9 +190,9 @@ TEST_CASE("reader: rows before a bad line are delivered, then the fault, again a
   for (int again = 0; again < 3; ++again) {
     const auto fault = reader.next(batch, 20);
     REQUIRE_FALSE(fault.ok());
-    CHECK(fault.fault().code == errc::parse_error);
-    CHECK(fault.fault().line == 26);
-    CHECK(fault.fault().column == 8);
+    CHECK(fault.fault().code() == errc::parse_error);
+    CHECK(fault.fault().place().line == 26);
+    CHECK(fault.fault().place().column == 8);
     CHECK(batch.rows() == 0);
   }
   CHECK(reader.rows_read() == 25);
@@ -215,8 +215,7 @@ TEST_CASE("reader: files follow one another, with lines counted and headers skip
   for (const index_t chunk : {index_t{100}, index_t{1000}, index_t{1} << 18}) {
     const outcome stopped = read_file(executor, small_tables(), paths, 7, {.chunk_bytes = chunk});
     CHECK(stopped.rows.size() == 34);
-    CHECK(stopped.fault ==
-          third.path() + ":4:8: malformed text: wrong number of fields: expected 40, found 1");
+    CHECK(stopped.fault == third.path() + ":4:8: malformed text: wrong number of fields (is 1, must be 40)");
     const outcome skipped = read_file(executor, small_tables(), paths, 7,
                                       {.on_malformed = malformed::drop, .chunk_bytes = chunk});
     CHECK(skipped.rows.size() == 35);
@@ -305,7 +304,8 @@ TEST_CASE("reader: a line of a megabyte is read, or refused when it is above the
     reader_options options{.chunk_bytes = chunk};
     CHECK(read_file(executor, format, {file.path()}, 10, options).rows.size() == 4);
     options.longest_line = 1 << 19;
-    const std::string message = file.path() + ":2: malformed text: the line is too long: the limit is 524288";
+    const std::string message =
+        file.path() + ":2: malformed text: the line is too long (must be at most 524288)";
     CHECK(read_file(executor, format, {file.path()}, 10, options).fault == message);
     CHECK(read_memory(format, text, 10, options).fault == "<text>" + message.substr(file.path().size()));
     options.on_malformed = malformed::drop;
@@ -322,14 +322,14 @@ TEST_CASE("reader: a line of a megabyte is read, or refused when it is above the
   little.memory = &memory;
   const reader_options small_chunks{.chunk_bytes = 4096, .chunks_in_flight = 1, .longest_line = 1 << 16};
   CHECK(read_file(little, libsvm_format{}, {endless.path()}, 10, small_chunks).fault ==
-        endless.path() + ":1: malformed text: the line is too long: the limit is 65536");
+        endless.path() + ":1: malformed text: the line is too long (must be at most 65536)");
   small_resource nothing(1000);
   little.memory = &nothing;
   CHECK(read_file(little, libsvm_format{}, {endless.path()}, 10, small_chunks).fault ==
         endless.path() +
             ": out of memory: the memory resource must provide room for the first line (it refused)");
   CHECK(read_file(executor, small_tables(), {endless.path()}, 10, {.longest_line = 1 << 16}).fault ==
-        endless.path() + ":1: malformed text: the line is too long: the limit is 65536");
+        endless.path() + ":1: malformed text: the line is too long (must be at most 65536)");
 }
 
 TEST_CASE("reader: of text in memory a chunk looks at its own and a line behind it, once") {
@@ -436,12 +436,13 @@ TEST_CASE("reader: without memory there is a fault, and no half batch") {
       CHECK(got.rows.size() == 300);
     } else {
       ++failed;
-      CHECK(got.fault == "<text>: out of memory: a chunk");
+      CHECK(got.fault ==
+            "<text>: out of memory: the memory resource must provide room for rows (it refused)");
     }
     sparse_batch batch(&memory);
     const auto parsed = parse_text(small_tables(), text, batch);
     if (!parsed) {
-      CHECK(parsed.fault().code == errc::out_of_memory);
+      CHECK(parsed.fault().code() == errc::out_of_memory);
       CHECK(batch.rows() == 0);
     }
   }

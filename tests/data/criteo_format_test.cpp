@@ -281,17 +281,17 @@ TEST_CASE("criteo: bad lines are faults with their place") {
   SUBCASE("39 fields") {
     const std::string line = good_line.substr(0, good_line.rfind('\t'));
     check_fault(before + line + "\n", "<text>:3:" + std::to_string(line.size() + 1) +
-                                          ": malformed text: wrong number of fields: expected 40, found 39");
+                                          ": malformed text: wrong number of fields (is 39, must be 40)");
   }
   SUBCASE("41 fields") {
     check_fault(before + good_line + "\tx\n",
                 "<text>:3:" + std::to_string(good_line.size() + 2) +
-                    ": malformed text: wrong number of fields: expected 40, found 41");
+                    ": malformed text: wrong number of fields (is 41, must be 40)");
   }
   SUBCASE("more fields than anyone counts") {
     check_fault(before + good_line + std::string(300, '\t') + "\n" + good_line,
                 "<text>:3:" + std::to_string(good_line.size() + 2) +
-                    ": malformed text: wrong number of fields: expected 40, found 340");
+                    ": malformed text: wrong number of fields (is 340, must be 40)");
   }
   SUBCASE("a NUL byte") {
     std::string line = good_line;

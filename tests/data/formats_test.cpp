@@ -213,12 +213,34 @@ TEST_CASE("key:value: fields, pairs, keys alone, empty bags") {
                                   hash_bucket(hash_bytes("blue", 0), 50)});
 }
 
+TEST_CASE("parse_text: a fault is a status with its place, whatever was skipped before it") {
+  sparse_batch batch;
+  const key_value_format format{.features = 2, .rows = 100};
+  const auto stopped = parse_text(format, "1\t2\n1\n", batch);
+  REQUIRE(!stopped);
+  CHECK(stopped.fault().file() == "<text>");
+  CHECK(stopped.fault().reason() == "wrong number of fields");
+  const status as_status = stopped.fault();
+  CHECK(as_status.code() == errc::parse_error);
+  CHECK(as_status.place() == fault_place{.line = 2, .column = 2, .is = 1, .must_be = 2});
+  const auto skipped = parse_text(format, "1\t2\n1\n\n1\t2\n", batch, {.on_malformed = malformed::drop});
+  REQUIRE(skipped);
+  REQUIRE(skipped.value().first_skipped);
+  CHECK(skipped.value().first_skipped->place() == as_status.place());
+  const auto too_long = parse_text(format, "1\t2,3,4,5\n", batch, {.longest_line = 4});
+  REQUIRE(!too_long);
+  CHECK(too_long.fault().place() == fault_place{.line = 1, .at_most = 4});
+  const status wrong = key_value_format{.features = 0}.check();
+  CHECK(wrong.code() == errc::unsupported);
+  CHECK(parse_text(key_value_format{.features = 0}, "", batch).fault().message() == wrong.message());
+}
+
 TEST_CASE("key:value: bad lines are faults with their place") {
   const key_value_format format{.features = 2, .rows = 100};
   CHECK(fault_of(format, "1\t2\n1\n") ==
-        "<text>:2:2: malformed text: wrong number of fields: expected 2, found 1");
+        "<text>:2:2: malformed text: wrong number of fields (is 1, must be 2)");
   CHECK(fault_of(format, "1\t2\t3\t4\n") ==
-        "<text>:1:5: malformed text: wrong number of fields: expected 2, found 4");
+        "<text>:1:5: malformed text: wrong number of fields (is 4, must be 2)");
   CHECK(fault_of(format, "1\t2:x\n") == "<text>:1:5: malformed text: not a number");
   CHECK(fault_of(format, "1\t2:\n") == "<text>:1:5: malformed text: a number is missing");
   CHECK(fault_of(format, "1\t:5\n") == "<text>:1:3: malformed text: a key is missing");

@@ -177,7 +177,7 @@ void saved_with_its_slots(const std::string& path, const Format& format) {
   const named_table part[] = {name_table("t", fewer.view(), detail::format_name(format))};
   const auto answer = load_tables(path, part);
   REQUIRE_FALSE(answer);
-  CHECK(answer.fault().code == errc::shape_mismatch);
+  CHECK(answer.fault().code() == errc::shape_mismatch);
   CHECK(answer.fault().message().find("floats of state") != std::string::npos);
   std::filesystem::remove(path);
 }

@@ -1,4 +1,4 @@
-// What functions that parse text or do I/O return: a value, or a fault with file, line and column.
+// What functions return that make a value, parse text or do I/O: the value, or a fault.
 //
 //   result<index_t> rows = reader.next(batch);
 //   if (!rows) std::puts(rows.fault().message().c_str());  // "day_0.tsv:812:44: malformed text: ..."
@@ -7,32 +7,60 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 
 #include <deeprec/core/config.hpp>
+#include <deeprec/core/contract.hpp>
 #include <deeprec/core/status.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// A fault of a text or table file, and its location. Lines and columns count from 1 (columns in bytes);
-/// 0 = none.
-struct io_fault {
-  errc code = errc::ok;
-  std::string file;
-  index_t line = 0;
-  index_t column = 0;
-  std::string reason;
-
-  [[nodiscard]] std::string message() const {
-    std::string text = file;
-    if (line > 0) text += ':' + std::to_string(line);
-    if (column > 0) text += ':' + std::to_string(column);
-    if (!text.empty()) text += ": ";
-    text += to_string(code);
-    if (!reason.empty()) text += ": " + reason;
-    return text;
+/// A failed status with text that no literal can hold: the name of a file, or a reason made at run time. As a
+/// status it loses these texts, and keeps code, place and literal.
+class [[nodiscard]] fault : public status {
+ public:
+  /// @pre !why.ok()
+  fault(const status& why) : status(why) { DEEPREC_EXPECTS(!why.ok()); }
+  /// @pre !why.ok()
+  fault(const status& why, std::string file) : status(why), file_(std::move(file)) {
+    DEEPREC_EXPECTS(!why.ok());
   }
+  /// @pre code is not errc::ok
+  fault(errc code, std::string reason, std::string file = {})
+      : status(code, nullptr), file_(std::move(file)), reason_(std::move(reason)) {
+    DEEPREC_EXPECTS(code != errc::ok);
+  }
+
+  /// The file; empty where there is none.
+  [[nodiscard]] const std::string& file() const noexcept { return file_; }
+  /// The reason: the text, or else detail().
+  [[nodiscard]] std::string_view reason() const noexcept {
+    if (!reason_.empty()) return reason_;
+    return detail() == nullptr ? std::string_view() : detail();
+  }
+  /// The same fault, in a file.
+  [[nodiscard]] fault in_file(std::string file) && {
+    file_ = std::move(file);
+    return std::move(*this);
+  }
+
+  /// The same fault, found by `operation`: as status::in_operation().
+  [[nodiscard]] fault in_operation(const char* operation) && {
+    static_cast<status&>(*this) = status::in_operation(operation);
+    return std::move(*this);
+  }
+
+  /// As status::message(), after the file, line and column.
+  [[nodiscard]] std::string message() const { return detail::fault_text(code(), file_, reason(), place()); }
+
+  /// Throws deeprec::error. Without exceptions: prints the message and aborts.
+  [[noreturn]] void or_throw() const { detail::raise(code(), message()); }
+
+ private:
+  std::string file_;
+  std::string reason_;
 };
 
 /// A T, or the fault that prevented it.
@@ -40,10 +68,13 @@ template <class T>
 class [[nodiscard]] result {
  public:
   result(T value) : content_(std::in_place_index<0>, std::move(value)) {}
-  result(io_fault fault) : content_(std::in_place_index<1>, std::move(fault)) {}
+  result(deeprec::fault why) : content_(std::in_place_index<1>, std::move(why)) {}
+  /// @pre !why.ok()
+  result(const status& why) : content_(std::in_place_index<1>, why) {}
 
   [[nodiscard]] bool ok() const noexcept { return content_.index() == 0; }
   explicit operator bool() const noexcept { return ok(); }
+  [[nodiscard]] errc code() const noexcept { return ok() ? errc::ok : fault().code(); }
 
   /// @pre ok()
   [[nodiscard]] T& value() & { return *std::get_if<0>(&content_); }
@@ -51,20 +82,45 @@ class [[nodiscard]] result {
   [[nodiscard]] T&& value() && { return std::move(*std::get_if<0>(&content_)); }
 
   /// @pre !ok()
-  [[nodiscard]] const io_fault& fault() const { return *std::get_if<1>(&content_); }
+  [[nodiscard]] const deeprec::fault& fault() const { return *std::get_if<1>(&content_); }
 
   /// The value; throws deeprec::error on a fault. Without exceptions: prints and aborts.
   T& or_throw() & {
-    if (!ok()) detail::raise(fault().code, fault().message());
+    if (!ok()) fault().or_throw();
     return value();
   }
   T or_throw() && {
-    if (!ok()) detail::raise(fault().code, fault().message());
+    if (!ok()) fault().or_throw();
     return std::move(*this).value();
   }
 
  private:
-  std::variant<T, io_fault> content_;
+  std::variant<T, deeprec::fault> content_;
+};
+
+/// Success, or a fault with text: for functions without a value whose reasons are made at run time.
+template <>
+class [[nodiscard]] result<void> {
+ public:
+  result() noexcept = default;
+  result(deeprec::fault why) : fault_(std::move(why)) {}
+  /// Success or a fault, as `s` is.
+  result(const status& s) {
+    if (!s.ok()) fault_.emplace(s);
+  }
+
+  [[nodiscard]] bool ok() const noexcept { return !fault_.has_value(); }
+  explicit operator bool() const noexcept { return ok(); }
+  [[nodiscard]] errc code() const noexcept { return ok() ? errc::ok : fault_->code(); }
+  /// @pre !ok()
+  [[nodiscard]] const deeprec::fault& fault() const { return *fault_; }
+  /// Throws deeprec::error on a fault. Without exceptions: prints and aborts.
+  void or_throw() const {
+    if (!ok()) fault_->or_throw();
+  }
+
+ private:
+  std::optional<deeprec::fault> fault_;
 };
 
 }}  // namespace deeprec::DEEPREC_ABI

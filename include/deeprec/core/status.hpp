@@ -4,8 +4,8 @@
 //   if (!s) log(s.message());      // "id out of range: table 3, bag 17, position 402, value -1"
 //   lookup(...).or_throw();        // where exceptions are on
 //
-// "First" means the smallest location (table, then bag, then position), independent of thread scheduling.
-// Functions that parse or do I/O return result<T> (result.hpp).
+// "First" means the smallest location (table, then bag, then position), independent of thread scheduling
+// (first_fault.hpp). Functions that make a value, parse or do I/O return result<T> (result.hpp).
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,8 @@
 #include <cstdlib>
 #include <exception>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
@@ -29,7 +31,7 @@ enum class errc : std::uint8_t {
   weight_is_nan,       ///< a weight is not a number
   unsupported,         ///< this backend can't do it; detail() holds the reason
   out_of_memory,
-  cancelled,
+  cancelled,        ///< the object that the call uses was cancelled
   io_error,         ///< the operating system refused
   parse_error,      ///< text that doesn't follow its format
   device_error,     ///< the device runtime reported an error
@@ -37,7 +39,8 @@ enum class errc : std::uint8_t {
   timed_out,        ///< a deadline passed; nothing was done
   closed,           ///< the other side has ended
   would_block,      ///< a call that does not wait would have to; nothing was done, try again
-  producer_failed,  ///< the other side delivered an exception instead of an item
+  producer_failed,  ///< the other side delivered a fault or an exception instead of an item
+  stopped,          ///< the caller's stop token was triggered
 };
 
 /// A code as text.
@@ -83,23 +86,34 @@ constexpr const char* to_string(errc code) noexcept {
       return "would block";
     case errc::producer_failed:
       return "producer failed";
+    case errc::stopped:
+      return "stopped";
   }
   return "unknown error";
 }
 
 /// The location of a fault. Fields that have no meaning for a fault keep their defaults.
 struct fault_place {
-  index_t table = -1;
+  const char* operation = nullptr;  ///< the function that returned it, a literal; null = not known
+  index_t table = -1;               ///< a table, or a feature of a group
   index_t bag = -1;
   index_t position = -1;   ///< position in ids and weights
   std::int64_t value = 0;  ///< the offending id or offset (a 64-bit unsigned id reads as negative)
   index_t row = -1;        ///< of a matrix
-  index_t column = -1;     ///< of a matrix
+  index_t line = -1;       ///< of a text file, from 1
+  index_t column = -1;     ///< of a matrix, from 0; of a line of text, in bytes from 1
   index_t item = -1;       ///< index of an element of a list: a buffer of a ring, an op of a plan
   index_t is = -1;         ///< a size
   index_t must_be = -1;    ///< the size required
+  index_t at_most = -1;    ///< the largest size allowed
+  std::int32_t rank = -1;  ///< of the process, in a job of several
 
-  friend constexpr bool operator==(const fault_place&, const fault_place&) = default;
+  /// The same location: every field but `operation`, which two functions that find the same fault differ in.
+  friend constexpr bool operator==(const fault_place& a, const fault_place& b) noexcept {
+    return a.table == b.table && a.bag == b.bag && a.position == b.position && a.value == b.value &&
+           a.row == b.row && a.line == b.line && a.column == b.column && a.item == b.item && a.is == b.is &&
+           a.must_be == b.must_be && a.at_most == b.at_most && a.rank == b.rank;
+  }
 };
 
 class status;
@@ -129,6 +143,46 @@ namespace detail {
 #endif
 }
 
+/// A fault as one line: "file:line:column: code: operation: reason; place (sizes)".
+inline std::string fault_text(errc code, std::string_view file, std::string_view reason,
+                              const fault_place& place) {
+  std::string text(file);
+  if (place.line >= 0) {
+    text += ':' + std::to_string(place.line);
+    if (place.column >= 0) text += ':' + std::to_string(place.column);
+  }
+  if (!text.empty()) text += ": ";
+  text += to_string(code);
+  const char* separator = ": ";
+  const auto append = [&](const char* name, index_t number) {
+    text += separator;
+    text += name;
+    text += std::to_string(number);
+    separator = ", ";
+  };
+  const std::string_view operation = place.operation == nullptr ? "" : place.operation;
+  const bool reason_names_it = reason.starts_with(operation) && reason.substr(operation.size(), 1) == ":";
+  if (!operation.empty() && !reason_names_it) (text += separator) += operation;
+  if (!reason.empty()) {
+    (text += separator) += reason;
+    separator = "; ";
+  }
+  if (place.rank >= 0) append("rank ", place.rank);
+  if (place.item >= 0) append("item ", place.item);
+  if (place.table >= 0) append("table ", place.table);
+  if (place.row >= 0) append("row ", place.row);
+  if (place.column >= 0 && place.line < 0) append("column ", place.column);
+  if (place.bag >= 0) append("bag ", place.bag);
+  if (place.position >= 0) append("position ", place.position);
+  const bool has_value = place.bag >= 0 || place.value != 0;
+  if (has_value && code != errc::weight_is_nan) append("value ", place.value);
+  if (place.must_be >= 0) {
+    text += " (is " + std::to_string(place.is) + ", must be " + std::to_string(place.must_be) + ')';
+  }
+  if (place.at_most >= 0) text += " (must be at most " + std::to_string(place.at_most) + ')';
+  return text;
+}
+
 }  // namespace detail
 
 /// A code, the location of the first fault, and a literal that names the operand or the reason.
@@ -154,34 +208,20 @@ class [[nodiscard]] status {
     return named;
   }
 
-  /// One line of text, with the location.
+  /// The same fault, found by `operation` (a literal): for calls whose parts don't name themselves. A fault
+  /// that has an operation keeps it.
+  [[nodiscard]] constexpr status in_operation(const char* operation) const noexcept {
+    if (ok()) [[likely]]
+      return {};
+    status named = *this;
+    if (named.place_.operation == nullptr) named.place_.operation = operation;
+    return named;
+  }
+
+  /// One line of text, with the operation and the location.
   [[nodiscard]] std::string message() const {
-    std::string text = to_string(code_);
-    if (ok()) return text;
-    const char* separator = ": ";
-    const auto append = [&](const char* name, index_t number) {
-      text += separator;
-      text += name;
-      text += std::to_string(number);
-      separator = ", ";
-    };
-    if (detail_ != nullptr) {
-      text += separator;
-      text += detail_;
-      separator = "; ";
-    }
-    if (place_.item >= 0) append("item ", place_.item);
-    if (place_.table >= 0) append("table ", place_.table);
-    if (place_.row >= 0) append("row ", place_.row);
-    if (place_.column >= 0) append("column ", place_.column);
-    if (place_.bag >= 0) append("bag ", place_.bag);
-    if (place_.position >= 0) append("position ", place_.position);
-    const bool has_value = place_.bag >= 0 || place_.value != 0;
-    if (has_value && code_ != errc::weight_is_nan) append("value ", place_.value);
-    if (place_.must_be >= 0) {
-      text += " (is " + std::to_string(place_.is) + ", must be " + std::to_string(place_.must_be) + ')';
-    }
-    return text;
+    if (ok()) return to_string(code_);
+    return detail::fault_text(code_, {}, detail_ == nullptr ? std::string_view() : detail_, place_);
   }
 
   /// Throws deeprec::error on a fault. Without exceptions: prints the message and aborts.

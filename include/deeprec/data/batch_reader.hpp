@@ -57,16 +57,14 @@ struct text_chunk {
   grow_array<char> buffer;
   sparse_batch rows;
   line_log log;
-  errc code = errc::ok;           // of parsing or reading
-  const char* trouble = nullptr;  // why reading failed
-  index_t used = 0;               // rows already delivered
-  bool counted = false;           // its lines and bad lines are in the reader's sums
+  status state;          // of reading or parsing
+  index_t used = 0;      // rows already delivered
+  bool counted = false;  // its lines and bad lines are in the reader's sums
 };
 
-/// The lines that begin in [begin, begin + bytes) of the source. On failure chunk.code is the fault, and
-/// chunk.trouble the reason why reading failed, else null. The text ends with the last such line, wherever
-/// that ends, or with the first byte that makes it too long. No byte after that is read, and only one before
-/// the chunk.
+/// The lines that begin in [begin, begin + bytes) of the source. On failure chunk.state is the fault. The
+/// text ends with the last such line, wherever that ends, or with the first byte that makes it too long. No
+/// byte after that is read, and only one before the chunk.
 inline std::string_view load_lines(const text_source& source, index_t begin, index_t bytes,
                                    index_t longest_line, text_chunk& chunk) noexcept {
   const index_t size = source.size();
@@ -96,18 +94,17 @@ inline std::string_view load_lines(const text_source& source, index_t begin, ind
   constexpr index_t margin = static_cast<index_t>(cache_line_bytes);
   const index_t before = begin > 0 ? 1 : 0;
   index_t read_to = (std::min)(last_byte, end + 4096);
-  if (!chunk.buffer.reserve(margin + (read_to - begin), 0)) {
-    chunk.code = errc::out_of_memory;
-    return {};
-  }
-  const auto fail = [&](const char* why) {
-    chunk.code = errc::io_error;
-    chunk.trouble = why;
+  const auto fail = [&](const status& why) {
+    chunk.state = why;
     return std::string_view();
   };
-  if (const char* why =
-          source.read(begin - before, chunk.buffer.data() + margin - before, read_to - begin + before)) {
-    return fail(why);
+  constexpr status no_room(errc::out_of_memory,
+                           "the memory resource must provide room for text (it refused)");
+  if (!chunk.buffer.reserve(margin + (read_to - begin), 0)) return fail(no_room);
+  if (const status s =
+          source.read(begin - before, chunk.buffer.data() + margin - before, read_to - begin + before);
+      !s) {
+    return fail(s);
   }
   const char* from = chunk.buffer.data() + margin - before;
   const char* const last = chunk.buffer.data() + margin + (end - begin);  // one past the chunk
@@ -127,11 +124,8 @@ inline std::string_view load_lines(const text_source& source, index_t begin, ind
     }
     searched = held;
     const index_t more = (std::min)(last_byte - read_to, std::max<index_t>(read_to - begin, 4096));
-    if (!chunk.buffer.reserve(held + more, held)) {
-      chunk.code = errc::out_of_memory;
-      return {};
-    }
-    if (const char* why = source.read(read_to, chunk.buffer.data() + held, more)) return fail(why);
+    if (!chunk.buffer.reserve(held + more, held)) return fail(no_room);
+    if (const status s = source.read(read_to, chunk.buffer.data() + held, more); !s) return fail(s);
     read_to += more;
   }
 }
@@ -183,9 +177,7 @@ class batch_reader {
   ///          shape_mismatch (max_rows is not positive)
   result<index_t> next(sparse_batch& batch, index_t max_rows) {
     batch.reshape(format_.shape());
-    if (max_rows <= 0) {
-      return detail::make_io_fault(errc::shape_mismatch, {}, "next: max_rows must be positive");
-    }
+    if (max_rows <= 0) return status(errc::shape_mismatch, "next: max_rows must be positive");
     while (batch.rows() < max_rows && !fault_) {
       if (head_ == filled_ && !refill()) break;
       take(batch, max_rows);
@@ -205,7 +197,7 @@ class batch_reader {
   /// @error   none
   [[nodiscard]] index_t skipped_lines() const noexcept { return skipped_; }
   /// The first of them.
-  [[nodiscard]] const std::optional<io_fault>& first_skipped() const noexcept { return first_skipped_; }
+  [[nodiscard]] const std::optional<fault>& first_skipped() const noexcept { return first_skipped_; }
   /// Rows delivered so far.
   [[nodiscard]] index_t rows_read() const noexcept { return rows_; }
 
@@ -250,23 +242,22 @@ class batch_reader {
   /// chunk.
   bool enter(detail::text_source& from) {
     if (late_fault_) return false;
-    const auto fail = [&](errc code, const char* why) {
-      late_fault_ = detail::make_io_fault(code, from.name(), why);
+    const auto fail = [&](const status& why) {
+      late_fault_.emplace(why, from.name());
       from.close();
       return false;
     };
-    if (const char* why = from.open()) return fail(errc::io_error, why);
+    if (const status s = from.open(); !s) return fail(s);
     std::string_view head = from.text();
     detail::grow_array<char>& buffer = chunks_[static_cast<std::size_t>(filled_)].buffer;
     const index_t most = (std::min)(from.size(), detail::head_bytes(options_.longest_line));
     for (index_t held = 0; !from.in_memory() && held < most;) {
       const index_t wanted = (std::min)(most, std::max<index_t>(4 * held, 4096));
-      if (!buffer.reserve(wanted, held))
-        return fail(errc::out_of_memory,
-                    "the memory resource must provide room for the first line (it refused)");
-      if (const char* why = from.read(held, buffer.data() + held, wanted - held)) {
-        return fail(errc::io_error, why);
+      if (!buffer.reserve(wanted, held)) {
+        return fail(
+            {errc::out_of_memory, "the memory resource must provide room for the first line (it refused)"});
       }
+      if (const status s = from.read(held, buffer.data() + held, wanted - held); !s) return fail(s);
       head = {buffer.data(), static_cast<std::size_t>(wanted)};
       if (head.find('\n', static_cast<std::size_t>(held)) != std::string_view::npos) break;
       held = wanted;
@@ -279,15 +270,14 @@ class batch_reader {
   void load(detail::text_chunk& chunk) const {
     const detail::text_source& from = sources_[static_cast<std::size_t>(chunk.source)];
     const auto& layout = layouts_[static_cast<std::size_t>(chunk.source)];
-    chunk.code = errc::ok;
-    chunk.trouble = nullptr;
+    chunk.state = {};
     chunk.used = 0;
     chunk.counted = false;
     chunk.log = line_log(options_.on_malformed, options_.longest_line);
     chunk.rows.reshape(format_.shape());
     std::string_view text = detail::load_lines(from, chunk.number * options_.chunk_bytes,
                                                options_.chunk_bytes, options_.longest_line, chunk);
-    if (chunk.code != errc::ok) return;
+    if (!chunk.state) return;
     if (chunk.number == 0) {
       text.remove_prefix(detail::byte_order_mark(text));
       if (layout.has_header) {
@@ -296,7 +286,7 @@ class batch_reader {
         chunk.log.count_lines(1);
       }
     }
-    chunk.code = format_.parse(layout, text, chunk.rows, chunk.log);
+    chunk.state = format_.parse(layout, text, chunk.rows, chunk.log);
   }
 
   /// Copies rows of parsed chunks to the batch, until it has max_rows.
@@ -312,7 +302,7 @@ class batch_reader {
       chunk.used += taken;
       wanted -= taken;
       if (taken < left) break;
-      if (chunk.code != errc::ok) {
+      if (!chunk.state) {
         fault_ = std::move(chunk_fault_);
         break;
       }
@@ -320,9 +310,9 @@ class batch_reader {
     }
     if (parts_.empty()) return;
     const std::span<const sparse_batch::part> parts(parts_);
-    if (!batch.reserve_parts(parts)) {
+    if (const status s = batch.reserve_parts(parts); !s) {
       batch.clear();
-      fault_ = detail::make_io_fault(errc::out_of_memory, {}, "the batch");
+      fault_.emplace(s);
       return;
     }
     const index_t pieces = batch.copy_pieces();
@@ -339,18 +329,13 @@ class batch_reader {
     chunk.counted = true;
     if (chunk.number == 0) lines_ = 0;
     const std::string& name = sources_[static_cast<std::size_t>(chunk.source)].name();
-    if (chunk.code == errc::io_error) {
-      chunk_fault_ = detail::make_io_fault(errc::io_error, name, chunk.trouble);
-    } else if (chunk.code == errc::out_of_memory) {
-      chunk_fault_ = detail::make_io_fault(errc::out_of_memory, name, "a chunk");
+    if (chunk.state.code() == errc::parse_error) {
+      chunk_fault_ = detail::in_text(chunk.state, name, lines_);
+    } else if (!chunk.state) {
+      chunk_fault_.emplace(chunk.state, name);
     } else if (chunk.log.rejected() > 0) {
-      io_fault first = detail::make_io_fault(chunk.log.first(), name, lines_);
-      if (chunk.code != errc::ok) {
-        chunk_fault_ = std::move(first);
-      } else {
-        if (skipped_ == 0) first_skipped_ = std::move(first);
-        skipped_ += chunk.log.rejected();
-      }
+      if (skipped_ == 0) first_skipped_ = detail::in_text(chunk.log.first(), name, lines_);
+      skipped_ += chunk.log.rejected();
     }
     lines_ += chunk.log.lines();
   }
@@ -362,10 +347,10 @@ class batch_reader {
   std::vector<typename Format::layout> layouts_;
   std::vector<detail::text_chunk> chunks_;
   std::vector<sparse_batch::part> parts_;
-  std::optional<io_fault> fault_;        // reported by every further call
-  std::optional<io_fault> late_fault_;   // of a file after the chunks in flight
-  std::optional<io_fault> chunk_fault_;  // of the chunk at the head
-  std::optional<io_fault> first_skipped_;
+  std::optional<fault> fault_;        // reported by every further call
+  std::optional<fault> late_fault_;   // of a file after the chunks in flight
+  std::optional<fault> chunk_fault_;  // of the chunk at the head
+  std::optional<fault> first_skipped_;
   index_t head_ = 0;  // chunks [head_, filled_) still hold rows
   index_t filled_ = 0;
   index_t source_ = 0;  // source of the next chunk to read
@@ -406,16 +391,12 @@ auto read_files(Context&& context_or_executor, Format format, std::vector<std::s
                 const reader_options& options = {})
     -> result<decltype(detail::make_reader(std::forward<Context>(context_or_executor), format,
                                            std::vector<detail::text_source>(), options))> {
-  if (const char* wrong = format.check()) {
-    return detail::make_io_fault(errc::unsupported, {}, wrong);
-  }
+  if (const status s = format.check(); !s) return s;
   std::vector<detail::text_source> sources;
   sources.reserve(paths.size());
   for (std::string& path : paths) {
     detail::text_source& source = sources.emplace_back(std::move(path));
-    if (const char* why = source.open()) {
-      return detail::make_io_fault(errc::io_error, source.name(), why);
-    }
+    if (const status s = source.open(); !s) return fault(s, source.name());
     source.close();
   }
   return detail::make_reader(std::forward<Context>(context_or_executor), std::move(format),
@@ -433,9 +414,7 @@ auto read_text(Context&& context_or_executor, Format format, std::string_view te
                const reader_options& options = {})
     -> result<decltype(detail::make_reader(std::forward<Context>(context_or_executor), format,
                                            std::vector<detail::text_source>(), options))> {
-  if (const char* wrong = format.check()) {
-    return detail::make_io_fault(errc::unsupported, {}, wrong);
-  }
+  if (const status s = format.check(); !s) return s;
   std::vector<detail::text_source> sources;
   sources.emplace_back("<text>", text);
   return detail::make_reader(std::forward<Context>(context_or_executor), std::move(format),

@@ -64,21 +64,23 @@ struct criteo_format {
     int id_columns = 0;
   };
 
-  /// Returns null for valid options, else a message about the first invalid one.
+  /// Fails (unsupported) for the first invalid option.
   ///
   /// @cost    O(1)
   /// @threads reentrant
   /// @error   none
-  [[nodiscard]] const char* check() const noexcept {
+  [[nodiscard]] status check() const noexcept {
     for (const index_t size : rows) {
-      if (size <= 0) return "criteo_format: a table without rows. Fix: set rows, 26 sizes above 0";
+      if (size <= 0)
+        return {errc::unsupported, "criteo_format: a table without rows. Fix: set rows, 26 sizes above 0"};
     }
     if (delimiter == '\n' || delimiter == '\r' || delimiter == '-' || delimiter == '+' || delimiter == '.' ||
         delimiter == '"' || std::isalnum(static_cast<unsigned char>(delimiter))) {
-      return "criteo_format: the delimiter may be part of a field. Fix: tab, comma, semicolon or "
-             "space";
+      return {errc::unsupported,
+              "criteo_format: the delimiter may be part of a field. Fix: tab, comma, semicolon or "
+              "space"};
     }
-    return nullptr;
+    return {};
   }
 
   [[nodiscard]] static constexpr batch_shape shape() noexcept {
@@ -128,8 +130,8 @@ struct criteo_format {
   /// @threads reentrant; needs exclusive access to the batch and the log
   /// @error   parse_error (the log has the location), out_of_memory
   template <class = detail::unit>
-  [[nodiscard]] errc parse(const layout& file_layout, std::string_view text, sparse_batch& batch,
-                           line_log& log) const noexcept {
+  [[nodiscard]] status parse(const layout& file_layout, std::string_view text, sparse_batch& batch,
+                             line_log& log) const noexcept {
     detail::criteo_plan plan;
     for (int s = 0; s < detail::criteo_features; ++s) {
       plan.rows[s] = rows[static_cast<std::size_t>(s)];
@@ -148,7 +150,7 @@ struct criteo_format {
       const std::string_view piece = text.substr(0, end);
       text.remove_prefix(end);
       // The shortest good line has 39 separators, a label and an end.
-      if (!batch.reserve_rows(static_cast<index_t>(end) / 41 + 1)) return errc::out_of_memory;
+      if (const status s = batch.reserve_rows(static_cast<index_t>(end) / 41 + 1); !s) return s;
       detail::criteo_rows out;
       out.labels = batch.next_label();
       out.dense = batch.next_dense();
@@ -157,9 +159,9 @@ struct criteo_format {
       const bool finished =
           DEEPREC_PORTABLE::parse_criteo_lines(plan, piece.data(), piece.data() + end, out, log);
       batch.commit_rows(out.count);
-      if (!finished) return errc::parse_error;
+      if (!finished) return log.first();
     }
-    return errc::ok;
+    return {};
   }
 
  private:

@@ -48,14 +48,15 @@ class feasign_format {
     for (std::size_t s = 0; s < numbers_.size(); ++s) {
       const index_t number = numbers_[s];
       if (number < 0 || number >= most_) {
-        wrong_ = "feasign_format: a slot number is negative or above 2^20. Fix: renumber the slots";
+        wrong_ = {errc::unsupported,
+                  "feasign_format: a slot number is negative or above 2^20. Fix: renumber the slots"};
         return;
       }
       if (static_cast<std::size_t>(number) >= slot_of_.size()) {
         slot_of_.resize(static_cast<std::size_t>(number) + 1, -1);
       }
       if (slot_of_[static_cast<std::size_t>(number)] >= 0) {
-        wrong_ = "feasign_format: a slot is listed twice. Fix: list it once";
+        wrong_ = {errc::unsupported, "feasign_format: a slot is listed twice. Fix: list it once"};
       }
       slot_of_[static_cast<std::size_t>(number)] = static_cast<std::int32_t>(s);
     }
@@ -70,9 +71,11 @@ class feasign_format {
     bool has_header = false;
   };
 
-  /// Returns null for valid options, else a message about the first invalid one.
-  [[nodiscard]] const char* check() const noexcept {
-    if (rows < 0) return "feasign_format: rows is negative. Fix: 0 for 64-bit keys, or the table's size";
+  /// Fails (unsupported) for the first invalid option.
+  [[nodiscard]] status check() const noexcept {
+    if (rows < 0)
+      return {errc::unsupported,
+              "feasign_format: rows is negative. Fix: 0 for 64-bit keys, or the table's size"};
     return wrong_;
   }
   [[nodiscard]] batch_shape shape() const noexcept {
@@ -91,17 +94,16 @@ class feasign_format {
   /// @threads reentrant; needs exclusive access to the batch and the log
   /// @error   parse_error (the log has the location), out_of_memory
   template <class = detail::unit>
-  [[nodiscard]] errc parse(const layout&, std::string_view text, sparse_batch& batch, line_log& log) const {
-    const auto parse_row = [&](std::string_view line, float& label, line_fault& fault) {
+  [[nodiscard]] status parse(const layout&, std::string_view text, sparse_batch& batch, line_log& log) const {
+    const auto parse_row = [&](std::string_view line, float& label) -> status {
       detail::blank_fields fields(line);
       std::string_view field = fields.next();
-      if (field.empty()) return errc::cancelled;
+      if (field.empty()) return detail::no_row;
       for (index_t i = 0; i < label_fields; ++i, field = fields.next()) {
         float number = 0;
-        if (field.empty())
-          return detail::bad_field(fault, line, line.substr(line.size()), "a label is missing");
+        if (field.empty()) return detail::bad_field(line, line.substr(line.size()), "a label is missing");
         if (const char* why = detail::parse_float(field, number)) {
-          return detail::bad_field(fault, line, field, why);
+          return detail::bad_field(line, field, why);
         }
         if (i == 0) label = number;
       }
@@ -109,19 +111,19 @@ class feasign_format {
       for (; !field.empty(); field = fields.next()) {
         const std::size_t colon = field.find(':');
         if (colon == std::string_view::npos) {
-          return detail::bad_field(fault, line, field, "not feasign:slot");
+          return detail::bad_field(line, field, "not feasign:slot");
         }
         std::uint64_t key = 0;
         std::uint64_t number = 0;
         const std::string_view slot_text = field.substr(colon + 1);
         if (const char* why = detail::parse_unsigned(field.substr(0, colon), key)) {
-          return detail::bad_field(fault, line, field, why);
+          return detail::bad_field(line, field, why);
         }
         if (const char* why = detail::parse_unsigned(slot_text, number)) {
-          return detail::bad_field(fault, line, slot_text, why);
+          return detail::bad_field(line, slot_text, why);
         }
         if (!labelled && number == static_cast<std::uint64_t>(label_slot)) {
-          if (key > 1) return detail::bad_field(fault, line, field, "the label is neither 0 nor 1");
+          if (key > 1) return detail::bad_field(line, field, "the label is neither 0 nor 1");
           label = static_cast<float>(key);
           labelled = true;
           continue;
@@ -132,14 +134,14 @@ class feasign_format {
           key = mix64(key);
           if (rows > 0) key = static_cast<std::uint64_t>(hash_bucket(key, rows));
         } else if (rows > 0 && key >= static_cast<std::uint64_t>(rows)) {
-          return detail::bad_field(fault, line, field, "the id is beyond its table");
+          return detail::bad_field(line, field, "the id is beyond its table");
         }
-        if (!batch.push_id(slot, static_cast<std::int64_t>(key))) return errc::out_of_memory;
+        if (!batch.push_id(slot, static_cast<std::int64_t>(key))) return detail::no_room_for_rows;
       }
       if (!labelled) {
-        return detail::bad_field(fault, line, line.substr(line.size()), "the line has no label");
+        return detail::bad_field(line, line.substr(line.size()), "the line has no label");
       }
-      return errc::ok;
+      return {};
     };
     return detail::for_each_row(text, batch, log, parse_row);
   }
@@ -148,7 +150,7 @@ class feasign_format {
   static constexpr index_t most_ = index_t{1} << 20;
   std::vector<index_t> numbers_;
   std::vector<std::int32_t> slot_of_;  // slot number -> feature of the batch, or -1
-  const char* wrong_ = nullptr;
+  status wrong_;
 };
 
 static_assert(TextFormat<feasign_format>);

@@ -40,24 +40,29 @@ struct key_value_format {
     bool has_header = false;
   };
 
-  /// Returns null for valid options, else a message about the first invalid one.
-  [[nodiscard]] const char* check() const noexcept {
-    if (features < 1) return "key_value_format: no features. Fix: features = 1 or more";
-    if (rows < 0) return "key_value_format: rows is negative. Fix: 0 for 64-bit keys, or the table's size";
-    if (label_field > features) return "key_value_format: label_field is beyond the fields of a line";
+  /// Fails (unsupported) for the first invalid option.
+  [[nodiscard]] status check() const noexcept {
+    if (features < 1) return {errc::unsupported, "key_value_format: no features. Fix: features = 1 or more"};
+    if (rows < 0)
+      return {errc::unsupported,
+              "key_value_format: rows is negative. Fix: 0 for 64-bit keys, or the table's size"};
+    if (label_field > features)
+      return {errc::unsupported, "key_value_format: label_field is beyond the fields of a line"};
     if (field_delimiter == pair_delimiter || pair_delimiter == value_delimiter ||
         field_delimiter == value_delimiter) {
-      return "key_value_format: two delimiters are the same character. Fix: three different ones";
+      return {errc::unsupported,
+              "key_value_format: two delimiters are the same character. Fix: three different ones"};
     }
     for (const char c : {field_delimiter, pair_delimiter, value_delimiter}) {
       if (c == '\0' || c == '\n' || c == '\r' || c == '+' || c == '-' || c == '.' || (c >= '0' && c <= '9') ||
           c == 'e' || c == 'E') {
-        return "key_value_format: a delimiter may be part of a number or of a line end. Fix: "
-               "choose "
-               "another character";
+        return {errc::unsupported,
+                "key_value_format: a delimiter may be part of a number or of a line end. Fix: "
+                "choose "
+                "another character"};
       }
     }
-    return nullptr;
+    return {};
   }
   [[nodiscard]] batch_shape shape() const noexcept {
     return {.dense_columns = 0, .features = features, .bags = bag_size::any, .weights = id_weights::present};
@@ -72,10 +77,10 @@ struct key_value_format {
   /// @threads reentrant; needs exclusive access to the batch and the log
   /// @error   parse_error (the log has the location), out_of_memory
   template <class = detail::unit>
-  [[nodiscard]] errc parse(const layout&, std::string_view text, sparse_batch& batch, line_log& log) const {
+  [[nodiscard]] status parse(const layout&, std::string_view text, sparse_batch& batch, line_log& log) const {
     const index_t wanted = features + (label_field >= 0 ? 1 : 0);
-    const auto parse_row = [&](std::string_view line, float& label, line_fault& fault) {
-      if (line.empty() && wanted > 1) return errc::cancelled;
+    const auto parse_row = [&](std::string_view line, float& label) -> status {
+      if (line.empty() && wanted > 1) return detail::no_row;
       std::size_t begin = 0;
       index_t feature = 0;
       for (index_t f = 0;; ++f) {
@@ -83,19 +88,18 @@ struct key_value_format {
         const std::string_view field = line.substr(begin, stop - begin);
         const bool last = stop == line.size();
         if (last ? f + 1 != wanted : f + 1 == wanted) {
-          fault.expected = wanted;
-          fault.found = 1 + std::count(line.begin(), line.end(), field_delimiter);
-          return detail::bad_field(fault, line, line.substr(last ? stop : stop + 1),
-                                   "wrong number of fields");
+          const index_t fields = 1 + std::count(line.begin(), line.end(), field_delimiter);
+          return detail::bad_field(line, line.substr(last ? stop : stop + 1), "wrong number of fields",
+                                   {.is = fields, .must_be = wanted});
         }
         if (f == label_field) {
           if (const char* why = detail::parse_float(field, label)) {
-            return detail::bad_field(fault, line, field, why);
+            return detail::bad_field(line, field, why);
           }
-        } else if (const errc code = parse_pairs(line, field, feature++, batch, fault); code != errc::ok) {
-          return code;
+        } else if (const status s = parse_pairs(line, field, feature++, batch); !s) {
+          return s;
         }
-        if (last) return errc::ok;
+        if (last) return {};
         begin = stop + 1;
       }
     };
@@ -103,9 +107,9 @@ struct key_value_format {
   }
 
  private:
-  errc parse_pairs(std::string_view line, std::string_view field, index_t feature, sparse_batch& batch,
-                   line_fault& fault) const noexcept {
-    if (field.empty()) return errc::ok;
+  status parse_pairs(std::string_view line, std::string_view field, index_t feature,
+                     sparse_batch& batch) const noexcept {
+    if (field.empty()) return {};
     for (std::size_t begin = 0;;) {
       const std::size_t stop = (std::min)(field.find(pair_delimiter, begin), field.size());
       const std::string_view pair = field.substr(begin, stop - begin);
@@ -114,26 +118,26 @@ struct key_value_format {
         const std::string_view key = pair.substr(0, colon);
         std::uint64_t id = 0;
         float weight = 1.0F;
-        if (key.empty()) return detail::bad_field(fault, line, pair, "a key is missing");
+        if (key.empty()) return detail::bad_field(line, pair, "a key is missing");
         if (keys == token_use::hashed) {
           id = hash_bytes(key, static_cast<std::uint64_t>(feature));
           if (rows > 0) id = static_cast<std::uint64_t>(hash_bucket(id, rows));
         } else if (const char* why = detail::parse_unsigned(key, id)) {
-          return detail::bad_field(fault, line, key, why);
+          return detail::bad_field(line, key, why);
         } else if (rows > 0 && id >= static_cast<std::uint64_t>(rows)) {
-          return detail::bad_field(fault, line, key, "the id is beyond its table");
+          return detail::bad_field(line, key, "the id is beyond its table");
         }
         if (colon != std::string_view::npos) {
           const std::string_view value = pair.substr(colon + 1);
           if (const char* why = detail::parse_float(value, weight)) {
-            return detail::bad_field(fault, line, value, why);
+            return detail::bad_field(line, value, why);
           }
         }
-        if (!batch.push_id(feature, static_cast<std::int64_t>(id), weight)) return errc::out_of_memory;
+        if (!batch.push_id(feature, static_cast<std::int64_t>(id), weight)) return detail::no_room_for_rows;
       } else if (pair_delimiter != ' ') {
-        return detail::bad_field(fault, line, pair, "a key is missing");
+        return detail::bad_field(line, pair, "a key is missing");
       }
-      if (stop == field.size()) return errc::ok;
+      if (stop == field.size()) return {};
       begin = stop + 1;
     }
   }

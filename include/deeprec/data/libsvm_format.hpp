@@ -36,9 +36,10 @@ struct libsvm_format {
     bool has_header = false;
   };
 
-  /// Returns null for valid options, else a message about the first invalid one.
-  [[nodiscard]] const char* check() const noexcept {
-    return rows < 0 ? "libsvm_format: rows is negative. Fix: 0 for any id, or the table's size" : nullptr;
+  /// Fails (unsupported) for the first invalid option.
+  [[nodiscard]] status check() const noexcept {
+    if (rows >= 0) return {};
+    return {errc::unsupported, "libsvm_format: rows is negative. Fix: 0 for any id, or the table's size"};
   }
   [[nodiscard]] static constexpr batch_shape shape() noexcept {
     return {.dense_columns = 0, .features = 1, .bags = bag_size::any, .weights = id_weights::present};
@@ -53,38 +54,38 @@ struct libsvm_format {
   /// @threads reentrant; needs exclusive access to the batch and the log
   /// @error   parse_error (the log has the location), out_of_memory
   template <class = detail::unit>
-  [[nodiscard]] errc parse(const layout&, std::string_view text, sparse_batch& batch, line_log& log) const {
-    const auto parse_row = [&](std::string_view line, float& label, line_fault& fault) {
+  [[nodiscard]] status parse(const layout&, std::string_view text, sparse_batch& batch, line_log& log) const {
+    const auto parse_row = [&](std::string_view line, float& label) -> status {
       const std::string_view data = line.substr(0, line.find('#'));
       detail::blank_fields fields(data);
       std::string_view field = fields.next();
-      if (field.empty()) return errc::cancelled;
+      if (field.empty()) return detail::no_row;
       if (const char* why = detail::parse_float(field, label)) {
-        return detail::bad_field(fault, line, field, why);
+        return detail::bad_field(line, field, why);
       }
       while (!(field = fields.next()).empty()) {
         const std::size_t colon = field.find(':');
         if (colon == std::string_view::npos) {
-          return detail::bad_field(fault, line, field, "not index:value");
+          return detail::bad_field(line, field, "not index:value");
         }
         std::uint64_t index = 0;
         float weight = 0;
         const std::string_view value = field.substr(colon + 1);
         if (const char* why = detail::parse_unsigned(field.substr(0, colon), index)) {
-          return detail::bad_field(fault, line, field, why);
+          return detail::bad_field(line, field, why);
         }
         if (base == index_base::one && index-- == 0) {
-          return detail::bad_field(fault, line, field, "index 0 where indices count from 1");
+          return detail::bad_field(line, field, "index 0 where indices count from 1");
         }
         if (index > std::uint64_t{0x7fffffffffffffff} || (rows > 0 && static_cast<index_t>(index) >= rows)) {
-          return detail::bad_field(fault, line, field, "the id is beyond its table");
+          return detail::bad_field(line, field, "the id is beyond its table");
         }
         if (const char* why = detail::parse_float(value, weight)) {
-          return detail::bad_field(fault, line, value, why);
+          return detail::bad_field(line, value, why);
         }
-        if (!batch.push_id(0, static_cast<std::int64_t>(index), weight)) return errc::out_of_memory;
+        if (!batch.push_id(0, static_cast<std::int64_t>(index), weight)) return detail::no_room_for_rows;
       }
-      return errc::ok;
+      return {};
     };
     return detail::for_each_row(text, batch, log, parse_row);
   }

@@ -21,9 +21,18 @@
 #include <deeprec/core/contract.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/status.hpp>
 #include <deeprec/data/detail/grow_array.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
+
+namespace detail {
+
+/// The fault of a batch that cannot grow.
+inline constexpr status no_room_for_rows{errc::out_of_memory,
+                                         "the memory resource must provide room for rows (it refused)"};
+
+}  // namespace detail
 
 /// one: each bag holds exactly one id (then all features share their offsets); any: zero or more.
 enum class bag_size : std::uint8_t { one, any };
@@ -139,29 +148,30 @@ class sparse_batch {
   ///
   /// @cost    amortised O(1) per row; allocates when it must
   /// @threads exclusive access to the batch
-  /// @error   false: no memory; the batch is unchanged
-  [[nodiscard]] bool reserve_rows(index_t more) noexcept {
+  /// @error   out_of_memory; the batch is unchanged
+  [[nodiscard]] status reserve_rows(index_t more) noexcept {
     const index_t total = rows_ + more;
-    if (!labels_.reserve(total, rows_)) return false;
-    if (!dense_.reserve(total * shape_.dense_columns, rows_ * shape_.dense_columns)) return false;
+    if (!labels_.reserve(total, rows_)) return detail::no_room_for_rows;
+    if (!dense_.reserve(total * shape_.dense_columns, rows_ * shape_.dense_columns))
+      return detail::no_room_for_rows;
     if (shape_.bags == bag_size::one) {
       const index_t known = ones_.capacity();
-      if (!ones_.reserve(total + 1, 0)) return false;
+      if (!ones_.reserve(total + 1, 0)) return detail::no_room_for_rows;
       if (ones_.capacity() > known) {
         for (index_t i = 0; i < ones_.capacity(); ++i) ones_.data()[i] = i;
       }
       for (index_t s = 0; s < shape_.features; ++s) {
-        if (!reserve_ids(s, total, rows_)) return false;
+        if (!reserve_ids(s, total, rows_)) return detail::no_room_for_rows;
       }
     } else {
       for (index_t s = 0; s < shape_.features; ++s) {
         feature_arrays& one = features_[static_cast<std::size_t>(s)];
-        if (!one.offsets.reserve(total + 1, rows_ == 0 ? 0 : rows_ + 1)) return false;
+        if (!one.offsets.reserve(total + 1, rows_ == 0 ? 0 : rows_ + 1)) return detail::no_room_for_rows;
         if (rows_ == 0) one.offsets.data()[0] = 0;
-        if (!reserve_ids(s, one.size, one.size)) return false;
+        if (!reserve_ids(s, one.size, one.size)) return detail::no_room_for_rows;
       }
     }
-    return true;
+    return {};
   }
 
   /// Addresses of the next reserved rows: first label, first dense value, first id of feature s (for
@@ -176,7 +186,7 @@ class sparse_batch {
   ///
   /// @cost    amortised O(1)
   /// @threads exclusive access to the batch
-  /// @error   false: no memory
+  /// @error   false: out_of_memory (a bool, as it is called for each id)
   [[nodiscard]] bool push_id(index_t s, std::int64_t id, float weight = 1.0F) noexcept {
     feature_arrays& one = features_[static_cast<std::size_t>(s)];
     if (one.size == one.ids.capacity() && !reserve_ids(s, std::max<index_t>(64, one.size + 1), one.size)) {
@@ -229,20 +239,20 @@ class sparse_batch {
   /// @pre     every part has this batch's shape and is a range of rows of its source
   /// @cost    O(features * parts); allocates when it must
   /// @threads exclusive access to the batch
-  /// @error   false: no memory; the batch is unchanged
-  [[nodiscard]] bool reserve_parts(std::span<const part> parts) noexcept {
+  /// @error   out_of_memory; the batch is unchanged
+  [[nodiscard]] status reserve_parts(std::span<const part> parts) noexcept {
     index_t more = 0;
     for (const part& p : parts) more += p.count;
-    if (!reserve_rows(more)) return false;
+    if (const status s = reserve_rows(more); !s) return s;
     if (shape_.bags == bag_size::any) {
       for (index_t s = 0; s < shape_.features; ++s) {
         const index_t held = features_[static_cast<std::size_t>(s)].size;
         index_t total = held;
         for (const part& p : parts) total += p.from->ids_in(s, p.first, p.count);
-        if (!reserve_ids(s, total, held)) return false;
+        if (!reserve_ids(s, total, held)) return detail::no_room_for_rows;
       }
     }
-    return true;
+    return {};
   }
 
   /// Pieces of work in copying parts: the features, then dense, then labels.

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <concepts>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -29,15 +30,6 @@ enum class malformed : std::uint8_t { fault, drop };
 /// itself; as_is: the token is a number, below rows where rows > 0.
 enum class token_use : std::uint8_t { hashed, as_is };
 
-/// The fault of a line. Lines count from 0 within the parsed text, columns (bytes) from 1.
-struct line_fault {
-  index_t line = 0;
-  index_t column = 0;
-  const char* reason = nullptr;  ///< a string literal
-  index_t expected = -1;         ///< the number required, or the upper limit; -1 = none
-  index_t found = -1;            ///< the number found; -1 = not known
-};
-
 /// Lines and faults that a format reports while it parses one piece of text.
 ///
 /// @threads one parser at a time
@@ -46,29 +38,30 @@ class line_log {
   explicit line_log(malformed policy = malformed::fault, index_t longest_line = index_t{1} << 24) noexcept
       : longest_line_(longest_line), policy_(policy) {}
 
-  /// Records a bad line; returns false when parsing must end here.
+  /// Records a bad line: a parse_error with place().line, from 1 within the parsed text. Returns false when
+  /// parsing must end here.
   ///
   /// @cost    O(1)
   /// @threads one parser at a time
   /// @error   none
-  [[nodiscard]] bool reject(const line_fault& why) noexcept {
+  [[nodiscard]] bool reject(const status& why) noexcept {
     if (rejected_ == 0) first_ = why;
     ++rejected_;
     return policy_ == malformed::drop;
   }
   void count_lines(index_t more) noexcept { lines_ += more; }
 
-  /// Lines seen, the bad ones included; the number of the next line.
+  /// Lines seen, the bad ones included.
   [[nodiscard]] index_t lines() const noexcept { return lines_; }
   [[nodiscard]] index_t rejected() const noexcept { return rejected_; }
   /// The first bad line. @pre rejected() > 0
-  [[nodiscard]] const line_fault& first() const noexcept { return first_; }
+  [[nodiscard]] const status& first() const noexcept { return first_; }
   [[nodiscard]] malformed policy() const noexcept { return policy_; }
   /// The limit in bytes: a longer line is bad.
   [[nodiscard]] index_t longest_line() const noexcept { return longest_line_; }
 
  private:
-  line_fault first_;
+  status first_;
   index_t lines_ = 0;
   index_t rejected_ = 0;
   index_t longest_line_;
@@ -81,45 +74,31 @@ concept TextLayout = std::copyable<L> && requires(const L& layout) {
   { layout.has_header } -> std::convertible_to<bool>;
 };
 
-/// Options of a format and its parser. Parsing appends good rows to the batch in order, reports each line to
-/// the log, and returns ok, parse_error (the log ended it) or out_of_memory.
+/// Options of a format and its parser. check() fails where an option is invalid. Parsing appends good rows to
+/// the batch in order, reports each line to the log, and returns success, log.first() (the log ended it) or
+/// out_of_memory.
 template <class F>
 concept TextFormat = std::copyable<F> && TextLayout<typename F::layout> &&
                      requires(const F& format, const typename F::layout& layout, std::string_view text,
                               sparse_batch& batch, line_log& log) {
-                       {
-                         format.check()
-                       } -> std::convertible_to<const char*>;  // null, or a message about an invalid option
+                       { format.check() } -> std::same_as<status>;
                        { format.shape() } -> std::same_as<batch_shape>;
                        { format.detect(text) } -> std::same_as<typename F::layout>;
-                       { format.parse(layout, text, batch, log) } -> std::same_as<errc>;
+                       { format.parse(layout, text, batch, log) } -> std::same_as<status>;
                      };
 
 namespace detail {
 
-/// A fault of a whole file, or of no file.
-inline io_fault make_io_fault(errc code, std::string file, std::string reason) {
-  io_fault out;
-  out.code = code;
-  out.file = std::move(file);
-  out.reason = std::move(reason);
-  return out;
+/// The same fault, in this line.
+inline status in_line(const status& found, index_t line) noexcept {
+  fault_place place = found.place();
+  place.line = line;
+  return {found.code(), found.detail(), place};
 }
 
-/// A line_fault with its file.
-inline io_fault make_io_fault(const line_fault& fault, std::string file, index_t lines_before) {
-  io_fault out;
-  out.code = errc::parse_error;
-  out.file = std::move(file);
-  out.line = lines_before + fault.line + 1;
-  out.column = fault.column;
-  out.reason = fault.reason;
-  if (fault.expected >= 0 && fault.found >= 0) {
-    out.reason += ": expected " + std::to_string(fault.expected) + ", found " + std::to_string(fault.found);
-  } else if (fault.expected >= 0) {
-    out.reason += ": the limit is " + std::to_string(fault.expected);
-  }
-  return out;
+/// A fault of a piece of a file that begins after `lines_before` lines.
+inline fault in_text(const status& found, std::string file, index_t lines_before) {
+  return {in_line(found, lines_before + found.place().line), std::move(file)};
 }
 
 /// Length of a byte order mark at the start of a file: 0 or 3.
@@ -142,32 +121,36 @@ inline std::string_view head_line(std::string_view text, index_t longest_line) n
   return line;
 }
 
-/// Calls parse_line(line, fault) for each line, without its end; parse_line fills in the fault when it
-/// returns parse_error. A plain loop, for formats that spend their time elsewhere.
+/// The faults of a line that no format reads, with its line; success for others.
+inline status check_line(std::string_view line, const line_log& log) noexcept {
+  if (static_cast<index_t>(line.size()) > log.longest_line()) {
+    return {errc::parse_error, "the line is too long", {.line = log.lines(), .at_most = log.longest_line()}};
+  }
+  if (const std::size_t nul = line.find('\0'); nul != std::string_view::npos) {
+    return {errc::parse_error, "a NUL byte", {.line = log.lines(), .column = static_cast<index_t>(nul) + 1}};
+  }
+  return {};
+}
+
+/// Calls parse_line(line) for each line, without its end; it returns success, or a fault with its column. A
+/// plain loop, for formats that spend their time elsewhere.
 template <class ParseLine>
-errc for_each_line(std::string_view text, line_log& log, ParseLine&& parse_line) {
+status for_each_line(std::string_view text, line_log& log, ParseLine&& parse_line) {
   while (!text.empty()) {
     const std::size_t end = text.find('\n');
     std::string_view line = text.substr(0, end);
     text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
     if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
-    line_fault fault{.line = log.lines()};
     log.count_lines(1);
-    errc code = errc::parse_error;
-    if (static_cast<index_t>(line.size()) > log.longest_line()) {
-      fault.reason = "the line is too long";
-      fault.expected = log.longest_line();
-    } else if (const std::size_t nul = line.find('\0'); nul != std::string_view::npos) {
-      fault.column = static_cast<index_t>(nul) + 1;
-      fault.reason = "a NUL byte";
-    } else {
-      code = parse_line(line, fault);
-    }
-    if (code == errc::ok) continue;
-    if (code != errc::parse_error) return code;
-    if (!log.reject(fault)) return errc::parse_error;
+    const status found = [&]() -> status {
+      if (const status s = check_line(line, log); !s) return s;
+      return parse_line(line);
+    }();
+    if (found.ok()) continue;
+    if (found.code() != errc::parse_error) return found;
+    if (!log.reject(in_line(found, log.lines()))) return log.first();
   }
-  return errc::ok;
+  return {};
 }
 
 }  // namespace detail
@@ -181,7 +164,7 @@ struct parse_options {
 struct parsed_text {
   index_t rows = 0;
   index_t skipped_lines = 0;
-  std::optional<io_fault> first_skipped;
+  std::optional<fault> first_skipped;
 };
 
 /// Parses text in memory with the calling thread and leaves its rows in the batch. The file of a
@@ -195,9 +178,7 @@ struct parsed_text {
 template <TextFormat Format, class = detail::unit>
 result<parsed_text> parse_text(const Format& format, std::string_view text, sparse_batch& batch,
                                const parse_options& options = {}) {
-  if (const char* wrong = format.check()) {
-    return detail::make_io_fault(errc::unsupported, {}, wrong);
-  }
+  if (const status s = format.check(); !s) return s;
   batch.reshape(format.shape());
   const std::string_view all = text.substr(detail::byte_order_mark(text));
   const typename Format::layout layout = format.detect(detail::head_line(text, options.longest_line));
@@ -208,20 +189,12 @@ result<parsed_text> parse_text(const Format& format, std::string_view text, spar
   }
   line_log log(options.on_malformed, options.longest_line);
   log.count_lines(layout.has_header ? 1 : 0);
-  const errc code = format.parse(layout, body, batch, log);
-  if (code == errc::out_of_memory) {
+  if (const status s = format.parse(layout, body, batch, log); !s) {
     batch.clear();
-    return detail::make_io_fault(code, "<text>", {});
+    return fault(s, "<text>");
   }
   parsed_text done;
-  if (log.rejected() > 0) {
-    io_fault fault = detail::make_io_fault(log.first(), "<text>", 0);
-    if (code != errc::ok) {
-      batch.clear();
-      return fault;
-    }
-    done.first_skipped = std::move(fault);
-  }
+  if (log.rejected() > 0) done.first_skipped.emplace(log.first(), "<text>");
   done.rows = batch.rows();
   done.skipped_lines = log.rejected();
   return done;

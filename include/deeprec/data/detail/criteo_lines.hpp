@@ -92,20 +92,10 @@ inline const char* criteo_token_reason(const criteo_plan& plan, int feature, std
 /// Parses one line field by field and locates its first fault; false when the log ends the parsing.
 [[gnu::noinline]] inline bool careful_criteo_line(const criteo_plan& plan, std::string_view line,
                                                   criteo_rows& rows, line_log& log) noexcept {
-  line_fault fault{.line = log.lines()};
   log.count_lines(1);
   if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
   if (line.empty()) return true;
-  if (static_cast<index_t>(line.size()) > log.longest_line()) {
-    fault.reason = "the line is too long";
-    fault.expected = log.longest_line();
-    return log.reject(fault);
-  }
-  if (const std::size_t nul = line.find('\0'); nul != std::string_view::npos) {
-    fault.column = static_cast<index_t>(nul) + 1;
-    fault.reason = "a NUL byte";
-    return log.reject(fault);
-  }
+  if (const status s = check_line(line, log); !s) return log.reject(s);
   const int wanted = 1 + criteo_dense + criteo_features + plan.id_columns;
   index_t fields = 1;
   std::size_t surplus = line.size();
@@ -113,11 +103,12 @@ inline const char* criteo_token_reason(const criteo_plan& plan, int feature, std
     if (line[i] == plan.delimiter && ++fields == wanted + 1) surplus = i + 1;
   }
   if (fields != wanted) {
-    fault.column = static_cast<index_t>(surplus) + 1;
-    fault.reason = "wrong number of fields";
-    fault.expected = wanted;
-    fault.found = fields;
-    return log.reject(fault);
+    return log.reject({errc::parse_error,
+                       "wrong number of fields",
+                       {.line = log.lines(),
+                        .column = static_cast<index_t>(surplus) + 1,
+                        .is = fields,
+                        .must_be = wanted}});
   }
   std::size_t begin = 0;
   for (int f = 0; f < wanted; ++f) {
@@ -136,9 +127,8 @@ inline const char* criteo_token_reason(const criteo_plan& plan, int feature, std
       reason = criteo_token_reason(plan, feature, field, rows.ids[feature][rows.count]);
     }
     if (reason != nullptr) {
-      fault.column = static_cast<index_t>(begin) + 1;
-      fault.reason = reason;
-      return log.reject(fault);
+      return log.reject(
+          {errc::parse_error, reason, {.line = log.lines(), .column = static_cast<index_t>(begin) + 1}});
     }
     begin = stop + 1;
   }

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include <deeprec/core/config.hpp>
+#include <deeprec/core/status.hpp>
 #include <deeprec/data/sparse_batch.hpp>
 #include <deeprec/data/text_format.hpp>
 
@@ -33,13 +34,15 @@ class blank_fields {
   std::size_t at_ = 0;
 };
 
-/// Fills in the fault of a bad field; returns parse_error.
-inline errc bad_field(line_fault& fault, std::string_view line, std::string_view field,
-                      const char* reason) noexcept {
-  fault.column = field.data() - line.data() + 1;
-  fault.reason = reason;
-  return errc::parse_error;
+/// The fault of a bad field.
+inline status bad_field(std::string_view line, std::string_view field, const char* reason,
+                        fault_place place = {}) noexcept {
+  place.column = field.data() - line.data() + 1;
+  return {errc::parse_error, reason, place};
 }
+
+/// What a parser of rows returns for a line that holds none.
+inline constexpr status no_row{errc::cancelled, nullptr};
 
 /// Rows of bag_size::any, one by one: open(), push ids, then close(label) or the batch's
 /// drop_row().
@@ -47,12 +50,12 @@ class row_writer {
  public:
   explicit row_writer(sparse_batch& batch) noexcept : batch_(batch) {}
 
-  [[nodiscard]] bool open() noexcept {
+  [[nodiscard]] status open() noexcept {
     if (room_ == 0) {
-      if (!batch_.reserve_rows(ahead)) return false;
+      if (const status s = batch_.reserve_rows(ahead); !s) return s;
       room_ = ahead;
     }
-    return true;
+    return {};
   }
   void close(float label) noexcept {
     *batch_.next_label() = label;
@@ -66,24 +69,22 @@ class row_writer {
   index_t room_ = 0;
 };
 
-/// Runs parse_row(line, label, fault) for each line that is not empty and keeps the rows of the
-/// good ones. parse_row pushes ids into the batch and returns ok, parse_error, out_of_memory, or
-/// cancelled for a line that holds no row.
+/// Runs parse_row(line, label) for each line that is not empty and keeps the rows of the good ones. parse_row
+/// pushes ids into the batch and returns success, a bad_field, out_of_memory, or no_row.
 template <class ParseRow>
-errc for_each_row(std::string_view text, sparse_batch& batch, line_log& log, ParseRow&& parse_row) {
+status for_each_row(std::string_view text, sparse_batch& batch, line_log& log, ParseRow&& parse_row) {
   row_writer rows(batch);
-  const errc code = for_each_line(text, log, [&](std::string_view line, line_fault& fault) {
-    if (!rows.open()) return errc::out_of_memory;
+  return for_each_line(text, log, [&](std::string_view line) -> status {
+    if (const status s = rows.open(); !s) return s;
     float label = 0;
-    const errc answer = parse_row(line, label, fault);
-    if (answer == errc::ok) {
+    const status parsed = parse_row(line, label);
+    if (parsed.ok()) {
       rows.close(label);
-      return errc::ok;
+      return {};
     }
     batch.drop_row();
-    return answer == errc::cancelled ? errc::ok : answer;
+    return parsed.code() == no_row.code() ? status() : parsed;
   });
-  return code;
 }
 
 }}}  // namespace deeprec::DEEPREC_ABI::detail

@@ -52,29 +52,31 @@ class text_source {
   [[nodiscard]] bool in_memory() const noexcept { return in_memory_; }
   [[nodiscard]] std::string_view text() const noexcept { return text_; }
 
-  /// Opens the file; returns null, or the reason of a failure (a string literal).
-  [[nodiscard]] const char* open() noexcept {
-    if (in_memory_ || descriptor_ >= 0) return nullptr;
+  /// Opens the file.
+  ///
+  /// @error io_error
+  [[nodiscard]] status open() noexcept {
+    if (in_memory_ || descriptor_ >= 0) return {};
     do {
       descriptor_ = ::open(name_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     } while (descriptor_ < 0 && errno == EINTR);
-    if (descriptor_ < 0) return system_reason(errno);
+    if (descriptor_ < 0) return refusal(errno);
     struct stat facts;
     if (::fstat(descriptor_, &facts) != 0) {
       const int why = errno;
       close();
-      return system_reason(why);
+      return refusal(why);
     }
     if (S_ISDIR(facts.st_mode)) {
       close();
-      return "is a directory";
+      return {errc::io_error, "is a directory"};
     }
     if (!S_ISREG(facts.st_mode)) {
       close();
-      return "is not a regular file";
+      return {errc::io_error, "is not a regular file"};
     }
     size_ = static_cast<index_t>(facts.st_size);
-    return nullptr;
+    return {};
   }
 
   void close() noexcept {
@@ -82,49 +84,50 @@ class text_source {
     descriptor_ = -1;
   }
 
-  /// Reads `bytes` bytes at `offset`; returns null, or the reason of a failure.
+  /// Reads `bytes` bytes at `offset`.
   ///
   /// @pre     the source is open and offset + bytes <= size()
   /// @threads thread-safe
-  [[nodiscard]] const char* read(index_t offset, char* to, index_t bytes) const noexcept {
+  /// @error   io_error
+  [[nodiscard]] status read(index_t offset, char* to, index_t bytes) const noexcept {
     if (in_memory_) {
       std::memcpy(to, text_.data() + offset, static_cast<std::size_t>(bytes));
-      return nullptr;
+      return {};
     }
     while (bytes > 0) {
       const ssize_t got = ::pread(descriptor_, to, static_cast<std::size_t>(bytes), offset);
       if (got < 0 && errno == EINTR) continue;
-      if (got < 0) return system_reason(errno);
-      if (got == 0) return "the file became shorter while it was read";
+      if (got < 0) return refusal(errno);
+      if (got == 0) return {errc::io_error, "the file became shorter while it was read"};
       to += got;
       offset += got;
       bytes -= got;
     }
-    return nullptr;
+    return {};
   }
 
  private:
-  static const char* system_reason(int code) noexcept {
+  static status refusal(int code) noexcept {
     switch (code) {
       case ENOENT:
-        return "no such file";
+        return {errc::io_error, "no such file"};
       case EACCES:
-        return "permission denied";
+        return {errc::io_error, "permission denied"};
       case EISDIR:
-        return "is a directory";
+        return {errc::io_error, "is a directory"};
       case EMFILE:
       case ENFILE:
-        return "too many open files";
+        return {errc::io_error, "too many open files"};
       case EIO:
-        return "the device reported an error";
+        return {errc::io_error, "the device reported an error"};
       case ELOOP:
-        return "too many symbolic links";
+        return {errc::io_error, "too many symbolic links"};
       case ENAMETOOLONG:
-        return "the name is too long";
+        return {errc::io_error, "the name is too long"};
       case ENOTDIR:
-        return "a part of the path is not a directory";
+        return {errc::io_error, "a part of the path is not a directory"};
       default:
-        return "the system refused to open or read it";
+        return {errc::io_error, "the system refused to open or read it"};
     }
   }
 

@@ -58,9 +58,8 @@ inline result<index_t> write_tables(const std::string& path, std::span<const con
                                     const training_state& state, const save_options& options) {
   constexpr std::size_t most = (std::numeric_limits<std::uint32_t>::max)();
   constexpr std::size_t longest_text = table_file_longest_text;
-  const auto invalid = [&](std::string why) { return file_fault(errc::invalid_value, path, std::move(why)); };
   if (options.block_bytes <= 0) return invalid("block_bytes is not positive");
-  if (std::string why = table_faults(tables); !why.empty()) return invalid(std::move(why));
+  if (const auto done = check_tables(tables); !done) return done.fault();
   if (tables.size() > most || state.numbers.size() > most) return invalid("too many tables or numbers");
   const auto too_long = [&](const std::string& what) {
     return invalid(in_quotes(what.substr(0, 100)) + "...: a name or format of more than " +
@@ -85,15 +84,12 @@ inline result<index_t> write_tables(const std::string& path, std::span<const con
   const byte_writer header = header_of(tables, state, block_bytes, blocks_bytes, header_hash);
   block_buffer buffer(options.memory);
   if (!buffer.reserve(largest_block(block_bytes, longest))) {
-    return file_fault(errc::out_of_memory, path, "memory for a block was refused");
+    return status(errc::out_of_memory, "memory for a block was refused");
   }
 
   replacement_file file;
-  const auto refused = [&](std::string why) { return file_fault(errc::io_error, path, std::move(why)); };
-  if (std::string why = file.open(path); !why.empty()) return refused(std::move(why));
-  if (std::string why = file.write(header.data(), header.size()); !why.empty()) {
-    return refused(std::move(why));
-  }
+  if (const auto done = file.open(path); !done) return done.fault();
+  if (const auto done = file.write(header.data(), header.size()); !done) return done.fault();
   std::uint64_t number = 0;
   std::uint64_t file_hash = header_hash;
   for (const const_named_table& t : tables) {
@@ -111,32 +107,25 @@ inline result<index_t> write_tables(const std::string& path, std::span<const con
       const std::uint64_t hash = hash_of(buffer.data(), bytes, seed);
       std::memcpy(end, &hash, sizeof(hash));
       file_hash = with_block(file_hash, hash);
-      if (std::string why = file.write(buffer.data(), bytes + sizeof(hash)); !why.empty()) {
-        return refused(std::move(why));
-      }
+      if (const auto done = file.write(buffer.data(), bytes + sizeof(hash)); !done) return done.fault();
     }
   }
   std::byte end[sizeof(file_hash)];
   std::memcpy(end, &file_hash, sizeof(file_hash));
-  if (std::string why = file.write(end, sizeof(end)); !why.empty()) return refused(std::move(why));
-  if (std::string why = file.commit(); !why.empty()) return refused(std::move(why));
+  if (const auto done = file.write(end, sizeof(end)); !done) return done.fault();
+  if (const auto done = file.commit(); !done) return done.fault();
   return static_cast<index_t>(header.size() + blocks_bytes + sizeof(end));
 }
 
 inline result<training_state> read_tables(const std::string& path, std::span<const named_table> tables,
                                           const load_options& options) {
-  if (std::string why = table_faults(tables); !why.empty()) {
-    return file_fault(errc::invalid_value, path, std::move(why));
-  }
+  if (const auto done = check_tables(tables); !done) return done.fault();
   input_file file;
-  if (std::string why = file.open(path); !why.empty()) {
-    return file_fault(errc::io_error, path, std::move(why));
-  }
-  auto read = read_header_of(file, path);
+  if (const auto done = file.open(path); !done) return done.fault();
+  auto read = read_header_of(file);
   if (!read) return read.fault();
   const read_header& header = read.value();
 
-  const auto misfit = [&](std::string why) { return file_fault(errc::shape_mismatch, path, std::move(why)); };
   std::vector<const named_table*> targets(header.info.tables.size(), nullptr);
   std::uint64_t longest = 0;
   for (std::size_t i = 0; i < targets.size(); ++i) {
@@ -146,9 +135,7 @@ inline result<training_state> read_tables(const std::string& path, std::span<con
     longest = (std::max)(longest, length);
     for (const named_table& t : tables) {
       if (t.name != in_file.name) continue;
-      if (std::string why = shape_difference(in_file, t); !why.empty()) {
-        return misfit(std::move(why));
-      }
+      if (const auto done = check_shape(in_file, t); !done) return done.fault();
       targets[i] = &t;
     }
     if (targets[i] == nullptr && options.others == load_options::unknown::refuse) {
@@ -163,12 +150,12 @@ inline result<training_state> read_tables(const std::string& path, std::span<con
   block_buffer buffer(options.memory);
   const auto block_bytes = static_cast<std::uint64_t>(header.info.block_bytes);
   if (!buffer.reserve(largest_block(block_bytes, longest))) {
-    return file_fault(errc::out_of_memory, path, "memory for a block was refused");
+    return status(errc::out_of_memory, "memory for a block was refused");
   }
   if (options.check == load_options::check_at::before) {
-    if (auto fault = read_blocks(file, path, header, buffer, {})) return *std::move(fault);
+    if (const auto done = read_blocks(file, header, buffer, {}); !done) return done.fault();
   }
-  if (auto fault = read_blocks(file, path, header, buffer, targets)) return *std::move(fault);
+  if (const auto done = read_blocks(file, header, buffer, targets); !done) return done.fault();
   return std::move(read.value().info.state);
 }
 
@@ -191,7 +178,8 @@ inline result<training_state> read_tables(const std::string& path, std::span<con
 ///          the value is the length of the file
 inline result<index_t> save_tables(const std::string& path, std::span<const const_named_table> tables,
                                    const training_state& state = {}, const save_options& options = {}) {
-  return detail::with_memory_faults(path, [&] { return detail::write_tables(path, tables, state, options); });
+  return detail::on_file(path, "save_tables",
+                         [&] { return detail::write_tables(path, tables, state, options); });
 }
 
 /// Reads the description of a file's contents. Checks the header and the length, not the rows.
@@ -200,12 +188,10 @@ inline result<index_t> save_tables(const std::string& path, std::span<const cons
 /// @threads reentrant
 /// @error   as load_tables, except for the rows and the shapes
 inline result<table_file_info> describe_file(const std::string& path) {
-  return detail::with_memory_faults(path, [&]() -> result<table_file_info> {
+  return detail::on_file(path, "describe_file", [&]() -> result<table_file_info> {
     detail::input_file file;
-    if (std::string why = file.open(path); !why.empty()) {
-      return detail::file_fault(errc::io_error, path, std::move(why));
-    }
-    auto header = detail::read_header_of(file, path);
+    if (const auto done = file.open(path); !done) return done.fault();
+    auto header = detail::read_header_of(file);
     if (!header) return header.fault();
     return std::move(header.value().info);
   });
@@ -226,7 +212,7 @@ inline result<table_file_info> describe_file(const std::string& path) {
 ///          what differs, or a table that is only in memory or only in the file · out_of_memory
 inline result<training_state> load_tables(const std::string& path, std::span<const named_table> tables,
                                           const load_options& options = {}) {
-  return detail::with_memory_faults(path, [&] { return detail::read_tables(path, tables, options); });
+  return detail::on_file(path, "load_tables", [&] { return detail::read_tables(path, tables, options); });
 }
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -10,7 +10,6 @@
 #include <memory>
 #include <memory_resource>
 #include <new>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -34,27 +33,25 @@ struct read_header {
   std::uint64_t bytes = 0;  // of start and header: where the blocks begin
 };
 
-inline io_fault file_fault(errc code, const std::string& path, std::string reason) {
-  io_fault fault;
-  fault.code = code;
-  fault.file = path;
-  fault.reason = std::move(reason);
-  return fault;
-}
-
-/// Runs f, which returns a result; failed allocations become a fault in it.
+/// Runs f, which returns a result. Its faults get the file and the operation; failed allocations are faults.
 template <class F>
-auto with_memory_faults([[maybe_unused]] const std::string& path, const F& f) -> decltype(f()) {
+auto on_file(const std::string& path, const char* operation, const F& f) -> decltype(f()) {
+  const auto in_place = [&](const fault& why) { return fault(why).in_file(path).in_operation(operation); };
 #if DEEPREC_EXCEPTIONS
   try {
-    return f();
+#endif
+    auto done = f();
+    if (!done) return in_place(done.fault());
+    return done;
+#if DEEPREC_EXCEPTIONS
   } catch (const std::bad_alloc&) {
-    return file_fault(errc::out_of_memory, path, "memory for names and numbers was refused");
+    return in_place(status(errc::out_of_memory, "memory for names and numbers was refused"));
   }
-#else
-  return f();
 #endif
 }
+
+inline fault invalid(std::string why) { return {errc::invalid_value, std::move(why)}; }
+inline fault misfit(std::string why) { return {errc::shape_mismatch, std::move(why)}; }
 
 inline std::string in_quotes(std::string_view name) { return '"' + std::string(name) + '"'; }
 
@@ -77,24 +74,24 @@ packed_rows<Byte> packed(const basic_named_table<Byte>& t) noexcept {
           static_cast<std::uint64_t>(t.stride_bytes)};
 }
 
-/// The first fault of tables that a caller passed; empty when there is none.
+/// The first fault of tables that a caller passed: invalid_value.
 template <class Byte>
-std::string table_faults(std::span<const basic_named_table<Byte>> tables) {
+result<void> check_tables(std::span<const basic_named_table<Byte>> tables) {
   for (std::size_t i = 0; i < tables.size(); ++i) {
     const basic_named_table<Byte>& t = tables[i];
-    const std::string who = "table " + in_quotes(t.name) + ": ";
-    if (t.name.empty()) return "table " + std::to_string(i) + " has no name";
+    const auto bad = [&](const char* why) { return invalid("table " + in_quotes(t.name) + ": " + why); };
+    if (t.name.empty()) return invalid("table " + std::to_string(i) + " has no name");
     for (std::size_t j = 0; j < i; ++j) {
-      if (tables[j].name == t.name) return who + "two tables have this name";
+      if (tables[j].name == t.name) return bad("two tables have this name");
     }
     std::uint64_t length = 0;
-    if (!packed_length(t, length)) return who + "rows, width or sizes are negative or too large";
+    if (!packed_length(t, length)) return bad("rows, width or sizes are negative or too large");
     if (t.rows == 0) continue;
-    if (length > 0 && t.data == nullptr) return who + "has rows but no memory";
+    if (length > 0 && t.data == nullptr) return bad("has rows but no memory");
     const bool fits =
         t.state_floats == 0 || (t.state_offset >= t.row_bytes &&
                                 t.state_offset <= t.stride_bytes - t.state_floats * index_t{sizeof(float)});
-    if (t.stride_bytes < t.row_bytes || !fits) return who + "row and state don't fit into the stride";
+    if (t.stride_bytes < t.row_bytes || !fits) return bad("row and state don't fit into the stride");
   }
   return {};
 }
@@ -132,19 +129,19 @@ inline byte_writer header_of(std::span<const const_named_table> tables, const tr
 }
 
 /// Reads start and header of an open file; checks both, and the file's length.
-inline result<read_header> read_header_of(const input_file& file, const std::string& path) {
-  const auto bad = [&](errc code, std::string reason) { return file_fault(code, path, std::move(reason)); };
-  constexpr auto invalid = errc::invalid_value;
+inline result<read_header> read_header_of(const input_file& file) {
+  const auto bad = [](errc code, std::string reason) { return fault(code, std::move(reason)); };
+  constexpr auto corrupt = errc::invalid_value;
   const std::uint64_t size = file.size();
-  if (size == 0) return bad(invalid, "an empty file");
+  if (size == 0) return bad(corrupt, "an empty file");
   std::byte start[table_file_start_bytes] = {};
   const auto there = static_cast<std::size_t>((std::min<std::uint64_t>)(size, table_file_start_bytes));
-  if (const std::string why = file.read(0, start, there); !why.empty()) return bad(errc::io_error, why);
+  if (const auto done = file.read(0, start, there); !done) return done.fault();
   if (std::memcmp(start, table_file_magic, (std::min)(there, std::size_t{8})) != 0) {
-    return bad(invalid, "no file of tables: the first 8 bytes are others");
+    return bad(corrupt, "no file of tables: the first 8 bytes are others");
   }
   const auto truncated = [&](std::uint64_t whole) {
-    return bad(invalid, "truncated: ends at byte " + std::to_string(size) + " of " + std::to_string(whole));
+    return bad(corrupt, "truncated: ends at byte " + std::to_string(size) + " of " + std::to_string(whole));
   };
   if (there < table_file_start_bytes) return truncated(table_file_start_bytes);
   byte_reader fields(start + 8, table_file_start_bytes - 8);
@@ -154,13 +151,13 @@ inline result<read_header> read_header_of(const input_file& file, const std::str
                         fields.get(file_bytes) && fields.get(block_bytes) && fields.get(step) &&
                         fields.get(tables) && fields.get(numbers) && fields.get(hash);
   if (!complete || (order != table_file_byte_order && order != __builtin_bswap32(table_file_byte_order))) {
-    return bad(invalid, "corrupted: the byte order at byte 8 is none");
+    return bad(corrupt, "corrupted: the byte order at byte 8 is none");
   }
   if (order != table_file_byte_order) {
     return bad(errc::unsupported, "was written by a machine of the other byte order (byte 8)");
   }
   if (hash != hash_of(start, 56)) {
-    return bad(invalid, "corrupted: the checksum of bytes 0 to 56 is another");
+    return bad(corrupt, "corrupted: the checksum of bytes 0 to 56 is another");
   }
   if (version != table_file_version) {
     return bad(errc::unsupported, "version " + std::to_string(version) +
@@ -169,13 +166,13 @@ inline result<read_header> read_header_of(const input_file& file, const std::str
   }
   if (size < file_bytes) return truncated(file_bytes);
   if (size > file_bytes) {
-    return bad(invalid,
+    return bad(corrupt,
                "corrupted: has " + std::to_string(size) + " bytes instead of " + std::to_string(file_bytes));
   }
   constexpr std::uint64_t least = table_file_start_bytes + table_file_hash_bytes;
   if (header_bytes < least || header_bytes > file_bytes - table_file_hash_bytes ||
       header_bytes > longest_header(tables, numbers)) {
-    return bad(invalid, "corrupted: the header's length at byte 16 can't be");
+    return bad(corrupt, "corrupted: the header's length at byte 16 can't be");
   }
 
   read_header read;
@@ -185,15 +182,14 @@ inline result<read_header> read_header_of(const input_file& file, const std::str
   if (bytes == nullptr) {
     return bad(errc::out_of_memory, "the header, of " + std::to_string(header_bytes) + " bytes");
   }
-  if (const std::string why = file.read(0, bytes.get(), static_cast<std::size_t>(header_bytes));
-      !why.empty()) {
-    return bad(errc::io_error, why);
+  if (const auto done = file.read(0, bytes.get(), static_cast<std::size_t>(header_bytes)); !done) {
+    return done.fault();
   }
   const std::size_t hashed = static_cast<std::size_t>(header_bytes) - table_file_hash_bytes;
   read.hash = hash_of(bytes.get(), hashed);
   byte_reader stored(bytes.get() + hashed, table_file_hash_bytes);
   if (!stored.get(hash) || hash != read.hash) {
-    return bad(invalid, "corrupted: the checksum of bytes 0 to " + std::to_string(hashed) + " is another");
+    return bad(corrupt, "corrupted: the checksum of bytes 0 to " + std::to_string(hashed) + " is another");
   }
   // The checksums match, but every number is still validated below.
   read.bytes = header_bytes;
@@ -225,16 +221,16 @@ inline result<read_header> read_header_of(const input_file& file, const std::str
     read.info.tables.push_back(std::move(t));
   }
   if (!sound || entries.left() != 0 || expected != file_bytes) {
-    return bad(invalid, "corrupted: the numbers of the header don't fit together");
+    return bad(corrupt, "corrupted: the numbers of the header don't fit together");
   }
   return read;
 }
 
-/// The first difference between a table of the file and the table to be filled; empty when there is none.
-inline std::string shape_difference(const table_entry& file, const table_entry& wanted) {
+/// The first difference between a table of the file and the table to be filled: shape_mismatch.
+inline result<void> check_shape(const table_entry& file, const table_entry& wanted) {
   const auto differ = [&](const char* what, const std::string& in_file, const std::string& here) {
-    return "table " + in_quotes(wanted.name) + ": " + what + ' ' + in_file + " in the file, " + here +
-           " here";
+    return misfit("table " + in_quotes(wanted.name) + ": " + what + ' ' + in_file + " in the file, " + here +
+                  " here");
   };
   if (file.format != wanted.format) return differ("format", file.format, wanted.format);
   const std::pair<const char*, index_t table_entry::*> numbers[] = {
@@ -273,9 +269,8 @@ class block_buffer {
 };
 
 /// Reads all blocks in order and checks them; table i of the file goes into *targets[i] unless null.
-inline std::optional<io_fault> read_blocks(const input_file& file, const std::string& path,
-                                           const read_header& header, block_buffer& buffer,
-                                           std::span<const named_table* const> targets) {
+inline result<void> read_blocks(const input_file& file, const read_header& header, block_buffer& buffer,
+                                std::span<const named_table* const> targets) {
   std::uint64_t at = header.bytes;
   std::uint64_t number = 0;
   std::uint64_t file_hash = header.hash;
@@ -287,17 +282,14 @@ inline std::optional<io_fault> read_blocks(const input_file& file, const std::st
     for (std::uint64_t from = 0; from < length; from += block_bytes, ++number) {
       const std::uint64_t count = (std::min)(block_bytes, length - from);
       const auto bytes = static_cast<std::size_t>(count);
-      if (const std::string why = file.read(at, buffer.data(), bytes + table_file_hash_bytes); !why.empty()) {
-        return file_fault(errc::io_error, path, why);
-      }
+      if (auto done = file.read(at, buffer.data(), bytes + table_file_hash_bytes); !done) return done;
       std::uint64_t stored = 0;
       std::memcpy(&stored, buffer.data() + bytes, sizeof(stored));
       const std::uint64_t hash = hash_of(buffer.data(), bytes, block_seed(header.hash, number));
       if (hash != stored) {
-        return file_fault(errc::invalid_value, path,
-                          "corrupted: table " + in_quotes(header.info.tables[i].name) +
-                              ": the checksum of bytes " + std::to_string(at) + " to " +
-                              std::to_string(at + count) + " is another");
+        return invalid("corrupted: table " + in_quotes(header.info.tables[i].name) +
+                       ": the checksum of bytes " + std::to_string(at) + " to " + std::to_string(at + count) +
+                       " is another");
       }
       file_hash = with_block(file_hash, hash);
       at += count + table_file_hash_bytes;
@@ -312,13 +304,10 @@ inline std::optional<io_fault> read_blocks(const input_file& file, const std::st
   }
   std::uint64_t stored = 0;
   std::byte end[table_file_hash_bytes];
-  if (const std::string why = file.read(at, end, sizeof(end)); !why.empty()) {
-    return file_fault(errc::io_error, path, why);
-  }
+  if (auto done = file.read(at, end, sizeof(end)); !done) return done;
   std::memcpy(&stored, end, sizeof(stored));
-  if (stored == file_hash) return std::nullopt;
-  return file_fault(errc::invalid_value, path,
-                    "corrupted: the checksum of all blocks, at byte " + std::to_string(at) + ", is another");
+  if (stored == file_hash) return {};
+  return invalid("corrupted: the checksum of all blocks, at byte " + std::to_string(at) + ", is another");
 }
 
 /// Bytes of the largest block in the file.

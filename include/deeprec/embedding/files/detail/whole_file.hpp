@@ -5,7 +5,7 @@
 //
 // A process that is killed leaves NAME.saving; the next one that saves NAME removes it and creates its own,
 // so that owner, mode and hard links of the old one are not inherited. The lock excludes a second saver.
-// Functions return an empty string, or the reason for a failure.
+// Faults don't name the file: the caller does (fault::in_file).
 #pragma once
 
 #include <fcntl.h>
@@ -22,12 +22,13 @@
 #include <utility>
 
 #include <deeprec/core/config.hpp>
+#include <deeprec/core/result.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
-/// "WHAT: the system's message for errno"
-inline std::string system_fault(const std::string& what) {
-  return what + ": " + std::system_category().message(errno);
+/// io_error: "WHAT: the system's message for errno"
+inline fault system_fault(const std::string& what) {
+  return {errc::io_error, what + ": " + std::system_category().message(errno)};
 }
 
 class descriptor {
@@ -60,7 +61,7 @@ descriptor open_at(int folder, const char* name, int flags, Mode... mode) noexce
 }
 
 /// Writes all bytes at the descriptor's current offset.
-inline std::string write_all(int number, const std::byte* bytes, std::size_t count) {
+inline result<void> write_all(int number, const std::byte* bytes, std::size_t count) {
   constexpr std::size_t largest = std::size_t{1} << 30;  // the system takes no more than 2 GB at once
   while (count > 0) {
     const ssize_t written = ::write(number, bytes, (std::min)(count, largest));
@@ -84,31 +85,32 @@ class replacement_file {
     if (file_.open()) ::unlinkat(folder_.get(), beside_.c_str(), 0);  // before the lock is released
   }
 
-  [[nodiscard]] std::string open(const std::string& path) {
+  [[nodiscard]] result<void> open(const std::string& path) {
     const std::size_t slash = path.rfind('/');
     const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
     name_ = slash == std::string::npos ? path : path.substr(slash + 1);
-    if (name_.empty()) return "the path names no file";
+    if (name_.empty()) return status(errc::io_error, "the path names no file");
     beside_ = name_ + ".saving";
     folder_ = open_at(AT_FDCWD, folder.c_str(), O_RDONLY | O_DIRECTORY);
     if (!folder_.open()) return system_fault("cannot open its folder");
     struct stat old{};
     const bool replaces = ::fstatat(folder_.get(), name_.c_str(), &old, AT_SYMLINK_NOFOLLOW) == 0;
-    if (replaces && S_ISDIR(old.st_mode)) return "is a directory";
-    if (replaces && !S_ISREG(old.st_mode) && !S_ISLNK(old.st_mode)) return "is not a regular file";
-    if (const std::string why = make_beside(); !why.empty()) return why;
+    if (replaces && S_ISDIR(old.st_mode)) return status(errc::io_error, "is a directory");
+    if (replaces && !S_ISREG(old.st_mode) && !S_ISLNK(old.st_mode))
+      return status(errc::io_error, "is not a regular file");
+    if (auto made = make_beside(); !made) return made;
     if (replaces && S_ISREG(old.st_mode) && ::fchmod(file_.get(), old.st_mode & 0777U) != 0) {
       return system_fault("cannot give " + beside_ + " the old file's mode");
     }
     return {};
   }
 
-  [[nodiscard]] std::string write(const std::byte* bytes, std::size_t count) {
+  [[nodiscard]] result<void> write(const std::byte* bytes, std::size_t count) {
     return write_all(file_.get(), bytes, count);
   }
 
   /// After this the new content has the name, also after a power failure.
-  [[nodiscard]] std::string commit() {
+  [[nodiscard]] result<void> commit() {
     if (::fsync(file_.get()) != 0) return system_fault("cannot bring the file to the disk");
     if (::renameat(folder_.get(), beside_.c_str(), folder_.get(), name_.c_str()) != 0) {
       return system_fault("cannot rename " + beside_);
@@ -124,7 +126,7 @@ class replacement_file {
   /// Creates the temporary file, exclusively. Only the holder of the lock on the file that has the temporary
   /// name may rename or remove it. Between creating or opening a file and locking it the name may pass to
   /// another file, so the locked file is compared with the name again.
-  std::string make_beside() {
+  result<void> make_beside() {
     for (;;) {
       constexpr int flags = O_WRONLY | O_NOFOLLOW | O_NONBLOCK;
       descriptor made = open_at(folder_.get(), beside_.c_str(), flags | O_CREAT | O_EXCL, 0666);
@@ -142,7 +144,7 @@ class replacement_file {
       }
       struct stat held{};
       if (::fstat(left.get(), &held) != 0) return system_fault("cannot read the facts of " + beside_);
-      if (!S_ISREG(held.st_mode)) return beside_ + " is not a regular file";
+      if (!S_ISREG(held.st_mode)) return fault(errc::io_error, beside_ + " is not a regular file");
       if (!lock(left)) {
         if (errno == EWOULDBLOCK) return busy();
         return system_fault("cannot lock " + beside_ + ", which another saver left");
@@ -154,7 +156,7 @@ class replacement_file {
   }
 
   static bool lock(const descriptor& file) noexcept { return ::flock(file.get(), LOCK_EX | LOCK_NB) == 0; }
-  static std::string busy() { return "another process or thread is saving it"; }
+  static status busy() noexcept { return {errc::io_error, "another process or thread is saving it"}; }
   /// Whether the temporary name refers to this file.
   [[nodiscard]] bool is_beside(const descriptor& file) const noexcept {
     struct stat held{}, named{};
@@ -170,20 +172,20 @@ class replacement_file {
 /// A regular file for reading.
 class input_file {
  public:
-  [[nodiscard]] std::string open(const std::string& path) {
+  [[nodiscard]] result<void> open(const std::string& path) {
     file_ = open_at(AT_FDCWD, path.c_str(), O_RDONLY | O_NONBLOCK);  // must not wait for a pipe's writer
     if (!file_.open()) return system_fault("cannot open");
     struct stat facts{};
     if (::fstat(file_.get(), &facts) != 0) return system_fault("cannot read its facts");
-    if (S_ISDIR(facts.st_mode)) return "is a directory";
-    if (!S_ISREG(facts.st_mode)) return "is not a regular file";
+    if (S_ISDIR(facts.st_mode)) return status(errc::io_error, "is a directory");
+    if (!S_ISREG(facts.st_mode)) return status(errc::io_error, "is not a regular file");
     size_ = static_cast<std::uint64_t>(facts.st_size);
     return {};
   }
   [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
 
   /// Reads all of [offset, offset + count).
-  [[nodiscard]] std::string read(std::uint64_t offset, std::byte* bytes, std::size_t count) const {
+  [[nodiscard]] result<void> read(std::uint64_t offset, std::byte* bytes, std::size_t count) const {
     constexpr std::size_t largest = std::size_t{1} << 30;
     while (count > 0) {
       const ssize_t got = ::pread(file_.get(), bytes, (std::min)(count, largest), static_cast<off_t>(offset));
@@ -191,7 +193,10 @@ class input_file {
         if (errno == EINTR) continue;
         return system_fault("cannot read at byte " + std::to_string(offset));
       }
-      if (got == 0) return "became shorter while it was read: ends at byte " + std::to_string(offset);
+      if (got == 0) {
+        return fault(errc::io_error,
+                     "became shorter while it was read: ends at byte " + std::to_string(offset));
+      }
       bytes += got;
       offset += static_cast<std::uint64_t>(got);
       count -= static_cast<std::size_t>(got);
