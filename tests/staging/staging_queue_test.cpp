@@ -42,7 +42,7 @@ TEST_CASE("hazard H1: a put that times out says so, and the record stays with th
   CHECK(q.take(within(1ms)).result() == queue_result::timed_out);
 }
 
-TEST_CASE("queue_result: each has a status that keeps its meaning") {
+TEST_CASE("queue_result: each has a code of its own, and the code leads back to it") {
   struct {
     queue_result r;
     errc code;
@@ -52,7 +52,7 @@ TEST_CASE("queue_result: each has a status that keeps its meaning") {
       {queue_result::not_now, errc::would_block,
        "would block: queue: full, empty, or in the middle of another call"},
       {queue_result::timed_out, errc::timed_out, "timed out: queue"},
-      {queue_result::stopped, errc::cancelled, "cancelled: queue: stop was requested"},
+      {queue_result::stopped, errc::stopped, "stopped: queue"},
       {queue_result::closed, errc::closed, "closed: queue"},
       {queue_result::cancelled, errc::cancelled, "cancelled: queue"},
       {queue_result::failed, errc::producer_failed, "producer failed: queue"},
@@ -61,6 +61,14 @@ TEST_CASE("queue_result: each has a status that keeps its meaning") {
     CAPTURE(c.message);
     CHECK(to_status(c.r).code() == c.code);
     CHECK(to_status(c.r).message() == c.message);
+    CHECK(to_errc(c.r) == c.code);
+    CHECK(to_queue_result(c.code) == c.r);
+  }
+  static_assert(std::size(cases) == static_cast<std::size_t>(queue_result::failed) + 1);
+  for (int code = 0; code <= static_cast<int>(errc::stopped); ++code) {  // a code is a queue's, or a failure
+    const queue_result r = to_queue_result(static_cast<errc>(code));
+    CAPTURE(to_string(static_cast<errc>(code)));
+    CHECK((to_errc(r) == static_cast<errc>(code) || r == queue_result::failed));
   }
   queue q(1);
   CHECK_THROWS_WITH_AS(static_cast<void>(q.try_take().or_throw()),
@@ -160,6 +168,39 @@ TEST_CASE("staging_queue: a producer's exception is delivered in its place, and 
                        std::runtime_error);
   CHECK(**q.take() == 2);
   CHECK(q.take().result() == queue_result::closed);
+}
+
+TEST_CASE("staging_queue: a producer's fault is delivered whole, in its place, and to one consumer") {
+  queue q(4);
+  CHECK(q.put(make(1)) == queue_result::ok);
+  CHECK(q.fail(status(errc::id_out_of_range, "lookup", {.bag = 3, .position = 7, .value = -1})) ==
+        queue_result::ok);
+  auto place = q.reserve();
+  CHECK(place.fail(fault(errc::parse_error, "not a number", "day_0.tsv")) == queue_result::ok);
+  CHECK(!place);
+  CHECK(q.try_put(make(2)) == queue_result::ok);
+  CHECK(q.fail(status(errc::closed, "full"), within(1ms)) == queue_result::timed_out);
+  q.close();
+  CHECK(**q.take() == 1);
+  auto failed = q.take();
+  CHECK(!failed);
+  CHECK(failed.result() == queue_result::failed);
+  CHECK(failed.failure() == nullptr);
+  CHECK(failed.fault().code() == errc::id_out_of_range);
+  CHECK(failed.fault().place() == fault_place{.bag = 3, .position = 7, .value = -1});
+  try {
+    static_cast<void>(std::move(failed).or_throw());
+    FAIL("no exception");
+  } catch (const error& e) {
+    CHECK(e.code() == errc::id_out_of_range);
+    CHECK(e.what() == std::string("id out of range: lookup; bag 3, position 7, value -1"));
+  }
+  CHECK(q.take().fault().message() == "day_0.tsv: malformed text: not a number");
+  CHECK(**q.take() == 2);
+  CHECK(q.take().fault().code() == errc::closed);
+  q.resume();
+  CHECK(q.fail(status(errc::io_error, "dropped")) == queue_result::ok);
+  CHECK(q.drain([](batch&&) { FAIL("a record"); }) == 0);
 }
 
 TEST_CASE("staging_queue: records are delivered in the order of their places, for any number of threads") {

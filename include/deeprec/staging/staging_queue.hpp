@@ -1,7 +1,7 @@
 // Passes batches between threads: a bounded queue that can be closed, cancelled and resumed, and never loses
 // a record.
 //
-//   readers ── put ──> [ b7 | b8 | ! | b9 ] ── take ──> trainer       ! an exception, in order
+//   readers ── put ──> [ b7 | b8 | ! | b9 ] ── take ──> trainer       ! a fault or an exception, in order
 //
 //   close()    refuses puts; takes continue to the last record, then return closed
 //   cancel()   wakes all waiters; every call returns cancelled, records stay until resume() or drain()
@@ -23,6 +23,7 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/contract.hpp>
+#include <deeprec/core/result.hpp>
 #include <deeprec/staging/atomics.hpp>
 #include <deeprec/staging/detail/slot_ring.hpp>
 #include <deeprec/staging/wait_strategies.hpp>
@@ -46,7 +47,7 @@ struct staging_stats {
   wait_counts take;           ///< consumers that waited: the producers are
 };
 
-/// The result of take(): a record, a producer's exception, or the reason why there is neither.
+/// The result of take(): a record, a producer's fault or exception, or the reason why there is none of them.
 template <class T>
 class [[nodiscard]] taken_item {
  public:
@@ -58,15 +59,19 @@ class [[nodiscard]] taken_item {
   /// @pre there is a record
   [[nodiscard]] T& operator*() noexcept { return *value_; }
   [[nodiscard]] T* operator->() noexcept { return &*value_; }
-  /// The exception that the producer enqueued; null unless result() is failed.
+  /// The fault that the producer enqueued; else a fault with the code to_errc(result()).
+  /// @pre there is no record
+  [[nodiscard]] deeprec::fault fault() const { return fault_ ? *fault_ : deeprec::fault(to_status(why_)); }
+  /// The exception that the producer enqueued; null where there is none.
   [[nodiscard]] const std::exception_ptr& failure() const noexcept { return failure_; }
 
-  /// Returns the record. Rethrows a producer's exception; throws deeprec::error for every other reason.
+  /// Returns the record. Rethrows a producer's exception; throws fault() as deeprec::error for every other
+  /// reason.
   T or_throw() && {
 #if DEEPREC_EXCEPTIONS
     if (failure_) std::rethrow_exception(failure_);
 #endif
-    to_status(why_).or_throw();
+    if (!value_) fault().or_throw();
     return std::move(*value_);
   }
 
@@ -77,6 +82,7 @@ class [[nodiscard]] taken_item {
   queue_result why_;
   std::optional<T> value_;
   std::exception_ptr failure_;
+  std::unique_ptr<const deeprec::fault> fault_;
 };
 
 /// @pre     capacity >= 1; no thread uses the queue, or holds a reservation, when it is destroyed
@@ -89,7 +95,7 @@ class staging_queue {
   static_assert(std::is_nothrow_destructible_v<T>,
                 "deeprec::staging_queue: the record's destructor may throw. Fix: make it noexcept");
   struct entry {
-    std::variant<T, std::exception_ptr> content;
+    std::variant<T, std::exception_ptr, std::unique_ptr<const fault>> content;
     std::size_t bytes;
     template <std::size_t Which, class U>
     entry(std::in_place_index_t<Which> which, U&& value, std::size_t size)
@@ -98,7 +104,8 @@ class staging_queue {
   using core = detail::slot_ring<entry, Atomics, std::size_t>;
   using token = typename core::token;
   static constexpr std::in_place_index_t<0> record{};
-  static constexpr std::in_place_index_t<1> failure{};
+  static constexpr std::in_place_index_t<1> exception{};
+  static constexpr std::in_place_index_t<2> failure{};
 
  public:
   using value_type = T;
@@ -142,12 +149,20 @@ class staging_queue {
       return put_once(record, std::forward<decltype(made)>(made), bytes);
     });
   }
-  /// Enqueues an exception. Records put before are delivered before it.
+  /// Enqueues a fault or a failed status. Records put before are delivered before it.
+  ///
+  /// @cost    as put(), and one allocation from the heap
+  /// @threads thread-safe
+  /// @error   timed_out, stopped, closed, cancelled; throws std::bad_alloc: nothing was put
+  queue_result fail(fault why, const wait_limit& limit = {}) {
+    return put_as(failure, std::make_unique<const fault>(std::move(why)), 0, limit);
+  }
+  /// The same, for an exception.
   ///
   /// @threads thread-safe
   /// @error   timed_out, stopped, closed, cancelled
   queue_result fail(std::exception_ptr why, const wait_limit& limit = {}) {
-    return put_as(failure, std::move(why), 0, limit);
+    return put_as(exception, std::move(why), 0, limit);
   }
 
   /// A reserved position, obtained before its record is made. If it is destroyed unused, consumers skip it.
@@ -190,13 +205,21 @@ class staging_queue {
         return queue_->fill(*this, record, std::forward<decltype(made)>(made), bytes, limit);
       });
     }
-    /// Puts an exception at this position.
+    /// Puts a fault or a failed status at this position.
+    ///
+    /// @pre   the position is held
+    /// @error timed_out, stopped, cancelled: as put(); throws std::bad_alloc: the position is still held
+    queue_result fail(fault why, const wait_limit& limit = {}) {
+      DEEPREC_EXPECTS(static_cast<bool>(*this));
+      return queue_->fill(*this, failure, std::make_unique<const fault>(std::move(why)), 0, limit);
+    }
+    /// The same, for an exception.
     ///
     /// @pre   the position is held
     /// @error timed_out, stopped, cancelled: as put()
     queue_result fail(std::exception_ptr why, const wait_limit& limit = {}) {
       DEEPREC_EXPECTS(static_cast<bool>(*this));
-      return queue_->fill(*this, failure, std::move(why), 0, limit);
+      return queue_->fill(*this, exception, std::move(why), 0, limit);
     }
     /// Gives the position up: consumers skip it.
     void abandon() noexcept {
@@ -234,7 +257,7 @@ class staging_queue {
   ///
   /// @cost    about 20 ns when there is one
   /// @threads thread-safe
-  /// @error   result() is failed (a producer's exception, in order), closed (after the last record),
+  /// @error   result() is failed (a producer's fault or exception, in order), closed (after the last record),
   ///          cancelled, timed_out or stopped; throws what T's move throws: that record is lost
   taken_item<T> take(const wait_limit& limit = {}) {
     taken_item<T> answer(queue_result::not_now);
@@ -254,7 +277,8 @@ class staging_queue {
     answer.why_ = is_cancelled() ? queue_result::cancelled : take_once(answer);
     return answer;
   }
-  /// Empties the queue, also after cancel(): calls use(T&&) for each record, drops exceptions; never waits.
+  /// Empties the queue, also after cancel(): calls use(T&&) for each record, drops faults and exceptions;
+  /// never waits.
   ///
   /// @threads thread-safe
   /// @error   none; throws what `use` throws, and that record is lost
@@ -467,7 +491,11 @@ class staging_queue {
       answer.value_.emplace(std::move(*item));
       return queue_result::ok;
     }
-    answer.failure_ = std::move(*std::get_if<1>(&content));
+    if (std::exception_ptr* thrown = std::get_if<1>(&content)) {
+      answer.failure_ = std::move(*thrown);
+    } else {
+      answer.fault_ = std::move(*std::get_if<2>(&content));
+    }
     return queue_result::failed;
   }
 

@@ -33,33 +33,55 @@ enum class queue_result : unsigned char {
   stopped,    ///< the caller's stop token was triggered; likewise
   closed,     ///< put: the queue accepts no more; take: closed, and every item has been taken
   cancelled,  ///< cancel() was called; the queue keeps its items
-  failed,     ///< take: a producer enqueued an exception instead of an item
+  failed,     ///< take: a producer enqueued a fault or an exception instead of an item
 };
 
-/// Converts to a status: not_now is would_block, stopped and cancelled are cancelled (detail() tells them
-/// apart), failed is producer_failed; the others keep their names.
+/// The code of a result: would_block for not_now, producer_failed for failed; the others keep their names.
+///
+/// @cost    O(1)
+/// @threads reentrant
+/// @error   none
+[[nodiscard]] constexpr errc to_errc(queue_result r) noexcept {
+  switch (r) {
+    case queue_result::ok:
+      return errc::ok;
+    case queue_result::not_now:
+      return errc::would_block;
+    case queue_result::timed_out:
+      return errc::timed_out;
+    case queue_result::stopped:
+      return errc::stopped;
+    case queue_result::closed:
+      return errc::closed;
+    case queue_result::cancelled:
+      return errc::cancelled;
+    case queue_result::failed:
+      return errc::producer_failed;
+  }
+  return errc::ok;
+}
+
+/// The result with this code; failed for a code that no queue has. to_queue_result(to_errc(r)) == r.
+///
+/// @cost    O(1)
+/// @threads reentrant
+/// @error   none
+[[nodiscard]] constexpr queue_result to_queue_result(errc code) noexcept {
+  for (int r = 0; r < static_cast<int>(queue_result::failed); ++r) {
+    if (to_errc(static_cast<queue_result>(r)) == code) return static_cast<queue_result>(r);
+  }
+  return queue_result::failed;
+}
+
+/// The result as a status with the code to_errc(r).
 ///
 /// @cost    O(1)
 /// @threads reentrant
 /// @error   none
 [[nodiscard]] constexpr status to_status(queue_result r) noexcept {
-  switch (r) {
-    case queue_result::ok:
-      return {};
-    case queue_result::not_now:
-      return {errc::would_block, "queue: full, empty, or in the middle of another call"};
-    case queue_result::timed_out:
-      return {errc::timed_out, "queue"};
-    case queue_result::stopped:
-      return {errc::cancelled, "queue: stop was requested"};
-    case queue_result::closed:
-      return {errc::closed, "queue"};
-    case queue_result::cancelled:
-      return {errc::cancelled, "queue"};
-    case queue_result::failed:
-      return {errc::producer_failed, "queue"};
-  }
-  return {};
+  if (r == queue_result::ok) return {};
+  return {to_errc(r),
+          r == queue_result::not_now ? "queue: full, empty, or in the middle of another call" : "queue"};
 }
 
 /// The limit of a blocking call: a deadline, a stop token, or none.
