@@ -23,6 +23,7 @@
 #include <deeprec/dense/gemm.hpp>
 #include <deeprec/dense/tf32.hpp>
 #include <deeprec/exec/inline_executor.hpp>
+#include <deeprec/exec/thread_pool.hpp>
 
 #include "dense/gemm_oracle.hpp"
 #include "dense/support.hpp"
@@ -39,9 +40,9 @@ using eigen = gemm_backends<thin_gemm, eigen_gemm>;
 /// A backend with all its steps taken away: gemm() has to compose them.
 template <class B>
 struct bare : B {
-  static gemm_backend::support can_run(const gemm_backend::problem& q) {
+  static status can_run(const gemm_backend::problem& q) {
     if (q.bias || q.residual || q.activation != gemm_activation::none || q.output != gemm_storage::f32) {
-      return {"bare"};
+      return {errc::unsupported, "bare"};
     }
     return B::can_run(q);
   }
@@ -197,8 +198,9 @@ int plans_in_child(int threads, const std::vector<gemm_backend::problem>& asked,
       gemm_backend::packed packed;
       if (asked[i].packed) {
         const std::vector<float> b(1024 * 1024, 0.5F);
-        packed = onednn_gemm::pack(b.data(), asked[i].k, asked[i].n, asked[i].b, asked[i].inputs);
-        if (packed.data == nullptr) return 3;
+        const auto made = onednn_gemm::pack(b.data(), asked[i].k, asked[i].n, asked[i].b, asked[i].inputs);
+        if (!made) return 3;
+        packed = made.value();
       }
       if (const int no = run_plan(plan, packed.data.get(), facts[i]); no != 0) return no;
       facts[i].threads_started = deeprec_test::threads_of_this_process() - threads_before;
@@ -212,7 +214,8 @@ int plans_in_child(int threads, const std::vector<gemm_backend::problem>& asked,
 
 int multiply_by_read_only(index_t k, index_t n, gemm_storage storage) {
   const std::vector<float> b(static_cast<std::size_t>(n * k), 0.5F);
-  const gemm_backend::packed packed = onednn_gemm::pack(b.data(), k, n, gemm_operand::transposed, storage);
+  const gemm_backend::packed packed =
+      onednn_gemm::pack(b.data(), k, n, gemm_operand::transposed, storage).or_throw();
   const gemm_backend::plan plan = onednn_gemm::plan({.m = 64,
                                                      .n = n,
                                                      .k = k,
@@ -233,7 +236,7 @@ int multiply_by_read_only(index_t k, index_t n, gemm_storage storage) {
 
 // Wrong on purpose: says that it adds the bias.
 struct biasless : eigen_gemm {
-  static gemm_backend::support can_run(gemm_backend::problem q) {
+  static status can_run(gemm_backend::problem q) {
     q.bias = false;
     return eigen_gemm::can_run(q);
   }
@@ -547,7 +550,7 @@ struct no_memory : std::pmr::memory_resource {
 };
 struct refusing : eigen_gemm {
   static constexpr const char* name = "refusing";
-  static gemm_backend::support can_run(const gemm_backend::problem&) { return {"no"}; }
+  static status can_run(const gemm_backend::problem&) { return {errc::unsupported, "no"}; }
   static gemm_backend::plan plan(const gemm_backend::problem& q) { return {.query = q}; }
 };
 struct failing : eigen_gemm {
@@ -561,7 +564,32 @@ struct failing : eigen_gemm {
     return made;
   }
 };
+// Fails on every tile, with the tile's first element of c as the place.
+struct failing_somewhere : eigen_gemm {
+  static constexpr const char* name = "failing somewhere";
+  static inline const float* first = nullptr;
+  static gemm_backend::plan plan(const gemm_backend::problem& q) {
+    gemm_backend::plan made = eigen_gemm::plan(q);
+    if (made.run != nullptr)
+      made.run = [](const gemm_backend::plan&, const gemm_backend::args& at) {
+        return status{errc::io_error, "no", {.position = static_cast<const float*>(at.c) - first}};
+      };
+    return made;
+  }
+};
 }  // namespace
+
+TEST_CASE("gemm: of tiles that fail, the first one's fault is returned, for any number of threads") {
+  std::mt19937_64 random(deeprec_test::seed());
+  matrix a(900, 40), b(40, 900), c(900, 900);
+  for (matrix* m : {&a, &b}) m->fill(random);
+  failing_somewhere::first = c.view().data_handle();
+  for (const int threads : {1, 2, 4}) {
+    thread_pool pool(threads);
+    const status s = gemm<gemm_backends<failing_somewhere>>(pool, {}, a.view(), b.view(), c.view());
+    CHECK(s.message() == "input or output error: gemm: no; position 0");
+  }
+}
 
 TEST_CASE("gemm: where it refuses, every output is as it was") {
   std::mt19937_64 random(deeprec_test::seed());

@@ -83,7 +83,7 @@ struct overwriting : eigen_gemm {
 };
 struct refusing : eigen_gemm {
   static constexpr const char* name = "refusing";
-  static gemm_backend::support can_run(const gemm_backend::problem&) { return {"no"}; }
+  static status can_run(const gemm_backend::problem&) { return {errc::unsupported, "no"}; }
   static gemm_backend::plan plan(const gemm_backend::problem&) { return {}; }
 };
 
@@ -310,4 +310,5 @@ TEST_CASE("gemm: what every backend refuses is a status") {
   matrix c(2, 4);
   const status refused = gemm<gemm_backends<refusing>>(here, {}, a.view(), b.view(), c.view());
   CHECK(refused.code() == errc::unsupported);
+  CHECK(refused.message() == "unsupported: gemm: no");
 }

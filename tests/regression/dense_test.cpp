@@ -260,7 +260,7 @@ TEST_CASE("r07: a stack moved between memory resources multiplies by its own wei
 
 TEST_CASE("B11: a product that is refused has not written its bias gradient") {
   struct refusing : eigen_gemm {
-    static gemm_backend::support can_run(const gemm_backend::problem&) { return {"no"}; }
+    static status can_run(const gemm_backend::problem&) { return {errc::unsupported, "no"}; }
     static gemm_backend::plan plan(const gemm_backend::problem& q) { return {.query = q}; }
   };
   const std::vector<float> a(6, 1.0F), b(12, 1.0F);

@@ -37,43 +37,50 @@ struct detail::gemm_space<cuda_backend> {
 struct cublaslt_gemm {
   static constexpr const char* name = "cuBLASLt";
 
-  /// Whether a product of these storage types is one launch, or why not. Does not check shapes: cuBLASLt may
-  /// have no algorithm for some of them.
+  /// Fails unless a product of these storage types is one launch. Does not check shapes: cuBLASLt may have no
+  /// algorithm for some of them.
   ///
   /// @cost    O(1)
   /// @threads reentrant
-  /// @error   none
-  [[nodiscard]] static gemm_backend::support can_run(const basic_gemm_desc<device_space>& desc,
-                                                     gemm_storage a, gemm_storage b,
-                                                     gemm_storage c) noexcept {
+  /// @error   unsupported
+  [[nodiscard]] static status can_run(const basic_gemm_desc<device_space>& desc, gemm_storage a,
+                                      gemm_storage b, gemm_storage c) noexcept {
     const bool has_bias = desc.bias.data_handle() != nullptr;
     const bool has_gradient = desc.bias_gradient.data_handle() != nullptr;
     const bool has_sums = desc.column_sums.data_handle() != nullptr;
-    if (a != b) return {"gemm: cuBLASLt multiplies operands of one type"};
+    if (a != b) return {errc::unsupported, "gemm: cuBLASLt multiplies operands of one type"};
     if (a == gemm_storage::f32 && c == gemm_storage::bf16)
-      return {"gemm: cuBLASLt has no bf16 result of floats"};
-    if (a == gemm_storage::bf16 && desc.math == gemm_math::tf32) return {"gemm: TF32 is for float operands"};
-    if (!desc.mask.absent()) return {"gemm: cuBLASLt's mask of ReLU's output is mask_bits"};
-    if (desc.activation == gemm_activation::sigmoid) return {"gemm: cuBLASLt has no sigmoid"};
-    if (desc.activation == gemm_activation::gelu) return {"gemm: cuBLASLt's GELU is gelu_tanh"};
+      return {errc::unsupported, "gemm: cuBLASLt has no bf16 result of floats"};
+    if (a == gemm_storage::bf16 && desc.math == gemm_math::tf32)
+      return {errc::unsupported, "gemm: TF32 is for float operands"};
+    if (!desc.mask.absent())
+      return {errc::unsupported, "gemm: cuBLASLt's mask of ReLU's output is mask_bits"};
+    if (desc.activation == gemm_activation::sigmoid)
+      return {errc::unsupported, "gemm: cuBLASLt has no sigmoid"};
+    if (desc.activation == gemm_activation::gelu)
+      return {errc::unsupported, "gemm: cuBLASLt's GELU is gelu_tanh"};
     if (!desc.residual.absent() && desc.c == gemm_output::accumulate) {
-      return {"gemm: cuBLASLt adds a residual or the old values, not both"};
+      return {errc::unsupported, "gemm: cuBLASLt adds a residual or the old values, not both"};
     }
     if (!desc.residual.absent() && desc.residual.storage() != c) {
-      return {"gemm: cuBLASLt's residual has the type of c"};
+      return {errc::unsupported, "gemm: cuBLASLt's residual has the type of c"};
     }
     if (has_gradient && (has_bias || has_sums || !desc.mask_bits.absent() ||
                          desc.activation != gemm_activation::none || c != gemm_storage::f32)) {
-      return {"gemm: cuBLASLt makes a bias gradient beside a plain product of floats only"};
+      return {errc::unsupported,
+              "gemm: cuBLASLt makes a bias gradient beside a plain product of floats only"};
     }
     if (!desc.mask_bits.absent() && (has_bias || desc.activation != gemm_activation::none)) {
-      return {"gemm: cuBLASLt masks by bits without bias and activation"};
+      return {errc::unsupported, "gemm: cuBLASLt masks by bits without bias and activation"};
     }
-    if (has_sums && desc.mask_bits.absent()) return {"gemm: cuBLASLt sums columns behind mask_bits only"};
-    if (has_sums && c != gemm_storage::f32) return {"gemm: cuBLASLt's column sums have the type of c"};
-    if (has_bias && c != gemm_storage::f32) return {"gemm: cuBLASLt's bias has the type of c"};
+    if (has_sums && desc.mask_bits.absent())
+      return {errc::unsupported, "gemm: cuBLASLt sums columns behind mask_bits only"};
+    if (has_sums && c != gemm_storage::f32)
+      return {errc::unsupported, "gemm: cuBLASLt's column sums have the type of c"};
+    if (has_bias && c != gemm_storage::f32)
+      return {errc::unsupported, "gemm: cuBLASLt's bias has the type of c"};
     if (desc.batch.count > (std::numeric_limits<std::int32_t>::max)()) {
-      return {"gemm: cuBLASLt's batches are below 2^31"};
+      return {errc::unsupported, "gemm: cuBLASLt's batches are below 2^31"};
     }
     return {};
   }
@@ -123,10 +130,8 @@ struct cublaslt_backend {
                       reachable_as<typename C::space, device_space>,
                   "deeprec::gemm: a view of host memory on a CUDA stream. Fix: pass device views.");
     const view left(a), right(b), out(c);
-    if (const gemm_backend::support no =
-            cublaslt_gemm::can_run(desc, left.storage(), right.storage(), out.storage());
-        !no) {
-      return {errc::unsupported, no.refusal};
+    if (const status s = cublaslt_gemm::can_run(desc, left.storage(), right.storage(), out.storage()); !s) {
+      return s;
     }
 #if DEEPREC_EXCEPTIONS
     try {

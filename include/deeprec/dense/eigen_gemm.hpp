@@ -28,12 +28,12 @@ namespace compiled_for { inline namespace DEEPREC_PORTABLE {
 struct eigen_gemm {
   static constexpr const char* name = "Eigen";
 
-  [[nodiscard]] static gemm_backend::support can_run(const gemm_backend::problem& q) noexcept {
-    if (q.inputs != gemm_storage::f32) return {"Eigen multiplies float only"};
-    if (q.output != gemm_storage::f32) return {"Eigen's results are float"};
-    if (q.packed) return {"Eigen has no packed form"};
+  [[nodiscard]] static status can_run(const gemm_backend::problem& q) noexcept {
+    if (q.inputs != gemm_storage::f32) return {errc::unsupported, "Eigen multiplies float only"};
+    if (q.output != gemm_storage::f32) return {errc::unsupported, "Eigen's results are float"};
+    if (q.packed) return {errc::unsupported, "Eigen has no packed form"};
     if (q.bias || q.residual || q.activation != gemm_activation::none) {
-      return {"Eigen fuses accumulation only"};
+      return {errc::unsupported, "Eigen fuses accumulation only"};
     }
     return {};
   }

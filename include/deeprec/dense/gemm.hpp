@@ -188,9 +188,7 @@ status multiply_job(context<E> ctx, const gemm_job& job) {
     }
     return {};
   }
-  if (!set_up(Backends{}, ctx.instruction_set, job, setup)) {
-    return {errc::unsupported, setup.refusal};
-  }
+  if (const status s = set_up(Backends{}, ctx.instruction_set, job, setup); !s) return s.in_operation("gemm");
   const tile_runner runner(ctx.instruction_set, job, setup);
   return run_tiles(ctx, runner, setup.slot_bytes());
 }

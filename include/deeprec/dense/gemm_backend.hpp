@@ -15,6 +15,7 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/hash.hpp>
 #include <deeprec/core/isa.hpp>
+#include <deeprec/core/result.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/dense/gemm_desc.hpp>
 
@@ -52,13 +53,6 @@ struct problem {
   }
 };
 
-/// Supported, or the reason why not.
-struct support {
-  const char* refusal = nullptr;  ///< a literal
-
-  constexpr explicit operator bool() const noexcept { return refusal == nullptr; }
-};
-
 struct args {
   const void* a = nullptr;
   const void* b = nullptr;
@@ -87,11 +81,12 @@ struct packed {
 }  // namespace gemm_backend
 
 /// Multiplies tiles of A by B into C on the calling thread. The same tile gives the same bits, whatever its
-/// address and whatever runs at the same time. Where can_run() accepts a query, its plan() has a run.
+/// address and whatever runs at the same time. can_run() returns unsupported, with the reason, where
+/// plan() has no run.
 template <class B>
 concept GemmBackend = requires(const gemm_backend::problem& query) {
   { B::name } -> std::convertible_to<const char*>;
-  { B::can_run(query) } -> std::same_as<gemm_backend::support>;
+  { B::can_run(query) } -> std::same_as<status>;
   { B::plan(query) } -> std::same_as<gemm_backend::plan>;
 };
 
@@ -100,7 +95,7 @@ concept GemmBackend = requires(const gemm_backend::problem& query) {
 template <class B>
 concept PackingGemmBackend = GemmBackend<B> && requires(const void* b, index_t k, index_t n,
                                                         gemm_operand orientation, gemm_storage storage) {
-  { B::pack(b, k, n, orientation, storage) } -> std::same_as<gemm_backend::packed>;
+  { B::pack(b, k, n, orientation, storage) } -> std::same_as<result<gemm_backend::packed>>;
 };
 
 /// Backends in order of preference: the first that can run a product does.

@@ -40,8 +40,8 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 struct onednn_gemm {
   static constexpr const char* name = "oneDNN";
 
-  [[nodiscard]] static gemm_backend::support can_run(const gemm_backend::problem& q) {
-    if (const gemm_backend::support no = refuses(q); !no) return no;
+  [[nodiscard]] static status can_run(const gemm_backend::problem& q) {
+    if (const status s = refuses(q); !s) return s;
     return judge(q, primitive(q).get());
   }
 
@@ -60,14 +60,16 @@ struct onednn_gemm {
 
   /// @cost    O(kn)
   /// @threads thread-safe
-  /// @error   data is null where oneDNN refuses
-  [[nodiscard]] static gemm_backend::packed pack(const void* b, index_t k, index_t n,
-                                                 gemm_operand orientation, gemm_storage storage) {
+  /// @error   unsupported: oneDNN refuses
+  [[nodiscard]] static result<gemm_backend::packed> pack(const void* b, index_t k, index_t n,
+                                                         gemm_operand orientation, gemm_storage storage) {
     const bool turned = orientation == gemm_operand::transposed;
     const onednn_layout from(k, n, detail::onednn_type(storage), turned ? 1 : n, turned ? k : 1);
     const onednn_layout to = weights_layout(k, n, storage);
     detail::onednn_primitive copy;
-    if (to.bytes() == 0 || !copy.make_reorder(from, to)) return {};
+    if (to.bytes() == 0 || !copy.make_reorder(from, to)) {
+      return status(errc::unsupported, "oneDNN can't pack b");
+    }
     const auto pages = [](std::size_t bytes) {
       return std::shared_ptr<void>(::operator new(bytes, std::align_val_t{page}),
                                    [](void* p) { ::operator delete(p, std::align_val_t{page}); });
@@ -75,8 +77,8 @@ struct onednn_gemm {
     const std::size_t bytes = (to.bytes() + 127) / 64 * 64;
     const std::shared_ptr<void> data = pages(bytes);
     const std::shared_ptr<void> scratch = pages(std::max<std::size_t>(copy.scratch_bytes(), 64));
-    if (!copy.run({b, data.get(), scratch.get()}).ok()) return {};
-    return {data, bytes};
+    if (const status s = copy.run({b, data.get(), scratch.get()}); !s) return s;
+    return gemm_backend::packed{data, bytes};
   }
 
   /// Counters of the cache of primitives.
@@ -105,33 +107,36 @@ struct onednn_gemm {
     return *kept;
   }
 
-  static gemm_backend::support refuses(const gemm_backend::problem& q) noexcept {
-    if (q.activation == gemm_activation::relu && !q.finite) return {"oneDNN's ReLU makes a 0 of a NaN"};
-    if (q.n == 1) return {"oneDNN is slow where the result has one column"};
+  static status refuses(const gemm_backend::problem& q) noexcept {
+    if (q.activation == gemm_activation::relu && !q.finite)
+      return {errc::unsupported, "oneDNN's ReLU makes a 0 of a NaN"};
+    if (q.n == 1) return {errc::unsupported, "oneDNN is slow where the result has one column"};
     if (q.instruction_set < best_isa() && q.instruction_set < detail::onednn_isa()) {
-      return {"oneDNN uses instructions above the context's set"};
+      return {errc::unsupported, "oneDNN uses instructions above the context's set"};
     }
     if (q.inputs == gemm_storage::bf16 && (std::min)(best_isa(), detail::onednn_isa()) != isa::avx512_bf16) {
-      return {"this machine has no instructions for bf16 products"};
+      return {errc::unsupported, "this machine has no instructions for bf16 products"};
     }
-    if (q.residual && q.c_stride != q.n) return {"oneDNN adds a residual to a dense result only"};
-    if (detail::onednn_engine() == nullptr) return {"oneDNN has no engine for this machine"};
+    if (q.residual && q.c_stride != q.n)
+      return {errc::unsupported, "oneDNN adds a residual to a dense result only"};
+    if (detail::onednn_engine() == nullptr)
+      return {errc::unsupported, "oneDNN has no engine for this machine"};
     return {};
   }
 
-  static gemm_backend::support judge(const gemm_backend::problem& q, const detail::onednn_primitive* made) {
-    if (made == nullptr) return {"oneDNN has no primitive for this product"};
+  static status judge(const gemm_backend::problem& q, const detail::onednn_primitive* made) {
+    if (made == nullptr) return {errc::unsupported, "oneDNN has no primitive for this product"};
     if (std::strncmp(made->implementation(), "ref", 3) == 0) {
-      return {"oneDNN has only its reference code for this product"};
+      return {errc::unsupported, "oneDNN has only its reference code for this product"};
     }
     if (q.inputs == gemm_storage::bf16) {
       const bool brgemm = std::strstr(made->implementation(), "brg") != nullptr;
       if (brgemm && std::strstr(made->implementation(), "bf16") == nullptr &&
           std::strstr(made->implementation(), "amx") == nullptr) {
-        return {"oneDNN would not multiply in bf16"};
+        return {errc::unsupported, "oneDNN would not multiply in bf16"};
       }
       if (!brgemm && q.k % 2 != 0) {
-        return {"oneDNN's products of strided bf16 read past the end of an odd k"};
+        return {errc::unsupported, "oneDNN's products of strided bf16 read past the end of an odd k"};
       }
     }
     return {};

@@ -20,16 +20,19 @@ namespace deeprec { inline namespace DEEPREC_ABI { inline namespace DEEPREC_UNIT
 struct thin_gemm {
   static constexpr const char* name = "thin";
 
-  [[nodiscard]] static gemm_backend::support can_run(const gemm_backend::problem& q) noexcept {
-    if (q.m != 1 && q.n != 1) return {"thin products have one row or one column"};
-    if (q.output != gemm_storage::f32) return {"thin products' results are float"};
-    if (q.packed) return {"thin products read b as it is"};
+  [[nodiscard]] static status can_run(const gemm_backend::problem& q) noexcept {
+    if (q.m != 1 && q.n != 1) return {errc::unsupported, "thin products have one row or one column"};
+    if (q.output != gemm_storage::f32) return {errc::unsupported, "thin products' results are float"};
+    if (q.packed) return {errc::unsupported, "thin products read b as it is"};
     if (by_column(q)) {
-      if (b_batch_stride(q) != 1 && q.a == gemm_operand::normal) return {"a strided column is no vector"};
-      if (q.a == gemm_operand::transposed && q.c_stride != 1) return {"a strided column is no vector"};
+      if (b_batch_stride(q) != 1 && q.a == gemm_operand::normal)
+        return {errc::unsupported, "a strided column is no vector"};
+      if (q.a == gemm_operand::transposed && q.c_stride != 1)
+        return {errc::unsupported, "a strided column is no vector"};
       return {};
     }
-    if (a_batch_stride(q) != 1 && q.b == gemm_operand::transposed) return {"a strided column is no vector"};
+    if (a_batch_stride(q) != 1 && q.b == gemm_operand::transposed)
+      return {errc::unsupported, "a strided column is no vector"};
     return {};
   }
   [[nodiscard]] static gemm_backend::plan plan(const gemm_backend::problem& q) noexcept {

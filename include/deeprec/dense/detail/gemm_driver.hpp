@@ -18,6 +18,7 @@
 #include <vector>
 
 #include <deeprec/core/context.hpp>
+#include <deeprec/core/first_fault.hpp>
 #include <deeprec/dense/detail/gemm_borders.hpp>
 #include <deeprec/dense/detail/gemm_tiles_kernels.hpp>
 #include <deeprec/dense/gemm_backend.hpp>
@@ -56,7 +57,6 @@ struct gemm_setup {
   explicit gemm_setup(std::pmr::memory_resource* memory) : plans(memory) {}
 
   const char* backend = "";
-  const char* refusal = nullptr;  // why there are no plans
   gemm_borders borders;
   conversion convert_a = conversion::none, convert_b = conversion::none;
   gemm_storage inputs = gemm_storage::f32;
@@ -141,7 +141,7 @@ inline gemm_backend::packed dense_form(isa which, const gemm_view<>& from, conve
   return {data, bytes};
 }
 
-/// The weights cast for a backend, and packed where it packs.
+/// The weights cast for a backend, and packed where it packs; null where it can't.
 template <class Backend>
 gemm_weights::form weights_form(isa which, const gemm_job& job, conversion how, bool packed,
                                 [[maybe_unused]] gemm_storage inputs,
@@ -155,19 +155,20 @@ gemm_weights::form weights_form(isa which, const gemm_job& job, conversion how, 
   }
   if constexpr (PackingGemmBackend<Backend>) {
     const bool turned = job.b_as == gemm_operand::transposed;
-    return job.weights->get(
-        {how, job.b_as, Backend::name, columns.largest(), inputs}, [&]() -> gemm_weights::form {
-          auto made = std::make_shared<std::vector<gemm_backend::packed>>();
-          for (index_t j = 0; j < columns.count(); ++j) {
-            const gemm_piece p = columns[j];
-            const gemm_backend::packed dense =
-                turned ? dense_form(which, values, how, p.begin, p.size, 0, job.k)
-                       : dense_form(which, values, how, 0, job.k, p.begin, p.size);
-            made->push_back(Backend::pack(dense.data.get(), job.k, p.size, job.b_as, inputs));
-            if (made->back().data == nullptr) return nullptr;
-          }
-          return made;
-        });
+    return job.weights->get({how, job.b_as, Backend::name, columns.largest(), inputs},
+                            [&]() -> gemm_weights::form {
+                              auto made = std::make_shared<std::vector<gemm_backend::packed>>();
+                              for (index_t j = 0; j < columns.count(); ++j) {
+                                const gemm_piece p = columns[j];
+                                const gemm_backend::packed dense =
+                                    turned ? dense_form(which, values, how, p.begin, p.size, 0, job.k)
+                                           : dense_form(which, values, how, 0, job.k, p.begin, p.size);
+                                auto piece = Backend::pack(dense.data.get(), job.k, p.size, job.b_as, inputs);
+                                if (!piece) return nullptr;
+                                made->push_back(std::move(piece).value());
+                              }
+                              return made;
+                            });
   }
   return nullptr;
 }
@@ -176,9 +177,9 @@ gemm_weights::form weights_form(isa which, const gemm_job& job, conversion how, 
 /// the plan writes c; finished: a pass over the tile reads the product from scratch and writes c.
 enum class result_way : std::uint8_t { fused, direct, finished };
 
-/// Tries to make a backend's plans; where it returns false, setup.refusal is the reason.
+/// Makes a backend's plans; unsupported where the backend refuses one.
 template <class Backend>
-bool try_plans(isa which, const gemm_job& job, result_way way, gemm_setup& setup) {
+status try_plans(isa which, const gemm_job& job, result_way way, gemm_setup& setup) {
   const bool fuse = way == result_way::fused;
   const bool finished = way == result_way::finished;
   setup.fused = fuse;
@@ -195,10 +196,7 @@ bool try_plans(isa which, const gemm_job& job, result_way way, gemm_setup& setup
                        .k_is_rows = job.a_as == gemm_operand::transposed &&
                                     job.b_as == gemm_operand::normal && job.weights == nullptr});
   const gemm_borders& at = setup.borders;
-  if (fuse && at.k.count() > 1) {
-    setup.refusal = "sums in several pieces are finished later";
-    return false;
-  }
+  if (fuse && at.k.count() > 1) return {errc::unsupported, "sums in several pieces are finished later"};
   setup.plans.assign(setup.plan_index(at.m.kinds(), 0, 0, false), gemm_backend::plan{});
   setup.plan_bytes = 0;
   const index_t a_columns = leading_dimension(job.a);
@@ -240,8 +238,8 @@ bool try_plans(isa which, const gemm_job& job, result_way way, gemm_setup& setup
           gemm_backend::plan& plan = setup.plans[setup.plan_index(mk, nk, kk, later)];
           plan = Backend::plan(q);
           if (plan.run == nullptr) {
-            setup.refusal = Backend::can_run(q).refusal;
-            return false;
+            const status refused = Backend::can_run(q);
+            return refused.ok() ? status(errc::unsupported, "the backend made no plan") : refused;
           }
           setup.plan_bytes = (std::max)(setup.plan_bytes, in_lines(static_cast<index_t>(plan.scratch_bytes)));
         }
@@ -257,11 +255,13 @@ bool try_plans(isa which, const gemm_job& job, result_way way, gemm_setup& setup
                       ? 0
                       : in_lines(nb * (setup.convert_b != conversion::none ? kb : copied) * input_bytes);
   setup.c_bytes = setup.direct && !setup.guarded ? 0 : in_lines(most_m * nb * 4);
-  return true;
+  return {};
 }
 
+/// Sets up a backend; the reason of its last refusal where it can't run the job.
 template <class Backend>
-bool try_backend(isa which, const gemm_job& job, gemm_setup& setup) {
+status try_backend(isa which, const gemm_job& job, gemm_setup& setup) {
+  status refused;
   setup.backend = Backend::name;
   setup.packed = PackingGemmBackend<Backend> && job.weights != nullptr &&
                  job.weights->reuse() == weight_reuse::many && job.k <= 8192;
@@ -284,43 +284,56 @@ bool try_backend(isa which, const gemm_job& job, gemm_setup& setup) {
                            (job.residual.storage == gemm_storage::f32 && job.residual.data != job.c.data &&
                             (job.m == 1 || job.residual.stride == job.c.stride)));
     const bool has_work = job.has_steps() || job.c.storage == gemm_storage::bf16;
-    bool planned = has_work && may_fuse && try_plans<Backend>(which, job, result_way::fused, setup);
-    planned = planned || (!has_work && try_plans<Backend>(which, job, result_way::direct, setup));
-    planned = planned || try_plans<Backend>(which, job, result_way::finished, setup);
-    if (!planned && inputs == gemm_storage::bf16) {  // the backend may not support the strides
+    const auto make_plans = [&]() -> status {
+      const auto as = [&](result_way way) { return try_plans<Backend>(which, job, way, setup); };
+      if (has_work && may_fuse && as(result_way::fused).ok()) return {};
+      if (!has_work && as(result_way::direct).ok()) return {};
+      const status finished = as(result_way::finished);
+      if (finished.ok() || inputs != gemm_storage::bf16) return finished;
+      // The backend may not support the strides.
       if (setup.convert_a == conversion::none) setup.convert_a = conversion::copy;
       if (setup.convert_b == conversion::none) setup.convert_b = conversion::copy;
       if (job.weights != nullptr) setup.b.stride = job.b.extent(1);
-      planned = try_plans<Backend>(which, job, result_way::finished, setup);
+      return as(result_way::finished);
+    };
+    if (const status s = make_plans(); !s) {
+      refused = s;
+      continue;
     }
-    if (!planned) continue;
     if (job.weights != nullptr && (setup.packed || setup.convert_b != conversion::none)) {
       setup.b_form =
           weights_form<Backend>(which, job, setup.convert_b, setup.packed, inputs, setup.borders.n);
       if (setup.b_form == nullptr) {
-        setup.refusal = "the backend can't pack b";
+        refused = {errc::unsupported, "the backend can't pack b"};
         continue;
       }
       if (!setup.packed) setup.b.data = setup.b_form->front().data.get();
     }
     if (setup.guarded) setup.largest_b = job.weights->largest();
-    return true;
+    return {};
   }
-  return false;
+  return refused;
 }
 
-/// Sets up the first backend that can run the job. Refusals of those before it are appended to `refused`
-/// unless that is null.
+/// Sets up the first backend that can run the job; fails as the last one where none can. Refusals of those
+/// before it are appended to `refused` unless that is null.
 template <class... Backends>
-bool set_up(gemm_backends<Backends...>, isa which, const gemm_job& job, gemm_setup& setup,
-            std::string* refused = nullptr) {
+status set_up(gemm_backends<Backends...>, isa which, const gemm_job& job, gemm_setup& setup,
+              std::string* refused = nullptr) {
+  status last;
   const auto attempt = [&](auto tag) {
     setup = gemm_setup(setup.plans.get_allocator().resource());
-    if (try_backend<typename decltype(tag)::type>(which, job, setup)) return true;
-    if (refused != nullptr) *refused += std::string("; not ") + setup.backend + ": " + setup.refusal;
+    const status s = try_backend<typename decltype(tag)::type>(which, job, setup);
+    if (s.ok()) return true;
+    if (refused != nullptr) {
+      const char* const why = s.detail() != nullptr ? s.detail() : to_string(s.code());
+      *refused += std::string("; not ") + setup.backend + ": " + why;
+    }
+    last = s;
     return false;
   };
-  return (attempt(std::type_identity<Backends>{}) || ...);
+  if ((attempt(std::type_identity<Backends>{}) || ...)) return {};
+  return last;
 }
 
 class tile_runner {
@@ -449,7 +462,7 @@ status run_tiles(context<E> ctx, const tile_runner& runner, std::size_t slot_byt
   int* const slot_of = reinterpret_cast<int*>(slot_numbers.data());
   if (slot_of != nullptr) std::fill_n(slot_of, workers, -1);
   std::atomic<int> next_slot{0};
-  std::atomic<errc> worst{errc::ok};
+  fault_report report;
   ctx.executor->parallel_for(tiles, index_t{1}, [&](index_t begin, index_t end, int worker) {
     std::size_t slot = 0;
     if (slot_of != nullptr) {
@@ -458,12 +471,10 @@ status run_tiles(context<E> ctx, const tile_runner& runner, std::size_t slot_byt
       slot = static_cast<std::size_t>(mine);
     }
     for (index_t t = begin; t < end; ++t) {
-      const status done = runner.run(t, scratch.data() + slot * slot_bytes);
-      if (!done) worst.store(done.code(), std::memory_order_relaxed);
+      if (const status s = runner.run(t, scratch.data() + slot * slot_bytes); !s) report.add(t, s);
     }
   });
-  const errc code = worst.load(std::memory_order_relaxed);
-  return code == errc::ok ? status{} : status{code, "gemm: the backend failed on a tile"};
+  return report.first().in_operation("gemm");
 }
 
 /// True when the row stride holds a row and is a multiple of stride_unit.
