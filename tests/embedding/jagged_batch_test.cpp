@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory_resource>
 #include <random>
+#include <string>
 #include <vector>
 
 #include <deeprec/exec/inline_executor.hpp>
@@ -116,9 +117,11 @@ TEST_CASE("to_jagged: a row outside of the batch is named, and out stays as it w
     const status s = to_jagged(pool, made.view(), out);
     CHECK(s.code() == errc::invalid_value);
     CHECK(s.place() == fault_place{.position = 70'000, .value = 10});
+    CHECK(s.place().operation == std::string("to_jagged"));
     CHECK(bags_of(out.view()) == before);
   }
-  CHECK(to_jagged(inline_executor{}, coo_view<>(nullptr, nullptr, 3, 2), out).code() == errc::shape_mismatch);
+  CHECK(to_jagged(inline_executor{}, coo_view<>(nullptr, nullptr, 3, 2), out).message() ==
+        "shape mismatch: to_jagged: coo_view: rows must not be null");
   // Its own ids can't be its input.
   const coo_view<> own(made.rows.data(), out.ids.data(), 100, 10);
   CHECK(to_jagged(inline_executor{}, own, out).code() == errc::unsupported);

@@ -223,7 +223,7 @@ TEST_CASE("H5: a negative id under mod partitioning touches no memory outside") 
       std::pmr::vector<std::int64_t> ids({-1, 5, -2, -parts, lowest, 0, lowest + 1, 9, -parts - 1}, &memory);
       partitioned_ids<> out(&memory);
       const status s = partition(ctx, ids, 10, parts, partition_strategy::mod, out);
-      CHECK(s.message() == "id out of range: position 0, value -1");
+      CHECK(s.message() == "id out of range: partition: position 0, value -1");
       CHECK(partition(ctx, ids, 10, parts, partition_strategy::div, out).message() == s.message());
       index_t left_out = 0;
       REQUIRE(partition(ctx, ids, 10, parts, partition_strategy::mod, bounds::skip(left_out), out).ok());

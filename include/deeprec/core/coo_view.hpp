@@ -81,7 +81,18 @@ class coo_view {
     requires(!std::is_same_v<Space, device_space>)
   {
     if (const status s = validate_shape(); !s) return s;
-    for (index_t k = 0; k < entries_; ++k) {
+    return validate_rows(0, entries_);
+  }
+
+  /// The part of validate() that reads the rows, for entries [begin, end).
+  ///
+  /// @cost    O(end - begin)
+  /// @threads reentrant
+  /// @error   invalid_value: a row outside [0, B)
+  [[nodiscard]] status validate_rows(index_t begin, index_t end) const noexcept
+    requires(!std::is_same_v<Space, device_space>)
+  {
+    for (index_t k = begin; k < end; ++k) {
       if (static_cast<std::uint64_t>(row(k)) >= static_cast<std::uint64_t>(bags_)) {
         return {errc::invalid_value,
                 "coo_view: the row of an entry must be in [0, B)",

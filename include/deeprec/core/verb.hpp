@@ -54,4 +54,10 @@ status or_out_of_memory(F&& f) {
 #endif
 }
 
+/// The same; faults without an operation get this one, a literal.
+template <class F>
+status or_out_of_memory(const char* operation, F&& f) {
+  return or_out_of_memory(std::forward<F>(f)).in_operation(operation);
+}
+
 }}}  // namespace deeprec::DEEPREC_ABI::detail

@@ -9,7 +9,6 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -23,6 +22,7 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
+#include <deeprec/core/first_fault.hpp>
 #include <deeprec/core/hash.hpp>
 #include <deeprec/core/id_range.hpp>
 #include <deeprec/core/matrix_view.hpp>
@@ -123,14 +123,14 @@ template <class Context, class T, MemorySpace Space, class Columns, class Index,
   static_assert(std::is_trivially_copyable_v<T>,
                 "deeprec::dedup_rows: the elements are not trivially copyable. Fix: rows of numbers.");
   const auto ctx = detail::as_context(context_or_executor);
-  if (const status s = rows.validate(); !s) return s;
+  if (const status s = rows.validate(); !s) return s.in_operation("dedup_rows");
   const auto count = static_cast<std::uint64_t>(rows.extent(0));
   if (count > static_cast<std::uint64_t>((std::numeric_limits<Index>::max)()) ||
       count > static_cast<std::uint64_t>(detail::most_keys)) {
     return {errc::unsupported,
             "dedup_rows: the number of rows must fit the type of the numbers, and 32 bits"};
   }
-  return detail::or_out_of_memory([&] {
+  return detail::or_out_of_memory("dedup_rows", [&] {
     return dedup_rows_on(ctx.backend(), ctx, matrix_view<const std::remove_const_t<T>, Space>(rows), out);
   });
 }
@@ -201,9 +201,9 @@ template <class Context, class T, MemorySpace Space, class Columns, class Number
   if (out.stride(0) < out.extent(1) && out.extent(0) > 1) {
     return {errc::shape_mismatch, "gather_rows: out.stride(0) must be at least out.extent(1)"};
   }
-  if (const status s = rows.validate(); !s) return s;
-  if (const status s = out.validate(); !s) return s;
-  return detail::or_out_of_memory([&] {
+  if (const status s = rows.validate(); !s) return s.in_operation("gather_rows");
+  if (const status s = out.validate(); !s) return s.in_operation("gather_rows");
+  return detail::or_out_of_memory("gather_rows", [&] {
     return gather_rows_on(ctx.backend(), ctx, matrix_view<const Out, Space>(rows), numbers,
                           matrix_view<Out, OutSpace>(out));
   });
@@ -231,19 +231,17 @@ status gather_rows_on(host_backend, const Context& ctx, matrix_view<const T, Spa
                 "deeprec::gather_rows: device memory given to a host context. Fix: copy it first.");
   const index_t n = out.extent(0);
   const auto limit = static_cast<std::uint64_t>(rows.extent(0));
-  std::atomic<bool> bad{false};
-  ctx.executor->parallel_for(n, index_t{1} << 16, [&](index_t begin, index_t end, int) {
+  const auto check = [=](index_t begin, index_t end) -> status {
     bool any = false;
     for (index_t b = begin; b < end; ++b) any |= detail::row_number(numbers, b) >= limit;
-    if (any) bad.store(true, std::memory_order_relaxed);
-  });
-  if (bad.load(std::memory_order_relaxed)) {
-    index_t b = 0;
+    if (!any) return {};
+    index_t b = begin;
     while (detail::row_number(numbers, b) < limit) ++b;
     return {errc::id_out_of_range,
             "gather_rows: inverse must be in [0, U)",
             {.position = b, .value = static_cast<std::int64_t>(detail::row_number(numbers, b))}};
-  }
+  };
+  if (const status s = detail::first_fault(ctx, n, index_t{1} << 16, check); !s) return s;
   if (out.empty()) return {};
   const auto bytes = static_cast<std::size_t>(out.extent(1)) * sizeof(T);
   const index_t grain = detail::rows_per_piece(static_cast<index_t>(bytes));

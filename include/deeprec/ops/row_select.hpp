@@ -156,7 +156,7 @@ template <class Context, class Condition, class Then, MemorySpace ThenSpace, cla
   if (const status s = then.validate("row_select: then must not be null"); !s) return s;
   if (const status s = otherwise.validate("row_select: otherwise must not be null"); !s) return s;
   if (const status s = out.validate("row_select: out must not be null"); !s) return s;
-  return detail::or_out_of_memory([&] {
+  return detail::or_out_of_memory("row_select", [&] {
     return row_select_on(ctx.backend(), ctx, bytes, matrix_view<const Out, ThenSpace>(then),
                          matrix_view<const Out, OtherwiseSpace>(otherwise), matrix_view<Out, OutSpace>(out));
   });

@@ -170,7 +170,7 @@ template <class Context, class Ids, class Id, class Index, class = detail::unit>
       count > static_cast<std::uint64_t>(detail::most_keys)) {
     return {errc::unsupported, "unique: the number of ids must fit the type of the numbers, and 32 bits"};
   }
-  return detail::or_out_of_memory([&] { return unique_on(ctx.backend(), ctx, list, out); });
+  return detail::or_out_of_memory("unique", [&] { return unique_on(ctx.backend(), ctx, list, out); });
 }
 
 /// Distinct ids by first appearance, as unique() on the host.

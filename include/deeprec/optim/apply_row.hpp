@@ -75,11 +75,12 @@ template <class Context, MemorySpace GradientSpace, RowOptimizer O, Storage W, M
             "needs"};
   }
   if (weights.empty()) return {};
-  if (const status s = gradient.validate(); !s) return s;
-  if (const status s = weights.validate(); !s) return s;
-  if (const status s = state.validate(); needed > 0 && !s) return s;
-  return detail::or_out_of_memory(
-      [&] { return apply_rows_on(ctx.backend(), ctx, gradient, optimizer, weights, state, rounding); });
+  if (const status s = gradient.validate(); !s) return s.in_operation("apply_rows");
+  if (const status s = weights.validate(); !s) return s.in_operation("apply_rows");
+  if (const status s = state.validate(); needed > 0 && !s) return s.in_operation("apply_rows");
+  return detail::or_out_of_memory("apply_rows", [&] {
+    return apply_rows_on(ctx.backend(), ctx, gradient, optimizer, weights, state, rounding);
+  });
 }
 
 template <class... Args>

@@ -103,8 +103,9 @@ template <class Context, BagBatch Bags, class = detail::unit>
     return s;
   }
   if (const status s = detail::check_default_id(default_id); !s) return s;
-  return detail::or_out_of_memory(
-      [&] { return fill_empty_bags_on(ctx.backend(), ctx, bags, default_id, out, empty); });
+  return detail::or_out_of_memory("fill_empty_bags", [&] {
+    return fill_empty_bags_on(ctx.backend(), ctx, bags, default_id, out, empty);
+  });
 }
 
 /// One entry default_id in every bag that had none, as fill_empty_bags on the host.

@@ -23,6 +23,7 @@
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/coo_view.hpp>
 #include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/first_fault.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/unit.hpp>
@@ -101,10 +102,9 @@ inline constexpr index_t coo_piece = index_t{1} << 16;
 /// Checks that all rows are in [0, B), and whether they are in order.
 template <class Context, class Coo>
 status look_at_rows(const Context& ctx, const Coo& coo, bool& in_order) {
-  std::atomic<bool> outside{false};
   std::atomic<bool> falls{false};
   const auto bags = static_cast<std::uint64_t>(coo.bags());
-  ctx.executor->parallel_for(coo.id_count(), coo_piece, [&](index_t begin, index_t end, int) {
+  const status rows = first_fault(ctx, coo.id_count(), coo_piece, [&](index_t begin, index_t end) -> status {
     bool any_outside = false;
     bool any_fall = false;
     index_t before = coo.row(begin > 0 ? begin - 1 : 0);
@@ -114,11 +114,11 @@ status look_at_rows(const Context& ctx, const Coo& coo, bool& in_order) {
       any_fall |= row < before;
       before = row;
     }
-    if (any_outside) outside.store(true, std::memory_order_relaxed);
     if (any_fall) falls.store(true, std::memory_order_relaxed);
+    return any_outside ? coo.validate_rows(begin, end) : status{};
   });
   in_order = !falls.load(std::memory_order_relaxed);
-  return outside.load(std::memory_order_relaxed) ? coo.validate() : status{};
+  return rows;
 }
 
 /// The offsets of rows that are in order: k is the offset of every bag after the bag of entry k - 1, up to
@@ -175,8 +175,8 @@ template <class Context, class Id, class Row, MemorySpace Space, class = detail:
 [[nodiscard]] status to_jagged(Context&& context_or_executor, const coo_view<Id, Row, Space>& coo,
                                jagged_batch<Id>& out) {
   const auto ctx = detail::as_context(context_or_executor);
-  if (const status s = coo.validate_shape(); !s) return s;
-  return detail::or_out_of_memory([&] { return to_jagged_on(ctx.backend(), ctx, coo, out); });
+  if (const status s = coo.validate_shape(); !s) return s.in_operation("to_jagged");
+  return detail::or_out_of_memory("to_jagged", [&] { return to_jagged_on(ctx.backend(), ctx, coo, out); });
 }
 
 /// Converts entries in any order to bags, as to_jagged on the host. Entries whose row is outside [0, B) are
@@ -192,7 +192,7 @@ template <class Context, class Id, class Row, MemorySpace Space, class = detail:
 [[nodiscard]] status to_jagged(Context&& context_or_stream, const coo_view<Id, Row, Space>& coo,
                                device_bags<Id> out) {
   const auto ctx = detail::as_context(context_or_stream);
-  if (const status s = coo.validate_shape(); !s) return s;
+  if (const status s = coo.validate_shape(); !s) return s.in_operation("to_jagged");
   return to_jagged_on(ctx.backend(), ctx, coo, out);
 }
 

@@ -12,7 +12,6 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <limits>
 #include <memory_resource>
@@ -24,6 +23,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/contract.hpp>
+#include <deeprec/core/first_fault.hpp>
 #include <deeprec/core/id_range.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/unit.hpp>
@@ -193,20 +193,19 @@ class placing<partition_strategy::mod_t> {
 /// Ids per piece of work.
 inline constexpr index_t partition_piece = index_t{1} << 16;
 
-/// Position of the first id outside [0, rows); the number of ids when there is none.
+/// id_out_of_range for the first id outside [0, rows).
 template <class Context, class Id>
-index_t first_bad_id(const Context& ctx, std::span<const Id> ids, index_t rows) {
-  const auto n = static_cast<index_t>(ids.size());
-  std::atomic<bool> bad{false};
-  ctx.executor->parallel_for(n, partition_piece, [&](index_t begin, index_t end, int) {
-    bool any = false;
-    for (index_t k = begin; k < end; ++k) any |= is_bad_id(ids.data()[k], rows);
-    if (any) bad.store(true, std::memory_order_relaxed);
-  });
-  index_t k = 0;
-  if (!bad.load(std::memory_order_relaxed)) return n;
-  while (!is_bad_id(ids.data()[k], rows)) ++k;
-  return k;
+status check_ids(const Context& ctx, std::span<const Id> ids, index_t rows) {
+  const Id* const id = ids.data();
+  return first_fault(
+      ctx, static_cast<index_t>(ids.size()), partition_piece, [=](index_t begin, index_t end) -> status {
+        bool any = false;
+        for (index_t k = begin; k < end; ++k) any |= is_bad_id(id[k], rows);
+        if (!any) return {};
+        index_t k = begin;
+        while (!is_bad_id(id[k], rows)) ++k;
+        return {errc::id_out_of_range, {.position = k, .value = static_cast<std::int64_t>(id[k])}};
+      });
 }
 
 template <class Id>
@@ -295,8 +294,9 @@ template <class Context, class Ids, class Strategy, class Bounds, class Id, clas
   if (parts > (std::numeric_limits<std::int32_t>::max)()) {
     return {errc::unsupported, "partition: parts must fit 31 bits"};
   }
-  return detail::or_out_of_memory(
-      [&] { return partition_on(ctx.backend(), ctx, list, rows, parts, strategy, bounds, out); });
+  return detail::or_out_of_memory("partition", [&] {
+    return partition_on(ctx.backend(), ctx, list, rows, parts, strategy, bounds, out);
+  });
 }
 
 /// The same, for bounds mode check.
@@ -337,11 +337,7 @@ status partition_on(host_backend, const Context& ctx, std::span<const Id> ids, i
     return {errc::unsupported, "partition: out must not own the ids"};
   }
   if constexpr (std::is_same_v<Bounds, bounds::check_t>) {
-    const index_t bad = detail::first_bad_id(ctx, ids, rows);
-    if (bad < static_cast<index_t>(ids.size())) {
-      return {errc::id_out_of_range,
-              {.position = bad, .value = static_cast<std::int64_t>(ids[static_cast<std::size_t>(bad)])}};
-    }
+    if (const status s = detail::check_ids(ctx, ids, rows); !s) return s;
   }
   detail::partition_ids(ctx, ids, rows, parts, strategy, out);
   if constexpr (std::is_same_v<Bounds, bounds::skip_t>) {

@@ -133,7 +133,7 @@ template <class Context, class Batch, class Rule, class = detail::unit>
   const auto ctx = detail::as_context(context_or_executor);
   const detail::valid_entries<Rule, typename Batch::id_type> valid{batch.ids(), batch.weights()};
   return detail::or_out_of_memory(
-      [&] { return prune_invalid_on(ctx.backend(), ctx, batch, valid, out, dropped); });
+      "prune_invalid", [&] { return prune_invalid_on(ctx.backend(), ctx, batch, valid, out, dropped); });
 }
 
 /// The batch without invalid entries, as prune_invalid on the host; a bag with bad offsets is reported.

@@ -150,9 +150,9 @@ status gather_parts_on(host_backend, const Context& ctx, std::span<const Source>
   std::pmr::vector<const std::byte*> addresses(parts.ids.size(), ctx.memory);
   for (std::size_t p = 0; p < tables.size(); ++p) {
     const std::span<const Id> ids = parts.group(static_cast<index_t>(p));
-    const index_t bad = detail::first_bad_id(ctx, ids, tables[p].rows());
-    if (bad < static_cast<index_t>(ids.size()))
-      return detail::fault_at_position(parts, static_cast<index_t>(p), bad);
+    if (const status s = detail::check_ids(ctx, ids, tables[p].rows()); !s) {
+      return detail::fault_at_position(parts, static_cast<index_t>(p), s.place().position);
+    }
     const std::byte** const to = addresses.data() + parts.offsets[p];
     ctx.executor->parallel_for(
         static_cast<index_t>(ids.size()), detail::chunk_positions, [&](index_t begin, index_t end, int) {

@@ -10,12 +10,12 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <limits>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/first_fault.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/unit.hpp>
@@ -51,8 +51,9 @@ template <class Context, MemorySpace SourceSpace, class Columns, RowFormat Forma
     return {errc::shape_mismatch, "quantize: source must have the shape (R,D) of the table"};
   }
   if (!source.valid()) return source.validate("quantize: source must not be null");
-  return detail::or_out_of_memory(
-      [&] { return quantize_on(ctx.backend(), ctx, matrix_view<const float, SourceSpace>(source), table); });
+  return detail::or_out_of_memory("quantize", [&] {
+    return quantize_on(ctx.backend(), ctx, matrix_view<const float, SourceSpace>(source), table);
+  });
 }
 
 /// The same, for a source that may be written.
@@ -87,7 +88,7 @@ template <class Context, RowFormat Format, MemorySpace TableSpace, class Byte, M
     return {errc::shape_mismatch, "dequantize: out.stride(0) must be at least out.extent(1)"};
   }
   if (!out.valid()) return out.validate("dequantize: out must not be null");
-  return detail::or_out_of_memory([&] {
+  return detail::or_out_of_memory("dequantize", [&] {
     return dequantize_on(ctx.backend(), ctx, const_table_view<Format, TableSpace>(table),
                          matrix_view<float, OutSpace>(out));
   });
@@ -136,23 +137,18 @@ status quantize_on(host_backend, const Context& ctx, matrix_view<const float, So
   const Format format = table.format();
   const index_t rows = source.extent(0);
   const index_t grain = detail::quantize_grain(source.extent(1));
-  std::atomic<index_t> smallest{rows};
-  ctx.executor->parallel_for(rows, grain, [&](index_t begin, index_t end, int) {
+  const auto check = [&](index_t begin, index_t end) -> status {
     for (index_t row = begin; row < end; ++row) {
-      if (detail::first_unfit(format, source.row(row)) < 0) continue;
-      index_t seen = smallest.load(std::memory_order_relaxed);
-      while (row < seen && !smallest.compare_exchange_weak(seen, row, std::memory_order_relaxed)) {
-      }
-      return;
+      const index_t column = detail::first_unfit(format, source.row(row));
+      if (column < 0) continue;
+      return {errc::invalid_value,
+              detail::is_finite(source.row(row)[column]) ? "quantize: too large for the rows' format"
+                                                         : "quantize: values must be finite",
+              {.row = row, .column = column}};
     }
-  });
-  if (const index_t row = smallest.load(std::memory_order_relaxed); row < rows) {
-    const index_t column = detail::first_unfit(format, source.row(row));
-    return {errc::invalid_value,
-            detail::is_finite(source.row(row)[column]) ? "quantize: too large for the rows' format"
-                                                       : "quantize: values must be finite",
-            {.row = row, .column = column}};
-  }
+    return {};
+  };
+  if (const status s = detail::first_fault(ctx, rows, grain, check); !s) return s;
   ctx.executor->parallel_for(rows, grain, [&](index_t begin, index_t end, int) {
     for (index_t row = begin; row < end; ++row) format.encode(source.row(row), table.row(row));
   });
