@@ -20,6 +20,7 @@ set(DEEPREC_HEADERS
     include/deeprec/core/space.hpp
     include/deeprec/core/status.hpp
     include/deeprec/core/task_handle.hpp
+    include/deeprec/core/trace.hpp
     include/deeprec/core/unit.hpp
     include/deeprec/core/verb.hpp
     include/deeprec/data/batch_reader.hpp

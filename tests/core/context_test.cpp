@@ -6,6 +6,7 @@
 
 #include <doctest/doctest.h>
 #include <memory_resource>
+#include <stop_token>
 #include <type_traits>
 
 using namespace deeprec;
@@ -59,4 +60,30 @@ TEST_CASE("context: what was set stays set") {
   CHECK(same.instruction_set == isa::portable);
   same.executor->parallel_for(5, 2, [](index_t, index_t, int) {});
   CHECK(pool.calls == 1);
+}
+
+TEST_CASE("context: rebind keeps everything but the executor") {
+  struct sink final : trace_sink {
+    void begin(const char*) noexcept override {}
+    void end(const char*) noexcept override {}
+  } trace;
+  foreign_pool pool;
+  const inline_executor other;
+  std::pmr::monotonic_buffer_resource arena;
+  const std::stop_token stop;
+  context ctx{pool};
+  CHECK(ctx.stop == nullptr);
+  CHECK(ctx.trace == nullptr);
+  ctx.memory = &arena;
+  ctx.instruction_set = isa::portable;
+  ctx.stop = &stop;
+  ctx.trace = &trace;
+  const context<const inline_executor> on_other = ctx.rebind(other);
+  CHECK(on_other.executor == &other);
+  CHECK(on_other.memory == &arena);
+  CHECK(on_other.instruction_set == isa::portable);
+  CHECK(on_other.stop == &stop);
+  CHECK(on_other.trace == &trace);
+  CHECK(detail::begun(ctx).stop == nullptr);
+  CHECK(detail::begun(ctx).trace == &trace);
 }

@@ -198,7 +198,8 @@ int plans_in_child(int threads, const std::vector<gemm_backend::problem>& asked,
       gemm_backend::packed packed;
       if (asked[i].packed) {
         const std::vector<float> b(1024 * 1024, 0.5F);
-        const auto made = onednn_gemm::pack(b.data(), asked[i].k, asked[i].n, asked[i].b, asked[i].inputs);
+        const auto made = onednn_gemm::pack(b.data(), asked[i].k, asked[i].n, asked[i].b, asked[i].inputs,
+                                            std::pmr::new_delete_resource());
         if (!made) return 3;
         packed = made.value();
       }
@@ -215,7 +216,8 @@ int plans_in_child(int threads, const std::vector<gemm_backend::problem>& asked,
 int multiply_by_read_only(index_t k, index_t n, gemm_storage storage) {
   const std::vector<float> b(static_cast<std::size_t>(n * k), 0.5F);
   const gemm_backend::packed packed =
-      onednn_gemm::pack(b.data(), k, n, gemm_operand::transposed, storage).or_throw();
+      onednn_gemm::pack(b.data(), k, n, gemm_operand::transposed, storage, std::pmr::new_delete_resource())
+          .or_throw();
   const gemm_backend::plan plan = onednn_gemm::plan({.m = 64,
                                                      .n = n,
                                                      .k = k,

@@ -1,43 +1,62 @@
-// The first argument of every verb: its executor, the resource of its scratch memory, and its instruction
-// set.
+// The first argument of every verb: its executor, the resource of its scratch memory, its instruction set, a
+// stop token and a trace sink.
 //
 //   thread_pool pool(4);
 //   lookup(pool, ...);                                   // a plain executor converts
 //   context ctx{pool}; ctx.memory = &arena;              // or set more
 //   lookup(ctx, ...);
+//   lookup(ctx.rebind(other_pool), ...);                 // the same on another executor
 #pragma once
 
 #include <memory_resource>
+#include <stop_token>
 #include <type_traits>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/executor.hpp>
 #include <deeprec/core/isa.hpp>
+#include <deeprec/core/trace.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
+
+/// What a context has besides its executor. Owns nothing: what it points to must outlive the calls.
+struct environment {
+  /// Scratch memory of verbs on the host. Only the calling thread allocates from it, never a parallel body; a
+  /// batch_reader does so on the executor's threads, one at a time. So it need not be thread-safe. When it
+  /// refuses, a verb returns out_of_memory. On a device scratch belongs to the stream's cuda_workspace.
+  std::pmr::memory_resource* memory = std::pmr::get_default_resource();
+  isa instruction_set = active_isa();
+  /// Null: never stopped. A verb checks the token once, before it does anything else: after a request it
+  /// returns errc::stopped, and a call that has begun completes.
+  const std::stop_token* stop = nullptr;
+  /// Null: no trace. Receives the begin and the end of each call.
+  trace_sink* trace = nullptr;
+};
 
 /// Refers to an executor; owns nothing. Copy it freely.
 ///
 /// @threads as the executor: two threads may use one context when they may use one executor
 template <class E>
-struct context {
+struct context : environment {
   static_assert(Executor<E>,
                 "deeprec::context: not an executor. Fix: give it parallel_for(n, grain, body) and "
                 "concurrency() (see deeprec/core/executor.hpp), or pass a deeprec::thread_pool.");
 
   explicit(false) context(E& who) noexcept : executor(&who) {}
+  context(E& who, const environment& rest) noexcept : environment(rest), executor(&who) {}
 
   /// The tag that selects the backend of a verb: the executor's member type `backend`, else host_backend.
   [[nodiscard]] static constexpr auto backend() noexcept {
     return typename detail::executor_backend<std::remove_cv_t<E>>::type{};
   }
 
+  /// The same environment on another executor.
+  template <class Other>
+  [[nodiscard]] context<Other> rebind(Other& other) const noexcept {
+    return {other, *this};
+  }
+
   E* executor;
-  /// Scratch memory of verbs. Only the calling thread allocates from it, never a parallel body; a
-  /// batch_reader does so on the executor's threads, one at a time. So it need not be thread-safe. When it
-  /// refuses, a verb returns out_of_memory.
-  std::pmr::memory_resource* memory = std::pmr::get_default_resource();
-  isa instruction_set = active_isa();
 };
 
 namespace detail {

@@ -40,7 +40,7 @@ enum class errc : std::uint8_t {
   closed,           ///< the other side has ended
   would_block,      ///< a call that does not wait would have to; nothing was done, try again
   producer_failed,  ///< the other side delivered a fault or an exception instead of an item
-  stopped,          ///< the caller's stop token was triggered
+  stopped,          ///< a stop token requested a stop; of a verb: before the call began, nothing was done
 };
 
 /// A code as text.

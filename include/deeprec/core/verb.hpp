@@ -34,6 +34,42 @@ status no_backend() {
 template <class Context>
 using backend_of = decltype(Context::backend());
 
+/// One call of a verb, from its first statement to its end: checks the stop token, and is traced.
+///
+///   const detail::verb_call call(ctx, "gemm");
+///   if (!call) return call.stopped();
+class verb_call {
+ public:
+  /// @param name a string literal
+  DEEPREC_INLINE verb_call(const environment& given, const char* name) noexcept
+      : trace_(given.trace), name_(name), may_run_(given.stop == nullptr || !given.stop->stop_requested()) {
+    if (trace_ != nullptr) [[unlikely]]
+      trace_->begin(name_);
+  }
+  verb_call(const verb_call&) = delete;
+  verb_call& operator=(const verb_call&) = delete;
+  DEEPREC_INLINE ~verb_call() {
+    if (trace_ != nullptr) [[unlikely]]
+      trace_->end(name_);
+  }
+
+  explicit operator bool() const noexcept { return may_run_; }
+  [[nodiscard]] status stopped() const noexcept { return {errc::stopped, name_}; }
+
+ private:
+  trace_sink* trace_;
+  const char* name_;
+  bool may_run_;
+};
+
+/// The context that a verb which has begun passes to other verbs: without the stop token, since they are
+/// parts of a call that completes.
+template <class E>
+[[nodiscard]] context<E> begun(context<E> given) noexcept {
+  given.stop = nullptr;
+  return given;
+}
+
 /// Calls f, a backend, and returns its status, or errc::out_of_memory where a memory resource refused. A
 /// host backend requests all of its memory before it writes to an output, so after out_of_memory nothing was
 /// written, unless a row source or an executor of the caller threw. Without exceptions the resource that

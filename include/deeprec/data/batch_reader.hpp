@@ -29,6 +29,7 @@
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/result.hpp>
 #include <deeprec/core/unit.hpp>
+#include <deeprec/core/verb.hpp>
 #include <deeprec/data/detail/grow_array.hpp>
 #include <deeprec/data/detail/text_source.hpp>
 #include <deeprec/data/sparse_batch.hpp>
@@ -174,9 +175,11 @@ class batch_reader {
   ///          open at a time
   /// @threads one caller at a time; runs on the executor
   /// @error   parse_error (the first bad line in the order of the files), io_error, out_of_memory,
-  ///          shape_mismatch (max_rows is not positive)
+  ///          shape_mismatch (max_rows is not positive), stopped (no row is lost: a later call delivers them)
   result<index_t> next(sparse_batch& batch, index_t max_rows) {
+    const detail::verb_call call(context_, "next");
     batch.reshape(format_.shape());
+    if (!call) return call.stopped();
     if (max_rows <= 0) return status(errc::shape_mismatch, "next: max_rows must be positive");
     while (batch.rows() < max_rows && !fault_) {
       if (head_ == filled_ && !refill()) break;

@@ -14,6 +14,7 @@
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/unit.hpp>
+#include <deeprec/core/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -133,6 +134,8 @@ template <class Context, class = detail::unit>
 [[nodiscard]] status dot_interaction_forward(Context&& context_or_executor, matrix_view<const float> dense,
                                              matrix_view<const float> pooled, matrix_view<float> output) {
   const auto ctx = detail::as_context(context_or_executor);
+  const detail::verb_call call(ctx, "dot_interaction_forward");
+  if (!call) return call.stopped();
   const index_t tables = detail::interacting_tables(dense, pooled, output);
   if (tables < 0) {
     return {errc::shape_mismatch,
@@ -165,6 +168,8 @@ template <class Context, class = detail::unit>
                                               matrix_view<float> dense_gradient,
                                               matrix_view<float> pooled_gradient) {
   const auto ctx = detail::as_context(context_or_executor);
+  const detail::verb_call call(ctx, "dot_interaction_backward");
+  if (!call) return call.stopped();
   const index_t tables = detail::interacting_tables(dense, pooled, output_gradient);
   if (tables < 0) {
     return {errc::shape_mismatch,

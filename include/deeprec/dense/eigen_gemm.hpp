@@ -9,21 +9,18 @@
 #pragma once
 
 #include <Eigen/Core>
+#include <algorithm>
+#include <cstddef>
 
 #include <deeprec/dense/gemm_backend.hpp>
-
-#if defined(_OPENMP)
-#  include <deeprec/dense/detail/one_openmp_thread.hpp>
-#endif
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 namespace compiled_for { inline namespace DEEPREC_PORTABLE {
 
 /// @numerics float products and sums in an order that depends on the machine's caches, the unit's
 ///           flags and the shape; error at most k * 2^-24 * sum |a||b| for each element
-/// @cost     O(mnk); Eigen packs operands into memory of its own
-/// @threads  thread-safe; uses one thread (in a unit with -fopenmp, unless Eigen::setNbThreads is
-///           called)
+/// @cost     O(mnk); operands are packed on the stack (up to 128 KiB each) or into the plan's scratch
+/// @threads  thread-safe; uses one thread, also in a unit with -fopenmp
 /// @error    none
 struct eigen_gemm {
   static constexpr const char* name = "Eigen";
@@ -38,7 +35,10 @@ struct eigen_gemm {
     return {};
   }
   [[nodiscard]] static gemm_backend::plan plan(const gemm_backend::problem& q) noexcept {
-    return {.query = q, .run = can_run(q) ? &run : nullptr, .implementation = name};
+    return {.query = q,
+            .run = can_run(q) ? &run : nullptr,
+            .scratch_bytes = is_small(q) ? 0 : blocks(q).scratch_bytes(),
+            .implementation = name};
   }
 
  private:
@@ -47,17 +47,45 @@ struct eigen_gemm {
     const float* a;
     const float* b;
     float* c;
+    std::byte* scratch;
   };
 
+  // Eigen's sizes of blocks. Blocks that Eigen would take from the heap are in a plan's scratch.
+  class blocks : public Eigen::internal::gemm_blocking_space<Eigen::RowMajor, float, float, Eigen::Dynamic,
+                                                             Eigen::Dynamic, Eigen::Dynamic> {
+   public:
+    explicit blocks(const gemm_backend::problem& q) : gemm_blocking_space(q.m, q.n, q.k, 1, true) {}
+    blocks(const gemm_backend::problem& q, std::byte* scratch) : blocks(q) {
+      if (scratch_bytes() == 0) return;
+      this->m_blockA = static_cast<float*>(static_cast<void*>(scratch));
+      this->m_blockB = static_cast<float*>(static_cast<void*>(scratch + bytes_of(this->m_mc)));
+    }
+    blocks(const blocks&) = delete;
+    blocks& operator=(const blocks&) = delete;
+    ~blocks() { this->m_blockA = this->m_blockB = nullptr; }  // the base would free them
+
+    [[nodiscard]] std::size_t scratch_bytes() const {
+      const std::size_t a = bytes_of(this->m_mc), b = bytes_of(this->m_nc);
+      constexpr std::size_t on_stack = EIGEN_STACK_ALLOCATION_LIMIT;
+      return a <= on_stack && b <= on_stack ? 0 : a + b;
+    }
+
+   private:
+    [[nodiscard]] std::size_t bytes_of(index_t rows) const {
+      return (static_cast<std::size_t>(rows * this->m_kc) * sizeof(float) + 63) / 64 * 64;
+    }
+  };
+
+  static bool is_small(const gemm_backend::problem& q) noexcept {
+    return q.m == 1 || q.n == 1 || q.m + q.n + q.k < 24;
+  }
+
   static status run(const gemm_backend::plan& plan, const gemm_backend::args& at) {
-#if defined(_OPENMP)
-    const detail::one_openmp_thread alone;
-#endif
     const gemm_backend::problem& q = plan.query;
     const tile t{q, static_cast<const float*>(at.a), static_cast<const float*>(at.b),
-                 static_cast<float*>(at.c)};
+                 static_cast<float*>(at.c), static_cast<std::byte*>(at.scratch)};
     const bool b_transposed = q.b == gemm_operand::transposed;
-    if (q.m == 1 || q.n == 1 || q.m + q.n + q.k < 24) {
+    if (is_small(q)) {
       b_transposed ? by_dots(t) : by_rows(t);
     } else if (q.a == gemm_operand::transposed) {
       b_transposed ? blocked<Eigen::ColMajor, Eigen::ColMajor>(t)
@@ -72,15 +100,15 @@ struct eigen_gemm {
   // A transposed operand is the same memory read in column-major order.
   template <int OrderA, int OrderB>
   static void blocked(const tile& t) {
-    using stride = Eigen::OuterStride<>;
-    using matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-    using left = const Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, OrderA>;
-    using right = const Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, OrderB>;
-    const Eigen::Map<left, 0, stride> a(t.a, t.q.m, t.q.k, stride(t.q.a_stride));
-    const Eigen::Map<right, 0, stride> b(t.b, t.q.k, t.q.n, stride(t.q.b_stride));
-    Eigen::Map<matrix, 0, stride> c(t.c, t.q.m, t.q.n, stride(t.q.c_stride));
-    if (!t.q.accumulates) c.setZero();
-    c.noalias() += a * b;
+    const gemm_backend::problem& q = t.q;
+    if (!q.accumulates) {
+      for (index_t i = 0; i < q.m; ++i) std::fill_n(t.c + i * q.c_stride, q.n, 0.0F);
+    }
+    blocks space(q, t.scratch);
+    Eigen::internal::general_matrix_matrix_product<index_t, float, OrderA, false, float, OrderB, false,
+                                                   Eigen::RowMajor, 1>::run(q.m, q.n, q.k, t.a, q.a_stride,
+                                                                            t.b, q.b_stride, t.c, 1,
+                                                                            q.c_stride, 1.0F, space);
   }
 
   static const float* a_row(const tile& t, index_t i, index_t& step) {

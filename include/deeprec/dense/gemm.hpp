@@ -229,9 +229,7 @@ status gemm_on(host_backend, context<E> given, const gemm_desc& desc, const A& a
                 "deeprec::gemm: matrices of float or bf16. Fix: pass matrix_view<float> or "
                 "matrix_view<bf16> operands; b may be a gemm_weights.");
   executor_ref who(*given.executor);  // type-erased: one instantiation for all executors
-  context<executor_ref> ctx(who);
-  ctx.memory = given.memory;
-  ctx.instruction_set = given.instruction_set;
+  const context<executor_ref> ctx = given.rebind(who);
   return detail::run_job<Backends>(ctx, desc, gemm_view<>(a), detail::make_job(desc, a, b, c));
 }
 
@@ -264,6 +262,8 @@ template <class Backends = host_gemm_backends, class Context, class A, class B, 
 [[nodiscard]] status gemm(Context&& context_or_executor, const detail::gemm_desc_for<Context>& desc,
                           const A& a, const B& b, const C& c) {
   const auto ctx = detail::as_context(context_or_executor);
+  const detail::verb_call call(ctx, "gemm");
+  if (!call) return call.stopped();
   if constexpr (std::is_same_v<B, gemm_weights>) {
     if (desc.batch.b_batch_stride != 0) {
       return {errc::unsupported, "gemm: b_batch_stride must be 0 for gemm_weights"};

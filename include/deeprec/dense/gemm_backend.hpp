@@ -10,6 +10,7 @@
 #include <concepts>
 #include <cstddef>
 #include <memory>
+#include <memory_resource>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
@@ -80,6 +81,17 @@ struct packed {
 
 }  // namespace gemm_backend
 
+namespace detail {
+
+/// Aligned memory of a resource, given back with its last owner.
+inline std::shared_ptr<void> shared_memory(std::pmr::memory_resource* from, std::size_t bytes,
+                                           std::size_t alignment) {
+  const auto give_back = [=](void* p) { from->deallocate(p, bytes, alignment); };
+  return {from->allocate(bytes, alignment), give_back, std::pmr::polymorphic_allocator<std::byte>(from)};
+}
+
+}  // namespace detail
+
 /// Multiplies tiles of A by B into C on the calling thread. The same tile gives the same bits, whatever its
 /// address and whatever runs at the same time. can_run() returns unsupported, with the reason, where
 /// plan() has no run.
@@ -91,12 +103,14 @@ concept GemmBackend = requires(const gemm_backend::problem& query) {
 };
 
 /// A backend that multiplies faster by an operand b in a packed layout of its own. `b` is dense: k x n, or
-/// n x k where `orientation` is transposed.
+/// n x k where `orientation` is transposed. The packed form is in `memory`, which the calling thread has for
+/// itself.
 template <class B>
-concept PackingGemmBackend = GemmBackend<B> && requires(const void* b, index_t k, index_t n,
-                                                        gemm_operand orientation, gemm_storage storage) {
-  { B::pack(b, k, n, orientation, storage) } -> std::same_as<result<gemm_backend::packed>>;
-};
+concept PackingGemmBackend =
+    GemmBackend<B> && requires(const void* b, index_t k, index_t n, gemm_operand orientation,
+                               gemm_storage storage, std::pmr::memory_resource* memory) {
+      { B::pack(b, k, n, orientation, storage, memory) } -> std::same_as<result<gemm_backend::packed>>;
+    };
 
 /// Backends in order of preference: the first that can run a product does.
 template <GemmBackend... Backends>

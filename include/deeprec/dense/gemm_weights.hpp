@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <memory_resource>
 #include <mutex>
 #include <string_view>
 #include <utility>
@@ -32,9 +33,11 @@ enum class weight_reuse : std::uint8_t { few, many };
 /// @threads products from many threads at once; changed() and writes to the values while no product runs
 class gemm_weights {
  public:
+  /// @param memory of the forms: used by one product at a time, under a lock
   /// @pre  the values outlive this and are not moved
-  explicit gemm_weights(gemm_view<> values, weight_reuse reuse = weight_reuse::many) noexcept
-      : values_(values), reuse_(reuse) {}
+  explicit gemm_weights(gemm_view<> values, weight_reuse reuse = weight_reuse::many,
+                        std::pmr::memory_resource* memory = std::pmr::get_default_resource()) noexcept
+      : values_(values), reuse_(reuse), kept_(memory) {}
   gemm_weights(const gemm_weights&) = delete;
   gemm_weights& operator=(const gemm_weights&) = delete;
 
@@ -87,9 +90,10 @@ class gemm_weights {
 
     friend constexpr bool operator==(const form_key&, const form_key&) = default;
   };
-  using form = std::shared_ptr<const std::vector<gemm_backend::packed>>;
+  using form = std::shared_ptr<const std::pmr::vector<gemm_backend::packed>>;
 
-  /// The form of the current version, made once by make(); a null form is not kept.
+  /// The form of the current version, made once by make(memory), in this memory; a null form is not kept.
+  /// The form of an earlier version is released before.
   template <class Make>
   [[nodiscard]] form get(const form_key& key, Make&& make) const {
     const std::lock_guard lock(mutex_);
@@ -99,7 +103,8 @@ class gemm_weights {
       DEEPREC_EXPECTS(known->checksum == checksum());  // changed() was forgotten
       return known->value;
     }
-    form made = make();
+    if (known != kept_.end()) known->value.reset();
+    form made = make(kept_.get_allocator().resource());
     if (made == nullptr) return nullptr;
     ++forms_made_;
     kept& place = known != kept_.end() ? *known : kept_.emplace_back();
@@ -130,7 +135,7 @@ class gemm_weights {
   weight_reuse reuse_;
   std::atomic<std::uint64_t> version_{1};
   mutable std::mutex mutex_;
-  mutable std::vector<kept> kept_;
+  mutable std::pmr::vector<kept> kept_;
   mutable std::uint64_t forms_made_ = 0;
   mutable std::uint64_t largest_version_ = 0;
   mutable float largest_ = 0;

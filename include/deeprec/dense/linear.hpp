@@ -8,6 +8,7 @@
 #pragma once
 
 #include <deeprec/core/unit.hpp>
+#include <deeprec/core/verb.hpp>
 #include <deeprec/dense/gemm.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -35,6 +36,9 @@ template <class Backends = host_gemm_backends, class Context, class Input, class
 [[nodiscard]] status linear_forward(Context&& context_or_executor, const Input& input, const Weights& weights,
                                     matrix_view<const float> bias, const Output& output,
                                     const linear_options& options = {}) {
+  const auto ctx = detail::as_context(context_or_executor);
+  const detail::verb_call call(ctx, "linear_forward");
+  if (!call) return call.stopped();
   const auto& w = detail::values_of(weights);
   if (w.extent(1) != input.extent(1)) {
     return {errc::shape_mismatch, "linear_forward: weights must have the columns of input"};
@@ -47,7 +51,7 @@ template <class Backends = host_gemm_backends, class Context, class Input, class
   }
   gemm_desc desc{.b = gemm_operand::transposed, .math = options.math, .activation = options.activation};
   if (!bias.empty()) desc.bias = bias;
-  return gemm<Backends>(context_or_executor, desc, input, weights, output);
+  return gemm<Backends>(detail::begun(ctx), desc, input, weights, output);
 }
 
 /// The gradients of linear_forward, for the gradient of x W^T + b.
@@ -71,6 +75,8 @@ template <class Backends = host_gemm_backends, class Context, class Input, class
                                      matrix_view<float> weight_gradient, matrix_view<float> bias_gradient,
                                      matrix_view<float> input_gradient, const linear_options& options = {}) {
   const auto ctx = detail::as_context(context_or_executor);
+  const detail::verb_call call(ctx, "linear_backward");
+  if (!call) return call.stopped();
   const auto& w = detail::values_of(weights);
   const index_t batch = input.extent(0);
   const index_t out = w.extent(0);
@@ -102,14 +108,16 @@ template <class Backends = host_gemm_backends, class Context, class Input, class
     if (const status s = detail::check_gemm(to_input, output_gradient, w, input_gradient); !s) return s;
   }
   if (weight_gradient.data_handle() != nullptr) {
-    if (const status s = gemm<Backends>(ctx, to_weights, output_gradient, input, weight_gradient); !s)
+    if (const status s =
+            gemm<Backends>(detail::begun(ctx), to_weights, output_gradient, input, weight_gradient);
+        !s)
       return s;
   } else if (bias_gradient.data_handle() != nullptr) {
     detail::sum_rows<float>(ctx, gemm_operand::transposed, gemm_view<>(output_gradient),
                             bias_gradient.row(0));
   }
   if (input_gradient.data_handle() == nullptr) return {};
-  return gemm<Backends>(ctx, to_input, output_gradient, weights, input_gradient);
+  return gemm<Backends>(detail::begun(ctx), to_input, output_gradient, weights, input_gradient);
 }
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -12,6 +12,7 @@
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/unit.hpp>
+#include <deeprec/core/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -82,6 +83,8 @@ template <class Context, class = detail::unit>
 [[nodiscard]] status logistic_loss_forward(Context&& context_or_executor, matrix_view<const float> logits,
                                            matrix_view<const float> labels, double& loss) {
   const auto ctx = detail::as_context(context_or_executor);
+  const detail::verb_call call(ctx, "logistic_loss_forward");
+  if (!call) return call.stopped();
   const index_t batch = logits.extent(0);
   if (!detail::well_formed(logits) || logits.extent(1) != 1) {
     return {errc::shape_mismatch, "logistic_loss_forward: logits must be (B,1)"};
@@ -116,6 +119,8 @@ template <class Context, class = detail::unit>
 [[nodiscard]] status logistic_loss_backward(Context&& context_or_executor, matrix_view<const float> logits,
                                             matrix_view<const float> labels, matrix_view<float> gradient) {
   const auto ctx = detail::as_context(context_or_executor);
+  const detail::verb_call call(ctx, "logistic_loss_backward");
+  if (!call) return call.stopped();
   const index_t batch = logits.extent(0);
   if (!detail::well_formed(logits) || logits.extent(1) != 1) {
     return {errc::shape_mismatch, "logistic_loss_backward: logits must be (B,1)"};

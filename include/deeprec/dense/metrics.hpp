@@ -12,6 +12,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <memory_resource>
 #include <vector>
 
 #include <deeprec/core/config.hpp>
@@ -51,6 +52,9 @@ inline status check_scored(matrix_view<const float> scores, matrix_view<const fl
 /// @threads one thread at a time
 class auc {
  public:
+  explicit auc(std::pmr::memory_resource* memory = std::pmr::get_default_resource())
+      : positives_(memory), negatives_(memory) {}
+
   /// Adds a batch. Any increasing function of the probability serves as a score.
   ///
   /// @shape   scores (B,1), not NaN · labels (B,1), 0 or 1
@@ -107,8 +111,8 @@ class auc {
   [[nodiscard]] index_t negatives() const noexcept { return static_cast<index_t>(negatives_.size()); }
 
  private:
-  std::vector<float> positives_;
-  std::vector<float> negatives_;
+  std::pmr::vector<float> positives_;
+  std::pmr::vector<float> negatives_;
 };
 
 /// Mean binary cross entropy of logits.

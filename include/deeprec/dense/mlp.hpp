@@ -6,9 +6,9 @@
 //   tower.backward(pool, gradient);          tower.input_gradient() <─ ... <─ gradient
 //   tower.step(pool, adagrad{.learning_rate = 0.01F});
 //
-// After the first step with the largest batch a stack allocates nothing in f32; products take their scratch
-// from the context's resource (a backend may have memory of its own). In bf16 and TF32 weights are cast again
-// after each step, into heap memory. Not here: dropout, batch norm.
+// Weights, casts, gradients, activations and state are in the memory resource of the constructor; after the
+// first step with the largest batch only the casts of bf16 and TF32 are allocated again, after each step.
+// Products take their scratch from the context's resource. Not here: dropout, batch norm.
 #pragma once
 
 #include <cmath>
@@ -23,6 +23,7 @@
 
 #include <deeprec/core/random.hpp>
 #include <deeprec/core/unit.hpp>
+#include <deeprec/core/verb.hpp>
 #include <deeprec/dense/linear.hpp>
 #include <deeprec/dense/relu.hpp>
 #include <deeprec/optim/apply_row.hpp>
@@ -56,6 +57,8 @@ class mlp {
  public:
   /// @param sizes  width of the input, of every hidden layer, and of the output
   /// @param rng    layer l takes its weights from the stream first_stream + l; biases start at 0
+  /// @param memory  of weights and of all that depends on them or on the batch; casts of bf16 and TF32 are
+  ///                given back and allocated again after each step
   /// @param precision  arithmetic and storage
   /// @pre     at least two sizes, each at least 1
   /// @post    the same weights for the same arguments, on every machine
@@ -185,6 +188,8 @@ class mlp {
   template <class Context, class = detail::unit>
   [[nodiscard]] status forward(Context&& context_or_executor, matrix_view<const float> input) {
     const auto ctx = detail::as_context(context_or_executor);
+    const detail::verb_call call(ctx, "mlp::forward");
+    if (!call) return call.stopped();
     if (const status s =
             detail::expect_size(input.extent(1), size(0), "mlp::forward: input.extent(1) must be size(0)");
         !s) {
@@ -198,7 +203,7 @@ class mlp {
       const status done = with_input(l, [&](const auto& x) {
         return with_activation(l + 1, [&](const auto& y) {
           return linear_forward<Backends>(
-              ctx, x, *operands_[static_cast<std::size_t>(l)], bias_in(parameters_, l), y,
+              detail::begun(ctx), x, *operands_[static_cast<std::size_t>(l)], bias_in(parameters_, l), y,
               {.math = math(l), .activation = rectified(l) ? gemm_activation::relu : gemm_activation::none});
         });
       });
@@ -220,13 +225,15 @@ class mlp {
   [[nodiscard]] status backward(Context&& context_or_executor, matrix_view<const float> output_gradient,
                                 compute_input_gradient wanted = compute_input_gradient::yes) {
     const auto ctx = detail::as_context(context_or_executor);
+    const detail::verb_call call(ctx, "mlp::backward");
+    if (!call) return call.stopped();
     if (!detail::has_shape(output_gradient, batch_, size(layers()))) {
       return {errc::shape_mismatch, "mlp::backward: output_gradient must be (B,O)"};
     }
     matrix_view<const float> dy = output_gradient;
     if (rectified(layers() - 1)) {
       const matrix_view<float> dz = delta_in(deltas_, layers());
-      if (const status s = relu_backward(ctx, output(), dy, dz); !s) return s;
+      if (const status s = relu_backward(detail::begun(ctx), output(), dy, dz); !s) return s;
       dy = dz;
     }
     for (int l = layers() - 1; l >= 0; --l) {
@@ -235,7 +242,7 @@ class mlp {
       const status done = with_input(l, [&](const auto& x) {
         linear_options options{.math = math(l)};
         if (l > 0) options.input_mask = x;  // an output of ReLU
-        return linear_backward<Backends>(ctx, x, dy, *operands_[static_cast<std::size_t>(l)],
+        return linear_backward<Backends>(detail::begun(ctx), x, dy, *operands_[static_cast<std::size_t>(l)],
                                          weights_in(gradients_, l), bias_in(gradients_, l), dx, options);
       });
       if (!done) return done;
@@ -275,6 +282,8 @@ class mlp {
   template <RowOptimizer O, class Context, class = detail::unit>
   [[nodiscard]] status step(Context&& context_or_executor, const O& optimizer) {
     const auto ctx = detail::as_context(context_or_executor);
+    const detail::verb_call call(ctx, "mlp::step");
+    if (!call) return call.stopped();
     if (const status s = make_state(optimizer); !s) return s;
     float* state = state_.data();
     for (int l = 0; l < layers(); ++l) {
@@ -282,7 +291,7 @@ class mlp {
         const index_t row_floats = O::row_state + O::element_state * w.extent(1);
         const matrix_view<float> of_rows(state, w.extent(0), row_floats);
         state += w.extent(0) * row_floats;
-        return apply_rows(ctx, g, optimizer, w, of_rows);
+        return apply_rows(detail::begun(ctx), g, optimizer, w, of_rows);
       };
       if (const status s = stepped(weight_gradient(l), weights_in(parameters_, l)); !s) return s;
       if (const status s = stepped(bias_gradient(l), bias_in(parameters_, l)); !s) return s;
@@ -341,7 +350,8 @@ class mlp {
   void make_operands() {
     operands_.clear();
     for (int l = 0; l < layers(); ++l) {
-      operands_.push_back(std::make_unique<gemm_weights>(weights_in(parameters_, l), precision_.weights));
+      operands_.push_back(std::make_unique<gemm_weights>(weights_in(parameters_, l), precision_.weights,
+                                                         parameters_.get_allocator().resource()));
     }
   }
   [[nodiscard]] bool rectified(int l) const noexcept { return l + 1 < layers() || last_ == mlp_output::relu; }

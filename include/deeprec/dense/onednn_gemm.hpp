@@ -62,7 +62,8 @@ struct onednn_gemm {
   /// @threads thread-safe
   /// @error   unsupported: oneDNN refuses
   [[nodiscard]] static result<gemm_backend::packed> pack(const void* b, index_t k, index_t n,
-                                                         gemm_operand orientation, gemm_storage storage) {
+                                                         gemm_operand orientation, gemm_storage storage,
+                                                         std::pmr::memory_resource* memory) {
     const bool turned = orientation == gemm_operand::transposed;
     const onednn_layout from(k, n, detail::onednn_type(storage), turned ? 1 : n, turned ? k : 1);
     const onednn_layout to = weights_layout(k, n, storage);
@@ -70,13 +71,10 @@ struct onednn_gemm {
     if (to.bytes() == 0 || !copy.make_reorder(from, to)) {
       return status(errc::unsupported, "oneDNN can't pack b");
     }
-    const auto pages = [](std::size_t bytes) {
-      return std::shared_ptr<void>(::operator new(bytes, std::align_val_t{page}),
-                                   [](void* p) { ::operator delete(p, std::align_val_t{page}); });
-    };
     const std::size_t bytes = (to.bytes() + 127) / 64 * 64;
-    const std::shared_ptr<void> data = pages(bytes);
-    const std::shared_ptr<void> scratch = pages(std::max<std::size_t>(copy.scratch_bytes(), 64));
+    const std::shared_ptr<void> data = detail::shared_memory(memory, bytes, page);
+    const std::shared_ptr<void> scratch =
+        detail::shared_memory(memory, std::max<std::size_t>(copy.scratch_bytes(), 64), page);
     if (const status s = copy.run({b, data.get(), scratch.get()}); !s) return s;
     return gemm_backend::packed{data, bytes};
   }

@@ -11,6 +11,7 @@
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/unit.hpp>
+#include <deeprec/core/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -54,6 +55,8 @@ template <class Context, class = detail::unit>
 [[nodiscard]] status relu_forward(Context&& context_or_executor, matrix_view<const float> input,
                                   matrix_view<float> output) {
   const auto ctx = detail::as_context(context_or_executor);
+  const detail::verb_call call(ctx, "relu_forward");
+  if (!call) return call.stopped();
   const index_t width = input.extent(1);
   if (!detail::well_formed(input) || !detail::well_formed(output) ||
       !detail::has_shape(output, input.extent(0), width)) {
@@ -79,6 +82,8 @@ template <class Context, class = detail::unit>
                                    matrix_view<const float> output_gradient,
                                    matrix_view<float> input_gradient) {
   const auto ctx = detail::as_context(context_or_executor);
+  const detail::verb_call call(ctx, "relu_backward");
+  if (!call) return call.stopped();
   const index_t width = output.extent(1);
   if (!detail::well_formed(output) || !detail::well_formed(output_gradient) ||
       !detail::has_shape(output_gradient, output.extent(0), width)) {

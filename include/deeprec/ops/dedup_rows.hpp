@@ -123,6 +123,8 @@ template <class Context, class T, MemorySpace Space, class Columns, class Index,
   static_assert(std::is_trivially_copyable_v<T>,
                 "deeprec::dedup_rows: the elements are not trivially copyable. Fix: rows of numbers.");
   const auto ctx = detail::as_context(context_or_executor);
+  const detail::verb_call call(ctx, "dedup_rows");
+  if (!call) return call.stopped();
   if (const status s = rows.validate(); !s) return s.in_operation("dedup_rows");
   const auto count = static_cast<std::uint64_t>(rows.extent(0));
   if (count > static_cast<std::uint64_t>((std::numeric_limits<Index>::max)()) ||
@@ -187,6 +189,8 @@ template <class Context, class T, MemorySpace Space, class Columns, class Number
                 "deeprec::gather_rows: inverse is no list of integers of 32 or 64 bits. Fix: "
                 "std::span(pointer, count), or a std::vector of them.");
   const auto ctx = detail::as_context(context_or_executor);
+  const detail::verb_call call(ctx, "gather_rows");
+  if (!call) return call.stopped();
   const auto numbers = id_span(inverse);
   if (const status s = detail::expect_size(out.extent(1), rows.extent(1),
                                            "gather_rows: out.extent(1) must be rows.extent(1)");

@@ -124,6 +124,8 @@ template <class Context, class Condition, class Then, MemorySpace ThenSpace, cla
                 "deeprec::row_select: the elements are not trivially copyable. Fix: select rows of "
                 "indices or pointers.");
   const auto ctx = detail::as_context(context_or_executor);
+  const detail::verb_call call(ctx, "row_select");
+  if (!call) return call.stopped();
   const std::span<const unsigned char> bytes = detail::condition_bytes(cond);
   const index_t rows = out.extent(0);
   if (const status s = detail::expect_size(static_cast<index_t>(bytes.size()), rows,

@@ -162,6 +162,8 @@ template <class Context, class Ids, class Id, class Index, class = detail::unit>
                 "deeprec::unique: ids are no list of integers of 32 or 64 bits. Fix: "
                 "std::span(pointer, count), or a std::vector of them.");
   const auto ctx = detail::as_context(context_or_executor);
+  const detail::verb_call call(ctx, "unique");
+  if (!call) return call.stopped();
   const auto list = id_span(ids);
   static_assert(std::is_same_v<decltype(list), const std::span<const Id>>,
                 "deeprec::unique: out holds ids of another type. Fix: unique_ids<Id> of the list's type.");
@@ -184,6 +186,8 @@ template <class Context, class Ids, class Id, class Index, class = detail::unit>
 template <class Context, class Id, class = detail::unit>
 [[nodiscard]] status unique(Context&& context_or_stream, std::span<const Id> ids, device_unique<Id> out) {
   const auto ctx = detail::as_context(context_or_stream);
+  const detail::verb_call call(ctx, "unique");
+  if (!call) return call.stopped();
   return unique_on(ctx.backend(), ctx, ids, out);
 }
 

@@ -64,6 +64,8 @@ template <class Context, MemorySpace GradientSpace, RowOptimizer O, Storage W, M
                                 matrix_view<W, WeightSpace> weights, matrix_view<float, StateSpace> state,
                                 const Rounding& rounding = {}) {
   const auto ctx = detail::as_context(context_or_executor);
+  const detail::verb_call call(ctx, "apply_rows");
+  if (!call) return call.stopped();
   if (gradient.extent(0) != weights.extent(0) || gradient.extent(1) != weights.extent(1)) {
     return {errc::shape_mismatch, "apply_rows: gradient must have the shape of weights"};
   }

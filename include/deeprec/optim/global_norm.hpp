@@ -73,6 +73,8 @@ template <class Context, MemorySpace Space, class = detail::unit>
 [[nodiscard]] status global_norm(Context&& context_or_executor,
                                  std::span<const matrix_view<const float, Space>> gradients, double& norm) {
   const auto ctx = detail::as_context(context_or_executor);
+  const detail::verb_call call(ctx, "global_norm");
+  if (!call) return call.stopped();
   return detail::or_out_of_memory("global_norm",
                                   [&] { return global_norm_on(ctx.backend(), ctx, gradients, norm); });
 }

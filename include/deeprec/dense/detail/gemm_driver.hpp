@@ -121,20 +121,16 @@ inline void convert_with(isa which, const convert_block& block) {
   with_isa_up_to_avx512(which, [&](auto region) { convert(region, block); });
 }
 
-inline std::shared_ptr<void> shared_lines(std::size_t bytes) {
-  return {::operator new(bytes, std::align_val_t{64}),
-          [](void* p) { ::operator delete(p, std::align_val_t{64}); }};
-}
-
 /// A dense copy of a block of the weights, converted.
-inline gemm_backend::packed dense_form(isa which, const gemm_view<>& from, conversion how, index_t row,
-                                       index_t rows, index_t column, index_t columns) {
+inline gemm_backend::packed dense_form(std::pmr::memory_resource* memory, isa which, const gemm_view<>& from,
+                                       conversion how, index_t row, index_t rows, index_t column,
+                                       index_t columns) {
   const bool as_is = how == conversion::none || how == conversion::copy;
   const gemm_storage to = how == conversion::narrow ? gemm_storage::bf16
                           : as_is                   ? from.storage()
                                                     : gemm_storage::f32;
   const std::size_t bytes = in_lines(rows * columns * bytes_of(to)) + 64;
-  const std::shared_ptr<void> data = shared_lines(bytes);
+  const std::shared_ptr<void> data = shared_memory(memory, bytes, 64);
   const void* first = offset_by(from.data(), row * leading_dimension(from) + column, from.storage());
   convert_with(which,
                {how, first, leading_dimension(from), data.get(), columns, rows, columns, from.storage()});
@@ -146,29 +142,33 @@ template <class Backend>
 gemm_weights::form weights_form(isa which, const gemm_job& job, conversion how, bool packed,
                                 [[maybe_unused]] gemm_storage inputs,
                                 [[maybe_unused]] const gemm_pieces& columns) {
+  using pieces = std::pmr::vector<gemm_backend::packed>;
+  using allocator = std::pmr::polymorphic_allocator<std::byte>;
   const gemm_view<> values = job.weights->values();
   if (!packed) {
-    return job.weights->get({.how = how}, [&] {
-      return std::make_shared<const std::vector<gemm_backend::packed>>(
-          1, dense_form(which, values, how, 0, values.extent(0), 0, values.extent(1)));
+    return job.weights->get({.how = how}, [&](std::pmr::memory_resource* memory) {
+      auto made = std::allocate_shared<pieces>(allocator(memory));
+      made->push_back(dense_form(memory, which, values, how, 0, values.extent(0), 0, values.extent(1)));
+      return gemm_weights::form(made);
     });
   }
   if constexpr (PackingGemmBackend<Backend>) {
     const bool turned = job.b_as == gemm_operand::transposed;
-    return job.weights->get({how, job.b_as, Backend::name, columns.largest(), inputs},
-                            [&]() -> gemm_weights::form {
-                              auto made = std::make_shared<std::vector<gemm_backend::packed>>();
-                              for (index_t j = 0; j < columns.count(); ++j) {
-                                const gemm_piece p = columns[j];
-                                const gemm_backend::packed dense =
-                                    turned ? dense_form(which, values, how, p.begin, p.size, 0, job.k)
-                                           : dense_form(which, values, how, 0, job.k, p.begin, p.size);
-                                auto piece = Backend::pack(dense.data.get(), job.k, p.size, job.b_as, inputs);
-                                if (!piece) return nullptr;
-                                made->push_back(std::move(piece).value());
-                              }
-                              return made;
-                            });
+    return job.weights->get(
+        {how, job.b_as, Backend::name, columns.largest(), inputs},
+        [&](std::pmr::memory_resource* memory) -> gemm_weights::form {
+          auto made = std::allocate_shared<pieces>(allocator(memory));
+          for (index_t j = 0; j < columns.count(); ++j) {
+            const gemm_piece p = columns[j];
+            const gemm_backend::packed dense =
+                turned ? dense_form(memory, which, values, how, p.begin, p.size, 0, job.k)
+                       : dense_form(memory, which, values, how, 0, job.k, p.begin, p.size);
+            auto piece = Backend::pack(dense.data.get(), job.k, p.size, job.b_as, inputs, memory);
+            if (!piece) return nullptr;
+            made->push_back(std::move(piece).value());
+          }
+          return made;
+        });
   }
   return nullptr;
 }

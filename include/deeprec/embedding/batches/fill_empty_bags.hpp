@@ -97,6 +97,8 @@ template <class Context, BagBatch Bags, class = detail::unit>
                                      jagged_batch<typename Bags::id_type>& out,
                                      std::span<std::uint8_t> empty) {
   const auto ctx = detail::as_context(context_or_executor);
+  const detail::verb_call call(ctx, "fill_empty_bags");
+  if (!call) return call.stopped();
   if (const status s = detail::expect_size(static_cast<index_t>(empty.size()), bags.bags(),
                                            "fill_empty_bags: empty.size() must be the number of bags B");
       !s) {
@@ -120,6 +122,8 @@ template <class Context, BagBatch Bags, class = detail::unit>
                                      std::type_identity_t<std::optional<typename Bags::id_type>> default_id,
                                      device_bags<typename Bags::id_type> out, std::span<std::uint8_t> empty) {
   const auto ctx = detail::as_context(context_or_stream);
+  const detail::verb_call call(ctx, "fill_empty_bags");
+  if (!call) return call.stopped();
   if (const status s = detail::check_default_id(default_id); !s) return s;
   return fill_empty_bags_on(ctx.backend(), ctx, bags, default_id, out, empty);
 }

@@ -175,6 +175,8 @@ template <class Context, class Id, class Row, MemorySpace Space, class = detail:
 [[nodiscard]] status to_jagged(Context&& context_or_executor, const coo_view<Id, Row, Space>& coo,
                                jagged_batch<Id>& out) {
   const auto ctx = detail::as_context(context_or_executor);
+  const detail::verb_call call(ctx, "to_jagged");
+  if (!call) return call.stopped();
   if (const status s = coo.validate_shape(); !s) return s.in_operation("to_jagged");
   return detail::or_out_of_memory("to_jagged", [&] { return to_jagged_on(ctx.backend(), ctx, coo, out); });
 }
@@ -192,6 +194,8 @@ template <class Context, class Id, class Row, MemorySpace Space, class = detail:
 [[nodiscard]] status to_jagged(Context&& context_or_stream, const coo_view<Id, Row, Space>& coo,
                                device_bags<Id> out) {
   const auto ctx = detail::as_context(context_or_stream);
+  const detail::verb_call call(ctx, "to_jagged");
+  if (!call) return call.stopped();
   if (const status s = coo.validate_shape(); !s) return s.in_operation("to_jagged");
   return to_jagged_on(ctx.backend(), ctx, coo, out);
 }

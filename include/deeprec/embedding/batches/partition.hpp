@@ -286,6 +286,8 @@ template <class Context, class Ids, class Strategy, class Bounds, class Id, clas
   static_assert(std::is_same_v<Bounds, bounds::check_t> || std::is_same_v<Bounds, bounds::skip_t>,
                 "deeprec::partition: no such bounds mode. Fix: check or skip.");
   const auto ctx = detail::as_context(context_or_executor);
+  const detail::verb_call call(ctx, "partition");
+  if (!call) return call.stopped();
   const auto list = id_span(ids);
   static_assert(std::is_same_v<decltype(list), const std::span<const Id>>,
                 "deeprec::partition: out holds ids of another type. Fix: partitioned_ids<Id> of the list's "
@@ -320,6 +322,8 @@ template <class Context, class Id, class Strategy, class Bounds, class = detail:
                                index_t parts, const Strategy& strategy, const Bounds& bounds,
                                device_partition<Id> out) {
   const auto ctx = detail::as_context(context_or_stream);
+  const detail::verb_call call(ctx, "partition");
+  if (!call) return call.stopped();
   if (const status s = detail::check_parts(rows, parts); !s) return s;
   return partition_on(ctx.backend(), ctx, ids, rows, parts, strategy, bounds, out);
 }

@@ -131,6 +131,8 @@ template <class Context, class Batch, class Rule, class = detail::unit>
       detail::is_pruning<Rule>,
       "deeprec::prune_invalid: no such rule. Fix: prune_rule::by_id or prune_rule::by_id_and_weight.");
   const auto ctx = detail::as_context(context_or_executor);
+  const detail::verb_call call(ctx, "prune_invalid");
+  if (!call) return call.stopped();
   const detail::valid_entries<Rule, typename Batch::id_type> valid{batch.ids(), batch.weights()};
   return detail::or_out_of_memory(
       "prune_invalid", [&] { return prune_invalid_on(ctx.backend(), ctx, batch, valid, out, dropped); });
@@ -150,6 +152,8 @@ template <class Context, BagBatch Bags, class Rule, class = detail::unit>
       detail::is_pruning<Rule>,
       "deeprec::prune_invalid: no such rule. Fix: prune_rule::by_id or prune_rule::by_id_and_weight.");
   const auto ctx = detail::as_context(context_or_stream);
+  const detail::verb_call call(ctx, "prune_invalid");
+  if (!call) return call.stopped();
   return prune_invalid_on(ctx.backend(), ctx, bags, rule, out);
 }
 

@@ -152,9 +152,7 @@ status lookup_group_on(host_backend, const Context& given, const table_group<Out
                 "deeprec::lookup: a group of batches in device memory given to a host context. Fix: pass a "
                 "device context.");
   executor_ref executor(*given.executor);
-  context<executor_ref> ctx(executor);
-  ctx.memory = given.memory;
-  ctx.instruction_set = given.instruction_set;
+  const context<executor_ref> ctx = given.rebind(executor);
   detail::group_jobs<Bags, Out> jobs(ctx.memory, group.parts());
   return jobs.run(ctx, bags, outs);
 }

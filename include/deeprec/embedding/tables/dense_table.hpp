@@ -129,11 +129,13 @@ class dense_table {
   /// @cost     O(R*D); first touch of the pages, in parallel; scratch of D floats per worker, from the
   ///           context's resource
   /// @threads  one caller, no lookup at the same time
-  /// @error    throws deeprec::error (out_of_memory) when the scratch can't be allocated; no row is written
-  ///           then
+  /// @error    throws deeprec::error (out_of_memory when the scratch can't be allocated, stopped); no row is
+  ///           written then
   template <class Context, class Initializer, class = detail::unit>
   void initialize(Context&& context_or_executor, const Initializer& fill) {
     const auto ctx = detail::as_context(context_or_executor);
+    const detail::verb_call call(ctx, "initialize");
+    if (!call) call.stopped().or_throw();
     if (rows_ == 0) return;
     const index_t width = format_.width();
     const index_t of_worker = detail::capped_round_up(width, 16);  // workers share no cache line

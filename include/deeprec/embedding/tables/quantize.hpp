@@ -47,6 +47,8 @@ template <class Context, MemorySpace SourceSpace, class Columns, RowFormat Forma
                               matrix_view<const float, SourceSpace, Columns> source,
                               table_view<Format, TableSpace> table) {
   const auto ctx = detail::as_context(context_or_executor);
+  const detail::verb_call call(ctx, "quantize");
+  if (!call) return call.stopped();
   if (source.extent(0) != table.rows() || source.extent(1) != table.width()) {
     return {errc::shape_mismatch, "quantize: source must have the shape (R,D) of the table"};
   }
@@ -81,6 +83,8 @@ template <class Context, RowFormat Format, MemorySpace TableSpace, class Byte, M
                                 const basic_table_view<Format, TableSpace, Byte>& table,
                                 matrix_view<float, OutSpace, Columns> out) {
   const auto ctx = detail::as_context(context_or_executor);
+  const detail::verb_call call(ctx, "dequantize");
+  if (!call) return call.stopped();
   if (out.extent(0) != table.rows() || out.extent(1) != table.width()) {
     return {errc::shape_mismatch, "dequantize: out must have the shape (R,D) of the table"};
   }

@@ -260,9 +260,7 @@ template <class Context, RowOptimizer Optimizer, BagBatch Bags, RoundingPolicy R
   static_assert(std::is_same_v<detail::backend_of<std::remove_const_t<decltype(given)>>, host_backend>,
                 "deeprec::update: an update_group has no device form yet. Fix: pass a host context.");
   executor_ref executor(*given.executor);
-  context<executor_ref> ctx(executor);
-  ctx.memory = given.memory;
-  ctx.instruction_set = given.instruction_set;
+  const context<executor_ref> ctx = given.rebind(executor);
   return detail::or_out_of_memory(
       [&]() -> status { return group.run(ctx, bags, gradients, optimizer, rounding); });
 }

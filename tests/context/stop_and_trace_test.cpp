@@ -1,0 +1,121 @@
+// A stop token and a trace sink reach every verb, and nothing else does when there is none.
+#include <doctest/doctest.h>
+
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "context/every_verb.hpp"
+
+using namespace deeprec_test;
+
+namespace {
+
+/// The begins and ends of verbs, as a line of brackets: "gemm(" ... ")".
+struct writing_sink final : trace_sink {
+  std::string text;
+  void begin(const char* verb) noexcept override { text += std::string(verb) + '('; }
+  void end(const char*) noexcept override { text += ')'; }
+};
+
+/// Runs a verb with and without a request to stop.
+class stopper {
+ public:
+  stopper() : ctx_(executor_) {
+    ctx_.trace = &sink_;
+    ctx_.stop = &token_;
+  }
+
+  template <class Verb>
+  void operator()(const char* name, const Verb& verb) {
+    CAPTURE(std::string(name));
+    sink_.text.clear();
+    CHECK(verb(ctx_).ok());
+    const std::string begin = std::string(name).substr(0, std::string(name).find(',')) + '(';
+    CHECK(sink_.text.find(begin) != std::string::npos);
+    CHECK(sink_.text.back() == ')');
+
+    std::stop_source source;
+    token_ = source.get_token();
+    sink_.text.clear();
+    CHECK(verb(ctx_).ok());
+    source.request_stop();
+    sink_.text.clear();
+    const status s = verb(ctx_);
+    if (std::string(name) == "next") {
+      CHECK(s.code() == errc::io_error);  // the reader's fault has no status
+    } else {
+      CHECK(s.code() == errc::stopped);
+      CHECK(s.message() == "stopped: " + sink_.text.substr(0, sink_.text.find('(')));
+    }
+    CHECK(sink_.text.find('(') == sink_.text.rfind('('));  // no other verb began
+    CHECK(sink_.text.back() == ')');
+    token_ = {};
+  }
+  [[nodiscard]] context<inline_executor> environment_on(inline_executor& other) const {
+    return ctx_.rebind(other);
+  }
+
+ private:
+  inline_executor executor_;
+  writing_sink sink_;
+  std::stop_token token_;
+  context<inline_executor> ctx_;
+};
+
+}  // namespace
+
+TEST_CASE("context: a verb stops before it begins, and is traced from begin to end") {
+  stopper check;
+  every_other_sparse_verb(check);
+  every_dense_verb(check);
+  every_reader<inline_executor>(check);
+}
+
+TEST_CASE("context: a verb that has begun completes, with all verbs that it calls") {
+  // Stops when the second product begins.
+  struct stopping_sink final : trace_sink {
+    std::stop_source source;
+    int products = 0;
+    void begin(const char* verb) noexcept override {
+      if (std::string(verb) == "gemm" && ++products == 2) source.request_stop();
+    }
+    void end(const char*) noexcept override {}
+  } sink;
+  const std::stop_token token = sink.source.get_token();
+  const std::vector<float> values(3 * 4, 1.0F);
+  const matrix_view<const float> input(values.data(), 3, 4);
+  inline_executor executor;
+  context ctx(executor);
+  mlp<> tower({4, 5, 6, 2}, mlp_output::linear, counter_rng(1)),
+      same({4, 5, 6, 2}, mlp_output::linear, counter_rng(1));
+  REQUIRE(same.forward(ctx, input).ok());
+  ctx.stop = &token;
+  ctx.trace = &sink;
+  CHECK(tower.forward(ctx, input).ok());
+  CHECK(sink.products == 3);
+  for (index_t i = 0; i < 3; ++i) CHECK(*tower.output().row(i) == *same.output().row(i));
+  CHECK(tower.forward(ctx, input).code() == errc::stopped);
+  CHECK(sink.products == 3);
+}
+
+TEST_CASE("context: a reader that was stopped goes on with the same row") {
+  const std::string text = "1 1:1\n1 2:1\n1 3:1\n";
+  inline_executor executor;
+  std::stop_source source;
+  const std::stop_token stop = source.get_token(), none;
+  std::stop_token now = none;
+  context ctx(executor);
+  ctx.stop = &now;
+  auto reader = read_text(ctx, libsvm_format{}, text).or_throw();
+  sparse_batch batch;
+  REQUIRE(reader.next(batch, 1).or_throw() == 1);
+  source.request_stop();
+  now = stop;
+  const auto refused = reader.next(batch, 1);
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.fault().code == errc::stopped);
+  CHECK(batch.rows() == 0);
+  now = none;
+  CHECK(reader.next(batch, 5).or_throw() == 2);
+}
