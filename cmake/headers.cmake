@@ -129,13 +129,13 @@ set(DEEPREC_HEADERS
     include/deeprec/exec/cuda_staging.hpp
     include/deeprec/exec/cuda_stream.hpp
     include/deeprec/exec/cuda_stream_pool.hpp
-    include/deeprec/exec/cuda_stream_scratch.hpp
+    include/deeprec/exec/cuda_workspace.hpp
     include/deeprec/exec/detail/cpu_quota.hpp
     include/deeprec/exec/device_fault.hpp
     include/deeprec/exec/executor_ref.hpp
     include/deeprec/exec/inline_executor.hpp
+    include/deeprec/exec/scratch_layout.hpp
     include/deeprec/exec/stream_plan.hpp
-    include/deeprec/exec/stream_scratch.hpp
     include/deeprec/exec/thread_pool.hpp
     include/deeprec/exec/warp_team.cuh
     include/deeprec/interop/at_parallel_for.hpp
@@ -147,6 +147,7 @@ set(DEEPREC_HEADERS
     include/deeprec/memory/cuda_memory.hpp
     include/deeprec/memory/cuda_pool_resource.hpp
     include/deeprec/memory/cuda_runtime.hpp
+    include/deeprec/memory/cuda_stream_memory.hpp
     include/deeprec/memory/huge_page_resource.hpp
     include/deeprec/memory/locked_resource.hpp
     include/deeprec/memory/managed_budget.hpp

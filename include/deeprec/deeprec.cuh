@@ -11,6 +11,8 @@
 #include <deeprec/exec/cuda_staging.hpp>
 #include <deeprec/exec/cuda_stream.hpp>
 #include <deeprec/exec/cuda_stream_pool.hpp>
+#include <deeprec/exec/cuda_workspace.hpp>
 #include <deeprec/exec/warp_team.cuh>
 #include <deeprec/memory/cuda_memory.hpp>
+#include <deeprec/memory/cuda_stream_memory.hpp>
 #include <deeprec/ops/row_select.cuh>

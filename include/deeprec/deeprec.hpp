@@ -72,8 +72,8 @@
 #include <deeprec/exec/device_fault.hpp>
 #include <deeprec/exec/executor_ref.hpp>
 #include <deeprec/exec/inline_executor.hpp>
+#include <deeprec/exec/scratch_layout.hpp>
 #include <deeprec/exec/stream_plan.hpp>
-#include <deeprec/exec/stream_scratch.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 #include <deeprec/memory/huge_page_resource.hpp>
 #include <deeprec/memory/locked_resource.hpp>

@@ -20,6 +20,8 @@
 #include <cstring>
 #include <map>
 #include <random>
+#include <span>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -431,6 +433,54 @@ TEST_CASE("device: fused_lookup of entries in any order is the host's, also from
   check_entries<std::int64_t, std::int64_t>(entries_are::one_huge_bag, 40000, combiner::sum, false);
   check_entries<std::int32_t, std::int32_t>(entries_are::one_bag, 40000,
                                             pooling(combiner::mean, empty_bag::default_row{7}), true);
+}
+
+TEST_CASE(
+    "device: a framework's stream with a workspace gives the bits of a cuda_stream, and a fault is polled") {
+  std::mt19937_64 random(seed());
+  const index_t width = 20, rows = 60, bags = 40, n = 900;
+  const device_table<f32_rows> table(f32_rows(width), rows, random);
+  const auto made = make_entries<std::int64_t, std::int64_t>(random, every_entries[0], bags, rows, n);
+  const auto of_rows = to_device(made.rows), ids = to_device(made.ids);
+  const coo_view<std::int64_t, std::int64_t, device_space> entries(of_rows.data(), ids.data(), n, bags);
+  const auto count = static_cast<std::size_t>(bags * width);
+  const auto out = to_device(std::vector<float>(count)), expected = to_device(std::vector<float>(count));
+  cuda_stream own;
+  fused_lookup(own, table.view(), entries, combiner::sum, expected.matrix(bags, width)).or_throw();
+
+  cudaStream_t stream = nullptr;
+  REQUIRE(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, 0) == cudaSuccess);
+  {
+    cuda_workspace work;
+    for (int call = 0; call < 2;
+         ++call) {  // an executor for each call, as an operator of a framework makes it
+      const cuda_executor on(stream, work);
+      REQUIRE(cudaMemsetAsync(out.data(), 0xff, count * sizeof(float), stream) == cudaSuccess);
+      fused_lookup(on, table.view(), entries, combiner::sum, out.matrix(bags, width)).or_throw();
+      CHECK(on.synchronize().ok());
+      own.synchronize().or_throw();
+      CHECK(back(out, count) == back(expected, count));
+    }
+    std::vector<std::int64_t> wrong(static_cast<std::size_t>(bags), 1);
+    wrong[7] = rows;
+    const auto bad = to_device(wrong);
+    const fixed_hotness_view<std::int64_t, device_space> batch(bad.data(), bags, 1);
+    const cuda_executor on(stream, work);
+    lookup(on, table.view(), batch, combiner::sum, out.matrix(bags, width)).or_throw();
+    CHECK(on.poll().ok());  // enqueues the copy
+    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+    CHECK(on.poll().place().bag == 7);
+    CHECK(on.synchronize().place().value == rows);
+
+    std::stop_source source;
+    source.request_stop();
+    const std::stop_token token = source.get_token();
+    context<const cuda_executor> ctx(on);
+    ctx.stop = &token;
+    const device_unique<std::int64_t> none{};
+    CHECK(unique(ctx, std::span<const std::int64_t>(bad.data(), 1), none).code() == errc::stopped);
+  }
+  REQUIRE(cudaStreamDestroy(stream) == cudaSuccess);
 }
 
 TEST_CASE("device: an entry whose row is outside is left out, and its place comes with synchronize()") {

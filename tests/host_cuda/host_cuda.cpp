@@ -421,8 +421,14 @@ void forget_failure() {
   sticky = cudaSuccess;
   last_error = cudaSuccess;
 }
-std::size_t blocks_alive() { return allocations.size(); }
-std::size_t things_alive() { return allocations.size() + streams.size() + others_alive; }
+std::size_t blocks_alive() {
+  work_off();
+  return allocations.size();
+}
+std::size_t things_alive() {
+  work_off();
+  return allocations.size() + streams.size() + others_alive;
+}
 void refuse_after(int calls) {
   calls_until_refusal = calls;
   was_refused = false;
@@ -560,6 +566,17 @@ cudaError_t cudaHostAlloc(void** out, std::size_t bytes, unsigned) {
   return allocate(out, bytes, cudaMemoryTypeHost);
 }
 cudaError_t cudaFree(void* dead) { return release(dead); }
+cudaError_t cudaMallocAsync(void** out, std::size_t bytes, cudaStream_t) {
+  return allocate(out, bytes, cudaMemoryTypeDevice);
+}
+cudaError_t cudaFreeAsync(void* dead,
+                          cudaStream_t on) {  // while it is in use by other streams, a sanitizer finds it
+  if (allocations.count(static_cast<char*>(dead)) == 0) return keep(cudaErrorInvalidValue);
+  return enqueue(on, [dead] {
+    allocations.erase(static_cast<char*>(dead));
+    std::free(dead);
+  });
+}
 cudaError_t cudaFreeHost(void* dead) { return release(dead); }
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
   if (is_refused()) return keep(cudaErrorUnknown);

@@ -25,7 +25,7 @@
 #include <deeprec/dense/detail/cuda_cublaslt_plan.hpp>
 #include <deeprec/dense/gemm.hpp>
 #include <deeprec/exec/cuda_stream.hpp>
-#include <deeprec/exec/stream_scratch.hpp>
+#include <deeprec/exec/scratch_layout.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 

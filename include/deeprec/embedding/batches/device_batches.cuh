@@ -36,7 +36,7 @@
 #include <deeprec/embedding/batches/prune_invalid.hpp>
 #include <deeprec/embedding/kernels/device_sort.cuh>
 #include <deeprec/exec/cuda_stream.hpp>
-#include <deeprec/exec/stream_scratch.hpp>
+#include <deeprec/exec/scratch_layout.hpp>
 #include <deeprec/exec/warp_team.cuh>
 #include <deeprec/ops/unique.hpp>
 
@@ -231,7 +231,7 @@ struct sorting {
   std::byte* space;
   std::size_t sort_bytes = 0, scan_bytes = 0;
 
-  status open(cuda_stream& stream, index_t n, int bits, bool scans) {
+  status open(const cuda_executor& stream, index_t n, int bits, bool scans) {
     detail::scratch_layout layout;
     const std::size_t at[] = {layout.add<Key>(n),
                               layout.add<Key>(n),
@@ -272,8 +272,8 @@ namespace detail {
 
 /// Scans the n + 1 flags that write() launches, in a stream's scratch.
 template <class Write>
-[[gnu::visibility("hidden")]] inline status scan_flags(cuda_stream& stream, index_t n, index_t*& scanned,
-                                                       const Write& write) {
+[[gnu::visibility("hidden")]] inline status scan_flags(const cuda_executor& stream, index_t n,
+                                                       index_t*& scanned, const Write& write) {
   std::size_t bytes = 0;
   index_t* const none = nullptr;
   if (const status s = DEEPREC_DEVICE::scan(nullptr, bytes, none, none, n + 1, stream.get()); !s) return s;
@@ -295,7 +295,7 @@ status prune_invalid_on(cuda_backend, const Context& ctx, const Bags& bags, cons
                         device_bags<Id> out) {
   using valid_type = detail::valid_entries<Rule, Id>;
   using ranges_type = decltype(bags.ranges());
-  cuda_stream& stream = *ctx.executor;
+  const cuda_executor& stream = *ctx.executor;
   if (const status s = detail::device_shapes(bags); !s) return s;
   const index_t n = bags.id_count();
   if (out.bags != bags.bags() || out.room < n || (bags.weights() != nullptr && out.weights == nullptr))
@@ -320,7 +320,7 @@ status fill_empty_bags_on(cuda_backend, const Context& ctx, const Bags& bags,
                           const std::optional<Id>& default_id, device_bags<Id> out,
                           std::span<std::uint8_t> empty) {
   using ranges_type = decltype(bags.ranges());
-  cuda_stream& stream = *ctx.executor;
+  const cuda_executor& stream = *ctx.executor;
   if (const status s = detail::device_shapes(bags); !s) return s;
   const bool fills = default_id.has_value();
   if (out.bags != bags.bags() || out.room < bags.id_count() + (fills ? bags.bags() : 0) ||
@@ -349,7 +349,7 @@ status fill_empty_bags_on(cuda_backend, const Context& ctx, const Bags& bags,
 
 template <class Context, class Id>
 status unique_on(cuda_backend, const Context& ctx, std::span<const Id> ids, device_unique<Id> out) {
-  cuda_stream& stream = *ctx.executor;
+  const cuda_executor& stream = *ctx.executor;
   const auto n = static_cast<index_t>(ids.size());
   if (n > 0x7fffffff) return {errc::unsupported, "unique: the number of ids must fit 31 bits"};
   if (out.size == nullptr ||
@@ -379,7 +379,7 @@ status unique_on(cuda_backend, const Context& ctx, std::span<const Id> ids, devi
 template <class Context, class Id, class Strategy, class Bounds>
 status partition_on(cuda_backend, const Context& ctx, std::span<const Id> ids, index_t rows, index_t parts,
                     const Strategy&, const Bounds& bounds, device_partition<Id> out) {
-  cuda_stream& stream = *ctx.executor;
+  const cuda_executor& stream = *ctx.executor;
   const auto n = static_cast<index_t>(ids.size());
   if (parts > 0x7fffffff || n >= index_t{detail::absent_key}) {
     return {errc::unsupported, "partition: the numbers of parts and of ids must fit 31 and 32 bits"};
@@ -419,7 +419,7 @@ status to_jagged_on(cuda_backend, const Context& ctx, const coo_view<Id, Row, Sp
                     device_bags<Id> out) {
   static_assert(reachable_as<Space, device_space>,
                 "deeprec::to_jagged: host memory given to a CUDA context. Fix: copy it to the device.");
-  cuda_stream& stream = *ctx.executor;
+  const cuda_executor& stream = *ctx.executor;
   const index_t n = coo.id_count();
   if (out.bags != coo.bags() || out.room < n || (coo.weights() != nullptr && out.weights == nullptr)) {
     return {errc::shape_mismatch, "to_jagged: out must have room for B bags and N ids"};

@@ -25,7 +25,7 @@
 #include <deeprec/embedding/lookup/fused_lookup.hpp>
 #include <deeprec/embedding/lookup/lookup.cuh>
 #include <deeprec/exec/cuda_stream.hpp>
-#include <deeprec/exec/stream_scratch.hpp>
+#include <deeprec/exec/scratch_layout.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -45,7 +45,7 @@ template <class Context, class Source, class Id, class Row, MemorySpace Space, c
   const std::size_t offsets = layout.add<index_t>(entries.bags() + 1);
   const std::size_t ids = layout.add<Id>(n);
   const std::size_t weights = layout.add<float>(entries.weights() == nullptr ? 0 : n);
-  cuda_stream::scratch_scope kept(*ctx.executor);
+  cuda_executor::scratch_scope kept(*ctx.executor);
   std::byte* base = nullptr;
   if (const status s = kept.take(layout.bytes(), base); !s) return s;
   const auto place = [&](std::size_t at) { return static_cast<void*>(base + at); };

@@ -23,7 +23,7 @@
 #include <deeprec/embedding/kernels/device_pool.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/exec/cuda_stream.hpp>
-#include <deeprec/exec/stream_scratch.hpp>
+#include <deeprec/exec/scratch_layout.hpp>
 #include <deeprec/exec/warp_team.cuh>
 
 namespace deeprec { inline namespace DEEPREC_ABI {

@@ -16,7 +16,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <memory>
+#include <new>
 #include <span>
 #include <type_traits>
 
@@ -25,6 +25,7 @@
 #include <deeprec/embedding/lookup/table_group.hpp>
 #include <deeprec/exec/cuda_stream.hpp>
 #include <deeprec/exec/warp_team.cuh>
+#include <deeprec/memory/scratch_block.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -69,7 +70,8 @@ template <class Context, class Out, class Bags>
     if (units > (index_t{1} << 30))
       return {errc::unsupported, "lookup: the bags of a group must fit one launch"};
   }
-  const auto all = std::make_unique<launch_type>();
+  detail::scratch_block memory(ctx.memory, detail::scratch_block::bytes_of<launch_type>(1));
+  auto* const all = ::new (static_cast<void*>(memory.take<launch_type>(1).data())) launch_type();
   for (std::size_t from = 0; from < features.size(); from += detail::tables_at_once) {
     const std::size_t to = (std::min)(features.size(), from + detail::tables_at_once);
     all->tables = static_cast<int>(to - from);

@@ -22,7 +22,7 @@
 #include <deeprec/embedding/training/detail/device_update.hpp>
 #include <deeprec/embedding/training/update.hpp>
 #include <deeprec/exec/cuda_stream.hpp>
-#include <deeprec/exec/stream_scratch.hpp>
+#include <deeprec/exec/scratch_layout.hpp>
 #include <deeprec/exec/warp_team.cuh>
 
 namespace deeprec { inline namespace DEEPREC_ABI {

@@ -1,4 +1,4 @@
-// The layout of a verb's arrays in the scratch memory of a stream (cuda_stream_scratch.hpp).
+// Where arrays begin in one block of scratch of a device call.
 #pragma once
 
 #include <cstddef>

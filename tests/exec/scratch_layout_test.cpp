@@ -1,4 +1,6 @@
-#include <deeprec/exec/stream_scratch.hpp>
+// The layout of arrays in one block of scratch.
+
+#include <deeprec/exec/scratch_layout.hpp>
 
 #include <doctest/doctest.h>
 
