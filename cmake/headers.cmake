@@ -13,9 +13,11 @@ set(DEEPREC_HEADERS
     include/deeprec/core/isa.hpp
     include/deeprec/core/jagged_view.hpp
     include/deeprec/core/matrix_view.hpp
+    include/deeprec/core/operation.hpp
     include/deeprec/core/random.hpp
     include/deeprec/core/result.hpp
     include/deeprec/core/rounding.hpp
+    include/deeprec/core/scratch_block.hpp
     include/deeprec/core/sizes.hpp
     include/deeprec/core/space.hpp
     include/deeprec/core/status.hpp
@@ -80,8 +82,16 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/files/detail/table_file_blocks.hpp
     include/deeprec/embedding/files/detail/table_file_layout.hpp
     include/deeprec/embedding/files/detail/whole_file.hpp
+    include/deeprec/embedding/files/named_rows.hpp
     include/deeprec/embedding/files/named_table.hpp
     include/deeprec/embedding/files/table_file.hpp
+    include/deeprec/embedding/groups/detail/device_group.hpp
+    include/deeprec/embedding/groups/detail/feature_batches.hpp
+    include/deeprec/embedding/groups/detail/features.hpp
+    include/deeprec/embedding/groups/feature_group.cuh
+    include/deeprec/embedding/groups/feature_group.hpp
+    include/deeprec/embedding/kernels/backward.hpp
+    include/deeprec/embedding/kernels/batch_groups.hpp
     include/deeprec/embedding/kernels/device_pool.hpp
     include/deeprec/embedding/kernels/device_rows.hpp
     include/deeprec/embedding/kernels/device_runs.hpp
@@ -89,43 +99,40 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/kernels/device_task.hpp
     include/deeprec/embedding/kernels/lookup.inl
     include/deeprec/embedding/kernels/lookup_args.hpp
-    include/deeprec/embedding/kernels/lookup_job.hpp
     include/deeprec/embedding/kernels/lookup_kernels.hpp
+    include/deeprec/embedding/kernels/pool_job.hpp
+    include/deeprec/embedding/kernels/pool_rules.hpp
+    include/deeprec/embedding/kernels/resolution.hpp
     include/deeprec/embedding/kernels/row_codec.inl
-    include/deeprec/embedding/lookup/detail/device_group.hpp
-    include/deeprec/embedding/lookup/detail/group_jobs.hpp
+    include/deeprec/embedding/kernels/row_groups.hpp
+    include/deeprec/embedding/kernels/split_values.inl
+    include/deeprec/embedding/kernels/step_groups.hpp
+    include/deeprec/embedding/kernels/update.inl
+    include/deeprec/embedding/kernels/update_args.hpp
+    include/deeprec/embedding/kernels/update_kernels.hpp
     include/deeprec/embedding/lookup/fused_lookup.cuh
     include/deeprec/embedding/lookup/fused_lookup.hpp
     include/deeprec/embedding/lookup/gather.hpp
     include/deeprec/embedding/lookup/lookup.cuh
     include/deeprec/embedding/lookup/lookup.hpp
-    include/deeprec/embedding/lookup/table_group.cuh
-    include/deeprec/embedding/lookup/table_group.hpp
     include/deeprec/embedding/pooling.hpp
+    include/deeprec/embedding/resolve.hpp
     include/deeprec/embedding/tables/dense_table.hpp
     include/deeprec/embedding/tables/quantize.hpp
     include/deeprec/embedding/tables/quantized_rows.hpp
     include/deeprec/embedding/tables/row_elements.hpp
     include/deeprec/embedding/tables/row_format.hpp
+    include/deeprec/embedding/tables/row_source.hpp
     include/deeprec/embedding/tables/separate_state.hpp
     include/deeprec/embedding/tables/split_bf16_rows.hpp
     include/deeprec/embedding/tables/table_view.hpp
-    include/deeprec/embedding/training/detail/backward.hpp
     include/deeprec/embedding/training/detail/device_update.hpp
     include/deeprec/embedding/training/detail/position_dots.inl
     include/deeprec/embedding/training/detail/position_dots_kernels.hpp
-    include/deeprec/embedding/training/detail/row_groups.hpp
-    include/deeprec/embedding/training/detail/split_values.inl
-    include/deeprec/embedding/training/detail/step_groups.hpp
-    include/deeprec/embedding/training/detail/update.inl
-    include/deeprec/embedding/training/detail/update_args.hpp
-    include/deeprec/embedding/training/detail/update_kernels.hpp
-    include/deeprec/embedding/training/detail/update_parts.hpp
     include/deeprec/embedding/training/gradient.cuh
     include/deeprec/embedding/training/gradient.hpp
     include/deeprec/embedding/training/update.cuh
     include/deeprec/embedding/training/update.hpp
-    include/deeprec/embedding/training/update_group.hpp
     include/deeprec/exec/cuda_staging.hpp
     include/deeprec/exec/cuda_stream.hpp
     include/deeprec/exec/cuda_stream_pool.hpp
@@ -152,14 +159,13 @@ set(DEEPREC_HEADERS
     include/deeprec/memory/locked_resource.hpp
     include/deeprec/memory/managed_budget.hpp
     include/deeprec/memory/owns.hpp
-    include/deeprec/memory/scratch_block.hpp
     include/deeprec/ops/dedup_rows.hpp
     include/deeprec/ops/detail/cache_size.hpp
-    include/deeprec/ops/detail/key_seed.hpp
-    include/deeprec/ops/detail/number_keys.hpp
     include/deeprec/ops/detail/row_select.inl
     include/deeprec/ops/detail/row_select_args.hpp
     include/deeprec/ops/detail/row_select_kernels.hpp
+    include/deeprec/ops/key_seed.hpp
+    include/deeprec/ops/number_keys.hpp
     include/deeprec/ops/row_select.cuh
     include/deeprec/ops/row_select.hpp
     include/deeprec/ops/unique.hpp

@@ -6,7 +6,7 @@
 
 #include <benchmark/benchmark.h>
 
-#include <deeprec/embedding/lookup/table_group.cuh>
+#include <deeprec/embedding/groups/feature_group.cuh>
 #include <deeprec/exec/cuda_stream_pool.hpp>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ std::string fused_26(benchmark::State& state) {
                 hotness = 10;
   const int rounds = 4;
   std::vector<table> sources;
-  table_group<float, bags_type> group;
+  feature_group<lookups_only, bags_type, float> group;
   for (index_t t = 0; t < tables; ++t) {
     sources.emplace_back(rows, width);
     group.add(sources.back().read_only(), pooling{combiner::sum, padding::prune});

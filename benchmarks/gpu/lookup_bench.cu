@@ -3,8 +3,8 @@
 
 #include <benchmark/benchmark.h>
 
+#include <deeprec/embedding/groups/feature_group.cuh>
 #include <deeprec/embedding/lookup/lookup.cuh>
-#include <deeprec/embedding/lookup/table_group.cuh>
 
 #include <algorithm>
 #include <span>
@@ -62,7 +62,7 @@ std::string tbe_default(benchmark::State& state) {
                 hotness = 20;
   const int rounds = 4;
   std::vector<table> sources;
-  table_group<float, bags_type> group;
+  feature_group<lookups_only, bags_type, float> group;
   for (index_t t = 0; t < tables; ++t) {
     sources.emplace_back(rows, width);
     group.add(sources.back().read_only(), combiner::sum);

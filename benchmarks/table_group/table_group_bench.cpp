@@ -16,7 +16,7 @@
 
 #include <deeprec/core/hash.hpp>
 #include <deeprec/core/random.hpp>
-#include <deeprec/embedding/lookup/table_group.hpp>
+#include <deeprec/embedding/groups/feature_group.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 
@@ -133,7 +133,7 @@ struct criteo_model {
   std::string unfit;
   std::vector<const char*> first_row;
   std::vector<const_table_view<f32_rows>> tables;
-  table_group<> group;
+  feature_group<> group;
   std::vector<std::int64_t> offsets;
   std::vector<std::vector<std::int64_t>> ids;
   std::vector<std::vector<jagged_view<>>> bags;

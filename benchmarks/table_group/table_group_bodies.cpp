@@ -1,5 +1,5 @@
 // 26 tables in one call: as many one-hot features, D = 16, tables of 24 to 4 M rows.
-#include <deeprec/embedding/lookup/table_group.hpp>
+#include <deeprec/embedding/groups/feature_group.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 
@@ -65,7 +65,7 @@ struct grouped {
   std::int64_t *ids, *offsets;
   float* out;
   turns turn;
-  table_group<> group;
+  feature_group<> group;
   std::vector<jagged_view<>> bags;
   struct pool_of : thread_pool {
     pool_of() : thread_pool(Threads) {}

@@ -22,7 +22,7 @@ set(layer_interop 8)
 set(neighbours_interop sharding) # the one exception
 
 # The rooms of embedding/: a room includes itself and what stands before it.
-set(rooms_embedding tables pooling.hpp kernels batches lookup training files)
+set(rooms_embedding tables pooling.hpp kernels resolve.hpp batches lookup training groups files)
 
 foreach(header IN LISTS HEADERS)
   if(header MATCHES "^deeprec[.](hpp|cuh)$|^describe[.]hpp$")

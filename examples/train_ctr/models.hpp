@@ -1,7 +1,7 @@
 // The two models, made of deeprec's primitives.
 //
 //   dlrm   dense ─> bottom MLP ───────────────┐
-//          39 ids ─> table_group, rows of 16 ─┴─> dot interaction ─> top MLP ─> logit
+//          39 ids ─> feature_group, rows of 16 ─┴─> dot interaction ─> top MLP ─> logit
 //   lr     dense ─> linear ───────────────────┐
 //          39 ids ─> fused_lookup, rows of 1 ─┴─> sum ─> logit
 //
@@ -22,11 +22,10 @@
 #include <deeprec/dense/logistic_loss.hpp>
 #include <deeprec/dense/mlp.hpp>
 #include <deeprec/embedding/files/named_table.hpp>
+#include <deeprec/embedding/groups/feature_group.hpp>
 #include <deeprec/embedding/lookup/fused_lookup.hpp>
-#include <deeprec/embedding/lookup/table_group.hpp>
 #include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/embedding/training/update.hpp>
-#include <deeprec/embedding/training/update_group.hpp>
 #include <deeprec/optim/adagrad.hpp>
 
 #include "ctr_data.hpp"
@@ -69,16 +68,27 @@ inline deeprec::dense_table<deeprec::f32_rows> make_table(index_t rows, index_t 
 /// The features of all slots over one table: slot s reads and steps the rows [first_row[s], first_row[s +
 /// 1]).
 struct slot_features {
-  deeprec::table_group<float, slot_bags> lookups;
-  deeprec::update_group<deeprec::rowwise_adagrad, slot_bags> updates;
+  using group_type = deeprec::feature_group<deeprec::rowwise_adagrad, slot_bags>;
+  group_type group;
+  /// The rows of the last batch that was looked up, for its update.
+  std::optional<deeprec::resolved_features<group_type>> resolved;
 
   slot_features(deeprec::table_view<deeprec::f32_rows> all, const std::vector<index_t>& first_row) {
     for (std::size_t s = 0; s + 1 < first_row.size(); ++s) {
       const deeprec::table_view<deeprec::f32_rows> of_position(all.row(first_row[s]),
                                                                first_row[s + 1] - first_row[s], all.format());
-      lookups.add(of_position, deeprec::combiner::sum);
-      updates.add(of_position, deeprec::combiner::sum);
+      group.add(of_position, deeprec::combiner::sum);
     }
+  }
+
+  /// Ids are checked here, and not again when the batch is trained.
+  template <class Executor>
+  [[nodiscard]] status look_up(Executor& executor, std::span<const slot_bags> by_slot,
+                               matrix_view<float> out) {
+    auto found = resolve(executor, group, by_slot);
+    if (!found) return found.fault();
+    resolved.emplace(std::move(found).value());
+    return lookup(executor, *resolved, out);
   }
 };
 
@@ -133,8 +143,7 @@ class dlrm {
   [[nodiscard]] status predict(Executor& executor, const ctr_batch& batch, stopwatch& watch) {
     const index_t rows = batch.dense.extent(0);
     reserve(rows);
-    if (const status s = lookup(executor, features_.lookups, batch.by_slot, rows_view(pooled_, rows)); !s)
-      return s;
+    if (const status s = features_.look_up(executor, batch.by_slot, rows_view(pooled_, rows)); !s) return s;
     watch.lap(part::lookup);
     if (const status s = bottom_.forward(executor, batch.dense); !s) return s;
     if (const status s =
@@ -171,7 +180,7 @@ class dlrm {
     watch.lap(part::backward);
     if (const status s = bottom_.step(executor, dense_optimizer()); !s) return s;
     if (const status s = top_.step(executor, dense_optimizer()); !s) return s;
-    const status done = update(executor, features_.updates, batch.by_slot, rows_view(gradient_, rows),
+    const status done = update(executor, *features_.resolved, rows_view(gradient_, rows),
                                deeprec::rowwise_adagrad{.learning_rate = options_.row_rate});
     watch.lap(part::update);
     return done;

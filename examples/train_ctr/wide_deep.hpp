@@ -1,7 +1,7 @@
 // Wide and deep: a logistic regression over the ids, and a stack over all rows side by side.
 //
 //   39 ids ─> fused_lookup, rows of 1 ────────────────────────────┐
-//   39 ids ─> table_group, rows of 16, side by side ─┐            ├─> logit
+//   39 ids ─> feature_group, rows of 16, side by side ─┐            ├─> logit
 //   dense ───────────────────────────────────────────┴─> MLP ─────┘
 #pragma once
 
@@ -53,8 +53,8 @@ class wide_deep {
       return s;
     }
     const matrix_view<float> input(input_.data(), rows, stack_.size(0));
-    if (const status s = lookup(executor, features_.lookups, batch.by_slot,
-                                input.columns(dense_width, slots * options_.width));
+    if (const status s = features_.look_up(executor, batch.by_slot,
+                                           input.columns(dense_width, slots * options_.width));
         !s) {
       return s;
     }
@@ -81,7 +81,7 @@ class wide_deep {
         !s) {
       return s;
     }
-    const status done = update(executor, features_.updates, batch.by_slot,
+    const status done = update(executor, *features_.resolved,
                                stack_.input_gradient().columns(dense_width, slots * options_.width),
                                deeprec::rowwise_adagrad{.learning_rate = options_.row_rate});
     watch.lap(part::update);

@@ -3,9 +3,9 @@
 
 #include <deeprec/deeprec.hpp>
 #include <deeprec/embedding/batches/device_batches.cuh>
+#include <deeprec/embedding/groups/feature_group.cuh>
 #include <deeprec/embedding/lookup/fused_lookup.cuh>
 #include <deeprec/embedding/lookup/lookup.cuh>
-#include <deeprec/embedding/lookup/table_group.cuh>
 #include <deeprec/embedding/training/gradient.cuh>
 #include <deeprec/embedding/training/update.cuh>
 #include <deeprec/exec/cuda_staging.hpp>

@@ -137,7 +137,7 @@ void every_lookup_and_update(Check& check) {
                   pooling{combiner::mean, bounds::skip(skipped), output::accumulate}, out);
   });
   check("lookup, parts", [&](auto& ctx) { return lookup(ctx, whole, in.plain_batch(), combiner::max, out); });
-  table_group<> group;
+  feature_group<> group;
   group.add(table, combiner::sum);
   group.add(whole, combiner::mean);
   const std::vector<jagged_view<>> two{in.batch(), in.plain_batch()};
@@ -160,12 +160,33 @@ void every_lookup_and_update(Check& check) {
                   pooling{combiner::sum, bounds::skip(skipped), empty_bag::default_row{4}, max_norm{1}},
                   rowwise_adagrad{}, tables[0].view());
   });
-  update_group<rowwise_adagrad, fixed_hotness_view<>> updates;
+  feature_group<rowwise_adagrad, fixed_hotness_view<>> updates;
   for (auto& t : tables) updates.add(t.view(), combiner::sum);
   const std::vector<fixed_hotness_view<>> batches{
       {in.many.data(), 4, 10'000}, {in.many.data(), 4, 1'500}, {in.many.data(), 4, 20}};
   check("update, group", [&](auto& ctx) {
     return update(ctx, updates, batches, matrix_view<const float>(in.values.data(), 4, 3 * width),
+                  rowwise_adagrad{});
+  });
+  check("resolve", [&](auto& ctx) {
+    const auto resolved = resolve(ctx, whole, in.batch(), combiner::sum);
+    return resolved ? status() : status(resolved.fault());
+  });
+  check("resolve, group", [&](auto& ctx) {
+    const auto resolved = resolve(ctx, updates, batches);
+    return resolved ? status() : status(resolved.fault());
+  });
+  const auto rows_of_batch =
+      resolve(inline_executor{}, tables[0].view(), in.batch(), combiner::mean).or_throw();
+  check("lookup, resolved", [&](auto& ctx) { return lookup(ctx, rows_of_batch, out); });
+  check("update, resolved",
+        [&](auto& ctx) { return update(ctx, rows_of_batch, in.gradient(), rowwise_adagrad{}); });
+  const auto rows_of_group = resolve(inline_executor{}, updates, batches).or_throw();
+  check("lookup, resolved group", [&](auto& ctx) {
+    return lookup(ctx, rows_of_group, matrix_view<float>(floats.data(), 4, 3 * width));
+  });
+  check("update, resolved group", [&](auto& ctx) {
+    return update(ctx, rows_of_group, matrix_view<const float>(in.values.data(), 4, 3 * width),
                   rowwise_adagrad{});
   });
   sparse_gradient gradient(&memory);
@@ -311,7 +332,8 @@ void every_reader(Check& check) {
   sparse_batch batch(&memory);
   check("next", [&](auto&) {  // the same number of rows each time
     const auto got = reader.next(batch, 100);
-    return got.ok() && got.value() == 100 ? status{} : status{errc::io_error, "next"};
+    if (!got) return status(got.fault());
+    return got.value() == 100 ? status() : status(errc::io_error, "next");
   });
 }
 

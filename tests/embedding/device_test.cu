@@ -1,9 +1,9 @@
 // Everything that has a device form, on a device: the same vectors, the same oracle.
 
 #include <deeprec/embedding/batches/device_batches.cuh>
+#include <deeprec/embedding/groups/feature_group.cuh>
 #include <deeprec/embedding/lookup/fused_lookup.cuh>
 #include <deeprec/embedding/lookup/lookup.cuh>
-#include <deeprec/embedding/lookup/table_group.cuh>
 #include <deeprec/embedding/tables/quantized_rows.hpp>
 #include <deeprec/embedding/training/gradient.cuh>
 #include <deeprec/embedding/training/update.cuh>
@@ -115,7 +115,7 @@ TEST_CASE("device: a group of tables gives the bits of one lookup each, 16 bytes
     for (int t = 0; t < 3; ++t)
       batches.emplace_back(make_batch<std::int64_t, std::int32_t>(random, every_shape[t], 33, 80, 5));
     for (const auto& b : batches) bags.push_back(b.view(false));
-    table_group<float, bags_type> group;
+    feature_group<lookups_only, bags_type, float> group;
     group.add(floats.view(), combiner::sum);
     group.add(codes.view(), combiner::mean);
     group.add(halves.view(), combiner::max);
@@ -145,7 +145,7 @@ TEST_CASE("device: a group of more tables than a launch has, and what is wrong w
   const index_t tables = 100;
   std::vector<device_batch> batches;
   std::vector<bags_type> bags;
-  table_group<float, bags_type> group;
+  feature_group<lookups_only, bags_type, float> group;
   std::vector<float> expected(static_cast<std::size_t>(2 * 4 * tables));
   for (index_t t = 0; t < tables; ++t) {
     made_batch made;

@@ -156,7 +156,7 @@ TEST_CASE("device training: a norm that is no norm and a gradient that is null a
         .message();
   };
   CHECK(refused(pooling{combiner::sum, max_norm{-1.0F}}, gradient.matrix(3, 8)) ==
-        "invalid value: pooling: max_norm must be above 0");
+        "invalid value: update: pooling: max_norm must be above 0");
   CHECK(refused(combiner::sum, {nullptr, 3, 8}) == "shape mismatch: update: gradient must not be null");
   CHECK(stream.synchronize().ok());
   CHECK(back(table.on_device, table.bytes.size()) == table.bytes);

@@ -125,7 +125,7 @@ TEST_CASE("weight_gradients: what is wrong is said, and nothing is written") {
   for (const float cap : {0.0F, -1.0F, std::numeric_limits<float>::quiet_NaN()}) {
     CHECK(
         weight_gradients(here, table, bags, gradient, pooling{combiner::sum, max_norm{cap}}, out).message() ==
-        "invalid value: pooling: max_norm must be above 0");
+        "invalid value: weight_gradients: pooling: max_norm must be above 0");
   }
   CHECK(weight_gradients(here, table, jagged_view<>(offsets.data(), 2, bad.data(), 3), gradient,
                          combiner::sum, out)

@@ -241,7 +241,7 @@ TEST_CASE("lookup: a bad id is reported with its place, the smallest one, and no
       const status s = lookup(pool, table.view, made.view(), combiner::sum, matrix_view(out.data(), 9000, 8));
       CHECK(s.code() == errc::id_out_of_range);
       CHECK(s.place() == fault_place{.table = -1, .bag = bag, .position = first, .value = bad});
-      CHECK(s.message() == "id out of range: bag " + std::to_string(bag) + ", position " +
+      CHECK(s.message() == "id out of range: lookup: bag " + std::to_string(bag) + ", position " +
                                std::to_string(first) + ", value " + std::to_string(bad));
       CHECK(std::count(out.begin(), out.end(), -3.0F) == 9000 * 8);
       CHECK_THROWS_AS(s.or_throw(), error);
@@ -307,7 +307,7 @@ TEST_CASE("lookup: faults of shapes, offsets and weights are told apart, and not
   const float nan = std::numeric_limits<float>::quiet_NaN();
   CHECK(answer({0, 1, 2, 4}, {1, 1, nan, nan}).code() == errc::weight_is_nan);
   CHECK(answer({0, 1, 2, 4}, {1, 1, nan, nan}).place().position == 2);
-  CHECK(answer({0, 1, 2, 4}, {1, 1, nan, nan}).message() == "weight is not a number: bag 2, position 2");
+  CHECK(answer({0, 1, 2, 4}, {1, 1, nan, nan}).message() == "weight is not a number: lookup: bag 2, position 2");
   CHECK(answer({0, 1, 2, 4}, {}, 4, matrix_view(out.data(), 3, 3)).code() == errc::shape_mismatch);
   CHECK(answer({0, 1, 2, 4}, {}, 4, matrix_view(out.data(), 2, 4)).code() == errc::shape_mismatch);
   CHECK(answer({0, 1, 2, 4}, {}, 4, matrix_view(out.data(), 3, 4, 2)).code() == errc::shape_mismatch);

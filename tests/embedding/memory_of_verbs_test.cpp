@@ -20,14 +20,13 @@
 #include <deeprec/embedding/batches/partition.hpp>
 #include <deeprec/embedding/batches/partitioned_table.hpp>
 #include <deeprec/embedding/batches/prune_invalid.hpp>
+#include <deeprec/embedding/groups/feature_group.hpp>
 #include <deeprec/embedding/lookup/fused_lookup.hpp>
 #include <deeprec/embedding/lookup/gather.hpp>
-#include <deeprec/embedding/lookup/table_group.hpp>
 #include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/embedding/tables/quantize.hpp>
 #include <deeprec/embedding/tables/quantized_rows.hpp>
 #include <deeprec/embedding/training/gradient.hpp>
-#include <deeprec/embedding/training/update_group.hpp>
 #include <deeprec/exec/executor_ref.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
@@ -219,10 +218,10 @@ const verb every_verb[] = {
                        given().batch(false), pooling{combiner::max, empty_bag::default_row{4}}, out);
        });
      }},
-    {"lookup: table_group", true,
+    {"lookup: feature_group", true,
      [](memory_of_outputs) {
        return into_matrix(bags, 2 * width, [](const here_context& ctx, matrix_view<float> out, index_t&) {
-         table_group<> group;
+         feature_group<> group;
          group.add(as_table(given().table()), combiner::sum);
          group.add(partitioned_table(in_two_parts().views, partition_strategy::mod), combiner::mean);
          const std::vector<jagged_view<>> batches{given().batch(), given().batch(false)};
@@ -278,11 +277,11 @@ const verb every_verb[] = {
                        rowwise_adagrad{}, tables[0].view());
        });
      }},
-    {"update_group: large and small tables", true,
+    {"feature_group: update: large and small tables", true,
      [](memory_of_outputs) {
        return into_table<f32_rows>(
            [](const here_context& ctx, auto& tables, index_t& skipped) {
-             update_group<rowwise_adagrad, fixed_hotness_view<>> group;
+             feature_group<rowwise_adagrad, fixed_hotness_view<>> group;
              group.add(tables[0].view(), combiner::sum);
              group.add(tables[1].view(), pooling{combiner::mean, bounds::skip(skipped)});
              group.add(tables[2].view(), combiner::sum);

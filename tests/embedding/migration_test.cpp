@@ -69,7 +69,7 @@ TEST_CASE_FIXTURE(fixture, "migration: FBGEMM's table-major offsets, lengths and
   const status s =
       lookup(inline_executor{}, table(), of_table(1), combiner::sum, matrix_view(out.data(), 2, 2))
           .in_table(1);
-  CHECK(s.message() == "id out of range: table 1, bag 1, position 4, value -1");
+  CHECK(s.message() == "id out of range: lookup: table 1, bag 1, position 4, value -1");
   CHECK(out == numbers(4, -1.0F));
 }
 

@@ -349,7 +349,7 @@ TEST_CASE("gather: bad ids and shapes are named with their place, and nothing is
   std::vector<float> out(3, -1.0F);
   const matrix_view<float> to(out.data(), 3, 1);
   CHECK(gather(here, as_table(table), std::vector<int>{0, 4, -1}, to).message() ==
-        "id out of range: position 1, value 4");
+        "id out of range: gather: position 1, value 4");
   CHECK(gather(here, as_table(table), std::vector<int>{0, 1}, to).code() == errc::shape_mismatch);
   parts_of_table tables(table, 2, partition_strategy::div);
   partitioned_ids<int> dealt;
@@ -361,7 +361,7 @@ TEST_CASE("gather: bad ids and shapes are named with their place, and nothing is
         "shape mismatch: lookup: out must not be null");
   CHECK(gather(here, std::span(tables.views.data(), 1), dealt, to).code() == errc::shape_mismatch);
   tables.views[1] = const_table_view<f32_rows>(tables.views[1].data(), 1, f32_rows(1));  // a row is missing
-  CHECK(gather(here, tables.views, dealt, to).message() == "id out of range: table 1, position 0, value 1");
+  CHECK(gather(here, tables.views, dealt, to).message() == "id out of range: gather: table 1, position 0, value 1");
   tables.views[1] = const_table_view<f32_rows>(tables.views[1].data(), 1, f32_rows(2));
   CHECK(gather(here, tables.views, dealt, to).message() ==
         "shape mismatch: gather: out.extent(1) must be the row width D; table 1 (is 1, must be 2)");

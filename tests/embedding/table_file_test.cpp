@@ -1,4 +1,5 @@
 #include <deeprec/embedding/files/table_file.hpp>
+#include <deeprec/embedding/files/named_rows.hpp>
 
 #include <doctest/doctest.h>
 
@@ -7,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <csignal>
 #include <cstdlib>
@@ -16,11 +18,13 @@
 #include <functional>
 #include <iterator>
 #include <limits>
+#include <memory>
 #include <map>
 #include <new>
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <deeprec/embedding/tables/dense_table.hpp>
@@ -28,11 +32,12 @@
 #include <deeprec/embedding/tables/split_bf16_rows.hpp>
 
 #include "support/children.hpp"
+#include "support/hashed_source.hpp"
 #include "support/sanitizers.hpp"
 #include "support/seed.hpp"
 
 using namespace deeprec;
-using deeprec_test::seed;
+using namespace deeprec_test;
 
 namespace {
 
@@ -901,4 +906,121 @@ TEST_CASE("table_file: a saver that is killed at any moment leaves all of one sa
     caught += load(path, {}, back).ok() ? 0 : 1;
   }
   CHECK(caught > 0);
+}
+
+namespace {
+
+constexpr index_t keyed_rows = 500, keyed_width = 12;
+
+void values_of_key(std::uint64_t key, float* values) {
+  for (index_t j = 0; j < keyed_width; ++j) values[j] = static_cast<float>((key >> j) % 1000);
+}
+
+using keyed_table = deeprec_test::hashed_table<f32_rows>;
+using keyed_source = deeprec_test::hashed_rows<f32_rows>;
+
+f32_rows keyed_format() { return f32_rows(keyed_width, {.state_floats = 2}); }
+
+/// Fills a table with rows and state that differ from the initial ones.
+void fill_keyed(keyed_table& table) {
+  std::vector<std::uint64_t> keys;
+  for (std::uint64_t k = 0; k < static_cast<std::uint64_t>(keyed_rows); ++k) keys.push_back(mix64(k));
+  REQUIRE(table.insert(keys.data(), keyed_rows).ok());
+  for (std::size_t r = 0; r < table.size(); ++r) {
+    auto* const floats = static_cast<float*>(static_cast<void*>(table.row(r)));
+    for (index_t j = 0; j < keyed_width + 2; ++j) floats[j] += static_cast<float>(r) + 0.5F;
+  }
+}
+
+/// The number of keys whose rows differ.
+std::size_t differing(keyed_table& a, keyed_table& b) {
+  std::size_t differ = a.size() == b.size() ? 0 : 1;
+  for (const std::uint64_t key : a.keys()) {
+    const std::byte *in_a = nullptr, *in_b = nullptr;
+    a.find(&key, 1, &in_a);
+    b.find(&key, 1, &in_b);
+    if (in_b == nullptr || std::memcmp(in_a, in_b, static_cast<std::size_t>(keyed_format().stride_bytes())) != 0)
+      ++differ;
+  }
+  return differ;
+}
+
+}  // namespace
+
+TEST_CASE("named_rows: a hashed table is saved with its state and loaded into another, by its keys") {
+  const folder there;
+  const std::string path = there / "model.drt";
+  keyed_table trained(keyed_format(), values_of_key), again(keyed_format(), values_of_key);
+  fill_keyed(trained);
+  dense_table<f32_rows> dense(3, f32_rows(2));
+  std::memset(dense.view().data(), 1, dense.bytes());
+  {
+    const auto items = name_rows<std::uint64_t>("items", keyed_source(trained));
+    CHECK(std::is_sorted(items.keys().begin(), items.keys().end()));
+    const auto tables = items.tables();
+    const const_named_table all[] = {tables[0], name_table("dense", dense.view()), tables[1]};
+    REQUIRE(save_tables(path, all, {.step = 7, .numbers = {}}, {.block_bytes = 1000}).ok());
+  }
+  // Rows of other keys stay.
+  const std::uint64_t other = 3;
+  REQUIRE(again.insert(&other, 1).ok());
+  {
+    auto items = name_rows<std::uint64_t>("items", keyed_source(again), path);
+    INFO((items ? std::string() : items.fault().message()));
+    REQUIRE(items.ok());
+    const auto tables = items.value().tables();
+    const named_table all[] = {tables[0], tables[1], name_table("dense", dense.view())};
+    const auto state = load_tables(path, all);
+    REQUIRE(state.ok());
+    CHECK(state.value().step == 7);
+  }
+  CHECK(again.size() == trained.size() + 1);
+  CHECK(differing(trained, again) == 1);  // the number of rows
+}
+
+TEST_CASE("named_rows: what can't be loaded is refused, and the table is as before") {
+  const folder there;
+  const std::string path = there / "model.drt";
+  keyed_table trained(keyed_format(), values_of_key), again(keyed_format(), values_of_key);
+  fill_keyed(trained);
+  REQUIRE(save_tables(path, std::as_const(*std::make_unique<named_rows<std::uint64_t, keyed_source>>(
+                                name_rows<std::uint64_t>("items", keyed_source(trained))))
+                                .tables())
+              .ok());
+  const auto code_of = [&](const char* name, const std::string& file) {
+    const auto rows = name_rows<std::uint64_t>(name, keyed_source(again), file);
+    REQUIRE(!rows.ok());
+    return rows.fault().code();
+  };
+  CHECK(code_of("users", path) == errc::shape_mismatch);
+  CHECK(code_of("items", there / "none.drt") == errc::io_error);
+  CHECK(again.size() == 0);
+  again.admits = [](std::uint64_t key) { return key % 3 != 0; };
+  CHECK(code_of("items", path) == errc::invalid_value);
+  again.admits = {};
+  again.fails_at = trained.keys()[8];
+  CHECK(code_of("items", path) == errc::out_of_memory);
+
+  // Other rows than those of the file.
+  hashed_table<f32_rows> wider(f32_rows(keyed_width + 1, {.state_floats = 2}),
+                               [](std::uint64_t, float* values) { std::fill_n(values, keyed_width + 1, 0.0F); });
+  auto rows = name_rows<std::uint64_t>("items", hashed_rows<f32_rows>(wider), path);
+  REQUIRE(rows.ok());
+  const auto tables = rows.value().tables();
+  CHECK(load_tables(path, tables).code() == errc::shape_mismatch);
+
+  std::filesystem::resize_file(path, 900);
+  CHECK(code_of("items", path) == errc::invalid_value);
+}
+
+TEST_CASE("named_rows: a table without rows is saved and loaded") {
+  const folder there;
+  const std::string path = there / "model.drt";
+  keyed_table none(keyed_format(), values_of_key), again(keyed_format(), values_of_key);
+  const auto rows = name_rows<std::uint64_t>("items", keyed_source(none));
+  REQUIRE(save_tables(path, rows.tables()).ok());
+  auto found = name_rows<std::uint64_t>("items", keyed_source(again), path);
+  REQUIRE(found.ok());
+  CHECK(load_tables(path, found.value().tables()).ok());
+  CHECK(again.size() == 0);
 }

@@ -1,3 +1,4 @@
+#include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/embedding/training/update.hpp>
 
 #include <doctest/doctest.h>
@@ -279,7 +280,7 @@ TEST_CASE("update: bad input is reported and the table stays as it was") {
         "shape mismatch: update: the rows' state_floats() must be at least what the optimizer needs");
   for (const float cap : {0.0F, -1.0F, std::numeric_limits<float>::quiet_NaN()}) {
     CHECK(answer({0, 1, 2, 3}, {1, 2, 3}, pooling{combiner::sum, max_norm{cap}}, 4, sgd{}).message() ==
-          "invalid value: pooling: max_norm must be above 0");
+          "invalid value: update: pooling: max_norm must be above 0");
   }
   const std::vector<std::int64_t> three{0, 1, 2, 3};
   const std::vector<float> nans(3, std::numeric_limits<float>::quiet_NaN());

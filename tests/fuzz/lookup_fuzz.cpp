@@ -1,5 +1,5 @@
 // libFuzzer: batches, policies and outputs of any kind, sound or not, through lookup, fused_lookup and the
-// lookup of a table_group. What is not sound must be refused with a fault that it has, and nothing written;
+// lookup of a feature_group. What is not sound must be refused with a fault that it has, and nothing written;
 // what is must come out as a plain loop in double says.
 //
 // The first ten bytes choose sizes, verb and policies; then three for each slot: row or offset, id, weight.
@@ -16,9 +16,9 @@
 #include <vector>
 
 #include <deeprec/core/coo_view.hpp>
+#include <deeprec/embedding/groups/feature_group.hpp>
 #include <deeprec/embedding/lookup/fused_lookup.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>
-#include <deeprec/embedding/lookup/table_group.hpp>
 
 namespace {
 
@@ -464,7 +464,7 @@ void check_fused(const choices& chosen, const std::vector<std::uint8_t>& bytes) 
 
 void check_group(const choices& chosen, const std::vector<std::uint8_t>& bytes) {
   const index_t features = 1 + chosen.id % 4 * (chosen.id < 0 ? 0 : 1);
-  table_group<> group;
+  feature_group<> group;
   std::vector<table> tables;
   std::vector<meaning> meanings;
   std::vector<jagged_bytes> batches;

@@ -278,7 +278,7 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
                       pooling{combiner::mean, max_norm{1}}, out));
   expect(fused_lookup(here, partitioned_table(parts, partition_strategy::mod), bags.view(),
                       pooling{combiner::sum, empty_bag::default_row{0}}, half));
-  table_group<> group;
+  feature_group<> group;
   group.add(f32.view(), combiner::sum);
   group.add(f16s.view(), pooling{combiner::max, padding::prune});
   const std::vector<jagged_view<>> of_features(2);

@@ -29,7 +29,7 @@ int deeprec_shared_loops(float* floats, const std::int64_t* ids, index_t n) {
   expect(lookup(here, table.view(), bags, combiner::sum, out));
   expect(lookup(here, int8s.view(), bags, pooling{combiner::mean, max_norm{1}}, out));
   expect(lookup(here, splits.view(), bags, combiner::concat, out));
-  table_group<> group;
+  feature_group<> group;
   group.add(table.view(), combiner::sum);
   const std::vector<jagged_view<>> of_features(1, bags);
   expect(lookup(here, group, of_features, out));
@@ -38,7 +38,7 @@ int deeprec_shared_loops(float* floats, const std::int64_t* ids, index_t n) {
   expect(update(here, bags, in, combiner::sum, adam{}, table.view()));
   expect(update(here, bags, in, combiner::sum, clipped_by_norm{sgd{}, 1.0F}, splits.view(),
                 rounding::stochastic{.seed = 1}));
-  update_group<adagrad> updates;
+  feature_group<adagrad> updates;
   updates.add(table.view(), combiner::sum);
   expect(update(here, updates, of_features, in, adagrad{}));
   sparse_gradient of_rows;

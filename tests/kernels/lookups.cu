@@ -1,7 +1,7 @@
 // Lookups whose machine code kernels_test.sh looks at: each format, with the poolings that make other kernels
 // of it.
+#include <deeprec/embedding/groups/feature_group.cuh>
 #include <deeprec/embedding/lookup/lookup.cuh>
-#include <deeprec/embedding/lookup/table_group.cuh>
 #include <deeprec/embedding/tables/quantized_rows.hpp>
 #include <deeprec/embedding/tables/split_bf16_rows.hpp>
 #include <deeprec/embedding/training/gradient.cuh>
@@ -51,8 +51,8 @@ status int4_rows_of(cuda_stream& on, table_type<int4_rows> table, bags_type bags
 status split_rows_of(cuda_stream& on, table_type<split_bf16_rows> table, bags_type bags, out_type out) {
   return lookup(on, table, bags, combiner::sum, out);
 }
-status group(cuda_stream& on, const table_group<float, bags_type>& tables, std::span<const bags_type> bags,
-             out_type out) {
+status group(cuda_stream& on, const feature_group<lookups_only, bags_type>& tables,
+             std::span<const bags_type> bags, out_type out) {
   return lookup(on, tables, bags, out);
 }
 status of_weights(cuda_stream& on, table_type<f32_rows> table, bags_type bags,

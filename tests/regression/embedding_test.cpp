@@ -10,14 +10,13 @@
 #include <vector>
 
 #include <deeprec/embedding/batches/prune_invalid.hpp>
+#include <deeprec/embedding/groups/feature_group.hpp>
 #include <deeprec/embedding/lookup/fused_lookup.hpp>
 #include <deeprec/embedding/lookup/gather.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>
-#include <deeprec/embedding/lookup/table_group.hpp>
 #include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/embedding/training/gradient.hpp>
 #include <deeprec/embedding/training/update.hpp>
-#include <deeprec/embedding/training/update_group.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/optim/sgd.hpp>
 
@@ -74,13 +73,13 @@ TEST_CASE("e06: a group names its smallest feature, whatever is wrong with the o
   const std::vector<std::int64_t> good{0, 1}, bad_id{-1}, falling{1, 0}, id{0};
   const std::vector<jagged_view<>> bags{{good.data(), 1, bad_id.data(), 1},
                                         {falling.data(), 1, id.data(), 1}};
-  table_group<> group;
+  feature_group<> group;
   group.add(table, combiner::sum);
   group.add(table, combiner::sum);
   const status looked = lookup(here, group, bags, matrix_view<float>(out.data(), 1, 2));
   CHECK(looked.code() == errc::id_out_of_range);
   CHECK(looked.place().table == 0);
-  update_group<sgd> updates;
+  feature_group<sgd> updates;
   updates.add(table, combiner::sum);
   updates.add(table, pooling{combiner::sum, max_norm{1.0F}});  // another norm
   const status updated = update(here, updates, bags, matrix_view<const float>(g.data(), 1, 2), sgd{1.0F});
@@ -100,7 +99,7 @@ TEST_CASE("e07: a max_norm that is not above 0 is refused by every verb that tak
     CHECK(lookup(here, table, bags, how, matrix_view(out.data(), 1, 1)).code() == errc::invalid_value);
     CHECK(weight_gradients(here, table, bags, gradient, how, of_weights).code() == errc::invalid_value);
     CHECK(update(here, bags, gradient, how, sgd{1.0F}, table).code() == errc::invalid_value);
-    update_group<sgd> updates;
+    feature_group<sgd> updates;
     updates.add(table, how);
     const std::vector<jagged_view<>> batch{bags};
     CHECK(update(here, updates, batch, gradient, sgd{1.0F}).code() == errc::invalid_value);
@@ -171,7 +170,7 @@ TEST_CASE("e15: offsets of the type long long are seen as they were just stored"
 
 TEST_CASE("e16: tables without rows are not one table") {
   dense_table<f32_rows> a(0, 4), b(0, 8);
-  update_group<sgd> group;
+  feature_group<sgd> group;
   group.add(a.view(), combiner::sum);
   group.add(b.view(), combiner::sum);
   const std::vector<std::int64_t> offsets{0, 0};

@@ -1,8 +1,7 @@
 // Executors and what else lies below the verbs: faults that were found once, by the names of
 // their programs.
 
-#include <deeprec/embedding/lookup/table_group.hpp>
-#include <deeprec/embedding/training/update_group.hpp>
+#include <deeprec/embedding/groups/feature_group.hpp>
 #include <deeprec/exec/executor_ref.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
@@ -27,12 +26,12 @@ TEST_CASE("e08: groups take a const executor, as plain lookups do") {
   const auto table = as_table(matrix_view(rows.data(), 3, 1));
   const std::vector<std::int64_t> offsets{0, 1}, ids{2};
   const std::vector<jagged_view<>> bags{{offsets.data(), 1, ids.data(), 1}};
-  table_group<> group;
+  feature_group<> group;
   group.add(table, combiner::sum);
   REQUIRE(
       lookup(here, group, std::span<const jagged_view<>>(bags), matrix_view<float>(out.data(), 1, 1)).ok());
   CHECK(out[0] == 3);
-  update_group<sgd> steps;
+  feature_group<sgd> steps;
   steps.add(table, combiner::sum);
   const float gradient = 2;
   REQUIRE(update(here, steps, std::span<const jagged_view<>>(bags), matrix_view<const float>(&gradient, 1, 1),

@@ -13,10 +13,10 @@
 #include <deeprec/embedding/batches/fill_empty_bags.hpp>
 #include <deeprec/embedding/batches/jagged_batch.hpp>
 #include <deeprec/embedding/batches/prune_invalid.hpp>
+#include <deeprec/embedding/groups/feature_group.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/embedding/training/gradient.hpp>
-#include <deeprec/embedding/training/update_group.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 #include <deeprec/optim/optimizers.hpp>
@@ -143,7 +143,7 @@ TEST_CASE("e12b: an update of a group that is refused memory steps no table") {
   const std::vector<float> gradient{1, 1};
   for (long granted = 0;; ++granted) {
     std::vector<float> large(3, 2), small(3, 2);
-    update_group<sgd, fixed_hotness_view<>> group;
+    feature_group<sgd, fixed_hotness_view<>> group;
     group.add(as_table(matrix_view(large.data(), 3, 1)), combiner::sum);
     group.add(as_table(matrix_view(small.data(), 3, 1)), combiner::sum);
     const std::vector<fixed_hotness_view<>> batches{{ids.data(), 1, 40'000}, {ids.data(), 1, 4}};

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include <deeprec/embedding/groups/feature_group.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>
-#include <deeprec/embedding/lookup/table_group.hpp>
 #include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 
@@ -43,7 +43,7 @@ std::string lookup_bits_fault(E& executor) {
         return "other bits, shape " + std::to_string(static_cast<int>(shape)) +
                (weighted ? ", weighted" : "");
       }
-      table_group<> group;
+      feature_group<> group;
       group.add(readable.view(), combiner::mean);
       const jagged_view<> features[] = {batch.view(weighted)};
       got.assign(size, -3.0F);

@@ -15,6 +15,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include <deeprec/core/config.hpp>
 
@@ -225,5 +226,25 @@ concept Storage = requires { typename detail::accumulate<T>::type; };
 /// Ids and offsets: 32 or 64 bits.
 template <class T>
 concept IdInteger = std::integral<T> && (sizeof(T) == 4 || sizeof(T) == 8);
+
+/// Ids of a batch of bags: integers, or a trivially copyable class whose number id_value(id) returns (found by
+/// argument-dependent lookup), such as a key with a type of its own.
+template <class T>
+concept BagId = IdInteger<T> || (std::is_class_v<T> && std::is_trivially_copyable_v<T> &&
+                                 requires(const T& id) { requires IdInteger<decltype(id_value(id))>; });
+
+namespace detail {
+
+/// The number of an id; the one place where the library reads an id of a class type.
+template <BagId Id>
+DEEPREC_HD constexpr auto id_number(const Id& id) noexcept {
+  if constexpr (std::integral<Id>) {
+    return id;
+  } else {
+    return id_value(id);
+  }
+}
+
+}  // namespace detail
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -112,7 +112,7 @@ struct fixed_ranges {
 template <class Id = std::int64_t, class Offset = std::int64_t, MemorySpace Space = host_space>
 class jagged_view {
  public:
-  static_assert(IdInteger<Id> && IdInteger<Offset>,
+  static_assert(BagId<Id> && IdInteger<Offset>,
                 "deeprec::jagged_view: ids and offsets are integers of 32 or 64 bits. "
                 "Fix: jagged_view<std::int64_t, std::int32_t>.");
   using id_type = Id;
@@ -258,7 +258,7 @@ static_assert(std::is_trivially_copyable_v<jagged_view<>>);
 template <class Id = std::int64_t, MemorySpace Space = host_space>
 class fixed_hotness_view {
  public:
-  static_assert(IdInteger<Id>,
+  static_assert(BagId<Id>,
                 "deeprec::fixed_hotness_view: ids are integers of 32 or 64 bits. "
                 "Fix: fixed_hotness_view<std::int64_t>.");
   using id_type = Id;
@@ -333,7 +333,7 @@ concept BagRanges = detail::is_ranges<std::remove_cvref_t<T>>;
 /// valid and bag b is position first_position() + b.
 template <class B>
 concept BagBatch = requires(const B& bags) {
-  requires IdInteger<typename B::id_type>;
+  requires BagId<typename B::id_type>;
   requires MemorySpace<typename B::space>;
   { bags.bags() } -> std::convertible_to<index_t>;
   { bags.id_count() } -> std::convertible_to<index_t>;

@@ -1,7 +1,7 @@
 // What verbs return: a code and the location of the first fault. The same with and without exceptions.
 //
 //   status s = lookup(ctx, table, bags, combiner::sum, out);
-//   if (!s) log(s.message());      // "id out of range: table 3, bag 17, position 402, value -1"
+//   if (!s) log(s.message());      // "id out of range: lookup: table 3, bag 17, position 402, value -1"
 //   lookup(...).or_throw();        // where exceptions are on
 //
 // "First" means the smallest location (table, then bag, then position), independent of thread scheduling

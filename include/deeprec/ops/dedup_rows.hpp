@@ -30,8 +30,8 @@
 #include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/memory/owns.hpp>
-#include <deeprec/ops/detail/key_seed.hpp>
-#include <deeprec/ops/detail/number_keys.hpp>
+#include <deeprec/ops/key_seed.hpp>
+#include <deeprec/ops/number_keys.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 

@@ -30,7 +30,7 @@
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/batches/detail/divider.hpp>
 #include <deeprec/embedding/batches/detail/group_positions.hpp>
-#include <deeprec/embedding/kernels/lookup_args.hpp>
+#include <deeprec/embedding/kernels/pool_rules.hpp>
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/memory/owns.hpp>
 

@@ -20,7 +20,7 @@
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/batches/device_batch.hpp>
 #include <deeprec/embedding/batches/jagged_batch.hpp>
-#include <deeprec/embedding/kernels/lookup_args.hpp>
+#include <deeprec/embedding/kernels/pool_rules.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 

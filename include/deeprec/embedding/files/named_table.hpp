@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -44,7 +45,8 @@ struct table_entry {
 template <class Byte>
 struct basic_named_table : table_entry {
   Byte* data = nullptr;
-  index_t state_offset = 0;  ///< of a row's optimizer state in the row
+  index_t state_offset = 0;          ///< of a row's optimizer state in the row
+  Byte* const* addresses = nullptr;  ///< of each row, where rows are not at a stride (named_rows.hpp)
 
   basic_named_table() = default;
   basic_named_table(table_entry entry, Byte* first_row, index_t offset_of_state)
@@ -52,7 +54,9 @@ struct basic_named_table : table_entry {
   template <class Other>
     requires(std::is_convertible_v<Other*, Byte*> && !std::is_same_v<Other, Byte>)
   basic_named_table(const basic_named_table<Other>& other)
-      : basic_named_table(static_cast<const table_entry&>(other), other.data, other.state_offset) {}
+      : basic_named_table(static_cast<const table_entry&>(other), other.data, other.state_offset) {
+    addresses = other.addresses;
+  }
 };
 
 using named_table = basic_named_table<std::byte>;
@@ -121,6 +125,26 @@ template <RowFormat Format, MemorySpace Space, class Byte>
   requires(reachable_as<Space, host_space>)
 basic_named_table<Byte> name_table(std::string name, const basic_table_view<Format, Space, Byte>& table) {
   return name_table(std::move(name), table, detail::format_name(table.format()));
+}
+
+/// A list of keys as a table of integers with one column: the keys of a source (named_rows.hpp).
+///
+/// @shape   keys (N), contiguous
+/// @space   host
+/// @cost    O(name)
+/// @threads reentrant
+/// @error   none
+template <class Key>
+  requires IdInteger<std::remove_const_t<Key>>
+auto name_keys(std::string name, std::span<Key> keys) {
+  using key_type = std::remove_const_t<Key>;
+  using byte_type = std::conditional_t<std::is_const_v<Key>, const std::byte, std::byte>;
+  constexpr index_t bytes = sizeof(key_type);
+  const char* const format =
+      std::is_signed_v<key_type> ? (bytes == 8 ? "i64" : "i32") : (bytes == 8 ? "u64" : "u32");
+  return basic_named_table<byte_type>(
+      {std::move(name), format, static_cast<index_t>(keys.size()), 1, bytes, bytes, 0},
+      reinterpret_cast<byte_type*>(keys.data()), 0);
 }
 
 /// An integer or a floating-point number; both are stored exactly.

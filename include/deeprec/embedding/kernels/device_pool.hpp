@@ -20,7 +20,7 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/embedding/kernels/device_rows.hpp>
 #include <deeprec/embedding/kernels/device_task.hpp>
-#include <deeprec/embedding/kernels/lookup_args.hpp>
+#include <deeprec/embedding/kernels/pool_rules.hpp>
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/exec/device_fault.hpp>
 

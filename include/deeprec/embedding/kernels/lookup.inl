@@ -103,7 +103,7 @@ struct panel {
   [[nodiscard]] DEEPREC_INLINE index_t rows_ahead(const Args& args) const {
     constexpr index_t in_cache = index_t{1} << 18;
     const index_t bytes = codec.bytes(columns);
-    if (args.rows <= in_cache && args.rows * (bytes * args.width / columns) <= in_cache) {
+    if (args.table_rows <= in_cache && args.table_rows * (bytes * args.width / columns) <= in_cache) {
       return args.end_position;
     }
     const index_t ahead = 256 * 64 / bytes;
@@ -116,7 +116,7 @@ template <class Policy, class Panel, class Args>
 DEEPREC_INLINE void prefetch_position(const Args& args, const Panel columns, index_t position) {
   if (position >= args.end_position) return;
   if constexpr (Policy::ids == ::deeprec::detail::ids_are::filtered) {
-    if (args.absent(position)) return;
+    if (args.row_of.absent(position)) return;
   }
   columns.prefetch(args.row_of(position));
 }
@@ -238,7 +238,7 @@ DEEPREC_INLINE index_t pool_panel(const Args& args, const Panel columns, index_t
   for (index_t position = begin; position < end; ++position) {
     prefetch_position<Policy>(args, columns, position + ahead);
     if constexpr (Policy::ids == ::deeprec::detail::ids_are::filtered) {
-      if (args.absent(position)) continue;
+      if (args.row_of.absent(position)) continue;
     }
     const std::byte* const row = args.row_of(position);
     if constexpr (!adding && Policy::clips) {
@@ -329,7 +329,7 @@ struct gather_call {
     for (index_t position = begin; position < end; ++position) {
       prefetch_position<Policy>(args, columns, position + ahead);
       vector_f32 total[sizeof...(V)];
-      if (Policy::ids == ::deeprec::detail::ids_are::filtered && args.absent(position)) {
+      if (Policy::ids == ::deeprec::detail::ids_are::filtered && args.row_of.absent(position)) {
         if (args.empty == ::deeprec::detail::when_empty::keep) continue;
         if (args.empty == ::deeprec::detail::when_empty::default_row) {
           take_default<Policy>(args, columns, total, vectors);
@@ -436,14 +436,14 @@ index_t gather_positions(region, Policy, const Args& args, index_t begin, index_
 /// an id is bad exactly when its own top bit (negative) or that of last - id (too large) is set.
 template <class Id>
 bool any_bad_id(region, const Id* ids, index_t begin, index_t end, index_t rows) {
-  using number = std::make_unsigned_t<Id>;
+  using number = std::make_unsigned_t<decltype(::deeprec::detail::id_number(*ids))>;
   typedef number block __attribute__((vector_size(64)));
   constexpr index_t step = 64 / index_t{sizeof(Id)};
-  constexpr auto half = static_cast<std::uint64_t>((std::numeric_limits<std::make_signed_t<Id>>::max)());
+  constexpr auto half = static_cast<std::uint64_t>((std::numeric_limits<std::make_signed_t<number>>::max)());
   const auto last = static_cast<std::uint64_t>(rows) - 1;  // rows = 0: no id is valid, all bits set
   index_t k = begin;
   bool any = false;
-  if (rows > 0 && (std::is_signed_v<Id> || last <= half)) {
+  if (std::is_integral_v<Id> && rows > 0 && (std::is_signed_v<Id> || last <= half)) {
     const block limit = block{} + static_cast<number>(last <= half ? last : half);
     block bad = {};
     for (; k + step <= end; k += step) {
@@ -453,6 +453,6 @@ bool any_bad_id(region, const Id* ids, index_t begin, index_t end, index_t rows)
     }
     for (index_t lane = 0; lane < step; ++lane) any |= bad[lane] > static_cast<number>(half);
   }
-  for (; k < end; ++k) any |= ::deeprec::detail::is_bad_id(ids[k], rows);
+  for (; k < end; ++k) any |= ::deeprec::detail::is_bad_id(::deeprec::detail::id_number(ids[k]), rows);
   return any;
 }

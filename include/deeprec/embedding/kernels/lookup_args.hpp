@@ -1,7 +1,6 @@
 // Arguments of the lookup kernels in every region: plain pointers and sizes, no views.
 #pragma once
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -9,7 +8,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/jagged_view.hpp>
-#include <deeprec/embedding/pooling.hpp>
+#include <deeprec/embedding/kernels/pool_rules.hpp>
 #include <deeprec/embedding/tables/row_elements.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
@@ -20,24 +19,36 @@ struct direct_rows {
   const std::byte* base;
   index_t stride;
   const Id* ids;
+  index_t rows;            // ids are valid in [0, rows)
+  std::int64_t padding;    // -1 when there is none
+  const float* pruned_by;  // weights; an id whose weight is not above 0 is absent; null: they prune nothing
+
   DEEPREC_INLINE const std::byte* operator()(index_t position) const {
-    return base + static_cast<index_t>(ids[position]) * stride;
+    return base + static_cast<index_t>(id_number(ids[position])) * stride;
+  }
+  /// True when the id at a position counts as absent, where ids are filtered.
+  DEEPREC_INLINE bool absent(index_t position) const {
+    return is_absent(id_number(ids[position]), rows, padding) ||
+           (pruned_by != nullptr && !(pruned_by[position] > 0.0F));
   }
   /// One row, at position 0.
-  static direct_rows only(const std::byte* const* row, const Id* zero) { return {*row, 0, zero}; }
+  static direct_rows only(const std::byte* const* row) {
+    static constexpr Id zero{};
+    return {*row, 0, &zero, 1, -1, nullptr};
+  }
 };
 
-/// Row of a position as a row source resolved it.
-struct resolved_rows {
+/// Row of a position by its address; null: the id at the position counts as absent.
+struct located_rows {
   const std::byte* const* addresses;  // of position first_position
   index_t first_position;
+
   DEEPREC_INLINE const std::byte* operator()(index_t position) const {
     return addresses[position - first_position];
   }
-  template <class Id>
-  static resolved_rows only(const std::byte* const* row, const Id*) {
-    return {row, 0};
-  }
+  DEEPREC_INLINE bool absent(index_t position) const { return (*this)(position) == nullptr; }
+  /// One row, at position 0.
+  static located_rows only(const std::byte* const* row) { return {row, 0}; }
 };
 
 /// Begin and end of the bags of a valid batch, for offsets of any type and for bags of a fixed size: one
@@ -80,111 +91,16 @@ class bag_ranges {
   index_t implied_end_ = -1;
 };
 
-/// True for an id outside [0, rows): one comparison for both ends.
-template <class Id>
-DEEPREC_HD DEEPREC_INLINE bool is_bad_id(Id id, index_t rows) {
-  return static_cast<std::uint64_t>(static_cast<std::int64_t>(id)) >= static_cast<std::uint64_t>(rows);
-}
-
-/// True for an id that counts as absent where ids are filtered: a bad one, or the padding id.
-template <class Id>
-DEEPREC_HD DEEPREC_INLINE bool is_absent(Id id, index_t rows, std::int64_t padding) {
-  return is_bad_id(id, rows) || static_cast<std::int64_t>(id) == padding;
-}
-
-/// Tests for NaN by the bits, so that -ffast-math can't remove the test.
-DEEPREC_HD DEEPREC_INLINE bool is_nan(float x) {
-  return (bit_cast_to<std::uint32_t>(x) & 0x7fffffffU) > 0x7f800000U;
-}
-
-/// A bag with more ids than this is summed in chunks of this many, and the chunks by a fixed tree.
-inline constexpr index_t chunk_positions = 4096;
-
-/// Divisor of a bag's sum. Combiners that add differ in nothing else, so kernels take this at run time.
-enum class divide_by : unsigned char { one, count, weight, root };
-
-template <class Combiner>
-constexpr divide_by divisor_of() {
-  if constexpr (std::is_same_v<Combiner, combiner::mean_t<combiner::by_count_t>>) {
-    return divide_by::count;
-  } else if constexpr (std::is_same_v<Combiner, combiner::mean_t<combiner::by_weight_t>>) {
-    return divide_by::weight;
-  } else if constexpr (std::is_same_v<Combiner, combiner::sqrtn_t>) {
-    return divide_by::root;
-  } else {
-    return divide_by::one;
-  }
-}
-
-/// Number of the ids in a bag's sum, and sums over their weights.
-struct pool_counts {
-  index_t used = 0;
-  double weight_sum = 0;
-  double weight_squares = 0;
-
-  DEEPREC_HD DEEPREC_INLINE void add(double weight) {
-    ++used;
-    weight_sum += weight;
-    weight_squares += weight * weight;
-  }
-  /// The divisor; 0 means that the bag becomes zeros.
-  [[nodiscard]] DEEPREC_HD DEEPREC_INLINE double divisor(divide_by how) const {
-    return how == divide_by::one      ? 1.0
-           : how == divide_by::count  ? static_cast<double>(used)
-           : how == divide_by::weight ? weight_sum
-                                      : ::sqrt(weight_squares);
-  }
-};
-
-/// identity: the neutral element of the fold (0 or -inf); for chunks of a long bag.
-enum class when_empty : unsigned char { zeros, default_row, keep, identity };
-enum class when_stored : unsigned char { overwrite, accumulate };
-
-template <class Pooling>
-constexpr when_empty empty_of() {
-  return std::is_same_v<typename Pooling::empty_mode, empty_bag::default_row> ? when_empty::default_row
-         : std::is_same_v<typename Pooling::empty_mode, empty_bag::keep_t>    ? when_empty::keep
-                                                                              : when_empty::zeros;
-}
-template <class Pooling>
-constexpr when_stored stored_of() {
-  return std::is_same_v<typename Pooling::output_mode, output::accumulate_t> ? when_stored::accumulate
-                                                                             : when_stored::overwrite;
-}
-
-/// Compile-time choices of a kernel's inner loop, besides the types of its arguments.
-enum class fold : unsigned char { add, maximum };
-enum class ids_are : unsigned char { present, filtered };
-
-/// The compile-time properties of a pooling. Poolings that are equal in these share their kernels.
-template <fold Fold, ids_are Ids, bool Clips>
-struct kernel_traits {
-  static constexpr fold folding = Fold;
-  static constexpr ids_are ids = Ids;
-  static constexpr bool clips = Clips;
-};
-
-template <class Pooling>
-using kernel_policy =
-    kernel_traits<std::is_same_v<typename Pooling::combiner, combiner::max_t> ? fold::maximum : fold::add,
-                  std::is_same_v<typename Pooling::bounds_mode, bounds::skip_t> ||
-                          !std::is_same_v<typename Pooling::padding_mode, padding::none_t>
-                      ? ids_are::filtered
-                      : ids_are::present,
-                  std::is_same_v<typename Pooling::norm_mode, max_norm>>;
-
-template <class Rows, class Id, class Out>
+/// Rows is direct_rows or located_rows.
+template <class Rows, class Out>
 struct pool_args {
   Rows row_of;
-  const Id* ids;
   bag_ranges ranges;
-  const float* weights;   // null: all 1
-  bool positive_weights;  // ids whose weight is not above 0 are absent
-  index_t rows;           // ids are valid in [0, rows)
-  std::int64_t padding;   // -1 when there is none
-  index_t width;          // D
-  index_t end_position;   // one past the last position of the batch: the limit for prefetching
-  float max_norm;         // rows are scaled down to this norm; 0: they are not
+  const float* weights;  // null: all 1
+  index_t table_rows;    // of small tables, which are not prefetched; any large number where it is not known
+  index_t width;         // D
+  index_t end_position;  // one past the last position of the batch: the limit for prefetching
+  float max_norm;        // rows are scaled down to this norm; 0: they are not
   const std::byte* default_row;
   row_parts parts;  // of each row; plain rows have none
   Out* out;
@@ -193,11 +109,6 @@ struct pool_args {
   bool sums;  // true: a single row is a sum of one; false (concat): a copy
   when_empty empty;
   when_stored stored;
-
-  /// True when the id at a position counts as absent, where ids are filtered.
-  DEEPREC_HD DEEPREC_INLINE bool absent(index_t position) const {
-    return is_absent(ids[position], rows, padding) || (positive_weights && !(weights[position] > 0.0F));
-  }
 };
 
 }}}  // namespace deeprec::DEEPREC_ABI::detail

@@ -39,7 +39,7 @@ template <class Context, class Source, class Id, class Row, MemorySpace Space, c
                 "deeprec::fused_lookup: host memory given to a CUDA context. Fix: copy it to the device "
                 "and use views with device_space.");
   // The host's checks, before anything is enqueued.
-  if (const status s = detail::lookup_shapes(table, entries, pooling, out); !s) return s;
+  if (const status s = detail::lookup_shapes(table.format().width(), entries, pooling, out); !s) return s;
   const index_t n = entries.id_count();
   detail::scratch_layout layout;
   const std::size_t offsets = layout.add<index_t>(entries.bags() + 1);

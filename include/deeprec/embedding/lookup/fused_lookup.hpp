@@ -76,7 +76,10 @@ template <class Context, RowSource Source, BagBatch Bags, class Pooling, class O
           class Columns, class = detail::unit>
 [[nodiscard]] status fused_lookup(Context&& context_or_executor, const Source& source, const Bags& bags,
                                   const Pooling& pooling, matrix_view<Out, OutSpace, Columns> out) {
-  return lookup(context_or_executor, source, bags, detail::with_prune(detail::as_pooling(pooling)), out);
+  const auto ctx = detail::as_context(context_or_executor);
+  const detail::verb_call call(ctx, "fused_lookup");
+  if (!call) return call.stopped();
+  return lookup(detail::begun(ctx), source, bags, detail::with_prune(detail::as_pooling(pooling)), out);
 }
 
 /// The same, for entries (row, id, weight) in any order: those of a bag are added in the order in
@@ -96,9 +99,11 @@ template <class Context, RowSource Source, class Id, class Row, MemorySpace Spac
                                   const coo_view<Id, Row, Space>& entries, const Pooling& pooling,
                                   matrix_view<Out, OutSpace, Columns> out) {
   const auto ctx = detail::as_context(context_or_executor);
-  if (const status s = entries.validate_shape(); !s) return s;
-  return detail::or_out_of_memory([&] {
-    return fused_lookup_on(ctx.backend(), ctx, source, entries,
+  const detail::verb_call call(ctx, "fused_lookup");
+  if (!call) return call.stopped();
+  if (const status s = entries.validate_shape(); !s) return s.in_operation("fused_lookup");
+  return detail::or_out_of_memory("fused_lookup", [&] {
+    return fused_lookup_on(ctx.backend(), detail::begun(ctx), source, entries,
                            detail::with_prune(detail::as_pooling(pooling)), out);
   });
 }

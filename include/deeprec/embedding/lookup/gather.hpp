@@ -51,10 +51,14 @@ template <class Context, RowSource Source, class Ids, class Out, MemorySpace Out
                 "std::span(pointer, count), or a std::vector of them.");
   const auto list = id_span(ids);
   const auto n = static_cast<index_t>(list.size());
+  const auto ctx = detail::as_context(context_or_executor);
+  const detail::verb_call call(ctx, "gather");
+  if (!call) return call.stopped();
   const status s =
-      lookup(context_or_executor, table, fixed_hotness_view(list.data(), n, 1), combiner::concat, out);
+      lookup(detail::begun(ctx), table, fixed_hotness_view(list.data(), n, 1), combiner::concat, out);
   if (s.code() != errc::id_out_of_range) return s;
-  return {s.code(), {.position = s.place().position, .value = s.place().value}};  // there are no bags here
+  // There are no bags here.
+  return {s.code(), {.operation = "gather", .position = s.place().position, .value = s.place().value}};
 }
 
 namespace detail {
@@ -99,6 +103,8 @@ template <class Context, class Tables, class Id, class Out, MemorySpace OutSpace
   static_assert(RowSource<source>,
                 "deeprec::gather: tables are no list of row sources. Fix: a std::vector of table views.");
   const auto ctx = detail::as_context(context_or_executor);
+  const detail::verb_call call(ctx, "gather");
+  if (!call) return call.stopped();
   const std::span<const source> list(std::data(tables), std::size(tables));
   if (const status s = detail::expect_size(static_cast<index_t>(list.size()), parts.parts(),
                                            "gather: the number of tables must be the number of parts");
@@ -118,8 +124,9 @@ template <class Context, class Tables, class Id, class Out, MemorySpace OutSpace
       return s.in_table(static_cast<index_t>(p));
     }
   }
-  return detail::or_out_of_memory(
-      [&] { return gather_parts_on(ctx.backend(), ctx, list, parts, matrix_view<Out, OutSpace>(out)); });
+  return detail::or_out_of_memory("gather", [&] {
+    return gather_parts_on(ctx.backend(), detail::begun(ctx), list, parts, matrix_view<Out, OutSpace>(out));
+  });
 }
 
 namespace detail {
@@ -150,21 +157,23 @@ status gather_parts_on(host_backend, const Context& ctx, std::span<const Source>
   std::pmr::vector<const std::byte*> addresses(parts.ids.size(), ctx.memory);
   for (std::size_t p = 0; p < tables.size(); ++p) {
     const std::span<const Id> ids = parts.group(static_cast<index_t>(p));
-    if (const status s = detail::check_ids(ctx, ids, tables[p].rows()); !s) {
-      return detail::fault_at_position(parts, static_cast<index_t>(p), s.place().position);
-    }
+    const fixed_hotness_view rows(ids.data(), static_cast<index_t>(ids.size()), 1);
+    detail::resolution part(tables[p], rows, pooling{combiner::concat, bounds::check});
     const std::byte** const to = addresses.data() + parts.offsets[p];
-    ctx.executor->parallel_for(
-        static_cast<index_t>(ids.size()), detail::chunk_positions, [&](index_t begin, index_t end, int) {
-          if constexpr (DirectRowSource<Source>) {
-            for (index_t k = begin; k < end; ++k) {
-              to[k] =
-                  tables[p].data() + static_cast<index_t>(ids.data()[k]) * tables[p].format().stride_bytes();
-            }
-          } else {
-            tables[p].resolve(ids.data() + begin, end - begin, to + begin);
-          }
-        });
+    part.place_addresses(to);
+    if (const status s = part.open(); !s) return s.in_table(static_cast<index_t>(p));
+    detail::fault_report bad;
+    detail::examine_all(ctx, part, bad);
+    if (!bad.first()) {
+      return detail::fault_at_position(parts, static_cast<index_t>(p), bad.first().place().position);
+    }
+    if constexpr (DirectRowSource<Source>) {
+      const auto row_at = part.rows();
+      ctx.executor->parallel_for(static_cast<index_t>(ids.size()), detail::chunk_positions,
+                                 [&](index_t begin, index_t end, int) {
+                                   for (index_t k = begin; k < end; ++k) to[k] = row_at(k);
+                                 });
+    }
   }
   using format = std::remove_cvref_t<decltype(tables[0].format())>;
   const detail::addressed_rows<format> rows{tables[0].format(), addresses};
@@ -190,7 +199,10 @@ template <class Context, class T, MemorySpace Space, class Columns, BagBatch Bag
 [[nodiscard]] status combine(Context&& context_or_executor, matrix_view<T, Space, Columns> rows,
                              const Bags& bags, const Pooling& pooling,
                              matrix_view<Out, OutSpace, OutColumns> out) {
-  return lookup(context_or_executor, as_table(rows), bags, pooling, out);
+  const auto ctx = detail::as_context(context_or_executor);
+  const detail::verb_call call(ctx, "combine");
+  if (!call) return call.stopped();
+  return lookup(detail::begun(ctx), as_table(rows), bags, pooling, out);
 }
 
 }}  // namespace deeprec::DEEPREC_ABI

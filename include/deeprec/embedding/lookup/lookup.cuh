@@ -17,6 +17,7 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
+#include <span>
 #include <type_traits>
 
 #include <deeprec/core/config.hpp>
@@ -92,10 +93,20 @@ bool may_be_long(const Bags& bags) {
 
 }  // namespace detail
 
-template <class Context, class Source, class Bags, class Pooling, class Out, MemorySpace OutSpace>
-[[gnu::visibility("hidden")]] status lookup_on(cuda_backend, const Context& ctx, const Source& table,
-                                               const Bags& bags, const Pooling& pooling,
-                                               matrix_view<Out, OutSpace> out) {
+template <class Context, class Rows, class Out, MemorySpace OutSpace>
+[[gnu::visibility("hidden")]] status lookup_on(cuda_backend, const Context& ctx,
+                                               const lookup_op<Rows, Out, OutSpace>& op,
+                                               std::span<std::byte>) {
+  using Source = typename Rows::source_type;
+  using Bags = typename Rows::bags_type;
+  using Pooling = typename Rows::pooling_type;
+  static_assert(
+      !detail::is_resolved<Rows>,
+      "deeprec::lookup: rows resolved on the host given to a CUDA context. Fix: pass table and bags.");
+  const Source& table = op.rows().source();
+  const Bags& bags = op.rows().bags();
+  const Pooling& pooling = op.rows().pooling();
+  const auto out = op.out();
   static_assert(reachable_as<typename Bags::space, device_space> && reachable_as<OutSpace, device_space> &&
                     reachable_as<typename Source::space, device_space>,
                 "deeprec::lookup: host memory given to a CUDA context. Fix: copy it to the device and "
@@ -115,11 +126,7 @@ template <class Context, class Source, class Bags, class Pooling, class Out, Mem
     }
   }
   auto task = detail::task_of<task_type>(table, pooling, bags.weights() != nullptr);
-  if (task.empty == detail::when_empty::default_row && detail::is_bad_id(task.default_row, task.rows)) {
-    return {errc::id_out_of_range,
-            "pooling: default_row must be a row of the table",
-            {.value = task.default_row}};
-  }
+  if (const status s = detail::check_default_row(pooling, table.rows()); !s) return s;
   if (out.empty()) return {};
   detail::set_bags(task, bags);
   task.out = out.data_handle();

@@ -9,51 +9,100 @@
 // policies. Not here: many tables in one call, gradients.
 #pragma once
 
+#include <cstddef>
+#include <span>
 #include <type_traits>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/operation.hpp>
+#include <deeprec/core/scratch_block.hpp>
+#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
-#include <deeprec/embedding/kernels/lookup_job.hpp>
+#include <deeprec/embedding/kernels/pool_job.hpp>
+#include <deeprec/embedding/kernels/pool_rules.hpp>
 #include <deeprec/embedding/pooling.hpp>
+#include <deeprec/embedding/resolve.hpp>
+#include <deeprec/embedding/tables/row_source.hpp>
 #include <deeprec/embedding/tables/table_view.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-namespace detail {
+/// The operation of lookup. Rows: resolved_rows, or a source and a batch that the operation resolves itself.
+///
+/// @threads as lookup
+template <class Rows, class Out, MemorySpace OutSpace = host_space>
+class lookup_op {
+  static_assert(!std::is_const_v<Out>,
+                "deeprec::lookup: out is read only. Fix: matrix_view<float>, not <const float>.");
+  static_assert(std::is_same_v<Out, float> || std::is_same_v<Out, f16> || std::is_same_v<Out, bf16> ||
+                    std::is_const_v<Out>,
+                "deeprec::lookup: out of another type. Fix: float, f16 or bf16.");
+  using bags_type = typename Rows::bags_type;
+  using source_type = typename Rows::source_type;
 
-/// Checks that the shapes of a lookup's operands fit together.
-template <class Source, class Bags, class Pooling, class Out, class OutSpace, class Columns>
-status lookup_shapes(const Source& table, const Bags& bags, const Pooling& pooling,
-                     const matrix_view<Out, OutSpace, Columns>& out) {
-  using combiner_type = typename Pooling::combiner;
-  if (const status s = detail::expect_size(out.extent(1), table.format().width(),
-                                           "lookup: out.extent(1) must be the row width D");
-      !s) {
-    return s;
+ public:
+  using rows_type = Rows;
+
+  template <class Columns>
+  lookup_op(const Rows& rows, matrix_view<Out, OutSpace, Columns> out) : rows_(rows), out_(out) {}
+  template <class Pooling, class Columns>
+  lookup_op(const source_type& source, const bags_type& bags, const Pooling& pooling,
+            matrix_view<Out, OutSpace, Columns> out)
+      : rows_(source, bags, detail::as_pooling(pooling)), out_(out) {}
+
+  [[nodiscard]] static constexpr const char* name() noexcept { return "lookup"; }
+  [[nodiscard]] const Rows& rows() const noexcept { return rows_; }
+  [[nodiscard]] matrix_view<Out, OutSpace> out() const noexcept { return out_; }
+
+  /// Shapes; reads no ids.
+  [[nodiscard]] status check() const {
+    return detail::lookup_shapes(rows_.source().format().width(), rows_.bags(), rows_.pooling(), out_);
   }
-  if (!std::is_same_v<combiner_type, combiner::concat_t>) {
-    if (const status s =
-            expect_size(out.extent(0), bags.bags(), "lookup: out.extent(0) must be the number of bags B");
-        !s) {
-      return s;
+  /// On the host an upper bound of the scratch of run(); reads offsets. 0 on a device, whose stream keeps
+  /// the scratch.
+  template <class Context>
+  [[nodiscard]] index_t scratch_bytes(const Context&) const noexcept {
+    if constexpr (std::is_same_v<detail::backend_of<Context>, host_backend>) {
+      using job = detail::pool_job<detail::resolution_of<Rows>, Out>;
+      const index_t long_bags =
+          job::bytes_for(detail::longest_bag(rows_.bags()), rows_.source().format().width());
+      if constexpr (detail::is_resolved<Rows>) {
+        return long_bags;
+      } else {
+        return detail::capped_sum(long_bags, rows_.address_bytes());
+      }
+    } else {
+      return 0;
     }
   }
-  if (out.stride(0) < out.extent(1) && out.extent(0) > 1) {
-    return {errc::shape_mismatch, "lookup: out.stride(0) must be at least out.extent(1)"};
+  template <class F>
+  void for_each_effect(F&& f) const {
+    detail::read_effects(rows_, f);
+    f(detail::effect_on<OutSpace>(out_.data_handle(), detail::stored_of<typename Rows::pooling_type>() ==
+                                                              detail::when_stored::accumulate
+                                                          ? access_mode::updates
+                                                          : access_mode::writes));
   }
-  if (!out.valid()) return out.validate("lookup: out must not be null");
-  if (std::is_same_v<combiner_type, combiner::max_t> && bags.weights() != nullptr) {
-    return {errc::unsupported, "lookup: combiner::max must have no weights"};
+  template <class Context, class = detail::unit>
+  status run(const Context& ctx, std::span<std::byte> scratch) const {
+    return lookup_on(ctx.backend(), ctx, *this, scratch);
   }
-  return check_max_norm(pooling);
-}
 
-}  // namespace detail
+ private:
+  detail::kept_rows<Rows> rows_;
+  matrix_view<Out, OutSpace> out_;
+};
+
+template <class Source, class Bags, class Pooling, class Out, MemorySpace OutSpace, class Columns>
+lookup_op(const Source&, const Bags&, const Pooling&, matrix_view<Out, OutSpace, Columns>)
+    -> lookup_op<detail::unresolved_rows<Source, Bags, detail::pooling_for<Pooling>>, Out, OutSpace>;
+template <class Rows, class Out, MemorySpace OutSpace, class Columns>
+lookup_op(const Rows&, matrix_view<Out, OutSpace, Columns>) -> lookup_op<Rows, Out, OutSpace>;
 
 /// Pools the rows of each bag.
 ///
@@ -77,8 +126,8 @@ status lookup_shapes(const Source& table, const Bags& bags, const Pooling& pooli
 ///           |err| <= 2 (n + 2) u sum|w| (scale * code + |bias|); with concat they are decoded, then weighted
 /// @cost     O(N*D): reads N rows, writes B*D, checks the ids in a separate pass (bounds mode check).
 ///           No allocation, except for bags of more than 4096 ids (D floats per 4096 of the longest), and for
-///           row sources that resolve (one pointer per id); both from the context's resource, before a row is
-///           written
+///           row sources other than tables (8 bytes per id); both from the context's resource, before a row
+///           is written
 /// @threads  reentrant; concurrent lookups of one table are safe, a concurrent writer of its rows is not
 /// @error    shape_mismatch (also for a null out); offsets_*; id_out_of_range and weight_is_nan with bag and
 ///           position (bounds mode check; the smallest position; a bad default_row has no bag; weights of
@@ -89,18 +138,22 @@ template <class Context, RowSource Source, BagBatch Bags, class Pooling, class O
           class Columns, class = detail::unit>
 [[nodiscard]] status lookup(Context&& context_or_executor, const Source& table, const Bags& bags,
                             const Pooling& pooling, matrix_view<Out, OutSpace, Columns> out) {
-  static_assert(!std::is_const_v<Out>,
-                "deeprec::lookup: out is read only. Fix: matrix_view<float>, not <const float>.");
-  static_assert(std::is_same_v<Out, float> || std::is_same_v<Out, f16> || std::is_same_v<Out, bf16> ||
-                    std::is_const_v<Out>,
-                "deeprec::lookup: out of another type. Fix: float, f16 or bf16.");
   const auto ctx = detail::as_context(context_or_executor);
-  const auto policies = detail::as_pooling(pooling);
-  if (const status s = detail::lookup_shapes(table, bags, policies, out); !s) return s;
-  // A copy: a view whose address escapes stays in memory, and no check of it is folded.
-  return detail::or_out_of_memory([&, to = matrix_view<Out, OutSpace>(out)] {
-    return lookup_on(ctx.backend(), ctx, table, bags, policies, to);
-  });
+  return detail::run_now(ctx, lookup_op(table, bags, pooling, out));
+}
+
+/// The same, for rows that were resolved: no id is checked or located again.
+///
+/// @shape   out (B,D), any row stride; with concat (N,D)
+/// @cost    O(N*D)
+/// @threads as lookup; concurrent lookups of one resolved_rows are safe
+/// @error   as lookup, except for ids and weights
+template <class Context, class Source, class Bags, class Pooling, class Out, MemorySpace OutSpace,
+          class Columns, class = detail::unit>
+[[nodiscard]] status lookup(Context&& context_or_executor, const resolved_rows<Source, Bags, Pooling>& rows,
+                            matrix_view<Out, OutSpace, Columns> out) {
+  const auto ctx = detail::as_context(context_or_executor);
+  return detail::run_now(ctx, lookup_op(rows, out));
 }
 
 namespace detail {
@@ -121,8 +174,8 @@ template <class Context, detail::NamesFormat Source, detail::NamesIds Bags, clas
 status lookup(Context&&, const Source&, const Bags&, const Pooling&, const Out&) {
   static_assert(
       RowSource<Source>,
-      "deeprec::lookup: not a row source. Fix: give it format_type, space, format() and rows() (concept "
-      "RowSource in embedding/tables/table_view.hpp); of a dense_table pass view().");
+      "deeprec::lookup: not a row source. Fix: give it format_type, space and format() (concept RowSource in "
+      "embedding/tables/row_source.hpp); of a dense_table pass view().");
   static_assert(BagBatch<Bags>,
                 "deeprec::lookup: not a batch of bags. Fix: give it the members that concept BagBatch in "
                 "core/jagged_view.hpp lists, or pass a jagged_view or a fixed_hotness_view.");
@@ -134,25 +187,23 @@ status lookup_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, class Source, class Bags, class Pooling, class Out, MemorySpace OutSpace,
-          class = detail::unit>
-status lookup_on(host_backend, const Context& ctx, const Source& table, const Bags& bags,
-                 const Pooling& pooling, matrix_view<Out, OutSpace> out) {
+template <class Context, class Rows, class Out, MemorySpace OutSpace, class = detail::unit>
+status lookup_on(host_backend, const Context& ctx, const lookup_op<Rows, Out, OutSpace>& op,
+                 std::span<std::byte> scratch) {
   static_assert(reachable_as<OutSpace, host_space>,
                 "deeprec::lookup: device memory given to a host context. Fix: copy it, or pass a "
                 "device context.");
-  detail::lookup_job job(table, bags, pooling, matrix_view<Out>(out), ctx.memory);
-  if (const status s = job.open(); !s) return s;
-  if constexpr (job.checks) {
-    ctx.executor->parallel_for(
-        job.positions(), detail::check_positions_at_once,
-        [&](index_t begin, index_t end, int) { job.check(ctx.instruction_set, begin, end); });
-    if (const status s = job.fault(); !s) return s;
+  detail::scratch_block block(scratch.data(), static_cast<index_t>(scratch.size()));
+  decltype(auto) rows = op.rows().resolution();
+  if constexpr (!detail::is_resolved<Rows>) {
+    if (const status s = detail::resolve_in(ctx, rows, block); !s) return s;
   }
-  job.plan(ctx);
+  detail::pool_job job(rows, matrix_view<Out>(op.out()));
+  if (const status s = job.open(); !s) return s;
+  job.plan(ctx.instruction_set, block);
   ctx.executor->parallel_for(job.units(), job.grain(), [&](index_t begin, index_t end, int) {
-    job.fetch(ctx.instruction_set, begin);
-    job.pool(ctx.instruction_set, begin, end);
+    job.fetch(begin);
+    job.pool(begin, end);
   });
   job.close(ctx);
   return {};

@@ -18,6 +18,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/random.hpp>
+#include <deeprec/core/scratch_block.hpp>
 #include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/unit.hpp>
@@ -25,7 +26,6 @@
 #include <deeprec/embedding/tables/row_format.hpp>
 #include <deeprec/embedding/tables/table_view.hpp>
 #include <deeprec/memory/huge_page_resource.hpp>
-#include <deeprec/memory/scratch_block.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 

@@ -1,12 +1,9 @@
-// Non-owning views of a table, and the sources a lookup can read rows from.
+// Non-owning views of a table: the row sources whose row i is at data + i * stride (row_source.hpp).
 //
-//   table_view        rows of a format at one address: row i at data + i * stride
+//   table_view        rows of a format at one address
 //   const_table_view  the same, read only; a table_view converts to it
-//   row source        maps a batch of ids to row addresses: a table_view by arithmetic, a growing or
-//                     tiered table by its own resolve()
 #pragma once
 
-#include <concepts>
 #include <cstddef>
 #include <type_traits>
 
@@ -16,8 +13,8 @@
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/sizes.hpp>
 #include <deeprec/core/space.hpp>
-#include <deeprec/core/status.hpp>
 #include <deeprec/embedding/tables/row_format.hpp>
+#include <deeprec/embedding/tables/row_source.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -29,6 +26,7 @@ class basic_table_view {
  public:
   using format_type = Format;
   using space = Space;
+  using byte_type = Byte;
 
   constexpr basic_table_view() noexcept = default;
   /// @param data the first row @param rows number of rows
@@ -79,28 +77,5 @@ auto as_table(matrix_view<T, Space, Columns> weights) {
   return basic_table_view<format_type, Space, byte_type>(reinterpret_cast<byte_type*>(weights.data_handle()),
                                                          weights.extent(0), format);
 }
-
-/// Ids are valid in [0, rows()). `space` is the memory space of the rows.
-template <class S>
-concept RowSource = requires(const S& source) {
-  requires RowFormat<typename S::format_type>;
-  requires MemorySpace<typename S::space>;
-  { source.format() } -> std::convertible_to<typename S::format_type>;
-  { source.rows() } -> std::convertible_to<index_t>;
-};
-
-/// A source whose row i is at data() + i * stride.
-template <class S>
-concept DirectRowSource = RowSource<S> && requires(const S& source) {
-  { source.data() } -> std::convertible_to<const std::byte*>;
-};
-
-/// A source that resolves batches of ids: resolve(ids, n, addresses) writes n row addresses, none of them
-/// null (an absent id gets the address of a default row). Called from several threads at once.
-template <class S, class Id>
-concept ResolvingRowSource =
-    RowSource<S> && requires(const S& source, const Id* ids, index_t n, const std::byte** addresses) {
-      source.resolve(ids, n, addresses);
-    };
 
 }}  // namespace deeprec::DEEPREC_ABI

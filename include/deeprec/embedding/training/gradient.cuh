@@ -35,11 +35,19 @@ __global__ void __launch_bounds__(block_threads)
 
 }  // namespace DEEPREC_DEVICE
 
-template <class Context, class Source, class Bags, MemorySpace Space, class Pooling>
-[[gnu::visibility("hidden")]] status weight_gradients_on(cuda_backend, const Context& ctx,
-                                                         const Source& table, const Bags& bags,
+template <class Context, class Rows, MemorySpace Space>
+[[gnu::visibility("hidden")]] status weight_gradients_on(cuda_backend, const Context& ctx, const Rows& rows,
                                                          matrix_view<const float, Space> gradient,
-                                                         const Pooling& pooling, std::span<float> out) {
+                                                         std::span<float> out) {
+  using Source = typename Rows::source_type;
+  using Bags = typename Rows::bags_type;
+  using Pooling = typename Rows::pooling_type;
+  static_assert(
+      !detail::is_resolved<Rows> && DirectRowSource<Source>,
+      "deeprec::weight_gradients: this row source has no device form. Fix: pass a table_view and bags.");
+  const Source& table = rows.source();
+  const Bags& bags = rows.bags();
+  const Pooling& pooling = rows.pooling();
   static_assert(
       reachable_as<typename Bags::space, device_space> && reachable_as<Space, device_space> &&
           reachable_as<typename Source::space, device_space>,

@@ -8,7 +8,11 @@
 // directly, without storing them: update (update.hpp).
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <memory_resource>
+#include <numeric>
+#include <optional>
 #include <span>
 #include <tuple>
 #include <type_traits>
@@ -18,13 +22,20 @@
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/scratch_block.hpp>
+#include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
-#include <deeprec/embedding/lookup/lookup.hpp>
+#include <deeprec/embedding/kernels/backward.hpp>
+#include <deeprec/embedding/kernels/batch_groups.hpp>
+#include <deeprec/embedding/kernels/pool_job.hpp>
+#include <deeprec/embedding/kernels/pool_rules.hpp>
+#include <deeprec/embedding/kernels/resolution.hpp>
 #include <deeprec/embedding/pooling.hpp>
-#include <deeprec/embedding/tables/table_view.hpp>
-#include <deeprec/embedding/training/detail/backward.hpp>
+#include <deeprec/embedding/resolve.hpp>
+#include <deeprec/embedding/tables/row_format.hpp>
+#include <deeprec/embedding/tables/row_source.hpp>
 #include <deeprec/embedding/training/detail/position_dots_kernels.hpp>
 #include <deeprec/memory/owns.hpp>
 #include <deeprec/simd/dispatch.hpp>
@@ -54,6 +65,36 @@ inline auto arrays_of(const sparse_gradient& gradient) noexcept {
 }
 }  // namespace detail
 
+namespace detail {
+
+/// A direct source of row numbers: rows without memory.
+struct numbered_rows {
+  using format_type = plain_rows<float>;
+  using space = host_space;
+  index_t count;
+
+  [[nodiscard]] index_t rows() const noexcept { return count; }
+  [[nodiscard]] const std::byte* data() const noexcept { return nullptr; }
+  [[nodiscard]] format_type format() const noexcept { return format_type(0); }
+};
+
+template <class Pooling>
+constexpr void check_row_gradients_pooling() {
+  using combiner_type = typename Pooling::combiner;
+  static_assert(
+      !std::is_same_v<combiner_type, combiner::max_t> && !std::is_same_v<combiner_type, combiner::concat_t>,
+      "deeprec::row_gradients: no gradient for this combiner. Fix: sum, mean or sqrtn.");
+  static_assert(!kernel_policy<Pooling>::clips,
+                "deeprec::row_gradients: the gradient through max_norm needs the table. Fix: update.");
+}
+
+inline constexpr gradient_texts row_gradients_texts{
+    "row_gradients: gradient.extent(1) must be the row width D",
+    "row_gradients: gradient.extent(0) must be the number of bags B",
+    "row_gradients: gradient must not be null"};
+
+}  // namespace detail
+
 /// The gradient of each row that a batch used.
 ///
 /// @shape    bags as given to lookup · gradient of lookup's output (B,D) · table_rows R · out (U) and (U,D)
@@ -74,23 +115,42 @@ template <class Context, BagBatch Bags, MemorySpace Space, class Columns, class 
                                    matrix_view<const float, Space, Columns> gradient, const Pooling& pooling,
                                    index_t table_rows, sparse_gradient& out) {
   const auto ctx = detail::as_context(context_or_executor);
-  using policies = std::remove_const_t<decltype(detail::as_pooling(pooling))>;
-  using combiner_type = typename policies::combiner;
-  static_assert(
-      !std::is_same_v<combiner_type, combiner::max_t> && !std::is_same_v<combiner_type, combiner::concat_t>,
-      "deeprec::row_gradients: no gradient for this combiner. Fix: sum, mean or sqrtn.");
-  static_assert(!detail::kernel_policy<policies>::clips,
-                "deeprec::row_gradients: the gradient through max_norm needs the table. Fix: update.");
-  if (const status s = detail::expect_size(gradient.extent(0), bags.bags(),
-                                           "row_gradients: gradient.extent(0) must be the number of bags B");
+  const detail::verb_call call(ctx, "row_gradients");
+  if (!call) return call.stopped();
+  detail::check_row_gradients_pooling<detail::pooling_for<Pooling>>();
+  if (const status s =
+          detail::check_gradient(gradient, gradient.extent(1), bags.bags(), detail::row_gradients_texts);
       !s) {
     return s;
   }
-  if (!gradient.valid()) return gradient.validate("row_gradients: gradient must not be null");
   if (table_rows < 0) return {errc::shape_mismatch, "row_gradients: table_rows must not be negative"};
-  return detail::or_out_of_memory([&] {
-    return row_gradients_on(ctx.backend(), ctx, bags, matrix_view<const float, Space>(gradient),
-                            detail::as_pooling(pooling), table_rows, out);
+  return detail::or_out_of_memory("row_gradients", [&] {
+    return row_gradients_on(
+        ctx.backend(), ctx,
+        detail::unresolved_rows(detail::numbered_rows{table_rows}, bags, detail::as_pooling(pooling)),
+        matrix_view<const float, Space>(gradient), out);
+  });
+}
+
+/// The same, for rows that were resolved; of a keyed source, out.rows are its keys.
+///
+/// @error as row_gradients, except for ids and weights
+template <class Context, class Source, class Bags, class Pooling, MemorySpace Space, class Columns,
+          class = detail::unit>
+[[nodiscard]] status row_gradients(Context&& context_or_executor,
+                                   const resolved_rows<Source, Bags, Pooling>& rows,
+                                   matrix_view<const float, Space, Columns> gradient, sparse_gradient& out) {
+  const auto ctx = detail::as_context(context_or_executor);
+  const detail::verb_call call(ctx, "row_gradients");
+  if (!call) return call.stopped();
+  detail::check_row_gradients_pooling<Pooling>();
+  if (const status s = detail::check_gradient(gradient, rows.source().format().width(), rows.bags().bags(),
+                                              detail::row_gradients_texts);
+      !s) {
+    return s;
+  }
+  return detail::or_out_of_memory("row_gradients", [&] {
+    return row_gradients_on(ctx.backend(), ctx, rows, matrix_view<const float, Space>(gradient), out);
   });
 }
 
@@ -99,45 +159,114 @@ status row_gradients_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, class Bags, class Pooling, class = detail::unit>
-status row_gradients_on(host_backend, const Context& ctx, const Bags& bags, matrix_view<const float> gradient,
-                        const Pooling& pooling, index_t table_rows, sparse_gradient& out) {
-  if (const status s = detail::check_backward(ctx, bags, table_rows, pooling); !s) return s;
-  if (detail::owns(detail::arrays_of(out), bags, gradient)) {
+namespace detail {
+
+/// The groups in ascending order of their rows' numbers; empty where they are in that order.
+inline std::pmr::vector<index_t> groups_by_number(const batch_groups& grouped,
+                                                  std::pmr::memory_resource* memory) {
+  std::pmr::vector<index_t> order(memory);
+  if (!grouped.by_ordinal()) return order;
+  order.resize(static_cast<std::size_t>(grouped.groups().groups()));
+  std::iota(order.begin(), order.end(), index_t{0});
+  std::sort(order.begin(), order.end(),
+            [&](index_t a, index_t b) { return grouped.number(a) < grouped.number(b); });
+  return order;
+}
+
+}  // namespace detail
+
+template <class Context, class Rows, class = detail::unit>
+status row_gradients_on(host_backend, const Context& ctx, const Rows& given,
+                        matrix_view<const float> gradient, sparse_gradient& out) {
+  const index_t width = gradient.extent(1);
+  const detail::backward_size size{
+      .positions = detail::grouped_positions(given.bags(), given.pooling()), .width = width, .workers = 0};
+  index_t bytes = detail::backward_pass::bytes_for(size);
+  if constexpr (!detail::is_resolved<Rows>) bytes = detail::capped_sum(bytes, given.group_bytes());
+  detail::scratch_block block(ctx.memory, bytes);
+  decltype(auto) rows = given.resolution();
+  std::optional<detail::batch_groups> made;
+  const detail::batch_groups* groups = nullptr;
+  if constexpr (detail::is_resolved<Rows>) {
+    groups = &given.groups(ctx);
+  } else {
+    if (const status s = detail::resolve_in(ctx, rows, block); !s) return s;
+    groups = &made.emplace(detail::group_in(ctx, rows, block));
+  }
+  if (detail::owns(detail::arrays_of(out), given.bags(), gradient)) {
     return {errc::unsupported, "row_gradients: out must not own memory of the inputs"};
   }
-  const index_t width = gradient.extent(1);
-  const detail::backward_size size{.positions = bags.end_position() - bags.first_position(),
-                                   .bags = bags.bags(),
-                                   .width = width,
-                                   .workers = 0};
-  detail::backward_plan plan(ctx.memory, size);
-  plan.add(ctx, bags, gradient, table_rows, pooling);
-  plan.group(ctx, table_rows);
-  const index_t groups = plan.groups().groups();
-  const auto floats = static_cast<std::size_t>(detail::capped_product(groups, width));
-  out.rows.reserve(static_cast<std::size_t>(groups));
+  detail::backward_pass pass(block, size);
+  pass.add(ctx, rows, gradient);
+  pass.arrange(ctx, groups->groups());
+  const std::pmr::vector<index_t> order = detail::groups_by_number(*groups, ctx.memory);
+  const index_t count = groups->groups().groups();
+  const auto floats = static_cast<std::size_t>(detail::capped_product(count, width));
+  out.rows.reserve(static_cast<std::size_t>(count));
   out.values.reserve(floats);
-  detail::count_skipped(bags, table_rows, pooling);
-  out.rows.resize(static_cast<std::size_t>(groups));
+  rows.count_skipped();
+  out.rows.resize(static_cast<std::size_t>(count));
   out.values.resize(floats);
-  if (groups == 0) return {};
-  detail::gradient_args pooled = plan.pooled(width);
-  pooled.out = out.values.data();
-  ctx.executor->parallel_for(groups, 256, [&](index_t begin, index_t end, int) {
-    for (index_t g = begin; g < end; ++g) out.rows[static_cast<std::size_t>(g)] = plan.groups().row(g);
+  if (count == 0) return {};
+  // The gradient of group g becomes row `rank`.
+  const auto write = [&](index_t g, index_t rank, index_t n) {
+    for (index_t i = 0; i < n; ++i) out.rows[static_cast<std::size_t>(rank + i)] = groups->number(g + i);
     if (width == 0) return;
+    detail::gradient_args pooled = pass.pooled();
+    pooled.out = out.values.data() + (rank - g) * width;
     with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
-      return pool_bags<float>(region, detail::gradient_policy{}, pooled, begin, end);
+      return pool_bags<float>(region, detail::gradient_policy{}, pooled, g, g + n);
     });
+  };
+  ctx.executor->parallel_for(count, 256, [&](index_t begin, index_t end, int) {
+    if (order.empty()) return write(begin, begin, end - begin);
+    for (index_t rank = begin; rank < end; ++rank) write(order[static_cast<std::size_t>(rank)], rank, 1);
   });
-  for (index_t g = 0; width > 0 && plan.groups().size() > detail::chunk_positions && g < groups; ++g) {
-    if (plan.groups().starts()[g + 1] - plan.groups().starts()[g] > detail::chunk_positions) {
-      detail::pool_long_bag<float, detail::gradient_policy>(ctx, pooled, g, plan.long_bags());
-    }
+  if (width == 0 || groups->groups().size() <= detail::chunk_positions) return {};
+  const index_t* const starts = groups->groups().starts();
+  for (index_t rank = 0; rank < count; ++rank) {
+    const index_t g = order.empty() ? rank : order[static_cast<std::size_t>(rank)];
+    if (starts[g + 1] - starts[g] <= detail::chunk_positions) continue;
+    detail::gradient_args pooled = pass.pooled();
+    pooled.out = out.values.data() + (rank - g) * width;
+    detail::pool_long_bag<float, detail::gradient_policy>(ctx, pooled, g, pass.long_bags());
   }
   return {};
 }
+
+namespace detail {
+
+inline constexpr gradient_texts weight_gradients_texts{
+    "weight_gradients: gradient.extent(1) must be the row width D",
+    "weight_gradients: gradient.extent(0) must be the number of bags B",
+    "weight_gradients: gradient must not be null"};
+
+/// Checks the shapes of weight_gradients and runs it.
+template <class Context, class Rows, class Space, class = unit>
+status check_and_dot(Context&& context_or_executor, const Rows& rows,
+                     matrix_view<const float, Space> gradient, std::span<float> out) {
+  using combiner_type = typename Rows::pooling_type::combiner;
+  static_assert(
+      !std::is_same_v<combiner_type, combiner::max_t> && !std::is_same_v<combiner_type, combiner::concat_t>,
+      "deeprec::weight_gradients: no gradient for this combiner. Fix: sum, mean or sqrtn.");
+  static_assert(Storage<typename Rows::source_type::format_type::element>,
+                "deeprec::weight_gradients: rows are not an array of floats. Fix: a table of plain_rows.");
+  const auto ctx = as_context(context_or_executor);
+  const verb_call call(ctx, "weight_gradients");
+  if (!call) return call.stopped();
+  if (const status s = check_gradient(gradient, rows.source().format().width(), rows.bags().bags(),
+                                      weight_gradients_texts);
+      !s) {
+    return s;
+  }
+  if (!out.empty() && out.data() == nullptr)
+    return {errc::shape_mismatch, "weight_gradients: out must not be null"};
+  if (const status s = check_max_norm(rows.pooling()); !s) return s.in_operation("weight_gradients");
+  return or_out_of_memory("weight_gradients",
+                          [&] { return weight_gradients_on(ctx.backend(), ctx, rows, gradient, out); });
+}
+
+}  // namespace detail
 
 /// The gradient of each weight of a batch, as if every id had one.
 ///
@@ -158,33 +287,21 @@ template <class Context, RowSource Source, BagBatch Bags, MemorySpace Space, cla
 [[nodiscard]] status weight_gradients(Context&& context_or_executor, const Source& table, const Bags& bags,
                                       matrix_view<const float, Space, Columns> gradient,
                                       const Pooling& pooling, std::span<float> out) {
-  const auto ctx = detail::as_context(context_or_executor);
-  using policies = std::remove_const_t<decltype(detail::as_pooling(pooling))>;
-  using combiner_type = typename policies::combiner;
-  static_assert(
-      !std::is_same_v<combiner_type, combiner::max_t> && !std::is_same_v<combiner_type, combiner::concat_t>,
-      "deeprec::weight_gradients: no gradient for this combiner. Fix: sum, mean or sqrtn.");
-  static_assert(DirectRowSource<Source> && Storage<typename Source::format_type::element>,
-                "deeprec::weight_gradients: rows are not an array of floats. Fix: a table of plain_rows.");
-  if (const status s = detail::expect_size(gradient.extent(1), table.format().width(),
-                                           "weight_gradients: gradient.extent(1) must be the row width D");
-      !s) {
-    return s;
-  }
-  if (const status s =
-          detail::expect_size(gradient.extent(0), bags.bags(),
-                              "weight_gradients: gradient.extent(0) must be the number of bags B");
-      !s) {
-    return s;
-  }
-  if (!gradient.valid()) return gradient.validate("weight_gradients: gradient must not be null");
-  if (!out.empty() && out.data() == nullptr)
-    return {errc::shape_mismatch, "weight_gradients: out must not be null"};
-  if (const status s = detail::check_max_norm(detail::as_pooling(pooling)); !s) return s;
-  return detail::or_out_of_memory([&] {
-    return weight_gradients_on(ctx.backend(), ctx, table, bags, matrix_view<const float, Space>(gradient),
-                               detail::as_pooling(pooling), out);
-  });
+  return detail::check_and_dot(context_or_executor,
+                               detail::unresolved_rows(table, bags, detail::as_pooling(pooling)),
+                               matrix_view<const float, Space>(gradient), out);
+}
+
+/// The same, for rows that were resolved.
+///
+/// @error as weight_gradients, except for ids and weights
+template <class Context, class Source, class Bags, class Pooling, MemorySpace Space, class Columns,
+          class = detail::unit>
+[[nodiscard]] status weight_gradients(Context&& context_or_executor,
+                                      const resolved_rows<Source, Bags, Pooling>& rows,
+                                      matrix_view<const float, Space, Columns> gradient,
+                                      std::span<float> out) {
+  return detail::check_and_dot(context_or_executor, rows, matrix_view<const float, Space>(gradient), out);
 }
 
 namespace detail {
@@ -198,13 +315,13 @@ void divide_bag(const Args& args, detail::divide_by divide, index_t bag, float* 
   detail::pool_counts counts;
   double weighted = 0;  // gradient . pooled row, times the denominator
   for (index_t k = args.ranges.begin(bag); k < args.ranges.end(bag); ++k) {
-    if (args.absent(k)) continue;
+    if (args.row_of.absent(k)) continue;
     counts.add(weight_of(k));
     weighted += weight_of(k) * static_cast<double>(of_position[k]);
   }
   const double by = counts.divisor(divide);
   for (index_t k = args.ranges.begin(bag); k < args.ranges.end(bag); ++k) {
-    if (args.absent(k) || by == 0.0) {
+    if (args.row_of.absent(k) || by == 0.0) {
       of_position[k] = 0.0F;
       continue;
     }
@@ -223,46 +340,49 @@ status weight_gradients_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, class Source, class Bags, class Pooling, class = detail::unit>
-status weight_gradients_on(host_backend, const Context& ctx, const Source& table, const Bags& bags,
-                           matrix_view<const float> gradient, const Pooling& pooling, std::span<float> out) {
-  if (const status s = bags.validate(); !s) return s;
+template <class Context, class Rows, class = detail::unit>
+status weight_gradients_on(host_backend, const Context& ctx, const Rows& given,
+                           matrix_view<const float> gradient, std::span<float> out) {
+  index_t bytes = 0;
+  if constexpr (!detail::is_resolved<Rows>) bytes = given.address_bytes();
+  detail::scratch_block block(ctx.memory, bytes);
+  decltype(auto) rows = given.resolution();
+  if constexpr (!detail::is_resolved<Rows>) {
+    if (const status s = detail::resolve_in(ctx, rows, block); !s) return s;
+  }
+  using pooling_type = typename Rows::pooling_type;
+  using element = typename Rows::source_type::format_type::element;
+  const auto& bags = rows.bags();
   const index_t first = bags.first_position();
-  const index_t positions = bags.end_position() - first;
-  if (const status s = detail::expect_size(static_cast<index_t>(out.size()), positions,
+  if (const status s = detail::expect_size(static_cast<index_t>(out.size()), rows.positions(),
                                            "weight_gradients: out.size() must be the number of ids N");
       !s) {
     return s;
   }
-  if constexpr (std::is_same_v<typename Pooling::bounds_mode, bounds::check_t>) {
-    if (const status s = detail::check_positions(ctx, bags, table.rows(), pooling); !s) return s;
-  }
-  using id_type = typename Bags::id_type;
-  detail::pool_args<detail::direct_rows<id_type>, id_type, const float> args{};
-  args.row_of = {table.data(), table.format().stride_bytes(), bags.ids()};
-  args.ids = bags.ids();
+  detail::pool_args<decltype(rows.rows()), const float> args{};
+  args.row_of = rows.rows();
   args.ranges = bags.ranges();
   args.weights = bags.weights();
-  args.positive_weights = detail::prunes_weights<Pooling> && bags.weights() != nullptr;
-  args.rows = table.rows();
-  args.padding = detail::padding_of(pooling);
-  args.width = table.format().width();
-  args.parts = detail::parts_of(table.format());
+  args.table_rows = rows.table_rows();
+  args.width = gradient.extent(1);
+  args.parts = detail::parts_of(rows.source().format());
   args.end_position = bags.end_position();
-  args.max_norm = detail::max_norm_of(pooling);
+  args.max_norm = detail::max_norm_of(rows.pooling());
   args.out = gradient.data_handle();
   args.out_stride = gradient.stride(0);
-  constexpr detail::divide_by divide = detail::divisor_of<typename Pooling::combiner>();
-  const index_t grain = positions > 0 ? bags.bags() * detail::chunk_positions / positions + 1 : 1;
-  ctx.executor->parallel_for(bags.bags(), grain, [&](index_t begin, index_t end, int) {
-    with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
-      position_dots<typename Source::format_type::element>(region, detail::kernel_policy<Pooling>{}, args,
-                                                           first, out.data(), begin, end);
-    });
-    if constexpr (divide != detail::divide_by::one) {
-      for (index_t bag = begin; bag < end; ++bag) detail::divide_bag(args, divide, bag, out.data() - first);
-    }
-  });
+  constexpr detail::divide_by divide = detail::divisor_of<typename pooling_type::combiner>();
+  ctx.executor->parallel_for(bags.bags(), detail::grain_of(bags.bags(), rows.positions()),
+                             [&](index_t begin, index_t end, int) {
+                               with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
+                                 position_dots<element>(region, detail::kernel_policy<pooling_type>{}, args,
+                                                        first, out.data(), begin, end);
+                               });
+                               if constexpr (divide != detail::divide_by::one) {
+                                 for (index_t bag = begin; bag < end; ++bag) {
+                                   detail::divide_bag(args, divide, bag, out.data() - first);
+                                 }
+                               }
+                             });
   return {};
 }
 

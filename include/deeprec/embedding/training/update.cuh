@@ -94,16 +94,28 @@ status launch_steps(const Task& task, index_t records, cudaStream_t on) {
 
 }  // namespace DEEPREC_DEVICE
 
-template <class Context, class Bags, MemorySpace GradientSpace, class Pooling, class Optimizer, class Format,
-          MemorySpace TableSpace, class Rounding>
-[[gnu::visibility("hidden")]] status update_on(cuda_backend, const Context& ctx, const Bags& bags,
-                                               matrix_view<const float, GradientSpace> gradient,
-                                               const Pooling& pooling, const Optimizer& optimizer,
-                                               table_view<Format, TableSpace> table,
-                                               const Rounding& rounding) {
+template <class Context, class Rows, class Optimizer, class Rounding, MemorySpace GradientSpace>
+[[gnu::visibility("hidden")]] status update_on(cuda_backend, const Context& ctx,
+                                               const update_op<Rows, Optimizer, Rounding, GradientSpace>& op,
+                                               std::span<std::byte>) {
+  using Bags = typename Rows::bags_type;
+  using Pooling = typename Rows::pooling_type;
+  using Table = typename Rows::source_type;
+  using Format = typename Table::format_type;
+  static_assert(
+      !detail::is_resolved<Rows>,
+      "deeprec::update: rows resolved on the host given to a CUDA context. Fix: pass table and bags.");
+  static_assert(DirectRowSource<Table>,
+                "deeprec::update: this row source has no device form. Fix: pass a table_view.");
+  const Bags& bags = op.rows().bags();
+  const Pooling& pooling = op.rows().pooling();
+  const Table& table = op.rows().source();
+  const Optimizer& optimizer = op.optimizer();
+  const Rounding& rounding = op.rounding();
+  const auto gradient = op.gradient();
   static_assert(
       reachable_as<typename Bags::space, device_space> && reachable_as<GradientSpace, device_space> &&
-          reachable_as<TableSpace, device_space>,
+          reachable_as<typename Table::space, device_space>,
       "deeprec::update: host memory given to a CUDA context. Fix: copy it to the device and use views "
       "with device_space.");
   using batch_task = detail::pool_task<typename Bags::id_type, decltype(bags.ranges()), float>;
@@ -111,11 +123,7 @@ template <class Context, class Bags, MemorySpace GradientSpace, class Pooling, c
   auto batch = detail::task_of<batch_task>(table, pooling, bags.weights() != nullptr);
   detail::set_bags(batch, bags);
   const bool fills = batch.empty == detail::when_empty::default_row;
-  if (fills && detail::is_bad_id(batch.default_row, batch.rows)) {
-    return {errc::id_out_of_range,
-            "pooling: default_row must be a row of the table",
-            {.value = batch.default_row}};
-  }
+  if (const status s = detail::check_default_row(pooling, table.rows()); !s) return s;
   const index_t n = batch.id_count + (fills ? batch.bags : 0);
   if (table.rows() >= index_t{detail::absent_key} || n >= index_t{detail::absent_key} ||
       batch.bags >= index_t{detail::absent_key}) {

@@ -13,29 +13,146 @@
 // returned instead of applied (gradient.hpp).
 #pragma once
 
+#include <cstddef>
+#include <optional>
+#include <span>
 #include <type_traits>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/operation.hpp>
 #include <deeprec/core/rounding.hpp>
+#include <deeprec/core/scratch_block.hpp>
 #include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
-#include <deeprec/embedding/lookup/lookup.hpp>
+#include <deeprec/embedding/kernels/backward.hpp>
+#include <deeprec/embedding/kernels/batch_groups.hpp>
+#include <deeprec/embedding/kernels/pool_rules.hpp>
+#include <deeprec/embedding/kernels/step_groups.hpp>
 #include <deeprec/embedding/pooling.hpp>
+#include <deeprec/embedding/resolve.hpp>
+#include <deeprec/embedding/tables/row_source.hpp>
 #include <deeprec/embedding/tables/table_view.hpp>
-#include <deeprec/embedding/training/detail/backward.hpp>
-#include <deeprec/embedding/training/detail/step_groups.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
+/// The operation of update. Rows: resolved_rows, or a source and a batch that the operation resolves itself.
+///
+/// @threads as update
+template <class Rows, class Optimizer, class Rounding = rounding::nearest_t,
+          MemorySpace GradientSpace = host_space>
+class update_op {
+  using source_type = typename Rows::source_type;
+  using bags_type = typename Rows::bags_type;
+  using combiner_type = typename Rows::pooling_type::combiner;
+  static_assert(!std::is_same_v<combiner_type, combiner::max_t> &&
+                    !std::is_same_v<combiner_type, combiner::concat_t>,
+                "deeprec::update: no gradient for this combiner. Fix: sum, mean or sqrtn.");
+  static_assert(detail::has_trainable_rows<typename source_type::format_type>,
+                "deeprec::update: rows of this format are for lookups only. Fix: train rows of float, f16, "
+                "bf16 or split floats, and quantize the table afterwards.");
+  static_assert(WritableRowSource<source_type>,
+                "deeprec::update: the rows of this source are read only. Fix: a table_view, not a "
+                "const_table_view; a source with byte_type std::byte.");
+
+ public:
+  using rows_type = Rows;
+  using gradient_view = matrix_view<const float, GradientSpace>;
+
+  update_op(const Rows& rows, gradient_view gradient, const Optimizer& optimizer,
+            const Rounding& rounding = {})
+      : rows_(rows), gradient_(gradient), optimizer_(optimizer), rounding_(rounding) {}
+  template <class Pooling>
+  update_op(const bags_type& bags, gradient_view gradient, const Pooling& pooling, const Optimizer& optimizer,
+            const source_type& source, const Rounding& rounding = {})
+      : rows_(source, bags, detail::as_pooling(pooling)),
+        gradient_(gradient),
+        optimizer_(optimizer),
+        rounding_(rounding) {}
+
+  [[nodiscard]] static constexpr const char* name() noexcept { return "update"; }
+  [[nodiscard]] const Rows& rows() const noexcept { return rows_; }
+  [[nodiscard]] gradient_view gradient() const noexcept { return gradient_; }
+  [[nodiscard]] const Optimizer& optimizer() const noexcept { return optimizer_; }
+  [[nodiscard]] const Rounding& rounding() const noexcept { return rounding_; }
+
+  /// Shapes; reads no ids.
+  [[nodiscard]] status check() const {
+    const auto& format = rows_.source().format();
+    if (const status s =
+            detail::check_gradient(gradient_, format.width(), rows_.bags().bags(), detail::update_gradient);
+        !s) {
+      return s;
+    }
+    if (!detail::has_state_of<Optimizer>(format)) {
+      return {errc::shape_mismatch,
+              "update: the rows' state_floats() must be at least what the optimizer needs"};
+    }
+    return detail::check_max_norm(rows_.pooling());
+  }
+  /// As lookup_op::scratch_bytes.
+  template <class Context>
+  [[nodiscard]] index_t scratch_bytes(const Context& ctx) const noexcept {
+    if constexpr (std::is_same_v<detail::backend_of<Context>, host_backend>) {
+      const index_t pass = detail::backward_pass::bytes_for(size_on(ctx));
+      if constexpr (detail::is_resolved<Rows>) {
+        return pass;
+      } else {
+        return detail::capped_sum(pass, detail::capped_sum(rows_.address_bytes(), rows_.group_bytes()));
+      }
+    } else {
+      return 0;
+    }
+  }
+  template <class F>
+  void for_each_effect(F&& f) const {
+    detail::read_effects(rows_, f);
+    if constexpr (requires { rows_.source().data(); }) {
+      f(detail::effect_on<typename source_type::space>(rows_.source().data(), access_mode::updates));
+    }
+    f(detail::effect_on<GradientSpace>(gradient_.data_handle(), access_mode::reads));
+  }
+  template <class Context, class = detail::unit>
+  status run(const Context& ctx, std::span<std::byte> scratch) const {
+    return update_on(ctx.backend(), ctx, *this, scratch);
+  }
+
+  /// For update_on.
+  template <class Context>
+  [[nodiscard]] detail::backward_size size_on(const Context& ctx) const noexcept {
+    return {.positions = detail::grouped_positions(rows_.bags(), rows_.pooling()),
+            .width = gradient_.extent(1),
+            .workers = static_cast<index_t>(ctx.executor->concurrency())};
+  }
+
+ private:
+  detail::kept_rows<Rows> rows_;
+  gradient_view gradient_;
+  Optimizer optimizer_;
+  Rounding rounding_;
+};
+
+template <class Source, class Bags, class Gradient, class Space, class Columns, class Pooling,
+          class Optimizer, class Rounding = rounding::nearest_t>
+update_op(const Bags&, matrix_view<Gradient, Space, Columns>, const Pooling&, const Optimizer&, const Source&,
+          const Rounding& = {})
+    -> update_op<detail::unresolved_rows<Source, Bags, detail::pooling_for<Pooling>>, Optimizer, Rounding,
+                 Space>;
+template <class Rows, class Gradient, class Space, class Columns, class Optimizer,
+          class Rounding = rounding::nearest_t>
+  requires(detail::is_resolved<Rows>)
+update_op(const Rows&, matrix_view<Gradient, Space, Columns>, const Optimizer&, const Rounding& = {})
+    -> update_op<Rows, Optimizer, Rounding, Space>;
+
 /// One optimizer step for every row that the batch used.
 ///
-/// @shape    bags as given to lookup · gradient of lookup's output (B,D) · table (R,D), changed in place
+/// @shape    bags as given to lookup · gradient of lookup's output (B,D) · source of rows (a table
+///           (R,D), or another source whose byte_type is std::byte), changed in place
 /// @dtype    rows f32, f16, bf16 or split (the bits of f32); gradient and state f32
 /// @space    all reachable from the context
 /// @pre      the rows' state was zeroed when they were created; `pooling` is the one given to lookup
@@ -52,55 +169,32 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// @error    as lookup, and shape_mismatch for a null gradient and when the rows have no room for the
 ///           optimizer's state (row_layout::state_floats); out_of_memory. On an error nothing is written
 /// @example  @snippet tests/embedding/update_test.cpp update
-template <class Context, BagBatch Bags, MemorySpace GradientSpace, class Columns, class Pooling,
-          RowOptimizer Optimizer, RowFormat Format, MemorySpace TableSpace,
+template <class Context, BagBatch Bags, class Gradient, MemorySpace GradientSpace, class Columns,
+          class Pooling, RowOptimizer Optimizer, RowSource Source,
           RoundingPolicy Rounding = rounding::nearest_t, class = detail::unit>
+  requires(std::is_same_v<std::remove_const_t<Gradient>, float>)
 [[nodiscard]] status update(Context&& context_or_executor, const Bags& bags,
-                            matrix_view<const float, GradientSpace, Columns> gradient, const Pooling& pooling,
-                            const Optimizer& optimizer, table_view<Format, TableSpace> table,
-                            const Rounding& rounding = {}) {
+                            matrix_view<Gradient, GradientSpace, Columns> gradient, const Pooling& pooling,
+                            const Optimizer& optimizer, const Source& source, const Rounding& rounding = {}) {
   const auto ctx = detail::as_context(context_or_executor);
-  using combiner_type = typename decltype(detail::as_pooling(pooling))::combiner;
-  static_assert(
-      !std::is_same_v<combiner_type, combiner::max_t> && !std::is_same_v<combiner_type, combiner::concat_t>,
-      "deeprec::update: no gradient for this combiner. Fix: sum, mean or sqrtn.");
-  static_assert(detail::has_trainable_rows<Format>,
-                "deeprec::update: rows of this format are for lookups only. Fix: train rows of float, f16, "
-                "bf16 or split floats, and quantize the table afterwards.");
-  if (const status s = detail::expect_size(gradient.extent(1), table.width(),
-                                           "update: gradient.extent(1) must be the row width D");
-      !s) {
-    return s;
-  }
-  if (const status s = detail::expect_size(gradient.extent(0), bags.bags(),
-                                           "update: gradient.extent(0) must be the number of bags B");
-      !s) {
-    return s;
-  }
-  if (!gradient.valid()) return gradient.validate("update: gradient must not be null");
-  if (table.format().state_floats() <
-      detail::capped_sum(Optimizer::row_state,
-                         detail::capped_product(Optimizer::element_state, table.width()))) {
-    return {errc::shape_mismatch,
-            "update: the rows' state_floats() must be at least what the optimizer needs"};
-  }
-  if (const status s = detail::check_max_norm(detail::as_pooling(pooling)); !s) return s;
-  return detail::or_out_of_memory([&] {
-    return update_on(ctx.backend(), ctx, bags, matrix_view<const float, GradientSpace>(gradient),
-                     detail::as_pooling(pooling), optimizer, table, rounding);
-  });
+  return detail::run_now(ctx, update_op(bags, gradient, pooling, optimizer, source, rounding));
 }
 
-/// The same, for a gradient that may be written.
-template <class Context, BagBatch Bags, MemorySpace GradientSpace, class Columns, class Pooling,
-          RowOptimizer Optimizer, RowFormat Format, MemorySpace TableSpace,
-          RoundingPolicy Rounding = rounding::nearest_t, class = detail::unit>
-[[nodiscard]] status update(Context&& context_or_executor, const Bags& bags,
-                            matrix_view<float, GradientSpace, Columns> gradient, const Pooling& pooling,
-                            const Optimizer& optimizer, table_view<Format, TableSpace> table,
-                            const Rounding& rounding = {}) {
-  return update(context_or_executor, bags, matrix_view<const float, GradientSpace, Columns>(gradient),
-                pooling, optimizer, table, rounding);
+/// The same, for rows that were resolved: no id is checked or located again, and the positions are grouped by
+/// row at the first update only, for however many optimizers.
+///
+/// @cost    takes 50 bytes per id for the groups from the resource that resolve was given, at the first update
+/// @threads as update; one caller per resolved_rows
+/// @error   as update, except for ids and weights
+template <class Context, class Source, class Bags, class Pooling, class Gradient, MemorySpace GradientSpace,
+          class Columns, RowOptimizer Optimizer, RoundingPolicy Rounding = rounding::nearest_t,
+          class = detail::unit>
+  requires(std::is_same_v<std::remove_const_t<Gradient>, float>)
+[[nodiscard]] status update(Context&& context_or_executor, const resolved_rows<Source, Bags, Pooling>& rows,
+                            matrix_view<Gradient, GradientSpace, Columns> gradient,
+                            const Optimizer& optimizer, const Rounding& rounding = {}) {
+  const auto ctx = detail::as_context(context_or_executor);
+  return detail::run_now(ctx, update_op(rows, gradient, optimizer, rounding));
 }
 
 template <class... Args>
@@ -108,21 +202,28 @@ status update_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, class Bags, class Pooling, class Optimizer, class Format, class Rounding,
-          class = detail::unit>
-status update_on(host_backend, const Context& ctx, const Bags& bags, matrix_view<const float> gradient,
-                 const Pooling& pooling, const Optimizer& optimizer, table_view<Format> table,
-                 const Rounding& rounding) {
-  if (const status s = detail::check_backward(ctx, bags, table.rows(), pooling); !s) return s;
-  const detail::backward_size size{.positions = bags.end_position() - bags.first_position(),
-                                   .bags = bags.bags(),
-                                   .width = table.width(),
-                                   .workers = static_cast<index_t>(ctx.executor->concurrency())};
-  detail::backward_plan plan(ctx.memory, size);
-  plan.add(ctx, bags, gradient, table.rows(), pooling);
-  plan.group(ctx, table.rows());
-  detail::count_skipped(bags, table.rows(), pooling);
-  detail::step_groups(ctx, plan, table, detail::max_norm_of(pooling), optimizer, rounding);
+template <class Context, class Rows, class Optimizer, class Rounding, MemorySpace Space, class = detail::unit>
+status update_on(host_backend, const Context& ctx, const update_op<Rows, Optimizer, Rounding, Space>& op,
+                 std::span<std::byte> scratch) {
+  static_assert(reachable_as<Space, host_space>,
+                "deeprec::update: device memory given to a host context. Fix: copy it, or pass a device "
+                "context.");
+  detail::scratch_block block(scratch.data(), static_cast<index_t>(scratch.size()));
+  decltype(auto) rows = op.rows().resolution();
+  std::optional<detail::batch_groups> made;
+  const detail::batch_groups* groups = nullptr;
+  if constexpr (detail::is_resolved<Rows>) {
+    groups = &op.rows().groups(ctx);
+  } else {
+    if (const status s = detail::resolve_in(ctx, rows, block); !s) return s;
+    groups = &made.emplace(detail::group_in(ctx, rows, block));
+  }
+  detail::backward_pass pass(block, op.size_on(ctx));
+  pass.add(ctx, rows, matrix_view<const float>(op.gradient()));
+  pass.arrange(ctx, groups->groups());
+  rows.count_skipped();
+  detail::step_groups(ctx, *groups, pass, rows.source().format(), detail::max_norm_of(rows.pooling()),
+                      op.optimizer(), op.rounding());
   return {};
 }
 

@@ -13,7 +13,7 @@
 #include <deeprec/embedding/batches/prune_invalid.hpp>
 #include <deeprec/embedding/kernels/device_pool.hpp>
 #include <deeprec/embedding/kernels/device_runs.hpp>
-#include <deeprec/embedding/kernels/lookup_args.hpp>
+#include <deeprec/embedding/kernels/pool_rules.hpp>
 #include <deeprec/exec/device_fault.hpp>
 #include <deeprec/ops/unique.hpp>
 

@@ -69,9 +69,12 @@ inline bool packed_length(const table_entry& t, std::uint64_t& length) noexcept 
 
 template <class Byte>
 packed_rows<Byte> packed(const basic_named_table<Byte>& t) noexcept {
-  return {t.data, static_cast<std::uint64_t>(t.row_bytes), static_cast<std::uint64_t>(t.state_offset),
+  return {t.data,
+          static_cast<std::uint64_t>(t.row_bytes),
+          static_cast<std::uint64_t>(t.state_offset),
           static_cast<std::uint64_t>(t.state_floats) * sizeof(float),
-          static_cast<std::uint64_t>(t.stride_bytes)};
+          static_cast<std::uint64_t>(t.stride_bytes),
+          t.addresses};
 }
 
 /// The first fault of tables that a caller passed: invalid_value.
@@ -87,7 +90,7 @@ result<void> check_tables(std::span<const basic_named_table<Byte>> tables) {
     std::uint64_t length = 0;
     if (!packed_length(t, length)) return bad("rows, width or sizes are negative or too large");
     if (t.rows == 0) continue;
-    if (length > 0 && t.data == nullptr) return bad("has rows but no memory");
+    if (length > 0 && t.data == nullptr && t.addresses == nullptr) return bad("has rows but no memory");
     const bool fits =
         t.state_floats == 0 || (t.state_offset >= t.row_bytes &&
                                 t.state_offset <= t.stride_bytes - t.state_floats * index_t{sizeof(float)});

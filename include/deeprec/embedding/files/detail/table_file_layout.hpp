@@ -107,6 +107,7 @@ template <class Byte>
 struct packed_rows {
   Byte* data = nullptr;
   std::uint64_t row_bytes = 0, state_offset = 0, state_bytes = 0, stride = 0;
+  Byte* const* addresses = nullptr;  // of each row, where they are not at a stride
 
   [[nodiscard]] std::uint64_t packed_bytes() const noexcept { return row_bytes + state_bytes; }
 
@@ -115,11 +116,12 @@ struct packed_rows {
   void each_piece(std::uint64_t from, std::uint64_t to, const Copy& copy) const {
     if (from >= to) return;
     const std::uint64_t packed = packed_bytes();
-    if (stride == packed && (state_bytes == 0 || state_offset == row_bytes)) {
+    if (addresses == nullptr && stride == packed && (state_bytes == 0 || state_offset == row_bytes)) {
       copy(data + from, static_cast<std::size_t>(to - from));
       return;
     }
-    Byte* row = data + from / packed * stride;
+    std::uint64_t number = from / packed;
+    Byte* row = addresses != nullptr ? addresses[number] : data + number * stride;
     std::uint64_t in_row = from % packed;
     while (from < to) {
       const bool in_state = in_row >= row_bytes;
@@ -133,7 +135,8 @@ struct packed_rows {
       in_row += count;
       if (in_row == packed) {
         in_row = 0;
-        if (from < to) row += stride;
+        ++number;
+        if (from < to) row = addresses != nullptr ? addresses[number] : row + stride;
       }
     }
   }

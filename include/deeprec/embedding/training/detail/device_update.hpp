@@ -15,6 +15,7 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/rounding.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/embedding/kernels/device_pool.hpp>

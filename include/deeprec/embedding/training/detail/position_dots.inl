@@ -14,7 +14,7 @@ void position_dots(region, Policy, const Args& args, index_t first_position, flo
       prefetch_position<Policy>(args, columns, position + ahead);
       float& dot = dots[position - first_position];
       dot = 0.0F;
-      if (Policy::ids == ::deeprec::detail::ids_are::filtered && args.absent(position)) continue;
+      if (Policy::ids == ::deeprec::detail::ids_are::filtered && args.row_of.absent(position)) continue;
       const std::byte* const row = args.row_of(position);
       vector_f32 products = zero();
       for_each_vector<Element>(args, row, [&](vector_f32 x, index_t c, int n) {

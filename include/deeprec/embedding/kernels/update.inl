@@ -4,18 +4,18 @@
 template <class Args>
 DEEPREC_INLINE void fetch_group(const Args& args, index_t group) {
   const index_t stride = args.format.stride_bytes();
-  const std::byte* const row = args.rows + args.groups.row(group) * stride;
+  const std::byte* const row = args.groups.address(group);
   for (index_t line = 0; line < stride; line += 64) __builtin_prefetch(row + line, 0, 2);
   // The last line; for a row shorter than a vector, the last line that its masked read touches.
   const index_t last = (stride < 64 ? 64 : stride) - 1;
   if ((reinterpret_cast<std::uintptr_t>(row) & 63) != 0) __builtin_prefetch(row + last, 0, 2);
   if constexpr (requires { args.format.state_of(group); }) {
-    const float* const state = args.format.state_of(args.groups.row(group));
+    const float* const state = args.format.state_of(args.groups.number(group));
     const index_t floats = args.format.state_floats();
     for (index_t c = 0; c < floats; c += 16) __builtin_prefetch(state + c, 0, 2);
     if (floats > 0) __builtin_prefetch(state + floats - 1, 0, 2);
   }
-  const std::byte* const gradient = args.gradient.row_of(args.groups.starts()[group]);
+  const std::byte* const gradient = args.gradient.row_of(args.groups.groups().starts()[group]);
   const index_t bytes = args.gradient.width * index_t{sizeof(float)};
   for (index_t line = 0; line < bytes; line += 64) __builtin_prefetch(gradient + line, 0, 2);
 }
@@ -50,7 +50,7 @@ void unclip(const Values& values, float* gradient, index_t width, float cap) {
 // The same, for the gradient of a group.
 template <class Element, class Args>
 void unclip_group(const Args& args, index_t group, float* gradient) {
-  std::byte* const row = args.rows + args.groups.row(group) * args.format.stride_bytes();
+  std::byte* const row = args.groups.address(group);
   unclip(row_values<Element>(row, args.format.width()), gradient, args.format.width(), args.max_norm);
 }
 
@@ -59,8 +59,8 @@ template <class Element, class Optimizer, class Rows, class Rounding, class Args
 DEEPREC_INLINE void step_group(const Rows& rows, const Rounding& rounding, const Args& args, index_t group,
                                const Gradient& gradient) {
   const index_t width = args.format.width();
-  const index_t r = args.groups.row(group);
-  std::byte* const row = args.rows + r * args.format.stride_bytes();
+  const index_t r = args.groups.number(group);
+  std::byte* const row = args.groups.address(group);
   float* state = nullptr;
   if constexpr (requires { args.format.state_of(r); }) {  // stored apart from the row
     state = args.format.state_of(r);
@@ -78,10 +78,10 @@ DEEPREC_INLINE void step_group(const Rows& rows, const Rounding& rounding, const
 template <class Element, class Optimizer, class Rows, class Rounding, class Args>
 void update_rows(region here, const Rows& rows, const Rounding& rounding, const Args& args, index_t begin,
                  index_t end, float* scratch) {
-  const index_t* const starts = args.groups.starts();
+  const index_t* const starts = args.groups.groups().starts();
   const index_t lines = args.format.stride_bytes() / 64 + 2;
   const index_t ahead = lines > 32 ? 4 : 128 / lines;
-  const index_t all = args.groups.groups();
+  const index_t all = args.groups.groups().groups();
   for (index_t group = begin; group < begin + ahead && group < all; ++group) fetch_group(args, group);
   for (index_t group = begin; group < end; ++group) {
     if (group + ahead < all) fetch_group(args, group + ahead);

@@ -1,6 +1,6 @@
-// lookup of a table_group on a CUDA stream: all tables of a model in one launch.
+// lookup of a feature_group on a CUDA stream: all tables of a model in one launch.
 //
-//   table_group<float, jagged_view<std::int64_t, std::int64_t, device_space>> group;
+//   feature_group<lookups_only, jagged_view<std::int64_t, std::int64_t, device_space>, float> group;
 //   group.add(device_users, combiner::sum);  group.add(device_items, pooling{combiner::mean, bounds::skip});
 //   lookup(stream, group, bags, out);          bags: T batches in device memory · out in device memory
 //
@@ -10,7 +10,7 @@
 #pragma once
 
 #ifndef __CUDACC__
-#  error "deeprec/embedding/lookup/table_group.cuh needs nvcc. Fix: include table_group.hpp in host code."
+#  error "deeprec/embedding/groups/feature_group.cuh needs nvcc. Fix: include feature_group.hpp in host code."
 #endif
 
 #include <cuda_runtime.h>
@@ -21,8 +21,8 @@
 #include <type_traits>
 
 #include <deeprec/core/config.hpp>
-#include <deeprec/embedding/lookup/detail/device_group.hpp>
-#include <deeprec/embedding/lookup/table_group.hpp>
+#include <deeprec/embedding/groups/detail/device_group.hpp>
+#include <deeprec/embedding/groups/feature_group.hpp>
 #include <deeprec/exec/cuda_stream.hpp>
 #include <deeprec/exec/warp_team.cuh>
 #include <deeprec/memory/scratch_block.hpp>
@@ -51,16 +51,19 @@ __global__ void __launch_bounds__(block_threads)
 
 }  // namespace DEEPREC_DEVICE
 
-template <class Context, class Out, class Bags>
-[[gnu::visibility("hidden")]] status lookup_group_on(
-    cuda_backend, const Context& ctx, const table_group<Out, Bags>& group, std::span<const Bags> bags,
-    std::span<const matrix_view<Out, detail::group_space<Bags>>> outs) {
+template <class Context, class Group>
+[[gnu::visibility("hidden")]] status lookup_group_on(cuda_backend, const Context& ctx,
+                                                     const group_lookup_op<Group>& op, std::span<std::byte>) {
+  using Bags = typename Group::bags_type;
+  using Out = typename Group::value_type;
+  const auto bags = op.bags();
+  const auto outs = op.outs();
   static_assert(std::is_same_v<detail::group_space<Bags>, device_space>,
-                "deeprec::lookup: a group of host memory given to a CUDA context. Fix: table_group<float, "
-                "jagged_view<Id, Offset, device_space>>.");
+                "deeprec::lookup: a group of host memory given to a CUDA context. Fix: "
+                "feature_group<lookups_only, jagged_view<Id, Offset, device_space>>.");
   using launch_type = detail::group_launch<typename detail::device_feature<Bags, Out>::task_type>;
   static_assert(sizeof(launch_type) <= 32764);
-  const auto features = group.parts();
+  const auto features = op.group().parts();
   // Everything is checked before the first launch.
   detail::group_entry<typename detail::device_feature<Bags, Out>::task_type> entry{};
   index_t units = 0;

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include <deeprec/embedding/lookup/table_group.hpp>
+#include <deeprec/embedding/groups/feature_group.hpp>
 #include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/embedding/tables/quantized_rows.hpp>
 #include <deeprec/embedding/tables/split_bf16_rows.hpp>
@@ -25,7 +25,7 @@ struct model {
   guarded_table<bf16> items;
   guarded_table<float> tags;
   index_t skipped = 0;
-  table_group<> group;
+  feature_group<> group;
   std::vector<std::vector<std::int64_t>> offsets, ids;
   std::vector<std::vector<float>> weights;
   std::vector<jagged_view<>> bags;
@@ -109,7 +109,7 @@ bool equal_bits(const std::vector<std::vector<float>>& a, const std::vector<std:
 
 }  // namespace
 
-TEST_CASE("table_group: the bits of one lookup per feature, for any number of threads") {
+TEST_CASE("feature_group: the bits of one lookup per feature, for any number of threads") {
   std::mt19937_64 random(seed());
   for (int round = 0; round < 6; ++round) {
     model m(random);
@@ -133,7 +133,7 @@ TEST_CASE("table_group: the bits of one lookup per feature, for any number of th
   }
 }
 
-TEST_CASE("table_group: features lie side by side in one matrix, and its stride is kept") {
+TEST_CASE("feature_group: features lie side by side in one matrix, and its stride is kept") {
   std::mt19937_64 random(seed());
   model m(random, 33);
   const auto expected = m.one_by_one();
@@ -141,10 +141,10 @@ TEST_CASE("table_group: features lie side by side in one matrix, and its stride 
   CHECK(m.group.total_width() == 17 + 64 + 17 + 3 + 64);
   std::vector<float> out(static_cast<std::size_t>(33 * stride), 77.0F);
   thread_pool pool(2);
-  //! [table_group]
+  //! [feature_group]
   // group.add(users, sum); group.add(items, mean); ... ; bags: a vector of one batch per feature
   const status s = lookup(pool, m.group, m.bags, matrix_view(out.data(), 33, m.group.total_width(), stride));
-  //! [table_group]
+  //! [feature_group]
   REQUIRE_MESSAGE(s.ok(), s.message());
   for (index_t b = 0; b < 33; ++b) {
     const float* const row = out.data() + b * stride;
@@ -157,7 +157,7 @@ TEST_CASE("table_group: features lie side by side in one matrix, and its stride 
   }
 }
 
-TEST_CASE("table_group: the fault of the smallest feature is named, and nothing is written") {
+TEST_CASE("feature_group: the fault of the smallest feature is named, and nothing is written") {
   std::mt19937_64 random(seed());
   model m(random, 40);
   for (const int threads : {1, 4}) {
@@ -205,7 +205,7 @@ TEST_CASE("table_group: the fault of the smallest feature is named, and nothing 
   CHECK(lookup(here, m.group, m.bags, matrix_view(out.data(), 1, 10)).code() == errc::shape_mismatch);
 }
 
-TEST_CASE("table_group: of faults of every kind, that of the smallest feature is named") {
+TEST_CASE("feature_group: of faults of every kind, that of the smallest feature is named") {
   std::mt19937_64 random(seed());
   const guarded_table<float> table(random, 9, 4);
   const std::vector<std::int64_t> good_offsets{0, 2, 2}, falling{0, 2, 1}, good_ids{3, 4}, bad_ids{3, 9};
@@ -217,7 +217,7 @@ TEST_CASE("table_group: of faults of every kind, that of the smallest feature is
       for (const std::size_t first : {0U, 1U}) {
         CAPTURE(early);
         CAPTURE(late);
-        table_group<> group;
+        feature_group<> group;
         std::vector<jagged_view<>> bags(3, {good_offsets.data(), 2, good_ids.data(), 2});
         std::vector<matrix_view<float>> outs;
         for (std::size_t t = 0; t < 3; ++t) {
@@ -266,7 +266,7 @@ struct encoded_rows {
 
 }  // namespace
 
-TEST_CASE("table_group: rows of codes, fp8 and split floats give the bits of one lookup each") {
+TEST_CASE("feature_group: rows of codes, fp8 and split floats give the bits of one lookup each") {
   std::mt19937_64 random(seed() + 5);
   const encoded_rows<int8_rows> bytes(random, 80, int8_rows(33));
   const encoded_rows<int4_rows> nibbles(random, 70, int4_rows(18));
@@ -288,7 +288,7 @@ TEST_CASE("table_group: rows of codes, fp8 and split floats give the bits of one
     for (std::size_t t = 0; t < 6; ++t) bags.push_back(made[t].view(t == 1 || t == 4));
     for (const isa which : runnable_isas()) {
       CAPTURE(to_string(which));
-      table_group<> group;
+      feature_group<> group;
       std::vector<guarded<float>> expected, got;
       inline_executor here;
       const auto add = [&](const auto& rows, const auto& how) {
@@ -317,19 +317,19 @@ TEST_CASE("table_group: rows of codes, fp8 and split floats give the bits of one
   }
 }
 
-TEST_CASE("table_group: no features, no bags and no ids are all fine") {
+TEST_CASE("feature_group: no features, no bags and no ids are all fine") {
   const inline_executor here;
-  const table_group<> nothing;
+  const feature_group<> nothing;
   CHECK(lookup(here, nothing, std::span<const jagged_view<>>(), std::span<const matrix_view<float>>()).ok());
   std::mt19937_64 random(seed());
   model m(random, 0);
   CHECK(lookup(here, m.group, m.bags, matrix_view<float>(nullptr, 0, m.group.total_width())).ok());
 }
 
-TEST_CASE("table_group: widths that don't add up to a number fit no output") {
+TEST_CASE("feature_group: widths that don't add up to a number fit no output") {
   inline_executor here;
   const f32_rows wide(index_t{1} << 62);
-  table_group<> group;
+  feature_group<> group;
   for (int t = 0; t < 4; ++t) group.add(const_table_view<f32_rows>(nullptr, 0, wide), combiner::sum);
   CHECK(group.total_width() > 0);
   const std::int64_t offsets[] = {0, 0};

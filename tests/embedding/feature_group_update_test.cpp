@@ -1,5 +1,5 @@
 // Many tables stepped in one call: the bits of one update for each table, whoever runs the pieces.
-#include <deeprec/embedding/training/update_group.hpp>
+#include <deeprec/embedding/groups/feature_group.hpp>
 
 #include <doctest/doctest.h>
 
@@ -10,7 +10,6 @@
 #include <span>
 #include <vector>
 
-#include <deeprec/embedding/lookup/table_group.hpp>
 #include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
@@ -82,7 +81,8 @@ constexpr index_t bags = 700;
 }  // namespace
 
 TEST_CASE(
-    "update_group: features with tables of their own get the bits of one update each, on any number of "
+    "feature_group: update: features with tables of their own get the bits of one update each, on any number "
+    "of "
     "threads") {
   std::mt19937_64 random(seed());
   const feature_batch users(random, bags, 500, 4), items(random, bags, 9000, 120), tags(random, bags, 2, 30);
@@ -104,7 +104,7 @@ TEST_CASE(
   for (const int threads : {1, 2, 3, 8}) {
     CAPTURE(threads);
     tables got;
-    update_group<rowwise_adagrad> group;
+    feature_group<rowwise_adagrad> group;
     CHECK(group.add(got.users.view(), combiner::sum) == 0);
     CHECK(group.add(got.items.view(), combiner::sqrtn) == 1);
     CHECK(group.add(got.tags.view(), combiner::mean) == 2);
@@ -116,7 +116,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("update_group: a row that features share has one step, with the sum of their gradients") {
+TEST_CASE("feature_group: update: a row that features share has one step, with the sum of their gradients") {
   std::mt19937_64 random(seed() + 1);
   for (const index_t longest : {3, 90}) {  // by one thread, by all
     CAPTURE(longest);
@@ -156,7 +156,7 @@ TEST_CASE("update_group: a row that features share has one step, with the sum of
       before.emplace_back(static_cast<std::size_t>(width));
       table.view().format().decode(table.view().row(r), before.back().data());
     }
-    update_group<rowwise_adagrad> group;
+    feature_group<rowwise_adagrad> group;
     group.add(table.view(), combiner::sum);
     group.add(table.view(), combiner::mean(combiner::by_weight));
     CHECK(group.tables() == 1);
@@ -183,7 +183,8 @@ TEST_CASE("update_group: a row that features share has one step, with the sum of
   }
 }
 
-TEST_CASE("update_group: features that share a table give the bits of one batch with the slots of both") {
+TEST_CASE(
+    "feature_group: update: features that share a table give the bits of one batch with the slots of both") {
   std::mt19937_64 random(seed() + 2);
   const index_t rows = 40, width = 24;
   const feature_batch first(random, bags, rows, 5), second(random, bags, rows, 5);
@@ -200,7 +201,7 @@ TEST_CASE("update_group: features that share a table give the bits of one batch 
   REQUIRE(update(here, both.view(), matrix_view<const float>(values.data(), 2 * bags, width), combiner::mean,
                  optimizer, expected.view())
               .ok());
-  update_group<sgd> group;
+  feature_group<sgd> group;
   group.add(got.view(), combiner::mean);
   group.add(got.view(), combiner::mean);
   const std::vector<jagged_view<>> batches{first.view(), second.view()};
@@ -210,7 +211,8 @@ TEST_CASE("update_group: features that share a table give the bits of one batch 
   CHECK(bytes_of(got) == bytes_of(expected));
 }
 
-TEST_CASE("update_group: tables for one thread each keep to the memory that was asked for together") {
+TEST_CASE(
+    "feature_group: update: tables for one thread each keep to the memory that was asked for together") {
   // What goes beyond it would come from the default resource, which has nothing here.
   struct without_default {
     std::pmr::memory_resource* before = std::pmr::set_default_resource(std::pmr::null_memory_resource());
@@ -232,7 +234,7 @@ TEST_CASE("update_group: tables for one thread each keep to the memory that was 
           const feature_batch first(random, batch, rows, longest), second(random, batch, rows, longest);
           const std::vector<float> values = normals(random, batch * 2 * width);
           auto table = table_of<f32_rows>(rows, width, 7);
-          update_group<sgd> group;
+          feature_group<sgd> group;
           group.add(table.view(), pooling(combiner::mean(combiner::by_weight), empty_bag::default_row{0}));
           group.add(table.view(), combiner::sqrtn);
           const std::vector<jagged_view<>> batches{first.view(true), second.view()};
@@ -246,7 +248,7 @@ TEST_CASE("update_group: tables for one thread each keep to the memory that was 
   }
 }
 
-TEST_CASE("update_group: what is wrong is named with its feature, and nothing is written") {
+TEST_CASE("feature_group: update: what is wrong is named with its feature, and nothing is written") {
   std::mt19937_64 random(seed() + 3);
   const feature_batch users(random, bags, 500, 3), items(random, bags, 9000, 3);
   feature_batch bad = items;
@@ -257,7 +259,7 @@ TEST_CASE("update_group: what is wrong is named with its feature, and nothing is
   const inline_executor here;
   tables model;
   const tables before;
-  update_group<rowwise_adagrad> group;
+  feature_group<rowwise_adagrad> group;
   group.add(model.users.view(), combiner::sum);
   group.add(model.items.view(), combiner::sum);
 
@@ -284,7 +286,7 @@ TEST_CASE("update_group: what is wrong is named with its feature, and nothing is
   CHECK(narrow.place().table == 1);
   CHECK(model == before);
 
-  update_group<rowwise_adagrad> two_norms;
+  feature_group<rowwise_adagrad> two_norms;
   two_norms.add(model.users.view(), combiner::sum);
   two_norms.add(model.users.view(), pooling(combiner::sum, max_norm{1.0F}));
   const std::vector<jagged_view<>> twice{users.view(), users.view()};
@@ -292,7 +294,7 @@ TEST_CASE("update_group: what is wrong is named with its feature, and nothing is
       update(here, two_norms, twice, matrix_view<const float>(values.data(), bags, 34), optimizer);
   CHECK(norms.code() == errc::shape_mismatch);
   CHECK(norms.place().table == 1);
-  update_group<rowwise_adagrad> two_shapes;
+  feature_group<rowwise_adagrad> two_shapes;
   two_shapes.add(model.users.view(), combiner::sum);
   two_shapes.add(table_view<f32_rows>(model.users.view().data(), 499, model.users.view().format()),
                  combiner::sum);
@@ -300,7 +302,7 @@ TEST_CASE("update_group: what is wrong is named with its feature, and nothing is
             .place()
             .table == 1);
   dense_table<f32_rows> stateless(500, f32_rows(17));
-  update_group<rowwise_adagrad> no_room;
+  feature_group<rowwise_adagrad> no_room;
   no_room.add(stateless.view(), combiner::sum);
   const status room =
       update(here, no_room, one, matrix_view<const float>(values.data(), bags, 17), optimizer);
@@ -311,7 +313,7 @@ TEST_CASE("update_group: what is wrong is named with its feature, and nothing is
   CHECK(model == before);
 }
 
-TEST_CASE("update_group: of faults of every kind, that of the smallest feature is named") {
+TEST_CASE("feature_group: update: of faults of every kind, that of the smallest feature is named") {
   std::vector<float> table(9 * 4, 1.0F), other_table(9 * 4, 2.0F), third(9 * 4, 3.0F), roomy(9 * 5, 4.0F);
   const std::vector<float> gradient(2 * 4, 1.0F), nan_weights{1, std::nanf("")};
   const std::vector<std::int64_t> good_offsets{0, 2, 2}, falling{0, 2, 1}, good_ids{3, 4}, bad_ids{3, 9};
@@ -326,7 +328,7 @@ TEST_CASE("update_group: of faults of every kind, that of the smallest feature i
         CAPTURE(early);
         CAPTURE(late);
         if (first == 0 && early == other_shape) continue;  // nobody before it has another shape
-        update_group<rowwise_adagrad> group;
+        feature_group<rowwise_adagrad> group;
         std::vector<float>* const rows[] = {&table, &other_table, &third};
         std::vector<jagged_view<>> batches(3, {good_offsets.data(), 2, good_ids.data(), 2});
         std::vector<matrix_view<const float>> gradients;
@@ -360,14 +362,14 @@ TEST_CASE("update_group: of faults of every kind, that of the smallest feature i
   CHECK(table == std::vector<float>(9 * 4, 1.0F));
 }
 
-TEST_CASE("update_group: tables without rows, or with rows of no bytes, are tables of their own") {
+TEST_CASE("feature_group: update: tables without rows, or with rows of no bytes, are tables of their own") {
   inline_executor here;
   const std::vector<std::int64_t> ranges{0, 0};
   const jagged_view<> nothing(ranges.data(), 1, nullptr, 0);
   dense_table<f32_rows> narrow(0, 4), wide(0, 8), no_columns(3, 0), more_rows(5, 0);
   auto users = table_of<f32_rows>(5, 4, 1);
   const auto before = bytes_of(users);
-  update_group<sgd> group;
+  feature_group<sgd> group;
   group.add(narrow.view(), combiner::sum);
   group.add(wide.view(), pooling{combiner::sum, max_norm{1.0F}});
   group.add(no_columns.view(), combiner::sum);
@@ -383,7 +385,8 @@ TEST_CASE("update_group: tables without rows, or with rows of no bytes, are tabl
   CHECK(bytes_of(users) == before);
 }
 
-TEST_CASE("update_group: skipped ids of all features are counted, default rows get their gradients") {
+TEST_CASE(
+    "feature_group: update: skipped ids of all features are counted, default rows get their gradients") {
   std::mt19937_64 random(seed() + 4);
   feature_batch users(random, bags, 500, 2), more(random, bags, 500, 2);
   users.ids[0] = -4;
@@ -394,7 +397,7 @@ TEST_CASE("update_group: skipped ids of all features are counted, default rows g
   auto expected = table_of<f32_rows>(500, 17, 1);
   auto got = table_of<f32_rows>(500, 17, 1);
   const std::vector<jagged_view<>> batches{users.view(), more.view()};
-  update_group<sgd> group;
+  feature_group<sgd> group;
   group.add(got.view(), pooling(combiner::sum, bounds::skip(skipped)));
   group.add(got.view(), pooling(combiner::sum, bounds::skip(skipped), empty_bag::default_row{3}));
   thread_pool pool(2);
@@ -416,14 +419,14 @@ TEST_CASE("update_group: skipped ids of all features are counted, default rows g
   }
 }
 
-TEST_CASE("update_group: an empty group and empty batches are no work") {
+TEST_CASE("feature_group: update: an empty group and empty batches are no work") {
   inline_executor here;
-  update_group<sgd> none;
+  feature_group<sgd> none;
   CHECK(update(here, none, std::span<const jagged_view<>>(), matrix_view<const float>(nullptr, 0, 0), sgd{})
             .ok());
   tables model;
   const tables before;
-  update_group<rowwise_adagrad> group;
+  feature_group<rowwise_adagrad> group;
   group.add(model.users.view(), combiner::sum);
   const std::int64_t border = 0;
   const std::vector<jagged_view<>> batch{jagged_view<>(&border, 0, nullptr, 0)};
@@ -434,7 +437,7 @@ TEST_CASE("update_group: an empty group and empty batches are no work") {
   CHECK(model == before);
 }
 
-TEST_CASE("update_group: the example of its documentation") {
+TEST_CASE("feature_group: update: the example of its documentation") {
   thread_pool pool(2);
   dense_table<f32_rows> users(100, f32_rows(8, {.state_floats = rowwise_adagrad::row_state}));
   dense_table<f32_rows> items(500, f32_rows(16, {.state_floats = rowwise_adagrad::row_state}));
@@ -442,13 +445,13 @@ TEST_CASE("update_group: the example of its documentation") {
   const std::vector<jagged_view<>> bags_of{{offsets.data(), 2, ids.data(), 3},
                                            {offsets.data(), 2, ids.data(), 3}};
   const std::vector<float> gradient(2 * 24, 1.0F);
-  //! [update_group]
-  update_group<rowwise_adagrad> updates;
+  //! [feature_group update]
+  feature_group<rowwise_adagrad> updates;
   updates.add(users.view(), combiner::sum);
   updates.add(items.view(), combiner::mean);
   const status s = update(pool, updates, bags_of, matrix_view(gradient.data(), 2, updates.total_width()),
                           rowwise_adagrad{.learning_rate = 0.1F});
-  //! [update_group]
+  //! [feature_group update]
   REQUIRE_MESSAGE(s.ok(), s.message());
   std::vector<float> row(8);
   users.view().format().decode(users.view().row(7), row.data());

@@ -7,6 +7,7 @@
 #include <new>
 #include <span>
 #include <type_traits>
+#include <utility>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/contract.hpp>
@@ -43,8 +44,12 @@ class scratch_block {
   }
   /// In memory that the caller owns.
   scratch_block(std::byte* place, index_t bytes) noexcept : first_(place), bytes_(bytes) {}
-  scratch_block(const scratch_block&) = delete;
-  scratch_block& operator=(const scratch_block&) = delete;
+  scratch_block(scratch_block&& other) noexcept
+      : memory_(std::exchange(other.memory_, nullptr)),
+        first_(other.first_),
+        bytes_(other.bytes_),
+        taken_(other.taken_) {}
+  scratch_block& operator=(scratch_block&&) = delete;
   ~scratch_block() {
     if (memory_ != nullptr && first_ != nullptr) {
       memory_->deallocate(first_, static_cast<std::size_t>(bytes_), std::size_t{alignment});
@@ -52,6 +57,8 @@ class scratch_block {
   }
 
   [[nodiscard]] std::byte* data() const noexcept { return first_; }
+  /// Bytes that were not taken.
+  [[nodiscard]] index_t left() const noexcept { return bytes_ - taken_; }
 
   /// The next n elements, not initialised.
   ///

@@ -13,6 +13,7 @@
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/embedding/kernels/device_pool.hpp>
+#include <deeprec/embedding/kernels/pool_rules.hpp>
 #include <deeprec/embedding/tables/table_view.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
@@ -34,10 +35,10 @@ struct device_feature {
 template <class Bags, class Out, class Source, class Pooling>
 device_feature<Bags, Out> device_feature_of(const Source& table, const Pooling& pooling) {
   static_assert(DirectRowSource<Source>,
-                "deeprec::table_group: this row source has no device form. Fix: pass a table_view.");
+                "deeprec::feature_group: this row source has no device form. Fix: pass a table_view.");
   static_assert(
       reachable_as<typename Source::space, device_space>,
-      "deeprec::table_group: a table in host memory in a group of batches in device memory. Fix: copy "
+      "deeprec::feature_group: a table in host memory in a group of batches in device memory. Fix: copy "
       "it to the device and use a view with device_space.");
   using element = typename Source::format_type::element;
   using rules = rules_of<Pooling>;
@@ -88,30 +89,14 @@ template <class Bags, class Out>
 status make_entry(const device_feature<Bags, Out>& feature, const Bags& bags,
                   matrix_view<Out, device_space> out,
                   group_entry<typename device_feature<Bags, Out>::task_type>& entry, index_t& units) {
-  if (const status s = detail::expect_size(out.extent(1), feature.task.width,
-                                           "lookup: out.extent(1) must be the row width D");
-      !s) {
+  if (const status s = check_pool_shapes(feature.task.width, bags, true, feature.takes_weights, out); !s) {
     return s;
   }
-  if (const status s = detail::expect_size(out.extent(0), bags.bags(),
-                                           "lookup: out.extent(0) must be the number of bags B");
-      !s) {
-    return s;
-  }
-  if (out.stride(0) < out.extent(1) && out.extent(0) > 1) {
-    return {errc::shape_mismatch, "lookup: out.stride(0) must be at least out.extent(1)"};
-  }
-  if (!out.valid()) return out.validate("lookup: out must not be null");
-  if (!feature.takes_weights && bags.weights() != nullptr)
-    return {errc::unsupported, "lookup: combiner::max must have no weights"};
   if (feature.rules.clips() && !(feature.task.max_norm > 0.0F))
     return {errc::invalid_value, "pooling: max_norm must be above 0"};
   if (const status s = device_shapes(bags); !s) return s;
-  if (feature.task.empty == when_empty::default_row &&
-      is_bad_id(feature.task.default_row, feature.task.rows)) {
-    return {errc::id_out_of_range,
-            "pooling: default_row must be a row of the table",
-            {.value = feature.task.default_row}};
+  if (feature.task.empty == when_empty::default_row) {
+    if (const status s = check_default_row_id(feature.task.default_row, feature.task.rows); !s) return s;
   }
   entry.task = feature.task;
   entry.rules = feature.rules;

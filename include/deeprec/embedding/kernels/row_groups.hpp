@@ -15,16 +15,13 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/scratch_block.hpp>
 #include <deeprec/core/sizes.hpp>
-#include <deeprec/memory/scratch_block.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail { inline namespace DEEPREC_UNIT {
 
 class row_groups {
  public:
-  /// Takes bytes_for(positions) of the block, no more.
-  explicit row_groups(scratch_block& block) : block_(block) {}
-
   static index_t bytes_for(index_t positions) noexcept {
     const index_t keys = scratch_block::bytes_of<std::uint64_t>(positions);
     const index_t starts = scratch_block::bytes_of<index_t>(capped_sum(positions, 1));
@@ -37,11 +34,13 @@ class row_groups {
     return bits_for(positions) + bits_for(rows) <= 64;
   }
 
-  /// Called before add(), with the largest total number of positions.
-  void reserve(index_t positions) {
+  /// Called before add(), with the largest total number of positions. Takes bytes_for(positions) of the block.
+  void reserve(scratch_block& block, index_t positions) {
     position_bits_ = bits_for(positions);
-    keys_ = block_.take<std::uint64_t>(positions);
-    counts_ = block_.take<index_t>(counts_for(positions));
+    keys_ = block.take<std::uint64_t>(positions);
+    spare_ = block.take<std::uint64_t>(positions);
+    counts_ = block.take<index_t>(counts_for(positions));
+    starts_ = block.take<index_t>(capped_sum(positions, 1));
   }
 
   /// Adds the positions [first, first + positions), which follow those added before: position first + k is of
@@ -68,14 +67,13 @@ class row_groups {
   }
 
   /// Groups the added positions by rows in [0, rows).
-  /// Cost: O(N) for every 11 bits of `rows`. Memory: 16 bytes per position, 8 per group.
+  /// Cost: O(N) for every 11 bits of `rows`.
   template <class Context>
   void group(const Context& ctx, index_t rows) {
     piece_ = piece_of(size());
     const int row_bits = bits_for(rows - 1);
     const int widest = size() < few ? 8 : 11;
     const int passes = (row_bits + widest - 1) / widest;
-    if (passes > 0) spare_ = block_.take<std::uint64_t>(size_);
     for (int pass = 0, done = 0; pass < passes; ++pass) {
       const int bits = (row_bits - done + passes - pass - 1) / (passes - pass);
       sort_pass(ctx, position_bits_ + done, bits);
@@ -175,7 +173,7 @@ class row_groups {
       counts_[static_cast<std::size_t>(p)] = count;
     });
     const index_t groups = place_pieces(pieces);
-    starts_ = block_.take<index_t>(groups + 1);
+    starts_ = starts_.first(static_cast<std::size_t>(groups) + 1);
     in_pieces(ctx, size(), [&](index_t p, index_t begin, index_t end) {
       index_t* to = starts_.data() + counts_[static_cast<std::size_t>(p)];
       for (index_t i = begin; i < end; ++i) {
@@ -185,7 +183,6 @@ class row_groups {
     starts_.back() = size();
   }
 
-  scratch_block& block_;
   std::span<std::uint64_t> keys_;
   std::span<std::uint64_t> spare_;
   std::span<index_t> starts_;

@@ -1,28 +1,23 @@
 // Arguments of the update kernels in every region.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
-#include <deeprec/core/jagged_view.hpp>
+#include <deeprec/embedding/kernels/batch_groups.hpp>
 #include <deeprec/embedding/kernels/lookup_args.hpp>
-#include <deeprec/embedding/training/detail/row_groups.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 /// The gradient of a row is a pooled lookup: groups are its bags, and the rows that are added are the
 /// gradients of the batch's bags.
-using gradient_args = pool_args<resolved_rows, std::uint32_t, float>;
+using gradient_args = pool_args<located_rows, float>;
 using gradient_policy = kernel_traits<fold::add, ids_are::present, false>;
 
 template <class Format>
 struct update_args {
-  const row_groups& groups;
+  const batch_groups& groups;
   gradient_args gradient;
   float max_norm;  // rows were scaled down to this norm; 0: they were not
-  std::byte* rows;
   Format format;
 };
 

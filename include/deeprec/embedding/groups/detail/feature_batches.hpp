@@ -1,0 +1,432 @@
+// The batches of all features of one call: resolved together, pooled as one list of pieces, and grouped by table
+// for an update.
+//
+//   batches   |  0  |1|   2   |          type-erased resolutions, in one block
+//   pieces    |p0|p1|p2|p3|p4|p5|        numbered consecutively; starts_[t] is the first of batch t
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <memory_resource>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/context.hpp>
+#include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/scratch_block.hpp>
+#include <deeprec/core/sizes.hpp>
+#include <deeprec/core/status.hpp>
+#include <deeprec/core/unit.hpp>
+#include <deeprec/embedding/groups/detail/features.hpp>
+#include <deeprec/embedding/kernels/backward.hpp>
+#include <deeprec/embedding/kernels/batch_groups.hpp>
+#include <deeprec/exec/executor_ref.hpp>
+#include <deeprec/exec/inline_executor.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
+
+/// Objects of different sizes in one block; destroyed with it.
+template <class T>
+class erased_list {
+ public:
+  erased_list(std::pmr::memory_resource* memory, std::size_t count, std::size_t bytes)
+      : memory_(memory),
+        bytes_(bytes),
+        items_(memory),
+        place_(bytes == 0 ? nullptr : static_cast<std::byte*>(memory->allocate(bytes))),
+        next_(place_) {
+    items_.reserve(count);
+  }
+  erased_list(erased_list&& other) noexcept
+      : memory_(other.memory_),
+        bytes_(std::exchange(other.bytes_, 0)),
+        items_(std::move(other.items_)),
+        place_(std::exchange(other.place_, nullptr)),
+        next_(other.next_) {}
+  erased_list& operator=(erased_list&&) = delete;
+  ~erased_list() {
+    if (place_ == nullptr) return;
+    for (T* const item : items_) item->~T();
+    memory_->deallocate(place_, bytes_);
+  }
+
+  static constexpr std::size_t padded(std::size_t bytes) {
+    constexpr std::size_t alignment = alignof(std::max_align_t);
+    return (bytes + alignment - 1) / alignment * alignment;
+  }
+  /// make(place) makes an item of at most that many bytes, and returns it.
+  template <class Make>
+  T& add(std::size_t bytes, const Make& make) {
+    items_.push_back(make(next_));
+    next_ += padded(bytes);
+    return *items_.back();
+  }
+  void remove_last() noexcept {
+    items_.back()->~T();
+    items_.pop_back();
+  }
+  [[nodiscard]] std::size_t size() const noexcept { return items_.size(); }
+  [[nodiscard]] T& operator[](std::size_t i) const noexcept { return *items_[i]; }
+
+ private:
+  std::pmr::memory_resource* memory_;
+  std::size_t bytes_;
+  std::pmr::vector<T*> items_;
+  std::byte* place_;
+  std::byte* next_;
+};
+
+/// Pieces of the items of a list, numbered consecutively.
+class numbered_pieces {
+ public:
+  template <class Count>
+  numbered_pieces(std::pmr::memory_resource* memory, std::size_t items, const Count& count)
+      : starts_(items + 1, memory) {
+    for (std::size_t t = 0; t < items; ++t) starts_[t + 1] = starts_[t] + count(t);
+  }
+
+  struct piece {
+    index_t number;
+    std::size_t item;
+  };
+  [[nodiscard]] index_t size() const noexcept { return starts_.back(); }
+  [[nodiscard]] piece find(index_t number) const {
+    const auto after = std::upper_bound(starts_.begin(), starts_.end(), number);
+    return {number, static_cast<std::size_t>(after - starts_.begin()) - 1};
+  }
+  [[nodiscard]] piece next(piece at) const {
+    ++at.number;
+    while (at.item + 2 < starts_.size() && at.number >= starts_[at.item + 1]) ++at.item;
+    return at;
+  }
+  /// The number of a piece within its item.
+  [[nodiscard]] index_t within(piece at) const { return at.number - starts_[at.item]; }
+  /// Number of pieces that hold about `positions` of all positions.
+  [[nodiscard]] index_t holding(index_t positions, index_t all) const {
+    const index_t pieces = size();
+    return std::clamp<index_t>(all == 0 ? pieces : pieces * positions / all, 1,
+                               (std::max)(pieces, index_t{1}));
+  }
+
+ private:
+  std::pmr::vector<index_t> starts_;
+};
+
+template <class Optimizer, class Bags, class Out, class Rounding, class = unit>
+class feature_batches {
+  using feature_type = feature<Optimizer, Bags, Out, Rounding>;
+  using feature_list = std::span<const std::unique_ptr<feature_type>>;
+  using table_list = std::span<const std::size_t>;  // the first feature of each table
+  using batch_list = erased_list<feature_batch<Out>>;
+
+ public:
+  feature_batches(std::pmr::memory_resource* memory, feature_list features, table_list tables)
+      : memory_(memory),
+        features_(features),
+        batches_(memory, features.size(), bytes_of_batches(features)),
+        addresses_(memory),
+        groups_(memory),
+        tables_(tables) {}
+
+  static std::size_t bytes_of_batches(feature_list features) {
+    std::size_t bytes = 0;
+    for (const auto& f : features) bytes += batch_list::padded(f->batch_bytes());
+    return bytes;
+  }
+
+  /// Upper bounds of what a lookup and an update of these batches allocate, resolution included.
+  static index_t lookup_bytes(feature_list features, std::span<const Bags> bags) noexcept {
+    index_t bytes = bytes_to_resolve(features, bags);
+    for (std::size_t t = 0; t < bags.size(); ++t) {
+      bytes = capped_sum(bytes, static_cast<index_t>(features[t]->pool_bytes()) + bytes_a_feature);
+      bytes = capped_sum(bytes, features[t]->long_bag_bytes(bags[t]));
+    }
+    return bytes;
+  }
+  static index_t update_bytes(feature_list features, table_list tables, std::span<const Bags> bags,
+                              index_t workers) noexcept {
+    step_memory memory;
+    for (const std::size_t first : tables) {
+      table_work work = work_of(
+          features, first, [&](std::size_t t) { return most_positions(bags[t]); },
+          [&](std::size_t t) { return features[t]->grouped(bags[t]); });
+      memory.add(work, false, workers);
+    }
+    const auto lists = static_cast<index_t>(tables.size() * (sizeof(table_work) + sizeof(std::size_t)));
+    return capped_sum(bytes_to_resolve(features, bags), capped_sum(memory.bytes(), lists + bytes_a_call));
+  }
+
+  [[nodiscard]] feature_list features() const noexcept { return features_; }
+  [[nodiscard]] feature_batch<Out>& operator[](std::size_t t) const noexcept { return batches_[t]; }
+
+  /// Resolves the batches. check(t) checks shapes of feature t. Reports the smallest feature with a fault.
+  template <class Check>
+  status resolve(const erased_context& ctx, std::span<const Bags> bags, bool admits, const Check& check) {
+    const status opened = open(bags, admits, check);
+    index_t count = 0;
+    for (std::size_t t = 0; t < batches_.size(); ++t) {
+      count += batches_[t].addresses();
+      all_positions_ += batches_[t].positions();
+    }
+    addresses_.resize(static_cast<std::size_t>(count));
+    const std::byte** place = addresses_.data();
+    for (std::size_t t = 0; t < batches_.size(); ++t) {
+      batches_[t].place_addresses(place);
+      place += batches_[t].addresses();
+    }
+    examine(ctx, [&](std::size_t t) { return batches_[t].examines(); });
+    if (const status s = admit(ctx); !s) return s;
+    for (std::size_t t = 0; t < batches_.size(); ++t) {
+      if (const status s = batches_[t].finish(); !s) return s.in_table(static_cast<index_t>(t));
+    }
+    return opened;
+  }
+
+  /// Pools every batch to its output.
+  status pool(const erased_context& ctx, std::pmr::memory_resource* memory,
+              std::span<const matrix_view<Out>> outs) const {
+    using pool_list = erased_list<feature_pool>;
+    std::size_t bytes = 0;
+    for (const auto& f : features_) bytes += pool_list::padded(f->pool_bytes());
+    pool_list pools(memory, batches_.size(), bytes);
+    index_t room = 0;
+    for (std::size_t t = 0; t < batches_.size(); ++t) {
+      feature_pool& job = pools.add(features_[t]->pool_bytes(),
+                                    [&](void* where) { return batches_[t].make_pool(where, outs[t]); });
+      room = capped_sum(room, job.scratch_bytes());
+    }
+    scratch_block long_bags(memory, room);
+    for (std::size_t t = 0; t < pools.size(); ++t) pools[t].plan(ctx.instruction_set, long_bags);
+    const numbered_pieces pieces(memory, pools.size(), [&](std::size_t t) {
+      return (pools[t].units() + pools[t].grain() - 1) / pools[t].grain();
+    });
+    ctx.executor->parallel_for(
+        pieces.size(), pieces.holding(positions_worth_a_thread, all_positions_),
+        [&](index_t begin, index_t end, int) { pool_pieces(pools, pieces, begin, end); });
+    for (std::size_t t = 0; t < pools.size(); ++t) pools[t].close(ctx);
+    return {};
+  }
+
+  /// One step for the rows of every table. `keeps`: the groups are kept for the next update.
+  status step(const erased_context& ctx, std::pmr::memory_resource* memory, bool keeps,
+              std::span<const matrix_view<const float>> gradients, const Optimizer& optimizer,
+              const Rounding& rounding) {
+    std::pmr::vector<table_work> work(memory);
+    work.reserve(tables_.size());
+    step_memory sizes;
+    std::pmr::vector<std::size_t> smaller(memory);
+    smaller.reserve(tables_.size());
+    for (const std::size_t first : tables_) {
+      work.push_back(work_of(
+          features_, first, [&](std::size_t t) { return batches_[t].positions(); },
+          [&](std::size_t t) { return batches_[t].grouped(); }));
+      sizes.add(work.back(), keeps, ctx.executor->concurrency());
+      if (work.back().is_small()) smaller.push_back(work.size() - 1);
+    }
+    const bool grouped = !groups_.empty();
+    if (keeps && !grouped) {
+      groups_.reserve(tables_.size());
+      for (const table_work& w : work) groups_.emplace_back(memory_, w.groups());
+    }
+    const scratch_block block(memory, sizes.bytes());
+    for (std::size_t t = 0; t < batches_.size(); ++t) batches_[t].count_skipped();
+    const auto step_table = [&](const erased_context& on, std::size_t t) {
+      const index_t bytes = work[t].bytes(keeps, on.executor->concurrency());
+      scratch_block part(block.data() + work[t].place, bytes);
+      if (keeps) {
+        step_groups_of(on, work[t], groups_[t], grouped, part, gradients, optimizer, rounding);
+      } else {
+        batch_groups groups(part.take<std::byte>(batch_groups::bytes_for(work[t].groups())).data(),
+                            work[t].groups());
+        step_groups_of(on, work[t], groups, false, part, gradients, optimizer, rounding);
+      }
+    };
+    for (std::size_t t = 0; t < work.size(); ++t) {
+      if (work[t].is_large()) step_table(ctx, t);
+    }
+    ctx.executor->parallel_for(static_cast<index_t>(smaller.size()), 1, [&](index_t begin, index_t end, int) {
+      inline_executor here;
+      executor_ref executor(here);
+      const erased_context alone = ctx.rebind(executor);
+      for (index_t i = begin; i < end; ++i) step_table(alone, smaller[static_cast<std::size_t>(i)]);
+    });
+    return {};
+  }
+
+ private:
+  // Fewer cost more to distribute than to process.
+  static constexpr index_t positions_worth_a_thread = 256;
+  // Tables with up to this many ids are updated by one thread.
+  static constexpr index_t positions_of_many = index_t{1} << 15;
+
+  // Lists of pointers and of pieces, and what alignment may take.
+  static constexpr index_t bytes_a_feature = 96;
+  static constexpr index_t bytes_a_call = 1024;
+
+  // Work for a table in one update.
+  struct table_work {
+    std::size_t first = no_feature;
+    const feature_table* table = nullptr;
+    index_t positions = 0;
+    index_t numbered = 0;
+    index_t place = 0;  // offset of its memory in the block of the update
+
+    [[nodiscard]] bool is_large() const noexcept { return positions > positions_of_many; }
+    [[nodiscard]] bool is_small() const noexcept { return !is_large() && numbered > 0; }
+    [[nodiscard]] batch_groups_size groups() const noexcept {
+      batch_groups_size size = table->groups;
+      size.positions = numbered;
+      return size;
+    }
+    [[nodiscard]] backward_size pass(index_t workers) const noexcept {
+      return {.positions = numbered, .width = table->width, .workers = workers};
+    }
+    [[nodiscard]] index_t bytes(bool keeps_groups, index_t workers) const noexcept {
+      const index_t in_block =
+          keeps_groups ? 0 : scratch_block::bytes_of<std::byte>(batch_groups::bytes_for(groups()));
+      return capped_sum(in_block, backward_pass::bytes_for(pass(workers)));
+    }
+  };
+
+  template <class Positions, class Numbered>
+  static table_work work_of(feature_list features, std::size_t first, const Positions& positions,
+                            const Numbered& numbered) {
+    table_work work{.first = first, .table = &features[first]->table};
+    for (std::size_t t = first; t != no_feature; t = features[t]->next_of_table) {
+      work.positions = capped_sum(work.positions, positions(t));
+      work.numbered = capped_sum(work.numbered, numbered(t));
+    }
+    return work;
+  }
+
+  // Large tables in sequence, each on all threads; the others in parallel, each on one thread. All of them use
+  // one block, allocated before the first table is updated: the large ones reuse it in turn, then the smaller
+  // ones take separate parts of it.
+  struct step_memory {
+    index_t largest = 0;
+    index_t together = 0;
+
+    void add(table_work& work, bool keeps_groups, index_t workers) noexcept {
+      if (work.is_large()) {
+        largest = (std::max)(largest, work.bytes(keeps_groups, workers));
+        return;
+      }
+      if (!work.is_small()) return;
+      work.place = together;
+      together = capped_sum(together, work.bytes(keeps_groups, 1));
+    }
+    [[nodiscard]] index_t bytes() const noexcept { return (std::max)(largest, together); }
+  };
+
+  static index_t bytes_to_resolve(feature_list features, std::span<const Bags> bags) noexcept {
+    index_t bytes = bytes_a_call;
+    for (std::size_t t = 0; t < bags.size(); ++t) {
+      bytes = capped_sum(bytes, static_cast<index_t>(features[t]->batch_bytes()) + bytes_a_feature);
+      bytes = capped_sum(bytes, features[t]->address_bytes(bags[t]));
+    }
+    return bytes;
+  }
+
+  // Opens batches up to the first that has a fault; the ids of the features before it may be bad as well.
+  template <class Check>
+  status open(std::span<const Bags> bags, bool admits, const Check& check) {
+    for (std::size_t t = 0; t < features_.size(); ++t) {
+      const auto number = static_cast<index_t>(t);
+      if (const status s = check(t); !s) return s.in_table(number);
+      feature_batch<Out>& batch = batches_.add(
+          features_[t]->batch_bytes(), [&](void* where) { return features_[t]->make_batch(where, bags[t]); });
+      if (const status s = batch.open(admits); !s) {
+        batches_.remove_last();
+        return s.in_table(number);
+      }
+    }
+    return {};
+  }
+
+  // Examines the batches that `which` chooses.
+  template <class Which>
+  void examine(const erased_context& ctx, const Which& which) {
+    const numbered_pieces pieces(memory_, batches_.size(), [&](std::size_t t) {
+      return which(t) ? (batches_[t].positions() + check_positions_at_once - 1) / check_positions_at_once : 0;
+    });
+    ctx.executor->parallel_for(pieces.size(), pieces.holding(check_positions_at_once, all_positions_),
+                               [&](index_t begin, index_t end, int) {
+                                 for (auto at = pieces.find(begin); at.number < end; at = pieces.next(at)) {
+                                   feature_batch<Out>& batch = batches_[at.item];
+                                   const index_t from = pieces.within(at) * check_positions_at_once;
+                                   batch.examine(
+                                       ctx.instruction_set, from,
+                                       (std::min)(from + check_positions_at_once, batch.positions()));
+                                 }
+                               });
+  }
+
+  // Inserts absent keys. Features may share a source, so all guards are dropped before the first insertion.
+  status admit(const erased_context& ctx) {
+    bool admits = false;
+    bool any = false;
+    for (std::size_t t = 0; t < batches_.size(); ++t) {
+      if (!batches_[t].admits()) continue;
+      admits = true;
+      any = batches_[t].list_absent(memory_) || any;
+    }
+    if (!admits) return {};
+    if (any) {
+      for (std::size_t t = 0; t < batches_.size(); ++t) batches_[t].drop_guard();
+      for (std::size_t t = 0; t < batches_.size(); ++t) {
+        if (const status s = batches_[t].insert_absent(); !s) return s.in_table(static_cast<index_t>(t));
+      }
+      for (std::size_t t = 0; t < batches_.size(); ++t) batches_[t].take_guard();
+    }
+    for (std::size_t t = 0; t < batches_.size(); ++t) {
+      if (batches_[t].admits()) batches_[t].end_admission(any);
+    }
+    // Rows of the sources that grew have moved.
+    if (any) examine(ctx, [&](std::size_t t) { return batches_[t].addresses() > 0; });
+    return {};
+  }
+
+  // While a piece is pooled, the first rows of the next one are being prefetched.
+  static void pool_pieces(const erased_list<feature_pool>& pools, const numbered_pieces& pieces,
+                          index_t begin, index_t end) {
+    auto at = pieces.find(begin);
+    pools[at.item].fetch(pieces.within(at) * pools[at.item].grain());
+    while (at.number < end) {
+      const auto then = pieces.next(at);
+      if (then.number < end) {
+        pools[then.item].fetch(pieces.within(then) * pools[then.item].grain());
+      }
+      feature_pool& job = pools[at.item];
+      const index_t from = pieces.within(at) * job.grain();
+      job.pool(from, (std::min)(from + job.grain(), job.units()));
+      at = then;
+    }
+  }
+
+  // Uses the memory of `part`; no allocation.
+  void step_groups_of(const erased_context& ctx, const table_work& w, batch_groups& groups, bool grouped,
+                      scratch_block& part, std::span<const matrix_view<const float>> gradients,
+                      const Optimizer& optimizer, const Rounding& rounding) const {
+    backward_pass pass(part, w.pass(ctx.executor->concurrency()));
+    for (std::size_t t = w.first; t != no_feature; t = features_[t]->next_of_table) {
+      if (!grouped) batches_[t].add_to(groups, ctx);
+      batches_[t].add_to(pass, ctx, gradients[t]);
+    }
+    if (!grouped) groups.group(ctx);
+    pass.arrange(ctx, groups.groups());
+    features_[w.first]->step(ctx, groups, pass, optimizer, rounding);
+  }
+
+  std::pmr::memory_resource* memory_;
+  feature_list features_;
+  batch_list batches_;
+  std::pmr::vector<const std::byte*> addresses_;
+  std::pmr::vector<batch_groups> groups_;  // of each table, once an update has kept them
+  table_list tables_;
+  index_t all_positions_ = 0;
+};
+
+}}}  // namespace deeprec::DEEPREC_ABI::detail

@@ -1,0 +1,267 @@
+// The type-erased features of a group, their resolved batches, and their poolings.
+//
+//   feature          table and pooling, registered once; makes a batch for each call
+//   feature_batch    a resolution: examined, located, grouped
+//   feature_pool     a pool_job over it, for one lookup
+#pragma once
+
+#include <cstddef>
+#include <memory_resource>
+#include <new>
+#include <optional>
+#include <type_traits>
+#include <vector>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/context.hpp>
+#include <deeprec/core/first_fault.hpp>
+#include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/scratch_block.hpp>
+#include <deeprec/core/status.hpp>
+#include <deeprec/core/unit.hpp>
+#include <deeprec/embedding/kernels/backward.hpp>
+#include <deeprec/embedding/kernels/batch_groups.hpp>
+#include <deeprec/embedding/kernels/pool_job.hpp>
+#include <deeprec/embedding/kernels/pool_rules.hpp>
+#include <deeprec/embedding/kernels/resolution.hpp>
+#include <deeprec/embedding/kernels/step_groups.hpp>
+#include <deeprec/embedding/resolve.hpp>
+#include <deeprec/embedding/tables/row_source.hpp>
+#include <deeprec/exec/executor_ref.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
+
+using erased_context = context<executor_ref>;
+
+/// The pooling of a feature in one lookup; see pool_job.
+class feature_pool {
+ public:
+  virtual ~feature_pool() = default;
+  [[nodiscard]] virtual index_t scratch_bytes() const noexcept = 0;
+  virtual void plan(isa which, scratch_block& scratch) = 0;
+  [[nodiscard]] virtual index_t units() const noexcept = 0;
+  [[nodiscard]] virtual index_t grain() const noexcept = 0;
+  virtual void fetch(index_t begin) const noexcept = 0;
+  virtual void pool(index_t begin, index_t end) noexcept = 0;
+  virtual void close(const erased_context& ctx) = 0;
+};
+
+template <class Resolution, class Out, class = unit>
+class feature_pool_of final : public feature_pool {
+ public:
+  feature_pool_of(const Resolution& rows, matrix_view<Out> out) : job_(rows, out) {}
+  index_t scratch_bytes() const noexcept override { return job_.scratch_bytes(); }
+  void plan(isa which, scratch_block& scratch) override { job_.plan(which, scratch); }
+  index_t units() const noexcept override { return job_.units(); }
+  index_t grain() const noexcept override { return job_.grain(); }
+  void fetch(index_t begin) const noexcept override { job_.fetch(begin); }
+  void pool(index_t begin, index_t end) noexcept override { job_.pool(begin, end); }
+  void close(const erased_context& ctx) override { job_.close(ctx); }
+
+ private:
+  pool_job<Resolution, Out> job_;
+};
+
+/// The batch of a feature; see resolution.
+template <class Out>
+class feature_batch {
+ public:
+  virtual ~feature_batch() = default;
+  virtual status open(bool admits) = 0;
+  [[nodiscard]] virtual bool examines() const noexcept = 0;
+  [[nodiscard]] virtual index_t positions() const noexcept = 0;
+  [[nodiscard]] virtual index_t grouped() const noexcept = 0;
+  [[nodiscard]] virtual index_t addresses() const noexcept = 0;
+  virtual void place_addresses(const std::byte** addresses) noexcept = 0;
+  virtual void examine(isa which, index_t begin, index_t end) = 0;
+  [[nodiscard]] virtual bool admits() const noexcept = 0;
+  /// The parts of an admission: list_absent returns whether there are absent keys.
+  virtual bool list_absent(std::pmr::memory_resource* memory) = 0;
+  virtual void drop_guard() noexcept = 0;
+  virtual status insert_absent() = 0;
+  virtual void take_guard() = 0;
+  virtual void end_admission(bool examined_again) = 0;
+  /// The fault of the smallest position, or of the default row.
+  virtual status finish() = 0;
+
+  [[nodiscard]] virtual status check_pool(matrix_view<Out> out) const = 0;
+  virtual feature_pool* make_pool(void* where, matrix_view<Out> out) const = 0;
+
+  virtual void add_to(batch_groups& groups, const erased_context& ctx) const = 0;
+  virtual void add_to(backward_pass& pass, const erased_context& ctx,
+                      matrix_view<const float> gradient) const = 0;
+  virtual void count_skipped() const = 0;
+};
+
+template <class Source, class Bags, class Pooling, class Out, class = unit>
+class feature_batch_of final : public feature_batch<Out> {
+  using resolution_type = resolution<Source, Bags, Pooling>;
+
+ public:
+  using pool_type = feature_pool_of<resolution_type, Out>;
+
+  feature_batch_of(const Source& source, const Bags& bags, const Pooling& pooling)
+      : rows_(source, bags, pooling) {}
+  status open(bool admits) override {
+    return rows_.open(admits && GrowingRowSource<Source, typename Bags::id_type>);
+  }
+  bool examines() const noexcept override { return resolution_type::examines; }
+  index_t positions() const noexcept override { return rows_.positions(); }
+  index_t grouped() const noexcept override { return grouped_positions(rows_.bags(), rows_.pooling()); }
+  index_t addresses() const noexcept override { return rows_.addresses(); }
+  void place_addresses(const std::byte** addresses) noexcept override { rows_.place_addresses(addresses); }
+  void examine(isa which, index_t begin, index_t end) override { rows_.examine(which, begin, end, bad_); }
+  bool admits() const noexcept override { return rows_.admits(); }
+  bool list_absent(std::pmr::memory_resource* memory) override {
+    if constexpr (resolution_type::is_keyed) {
+      rows_.list_absent(absent_.emplace(memory));
+      return !absent_->empty();
+    }
+    return false;
+  }
+  void drop_guard() noexcept override { rows_.drop_guard(); }
+  status insert_absent() override {
+    if constexpr (GrowingRowSource<Source, typename Bags::id_type>) {
+      if (absent_ && !absent_->empty()) {
+        return rows_.source().insert(absent_->data(), static_cast<index_t>(absent_->size()));
+      }
+    }
+    return {};
+  }
+  void take_guard() override { rows_.take_guard(); }
+  void end_admission(bool examined_again) override {
+    if (examined_again) {
+      rows_.end_admission();
+    } else {
+      rows_.judge_all(bad_);
+    }
+  }
+  status finish() override {
+    if (!bad_.first()) return bad_.first();
+    return rows_.finish();
+  }
+  status check_pool(matrix_view<Out> out) const override {
+    return lookup_shapes(rows_.source().format().width(), rows_.bags(), rows_.pooling(), out);
+  }
+  feature_pool* make_pool(void* where, matrix_view<Out> out) const override {
+    return ::new (where) pool_type(rows_, out);
+  }
+  void add_to(batch_groups& groups, const erased_context& ctx) const override { groups.add(ctx, rows_); }
+  void add_to(backward_pass& pass, const erased_context& ctx,
+              matrix_view<const float> gradient) const override {
+    pass.add(ctx, rows_, gradient);
+  }
+  void count_skipped() const override { rows_.count_skipped(); }
+
+ private:
+  resolution_type rows_;
+  fault_report bad_;
+  std::optional<std::pmr::vector<typename Bags::id_type>> absent_;
+};
+
+/// Identifies the table of a feature. Features whose tables have one address share it.
+struct feature_table {
+  const void* address = nullptr;  // null: shared with no other feature
+  batch_groups_size groups;       // without positions
+  index_t width = 0;
+  index_t stride = 0;
+  float norm_cap = 0;            // max_norm of the lookups; 0: none
+  const void* format = nullptr;  // identifies the row format, without RTTI
+
+  [[nodiscard]] bool same_rows(const feature_table& other) const noexcept {
+    return groups.rows == other.groups.rows && width == other.width && stride == other.stride &&
+           norm_cap == other.norm_cap && format == other.format;
+  }
+};
+
+/// Its address identifies a format.
+template <class Format>
+inline constexpr char name_of_format = 0;
+
+template <class Source, class Pooling>
+feature_table table_of(const Source& source, const Pooling& pooling) {
+  using format_type = typename Source::format_type;
+  feature_table table{.groups = {.rows = -1},
+                      .width = source.format().width(),
+                      .stride = source.format().stride_bytes(),
+                      .norm_cap = max_norm_of(pooling),
+                      .format = &name_of_format<format_type>};
+  if constexpr (DirectRowSource<Source>) {
+    table.groups.rows = source.rows();
+    table.groups.base = source.data();
+    table.groups.stride = table.stride;
+    // A table without rows, or with rows of 0 bytes, is never the same as another.
+    if (source.rows() > 0 && table.stride > 0) table.address = source.data();
+  } else if constexpr (requires { source.identity(); }) {
+    table.address = source.identity();
+  }
+  return table;
+}
+
+inline constexpr std::size_t no_feature = static_cast<std::size_t>(-1);
+
+/// A registered feature.
+template <class Optimizer, class Bags, class Out, class Rounding>
+class feature {
+ public:
+  explicit feature(const feature_table& its_table) : table(its_table) {}
+  virtual ~feature() = default;
+  [[nodiscard]] virtual std::size_t batch_bytes() const noexcept = 0;
+  [[nodiscard]] virtual std::size_t pool_bytes() const noexcept = 0;
+  /// Upper bound of the scratch for addresses and long bags of a batch.
+  [[nodiscard]] virtual index_t address_bytes(const Bags& bags) const noexcept = 0;
+  [[nodiscard]] virtual index_t long_bag_bytes(const Bags& bags) const noexcept = 0;
+  [[nodiscard]] virtual index_t grouped(const Bags& bags) const noexcept = 0;
+  [[nodiscard]] virtual status check(const Bags& bags, matrix_view<Out> out) const = 0;
+  [[nodiscard]] virtual status check_policies() const = 0;
+  virtual feature_batch<Out>* make_batch(void* where, const Bags& bags) const = 0;
+  virtual void step(const erased_context& ctx, const batch_groups& groups, const backward_pass& pass,
+                    const Optimizer& optimizer, const Rounding& rounding) const = 0;
+
+  const feature_table table;
+  std::size_t next_of_table = no_feature;  // the next feature of the same table
+};
+
+template <bool Trains, class Source, class Pooling, class Optimizer, class Bags, class Out, class Rounding,
+          class = unit>
+class feature_of final : public feature<Optimizer, Bags, Out, Rounding> {
+  using batch_type = feature_batch_of<Source, Bags, Pooling, Out>;
+  using pool_type = typename batch_type::pool_type;
+  static_assert(alignof(batch_type) <= alignof(std::max_align_t) &&
+                alignof(pool_type) <= alignof(std::max_align_t));
+
+ public:
+  feature_of(const Source& source, const Pooling& pooling)
+      : feature<Optimizer, Bags, Out, Rounding>(table_of(source, pooling)),
+        source_(source),
+        pooling_(pooling) {}
+  std::size_t batch_bytes() const noexcept override { return sizeof(batch_type); }
+  std::size_t pool_bytes() const noexcept override { return sizeof(pool_type); }
+  index_t address_bytes(const Bags& bags) const noexcept override {
+    return unresolved_rows(source_, bags, pooling_).address_bytes();
+  }
+  index_t long_bag_bytes(const Bags& bags) const noexcept override {
+    using job = pool_job<resolution<Source, Bags, Pooling>, Out>;
+    return job::bytes_for(longest_bag(bags), source_.format().width());
+  }
+  index_t grouped(const Bags& bags) const noexcept override { return grouped_positions(bags, pooling_); }
+  status check(const Bags& bags, matrix_view<Out> out) const override {
+    return lookup_shapes(source_.format().width(), bags, pooling_, out);
+  }
+  status check_policies() const override { return check_max_norm(pooling_); }
+  feature_batch<Out>* make_batch(void* where, const Bags& bags) const override {
+    return ::new (where) batch_type(source_, bags, pooling_);
+  }
+  void step(const erased_context& ctx, const batch_groups& groups, const backward_pass& pass,
+            const Optimizer& optimizer, const Rounding& rounding) const override {
+    if constexpr (Trains) {
+      step_groups(ctx, groups, pass, source_.format(), this->table.norm_cap, optimizer, rounding);
+    }
+  }
+
+ private:
+  Source source_;
+  Pooling pooling_;
+};
+
+}}}  // namespace deeprec::DEEPREC_ABI::detail

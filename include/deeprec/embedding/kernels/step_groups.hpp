@@ -1,0 +1,76 @@
+// One optimizer step for every row of a backward pass.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <type_traits>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/jagged_view.hpp>
+#include <deeprec/core/sizes.hpp>
+#include <deeprec/core/unit.hpp>
+#include <deeprec/embedding/kernels/backward.hpp>
+#include <deeprec/embedding/kernels/batch_groups.hpp>
+#include <deeprec/embedding/kernels/pool_job.hpp>
+#include <deeprec/embedding/kernels/update_kernels.hpp>
+#include <deeprec/optim/row_optimizer.hpp>
+#include <deeprec/simd/dispatch.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
+
+template <class Format>
+inline constexpr bool has_trainable_rows =
+    std::is_same_v<typename Format::element, float> || std::is_same_v<typename Format::element, f16> ||
+    std::is_same_v<typename Format::element, bf16> || std::is_same_v<typename Format::element, split_float>;
+
+/// The update kernel of a region, by address: chosen once for each call.
+template <class Region, class Element, class Optimizer, class Rows, class Rounding, class Args,
+          class = detail::unit>
+void step_in(const Rows& rows, const Rounding& rounding, const Args& args, index_t begin, index_t end,
+             float* scratch) {
+  update_rows<Element, Optimizer>(Region{}, rows, rounding, args, begin, end, scratch);
+}
+
+/// max_norm: the norm that lookups scaled rows down to; 0: none. No allocation.
+template <class Context, class Format, class Optimizer, class Rounding, class = detail::unit>
+void step_groups(const Context& ctx, const batch_groups& grouped, const backward_pass& pass,
+                 const Format& format, float max_norm, const Optimizer& optimizer, const Rounding& rounding) {
+  using element = typename Format::element;
+  const row_groups& groups = grouped.groups();
+  if (groups.groups() == 0 || format.width() == 0) return;
+  const update_args<Format> args{grouped, pass.pooled(), max_norm, format};
+  const auto rows = prepare(optimizer);
+  using rows_type = std::remove_const_t<decltype(rows)>;
+  using step_kernel =
+      void (*)(const rows_type&, const Rounding&, const update_args<Format>&, index_t, index_t, float*);
+  const auto step = with_isa_up_to_avx512(ctx.instruction_set, [](auto region) -> step_kernel {
+    return &step_in<decltype(region), element, Optimizer, rows_type, Rounding, update_args<Format>>;
+  });
+  // The first fetches of a piece have no work to hide their latency: large pieces, but enough of them.
+  const index_t piece = std::clamp<index_t>(groups.groups() / 32, 256, 4096);
+  ctx.executor->parallel_for(groups.groups(), piece, [&](index_t begin, index_t end, int worker) {
+    step(rows, rounding, args, begin, end, pass.sums_of(worker));
+  });
+  if (groups.size() <= chunk_positions) return;
+  for (index_t group = 0; group < groups.groups(); ++group) {
+    const index_t* const starts = groups.starts() + group;
+    if (starts[1] - starts[0] <= chunk_positions) continue;
+    gradient_args pooled = args.gradient;
+    pooled.ranges = detail::offset_ranges<index_t>{starts, -1, -1};
+    pooled.out = pass.sums_of(0);
+    pool_long_bag<float, gradient_policy>(ctx, pooled, 0, pass.long_bags());
+    with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
+      update_row<element, Optimizer>(region, rows, rounding, args, group, pass.sums_of(0));
+    });
+  }
+}
+
+/// Whether the rows of a format have room for the state of an optimizer.
+template <class Optimizer, class Format>
+bool has_state_of(const Format& format) noexcept {
+  return format.state_floats() >=
+         capped_sum(Optimizer::row_state, capped_product(Optimizer::element_state, format.width()));
+}
+
+}}}  // namespace deeprec::DEEPREC_ABI::detail

@@ -1,0 +1,208 @@
+// Resolved rows: a batch whose ids were checked once and whose rows are known, for several verbs.
+//
+//   auto rows = resolve(ctx, table, bags, combiner::mean, keys::find_or_insert);
+//   if (!rows) return rows.fault();
+//   lookup(ctx, *rows, out);                       no id is checked or located again
+//   update(ctx, *rows, gradient, adagrad{});       grouped by row at the first update, once
+//
+//   direct tables    base, stride and ids: nothing is stored for an id
+//   other sources    an address for each id, and the source's guard: no row moves while `rows` exists
+#pragma once
+
+#include <cstddef>
+#include <memory_resource>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/context.hpp>
+#include <deeprec/core/jagged_view.hpp>
+#include <deeprec/core/operation.hpp>
+#include <deeprec/core/result.hpp>
+#include <deeprec/core/scratch_block.hpp>
+#include <deeprec/core/status.hpp>
+#include <deeprec/core/unit.hpp>
+#include <deeprec/core/verb.hpp>
+#include <deeprec/embedding/kernels/batch_groups.hpp>
+#include <deeprec/embedding/kernels/pool_rules.hpp>
+#include <deeprec/embedding/kernels/resolution.hpp>
+#include <deeprec/embedding/pooling.hpp>
+#include <deeprec/embedding/tables/row_source.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI {
+
+/// What resolve does with keys that the source does not hold.
+namespace keys {
+
+struct find_t {};
+struct find_or_insert_t {};
+/// They get the source's default_row(). Where it has none they are faults, or left out, as ids out of range.
+inline constexpr find_t find{};
+/// The source admits them (GrowingRowSource); for those that it refuses, as find.
+inline constexpr find_or_insert_t find_or_insert{};
+
+}  // namespace keys
+
+/// A checked batch and where its rows are. Refers to the batch and to the rows; its own memory comes from the
+/// context that resolve was given. Movable.
+///
+/// @pre     batch and source outlive it; the batch is not changed
+/// @threads lookups are concurrent readers; update and row_gradients group its rows and need exclusive access
+template <RowSource Source, BagBatch Bags, class Pooling>
+class resolved_rows {
+ public:
+  using source_type = Source;
+  using bags_type = Bags;
+  using pooling_type = Pooling;
+
+  [[nodiscard]] const Source& source() const noexcept { return resolution_.source(); }
+  [[nodiscard]] const Bags& bags() const noexcept { return resolution_.bags(); }
+  [[nodiscard]] const Pooling& pooling() const noexcept { return resolution_.pooling(); }
+  /// Number of ids of the batch.
+  [[nodiscard]] index_t positions() const noexcept { return resolution_.positions(); }
+
+  /// For verbs.
+  [[nodiscard]] const auto& resolution() const noexcept { return resolution_; }
+  /// For verbs: the positions grouped by row; made at the first call.
+  template <class Context>
+  const detail::batch_groups& groups(const Context& ctx) const {
+    if (!groups_) {
+      auto& made = groups_.emplace(addresses_.get_allocator().resource(), detail::groups_size(resolution_));
+      made.add(ctx, resolution_);
+      made.group(ctx);
+    }
+    return *groups_;
+  }
+
+  /// For resolve.
+  resolved_rows(const Source& source, const Bags& bags, const Pooling& pooling,
+                std::pmr::memory_resource* memory)
+      : resolution_(source, bags, pooling), addresses_(memory) {}
+  template <class Context>
+  status resolve_on(const Context& ctx, bool admits) {
+    if (const status s = resolution_.open(admits); !s) return s;
+    addresses_.resize(static_cast<std::size_t>(resolution_.addresses()));
+    resolution_.place_addresses(addresses_.data());
+    return detail::resolve_opened(ctx, resolution_);
+  }
+
+ private:
+  detail::resolution<Source, Bags, Pooling> resolution_;
+  std::pmr::vector<const std::byte*> addresses_;
+  mutable std::optional<detail::batch_groups> groups_;
+};
+
+/// Checks the ids of a batch and locates their rows.
+///
+/// @shape   source of rows of width D · bags {offsets (B+1), ids (N), weights (N) or none}
+/// @dtype   ids of 32 or 64 bits, or a class with id_value(id) (concept BagId)
+/// @space   host
+/// @post    the result keeps the source's guard, where it has one: rows don't move until it is destroyed
+/// @cost    reads each id once. Direct tables: no allocation. Others: 8 bytes an id from the context's
+///          resource, and a second pass where keys were inserted
+/// @threads reentrant; with find_or_insert as the source's insert()
+/// @error   as lookup; with find, a key that the source does not hold and that has no default row is
+///          id_out_of_range where ids are checked; the status of insert(); out_of_memory
+/// @example @snippet tests/embedding/resolve_test.cpp resolve
+template <class Context, RowSource Source, BagBatch Bags, class Pooling, class Mode = keys::find_t,
+          class = detail::unit>
+[[nodiscard]] auto resolve(Context&& context_or_executor, const Source& source, const Bags& bags,
+                           const Pooling& pooling, Mode = {}) {
+  static_assert(std::is_same_v<Mode, keys::find_t> || std::is_same_v<Mode, keys::find_or_insert_t>,
+                "deeprec::resolve: unknown mode. Fix: keys::find or keys::find_or_insert.");
+  constexpr bool admits = std::is_same_v<Mode, keys::find_or_insert_t>;
+  static_assert(!admits || GrowingRowSource<Source, typename Bags::id_type>,
+                "deeprec::resolve: this row source admits no keys. Fix: keys::find, or give it "
+                "insert(keys, n) (concept GrowingRowSource in embedding/tables/row_source.hpp).");
+  const auto ctx = detail::as_context(context_or_executor);
+  static_assert(std::is_same_v<detail::backend_of<std::remove_const_t<decltype(ctx)>>, host_backend>,
+                "deeprec::resolve: rows are resolved on the host. Fix: pass a host context; on a device pass "
+                "table and bags to the verb.");
+  const auto policies = detail::as_pooling(pooling);
+  using rows_type = resolved_rows<Source, Bags, std::remove_const_t<decltype(policies)>>;
+  using result_type = result<rows_type>;
+  const detail::verb_call call(ctx, "resolve");
+  if (!call) return result_type(call.stopped());
+  if (const status s = detail::check_max_norm(policies); !s) return result_type(s.in_operation("resolve"));
+  rows_type rows(source, bags, policies, ctx.memory);
+  const status s = detail::or_out_of_memory("resolve", [&] { return rows.resolve_on(ctx, admits); });
+  return s ? result_type(std::move(rows)) : result_type(s);
+}
+
+namespace detail {
+
+template <class T>
+inline constexpr bool is_resolved = false;
+template <class Source, class Bags, class Pooling>
+inline constexpr bool is_resolved<resolved_rows<Source, Bags, Pooling>> = true;
+
+/// A batch that a verb resolves itself, with the interface of resolved_rows.
+template <class Source, class Bags, class Pooling>
+class unresolved_rows {
+ public:
+  using source_type = Source;
+  using bags_type = Bags;
+  using pooling_type = Pooling;
+
+  constexpr unresolved_rows(const Source& source, const Bags& bags, const Pooling& pooling)
+      : source_(source), bags_(bags), pooling_(pooling) {}
+  [[nodiscard]] const Source& source() const noexcept { return source_; }
+  [[nodiscard]] const Bags& bags() const noexcept { return bags_; }
+  [[nodiscard]] const Pooling& pooling() const noexcept { return pooling_; }
+  [[nodiscard]] auto resolution() const {
+    return detail::resolution<Source, Bags, Pooling>(source_, bags_, pooling_);
+  }
+  /// Upper bound of the scratch that group_in takes.
+  [[nodiscard]] index_t group_bytes() const noexcept {
+    return scratch_block::bytes_of<std::byte>(batch_groups::bytes_for(groups_size(*this)));
+  }
+  /// Upper bound of the scratch that resolve_in takes.
+  [[nodiscard]] index_t address_bytes() const noexcept {
+    if constexpr (DirectRowSource<Source>) {
+      return 0;
+    } else {
+      return scratch_block::bytes_of<const std::byte*>(most_positions(bags_));
+    }
+  }
+
+ private:
+  Source source_;
+  Bags bags_;
+  Pooling pooling_;
+};
+
+template <class Pooling>
+using pooling_for = std::remove_cvref_t<decltype(as_pooling(std::declval<const Pooling&>()))>;
+
+/// Rows as an operation keeps them: resolved ones by reference.
+template <class Rows>
+using kept_rows = std::conditional_t<is_resolved<Rows>, const Rows&, Rows>;
+template <class Rows>
+using resolution_of = std::remove_cvref_t<decltype(std::declval<const Rows&>().resolution())>;
+
+/// Resolves a batch with scratch for its addresses.
+template <class Context, class Resolution>
+status resolve_in(const Context& ctx, Resolution& rows, scratch_block& scratch) {
+  if (const status s = rows.open(); !s) return s;
+  if constexpr (!Resolution::is_direct) {
+    rows.place_addresses(scratch.take<const std::byte*>(rows.addresses()).data());
+  }
+  return resolve_opened(ctx, rows);
+}
+
+/// The effects of reading a batch and its rows.
+template <class Rows, class F>
+void read_effects(const Rows& rows, F&& f) {
+  using source_type = typename Rows::source_type;
+  using bags_space = typename Rows::bags_type::space;
+  if constexpr (requires { rows.source().data(); }) {
+    f(effect_on<typename source_type::space>(rows.source().data(), access_mode::reads));
+  }
+  f(effect_on<bags_space>(rows.bags().ids(), access_mode::reads));
+}
+
+}  // namespace detail
+
+}}  // namespace deeprec::DEEPREC_ABI

@@ -1,0 +1,90 @@
+// Row sources: what a lookup and an update can read rows from.
+//
+//   ids ──row source──> addresses of rows
+//
+//   DirectRowSource      row i at data() + i * stride: table views
+//   ResolvingRowSource   ids in [0, rows()); resolve() writes their addresses: partitioned_table
+//   KeyedRowSource       any key; find() writes the addresses of those it holds: growing tables
+//
+// A source is a view: it is copied, and owns no rows. Members that a keyed source may have:
+//
+//   insert(keys, n)      admits keys that it does not hold (GrowingRowSource)
+//   default_row()        the row that is read for an absent key, and never trained
+//   guard()              an object during whose lifetime no row moves (GuardedRowSource)
+//   for_each_row(f)      calls f(key, address of its row) for every row, for files (EnumerableRowSource)
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <type_traits>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/space.hpp>
+#include <deeprec/core/status.hpp>
+#include <deeprec/embedding/tables/row_format.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI {
+
+/// `space` is the memory space of the rows.
+template <class S>
+concept RowSource = std::copyable<S> && requires(const S& source) {
+  requires RowFormat<typename S::format_type>;
+  requires MemorySpace<typename S::space>;
+  { source.format() } -> std::convertible_to<typename S::format_type>;
+};
+
+/// Ids are valid in [0, rows()).
+template <class S>
+concept BoundedRowSource = RowSource<S> && requires(const S& source) {
+  { source.rows() } -> std::convertible_to<index_t>;
+};
+
+/// A source whose row i is at data() + i * stride.
+template <class S>
+concept DirectRowSource = BoundedRowSource<S> && requires(const S& source) {
+  { source.data() } -> std::convertible_to<const std::byte*>;
+};
+
+/// A source that resolves batches of ids: resolve(ids, n, addresses) writes n row addresses, none of them
+/// null. Called from several threads at once.
+template <class S, class Id>
+concept ResolvingRowSource =
+    BoundedRowSource<S> && requires(const S& source, const Id* ids, index_t n, const std::byte** addresses) {
+      source.resolve(ids, n, addresses);
+    };
+
+/// A source of rows with keys: find(keys, n, addresses) writes n row addresses, null for a key that it does
+/// not hold. Called from several threads at once. Every key is valid.
+template <class S, class Key>
+concept KeyedRowSource = RowSource<S> && !BoundedRowSource<S> &&
+                         requires(const S& source, const Key* keys, index_t n, const std::byte** addresses) {
+                           source.find(keys, n, addresses);
+                         };
+
+/// insert(keys, n) admits keys; their rows are initialised. It may refuse some of them (an admission filter):
+/// these stay absent. Keys may repeat. Called by one thread, which holds no guard of the source.
+template <class S, class Key>
+concept GrowingRowSource = KeyedRowSource<S, Key> && requires(const S& source, const Key* keys, index_t n) {
+  { source.insert(keys, n) } -> std::convertible_to<status>;
+};
+
+/// While an object that guard() returned exists, addresses stay valid. One thread may hold several of them.
+template <class S>
+concept GuardedRowSource = RowSource<S> && requires(const S& source) {
+  { source.guard() } -> std::movable;
+};
+
+/// A source whose rows may be written through their addresses: byte_type is std::byte.
+template <class S>
+concept WritableRowSource = RowSource<S> && std::same_as<typename S::byte_type, std::byte>;
+
+/// A source that can list its rows: for_each_row(f) calls f(key, address) once for each.
+template <class S, class Key>
+concept EnumerableRowSource =
+    KeyedRowSource<S, Key> && requires(const S& source, void (*f)(Key, const std::byte*)) {
+      source.for_each_row(f);
+      { source.size() } -> std::convertible_to<index_t>;
+    };
+
+}}  // namespace deeprec::DEEPREC_ABI
