@@ -1,6 +1,6 @@
 // The two models, made of deeprec's primitives.
 //
-//   dlrm   dense ─> bottom MLP ───────────────┐
+//   dlrm   dense ─> bottom MLP ─────────────────┐
 //          39 ids ─> feature_group, rows of 16 ─┴─> dot interaction ─> top MLP ─> logit
 //   lr     dense ─> linear ───────────────────┐
 //          39 ids ─> fused_lookup, rows of 1 ─┴─> sum ─> logit

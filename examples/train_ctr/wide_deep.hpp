@@ -1,8 +1,8 @@
 // Wide and deep: a logistic regression over the ids, and a stack over all rows side by side.
 //
 //   39 ids ─> fused_lookup, rows of 1 ────────────────────────────┐
-//   39 ids ─> feature_group, rows of 16, side by side ─┐            ├─> logit
-//   dense ───────────────────────────────────────────┴─> MLP ─────┘
+//   39 ids ─> feature_group, rows of 16, side by side ─┐          ├─> logit
+//   dense ─────────────────────────────────────────────┴─> MLP ───┘
 #pragma once
 
 #include <algorithm>
@@ -53,8 +53,8 @@ class wide_deep {
       return s;
     }
     const matrix_view<float> input(input_.data(), rows, stack_.size(0));
-    if (const status s = features_.look_up(executor, batch.by_slot,
-                                           input.columns(dense_width, slots * options_.width));
+    if (const status s =
+            features_.look_up(executor, batch.by_slot, input.columns(dense_width, slots * options_.width));
         !s) {
       return s;
     }

@@ -590,6 +590,7 @@ TEST_CASE("resolve: a group's resolved features serve several updates; direct ta
   const jagged_view<> batches[] = {a.by_id(), a.by_id()};
   std::vector<float> out(bags * 2 * width), expected(out.size());
   const matrix_view<float> to(out.data(), bags, 2 * width), should(expected.data(), bags, 2 * width);
+  //! [resolved_features]
   auto resolved = resolve(pool, group, batches);
   REQUIRE(resolved.ok());
   for (int step = 0; step < 3; ++step) {
@@ -599,6 +600,7 @@ TEST_CASE("resolve: a group's resolved features serve several updates; direct ta
     REQUIRE(update(pool, resolved.value(), to, rowwise_adagrad{}).ok());
     REQUIRE(update(pool, reference, batches, to, rowwise_adagrad{}).ok());
   }
+  //! [resolved_features]
   CHECK(std::memcmp(a.direct.view().data(), b.direct.view().data(),
                     static_cast<std::size_t>(rows * a.format.stride_bytes())) == 0);
 }

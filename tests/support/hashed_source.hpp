@@ -140,7 +140,8 @@ class hashed_table {
     format_.encode(values.data(), place);
     keys_.push_back(key);
   }
-  // The old rows stay allocated and become NaN, so that an address that is used too late is seen in the result.
+  // The old rows stay allocated and become NaN, so that an address that is used too late is seen in the
+  // result.
   void move_rows(std::size_t bytes) {
     std::pmr::vector<std::byte> moved(bytes, memory_);
     std::memcpy(moved.data(), rows_.data(), keys_.size() * stride());

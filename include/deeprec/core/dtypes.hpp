@@ -227,8 +227,8 @@ concept Storage = requires { typename detail::accumulate<T>::type; };
 template <class T>
 concept IdInteger = std::integral<T> && (sizeof(T) == 4 || sizeof(T) == 8);
 
-/// Ids of a batch of bags: integers, or a trivially copyable class whose number id_value(id) returns (found by
-/// argument-dependent lookup), such as a key with a type of its own.
+/// Ids of a batch of bags: integers, or a trivially copyable class whose number id_value(id) returns (found
+/// by argument-dependent lookup), such as a key with a type of its own.
 template <class T>
 concept BagId = IdInteger<T> || (std::is_class_v<T> && std::is_trivially_copyable_v<T> &&
                                  requires(const T& id) { requires IdInteger<decltype(id_value(id))>; });

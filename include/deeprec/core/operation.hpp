@@ -1,5 +1,5 @@
-// Operations: verbs as values. What a group, a step graph, a memory planner and a trace need to know of a verb
-// before it runs.
+// Operations: verbs as values. What a group, a step graph, a memory planner and a trace need to know of a
+// verb before it runs.
 //
 //   lookup_op op(table, bags, combiner::sum, out);
 //   op.check();                          shapes; reads no ids

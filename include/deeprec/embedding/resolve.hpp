@@ -2,8 +2,8 @@
 //
 //   auto rows = resolve(ctx, table, bags, combiner::mean, keys::find_or_insert);
 //   if (!rows) return rows.fault();
-//   lookup(ctx, *rows, out);                       no id is checked or located again
-//   update(ctx, *rows, gradient, adagrad{});       grouped by row at the first update, once
+//   lookup(ctx, rows.value(), out);                no id is checked or located again
+//   update(ctx, rows.value(), gradient, adagrad{}); grouped by row at the first update, once
 //
 //   direct tables    base, stride and ids: nothing is stored for an id
 //   other sources    an address for each id, and the source's guard: no row moves while `rows` exists
@@ -99,6 +99,7 @@ class resolved_rows {
 /// @shape   source of rows of width D · bags {offsets (B+1), ids (N), weights (N) or none}
 /// @dtype   ids of 32 or 64 bits, or a class with id_value(id) (concept BagId)
 /// @space   host
+/// @pre     with find_or_insert the caller holds no guard of the source, as other resolved rows do
 /// @post    the result keeps the source's guard, where it has one: rows don't move until it is destroyed
 /// @cost    reads each id once. Direct tables: no allocation. Others: 8 bytes an id from the context's
 ///          resource, and a second pass where keys were inserted

@@ -1,11 +1,11 @@
 // The rows of a keyed source in table files: two tables, the rows and their keys.
 //
-//   const auto items = name_rows<std::uint64_t>("items", source);       saves: every row, in order of the keys
+//   const auto items = name_rows<std::uint64_t>("items", source);      saves: every row, in order of the keys
 //   save_tables(path, items.tables(), state);
 //
-//   auto items = name_rows<std::uint64_t>("items", source, path);       loads: inserts the keys of the file
+//   auto items = name_rows<std::uint64_t>("items", source, path);      loads: inserts the keys of the file
 //   if (!items) return items.fault();
-//   load_tables(path, items->tables());
+//   load_tables(path, items.value().tables());
 //
 // The object keeps the source's guard: no row moves while it exists.
 #pragma once
@@ -122,14 +122,14 @@ named_rows<Key, Source> name_rows(std::string name, const Source& source,
   return rows;
 }
 
-/// Inserts the keys that a file holds for a source, and names their rows, so that load_tables fills them. Rows of
-/// other keys stay as they are.
+/// Inserts the keys that a file holds for a source, and names their rows, so that load_tables fills them.
+/// Rows of other keys stay as they are.
 ///
 /// @space   host
 /// @cost    reads the keys; 24 bytes a row from `memory`
 /// @threads as named_rows
-/// @error   as load_tables, for the table of keys; the status of insert(); invalid_value when the source refuses
-///          a key
+/// @error   as load_tables, for the table of keys; the status of insert(); invalid_value when the source
+///          refuses a key
 template <class Key, GrowingRowSource<Key> Source>
 result<named_rows<Key, Source>> name_rows(
     std::string name, const Source& source, const std::string& path,

@@ -1,4 +1,5 @@
-// The features of a model, registered once for lookup and update: which table each reads, and how it is pooled.
+// The features of a model, registered once for lookup and update: which table each reads, and how it is
+// pooled.
 //
 //   feature_group<rowwise_adagrad> group;                            any row format, width, pooling;
 //   group.add(users.view(), combiner::sum);                          one table may serve many features
@@ -7,15 +8,15 @@
 //   update(pool, group, bags, gradient, optimizer);                  gradient (B, sum of D)
 //
 //   auto rows = resolve(pool, group, bags);        or once for both: ids are checked and located once
-//   lookup(pool, *rows, out);
-//   update(pool, *rows, gradient, optimizer);
+//   lookup(pool, rows.value(), out);
+//   update(pool, rows.value(), gradient, optimizer);
 //
 //   feature 0  |bags......|        all pieces of all features are in one list that the executor's
 //   feature 1  |bags|              threads share; all ids are checked before the first row is written
 //   feature 2  |bags..|
 //
-// Same bits as one lookup per feature. A row that several features or bags used gets one step, with the sum of
-// all its gradients. A group with batches in device memory is for lookups on a device (feature_group.cuh).
+// Same bits as one lookup per feature. A row that several features or bags used gets one step, with the sum
+// of all its gradients. A group with batches in device memory is for lookups on a device (feature_group.cuh).
 // Not here: different optimizers for different tables; use one group for each optimizer.
 #pragma once
 
@@ -68,8 +69,8 @@ using group_space =
 
 /// Features of any tables and poolings. Tables are not owned.
 ///
-/// @dtype   Optimizer: trains the rows, or lookups_only; Bags: the type of a feature's batch; Out: the element
-///          type of pooled rows
+/// @dtype   Optimizer: trains the rows, or lookups_only; Bags: the type of a feature's batch; Out: the
+///          element type of pooled rows
 /// @threads add is not thread-safe; lookups of one group may run concurrently; one update at a time
 template <class Optimizer = lookups_only, BagBatch Bags = jagged_view<>, Storage Out = float,
           RoundingPolicy Rounding = rounding::nearest_t>
@@ -92,8 +93,9 @@ class feature_group {
   using part_type = std::conditional_t<on_device, detail::device_feature<Bags, Out>,
                                        std::unique_ptr<detail::feature<Optimizer, Bags, Out, Rounding>>>;
 
-  /// Adds a feature and returns its number. The source is copied (a view, not the rows). Direct tables are the
-  /// same when their rows begin at one address, other sources when their identity() is the same.
+  /// Adds a feature and returns its number. The source is copied (a view, not the rows). Direct tables are
+  /// the same when their rows begin at one address, other sources when their identity() is the same; sources
+  /// without identity() are different tables.
   ///
   /// @shape    rows of width D, changed in place by update
   /// @dtype    rows of any format; of a group that trains f32, f16, bf16 or split
@@ -275,7 +277,7 @@ class resolved_features {
 /// @cost    one parallel pass over the ids; allocates about 250 bytes per feature, and as resolve
 /// @threads as resolve
 /// @error   as resolve, with the feature as the table, for the smallest feature that has a fault
-/// @example @snippet tests/embedding/feature_group_test.cpp resolved_features
+/// @example @snippet tests/embedding/resolve_test.cpp resolved_features
 template <class Context, class Optimizer, BagBatch Bags, class Out, class Rounding, class Mode = keys::find_t,
           class = detail::unit>
 [[nodiscard]] auto resolve(Context&& context_or_executor,
@@ -324,8 +326,8 @@ class group_lookup_op {
   [[nodiscard]] std::span<const bags_type> bags() const noexcept { return bags_; }
   [[nodiscard]] std::span<const out_type> outs() const noexcept { return outs_; }
 
-  /// The numbers of batches and outputs; run() checks the shapes of a feature after the ids of those before it,
-  /// since it reports the smallest feature that has a fault.
+  /// The numbers of batches and outputs; run() checks the shapes of a feature after the ids of those before
+  /// it, since it reports the smallest feature that has a fault.
   [[nodiscard]] status check() const {
     return detail::check_counts(group_, bags_.size(), outs_.size(), detail::lookup_bags_count,
                                 detail::lookup_outs_count);
@@ -521,7 +523,7 @@ class group_update_op {
 /// @shape    bags (T) as given to lookup · gradients (T) of its outputs, each (B_t,D_t), any row stride
 /// @dtype    as update
 /// @space    all reachable from the host
-/// @pre      as update; tables with different first rows don't overlap
+/// @pre      as update; tables that are not the same (add) have no row in common
 /// @post     where features share no table, that of T updates; a row that features share gets one step, with
 ///           the sum of their gradients in the order of features
 /// @numerics as update: the same bits for any number of threads
@@ -547,7 +549,8 @@ template <class Context, RowOptimizer Optimizer, BagBatch Bags, class Out, class
   return detail::run_now(ctx, group_update_op(group, bags, gradients, optimizer, rounding));
 }
 
-/// The same, for rows that were resolved: the positions of a table are grouped by row at the first update only.
+/// The same, for rows that were resolved: the positions of a table are grouped by row at the first update
+/// only.
 template <class Context, class Group, class = detail::unit>
 [[nodiscard]] status update(Context&& context_or_executor, const resolved_features<Group>& rows,
                             std::span<const matrix_view<const float>> gradients,

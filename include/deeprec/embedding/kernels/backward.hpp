@@ -1,5 +1,5 @@
-// The gradients of a backward pass in the order of its groups: for each sorted index of a row's positions, the
-// row of the gradient that is added, and its factor.
+// The gradients of a backward pass in the order of its groups: for each sorted index of a row's positions,
+// the row of the gradient that is added, and its factor.
 //
 //   groups         0         1              2             row of a group; its sorted indices from starts[g]
 //   sorted index   0    1    2    3    4    5
@@ -27,8 +27,8 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail { inline namespace DEEPREC_UNIT {
 
-/// The sizes that determine the scratch of a backward pass: positions of all its batches together, default rows
-/// included; width of the rows; and number of workers that sum gradients of a row (0: they are summed
+/// The sizes that determine the scratch of a backward pass: positions of all its batches together, default
+/// rows included; width of the rows; and number of workers that sum gradients of a row (0: they are summed
 /// elsewhere).
 struct backward_size {
   index_t positions = 0;

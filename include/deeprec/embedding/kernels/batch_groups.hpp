@@ -4,8 +4,8 @@
 //   direct tables     sorted by row number, where row number and position fit one 64-bit key
 //   other sources     sorted by ordinal: rows are numbered in the order of their first position
 //
-// Where several features share a table, the positions of all their batches are numbered consecutively, so each
-// row has one group. A bag that becomes the default row has one more position, after those of its batch.
+// Where several features share a table, the positions of all their batches are numbered consecutively, so
+// each row has one group. A bag that becomes the default row has one more position, after those of its batch.
 #pragma once
 
 #include <algorithm>

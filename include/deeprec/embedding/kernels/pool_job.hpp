@@ -1,5 +1,5 @@
-// The pooling of one resolved batch, in pieces that any thread may run. lookup runs one job; a group runs many
-// as one piece of work.
+// The pooling of one resolved batch, in pieces that any thread may run. lookup runs one job; a group runs
+// many as one piece of work.
 //
 //   plan       chooses the kernel and the units of work; takes the room for long bags
 //   fetch      prefetches the first rows of a piece; pool prefetches those after them

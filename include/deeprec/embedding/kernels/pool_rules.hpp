@@ -256,8 +256,8 @@ index_t most_positions(const Bags& bags) noexcept {
   return begin < 0 || begin > end || end > stored ? stored : end - begin;
 }
 
-/// The positions of the longest bag; 0 where the batch has no more than chunk_positions. For a batch that was not
-/// checked yet, a number up to most_positions.
+/// The positions of the longest bag; 0 where the batch has no more than chunk_positions. For a batch that was
+/// not checked yet, a number up to most_positions.
 template <class Bags>
 index_t longest_bag(const Bags& bags) noexcept {
   const index_t most = most_positions(bags);

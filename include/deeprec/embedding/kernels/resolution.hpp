@@ -1,5 +1,5 @@
-// A batch whose ids were checked and whose rows are known. Everything that reads ids goes through it: lookups,
-// gradients and updates; resolved_rows (resolve.hpp) is its public form.
+// A batch whose ids were checked and whose rows are known. Everything that reads ids goes through it:
+// lookups, gradients and updates; resolved_rows (resolve.hpp) is its public form.
 //
 //   open       checks the offsets, takes the source's guard
 //   examine    positions [begin, end), on any thread: checks ids and weights, and locates rows that are not

@@ -34,7 +34,8 @@ class row_groups {
     return bits_for(positions) + bits_for(rows) <= 64;
   }
 
-  /// Called before add(), with the largest total number of positions. Takes bytes_for(positions) of the block.
+  /// Called before add(), with the largest total number of positions. Takes bytes_for(positions) of the
+  /// block.
   void reserve(scratch_block& block, index_t positions) {
     position_bits_ = bits_for(positions);
     keys_ = block.take<std::uint64_t>(positions);

@@ -10,6 +10,7 @@
 //
 //   insert(keys, n)      admits keys that it does not hold (GrowingRowSource)
 //   default_row()        the row that is read for an absent key, and never trained
+//   identity()           an address: sources with the same one have the same rows (feature_group)
 //   guard()              an object during whose lifetime no row moves (GuardedRowSource)
 //   for_each_row(f)      calls f(key, address of its row) for every row, for files (EnumerableRowSource)
 #pragma once

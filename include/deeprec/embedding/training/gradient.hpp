@@ -278,7 +278,7 @@ status check_and_dot(Context&& context_or_executor, const Rows& rows,
 /// @post     absent ids get 0
 /// @numerics dot products in f32, one sum per vector lane; the sum over a bag in f64. Between ISAs
 ///           |err| <= 2 D u sum|x g|
-/// @cost     O(N*D); no allocation
+/// @cost     O(N*D); no allocation, except for row sources other than tables: 8 bytes per id
 /// @threads  reentrant; a concurrent writer of the table's rows is not safe
 /// @error    as lookup; shape_mismatch for a null gradient or out. On an error nothing is written
 /// @example  @snippet tests/embedding/gradient_test.cpp weight_gradients

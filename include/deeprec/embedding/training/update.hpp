@@ -163,8 +163,9 @@ update_op(const Rows&, matrix_view<Gradient, Space, Columns>, const Optimizer&, 
 ///           (rounding::stochastic), where a row's random bits depend on seed, step, row and column only.
 ///           NaN gradients: as apply_row
 /// @cost     O(N*D + N * bytes of an id): sorts the ids, reads N gradient rows, reads and writes the rows
-///           used; takes about 50 bytes per id and per bag, 4 * D bytes for each thread and for each 4096 ids
-///           from the context's resource, in one block and before the first row is updated
+///           used; takes about 50 bytes per id and per bag (100 for row sources other than tables), 4 * D
+///           bytes for each thread and for each 4096 ids from the context's resource, in one block and before
+///           the first row is updated
 /// @threads  one caller per table; lookups of the same table must wait
 /// @error    as lookup, and shape_mismatch for a null gradient and when the rows have no room for the
 ///           optimizer's state (row_layout::state_floats); out_of_memory. On an error nothing is written
@@ -183,7 +184,8 @@ template <class Context, BagBatch Bags, class Gradient, MemorySpace GradientSpac
 /// The same, for rows that were resolved: no id is checked or located again, and the positions are grouped by
 /// row at the first update only, for however many optimizers.
 ///
-/// @cost    takes 50 bytes per id for the groups from the resource that resolve was given, at the first update
+/// @cost    as update; half of the bytes per id, those of the groups, come from the resource that resolve was
+///          given, at the first update
 /// @threads as update; one caller per resolved_rows
 /// @error   as update, except for ids and weights
 template <class Context, class Source, class Bags, class Pooling, class Gradient, MemorySpace GradientSpace,

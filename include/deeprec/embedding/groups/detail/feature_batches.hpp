@@ -1,5 +1,5 @@
-// The batches of all features of one call: resolved together, pooled as one list of pieces, and grouped by table
-// for an update.
+// The batches of all features of one call: resolved together, pooled as one list of pieces, and grouped by
+// table for an update.
 //
 //   batches   |  0  |1|   2   |          type-erased resolutions, in one block
 //   pieces    |p0|p1|p2|p3|p4|p5|        numbered consecutively; starts_[t] is the first of batch t
@@ -302,9 +302,9 @@ class feature_batches {
     return work;
   }
 
-  // Large tables in sequence, each on all threads; the others in parallel, each on one thread. All of them use
-  // one block, allocated before the first table is updated: the large ones reuse it in turn, then the smaller
-  // ones take separate parts of it.
+  // Large tables in sequence, each on all threads; the others in parallel, each on one thread. All of them
+  // use one block, allocated before the first table is updated: the large ones reuse it in turn, then the
+  // smaller ones take separate parts of it.
   struct step_memory {
     index_t largest = 0;
     index_t together = 0;
