@@ -1,6 +1,7 @@
 # Every public header. Written by: cmake -P cmake/list_headers.cmake
 
 set(DEEPREC_HEADERS
+    include/deeprec/core/array_view.hpp
     include/deeprec/core/config.hpp
     include/deeprec/core/context.hpp
     include/deeprec/core/contract.hpp
@@ -72,7 +73,6 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/batches/detail/device_batches.hpp
     include/deeprec/embedding/batches/detail/divider.hpp
     include/deeprec/embedding/batches/detail/group_positions.hpp
-    include/deeprec/embedding/batches/device_batch.hpp
     include/deeprec/embedding/batches/device_batches.cuh
     include/deeprec/embedding/batches/fill_empty_bags.hpp
     include/deeprec/embedding/batches/jagged_batch.hpp

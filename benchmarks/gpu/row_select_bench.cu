@@ -5,7 +5,6 @@
 #include <deeprec/ops/row_select.cuh>
 
 #include <random>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -41,8 +40,7 @@ std::string select(benchmark::State& state) {
   cuda_stream stream;
   const auto call = [&](int i) {
     const auto& cond = of_call(conditions, i);
-    row_select(stream, std::span<const std::uint8_t>(cond.data(), cond.size()), a.matrix(rows, width),
-               b.matrix(rows, width), out.matrix(rows, width))
+    row_select(stream, cond.view(), a.matrix(rows, width), b.matrix(rows, width), out.matrix(rows, width))
         .or_throw();
   };
   const auto fault = [&](int i) {

@@ -1,6 +1,7 @@
 // Everything for the host. Device backends: deeprec.cuh.
 #pragma once
 
+#include <deeprec/core/array_view.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/contract.hpp>
@@ -47,7 +48,6 @@
 #include <deeprec/dense/tf32.hpp>
 #include <deeprec/dense/thin_gemm.hpp>
 #include <deeprec/describe.hpp>
-#include <deeprec/embedding/batches/device_batch.hpp>
 #include <deeprec/embedding/batches/fill_empty_bags.hpp>
 #include <deeprec/embedding/batches/jagged_batch.hpp>
 #include <deeprec/embedding/batches/partition.hpp>

@@ -239,6 +239,23 @@ void every_other_sparse_verb(Check& check) {
   check("fill_empty_bags", [&](auto& ctx) { return fill_empty_bags(ctx, in.batch(), 5, made, empty); });
   check("to_jagged", [&](auto& ctx) { return to_jagged(ctx, in.entries(), made); });
 
+  std::vector<std::int64_t> ids(static_cast<std::size_t>(in.n() + bags)), offsets(ids.size());
+  std::vector<float> weights(ids.size());
+  const jagged_out<> bags_given{array_view(offsets.data(), bags + 1), ids, weights};
+  check("prune_invalid, given",
+        [&](auto& ctx) { return prune_invalid(ctx, in.with_invalid(), prune_rule::by_id, bags_given); });
+  check("fill_empty_bags, given",
+        [&](auto& ctx) { return fill_empty_bags(ctx, in.batch(), 5, bags_given, empty); });
+  check("to_jagged, given", [&](auto& ctx) { return to_jagged(ctx, in.entries(), bags_given); });
+  std::vector<std::int32_t> inverse(ids.size()), counts(ids.size());
+  const unique_out<std::int64_t, std::int32_t> numbers_given{ids, inverse, counts, {&skipped, 1}};
+  check("unique, given", [&](auto& ctx) { return unique(ctx, in.ids, numbers_given); });
+  std::vector<index_t> permutation(ids.size()), begins(4);
+  const partition_out<> parts_given{inverse, permutation, begins, ids};
+  check("partition, given", [&](auto& ctx) {
+    return partition(ctx, in.invalid, rows, 3, partition_strategy::div, bounds::skip, parts_given);
+  });
+
   dense_table<int8_rows> codes(rows, int8_rows(width));
   check("quantize", [&](auto& ctx) { return quantize(ctx, in.table(), codes.view()); });
   const matrix_view<float> all(floats.data(), rows, width);

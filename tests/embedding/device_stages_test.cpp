@@ -41,16 +41,15 @@ void sort_stably(std::vector<Key>& keys, std::vector<std::uint32_t>& slots) {
 /// Entries as the device makes bags of them, in memory that was full of something else.
 template <class Id>
 struct entry_bags {
-  template <class Row>
-  explicit entry_bags(const coo_view<Id, Row>& coo, bool stable = true)
+  template <class Row, class Wanted = detail::all_entries>
+  explicit entry_bags(const coo_view<Id, Row>& coo, bool stable = true, const Wanted& wanted = {})
       : offsets(static_cast<std::size_t>(coo.bags()) + 1, 77),
         ids(static_cast<std::size_t>(coo.id_count()), std::numeric_limits<Id>::max()),
         weights(coo.weights() == nullptr ? 0 : ids.size(), std::nanf("")),
-        to{offsets.data(), ids.data(), coo.weights() == nullptr ? nullptr : weights.data(), coo.bags(),
-           coo.id_count()} {
+        to{offsets, ids, weights} {
     std::vector<std::uint32_t> keys(ids.size()), slots(ids.size());
     for (index_t k = 0; k < coo.id_count(); ++k) {
-      detail::key_entry(solo_team{}, k, coo, keys.data(), slots.data(), &fault);
+      detail::key_entry(solo_team{}, k, coo, wanted, keys.data(), slots.data(), &fault);
       CHECK(slots[static_cast<std::size_t>(k)] == static_cast<std::uint32_t>(k));
     }
     for (const std::uint32_t key : keys) CHECK((index_t{key} >> detail::key_bits(coo.bags())) == 0);
@@ -60,12 +59,12 @@ struct entry_bags {
       detail::place_entry(i, coo, keys.data(), slots.data(), to);
     }
   }
-  jagged_view<Id, index_t> view() const { return {to.offsets, to.bags, to.ids, to.room, to.weights}; }
+  jagged_view<Id, index_t> view() const { return to.view(); }
   std::vector<index_t> offsets;
   std::vector<Id> ids;
   std::vector<float> weights;
   device_fault fault{};
-  device_bags<Id> to;
+  jagged_out<Id> to;
 };
 
 template <class Id, class Row>
@@ -92,8 +91,8 @@ std::vector<float> fused_on_lanes(int lanes, const const_table_view<f32_rows, de
   using task_type = detail::pool_task<std::int64_t, detail::offset_ranges<index_t>, float>;
   const auto policies = detail::with_prune(detail::as_pooling(how));
   using rules = detail::rules_of<std::remove_const_t<decltype(policies)>>;
-  std::vector<float> out(static_cast<std::size_t>(bags.to.bags * table.format().width()), 99.0F);
-  auto task = detail::task_of<task_type>(table, policies, bags.to.weights != nullptr);
+  std::vector<float> out(static_cast<std::size_t>(bags.to.bags() * table.format().width()), 99.0F);
+  auto task = detail::task_of<task_type>(table, policies, bags.view().weights() != nullptr);
   detail::set_bags(task, bags.view());
   task.out = out.data();
   task.out_stride = task.width;
@@ -132,10 +131,10 @@ TEST_CASE("device stages: unique numbers ids by their first appearance") {
     for (std::size_t i = 0; i < n; ++i) numbers[slots[i]] = i == 0 || keys[i - 1] != keys[i] ? 1 : 0;
     std::exclusive_scan(numbers.begin(), numbers.end(), numbers.begin(), index_t{0});
     std::vector<std::int32_t> inverse(n, -1), counts(n, -1);
+    const unique_out<std::int64_t, std::int32_t> out{of, inverse, counts, {}};
     for (std::size_t i = 0; i < n; ++i) {
       detail::number_position(static_cast<index_t>(i), static_cast<index_t>(n), keys.data(), slots.data(),
-                              numbers.data(),
-                              device_unique<>{of.data(), inverse.data(), counts.data(), nullptr});
+                              numbers.data(), out);
     }
     std::vector<std::int64_t> expected;
     std::map<std::int64_t, std::int32_t> number, count;
@@ -160,7 +159,7 @@ TEST_CASE("device stages: partition deals ids as the strategies say, in order, a
     for (auto& id : ids) id = static_cast<std::int64_t>(random() % 14) - 2;
     std::vector<std::int32_t> part(40);
     std::vector<index_t> permutation(40), offsets(static_cast<std::size_t>(parts) + 1);
-    const device_partition<> out{part.data(), permutation.data(), offsets.data(), local.data()};
+    const partition_out<> out{part, permutation, offsets, local};
     std::vector<std::uint32_t> keys(40), slots;
     int left_out = 0;
     for (index_t k = 0; k < 40; ++k) {
@@ -210,7 +209,7 @@ TEST_CASE("device stages: entries that stay keep their order, empty bags get the
   std::vector<std::int64_t> out_ids(8);
   std::vector<float> out_weights(8);
   std::vector<index_t> offsets(4);
-  const device_bags<> out{offsets.data(), out_ids.data(), out_weights.data(), 3, 8};
+  const detail::bag_entries<std::int64_t> out{out_ids.data(), out_weights.data()};
   for (index_t k = 0; k < 8; ++k)
     detail::keep_position(k, 1, 7, valid, ids.data(), weights.data(), kept.data(), out);
   for (std::size_t b = 0; b < 4; ++b) offsets[b] = kept[static_cast<std::size_t>(ranges[b])] - kept[1];
@@ -223,7 +222,7 @@ TEST_CASE("device stages: entries that stay keep their order, empty bags get the
   std::vector<index_t> filled_offsets{0, 1, 2, 4};
   std::vector<std::int64_t> filled(4, -7);
   std::vector<std::uint8_t> empty(3, 9);
-  const device_bags<> full{filled_offsets.data(), filled.data(), nullptr, 3, 4};
+  const jagged_out<> full{filled_offsets, filled, {}};
   on_team(2, [&](const auto& team) {
     for (index_t b = 0; b < 3; ++b) {
       detail::fill_bag(team, b, offsets[static_cast<std::size_t>(b)],
@@ -233,6 +232,14 @@ TEST_CASE("device stages: entries that stay keep their order, empty bags get the
   });
   CHECK(filled == std::vector<std::int64_t>{7, 2, 4, 4});
   CHECK(empty == std::vector<std::uint8_t>{0, 1, 0});
+  std::vector<std::int32_t> overflown{-2, 3, 5};  // sums that bad offsets have made
+  std::vector<std::int64_t> room(5, -7);
+  const jagged_out<std::int64_t, std::int32_t> small{overflown, {room.data() + 1, 3}, {}};
+  for (const index_t b : {0, 1}) {
+    detail::fill_bag(solo_team{}, b, index_t{0}, index_t{4}, ids.data(), nullptr, std::int64_t{2}, small,
+                     empty.data());
+  }
+  CHECK(room == std::vector<std::int64_t>{-7, 99, 7, -1, -7});
   CHECK(detail::clamp_position(-4, 8) == 0);
   CHECK(detail::clamp_position(1000, 8) == 8);
 }
@@ -247,6 +254,15 @@ TEST_CASE("device stages: entries in any order become bags that keep their order
   CHECK_FALSE(bags_of(shuffled.view()) == bags_of(made.view(true)));  // the comparison sees an unstable sort
   const entry_bags<std::int64_t> none(coo_view<>(nullptr, nullptr, 0, 0));
   CHECK(none.offsets == std::vector<index_t>{0});
+
+  const auto with_bad = make_entries(random, entries_are::many_bad, 30, 50, 200);
+  const auto coo = with_bad.view(true);
+  const detail::valid_entries<prune_rule::by_id_and_weight_t, std::int64_t> valid{coo.ids(), coo.weights()};
+  jagged_batch<> expected;
+  index_t dropped = 0;
+  REQUIRE(prune_invalid(inline_executor{}, coo, prune_rule::by_id_and_weight, expected, dropped).ok());
+  CHECK(dropped > 0);
+  CHECK(bags_of(entry_bags<std::int64_t>(coo, true, valid).view()) == bags_of(expected.view()));
 }
 
 TEST_CASE("device stages: an entry whose row is outside is left out, and the first one is reported") {

@@ -3,6 +3,7 @@
 #include <deeprec/embedding/batches/device_batches.cuh>
 #include <deeprec/embedding/groups/feature_group.cuh>
 #include <deeprec/embedding/lookup/fused_lookup.cuh>
+#include <deeprec/embedding/lookup/gather.hpp>
 #include <deeprec/embedding/lookup/lookup.cuh>
 #include <deeprec/embedding/tables/quantized_rows.hpp>
 #include <deeprec/embedding/training/gradient.cuh>
@@ -39,6 +40,8 @@ namespace {
 using bags_type = jagged_view<std::int64_t, std::int32_t, device_space>;
 using made_batch = batch<std::int64_t, std::int32_t>;
 using device_batch = batch_on_both<>;
+template <class Id = std::int64_t>
+using device_out = jagged_out<Id, index_t, device_space>;
 template <class Format>
 using device_table = table_on_both<Format>;
 
@@ -213,16 +216,16 @@ TEST_CASE("device: stages keep inside of their room whatever the offsets, and dr
   const auto ids = to_device(std::vector<std::int64_t>(12, -7));
   const auto weights = to_device(std::vector<float>(12, -7.0F));
   device_array<std::uint8_t> empty(3);
-  const device_bags<> out{offsets.data(), ids.data(), weights.data(), 3, 9};
+  const device_out<> out{offsets.view(), first_of(ids, 9), first_of(weights, 9)};
   cuda_stream stream;
-  fill_empty_bags(stream, batch.view(true), 0, out, std::span(empty.data(), 3)).or_throw();
+  fill_empty_bags(stream, batch.view(true), 0, out, empty.view()).or_throw();
   CHECK(stream.synchronize().code() == errc::offsets_decreasing);
   const auto around = back(ids, 12);
   for (std::size_t k = 9; k < 12; ++k) CHECK(around[k] == -7);
   prune_invalid(stream, batch.view(true), prune_rule::by_id, out).or_throw();
   CHECK(stream.synchronize().code() == errc::offsets_decreasing);
-  const device_bags<> no_weights{offsets.data(), ids.data(), nullptr, 3, 9};
-  CHECK(fill_empty_bags(stream, batch.view(true), 0, no_weights, std::span(empty.data(), 3)).code() ==
+  const device_out<> no_weights{out.offsets, out.ids, {}};
+  CHECK(fill_empty_bags(stream, batch.view(true), 0, no_weights, empty.view()).code() ==
         errc::shape_mismatch);
   CHECK(prune_invalid(stream, batch.view(true), prune_rule::by_id, no_weights).code() ==
         errc::shape_mismatch);
@@ -231,22 +234,110 @@ TEST_CASE("device: stages keep inside of their room whatever the offsets, and dr
                                                                    batch.weights.data());
   CHECK(to_jagged(stream, entries, no_weights).code() == errc::shape_mismatch);
   const auto null = [](const std::string& verb) { return "shape mismatch: " + verb + " must not be null"; };
-  for (const device_bags<>& nowhere : {device_bags<>{nullptr, ids.data(), weights.data(), 3, 9},
-                                       device_bags<>{offsets.data(), nullptr, weights.data(), 3, 9}}) {
-    CHECK(fill_empty_bags(stream, batch.view(true), 0, nowhere, std::span(empty.data(), 3)).message() ==
-          null("fill_empty_bags: out and empty"));
+  for (const device_out<>& nowhere : {device_out<>{{nullptr, 4}, out.ids, out.weights},
+                                      device_out<>{out.offsets, {nullptr, 9}, out.weights},
+                                      device_out<>{out.offsets, out.ids, {nullptr, 9}}}) {
+    CHECK(fill_empty_bags(stream, batch.view(true), 0, nowhere, empty.view()).message() ==
+          null("fill_empty_bags: out"));
     CHECK(prune_invalid(stream, batch.view(true), prune_rule::by_id, nowhere).message() ==
           null("prune_invalid: out"));
     CHECK(to_jagged(stream, entries, nowhere).message() == null("to_jagged: out"));
   }
-  const std::span<const std::int64_t> list(batch.ids.data(), 6);
-  CHECK(unique(stream, list, device_unique<>{}).message() == null("unique: out"));
-  CHECK(partition(stream, list, 10, 2, partition_strategy::mod, bounds::check, device_partition<>{})
-            .message() == null("partition: out"));
+  CHECK(fill_empty_bags(stream, batch.view(true), 0, out, {nullptr, 3}).message() ==
+        null("fill_empty_bags: empty"));
+  const array_view<const std::int64_t, device_space> list = batch.list();
+  const array_view<std::int64_t, device_space> no_ids(nullptr, 6);
+  const array_view<std::int32_t, device_space> no_numbers(nullptr, 6);
+  const array_view<index_t, device_space> no_indices(nullptr, 6);
+  CHECK(unique(stream, list, unique_out<std::int64_t, std::int32_t, device_space>{}).message() ==
+        "shape mismatch: unique: out must have room for N ids");
+  CHECK(
+      unique(stream, list,
+             unique_out<std::int64_t, std::int32_t, device_space>{no_ids, no_numbers, no_numbers, no_indices})
+          .message() == null("unique: out"));
+  const auto parted = [&](const partition_out<std::int64_t, index_t, device_space>& to) {
+    return partition(stream, list, 10, 5, partition_strategy::mod, bounds::check, to).message();
+  };
+  CHECK(parted({}) == "shape mismatch: partition: out must have room for N ids and P + 1 offsets");
+  CHECK(parted({no_numbers, no_indices, no_indices, no_ids}) == null("partition: out"));
+  for (const device_out<>& short_of : {device_out<>{out.offsets.subview(0, 3), out.ids, out.weights},
+                                       device_out<>{out.offsets, out.ids.subview(0, 5), out.weights},
+                                       device_out<>{out.offsets, out.ids, out.weights.subview(0, 8)}}) {
+    CHECK(fill_empty_bags(stream, batch.view(true), 0, short_of, empty.view()).code() ==
+          errc::shape_mismatch);
+    CHECK(prune_invalid(stream, batch.view(true), prune_rule::by_id, short_of).code() ==
+          errc::shape_mismatch);
+    CHECK(to_jagged(stream, entries, short_of).code() == errc::shape_mismatch);
+  }
+  const device_out<> in_place{out.offsets, {batch.ids.data(), 6}, {weights.data(), 6}};
+  CHECK(prune_invalid(stream, batch.view(true), prune_rule::by_id, in_place).code() == errc::unsupported);
+  CHECK(to_jagged(stream, entries, in_place).code() == errc::unsupported);
   to_jagged(stream, entries, out).or_throw();
   stream.synchronize().or_throw();
   CHECK(back(ids, 6) == std::vector<std::int64_t>{1, 5, 2, 3, 4, 6});
   CHECK(back(weights, 1)[0] == 2.0F);
+}
+
+TEST_CASE("device: stages write offsets, positions and numbers of the types that they are given") {
+  made_batch made;
+  made.ids = {7, -1, 9, 4, 4, -3};
+  made.weights = {1, 1, 0, 1, 2, 1};
+  made.offsets = {0, 3, 3, 6};
+  const device_batch batch(made);
+  device_array<std::int32_t> offsets(4), more_offsets(4), permutation(6), part(6), part_offsets(3);
+  device_array<std::int64_t> ids(6), filled_ids(9), local(6), different(6), inverse(6), counts(6);
+  device_array<float> weights(6);
+  device_array<std::uint8_t> empty(3);
+  device_array<index_t> size(1);
+  cuda_stream stream;
+  const jagged_out<std::int64_t, std::int32_t, device_space> pruned{offsets.view(), ids.view(),
+                                                                    weights.view()},
+      filled{more_offsets.view(), filled_ids.view(), {}};
+  // Entries in any order are pruned as bags are.
+  const auto rows = to_device(std::vector<std::int32_t>{2, 0, 2, 0, 1, 0});
+  const coo_view<std::int64_t, std::int32_t, device_space> entries(rows.data(), batch.ids.data(), 6, 3,
+                                                                   batch.weights.data());
+  prune_invalid(stream, entries, prune_rule::by_id_and_weight, pruned).or_throw();
+  stream.synchronize().or_throw();
+  CHECK(back(offsets, 4) == std::vector<std::int32_t>{0, 1, 2, 3});
+  CHECK(back(ids, 3) == std::vector<std::int64_t>{4, 4, 7});
+  CHECK(back(weights, 3) == std::vector<float>{1, 2, 1});
+  prune_invalid(stream, batch.view(true), prune_rule::by_id, pruned).or_throw();
+  const jagged_view<std::int64_t, std::int32_t, device_space> unweighted(offsets.data(), 3, ids.data(), 6);
+  fill_empty_bags(stream, unweighted, 2, filled, empty.view()).or_throw();
+  unique(stream, batch.list(),
+         unique_out<std::int64_t, std::int64_t, device_space>{different.view(), inverse.view(), counts.view(),
+                                                              size.view()})
+      .or_throw();
+  index_t skipped = 0;
+  partition(stream, batch.list(), 10, 2, partition_strategy::mod, bounds::skip(skipped),
+            partition_out<std::int64_t, std::int32_t, device_space>{part.view(), permutation.view(),
+                                                                    part_offsets.view(), local.view()})
+      .or_throw();
+  stream.synchronize().or_throw();
+  CHECK(back(offsets, 4) == std::vector<std::int32_t>{0, 2, 2, 4});
+  CHECK(back(weights, 4) == std::vector<float>{1, 0, 1, 2});
+  CHECK(back(more_offsets, 4) == std::vector<std::int32_t>{0, 2, 3, 5});
+  CHECK(back(filled_ids, 5) == std::vector<std::int64_t>{7, 9, 2, 4, 4});
+  CHECK(back(size, 1)[0] == 5);
+  CHECK(back(inverse, 6) == std::vector<std::int64_t>{0, 1, 2, 3, 3, 4});
+  CHECK(back(counts, 5) == std::vector<std::int64_t>{1, 1, 1, 2, 1});
+  CHECK(skipped == 2);
+  CHECK(back(part, 6) == std::vector<std::int32_t>{1, -1, 1, 0, 0, -1});
+  CHECK(back(permutation, 6) == std::vector<std::int32_t>{2, -1, 3, 0, 1, -1});
+  CHECK(back(part_offsets, 3) == std::vector<std::int32_t>{0, 2, 4});
+  CHECK(back(local, 4) == std::vector<std::int64_t>{2, 2, 3, 4});
+  // No bags: one offset.
+  const jagged_out<std::int64_t, std::int32_t, device_space> none{{offsets.data() + 3, 1}, {}, {}};
+  const jagged_view<std::int64_t, std::int32_t, device_space> no_bags;
+  for (int verb = 0; verb < 2; ++verb) {
+    REQUIRE(cudaMemsetAsync(offsets.data(), 0x11, 4 * sizeof(std::int32_t), stream.get()) == cudaSuccess);
+    (verb == 0 ? prune_invalid(stream, no_bags, prune_rule::by_id, none)
+               : fill_empty_bags(stream, no_bags, 2, none, {}))
+        .or_throw();
+    stream.synchronize().or_throw();
+    CHECK(back(offsets, 4) == std::vector<std::int32_t>{0x11111111, 0x11111111, 0x11111111, 0});
+  }
 }
 
 TEST_CASE("device: a pending error of an earlier call is not reported by a verb") {
@@ -257,8 +348,7 @@ TEST_CASE("device: a pending error of an earlier call is not reported by a verb"
   cuda_stream stream;
   void* nothing = nullptr;
   REQUIRE(cudaMalloc(&nothing, std::size_t{1} << 60) != cudaSuccess);
-  unique(stream, std::span<const std::int64_t>(ids.data(), 3),
-         device_unique<>{different.data(), inverse.data(), counts.data(), size.data()})
+  unique(stream, first_of(ids, 3), unique_out{different.view(), inverse.view(), counts.view(), size.view()})
       .or_throw();
   stream.synchronize().or_throw();
   CHECK(back(size, 1)[0] == 2);
@@ -272,8 +362,8 @@ TEST_CASE("device: unique of ids with a run as long as the batch") {
     device_array<std::int32_t> different(n), inverse(n), counts(n);
     device_array<index_t> size(1);
     cuda_stream stream;
-    unique(stream, std::span<const std::int32_t>(given.data(), n),
-           device_unique<std::int32_t>{different.data(), inverse.data(), counts.data(), size.data()})
+    unique(stream, first_of(given, n),
+           unique_out{different.view(), inverse.view(), counts.view(), size.view()})
         .or_throw();
     stream.synchronize().or_throw();
     if (n == 1) {
@@ -307,10 +397,10 @@ TEST_CASE("device: row_select of words of every size, more rows than a team has 
       const auto then = to_device(a), otherwise = to_device(b), flags = to_device(cond);
       const auto out = to_device(std::vector<std::uint8_t>(a.size()));
       cuda_stream stream;
-      row_select(stream, std::span<const std::uint8_t>(flags.data(), cond.size()), then.matrix(rows, width),
+      row_select(stream, first_of(flags, cond.size()), then.matrix(rows, width),
                  otherwise.matrix(rows, width), out.matrix(rows, width))
           .or_throw();
-      row_select(stream, std::span<const std::uint8_t>(flags.data(), cond.size()), then.matrix(rows, width),
+      row_select(stream, first_of(flags, cond.size()), then.matrix(rows, width),
                  otherwise.matrix(rows, width), otherwise.matrix(rows, width))
           .or_throw();
       stream.synchronize().or_throw();
@@ -330,8 +420,8 @@ TEST_CASE("device: stages of a sparse lookup, and a step of them in a graph") {
   device_array<std::int64_t> ids(6), filled_ids(9), different(6), local(6);
   device_array<std::uint8_t> empty(3);
   device_array<std::int32_t> inverse(6), counts(6), part(6);
-  const device_bags<> pruned{offsets.data(), ids.data(), nullptr, 3, 6};
-  const device_bags<> filled{filled_offsets.data(), filled_ids.data(), nullptr, 3, 9};
+  const device_out<> pruned{offsets.view(), ids.view(), {}};
+  const device_out<> filled{filled_offsets.view(), filled_ids.view(), {}};
   cuda_stream stream;
   for (int again = 0; again < 2; ++again) {  // the second time from a graph
     cudaGraph_t graph = nullptr;
@@ -345,13 +435,11 @@ TEST_CASE("device: stages of a sparse lookup, and a step of them in a graph") {
     REQUIRE(cudaMemsetAsync(size.data(), 0xff, sizeof(index_t), stream.get()) == cudaSuccess);
     if (again == 1) cuda_runtime::begin_capture(stream.get()).or_throw();
     prune_invalid(stream, batch.view(false), prune_rule::by_id, pruned).or_throw();
-    fill_empty_bags(stream, pruned.view(), 2, filled, std::span(empty.data(), 3)).or_throw();
-    unique(stream, std::span<const std::int64_t>(batch.ids.data(), 6),
-           device_unique<>{different.data(), inverse.data(), counts.data(), size.data()})
+    fill_empty_bags(stream, pruned.view(), 2, filled, empty.view()).or_throw();
+    unique(stream, batch.list(), unique_out{different.view(), inverse.view(), counts.view(), size.view()})
         .or_throw();
-    partition(stream, std::span<const std::int64_t>(batch.ids.data(), 6), 10, 3, partition_strategy::mod,
-              bounds::skip,
-              device_partition<>{part.data(), permutation.data(), part_offsets.data(), local.data()})
+    partition(stream, batch.list(), 10, 3, partition_strategy::mod, bounds::skip,
+              partition_out{part.view(), permutation.view(), part_offsets.view(), local.view()})
         .or_throw();
     if (again == 1) {
       cuda_runtime::end_capture(stream.get(), graph).or_throw();
@@ -477,8 +565,8 @@ TEST_CASE(
     const std::stop_token token = source.get_token();
     context<const cuda_executor> ctx(on);
     ctx.stop = &token;
-    const device_unique<std::int64_t> none{};
-    CHECK(unique(ctx, std::span<const std::int64_t>(bad.data(), 1), none).code() == errc::stopped);
+    const unique_out<std::int64_t, std::int32_t, device_space> none{};
+    CHECK(unique(ctx, bad.view(), none).code() == errc::stopped);
   }
   REQUIRE(cudaStreamDestroy(stream) == cudaSuccess);
 }
@@ -516,7 +604,7 @@ TEST_CASE("device: row_select, the gradients of weights, and concat") {
   const device_batch batch(made);
   const auto gradient = to_device(std::vector<float>(2 * 20, 0.25F));
   const auto dots = to_device(std::vector<float>(3)), rows = to_device(std::vector<float>(3 * 20));
-  const auto chosen = to_device(std::vector<float>(3 * 20));
+  const auto chosen = to_device(std::vector<float>(3 * 20)), gathered = to_device(std::vector<float>(3 * 20));
   const auto cond = to_device(std::vector<std::uint8_t>{1, 0, 255});
   cuda_stream stream;
   weight_gradients(stream, table.view(), batch.view(true),
@@ -524,13 +612,16 @@ TEST_CASE("device: row_select, the gradients of weights, and concat") {
                    std::span(dots.data(), 3))
       .or_throw();
   lookup(stream, table.view(), batch.view(true), combiner::concat, rows.matrix(3, 20)).or_throw();
-  row_select(stream, std::span<const std::uint8_t>(cond.data(), 3), rows.matrix(3, 20),
-             gradient.matrix(1, 20), chosen.matrix(3, 20))
+  gather(stream, table.view(), batch.list(), gathered.matrix(3, 20)).or_throw();
+  row_select(stream, first_of(cond, 3), rows.matrix(3, 20), gradient.matrix(1, 20), chosen.matrix(3, 20))
       .or_throw();
   stream.synchronize().or_throw();
   double dot = 0;
   for (const double x : table.values[8]) dot += 0.25 * x;
   CHECK(static_cast<double>(back(dots, 3)[1]) == doctest::Approx(dot).epsilon(1e-4));
+  const auto copied = back(gathered, 60);
+  CHECK(copied[3] == static_cast<float>(table.values[4][3]));
+  CHECK(copied[43] == static_cast<float>(table.values[0][3]));
   const auto answer = back(chosen, 60);
   CHECK(answer[3] == static_cast<float>(2 * table.values[4][3]));
   CHECK(answer[23] == 0.25F);

@@ -146,6 +146,21 @@ TEST_CASE("to_jagged: a batch that is filled again allocates nothing, and in ord
   CHECK(memory.calls == first);
 }
 
+TEST_CASE("to_jagged: an example in memory of the caller") {
+  //! [to_jagged_given]
+  const std::vector<std::int32_t> rows{2, 0, 2, 0, 3};
+  const std::vector<std::int64_t> ids{9, 7, 4, 1, 8};
+  std::vector<std::int32_t> offsets(5);
+  std::vector<std::int64_t> sorted(5);
+  const jagged_out<std::int64_t, std::int32_t> bags{offsets, sorted, {}};
+  to_jagged(inline_executor{}, coo_view<std::int64_t, std::int32_t>(rows.data(), ids.data(), 5, 4), bags)
+      .or_throw();
+  CHECK(offsets == std::vector<std::int32_t>{0, 2, 2, 4, 5});
+  CHECK(sorted == std::vector<std::int64_t>{7, 1, 9, 4, 8});
+  CHECK(bags.view().validate().ok());
+  //! [to_jagged_given]
+}
+
 TEST_CASE("to_jagged: the entries of a tf.SparseTensor become bags") {
   //! [to_jagged]
   const std::vector<std::int64_t> indices{2, 0, 0, 0, 2, 1, 0, 1, 3, 0};  // (5, 2): bag, column

@@ -152,6 +152,22 @@ verb_call into_owner(std::pmr::memory_resource* memory, Run run) {
   return {[=](const here_context& ctx) { return run(ctx, *out, *extra, counter->front()); },
           [=] { return show_owner(*out) + show_all(*extra, *counter); }};
 }
+/// A verb that fills memory of the caller for the bags of given(), and flags.
+template <class Run>
+verb_call into_given_bags(Run run) {
+  struct arrays {
+    std::vector<std::int32_t> offsets = std::vector<std::int32_t>(static_cast<std::size_t>(bags) + 1, 3);
+    std::vector<std::int64_t> ids = std::vector<std::int64_t>(given().ids.size() + 100, 4);
+    std::vector<float> weights = std::vector<float>(ids.size(), 5);
+    std::vector<std::uint8_t> empty = std::vector<std::uint8_t>(static_cast<std::size_t>(bags), 9);
+  };
+  auto to = std::make_shared<arrays>();
+  return {[=](const here_context& ctx) {
+            return run(ctx, jagged_out<std::int64_t, std::int32_t>{to->offsets, to->ids, to->weights},
+                       array_view<std::uint8_t>(to->empty));
+          },
+          [=] { return show_all(to->offsets, to->ids, to->weights, to->empty); }};
+}
 /// A verb that changes a table.
 template <class Format, class Run>
 verb_call into_table(Run run, int tables = 1) {
@@ -375,6 +391,58 @@ const verb every_verb[] = {
     {"to_jagged: entries in order", true,
      [](memory_of_outputs memory) {
        return into_owner<jagged_batch<>>(memory, [](const here_context& ctx, auto& out, auto&, index_t&) {
+         return to_jagged(ctx, given().entries(true), out);
+       });
+     }},
+    {"unique: memory of the caller", true,
+     [](memory_of_outputs) {
+       using numbers = std::vector<std::int64_t>;
+       auto to = std::make_shared<std::vector<numbers>>(4, numbers(given().ids.size(), -7));
+       return verb_call{[=](const here_context& ctx) {
+                          return unique(ctx, given().wide,
+                                        unique_out<>{(*to)[0], (*to)[1], (*to)[2], (*to)[3]});
+                        },
+                        [=] { return show_all((*to)[0], (*to)[1], (*to)[2], (*to)[3]); }};
+     }},
+    {"partition: memory of the caller", true,
+     [](memory_of_outputs) {
+       using numbers = std::vector<std::int64_t>;
+       auto to = std::make_shared<std::vector<numbers>>(2, numbers(given().ids.size(), -7));
+       auto part = std::make_shared<std::vector<std::int32_t>>(given().ids.size(), -7);
+       auto offsets = std::make_shared<numbers>(4, -7);
+       return verb_call{[=](const here_context& ctx) {
+                          return partition(ctx, given().ids, rows, 3, partition_strategy::div, bounds::check,
+                                           partition_out<>{*part, (*to)[0], *offsets, (*to)[1]});
+                        },
+                        [=] { return show_all(*part, (*to)[0], *offsets, (*to)[1]); }};
+     }},
+    {"prune_invalid: bags, memory of the caller", false,
+     [](memory_of_outputs) {
+       return into_given_bags([](const here_context& ctx, const auto& out, auto) {
+         return prune_invalid(ctx, given().with_invalid(), prune_rule::by_id, out);
+       });
+     }},
+    {"prune_invalid: entries, memory of the caller", true,
+     [](memory_of_outputs) {
+       return into_given_bags([](const here_context& ctx, const auto& out, auto) {
+         return prune_invalid(ctx, given().entries(true, false), prune_rule::by_id, out);
+       });
+     }},
+    {"fill_empty_bags: memory of the caller", false,
+     [](memory_of_outputs) {
+       return into_given_bags([](const here_context& ctx, const auto& out, auto empty) {
+         return fill_empty_bags(ctx, given().batch(), 5, out, empty);
+       });
+     }},
+    {"to_jagged: entries in any order, memory of the caller", true,
+     [](memory_of_outputs) {
+       return into_given_bags([](const here_context& ctx, const auto& out, auto) {
+         return to_jagged(ctx, given().entries(false), out);
+       });
+     }},
+    {"to_jagged: entries in order, memory of the caller", false,
+     [](memory_of_outputs) {
+       return into_given_bags([](const here_context& ctx, const auto& out, auto) {
          return to_jagged(ctx, given().entries(true), out);
        });
      }},

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -81,6 +82,29 @@ std::vector<Id> some_ids(std::mt19937_64& random, index_t rows, std::size_t n) {
   return ids;
 }
 
+/// partition() into memory of the caller writes what it writes into an owner, and nothing after it.
+template <class Position, class Id, class Strategy>
+void check_given(const std::vector<Id>& ids, index_t rows, index_t parts, Strategy how,
+                 const partitioned_ids<Id>& expected, index_t left_out) {
+  std::vector<std::int32_t> part(ids.size() + 2, 77);
+  std::vector<Position> permutation(ids.size() + 2, 78), offsets(static_cast<std::size_t>(parts) + 1, 79);
+  std::vector<Id> local(ids.size() + 2, Id{80});
+  index_t skipped = 100;
+  const partition_out<Id, Position> given{part, permutation, offsets, local};
+  REQUIRE(partition(inline_executor{}, ids, rows, parts, how, bounds::skip(skipped), given).ok());
+  CHECK(skipped == 100 + left_out);
+  CHECK(std::equal(offsets.begin(), offsets.end(), expected.offsets.begin(), expected.offsets.end()));
+  CHECK(std::equal(expected.part.begin(), expected.part.end(), part.begin()));
+  CHECK(std::equal(expected.permutation.begin(), expected.permutation.end(), permutation.begin()));
+  CHECK(std::equal(expected.ids.begin(), expected.ids.end(), local.begin()));
+  bool untouched = true;
+  for (std::size_t k = ids.size(); k < ids.size() + 2; ++k) {
+    untouched &= part[k] == 77 && permutation[k] == 78;
+  }
+  for (std::size_t k = expected.ids.size(); k < local.size(); ++k) untouched &= local[k] == Id{80};
+  CHECK(untouched);
+}
+
 template <class Id, class Strategy>
 void check_strategy(std::mt19937_64& random, Strategy how) {
   partitioned_ids<Id> out;  // reused
@@ -102,6 +126,8 @@ void check_strategy(std::mt19937_64& random, Strategy how) {
         REQUIRE(partition(inline_executor{}, ids, rows, parts, how, bounds::skip(skipped), out).ok());
         CHECK(agrees(ids, places, parts, out));
         CHECK(skipped == 100 + static_cast<index_t>((n + 2) / 3));
+        check_given<std::int32_t>(ids, rows, parts, how, out, skipped - 100);
+        check_given<std::int64_t>(ids, rows, parts, how, out, skipped - 100);
         if (n > 0) {
           const status s = partition(inline_executor{}, ids, rows, parts, how, out);
           CHECK(s.code() == errc::id_out_of_range);
@@ -272,6 +298,56 @@ TEST_CASE("partition: what can't be is said") {
   REQUIRE(partition(inline_executor{}, ids, 10, 2, partition_strategy::mod, out).ok());
   CHECK(partition(inline_executor{}, out.ids, 10, 2, partition_strategy::mod, out).code() ==
         errc::unsupported);
+}
+
+TEST_CASE("partition: memory of the caller without room, null, or shared with the ids is refused") {
+  const inline_executor here;
+  std::vector<std::int64_t> ids{1, 2, 7}, local(3, -5);
+  std::vector<std::int32_t> part(3, -5), permutation(3, -5), offsets(3, -5);
+  using out = partition_out<std::int64_t, std::int32_t>;
+  const out given{part, permutation, offsets, local};
+  const auto code = [&](const out& to, index_t rows = 10) {
+    return partition(here, ids, rows, 2, partition_strategy::mod, bounds::check, to).code();
+  };
+  CHECK(code({given.part.subview(0, 2), given.permutation, given.offsets, given.ids}) ==
+        errc::shape_mismatch);
+  CHECK(code({given.part, given.permutation.subview(0, 2), given.offsets, given.ids}) ==
+        errc::shape_mismatch);
+  CHECK(code({given.part, given.permutation, given.offsets.subview(0, 2), given.ids}) ==
+        errc::shape_mismatch);
+  CHECK(code({given.part, given.permutation, given.offsets, given.ids.subview(0, 2)}) ==
+        errc::shape_mismatch);
+  CHECK(code({{nullptr, 3}, given.permutation, given.offsets, given.ids}) == errc::shape_mismatch);
+  CHECK(code({given.part, {nullptr, 3}, given.offsets, given.ids}) == errc::shape_mismatch);
+  CHECK(code({given.part, given.permutation, {nullptr, 3}, given.ids}) == errc::shape_mismatch);
+  CHECK(code({given.part, given.permutation, given.offsets, {nullptr, 3}}) == errc::shape_mismatch);
+  CHECK(code({given.part, given.permutation, given.offsets, ids}) == errc::unsupported);
+  CHECK(code(given, 7) == errc::id_out_of_range);
+  CHECK(code(given, -1) == errc::invalid_value);
+  CHECK(ids == std::vector<std::int64_t>{1, 2, 7});
+  CHECK(local == std::vector<std::int64_t>(3, -5));
+  for (const auto* const array : {&part, &permutation, &offsets}) {
+    CHECK(*array == std::vector<std::int32_t>(3, -5));
+  }
+  const array_view<const std::int64_t> many(ids.data(), index_t{1} << 31);  // not read
+  const out large{
+      {part.data(), many.size()}, {permutation.data(), many.size()}, offsets, {local.data(), many.size()}};
+  CHECK(partition(here, many, 10, 2, partition_strategy::mod, bounds::skip, large).code() ==
+        errc::unsupported);
+}
+
+TEST_CASE("partition: an example in memory of the caller") {
+  //! [partition_given]
+  const std::vector<std::int64_t> ids{7, 1, 9, 4};
+  std::vector<std::int32_t> part(4), permutation(4), offsets(4);
+  std::vector<std::int64_t> local(4);
+  const partition_out<std::int64_t, std::int32_t> out{part, permutation, offsets, local};
+  partition(inline_executor{}, ids, 10, 3, partition_strategy::div, bounds::check, out).or_throw();
+  CHECK(part == std::vector<std::int32_t>{2, 0, 2, 1});
+  CHECK(local == std::vector<std::int64_t>{1, 0, 0, 2});
+  CHECK(offsets == std::vector<std::int32_t>{0, 1, 2, 4});
+  CHECK(permutation == std::vector<std::int32_t>{2, 0, 3, 1});
+  //! [partition_given]
 }
 
 TEST_CASE("partition: an example") {

@@ -9,6 +9,7 @@
 #include <limits>
 #include <optional>
 #include <random>
+#include <string>
 #include <type_traits>
 #include <vector>
 
@@ -55,6 +56,65 @@ index_t entries_in(const bag_list<Id>& bags) {
   return n;
 }
 
+/// Memory of the caller for bags, with two more elements than the operation may write.
+template <class Id, class Offset>
+struct room {
+  room(index_t bags, index_t n, bool weighted)
+      : offsets(static_cast<std::size_t>(bags) + 3, Offset{77}),
+        ids(static_cast<std::size_t>(n) + 2, Id{78}),
+        weights(ids.size(), -79.0F),
+        out{{offsets.data(), bags + 1}, {ids.data(), n}, {}} {
+    if (weighted) out.weights = {weights.data(), n};
+  }
+  /// The bags, when they are those of an owner and nothing else is written.
+  void check(const jagged_batch<Id>& expected) const {
+    CHECK(bags_of(out.view()) == bags_of(expected.view()));
+    bool same = out.offsets[0] == 0;
+    for (std::size_t i = offsets.size() - 2; i < offsets.size(); ++i) same &= offsets[i] == Offset{77};
+    const std::size_t end = out.weights.empty() ? 0 : ids.size() - 2;
+    for (std::size_t k = ids.size() - 2; k < ids.size(); ++k) same &= ids[k] == Id{78};
+    for (std::size_t k = end; k < ids.size(); ++k) same &= weights[k] == -79.0F;
+    CHECK(same);
+  }
+  std::vector<Offset> offsets;
+  std::vector<Id> ids;
+  std::vector<float> weights;
+  jagged_out<Id, Offset> out;
+};
+
+/// The operations with memory of the caller write what they write with an owner.
+template <class Id, class Offset>
+void check_given(const coo_view<Id, std::int32_t>& coo, bool weights_given) {
+  const inline_executor here;
+  const index_t count = coo.bags(), n = coo.id_count();
+  const bool weighted = coo.weights() != nullptr || weights_given;
+  jagged_batch<Id> expected, filled;
+  index_t dropped = 0;
+  const room<Id, Offset> bags(count, n, weighted);
+  REQUIRE(to_jagged(here, coo, expected).ok());
+  REQUIRE(to_jagged(here, coo, bags.out).ok());
+  bags.check(expected);
+  const auto check = [&](auto how) {
+    const room<Id, Offset> from_entries(count, n, weighted), from_bags(count, n, weighted);
+    REQUIRE(prune_invalid(here, coo, how, expected, dropped).ok());
+    REQUIRE(prune_invalid(here, coo, how, from_entries.out).ok());
+    from_entries.check(expected);
+    REQUIRE(prune_invalid(here, bags.out.view(), how, from_bags.out).ok());
+    from_bags.check(expected);
+    for (const auto& filling : {std::optional<Id>{}, std::optional<Id>{33}}) {
+      std::vector<std::uint8_t> empty(static_cast<std::size_t>(count)), empty_too(empty.size() + 1, 9);
+      const room<Id, Offset> to(count, n + (filling ? count : 0), weighted);
+      REQUIRE(fill_empty_bags(here, expected.view(), filling, filled, empty).ok());
+      REQUIRE(fill_empty_bags(here, from_bags.out.view(), filling, to.out, {empty_too.data(), count}).ok());
+      to.check(filled);
+      CHECK(std::equal(empty.begin(), empty.end(), empty_too.begin()));
+      CHECK(empty_too.back() == 9);
+    }
+  };
+  check(prune_rule::by_id);
+  check(prune_rule::by_id_and_weight);
+}
+
 template <class Id>
 void check_prune_and_fill(std::mt19937_64& random, entries_are kind) {
   const inline_executor here;
@@ -68,6 +128,8 @@ void check_prune_and_fill(std::mt19937_64& random, entries_are kind) {
         const auto made = make_entries<Id, std::int32_t>(random, kind, count, 50, entries);
         const auto coo = made.view(weighted);
         REQUIRE(to_jagged(here, coo, bags).ok());
+        check_given<Id, std::int32_t>(coo, entries == 7);
+        check_given<Id, std::int64_t>(coo, entries == 900);
         const auto check = [&](auto how, bool by_weights) {
           const auto expected = pruned(bags_of(coo), by_weights);
           index_t dropped = -1, dropped_too = -1;
@@ -304,6 +366,86 @@ TEST_CASE("prune_invalid, fill_empty_bags: what can't be is said, and out stays 
   CHECK(empty == std::vector<std::uint8_t>{9, 9});
 }
 
+TEST_CASE("to_jagged, prune_invalid, fill_empty_bags: memory of the caller that will not do is refused") {
+  const inline_executor here;
+  std::vector<std::int64_t> rows{1, 0, 1}, ids{4, 5, -6}, offsets{0, 2, 3};
+  std::vector<float> weights{1, 2, 3};
+  const coo_view<> entries(rows.data(), ids.data(), 3, 2, weights.data());
+  const jagged_view<> bags(offsets.data(), 2, ids.data(), 3, weights.data());
+  std::vector<std::int32_t> to_offsets(3, 77);
+  std::vector<std::int64_t> to_ids(5, 78), wide_offsets(3, 77);
+  std::vector<float> to_weights(5, -79);
+  std::vector<std::uint8_t> empty(2, 9);
+  using out = jagged_out<std::int64_t, std::int32_t>;
+  const out fine{to_offsets, to_ids, to_weights};
+  const auto refused = [&](const auto& to, errc code, const char* text) {
+    const auto check = [&](const std::string& verb, const status& s) {
+      CAPTURE(verb);
+      CHECK(s.code() == code);
+      if (text != nullptr) CHECK(s.message().starts_with("shape mismatch: " + verb + ": out must " + text));
+    };
+    check("to_jagged", to_jagged(here, entries, to));
+    check("prune_invalid", prune_invalid(here, entries, prune_rule::by_id, to));
+    check("prune_invalid", prune_invalid(here, bags, prune_rule::by_id, to));
+    check("fill_empty_bags", fill_empty_bags(here, bags, 7, to, empty));
+  };
+  const char* const no_room = "have room";
+  const char* const null = "not be null";
+  refused(out{fine.offsets.subview(0, 2), fine.ids, fine.weights}, errc::shape_mismatch, no_room);
+  refused(out{fine.offsets, fine.ids.subview(0, 2), fine.weights.subview(0, 2)}, errc::shape_mismatch,
+          no_room);
+  refused(out{fine.offsets, fine.ids, {}}, errc::shape_mismatch, no_room);
+  refused(out{fine.offsets, fine.ids, fine.weights.subview(0, 4)}, errc::shape_mismatch, no_room);
+  refused(out{{nullptr, 3}, fine.ids, fine.weights}, errc::shape_mismatch, null);
+  refused(out{fine.offsets, {nullptr, 5}, fine.weights}, errc::shape_mismatch, null);
+  refused(out{fine.offsets, fine.ids, {nullptr, 5}}, errc::shape_mismatch, null);
+  std::vector<std::int64_t> same_ids{4, 5, -6, 0, 0};
+  std::vector<float> same_weights{1, 2, 3, 0, 0};
+  const coo_view<> of_same(rows.data(), same_ids.data(), 3, 2, same_weights.data());
+  const jagged_view<> bags_of_same(offsets.data(), 2, same_ids.data(), 3, same_weights.data());
+  for (const out& shared :
+       {out{fine.offsets, same_ids, fine.weights}, out{fine.offsets, fine.ids, same_weights}}) {
+    CHECK(to_jagged(here, of_same, shared).code() == errc::unsupported);
+    CHECK(prune_invalid(here, of_same, prune_rule::by_id, shared).code() == errc::unsupported);
+    CHECK(prune_invalid(here, bags_of_same, prune_rule::by_id, shared).code() == errc::unsupported);
+    CHECK(fill_empty_bags(here, bags_of_same, 7, shared, empty).code() == errc::unsupported);
+  }
+  const jagged_out<> shared_offsets{offsets, to_ids, to_weights};
+  CHECK(prune_invalid(here, bags, prune_rule::by_id, shared_offsets).code() == errc::unsupported);
+  CHECK(fill_empty_bags(here, bags, 7, shared_offsets, empty).code() == errc::unsupported);
+  // One id each needs room for the default ids, and empty is part of the shape.
+  CHECK(fill_empty_bags(here, bags, 7, out{fine.offsets, fine.ids.subview(0, 4), fine.weights.subview(0, 4)},
+                        empty)
+            .code() == errc::shape_mismatch);
+  CHECK(fill_empty_bags(here, bags, std::nullopt,
+                        out{fine.offsets, fine.ids.subview(0, 2), fine.weights.subview(0, 2)}, empty)
+            .code() == errc::shape_mismatch);
+  CHECK(fill_empty_bags(here, bags, 7, fine, {empty.data(), 1}).code() == errc::shape_mismatch);
+  CHECK(fill_empty_bags(here, bags, 7, fine, {nullptr, 2}).message() ==
+        "shape mismatch: fill_empty_bags: empty must not be null");
+  CHECK(fill_empty_bags(here, bags, -1, fine, empty).code() == errc::id_out_of_range);
+  auto* const bytes = static_cast<std::uint8_t*>(static_cast<void*>(to_ids.data()));
+  CHECK(fill_empty_bags(here, bags, 7, fine, {bytes, 2}).code() == errc::unsupported);
+  // Offsets that can't hold the number of ids, which is more than there is memory for.
+  const index_t many = index_t{1} << 31;
+  const out too_many{fine.offsets, {to_ids.data(), many}, {to_weights.data(), many}};
+  CHECK(prune_invalid(here, jagged_view<>(offsets.data(), 2, ids.data(), many), prune_rule::by_id, too_many)
+            .code() == errc::unsupported);
+  CHECK(to_jagged(here, coo_view<>(rows.data(), ids.data(), many, 2), too_many).code() == errc::unsupported);
+  // Faults of the batch.
+  rows[1] = 2;
+  offsets[1] = 4;
+  CHECK(to_jagged(here, entries, fine).place() == fault_place{.position = 1, .value = 2});
+  CHECK(prune_invalid(here, entries, prune_rule::by_id, fine).place() ==
+        fault_place{.position = 1, .value = 2});
+  CHECK(prune_invalid(here, bags, prune_rule::by_id, fine).code() == errc::offsets_beyond_ids);
+  CHECK(fill_empty_bags(here, bags, 7, fine, empty).code() == errc::offsets_beyond_ids);
+  CHECK(to_offsets == std::vector<std::int32_t>(3, 77));
+  CHECK(to_ids == std::vector<std::int64_t>(5, 78));
+  CHECK(to_weights == std::vector<float>(5, -79));
+  CHECK(empty == std::vector<std::uint8_t>(2, 9));
+}
+
 TEST_CASE("gather: rows of one table, and of a table in parts, in the order of the ids") {
   std::mt19937_64 random(seed() + 341);
   const inline_executor here;
@@ -361,7 +503,8 @@ TEST_CASE("gather: bad ids and shapes are named with their place, and nothing is
         "shape mismatch: lookup: out must not be null");
   CHECK(gather(here, std::span(tables.views.data(), 1), dealt, to).code() == errc::shape_mismatch);
   tables.views[1] = const_table_view<f32_rows>(tables.views[1].data(), 1, f32_rows(1));  // a row is missing
-  CHECK(gather(here, tables.views, dealt, to).message() == "id out of range: gather: table 1, position 0, value 1");
+  CHECK(gather(here, tables.views, dealt, to).message() ==
+        "id out of range: gather: table 1, position 0, value 1");
   tables.views[1] = const_table_view<f32_rows>(tables.views[1].data(), 1, f32_rows(2));
   CHECK(gather(here, tables.views, dealt, to).message() ==
         "shape mismatch: gather: out.extent(1) must be the row width D; table 1 (is 1, must be 2)");

@@ -92,6 +92,16 @@ void stages(Executor& executor, const Batch& batch, const Strategy& how, matrix_
   partitioned_ids<id_type> parts;
   expect(partition(executor, different.ids, out.extent(0), 2, how, parts));
   expect(partition(executor, different.ids, out.extent(0), 2, how, bounds::skip(dropped), parts));
+  std::vector<std::int32_t> offsets(empty.size() + 1), numbers(filled.ids.size()), counts(numbers),
+      spare(numbers), of_parts(3);
+  std::vector<id_type> some_ids(numbers.size());
+  const jagged_out<id_type, std::int32_t> given{offsets, some_ids, {}};
+  expect(prune_invalid(executor, batch, prune_rule::by_id, given));
+  expect(fill_empty_bags(executor, valid.view(), id_type{0}, given, empty));
+  expect(unique(executor, filled.ids,
+                unique_out<id_type, std::int32_t>{some_ids, numbers, counts, {&dropped, 1}}));
+  expect(partition(executor, different.ids, out.extent(0), 2, how, bounds::check,
+                   partition_out<id_type, std::int32_t>{numbers, spare, of_parts, some_ids}));
   const auto table = as_table(out);
   expect(gather(executor, table, different.ids, out));
   expect(gather(executor, std::vector(2, table), parts, out));

@@ -59,6 +59,14 @@ int deeprec_shared_loops(float* floats, const std::int64_t* ids, index_t n) {
   expect(unique(here, filled.ids, different));
   partitioned_ids<> dealt;
   expect(partition(here, different.ids, n, 2, partition_strategy::div, dealt));
+  expect(partition(here, filled.ids, n, 2, partition_strategy::div, bounds::skip,
+                   partition_out<>{dealt.part, dealt.permutation, dealt.offsets, different.ids}));
+  expect(unique(here, filled.ids,
+                unique_out<>{different.ids, different.inverse, different.counts, {&dropped, 1}}));
+  const jagged_out<> given{valid.offsets, valid.ids, {}};
+  expect(to_jagged(here, entries, given));
+  expect(prune_invalid(here, bags, prune_rule::by_id, given));
+  expect(fill_empty_bags(here, filled.view(), 0, given, empty));
   expect(gather(here, parts, dealt, out));
   expect(combine(here, out, bags, combiner::sum, out));
   unique_rows<> rows;

@@ -59,7 +59,7 @@ status of_weights(cuda_stream& on, table_type<f32_rows> table, bags_type bags,
                   matrix_view<const float, device_space> gradient, std::span<float> out) {
   return weight_gradients(on, table, bags, gradient, combiner::sum, out);
 }
-status select(cuda_stream& on, std::span<const std::uint8_t> condition,
+status select(cuda_stream& on, array_view<const std::uint8_t, device_space> condition,
               matrix_view<const float, device_space> a, matrix_view<const float, device_space> b,
               out_type out) {
   return row_select(on, condition, a, b, out);

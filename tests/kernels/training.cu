@@ -39,16 +39,19 @@ status with_halves(cuda_stream& on, bags_type bags, gradient_type gradient, rows
   return update(on, bags, gradient, pooling{combiner::mean, padding::prune}, sgd{}, table);
 }
 
-status pruned(cuda_stream& on, bags_type bags, device_bags<> out) {
+status pruned(cuda_stream& on, bags_type bags, jagged_out<std::int64_t, index_t, device_space> out) {
   return prune_invalid(on, bags, prune_rule::by_id, out);
 }
-status filled(cuda_stream& on, bags_type bags, device_bags<> out, std::span<std::uint8_t> empty) {
+status filled(cuda_stream& on, bags_type bags, jagged_out<std::int64_t, std::int32_t, device_space> out,
+              array_view<std::uint8_t, device_space> empty) {
   return fill_empty_bags(on, bags, 0, out, empty);
 }
-status different(cuda_stream& on, std::span<const std::int64_t> ids, device_unique<> out) {
+status different(cuda_stream& on, array_view<const std::int64_t, device_space> ids,
+                 unique_out<std::int64_t, std::int32_t, device_space> out) {
   return unique(on, ids, out);
 }
-status parted(cuda_stream& on, std::span<const std::int64_t> ids, device_partition<> out) {
+status parted(cuda_stream& on, array_view<const std::int64_t, device_space> ids,
+              partition_out<std::int64_t, index_t, device_space> out) {
   return partition(on, ids, 10, 2, partition_strategy::mod, bounds::check, out);
 }
 status in_any_order(cuda_stream& on, const_table_view<f32_rows, device_space> table,

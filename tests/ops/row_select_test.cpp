@@ -53,7 +53,7 @@ constexpr index_t always = 0;
 struct library {
   index_t stream_above = never;
   template <class Context, class T>
-  status operator()(const Context& ctx, std::span<const std::uint8_t> cond, matrix_view<const T> then,
+  status operator()(const Context& ctx, array_view<const std::uint8_t> cond, matrix_view<const T> then,
                     matrix_view<const T> otherwise, matrix_view<T> out) const {
     return row_select_on(host_backend{}, ctx, cond, then, otherwise, out, stream_above);
   }

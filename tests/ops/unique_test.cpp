@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <limits>
@@ -91,6 +92,22 @@ void check_types(std::uint64_t salt) {
         rebuilt &= out.ids[static_cast<std::size_t>(out.inverse[k])] == list[k];
       }
       CHECK(rebuilt);
+
+      // In memory of the caller, which has more room: the same, and nothing after it.
+      std::vector<Id> ids(n + 2, Id{77});
+      std::vector<Index> inverse(n + 2, Index{78}), counts(n + 2, Index{79});
+      index_t distinct = -1;
+      const unique_out<Id, Index> given{ids, inverse, counts, {&distinct, 1}};
+      REQUIRE(unique(inline_executor{}, list, given).ok());
+      REQUIRE(distinct == static_cast<index_t>(out.ids.size()));
+      CHECK(std::equal(out.ids.begin(), out.ids.end(), ids.begin()));
+      CHECK(std::equal(out.counts.begin(), out.counts.end(), counts.begin()));
+      CHECK(std::equal(out.inverse.begin(), out.inverse.end(), inverse.begin()));
+      for (std::size_t k = n; k < n + 2; ++k) {
+        CHECK(ids[k] == Id{77});
+        CHECK(inverse[k] == Index{78});
+        CHECK(counts[k] == Index{79});
+      }
     }
   }
 }
@@ -251,6 +268,46 @@ TEST_CASE("unique: ids of any regular kind do not cluster, whatever the process 
     }
   }
   CHECK(worst < 2);  // linear probing, half full: 0.5 on average
+}
+
+TEST_CASE("unique: memory of the caller without room, null, or shared with the ids is refused") {
+  const inline_executor here;
+  std::vector<std::int64_t> list{7, 1, 7}, ids(3, -5);
+  std::vector<std::int32_t> inverse(3, -5), counts(3, -5);
+  index_t distinct = -5;
+  using out = unique_out<std::int64_t, std::int32_t>;
+  const out given{ids, inverse, counts, {&distinct, 1}};
+  const auto refused = [&](const out& to, errc code) { CHECK(unique(here, list, to).code() == code); };
+  refused({given.ids.subview(0, 2), given.inverse, given.counts, given.distinct}, errc::shape_mismatch);
+  refused({given.ids, given.inverse.subview(0, 2), given.counts, given.distinct}, errc::shape_mismatch);
+  refused({given.ids, given.inverse, given.counts.subview(0, 2), given.distinct}, errc::shape_mismatch);
+  refused({given.ids, given.inverse, given.counts, {}}, errc::shape_mismatch);
+  refused({{nullptr, 3}, given.inverse, given.counts, given.distinct}, errc::shape_mismatch);
+  refused({given.ids, {nullptr, 3}, given.counts, given.distinct}, errc::shape_mismatch);
+  refused({given.ids, given.inverse, {nullptr, 3}, given.distinct}, errc::shape_mismatch);
+  refused({given.ids, given.inverse, given.counts, {nullptr, 1}}, errc::shape_mismatch);
+  refused({list, given.inverse, given.counts, given.distinct}, errc::unsupported);
+  refused({given.ids, given.inverse, given.counts, {list.data() + 2, 1}}, errc::unsupported);
+  CHECK(ids == std::vector<std::int64_t>(3, -5));
+  CHECK(inverse == std::vector<std::int32_t>(3, -5));
+  CHECK(counts == std::vector<std::int32_t>(3, -5));
+  CHECK(distinct == -5);
+  CHECK(list == std::vector<std::int64_t>{7, 1, 7});
+  CHECK(unique(here, array_view<const std::int64_t>(list.data(), index_t{1} << 31), given).code() ==
+        errc::unsupported);
+}
+
+TEST_CASE("unique: an example in memory of the caller") {
+  //! [unique_given]
+  std::array<std::int32_t, 5> ids{}, inverse{}, counts{};
+  index_t distinct = 0;
+  const unique_out<std::int32_t, std::int32_t> out{ids, inverse, counts, {&distinct, 1}};
+  unique(inline_executor{}, std::array<std::int32_t, 5>{7, 1, 9, 1, 7}, out).or_throw();
+  CHECK(distinct == 3);
+  CHECK(ids == std::array<std::int32_t, 5>{7, 1, 9, 0, 0});
+  CHECK(inverse == std::array<std::int32_t, 5>{0, 1, 2, 1, 0});
+  CHECK(counts == std::array<std::int32_t, 5>{2, 2, 1, 0, 0});
+  //! [unique_given]
 }
 
 TEST_CASE("unique: an example") {

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include <deeprec/core/array_view.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/embedding/tables/table_view.hpp>
 #include <deeprec/memory/cuda_memory.hpp>
@@ -28,6 +29,10 @@ device_array<T> to_device(const std::vector<T>& values) {
   device_array<T> made(values.size() + 1);
   made.copy_from(values).or_throw();
   return made;
+}
+template <class T>
+deeprec::array_view<T, device_space> first_of(const device_array<T>& array, std::size_t n) {
+  return array.view().subview(0, static_cast<deeprec::index_t>(n));
 }
 /// After whatever any stream was given.
 template <class T>
@@ -48,6 +53,9 @@ struct batch_on_both {
   deeprec::jagged_view<Id, Offset, device_space> view(bool weighted) const {
     return {offsets.data(), bags(), ids.data(), static_cast<index_t>(host.ids.size()),
             weighted ? weights.data() : nullptr};
+  }
+  deeprec::array_view<const Id, device_space> list() const {
+    return {ids.data(), static_cast<index_t>(host.ids.size())};
   }
   index_t bags() const { return static_cast<index_t>(host.offsets.size()) - 1; }
   batch<Id, Offset> host;

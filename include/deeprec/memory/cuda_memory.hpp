@@ -20,6 +20,7 @@
 #include <type_traits>
 #include <utility>
 
+#include <deeprec/core/array_view.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/matrix_view.hpp>
@@ -63,6 +64,10 @@ class device_array {
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
   /// For views of device_space and for kernels; the host can't read it.
   [[nodiscard]] T* data() const noexcept { return data_; }
+  /// All elements.
+  [[nodiscard]] array_view<T, device_space> view() const noexcept {
+    return {data_, static_cast<index_t>(size_)};
+  }
   /// The elements as rows.
   [[nodiscard]] matrix_view<T, device_space> matrix(index_t rows, index_t columns) const noexcept {
     return {data_, rows, columns};

@@ -1,4 +1,4 @@
-// Whether an output that is about to grow owns memory of an input.
+// Whether an output, given or about to grow, shares memory with an input.
 //
 //   out.ids    [ size ........ capacity )     all of it may be written to, or freed
 //   input             [ offsets )             a shared byte: the verb refuses
@@ -18,6 +18,7 @@
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/sizes.hpp>
+#include <deeprec/core/space.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
@@ -66,14 +67,30 @@ bool any_array(const Input& input, const Hits& hits) noexcept {
   }
 }
 
-/// True where one of the arrays of an output (std::tie of them), up to its capacity, shares a byte with any
-/// array of the inputs.
+/// The elements that an operation may write to: of an owner, up to its capacity.
+template <class Array>
+index_t room_of(const Array& array) noexcept {
+  if constexpr (requires { array.capacity(); }) {
+    return static_cast<index_t>(array.capacity());
+  } else {
+    return array.size();
+  }
+}
+
+/// True for an owner, and for memory of the caller that the host reaches.
+template <class Out>
+inline constexpr bool is_host_output = true;
+template <class Out>
+  requires requires { typename Out::space; }
+inline constexpr bool is_host_output<Out> = reachable_as<typename Out::space, host_space>;
+
+/// True where one of the arrays of an output (std::tie of them) shares a byte with any array of the inputs.
 template <class... Arrays, class... Inputs>
 bool owns(const std::tuple<const Arrays&...>& out, const Inputs&... inputs) noexcept {
   return std::apply(
       [&](const Arrays&... array) {
         const auto hits = [&](const byte_range& input) {
-          return (overlap(bytes_at(array.data(), static_cast<index_t>(array.capacity())), input) || ...);
+          return (overlap(bytes_at(array.data(), room_of(array)), input) || ...);
         };
         return (any_array(inputs, hits) || ...);
       },

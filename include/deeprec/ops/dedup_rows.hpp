@@ -20,6 +20,7 @@
 #include <type_traits>
 #include <vector>
 
+#include <deeprec/core/array_view.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/first_fault.hpp>
@@ -168,7 +169,7 @@ status dedup_rows_on(host_backend, const Context& ctx, matrix_view<const T, Spac
 ///
 /// @shape    rows (U,D), any row stride · inverse (B), as data() and size() · out (B,D), any row stride
 /// @dtype    rows and out: one trivially copyable type; inverse: integers of 32 or 64 bits
-/// @space    rows and out reachable from the context; inverse on the host
+/// @space    all reachable from the context
 /// @pre      out shares no byte with rows or inverse
 /// @numerics bits are copied; the same for any number of threads
 /// @cost     O(B*D): a copy for each row. No allocation
@@ -187,17 +188,17 @@ template <class Context, class T, MemorySpace Space, class Columns, class Number
                 "deeprec::gather_rows: the elements are not trivially copyable. Fix: rows of numbers.");
   static_assert(IdRange<Numbers>,
                 "deeprec::gather_rows: inverse is no list of integers of 32 or 64 bits. Fix: "
-                "std::span(pointer, count), or a std::vector of them.");
+                "std::span(pointer, count), a std::vector or an array_view of them.");
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "gather_rows");
   if (!call) return call.stopped();
-  const auto numbers = id_span(inverse);
+  const auto numbers = id_view(inverse);
   if (const status s = detail::expect_size(out.extent(1), rows.extent(1),
                                            "gather_rows: out.extent(1) must be rows.extent(1)");
       !s) {
     return s;
   }
-  if (const status s = detail::expect_size(out.extent(0), static_cast<index_t>(numbers.size()),
+  if (const status s = detail::expect_size(out.extent(0), numbers.size(),
                                            "gather_rows: out.extent(0) must be inverse.size()");
       !s) {
     return s;
@@ -217,8 +218,8 @@ namespace detail {
 
 // A negative number becomes a large one, which is out of range.
 template <class Index>
-std::uint64_t row_number(std::span<const Index> numbers, index_t b) noexcept {
-  return static_cast<std::uint64_t>(static_cast<std::int64_t>(numbers[static_cast<std::size_t>(b)]));
+std::uint64_t row_number(const Index* numbers, index_t b) noexcept {
+  return static_cast<std::uint64_t>(static_cast<std::int64_t>(numbers[b]));
 }
 
 }  // namespace detail
@@ -228,12 +229,15 @@ status gather_rows_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, class T, MemorySpace Space, class Index, MemorySpace OutSpace, class = detail::unit>
+template <class Context, class T, MemorySpace Space, class Index, MemorySpace OfNumbers, MemorySpace OutSpace,
+          class = detail::unit>
 status gather_rows_on(host_backend, const Context& ctx, matrix_view<const T, Space> rows,
-                      std::span<const Index> numbers, matrix_view<T, OutSpace> out) {
-  static_assert(reachable_as<Space, host_space> && reachable_as<OutSpace, host_space>,
+                      array_view<const Index, OfNumbers> inverse, matrix_view<T, OutSpace> out) {
+  static_assert(reachable_as<Space, host_space> && reachable_as<OfNumbers, host_space> &&
+                    reachable_as<OutSpace, host_space>,
                 "deeprec::gather_rows: device memory given to a host context. Fix: copy it first.");
   const index_t n = out.extent(0);
+  const Index* const numbers = inverse.data();
   const auto limit = static_cast<std::uint64_t>(rows.extent(0));
   const auto check = [=](index_t begin, index_t end) -> status {
     bool any = false;

@@ -1,7 +1,6 @@
 // row_select on a CUDA stream: a team of lanes copies four rows at a time, 16 bytes per lane where all
 // addresses and strides allow it, else 4 bytes or 1. Rows are read and written once, with streaming
-// (evict-first) accesses. cond is a span over device memory. In place: rows that are there already are not
-// touched.
+// (evict-first) accesses. In place: rows that are there already are not touched.
 #pragma once
 
 #ifndef __CUDACC__
@@ -12,9 +11,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <type_traits>
 
+#include <deeprec/core/array_view.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/exec/cuda_stream.hpp>
 #include <deeprec/exec/warp_team.cuh>
@@ -83,22 +82,23 @@ status launch_select(DEEPREC_DEVICE::device_select args, index_t width, cudaStre
 
 }  // namespace detail
 
-template <class Context, class T, MemorySpace ThenSpace, MemorySpace OtherwiseSpace, MemorySpace OutSpace>
+template <class Context, MemorySpace CondSpace, class T, MemorySpace ThenSpace, MemorySpace OtherwiseSpace,
+          MemorySpace OutSpace>
 [[gnu::visibility("hidden")]] status row_select_on(cuda_backend, const Context& ctx,
-                                                   std::span<const unsigned char> cond,
+                                                   array_view<const unsigned char, CondSpace> cond,
                                                    matrix_view<const T, ThenSpace> then,
                                                    matrix_view<const T, OtherwiseSpace> otherwise,
                                                    matrix_view<T, OutSpace> out) {
   static_assert(
-      reachable_as<ThenSpace, device_space> && reachable_as<OtherwiseSpace, device_space> &&
-          reachable_as<OutSpace, device_space>,
+      reachable_as<CondSpace, device_space> && reachable_as<ThenSpace, device_space> &&
+          reachable_as<OtherwiseSpace, device_space> && reachable_as<OutSpace, device_space>,
       "deeprec::row_select: host memory given to a CUDA context. Fix: copy it to the device and use "
       "views with device_space.");
   if (out.empty()) return {};
   const auto to = detail::bytes_of(out);
   const auto from_then = detail::bytes_of(then);
   const auto from_otherwise = detail::bytes_of(otherwise);
-  if (const status s = detail::select_overlaps(cond, from_then, from_otherwise, to); !s) return s;
+  if (const status s = detail::select_overlaps(cond.data(), from_then, from_otherwise, to); !s) return s;
   const auto a = detail::one_for_all(from_otherwise);
   const auto b = detail::one_for_all(from_then);
   const auto all = reinterpret_cast<std::uintptr_t>(a.first) | reinterpret_cast<std::uintptr_t>(b.first) |

@@ -12,12 +12,13 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <type_traits>
 
+#include <deeprec/core/array_view.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
@@ -28,22 +29,41 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// A condition of row_select: any type that converts to a span of bool or of std::uint8_t.
+namespace detail {
+
 template <class T>
-concept RowCondition = std::convertible_to<const T&, std::span<const bool>> ||
-                       std::convertible_to<const T&, std::span<const std::uint8_t>>;
+struct space_of {
+  using type = host_space;
+};
+template <class T, class Space>
+struct space_of<array_view<T, Space>> {
+  using type = Space;
+};
+
+/// A condition as a view: in the space of an array_view, else of host memory.
+template <class T, class Flag>
+concept ConvertsToFlags = std::convertible_to<const T&, array_view<const Flag, typename space_of<T>::type>>;
+
+}  // namespace detail
+
+/// A condition of row_select: any type that converts to an array_view of const bool or const std::uint8_t, in
+/// its own space or of host memory.
+template <class T>
+concept RowCondition = detail::ConvertsToFlags<T, bool> || detail::ConvertsToFlags<T, std::uint8_t>;
 
 namespace detail {
 
 /// The bytes of a condition: a bool that some framework stored as 255 is true as well.
 template <RowCondition Condition>
-std::span<const unsigned char> condition_bytes(const Condition& cond) noexcept {
-  if constexpr (std::convertible_to<const Condition&, std::span<const bool>>) {
+auto condition_bytes(const Condition& cond) noexcept {
+  using space = typename space_of<Condition>::type;
+  using bytes = array_view<const unsigned char, space>;
+  if constexpr (ConvertsToFlags<Condition, bool>) {
     static_assert(sizeof(bool) == 1);
-    const std::span<const bool> flags(cond);
-    return {reinterpret_cast<const unsigned char*>(flags.data()), flags.size()};
+    const array_view<const bool, space> flags(cond);
+    return bytes(reinterpret_cast<const unsigned char*>(flags.data()), flags.size());
   } else {
-    return std::span<const std::uint8_t>(cond);
+    return bytes(cond);
   }
 }
 
@@ -67,7 +87,7 @@ inline byte_rows<const std::byte> one_for_all(byte_rows<const std::byte> operand
 }
 
 /// Refuses an out that overlaps cond, or an operand other than in place.
-inline status select_overlaps(std::span<const unsigned char> cond, const byte_rows<const std::byte>& then,
+inline status select_overlaps(const unsigned char* cond, const byte_rows<const std::byte>& then,
                               const byte_rows<const std::byte>& otherwise,
                               const byte_rows<const std::byte>& out) noexcept {
   if (!same_rows(then, out) && share_bytes(then, out)) {
@@ -76,7 +96,7 @@ inline status select_overlaps(std::span<const unsigned char> cond, const byte_ro
   if (!same_rows(otherwise, out) && share_bytes(otherwise, out)) {
     return {errc::unsupported, "row_select: out must be otherwise, or not overlap it"};
   }
-  const byte_rows<const std::byte> flags{reinterpret_cast<const std::byte*>(cond.data()), 1, 0, out.count};
+  const byte_rows<const std::byte> flags{reinterpret_cast<const std::byte*>(cond), 1, 0, out.count};
   if (share_bytes(flags, out)) return {errc::unsupported, "row_select: out must not overlap cond"};
   return {};
 }
@@ -91,7 +111,7 @@ inline constexpr index_t select_piece_bytes = index_t{256} << 10;
 /// @shape    cond (B) · then, otherwise (B,D) or (1,D), any row stride · out (B,D), any row stride
 /// @dtype    cond: bool or std::uint8_t, any byte but 0 is true · then, otherwise and out: one trivially
 ///           copyable type
-/// @space    all reachable from the context; on a device cond is a span over device memory
+/// @space    all reachable from the context; cond in device memory as array_view
 /// @pre      out is then or otherwise (same first element, same stride), or shares no byte with it; out
 ///           shares no byte with cond
 /// @post     every row of out is written; bytes between the rows are neither read nor written
@@ -113,7 +133,7 @@ template <class Context, class Condition, class Then, MemorySpace ThenSpace, cla
                                 matrix_view<Out, OutSpace, OutColumns> out) {
   static_assert(RowCondition<Condition>,
                 "deeprec::row_select: cond is no contiguous range of bool or std::uint8_t. Fix: "
-                "std::span<const bool>(data, rows); std::vector<bool> has no bytes to look at.");
+                "array_view<const bool>(data, rows); std::vector<bool> has no bytes to look at.");
   static_assert(!std::is_const_v<Out>,
                 "deeprec::row_select: out is read only. Fix: matrix_view<float>, not <const float>.");
   static_assert(
@@ -126,10 +146,10 @@ template <class Context, class Condition, class Then, MemorySpace ThenSpace, cla
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "row_select");
   if (!call) return call.stopped();
-  const std::span<const unsigned char> bytes = detail::condition_bytes(cond);
+  const auto bytes = detail::condition_bytes(cond);
   const index_t rows = out.extent(0);
-  if (const status s = detail::expect_size(static_cast<index_t>(bytes.size()), rows,
-                                           "row_select: cond.size() must be out.extent(0)");
+  if (const status s =
+          detail::expect_size(bytes.size(), rows, "row_select: cond.size() must be out.extent(0)");
       !s) {
     return s;
   }
@@ -170,20 +190,20 @@ status row_select_on(any_backend, const Args&...) {
 }
 
 /// @param stream_above outputs of more bytes than this are written with non-temporal stores
-template <class Context, class T, MemorySpace ThenSpace, MemorySpace OtherwiseSpace, MemorySpace OutSpace,
-          class = detail::unit>
-status row_select_on(host_backend, const Context& ctx, std::span<const unsigned char> cond,
+template <class Context, MemorySpace CondSpace, class T, MemorySpace ThenSpace, MemorySpace OtherwiseSpace,
+          MemorySpace OutSpace, class = detail::unit>
+status row_select_on(host_backend, const Context& ctx, array_view<const unsigned char, CondSpace> cond,
                      matrix_view<const T, ThenSpace> then, matrix_view<const T, OtherwiseSpace> otherwise,
                      matrix_view<T, OutSpace> out, index_t stream_above = detail::last_level_cache_bytes()) {
-  static_assert(reachable_as<ThenSpace, host_space> && reachable_as<OtherwiseSpace, host_space> &&
-                    reachable_as<OutSpace, host_space>,
+  static_assert(reachable_as<CondSpace, host_space> && reachable_as<ThenSpace, host_space> &&
+                    reachable_as<OtherwiseSpace, host_space> && reachable_as<OutSpace, host_space>,
                 "deeprec::row_select: device memory given to a host context. Fix: copy it, or pass "
                 "a device context.");
   if (out.empty()) return {};
   const detail::byte_rows<const std::byte> to = detail::bytes_of(out);
   const detail::byte_rows<const std::byte> from_then = detail::bytes_of(then);
   const detail::byte_rows<const std::byte> from_otherwise = detail::bytes_of(otherwise);
-  if (const status s = detail::select_overlaps(cond, from_then, from_otherwise, to); !s) return s;
+  if (const status s = detail::select_overlaps(cond.data(), from_then, from_otherwise, to); !s) return s;
   const index_t bytes = to.width * to.count;
   const bool streamed = to.width >= detail::line_bytes && bytes > stream_above;
   const detail::select_args args{

@@ -1,6 +1,6 @@
-// The sparse operations on a CUDA stream: prune_invalid, fill_empty_bags, unique, partition, to_jagged. Same
-// API and results as on the host; outputs are written to memory of the caller (device_batch.hpp), and sizes
-// stay on the device, so that a sequence of operations can be captured.
+// The sparse operations on a CUDA stream: prune_invalid, fill_empty_bags, unique, partition, to_jagged. Calls
+// and results are those of the host for memory of the caller (jagged_out, unique_out, partition_out), with
+// device_space. Sizes stay on the device, so that a sequence of operations can be captured.
 //
 //   prune_invalid(stream, bags, prune_rule::by_id, pruned);
 //   fill_empty_bags(stream, pruned.view(), 0, filled, empty);
@@ -21,15 +21,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <type_traits>
 
+#include <deeprec/core/array_view.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/coo_view.hpp>
+#include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/embedding/batches/detail/device_batches.hpp>
-#include <deeprec/embedding/batches/device_batch.hpp>
 #include <deeprec/embedding/batches/fill_empty_bags.hpp>
 #include <deeprec/embedding/batches/jagged_batch.hpp>
 #include <deeprec/embedding/batches/partition.hpp>
@@ -71,14 +71,14 @@ status launch_teams(index_t n, int lanes, cudaStream_t on, const Body& body) {
 }
 
 /// Functors, because lambdas in kernels need an nvcc flag.
-template <class Valid, class Borders>
+template <class Valid>
 struct flag_valid {
   Valid valid;
   index_t n;
   index_t* flags;
   __device__ void operator()(index_t k) const { flags[k] = k < n && valid(k) ? 1 : 0; }
 };
-template <class Id, class Valid, class Borders>
+template <class Id, class Valid, class Borders, class Offset>
 struct prune_positions {
   const Id* ids;
   const float* weights;
@@ -86,15 +86,17 @@ struct prune_positions {
   Borders ranges;
   Valid valid;
   const index_t* kept;
-  device_bags<Id> out;
+  index_t bags;
+  Offset* offsets;
+  detail::bag_entries<Id> out;
   device_fault* fault;
   __device__ void operator()(index_t k) const {
     const index_t first = detail::clamp_position(ranges.begin(0), n);
-    const index_t end = detail::clamp_position(ranges.end(out.bags - 1), n);
+    const index_t end = detail::clamp_position(ranges.end(bags - 1), n);
     if (k < n) detail::keep_position(k, first, end, valid, ids, weights, kept, out);
-    if (k > out.bags) return;
+    if (k > bags) return;
     const index_t border = k == 0 ? ranges.begin(0) : ranges.end(k - 1);
-    out.offsets[k] = kept[detail::clamp_position(border, n)] - kept[first];
+    offsets[k] = static_cast<Offset>(kept[detail::clamp_position(border, n)] - kept[first]);
     std::int64_t value = 0;
     const errc wrong = k == 0 ? errc::ok : detail::border_fault(ranges.begin(k - 1), border, n, value);
     if (wrong != errc::ok) warp_team(1).report(fault, wrong, -1, k - 1, -1, value);
@@ -120,14 +122,14 @@ struct filled_sizes {
     sizes[b] = size == 0 && fills ? 1 : size;
   }
 };
-template <class Id, class Borders>
+template <class Id, class Borders, class Out>
 struct fill_bags {
   Borders ranges;
   const Id* ids;
   const float* weights;
   index_t n;
   Id default_id;
-  device_bags<Id> out;
+  Out out;
   std::uint8_t* empty;
   __device__ void operator()(const warp_team& team, index_t b) const {
     std::int64_t value = 0;
@@ -154,25 +156,25 @@ struct flag_first {
     flags[positions[i]] = i == 0 || keys[i - 1] != keys[i] ? 1 : 0;
   }
 };
-template <class Id>
+template <class Out>
 struct number_runs {
   index_t n;
   const std::uint64_t* keys;
   const std::uint32_t* positions;
   const index_t* numbers;
-  device_unique<Id> out;
+  Out out;
   __device__ void operator()(index_t i) const {
     detail::number_position(i, n, keys, positions, numbers, out);
-    if (i == 0) *out.size = numbers[n];
+    if (i == 0) *out.distinct.data() = numbers[n];
   }
 };
-template <class Strategy, class Id>
+template <class Strategy, class Id, class Out>
 struct key_parts {
   const Id* ids;
   index_t rows;
   index_t parts;
   bool checks;
-  device_partition<Id> out;
+  Out out;
   std::uint32_t* keys;
   std::uint32_t* positions;
   device_fault* fault;
@@ -188,7 +190,7 @@ struct key_parts {
     }
   }
 };
-template <class Strategy, class Id>
+template <class Strategy, class Id, class Out>
 struct place_parts {
   const Id* ids;
   index_t n;
@@ -196,28 +198,32 @@ struct place_parts {
   index_t parts;
   const std::uint32_t* keys;
   const std::uint32_t* positions;
-  device_partition<Id> out;
+  Out out;
   __device__ void operator()(index_t i) const {
     if (i < n) detail::put_in_part<Strategy>(i, ids, rows, parts, keys, positions, out);
-    if (i <= parts) out.offsets[i] = detail::first_not_below(keys, n, static_cast<std::uint32_t>(i));
+    if (i <= parts) {
+      out.offsets.data()[i] = static_cast<typename Out::position_type>(
+          detail::first_not_below(keys, n, static_cast<std::uint32_t>(i)));
+    }
   }
 };
-template <class Coo>
+template <class Coo, class Wanted>
 struct key_entries {
   Coo coo;
+  Wanted wanted;
   std::uint32_t* keys;
   std::uint32_t* positions;
   device_fault* fault;
   __device__ void operator()(index_t k) const {
-    detail::key_entry(warp_team(1), k, coo, keys, positions, fault);
+    detail::key_entry(warp_team(1), k, coo, wanted, keys, positions, fault);
   }
 };
-template <class Coo, class Id>
+template <class Coo, class Out>
 struct place_entries {
   Coo coo;
   const std::uint32_t* keys;
   const std::uint32_t* positions;
-  device_bags<Id> out;
+  Out out;
   __device__ void operator()(index_t i) const { detail::place_entry(i, coo, keys, positions, out); }
 };
 
@@ -271,123 +277,160 @@ struct sorting {
 namespace detail {
 
 /// Scans the n + 1 flags that write() launches, in a stream's scratch.
-template <class Write>
-[[gnu::visibility("hidden")]] inline status scan_flags(const cuda_executor& stream, index_t n,
-                                                       index_t*& scanned, const Write& write) {
+template <class Sum, class Write>
+[[gnu::visibility("hidden")]] inline status scan_flags(const cuda_executor& stream, index_t n, Sum*& scanned,
+                                                       const Write& write) {
   std::size_t bytes = 0;
-  index_t* const none = nullptr;
-  if (const status s = DEEPREC_DEVICE::scan(nullptr, bytes, none, none, n + 1, stream.get()); !s) return s;
+  const index_t* const no_flags = nullptr;
+  Sum* const no_sums = nullptr;
+  if (const status s = DEEPREC_DEVICE::scan(nullptr, bytes, no_flags, no_sums, n + 1, stream.get()); !s)
+    return s;
   scratch_layout layout;
-  const std::size_t flags = layout.add<index_t>(n + 1), sums = layout.add<index_t>(n + 1);
+  const std::size_t flags = layout.add<index_t>(n + 1), sums = layout.add<Sum>(n + 1);
   const std::size_t space = layout.add<std::byte>(static_cast<index_t>(bytes));
   std::byte* base = nullptr;
   if (const status s = stream.scratch(layout.bytes(), base); !s) return s;
   auto* const from = static_cast<index_t*>(static_cast<void*>(base + flags));
-  if (scanned == nullptr) scanned = static_cast<index_t*>(static_cast<void*>(base + sums));
+  if (scanned == nullptr) scanned = static_cast<Sum*>(static_cast<void*>(base + sums));
   if (const status s = write(from); !s) return s;
   return DEEPREC_DEVICE::scan(base + space, bytes, from, scanned, n + 1, stream.get());
 }
 
-}  // namespace detail
-
-template <class Context, class Bags, class Rule, class Id>
-status prune_invalid_on(cuda_backend, const Context& ctx, const Bags& bags, const Rule&,
-                        device_bags<Id> out) {
-  using valid_type = detail::valid_entries<Rule, Id>;
-  using ranges_type = decltype(bags.ranges());
-  const cuda_executor& stream = *ctx.executor;
-  if (const status s = detail::device_shapes(bags); !s) return s;
-  const index_t n = bags.id_count();
-  if (out.bags != bags.bags() || out.room < n || (bags.weights() != nullptr && out.weights == nullptr))
-    return {errc::shape_mismatch, "prune_invalid: out must have room for B bags and N ids"};
-  if (detail::is_null(out)) return {errc::shape_mismatch, "prune_invalid: out must not be null"};
-  if (out.bags == 0) return {};
-  const valid_type valid{bags.ids(), bags.weights()};
-  index_t* kept = nullptr;
-  const status s = detail::scan_flags(stream, n, kept, [&](index_t* flags) {
-    return DEEPREC_DEVICE::launch_each(n + 1, stream.get(),
-                                       DEEPREC_DEVICE::flag_valid<valid_type, ranges_type>{valid, n, flags});
-  });
-  if (!s.ok()) return s;
+/// The wanted entries, as bags.
+template <class Coo, class Wanted, class Out>
+[[gnu::visibility("hidden")]] status entries_to_bags(const cuda_executor& stream, const Coo& coo,
+                                                     const Wanted& wanted, const Out& out,
+                                                     const char* too_many) {
+  const index_t n = coo.id_count();
+  const index_t bags = coo.bags();
+  if (n >= index_t{absent_key} || bags >= index_t{absent_key}) return {errc::unsupported, too_many};
+  const int bits = key_bits(bags);
+  const cudaStream_t on = stream.get();
+  DEEPREC_DEVICE::sorting<std::uint32_t> sorted{};
+  if (const status s = sorted.open(stream, n, bits, false); !s) return s;
+  const status keyed =
+      DEEPREC_DEVICE::launch_each(n, on,
+                                  DEEPREC_DEVICE::key_entries<Coo, Wanted>{
+                                      coo, wanted, sorted.keys, sorted.positions, stream.fault_record()});
+  if (!keyed) return keyed;
+  if (n > 0) {
+    if (const status s = sorted.sort(n, bits, on); !s) return s;
+  }
   return DEEPREC_DEVICE::launch_each(
-      n > out.bags + 1 ? n : out.bags + 1, stream.get(),
-      DEEPREC_DEVICE::prune_positions<Id, valid_type, ranges_type>{
-          bags.ids(), bags.weights(), n, bags.ranges(), valid, kept, out, stream.fault_record()});
+      n > bags + 1 ? n : bags + 1, on,
+      DEEPREC_DEVICE::place_entries<Coo, Out>{coo, sorted.sorted, sorted.sorted_positions, out});
 }
 
-template <class Context, class Bags, class Id>
+}  // namespace detail
+
+template <class Context, class Batch, class Rule, class Id, class Offset, MemorySpace OutSpace>
+status prune_invalid_on(cuda_backend, const Context& ctx, const Batch& batch, const Rule&,
+                        const jagged_out<Id, Offset, OutSpace>& out) {
+  static_assert(reachable_as<typename Batch::space, device_space> && reachable_as<OutSpace, device_space>,
+                "deeprec::prune_invalid: host memory given to a CUDA context. Fix: copy it to the device.");
+  using valid_type = detail::valid_entries<Rule, Id>;
+  const cuda_executor& stream = *ctx.executor;
+  const valid_type valid{batch.ids(), batch.weights()};
+  if constexpr (BagBatch<Batch>) {
+    if (const status s = detail::device_shapes(batch); !s) return s;
+  } else {
+    if (const status s = batch.validate_shape(); !s) return s;
+  }
+  if (detail::owns(detail::arrays_of(out), batch))
+    return {errc::unsupported, "prune_invalid: out must share no memory with the batch"};
+  if constexpr (BagBatch<Batch>) {
+    using ranges_type = decltype(batch.ranges());
+    const index_t n = batch.id_count();
+    const index_t bags = batch.bags();
+    Offset* const offsets = out.offsets.data();
+    if (bags == 0) return cuda_status(cudaMemsetAsync(offsets, 0, sizeof(Offset), stream.get()));
+    index_t* kept = nullptr;
+    const status s = detail::scan_flags(stream, n, kept, [&](index_t* flags) {
+      return DEEPREC_DEVICE::launch_each(n + 1, stream.get(),
+                                         DEEPREC_DEVICE::flag_valid<valid_type>{valid, n, flags});
+    });
+    if (!s.ok()) return s;
+    return DEEPREC_DEVICE::launch_each(n > bags + 1 ? n : bags + 1, stream.get(),
+                                       DEEPREC_DEVICE::prune_positions<Id, valid_type, ranges_type, Offset>{
+                                           batch.ids(), batch.weights(), n, batch.ranges(), valid, kept, bags,
+                                           offsets, detail::entries_at(out), stream.fault_record()});
+  } else {
+    return detail::entries_to_bags(stream, batch, valid, out,
+                                   "prune_invalid: the numbers of entries and of bags must fit 32 bits");
+  }
+}
+
+template <class Context, class Bags, class Id, class Offset, MemorySpace OutSpace>
 status fill_empty_bags_on(cuda_backend, const Context& ctx, const Bags& bags,
-                          const std::optional<Id>& default_id, device_bags<Id> out,
-                          std::span<std::uint8_t> empty) {
+                          const std::optional<Id>& default_id, const jagged_out<Id, Offset, OutSpace>& out,
+                          array_view<std::uint8_t, OutSpace> empty) {
+  static_assert(reachable_as<typename Bags::space, device_space> && reachable_as<OutSpace, device_space>,
+                "deeprec::fill_empty_bags: host memory given to a CUDA context. Fix: copy it to the device.");
   using ranges_type = decltype(bags.ranges());
   const cuda_executor& stream = *ctx.executor;
   if (const status s = detail::device_shapes(bags); !s) return s;
+  if (detail::owns(detail::arrays_of(out), bags, empty))
+    return {errc::unsupported, "fill_empty_bags: out must share no memory with the batch or empty"};
   const bool fills = default_id.has_value();
-  if (out.bags != bags.bags() || out.room < bags.id_count() + (fills ? bags.bags() : 0) ||
-      static_cast<index_t>(empty.size()) != bags.bags() ||
-      (bags.weights() != nullptr && out.weights == nullptr)) {
-    return {errc::shape_mismatch,
-            "fill_empty_bags: out must have room for B bags and N + B ids, empty for B"};
-  }
-  if (detail::is_null(out) || (!empty.empty() && empty.data() == nullptr)) {
-    return {errc::shape_mismatch, "fill_empty_bags: out and empty must not be null"};
-  }
-  if (out.bags == 0) return {};
-  index_t* offsets = out.offsets;
-  const status s = detail::scan_flags(stream, out.bags, offsets, [&](index_t* sizes) {
+  const index_t count = bags.bags();
+  Offset* offsets = out.offsets.data();
+  if (count == 0) return cuda_status(cudaMemsetAsync(offsets, 0, sizeof(Offset), stream.get()));
+  const status s = detail::scan_flags(stream, count, offsets, [&](index_t* sizes) {
     return DEEPREC_DEVICE::launch_each(
-        out.bags + 1, stream.get(),
-        DEEPREC_DEVICE::filled_sizes<ranges_type>{bags.ranges(), out.bags, bags.id_count(), fills, sizes,
+        count + 1, stream.get(),
+        DEEPREC_DEVICE::filled_sizes<ranges_type>{bags.ranges(), count, bags.id_count(), fills, sizes,
                                                   stream.fault_record()});
   });
   if (!s.ok()) return s;
   return DEEPREC_DEVICE::launch_teams(
-      out.bags, 8, stream.get(),
-      DEEPREC_DEVICE::fill_bags<Id, ranges_type>{bags.ranges(), bags.ids(), bags.weights(), bags.id_count(),
-                                                 default_id.value_or(Id{}), out, empty.data()});
+      count, 8, stream.get(),
+      DEEPREC_DEVICE::fill_bags<Id, ranges_type, jagged_out<Id, Offset, OutSpace>>{
+          bags.ranges(), bags.ids(), bags.weights(), bags.id_count(), default_id.value_or(Id{}), out,
+          empty.data()});
 }
 
-template <class Context, class Id>
-status unique_on(cuda_backend, const Context& ctx, std::span<const Id> ids, device_unique<Id> out) {
-  const cuda_executor& stream = *ctx.executor;
-  const auto n = static_cast<index_t>(ids.size());
-  if (n > 0x7fffffff) return {errc::unsupported, "unique: the number of ids must fit 31 bits"};
-  if (out.size == nullptr ||
-      (n > 0 && (out.ids == nullptr || out.inverse == nullptr || out.counts == nullptr))) {
-    return {errc::shape_mismatch, "unique: out must not be null"};
-  }
-  const cudaStream_t on = stream.get();
-  if (n == 0) return cuda_status(cudaMemsetAsync(out.size, 0, sizeof(index_t), on));
-  constexpr int bits = 8 * static_cast<int>(sizeof(Id));
-  DEEPREC_DEVICE::sorting<std::uint64_t> sorted{};
-  if (const status s = sorted.open(stream, n, bits, true); !s) return s;
+template <class Context, class Id, MemorySpace Space, class Index, MemorySpace OutSpace>
+status unique_on(cuda_backend, const Context& ctx, array_view<const Id, Space> ids,
+                 const unique_out<Id, Index, OutSpace>& out) {
+  static_assert(reachable_as<Space, device_space> && reachable_as<OutSpace, device_space>,
+                "deeprec::unique: host memory given to a CUDA context. Fix: copy it to the device.");
   using namespace DEEPREC_DEVICE;
+  const cuda_executor& stream = *ctx.executor;
+  const index_t n = ids.size();
+  if (detail::owns(detail::arrays_of(out), ids))
+    return {errc::unsupported, "unique: out must share no memory with the ids"};
+  const cudaStream_t on = stream.get();
+  if (n == 0) return cuda_status(cudaMemsetAsync(out.distinct.data(), 0, sizeof(index_t), on));
+  constexpr int bits = 8 * static_cast<int>(sizeof(Id));
+  sorting<std::uint64_t> sorted{};
+  if (const status s = sorted.open(stream, n, bits, true); !s) return s;
   if (const status s = launch_each(n, on, key_ids<Id>{ids.data(), sorted.keys, sorted.positions}); !s)
     return s;
   if (const status s = sorted.sort(n, bits, on); !s) return s;
   const status flagged = launch_each(n, on, flag_first{sorted.sorted, sorted.sorted_positions, sorted.flags});
   if (!flagged) return flagged;
   if (const status s = cuda_status(cudaMemsetAsync(sorted.flags + n, 0, sizeof(index_t), on)); !s) return s;
-  if (const status s =
-          DEEPREC_DEVICE::scan(sorted.space, sorted.scan_bytes, sorted.flags, sorted.scanned, n + 1, on);
-      !s) {
+  if (const status s = scan(sorted.space, sorted.scan_bytes, sorted.flags, sorted.scanned, n + 1, on); !s)
     return s;
-  }
-  return launch_each(n, on, number_runs<Id>{n, sorted.sorted, sorted.sorted_positions, sorted.scanned, out});
+  return launch_each(n, on,
+                     number_runs<unique_out<Id, Index, OutSpace>>{n, sorted.sorted, sorted.sorted_positions,
+                                                                  sorted.scanned, out});
 }
 
-template <class Context, class Id, class Strategy, class Bounds>
-status partition_on(cuda_backend, const Context& ctx, std::span<const Id> ids, index_t rows, index_t parts,
-                    const Strategy&, const Bounds& bounds, device_partition<Id> out) {
+template <class Context, class Id, MemorySpace Space, class Strategy, class Bounds, class Position,
+          MemorySpace OutSpace>
+status partition_on(cuda_backend, const Context& ctx, array_view<const Id, Space> ids, index_t rows,
+                    index_t parts, const Strategy&, const Bounds& bounds,
+                    const partition_out<Id, Position, OutSpace>& out) {
+  static_assert(reachable_as<Space, device_space> && reachable_as<OutSpace, device_space>,
+                "deeprec::partition: host memory given to a CUDA context. Fix: copy it to the device.");
+  using out_type = partition_out<Id, Position, OutSpace>;
   const cuda_executor& stream = *ctx.executor;
-  const auto n = static_cast<index_t>(ids.size());
-  if (parts > 0x7fffffff || n >= index_t{detail::absent_key}) {
-    return {errc::unsupported, "partition: the numbers of parts and of ids must fit 31 and 32 bits"};
-  }
-  if (out.offsets == nullptr ||
-      (n > 0 && (out.part == nullptr || out.permutation == nullptr || out.ids == nullptr))) {
-    return {errc::shape_mismatch, "partition: out must not be null"};
-  }
+  const index_t n = ids.size();
+  if (n >= index_t{detail::absent_key})
+    return {errc::unsupported, "partition: the number of ids must fit 32 bits"};
+  if (detail::owns(detail::arrays_of(out), ids))
+    return {errc::unsupported, "partition: out must share no memory with the ids"};
   unsigned long long* skipped = nullptr;
   constexpr bool checks = std::is_same_v<Bounds, bounds::check_t>;
   if constexpr (!checks) {
@@ -402,48 +445,27 @@ status partition_on(cuda_backend, const Context& ctx, std::span<const Id> ids, i
   if (const status s = sorted.open(stream, n, bits, false); !s) return s;
   const status keyed = DEEPREC_DEVICE::launch_each(
       n, on,
-      DEEPREC_DEVICE::key_parts<Strategy, Id>{ids.data(), rows, parts, checks, out, sorted.keys,
-                                              sorted.positions, stream.fault_record(), skipped});
+      DEEPREC_DEVICE::key_parts<Strategy, Id, out_type>{ids.data(), rows, parts, checks, out, sorted.keys,
+                                                        sorted.positions, stream.fault_record(), skipped});
   if (!keyed) return keyed;
   if (n > 0) {
     if (const status s = sorted.sort(n, bits, on); !s) return s;
   }
   return DEEPREC_DEVICE::launch_each(
       n > parts + 1 ? n : parts + 1, on,
-      DEEPREC_DEVICE::place_parts<Strategy, Id>{ids.data(), n, rows, parts, sorted.sorted,
-                                                sorted.sorted_positions, out});
+      DEEPREC_DEVICE::place_parts<Strategy, Id, out_type>{ids.data(), n, rows, parts, sorted.sorted,
+                                                          sorted.sorted_positions, out});
 }
 
-template <class Context, class Id, class Row, MemorySpace Space>
+template <class Context, class Id, class Row, MemorySpace Space, class Offset, MemorySpace OutSpace>
 status to_jagged_on(cuda_backend, const Context& ctx, const coo_view<Id, Row, Space>& coo,
-                    device_bags<Id> out) {
-  static_assert(reachable_as<Space, device_space>,
+                    const jagged_out<Id, Offset, OutSpace>& out) {
+  static_assert(reachable_as<Space, device_space> && reachable_as<OutSpace, device_space>,
                 "deeprec::to_jagged: host memory given to a CUDA context. Fix: copy it to the device.");
-  const cuda_executor& stream = *ctx.executor;
-  const index_t n = coo.id_count();
-  if (out.bags != coo.bags() || out.room < n || (coo.weights() != nullptr && out.weights == nullptr)) {
-    return {errc::shape_mismatch, "to_jagged: out must have room for B bags and N ids"};
-  }
-  if (out.offsets == nullptr || detail::is_null(out))
-    return {errc::shape_mismatch, "to_jagged: out must not be null"};
-  if (n >= index_t{detail::absent_key} || out.bags >= index_t{detail::absent_key}) {
-    return {errc::unsupported, "to_jagged: the numbers of entries and of bags must fit 32 bits"};
-  }
-  using coo_type = coo_view<Id, Row, Space>;
-  const int bits = detail::key_bits(coo.bags());
-  const cudaStream_t on = stream.get();
-  DEEPREC_DEVICE::sorting<std::uint32_t> sorted{};
-  if (const status s = sorted.open(stream, n, bits, false); !s) return s;
-  const status keyed = DEEPREC_DEVICE::launch_each(
-      n, on,
-      DEEPREC_DEVICE::key_entries<coo_type>{coo, sorted.keys, sorted.positions, stream.fault_record()});
-  if (!keyed) return keyed;
-  if (n > 0) {
-    if (const status s = sorted.sort(n, bits, on); !s) return s;
-  }
-  return DEEPREC_DEVICE::launch_each(
-      n > out.bags + 1 ? n : out.bags + 1, on,
-      DEEPREC_DEVICE::place_entries<coo_type, Id>{coo, sorted.sorted, sorted.sorted_positions, out});
+  if (detail::owns(detail::arrays_of(out), coo))
+    return {errc::unsupported, "to_jagged: out must share no memory with the entries"};
+  return detail::entries_to_bags(*ctx.executor, coo, detail::all_entries{}, out,
+                                 "to_jagged: the numbers of entries and of bags must fit 32 bits");
 }
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -9,16 +9,15 @@
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <type_traits>
 
+#include <deeprec/core/array_view.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
-#include <deeprec/embedding/batches/device_batch.hpp>
 #include <deeprec/embedding/batches/jagged_batch.hpp>
 #include <deeprec/embedding/batches/prune_invalid.hpp>
 
@@ -41,91 +40,113 @@ status check_default_id(const std::optional<Id>& id) noexcept {
 inline namespace DEEPREC_UNIT {
 
 /// out has room for all ids, and one more for each bag.
-template <class Context, class Bags, class Id>
-void fill_bags(const Context& ctx, const Bags& in, const std::optional<Id>& default_id, jagged_batch<Id>& out,
+template <class Context, class Bags, class Id, class Out>
+void fill_bags(const Context& ctx, const Bags& in, const std::optional<Id>& default_id, Out& out,
                std::uint8_t* empty) {
   const auto ranges = in.ranges();
   const index_t bags = in.bags();
   const index_t fills = default_id.has_value() ? 1 : 0;
   const index_t grain = bags_per_piece(bags, in.end_position() - in.first_position());
-  out.offsets.resize(static_cast<std::size_t>(bags) + 1);
-  index_t* const offsets = out.offsets.data();
+  auto* const offsets = size_offsets(out, bags);
+  using offset_type = std::remove_pointer_t<decltype(offsets)>;
   ctx.executor->parallel_for(bags, grain, [&](index_t first, index_t last, int) {
     for (index_t b = first; b < last; ++b) {
       const index_t size = ranges.end(b) - ranges.begin(b);
       empty[b] = size == 0 ? 1 : 0;
-      offsets[b + 1] = size == 0 ? fills : size;
+      offsets[b + 1] = static_cast<offset_type>(size == 0 ? fills : size);
     }
   });
-  resize_ids(out, sum_sizes(offsets, bags), in.weights());
+  const auto to = size_entries(out, sum_sizes(offsets, bags), in.weights());
   ctx.executor->parallel_for(bags, grain, [&](index_t first, index_t last, int) {
     // The ids between two fills are copied in one piece.
     index_t from = ranges.begin(first);
-    index_t to = offsets[first];
+    auto at = static_cast<index_t>(offsets[first]);
     for (index_t b = first; b < last; ++b) {
       if (fills == 0 || empty[b] == 0) continue;
-      copy_positions(in.ids(), in.weights(), from, ranges.begin(b) - from, out, to);
-      to = offsets[b];
+      copy_positions(in.ids(), in.weights(), from, ranges.begin(b) - from, to, at);
+      at = static_cast<index_t>(offsets[b]);
       from = ranges.begin(b);
-      out.ids.data()[to] = *default_id;
-      if (in.weights() != nullptr) out.weights.data()[to] = 1.0F;
-      ++to;
+      to.ids[at] = *default_id;
+      if (to.weights != nullptr) to.weights[at] = 1.0F;
+      ++at;
     }
-    copy_positions(in.ids(), in.weights(), from, ranges.end(last - 1) - from, out, to);
+    copy_positions(in.ids(), in.weights(), from, ranges.end(last - 1) - from, to, at);
   });
 }
 
 }  // namespace DEEPREC_UNIT
-}  // namespace detail
 
-/// The batch with one entry default_id, of weight 1, in every bag that had none.
-///
-/// @shape   bags: B bags · empty (B): 1 where bag b was empty, else 0 · out: B bags
-/// @space   bags reachable from the context; out and empty on the host
-/// @pre     out owns none of the batch's memory, nor that of empty
-/// @post    with std::nullopt for default_id empty bags stay empty; empty is written anyway
-/// @cost    O(N + B), two passes. Allocates what out lacks for N ids and, with a default id, B more
-/// @threads reentrant; the same result for any number of threads
-/// @error   shape_mismatch, offsets_*; id_out_of_range when default_id is negative (where TensorFlow takes a
-///          negative id, pass std::nullopt); unsupported when out owns the batch's memory (offsets, ids,
-///          weights) or that of empty; out_of_memory. On an error nothing is written
-/// @example @snippet tests/embedding/stages_test.cpp stages
-/// @source  SparseFillEmptyRows of TensorFlow
-template <class Context, BagBatch Bags, class = detail::unit>
-[[nodiscard]] status fill_empty_bags(Context&& context_or_executor, const Bags& bags,
-                                     std::type_identity_t<std::optional<typename Bags::id_type>> default_id,
-                                     jagged_batch<typename Bags::id_type>& out,
-                                     std::span<std::uint8_t> empty) {
-  const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "fill_empty_bags");
-  if (!call) return call.stopped();
-  if (const status s = detail::expect_size(static_cast<index_t>(empty.size()), bags.bags(),
-                                           "fill_empty_bags: empty.size() must be the number of bags B");
+/// The checks of fill_empty_bags that read no memory.
+template <class Bags, class Id>
+status check_fill(const Bags& bags, const std::optional<Id>& default_id, index_t flags) noexcept {
+  if (const status s =
+          expect_size(flags, bags.bags(), "fill_empty_bags: empty.size() must be the number of bags B");
       !s) {
     return s;
   }
-  if (const status s = detail::check_default_id(default_id); !s) return s;
+  return check_default_id(default_id);
+}
+
+}  // namespace detail
+
+/// The batch with one entry default_id, of weight 1, in every bag that had none; in memory of the caller.
+///
+/// @shape   bags: B bags, N ids · out: offsets (B+1), room for N ids (with a default id N + B) and, where the
+///          batch has them, weights · empty (B): 1 where bag b was empty, else 0
+/// @dtype   offsets of 32 or 64 bits
+/// @space   all reachable from the context
+/// @pre     empty shares no byte with the batch
+/// @post    with std::nullopt for default_id empty bags stay empty; empty is written anyway. out.weights, if
+///          any, are 1 where the batch has none
+/// @cost    host: O(N + B), two passes. Device: two launches and a scan over B
+/// @threads reentrant; the same result for any number of threads. Device: one thread per stream
+/// @error   shape_mismatch, offsets_* (device: from synchronize()); id_out_of_range when default_id is
+///          negative (where TensorFlow takes a negative id, pass std::nullopt); unsupported when out shares
+///          memory with the batch or with empty, and when the ids do not fit the offsets. On an error nothing
+///          is written
+/// @source  SparseFillEmptyRows of TensorFlow
+template <class Context, BagBatch Bags, class Offset, MemorySpace OutSpace, class = detail::unit>
+[[nodiscard]] status fill_empty_bags(Context&& context_or_executor, const Bags& bags,
+                                     std::type_identity_t<std::optional<typename Bags::id_type>> default_id,
+                                     const jagged_out<typename Bags::id_type, Offset, OutSpace>& out,
+                                     std::type_identity_t<array_view<std::uint8_t, OutSpace>> empty) {
+  const auto ctx = detail::as_context(context_or_executor);
+  const detail::verb_call call(ctx, "fill_empty_bags");
+  if (!call) return call.stopped();
+  if (const status s = detail::check_fill(bags, default_id, empty.size()); !s) return s;
+  const index_t most = detail::capped_sum(bags.id_count(), default_id.has_value() ? bags.bags() : 0);
+  if (const status s = detail::check_room(out, bags.bags(), most, bags.weights(),
+                                          "fill_empty_bags: out must have room for B bags and N + B ids",
+                                          "fill_empty_bags: out must not be null");
+      !s) {
+    return s;
+  }
+  if (!empty.valid()) return {errc::shape_mismatch, "fill_empty_bags: empty must not be null"};
   return detail::or_out_of_memory("fill_empty_bags", [&] {
     return fill_empty_bags_on(ctx.backend(), ctx, bags, default_id, out, empty);
   });
 }
 
-/// One entry default_id in every bag that had none, as fill_empty_bags on the host.
+/// The same, for a batch that grows as needed. Host only.
 ///
-/// @shape   bags: B bags, N ids · out: room for B bags and N + B ids · empty (B)
-/// @space   device
-/// @cost    two launches and a scan over B
-/// @threads one thread per stream
-/// @error   shape_mismatch; id_out_of_range (a negative default_id); offsets_* from synchronize()
+/// @shape   bags: B bags · out: B bags, and weights as in the batch, or none · empty (B)
+/// @pre     as for memory of the caller
+/// @cost    as for memory of the caller; allocates what out lacks for N ids and, with a default id, B more
+/// @threads reentrant
+/// @error   as for memory of the caller, and out_of_memory. On an error out and empty are as before
+/// @example @snippet tests/embedding/stages_test.cpp stages
 template <class Context, BagBatch Bags, class = detail::unit>
-[[nodiscard]] status fill_empty_bags(Context&& context_or_stream, const Bags& bags,
+[[nodiscard]] status fill_empty_bags(Context&& context_or_executor, const Bags& bags,
                                      std::type_identity_t<std::optional<typename Bags::id_type>> default_id,
-                                     device_bags<typename Bags::id_type> out, std::span<std::uint8_t> empty) {
-  const auto ctx = detail::as_context(context_or_stream);
+                                     jagged_batch<typename Bags::id_type>& out,
+                                     array_view<std::uint8_t> empty) {
+  const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "fill_empty_bags");
   if (!call) return call.stopped();
-  if (const status s = detail::check_default_id(default_id); !s) return s;
-  return fill_empty_bags_on(ctx.backend(), ctx, bags, default_id, out, empty);
+  if (const status s = detail::check_fill(bags, default_id, empty.size()); !s) return s;
+  return detail::or_out_of_memory("fill_empty_bags", [&] {
+    return fill_empty_bags_on(ctx.backend(), ctx, bags, default_id, out, empty);
+  });
 }
 
 template <class... Args>
@@ -133,15 +154,16 @@ status fill_empty_bags_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, class Bags, class Id, class = detail::unit>
+// Out: jagged_batch or const jagged_out
+template <class Context, class Bags, class Id, class Out, MemorySpace Space, class = detail::unit>
 status fill_empty_bags_on(host_backend, const Context& ctx, const Bags& bags,
-                          const std::optional<Id>& default_id, jagged_batch<Id>& out,
-                          std::span<std::uint8_t> empty) {
-  static_assert(reachable_as<typename Bags::space, host_space>,
+                          const std::optional<Id>& default_id, Out& out,
+                          array_view<std::uint8_t, Space> empty) {
+  static_assert(reachable_as<typename Bags::space, host_space> && detail::is_host_output<Out>,
                 "deeprec::fill_empty_bags: device memory given to a host context. Fix: copy it first.");
   if (const status s = bags.validate(); !s) return s;
   if (detail::owns(detail::arrays_of(out), bags, empty)) {
-    return {errc::unsupported, "fill_empty_bags: out must not own memory of the batch"};
+    return {errc::unsupported, "fill_empty_bags: out must share no memory with the batch or empty"};
   }
   const index_t positions = bags.end_position() - bags.first_position();
   const index_t most = detail::capped_sum(positions, default_id.has_value() ? bags.bags() : 0);

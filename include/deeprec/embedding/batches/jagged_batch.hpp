@@ -1,8 +1,10 @@
-// A jagged batch that owns its memory, and the conversion of entries in any order to bags.
+// Bags as the output of an operation, and the conversion of entries in any order to bags.
 //
-//   jagged_batch<> bags;
+//   jagged_batch<> bags;                                                      owns its memory, host only
 //   to_jagged(pool, coo_view<>(rows, ids, N, B), bags).or_throw();
 //   lookup(pool, table, bags.view(), combiner::sum, out);
+//
+//   jagged_out<> bags{offsets, ids, weights};                                 memory of the caller, any space
 //
 //   rows   2 0 2 0 3        offsets   0   2   2   4   5
 //   ids    9 7 4 1 8        ids       7 1     9 4   8         stable: a bag keeps the order of its entries
@@ -15,21 +17,24 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <memory_resource>
 #include <tuple>
+#include <utility>
 #include <vector>
 
+#include <deeprec/core/array_view.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/coo_view.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/first_fault.hpp>
 #include <deeprec/core/jagged_view.hpp>
+#include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/batches/detail/group_positions.hpp>
-#include <deeprec/embedding/batches/device_batch.hpp>
 #include <deeprec/memory/owns.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -62,14 +67,48 @@ struct jagged_batch {
   }
 };
 
+/// Memory of the caller for B bags of ids and weights whose number is known only when they are written.
+///
+///   room for N   | 7 1 9 4 . . . . |      the number of ids is offsets[B]: in device memory only the device
+///                                         reads it, so a sequence of operations can be enqueued, and
+///                                         captured, without a copy to the host
+///
+/// @pre     the arrays share no byte
+/// @threads as its memory
+template <class Id = std::int64_t, class Offset = index_t, MemorySpace Space = host_space>
+struct jagged_out {
+  using id_type = Id;
+  using offset_type = Offset;
+  using space = Space;
+
+  array_view<Offset, Space> offsets;  ///< (B+1)
+  array_view<Id, Space> ids;          ///< room for ids
+  array_view<float, Space> weights;   ///< as many as ids, or empty for weight 1
+
+  [[nodiscard]] DEEPREC_HD constexpr index_t bags() const noexcept {
+    return offsets.empty() ? 0 : offsets.size() - 1;
+  }
+  /// What was written, as input of an operation. Its id_count() is the room.
+  [[nodiscard]] constexpr jagged_view<Id, Offset, Space> view() const noexcept {
+    return {offsets.data(), bags(), ids.data(), ids.size(), weights.empty() ? nullptr : weights.data()};
+  }
+};
+
+template <class Id, class Offset, class Space>
+jagged_out(array_view<Offset, Space>, array_view<Id, Space>, array_view<float, Space>)
+    -> jagged_out<Id, Offset, Space>;
+
 namespace detail {
 
-/// Resizes to n ids; to n weights as well, unless input_weights is null.
+/// Where the ids and weights of a batch are written; weights may be null.
 template <class Id>
-void resize_ids(jagged_batch<Id>& batch, index_t n, const float* input_weights) {
-  batch.ids.resize(static_cast<std::size_t>(n));
-  batch.weights.resize(input_weights == nullptr ? 0 : static_cast<std::size_t>(n));
-}
+struct bag_entries {
+  Id* ids;
+  float* weights;
+};
+
+// What an operation does with its output: an owner reserves memory before anything is written, and gets its
+// sizes when they are known. Memory of the caller has room, which check_room has seen.
 
 /// Reserves room for B bags of at most n ids before anything is written; the contents are kept.
 template <class Id>
@@ -83,15 +122,69 @@ template <class Id>
 auto arrays_of(const jagged_batch<Id>& batch) noexcept {
   return std::tie(batch.offsets, batch.ids, batch.weights);
 }
-
-/// Copies `count` ids and weights of the input, from position `from` on, to the batch from position `to` on.
 template <class Id>
-void copy_positions(const Id* ids, const float* weights, index_t from, index_t count, jagged_batch<Id>& batch,
-                    index_t to) noexcept {
+index_t* size_offsets(jagged_batch<Id>& batch, index_t bags) {
+  batch.offsets.resize(static_cast<std::size_t>(bags) + 1);
+  return batch.offsets.data();
+}
+/// For n ids, and n weights unless input_weights is null.
+template <class Id>
+bag_entries<Id> size_entries(jagged_batch<Id>& batch, index_t n, const float* input_weights) {
+  batch.ids.resize(static_cast<std::size_t>(n));
+  batch.weights.resize(input_weights == nullptr ? 0 : static_cast<std::size_t>(n));
+  return {batch.ids.data(), input_weights == nullptr ? nullptr : batch.weights.data()};
+}
+
+template <class Id, class Offset, class Space>
+void reserve(const jagged_out<Id, Offset, Space>&, index_t, index_t, const float*) noexcept {}
+template <class Id, class Offset, class Space>
+Offset* size_offsets(const jagged_out<Id, Offset, Space>& out, index_t) noexcept {
+  return out.offsets.data();
+}
+template <class Id, class Offset, class Space>
+DEEPREC_HD constexpr bag_entries<Id> entries_at(const jagged_out<Id, Offset, Space>& out) noexcept {
+  return {out.ids.data(), out.weights.empty() ? nullptr : out.weights.data()};
+}
+template <class Id, class Offset, class Space>
+bag_entries<Id> size_entries(const jagged_out<Id, Offset, Space>& out, index_t, const float*) noexcept {
+  return entries_at(out);
+}
+
+template <class Id, class Offset, class Space>
+auto arrays_of(const jagged_out<Id, Offset, Space>& out) noexcept {
+  return std::tie(out.offsets, out.ids, out.weights);
+}
+
+/// Checks memory of the caller for B bags of at most n ids.
+/// @param no_room, when_null details of the status: string literals that name the operation
+template <class Id, class Offset, class Space>
+status check_room(const jagged_out<Id, Offset, Space>& out, index_t bags, index_t n,
+                  const float* input_weights, const char* no_room, const char* when_null) noexcept {
+  const bool weighted = !out.weights.empty() || (input_weights != nullptr && n > 0);
+  if (out.offsets.size() != capped_sum(bags, 1) || out.ids.size() < n ||
+      (weighted && out.weights.size() != out.ids.size())) {
+    return {errc::shape_mismatch, no_room};
+  }
+  if (!out.offsets.valid() || !out.ids.valid() || !out.weights.valid())
+    return {errc::shape_mismatch, when_null};
+  if (std::cmp_greater(n, (std::numeric_limits<Offset>::max)()))
+    return {errc::unsupported, "jagged_out: the number of ids must fit the type of the offsets"};
+  return {};
+}
+
+/// Copies `count` ids and weights of the input, from position `from` on, to the entries from `at` on.
+template <class Id>
+void copy_positions(const Id* ids, const float* weights, index_t from, index_t count,
+                    const bag_entries<Id>& to, index_t at) noexcept {
   if (count <= 0) return;
   const auto n = static_cast<std::size_t>(count);
-  std::memcpy(batch.ids.data() + to, ids + from, n * sizeof(Id));
-  if (weights != nullptr) std::memcpy(batch.weights.data() + to, weights + from, n * sizeof(float));
+  std::memcpy(to.ids + at, ids + from, n * sizeof(Id));
+  if (to.weights == nullptr) return;
+  if (weights != nullptr) {
+    std::memcpy(to.weights + at, weights + from, n * sizeof(float));
+  } else {
+    std::fill_n(to.weights + at, n, 1.0F);
+  }
 }
 
 inline namespace DEEPREC_UNIT {
@@ -123,53 +216,75 @@ status look_at_rows(const Context& ctx, const Coo& coo, bool& in_order) {
 
 /// The offsets of rows that are in order: k is the offset of every bag after the bag of entry k - 1, up to
 /// the bag of entry k.
-template <class Context, class Coo>
-void offsets_in_order(const Context& ctx, const Coo& coo, index_t* offsets) {
+template <class Context, class Coo, class Offset>
+void offsets_in_order(const Context& ctx, const Coo& coo, Offset* offsets) {
   const index_t n = coo.id_count();
   ctx.executor->parallel_for(n, coo_piece, [&](index_t begin, index_t end, int) {
     index_t bag = begin == 0 ? 0 : coo.row(begin - 1) + 1;
     for (index_t k = begin; k < end; ++k) {
-      for (const index_t row = coo.row(k); bag <= row; ++bag) offsets[bag] = k;
+      for (const index_t row = coo.row(k); bag <= row; ++bag) offsets[bag] = static_cast<Offset>(k);
     }
   });
-  for (index_t bag = n == 0 ? 0 : coo.row(n - 1) + 1; bag <= coo.bags(); ++bag) offsets[bag] = n;
+  for (index_t bag = n == 0 ? 0 : coo.row(n - 1) + 1; bag <= coo.bags(); ++bag)
+    offsets[bag] = static_cast<Offset>(n);
 }
 
 /// The entries with wanted(k), as bags. out has room for all entries.
-template <class Context, class Coo, class Id, class Wanted>
-void group_entries(const Context& ctx, group_counts& counts, const Coo& coo, const Wanted& wanted,
-                   jagged_batch<Id>& out) {
-  out.offsets.resize(static_cast<std::size_t>(coo.bags()) + 1);
-  Id* ids = nullptr;
-  float* weights = nullptr;
+template <class Context, class Coo, class Out, class Wanted>
+void group_entries(const Context& ctx, group_counts& counts, const Coo& coo, const Wanted& wanted, Out& out) {
+  bag_entries<typename Coo::id_type> to{};
   const auto key_at = [&](index_t k) { return wanted(k) ? coo.row(k) : no_group; };
-  const auto prepare = [&](index_t total) {
-    resize_ids(out, total, coo.weights());
-    ids = out.ids.data();
-    weights = coo.weights() == nullptr ? nullptr : out.weights.data();
-  };
-  group_positions(ctx, counts, key_at, out.offsets.data(), prepare,
+  const auto prepare = [&](index_t total) { to = size_entries(out, total, coo.weights()); };
+  group_positions(ctx, counts, key_at, size_offsets(out, coo.bags()), prepare,
                   [&](index_t k, index_t, index_t sorted_index) {
-                    ids[sorted_index] = coo.ids()[k];
-                    if (weights != nullptr) weights[sorted_index] = coo.weights()[k];
+                    to.ids[sorted_index] = coo.ids()[k];
+                    if (to.weights != nullptr)
+                      to.weights[sorted_index] = coo.weights() == nullptr ? 1.0F : coo.weights()[k];
                   });
 }
 
 }  // namespace DEEPREC_UNIT
 }  // namespace detail
 
-/// Converts entries in any order to bags.
+/// Converts entries in any order to bags, in memory of the caller.
 ///
-/// @shape   coo: N entries over B bags · out: B bags, N ids
-/// @space   coo reachable from the context; out on the host
-/// @pre     out owns none of coo's memory
-/// @post    the entries of a bag keep their order in coo; weights as in coo, or none
-/// @cost    O(N + B). Rows that are in order already are detected: then only offsets are computed, and the
-///          ids copied unchanged. Allocates what out lacks, and for unordered rows scratch of
-///          8 * (N + B) bytes at most from the context's resource
-/// @threads reentrant; the same result for any number of threads
-/// @error   as coo_view::validate; unsupported when out owns coo's memory (rows, ids or weights);
-///          out_of_memory. On an error out is as before
+/// @shape   coo: N entries over B bags · out: offsets (B+1), room for N ids and, where coo has them, weights
+/// @dtype   offsets of 32 or 64 bits
+/// @space   coo and out reachable from the context
+/// @post    the entries of a bag keep their order in coo; out.weights, if any, are 1 where coo has none
+/// @cost    host: O(N + B). Rows that are in order already are detected: then only offsets are computed, and
+///          the ids copied unchanged; for unordered rows scratch of 8 * (N + B) bytes at most from the
+///          context's resource. Device: a radix sort over the bits of B and two launches; 16 bytes of stream
+///          scratch per entry in addition to CUB's
+/// @threads reentrant; the same result for any number of threads. Device: one thread per stream
+/// @error   as coo_view::validate; shape_mismatch for out; unsupported when out shares memory with coo and
+///          when N does not fit the offsets; out_of_memory. On an error nothing is written. Device: N and B
+///          must fit 32 bits; an entry whose row is outside [0, B) is left out, and reported by synchronize()
+///          (invalid_value, position, value = its row)
+/// @example @snippet tests/embedding/jagged_batch_test.cpp to_jagged_given
+template <class Context, class Id, class Row, MemorySpace Space, class Offset, MemorySpace OutSpace,
+          class = detail::unit>
+[[nodiscard]] status to_jagged(Context&& context_or_executor, const coo_view<Id, Row, Space>& coo,
+                               const jagged_out<Id, Offset, OutSpace>& out) {
+  const auto ctx = detail::as_context(context_or_executor);
+  const detail::verb_call call(ctx, "to_jagged");
+  if (!call) return call.stopped();
+  if (const status s = coo.validate_shape(); !s) return s.in_operation("to_jagged");
+  if (const status s = detail::check_room(out, coo.bags(), coo.id_count(), coo.weights(),
+                                          "to_jagged: out must have room for B bags and N ids",
+                                          "to_jagged: out must not be null");
+      !s) {
+    return s;
+  }
+  return detail::or_out_of_memory("to_jagged", [&] { return to_jagged_on(ctx.backend(), ctx, coo, out); });
+}
+
+/// The same, for a batch that grows as needed. Host only.
+///
+/// @shape   coo: N entries over B bags · out: B bags, N ids, and weights as in coo, or none
+/// @cost    as for memory of the caller; allocates what out lacks
+/// @threads reentrant
+/// @error   as for memory of the caller. On an error out is as before
 /// @example @snippet tests/embedding/jagged_batch_test.cpp to_jagged
 template <class Context, class Id, class Row, MemorySpace Space, class = detail::unit>
 [[nodiscard]] status to_jagged(Context&& context_or_executor, const coo_view<Id, Row, Space>& coo,
@@ -181,38 +296,19 @@ template <class Context, class Id, class Row, MemorySpace Space, class = detail:
   return detail::or_out_of_memory("to_jagged", [&] { return to_jagged_on(ctx.backend(), ctx, coo, out); });
 }
 
-/// Converts entries in any order to bags, as to_jagged on the host. Entries whose row is outside [0, B) are
-/// left out and reported.
-///
-/// @shape   coo: N entries over B bags · out: room for B bags and N ids
-/// @space   device
-/// @cost    a radix sort over the bits of B and two launches; 16 bytes of stream scratch per entry
-/// @threads one thread per stream
-/// @error   shape_mismatch; unsupported (N or B beyond 32 bits); invalid_value (position, value = its row)
-///          from synchronize()
-template <class Context, class Id, class Row, MemorySpace Space, class = detail::unit>
-[[nodiscard]] status to_jagged(Context&& context_or_stream, const coo_view<Id, Row, Space>& coo,
-                               device_bags<Id> out) {
-  const auto ctx = detail::as_context(context_or_stream);
-  const detail::verb_call call(ctx, "to_jagged");
-  if (!call) return call.stopped();
-  if (const status s = coo.validate_shape(); !s) return s.in_operation("to_jagged");
-  return to_jagged_on(ctx.backend(), ctx, coo, out);
-}
-
 template <class... Args>
 status to_jagged_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, class Id, class Row, MemorySpace Space, class = detail::unit>
-status to_jagged_on(host_backend, const Context& ctx, const coo_view<Id, Row, Space>& coo,
-                    jagged_batch<Id>& out) {
-  static_assert(reachable_as<Space, host_space>,
+// Out: jagged_batch or const jagged_out
+template <class Context, class Id, class Row, MemorySpace Space, class Out, class = detail::unit>
+status to_jagged_on(host_backend, const Context& ctx, const coo_view<Id, Row, Space>& coo, Out& out) {
+  static_assert(reachable_as<Space, host_space> && detail::is_host_output<Out>,
                 "deeprec::to_jagged: device memory given to a host context. Fix: copy it first.");
   const index_t n = coo.id_count();
   if (detail::owns(detail::arrays_of(out), coo)) {
-    return {errc::unsupported, "to_jagged: out must not own memory of the entries"};
+    return {errc::unsupported, "to_jagged: out must share no memory with the entries"};
   }
   bool in_order = true;
   if (const status s = detail::look_at_rows(ctx, coo, in_order); !s) return s;
@@ -222,11 +318,10 @@ status to_jagged_on(host_backend, const Context& ctx, const coo_view<Id, Row, Sp
     detail::group_entries(ctx, counts, coo, [](index_t) { return true; }, out);
     return {};
   }
-  out.offsets.resize(static_cast<std::size_t>(coo.bags()) + 1);
-  detail::resize_ids(out, n, coo.weights());
-  detail::offsets_in_order(ctx, coo, out.offsets.data());
+  detail::offsets_in_order(ctx, coo, detail::size_offsets(out, coo.bags()));
+  const detail::bag_entries<Id> to = detail::size_entries(out, n, coo.weights());
   ctx.executor->parallel_for(n, detail::coo_piece, [&](index_t begin, index_t end, int) {
-    detail::copy_positions(coo.ids(), coo.weights(), begin, end - begin, out, begin);
+    detail::copy_positions(coo.ids(), coo.weights(), begin, end - begin, to, begin);
   });
   return {};
 }

@@ -15,16 +15,18 @@
 #include <cstdint>
 #include <limits>
 #include <memory_resource>
-#include <span>
 #include <tuple>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
+#include <deeprec/core/array_view.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/contract.hpp>
 #include <deeprec/core/first_fault.hpp>
 #include <deeprec/core/id_range.hpp>
+#include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
@@ -122,21 +124,35 @@ struct partitioned_ids {
     return offsets.empty() ? 0 : static_cast<index_t>(offsets.size()) - 1;
   }
   /// The local rows of part p.
-  [[nodiscard]] std::span<const Id> group(index_t p) const {
+  [[nodiscard]] array_view<const Id> group(index_t p) const {
     DEEPREC_EXPECTS(0 <= p && p < parts());
     const index_t begin = offsets[static_cast<std::size_t>(p)];
-    return {ids.data() + begin, static_cast<std::size_t>(offsets[static_cast<std::size_t>(p) + 1] - begin)};
+    return {ids.data() + begin, offsets[static_cast<std::size_t>(p) + 1] - begin};
   }
 };
 
-/// Room in device memory for the result of partition().
-template <class Id = std::int64_t>
-struct device_partition {
-  std::int32_t* part = nullptr;    ///< (N): the part of id k; -1: left out
-  index_t* permutation = nullptr;  ///< (N): id k is at ids[permutation[k]]; -1: left out
-  index_t* offsets = nullptr;      ///< (P+1)
-  Id* ids = nullptr;               ///< (N): local rows, part after part
+/// Memory of the caller for the result of partition() of N ids over P parts.
+///
+/// @pre     the arrays share no byte
+/// @threads as its memory
+template <class Id = std::int64_t, class Position = index_t, MemorySpace Space = host_space>
+struct partition_out {
+  static_assert(IdInteger<Id> && IdInteger<Position> && std::is_signed_v<Position>,
+                "deeprec::partition_out: ids and positions are integers of 32 or 64 bits, positions signed. "
+                "Fix: partition_out<std::int64_t, std::int32_t>.");
+  using id_type = Id;
+  using position_type = Position;
+  using space = Space;
+
+  array_view<std::int32_t, Space> part;     ///< room for N: the part of id k; -1: left out
+  array_view<Position, Space> permutation;  ///< room for N: id k is at ids[permutation[k]]; -1: left out
+  array_view<Position, Space> offsets;      ///< (P+1): part p has ids[offsets[p] .. offsets[p+1]]
+  array_view<Id, Space> ids;                ///< room for N: local rows, part after part
 };
+
+template <class Id, class Position, class Space>
+partition_out(array_view<std::int32_t, Space>, array_view<Position, Space>, array_view<Position, Space>,
+              array_view<Id, Space>) -> partition_out<Id, Position, Space>;
 
 namespace detail {
 
@@ -195,10 +211,9 @@ inline constexpr index_t partition_piece = index_t{1} << 16;
 
 /// id_out_of_range for the first id outside [0, rows).
 template <class Context, class Id>
-status check_ids(const Context& ctx, std::span<const Id> ids, index_t rows) {
-  const Id* const id = ids.data();
+status check_ids(const Context& ctx, array_view<const Id> ids, index_t rows) {
   return first_fault(
-      ctx, static_cast<index_t>(ids.size()), partition_piece, [=](index_t begin, index_t end) -> status {
+      ctx, ids.size(), partition_piece, [id = ids.data(), rows](index_t begin, index_t end) -> status {
         bool any = false;
         for (index_t k = begin; k < end; ++k) any |= is_bad_id(id[k], rows);
         if (!any) return {};
@@ -213,22 +228,35 @@ auto arrays_of(const partitioned_ids<Id>& parts) noexcept {
   return std::tie(parts.part, parts.permutation, parts.offsets, parts.ids);
 }
 
-template <class Context, class Id, class Strategy>
-void partition_ids(const Context& ctx, std::span<const Id> ids, index_t rows, index_t parts, Strategy,
-                   partitioned_ids<Id>& out) {
-  const auto n = static_cast<index_t>(ids.size());
+template <class Id, class Position, class Space>
+auto arrays_of(const partition_out<Id, Position, Space>& parts) noexcept {
+  return std::tie(parts.part, parts.permutation, parts.offsets, parts.ids);
+}
+
+/// Returns the number of ids that are in a part. Out: partitioned_ids or const partition_out.
+template <class Context, class Id, class Strategy, class Out>
+index_t partition_ids(const Context& ctx, array_view<const Id> ids, index_t rows, index_t parts, Strategy,
+                      Out& out) {
+  const index_t n = ids.size();
+  constexpr bool grows = requires { out.ids.resize(std::size_t{}); };
   // All memory is allocated before anything is written.
-  out.part.reserve(ids.size());
-  out.permutation.reserve(ids.size());
-  out.offsets.reserve(static_cast<std::size_t>(parts) + 1);
-  out.ids.reserve(ids.size());
+  if constexpr (grows) {
+    const auto count = static_cast<std::size_t>(n);
+    out.part.reserve(count);
+    out.permutation.reserve(count);
+    out.offsets.reserve(static_cast<std::size_t>(parts) + 1);
+    out.ids.reserve(count);
+  }
   group_counts counts(ctx.memory, n, parts);
-  out.part.resize(ids.size());
-  out.permutation.resize(ids.size());
-  out.offsets.resize(static_cast<std::size_t>(parts) + 1);
+  if constexpr (grows) {
+    out.part.resize(static_cast<std::size_t>(n));
+    out.permutation.resize(static_cast<std::size_t>(n));
+    out.offsets.resize(static_cast<std::size_t>(parts) + 1);
+  }
   const placing<Strategy> places(rows, parts);
   std::int32_t* const part = out.part.data();
-  index_t* const permutation = out.permutation.data();
+  auto* const permutation = out.permutation.data();
+  using position_type = std::remove_pointer_t<decltype(permutation)>;
   ctx.executor->parallel_for(n, partition_piece, [&](index_t begin, index_t end, int) {
     for (index_t k = begin; k < end; ++k) {
       const Id id = ids.data()[k];
@@ -238,64 +266,112 @@ void partition_ids(const Context& ctx, std::span<const Id> ids, index_t rows, in
     }
   });
   Id* grouped = nullptr;
+  index_t placed = 0;
   group_positions(
       ctx, counts, [&](index_t k) { return index_t{part[k]}; }, out.offsets.data(),
       [&](index_t total) {
-        out.ids.resize(static_cast<std::size_t>(total));
+        placed = total;
+        if constexpr (grows) out.ids.resize(static_cast<std::size_t>(total));
         grouped = out.ids.data();
       },
       [&](index_t k, index_t p, index_t sorted_index) {
-        permutation[k] = sorted_index;
+        permutation[k] = static_cast<position_type>(sorted_index);
         grouped[sorted_index] = static_cast<Id>(places.local(static_cast<index_t>(ids.data()[k]), p));
       });
+  return placed;
 }
 
 }}  // namespace detail::DEEPREC_UNIT
 
-/// Groups ids by the part of the table that holds their rows.
-///
-/// @shape   ids (N), as data() and size(), in [0, V) · rows V · parts P · out: see partitioned_ids
-/// @dtype   ids of 32 or 64 bits
-/// @space   ids on the host
-/// @pre     out owns none of the ids
-/// @param   rows V; for a growing table the largest index_t
-/// @param   bounds check: the call fails and reports the first id outside [0, V); skip, skip(counter):
-///          such ids are left out, their part and permutation are -1
-/// @post    stable: a part's ids keep the order of the input. Some parts may be empty, also because
-///          P > V
-/// @cost    O(N + P): three passes over the ids (four with bounds::check), whatever P is, without a
-///          division. Allocates what out
-///          lacks, and scratch of 8 * (N + P) bytes at most from the context's resource
-/// @threads reentrant; the same result for any number of threads
-/// @error   invalid_value (parts below 1, rows below 0); id_out_of_range (position, value of the first one);
-///          unsupported when P needs more than 31 bits, and when out owns the ids; out_of_memory. On an
-///          error out is as before
-/// @example @snippet tests/embedding/partition_test.cpp partition
-/// @source  the partition strategies of TensorFlow's embedding_lookup; DeepRec's PartitionWithPermutation,
-///          where -1 by partition_strategy::mod is written to index -1
-template <class Context, class Ids, class Strategy, class Bounds, class Id, class = detail::unit>
-[[nodiscard]] status partition(Context&& context_or_executor, const Ids& ids, index_t rows, index_t parts,
-                               const Strategy& strategy, const Bounds& bounds, partitioned_ids<Id>& out) {
+namespace detail {
+
+/// The ids of a list, and the checks of partition that read no memory.
+template <class Id, class Strategy, class Bounds, class Ids>
+auto checked_ids(const Ids& ids, index_t rows, index_t parts, status& s) noexcept {
   static_assert(IdRange<Ids>,
                 "deeprec::partition: ids are no list of integers of 32 or 64 bits. Fix: "
-                "std::span(pointer, count), or a std::vector of them.");
+                "std::span(pointer, count), a std::vector or an array_view of them.");
   static_assert(
       std::is_same_v<Strategy, partition_strategy::div_t> ||
           std::is_same_v<Strategy, partition_strategy::mod_t>,
       "deeprec::partition: no such strategy. Fix: partition_strategy::div or partition_strategy::mod.");
   static_assert(std::is_same_v<Bounds, bounds::check_t> || std::is_same_v<Bounds, bounds::skip_t>,
                 "deeprec::partition: no such bounds mode. Fix: check or skip.");
+  const auto list = id_view(ids);
+  static_assert(std::is_same_v<typename decltype(list)::value_type, Id>,
+                "deeprec::partition: out holds ids of another type. Fix: partitioned_ids<Id> of the list's "
+                "type.");
+  s = check_parts(rows, parts);
+  if (s.ok() && parts > (std::numeric_limits<std::int32_t>::max)())
+    s = {errc::unsupported, "partition: parts must fit 31 bits"};
+  return list;
+}
+
+}  // namespace detail
+
+/// Groups ids by the part of the table that holds their rows, in memory of the caller.
+///
+/// @shape   ids (N), as data() and size(), in [0, V) · rows V · parts P · out: room for N, offsets (P+1)
+/// @dtype   ids of 32 or 64 bits; permutation and offsets of 32 or 64 bits
+/// @space   ids and out reachable from the context; in device memory as array_view
+/// @param   rows V; for a growing table the largest index_t
+/// @param   bounds check: the call fails and reports the first id outside [0, V); skip, skip(counter):
+///          such ids are left out, their part and permutation are -1
+/// @post    stable: a part's ids keep the order of the input. Some parts may be empty, also because
+///          P > V
+/// @cost    host: O(N + P): three passes over the ids (four with bounds::check), whatever P is, without a
+///          division; scratch of 8 * (N + P) bytes at most from the context's resource. Device: a radix sort
+///          over the bits of P and two launches; 16 bytes of stream scratch per id in addition to CUB's
+/// @threads reentrant; the same result for any number of threads. Device: one thread per stream
+/// @error   invalid_value (parts below 1, rows below 0); id_out_of_range (position, value of the first one);
+///          shape_mismatch for out; unsupported when P needs more than 31 bits, when N does not fit the
+///          positions, and when out shares memory with the ids; out_of_memory. On an error nothing is
+///          written. Device: N must fit 32 bits; id_out_of_range from synchronize(), and such ids are left
+///          out with check as well
+/// @example @snippet tests/embedding/partition_test.cpp partition_given
+/// @source  the partition strategies of TensorFlow's embedding_lookup; DeepRec's PartitionWithPermutation,
+///          where -1 by partition_strategy::mod is written to index -1
+template <class Context, class Ids, class Strategy, class Bounds, class Id, class Position, MemorySpace Space,
+          class = detail::unit>
+[[nodiscard]] status partition(Context&& context_or_executor, const Ids& ids, index_t rows, index_t parts,
+                               const Strategy& strategy, const Bounds& bounds,
+                               const partition_out<Id, Position, Space>& out) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "partition");
   if (!call) return call.stopped();
-  const auto list = id_span(ids);
-  static_assert(std::is_same_v<decltype(list), const std::span<const Id>>,
-                "deeprec::partition: out holds ids of another type. Fix: partitioned_ids<Id> of the list's "
-                "type.");
-  if (const status s = detail::check_parts(rows, parts); !s) return s;
-  if (parts > (std::numeric_limits<std::int32_t>::max)()) {
-    return {errc::unsupported, "partition: parts must fit 31 bits"};
+  status s;
+  const auto list = detail::checked_ids<Id, Strategy, Bounds>(ids, rows, parts, s);
+  if (!s.ok()) return s;
+  const index_t n = list.size();
+  if (out.part.size() < n || out.permutation.size() < n || out.ids.size() < n ||
+      out.offsets.size() != parts + 1) {
+    return {errc::shape_mismatch, "partition: out must have room for N ids and P + 1 offsets"};
   }
+  if (!out.part.valid() || !out.permutation.valid() || !out.ids.valid() || !out.offsets.valid())
+    return {errc::shape_mismatch, "partition: out must not be null"};
+  if (std::cmp_greater(n, (std::numeric_limits<Position>::max)()))
+    return {errc::unsupported, "partition: the number of ids must fit the type of the positions"};
+  return detail::or_out_of_memory("partition", [&] {
+    return partition_on(ctx.backend(), ctx, list, rows, parts, strategy, bounds, out);
+  });
+}
+
+/// The same, for an owner that grows as needed. Host only.
+///
+/// @shape   ids (N), as data() and size(), in [0, V) · out: see partitioned_ids
+/// @cost    as for memory of the caller; allocates what out lacks
+/// @threads reentrant
+/// @error   as for memory of the caller. On an error out is as before
+/// @example @snippet tests/embedding/partition_test.cpp partition
+template <class Context, class Ids, class Strategy, class Bounds, class Id, class = detail::unit>
+[[nodiscard]] status partition(Context&& context_or_executor, const Ids& ids, index_t rows, index_t parts,
+                               const Strategy& strategy, const Bounds& bounds, partitioned_ids<Id>& out) {
+  const auto ctx = detail::as_context(context_or_executor);
+  const detail::verb_call call(ctx, "partition");
+  if (!call) return call.stopped();
+  status s;
+  const auto list = detail::checked_ids<Id, Strategy, Bounds>(ids, rows, parts, s);
+  if (!s.ok()) return s;
   return detail::or_out_of_memory("partition", [&] {
     return partition_on(ctx.backend(), ctx, list, rows, parts, strategy, bounds, out);
   });
@@ -308,46 +384,29 @@ template <class Context, class Ids, class Strategy, class Id, class = detail::un
   return partition(context_or_executor, ids, rows, parts, strategy, bounds::check, out);
 }
 
-/// Distributes ids over the parts of a table, as partition on the host. Ids outside [0, rows) are left out;
-/// with check they are reported as well, with skip counted.
-///
-/// @shape   ids (N) in device memory · out: room for N ids and P + 1 offsets
-/// @space   device
-/// @cost    a radix sort over the bits of P and two launches; 16 bytes of stream scratch per id
-/// @threads one thread per stream
-/// @error   invalid_value; unsupported (N beyond 32 bits, P beyond 31); shape_mismatch (null out);
-///          id_out_of_range (position, value) from synchronize()
-template <class Context, class Id, class Strategy, class Bounds, class = detail::unit>
-[[nodiscard]] status partition(Context&& context_or_stream, std::span<const Id> ids, index_t rows,
-                               index_t parts, const Strategy& strategy, const Bounds& bounds,
-                               device_partition<Id> out) {
-  const auto ctx = detail::as_context(context_or_stream);
-  const detail::verb_call call(ctx, "partition");
-  if (!call) return call.stopped();
-  if (const status s = detail::check_parts(rows, parts); !s) return s;
-  return partition_on(ctx.backend(), ctx, ids, rows, parts, strategy, bounds, out);
-}
-
 template <class... Args>
 status partition_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, class Id, class Strategy, class Bounds, class = detail::unit>
-status partition_on(host_backend, const Context& ctx, std::span<const Id> ids, index_t rows, index_t parts,
-                    const Strategy& strategy, [[maybe_unused]] const Bounds& bounds,
-                    partitioned_ids<Id>& out) {
+// Out: partitioned_ids or const partition_out
+template <class Context, class Id, MemorySpace Space, class Strategy, class Bounds, class Out,
+          class = detail::unit>
+status partition_on(host_backend, const Context& ctx, array_view<const Id, Space> list, index_t rows,
+                    index_t parts, const Strategy& strategy, [[maybe_unused]] const Bounds& bounds,
+                    Out& out) {
+  static_assert(reachable_as<Space, host_space> && detail::is_host_output<Out>,
+                "deeprec::partition: device memory given to a host context. Fix: copy it first.");
+  const array_view<const Id> ids(list);
   if (detail::owns(detail::arrays_of(out), ids)) {
-    return {errc::unsupported, "partition: out must not own the ids"};
+    return {errc::unsupported, "partition: out must share no memory with the ids"};
   }
   if constexpr (std::is_same_v<Bounds, bounds::check_t>) {
     if (const status s = detail::check_ids(ctx, ids, rows); !s) return s;
   }
-  detail::partition_ids(ctx, ids, rows, parts, strategy, out);
+  [[maybe_unused]] const index_t placed = detail::partition_ids(ctx, ids, rows, parts, strategy, out);
   if constexpr (std::is_same_v<Bounds, bounds::skip_t>) {
-    if (bounds.skipped != nullptr) {
-      *bounds.skipped += static_cast<index_t>(ids.size()) - static_cast<index_t>(out.ids.size());
-    }
+    if (bounds.skipped != nullptr) *bounds.skipped += ids.size() - placed;
   }
   return {};
 }

@@ -3,9 +3,9 @@
 //   ids       7 -1 9   4 4 -3         prune_invalid(.., prune_rule::by_id, ..)               7 9   4 4
 //   weights  .5  1 0   1 2  1         prune_invalid(.., prune_rule::by_id_and_weight, ..)    7     4 4
 //
-// Input: bags, or entries in any order (coo_view); output: bags. The operations that follow it:
-// fill_empty_bags, unique, partition, gather, combine. A lookup with padding::prune leaves out the same
-// entries without a copy.
+// Input: bags, or entries in any order (coo_view); output: bags, in memory of the caller (jagged_out) or in
+// an owner (jagged_batch). The operations that follow it: fill_empty_bags, unique, partition, gather,
+// combine. A lookup with padding::prune leaves out the same entries without a copy.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,6 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
-#include <deeprec/embedding/batches/device_batch.hpp>
 #include <deeprec/embedding/batches/jagged_batch.hpp>
 #include <deeprec/embedding/kernels/pool_rules.hpp>
 
@@ -40,6 +39,16 @@ inline constexpr by_id_and_weight_t by_id_and_weight{};
 }  // namespace prune_rule
 
 namespace detail {
+
+/// Ids of a valid batch that are in a bag.
+template <class Batch>
+index_t entries_in(const Batch& batch) noexcept {
+  if constexpr (BagBatch<Batch>) {
+    return batch.end_position() - batch.first_position();
+  } else {
+    return batch.id_count();
+  }
+}
 
 template <class T>
 inline constexpr bool is_pruning =
@@ -68,41 +77,41 @@ inline index_t bags_per_piece(index_t bags, index_t positions) noexcept {
 }
 
 /// Turns the bag sizes in offsets[1 ..] into offsets; returns the last one.
-inline index_t sum_sizes(index_t* offsets, index_t bags) noexcept {
+template <class Offset>
+index_t sum_sizes(Offset* offsets, index_t bags) noexcept {
   offsets[0] = 0;
   for (index_t b = 0; b < bags; ++b) offsets[b + 1] += offsets[b];
-  return offsets[bags];
+  return static_cast<index_t>(offsets[bags]);
 }
 
 /// out has room for all ids.
-template <class Context, class Bags, class Valid>
-void prune_bags(const Context& ctx, const Bags& in, const Valid& valid,
-                jagged_batch<typename Bags::id_type>& out) {
+template <class Context, class Bags, class Valid, class Out>
+void prune_bags(const Context& ctx, const Bags& in, const Valid& valid, Out& out) {
   const auto ranges = in.ranges();
   const index_t bags = in.bags();
-  out.offsets.resize(static_cast<std::size_t>(bags) + 1);
   const index_t grain = bags_per_piece(bags, in.end_position() - in.first_position());
-  index_t* const offsets = out.offsets.data();
+  auto* const offsets = size_offsets(out, bags);
+  using offset_type = std::remove_pointer_t<decltype(offsets)>;
   ctx.executor->parallel_for(bags, grain, [&](index_t first, index_t last, int) {
     for (index_t b = first; b < last; ++b) {
       index_t kept = 0;
       for (index_t k = ranges.begin(b); k < ranges.end(b); ++k) kept += valid(k) ? 1 : 0;
-      offsets[b + 1] = kept;
+      offsets[b + 1] = static_cast<offset_type>(kept);
     }
   });
-  resize_ids(out, sum_sizes(offsets, bags), in.weights());
+  const auto to = size_entries(out, sum_sizes(offsets, bags), in.weights());
   ctx.executor->parallel_for(bags, grain, [&](index_t first, index_t last, int) {
-    index_t to = offsets[first];
+    auto at = static_cast<index_t>(offsets[first]);
     const index_t begin = ranges.begin(first);
     const index_t end = ranges.end(last - 1);
-    if (offsets[last] - to == end - begin) {  // nothing to drop here
-      return copy_positions(in.ids(), in.weights(), begin, end - begin, out, to);
+    if (static_cast<index_t>(offsets[last]) - at == end - begin) {  // nothing to drop here
+      return copy_positions(in.ids(), in.weights(), begin, end - begin, to, at);
     }
     for (index_t k = begin; k < end; ++k) {
       if (!valid(k)) continue;
-      out.ids.data()[to] = in.ids()[k];
-      if (in.weights() != nullptr) out.weights.data()[to] = in.weights()[k];
-      ++to;
+      to.ids[at] = in.ids()[k];
+      if (to.weights != nullptr) to.weights[at] = in.weights() == nullptr ? 1.0F : in.weights()[k];
+      ++at;
     }
   });
 }
@@ -110,22 +119,51 @@ void prune_bags(const Context& ctx, const Bags& in, const Valid& valid,
 }  // namespace DEEPREC_UNIT
 }  // namespace detail
 
-/// The batch without invalid entries; the others keep their order within their bag.
+/// The batch without invalid entries, in memory of the caller; the others keep their order within their bag.
 ///
-/// @shape    batch: bags (jagged or fixed) or entries (coo_view) over B bags · out: B bags
-/// @space    batch reachable from the context; out on the host
-/// @pre      out owns none of the batch's memory
-/// @post     dropped = number of entries left out. Bags of out may be empty. Unsigned ids are never below
-///           0
-/// @cost     O(N + B), two passes. Allocates what out lacks for N ids; entries: scratch as to_jagged
-/// @threads  reentrant; the same result for any number of threads
-/// @error    as the batch's validate(); unsupported when out owns the batch's memory (offsets or rows, ids,
-///           weights); out_of_memory. On an error out and dropped are as before
-/// @example  @snippet tests/embedding/stages_test.cpp stages
+/// @shape    batch: bags (jagged or fixed) or entries (coo_view), N ids over B bags · out: offsets (B+1),
+///           room for N ids and, where the batch has them, weights
+/// @dtype    offsets of 32 or 64 bits
+/// @space    batch and out reachable from the context
+/// @post     bags of out may be empty. Unsigned ids are never below 0. out.weights, if any, are 1 where the
+///           batch has none
+/// @cost     host: O(N + B), two passes; entries: scratch as to_jagged. Device: two launches and a scan over
+///           N, 16 bytes of stream scratch per id; entries: as to_jagged
+/// @threads  reentrant; the same result for any number of threads. Device: one thread per stream
+/// @error    as the batch's validate(); shape_mismatch for out; unsupported when out shares memory with the
+///           batch and when N does not fit the offsets; out_of_memory. On an error nothing is written.
+///           Device: offsets_*, and for entries invalid_value, from synchronize()
 /// @source   safe_embedding_lookup_sparse of TensorFlow; DeepRec's prune_invalid_ids, which has no
 ///           weights
+template <class Context, class Batch, class Rule, class Offset, MemorySpace OutSpace, class = detail::unit>
+[[nodiscard]] status prune_invalid(Context&& context_or_executor, const Batch& batch, const Rule& rule,
+                                   const jagged_out<typename Batch::id_type, Offset, OutSpace>& out) {
+  static_assert(
+      detail::is_pruning<Rule>,
+      "deeprec::prune_invalid: no such rule. Fix: prune_rule::by_id or prune_rule::by_id_and_weight.");
+  const auto ctx = detail::as_context(context_or_executor);
+  const detail::verb_call call(ctx, "prune_invalid");
+  if (!call) return call.stopped();
+  if (const status s = detail::check_room(out, batch.bags(), batch.id_count(), batch.weights(),
+                                          "prune_invalid: out must have room for B bags and N ids",
+                                          "prune_invalid: out must not be null");
+      !s) {
+    return s;
+  }
+  return detail::or_out_of_memory("prune_invalid",
+                                  [&] { return prune_invalid_on(ctx.backend(), ctx, batch, rule, out); });
+}
+
+/// The same, for a batch that grows as needed. Host only.
+///
+/// @shape    batch as above · out: B bags, and weights as in the batch, or none
+/// @post     dropped = number of entries left out
+/// @cost     as for memory of the caller; allocates what out lacks for N ids
+/// @threads  reentrant
+/// @error    as for memory of the caller. On an error out and dropped are as before
+/// @example  @snippet tests/embedding/stages_test.cpp stages
 template <class Context, class Batch, class Rule, class = detail::unit>
-[[nodiscard]] status prune_invalid(Context&& context_or_executor, const Batch& batch, const Rule&,
+[[nodiscard]] status prune_invalid(Context&& context_or_executor, const Batch& batch, const Rule& rule,
                                    jagged_batch<typename Batch::id_type>& out, index_t& dropped) {
   static_assert(
       detail::is_pruning<Rule>,
@@ -133,28 +171,10 @@ template <class Context, class Batch, class Rule, class = detail::unit>
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "prune_invalid");
   if (!call) return call.stopped();
-  const detail::valid_entries<Rule, typename Batch::id_type> valid{batch.ids(), batch.weights()};
-  return detail::or_out_of_memory(
-      "prune_invalid", [&] { return prune_invalid_on(ctx.backend(), ctx, batch, valid, out, dropped); });
-}
-
-/// The batch without invalid entries, as prune_invalid on the host; a bag with bad offsets is reported.
-///
-/// @shape   bags: B bags, N ids · out: room for B bags and N ids
-/// @space   device
-/// @cost    two launches and a scan over N; 16 bytes of stream scratch per id
-/// @threads one thread per stream
-/// @error   shape_mismatch; offsets_* from synchronize()
-template <class Context, BagBatch Bags, class Rule, class = detail::unit>
-[[nodiscard]] status prune_invalid(Context&& context_or_stream, const Bags& bags, const Rule& rule,
-                                   device_bags<typename Bags::id_type> out) {
-  static_assert(
-      detail::is_pruning<Rule>,
-      "deeprec::prune_invalid: no such rule. Fix: prune_rule::by_id or prune_rule::by_id_and_weight.");
-  const auto ctx = detail::as_context(context_or_stream);
-  const detail::verb_call call(ctx, "prune_invalid");
-  if (!call) return call.stopped();
-  return prune_invalid_on(ctx.backend(), ctx, bags, rule, out);
+  const status s = detail::or_out_of_memory(
+      "prune_invalid", [&] { return prune_invalid_on(ctx.backend(), ctx, batch, rule, out); });
+  if (s.ok()) dropped = detail::entries_in(batch) - out.id_count();
+  return s;
 }
 
 template <class... Args>
@@ -162,24 +182,23 @@ status prune_invalid_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, class Batch, class Valid, class Id, class = detail::unit>
-status prune_invalid_on(host_backend, const Context& ctx, const Batch& batch, const Valid& valid,
-                        jagged_batch<Id>& out, index_t& dropped) {
-  static_assert(reachable_as<typename Batch::space, host_space>,
+// Out: jagged_batch or const jagged_out
+template <class Context, class Batch, class Rule, class Out, class = detail::unit>
+status prune_invalid_on(host_backend, const Context& ctx, const Batch& batch, const Rule&, Out& out) {
+  static_assert(reachable_as<typename Batch::space, host_space> && detail::is_host_output<Out>,
                 "deeprec::prune_invalid: device memory given to a host context. Fix: copy it first.");
-  index_t n = 0;
+  const detail::valid_entries<Rule, typename Batch::id_type> valid{batch.ids(), batch.weights()};
   if constexpr (BagBatch<Batch>) {
     if (const status s = batch.validate(); !s) return s;
-    n = batch.end_position() - batch.first_position();
   } else {
     if (const status s = batch.validate_shape(); !s) return s;
     bool in_order = true;
     if (const status s = detail::look_at_rows(ctx, batch, in_order); !s) return s;
-    n = batch.id_count();
   }
   if (detail::owns(detail::arrays_of(out), batch)) {
-    return {errc::unsupported, "prune_invalid: out must not own memory of the batch"};
+    return {errc::unsupported, "prune_invalid: out must share no memory with the batch"};
   }
+  const index_t n = detail::entries_in(batch);
   detail::reserve(out, batch.bags(), n, batch.weights());
   if constexpr (BagBatch<Batch>) {
     detail::prune_bags(ctx, batch, valid, out);
@@ -187,7 +206,6 @@ status prune_invalid_on(host_backend, const Context& ctx, const Batch& batch, co
     detail::group_counts counts(ctx.memory, n, batch.bags());
     detail::group_entries(ctx, counts, batch, valid, out);
   }
-  dropped = n - out.id_count();
   return {};
 }
 

@@ -24,8 +24,8 @@ namespace deeprec { inline namespace DEEPREC_ABI { namespace [[gnu::visibility("
 /// CUB returns the last CUDA error: clears one that an earlier call has left, which is not CUB's own.
 inline void forget_last_error() { static_cast<void>(cudaGetLastError()); }
 
-inline status scan(void* space, std::size_t& bytes, const index_t* in, index_t* out, index_t n,
-                   cudaStream_t on) {
+template <class Sum>
+status scan(void* space, std::size_t& bytes, const index_t* in, Sum* out, index_t n, cudaStream_t on) {
   forget_last_error();
   return cuda_status(cub::DeviceScan::ExclusiveSum(space, bytes, in, out, n, on));
 }

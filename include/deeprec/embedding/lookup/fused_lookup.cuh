@@ -19,9 +19,10 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/coo_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/embedding/batches/device_batch.hpp>
 #include <deeprec/embedding/batches/device_batches.cuh>
+#include <deeprec/embedding/batches/jagged_batch.hpp>
 #include <deeprec/embedding/lookup/fused_lookup.hpp>
 #include <deeprec/embedding/lookup/lookup.cuh>
 #include <deeprec/exec/cuda_stream.hpp>
@@ -49,9 +50,9 @@ template <class Context, class Source, class Id, class Row, MemorySpace Space, c
   std::byte* base = nullptr;
   if (const status s = kept.take(layout.bytes(), base); !s) return s;
   const auto place = [&](std::size_t at) { return static_cast<void*>(base + at); };
-  const device_bags<Id> bags{static_cast<index_t*>(place(offsets)), static_cast<Id*>(place(ids)),
-                             entries.weights() == nullptr ? nullptr : static_cast<float*>(place(weights)),
-                             entries.bags(), n};
+  jagged_out<Id, index_t, device_space> bags{
+      {static_cast<index_t*>(place(offsets)), entries.bags() + 1}, {static_cast<Id*>(place(ids)), n}, {}};
+  if (entries.weights() != nullptr) bags.weights = {static_cast<float*>(place(weights)), n};
   if (const status s = to_jagged(ctx, entries, bags); !s) return s;
   return lookup(ctx, table, bags.view(), pooling, out);
 }

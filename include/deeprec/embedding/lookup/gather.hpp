@@ -15,6 +15,7 @@
 #include <type_traits>
 #include <vector>
 
+#include <deeprec/core/array_view.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/id_range.hpp>
@@ -34,7 +35,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 ///
 /// @shape    table (R,D) · ids (N), as data() and size() · out (N,D), any row stride
 /// @dtype    rows of any format; out: f32, f16 or bf16; ids of 32 or 64 bits
-/// @space    table and out reachable from the context; ids on the host
+/// @space    all reachable from the context; ids in device memory as array_view
 /// @pre      out overlaps neither the table nor the ids
 /// @numerics rows are converted to out's type, and -0 is kept; the same bits on every ISA and for any number
 ///           of threads
@@ -48,17 +49,18 @@ template <class Context, RowSource Source, class Ids, class Out, MemorySpace Out
                             matrix_view<Out, OutSpace, Columns> out) {
   static_assert(IdRange<Ids>,
                 "deeprec::gather: ids are no list of integers of 32 or 64 bits. Fix: "
-                "std::span(pointer, count), or a std::vector of them.");
-  const auto list = id_span(ids);
-  const auto n = static_cast<index_t>(list.size());
+                "std::span(pointer, count), a std::vector or an array_view of them.");
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "gather");
   if (!call) return call.stopped();
+  const auto list = id_view(ids);
+  using list_type = std::remove_const_t<decltype(list)>;
+  using bags = fixed_hotness_view<typename list_type::value_type, typename list_type::space>;
   const status s =
-      lookup(detail::begun(ctx), table, fixed_hotness_view(list.data(), n, 1), combiner::concat, out);
+      lookup(detail::begun(ctx), table, bags(list.data(), list.size(), 1), combiner::concat, out);
   if (s.code() != errc::id_out_of_range) return s;
   // There are no bags here.
-  return {s.code(), {.operation = "gather", .position = s.place().position, .value = s.place().value}};
+  return status(s.code(), {.position = s.place().position, .value = s.place().value}).in_operation("gather");
 }
 
 namespace detail {
@@ -156,8 +158,8 @@ status gather_parts_on(host_backend, const Context& ctx, std::span<const Source>
   if (positions.empty()) return {};
   std::pmr::vector<const std::byte*> addresses(parts.ids.size(), ctx.memory);
   for (std::size_t p = 0; p < tables.size(); ++p) {
-    const std::span<const Id> ids = parts.group(static_cast<index_t>(p));
-    const fixed_hotness_view rows(ids.data(), static_cast<index_t>(ids.size()), 1);
+    const array_view<const Id> ids = parts.group(static_cast<index_t>(p));
+    const fixed_hotness_view rows(ids.data(), ids.size(), 1);
     detail::resolution part(tables[p], rows, pooling{combiner::concat, bounds::check});
     const std::byte** const to = addresses.data() + parts.offsets[p];
     part.place_addresses(to);
@@ -169,10 +171,9 @@ status gather_parts_on(host_backend, const Context& ctx, std::span<const Source>
     }
     if constexpr (DirectRowSource<Source>) {
       const auto row_at = part.rows();
-      ctx.executor->parallel_for(static_cast<index_t>(ids.size()), detail::chunk_positions,
-                                 [&](index_t begin, index_t end, int) {
-                                   for (index_t k = begin; k < end; ++k) to[k] = row_at(k);
-                                 });
+      ctx.executor->parallel_for(ids.size(), detail::chunk_positions, [&](index_t begin, index_t end, int) {
+        for (index_t k = begin; k < end; ++k) to[k] = row_at(k);
+      });
     }
   }
   using format = std::remove_cvref_t<decltype(tables[0].format())>;

@@ -39,8 +39,8 @@ struct group_counts {
 /// place(position, key, sorted_index) for each of them, from many threads. key_at(position) returns a key in
 /// [0, groups) or no_group; it is called twice for each position.
 /// Cost: O(positions + groups); no allocation.
-template <class Context, class KeyAt, class Prepare, class Place>
-void group_positions(const Context& ctx, group_counts& room, const KeyAt& key_at, index_t* offsets,
+template <class Context, class KeyAt, class Offset, class Prepare, class Place>
+void group_positions(const Context& ctx, group_counts& room, const KeyAt& key_at, Offset* offsets,
                      const Prepare& prepare, const Place& place) {
   const index_t positions = room.positions;
   const index_t groups = room.groups;
@@ -63,7 +63,7 @@ void group_positions(const Context& ctx, group_counts& room, const KeyAt& key_at
   });
   index_t total = 0;
   for (index_t group = 0; group < groups; ++group) {
-    offsets[group] = total;
+    offsets[group] = static_cast<Offset>(total);
     for (index_t p = 0; p < pieces; ++p) {
       index_t& count = next[static_cast<std::size_t>(p * groups + group)];
       const index_t begin = total;
@@ -71,7 +71,7 @@ void group_positions(const Context& ctx, group_counts& room, const KeyAt& key_at
       count = begin;
     }
   }
-  offsets[groups] = total;
+  offsets[groups] = static_cast<Offset>(total);
   prepare(total);
   for_each_piece([&](index_t* sorted_index, index_t begin, index_t end) {
     for (index_t position = begin; position < end; ++position) {
