@@ -85,6 +85,7 @@ struct slot_features {
   template <class Executor>
   [[nodiscard]] status look_up(Executor& executor, std::span<const slot_bags> by_slot,
                                matrix_view<float> out) {
+    resolved.reset();
     auto found = resolve(executor, group, by_slot);
     if (!found) return found.fault();
     resolved.emplace(std::move(found).value());

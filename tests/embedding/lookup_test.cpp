@@ -307,7 +307,8 @@ TEST_CASE("lookup: faults of shapes, offsets and weights are told apart, and not
   const float nan = std::numeric_limits<float>::quiet_NaN();
   CHECK(answer({0, 1, 2, 4}, {1, 1, nan, nan}).code() == errc::weight_is_nan);
   CHECK(answer({0, 1, 2, 4}, {1, 1, nan, nan}).place().position == 2);
-  CHECK(answer({0, 1, 2, 4}, {1, 1, nan, nan}).message() == "weight is not a number: lookup: bag 2, position 2");
+  CHECK(answer({0, 1, 2, 4}, {1, 1, nan, nan}).message() ==
+        "weight is not a number: lookup: bag 2, position 2");
   CHECK(answer({0, 1, 2, 4}, {}, 4, matrix_view(out.data(), 3, 3)).code() == errc::shape_mismatch);
   CHECK(answer({0, 1, 2, 4}, {}, 4, matrix_view(out.data(), 2, 4)).code() == errc::shape_mismatch);
   CHECK(answer({0, 1, 2, 4}, {}, 4, matrix_view(out.data(), 3, 4, 2)).code() == errc::shape_mismatch);

@@ -617,3 +617,110 @@ TEST_CASE("row_gradients: row numbers and positions that don't fit one 64-bit ke
   CHECK(found.rows == std::pmr::vector<index_t>{5, many / 2, many - 1});
   CHECK(found.values == std::pmr::vector<float>{1.0F, 0.5F, 0.5F});
 }
+
+namespace {
+
+/// Runs an operation with exactly the scratch that it names, where the context gives no memory.
+template <class Op>
+status run_in_scratch(const Op& op, int threads) {
+  thread_pool pool(threads);
+  context ctx{pool};
+  ctx.memory = std::pmr::null_memory_resource();
+  static_assert(Operation<Op, decltype(ctx)>);
+  if (const status s = op.check(); !s) return s;
+  const auto bytes = static_cast<std::size_t>(op.scratch_bytes(ctx));
+  std::pmr::memory_resource* const heap = std::pmr::new_delete_resource();
+  auto* const scratch = static_cast<std::byte*>(heap->allocate(bytes + 1, 64));
+  const status s = op.run(ctx, {scratch, bytes});
+  heap->deallocate(scratch, bytes + 1, 64);
+  return s;
+}
+
+template <class Op>
+std::vector<effect> effects_of(const Op& op) {
+  std::vector<effect> all;
+  op.for_each_effect([&](const effect& e) { all.push_back(e); });
+  return all;
+}
+
+bool has_effect(const std::vector<effect>& all, const void* data, access_mode mode) {
+  return std::any_of(all.begin(), all.end(),
+                     [&](const effect& e) { return e.data == data && e.mode == mode && !e.on_device; });
+}
+
+}  // namespace
+
+TEST_CASE("operations: they run in the scratch that they name, and name what they access") {
+  for (const int threads : {1, 3}) {
+    CAPTURE(threads);
+    twins<> two({.state_floats = width});
+    std::vector<float> out(bags * width), expected(out.size());
+    const matrix_view<float> to(out.data(), bags, width);
+    inline_executor here;
+
+    const lookup_op of_ids(two.direct.view(), two.by_id(), combiner::mean, to);
+    CHECK(std::string(of_ids.name()) == "lookup");
+    CHECK(of_ids.scratch_bytes(context{here}) == 0);
+    REQUIRE(run_in_scratch(of_ids, threads).ok());
+    REQUIRE(lookup(here, two.direct.view(), two.by_id(), combiner::mean,
+                   matrix_view<float>(expected.data(), bags, width))
+                .ok());
+    CHECK(same_bits(expected, out));
+    CHECK(has_effect(effects_of(of_ids), two.direct.view().data(), access_mode::reads));
+    CHECK(has_effect(effects_of(of_ids), two.made.ids.data(), access_mode::reads));
+    CHECK(has_effect(effects_of(of_ids), out.data(), access_mode::writes));
+    const lookup_op added(two.direct.view(), two.by_id(), pooling{combiner::sum, output::accumulate}, to);
+    CHECK(has_effect(effects_of(added), out.data(), access_mode::updates));
+    CHECK(lookup_op(two.direct.view(), two.by_id(), combiner::mean,
+                    matrix_view<float>(out.data(), bags, width - 1))
+              .check()
+              .code() == errc::shape_mismatch);
+
+    const lookup_op of_keys(two.source(), two.by_key(), combiner::mean, to);
+    CHECK(of_keys.scratch_bytes(context{here}) >= static_cast<index_t>(8 * two.keys.size()));
+    std::fill(out.begin(), out.end(), -1.0F);
+    REQUIRE(run_in_scratch(of_keys, threads).ok());
+    CHECK(same_bits(expected, out));
+
+    const update_op step(two.by_key(), two.slope(), pooling{combiner::mean, empty_bag::default_row{signed_key(2)}},
+                         adagrad{}, two.source());
+    CHECK(std::string(step.name()) == "update");
+    REQUIRE(run_in_scratch(step, threads).ok());
+    const update_op direct(two.by_id(), two.slope(), pooling{combiner::mean, empty_bag::default_row{2}}, adagrad{},
+                           two.direct.view());
+    REQUIRE(run_in_scratch(direct, threads).ok());
+    CHECK(two.differing_rows() == 0);
+    CHECK(has_effect(effects_of(direct), two.direct.view().data(), access_mode::updates));
+    CHECK(has_effect(effects_of(direct), two.gradient.data(), access_mode::reads));
+
+    // A long bag, and many small ones.
+    std::vector<std::int64_t> many(9'000);
+    for (std::size_t k = 0; k < many.size(); ++k) many[k] = static_cast<std::int64_t>(k) % rows;
+    const std::int64_t borders[] = {0, 5'000, 5'001, 9'000};
+    const jagged_view<> long_bags(borders, 3, many.data(), 9'000);
+    CHECK(run_in_scratch(lookup_op(two.direct.view(), long_bags, combiner::sum,
+                                   matrix_view<float>(out.data(), 3, width)),
+                         threads)
+              .ok());
+    CHECK(run_in_scratch(update_op(long_bags, matrix_view<const float>(two.gradient.data(), 3, width),
+                                   combiner::sum, adagrad{}, two.direct.view()),
+                         threads)
+              .ok());
+
+    twins<> other({.state_floats = width});
+    feature_group<adagrad, jagged_view<std::uint64_t>> group;
+    group.add(two.source(), combiner::sum);
+    group.add(other.source(), pooling{combiner::mean, empty_bag::default_row{signed_key(5)}});
+    group.add(two.source(), combiner::mean);
+    const std::vector<jagged_view<std::uint64_t>> batches{two.by_key(), other.by_key(), two.by_key()};
+    const std::vector<matrix_view<float>> outs(3, to);
+    const std::vector<matrix_view<const float>> slopes(3, two.slope());
+    CHECK(run_in_scratch(group_lookup_op(group, std::span(batches), std::span(outs)), threads).ok());
+    CHECK(run_in_scratch(
+              group_update_op(group, std::span(batches), std::span(slopes), adagrad{}, rounding::nearest),
+              threads)
+              .ok());
+    CHECK(run_in_scratch(group_lookup_op(group, std::span(batches).first(2), std::span(outs)), threads).code() ==
+          errc::shape_mismatch);
+  }
+}

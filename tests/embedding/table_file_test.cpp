@@ -1,5 +1,5 @@
-#include <deeprec/embedding/files/table_file.hpp>
 #include <deeprec/embedding/files/named_rows.hpp>
+#include <deeprec/embedding/files/table_file.hpp>
 
 #include <doctest/doctest.h>
 
@@ -18,8 +18,8 @@
 #include <functional>
 #include <iterator>
 #include <limits>
-#include <memory>
 #include <map>
+#include <memory>
 #include <new>
 #include <random>
 #include <string>
@@ -939,7 +939,8 @@ std::size_t differing(keyed_table& a, keyed_table& b) {
     const std::byte *in_a = nullptr, *in_b = nullptr;
     a.find(&key, 1, &in_a);
     b.find(&key, 1, &in_b);
-    if (in_b == nullptr || std::memcmp(in_a, in_b, static_cast<std::size_t>(keyed_format().stride_bytes())) != 0)
+    if (in_b == nullptr ||
+        std::memcmp(in_a, in_b, static_cast<std::size_t>(keyed_format().stride_bytes())) != 0)
       ++differ;
   }
   return differ;
@@ -984,7 +985,7 @@ TEST_CASE("named_rows: what can't be loaded is refused, and the table is as befo
   keyed_table trained(keyed_format(), values_of_key), again(keyed_format(), values_of_key);
   fill_keyed(trained);
   REQUIRE(save_tables(path, std::as_const(*std::make_unique<named_rows<std::uint64_t, keyed_source>>(
-                                name_rows<std::uint64_t>("items", keyed_source(trained))))
+                                              name_rows<std::uint64_t>("items", keyed_source(trained))))
                                 .tables())
               .ok());
   const auto code_of = [&](const char* name, const std::string& file) {
@@ -1002,8 +1003,9 @@ TEST_CASE("named_rows: what can't be loaded is refused, and the table is as befo
   CHECK(code_of("items", path) == errc::out_of_memory);
 
   // Other rows than those of the file.
-  hashed_table<f32_rows> wider(f32_rows(keyed_width + 1, {.state_floats = 2}),
-                               [](std::uint64_t, float* values) { std::fill_n(values, keyed_width + 1, 0.0F); });
+  hashed_table<f32_rows> wider(
+      f32_rows(keyed_width + 1, {.state_floats = 2}),
+      [](std::uint64_t, float* values) { std::fill_n(values, keyed_width + 1, 0.0F); });
   auto rows = name_rows<std::uint64_t>("items", hashed_rows<f32_rows>(wider), path);
   REQUIRE(rows.ok());
   const auto tables = rows.value().tables();

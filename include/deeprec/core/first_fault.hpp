@@ -16,6 +16,25 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
+/// The minimum of the positions that several threads pass to see(): for checks on a hot path, whose fault is
+/// made after them.
+class first_position {
+ public:
+  static constexpr index_t none = (std::numeric_limits<index_t>::max)();
+
+  /// @threads thread-safe
+  void see(index_t position) noexcept {
+    index_t seen = value_.load(std::memory_order_relaxed);
+    while (position < seen && !value_.compare_exchange_weak(seen, position, std::memory_order_relaxed)) {
+    }
+  }
+  /// none where there was none. @pre every see() has returned, and this thread knows
+  [[nodiscard]] index_t value() const noexcept { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<index_t> value_{none};
+};
+
 /// The fault with the smallest order of all that were added.
 class fault_report {
  public:

@@ -66,11 +66,11 @@ inline constexpr index_t scratch_alignment = scratch_block::alignment;
 
 /// Checks an operation and runs it with scratch of the context's resource.
 template <class Context, class Op, class = unit>
-status run_now(const Context& ctx, const Op& op) {
+DEEPREC_INLINE status run_now(const Context& ctx, const Op& op) {
   const verb_call call(ctx, op.name());
   if (!call) return call.stopped();
   if (const status s = op.check(); !s) return s.in_operation(op.name());
-  return or_out_of_memory(op.name(), [&]() -> status {
+  return or_out_of_memory(op.name(), [&]() __attribute__((always_inline)) -> status {
     const index_t bytes = op.scratch_bytes(ctx);
     const scratch_block scratch(ctx.memory, bytes);
     return op.run(ctx, {scratch.data(), static_cast<std::size_t>(bytes)});

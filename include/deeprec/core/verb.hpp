@@ -75,7 +75,7 @@ template <class E>
 /// written, unless a row source or an executor of the caller threw. Without exceptions the resource that
 /// refuses ends the program.
 template <class F>
-status or_out_of_memory(F&& f) {
+DEEPREC_INLINE status or_out_of_memory(F&& f) {
 #if DEEPREC_EXCEPTIONS
   try {
     return f();
@@ -92,7 +92,7 @@ status or_out_of_memory(F&& f) {
 
 /// The same; faults without an operation get this one, a literal.
 template <class F>
-status or_out_of_memory(const char* operation, F&& f) {
+DEEPREC_INLINE status or_out_of_memory(const char* operation, F&& f) {
   return or_out_of_memory(std::forward<F>(f)).in_operation(operation);
 }
 

@@ -11,7 +11,6 @@
 
 #include <cstddef>
 #include <memory_resource>
-#include <optional>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -68,18 +67,19 @@ class resolved_rows {
   /// For verbs: the positions grouped by row; made at the first call.
   template <class Context>
   const detail::batch_groups& groups(const Context& ctx) const {
-    if (!groups_) {
-      auto& made = groups_.emplace(addresses_.get_allocator().resource(), detail::groups_size(resolution_));
+    if (groups_.empty()) {
+      detail::batch_groups& made = groups_.emplace_back(groups_.get_allocator().resource(),
+                                                        detail::groups_size(resolution_));
       made.add(ctx, resolution_);
       made.group(ctx);
     }
-    return *groups_;
+    return groups_.front();
   }
 
   /// For resolve.
   resolved_rows(const Source& source, const Bags& bags, const Pooling& pooling,
                 std::pmr::memory_resource* memory)
-      : resolution_(source, bags, pooling), addresses_(memory) {}
+      : resolution_(source, bags, pooling), addresses_(memory), groups_(memory) {}
   template <class Context>
   status resolve_on(const Context& ctx, bool admits) {
     if (const status s = resolution_.open(admits); !s) return s;
@@ -91,7 +91,7 @@ class resolved_rows {
  private:
   detail::resolution<Source, Bags, Pooling> resolution_;
   std::pmr::vector<const std::byte*> addresses_;
-  mutable std::optional<detail::batch_groups> groups_;
+  mutable std::pmr::vector<detail::batch_groups> groups_;  // one, once they are made
 };
 
 /// Checks the ids of a batch and locates their rows.
@@ -185,12 +185,23 @@ using resolution_of = std::remove_cvref_t<decltype(std::declval<const Rows&>().r
 
 /// Resolves a batch with scratch for its addresses.
 template <class Context, class Resolution>
-status resolve_in(const Context& ctx, Resolution& rows, scratch_block& scratch) {
+DEEPREC_INLINE status resolve_in(const Context& ctx, Resolution& rows, scratch_block& scratch) {
   if (const status s = rows.open(); !s) return s;
   if constexpr (!Resolution::is_direct) {
     rows.place_addresses(scratch.take<const std::byte*>(rows.addresses()).data());
   }
   return resolve_opened(ctx, rows);
+}
+
+/// The groups of resolved rows, or of rows that were resolved in scratch, which are made in scratch.
+template <class Context, class Rows, class Resolution>
+decltype(auto) groups_of(const Context& ctx, const Rows& given, const Resolution& rows,
+                         scratch_block& scratch) {
+  if constexpr (is_resolved<Rows>) {
+    return given.groups(ctx);
+  } else {
+    return group_in(ctx, rows, scratch);
+  }
 }
 
 /// The effects of reading a batch and its rows.

@@ -21,11 +21,11 @@
 #include <type_traits>
 
 #include <deeprec/core/config.hpp>
+#include <deeprec/core/scratch_block.hpp>
 #include <deeprec/embedding/groups/detail/device_group.hpp>
 #include <deeprec/embedding/groups/feature_group.hpp>
 #include <deeprec/exec/cuda_stream.hpp>
 #include <deeprec/exec/warp_team.cuh>
-#include <deeprec/memory/scratch_block.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 

@@ -116,6 +116,10 @@ class feature_group {
     static_assert(!trains || WritableRowSource<Source>,
                   "deeprec::feature_group: the rows of this source are read only. Fix: a table_view, not a "
                   "const_table_view; or feature_group<> for lookups only.");
+    static_assert(
+        !trains || DirectRowSource<Source> || requires { source.identity(); },
+        "deeprec::feature_group: features of one table are stepped together, and this source does not "
+        "tell which table it is. Fix: give it identity(), the address of what it is a view of.");
     const auto policy = detail::as_pooling(pooling);
     if constexpr (on_device) {
       features_.push_back(detail::device_feature_of<Bags, Out>(source, policy));

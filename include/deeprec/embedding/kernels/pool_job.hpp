@@ -111,11 +111,13 @@ index_t pool_long_bag(const Context& ctx, const pool_args<Rows, Out>& args, inde
 
 /// The kernels of a region, by address: chosen once for each call.
 template <class Region, class Element, class Policy, class Args>
-index_t pool_in(const Args& args, index_t begin, index_t end, index_t) {
+index_t pool_in(const Args& args, index_t begin, index_t end, index_t, bool fetches) {
+  if (fetches) fetch_first_rows<Element>(Region{}, Policy{}, args, args.ranges.begin(begin));
   return pool_bags<Element>(Region{}, Policy{}, args, begin, end);
 }
 template <class Region, class Element, class Policy, class Args>
-index_t gather_in(const Args& args, index_t begin, index_t end, index_t first) {
+index_t gather_in(const Args& args, index_t begin, index_t end, index_t first, bool fetches) {
+  if (fetches) fetch_first_rows<Element>(Region{}, Policy{}, args, begin);
   return gather_positions<Element>(Region{}, Policy{}, args, begin, end, first);
 }
 template <class Region, class Element, class Policy, class Args>
@@ -199,9 +201,10 @@ class pool_job {
   void fetch(index_t begin) const noexcept {
     fetch_(args_, copies_ ? rows_.bags().first_position() + begin : args_.ranges.begin(begin));
   }
-  void pool(index_t begin, index_t end) noexcept {
+  /// `fetches`: as if fetch(begin) were called before.
+  DEEPREC_INLINE void pool(index_t begin, index_t end, bool fetches = false) noexcept {
     const index_t first = copies_ ? rows_.bags().first_position() : 0;
-    const index_t used = run_(args_, first + begin, first + end, first);
+    const index_t used = run_(args_, first + begin, first + end, first, fetches);
     if constexpr (skips<pooling_type>) used_.fetch_add(used, std::memory_order_relaxed);
   }
 
@@ -227,8 +230,8 @@ class pool_job {
   }
   const Resolution& rows_;
   matrix_view<Out> out_;
-  args_type args_{};
-  index_t (*run_)(const args_type&, index_t, index_t, index_t) = nullptr;
+  args_type args_;  // set by plan()
+  index_t (*run_)(const args_type&, index_t, index_t, index_t, bool) = nullptr;
   void (*fetch_)(const args_type&, index_t) = nullptr;
   long_bag_room room_;
   bool copies_ = false;

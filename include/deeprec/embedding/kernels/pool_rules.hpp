@@ -256,10 +256,9 @@ index_t most_positions(const Bags& bags) noexcept {
   return begin < 0 || begin > end || end > stored ? stored : end - begin;
 }
 
-/// The positions of the longest bag; 0 where the batch has no more than chunk_positions. For a batch that was
-/// not checked yet, a number up to most_positions.
+/// longest_bag of a batch with more than chunk_positions ids.
 template <class Bags>
-index_t longest_bag(const Bags& bags) noexcept {
+index_t find_longest_bag(const Bags& bags) noexcept {
   const index_t most = most_positions(bags);
   if (most <= chunk_positions) return 0;
   if constexpr (requires { bags.hotness(); }) {
@@ -273,6 +272,13 @@ index_t longest_bag(const Bags& bags) noexcept {
     }
     return static_cast<index_t>((std::min)(longest, static_cast<std::uint64_t>(most)));
   }
+}
+
+/// The positions of the longest bag; 0 where the batch has no more than chunk_positions. For a batch that was
+/// not checked yet, a number up to most_positions.
+template <class Bags>
+DEEPREC_INLINE index_t longest_bag(const Bags& bags) noexcept {
+  return bags.id_count() <= chunk_positions ? 0 : find_longest_bag(bags);
 }
 
 }}}  // namespace deeprec::DEEPREC_ABI::detail

@@ -146,7 +146,7 @@ class resolution {
   void place_addresses(const std::byte** addresses) noexcept { addresses_ = addresses; }
 
   /// Examines the positions [begin, end) of positions().
-  void examine(isa which, index_t begin, index_t end, fault_report& bad) {
+  void examine(isa which, index_t begin, index_t end, first_position& bad) {
     if constexpr (is_keyed) {
       source_.find(bags_.ids() + first() + begin, end - begin, addresses_ + begin);
       if (!admits_) judge(begin, end, bad);
@@ -156,12 +156,29 @@ class resolution {
             first_bad_position<Pooling>(which, bags_.ids(), bags_.weights(), first() + begin, first() + end,
                                         source_.rows(), padding_of(pooling_));
         if (found != first() + end) {
-          return bad.add(found, fault_at(found, is_stray_id<Pooling>(id_number(bags_.ids()[found]),
-                                                                     source_.rows(), padding_of(pooling_))));
+          return bad.see(found);
         }
       }
       if constexpr (!is_direct) resolve_present(begin, end);
     }
+  }
+
+  /// The fault at the position that examine() saw first; ok where it saw none.
+  [[nodiscard]] status fault(const first_position& bad) const {
+    const index_t position = bad.value();
+    if (position == first_position::none) [[likely]]
+      return {};
+    const auto id = id_number(bags_.ids()[position]);
+    bool is_stray = false;
+    if constexpr (is_keyed) {
+      is_stray = addresses_[position - first()] == nullptr;
+    } else {
+      is_stray = is_stray_id<Pooling>(id, source_.rows(), padding_of(pooling_));
+    }
+    return {is_stray ? errc::id_out_of_range : errc::weight_is_nan,
+            {.bag = bag_of_position(bags_.ranges(), bags_.bags(), position),
+             .position = position,
+             .value = static_cast<std::int64_t>(id)}};
   }
 
   /// Whether admit() has to be called after examine().
@@ -177,7 +194,7 @@ class resolution {
   }
   void drop_guard() noexcept { guard_.reset(); }
   /// Ends admission: keys that are still absent are treated as the policies specify.
-  void judge_all(fault_report& bad) {
+  void judge_all(first_position& bad) {
     admits_ = false;
     if constexpr (is_keyed) judge(0, positions_, bad);
   }
@@ -249,13 +266,6 @@ class resolution {
     return prunes_weights<Pooling> ? bags_.weights() : nullptr;
   }
 
-  [[nodiscard]] status fault_at(index_t position, bool is_stray) const {
-    return {is_stray ? errc::id_out_of_range : errc::weight_is_nan,
-            {.bag = bag_of_position(bags_.ranges(), bags_.bags(), position),
-             .position = position,
-             .value = static_cast<std::int64_t>(id_number(bags_.ids()[position]))}};
-  }
-
   // Whether the policies leave out a position, whatever its row.
   [[nodiscard]] bool is_left_out([[maybe_unused]] index_t position) const noexcept {
     if constexpr (std::is_same_v<typename Pooling::padding_mode, padding::id>) {
@@ -271,7 +281,7 @@ class resolution {
   }
 
   // Applies the policies to the addresses of a keyed source.
-  void judge(index_t begin, index_t end, fault_report& bad) {
+  void judge(index_t begin, index_t end, first_position& bad) {
     const float* const weights = prunes_weights<Pooling> ? nullptr : bags_.weights();
     const std::byte* instead = nullptr;
     if constexpr (requires { source_.default_row(); }) instead = source_.default_row();
@@ -284,7 +294,7 @@ class resolution {
       if (addresses_[k] == nullptr) addresses_[k] = instead;
       if constexpr (checks) {
         if (addresses_[k] == nullptr || (weights != nullptr && is_nan(weights[position]))) {
-          return bad.add(position, fault_at(position, addresses_[k] == nullptr));
+          return bad.see(position);
         }
       }
     }
@@ -319,7 +329,7 @@ class resolution {
 };
 
 template <class Context, class Resolution>
-void examine_all(const Context& ctx, Resolution& rows, fault_report& bad) {
+DEEPREC_INLINE void examine_all(const Context& ctx, Resolution& rows, first_position& bad) {
   ctx.executor->parallel_for(rows.positions(), check_positions_at_once, [&](index_t begin, index_t end, int) {
     rows.examine(ctx.instruction_set, begin, end, bad);
   });
@@ -327,7 +337,7 @@ void examine_all(const Context& ctx, Resolution& rows, fault_report& bad) {
 
 /// Inserts the keys that a batch's source does not hold, and examines the batch again.
 template <class Context, class Resolution>
-status admit_absent(const Context& ctx, Resolution& rows, fault_report& bad) {
+status admit_absent(const Context& ctx, Resolution& rows, first_position& bad) {
   using source_type = typename Resolution::source_type;
   using id_type = typename Resolution::id_type;
   if constexpr (GrowingRowSource<source_type, id_type>) {
@@ -350,14 +360,14 @@ status admit_absent(const Context& ctx, Resolution& rows, fault_report& bad) {
 
 /// Resolves an opened batch whose addresses have their place.
 template <class Context, class Resolution>
-status resolve_opened(const Context& ctx, Resolution& rows) {
+DEEPREC_INLINE status resolve_opened(const Context& ctx, Resolution& rows) {
   if constexpr (Resolution::examines) {
-    fault_report bad;
+    first_position bad;
     examine_all(ctx, rows, bad);
     if (rows.admits()) {
       if (const status s = admit_absent(ctx, rows, bad); !s) return s;
     }
-    if (!bad.first()) return bad.first();
+    if (const status s = rows.fault(bad); !s) return s;
   }
   return rows.finish();
 }

@@ -35,7 +35,7 @@ void step_in(const Rows& rows, const Rounding& rounding, const Args& args, index
 /// max_norm: the norm that lookups scaled rows down to; 0: none. No allocation.
 template <class Context, class Format, class Optimizer, class Rounding, class = detail::unit>
 void step_groups(const Context& ctx, const batch_groups& grouped, const backward_pass& pass,
-                 const Format& format, float max_norm, const Optimizer& optimizer, const Rounding& rounding) {
+                 const Format& format, float max_norm, const Optimizer& optimizer, Rounding rounding) {
   using element = typename Format::element;
   const row_groups& groups = grouped.groups();
   if (groups.groups() == 0 || format.width() == 0) return;

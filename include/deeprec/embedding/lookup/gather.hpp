@@ -164,10 +164,10 @@ status gather_parts_on(host_backend, const Context& ctx, std::span<const Source>
     const std::byte** const to = addresses.data() + parts.offsets[p];
     part.place_addresses(to);
     if (const status s = part.open(); !s) return s.in_table(static_cast<index_t>(p));
-    detail::fault_report bad;
+    detail::first_position bad;
     detail::examine_all(ctx, part, bad);
-    if (!bad.first()) {
-      return detail::fault_at_position(parts, static_cast<index_t>(p), bad.first().place().position);
+    if (bad.value() != detail::first_position::none) {
+      return detail::fault_at_position(parts, static_cast<index_t>(p), bad.value());
     }
     if constexpr (DirectRowSource<Source>) {
       const auto row_at = part.rows();

@@ -89,7 +89,7 @@ class lookup_op {
                                                           : access_mode::writes));
   }
   template <class Context, class = detail::unit>
-  status run(const Context& ctx, std::span<std::byte> scratch) const {
+  DEEPREC_INLINE status run(const Context& ctx, std::span<std::byte> scratch) const {
     return lookup_on(ctx.backend(), ctx, *this, scratch);
   }
 
@@ -188,8 +188,8 @@ status lookup_on(any_backend, const Args&...) {
 }
 
 template <class Context, class Rows, class Out, MemorySpace OutSpace, class = detail::unit>
-status lookup_on(host_backend, const Context& ctx, const lookup_op<Rows, Out, OutSpace>& op,
-                 std::span<std::byte> scratch) {
+DEEPREC_INLINE status lookup_on(host_backend, const Context& ctx, const lookup_op<Rows, Out, OutSpace>& op,
+                                std::span<std::byte> scratch) {
   static_assert(reachable_as<OutSpace, host_space>,
                 "deeprec::lookup: device memory given to a host context. Fix: copy it, or pass a "
                 "device context.");
@@ -201,10 +201,8 @@ status lookup_on(host_backend, const Context& ctx, const lookup_op<Rows, Out, Ou
   detail::pool_job job(rows, matrix_view<Out>(op.out()));
   if (const status s = job.open(); !s) return s;
   job.plan(ctx.instruction_set, block);
-  ctx.executor->parallel_for(job.units(), job.grain(), [&](index_t begin, index_t end, int) {
-    job.fetch(begin);
-    job.pool(begin, end);
-  });
+  ctx.executor->parallel_for(job.units(), job.grain(),
+                             [&](index_t begin, index_t end, int) { job.pool(begin, end, true); });
   job.close(ctx);
   return {};
 }

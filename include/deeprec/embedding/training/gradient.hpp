@@ -12,7 +12,6 @@
 #include <cstddef>
 #include <memory_resource>
 #include <numeric>
-#include <optional>
 #include <span>
 #include <tuple>
 #include <type_traits>
@@ -185,22 +184,18 @@ status row_gradients_on(host_backend, const Context& ctx, const Rows& given,
   if constexpr (!detail::is_resolved<Rows>) bytes = detail::capped_sum(bytes, given.group_bytes());
   detail::scratch_block block(ctx.memory, bytes);
   decltype(auto) rows = given.resolution();
-  std::optional<detail::batch_groups> made;
-  const detail::batch_groups* groups = nullptr;
-  if constexpr (detail::is_resolved<Rows>) {
-    groups = &given.groups(ctx);
-  } else {
+  if constexpr (!detail::is_resolved<Rows>) {
     if (const status s = detail::resolve_in(ctx, rows, block); !s) return s;
-    groups = &made.emplace(detail::group_in(ctx, rows, block));
   }
+  decltype(auto) groups = detail::groups_of(ctx, given, rows, block);
   if (detail::owns(detail::arrays_of(out), given.bags(), gradient)) {
     return {errc::unsupported, "row_gradients: out must not own memory of the inputs"};
   }
   detail::backward_pass pass(block, size);
   pass.add(ctx, rows, gradient);
-  pass.arrange(ctx, groups->groups());
-  const std::pmr::vector<index_t> order = detail::groups_by_number(*groups, ctx.memory);
-  const index_t count = groups->groups().groups();
+  pass.arrange(ctx, groups.groups());
+  const std::pmr::vector<index_t> order = detail::groups_by_number(groups, ctx.memory);
+  const index_t count = groups.groups().groups();
   const auto floats = static_cast<std::size_t>(detail::capped_product(count, width));
   out.rows.reserve(static_cast<std::size_t>(count));
   out.values.reserve(floats);
@@ -210,7 +205,7 @@ status row_gradients_on(host_backend, const Context& ctx, const Rows& given,
   if (count == 0) return {};
   // The gradient of group g becomes row `rank`.
   const auto write = [&](index_t g, index_t rank, index_t n) {
-    for (index_t i = 0; i < n; ++i) out.rows[static_cast<std::size_t>(rank + i)] = groups->number(g + i);
+    for (index_t i = 0; i < n; ++i) out.rows[static_cast<std::size_t>(rank + i)] = groups.number(g + i);
     if (width == 0) return;
     detail::gradient_args pooled = pass.pooled();
     pooled.out = out.values.data() + (rank - g) * width;
@@ -222,8 +217,8 @@ status row_gradients_on(host_backend, const Context& ctx, const Rows& given,
     if (order.empty()) return write(begin, begin, end - begin);
     for (index_t rank = begin; rank < end; ++rank) write(order[static_cast<std::size_t>(rank)], rank, 1);
   });
-  if (width == 0 || groups->groups().size() <= detail::chunk_positions) return {};
-  const index_t* const starts = groups->groups().starts();
+  if (width == 0 || groups.groups().size() <= detail::chunk_positions) return {};
+  const index_t* const starts = groups.groups().starts();
   for (index_t rank = 0; rank < count; ++rank) {
     const index_t g = order.empty() ? rank : order[static_cast<std::size_t>(rank)];
     if (starts[g + 1] - starts[g] <= detail::chunk_positions) continue;

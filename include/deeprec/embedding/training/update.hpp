@@ -14,7 +14,6 @@
 #pragma once
 
 #include <cstddef>
-#include <optional>
 #include <span>
 #include <type_traits>
 
@@ -212,19 +211,15 @@ status update_on(host_backend, const Context& ctx, const update_op<Rows, Optimiz
                 "context.");
   detail::scratch_block block(scratch.data(), static_cast<index_t>(scratch.size()));
   decltype(auto) rows = op.rows().resolution();
-  std::optional<detail::batch_groups> made;
-  const detail::batch_groups* groups = nullptr;
-  if constexpr (detail::is_resolved<Rows>) {
-    groups = &op.rows().groups(ctx);
-  } else {
+  if constexpr (!detail::is_resolved<Rows>) {
     if (const status s = detail::resolve_in(ctx, rows, block); !s) return s;
-    groups = &made.emplace(detail::group_in(ctx, rows, block));
   }
+  decltype(auto) groups = detail::groups_of(ctx, op.rows(), rows, block);
   detail::backward_pass pass(block, op.size_on(ctx));
   pass.add(ctx, rows, matrix_view<const float>(op.gradient()));
-  pass.arrange(ctx, groups->groups());
+  pass.arrange(ctx, groups.groups());
   rows.count_skipped();
-  detail::step_groups(ctx, *groups, pass, rows.source().format(), detail::max_norm_of(rows.pooling()),
+  detail::step_groups(ctx, groups, pass, rows.source().format(), detail::max_norm_of(rows.pooling()),
                       op.optimizer(), op.rounding());
   return {};
 }

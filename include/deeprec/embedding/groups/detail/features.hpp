@@ -137,7 +137,7 @@ class feature_batch_of final : public feature_batch<Out> {
     }
   }
   status finish() override {
-    if (!bad_.first()) return bad_.first();
+    if (const status s = rows_.fault(bad_); !s) return s;
     return rows_.finish();
   }
   status check_pool(matrix_view<Out> out) const override {
@@ -155,7 +155,7 @@ class feature_batch_of final : public feature_batch<Out> {
 
  private:
   resolution_type rows_;
-  fault_report bad_;
+  first_position bad_;
   std::optional<std::pmr::vector<typename Bags::id_type>> absent_;
 };
 
