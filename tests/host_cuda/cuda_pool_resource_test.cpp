@@ -4,7 +4,6 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <random>
@@ -289,28 +288,32 @@ TEST_CASE("cuda_pool_resource: slabs and events lie on the device that the pool 
 
 namespace {
 
-/// The shortest time of a search, with this many free blocks that other streams have used.
-std::chrono::nanoseconds search_time(int free_blocks) {
-  const stream s, t;
-  cuda_pool_resource pool(std::size_t{1} << 25);
+/// The free blocks that eight searches examine, with this many that `owners` other streams have used.
+index_t searched(int free_blocks, int owners) {
+  const std::vector<stream> streams(static_cast<std::size_t>(owners));
+  const stream on;
+  cuda_pool_resource pool(std::size_t{1} << 20);
   std::vector<void*> blocks(2 * static_cast<std::size_t>(free_blocks));
-  for (void*& block : blocks) REQUIRE(pool.allocate(256, s.it, block).ok());
-  for (std::size_t i = 0; i < blocks.size(); i += 2) REQUIRE(pool.deallocate(blocks[i], s.it).ok());
-  auto shortest = std::chrono::nanoseconds::max();
+  const auto owner = [&](std::size_t i) { return streams[i / 2 % streams.size()].it; };
+  for (std::size_t i = 0; i < blocks.size(); ++i) REQUIRE(pool.allocate(256, owner(i), blocks[i]).ok());
+  for (std::size_t i = 0; i < blocks.size(); i += 2) REQUIRE(pool.deallocate(blocks[i], owner(i)).ok());
+  const index_t before = pool.report().searched;
   for (int again = 0; again < 8; ++again) {
     void* out = nullptr;
-    const auto begin = std::chrono::steady_clock::now();
-    REQUIRE(pool.allocate(256, t.it, out).ok());
-    shortest = std::min<std::chrono::nanoseconds>(shortest, std::chrono::steady_clock::now() - begin);
-    CHECK(std::find(blocks.begin(), blocks.end(), out) != blocks.end());
+    REQUIRE(pool.allocate(again % 2 == 0 ? 256 : 512, on.it, out).ok());  // all are too small for 512
   }
-  return shortest;
+  return pool.report().searched - before;
 }
 
 }  // namespace
 
 TEST_CASE("cuda_pool_resource: the search for a block does not walk the free ones") {
-  CHECK(search_time(1 << 15) < 50 * search_time(1 << 4));
+  const index_t one = searched(1 << 4, 1), three = searched(1 << 6, 3);
+  CHECK(one > 0);
+  CHECK(one <= 8 * 2);  // the list of the stream itself, and one more
+  CHECK(three <= 8 * 4);
+  CHECK(searched(1 << 10, 1) == one);
+  CHECK(searched(1 << 10, 3) == three);
 }
 
 TEST_CASE("r09: a pool of device memory refuses a size near the largest number") {

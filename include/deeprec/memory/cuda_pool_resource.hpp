@@ -30,11 +30,12 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// Memory of a pool, in bytes, and its number of events.
+/// Memory of a pool, in bytes, and its numbers of events and of searched blocks.
 struct stream_pool_report {
   std::size_t reserved = 0;  ///< from the runtime
   std::size_t in_use = 0;    ///< of these, allocated now
   index_t events = 0;        ///< recorded because one stream took a block that another had used
+  index_t searched = 0;      ///< free blocks that searches have examined: one for each stream at most
 };
 
 /// A pool of memory of the device that is current when the pool is made; its streams are of that device.
@@ -163,7 +164,7 @@ class cuda_pool_resource {
 
   [[nodiscard]] stream_pool_report report() const {
     const std::lock_guard lock(mutex_);
-    return {reserved_, in_use_, recorded_};
+    return {reserved_, in_use_, recorded_, searched_};
   }
 
  private:
@@ -214,12 +215,14 @@ class cuda_pool_resource {
     const auto own = free_.lower_bound(entry(on, size, nullptr));
     if (own != free_.end() && std::get<0>(*own) == on) {
       const auto fits = blocks_.find(std::get<2>(*own));
+      ++searched_;
       if (!held_up(fits->second)) return fits;
     }
     auto best = blocks_.end();
     const auto busy = [&](const block& b) { return !b.users.empty(); };
     for (auto at = free_.begin(); at != free_.end();) {
       const cudaStream_t owner = std::get<0>(*at);
+      ++searched_;
       at = free_.lower_bound(entry(owner, size, nullptr));
       if (at != free_.end() && std::get<0>(*at) == owner) {
         const auto candidate = blocks_.find(std::get<2>(*at));
@@ -350,6 +353,7 @@ class cuda_pool_resource {
   std::size_t reserved_ = 0;
   std::size_t in_use_ = 0;
   index_t recorded_ = 0;
+  index_t searched_ = 0;
 };
 
 }}  // namespace deeprec::DEEPREC_ABI
