@@ -44,7 +44,6 @@ set(DEEPREC_HEADERS
     include/deeprec/dense/bit_matrix_view.hpp
     include/deeprec/dense/cuda_cublaslt_gemm.hpp
     include/deeprec/dense/detail/blocked_signals.hpp
-    include/deeprec/dense/detail/cuda_cublaslt_api.hpp
     include/deeprec/dense/detail/cuda_cublaslt_plan.hpp
     include/deeprec/dense/detail/gemm_borders.hpp
     include/deeprec/dense/detail/gemm_driver.hpp

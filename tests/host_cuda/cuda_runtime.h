@@ -18,6 +18,7 @@
 #include <cstdio>
 #include <cstring>
 #include <functional>
+#include <mutex>
 #include <set>
 #include <string>
 #include <tuple>
@@ -27,6 +28,7 @@
 #define __CUDACC__ 1
 #define __CUDA_ARCH__ 900
 #define __CUDA_ARCH_LIST__ 900
+#define EIGEN_NO_CUDA 1  // its device code needs all of the toolkit
 #undef __shared__
 #define __shared__ static  // blocks run one after the other
 #undef __noinline__
@@ -77,9 +79,19 @@ void lose(lost what);
 void set_limit(std::size_t bytes);
 std::size_t allocated_bytes();
 std::size_t bytes_of(const void* block);
+/// From here to the end of the block that it lies in; 0 outside of blocks.
+std::size_t bytes_behind(const void* p);
 /// Whether the device's memory is mapped without access, as a host sees a card's: who looks at it dies.
 void close_memory(bool closed);
 int device_of(cudaStream_t on);
+/// Whether copies and fills of the device reach all of the host's memory, as on a card with pageable access.
+void share_memory(bool shared);
+/// The number of devices: 2 unless set.
+void set_devices(int count);
+/// Copies from the device to the device that were enqueued.
+std::size_t device_copies();
+/// What every call holds: threads come in one after the other. Kernels run in one thread only.
+std::unique_lock<std::recursive_mutex> hold();
 
 /// What is enqueued while it lives, numbered, and what comes before what by the order of streams, events and waits
 /// of the host alone, as CUDA promises it: no luck of a schedule. Its end takes back the settings above, and makes

@@ -171,12 +171,14 @@ int recordings = 0;
 lost what_is_lost = lost::nothing;
 std::size_t limit = ~std::size_t{0};
 bool memory_is_closed = false;
+bool memory_is_shared = false;
+std::size_t copies_on_device = 0;
 
 nodes pending;
 std::uint64_t moments = 0;
 cudaError_t last_error = cudaSuccess;
 cudaError_t sticky = cudaSuccess;
-constexpr int devices = 2;
+int devices = 2;
 int current_device = 0;
 
 cudaError_t keep(cudaError_t e) {
@@ -316,6 +318,7 @@ struct allocation {
 std::map<const char*, allocation> allocations;
 
 cudaError_t allocate(void** out, std::size_t bytes, cudaMemoryType kind) {
+  const auto lock = hold();
   if (is_refused()) return keep(cudaErrorMemoryAllocation);
   if (bytes == 0) {  // no block
     *out = nullptr;
@@ -340,6 +343,7 @@ cudaError_t allocate(void** out, std::size_t bytes, cudaMemoryType kind) {
   return cudaSuccess;
 }
 cudaError_t release(void* dead) {
+  const auto lock = hold();
   if (dead == nullptr) return cudaSuccess;
   if (capturing()) return invalidate_all();
   work_off();
@@ -367,6 +371,9 @@ auto allocation_of(const void* p) {
 bool is_known(const void* p, std::size_t bytes) {
   const auto at = allocation_of(p);
   return at != allocations.end() && static_cast<const char*>(p) + bytes <= at->first + at->second.bytes;
+}
+bool is_of_device(const void* p, std::size_t bytes) {
+  return bytes == 0 || memory_is_shared || is_known(p, bytes);
 }
 // What was enqueued last uses the block that a byte lies in.
 void last_uses(const void* p) {
@@ -436,6 +443,7 @@ void refuse_after(int calls) {
 bool has_refused() { return was_refused; }
 
 cudaError_t enqueue(cudaStream_t on, std::function<void()> work, long long label) {
+  const auto lock = hold();
   if (sticky != cudaSuccess) return keep(sticky);
   CUstream_st& stream = stream_of(on);
   if (stream.capture != nullptr && stream.capture->invalid) return keep(cudaErrorStreamCaptureInvalidated);
@@ -464,6 +472,18 @@ std::size_t allocated_bytes() {
   return sum;
 }
 std::size_t bytes_of(const void* block) { return allocations.at(static_cast<const char*>(block)).bytes; }
+std::size_t bytes_behind(const void* p) {
+  const auto at = allocation_of(p);
+  if (at == allocations.end()) return 0;
+  return at->second.bytes - static_cast<std::size_t>(static_cast<const char*>(p) - at->first);
+}
+void share_memory(bool shared) { memory_is_shared = shared; }
+void set_devices(int count) { devices = count; }
+std::size_t device_copies() { return copies_on_device; }
+std::unique_lock<std::recursive_mutex> hold() {
+  static std::recursive_mutex everything;
+  return std::unique_lock(everything);
+}
 void close_memory(bool closed) { memory_is_closed = closed; }
 
 recording::recording() {
@@ -493,6 +513,7 @@ void recording::use(std::size_t n, const void* block) { record->uses[block].push
 const std::string& recording::fault() const { return record->fault; }
 
 cudaError_t launch(const cudaLaunchConfig_t& shape, std::size_t parameter_bytes, std::function<void()> body) {
+  const auto lock = hold();
   const dim3 grid = shape.gridDim, threads = shape.blockDim;
   if (grid.x == 0 || grid.y == 0 || grid.z != 1 || grid.x > 0x7fffffffU || grid.y > 65535 || threads.x == 0 ||
       threads.x > 1024 || threads.y != 1 || threads.z != 1) {
@@ -529,29 +550,39 @@ using namespace host_cuda;
 
 extern "C" {
 
-cudaError_t cudaPeekAtLastError() { return last_error; }
-cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
+cudaError_t cudaPeekAtLastError() {
+  const auto lock = hold();
+  return last_error;
+}
+cudaError_t cudaGetLastError() {
+  const auto lock = hold();
+  return std::exchange(last_error, cudaSuccess);
+}
 const char* cudaGetErrorString(cudaError_t e) {
   return e == cudaErrorLaunchFailure ? "a kernel failed"
          : e == cudaSuccess          ? "no error"
                                      : "an error of the run time";
 }
 cudaError_t cudaGetDeviceCount(int* count) {
+  const auto lock = hold();
   *count = devices;
   return cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* device) {
+  const auto lock = hold();
   if (is_refused()) return keep(cudaErrorNoDevice);
   *device = current_device;
   return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) {
+  const auto lock = hold();
   if (is_refused()) return keep(cudaErrorInvalidDevice);
   if (device < 0 || device >= devices) return keep(cudaErrorInvalidDevice);
   current_device = device;
   return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize() {
+  const auto lock = hold();
   if (capturing()) return invalidate_all();
   host_waits_for(nodes(pending), lost::waits_for_streams);
   return keep(sticky);
@@ -560,17 +591,21 @@ cudaError_t cudaDeviceSynchronize() {
 // --- memory ---
 cudaError_t cudaMalloc(void** out, std::size_t bytes) { return allocate(out, bytes, cudaMemoryTypeDevice); }
 cudaError_t cudaMallocManaged(void** out, std::size_t bytes, unsigned) {
+  const auto lock = hold();
   return allocate(out, bytes, cudaMemoryTypeManaged);
 }
 cudaError_t cudaHostAlloc(void** out, std::size_t bytes, unsigned) {
+  const auto lock = hold();
   return allocate(out, bytes, cudaMemoryTypeHost);
 }
 cudaError_t cudaFree(void* dead) { return release(dead); }
 cudaError_t cudaMallocAsync(void** out, std::size_t bytes, cudaStream_t) {
+  const auto lock = hold();
   return allocate(out, bytes, cudaMemoryTypeDevice);
 }
 cudaError_t cudaFreeAsync(void* dead,
                           cudaStream_t on) {  // while it is in use by other streams, a sanitizer finds it
+  const auto lock = hold();
   if (allocations.count(static_cast<char*>(dead)) == 0) return keep(cudaErrorInvalidValue);
   return enqueue(on, [dead] {
     allocations.erase(static_cast<char*>(dead));
@@ -579,12 +614,14 @@ cudaError_t cudaFreeAsync(void* dead,
 }
 cudaError_t cudaFreeHost(void* dead) { return release(dead); }
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
+  const auto lock = hold();
   if (is_refused()) return keep(cudaErrorUnknown);
   *free = *total = std::size_t{1} << 30;
   for (const auto& [p, a] : allocations) *free -= a.kind != cudaMemoryTypeHost ? a.bytes : 0;
   return cudaSuccess;
 }
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* out, const void* p) {
+  const auto lock = hold();
   *out = {};
   if (!is_known(p, 1)) return cudaSuccess;  // of the host, not registered
   const auto& [begin, held] = *std::prev(allocations.upper_bound(static_cast<const char*>(p)));
@@ -594,13 +631,14 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* out, const void* p) 
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t on) {
+  const auto lock = hold();
   if (is_refused()) return keep(cudaErrorUnknown);
   const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
   const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
-  if ((to_device && bytes > 0 && !is_known(to, bytes)) ||
-      (from_device && bytes > 0 && !is_known(from, bytes))) {
+  if ((to_device && !is_of_device(to, bytes)) || (from_device && !is_of_device(from, bytes))) {
     return keep(cudaErrorInvalidValue);
   }
+  if (kind == cudaMemcpyDeviceToDevice) ++copies_on_device;
   if (kind == cudaMemcpyHostToDevice &&
       !is_known(from, bytes)) {  // pageable: taken now, there when it is there
     const auto* const begin = static_cast<const char*>(from);
@@ -620,8 +658,9 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
   return done;
 }
 cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t on) {
+  const auto lock = hold();
   if (is_refused()) return keep(cudaErrorUnknown);
-  if (bytes > 0 && !is_known(to, bytes)) return keep(cudaErrorInvalidValue);
+  if (!is_of_device(to, bytes)) return keep(cudaErrorInvalidValue);
   const cudaError_t done = enqueue(on, [=] {
     if (bytes > 0) std::memset(to, value, bytes);
   });
@@ -629,17 +668,20 @@ cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t
   return done;
 }
 cudaError_t cudaMemset(void* to, int value, std::size_t bytes) {
+  const auto lock = hold();
   return cudaMemsetAsync(to, value, bytes, nullptr);
 }
 
 // --- streams ---
 cudaError_t cudaDeviceGetStreamPriorityRange(int* lowest, int* highest) {
+  const auto lock = hold();
   if (is_refused()) return keep(cudaErrorUnknown);
   *lowest = 0;
   *highest = -5;
   return cudaSuccess;
 }
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* made, unsigned, int priority) {
+  const auto lock = hold();
   if (is_refused()) return keep(cudaErrorUnknown);
   *made = new CUstream_st;
   (*made)->priority = std::clamp(priority, -5, 0);
@@ -648,15 +690,18 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* made, unsigned, int prior
   return cudaSuccess;
 }
 cudaError_t cudaStreamGetPriority(cudaStream_t s, int* priority) {
+  const auto lock = hold();
   *priority = stream_of(s).priority;
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t dead) {
+  const auto lock = hold();
   streams.erase(dead);
   delete dead;
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t s) {
+  const auto lock = hold();
   if (is_refused()) return keep(cudaErrorUnknown);
   CUstream_st& stream = stream_of(s);
   if (stream.capture != nullptr) return invalidate(stream.capture, cudaErrorStreamCaptureUnsupported);
@@ -664,6 +709,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s) {
   return keep(sticky);
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
+  const auto lock = hold();
   if (is_refused()) return keep(cudaErrorUnknown);
   CUstream_st& stream = stream_of(s);
   if (what_is_lost == lost::waits_of_streams && stream.capture == nullptr && e->capture == nullptr) {
@@ -686,6 +732,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t s, cudaStreamCaptureStatus* answer) {
+  const auto lock = hold();
   if (is_refused()) return keep(cudaErrorUnknown);
   const auto& capture = stream_of(s).capture;
   *answer = capture == nullptr ? cudaStreamCaptureStatusNone
@@ -694,6 +741,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t s, cudaStreamCaptureStatus* answe
   return cudaSuccess;
 }
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
+  const auto lock = hold();
   if (is_refused()) return keep(cudaErrorUnknown);
   if (s == nullptr || s->capture != nullptr) return keep(cudaErrorIllegalState);
   s->capture = std::make_shared<kept_graph>();
@@ -702,6 +750,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t* out) {
+  const auto lock = hold();
   if (s->capture == nullptr || !s->began) return keep(cudaErrorIllegalState);
   const auto kept = s->capture;
   std::set<node*> reached;
@@ -727,6 +776,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t* out) {
 
 // --- graphs ---
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t of, unsigned long long flags) {
+  const auto lock = hold();
   if (is_refused()) return keep(cudaErrorUnknown);
   if ((flags & ~static_cast<unsigned long long>(cudaGraphInstantiateFlagUseNodePriority)) != 0) {
     return keep(cudaErrorInvalidValue);
@@ -736,19 +786,23 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t of, unsigned
   return cudaSuccess;
 }
 cudaError_t cudaGraphExecGetFlags(cudaGraphExec_t of, unsigned long long* flags) {
+  const auto lock = hold();
   *flags = of->flags;
   return cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t what, cudaStream_t on) {
+  const auto lock = hold();
   if (is_refused()) return keep(cudaErrorUnknown);
   return enqueue(on, [kept = what->kept] { run_graph(*kept); });
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t dead) {
+  const auto lock = hold();
   --others_alive;
   delete dead;
   return cudaSuccess;
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t dead) {
+  const auto lock = hold();
   --others_alive;
   delete dead;
   return cudaSuccess;
@@ -756,6 +810,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t dead) {
 
 // --- events ---
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* made, unsigned) {
+  const auto lock = hold();
   if (is_refused()) return keep(cudaErrorUnknown);
   *made = new CUevent_st;
   ++others_alive;
@@ -763,11 +818,13 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* made, unsigned) {
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t dead) {
+  const auto lock = hold();
   --others_alive;
   delete dead;
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
+  const auto lock = hold();
   if (is_refused()) return keep(cudaErrorUnknown);
   const CUstream_st& stream = stream_of(s);
   if (e->device != device_of(s)) return keep(cudaErrorInvalidResourceHandle);
@@ -777,17 +834,20 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t e) {
+  const auto lock = hold();
   if (e->capture != nullptr) return keep(cudaErrorCapturedEvent);
   const bool done = std::all_of(e->at.begin(), e->at.end(), [](const auto& n) { return n->done; });
   return keep(done ? sticky : cudaErrorNotReady);
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t e) {
+  const auto lock = hold();
   if (is_refused()) return keep(cudaErrorUnknown);
   if (e->capture != nullptr) return invalidate(e->capture, cudaErrorCapturedEvent);
   host_waits_for(nodes(e->at), lost::waits_for_events);
   return keep(sticky);
 }
 cudaError_t cudaEventElapsedTime(float* out, cudaEvent_t from, cudaEvent_t to) {
+  const auto lock = hold();
   if (from->capture != nullptr || to->capture != nullptr) return keep(cudaErrorCapturedEvent);
   if (from->at.empty() || to->at.empty()) return keep(cudaErrorInvalidResourceHandle);
   if (!from->at[0]->done || !to->at[0]->done) return keep(cudaErrorNotReady);

@@ -21,11 +21,11 @@
 #include <new>
 #include <type_traits>
 
-#include <deeprec/dense/detail/cuda_cublaslt_api.hpp>
 #include <deeprec/dense/detail/cuda_cublaslt_plan.hpp>
 #include <deeprec/dense/gemm.hpp>
 #include <deeprec/exec/cuda_stream.hpp>
 #include <deeprec/exec/scratch_layout.hpp>
+#include <deeprec/memory/cuda_runtime.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -90,24 +90,21 @@ struct cublaslt_gemm {
   /// @cost    O(1)
   /// @threads thread-safe
   /// @error   none
-  [[nodiscard]] static gemm_cache_report cache_report() {
-    return detail::cublaslt_plans<detail::cublaslt_api>().report();
-  }
+  [[nodiscard]] static gemm_cache_report cache_report() { return detail::cublaslt_plans().report(); }
 };
 
 namespace detail {
 
 /// One handle for each device, made at the first product; never destroyed, as the driver may be unloaded
 /// before static objects are destroyed.
-template <class Api>
-status cublaslt_handle(int device, cublasLtHandle_t& handle) {
+inline status cublaslt_handle(int device, cublasLtHandle_t& handle) {
   constexpr int most = 64;
   static cublasLtHandle_t* const handles = new cublasLtHandle_t[most]();
   static std::mutex* const mutex = new std::mutex;
   if (device >= most) return {errc::unsupported, "gemm: the device number must be below 64 for cuBLASLt"};
   const std::lock_guard lock(*mutex);
   if (handles[device] == nullptr) {
-    if (const cublasStatus_t s = Api::make(handles[device]); s != CUBLAS_STATUS_SUCCESS) {
+    if (const cublasStatus_t s = cublasLtCreate(&handles[device]); s != CUBLAS_STATUS_SUCCESS) {
       handles[device] = nullptr;
       return cublaslt_status(s);
     }
@@ -116,8 +113,7 @@ status cublaslt_handle(int device, cublasLtHandle_t& handle) {
   return {};
 }
 
-/// gemm() over an Api with cuBLASLt's calls, on streams with scratch memory.
-template <class Api>
+/// gemm() by cuBLASLt, on streams with scratch memory.
 struct cublaslt_backend {
   template <class Backends, class E, class A, class B, class C>
   static status run(context<E> ctx, const basic_gemm_desc<device_space>& desc, const A& a, const B& b,
@@ -150,6 +146,13 @@ struct cublaslt_backend {
 
   static std::uintptr_t address(const void* p) noexcept { return reinterpret_cast<std::uintptr_t>(p); }
 
+  static status copy(void* to, const void* from, std::size_t bytes, cudaStream_t on) noexcept {
+    return cuda_status(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, on));
+  }
+  static status zero(void* to, std::size_t bytes, cudaStream_t on) noexcept {
+    return cuda_status(cudaMemsetAsync(to, 0, bytes, on));
+  }
+
   static cublasLtEpilogue_t epilogue_of(const desc_type& desc) noexcept {
     const bool bias = desc.bias.data_handle() != nullptr;
     if (desc.bias_gradient.data_handle() != nullptr) return CUBLASLT_EPILOGUE_BGRADB;
@@ -173,7 +176,7 @@ struct cublaslt_backend {
       return {errc::unsupported, "gemm: c must have columns for cuBLASLt to make a bias gradient"};
     }
     if (desc.column_sums.data_handle() == nullptr || n == 0) return {};
-    return Api::zero(desc.column_sums.data_handle(), static_cast<std::size_t>(n) * sizeof(float), on);
+    return zero(desc.column_sums.data_handle(), static_cast<std::size_t>(n) * sizeof(float), on);
   }
 
   template <class Stream>
@@ -184,9 +187,9 @@ struct cublaslt_backend {
     const cudaStream_t on = stream.get();
     if (m == 0 || n == 0 || desc.batch.count == 0) return nothing(on, desc, m, n);
     cublaslt_key key{.m = m, .n = n, .k = k};
-    if (const status s = Api::device(key.device); !s) return s;
+    if (const status s = cuda_runtime::get_device(key.device); !s) return s;
     cublasLtHandle_t handle = nullptr;
-    if (const status s = cublaslt_handle<Api>(key.device, handle); !s) return s;
+    if (const status s = cublaslt_handle(key.device, handle); !s) return s;
 
     // Bias, its gradient or column sums (a product has at most one of them); in scratch where unaligned.
     key.epilogue = epilogue_of(desc);
@@ -242,7 +245,7 @@ struct cublaslt_backend {
       key.b_begins = begins(b.data(), key.b_batch_stride, key.inputs);
     }
 
-    const std::shared_ptr<const cublaslt_plan> plan = cublaslt_plan_for<Api>(handle, key);
+    const std::shared_ptr<const cublaslt_plan> plan = cublaslt_plan_for(handle, key);
     if (!plan->answer) return plan->answer;
 
     scratch_layout layout;
@@ -255,23 +258,24 @@ struct cublaslt_backend {
       if (const status s = stream.scratch(layout.bytes(), scratch); !s) return s;
     }
     if (zeros > 0) {
-      if (const status s = Api::zero(scratch + zeros_at, zeros, on); !s) return s;
+      if (const status s = zero(scratch + zeros_at, zeros, on); !s) return s;
     }
     if (moved) {
       vector = scratch + vector_at;
       if (sums == nullptr) {
-        if (const status s = Api::copy(scratch + vector_at, bias, vector_bytes, on); !s) return s;
+        if (const status s = copy(scratch + vector_at, bias, vector_bytes, on); !s) return s;
       }
     }
     cublaslt_product product = plan->product;  // a copy: threads share the plan
-    if (const status s = place_cublaslt_pointers<Api>(key, product.steps, vector, bits); !s) return s;
-    const float beta = has_residual || desc.c == gemm_output::accumulate ? 1.0F : 0.0F;
+    if (const status s = place_cublaslt_pointers(key, product.steps, vector, bits); !s) return s;
+    const float one = 1, beta = has_residual || desc.c == gemm_output::accumulate ? 1.0F : 0.0F;
     const void* const first = k == 0 ? scratch + zeros_at : b.data();
     const void* const second = k == 0 ? scratch + zeros_at : a.data();
-    const cublasStatus_t s = Api::multiply(handle, product, beta, first, second, old, out, plan->algorithm,
-                                           plan->workspace > 0 ? scratch : nullptr, plan->workspace, on);
+    const cublasStatus_t s = cublasLtMatmul(
+        handle, &product.steps, &one, first, &product.first, second, &product.second, &beta, old, &product.c,
+        out, &product.d, &plan->algorithm, plan->workspace > 0 ? scratch : nullptr, plan->workspace, on);
     if (s != CUBLAS_STATUS_SUCCESS) return cublaslt_status(s);
-    if (moved && sums != nullptr) return Api::copy(sums, scratch + vector_at, vector_bytes, on);
+    if (moved && sums != nullptr) return copy(sums, scratch + vector_at, vector_bytes, on);
     return {};
   }
 };
@@ -281,7 +285,7 @@ struct cublaslt_backend {
 template <class Backends, class E, class A, class B, class C>
 status gemm_on(cuda_backend, context<E> ctx, const basic_gemm_desc<device_space>& desc, const A& a,
                const B& b, const C& c) {
-  return detail::cublaslt_backend<detail::cublaslt_api>::run<Backends>(ctx, desc, a, b, c);
+  return detail::cublaslt_backend::run<Backends>(ctx, desc, a, b, c);
 }
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -16,7 +16,6 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/hash.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/dense/detail/cuda_cublaslt_api.hpp>
 #include <deeprec/dense/detail/plan_cache.hpp>
 #include <deeprec/dense/gemm_desc.hpp>
 
@@ -162,6 +161,13 @@ inline status cublaslt_status(cublasStatus_t answer) noexcept {
   }
 }
 
+/// Descriptors of a product d = op(first) op(second) + c: the operation (steps) and the column-major layouts.
+/// Plain structs, initialised in place: a copy is an independent descriptor.
+struct cublaslt_product {
+  cublasLtMatmulDescOpaque_t steps;
+  cublasLtMatrixLayoutOpaque_t first, second, c, d;
+};
+
 struct cublaslt_plan {
   status answer;         ///< why there is nothing to run
   bool settled = false;  ///< the heuristic has returned; else the failure may be transient
@@ -172,26 +178,27 @@ struct cublaslt_plan {
 
 // Row-major is column-major transposed: c^T (n,m) = op(b)^T op(a)^T. So the first operand is b, the
 // bias runs along c^T's columns, and so do the bits of a row.
-template <class Api>
-status make_cublaslt_product(const cublaslt_key& q, cublaslt_product& made) {
+inline status make_cublaslt_product(const cublaslt_key& q, cublaslt_product& made) {
   const cublasComputeType_t compute = q.inputs == gemm_storage::bf16 ? CUBLAS_COMPUTE_32F
                                       : q.math == gemm_math::tf32    ? CUBLAS_COMPUTE_32F_FAST_TF32
                                       : q.math == gemm_math::bf16    ? CUBLAS_COMPUTE_32F_FAST_16BF
                                                                      : CUBLAS_COMPUTE_32F;
-  cublasStatus_t s = Api::make(made.steps, compute);
-  const auto set = [&](auto& of, auto which, const auto& value) {
-    if (s == CUBLAS_STATUS_SUCCESS) s = Api::set(of, which, &value, sizeof(value));
+  cublasStatus_t s = cublasLtMatmulDescInit(&made.steps, compute, CUDA_R_32F);
+  const auto set = [&](cublasLtMatmulDescAttributes_t which, const auto& value) {
+    if (s == CUBLAS_STATUS_SUCCESS) {
+      s = cublasLtMatmulDescSetAttribute(&made.steps, which, &value, sizeof(value));
+    }
   };
   const bool a_turned = q.a == gemm_operand::transposed;
   const bool b_turned = q.b == gemm_operand::transposed;
   const cublasOperation_t first_as = b_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
   const cublasOperation_t second_as = a_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
-  set(made.steps, CUBLASLT_MATMUL_DESC_TRANSA, first_as);
-  set(made.steps, CUBLASLT_MATMUL_DESC_TRANSB, second_as);
-  set(made.steps, CUBLASLT_MATMUL_DESC_EPILOGUE, q.epilogue);
+  set(CUBLASLT_MATMUL_DESC_TRANSA, first_as);
+  set(CUBLASLT_MATMUL_DESC_TRANSB, second_as);
+  set(CUBLASLT_MATMUL_DESC_EPILOGUE, q.epilogue);
   if (cublaslt_has_bits(q.epilogue)) {
     const std::int64_t stride = q.bits_stride;
-    set(made.steps, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, stride);
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, stride);
   }
 
   const auto m = static_cast<std::uint64_t>(q.m), n = static_cast<std::uint64_t>(q.n),
@@ -199,12 +206,17 @@ status make_cublaslt_product(const cublaslt_key& q, cublaslt_product& made) {
   const auto describe = [&](cublasLtMatrixLayoutOpaque_t& layout, gemm_storage storage, std::uint64_t rows,
                             std::uint64_t columns, index_t stride, index_t step) {
     const cudaDataType_t type = storage == gemm_storage::f32 ? CUDA_R_32F : CUDA_R_16BF;
-    if (s == CUBLAS_STATUS_SUCCESS) s = Api::make(layout, type, rows, columns, stride);
+    const auto set_layout = [&](cublasLtMatrixLayoutAttribute_t which, const auto& value) {
+      if (s == CUBLAS_STATUS_SUCCESS) {
+        s = cublasLtMatrixLayoutSetAttribute(&layout, which, &value, sizeof(value));
+      }
+    };
+    if (s == CUBLAS_STATUS_SUCCESS) s = cublasLtMatrixLayoutInit(&layout, type, rows, columns, stride);
     if (q.count == 1) return;
     const auto count = static_cast<std::int32_t>(q.count);
     const std::int64_t apart = step;
-    set(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, count);
-    set(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, apart);
+    set_layout(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, count);
+    set_layout(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, apart);
   };
   describe(made.first, q.inputs, b_turned ? k : n, b_turned ? n : k, q.b_stride, q.b_batch_stride);
   describe(made.second, q.inputs, a_turned ? m : k, a_turned ? k : m, q.a_stride, q.a_batch_stride);
@@ -214,30 +226,30 @@ status make_cublaslt_product(const cublaslt_key& q, cublaslt_product& made) {
 }
 
 /// Sets the pointers to bias and bits.
-template <class Api>
-status place_cublaslt_pointers(const cublaslt_key& q, cublasLtMatmulDescOpaque_t& steps, const void* vector,
-                               const void* bits) {
+inline status place_cublaslt_pointers(const cublaslt_key& q, cublasLtMatmulDescOpaque_t& steps,
+                                      const void* vector, const void* bits) {
   cublasStatus_t s = CUBLAS_STATUS_SUCCESS;
   if (cublaslt_has_vector(q.epilogue)) {
-    s = Api::set(steps, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof(vector));
+    s = cublasLtMatmulDescSetAttribute(&steps, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof(vector));
   }
   if (s == CUBLAS_STATUS_SUCCESS && cublaslt_has_bits(q.epilogue)) {
-    s = Api::set(steps, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &bits, sizeof(bits));
+    s = cublasLtMatmulDescSetAttribute(&steps, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &bits,
+                                       sizeof(bits));
   }
   return cublaslt_status(s);
 }
 
 /// Makes a plan by one call of the heuristic.
-template <class Api>
-cublaslt_plan make_cublaslt_plan(cublasLtHandle_t handle, const cublaslt_key& q) {
+inline cublaslt_plan make_cublaslt_plan(cublasLtHandle_t handle, const cublaslt_key& q) {
   cublaslt_plan plan{};
-  plan.answer = make_cublaslt_product<Api>(q, plan.product);
+  plan.answer = make_cublaslt_product(q, plan.product);
   if (!plan.answer) return plan;
 
   cublasLtMatmulPreferenceOpaque_t wish;
-  cublasStatus_t s = Api::make(wish);
+  cublasStatus_t s = cublasLtMatmulPreferenceInit(&wish);
   const auto set = [&](cublasLtMatmulPreferenceAttributes_t which, const auto& value) {
-    if (s == CUBLAS_STATUS_SUCCESS) s = Api::set(wish, which, &value, sizeof(value));
+    if (s == CUBLAS_STATUS_SUCCESS)
+      s = cublasLtMatmulPreferenceSetAttribute(&wish, which, &value, sizeof(value));
   };
   // By default the heuristic assumes that every matrix is aligned to 256 bytes.
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, cublaslt_workspace);
@@ -251,14 +263,15 @@ cublaslt_plan make_cublaslt_plan(cublasLtHandle_t handle, const cublaslt_key& q)
   // It takes the alignment of bias and bits from their pointers, which it does not dereference. These
   // pointers have the alignment in the key, so the result depends on the key alone.
   cublaslt_product asked = plan.product;
-  plan.answer = place_cublaslt_pointers<Api>(
+  plan.answer = place_cublaslt_pointers(
       q, asked.steps, reinterpret_cast<const void*>(static_cast<std::uintptr_t>(q.vector_begins)),
       reinterpret_cast<const void*>(static_cast<std::uintptr_t>(q.bits_begin)));
   if (!plan.answer) return plan;
   constexpr int most = 4;
   cublasLtMatmulHeuristicResult_t found[most] = {};
   int count = 0;
-  s = Api::choose(handle, asked, wish, most, found, count);
+  s = cublasLtMatmulAlgoGetHeuristic(handle, &asked.steps, &asked.first, &asked.second, &asked.c, &asked.d,
+                                     &wish, most, found, &count);
   if (s != CUBLAS_STATUS_SUCCESS && s != CUBLAS_STATUS_NOT_SUPPORTED) {
     plan.answer = cublaslt_status(s);
     return plan;
@@ -274,19 +287,18 @@ cublaslt_plan make_cublaslt_plan(cublasLtHandle_t handle, const cublaslt_key& q)
   return plan;
 }
 
-template <class Api>
-plan_cache<cublaslt_key, cublaslt_plan>& cublaslt_plans() {
+inline plan_cache<cublaslt_key, cublaslt_plan>& cublaslt_plans() {
   static auto* const kept =
       new plan_cache<cublaslt_key, cublaslt_plan>(1024);  // outlives every static object
   return *kept;
 }
 
 /// The plan of a key, cached once the heuristic has returned.
-template <class Api>
-std::shared_ptr<const cublaslt_plan> cublaslt_plan_for(cublasLtHandle_t handle, const cublaslt_key& q) {
-  auto& plans = cublaslt_plans<Api>();
+inline std::shared_ptr<const cublaslt_plan> cublaslt_plan_for(cublasLtHandle_t handle,
+                                                              const cublaslt_key& q) {
+  auto& plans = cublaslt_plans();
   auto plan =
-      plans.get(q, [&] { return std::make_shared<const cublaslt_plan>(make_cublaslt_plan<Api>(handle, q)); });
+      plans.get(q, [&] { return std::make_shared<const cublaslt_plan>(make_cublaslt_plan(handle, q)); });
   if (!plan->settled) plans.forget(q);
   return plan;
 }
