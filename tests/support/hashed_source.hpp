@@ -32,10 +32,13 @@ class hashed_table {
 
   hashed_table(const Format& format, initial_row initialise, std::size_t capacity = 4,
                std::pmr::memory_resource* memory = std::pmr::get_default_resource())
-      : format_(format), initialise_(std::move(initialise)), memory_(memory), rows_(memory) {
-    const std::size_t entries = std::bit_ceil(2 * capacity);
-    index_.assign(entries, entry{});
-    rows_.resize(capacity * stride());
+      : format_(format),
+        initialise_(std::move(initialise)),
+        memory_(memory),
+        index_(std::bit_ceil(2 * capacity), entry{}, memory),
+        rows_(capacity * stride(), memory),
+        values_(static_cast<std::size_t>(format.width())) {
+    keys_.reserve(capacity);
   }
 
   [[nodiscard]] const Format& format() const { return format_; }
@@ -135,13 +138,11 @@ class hashed_table {
     *found = {key, static_cast<std::uint32_t>(keys_.size())};
     std::byte* const place = row(keys_.size());
     std::memset(place, 0, stride());
-    std::vector<float> values(static_cast<std::size_t>(format_.width()));
-    initialise_(key, values.data());
-    format_.encode(values.data(), place);
+    initialise_(key, values_.data());
+    format_.encode(values_.data(), place);
     keys_.push_back(key);
   }
-  // The old rows stay allocated and become NaN, so that an address that is used too late is seen in the
-  // result.
+  // The old rows stay allocated and become NaN: an address that is used too late is seen in the result.
   void move_rows(std::size_t bytes) {
     std::pmr::vector<std::byte> moved(bytes, memory_);
     std::memcpy(moved.data(), rows_.data(), keys_.size() * stride());
@@ -164,9 +165,10 @@ class hashed_table {
   Format format_;
   initial_row initialise_;
   std::pmr::memory_resource* memory_;
-  std::vector<entry> index_;
+  std::pmr::vector<entry> index_;
   std::vector<std::uint64_t> keys_;  // of each row
   std::pmr::vector<std::byte> rows_;
+  std::vector<float> values_;  // of the row that insert() initialises
   std::vector<std::pmr::vector<std::byte>> old_;
   std::mutex mutex_;
   std::condition_variable unpinned_;
