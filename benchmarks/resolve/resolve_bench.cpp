@@ -1,7 +1,7 @@
 // Resolved rows: a training step that checks its ids once, and a lookup in a table of hashed keys.
 //
 //   resolve/step/batch:2048   lookup and update of 26 one-hot features at Criteo's table sizes, D = 16,
-//                             row-wise Adagrad, cold uniform ids: one resolve for both, over two separate calls
+//                             row-wise Adagrad, cold uniform ids: one resolve for both, over two calls
 //   resolve/hashed/d:64       lookups of 64-bit keys, hotness 20, cold table of 4 GB: the pace of the hashed
 //                             source of the tests over that of a direct table with the same rows
 //

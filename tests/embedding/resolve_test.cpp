@@ -682,12 +682,12 @@ TEST_CASE("operations: they run in the scratch that they name, and name what the
     REQUIRE(run_in_scratch(of_keys, threads).ok());
     CHECK(same_bits(expected, out));
 
-    const update_op step(two.by_key(), two.slope(), pooling{combiner::mean, empty_bag::default_row{signed_key(2)}},
-                         adagrad{}, two.source());
+    const pooling filled_by_key{combiner::mean, empty_bag::default_row{signed_key(2)}};
+    const update_op step(two.by_key(), two.slope(), filled_by_key, adagrad{}, two.source());
     CHECK(std::string(step.name()) == "update");
     REQUIRE(run_in_scratch(step, threads).ok());
-    const update_op direct(two.by_id(), two.slope(), pooling{combiner::mean, empty_bag::default_row{2}}, adagrad{},
-                           two.direct.view());
+    const pooling filled_by_id{combiner::mean, empty_bag::default_row{2}};
+    const update_op direct(two.by_id(), two.slope(), filled_by_id, adagrad{}, two.direct.view());
     REQUIRE(run_in_scratch(direct, threads).ok());
     CHECK(two.differing_rows() == 0);
     CHECK(has_effect(effects_of(direct), two.direct.view().data(), access_mode::updates));
@@ -720,7 +720,7 @@ TEST_CASE("operations: they run in the scratch that they name, and name what the
               group_update_op(group, std::span(batches), std::span(slopes), adagrad{}, rounding::nearest),
               threads)
               .ok());
-    CHECK(run_in_scratch(group_lookup_op(group, std::span(batches).first(2), std::span(outs)), threads).code() ==
-          errc::shape_mismatch);
+    const group_lookup_op too_few(group, std::span(batches).first(2), std::span(outs));
+    CHECK(run_in_scratch(too_few, threads).code() == errc::shape_mismatch);
   }
 }

@@ -50,12 +50,6 @@ void put(void* p, const layout& of, std::uint64_t row, std::uint64_t column, flo
 
 extern "C" {
 
-cudaError_t cudaMallocAsync(void** out, std::size_t bytes, cudaStream_t) {
-  *out = std::malloc(bytes);  // kept: a graph may use it
-  return cudaSuccess;
-}
-cudaError_t cudaFreeAsync(void*, cudaStream_t) { return cudaSuccess; }
-
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   static int one;
   *handle = reinterpret_cast<cublasLtHandle_t>(&one);

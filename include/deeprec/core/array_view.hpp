@@ -130,6 +130,8 @@ static_assert(std::is_trivially_copyable_v<array_view<float>>);
 
 }}  // namespace deeprec::DEEPREC_ABI
 
-/// The elements outlive the view.
+/// @cond
+// The elements outlive the view.
 template <class T, deeprec::MemorySpace Space>
 inline constexpr bool std::ranges::enable_borrowed_range<deeprec::array_view<T, Space>> = true;
+/// @endcond

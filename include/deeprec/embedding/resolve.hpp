@@ -49,7 +49,7 @@ inline constexpr find_or_insert_t find_or_insert{};
 ///
 /// @pre     batch and source outlive it; the batch is not changed
 /// @threads lookups are concurrent readers; update and row_gradients group its rows and need exclusive access
-template <RowSource Source, BagBatch Bags, class Pooling>
+template <RowSource Source, BagBatch Bags, class Pooling, class = detail::unit>
 class resolved_rows {
  public:
   using source_type = Source;
@@ -68,8 +68,8 @@ class resolved_rows {
   template <class Context>
   const detail::batch_groups& groups(const Context& ctx) const {
     if (groups_.empty()) {
-      detail::batch_groups& made = groups_.emplace_back(groups_.get_allocator().resource(),
-                                                        detail::groups_size(resolution_));
+      detail::batch_groups& made =
+          groups_.emplace_back(groups_.get_allocator().resource(), detail::groups_size(resolution_));
       made.add(ctx, resolution_);
       made.group(ctx);
     }
@@ -140,7 +140,7 @@ template <class Source, class Bags, class Pooling>
 inline constexpr bool is_resolved<resolved_rows<Source, Bags, Pooling>> = true;
 
 /// A batch that a verb resolves itself, with the interface of resolved_rows.
-template <class Source, class Bags, class Pooling>
+template <class Source, class Bags, class Pooling, class = unit>
 class unresolved_rows {
  public:
   using source_type = Source;

@@ -255,7 +255,7 @@ status with_views(const Context& ctx, const Group& group, const Matrix& all, con
 ///
 /// @pre     group, tables and batches outlive it; the batches are not changed
 /// @threads lookups are concurrent readers; update needs exclusive access
-template <class Group>
+template <class Group, class = detail::unit>
 class resolved_features {
  public:
   using group_type = Group;
@@ -337,7 +337,7 @@ class group_lookup_op {
                                 detail::lookup_outs_count);
   }
   /// As lookup_op::scratch_bytes.
-  template <class Context>
+  template <class Context, class = detail::unit>
   [[nodiscard]] index_t scratch_bytes(const Context&) const noexcept {
     if constexpr (std::is_same_v<detail::backend_of<Context>, host_backend>) {
       return detail::batches_of<Group>::lookup_bytes(group_.parts(), bags_);
@@ -496,7 +496,7 @@ class group_update_op {
                                 detail::update_gradients_count);
   }
   /// As lookup_op::scratch_bytes.
-  template <class Context>
+  template <class Context, class = detail::unit>
   [[nodiscard]] index_t scratch_bytes(const Context& ctx) const noexcept {
     return detail::batches_of<Group>::update_bytes(group_.parts(), group_.first_of_tables(), bags_,
                                                    ctx.executor->concurrency());

@@ -11,6 +11,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/embedding/pooling.hpp>
 
@@ -243,11 +244,11 @@ status check_gradient(const Gradient& gradient, index_t width, index_t bags, con
   return {};
 }
 
-/// Upper bound of the positions of a batch that was not checked yet.
+/// Upper bound of the positions of a batch that was not checked yet; 0 where its checks will refuse it.
 template <class Bags>
 index_t most_positions(const Bags& bags) noexcept {
-  const index_t stored = (std::max)(bags.id_count(), index_t{0});
-  if (bags.bags() <= 0) return 0;
+  const index_t stored = bags.id_count();
+  if (bags.bags() <= 0 || stored <= 0 || !fits_memory(stored, sizeof(typename Bags::id_type))) return 0;
   if constexpr (requires { bags.offsets(); }) {
     if (bags.offsets() == nullptr) return 0;
   }
@@ -255,6 +256,8 @@ index_t most_positions(const Bags& bags) noexcept {
   const index_t end = bags.end_position();
   return begin < 0 || begin > end || end > stored ? stored : end - begin;
 }
+
+inline namespace DEEPREC_UNIT {
 
 /// longest_bag of a batch with more than chunk_positions ids.
 template <class Bags>
@@ -280,5 +283,7 @@ template <class Bags>
 DEEPREC_INLINE index_t longest_bag(const Bags& bags) noexcept {
   return bags.id_count() <= chunk_positions ? 0 : find_longest_bag(bags);
 }
+
+}  // namespace DEEPREC_UNIT
 
 }}}  // namespace deeprec::DEEPREC_ABI::detail

@@ -18,6 +18,8 @@ DEEPREC_INLINE void fetch_group(const Args& args, index_t group) {
   const std::byte* const gradient = args.gradient.row_of(args.groups.groups().starts()[group]);
   const index_t bytes = args.gradient.width * index_t{sizeof(float)};
   for (index_t line = 0; line < bytes; line += 64) __builtin_prefetch(gradient + line, 0, 2);
+  // A row that does not begin at a line has one more.
+  if ((reinterpret_cast<std::uintptr_t>(gradient) & 63) != 0) __builtin_prefetch(gradient + bytes - 1, 0, 2);
 }
 
 // Turns the gradient of x * min(1, cap / ||x||) into that of x: f * (g - x * (x . g) / ||x||^2) for a row

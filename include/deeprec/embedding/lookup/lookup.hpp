@@ -65,7 +65,7 @@ class lookup_op {
   }
   /// On the host an upper bound of the scratch of run(); reads offsets. 0 on a device, whose stream keeps
   /// the scratch.
-  template <class Context>
+  template <class Context, class = detail::unit>
   [[nodiscard]] index_t scratch_bytes(const Context&) const noexcept {
     if constexpr (std::is_same_v<detail::backend_of<Context>, host_backend>) {
       using job = detail::pool_job<detail::resolution_of<Rows>, Out>;

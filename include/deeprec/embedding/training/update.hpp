@@ -95,7 +95,7 @@ class update_op {
     return detail::check_max_norm(rows_.pooling());
   }
   /// As lookup_op::scratch_bytes.
-  template <class Context>
+  template <class Context, class = detail::unit>
   [[nodiscard]] index_t scratch_bytes(const Context& ctx) const noexcept {
     if constexpr (std::is_same_v<detail::backend_of<Context>, host_backend>) {
       const index_t pass = detail::backward_pass::bytes_for(size_on(ctx));
@@ -122,7 +122,7 @@ class update_op {
   }
 
   /// For update_on.
-  template <class Context>
+  template <class Context, class = detail::unit>
   [[nodiscard]] detail::backward_size size_on(const Context& ctx) const noexcept {
     return {.positions = detail::grouped_positions(rows_.bags(), rows_.pooling()),
             .width = gradient_.extent(1),
