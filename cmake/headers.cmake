@@ -87,8 +87,12 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/groups/detail/device_group.hpp
     include/deeprec/embedding/groups/detail/feature_batches.hpp
     include/deeprec/embedding/groups/detail/features.hpp
-    include/deeprec/embedding/groups/feature_group.cuh
+    include/deeprec/embedding/groups/detail/group_calls.hpp
     include/deeprec/embedding/groups/feature_group.hpp
+    include/deeprec/embedding/groups/lookup_features.cuh
+    include/deeprec/embedding/groups/lookup_features.hpp
+    include/deeprec/embedding/groups/resolved_features.hpp
+    include/deeprec/embedding/groups/update_features.hpp
     include/deeprec/embedding/kernels/backward.hpp
     include/deeprec/embedding/kernels/batch_groups.hpp
     include/deeprec/embedding/kernels/device_pool.hpp

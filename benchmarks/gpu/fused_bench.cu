@@ -6,7 +6,7 @@
 
 #include <benchmark/benchmark.h>
 
-#include <deeprec/embedding/groups/feature_group.cuh>
+#include <deeprec/embedding/groups/lookup_features.cuh>
 #include <deeprec/exec/cuda_stream_pool.hpp>
 
 #include <algorithm>

@@ -3,7 +3,7 @@
 
 #include <benchmark/benchmark.h>
 
-#include <deeprec/embedding/groups/feature_group.cuh>
+#include <deeprec/embedding/groups/lookup_features.cuh>
 #include <deeprec/embedding/lookup/lookup.cuh>
 
 #include <algorithm>

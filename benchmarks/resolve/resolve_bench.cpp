@@ -18,6 +18,9 @@
 #include <deeprec/core/hash.hpp>
 #include <deeprec/core/random.hpp>
 #include <deeprec/embedding/groups/feature_group.hpp>
+#include <deeprec/embedding/groups/lookup_features.hpp>
+#include <deeprec/embedding/groups/resolved_features.hpp>
+#include <deeprec/embedding/groups/update_features.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/embedding/resolve.hpp>
 #include <deeprec/embedding/tables/dense_table.hpp>

@@ -2,6 +2,9 @@
 // Rows are resolved once for both; a commit without resolve makes two calls.
 #if __has_include(<deeprec/embedding/resolve.hpp>)
 #  include <deeprec/embedding/groups/feature_group.hpp>
+#  include <deeprec/embedding/groups/lookup_features.hpp>
+#  include <deeprec/embedding/groups/resolved_features.hpp>
+#  include <deeprec/embedding/groups/update_features.hpp>
 #else
 #  include <deeprec/embedding/lookup/table_group.hpp>
 #  include <deeprec/embedding/training/update_group.hpp>

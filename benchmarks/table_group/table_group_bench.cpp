@@ -17,6 +17,7 @@
 #include <deeprec/core/hash.hpp>
 #include <deeprec/core/random.hpp>
 #include <deeprec/embedding/groups/feature_group.hpp>
+#include <deeprec/embedding/groups/lookup_features.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 

@@ -1,5 +1,6 @@
 // 26 tables in one call: as many one-hot features, D = 16, tables of 24 to 4 M rows.
 #include <deeprec/embedding/groups/feature_group.hpp>
+#include <deeprec/embedding/groups/lookup_features.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 

@@ -3,7 +3,7 @@
 
 #include <deeprec/deeprec.hpp>
 #include <deeprec/embedding/batches/device_batches.cuh>
-#include <deeprec/embedding/groups/feature_group.cuh>
+#include <deeprec/embedding/groups/lookup_features.cuh>
 #include <deeprec/embedding/lookup/fused_lookup.cuh>
 #include <deeprec/embedding/lookup/lookup.cuh>
 #include <deeprec/embedding/training/gradient.cuh>

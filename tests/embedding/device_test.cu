@@ -1,7 +1,7 @@
 // Everything that has a device form, on a device: the same vectors, the same oracle.
 
 #include <deeprec/embedding/batches/device_batches.cuh>
-#include <deeprec/embedding/groups/feature_group.cuh>
+#include <deeprec/embedding/groups/lookup_features.cuh>
 #include <deeprec/embedding/lookup/fused_lookup.cuh>
 #include <deeprec/embedding/lookup/gather.hpp>
 #include <deeprec/embedding/lookup/lookup.cuh>

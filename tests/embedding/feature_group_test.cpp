@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <deeprec/embedding/groups/feature_group.hpp>
+#include <deeprec/embedding/groups/lookup_features.hpp>
 #include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/embedding/tables/quantized_rows.hpp>
 #include <deeprec/embedding/tables/split_bf16_rows.hpp>

@@ -1,5 +1,7 @@
 // Many tables stepped in one call: the bits of one update for each table, whoever runs the pieces.
 #include <deeprec/embedding/groups/feature_group.hpp>
+#include <deeprec/embedding/groups/lookup_features.hpp>
+#include <deeprec/embedding/groups/update_features.hpp>
 
 #include <doctest/doctest.h>
 

@@ -21,6 +21,8 @@
 #include <deeprec/embedding/batches/partitioned_table.hpp>
 #include <deeprec/embedding/batches/prune_invalid.hpp>
 #include <deeprec/embedding/groups/feature_group.hpp>
+#include <deeprec/embedding/groups/lookup_features.hpp>
+#include <deeprec/embedding/groups/update_features.hpp>
 #include <deeprec/embedding/lookup/fused_lookup.hpp>
 #include <deeprec/embedding/lookup/gather.hpp>
 #include <deeprec/embedding/tables/dense_table.hpp>

@@ -23,6 +23,9 @@
 #include <deeprec/core/hash.hpp>
 #include <deeprec/embedding/batches/partitioned_table.hpp>
 #include <deeprec/embedding/groups/feature_group.hpp>
+#include <deeprec/embedding/groups/lookup_features.hpp>
+#include <deeprec/embedding/groups/resolved_features.hpp>
+#include <deeprec/embedding/groups/update_features.hpp>
 #include <deeprec/embedding/lookup/fused_lookup.hpp>
 #include <deeprec/embedding/lookup/gather.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>

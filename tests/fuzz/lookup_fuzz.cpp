@@ -17,6 +17,7 @@
 
 #include <deeprec/core/coo_view.hpp>
 #include <deeprec/embedding/groups/feature_group.hpp>
+#include <deeprec/embedding/groups/lookup_features.hpp>
 #include <deeprec/embedding/lookup/fused_lookup.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>
 

@@ -1,6 +1,6 @@
 // Lookups whose machine code kernels_test.sh looks at: each format, with the poolings that make other kernels
 // of it.
-#include <deeprec/embedding/groups/feature_group.cuh>
+#include <deeprec/embedding/groups/lookup_features.cuh>
 #include <deeprec/embedding/lookup/lookup.cuh>
 #include <deeprec/embedding/tables/quantized_rows.hpp>
 #include <deeprec/embedding/tables/split_bf16_rows.hpp>

@@ -14,6 +14,8 @@
 #include <deeprec/embedding/batches/jagged_batch.hpp>
 #include <deeprec/embedding/batches/prune_invalid.hpp>
 #include <deeprec/embedding/groups/feature_group.hpp>
+#include <deeprec/embedding/groups/lookup_features.hpp>
+#include <deeprec/embedding/groups/update_features.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/embedding/training/gradient.hpp>

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <deeprec/embedding/groups/feature_group.hpp>
+#include <deeprec/embedding/groups/lookup_features.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/exec/inline_executor.hpp>

@@ -49,7 +49,7 @@ constexpr effect effect_on(const void* data, access_mode mode) noexcept {
 
 }  // namespace detail
 
-/// An operation that contexts of type Context run.
+/// An operation that contexts of type Context run. The scratch of run() begins at a multiple of 64 bytes.
 template <class Op, class Context>
 concept Operation = requires(const Op& op, const Context& ctx, std::span<std::byte> scratch) {
   { op.name() } -> std::convertible_to<const char*>;
@@ -60,9 +60,6 @@ concept Operation = requires(const Op& op, const Context& ctx, std::span<std::by
 };
 
 namespace detail {
-
-/// Alignment of the scratch that run() is given.
-inline constexpr index_t scratch_alignment = scratch_block::alignment;
 
 /// Checks an operation and runs it with scratch of the context's resource.
 template <class Context, class Op, class = unit>

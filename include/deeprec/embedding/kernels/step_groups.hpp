@@ -24,14 +24,6 @@ inline constexpr bool has_trainable_rows =
     std::is_same_v<typename Format::element, float> || std::is_same_v<typename Format::element, f16> ||
     std::is_same_v<typename Format::element, bf16> || std::is_same_v<typename Format::element, split_float>;
 
-/// The update kernel of a region, by address: chosen once for each call.
-template <class Region, class Element, class Optimizer, class Rows, class Rounding, class Args,
-          class = detail::unit>
-void step_in(const Rows& rows, const Rounding& rounding, const Args& args, index_t begin, index_t end,
-             float* scratch) {
-  update_rows<Element, Optimizer>(Region{}, rows, rounding, args, begin, end, scratch);
-}
-
 /// max_norm: the norm that lookups scaled rows down to; 0: none. No allocation.
 template <class Context, class Format, class Optimizer, class Rounding, class = detail::unit>
 void step_groups(const Context& ctx, const batch_groups& grouped, const backward_pass& pass,
@@ -41,16 +33,12 @@ void step_groups(const Context& ctx, const batch_groups& grouped, const backward
   if (groups.groups() == 0 || format.width() == 0) return;
   const update_args<Format> args{grouped, pass.pooled(), max_norm, format};
   const auto rows = prepare(optimizer);
-  using rows_type = std::remove_const_t<decltype(rows)>;
-  using step_kernel =
-      void (*)(const rows_type&, const Rounding&, const update_args<Format>&, index_t, index_t, float*);
-  const auto step = with_isa_up_to_avx512(ctx.instruction_set, [](auto region) -> step_kernel {
-    return &step_in<decltype(region), element, Optimizer, rows_type, Rounding, update_args<Format>>;
-  });
   // The first fetches of a piece have no work to hide their latency: large pieces, but enough of them.
   const index_t piece = std::clamp<index_t>(groups.groups() / 32, 256, 4096);
   ctx.executor->parallel_for(groups.groups(), piece, [&](index_t begin, index_t end, int worker) {
-    step(rows, rounding, args, begin, end, pass.sums_of(worker));
+    with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
+      update_rows<element, Optimizer>(region, rows, rounding, args, begin, end, pass.sums_of(worker));
+    });
   });
   if (groups.size() <= chunk_positions) return;
   for (index_t group = 0; group < groups.groups(); ++group) {

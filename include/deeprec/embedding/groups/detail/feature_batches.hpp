@@ -133,7 +133,7 @@ class feature_batches {
 
   static std::size_t bytes_of_batches(feature_list features) {
     std::size_t bytes = 0;
-    for (const auto& f : features) bytes += batch_list::padded(f->batch_bytes());
+    for (const auto& f : features) bytes += batch_list::padded(f->batch_bytes);
     return bytes;
   }
 
@@ -141,8 +141,10 @@ class feature_batches {
   static index_t lookup_bytes(feature_list features, std::span<const Bags> bags) noexcept {
     index_t bytes = bytes_to_resolve(features, bags);
     for (std::size_t t = 0; t < bags.size(); ++t) {
-      bytes = capped_sum(bytes, static_cast<index_t>(features[t]->pool_bytes()) + bytes_a_feature);
-      bytes = capped_sum(bytes, features[t]->long_bag_bytes(bags[t]));
+      bytes = capped_sum(bytes, static_cast<index_t>(features[t]->pool_bytes) + bytes_a_feature);
+      if (bags[t].id_count() > chunk_positions) {
+        bytes = capped_sum(bytes, features[t]->long_bag_bytes(bags[t]));
+      }
     }
     return bytes;
   }
@@ -173,7 +175,7 @@ class feature_batches {
     }
     addresses_.resize(static_cast<std::size_t>(count));
     const std::byte** place = addresses_.data();
-    for (std::size_t t = 0; t < batches_.size(); ++t) {
+    for (std::size_t t = 0; count > 0 && t < batches_.size(); ++t) {
       batches_[t].place_addresses(place);
       place += batches_[t].addresses();
     }
@@ -190,13 +192,13 @@ class feature_batches {
               std::span<const matrix_view<Out>> outs) const {
     using pool_list = erased_list<feature_pool>;
     std::size_t bytes = 0;
-    for (const auto& f : features_) bytes += pool_list::padded(f->pool_bytes());
+    for (const auto& f : features_) bytes += pool_list::padded(f->pool_bytes);
     pool_list pools(memory, batches_.size(), bytes);
     index_t room = 0;
     for (std::size_t t = 0; t < batches_.size(); ++t) {
-      feature_pool& job = pools.add(features_[t]->pool_bytes(),
+      feature_pool& job = pools.add(features_[t]->pool_bytes,
                                     [&](void* where) { return batches_[t].make_pool(where, outs[t]); });
-      room = capped_sum(room, job.scratch_bytes());
+      if (batches_[t].positions() > chunk_positions) room = capped_sum(room, job.scratch_bytes());
     }
     scratch_block long_bags(memory, room);
     for (std::size_t t = 0; t < pools.size(); ++t) pools[t].plan(ctx.instruction_set, long_bags);
@@ -324,8 +326,8 @@ class feature_batches {
   static index_t bytes_to_resolve(feature_list features, std::span<const Bags> bags) noexcept {
     index_t bytes = bytes_a_call;
     for (std::size_t t = 0; t < bags.size(); ++t) {
-      bytes = capped_sum(bytes, static_cast<index_t>(features[t]->batch_bytes()) + bytes_a_feature);
-      bytes = capped_sum(bytes, features[t]->address_bytes(bags[t]));
+      bytes = capped_sum(bytes, static_cast<index_t>(features[t]->batch_bytes) + bytes_a_feature);
+      if (features[t]->stores_addresses) bytes = capped_sum(bytes, features[t]->address_bytes(bags[t]));
     }
     return bytes;
   }
@@ -337,7 +339,7 @@ class feature_batches {
       const auto number = static_cast<index_t>(t);
       if (const status s = check(t); !s) return s.in_table(number);
       feature_batch<Out>& batch = batches_.add(
-          features_[t]->batch_bytes(), [&](void* where) { return features_[t]->make_batch(where, bags[t]); });
+          features_[t]->batch_bytes, [&](void* where) { return features_[t]->make_batch(where, bags[t]); });
       if (const status s = batch.open(admits); !s) {
         batches_.remove_last();
         return s.in_table(number);

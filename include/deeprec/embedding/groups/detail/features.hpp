@@ -68,13 +68,14 @@ class feature_batch {
  public:
   virtual ~feature_batch() = default;
   virtual status open(bool admits) = 0;
-  [[nodiscard]] virtual bool examines() const noexcept = 0;
-  [[nodiscard]] virtual index_t positions() const noexcept = 0;
+  // Known after open():
+  [[nodiscard]] bool examines() const noexcept { return examines_; }
+  [[nodiscard]] index_t positions() const noexcept { return positions_; }
+  [[nodiscard]] index_t addresses() const noexcept { return addresses_; }
+  [[nodiscard]] bool admits() const noexcept { return admits_; }
   [[nodiscard]] virtual index_t grouped() const noexcept = 0;
-  [[nodiscard]] virtual index_t addresses() const noexcept = 0;
   virtual void place_addresses(const std::byte** addresses) noexcept = 0;
   virtual void examine(isa which, index_t begin, index_t end) = 0;
-  [[nodiscard]] virtual bool admits() const noexcept = 0;
   /// The parts of an admission: list_absent returns whether there are absent keys.
   virtual bool list_absent(std::pmr::memory_resource* memory) = 0;
   virtual void drop_guard() noexcept = 0;
@@ -91,6 +92,12 @@ class feature_batch {
   virtual void add_to(backward_pass& pass, const erased_context& ctx,
                       matrix_view<const float> gradient) const = 0;
   virtual void count_skipped() const = 0;
+
+ protected:
+  index_t positions_ = 0;
+  index_t addresses_ = 0;
+  bool examines_ = false;
+  bool admits_ = false;
 };
 
 template <class Source, class Bags, class Pooling, class Out, class = unit>
@@ -103,15 +110,16 @@ class feature_batch_of final : public feature_batch<Out> {
   feature_batch_of(const Source& source, const Bags& bags, const Pooling& pooling)
       : rows_(source, bags, pooling) {}
   status open(bool admits) override {
-    return rows_.open(admits && GrowingRowSource<Source, typename Bags::id_type>);
+    const status s = rows_.open(admits && GrowingRowSource<Source, typename Bags::id_type>);
+    this->positions_ = rows_.positions();
+    this->addresses_ = rows_.addresses();
+    this->examines_ = resolution_type::examines;
+    this->admits_ = rows_.admits();
+    return s;
   }
-  bool examines() const noexcept override { return resolution_type::examines; }
-  index_t positions() const noexcept override { return rows_.positions(); }
   index_t grouped() const noexcept override { return grouped_positions(rows_.bags(), rows_.pooling()); }
-  index_t addresses() const noexcept override { return rows_.addresses(); }
   void place_addresses(const std::byte** addresses) noexcept override { rows_.place_addresses(addresses); }
   void examine(isa which, index_t begin, index_t end) override { rows_.examine(which, begin, end, bad_); }
-  bool admits() const noexcept override { return rows_.admits(); }
   bool list_absent(std::pmr::memory_resource* memory) override {
     if constexpr (resolution_type::is_keyed) {
       rows_.list_absent(absent_.emplace(memory));
@@ -135,6 +143,7 @@ class feature_batch_of final : public feature_batch<Out> {
     } else {
       rows_.judge_all(bad_);
     }
+    this->admits_ = false;
   }
   status finish() override {
     if (const status s = rows_.fault(bad_); !s) return s;
@@ -204,11 +213,10 @@ inline constexpr std::size_t no_feature = static_cast<std::size_t>(-1);
 template <class Optimizer, class Bags, class Out, class Rounding>
 class feature {
  public:
-  explicit feature(const feature_table& its_table) : table(its_table) {}
+  feature(const feature_table& its_table, std::size_t bytes_of_batch, std::size_t bytes_of_pool, bool stores)
+      : table(its_table), batch_bytes(bytes_of_batch), pool_bytes(bytes_of_pool), stores_addresses(stores) {}
   virtual ~feature() = default;
-  [[nodiscard]] virtual std::size_t batch_bytes() const noexcept = 0;
-  [[nodiscard]] virtual std::size_t pool_bytes() const noexcept = 0;
-  /// Upper bound of the scratch for addresses and long bags of a batch.
+  /// Upper bounds of the scratch for addresses and long bags of a batch.
   [[nodiscard]] virtual index_t address_bytes(const Bags& bags) const noexcept = 0;
   [[nodiscard]] virtual index_t long_bag_bytes(const Bags& bags) const noexcept = 0;
   [[nodiscard]] virtual index_t grouped(const Bags& bags) const noexcept = 0;
@@ -219,6 +227,9 @@ class feature {
                     const Optimizer& optimizer, const Rounding& rounding) const = 0;
 
   const feature_table table;
+  const std::size_t batch_bytes;           // of a feature_batch
+  const std::size_t pool_bytes;            // of a feature_pool
+  const bool stores_addresses;             // false for direct tables
   std::size_t next_of_table = no_feature;  // the next feature of the same table
 };
 
@@ -232,11 +243,10 @@ class feature_of final : public feature<Optimizer, Bags, Out, Rounding> {
 
  public:
   feature_of(const Source& source, const Pooling& pooling)
-      : feature<Optimizer, Bags, Out, Rounding>(table_of(source, pooling)),
+      : feature<Optimizer, Bags, Out, Rounding>(table_of(source, pooling), sizeof(batch_type),
+                                                sizeof(pool_type), !DirectRowSource<Source>),
         source_(source),
         pooling_(pooling) {}
-  std::size_t batch_bytes() const noexcept override { return sizeof(batch_type); }
-  std::size_t pool_bytes() const noexcept override { return sizeof(pool_type); }
   index_t address_bytes(const Bags& bags) const noexcept override {
     return unresolved_rows(source_, bags, pooling_).address_bytes();
   }

@@ -10,7 +10,8 @@
 #pragma once
 
 #ifndef __CUDACC__
-#  error "deeprec/embedding/groups/feature_group.cuh needs nvcc. Fix: include feature_group.hpp in host code."
+#  error \
+      "deeprec/embedding/groups/lookup_features.cuh needs nvcc. Fix: include lookup_features.hpp in host code."
 #endif
 
 #include <cuda_runtime.h>
@@ -23,7 +24,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/scratch_block.hpp>
 #include <deeprec/embedding/groups/detail/device_group.hpp>
-#include <deeprec/embedding/groups/feature_group.hpp>
+#include <deeprec/embedding/groups/lookup_features.hpp>
 #include <deeprec/exec/cuda_stream.hpp>
 #include <deeprec/exec/warp_team.cuh>
 

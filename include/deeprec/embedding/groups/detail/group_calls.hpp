@@ -1,0 +1,58 @@
+// What the verbs of a feature_group share: contexts of erased executors, checks, and the views of the features in
+// one matrix.
+#pragma once
+
+#include <cstddef>
+#include <memory_resource>
+#include <span>
+#include <vector>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/context.hpp>
+#include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/status.hpp>
+#include <deeprec/core/verb.hpp>
+#include <deeprec/embedding/groups/detail/feature_batches.hpp>
+#include <deeprec/embedding/groups/detail/features.hpp>
+#include <deeprec/exec/executor_ref.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
+
+template <class Group>
+using batches_of = feature_batches<typename Group::optimizer_type, typename Group::bags_type,
+                                   typename Group::value_type, typename Group::rounding_type>;
+
+/// Calls f with a context of an erased executor.
+template <class Context, class F>
+auto with_erased(const Context& given, const F& f) {
+  executor_ref executor(*given.executor);
+  return f(begun(given).rebind(executor));
+}
+
+/// Checks the numbers of batches and of outputs or gradients of a group.
+template <class Group>
+status check_counts(const Group& group, std::size_t bags, std::size_t views, const char* of_bags,
+                    const char* of_views) {
+  const auto features = static_cast<std::size_t>(group.features());
+  if (const status s = expect_size(bags, features, of_bags); !s) return s;
+  return expect_size(views, features, of_views);
+}
+
+/// Calls f with the views of the features in a matrix of all of them.
+template <class View, class Context, class Group, class Matrix, class F>
+status with_views(const Context& ctx, const Group& group, const Matrix& all, const char* null_text,
+                  const char* width_text, const F& f) {
+  if (const status s = expect_size(all.extent(1), group.total_width(), width_text); !s) return s;
+  if (!all.valid()) return all.validate(null_text);
+  return or_out_of_memory([&]() -> status {
+    std::pmr::vector<View> views(ctx.memory);
+    views.reserve(static_cast<std::size_t>(group.features()));
+    for (index_t t = 0; t < group.features(); ++t) {
+      auto* const first = all.empty() ? nullptr : all.data_handle() + group.offset(t);
+      views.emplace_back(first, all.extent(0), group.width(t), all.stride(0));
+    }
+    return f(std::span<const View>(views));
+  });
+}
+
+}}}  // namespace deeprec::DEEPREC_ABI::detail

@@ -1,0 +1,91 @@
+// The batches of all features of a group, checked once, for several verbs.
+//
+//   auto rows = resolve(pool, group, bags);            bags: T batches; ids are checked and located once
+//   lookup(pool, rows.value(), out);
+//   update(pool, rows.value(), gradient, optimizer);   grouped by row at the first update, once
+#pragma once
+
+#include <cstddef>
+#include <memory_resource>
+#include <optional>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/context.hpp>
+#include <deeprec/core/jagged_view.hpp>
+#include <deeprec/core/result.hpp>
+#include <deeprec/core/status.hpp>
+#include <deeprec/core/unit.hpp>
+#include <deeprec/core/verb.hpp>
+#include <deeprec/embedding/groups/detail/group_calls.hpp>
+#include <deeprec/embedding/groups/feature_group.hpp>
+#include <deeprec/embedding/resolve.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI {
+
+/// The resolved batches of all features of a group. Refers to the group and the batches; its own memory comes
+/// from the context that resolve was given. Movable.
+///
+/// @pre     group, tables and batches outlive it; the batches are not changed
+/// @threads lookups are concurrent readers; update needs exclusive access
+template <class Group, class = detail::unit>
+class resolved_features {
+ public:
+  using group_type = Group;
+
+  [[nodiscard]] const Group& group() const noexcept { return *group_; }
+
+  /// For verbs.
+  [[nodiscard]] detail::batches_of<Group>& batches() const noexcept { return batches_; }
+  [[nodiscard]] std::span<const typename Group::bags_type> bags() const noexcept { return bags_; }
+  resolved_features(const Group& group, std::span<const typename Group::bags_type> bags,
+                    std::pmr::memory_resource* memory)
+      : group_(&group), bags_(bags), batches_(memory, group.parts(), group.first_of_tables()) {}
+
+ private:
+  const Group* group_;
+  std::span<const typename Group::bags_type> bags_;
+  mutable detail::batches_of<Group> batches_;
+};
+
+/// Checks the ids of the batches of all features and locates their rows.
+///
+/// @shape   bags (T), each {offsets (B_t+1), ids (N_t)}; the list of them outlives the result
+/// @cost    one parallel pass over the ids; allocates about 250 bytes per feature, and as resolve
+/// @threads as resolve
+/// @error   as resolve, with the feature as the table, for the smallest feature that has a fault
+/// @example @snippet tests/embedding/resolve_test.cpp resolved_features
+template <class Context, class Optimizer, BagBatch Bags, class Out, class Rounding, class Mode = keys::find_t,
+          class = detail::unit>
+[[nodiscard]] auto resolve(Context&& context_or_executor,
+                           const feature_group<Optimizer, Bags, Out, Rounding>& group,
+                           std::span<const std::type_identity_t<Bags>> bags, Mode = {}) {
+  using group_type = feature_group<Optimizer, Bags, Out, Rounding>;
+  using result_type = result<resolved_features<group_type>>;
+  static_assert(std::is_same_v<Mode, keys::find_t> || std::is_same_v<Mode, keys::find_or_insert_t>,
+                "deeprec::resolve: unknown mode. Fix: keys::find or keys::find_or_insert.");
+  const auto ctx = detail::as_context(context_or_executor);
+  static_assert(std::is_same_v<detail::backend_of<std::remove_const_t<decltype(ctx)>>, host_backend>,
+                "deeprec::resolve: rows are resolved on the host. Fix: pass a host context.");
+  const detail::verb_call call(ctx, "resolve");
+  if (!call) return result_type(call.stopped());
+  if (const status s =
+          detail::expect_size(bags.size(), group.parts().size(),
+                              "resolve: the number of batches must be the number of features of the group");
+      !s) {
+    return result_type(s);
+  }
+  std::optional<resolved_features<group_type>> rows;
+  const status s = detail::or_out_of_memory("resolve", [&] {
+    rows.emplace(group, bags, ctx.memory);
+    return detail::with_erased(ctx, [&](const detail::erased_context& erased) {
+      return rows->batches().resolve(erased, bags, std::is_same_v<Mode, keys::find_or_insert_t>,
+                                     [&](std::size_t t) { return group.parts()[t]->check_policies(); });
+    });
+  });
+  return s ? result_type(std::move(*rows)) : result_type(s);
+}
+
+}}  // namespace deeprec::DEEPREC_ABI
