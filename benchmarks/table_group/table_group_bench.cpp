@@ -18,6 +18,7 @@
 #include <deeprec/core/random.hpp>
 #include <deeprec/embedding/groups/feature_group.hpp>
 #include <deeprec/embedding/groups/lookup_features.hpp>
+#include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 

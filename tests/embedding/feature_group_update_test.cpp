@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <deeprec/embedding/tables/dense_table.hpp>
+#include <deeprec/embedding/training/update.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 #include <deeprec/optim/adagrad.hpp>

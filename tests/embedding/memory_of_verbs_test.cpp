@@ -29,6 +29,7 @@
 #include <deeprec/embedding/tables/quantize.hpp>
 #include <deeprec/embedding/tables/quantized_rows.hpp>
 #include <deeprec/embedding/training/gradient.hpp>
+#include <deeprec/embedding/training/update.hpp>
 #include <deeprec/exec/executor_ref.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
