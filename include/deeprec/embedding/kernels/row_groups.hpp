@@ -49,7 +49,19 @@ class row_groups {
   template <class Context, class RowOf>
   void add(const Context& ctx, index_t first, index_t positions, const RowOf& row_of) {
     piece_ = piece_of(positions);
-    const index_t before = size();
+    std::uint64_t* const end_of_keys = keys_.data() + size();
+    const auto write = [&](std::uint64_t* to, index_t begin, index_t end) {
+      for (index_t k = begin; k < end; ++k) {
+        const index_t row = row_of(k);
+        if (row >= 0)
+          *to++ = static_cast<std::uint64_t>(row) << position_bits_ | static_cast<std::uint64_t>(first + k);
+      }
+      return to;
+    };
+    if (positions <= piece_) {
+      size_ += write(end_of_keys, 0, positions) - end_of_keys;
+      return;
+    }
     const index_t pieces = (positions + piece_ - 1) / piece_;
     in_pieces(ctx, positions, [&](index_t p, index_t begin, index_t end) {
       index_t count = 0;
@@ -58,12 +70,7 @@ class row_groups {
     });
     size_ += place_pieces(pieces);
     in_pieces(ctx, positions, [&](index_t p, index_t begin, index_t end) {
-      std::uint64_t* to = keys_.data() + before + counts_[static_cast<std::size_t>(p)];
-      for (index_t k = begin; k < end; ++k) {
-        const index_t row = row_of(k);
-        if (row >= 0)
-          *to++ = static_cast<std::uint64_t>(row) << position_bits_ | static_cast<std::uint64_t>(first + k);
-      }
+      write(end_of_keys + counts_[static_cast<std::size_t>(p)], begin, end);
     });
   }
 
@@ -167,20 +174,27 @@ class row_groups {
 
   template <class Context>
   void find_starts(const Context& ctx) {
-    const index_t pieces = (size() + piece_ - 1) / piece_;
-    in_pieces(ctx, size(), [&](index_t p, index_t begin, index_t end) {
-      index_t count = 0;
-      for (index_t i = begin; i < end; ++i) count += begins_group(i) ? 1 : 0;
-      counts_[static_cast<std::size_t>(p)] = count;
-    });
-    const index_t groups = place_pieces(pieces);
-    starts_ = starts_.first(static_cast<std::size_t>(groups) + 1);
-    in_pieces(ctx, size(), [&](index_t p, index_t begin, index_t end) {
-      index_t* to = starts_.data() + counts_[static_cast<std::size_t>(p)];
+    const auto write = [&](index_t* to, index_t begin, index_t end) {
       for (index_t i = begin; i < end; ++i) {
         if (begins_group(i)) *to++ = i;
       }
-    });
+      return to;
+    };
+    index_t groups = 0;
+    if (size() <= piece_) {
+      groups = write(starts_.data(), 0, size()) - starts_.data();
+    } else {
+      in_pieces(ctx, size(), [&](index_t p, index_t begin, index_t end) {
+        index_t count = 0;
+        for (index_t i = begin; i < end; ++i) count += begins_group(i) ? 1 : 0;
+        counts_[static_cast<std::size_t>(p)] = count;
+      });
+      groups = place_pieces((size() + piece_ - 1) / piece_);
+      in_pieces(ctx, size(), [&](index_t p, index_t begin, index_t end) {
+        write(starts_.data() + counts_[static_cast<std::size_t>(p)], begin, end);
+      });
+    }
+    starts_ = starts_.first(static_cast<std::size_t>(groups) + 1);
     starts_.back() = size();
   }
 
