@@ -111,6 +111,9 @@ class feature_group {
         }
         join_table(made->table);
       }
+      sizes_.batches += made->batch_bytes;
+      sizes_.pools += made->pool_bytes;
+      sizes_.stores_addresses = sizes_.stores_addresses || made->stores_addresses;
       features_.push_back(std::move(made));
     }
     offsets_.push_back(detail::capped_sum(total_width(), source.format().width()));
@@ -134,6 +137,8 @@ class feature_group {
 
   /// For verbs.
   [[nodiscard]] std::span<const part_type> parts() const noexcept { return features_; }
+  /// For verbs.
+  [[nodiscard]] const detail::group_sizes& sizes() const noexcept { return sizes_; }
   /// For verbs: the first feature of each table.
   [[nodiscard]] std::span<const std::size_t> first_of_tables() const noexcept { return first_of_table_; }
   /// For update: the fault of the smallest feature that add() found.
@@ -160,6 +165,7 @@ class feature_group {
   }
 
   std::vector<part_type> features_;
+  detail::group_sizes sizes_;
   std::vector<std::size_t> first_of_table_;  // feature
   std::vector<index_t> offsets_{0};
   status fault_;

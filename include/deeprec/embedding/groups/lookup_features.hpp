@@ -65,7 +65,7 @@ class group_lookup_op {
   template <class Context, class = detail::unit>
   [[nodiscard]] index_t scratch_bytes(const Context&) const noexcept {
     if constexpr (std::is_same_v<detail::backend_of<Context>, host_backend>) {
-      return detail::batches_of<Group>::lookup_bytes(group_.parts(), bags_);
+      return detail::batches_of<Group>::lookup_bytes(group_.parts(), group_.sizes(), bags_);
     } else {
       return 0;
     }
@@ -154,7 +154,7 @@ status lookup_group_on(host_backend, const Context& given, const group_lookup_op
                 "device context.");
   std::pmr::monotonic_buffer_resource memory(scratch.data(), scratch.size(), given.memory);
   const Group& group = op.group();
-  detail::batches_of<Group> batches(&memory, group.parts(), group.first_of_tables());
+  detail::batches_of<Group> batches(&memory, group.parts(), group.sizes(), group.first_of_tables());
   return detail::with_erased(given, [&](const detail::erased_context& ctx) -> status {
     if (const status s = batches.resolve(
             ctx, op.bags(), false,

@@ -42,7 +42,9 @@ class resolved_features {
   [[nodiscard]] std::span<const typename Group::bags_type> bags() const noexcept { return bags_; }
   resolved_features(const Group& group, std::span<const typename Group::bags_type> bags,
                     std::pmr::memory_resource* memory)
-      : group_(&group), bags_(bags), batches_(memory, group.parts(), group.first_of_tables()) {}
+      : group_(&group),
+        bags_(bags),
+        batches_(memory, group.parts(), group.sizes(), group.first_of_tables()) {}
 
  private:
   const Group* group_;

@@ -78,8 +78,8 @@ class group_update_op {
   /// As lookup_op::scratch_bytes.
   template <class Context, class = detail::unit>
   [[nodiscard]] index_t scratch_bytes(const Context& ctx) const noexcept {
-    return detail::batches_of<Group>::update_bytes(group_.parts(), group_.first_of_tables(), bags_,
-                                                   ctx.executor->concurrency());
+    return detail::batches_of<Group>::update_bytes(group_.parts(), group_.sizes(), group_.first_of_tables(),
+                                                   bags_, ctx.executor->concurrency());
   }
   template <class F>
   void for_each_effect(F&& f) const {
@@ -171,7 +171,7 @@ status update_group_on(host_backend, const Context& given, const group_update_op
                        std::span<std::byte> scratch) {
   std::pmr::monotonic_buffer_resource memory(scratch.data(), scratch.size(), given.memory);
   const Group& group = op.group();
-  detail::batches_of<Group> batches(&memory, group.parts(), group.first_of_tables());
+  detail::batches_of<Group> batches(&memory, group.parts(), group.sizes(), group.first_of_tables());
   return detail::with_erased(given, [&](const detail::erased_context& ctx) -> status {
     if (const status s = batches.resolve(ctx, op.bags(), false,
                                          [&](std::size_t t) {

@@ -53,15 +53,11 @@ class erased_list {
     memory_->deallocate(place_, bytes_);
   }
 
-  static constexpr std::size_t padded(std::size_t bytes) {
-    constexpr std::size_t alignment = alignof(std::max_align_t);
-    return (bytes + alignment - 1) / alignment * alignment;
-  }
-  /// make(place) makes an item of at most that many bytes, and returns it.
+  /// make(place) makes an item of that size, see bytes_of_item, and returns it.
   template <class Make>
   T& add(std::size_t bytes, const Make& make) {
     items_.push_back(make(next_));
-    next_ += padded(bytes);
+    next_ += bytes;
     return *items_.back();
   }
   void remove_last() noexcept {
@@ -123,33 +119,30 @@ class feature_batches {
   using batch_list = erased_list<feature_batch<Out>>;
 
  public:
-  feature_batches(std::pmr::memory_resource* memory, feature_list features, table_list tables)
+  feature_batches(std::pmr::memory_resource* memory, feature_list features, const group_sizes& sizes,
+                  table_list tables)
       : memory_(memory),
         features_(features),
-        batches_(memory, features.size(), bytes_of_batches(features)),
+        sizes_(sizes),
+        batches_(memory, features.size(), sizes.batches),
         addresses_(memory),
         groups_(memory),
         tables_(tables) {}
 
-  static std::size_t bytes_of_batches(feature_list features) {
-    std::size_t bytes = 0;
-    for (const auto& f : features) bytes += batch_list::padded(f->batch_bytes);
-    return bytes;
-  }
-
   /// Upper bounds of what a lookup and an update of these batches allocate, resolution included.
-  static index_t lookup_bytes(feature_list features, std::span<const Bags> bags) noexcept {
-    index_t bytes = bytes_to_resolve(features, bags);
+  static index_t lookup_bytes(feature_list features, const group_sizes& sizes,
+                              std::span<const Bags> bags) noexcept {
+    index_t bytes = capped_sum(bytes_to_resolve(features, sizes, bags),
+                               static_cast<index_t>(sizes.pools + bags.size() * bytes_a_feature));
     for (std::size_t t = 0; t < bags.size(); ++t) {
-      bytes = capped_sum(bytes, static_cast<index_t>(features[t]->pool_bytes) + bytes_a_feature);
       if (bags[t].id_count() > chunk_positions) {
         bytes = capped_sum(bytes, features[t]->long_bag_bytes(bags[t]));
       }
     }
     return bytes;
   }
-  static index_t update_bytes(feature_list features, table_list tables, std::span<const Bags> bags,
-                              index_t workers) noexcept {
+  static index_t update_bytes(feature_list features, const group_sizes& sizes, table_list tables,
+                              std::span<const Bags> bags, index_t workers) noexcept {
     step_memory memory;
     for (const std::size_t first : tables) {
       table_work work = work_of(
@@ -158,7 +151,8 @@ class feature_batches {
       memory.add(work, false, workers);
     }
     const auto lists = static_cast<index_t>(tables.size() * (sizeof(table_work) + sizeof(std::size_t)));
-    return capped_sum(bytes_to_resolve(features, bags), capped_sum(memory.bytes(), lists + bytes_a_call));
+    return capped_sum(bytes_to_resolve(features, sizes, bags),
+                      capped_sum(memory.bytes(), lists + bytes_a_call));
   }
 
   [[nodiscard]] feature_list features() const noexcept { return features_; }
@@ -182,6 +176,7 @@ class feature_batches {
     examine(ctx, [&](std::size_t t) { return batches_[t].examines(); });
     if (const status s = admit(ctx); !s) return s;
     for (std::size_t t = 0; t < batches_.size(); ++t) {
+      if (!batches_[t].has_finish()) continue;
       if (const status s = batches_[t].finish(); !s) return s.in_table(static_cast<index_t>(t));
     }
     return opened;
@@ -191,9 +186,7 @@ class feature_batches {
   status pool(const erased_context& ctx, std::pmr::memory_resource* memory,
               std::span<const matrix_view<Out>> outs) const {
     using pool_list = erased_list<feature_pool>;
-    std::size_t bytes = 0;
-    for (const auto& f : features_) bytes += pool_list::padded(f->pool_bytes);
-    pool_list pools(memory, batches_.size(), bytes);
+    pool_list pools(memory, batches_.size(), sizes_.pools);
     index_t room = 0;
     for (std::size_t t = 0; t < batches_.size(); ++t) {
       feature_pool& job = pools.add(features_[t]->pool_bytes,
@@ -202,9 +195,7 @@ class feature_batches {
     }
     scratch_block long_bags(memory, room);
     for (std::size_t t = 0; t < pools.size(); ++t) pools[t].plan(ctx.instruction_set, long_bags);
-    const numbered_pieces pieces(memory, pools.size(), [&](std::size_t t) {
-      return (pools[t].units() + pools[t].grain() - 1) / pools[t].grain();
-    });
+    const numbered_pieces pieces(memory, pools.size(), [&](std::size_t t) { return pools[t].pieces(); });
     ctx.executor->parallel_for(
         pieces.size(), pieces.holding(positions_worth_a_thread, all_positions_),
         [&](index_t begin, index_t end, int) { pool_pieces(pools, pieces, begin, end); });
@@ -265,7 +256,7 @@ class feature_batches {
   static constexpr index_t positions_of_many = index_t{1} << 15;
 
   // Lists of pointers and of pieces, and what alignment may take.
-  static constexpr index_t bytes_a_feature = 96;
+  static constexpr std::size_t bytes_a_feature = 96;
   static constexpr index_t bytes_a_call = 1024;
 
   // Work for a table in one update.
@@ -323,11 +314,11 @@ class feature_batches {
     [[nodiscard]] index_t bytes() const noexcept { return (std::max)(largest, together); }
   };
 
-  static index_t bytes_to_resolve(feature_list features, std::span<const Bags> bags) noexcept {
-    index_t bytes = bytes_a_call;
-    for (std::size_t t = 0; t < bags.size(); ++t) {
-      bytes = capped_sum(bytes, static_cast<index_t>(features[t]->batch_bytes) + bytes_a_feature);
-      if (features[t]->stores_addresses) bytes = capped_sum(bytes, features[t]->address_bytes(bags[t]));
+  static index_t bytes_to_resolve(feature_list features, const group_sizes& sizes,
+                                  std::span<const Bags> bags) noexcept {
+    auto bytes = static_cast<index_t>(sizes.batches + bags.size() * bytes_a_feature) + bytes_a_call;
+    for (std::size_t t = 0; sizes.stores_addresses && t < bags.size(); ++t) {
+      bytes = capped_sum(bytes, features[t]->address_bytes(bags[t]));
     }
     return bytes;
   }
@@ -424,6 +415,7 @@ class feature_batches {
 
   std::pmr::memory_resource* memory_;
   feature_list features_;
+  group_sizes sizes_;
   batch_list batches_;
   std::pmr::vector<const std::byte*> addresses_;
   std::pmr::vector<batch_groups> groups_;  // of each table, once an update has kept them

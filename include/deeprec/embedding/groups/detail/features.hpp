@@ -33,17 +33,32 @@ namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 using erased_context = context<executor_ref>;
 
+/// The bytes of an object in an erased_list.
+template <class T>
+constexpr std::size_t bytes_of_item() {
+  constexpr std::size_t alignment = alignof(std::max_align_t);
+  static_assert(alignof(T) <= alignment);
+  return (sizeof(T) + alignment - 1) / alignment * alignment;
+}
+
 /// The pooling of a feature in one lookup; see pool_job.
 class feature_pool {
  public:
   virtual ~feature_pool() = default;
   [[nodiscard]] virtual index_t scratch_bytes() const noexcept = 0;
   virtual void plan(isa which, scratch_block& scratch) = 0;
-  [[nodiscard]] virtual index_t units() const noexcept = 0;
-  [[nodiscard]] virtual index_t grain() const noexcept = 0;
+  // Known after plan():
+  [[nodiscard]] index_t units() const noexcept { return units_; }
+  [[nodiscard]] index_t grain() const noexcept { return grain_; }
+  [[nodiscard]] index_t pieces() const noexcept { return pieces_; }
   virtual void fetch(index_t begin) const noexcept = 0;
   virtual void pool(index_t begin, index_t end) noexcept = 0;
   virtual void close(const erased_context& ctx) = 0;
+
+ protected:
+  index_t units_ = 0;
+  index_t grain_ = 1;
+  index_t pieces_ = 0;
 };
 
 template <class Resolution, class Out, class = unit>
@@ -51,9 +66,12 @@ class feature_pool_of final : public feature_pool {
  public:
   feature_pool_of(const Resolution& rows, matrix_view<Out> out) : job_(rows, out) {}
   index_t scratch_bytes() const noexcept override { return job_.scratch_bytes(); }
-  void plan(isa which, scratch_block& scratch) override { job_.plan(which, scratch); }
-  index_t units() const noexcept override { return job_.units(); }
-  index_t grain() const noexcept override { return job_.grain(); }
+  void plan(isa which, scratch_block& scratch) override {
+    job_.plan(which, scratch);
+    this->units_ = job_.units();
+    this->grain_ = job_.grain();
+    this->pieces_ = (this->units_ + this->grain_ - 1) / this->grain_;
+  }
   void fetch(index_t begin) const noexcept override { job_.fetch(begin); }
   void pool(index_t begin, index_t end) noexcept override { job_.pool(begin, end); }
   void close(const erased_context& ctx) override { job_.close(ctx); }
@@ -82,6 +100,8 @@ class feature_batch {
   virtual status insert_absent() = 0;
   virtual void take_guard() = 0;
   virtual void end_admission(bool examined_again) = 0;
+  /// Whether finish() has work.
+  [[nodiscard]] bool has_finish() const noexcept { return fills_ || bad_.value() != first_position::none; }
   /// The fault of the smallest position, or of the default row.
   virtual status finish() = 0;
 
@@ -96,8 +116,10 @@ class feature_batch {
  protected:
   index_t positions_ = 0;
   index_t addresses_ = 0;
+  first_position bad_;
   bool examines_ = false;
   bool admits_ = false;
+  bool fills_ = false;
 };
 
 template <class Source, class Bags, class Pooling, class Out, class = unit>
@@ -115,11 +137,14 @@ class feature_batch_of final : public feature_batch<Out> {
     this->addresses_ = rows_.addresses();
     this->examines_ = resolution_type::examines;
     this->admits_ = rows_.admits();
+    this->fills_ = fills<Pooling>;
     return s;
   }
   index_t grouped() const noexcept override { return grouped_positions(rows_.bags(), rows_.pooling()); }
   void place_addresses(const std::byte** addresses) noexcept override { rows_.place_addresses(addresses); }
-  void examine(isa which, index_t begin, index_t end) override { rows_.examine(which, begin, end, bad_); }
+  void examine(isa which, index_t begin, index_t end) override {
+    rows_.examine(which, begin, end, this->bad_);
+  }
   bool list_absent(std::pmr::memory_resource* memory) override {
     if constexpr (resolution_type::is_keyed) {
       rows_.list_absent(absent_.emplace(memory));
@@ -141,12 +166,12 @@ class feature_batch_of final : public feature_batch<Out> {
     if (examined_again) {
       rows_.end_admission();
     } else {
-      rows_.judge_all(bad_);
+      rows_.judge_all(this->bad_);
     }
     this->admits_ = false;
   }
   status finish() override {
-    if (const status s = rows_.fault(bad_); !s) return s;
+    if (const status s = rows_.fault(this->bad_); !s) return s;
     return rows_.finish();
   }
   status check_pool(matrix_view<Out> out) const override {
@@ -164,7 +189,6 @@ class feature_batch_of final : public feature_batch<Out> {
 
  private:
   resolution_type rows_;
-  first_position bad_;
   std::optional<std::pmr::vector<typename Bags::id_type>> absent_;
 };
 
@@ -209,6 +233,13 @@ feature_table table_of(const Source& source, const Pooling& pooling) {
 
 inline constexpr std::size_t no_feature = static_cast<std::size_t>(-1);
 
+/// Sums over the features of a group.
+struct group_sizes {
+  std::size_t batches = 0;        // bytes of all feature_batches
+  std::size_t pools = 0;          // bytes of all feature_pools
+  bool stores_addresses = false;  // of any
+};
+
 /// A registered feature.
 template <class Optimizer, class Bags, class Out, class Rounding>
 class feature {
@@ -238,13 +269,11 @@ template <bool Trains, class Source, class Pooling, class Optimizer, class Bags,
 class feature_of final : public feature<Optimizer, Bags, Out, Rounding> {
   using batch_type = feature_batch_of<Source, Bags, Pooling, Out>;
   using pool_type = typename batch_type::pool_type;
-  static_assert(alignof(batch_type) <= alignof(std::max_align_t) &&
-                alignof(pool_type) <= alignof(std::max_align_t));
 
  public:
   feature_of(const Source& source, const Pooling& pooling)
-      : feature<Optimizer, Bags, Out, Rounding>(table_of(source, pooling), sizeof(batch_type),
-                                                sizeof(pool_type), !DirectRowSource<Source>),
+      : feature<Optimizer, Bags, Out, Rounding>(table_of(source, pooling), bytes_of_item<batch_type>(),
+                                                bytes_of_item<pool_type>(), !DirectRowSource<Source>),
         source_(source),
         pooling_(pooling) {}
   index_t address_bytes(const Bags& bags) const noexcept override {
