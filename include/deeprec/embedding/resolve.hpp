@@ -100,7 +100,8 @@ class resolved_rows {
 /// @dtype   ids of 32 or 64 bits, or a class with id_value(id) (concept BagId)
 /// @space   host
 /// @pre     with find_or_insert the caller holds no guard of the source, as other resolved rows do
-/// @post    the result keeps the source's guard, where it has one: rows don't move until it is destroyed
+/// @post    the result keeps the source's guard, where it has one: rows don't move until it is destroyed.
+///          On an error, keys that find_or_insert has inserted stay in the source
 /// @cost    reads each id once. Direct tables: no allocation. Others: 8 bytes an id from the context's
 ///          resource, and a second pass where keys were inserted
 /// @threads reentrant; with find_or_insert as the source's insert()

@@ -70,11 +70,13 @@ class group_lookup_op {
       return 0;
     }
   }
+  /// Sources without identity() are not among the effects.
   template <class F>
   void for_each_effect(F&& f) const {
     for (std::size_t t = 0; t < bags_.size(); ++t) {
       if constexpr (requires { group_.parts()[t]->table; }) {
-        f(effect{group_.parts()[t]->table.address, access_mode::reads, false});
+        const void* const table = group_.parts()[t]->table.address;
+        if (table != nullptr) f(effect{table, access_mode::reads, false});
       }
       f(detail::effect_on<typename bags_type::space>(bags_[t].ids(), access_mode::reads));
       f(detail::effect_on<detail::group_space<bags_type>>(outs_[t].data_handle(), access_mode::updates));

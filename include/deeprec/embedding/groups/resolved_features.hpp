@@ -55,6 +55,7 @@ class resolved_features {
 /// Checks the ids of the batches of all features and locates their rows.
 ///
 /// @shape   bags (T), each {offsets (B_t+1), ids (N_t)}; the list of them outlives the result
+/// @post    as resolve
 /// @cost    one parallel pass over the ids; allocates about 250 bytes per feature, and as resolve
 /// @threads as resolve
 /// @error   as resolve, with the feature as the table, for the smallest feature that has a fault

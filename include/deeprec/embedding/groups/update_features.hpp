@@ -84,7 +84,8 @@ class group_update_op {
   template <class F>
   void for_each_effect(F&& f) const {
     for (std::size_t t = 0; t < bags_.size(); ++t) {
-      f(effect{group_.parts()[t]->table.address, access_mode::updates, false});
+      const void* const table = group_.parts()[t]->table.address;
+      if (table != nullptr) f(effect{table, access_mode::updates, false});  // null: a table without rows
       f(detail::effect_on<typename bags_type::space>(bags_[t].ids(), access_mode::reads));
       f(detail::effect_on<host_space>(gradients_[t].data_handle(), access_mode::reads));
     }
