@@ -1,4 +1,4 @@
-// The features of a model, registered once for lookup and update: which table each reads, and how it is pooled.
+// The features of a model, registered once for lookup and update: the table and the pooling of each.
 //
 //   feature_group<rowwise_adagrad> group;                            any row format, width, pooling;
 //   group.add(users.view(), combiner::sum);                          one table may serve many features
@@ -6,7 +6,7 @@
 //
 // Its verbs: lookup (lookup_features.hpp), update (update_features.hpp), and resolve for both
 // (resolved_features.hpp). A group with batches in device memory is for lookups on a device
-// (lookup_features.cuh). Not here: different optimizers for different tables; use one group for each optimizer.
+// (lookup_features.cuh). Not here: different optimizers for different tables; use one group for each.
 #pragma once
 
 #include <algorithm>

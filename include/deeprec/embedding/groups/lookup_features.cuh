@@ -10,8 +10,7 @@
 #pragma once
 
 #ifndef __CUDACC__
-#  error \
-      "deeprec/embedding/groups/lookup_features.cuh needs nvcc. Fix: include lookup_features.hpp in host code."
+#  error "deeprec/embedding/groups/lookup_features.cuh needs nvcc. Fix: lookup_features.hpp in host code."
 #endif
 
 #include <cuda_runtime.h>

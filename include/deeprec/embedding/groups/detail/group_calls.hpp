@@ -1,5 +1,5 @@
-// What the verbs of a feature_group share: contexts of erased executors, checks, and the views of the features in
-// one matrix.
+// What the verbs of a feature_group share: contexts of erased executors, checks, and views of the features
+// in one matrix.
 #pragma once
 
 #include <cstddef>
