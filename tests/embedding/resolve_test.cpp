@@ -714,7 +714,9 @@ TEST_CASE("operations: they run in the scratch that they name, and name what the
     group.add(other.source(), pooling{combiner::mean, empty_bag::default_row{signed_key(5)}});
     group.add(two.source(), combiner::mean);
     const std::vector<jagged_view<std::uint64_t>> batches{two.by_key(), other.by_key(), two.by_key()};
-    const std::vector<matrix_view<float>> outs(3, to);
+    std::vector<float> side_by_side(3 * out.size());
+    std::vector<matrix_view<float>> outs;
+    for (std::size_t t = 0; t < 3; ++t) outs.emplace_back(side_by_side.data() + t * out.size(), bags, width);
     const std::vector<matrix_view<const float>> slopes(3, two.slope());
     CHECK(run_in_scratch(group_lookup_op(group, std::span(batches), std::span(outs)), threads).ok());
     CHECK(run_in_scratch(
