@@ -118,6 +118,7 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/lookup/gather.hpp
     include/deeprec/embedding/lookup/lookup.cuh
     include/deeprec/embedding/lookup/lookup.hpp
+    include/deeprec/embedding/lookup/sparse_segment.hpp
     include/deeprec/embedding/pooling.hpp
     include/deeprec/embedding/resolve.hpp
     include/deeprec/embedding/tables/dense_table.hpp
@@ -162,15 +163,41 @@ set(DEEPREC_HEADERS
     include/deeprec/memory/locked_resource.hpp
     include/deeprec/memory/managed_budget.hpp
     include/deeprec/memory/owns.hpp
+    include/deeprec/ops/cast.hpp
+    include/deeprec/ops/column_sums.hpp
     include/deeprec/ops/dedup_rows.hpp
+    include/deeprec/ops/detail/byte_rows.hpp
     include/deeprec/ops/detail/cache_size.hpp
+    include/deeprec/ops/detail/column_sums.inl
+    include/deeprec/ops/detail/column_sums_kernels.hpp
+    include/deeprec/ops/detail/copy_rows.inl
+    include/deeprec/ops/detail/copy_rows_kernels.hpp
+    include/deeprec/ops/detail/dynamic_stitch.inl
+    include/deeprec/ops/detail/dynamic_stitch_args.hpp
+    include/deeprec/ops/detail/dynamic_stitch_kernels.hpp
+    include/deeprec/ops/detail/expression.inl
+    include/deeprec/ops/detail/expression_kernels.hpp
+    include/deeprec/ops/detail/expression_nodes.hpp
     include/deeprec/ops/detail/row_select.inl
     include/deeprec/ops/detail/row_select_args.hpp
     include/deeprec/ops/detail/row_select_kernels.hpp
+    include/deeprec/ops/detail/tile.inl
+    include/deeprec/ops/detail/tile_args.hpp
+    include/deeprec/ops/detail/tile_kernels.hpp
+    include/deeprec/ops/detail/transpose.inl
+    include/deeprec/ops/detail/transpose_args.hpp
+    include/deeprec/ops/detail/transpose_kernels.hpp
+    include/deeprec/ops/detail/transpose_tiles_avx2.inl
+    include/deeprec/ops/detail/transpose_tiles_avx512.inl
+    include/deeprec/ops/detail/transpose_tiles_portable.inl
+    include/deeprec/ops/dynamic_stitch.hpp
+    include/deeprec/ops/expression.hpp
     include/deeprec/ops/key_seed.hpp
     include/deeprec/ops/number_keys.hpp
     include/deeprec/ops/row_select.cuh
     include/deeprec/ops/row_select.hpp
+    include/deeprec/ops/tile.hpp
+    include/deeprec/ops/transpose.hpp
     include/deeprec/ops/unique.hpp
     include/deeprec/optim/adagrad.hpp
     include/deeprec/optim/adam.hpp

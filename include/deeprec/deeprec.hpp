@@ -63,6 +63,7 @@
 #include <deeprec/embedding/lookup/fused_lookup.hpp>
 #include <deeprec/embedding/lookup/gather.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>
+#include <deeprec/embedding/lookup/sparse_segment.hpp>
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/embedding/resolve.hpp>
 #include <deeprec/embedding/tables/dense_table.hpp>
@@ -86,10 +87,16 @@
 #include <deeprec/memory/locked_resource.hpp>
 #include <deeprec/memory/managed_budget.hpp>
 #include <deeprec/memory/owns.hpp>
+#include <deeprec/ops/cast.hpp>
+#include <deeprec/ops/column_sums.hpp>
 #include <deeprec/ops/dedup_rows.hpp>
+#include <deeprec/ops/dynamic_stitch.hpp>
+#include <deeprec/ops/expression.hpp>
 #include <deeprec/ops/key_seed.hpp>
 #include <deeprec/ops/number_keys.hpp>
 #include <deeprec/ops/row_select.hpp>
+#include <deeprec/ops/tile.hpp>
+#include <deeprec/ops/transpose.hpp>
 #include <deeprec/ops/unique.hpp>
 #include <deeprec/optim/adagrad.hpp>
 #include <deeprec/optim/adam.hpp>

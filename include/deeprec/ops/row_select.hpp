@@ -22,6 +22,7 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
+#include <deeprec/ops/detail/byte_rows.hpp>
 #include <deeprec/ops/detail/cache_size.hpp>
 #include <deeprec/ops/detail/row_select_args.hpp>
 #include <deeprec/ops/detail/row_select_kernels.hpp>
@@ -67,13 +68,6 @@ auto condition_bytes(const Condition& cond) noexcept {
   }
 }
 
-template <class T, class Space>
-byte_rows<const std::byte> bytes_of(const matrix_view<T, Space>& view) noexcept {
-  constexpr auto size = static_cast<index_t>(sizeof(T));
-  return {reinterpret_cast<const std::byte*>(view.data_handle()), view.extent(0),
-          capped_product(view.stride(0), size), view.extent(1) * size};
-}
-
 /// True where out and an operand are the same rows (in place).
 inline bool same_rows(const byte_rows<const std::byte>& operand,
                       const byte_rows<const std::byte>& out) noexcept {
@@ -100,9 +94,6 @@ inline status select_overlaps(const unsigned char* cond, const byte_rows<const s
   if (share_bytes(flags, out)) return {errc::unsupported, "row_select: out must not overlap cond"};
   return {};
 }
-
-/// Bytes of a piece of parallel work.
-inline constexpr index_t select_piece_bytes = index_t{256} << 10;
 
 }  // namespace detail
 
@@ -212,7 +203,7 @@ status row_select_on(host_backend, const Context& ctx, array_view<const unsigned
       {reinterpret_cast<std::byte*>(out.data_handle()), to.count, to.stride, to.width},
       streamed || bytes > detail::fetch_above ? detail::rows_ahead(to.width) : 0,
       streamed ? detail::store_kind::streamed : detail::store_kind::cached};
-  const index_t grain = (std::max)(index_t{1}, detail::select_piece_bytes / to.width);
+  const index_t grain = (std::max)(index_t{1}, detail::copy_piece_bytes / to.width);
   ctx.executor->parallel_for(to.count, grain, [&](index_t begin, index_t end, int) {
     with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) { select_rows(region, args, begin, end); });
   });

@@ -23,6 +23,7 @@
 #include <deeprec/dense/detail/gemm_tiles_kernels.hpp>
 #include <deeprec/dense/gemm_backend.hpp>
 #include <deeprec/dense/gemm_weights.hpp>
+#include <deeprec/ops/column_sums.hpp>
 #include <deeprec/simd/dispatch.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail { inline namespace DEEPREC_UNIT {
@@ -528,15 +529,7 @@ void sum_rows(context<E> ctx, gemm_operand as, const gemm_view<>& a, float* out)
   const auto* data = static_cast<const T*>(a.data());
   const index_t stride = leading_dimension(a);
   if (as == gemm_operand::transposed) {
-    constexpr index_t block = 64;
-    ctx.executor->parallel_for((a.extent(1) + block - 1) / block, index_t{1},
-                               [&](index_t begin, index_t end, int) {
-                                 const index_t first = begin * block;
-                                 const index_t count = (std::min)(end * block, a.extent(1)) - first;
-                                 with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
-                                   sum_columns(region, data + first, stride, a.extent(0), count, out + first);
-                                 });
-                               });
+    sum_columns_on_host(ctx, matrix_view<const T>(data, a.extent(0), a.extent(1), stride), out);
     return;
   }
   ctx.executor->parallel_for(a.extent(0), std::max<index_t>(1, 16384 / std::max<index_t>(1, a.extent(1))),

@@ -264,27 +264,7 @@ inline void finish(region, const ::deeprec::detail::finish_tile& wanted) {
   }
 }
 
-// out[j] = sum over rows of from[i][j]; partial sums of 64 rows, added in order.
-template <class T>
-inline void sum_columns(region, const T* from, index_t stride, index_t rows, index_t columns, float* out) {
-  for (index_t j = 0; j < columns; j += lanes) {
-    const int n = static_cast<int>(columns - j < lanes ? columns - j : lanes);
-    vector_f32 sum = zero();
-    for (index_t i = 0; i < rows;) {
-      const index_t stop = rows - i < floats_at_once ? rows : i + floats_at_once;
-      vector_f32 part = zero();
-      if (n == lanes) {
-        for (; i < stop; ++i) part = part + load(from + i * stride + j);
-      } else {
-        for (; i < stop; ++i) part = part + load_first(from + i * stride + j, n);
-      }
-      sum = sum + part;
-    }
-    store_first(out + j, sum, n);
-  }
-}
-
-// Sums as in sum_columns: partial sums of 64 rows, added in order.
+// Sums as in column_sums: partial sums of 64 rows, added in order.
 template <class T>
 inline void finish_block_of(const ::deeprec::detail::result_block& block, T* c) {
   constexpr index_t width = ::deeprec::detail::result_block::width;

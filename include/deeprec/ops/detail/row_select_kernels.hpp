@@ -2,11 +2,10 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
-#include <utility>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
+#include <deeprec/ops/detail/copy_rows_kernels.hpp>
 #include <deeprec/ops/detail/row_select_args.hpp>
 #include <deeprec/simd/vectors.hpp>
 

@@ -106,3 +106,61 @@ DEEPREC_INLINE float add_lanes(vector_f32 x) {
   const __m128 of_2 = _mm_add_ps(of_4, _mm_movehl_ps(of_4, of_4));
   return _mm_cvtss_f32(_mm_add_ss(of_2, _mm_shuffle_ps(of_2, of_2, 1)));
 }
+
+/// x, of which a product stays a product: compilers may fuse one with the sum that uses it.
+DEEPREC_INLINE vector_f32 rounded(vector_f32 x) {
+  asm("" : "+x"(x.v));
+  return x;
+}
+/// Stores past the caches; p is a multiple of lanes elements. Ends with end_streams().
+DEEPREC_INLINE void stream(float* p, vector_f32 x) { _mm256_stream_ps(p, x.v); }
+DEEPREC_INLINE void stream(bf16* p, vector_f32 x) {
+  _mm_stream_si128(reinterpret_cast<__m128i*>(p), narrow_bf16(x));
+}
+DEEPREC_INLINE void stream(f16* p, vector_f32 x) {
+  _mm_stream_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(x.v, _MM_FROUND_TO_NEAREST_INT));
+}
+
+/// True or false for each lane.
+struct mask_f32 {
+  __m256 v;
+};
+DEEPREC_INLINE mask_f32 mask_of(bool x) { return {_mm256_castsi256_ps(_mm256_set1_epi32(x ? -1 : 0))}; }
+/// True where a byte is not 0.
+DEEPREC_INLINE mask_f32 load_mask(const unsigned char* p) {
+  const __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+  return {_mm256_castsi256_ps(_mm256_cmpgt_epi32(bytes, _mm256_setzero_si256()))};
+}
+/// The first n lanes, 0 <= n <= lanes; the others are false.
+DEEPREC_INLINE mask_f32 load_mask_first(const unsigned char* p, int n) {
+  unsigned char lane[lanes] = {};
+  __builtin_memcpy(lane, p, static_cast<unsigned>(n));
+  return load_mask(lane);
+}
+/// Comparisons: false where either is NaN.
+DEEPREC_INLINE mask_f32 equal(vector_f32 a, vector_f32 b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_EQ_OQ)}; }
+DEEPREC_INLINE mask_f32 less(vector_f32 a, vector_f32 b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_LT_OQ)}; }
+DEEPREC_INLINE mask_f32 less_equal(vector_f32 a, vector_f32 b) {
+  return {_mm256_cmp_ps(a.v, b.v, _CMP_LE_OQ)};
+}
+DEEPREC_INLINE mask_f32 operator&(mask_f32 a, mask_f32 b) { return {_mm256_and_ps(a.v, b.v)}; }
+DEEPREC_INLINE mask_f32 operator|(mask_f32 a, mask_f32 b) { return {_mm256_or_ps(a.v, b.v)}; }
+DEEPREC_INLINE mask_f32 operator!(mask_f32 a) { return {_mm256_xor_ps(a.v, mask_of(true).v)}; }
+/// a where the mask is true, else b.
+DEEPREC_INLINE vector_f32 choose(mask_f32 which, vector_f32 a, vector_f32 b) {
+  return _mm256_blendv_ps(b.v, a.v, which.v);
+}
+
+/// The nearest whole number, ties to even, of |x| < 2^31. Of NaN: any.
+DEEPREC_INLINE vector_f32 nearest(vector_f32 x) {
+  return _mm256_round_ps(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+/// x 2^n for a whole number n of -250 to 250: infinity beyond the range, and denormals.
+DEEPREC_INLINE vector_f32 times_power_of_two(vector_f32 x, vector_f32 n) {
+  const __m256i power = _mm256_cvtps_epi32(n.v);
+  const __m256i half = _mm256_srai_epi32(power, 1);  // two factors: 2^n itself may be no float
+  const __m256i bias = _mm256_set1_epi32(127);
+  const __m256i first = _mm256_slli_epi32(_mm256_add_epi32(half, bias), 23);
+  const __m256i second = _mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(power, half), bias), 23);
+  return rounded(x * vector_f32(_mm256_castsi256_ps(first))) * vector_f32(_mm256_castsi256_ps(second));
+}

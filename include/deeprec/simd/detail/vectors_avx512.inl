@@ -104,3 +104,60 @@ DEEPREC_INLINE float add_lanes(vector_f32 x) {
   const __m512 of_2 = _mm512_add_ps(of_4, _mm512_maskz_permute_ps(all_lanes, of_4, 0x0e));
   return _mm512_cvtss_f32(_mm512_add_ps(of_2, _mm512_maskz_permute_ps(all_lanes, of_2, 0x01)));
 }
+
+/// x, of which a product stays a product: compilers may fuse one with the sum that uses it.
+DEEPREC_INLINE vector_f32 rounded(vector_f32 x) {
+  asm("" : "+v"(x.v));
+  return x;
+}
+/// Stores past the caches; p is a multiple of lanes elements. Ends with end_streams().
+DEEPREC_INLINE void stream(float* p, vector_f32 x) { _mm512_stream_ps(p, x.v); }
+DEEPREC_INLINE void stream(bf16* p, vector_f32 x) {
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(p), narrow_bf16(x));
+}
+DEEPREC_INLINE void stream(f16* p, vector_f32 x) {
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(p),
+                      _mm512_maskz_cvtps_ph(all_lanes, x.v, _MM_FROUND_TO_NEAREST_INT));
+}
+
+/// True or false for each lane.
+struct mask_f32 {
+  __mmask16 v;
+};
+DEEPREC_INLINE mask_f32 mask_of(bool x) { return {x ? all_lanes : __mmask16{0}}; }
+/// True where a byte is not 0.
+DEEPREC_INLINE mask_f32 load_mask(const unsigned char* p) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return {_mm_test_epi8_mask(bytes, bytes)};
+}
+/// The first n lanes, 0 <= n <= lanes; the others are false.
+DEEPREC_INLINE mask_f32 load_mask_first(const unsigned char* p, int n) {
+  const __m128i bytes = _mm_maskz_loadu_epi8(first_lanes(n), p);
+  return {_mm_test_epi8_mask(bytes, bytes)};
+}
+/// Comparisons: false where either is NaN.
+DEEPREC_INLINE mask_f32 equal(vector_f32 a, vector_f32 b) {
+  return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_EQ_OQ)};
+}
+DEEPREC_INLINE mask_f32 less(vector_f32 a, vector_f32 b) {
+  return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ)};
+}
+DEEPREC_INLINE mask_f32 less_equal(vector_f32 a, vector_f32 b) {
+  return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_LE_OQ)};
+}
+DEEPREC_INLINE mask_f32 operator&(mask_f32 a, mask_f32 b) { return {static_cast<__mmask16>(a.v & b.v)}; }
+DEEPREC_INLINE mask_f32 operator|(mask_f32 a, mask_f32 b) { return {static_cast<__mmask16>(a.v | b.v)}; }
+DEEPREC_INLINE mask_f32 operator!(mask_f32 a) { return {static_cast<__mmask16>(~a.v)}; }
+/// a where the mask is true, else b.
+DEEPREC_INLINE vector_f32 choose(mask_f32 which, vector_f32 a, vector_f32 b) {
+  return _mm512_mask_mov_ps(b.v, which.v, a.v);
+}
+
+/// The nearest whole number, ties to even, of |x| < 2^31. Of NaN: any.
+DEEPREC_INLINE vector_f32 nearest(vector_f32 x) {
+  return _mm512_maskz_roundscale_ps(all_lanes, x.v, _MM_FROUND_TO_NEAREST_INT);
+}
+/// x 2^n for a whole number n of -250 to 250: infinity beyond the range, and denormals.
+DEEPREC_INLINE vector_f32 times_power_of_two(vector_f32 x, vector_f32 n) {
+  return _mm512_maskz_scalef_ps(all_lanes, x.v, n.v);
+}

@@ -56,13 +56,14 @@ DEEPREC_INLINE vector_f32 operator/(vector_f32 a, vector_f32 b) { return a.v / b
 DEEPREC_INLINE vector_f32 sqrt(vector_f32 a) { return xsimd::sqrt(a.v); }
 #endif
 DEEPREC_INLINE vector_f32 multiply_add(vector_f32 a, vector_f32 b, vector_f32 c) { return a * b + c; }
+// xsimd 8 compiles x != x to false for NaN with AVX: it is !(x == x) here.
 /// The larger; NaN when either is.
 DEEPREC_INLINE vector_f32 maximum(vector_f32 a, vector_f32 b) {
-  return xsimd::select(a.v != a.v || a.v > b.v, a.v, b.v);
+  return xsimd::select(!(a.v == a.v) || a.v > b.v, a.v, b.v);
 }
 /// The smaller; NaN when either is.
 DEEPREC_INLINE vector_f32 minimum(vector_f32 a, vector_f32 b) {
-  return xsimd::select(a.v != a.v || a.v < b.v, a.v, b.v);
+  return xsimd::select(!(a.v == a.v) || a.v < b.v, a.v, b.v);
 }
 /// x where y is above 0, else 0.
 DEEPREC_INLINE vector_f32 where_positive(vector_f32 y, vector_f32 x) {
@@ -77,4 +78,60 @@ DEEPREC_INLINE float add_lanes(vector_f32 x) {
     for (int i = 0; i < n; ++i) lane[i] += lane[i + n];
   }
   return lane[0];
+}
+
+/// x, of which a product stays a product: compilers may fuse one with the sum that uses it.
+DEEPREC_INLINE vector_f32 rounded(vector_f32 x) {
+#if defined(__CUDA_ARCH__)
+  return x;  // host code, which is not compiled here
+#elif defined(__x86_64__)
+  asm("" : "+x"(x.v.data));
+#elif defined(__aarch64__)
+  asm("" : "+w"(x.v.data));
+#else
+  asm("" : "+m"(x.v.data));
+#endif
+  return x;
+}
+/// Like store: there is no portable way past the caches.
+template <class T>
+DEEPREC_INLINE void stream(T* p, vector_f32 x) {
+  store(p, x);
+}
+
+/// True or false for each lane.
+struct mask_f32 {
+  xsimd::batch_bool<float> v;
+};
+DEEPREC_INLINE mask_f32 mask_of(bool x) { return {xsimd::batch_bool<float>(x)}; }
+/// The first n lanes, 0 <= n <= lanes, true where a byte is not 0; the others are false.
+DEEPREC_INLINE mask_f32 load_mask_first(const unsigned char* p, int n) {
+  alignas(64) float lane[lanes] = {};
+  for (int i = 0; i < n; ++i) lane[i] = static_cast<float>(p[i]);
+  return {xsimd::batch<float>::load_aligned(lane) > zero().v};
+}
+DEEPREC_INLINE mask_f32 load_mask(const unsigned char* p) { return load_mask_first(p, lanes); }
+/// Comparisons: false where either is NaN.
+DEEPREC_INLINE mask_f32 equal(vector_f32 a, vector_f32 b) { return {a.v == b.v}; }
+DEEPREC_INLINE mask_f32 less(vector_f32 a, vector_f32 b) { return {a.v < b.v}; }
+DEEPREC_INLINE mask_f32 less_equal(vector_f32 a, vector_f32 b) { return {a.v <= b.v}; }
+DEEPREC_INLINE mask_f32 operator&(mask_f32 a, mask_f32 b) { return {a.v & b.v}; }
+DEEPREC_INLINE mask_f32 operator|(mask_f32 a, mask_f32 b) { return {a.v | b.v}; }
+DEEPREC_INLINE mask_f32 operator!(mask_f32 a) { return {!a.v}; }
+/// a where the mask is true, else b.
+DEEPREC_INLINE vector_f32 choose(mask_f32 which, vector_f32 a, vector_f32 b) {
+  return xsimd::select(which.v, a.v, b.v);
+}
+
+/// The nearest whole number, ties to even, of |x| < 2^31. Of NaN: any.
+DEEPREC_INLINE vector_f32 nearest(vector_f32 x) { return xsimd::to_float(xsimd::nearbyint_as_int(x.v)); }
+/// x 2^n for a whole number n of -250 to 250: infinity beyond the range, and denormals.
+DEEPREC_INLINE vector_f32 times_power_of_two(vector_f32 x, vector_f32 n) {
+  using words = xsimd::batch<std::int32_t>;
+  const words power = xsimd::to_int(n.v);
+  const words half = power >> 1;  // two factors: 2^n itself may be no float
+  const words first = (half + words(127)) << 23;
+  const words second = (power - half + words(127)) << 23;
+  return rounded(x * vector_f32(__builtin_bit_cast(xsimd::batch<float>, first))) *
+         vector_f32(__builtin_bit_cast(xsimd::batch<float>, second));
 }

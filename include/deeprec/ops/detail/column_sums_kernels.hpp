@@ -1,0 +1,31 @@
+// The kernel of column_sums in the three regions that it is compiled for.
+#pragma once
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/simd/vectors.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
+
+/// Rows of a partial sum. A sum of R terms that is made of partial sums errs less than one chain of additions.
+inline constexpr index_t rows_of_part = 64;
+/// Columns whose partial sums are kept in the first-level cache.
+inline constexpr index_t column_panel = 512;
+
+}}}  // namespace deeprec::DEEPREC_ABI::detail
+
+// clang-format off: the order of these is what they mean
+#include <deeprec/simd/begin_portable.hpp>
+#include <deeprec/ops/detail/column_sums.inl>
+#include <deeprec/simd/end_portable.hpp>
+
+#if DEEPREC_X86
+#include <deeprec/simd/begin_avx2.hpp>
+#include <deeprec/ops/detail/column_sums.inl>
+#include <deeprec/simd/end_avx2.hpp>
+
+#include <deeprec/simd/begin_avx512.hpp>
+#include <deeprec/ops/detail/column_sums.inl>
+#include <deeprec/simd/end_avx512.hpp>
+#endif
+// clang-format on

@@ -1,0 +1,27 @@
+// Copies of rows of bytes in the three regions that it is compiled for.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/ops/detail/byte_rows.hpp>
+#include <deeprec/simd/vectors.hpp>
+
+// clang-format off: the order of these is what they mean
+#include <deeprec/simd/begin_portable.hpp>
+#include <deeprec/ops/detail/copy_rows.inl>
+#include <deeprec/simd/end_portable.hpp>
+
+#if DEEPREC_X86
+#include <deeprec/simd/begin_avx2.hpp>
+#include <deeprec/ops/detail/copy_rows.inl>
+#include <deeprec/simd/end_avx2.hpp>
+
+#include <deeprec/simd/begin_avx512.hpp>
+#include <deeprec/ops/detail/copy_rows.inl>
+#include <deeprec/simd/end_avx512.hpp>
+#endif
+// clang-format on

@@ -1,0 +1,299 @@
+// Merges the rows of several matrices into one: each row goes to the row of out that its index names.
+//
+//   indices[0]   0   3         data[0]   a0  a1           out row 0 = a0
+//   indices[1]   1   3         data[1]   b0  b1           out row 1 = b0
+//                                                         out row 2   is not changed: no index names it
+//                                                         out row 3 = b1: the last one of a1, b1
+//
+// With the indices of a partition of rows, it undoes the partition. Elements are of any trivially copyable
+// type, copied as bytes. Not here: the number of rows of out, which the caller knows.
+#pragma once
+
+#include <algorithm>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <ranges>
+#include <span>
+#include <type_traits>
+
+#include <deeprec/core/array_view.hpp>
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/context.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/first_fault.hpp>
+#include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/scratch_block.hpp>
+#include <deeprec/core/sizes.hpp>
+#include <deeprec/core/space.hpp>
+#include <deeprec/core/status.hpp>
+#include <deeprec/core/unit.hpp>
+#include <deeprec/core/verb.hpp>
+#include <deeprec/ops/detail/byte_rows.hpp>
+#include <deeprec/ops/detail/dynamic_stitch_args.hpp>
+#include <deeprec/ops/detail/dynamic_stitch_kernels.hpp>
+#include <deeprec/simd/dispatch.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI {
+
+namespace detail {
+
+template <class>
+inline constexpr bool is_index_array = false;
+template <class Index, class Space>
+inline constexpr bool is_index_array<array_view<Index, Space>> =
+    IdInteger<std::remove_const_t<Index>> && std::is_signed_v<Index>;
+
+template <class>
+inline constexpr bool is_matrix = false;
+template <class T, class Space, class Columns>
+inline constexpr bool is_matrix<matrix_view<T, Space, Columns>> = true;
+
+template <class Range>
+using element_of = std::remove_cv_t<std::ranges::range_value_t<Range>>;
+
+}  // namespace detail
+
+/// The indices of dynamic_stitch: a contiguous range of array_views of signed integers of 32 or 64 bits.
+template <class Range>
+concept StitchIndices = std::ranges::contiguous_range<const Range> && std::ranges::sized_range<const Range> &&
+                        detail::is_index_array<detail::element_of<const Range>>;
+
+/// The data of dynamic_stitch: a contiguous range of matrix_views.
+template <class Range>
+concept StitchData = std::ranges::contiguous_range<const Range> && std::ranges::sized_range<const Range> &&
+                     detail::is_matrix<detail::element_of<const Range>>;
+
+namespace detail {
+
+/// Refuses data[k] and indices[k] that do not fit each other or out.
+template <class Indices, class Matrix>
+status stitch_operand_fits(const Indices& numbers, const Matrix& rows, index_t width) noexcept {
+  if (const status s = expect_size(rows.extent(0), numbers.size(),
+                                   "dynamic_stitch: data[k].extent(0) must be indices[k].size()");
+      !s) {
+    return s;
+  }
+  if (const status s =
+          expect_size(rows.extent(1), width, "dynamic_stitch: data[k].extent(1) must be out.extent(1)");
+      !s) {
+    return s;
+  }
+  if (!numbers.valid()) return {errc::shape_mismatch, "dynamic_stitch: indices[k] must not be null"};
+  if (rows.stride(0) < 0) {
+    return {errc::shape_mismatch, "dynamic_stitch: data[k].stride(0) must not be negative"};
+  }
+  return rows.validate("dynamic_stitch: data[k] must not be null");
+}
+
+template <class Index>
+status stitch_overlap(const byte_rows<const std::byte>& rows, const Index* numbers,
+                      const byte_rows<const std::byte>& out) noexcept {
+  if (rows.count == 0 || out.count == 0 || out.width == 0) return {};
+  if (share_bytes(rows, out)) return {errc::unsupported, "dynamic_stitch: out must not overlap data[k]"};
+  const byte_rows<const std::byte> list{reinterpret_cast<const std::byte*>(numbers), 1, 0,
+                                        rows.count * index_t{sizeof(Index)}};
+  if (share_bytes(list, out)) return {errc::unsupported, "dynamic_stitch: out must not overlap indices[k]"};
+  return {};
+}
+
+template <class Index>
+status stitch_fault(index_t table, index_t position, Index number) noexcept {
+  return {errc::id_out_of_range,
+          "dynamic_stitch: indices must be in [0, out.extent(0))",
+          {.table = table, .position = position, .value = std::int64_t{number}}};
+}
+
+/// The operands one behind the other: the place of row i of operand k is starts[k] + i.
+struct stitch_places {
+  std::span<const index_t> starts;  // one more than operands
+
+  /// Calls f(operand, begin, end) for the rows of the places [begin, end), in their order, until f returns
+  /// false.
+  template <class F>
+  void each(index_t begin, index_t end, const F& f) const {
+    auto k =
+        static_cast<std::size_t>(std::upper_bound(starts.begin(), starts.end(), begin) - starts.begin() - 1);
+    while (begin < end) {
+      const index_t stop = (std::min)(end, starts[k + 1]);
+      if (begin < stop && !f(k, begin - starts[k], stop - starts[k])) return;
+      begin = stop;
+      ++k;
+    }
+  }
+};
+
+/// Records that the row at `place` is written to the row of `last`, unless a later one was recorded.
+inline void stitch_record(std::uint64_t* last, std::uint64_t place) noexcept {
+  std::uint64_t seen = __atomic_load_n(last, __ATOMIC_RELAXED);
+  while (seen < place &&
+         !__atomic_compare_exchange_n(last, &seen, place, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
+}
+
+}  // namespace detail
+
+/// out row indices[k][i] = data[k] row i; of rows with one index, the last stays: the largest k, then the
+/// largest i.
+///
+/// @shape    indices K arrays (N_k) · data K matrices (N_k,D), any row strides · out (B,D), any row stride
+/// @dtype    indices: signed integers of 32 or 64 bits · data and out: one trivially copyable type
+/// @space    all reachable from the context
+/// @pre      out shares no byte with data or indices
+/// @post     rows of out that no index names are not changed; bytes between the rows are neither read nor
+///           written
+/// @numerics bits are copied; the same on every ISA and for any number of threads
+/// @cost     O(K + N*D), N the sum of N_k: every index and every row of data is read once, and every row that
+///           an index names written, with non-temporal stores when out is larger than 2 MB and its rows are
+///           whole cache lines or long. On an executor of one thread no allocation; else 8 bytes for each row
+///           of out and each operand, from the context's resource
+/// @threads  reentrant; concurrent calls are safe where their outputs share no byte
+/// @error    shape_mismatch naming the operand (table = k); id_out_of_range (table = k, position = i, value)
+///           of the first index outside [0, B); unsupported when out overlaps an operand; out_of_memory. On
+///           an error nothing is written
+/// @example  @snippet tests/ops/dynamic_stitch_test.cpp dynamic_stitch
+/// @source   the DynamicStitch operator of TensorFlow
+template <class Context, class Indices, class Data, class Out, MemorySpace OutSpace, class OutColumns,
+          class = detail::unit>
+[[nodiscard]] status dynamic_stitch(Context&& context_or_executor, const Indices& indices, const Data& data,
+                                    matrix_view<Out, OutSpace, OutColumns> out) {
+  static_assert(StitchIndices<Indices>,
+                "deeprec::dynamic_stitch: indices is no contiguous range of array_views of std::int32_t or "
+                "std::int64_t. Fix: std::vector<array_view<const std::int64_t>>, one for each matrix.");
+  static_assert(StitchData<Data>,
+                "deeprec::dynamic_stitch: data is no contiguous range of matrix_views. Fix: "
+                "std::vector<matrix_view<const float>>, one for each array of indices.");
+  static_assert(!std::is_const_v<Out>,
+                "deeprec::dynamic_stitch: out is read only. Fix: matrix_view<float>, not <const float>.");
+  static_assert(std::is_same_v<typename detail::element_of<const Data>::value_type, Out>,
+                "deeprec::dynamic_stitch: data and out have different element types. Fix: one type for all; "
+                "rows are copied, not converted.");
+  static_assert(std::is_trivially_copyable_v<Out>,
+                "deeprec::dynamic_stitch: the elements are not trivially copyable. Fix: stitch rows of "
+                "indices or pointers.");
+  const auto ctx = detail::as_context(context_or_executor);
+  const detail::verb_call call(ctx, "dynamic_stitch");
+  if (!call) return call.stopped();
+  const std::span numbers(std::ranges::data(indices), std::ranges::size(indices));
+  const std::span rows(std::ranges::data(data), std::ranges::size(data));
+  if (const status s = detail::expect_size(rows.size(), numbers.size(),
+                                           "dynamic_stitch: data.size() must be indices.size()");
+      !s) {
+    return s;
+  }
+  for (std::size_t k = 0; k < rows.size(); ++k) {
+    if (const status s = detail::stitch_operand_fits(numbers[k], rows[k], out.extent(1)); !s) {
+      return s.in_table(static_cast<index_t>(k));
+    }
+  }
+  if (out.stride(0) < out.extent(1) && out.extent(0) > 1) {
+    return {errc::shape_mismatch, "dynamic_stitch: out.stride(0) must be at least out.extent(1)"};
+  }
+  if (const status s = out.validate("dynamic_stitch: out must not be null"); !s) return s;
+  return detail::or_out_of_memory("dynamic_stitch", [&] {
+    return dynamic_stitch_on(ctx.backend(), ctx, numbers, rows, matrix_view<Out, OutSpace>(out));
+  });
+}
+
+template <class... Args>
+status dynamic_stitch_on(any_backend, const Args&...) {
+  return detail::no_backend<Args...>();
+}
+
+/// @param stream_above outputs of more bytes than this are written with non-temporal stores
+template <class Context, class Indices, class Matrix, class T, MemorySpace OutSpace, class = detail::unit>
+status dynamic_stitch_on(host_backend, const Context& ctx, std::span<Indices> indices, std::span<Matrix> data,
+                         matrix_view<T, OutSpace> out, index_t stream_above = detail::written_stream_above) {
+  static_assert(reachable_as<typename Indices::space, host_space> &&
+                    reachable_as<typename Matrix::space, host_space> && reachable_as<OutSpace, host_space>,
+                "deeprec::dynamic_stitch: device memory given to a host context. Fix: copy it, or pass a "
+                "device context.");
+  using Index = typename Indices::value_type;
+  const detail::byte_rows<const std::byte> read_out = detail::bytes_of(out);
+  const detail::byte_rows<std::byte> to{reinterpret_cast<std::byte*>(out.data_handle()), read_out.count,
+                                        read_out.stride, read_out.width};
+  index_t rows = 0;
+  for (std::size_t k = 0; k < data.size(); ++k) {
+    if (const status s = detail::stitch_overlap(detail::bytes_of(data[k]), indices[k].data(), read_out); !s) {
+      return s.in_table(static_cast<index_t>(k));
+    }
+    rows = detail::capped_sum(rows, indices[k].size());
+  }
+  const index_t bytes = to.width * to.count;
+  const bool streamed = bytes > stream_above && to.width >= detail::line_bytes &&
+                        (detail::has_whole_lines(to) || to.width >= 8 * detail::line_bytes);
+  const auto stitch = [&](std::size_t k, index_t begin, index_t end, const std::uint64_t* last,
+                          index_t start) {
+    const detail::stitch_args<Index> args{
+        indices[k].data(),
+        detail::bytes_of(data[k]),
+        to,
+        streamed || bytes > detail::stitch_fetch_above ? detail::stitch_rows_ahead(to.width) : 0,
+        streamed ? detail::store_kind::streamed : detail::store_kind::cached,
+        !streamed,
+        last,
+        static_cast<std::uint64_t>(start)};
+    with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) { stitch_rows(region, args, begin, end); });
+  };
+  const auto check = [&](std::size_t k, index_t begin, index_t end) -> status {
+    const Index* const numbers = indices[k].data();
+    const index_t at = with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
+      return first_outside(region, numbers, to.count, begin, end);
+    });
+    return at == end ? status() : detail::stitch_fault(static_cast<index_t>(k), at, numbers[at]);
+  };
+  const index_t row_bytes = to.width + static_cast<index_t>(sizeof(Index));
+  const index_t grain = (std::max)(index_t{1}, detail::copy_piece_bytes / row_bytes);
+
+  if (rows <= grain || ctx.executor->concurrency() == 1) {  // in the order of the operands, by one thread
+    status found;
+    ctx.executor->parallel_for(index_t{1}, index_t{1}, [&](index_t, index_t, int) {
+      for (std::size_t k = 0; k < data.size() && found.ok(); ++k) found = check(k, 0, indices[k].size());
+      if (!found || to.width == 0) return;
+      for (std::size_t k = 0; k < data.size(); ++k) stitch(k, 0, indices[k].size(), nullptr, 0);
+    });
+    return found;
+  }
+
+  detail::scratch_block scratch(
+      ctx.memory,
+      detail::capped_sum(detail::scratch_block::bytes_of<index_t>(static_cast<index_t>(data.size()) + 1),
+                         detail::scratch_block::bytes_of<std::uint64_t>(to.count)));
+  const std::span<index_t> starts = scratch.take<index_t>(static_cast<index_t>(data.size()) + 1);
+  const std::span<std::uint64_t> last = scratch.take<std::uint64_t>(to.count);
+  starts[0] = 0;
+  for (std::size_t k = 0; k < data.size(); ++k) {
+    starts[k + 1] = detail::capped_sum(starts[k], indices[k].size());
+  }
+  const detail::stitch_places places{starts};
+  constexpr index_t check_grain = index_t{1} << 15;
+  ctx.executor->parallel_for(to.count, check_grain, [&](index_t begin, index_t end, int) {
+    for (index_t b = begin; b < end; ++b) last[static_cast<std::size_t>(b)] = 0;
+  });
+  const auto check_places = [&](index_t begin, index_t end) {
+    status found;
+    places.each(begin, end, [&](std::size_t k, index_t first, index_t behind) {
+      found = check(k, first, behind);
+      if (!found) return false;
+      const Index* const numbers = indices[k].data();
+      const auto place = static_cast<std::uint64_t>(starts[k]) + 1;
+      for (index_t i = first; i < behind; ++i) {
+        detail::stitch_record(&last[static_cast<std::size_t>(numbers[i])],
+                              place + static_cast<std::uint64_t>(i));
+      }
+      return true;
+    });
+    return found;
+  };
+  if (const status s = detail::first_fault(ctx, rows, check_grain, check_places); !s) return s;
+  if (to.width == 0) return {};
+  ctx.executor->parallel_for(rows, grain, [&](index_t begin, index_t end, int) {
+    places.each(begin, end, [&](std::size_t k, index_t first, index_t behind) {
+      stitch(k, first, behind, last.data(), starts[k]);
+      return true;
+    });
+  });
+  return {};
+}
+
+}}  // namespace deeprec::DEEPREC_ABI

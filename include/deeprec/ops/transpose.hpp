@@ -1,0 +1,126 @@
+// The transpose of a matrix: element (i, j) of in becomes element (j, i) of out.
+//
+//   in   a0 a1 a2        out   a0 b0
+//        b0 b1 b2              a1 b1
+//                              a2 b2
+//
+// Elements are of any trivially copyable type, copied as bytes; those of 1, 2, 4 and 8 bytes are transposed
+// in registers. Not here: in place.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/context.hpp>
+#include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/space.hpp>
+#include <deeprec/core/status.hpp>
+#include <deeprec/core/unit.hpp>
+#include <deeprec/core/verb.hpp>
+#include <deeprec/ops/detail/byte_rows.hpp>
+#include <deeprec/ops/detail/transpose_args.hpp>
+#include <deeprec/ops/detail/transpose_kernels.hpp>
+#include <deeprec/simd/dispatch.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI {
+
+/// out(j, i) = in(i, j).
+///
+/// @shape    in (R,C), any row stride · out (C,R), any row stride
+/// @dtype    in and out: one trivially copyable type
+/// @space    all reachable from the context
+/// @pre      out shares no byte with in
+/// @post     every element of out is written; bytes between the rows are neither read nor written
+/// @numerics bits are copied: NaN payloads, -0 and padding too; the same on every ISA and for any number of
+///           threads
+/// @cost     O(R*C): reads in once and writes out once, in blocks of 512 bytes of a column and 128 columns,
+///           with non-temporal stores when out is larger than 2 MB. No allocation; 80 KB of stack
+/// @threads  reentrant; concurrent calls are safe where their outputs share no byte
+/// @error    shape_mismatch naming the operand; unsupported when out overlaps in. On an error nothing is
+///           written
+/// @example  @snippet tests/ops/transpose_test.cpp transpose
+/// @source   the Transpose operator of DeepRec
+template <class Context, class T, MemorySpace Space, class Columns, class Out, MemorySpace OutSpace,
+          class OutColumns, class = detail::unit>
+[[nodiscard]] status transpose(Context&& context_or_executor, matrix_view<T, Space, Columns> in,
+                               matrix_view<Out, OutSpace, OutColumns> out) {
+  static_assert(!std::is_const_v<Out>,
+                "deeprec::transpose: out is read only. Fix: matrix_view<float>, not <const float>.");
+  static_assert(std::is_same_v<std::remove_cv_t<T>, Out>,
+                "deeprec::transpose: in and out have different element types. Fix: one type for both; "
+                "elements are copied, not converted.");
+  static_assert(std::is_trivially_copyable_v<Out>,
+                "deeprec::transpose: the elements are not trivially copyable. Fix: transpose indices or "
+                "pointers.");
+  const auto ctx = detail::as_context(context_or_executor);
+  const detail::verb_call call(ctx, "transpose");
+  if (!call) return call.stopped();
+  if (const status s =
+          detail::expect_size(out.extent(0), in.extent(1), "transpose: out.extent(0) must be in.extent(1)");
+      !s) {
+    return s;
+  }
+  if (const status s =
+          detail::expect_size(out.extent(1), in.extent(0), "transpose: out.extent(1) must be in.extent(0)");
+      !s) {
+    return s;
+  }
+  if (in.stride(0) < 0) return {errc::shape_mismatch, "transpose: in.stride(0) must not be negative"};
+  if (out.stride(0) < out.extent(1) && out.extent(0) > 1) {
+    return {errc::shape_mismatch, "transpose: out.stride(0) must be at least out.extent(1)"};
+  }
+  if (const status s = in.validate("transpose: in must not be null"); !s) return s;
+  if (const status s = out.validate("transpose: out must not be null"); !s) return s;
+  return detail::or_out_of_memory("transpose", [&] {
+    return transpose_on(ctx.backend(), ctx, matrix_view<const Out, Space>(in),
+                        matrix_view<Out, OutSpace>(out));
+  });
+}
+
+template <class... Args>
+status transpose_on(any_backend, const Args&...) {
+  return detail::no_backend<Args...>();
+}
+
+/// @param stream_above outputs of more bytes than this are written with non-temporal stores
+/// @param stage_above  the blocks of outputs of more bytes than this are written from a buffer
+template <class Context, class T, MemorySpace Space, MemorySpace OutSpace, class = detail::unit>
+status transpose_on(host_backend, const Context& ctx, matrix_view<const T, Space> in,
+                    matrix_view<T, OutSpace> out, index_t stream_above = detail::written_stream_above,
+                    index_t stage_above = detail::written_stream_above) {
+  static_assert(reachable_as<Space, host_space> && reachable_as<OutSpace, host_space>,
+                "deeprec::transpose: device memory given to a host context. Fix: copy it, or pass a device "
+                "context.");
+  if (out.empty()) return {};
+  constexpr auto element = static_cast<index_t>(sizeof(T));
+  const detail::byte_rows<const std::byte> from = detail::bytes_of(in);
+  const detail::byte_rows<const std::byte> read_out = detail::bytes_of(out);
+  if (detail::share_bytes(from, read_out)) {
+    return {errc::unsupported, "transpose: out must not overlap in"};
+  }
+  const index_t bytes = read_out.width * read_out.count;
+  const bool may_stage = element <= detail::transpose_stage_element && read_out.width >= detail::line_bytes;
+  const bool streamed = may_stage && bytes > stream_above;
+  const bool staged = streamed || (may_stage && bytes > stage_above);
+  const detail::transpose_args args{
+      from,
+      {reinterpret_cast<std::byte*>(out.data_handle()), read_out.count, read_out.stride, read_out.width},
+      element,
+      detail::elements_to_line(read_out.first, element, from.count),
+      staged ? detail::tile_path::staged : detail::tile_path::direct,
+      streamed ? detail::store_kind::streamed : detail::store_kind::cached};
+  const detail::transpose_grid grid(args);
+  const index_t block_bytes = grid.block_rows * detail::transpose_columns * element;
+  const index_t grain = (std::max)(index_t{1}, detail::copy_piece_bytes / block_bytes);
+  ctx.executor->parallel_for(grid.down * grid.across, grain, [&](index_t begin, index_t end, int) {
+    with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
+      transpose_blocks(region, std::integral_constant<int, int{sizeof(T)}>(), args, begin, end);
+    });
+  });
+  return {};
+}
+
+}}  // namespace deeprec::DEEPREC_ABI
