@@ -3,11 +3,13 @@
 # scripts/bench.sh claims [SUITE] [--json FILE]        checks the claims in benchmarks/claims.json
 # scripts/bench.sh claims [SUITE] --from FILE...       judges them by reports recorded on another machine
 # scripts/bench.sh table [FILE...]                     writes the table in docs/benchmarks/README.md from JSON
+# scripts/bench.sh reproduce [ROW]                     runs the published comparisons in benchmarks/reproduce.json
+# scripts/bench.sh report [FILE...]                    writes docs/benchmarks/report.md from what reproduce recorded
 # scripts/bench.sh against COMMIT [SUITE] [--json FILE] [ARGUMENT...]
 #                                                      times the bodies of this tree and of COMMIT alternately
 
 usage() {
-  sed -n '2,7s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+  sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
   echo "suites: $(cd "$(dirname "${BASH_SOURCE[0]}")/../benchmarks" && ls -d -- */ |
     grep -v -x -e support/ -e claims/ -e against/ | tr -d / | xargs)"
   exit 2
@@ -22,19 +24,19 @@ if [[ "$suite" == against ]]; then
   against="$1"
   shift
 fi
-if [[ ("$suite" == claims || "$suite" == against) && $# -gt 0 && "$1" != -* ]]; then
+if [[ ("$suite" == claims || "$suite" == against || "$suite" == reproduce) && $# -gt 0 && "$1" != -* ]]; then
   only="$1"
   shift
 fi
 while (($#)); do
   case "$1" in
     -h | --help)
-      [[ "$suite" != claims && "$suite" != table && "$suite" != against ]] || usage
+      case "$suite" in claims | table | against | reproduce | report) usage ;; esac
       arguments+=("$1")
       shift
       ;;
     --json)
-      (($# > 1)) || usage
+      (($# > 1)) && [[ "$suite" != reproduce && "$suite" != report ]] || usage
       json="$(realpath -m -- "$2")"
       shift 2
       ;;
@@ -54,18 +56,42 @@ while (($#)); do
 done
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-[[ "$suite" == claims || "$suite" == table || -d "benchmarks/$suite" ]] || usage
+case "$suite" in claims | table | reproduce | report) ;; *) [[ -d "benchmarks/$suite" ]] || usage ;; esac
+[[ "$suite" != reproduce || ${#arguments[@]} -eq 0 ]] || usage
 [[ -z "$against" || -z "$only" || -f "benchmarks/$only/${only}_bodies.cpp" ]] || {
   say "no benchmarks/$only/${only}_bodies.cpp"
   exit 2
 }
+
+# python_with MODULE: prints the first python3 that finds the module; 1 where none does.
+python_with() {
+  local python
+  for python in "${DEEPREC_PYTHON:-python3}" /usr/bin/python3; do
+    if "$python" -c "import importlib.util, sys; sys.exit(importlib.util.find_spec('$1') is None)" 2>/dev/null; then
+      echo "$python"
+      return 0
+    fi
+  done
+  return 1
+}
+
+# Nothing is built for the page. --no-plots is one of report.py's arguments.
+if [[ "$suite" == report ]]; then
+  python_with matplotlib >/dev/null || install_packages python3-matplotlib
+  python="$(python_with matplotlib || echo python3)"
+  exec "$python" scripts/report/report.py page "${arguments[@]}"
+fi
+if [[ "$suite" == reproduce ]]; then # a row that does not exist is found before minutes of building
+  command -v python3 >/dev/null || install_packages python3
+  wanted="$(python3 scripts/report/report.py suites ${only:+"$only"})"
+fi
 
 install_packages libabsl-dev libboost-dev libconcurrentqueue-dev libreaderwriterqueue-dev libatomic-queue-dev
 configure bench
 bin=build/bench/benchmarks
 commit="$(git rev-parse --verify --quiet HEAD 2>/dev/null || echo unknown)"
 # Earlier results, which one run after another writes, are no change of what is measured.
-dirty="$([[ -z "$(git status --porcelain -- . ':!docs/benchmarks' 2>/dev/null)" ]] && echo false || echo true)"
+dirty="$([[ -z "$(git status --porcelain -- . ':!docs/benchmarks' ':!README.md' 2>/dev/null)" ]] && echo false || echo true)"
 
 # This tree's objects are built in build/bench, COMMIT's in build/against/COMMIT, by COMMIT's own CMake files with
 # benchmarks/against/other_commit.cmake read in. Suites for which COMMIT has no bodies take this tree's, on its headers.
@@ -116,27 +142,47 @@ if [[ "$suite" == table ]]; then
   ((${#arguments[@]})) || arguments=(docs/benchmarks/claims_*.json)
   exec "$bin/claims/claims_table" --page docs/benchmarks/README.md "${arguments[@]}"
 fi
-if [[ "$suite" != claims ]]; then
+if [[ "$suite" != claims && "$suite" != reproduce ]]; then
   build bench "bench_$suite"
   ((${#json} == 0)) || arguments+=("--benchmark_out=$json" --benchmark_out_format=json)
   exec "$bin/bench_$suite" "--benchmark_context=commit=$commit,dirty=$dirty" "${arguments[@]}"
 fi
 
+# build_known TARGET...: builds those that there are.
+build_known() {
+  local known name targets=()
+  known="$(cmake --build build/bench --target help)"
+  for name in "$@"; do
+    if grep -qE "(^|\.\.\. )$name(:|\$)" <<<"$known"; then targets+=("$name"); fi
+  done
+  ((${#targets[@]} == 0)) || build bench "${targets[@]}"
+}
+
 build bench claims
+# The versions of packages that suites compare with; FBGEMM's the suites say themselves.
+facts=(--commit "$commit" --dirty "$dirty")
+while read -r package version; do
+  [[ -z "$version" ]] || facts+=(--peer "$package=$version")
+done < <(dpkg-query -W -f '${Package} ${Version}\n' libabsl-dev libboost-dev libconcurrentqueue-dev libreaderwriterqueue-dev \
+  libatomic-queue-dev libtbb-dev libdnnl-dev libeigen3-dev 2>/dev/null || true)
+
+if [[ "$suite" == reproduce ]]; then
+  mapfile -t names <<<"$wanted"
+  build_known "${names[@]/#/bench_}" deeprec_ops_peer
+  # TensorFlow's suite is a program like the others, which reports what is missing itself.
+  python="$(python_with tensorflow || echo python3)"
+  library="$(find "$bin" -name libdeeprec_ops_peer.so -print -quit)"
+  printf '#!/usr/bin/env bash\nexec %q %q --library %q "$@"\n' "$python" "$root/benchmarks/ops/tensorflow_peer.py" \
+    "${library:+$root/$library}" >"$bin/bench_tensorflow"
+  chmod +x "$bin/bench_tensorflow"
+  exec python3 scripts/report/report.py reproduce ${only:+"$only"} --claims "$bin/claims/claims" --programs "$bin" -- "${facts[@]}"
+fi
+
 tool=("$bin/claims/claims" --claims benchmarks/claims.json --programs "$bin" --select "$only")
 if ((${#recorded[@]})); then
   exec "${tool[@]}" ${json:+--json "$json"} --from "${recorded[@]}"
 fi
-# The versions of packages that suites compare with; FBGEMM's the suites say themselves.
-while read -r package version; do
-  [[ -z "$version" ]] || tool+=(--peer "$package=$version")
-done < <(dpkg-query -W -f '${Package} ${Version}\n' libabsl-dev libboost-dev libconcurrentqueue-dev libreaderwriterqueue-dev \
-  libatomic-queue-dev libtbb-dev libdnnl-dev libeigen3-dev 2>/dev/null || true)
 suites="$("${tool[@]}" --suites)"
-known="$(cmake --build build/bench --target help)"
-targets=()
-for name in $suites; do
-  if grep -qE "(^|\.\.\. )bench_$name(:|\$)" <<<"$known"; then targets+=("bench_$name"); fi
-done
-((${#targets[@]} == 0)) || build bench "${targets[@]}"
-exec "${tool[@]}" --commit "$commit" --dirty "$dirty" ${json:+--json "$json"}
+mapfile -t names <<<"$suites"
+build_known "${names[@]/#/bench_}"
+exec "${tool[@]}" "${facts[@]}" ${json:+--json "$json"}

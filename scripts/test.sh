@@ -20,6 +20,7 @@ if [[ " ${lanes[*]} " == *" extended "* ]]; then
   install_packages clang
   install_packages doxygen
   install_packages universal-ctags
+  install_packages python3-matplotlib
   if [[ "$(uname -m)" == x86_64 ]]; then install_packages g++-aarch64-linux-gnu qemu-user; fi
   fetch_cuobjdump
   fetch_clang_format
