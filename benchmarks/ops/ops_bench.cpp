@@ -140,22 +140,22 @@ void dynamic_stitch_published(benchmark::State& state) {
       stitch(their_indices.data(), their_data.data(), parts, count, width, out.get(), rows);
     };
   };
-  measure(state,
-          {"ops/dynamic_stitch",
-           [&] {
-             benchmark::DoNotOptimize(dynamic_stitch(here, std::span<const array_view<const std::int32_t>>(indices),
-                                                     std::span<const matrix_view<const float>>(from),
-                                                     matrix_view(out.get(), rows, width))
-                                          .ok());
-           },
-           eigen(baseline::o2::eigen_stitch), eigen(baseline::native::eigen_stitch), "of_copy",
-           [&] { std::memcpy(out.get(), data.get(), data.bytes()); },
-           [&] {
-             const bool right = same(out, expected);
-             spoil(out);
-             return right;
-           },
-           static_cast<double>(2 * data.bytes())});
+  measure(state, {"ops/dynamic_stitch",
+                  [&] {
+                    benchmark::DoNotOptimize(
+                        dynamic_stitch(here, std::span<const array_view<const std::int32_t>>(indices),
+                                       std::span<const matrix_view<const float>>(from),
+                                       matrix_view(out.get(), rows, width))
+                            .ok());
+                  },
+                  eigen(baseline::o2::eigen_stitch), eigen(baseline::native::eigen_stitch), "of_copy",
+                  [&] { std::memcpy(out.get(), data.get(), data.bytes()); },
+                  [&] {
+                    const bool right = same(out, expected);
+                    spoil(out);
+                    return right;
+                  },
+                  static_cast<double>(2 * data.bytes())});
 }
 
 void transposed(benchmark::State& state, const std::string& name, index_t rows, index_t columns, int sets) {
@@ -176,11 +176,10 @@ void transposed(benchmark::State& state, const std::string& name, index_t rows, 
   const auto eigen = [&](auto transpose_by) {
     return all([=](const float* from, float* to) { transpose_by(from, rows, columns, to); });
   };
-  measure(state, {name,
-                  all([=](const float* from, float* to) {
-                    benchmark::DoNotOptimize(
-                        transpose(here, matrix_view<const float>(from, rows, columns), matrix_view(to, columns, rows))
-                            .ok());
+  measure(state, {name, all([=](const float* from, float* to) {
+                    benchmark::DoNotOptimize(transpose(here, matrix_view<const float>(from, rows, columns),
+                                                       matrix_view(to, columns, rows))
+                                                 .ok());
                   }),
                   eigen(baseline::o2::eigen_transpose), eigen(baseline::native::eigen_transpose), "of_copy",
                   all([=](const float* from, float* to) {
@@ -220,10 +219,9 @@ void tile_published(benchmark::State& state) {
   const auto eigen = [&](auto tile_by) {
     return all([=](const float* from, float* to) { tile_by(from, rows, columns, down, across, to); });
   };
-  measure(state, {"ops/tile",
-                  all([](const float* from, float* to) {
-                    benchmark::DoNotOptimize(tile(here, matrix_view<const float>(from, rows, columns), down, across,
-                                                  matrix_view(to, rows * down, columns * across))
+  measure(state, {"ops/tile", all([](const float* from, float* to) {
+                    benchmark::DoNotOptimize(tile(here, matrix_view<const float>(from, rows, columns), down,
+                                                  across, matrix_view(to, rows * down, columns * across))
                                                  .ok());
                   }),
                   eigen(baseline::o2::eigen_tile), eigen(baseline::native::eigen_tile), "of_fill",
@@ -251,7 +249,8 @@ void bias_add_grad(benchmark::State& state) {
   }
   std::vector<candidate> reads;
   for (const long ahead : {0L, 8L, 16L, 32L, 64L}) {
-    for (const auto& [build, read] : {std::pair{"o2", baseline::o2::read_all}, {"native", baseline::native::read_all}}) {
+    for (const auto& [build, read] :
+         {std::pair{"o2", baseline::o2::read_all}, {"native", baseline::native::read_all}}) {
       reads.push_back({std::string(build) + ",ahead:" + std::to_string(ahead), [&in, read, ahead] {
                          benchmark::DoNotOptimize(read(in.get(), static_cast<long>(in.size), ahead));
                        }});
@@ -313,13 +312,13 @@ void sparse_segment_mean(benchmark::State& state) {
   };
   measure(state, {"ops/sparse_segment_mean",
                   [&] {
-                    benchmark::DoNotOptimize(sparse_segment(here, matrix_view<const float>(data.get(), rows, width),
-                                                            indices, segments, combiner::mean,
-                                                            matrix_view(out.get(), segment_count, width))
-                                                 .ok());
+                    benchmark::DoNotOptimize(
+                        sparse_segment(here, matrix_view<const float>(data.get(), rows, width), indices,
+                                       segments, combiner::mean, matrix_view(out.get(), segment_count, width))
+                            .ok());
                   },
-                  eigen(baseline::o2::eigen_segment_mean), eigen(baseline::native::eigen_segment_mean), "of_gather",
-                  best.run,
+                  eigen(baseline::o2::eigen_segment_mean), eigen(baseline::native::eigen_segment_mean),
+                  "of_gather", best.run,
                   [&] {
                     const bool right = near(out, expected, 1e-5);
                     spoil(out);
@@ -341,7 +340,8 @@ void chain6(benchmark::State& state) {
         evaluate(here, assign(to, relu((in(a) + in(b)) * 0.5F - in(b)) * in(a) + 1.0F)).ok());
   };
   const auto of = [&](auto chain) { return [&, chain] { chain(x.get(), y.get(), out.get(), n); }; };
-  for (const call& each : {ours, call(of(baseline::native::chain_by_hand)), call(of(baseline::native::chain_by_passes))}) {
+  for (const call& each :
+       {ours, call(of(baseline::native::chain_by_hand)), call(of(baseline::native::chain_by_passes))}) {
     each();
     if (!near(out, expected, 1e-5)) return state.SkipWithError("wrong answer: not that of plain loops");
     spoil(out);

@@ -225,6 +225,23 @@ void every_other_sparse_verb(Check& check) {
   check("gather_rows", [&](auto& ctx) { return gather_rows(ctx, in.table(), in.ids, of_ids); });
   const std::vector<std::uint8_t> cond(static_cast<std::size_t>(bags), 1);
   check("row_select", [&](auto& ctx) { return row_select(ctx, cond, in.gradient(), in.gradient(), out); });
+  std::vector<std::int64_t> order(static_cast<std::size_t>(bags));
+  for (std::size_t b = 0; b < order.size(); ++b) order[b] = static_cast<std::int64_t>(order.size() - b) - 1;
+  const std::vector<array_view<const std::int64_t>> places{order};
+  const std::vector<matrix_view<const float>> parts{in.gradient()};
+  check("dynamic_stitch", [&](auto& ctx) { return dynamic_stitch(ctx, places, parts, out); });
+  check("transpose",
+        [&](auto& ctx) { return transpose(ctx, in.gradient(), matrix_view(floats.data(), width, bags)); });
+  check("tile", [&](auto& ctx) { return tile(ctx, in.gradient().rows(0, 1), bags, 1, out); });
+  check("column_sums",
+        [&](auto& ctx) { return column_sums(ctx, in.gradient(), array_view<float>(floats.data(), width)); });
+  check("cast", [&](auto& ctx) { return cast(ctx, in.gradient(), out); });
+  check("evaluate", [&](auto& ctx) {
+    return evaluate(ctx, expr::assign(out, expr::sigmoid(expr::in(in.gradient()) * 2.0F)));
+  });
+  const std::vector<std::int64_t> segments(in.ids.size(), 1);
+  check("sparse_segment",
+        [&](auto& ctx) { return sparse_segment(ctx, in.table(), in.ids, segments, combiner::mean, out); });
   partitioned_ids<> in_parts(&memory);
   check("partition", [&](auto& ctx) {
     return partition(ctx, in.invalid, rows, 3, partition_strategy::div, bounds::skip(skipped), in_parts);

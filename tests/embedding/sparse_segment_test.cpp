@@ -58,11 +58,14 @@ std::vector<float> oracle(const problem& p, divided how) {
   for (std::size_t k = 0; k < p.indices.size(); ++k) {
     const auto s = static_cast<std::size_t>(p.segments[k]);
     counts[s] += 1;
-    for (index_t j = 0; j < width; ++j) out[s * static_cast<std::size_t>(width) + static_cast<std::size_t>(j)] += p.in(p.indices[k], j);
+    for (index_t j = 0; j < width; ++j)
+      out[s * static_cast<std::size_t>(width) + static_cast<std::size_t>(j)] += p.in(p.indices[k], j);
   }
   for (std::size_t i = 0; i < out.size(); ++i) {
     const double n = counts[i / static_cast<std::size_t>(width)];
-    const double divisor = n == 0 || how == divided::by_one ? 1.0 : how == divided::by_count ? n : std::sqrt(n);
+    const double divisor = n == 0 || how == divided::by_one ? 1.0
+                           : how == divided::by_count       ? n
+                                                            : std::sqrt(n);
     out[i] /= static_cast<float>(divisor);
   }
   return out;
@@ -72,8 +75,11 @@ std::vector<float> oracle(const problem& p, divided how) {
 
 TEST_CASE("sums, means and square-root means of segments") {
   thread_pool pool(3);
-  for (const auto& [rows, width, n, segments] :
-       {std::array<index_t, 4>{1, 1, 1, 1}, {5, 3, 0, 4}, {100, 17, 1000, 37}, {50, 8, 20, 500}, {9, 16, 40'000, 3}}) {
+  for (const auto& [rows, width, n, segments] : {std::array<index_t, 4>{1, 1, 1, 1},
+                                                 {5, 3, 0, 4},
+                                                 {100, 17, 1000, 37},
+                                                 {50, 8, 20, 500},
+                                                 {9, 16, 40'000, 3}}) {
     CAPTURE(n);
     problem p(rows, width, n, segments);
     REQUIRE(sparse_segment(pool, p.in, p.indices, p.segments, combiner::sum, p.result).ok());

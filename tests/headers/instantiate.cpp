@@ -264,6 +264,11 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
   const bool flags[] = {true, false};
   expect(row_select(pool, std::vector<std::uint8_t>(16), in, out, out));
   expect(row_select(ctx, flags, half, half, matrix_view(half.data_handle(), n, dim<8>())));
+  expect(transpose(pool, in, out));
+  expect(tile(here, half, 1, 2, half));
+  expect(column_sums(pool, half, array_view<float>()));
+  expect(cast(here, in, half));
+  expect(evaluate(pool, expr::assign(out, expr::relu(expr::in(in) + 1.0F))));
 
   // Lookups in stages, and rows that come many times.
   const coo_view<std::int32_t, std::uint32_t> entries(static_cast<const std::uint32_t*>(memory),

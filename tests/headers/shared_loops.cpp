@@ -73,6 +73,15 @@ int deeprec_shared_loops(float* floats, const std::int64_t* ids, index_t n) {
   expect(dedup_rows(here, in, rows));
   expect(gather_rows(here, in, rows.inverse, out));
   expect(row_select(here, empty, in, out, out));
+  const std::vector<array_view<const std::int64_t>> no_places;
+  const std::vector<matrix_view<const float>> no_parts;
+  expect(dynamic_stitch(here, no_places, no_parts, out));
+  expect(transpose(here, in, out));
+  expect(tile(here, in, 1, 1, out));
+  expect(column_sums(here, in, array_view<float>()));
+  expect(cast(here, in, out));
+  expect(evaluate(here, expr::assign(out, expr::gelu(expr::in(in)))));
+  expect(sparse_segment(here, in, filled.ids, filled.ids, combiner::mean, out));
 
   expect(gemm(here, {.math = gemm_math::bf16}, in, in, out));
   expect(linear_forward(here, in, in, in, out));

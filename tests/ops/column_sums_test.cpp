@@ -98,7 +98,8 @@ TEST_CASE("the sum of many rows is near the sum in double, and NaN and infinity 
   //! [column_sums]
   for (index_t j = 0; j < columns; ++j) {
     double sum = 0;
-    for (index_t i = 0; i < rows; ++i) sum += static_cast<double>(gradient[static_cast<std::size_t>(i * columns + j)]);
+    for (index_t i = 0; i < rows; ++i)
+      sum += static_cast<double>(gradient[static_cast<std::size_t>(i * columns + j)]);
     const double bound = (64.0 + static_cast<double>(rows) / 64) * 0x1p-24 * sum;
     CHECK(std::abs(sum - static_cast<double>(bias_gradient[static_cast<std::size_t>(j)])) <= bound);
   }

@@ -75,8 +75,8 @@ template <class Context, class T, MemorySpace Space, class Columns, class Out, c
   const detail::verb_call call(ctx, "column_sums");
   if (!call) return call.stopped();
   const array_view<float, Space> sums(out);
-  if (const status s = detail::expect_size(sums.size(), in.extent(1),
-                                           "column_sums: out.size() must be in.extent(1)");
+  if (const status s =
+          detail::expect_size(sums.size(), in.extent(1), "column_sums: out.size() must be in.extent(1)");
       !s) {
     return s;
   }
@@ -99,7 +99,8 @@ status column_sums_on(host_backend, const Context& ctx, matrix_view<const T, Spa
   static_assert(reachable_as<Space, host_space>,
                 "deeprec::column_sums: device memory given to a host context. Fix: copy it, or pass a "
                 "device context.");
-  if (detail::owns(std::tie(std::as_const(out)), in)) return {errc::unsupported, "column_sums: out must not overlap in"};
+  if (detail::owns(std::tie(std::as_const(out)), in))
+    return {errc::unsupported, "column_sums: out must not overlap in"};
   detail::sum_columns_on_host(ctx, matrix_view<const T>(in), out.data());
   return {};
 }

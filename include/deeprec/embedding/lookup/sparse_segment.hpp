@@ -54,9 +54,8 @@ status segment_offsets(const Context& ctx, array_view<const Segment> segment_ids
   if (const index_t k = bad.value(); k != first_position::none) {
     const index_t segment = id_at(k);
     return {errc::invalid_value,
-            segment < 0 || segment >= segments
-                ? "sparse_segment: segment_ids must be in [0, out.extent(0))"
-                : "sparse_segment: segment_ids must not decrease",
+            segment < 0 || segment >= segments ? "sparse_segment: segment_ids must be in [0, out.extent(0))"
+                                               : "sparse_segment: segment_ids must not decrease",
             {.position = k, .value = segment}};
   }
   const index_t last = n == 0 ? index_t{-1} : id_at(n - 1);
@@ -133,15 +132,14 @@ template <class Context, class T, class DataColumns, class Indices, class Segmen
     detail::scratch_block block(
         ctx.memory, detail::scratch_block::bytes_of<index_t>(detail::capped_sum(out.extent(0), 1)));
     const auto offsets = block.template take<index_t>(out.extent(0) + 1);
-    if (const status s =
-            detail::segment_offsets(ctx, array_view<const segment_type>(segments.data(), segments.size()),
-                                    offsets);
+    if (const status s = detail::segment_offsets(
+            ctx, array_view<const segment_type>(segments.data(), segments.size()), offsets);
         !s) {
       return s;
     }
     const index_t stride = data.extent(0) > 1 ? data.stride(0) : data.extent(1);
-    const auto table = as_table(
-        matrix_view<const element>(data.data_handle(), data.extent(0), data.extent(1), stride));
+    const auto table =
+        as_table(matrix_view<const element>(data.data_handle(), data.extent(0), data.extent(1), stride));
     const jagged_view<id_type, index_t> bags(offsets.data(), out.extent(0), ids.data(), ids.size());
     const lookup_op op(table, bags, pooling, rows_out);
     if (const status s = op.check(); !s) return s;
