@@ -12,7 +12,7 @@
 //                input, the best gather by hand
 //   over_passes, over_loop                    of chain6: six passes, one loop by hand, over ours
 //
-// Shapes of less than a cache are called warm: inputs in rotation, the limit on the same ones. Every answer is
+// Shapes of less than a cache are called warm: inputs in rotation, the limit on the same ones. Each answer is
 // compared with plain loops before anything is timed.
 
 #include <benchmark/benchmark.h>

@@ -7,7 +7,7 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
-/// Rows of a partial sum. A sum of R terms that is made of partial sums errs less than one chain of additions.
+/// Rows of a partial sum. A sum of partial sums errs less than one chain of additions.
 inline constexpr index_t rows_of_part = 64;
 /// Columns whose partial sums are kept in the first-level cache.
 inline constexpr index_t column_panel = 512;
