@@ -9,6 +9,7 @@
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/unit.hpp>
+#include <deeprec/core/verb.hpp>
 #include <deeprec/ops/expression.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -29,7 +30,10 @@ template <class Context, class In, MemorySpace InSpace, class InColumns, class O
           class OutColumns, class = detail::unit>
 [[nodiscard]] status cast(Context&& context_or_executor, matrix_view<In, InSpace, InColumns> in,
                           matrix_view<Out, OutSpace, OutColumns> out) {
-  return evaluate(context_or_executor, expr::assign(out, expr::in(in)));
+  const auto ctx = detail::as_context(context_or_executor);
+  const detail::verb_call call(ctx, "cast");
+  if (!call) return call.stopped();
+  return evaluate(detail::begun(ctx), expr::assign(out, expr::in(in)));
 }
 
 }}  // namespace deeprec::DEEPREC_ABI
