@@ -314,7 +314,7 @@ TEST_CASE("device pooling: the gradients of weights are those of the host") {
     const auto dots = to_device(std::vector<float>(n));
     const matrix_view<const float, device_space> of_bags(of_output.matrix(bags.bags(), width));
     CHECK(refused(pooling{combiner::sum, max_norm{0.0F}}, of_bags, dots.data()) ==
-          "invalid value: lookup: pooling: max_norm must be above 0");
+          "invalid value: weight_gradients: pooling: max_norm must be above 0");
     CHECK(refused(pooling{combiner::sum}, {nullptr, bags.bags(), width}, dots.data()) ==
           "shape mismatch: weight_gradients: gradient must not be null");
     CHECK(refused(pooling{combiner::sum}, of_bags, nullptr) ==
