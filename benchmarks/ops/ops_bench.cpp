@@ -250,7 +250,7 @@ void bias_add_grad(benchmark::State& state) {
   std::vector<candidate> reads;
   for (const long ahead : {0L, 8L, 16L, 32L, 64L}) {
     for (const auto& [build, read] :
-         {std::pair{"o2", baseline::o2::read_all}, {"native", baseline::native::read_all}}) {
+         {std::pair{"o2", &baseline::o2::read_all}, {"native", &baseline::native::read_all}}) {
       reads.push_back({std::string(build) + ",ahead:" + std::to_string(ahead), [&in, read, ahead] {
                          benchmark::DoNotOptimize(read(in.get(), static_cast<long>(in.size), ahead));
                        }});
@@ -297,7 +297,7 @@ void sparse_segment_mean(benchmark::State& state) {
   std::vector<candidate> gathers;
   for (const long ahead : {0L, 4L, 8L, 16L, 32L}) {
     for (const auto& [build, gather] :
-         {std::pair{"o2", baseline::o2::gather_means}, {"native", baseline::native::gather_means}}) {
+         {std::pair{"o2", &baseline::o2::gather_means}, {"native", &baseline::native::gather_means}}) {
       gathers.push_back({std::string(build) + ",ahead:" + std::to_string(ahead), [&, gather, ahead] {
                            gather(data.get(), width, indices.data(), segments.data(), count, out.get(),
                                   segment_count, ahead);
