@@ -24,11 +24,11 @@ struct lane_block {  // 16 / Size registers
 };
 
 // One of log2(16 / Size) equal steps: registers i and i + count / 2 become 2i and 2i + 1.
-template <int Size, std::size_t... I>
-DEEPREC_INLINE lane_block<Size> interleave(const lane_block<Size>& x, std::index_sequence<I...>) {
+template <int Size, std::size_t... Row>
+DEEPREC_INLINE lane_block<Size> interleave(const lane_block<Size>& x, std::index_sequence<Row...>) {
   constexpr int half = lane_block<Size>::count / 2;
-  return {{(I % 2 == 0 ? interleave_low<Size>(x.v[I / 2], x.v[I / 2 + half])
-                       : interleave_high<Size>(x.v[I / 2], x.v[I / 2 + half]))...}};
+  return {{(Row % 2 == 0 ? interleave_low<Size>(x.v[Row / 2], x.v[Row / 2 + half])
+                         : interleave_high<Size>(x.v[Row / 2], x.v[Row / 2 + half]))...}};
 }
 template <int Size, int Steps = Size>
 DEEPREC_INLINE lane_block<Size> transpose_lanes(const lane_block<Size>& x) {
@@ -40,38 +40,41 @@ DEEPREC_INLINE lane_block<Size> transpose_lanes(const lane_block<Size>& x) {
 }
 
 // 16 bytes of rows i and i + count.
-template <int Size, std::size_t... I>
+template <int Size, std::size_t... Row>
 DEEPREC_INLINE lane_block<Size> load_half_rows(const std::byte* from, index_t stride,
-                                               std::index_sequence<I...>) {
+                                               std::index_sequence<Row...>) {
   constexpr index_t apart = lane_block<Size>::count;
   return {{_mm256_inserti128_si256(
       _mm256_castsi128_si256(
-          _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + static_cast<index_t>(I) * stride))),
-      _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + (static_cast<index_t>(I) + apart) * stride)),
+          _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + static_cast<index_t>(Row) * stride))),
+      _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + (static_cast<index_t>(Row) + apart) * stride)),
       1)...}};
 }
 // 32 bytes of row i.
-template <int Size, std::size_t... I>
-DEEPREC_INLINE lane_block<Size> load_rows(const std::byte* from, index_t stride, std::index_sequence<I...>) {
-  return {{_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + static_cast<index_t>(I) * stride))...}};
+template <int Size, std::size_t... Row>
+DEEPREC_INLINE lane_block<Size> load_rows(const std::byte* from, index_t stride,
+                                          std::index_sequence<Row...>) {
+  return {
+      {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + static_cast<index_t>(Row) * stride))...}};
 }
 
 DEEPREC_INLINE void store_column(std::byte* to, __m256i x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), x);
 }
-template <int Size, std::size_t... I>
+template <int Size, std::size_t... Row>
 DEEPREC_INLINE void store_columns(const lane_block<Size>& x, std::byte* to, index_t stride,
-                                  std::index_sequence<I...>) {
-  (store_column(to + static_cast<index_t>(I) * stride, x.v[I]), ...);
+                                  std::index_sequence<Row...>) {
+  (store_column(to + static_cast<index_t>(Row) * stride, x.v[Row]), ...);
 }
 // Lane 0 of x and y has columns 0 to count - 1, lane 1 the next ones; y has the later rows.
-template <int Size, std::size_t... I>
+template <int Size, std::size_t... Row>
 DEEPREC_INLINE void store_columns(const lane_block<Size>& x, const lane_block<Size>& y, std::byte* to,
-                                  index_t stride, std::index_sequence<I...>) {
+                                  index_t stride, std::index_sequence<Row...>) {
   constexpr index_t count = lane_block<Size>::count;
-  (store_column(to + static_cast<index_t>(I) * stride, _mm256_permute2x128_si256(x.v[I], y.v[I], 0x20)), ...);
-  (store_column(to + (static_cast<index_t>(I) + count) * stride,
-                _mm256_permute2x128_si256(x.v[I], y.v[I], 0x31)),
+  (store_column(to + static_cast<index_t>(Row) * stride, _mm256_permute2x128_si256(x.v[Row], y.v[Row], 0x20)),
+   ...);
+  (store_column(to + (static_cast<index_t>(Row) + count) * stride,
+                _mm256_permute2x128_si256(x.v[Row], y.v[Row], 0x31)),
    ...);
 }
 

@@ -31,11 +31,11 @@ struct lane_block {  // 16 / Size registers
 };
 
 // One of log2(16 / Size) equal steps: registers i and i + count / 2 become 2i and 2i + 1.
-template <int Size, std::size_t... I>
-DEEPREC_INLINE lane_block<Size> interleave(const lane_block<Size>& x, std::index_sequence<I...>) {
+template <int Size, std::size_t... Row>
+DEEPREC_INLINE lane_block<Size> interleave(const lane_block<Size>& x, std::index_sequence<Row...>) {
   constexpr int half = lane_block<Size>::count / 2;
-  return {{(I % 2 == 0 ? interleave_low<Size>(x.v[I / 2], x.v[I / 2 + half])
-                       : interleave_high<Size>(x.v[I / 2], x.v[I / 2 + half]))...}};
+  return {{(Row % 2 == 0 ? interleave_low<Size>(x.v[Row / 2], x.v[Row / 2 + half])
+                         : interleave_high<Size>(x.v[Row / 2], x.v[Row / 2 + half]))...}};
 }
 template <int Size, int Steps = Size>
 DEEPREC_INLINE lane_block<Size> transpose_lanes(const lane_block<Size>& x) {
@@ -63,38 +63,39 @@ DEEPREC_INLINE __m512i load_two_rows(const std::byte* from, index_t apart) {
                                   _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + apart)), 1);
 }
 
-template <int Size, std::size_t... I>
+template <int Size, std::size_t... Row>
 DEEPREC_INLINE lane_block<Size> load_quarter_rows(const std::byte* from, index_t stride,
-                                                  std::index_sequence<I...>) {
-  return {{load_four(from + static_cast<index_t>(I) * stride, lane_block<Size>::count * stride)...}};
+                                                  std::index_sequence<Row...>) {
+  return {{load_four(from + static_cast<index_t>(Row) * stride, lane_block<Size>::count * stride)...}};
 }
-template <int Size, std::size_t... I>
+template <int Size, std::size_t... Row>
 DEEPREC_INLINE lane_block<Size> load_half_rows(const std::byte* from, index_t stride,
-                                               std::index_sequence<I...>) {
-  return {{load_two_rows(from + static_cast<index_t>(I) * stride, lane_block<Size>::count * stride)...}};
+                                               std::index_sequence<Row...>) {
+  return {{load_two_rows(from + static_cast<index_t>(Row) * stride, lane_block<Size>::count * stride)...}};
 }
-template <int Size, std::size_t... I>
-DEEPREC_INLINE lane_block<Size> load_rows(const std::byte* from, index_t stride, std::index_sequence<I...>) {
-  return {{_mm512_loadu_si512(from + static_cast<index_t>(I) * stride)...}};
+template <int Size, std::size_t... Row>
+DEEPREC_INLINE lane_block<Size> load_rows(const std::byte* from, index_t stride,
+                                          std::index_sequence<Row...>) {
+  return {{_mm512_loadu_si512(from + static_cast<index_t>(Row) * stride)...}};
 }
 
 DEEPREC_INLINE void store_column(std::byte* to, __m512i x) { _mm512_storeu_si512(to, x); }
 
-template <int Size, std::size_t... I>
+template <int Size, std::size_t... Row>
 DEEPREC_INLINE void store_columns(const lane_block<Size>& x, std::byte* to, index_t stride,
-                                  std::index_sequence<I...>) {
-  (store_column(to + static_cast<index_t>(I) * stride, x.v[I]), ...);
+                                  std::index_sequence<Row...>) {
+  (store_column(to + static_cast<index_t>(Row) * stride, x.v[Row]), ...);
 }
 // Lanes 0 and 2 of x and y have columns 0 to count - 1, lanes 1 and 3 the next ones.
-template <int Size, std::size_t... I>
+template <int Size, std::size_t... Row>
 DEEPREC_INLINE void store_columns(const lane_block<Size>& x, const lane_block<Size>& y, std::byte* to,
-                                  index_t stride, std::index_sequence<I...>) {
+                                  index_t stride, std::index_sequence<Row...>) {
   constexpr index_t count = lane_block<Size>::count;
-  (store_column(to + static_cast<index_t>(I) * stride,
-                _mm512_maskz_shuffle_i32x4(every_four, x.v[I], y.v[I], 0x88)),
+  (store_column(to + static_cast<index_t>(Row) * stride,
+                _mm512_maskz_shuffle_i32x4(every_four, x.v[Row], y.v[Row], 0x88)),
    ...);
-  (store_column(to + (static_cast<index_t>(I) + count) * stride,
-                _mm512_maskz_shuffle_i32x4(every_four, x.v[I], y.v[I], 0xdd)),
+  (store_column(to + (static_cast<index_t>(Row) + count) * stride,
+                _mm512_maskz_shuffle_i32x4(every_four, x.v[Row], y.v[Row], 0xdd)),
    ...);
 }
 // Lane l of x, y, z and w has columns from l * count on, x the first rows and w the last ones.
@@ -108,11 +109,11 @@ DEEPREC_INLINE void store_four(__m512i x, __m512i y, __m512i z, __m512i w, std::
   store_column(to + 2 * apart, _mm512_maskz_shuffle_i32x4(every_four, high_xy, high_zw, 0x88));
   store_column(to + 3 * apart, _mm512_maskz_shuffle_i32x4(every_four, high_xy, high_zw, 0xdd));
 }
-template <int Size, std::size_t... I>
+template <int Size, std::size_t... Row>
 DEEPREC_INLINE void store_columns(const lane_block<Size>& x, const lane_block<Size>& y,
                                   const lane_block<Size>& z, const lane_block<Size>& w, std::byte* to,
-                                  index_t stride, std::index_sequence<I...>) {
-  (store_four(x.v[I], y.v[I], z.v[I], w.v[I], to + static_cast<index_t>(I) * stride,
+                                  index_t stride, std::index_sequence<Row...>) {
+  (store_four(x.v[Row], y.v[Row], z.v[Row], w.v[Row], to + static_cast<index_t>(Row) * stride,
               lane_block<Size>::count * stride),
    ...);
 }
