@@ -176,6 +176,7 @@ set(DEEPREC_HEADERS
     include/deeprec/ops/detail/dynamic_stitch_args.hpp
     include/deeprec/ops/detail/dynamic_stitch_kernels.hpp
     include/deeprec/ops/detail/expression.inl
+    include/deeprec/ops/detail/expression_checks.hpp
     include/deeprec/ops/detail/expression_kernels.hpp
     include/deeprec/ops/detail/expression_nodes.hpp
     include/deeprec/ops/detail/row_select.inl

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "support/bodies.hpp"
+#include "support/ctr_features.hpp"
 
 namespace {
 
@@ -19,19 +20,8 @@ struct grouped {
   static constexpr index_t width = 16, features = 26, parts = 65536 / Batch;
   static constexpr double items = double(Batch) * features;
 
-  // A third of the tables is tiny, the rest grows to 4 M rows.
-  static index_t rows_of(index_t feature) {
-    return feature % 3 == 0 ? 24 + feature : index_t{1000} << (feature / 2);
-  }
-
   explicit grouped(const host& h)
-      : ids(h.memory<std::int64_t>("ids", parts * features * Batch,
-                                   [](std::int64_t* to, index_t n) {
-                                     for (index_t k = 0; k < n; ++k) {
-                                       to[k] = draw_below(8, static_cast<std::uint64_t>(k),
-                                                          rows_of(k / Batch % features));
-                                     }
-                                   })),
+      : ids(ids_of_features<Batch>(h, features, parts)),
         offsets(h.memory<std::int64_t>("offsets", Batch + 1,
                                        [](std::int64_t* to, index_t n) {
                                          for (index_t b = 0; b < n; ++b) to[b] = b;

@@ -15,6 +15,7 @@
 
 #include "support/batches.hpp"
 #include "support/guarded.hpp"
+#include "support/isas.hpp"
 #include "support/oracle.hpp"
 #include "support/seed.hpp"
 
@@ -22,21 +23,6 @@ namespace embedding_test {
 
 using namespace deeprec;
 using namespace deeprec_test;
-
-inline std::vector<isa> runnable_isas() {
-  std::vector<isa> found;
-  for (const isa candidate : every_isa) {
-    if (candidate <= best_isa()) found.push_back(candidate);
-  }
-  return found;
-}
-
-template <class Executor>
-context<Executor> on(Executor& executor, isa which) {
-  context<Executor> ctx(executor);
-  ctx.instruction_set = which;
-  return ctx;
-}
 
 /// A table in memory that ends at a guard page, one of the same rows that begins behind one, and their exact
 /// values.

@@ -14,6 +14,7 @@
 #include <deeprec/exec/thread_pool.hpp>
 
 #include "support/guarded.hpp"
+#include "support/isas.hpp"
 
 using namespace deeprec;
 using namespace deeprec_test;
@@ -22,13 +23,10 @@ namespace {
 
 template <class F>
 void for_every_isa(const F& f) {
-  for (const isa which : {isa::portable, isa::avx2, isa::avx512}) {
-    if (which > best_isa()) continue;
+  for (const isa which : runnable_isas()) {
     inline_executor here;
-    context<inline_executor> ctx(here);
-    ctx.instruction_set = which;
     CAPTURE(std::string(to_string(which)));
-    f(ctx);
+    f(on(here, which));
   }
 }
 

@@ -16,38 +16,14 @@
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 
-#include "support/guarded.hpp"
-#include "support/seed.hpp"
+#include "ops/support.hpp"
 #include "support/test_resources.hpp"
 
 using namespace deeprec;
 using namespace deeprec_test;
+using namespace ops_test;
 
 namespace {
-
-struct twelve_bytes {
-  float a;
-  std::uint8_t b;  // three bytes of padding behind it
-  std::int32_t c;
-};
-
-template <class Executor>
-context<Executor> on(Executor& executor, isa which) {
-  context<Executor> ctx(executor);
-  ctx.instruction_set = which;
-  return ctx;
-}
-
-std::vector<isa> runnable_isas() {
-  std::vector<isa> found;
-  for (const isa candidate : every_isa) {
-    if (candidate <= best_isa()) found.push_back(candidate);
-  }
-  return found;
-}
-
-constexpr index_t never = index_t{1} << 60;
-constexpr index_t always = 0;
 
 struct library {
   index_t stream_above = never;

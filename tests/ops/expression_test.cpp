@@ -23,6 +23,7 @@
 #include <deeprec/exec/thread_pool.hpp>
 
 #include "support/guarded.hpp"
+#include "support/isas.hpp"
 #include "support/seed.hpp"
 
 using namespace deeprec;
@@ -34,21 +35,6 @@ namespace {
 using floats = std::vector<float>;
 using const_matrix = matrix_view<const float>;
 using matrix = matrix_view<float>;
-
-std::vector<isa> runnable_isas() {
-  std::vector<isa> found;
-  for (const isa candidate : {isa::portable, isa::avx2, isa::avx512}) {
-    if (candidate <= best_isa()) found.push_back(candidate);
-  }
-  return found;
-}
-
-template <class Executor>
-context<Executor> on(Executor& executor, isa which) {
-  context<Executor> ctx(executor);
-  ctx.instruction_set = which;
-  return ctx;
-}
 
 // evaluate, with non-temporal stores whatever the size.
 template <class Context, class... Assignments>

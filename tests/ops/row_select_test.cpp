@@ -16,38 +16,13 @@
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 
-#include "support/guarded.hpp"
-#include "support/seed.hpp"
+#include "ops/support.hpp"
 
 using namespace deeprec;
 using namespace deeprec_test;
+using namespace ops_test;
 
 namespace {
-
-struct twelve_bytes {
-  float a;
-  std::uint8_t b;  // three bytes of padding behind it
-  std::int32_t c;
-};
-static_assert(sizeof(twelve_bytes) == 12);
-
-std::vector<isa> runnable_isas() {
-  std::vector<isa> found;
-  for (const isa candidate : every_isa) {
-    if (candidate <= best_isa()) found.push_back(candidate);
-  }
-  return found;
-}
-
-template <class Executor>
-context<Executor> on(Executor& executor, isa which) {
-  context<Executor> ctx(executor);
-  ctx.instruction_set = which;
-  return ctx;
-}
-
-constexpr index_t never = index_t{1} << 60;
-constexpr index_t always = 0;
 
 // The verb, with the size above which an output goes past the caches.
 struct library {

@@ -14,11 +14,11 @@
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 
-#include "support/guarded.hpp"
-#include "support/seed.hpp"
+#include "ops/support.hpp"
 
 using namespace deeprec;
 using namespace deeprec_test;
+using namespace ops_test;
 
 namespace {
 
@@ -26,23 +26,6 @@ template <std::size_t Size>
 struct bytes_of_size {
   std::array<unsigned char, Size> bytes;
 };
-
-template <class Executor>
-context<Executor> on(Executor& executor, isa which) {
-  context<Executor> ctx(executor);
-  ctx.instruction_set = which;
-  return ctx;
-}
-
-std::vector<isa> runnable_isas() {
-  std::vector<isa> found;
-  for (const isa candidate : every_isa) {
-    if (candidate <= best_isa()) found.push_back(candidate);
-  }
-  return found;
-}
-
-constexpr index_t never = index_t{1} << 60;
 
 // How the blocks of an output get there.
 struct path {

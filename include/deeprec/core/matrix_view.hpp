@@ -168,6 +168,11 @@ static_assert(std::is_trivially_copyable_v<matrix_view<float>>);
 
 namespace detail {
 
+template <class>
+inline constexpr bool is_matrix_view = false;
+template <class T, class Space, class Columns>
+inline constexpr bool is_matrix_view<matrix_view<T, Space, Columns>> = true;
+
 /// True when the rows, with their stride, have no more bytes than an index can count.
 constexpr bool countable(index_t rows, index_t columns, index_t stride) noexcept {
   constexpr index_t most = (std::numeric_limits<index_t>::max)() / 8;

@@ -30,6 +30,7 @@
 #include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/ops/detail/byte_rows.hpp>
+#include <deeprec/ops/detail/cache_size.hpp>
 #include <deeprec/ops/detail/dynamic_stitch_args.hpp>
 #include <deeprec/ops/detail/dynamic_stitch_kernels.hpp>
 #include <deeprec/simd/dispatch.hpp>
@@ -44,11 +45,6 @@ template <class Index, class Space>
 inline constexpr bool is_index_array<array_view<Index, Space>> =
     IdInteger<std::remove_const_t<Index>> && std::is_signed_v<Index>;
 
-template <class>
-inline constexpr bool is_matrix = false;
-template <class T, class Space, class Columns>
-inline constexpr bool is_matrix<matrix_view<T, Space, Columns>> = true;
-
 template <class Range>
 using element_of = std::remove_cv_t<std::ranges::range_value_t<Range>>;
 
@@ -62,7 +58,7 @@ concept StitchIndices = std::ranges::contiguous_range<const Range> && std::range
 /// The data of dynamic_stitch: a contiguous range of matrix_views.
 template <class Range>
 concept StitchData = std::ranges::contiguous_range<const Range> && std::ranges::sized_range<const Range> &&
-                     detail::is_matrix<detail::element_of<const Range>>;
+                     detail::is_matrix_view<detail::element_of<const Range>>;
 
 namespace detail {
 
@@ -144,9 +140,9 @@ inline void stitch_record(std::uint64_t* last, std::uint64_t place) noexcept {
 ///           written
 /// @numerics bits are copied; the same on every ISA and for any number of threads
 /// @cost     O(K + N*D), N the sum of N_k: every index and every row of data is read once, and every row that
-///           an index names written, with non-temporal stores when out is larger than 2 MB and its rows are
-///           whole cache lines or long. On an executor of one thread no allocation; else 8 bytes for each row
-///           of out and each operand, from the context's resource
+///           an index names written, with non-temporal stores when out is larger than the second-level
+///           cache and its rows are whole cache lines or long. On an executor of one thread no allocation;
+///           else 8 bytes for each row of out and each operand, from the context's resource
 /// @threads  reentrant; concurrent calls are safe where their outputs share no byte
 /// @error    shape_mismatch naming the operand (table = k); id_out_of_range (table = k, position = i, value)
 ///           of the first index outside [0, B); unsupported when out overlaps an operand; out_of_memory. On
@@ -203,7 +199,8 @@ status dynamic_stitch_on(any_backend, const Args&...) {
 /// @param stream_above outputs of more bytes than this are written with non-temporal stores
 template <class Context, class Indices, class Matrix, class T, MemorySpace OutSpace, class = detail::unit>
 status dynamic_stitch_on(host_backend, const Context& ctx, std::span<Indices> indices, std::span<Matrix> data,
-                         matrix_view<T, OutSpace> out, index_t stream_above = detail::written_stream_above) {
+                         matrix_view<T, OutSpace> out,
+                         index_t stream_above = detail::second_level_cache_bytes()) {
   static_assert(reachable_as<typename Indices::space, host_space> &&
                     reachable_as<typename Matrix::space, host_space> && reachable_as<OutSpace, host_space>,
                 "deeprec::dynamic_stitch: device memory given to a host context. Fix: copy it, or pass a "

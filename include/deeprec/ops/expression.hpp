@@ -32,8 +32,8 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
-#include <deeprec/ops/detail/byte_rows.hpp>
 #include <deeprec/ops/detail/cache_size.hpp>
+#include <deeprec/ops/detail/expression_checks.hpp>
 #include <deeprec/ops/detail/expression_kernels.hpp>
 #include <deeprec/ops/detail/expression_nodes.hpp>
 #include <deeprec/simd/dispatch.hpp>
@@ -83,11 +83,6 @@ template <class Op, class... T>
 constexpr auto make(const T&... operands) {
   return node_of<Op>(part(operands)...);
 }
-
-template <class T>
-inline constexpr bool is_matrix_view = false;
-template <class T, class Space, class Columns>
-inline constexpr bool is_matrix_view<matrix_view<T, Space, Columns>> = true;
 
 // These hold where their own assertions do.
 
@@ -144,7 +139,7 @@ constexpr auto in(matrix_view<T, Space, Columns> values) {
                                                                     values.extent(1), values.stride(0));
 }
 template <class T>
-  requires(!detail::is_matrix_view<std::remove_cvref_t<T>>)
+  requires(!deeprec::detail::is_matrix_view<std::remove_cvref_t<T>>)
 constexpr auto in(T&&) {
   static_assert(deeprec::detail::always_false<T>,
                 "deeprec::expr::in: not a matrix_view. Fix: matrix_view<const float>(data, rows, columns) "
@@ -208,7 +203,7 @@ auto mask(matrix_view<T, Space, Columns> flags) {
 }
 /// The same, for flags of whole rows: R bytes or bool, an array_view or a container that is no temporary.
 template <class Range>
-  requires(!detail::is_matrix_view<std::remove_cvref_t<Range>>)
+  requires(!deeprec::detail::is_matrix_view<std::remove_cvref_t<Range>>)
 auto mask(Range&& flags) {
   static_assert(detail::lasts<Range>());
   const array_view view(flags);
@@ -404,115 +399,6 @@ inline constexpr bool is_assignment<assignment<Out, Columns, Value>> = true;
 
 /// Operands of a piece of parallel work, in bytes.
 inline constexpr index_t piece_bytes = index_t{256} << 10;
-
-/// What the checks find out: matrices whose rows follow each other are one long row, and an output that is an
-/// operand is in the cache when it is written.
-struct layout {
-  bool contiguous = true;
-  bool in_place = false;
-};
-
-inline namespace DEEPREC_UNIT {
-
-inline deeprec::detail::byte_rows<const std::byte> bytes_of(const operand& x) {
-  const index_t size = size_of(x.type);
-  const auto* first = static_cast<const std::byte*>(x.data);
-  if (x.how != form::matrix) return {first, 1, 0, x.rows * x.columns * size};
-  return {first, x.rows, x.stride * size, x.columns * size};
-}
-
-inline status check_out(const operand& out, const operand& first, index_t item) {
-  if (out.rows != first.rows || out.columns != first.columns) {
-    return {errc::shape_mismatch, "evaluate: an output must have the shape of the first one", {.item = item}};
-  }
-  if (out.rows < 0 || out.columns < 0) {
-    return {errc::shape_mismatch, "evaluate: the extents of an output must not be negative", {.item = item}};
-  }
-  if (out.rows == 0 || out.columns == 0) return {};
-  if (out.data == nullptr) {
-    return {errc::shape_mismatch, "evaluate: an output must not be null", {.item = item}};
-  }
-  if (out.rows > 1 && out.stride < out.columns) {
-    return {errc::shape_mismatch,
-            "evaluate: the stride of an output must be at least its columns",
-            {.item = item, .is = out.stride, .must_be = out.columns}};
-  }
-  if (!deeprec::detail::countable(out.rows, out.columns, out.stride)) {
-    return {errc::shape_mismatch, "evaluate: an output must fit in memory", {.item = item}};
-  }
-  return {};
-}
-
-inline status check_leaf(const operand& leaf, const operand& out, index_t item) {
-  if (leaf.how == form::row && leaf.columns != out.columns) {
-    return {errc::shape_mismatch,
-            "evaluate: a row must have one element for each column of the output",
-            {.item = item, .is = leaf.columns, .must_be = out.columns}};
-  }
-  if (leaf.how == form::column && leaf.rows != out.rows) {
-    return {errc::shape_mismatch,
-            "evaluate: a column must have one element for each row of the output",
-            {.item = item, .is = leaf.rows, .must_be = out.rows}};
-  }
-  if (leaf.how == form::matrix && (leaf.rows != out.rows || leaf.columns != out.columns)) {
-    return {errc::shape_mismatch, "evaluate: a matrix must have the shape of the output", {.item = item}};
-  }
-  if (out.rows == 0 || out.columns == 0) return {};
-  if (leaf.data == nullptr) {
-    return {errc::shape_mismatch, "evaluate: an operand must not be null", {.item = item}};
-  }
-  if (leaf.how == form::matrix &&
-      (leaf.stride < 0 || !deeprec::detail::countable(leaf.rows, leaf.columns, leaf.stride))) {
-    return {errc::shape_mismatch,
-            "evaluate: the stride of a matrix must be in range",
-            {.item = item, .is = leaf.stride, .must_be = leaf.columns}};
-  }
-  return {};
-}
-
-inline status check_operands(const operand* outs, index_t out_count, const operand* leaves,
-                             index_t leaf_count, layout& found) {
-  const operand& first = *outs;
-  for (index_t o = 0; o < out_count; ++o) {
-    if (const status s = check_out(outs[o], first, o); !s) return s;
-    found.contiguous = found.contiguous && (first.rows == 1 || outs[o].stride == first.columns);
-  }
-  index_t item = 0;  // dropout's rates are no operands
-  for (const operand* leaf = leaves; leaf < leaves + leaf_count; ++leaf) {
-    if (leaf->how == form::rate) {
-      if (leaf->rate >= 0 && leaf->rate < 1) continue;
-      return {errc::invalid_value, "evaluate: the rate of dropout must be at least 0 and below 1"};
-    }
-    if (const status s = check_leaf(*leaf, first, item++); !s) return s;
-    if (leaf->how == form::matrix && first.rows != 1 && leaf->stride != first.columns) {
-      found.contiguous = false;
-    }
-  }
-  if (first.rows == 0 || first.columns == 0) return {};
-  for (index_t o = 0; o < out_count; ++o) {
-    const auto to = bytes_of(outs[o]);
-    for (index_t other = 0; other < o; ++other) {
-      if (deeprec::detail::share_bytes(bytes_of(outs[other]), to)) {
-        return {errc::unsupported, "evaluate: outputs must not overlap each other", {.item = o}};
-      }
-    }
-    item = 0;
-    for (const operand* leaf = leaves; leaf < leaves + leaf_count; ++leaf) {
-      if (leaf->how == form::rate) continue;
-      const bool same = leaf->how == form::matrix && leaf->data == outs[o].data &&
-                        leaf->type == outs[o].type && (leaf->stride == outs[o].stride || first.rows == 1);
-      if (!same && deeprec::detail::share_bytes(bytes_of(*leaf), to)) {
-        return {
-            errc::unsupported, "evaluate: an output must be an operand, or not overlap it", {.item = item}};
-      }
-      found.in_place = found.in_place || same;
-      ++item;
-    }
-  }
-  return {};
-}
-
-}  // namespace DEEPREC_UNIT
 
 }  // namespace detail
 

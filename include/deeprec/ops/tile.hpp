@@ -22,6 +22,7 @@
 #include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/ops/detail/byte_rows.hpp>
+#include <deeprec/ops/detail/cache_size.hpp>
 #include <deeprec/ops/detail/tile_args.hpp>
 #include <deeprec/ops/detail/tile_kernels.hpp>
 #include <deeprec/simd/dispatch.hpp>
@@ -37,8 +38,8 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// @post     every element of out is written; bytes between the rows are neither read nor written. A multiple
 ///           of 0 gives an empty out
 /// @numerics bits are copied; the same on every ISA and for any number of threads
-/// @cost     O(size of out): writes out once, with non-temporal stores when it is larger than 2 MB; reads
-///           in row_multiple times. No allocation
+/// @cost     O(size of out): writes out once, with non-temporal stores when it is larger than the
+///           second-level cache; reads in row_multiple times. No allocation
 /// @threads  reentrant; concurrent calls are safe where their outputs share no byte
 /// @error    shape_mismatch naming the operand, or a multiple that is negative; unsupported when out overlaps
 ///           in. On an error nothing is written
@@ -98,7 +99,7 @@ status tile_on(any_backend, const Args&...) {
 /// @param stream_above outputs of more bytes than this are written with non-temporal stores
 template <class Context, class T, MemorySpace Space, MemorySpace OutSpace, class = detail::unit>
 status tile_on(host_backend, const Context& ctx, matrix_view<const T, Space> in, matrix_view<T, OutSpace> out,
-               index_t stream_above = detail::written_stream_above) {
+               index_t stream_above = detail::second_level_cache_bytes()) {
   static_assert(reachable_as<Space, host_space> && reachable_as<OutSpace, host_space>,
                 "deeprec::tile: device memory given to a host context. Fix: copy it, or pass a device "
                 "context.");

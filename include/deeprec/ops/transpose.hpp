@@ -21,6 +21,7 @@
 #include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/ops/detail/byte_rows.hpp>
+#include <deeprec/ops/detail/cache_size.hpp>
 #include <deeprec/ops/detail/transpose_args.hpp>
 #include <deeprec/ops/detail/transpose_kernels.hpp>
 #include <deeprec/simd/dispatch.hpp>
@@ -37,7 +38,8 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// @numerics bits are copied: NaN payloads, -0 and padding too; the same on every ISA and for any number of
 ///           threads
 /// @cost     O(R*C): reads in once and writes out once, in blocks of 512 bytes of a column and 128 columns,
-///           with non-temporal stores when out is larger than 2 MB. No allocation; 80 KB of stack
+///           with non-temporal stores when out is larger than the second-level cache. No allocation; 80 KB of
+///           stack
 /// @threads  reentrant; concurrent calls are safe where their outputs share no byte
 /// @error    shape_mismatch naming the operand; unsupported when out overlaps in. On an error nothing is
 ///           written
@@ -89,8 +91,8 @@ status transpose_on(any_backend, const Args&...) {
 /// @param stage_above  the blocks of outputs of more bytes than this are written from a buffer
 template <class Context, class T, MemorySpace Space, MemorySpace OutSpace, class = detail::unit>
 status transpose_on(host_backend, const Context& ctx, matrix_view<const T, Space> in,
-                    matrix_view<T, OutSpace> out, index_t stream_above = detail::written_stream_above,
-                    index_t stage_above = detail::written_stream_above) {
+                    matrix_view<T, OutSpace> out, index_t stream_above = detail::second_level_cache_bytes(),
+                    index_t stage_above = detail::second_level_cache_bytes()) {
   static_assert(reachable_as<Space, host_space> && reachable_as<OutSpace, host_space>,
                 "deeprec::transpose: device memory given to a host context. Fix: copy it, or pass a device "
                 "context.");

@@ -34,10 +34,6 @@ inline bool has_whole_lines(const byte_rows<std::byte>& rows) noexcept {
   return places % static_cast<std::uintptr_t>(line_bytes) == 0;
 }
 
-/// Outputs of more bytes than this are written with non-temporal stores, by verbs that read no byte of them:
-/// a cached store reads the line first, and beyond the second-level cache that costs as much again.
-inline constexpr index_t written_stream_above = index_t{2} << 20;
-
 /// Bytes of a piece of parallel work.
 inline constexpr index_t copy_piece_bytes = index_t{256} << 10;
 

@@ -1,4 +1,4 @@
-// The size of the last-level cache of this machine in bytes.
+// The sizes of the caches of this machine in bytes.
 #pragma once
 
 #include <unistd.h>
@@ -12,27 +12,44 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
-/// The third-level cache that one core can use, or 32 MB where its size is unknown. On x86 it is read with
-/// CPUID: sysconf() of some systems adds up the caches of a whole AMD package.
+/// The bytes of the cache of a level (2 or 3) that one core can use; 0 where they are unknown. On x86 they
+/// are read with CPUID: sysconf() of some systems adds up the caches of a whole AMD package.
+inline index_t cache_bytes(unsigned level) noexcept {
+#if DEEPREC_X86
+  constexpr unsigned leaves[] = {0x8000001dU, 4U};  // AMD's list of caches, and Intel's
+  for (const unsigned leaf : leaves) {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    for (unsigned i = 0; __get_cpuid_count(leaf, i, &a, &b, &c, &d) != 0 && (a & 31U) != 0; ++i) {
+      if (((a >> 5) & 7U) != level) continue;
+      const index_t ways = (b >> 22) + 1;
+      const index_t partitions = ((b >> 12) & 0x3ffU) + 1;
+      const index_t line = (b & 0xfffU) + 1;
+      return ways * partitions * line * (index_t{c} + 1);
+    }
+  }
+#endif
+  long known = 0;
+#if defined(_SC_LEVEL2_CACHE_SIZE) && defined(_SC_LEVEL3_CACHE_SIZE)
+  known = ::sysconf(level == 2 ? _SC_LEVEL2_CACHE_SIZE : _SC_LEVEL3_CACHE_SIZE);
+#endif
+  return known > 0 ? index_t{known} : 0;
+}
+
+/// The second-level cache, or 1 MB where its size is unknown. Verbs that read no byte of their output write
+/// larger ones with non-temporal stores: a cached store reads the line first.
+inline index_t second_level_cache_bytes() noexcept {
+  static const index_t bytes = [] {
+    const index_t known = cache_bytes(2);
+    return known > 0 ? known : index_t{1} << 20;
+  }();
+  return bytes;
+}
+
+/// The third-level cache, or 32 MB where its size is unknown.
 inline index_t last_level_cache_bytes() noexcept {
   static const index_t bytes = [] {
-#if DEEPREC_X86
-    constexpr unsigned leaves[] = {0x8000001dU, 4U};  // AMD's list of caches, and Intel's
-    for (const unsigned leaf : leaves) {
-      unsigned a = 0, b = 0, c = 0, d = 0;
-      for (unsigned i = 0; __get_cpuid_count(leaf, i, &a, &b, &c, &d) != 0 && (a & 31U) != 0; ++i) {
-        if (((a >> 5) & 7U) != 3) continue;
-        const index_t ways = (b >> 22) + 1;
-        const index_t partitions = ((b >> 12) & 0x3ffU) + 1;
-        const index_t line = (b & 0xfffU) + 1;
-        return ways * partitions * line * (index_t{c} + 1);
-      }
-    }
-#endif
-#if defined(_SC_LEVEL3_CACHE_SIZE)
-    if (const long known = ::sysconf(_SC_LEVEL3_CACHE_SIZE); known > 0) return index_t{known};
-#endif
-    return index_t{32} << 20;
+    const index_t known = cache_bytes(3);
+    return known > 0 ? known : index_t{32} << 20;
   }();
   return bytes;
 }
