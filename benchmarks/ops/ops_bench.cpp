@@ -1,7 +1,7 @@
 // The tensor operators at the shapes of published comparisons, f32, on one thread.
 //
-//   ops/dynamic_stitch       40 partitions of 2500 rows of 64
-//   ops/transpose/small      (1024, 64)           ops/transpose/large   (8192, 8192)
+//   ops/dynamic_stitch       40 partitions of 2500 rows of 64, also on huge pages
+//   ops/transpose/small      (1024, 64)           ops/transpose/large   (8192, 8192), also on huge pages
 //   ops/tile                 (512, 50) twice down and 50 times across: (1024, 2500)
 //   ops/bias_add_grad        columns of (51200, 512)
 //   ops/sparse_segment_mean  51200 rows of 128 in 5120 segments
@@ -16,6 +16,7 @@
 // compared with plain loops before anything is timed.
 
 #include <benchmark/benchmark.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cmath>
@@ -31,6 +32,7 @@
 
 #include <deeprec/embedding/lookup/sparse_segment.hpp>
 #include <deeprec/exec/inline_executor.hpp>
+#include <deeprec/memory/huge_page_resource.hpp>
 #include <deeprec/ops/column_sums.hpp>
 #include <deeprec/ops/dynamic_stitch.hpp>
 #include <deeprec/ops/expression.hpp>
@@ -53,11 +55,15 @@ constexpr inline_executor here;
 struct free_memory {
   void operator()(void* p) const { std::free(p); }
 };
-/// Whole pages, as a framework's allocator hands them out.
+/// Pages as a framework's allocator hands them out, or huge ones.
+enum class pages : std::size_t { ordinary = 4096, huge = huge_page_size };
+
 struct floats {
-  explicit floats(index_t count)
-      : size(static_cast<std::size_t>(count)),
-        data(static_cast<float*>(std::aligned_alloc(4096, (size * sizeof(float) + 4095) / 4096 * 4096))) {
+  explicit floats(index_t count, pages page = pages::ordinary) : size(static_cast<std::size_t>(count)) {
+    const auto unit = static_cast<std::size_t>(page);
+    const std::size_t whole = (size * sizeof(float) + unit - 1) / unit * unit;
+    data.reset(static_cast<float*>(std::aligned_alloc(unit, whole)));
+    if (page == pages::huge) ::madvise(data.get(), whole, MADV_HUGEPAGE);
     for (std::size_t i = 0; i < size; ++i) data.get()[i] = static_cast<float>(i * 2654435761U % 65521) / 256;
   }
   [[nodiscard]] std::size_t bytes() const { return size * sizeof(float); }
@@ -115,9 +121,9 @@ void measure(benchmark::State& state, const comparison& c) {
   }
 }
 
-void dynamic_stitch_published(benchmark::State& state) {
+void stitched(benchmark::State& state, const std::string& name, pages page) {
   constexpr index_t parts = 40, count = 2500, width = 64, rows = parts * count;
-  const floats data(rows * width), out(rows * width), expected(rows * width);
+  const floats data(rows * width, page), out(rows * width, page), expected(rows * width);
   std::vector<std::int32_t> order(static_cast<std::size_t>(rows));
   std::iota(order.begin(), order.end(), 0);
   std::shuffle(order.begin(), order.end(), std::mt19937_64(3));
@@ -140,7 +146,7 @@ void dynamic_stitch_published(benchmark::State& state) {
       stitch(their_indices.data(), their_data.data(), parts, count, width, out.get(), rows);
     };
   };
-  measure(state, {"ops/dynamic_stitch",
+  measure(state, {name,
                   [&] {
                     benchmark::DoNotOptimize(
                         dynamic_stitch(here, std::span<const array_view<const std::int32_t>>(indices),
@@ -158,11 +164,19 @@ void dynamic_stitch_published(benchmark::State& state) {
                   static_cast<double>(2 * data.bytes())});
 }
 
-void transposed(benchmark::State& state, const std::string& name, index_t rows, index_t columns, int sets) {
+void dynamic_stitch_published(benchmark::State& state) {
+  stitched(state, "ops/dynamic_stitch", pages::ordinary);
+}
+void dynamic_stitch_huge_pages(benchmark::State& state) {
+  stitched(state, "ops/dynamic_stitch/huge_pages", pages::huge);
+}
+
+void transposed(benchmark::State& state, const std::string& name, index_t rows, index_t columns, int sets,
+                pages page = pages::ordinary) {
   std::vector<floats> in, out;
   for (int s = 0; s < sets; ++s) {
-    in.emplace_back(rows * columns);
-    out.emplace_back(rows * columns);
+    in.emplace_back(rows * columns, page);
+    out.emplace_back(rows * columns, page);
   }
   floats expected(rows * columns);
   for (index_t i = 0; i < rows; ++i) {
@@ -197,6 +211,10 @@ void transposed(benchmark::State& state, const std::string& name, index_t rows, 
 }
 void transpose_small(benchmark::State& state) { transposed(state, "ops/transpose/small", 1024, 64, 8); }
 void transpose_large(benchmark::State& state) { transposed(state, "ops/transpose/large", 8192, 8192, 1); }
+
+void transpose_huge_pages(benchmark::State& state) {
+  transposed(state, "ops/transpose/large/huge_pages", 8192, 8192, 1, pages::huge);
+}
 
 void tile_published(benchmark::State& state) {
   constexpr index_t rows = 512, columns = 50, down = 2, across = 50;
@@ -365,6 +383,8 @@ void chain6(benchmark::State& state) {
 OPS_BENCHMARK(dynamic_stitch_published, "ops/dynamic_stitch");
 OPS_BENCHMARK(transpose_small, "ops/transpose/small");
 OPS_BENCHMARK(transpose_large, "ops/transpose/large");
+OPS_BENCHMARK(dynamic_stitch_huge_pages, "ops/dynamic_stitch/huge_pages");
+OPS_BENCHMARK(transpose_huge_pages, "ops/transpose/large/huge_pages");
 OPS_BENCHMARK(tile_published, "ops/tile");
 OPS_BENCHMARK(bias_add_grad, "ops/bias_add_grad");
 OPS_BENCHMARK(sparse_segment_mean, "ops/sparse_segment_mean");
