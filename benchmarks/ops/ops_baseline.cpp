@@ -6,6 +6,10 @@
 #define Eigen DEEPREC_BASELINE_JOIN(Eigen_, DEEPREC_BASELINE_NS)
 #include <unsupported/Eigen/CXX11/Tensor>
 
+#ifdef __SSE2__
+#  include <immintrin.h>
+#endif
+
 #include <algorithm>
 #include <array>
 
@@ -79,14 +83,30 @@ void eigen_segment_mean(const float* data, long rows, long width, const std::int
   }
 }
 
-float read_all(const float* in, long n, long ahead) {
+void fill_streamed(float* out, long n, float value) {
+#ifdef __SSE2__
+  const __m128 four = _mm_set1_ps(value);
+  for (long i = 0; i + 4 <= n; i += 4) _mm_stream_ps(out + i, four);
+  for (long i = n / 4 * 4; i < n; ++i) out[i] = value;
+  _mm_sfence();
+#else
+  std::fill(out, out + n, value);
+#endif
+}
+
+float read_all(const float* in, long n, long ahead, long places, long apart) {
   float sum[128] = {};
   long i = 0;
-  for (; i + 128 <= n; i += 128) {
-    if (ahead != 0) {
-      for (long line = 0; line < 8; ++line) __builtin_prefetch(in + i + 16 * (ahead + line), 0, 2);
+  for (; i + places * apart <= n; i += places * apart) {
+    for (long line = 0; line < apart; line += 128) {
+      for (long place = 0; place < places; ++place) {
+        const float* const from = in + i + place * apart + line;
+        if (ahead != 0) {
+          for (long l = 0; l < 8; ++l) __builtin_prefetch(from + 16 * (ahead + l), 0, 2);
+        }
+        for (long j = 0; j < 128; ++j) sum[j] += from[j];
+      }
     }
-    for (long j = 0; j < 128; ++j) sum[j] += in[i + j];
   }
   for (; i < n; ++i) sum[0] += in[i];
   for (long j = 1; j < 128; ++j) sum[0] += sum[j];
@@ -94,27 +114,33 @@ float read_all(const float* in, long n, long ahead) {
 }
 
 void gather_means(const float* data, long width, const std::int64_t* indices, const int* segments, long count,
-                  float* out, long segment_count, long ahead) {
+                  float* out, long segment_count, long ahead, bool near, bool summed_apart) {
+  constexpr long most = 128;  // floats that are summed apart at once
   long k = 0;
   for (long s = 0; s < segment_count; ++s) {
-    float* const to = out + s * width;
     const long first = k;
-    for (; k < count && segments[k] == s; ++k) {
-      if (ahead != 0 && k + ahead < count) {
-        const float* const soon = data + indices[k + ahead] * width;
-        for (long j = 0; j < width; j += 16) __builtin_prefetch(soon + j, 0, 2);
-      }
-      const float* const from = data + indices[k] * width;
-      if (k == first) {
-        for (long j = 0; j < width; ++j) to[j] = from[j];
-      } else {
-        for (long j = 0; j < width; ++j) to[j] += from[j];
-      }
-    }
+    while (k < count && segments[k] == s) ++k;
     const auto n = static_cast<float>(k - first);
-    if (n == 0) std::fill(to, to + width, 0.0F);
-    if (n > 1) {
-      for (long j = 0; j < width; ++j) to[j] /= n;
+    for (long begin = 0; begin < width; begin += most) {
+      const long some = std::min(most, width - begin);
+      float apart[most];
+      float* const to = summed_apart ? apart : out + s * width + begin;
+      std::fill(to, to + some, 0.0F);
+      for (long at = first; at < k; ++at) {
+        if (ahead != 0 && at + ahead < count) {
+          const float* const soon = data + indices[at + ahead] * width + begin;
+          for (long j = 0; j < some; j += 16) {
+            near ? __builtin_prefetch(soon + j, 0, 3) : __builtin_prefetch(soon + j, 0, 2);
+          }
+        }
+        const float* const from = data + indices[at] * width + begin;
+        if (some == most) {
+          for (long j = 0; j < most; ++j) to[j] += from[j];
+        } else {
+          for (long j = 0; j < some; ++j) to[j] += from[j];
+        }
+      }
+      for (long j = 0; j < some; ++j) out[s * width + begin + j] = n > 1 ? to[j] / n : to[j];
     }
   }
 }

@@ -8,8 +8,9 @@
 //   ops/chain6               six element-wise operations beyond the caches
 //
 //   speedup      Eigen's Tensor formulation over ours, the faster of two builds
-//   of_copy, of_fill, of_read, of_gather      the limit over ours: memcpy, memset of the output, reading the
-//                input, the best gather by hand
+//   of_copy      memcpy of as many bytes over ours
+//   roofline     the limit over ours, the best of a sweep: a fill of the output, a read of the input, a gather
+//                by hand
 //   over_passes, over_loop                    of chain6: six passes, one loop by hand, over ours
 //
 // Shapes of less than a cache are called warm: inputs in rotation, the limit on the same ones. Each answer is
@@ -234,6 +235,14 @@ void tile_published(benchmark::State& state) {
       for (std::size_t s = 0; s < in.size(); ++s) one(in[s].get(), out[s].get());
     };
   };
+  const candidate best = fastest({{"memset",
+                                   [&] {
+                                     for (const floats& o : out) std::memset(o.get(), 0, o.bytes());
+                                   }},
+                                  {"streamed", [&] {
+                                     for (const floats& o : out)
+                                       baseline::o2::fill_streamed(o.get(), static_cast<long>(o.size), 1.5F);
+                                   }}});
   const auto eigen = [&](auto tile_by) {
     return all([=](const float* from, float* to) { tile_by(from, rows, columns, down, across, to); });
   };
@@ -242,10 +251,7 @@ void tile_published(benchmark::State& state) {
                                                   across, matrix_view(to, rows * down, columns * across))
                                                  .ok());
                   }),
-                  eigen(baseline::o2::eigen_tile), eigen(baseline::native::eigen_tile), "of_fill",
-                  [&] {
-                    for (const floats& o : out) std::memset(o.get(), 0, o.bytes());
-                  },
+                  eigen(baseline::o2::eigen_tile), eigen(baseline::native::eigen_tile), "roofline", best.run,
                   [&] {
                     bool right = true;
                     for (const floats& o : out) {
@@ -267,14 +273,19 @@ void bias_add_grad(benchmark::State& state) {
   }
   std::vector<candidate> reads;
   for (const long ahead : {0L, 8L, 16L, 32L, 64L}) {
-    for (const auto& [build, read] :
-         {std::pair{"o2", &baseline::o2::read_all}, {"native", &baseline::native::read_all}}) {
-      reads.push_back({std::string(build) + ",ahead:" + std::to_string(ahead), [&in, read, ahead] {
-                         benchmark::DoNotOptimize(read(in.get(), static_cast<long>(in.size), ahead));
-                       }});
+    for (const auto& [places, apart] : {std::pair{1L, 128L}, {4L, 512L}, {8L, 1024L}, {16L, 1024L}}) {
+      for (const auto& [build, read] :
+           {std::pair{"o2", &baseline::o2::read_all}, {"native", &baseline::native::read_all}}) {
+        reads.push_back(
+            {std::string(build) + ",ahead:" + std::to_string(ahead) + ",places:" + std::to_string(places),
+             [&in, read = read, ahead, places = places, apart = apart] {
+               benchmark::DoNotOptimize(read(in.get(), static_cast<long>(in.size), ahead, places, apart));
+             }});
+      }
     }
   }
   const candidate best = fastest(reads);
+  state.SetLabel("roofline: " + best.name);
   const auto eigen = [&](auto sum_by) { return [&, sum_by] { sum_by(in.get(), rows, columns, out.get()); }; };
   measure(state,
           {"ops/bias_add_grad",
@@ -283,7 +294,7 @@ void bias_add_grad(benchmark::State& state) {
                                                   array_view<float>(out.get(), columns))
                                           .ok());
            },
-           eigen(baseline::o2::eigen_bias_add_grad), eigen(baseline::native::eigen_bias_add_grad), "of_read",
+           eigen(baseline::o2::eigen_bias_add_grad), eigen(baseline::native::eigen_bias_add_grad), "roofline",
            best.run,
            [&] {
              const bool right = near(out, expected, 1e-3);
@@ -314,15 +325,21 @@ void sparse_segment_mean(benchmark::State& state) {
   }
   std::vector<candidate> gathers;
   for (const long ahead : {0L, 4L, 8L, 16L, 32L}) {
-    for (const auto& [build, gather] :
-         {std::pair{"o2", &baseline::o2::gather_means}, {"native", &baseline::native::gather_means}}) {
-      gathers.push_back({std::string(build) + ",ahead:" + std::to_string(ahead), [&, gather, ahead] {
-                           gather(data.get(), width, indices.data(), segments.data(), count, out.get(),
-                                  segment_count, ahead);
-                         }});
+    for (const int kind : {0, 1, 2, 3}) {
+      const bool near = kind % 2 != 0, apart = kind / 2 != 0;
+      for (const auto& [build, gather] :
+           {std::pair{"o2", &baseline::o2::gather_means}, {"native", &baseline::native::gather_means}}) {
+        gathers.push_back({std::string(build) + (near ? ",near" : "") + (apart ? ",apart" : "") +
+                               ",ahead:" + std::to_string(ahead),
+                           [&, gather = gather, ahead, near, apart] {
+                             gather(data.get(), width, indices.data(), segments.data(), count, out.get(),
+                                    segment_count, ahead, near, apart);
+                           }});
+      }
     }
   }
   const candidate best = fastest(gathers);
+  state.SetLabel("roofline: " + best.name);
   const auto eigen = [&](auto mean_by) {
     return [&, mean_by] {
       mean_by(data.get(), rows, width, indices.data(), segments.data(), count, out.get(), segment_count);
@@ -336,7 +353,7 @@ void sparse_segment_mean(benchmark::State& state) {
                             .ok());
                   },
                   eigen(baseline::o2::eigen_segment_mean), eigen(baseline::native::eigen_segment_mean),
-                  "of_gather", best.run,
+                  "roofline", best.run,
                   [&] {
                     const bool right = near(out, expected, 1e-5);
                     spoil(out);

@@ -76,6 +76,24 @@ TEST_CASE_TEMPLATE("column sums have the bits of the stated order of additions",
   }
 }
 
+TEST_CASE_TEMPLATE("column sums of more bytes than a second-level cache have the same bits", T, float, bf16,
+                   f16) {
+  std::mt19937 random(seed());
+  std::normal_distribution<float> normal;
+  inline_executor here;
+  constexpr index_t rows = 1033, columns = 515;
+  static_assert(rows * detail::column_panel * index_t{sizeof(T)} > detail::fetch_sums_above);
+  guarded<T> memory(static_cast<std::size_t>(rows * columns));
+  for (std::size_t i = 0; i < memory.size(); ++i) memory[i] = static_cast<T>(normal(random));
+  const matrix_view<const T> in(memory.data(), rows, columns);
+  const std::vector<float> expected = oracle(in);
+  for (const isa which : runnable_isas()) {
+    guarded<float> out(static_cast<std::size_t>(columns));
+    REQUIRE(column_sums(on(here, which), in, array_view<float>(out.data(), columns)).ok());
+    CHECK(same_bits(out.data(), expected));
+  }
+}
+
 TEST_CASE("the sum of many rows is near the sum in double, and NaN and infinity propagate") {
   //! [column_sums]
   constexpr index_t rows = 20'000, columns = 5;

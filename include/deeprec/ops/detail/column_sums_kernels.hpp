@@ -3,6 +3,7 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
+#include <deeprec/ops/detail/byte_rows.hpp>
 #include <deeprec/simd/vectors.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
@@ -11,6 +12,8 @@ namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 inline constexpr index_t rows_of_part = 64;
 /// Columns whose partial sums are kept in the first-level cache.
 inline constexpr index_t column_panel = 512;
+/// Panels of more bytes are prefetched: they come from beyond most second-level caches.
+inline constexpr index_t fetch_sums_above = index_t{1} << 20;
 
 }}}  // namespace deeprec::DEEPREC_ABI::detail
 
