@@ -113,34 +113,41 @@ float read_all(const float* in, long n, long ahead, long places, long apart) {
   return sum[0];
 }
 
+namespace {
+
+using floats16 __attribute__((vector_size(64), aligned(4), may_alias)) = float;
+
+// Columns [0, 128) of the positions [begin, end), summed in registers.
+void add_128(const float* data, long width, const std::int64_t* indices, long begin, long end, long count,
+             float* out, long ahead, bool near) {
+  floats16 sum[8] = {};
+  for (long at = begin; at < end; ++at) {
+    if (ahead != 0 && at + ahead < count) {
+      const float* const soon = data + indices[at + ahead] * width;
+      for (long j = 0; j < 128; j += 16) {
+        near ? __builtin_prefetch(soon + j, 0, 3) : __builtin_prefetch(soon + j, 0, 2);
+      }
+    }
+    const auto* const from = reinterpret_cast<const floats16*>(data + indices[at] * width);
+#pragma GCC unroll 8
+    for (int v = 0; v < 8; ++v) sum[v] += from[v];
+  }
+  const float scale = end > begin ? 1 / static_cast<float>(end - begin) : 0;
+  auto* const to = reinterpret_cast<floats16*>(out);
+#pragma GCC unroll 8
+  for (int v = 0; v < 8; ++v) to[v] = sum[v] * scale;
+}
+
+}  // namespace
+
 void gather_means(const float* data, long width, const std::int64_t* indices, const int* segments, long count,
-                  float* out, long segment_count, long ahead, bool near, bool summed_apart) {
-  constexpr long most = 128;  // floats that are summed apart at once
+                  float* out, long segment_count, long ahead, bool near) {
   long k = 0;
   for (long s = 0; s < segment_count; ++s) {
     const long first = k;
     while (k < count && segments[k] == s) ++k;
-    const auto n = static_cast<float>(k - first);
-    for (long begin = 0; begin < width; begin += most) {
-      const long some = std::min(most, width - begin);
-      float apart[most];
-      float* const to = summed_apart ? apart : out + s * width + begin;
-      std::fill(to, to + some, 0.0F);
-      for (long at = first; at < k; ++at) {
-        if (ahead != 0 && at + ahead < count) {
-          const float* const soon = data + indices[at + ahead] * width + begin;
-          for (long j = 0; j < some; j += 16) {
-            near ? __builtin_prefetch(soon + j, 0, 3) : __builtin_prefetch(soon + j, 0, 2);
-          }
-        }
-        const float* const from = data + indices[at] * width + begin;
-        if (some == most) {
-          for (long j = 0; j < most; ++j) to[j] += from[j];
-        } else {
-          for (long j = 0; j < some; ++j) to[j] += from[j];
-        }
-      }
-      for (long j = 0; j < some; ++j) out[s * width + begin + j] = n > 1 ? to[j] / n : to[j];
+    for (long column = 0; column < width; column += 128) {
+      add_128(data + column, width, indices, first, k, count, out + s * width + column, ahead, near);
     }
   }
 }
