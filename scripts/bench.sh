@@ -158,6 +158,17 @@ build_known() {
   ((${#targets[@]} == 0)) || build bench "${targets[@]}"
 }
 
+# TensorFlow's suite is a program like the others, which reports what is missing itself.
+make_tensorflow_suite() {
+  local python library
+  build_known deeprec_ops_peer
+  python="$(python_with tensorflow || echo python3)"
+  library="$(find "$bin" -name libdeeprec_ops_peer.so -print -quit)"
+  printf '#!/usr/bin/env bash\nexec %q %q --library %q "$@"\n' "$python" "$root/benchmarks/ops/tensorflow_peer.py" \
+    "${library:+$root/$library}" >"$bin/bench_tensorflow"
+  chmod +x "$bin/bench_tensorflow"
+}
+
 build bench claims
 # The versions of packages that suites compare with; FBGEMM's the suites say themselves.
 facts=(--commit "$commit" --dirty "$dirty")
@@ -168,13 +179,8 @@ done < <(dpkg-query -W -f '${Package} ${Version}\n' libabsl-dev libboost-dev lib
 
 if [[ "$suite" == reproduce ]]; then
   mapfile -t names <<<"$wanted"
-  build_known "${names[@]/#/bench_}" deeprec_ops_peer
-  # TensorFlow's suite is a program like the others, which reports what is missing itself.
-  python="$(python_with tensorflow || echo python3)"
-  library="$(find "$bin" -name libdeeprec_ops_peer.so -print -quit)"
-  printf '#!/usr/bin/env bash\nexec %q %q --library %q "$@"\n' "$python" "$root/benchmarks/ops/tensorflow_peer.py" \
-    "${library:+$root/$library}" >"$bin/bench_tensorflow"
-  chmod +x "$bin/bench_tensorflow"
+  build_known "${names[@]/#/bench_}"
+  make_tensorflow_suite
   exec python3 scripts/report/report.py reproduce ${only:+"$only"} --claims "$bin/claims/claims" --programs "$bin" -- "${facts[@]}"
 fi
 
@@ -185,4 +191,5 @@ fi
 suites="$("${tool[@]}" --suites)"
 mapfile -t names <<<"$suites"
 build_known "${names[@]/#/bench_}"
+[[ " ${names[*]} " != *" tensorflow "* ]] || make_tensorflow_suite
 exec "${tool[@]}" "${facts[@]}" ${json:+--json "$json"}

@@ -243,6 +243,9 @@ OPS = {
     f"tensorflow/{make.__name__}": make
     for make in (where, select, dynamic_stitch, transpose, tile, bias_add_grad, sparse_segment_mean)
 }
+# The published operators, Select by the faster of TensorFlow's two formulations.
+SIX = [name for name in OPS if name != "tensorflow/where"]
+ALL_SIX = "tensorflow/all_six"
 
 
 # Both sides.
@@ -343,7 +346,7 @@ def slopes(times):
 
 
 def measure(tf, np, library, make, pairs):
-    """The counters of one benchmark."""
+    """The counters of one benchmark, and the ratios of its pairs."""
     op = make(tf, np, np.random.default_rng(7))
     ours = ours_of(library, op)
     graphs = Graphs(tf, op)
@@ -364,15 +367,36 @@ def measure(tf, np, library, make, pairs):
     if median(theirs) <= 0 or median(own) <= 0 or low <= 0 or math.isinf(high):
         raise Unavailable("unfit: noise of the machine is larger than the time of 64 ops")
     overheads = [seconds["one"] - slope for seconds, slope in zip(rounds, theirs)]
-    return {
-        "speedup": median(ratios),
-        "speedup_low": low,
-        "speedup_high": high,
-        "pairs": float(pairs),
+    counters = {
+        **speedup_of(ratios),
         "tensorflow_us": median(theirs) * 1e6,
         "ours_us": median(own) * 1e6,
         "op_overhead_us": median(overheads) * 1e6,
     }
+    return counters, ratios
+
+
+def speedup_of(ratios):
+    low, high = median_interval(ratios)
+    return {
+        "speedup": median(ratios),
+        "speedup_low": low,
+        "speedup_high": high,
+        "pairs": float(len(ratios)),
+    }
+
+
+def geometric_mean(ratios):
+    """The counters of ALL_SIX: pair by pair, the geometric mean over the operators."""
+    missing = [name for name in SIX if name not in ratios]
+    if missing:
+        raise Unavailable(f"not run: {', '.join(missing)}")
+    means = [
+        math.exp(sum(math.log(ratio) for ratio in pair) / len(pair))
+        for pair in zip(*(ratios[name] for name in SIX))
+        if all(0 < ratio < math.inf for ratio in pair)
+    ]
+    return {**speedup_of(means), "ours_us": 0.0}
 
 
 # As a program of Google Benchmark.
@@ -412,10 +436,15 @@ def run(names, library_path, pairs):
         return {"context": context, "benchmarks": [error_of(name, str(problem)) for name in names]}
     context["peer.tensorflow"] = tf.__version__
     context["peer.numpy"] = np.__version__
-    entries = []
+    entries, ratios = [], {}
     for name in names:
         try:
-            entries.append(entry_of(name, measure(tf, np, library, OPS[name], pairs)))
+            if name == ALL_SIX:
+                entries.append(entry_of(name, geometric_mean(ratios)))
+                print("{name}: speedup {speedup:.3g} [{speedup_low:.3g}..{speedup_high:.3g}]".format(**entries[-1]))
+                continue
+            counters, ratios[name] = measure(tf, np, library, OPS[name], pairs)
+            entries.append(entry_of(name, counters))
             print(
                 "{name}: speedup {speedup:.3g} [{speedup_low:.3g}..{speedup_high:.3g}], TensorFlow "
                 "{tensorflow_us:.1f} us + {op_overhead_us:.1f} us, ours {ours_us:.1f} us".format(**entries[-1])
@@ -441,7 +470,7 @@ def arguments_of(argv):
 
 def main(argv):
     arguments = arguments_of(argv)
-    names = [name for name in OPS if re.search(arguments.benchmark_filter, name)]
+    names = [name for name in [*OPS, ALL_SIX] if re.search(arguments.benchmark_filter, name)]
     if arguments.benchmark_list_tests:
         print("\n".join(names))
         return 0
