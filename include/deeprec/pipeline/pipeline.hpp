@@ -21,6 +21,7 @@
 #include <optional>
 #include <stop_token>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -76,26 +77,26 @@ struct pipeline_place<context<E>> {
   static environment environment_of(const context<E>& where) noexcept { return where; }
 };
 
-/// A segment as a task. One that an executor drops ends the run, since others would wait for it for ever.
+/// A segment as a task. Called in post() it would wait for tasks that are not posted yet.
 template <class Run, std::size_t Segment>
-class segment_task {
- public:
-  explicit segment_task(Run& run) noexcept : run_(&run) {}
-  segment_task(segment_task&& other) noexcept : run_(std::exchange(other.run_, nullptr)) {}
-  segment_task& operator=(segment_task&&) = delete;
-  ~segment_task() {
-    if (run_ != nullptr) run_->cancel();
-  }
-  void operator()() noexcept { std::exchange(run_, nullptr)->template work<Segment>(); }
+struct segment_task {
+  Run* run;
+  std::thread::id caller = std::this_thread::get_id();
 
- private:
-  Run* run_;
+  status operator()() const noexcept {
+    if (std::this_thread::get_id() == caller) {
+      return {errc::unsupported, "pipeline::run: the executor must have threads for tasks (called one in post)"};
+    }
+    run->template work<Segment>();
+    return {};
+  }
 };
 
 }  // namespace detail
 
 /// @param Wait how a segment waits for another (wait_strategies.hpp)
-/// @pre     executors, what the callables refer to and a context's resource, token and sink outlive it
+/// @pre     executors, what the callables refer to and a context's resource, token and sink outlive it; an
+///          executor runs every task that it accepts
 /// @threads one thread at a time
 /// @error   invalid_value: a capacity, or an n of parallel(n), of 0, thrown as deeprec::error
 template <class Line, class E, class Wait = patient_wait>
@@ -217,6 +218,10 @@ class pipeline {
       for (int i = 0; i < n; ++i) {
         task_handle& task = tasks.emplace_back();
         if (const status s = post<segment>(now, task); !s) return s;
+        // It has ended already: without items, or because the executor dropped it or called it in post().
+        if (task.done()) {
+          if (const status s = task.join(); !s) return s;
+        }
       }
       return post_down_to<segment, Lowest>(now, tasks);
     }
@@ -224,7 +229,7 @@ class pipeline {
   template <std::size_t Segment>
   status post(run_type& now, task_handle& task) {
     using node = typename traits::template node<traits::first_of(Segment)>;
-    detail::segment_task<run_type, Segment> work(now);
+    detail::segment_task<run_type, Segment> work{&now};
     if constexpr (std::is_void_v<typename node::executor_type>) {
       return executor_->post(std::move(work), std::stop_token(), task);
     } else {
