@@ -113,12 +113,13 @@ double ideal(const spec& s) {
 double ours(const spec& s, std::size_t capacity, std::uint64_t& sum) {
   std::uint64_t k = 0;
   sum = 0;
-  auto line = source("first",
-                     [&]() -> std::optional<std::uint64_t> {
-                       if (k == s.items) return std::nullopt;
-                       return chain(k++, s.first_steps);
-                     }) |
-              sink("second", [&](std::uint64_t item) { sum = fold(sum, chain(item, s.second_steps)); }).own_thread();
+  auto line =
+      source("first",
+             [&]() -> std::optional<std::uint64_t> {
+               if (k == s.items) return std::nullopt;
+               return chain(k++, s.first_steps);
+             }) |
+      sink("second", [&](std::uint64_t item) { sum = fold(sum, chain(item, s.second_steps)); }).own_thread();
   pipeline p(pool(), std::move(line), {.capacity = capacity});
   const double begin = now();
   p.run().or_throw();
@@ -157,7 +158,8 @@ std::vector<contender> peers() {
 /// The best peer over its builds and its numbers of tokens: by its median over the rounds so far.
 class best_peer {
  public:
-  void round(const spec& s, std::uint64_t sum, bool three, bool counted, const std::vector<std::size_t>& tokens) {
+  void round(const spec& s, std::uint64_t sum, bool three, bool counted,
+             const std::vector<std::size_t>& tokens) {
     std::size_t which = 0;
     for (const contender& c : peers()) {
       for (const std::size_t t : tokens) {
@@ -179,7 +181,8 @@ class best_peer {
     double least = std::numeric_limits<double>::infinity();
     const std::vector<double>* best = nullptr;
     for (const auto& [which, series] : times_) {
-      if (const double m = median(series.second); m < least) least = m, best = &series.second, name_ = series.first;
+      if (const double m = median(series.second); m < least)
+        least = m, best = &series.second, name_ = series.first;
     }
     std::vector<double> all;
     for (std::size_t i = 0; i < mine.size(); ++i) all.push_back(mine[i] / (*best)[i]);
@@ -208,7 +211,8 @@ void two_stages(benchmark::State& state, const std::string& name, double first_u
     bool wrong = false;
     f.sample([&] {
       const double us = steps_per_us();
-      const spec s{items, static_cast<std::uint64_t>(first_us * us), static_cast<std::uint64_t>(second_us * us)};
+      const spec s{items, static_cast<std::uint64_t>(first_us * us),
+                   static_cast<std::uint64_t>(second_us * us)};
       const std::uint64_t sum = expected(s);
       std::uint64_t got = 0;
       double took = 0, floor = 0;
@@ -317,7 +321,8 @@ void tuned(benchmark::State& state, const std::string& name) {
                     sink("even", [&](const item& i) {
                       sum = fold(sum, chain(i.value, static_cast<std::uint64_t>(21 * us)));
                     }).own_thread();
-        pipeline p(pool(), std::move(line), {.capacity = capacity, .max_capacity = most, .byte_budget = budget});
+        pipeline p(pool(), std::move(line),
+                   {.capacity = capacity, .max_capacity = most, .byte_budget = budget});
         const double begin = now();
         p.run().or_throw();
         const double took = now() - begin;

@@ -44,6 +44,8 @@ double run_lines(const spec& s, std::uint64_t& sum) {
 
 }  // namespace
 
-void add_taskflow(std::vector<contender>& to) { to.push_back({"Taskflow", run_lines<false>, run_lines<true>}); }
+void add_taskflow(std::vector<contender>& to) {
+  to.push_back({"Taskflow", run_lines<false>, run_lines<true>});
+}
 
 }  // namespace DEEPREC_BASELINE_NS

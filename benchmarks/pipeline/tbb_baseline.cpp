@@ -26,13 +26,14 @@ double seconds_of(Run run) {
 }
 
 auto source_of(const spec& s, std::uint64_t& k) {
-  return make_filter<void, std::uint64_t>(filter_mode::serial_in_order, [&](flow_control& flow) -> std::uint64_t {
-    if (k == s.items) {
-      flow.stop();
-      return 0;
-    }
-    return chain(k++, s.first_steps);
-  });
+  return make_filter<void, std::uint64_t>(filter_mode::serial_in_order,
+                                          [&](flow_control& flow) -> std::uint64_t {
+                                            if (k == s.items) {
+                                              flow.stop();
+                                              return 0;
+                                            }
+                                            return chain(k++, s.first_steps);
+                                          });
 }
 auto sink_of(const spec& s, std::uint64_t& sum) {
   return make_filter<std::uint64_t, void>(filter_mode::serial_in_order, [&](std::uint64_t item) {

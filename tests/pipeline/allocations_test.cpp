@@ -34,7 +34,9 @@ std::atomic<std::uint64_t> allocations{0};
 [[gnu::noinline]] void operator delete(void* dead) noexcept { std::free(dead); }
 [[gnu::noinline]] void operator delete(void* dead, std::size_t) noexcept { std::free(dead); }
 [[gnu::noinline]] void operator delete(void* dead, std::align_val_t) noexcept { std::free(dead); }
-[[gnu::noinline]] void operator delete(void* dead, std::size_t, std::align_val_t) noexcept { std::free(dead); }
+[[gnu::noinline]] void operator delete(void* dead, std::size_t, std::align_val_t) noexcept {
+  std::free(dead);
+}
 
 namespace {
 
@@ -46,22 +48,23 @@ std::uint64_t of_a_run(std::uint64_t n, const pipeline_options& options) {
   staging_pool<std::vector<int>> buffers(32);
   using lease = staging_pool<std::vector<int>>::lease;
   std::uint64_t k = 0, sum = 0;
-  pipeline p(pool,
-             source("read",
-                    [&]() -> std::optional<lease> {
-                      if (k++ == n) return std::nullopt;
-                      lease one = buffers.acquire();
-                      one->assign(10, static_cast<int>(k));
-                      return one;
-                    }) |
-                 stage("own", [](lease& one) { ++(*one)[0]; }).own_thread() |
-                 stage("ordered", [](lease&& one) { return std::move(one); }).parallel(2) |
-                 stage("odd",
-                       [](lease&& one) { return (*one)[1] % 2 == 1 ? std::optional(std::move(one)) : std::nullopt; })
-                     .parallel(2)
-                     .unordered() |
-                 sink("sum", [&](lease&& one) { sum += static_cast<std::uint64_t>((*one)[0]); }),
-             options);
+  pipeline p(
+      pool,
+      source("read",
+             [&]() -> std::optional<lease> {
+               if (k++ == n) return std::nullopt;
+               lease one = buffers.acquire();
+               one->assign(10, static_cast<int>(k));
+               return one;
+             }) |
+          stage("own", [](lease& one) { ++(*one)[0]; }).own_thread() |
+          stage("ordered", [](lease&& one) { return std::move(one); }).parallel(2) |
+          stage("odd",
+                [](lease&& one) { return (*one)[1] % 2 == 1 ? std::optional(std::move(one)) : std::nullopt; })
+              .parallel(2)
+              .unordered() |
+          sink("sum", [&](lease&& one) { sum += static_cast<std::uint64_t>((*one)[0]); }),
+      options);
   std::vector<lease> all;
   for (int i = 0; i < 32; ++i) {
     all.push_back(buffers.acquire());
@@ -76,9 +79,9 @@ std::uint64_t of_a_run(std::uint64_t n, const pipeline_options& options) {
 }
 
 TEST_CASE("pipeline: a run of three thousand items allocates as much as one of ten") {
-  for (const pipeline_options& options :
-       {pipeline_options{.capacity = 1}, pipeline_options{.capacity = 4},
-        pipeline_options{.capacity = 2, .byte_budget = 1000}, pipeline_options{.capacity = 1, .max_capacity = 4}}) {
+  for (const pipeline_options& options : {pipeline_options{.capacity = 1}, pipeline_options{.capacity = 4},
+                                          pipeline_options{.capacity = 2, .byte_budget = 1000},
+                                          pipeline_options{.capacity = 1, .max_capacity = 4}}) {
     const std::uint64_t few = of_a_run(10, options);
     const std::uint64_t many = of_a_run(3000, options);
     CHECK(many == few);

@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -93,7 +95,8 @@ struct two_stages : explorer::scenario {
     int first_failure = what.items;
     const char* stage = nullptr;
     if (what.fails_above >= 0) first_failure = what.fails_above, stage = "above";
-    if (what.fails_below >= 0 && what.fails_below < first_failure) first_failure = what.fails_below, stage = "below";
+    if (what.fails_below >= 0 && what.fails_below < first_failure)
+      first_failure = what.fails_below, stage = "below";
     if (static_cast<int>(below.seen.size()) != first_failure) fail("not what came before the end");
     const auto& failure = run_of_both.failure();
     if (failure.has_value() != (stage != nullptr)) fail("a failure is lost, or invented");
@@ -109,12 +112,13 @@ struct two_stages : explorer::scenario {
   run_type run_of_both;
 };
 
-void all_orders(const char* name, const script& s, int stale, bool membarrier = false, std::uint64_t most = 400'000) {
+void all_orders(const char* name, const script& s, int stale, bool membarrier = false,
+                std::uint64_t most = 400'000) {
   explorer x;
   const outcome o = x.explore([&] { return std::make_unique<two_stages>(s); }, {},
                               {.executions = most, .stale_reads = stale, .membarrier = membarrier});
-  std::printf("  %-44s %zu %5d %10llu %s\n", name, s.capacity, stale, static_cast<unsigned long long>(o.executions),
-              o.complete ? "" : "not all");
+  std::printf("  %-44s %zu %5d %10llu %s\n", name, s.capacity, stale,
+              static_cast<unsigned long long>(o.executions), o.complete ? "" : "not all");
   std::fflush(stdout);
   CHECK_MESSAGE(!o.failed, name << ": " << o.what);
 }
@@ -126,7 +130,8 @@ TEST_CASE("model: two segments with a ring between them end by the end, by a fai
     all_orders("ring: the source fails", {.fails_above = 1, .capacity = capacity}, 1);
     all_orders("ring: the sink fails", {.items = 3, .fails_below = 0, .capacity = capacity}, 0);
     all_orders("ring: both fail", {.fails_above = 1, .fails_below = 0, .capacity = capacity}, 0);
-    all_orders("ring: a cancel beside", {.items = 1, .cancelled = true, .capacity = capacity}, 0, false, 60'000);
+    all_orders("ring: a cancel beside", {.items = 1, .cancelled = true, .capacity = capacity}, 0, false,
+               60'000);
     all_orders("ring: the sink fails, membarrier", {.fails_below = 0, .capacity = capacity}, 0, true, 60'000);
   }
 }
@@ -134,13 +139,15 @@ TEST_CASE("model: two segments with a ring between them end by the end, by a fai
 TEST_CASE("model: two segments with a queue between them end by the end, by a failure or by a cancel") {
   for (const std::size_t capacity : {1u, 2u}) {
     const std::size_t budget = sizeof(watched);
-    all_orders("queue: two items and the end", {.capacity = capacity, .byte_budget = budget}, 0, false, 60'000);
-    all_orders("queue: the source fails", {.fails_above = 1, .capacity = capacity, .byte_budget = budget}, 0, false,
+    all_orders("queue: two items and the end", {.capacity = capacity, .byte_budget = budget}, 0, false,
                60'000);
-    all_orders("queue: the sink fails", {.fails_below = 0, .capacity = capacity, .byte_budget = budget}, 0, false,
-               60'000);
+    all_orders("queue: the source fails", {.fails_above = 1, .capacity = capacity, .byte_budget = budget}, 0,
+               false, 60'000);
+    all_orders("queue: the sink fails", {.fails_below = 0, .capacity = capacity, .byte_budget = budget}, 0,
+               false, 60'000);
     all_orders("queue: a cancel beside",
-               {.items = 1, .cancelled = true, .capacity = capacity, .byte_budget = budget}, 0, false, 60'000);
+               {.items = 1, .cancelled = true, .capacity = capacity, .byte_budget = budget}, 0, false,
+               60'000);
   }
 }
 

@@ -54,7 +54,8 @@ struct delays {
   }
 };
 
-TEST_CASE("pipeline: the fold has the bits of the sequential one, for every capacity, order and count of threads") {
+TEST_CASE(
+    "pipeline: the fold has the bits of the sequential one, for every capacity, order and count of threads") {
   counting_pool pool;
   delays wait;
   for (const std::uint64_t n : {0u, 1u, 2u, 5u, 64u}) {
@@ -89,7 +90,8 @@ TEST_CASE("pipeline: the fold has the bits of the sequential one, for every capa
         CHECK(sum == folded(up_to(n)));
         check(source("read", std::ref(read)) | sink("fold", last).own_thread());
         CHECK(sum == folded(up_to(n)));
-        check(source("read", std::ref(read)) | stage("late", late).own_thread() | sink("fold", last).own_thread());
+        check(source("read", std::ref(read)) | stage("late", late).own_thread() |
+              sink("fold", last).own_thread());
         CHECK(sum == folded(up_to(n)));
         check(source("read", std::ref(read)) | stage("late", late).parallel(threads) | sink("fold", last));
         CHECK(sum == folded(up_to(n)));
@@ -112,7 +114,8 @@ TEST_CASE("pipeline: with a byte budget or a tuned depth the bits are the same")
       counting_source read{300};
       double sum = 0;
       pipeline p(pool,
-                 source("read", std::ref(read)) | stage("own", [](item&& i) { return std::move(i); }).own_thread() |
+                 source("read", std::ref(read)) |
+                     stage("own", [](item&& i) { return std::move(i); }).own_thread() |
                      stage("two", [](item&& i) { return std::move(i); }).parallel(2) |
                      sink("fold", [&](item&& i) { sum = fold(sum, i.value); }),
                  {.capacity = 1, .max_capacity = most, .byte_budget = budget});
@@ -128,18 +131,15 @@ TEST_CASE("pipeline: a stage in the thread of the one before it runs there, and 
   thread_pool other(1);
   std::vector<std::thread::id> ids(5);
   counting_source read{3};
-  const auto note = [&](std::size_t k) {
-    return [&ids, k](item&) { ids[k] = std::this_thread::get_id(); };
-  };
+  const auto note = [&](std::size_t k) { return [&ids, k](item&) { ids[k] = std::this_thread::get_id(); }; };
   std::thread::id source_id;
-  pipeline p(pool,
-             source("read",
-                    [&] {
-                      source_id = std::this_thread::get_id();
-                      return read();
-                    }) |
-                 stage("0", note(0)) | stage("1", note(1)).own_thread() | stage("2", note(2)) |
-                 stage("3", note(3)).on(other) | sink("4", note(4)).own_thread());
+  pipeline p(pool, source("read",
+                          [&] {
+                            source_id = std::this_thread::get_id();
+                            return read();
+                          }) |
+                       stage("0", note(0)) | stage("1", note(1)).own_thread() | stage("2", note(2)) |
+                       stage("3", note(3)).on(other) | sink("4", note(4)).own_thread());
   CHECK(p.run().ok());
   CHECK(ids[0] == source_id);
   CHECK(ids[1] != ids[0]);
@@ -154,28 +154,29 @@ TEST_CASE("pipeline: a stage in the thread of the one before it runs there, and 
   CHECK(ids[4] != std::this_thread::get_id());
 }
 
-TEST_CASE("pipeline: callables return items, none, results or a status, and take items by value or reference") {
+TEST_CASE(
+    "pipeline: callables return items, none, results or a status, and take items by value or reference") {
   thread_pool pool(1);
   int k = 0;
   std::vector<std::string> seen;
-  pipeline p(pool,
-             source("result of optional",
-                    [&]() -> result<std::optional<int>> {
-                      if (k == 8) return std::optional<int>();
-                      return std::optional<int>(k++);
-                    }) |
-                 stage("by value", [](int i) { return i * 10; }) |
-                 stage("in place, nothing", [](int& i) { ++i; }) |
-                 stage("in place, a status", [](const int&) { return status(); }) |
-                 stage("in place, a result", [](int& i) -> result<void> { return ++i, result<void>(); }) |
-                 stage("optional", [](int&& i) { return i % 20 == 2 ? std::optional<int>(i) : std::nullopt; }) |
-                 stage("result", [](int i) -> result<std::unique_ptr<int>> { return std::make_unique<int>(i); }) |
-                 stage("result of optional",
-                       [](std::unique_ptr<int>&& i) -> result<std::optional<std::string>> {
-                         if (*i == 22) return std::optional<std::string>();
-                         return std::optional<std::string>(std::to_string(*i));
-                       }) |
-                 sink("status", [&](const std::string& s) -> status { return seen.push_back(s), status(); }));
+  pipeline p(
+      pool,
+      source("result of optional",
+             [&]() -> result<std::optional<int>> {
+               if (k == 8) return std::optional<int>();
+               return std::optional<int>(k++);
+             }) |
+          stage("by value", [](int i) { return i * 10; }) | stage("in place, nothing", [](int& i) { ++i; }) |
+          stage("in place, a status", [](const int&) { return status(); }) |
+          stage("in place, a result", [](int& i) -> result<void> { return ++i, result<void>(); }) |
+          stage("optional", [](int&& i) { return i % 20 == 2 ? std::optional<int>(i) : std::nullopt; }) |
+          stage("result", [](int i) -> result<std::unique_ptr<int>> { return std::make_unique<int>(i); }) |
+          stage("result of optional",
+                [](std::unique_ptr<int>&& i) -> result<std::optional<std::string>> {
+                  if (*i == 22) return std::optional<std::string>();
+                  return std::optional<std::string>(std::to_string(*i));
+                }) |
+          sink("status", [&](const std::string& s) -> status { return seen.push_back(s), status(); }));
   CHECK(p.run().ok());
   CHECK(seen == std::vector<std::string>{"2", "42", "62"});
   const auto& stages = p.statistics().stages;
@@ -236,7 +237,8 @@ TEST_CASE("pipeline: it runs again for the next epoch, and nothing of one is lef
   CHECK(seen == up_to(10));
 }
 
-TEST_CASE("pipeline: a buffer of a staging_pool goes back as soon as its stage has made something else of it") {
+TEST_CASE(
+    "pipeline: a buffer of a staging_pool goes back as soon as its stage has made something else of it") {
   counting_pool pool;
   staging_pool<std::vector<int>> buffers(3);  // one in each stage, one between
   int k = 0;
@@ -329,8 +331,8 @@ TEST_CASE("pipeline: a trace sink receives each call of each stage, by its name"
   counting_source read{1};
   pipeline p(ctx, source("a", std::ref(read)) | stage("b", [](item&) {}) | sink("c", [](item&&) {}));
   CHECK(p.run().ok());
-  CHECK(sink_of_names.all ==
-        std::vector<std::string>{"begin a", "end a", "begin b", "end b", "begin c", "end c", "begin a", "end a"});
+  CHECK(sink_of_names.all == std::vector<std::string>{"begin a", "end a", "begin b", "end b", "begin c",
+                                                      "end c", "begin a", "end a"});
 }
 
 TEST_CASE("pipeline: the stop token of its context stops every run") {
@@ -363,7 +365,8 @@ TEST_CASE("pipeline: a capacity of 0 and no threads are errors that say so") {
   };
   CHECK(message(source("read", std::ref(read)) | sink("last", [](item&&) {}), {.capacity = 0}) ==
         "pipeline: capacity must be at least 1 (was 0)");
-  CHECK(message(source("read", std::ref(read)) | stage("none", [](item&) {}).parallel(0) | sink("last", [](item&&) {}),
+  CHECK(message(source("read", std::ref(read)) | stage("none", [](item&) {}).parallel(0) |
+                    sink("last", [](item&&) {}),
                 {}) == "stage::parallel: n must be at least 1 (was 0)");
 }
 
@@ -433,16 +436,18 @@ std::uint64_t made_while_held(std::size_t capacity, std::size_t budget, std::siz
   std::uint64_t then = 0;
   values seen;
   pipeline p(pool,
-             source("make",
-                    [&]() -> std::optional<sized> {
-                      if (made == 20) return std::nullopt;
-                      return sized{made++, bytes_each};
-                    }).bytes([](const sized& s) { return s.bytes; }) |
+             source(
+                 "make",
+                 [&]() -> std::optional<sized> {
+                   if (made == 20) return std::nullopt;
+                   return sized{made++, bytes_each};
+                 }).bytes([](const sized& s) { return s.bytes; }) |
                  sink("hold",
                       [&](const sized& s) {
                         seen.push_back(s.number);
                         if (s.number != 0) return;
-                        while (made < at_least || deeprec_test::sleeping_threads() < 1) std::this_thread::yield();
+                        while (made < at_least || deeprec_test::sleeping_threads() < 1)
+                          std::this_thread::yield();
                         then = made;
                       })
                      .own_thread(),
@@ -522,7 +527,8 @@ TEST_CASE("depth_controller: deeper when both sides waited, never beyond the bou
 
 TEST_CASE("depth_controller: the byte budget bounds the depth, and the record does not grow") {
   depth_controller c("taker", {.least = 1, .most = 100, .byte_budget = 1000});
-  depth_window both{.items = 16, .consumer_waits = 16, .producer_waits = 16, .deepest = 1, .largest_item = 300};
+  depth_window both{
+      .items = 16, .consumer_waits = 16, .producer_waits = 16, .deepest = 1, .largest_item = 300};
   for (int i = 0; i < 10; ++i) CHECK(c.decide(both, 0) <= 3);
   CHECK(c.depth() == 3);
   both.largest_item = 900;  // a larger one comes

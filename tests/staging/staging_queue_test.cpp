@@ -343,7 +343,8 @@ TEST_CASE("staging_queue: take_some takes up to n records, or what there is at a
   CHECK(got == std::vector<int>{5, 6, 7, 8});
 }
 
-TEST_CASE("staging_queue: take_some reports a failure, the end, a cancel or a stop after the records before it") {
+TEST_CASE(
+    "staging_queue: take_some reports a failure, the end, a cancel or a stop after the records before it") {
   staging_queue<int> q(8);
   std::vector<int> got;
   const auto some = [&](const wait_limit& limit = {}) {

@@ -23,8 +23,8 @@ enum class depth_reason : unsigned char { both_sides_waited, never_full };
 
 /// A change of a depth.
 struct depth_decision {
-  const char* stage = "";   ///< the stage that takes the items
-  std::uint64_t item = 0;   ///< how many it had taken
+  const char* stage = "";  ///< the stage that takes the items
+  std::uint64_t item = 0;  ///< how many it had taken
   std::size_t from = 0;
   std::size_t to = 0;
   depth_reason reason = depth_reason::both_sides_waited;
@@ -42,8 +42,8 @@ struct depth_window {
 /// @threads one thread at a time
 class depth_controller {
  public:
-  static constexpr std::size_t window = 16;   ///< items
-  static constexpr std::size_t recorded = 64; ///< decisions that are kept, the last ones
+  static constexpr std::size_t window = 16;    ///< items
+  static constexpr std::size_t recorded = 64;  ///< decisions that are kept, the last ones
 
   struct bounds {
     std::size_t least = 1;

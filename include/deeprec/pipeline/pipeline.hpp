@@ -85,7 +85,8 @@ struct segment_task {
 
   status operator()() const noexcept {
     if (std::this_thread::get_id() == caller) {
-      return {errc::unsupported, "pipeline::run: the executor must have threads for tasks (called one in post)"};
+      return {errc::unsupported,
+              "pipeline::run: the executor must have threads for tasks (called one in post)"};
     }
     run->template work<Segment>();
     return {};
@@ -124,12 +125,12 @@ class pipeline {
         environment_(place<C>::environment_of(where)),
         line_(std::move(line)),
         options_(std::move(options)) {
-    if (options_.capacity < 1) detail::raise(errc::invalid_value, "pipeline: capacity must be at least 1 (was 0)");
+    if (options_.capacity < 1)
+      detail::raise(errc::invalid_value, "pipeline: capacity must be at least 1 (was 0)");
     std::apply([](const auto&... node) { (check_threads(node.thread_count), ...); }, line_.nodes);
     statistics_.stages.resize(traits::count);
-    decisions_.reserve(options_.max_capacity > options_.capacity
-                           ? (segments - 1) * depth_controller::recorded
-                           : 0);
+    decisions_.reserve(options_.max_capacity > options_.capacity ? (segments - 1) * depth_controller::recorded
+                                                                 : 0);
   }
 
   /// Runs until the source ends, a stage fails or a stop is requested. The caller's thread is that of the last
@@ -185,7 +186,9 @@ class pipeline {
   };
 
   static void check_threads(int n) {
-    if (n < 1) detail::raise(errc::invalid_value, "stage::parallel: n must be at least 1 (was " + std::to_string(n) + ")");
+    if (n < 1)
+      detail::raise(errc::invalid_value,
+                    "stage::parallel: n must be at least 1 (was " + std::to_string(n) + ")");
   }
 
   status work(run_type& now) {
@@ -233,7 +236,8 @@ class pipeline {
     if constexpr (std::is_void_v<typename node::executor_type>) {
       return executor_->post(std::move(work), std::stop_token(), task);
     } else {
-      return std::get<traits::first_of(Segment)>(line_.nodes).executor->post(std::move(work), std::stop_token(), task);
+      return std::get<traits::first_of(Segment)>(line_.nodes)
+          .executor->post(std::move(work), std::stop_token(), task);
     }
   }
 
@@ -273,6 +277,7 @@ class pipeline {
 
 template <class C, class... Nodes>
 pipeline(C&&, pipeline_line<Nodes...>, pipeline_options = {})
-    -> pipeline<pipeline_line<Nodes...>, typename detail::pipeline_place<std::remove_cvref_t<C>>::executor_type>;
+    -> pipeline<pipeline_line<Nodes...>,
+                typename detail::pipeline_place<std::remove_cvref_t<C>>::executor_type>;
 
 }}  // namespace deeprec::DEEPREC_ABI

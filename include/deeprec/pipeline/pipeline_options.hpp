@@ -16,8 +16,8 @@
 namespace deeprec { inline namespace DEEPREC_ABI {
 
 struct bad_item {
-  const char* stage;         ///< its name
-  std::uint64_t number;      ///< of the item, among those that entered the stage's segment, from 0
+  const char* stage;     ///< its name
+  std::uint64_t number;  ///< of the item, among those that entered the stage's segment, from 0
   const deeprec::fault& why;
 };
 

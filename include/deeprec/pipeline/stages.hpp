@@ -61,7 +61,8 @@ struct pipeline_node {
   /// Runs in a thread of this executor, which must outlive the pipeline.
   template <TaskExecutor Other>
   auto on(Other& other) && {
-    return rebuild<Threads == stage_threads::upstream ? stage_threads::own : Threads>(&other, thread_count);
+    return rebuild < Threads == stage_threads::upstream ? stage_threads::own
+                                                        : Threads > (&other, thread_count);
   }
   /// Runs in n threads at once, so the callable must be thread-safe. Outputs keep the order of the inputs.
   ///
@@ -232,7 +233,8 @@ auto operator|(pipeline_line<Nodes...> line, Next next) {
   detail::check_next<pipeline_line<Nodes...>, Next>();
   return std::apply(
       [&](Nodes&... nodes) {
-        return pipeline_line<Nodes..., Next>{std::tuple<Nodes..., Next>(std::move(nodes)..., std::move(next))};
+        return pipeline_line<Nodes..., Next>{
+            std::tuple<Nodes..., Next>(std::move(nodes)..., std::move(next))};
       },
       line.nodes);
 }
@@ -240,7 +242,8 @@ auto operator|(pipeline_line<Nodes...> line, Next next) {
 template <class First, class Next>
   requires(detail::is_node<First> && detail::is_node<Next>)
 auto operator|(First first, Next next) {
-  if constexpr (First::role == detail::node_role::source) detail::check_source<typename First::function_type>();
+  if constexpr (First::role == detail::node_role::source)
+    detail::check_source<typename First::function_type>();
   return pipeline_line<First>{std::tuple<First>(std::move(first))} | std::move(next);
 }
 

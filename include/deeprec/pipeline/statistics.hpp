@@ -23,11 +23,11 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// One stage in one run. Times are sums over its threads.
 struct stage_statistics {
   const char* name = "";
-  std::size_t segment = 0;      ///< stages of one segment share their threads
+  std::size_t segment = 0;  ///< stages of one segment share their threads
   int threads = 1;
-  std::uint64_t items = 0;      ///< calls that got an item; of a source: items yielded
-  std::uint64_t left_out = 0;   ///< items for which it returned nullopt
-  std::uint64_t bad = 0;        ///< bad items that the policy skipped
+  std::uint64_t items = 0;                 ///< calls that got an item; of a source: items yielded
+  std::uint64_t left_out = 0;              ///< items for which it returned nullopt
+  std::uint64_t bad = 0;                   ///< bad items that the policy skipped
   std::chrono::nanoseconds busy{};         ///< in the callable
   std::chrono::nanoseconds input_wait{};   ///< until an item came; of the first stage of a segment
   std::chrono::nanoseconds output_wait{};  ///< until an item was put; of the last stage of a segment

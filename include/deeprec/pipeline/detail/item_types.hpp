@@ -116,7 +116,8 @@ struct stage_types {
 };
 
 template <class T>
-concept pipeline_item = std::is_object_v<T> && std::move_constructible<T> && std::is_nothrow_destructible_v<T>;
+concept pipeline_item =
+    std::is_object_v<T> && std::move_constructible<T> && std::is_nothrow_destructible_v<T>;
 
 template <class F>
 constexpr void check_source() {
@@ -133,13 +134,15 @@ constexpr void check_source() {
 template <class F, class T>
 constexpr void check_stage() {
   using types = stage_types<F, T>;
-  static_assert(types::takes,
-                "deeprec::pipeline: a stage can't take what the stage before it returns. Fix: let it take T&& "
-                "or T&, where that one returns T, std::optional<T> or a result<> of them");
+  static_assert(
+      types::takes,
+      "deeprec::pipeline: a stage can't take what the stage before it returns. Fix: let it take T&& "
+      "or T&, where that one returns T, std::optional<T> or a result<> of them");
   if constexpr (types::takes) {
-    static_assert(!types::meaning::in_place || types::as_lvalue,
-                  "deeprec::pipeline: a stage returns no item and takes its own away. Fix: let it take T&, so "
-                  "that the item goes on, or return what goes on");
+    static_assert(
+        !types::meaning::in_place || types::as_lvalue,
+        "deeprec::pipeline: a stage returns no item and takes its own away. Fix: let it take T&, so "
+        "that the item goes on, or return what goes on");
     static_assert(pipeline_item<typename types::type>,
                   "deeprec::pipeline: an item can't be moved, or its destructor may throw. Fix: return a "
                   "std::unique_ptr to it or a lease of a staging_pool");

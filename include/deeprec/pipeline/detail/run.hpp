@@ -39,9 +39,8 @@ class pipeline_run {
     environment_.on_bad_item = &options.on_bad_item;
     environment_.trace = trace;
     each_edge([&](auto index) { make_edge<index>(options, memory); });
-    each_segment([&](auto index) {
-      team_of<index>().working.store(threads_of<index>(), std::memory_order_relaxed);
-    });
+    each_segment(
+        [&](auto index) { team_of<index>().working.store(threads_of<index>(), std::memory_order_relaxed); });
   }
 
   template <std::size_t Segment>
@@ -123,9 +122,8 @@ class pipeline_run {
   template <std::size_t Edge>
   static constexpr std::size_t consumer = traits::first_of(Edge + 1);
   template <std::size_t Edge>
-  using edge_type =
-      edge<typename traits::template input_of<consumer<Edge>>,
-           typename traits::template node<consumer<Edge> - 1>::bytes_type, Wait, Atomics>;
+  using edge_type = edge<typename traits::template input_of<consumer<Edge>>,
+                         typename traits::template node<consumer<Edge> - 1>::bytes_type, Wait, Atomics>;
   template <std::size_t... I>
   static std::tuple<std::optional<edge_type<I>>...> edges_type(std::index_sequence<I...>);
   template <std::size_t Segment>
