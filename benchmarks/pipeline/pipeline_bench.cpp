@@ -8,11 +8,11 @@
 //   pipeline/tuned          uneven stages: the tuned depth against the best fixed one, under one byte budget
 //
 // Floors, before anything was optimised. 1us: 1 us and what a put and a take cost where the line of a slot is
-// in the other core's cache, 2 x 20 ns, since the chain hides most of it: predicted 1.04 us. 20_100us: the slow
-// side never waits, so 1.00 and the poll of a slot: predicted 1.002. empty/two: one line moves for each item,
-// or for eight of them, 5 to 20 ns: predicted 15 ns. empty/fused: three calls that are inlined, a check for the
-// end and a check for a stop: predicted 3 ns. The ideal is timed beside them: both chains at once, on two
-// threads that share nothing.
+// in the other core's cache, 2 x 20 ns, since the chain hides most of it: predicted 1.04 us. 20_100us: the
+// slow side never waits, so 1.00 and the poll of a slot: predicted 1.002. empty/two: one line moves for each
+// item, or for eight of them, 5 to 20 ns: predicted 15 ns. empty/fused: three calls that are inlined, a
+// check for the end and a check for a stop: predicted 3 ns. The ideal is timed beside them: both chains at
+// once, on two threads that share nothing.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>

@@ -113,7 +113,7 @@ struct two_stages : explorer::scenario {
 };
 
 void all_orders(const char* name, const script& s, int stale, bool membarrier = false,
-                std::uint64_t most = 400'000) {
+                std::uint64_t most = 100'000) {
   explorer x;
   const outcome o = x.explore([&] { return std::make_unique<two_stages>(s); }, {},
                               {.executions = most, .stale_reads = stale, .membarrier = membarrier});
@@ -133,6 +133,19 @@ TEST_CASE("model: two segments with a ring between them end by the end, by a fai
     all_orders("ring: a cancel beside", {.items = 1, .cancelled = true, .capacity = capacity}, 0, false,
                60'000);
     all_orders("ring: the sink fails, membarrier", {.fails_below = 0, .capacity = capacity}, 0, true, 60'000);
+  }
+}
+
+TEST_CASE("model: an access of the ring that is weakened is seen by the segments") {
+  using deeprec::detail::access;
+  using deeprec_test::model::mutant;
+  for (const mutant& broken : {mutant{"an item is not published", mutant::relax, access::flag_publish},
+                               mutant{"a slot is not given back", mutant::relax, access::flag_release},
+                               mutant{"a sleeper does not look again", mutant::omit, access::wait_fence}}) {
+    explorer x;
+    const outcome o = x.explore([&] { return std::make_unique<two_stages>(script{}); }, broken,
+                                {.executions = 100'000, .stale_reads = 1, .membarrier = false});
+    CHECK_MESSAGE(o.failed, broken.name);
   }
 }
 

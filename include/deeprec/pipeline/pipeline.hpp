@@ -1,6 +1,6 @@
 // Runs a line of stages: threads, back-pressure, one end, and statistics.
 //
-//   auto line = source("read", read) | stage("parse", parse).own_thread() | sink("train", train).own_thread();
+//   auto line = source("read", read) | stage("parse", parse).own_thread() | sink("train", f).own_thread();
 //   pipeline p(pool, std::move(line), {.capacity = 2});
 //   p.run().or_throw();                     // one epoch; an exception of "parse" arrives as pipeline_error
 //   p.run().or_throw();                     // the next one: the source decides what it yields
@@ -117,8 +117,8 @@ class pipeline {
   static constexpr std::size_t segments = traits::segments();
 
  public:
-  /// @param where an executor for tasks, or a context on one: edges are allocated from its resource, its token
-  ///              stops every run, and its trace sink receives the begin and the end of each call of a stage
+  /// @param where an executor for tasks, or a context on one: edges are allocated from its resource, its
+  ///              token stops every run, and its trace sink receives the begin and the end of each call
   template <class C>
   pipeline(C&& where, Line line, pipeline_options options = {})
       : executor_(place<C>::executor_of(where)),
@@ -133,8 +133,8 @@ class pipeline {
                                                                  : 0);
   }
 
-  /// Runs until the source ends, a stage fails or a stop is requested. The caller's thread is that of the last
-  /// segment; each of the others is one task, each parallel one n tasks.
+  /// Runs until the source ends, a stage fails or a stop is requested. The caller's thread is that of the
+  /// last segment; each of the others is one task, each parallel one n tasks.
   ///
   /// A request to stop ends every segment after its current item; items on the way are dropped.
   ///
@@ -142,8 +142,8 @@ class pipeline {
   /// @cost    an allocation for each task and edge; then none for an item. About 10 ns for an item and a
   ///          segment, some ns for a stage; a wait polls up to 200 us before it sleeps (patient_wait)
   /// @threads one thread at a time; not from a stage
-  /// @error   the fault of the first bad item at which the policy stops: its place().operation is the stage, its
-  ///          place().item the item's number where it had none; stopped; what a refused post() returned
+  /// @error   the fault of the first bad item at which the policy stops: its place().operation is the stage,
+  ///          its place().item the item's number where it had none; stopped; what a refused post() returned
   ///          (would_block: fewer threads than segments), before the source was called. Throws pipeline_error
   ///          for an exception of a callable; throws what the resource and post() throw
   [[nodiscard]] result<void> run(std::stop_token stop = {}) {

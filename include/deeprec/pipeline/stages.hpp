@@ -115,8 +115,9 @@ template <class F>
 auto source(const char* name, F f) {
   return pipeline_node<detail::node_role::source, F>{name, std::move(f)};
 }
-/// A step: f takes T&& or T& and returns U, std::optional<U> (nullopt: the item is left out), or a result<> of
-/// both. Where f takes T& (or const T&) and returns nothing, a status or result<void>, the item itself goes on.
+/// A step: f takes T&& or T& and returns U, std::optional<U> (nullopt: the item is left out), or a result<>
+/// of both. Where f takes T& (or const T&) and returns nothing, a status or result<void>, the item itself
+/// goes on.
 ///
 /// @param name a string literal
 /// @cost    moves the callable
@@ -130,7 +131,8 @@ auto stage(const char* name, F f) {
 ///
 /// @param name a string literal
 /// @cost    moves the callable
-/// @threads f is called by one thread at a time: the one that runs the pipeline, unless on() names an executor
+/// @threads f is called by one thread at a time: the one that runs the pipeline, unless on() names an
+///          executor
 /// @error   none; a wrong type is a message of the compiler, where the line is composed
 template <class F>
 auto sink(const char* name, F f) {

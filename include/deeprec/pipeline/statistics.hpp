@@ -6,7 +6,8 @@
 //
 // Measured by sampling: a clock read costs 25 ns, so a segment times every 64th item, and every item once one
 // has taken 10 us from end to end. A timed item counts for those since the last timed one, and the sums are
-// scaled to the segment's elapsed time, which is exact. At 1 us an item this costs 2 ns. Not here: histograms.
+// scaled to the segment's elapsed time, which is exact. At 1 us an item this costs 2 ns. Not here:
+// histograms.
 #pragma once
 
 #include <chrono>
@@ -38,8 +39,8 @@ struct pipeline_statistics {
   std::chrono::nanoseconds elapsed{};
   std::vector<stage_statistics> stages;
 
-  /// The stage that the others wait for: the busiest one of the segment whose threads are busiest. Empty where
-  /// no item was timed.
+  /// The stage that the others wait for: the busiest one of the segment whose threads are busiest. Empty
+  /// where no item was timed.
   ///
   /// @cost    O(stages^2)
   /// @threads reentrant

@@ -60,7 +60,8 @@ class taken_reason {
   /// The exception that the producer enqueued; null where there is none.
   [[nodiscard]] const std::exception_ptr& failure() const noexcept { return failure_; }
 
-  /// Rethrows a producer's exception; throws fault() as deeprec::error where result() is anything else than ok.
+  /// Rethrows a producer's exception; throws fault() as deeprec::error where result() is anything else than
+  /// ok.
   void or_throw() const {
 #if DEEPREC_EXCEPTIONS
     if (failure_) std::rethrow_exception(failure_);
@@ -313,9 +314,9 @@ class staging_queue {
     answer.why_ = is_cancelled() ? queue_result::cancelled : take_once(answer);
     return answer;
   }
-  /// Takes up to n records to `out`, in order. Waits until there are n, or until the limit is reached: then it
-  /// has what there was. A limit that has passed takes what there is now. What ends it early (a fault, the end
-  /// of the queue) is reported by the same call, after the records before it.
+  /// Takes up to n records to `out`, in order. Waits until there are n, or until the limit is reached: then
+  /// it has what there was. A limit that has passed takes what there is now. What ends it early (a fault,
+  /// the end of the queue) is reported by the same call, after the records before it.
   ///
   /// @pre     n records fit at `out`, an output iterator
   /// @cost    as n takes
@@ -512,8 +513,8 @@ class staging_queue {
     return r;
   }
 
-  // Whether limit_depth() allows no record more. relaxed: a taker wakes producers after it has moved head_, and a
-  // producer that sleeps has looked again after a fence; an old head_ only makes it wait for that.
+  // Whether limit_depth() allows no record more. relaxed: a taker wakes producers after it has moved head_,
+  // and a producer that sleeps has looked again after a fence; an old head_ only makes it wait for that.
   [[nodiscard]] bool is_deep() const noexcept {
     const std::size_t depth = depth_.load(Atomics::at(detail::access::depth_seen, std::memory_order_relaxed));
     return depth < ring_.capacity() && ring_.was_size() >= depth;

@@ -67,7 +67,7 @@ struct source_types<F> {
   static constexpr bool fits = meaning::may_be_none && std::is_object_v<type>;
 };
 
-// How a callable takes a T: as T&& where it can, but a stage takes a T& where the item goes on after the call.
+// How a callable takes a T: as T&& where it can, but a stage whose item goes on after the call takes a T&.
 template <class F, class T>
 struct taken_as_lvalue {
   using type = std::invoke_result_t<F&, T&>;

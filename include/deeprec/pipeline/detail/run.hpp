@@ -1,10 +1,10 @@
 // One run of a pipeline: its edges and segments, which exist from its begin to its end. Nothing of a run is
 // left for the next one.
 //
-//   segment 0 ── edge 0 ──> segment 1 ── edge 1 ──> segment 2        work<2>() by the thread that has the outcome
+//   segment 0 ── edge 0 ──> segment 1 ── edge 1 ──> segment 2      work<2>() has the outcome
 //
 // Threads are the caller's: it calls work<S>() as often as segment S has threads, each from a thread of its
-// own, and cancel() where it can't. The parameters Wait and Atomics let the explorer of tests/staging/ run it.
+// own, and cancel() where it can't. Wait and Atomics are parameters for the explorer of tests/staging/.
 #pragma once
 
 #include <array>

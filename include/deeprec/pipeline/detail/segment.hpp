@@ -2,7 +2,7 @@
 //
 //   serial     take ── f ── g ── put                         f and g one after the other, no queue between
 //   parallel   (take, number, place) ── f ── put there       in brackets: one thread at a time, so that the
-//                                                            place, and with it the order, is that of the input
+//                                                            outputs have the order of the inputs
 //
 // It ends by the end of its input, a failure, or a cancel from either side. Then nothing comes from above any
 // more, and below the end follows the items that came before it. Never throws.
