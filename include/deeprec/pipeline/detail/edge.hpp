@@ -138,11 +138,6 @@ class edge {
   void append_decisions(std::vector<depth_decision>& to) const {
     if (control_) control_->append_to(to);
   }
-  [[nodiscard]] std::size_t decisions() const noexcept {
-    return control_ ? static_cast<std::size_t>(
-                          (std::min)(control_->changes(), std::uint64_t{depth_controller::recorded}))
-                    : 0;
-  }
 
  private:
   // Before each take of a tuned edge, by the one thread that takes.

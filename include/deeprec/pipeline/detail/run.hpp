@@ -105,9 +105,9 @@ class pipeline_run {
   }
 
  private:
-  template <std::size_t... I, class Use>
-  static void each_of(std::index_sequence<I...>, Use&& use) {
-    (use(std::integral_constant<std::size_t, I>{}), ...);
+  template <std::size_t... Index, class Use>
+  static void each_of(std::index_sequence<Index...>, Use&& use) {
+    (use(std::integral_constant<std::size_t, Index>{}), ...);
   }
   template <class Use>
   static void each_segment(Use&& use) {
@@ -124,12 +124,12 @@ class pipeline_run {
   template <std::size_t Edge>
   using edge_type = edge<typename traits::template input_of<consumer<Edge>>,
                          typename traits::template node<consumer<Edge> - 1>::bytes_type, Wait, Atomics>;
-  template <std::size_t... I>
-  static std::tuple<std::optional<edge_type<I>>...> edges_type(std::index_sequence<I...>);
+  template <std::size_t... Index>
+  static std::tuple<std::optional<edge_type<Index>>...> edges_type(std::index_sequence<Index...>);
   template <std::size_t Segment>
   using tally_type = segment_tally<traits::first_of(Segment + 1) - traits::first_of(Segment)>;
-  template <std::size_t... I>
-  static std::tuple<tally_type<I>...> tallies_type(std::index_sequence<I...>);
+  template <std::size_t... Index>
+  static std::tuple<tally_type<Index>...> tallies_type(std::index_sequence<Index...>);
 
   template <std::size_t Edge>
   void make_edge(const pipeline_options& options, std::pmr::memory_resource* memory) {
@@ -141,7 +141,6 @@ class pipeline_run {
       const auto n = static_cast<std::size_t>(std::get<consumer<Edge> - 1>(nodes_).thread_count);
       if (least < n) least = n;
     }
-    // As many parallel producers may exceed a depth that is tuned by one each.
     std::get<Edge>(edges_).emplace(edge_options{least, options.max_capacity, options.byte_budget,
                                                 !producer::is_parallel && !taker::is_parallel, memory,
                                                 std::get<consumer<Edge>>(nodes_).name});
