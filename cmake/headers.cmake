@@ -218,6 +218,15 @@ set(DEEPREC_HEADERS
     include/deeprec/optim/sgd.hpp
     include/deeprec/optim/steps.hpp
     include/deeprec/optim/wrappers.hpp
+    include/deeprec/pipeline/depth_controller.hpp
+    include/deeprec/pipeline/detail/edge.hpp
+    include/deeprec/pipeline/detail/item_types.hpp
+    include/deeprec/pipeline/detail/run.hpp
+    include/deeprec/pipeline/detail/segment.hpp
+    include/deeprec/pipeline/pipeline.hpp
+    include/deeprec/pipeline/pipeline_options.hpp
+    include/deeprec/pipeline/stages.hpp
+    include/deeprec/pipeline/statistics.hpp
     include/deeprec/simd/begin_avx2.hpp
     include/deeprec/simd/begin_avx512.hpp
     include/deeprec/simd/begin_avx512_bf16.hpp

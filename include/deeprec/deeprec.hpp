@@ -110,6 +110,11 @@
 #include <deeprec/optim/sgd.hpp>
 #include <deeprec/optim/steps.hpp>
 #include <deeprec/optim/wrappers.hpp>
+#include <deeprec/pipeline/depth_controller.hpp>
+#include <deeprec/pipeline/pipeline.hpp>
+#include <deeprec/pipeline/pipeline_options.hpp>
+#include <deeprec/pipeline/stages.hpp>
+#include <deeprec/pipeline/statistics.hpp>
 #include <deeprec/simd/dispatch.hpp>
 #include <deeprec/simd/rounding_vectors.hpp>
 #include <deeprec/simd/vectors.hpp>

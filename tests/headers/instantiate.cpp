@@ -15,6 +15,7 @@
 #include <deeprec/dense/relu.hpp>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -309,6 +310,23 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
   read(here, feasign_format(feasign_format::slots(2, n)), text);
   read(ctx, libsvm_format{}, text);
   read(pool, key_value_format{}, text);
+
+  // A pipeline with every way to run and to return.
+  index_t next = 0;
+  pipeline steps(
+      ctx,
+      source(
+          "read",
+          [&]() -> result<std::optional<index_t>> {
+            return next < n ? std::optional<index_t>(next++) : std::nullopt;
+          }).bytes([](index_t) { return sizeof(index_t); }) |
+          stage("keep", [](index_t k) { return k > 0 ? std::optional(k) : std::nullopt; }) |
+          stage("ordered", [](index_t&& k) { return k; }).parallel(2) |
+          stage("unordered", [](index_t& k) { ++k; }).parallel(2).unordered() |
+          sink("add", [&](index_t k) { return failures += static_cast<int>(k % 2), status(); }).on(pool),
+      {.capacity = 1, .max_capacity = 4, .byte_budget = 64, .on_bad_item = bad_items::skip});
+  failures += steps.run().ok() ? 0 : 1;
+  failures += static_cast<int>(steps.statistics().text().size() + steps.depth_decisions().size());
 
   failures += static_cast<int>(hash_bytes(text, mix64(7)) % 2);
   return failures;

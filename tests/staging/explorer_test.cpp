@@ -176,6 +176,9 @@ TEST_CASE("model: staging_queue at capacities 1 to 3, under weak memory") {
     some_orders<staging_face>("staging: put put | cancel | take", capacity, cancelling, 1);
     some_orders<staging_face>("staging: try_put put | close | take", capacity, closing_full, 1);
     some_orders<staging_face>("staging: cancel | take | take", capacity, cancelled_takers, 1);
+    some_orders<limited_face>("staging, limited: put put | take take", capacity, pair, 1);
+    some_orders<limited_face>("staging, limited: put put | take take, membarrier", capacity, pair, 1, true);
+    some_orders<limited_face>("staging, limited: try_put put | close | take", capacity, closing_full, 1);
   }
 }
 

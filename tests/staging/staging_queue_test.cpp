@@ -6,10 +6,12 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <iterator>
 #include <memory>
 #include <memory_resource>
 #include <mutex>
 #include <stdexcept>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <utility>
@@ -310,6 +312,117 @@ TEST_CASE("staging_queue: a record whose move throws leaves the queue usable, it
     CHECK(q.take()->value() == 6);
   }
   CHECK(fragile::alive == 0);
+}
+
+TEST_CASE("staging_queue: take_some takes up to n records, or what there is at a deadline") {
+  staging_queue<int> q(8);
+  std::vector<int> got;
+  const auto some = [&](std::size_t n, const wait_limit& limit) {
+    got.clear();
+    return q.take_some(std::back_inserter(got), n, limit);
+  };
+  CHECK(some(3, within(0ms)).result() == queue_result::timed_out);
+  CHECK(got.empty());
+  for (int k = 0; k < 5; ++k) CHECK(q.put(k) == queue_result::ok);
+  taken_count three = some(3, {});
+  CHECK(three.result() == queue_result::ok);
+  CHECK(three.size() == 3);
+  CHECK(got == std::vector<int>{0, 1, 2});
+  three.or_throw();
+  taken_count rest = some(3, within(1ms));
+  CHECK(rest.result() == queue_result::timed_out);
+  CHECK(rest.size() == 2);
+  CHECK(got == std::vector<int>{3, 4});
+  CHECK(rest.fault().code() == errc::timed_out);
+  CHECK(some(0, {}).result() == queue_result::ok);
+  // It waits for the last of them.
+  std::jthread later([&] {
+    for (int k = 5; k < 9; ++k) CHECK(q.put(k) == queue_result::ok);
+  });
+  CHECK(some(4, {}).size() == 4);
+  CHECK(got == std::vector<int>{5, 6, 7, 8});
+}
+
+TEST_CASE(
+    "staging_queue: take_some reports a failure, the end, a cancel or a stop after the records before it") {
+  staging_queue<int> q(8);
+  std::vector<int> got;
+  const auto some = [&](const wait_limit& limit = {}) {
+    got.clear();
+    return q.take_some(std::back_inserter(got), 4, limit);
+  };
+  CHECK(q.put(1) == queue_result::ok);
+  CHECK(q.fail(fault(errc::parse_error, "line 2", "day_0.tsv")) == queue_result::ok);
+  CHECK(q.put(3) == queue_result::ok);
+  CHECK(q.fail(std::make_exception_ptr(std::runtime_error("line 4"))) == queue_result::ok);
+  CHECK(q.put(5) == queue_result::ok);
+  taken_count first = some();
+  CHECK(first.result() == queue_result::failed);
+  CHECK(first.size() == 1);
+  CHECK(got == std::vector<int>{1});
+  CHECK(first.fault().file() == "day_0.tsv");
+  CHECK_THROWS_AS(first.or_throw(), error);
+  taken_count second = some();
+  CHECK(second.result() == queue_result::failed);
+  CHECK(got == std::vector<int>{3});
+  CHECK_THROWS_AS(second.or_throw(), std::runtime_error);
+  q.close();
+  taken_count last = some();
+  CHECK(last.result() == queue_result::closed);
+  CHECK(got == std::vector<int>{5});
+  q.resume();
+  std::stop_source stop;
+  stop.request_stop();
+  CHECK(q.put(6) == queue_result::ok);
+  CHECK(some({.stop = stop.get_token()}).result() == queue_result::stopped);
+  CHECK(got == std::vector<int>{6});
+  CHECK(q.put(7) == queue_result::ok);
+  q.cancel();
+  CHECK(some().result() == queue_result::cancelled);
+  CHECK(got.empty());
+  q.resume();
+  CHECK(some(within(0ms)).size() == 1);
+}
+
+TEST_CASE("staging_queue: a limit of the depth holds producers back, and takes effect at once") {
+  staging_queue<int> q(4);
+  CHECK(q.depth_limit() == 4);
+  q.limit_depth(2);
+  CHECK(q.depth_limit() == 2);
+  CHECK(q.try_put(1) == queue_result::ok);
+  CHECK(q.try_put(2) == queue_result::ok);
+  CHECK(q.try_put(3) == queue_result::not_now);
+  CHECK(!q.reserve(within(0ms)));
+  std::jthread blocked([&] { CHECK(q.put(3) == queue_result::ok); });
+  deeprec_test::until_asleep(1, [&] { return q.stats().put; });
+  q.limit_depth(3);
+  blocked.join();
+  CHECK(q.stats().depth == 3);
+  q.limit_depth(1);  // those that are there stay
+  CHECK(*q.take() == 1);
+  CHECK(*q.take() == 2);
+  CHECK(q.try_put(4) == queue_result::not_now);
+  CHECK(*q.take() == 3);
+  CHECK(q.try_put(4) == queue_result::ok);
+  q.close();
+  CHECK(q.try_put(5) == queue_result::closed);
+  q.limit_depth(100);
+  CHECK(q.depth_limit() == 4);
+}
+
+TEST_CASE("staging_queue: a producer that waits for the depth is woken by takes, record by record") {
+  staging_queue<int> q(8);
+  q.limit_depth(1);
+  std::jthread producer([&] {
+    for (int k = 0; k < 2000; ++k) CHECK(q.put(k) == queue_result::ok);
+    q.close();
+  });
+  int next = 0;
+  while (auto one = q.take()) {
+    CHECK(*one == next++);
+    CHECK(q.stats().depth <= 1);
+  }
+  CHECK(next == 2000);
 }
 
 TEST_CASE("staging_queue: statistics say which side waited") {

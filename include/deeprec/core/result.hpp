@@ -27,6 +27,11 @@ class [[nodiscard]] fault : public status {
   fault(const status& why, std::string file) : status(why), file_(std::move(file)) {
     DEEPREC_EXPECTS(!why.ok());
   }
+  /// @pre !why.ok()
+  fault(const status& why, std::string file, std::string reason)
+      : status(why), file_(std::move(file)), reason_(std::move(reason)) {
+    DEEPREC_EXPECTS(!why.ok());
+  }
   /// @pre code is not errc::ok
   fault(errc code, std::string reason, std::string file = {})
       : status(code, nullptr), file_(std::move(file)), reason_(std::move(reason)) {

@@ -82,6 +82,8 @@ enum class access : unsigned char {
   bytes_take,
   bytes_give,
   bytes_seen,
+  depth_limit,  ///< the limit of records is changed
+  depth_seen,
   stack_next,
   stack_guess,
   statistic,  ///< counters, and first guesses of an exchange: nothing depends on the value read

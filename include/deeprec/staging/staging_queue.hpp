@@ -47,32 +47,26 @@ struct staging_stats {
   wait_counts take;           ///< consumers that waited: the producers are
 };
 
-/// The result of take(): a record, a producer's fault or exception, or the reason why there is none of them.
-template <class T>
-class [[nodiscard]] taken_item {
+/// Why a take ended: it has what it was asked for, or it met a producer's fault or exception, or there was no
+/// record.
+class taken_reason {
  public:
-  explicit taken_item(queue_result why) noexcept : why_(why) {}
+  explicit taken_reason(queue_result why) noexcept : why_(why) {}
 
-  /// True when there is a record.
-  explicit operator bool() const noexcept { return value_.has_value(); }
   [[nodiscard]] queue_result result() const noexcept { return why_; }
-  /// @pre there is a record
-  [[nodiscard]] T& operator*() noexcept { return *value_; }
-  [[nodiscard]] T* operator->() noexcept { return &*value_; }
   /// The fault that the producer enqueued; else a fault with the code to_errc(result()).
-  /// @pre there is no record
+  /// @pre result() is not ok
   [[nodiscard]] deeprec::fault fault() const { return fault_ ? *fault_ : deeprec::fault(to_status(why_)); }
   /// The exception that the producer enqueued; null where there is none.
   [[nodiscard]] const std::exception_ptr& failure() const noexcept { return failure_; }
 
-  /// Returns the record. Rethrows a producer's exception; throws fault() as deeprec::error for every other
-  /// reason.
-  T or_throw() && {
+  /// Rethrows a producer's exception; throws fault() as deeprec::error where result() is anything else than
+  /// ok.
+  void or_throw() const {
 #if DEEPREC_EXCEPTIONS
     if (failure_) std::rethrow_exception(failure_);
 #endif
-    if (!value_) fault().or_throw();
-    return std::move(*value_);
+    if (why_ != queue_result::ok) fault().or_throw();
   }
 
  private:
@@ -80,9 +74,48 @@ class [[nodiscard]] taken_item {
   friend class staging_queue;
 
   queue_result why_;
-  std::optional<T> value_;
   std::exception_ptr failure_;
   std::unique_ptr<const deeprec::fault> fault_;
+};
+
+/// The result of take(): a record, a producer's fault or exception, or the reason why there is none of them.
+template <class T>
+class [[nodiscard]] taken_item : public taken_reason {
+ public:
+  using taken_reason::taken_reason;
+
+  /// True when there is a record.
+  explicit operator bool() const noexcept { return value_.has_value(); }
+  /// @pre there is a record
+  [[nodiscard]] T& operator*() noexcept { return *value_; }
+  [[nodiscard]] T* operator->() noexcept { return &*value_; }
+
+  /// Returns the record. Rethrows a producer's exception; throws fault() as deeprec::error for every other
+  /// reason.
+  T or_throw() && {
+    taken_reason::or_throw();
+    return std::move(*value_);
+  }
+
+ private:
+  template <class, class, class>
+  friend class staging_queue;
+
+  std::optional<T> value_;
+};
+
+/// The result of take_some(): how many records were taken, and why not more.
+class [[nodiscard]] taken_count : public taken_reason {
+ public:
+  /// The records taken, also where result() is not ok.
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+
+ private:
+  template <class, class, class>
+  friend class staging_queue;
+  taken_count(taken_reason why, std::size_t size) : taken_reason(std::move(why)), size_(size) {}
+
+  std::size_t size_;
 };
 
 /// @pre     capacity >= 1; no thread uses the queue, or holds a reservation, when it is destroyed
@@ -116,7 +149,8 @@ class staging_queue {
   explicit staging_queue(const staging_options& options, size_function size_of = nullptr)
       : ring_(checked(options.capacity), options.memory, 0),
         budget_(options.byte_budget),
-        bytes_of_(size_of) {}
+        bytes_of_(size_of),
+        depth_(options.capacity) {}
 
   // --- producers -----------------------------------------------------------------------------------
 
@@ -245,7 +279,10 @@ class staging_queue {
   /// @error   an empty reservation; result() is timed_out, stopped, closed or cancelled
   [[nodiscard]] reservation reserve(const wait_limit& limit = {}) {
     token t;
-    const auto once = [&] { return is_cancelled() ? queue_result::cancelled : ring_.claim(t); };
+    const auto once = [&] {
+      if (is_cancelled()) return queue_result::cancelled;
+      return is_deep() ? full() : ring_.claim(t);
+    };
     queue_result r = once();
     if (r == queue_result::not_now) r = wait_for_space(once, limit);
     return r == queue_result::ok ? reservation(this, t) : reservation(r);
@@ -276,6 +313,29 @@ class staging_queue {
     taken_item<T> answer(queue_result::not_now);
     answer.why_ = is_cancelled() ? queue_result::cancelled : take_once(answer);
     return answer;
+  }
+  /// Takes up to n records to `out`, in order. Waits until there are n, or until the limit is reached: then
+  /// it has what there was. A limit that has passed takes what there is now. What ends it early (a fault,
+  /// the end of the queue) is reported by the same call, after the records before it.
+  ///
+  /// @pre     n records fit at `out`, an output iterator
+  /// @cost    as n takes
+  /// @threads thread-safe; of several takers each gets records in order, not neighbours
+  /// @error   size() below n; result() as that of take(). Throws what T's move or the assignment to `out`
+  ///          throws: that record is lost, those before it are at `out`
+  /// @example batch.push_back(queue.take().or_throw());                       // waits for the first request
+  ///          taken_count more = queue.take_some(std::back_inserter(batch), 31, within(2ms));
+  template <class Out>
+  taken_count take_some(Out out, std::size_t n, const wait_limit& limit = {}) {
+    std::size_t count = 0;
+    while (count < n) {
+      taken_item<T> one = take(limit);
+      if (!one) return {std::move(one), count};
+      *out = std::move(*one);
+      ++out;
+      ++count;
+    }
+    return {taken_reason(queue_result::ok), count};
   }
   /// Empties the queue, also after cancel(): calls use(T&&) for each record, drops faults and exceptions;
   /// never waits.
@@ -327,6 +387,23 @@ class staging_queue {
   }
 
   [[nodiscard]] std::size_t capacity() const noexcept { return ring_.capacity(); }
+  /// Puts and reservations wait while there are `depth` records; from 1 to capacity(), which it is at first.
+  /// Records that are there stay. Exact for one producer at a time; p producers may exceed it by p - 1.
+  ///
+  /// @pre     depth >= 1
+  /// @cost    a store, and wakes producers
+  /// @threads thread-safe
+  /// @error   none
+  void limit_depth(std::size_t depth) noexcept {
+    DEEPREC_EXPECTS(depth >= 1);
+    // relaxed: a number; notify_all orders it before the check of a producer that sleeps
+    depth_.store(depth, Atomics::at(detail::access::depth_limit, std::memory_order_relaxed));
+    space_.notify_all();
+  }
+  [[nodiscard]] std::size_t depth_limit() const noexcept {
+    const std::size_t depth = depth_.load(Atomics::at(detail::access::statistic, std::memory_order_relaxed));
+    return depth < capacity() ? depth : capacity();
+  }
   /// @cost    some loads; counting itself costs nothing while no thread waits
   /// @threads thread-safe
   /// @error   none
@@ -397,12 +474,11 @@ class staging_queue {
   template <class Which, class U>
   queue_result put_once(Which which, U&& item, std::size_t bytes) {
     if (is_cancelled()) return queue_result::cancelled;
+    if (is_deep()) return full();
     if (budget_ != 0) {
       // Checks for a slot first: bytes that are held and given back in vain would wake others for nothing.
       if (!ring_.was_claimable()) return queue_result::not_now;
-      if (!admit(bytes, [] { return false; })) {
-        return ring_.is_closed() ? queue_result::closed : queue_result::not_now;
-      }
+      if (!admit(bytes, [] { return false; })) return full();
     }
     token t;
     const queue_result r = ring_.claim(t);
@@ -437,6 +513,15 @@ class staging_queue {
     return r;
   }
 
+  // Whether limit_depth() allows no record more. relaxed: a taker wakes producers after it has moved head_,
+  // and a producer that sleeps has looked again after a fence; an old head_ only makes it wait for that.
+  [[nodiscard]] bool is_deep() const noexcept {
+    const std::size_t depth = depth_.load(Atomics::at(detail::access::depth_seen, std::memory_order_relaxed));
+    return depth < ring_.capacity() && ring_.was_size() >= depth;
+  }
+  [[nodiscard]] queue_result full() const noexcept {
+    return ring_.is_closed() ? queue_result::closed : queue_result::not_now;
+  }
   template <class Exempt>
   bool admit(std::size_t bytes, Exempt exempt) noexcept {
     // relaxed: a count; the records are published by their slots
@@ -503,6 +588,7 @@ class staging_queue {
   const std::size_t budget_;
   const size_function bytes_of_;
   typename Atomics::template atomic<std::uint32_t> cancelled_{0};
+  typename Atomics::template atomic<std::size_t> depth_;
   alignas(64) typename Atomics::template atomic<std::size_t> bytes_{0};
   alignas(64) detail::waiting_room<Wait, Atomics> items_;  // consumers wait here
   alignas(64) detail::waiting_room<Wait, Atomics> space_;  // producers wait here

@@ -4,6 +4,8 @@
 //   yield_wait      polls, and lets other threads run       more threads than cores
 //   adaptive_wait   polls 5 to 50 us, by recent waits,      the default: as fast as the others while
 //                   then sleeps                             busy, and no CPU time while idle
+//   patient_wait    the same, up to 200 us                  stages of a pipeline: a sleep of one costs
+//                                                           its neighbour the system call that ends it
 //   park_wait       sleeps at once                          rare events
 //
 // Only rings whose strategy sleeps pay for notifying. Not here: sleeping itself (event_count.hpp).
@@ -166,12 +168,16 @@ struct park_wait {
   }
 };
 
-struct adaptive_wait {
+namespace detail {
+
+/// Polls from 5 us to `Longest` ns, by recent waits, then sleeps.
+template <std::uint64_t Longest>
+struct learning_wait {
   static constexpr bool parks = true;
   static constexpr bool timed = true;
   static constexpr std::uint64_t shortest_ns = 5'000;
-  static constexpr std::uint64_t longest_ns = 50'000;
-  static constexpr unsigned busy_looks = 128;  ///< polls before the first yield
+  static constexpr std::uint64_t longest_ns = Longest;
+  static constexpr unsigned busy_looks = 128;  // polls before the first yield
 
   template <class Atomics, class Look>
   static queue_result busy(Look& look) {
@@ -208,6 +214,11 @@ struct adaptive_wait {
     return (7 * budget_ns + bounded) / 8;
   }
 };
+
+}  // namespace detail
+
+struct adaptive_wait : detail::learning_wait<50'000> {};
+struct patient_wait : detail::learning_wait<200'000> {};
 
 namespace detail {
 

@@ -143,6 +143,11 @@ struct staging_face_of {
 };
 using staging_face = staging_face_of<watched>;
 
+// Room for more than the limit allows: it holds as many as `capacity` says, like the others.
+struct limited_face : staging_face {
+  explicit limited_face(std::size_t capacity) : staging_face(capacity + 1) { q.limit_depth(capacity); }
+};
+
 // reorder_buffer: producers draw the numbers from a counter that the model does not look into, so one thread
 // puts.
 template <class Item>

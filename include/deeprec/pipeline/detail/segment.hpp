@@ -1,0 +1,466 @@
+// One thread's part of a pipeline: takes an item, calls the stages of its segment, puts what they return.
+//
+//   serial     take ── f ── g ── put                         f and g one after the other, no queue between
+//   parallel   (take, number, place) ── f ── put there       in brackets: one thread at a time, so that the
+//                                                            outputs have the order of the inputs
+//
+// It ends by the end of its input, a failure, or a cancel from either side. Then nothing comes from above any
+// more, and below the end follows the items that came before it. Never throws.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/trace.hpp>
+#include <deeprec/pipeline/detail/edge.hpp>
+#include <deeprec/pipeline/pipeline_options.hpp>
+#include <deeprec/pipeline/stages.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
+
+struct stage_tally {
+  std::uint64_t items = 0;
+  std::uint64_t left_out = 0;
+  std::uint64_t bad = 0;
+  double busy_ns = 0;  // of timed items, each times the items that it stands for
+};
+
+/// What one thread counted in its segment of Stages stages.
+template <std::size_t Stages>
+struct segment_tally {
+  std::array<stage_tally, Stages> stages{};
+  double input_ns = 0;
+  double output_ns = 0;
+  double elapsed_ns = 0;
+};
+
+/// How a segment ended.
+enum class segment_end : unsigned char {
+  input,   ///< no more items, or the failure of a stage before it
+  failed,  ///< a stage of this segment failed
+  halted,  ///< cancelled from outside
+};
+
+/// What the threads of a parallel segment share.
+struct segment_team {
+  std::mutex turn;  // of the thread that takes
+  std::uint64_t taken = 0;
+  std::atomic<bool> over{false};   // nobody takes any more
+  std::atomic<bool> ended{false};  // and somebody noted how it ended, so the end goes on
+  std::atomic<int> working{0};
+};
+
+/// What all segments of a run share.
+struct run_environment {
+  const std::function<bad_item_action(const bad_item&)>* on_bad_item = nullptr;
+  trace_sink* trace = nullptr;
+  std::atomic<bool> stopped{false};
+};
+
+struct no_edge {
+  using item_type = void;
+};
+
+template <class Line, std::size_t Segment, class In, class Out, class Atomics>
+class segment_worker {
+  using traits = line_traits<Line>;
+  static constexpr std::size_t first = traits::first_of(Segment);
+  static constexpr std::size_t last = traits::first_of(Segment + 1);
+  static constexpr bool has_in = !std::is_same_v<In, no_edge>;
+  static constexpr bool has_out = !std::is_same_v<Out, no_edge>;
+  using time_point = typename Atomics::time_point;
+  using tally_type = segment_tally<last - first>;
+
+  // What became of an item. Of a source also: that there is none.
+  enum class step : unsigned char { done, input_ended, failed, halted };
+
+ public:
+  segment_worker(typename traits::nodes& nodes, In* in, Out* out, run_environment& run)
+      : nodes_(nodes), in_(in), out_(out), run_(run) {}
+
+  /// The only thread of its segment.
+  segment_end work() noexcept {
+    const time_point begun = Atomics::now();
+    const segment_end how = guarded([&] { return loop(); });
+    // First no more from above, then the end below, which may wait for space.
+    if constexpr (has_in) {
+      if (how == segment_end::input) failure_ = in_->take_failure();
+      in_->cancel();
+    }
+    if constexpr (has_out) {
+      if (how != segment_end::halted) {
+        out_->note_end(number_, std::move(failure_));
+        out_->put_end();
+      }
+    }
+    tally_.elapsed_ns = ns_since(begun);
+    return how;
+  }
+
+  /// One of several threads of its segment.
+  void work(segment_team& team) noexcept
+    requires(has_in && has_out)
+  {
+    const time_point begun = Atomics::now();
+    const segment_end how = guarded([&] { return team_loop(team); });
+    team.over.store(true, std::memory_order_relaxed);
+    if (how != segment_end::input) in_->cancel();
+    if (failure_) {
+      out_->note_end(number_, std::move(failure_));
+      team.ended.store(true, std::memory_order_relaxed);
+    }
+    constexpr bool in_order = traits::template node<first>::threads == stage_threads::ordered;
+    if constexpr (in_order) {
+      if (failure_) out_->put_end();  // it has no place: a move of an item threw
+    } else {
+      // acq_rel: the last one sees what the others did
+      const bool is_last = team.working.fetch_sub(1, std::memory_order_acq_rel) == 1;
+      if (is_last && team.ended.load(std::memory_order_relaxed)) out_->put_end();
+    }
+    tally_.elapsed_ns = ns_since(begun);
+  }
+
+  [[nodiscard]] const tally_type& tally() const noexcept { return tally_; }
+  [[nodiscard]] std::optional<stage_failure>& failure() noexcept { return failure_; }
+
+ private:
+  struct trace_range {
+    trace_sink* sink;
+    const char* name;
+    trace_range(trace_sink* to, const char* what) noexcept : sink(to), name(what) { sink->begin(name); }
+    trace_range(const trace_range&) = delete;
+    trace_range& operator=(const trace_range&) = delete;
+    ~trace_range() { sink->end(name); }
+  };
+
+  template <class Body>
+  segment_end guarded(Body&& body) noexcept {
+#if DEEPREC_EXCEPTIONS
+    try {
+      return body();
+    } catch (...) {
+      failure_.emplace(stage_failure{name_at(at_), number_, std::current_exception(), std::nullopt});
+      return segment_end::failed;
+    }
+#else
+    return body();
+#endif
+  }
+
+  segment_end loop() {
+    while (!is_halted()) {
+      const step s = until_timed_ == 0 ? timed_item() : (--until_timed_, ++weight_, one_item<false>());
+      if (s == step::done) {
+        ++number_;
+        continue;
+      }
+      if (s == step::halted) break;
+      return s == step::failed ? segment_end::failed : segment_end::input;
+    }
+    return segment_end::halted;
+  }
+  [[nodiscard]] bool is_halted() const noexcept {
+    if constexpr (has_out) {
+      return out_->is_cancelled();
+    } else if constexpr (has_in) {
+      return in_->is_cancelled();
+    } else {
+      return run_.stopped.load(std::memory_order_relaxed);  // relaxed: nothing is published with it
+    }
+  }
+
+  // --- time ------------------------------------------------------------------------------------------
+
+  static constexpr unsigned timed_every = 64;
+  static constexpr double long_item_ns = 10'000;
+
+  step timed_item() {
+    const time_point begun = last_ = Atomics::now();
+    const step s = one_item<true>();
+    plan_next(ns_between(begun, last_));
+    return s;
+  }
+  void plan_next(double took_ns) noexcept {
+    until_timed_ = took_ns >= long_item_ns ? 0 : timed_every - 1;
+    weight_ = 1;
+  }
+  static double ns_between(time_point from, time_point to) noexcept {
+    return std::chrono::duration<double, std::nano>(to - from).count();
+  }
+  static double ns_since(time_point from) noexcept { return ns_between(from, Atomics::now()); }
+  template <bool Timed>
+  void lap(double& sum) noexcept {
+    if constexpr (Timed) {
+      const time_point now = Atomics::now();
+      sum += weight_ * ns_between(last_, now);
+      last_ = now;
+    }
+  }
+
+  // --- an item ---------------------------------------------------------------------------------------
+
+  // What the last stage made goes behind all items of the edge.
+  template <bool Timed>
+  struct put_behind {
+    segment_worker* self;
+    template <class T>
+    step operator()(std::optional<T>& item) const {
+      self->at_ = last - 1;
+      const queue_result r = self->out_->put(std::move(*item));
+      self->template lap<Timed>(self->tally_.output_ns);
+      return r == queue_result::ok ? step::done : step::halted;
+    }
+  };
+
+  template <bool Timed>
+  step one_item() {
+    const put_behind<Timed> deliver{this};
+    if constexpr (has_in) {
+      at_ = first;
+      if (in_->take(box_) != queue_result::ok) return step::halted;
+      lap<Timed>(tally_.input_ns);
+      if (!box_.item) return step::input_ended;
+      const step s = pass<Timed, first>(box_.item, deliver);
+      box_.item.reset();  // what is left of it must not wait with this thread
+      return s;
+    } else {
+      return draw<Timed>(deliver);
+    }
+  }
+
+  template <bool Timed, class Deliver>
+  step draw(const Deliver& deliver) {
+    using meaning = typename source_types<typename traits::template node<0>::function_type>::meaning;
+    at_ = 0;
+    auto drawn = call<0>();
+    lap<Timed>(tally_.stages[0].busy_ns);
+    if constexpr (meaning::may_fail) {
+      if (!drawn) return bad<0>(drawn.fault());
+      if (!drawn.value()) return step::input_ended;
+      ++tally_.stages[0].items;
+      return pass<Timed, 1>(drawn.value(), deliver);
+    } else {
+      if (!drawn) return step::input_ended;
+      ++tally_.stages[0].items;
+      return pass<Timed, 1>(drawn, deliver);
+    }
+  }
+
+  // The stages from Which on, then deliver(item). An item is gone before what it became is waited for.
+  template <bool Timed, std::size_t Which, class T, class Deliver>
+  step pass(std::optional<T>& item, const Deliver& deliver) {
+    if constexpr (Which == last) {
+      return deliver(item);
+    } else {
+      using node = typename traits::template node<Which>;
+      using types = stage_types<typename node::function_type, T, node::role>;
+      using meaning = typename types::meaning;
+      stage_tally& mine = tally_.stages[Which - first];
+      at_ = Which;
+      ++mine.items;
+      if constexpr (std::is_void_v<typename types::result_type>) {
+        call<Which>(as_taken<types>(*item));
+        lap<Timed>(mine.busy_ns);
+        return pass_on<Timed, Which>(item, deliver);
+      } else {
+        std::optional<typename types::result_type> made(std::in_place, call<Which>(as_taken<types>(*item)));
+        lap<Timed>(mine.busy_ns);
+        if constexpr (meaning::in_place) {  // a status, or result<void>
+          if (!*made) return bad<Which>(fault_of(*made));
+          return pass_on<Timed, Which>(item, deliver);
+        } else {
+          item.reset();
+          if constexpr (meaning::may_fail) {
+            if (!*made) return bad<Which>(made->fault());
+            return pass_made<Timed, Which>(made->value(), deliver);
+          } else if constexpr (meaning::may_be_none) {
+            return pass_made<Timed, Which>(*made, deliver);
+          } else {
+            return pass<Timed, Which + 1>(made, deliver);
+          }
+        }
+      }
+    }
+  }
+  // A U, or an optional that may hold none.
+  template <bool Timed, std::size_t Which, class U, class Deliver>
+  step pass_made(std::optional<U>& made, const Deliver& deliver) {
+    if (!made) {
+      ++tally_.stages[Which - first].left_out;
+      return step::done;
+    }
+    return pass<Timed, Which + 1>(made, deliver);
+  }
+  template <bool Timed, std::size_t Which, class U, class Deliver>
+  step pass_made(U& made, const Deliver& deliver) {
+    std::optional<U> next(std::move(made));
+    return pass<Timed, Which + 1>(next, deliver);
+  }
+  template <bool Timed, std::size_t Which, class T, class Deliver>
+  step pass_on(std::optional<T>& item, const Deliver& deliver) {
+    if constexpr (Which + 1 == traits::count) {
+      return step::done;
+    } else {
+      return pass<Timed, Which + 1>(item, deliver);
+    }
+  }
+
+  template <class Types, class T>
+  static decltype(auto) as_taken(T& item) noexcept {
+    if constexpr (Types::as_lvalue) {
+      return (item);
+    } else {
+      return std::move(item);
+    }
+  }
+  static deeprec::fault fault_of(const status& s) { return s; }
+  static deeprec::fault fault_of(const result<void>& s) { return s.fault(); }
+
+  template <std::size_t Which, class... Item>
+  decltype(auto) call(Item&&... item) {
+    auto& node = std::get<Which>(nodes_);
+    if (run_.trace == nullptr) [[likely]]
+      return std::invoke(node.function, std::forward<Item>(item)...);
+    const trace_range range(run_.trace, node.name);
+    return std::invoke(node.function, std::forward<Item>(item)...);
+  }
+
+  template <std::size_t Which>
+  step bad(const deeprec::fault& why) {
+    const bad_item what{std::get<Which>(nodes_).name, number_, why};
+    if (*run_.on_bad_item && (*run_.on_bad_item)(what) == bad_item_action::skip) {
+      ++tally_.stages[Which - first].bad;
+      return step::done;
+    }
+    failure_.emplace(stage_failure{what.stage, number_, nullptr, why});
+    return step::failed;
+  }
+  [[nodiscard]] const char* name_at(std::size_t which) const noexcept {
+    const char* name = "";
+    std::apply(
+        [&](const auto&... node) {
+          std::size_t i = 0;
+          ((name = i++ == which ? node.name : name), ...);
+        },
+        nodes_);
+    return name;
+  }
+
+  // --- several threads ---------------------------------------------------------------------------------
+
+  segment_end team_loop(segment_team& team) {
+    while (true) {
+      const bool timed = until_timed_ == 0;
+      const time_point begun = last_ = timed ? Atomics::now() : time_point{};
+      if (!timed) --until_timed_, ++weight_;
+      step s = step::halted;
+      if constexpr (traits::template node<first>::threads == stage_threads::ordered) {
+        s = timed ? ordered_item<true>(team) : ordered_item<false>(team);
+      } else {
+        s = timed ? unordered_item<true>(team) : unordered_item<false>(team);
+      }
+      if (timed) plan_next(ns_between(begun, last_));
+      if (s == step::done) continue;
+      return s == step::failed   ? segment_end::failed
+             : s == step::halted ? segment_end::halted
+                                 : segment_end::input;
+    }
+  }
+
+  // The next item of the team, by the caller's turn; then(number) is still called in that turn.
+  template <bool Timed, class Then>
+  step take_turn(segment_team& team, Then&& then) {
+    const std::lock_guard turn(team.turn);
+    // relaxed: the turn orders it, or it only ends the loop sooner
+    if (team.over.load(std::memory_order_relaxed)) return step::input_ended;
+    struct last_turn {  // unless there is an item, also where a move of it throws
+      segment_team* team;
+      ~last_turn() {
+        if (team != nullptr) team->over.store(true, std::memory_order_relaxed);
+      }
+    } unless_taken{&team};
+    number_ = team.taken;
+    at_ = first;
+    if (out_->is_cancelled() || in_->take(box_) != queue_result::ok) return step::halted;
+    lap<Timed>(tally_.input_ns);
+    ++team.taken;
+    if (!box_.item) {
+      out_->note_end(number_, in_->take_failure());
+      team.ended.store(true, std::memory_order_relaxed);
+      return then() == step::done ? step::input_ended : step::halted;
+    }
+    if (then() != step::done) return step::halted;
+    unless_taken.team = nullptr;
+    return step::done;
+  }
+
+  template <bool Timed>
+  step unordered_item(segment_team& team) {
+    const step got = take_turn<Timed>(team, [] { return step::done; });
+    if (got != step::done) return got;
+    const step s = pass<Timed, first>(box_.item, put_behind<Timed>{this});
+    box_.item.reset();
+    return s;
+  }
+
+  // The place outlives what happens to the item: a failure is put there as the end, by number.
+  template <bool Timed>
+  step ordered_item(segment_team& team) {
+    typename Out::reservation place;
+    const step got = take_turn<Timed>(team, [&] {
+      place = out_->reserve();
+      lap<Timed>(tally_.output_ns);
+      if (!place) return step::halted;
+      if (!box_.item) out_->put_end(place);
+      return step::done;
+    });
+    if (got != step::done) return got;
+    const auto deliver = [&](auto& item) {
+      const queue_result r = out_->put(place, std::move(*item));
+      lap<Timed>(tally_.output_ns);
+      return r == queue_result::ok ? step::done : step::halted;
+    };
+    step s = step::failed;
+#if DEEPREC_EXCEPTIONS
+    try {
+      s = pass<Timed, first>(box_.item, deliver);
+    } catch (...) {
+      failure_.emplace(stage_failure{name_at(at_), number_, std::current_exception(), std::nullopt});
+    }
+#else
+    s = pass<Timed, first>(box_.item, deliver);
+#endif
+    box_.item.reset();
+    if (s == step::failed && place) {
+      out_->note_end(number_, std::move(failure_));
+      failure_.reset();
+      out_->put_end(place);
+    }
+    return s;
+  }
+
+  typename traits::nodes& nodes_;
+  In* const in_;
+  Out* const out_;
+  run_environment& run_;
+  std::conditional_t<has_in, parcel<typename In::item_type>, no_edge> box_;
+  std::optional<stage_failure> failure_;
+  tally_type tally_;
+  time_point last_{};
+  std::size_t at_ = first;    // the node that runs
+  std::uint64_t number_ = 0;  // of the item
+  unsigned until_timed_ = 0;
+  unsigned weight_ = 1;  // items that the next timed one stands for
+};
+
+}}}  // namespace deeprec::DEEPREC_ABI::detail
