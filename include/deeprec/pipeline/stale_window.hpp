@@ -118,7 +118,7 @@ class stale_window {
       } else {
         if (!enter_shared(at)) return queue_result::not_now;
         // relaxed: entering has acquired what the update before it wrote
-        seen = at.applied.load(relaxed(detail::access::looked_at));
+        seen = at.applied.load(relaxed(detail::access::window_seen));
         return queue_result::ok;
       }
     });
@@ -159,7 +159,7 @@ class stale_window {
         if (applied > before) return queue_result::failed;
         if (applied < before) return queue_result::not_now;
         // relaxed: a number; what it lets through is ordered by `passed` and `applied`
-        const std::uint64_t end = end_.load(relaxed(detail::access::looked_at));
+        const std::uint64_t end = end_.load(relaxed(detail::access::window_seen));
         const std::uint64_t last = before + static_cast<std::uint64_t>(window_);
         // acquire: the lookups have read before this update writes
         const std::uint64_t passed =
@@ -167,7 +167,7 @@ class stale_window {
         return passed >= (last < end ? last : end) ? queue_result::ok : queue_result::not_now;
       } else {
         if (!enter_alone(at)) return queue_result::not_now;
-        seen = at.applied.load(relaxed(detail::access::looked_at));
+        seen = at.applied.load(relaxed(detail::access::window_seen));
         return queue_result::ok;
       }
     });
@@ -188,7 +188,7 @@ class stale_window {
   /// @error   none
   void end_at(index_t lookups) noexcept {
     // relaxed: those who wait look again after the notification, which has a fence
-    end_.store(static_cast<std::uint64_t>(lookups), relaxed(detail::access::statistic));
+    end_.store(static_cast<std::uint64_t>(lookups), relaxed(detail::access::window_mark));
     for (shard_state& at : shards_) at.updates.notify_all();
   }
 
@@ -199,14 +199,14 @@ class stale_window {
   /// @error   none
   void cancel() noexcept {
     // relaxed: as in end_at
-    cancelled_.store(1, relaxed(detail::access::statistic));
+    cancelled_.store(1, relaxed(detail::access::window_mark));
     for (shard_state& at : shards_) {
       at.lookups.notify_all();
       at.updates.notify_all();
     }
   }
   [[nodiscard]] bool was_cancelled() const noexcept {
-    return cancelled_.load(relaxed(detail::access::looked_at)) != 0;
+    return cancelled_.load(relaxed(detail::access::window_seen)) != 0;
   }
 
   /// Lookups and updates begin at 0 again, and the window is not cancelled: for the next epoch.
@@ -316,12 +316,12 @@ class stale_window {
         at.lookups.notify_all();
       }
     } else {
-      const std::uint64_t applied = at.applied.load(relaxed(detail::access::looked_at)) + 1;
+      const std::uint64_t applied = at.applied.load(relaxed(detail::access::window_seen)) + 1;
       if constexpr (is_exact) {
         // release: for the lookups that see this update, and for the next update
         at.applied.store(applied, Atomics::at(detail::access::version_publish, std::memory_order_release));
       } else {
-        at.applied.store(applied, relaxed(detail::access::statistic));
+        at.applied.store(applied, relaxed(detail::access::window_mark));
         at.inside.store(0, Atomics::at(detail::access::shard_given_back, std::memory_order_release));
       }
       at.lookups.notify_all();

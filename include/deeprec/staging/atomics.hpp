@@ -94,6 +94,8 @@ enum class access : unsigned char {
   bytes_seen,
   stack_next,
   stack_guess,
+  window_mark,  ///< the end, the cancel and, under exclusion, the version of a stale_window
+  window_seen,
   statistic,  ///< counters, and first guesses of an exchange: nothing depends on the value read
 };
 
