@@ -2,6 +2,7 @@
 
 set(DEEPREC_HEADERS
     include/deeprec/core/array_view.hpp
+    include/deeprec/core/batch_traits.hpp
     include/deeprec/core/config.hpp
     include/deeprec/core/context.hpp
     include/deeprec/core/contract.hpp
@@ -218,6 +219,11 @@ set(DEEPREC_HEADERS
     include/deeprec/optim/sgd.hpp
     include/deeprec/optim/steps.hpp
     include/deeprec/optim/wrappers.hpp
+    include/deeprec/pipeline/detail/chunk_schedule.hpp
+    include/deeprec/pipeline/detail/type_name.hpp
+    include/deeprec/pipeline/micro_batch.hpp
+    include/deeprec/pipeline/stale_loop.hpp
+    include/deeprec/pipeline/stale_window.hpp
     include/deeprec/simd/begin_avx2.hpp
     include/deeprec/simd/begin_avx512.hpp
     include/deeprec/simd/begin_avx512_bf16.hpp

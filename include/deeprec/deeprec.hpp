@@ -2,6 +2,7 @@
 #pragma once
 
 #include <deeprec/core/array_view.hpp>
+#include <deeprec/core/batch_traits.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/contract.hpp>
@@ -110,6 +111,9 @@
 #include <deeprec/optim/sgd.hpp>
 #include <deeprec/optim/steps.hpp>
 #include <deeprec/optim/wrappers.hpp>
+#include <deeprec/pipeline/micro_batch.hpp>
+#include <deeprec/pipeline/stale_loop.hpp>
+#include <deeprec/pipeline/stale_window.hpp>
 #include <deeprec/simd/dispatch.hpp>
 #include <deeprec/simd/rounding_vectors.hpp>
 #include <deeprec/simd/vectors.hpp>

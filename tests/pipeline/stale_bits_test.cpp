@@ -70,7 +70,8 @@ struct model {
   std::vector<float> slope = std::vector<float>(at(batch));
 
   explicit model(const Optimizer& optimizer)
-      : table(rows, f32_rows(width, {.state_floats = Optimizer::row_state + Optimizer::element_state * width})),
+      : table(rows,
+              f32_rows(width, {.state_floats = Optimizer::row_state + Optimizer::element_state * width})),
         tower({width, 8, 1}, mlp_output::linear, counter_rng(3)),
         row_optimizer(optimizer),
         dense_optimizer(optimizer) {
@@ -128,8 +129,8 @@ std::vector<std::byte> plain_training(const Optimizer& optimizer, const std::vec
 
 // The definition, step by step: lookups read copies of the table that are kept for W steps.
 template <class Optimizer>
-std::vector<std::byte> simulated_training(const Optimizer& optimizer, const std::vector<batch_of_step>& batches,
-                                          index_t window) {
+std::vector<std::byte> simulated_training(const Optimizer& optimizer,
+                                          const std::vector<batch_of_step>& batches, index_t window) {
   model<Optimizer> m(optimizer);
   std::vector<float> pooled(at(batch * width)), gradient(pooled.size());
   const auto bytes = static_cast<std::size_t>(m.table.bytes());
@@ -232,8 +233,8 @@ TEST_CASE("stale_loop: hogwild trains too, and its accesses exclude each other")
   const std::vector<batch_of_step> batches = some_batches(60);
   thread_pool pool(2);
   stale_window window(4, 1, staleness::hogwild);
-  const std::vector<std::byte> bits =
-      windowed_training(window, 0, sgd{.learning_rate = 0.1F}, batches, pool);  // and no data race, under tsan
+  const std::vector<std::byte> bits = windowed_training(window, 0, sgd{.learning_rate = 0.1F}, batches,
+                                                        pool);  // and no data race, under tsan
   CHECK(window.was_applied() == 60);
   CHECK(bits != plain_training(sgd{.learning_rate = 0.1F}, some_batches(59)));
 }

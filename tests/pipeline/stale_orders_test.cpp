@@ -103,10 +103,7 @@ const std::vector<orders> all_orders = {
      2,
      true,
      {{{call::read, 0}, {call::read, 2}}, {{call::read, 1}}, {{call::apply, 0}}}},
-    {"W = 1: read 0 | read 1 | apply 0",
-     1,
-     true,
-     {{{call::read, 0}}, {{call::read, 1}}, {{call::apply, 0}}}},
+    {"W = 1: read 0 | read 1 | apply 0", 1, true, {{{call::read, 0}}, {{call::read, 1}}, {{call::apply, 0}}}},
     {"W = 1: read 1 | read 0, end | apply 0 | apply 1",
      1,
      true,
@@ -154,10 +151,14 @@ TEST_CASE("hazard H4: the explorer catches a window without versions") {
 
 TEST_CASE("stale_window: each access stronger than relaxed is needed by some scenario") {
   const std::vector<std::pair<access, const char*>> stronger = {
-      {access::version_publish, "version_publish"}, {access::version_read, "version_read"},
-      {access::version_applied, "version_applied"}, {access::passed_publish, "passed_publish"},
-      {access::passed_seen, "passed_seen"},         {access::shard_shared, "shard_shared"},
-      {access::shard_left, "shard_left"},           {access::shard_taken, "shard_taken"},
+      {access::version_publish, "version_publish"},
+      {access::version_read, "version_read"},
+      {access::version_applied, "version_applied"},
+      {access::passed_publish, "passed_publish"},
+      {access::passed_seen, "passed_seen"},
+      {access::shard_shared, "shard_shared"},
+      {access::shard_left, "shard_left"},
+      {access::shard_taken, "shard_taken"},
       {access::shard_given_back, "shard_given_back"}};
   std::string file;
   for (const auto& [what, name] : stronger) {

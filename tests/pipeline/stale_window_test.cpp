@@ -215,8 +215,7 @@ TEST_CASE("hazard H4: staleness equals the definition, whichever thread is starv
           for (int starved = -1; starved < threads; ++starved) {
             for (int too = starved; too < threads; too += 2) {
               baton schedule(starved, 0, too);
-              const record run =
-                  recorded_run<staleness::exact_t>(window, requests, shards, steps, schedule);
+              const record run = recorded_run<staleness::exact_t>(window, requests, shards, steps, schedule);
               INFO("W ", window, ", requests ", requests, ", starved ", starved, " and ", too);
               CHECK(run.outcome.ok());
               CHECK(follows_the_definition(run, window));
@@ -230,7 +229,8 @@ TEST_CASE("hazard H4: staleness equals the definition, whichever thread is starv
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     const auto window = static_cast<index_t>(seed % 5 + 1);
     baton schedule(-1, deeprec_test::seed() + seed);
-    CHECK(follows_the_definition(recorded_run<staleness::exact_t>(window, window + 1, 2, 9, schedule), window));
+    CHECK(
+        follows_the_definition(recorded_run<staleness::exact_t>(window, window + 1, 2, 9, schedule), window));
     ++runs;
   }
   CHECK(runs > 500);

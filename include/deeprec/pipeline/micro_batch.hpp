@@ -77,9 +77,10 @@ struct micro_chunk {
   /// @error   none
   template <class T>
   [[nodiscard]] auto of(const T& value) const {
-    static_assert(SplittableBatch<T>,
-                  "deeprec::micro_chunk: no way to split this type. Fix: specialize deeprec::batch_traits for "
-                  "it (deeprec/core/batch_traits.hpp).");
+    static_assert(
+        SplittableBatch<T>,
+        "deeprec::micro_chunk: no way to split this type. Fix: specialize deeprec::batch_traits for "
+        "it (deeprec/core/batch_traits.hpp).");
     return batch_traits<T>::split(value, first, count);
   }
 };
@@ -208,7 +209,8 @@ class micro_batch {
   /// @error   none
   explicit micro_batch(index_t chunks, loss_reduction reduction = loss_reduction::mean)
       : wanted_(chunks), reduction_(reduction) {
-    if (chunks < 1) refuse(status(errc::invalid_value, "micro_batch: chunks must be at least 1", {.is = chunks}));
+    if (chunks < 1)
+      refuse(status(errc::invalid_value, "micro_batch: chunks must be at least 1", {.is = chunks}));
   }
   micro_batch(const micro_batch&) = delete;
   micro_batch& operator=(const micro_batch&) = delete;
@@ -235,7 +237,8 @@ class micro_batch {
       refuse(named("micro_batch::stage: a name must be of one stage", name));
     }
     if (resource < 0) {
-      refuse(status(errc::invalid_value, "micro_batch::stage: resource must not be negative", {.is = resource}));
+      refuse(
+          status(errc::invalid_value, "micro_batch::stage: resource must not be negative", {.is = resource}));
       resource = 0;
     }
     resources_ = std::max(resources_, resource + 1);
@@ -551,7 +554,9 @@ class micro_batch {
     }
   }
 
-  [[nodiscard]] bool was_cancelled() const noexcept { return cancelled_.load(std::memory_order_relaxed) != 0; }
+  [[nodiscard]] bool was_cancelled() const noexcept {
+    return cancelled_.load(std::memory_order_relaxed) != 0;
+  }
   // relaxed: those who wait look again after the notification, which has a fence
   void cancel() noexcept {
     cancelled_.store(1, std::memory_order_relaxed);

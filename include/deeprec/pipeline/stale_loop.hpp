@@ -131,7 +131,8 @@ class stale_loop {
       const std::stop_callback stopping(stop, [this]() noexcept { cancel(); });
       for (std::size_t k = 0; k < tasks_.size() && !was_cancelled(); ++k) {
         running_.fetch_add(1, std::memory_order_relaxed);
-        const status posted = k == 0 ? post(executor, applier, tasks_[k]) : post(executor, fetcher, tasks_[k]);
+        const status posted =
+            k == 0 ? post(executor, applier, tasks_[k]) : post(executor, fetcher, tasks_[k]);
         if (!posted) {
           running_.fetch_sub(1, std::memory_order_relaxed);
           fail("post", -1, posted);
@@ -232,7 +233,9 @@ class stale_loop {
   }
 
   // relaxed: those who wait look again after the notification, which has a fence
-  [[nodiscard]] bool was_cancelled() const noexcept { return cancelled_.load(std::memory_order_relaxed) != 0; }
+  [[nodiscard]] bool was_cancelled() const noexcept {
+    return cancelled_.load(std::memory_order_relaxed) != 0;
+  }
   void cancel() noexcept {
     cancelled_.store(1, std::memory_order_relaxed);
     window_->cancel();

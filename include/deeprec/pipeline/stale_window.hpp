@@ -377,8 +377,8 @@ class stale_window<Order, Wait, Atomics>::access_of {
   status outcome_;
 };
 
-stale_window(index_t)->stale_window<>;
-stale_window(index_t, index_t)->stale_window<>;
+stale_window(index_t) -> stale_window<>;
+stale_window(index_t, index_t) -> stale_window<>;
 template <class Order>
 stale_window(index_t, index_t, Order) -> stale_window<Order>;
 
