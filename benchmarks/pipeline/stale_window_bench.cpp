@@ -11,7 +11,7 @@
 // What to expect. With W = 2 lookup t + 2 reads when update t has arrived: 2 (answer) + 2 (compute) + 2
 // (update) ms for every two steps, 3 ms a step or a speedup of 2, less what the jitter costs. With W = 4 that
 // is 1.5 ms, less than compute takes: 2 ms a step, a speedup of 3. `predicted` is the recurrence of the
-// definition with the draws of the run: 1.88 and 2.93. The answer, which the definition determines, is
+// definition with the draws of the run: 1.89 and 2.91. The answer, which the definition determines, is
 // compared bit by bit with a simulation before anything is timed.
 #include <benchmark/benchmark.h>
 

@@ -241,7 +241,7 @@ class micro_batch {
           status(errc::invalid_value, "micro_batch::stage: resource must not be negative", {.is = resource}));
       resource = 0;
     }
-    resources_ = std::max(resources_, resource + 1);
+    resources_ = (std::max)(resources_, resource + 1);
     stages_.emplace_back(std::move(name), resource, as_status<const micro_chunk&>(std::forward<Work>(work)));
   }
 
@@ -405,6 +405,8 @@ class micro_batch {
   template <class... Args, class F>
   static std::function<status(Args...)> as_status(F&& f) {
     using type = std::invoke_result_t<F&, Args...>;
+    static_assert(std::is_copy_constructible_v<std::decay_t<F>>,
+                  "deeprec::micro_batch: a callable can't be copied. Fix: capture by reference.");
     if constexpr (std::is_void_v<type>) {
       return [work = std::forward<F>(f)](Args... args) mutable {
         work(args...);
