@@ -23,6 +23,7 @@
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/dense/logistic_loss.hpp>
 #include <deeprec/dense/mlp.hpp>
+#include <deeprec/embedding/lookup/fused_lookup.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/embedding/training/gradient.hpp>
@@ -133,6 +134,28 @@ TEST_CASE("batch_traits: the parts of a value are views of it, and together they
   CHECK(batch_traits<matrix_view<float>>::bytes(matrix) == 32);
   CHECK(chunk_of(12, 5, 1).of(std::span(values)).data() == values.data() + 3);
   CHECK(chunk_of(12, 5, 4).of(array_view<float>(values.data(), 12)).size() == 2);
+}
+
+TEST_CASE("batch_traits: a lookup of the parts of entries writes the rows of the whole") {
+  const std::vector<std::int64_t> one_each = {0, 1, 2, 3, 4, 5, 6}, gaps = {0, 0, 2, 2, 2, 5, 6},
+                                  ids = {4, 0, 1, 3, 3, 2, 4};
+  dense_table<f32_rows> table(5, f32_rows(3));
+  const inline_executor here;
+  table.initialize(here, row_init::uniform{.seed = 1, .bound = 1.0F});
+  for (const auto& of_rows : {one_each, gaps}) {
+    const coo_view<> entries(of_rows.data(), ids.data(), 7, 7);
+    std::vector<float> whole(21, -1.0F), in_parts(21, -2.0F);
+    fused_lookup(here, table.view(), entries, combiner::sum, matrix_view<float>(whole.data(), 7, 3))
+        .or_throw();
+    for (index_t n = 1; n <= 8; ++n) {
+      const matrix_view<float> out(in_parts.data(), 7, 3);
+      for (index_t m = 0; m < chunk_count(7, n); ++m) {
+        const micro_chunk chunk = chunk_of(7, n, m);
+        fused_lookup(here, table.view(), chunk.of(entries), combiner::sum, chunk.of(out)).or_throw();
+      }
+      CHECK(in_parts == whole);
+    }
+  }
 }
 
 // A model whose arithmetic is exact where its numbers are small integers: bags of rows of width 2, summed,

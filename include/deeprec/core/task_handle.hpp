@@ -100,7 +100,7 @@ class task_state {
   std::exception_ptr failure_;
   std::atomic<int> ended_{0};
   std::atomic<int> owners_;
-  const bool has_handle_;
+  [[maybe_unused]] const bool has_handle_;  // without exceptions only given
 };
 
 template <class Task>
