@@ -275,8 +275,8 @@ class micro_batch {
     add_sum<detail::overwritten_gradient<std::decay_t<Gradient>>>(of_stage, std::forward<Gradient>(gradient));
   }
 
-  /// A gradient with a row for each sample (B,D), of which a stage writes the rows of its part: that of pooled
-  /// rows, which update() takes. Rows are multiplied by their part's weight; duplicates of a table's row are
+  /// A gradient with a row for each sample (B,D), of which a stage writes the rows of its part: that of
+  /// pooled rows, which update() takes. Rows are multiplied by their part's weight; duplicates of a table's row are
   /// then summed over the whole batch by update(), before the optimizer.
   ///
   /// @param gradient  returns the matrix_view<float> (B,D) of the batch
@@ -331,7 +331,8 @@ class micro_batch {
   /// @threads one at a time
   /// @error   check(); the status of the stage or update that failed first, which report() names; an
   ///          exception is rethrown here. stopped by the token, with no variable updated; invalid_value for a
-  ///          negative B; unsupported when the executor runs tasks on the caller's thread; the status of post()
+  ///          negative B; unsupported when the executor runs tasks on the caller's thread; the status of
+  ///          post()
   /// @example @snippet tests/pipeline/micro_batch_test.cpp micro_batch
   template <class Executor>
   [[nodiscard]] result<void> run(Executor& executor, index_t samples, const std::stop_token& stop = {}) {
