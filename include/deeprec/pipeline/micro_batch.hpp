@@ -262,10 +262,11 @@ class micro_batch {
   /// multiplied by their weights and summed in the order of the parts, and the sum takes the gradient's place
   /// before the updates.
   ///
-  /// @param gradient  returns the gradient: a matrix_view<float>, or a reference to a value whose batch_traits
-  ///                  have accumulate and clear, such as sparse_gradient: duplicates of a row are summed
+  /// @param gradient  returns the gradient: a matrix_view<float>, or a reference to a value whose
+  ///                  batch_traits have accumulate and clear, such as sparse_gradient: duplicates of a row
+  ///                  are summed
   /// @numerics float, in the order of the parts: the same bits for any timing. Between the sum over C parts
-  ///           and that of the batch |err| <= (C + 2) u sum of |weight * gradient|, besides the differences of
+  ///           and that of the batch |err| <= (C + 2) u sum |weight * gradient|, besides the differences of
   ///           the parts' own sums; exact where all products and sums are; one part: the gradient itself
   /// @cost     O(gradient) for each part; memory for the sum in the first run
   /// @threads  one at a time, not during run()
@@ -276,8 +277,8 @@ class micro_batch {
   }
 
   /// A gradient with a row for each sample (B,D), of which a stage writes the rows of its part: that of
-  /// pooled rows, which update() takes. Rows are multiplied by their part's weight; duplicates of a table's row are
-  /// then summed over the whole batch by update(), before the optimizer.
+  /// pooled rows, which update() takes. Rows are multiplied by their part's weight; duplicates of a table's
+  /// row are then summed over the whole batch by update(), before the optimizer.
   ///
   /// @param gradient  returns the matrix_view<float> (B,D) of the batch
   /// @cost    O(gradient)
