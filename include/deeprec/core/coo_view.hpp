@@ -5,8 +5,8 @@
 //   weights   1 .5  2  1  1           N, or none
 //
 // The entries of a bag keep the order in which they appear; where rows ascend, slice() is a part of the bags.
-// coo_view::tensorflow reads the indices (N,2) of a tf.SparseTensor in place. Lookups take bags: see to_jagged
-// (embedding/batches/jagged_batch.hpp).
+// coo_view::tensorflow reads the indices (N,2) of a tf.SparseTensor in place. Lookups take bags: to_jagged
+// (embedding/batches/jagged_batch.hpp) makes them.
 #pragma once
 
 #include <cstdint>
