@@ -5,8 +5,8 @@
 //
 // The store is simulated, and everything that takes time sleeps: a request and its answer travel for
 // 2 +- 1 ms each (uniform, drawn by step, the same for both sides), 64 KiB of rows at 4 GB/s among it; so
-// does an update, and compute is on a device. Synchronous training sends an update with the next request, so a
-// step takes 4 + 2 = 6 ms.
+// does an update, and compute is on a device. Synchronous training sends an update with the next request, so
+// a step takes 4 + 2 = 6 ms.
 //
 // What to expect. With W = 2 lookup t + 2 reads when update t has arrived: 2 (answer) + 2 (compute) + 2
 // (update) ms for every two steps, 3 ms a step or a speedup of 2, less what the jitter costs. With W = 4 that
