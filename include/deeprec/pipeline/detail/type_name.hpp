@@ -1,6 +1,7 @@
 // The name of a type as text, without RTTI: what the compiler calls it.
 #pragma once
 
+#include <cstddef>
 #include <string_view>
 
 #include <deeprec/core/config.hpp>
