@@ -440,6 +440,9 @@ class micro_batch {
   void refuse(fault why) {
     if (!refused_) refused_ = std::move(why);
   }
+  void refuse(const status& why) {
+    if (!refused_) refused_.emplace(why);
+  }
   static fault named(const char* what, std::string_view name) {
     return {errc::invalid_value, std::string(what) + " (was \"" + std::string(name) + "\")"};
   }
