@@ -2,6 +2,7 @@
 
 set(DEEPREC_HEADERS
     include/deeprec/core/array_view.hpp
+    include/deeprec/core/batch_traits.hpp
     include/deeprec/core/config.hpp
     include/deeprec/core/context.hpp
     include/deeprec/core/contract.hpp
@@ -219,13 +220,18 @@ set(DEEPREC_HEADERS
     include/deeprec/optim/steps.hpp
     include/deeprec/optim/wrappers.hpp
     include/deeprec/pipeline/depth_controller.hpp
+    include/deeprec/pipeline/detail/chunk_schedule.hpp
     include/deeprec/pipeline/detail/edge.hpp
     include/deeprec/pipeline/detail/item_types.hpp
     include/deeprec/pipeline/detail/run.hpp
     include/deeprec/pipeline/detail/segment.hpp
+    include/deeprec/pipeline/detail/type_name.hpp
+    include/deeprec/pipeline/micro_batch.hpp
     include/deeprec/pipeline/pipeline.hpp
     include/deeprec/pipeline/pipeline_options.hpp
     include/deeprec/pipeline/stages.hpp
+    include/deeprec/pipeline/stale_loop.hpp
+    include/deeprec/pipeline/stale_window.hpp
     include/deeprec/pipeline/statistics.hpp
     include/deeprec/simd/begin_avx2.hpp
     include/deeprec/simd/begin_avx512.hpp

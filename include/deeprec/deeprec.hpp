@@ -2,6 +2,7 @@
 #pragma once
 
 #include <deeprec/core/array_view.hpp>
+#include <deeprec/core/batch_traits.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/contract.hpp>
@@ -111,9 +112,12 @@
 #include <deeprec/optim/steps.hpp>
 #include <deeprec/optim/wrappers.hpp>
 #include <deeprec/pipeline/depth_controller.hpp>
+#include <deeprec/pipeline/micro_batch.hpp>
 #include <deeprec/pipeline/pipeline.hpp>
 #include <deeprec/pipeline/pipeline_options.hpp>
 #include <deeprec/pipeline/stages.hpp>
+#include <deeprec/pipeline/stale_loop.hpp>
+#include <deeprec/pipeline/stale_window.hpp>
 #include <deeprec/pipeline/statistics.hpp>
 #include <deeprec/simd/dispatch.hpp>
 #include <deeprec/simd/rounding_vectors.hpp>

@@ -4,14 +4,16 @@
 //   ids       9  7  4  1  8           N                              bag 1: {}      bag 3: {8}
 //   weights   1 .5  2  1  1           N, or none
 //
-// The entries of a bag keep the order in which they appear. coo_view::tensorflow reads the indices (N,2) of
-// a tf.SparseTensor in place. Lookups take bags: see to_jagged (embedding/batches/jagged_batch.hpp).
+// The entries of a bag keep the order in which they appear; where rows ascend, slice() is a part of the bags.
+// coo_view::tensorflow reads the indices (N,2) of a tf.SparseTensor in place. Lookups take bags: to_jagged
+// (embedding/batches/jagged_batch.hpp) makes them.
 #pragma once
 
 #include <cstdint>
 #include <type_traits>
 
 #include <deeprec/core/config.hpp>
+#include <deeprec/core/contract.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/sizes.hpp>
 #include <deeprec/core/space.hpp>
@@ -52,6 +54,7 @@ class coo_view {
   DEEPREC_HD constexpr coo_view(const coo_view<Id, Row, From>& other) noexcept
       : coo_view(other.rows(), other.ids(), other.id_count(), other.bags(), other.weights()) {
     row_stride_ = other.row_stride();
+    first_row_ = other.first_row();
   }
   template <MemorySpace From>
     requires(!reachable_as<From, Space>)
@@ -60,15 +63,51 @@ class coo_view {
   [[nodiscard]] DEEPREC_HD constexpr index_t bags() const noexcept { return bags_; }
   /// N, the number of entries.
   [[nodiscard]] DEEPREC_HD constexpr index_t id_count() const noexcept { return entries_; }
-  /// The row of entry k is rows()[k * row_stride()].
+  /// The row of entry k is rows()[k * row_stride()] - first_row().
   [[nodiscard]] DEEPREC_HD constexpr const Row* rows() const noexcept { return rows_; }
   [[nodiscard]] DEEPREC_HD constexpr index_t row_stride() const noexcept { return row_stride_; }
+  [[nodiscard]] DEEPREC_HD constexpr index_t first_row() const noexcept { return first_row_; }
   [[nodiscard]] DEEPREC_HD constexpr const Id* ids() const noexcept { return ids_; }
   [[nodiscard]] DEEPREC_HD constexpr const float* weights() const noexcept { return weights_; }
 
   /// The bag of entry k.
   [[nodiscard]] DEEPREC_HD constexpr index_t row(index_t k) const noexcept {
-    return static_cast<index_t>(rows_[k * row_stride_]);
+    return static_cast<index_t>(rows_[k * row_stride_]) - first_row_;
+  }
+
+  /// Bags [first, first + count), sharing rows, ids and weights.
+  ///
+  /// @pre     rows_ascend(); 0 <= first, count <= bags() - first
+  /// @cost    O(log N); reads rows
+  /// @threads reentrant
+  /// @error   none
+  [[nodiscard]] coo_view slice(index_t first, index_t count) const
+    requires(!std::is_same_v<Space, device_space>)
+  {
+    DEEPREC_EXPECTS(0 <= first && 0 <= count && count <= bags_ - first);
+    const index_t begin = first_entry_from(first);
+    coo_view part = *this;
+    part.entries_ = first_entry_from(first + count) - begin;
+    part.rows_ = rows_ + begin * row_stride_;
+    part.ids_ = ids_ + begin;
+    part.weights_ = weights_ == nullptr ? nullptr : weights_ + begin;
+    part.bags_ = count;
+    part.first_row_ = first_row_ + first;
+    return part;
+  }
+
+  /// Whether no entry comes before one of an earlier bag.
+  ///
+  /// @cost    O(N); reads the rows
+  /// @threads reentrant
+  /// @error   none
+  [[nodiscard]] bool rows_ascend() const noexcept
+    requires(!std::is_same_v<Space, device_space>)
+  {
+    for (index_t k = 1; k < entries_; ++k) {
+      if (row(k) < row(k - 1)) return false;
+    }
+    return true;
   }
 
   /// Reports null pointers, negative sizes, and the first entry whose row is outside [0, B).
@@ -121,12 +160,27 @@ class coo_view {
   }
 
  private:
+  // The first entry of this bag or a later one, where rows ascend.
+  [[nodiscard]] index_t first_entry_from(index_t bag) const noexcept {
+    index_t low = 0, high = entries_;
+    while (low < high) {
+      const index_t middle = low + (high - low) / 2;
+      if (row(middle) < bag) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return low;
+  }
+
   const Row* rows_ = nullptr;
   const Id* ids_ = nullptr;
   const float* weights_ = nullptr;
   index_t entries_ = 0;
   index_t bags_ = 0;
   index_t row_stride_ = 1;
+  index_t first_row_ = 0;
 };
 
 static_assert(std::is_trivially_copyable_v<coo_view<>>);

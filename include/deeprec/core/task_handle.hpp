@@ -100,7 +100,7 @@ class task_state {
   std::exception_ptr failure_;
   std::atomic<int> ended_{0};
   std::atomic<int> owners_;
-  const bool has_handle_;
+  [[maybe_unused]] const bool has_handle_;  // without exceptions only given
 };
 
 template <class Task>
@@ -114,8 +114,8 @@ class task_state_of final : public task_state {
     if constexpr (takes_token) {
       if (source_.stop_possible()) {
         token_ = source_.get_token();
-        on_user_.emplace(std::move(user), trigger{&source_});
-        on_executor_.emplace(std::move(executor), trigger{&source_});
+        static_cast<void>(on_user_.emplace(std::move(user), trigger{&source_}));
+        static_cast<void>(on_executor_.emplace(std::move(executor), trigger{&source_}));
       } else {
         token_ = user.stop_possible() ? std::move(user) : std::move(executor);
       }

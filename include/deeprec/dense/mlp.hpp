@@ -55,6 +55,9 @@ struct mlp_precision {
 template <class Backends = host_gemm_backends>
 class mlp {
  public:
+  /// A row of the output depends on its row of the input only: see micro_batch.
+  static constexpr bool sample_wise = true;
+
   /// @param sizes  width of the input, of every hidden layer, and of the output
   /// @param rng    layer l takes its weights from the stream first_stream + l; biases start at 0
   /// @param memory  of weights and of all that depends on them or on the batch; casts of bf16 and TF32 are
@@ -148,6 +151,9 @@ class mlp {
   [[nodiscard]] matrix_view<const float> bias_gradient(int l) const noexcept {
     return bias_in(gradients_, l);
   }
+  /// All gradients as one row, in the order of parameters(). Writable: what step() takes, for gradients that
+  /// are summed over several passes.
+  [[nodiscard]] matrix_view<float> gradients() noexcept { return {gradients_.data(), 1, parameter_count_}; }
   /// All parameters as one row: layer by layer, its weights and then its bias. Writable, as weights(l).
   [[nodiscard]] matrix_view<float> parameters() noexcept {
     written_from_outside_ = true;

@@ -22,6 +22,7 @@ struct rowwise_adagrad {
   static constexpr int row_state = 1;
   static constexpr int element_state = 0;
   static constexpr bool needs_mean_square = true;
+  static constexpr bool steps_on_sums = true;
 
   float learning_rate = 0.01F;
   float epsilon = 1e-8F;
@@ -37,6 +38,7 @@ struct adagrad {
   static constexpr int row_state = 0;
   static constexpr int element_state = 1;
   static constexpr bool needs_mean_square = false;
+  static constexpr bool steps_on_sums = true;
 
   float learning_rate = 0.01F;
   float epsilon = 1e-8F;
@@ -54,6 +56,7 @@ struct adagrad_decay {
   static constexpr int row_state = 1;
   static constexpr int element_state = 1;
   static constexpr bool needs_mean_square = false;
+  static constexpr bool steps_on_sums = true;
 
   float learning_rate = 0.01F;
   float epsilon = 0;

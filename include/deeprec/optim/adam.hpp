@@ -58,6 +58,7 @@ struct adam {
   static constexpr int row_state = 0;
   static constexpr int element_state = 2;
   static constexpr bool needs_mean_square = false;
+  static constexpr bool steps_on_sums = true;
 
   float learning_rate = 0.001F;
   float beta1 = 0.9F;
@@ -78,6 +79,7 @@ struct rowwise_adam {
   static constexpr int row_state = 1;
   static constexpr int element_state = 1;
   static constexpr bool needs_mean_square = true;
+  static constexpr bool steps_on_sums = true;
 
   float learning_rate = 0.001F;
   float beta1 = 0.9F;
@@ -107,6 +109,7 @@ struct adam_async {
   static constexpr int row_state = 0;
   static constexpr int element_state = 2;
   static constexpr bool needs_mean_square = false;
+  static constexpr bool steps_on_sums = true;
 
   float learning_rate = 0.001F;
   float beta1 = 0.9F;
@@ -138,6 +141,7 @@ struct adam_async_rmsprop {
   static constexpr int row_state = 0;
   static constexpr int element_state = 2;
   static constexpr bool needs_mean_square = false;
+  static constexpr bool steps_on_sums = true;
 
   float learning_rate = 0.001F;
   float beta1 = 0;

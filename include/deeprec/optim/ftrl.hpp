@@ -20,6 +20,7 @@ struct ftrl {
   static constexpr int row_state = 0;
   static constexpr int element_state = 2;
   static constexpr bool needs_mean_square = false;
+  static constexpr bool steps_on_sums = true;
 
   float learning_rate = 0.05F;        ///< above 0
   float learning_rate_power = -0.5F;  ///< 0 or less

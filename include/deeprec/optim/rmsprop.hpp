@@ -18,6 +18,7 @@ struct rmsprop {
   static constexpr int row_state = 0;
   static constexpr int element_state = 1;
   static constexpr bool needs_mean_square = false;
+  static constexpr bool steps_on_sums = true;
 
   float learning_rate = 0.01F;
   float decay = 0.99F;
@@ -33,6 +34,7 @@ struct centered_rmsprop {
   static constexpr int row_state = 0;
   static constexpr int element_state = 2;
   static constexpr bool needs_mean_square = false;
+  static constexpr bool steps_on_sums = true;
 
   float learning_rate = 0.01F;
   float decay = 0.99F;

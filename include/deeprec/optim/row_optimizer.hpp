@@ -21,6 +21,12 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
+/// Whether one step with the sum of the gradients of a batch's parts is the step of the batch. True where the
+/// optimizer says so: `static constexpr bool steps_on_sums = true;`. False for one that needs the gradient of
+/// each sample, or gradients at several points.
+template <class O>
+inline constexpr bool steps_on_sums = requires { requires static_cast<bool>(O::steps_on_sums); };
+
 namespace detail {
 
 /// The form of an optimizer for one batch: prepare(), or a copy.

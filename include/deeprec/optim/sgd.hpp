@@ -18,6 +18,7 @@ struct sgd {
   static constexpr int row_state = 0;
   static constexpr int element_state = 0;
   static constexpr bool needs_mean_square = false;
+  static constexpr bool steps_on_sums = true;
 
   float learning_rate = 0.01F;
 
@@ -31,6 +32,7 @@ struct momentum {
   static constexpr int row_state = 0;
   static constexpr int element_state = 1;
   static constexpr bool needs_mean_square = false;
+  static constexpr bool steps_on_sums = true;
 
   float learning_rate = 0.01F;
   float decay = 0.9F;

@@ -64,6 +64,7 @@ struct with_gradient_scale {
   static constexpr int row_state = O::row_state;
   static constexpr int element_state = O::element_state;
   static constexpr bool needs_mean_square = O::needs_mean_square;
+  static constexpr bool steps_on_sums = deeprec::steps_on_sums<O>;
 
   O optimizer;
   float factor = 1;
@@ -82,6 +83,7 @@ struct clipped_by_value {
   static constexpr int row_state = O::row_state;
   static constexpr int element_state = O::element_state;
   static constexpr bool needs_mean_square = O::needs_mean_square;
+  static constexpr bool steps_on_sums = deeprec::steps_on_sums<O>;
 
   O optimizer;
   float limit = 1;
@@ -101,6 +103,7 @@ struct clipped_by_norm {
   static constexpr int row_state = O::row_state;
   static constexpr int element_state = O::element_state;
   static constexpr bool needs_mean_square = O::needs_mean_square;
+  static constexpr bool steps_on_sums = deeprec::steps_on_sums<O>;
 
   O optimizer;
   float limit = 1;
@@ -118,6 +121,7 @@ struct with_weight_decay {
   static constexpr int row_state = O::row_state;
   static constexpr int element_state = O::element_state;
   static constexpr bool needs_mean_square = O::needs_mean_square;
+  static constexpr bool steps_on_sums = deeprec::steps_on_sums<O>;
 
   O optimizer;
   float rate = 0;
@@ -136,6 +140,7 @@ struct with_decoupled_decay {
   static constexpr int row_state = O::row_state;
   static constexpr int element_state = O::element_state;
   static constexpr bool needs_mean_square = O::needs_mean_square;
+  static constexpr bool steps_on_sums = deeprec::steps_on_sums<O>;
 
   O optimizer;
   float rate = 0;

@@ -69,6 +69,16 @@ enum class access : unsigned char {
   stack_seen,        ///< pop() reads the top
   stack_seen_again,  ///< the same, by an exchange that failed
   stack_push,
+  // stale_window (pipeline/)
+  version_publish,   ///< an update of a shard has ended
+  version_read,      ///< a lookup reads the version of its shard
+  version_applied,   ///< an update reads whether the one before it has ended
+  passed_publish,    ///< a lookup has read its shard
+  passed_seen,       ///< an update reads how many have
+  shard_shared,      ///< hogwild: a lookup enters its shard
+  shard_left,        ///< it leaves
+  shard_taken,       ///< an update enters
+  shard_given_back,  ///< it leaves
 
   // Relaxed: what they read is confirmed by one of those above, or by an exchange.
   position,    ///< reads of a position
@@ -86,6 +96,8 @@ enum class access : unsigned char {
   depth_seen,
   stack_next,
   stack_guess,
+  window_mark,  ///< the end, the cancel and, under exclusion, the version of a stale_window
+  window_seen,
   statistic,  ///< counters, and first guesses of an exchange: nothing depends on the value read
 };
 

@@ -1,0 +1,621 @@
+// A training step over parts of a batch: stages of part m run while those of part m + 1 do, and every
+// variable gets ONE update, with the gradient of the whole batch.
+//
+//   resource 0   lookup 0 | lookup 1 | lookup 2 |
+//   resource 1            | tower 0  | tower 1  | tower 2  | then, once: tower's step, the rows' update
+//
+//   micro_batch step(4);                                   parts are views: chunk.of(bags), chunk.of(labels)
+//   step.stage("lookup", 0, [&](const micro_chunk& chunk) { ... });
+//   step.stage("tower", 1, [&](const micro_chunk& chunk) { ... });
+//   step.sum_gradient("tower", [&] { return tower.gradients(); });
+//   step.update("tower", optimizer, [&] { return tower.step(pool, optimizer); });
+//   step.run(pool, samples).or_throw();
+//
+// An optimizer or a layer that can't be treated so is an error that names it. Not here: layers.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <new>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <deeprec/core/batch_traits.hpp>
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/contract.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/executor.hpp>
+#include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/result.hpp>
+#include <deeprec/core/status.hpp>
+#include <deeprec/core/task_handle.hpp>
+#include <deeprec/optim/row_optimizer.hpp>
+#include <deeprec/pipeline/detail/chunk_schedule.hpp>
+#include <deeprec/pipeline/detail/type_name.hpp>
+#include <deeprec/staging/atomics.hpp>
+#include <deeprec/staging/wait_strategies.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI {
+
+/// Whether each row of a layer's output depends on its row of the input only, so that the layer's outputs for
+/// the parts of a batch are those for the batch. True where the layer says so: `static constexpr bool
+/// sample_wise = true;`. False for statistics over the batch (batch normalisation), and for random numbers
+/// that are drawn by the place in the batch.
+template <class L>
+inline constexpr bool is_sample_wise = requires { requires static_cast<bool>(L::sample_wise); };
+
+/// What the loss of a batch is of the losses of its samples.
+enum class loss_reduction : unsigned char { mean, sum };
+
+/// A part of a batch: samples [first, first + count), number `number` of `chunks`.
+struct micro_chunk {
+  index_t number = 0;
+  index_t chunks = 1;
+  index_t first = 0;
+  index_t count = 0;
+  /// Of the part's gradient in that of the batch: count / B where the loss is a mean, 1 where it is a sum.
+  float weight = 1;
+
+  /// This part of a value, as a view.
+  ///
+  /// @pre     batch_traits<T>::check(value).ok(); the value has the samples of the batch
+  /// @cost    as batch_traits<T>::split
+  /// @threads reentrant
+  /// @error   none
+  template <class T>
+  [[nodiscard]] auto of(const T& value) const {
+    static_assert(
+        SplittableBatch<T>,
+        "deeprec::micro_chunk: no way to split this type. Fix: specialize deeprec::batch_traits for "
+        "it (deeprec/core/batch_traits.hpp).");
+    return batch_traits<T>::split(value, first, count);
+  }
+};
+
+/// The number of parts of a batch: `wanted`, but no more than samples; 0 for an empty batch.
+///
+/// @cost    O(1)
+/// @threads reentrant
+/// @error   none
+[[nodiscard]] constexpr index_t chunk_count(index_t samples, index_t wanted) noexcept {
+  const index_t parts = wanted < 1 ? 1 : wanted;
+  return samples < parts ? (samples < 0 ? 0 : samples) : parts;
+}
+
+/// Part m: the first samples % chunks parts have one sample more than the others.
+///
+/// @pre     0 <= number < chunk_count(samples, wanted)
+/// @cost    O(1)
+/// @threads reentrant
+/// @error   none
+[[nodiscard]] constexpr micro_chunk chunk_of(index_t samples, index_t wanted, index_t number,
+                                             loss_reduction reduction = loss_reduction::mean) noexcept {
+  const index_t chunks = chunk_count(samples, wanted);
+  const index_t each = samples / chunks, longer = samples % chunks;
+  const index_t count = each + (number < longer ? 1 : 0);
+  const index_t first = number * each + (number < longer ? number : longer);
+  const float weight = reduction == loss_reduction::sum || chunks == 1
+                           ? 1.0F
+                           : static_cast<float>(static_cast<double>(count) / static_cast<double>(samples));
+  return {number, chunks, first, count, weight};
+}
+
+/// How the last run of a micro_batch ended.
+struct micro_report {
+  std::string_view part{};  ///< the stage or the variable that failed first; empty: none
+  index_t chunk = -1;       ///< the part of the batch in which a stage failed; -1: an update
+  index_t chunks = 0;       ///< parts of the batch
+};
+
+namespace detail {
+
+/// The sum of a gradient over the chunks of a batch.
+class chunk_sum {
+ public:
+  chunk_sum() = default;
+  chunk_sum(const chunk_sum&) = delete;
+  chunk_sum& operator=(const chunk_sum&) = delete;
+  virtual ~chunk_sum() = default;
+  /// After the stage of a chunk, in the order of the chunks.
+  virtual void add(const micro_chunk& chunk) = 0;
+  /// After the last one: the sum takes the place of the gradient.
+  virtual void put_back() = 0;
+};
+
+/// Each chunk overwrites the gradient.
+template <class Gradient>
+class overwritten_gradient final : public chunk_sum {
+ public:
+  explicit overwritten_gradient(Gradient gradient) : gradient_(std::move(gradient)) {}
+  void add(const micro_chunk& chunk) override {
+    decltype(auto) part = gradient_();
+    if constexpr (is_matrix_view<value_type>) {
+      const auto columns = static_cast<std::size_t>(part.extent(1));
+      sum_.resize(static_cast<std::size_t>(part.extent(0)) * columns);
+      for (index_t i = 0; i < part.extent(0); ++i) {
+        float* const sum = sum_.data() + static_cast<std::size_t>(i) * columns;
+        if (chunk.number == 0) {
+          scale_into(sum, part.row(i), chunk.weight, part.extent(1));
+        } else {
+          add_weighted(sum, part.row(i), chunk.weight, part.extent(1));
+        }
+      }
+    } else {
+      if (chunk.number == 0) batch_traits<value_type>::clear(sum_);
+      batch_traits<value_type>::accumulate(sum_, part, chunk.weight);
+    }
+  }
+  void put_back() override {
+    decltype(auto) part = gradient_();
+    if constexpr (is_matrix_view<value_type>) {
+      for (index_t i = 0; i < part.extent(0); ++i) {
+        std::copy_n(sum_.data() + i * part.extent(1), part.extent(1), part.row(i));
+      }
+    } else {
+      using std::swap;
+      swap(part, sum_);
+    }
+  }
+
+ private:
+  using value_type = std::remove_cvref_t<std::invoke_result_t<Gradient&>>;
+  Gradient gradient_;
+  std::conditional_t<is_matrix_view<value_type>, std::vector<float>, value_type> sum_{};
+};
+
+/// Each chunk writes the rows of its samples.
+template <class Gradient>
+class gradient_of_samples final : public chunk_sum {
+ public:
+  explicit gradient_of_samples(Gradient gradient) : gradient_(std::move(gradient)) {}
+  void add(const micro_chunk& chunk) override {
+    if (chunk.weight == 1) return;
+    const matrix_view<float> rows = chunk.of(matrix_view<float>(gradient_()));
+    for (index_t i = 0; i < rows.extent(0); ++i) {
+      scale_into(rows.row(i), rows.row(i), chunk.weight, rows.extent(1));
+    }
+  }
+  void put_back() override {}
+
+ private:
+  Gradient gradient_;
+};
+
+}  // namespace detail
+
+/// Stages, gradients and updates of a training step. Stages, gradients and updates are added once; then run()
+/// is called for each batch. It refers to what the callables refer to.
+///
+/// @threads one thread at a time
+template <class Wait = adaptive_wait>
+class micro_batch {
+ public:
+  /// @param chunks  the number of parts that a batch is cut into
+  /// @cost    O(1)
+  /// @threads reentrant
+  /// @error   none
+  explicit micro_batch(index_t chunks, loss_reduction reduction = loss_reduction::mean)
+      : wanted_(chunks), reduction_(reduction) {
+    if (chunks < 1)
+      refuse(status(errc::invalid_value, "micro_batch: chunks must be at least 1", {.is = chunks}));
+  }
+  micro_batch(const micro_batch&) = delete;
+  micro_batch& operator=(const micro_batch&) = delete;
+  /// Waits for the threads of the resources, which have nothing to do.
+  ~micro_batch() { end_threads(); }
+
+  /// Adds a stage after those that were added before: stage s of part m runs when stage s - 1 of part m and
+  /// stage s of part m - 1 have ended and the resource is free. A resource runs one stage at a time.
+  ///
+  /// @param name      tells the stage from the others
+  /// @param resource  from 0. Resource 0 is the caller of run(); each other one is a thread of the executor
+  /// @param work      takes a micro_chunk, returns nothing or a status; uses what it likes. What a stage
+  ///                  leaves for the next one lies in memory of the chunk, as stages of several chunks run
+  ///                  at once
+  /// @cost    O(stages)
+  /// @threads one at a time, not during run()
+  /// @error   none here; run() returns invalid_value for a name that another stage has
+  template <class Work>
+  void stage(std::string name, index_t resource, Work&& work) {
+    static_assert(std::invocable<Work&, const micro_chunk&>,
+                  "deeprec::micro_batch: a stage does not take a chunk. Fix: [&](const micro_chunk& chunk) "
+                  "{ ... }.");
+    if (stage_named(name) != nullptr) {
+      refuse(named("micro_batch::stage: a name must be of one stage", name));
+    }
+    if (resource < 0) {
+      refuse(
+          status(errc::invalid_value, "micro_batch::stage: resource must not be negative", {.is = resource}));
+      resource = 0;
+    }
+    resources_ = (std::max)(resources_, resource + 1);
+    stages_.emplace_back(std::move(name), resource, as_status<const micro_chunk&>(std::forward<Work>(work)));
+  }
+
+  /// Declares a layer that the stages run.
+  ///
+  /// @cost    O(1)
+  /// @threads one at a time, not during run()
+  /// @error   none here; run() returns unsupported, with the layer's name and type, unless
+  ///          is_sample_wise<Layer>
+  template <class Layer>
+  void layer(std::string_view name, const Layer&) {
+    if constexpr (!is_sample_wise<Layer>) {
+      refuse(untreatable("layer", name, detail::type_name<Layer>(), "sample_wise"));
+    }
+  }
+
+  /// A gradient that each part overwrites in a stage, such as that of weights: the parts' gradients are
+  /// multiplied by their weights and summed in the order of the parts, and the sum takes the gradient's place
+  /// before the updates.
+  ///
+  /// @param gradient  returns the gradient: a matrix_view<float>, or a reference to a value whose
+  ///                  batch_traits have accumulate and clear, such as sparse_gradient: duplicates of a row
+  ///                  are summed
+  /// @numerics float, in the order of the parts: the same bits for any timing. Between the sum over C parts
+  ///           and that of the batch |err| <= (C + 2) u sum |weight * gradient|, besides the differences of
+  ///           the parts' own sums; exact where all products and sums are; one part: the gradient itself
+  /// @cost     O(gradient) for each part; memory for the sum in the first run
+  /// @threads  one at a time, not during run()
+  /// @error    none here; run() returns invalid_value for a stage that does not exist
+  template <class Gradient>
+  void sum_gradient(std::string_view of_stage, Gradient&& gradient) {
+    add_sum<detail::overwritten_gradient<std::decay_t<Gradient>>>(of_stage, std::forward<Gradient>(gradient));
+  }
+
+  /// A gradient with a row for each sample (B,D), of which a stage writes the rows of its part: that of
+  /// pooled rows, which update() takes. Rows are multiplied by their part's weight; duplicates of a table's
+  /// row are then summed over the whole batch by update(), before the optimizer.
+  ///
+  /// @param gradient  returns the matrix_view<float> (B,D) of the batch
+  /// @cost    O(gradient)
+  /// @threads one at a time, not during run()
+  /// @error   none here; run() returns invalid_value for a stage that does not exist
+  template <class Gradient>
+  void sample_gradient(std::string_view of_stage, Gradient&& gradient) {
+    add_sum<detail::gradient_of_samples<std::decay_t<Gradient>>>(of_stage, std::forward<Gradient>(gradient));
+  }
+
+  /// The one update of a variable: called once for a batch, after its last part, in the order of the
+  /// declarations, on the caller's thread.
+  ///
+  /// @param name  of the variable: a table, a stack
+  /// @param step  takes nothing, returns nothing or a status
+  /// @cost    O(variables)
+  /// @threads one at a time, not during run()
+  /// @error   none here; run() returns invalid_value for a variable that has an update already, unsupported
+  ///          with the optimizer's name and type unless steps_on_sums<Optimizer>
+  template <class Optimizer, class Step>
+  void update(std::string name, const Optimizer&, Step&& step) {
+    if constexpr (!steps_on_sums<Optimizer>) {
+      refuse(untreatable("optimizer of", name, detail::type_name<Optimizer>(), "steps_on_sums"));
+    }
+    for (const auto& other : updates_) {
+      if (other.name == name) refuse(named("micro_batch::update: a variable must have one update", name));
+    }
+    updates_.push_back({std::move(name), as_status<>(std::forward<Step>(step))});
+  }
+
+  /// The first error of the declarations.
+  ///
+  /// @cost    O(1)
+  /// @threads one at a time
+  /// @error   as described at them
+  [[nodiscard]] result<void> check() const {
+    if (refused_) return *refused_;
+    return {};
+  }
+
+  /// Trains one batch: all stages of all parts, then all updates.
+  ///
+  /// @param samples  B: of every value that the stages split
+  /// @pre     the executor is the same in each run and runs a task for each resource but the first, beside
+  ///          others; it is destroyed after the last run, before this or after it. No stage calls run()
+  /// @post    an empty batch: no stage and no update has been called. On an error of a stage no variable has
+  ///          been updated; on one of an update, those before it have been
+  /// @numerics independent of the timing: sums and updates have a fixed order
+  /// @cost    the first run posts a task for each resource but 0, which sleep between runs until the
+  ///          destructor; later ones allocate nothing
+  /// @threads one at a time
+  /// @error   check(); the status of the stage or update that failed first, which report() names; an
+  ///          exception is rethrown here. stopped by the token, with no variable updated; invalid_value for a
+  ///          negative B; unsupported when the executor runs tasks on the caller's thread; the status of
+  ///          post()
+  /// @example @snippet tests/pipeline/micro_batch_test.cpp micro_batch
+  template <class Executor>
+  [[nodiscard]] result<void> run(Executor& executor, index_t samples, const std::stop_token& stop = {}) {
+    static_assert(TaskExecutor<Executor>,
+                  "deeprec::micro_batch: not an executor of tasks. Fix: give it post(task, stop) and "
+                  "post(task, stop, handle) (see deeprec/core/executor.hpp), or pass a thread_pool.");
+    report_ = {};
+    if (refused_) return *refused_;
+    if (samples < 0) {
+      return status(errc::invalid_value, "micro_batch::run: samples must not be negative", {.is = samples});
+    }
+    if (stop.stop_requested()) return status(errc::stopped, "micro_batch::run");
+    if (const status s = start_threads(executor); !s) return s;
+    samples_ = samples;
+    report_.chunks = chunks_ = chunk_count(samples, wanted_);
+    if (chunks_ == 0) return {};
+    outcome_ = {};
+    failed_.store(0, std::memory_order_relaxed);
+    cancelled_.store(0, std::memory_order_relaxed);
+    for (stage_state& s : stages_) s.done.store(0, std::memory_order_relaxed);
+    {
+      const std::stop_callback stopping(stop, [this]() noexcept { cancel(); });
+      if (resources_ > 1) {
+        at_work_.store(resources_ - 1, std::memory_order_relaxed);
+        // release: the threads read what this one has written
+        batches_.store(batches_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+        board_.notify_all();
+      }
+      work_of(0);
+      if (resources_ > 1) {
+        // acquire: what the stages wrote
+        wait_for([this] { return at_work_.load(std::memory_order_acquire) == 0; });
+      }
+    }
+    if (failed_.load(std::memory_order_relaxed) == 0) {
+      if (was_cancelled()) return status(errc::stopped, "micro_batch::run");
+      if (chunks_ > 1) {
+        for (const sum_state& s : sums_) s.sum->put_back();
+      }
+      for (const update_state& u : updates_) {
+        if (!call(u.name, -1, u.step)) break;
+      }
+    }
+#if DEEPREC_EXCEPTIONS
+    if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));
+#endif
+    return outcome_;
+  }
+
+  /// Of the last run; its text is valid while this is.
+  [[nodiscard]] const micro_report& report() const noexcept { return report_; }
+
+ private:
+  struct stage_state {
+    stage_state(std::string n, index_t r, std::function<status(const micro_chunk&)> w)
+        : name(std::move(n)), resource(r), work(std::move(w)) {}
+    std::string name;
+    index_t resource;
+    std::function<status(const micro_chunk&)> work;
+    alignas(64) std::atomic<index_t> done{0};  // chunks that have ended
+  };
+  struct sum_state {
+    const stage_state* stage;
+    std::unique_ptr<detail::chunk_sum> sum;
+  };
+  struct update_state {
+    std::string name;
+    std::function<status()> step;
+  };
+
+  template <class... Args, class F>
+  static std::function<status(Args...)> as_status(F&& f) {
+    using type = std::invoke_result_t<F&, Args...>;
+    static_assert(std::is_copy_constructible_v<std::decay_t<F>>,
+                  "deeprec::micro_batch: a callable can't be copied. Fix: capture by reference.");
+    if constexpr (std::is_void_v<type>) {
+      return [work = std::forward<F>(f)](Args... args) mutable {
+        work(args...);
+        return status();
+      };
+    } else {
+      static_assert(std::is_convertible_v<type, status>,
+                    "deeprec::micro_batch: a stage or an update returns something else. Fix: nothing or a "
+                    "status.");
+      return std::forward<F>(f);
+    }
+  }
+  template <class Sum, class Gradient>
+  void add_sum(std::string_view of_stage, Gradient&& gradient) {
+    const stage_state* const found = stage_named(of_stage);
+    if (found == nullptr) {
+      refuse(named("micro_batch::sum_gradient: the stage must have been added", of_stage));
+      return;
+    }
+    sums_.push_back({found, std::make_unique<Sum>(std::forward<Gradient>(gradient))});
+  }
+  [[nodiscard]] const stage_state* stage_named(std::string_view name) const {
+    for (const stage_state& s : stages_) {
+      if (s.name == name) return &s;
+    }
+    return nullptr;
+  }
+
+  void refuse(fault why) {
+    if (!refused_) refused_ = std::move(why);
+  }
+  void refuse(const status& why) {
+    if (!refused_) refused_.emplace(why);
+  }
+  static fault named(const char* what, std::string_view name) {
+    return {errc::invalid_value, std::string(what) + " (was \"" + std::string(name) + "\")"};
+  }
+  static fault untreatable(const char* what, std::string_view name, std::string_view type,
+                           const char* declaration) {
+    return {errc::unsupported, "micro_batch: the " + std::string(what) + " \"" + std::string(name) +
+                                   "\" must declare " + declaration + " (was " + std::string(type) +
+                                   ", which does not)"};
+  }
+
+  // --- threads ---
+
+  template <class Executor>
+  status start_threads(Executor& executor) {
+    while (static_cast<index_t>(threads_.size()) < resources_ - 1) {
+      const auto resource = static_cast<index_t>(threads_.size()) + 1;
+      const std::thread::id caller = std::this_thread::get_id();
+      const std::uint64_t seen = batches_.load(std::memory_order_relaxed);
+      threads_.emplace_back();
+      running_.fetch_add(1, std::memory_order_relaxed);
+      const status posted = post(
+          executor,
+          [this, resource, caller, seen](const std::stop_token& executor_ends) {
+            if (std::this_thread::get_id() != caller) run_resource(resource, seen, executor_ends);
+            running_.fetch_sub(1, std::memory_order_release);
+            board_.notify_all();
+          },
+          threads_.back());
+      if (posted.ok() && !threads_.back().done()) continue;
+      if (!posted) running_.fetch_sub(1, std::memory_order_relaxed);
+      threads_.pop_back();
+      if (!posted) return posted.in_operation("micro_batch::run");
+      return {errc::unsupported, "micro_batch::run: the executor must run tasks on threads of their own"};
+    }
+    return {};
+  }
+  template <class Executor, class Body>
+  static status post(Executor& executor, const Body& body, task_handle& handle) {
+#if DEEPREC_EXCEPTIONS
+    try {
+      return executor.post(body, std::stop_token{}, handle);
+    } catch (const std::bad_alloc&) {
+      return {errc::out_of_memory, "micro_batch::run"};
+    }
+#else
+    return executor.post(body, std::stop_token{}, handle);
+#endif
+  }
+  void end_threads() {
+    if (threads_.empty()) return;
+    quit_.store(1, std::memory_order_relaxed);
+    board_.notify_all();
+    wait_for([this] { return running_.load(std::memory_order_acquire) == 0; });
+    for (task_handle& t : threads_) static_cast<void>(t.join());  // it has kept no exception
+  }
+  void run_resource(index_t resource, std::uint64_t seen, const std::stop_token& executor_ends) {
+    while (true) {
+      std::uint64_t batch = seen;
+      wait_for(
+          [&] {
+            // acquire: what the caller of run() has written
+            batch = batches_.load(std::memory_order_acquire);
+            return batch != seen || quit_.load(std::memory_order_relaxed) != 0;
+          },
+          {.stop = executor_ends});
+      if (batch == seen) return;
+      seen = batch;
+      work_of(resource);
+      at_work_.fetch_sub(1, std::memory_order_release);
+      board_.notify_all();
+    }
+  }
+
+  template <class Ready>
+  void wait_for(const Ready& ready, const wait_limit& limit = {}) {
+    const auto look = [&] { return ready() ? queue_result::ok : queue_result::not_now; };
+    if (look() != queue_result::ok) {
+      static_cast<void>(board_.wait_for(look, limit, detail::wake_nobody{}));
+    }
+  }
+
+  // All tasks of a resource, until none is left or the batch is cancelled.
+  void work_of(index_t resource) {
+    while (true) {
+      detail::chunk_task task;
+      detail::chunk_choice choice = detail::chunk_choice::none_now;
+      wait_for([&] {
+        if (was_cancelled()) {
+          choice = detail::chunk_choice::ended;
+        } else {
+          choice = detail::next_task(
+              static_cast<index_t>(stages_.size()), chunks_, resource,
+              [&](index_t s) { return stages_[static_cast<std::size_t>(s)].resource; },
+              // acquire: what the stage before wrote
+              [&](index_t s) {
+                return stages_[static_cast<std::size_t>(s)].done.load(std::memory_order_acquire);
+              },
+              task);
+        }
+        return choice != detail::chunk_choice::none_now;
+      });
+      if (choice == detail::chunk_choice::ended) return;
+      stage_state& stage = stages_[static_cast<std::size_t>(task.stage)];
+      const micro_chunk chunk = chunk_of(samples_, wanted_, task.chunk, reduction_);
+      const bool done = call(stage.name, chunk.number, [&]() -> status {
+        if (const status s = stage.work(chunk); !s) return s;
+        for (const sum_state& s : sums_) {
+          if (s.stage == &stage && chunk.chunks > 1) s.sum->add(chunk);
+        }
+        return {};
+      });
+      if (!done) return;
+      // release: for the next stage
+      stage.done.store(chunk.number + 1, std::memory_order_release);
+      board_.notify_all();
+    }
+  }
+
+  [[nodiscard]] bool was_cancelled() const noexcept {
+    return cancelled_.load(std::memory_order_relaxed) != 0;
+  }
+  // relaxed: those who wait look again after the notification, which has a fence
+  void cancel() noexcept {
+    cancelled_.store(1, std::memory_order_relaxed);
+    board_.notify_all();
+  }
+  [[nodiscard]] bool first_failure(std::string_view part, index_t chunk) noexcept {
+    if (failed_.exchange(1, std::memory_order_relaxed) != 0) return false;
+    report_.part = part;
+    report_.chunk = chunk;
+    return true;
+  }
+  // Calls a part. The first failure is kept; the caller of run() reads it when no thread works.
+  template <class Part>
+  bool call(std::string_view name, index_t chunk, const Part& part) {
+#if DEEPREC_EXCEPTIONS
+    try {
+#endif
+      const status s = part();
+      if (s.ok()) return true;
+      if (first_failure(name, chunk)) outcome_ = s.in_operation("micro_batch::run");
+#if DEEPREC_EXCEPTIONS
+    } catch (...) {
+      if (first_failure(name, chunk)) thrown_ = std::current_exception();
+    }
+#endif
+    cancel();
+    return false;
+  }
+
+  const index_t wanted_;
+  const loss_reduction reduction_;
+  index_t resources_ = 1;
+  std::deque<stage_state> stages_;  // stay in place
+  std::vector<sum_state> sums_;
+  std::vector<update_state> updates_;
+  std::optional<fault> refused_;
+
+  index_t samples_ = 0;
+  index_t chunks_ = 0;
+  detail::waiting_room<Wait, detail::std_atomics> board_;  // everybody waits here: tasks are few and long
+  std::atomic<std::uint64_t> batches_{0};
+  std::atomic<index_t> at_work_{0};  // threads that have not finished this batch
+  std::atomic<index_t> running_{0};  // threads that have not ended
+  std::atomic<int> quit_{0};
+  std::atomic<int> cancelled_{0};
+  std::atomic<int> failed_{0};
+  status outcome_;
+  micro_report report_;
+#if DEEPREC_EXCEPTIONS
+  std::exception_ptr thrown_;
+#endif
+  std::deque<task_handle> threads_;  // of resources 1, 2 ...
+};
+
+}}  // namespace deeprec::DEEPREC_ABI
