@@ -221,12 +221,14 @@ set(DEEPREC_HEADERS
     include/deeprec/optim/wrappers.hpp
     include/deeprec/pipeline/depth_controller.hpp
     include/deeprec/pipeline/detail/chunk_schedule.hpp
+    include/deeprec/pipeline/detail/chunk_sum.hpp
     include/deeprec/pipeline/detail/edge.hpp
     include/deeprec/pipeline/detail/item_types.hpp
     include/deeprec/pipeline/detail/run.hpp
     include/deeprec/pipeline/detail/segment.hpp
     include/deeprec/pipeline/detail/type_name.hpp
     include/deeprec/pipeline/micro_batch.hpp
+    include/deeprec/pipeline/micro_chunk.hpp
     include/deeprec/pipeline/pipeline.hpp
     include/deeprec/pipeline/pipeline_options.hpp
     include/deeprec/pipeline/stages.hpp

@@ -113,6 +113,7 @@
 #include <deeprec/optim/wrappers.hpp>
 #include <deeprec/pipeline/depth_controller.hpp>
 #include <deeprec/pipeline/micro_batch.hpp>
+#include <deeprec/pipeline/micro_chunk.hpp>
 #include <deeprec/pipeline/pipeline.hpp>
 #include <deeprec/pipeline/pipeline_options.hpp>
 #include <deeprec/pipeline/stages.hpp>

@@ -44,7 +44,9 @@
 #include <deeprec/core/task_handle.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
 #include <deeprec/pipeline/detail/chunk_schedule.hpp>
+#include <deeprec/pipeline/detail/chunk_sum.hpp>
 #include <deeprec/pipeline/detail/type_name.hpp>
+#include <deeprec/pipeline/micro_chunk.hpp>
 #include <deeprec/staging/atomics.hpp>
 #include <deeprec/staging/wait_strategies.hpp>
 
@@ -57,144 +59,12 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 template <class L>
 inline constexpr bool is_sample_wise = requires { requires static_cast<bool>(L::sample_wise); };
 
-/// What the loss of a batch is of the losses of its samples.
-enum class loss_reduction : unsigned char { mean, sum };
-
-/// A part of a batch: samples [first, first + count), number `number` of `chunks`.
-struct micro_chunk {
-  index_t number = 0;
-  index_t chunks = 1;
-  index_t first = 0;
-  index_t count = 0;
-  /// Of the part's gradient in that of the batch: count / B where the loss is a mean, 1 where it is a sum.
-  float weight = 1;
-
-  /// This part of a value, as a view.
-  ///
-  /// @pre     batch_traits<T>::check(value).ok(); the value has the samples of the batch
-  /// @cost    as batch_traits<T>::split
-  /// @threads reentrant
-  /// @error   none
-  template <class T>
-  [[nodiscard]] auto of(const T& value) const {
-    static_assert(
-        SplittableBatch<T>,
-        "deeprec::micro_chunk: no way to split this type. Fix: specialize deeprec::batch_traits for "
-        "it (deeprec/core/batch_traits.hpp).");
-    return batch_traits<T>::split(value, first, count);
-  }
-};
-
-/// The number of parts of a batch: `wanted`, but no more than samples; 0 for an empty batch.
-///
-/// @cost    O(1)
-/// @threads reentrant
-/// @error   none
-[[nodiscard]] constexpr index_t chunk_count(index_t samples, index_t wanted) noexcept {
-  const index_t parts = wanted < 1 ? 1 : wanted;
-  return samples < parts ? (samples < 0 ? 0 : samples) : parts;
-}
-
-/// Part m: the first samples % chunks parts have one sample more than the others.
-///
-/// @pre     0 <= number < chunk_count(samples, wanted)
-/// @cost    O(1)
-/// @threads reentrant
-/// @error   none
-[[nodiscard]] constexpr micro_chunk chunk_of(index_t samples, index_t wanted, index_t number,
-                                             loss_reduction reduction = loss_reduction::mean) noexcept {
-  const index_t chunks = chunk_count(samples, wanted);
-  const index_t each = samples / chunks, longer = samples % chunks;
-  const index_t count = each + (number < longer ? 1 : 0);
-  const index_t first = number * each + (number < longer ? number : longer);
-  const float weight = reduction == loss_reduction::sum || chunks == 1
-                           ? 1.0F
-                           : static_cast<float>(static_cast<double>(count) / static_cast<double>(samples));
-  return {number, chunks, first, count, weight};
-}
-
 /// How the last run of a micro_batch ended.
 struct micro_report {
   std::string_view part{};  ///< the stage or the variable that failed first; empty: none
   index_t chunk = -1;       ///< the part of the batch in which a stage failed; -1: an update
   index_t chunks = 0;       ///< parts of the batch
 };
-
-namespace detail {
-
-/// The sum of a gradient over the chunks of a batch.
-class chunk_sum {
- public:
-  chunk_sum() = default;
-  chunk_sum(const chunk_sum&) = delete;
-  chunk_sum& operator=(const chunk_sum&) = delete;
-  virtual ~chunk_sum() = default;
-  /// After the stage of a chunk, in the order of the chunks.
-  virtual void add(const micro_chunk& chunk) = 0;
-  /// After the last one: the sum takes the place of the gradient.
-  virtual void put_back() = 0;
-};
-
-/// Each chunk overwrites the gradient.
-template <class Gradient>
-class overwritten_gradient final : public chunk_sum {
- public:
-  explicit overwritten_gradient(Gradient gradient) : gradient_(std::move(gradient)) {}
-  void add(const micro_chunk& chunk) override {
-    decltype(auto) part = gradient_();
-    if constexpr (is_matrix_view<value_type>) {
-      const auto columns = static_cast<std::size_t>(part.extent(1));
-      sum_.resize(static_cast<std::size_t>(part.extent(0)) * columns);
-      for (index_t i = 0; i < part.extent(0); ++i) {
-        float* const sum = sum_.data() + static_cast<std::size_t>(i) * columns;
-        if (chunk.number == 0) {
-          scale_into(sum, part.row(i), chunk.weight, part.extent(1));
-        } else {
-          add_weighted(sum, part.row(i), chunk.weight, part.extent(1));
-        }
-      }
-    } else {
-      if (chunk.number == 0) batch_traits<value_type>::clear(sum_);
-      batch_traits<value_type>::accumulate(sum_, part, chunk.weight);
-    }
-  }
-  void put_back() override {
-    decltype(auto) part = gradient_();
-    if constexpr (is_matrix_view<value_type>) {
-      for (index_t i = 0; i < part.extent(0); ++i) {
-        std::copy_n(sum_.data() + i * part.extent(1), part.extent(1), part.row(i));
-      }
-    } else {
-      using std::swap;
-      swap(part, sum_);
-    }
-  }
-
- private:
-  using value_type = std::remove_cvref_t<std::invoke_result_t<Gradient&>>;
-  Gradient gradient_;
-  std::conditional_t<is_matrix_view<value_type>, std::vector<float>, value_type> sum_{};
-};
-
-/// Each chunk writes the rows of its samples.
-template <class Gradient>
-class gradient_of_samples final : public chunk_sum {
- public:
-  explicit gradient_of_samples(Gradient gradient) : gradient_(std::move(gradient)) {}
-  void add(const micro_chunk& chunk) override {
-    if (chunk.weight == 1) return;
-    const matrix_view<float> rows = chunk.of(matrix_view<float>(gradient_()));
-    for (index_t i = 0; i < rows.extent(0); ++i) {
-      scale_into(rows.row(i), rows.row(i), chunk.weight, rows.extent(1));
-    }
-  }
-  void put_back() override {}
-
- private:
-  Gradient gradient_;
-};
-
-}  // namespace detail
 
 /// Stages, gradients and updates of a training step. Stages, gradients and updates are added once; then run()
 /// is called for each batch. It refers to what the callables refer to.
