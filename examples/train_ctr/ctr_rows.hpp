@@ -133,7 +133,8 @@ class row_feed {
       for (index_t n = std::min(count - to.rows(), current_.left()); n > 0; --n) {
         const index_t row = current_.first + current_.order[current_.at++];
         const auto chunk = static_cast<std::size_t>(row / chunk_size());
-        to.append(rows_->is_kept() ? rows_->kept_[chunk] : current_.chunks[chunk], row % chunk_size(), tables);
+        to.append(rows_->is_kept() ? rows_->kept_[chunk] : current_.chunks[chunk], row % chunk_size(),
+                  tables);
       }
     }
     // As far as the current window is used up, so far the next one is read.
@@ -203,7 +204,8 @@ class row_feed {
       std::swap(current_, ahead_);
       ahead_.clear();
     }
-    if (use_ == row_use::train) shuffle(current_.order, (epoch_ + 1) << 32 | static_cast<std::uint64_t>(next_window_));
+    if (use_ == row_use::train)
+      shuffle(current_.order, (epoch_ + 1) << 32 | static_cast<std::uint64_t>(next_window_));
     ++next_window_;
     return true;
   }

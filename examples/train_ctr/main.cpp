@@ -101,7 +101,8 @@ index_t table_row_budget() {
 
 std::unique_ptr<synthetic_rows> make_synthetic(const options& o) {
   return std::make_unique<synthetic_rows>(
-      o.rows, table_row_budget(), o.seed, o.planted == "product" ? planted_model::product : planted_model::mixed);
+      o.rows, table_row_budget(), o.seed,
+      o.planted == "product" ? planted_model::product : planted_model::mixed);
 }
 
 /// Reads all rows once: which are kept, and how often ids are used.
@@ -163,8 +164,9 @@ void add(deeprec::pipeline_statistics& sum, const deeprec::pipeline_statistics& 
 /// Takes the batches of a feed from a thread that reads ahead, `prefetch` of them at most; 0: no such thread. Ends
 /// early once stop() is true.
 template <class Stop, class Use>
-deeprec::pipeline_statistics for_each_batch(thread_pool& pool, row_feed& feed, index_t batch_size, id_order ids,
-                                            const ctr_tables& tables, int prefetch, const Stop& stop, Use&& use) {
+deeprec::pipeline_statistics for_each_batch(thread_pool& pool, row_feed& feed, index_t batch_size,
+                                            id_order ids, const ctr_tables& tables, int prefetch,
+                                            const Stop& stop, Use&& use) {
   // Beside those that wait, one is gathered and one is used.
   deeprec::staging_pool<gathered_rows> batches(static_cast<std::uint32_t>(prefetch) + 2,
                                                [&] { return gathered_rows(batch_size, ids); });
@@ -216,7 +218,8 @@ score train_and_test(thread_pool& pool, const ctr_input& input, const options& o
   };
   // A thread that reads has no use for those that train, whose work is short.
   deeprec::inline_executor here;
-  const deeprec::executor_ref reading = o.prefetch == 0 ? deeprec::executor_ref(pool) : deeprec::executor_ref(here);
+  const deeprec::executor_ref reading =
+      o.prefetch == 0 ? deeprec::executor_ref(pool) : deeprec::executor_ref(here);
   const index_t first_epoch = place.trained / train_rows;
   const index_t end = train_rows * (first_epoch + o.epochs);
   const auto over = [&] { return interrupted != 0 || (o.steps > 0 && result.steps == o.steps); };
@@ -253,7 +256,8 @@ score train_and_test(thread_pool& pool, const ctr_input& input, const options& o
   row_feed feed(input.to_test(), row_use::test);
   feed.begin(reading, 0, 0);
   for_each_batch(
-      pool, feed, 4096, Model::ids, *input.tables, o.prefetch, [] { return false; }, [&](const ctr_batch& batch) {
+      pool, feed, 4096, Model::ids, *input.tables, o.prefetch, [] { return false; },
+      [&](const ctr_batch& batch) {
         predict(pool, model, batch, step).or_throw();
         area.add(model.logits(), batch.labels).or_throw();
         loss.add(model.logits(), batch.labels).or_throw();
@@ -379,7 +383,8 @@ int run(options& o) {
   const ctr_rows& rows = *input.rows;
   const index_t to_train = rows.rows(row_use::train), to_test = input.to_test().rows(row_use::test);
   if (interrupted == 0 && (to_train == 0 || to_test == 0)) {
-    throw failure("too few rows: " + std::to_string(to_train) + " to train, " + std::to_string(to_test) + " to test");
+    throw failure("too few rows: " + std::to_string(to_train) + " to train, " + std::to_string(to_test) +
+                  " to test");
   }
 
   std::printf("%lld rows to train, %lld to test, %s; seed %llu, %d threads, gemm by %s\n",
@@ -408,19 +413,25 @@ int main(int argc, char** argv) {
   options o;
   CLI::App app("Trains click models: on a Criteo file, or on data of its shape.", "train_ctr");
   const auto file = CLI::Validator(
-      [](std::string& path) { return path == "-" || ::access(path.c_str(), F_OK) == 0 ? "" : "no such file: " + path; },
+      [](std::string& path) {
+        return path == "-" || ::access(path.c_str(), F_OK) == 0 ? "" : "no such file: " + path;
+      },
       "FILE");
   const auto bytes = CLI::Validator(
-      [](std::string& text) { return parse_bytes(text) > 0 ? "" : text + " is no number of bytes, as 512M is"; },
+      [](std::string& text) {
+        return parse_bytes(text) > 0 ? "" : text + " is no number of bytes, as 512M is";
+      },
       "BYTES");
-  app.add_option("--data", o.data,
-                 "Criteo text, tab or comma, also compressed by gzip or zstd; -: the standard input (default: "
-                 "synthetic data)")
+  app.add_option(
+         "--data", o.data,
+         "Criteo text, tab or comma, also compressed by gzip or zstd; -: the standard input (default: "
+         "synthetic data)")
       ->check(file);
   app.add_option("--test", o.test, "test with these rows, and train with all of --data")->check(file);
-  app.add_option("--memory", o.memory,
-                 "what rows may take, for instance 1G; more rows are read again in each epoch (default: a quarter "
-                 "of the memory)")
+  app.add_option(
+         "--memory", o.memory,
+         "what rows may take, for instance 1G; more rows are read again in each epoch (default: a quarter "
+         "of the memory)")
       ->check(bytes);
   app.add_option("--window", o.window, "rows that are shuffled at a time; 0: as many as the memory holds")
       ->check(CLI::Range(0, 1 << 30))
@@ -457,12 +468,14 @@ int main(int argc, char** argv) {
                  "what decides the clicks of synthetic data: mixed, or product (of two tokens alone)")
       ->check(CLI::IsMember({"mixed", "product"}))
       ->capture_default_str();
-  app.add_option("--synthesize", o.synthesize, "write --rows of synthetic data to this file, and train nothing");
+  app.add_option("--synthesize", o.synthesize,
+                 "write --rows of synthetic data to this file, and train nothing");
   app.add_option("--save-every", o.save_every, "also save after so many steps; 0: don't")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option("--save", o.save, "after every epoch, write the one model to this file");
-  app.add_option("--load", o.load, "train on from this file, for --epochs more, the begun one included")->check(CLI::ExistingFile);
+  app.add_option("--load", o.load, "train on from this file, for --epochs more, the begun one included")
+      ->check(CLI::ExistingFile);
   app.add_option("--json", o.json, "also write the result to this file");
   app.add_flag("--verbose", o.verbose, "print the checksum of the weights");
   try {

@@ -31,7 +31,8 @@ inline index_t limit_of_groups(const std::string& mount, std::string group, cons
 }
 
 inline index_t usable_memory() {
-  index_t bytes = static_cast<index_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<index_t>(sysconf(_SC_PAGE_SIZE));
+  index_t bytes =
+      static_cast<index_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<index_t>(sysconf(_SC_PAGE_SIZE));
   rlimit space{};
   if (getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur != RLIM_INFINITY) {
     bytes = std::min(bytes, static_cast<index_t>(space.rlim_cur));
@@ -61,7 +62,7 @@ inline index_t parse_bytes(const std::string& text) {
     return 0;
   }
   const std::string unit = text.substr(end);
-  const double factor = unit.empty()                ? 1
+  const double factor = unit.empty()                 ? 1
                         : unit == "K" || unit == "k" ? 1 << 10
                         : unit == "M" || unit == "m" ? 1 << 20
                         : unit == "G" || unit == "g" ? 1 << 30

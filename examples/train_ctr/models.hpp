@@ -112,8 +112,8 @@ inline matrix_view<float> room(std::vector<float>& memory, index_t rows, index_t
 
 /// Forward and backward pass of a batch that was looked up.
 template <class Model, class Executor>
-[[nodiscard]] status compute(Executor& executor, Model& model, const ctr_batch& batch, typename Model::step& step,
-                             stopwatch& watch) {
+[[nodiscard]] status compute(Executor& executor, Model& model, const ctr_batch& batch,
+                             typename Model::step& step, stopwatch& watch) {
   if (const status s = model.forward(executor, batch, step); !s) return s;
   watch.lap(part::forward);
   const status s = model.backward(executor, batch, step);
@@ -122,8 +122,8 @@ template <class Model, class Executor>
 }
 
 template <class Model, class Executor>
-[[nodiscard]] status train(Executor& executor, Model& model, const ctr_batch& batch, typename Model::step& step,
-                           stopwatch& watch) {
+[[nodiscard]] status train(Executor& executor, Model& model, const ctr_batch& batch,
+                           typename Model::step& step, stopwatch& watch) {
   if (const status s = model.look_up(executor, batch, step); !s) return s;
   watch.lap(part::lookup);
   if (const status s = compute(executor, model, batch, step, watch); !s) return s;
@@ -133,7 +133,8 @@ template <class Model, class Executor>
 }
 
 template <class Model, class Executor>
-[[nodiscard]] status predict(Executor& executor, Model& model, const ctr_batch& batch, typename Model::step& step) {
+[[nodiscard]] status predict(Executor& executor, Model& model, const ctr_batch& batch,
+                             typename Model::step& step) {
   if (const status s = model.look_up(executor, batch, step); !s) return s;
   return model.forward(executor, batch, step);
 }
@@ -201,7 +202,8 @@ class dlrm {
   [[nodiscard]] status forward(Executor& executor, const ctr_batch& batch, step& at) {
     const matrix_view<float> crossed = room(crossed_, batch.dense.extent(0), top_.size(0));
     if (const status s = bottom_.forward(executor, batch.dense); !s) return s;
-    if (const status s = dot_interaction_forward(executor, bottom_.output(), at.pooled, crossed); !s) return s;
+    if (const status s = dot_interaction_forward(executor, bottom_.output(), at.pooled, crossed); !s)
+      return s;
     return top_.forward(executor, crossed);
   }
   [[nodiscard]] matrix_view<const float> logits() const { return top_.output(); }
@@ -214,8 +216,8 @@ class dlrm {
     const matrix_view<float> bottom_gradient = room(bottom_gradient_, rows, options_.width);
     if (const status s = logistic_loss_backward(executor, logits(), batch.labels, slope); !s) return s;
     if (const status s = top_.backward(executor, slope); !s) return s;
-    if (const status s = dot_interaction_backward(executor, bottom_.output(), at.pooled, top_.input_gradient(),
-                                                  bottom_gradient, at.gradient);
+    if (const status s = dot_interaction_backward(executor, bottom_.output(), at.pooled,
+                                                  top_.input_gradient(), bottom_gradient, at.gradient);
         !s) {
       return s;
     }

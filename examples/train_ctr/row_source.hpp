@@ -23,10 +23,10 @@
 #include <deeprec/exec/inline_executor.hpp>
 
 #if DEEPREC_WITH_ZLIB
-#include <deeprec/data/gzip_stream.hpp>
+#  include <deeprec/data/gzip_stream.hpp>
 #endif
 #if DEEPREC_WITH_ZSTD
-#include <deeprec/data/zstd_stream.hpp>
+#  include <deeprec/data/zstd_stream.hpp>
 #endif
 
 #include "ctr_data.hpp"

@@ -150,7 +150,8 @@ class synthetic_rows final : public row_source {
       // A long tail, as counts have.
       const double size = -std::log(1 - next());
       number[n] = static_cast<float>(std::floor(std::expm1(1.5 * size)));
-      logit += 0.15 * planted_weight(rng_, tokens + n, 0, 0) * (std::log1p(static_cast<double>(number[n])) - 1.5);
+      logit +=
+          0.15 * planted_weight(rng_, tokens + n, 0, 0) * (std::log1p(static_cast<double>(number[n])) - 1.5);
     }
     for (std::size_t s = 0; s < tokens; ++s) {
       id[s] = skew_[s](next);
@@ -201,8 +202,8 @@ inline void write_text(deeprec::executor_ref executor, synthetic_rows& rows, con
         }
         for (index_t s = 0; s < tokens; ++s) {
           char token[16];
-          const std::uint64_t id = static_cast<std::uint64_t>(s) << 40 |
-                                   static_cast<std::uint64_t>(batch.feature(s).ids()[r]);
+          const std::uint64_t id =
+              static_cast<std::uint64_t>(s) << 40 | static_cast<std::uint64_t>(batch.feature(s).ids()[r]);
           std::snprintf(token, sizeof token, "\t%08x", static_cast<unsigned>(deeprec::mix64(id) >> 32));
           text += token;
         }

@@ -46,7 +46,7 @@ class wide_deep {
 
   struct step {
     slot_features::found_rows wide, deep;
-    matrix_view<float> weights, input;  // (B, 39), (B, 26 + 39 D)
+    matrix_view<float> weights, input;                      // (B, 39), (B, 26 + 39 D)
     matrix_view<const float> wide_gradient, deep_gradient;  // (B, 39), and the stack's (B, 39 D)
     std::vector<float> weights_memory, input_memory, wide_memory;
   };
@@ -91,9 +91,9 @@ class wide_deep {
   template <class Executor>
   [[nodiscard]] status update(Executor& executor, const ctr_batch&, step& at) {
     if (const status s = stack_.step(executor, dense_optimizer()); !s) return s;
-    if (const status s = deeprec::update(
-            executor, *at.wide, at.wide_gradient,
-            deeprec::rowwise_adagrad{.learning_rate = options_.wide_rate, .epsilon = 1e-3F});
+    if (const status s =
+            deeprec::update(executor, *at.wide, at.wide_gradient,
+                            deeprec::rowwise_adagrad{.learning_rate = options_.wide_rate, .epsilon = 1e-3F});
         !s) {
       return s;
     }

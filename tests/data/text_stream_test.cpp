@@ -12,10 +12,10 @@
 #include <deeprec/exec/thread_pool.hpp>
 
 #if DEEPREC_WITH_ZLIB
-#include <deeprec/data/gzip_stream.hpp>
+#  include <deeprec/data/gzip_stream.hpp>
 #endif
 #if DEEPREC_WITH_ZSTD
-#include <deeprec/data/zstd_stream.hpp>
+#  include <deeprec/data/zstd_stream.hpp>
 #endif
 
 using namespace deeprec;
@@ -88,7 +88,8 @@ template <class Format>
 stream_outcome in_memory(const Format& format, const std::string& text, reader_options options = {}) {
   inline_executor here;
   stream_outcome all = all_of(read_text(here, format, text, options), 100);
-  if (const std::size_t at = all.fault.find("<text>"); at != std::string::npos) all.fault.replace(at, 6, "stream");
+  if (const std::size_t at = all.fault.find("<text>"); at != std::string::npos)
+    all.fault.replace(at, 6, "stream");
   return all;
 }
 
@@ -120,7 +121,8 @@ TEST_CASE("stream: bad and too long lines are those of the text in memory") {
   thread_pool pool({.threads = 2});
   for (int round = 0; round < 20; ++round) {
     std::string text = some_lines(random, 60);
-    for (const char* bad : {"what\n", "1 5:x\n"}) text.insert(text.find('\n', random() % text.size() / 2) + 1, bad);
+    for (const char* bad : {"what\n", "1 5:x\n"})
+      text.insert(text.find('\n', random() % text.size() / 2) + 1, bad);
     std::string longest = "1";
     while (longest.size() < 100 + random() % 3000) longest += " 7:1";
     text.insert(text.find('\n', random() % text.size() / 2) + 1, longest + "\n");
@@ -146,10 +148,10 @@ TEST_CASE("stream: a source that dies is a fault, after the rows of its whole li
   thread_pool pool({.threads = 2});
   const status broken(errc::io_error, "the device reported an error");
   for (const index_t chunk : {1, 100, 1 << 20}) {
-    const stream_outcome got = all_of(read_stream(pool, libsvm_format{}, "tape",
-                                           std::make_unique<piecewise_stream>(text, random(), broken),
-                                           {.chunk_bytes = chunk}),
-                               64);
+    const stream_outcome got = all_of(
+        read_stream(pool, libsvm_format{}, "tape", std::make_unique<piecewise_stream>(text, random(), broken),
+                    {.chunk_bytes = chunk}),
+        64);
     CHECK(got.rows == wanted.rows);
     CHECK(got.fault.find("tape") != std::string::npos);
     CHECK(got.fault.find("the device reported an error") != std::string::npos);
@@ -170,8 +172,10 @@ TEST_CASE("stream: a pipe is read once, and its descriptor is closed") {
     ::close(ends[1]);
   });
   inline_executor here;
-  const stream_outcome got = all_of(
-      read_stream(here, libsvm_format{}, "stream", std::make_unique<file_stream>(ends[0]), {.chunk_bytes = 1000}), 50);
+  const stream_outcome got =
+      all_of(read_stream(here, libsvm_format{}, "stream", std::make_unique<file_stream>(ends[0]),
+                         {.chunk_bytes = 1000}),
+             50);
   writer.join();
   CHECK(got == in_memory(libsvm_format{}, text));
   CHECK(::fcntl(ends[0], F_GETFD) == -1);
@@ -191,7 +195,7 @@ TEST_CASE("stream: a pipe is read once, and its descriptor is closed") {
 #if DEEPREC_WITH_ZLIB || DEEPREC_WITH_ZSTD
 namespace {
 
-#if DEEPREC_WITH_ZLIB
+#  if DEEPREC_WITH_ZLIB
 struct by_gzip {
   using stream = gzip_stream;
   static std::string compress(const std::string& text) {
@@ -208,12 +212,13 @@ struct by_gzip {
     return packed;
   }
 };
-#endif
-#if DEEPREC_WITH_ZSTD
+#  endif
+#  if DEEPREC_WITH_ZSTD
 struct by_zstd {
   using stream = zstd_stream;
   static std::string compress(const std::string& text) {
-    const std::unique_ptr<ZSTD_CCtx, std::size_t (*)(ZSTD_CCtx*)> engine(::ZSTD_createCCtx(), ::ZSTD_freeCCtx);
+    const std::unique_ptr<ZSTD_CCtx, std::size_t (*)(ZSTD_CCtx*)> engine(::ZSTD_createCCtx(),
+                                                                         ::ZSTD_freeCCtx);
     ::ZSTD_CCtx_setParameter(engine.get(), ZSTD_c_checksumFlag, 1);
     std::string packed(::ZSTD_compressBound(text.size()), '\0');
     const std::size_t n =
@@ -223,7 +228,7 @@ struct by_zstd {
     return packed;
   }
 };
-#endif
+#  endif
 
 template <class By>
 void compressed_text() {
@@ -234,9 +239,9 @@ void compressed_text() {
   thread_pool pool({.threads = 2});
   const auto read = [&](std::string_view bytes) {
     const temporary_file file(bytes);
-    return all_of(read_stream(pool, libsvm_format{}, "stream",
-                              std::make_unique<typename By::stream>(file.path())),
-                  1000);
+    return all_of(
+        read_stream(pool, libsvm_format{}, "stream", std::make_unique<typename By::stream>(file.path())),
+        1000);
   };
   const stream_outcome wanted = in_memory(libsvm_format{}, text);
   CHECK(read(packed) == wanted);
@@ -244,7 +249,8 @@ void compressed_text() {
   CHECK(read(By::compress("")) == stream_outcome{});
 
   for (int round = 0; round < 30; ++round) {  // cut anywhere
-    const std::size_t length = round < 10 ? static_cast<std::size_t>(round) + 1 : 1 + random() % (packed.size() - 1);
+    const std::size_t length =
+        round < 10 ? static_cast<std::size_t>(round) + 1 : 1 + random() % (packed.size() - 1);
     const stream_outcome got = read(std::string_view(packed).substr(0, length));
     CAPTURE(length);
     CHECK(got.fault.find("the compressed text is truncated") != std::string::npos);

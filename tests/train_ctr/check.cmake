@@ -1,5 +1,5 @@
-# cmake -DPROGRAM=... -DCHECK=threads|resume|errors|learns|learns_products|interrupt -DDATA=<sample data, or empty> -DWORK=<folder>
-#       -P check.cmake
+# cmake -DPROGRAM=... -DCHECK=<one of CMakeLists.txt> -DDATA=<sample data, or empty> -DWORK=<folder>
+#       -DZLIB=<built with it?> -DZSTD=... -P check.cmake
 
 cmake_minimum_required(VERSION 3.24)
 file(REMOVE_RECURSE "${WORK}")
@@ -51,6 +51,25 @@ function(expect condition)
   endif()
 endfunction()
 
+# Criteo's text, of synthetic rows: tokens that few rows have, and those that many have.
+function(write_rows file rows)
+  execute_process(COMMAND "${PROGRAM}" --synthesize "${file}" --rows ${rows} ${ARGN} COMMAND_ERROR_IS_FATAL ANY)
+endfunction()
+
+# Runs bash <script> <program> <arguments>, which must end with <code> and print <text> as the last line of stderr.
+function(expect_error_of_script script code text)
+  find_program(bash bash)
+  if(NOT bash)
+    message("SKIPPED: no program bash")
+    return()
+  endif()
+  execute_process(COMMAND "${bash}" -c "${script}" "${PROGRAM}" ${ARGN} RESULT_VARIABLE got ERROR_VARIABLE said
+                  OUTPUT_QUIET)
+  if(NOT got STREQUAL "${code}" OR NOT said MATCHES "(^|\n)train_ctr: [^\n]*${text}[^\n]*\n$")
+    message(FATAL_ERROR "${script} of ${ARGN} ended with ${got}, not ${code}, and said:\n${said}")
+  endif()
+endfunction()
+
 if(CHECK STREQUAL "threads")
   set(input --rows 3000)
   set(criteo "${DATA}/criteo/criteo_kaggle_merged_24k.tsv")
@@ -70,6 +89,151 @@ if(CHECK STREQUAL "threads")
   if(one STREQUAL other)
     message(FATAL_ERROR "two seeds give the same weights: ${one}")
   endif()
+elseif(CHECK STREQUAL "stream")
+  # Rows that are read again have the bits of those that are kept, whoever reads them, however far ahead, from whatever
+  # holds the text.
+  set(file "${WORK}/rows.tsv")
+  write_rows("${file}" 6000)
+  set(same --epochs 2 --window 1000 --data)
+  checksums(kept ${same} "${file}" --threads 1 --prefetch 0)
+  foreach(how IN ITEMS "--threads;3;--prefetch;0" "--threads;2;--prefetch;1" "--threads;1;--prefetch;7")
+    foreach(memory IN ITEMS 1G 600K)
+      checksums(other ${same} "${file}" --memory ${memory} ${how})
+      if(NOT other STREQUAL kept)
+        message(FATAL_ERROR "--memory ${memory} ${how}: ${other}, not ${kept}")
+      endif()
+    endforeach()
+  endforeach()
+  execute_process(COMMAND "${PROGRAM}" ${same} "${file}" --memory 600K --model lr OUTPUT_VARIABLE said)
+  if(NOT said MATCHES "read in each epoch, shuffled in windows of 1000" OR NOT said MATCHES "bottleneck: [a-z]")
+    message(FATAL_ERROR "600 KB hold all rows, or nothing says so:\n${said}")
+  endif()
+  checksums(other --epochs 2 --data "${file}" --memory 600K)
+  if(other STREQUAL kept)
+    message(FATAL_ERROR "the size of a window changes nothing")
+  endif()
+  checksums(synthetic --rows 3000 --window 500)
+  checksums(other --rows 3000 --window 500 --memory 300K)
+  if(NOT other STREQUAL synthetic)
+    message(FATAL_ERROR "synthetic rows that are made again: ${other}, not ${synthetic}")
+  endif()
+  foreach(packer IN ITEMS "gzip;${ZLIB};gz" "zstd;${ZSTD};zst")
+    list(GET packer 0 name)
+    list(GET packer 1 built)
+    list(GET packer 2 end)
+    find_program(${name} ${name})
+    if(NOT ${name})
+      message("SKIPPED: no program ${name}")
+      continue()
+    endif()
+    execute_process(COMMAND "${${name}}" -q -k -f "${file}" COMMAND_ERROR_IS_FATAL ANY)
+    if(NOT built)
+      expect_error(1 "built without" --data "${file}.${end}")
+      continue()
+    endif()
+    checksums(other ${same} "${file}.${end}" --memory 600K)
+    if(NOT other STREQUAL kept)
+      message(FATAL_ERROR "${name}: ${other}, not ${kept}")
+    endif()
+    file(SIZE "${file}.${end}" whole)
+    math(EXPR half "${whole} / 2")
+    execute_process(COMMAND head -c ${half} "${file}.${end}" OUTPUT_FILE "${WORK}/half.${end}")
+    expect_error(1 "half.${end}: .*truncated" --data "${WORK}/half.${end}" --model lr)
+  endforeach()
+  # A pipe gives the same rows once; one whose writer dies ends in half a line.
+  find_program(bash bash)
+  if(bash)
+    execute_process(COMMAND "${bash}" -c "cat \"$1\" | \"$0\" --data - --epochs 2 --window 1000 --verbose"
+                            "${PROGRAM}" "${file}" OUTPUT_VARIABLE said COMMAND_ERROR_IS_FATAL ANY)
+    string(REGEX MATCHALL "weights [0-9a-f]+" other "${said}")
+    if(NOT other STREQUAL kept)
+      message(FATAL_ERROR "a pipe: ${other}, not ${kept}")
+    endif()
+  endif()
+  expect_error_of_script("cat \"$1\" | \"$0\" --data - --memory 600K" 1 "only once" "${file}")
+  expect_error_of_script("head -c 100000 \"$1\" | \"$0\" --data -" 1 "-:[0-9]+:.*number of fields" "${file}")
+  # Rows to test from a file of their own: all others train.
+  write_rows("${WORK}/test.tsv" 500 --seed 2)
+  execute_process(COMMAND "${PROGRAM}" --data "${file}" --test "${WORK}/test.tsv" --memory 600K --model lr
+                  OUTPUT_VARIABLE said COMMAND_ERROR_IS_FATAL ANY)
+  if(NOT said MATCHES "^6000 rows to train, 500 to test")
+    message(FATAL_ERROR "--test:\n${said}")
+  endif()
+elseif(CHECK STREQUAL "faults")
+  # What fails in the middle of training leaves the last saved model whole, and says why on one line.
+  set(file "${WORK}/rows.tsv")
+  write_rows("${file}" 3000)
+  set(same --data "${file}" --memory 300K --model lr)
+  # After the first epoch, whose file shows that it is over, the text becomes shorter: at the end of a line, or within.
+  foreach(cut IN ITEMS "head -n 2000" "head -c 300001")
+    file(REMOVE "${WORK}/saved")
+    file(COPY_FILE "${file}" "${WORK}/shrinks.tsv")
+    expect_error_of_script([=[
+      "$0" --data "$1" --memory 300K --model lr --epochs 1000 --save "$2" &
+      until [ -e "$2" ]; do
+        kill -0 $! || exit 99
+        sleep 0.05
+      done
+      cut=$($3 "$1"; echo .)
+      printf %s "${cut%.}" > "$1"
+      wait $!]=] 1 "shrinks.tsv: *.*(must not change|number of fields|became shorter|malformed)"
+      "${WORK}/shrinks.tsv" "${WORK}/saved" "${cut}")
+    execute_process(COMMAND "${PROGRAM}" ${same} --load "${WORK}/saved" OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+  endforeach()
+  # The disk is full: files may not grow beyond a size, or a small file system holds one model and not two.
+  file(REMOVE "${WORK}/saved")
+  execute_process(COMMAND "${PROGRAM}" ${same} --save "${WORK}/saved" OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+  file(SHA256 "${WORK}/saved" before)
+  expect_error_of_script("ulimit -f 1000; \"$0\" --data \"$1\" --model lr --memory 300K --load \"$2\" --save \"$2\"" 1
+                         "saved: .*too large" "${file}" "${WORK}/saved")
+  file(SHA256 "${WORK}/saved" after)
+  if(NOT before STREQUAL after)
+    message(FATAL_ERROR "a save that failed changed the file before it")
+  endif()
+  execute_process(COMMAND unshare -rm true RESULT_VARIABLE no_mounts OUTPUT_QUIET ERROR_QUIET)
+  if(no_mounts)
+    message("SKIPPED: a full file system (unshare -rm is not allowed)")
+  else()
+    file(MAKE_DIRECTORY "${WORK}/small")
+    expect_error_of_script([=[
+      unshare -rm bash -c '
+        mount -t tmpfs -o size=40m none "$2" || exit 98
+        "$0" --data "$1" --model lr --save "$2/saved" > "$2/said" || exit 97
+        before=$(sha256sum < "$2/saved")
+        "$0" --data "$1" --model lr --load "$2/saved" --save "$2/saved"
+        code=$?
+        [ "$before" = "$(sha256sum < "$2/saved")" ] || exit 96
+        [ "$(ls "$2")" = "said
+saved" ] || exit 95
+        exit $code' "$0" "$1" "$2"]=] 1 "saved: .*[Nn]o space left" "${file}" "${WORK}/small")
+  endif()
+  file(GLOB files RELATIVE "${WORK}" "${WORK}/*.saving")
+  if(files)
+    message(FATAL_ERROR "beside the files lie others: ${files}")
+  endif()
+  execute_process(COMMAND "${PROGRAM}" ${same} --load "${WORK}/saved" OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+elseif(CHECK STREQUAL "memory")
+  # A file four times as large as what its rows may take, and larger than the whole process may be, is trained on as
+  # well as the same rows in memory. docs/train_ctr.md has figures of larger ones.
+  set(file "${WORK}/rows.tsv")
+  write_rows("${file}" 1600000)
+  file(SIZE "${file}" bytes)
+  expect(bytes GREATER 380000000)
+  execute_process(COMMAND bash -c "ulimit -v 358400; \"$0\" --data \"$1\" --memory 100M --model lr --threads 2 --json \"$2\""
+                          "${PROGRAM}" "${file}" "${WORK}/streamed.json" COMMAND_ERROR_IS_FATAL ANY)
+  file(READ "${WORK}/streamed.json" streamed)
+  string(JSON kept GET "${streamed}" kept)
+  string(JSON peak GET "${streamed}" peak_megabytes)
+  string(JSON streamed GET "${streamed}" models 0 auc)
+  areas(--data "${file}" --memory 1G --model lr --threads 2)
+  file(REMOVE "${file}")
+  string(REGEX REPLACE "^0[.]0*([0-9]+)$" "\\1" streamed "${streamed}000000")
+  string(SUBSTRING "${streamed}" 0 6 streamed)
+  message("streamed: AUC .${streamed}, ${peak} MB at most")
+  math(EXPR apart "${streamed} - ${auc_lr}")
+  expect(NOT kept)
+  expect(apart LESS 2000)
+  expect(apart GREATER -2000)
 elseif(CHECK STREQUAL "resume")
   # The files hold rows, dense weights, the state of both optimizers and the counters: all must be the same.
   foreach(model IN ITEMS dlrm lr)
@@ -88,6 +252,22 @@ elseif(CHECK STREQUAL "resume")
       message(FATAL_ERROR "${model}: the second epoch changed nothing")
     endif()
   endforeach()
+  # Within an epoch, with the rows kept and read again: 11 steps, and the rest.
+  foreach(memory IN ITEMS 1G 300K)
+    set(same --rows 3000 --model wdl --memory ${memory})
+    foreach(run IN ITEMS "two;--epochs;2" "one;--epochs;2;--steps;11;--prefetch;5"
+                         "resumed;--load;${WORK}/one;--epochs;2;--threads;3;--prefetch;0;--save-every;3")
+      list(POP_FRONT run name)
+      execute_process(COMMAND "${PROGRAM}" ${same} ${run} --save "${WORK}/${name}" OUTPUT_QUIET
+                                                                          COMMAND_ERROR_IS_FATAL ANY)
+      file(SHA256 "${WORK}/${name}" ${name})
+    endforeach()
+    if(NOT two STREQUAL resumed)
+      message(FATAL_ERROR "--memory ${memory}: two epochs at once and with a stop within give different files")
+    endif()
+  endforeach()
+  expect_error(1 "rows of a window" --rows 3000 --model wdl --load "${WORK}/one")
+  execute_process(COMMAND "${PROGRAM}" --rows 3000 --model lr --save "${WORK}/one" OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
   file(GLOB files RELATIVE "${WORK}" "${WORK}/*")
   if(NOT files STREQUAL "one;resumed;two")
     message(FATAL_ERROR "beside the files lie others: ${files}")
@@ -100,6 +280,13 @@ elseif(CHECK STREQUAL "resume")
   expect_error(1 "cannot write" --rows 100 --model lr --save "${WORK}/absent/file")
 elseif(CHECK STREQUAL "errors")
   expect_error(2 "--epochs" --epochs 0)
+  expect_error(2 "--memory.*lots" --memory lots)
+  expect_error(2 "--memory" --memory 0)
+  expect_error(2 "--test needs --data" --test "${CMAKE_CURRENT_LIST_FILE}")
+  expect_error(2 "--save-every needs --save" --save-every 5)
+  expect_error(1 "cannot write" --rows 100 --synthesize "${WORK}/absent/file")
+  expect_error(1 "cannot write" --rows 100000 --synthesize /dev/full)
+  expect_error(1 "is a directory" --data "${WORK}")
   expect_error(2 "--model" --model tree)
   expect_error(2 "--data.*absent" --data "${WORK}/absent")
   file(WRITE "${WORK}/short.tsv" "1\t2\n")

@@ -334,8 +334,8 @@ class batch_reader {
         }
         held += got;
       }
-      const std::size_t last = std::string_view(buffer.data() + searched, static_cast<std::size_t>(held - searched))
-                                   .rfind('\n');
+      const std::size_t last =
+          std::string_view(buffer.data() + searched, static_cast<std::size_t>(held - searched)).rfind('\n');
       if (last != std::string_view::npos) {
         stop = searched + static_cast<index_t>(last) + 1;
       } else if (stream_ended_) {
@@ -365,10 +365,10 @@ class batch_reader {
     chunk.counted = false;
     chunk.log = line_log(options_.on_malformed, options_.longest_line);
     chunk.rows.reshape(format_.shape());
-    std::string_view text =
-        from.is_stream() ? chunk.lines
-                         : detail::load_lines(from, chunk.number * options_.chunk_bytes, options_.chunk_bytes,
-                                              options_.longest_line, chunk);
+    std::string_view text = from.is_stream()
+                                ? chunk.lines
+                                : detail::load_lines(from, chunk.number * options_.chunk_bytes,
+                                                     options_.chunk_bytes, options_.longest_line, chunk);
     if (!chunk.state) return;
     if (chunk.number == 0) {
       text.remove_prefix(detail::byte_order_mark(text));

@@ -99,8 +99,7 @@ class compressed_bytes {
   [[nodiscard]] status open() noexcept {
     held_ = {};
     if (!block_) block_.reset(new (std::nothrow) char[block_bytes]);
-    if (!block_)
-      return {errc::out_of_memory, "memory must provide room for a compressed block (it refused)"};
+    if (!block_) return {errc::out_of_memory, "memory must provide room for a compressed block (it refused)"};
     return file_.open();
   }
   void close() noexcept { file_.close(); }
