@@ -55,7 +55,7 @@ struct options {
   int epochs = 1;
   index_t steps = 0;
   int threads = 0;
-  int prefetch = 2;
+  int prefetch = 16;  // a few milliseconds of reading, so that not every batch wakes a thread
   std::uint64_t seed = 1;
   double train_fraction = 0.8;
   std::string memory;
@@ -256,7 +256,7 @@ score train_and_test(thread_pool& pool, const ctr_input& input, const options& o
   row_feed feed(input.to_test(), row_use::test);
   feed.begin(reading, 0, 0);
   for_each_batch(
-      pool, feed, 4096, Model::ids, *input.tables, o.prefetch, [] { return false; },
+      pool, feed, 4096, Model::ids, *input.tables, std::min(o.prefetch, 2), [] { return false; },
       [&](const ctr_batch& batch) {
         predict(pool, model, batch, step).or_throw();
         area.add(model.logits(), batch.labels).or_throw();
