@@ -33,13 +33,17 @@ set(DEEPREC_HEADERS
     include/deeprec/data/detail/criteo_lines.hpp
     include/deeprec/data/detail/fields.hpp
     include/deeprec/data/detail/grow_array.hpp
+    include/deeprec/data/detail/io_refusal.hpp
     include/deeprec/data/detail/numbers.hpp
     include/deeprec/data/detail/text_source.hpp
     include/deeprec/data/feasign_format.hpp
+    include/deeprec/data/gzip_stream.hpp
     include/deeprec/data/key_value_format.hpp
     include/deeprec/data/libsvm_format.hpp
     include/deeprec/data/sparse_batch.hpp
     include/deeprec/data/text_format.hpp
+    include/deeprec/data/text_stream.hpp
+    include/deeprec/data/zstd_stream.hpp
     include/deeprec/deeprec.cuh
     include/deeprec/deeprec.hpp
     include/deeprec/dense/bit_matrix_view.hpp

@@ -22,6 +22,8 @@ install(
         "${PROJECT_BINARY_DIR}/package/deeprecConfigVersion.cmake"
         "${CMAKE_CURRENT_LIST_DIR}/deeprec_xsimd.cmake"
         "${CMAKE_CURRENT_LIST_DIR}/deeprec_onednn.cmake"
+        "${CMAKE_CURRENT_LIST_DIR}/deeprec_zlib.cmake"
+        "${CMAKE_CURRENT_LIST_DIR}/deeprec_zstd.cmake"
         "${CMAKE_CURRENT_LIST_DIR}/deeprec_cuda.cmake"
   DESTINATION "${deeprec_package_dir}")
 

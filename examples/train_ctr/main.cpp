@@ -3,8 +3,8 @@
 //
 //   train_ctr --data train.txt --model dlrm --model lr --epochs 1
 //
-// The same seed gives the same weights, bit for bit, for any number of threads; also where training
-// stopped in between (--save, --load).
+// Rows that don't fit --memory are read again in each epoch. The same seed gives the same weights, bit for bit, for any
+// number of threads and any --prefetch; also where training stopped in between (--save, --load).
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -13,17 +13,22 @@
 #include <exception>
 #include <filesystem>
 #include <fstream>
-#include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include <deeprec/data/batch_reader.hpp>
-#include <deeprec/data/criteo_format.hpp>
 #include <deeprec/dense/metrics.hpp>
+#include <deeprec/exec/executor_ref.hpp>
+#include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
+#include <deeprec/pipeline/pipeline.hpp>
+#include <deeprec/staging/staging_pool.hpp>
 
 #include "ctr_data.hpp"
+#include "ctr_rows.hpp"
+#include "memory_limit.hpp"
 #include "models.hpp"
 #include "progress.hpp"
 #include "saved_model.hpp"
@@ -44,25 +49,37 @@ void on_interrupt(int) {
 }
 
 struct options {
-  std::string data;
+  std::string data, test;
   std::vector<std::string> models;
   index_t batch_size = 128;
   int epochs = 1;
+  index_t steps = 0;
   int threads = 0;
+  int prefetch = 16;  // a few milliseconds of reading, so that not every batch wakes a thread
   std::uint64_t seed = 1;
   double train_fraction = 0.8;
+  std::string memory;
+  index_t window = 0;
   index_t rows = 500'000;
   std::string planted = "mixed";
+  std::string synthesize;
   std::string math = "f32";
   bool last_layer_f32 = false;
   std::string load, save;
+  index_t save_every = 0;
   std::string json;
   int verbose = 0;
 };
 
-/// What a user can mend: one line on stderr, and exit code 1.
-struct failure : std::runtime_error {
-  using std::runtime_error::runtime_error;
+/// All rows: those to train, and those to test, which are of the same source or of another one.
+struct ctr_input {
+  std::unique_ptr<row_source> source, test_source;
+  std::optional<ctr_rows> rows, test_rows;
+  std::optional<ctr_tables> tables;
+  deeprec::auc planted_area;
+  deeprec::log_loss planted_loss;
+
+  [[nodiscard]] const ctr_rows& to_test() const { return test_rows ? *test_rows : *rows; }
 };
 
 struct score {
@@ -71,34 +88,52 @@ struct score {
   double log_loss = 0;
   double samples_per_second = 0;
   index_t samples = 0;
+  index_t steps = 0;
   std::uint64_t checksum = 0;
   stopwatch watch;
+  deeprec::pipeline_statistics stages;
 };
 
-ctr_data read_criteo(thread_pool& pool, const std::string& path) {
-  deeprec::criteo_format format{.rows = deeprec::criteo_format::same_size(index_t{1} << 17)};
-  format.missing_dense = std::numeric_limits<float>::quiet_NaN();
-  auto reader = read_files(pool, format, {path});
-  if (!reader) throw failure(reader.fault().message());
-  ctr_data data(format.rows);
-  deeprec::sparse_batch batch;
-  while (interrupted == 0) {
-    const auto rows = reader.value().next(batch, 8192);
-    if (!rows) throw failure(rows.fault().message());
-    if (rows.value() == 0) break;
-    for (index_t i = 0; i < batch.rows(); ++i) {
-      data.add(batch.labels()[static_cast<std::size_t>(i)], std::as_const(batch).dense().row(i),
-               [&](index_t s) { return batch.feature(s).ids()[i]; });
-    }
-  }
-  return data;
+/// Rows of tables that fit a quarter of the memory.
+index_t table_row_budget() {
+  return usable_memory() / 4 / ((dlrm_options{}.width + 1) * static_cast<index_t>(sizeof(float)));
 }
 
-/// Rows of tables that fit a quarter of this machine's memory.
-index_t table_row_budget() {
-  const double bytes =
-      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
-  return static_cast<index_t>(bytes / 4 / (static_cast<double>(dlrm_options{}.width + 1) * 4));
+std::unique_ptr<synthetic_rows> make_synthetic(const options& o) {
+  return std::make_unique<synthetic_rows>(
+      o.rows, table_row_budget(), o.seed,
+      o.planted == "product" ? planted_model::product : planted_model::mixed);
+}
+
+/// Reads all rows once: which are kept, and how often ids are used.
+void survey(thread_pool& pool, ctr_input& input, const options& o) {
+  index_t memory = o.memory.empty() ? usable_memory() / 4 : parse_bytes(o.memory);
+  if (!o.test.empty()) memory /= 2;
+  synthetic_rows* made = nullptr;
+  if (o.data.empty()) {
+    auto rows = make_synthetic(o);
+    made = rows.get();
+    input.source = std::move(rows);
+  } else {
+    input.source = std::make_unique<text_rows>(o.data, memory);
+  }
+  input.tables.emplace(input.source->table_rows());
+  input.rows.emplace(*input.source, o.test.empty() ? o.train_fraction : 2, memory, o.window, o.seed);
+  const auto stop = [] { return interrupted != 0; };
+  input.rows->survey(pool, stop, [&](const sparse_batch& chunk, index_t row, row_use use) {
+    if (use == row_use::train) {
+      input.tables->count(chunk, row);
+    } else if (made != nullptr) {
+      const matrix_view<const float> logit(&made->planted_logits()[static_cast<std::size_t>(row)], 1, 1);
+      const matrix_view<const float> label(&chunk.labels()[static_cast<std::size_t>(row)], 1, 1);
+      input.planted_area.add(logit, label).or_throw();
+      input.planted_loss.add(logit, label).or_throw();
+    }
+  });
+  if (o.test.empty()) return;
+  input.test_source = std::make_unique<text_rows>(o.test, memory);
+  input.test_rows.emplace(*input.test_source, -1, memory, o.window, o.seed);
+  input.test_rows->survey(pool, stop, [](const sparse_batch&, index_t, row_use) {});
 }
 
 deeprec::mlp_precision precision_of(const options& o) {
@@ -110,78 +145,134 @@ deeprec::mlp_precision precision_of(const options& o) {
   return how;
 }
 
+void add(deeprec::pipeline_statistics& sum, const deeprec::pipeline_statistics& more) {
+  if (sum.stages.empty()) {
+    sum = more;
+    return;
+  }
+  sum.elapsed += more.elapsed;
+  for (std::size_t i = 0; i < sum.stages.size(); ++i) {
+    deeprec::stage_statistics& s = sum.stages[i];
+    s.items += more.stages[i].items;
+    s.busy += more.stages[i].busy;
+    s.input_wait += more.stages[i].input_wait;
+    s.output_wait += more.stages[i].output_wait;
+    s.occupancy = static_cast<double>(s.busy.count()) / static_cast<double>(sum.elapsed.count());
+  }
+}
+
+/// Takes the batches of a feed from a thread that reads ahead, `prefetch` of them at most; 0: no such thread. Ends
+/// early once stop() is true.
+template <class Stop, class Use>
+deeprec::pipeline_statistics for_each_batch(thread_pool& pool, row_feed& feed, index_t batch_size,
+                                            id_order ids, const ctr_tables& tables, int prefetch,
+                                            const Stop& stop, Use&& use) {
+  // Beside those that wait, one is gathered and one is used.
+  deeprec::staging_pool<gathered_rows> batches(static_cast<std::uint32_t>(prefetch) + 2,
+                                               [&] { return gathered_rows(batch_size, ids); });
+  using lease = deeprec::staging_pool<gathered_rows>::lease;
+  const auto read = [&]() -> std::optional<lease> {
+    if (stop()) return std::nullopt;
+    lease batch = batches.acquire();
+    feed.gather(*batch, batch_size, tables);
+    return batch->rows() > 0 ? std::optional(std::move(batch)) : std::nullopt;
+  };
+  const auto take = [&](lease& batch) {
+    if (!stop()) use(batch->view());
+  };
+  const auto run = [&](auto line) {
+    const std::size_t capacity = static_cast<std::size_t>(std::max(prefetch, 1));
+    deeprec::pipeline batch_by_batch(pool, std::move(line), {.capacity = capacity});
+    try {
+      batch_by_batch.run().or_throw();
+    } catch (const deeprec::pipeline_error& wrong) {
+      wrong.rethrow_nested();  // it says enough by itself
+    }
+    return batch_by_batch.statistics();
+  };
+  if (prefetch == 0) return run(deeprec::source("read", read) | deeprec::sink("train", take));
+  return run(deeprec::source("read", read) | deeprec::sink("train", take).own_thread());
+}
+
 template <class Model>
-score train_and_test(thread_pool& pool, const ctr_data& data, ctr_split split, const options& o) {
+score train_and_test(thread_pool& pool, const ctr_input& input, const options& o) {
   typename Model::options how;
   how.precision = precision_of(o);
-  Model model(pool, data.first_row, o.seed, how);
+  Model model(pool, input.tables->first_row, o.seed, how);
+  typename Model::step step;
   score result;
   result.name = Model::name;
 
-  const auto train_rows = static_cast<index_t>(split.train.size());
-  training_place place{
-      .seed = static_cast<index_t>(o.seed), .data_rows = data.rows, .train_rows = train_rows};
+  const ctr_rows& rows = *input.rows;
+  const index_t train_rows = rows.rows(row_use::train);
+  training_place place{.seed = static_cast<index_t>(o.seed),
+                       .data_rows = rows.rows(),
+                       .train_rows = train_rows,
+                       .window = rows.window(),
+                       .hash = static_cast<index_t>(rows.hash())};
   if (!o.load.empty()) {
     if (const std::string why = load_model(o.load, model, place); !why.empty()) throw failure(why);
   }
-  constexpr index_t test_batch = 4096;
-  batch_maker maker(std::max(o.batch_size, test_batch));
+  const auto save = [&] {
+    if (const std::string why = save_model(o.save, model, place); !why.empty()) throw failure(why);
+  };
+  // A thread that reads has no use for those that train, whose work is short.
+  deeprec::inline_executor here;
+  const deeprec::executor_ref reading =
+      o.prefetch == 0 ? deeprec::executor_ref(pool) : deeprec::executor_ref(here);
+  const index_t first_epoch = place.trained / train_rows;
+  const index_t end = train_rows * (first_epoch + o.epochs);
+  const auto over = [&] { return interrupted != 0 || (o.steps > 0 && result.steps == o.steps); };
   {
-    const index_t first_epoch = place.trained / train_rows;
-    const index_t before = place.trained;
-    progress bar(Model::name, static_cast<double>(train_rows * (first_epoch + o.epochs) - before));
-    for (index_t epoch = 0; epoch < first_epoch + o.epochs && interrupted == 0; ++epoch) {
-      shuffle(split.train, deeprec::counter_rng(o.seed), 10 + static_cast<std::uint64_t>(epoch));
-      if (epoch < first_epoch) continue;  // an order follows from the one before
-      for (index_t at = place.trained - epoch * train_rows; at < train_rows && interrupted == 0;
-           at += o.batch_size) {
-        const index_t count = std::min(o.batch_size, train_rows - at);
-        result.watch.start();
-        const ctr_batch batch = maker.make(pool, data, split.train.data() + at, count);
-        result.watch.lap(part::read);
-        model.train(pool, batch, result.watch).or_throw();
-        result.samples += count;
-        place.trained += count;
-        ++place.steps;
-        bar.show(static_cast<double>(result.samples));
-      }
-      if (o.save.empty()) continue;
-      if (const std::string why = save_model(o.save, model, place); !why.empty()) throw failure(why);
+    row_feed feed(rows, row_use::train);
+    progress bar(Model::name, static_cast<double>(end - place.trained));
+    while (place.trained < end && !over()) {
+      const index_t epoch = place.trained / train_rows;
+      feed.begin(reading, static_cast<std::uint64_t>(epoch), place.trained % train_rows);
+      result.watch.start();
+      const auto stages = for_each_batch(
+          pool, feed, o.batch_size, Model::ids, *input.tables, o.prefetch, over, [&](const ctr_batch& batch) {
+            result.watch.lap(part::read);
+            train(pool, model, batch, step, result.watch).or_throw();
+            const index_t count = batch.labels.extent(0);
+            result.samples += count;
+            ++result.steps;
+            place.trained += count;
+            ++place.steps;
+            bar.show(static_cast<double>(result.samples));
+            if (o.save_every > 0 && place.steps % o.save_every == 0 && place.trained % train_rows != 0) {
+              save();
+              result.watch.start();
+            }
+          });
+      add(result.stages, stages);
+      if (!o.save.empty()) save();
     }
   }
   result.samples_per_second = static_cast<double>(result.samples) / result.watch.total();
 
   deeprec::auc area;
   deeprec::log_loss loss;
-  stopwatch testing;
-  const auto test_rows = static_cast<index_t>(split.test.size());
-  for (index_t at = 0; at < test_rows; at += test_batch) {
-    const index_t count = std::min(test_batch, test_rows - at);
-    const ctr_batch batch = maker.make(pool, data, split.test.data() + at, count);
-    model.predict(pool, batch, testing).or_throw();
-    area.add(model.logits(), batch.labels).or_throw();
-    loss.add(model.logits(), batch.labels).or_throw();
-  }
+  row_feed feed(input.to_test(), row_use::test);
+  feed.begin(reading, 0, 0);
+  for_each_batch(
+      pool, feed, 4096, Model::ids, *input.tables, std::min(o.prefetch, 2), [] { return false; },
+      [&](const ctr_batch& batch) {
+        predict(pool, model, batch, step).or_throw();
+        area.add(model.logits(), batch.labels).or_throw();
+        loss.add(model.logits(), batch.labels).or_throw();
+      });
   result.auc = area.value();
   result.log_loss = loss.value();
   if (o.verbose > 0 || !o.json.empty()) result.checksum = model.checksum();
   return result;
 }
 
-score planted_score(const synthetic_data& made, const std::vector<index_t>& test) {
-  deeprec::auc area;
-  deeprec::log_loss loss;
-  for (const index_t row : test) {
-    const auto at = static_cast<std::size_t>(row);
-    const matrix_view<const float> logit(&made.planted_logits[at], 1, 1);
-    const matrix_view<const float> label(&made.data.labels[at], 1, 1);
-    area.add(logit, label).or_throw();
-    loss.add(logit, label).or_throw();
-  }
+score planted_score(ctr_input& input) {
   score result;
   result.name = "planted";
-  result.auc = area.value();
-  result.log_loss = loss.value();
+  result.auc = input.planted_area.value();
+  result.log_loss = input.planted_loss.value();
   return result;
 }
 
@@ -208,16 +299,36 @@ void print(const std::vector<score>& scores, const options& o) {
       std::printf("         checksum of the weights %s\n", hex(s.checksum).c_str());
     }
   }
+  for (const score& s : scores) {
+    if (s.stages.stages.empty()) continue;
+    // What the others wait for; of the training, its longest part.
+    std::string slowest = s.stages.bottleneck();
+    if (slowest == "train") {
+      std::size_t longest = static_cast<std::size_t>(part::lookup);
+      for (std::size_t p = longest; p < part_names.size(); ++p) {
+        if (s.watch.seconds(p) > s.watch.seconds(longest)) longest = p;
+      }
+      slowest += std::string(", most of all ") + part_names[longest];
+    }
+    std::printf("%s: %.1f s;", s.name.c_str(), std::chrono::duration<double>(s.stages.elapsed).count());
+    for (const deeprec::stage_statistics& stage : s.stages.stages) {
+      std::printf(" %s %.0f %%,", stage.name, 100 * stage.occupancy);
+    }
+    std::printf(" bottleneck: %s; %lld MB of memory at most\n", slowest.c_str(),
+                static_cast<long long>(peak_megabytes()));
+  }
   std::fflush(stdout);
 }
 
-void write_json(const std::vector<score>& scores, const ctr_data& data, const ctr_split& split,
-                const options& o) {
+void write_json(const std::vector<score>& scores, const ctr_input& input, const options& o) {
   nlohmann::json out = {{"data", o.data.empty() ? "synthetic" : o.data},
-                        {"rows", data.rows},
-                        {"train_rows", split.train.size()},
-                        {"test_rows", split.test.size()},
-                        {"table_rows", data.first_row.back()},
+                        {"train_rows", input.rows->rows(row_use::train)},
+                        {"test_rows", input.to_test().rows(row_use::test)},
+                        {"window", input.rows->window()},
+                        {"kept", input.rows->is_kept()},
+                        {"peak_megabytes", peak_megabytes()},
+                        {"table_rows", input.tables->rows()},
+                        {"prefetch", o.prefetch},
                         {"batch_size", o.batch_size},
                         {"epochs", o.epochs},
                         {"threads", o.threads},
@@ -245,6 +356,12 @@ void write_json(const std::vector<score>& scores, const ctr_data& data, const ct
   if (!file.flush()) throw failure("cannot write " + o.json);
 }
 
+/// How the rows are read and shuffled, in words.
+std::string order_of(const ctr_rows& rows) {
+  const std::string read = rows.is_kept() ? "kept" : "read in each epoch";
+  return read + (rows.window() == 0 ? "" : ", shuffled in windows of " + std::to_string(rows.window()));
+}
+
 int run(options& o) {
   if (!o.json.empty() && !std::ofstream(o.json, std::ios::app)) {
     throw failure("cannot write " + o.json);
@@ -256,33 +373,35 @@ int run(options& o) {
   }
   if (o.threads == 0) o.threads = deeprec::default_concurrency();
   thread_pool pool({.threads = o.threads});
-  synthetic_data made =
-      o.data.empty() ? make_synthetic(pool, o.rows, table_row_budget(), o.seed,
-                                      o.planted == "product" ? planted_model::product : planted_model::mixed)
-                     : synthetic_data{read_criteo(pool, o.data), {}};
-  ctr_data& data = made.data;
-  const ctr_split split = split_rows(data.rows, o.train_fraction, o.seed);
-  if (interrupted == 0 && (split.train.empty() || split.test.empty())) {
-    throw failure("too few rows: " + std::to_string(split.train.size()) + " to train, " +
-                  std::to_string(split.test.size()) + " to test");
+  if (!o.synthesize.empty()) {
+    const auto made = make_synthetic(o);
+    write_text(pool, *made, o.synthesize);
+    return 0;
   }
-  data.share_rare_rows(split.train, 2);
+  ctr_input input;
+  survey(pool, input, o);
+  const ctr_rows& rows = *input.rows;
+  const index_t to_train = rows.rows(row_use::train), to_test = input.to_test().rows(row_use::test);
+  if (interrupted == 0 && (to_train == 0 || to_test == 0)) {
+    throw failure("too few rows: " + std::to_string(to_train) + " to train, " + std::to_string(to_test) +
+                  " to test");
+  }
 
-  std::printf("%lld rows to train, %lld to test; seed %llu, %d threads, gemm by %s\n",
-              static_cast<long long>(split.train.size()), static_cast<long long>(split.test.size()),
+  std::printf("%lld rows to train, %lld to test, %s; seed %llu, %d threads, gemm by %s\n",
+              static_cast<long long>(to_train), static_cast<long long>(to_test), order_of(rows).c_str(),
               static_cast<unsigned long long>(o.seed), o.threads,
               to_string(deeprec::host_gemm_backends{}).c_str());
   std::fflush(stdout);
   std::vector<score> scores;
   for (const std::string& name : o.models) {
     if (interrupted != 0) break;
-    scores.push_back(name == dlrm::name        ? train_and_test<dlrm>(pool, data, split, o)
-                     : name == wide_deep::name ? train_and_test<wide_deep>(pool, data, split, o)
-                                               : train_and_test<logistic_regression>(pool, data, split, o));
+    scores.push_back(name == dlrm::name        ? train_and_test<dlrm>(pool, input, o)
+                     : name == wide_deep::name ? train_and_test<wide_deep>(pool, input, o)
+                                               : train_and_test<logistic_regression>(pool, input, o));
   }
-  if (!made.planted_logits.empty()) scores.push_back(planted_score(made, split.test));
+  if (o.data.empty()) scores.push_back(planted_score(input));
   print(scores, o);
-  if (!o.json.empty()) write_json(scores, data, split, o);
+  if (!o.json.empty()) write_json(scores, input, o);
   if (interrupted == 0) return 0;
   std::fprintf(stderr, "train_ctr: interrupted; the figures are of the steps done so far\n");
   return 130;
@@ -293,8 +412,33 @@ int run(options& o) {
 int main(int argc, char** argv) {
   options o;
   CLI::App app("Trains click models: on a Criteo file, or on data of its shape.", "train_ctr");
-  app.add_option("--data", o.data, "Criteo text, tab or comma (default: synthetic data)")
-      ->check(CLI::ExistingFile);
+  const auto file = CLI::Validator(
+      [](std::string& path) {
+        return path == "-" || ::access(path.c_str(), F_OK) == 0 ? "" : "no such file: " + path;
+      },
+      "FILE");
+  const auto bytes = CLI::Validator(
+      [](std::string& text) {
+        return parse_bytes(text) > 0 ? "" : text + " is no number of bytes, as 512M is";
+      },
+      "BYTES");
+  app.add_option(
+         "--data", o.data,
+         "Criteo text, tab or comma, also compressed by gzip or zstd; -: the standard input (default: "
+         "synthetic data)")
+      ->check(file);
+  app.add_option("--test", o.test, "test with these rows, and train with all of --data")->check(file);
+  app.add_option(
+         "--memory", o.memory,
+         "what rows may take, for instance 1G; more rows are read again in each epoch (default: a quarter "
+         "of the memory)")
+      ->check(bytes);
+  app.add_option("--window", o.window, "rows that are shuffled at a time; 0: as many as the memory holds")
+      ->check(CLI::Range(0, 1 << 30))
+      ->capture_default_str();
+  app.add_option("--prefetch", o.prefetch, "batches that are read ahead; 0: without a thread for it")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
   app.add_option("--model", o.models, "dlrm, wdl or lr; may be repeated (default: dlrm and lr)")
       ->check(CLI::IsMember({dlrm::name, wide_deep::name, logistic_regression::name}));
   app.add_option("--math", o.math, "of the dense layers: f32, bf16 or tf32")
@@ -307,11 +451,14 @@ int main(int argc, char** argv) {
   app.add_option("--epochs", o.epochs, "passes over the training rows")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
+  app.add_option("--steps", o.steps, "end after so many steps, also within an epoch; 0: don't")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   app.add_option("--threads", o.threads, "0: one for each processor")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   app.add_option("--seed", o.seed, "of the split, the order, the first weights")->capture_default_str();
-  app.add_option("--train-fraction", o.train_fraction, "the rest of the rows tests")
+  app.add_option("--train-fraction", o.train_fraction, "the rest of the rows tests; what a row says decides")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
   app.add_option("--rows", o.rows, "of synthetic data")
@@ -321,8 +468,14 @@ int main(int argc, char** argv) {
                  "what decides the clicks of synthetic data: mixed, or product (of two tokens alone)")
       ->check(CLI::IsMember({"mixed", "product"}))
       ->capture_default_str();
+  app.add_option("--synthesize", o.synthesize,
+                 "write --rows of synthetic data to this file, and train nothing");
+  app.add_option("--save-every", o.save_every, "also save after so many steps; 0: don't")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   app.add_option("--save", o.save, "after every epoch, write the one model to this file");
-  app.add_option("--load", o.load, "train on from this file, for --epochs more")->check(CLI::ExistingFile);
+  app.add_option("--load", o.load, "train on from this file, for --epochs more, the begun one included")
+      ->check(CLI::ExistingFile);
   app.add_option("--json", o.json, "also write the result to this file");
   app.add_flag("--verbose", o.verbose, "print the checksum of the weights");
   try {
@@ -337,9 +490,18 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "train_ctr: --save and --load are for one --model\n");
     return 2;
   }
+  if (o.save_every > 0 && o.save.empty()) {
+    std::fprintf(stderr, "train_ctr: --save-every needs --save\n");
+    return 2;
+  }
+  if (!o.test.empty() && o.data.empty()) {
+    std::fprintf(stderr, "train_ctr: --test needs --data\n");
+    return 2;
+  }
   if (o.models.empty()) o.models = {dlrm::name, logistic_regression::name};
 
   std::signal(SIGINT, on_interrupt);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of the write
   try {
     return run(o);
   } catch (const std::exception& wrong) {

@@ -1,11 +1,17 @@
-// The two models, made of deeprec's primitives.
+// Two models, made of deeprec's primitives.
 //
 //   dlrm   dense ─> bottom MLP ─────────────────┐
 //          39 ids ─> feature_group, rows of 16 ─┴─> dot interaction ─> top MLP ─> logit
 //   lr     dense ─> linear ───────────────────┐
 //          39 ids ─> fused_lookup, rows of 1 ─┴─> sum ─> logit
 //
-// A model has predict(), train(), logits(), checksum() and, to save it, parts(). Both are trained by Adagrad.
+// A step of training is three calls, with what they pass on in a Model::step:
+//
+//   look_up(batch, step)   rows of the batch's ids, from the tables
+//   compute(batch, step)   logits(), and the gradients of all weights; no table is read or written
+//   update(batch, step)    weights and rows
+//
+// A model has checksum() and, to save it, parts() as well. All are trained by Adagrad.
 #pragma once
 
 #include <array>
@@ -41,7 +47,8 @@ using deeprec::status;
 enum class part { read, lookup, forward, backward, update };
 inline constexpr std::array<const char*, 5> part_names = {"read", "lookup", "forward", "backward", "update"};
 
-/// Seconds spent in each part: measured from one lap to the next.
+/// Seconds spent in each part: measured from one lap to the next. A part "read" is time in which training waits for
+/// rows, or reads them itself.
 class stopwatch {
  public:
   void start() { last_ = clock::now(); }
@@ -72,9 +79,9 @@ inline deeprec::dense_table<deeprec::f32_rows> make_table(index_t rows, index_t 
 /// 1]).
 struct slot_features {
   using group_type = deeprec::feature_group<deeprec::rowwise_adagrad, slot_bags>;
+  /// The rows of a batch that was looked up, for its update.
+  using found_rows = std::optional<deeprec::resolved_features<group_type>>;
   group_type group;
-  /// The rows of the last batch that was looked up, for its update.
-  std::optional<deeprec::resolved_features<group_type>> resolved;
 
   slot_features(deeprec::table_view<deeprec::f32_rows> all, const std::vector<index_t>& first_row) {
     for (std::size_t s = 0; s + 1 < first_row.size(); ++s) {
@@ -86,15 +93,51 @@ struct slot_features {
 
   /// Ids are checked here, and not again when the batch is trained.
   template <class Executor>
-  [[nodiscard]] status look_up(Executor& executor, std::span<const slot_bags> by_slot,
-                               matrix_view<float> out) {
-    resolved.reset();
+  [[nodiscard]] status look_up(Executor& executor, std::span<const slot_bags> by_slot, found_rows& rows,
+                               matrix_view<float> out) const {
+    rows.reset();
     auto found = resolve(executor, group, by_slot);
     if (!found) return found.fault();
-    resolved.emplace(std::move(found).value());
-    return lookup(executor, *resolved, out);
+    rows.emplace(std::move(found).value());
+    return lookup(executor, *rows, out);
   }
 };
+
+/// Makes room for so many floats.
+inline matrix_view<float> room(std::vector<float>& memory, index_t rows, index_t columns) {
+  const auto needed = static_cast<std::size_t>(rows * columns);
+  if (memory.size() < needed) memory.resize(needed);
+  return {memory.data(), rows, columns};
+}
+
+/// Forward and backward pass of a batch that was looked up.
+template <class Model, class Executor>
+[[nodiscard]] status compute(Executor& executor, Model& model, const ctr_batch& batch,
+                             typename Model::step& step, stopwatch& watch) {
+  if (const status s = model.forward(executor, batch, step); !s) return s;
+  watch.lap(part::forward);
+  const status s = model.backward(executor, batch, step);
+  watch.lap(part::backward);
+  return s;
+}
+
+template <class Model, class Executor>
+[[nodiscard]] status train(Executor& executor, Model& model, const ctr_batch& batch,
+                           typename Model::step& step, stopwatch& watch) {
+  if (const status s = model.look_up(executor, batch, step); !s) return s;
+  watch.lap(part::lookup);
+  if (const status s = compute(executor, model, batch, step, watch); !s) return s;
+  const status s = model.update(executor, batch, step);
+  watch.lap(part::update);
+  return s;
+}
+
+template <class Model, class Executor>
+[[nodiscard]] status predict(Executor& executor, Model& model, const ctr_batch& batch,
+                             typename Model::step& step) {
+  if (const status s = model.look_up(executor, batch, step); !s) return s;
+  return model.forward(executor, batch, step);
+}
 
 inline std::uint64_t checksum_of(const void* data, std::size_t bytes, std::uint64_t seed) {
   return deeprec::hash_bytes({static_cast<const char*>(data), bytes}, seed);
@@ -122,6 +165,7 @@ struct dlrm_options {
 class dlrm {
  public:
   static constexpr const char* name = "dlrm";
+  static constexpr id_order ids = id_order::by_slot;
   using options = dlrm_options;
 
   /// first_row: where each slot's table begins in the rows of all; one more, their number.
@@ -143,51 +187,48 @@ class dlrm {
   dlrm(const dlrm&) = delete;  // its features refer to its table
   dlrm& operator=(const dlrm&) = delete;
 
+  struct step {
+    slot_features::found_rows found;
+    matrix_view<float> pooled, gradient;  // (B, 39 D)
+    std::vector<float> pooled_memory, gradient_memory;
+  };
+
   template <class Executor>
-  [[nodiscard]] status predict(Executor& executor, const ctr_batch& batch, stopwatch& watch) {
-    const index_t rows = batch.dense.extent(0);
-    reserve(rows);
-    if (const status s = features_.look_up(executor, batch.by_slot, rows_view(pooled_, rows)); !s) return s;
-    watch.lap(part::lookup);
+  [[nodiscard]] status look_up(Executor& executor, const ctr_batch& batch, step& at) const {
+    at.pooled = room(at.pooled_memory, batch.dense.extent(0), slots * options_.width);
+    return features_.look_up(executor, batch.by_slot, at.found, at.pooled);
+  }
+  template <class Executor>
+  [[nodiscard]] status forward(Executor& executor, const ctr_batch& batch, step& at) {
+    const matrix_view<float> crossed = room(crossed_, batch.dense.extent(0), top_.size(0));
     if (const status s = bottom_.forward(executor, batch.dense); !s) return s;
-    if (const status s =
-            dot_interaction_forward(executor, bottom_.output(), rows_view(pooled_, rows), crossed_view(rows));
-        !s) {
+    if (const status s = dot_interaction_forward(executor, bottom_.output(), at.pooled, crossed); !s)
       return s;
-    }
-    const status done = top_.forward(executor, crossed_view(rows));
-    watch.lap(part::forward);
-    return done;
+    return top_.forward(executor, crossed);
   }
   [[nodiscard]] matrix_view<const float> logits() const { return top_.output(); }
 
   template <class Executor>
-  [[nodiscard]] status train(Executor& executor, const ctr_batch& batch, stopwatch& watch) {
+  [[nodiscard]] status backward(Executor& executor, const ctr_batch& batch, step& at) {
     const index_t rows = batch.dense.extent(0);
-    if (const status s = predict(executor, batch, watch); !s) return s;
-    const matrix_view<float> slope(slope_.data(), rows, 1);
-    if (const status s = logistic_loss_backward(executor, logits(), batch.labels, slope); !s) {
-      return s;
-    }
+    at.gradient = room(at.gradient_memory, rows, slots * options_.width);
+    const matrix_view<float> slope = room(slope_, rows, 1);
+    const matrix_view<float> bottom_gradient = room(bottom_gradient_, rows, options_.width);
+    if (const status s = logistic_loss_backward(executor, logits(), batch.labels, slope); !s) return s;
     if (const status s = top_.backward(executor, slope); !s) return s;
-    const matrix_view<float> bottom_gradient(bottom_gradient_.data(), rows, options_.width);
-    if (const status s =
-            dot_interaction_backward(executor, bottom_.output(), rows_view(pooled_, rows),
-                                     top_.input_gradient(), bottom_gradient, rows_view(gradient_, rows));
+    if (const status s = dot_interaction_backward(executor, bottom_.output(), at.pooled,
+                                                  top_.input_gradient(), bottom_gradient, at.gradient);
         !s) {
       return s;
     }
-    if (const status s = bottom_.backward(executor, bottom_gradient, deeprec::compute_input_gradient::no);
-        !s) {
-      return s;
-    }
-    watch.lap(part::backward);
+    return bottom_.backward(executor, bottom_gradient, deeprec::compute_input_gradient::no);
+  }
+  template <class Executor>
+  [[nodiscard]] status update(Executor& executor, const ctr_batch&, step& at) {
     if (const status s = bottom_.step(executor, dense_optimizer()); !s) return s;
     if (const status s = top_.step(executor, dense_optimizer()); !s) return s;
-    const status done = update(executor, *features_.resolved, rows_view(gradient_, rows),
-                               deeprec::rowwise_adagrad{.learning_rate = options_.row_rate});
-    watch.lap(part::update);
-    return done;
+    return deeprec::update(executor, *at.found, at.gradient,
+                           deeprec::rowwise_adagrad{.learning_rate = options_.row_rate});
   }
 
   /// All that training changes, under its names.
@@ -215,29 +256,11 @@ class dlrm {
     sizes.push_back(last);
     return sizes;
   }
-  [[nodiscard]] matrix_view<float> rows_view(std::vector<float>& of, index_t rows) const {
-    return {of.data(), rows, slots * options_.width};
-  }
-  [[nodiscard]] matrix_view<float> crossed_view(index_t rows) {
-    return {crossed_.data(), rows, top_.size(0)};
-  }
-  void reserve(index_t rows) {
-    if (rows <= capacity_) return;
-    capacity_ = rows;
-    const auto floats = [&](index_t columns) { return static_cast<std::size_t>(rows * columns); };
-    pooled_.resize(floats(slots * options_.width));
-    gradient_.resize(pooled_.size());
-    crossed_.resize(floats(top_.size(0)));
-    bottom_gradient_.resize(floats(options_.width));
-    slope_.resize(floats(1));
-  }
-
   dlrm_options options_;
   deeprec::dense_table<deeprec::f32_rows> table_;  // of all slots
   slot_features features_;
   deeprec::mlp<> bottom_, top_;
-  index_t capacity_ = 0;
-  std::vector<float> pooled_, gradient_, crossed_, bottom_gradient_, slope_;
+  std::vector<float> crossed_, bottom_gradient_, slope_;
 };
 
 struct lr_options {
@@ -250,6 +273,7 @@ struct lr_options {
 class logistic_regression {
  public:
   static constexpr const char* name = "lr";
+  static constexpr id_order ids = id_order::by_row;
   using options = lr_options;
 
   template <class Executor>
@@ -264,46 +288,40 @@ class logistic_regression {
                 static_cast<std::size_t>(linear_.parameters().extent(1)) * sizeof(float));
   }
 
-  template <class Executor>
-  [[nodiscard]] status predict(Executor& executor, const ctr_batch& batch, stopwatch& watch) {
-    const index_t rows = batch.dense.extent(0);
-    if (static_cast<index_t>(logits_.size()) < rows) {
-      logits_.resize(static_cast<std::size_t>(rows));
-      slope_.resize(static_cast<std::size_t>(rows));
-    }
-    rows_ = rows;
-    const matrix_view<float> sums(logits_.data(), rows, 1);
-    if (const status s =
-            fused_lookup(executor, std::as_const(table_).view(), batch.by_row, deeprec::combiner::sum, sums);
-        !s) {
-      return s;
-    }
-    watch.lap(part::lookup);
-    if (const status s = linear_.forward(executor, batch.dense); !s) return s;
-    for (index_t i = 0; i < rows; ++i) sums(i, 0) += linear_.output()(i, 0);
-    watch.lap(part::forward);
-    return {};
-  }
-  [[nodiscard]] matrix_view<const float> logits() const { return {logits_.data(), rows_, 1}; }
+  struct step {
+    matrix_view<float> sums, gradient;  // (B, 1)
+    std::vector<float> sums_memory, gradient_memory;
+  };
 
   template <class Executor>
-  [[nodiscard]] status train(Executor& executor, const ctr_batch& batch, stopwatch& watch) {
-    if (const status s = predict(executor, batch, watch); !s) return s;
-    const matrix_view<float> slope(slope_.data(), rows_, 1);
-    if (const status s = logistic_loss_backward(executor, logits(), batch.labels, slope); !s) {
-      return s;
-    }
-    if (const status s = linear_.backward(executor, slope, deeprec::compute_input_gradient::no); !s) {
-      return s;
-    }
-    watch.lap(part::backward);
+  [[nodiscard]] status look_up(Executor& executor, const ctr_batch& batch, step& at) const {
+    at.sums = room(at.sums_memory, batch.dense.extent(0), 1);
+    return fused_lookup(executor, table_.view(), batch.by_row, deeprec::combiner::sum, at.sums);
+  }
+  template <class Executor>
+  [[nodiscard]] status forward(Executor& executor, const ctr_batch& batch, step& at) {
+    const index_t rows = batch.dense.extent(0);
+    const matrix_view<float> sums = room(logits_memory_, rows, 1);
+    if (const status s = linear_.forward(executor, batch.dense); !s) return s;
+    for (index_t i = 0; i < rows; ++i) sums(i, 0) = at.sums(i, 0) + linear_.output()(i, 0);
+    logits_ = sums;
+    return {};
+  }
+  [[nodiscard]] matrix_view<const float> logits() const { return logits_; }
+
+  template <class Executor>
+  [[nodiscard]] status backward(Executor& executor, const ctr_batch& batch, step& at) {
+    at.gradient = room(at.gradient_memory, batch.dense.extent(0), 1);
+    if (const status s = logistic_loss_backward(executor, logits_, batch.labels, at.gradient); !s) return s;
+    return linear_.backward(executor, at.gradient, deeprec::compute_input_gradient::no);
+  }
+  template <class Executor>
+  [[nodiscard]] status update(Executor& executor, const ctr_batch& batch, step& at) {
     if (const status s = linear_.step(executor, dense_optimizer()); !s) return s;
-    const status done =
-        update(executor, batch.by_row, slope, deeprec::combiner::sum,
-               deeprec::rowwise_adagrad{.learning_rate = options_.row_rate, .epsilon = options_.row_epsilon},
-               table_.view());
-    watch.lap(part::update);
-    return done;
+    return deeprec::update(
+        executor, batch.by_row, at.gradient, deeprec::combiner::sum,
+        deeprec::rowwise_adagrad{.learning_rate = options_.row_rate, .epsilon = options_.row_epsilon},
+        table_.view());
   }
 
   /// All that training changes, under its names.
@@ -325,8 +343,8 @@ class logistic_regression {
   lr_options options_;
   deeprec::dense_table<deeprec::f32_rows> table_;
   deeprec::mlp<> linear_;
-  index_t rows_ = 0;
-  std::vector<float> logits_, slope_;
+  matrix_view<const float> logits_;
+  std::vector<float> logits_memory_;
 };
 
 }  // namespace train_ctr

@@ -6,6 +6,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <string>
@@ -28,7 +29,7 @@ class progress {
     drawn_ = true;
     const double seconds = std::chrono::duration<double>(now - start_).count();
     const double rate = done / seconds;
-    const auto filled = static_cast<std::size_t>(20 * done / total_);
+    const auto filled = static_cast<std::size_t>(20 * std::min(1.0, done / total_));
     const std::string bar = std::string(filled, '#') + std::string(20 - filled, '-');
     std::fprintf(stderr, "\r%s  [%s] %3.0f %%   %.0f k samples/s   %.0f s left\033[K", what_, bar.c_str(),
                  100 * done / total_, rate / 1000, (total_ - done) / rate);

@@ -2,7 +2,8 @@
 //
 //   --epochs 2   =   --epochs 1 --save FILE,  then  --load FILE --epochs 1        bit for bit
 //
-// The rows' order follows from the seed, so the file needs to know only how many rows were trained on.
+// The rows' order follows from the seed and the size of a window, so the file needs to know only how many rows were
+// trained on. A step is whole: a file may stand between any two.
 #pragma once
 
 #include <string>
@@ -20,6 +21,8 @@ struct training_place {
   index_t seed = 0;
   index_t data_rows = 0;
   index_t train_rows = 0;
+  index_t window = 0;   ///< rows that are shuffled at a time; 0: all
+  index_t hash = 0;     ///< of all rows
   index_t trained = 0;  ///< rows, in all epochs
   index_t steps = 0;
 };
@@ -32,6 +35,8 @@ std::string save_model(const std::string& path, Model& model, const training_pla
   state.numbers = {{"seed", at.seed},
                    {"rows of data", at.data_rows},
                    {"rows to train", at.train_rows},
+                   {"rows of a window", at.window},
+                   {"hash of the rows", at.hash},
                    {"rows trained", at.trained}};
   const std::vector<deeprec::named_table> parts = model.parts();
   const std::vector<deeprec::const_named_table> read_only(parts.begin(), parts.end());
@@ -44,8 +49,11 @@ template <class Model>
 std::string load_model(const std::string& path, Model& model, training_place& at) {
   const auto info = deeprec::describe_file(path);
   if (!info) return info.fault().message();
-  const std::pair<const char*, index_t> same[] = {
-      {"seed", at.seed}, {"rows of data", at.data_rows}, {"rows to train", at.train_rows}};
+  const std::pair<const char*, index_t> same[] = {{"seed", at.seed},
+                                                  {"rows of data", at.data_rows},
+                                                  {"rows to train", at.train_rows},
+                                                  {"rows of a window", at.window},
+                                                  {"hash of the rows", at.hash}};
   for (const auto& [name, here] : same) {
     const auto there = info.value().state.whole(name);
     if (!there) return path + ": is no model of train_ctr: has no number \"" + name + '"';

@@ -14,12 +14,19 @@
 
 #include <array>
 #include <cmath>
+#include <cstdio>
 #include <limits>
+#include <string>
+#include <vector>
 
+#include <deeprec/core/hash.hpp>
 #include <deeprec/core/random.hpp>
 #include <deeprec/dense/logistic_loss.hpp>
+#include <deeprec/exec/executor_ref.hpp>
+#include <deeprec/exec/inline_executor.hpp>
 
 #include "ctr_data.hpp"
+#include "row_source.hpp"
 
 namespace train_ctr {
 
@@ -69,11 +76,6 @@ class zipf {
   double rows_, exponent_, low_, high_, sure_;
 };
 
-struct synthetic_data {
-  ctr_data data;
-  std::vector<float> planted_logits;
-};
-
 /// What decides the clicks.
 enum class planted_model { mixed, product };
 
@@ -99,60 +101,121 @@ inline double planted_weight(deeprec::counter_rng rng, index_t s, index_t id, in
                     static_cast<std::uint64_t>(id) * 8 + static_cast<std::uint64_t>(component));
 }
 
-template <class Executor>
-synthetic_data make_synthetic(Executor& executor, index_t rows, index_t most_table_rows, std::uint64_t seed,
-                              planted_model planted = planted_model::mixed) {
-  const auto sizes = scaled_table_rows(rows, most_table_rows);
-  std::vector<zipf> skew;
-  for (std::size_t s = 0; s < tokens; ++s) skew.emplace_back(sizes[s], true_skew[s]);
-  const deeprec::counter_rng rng(seed);
-
-  std::vector<float> labels(static_cast<std::size_t>(rows));
-  std::vector<float> logits(labels.size());
-  std::vector<float> numbers(labels.size() * integers);
-  std::vector<row_id> ids(labels.size() * tokens);
-  executor.parallel_for(rows, index_t{1024}, [&](index_t begin, index_t end, int) {
-    for (index_t i = begin; i < end; ++i) {
-      std::uint64_t draws = 0;
-      const auto next = [&] { return rng.uniform(10000 + static_cast<std::uint64_t>(i), draws++); };
-      double logit = -1.9;
-      float* number = numbers.data() + i * integers;
-      for (index_t n = 0; n < integers; ++n) {
-        if (next() < 0.15) {
-          number[n] = std::numeric_limits<float>::quiet_NaN();
-          continue;
-        }
-        // A long tail, as counts have.
-        const double size = -std::log(1 - next());
-        number[n] = static_cast<float>(std::floor(std::expm1(1.5 * size)));
-        logit +=
-            0.15 * planted_weight(rng, tokens + n, 0, 0) * (std::log1p(static_cast<double>(number[n])) - 1.5);
-      }
-      row_id* id = ids.data() + i * tokens;
-      for (index_t s = 0; s < tokens; ++s) {
-        id[s] = static_cast<row_id>(skew[static_cast<std::size_t>(s)](next));
-        logit += 0.2 * planted_weight(rng, s, id[s], 0);
-      }
-      for (index_t s = 0; s + 1 < tokens; s += 2) {  // neighbours interact
-        double dot = 0;
-        for (int c = 1; c <= 4; ++c) {
-          dot += planted_weight(rng, s, id[s], c) * planted_weight(rng, s + 1, id[s + 1], c);
-        }
-        logit += 0.15 * dot;
-      }
-      if (planted == planted_model::product) logit = (id[5] == 0) == (id[13] == 0) ? 2 : -2;
-      const auto at = static_cast<std::size_t>(i);
-      logits[at] = static_cast<float>(logit);
-      labels[at] = next() < deeprec::sigmoid(logit) ? 1.0F : 0.0F;
-    }
-  });
-
-  synthetic_data made{ctr_data(sizes), std::move(logits)};
-  for (index_t i = 0; i < rows; ++i) {
-    made.data.add(labels[static_cast<std::size_t>(i)], numbers.data() + i * integers,
-                  [&](index_t s) { return ids[static_cast<std::size_t>(i * tokens + s)]; });
+/// Rows 0 to rows - 1, made when they are asked for.
+class synthetic_rows final : public row_source {
+ public:
+  synthetic_rows(index_t rows, index_t most_table_rows, std::uint64_t seed, planted_model planted)
+      : rows_(rows), sizes_(scaled_table_rows(rows, most_table_rows)), rng_(seed), planted_(planted) {
+    for (std::size_t s = 0; s < tokens; ++s) skew_.emplace_back(sizes_[s], true_skew[s]);
   }
-  return made;
+  [[nodiscard]] const std::string& name() const override { return name_; }
+  [[nodiscard]] deeprec::criteo_format::table_sizes table_rows() const override { return sizes_; }
+  void rewind(deeprec::executor_ref executor) override {
+    executor_ = executor;
+    next_ = 0;
+  }
+  index_t next(sparse_batch& batch, index_t most) override {
+    const index_t count = std::min(most, rows_ - next_);
+    batch.reshape(deeprec::criteo_format::shape());
+    batch.reserve_rows(count).or_throw();
+    logits_.resize(static_cast<std::size_t>(count));
+    float* const labels = batch.next_label();
+    float* const numbers = batch.next_dense();
+    std::array<std::int64_t*, tokens> ids{};
+    for (index_t s = 0; s < tokens; ++s) ids[static_cast<std::size_t>(s)] = batch.next_id(s);
+    executor_.parallel_for(count, index_t{256}, [&](index_t begin, index_t end, int) {
+      for (index_t i = begin; i < end; ++i) {
+        std::array<std::int64_t, tokens> id{};
+        logits_[static_cast<std::size_t>(i)] = make(next_ + i, labels[i], numbers + i * integers, id);
+        for (std::size_t s = 0; s < tokens; ++s) ids[s][i] = id[s];
+      }
+    });
+    batch.commit_rows(count);
+    next_ += count;
+    return count;
+  }
+  /// Of the rows of the last call of next().
+  [[nodiscard]] const std::vector<float>& planted_logits() const { return logits_; }
+
+ private:
+  float make(index_t row, float& label, float* number, std::array<std::int64_t, tokens>& id) const {
+    std::uint64_t draws = 0;
+    const auto next = [&] { return rng_.uniform(10000 + static_cast<std::uint64_t>(row), draws++); };
+    double logit = -1.9;
+    for (index_t n = 0; n < integers; ++n) {
+      if (next() < 0.15) {
+        number[n] = std::numeric_limits<float>::quiet_NaN();
+        continue;
+      }
+      // A long tail, as counts have.
+      const double size = -std::log(1 - next());
+      number[n] = static_cast<float>(std::floor(std::expm1(1.5 * size)));
+      logit +=
+          0.15 * planted_weight(rng_, tokens + n, 0, 0) * (std::log1p(static_cast<double>(number[n])) - 1.5);
+    }
+    for (std::size_t s = 0; s < tokens; ++s) {
+      id[s] = skew_[s](next);
+      logit += 0.2 * planted_weight(rng_, static_cast<index_t>(s), id[s], 0);
+    }
+    for (std::size_t s = 0; s + 1 < tokens; s += 2) {  // neighbours interact
+      double dot = 0;
+      for (int c = 1; c <= 4; ++c) {
+        dot += planted_weight(rng_, static_cast<index_t>(s), id[s], c) *
+               planted_weight(rng_, static_cast<index_t>(s) + 1, id[s + 1], c);
+      }
+      logit += 0.15 * dot;
+    }
+    if (planted_ == planted_model::product) logit = (id[5] == 0) == (id[13] == 0) ? 2 : -2;
+    label = next() < deeprec::sigmoid(logit) ? 1.0F : 0.0F;
+    return static_cast<float>(logit);
+  }
+
+  std::string name_ = "synthetic";
+  index_t rows_, next_ = 0;
+  std::array<index_t, tokens> sizes_;
+  deeprec::counter_rng rng_;
+  planted_model planted_;
+  std::vector<zipf> skew_;
+  deeprec::inline_executor here_;
+  deeprec::executor_ref executor_{here_};
+  std::vector<float> logits_;
+};
+
+/// Writes the rows as Criteo's text: a token is eight hexadecimal digits.
+inline void write_text(deeprec::executor_ref executor, synthetic_rows& rows, const std::string& path) {
+  std::FILE* const file = std::fopen(path.c_str(), "we");
+  if (file == nullptr) throw failure("cannot write " + path);
+  rows.rewind(executor);
+  constexpr index_t block = 1 << 14, piece = 1 << 10;
+  std::vector<std::string> texts(static_cast<std::size_t>(block / piece));
+  bool written = true;
+  for (sparse_batch batch; written && rows.next(batch, block) > 0;) {
+    for (std::string& text : texts) text.clear();
+    executor.parallel_for(batch.rows(), piece, [&](index_t begin, index_t end, int) {
+      for (index_t r = begin; r < end; ++r) {
+        std::string& text = texts[static_cast<std::size_t>(r / piece)];
+        text += batch.labels()[static_cast<std::size_t>(r)] > 0 ? '1' : '0';
+        for (index_t n = 0; n < integers; ++n) {
+          text += '\t';
+          const float number = std::as_const(batch).dense()(r, n);
+          if (!std::isnan(number)) text += std::to_string(static_cast<index_t>(number));
+        }
+        for (index_t s = 0; s < tokens; ++s) {
+          char token[16];
+          const std::uint64_t id =
+              static_cast<std::uint64_t>(s) << 40 | static_cast<std::uint64_t>(batch.feature(s).ids()[r]);
+          std::snprintf(token, sizeof token, "\t%08x", static_cast<unsigned>(deeprec::mix64(id) >> 32));
+          text += token;
+        }
+        text += '\n';
+      }
+    });
+    for (const std::string& text : texts) {
+      written = written && std::fwrite(text.data(), 1, text.size(), file) == text.size();
+    }
+  }
+  written = std::fclose(file) == 0 && written;
+  if (!written) throw failure("cannot write " + path);
 }
 
 }  // namespace train_ctr

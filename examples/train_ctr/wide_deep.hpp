@@ -1,7 +1,7 @@
 // Wide and deep: a logistic regression over the ids, and a stack over all rows side by side.
 //
-//   39 ids ─> fused_lookup, rows of 1 ────────────────────────────┐
-//   39 ids ─> feature_group, rows of 16, side by side ─┐          ├─> logit
+//   39 ids ─┬> feature_group, rows of 1 ─> sum ───────────────────┐
+//           └> feature_group, rows of 16, side by side ┐          ├─> logit
 //   dense ─────────────────────────────────────────────┴─> MLP ───┘
 #pragma once
 
@@ -24,6 +24,7 @@ struct wide_deep_options {
 class wide_deep {
  public:
   static constexpr const char* name = "wdl";
+  static constexpr id_order ids = id_order::by_slot;
   using options = wide_deep_options;
 
   template <class Executor>
@@ -32,7 +33,8 @@ class wide_deep {
       : options_(o),
         wide_(make_table(first_row.back(), 1)),
         deep_(make_table(first_row.back(), o.width)),
-        features_(deep_.view(), first_row),
+        wide_features_(wide_.view(), first_row),
+        deep_features_(deep_.view(), first_row),
         stack_(sizes(o), deeprec::mlp_output::linear, deeprec::counter_rng(seed), deeprec::weight_init::he,
                100, std::pmr::get_default_resource(), o.precision) {
     wide_.initialize(executor, deeprec::row_init::zeros{});
@@ -42,50 +44,61 @@ class wide_deep {
   wide_deep(const wide_deep&) = delete;  // its features refer to its table
   wide_deep& operator=(const wide_deep&) = delete;
 
-  template <class Executor>
-  [[nodiscard]] status predict(Executor& executor, const ctr_batch& batch, stopwatch& watch) {
-    const index_t rows = batch.dense.extent(0);
-    reserve(rows);
-    const matrix_view<float> sums(logits_.data(), rows, 1);
-    if (const status s =
-            fused_lookup(executor, std::as_const(wide_).view(), batch.by_row, deeprec::combiner::sum, sums);
-        !s) {
-      return s;
-    }
-    const matrix_view<float> input(input_.data(), rows, stack_.size(0));
-    if (const status s =
-            features_.look_up(executor, batch.by_slot, input.columns(dense_width, slots * options_.width));
-        !s) {
-      return s;
-    }
-    watch.lap(part::lookup);
-    for (index_t i = 0; i < rows; ++i) std::copy_n(batch.dense.row(i), dense_width, input.row(i));
-    if (const status s = stack_.forward(executor, input); !s) return s;
-    for (index_t i = 0; i < rows; ++i) sums(i, 0) += stack_.output()(i, 0);
-    watch.lap(part::forward);
-    return {};
-  }
-  [[nodiscard]] matrix_view<const float> logits() const { return {logits_.data(), rows_, 1}; }
+  struct step {
+    slot_features::found_rows wide, deep;
+    matrix_view<float> weights, input;                      // (B, 39), (B, 26 + 39 D)
+    matrix_view<const float> wide_gradient, deep_gradient;  // (B, 39), and the stack's (B, 39 D)
+    std::vector<float> weights_memory, input_memory, wide_memory;
+  };
 
   template <class Executor>
-  [[nodiscard]] status train(Executor& executor, const ctr_batch& batch, stopwatch& watch) {
-    if (const status s = predict(executor, batch, watch); !s) return s;
-    const matrix_view<float> slope(slope_.data(), rows_, 1);
-    if (const status s = logistic_loss_backward(executor, logits(), batch.labels, slope); !s) return s;
+  [[nodiscard]] status look_up(Executor& executor, const ctr_batch& batch, step& at) const {
+    const index_t rows = batch.dense.extent(0);
+    at.weights = room(at.weights_memory, rows, slots);
+    at.input = room(at.input_memory, rows, stack_.size(0));
+    if (const status s = wide_features_.look_up(executor, batch.by_slot, at.wide, at.weights); !s) return s;
+    return deep_features_.look_up(executor, batch.by_slot, at.deep,
+                                  at.input.columns(dense_width, slots * options_.width));
+  }
+  template <class Executor>
+  [[nodiscard]] status forward(Executor& executor, const ctr_batch& batch, step& at) {
+    const index_t rows = batch.dense.extent(0);
+    for (index_t i = 0; i < rows; ++i) std::copy_n(batch.dense.row(i), dense_width, at.input.row(i));
+    if (const status s = stack_.forward(executor, at.input); !s) return s;
+    const matrix_view<float> sums = room(logits_memory_, rows, 1);
+    for (index_t i = 0; i < rows; ++i) {
+      float sum = 0;
+      for (index_t s = 0; s < slots; ++s) sum += at.weights(i, s);
+      sums(i, 0) = sum + stack_.output()(i, 0);
+    }
+    logits_ = sums;
+    return {};
+  }
+  [[nodiscard]] matrix_view<const float> logits() const { return logits_; }
+
+  template <class Executor>
+  [[nodiscard]] status backward(Executor& executor, const ctr_batch& batch, step& at) {
+    const index_t rows = batch.dense.extent(0);
+    const matrix_view<float> slope = room(slope_, rows, 1);
+    if (const status s = logistic_loss_backward(executor, logits_, batch.labels, slope); !s) return s;
     if (const status s = stack_.backward(executor, slope); !s) return s;
-    watch.lap(part::backward);
+    const matrix_view<float> wide = room(at.wide_memory, rows, slots);
+    for (index_t i = 0; i < rows; ++i) std::fill_n(wide.row(i), slots, slope(i, 0));
+    at.wide_gradient = wide;
+    at.deep_gradient = stack_.input_gradient().columns(dense_width, slots * options_.width);
+    return {};
+  }
+  template <class Executor>
+  [[nodiscard]] status update(Executor& executor, const ctr_batch&, step& at) {
     if (const status s = stack_.step(executor, dense_optimizer()); !s) return s;
-    if (const status s = update(
-            executor, batch.by_row, slope, deeprec::combiner::sum,
-            deeprec::rowwise_adagrad{.learning_rate = options_.wide_rate, .epsilon = 1e-3F}, wide_.view());
+    if (const status s =
+            deeprec::update(executor, *at.wide, at.wide_gradient,
+                            deeprec::rowwise_adagrad{.learning_rate = options_.wide_rate, .epsilon = 1e-3F});
         !s) {
       return s;
     }
-    const status done = update(executor, *features_.resolved,
-                               stack_.input_gradient().columns(dense_width, slots * options_.width),
-                               deeprec::rowwise_adagrad{.learning_rate = options_.row_rate});
-    watch.lap(part::update);
-    return done;
+    return deeprec::update(executor, *at.deep, at.deep_gradient,
+                           deeprec::rowwise_adagrad{.learning_rate = options_.row_rate});
   }
 
   /// All that training changes, under its names.
@@ -111,23 +124,13 @@ class wide_deep {
     all.push_back(1);
     return all;
   }
-  void reserve(index_t rows) {
-    rows_ = rows;
-    const auto enough = [&](std::vector<float>& of, index_t columns) {
-      const auto needed = static_cast<std::size_t>(rows * columns);
-      if (of.size() < needed) of.resize(needed);
-    };
-    enough(input_, stack_.size(0));
-    enough(logits_, 1);
-    enough(slope_, 1);
-  }
 
   wide_deep_options options_;
   deeprec::dense_table<deeprec::f32_rows> wide_, deep_;
-  slot_features features_;  // of deep_
+  slot_features wide_features_, deep_features_;  // of wide_, of deep_
   deeprec::mlp<> stack_;
-  index_t rows_ = 0;
-  std::vector<float> input_, logits_, slope_;
+  matrix_view<const float> logits_;
+  std::vector<float> logits_memory_, slope_;
 };
 
 }  // namespace train_ctr

@@ -34,6 +34,7 @@
 #include <deeprec/data/libsvm_format.hpp>
 #include <deeprec/data/sparse_batch.hpp>
 #include <deeprec/data/text_format.hpp>
+#include <deeprec/data/text_stream.hpp>
 #include <deeprec/dense/bit_matrix_view.hpp>
 #include <deeprec/dense/dot_interaction.hpp>
 #include <deeprec/dense/eigen_gemm.hpp>

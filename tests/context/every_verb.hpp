@@ -332,6 +332,11 @@ void every_dense_verb(Check& check) {
   check("logistic_loss_backward", [&](auto& ctx) {
     return logistic_loss_backward(ctx, logits, labels, matrix_view<float>(results.data(), m, 1));
   });
+  check("logistic_loss_forward",
+        [&](auto& ctx) { return logistic_loss_forward(ctx, logits, labels, labels, loss); });
+  check("logistic_loss_backward", [&](auto& ctx) {
+    return logistic_loss_backward(ctx, logits, labels, labels, matrix_view<float>(results.data(), m, 1));
+  });
   constexpr index_t d = 8, t = 5, pairs = (t + 1) * t / 2;
   const matrix_view<const float> dense(values.data(), m, d), pooled(values.data(), m, t * d);
   check("dot_interaction_forward", [&](auto& ctx) {

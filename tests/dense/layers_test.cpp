@@ -403,6 +403,78 @@ TEST_CASE("logistic loss: huge logits neither overflow nor lose their size") {
         errc::shape_mismatch);
 }
 
+TEST_CASE("logistic loss with weights: agrees with the oracle, and its gradient with central differences") {
+  std::mt19937_64 random(deeprec_test::seed());
+  inline_executor here;
+  for (const index_t rows : {index_t{1}, index_t{40}, index_t{1000}}) {
+    matrix logits(rows, 1), labels(rows, 1), weights(rows, 1), gradient(rows, 1), plain(rows, 1);
+    logits.fill(random, 3);
+    std::uniform_real_distribution<float> some(0, 5);
+    for (index_t i = 0; i < rows; ++i) {
+      labels(i, 0) = static_cast<float>(i % 3) / 2;
+      weights(i, 0) = i % 4 == 1 ? 0.0F : some(random);
+    }
+    double loss = 0;
+    REQUIRE(logistic_loss_forward(here, logits.view(), labels.view(), weights.view(), loss).ok());
+    doubles zs = values_of(logits.view());
+    const doubles ys = values_of(labels.view()), ws = values_of(weights.view());
+    const auto oracle = [&] {  // one row after the other, by the oracle of a batch of one
+      double sum = 0;
+      for (std::size_t i = 0; i < zs.size(); ++i) sum += ws[i] * oracle_loss({zs[i]}, {ys[i]});
+      return sum / static_cast<double>(zs.size());
+    };
+    CHECK(loss == doctest::Approx(oracle()).epsilon(1e-12));
+    REQUIRE(logistic_loss_backward(here, logits.view(), labels.view(), weights.view(), gradient.view()).ok());
+    CHECK(gradient_error(gradient.view(), zs, oracle) < small);
+    gradient(0, 0) += 1e-2F;  // the check can fail
+    CHECK(gradient_error(gradient.view(), zs, oracle) > small);
+
+    // Weights of 1 are no weights, and the divisor is the number of rows.
+    double unweighted = 0;
+    for (index_t i = 0; i < rows; ++i) weights(i, 0) = 1;
+    REQUIRE(logistic_loss_forward(here, logits.view(), labels.view(), weights.view(), loss).ok());
+    REQUIRE(logistic_loss_forward(here, logits.view(), labels.view(), unweighted).ok());
+    CHECK(loss == unweighted);
+    REQUIRE(logistic_loss_backward(here, logits.view(), labels.view(), weights.view(), gradient.view()).ok());
+    REQUIRE(logistic_loss_backward(here, logits.view(), labels.view(), plain.view()).ok());
+    CHECK(std::memcmp(&gradient(0, 0), &plain(0, 0), static_cast<std::size_t>(rows) * sizeof(float)) == 0);
+  }
+}
+
+TEST_CASE("logistic loss with weights: a weight of 0 leaves a row out; shapes that don't fit are refused") {
+  inline_executor here;
+  matrix logits(3, 1), labels(3, 1), weights(3, 1), gradient(3, 1);
+  const float not_a_number = std::numeric_limits<float>::quiet_NaN();
+  for (index_t i = 0; i < 3; ++i) {
+    logits(i, 0) = i == 1 ? not_a_number : 0.0F;
+    labels(i, 0) = 1;
+    weights(i, 0) = i == 1 ? 0.0F : 2.0F;
+  }
+  double loss = 0;
+  REQUIRE(logistic_loss_forward(here, logits.view(), labels.view(), weights.view(), loss).ok());
+  CHECK(loss == doctest::Approx(4 * std::log(2.0) / 3).epsilon(1e-12));
+  REQUIRE(logistic_loss_backward(here, logits.view(), labels.view(), weights.view(), gradient.view()).ok());
+  CHECK(gradient(1, 0) == 0);
+  CHECK(gradient(2, 0) == doctest::Approx(-1.0 / 3));
+  for (index_t i = 0; i < 3; ++i) weights(i, 0) = 0;
+  REQUIRE(logistic_loss_forward(here, logits.view(), labels.view(), weights.view(), loss).ok());
+  CHECK(loss == 0);
+
+  loss = 7;
+  gradient(0, 0) = 7;
+  const matrix_view<const float> none, wide(weights.view().data_handle(), 1, 3);
+  for (const auto& wrong : {matrix_view<const float>(weights.view().rows(0, 2)), none, wide}) {
+    for (const status& s :
+         {logistic_loss_forward(here, logits.view(), labels.view(), wrong, loss),
+          logistic_loss_backward(here, logits.view(), labels.view(), wrong, gradient.view())}) {
+      CHECK(s.code() == errc::shape_mismatch);
+      CHECK(s.message().find("weights must be (B,1)") != std::string::npos);
+    }
+  }
+  CHECK(loss == 7);
+  CHECK(gradient(0, 0) == 7);
+}
+
 TEST_CASE("mlp and interaction: every gradient of a whole DLRM agrees with central differences") {
   std::mt19937_64 random(deeprec_test::seed());
   inline_executor here;

@@ -168,3 +168,49 @@ TEST_CASE("log loss: confident mistakes stay finite and count with their size") 
   REQUIRE(loss.add(logits.view(), labels.view()).ok());
   CHECK(loss.value() == doctest::Approx(50).epsilon(1e-12));
 }
+
+TEST_CASE(
+    "log loss with weights: agrees with a plain sum; the same bits however the rows are split and merged") {
+  std::mt19937_64 random(deeprec_test::seed());
+  const sample s(2000, 20, random);
+  matrix weights(2000, 1);
+  std::uniform_real_distribution<float> some(0, 3);
+  double sum = 0, all = 0;
+  for (index_t i = 0; i < 2000; ++i) {
+    weights(i, 0) = i % 5 == 0 ? 0.0F : some(random);
+    sum += static_cast<double>(weights(i, 0)) * detail::logistic_loss_of(s.scores(i, 0), s.labels(i, 0));
+    all += static_cast<double>(weights(i, 0));
+  }
+  log_loss whole;
+  REQUIRE(whole.add(s.scores.view(), s.labels.view(), weights.view()).ok());
+  CHECK(whole.value() == doctest::Approx(sum / all).epsilon(1e-12));
+  CHECK(whole.rows() == 2000);
+  log_loss parts[2];
+  for (index_t begin = 0; begin < 2000;) {
+    const index_t count = std::min<index_t>(2000 - begin, static_cast<index_t>(random() % 300));
+    REQUIRE(parts[random() % 2]
+                .add(s.scores.view().rows(begin, count), s.labels.view().rows(begin, count),
+                     weights.view().rows(begin, count))
+                .ok());
+    begin += count;
+  }
+  parts[1].merge(parts[0]);
+  CHECK(parts[1].value() == whole.value());
+
+  log_loss ones, plain, nothing;
+  for (index_t i = 0; i < 2000; ++i) weights(i, 0) = 1;
+  REQUIRE(ones.add(s.scores.view(), s.labels.view(), weights.view()).ok());
+  REQUIRE(plain.add(s.scores.view(), s.labels.view()).ok());
+  CHECK(ones.value() == plain.value());
+  for (index_t i = 0; i < 2000; ++i) weights(i, 0) = 0;
+  REQUIRE(nothing.add(s.scores.view(), s.labels.view(), weights.view()).ok());
+  CHECK(std::isnan(nothing.value()));
+
+  weights(3, 0) = -1;
+  CHECK(nothing.add(s.scores.view(), s.labels.view(), weights.view()).place().row == 3);
+  weights(3, 0) = std::nanf("");
+  CHECK(nothing.add(s.scores.view(), s.labels.view(), weights.view()).code() == errc::invalid_value);
+  CHECK(nothing.add(s.scores.view(), s.labels.view(), weights.view().rows(0, 3)).code() ==
+        errc::shape_mismatch);
+  CHECK(nothing.rows() == 2000);
+}

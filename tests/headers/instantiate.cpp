@@ -255,6 +255,8 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
   double loss = 0;
   expect(logistic_loss_forward(pool, in, in, loss));
   expect(logistic_loss_backward(here, in, in, out));
+  expect(logistic_loss_forward(pool, in, in, in, loss));
+  expect(logistic_loss_backward(here, in, in, in, out));
   auc area;
   log_loss losses;
   expect(area.add(in, in));

@@ -9,8 +9,9 @@
 //   sparse_batch batch;
 //   while (reader.next(batch, 8192).or_throw() > 0) train(batch);
 //
-// Batches are the same for any executor. Memory is bounded by the chunks in flight and is reused.
-// Not here: reading ahead while the caller works on a batch, compressed files, pipes.
+// Batches are the same for any executor. Memory is bounded by the chunks in flight and is reused. A stream
+// (read_stream: a pipe, compressed text) is read by the caller of next(), and its lines are parsed in parallel.
+// Not here: reading ahead while the caller works on a batch (pipeline/).
 #pragma once
 
 #include <algorithm>
@@ -34,6 +35,7 @@
 #include <deeprec/data/detail/text_source.hpp>
 #include <deeprec/data/sparse_batch.hpp>
 #include <deeprec/data/text_format.hpp>
+#include <deeprec/data/text_stream.hpp>
 #include <deeprec/memory/locked_resource.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -56,6 +58,8 @@ struct text_chunk {
   index_t source = 0;
   index_t number = 0;  // within its source
   grow_array<char> buffer;
+  std::string_view lines;  // of a stream: text in the buffer
+  status after_lines;      // of a stream: what ended it behind them
   sparse_batch rows;
   line_log log;
   status state;          // of reading or parsing
@@ -150,16 +154,20 @@ class batch_reader {
  public:
   batch_reader(const context<Executor>& ctx, Format format, std::vector<detail::text_source> sources,
                const reader_options& options)
-      : format_(std::move(format)), context_(ctx), options_(options), sources_(std::move(sources)) {
+      : format_(std::move(format)),
+        context_(ctx),
+        options_(options),
+        sources_(std::move(sources)),
+        memory_(std::make_shared<detail::locked_resource>(ctx.memory)),
+        carry_(memory_.get()) {
     const index_t flight = options_.chunks_in_flight > 0
                                ? options_.chunks_in_flight
                                : 4 * static_cast<index_t>(context_.executor->concurrency());
     options_.chunk_bytes = std::clamp<index_t>(options_.chunk_bytes, 1, index_t{1} << 30);
     options_.longest_line = std::clamp<index_t>(options_.longest_line, 1, index_t{1} << 30);
-    const auto memory = std::make_shared<detail::locked_resource>(context_.memory);
     chunks_.reserve(static_cast<std::size_t>(flight));
     for (index_t i = 0; i < flight; ++i) {
-      chunks_.emplace_back(memory).rows.reshape(format_.shape());
+      chunks_.emplace_back(memory_).rows.reshape(format_.shape());
     }
     parts_.reserve(static_cast<std::size_t>(flight));
     layouts_.resize(sources_.size());
@@ -214,6 +222,22 @@ class batch_reader {
     while (filled_ < flight && source_ < static_cast<index_t>(sources_.size())) {
       detail::text_source& from = sources_[static_cast<std::size_t>(source_)];
       if (number_ == 0 && !enter(from)) break;
+      if (from.is_stream()) {
+        detail::text_chunk& chunk = chunks_[static_cast<std::size_t>(filled_)];
+        if (fill(from, chunk)) {
+          if (number_ == 0)
+            layouts_[static_cast<std::size_t>(source_)] =
+                format_.detect(detail::head_line(chunk.lines, options_.longest_line));
+          chunk.source = source_;
+          chunk.number = number_++;
+          ++filled_;
+        } else {
+          from.close();
+          ++source_;
+          number_ = 0;
+        }
+        continue;
+      }
       if (number_ * options_.chunk_bytes >= from.size()) {
         const bool awaited = filled_ > 0 && chunks_[static_cast<std::size_t>(filled_) - 1].source == source_;
         if (!awaited) from.close();  // an empty file: many may follow in sequence
@@ -251,6 +275,11 @@ class batch_reader {
       return false;
     };
     if (const status s = from.open(); !s) return fail(s);
+    if (from.is_stream()) {
+      carried_ = 0;
+      stream_ended_ = in_long_line_ = false;
+      return true;
+    }
     std::string_view head = from.text();
     detail::grow_array<char>& buffer = chunks_[static_cast<std::size_t>(filled_)].buffer;
     const index_t most = (std::min)(from.size(), detail::head_bytes(options_.longest_line));
@@ -270,6 +299,64 @@ class batch_reader {
     return true;
   }
 
+  /// Reads the next lines of a stream; false at its end. The begin of the line behind them is carried over.
+  bool fill(detail::text_source& from, detail::text_chunk& chunk) {
+    if (stream_ended_ && carried_ == 0) return false;
+    detail::grow_array<char>& buffer = chunk.buffer;
+    chunk.after_lines = {};
+    const auto end_with = [&](const status& why) {
+      chunk.after_lines = why;
+      stream_ended_ = true;
+    };
+    constexpr status no_room(errc::out_of_memory,
+                             "the memory resource must provide room for text (it refused)");
+    index_t held = std::exchange(carried_, 0);
+    index_t stop = 0;  // where the last line ends
+    if (!buffer.reserve(held + options_.chunk_bytes, 0)) {
+      end_with(no_room);
+      held = 0;
+    }
+    if (held > 0) std::memcpy(buffer.data(), carry_.data(), static_cast<std::size_t>(held));
+    for (index_t wanted = options_.chunk_bytes; stop == 0; wanted = 2 * held + options_.chunk_bytes) {
+      const index_t searched = held;
+      if (!stream_ended_ && !buffer.reserve(wanted, held)) end_with(no_room);
+      while (!stream_ended_ && held < wanted) {
+        index_t got = 0;
+        const status s = from.read_on(buffer.data() + held, wanted - held, got);
+        if (!s || got == 0) end_with(s);
+        if (in_long_line_) {  // its begin was delivered, and was too long
+          const std::string_view more(buffer.data(), static_cast<std::size_t>(got));
+          const std::size_t end = more.find('\n');
+          if (end == std::string_view::npos) continue;
+          in_long_line_ = false;
+          got -= static_cast<index_t>(end) + 1;
+          std::memmove(buffer.data(), buffer.data() + end + 1, static_cast<std::size_t>(got));
+        }
+        held += got;
+      }
+      const std::size_t last =
+          std::string_view(buffer.data() + searched, static_cast<std::size_t>(held - searched)).rfind('\n');
+      if (last != std::string_view::npos) {
+        stop = searched + static_cast<index_t>(last) + 1;
+      } else if (stream_ended_) {
+        if (chunk.after_lines.ok()) stop = held;  // the last line has no end
+        break;
+      } else if (held > options_.longest_line + 4) {  // with a byte order mark and a carriage return
+        in_long_line_ = true;
+        stop = held;
+      }
+    }
+    chunk.lines = {buffer.data(), static_cast<std::size_t>(stop)};
+    if (!chunk.after_lines.ok() || stop == held) return stop > 0 || !chunk.after_lines.ok();
+    if (!carry_.reserve(held - stop, 0)) {
+      end_with(no_room);
+      return true;
+    }
+    std::memcpy(carry_.data(), buffer.data() + stop, static_cast<std::size_t>(held - stop));
+    carried_ = held - stop;
+    return true;
+  }
+
   void load(detail::text_chunk& chunk) const {
     const detail::text_source& from = sources_[static_cast<std::size_t>(chunk.source)];
     const auto& layout = layouts_[static_cast<std::size_t>(chunk.source)];
@@ -278,8 +365,10 @@ class batch_reader {
     chunk.counted = false;
     chunk.log = line_log(options_.on_malformed, options_.longest_line);
     chunk.rows.reshape(format_.shape());
-    std::string_view text = detail::load_lines(from, chunk.number * options_.chunk_bytes,
-                                               options_.chunk_bytes, options_.longest_line, chunk);
+    std::string_view text = from.is_stream()
+                                ? chunk.lines
+                                : detail::load_lines(from, chunk.number * options_.chunk_bytes,
+                                                     options_.chunk_bytes, options_.longest_line, chunk);
     if (!chunk.state) return;
     if (chunk.number == 0) {
       text.remove_prefix(detail::byte_order_mark(text));
@@ -290,6 +379,7 @@ class batch_reader {
       }
     }
     chunk.state = format_.parse(layout, text, chunk.rows, chunk.log);
+    if (from.is_stream() && chunk.state.ok()) chunk.state = chunk.after_lines;
   }
 
   /// Copies rows of parsed chunks to the batch, until it has max_rows.
@@ -362,6 +452,11 @@ class batch_reader {
   index_t lines_ = 0;   // lines of the current source before the head
   index_t skipped_ = 0;
   index_t rows_ = 0;
+  std::shared_ptr<detail::locked_resource> memory_;  // of the chunks
+  detail::grow_array<char> carry_;                   // of a stream: the begin of its next line
+  index_t carried_ = 0;                              // bytes of that
+  bool stream_ended_ = false;
+  bool in_long_line_ = false;  // the stream's next bytes belong to a line that was too long
 };
 
 namespace detail {
@@ -420,6 +515,27 @@ auto read_text(Context&& context_or_executor, Format format, std::string_view te
   if (const status s = format.check(); !s) return s;
   std::vector<detail::text_source> sources;
   sources.emplace_back("<text>", text);
+  return detail::make_reader(std::forward<Context>(context_or_executor), std::move(format),
+                             std::move(sources), options);
+}
+
+/// A reader of a stream, from its begin. `name` is the file of a fault.
+///
+/// @pre     the executor outlives the reader
+/// @post    the stream is open
+/// @cost    opens the stream; allocates the list of chunks
+/// @threads reentrant
+/// @error   what open() of the stream returns, unsupported (the format's options contradict each other)
+/// @example read_stream(pool, criteo_format{}, "stdin", std::make_unique<file_stream>(0))
+template <class Context, class Format, class = detail::unit>
+auto read_stream(Context&& context_or_executor, Format format, std::string name,
+                 std::unique_ptr<text_stream> stream, const reader_options& options = {})
+    -> result<decltype(detail::make_reader(std::forward<Context>(context_or_executor), format,
+                                           std::vector<detail::text_source>(), options))> {
+  if (const status s = format.check(); !s) return s;
+  std::vector<detail::text_source> sources;
+  detail::text_source& source = sources.emplace_back(std::move(name), std::move(stream));
+  if (const status s = source.open(); !s) return fault(s, source.name());
   return detail::make_reader(std::forward<Context>(context_or_executor), std::move(format),
                              std::move(sources), options);
 }

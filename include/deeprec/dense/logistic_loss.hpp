@@ -2,6 +2,9 @@
 //
 //   p = 1 / (1 + exp(-z))     loss = mean of  max(z, 0) - z y + log(1 + exp(-|z|))
 //                             d loss / d z  = (p - y) / B
+//
+// With a weight w for each sample: the mean of w times the loss, d loss / d z = w (p - y) / B. The divisor stays
+// B, the number of rows, so the gradients of parts of a batch add up as they do without weights.
 #pragma once
 
 #include <algorithm>
@@ -47,25 +50,77 @@ constexpr index_t loss_piece(index_t rows) noexcept {
 
 inline namespace DEEPREC_UNIT {
 
-/// `sum` plus the losses of rows [begin, end), in order.
+/// `sum` plus the losses of rows [begin, end), in order; weights without rows: 1 each.
 DEEPREC_APART inline double add_losses(double sum, matrix_view<const float> logits,
-                                       matrix_view<const float> labels, index_t begin, index_t end) noexcept {
+                                       matrix_view<const float> labels, matrix_view<const float> weights,
+                                       index_t begin, index_t end) noexcept {
   for (index_t i = begin; i < end; ++i) {
-    sum += detail::logistic_loss_of(static_cast<double>(*logits.row(i)), static_cast<double>(*labels.row(i)));
+    const double weight = weights.extent(0) > 0 ? static_cast<double>(*weights.row(i)) : 1.0;
+    if (weight == 0) continue;  // whatever its logit is
+    sum += weight *
+           detail::logistic_loss_of(static_cast<double>(*logits.row(i)), static_cast<double>(*labels.row(i)));
   }
   return sum;
 }
 
 DEEPREC_APART inline void loss_gradients(matrix_view<const float> logits, matrix_view<const float> labels,
-                                         double scale, matrix_view<float> gradient, index_t begin,
-                                         index_t end) noexcept {
+                                         matrix_view<const float> weights, double scale,
+                                         matrix_view<float> gradient, index_t begin, index_t end) noexcept {
   for (index_t i = begin; i < end; ++i) {
+    const double weight = weights.extent(0) > 0 ? static_cast<double>(*weights.row(i)) : 1.0;
     const double p = sigmoid(static_cast<double>(*logits.row(i)));
-    *gradient.row(i) = static_cast<float>((p - static_cast<double>(*labels.row(i))) * scale);
+    *gradient.row(i) =
+        weight == 0 ? 0.0F : static_cast<float>(weight * (p - static_cast<double>(*labels.row(i))) * scale);
   }
 }
 
 }  // namespace DEEPREC_UNIT
+
+template <class E, class = unit>
+status logistic_loss_forward_in(const context<E>& ctx, matrix_view<const float> logits,
+                                matrix_view<const float> labels, matrix_view<const float> weights,
+                                double& loss) {
+  const index_t batch = logits.extent(0);
+  if (!well_formed(logits) || logits.extent(1) != 1) {
+    return {errc::shape_mismatch, "logistic_loss_forward: logits must be (B,1)"};
+  }
+  if (!well_formed(labels) || !has_shape(labels, batch, 1)) {
+    return {errc::shape_mismatch, "logistic_loss_forward: labels must be (B,1)"};
+  }
+  const index_t piece = loss_piece(batch);
+  double sums[loss_pieces] = {};
+  ctx.executor->parallel_for(batch, piece, [&](index_t begin, index_t end, int) {
+    for (index_t i = begin; i < end; i += piece) {  // an executor may hand out several pieces at once
+      double& sum = sums[i / piece];
+      sum = detail::add_losses(sum, logits, labels, weights, i, end - i > piece ? i + piece : end);
+    }
+  });
+  double sum = 0;
+  for (const double part : sums) sum += part;
+  loss = sum / static_cast<double>(batch);
+  return {};
+}
+
+template <class E, class = unit>
+status logistic_loss_backward_in(const context<E>& ctx, matrix_view<const float> logits,
+                                 matrix_view<const float> labels, matrix_view<const float> weights,
+                                 matrix_view<float> gradient) {
+  const index_t batch = logits.extent(0);
+  if (!well_formed(logits) || logits.extent(1) != 1) {
+    return {errc::shape_mismatch, "logistic_loss_backward: logits must be (B,1)"};
+  }
+  if (!well_formed(labels) || !has_shape(labels, batch, 1)) {
+    return {errc::shape_mismatch, "logistic_loss_backward: labels must be (B,1)"};
+  }
+  if (!well_formed(gradient) || !has_shape(gradient, batch, 1)) {
+    return {errc::shape_mismatch, "logistic_loss_backward: gradient must be (B,1)"};
+  }
+  const double scale = 1 / static_cast<double>(std::max<index_t>(batch, 1));
+  ctx.executor->parallel_for(batch, loss_piece(batch), [&](index_t begin, index_t end, int) {
+    detail::loss_gradients(logits, labels, weights, scale, gradient, begin, end);
+  });
+  return {};
+}
 
 }  // namespace detail
 
@@ -85,25 +140,33 @@ template <class Context, class = detail::unit>
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "logistic_loss_forward");
   if (!call) return call.stopped();
-  const index_t batch = logits.extent(0);
-  if (!detail::well_formed(logits) || logits.extent(1) != 1) {
-    return {errc::shape_mismatch, "logistic_loss_forward: logits must be (B,1)"};
+  return detail::logistic_loss_forward_in(ctx, logits, labels, {}, loss);
+}
+
+/// Mean binary cross entropy of a batch whose samples have weights: the sum of weight times loss, over B. Weights
+/// of 1 give the bits of the loss without weights; a weight of 0 leaves out a row, whatever its logit is, but not
+/// from B.
+///
+/// @shape    logits (B,1) · labels (B,1), in [0, 1] · weights (B,1), finite
+/// @dtype    float; the loss double
+/// @space    host
+/// @post     loss is NaN where B = 0
+/// @numerics as without weights
+/// @cost     O(B), two transcendental functions a row
+/// @threads  thread-safe; the same bits for any number of workers
+/// @error    shape_mismatch
+/// @example  logistic_loss_forward(pool, logits, labels, weights, loss).or_throw();
+template <class Context, class = detail::unit>
+[[nodiscard]] status logistic_loss_forward(Context&& context_or_executor, matrix_view<const float> logits,
+                                           matrix_view<const float> labels, matrix_view<const float> weights,
+                                           double& loss) {
+  const auto ctx = detail::as_context(context_or_executor);
+  const detail::verb_call call(ctx, "logistic_loss_forward");
+  if (!call) return call.stopped();
+  if (!detail::well_formed(weights) || !detail::has_shape(weights, logits.extent(0), 1)) {
+    return {errc::shape_mismatch, "logistic_loss_forward: weights must be (B,1)"};
   }
-  if (!detail::well_formed(labels) || !detail::has_shape(labels, batch, 1)) {
-    return {errc::shape_mismatch, "logistic_loss_forward: labels must be (B,1)"};
-  }
-  const index_t piece = detail::loss_piece(batch);
-  double sums[detail::loss_pieces] = {};
-  ctx.executor->parallel_for(batch, piece, [&](index_t begin, index_t end, int) {
-    for (index_t i = begin; i < end; i += piece) {  // an executor may hand out several pieces at once
-      double& sum = sums[i / piece];
-      sum = detail::add_losses(sum, logits, labels, i, end - i > piece ? i + piece : end);
-    }
-  });
-  double sum = 0;
-  for (const double part : sums) sum += part;
-  loss = sum / static_cast<double>(batch);
-  return {};
+  return detail::logistic_loss_forward_in(ctx, logits, labels, weights, loss);
 }
 
 /// The gradient of logistic_loss_forward with respect to the logits: (p - y) / B.
@@ -121,21 +184,31 @@ template <class Context, class = detail::unit>
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "logistic_loss_backward");
   if (!call) return call.stopped();
-  const index_t batch = logits.extent(0);
-  if (!detail::well_formed(logits) || logits.extent(1) != 1) {
-    return {errc::shape_mismatch, "logistic_loss_backward: logits must be (B,1)"};
+  return detail::logistic_loss_backward_in(ctx, logits, labels, {}, gradient);
+}
+
+/// The gradient of the weighted logistic_loss_forward with respect to the logits: w (p - y) / B, and 0 for a
+/// weight of 0.
+///
+/// @shape    logits (B,1) · labels (B,1), in [0, 1] · weights (B,1), finite · gradient (B,1), which may be the
+///           logits
+/// @dtype    float
+/// @space    host
+/// @numerics double, rounded once
+/// @cost     O(B), one exp a row
+/// @threads  thread-safe on distinct gradients
+/// @error    shape_mismatch
+template <class Context, class = detail::unit>
+[[nodiscard]] status logistic_loss_backward(Context&& context_or_executor, matrix_view<const float> logits,
+                                            matrix_view<const float> labels, matrix_view<const float> weights,
+                                            matrix_view<float> gradient) {
+  const auto ctx = detail::as_context(context_or_executor);
+  const detail::verb_call call(ctx, "logistic_loss_backward");
+  if (!call) return call.stopped();
+  if (!detail::well_formed(weights) || !detail::has_shape(weights, logits.extent(0), 1)) {
+    return {errc::shape_mismatch, "logistic_loss_backward: weights must be (B,1)"};
   }
-  if (!detail::well_formed(labels) || !detail::has_shape(labels, batch, 1)) {
-    return {errc::shape_mismatch, "logistic_loss_backward: labels must be (B,1)"};
-  }
-  if (!detail::well_formed(gradient) || !detail::has_shape(gradient, batch, 1)) {
-    return {errc::shape_mismatch, "logistic_loss_backward: gradient must be (B,1)"};
-  }
-  const double scale = 1 / static_cast<double>(std::max<index_t>(batch, 1));
-  ctx.executor->parallel_for(batch, detail::loss_piece(batch), [&](index_t begin, index_t end, int) {
-    detail::loss_gradients(logits, labels, scale, gradient, begin, end);
-  });
-  return {};
+  return detail::logistic_loss_backward_in(ctx, logits, labels, weights, gradient);
 }
 
 }}  // namespace deeprec::DEEPREC_ABI

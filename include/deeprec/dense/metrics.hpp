@@ -115,7 +115,8 @@ class auc {
   std::pmr::vector<float> negatives_;
 };
 
-/// Mean binary cross entropy of logits.
+/// Mean binary cross entropy of logits; where samples have weights, the sum of weight times loss over the sum of the
+/// weights.
 ///
 /// @threads one thread at a time
 class log_loss {
@@ -130,10 +131,31 @@ class log_loss {
   /// @error    shape_mismatch · invalid_value (its row); nothing was added then
   [[nodiscard]] status add(matrix_view<const float> logits, matrix_view<const float> labels) {
     if (const status bad = detail::check_scored(logits, labels); !bad) return bad;
+    for (index_t i = 0; i < logits.extent(0); ++i) add_row(*logits.row(i), *labels.row(i), 1);
+    rows_ += logits.extent(0);
+    return {};
+  }
+  /// Adds a batch whose samples have weights. Weights of 1 give the bits of a batch without.
+  ///
+  /// @shape    logits (B,1), not NaN · labels (B,1), in [0, 1] · weights (B,1), in [0, 2^20]
+  /// @numerics weight times loss in double, truncated to multiples of 2^-60; the sums are exact while that of the
+  ///           weights is below 2^36
+  /// @cost     O(B); keeps nothing
+  /// @threads  one thread at a time
+  /// @error    shape_mismatch · invalid_value (its row); nothing was added then
+  [[nodiscard]] status add(matrix_view<const float> logits, matrix_view<const float> labels,
+                           matrix_view<const float> weights) {
+    if (const status bad = detail::check_scored(logits, labels); !bad) return bad;
+    if (!detail::well_formed(weights) || !detail::has_shape(weights, logits.extent(0), 1)) {
+      return {errc::shape_mismatch, "metric: weights must be (B,1)"};
+    }
+    for (index_t i = 0; i < weights.extent(0); ++i) {
+      if (!(*weights.row(i) >= 0 && *weights.row(i) <= 0x1p20F)) {
+        return {errc::invalid_value, "metric: a weight must be in [0, 2^20]", {.row = i}};
+      }
+    }
     for (index_t i = 0; i < logits.extent(0); ++i) {
-      const double logit = std::clamp(static_cast<double>(*logits.row(i)), -0x1p31, 0x1p31);
-      const double loss = detail::logistic_loss_of(logit, static_cast<double>(*labels.row(i)));
-      sum_ += static_cast<unsigned __int128>(loss * 0x1p60);
+      add_row(*logits.row(i), *labels.row(i), static_cast<double>(*weights.row(i)));
     }
     rows_ += logits.extent(0);
     return {};
@@ -146,22 +168,31 @@ class log_loss {
   /// @error   none
   void merge(const log_loss& other) noexcept {
     sum_ += other.sum_;
+    weights_ += other.weights_;
     rows_ += other.rows_;
   }
 
-  /// The mean; NaN before the first row.
+  /// The mean; NaN before the first row, and where all weights are 0.
   ///
   /// @cost    O(1)
   /// @threads one thread at a time
   /// @error   none
   [[nodiscard]] double value() const noexcept {
-    return static_cast<double>(sum_) * 0x1p-60 / static_cast<double>(rows_);
+    return static_cast<double>(sum_) * 0x1p-60 / (static_cast<double>(weights_) * 0x1p-60);
   }
 
   [[nodiscard]] index_t rows() const noexcept { return rows_; }
 
  private:
+  void add_row(float at, float label, double weight) noexcept {
+    const double logit = std::clamp(static_cast<double>(at), -0x1p31, 0x1p31);
+    const double loss = detail::logistic_loss_of(logit, static_cast<double>(label));
+    sum_ += static_cast<unsigned __int128>(weight * loss * 0x1p60);
+    weights_ += static_cast<unsigned __int128>(weight * 0x1p60);
+  }
+
   unsigned __int128 sum_ = 0;
+  unsigned __int128 weights_ = 0;
   index_t rows_ = 0;
 };
 

@@ -7,7 +7,9 @@ vcpkg_check_features(
   OUT_FEATURE_OPTIONS FEATURE_OPTIONS
   FEATURES
     cuda DEEPREC_CUDA
-    onednn DEEPREC_ONEDNN)
+    onednn DEEPREC_ONEDNN
+    zlib DEEPREC_ZLIB
+    zstd DEEPREC_ZSTD)
 
 vcpkg_cmake_configure(
   SOURCE_PATH "${SOURCE_PATH}"

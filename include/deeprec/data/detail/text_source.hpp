@@ -1,6 +1,7 @@
-// A source of text: a regular file, read by pread, or memory.
+// A source of text: a regular file, read by pread, or memory; or a stream, read from begin to end.
 //
 //   open()  size, first line        read(offset, to, bytes)  from any thread, any part
+//                                   read_on(to, bytes, got)  of a stream: what comes next
 //
 // Files are never mapped: one that becomes shorter is a fault, not a signal.
 #pragma once
@@ -12,6 +13,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -19,6 +21,8 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/data/detail/io_refusal.hpp>
+#include <deeprec/data/text_stream.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
@@ -29,19 +33,25 @@ class text_source {
   /// Text that the caller owns.
   text_source(std::string name, std::string_view text)
       : name_(std::move(name)), text_(text), size_(static_cast<index_t>(text.size())), in_memory_(true) {}
+  text_source(std::string name, std::unique_ptr<text_stream> stream)
+      : name_(std::move(name)), stream_(std::move(stream)) {}
 
   text_source(text_source&& other) noexcept
       : name_(std::move(other.name_)),
         text_(other.text_),
         size_(other.size_),
         descriptor_(std::exchange(other.descriptor_, -1)),
-        in_memory_(other.in_memory_) {}
+        in_memory_(other.in_memory_),
+        stream_(std::move(other.stream_)),
+        stream_is_open_(std::exchange(other.stream_is_open_, false)) {}
   text_source& operator=(text_source&& other) noexcept {
     name_.swap(other.name_);
     std::swap(text_, other.text_);
     std::swap(size_, other.size_);
     std::swap(descriptor_, other.descriptor_);
     std::swap(in_memory_, other.in_memory_);
+    stream_.swap(other.stream_);
+    std::swap(stream_is_open_, other.stream_is_open_);
     return *this;
   }
   ~text_source() { close(); }
@@ -56,16 +66,22 @@ class text_source {
   ///
   /// @error io_error
   [[nodiscard]] status open() noexcept {
+    if (stream_ != nullptr) {
+      if (stream_is_open_) return {};
+      const status s = stream_->open();
+      stream_is_open_ = s.ok();
+      return s;
+    }
     if (in_memory_ || descriptor_ >= 0) return {};
     do {
       descriptor_ = ::open(name_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     } while (descriptor_ < 0 && errno == EINTR);
-    if (descriptor_ < 0) return refusal(errno);
+    if (descriptor_ < 0) return io_refusal(errno);
     struct stat facts;
     if (::fstat(descriptor_, &facts) != 0) {
       const int why = errno;
       close();
-      return refusal(why);
+      return io_refusal(why);
     }
     if (S_ISDIR(facts.st_mode)) {
       close();
@@ -80,6 +96,7 @@ class text_source {
   }
 
   void close() noexcept {
+    if (std::exchange(stream_is_open_, false)) stream_->close();
     if (descriptor_ >= 0) ::close(descriptor_);
     descriptor_ = -1;
   }
@@ -97,7 +114,7 @@ class text_source {
     while (bytes > 0) {
       const ssize_t got = ::pread(descriptor_, to, static_cast<std::size_t>(bytes), offset);
       if (got < 0 && errno == EINTR) continue;
-      if (got < 0) return refusal(errno);
+      if (got < 0) return io_refusal(errno);
       if (got == 0) return {errc::io_error, "the file became shorter while it was read"};
       to += got;
       offset += got;
@@ -106,36 +123,25 @@ class text_source {
     return {};
   }
 
- private:
-  static status refusal(int code) noexcept {
-    switch (code) {
-      case ENOENT:
-        return {errc::io_error, "no such file"};
-      case EACCES:
-        return {errc::io_error, "permission denied"};
-      case EISDIR:
-        return {errc::io_error, "is a directory"};
-      case EMFILE:
-      case ENFILE:
-        return {errc::io_error, "too many open files"};
-      case EIO:
-        return {errc::io_error, "the device reported an error"};
-      case ELOOP:
-        return {errc::io_error, "too many symbolic links"};
-      case ENAMETOOLONG:
-        return {errc::io_error, "the name is too long"};
-      case ENOTDIR:
-        return {errc::io_error, "a part of the path is not a directory"};
-      default:
-        return {errc::io_error, "the system refused to open or read it"};
-    }
+  /// A stream has no size, and read_on() instead of read().
+  [[nodiscard]] bool is_stream() const noexcept { return stream_ != nullptr; }
+  /// Reads what comes next; got is 0 at the end only.
+  ///
+  /// @pre     the source is an open stream
+  /// @threads one thread at a time
+  /// @error   io_error, out_of_memory
+  [[nodiscard]] status read_on(char* to, index_t bytes, index_t& got) noexcept {
+    return stream_->read(to, bytes, got);
   }
 
+ private:
   std::string name_;
   std::string_view text_;
   index_t size_ = 0;
   int descriptor_ = -1;
   bool in_memory_ = false;
+  std::unique_ptr<text_stream> stream_;
+  bool stream_is_open_ = false;
 };
 
 }}}  // namespace deeprec::DEEPREC_ABI::detail

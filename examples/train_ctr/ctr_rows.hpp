@@ -1,0 +1,231 @@
+// The rows of a source, kept where they fit and read again where they don't; and batches of them, shuffled.
+//
+//   survey   source ──> counts, uses of ids, test or train?     chunks kept, until they are more than the memory
+//
+//   epoch    kept     [ window 0, shuffled                         ]    one window of all rows, unless --window
+//            read     [ window 0, shuffled ][ window 1, shuffled ] ...  one is trained on, the next one is read
+//                         └──> gathered_rows, batch by batch
+//
+// The order of rows depends on the seed, the epoch and the size of a window, so kept rows give the bits of
+// those read again in windows of the same size.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <deeprec/core/random.hpp>
+#include <deeprec/exec/executor_ref.hpp>
+
+#include "ctr_data.hpp"
+#include "row_source.hpp"
+
+namespace train_ctr {
+
+enum class row_use { train, test };
+
+class ctr_rows {
+ public:
+  static constexpr index_t chunk_rows = 4096;
+  static constexpr index_t row_bytes =  // in a sparse_batch, with its offset and its place in an order
+      sizeof(std::int64_t) * (tokens + 1) + sizeof(float) * (integers + 1) + sizeof(std::uint32_t) + 1;
+
+  /// `train_fraction` of the rows train, the rest test; `window` rows are shuffled at a time, 0: as many as
+  /// `memory` bytes hold.
+  ctr_rows(row_source& source, double train_fraction, index_t memory, index_t window, std::uint64_t seed)
+      : source_(&source), train_fraction_(train_fraction), memory_(memory), window_(window), seed_(seed) {}
+
+  /// Reads all rows once; each(chunk, row, use) sees them in their order. False: interrupted() became true.
+  template <class Interrupted, class Each>
+  bool survey(deeprec::executor_ref executor, const Interrupted& interrupted, const Each& each) {
+    source_->rewind(executor);
+    sparse_batch spare;
+    bool fits = true;
+    for (;;) {
+      if (interrupted()) return false;
+      sparse_batch chunk;
+      chunk.swap(spare);
+      if (!read_chunk(chunk, chunk_rows)) break;
+      for (index_t r = 0; r < chunk.rows(); ++r) {
+        const row_use use = use_of(chunk, r, hash_);
+        ++(use == row_use::train ? train_ : test_);
+        if (fits) is_test_.push_back(use == row_use::test);
+        each(std::as_const(chunk), r, use);
+      }
+      fits = fits && (rows() + chunk_rows) * row_bytes <= memory_;
+      if (fits) {
+        kept_.push_back(std::move(chunk));
+      } else {
+        std::vector<sparse_batch>().swap(kept_);
+        std::vector<bool>().swap(is_test_);
+        chunk.swap(spare);
+      }
+    }
+    is_kept_ = fits;
+    // Two windows, and a quarter for the reader.
+    if (window_ == 0 && !is_kept_) window_ = std::max<index_t>(1, memory_ / 4 * 3 / 2 / row_bytes);
+    if (window_ >= rows()) window_ = 0;
+    return true;
+  }
+
+  [[nodiscard]] index_t rows() const { return train_ + test_; }
+  [[nodiscard]] index_t rows(row_use use) const { return use == row_use::train ? train_ : test_; }
+  /// Of all rows, whatever their order.
+  [[nodiscard]] std::uint64_t hash() const { return hash_; }
+  [[nodiscard]] bool is_kept() const { return is_kept_; }
+  /// Rows that are shuffled at a time; 0: all.
+  [[nodiscard]] index_t window() const { return window_; }
+
+ private:
+  friend class row_feed;
+
+  row_use use_of(const sparse_batch& chunk, index_t row, std::uint64_t& sum) const {
+    const std::uint64_t hash = hash_of_row(chunk, row, seed_);
+    sum += hash;
+    return static_cast<double>(hash >> 11) * 0x1p-53 < train_fraction_ ? row_use::train : row_use::test;
+  }
+  bool read_chunk(sparse_batch& chunk, index_t most) const {
+    chunk.reshape(deeprec::criteo_format::shape());
+    chunk.reserve_rows(most).or_throw();  // no more than these
+    return source_->next(chunk, most) > 0;
+  }
+
+  row_source* source_;
+  double train_fraction_;
+  index_t memory_, window_;
+  std::uint64_t seed_;
+  index_t train_ = 0, test_ = 0;
+  std::uint64_t hash_ = 0;
+  bool is_kept_ = false;
+  std::vector<sparse_batch> kept_;  // chunks of chunk_rows rows; the last one may have fewer
+  std::vector<bool> is_test_;       // for each row kept
+};
+
+/// The rows of one use, epoch after epoch: those to train shuffled, those to test in their order.
+class row_feed {
+ public:
+  row_feed(const ctr_rows& rows, row_use use) : rows_(&rows), use_(use) {
+    const index_t all = std::max<index_t>(rows.rows(), 1);
+    size_ = rows.window() > 0 ? rows.window() : all;
+  }
+
+  /// Before the first row of an epoch, or the row `skipped` of that use.
+  void begin(deeprec::executor_ref executor, std::uint64_t epoch, index_t skipped) {
+    epoch_ = epoch;
+    next_window_ = 0;
+    read_ = 0;
+    read_hash_ = 0;
+    for (stretch* w : {&current_, &ahead_}) w->clear();
+    if (!rows_->is_kept()) rows_->source_->rewind(executor);
+    ended_ = rows_->is_kept();
+    while (skipped > 0 && (current_.left() > 0 || advance())) {
+      const index_t passed = std::min(skipped, current_.left());
+      current_.at += static_cast<std::size_t>(passed);
+      skipped -= passed;
+    }
+  }
+
+  /// The next rows, `count` of them but at the end; none: the epoch is over.
+  void gather(gathered_rows& to, index_t count, const ctr_tables& tables) {
+    to.clear();
+    while (to.rows() < count && (current_.left() > 0 || advance())) {
+      for (index_t n = std::min(count - to.rows(), current_.left()); n > 0; --n) {
+        const index_t row = current_.first + current_.order[current_.at++];
+        const auto chunk = static_cast<std::size_t>(row / chunk_size());
+        to.append(rows_->is_kept() ? rows_->kept_[chunk] : current_.chunks[chunk], row % chunk_size(),
+                  tables);
+      }
+    }
+    // As far as the current window is used up, so far the next one is read.
+    const double used = static_cast<double>(current_.at) / static_cast<double>(current_.order.size() + 1);
+    while (!ended_ && static_cast<double>(ahead_.rows) < used * static_cast<double>(size_)) read_ahead();
+  }
+
+ private:
+  /// The rows of a window, or those of them that are of this use, in the order in which they are used.
+  struct stretch {
+    std::vector<sparse_batch> chunks;  // read again
+    index_t first = 0;                 // its first row among those kept, or 0
+    index_t rows = 0;
+    std::vector<std::uint32_t> order;
+    std::size_t at = 0;
+
+    [[nodiscard]] index_t left() const { return static_cast<index_t>(order.size() - at); }
+    void clear() {
+      rows = 0;
+      order.clear();
+      at = 0;
+    }
+  };
+
+  [[nodiscard]] index_t chunk_size() const {
+    return rows_->is_kept() ? ctr_rows::chunk_rows : std::min(ctr_rows::chunk_rows, size_);
+  }
+
+  void read_ahead() {
+    const auto number = static_cast<std::size_t>(ahead_.rows / chunk_size());
+    if (number == ahead_.chunks.size()) ahead_.chunks.emplace_back();
+    sparse_batch& chunk = ahead_.chunks[number];
+    if (!rows_->read_chunk(chunk, std::min(chunk_size(), size_ - ahead_.rows))) {
+      ended_ = true;
+    } else {
+      for (index_t r = 0; r < chunk.rows(); ++r) {
+        if (rows_->use_of(chunk, r, read_hash_) == use_) {
+          ahead_.order.push_back(static_cast<std::uint32_t>(ahead_.rows + r));
+        }
+      }
+      ahead_.rows += chunk.rows();
+      read_ += chunk.rows();
+    }
+    if (read_ > rows_->rows() || (ended_ && (read_ != rows_->rows() || read_hash_ != rows_->hash()))) {
+      throw failure(rows_->source_->name() + ": must not change while it is trained on (had " +
+                    std::to_string(rows_->rows()) + " rows, has " + std::to_string(read_) +
+                    (read_ == rows_->rows() ? " other" : "") + (read_ > rows_->rows() ? " and more)" : ")"));
+    }
+  }
+
+  /// To the next window; false: there is none.
+  bool advance() {
+    if (rows_->is_kept()) {
+      const index_t first = next_window_ * size_;
+      if (first >= rows_->rows()) return false;
+      current_.clear();
+      current_.first = first;
+      current_.rows = std::min(size_, rows_->rows() - first);
+      for (index_t r = 0; r < current_.rows; ++r) {
+        if (rows_->is_test_[static_cast<std::size_t>(first + r)] == (use_ == row_use::test)) {
+          current_.order.push_back(static_cast<std::uint32_t>(r));
+        }
+      }
+    } else {
+      while (!ended_ && ahead_.rows < size_) read_ahead();
+      if (ahead_.rows == 0) return false;
+      std::swap(current_, ahead_);
+      ahead_.clear();
+    }
+    if (use_ == row_use::train)
+      shuffle(current_.order, (epoch_ + 1) << 32 | static_cast<std::uint64_t>(next_window_));
+    ++next_window_;
+    return true;
+  }
+  void shuffle(std::vector<std::uint32_t>& order, std::uint64_t stream) const {
+    const deeprec::counter_rng rng(rows_->seed_);
+    for (std::size_t i = order.size(); i > 1; --i) {
+      const auto j = static_cast<std::size_t>(rng.uniform(stream, i) * static_cast<double>(i));
+      std::swap(order[i - 1], order[j]);
+    }
+  }
+
+  const ctr_rows* rows_;
+  row_use use_;
+  index_t size_;  // of a window
+  std::uint64_t epoch_ = 0;
+  index_t next_window_ = 0;
+  stretch current_, ahead_;  // ahead_ is read while current_ is used
+  bool ended_ = true;        // nothing is left to read
+  index_t read_ = 0;
+  std::uint64_t read_hash_ = 0;
+};
+
+}  // namespace train_ctr

@@ -1,0 +1,84 @@
+// Text of a gzip file, decompressed while it is read. Needs zlib: the component deeprec::zlib.
+//
+//   log.tsv.gz ──> [ member | member | ... ] ──inflate──> text       (cat a.gz b.gz > log.tsv.gz)
+//
+//   auto reader = read_stream(pool, criteo_format{}, path, std::make_unique<gzip_stream>(path)).or_throw();
+#pragma once
+
+#include <zlib.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/status.hpp>
+#include <deeprec/data/text_stream.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI {
+
+/// The decompressed text of a gzip file, of all its members. Zeros after the last one are ignored.
+///
+/// @threads one thread at a time
+/// @error   read: io_error for what is truncated, corrupt (by gzip's own checksum) or no gzip file
+class gzip_stream final : public text_stream {
+ public:
+  explicit gzip_stream(std::string path) : file_(std::move(path)) {}
+  ~gzip_stream() override { close(); }
+
+  [[nodiscard]] status open() noexcept override {
+    close();
+    if (const status s = file_.open(); !s) return s;
+    engine_ = {};
+    constexpr int gzip_only = 15 + 16;
+    if (::inflateInit2(&engine_, gzip_only) != Z_OK) {
+      return {errc::out_of_memory, "memory must provide room for zlib (it refused)"};
+    }
+    ready_ = true;
+    in_member_ = true;
+    return {};
+  }
+  [[nodiscard]] status read(char* to, index_t bytes, index_t& got) noexcept override {
+    got = 0;
+    while (got == 0) {
+      std::string_view from;
+      if (const status s = file_.peek(from); !s) return s;
+      if (!in_member_) {
+        if (from.empty()) return {};
+        if (from[0] == '\0') {
+          file_.drop(1);
+          continue;
+        }
+        if (::inflateReset(&engine_) != Z_OK) return detail::corrupt_text;
+        in_member_ = true;
+      }
+      if (from.empty()) return detail::truncated_text;
+      engine_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(from.data()));  // read only
+      engine_.avail_in = static_cast<uInt>(from.size());
+      engine_.next_out = reinterpret_cast<Bytef*>(to);
+      engine_.avail_out = static_cast<uInt>(std::min<index_t>(bytes, 1 << 30));
+      const uInt room = engine_.avail_out;
+      const int done = ::inflate(&engine_, Z_NO_FLUSH);
+      if (done == Z_MEM_ERROR) return {errc::out_of_memory, "memory must provide room for zlib (it refused)"};
+      if (done != Z_OK && done != Z_STREAM_END) return detail::corrupt_text;
+      file_.drop(from.size() - engine_.avail_in);
+      got = static_cast<index_t>(room - engine_.avail_out);
+      if (done == Z_STREAM_END) in_member_ = false;
+    }
+    return {};
+  }
+  void close() noexcept override {
+    if (std::exchange(ready_, false)) ::inflateEnd(&engine_);
+    file_.close();
+  }
+
+ private:
+  detail::compressed_bytes file_;
+  z_stream engine_{};
+  bool ready_ = false;
+  bool in_member_ = false;
+};
+
+}}  // namespace deeprec::DEEPREC_ABI

@@ -1,0 +1,130 @@
+// Text that is read from its begin to its end only: a pipe, or what a file holds compressed.
+//
+//   pipe ──> file_stream ──┐
+//   .gz  ──> gzip_stream ──┼──> read_stream(pool, format, name, stream) ──> batches
+//   .zst ──> zstd_stream ──┘        (batch_reader.hpp)
+//
+// gzip_stream.hpp and zstd_stream.hpp need the component deeprec::zlib or deeprec::zstd. Regular files are
+// read in parallel by read_files() instead.
+#pragma once
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <memory>
+#include <new>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/status.hpp>
+#include <deeprec/data/detail/io_refusal.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI {
+
+/// What read_stream() reads from. A class of one's own overrides these three.
+///
+/// @threads one thread at a time
+class text_stream {
+ public:
+  text_stream() = default;
+  text_stream(const text_stream&) = delete;
+  text_stream& operator=(const text_stream&) = delete;
+  virtual ~text_stream() = default;
+
+  /// Begins at the first byte, also where it has been read before.
+  ///
+  /// @error io_error, out_of_memory
+  [[nodiscard]] virtual status open() noexcept = 0;
+  /// Fills at most `bytes` > 0 bytes; `got` says how many, 0 at the end only.
+  ///
+  /// @pre   open() was a success
+  /// @error io_error, out_of_memory
+  [[nodiscard]] virtual status read(char* to, index_t bytes, index_t& got) noexcept = 0;
+  virtual void close() noexcept = 0;
+};
+
+/// A file, a pipe or a device, read as it is. open() opens it by its path; a descriptor is taken over.
+///
+/// @threads one thread at a time
+class file_stream final : public text_stream {
+ public:
+  explicit file_stream(std::string path) : path_(std::move(path)) {}
+  /// @pre the descriptor is open, at the first byte of the text
+  explicit file_stream(int descriptor) noexcept : descriptor_(descriptor) {}
+  ~file_stream() override { close(); }
+
+  /// @error io_error; of a descriptor also for the second call: it can be read once
+  [[nodiscard]] status open() noexcept override {
+    if (path_.empty()) {
+      if (begun_) return {errc::io_error, "can be read only once"};
+      begun_ = true;
+      return {};
+    }
+    close();
+    do {
+      descriptor_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+    } while (descriptor_ < 0 && errno == EINTR);
+    return descriptor_ < 0 ? detail::io_refusal(errno) : status();
+  }
+  [[nodiscard]] status read(char* to, index_t bytes, index_t& got) noexcept override {
+    for (;;) {
+      const ssize_t n = ::read(descriptor_, to, static_cast<std::size_t>(bytes));
+      if (n < 0 && errno == EINTR) continue;
+      got = n < 0 ? 0 : static_cast<index_t>(n);
+      return n < 0 ? detail::io_refusal(errno) : status();
+    }
+  }
+  void close() noexcept override {
+    if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
+  }
+
+ private:
+  std::string path_;
+  int descriptor_ = -1;
+  bool begun_ = false;
+};
+
+namespace detail {
+
+/// The compressed bytes of a file, block by block.
+class compressed_bytes {
+ public:
+  explicit compressed_bytes(std::string path) : file_(std::move(path)) {}
+
+  [[nodiscard]] status open() noexcept {
+    held_ = {};
+    if (!block_) block_.reset(new (std::nothrow) char[block_bytes]);
+    if (!block_) return {errc::out_of_memory, "memory must provide room for a compressed block (it refused)"};
+    return file_.open();
+  }
+  void close() noexcept { file_.close(); }
+  /// The bytes at hand, read where there were none; none at the end of the file.
+  [[nodiscard]] status peek(std::string_view& bytes) noexcept {
+    if (held_.empty()) {
+      index_t got = 0;
+      if (const status s = file_.read(block_.get(), block_bytes, got); !s) return s;
+      held_ = {block_.get(), static_cast<std::size_t>(got)};
+    }
+    bytes = held_;
+    return {};
+  }
+  void drop(std::size_t bytes) noexcept { held_.remove_prefix(bytes); }
+
+ private:
+  static constexpr index_t block_bytes = index_t{1} << 17;
+  file_stream file_;
+  std::unique_ptr<char[]> block_;
+  std::string_view held_;
+};
+
+inline constexpr status truncated_text(errc::io_error, "the compressed text is truncated");
+inline constexpr status corrupt_text(errc::io_error, "the compressed text is corrupt");
+
+}  // namespace detail
+
+}}  // namespace deeprec::DEEPREC_ABI

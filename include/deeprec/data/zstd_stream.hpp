@@ -1,0 +1,75 @@
+// Text of a zstd file, decompressed while it is read. Needs libzstd: the component deeprec::zstd.
+//
+//   log.tsv.zst ──> [ frame | frame | ... ] ──> text
+//
+//   auto reader = read_stream(pool, criteo_format{}, path, std::make_unique<zstd_stream>(path)).or_throw();
+#pragma once
+
+#include <zstd.h>
+#include <zstd_errors.h>
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/status.hpp>
+#include <deeprec/data/text_stream.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI {
+
+/// The decompressed text of a zstd file, of all its frames.
+///
+/// @threads one thread at a time
+/// @error   read: io_error for what is truncated, corrupt, no zstd file, or made with a window above 128 MB
+class zstd_stream final : public text_stream {
+ public:
+  explicit zstd_stream(std::string path) : file_(std::move(path)) {}
+
+  [[nodiscard]] status open() noexcept override {
+    if (const status s = file_.open(); !s) return s;
+    if (!engine_) engine_.reset(::ZSTD_createDCtx());
+    if (!engine_) return {errc::out_of_memory, "memory must provide room for zstd (it refused)"};
+    ::ZSTD_DCtx_reset(engine_.get(), ZSTD_reset_session_only);
+    in_frame_ = false;
+    return {};
+  }
+  [[nodiscard]] status read(char* to, index_t bytes, index_t& got) noexcept override {
+    got = 0;
+    while (got == 0) {
+      std::string_view from;
+      if (const status s = file_.peek(from); !s) return s;
+      if (from.empty() && !in_frame_) return {};
+      ZSTD_inBuffer in{from.data(), from.size(), 0};
+      ZSTD_outBuffer out{to, static_cast<std::size_t>(bytes), 0};
+      const std::size_t left = ::ZSTD_decompressStream(engine_.get(), &out, &in);
+      if (::ZSTD_isError(left) != 0) return refusal(::ZSTD_getErrorCode(left));
+      file_.drop(in.pos);
+      got = static_cast<index_t>(out.pos);
+      in_frame_ = left != 0;
+      if (from.empty() && got == 0 && in_frame_) return detail::truncated_text;
+    }
+    return {};
+  }
+  void close() noexcept override { file_.close(); }
+
+ private:
+  struct release {
+    void operator()(ZSTD_DCtx* engine) const noexcept { ::ZSTD_freeDCtx(engine); }
+  };
+  static status refusal(ZSTD_ErrorCode code) noexcept {
+    if (code == ZSTD_error_memory_allocation)
+      return {errc::out_of_memory, "memory must provide room for zstd (it refused)"};
+    if (code == ZSTD_error_frameParameter_windowTooLarge)
+      return {errc::io_error, "the compressed text needs a window above 128 MB"};
+    return detail::corrupt_text;
+  }
+
+  detail::compressed_bytes file_;
+  std::unique_ptr<ZSTD_DCtx, release> engine_;
+  bool in_frame_ = false;
+};
+
+}}  // namespace deeprec::DEEPREC_ABI

@@ -1,0 +1,299 @@
+// Streams give the rows of the same text in memory: plain, compressed, in pieces of any size; and what ends one
+// early is a fault behind the rows that came before it.
+#include "data/support.hpp"
+
+#include <thread>
+
+#include <deeprec/data/batch_reader.hpp>
+#include <deeprec/data/criteo_format.hpp>
+#include <deeprec/data/libsvm_format.hpp>
+#include <deeprec/data/text_stream.hpp>
+#include <deeprec/exec/inline_executor.hpp>
+#include <deeprec/exec/thread_pool.hpp>
+
+#if DEEPREC_WITH_ZLIB
+#  include <deeprec/data/gzip_stream.hpp>
+#endif
+#if DEEPREC_WITH_ZSTD
+#  include <deeprec/data/zstd_stream.hpp>
+#endif
+
+using namespace deeprec;
+using namespace deeprec_test;
+
+namespace {
+
+/// Text in pieces of random sizes, which may end in a fault.
+class piecewise_stream final : public text_stream {
+ public:
+  piecewise_stream(std::string text, std::uint64_t seed, status end = {})
+      : text_(std::move(text)), random_(seed), end_(end) {}
+  status open() noexcept override {
+    at_ = 0;
+    ++opened;
+    return {};
+  }
+  status read(char* to, index_t bytes, index_t& got) noexcept override {
+    const std::size_t left = text_.size() - at_;
+    got = static_cast<index_t>(std::min({left, static_cast<std::size_t>(bytes), 1 + random_() % 300}));
+    std::copy_n(text_.data() + at_, got, to);
+    at_ += static_cast<std::size_t>(got);
+    return got == 0 ? end_ : status();
+  }
+  void close() noexcept override { ++closed; }
+  int opened = 0, closed = 0;
+
+ private:
+  std::string text_;
+  std::size_t at_ = 0;
+  std::minstd_rand random_;
+  status end_;
+};
+
+/// Lines of libsvm: rows with any number of ids.
+std::string some_lines(std::mt19937& random, int lines) {
+  std::string text;
+  for (int i = 0; i < lines; ++i) {
+    text += random() % 2 == 0 ? "0" : "1";
+    for (unsigned k = random() % 8; k > 0; --k) text += " " + std::to_string(1 + random() % 100000) + ":1.5";
+    text += random() % 5 == 0 ? "\r\n" : "\n";
+  }
+  return text;
+}
+
+struct stream_outcome {
+  plain_rows rows;
+  std::string fault;
+  index_t skipped = 0;
+  friend bool operator==(const stream_outcome&, const stream_outcome&) = default;
+};
+
+template <class Reader>
+stream_outcome all_of(Reader reader, index_t most) {
+  stream_outcome all;
+  if (!reader) return {{}, reader.fault().message(), 0};
+  sparse_batch batch;
+  for (;;) {
+    const auto got = reader.value().next(batch, most);
+    if (!got) all.fault = got.fault().message();
+    if (!got || got.value() == 0) break;
+    for (plain_row& row : to_plain(batch)) all.rows.push_back(std::move(row));
+  }
+  all.skipped = reader.value().skipped_lines();
+  return all;
+}
+
+/// What a reader of the text in memory gives, with the name of the stream's faults.
+template <class Format>
+stream_outcome in_memory(const Format& format, const std::string& text, reader_options options = {}) {
+  inline_executor here;
+  stream_outcome all = all_of(read_text(here, format, text, options), 100);
+  if (const std::size_t at = all.fault.find("<text>"); at != std::string::npos)
+    all.fault.replace(at, 6, "stream");
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("stream: pieces and chunks of any size give the rows of the whole text") {
+  std::mt19937 random(static_cast<std::uint32_t>(seed()));
+  thread_pool pool({.threads = 3});
+  inline_executor here;
+  for (int round = 0; round < 20; ++round) {
+    std::string text = some_lines(random, static_cast<int>(random() % 400));
+    if (round % 3 == 1 && !text.empty()) text.pop_back();  // no line end at the end
+    if (round % 4 == 2) text = "\xEF\xBB\xBF" + text;
+    const stream_outcome wanted = in_memory(libsvm_format{}, text);
+    for (const index_t chunk : {1, 7, 64, 1000, 1 << 20}) {
+      const reader_options options{.chunk_bytes = chunk};
+      CHECK(all_of(read_stream(pool, libsvm_format{}, "stream",
+                               std::make_unique<piecewise_stream>(text, random()), options),
+                   1 + static_cast<index_t>(random() % 100)) == wanted);
+      CHECK(all_of(read_stream(here, libsvm_format{}, "stream",
+                               std::make_unique<piecewise_stream>(text, random()), options),
+                   100) == wanted);
+    }
+  }
+}
+
+TEST_CASE("stream: bad and too long lines are those of the text in memory") {
+  std::mt19937 random(static_cast<std::uint32_t>(seed()));
+  thread_pool pool({.threads = 2});
+  for (int round = 0; round < 20; ++round) {
+    std::string text = some_lines(random, 60);
+    for (const char* bad : {"what\n", "1 5:x\n"})
+      text.insert(text.find('\n', random() % text.size() / 2) + 1, bad);
+    std::string longest = "1";
+    while (longest.size() < 100 + random() % 3000) longest += " 7:1";
+    text.insert(text.find('\n', random() % text.size() / 2) + 1, longest + "\n");
+    if (round % 2 == 0) text += longest;
+    for (const malformed policy : {malformed::fault, malformed::drop}) {
+      for (const index_t chunk : {5, 200, 100000}) {
+        const reader_options options{.on_malformed = policy, .chunk_bytes = chunk, .longest_line = 90};
+        const stream_outcome wanted = in_memory(libsvm_format{}, text, options);
+        CHECK(all_of(read_stream(pool, libsvm_format{}, "stream",
+                                 std::make_unique<piecewise_stream>(text, random()), options),
+                     17) == wanted);
+        CHECK(wanted.fault.empty() == (policy == malformed::drop));
+      }
+    }
+  }
+}
+
+TEST_CASE("stream: a source that dies is a fault, after the rows of its whole lines") {
+  std::mt19937 random(static_cast<std::uint32_t>(seed()));
+  const std::string whole = some_lines(random, 200);
+  const stream_outcome wanted = in_memory(libsvm_format{}, whole);
+  const std::string text = whole + "1 5:1 6";  // half a line
+  thread_pool pool({.threads = 2});
+  const status broken(errc::io_error, "the device reported an error");
+  for (const index_t chunk : {1, 100, 1 << 20}) {
+    const stream_outcome got = all_of(
+        read_stream(pool, libsvm_format{}, "tape", std::make_unique<piecewise_stream>(text, random(), broken),
+                    {.chunk_bytes = chunk}),
+        64);
+    CHECK(got.rows == wanted.rows);
+    CHECK(got.fault.find("tape") != std::string::npos);
+    CHECK(got.fault.find("the device reported an error") != std::string::npos);
+  }
+}
+
+TEST_CASE("stream: a pipe is read once, and its descriptor is closed") {
+  std::mt19937 random(static_cast<std::uint32_t>(seed()));
+  const std::string text = some_lines(random, 5000);
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  std::thread writer([&] {
+    for (std::size_t at = 0; at < text.size();) {
+      const ssize_t put = ::write(ends[1], text.data() + at, text.size() - at);
+      if (put <= 0) break;
+      at += static_cast<std::size_t>(put);
+    }
+    ::close(ends[1]);
+  });
+  inline_executor here;
+  const stream_outcome got =
+      all_of(read_stream(here, libsvm_format{}, "stream", std::make_unique<file_stream>(ends[0]),
+                         {.chunk_bytes = 1000}),
+             50);
+  writer.join();
+  CHECK(got == in_memory(libsvm_format{}, text));
+  CHECK(::fcntl(ends[0], F_GETFD) == -1);
+
+  file_stream once(::dup(0));
+  CHECK(once.open().ok());
+  CHECK(once.open().code() == errc::io_error);
+  file_stream absent("/no/such/file");
+  CHECK(absent.open().message().find("no such file") != std::string::npos);
+  file_stream folder("/tmp");
+  char byte = 0;
+  index_t count = 0;
+  REQUIRE(folder.open().ok());
+  CHECK(folder.read(&byte, 1, count).message().find("is a directory") != std::string::npos);
+}
+
+#if DEEPREC_WITH_ZLIB || DEEPREC_WITH_ZSTD
+namespace {
+
+#  if DEEPREC_WITH_ZLIB
+struct by_gzip {
+  using stream = gzip_stream;
+  static std::string compress(const std::string& text) {
+    z_stream engine{};
+    REQUIRE(::deflateInit2(&engine, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY) == Z_OK);
+    std::string packed(::deflateBound(&engine, text.size()) + 64, '\0');
+    engine.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+    engine.avail_in = static_cast<uInt>(text.size());
+    engine.next_out = reinterpret_cast<Bytef*>(packed.data());
+    engine.avail_out = static_cast<uInt>(packed.size());
+    REQUIRE(::deflate(&engine, Z_FINISH) == Z_STREAM_END);
+    packed.resize(engine.total_out);
+    ::deflateEnd(&engine);
+    return packed;
+  }
+};
+#  endif
+#  if DEEPREC_WITH_ZSTD
+struct by_zstd {
+  using stream = zstd_stream;
+  static std::string compress(const std::string& text) {
+    const std::unique_ptr<ZSTD_CCtx, std::size_t (*)(ZSTD_CCtx*)> engine(::ZSTD_createCCtx(),
+                                                                         ::ZSTD_freeCCtx);
+    ::ZSTD_CCtx_setParameter(engine.get(), ZSTD_c_checksumFlag, 1);
+    std::string packed(::ZSTD_compressBound(text.size()), '\0');
+    const std::size_t n =
+        ::ZSTD_compress2(engine.get(), packed.data(), packed.size(), text.data(), text.size());
+    REQUIRE(!::ZSTD_isError(n));
+    packed.resize(n);
+    return packed;
+  }
+};
+#  endif
+
+template <class By>
+void compressed_text() {
+  std::mt19937 random(static_cast<std::uint32_t>(seed()));
+  const std::string text = some_lines(random, 20000), more = some_lines(random, 300);
+  const std::string packed = By::compress(text);
+  REQUIRE(packed.size() > 40000);
+  thread_pool pool({.threads = 2});
+  const auto read = [&](std::string_view bytes) {
+    const temporary_file file(bytes);
+    return all_of(
+        read_stream(pool, libsvm_format{}, "stream", std::make_unique<typename By::stream>(file.path())),
+        1000);
+  };
+  const stream_outcome wanted = in_memory(libsvm_format{}, text);
+  CHECK(read(packed) == wanted);
+  CHECK(read(packed + By::compress(more)) == in_memory(libsvm_format{}, text + more));
+  CHECK(read(By::compress("")) == stream_outcome{});
+
+  for (int round = 0; round < 30; ++round) {  // cut anywhere
+    const std::size_t length =
+        round < 10 ? static_cast<std::size_t>(round) + 1 : 1 + random() % (packed.size() - 1);
+    const stream_outcome got = read(std::string_view(packed).substr(0, length));
+    CAPTURE(length);
+    CHECK(got.fault.find("the compressed text is truncated") != std::string::npos);
+    REQUIRE(got.rows.size() <= wanted.rows.size());
+    CHECK(std::equal(got.rows.begin(), got.rows.end(), wanted.rows.begin()));
+  }
+  for (int round = 0; round < 30; ++round) {  // one bit is wrong; header fields may not matter
+    std::string wrong = packed;
+    wrong[100 + random() % (packed.size() - 100)] ^= static_cast<char>(1U << random() % 8);
+    const stream_outcome got = read(wrong);
+    CHECK(!got.fault.empty());
+  }
+  CHECK(read(text).fault.find("the compressed text is corrupt") != std::string::npos);
+  CHECK(read(packed + "more").fault.find("the compressed text is") != std::string::npos);
+
+  const temporary_file file(packed);  // again from the begin
+  typename By::stream stream(file.path());
+  std::string first, second;
+  for (std::string* to : {&first, &second}) {
+    REQUIRE(stream.open().ok());
+    std::vector<char> piece(777);
+    for (index_t got = 0;;) {
+      REQUIRE(stream.read(piece.data(), 777, got).ok());
+      if (got == 0) break;
+      to->append(piece.data(), static_cast<std::size_t>(got));
+      if (to == &first && to->size() > 100000) break;  // in the middle
+    }
+  }
+  CHECK(second == text);
+  typename By::stream absent("/no/such/file");
+  CHECK(absent.open().code() == errc::io_error);
+}
+
+}  // namespace
+#endif
+
+#if DEEPREC_WITH_ZLIB
+TEST_CASE("stream: gzip gives the rows of its text; truncated and corrupt files are faults") {
+  compressed_text<by_gzip>();
+}
+#endif
+#if DEEPREC_WITH_ZSTD
+TEST_CASE("stream: zstd gives the rows of its text; truncated and corrupt files are faults") {
+  compressed_text<by_zstd>();
+}
+#endif
