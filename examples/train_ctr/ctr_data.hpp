@@ -21,6 +21,7 @@
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/data/sparse_batch.hpp>
+#include <deeprec/pipeline/micro_chunk.hpp>
 
 namespace train_ctr {
 
@@ -102,6 +103,21 @@ struct ctr_batch {
   matrix_view<const float> dense;      // (B, 26)
   std::span<const slot_bags> by_slot;  // 39 batches of B bags with one id each: rows of the slot's table
   slot_bags by_row;                    // B bags of 39 ids each: rows among all
+
+  [[nodiscard]] index_t rows() const { return dense.extent(0); }
+  /// Some of the samples; `slots_memory` holds their by_slot.
+  [[nodiscard]] ctr_batch part(const deeprec::micro_chunk& chunk,
+                               std::vector<slot_bags>& slots_memory) const {
+    ctr_batch some{chunk.of(labels), chunk.of(dense), {}, {}};
+    if (by_slot.empty()) {
+      some.by_row = chunk.of(by_row);
+      return some;
+    }
+    slots_memory.assign(by_slot.begin(), by_slot.end());
+    for (slot_bags& bags : slots_memory) bags = chunk.of(bags);
+    some.by_slot = slots_memory;
+    return some;
+  }
 };
 
 /// Rows gathered for a model, in memory that is used again.

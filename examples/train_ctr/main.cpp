@@ -33,12 +33,12 @@
 #include "progress.hpp"
 #include "saved_model.hpp"
 #include "synthetic.hpp"
+#include "training.hpp"
 #include "wide_deep.hpp"
 
 namespace {
 
 using namespace train_ctr;
-using deeprec::thread_pool;
 
 volatile std::sig_atomic_t interrupted = 0;
 
@@ -55,6 +55,8 @@ struct options {
   int epochs = 1;
   index_t steps = 0;
   int threads = 0;
+  index_t stale_window = 0;
+  index_t micro_batch = 1;
   int prefetch = 16;  // a few milliseconds of reading, so that not every batch wakes a thread
   std::uint64_t seed = 1;
   double train_fraction = 0.8;
@@ -88,7 +90,6 @@ struct score {
   double log_loss = 0;
   double samples_per_second = 0;
   index_t samples = 0;
-  index_t steps = 0;
   std::uint64_t checksum = 0;
   stopwatch watch;
   deeprec::pipeline_statistics stages;
@@ -161,39 +162,6 @@ void add(deeprec::pipeline_statistics& sum, const deeprec::pipeline_statistics& 
   }
 }
 
-/// Takes the batches of a feed from a thread that reads ahead, `prefetch` of them at most; 0: no such thread. Ends
-/// early once stop() is true.
-template <class Stop, class Use>
-deeprec::pipeline_statistics for_each_batch(thread_pool& pool, row_feed& feed, index_t batch_size,
-                                            id_order ids, const ctr_tables& tables, int prefetch,
-                                            const Stop& stop, Use&& use) {
-  // Beside those that wait, one is gathered and one is used.
-  deeprec::staging_pool<gathered_rows> batches(static_cast<std::uint32_t>(prefetch) + 2,
-                                               [&] { return gathered_rows(batch_size, ids); });
-  using lease = deeprec::staging_pool<gathered_rows>::lease;
-  const auto read = [&]() -> std::optional<lease> {
-    if (stop()) return std::nullopt;
-    lease batch = batches.acquire();
-    feed.gather(*batch, batch_size, tables);
-    return batch->rows() > 0 ? std::optional(std::move(batch)) : std::nullopt;
-  };
-  const auto take = [&](lease& batch) {
-    if (!stop()) use(batch->view());
-  };
-  const auto run = [&](auto line) {
-    const std::size_t capacity = static_cast<std::size_t>(std::max(prefetch, 1));
-    deeprec::pipeline batch_by_batch(pool, std::move(line), {.capacity = capacity});
-    try {
-      batch_by_batch.run().or_throw();
-    } catch (const deeprec::pipeline_error& wrong) {
-      wrong.rethrow_nested();  // it says enough by itself
-    }
-    return batch_by_batch.statistics();
-  };
-  if (prefetch == 0) return run(deeprec::source("read", read) | deeprec::sink("train", take));
-  return run(deeprec::source("read", read) | deeprec::sink("train", take).own_thread());
-}
-
 template <class Model>
 score train_and_test(thread_pool& pool, const ctr_input& input, const options& o) {
   typename Model::options how;
@@ -222,7 +190,14 @@ score train_and_test(thread_pool& pool, const ctr_input& input, const options& o
       o.prefetch == 0 ? deeprec::executor_ref(pool) : deeprec::executor_ref(here);
   const index_t first_epoch = place.trained / train_rows;
   const index_t end = train_rows * (first_epoch + o.epochs);
-  const auto over = [&] { return interrupted != 0 || (o.steps > 0 && result.steps == o.steps); };
+  index_t begun = 0;  // steps
+  const auto over = [&] { return interrupted != 0 || (o.steps > 0 && begun >= o.steps); };
+  std::optional<step_in_parts<Model>> in_parts;
+  if (o.micro_batch > 1) {
+    using rows_are = typename step_in_parts<Model>::rows_are;
+    in_parts.emplace(pool, model, o.micro_batch,
+                     o.stale_window > 0 ? rows_are::looked_up_before : rows_are::looked_up_here);
+  }
   {
     row_feed feed(rows, row_use::train);
     progress bar(Model::name, static_cast<double>(end - place.trained));
@@ -230,26 +205,40 @@ score train_and_test(thread_pool& pool, const ctr_input& input, const options& o
       const index_t epoch = place.trained / train_rows;
       feed.begin(reading, static_cast<std::uint64_t>(epoch), place.trained % train_rows);
       result.watch.start();
-      const auto stages = for_each_batch(
-          pool, feed, o.batch_size, Model::ids, *input.tables, o.prefetch, over, [&](const ctr_batch& batch) {
-            result.watch.lap(part::read);
-            train(pool, model, batch, step, result.watch).or_throw();
-            const index_t count = batch.labels.extent(0);
-            result.samples += count;
-            ++result.steps;
-            place.trained += count;
-            ++place.steps;
-            bar.show(static_cast<double>(result.samples));
-            if (o.save_every > 0 && place.steps % o.save_every == 0 && place.trained % train_rows != 0) {
-              save();
-              result.watch.start();
-            }
-          });
-      add(result.stages, stages);
+      const auto trained = [&](index_t count) {
+        result.samples += count;
+        place.trained += count;
+        ++place.steps;
+        bar.show(static_cast<double>(result.samples));
+      };
+      if (o.stale_window > 0) {
+        const auto stop = [&] { return over() || begun++ < 0; };
+        add(result.stages, train_in_window(pool, feed, o.batch_size, *input.tables, model, o.stale_window,
+                                           in_parts ? &*in_parts : nullptr, result.watch, stop, trained));
+      } else {
+        add(result.stages, for_each_batch(pool, feed, o.batch_size, Model::ids, *input.tables, o.prefetch,
+                                          over, [&](const ctr_batch& batch) {
+                                            result.watch.lap(part::read);
+                                            ++begun;
+                                            model.begin(batch.rows(), step);
+                                            if (in_parts) {
+                                              in_parts->train(batch, step, result.watch);
+                                            } else {
+                                              train(pool, model, batch, step, result.watch).or_throw();
+                                            }
+                                            trained(batch.rows());
+                                            if (o.save_every > 0 && place.steps % o.save_every == 0 &&
+                                                place.trained % train_rows != 0) {
+                                              save();
+                                              result.watch.start();
+                                            }
+                                          }));
+      }
       if (!o.save.empty()) save();
     }
   }
-  result.samples_per_second = static_cast<double>(result.samples) / result.watch.total();
+  result.samples_per_second =
+      static_cast<double>(result.samples) / std::chrono::duration<double>(result.stages.elapsed).count();
 
   deeprec::auc area;
   deeprec::log_loss loss;
@@ -329,6 +318,8 @@ void write_json(const std::vector<score>& scores, const ctr_input& input, const 
                         {"peak_megabytes", peak_megabytes()},
                         {"table_rows", input.tables->rows()},
                         {"prefetch", o.prefetch},
+                        {"stale_window", o.stale_window},
+                        {"micro_batch", o.micro_batch},
                         {"batch_size", o.batch_size},
                         {"epochs", o.epochs},
                         {"threads", o.threads},
@@ -439,6 +430,15 @@ int main(int argc, char** argv) {
   app.add_option("--prefetch", o.prefetch, "batches that are read ahead; 0: without a thread for it")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
+  app.add_option("--stale-window", o.stale_window,
+                 "lookups on their way at once: batch t is looked up with the updates up to t - W; 1: "
+                 "synchronous; 0: without threads for them")
+      ->check(CLI::Range(0, 256))
+      ->capture_default_str();
+  app.add_option("--micro-batch", o.micro_batch,
+                 "parts of a batch: one is looked up while the one before is computed, with one update")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
   app.add_option("--model", o.models, "dlrm, wdl or lr; may be repeated (default: dlrm and lr)")
       ->check(CLI::IsMember({dlrm::name, wide_deep::name, logistic_regression::name}));
   app.add_option("--math", o.math, "of the dense layers: f32, bf16 or tf32")
@@ -492,6 +492,10 @@ int main(int argc, char** argv) {
   }
   if (o.save_every > 0 && o.save.empty()) {
     std::fprintf(stderr, "train_ctr: --save-every needs --save\n");
+    return 2;
+  }
+  if (o.save_every > 0 && o.stale_window > 0) {
+    std::fprintf(stderr, "train_ctr: --save-every is not for --stale-window: lookups are on their way\n");
     return 2;
   }
   if (!o.test.empty() && o.data.empty()) {

@@ -36,6 +36,7 @@
 #include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/embedding/training/update.hpp>
 #include <deeprec/optim/adagrad.hpp>
+#include <deeprec/pipeline/micro_chunk.hpp>
 
 #include "ctr_data.hpp"
 
@@ -101,6 +102,19 @@ struct slot_features {
     rows.emplace(std::move(found).value());
     return lookup(executor, *rows, out);
   }
+  /// The same for a part of a batch, whose rows update() resolves with those of the other parts.
+  template <class Executor>
+  [[nodiscard]] status look_up(Executor& executor, std::span<const slot_bags> by_slot,
+                               matrix_view<float> out) const {
+    return lookup(executor, group, by_slot, out);
+  }
+  template <class Executor, class Gradient>
+  [[nodiscard]] status update(Executor& executor, std::span<const slot_bags> by_slot, found_rows& rows,
+                              matrix_view<Gradient> gradient,
+                              const deeprec::rowwise_adagrad& optimizer) const {
+    if (rows) return deeprec::update(executor, *rows, gradient, optimizer);
+    return deeprec::update(executor, group, by_slot, gradient, optimizer);
+  }
 };
 
 /// Makes room for so many floats.
@@ -110,31 +124,10 @@ inline matrix_view<float> room(std::vector<float>& memory, index_t rows, index_t
   return {memory.data(), rows, columns};
 }
 
-/// Forward and backward pass of a batch that was looked up.
-template <class Model, class Executor>
-[[nodiscard]] status compute(Executor& executor, Model& model, const ctr_batch& batch,
-                             typename Model::step& step, stopwatch& watch) {
-  if (const status s = model.forward(executor, batch, step); !s) return s;
-  watch.lap(part::forward);
-  const status s = model.backward(executor, batch, step);
-  watch.lap(part::backward);
-  return s;
-}
-
-template <class Model, class Executor>
-[[nodiscard]] status train(Executor& executor, Model& model, const ctr_batch& batch,
-                           typename Model::step& step, stopwatch& watch) {
-  if (const status s = model.look_up(executor, batch, step); !s) return s;
-  watch.lap(part::lookup);
-  if (const status s = compute(executor, model, batch, step, watch); !s) return s;
-  const status s = model.update(executor, batch, step);
-  watch.lap(part::update);
-  return s;
-}
-
 template <class Model, class Executor>
 [[nodiscard]] status predict(Executor& executor, Model& model, const ctr_batch& batch,
                              typename Model::step& step) {
+  model.begin(batch.rows(), step);
   if (const status s = model.look_up(executor, batch, step); !s) return s;
   return model.forward(executor, batch, step);
 }
@@ -191,16 +184,29 @@ class dlrm {
     slot_features::found_rows found;
     matrix_view<float> pooled, gradient;  // (B, 39 D)
     std::vector<float> pooled_memory, gradient_memory;
+
+    /// The rows of some samples, in the memory of all.
+    [[nodiscard]] step part(const deeprec::micro_chunk& chunk) const {
+      return {{}, chunk.of(pooled), chunk.of(gradient), {}, {}};
+    }
   };
 
+  void begin(index_t rows, step& at) const {
+    at.found.reset();
+    at.pooled = room(at.pooled_memory, rows, slots * options_.width);
+    at.gradient = room(at.gradient_memory, rows, slots * options_.width);
+  }
   template <class Executor>
   [[nodiscard]] status look_up(Executor& executor, const ctr_batch& batch, step& at) const {
-    at.pooled = room(at.pooled_memory, batch.dense.extent(0), slots * options_.width);
     return features_.look_up(executor, batch.by_slot, at.found, at.pooled);
   }
   template <class Executor>
+  [[nodiscard]] status look_up_part(Executor& executor, const ctr_batch& batch, step& at) const {
+    return features_.look_up(executor, batch.by_slot, at.pooled);
+  }
+  template <class Executor>
   [[nodiscard]] status forward(Executor& executor, const ctr_batch& batch, step& at) {
-    const matrix_view<float> crossed = room(crossed_, batch.dense.extent(0), top_.size(0));
+    const matrix_view<float> crossed = room(crossed_, batch.rows(), top_.size(0));
     if (const status s = bottom_.forward(executor, batch.dense); !s) return s;
     if (const status s = dot_interaction_forward(executor, bottom_.output(), at.pooled, crossed); !s)
       return s;
@@ -210,8 +216,7 @@ class dlrm {
 
   template <class Executor>
   [[nodiscard]] status backward(Executor& executor, const ctr_batch& batch, step& at) {
-    const index_t rows = batch.dense.extent(0);
-    at.gradient = room(at.gradient_memory, rows, slots * options_.width);
+    const index_t rows = batch.rows();
     const matrix_view<float> slope = room(slope_, rows, 1);
     const matrix_view<float> bottom_gradient = room(bottom_gradient_, rows, options_.width);
     if (const status s = logistic_loss_backward(executor, logits(), batch.labels, slope); !s) return s;
@@ -223,19 +228,36 @@ class dlrm {
     }
     return bottom_.backward(executor, bottom_gradient, deeprec::compute_input_gradient::no);
   }
+  [[nodiscard]] deeprec::adagrad stack_optimizer() const { return {.learning_rate = options_.dense_rate}; }
+  /// Calls use(stack) for each.
+  template <class Use>
+  void for_each_stack(const Use& use) {
+    use("bottom", bottom_);
+    use("top", top_);
+  }
   template <class Executor>
-  [[nodiscard]] status update(Executor& executor, const ctr_batch&, step& at) {
-    if (const status s = bottom_.step(executor, dense_optimizer()); !s) return s;
-    if (const status s = top_.step(executor, dense_optimizer()); !s) return s;
-    return deeprec::update(executor, *at.found, at.gradient,
-                           deeprec::rowwise_adagrad{.learning_rate = options_.row_rate});
+  [[nodiscard]] status step_stacks(Executor& executor) {
+    if (const status s = bottom_.step(executor, stack_optimizer()); !s) return s;
+    return top_.step(executor, stack_optimizer());
+  }
+  [[nodiscard]] deeprec::rowwise_adagrad row_optimizer() const {
+    return {.learning_rate = options_.row_rate};
+  }
+  /// Calls use(f) for each table: f(step) is the gradient of its pooled rows.
+  template <class Use>
+  static void for_each_row_gradient(const Use& use) {
+    use([](step& at) { return at.gradient; });
+  }
+  template <class Executor>
+  [[nodiscard]] status update_rows(Executor& executor, const ctr_batch& batch, step& at) {
+    return features_.update(executor, batch.by_slot, at.found, at.gradient, row_optimizer());
   }
 
   /// All that training changes, under its names.
   [[nodiscard]] std::vector<deeprec::named_table> parts() {
     std::vector<deeprec::named_table> all = {name_table("dlrm, rows", table_.view())};
-    add_parts(all, "dlrm, bottom", bottom_, dense_optimizer());
-    add_parts(all, "dlrm, top", top_, dense_optimizer());
+    add_parts(all, "dlrm, bottom", bottom_, stack_optimizer());
+    add_parts(all, "dlrm, top", top_, stack_optimizer());
     return all;
   }
 
@@ -250,7 +272,6 @@ class dlrm {
   }
 
  private:
-  [[nodiscard]] deeprec::adagrad dense_optimizer() const { return {.learning_rate = options_.dense_rate}; }
   static std::vector<index_t> with_ends(index_t first, std::vector<index_t> sizes, index_t last) {
     sizes.insert(sizes.begin(), first);
     sizes.push_back(last);
@@ -291,16 +312,27 @@ class logistic_regression {
   struct step {
     matrix_view<float> sums, gradient;  // (B, 1)
     std::vector<float> sums_memory, gradient_memory;
+
+    [[nodiscard]] step part(const deeprec::micro_chunk& chunk) const {
+      return {chunk.of(sums), chunk.of(gradient), {}, {}};
+    }
   };
 
+  void begin(index_t rows, step& at) const {
+    at.sums = room(at.sums_memory, rows, 1);
+    at.gradient = room(at.gradient_memory, rows, 1);
+  }
+  template <class Executor>
+  [[nodiscard]] status look_up_part(Executor& executor, const ctr_batch& batch, step& at) const {
+    return look_up(executor, batch, at);
+  }
   template <class Executor>
   [[nodiscard]] status look_up(Executor& executor, const ctr_batch& batch, step& at) const {
-    at.sums = room(at.sums_memory, batch.dense.extent(0), 1);
     return fused_lookup(executor, table_.view(), batch.by_row, deeprec::combiner::sum, at.sums);
   }
   template <class Executor>
   [[nodiscard]] status forward(Executor& executor, const ctr_batch& batch, step& at) {
-    const index_t rows = batch.dense.extent(0);
+    const index_t rows = batch.rows();
     const matrix_view<float> sums = room(logits_memory_, rows, 1);
     if (const status s = linear_.forward(executor, batch.dense); !s) return s;
     for (index_t i = 0; i < rows; ++i) sums(i, 0) = at.sums(i, 0) + linear_.output()(i, 0);
@@ -311,23 +343,35 @@ class logistic_regression {
 
   template <class Executor>
   [[nodiscard]] status backward(Executor& executor, const ctr_batch& batch, step& at) {
-    at.gradient = room(at.gradient_memory, batch.dense.extent(0), 1);
     if (const status s = logistic_loss_backward(executor, logits_, batch.labels, at.gradient); !s) return s;
     return linear_.backward(executor, at.gradient, deeprec::compute_input_gradient::no);
   }
+  [[nodiscard]] deeprec::adagrad stack_optimizer() const { return {.learning_rate = options_.dense_rate}; }
+  template <class Use>
+  void for_each_stack(const Use& use) {
+    use("linear", linear_);
+  }
   template <class Executor>
-  [[nodiscard]] status update(Executor& executor, const ctr_batch& batch, step& at) {
-    if (const status s = linear_.step(executor, dense_optimizer()); !s) return s;
-    return deeprec::update(
-        executor, batch.by_row, at.gradient, deeprec::combiner::sum,
-        deeprec::rowwise_adagrad{.learning_rate = options_.row_rate, .epsilon = options_.row_epsilon},
-        table_.view());
+  [[nodiscard]] status step_stacks(Executor& executor) {
+    return linear_.step(executor, stack_optimizer());
+  }
+  [[nodiscard]] deeprec::rowwise_adagrad row_optimizer() const {
+    return {.learning_rate = options_.row_rate, .epsilon = options_.row_epsilon};
+  }
+  template <class Use>
+  static void for_each_row_gradient(const Use& use) {
+    use([](step& at) { return at.gradient; });
+  }
+  template <class Executor>
+  [[nodiscard]] status update_rows(Executor& executor, const ctr_batch& batch, step& at) {
+    return deeprec::update(executor, batch.by_row, at.gradient, deeprec::combiner::sum, row_optimizer(),
+                           table_.view());
   }
 
   /// All that training changes, under its names.
   [[nodiscard]] std::vector<deeprec::named_table> parts() {
     std::vector<deeprec::named_table> all = {name_table("lr, rows", table_.view())};
-    add_parts(all, "lr, linear", linear_, dense_optimizer());
+    add_parts(all, "lr, linear", linear_, stack_optimizer());
     return all;
   }
 
@@ -338,8 +382,6 @@ class logistic_regression {
   }
 
  private:
-  [[nodiscard]] deeprec::adagrad dense_optimizer() const { return {.learning_rate = options_.dense_rate}; }
-
   lr_options options_;
   deeprec::dense_table<deeprec::f32_rows> table_;
   deeprec::mlp<> linear_;

@@ -46,23 +46,44 @@ class wide_deep {
 
   struct step {
     slot_features::found_rows wide, deep;
-    matrix_view<float> weights, input;                      // (B, 39), (B, 26 + 39 D)
-    matrix_view<const float> wide_gradient, deep_gradient;  // (B, 39), and the stack's (B, 39 D)
-    std::vector<float> weights_memory, input_memory, wide_memory;
+    matrix_view<float> weights, input;                // (B, 39), (B, 26 + 39 D)
+    matrix_view<float> wide_gradient, deep_gradient;  // (B, 39), (B, 39 D)
+    std::vector<float> weights_memory, input_memory, wide_memory, deep_memory;
+
+    /// The rows of some samples, in the memory of all.
+    [[nodiscard]] step part(const deeprec::micro_chunk& chunk) const {
+      step some;
+      some.weights = chunk.of(weights);
+      some.input = chunk.of(input);
+      some.wide_gradient = chunk.of(wide_gradient);
+      some.deep_gradient = chunk.of(deep_gradient);
+      return some;
+    }
   };
 
-  template <class Executor>
-  [[nodiscard]] status look_up(Executor& executor, const ctr_batch& batch, step& at) const {
-    const index_t rows = batch.dense.extent(0);
+  void begin(index_t rows, step& at) const {
+    at.wide.reset();
+    at.deep.reset();
     at.weights = room(at.weights_memory, rows, slots);
     at.input = room(at.input_memory, rows, stack_.size(0));
+    at.wide_gradient = room(at.wide_memory, rows, slots);
+    at.deep_gradient = room(at.deep_memory, rows, slots * options_.width);
+  }
+  template <class Executor>
+  [[nodiscard]] status look_up_part(Executor& executor, const ctr_batch& batch, step& at) const {
+    if (const status s = wide_features_.look_up(executor, batch.by_slot, at.weights); !s) return s;
+    return deep_features_.look_up(executor, batch.by_slot,
+                                  at.input.columns(dense_width, slots * options_.width));
+  }
+  template <class Executor>
+  [[nodiscard]] status look_up(Executor& executor, const ctr_batch& batch, step& at) const {
     if (const status s = wide_features_.look_up(executor, batch.by_slot, at.wide, at.weights); !s) return s;
     return deep_features_.look_up(executor, batch.by_slot, at.deep,
                                   at.input.columns(dense_width, slots * options_.width));
   }
   template <class Executor>
   [[nodiscard]] status forward(Executor& executor, const ctr_batch& batch, step& at) {
-    const index_t rows = batch.dense.extent(0);
+    const index_t rows = batch.rows();
     for (index_t i = 0; i < rows; ++i) std::copy_n(batch.dense.row(i), dense_width, at.input.row(i));
     if (const status s = stack_.forward(executor, at.input); !s) return s;
     const matrix_view<float> sums = room(logits_memory_, rows, 1);
@@ -78,34 +99,49 @@ class wide_deep {
 
   template <class Executor>
   [[nodiscard]] status backward(Executor& executor, const ctr_batch& batch, step& at) {
-    const index_t rows = batch.dense.extent(0);
+    const index_t rows = batch.rows();
     const matrix_view<float> slope = room(slope_, rows, 1);
     if (const status s = logistic_loss_backward(executor, logits_, batch.labels, slope); !s) return s;
     if (const status s = stack_.backward(executor, slope); !s) return s;
-    const matrix_view<float> wide = room(at.wide_memory, rows, slots);
-    for (index_t i = 0; i < rows; ++i) std::fill_n(wide.row(i), slots, slope(i, 0));
-    at.wide_gradient = wide;
-    at.deep_gradient = stack_.input_gradient().columns(dense_width, slots * options_.width);
+    const auto deep = stack_.input_gradient().columns(dense_width, slots * options_.width);
+    for (index_t i = 0; i < rows; ++i) {
+      std::fill_n(at.wide_gradient.row(i), slots, slope(i, 0));
+      std::copy_n(deep.row(i), deep.extent(1), at.deep_gradient.row(i));
+    }
     return {};
   }
+  [[nodiscard]] deeprec::adagrad stack_optimizer() const { return {.learning_rate = options_.dense_rate}; }
+  template <class Use>
+  void for_each_stack(const Use& use) {
+    use("stack", stack_);
+  }
   template <class Executor>
-  [[nodiscard]] status update(Executor& executor, const ctr_batch&, step& at) {
-    if (const status s = stack_.step(executor, dense_optimizer()); !s) return s;
-    if (const status s =
-            deeprec::update(executor, *at.wide, at.wide_gradient,
-                            deeprec::rowwise_adagrad{.learning_rate = options_.wide_rate, .epsilon = 1e-3F});
+  [[nodiscard]] status step_stacks(Executor& executor) {
+    return stack_.step(executor, stack_optimizer());
+  }
+  [[nodiscard]] deeprec::rowwise_adagrad row_optimizer() const {
+    return {.learning_rate = options_.row_rate};
+  }
+  template <class Use>
+  static void for_each_row_gradient(const Use& use) {
+    use([](step& at) { return at.wide_gradient; });
+    use([](step& at) { return at.deep_gradient; });
+  }
+  template <class Executor>
+  [[nodiscard]] status update_rows(Executor& executor, const ctr_batch& batch, step& at) {
+    const deeprec::rowwise_adagrad of_wide{.learning_rate = options_.wide_rate, .epsilon = 1e-3F};
+    if (const status s = wide_features_.update(executor, batch.by_slot, at.wide, at.wide_gradient, of_wide);
         !s) {
       return s;
     }
-    return deeprec::update(executor, *at.deep, at.deep_gradient,
-                           deeprec::rowwise_adagrad{.learning_rate = options_.row_rate});
+    return deep_features_.update(executor, batch.by_slot, at.deep, at.deep_gradient, row_optimizer());
   }
 
   /// All that training changes, under its names.
   [[nodiscard]] std::vector<deeprec::named_table> parts() {
     std::vector<deeprec::named_table> all = {name_table("wdl, wide rows", wide_.view()),
                                              name_table("wdl, deep rows", deep_.view())};
-    add_parts(all, "wdl, stack", stack_, dense_optimizer());
+    add_parts(all, "wdl, stack", stack_, stack_optimizer());
     return all;
   }
 
@@ -117,7 +153,6 @@ class wide_deep {
   }
 
  private:
-  [[nodiscard]] deeprec::adagrad dense_optimizer() const { return {.learning_rate = options_.dense_rate}; }
   static std::vector<index_t> sizes(const wide_deep_options& o) {
     std::vector<index_t> all = {dense_width + slots * o.width};
     all.insert(all.end(), o.hidden.begin(), o.hidden.end());

@@ -1,0 +1,258 @@
+// How the batches of a feed become steps of a model.
+//
+//   one by one       read ──> look up, compute, update              reading ahead in a thread of its own
+//   in parts         look up of part m + 1 beside compute of part m, then one update
+//   stale window W   W lookups on their way, beside compute and update; lookup t sees the updates up to t - W
+//
+// The stacks are always stepped between two batches; only rows can be stale.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <deeprec/core/status.hpp>
+#include <deeprec/exec/inline_executor.hpp>
+#include <deeprec/exec/thread_pool.hpp>
+#include <deeprec/pipeline/micro_batch.hpp>
+#include <deeprec/pipeline/pipeline.hpp>
+#include <deeprec/pipeline/stale_loop.hpp>
+#include <deeprec/pipeline/stale_window.hpp>
+#include <deeprec/staging/staging_pool.hpp>
+
+#include "ctr_data.hpp"
+#include "ctr_rows.hpp"
+#include "models.hpp"
+
+namespace train_ctr {
+
+using deeprec::thread_pool;
+
+/// Forward and backward pass of a batch, or of a part of one, that was looked up.
+template <class Model, class Executor>
+[[nodiscard]] status compute(Executor& executor, Model& model, const ctr_batch& batch,
+                             typename Model::step& step, stopwatch& watch) {
+  watch.lap(part::lookup);
+  if (const status s = model.forward(executor, batch, step); !s) return s;
+  watch.lap(part::forward);
+  const status s = model.backward(executor, batch, step);
+  watch.lap(part::backward);
+  return s;
+}
+
+/// A step of a whole batch.
+///
+/// @pre model.begin(batch.rows(), step)
+template <class Model, class Executor>
+[[nodiscard]] status train(Executor& executor, Model& model, const ctr_batch& batch,
+                           typename Model::step& step, stopwatch& watch) {
+  if (const status s = model.look_up(executor, batch, step); !s) return s;
+  if (const status s = compute(executor, model, batch, step, watch); !s) return s;
+  if (const status s = model.step_stacks(executor); !s) return s;
+  const status s = model.update_rows(executor, batch, step);
+  watch.lap(part::update);
+  return s;
+}
+
+/// A step whose batch is cut into parts. Rows are looked up part by part, unless they have been looked up.
+template <class Model>
+class step_in_parts {
+ public:
+  enum class rows_are : unsigned char { looked_up_here, looked_up_before };
+
+  step_in_parts(thread_pool& pool, Model& model, index_t parts, rows_are rows)
+      : pool_(&pool), model_(&model), step_(parts), parts_(static_cast<std::size_t>(parts)) {
+    if (rows == rows_are::looked_up_here) {
+      step_.stage("look up", 1, [this](const deeprec::micro_chunk& chunk) {
+        part_state& some = begin(chunk);
+        return model_->look_up_part(here_, some.batch, *some.step);
+      });
+    }
+    step_.stage("compute", 0, [this, rows](const deeprec::micro_chunk& chunk) {
+      part_state& some = rows == rows_are::looked_up_here ? parts_[static_cast<std::size_t>(chunk.number)]
+                                                          : begin(chunk);
+      return compute(*pool_, *model_, some.batch, *some.step, *watch_);
+    });
+    model_->for_each_stack([this](const char* name, deeprec::mlp<>& stack) {
+      step_.layer(name, stack);
+      step_.sum_gradient("compute", [&stack] { return stack.gradients(); });
+    });
+    Model::for_each_row_gradient([this](auto of) {
+      step_.sample_gradient("compute", [this, of] { return of(*whole_); });
+    });
+    step_.update("stacks", model_->stack_optimizer(), [this] { return model_->step_stacks(*pool_); });
+    if (rows == rows_are::looked_up_here) {
+      step_.update("rows", model_->row_optimizer(),
+                   [this] { return model_->update_rows(*pool_, *batch_, *whole_); });
+    }
+  }
+  step_in_parts(const step_in_parts&) = delete;
+  step_in_parts& operator=(const step_in_parts&) = delete;
+
+  /// @pre model.begin(batch.rows(), whole)
+  void train(const ctr_batch& batch, typename Model::step& whole, stopwatch& watch) {
+    batch_ = &batch;
+    whole_ = &whole;
+    watch_ = &watch;
+    step_.run(*pool_, batch.rows()).or_throw();
+    watch.lap(part::update);
+  }
+
+ private:
+  struct part_state {
+    ctr_batch batch;
+    std::optional<typename Model::step> step;
+    std::vector<slot_bags> by_slot;
+  };
+  part_state& begin(const deeprec::micro_chunk& chunk) {
+    part_state& some = parts_[static_cast<std::size_t>(chunk.number)];
+    some.batch = batch_->part(chunk, some.by_slot);
+    some.step.emplace(whole_->part(chunk));
+    return some;
+  }
+
+  thread_pool* pool_;
+  Model* model_;
+  deeprec::inline_executor here_;
+  deeprec::micro_batch<> step_;
+  std::vector<part_state> parts_;
+  const ctr_batch* batch_ = nullptr;
+  typename Model::step* whole_ = nullptr;
+  stopwatch* watch_ = nullptr;
+};
+
+/// Takes the batches of a feed from a thread that reads ahead, `prefetch` of them at most; 0: no such thread.
+/// Ends early once stop() is true.
+template <class Stop, class Use>
+deeprec::pipeline_statistics for_each_batch(thread_pool& pool, row_feed& feed, index_t batch_size,
+                                            id_order ids, const ctr_tables& tables, int prefetch,
+                                            const Stop& stop, Use&& use) {
+  // Beside those that wait, one is gathered and one is used.
+  deeprec::staging_pool<gathered_rows> batches(static_cast<std::uint32_t>(prefetch) + 2,
+                                               [&] { return gathered_rows(batch_size, ids); });
+  using lease = deeprec::staging_pool<gathered_rows>::lease;
+  const auto read = [&]() -> std::optional<lease> {
+    if (stop()) return std::nullopt;
+    lease batch = batches.acquire();
+    feed.gather(*batch, batch_size, tables);
+    return batch->rows() > 0 ? std::optional(std::move(batch)) : std::nullopt;
+  };
+  const auto take = [&](lease& batch) {
+    if (!stop()) use(batch->view());
+  };
+  const auto run = [&](auto line) {
+    const std::size_t capacity = static_cast<std::size_t>(std::max(prefetch, 1));
+    deeprec::pipeline batch_by_batch(pool, std::move(line), {.capacity = capacity});
+    try {
+      batch_by_batch.run().or_throw();
+    } catch (const deeprec::pipeline_error& wrong) {
+      wrong.rethrow_nested();  // it says enough by itself
+    }
+    return batch_by_batch.statistics();
+  };
+  if (prefetch == 0) return run(deeprec::source("read", read) | deeprec::sink("train", take));
+  return run(deeprec::source("read", read) | deeprec::sink("train", take).own_thread());
+}
+
+/// Adds the seconds of a call.
+class busy_time {
+ public:
+  template <class F>
+  auto of(const F& call) {
+    const auto begun = std::chrono::steady_clock::now();
+    auto outcome = call();
+    spent_ += std::chrono::steady_clock::now() - begun;
+    return outcome;
+  }
+  [[nodiscard]] std::chrono::nanoseconds spent() const { return spent_; }
+
+ private:
+  std::chrono::nanoseconds spent_{};
+};
+
+/// Trains with the batches of a feed, `window` lookups on their way at once. `in_parts`, where not null,
+/// computes. trained(rows) follows the update of each batch, on a thread of the pool. Ends early once stop()
+/// is true, which is called before a batch is read.
+template <class Model, class Stop, class Trained>
+deeprec::pipeline_statistics train_in_window(thread_pool& pool, row_feed& feed, index_t batch_size,
+                                             const ctr_tables& tables, Model& model, index_t window,
+                                             step_in_parts<Model>* in_parts, stopwatch& watch,
+                                             const Stop& stop, Trained&& trained) {
+  struct slot_state {
+    gathered_rows rows;
+    ctr_batch batch{};
+    typename Model::step step{};
+    busy_time look_up{};
+  };
+  deeprec::stale_window versions(window);
+  deeprec::stale_loop loop(versions);
+  std::vector<slot_state> slot_states;
+  for (index_t k = 0; k < loop.slots(); ++k) slot_states.push_back({gathered_rows(batch_size, Model::ids)});
+  const auto at = [&](deeprec::stale_step step) -> slot_state& {
+    return slot_states[static_cast<std::size_t>(step.slot)];
+  };
+  deeprec::inline_executor here;
+  busy_time reading, computing, updating;
+  const auto begun = std::chrono::steady_clock::now();
+  const auto next = [&](deeprec::stale_step step) {
+    return !stop() && reading.of([&] {
+      slot_state& slot = at(step);
+      feed.gather(slot.rows, batch_size, tables);
+      slot.batch = slot.rows.view();
+      return slot.rows.rows() > 0;
+    });
+  };
+  const auto fetch = [&](deeprec::stale_step step) -> status {
+    slot_state& slot = at(step);
+    const auto read = versions.read(step.number);
+    if (!read) return read.outcome();
+    return slot.look_up.of([&] {
+      model.begin(slot.batch.rows(), slot.step);
+      return model.look_up(here, slot.batch, slot.step);
+    });
+  };
+  const auto computed = [&](deeprec::stale_step step) {
+    return computing.of([&]() -> status {
+      slot_state& slot = at(step);
+      if (in_parts != nullptr) {
+        in_parts->train(slot.batch, slot.step, watch);
+        return {};
+      }
+      if (const status s = compute(pool, model, slot.batch, slot.step, watch); !s) return s;
+      return model.step_stacks(pool);
+    });
+  };
+  const auto apply = [&](deeprec::stale_step step) -> status {
+    slot_state& slot = at(step);
+    const auto write = versions.apply(step.number);
+    if (!write) return write.outcome();
+    const status done = updating.of([&] { return model.update_rows(here, slot.batch, slot.step); });
+    if (done.ok()) trained(slot.batch.rows());
+    return done;
+  };
+  watch.start();
+  loop.run(pool, next, fetch, computed, apply).or_throw();
+
+  deeprec::pipeline_statistics all{.elapsed = std::chrono::steady_clock::now() - begun, .stages = {}};
+  std::chrono::nanoseconds looking_up{};
+  for (const slot_state& slot : slot_states) looking_up += slot.look_up.spent();
+  const auto add = [&](const char* name, int threads, std::chrono::nanoseconds busy) {
+    deeprec::stage_statistics stage{.name = name, .segment = all.stages.size(), .threads = threads};
+    stage.items = static_cast<std::uint64_t>(loop.report().steps);
+    stage.busy = busy;
+    stage.occupancy =
+        static_cast<double>(busy.count()) / static_cast<double>(all.elapsed.count()) / threads;
+    all.stages.push_back(stage);
+  };
+  add("read", 1, reading.spent());
+  add("look up", static_cast<int>(window), looking_up);
+  add("compute", 1, computing.spent());
+  add("update", 1, updating.spent());
+  return all;
+}
+
+}  // namespace train_ctr
