@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <exception>
@@ -40,11 +41,12 @@ namespace {
 using namespace train_ctr;
 using deeprec::thread_pool;
 
-volatile std::sig_atomic_t interrupted = 0;
+std::atomic<bool> interrupted{false};  // read by the thread that reads rows as well
+static_assert(std::atomic<bool>::is_always_lock_free);
 
 // The first Ctrl-C asks to end after this step, the second ends at once.
 void on_interrupt(int) {
-  interrupted = 1;
+  interrupted = true;
   std::signal(SIGINT, SIG_DFL);
 }
 
@@ -119,7 +121,7 @@ void survey(thread_pool& pool, ctr_input& input, const options& o) {
   }
   input.tables.emplace(input.source->table_rows());
   input.rows.emplace(*input.source, o.test.empty() ? o.train_fraction : 2, memory, o.window, o.seed);
-  const auto stop = [] { return interrupted != 0; };
+  const auto stop = [] { return interrupted.load(); };
   input.rows->survey(pool, stop, [&](const sparse_batch& chunk, index_t row, row_use use) {
     if (use == row_use::train) {
       input.tables->count(chunk, row);
@@ -222,7 +224,8 @@ score train_and_test(thread_pool& pool, const ctr_input& input, const options& o
       o.prefetch == 0 ? deeprec::executor_ref(pool) : deeprec::executor_ref(here);
   const index_t first_epoch = place.trained / train_rows;
   const index_t end = train_rows * (first_epoch + o.epochs);
-  const auto over = [&] { return interrupted != 0 || (o.steps > 0 && result.steps == o.steps); };
+  std::atomic<bool> enough{false};  // steps
+  const auto over = [&] { return interrupted || enough; };
   {
     row_feed feed(rows, row_use::train);
     progress bar(Model::name, static_cast<double>(end - place.trained));
@@ -236,7 +239,7 @@ score train_and_test(thread_pool& pool, const ctr_input& input, const options& o
             train(pool, model, batch, step, result.watch).or_throw();
             const index_t count = batch.labels.extent(0);
             result.samples += count;
-            ++result.steps;
+            if (++result.steps == o.steps) enough = true;
             place.trained += count;
             ++place.steps;
             bar.show(static_cast<double>(result.samples));
@@ -322,6 +325,7 @@ void print(const std::vector<score>& scores, const options& o) {
 
 void write_json(const std::vector<score>& scores, const ctr_input& input, const options& o) {
   nlohmann::json out = {{"data", o.data.empty() ? "synthetic" : o.data},
+                        {"rows", input.rows->rows()},
                         {"train_rows", input.rows->rows(row_use::train)},
                         {"test_rows", input.to_test().rows(row_use::test)},
                         {"window", input.rows->window()},
@@ -337,7 +341,7 @@ void write_json(const std::vector<score>& scores, const ctr_input& input, const 
                         {"last_layer_f32", o.last_layer_f32},
                         {"isa", to_string(deeprec::active_isa())},
                         {"gemm", to_string(deeprec::host_gemm_backends{})},
-                        {"interrupted", interrupted != 0},
+                        {"interrupted", interrupted.load()},
                         {"models", nlohmann::json::array()}};
   for (const score& s : scores) {
     nlohmann::json one = {{"model", s.name}, {"auc", s.auc}, {"logloss", s.log_loss}};
@@ -382,7 +386,7 @@ int run(options& o) {
   survey(pool, input, o);
   const ctr_rows& rows = *input.rows;
   const index_t to_train = rows.rows(row_use::train), to_test = input.to_test().rows(row_use::test);
-  if (interrupted == 0 && (to_train == 0 || to_test == 0)) {
+  if (!interrupted && (to_train == 0 || to_test == 0)) {
     throw failure("too few rows: " + std::to_string(to_train) + " to train, " + std::to_string(to_test) +
                   " to test");
   }
@@ -394,7 +398,7 @@ int run(options& o) {
   std::fflush(stdout);
   std::vector<score> scores;
   for (const std::string& name : o.models) {
-    if (interrupted != 0) break;
+    if (interrupted) break;
     scores.push_back(name == dlrm::name        ? train_and_test<dlrm>(pool, input, o)
                      : name == wide_deep::name ? train_and_test<wide_deep>(pool, input, o)
                                                : train_and_test<logistic_regression>(pool, input, o));
@@ -402,7 +406,7 @@ int run(options& o) {
   if (o.data.empty()) scores.push_back(planted_score(input));
   print(scores, o);
   if (!o.json.empty()) write_json(scores, input, o);
-  if (interrupted == 0) return 0;
+  if (!interrupted) return 0;
   std::fprintf(stderr, "train_ctr: interrupted; the figures are of the steps done so far\n");
   return 130;
 }
