@@ -1,10 +1,10 @@
 // The rows of a source, kept where they fit and read again where they don't; and batches of them, shuffled.
 //
-//   survey   source ──> counts, uses of ids, test or train?     chunks kept, until they are more than the memory
+//   survey   source ──> counts, uses of ids, test or train?   chunks kept, until the memory is used up
 //
-//   epoch    kept     [ window 0, shuffled                         ]    one window of all rows, unless --window
-//            read     [ window 0, shuffled ][ window 1, shuffled ] ...  one is trained on, the next one is read
-//                         └──> gathered_rows, batch by batch
+//   epoch    kept    [ window 0, shuffled                         ]    one of all rows, unless --window
+//            read    [ window 0, shuffled ][ window 1, shuffled ] ...  one is trained on, the next is read
+//                        └──> gathered_rows, batch by batch
 //
 // The order of rows depends on the seed, the epoch and the size of a window, so kept rows give the bits of
 // those read again in windows of the same size.

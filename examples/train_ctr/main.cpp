@@ -3,8 +3,8 @@
 //
 //   train_ctr --data train.txt --model dlrm --model lr --epochs 1
 //
-// Rows that don't fit --memory are read again in each epoch. The same seed gives the same weights, bit for bit, for any
-// number of threads and any --prefetch; also where training stopped in between (--save, --load).
+// Rows that don't fit --memory are read again in each epoch. The same seed gives the same weights, bit for
+// bit, for any number of threads and any --prefetch; also where training stopped in between (--save, --load).
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -163,8 +163,8 @@ void add(deeprec::pipeline_statistics& sum, const deeprec::pipeline_statistics& 
   }
 }
 
-/// Takes the batches of a feed from a thread that reads ahead, `prefetch` of them at most; 0: no such thread. Ends
-/// early once stop() is true.
+/// Takes the batches of a feed from a thread that reads ahead, `prefetch` of them at most; 0: no such
+/// thread. Ends early once stop() is true.
 template <class Stop, class Use>
 deeprec::pipeline_statistics for_each_batch(thread_pool& pool, row_feed& feed, index_t batch_size,
                                             id_order ids, const ctr_tables& tables, int prefetch,

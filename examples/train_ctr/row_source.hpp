@@ -49,8 +49,8 @@ class row_source {
   virtual index_t next(sparse_batch& rows, index_t most) = 0;
 };
 
-/// Criteo's text, in a file, a gzip or zstd file, or a pipe ("-": that of the standard input), which can be read
-/// once.
+/// Criteo's text, in a file, a gzip or zstd file, or a pipe ("-": that of the standard input), which can be
+/// read once.
 class text_rows final : public row_source {
  public:
   /// `memory`: bytes that the reader may take.
