@@ -1,9 +1,9 @@
 // What a model sees of some rows of a click log: 13 integers as numbers and as buckets, 26 tokens as rows of
 // tables. All tables lie behind each other: a row has a number in its table, and one among all.
 //
-//   sparse_batch ── gather, the one copy of an id ──> dense (B, 26)  [ 0.3 log(1 + integer) ... | missing? ... ]
-//                                                     ids (39, B)    rows of each slot's table, for by_slot
-//                                                      or (B, 39)    rows among all, for by_row
+//   sparse_batch ── gather, the one copy ──> dense (B, 26)  [ 0.3 log(1 + integer) ... | missing? ... ]
+//                   of an id                 ids (39, B)    rows of each slot's table, for by_slot
+//                                             or (B, 39)    rows among all, for by_row
 #pragma once
 
 #include <algorithm>
@@ -46,8 +46,9 @@ struct failure : std::runtime_error {
 /// The tables of the slots. A token's row in its table is 1 + its id; row 0 is that of rare tokens.
 struct ctr_tables {
   std::vector<index_t> first_row;  // of each slot's table among all; one more: the rows of all
-  /// Uses of each row by the training rows, none above rare_below. Rows of tokens that are used less become row 0
-  /// of their table, which no token has: there is little to learn about each of them, but something about all.
+  /// Uses of each row by the training rows, none above rare_below. Rows of tokens that are used less become
+  /// row 0 of their table, which no token has: there is little to learn about each of them, but something
+  /// about all.
   std::vector<std::uint8_t> uses;
 
   /// `token_rows`: how many ids each of the 26 token columns has.
@@ -132,6 +133,12 @@ class gathered_rows {
   [[nodiscard]] index_t rows() const { return rows_; }
   void clear() { rows_ = 0; }
 
+  /// Loads what append() of this row will read: rows of a shuffled window lie anywhere, in 28 arrays.
+  static void prefetch(const sparse_batch& from, index_t row) {
+    __builtin_prefetch(from.labels().data() + row);
+    __builtin_prefetch(from.dense().row(row));
+    for (index_t s = 0; s < tokens; ++s) __builtin_prefetch(from.feature(s).ids() + row);
+  }
   /// @pre rows() is less than the largest number
   void append(const sparse_batch& from, index_t row, const ctr_tables& tables) {
     const index_t i = rows_++;

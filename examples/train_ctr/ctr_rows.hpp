@@ -1,10 +1,10 @@
 // The rows of a source, kept where they fit and read again where they don't; and batches of them, shuffled.
 //
-//   survey   source ──> counts, uses of ids, test or train?     chunks kept, until they are more than the memory
+//   survey   source ──> counts, uses of ids, test or train?   chunks kept, until the memory is used up
 //
-//   epoch    kept     [ window 0, shuffled                         ]    one window of all rows, unless --window
-//            read     [ window 0, shuffled ][ window 1, shuffled ] ...  one is trained on, the next one is read
-//                         └──> gathered_rows, batch by batch
+//   epoch    kept    [ window 0, shuffled                         ]    one of all rows, unless --window
+//            read    [ window 0, shuffled ][ window 1, shuffled ] ...  one is trained on, the next is read
+//                        └──> gathered_rows, batch by batch
 //
 // The order of rows depends on the seed, the epoch and the size of a window, so kept rows give the bits of
 // those read again in windows of the same size.
@@ -131,10 +131,13 @@ class row_feed {
     to.clear();
     while (to.rows() < count && (current_.left() > 0 || advance())) {
       for (index_t n = std::min(count - to.rows(), current_.left()); n > 0; --n) {
-        const index_t row = current_.first + current_.order[current_.at++];
-        const auto chunk = static_cast<std::size_t>(row / chunk_size());
-        to.append(rows_->is_kept() ? rows_->kept_[chunk] : current_.chunks[chunk], row % chunk_size(),
-                  tables);
+        constexpr std::size_t ahead = 8;
+        if (const std::size_t later = current_.at + ahead; later < current_.order.size()) {
+          const auto [chunk, row] = place(current_.order[later]);
+          gathered_rows::prefetch(*chunk, row);
+        }
+        const auto [chunk, row] = place(current_.order[current_.at++]);
+        to.append(*chunk, row, tables);
       }
     }
     // As far as the current window is used up, so far the next one is read.
@@ -161,6 +164,13 @@ class row_feed {
 
   [[nodiscard]] index_t chunk_size() const {
     return rows_->is_kept() ? ctr_rows::chunk_rows : std::min(ctr_rows::chunk_rows, size_);
+  }
+
+  /// Where a row of the current window lies.
+  [[nodiscard]] std::pair<const sparse_batch*, index_t> place(std::uint32_t of_window) const {
+    const index_t row = current_.first + of_window;
+    const auto chunk = static_cast<std::size_t>(row / chunk_size());
+    return {rows_->is_kept() ? &rows_->kept_[chunk] : &current_.chunks[chunk], row % chunk_size()};
   }
 
   void read_ahead() {

@@ -3,11 +3,12 @@
 //
 //   train_ctr --data train.txt --model dlrm --model lr --epochs 1
 //
-// Rows that don't fit --memory are read again in each epoch. The same seed gives the same weights, bit for bit, for any
-// number of threads and any --prefetch; also where training stopped in between (--save, --load).
+// Rows that don't fit --memory are read again in each epoch. The same seed gives the same weights, bit for
+// bit, for any number of threads and any --prefetch; also where training stopped in between (--save, --load).
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <exception>
@@ -40,11 +41,12 @@ namespace {
 
 using namespace train_ctr;
 
-volatile std::sig_atomic_t interrupted = 0;
+std::atomic<bool> interrupted{false};  // read by the thread that reads rows as well
+static_assert(std::atomic<bool>::is_always_lock_free);
 
 // The first Ctrl-C asks to end after this step, the second ends at once.
 void on_interrupt(int) {
-  interrupted = 1;
+  interrupted = true;
   std::signal(SIGINT, SIG_DFL);
 }
 
@@ -120,7 +122,7 @@ void survey(thread_pool& pool, ctr_input& input, const options& o) {
   }
   input.tables.emplace(input.source->table_rows());
   input.rows.emplace(*input.source, o.test.empty() ? o.train_fraction : 2, memory, o.window, o.seed);
-  const auto stop = [] { return interrupted != 0; };
+  const auto stop = [] { return interrupted.load(); };
   input.rows->survey(pool, stop, [&](const sparse_batch& chunk, index_t row, row_use use) {
     if (use == row_use::train) {
       input.tables->count(chunk, row);
@@ -190,8 +192,8 @@ score train_and_test(thread_pool& pool, const ctr_input& input, const options& o
       o.prefetch == 0 ? deeprec::executor_ref(pool) : deeprec::executor_ref(here);
   const index_t first_epoch = place.trained / train_rows;
   const index_t end = train_rows * (first_epoch + o.epochs);
-  index_t begun = 0;  // steps
-  const auto over = [&] { return interrupted != 0 || (o.steps > 0 && begun >= o.steps); };
+  std::atomic<index_t> begun{0};  // steps; the thread that reads looks too
+  const auto over = [&] { return interrupted || (o.steps > 0 && begun >= o.steps); };
   std::optional<step_in_parts<Model>> in_parts;
   if (o.micro_batch > 1) {
     using rows_are = typename step_in_parts<Model>::rows_are;
@@ -311,6 +313,7 @@ void print(const std::vector<score>& scores, const options& o) {
 
 void write_json(const std::vector<score>& scores, const ctr_input& input, const options& o) {
   nlohmann::json out = {{"data", o.data.empty() ? "synthetic" : o.data},
+                        {"rows", input.rows->rows()},
                         {"train_rows", input.rows->rows(row_use::train)},
                         {"test_rows", input.to_test().rows(row_use::test)},
                         {"window", input.rows->window()},
@@ -328,7 +331,7 @@ void write_json(const std::vector<score>& scores, const ctr_input& input, const 
                         {"last_layer_f32", o.last_layer_f32},
                         {"isa", to_string(deeprec::active_isa())},
                         {"gemm", to_string(deeprec::host_gemm_backends{})},
-                        {"interrupted", interrupted != 0},
+                        {"interrupted", interrupted.load()},
                         {"models", nlohmann::json::array()}};
   for (const score& s : scores) {
     nlohmann::json one = {{"model", s.name}, {"auc", s.auc}, {"logloss", s.log_loss}};
@@ -373,7 +376,7 @@ int run(options& o) {
   survey(pool, input, o);
   const ctr_rows& rows = *input.rows;
   const index_t to_train = rows.rows(row_use::train), to_test = input.to_test().rows(row_use::test);
-  if (interrupted == 0 && (to_train == 0 || to_test == 0)) {
+  if (!interrupted && (to_train == 0 || to_test == 0)) {
     throw failure("too few rows: " + std::to_string(to_train) + " to train, " + std::to_string(to_test) +
                   " to test");
   }
@@ -385,7 +388,7 @@ int run(options& o) {
   std::fflush(stdout);
   std::vector<score> scores;
   for (const std::string& name : o.models) {
-    if (interrupted != 0) break;
+    if (interrupted) break;
     scores.push_back(name == dlrm::name        ? train_and_test<dlrm>(pool, input, o)
                      : name == wide_deep::name ? train_and_test<wide_deep>(pool, input, o)
                                                : train_and_test<logistic_regression>(pool, input, o));
@@ -393,7 +396,7 @@ int run(options& o) {
   if (o.data.empty()) scores.push_back(planted_score(input));
   print(scores, o);
   if (!o.json.empty()) write_json(scores, input, o);
-  if (interrupted == 0) return 0;
+  if (!interrupted) return 0;
   std::fprintf(stderr, "train_ctr: interrupted; the figures are of the steps done so far\n");
   return 130;
 }

@@ -48,8 +48,8 @@ using deeprec::status;
 enum class part { read, lookup, forward, backward, update };
 inline constexpr std::array<const char*, 5> part_names = {"read", "lookup", "forward", "backward", "update"};
 
-/// Seconds spent in each part: measured from one lap to the next. A part "read" is time in which training waits for
-/// rows, or reads them itself.
+/// Seconds spent in each part: measured from one lap to the next. A part "read" is time in which training
+/// waits for rows, or reads them itself.
 class stopwatch {
  public:
   void start() { last_ = clock::now(); }

@@ -49,17 +49,17 @@ class row_source {
   virtual index_t next(sparse_batch& rows, index_t most) = 0;
 };
 
-/// Criteo's text, in a file, a gzip or zstd file, or a pipe ("-": that of the standard input), which can be read
-/// once.
+/// Criteo's text, in a file, a gzip or zstd file, or a pipe ("-": that of the standard input), which can be
+/// read once.
 class text_rows final : public row_source {
  public:
   /// `memory`: bytes that the reader may take.
   text_rows(std::string path, index_t memory) : path_(std::move(path)) {
     format_.rows = deeprec::criteo_format::same_size(index_t{1} << 17);
     format_.missing_dense = std::numeric_limits<float>::quiet_NaN();
-    // A chunk is text and its rows, about as many bytes again.
+    // A chunk is text and its rows, about as many bytes again: all chunks take a quarter of the memory.
     options_.chunks_in_flight = 8;
-    options_.chunk_bytes = std::clamp<index_t>(memory / 20, 1 << 13, 1 << 18);
+    options_.chunk_bytes = std::clamp<index_t>(memory / 4 / 8 / 2, 1 << 13, 1 << 18);
     struct stat facts;
     is_pipe_ = path_ == "-" || (::stat(path_.c_str(), &facts) == 0 && !S_ISREG(facts.st_mode));
     if (!is_pipe_) packing_ = packing_of(path_);

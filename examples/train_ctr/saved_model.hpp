@@ -2,8 +2,8 @@
 //
 //   --epochs 2   =   --epochs 1 --save FILE,  then  --load FILE --epochs 1        bit for bit
 //
-// The rows' order follows from the seed and the size of a window, so the file needs to know only how many rows were
-// trained on. A step is whole: a file may stand between any two.
+// The rows' order follows from the seed and the size of a window, so the file needs to know only how many
+// rows were trained on. A step is whole: a file may stand between any two.
 #pragma once
 
 #include <string>

@@ -73,17 +73,16 @@ class step_in_parts {
       });
     }
     step_.stage("compute", 0, [this, rows](const deeprec::micro_chunk& chunk) {
-      part_state& some = rows == rows_are::looked_up_here ? parts_[static_cast<std::size_t>(chunk.number)]
-                                                          : begin(chunk);
+      part_state& some =
+          rows == rows_are::looked_up_here ? parts_[static_cast<std::size_t>(chunk.number)] : begin(chunk);
       return compute(*pool_, *model_, some.batch, *some.step, *watch_);
     });
     model_->for_each_stack([this](const char* name, deeprec::mlp<>& stack) {
       step_.layer(name, stack);
       step_.sum_gradient("compute", [&stack] { return stack.gradients(); });
     });
-    Model::for_each_row_gradient([this](auto of) {
-      step_.sample_gradient("compute", [this, of] { return of(*whole_); });
-    });
+    Model::for_each_row_gradient(
+        [this](auto of) { step_.sample_gradient("compute", [this, of] { return of(*whole_); }); });
     step_.update("stacks", model_->stack_optimizer(), [this] { return model_->step_stacks(*pool_); });
     if (rows == rows_are::looked_up_here) {
       step_.update("rows", model_->row_optimizer(),
@@ -244,8 +243,7 @@ deeprec::pipeline_statistics train_in_window(thread_pool& pool, row_feed& feed, 
     deeprec::stage_statistics stage{.name = name, .segment = all.stages.size(), .threads = threads};
     stage.items = static_cast<std::uint64_t>(loop.report().steps);
     stage.busy = busy;
-    stage.occupancy =
-        static_cast<double>(busy.count()) / static_cast<double>(all.elapsed.count()) / threads;
+    stage.occupancy = static_cast<double>(busy.count()) / static_cast<double>(all.elapsed.count()) / threads;
     all.stages.push_back(stage);
   };
   add("read", 1, reading.spent());

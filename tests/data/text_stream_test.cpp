@@ -1,5 +1,5 @@
-// Streams give the rows of the same text in memory: plain, compressed, in pieces of any size; and what ends one
-// early is a fault behind the rows that came before it.
+// Streams give the rows of the same text in memory: plain, compressed, in pieces of any size; and what ends
+// one early is a fault behind the rows that came before it.
 #include "data/support.hpp"
 
 #include <thread>

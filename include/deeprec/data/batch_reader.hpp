@@ -10,8 +10,8 @@
 //   while (reader.next(batch, 8192).or_throw() > 0) train(batch);
 //
 // Batches are the same for any executor. Memory is bounded by the chunks in flight and is reused. A stream
-// (read_stream: a pipe, compressed text) is read by the caller of next(), and its lines are parsed in parallel.
-// Not here: reading ahead while the caller works on a batch (pipeline/).
+// (read_stream: a pipe, compressed text) is read by the caller of next(), and its lines are parsed in
+// parallel. Not here: reading ahead while the caller works on a batch (pipeline/).
 #pragma once
 
 #include <algorithm>

@@ -3,8 +3,8 @@
 //   p = 1 / (1 + exp(-z))     loss = mean of  max(z, 0) - z y + log(1 + exp(-|z|))
 //                             d loss / d z  = (p - y) / B
 //
-// With a weight w for each sample: the mean of w times the loss, d loss / d z = w (p - y) / B. The divisor stays
-// B, the number of rows, so the gradients of parts of a batch add up as they do without weights.
+// With a weight w for each sample: the mean of w times the loss, d loss / d z = w (p - y) / B. The divisor
+// stays B, the number of rows, so the gradients of parts of a batch add up as they do without weights.
 #pragma once
 
 #include <algorithm>
@@ -143,9 +143,9 @@ template <class Context, class = detail::unit>
   return detail::logistic_loss_forward_in(ctx, logits, labels, {}, loss);
 }
 
-/// Mean binary cross entropy of a batch whose samples have weights: the sum of weight times loss, over B. Weights
-/// of 1 give the bits of the loss without weights; a weight of 0 leaves out a row, whatever its logit is, but not
-/// from B.
+/// Mean binary cross entropy of a batch whose samples have weights: the sum of weight times loss, over B.
+/// Weights of 1 give the bits of the loss without weights; a weight of 0 leaves out a row, whatever its
+/// logit is, but not from B.
 ///
 /// @shape    logits (B,1) · labels (B,1), in [0, 1] · weights (B,1), finite
 /// @dtype    float; the loss double
@@ -190,8 +190,8 @@ template <class Context, class = detail::unit>
 /// The gradient of the weighted logistic_loss_forward with respect to the logits: w (p - y) / B, and 0 for a
 /// weight of 0.
 ///
-/// @shape    logits (B,1) · labels (B,1), in [0, 1] · weights (B,1), finite · gradient (B,1), which may be the
-///           logits
+/// @shape    logits (B,1) · labels (B,1), in [0, 1] · weights (B,1), finite · gradient (B,1), which may be
+///           the logits
 /// @dtype    float
 /// @space    host
 /// @numerics double, rounded once

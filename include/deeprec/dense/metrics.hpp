@@ -115,8 +115,8 @@ class auc {
   std::pmr::vector<float> negatives_;
 };
 
-/// Mean binary cross entropy of logits; where samples have weights, the sum of weight times loss over the sum of the
-/// weights.
+/// Mean binary cross entropy of logits; where samples have weights, the sum of weight times loss over the
+/// sum of the weights.
 ///
 /// @threads one thread at a time
 class log_loss {
@@ -138,8 +138,8 @@ class log_loss {
   /// Adds a batch whose samples have weights. Weights of 1 give the bits of a batch without.
   ///
   /// @shape    logits (B,1), not NaN · labels (B,1), in [0, 1] · weights (B,1), in [0, 2^20]
-  /// @numerics weight times loss in double, truncated to multiples of 2^-60; the sums are exact while that of the
-  ///           weights is below 2^36
+  /// @numerics weight times loss in double, truncated to multiples of 2^-60; the sums are exact while that
+  ///           of the weights is below 2^36
   /// @cost     O(B); keeps nothing
   /// @threads  one thread at a time
   /// @error    shape_mismatch · invalid_value (its row); nothing was added then
