@@ -22,7 +22,8 @@
 // The answer, which the window defines, is compared bit by bit with a simulation in one thread before
 // anything is timed. `auc` is that of a smaller DLRM after 4000 steps of 256 clicks of a planted model,
 // through the same loop without the sleeps, on 50,000 other clicks: `auc_synchronous` in turn, `auc_planted`
-// that of the model that drew them. Predicted: updates that are up to 7 steps late move it by less than 0.002.
+// that of the model that drew them. Predicted: updates that are up to 7 steps late move it by less than
+// 0.002.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>

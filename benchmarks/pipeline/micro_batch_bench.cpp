@@ -2,9 +2,9 @@
 //
 //   pipeline/micro_batch/2x128   a batch of 256 in two parts; and 4x64, 2x256 (512), 4x256 (1024)
 //
-// The published comparison names a DeepCTR model and no sizes; here DeepFM with DeepCTR's layers: 26 tables of
-// rows of 16 floats, together larger than the caches and their ids uniform, the pairs of all rows (FM), a stack
-// of 416-256-128-1, a linear part for 13 numbers, Adagrad. The stages and what they run on:
+// The published comparison names a DeepCTR model and no sizes; here DeepFM with DeepCTR's layers: 26 tables
+// of rows of 16 floats, together larger than the caches and their ids uniform, the pairs of all rows (FM), a
+// stack of 416-256-128-1, a linear part for 13 numbers, Adagrad. The stages and what they run on:
 //
 //   resource 0, the caller   lookup    rows of the part
 //   resource 1, a thread     tower     FM, stacks, loss, backward
@@ -15,17 +15,19 @@
 // verb of the whole batch on both threads of a thread_pool, which is what two threads are otherwise for;
 // `rounds`, as published: rounds of 256 on one thread with an update each, for as many samples.
 //
-// Bound, before anything was timed. Of a step of 256 on one thread: 6656 rows at 30 ns = 0.2 ms of lookup, 214
-// MFLOP = 3.5 ms of tower, 0.1 ms of gather, 0.8 ms of update, 4.6 ms. Two resources can't be faster than the
-// larger one: 3.5 ms and a part of the first lookup and of the last gather, then the update at half its time:
-// 4.6 / (3.5 + 0.15 + 0.4) = 1.14. Two threads in each verb take half of everything at best, 2.0; so the
-// prediction is 1.1 over `plain`, and 0.6 to 0.7 over `two_threads`: a row that is lost. Over `rounds` of 256
-// the larger batches save updates too. `bound` is that arithmetic with the stages of the run. Micro batches
-// pay where stages need different things, such as a device and a network, or where a verb can't be split.
+// Bound, before anything was timed. Of a step of 256 on one thread: 6656 rows at 30 ns = 0.2 ms of lookup,
+// 214 MFLOP = 3.5 ms of tower, 0.1 ms of gather, 0.8 ms of update, 4.6 ms. Two resources can't be faster than
+// the larger one: 3.5 ms and a part of the first lookup and of the last gather, then the update at half its
+// time: 4.6 / (3.5 + 0.15 + 0.4) = 1.14. Two threads in each verb take half of everything at best, 2.0; so
+// the prediction is 1.1 over `plain`, and 0.6 to 0.7 over `two_threads`: a row that is lost. Over `rounds` of
+// 256 the larger batches save updates too. `bound` is that arithmetic with the stages of the run. Micro
+// batches pay where stages need different things, such as a device and a network, or where a verb can't be
+// split.
 //
-// Before timing, three batches are trained in each way from the same weights: `two_threads` gives the bits of
-// `plain`; micro batches differ by no more than 3 (B + C + 2) u (1 + |weight|) for a batch of B in C parts: the
-// documented bound for a sum of gradients of at most 1, and steps of at most the gradient (rate / epsilon = 1).
+// Before timing, three batches are trained in each way from the same weights: `two_threads` gives the bits
+// of `plain`; micro batches differ by no more than 3 (B + C + 2) u (1 + |weight|) for a batch of B in C
+// parts: the documented bound for a sum of gradients of at most 1, and steps of at most the gradient (rate /
+// epsilon = 1).
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
