@@ -30,11 +30,11 @@
 #include <thread>
 #include <vector>
 
-#include <deeprec/core/random.hpp>
 #include <deeprec/data/batch_reader.hpp>
 #include <deeprec/data/criteo_format.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 
+#include "support/criteo_text.hpp"
 #include "support/figures.hpp"
 #include "support/machine.hpp"
 
@@ -52,36 +52,6 @@ criteo_format tables() {
                  93145, 5683, 8351593,  3194,    27,  14992,  5461306, 10,    5652,
                  2173,  4,    7046547,  18,      15,  286181, 105,     142572};
   return format;
-}
-
-/// Rows like the real ones: 13 integers of 0 to 4 digits, 26 tokens of 8 hex digits, and each
-/// column as often missing as in the real rows.
-std::string generated_text() {
-  constexpr double missing[40] = {0, .45, 0,   .20, .20, .04, .25, .05, 0, .05, .45, .05, .77, .20,
-                                  0, 0,   .04, .04, 0,   .13, 0,   0,   0, 0,   0,   .04, 0,   0,
-                                  0, .04, 0,   0,   .44, .44, .04, .81, 0, .04, .44, .44};
-  const counter_rng rng(7);
-  std::string text;
-  for (std::uint64_t row = 0; row < 24'583; ++row) {
-    text += rng.uniform(0, row) < 0.231 ? '1' : '0';
-    for (std::uint64_t c = 1; c < 40; ++c) {
-      text += '\t';
-      // C19, C20, C25 and C26 are missing in the same rows.
-      if (rng.uniform(100 + (missing[c] == .44 ? 0 : c), row) < missing[c]) continue;
-      const std::uint64_t bits = rng.bits(c, row);
-      char field[24];
-      if (c <= 13) {
-        const int shift = 1 + static_cast<int>(bits >> 60) % 11;
-        std::snprintf(field, sizeof(field), "%llu",
-                      static_cast<unsigned long long>((bits >> 8) & ((1U << shift) - 1)));
-      } else {
-        std::snprintf(field, sizeof(field), "%08llx", static_cast<unsigned long long>(bits % 4096 * 1048583));
-      }
-      text += field;
-    }
-    text += '\n';
-  }
-  return text;
 }
 
 std::uint64_t fold(std::uint64_t sum, std::uint64_t value) { return mix64(sum ^ value) + value; }
@@ -127,7 +97,7 @@ struct input_file {
       text = all.str();
     }
     source = text.empty() ? "generated rows" : "the real rows";
-    if (text.empty()) text = generated_text();
+    if (text.empty()) text = deeprec_bench::generated_criteo_text();
 
     const criteo_format format = tables();
     std::vector<std::uint64_t> row_sums;

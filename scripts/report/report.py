@@ -15,6 +15,7 @@ A row (README.md in docs/benchmarks says what it means):
   speedup      its counter over the fastest of its baselines, or null
   baselines    [{name, why, counter}], with suite and filter for those of another benchmark, such as an optional peer
   limit        {name, counter}, with suite and filter likewise, or null
+  beside       optional: [{name, counter}] of what is to be read beside the ratio, with suite and filter likewise
 
 A record is {"runs": [{provenance, results}...]} as `reproduce` writes it, or one run as `bench.sh claims --json` does.
 Exit code 2: a file that is not what it has to be; 1: a suite failed.
@@ -84,6 +85,8 @@ def check_row(row, where):
         need(baseline, ["name", "why", "counter"], f"{where}: a baseline")
     if row["limit"] is not None:
         need(row["limit"], ["name", "counter"], f"{where}: limit")
+    for figure in row.get("beside", []):
+        need(figure, ["name", "counter"], f"{where}: a figure beside")
 
 
 def load_rows(path, only=None):
@@ -133,6 +136,9 @@ def parts_of(row):
     ]
     if row["limit"] and benchmark_of(row, row["limit"]) != own:
         parts.append((*benchmark_of(row, row["limit"]), row["limit"]["counter"], 0.0))
+    for figure in row.get("beside", []):
+        if all(benchmark_of(row, figure) != part[:2] for part in parts):
+            parts.append((*benchmark_of(row, figure), figure["counter"], 0.0))
     return parts
 
 
@@ -294,6 +300,7 @@ def outcome_of(row, runs):
         "best": None,
         "baselines": [],
         "limit": None,
+        "beside": [],
         "notes": [],
         "used": [],
     }
@@ -308,9 +315,10 @@ def outcome_of(row, runs):
         baselines=baselines,
         limit=limit,
         best=best,
+        beside=[(f, find(runs, benchmark_of(row, f), f["counter"])) for f in row.get("beside", [])],
         used=[found["provenance"] for found in found_ones if found["figure"]],
     )
-    failure = failure_in(found_ones)
+    failure = failure_in(found_ones + [found for _, found in outcome["beside"]])
     if failure:
         return {**outcome, "word": "FAILED", "reason": failure}
     if best:
@@ -493,6 +501,12 @@ def limit_line(row, outcome):
     return f"- Limit: {row['limit']['name']}; share {share_of(outcome)}" + (f" ({interval})" if interval else "")
 
 
+def beside_line(figure, found):
+    return f"  - {figure['name']}: " + (
+        f"{found['figure']['median']:.4g}" if found["figure"] else f"not measured, {found['reason']}"
+    )
+
+
 def section_of(row, outcome):
     lines = [
         f'<a id="{row["id"]}"></a>',
@@ -507,6 +521,8 @@ def section_of(row, outcome):
     if outcome["baselines"]:
         lines += ["- Baselines, ours is so many times faster:"]
         lines += [baseline_line(baseline, found) for baseline, found, _ in outcome["baselines"]]
+    if outcome["beside"]:
+        lines += ["- Beside it:", *[beside_line(figure, found) for figure, found in outcome["beside"]]]
     if "untimed" in row:
         lines.append(f"- Test of the numerics: {row['untimed']['test']}")
     else:

@@ -50,7 +50,15 @@ def row(name, **other):
 
 PEER_BASELINE = baseline("speedup", suite="peer", filter="peer/op")
 ROWS = [
-    row("won", baselines=[baseline("speedup_o2"), baseline("speedup_native"), PEER_BASELINE]),
+    row(
+        "won",
+        baselines=[baseline("speedup_o2"), baseline("speedup_native"), PEER_BASELINE],
+        beside=[
+            {"name": "AUC", "counter": "auc"},
+            {"name": "that of share", "filter": "s/share", "counter": "roofline"},
+            {"name": "AUC of none", "counter": "auc_none"},
+        ],
+    ),
     row("lost"),
     row("close", baselines=[baseline("speedup_o2")]),
     row("share", speedup=None, baselines=[], published=None),
@@ -90,7 +98,7 @@ def around(counter, value):
 
 
 RESULTS = [
-    result("won", {**around("speedup", 2.5), "speedup_o2": 4.0, "speedup_native": 2.5, **around("roofline", 0.9)}),
+    result("won", {**around("speedup", 2.5), "speedup_o2": 4.0, "speedup_native": 2.5, "auc": 0.81234, **around("roofline", 0.9)}),
     result(
         "lost",
         {**around("speedup", 0.8), "speedup_o2": 0.8, "speedup_native": 0.9, **around("roofline", 0.7)},
@@ -220,6 +228,7 @@ class Page(Case):
             "**WON**, 2.50× over the fastest baseline (over speedup_native), 95 % of the median 2.45 .. 2.55, 21 pairs",
             "over speedup_o2: 4.00×. It is fair.",
             "Limit: the limit; share 0.90 (0.88 .. 0.92)",
+            "Beside it:\n  - AUC: 0.8123\n  - that of share: 0.95\n  - AUC of none: not measured, no counter auc_none\n",
             "`s/won` of the suite `s`",
             "Why the ratio differs: Reason of won.",
         ):
@@ -327,6 +336,7 @@ class Faults(Case):
         fails_with([row("b"), without], r"row 2 \(a\) has no shape, ours$")
         fails_with([row("a", speedup=None, limit=None)], "neither a speedup nor a limit")
         fails_with([row("a", baselines=[{"name": "x", "counter": "y"}])], r"row 1 \(a\): a baseline has no why")
+        fails_with([row("a", beside=[{"name": "x"}])], r"row 1 \(a\): a figure beside has no counter")
         fails_with(
             [row("a", published={"figures": [{"what": "x"}], "hardware": "", "source": ""})],
             "a published figure has no ratio",
@@ -464,6 +474,15 @@ class Reproduce(Case):
         )
         self.expect(self.make_page(*sorted((self.work / "records").iterdir())), 0)
         self.assertIn("4 rows: 1 WON, 1 LOST, 1 no time, 1 never run.", self.text())
+
+    def test_a_figure_beside_a_row_is_run_with_it(self):
+        self.rows[0]["beside"] = [
+            {"name": name, "filter": f"tiny/{name}", "counter": "speedup"} for name in ("ahead", "behind")
+        ]
+        self.write("rows.json", self.rows)
+        self.reproduce("ahead")
+        results = self.record("tiny")["runs"][0]["results"]
+        self.assertEqual([r["filter"] for r in results], ["tiny/ahead", "tiny/behind"])
 
     def test_one_row_keeps_the_others(self):
         self.reproduce()
