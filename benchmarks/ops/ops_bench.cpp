@@ -9,8 +9,8 @@
 //
 //   speedup      Eigen's Tensor formulation over ours, the faster of two builds
 //   of_copy      memcpy of as many bytes over ours
-//   roofline     the limit over ours, the best of a sweep: a fill of the output, a read of the input, a gather
-//                by hand
+//   roofline     the limit over ours, the best of a sweep: a fill of the output, a read of the input, a
+//                gather by hand
 //   over_passes, over_loop                    of chain6: six passes, one loop by hand, over ours
 //
 // Shapes of less than a cache are called warm: inputs in rotation, the limit on the same ones. Each answer is
