@@ -52,18 +52,35 @@ class cut_search {
     starts.emplace_back(least_, none);
     // Few ops: every cut is a start. Many: those that may be better than the best so far, and of them the best.
     const bool few = p_.size() <= 256;
-    const std::size_t most = few ? 1000 : (std::max)(std::size_t{4}, std::size_t{1'000'000} / p_.size());
+    const std::size_t most = few ? 1000 : (std::max)(std::size_t{4}, std::size_t{100'000} / p_.size());
+    // Nested cuts put the ops into an order: those of the least cut first, and so on to those of none.
+    std::vector<std::int32_t> rank(p_.size());
+    single_moves moves(p_);
+    std::vector<std::int32_t> in_order(p_.size());
+    for (std::size_t v = 0; v < in_order.size(); ++v) in_order[v] = static_cast<std::int32_t>(v);
+    std::vector<std::int32_t> in_depth = depth_first(p_);
+    const auto walk = [&] {
+      for (std::vector<std::int32_t>* order : {&in_order, &in_depth}) {
+        std::stable_sort(order->begin(), order->end(), [&](std::int32_t a, std::int32_t b) {
+          return rank[static_cast<std::size_t>(a)] < rank[static_cast<std::size_t>(b)];
+        });
+        starts.emplace_back(0, moves.best_on_way(*order, price_));
+        found = consider(starts.back().second, p_.figures(starts.back().second)) || found;
+      }
+    };
+    walk();  // a good cut to begin with spares the sweep much
     lambda_sweep(p_).run(price_, few ? std::numeric_limits<double>::infinity() : least_,
                          [&](const op_set& in, const cut_figures& f) {
                            found = consider(in, f) || found;
+                           for (std::size_t v = 0; v < in.size(); ++v) rank[v] += in[v] == 0 ? 1 : 0;
                            starts.emplace_back(price_(f), in);
-                           if (starts.size() > 2 * most + 2) cut_down(starts, most);
+                           if (starts.size() > 2 * most + 8) cut_down(starts, most);
                            return few ? std::numeric_limits<double>::infinity() : least_;
                          });
     cut_down(starts, most);
-    single_moves moves(p_);
+    walk();
     for (auto& start : starts) {
-      const cut_figures f = moves.descend(start.second, price_, 64);
+      const cut_figures f = moves.descend(start.second, price_, few ? 64 : 8);
       found = consider(start.second, f) || found;
     }
     if (found) choice = cut_choice::searched;

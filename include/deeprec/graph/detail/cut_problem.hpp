@@ -123,7 +123,7 @@ class lambda_cut {
   explicit lambda_cut(const cut_problem& problem)
       : p_(problem), node_of_(problem.size(), -1), value_of_(problem.maker.size(), -1) {}
 
-  /// Of all closed sets S with low <= S <= low + free, the smallest with the least bytes + lambda * (cost outside
+  /// Of all closed sets S with low <= S <= low + free, the largest with the least bytes + lambda * (cost outside
   /// of S). `free` are ops outside of `low`, closed above it. Sets in[v] = 1 for the ops of S in `free`.
   void solve(double lambda, const op_set& low, const std::vector<std::int32_t>& free, op_set& in) {
     for (std::size_t i = 0; i < free.size(); ++i) node_of_[at(free[i])] = static_cast<std::int32_t>(i) + 2;
@@ -170,7 +170,7 @@ class lambda_cut {
     }
     network_.solve(source, target);
     for (const std::int32_t v : free) {
-      in[at(v)] = network_.reached(node_of_[at(v)]) ? 1 : 0;
+      in[at(v)] = network_.before_cut(node_of_[at(v)]) ? 1 : 0;
       node_of_[at(v)] = -1;
     }
   }
@@ -198,17 +198,26 @@ class single_moves {
   explicit single_moves(const cut_problem& problem)
       : p_(problem), missing_(problem.size()), inside_(problem.size()), outside_(problem.maker.size()) {}
 
+  /// Adds the ops one by one in an order in which each follows its needs; the set on this way with the least price.
+  op_set best_on_way(const std::vector<std::int32_t>& order, const cut_price& price) {
+    op_set in(p_.size(), 0);
+    count(in);
+    cut_figures now = p_.figures(in);
+    double least = price(now);
+    std::size_t length = 0;
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      now = moving(at(order[i]), false, now);
+      move(at(order[i]), in);
+      if (price(now) < least) least = price(now), length = i + 1;
+    }
+    in.assign(p_.size(), 0);
+    for (std::size_t i = 0; i < length; ++i) in[at(order[i])] = 1;
+    return in;
+  }
+
   /// @return the figures of the set that it ends at
   cut_figures descend(op_set& in, const cut_price& price, int most_rounds) {
-    for (std::size_t v = 0; v < p_.size(); ++v) {
-      missing_[v] = inside_[v] = 0;
-      for (const std::int32_t u : p_.before[v]) missing_[v] += in[at(u)] == 0 ? 1 : 0;
-      for (const std::int32_t w : p_.after[v]) inside_[v] += in[at(w)] != 0 ? 1 : 0;
-    }
-    for (std::size_t i = 0; i < outside_.size(); ++i) {
-      outside_[i] = p_.leaves[i];
-      for (const std::int32_t u : p_.users[i]) outside_[i] += in[at(u)] == 0 ? 1 : 0;
-    }
+    count(in);
     cut_figures now = p_.figures(in);
     for (int round = 0; round < most_rounds; ++round) {
       bool moved = false;
@@ -229,6 +238,17 @@ class single_moves {
  private:
   static std::size_t at(std::int32_t i) noexcept { return static_cast<std::size_t>(i); }
 
+  void count(const op_set& in) {
+    for (std::size_t v = 0; v < p_.size(); ++v) {
+      missing_[v] = inside_[v] = 0;
+      for (const std::int32_t u : p_.before[v]) missing_[v] += in[at(u)] == 0 ? 1 : 0;
+      for (const std::int32_t w : p_.after[v]) inside_[v] += in[at(w)] != 0 ? 1 : 0;
+    }
+    for (std::size_t i = 0; i < outside_.size(); ++i) {
+      outside_[i] = p_.leaves[i];
+      for (const std::int32_t u : p_.users[i]) outside_[i] += in[at(u)] == 0 ? 1 : 0;
+    }
+  }
   [[nodiscard]] cut_figures moving(std::size_t v, bool out, cut_figures f) const {
     const double c = out ? -p_.cost[v] : p_.cost[v];
     f.stage += c;
@@ -252,6 +272,28 @@ class single_moves {
   const cut_problem& p_;
   std::vector<std::int32_t> missing_, inside_, outside_;
 };
+
+/// The ops depth first: each right after what it needs, so that few values wait.
+inline std::vector<std::int32_t> depth_first(const cut_problem& p) {
+  std::vector<std::int32_t> order, open;
+  std::vector<std::uint8_t> state(p.size());  // 1: opened, 2: listed
+  for (std::size_t i = p.size(); i-- > 0;) {
+    open.push_back(static_cast<std::int32_t>(i));
+    while (!open.empty()) {
+      const auto v = static_cast<std::size_t>(open.back());
+      if (state[v] == 0) {
+        state[v] = 1;
+        for (const std::int32_t u : p.before[v]) {
+          if (state[static_cast<std::size_t>(u)] == 0) open.push_back(u);
+        }
+        continue;
+      }
+      open.pop_back();
+      if (state[v] == 1) state[v] = 2, order.push_back(static_cast<std::int32_t>(v));
+    }
+  }
+  return order;
+}
 
 /// All least cuts, over every λ from minus infinity (nothing moves) to infinity (everything does): they lie inside
 /// of each other, so each is found between two others, on the ops that these differ in.
