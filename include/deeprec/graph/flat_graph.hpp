@@ -98,6 +98,7 @@ struct edge_info {
 ///
 /// @cost    28 bytes for an edge, about 30 for an op and its name
 /// @threads immutable once built; thread-safe
+/// @error   none
 class flat_graph {
  public:
   using number = std::int32_t;  ///< of an op, an edge or a port
