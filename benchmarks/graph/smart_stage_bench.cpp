@@ -4,12 +4,12 @@
 //   graph/smart_stage/sweep:1e4      the balanced cut of 10^4 ops, over every lambda that may matter: seconds
 //   graph/smart_stage/optimal        10^4 graphs of 14 ops: share within 5 % of brute force
 //
-// The floor of the first: the colouring reads each edge's destination once, in order (16 MB), and for each a mark
-// of 4 bytes at random among 4 MB; the sides read the edges out of and into each op once more each (the numbers of
-// the edges in, 16 MB in order, and their sources at random among 16 MB), and listing the values reads the ports
-// and bytes. About 100 MB in order, 10 ms at 10 GB/s, and 16 * 10^6 random accesses, which at 5 ns (the arrays
-// lie in the last-level cache) are 80 ms: about 0.1 s. `floor` is that, with both paces measured in the run.
-// The sweep has no such floor: it is as many least cuts as the bounds leave.
+// The floor of the first: the colouring reads each edge's destination once, in order (16 MB), and for each a
+// mark of 4 bytes at random among 4 MB; the sides read the edges out of and into each op once more each (the
+// numbers of the edges in, 16 MB in order, and their sources at random among 16 MB), and listing the values
+// reads the ports and bytes. About 100 MB in order, 10 ms at 10 GB/s, and 16 * 10^6 random accesses, which at
+// 5 ns (the arrays lie in the last-level cache) are 80 ms: about 0.1 s. `floor` is that, with both paces
+// measured in the run. The sweep has no such floor: it is as many least cuts as the bounds leave.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>

@@ -37,7 +37,8 @@ detail::cut_problem random_problem(std::mt19937_64& random, std::size_t n) {
     p.leaves.push_back(maker >= 0 && random() % 3 == 0 ? 1 : 0);
     // Who uses a value needs its maker.
     for (std::size_t v = static_cast<std::size_t>(maker + 1); v < n; ++v) {
-      const auto first = p.before.items.begin() + p.before.begin[v], last = p.before.items.begin() + p.before.begin[v + 1];
+      const auto first = p.before.items.begin() + p.before.begin[v],
+                 last = p.before.items.begin() + p.before.begin[v + 1];
       if ((maker < 0 || std::find(first, last, maker) != last) && random() % 2 == 0)
         p.users.items.push_back(static_cast<std::int32_t>(v));
     }
@@ -113,7 +114,8 @@ TEST_CASE("smart_stage: least cuts of growing lambdas lie inside of each other")
   }
 }
 
-TEST_CASE("smart_stage: the price is within 5 % of brute force in 19 of 20 graphs, and never above DeepRec's") {
+TEST_CASE(
+    "smart_stage: the price is within 5 % of brute force in 19 of 20 graphs, and never above DeepRec's") {
   std::mt19937_64 random(deeprec_test::seed() + 5);
   int good = 0, count = 0;
   double worst = 1;

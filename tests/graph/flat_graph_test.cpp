@@ -35,7 +35,8 @@ struct graph {
 
   node* make(std::string label, std::string type, std::vector<node::input> inputs = {}) {
     nodes.push_back(std::make_unique<node>());
-    *nodes.back() = {std::move(label), std::move(type), std::move(inputs), {}, static_cast<int>(nodes.size()) - 1};
+    *nodes.back() = {
+        std::move(label), std::move(type), std::move(inputs), {}, static_cast<int>(nodes.size()) - 1};
     return nodes.back().get();
   }
 };
@@ -120,7 +121,8 @@ TEST_CASE("flat_graph: every refusal names the op") {
   b.connect(0, 0, 1, 3);
   b.connect(0, 1, 1, 3);
   CHECK(refusal(b) ==
-        "flat_graph: an input port must have one edge (op 1 'second': port 3 has op 0 'first' and op 0 'first')");
+        "flat_graph: an input port must have one edge (op 1 'second': port 3 has op 0 'first' and op 0 "
+        "'first')");
   b = two;
   b.connect(0, 0, 1, -1);
   CHECK(refusal(b) == "flat_graph: a port must be a number from 0 to 2^31 - 2 (op 1 'second': -1)");
@@ -132,7 +134,8 @@ TEST_CASE("flat_graph: every refusal names the op") {
   b.connect(0, 0, 1, 0);
   b.control(1, 0);
   CHECK(refusal(b) ==
-        "flat_graph: an op must not need its own result (op 0 'first': it needs itself, by way of op 1 'second')");
+        "flat_graph: an op must not need its own result (op 0 'first': it needs itself, by way of op 1 "
+        "'second')");
   for (const double cost : {-1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
     b = two;
     b.add({.name = "dear", .cost = cost});
@@ -176,7 +179,8 @@ TEST_CASE("flat_graph: a stage that feeds itself is a cycle") {
   b.connect(0, 0, 1, 0);
   b.connect(2, 0, 0, 0);
   CHECK(refusal(b) ==
-        "flat_graph: an op must not need its own result (op 0 'read': it needs itself, by way of op 1 'put', op 2 "
+        "flat_graph: an op must not need its own result (op 0 'read': it needs itself, by way of op 1 'put', "
+        "op 2 "
         "'take')");
 }
 
@@ -198,7 +202,8 @@ TEST_CASE("flat_graph: random graphs are refused by name, or are in topological 
     for (std::size_t i = 0; i < flat.value().order().size(); ++i)
       at[static_cast<std::size_t>(flat.value().order()[i])] = static_cast<index_t>(i);
     for (const edge_info& e : g.edges) {
-      if (at[static_cast<std::size_t>(e.source)] >= at[static_cast<std::size_t>(e.destination)]) FAIL("order");
+      if (at[static_cast<std::size_t>(e.source)] >= at[static_cast<std::size_t>(e.destination)])
+        FAIL("order");
     }
   }
   CHECK(refused > 1000);

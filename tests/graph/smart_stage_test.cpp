@@ -1,4 +1,5 @@
-// Which ops move before the stage, against its definition on random graphs; the cases that went wrong elsewhere.
+// Which ops move before the stage, against its definition on random graphs; the cases that went wrong
+// elsewhere.
 
 #include <deeprec/graph/apply_cut.hpp>
 #include <deeprec/graph/explain_cut.hpp>
@@ -38,7 +39,8 @@ struct definition {
     for (index_t v = 0; v < g.size(); ++v) {
       if (cut.farthest_side[at(v)] != op_side::undone || g.kind(v) == op_kind::stage_take) continue;
       for (index_t w = 0; w < g.size(); ++w) {
-        if (g.stage_of(w) == g.stage_of(v) && g.kind(w) == (g.kind(v) == op_kind::stage ? op_kind::stage : op_kind::stage_take))
+        if (g.stage_of(w) == g.stage_of(v) &&
+            g.kind(w) == (g.kind(v) == op_kind::stage ? op_kind::stage : op_kind::stage_take))
           pair[v] = w;
       }
     }
@@ -71,9 +73,10 @@ struct definition {
     for (index_t v = 0; v < g.size(); ++v) {
       const op_kind k = g.kind(v);
       const op_effects f = g.effects(v);
-      seed[at(v)] = !undone(v) && (k == op_kind::variable || k == op_kind::placeholder || k == op_kind::control_flow ||
-                                   has_effect(f, op_effects::writes | op_effects::target) ||
-                                   (has_effect(f, op_effects::reads) && k != op_kind::id_lookup));
+      seed[at(v)] =
+          !undone(v) && (k == op_kind::variable || k == op_kind::placeholder || k == op_kind::control_flow ||
+                         has_effect(f, op_effects::writes | op_effects::target) ||
+                         (has_effect(f, op_effects::reads) && k != op_kind::id_lookup));
     }
     // Reachability, by squaring.
     std::vector<bits> reach(n, bits(n)), all(n, bits(n));
@@ -113,7 +116,8 @@ std::string wrong_with(const flat_graph& before, const staged_graph& after) {
   const flat_graph& g = after.graph;
   bits earlier(at(g.size()));  // before a stage that stayed
   for (const auto& [op, name] : g.stage_ops()) {
-    if (g.kind(op) == op_kind::stage_take || std::count(after.puts.begin(), after.puts.end(), op) != 0) continue;
+    if (g.kind(op) == op_kind::stage_take || std::count(after.puts.begin(), after.puts.end(), op) != 0)
+      continue;
     earlier[at(op)] = 1;
   }
   for (std::size_t i = g.order().size(); i-- > 0;) {
@@ -147,7 +151,8 @@ std::string wrong_with(const flat_graph& before, const staged_graph& after) {
     if (is_put && !g.is_control(e) && !crossing.insert({u, g.source_port(e)}).second)
       return "a value crosses twice: " + std::string(g.name(u));
     if (staged[at(u)] != 0 && staged[at(w)] == 0 && earlier[at(w)] == 0)
-      return "an edge leaves the staged part beside its put: " + std::string(g.name(u)) + " to " + std::string(g.name(w));
+      return "an edge leaves the staged part beside its put: " + std::string(g.name(u)) + " to " +
+             std::string(g.name(w));
   }
   // Every op is there once, constants at most twice.
   std::map<index_t, int> times;
@@ -280,11 +285,13 @@ TEST_CASE("smart_stage P1, P2, P3: the definition, validity and maximality on ra
     for (index_t v = 0; v < g.size(); ++v) {
       if (cut.side[at(v)] == op_side::undone) continue;
       const std::vector<index_t> path = barrier_path(cut, v);
-      if (cut.farthest_side[at(v)] != op_side::undone && path.empty() == (oracle.coloured[at(v)] != 0)) FAIL("colour of op " << v);
+      if (cut.farthest_side[at(v)] != op_side::undone && path.empty() == (oracle.coloured[at(v)] != 0))
+        FAIL("colour of op " << v);
       if (path.empty()) continue;
       CHECK(oracle.seed[at(path.front())] != 0);
       for (std::size_t i = 1; i < path.size(); ++i) {
-        if (std::count(oracle.edges.begin(), oracle.edges.end(), std::pair(path[i - 1], path[i])) == 0) FAIL("path");
+        if (std::count(oracle.edges.begin(), oracle.edges.end(), std::pair(path[i - 1], path[i])) == 0)
+          FAIL("path");
       }
     }
     if (!cut.changes()) {
@@ -298,8 +305,12 @@ TEST_CASE("smart_stage P1, P2, P3: the definition, validity and maximality on ra
     for (std::size_t e = 0; e < oracle.edges.size(); ++e) {
       const auto [u, w] = oracle.edges[e];
       const op_side from = cut.side[at(u)], to = cut.side[at(w)];
-      const bool free = (g.kind(u) == op_kind::variable && g.in(u).empty()) || from == op_side::constant || from == op_side::earlier;
-      if (is_before_cut(to) && !is_before_cut(from) && !free) FAIL("op " << w << " needs op " << u << " side " << int(from) << " kind " << int(g.kind(u)) << " to kind " << int(g.kind(w)) << " to side " << int(to) << "\n" << explain(g, cut));
+      const bool free = (g.kind(u) == op_kind::variable && g.in(u).empty()) || from == op_side::constant ||
+                        from == op_side::earlier;
+      if (is_before_cut(to) && !is_before_cut(from) && !free)
+        FAIL("op " << w << " needs op " << u << " side " << int(from) << " kind " << int(g.kind(u))
+                   << " to kind " << int(g.kind(w)) << " to side " << int(to) << "\n"
+                   << explain(g, cut));
       lookups += oracle.handle[e] && is_before_cut(to) ? 1 : 0;
       // P3. Whoever uses a staged value, and is not staged, is coloured, or no op after the user's stage.
       if (is_before_cut(from) && to == op_side::rest && oracle.coloured[at(w)] == 0) {
@@ -364,26 +375,36 @@ TEST_CASE("hazard H3: everything that a staged value needs is placed on the CPU"
   const op_info device{.place = op_place::device};
   small_graph s;
   s.op("seed", {}, {.kind = op_kind::constant}).op("read", {"seed"}, device).stage("io", {"read"});
-  s.op("table", {}, variable).op("hash", {"io", "seed"}, device).op("lookup", {"hash", "table", "seed"}, device);
+  s.op("table", {}, variable)
+      .op("hash", {"io", "seed"}, device)
+      .op("lookup", {"hash", "table", "seed"}, device);
   const flat_graph g = s.build();
   const stage_cut cut = farthest(g);
   const staged_graph staged = apply_cut(g, cut).or_throw();
   std::map<std::string, op_place> place;
-  for (index_t v = 0; v < staged.graph.size(); ++v) place[std::string(staged.graph.name(v))] = staged.graph.place(v);
+  for (index_t v = 0; v < staged.graph.size(); ++v)
+    place[std::string(staged.graph.name(v))] = staged.graph.place(v);
   CHECK(place.at("read") == op_place::cpu);
   CHECK(place.at("hash") == op_place::cpu);
   CHECK(place.at("put io") == op_place::cpu);
   CHECK(place.at("seed_duplicate") == op_place::cpu);
   CHECK(place.at("seed") == op_place::any);
   CHECK(place.at("lookup") == op_place::device);
-  CHECK(explain(g, cut).find("on the CPU, also 'read', 'hash', placed elsewhere before") != std::string::npos);
+  CHECK(explain(g, cut).find("on the CPU, also 'read', 'hash', placed elsewhere before") !=
+        std::string::npos);
   const stage_cut left = smart_stage(g, {.staged_place = op_place::any}).or_throw();
   CHECK(apply_cut(g, left).or_throw().graph.place(s.number.at("read")) == op_place::device);
 }
 
-TEST_CASE("smart_stage P5: a consumer of the stage that reads a variable itself leaves the cut at the user's boundary") {
+TEST_CASE(
+    "smart_stage P5: a consumer of the stage that reads a variable itself leaves the cut at the user's "
+    "boundary") {
   small_graph s;
-  s.op("read").op("table", {}, variable).stage("io", {"read"}).op("lookup", {"io", "table"}).op("loss", {"lookup"});
+  s.op("read")
+      .op("table", {}, variable)
+      .stage("io", {"read"})
+      .op("lookup", {"io", "table"})
+      .op("loss", {"lookup"});
   const flat_graph g = s.build();
   const stage_cut cut = farthest(g);
   CHECK(staged_names(g, cut) == "read");
@@ -398,7 +419,8 @@ TEST_CASE("smart_stage P5: a target inside of the region stops the cut") {
   CHECK(staged_names(g, farthest(g)) == "read parse");
 }
 
-TEST_CASE("smart_stage P5: a control edge carries the colour, and over the cut it becomes one from the take") {
+TEST_CASE(
+    "smart_stage P5: a control edge carries the colour, and over the cut it becomes one from the take") {
   small_graph s;
   s.op("read").stage("io", {"read"}).op("table", {}, variable).op("sum", {"table"});
   s.op("hash", {"io", "^sum"}).op("parse", {"io"}).op("log", {"sum", "^parse"}).op("end", {"hash", "parse"});
@@ -437,7 +459,12 @@ TEST_CASE("smart_stage P5: stages side by side move each for itself, and become 
 
 TEST_CASE("smart_stage P5: of stages in a line only the last one moves") {
   small_graph s;
-  s.op("read").stage("io", {"read"}).op("parse", {"io"}).stage("pre", {"parse"}).op("hash", {"pre"}).op("end", {"hash"}, target);
+  s.op("read")
+      .stage("io", {"read"})
+      .op("parse", {"io"})
+      .stage("pre", {"parse"})
+      .op("hash", {"pre"})
+      .op("end", {"hash"}, target);
   const flat_graph g = s.build();
   const stage_cut cut = farthest(g);
   REQUIRE(cut.kept.size() == 1);
@@ -484,7 +511,11 @@ TEST_CASE("smart_stage: an id lookup of a growing table moves, unless its ids ar
 
 TEST_CASE("smart_stage: a stage stays where the rest reads beside it what a variable reaches") {
   small_graph s;
-  s.op("table", {}, variable).op("sum", {"table"}).stage("io", {"sum"}).op("x", {"io"}).op("end", {"x", "sum"});
+  s.op("table", {}, variable)
+      .op("sum", {"table"})
+      .stage("io", {"sum"})
+      .op("x", {"io"})
+      .op("end", {"x", "sum"});
   const flat_graph g = s.build();
   const stage_cut cut = farthest(g);
   CHECK(!cut.changes());

@@ -1,4 +1,5 @@
-// A staged graph computes the same, step for step: both are interpreted, with a variable that each step changes.
+// A staged graph computes the same, step for step: both are interpreted, with a variable that each step
+// changes.
 
 #include <deeprec/core/hash.hpp>
 #include <deeprec/graph/apply_cut.hpp>
@@ -28,25 +29,30 @@ using word = std::uint64_t;
 std::size_t at(index_t i) { return static_cast<std::size_t>(i); }
 constexpr word steps = 12;
 
-/// Whole-number ops: an output is a hash of the op, the port and the inputs. A `reads` op also reads the state, a
-/// `writes` op changes it at the end of a step; an op without inputs yields something else in each step.
+/// Whole-number ops: an output is a hash of the op, the port and the inputs. A `reads` op also reads the
+/// state, a `writes` op changes it at the end of a step; an op without inputs yields something else in each
+/// step.
 class interpreter {
  public:
   /// `origin`: the op that an op was, by which it computes.
-  interpreter(const flat_graph& g, std::vector<index_t> origin) : g_(g), origin_(std::move(origin)), value_(at(g.size())) {
+  interpreter(const flat_graph& g, std::vector<index_t> origin)
+      : g_(g), origin_(std::move(origin)), value_(at(g.size())) {
     for (index_t v = 0; v < g.size(); ++v) {
       if (g.kind(v) == op_kind::stage_put) put_[std::string(g.stage_of(v))] = v;
     }
   }
 
-  word output(index_t v, index_t port) const { return mix64(value_[at(v)] + static_cast<word>(port) * 0x9e3779b97f4a7c15); }
+  word output(index_t v, index_t port) const {
+    return mix64(value_[at(v)] + static_cast<word>(port) * 0x9e3779b97f4a7c15);
+  }
 
   /// What an edge carries. A take hands out what was put: here, in this step, or in a record.
   word carried(index_t e, const std::map<std::pair<index_t, index_t>, word>* record) const {
     const index_t u = g_.source(e);
     if (g_.kind(u) == op_kind::stage) return carried(input(u, g_.source_port(e)), record);
     if (g_.kind(u) != op_kind::stage_take) return output(u, g_.source_port(e));
-    if (record != nullptr && record->count({u, g_.source_port(e)}) != 0) return record->at({u, g_.source_port(e)});
+    if (record != nullptr && record->count({u, g_.source_port(e)}) != 0)
+      return record->at({u, g_.source_port(e)});
     return carried(input(put_.at(std::string(g_.stage_of(u))), g_.source_port(e)), record);
   }
   index_t input(index_t v, index_t port) const {
@@ -58,7 +64,8 @@ class interpreter {
 
   /// Runs the ops of one side.
   template <class Of>
-  void run(word step, word state, const std::map<std::pair<index_t, index_t>, word>* record, Of of_this_side) {
+  void run(word step, word state, const std::map<std::pair<index_t, index_t>, word>* record,
+           Of of_this_side) {
     written_ = state;
     for (const std::int32_t v : g_.order()) {
       if (!of_this_side(v)) continue;
@@ -69,7 +76,8 @@ class interpreter {
         if (g_.is_control(e)) continue;
         fed = true;
         // An id lookup reads no row: the handle is all that it has of the table.
-        const bool handle = kind == op_kind::id_lookup && g_.kind(g_.source(e)) == op_kind::variable && g_.in(g_.source(e)).empty();
+        const bool handle = kind == op_kind::id_lookup && g_.kind(g_.source(e)) == op_kind::variable &&
+                            g_.in(g_.source(e)).empty();
         h = mix64(h ^ (handle ? 77 : carried(e, record)));
       }
       if (!fed && kind != op_kind::constant) h = mix64(h ^ (step + 1000));
@@ -104,7 +112,10 @@ trace run_plainly(const flat_graph& g, const std::vector<index_t>& watched) {
   trace outputs;
   word state = 5;
   for (word step = 0; step < steps; ++step) {
-    all.run(step, state, nullptr, [&](index_t v) { return g.kind(v) != op_kind::stage_put && g.kind(v) != op_kind::stage_take && g.kind(v) != op_kind::stage; });
+    all.run(step, state, nullptr, [&](index_t v) {
+      return g.kind(v) != op_kind::stage_put && g.kind(v) != op_kind::stage_take &&
+             g.kind(v) != op_kind::stage;
+    });
     state = all.written();
     outputs.emplace_back();
     for (const index_t v : watched) outputs.back().push_back(all.output(v, 0));
@@ -114,10 +125,12 @@ trace run_plainly(const flat_graph& g, const std::vector<index_t>& watched) {
 
 using record = std::map<std::pair<index_t, index_t>, word>;
 
-trace run_staged(const staged_graph& s, const std::vector<index_t>& watched, std::size_t capacity, int threads) {
+trace run_staged(const staged_graph& s, const std::vector<index_t>& watched, std::size_t capacity,
+                 int threads) {
   const flat_graph& g = s.graph;
   std::vector<bool> staged(at(g.size())), stage_op(at(g.size()));
-  for (std::size_t i = 0; i < s.puts.size(); ++i) staged[at(s.puts[i])] = true, stage_op[at(s.puts[i])] = stage_op[at(s.takes[i])] = true;
+  for (std::size_t i = 0; i < s.puts.size(); ++i)
+    staged[at(s.puts[i])] = true, stage_op[at(s.puts[i])] = stage_op[at(s.takes[i])] = true;
   for (std::size_t i = g.order().size(); i-- > 0;) {
     const index_t v = g.order()[i];
     if (!staged[at(v)]) continue;
@@ -173,7 +186,9 @@ trace run_staged(const staged_graph& s, const std::vector<index_t>& watched, std
 
 }  // namespace
 
-TEST_CASE("smart_stage P4: the staged graph computes the same in each step, for capacities 1 to 8 and several threads") {
+TEST_CASE(
+    "smart_stage P4: the staged graph computes the same in each step, for capacities 1 to 8 and several "
+    "threads") {
   std::mt19937_64 random(deeprec_test::seed() + 6);
   int compared = 0, moved = 0, wrong_cuts = 0, wrong_seen = 0;
   for (int round = 0; round < 6000 && compared < 120; ++round) {
@@ -202,10 +217,12 @@ TEST_CASE("smart_stage P4: the staged graph computes the same in each step, for 
     stage_cut wrong = cut;
     for (index_t v = 0; v < g.size() && wrong_cuts < 40; ++v) {
       if (cut.side[at(v)] != op_side::rest || !has_effect(g.effects(v), op_effects::reads) ||
-          has_effect(g.effects(v), op_effects::writes) || g.kind(v) != op_kind::plain || g.out_end(v) == g.out_begin(v))
+          has_effect(g.effects(v), op_effects::writes) || g.kind(v) != op_kind::plain ||
+          g.out_end(v) == g.out_begin(v))
         continue;
       bool from_staged = true, control = false;
-      for (const std::int32_t e : g.in(v)) from_staged = from_staged && is_before_cut(cut.side[at(g.source(e))]);
+      for (const std::int32_t e : g.in(v))
+        from_staged = from_staged && is_before_cut(cut.side[at(g.source(e))]);
       for (index_t e = g.out_begin(v); e < g.out_end(v); ++e) {
         control = control || g.is_control(e) || cut.side[at(g.destination(e))] != op_side::rest;
       }
@@ -231,7 +248,8 @@ TEST_CASE("smart_stage P4: the staged graph computes the same in each step, for 
       break;
     }
   }
-  MESSAGE(compared << " graphs, " << moved << " ops moved; " << wrong_seen << " of " << wrong_cuts << " wrong cuts seen");
+  MESSAGE(compared << " graphs, " << moved << " ops moved; " << wrong_seen << " of " << wrong_cuts
+                   << " wrong cuts seen");
   CHECK(compared == 120);
   CHECK(moved > 100);
   CHECK(wrong_cuts > 0);

@@ -34,7 +34,8 @@ void for_each_closed_set(const deeprec::detail::cut_problem& p, F f) {
 /// The least price of all closed sets.
 inline double least_price(const deeprec::detail::cut_problem& p, const deeprec::detail::cut_price& price) {
   double least = std::numeric_limits<double>::infinity();
-  for_each_closed_set(p, [&](const auto&, const deeprec::detail::cut_figures& f) { least = std::min(least, price(f)); });
+  for_each_closed_set(
+      p, [&](const auto&, const deeprec::detail::cut_figures& f) { least = std::min(least, price(f)); });
   return least;
 }
 

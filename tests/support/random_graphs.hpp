@@ -42,14 +42,15 @@ struct random_graph {
   }
 };
 
-/// Ops in layers, the first of which is read by the user's stage; costs and bytes are log-normal. The last layer
-/// is a target.
+/// Ops in layers, the first of which is read by the user's stage; costs and bytes are log-normal. The last
+/// layer is a target.
 inline random_graph layered_graph(std::mt19937_64& random, index_t count, index_t width, int inputs) {
   random_graph g;
   std::lognormal_distribution<double> cost(0, 1), bytes(0, 1);
   const auto fresh = [&] { return static_cast<std::int64_t>(std::ceil(1000 * bytes(random))); };
   const auto op = [&](const char* name) {
-    g.ops.push_back({name + std::to_string(g.ops.size()), op_kind::plain, op_effects::none, op_place::any, cost(random), ""});
+    g.ops.push_back({name + std::to_string(g.ops.size()), op_kind::plain, op_effects::none, op_place::any,
+                     cost(random), ""});
     return static_cast<index_t>(g.ops.size()) - 1;
   };
   const index_t source = op("read");
@@ -68,7 +69,8 @@ inline random_graph layered_graph(std::mt19937_64& random, index_t count, index_
       std::set<std::size_t> from;
       for (int k = 0; k < inputs; ++k) from.insert(random() % before.size());
       index_t port = 0;
-      for (const std::size_t f : from) g.edges.push_back({before[f].first, 0, v, port++, before[f].second, false});
+      for (const std::size_t f : from)
+        g.edges.push_back({before[f].first, 0, v, port++, before[f].second, false});
       layer.emplace_back(v, fresh());
     }
     // What a layer leaves unread, the next one may still read.
@@ -84,8 +86,8 @@ inline random_graph layered_graph(std::mt19937_64& random, index_t count, index_
   return g;
 }
 
-/// Anything: kinds, effects, control edges, several stages, values that several ops read. With `broken` it often
-/// is no graph.
+/// Anything: kinds, effects, control edges, several stages, values that several ops read. With `broken` it
+/// often is no graph.
 inline random_graph wild_graph(std::mt19937_64& random, index_t most_ops, bool broken) {
   random_graph g;
   const auto chance = [&](unsigned percent) { return random() % 100 < percent; };
@@ -175,7 +177,8 @@ inline random_graph wild_graph(std::mt19937_64& random, index_t most_ops, bool b
       if (fed) continue;
       if (op.kind == op_kind::stage_put) {
         g.edges.push_back({0, 0, v, 0, 1, false});
-        if (g.ops[0].kind == op_kind::stage_take || g.ops[0].kind == op_kind::stage) g.ops[0] = {"v0", op_kind::plain, op_effects::none, op_place::any, 1, ""};
+        if (g.ops[0].kind == op_kind::stage_take || g.ops[0].kind == op_kind::stage)
+          g.ops[0] = {"v0", op_kind::plain, op_effects::none, op_place::any, 1, ""};
       } else {
         op.kind = op_kind::plain;
         op.stage.clear();

@@ -1,10 +1,11 @@
 // The graph with its stage where a cut says.
 //
 //   parse ─> put "io"   take "io" ─> hash ─> lookup          before: the user's
-//   parse ─> hash ─> put "io"        take "io" ─> lookup     after: each value crosses once, however many use it
+//   parse ─> hash ─> put "io"        take "io" ─> lookup     after: each value crosses once
 //
-// The put and the take of a stage imply the order of everything before and after, so a control edge over the cut
-// becomes one from the take. A constant that both sides use is there twice. Not here: which cut (smart_stage.hpp).
+// The put and the take of a stage imply the order of everything before and after, so a control edge over the
+// cut becomes one from the take. A constant that both sides use is there twice. Not here: which cut
+// (smart_stage.hpp).
 #pragma once
 
 #include <cstddef>
@@ -67,7 +68,8 @@ class cut_rewriter {
     for (index_t v = 0; v < g_.size(); ++v) {
       if (side(v) == op_side::undone) continue;
       op_info op = g_.op(v);
-      if (cut_.staged_place != op_place::any && (before(v) || side(v) == op_side::earlier)) op.place = cut_.staged_place;
+      if (cut_.staged_place != op_place::any && (before(v) || side(v) == op_side::earlier))
+        op.place = cut_.staged_place;
       now_[at(v)] = add(op, v);
     }
   }
@@ -94,7 +96,8 @@ class cut_rewriter {
     for (std::size_t v = 0; v < at(g_.size()); ++v) first_value_[v + 1] += first_value_[v];
     for (std::size_t i = 0; i < cut_.values.size(); ++i) {
       const staged_value& value = cut_.values[i];
-      build_.connect(now_[at(value.source)], value.source_port, made_.puts[at(value.stage)], position_[i], value.bytes);
+      build_.connect(now_[at(value.source)], value.source_port, made_.puts[at(value.stage)], position_[i],
+                     value.bytes);
       fed_[at(value.source)] = true;
     }
   }
@@ -127,7 +130,8 @@ class cut_rewriter {
   }
   void rewire(index_t e) {
     const edge_info edge = g_.edge(e);
-    const bool from_take = side(edge.source) == op_side::undone, to_put = side(edge.destination) == op_side::undone;
+    const bool from_take = side(edge.source) == op_side::undone,
+               to_put = side(edge.destination) == op_side::undone;
     if (from_take) {
       // Data are joined from the put's side. What waited for the take waits for the new one.
       if (edge.control && !before(edge.destination) && !to_put)
@@ -185,14 +189,16 @@ class cut_rewriter {
 /// A copy of the graph with the cut in it.
 ///
 /// @pre     `cut` was made by smart_stage from this graph
-/// @post    the graph has no cycle, not through its stages either; each value crosses once; the staged part is placed
-///          where the options said. A cut that changes nothing gives the same graph
+/// @post    the graph has no cycle, not through its stages either; each value crosses once; the staged part
+///          is placed where the options said. A cut that changes nothing gives the same graph
 /// @cost    O(ops + edges log(edges of an op))
 /// @threads reentrant
 /// @error   shape_mismatch: the cut is of another graph; as flat_graph_builder::build()
 /// @example @snippet tests/graph/smart_stage_test.cpp smart_stage
 [[nodiscard]] inline result<staged_graph> apply_cut(const flat_graph& graph, const stage_cut& cut) {
-  if (status fits = detail::expect_size(cut.side.size(), graph.size(), "apply_cut: the cut must be of this graph"); !fits)
+  if (status fits =
+          detail::expect_size(cut.side.size(), graph.size(), "apply_cut: the cut must be of this graph");
+      !fits)
     return fits;
   if (!cut.changes()) {
     staged_graph same{graph, {}, {}, {}};

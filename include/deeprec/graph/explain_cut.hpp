@@ -96,8 +96,9 @@ class cut_words {
       ++values;
       bytes += static_cast<double>(value.bytes);
     }
-    text_ += "stage '" + cut_.stages[at(stage)].name + "': " + counted(static_cast<index_t>(moved.size()), "op") +
-             " moved before the cut, " + counted(values, "value") + " of " + number(bytes) + " bytes " +
+    text_ += "stage '" + cut_.stages[at(stage)].name +
+             "': " + counted(static_cast<index_t>(moved.size()), "op") + " moved before the cut, " +
+             counted(values, "value") + " of " + number(bytes) + " bytes " +
              (values == 1 ? "crosses\n" : "cross\n");
     if (!moved.empty()) text_ += "  moved: " + listed(moved) + '\n';
   }
@@ -106,7 +107,8 @@ class cut_words {
              number(c.bytes) + " bytes, price " + number(c.price) + '\n';
   }
   void say_costs() {
-    static constexpr const char* names[] = {"unchanged", "the farthest cut", "the user's own cut", "a cut between"};
+    static constexpr const char* names[] = {"unchanged", "the farthest cut", "the user's own cut",
+                                            "a cut between"};
     say_cost((std::string("chosen, ") + names[static_cast<std::size_t>(cut_.choice)]).c_str(), cut_.cost);
     say_cost("the farthest cut", cut_.farthest_cost);
     say_cost("the user's cut", cut_.user_cost);
@@ -188,7 +190,8 @@ class cut_words {
 /// @threads reentrant
 /// @error   none
 /// @example @snippet tests/graph/smart_stage_test.cpp smart_stage
-[[nodiscard]] inline std::string explain(const flat_graph& graph, const stage_cut& cut, index_t most_listed = 12) {
+[[nodiscard]] inline std::string explain(const flat_graph& graph, const stage_cut& cut,
+                                         index_t most_listed = 12) {
   return detail::cut_words(graph, cut, most_listed).text();
 }
 

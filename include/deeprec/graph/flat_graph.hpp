@@ -1,6 +1,6 @@
 // A graph of ops as arrays: what the passes read, whatever graph it was copied from.
 //
-//   read ─0:0─> parse ─0:0─> put "io"          an edge: output port of its source : input port of its destination
+//   read ─0:0─> parse ─0:0─> put "io"          edge: output port : input port
 //                            take "io" ─0:0─> hash ─0:1─> lookup
 //                                 tables (variable) ─0:0───^
 //
@@ -79,7 +79,7 @@ struct op_info {
   op_kind kind = op_kind::plain;
   op_place place = op_place::any;
   op_effects effects = op_effects::none;
-  double cost = 0;         ///< of one step, in any unit: seconds, or a model's
+  double cost = 0;              ///< of one step, in any unit: seconds, or a model's
   std::string_view stage = {};  ///< the stage of a put, take or stage op
 };
 
@@ -93,8 +93,8 @@ struct edge_info {
   bool control = false;
 };
 
-/// Ops 0 ... size() - 1 and edges 0 ... edge_count() - 1, these ordered by source and its output port, control
-/// edges first.
+/// Ops 0 ... size() - 1 and edges 0 ... edge_count() - 1, these ordered by source and its output port,
+/// control edges first.
 ///
 /// @cost    28 bytes for an edge, about 30 for an op and its name
 /// @threads immutable once built; thread-safe
@@ -107,7 +107,8 @@ class flat_graph {
   [[nodiscard]] index_t edge_count() const noexcept { return static_cast<index_t>(to_.size()); }
 
   [[nodiscard]] std::string_view name(index_t op) const noexcept {
-    return std::string_view(letters_).substr(name_begin_[at(op)], name_begin_[at(op) + 1] - name_begin_[at(op)]);
+    return std::string_view(letters_).substr(name_begin_[at(op)],
+                                             name_begin_[at(op) + 1] - name_begin_[at(op)]);
   }
   [[nodiscard]] op_kind kind(index_t op) const noexcept { return kind_[at(op)]; }
   [[nodiscard]] op_place place(index_t op) const noexcept { return place_[at(op)]; }
@@ -117,7 +118,8 @@ class flat_graph {
   [[nodiscard]] std::string_view stage_of(index_t op) const noexcept {
     const auto found = std::lower_bound(stages_.begin(), stages_.end(), op,
                                         [](const auto& a, index_t b) { return a.first < b; });
-    return found == stages_.end() || found->first != op ? std::string_view() : std::string_view(found->second);
+    return found == stages_.end() || found->first != op ? std::string_view()
+                                                        : std::string_view(found->second);
   }
   [[nodiscard]] op_info op(index_t op) const noexcept {
     return {name(op), kind(op), place(op), effects(op), cost(op), stage_of(op)};
@@ -136,8 +138,9 @@ class flat_graph {
   }
   /// The edges that enter an op, by input port, control edges first.
   [[nodiscard]] std::span<const number> in(index_t op) const noexcept {
-    return std::span<const number>(in_).subspan(static_cast<std::size_t>(in_begin_[at(op)]),
-                                                static_cast<std::size_t>(in_begin_[at(op) + 1] - in_begin_[at(op)]));
+    return std::span<const number>(in_).subspan(
+        static_cast<std::size_t>(in_begin_[at(op)]),
+        static_cast<std::size_t>(in_begin_[at(op) + 1] - in_begin_[at(op)]));
   }
 
   [[nodiscard]] index_t source(index_t edge) const noexcept { return from_[at(edge)]; }
@@ -192,7 +195,8 @@ class flat_graph_builder {
   }
   void add(const edge_info& edge) { edges_.push_back(edge); }
   /// Output `source_port` of one op is input `port` of another.
-  void connect(index_t source, index_t source_port, index_t destination, index_t port, std::int64_t bytes = 0) {
+  void connect(index_t source, index_t source_port, index_t destination, index_t port,
+               std::int64_t bytes = 0) {
     edges_.push_back({source, source_port, destination, port, bytes, false});
   }
   /// `later` runs after `earlier`.
@@ -213,8 +217,9 @@ class flat_graph_builder {
   /// @threads one thread
   /// @error   invalid_value, with the op's name in the text and its number as item: an edge from or to an op
   ///          that does not exist, a negative port, an input port with two edges, a cost that is negative or
-  ///          not a number, negative bytes, a put without inputs or with outputs, a take of a value that was not put, a stage
-  ///          without a name, a cycle (through stages as well); more than 2^31 - 2 ops or edges
+  ///          not a number, negative bytes, a put without inputs or with outputs, a take of a value that was
+  ///          not put, a stage without a name, a cycle (through stages as well); more than 2^31 - 2 ops or
+  ///          edges
   [[nodiscard]] result<flat_graph> build() {
     flat_graph g = std::exchange(graph_, flat_graph());
     const std::vector<edge_info> edges = std::exchange(edges_, {});
@@ -231,9 +236,9 @@ class flat_graph_builder {
       const bool ends = e.destination >= 0 && e.destination < g.size();
       if (!starts || !ends) {
         const index_t known = starts ? e.source : ends ? e.destination : -1;
-        return refuse(g, known, starts ? "an edge must end at an op" : "an edge must start at an op",
-                      "op " + std::to_string(starts ? e.destination : e.source) + " of " +
-                          std::to_string(g.size()));
+        return refuse(
+            g, known, starts ? "an edge must end at an op" : "an edge must start at an op",
+            "op " + std::to_string(starts ? e.destination : e.source) + " of " + std::to_string(g.size()));
       }
       if (e.bytes < 0) return refuse(g, e.source, "the bytes of a value must not be negative", "");
       if (e.control) continue;
@@ -318,8 +323,8 @@ class flat_graph_builder {
     for (std::size_t v = 0; v < n; ++v) {
       const auto first = by_source.begin() + g.out_begin_[v], last = by_source.begin() + g.out_begin_[v + 1];
       if (!std::is_sorted(first, last, less)) std::sort(first, last, less);
-      for (auto i = static_cast<std::size_t>(g.out_begin_[v]); i < static_cast<std::size_t>(g.out_begin_[v + 1]);
-           ++i) {
+      for (auto i = static_cast<std::size_t>(g.out_begin_[v]);
+           i < static_cast<std::size_t>(g.out_begin_[v + 1]); ++i) {
         const edge_info& e = edges[static_cast<std::size_t>(by_source[i])];
         g.from_[i] = static_cast<number>(v);
         g.from_port_[i] = static_cast<number>(port(e));
@@ -360,7 +365,8 @@ class flat_graph_builder {
       };
       if (g.kind(op) != op_kind::stage_take) {
         const auto in = g.in(op);
-        if (in.empty() || g.is_control(in.back())) return refuse(g, op, "a stage must have a value", "it has no input");
+        if (in.empty() || g.is_control(in.back()))
+          return refuse(g, op, "a stage must have a value", "it has no input");
       }
       if (g.kind(op) == op_kind::stage) {
         if (result<void> fine = takes_from(op, op); !fine) return fine;
@@ -398,7 +404,8 @@ class flat_graph_builder {
     };
     for (std::size_t i = 0; i < order.size(); ++i) {
       const auto u = static_cast<std::size_t>(order[i]);
-      for (number e = g.out_begin_[u]; e < g.out_begin_[u + 1]; ++e) arrive(g.to_[static_cast<std::size_t>(e)]);
+      for (number e = g.out_begin_[u]; e < g.out_begin_[u + 1]; ++e)
+        arrive(g.to_[static_cast<std::size_t>(e)]);
       if (over.empty() || g.kind_[u] != op_kind::stage_put) continue;
       const auto first = std::lower_bound(over.begin(), over.end(), std::pair(order[i], number{0}));
       for (auto p = first; p != over.end() && p->first == order[i]; ++p) arrive(p->second);
@@ -422,7 +429,8 @@ class flat_graph_builder {
     std::reverse(cycle.begin(), cycle.end());
     std::rotate(cycle.begin(), std::min_element(cycle.begin(), cycle.end()), cycle.end());
     std::string path = "it needs itself";
-    for (std::size_t i = 1; i < cycle.size() && i < 6; ++i) path += (i == 1 ? ", by way of " : ", ") + named(g, cycle[i]);
+    for (std::size_t i = 1; i < cycle.size() && i < 6; ++i)
+      path += (i == 1 ? ", by way of " : ", ") + named(g, cycle[i]);
     if (cycle.size() > 6) path += " and " + std::to_string(cycle.size() - 6) + " more";
     return refuse(g, cycle.front(), "an op must not need its own result", path);
   }

@@ -3,7 +3,8 @@
 //   template <> struct deeprec::graph_adaptor<their_graph> {
 //     static index_t size(const their_graph& g) { return g.nodes.size(); }
 //     static op_info op(const their_graph& g, index_t i) { return {.name = g.nodes[i].label, ...}; }
-//     template <class Each> static void for_each_edge(const their_graph& g, Each each) { each(edge_info{...}); }
+//     template <class Each>
+//     static void for_each_edge(const their_graph& g, Each each) { each(edge_info{...}); }
 //   };
 //   result<flat_graph> flat = flatten(their_graph);     one copy, checked; the passes work on it
 //
@@ -57,9 +58,10 @@ struct graph_adaptor<flat_graph> {
 /// @example @snippet tests/graph/flat_graph_test.cpp graph_adaptor
 template <class G>
 [[nodiscard]] result<flat_graph> flatten(const G& graph) {
-  static_assert(AdaptedGraph<G>,
-                "deeprec::flatten: this type has no graph_adaptor. Fix: specialize deeprec::graph_adaptor for it, with "
-                "the static functions size, op and for_each_edge");
+  static_assert(
+      AdaptedGraph<G>,
+      "deeprec::flatten: this type has no graph_adaptor. Fix: specialize deeprec::graph_adaptor for it, with "
+      "the static functions size, op and for_each_edge");
   flat_graph_builder builder;
   const index_t ops = graph_adaptor<G>::size(graph);
   builder.reserve(ops, 0);

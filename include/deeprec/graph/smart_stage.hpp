@@ -7,8 +7,8 @@
 //   std::puts(explain(graph, cut).c_str());
 //   staged_graph staged = apply_cut(graph, cut).or_throw();
 //
-// An op may move if no variable, placeholder, control flow or target reaches it: then it computes the same in any
-// step. Not here: graphs without a stage of the user; the run (pipeline/).
+// An op may move if no variable, placeholder, control flow or target reaches it: then it computes the same in
+// any step. Not here: graphs without a stage of the user; the run (pipeline/).
 #pragma once
 
 #include <algorithm>
@@ -33,7 +33,8 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace detail {
 
-/// The least price among closed sets: all ops, none, the least cuts of all λ, and a descent from each of the best.
+/// The least price among closed sets: all ops, none, the least cuts of all λ, and a descent from each of the
+/// best.
 class cut_search {
  public:
   cut_search(const cut_problem& problem, const cut_price& price) : p_(problem), price_(price) {}
@@ -50,7 +51,8 @@ class cut_search {
     std::vector<std::pair<double, op_set>> starts;
     starts.emplace_back(least_, op_set(p_.size(), 1));
     starts.emplace_back(least_, none);
-    // Few ops: every cut is a start. Many: those that may be better than the best so far, and of them the best.
+    // Few ops: every cut is a start. Many: those that may be better than the best so far, and of them the
+    // best.
     const bool few = p_.size() <= 256;
     const std::size_t most = few ? 1000 : (std::max)(std::size_t{4}, std::size_t{100'000} / p_.size());
     // Nested cuts put the ops into an order: those of the least cut first, and so on to those of none.
@@ -210,24 +212,27 @@ inline void list_stages(const flat_graph& g, const stage_region& region, stage_c
 /// Decides which ops run before the cut. The graph is not changed: apply_cut does that to a copy.
 ///
 /// @pre      options.cost_per_byte >= 0, options.stage_threads >= 1
-/// @post     no variable, placeholder, control flow or target reaches an op that moved, except by the handle of a
-///           table into an id lookup; what a staged op needs is staged; the price is not above that of the farthest
-///           cut. A graph without a stage, or one where no value would cross, stays as it is, and `reason` says why
-/// @numerics deterministic: the same cut for the same graph. Costs and bytes in a least cut are rounded to 58 bits
-///           of their sum
-/// @cost     O(ops + edges) for the farthest cut; for `balanced` one least cut for each λ at which the cut changes
-///           and that may still be better, each on the ops that are undecided there
+/// @post     no variable, placeholder, control flow or target reaches an op that moved, except by the handle
+///           of a table into an id lookup; what a staged op needs is staged; the price is not above that of
+///           the farthest cut. A graph without a stage, or one where no value would cross, stays as it is,
+///           and `reason` says why
+/// @numerics deterministic: the same cut for the same graph. Costs and bytes in a least cut are rounded to 58
+///           bits of their sum
+/// @cost     O(ops + edges) for the farthest cut; for `balanced` one least cut for each λ at which the cut
+///           changes and that may still be better, each on the ops that are undecided there
 /// @threads  reentrant
 /// @error    invalid_value: options outside of their domain
 /// @example  @snippet tests/graph/smart_stage_test.cpp smart_stage
-/// @source   the farthest cut: DeepRec, smart_stage_pass.cc. Least cuts of closures: Picard, Management Science 22
-///           (1976); over all λ: Eisner and Severance, JACM 23 (1976); nested: Gallo, Grigoriadis, Tarjan, SIAM J.
-///           Comput. 18 (1989)
-[[nodiscard]] inline result<stage_cut> smart_stage(const flat_graph& graph, const smart_stage_options& options = {}) {
+/// @source   the farthest cut: DeepRec, smart_stage_pass.cc. Least cuts of closures: Picard, Management
+///           Science 22 (1976); over all λ: Eisner and Severance, JACM 23 (1976); nested: Gallo, Grigoriadis,
+///           Tarjan, SIAM J. Comput. 18 (1989)
+[[nodiscard]] inline result<stage_cut> smart_stage(const flat_graph& graph,
+                                                   const smart_stage_options& options = {}) {
   if (!(options.cost_per_byte >= 0) || options.cost_per_byte > std::numeric_limits<double>::max())
     return status(errc::invalid_value, "smart_stage: cost_per_byte must be a number from 0");
   if (options.stage_threads < 1)
-    return status(errc::invalid_value, "smart_stage: stage_threads must be at least 1", {.value = options.stage_threads});
+    return status(errc::invalid_value, "smart_stage: stage_threads must be at least 1",
+                  {.value = options.stage_threads});
   detail::stage_region region(graph);
   stage_cut cut;
   cut.staged_place = options.staged_place;
@@ -255,8 +260,9 @@ inline void list_stages(const flat_graph& g, const stage_region& region, stage_c
   detail::cut_search search(problem, price);
   // Hazard H2: a put without inputs is no op.
   if (!search.has_values(all)) {
-    return unchanged("no value would cross the cut: nothing in the rest of the step reads what is staged. Fix: mark the "
-                     "ops that belong to the step itself as targets");
+    return unchanged(
+        "no value would cross the cut: nothing in the rest of the step reads what is staged. Fix: mark the "
+        "ops that belong to the step itself as targets");
   }
   detail::op_set in = all;
   cut.choice = cut_choice::farthest;
@@ -271,7 +277,8 @@ inline void list_stages(const flat_graph& g, const stage_region& region, stage_c
   return cut;
 }
 
-/// The same, for a graph that is not ours: copies it first. apply_cut and explain need the copy: flatten() makes it.
+/// The same, for a graph that is not ours: copies it first. apply_cut and explain need the copy: flatten()
+/// makes it.
 template <AdaptedGraph G>
 [[nodiscard]] result<stage_cut> smart_stage(const G& graph, const smart_stage_options& options = {}) {
   result<flat_graph> flat = flatten(graph);

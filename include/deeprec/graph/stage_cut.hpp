@@ -24,10 +24,10 @@ enum class stage_rule : std::uint8_t {
 
 struct smart_stage_options {
   stage_rule rule = stage_rule::balanced;
-  double cost_per_byte = 0;              ///< of moving a byte over the cut, in the unit of the ops' costs
-  int stage_threads = 1;                 ///< that run the staged part; its cost is divided among them
-  op_place staged_place = op_place::cpu; ///< where the staged part is placed; any: where its ops are
-  index_t most_searched = 100'000;       ///< with more movable ops only `farthest` and the user's cut are compared
+  double cost_per_byte = 0;               ///< of moving a byte over the cut, in the unit of the ops' costs
+  int stage_threads = 1;                  ///< that run the staged part; its cost is divided among them
+  op_place staged_place = op_place::cpu;  ///< where the staged part is placed; any: where its ops are
+  index_t most_searched = 100'000;  ///< with more movable ops only `farthest` and the user's cut are compared
 };
 
 /// On which side of the cut an op is.
@@ -84,8 +84,8 @@ enum class cut_choice : std::uint8_t { unchanged, farthest, user, searched };
 /// @threads immutable once made; thread-safe
 struct stage_cut {
   cut_choice choice = cut_choice::unchanged;
-  std::string reason;          ///< why the graph stays as it is, where it does
-  std::vector<op_side> side;   ///< of each op; all `rest` in a graph that stays as it is
+  std::string reason;                  ///< why the graph stays as it is, where it does
+  std::vector<op_side> side;           ///< of each op; all `rest` in a graph that stays as it is
   std::vector<op_side> farthest_side;  ///< the same for DeepRec's cut
   /// The op through which a barrier reaches this one, and itself for a barrier: the path to the nearest one.
   /// -1: no barrier reaches it.

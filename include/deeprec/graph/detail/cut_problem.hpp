@@ -1,10 +1,11 @@
 // Which ops to move before a cut, as arithmetic: a closed set of n movable ops, its costs and its bytes.
 //
 //   fixed before │ movable: 0 ─> 1 ─> 3 │ fixed after       S is closed: with an op it holds all before it
-//                │               2 ─────│─>                 bytes(S): values made in S and used outside, each once
+//                │               2 ─────│─>                 bytes(S): made in S, used outside, each once
 //
-// For one λ the closed set with the least bytes + λ * (cost left) is a least cut (Picard 1976). Here: that cut,
-// a search over all λ, and a descent by single ops. Not here: where the ops come from (stage_region.hpp).
+// For one λ the closed set with the least bytes + λ * (cost left) is a least cut (Picard 1976). Here: that
+// cut, a search over all λ, and a descent by single ops. Not here: where the ops come from
+// (stage_region.hpp).
 #pragma once
 
 #include <algorithm>
@@ -17,9 +18,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/graph/detail/max_flow.hpp>
 
-namespace deeprec { inline namespace DEEPREC_ABI {
-
-namespace detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 /// Lists of numbers in one array.
 struct number_lists {
@@ -45,7 +44,8 @@ struct number_lists {
     std::vector<std::int32_t> next(made.begin.begin(), made.begin.end() - 1);
     for (std::size_t l = 0; l < size(); ++l) {
       for (const std::int32_t i : (*this)[l])
-        made.items[static_cast<std::size_t>(next[static_cast<std::size_t>(i)]++)] = static_cast<std::int32_t>(l);
+        made.items[static_cast<std::size_t>(next[static_cast<std::size_t>(i)]++)] =
+            static_cast<std::int32_t>(l);
     }
     return made;
   }
@@ -90,7 +90,8 @@ struct cut_problem {
     std::vector<std::int32_t> next(makes.begin.begin(), makes.begin.end() - 1);
     for (std::size_t i = 0; i < maker.size(); ++i) {
       if (maker[i] >= 0)
-        makes.items[static_cast<std::size_t>(next[static_cast<std::size_t>(maker[i])]++)] = static_cast<std::int32_t>(i);
+        makes.items[static_cast<std::size_t>(next[static_cast<std::size_t>(maker[i])]++)] =
+            static_cast<std::int32_t>(i);
     }
   }
 
@@ -123,8 +124,9 @@ class lambda_cut {
   explicit lambda_cut(const cut_problem& problem)
       : p_(problem), node_of_(problem.size(), -1), value_of_(problem.maker.size(), -1) {}
 
-  /// Of all closed sets S with low <= S <= low + free, the largest with the least bytes + lambda * (cost outside
-  /// of S). `free` are ops outside of `low`, closed above it. Sets in[v] = 1 for the ops of S in `free`.
+  /// Of all closed sets S with low <= S <= low + free, the largest with the least bytes + lambda * (cost
+  /// outside of S). `free` are ops outside of `low`, closed above it. Sets in[v] = 1 for the ops of S in
+  /// `free`.
   void solve(double lambda, const op_set& low, const std::vector<std::int32_t>& free, op_set& in) {
     for (std::size_t i = 0; i < free.size(); ++i) node_of_[at(free[i])] = static_cast<std::int32_t>(i) + 2;
     nodes_ = static_cast<std::int32_t>(free.size()) + 2;
@@ -153,7 +155,8 @@ class lambda_cut {
       // A value that leaves whatever is chosen has no arc: its maker is before the cut, and a user after it.
       const bool made_below = maker < 0 || low[at(maker)] != 0;
       bool leaves = p_.leaves[at(i)] != 0;
-      for (const std::int32_t u : p_.users[at(i)]) leaves = leaves || (node_of_[at(u)] < 0 && low[at(u)] == 0);
+      for (const std::int32_t u : p_.users[at(i)])
+        leaves = leaves || (node_of_[at(u)] < 0 && low[at(u)] == 0);
       if (!(made_below && leaves)) {
         const std::int32_t from = made_below ? source : node_of_[at(maker)];
         const std::int32_t value = value_of_[at(i)];
@@ -198,7 +201,8 @@ class single_moves {
   explicit single_moves(const cut_problem& problem)
       : p_(problem), missing_(problem.size()), inside_(problem.size()), outside_(problem.maker.size()) {}
 
-  /// Adds the ops one by one in an order in which each follows its needs; the set on this way with the least price.
+  /// Adds the ops one by one in an order in which each follows its needs; the set on this way with the least
+  /// price.
   op_set best_on_way(const std::vector<std::int32_t>& order, const cut_price& price) {
     op_set in(p_.size(), 0);
     count(in);
@@ -295,14 +299,14 @@ inline std::vector<std::int32_t> depth_first(const cut_problem& p) {
   return order;
 }
 
-/// All least cuts, over every λ from minus infinity (nothing moves) to infinity (everything does): they lie inside
-/// of each other, so each is found between two others, on the ops that these differ in.
+/// All least cuts, over every λ from minus infinity (nothing moves) to infinity (everything does): they lie
+/// inside of each other, so each is found between two others, on the ops that these differ in.
 class lambda_sweep {
  public:
   explicit lambda_sweep(const cut_problem& problem) : p_(problem), cut_(problem) {}
 
-  /// Calls `each(set, figures)`, which returns the least price so far, for the cuts in between; leaves out the
-  /// ranges of λ whose cuts can't be below it.
+  /// Calls `each(set, figures)`, which returns the least price so far, for the cuts in between; leaves out
+  /// the ranges of λ whose cuts can't be below it.
   template <class Each>
   void run(const cut_price& price, double least, Each each) {
     struct between {
@@ -367,6 +371,4 @@ class lambda_sweep {
   lambda_cut cut_;
 };
 
-}  // namespace detail
-
-}}  // namespace deeprec::DEEPREC_ABI
+}}}  // namespace deeprec::DEEPREC_ABI::detail

@@ -3,8 +3,8 @@
 //        3      2                      the cut {s, a} | {t} costs 2: an op is on the side of t
 //   s ─────> a ────> t                 if arcs with room lead from it to t
 //
-// Whole numbers, so the cut is exact and the same everywhere. Only the first phase runs: it finds the cut, and
-// leaves what can't flow where it stands. Not here: what the arcs mean (cut_problem.hpp).
+// Whole numbers, so the cut is exact and the same everywhere. Only the first phase runs: it finds the cut,
+// and leaves what can't flow where it stands. Not here: what the arcs mean (cut_problem.hpp).
 #pragma once
 
 #include <algorithm>
@@ -14,12 +14,10 @@
 
 #include <deeprec/core/config.hpp>
 
-namespace deeprec { inline namespace DEEPREC_ABI {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
-namespace detail {
-
-/// A network that is filled, solved once, and cleared; memory is kept. Goldberg and Tarjan, JACM 35 (1988), with
-/// the gap and the global relabeling of Cherkassky and Goldberg, Algorithmica 19 (1997).
+/// A network that is filled, solved once, and cleared; memory is kept. Goldberg and Tarjan, JACM 35 (1988),
+/// with the gap and the global relabeling of Cherkassky and Goldberg, Algorithmica 19 (1997).
 class flow_network {
  public:
   using node = std::int32_t;
@@ -34,8 +32,8 @@ class flow_network {
     if (room > 0) added_.push_back({from, to, room});
   }
 
-  /// What the least cut costs, which must be below `unlimited`. Afterwards before_cut() says the sides; of several
-  /// least cuts it is the one with the most ops on the side of s.
+  /// What the least cut costs, which must be below `unlimited`. Afterwards before_cut() says the sides; of
+  /// several least cuts it is the one with the most ops on the side of s.
   amount solve(node s, node t) {
     place_arcs();
     t_ = t;
@@ -199,10 +197,9 @@ class flow_network {
   std::size_t nodes_ = 0;
   node s_ = 0, t_ = 0, highest_ = -1, top_ = 0;
   std::vector<arc> added_;
-  std::vector<node> begin_, to_, back_, arc_, label_, first_at_, after_, before_, active_, next_active_, queue_;
+  std::vector<node> begin_, to_, back_, arc_, label_, first_at_, after_, before_, active_, next_active_,
+      queue_;
   std::vector<amount> room_, excess_;
 };
 
-}  // namespace detail
-
-}}  // namespace deeprec::DEEPREC_ABI
+}}}  // namespace deeprec::DEEPREC_ABI::detail

@@ -19,9 +19,7 @@
 #include <deeprec/graph/flat_graph.hpp>
 #include <deeprec/graph/stage_cut.hpp>
 
-namespace deeprec { inline namespace DEEPREC_ABI {
-
-namespace detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 /// A put and a take of the user.
 struct stage_pair {
@@ -130,7 +128,8 @@ class stage_region {
         if (maker < 0 && leaves) {
           p.fixed.bytes += static_cast<double>(bytes);
           ++p.fixed_values;
-          // No choice changes it. The marks of `seen` are of a value that is not there: the next takes its number.
+          // No choice changes it. The marks of `seen` are of a value that is not there: the next takes its
+          // number.
           for (std::size_t i = before; i < p.users.items.size(); ++i) seen[at(p.users.items[i])] = -1;
           p.users.items.resize(before);
           return;
@@ -201,7 +200,8 @@ class stage_region {
   void find_pairs() {
     std::vector<std::pair<std::string, index_t>> ends;
     for (const auto& [op, name] : g_.stage_ops()) ends.emplace_back(name, op);
-    std::stable_sort(ends.begin(), ends.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    std::stable_sort(ends.begin(), ends.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
     for (std::size_t i = 0; i < ends.size();) {
       stage_pair pair;
       pair.name = ends[i].first;
@@ -212,14 +212,17 @@ class stage_region {
         if (kind != op_kind::stage_put) pair.take = ends[i].second, ++takes;
       }
       if (puts == 0 || takes == 0) {
-        pair.kept = puts == 0 ? "nothing is put to it in this graph" : "nothing is taken from it in this graph";
+        pair.kept =
+            puts == 0 ? "nothing is put to it in this graph" : "nothing is taken from it in this graph";
       } else if (puts > 1 || takes > 1) {
         pair.kept = puts > 1 ? "several ops put to it" : "several ops take from it";
-      } else if (pair.put != pair.take && (g_.out_end(pair.put) != g_.out_begin(pair.put) || !g_.in(pair.take).empty())) {
+      } else if (pair.put != pair.take &&
+                 (g_.out_end(pair.put) != g_.out_begin(pair.put) || !g_.in(pair.take).empty())) {
         pair.kept = "an op waits for its put, or its take for an op";
       }
       for (const number e : g_.in(pair.put < 0 ? pair.take : pair.put)) {
-        if (pair.kept.empty() && g_.kind(g_.source(e)) == op_kind::variable) pair.kept = "it stages a variable itself";
+        if (pair.kept.empty() && g_.kind(g_.source(e)) == op_kind::variable)
+          pair.kept = "it stages a variable itself";
       }
       pairs_.push_back(std::move(pair));
     }
@@ -266,7 +269,8 @@ class stage_region {
 
   [[nodiscard]] bool is_seed(index_t v) const noexcept {
     const op_kind kind = g_.kind(v);
-    if (kind == op_kind::variable || kind == op_kind::placeholder || kind == op_kind::control_flow) return true;
+    if (kind == op_kind::variable || kind == op_kind::placeholder || kind == op_kind::control_flow)
+      return true;
     const op_effects effects = g_.effects(v);
     if (has_effect(effects, op_effects::writes | op_effects::target)) return true;
     return has_effect(effects, op_effects::reads) && kind != op_kind::id_lookup;
@@ -377,6 +381,4 @@ class stage_region {
   std::vector<op_side> side_;
 };
 
-}  // namespace detail
-
-}}  // namespace deeprec::DEEPREC_ABI
+}}}  // namespace deeprec::DEEPREC_ABI::detail
