@@ -319,10 +319,10 @@ class stage_region {
       if (pair.kept.empty()) for_each_need(pair.put, [&](index_t u) { mark(u, op_side::staged); });
     }
     upwards(op_side::staged);
-    for (const stage_pair& pair : pairs_) {
-      if (pair.kept.empty() || pair.put < 0) continue;
-      for_each_input(pair.put, [&](index_t u) { mark(u, op_side::earlier); });
-      mark(pair.put, op_side::earlier);
+    for (const auto& [op, name] : g_.stage_ops()) {
+      if (is_undone(op) || g_.kind(op) == op_kind::stage_take) continue;
+      for_each_input(op, [&](index_t u) { mark(u, op_side::earlier); });
+      mark(op, op_side::earlier);
     }
     upwards(op_side::earlier);
     // The users of the user's stage may be coloured themselves: then the cut stays at its boundary.
