@@ -154,6 +154,15 @@ set(DEEPREC_HEADERS
     include/deeprec/exec/stream_plan.hpp
     include/deeprec/exec/thread_pool.hpp
     include/deeprec/exec/warp_team.cuh
+    include/deeprec/graph/apply_cut.hpp
+    include/deeprec/graph/detail/cut_problem.hpp
+    include/deeprec/graph/detail/max_flow.hpp
+    include/deeprec/graph/detail/stage_region.hpp
+    include/deeprec/graph/explain_cut.hpp
+    include/deeprec/graph/flat_graph.hpp
+    include/deeprec/graph/graph_adaptor.hpp
+    include/deeprec/graph/smart_stage.hpp
+    include/deeprec/graph/stage_cut.hpp
     include/deeprec/interop/at_parallel_for.hpp
     include/deeprec/interop/detail/bulk_pieces.hpp
     include/deeprec/interop/dlpack.hpp

@@ -85,6 +85,12 @@
 #include <deeprec/exec/scratch_layout.hpp>
 #include <deeprec/exec/stream_plan.hpp>
 #include <deeprec/exec/thread_pool.hpp>
+#include <deeprec/graph/apply_cut.hpp>
+#include <deeprec/graph/explain_cut.hpp>
+#include <deeprec/graph/flat_graph.hpp>
+#include <deeprec/graph/graph_adaptor.hpp>
+#include <deeprec/graph/smart_stage.hpp>
+#include <deeprec/graph/stage_cut.hpp>
 #include <deeprec/memory/huge_page_resource.hpp>
 #include <deeprec/memory/locked_resource.hpp>
 #include <deeprec/memory/managed_budget.hpp>
