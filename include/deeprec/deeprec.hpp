@@ -81,9 +81,12 @@
 #include <deeprec/exec/device_fault.hpp>
 #include <deeprec/exec/executor_ref.hpp>
 #include <deeprec/exec/inline_executor.hpp>
+#include <deeprec/exec/plan_run.hpp>
 #include <deeprec/exec/scratch_layout.hpp>
 #include <deeprec/exec/stream_plan.hpp>
+#include <deeprec/exec/task_plan.hpp>
 #include <deeprec/exec/thread_pool.hpp>
+#include <deeprec/exec/trace_recorder.hpp>
 #include <deeprec/memory/huge_page_resource.hpp>
 #include <deeprec/memory/locked_resource.hpp>
 #include <deeprec/memory/managed_budget.hpp>
