@@ -129,8 +129,7 @@ TEST_CASE("run_inline, run_on: a plan that lacks an edge is caught") {
     const auto expected = interpreted(graph);
     for (std::size_t v = 0; v < graph.size(); ++v) {
       for (const index_t u : graph.before[v]) {
-        const task_plan plan =
-            task_plan::compile(list_of(graph, {u, static_cast<index_t>(v)})).or_throw();
+        const task_plan plan = task_plan::compile(list_of(graph, {u, static_cast<index_t>(v)})).or_throw();
         if (plan.position(u) < plan.position(static_cast<index_t>(v))) continue;  // in order by luck
         graph_step step(graph);
         REQUIRE(run_inline({}, plan, &step).ok());

@@ -1,5 +1,5 @@
-// Random graphs of tasks for the tests of plans, and what a step over one must compute: each op mixes the values
-// of its predecessors, so a value tells whether they had ended.
+// Random graphs of tasks for the tests of plans, and what a step over one must compute: each op mixes the
+// values of its predecessors, so a value tells whether they had ended.
 #pragma once
 
 #include <algorithm>
@@ -43,7 +43,8 @@ inline status run_op(graph_step& step, index_t op) {
   const auto i = static_cast<std::size_t>(op);
   ++step.ran[i];
   std::uint64_t mixed = mix64(i + 1);
-  for (const index_t u : step.graph->before[i]) mixed = mix64(mixed ^ step.value[static_cast<std::size_t>(u)]);
+  for (const index_t u : step.graph->before[i])
+    mixed = mix64(mixed ^ step.value[static_cast<std::size_t>(u)]);
   step.value[i] = mixed;
   if (op == step.stops) step.stop.request_stop();
 #if DEEPREC_EXCEPTIONS

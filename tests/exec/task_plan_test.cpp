@@ -106,7 +106,8 @@ TEST_CASE("task_plan: what is wrong is named") {
           const auto here = l.colocate_with(8);
           l.add("led", {});
         }) ==
-        "invalid value: task_plan: an op must be colocated with another one of the list (led); item 4, value 8");
+        "invalid value: task_plan: an op must be colocated with another one of the list (led); item 4, value "
+        "8");
   // Every cycle is found, also a long one among other ops.
   std::mt19937_64 random(seed());
   for (int round = 0; round < 500; ++round) {
@@ -235,6 +236,7 @@ TEST_CASE("task_plan: costs, bytes, streams and leaders are kept") {
     list.add({a});
   }
   list.set_bytes(a, 1024);
+  for (int i = 0; i < 20; ++i) list.add("copy", list.at(1).after);  // of the list itself
   const task_plan plan = task_plan::compile(list).or_throw();
   CHECK(plan.cost(0) == 2.5);
   CHECK(plan.bytes(0) == 1024);
@@ -246,4 +248,6 @@ TEST_CASE("task_plan: costs, bytes, streams and leaders are kept") {
   CHECK(plan.has_task(0));
   CHECK_FALSE(plan.has_task(1));
   CHECK(plan.call(1).ok());
+  CHECK(plan.indegree(22) == 1);
+  CHECK(plan.predecessors(22)[0] == a);
 }

@@ -77,7 +77,9 @@ class json_reader {
     } else {
       made.kind = 'n';
       const char* const begin = at_;
-      while (at_ != end_ && (std::isdigit(static_cast<unsigned char>(*at_)) != 0 || *at_ == '-' || *at_ == '.')) ++at_;
+      while (at_ != end_ &&
+             (std::isdigit(static_cast<unsigned char>(*at_)) != 0 || *at_ == '-' || *at_ == '.'))
+        ++at_;
       if (begin == at_ || (*begin == '0' && begin + 1 != at_ && begin[1] != '.')) bad_ = true;
       made.number = std::atof(std::string(begin, at_).c_str());
     }
@@ -134,8 +136,8 @@ std::string json_fault(const std::string& text, std::map<int, std::vector<span_o
       continue;
     }
     if (event["ph"].text != "X") return "an unknown event";
-    threads[tid].push_back({event["name"].text, event["ts"].number,
-                            event["ts"].number + event["dur"].number});
+    threads[tid].push_back(
+        {event["name"].text, event["ts"].number, event["ts"].number + event["dur"].number});
   }
   for (const auto& [tid, spans] : threads) {
     if (names.count(tid) == 0) return "a thread without a name";
@@ -161,11 +163,14 @@ TEST_CASE("trace_recorder: verbs in ops in a run, as JSON that is parsed back") 
   context ctx{here};
   ctx.trace = &trace;
   task_list list;
-  const index_t first = list.add("a \"quoted\"\\\n\x01 name", [&] { const detail::verb_call call(ctx, "gemm"); });
-  list.add("second", [&] {
-    const detail::verb_call call(ctx, "update");
-    const detail::verb_call inner(ctx, "gather");
-  }, {first});
+  const index_t first =
+      list.add("a \"quoted\"\\\n\x01 name", [&] { const detail::verb_call call(ctx, "gemm"); });
+  list.add("second",
+           [&] {
+             const detail::verb_call call(ctx, "update");
+             const detail::verb_call inner(ctx, "gather");
+           },
+           {first});
   list.set_bytes(first, 4096);
   const task_plan plan = task_plan::compile(list).or_throw();
   trace.name_thread("the \"main\" thread, with a name that is too long for it");

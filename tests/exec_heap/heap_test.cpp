@@ -1,5 +1,5 @@
-// What runs of a plan and recorded spans allocate: nothing. operator new is replaced, so this is a program of its
-// own.
+// What runs of a plan and recorded spans allocate: nothing. operator new is replaced, so this is a program of
+// its own.
 #include <doctest/doctest.h>
 
 #include <atomic>

@@ -119,8 +119,8 @@ class op_spans {
 
 // Every task of a row with its span, and a look at the stop token before it; false: failed, or stopped with
 // failure.why ok.
-inline bool run_watched(const environment& env, op_spans& spans, row_runner run,
-                        const task_row& row, row_failure& failure) {
+inline bool run_watched(const environment& env, op_spans& spans, row_runner run, const task_row& row,
+                        row_failure& failure) {
   for (index_t i = 0; i < row.count; ++i) {
     failure.at = i;
     if (env.stop != nullptr && env.stop->stop_requested()) return false;

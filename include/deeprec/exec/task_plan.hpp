@@ -138,7 +138,8 @@ DEEPREC_INLINE bool run_each(const task_row& row, row_failure& failure, const On
 /// Rows of tasks of the type F: their bodies are inlined.
 template <class F>
 bool run_row(const task_row& row, row_failure& failure) {
-  return run_each(row, failure, [&](index_t i) { return call_task(*static_cast<F*>(row.states[i]), row, i); });
+  return run_each(row, failure,
+                  [&](index_t i) { return call_task(*static_cast<F*>(row.states[i]), row, i); });
 }
 
 /// Rows of tasks of one function.
@@ -234,8 +235,8 @@ class task_list {
   ///
   /// @cost    amortised O(1) and a copy of the name
   /// @threads one at a time
-  /// @error   throws std::bad_alloc, and what the task's move throws. What is wrong with the graph is reported
-  ///          by task_plan::compile
+  /// @error   throws std::bad_alloc, and what the task's move throws. What is wrong with the graph is
+  ///          reported by task_plan::compile
   template <class F>
     requires PlanTask<std::decay_t<F>>
   index_t add(std::string_view name, F&& task, std::span<const index_t> after = {}, double cost = 1) {
@@ -274,8 +275,8 @@ class task_list {
   /// Op `second` starts when op `first` has ended. Either may be added later.
   void edge(index_t first, index_t second) { edges_.emplace_back(first, second); }
 
-  /// The op accesses memory. Ops whose effects conflict keep the order in which they were added: a write comes
-  /// after the reads and the write before it, a read after the write before it.
+  /// The op accesses memory. Ops whose effects conflict keep the order in which they were added: a write
+  /// comes after the reads and the write before it, a read after the write before it.
   void affects(index_t op, const effect& what) { effects_.emplace_back(op, what); }
   void reads(index_t op, const void* object) { affects(op, {object, access_mode::reads, false}); }
   void writes(index_t op, const void* object) { affects(op, {object, access_mode::writes, false}); }
@@ -334,9 +335,16 @@ class task_list {
   }
   index_t append(std::string_view name, std::int32_t kind, void* state, std::span<const index_t> after,
                  double cost) {
-    rows_.push_back({after_.size(), names_.size(), name.size(), cost, state, 0, now_.second, now_.first, kind});
-    after_.insert(after_.end(), after.begin(), after.end());
+    // What throws comes before the row; `after` may be of this list.
+    if (rows_.size() == rows_.capacity()) rows_.reserve(2 * rows_.size() + 1);
+    const std::size_t name_at = names_.size(), first = after_.size();
     names_.append(name);
+    const std::less<const index_t*> below;
+    const bool own = !below(after.data(), after_.data()) && below(after.data(), after_.data() + first);
+    const std::size_t offset = own ? static_cast<std::size_t>(after.data() - after_.data()) : 0;
+    after_.resize(first + after.size());
+    std::copy_n(own ? after_.data() + offset : after.data(), after.size(), after_.data() + first);
+    rows_.push_back({first, name_at, name.size(), cost, state, 0, now_.second, now_.first, kind});
     return size() - 1;
   }
 
@@ -375,11 +383,12 @@ class task_plan {
   /// @numerics deterministic: the same order for the same list, except that kinds are the types of the tasks
   /// @cost    O(ops + edges), and by as_added O(ops log ops); allocates
   /// @threads reentrant
-  /// @error   invalid_value: an edge or an effect of an op that the list does not have (item = the other op of
-  ///          the edge, value = the unknown number), an op after itself, a cycle (its ops are named), an op
-  ///          colocated with an unknown one or itself, a negative cost; the text names the op. Throws
+  /// @error   invalid_value: an edge or an effect of an op that the list does not have (item = the other op
+  ///          of the edge, value = the unknown number), an op after itself, a cycle (its ops are named), an
+  ///          op colocated with an unknown one or itself, a negative cost; the text names the op. Throws
   ///          std::bad_alloc
-  [[nodiscard]] static result<task_plan> compile(const task_list& list, task_order order = task_order::by_kind) {
+  [[nodiscard]] static result<task_plan> compile(const task_list& list,
+                                                 task_order order = task_order::by_kind) {
     task_plan made;
     if (list.rows_.size() >= std::size_t{std::numeric_limits<std::int32_t>::max()}) {
       return status(errc::invalid_value, "task_plan: the number of ops must fit into 31 bits");
@@ -488,6 +497,12 @@ class task_plan {
     const auto n = list.rows_.size();
     kinds_ = list.kinds_;
     store_ = list.store_;
+    first_name_.reserve(n);
+    costs_.reserve(n);
+    bytes_.reserve(n);
+    streams_.reserve(n);
+    leaders_.reserve(n);
+    kind_numbers_.reserve(n);
     for (std::size_t i = 0; i < n; ++i) {
       const task_list::row& r = list.rows_[i];
       first_name_.push_back(names_.size());
@@ -525,7 +540,8 @@ class task_plan {
     }
     for (const auto& [u, v] : list.edges_) {
       if (!known(u) && !known(v)) {
-        return fault(status(errc::invalid_value, "task_plan: an edge must join ops of the list", {.value = u}));
+        return fault(
+            status(errc::invalid_value, "task_plan: an edge must join ops of the list", {.value = u}));
       }
       if (!known(u)) return refused("task_plan: an edge must join ops of the list", v, u);
       if (!known(v)) return refused("task_plan: an edge must join ops of the list", u, v);
@@ -534,8 +550,8 @@ class task_plan {
     }
     for (const auto& [op, what] : list.effects_) {
       if (!known(op)) {
-        return fault(
-            status(errc::invalid_value, "task_plan: an effect must belong to an op of the list", {.value = op}));
+        return fault(status(errc::invalid_value, "task_plan: an effect must belong to an op of the list",
+                            {.value = op}));
       }
     }
     order_effects(list, edges);
@@ -692,7 +708,8 @@ class task_plan {
       if (way.size() > most_named + 1 && i == 0) text += " -> ...";
       text += std::string(" -> ") + name(way[i]);
     }
-    return refused({errc::invalid_value, "task_plan: edges must not form a cycle", {.item = way.front()}}, text);
+    return refused({errc::invalid_value, "task_plan: edges must not form a cycle", {.item = way.front()}},
+                   text);
   }
 
   void place_in_order(const task_list& list) {

@@ -257,7 +257,8 @@ class trace_recorder final : public trace_sink {
       const buffer& b = buffers_[static_cast<std::size_t>(t)];
       out += ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":" + pid + ",\"tid\":" + std::to_string(t) +
              ",\"args\":{\"name\":";
-      detail::append_json(out, b.name[0] != '\0' ? std::string(b.name.data()) : "thread " + std::to_string(t));
+      detail::append_json(out,
+                          b.name[0] != '\0' ? std::string(b.name.data()) : "thread " + std::to_string(t));
       out += "}}";
     }
     for (const trace_span& s : spans()) {
@@ -266,9 +267,10 @@ class trace_recorder final : public trace_sink {
       out += s.op >= 0 ? ",\"cat\":\"op\"" : ",\"cat\":\"verb\"";
       char numbers[160];
       const std::int64_t took = s.end - s.begin;
-      std::snprintf(numbers, sizeof(numbers), ",\"pid\":%s,\"tid\":%d,\"ts\":%lld.%03d,\"dur\":%lld.%03d", pid.c_str(),
-                    s.thread, static_cast<long long>(s.begin / 1000), static_cast<int>(s.begin % 1000),
-                    static_cast<long long>(took / 1000), static_cast<int>(took % 1000));
+      std::snprintf(numbers, sizeof(numbers), ",\"pid\":%s,\"tid\":%d,\"ts\":%lld.%03d,\"dur\":%lld.%03d",
+                    pid.c_str(), s.thread, static_cast<long long>(s.begin / 1000),
+                    static_cast<int>(s.begin % 1000), static_cast<long long>(took / 1000),
+                    static_cast<int>(took % 1000));
       out += numbers;
       const char* separator = ",\"args\":{";
       const auto argument = [&](const char* name, std::int64_t value) {
