@@ -144,8 +144,8 @@ inline bool run_watched(const environment& env, op_spans& spans, row_runner run,
 /// @post     ok: every task ran once, after those that it depends on. Else those before the failed one in
 ///           plan.order() ran, and no other
 /// @cost     no allocation, lock or atomic. A task is a call that is inlined into a loop over its kind, and
-///           each change of the kind an indirect call, which costs 5 to 8 ns where it is not predicted. With a
-///           stop token or a trace sink every task is an indirect call
+///           each change of the kind an indirect call, which costs 5 to 8 ns where it is not predicted. With
+///           a stop token or a trace sink every task is an indirect call
 /// @threads  thread-safe: any number of runs of one plan at once
 /// @error    the status of the first task that fails, with the op's name in the text and its number as
 ///           place().item; stopped, where the token requested it before an op. Throws task_error for the
@@ -438,8 +438,8 @@ class plan_run {
 ///          some 100 ns for an op, so for ops of some us and more. On an executor with one thread: run_inline
 /// @threads one run at a time for one plan_run; also from a body of the same executor
 /// @error   the status of the task that fails first in plan.order(), whichever fails first in time, with the
-///          op's name in the text and its number as place().item; stopped, where the token requested it before
-///          an op. Throws task_error for the exception of a task
+///          op's name in the text and its number as place().item; stopped, where the token requested it
+///          before an op. Throws task_error for the exception of a task
 template <class C>
 result<void> run_on(C&& on, plan_run& run, void* step) {
   const auto ctx = detail::as_context(on);
