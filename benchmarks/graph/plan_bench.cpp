@@ -44,14 +44,14 @@ constexpr const char* wrong_values = "wrong answer: an op did not run after thos
 template <int Kind>
 struct op_task {
   std::uint64_t* values;
-  const graph::op* op;
+  graph::op op;
   std::uint32_t self;
-  void operator()() const { run_op<Kind>(values, self, *op); }
+  void operator()() const { run_op<Kind>(values, self, op); }
 };
 
 template <int Kind>
 void add(task_list& to, const graph& of, std::uint32_t v, std::uint64_t* values) {
-  to.add("op", op_task<Kind>{values, &of.ops[v], v});
+  to.add("op", op_task<Kind>{values, of.ops[v], v});
 }
 
 task_list list_of(const graph& of, std::uint64_t* values) {
@@ -70,7 +70,8 @@ class by_hand {
   by_hand(const graph& of, const task_plan& plan, std::uint64_t* values) : values_(values) {
     for (const std::int32_t v : plan.order()) {
       const auto i = static_cast<std::size_t>(v);
-      if (rows_.empty() || rows_.back().kind != of.ops[i].kind) rows_.push_back({of.ops[i].kind, ops_.size(), 0});
+      if (rows_.empty() || rows_.back().kind != of.ops[i].kind)
+        rows_.push_back({of.ops[i].kind, ops_.size(), 0});
       ops_.push_back({of.ops[i], static_cast<std::uint32_t>(v)});
       ++rows_.back().count;
     }
@@ -221,7 +222,8 @@ void traced(benchmark::State& state, const std::string& name) {
     };
     f.sample([&] {
       double with = 0, without = 0;
-      for (const int i : {f.swapped() ? 1 : 0, f.swapped() ? 0 : 1}) (i == 0 ? with : without) = ns(i == 0 ? on : off);
+      for (const int i : {f.swapped() ? 1 : 0, f.swapped() ? 0 : 1})
+        (i == 0 ? with : without) = ns(i == 0 ? on : off);
       f.add("ns_per_op", with - without);
       f.note("traced_ns", with);
       f.note("untraced_ns", without);
@@ -236,10 +238,8 @@ void traced(benchmark::State& state, const std::string& name) {
 }
 
 void inline_of(const char* name, std::size_t ops, std::size_t width, int kinds) {
-  benchmark::RegisterBenchmark(name,
-                               [=](benchmark::State& state) {
-                                 inline_run(state, name, layered(ops, width, kinds));
-                               })
+  benchmark::RegisterBenchmark(
+      name, [=](benchmark::State& state) { inline_run(state, name, layered(ops, width, kinds)); })
       ->UseManualTime()
       ->Iterations(1);
 }

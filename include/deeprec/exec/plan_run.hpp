@@ -85,10 +85,6 @@ inline fault task_fault(const task_plan& plan, index_t op, const status& why) {
 }
 #endif
 
-inline traced_op traced(const task_plan& plan, index_t op) noexcept {
-  return {plan.name(op), op, plan.bytes(op), -1};
-}
-
 /// Reports ops that follow each other on one thread; the last one ends with the scope.
 class op_spans {
  public:
@@ -98,23 +94,25 @@ class op_spans {
   ~op_spans() { end(); }
   void begin(index_t op) noexcept {
     if (sink_ == nullptr) return;
-    const traced_op begun = traced(plan_, op);
-    if (now_.op < 0) {
+    traced_op& begun = ops_[now_ == 0 ? 1 : 0];
+    begun = {plan_.name(op), op, plan_.bytes(op), -1};
+    if (now_ < 0) {
       sink_->begin_op(begun);
     } else {
-      sink_->next_op(now_, begun);
+      sink_->next_op(ops_[now_], begun);
     }
-    now_ = begun;
+    now_ = now_ == 0 ? 1 : 0;
   }
   void end() noexcept {
-    if (now_.op >= 0) sink_->end_op(now_);
-    now_.op = -1;
+    if (now_ >= 0) sink_->end_op(ops_[now_]);
+    now_ = -1;
   }
 
  private:
   const task_plan& plan_;
   trace_sink* sink_;
-  traced_op now_{nullptr, -1, 0, -1};
+  traced_op ops_[2];  // the one that runs, and the next
+  int now_ = -1;
 };
 
 // Every task of a row with its span, and a look at the stop token before it; false: failed, or stopped with
