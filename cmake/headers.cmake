@@ -150,9 +150,12 @@ set(DEEPREC_HEADERS
     include/deeprec/exec/device_fault.hpp
     include/deeprec/exec/executor_ref.hpp
     include/deeprec/exec/inline_executor.hpp
+    include/deeprec/exec/plan_run.hpp
     include/deeprec/exec/scratch_layout.hpp
     include/deeprec/exec/stream_plan.hpp
+    include/deeprec/exec/task_plan.hpp
     include/deeprec/exec/thread_pool.hpp
+    include/deeprec/exec/trace_recorder.hpp
     include/deeprec/exec/warp_team.cuh
     include/deeprec/graph/apply_cut.hpp
     include/deeprec/graph/detail/cut_problem.hpp

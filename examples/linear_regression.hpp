@@ -23,7 +23,7 @@ struct op {
 };
 
 struct step_work {
-  deeprec::stream_work work;
+  deeprec::task_list work;
   std::vector<op> ops;  // by their numbers in work
 
   index_t add(op which, const std::vector<index_t>& after) {

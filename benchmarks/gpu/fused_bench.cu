@@ -57,7 +57,7 @@ std::string fused_26(benchmark::State& state) {
   cuda_stream_pool pool(1);
   cuda_stream& stream = pool.stream(0);
   op_by_op ops(sources, bags, bags * hotness);
-  stream_work work;
+  task_list work;
   work.add({});
   stream_plan plan;
   plan_streams(work, 1, plan).or_throw();

@@ -131,7 +131,7 @@ class layer {
   std::string compare(bool epilogue, peer with, figure& speedup, double& captured, double& over_first) {
     cuda_stream_pool pool(1);
     cuda_stream& stream = pool.stream(0);
-    stream_work work;
+    task_list work;
     for (int i = 0; i < calls; ++i) work.add({});
     stream_plan plan;
     plan_streams(work, 1, plan).or_throw();

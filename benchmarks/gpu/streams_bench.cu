@@ -25,14 +25,14 @@ std::string towers(benchmark::State& state, bool graph) {
   const table source(rows, width);
   const auto sets = make_sets(rows, bags, hotness, static_cast<int>(towers));
   const index_t numbers = towers * bags * width;
-  stream_work work;
+  task_list work;
   for (index_t t = 0; t < towers; ++t) {
     index_t last = work.add({});
     for (index_t k = 1; k < steps; ++k) last = work.add({last});
   }
   // One stream, and four.
   struct side {
-    explicit side(int n, const stream_work& work, index_t numbers)
+    explicit side(int n, const task_list& work, index_t numbers)
         : pool(n), watch(pool.stream(0).get()), out(static_cast<std::size_t>(numbers)) {
       plan_streams(work, n, plan).or_throw();
     }

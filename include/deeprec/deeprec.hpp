@@ -82,9 +82,12 @@
 #include <deeprec/exec/device_fault.hpp>
 #include <deeprec/exec/executor_ref.hpp>
 #include <deeprec/exec/inline_executor.hpp>
+#include <deeprec/exec/plan_run.hpp>
 #include <deeprec/exec/scratch_layout.hpp>
 #include <deeprec/exec/stream_plan.hpp>
+#include <deeprec/exec/task_plan.hpp>
 #include <deeprec/exec/thread_pool.hpp>
+#include <deeprec/exec/trace_recorder.hpp>
 #include <deeprec/graph/apply_cut.hpp>
 #include <deeprec/graph/explain_cut.hpp>
 #include <deeprec/graph/flat_graph.hpp>

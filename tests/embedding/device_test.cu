@@ -634,7 +634,7 @@ TEST_CASE("device: towers on several streams, eager and as a graph, give the bit
   std::vector<device_batch> batches;
   for (int t = 0; t < 6; ++t)
     batches.emplace_back(make_batch<std::int64_t, std::int32_t>(random, every_shape[t % 5], 40, 50, 6));
-  stream_work work;
+  task_list work;
   for (int t = 0; t < 6; ++t) work.add({});
   cuda_stream_pool pool(3);
   stream_plan plan;

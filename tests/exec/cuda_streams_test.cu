@@ -61,7 +61,7 @@ std::vector<int> back(const device_array<int>& array) {
 
 /// n ops that nothing orders, one on each stream.
 stream_plan side_by_side(int n) {
-  stream_work work;
+  task_list work;
   for (int s = 0; s < n; ++s) {
     const auto here = work.on_stream(s);
     work.add({});

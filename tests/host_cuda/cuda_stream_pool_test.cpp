@@ -20,7 +20,7 @@ constexpr lost unordered = lost::waits_of_streams;   // plans go their own ways
 
 /// One op on each of n streams, all of them behind the first.
 stream_plan fan(int n) {
-  stream_work work;
+  task_list work;
   const index_t first = work.add({});
   for (int s = 1; s < n; ++s) {
     const auto here = work.on_stream(s);

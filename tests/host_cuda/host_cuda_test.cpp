@@ -336,7 +336,7 @@ TEST_CASE("B10: what was acquired is given back when a later call of the run tim
   CHECK(refusals >= 15);
   CHECK(count([] {
           cuda_stream_pool pool(2);
-          stream_work work;
+          task_list work;
           const index_t first = work.add({});
           work.add({first});
           stream_plan plan;

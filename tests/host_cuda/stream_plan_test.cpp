@@ -18,8 +18,8 @@ using namespace deeprec_test;
 
 namespace {
 
-stream_work random_work(std::mt19937_64& random, index_t ops, double edges, int streams) {
-  stream_work work;
+task_list random_work(std::mt19937_64& random, index_t ops, double edges, int streams) {
+  task_list work;
   std::uniform_real_distribution<double> unit(0, 1);
   for (index_t v = 0; v < ops; ++v) {
     std::vector<index_t> after;
@@ -42,7 +42,7 @@ stream_work random_work(std::mt19937_64& random, index_t ops, double edges, int 
 
 /// The first edge whose order a run does not keep; empty when there is none. `before` and `behind` are
 /// marks on stream 0 around the run.
-std::string order_fault(const stream_work& work, const stream_plan& plan, bool with_ends = true) {
+std::string order_fault(const task_list& work, const stream_plan& plan, bool with_ends = true) {
   host_cuda::recording log;
   cuda_stream_pool pool(plan.streams);
   const std::size_t before = log.mark(pool.stream(0).get());
@@ -73,7 +73,7 @@ std::string order_fault(const stream_work& work, const stream_plan& plan, bool w
 
 TEST_CASE("stream_plan: towers of a model") {
   // [stream_plan]
-  stream_work work;
+  task_list work;
   const index_t ids = work.add({});
   const index_t user = work.add({ids}, 3), item = work.add({ids}, 2);  // two lookups
   const index_t user_mlp = work.add({user}), item_mlp = work.add({item});
@@ -93,7 +93,7 @@ TEST_CASE("stream_plan: any work keeps its order, and no wait is one too many") 
   for (int round = 0; round < 150; ++round) {
     const int streams = 1 + round % 5;
     const auto ops = static_cast<index_t>(random() % 14);
-    const stream_work work = random_work(random, ops, 0.05 + 0.1 * (round % 4), streams);
+    const task_list work = random_work(random, ops, 0.05 + 0.1 * (round % 4), streams);
     stream_plan plan, again;
     REQUIRE(plan_streams(work, streams, plan).ok());
     REQUIRE(plan_streams(work, streams, again).ok());
@@ -132,7 +132,7 @@ TEST_CASE("stream_plan: any work keeps its order, and no wait is one too many") 
 }
 
 TEST_CASE("stream_plan: an event that is recorded too early is caught") {
-  stream_work work;
+  task_list work;
   const index_t a = work.add({});
   work.add({a});
   {
@@ -150,7 +150,7 @@ TEST_CASE("stream_plan: with a stream for every chain the waits are those of a m
   std::mt19937_64 random(seed());
   for (int round = 0; round < 60; ++round) {
     const auto n = static_cast<index_t>(1 + random() % 7);
-    stream_work work;
+    task_list work;
     std::vector<std::vector<bool>> path(static_cast<std::size_t>(n),
                                         std::vector<bool>(static_cast<std::size_t>(n)));
     for (index_t v = 0; v < n; ++v) {
@@ -197,7 +197,7 @@ TEST_CASE("stream_plan: with a stream for every chain the waits are those of a m
 }
 
 TEST_CASE("stream_plan: parts without an edge between them wait for nothing, and share streams evenly") {
-  stream_work work;
+  task_list work;
   for (int tower = 0; tower < 8; ++tower) {
     index_t last = work.add({});
     for (int k = 0; k < 3; ++k) last = work.add({last});
@@ -254,7 +254,7 @@ TEST_CASE("stream_plan: a linear regression waits twice a step for each further 
 }
 
 TEST_CASE("stream_plan: scopes nest, and what is wrong is named") {
-  stream_work work;
+  task_list work;
   {
     const auto outer = work.on_stream(1);
     work.add({});
@@ -283,10 +283,10 @@ TEST_CASE("stream_plan: scopes nest, and what is wrong is named") {
         "2");
   CHECK(plan_streams(work, 0, plan).code() == errc::invalid_value);
   CHECK(plan.topology == topology);
-  stream_work forward;
+  task_list forward;
   forward.add({0});
   CHECK(plan_streams(forward, 2, plan).place().value == 0);
-  stream_work led;
+  task_list led;
   const auto here = led.colocate_with(3);
   led.add({});
   CHECK(plan_streams(led, 2, plan).code() == errc::invalid_value);
@@ -297,13 +297,13 @@ TEST_CASE("hazard H19: a plan without ops or without colocation is a plan, and o
     CAPTURE(streams);
     stream_plan plan;
     plan.steps.resize(3);
-    REQUIRE(plan_streams(stream_work{}, streams, plan).ok());  // nothing to deal
+    REQUIRE(plan_streams(task_list{}, streams, plan).ok());  // nothing to deal
     CHECK(plan.steps.empty());
     CHECK(plan.forks.empty());
     CHECK(plan.joins.empty());
     CHECK(plan.streams == streams);
-    CHECK(order_fault(stream_work{}, plan) == "");
-    stream_work alone;  // a scope in which nothing is added, and one op that leads nobody
+    CHECK(order_fault(task_list{}, plan) == "");
+    task_list alone;  // a scope in which nothing is added, and one op that leads nobody
     {
       const auto here = alone.on_stream(0);
     }
@@ -316,7 +316,7 @@ TEST_CASE("hazard H19: a plan without ops or without colocation is a plan, and o
     CHECK(order_fault(alone, plan) == "");
   }
   // Leaders 1 and 11 (and 2, 12, 21): each takes its own ops along and no other's, as parts of names would.
-  stream_work work;
+  task_list work;
   for (index_t v = 0; v < 30; ++v) work.add({});
   const index_t leaders[] = {1, 11, 2, 12, 21};
   int wanted = 0;
@@ -325,7 +325,7 @@ TEST_CASE("hazard H19: a plan without ops or without colocation is a plan, and o
     const auto there = work.colocate_with(leader);
     led.push_back(work.add({}));
   }
-  stream_work pinned;
+  task_list pinned;
   for (index_t v = 0; v < 30; ++v) {
     const bool leads = std::find(std::begin(leaders), std::end(leaders), v) != std::end(leaders);
     const auto here = pinned.on_stream(leads ? wanted++ : -1);
@@ -335,7 +335,7 @@ TEST_CASE("hazard H19: a plan without ops or without colocation is a plan, and o
     const auto there = pinned.colocate_with(leader);
     pinned.add({});
   }
-  for (const stream_work* const some : {&work, &pinned}) {
+  for (const task_list* const some : {&work, &pinned}) {
     stream_plan plan;
     REQUIRE(plan_streams(*some, 35, plan).ok());
     CHECK(order_fault(*some, plan) == "");
@@ -380,7 +380,7 @@ TEST_CASE("cuda_stream_pool: a plan is captured once for each topology and versi
       return {};
     };
     for (int round = 0; round < 30; ++round) {
-      const stream_work work = random_work(random, 1 + round % 9, 0.2, 4);
+      const task_list work = random_work(random, 1 + round % 9, 0.2, 4);
       stream_plan plan;
       REQUIRE(plan_streams(work, 4, plan).ok());
       const auto graphs = pool.graphs();
@@ -395,7 +395,7 @@ TEST_CASE("cuda_stream_pool: a plan is captured once for each topology and versi
       CHECK(pool.graphs() == graphs + 1);  // the same graph on another stream
     }
     // Broken: a plan that forgets to join is refused by the capture, and leaves nothing behind.
-    stream_work work;
+    task_list work;
     work.add({});
     work.add({});
     stream_plan plan;

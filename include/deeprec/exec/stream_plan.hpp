@@ -3,78 +3,30 @@
 //   a ─> b ─> d        stream 0    a  b ────> d         the chains of a minimum path cover become streams;
 //   a ─> c ─> d        stream 1      (a) c ──/          a wait only where stream order does not suffice
 //
-//   stream_work work;
+//   task_list work;
 //   { auto here = work.on_stream(1); work.add({a}); }         tf.stream(1): scopes nest, the inner applies
 //   { auto here = work.colocate_with(a); work.add({}); }      tf.colocate_with
-//   plan_streams(work, 4, plan).or_throw();
+//   plan_streams(work, 4, plan).or_throw();                   or a task_plan, which runs on threads as well
 //
 // Pure host code: cuda_stream_pool.hpp runs a plan.
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
-#include <initializer_list>
+#include <functional>
 #include <queue>
-#include <span>
 #include <utility>
 #include <vector>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/hash.hpp>
+#include <deeprec/core/result.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/exec/task_plan.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
-
-/// The ops of one step: the dependencies, the cost and the requested stream of each.
-///
-/// @threads one thread fills it; then concurrent readers are safe
-class stream_work {
- public:
-  struct op {
-    std::vector<index_t> after;
-    double cost;
-    int stream;      ///< -1: any
-    index_t leader;  ///< the op whose stream this one shares; -1: none
-  };
-
-  /// In force until the end of its block; then the previous one applies again.
-  class scope {
-   public:
-    scope(const scope&) = delete;
-    scope& operator=(const scope&) = delete;
-    ~scope() { work_->now_ = before_; }
-
-   private:
-    friend class stream_work;
-    scope(stream_work* work, std::pair<int, index_t> now) : work_(work), before_(work->now_) {
-      work->now_ = now;
-    }
-    stream_work* work_;
-    std::pair<int, index_t> before_;
-  };
-
-  /// Ops added while the scope lives run on that stream.
-  [[nodiscard]] scope on_stream(int stream) { return scope(this, {stream, -1}); }
-  /// Ops added while the scope lives run on the stream of that op.
-  [[nodiscard]] scope colocate_with(index_t leader) { return scope(this, {-1, leader}); }
-
-  /// Adds an op that starts when those in `after`, added before, have ended; returns its number.
-  index_t add(std::span<const index_t> after, double cost = 1) {
-    ops_.push_back({{after.begin(), after.end()}, cost, now_.first, now_.second});
-    return static_cast<index_t>(ops_.size()) - 1;
-  }
-  index_t add(std::initializer_list<index_t> after, double cost = 1) {
-    return add(std::span<const index_t>(after.begin(), after.size()), cost);
-  }
-
-  [[nodiscard]] index_t size() const noexcept { return static_cast<index_t>(ops_.size()); }
-  [[nodiscard]] const op& at(index_t i) const { return ops_[static_cast<std::size_t>(i)]; }
-
- private:
-  std::vector<op> ops_;
-  std::pair<int, index_t> now_{-1, -1};
-};
 
 /// The order and the stream of every op. Stream 0 is the caller's: work enqueued on it before runs before the
 /// plan, work enqueued on it afterwards runs after the plan.
@@ -103,6 +55,46 @@ struct stream_plan {
 };
 
 namespace detail {
+
+/// The ops of a plan in an order in which each comes after those that it needs: numbers here are places in
+/// that order. It is the order of the list, where an op only needs ops that were added before.
+struct stream_work {
+  struct entry {
+    std::vector<index_t> after;
+    double cost;
+    int stream;      // -1: any
+    index_t leader;  // -1: none
+  };
+
+  explicit stream_work(const task_plan& plan) {
+    const auto n = static_cast<std::size_t>(plan.size());
+    std::vector<index_t> missing(n), place(n);
+    std::priority_queue<index_t, std::vector<index_t>, std::greater<>> ready;
+    for (index_t v = 0; v < plan.size(); ++v) {
+      if ((missing[static_cast<std::size_t>(v)] = plan.indegree(v)) == 0) ready.push(v);
+    }
+    for (; !ready.empty();) {
+      const index_t u = ready.top();
+      ready.pop();
+      place[static_cast<std::size_t>(u)] = static_cast<index_t>(op.size());
+      op.push_back(u);
+      for (const index_t v : plan.successors(u)) {
+        if (--missing[static_cast<std::size_t>(v)] == 0) ready.push(v);
+      }
+    }
+    for (const index_t v : op) {
+      entry made{{}, plan.cost(v), plan.stream(v), plan.leader(v)};
+      for (const index_t u : plan.predecessors(v)) made.after.push_back(place[static_cast<std::size_t>(u)]);
+      if (made.leader >= 0) made.leader = place[static_cast<std::size_t>(made.leader)];
+      entries.push_back(std::move(made));
+    }
+  }
+  [[nodiscard]] index_t size() const noexcept { return static_cast<index_t>(entries.size()); }
+  [[nodiscard]] const entry& at(index_t i) const { return entries[static_cast<std::size_t>(i)]; }
+
+  std::vector<entry> entries;
+  std::vector<index_t> op;  // the number in the plan
+};
 
 /// Sets of ops, as rows of bits.
 class op_sets {
@@ -417,35 +409,22 @@ class stream_clocks {
 /// @numerics deterministic: the same plan for the same work
 /// @cost     O(n^2) bits for n ops, and O(n * edges) at worst for the chains: made once, run many times
 /// @threads  reentrant
-/// @error    invalid_value: a stream outside [0, streams), an op or leader that was not added before (item =
-///           the op, value = the bad number), streams below 1; detail() names it. On an error `plan` is
-///           unchanged
+/// @error    invalid_value: a stream outside [0, streams) (item = the op, value = the stream), streams below
+///           1; detail() names it. On an error `plan` is unchanged
 /// @example  @snippet tests/host_cuda/stream_plan_test.cpp stream_plan
 /// @source   minimum path cover of the transitive reduction: Nimble (Kwon et al., NeurIPS 2020)
-[[nodiscard]] inline status plan_streams(const stream_work& work, int streams, stream_plan& plan) {
-  const index_t n = work.size();
+[[nodiscard]] inline status plan_streams(const task_plan& tasks, int streams, stream_plan& plan) {
+  const index_t n = tasks.size();
   if (streams < 1)
     return {errc::invalid_value, "plan_streams: streams must be at least 1", {.value = streams}};
   for (index_t v = 0; v < n; ++v) {
-    const stream_work::op& op = work.at(v);
-    if (op.stream >= streams || op.stream < -1) {
+    if (tasks.stream(v) >= streams || tasks.stream(v) < -1) {
       return {errc::invalid_value,
               "plan_streams: the stream of an op must be below the number of streams",
-              {.value = op.stream, .item = v}};
-    }
-    if (op.leader >= v || op.leader < -1) {
-      return {errc::invalid_value,
-              "plan_streams: an op must be colocated with one added before",
-              {.value = op.leader, .item = v}};
-    }
-    for (const index_t u : op.after) {
-      if (u < 0 || u >= v) {
-        return {errc::invalid_value,
-                "plan_streams: an op must come after one added before",
-                {.value = u, .item = v}};
-      }
+              {.value = tasks.stream(v), .item = v}};
     }
   }
+  const detail::stream_work work(tasks);
   detail::stream_dealer dealer(work, streams);
   const std::vector<int> stream_of = dealer.deal();
   const std::vector<index_t> order = dealer.launch_order();
@@ -486,16 +465,36 @@ class stream_clocks {
     for (const index_t u : here.waits) record(u);
     step_of[static_cast<std::size_t>(v)] = clocks.enqueue(v, here.stream);
     last[static_cast<std::size_t>(here.stream)] = v;
-    stir(static_cast<std::uint64_t>(v) << 20 | static_cast<std::uint64_t>(here.stream));
-    for (const index_t u : here.waits) stir(~static_cast<std::uint64_t>(u));
+    const auto op = [&](index_t place) {
+      return static_cast<std::uint64_t>(work.op[static_cast<std::size_t>(place)]);
+    };
+    stir(op(v) << 20 | static_cast<std::uint64_t>(here.stream));
+    for (const index_t u : here.waits) stir(~op(u));
   }
   std::erase(last, index_t{-1});
   std::sort(last.begin(), last.end(), latest_first);
   made.joins = clocks.waits(0, last, stream, step);
   for (const index_t u : made.joins) record(u);
   made.topology = topology;
+  const auto number = [&](index_t& place) { place = work.op[static_cast<std::size_t>(place)]; };
+  for (stream_plan::step& s : made.steps) {
+    number(s.op);
+    for (index_t& u : s.waits) number(u);
+  }
+  for (index_t& u : made.joins) number(u);
   plan = std::move(made);
   return {};
+}
+
+/// The same, for a list: compiles it first.
+///
+/// @cost    as above, and task_plan::compile
+/// @threads reentrant
+/// @error   as above; what task_plan::compile refuses, without the names of the ops
+[[nodiscard]] inline status plan_streams(const task_list& work, int streams, stream_plan& plan) {
+  const result<task_plan> tasks = task_plan::compile(work, task_order::as_added);
+  if (!tasks) return tasks.fault();
+  return plan_streams(tasks.value(), streams, plan);
 }
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -1,0 +1,743 @@
+// A graph of tasks, flat and immutable: indices, successors and predecessors in two arrays each, and an order
+// in which tasks of one kind stand side by side.
+//
+//   task_list  add("read", ...) ──┐            task_plan   order   read | hash hash hash | lookup lookup
+//              add("hash", ...)   ├─compile──>             groups   1  |       3        |      2
+//              add("lookup", ...) ┘                        a group is one loop: no call through a pointer
+//
+//   task_list work;
+//   const index_t ids = work.add("ids", [&] { read(batch); });
+//   work.add("lookup", [&](const task_call&) { return lookup(pool, table, batch, out); }, {ids});
+//   task_plan plan = task_plan::compile(work).or_throw();
+//
+// plan_run.hpp runs a plan, on one thread or on many; stream_plan.hpp assigns its ops to streams.
+#pragma once
+
+#include <algorithm>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <limits>
+#include <map>
+#include <memory>
+#include <memory_resource>
+#include <new>
+#include <optional>
+#include <queue>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/contract.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/operation.hpp>
+#include <deeprec/core/result.hpp>
+#include <deeprec/core/status.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI {
+
+/// What a task may ask of the run that calls it.
+struct task_call {
+  void* step;  ///< what the caller of the run passed: the state of the step in flight
+  index_t op;  ///< the task's number
+
+  /// The state of the step as a T.
+  ///
+  /// @pre the run was given a T*
+  template <class T>
+  [[nodiscard]] T& in() const noexcept {
+    return *static_cast<T*>(step);
+  }
+};
+
+/// A task as a function and a state, which outlives the plan: tasks of one function are one kind.
+using task_function = status (*)(void* state, const task_call& call);
+
+namespace detail {
+
+/// Consecutive tasks of one kind.
+struct task_row {
+  void* const* states;
+  const std::int32_t* ops;
+  index_t count;
+  void* step;
+  task_function function;  // of the kind that runs them; else null
+};
+
+/// Where a row ended before its end.
+struct row_failure {
+  status why;
+  index_t at = 0;
+};
+
+/// Runs a row; false: the task at `failure.at` returned `failure.why`. When one throws, `failure.at` is it.
+using row_runner = bool (*)(const task_row& row, row_failure& failure);
+
+template <class F>
+inline constexpr bool takes_call = std::invocable<F&, const task_call&>;
+
+template <class F>
+decltype(auto) call_task(F& task, [[maybe_unused]] const task_row& row, [[maybe_unused]] index_t i) {
+  if constexpr (takes_call<F>) {
+    return task(task_call{row.step, row.ops[i]});
+  } else {
+    return task();
+  }
+}
+
+struct any_task_result {};
+template <class F>
+struct plan_task_result {
+  using type = any_task_result;
+};
+template <class F>
+  requires takes_call<F>
+struct plan_task_result<F> {
+  using type = std::invoke_result_t<F&, const task_call&>;
+};
+template <class F>
+  requires(!takes_call<F> && std::invocable<F&>)
+struct plan_task_result<F> {
+  using type = std::invoke_result_t<F&>;
+};
+
+/// The loop over a row: `one(i)` runs a task and returns a status or nothing.
+template <class One>
+DEEPREC_INLINE bool run_each(const task_row& row, row_failure& failure, const One& one) {
+  index_t i = 0;
+#if DEEPREC_EXCEPTIONS
+  try {
+#endif
+    for (; i < row.count; ++i) {
+      if constexpr (std::is_void_v<decltype(one(i))>) {
+        one(i);
+      } else {
+        if (const status s = one(i); !s) [[unlikely]] {
+          failure.why = s;
+          failure.at = i;
+          return false;
+        }
+      }
+    }
+#if DEEPREC_EXCEPTIONS
+  } catch (...) {
+    failure.at = i;
+    throw;
+  }
+#endif
+  return true;
+}
+
+/// Rows of tasks of the type F: their bodies are inlined.
+template <class F>
+bool run_row(const task_row& row, row_failure& failure) {
+  return run_each(row, failure,
+                  [&](index_t i) { return call_task(*static_cast<F*>(row.states[i]), row, i); });
+}
+
+/// Rows of tasks of one function.
+inline bool run_functions(const task_row& row, row_failure& failure) {
+  return run_each(row, failure,
+                  [&](index_t i) { return row.function(row.states[i], {row.step, row.ops[i]}); });
+}
+
+/// Callables, side by side in the order of their creation.
+class task_store {
+ public:
+  task_store() = default;
+  task_store(const task_store&) = delete;
+  task_store& operator=(const task_store&) = delete;
+  ~task_store() {
+    for (std::size_t i = owned_.size(); i > 0; --i) owned_[i - 1].destroy(owned_[i - 1].task);
+  }
+
+  template <class F>
+  void* keep(F&& task) {
+    using type = std::decay_t<F>;
+    void* const place = memory_.allocate(sizeof(type), alignof(type));
+    if constexpr (std::is_trivially_destructible_v<type>) {
+      ::new (place) type(std::forward<F>(task));
+    } else {
+      owned_.reserve(owned_.size() + 1 > owned_.capacity() ? 2 * owned_.size() + 1 : owned_.capacity());
+      ::new (place) type(std::forward<F>(task));
+      owned_.push_back({place, [](void* it) { static_cast<type*>(it)->~type(); }});
+    }
+    return place;
+  }
+
+ private:
+  struct owned {
+    void* task;
+    void (*destroy)(void*);
+  };
+  std::pmr::monotonic_buffer_resource memory_{std::pmr::new_delete_resource()};
+  std::vector<owned> owned_;
+};
+
+struct task_kind {
+  row_runner run = nullptr;  // null: ops without a task
+  task_function function = nullptr;
+};
+
+}  // namespace detail
+
+/// A callable that a task_list accepts: it takes nothing or a task_call, and returns nothing or a status.
+template <class F>
+concept PlanTask = std::same_as<typename detail::plan_task_result<F>::type, void> ||
+                   std::same_as<typename detail::plan_task_result<F>::type, status>;
+
+/// The ops of one step as they are written down: task, dependencies, effects, cost, requested stream.
+///
+/// An op without a task is run by its number (cuda_stream_pool) or only planned. A copy shares the tasks of
+/// the original.
+///
+/// @threads one thread fills it and its copies; then concurrent readers are safe
+class task_list {
+ public:
+  struct entry {
+    std::span<const index_t> after;  ///< as given to add()
+    double cost;
+    index_t bytes;   ///< of memory that it moves, for traces
+    int stream;      ///< -1: any
+    index_t leader;  ///< the op whose stream this one shares; -1: none
+  };
+
+  /// In force until the end of its block; then the previous one applies again.
+  class scope {
+   public:
+    scope(const scope&) = delete;
+    scope& operator=(const scope&) = delete;
+    ~scope() { work_->now_ = before_; }
+
+   private:
+    friend class task_list;
+    scope(task_list* work, std::pair<int, index_t> now) : work_(work), before_(work->now_) {
+      work->now_ = now;
+    }
+    task_list* work_;
+    std::pair<int, index_t> before_;
+  };
+
+  /// Ops added while the scope lives run on that stream.
+  [[nodiscard]] scope on_stream(int stream) { return scope(this, {stream, -1}); }
+  /// Ops added while the scope lives run on the stream of that op.
+  [[nodiscard]] scope colocate_with(index_t leader) { return scope(this, {-1, leader}); }
+
+  /// Adds an op that starts when those in `after` have ended; returns its number. The task is moved into the
+  /// list; std::ref(task) refers to it instead.
+  ///
+  /// @cost    amortised O(1) and a copy of the name
+  /// @threads one at a time
+  /// @error   throws std::bad_alloc, and what the task's move throws. What is wrong with the graph is
+  ///          reported by task_plan::compile
+  template <class F>
+    requires PlanTask<std::decay_t<F>>
+  index_t add(std::string_view name, F&& task, std::span<const index_t> after = {}, double cost = 1) {
+    using type = std::decay_t<F>;
+    const std::int32_t kind = kind_of({detail::run_row<type>, nullptr});
+    return append(name, kind, store_->keep(std::forward<F>(task)), after, cost);
+  }
+  template <class F>
+    requires PlanTask<std::decay_t<F>>
+  index_t add(std::string_view name, F&& task, std::initializer_list<index_t> after, double cost = 1) {
+    return add(name, std::forward<F>(task), span_of(after), cost);
+  }
+  /// The same with a function and its state, which outlives every plan of this list.
+  index_t add(std::string_view name, task_function function, void* state, std::span<const index_t> after = {},
+              double cost = 1) {
+    return append(name, kind_of({detail::run_functions, function}), state, after, cost);
+  }
+  index_t add(std::string_view name, task_function function, void* state,
+              std::initializer_list<index_t> after, double cost = 1) {
+    return add(name, function, state, span_of(after), cost);
+  }
+  /// An op without a task.
+  index_t add(std::string_view name, std::span<const index_t> after, double cost = 1) {
+    return append(name, kind_of({}), nullptr, after, cost);
+  }
+  index_t add(std::string_view name, std::initializer_list<index_t> after, double cost = 1) {
+    return add(name, span_of(after), cost);
+  }
+  index_t add(std::span<const index_t> after, double cost = 1) {
+    return add(std::string_view(), after, cost);
+  }
+  index_t add(std::initializer_list<index_t> after, double cost = 1) {
+    return add(std::string_view(), span_of(after), cost);
+  }
+
+  /// Op `second` starts when op `first` has ended. Either may be added later.
+  void edge(index_t first, index_t second) { edges_.emplace_back(first, second); }
+
+  /// The op accesses memory. Ops whose effects conflict keep the order in which they were added: a write
+  /// comes after the reads and the write before it, a read after the write before it.
+  void affects(index_t op, const effect& what) { effects_.emplace_back(op, what); }
+  void reads(index_t op, const void* object) { affects(op, {object, access_mode::reads, false}); }
+  void writes(index_t op, const void* object) { affects(op, {object, access_mode::writes, false}); }
+  /// All effects of an operation (core/operation.hpp).
+  template <class Operation>
+  void affects_as(index_t op, const Operation& operation) {
+    operation.for_each_effect([&](const effect& what) { affects(op, what); });
+  }
+
+  /// @pre 0 <= op < size()
+  void set_cost(index_t op, double cost) { rows_[place(op)].cost = cost; }
+  /// @pre 0 <= op < size()
+  void set_bytes(index_t op, index_t bytes) { rows_[place(op)].bytes = bytes; }
+
+  [[nodiscard]] index_t size() const noexcept { return static_cast<index_t>(rows_.size()); }
+  /// @pre 0 <= i < size()
+  [[nodiscard]] entry at(index_t i) const {
+    const row& r = rows_[place(i)];
+    const std::size_t end = place(i) + 1 < rows_.size() ? rows_[place(i) + 1].after : after_.size();
+    return {{after_.data() + r.after, end - r.after}, r.cost, r.bytes, r.stream, r.leader};
+  }
+  /// The name given to add(), or "op 17".
+  ///
+  /// @pre 0 <= i < size()
+  [[nodiscard]] std::string name(index_t i) const {
+    const row& r = rows_[place(i)];
+    return r.name_length > 0 ? names_.substr(r.name, r.name_length) : "op " + std::to_string(i);
+  }
+
+ private:
+  friend class task_plan;
+
+  struct row {
+    std::size_t after;  // first of its in after_
+    std::size_t name;
+    std::size_t name_length;
+    double cost;
+    void* state;
+    index_t bytes;
+    index_t leader;
+    int stream;
+    std::int32_t kind;
+  };
+
+  static std::size_t place(index_t op) noexcept { return static_cast<std::size_t>(op); }
+  static std::span<const index_t> span_of(std::initializer_list<index_t> list) {
+    return {list.begin(), list.size()};
+  }
+
+  std::int32_t kind_of(const detail::task_kind& kind) {
+    const std::pair key(reinterpret_cast<std::uintptr_t>(kind.run),
+                        reinterpret_cast<std::uintptr_t>(kind.function));
+    const auto [found, made] = kind_numbers_.try_emplace(key, static_cast<std::int32_t>(kinds_.size()));
+    if (made) kinds_.push_back(kind);
+    return found->second;
+  }
+  index_t append(std::string_view name, std::int32_t kind, void* state, std::span<const index_t> after,
+                 double cost) {
+    // What throws comes before the row; `after` may be of this list.
+    if (rows_.size() == rows_.capacity()) rows_.reserve(2 * rows_.size() + 1);
+    const std::size_t name_at = names_.size(), first = after_.size();
+    names_.append(name);
+    const std::less<const index_t*> below;
+    const bool own = !below(after.data(), after_.data()) && below(after.data(), after_.data() + first);
+    const std::size_t offset = own ? static_cast<std::size_t>(after.data() - after_.data()) : 0;
+    after_.resize(first + after.size());
+    std::copy_n(own ? after_.data() + offset : after.data(), after.size(), after_.data() + first);
+    rows_.push_back({first, name_at, name.size(), cost, state, 0, now_.second, now_.first, kind});
+    return size() - 1;
+  }
+
+  std::vector<row> rows_;
+  std::vector<index_t> after_;
+  std::string names_;
+  std::vector<std::pair<index_t, index_t>> edges_;
+  std::vector<std::pair<index_t, effect>> effects_;
+  std::vector<detail::task_kind> kinds_;
+  std::map<std::pair<std::uintptr_t, std::uintptr_t>, std::int32_t> kind_numbers_;
+  std::shared_ptr<detail::task_store> store_ = std::make_shared<detail::task_store>();
+  std::pair<int, index_t> now_{-1, -1};
+};
+
+/// Which of the topological orders a plan has.
+enum class task_order : unsigned char {
+  by_kind,   ///< of the ready ops one of the kind that ran last; so the same code runs many times in a row
+  as_added,  ///< of the ready ops the one that was added first
+};
+
+/// The flat form of a task_list. It owns the tasks with the list, and holds no state of a run.
+///
+/// @threads immutable once made; thread-safe. What tasks do when several runs of one plan are in flight is
+///          their own matter: task_call::step tells the runs apart
+class task_plan {
+ public:
+  /// A plan without ops.
+  task_plan() : first_next_(1), first_before_(1) {}
+  task_plan(task_plan&&) noexcept = default;
+  /// @pre no run of either plan is in flight, and no plan_run of it is used afterwards
+  task_plan& operator=(task_plan&&) noexcept = default;
+
+  /// The plan of a list. An edge that is given twice, or follows from effects as well, is kept once.
+  ///
+  /// @post    order() is topological
+  /// @numerics deterministic: the same order for the same list, except that kinds are the types of the tasks
+  /// @cost    O(ops + edges), and by as_added O(ops log ops); allocates
+  /// @threads reentrant
+  /// @error   invalid_value: an edge or an effect of an op that the list does not have (item = the other op
+  ///          of the edge, value = the unknown number), an op after itself, a cycle (its ops are named), an
+  ///          op colocated with an unknown one or itself, a negative cost; the text names the op. Throws
+  ///          std::bad_alloc
+  [[nodiscard]] static result<task_plan> compile(const task_list& list,
+                                                 task_order order = task_order::by_kind) {
+    task_plan made;
+    if (list.rows_.size() >= std::size_t{std::numeric_limits<std::int32_t>::max()}) {
+      return status(errc::invalid_value, "task_plan: the number of ops must fit into 31 bits");
+    }
+    made.take_rows(list);
+    std::vector<edge> edges;
+    if (fault_or_none wrong = made.collect_edges(list, edges)) return *std::move(wrong);
+    made.connect(edges);
+    if (order == task_order::by_kind) {
+      made.order_by_kind();
+    } else {
+      made.order_as_added();
+    }
+    if (made.order_.size() != list.rows_.size()) return made.cycle();
+    made.place_in_order(list);
+    return made;
+  }
+
+  [[nodiscard]] index_t size() const noexcept { return static_cast<index_t>(costs_.size()); }
+  [[nodiscard]] index_t edges() const noexcept { return static_cast<index_t>(next_.size()); }
+  /// The ops in the order of run_inline.
+  [[nodiscard]] std::span<const std::int32_t> order() const noexcept { return order_; }
+  /// The place of an op in order().
+  [[nodiscard]] index_t position(index_t op) const noexcept { return position_[index(op)]; }
+  /// Ascending, each once.
+  [[nodiscard]] std::span<const std::int32_t> successors(index_t op) const noexcept {
+    return row_of(next_, first_next_, op);
+  }
+  /// Ascending, each once.
+  [[nodiscard]] std::span<const std::int32_t> predecessors(index_t op) const noexcept {
+    return row_of(before_, first_before_, op);
+  }
+  [[nodiscard]] index_t indegree(index_t op) const noexcept {
+    return static_cast<index_t>(predecessors(op).size());
+  }
+  /// The name of an op. The text lives as long as the plan, also when the plan is moved.
+  [[nodiscard]] const char* name(index_t op) const noexcept { return names_.data() + first_name_[index(op)]; }
+  [[nodiscard]] double cost(index_t op) const noexcept { return costs_[index(op)]; }
+  [[nodiscard]] index_t bytes(index_t op) const noexcept { return bytes_[index(op)]; }
+  /// The stream requested for an op; -1: any.
+  [[nodiscard]] int stream(index_t op) const noexcept { return streams_[index(op)]; }
+  /// The op whose stream an op shares; -1: none.
+  [[nodiscard]] index_t leader(index_t op) const noexcept { return leaders_[index(op)]; }
+  /// Of an op, from 0: ops with tasks of one type or function have one kind.
+  [[nodiscard]] index_t kind(index_t op) const noexcept { return kind_numbers_[index(op)]; }
+  [[nodiscard]] index_t kinds() const noexcept { return static_cast<index_t>(kinds_.size()); }
+  [[nodiscard]] bool has_task(index_t op) const noexcept { return kinds_[index(kind(op))].run != nullptr; }
+  /// Runs of ops of one kind in order(): how often run_inline changes from one loop to another.
+  [[nodiscard]] index_t groups() const noexcept { return static_cast<index_t>(groups_.size()); }
+
+  /// Calls the task of one op; nothing for an op without a task. Checks no dependency: for executors.
+  ///
+  /// @cost    an indirect call
+  /// @threads as the task
+  /// @error   what the task returns or throws
+  [[nodiscard]] status call(index_t op, void* step = nullptr) const {
+    detail::row_failure failure;
+    const detail::task_kind& kind = kinds_[index(kind_numbers_[index(op)])];
+    if (kind.run == nullptr) return {};
+    const auto p = index(position_[index(op)]);
+    kind.run({states_.data() + p, order_.data() + p, 1, step, kind.function}, failure);
+    return failure.why;
+  }
+
+  /// Calls row(detail::row_runner, task_row) for each group, in order, while it returns true: for executors.
+  template <class Row>
+  bool for_each_group(void* step, const Row& row) const {
+    for (const group& g : groups_) {
+      if (g.kind.run == nullptr) continue;
+      if (!row(g.kind.run, detail::task_row{states_.data() + g.first, order_.data() + g.first, g.count, step,
+                                            g.kind.function})) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  struct edge {
+    std::int32_t from, to;
+  };
+  struct group {
+    detail::task_kind kind;
+    std::int32_t first;
+    std::int32_t count;
+  };
+  using fault_or_none = std::optional<fault>;
+  using numbers = std::vector<std::int32_t>;
+
+  template <class Number>
+  static std::size_t index(Number i) noexcept {
+    return static_cast<std::size_t>(i);
+  }
+  static std::span<const std::int32_t> row_of(const numbers& all, const std::vector<std::int64_t>& first,
+                                              index_t op) noexcept {
+    return {all.data() + first[index(op)], index(first[index(op) + 1] - first[index(op)])};
+  }
+  static fault refused(const status& why, const std::string& which) {
+    return {why, std::string(), std::string(why.detail()) + " (" + which + ")"};
+  }
+  fault refused(const char* must, index_t op, index_t value) const {
+    return refused({errc::invalid_value, must, {.value = value, .item = op}}, name(op));
+  }
+
+  void take_rows(const task_list& list) {
+    const auto n = list.rows_.size();
+    kinds_ = list.kinds_;
+    store_ = list.store_;
+    first_name_.reserve(n);
+    costs_.reserve(n);
+    bytes_.reserve(n);
+    streams_.reserve(n);
+    leaders_.reserve(n);
+    kind_numbers_.reserve(n);
+    for (std::size_t i = 0; i < n; ++i) {
+      const task_list::row& r = list.rows_[i];
+      first_name_.push_back(names_.size());
+      if (r.name_length > 0) {
+        names_.insert(names_.end(), list.names_.begin() + static_cast<std::ptrdiff_t>(r.name),
+                      list.names_.begin() + static_cast<std::ptrdiff_t>(r.name + r.name_length));
+      } else {
+        const std::string given = "op " + std::to_string(i);
+        names_.insert(names_.end(), given.begin(), given.end());
+      }
+      names_.push_back('\0');
+      costs_.push_back(r.cost);
+      bytes_.push_back(r.bytes);
+      streams_.push_back(r.stream);
+      leaders_.push_back(r.leader);
+      kind_numbers_.push_back(r.kind);
+    }
+  }
+
+  // All edges, some of them twice.
+  fault_or_none collect_edges(const task_list& list, std::vector<edge>& edges) const {
+    const index_t n = list.size();
+    const auto known = [n](index_t op) { return 0 <= op && op < n; };
+    for (index_t v = 0; v < n; ++v) {
+      const task_list::entry op = list.at(v);
+      if (!(op.cost >= 0)) return refused("task_plan: the cost of an op must not be negative", v, 0);
+      if (op.leader != -1 && (!known(op.leader) || op.leader == v)) {
+        return refused("task_plan: an op must be colocated with another one of the list", v, op.leader);
+      }
+      for (const index_t u : op.after) {
+        if (!known(u)) return refused("task_plan: an op must come after ops of the list", v, u);
+        if (u == v) return refused("task_plan: an op must not come after itself", v, u);
+        edges.push_back({static_cast<std::int32_t>(u), static_cast<std::int32_t>(v)});
+      }
+    }
+    for (const auto& [u, v] : list.edges_) {
+      if (!known(u) && !known(v)) {
+        return fault(
+            status(errc::invalid_value, "task_plan: an edge must join ops of the list", {.value = u}));
+      }
+      if (!known(u)) return refused("task_plan: an edge must join ops of the list", v, u);
+      if (!known(v)) return refused("task_plan: an edge must join ops of the list", u, v);
+      if (u == v) return refused("task_plan: an op must not come after itself", v, u);
+      edges.push_back({static_cast<std::int32_t>(u), static_cast<std::int32_t>(v)});
+    }
+    for (const auto& [op, what] : list.effects_) {
+      if (!known(op)) {
+        return fault(status(errc::invalid_value, "task_plan: an effect must belong to an op of the list",
+                            {.value = op}));
+      }
+    }
+    order_effects(list, edges);
+    return {};
+  }
+
+  static void order_effects(const task_list& list, std::vector<edge>& edges) {
+    struct object {
+      std::int32_t writer = -1;
+      numbers readers;  // since the write
+    };
+    std::vector<std::pair<index_t, effect>> effects = list.effects_;
+    // Of one op reads come first: then it is ordered after the earlier write by both of them.
+    std::stable_sort(effects.begin(), effects.end(), [](const auto& a, const auto& b) {
+      if (a.first != b.first) return a.first < b.first;
+      return (a.second.mode == access_mode::reads) > (b.second.mode == access_mode::reads);
+    });
+    std::unordered_map<const void*, object> objects;
+    for (const auto& [op, what] : effects) {
+      object& it = objects[what.data];
+      const auto v = static_cast<std::int32_t>(op);
+      if (it.writer >= 0 && it.writer != v) edges.push_back({it.writer, v});
+      if (what.mode == access_mode::reads) {
+        it.readers.push_back(v);
+        continue;
+      }
+      for (const std::int32_t u : it.readers) {
+        if (u != v) edges.push_back({u, v});
+      }
+      it.readers.clear();
+      it.writer = v;
+    }
+  }
+
+  // Both arrays of neighbours, ascending, each neighbour once.
+  void connect(const std::vector<edge>& edges) {
+    const std::size_t n = costs_.size();
+    std::vector<std::int64_t> first(n + 1);
+    numbers before(edges.size());
+    for (const edge& e : edges) ++first[index(e.to) + 1];
+    for (std::size_t v = 0; v < n; ++v) first[v + 1] += first[v];
+    std::vector<std::int64_t> at(first.begin(), first.end() - 1);
+    for (const edge& e : edges) before[index(at[index(e.to)]++)] = e.from;
+    turn(before, first, next_, first_next_);
+    turn(next_, first_next_, before_, first_before_);
+  }
+  // The reverse of an array of neighbours.
+  static void turn(const numbers& all, const std::vector<std::int64_t>& first, numbers& reverse,
+                   std::vector<std::int64_t>& first_of) {
+    const std::size_t n = first.size() - 1;
+    first_of.assign(n + 1, 0);
+    reverse.resize(all.size());
+    numbers last(n, -1);
+    const auto each = [&](const auto& visit) {
+      last.assign(n, -1);
+      for (std::size_t v = 0; v < n; ++v) {
+        for (std::int64_t e = first[v]; e < first[v + 1]; ++e) {
+          const std::int32_t u = all[index(e)];
+          if (std::exchange(last[index(u)], static_cast<std::int32_t>(v)) != static_cast<std::int32_t>(v)) {
+            visit(u, static_cast<std::int32_t>(v));
+          }
+        }
+      }
+    };
+    each([&](std::int32_t u, std::int32_t) { ++first_of[index(u) + 1]; });
+    for (std::size_t u = 0; u < n; ++u) first_of[u + 1] += first_of[u];
+    std::vector<std::int64_t> at(first_of.begin(), first_of.end() - 1);
+    each([&](std::int32_t u, std::int32_t v) { reverse[index(at[index(u)]++)] = v; });
+    reverse.resize(index(first_of[n]));
+  }
+
+  // Calls ready(op) for the ops without predecessors, then takes ops from pop() (-1: none left).
+  template <class Ready, class Pop>
+  void visit_in_order(const Ready& ready, const Pop& pop) {
+    const std::size_t n = costs_.size();
+    numbers missing(n);
+    for (std::size_t v = 0; v < n; ++v) {
+      missing[v] = static_cast<std::int32_t>(first_before_[v + 1] - first_before_[v]);
+      if (missing[v] == 0) ready(static_cast<std::int32_t>(v));
+    }
+    order_.reserve(n);
+    for (std::int32_t u = pop(); u >= 0; u = pop()) {
+      order_.push_back(u);
+      for (const std::int32_t v : successors(u)) {
+        if (--missing[index(v)] == 0) ready(v);
+      }
+    }
+  }
+  // A list of ready ops for each kind; a queue of the kinds that have some. A kind is left when its list is
+  // empty, for the one that has waited longest.
+  void order_by_kind() {
+    struct list {
+      std::int32_t head = -1, tail = -1;
+      bool queued = false;
+    };
+    std::vector<list> ready(kinds_.size());
+    numbers behind(costs_.size(), -1);
+    numbers waiting;
+    std::size_t next = 0;
+    std::int32_t now = -1;
+    visit_in_order(
+        [&](std::int32_t v) {
+          list& of = ready[index(kind_numbers_[index(v)])];
+          (of.head < 0 ? of.head : behind[index(of.tail)]) = v;
+          of.tail = v;
+          if (!std::exchange(of.queued, true)) waiting.push_back(kind_numbers_[index(v)]);
+        },
+        [&]() -> std::int32_t {
+          if (now >= 0 && ready[index(now)].head < 0) {
+            ready[index(now)].queued = false;
+            now = -1;
+          }
+          if (now < 0) {
+            if (next == waiting.size()) return -1;
+            now = waiting[next++];
+          }
+          list& of = ready[index(now)];
+          return std::exchange(of.head, behind[index(of.head)]);
+        });
+  }
+  void order_as_added() {
+    std::priority_queue<std::int32_t, numbers, std::greater<>> ready;
+    visit_in_order([&](std::int32_t v) { ready.push(v); },
+                   [&]() -> std::int32_t {
+                     if (ready.empty()) return -1;
+                     const std::int32_t u = ready.top();
+                     ready.pop();
+                     return u;
+                   });
+  }
+
+  // What no order has: every op left has a predecessor that is left.
+  fault cycle() const {
+    std::vector<bool> ordered(costs_.size());
+    for (const std::int32_t u : order_) ordered[index(u)] = true;
+    std::int32_t v = 0;
+    while (ordered[index(v)]) ++v;
+    numbers way, seen(costs_.size(), -1);
+    while (seen[index(v)] < 0) {
+      seen[index(v)] = static_cast<std::int32_t>(way.size());
+      way.push_back(v);
+      for (const std::int32_t u : predecessors(v)) {
+        if (ordered[index(u)]) continue;
+        v = u;
+        break;
+      }
+    }
+    way.erase(way.begin(), way.begin() + seen[index(v)]);
+    std::rotate(way.begin(), std::min_element(way.begin(), way.end()), way.end());
+    std::string text = name(way.front());
+    constexpr std::size_t most_named = 16;
+    for (std::size_t i = way.size(); i-- > 0;) {
+      if (way.size() - i > most_named && i > 0) continue;
+      if (way.size() > most_named + 1 && i == 0) text += " -> ...";
+      text += std::string(" -> ") + name(way[i]);
+    }
+    return refused({errc::invalid_value, "task_plan: edges must not form a cycle", {.item = way.front()}},
+                   text);
+  }
+
+  void place_in_order(const task_list& list) {
+    position_.resize(order_.size());
+    for (std::size_t p = 0; p < order_.size(); ++p) {
+      const auto op = index(order_[p]);
+      position_[op] = static_cast<std::int32_t>(p);
+      states_.push_back(list.rows_[op].state);
+      if (p == 0 || kind_numbers_[index(order_[p - 1])] != kind_numbers_[op]) {
+        groups_.push_back({kinds_[index(kind_numbers_[op])], static_cast<std::int32_t>(p), 0});
+      }
+      ++groups_.back().count;
+    }
+  }
+
+  numbers order_;                    // by position
+  std::vector<void*> states_;        // by position
+  std::vector<group> groups_;        // in order
+  numbers position_, kind_numbers_;  // by op, as the rest
+  numbers next_, before_;
+  std::vector<std::int64_t> first_next_, first_before_;
+  std::vector<double> costs_;
+  std::vector<index_t> bytes_, leaders_;
+  std::vector<int> streams_;
+  std::vector<std::size_t> first_name_;
+  std::vector<char> names_;
+  std::vector<detail::task_kind> kinds_;
+  std::shared_ptr<const detail::task_store> store_;
+};
+
+}}  // namespace deeprec::DEEPREC_ABI
