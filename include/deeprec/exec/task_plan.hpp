@@ -404,7 +404,7 @@ class task_plan {
     }
     if (made.order_.size() != list.rows_.size()) return made.cycle();
     made.place_in_order(list);
-    return made;
+    return result<task_plan>(std::move(made));
   }
 
   [[nodiscard]] index_t size() const noexcept { return static_cast<index_t>(costs_.size()); }
