@@ -315,9 +315,9 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
 
   // A pipeline with every way to run and to return.
   index_t next = 0;
-  pipeline steps(
+  pipeline line(
       ctx,
-      source(
+      deeprec::source(
           "read",
           [&]() -> result<std::optional<index_t>> {
             return next < n ? std::optional<index_t>(next++) : std::nullopt;
@@ -327,8 +327,8 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
           stage("unordered", [](index_t& k) { ++k; }).parallel(2).unordered() |
           sink("add", [&](index_t k) { return failures += static_cast<int>(k % 2), status(); }).on(pool),
       {.capacity = 1, .max_capacity = 4, .byte_budget = 64, .on_bad_item = bad_items::skip});
-  failures += steps.run().ok() ? 0 : 1;
-  failures += static_cast<int>(steps.statistics().text().size() + steps.depth_decisions().size());
+  failures += line.run().ok() ? 0 : 1;
+  failures += static_cast<int>(line.statistics().text().size() + line.depth_decisions().size());
 
   failures += static_cast<int>(hash_bytes(text, mix64(7)) % 2);
   return failures;
