@@ -1,5 +1,5 @@
-// A graph of tiny ops, and other libraries that run it. No header of ours here: the peers are compiled with -O2
-// and with -O3 -march=native.
+// A graph of tiny ops, and other libraries that run it. No header of ours here: the peers are compiled with
+// -O2 and with -O3 -march=native.
 #pragma once
 
 #include <cstddef>

@@ -235,7 +235,7 @@ class plan_run {
     env_ = &env;
     step_ = step;
     // relaxed, here and where a run begins: parallel_for publishes them to its bodies
-    failed_at_.store(std::numeric_limits<std::int32_t>::max(), std::memory_order_relaxed);
+    failed_at_.store((std::numeric_limits<std::int32_t>::max)(), std::memory_order_relaxed);
     stopped_.store(false, std::memory_order_relaxed);
     left_.store(0, std::memory_order_relaxed);
     head_.store(0, std::memory_order_relaxed);

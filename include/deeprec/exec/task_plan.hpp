@@ -390,7 +390,7 @@ class task_plan {
   [[nodiscard]] static result<task_plan> compile(const task_list& list,
                                                  task_order order = task_order::by_kind) {
     task_plan made;
-    if (list.rows_.size() >= std::size_t{std::numeric_limits<std::int32_t>::max()}) {
+    if (list.rows_.size() >= std::size_t{(std::numeric_limits<std::int32_t>::max)()}) {
       return status(errc::invalid_value, "task_plan: the number of ops must fit into 31 bits");
     }
     made.take_rows(list);

@@ -228,7 +228,7 @@ inline void list_stages(const flat_graph& g, const stage_region& region, stage_c
 ///           Tarjan, SIAM J. Comput. 18 (1989)
 [[nodiscard]] inline result<stage_cut> smart_stage(const flat_graph& graph,
                                                    const smart_stage_options& options = {}) {
-  if (!(options.cost_per_byte >= 0) || options.cost_per_byte > std::numeric_limits<double>::max())
+  if (!(options.cost_per_byte >= 0) || options.cost_per_byte > (std::numeric_limits<double>::max)())
     return status(errc::invalid_value, "smart_stage: cost_per_byte must be a number from 0");
   if (options.stage_threads < 1)
     return status(errc::invalid_value, "smart_stage: stage_threads must be at least 1",
