@@ -10,8 +10,8 @@
 // the order of a list change at 7 of 8 ops, and an indirect call that is not predicted costs 5 to 8 ns:
 // predicted 7 to 9 ns an op. In the order of the plan the kind changes 576 times: at 8 ns that is 0.5 ns an
 // op, so 2 ns are predicted for mixed (`groups` is their number, `as_added_ns` the time in the order of the
-// list). A hundred ops fit into the predictor: 2 ns. one_kind: 1.2 ns. trace: a counter is read once for an op that follows
-// another one, 9 ns, two calls of the sink and 48 bytes written: predicted 18 ns.
+// list). A hundred ops fit into the predictor: 2 ns. one_kind: 1.2 ns. trace: a counter is read once for an
+// op that follows another one, 9 ns, two calls of the sink and 48 bytes written: predicted 18 ns.
 //
 // Tracing is compiled into every run and off in graph/inline: a null sink.
 #include <benchmark/benchmark.h>
