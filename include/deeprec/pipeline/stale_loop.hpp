@@ -285,8 +285,12 @@ class stale_loop {
     } else if constexpr (std::is_convertible_v<type, status>) {
       const status s = part(step);
       if (s.ok()) return true;
-      // Cancelled by the failure of another part, or by the token: not a failure of its own.
-      if (!(was_cancelled() && (s.code() == errc::cancelled || s.code() == errc::stopped))) {
+      // Cancelled by the failure of another part, or by the token: not a failure of its own. An exception
+      // that passes an access cancels the window before its part has recorded it.
+      const bool by_another = was_cancelled() || window_->was_cancelled();
+      if (by_another && (s.code() == errc::cancelled || s.code() == errc::stopped)) {
+        cancel();
+      } else {
         fail(name, step.number, s);
       }
       return {};
