@@ -85,6 +85,18 @@ class cut_search {
       const cut_figures f = moves.descend(start.second, price_, few ? 64 : 8);
       found = consider(start.second, f) || found;
     }
+    // From the best one: each op over the cut, with what it needs or with what needs it, and down again.
+    bool again = few;
+    for (int round = 0; again && round < 16; ++round) {
+      again = false;
+      for (std::size_t v = 0; v < p_.size(); ++v) {
+        op_set in = best_;
+        move_with_closure(v, in);
+        const cut_figures f = moves.descend(in, price_, 64);
+        again = consider(in, f) || again;
+      }
+      found = found || again;
+    }
     if (found) choice = cut_choice::searched;
     return best_;
   }
@@ -103,6 +115,21 @@ class cut_search {
   }
 
  private:
+  void move_with_closure(std::size_t v, op_set& in) const {
+    const std::uint8_t to = in[v] != 0 ? 0 : 1;
+    const number_lists& along = to != 0 ? p_.before : p_.after;
+    std::vector<std::size_t> open{v};
+    in[v] = to;
+    while (!open.empty()) {
+      const std::size_t u = open.back();
+      open.pop_back();
+      for (const std::int32_t w : along[u]) {
+        if (in[static_cast<std::size_t>(w)] == to) continue;
+        in[static_cast<std::size_t>(w)] = to;
+        open.push_back(static_cast<std::size_t>(w));
+      }
+    }
+  }
   bool consider(const op_set& in, const cut_figures& f) {
     const double price = price_(f);
     if (!(price < least_) || (f.bytes == 0 && !has_values(in))) return false;
