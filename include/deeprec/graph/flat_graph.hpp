@@ -223,7 +223,7 @@ class flat_graph_builder {
   [[nodiscard]] result<flat_graph> build() {
     flat_graph g = std::exchange(graph_, flat_graph());
     const std::vector<edge_info> edges = std::exchange(edges_, {});
-    constexpr std::size_t most = std::numeric_limits<number>::max() - 1;
+    constexpr std::size_t most = (std::numeric_limits<number>::max)() - 1;
     if (g.cost_.size() > most || edges.size() > most)
       return status(errc::invalid_value, "flat_graph: ops and edges must be fewer than 2^31 - 1 each");
     for (index_t v = 0; v < g.size(); ++v) {
