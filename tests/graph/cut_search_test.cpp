@@ -138,3 +138,34 @@ TEST_CASE(
   MESSAGE("within 5 %: " << good << " of " << count << ", the worst " << worst);
   CHECK(good * 20 >= count * 19);
 }
+
+TEST_CASE("smart_stage: the figures of the farthest and of the user's cut are those of the search") {
+  std::mt19937_64 random(deeprec_test::seed() + 7);
+  int with_values = 0;
+  for (int round = 0; round < 2000; ++round) {
+    const flat_graph g = deeprec_test::wild_graph(random, 24, false).flat().or_throw();
+    const detail::stage_region region(g);
+    if (!region.any_undone()) continue;
+    const detail::two_cuts ends = region.ends();
+    std::vector<std::int32_t> ops;
+    const detail::cut_problem p = region.problem(ops);
+    const auto same = [](const detail::cut_figures& a, const detail::cut_figures& b) {
+      return a.stage == b.stage && a.rest == b.rest && a.bytes == b.bytes;  // whole numbers
+    };
+    CHECK(same(ends.farthest, p.figures(detail::op_set(p.size(), 1))));
+    CHECK(same(ends.user, p.figures(detail::op_set(p.size(), 0))));
+    CHECK(ends.movable == static_cast<index_t>(ops.size()));
+    with_values += ends.farthest_values > 0 ? 1 : 0;
+  }
+  CHECK(with_values > 200);
+}
+
+TEST_CASE("smart_stage: above most_searched the farthest cut and the user's are compared") {
+  std::mt19937_64 random(deeprec_test::seed() + 8);
+  const flat_graph g = deeprec_test::layered_graph(random, 40, 4, 2).flat().or_throw();
+  const stage_cut dear = smart_stage(g, {.cost_per_byte = 1000, .most_searched = 10}).or_throw();
+  CHECK(dear.choice != cut_choice::searched);
+  CHECK(dear.cost.price == std::min(dear.farthest_cost.price, dear.user_cost.price));
+  const stage_cut searched = smart_stage(g, {.cost_per_byte = 1000}).or_throw();
+  CHECK(searched.cost.price <= dear.cost.price);
+}

@@ -40,13 +40,13 @@ class cut_search {
   cut_search(const cut_problem& problem, const cut_price& price) : p_(problem), price_(price) {}
 
   /// The set; equal prices leave the farthest cut as it is.
-  op_set run(bool sweep, cut_choice& choice) {
+  op_set run(cut_choice& choice) {
     best_ = op_set(p_.size(), 1);
     least_ = price_(p_.figures(best_));
     choice = cut_choice::farthest;
     const op_set none(p_.size(), 0);
     if (consider(none, p_.figures(none))) choice = cut_choice::user;
-    if (!sweep || p_.size() == 0) return best_;
+    if (p_.size() == 0) return best_;
     bool found = false;
     std::vector<std::pair<double, op_set>> starts;
     starts.emplace_back(least_, op_set(p_.size(), 1));
@@ -85,11 +85,23 @@ class cut_search {
       const cut_figures f = moves.descend(start.second, price_, few ? 64 : 8);
       found = consider(start.second, f) || found;
     }
+    // From the best one: each op over the cut, with what it needs or with what needs it, and down again.
+    bool again = few;
+    for (int round = 0; again && round < 16; ++round) {
+      again = false;
+      for (std::size_t v = 0; v < p_.size(); ++v) {
+        op_set in = best_;
+        move_with_closure(v, in);
+        const cut_figures f = moves.descend(in, price_, 64);
+        again = consider(in, f) || again;
+      }
+      found = found || again;
+    }
     if (found) choice = cut_choice::searched;
     return best_;
   }
 
-  /// Whether any value crosses.
+ private:
   [[nodiscard]] bool has_values(const op_set& in) const {
     if (p_.fixed.bytes > 0 || p_.fixed_values > 0) return true;
     for (std::size_t i = 0; i < p_.maker.size(); ++i) {
@@ -102,7 +114,21 @@ class cut_search {
     return false;
   }
 
- private:
+  void move_with_closure(std::size_t v, op_set& in) const {
+    const std::uint8_t to = in[v] != 0 ? 0 : 1;
+    const number_lists& along = to != 0 ? p_.before : p_.after;
+    std::vector<std::size_t> open{v};
+    in[v] = to;
+    while (!open.empty()) {
+      const std::size_t u = open.back();
+      open.pop_back();
+      for (const std::int32_t w : along[u]) {
+        if (in[static_cast<std::size_t>(w)] == to) continue;
+        in[static_cast<std::size_t>(w)] = to;
+        open.push_back(static_cast<std::size_t>(w));
+      }
+    }
+  }
   bool consider(const op_set& in, const cut_figures& f) {
     const double price = price_(f);
     if (!(price < least_) || (f.bytes == 0 && !has_values(in))) return false;
@@ -132,7 +158,9 @@ inline cut_cost priced(const cut_figures& f, const cut_price& price) {
 /// Fills in values, stages and the stage of each op, from the sides.
 inline void list_stages(const flat_graph& g, const stage_region& region, stage_cut& cut) {
   const auto at = [](index_t i) { return static_cast<std::size_t>(i); };
-  // Staged ops that touch belong to one record.
+  // Staged ops that touch belong to one record; where there is one stage, all do.
+  const bool one = std::count_if(region.pairs().begin(), region.pairs().end(),
+                                 [](const stage_pair& p) { return p.kept.empty(); }) == 1;
   std::vector<std::int32_t> group(cut.side.size());
   for (std::size_t v = 0; v < group.size(); ++v) group[v] = static_cast<std::int32_t>(v);
   const auto find = [&](index_t v) {
@@ -142,9 +170,10 @@ inline void list_stages(const flat_graph& g, const stage_region& region, stage_c
   const auto before = [&](index_t v) { return is_before_cut(cut.side[at(v)]); };
   for (index_t v = 0; v < g.size(); ++v) {
     if (!before(v)) continue;
-    region.for_each_user(v, [&](index_t w, index_t) {
-      if (before(w)) group[at(find(w))] = find(v);
-    });
+    if (!one)
+      region.for_each_user(v, [&](index_t w, index_t) {
+        if (before(w)) group[at(find(w))] = find(v);
+      });
     region.for_each_value(v, [&](index_t port, index_t first, index_t last, std::int64_t bytes) {
       bool crosses = false;
       region.for_each_user_of(first, last, [&](index_t w, index_t) {
@@ -251,26 +280,36 @@ inline void list_stages(const flat_graph& g, const stage_region& region, stage_c
   if (!region.any_undone()) {
     return unchanged(region.pairs().empty() ? "the graph has no stage" : "no stage of the graph can move");
   }
-  std::vector<flat_graph::number> ops;
-  const detail::cut_problem problem = region.problem(ops);
   const detail::cut_price price{options.cost_per_byte, static_cast<double>(options.stage_threads)};
-  const detail::op_set all(ops.size(), 1), none(ops.size(), 0);
-  cut.farthest_cost = detail::priced(problem.figures(all), price);
-  cut.user_cost = detail::priced(problem.figures(none), price);
-  detail::cut_search search(problem, price);
+  const detail::two_cuts ends = region.ends();
+  cut.farthest_cost = detail::priced(ends.farthest, price);
+  cut.user_cost = detail::priced(ends.user, price);
   // Hazard H2: a put without inputs is no op.
-  if (!search.has_values(all)) {
+  if (ends.farthest_values == 0) {
     return unchanged(
         "no value would cross the cut: nothing in the rest of the step reads what is staged. Fix: mark the "
         "ops that belong to the step itself as targets");
   }
-  detail::op_set in = all;
   cut.choice = cut_choice::farthest;
-  if (options.rule == stage_rule::balanced)
-    in = search.run(static_cast<index_t>(ops.size()) <= options.most_searched, cut.choice);
-  cut.cost = detail::priced(problem.figures(in), price);
-  for (std::size_t i = 0; i < ops.size(); ++i) {
-    if (in[i] == 0) cut.side[static_cast<std::size_t>(ops[i])] = op_side::rest;
+  cut.cost = cut.farthest_cost;
+  if (options.rule == stage_rule::balanced && ends.movable <= options.most_searched) {
+    std::vector<flat_graph::number> ops;
+    const detail::cut_problem problem = region.problem(ops);
+    const detail::op_set in = detail::cut_search(problem, price).run(cut.choice);
+    // Sums in the order of the search, so that prices compare as they did there.
+    cut.farthest_cost = detail::priced(problem.figures(detail::op_set(ops.size(), 1)), price);
+    cut.user_cost = detail::priced(problem.figures(detail::op_set(ops.size(), 0)), price);
+    cut.cost = detail::priced(problem.figures(in), price);
+    for (std::size_t i = 0; i < ops.size(); ++i) {
+      if (in[i] == 0) cut.side[static_cast<std::size_t>(ops[i])] = op_side::rest;
+    }
+  } else if (options.rule == stage_rule::balanced && ends.user_values > 0 &&
+             cut.user_cost.price < cut.farthest_cost.price) {
+    cut.choice = cut_choice::user;
+    cut.cost = cut.user_cost;
+    for (op_side& s : cut.side) {
+      if (s == op_side::moved || s == op_side::companion) s = op_side::rest;
+    }
   }
   detail::list_stages(graph, region, cut);
   cut.barrier = std::move(region.barrier());

@@ -28,6 +28,13 @@ struct stage_pair {
   std::string kept;  // why the pair stays; empty: it is undone
 };
 
+/// The farthest cut and the user's.
+struct two_cuts {
+  cut_figures farthest, user;
+  index_t farthest_values = 0, user_values = 0;
+  index_t movable = 0;
+};
+
 class stage_region {
  public:
   using number = flat_graph::number;
@@ -92,6 +99,37 @@ class stage_region {
   }
   [[nodiscard]] index_t take_of(index_t put) const noexcept { return find_pair(put, true).take; }
   [[nodiscard]] index_t put_of(index_t take) const noexcept { return find_pair(take, false).put; }
+
+  /// What the two cuts cost that need no search.
+  [[nodiscard]] two_cuts ends() const {
+    two_cuts made;
+    for (index_t v = 0; v < g_.size(); ++v) {
+      const op_side s = side_[at(v)];
+      const bool staged = s == op_side::staged, before = is_before_cut(s);
+      if (before) {
+        made.movable += staged ? 0 : 1;
+        made.farthest.stage += g_.cost(v);
+        (staged ? made.user.stage : made.user.rest) += g_.cost(v);
+        for_each_value(v, [&](index_t, index_t first, index_t last, std::int64_t bytes) {
+          bool far_crosses = false, user_crosses = false;
+          for_each_user_of(first, last, [&](index_t w, index_t) {
+            const op_side to = side_[at(w)];
+            if (to == op_side::earlier) return;
+            far_crosses = far_crosses || !is_before_cut(to);
+            user_crosses = user_crosses || to != op_side::staged;
+          });
+          if (far_crosses) ++made.farthest_values, made.farthest.bytes += static_cast<double>(bytes);
+          if (!staged || !user_crosses) return;
+          ++made.user_values;
+          made.user.bytes += static_cast<double>(bytes);
+        });
+      } else if (s == op_side::rest && !is_free(v)) {
+        made.farthest.rest += g_.cost(v);
+        made.user.rest += g_.cost(v);
+      }
+    }
+    return made;
+  }
 
   /// The choice of a cut as arithmetic; `ops` are the movable ops.
   [[nodiscard]] cut_problem problem(std::vector<number>& ops) const {
