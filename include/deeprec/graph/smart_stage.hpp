@@ -54,7 +54,7 @@ class cut_search {
     // Few ops: every cut is a start. Many: those that may be better than the best so far, and of them the
     // best.
     const bool few = p_.size() <= 256;
-    const std::size_t most = few ? 1000 : (std::max)(std::size_t{4}, std::size_t{100'000} / p_.size());
+    const std::size_t most = few ? 1000 : (std::max)(std::size_t{4}, std::size_t{100000} / p_.size());
     // Nested cuts put the ops into an order: those of the least cut first, and so on to those of none.
     std::vector<std::int32_t> rank(p_.size());
     single_moves moves(p_);
