@@ -1,29 +1,34 @@
 // No verb allocates behind the context's back. Every verb runs with an arena as the context's memory; each
 // form of operator new is counted, Eigen's own heap is watched, and the default resource refuses. Not here:
 // what oneDNN allocates for itself (products go to the other backends).
-#include <atomic>
-
-namespace {
-std::atomic<long> calls_of_new{0};
-std::atomic<long> calls_of_eigen{0};
-}  // namespace
-
-#define EIGEN_RUNTIME_NO_MALLOC
-#define eigen_assert(condition) static_cast<void>((condition) ? 0L : ++calls_of_eigen)
+#include "context/heap_counts.hpp"  // before Eigen
 
 #include <doctest/doctest.h>
 
 #include <cstdint>
 #include <cstdlib>
+#include <functional>
 #include <memory_resource>
 #include <new>
 #include <string>
 #include <vector>
 
+#include <Eigen/Core>
+
+#include <deeprec/exec/inline_executor.hpp>
+#include <deeprec/exec/thread_pool.hpp>
+
 #include "context/every_verb.hpp"
 #include "support/test_resources.hpp"
 
+namespace deeprec_test {
+std::atomic<long> calls_of_new{0};
+std::atomic<long> calls_of_eigen{0};
+}  // namespace deeprec_test
+
 namespace {
+using deeprec_test::calls_of_new;
+
 void* counted(std::size_t bytes, std::size_t alignment = alignof(std::max_align_t)) noexcept {
   calls_of_new.fetch_add(1, std::memory_order_relaxed);
   return std::aligned_alloc(alignment, (bytes + alignment) / alignment * alignment);
@@ -74,33 +79,28 @@ struct counting_sink final : trace_sink {
 };
 
 /// Runs a verb with an arena as its memory, twice to warm up and once to count.
-template <class Executor>
-class counter {
+class counter final : public verb_check {
  public:
-  explicit counter(Executor& executor) : ctx_(executor) {
-    ctx_.memory = &memory_;
-    ctx_.trace = &sink_;
+  explicit counter(executor_ref on) : verb_check(on) {
+    ctx.memory = &memory_;
+    ctx.trace = &sink_;
   }
-
-  template <class Verb>
-  void operator()(const char* name, const Verb& verb) {
+  void run(const char* name, const std::function<status(const verb_context&)>& verb) override {
     CAPTURE(std::string(name));
-    run(verb);
-    run(verb);
-    CHECK(run(verb) == 0);
+    count(verb);
+    count(verb);
+    CHECK(count(verb) == 0);
     CHECK(sink_.begins == sink_.ends);
   }
-  [[nodiscard]] context<Executor> environment_on(Executor& other) const { return ctx_.rebind(other); }
 
  private:
-  template <class Verb>
-  long run(const Verb& verb) {
+  long count(const std::function<status(const verb_context&)>& verb) {
     memory_.rewind();
     const no_default_resource none;
     calls_of_eigen = 0;
     Eigen::internal::set_is_malloc_allowed(false);
     const long before = calls_of_new;
-    const status s = verb(ctx_);
+    const status s = verb(ctx);
     const long calls = calls_of_new - before + calls_of_eigen;
     Eigen::internal::set_is_malloc_allowed(true);
     CHECK(s.message() == "ok");
@@ -109,7 +109,6 @@ class counter {
 
   arena memory_;
   counting_sink sink_;
-  context<Executor> ctx_;
 };
 
 }  // namespace
@@ -117,10 +116,7 @@ class counter {
 TEST_CASE_TEMPLATE("no verb allocates behind the context's back", Executor, inline_executor, thread_pool) {
   Executor executor;
   counter check(executor);
-  every_lookup_and_update(check);
-  every_other_sparse_verb(check);
-  every_dense_verb(check);
-  every_reader<Executor>(check);
+  for_each_verb(check);
 }
 
 TEST_CASE("operator new and Eigen's heap are counted") {

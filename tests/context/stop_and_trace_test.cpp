@@ -1,9 +1,17 @@
 // A stop token and a trace sink reach every verb, and nothing else does when there is none.
+#include "context/heap_counts.hpp"  // before Eigen
+
 #include <doctest/doctest.h>
 
+#include <functional>
 #include <stop_token>
 #include <string>
 #include <vector>
+
+#include <deeprec/data/batch_reader.hpp>
+#include <deeprec/data/libsvm_format.hpp>
+#include <deeprec/dense/mlp.hpp>
+#include <deeprec/exec/inline_executor.hpp>
 
 #include "context/every_verb.hpp"
 
@@ -19,18 +27,16 @@ struct writing_sink final : trace_sink {
 };
 
 /// Runs a verb with and without a request to stop.
-class stopper {
+class stopper final : public verb_check {
  public:
-  stopper() : ctx_(executor_) {
-    ctx_.trace = &sink_;
-    ctx_.stop = &token_;
+  explicit stopper(executor_ref on) : verb_check(on) {
+    ctx.trace = &sink_;
+    ctx.stop = &token_;
   }
-
-  template <class Verb>
-  void operator()(const char* name, const Verb& verb) {
+  void run(const char* name, const std::function<status(const verb_context&)>& verb) override {
     CAPTURE(std::string(name));
     sink_.text.clear();
-    CHECK(verb(ctx_).ok());
+    CHECK(verb(ctx).ok());
     const std::string begin = std::string(name).substr(0, std::string(name).find(',')) + '(';
     CHECK(sink_.text.find(begin) != std::string::npos);
     CHECK(sink_.text.back() == ')');
@@ -38,35 +44,28 @@ class stopper {
     std::stop_source source;
     token_ = source.get_token();
     sink_.text.clear();
-    CHECK(verb(ctx_).ok());
+    CHECK(verb(ctx).ok());
     source.request_stop();
     sink_.text.clear();
-    const status s = verb(ctx_);
+    const status s = verb(ctx);
     CHECK(s.code() == errc::stopped);
     CHECK(s.message() == "stopped: " + sink_.text.substr(0, sink_.text.find('(')));
     CHECK(sink_.text.find('(') == sink_.text.rfind('('));  // no other verb began
     CHECK(sink_.text.back() == ')');
     token_ = {};
   }
-  [[nodiscard]] context<inline_executor> environment_on(inline_executor& other) const {
-    return ctx_.rebind(other);
-  }
 
  private:
-  inline_executor executor_;
   writing_sink sink_;
   std::stop_token token_;
-  context<inline_executor> ctx_;
 };
 
 }  // namespace
 
 TEST_CASE("context: a verb stops before it begins, and is traced from begin to end") {
-  stopper check;
-  every_lookup_and_update(check);
-  every_other_sparse_verb(check);
-  every_dense_verb(check);
-  every_reader<inline_executor>(check);
+  inline_executor executor;
+  stopper check(executor);
+  for_each_verb(check);
 }
 
 TEST_CASE("context: a verb that has begun completes, with all verbs that it calls") {

@@ -1,1 +1,0 @@
-deeprec_not_in("asan tsan" "the sanitizers replace operator new" allocations_test)
