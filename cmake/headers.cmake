@@ -153,6 +153,7 @@ set(DEEPREC_HEADERS
     include/deeprec/exec/plan_run.hpp
     include/deeprec/exec/scratch_layout.hpp
     include/deeprec/exec/stream_plan.hpp
+    include/deeprec/exec/task_list.hpp
     include/deeprec/exec/task_plan.hpp
     include/deeprec/exec/thread_pool.hpp
     include/deeprec/exec/trace_recorder.hpp

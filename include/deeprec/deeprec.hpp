@@ -85,6 +85,7 @@
 #include <deeprec/exec/plan_run.hpp>
 #include <deeprec/exec/scratch_layout.hpp>
 #include <deeprec/exec/stream_plan.hpp>
+#include <deeprec/exec/task_list.hpp>
 #include <deeprec/exec/task_plan.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 #include <deeprec/exec/trace_recorder.hpp>

@@ -109,24 +109,28 @@ void every_lookup_and_update(verb_check& check) {
       as_table(matrix_view<const float>(parts[1].data(), rows / 2, width))};
   const auto whole = partitioned_table(halves, partition_strategy::mod);
 
-  check("lookup", [&](const verb_context& ctx) { return lookup(ctx, table, in.batch(), combiner::sum, out); });
+  check("lookup",
+        [&](const verb_context& ctx) { return lookup(ctx, table, in.batch(), combiner::sum, out); });
   check("lookup, skip", [&](const verb_context& ctx) {
     return lookup(ctx, table, in.with_invalid(),
                   pooling{combiner::mean, bounds::skip(skipped), output::accumulate}, out);
   });
-  check("lookup, parts", [&](const verb_context& ctx) { return lookup(ctx, whole, in.plain_batch(), combiner::max, out); });
+  check("lookup, parts",
+        [&](const verb_context& ctx) { return lookup(ctx, whole, in.plain_batch(), combiner::max, out); });
   feature_group<> group;
   group.add(table, combiner::sum);
   group.add(whole, combiner::mean);
   const std::vector<jagged_view<>> two{in.batch(), in.plain_batch()};
   check("lookup, group", [&](const verb_context& ctx) { return lookup(ctx, group, two, wide); });
-  check("fused_lookup",
-        [&](const verb_context& ctx) { return fused_lookup(ctx, table, in.invalid_entries(), combiner::mean, out); });
+  check("fused_lookup", [&](const verb_context& ctx) {
+    return fused_lookup(ctx, table, in.invalid_entries(), combiner::mean, out);
+  });
   check("gather", [&](const verb_context& ctx) { return gather(ctx, table, in.ids, of_ids); });
   partitioned_ids<> dealt;
   REQUIRE(partition(inline_executor{}, in.ids, rows, 2, partition_strategy::mod, dealt).ok());
   check("gather, parts", [&](const verb_context& ctx) { return gather(ctx, halves, dealt, of_ids); });
-  check("combine", [&](const verb_context& ctx) { return combine(ctx, in.table(), in.batch(), combiner::sqrtn, out); });
+  check("combine",
+        [&](const verb_context& ctx) { return combine(ctx, in.table(), in.batch(), combiner::sqrtn, out); });
 
   std::vector<dense_table<f32_rows>> tables;
   for (int t = 0; t < 3; ++t) tables.emplace_back(rows, f32_rows(width, {.state_floats = 2}));
@@ -157,8 +161,9 @@ void every_lookup_and_update(verb_check& check) {
   const auto rows_of_batch =
       resolve(inline_executor{}, tables[0].view(), in.batch(), combiner::mean).or_throw();
   check("lookup, resolved", [&](const verb_context& ctx) { return lookup(ctx, rows_of_batch, out); });
-  check("update, resolved",
-        [&](const verb_context& ctx) { return update(ctx, rows_of_batch, in.gradient(), rowwise_adagrad{}); });
+  check("update, resolved", [&](const verb_context& ctx) {
+    return update(ctx, rows_of_batch, in.gradient(), rowwise_adagrad{});
+  });
   const auto rows_of_group = resolve(inline_executor{}, updates, batches).or_throw();
   check("lookup, resolved group", [&](const verb_context& ctx) {
     return lookup(ctx, rows_of_group, matrix_view<float>(floats.data(), 4, 3 * width));
@@ -201,46 +206,54 @@ void every_other_sparse_verb(verb_check& check) {
   });
   check("gather_rows", [&](const verb_context& ctx) { return gather_rows(ctx, in.table(), in.ids, of_ids); });
   const std::vector<std::uint8_t> cond(static_cast<std::size_t>(bags), 1);
-  check("row_select", [&](const verb_context& ctx) { return row_select(ctx, cond, in.gradient(), in.gradient(), out); });
+  check("row_select",
+        [&](const verb_context& ctx) { return row_select(ctx, cond, in.gradient(), in.gradient(), out); });
   std::vector<std::int64_t> order(static_cast<std::size_t>(bags));
   for (std::size_t b = 0; b < order.size(); ++b) order[b] = static_cast<std::int64_t>(order.size() - b) - 1;
   const std::vector<array_view<const std::int64_t>> places{order};
   const std::vector<matrix_view<const float>> parts{in.gradient()};
   check("dynamic_stitch", [&](const verb_context& ctx) { return dynamic_stitch(ctx, places, parts, out); });
-  check("transpose",
-        [&](const verb_context& ctx) { return transpose(ctx, in.gradient(), matrix_view(floats.data(), width, bags)); });
+  check("transpose", [&](const verb_context& ctx) {
+    return transpose(ctx, in.gradient(), matrix_view(floats.data(), width, bags));
+  });
   check("tile", [&](const verb_context& ctx) { return tile(ctx, in.gradient().rows(0, 1), bags, 1, out); });
-  check("column_sums",
-        [&](const verb_context& ctx) { return column_sums(ctx, in.gradient(), array_view<float>(floats.data(), width)); });
+  check("column_sums", [&](const verb_context& ctx) {
+    return column_sums(ctx, in.gradient(), array_view<float>(floats.data(), width));
+  });
   check("cast", [&](const verb_context& ctx) { return cast(ctx, in.gradient(), out); });
   check("evaluate", [&](const verb_context& ctx) {
     return evaluate(ctx, expr::assign(out, expr::sigmoid(expr::in(in.gradient()) * 2.0F)));
   });
   const std::vector<std::int64_t> segments(in.ids.size(), 1);
-  check("sparse_segment",
-        [&](const verb_context& ctx) { return sparse_segment(ctx, in.table(), in.ids, segments, combiner::mean, out); });
+  check("sparse_segment", [&](const verb_context& ctx) {
+    return sparse_segment(ctx, in.table(), in.ids, segments, combiner::mean, out);
+  });
   partitioned_ids<> in_parts(&memory);
   check("partition", [&](const verb_context& ctx) {
     return partition(ctx, in.invalid, rows, 3, partition_strategy::div, bounds::skip(skipped), in_parts);
   });
   jagged_batch<> made(&memory);
-  check("prune_invalid",
-        [&](const verb_context& ctx) { return prune_invalid(ctx, in.with_invalid(), prune_rule::by_id, made, skipped); });
+  check("prune_invalid", [&](const verb_context& ctx) {
+    return prune_invalid(ctx, in.with_invalid(), prune_rule::by_id, made, skipped);
+  });
   check("prune_invalid, entries", [&](const verb_context& ctx) {
     return prune_invalid(ctx, in.invalid_entries(), prune_rule::by_id_and_weight, made, skipped);
   });
   std::vector<std::uint8_t> empty(static_cast<std::size_t>(bags));
-  check("fill_empty_bags", [&](const verb_context& ctx) { return fill_empty_bags(ctx, in.batch(), 5, made, empty); });
+  check("fill_empty_bags",
+        [&](const verb_context& ctx) { return fill_empty_bags(ctx, in.batch(), 5, made, empty); });
   check("to_jagged", [&](const verb_context& ctx) { return to_jagged(ctx, in.entries(), made); });
 
   std::vector<std::int64_t> ids(static_cast<std::size_t>(in.n() + bags)), offsets(ids.size());
   std::vector<float> weights(ids.size());
   const jagged_out<> bags_given{array_view(offsets.data(), bags + 1), ids, weights};
-  check("prune_invalid, given",
-        [&](const verb_context& ctx) { return prune_invalid(ctx, in.with_invalid(), prune_rule::by_id, bags_given); });
+  check("prune_invalid, given", [&](const verb_context& ctx) {
+    return prune_invalid(ctx, in.with_invalid(), prune_rule::by_id, bags_given);
+  });
   check("fill_empty_bags, given",
         [&](const verb_context& ctx) { return fill_empty_bags(ctx, in.batch(), 5, bags_given, empty); });
-  check("to_jagged, given", [&](const verb_context& ctx) { return to_jagged(ctx, in.entries(), bags_given); });
+  check("to_jagged, given",
+        [&](const verb_context& ctx) { return to_jagged(ctx, in.entries(), bags_given); });
   std::vector<std::int32_t> inverse(ids.size()), counts(ids.size());
   const unique_out<std::int64_t, std::int32_t> numbers_given{ids, inverse, counts, {&skipped, 1}};
   check("unique, given", [&](const verb_context& ctx) { return unique(ctx, in.ids, numbers_given); });
@@ -254,8 +267,9 @@ void every_other_sparse_verb(verb_check& check) {
   check("quantize", [&](const verb_context& ctx) { return quantize(ctx, in.table(), codes.view()); });
   const matrix_view<float> all(floats.data(), rows, width);
   check("dequantize", [&](const verb_context& ctx) { return dequantize(ctx, codes.view(), all); });
-  check("apply_rows",
-        [&](const verb_context& ctx) { return apply_rows(ctx, in.gradient(), sgd{}, out, matrix_view<float>()); });
+  check("apply_rows", [&](const verb_context& ctx) {
+    return apply_rows(ctx, in.gradient(), sgd{}, out, matrix_view<float>());
+  });
   const std::vector<matrix_view<const float>> both{in.gradient(), in.table()};
   double norm = 0;
   check("global_norm", [&](const verb_context& ctx) { return global_norm(ctx, both, norm); });
@@ -297,14 +311,17 @@ void every_dense_verb(verb_check& check) {
     weights.changed();
     return gemm<own_backends>(ctx, {.b = gemm_operand::transposed, .math = gemm_math::bf16}, a, weights, c);
   });
-  check("linear_forward", [&](const verb_context& ctx) { return linear_forward<own_backends>(ctx, a, w, bias, c); });
-  check("linear_backward",
-        [&](const verb_context& ctx) { return linear_backward<own_backends>(ctx, a, dy, w, of_w, of_bias, of_x); });
+  check("linear_forward",
+        [&](const verb_context& ctx) { return linear_forward<own_backends>(ctx, a, w, bias, c); });
+  check("linear_backward", [&](const verb_context& ctx) {
+    return linear_backward<own_backends>(ctx, a, dy, w, of_w, of_bias, of_x);
+  });
   check("relu_forward", [&](const verb_context& ctx) { return relu_forward(ctx, a, of_x); });
   check("relu_backward", [&](const verb_context& ctx) { return relu_backward(ctx, a, a, of_x); });
   const matrix_view<const float> logits(values.data(), m, 1), labels(values.data(), m, 1);
   double loss = 0;
-  check("logistic_loss_forward", [&](const verb_context& ctx) { return logistic_loss_forward(ctx, logits, labels, loss); });
+  check("logistic_loss_forward",
+        [&](const verb_context& ctx) { return logistic_loss_forward(ctx, logits, labels, loss); });
   check("logistic_loss_backward", [&](const verb_context& ctx) {
     return logistic_loss_backward(ctx, logits, labels, matrix_view<float>(results.data(), m, 1));
   });

@@ -1,5 +1,5 @@
-// Calls of every public verb that has a context, with inputs that need all of their scratch. Compiled once, in
-// every_verb.cpp, on a type-erased executor. Not here: files, which have no context.
+// Calls of every public verb that has a context, with inputs that need all of their scratch. Compiled once,
+// in every_verb.cpp, on a type-erased executor. Not here: files, which have no context.
 #pragma once
 
 #include <cstddef>
