@@ -94,6 +94,7 @@
 #include <deeprec/graph/graph_adaptor.hpp>
 #include <deeprec/graph/smart_stage.hpp>
 #include <deeprec/graph/stage_cut.hpp>
+#include <deeprec/graph/staged_program.hpp>
 #include <deeprec/graph/step_graph.hpp>
 #include <deeprec/graph/step_op.hpp>
 #include <deeprec/graph/step_program.hpp>

@@ -174,6 +174,20 @@ inline std::optional<fault> find_race(const step_core& g, const std::vector<inde
   return std::move(found->second);
 }
 
+/// What the caller of a step feeds is not there before the step begins.
+inline std::optional<fault> find_fed_before(const step_core& g, const flat_graph& flat,
+                                            const std::vector<index_t>& cuts) {
+  for (index_t v = 0; v < g.size(); ++v) {
+    if (g.op(v).kind != op_kind::placeholder) continue;
+    for (index_t e = flat.out_begin(v); e < flat.out_end(v); ++e) {
+      const index_t user = flat.destination(e);
+      if (cuts[static_cast<std::size_t>(user)] > 0)
+        return refuse_step(g, user, "an op before a cut must not need a placeholder", named(g, v));
+    }
+  }
+  return std::nullopt;
+}
+
 class step_checks {
  public:
   explicit step_checks(const step_core& g) : g_(g) {}
@@ -189,15 +203,7 @@ class step_checks {
     if (!flat) return flat;
     const std::vector<index_t> cuts = cuts_behind(flat.value(), {}, [](index_t) { return true; });
     if (std::optional<fault> race = find_race(g_, cuts)) return *std::move(race);
-    for (index_t v = 0; v < g_.size(); ++v) {
-      if (g_.op(v).kind == op_kind::placeholder && cuts[at(v)] > 0) {
-        for (index_t e = flat.value().out_begin(v); e < flat.value().out_end(v); ++e) {
-          const index_t user = flat.value().destination(e);
-          if (cuts[at(user)] > 0)
-            return refuse_step(g_, user, "an op before a stage must not need a placeholder", named(g_, v));
-        }
-      }
-    }
+    if (std::optional<fault> fed = find_fed_before(g_, flat.value(), cuts)) return *std::move(fed);
     return flat;
   }
 
