@@ -158,6 +158,7 @@ set(DEEPREC_HEADERS
     include/deeprec/exec/trace_recorder.hpp
     include/deeprec/exec/warp_team.cuh
     include/deeprec/graph/apply_cut.hpp
+    include/deeprec/graph/describe_graph.hpp
     include/deeprec/graph/detail/cut_problem.hpp
     include/deeprec/graph/detail/max_flow.hpp
     include/deeprec/graph/detail/stage_region.hpp
@@ -167,9 +168,11 @@ set(DEEPREC_HEADERS
     include/deeprec/graph/explain_cut.hpp
     include/deeprec/graph/flat_graph.hpp
     include/deeprec/graph/graph_adaptor.hpp
+    include/deeprec/graph/interpret.hpp
     include/deeprec/graph/smart_stage.hpp
     include/deeprec/graph/stage_cut.hpp
     include/deeprec/graph/staged_program.hpp
+    include/deeprec/graph/step_costs.hpp
     include/deeprec/graph/step_graph.hpp
     include/deeprec/graph/step_op.hpp
     include/deeprec/graph/step_program.hpp

@@ -89,12 +89,15 @@
 #include <deeprec/exec/thread_pool.hpp>
 #include <deeprec/exec/trace_recorder.hpp>
 #include <deeprec/graph/apply_cut.hpp>
+#include <deeprec/graph/describe_graph.hpp>
 #include <deeprec/graph/explain_cut.hpp>
 #include <deeprec/graph/flat_graph.hpp>
 #include <deeprec/graph/graph_adaptor.hpp>
+#include <deeprec/graph/interpret.hpp>
 #include <deeprec/graph/smart_stage.hpp>
 #include <deeprec/graph/stage_cut.hpp>
 #include <deeprec/graph/staged_program.hpp>
+#include <deeprec/graph/step_costs.hpp>
 #include <deeprec/graph/step_graph.hpp>
 #include <deeprec/graph/step_op.hpp>
 #include <deeprec/graph/step_program.hpp>

@@ -202,7 +202,8 @@ result<task_plan> plan_steps(const step_core& g, const step_layout& layout, task
       if (runs(u)) after.push_back(u);
     }
     for (const port_ref& u : op.after) {
-      if (runs(u.op)) after.push_back(u.op);
+      const index_t maker = g.made_at(u).op;
+      if (runs(maker)) after.push_back(maker);
     }
     // Where the source ends, nothing of the step has run.
     if (after.empty() && source >= 0 && v != source) after.push_back(source);
