@@ -170,8 +170,19 @@ inline std::optional<fault> find_race(const step_core& g, const std::vector<inde
       }
     }
   }
-  if (!found) return std::nullopt;
-  return std::move(found->second);
+  if (found) return std::move(found->second);
+  // What is outside of the graph is one thing. The source is not asked: it draws ahead by its nature.
+  index_t external = -1;
+  for (index_t v = 0; v < g.size(); ++v) {
+    if (!g.op(v).external || g.op(v).is_source) continue;
+    if (external < 0) external = v;
+    if (cuts[static_cast<std::size_t>(v)] == cuts[static_cast<std::size_t>(external)]) continue;
+    const bool first = cuts[static_cast<std::size_t>(v)] > cuts[static_cast<std::size_t>(external)];
+    return refuse_step(g, first ? v : external,
+                       "an op before a cut must not be external where one behind it is",
+                       named(g, first ? external : v) + " is");
+  }
+  return std::nullopt;
 }
 
 /// What the caller of a step feeds is not there before the step begins.
@@ -199,11 +210,15 @@ class step_checks {
     for (index_t v = 0; v < g_.size(); ++v) {
       if (std::optional<fault> wrong = rules(v)) return *std::move(wrong);
     }
-    result<flat_graph> flat = flatten();
+    result<flat_graph> flat = flatten({});
     if (!flat) return flat;
     const std::vector<index_t> cuts = cuts_behind(flat.value(), {}, [](index_t) { return true; });
     if (std::optional<fault> race = find_race(g_, cuts)) return *std::move(race);
     if (std::optional<fault> fed = find_fed_before(g_, flat.value(), cuts)) return *std::move(fed);
+    // A pass must not move one of several external ops over the cut: none moves.
+    for (index_t v = 0; v < g_.size(); ++v) {
+      if (g_.op(v).external && cuts[at(v)] == 0) return flatten(cuts);
+    }
     return flat;
   }
 
@@ -275,7 +290,7 @@ class step_checks {
     return std::nullopt;
   }
 
-  result<flat_graph> flatten() const {
+  result<flat_graph> flatten(const std::vector<index_t>& cuts) const {
     flat_graph_builder build;
     for (index_t v = 0; v < g_.size(); ++v) {
       const step_op& op = g_.op(v);
@@ -285,7 +300,8 @@ class step_checks {
         if (in.is_variable() && in.changes()) effects = effects | op_effects::writes;
       }
       if (op.external || op.is_source) effects = effects | op_effects::external;
-      if (op.target) effects = effects | op_effects::target;
+      const bool stays = !cuts.empty() && op.external && !op.is_source && cuts[at(v)] == 0;
+      if (op.target || stays) effects = effects | op_effects::target;
       build.add({.name = op.name,
                  .kind = op.kind,
                  .place = op.place,
