@@ -144,7 +144,7 @@ TEST_CASE("step_graph: random descriptions with faults, through flat, smart_stag
     ++accepted;
     const result<stage_cut> cut = smart_stage(flat.value(), {.cost_per_byte = 0.01});
     if (!cut || !apply_cut(flat.value(), cut.value())) {
-      if (wrong++ == 0) MESSAGE(cut ? "apply_cut" : "smart_stage");
+      ++wrong;
       continue;
     }
     moved += cut.value().changes() ? 1 : 0;
