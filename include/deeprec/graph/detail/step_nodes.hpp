@@ -100,14 +100,14 @@ struct input_of {
   static constexpr bool is_list = false;
   using argument = H;
 };
+template <class T>
+std::type_identity<T> type_of_handle(const value<T>&);  // of an op with one output as well
 template <class H>
-  requires requires(const H& h) { []<class T>(const value<T>&) {}(h); }
+  requires requires(const H& h) { type_of_handle(h); }
 struct input_of<H> {
   static constexpr bool fits = true;
   static constexpr bool is_list = false;
-  using type = typename decltype([]<class T>(const value<T>&) {
-    return std::type_identity<T>();
-  }(std::declval<const H&>()))::type;
+  using type = typename decltype(type_of_handle(std::declval<const H&>()))::type;
   using argument = const type&;
   static void cells(const H& h, std::vector<step_input>& to) {
     to.push_back({handle_access::ref(static_cast<const value<type>&>(h))});
