@@ -2,7 +2,6 @@
 #include <cstdio>
 
 namespace {
-[[maybe_unused]] const int noted =
-    std::fputs("built with -O1, along with the tests: its figures mean nothing (cmake --preset bench)\n",
-               stderr);
+[[maybe_unused]] const int noted = std::fputs(
+    "built with -O1, along with the tests: its figures mean nothing (cmake --preset bench)\n", stderr);
 }  // namespace
