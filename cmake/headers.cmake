@@ -158,14 +158,24 @@ set(DEEPREC_HEADERS
     include/deeprec/exec/trace_recorder.hpp
     include/deeprec/exec/warp_team.cuh
     include/deeprec/graph/apply_cut.hpp
+    include/deeprec/graph/describe_graph.hpp
     include/deeprec/graph/detail/cut_problem.hpp
     include/deeprec/graph/detail/max_flow.hpp
     include/deeprec/graph/detail/stage_region.hpp
+    include/deeprec/graph/detail/step_core.hpp
+    include/deeprec/graph/detail/step_layout.hpp
+    include/deeprec/graph/detail/step_nodes.hpp
     include/deeprec/graph/explain_cut.hpp
     include/deeprec/graph/flat_graph.hpp
     include/deeprec/graph/graph_adaptor.hpp
+    include/deeprec/graph/interpret.hpp
     include/deeprec/graph/smart_stage.hpp
     include/deeprec/graph/stage_cut.hpp
+    include/deeprec/graph/staged_program.hpp
+    include/deeprec/graph/step_costs.hpp
+    include/deeprec/graph/step_graph.hpp
+    include/deeprec/graph/step_op.hpp
+    include/deeprec/graph/step_program.hpp
     include/deeprec/interop/at_parallel_for.hpp
     include/deeprec/interop/detail/bulk_pieces.hpp
     include/deeprec/interop/dlpack.hpp

@@ -151,7 +151,7 @@ class cut_words {
       if (may_move) {
         text_ += cut_.changes() ? ", which could move; the price is lower without\n" : ", which could move\n";
       } else if (path.size() == 1) {
-        text_ += std::string(", ") + seed_word(w) + '\n';
+        text_ += std::string(", ") + seed_word(w) + variables_of(w) + '\n';
       } else {
         text_ += std::string(", which is reached from ") + named(path[0]) + " (" + seed_word(path[0]) + ')';
         if (path.size() > 2) text_ += " by way of " + listed({path.begin() + 1, path.end() - 1});
@@ -159,6 +159,14 @@ class cut_words {
       }
     }
     if (said > most_) text_ += "  and " + counted(said - most_, "op") + " more at the border\n";
+  }
+  // " ('table')": the variables that an op has handles of.
+  [[nodiscard]] std::string variables_of(index_t op) const {
+    std::vector<index_t> handles;
+    for (const auto e : g_.in(op)) {
+      if (g_.kind(g_.source(e)) == op_kind::variable) handles.push_back(g_.source(e));
+    }
+    return handles.empty() ? std::string() : " (" + listed(handles) + ")";
   }
   [[nodiscard]] const char* seed_word(index_t op) const {
     switch (g_.kind(op)) {

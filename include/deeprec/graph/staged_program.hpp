@@ -1,0 +1,374 @@
+// Runs the steps of a graph as a pipeline that is cut where its stages are, or where smart_stage cuts it.
+//
+//   source ── ops before the cut ──[ capacity ]── ops behind it ── done(state)     threads: 1 + the caller's
+//   source ──[ ]── ops before it, n producers ──[ ]── ops behind it ── done                 1 + n + 1
+//
+//   staged_program program = staged_program::compile(g, cut, {.capacity = 2}).or_throw();
+//   program.run(pool, [&](step_state& state) { use(state.get(loss)); }).or_throw();
+//
+// The state of a step travels, so no value is copied and no put and take are run. Steps keep their order, and
+// variables change behind the cut only, so the bits are those of step_program::run. Not here: the choice of a
+// cut (smart_stage.hpp).
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <memory_resource>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/context.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/executor.hpp>
+#include <deeprec/core/result.hpp>
+#include <deeprec/core/status.hpp>
+#include <deeprec/exec/executor_ref.hpp>
+#include <deeprec/exec/inline_executor.hpp>
+#include <deeprec/exec/plan_run.hpp>
+#include <deeprec/exec/task_plan.hpp>
+#include <deeprec/graph/detail/step_core.hpp>
+#include <deeprec/graph/detail/step_layout.hpp>
+#include <deeprec/graph/flat_graph.hpp>
+#include <deeprec/graph/stage_cut.hpp>
+#include <deeprec/graph/step_graph.hpp>
+#include <deeprec/graph/step_program.hpp>
+#include <deeprec/pipeline/pipeline.hpp>
+#include <deeprec/pipeline/stages.hpp>
+#include <deeprec/pipeline/statistics.hpp>
+#include <deeprec/staging/staging_pool.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI {
+
+struct staged_options {
+  std::size_t capacity = 2;  ///< steps that wait at a cut
+  int producers = 1;         ///< threads that run the ops before the first cut, steps in order
+  /// Of the values of all steps in flight.
+  std::pmr::memory_resource* memory = std::pmr::get_default_resource();
+  /// Scratch memory of the ops before a cut: thread-safe.
+  std::pmr::memory_resource* staged_memory = std::pmr::get_default_resource();
+  /// Feeds the placeholders of a step, before the ops behind the last cut.
+  std::function<void(step_state&)> feed{};
+};
+
+namespace detail {
+
+/// What the segments of a staged run share. Parts are numbered by the cuts behind them: part 0 is the rest.
+class staged_run {
+ public:
+  static constexpr index_t most_cuts = 2;  // what lies before more of them runs in one part
+  using pool_type = staging_pool<step_state>;
+  using lease = pool_type::lease;
+
+  staged_run(std::vector<index_t> cuts, std::shared_ptr<const step_layout> layout, staged_options options)
+      : cuts_(std::move(cuts)), layout_(std::move(layout)), options_(std::move(options)) {
+    for (const index_t c : cuts_) parts_ = (std::max)(parts_, c);
+  }
+
+  result<void> make(const step_core& g) {
+    index_t source = -1;
+    for (index_t v = 0; v < g.size(); ++v) {
+      if (g.op(v).is_source) source = v;
+    }
+    const auto planned = [&](task_plan& to, const auto& here) -> result<void> {
+      result<task_plan> plan = plan_steps(g, *layout_, task_order::as_added, here);
+      if (!plan) return plan.fault();
+      to = std::move(plan).value();
+      return {};
+    };
+    if (result<void> made = planned(source_, [&](index_t v) { return v == source; }); !made) return made;
+    for (index_t part = 0; part <= parts_; ++part) {
+      if (result<void> made = planned(plans_[static_cast<std::size_t>(part)],
+                                      [&](index_t v) { return v != source && cuts_behind(v) == part; });
+          !made)
+        return made;
+    }
+    states_.emplace(states_in_flight(),
+                    [&] { return state_access::make(layout_, nullptr, options_.memory); });
+    return {};
+  }
+
+  [[nodiscard]] index_t parts() const noexcept { return parts_; }
+  [[nodiscard]] index_t cuts_behind(index_t op) const noexcept { return cuts_[static_cast<std::size_t>(op)]; }
+  [[nodiscard]] index_t size() const noexcept { return static_cast<index_t>(cuts_.size()); }
+  [[nodiscard]] const task_plan& plan(index_t part) const noexcept {
+    return plans_[static_cast<std::size_t>(part)];
+  }
+  [[nodiscard]] const staged_options& options() const noexcept { return options_; }
+
+  /// The next step, if there is one. By one thread at a time.
+  result<std::optional<lease>> draw(const environment& env) {
+    lease state = states_->try_acquire();
+    if (!state) return status(errc::would_block, "staged_program: a state of a step must be free");
+    step_storage& step = state_access::storage(*state);
+    step.step = next_;
+    const result<bool> more = run_part(env, source_, *state);
+    if (!more) return more.fault();
+    if (!more.value()) return std::optional<lease>();
+    ++next_;
+    return std::optional<lease>(std::move(state));
+  }
+  static result<bool> run_part(const environment& env, const task_plan& plan, step_state& state) {
+    inline_executor here;
+    return run_part(context<inline_executor>(here, env), plan, state);
+  }
+  template <class E>
+  static result<bool> run_part(const context<E>& ctx, const task_plan& plan, step_state& state) {
+    return run_step(ctx, state_access::storage(state), [&](const auto& on, step_storage& step) {
+      return run_inline(on, plan, static_cast<step_cells*>(&step));
+    });
+  }
+
+  pipeline_statistics statistics;
+
+ private:
+  // As many as edges hold and threads have in hand, so that the source never waits for one. The pool hands
+  // out the one that was returned last: those that are not needed stay untouched.
+  [[nodiscard]] std::uint32_t states_in_flight() const noexcept {
+    const auto cuts = static_cast<std::size_t>(parts_);
+    const auto producers = static_cast<std::size_t>(options_.producers);
+    std::size_t n = cuts * options_.capacity + 2 * (cuts + 1);
+    if (producers > 1 || cuts > 1) n += 2 * (std::max)(options_.capacity, producers) + 2 * producers;
+    return static_cast<std::uint32_t>((std::min)(n, std::size_t{1} << 30));
+  }
+
+  std::vector<index_t> cuts_;  // behind an op
+  std::shared_ptr<const step_layout> layout_;
+  staged_options options_;
+  index_t parts_ = 0;
+  task_plan source_;
+  std::array<task_plan, most_cuts + 1> plans_;
+  std::optional<pool_type> states_;
+  index_t next_ = 0;
+};
+
+struct staged_source {
+  staged_run* run;
+  environment env;
+  result<std::optional<staged_run::lease>> operator()() const { return run->draw(env); }
+};
+struct staged_part {
+  staged_run* run;
+  environment env;
+  index_t part;
+  result<void> operator()(staged_run::lease& state) const {
+    const result<bool> ran = staged_run::run_part(env, run->plan(part), *state);
+    if (!ran) return ran.fault();
+    return {};
+  }
+};
+struct staged_rest {
+  staged_run* run;
+  context<executor_ref> on;
+  void* done;
+  result<void> (*call_done)(void* done, step_state& state);
+  result<void> operator()(staged_run::lease& state) const {
+    if (run->options().feed) run->options().feed(*state);
+    const result<bool> ran = staged_run::run_part(on, run->plan(0), *state);
+    if (!ran) return ran.fault();
+    return call_done(done, *state);
+  }
+};
+
+}  // namespace detail
+
+/// A graph made ready to run in several threads. It holds the ops and not the graph, and the states of all
+/// steps in flight.
+///
+/// @threads run() by one thread at a time
+class staged_program {
+ public:
+  /// Cut at every stage of the graph. Ops before one are those that it needs. Stages in a line are as many
+  /// cuts, at most 2: what lies before the last but one is one part. Without a stage the caller runs all.
+  ///
+  /// @post    the graph may go; variables and what ops refer to must stay
+  /// @cost    O(ops + inputs); allocates the states of all steps in flight
+  /// @threads reentrant
+  /// @error   as step_graph::flat(); invalid_value: no source, a capacity or producers below 1; unsupported: a
+  ///          stale read with a window above 1; with several producers an op before the first cut that writes
+  ///          a variable or is external, since steps overlap there. Throws std::bad_alloc, and what
+  ///          constructors of values throw
+  /// @example @snippet tests/graph/staged_program_test.cpp staged_program
+  [[nodiscard]] static result<staged_program> compile(const step_graph& graph, staged_options options = {}) {
+    result<flat_graph> flat = graph.flat();
+    if (!flat) return flat.fault();
+    return make(graph.core(), flat.value(),
+                detail::cuts_behind(flat.value(), {}, [](index_t) { return true; }), std::move(options));
+  }
+  /// Cut where smart_stage says, which was given flat() of this graph; stages that it keeps are cuts as well.
+  ///
+  /// @post    as compile(graph)
+  /// @cost    as compile(graph)
+  /// @threads reentrant
+  /// @error   as compile(graph); shape_mismatch: the cut is of another graph; invalid_value: an op before the
+  ///          cut would share a variable that changes, or need a placeholder
+  [[nodiscard]] static result<staged_program> compile(const step_graph& graph, const stage_cut& cut,
+                                                      staged_options options = {}) {
+    if (const status fits = detail::expect_size(cut.side.size(), graph.size(),
+                                                "staged_program::compile: the cut must be of this graph");
+        !fits)
+      return fits;
+    if (!cut.changes()) return compile(graph, std::move(options));
+    result<flat_graph> flat = graph.flat();
+    if (!flat) return flat.fault();
+    std::vector<bool> before;
+    for (const op_side side : cut.side) before.push_back(is_before_cut(side));
+    std::vector<index_t> cuts = detail::cuts_behind(flat.value(), before, [&](index_t stage) {
+      return cut.side[static_cast<std::size_t>(stage)] != op_side::undone;
+    });
+    if (auto race = detail::find_race(graph.core(), cuts)) return *std::move(race);
+    if (auto fed = detail::find_fed_before(graph.core(), flat.value(), cuts)) return *std::move(fed);
+    return make(graph.core(), flat.value(), std::move(cuts), std::move(options));
+  }
+
+  /// Runs until the source ends, an op fails or a stop is requested.
+  ///
+  /// @param where an executor with threads for tasks and for bulk work, or a context on one. The ops behind
+  ///              the last cut run on the caller's thread and get it as step_call::on; those before a cut
+  ///              get an inline_executor. Its stop token ends the run; its trace sink records every part
+  /// @param done  called as done(step_state&) behind the last op of each step, in order, on the caller's
+  ///              thread; returns nothing, a status or result<void>
+  /// @post        no thread works on it. Step numbers go on in the next run
+  /// @numerics    the bits of step_program::run, for every capacity and number of producers
+  /// @cost        the states are there; edges and tasks are allocated once for a run, nothing for a step
+  /// @threads     one thread at a time; not from an op
+  /// @error       of the first step that failed, the fault of its op, with its name in the text and its
+  ///              number as item; stopped; would_block: too few threads. Throws pipeline_error for the
+  ///              exception of an op, whose task_error is nested in it
+  template <class C, class Done>
+  [[nodiscard]] result<void> run(C&& where, Done&& done, std::stop_token stop = {}) {
+    using executor_type = std::remove_pointer_t<decltype(context_for<C>::executor)>;
+    static_assert(TaskExecutor<executor_type> && BulkExecutor<executor_type>,
+                  "deeprec::staged_program: the executor has no threads for tasks and for bulk work. Fix: "
+                  "pass a deeprec::thread_pool or a context on one");
+    static_assert(std::is_invocable_v<Done&, step_state&>,
+                  "deeprec::staged_program: done is not called with the state of a step. Fix: let it take "
+                  "step_state&");
+    const auto ctx = detail::as_context(where);
+    executor_ref executor = *ctx.executor;
+    environment env = ctx;
+    env.stop = nullptr;  // the pipeline's: a step that has begun completes
+    const detail::staged_rest rest{run_.get(), context<executor_ref>(executor, env),
+                                   const_cast<void*>(static_cast<const void*>(std::addressof(done))),
+                                   [](void* f, step_state& state) -> result<void> {
+                                     auto& call = *static_cast<std::remove_reference_t<Done>*>(f);
+                                     if constexpr (std::is_void_v<std::invoke_result_t<Done&, step_state&>>) {
+                                       call(state);
+                                       return {};
+                                     } else {
+                                       return call(state);
+                                     }
+                                   }};
+    env.memory = run_->options().staged_memory;
+    switch (run_->parts()) {
+      case 0:
+        return run_line<0>(ctx, env, rest, std::move(stop));
+      case 1:
+        return run_line<1>(ctx, env, rest, std::move(stop));
+      default:
+        return run_line<detail::staged_run::most_cuts>(ctx, env, rest, std::move(stop));
+    }
+  }
+
+  /// Whether an op runs before a cut. The source does where there is a cut.
+  [[nodiscard]] bool is_staged(index_t op) const noexcept { return run_->cuts_behind(op) > 0; }
+  /// The ops that a step runs before a cut, in order of their numbers.
+  [[nodiscard]] std::vector<index_t> staged_ops() const {
+    std::vector<index_t> ops;
+    for (index_t v = 0; v < run_->size(); ++v) {
+      if (!is_staged(v)) continue;
+      if (run_->plan(run_->cuts_behind(v)).has_task(v) || v == source_) ops.push_back(v);
+    }
+    return ops;
+  }
+  /// How many cuts a step passes.
+  [[nodiscard]] index_t cuts() const noexcept { return run_->parts(); }
+  /// Of the last run.
+  [[nodiscard]] const pipeline_statistics& statistics() const noexcept { return run_->statistics; }
+
+ private:
+  staged_program(std::unique_ptr<detail::staged_run> run, index_t source)
+      : run_(std::move(run)), source_(source) {}
+
+  static result<staged_program> make(const detail::step_core& g, const flat_graph& flat,
+                                     std::vector<index_t> cuts, staged_options options) {
+    if (options.capacity < 1 || options.producers < 1)
+      return status(errc::invalid_value, "staged_program: capacity and producers must be at least 1");
+    if (auto stale = detail::find_stale_read(g)) return *std::move(stale);
+    index_t source = -1, parts = 0;
+    for (index_t v = 0; v < g.size(); ++v) {
+      index_t& c = cuts[static_cast<std::size_t>(v)];
+      c = (std::min)(c, detail::staged_run::most_cuts);
+      parts = (std::max)(parts, c);
+      if (g.op(v).is_source) source = v;
+    }
+    if (source < 0)
+      return status(errc::invalid_value, "staged_program: a graph must have a source, which ends the run");
+    cuts[static_cast<std::size_t>(source)] = parts;
+    for (index_t v = 0; v < g.size() && parts > 0 && options.producers > 1; ++v) {
+      if (cuts[static_cast<std::size_t>(v)] < parts || g.op(v).node == nullptr || v == source) continue;
+      if (has_effect(flat.effects(v), op_effects::writes | op_effects::external)) {
+        return detail::refuse_step(
+            g, v, "with several producers an op before the first cut must not write or be external", {},
+            errc::unsupported);
+      }
+    }
+    auto layout = std::make_shared<const detail::step_layout>(g);
+    auto run = std::make_unique<detail::staged_run>(std::move(cuts), std::move(layout), std::move(options));
+    if (result<void> made = run->make(g); !made) return made.fault();
+    return staged_program(std::move(run), source);
+  }
+
+  template <index_t Cuts, class C>
+  result<void> run_line(const C& ctx, const environment& env, const detail::staged_rest& rest,
+                        std::stop_token stop) {
+    const detail::staged_source first{run_.get(), env};
+    if constexpr (Cuts == 0) {
+      return run_pipeline(ctx, source("source", first) | sink("rest", rest), std::move(stop));
+    } else {
+      const auto part = [&](index_t n) { return detail::staged_part{run_.get(), env, n}; };
+      const auto behind = [&](auto line) {
+        if constexpr (Cuts == 1) {
+          return std::move(line) | sink("rest", rest).own_thread();
+        } else {
+          return std::move(line) | stage("staged 2", part(1)).own_thread() | sink("rest", rest).own_thread();
+        }
+      };
+      // Each line takes its time to compile: of two cuts there is one line only.
+      const int producers = run_->options().producers;
+      if constexpr (Cuts == 1) {
+        if (producers == 1) {
+          return run_pipeline(ctx, behind(source("source", first) | stage("staged", part(Cuts))),
+                              std::move(stop));
+        }
+      }
+      return run_pipeline(ctx,
+                          behind(source("source", first) | stage("staged", part(Cuts)).parallel(producers)),
+                          std::move(stop));
+    }
+  }
+  template <class C, class Line>
+  result<void> run_pipeline(const C& ctx, Line line, std::stop_token stop) {
+    pipeline<Line, std::remove_pointer_t<decltype(ctx.executor)>> run(ctx, std::move(line),
+                                                                      {.capacity = run_->options().capacity});
+    struct keep_statistics {
+      const decltype(run)& from;
+      pipeline_statistics& to;
+      ~keep_statistics() { to = from.statistics(); }
+    } const keep{run, run_->statistics};
+    return run.run(std::move(stop));
+  }
+
+  std::unique_ptr<detail::staged_run> run_;
+  index_t source_;
+};
+
+}}  // namespace deeprec::DEEPREC_ABI
