@@ -28,6 +28,7 @@
 #include "ctr_data.hpp"
 #include "ctr_input.hpp"
 #include "ctr_rows.hpp"
+#include "graph_training.hpp"
 #include "models.hpp"
 #include "options.hpp"
 #include "progress.hpp"
@@ -112,6 +113,15 @@ score train_and_test(thread_pool& pool, const ctr_input& input, const options& o
     in_parts.emplace(pool, model, o.micro_batch,
                      o.stale_window > 0 ? rows_are::looked_up_before : rows_are::looked_up_here);
   }
+  std::optional<graph_training> as_graph;
+  if (o.is_graph()) {
+    as_graph.emplace(model, *input.tables,
+                     graph_options{.smart_stage = o.smart_stage,
+                                   .batch_size = o.batch_size,
+                                   .prefetch = o.prefetch,
+                                   .trace = o.trace,
+                                   .picture = o.graph});
+  }
   {
     row_feed feed(rows, row_use::train);
     progress bar(Model::name, static_cast<double>(end - place.trained));
@@ -124,8 +134,19 @@ score train_and_test(thread_pool& pool, const ctr_input& input, const options& o
         place.trained += count;
         ++place.steps;
         bar.show(static_cast<double>(result.samples));
+        if (o.save_every > 0 && place.steps % o.save_every == 0 && place.trained % train_rows != 0) {
+          save();
+          result.watch.start();
+        }
       };
-      if (o.stale_window > 0) {
+      if (as_graph) {
+        const index_t before = place.steps;
+        const auto no_more = [&, read = begun.load()]() mutable {
+          return interrupted || (o.steps > 0 && read++ >= o.steps);
+        };
+        add(result.stages, as_graph->run(pool, feed, no_more, trained, result.watch));
+        begun += place.steps - before;
+      } else if (o.stale_window > 0) {
         const auto stop = [&] { return over() || begun++ < 0; };
         add(result.stages, train_in_window(pool, feed, o.batch_size, *input.tables, model, o.stale_window,
                                            in_parts ? &*in_parts : nullptr, result.watch, stop, trained));
@@ -141,15 +162,14 @@ score train_and_test(thread_pool& pool, const ctr_input& input, const options& o
                                               train(on_pool, model, batch, step, result.watch).or_throw();
                                             }
                                             trained(batch.rows());
-                                            if (o.save_every > 0 && place.steps % o.save_every == 0 &&
-                                                place.trained % train_rows != 0) {
-                                              save();
-                                              result.watch.start();
-                                            }
                                           }));
       }
       if (!o.save.empty()) save();
     }
+  }
+  if (as_graph) {
+    as_graph->write_trace();
+    result.graph = as_graph->explain();
   }
   result.samples_per_second =
       static_cast<double>(result.samples) / std::chrono::duration<double>(result.stages.elapsed).count();

@@ -35,7 +35,9 @@ std::optional<int> parse(options& o, int argc, char** argv) {
   app.add_option("--window", o.window, "rows that are shuffled at a time; 0: as many as the memory holds")
       ->check(CLI::Range(0, 1 << 30))
       ->capture_default_str();
-  app.add_option("--prefetch", o.prefetch, "batches that are read ahead; 0: without a thread for it")
+  app.add_option(
+         "--prefetch", o.prefetch,
+         "batches that are read ahead, or of a graph what its stage holds; 0: without a thread for it")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   app.add_option("--stale-window", o.stale_window,
@@ -47,6 +49,15 @@ std::optional<int> parse(options& o, int argc, char** argv) {
                  "parts of a batch: one is looked up while the one before is computed, with one update")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
+  app.add_option(
+         "--step", o.step,
+         "direct: the calls of a step one after the other; graph: its ops, as --smart-stage, --trace and "
+         "--graph need it (default: direct)")
+      ->check(CLI::IsMember({"direct", "graph"}));
+  app.add_flag("--smart-stage", o.smart_stage,
+               "run all that no weight has a part in ahead of the step: decode, hash, bucket");
+  app.add_option("--trace", o.trace, "write when each op ran to this file, for ui.perfetto.dev");
+  app.add_option("--graph", o.graph, "write the graph of a step to this file, for Graphviz");
   app.add_option("--model", o.models, "dlrm, wdl or lr; may be repeated (default: dlrm and lr)")
       ->check(CLI::IsMember({"dlrm", "wdl", "lr"}));
   app.add_option("--math", o.math, "of the dense layers: f32, bf16 or tf32")
@@ -96,6 +107,25 @@ std::optional<int> parse(options& o, int argc, char** argv) {
   }
   if (o.models.size() != 1 && !(o.save.empty() && o.load.empty())) {
     std::fprintf(stderr, "train_ctr: --save and --load are for one --model\n");
+    return 2;
+  }
+  if (o.models.size() != 1 && !(o.trace.empty() && o.graph.empty())) {
+    std::fprintf(stderr, "train_ctr: --trace and --graph are for one --model\n");
+    return 2;
+  }
+  if (o.step == "direct" && o.is_graph()) {
+    std::fprintf(stderr, "train_ctr: --smart-stage, --trace and --graph need --step graph\n");
+    return 2;
+  }
+  if (o.is_graph() && (o.stale_window > 0 || o.micro_batch > 1)) {
+    std::fprintf(
+        stderr,
+        "train_ctr: --stale-window and --micro-batch are not for --step graph, nor for --smart-stage, "
+        "--trace and --graph\n");
+    return 2;
+  }
+  if (o.smart_stage && o.prefetch == 0) {
+    std::fprintf(stderr, "train_ctr: --smart-stage needs a thread: --prefetch above 0\n");
     return 2;
   }
   if (o.save_every > 0 && o.save.empty()) {

@@ -31,10 +31,17 @@ struct options {
   std::string synthesize;
   std::string math = "f32";
   bool last_layer_f32 = false;
+  std::string step;  // "graph", "direct"; empty: the former where one of the next three is set
+  bool smart_stage = false;
+  std::string trace, graph;
   std::string load, save;
   index_t save_every = 0;
   std::string json;
   int verbose = 0;
+
+  [[nodiscard]] bool is_graph() const {
+    return step == "graph" || smart_stage || !trace.empty() || !graph.empty();
+  }
 };
 
 /// Fills the options; the code to exit with where the program is not to run, after a line on stderr or the

@@ -39,6 +39,7 @@ void print(const std::vector<score>& scores, const options& o) {
     std::printf("\n");
     if (o.verbose > 0 && s.samples > 0) {
       std::printf("         checksum of the weights %s\n", hex(s.checksum).c_str());
+      std::fputs(s.graph.c_str(), stdout);
     }
   }
   for (const score& s : scores) {
@@ -72,6 +73,8 @@ void write_json(const std::vector<score>& scores, const ctr_input& input, const 
                         {"kept", input.rows->is_kept()},
                         {"peak_megabytes", peak_megabytes()},
                         {"table_rows", input.tables->rows()},
+                        {"step", o.is_graph() ? "graph" : "direct"},
+                        {"smart_stage", o.smart_stage},
                         {"prefetch", o.prefetch},
                         {"stale_window", o.stale_window},
                         {"micro_batch", o.micro_batch},

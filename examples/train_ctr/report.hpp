@@ -22,6 +22,7 @@ struct score {
   std::uint64_t checksum = 0;
   stopwatch watch;
   deeprec::pipeline_statistics stages;
+  std::string graph;  ///< of the step, in words
 };
 
 /// How the rows are read and shuffled, in words.

@@ -21,6 +21,7 @@ class stopwatch {
     seconds_[static_cast<std::size_t>(p)] += std::chrono::duration<double>(now - last_).count();
     last_ = now;
   }
+  void add(part p, double seconds) { seconds_[static_cast<std::size_t>(p)] += seconds; }
   [[nodiscard]] double seconds(std::size_t p) const { return seconds_[p]; }
   [[nodiscard]] double total() const {
     double sum = 0;
