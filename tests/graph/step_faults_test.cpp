@@ -46,8 +46,8 @@ step_graph random_description(std::mt19937_64& random, const value<word>& foreig
     const word salt = i;
     const auto chained = [&](const op_ref<word>& op) {
       if (below(6) == 0) op.after(values[below(values.size())]);
-      if (below(10) == 0) op.role(op_role::gradient);
-      if (below(10) == 0) op.role(op_role::apply);
+      if (below(20) == 0) op.role(op_role::gradient);
+      if (below(40) == 0) op.role(op_role::apply);
       if (below(12) == 0) op.target();
       if (below(12) == 0) op.external();
       op.cost(static_cast<double>(below(100)));
@@ -144,7 +144,7 @@ TEST_CASE("step_graph: random descriptions with faults, through flat, smart_stag
     ++accepted;
     const result<stage_cut> cut = smart_stage(flat.value(), {.cost_per_byte = 0.01});
     if (!cut || !apply_cut(flat.value(), cut.value())) {
-      if (wrong++ == 0) MESSAGE(cut ? "apply_cut" : "smart_stage");
+      ++wrong;
       continue;
     }
     moved += cut.value().changes() ? 1 : 0;
@@ -153,6 +153,5 @@ TEST_CASE("step_graph: random descriptions with faults, through flat, smart_stag
   CHECK(wrong == 0);
   CHECK(accepted > graphs / 4);
   CHECK(moved > graphs / 100);
-  for (const auto& [text, count] : refusals) MESSAGE(text, ": ", count);
   if (graphs >= 100'000) CHECK(refusals.size() >= 14);
 }

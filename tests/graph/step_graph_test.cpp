@@ -281,7 +281,7 @@ TEST_CASE("step_graph: windows, costs and sizes") {
   }
 }
 
-TEST_CASE("step_graph: stages (hazard H2: a stage of nothing)") {
+TEST_CASE("hazard H2: a step graph refuses a stage of nothing") {
   step_graph g;
   const auto read = g.source<int>("read", [](int&) { return false; });
   SUBCASE("of nothing") {

@@ -181,8 +181,8 @@ inline std::string dot_graph(const step_core& g, const std::vector<bool>& staged
 }
 
 /// The graph in DOT. Variables are boxes, a write is a red edge to one, order without data is dashed
-/// (after()) or dotted (effects), gradients are dashed ops, ops that apply them bold; what runs before a stage
-/// of the user lies in a cluster.
+/// (after()) or dotted (effects), gradients are dashed ops, ops that apply them bold; what runs before a
+/// stage of the user lies in a cluster.
 ///
 /// @cost    as step_graph::flat()
 /// @threads reentrant

@@ -163,6 +163,7 @@ class cut_words {
   // " ('table')": the variables that an op has handles of.
   [[nodiscard]] std::string variables_of(index_t op) const {
     std::vector<index_t> handles;
+    if (has_effect(g_.effects(op), op_effects::target)) return {};
     for (const auto e : g_.in(op)) {
       if (g_.kind(g_.source(e)) == op_kind::variable) handles.push_back(g_.source(e));
     }

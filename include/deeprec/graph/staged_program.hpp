@@ -192,9 +192,9 @@ class staged_program {
   /// @post    the graph may go; variables and what ops refer to must stay
   /// @cost    O(ops + inputs); allocates the states of all steps in flight
   /// @threads reentrant
-  /// @error   as step_graph::flat(); invalid_value: no source, a capacity or producers below 1; unsupported: a
-  ///          stale read with a window above 1; with several producers an op before the first cut that writes
-  ///          a variable or is external, since steps overlap there. Throws std::bad_alloc, and what
+  /// @error   as step_graph::flat(); invalid_value: no source, a capacity or producers below 1; unsupported:
+  ///          a stale read with a window above 1; with several producers an op before the first cut that
+  ///          writes a variable or is external, since steps overlap there. Throws std::bad_alloc, and what
   ///          constructors of values throw
   /// @example @snippet tests/graph/staged_program_test.cpp staged_program
   [[nodiscard]] static result<staged_program> compile(const step_graph& graph, staged_options options = {}) {

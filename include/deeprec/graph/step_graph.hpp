@@ -238,8 +238,9 @@ class step_graph {
     core_->op(op).bytes[static_cast<std::size_t>(port)] = bytes;
   }
 
-  /// The ops as arrays, by the same numbers: a variable is an op of its own, an input of an op a port, effects
-  /// and the order of external ops are control edges.
+  /// The ops as arrays, by the same numbers: a variable is an op of its own, an input of an op a port,
+  /// effects and the order of external ops are control edges. External ops behind the user's stages are
+  /// targets, so that no pass moves one of several over a cut.
   ///
   /// @cost    O(ops + inputs), and for each variable that ops on two sides of a stage access the square of
   ///          its accesses
@@ -250,7 +251,8 @@ class step_graph {
   ///          an apply op makes; an apply op that writes no variable; a stale read with a window below 1; a
   ///          stage of nothing, or of a name that another one has; an op before a stage that accesses a
   ///          variable which an op behind it writes, or writes one that is accessed behind it, unless it is
-  ///          an id lookup; an op before a stage that needs a placeholder; a negative cost or size
+  ///          an id lookup; an op before a stage that needs a placeholder; external ops (not the source)
+  ///          on both sides of a stage; a negative cost or size
   [[nodiscard]] result<flat_graph> flat() const { return detail::step_checks(*core_).run(); }
   /// Whether flat() would refuse it.
   ///
