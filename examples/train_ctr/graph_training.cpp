@@ -72,7 +72,7 @@ class part_times final : public deeprec::trace_sink {
     ended_ = now();
     waits_ = true;
   }
-  /// Adds what was spent since the last call to these times; `each` gets the number of an op and its seconds.
+  /// Adds what was spent since the last call to these times, and calls each(op, seconds).
   template <class Each>
   void take(stopwatch& watch, const Each& each) {
     watch.add(part::read, 1e-9 * static_cast<double>(std::exchange(waited_, 0)));
@@ -106,7 +106,7 @@ class part_times final : public deeprec::trace_sink {
   bool waits_ = false;
 };
 
-/// The innermost of nested exceptions says what a user can mend.
+/// The innermost of nested exceptions has the text that helps a user.
 [[noreturn]] void rethrow_innermost(const std::exception& wrong) {
   try {
     std::rethrow_if_nested(wrong);
@@ -144,8 +144,10 @@ class graph_training::body {
       state_.emplace(alone_->make_state());
     }
     if (!how.trace.empty()) {
-      write_file(how.trace, "");  // not after hours of training
-      recorder_.emplace(deeprec::trace_options{.threads = 8, .spans = index_t{1} << 18});
+      write_file(how.trace, "");            // not after hours of training
+      const int threads = how.threads + 1;  // any of the pool's can run ahead
+      const index_t spans = std::max<index_t>((index_t{1} << 19) / threads, 1 << 14);
+      recorder_.emplace(deeprec::trace_options{.threads = threads, .spans = spans});
     }
     step_.parts.resize(static_cast<std::size_t>(flat_.size()), part::read);
     seconds_of_.resize(step_.parts.size());
@@ -225,7 +227,8 @@ class graph_training::body {
         "         graph of " + std::to_string(ops) + " ops, " + std::to_string(opaque) + " opaque\n";
     if (staged_) {
       char share[64];
-      std::snprintf(share, sizeof share, " (%.1f %% of the time)", 100 * seconds_ahead / seconds_);
+      std::snprintf(share, sizeof share, " (%.1f %% of the time)",
+                    100 * seconds_ahead / std::max(seconds_, 1e-9));
       text += "         ahead:" + ahead + share + "\n";
     }
     text += "         in the step:" + behind + "\n";

@@ -29,6 +29,7 @@ struct graph_step;
 struct graph_options {
   bool smart_stage = false;
   index_t batch_size = 128;
+  int threads = 1;      ///< of the pool
   int prefetch = 16;    ///< steps between the stage and the rest; 0: no stage
   std::string trace;    ///< file for the spans of all ops; empty: none
   std::string picture;  ///< file for the graph in Graphviz's language; empty: none

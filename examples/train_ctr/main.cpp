@@ -118,6 +118,7 @@ score train_and_test(thread_pool& pool, const ctr_input& input, const options& o
     as_graph.emplace(model, *input.tables,
                      graph_options{.smart_stage = o.smart_stage,
                                    .batch_size = o.batch_size,
+                                   .threads = o.threads,
                                    .prefetch = o.prefetch,
                                    .trace = o.trace,
                                    .picture = o.graph});
