@@ -13,7 +13,6 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -25,7 +24,6 @@ using namespace deeprec;
 
 namespace {
 
-constexpr std::size_t columns = 3;
 constexpr std::size_t width = 4;
 constexpr std::uint64_t buckets = 97;
 using text_column = std::vector<std::string>;
