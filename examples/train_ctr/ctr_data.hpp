@@ -2,8 +2,11 @@
 // tables. All tables lie behind each other: a row has a number in its table, and one among all.
 //
 //   sparse_batch ── gather, the one copy ──> dense (B, 26)  [ 0.3 log(1 + integer) ... | missing? ... ]
-//                   of an id                 ids (39, B)    rows of each slot's table, for by_slot
+//                   of a fingerprint         ids (39, B)    rows of each slot's table, for by_slot
 //                                             or (B, 39)    rows among all, for by_row
+//
+// Rows hold a token as its fingerprint, the first 62 bits of its hash; an id is that as a fraction of 2^62,
+// times the ids of its column.
 #pragma once
 
 #include <algorithm>
@@ -38,6 +41,20 @@ inline constexpr index_t integer_buckets = 512;
 inline constexpr float dense_scale = 0.3F;
 inline constexpr int rare_below = 2;  ///< uses by training rows
 
+/// Fingerprints of tokens are below this number.
+inline constexpr index_t fingerprints = index_t{1} << 62;
+
+/// The id of a token in a column of `ids` ids: what hash_bucket makes of the whole hash where ids <= 2^62.
+inline index_t id_of(std::int64_t fingerprint, index_t ids) {
+  return deeprec::hash_bucket(static_cast<std::uint64_t>(fingerprint) << 2, ids);
+}
+/// The least fingerprint of an id.
+inline std::int64_t fingerprint_of(index_t id, index_t ids) {
+  __extension__ using wide = unsigned __int128;
+  return static_cast<std::int64_t>(((static_cast<wide>(id) << 62) + static_cast<wide>(ids) - 1) /
+                                   static_cast<wide>(ids));
+}
+
 /// What a user can mend: one line on stderr, and exit code 1.
 struct failure : std::runtime_error {
   using std::runtime_error::runtime_error;
@@ -61,9 +78,13 @@ struct ctr_tables {
   [[nodiscard]] index_t rows() const { return first_row.back(); }
   [[nodiscard]] index_t first(index_t slot) const { return first_row[static_cast<std::size_t>(slot)]; }
 
+  /// Ids of the token column of a slot.
+  [[nodiscard]] index_t ids(index_t slot) const { return first(slot + 1) - first(slot) - 1; }
+
   void count(const sparse_batch& batch, index_t row) {
     for (index_t s = 0; s < tokens; ++s) {
-      std::uint8_t& n = uses[static_cast<std::size_t>(first(integers + s) + 1 + batch.feature(s).ids()[row])];
+      const index_t slot = integers + s, id = id_of(batch.feature(s).ids()[row], ids(slot));
+      std::uint8_t& n = uses[static_cast<std::size_t>(first(slot) + 1 + id)];
       if (n < rare_below) ++n;
     }
   }
@@ -73,14 +94,16 @@ struct ctr_tables {
   }
 };
 
-/// A seeded hash of what a line says: label, integers and tokens. It decides which rows test.
-inline std::uint64_t hash_of_row(const sparse_batch& batch, index_t row, std::uint64_t seed) {
+/// A seeded hash of what a line holds: label, integers and the ids of its tokens. It decides which rows test.
+template <class Sizes>
+std::uint64_t hash_of_row(const sparse_batch& batch, index_t row, const Sizes& ids, std::uint64_t seed) {
   char content[sizeof(float) * (1 + integers) + sizeof(std::int64_t) * tokens];
   std::memcpy(content, &batch.labels()[static_cast<std::size_t>(row)], sizeof(float));
   std::memcpy(content + sizeof(float), batch.dense().row(row), sizeof(float) * integers);
   char* to = content + sizeof(float) * (1 + integers);
   for (index_t s = 0; s < tokens; ++s, to += sizeof(std::int64_t)) {
-    std::memcpy(to, batch.feature(s).ids() + row, sizeof(std::int64_t));
+    const std::int64_t id = id_of(batch.feature(s).ids()[row], ids[static_cast<std::size_t>(s)]);
+    std::memcpy(to, &id, sizeof id);
   }
   return deeprec::hash_bytes({content, sizeof content}, seed);
 }
@@ -121,6 +144,22 @@ struct ctr_batch {
   }
 };
 
+/// The 26 numbers of a row: its integers, and which of them are missing.
+inline void decode_integers(const float* numbers, float* dense) {
+  for (index_t n = 0; n < integers; ++n) {
+    const bool missing = std::isnan(numbers[n]);
+    dense[n] = missing ? 0.0F : dense_scale * std::log1p(std::max(numbers[n], 0.0F));
+    dense[integers + n] = missing ? 1.0F : 0.0F;
+  }
+}
+
+/// Loads what a copy of this row will read: rows of a shuffled window lie anywhere, in 28 arrays.
+inline void prefetch_row(const sparse_batch& from, index_t row) {
+  __builtin_prefetch(from.labels().data() + row);
+  __builtin_prefetch(from.dense().row(row));
+  for (index_t s = 0; s < tokens; ++s) __builtin_prefetch(from.feature(s).ids() + row);
+}
+
 /// Rows gathered for a model, in memory that is used again.
 class gathered_rows {
  public:
@@ -133,26 +172,16 @@ class gathered_rows {
   [[nodiscard]] index_t rows() const { return rows_; }
   void clear() { rows_ = 0; }
 
-  /// Loads what append() of this row will read: rows of a shuffled window lie anywhere, in 28 arrays.
-  static void prefetch(const sparse_batch& from, index_t row) {
-    __builtin_prefetch(from.labels().data() + row);
-    __builtin_prefetch(from.dense().row(row));
-    for (index_t s = 0; s < tokens; ++s) __builtin_prefetch(from.feature(s).ids() + row);
-  }
   /// @pre rows() is less than the largest number
   void append(const sparse_batch& from, index_t row, const ctr_tables& tables) {
     const index_t i = rows_++;
     labels_[static_cast<std::size_t>(i)] = from.labels()[static_cast<std::size_t>(row)];
     const float* const numbers = from.dense().row(row);
-    float* const dense = dense_.data() + i * dense_width;
-    for (index_t n = 0; n < integers; ++n) {
-      const bool missing = std::isnan(numbers[n]);
-      dense[n] = missing ? 0.0F : dense_scale * std::log1p(std::max(numbers[n], 0.0F));
-      dense[integers + n] = missing ? 1.0F : 0.0F;
-      put(i, n, integer_bucket(numbers[n]), tables);
-    }
+    decode_integers(numbers, dense_.data() + i * dense_width);
+    for (index_t n = 0; n < integers; ++n) put(i, n, integer_bucket(numbers[n]), tables);
     for (index_t s = 0; s < tokens; ++s) {
-      put(i, integers + s, tables.row_of(integers + s, from.feature(s).ids()[row]), tables);
+      const index_t slot = integers + s;
+      put(i, slot, tables.row_of(slot, id_of(from.feature(s).ids()[row], tables.ids(slot))), tables);
     }
   }
   [[nodiscard]] ctr_batch view() {

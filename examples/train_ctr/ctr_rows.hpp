@@ -34,7 +34,12 @@ class ctr_rows {
   /// `train_fraction` of the rows train, the rest test; `window` rows are shuffled at a time, 0: as many as
   /// `memory` bytes hold.
   ctr_rows(row_source& source, double train_fraction, index_t memory, index_t window, std::uint64_t seed)
-      : source_(&source), train_fraction_(train_fraction), memory_(memory), window_(window), seed_(seed) {}
+      : source_(&source),
+        train_fraction_(train_fraction),
+        memory_(memory),
+        window_(window),
+        seed_(seed),
+        ids_(source.table_rows()) {}
 
   /// Reads all rows once; each(chunk, row, use) sees them in their order. False: interrupted() became true.
   template <class Interrupted, class Each>
@@ -81,7 +86,7 @@ class ctr_rows {
   friend class row_feed;
 
   row_use use_of(const sparse_batch& chunk, index_t row, std::uint64_t& sum) const {
-    const std::uint64_t hash = hash_of_row(chunk, row, seed_);
+    const std::uint64_t hash = hash_of_row(chunk, row, ids_, seed_);
     sum += hash;
     return static_cast<double>(hash >> 11) * 0x1p-53 < train_fraction_ ? row_use::train : row_use::test;
   }
@@ -95,6 +100,7 @@ class ctr_rows {
   double train_fraction_;
   index_t memory_, window_;
   std::uint64_t seed_;
+  deeprec::criteo_format::table_sizes ids_;
   index_t train_ = 0, test_ = 0;
   std::uint64_t hash_ = 0;
   bool is_kept_ = false;
@@ -129,15 +135,20 @@ class row_feed {
   /// The next rows, `count` of them but at the end; none: the epoch is over.
   void gather(gathered_rows& to, index_t count, const ctr_tables& tables) {
     to.clear();
-    while (to.rows() < count && (current_.left() > 0 || advance())) {
-      for (index_t n = std::min(count - to.rows(), current_.left()); n > 0; --n) {
+    next(count, [&](const sparse_batch& chunk, index_t row) { to.append(chunk, row, tables); });
+  }
+  /// Calls append(chunk, row) for the same rows.
+  template <class Append>
+  void next(index_t count, const Append& append) {
+    while (count > 0 && (current_.left() > 0 || advance())) {
+      for (index_t n = std::min(count, current_.left()); n > 0; --n, --count) {
         constexpr std::size_t ahead = 8;
         if (const std::size_t later = current_.at + ahead; later < current_.order.size()) {
           const auto [chunk, row] = place(current_.order[later]);
-          gathered_rows::prefetch(*chunk, row);
+          prefetch_row(*chunk, row);
         }
         const auto [chunk, row] = place(current_.order[current_.at++]);
-        to.append(*chunk, row, tables);
+        append(*chunk, row);
       }
     }
     // As far as the current window is used up, so far the next one is read.

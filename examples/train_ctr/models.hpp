@@ -24,98 +24,16 @@
 
 #include <deeprec/core/hash.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/dense/dot_interaction.hpp>
-#include <deeprec/dense/logistic_loss.hpp>
 #include <deeprec/dense/mlp.hpp>
 #include <deeprec/embedding/files/named_table.hpp>
-#include <deeprec/embedding/groups/feature_group.hpp>
-#include <deeprec/embedding/groups/lookup_features.hpp>
-#include <deeprec/embedding/groups/resolved_features.hpp>
-#include <deeprec/embedding/groups/update_features.hpp>
-#include <deeprec/embedding/lookup/fused_lookup.hpp>
-#include <deeprec/embedding/tables/dense_table.hpp>
-#include <deeprec/embedding/training/update.hpp>
 #include <deeprec/optim/adagrad.hpp>
 #include <deeprec/pipeline/micro_chunk.hpp>
 
 #include "ctr_data.hpp"
+#include "kernels.hpp"
+#include "stopwatch.hpp"
 
 namespace train_ctr {
-
-using deeprec::status;
-
-/// The parts of a step, for the table of time shares.
-enum class part { read, lookup, forward, backward, update };
-inline constexpr std::array<const char*, 5> part_names = {"read", "lookup", "forward", "backward", "update"};
-
-/// Seconds spent in each part: measured from one lap to the next. A part "read" is time in which training
-/// waits for rows, or reads them itself.
-class stopwatch {
- public:
-  void start() { last_ = clock::now(); }
-  void lap(part p) {
-    const auto now = clock::now();
-    seconds_[static_cast<std::size_t>(p)] += std::chrono::duration<double>(now - last_).count();
-    last_ = now;
-  }
-  [[nodiscard]] double seconds(std::size_t p) const { return seconds_[p]; }
-  [[nodiscard]] double total() const {
-    double sum = 0;
-    for (const double s : seconds_) sum += s;
-    return sum;
-  }
-
- private:
-  using clock = std::chrono::steady_clock;
-  clock::time_point last_ = clock::now();
-  std::array<double, part_names.size()> seconds_{};
-};
-
-/// Rows with one float of optimizer state beside each.
-inline deeprec::dense_table<deeprec::f32_rows> make_table(index_t rows, index_t width) {
-  return {rows, deeprec::f32_rows(width, {.state_floats = 1})};
-}
-
-/// The features of all slots over one table: slot s reads and steps the rows [first_row[s], first_row[s +
-/// 1]).
-struct slot_features {
-  using group_type = deeprec::feature_group<deeprec::rowwise_adagrad, slot_bags>;
-  /// The rows of a batch that was looked up, for its update.
-  using found_rows = std::optional<deeprec::resolved_features<group_type>>;
-  group_type group;
-
-  slot_features(deeprec::table_view<deeprec::f32_rows> all, const std::vector<index_t>& first_row) {
-    for (std::size_t s = 0; s + 1 < first_row.size(); ++s) {
-      const deeprec::table_view<deeprec::f32_rows> of_position(all.row(first_row[s]),
-                                                               first_row[s + 1] - first_row[s], all.format());
-      group.add(of_position, deeprec::combiner::sum);
-    }
-  }
-
-  /// Ids are checked here, and not again when the batch is trained.
-  template <class Executor>
-  [[nodiscard]] status look_up(Executor& executor, std::span<const slot_bags> by_slot, found_rows& rows,
-                               matrix_view<float> out) const {
-    rows.reset();
-    auto found = resolve(executor, group, by_slot);
-    if (!found) return found.fault();
-    rows.emplace(std::move(found).value());
-    return lookup(executor, *rows, out);
-  }
-  /// The same for a part of a batch, whose rows update() resolves with those of the other parts.
-  template <class Executor>
-  [[nodiscard]] status look_up(Executor& executor, std::span<const slot_bags> by_slot,
-                               matrix_view<float> out) const {
-    return lookup(executor, group, by_slot, out);
-  }
-  template <class Executor, class Gradient>
-  [[nodiscard]] status update(Executor& executor, std::span<const slot_bags> by_slot, found_rows& rows,
-                              matrix_view<Gradient> gradient,
-                              const deeprec::rowwise_adagrad& optimizer) const {
-    if (rows) return deeprec::update(executor, *rows, gradient, optimizer);
-    return deeprec::update(executor, group, by_slot, gradient, optimizer);
-  }
-};
 
 /// Makes room for so many floats.
 inline matrix_view<float> room(std::vector<float>& memory, index_t rows, index_t columns) {
@@ -124,12 +42,12 @@ inline matrix_view<float> room(std::vector<float>& memory, index_t rows, index_t
   return {memory.data(), rows, columns};
 }
 
-template <class Model, class Executor>
-[[nodiscard]] status predict(Executor& executor, Model& model, const ctr_batch& batch,
+template <class Model>
+[[nodiscard]] status predict(const step_context& on, Model& model, const ctr_batch& batch,
                              typename Model::step& step) {
   model.begin(batch.rows(), step);
-  if (const status s = model.look_up(executor, batch, step); !s) return s;
-  return model.forward(executor, batch, step);
+  if (const status s = model.look_up(on, batch, step); !s) return s;
+  return model.forward(on, batch, step);
 }
 
 inline std::uint64_t checksum_of(const void* data, std::size_t bytes, std::uint64_t seed) {
@@ -138,7 +56,7 @@ inline std::uint64_t checksum_of(const void* data, std::size_t bytes, std::uint6
 
 /// The weights of a stack and its optimizer's state, which is made where no step has been yet.
 template <class Optimizer>
-void add_parts(std::vector<deeprec::named_table>& parts, const std::string& name, deeprec::mlp<>& stack,
+void add_parts(std::vector<deeprec::named_table>& parts, const std::string& name, stack_type& stack,
                const Optimizer& optimizer) {
   stack.make_state(optimizer).or_throw();
   parts.push_back(name_table(name, as_table(stack.parameters())));
@@ -162,21 +80,17 @@ class dlrm {
   using options = dlrm_options;
 
   /// first_row: where each slot's table begins in the rows of all; one more, their number.
-  template <class Executor>
-  dlrm(Executor& executor, const std::vector<index_t>& first_row, std::uint64_t seed,
+  dlrm(const step_context& on, const std::vector<index_t>& first_row, std::uint64_t seed,
        const dlrm_options& o = {})
       : options_(o),
-        table_(make_table(first_row.back(), o.width)),
+        table_(make_table(on, first_row.back(), o.width, o.first_rows, deeprec::mix64(seed + 1))),
         features_(table_.view(), first_row),
         bottom_(with_ends(dense_width, o.bottom, o.width), deeprec::mlp_output::relu,
                 deeprec::counter_rng(seed), deeprec::weight_init::he, 100, std::pmr::get_default_resource(),
                 o.precision),
-        top_(with_ends(deeprec::dot_interaction_width(slots + 1, o.width), o.top, 1),
-             deeprec::mlp_output::linear, deeprec::counter_rng(seed), deeprec::weight_init::he, 200,
-             std::pmr::get_default_resource(), o.precision) {
-    table_.initialize(executor,
-                      deeprec::row_init::uniform{.seed = deeprec::mix64(seed + 1), .bound = o.first_rows});
-  }
+        top_(with_ends(interaction_width(slots + 1, o.width), o.top, 1), deeprec::mlp_output::linear,
+             deeprec::counter_rng(seed), deeprec::weight_init::he, 200, std::pmr::get_default_resource(),
+             o.precision) {}
   dlrm(const dlrm&) = delete;  // its features refer to its table
   dlrm& operator=(const dlrm&) = delete;
 
@@ -196,37 +110,32 @@ class dlrm {
     at.pooled = room(at.pooled_memory, rows, slots * options_.width);
     at.gradient = room(at.gradient_memory, rows, slots * options_.width);
   }
-  template <class Executor>
-  [[nodiscard]] status look_up(Executor& executor, const ctr_batch& batch, step& at) const {
-    return features_.look_up(executor, batch.by_slot, at.found, at.pooled);
+  [[nodiscard]] status look_up(const step_context& on, const ctr_batch& batch, step& at) const {
+    return features_.look_up(on, batch.by_slot, at.found, at.pooled);
   }
-  template <class Executor>
-  [[nodiscard]] status look_up_part(Executor& executor, const ctr_batch& batch, step& at) const {
-    return features_.look_up(executor, batch.by_slot, at.pooled);
+  [[nodiscard]] status look_up_part(const step_context& on, const ctr_batch& batch, step& at) const {
+    return features_.look_up(on, batch.by_slot, at.pooled);
   }
-  template <class Executor>
-  [[nodiscard]] status forward(Executor& executor, const ctr_batch& batch, step& at) {
+  [[nodiscard]] status forward(const step_context& on, const ctr_batch& batch, step& at) {
     const matrix_view<float> crossed = room(crossed_, batch.rows(), top_.size(0));
-    if (const status s = bottom_.forward(executor, batch.dense); !s) return s;
-    if (const status s = dot_interaction_forward(executor, bottom_.output(), at.pooled, crossed); !s)
-      return s;
-    return top_.forward(executor, crossed);
+    if (const status s = stack_forward(on, bottom_, batch.dense); !s) return s;
+    if (const status s = interact(on, bottom_.output(), at.pooled, crossed); !s) return s;
+    return stack_forward(on, top_, crossed);
   }
   [[nodiscard]] matrix_view<const float> logits() const { return top_.output(); }
 
-  template <class Executor>
-  [[nodiscard]] status backward(Executor& executor, const ctr_batch& batch, step& at) {
+  [[nodiscard]] status backward(const step_context& on, const ctr_batch& batch, step& at) {
     const index_t rows = batch.rows();
     const matrix_view<float> slope = room(slope_, rows, 1);
     const matrix_view<float> bottom_gradient = room(bottom_gradient_, rows, options_.width);
-    if (const status s = logistic_loss_backward(executor, logits(), batch.labels, slope); !s) return s;
-    if (const status s = top_.backward(executor, slope); !s) return s;
-    if (const status s = dot_interaction_backward(executor, bottom_.output(), at.pooled,
-                                                  top_.input_gradient(), bottom_gradient, at.gradient);
+    if (const status s = loss_gradient(on, logits(), batch.labels, slope); !s) return s;
+    if (const status s = stack_backward(on, top_, slope, deeprec::compute_input_gradient::yes); !s) return s;
+    if (const status s = interact_backward(on, bottom_.output(), at.pooled, top_.input_gradient(),
+                                           bottom_gradient, at.gradient);
         !s) {
       return s;
     }
-    return bottom_.backward(executor, bottom_gradient, deeprec::compute_input_gradient::no);
+    return stack_backward(on, bottom_, bottom_gradient, deeprec::compute_input_gradient::no);
   }
   [[nodiscard]] deeprec::adagrad stack_optimizer() const { return {.learning_rate = options_.dense_rate}; }
   /// Calls use(stack) for each.
@@ -235,10 +144,9 @@ class dlrm {
     use("bottom", bottom_);
     use("top", top_);
   }
-  template <class Executor>
-  [[nodiscard]] status step_stacks(Executor& executor) {
-    if (const status s = bottom_.step(executor, stack_optimizer()); !s) return s;
-    return top_.step(executor, stack_optimizer());
+  [[nodiscard]] status step_stacks(const step_context& on) {
+    if (const status s = stack_step(on, bottom_, stack_optimizer()); !s) return s;
+    return stack_step(on, top_, stack_optimizer());
   }
   [[nodiscard]] deeprec::rowwise_adagrad row_optimizer() const {
     return {.learning_rate = options_.row_rate};
@@ -248,10 +156,16 @@ class dlrm {
   static void for_each_row_gradient(const Use& use) {
     use([](step& at) { return at.gradient; });
   }
-  template <class Executor>
-  [[nodiscard]] status update_rows(Executor& executor, const ctr_batch& batch, step& at) {
-    return features_.update(executor, batch.by_slot, at.found, at.gradient, row_optimizer());
+  [[nodiscard]] status update_rows(const step_context& on, const ctr_batch& batch, step& at) {
+    return features_.update(on, batch.by_slot, at.found, at.gradient, row_optimizer());
   }
+
+  // What the step is made of, for its graph.
+  [[nodiscard]] table_type& table() { return table_; }
+  [[nodiscard]] const slot_features& features() const { return features_; }
+  [[nodiscard]] stack_type& bottom() { return bottom_; }
+  [[nodiscard]] stack_type& top() { return top_; }
+  [[nodiscard]] index_t width() const { return options_.width; }
 
   /// All that training changes, under its names.
   [[nodiscard]] std::vector<deeprec::named_table> parts() {
@@ -263,7 +177,7 @@ class dlrm {
 
   [[nodiscard]] std::uint64_t checksum() {
     std::uint64_t sum = checksum_of(table_.view().data(), table_.bytes(), 0);
-    for (deeprec::mlp<>* stack : {&bottom_, &top_}) {
+    for (stack_type* stack : {&bottom_, &top_}) {
       const auto weights = stack->parameters();
       sum = checksum_of(weights.data_handle(), static_cast<std::size_t>(weights.extent(1)) * sizeof(float),
                         sum);
@@ -278,9 +192,9 @@ class dlrm {
     return sizes;
   }
   dlrm_options options_;
-  deeprec::dense_table<deeprec::f32_rows> table_;  // of all slots
+  table_type table_;  // of all slots
   slot_features features_;
-  deeprec::mlp<> bottom_, top_;
+  stack_type bottom_, top_;
   std::vector<float> crossed_, bottom_gradient_, slope_;
 };
 
@@ -297,14 +211,12 @@ class logistic_regression {
   static constexpr id_order ids = id_order::by_row;
   using options = lr_options;
 
-  template <class Executor>
-  logistic_regression(Executor& executor, const std::vector<index_t>& first_row, std::uint64_t seed,
+  logistic_regression(const step_context& on, const std::vector<index_t>& first_row, std::uint64_t seed,
                       const lr_options& o = {})
       : options_(o),
-        table_(make_table(first_row.back(), 1)),
+        table_(make_table(on, first_row.back(), 1)),
         linear_({dense_width, 1}, deeprec::mlp_output::linear, deeprec::counter_rng(seed),
                 deeprec::weight_init::he, 0, std::pmr::get_default_resource(), o.precision) {
-    table_.initialize(executor, deeprec::row_init::zeros{});
     std::memset(linear_.parameters().data_handle(), 0,
                 static_cast<std::size_t>(linear_.parameters().extent(1)) * sizeof(float));
   }
@@ -322,38 +234,33 @@ class logistic_regression {
     at.sums = room(at.sums_memory, rows, 1);
     at.gradient = room(at.gradient_memory, rows, 1);
   }
-  template <class Executor>
-  [[nodiscard]] status look_up_part(Executor& executor, const ctr_batch& batch, step& at) const {
-    return look_up(executor, batch, at);
+  [[nodiscard]] status look_up_part(const step_context& on, const ctr_batch& batch, step& at) const {
+    return look_up(on, batch, at);
   }
-  template <class Executor>
-  [[nodiscard]] status look_up(Executor& executor, const ctr_batch& batch, step& at) const {
-    return fused_lookup(executor, table_.view(), batch.by_row, deeprec::combiner::sum, at.sums);
+  [[nodiscard]] status look_up(const step_context& on, const ctr_batch& batch, step& at) const {
+    return look_up_sums(on, table_.view(), batch.by_row, at.sums);
   }
-  template <class Executor>
-  [[nodiscard]] status forward(Executor& executor, const ctr_batch& batch, step& at) {
+  [[nodiscard]] status forward(const step_context& on, const ctr_batch& batch, step& at) {
     const index_t rows = batch.rows();
     const matrix_view<float> sums = room(logits_memory_, rows, 1);
-    if (const status s = linear_.forward(executor, batch.dense); !s) return s;
-    for (index_t i = 0; i < rows; ++i) sums(i, 0) = at.sums(i, 0) + linear_.output()(i, 0);
+    if (const status s = stack_forward(on, linear_, batch.dense); !s) return s;
+    add_logits(at.sums, linear_.output(), sums);
     logits_ = sums;
     return {};
   }
   [[nodiscard]] matrix_view<const float> logits() const { return logits_; }
 
-  template <class Executor>
-  [[nodiscard]] status backward(Executor& executor, const ctr_batch& batch, step& at) {
-    if (const status s = logistic_loss_backward(executor, logits_, batch.labels, at.gradient); !s) return s;
-    return linear_.backward(executor, at.gradient, deeprec::compute_input_gradient::no);
+  [[nodiscard]] status backward(const step_context& on, const ctr_batch& batch, step& at) {
+    if (const status s = loss_gradient(on, logits_, batch.labels, at.gradient); !s) return s;
+    return stack_backward(on, linear_, at.gradient, deeprec::compute_input_gradient::no);
   }
   [[nodiscard]] deeprec::adagrad stack_optimizer() const { return {.learning_rate = options_.dense_rate}; }
   template <class Use>
   void for_each_stack(const Use& use) {
     use("linear", linear_);
   }
-  template <class Executor>
-  [[nodiscard]] status step_stacks(Executor& executor) {
-    return linear_.step(executor, stack_optimizer());
+  [[nodiscard]] status step_stacks(const step_context& on) {
+    return stack_step(on, linear_, stack_optimizer());
   }
   [[nodiscard]] deeprec::rowwise_adagrad row_optimizer() const {
     return {.learning_rate = options_.row_rate, .epsilon = options_.row_epsilon};
@@ -362,11 +269,13 @@ class logistic_regression {
   static void for_each_row_gradient(const Use& use) {
     use([](step& at) { return at.gradient; });
   }
-  template <class Executor>
-  [[nodiscard]] status update_rows(Executor& executor, const ctr_batch& batch, step& at) {
-    return deeprec::update(executor, batch.by_row, at.gradient, deeprec::combiner::sum, row_optimizer(),
-                           table_.view());
+  [[nodiscard]] status update_rows(const step_context& on, const ctr_batch& batch, step& at) {
+    return update_sums(on, batch.by_row, at.gradient, row_optimizer(), table_.view());
   }
+
+  // What the step is made of, for its graph.
+  [[nodiscard]] table_type& table() { return table_; }
+  [[nodiscard]] stack_type& linear() { return linear_; }
 
   /// All that training changes, under its names.
   [[nodiscard]] std::vector<deeprec::named_table> parts() {
@@ -383,8 +292,8 @@ class logistic_regression {
 
  private:
   lr_options options_;
-  deeprec::dense_table<deeprec::f32_rows> table_;
-  deeprec::mlp<> linear_;
+  table_type table_;
+  stack_type linear_;
   matrix_view<const float> logits_;
   std::vector<float> logits_memory_;
 };

@@ -41,7 +41,7 @@ class row_source {
   virtual ~row_source() = default;
 
   [[nodiscard]] virtual const std::string& name() const = 0;
-  /// Rows of the 26 tables that its ids are rows of.
+  /// Ids of the 26 columns. Rows have fingerprints, which id_of makes ids of.
   [[nodiscard]] virtual deeprec::criteo_format::table_sizes table_rows() const = 0;
   /// Before the first row again. Until the next call, rows are made on this executor.
   virtual void rewind(deeprec::executor_ref executor) = 0;
@@ -55,7 +55,7 @@ class text_rows final : public row_source {
  public:
   /// `memory`: bytes that the reader may take.
   text_rows(std::string path, index_t memory) : path_(std::move(path)) {
-    format_.rows = deeprec::criteo_format::same_size(index_t{1} << 17);
+    format_.rows = deeprec::criteo_format::same_size(fingerprints);
     format_.missing_dense = std::numeric_limits<float>::quiet_NaN();
     // A chunk is text and its rows, about as many bytes again: all chunks take a quarter of the memory.
     options_.chunks_in_flight = 8;
@@ -65,7 +65,9 @@ class text_rows final : public row_source {
     if (!is_pipe_) packing_ = packing_of(path_);
   }
   [[nodiscard]] const std::string& name() const override { return path_; }
-  [[nodiscard]] deeprec::criteo_format::table_sizes table_rows() const override { return format_.rows; }
+  [[nodiscard]] deeprec::criteo_format::table_sizes table_rows() const override {
+    return deeprec::criteo_format::same_size(index_t{1} << 17);
+  }
 
   void rewind(deeprec::executor_ref executor) override {
     if (is_pipe_ && reader_) {

@@ -127,7 +127,7 @@ class synthetic_rows final : public row_source {
       for (index_t i = begin; i < end; ++i) {
         std::array<std::int64_t, tokens> id{};
         logits_[static_cast<std::size_t>(i)] = make(next_ + i, labels[i], numbers + i * integers, id);
-        for (std::size_t s = 0; s < tokens; ++s) ids[s][i] = id[s];
+        for (std::size_t s = 0; s < tokens; ++s) ids[s][i] = fingerprint_of(id[s], sizes_[s]);
       }
     });
     batch.commit_rows(count);
@@ -187,6 +187,7 @@ inline void write_text(deeprec::executor_ref executor, synthetic_rows& rows, con
   if (file == nullptr) throw failure("cannot write " + path);
   rows.rewind(executor);
   constexpr index_t block = 1 << 14, piece = 1 << 10;
+  const auto ids = rows.table_rows();
   std::vector<std::string> texts(static_cast<std::size_t>(block / piece));
   bool written = true;
   for (sparse_batch batch; written && rows.next(batch, block) > 0;) {
@@ -202,8 +203,9 @@ inline void write_text(deeprec::executor_ref executor, synthetic_rows& rows, con
         }
         for (index_t s = 0; s < tokens; ++s) {
           char token[16];
+          const index_t of_column = id_of(batch.feature(s).ids()[r], ids[static_cast<std::size_t>(s)]);
           const std::uint64_t id =
-              static_cast<std::uint64_t>(s) << 40 | static_cast<std::uint64_t>(batch.feature(s).ids()[r]);
+              static_cast<std::uint64_t>(s) << 40 | static_cast<std::uint64_t>(of_column);
           std::snprintf(token, sizeof token, "\t%08x", static_cast<unsigned>(deeprec::mix64(id) >> 32));
           text += token;
         }

@@ -33,13 +33,13 @@ namespace train_ctr {
 using deeprec::thread_pool;
 
 /// Forward and backward pass of a batch, or of a part of one, that was looked up.
-template <class Model, class Executor>
-[[nodiscard]] status compute(Executor& executor, Model& model, const ctr_batch& batch,
+template <class Model>
+[[nodiscard]] status compute(const step_context& on, Model& model, const ctr_batch& batch,
                              typename Model::step& step, stopwatch& watch) {
   watch.lap(part::lookup);
-  if (const status s = model.forward(executor, batch, step); !s) return s;
+  if (const status s = model.forward(on, batch, step); !s) return s;
   watch.lap(part::forward);
-  const status s = model.backward(executor, batch, step);
+  const status s = model.backward(on, batch, step);
   watch.lap(part::backward);
   return s;
 }
@@ -47,13 +47,13 @@ template <class Model, class Executor>
 /// A step of a whole batch.
 ///
 /// @pre model.begin(batch.rows(), step)
-template <class Model, class Executor>
-[[nodiscard]] status train(Executor& executor, Model& model, const ctr_batch& batch,
+template <class Model>
+[[nodiscard]] status train(const step_context& on, Model& model, const ctr_batch& batch,
                            typename Model::step& step, stopwatch& watch) {
-  if (const status s = model.look_up(executor, batch, step); !s) return s;
-  if (const status s = compute(executor, model, batch, step, watch); !s) return s;
-  if (const status s = model.step_stacks(executor); !s) return s;
-  const status s = model.update_rows(executor, batch, step);
+  if (const status s = model.look_up(on, batch, step); !s) return s;
+  if (const status s = compute(on, model, batch, step, watch); !s) return s;
+  if (const status s = model.step_stacks(on); !s) return s;
+  const status s = model.update_rows(on, batch, step);
   watch.lap(part::update);
   return s;
 }
@@ -65,17 +65,17 @@ class step_in_parts {
   enum class rows_are : unsigned char { looked_up_here, looked_up_before };
 
   step_in_parts(thread_pool& pool, Model& model, index_t parts, rows_are rows)
-      : pool_(&pool), model_(&model), step_(parts), parts_(static_cast<std::size_t>(parts)) {
+      : pool_(&pool), on_pool_(pool), model_(&model), step_(parts), parts_(static_cast<std::size_t>(parts)) {
     if (rows == rows_are::looked_up_here) {
       step_.stage("look up", 1, [this](const deeprec::micro_chunk& chunk) {
         part_state& some = begin(chunk);
-        return model_->look_up_part(here_, some.batch, *some.step);
+        return model_->look_up_part(on_this_thread_, some.batch, *some.step);
       });
     }
     step_.stage("compute", 0, [this, rows](const deeprec::micro_chunk& chunk) {
       part_state& some =
           rows == rows_are::looked_up_here ? parts_[static_cast<std::size_t>(chunk.number)] : begin(chunk);
-      return compute(*pool_, *model_, some.batch, *some.step, *watch_);
+      return compute(on_pool_, *model_, some.batch, *some.step, *watch_);
     });
     model_->for_each_stack([this](const char* name, deeprec::mlp<>& stack) {
       step_.layer(name, stack);
@@ -83,10 +83,10 @@ class step_in_parts {
     });
     Model::for_each_row_gradient(
         [this](auto of) { step_.sample_gradient("compute", [this, of] { return of(*whole_); }); });
-    step_.update("stacks", model_->stack_optimizer(), [this] { return model_->step_stacks(*pool_); });
+    step_.update("stacks", model_->stack_optimizer(), [this] { return model_->step_stacks(on_pool_); });
     if (rows == rows_are::looked_up_here) {
       step_.update("rows", model_->row_optimizer(),
-                   [this] { return model_->update_rows(*pool_, *batch_, *whole_); });
+                   [this] { return model_->update_rows(on_pool_, *batch_, *whole_); });
     }
   }
   step_in_parts(const step_in_parts&) = delete;
@@ -115,8 +115,10 @@ class step_in_parts {
   }
 
   thread_pool* pool_;
+  deeprec::executor_ref on_pool_;
   Model* model_;
   deeprec::inline_executor here_;
+  deeprec::executor_ref on_this_thread_{here_};
   deeprec::micro_batch<> step_;
   std::vector<part_state> parts_;
   const ctr_batch* batch_ = nullptr;
@@ -194,7 +196,8 @@ deeprec::pipeline_statistics train_in_window(thread_pool& pool, row_feed& feed, 
   const auto at = [&](deeprec::stale_step step) -> slot_state& {
     return slot_states[static_cast<std::size_t>(step.slot)];
   };
-  deeprec::inline_executor here;
+  deeprec::inline_executor this_thread;
+  deeprec::executor_ref here(this_thread), on_pool(pool);
   busy_time reading, computing, updating;
   const auto begun = std::chrono::steady_clock::now();
   const auto next = [&](deeprec::stale_step step) {
@@ -221,8 +224,8 @@ deeprec::pipeline_statistics train_in_window(thread_pool& pool, row_feed& feed, 
         in_parts->train(slot.batch, slot.step, watch);
         return {};
       }
-      if (const status s = compute(pool, model, slot.batch, slot.step, watch); !s) return s;
-      return model.step_stacks(pool);
+      if (const status s = compute(on_pool, model, slot.batch, slot.step, watch); !s) return s;
+      return model.step_stacks(on_pool);
     });
   };
   const auto apply = [&](deeprec::stale_step step) -> status {

@@ -27,20 +27,15 @@ class wide_deep {
   static constexpr id_order ids = id_order::by_slot;
   using options = wide_deep_options;
 
-  template <class Executor>
-  wide_deep(Executor& executor, const std::vector<index_t>& first_row, std::uint64_t seed,
+  wide_deep(const step_context& on, const std::vector<index_t>& first_row, std::uint64_t seed,
             const wide_deep_options& o = {})
       : options_(o),
-        wide_(make_table(first_row.back(), 1)),
-        deep_(make_table(first_row.back(), o.width)),
+        wide_(make_table(on, first_row.back(), 1)),
+        deep_(make_table(on, first_row.back(), o.width, o.first_rows, deeprec::mix64(seed + 1))),
         wide_features_(wide_.view(), first_row),
         deep_features_(deep_.view(), first_row),
         stack_(sizes(o), deeprec::mlp_output::linear, deeprec::counter_rng(seed), deeprec::weight_init::he,
-               100, std::pmr::get_default_resource(), o.precision) {
-    wide_.initialize(executor, deeprec::row_init::zeros{});
-    deep_.initialize(executor,
-                     deeprec::row_init::uniform{.seed = deeprec::mix64(seed + 1), .bound = o.first_rows});
-  }
+               100, std::pmr::get_default_resource(), o.precision) {}
   wide_deep(const wide_deep&) = delete;  // its features refer to its table
   wide_deep& operator=(const wide_deep&) = delete;
 
@@ -69,40 +64,32 @@ class wide_deep {
     at.wide_gradient = room(at.wide_memory, rows, slots);
     at.deep_gradient = room(at.deep_memory, rows, slots * options_.width);
   }
-  template <class Executor>
-  [[nodiscard]] status look_up_part(Executor& executor, const ctr_batch& batch, step& at) const {
-    if (const status s = wide_features_.look_up(executor, batch.by_slot, at.weights); !s) return s;
-    return deep_features_.look_up(executor, batch.by_slot,
+  [[nodiscard]] status look_up_part(const step_context& on, const ctr_batch& batch, step& at) const {
+    if (const status s = wide_features_.look_up(on, batch.by_slot, at.weights); !s) return s;
+    return deep_features_.look_up(on, batch.by_slot, at.input.columns(dense_width, slots * options_.width));
+  }
+  [[nodiscard]] status look_up(const step_context& on, const ctr_batch& batch, step& at) const {
+    if (const status s = wide_features_.look_up(on, batch.by_slot, at.wide, at.weights); !s) return s;
+    return deep_features_.look_up(on, batch.by_slot, at.deep,
                                   at.input.columns(dense_width, slots * options_.width));
   }
-  template <class Executor>
-  [[nodiscard]] status look_up(Executor& executor, const ctr_batch& batch, step& at) const {
-    if (const status s = wide_features_.look_up(executor, batch.by_slot, at.wide, at.weights); !s) return s;
-    return deep_features_.look_up(executor, batch.by_slot, at.deep,
-                                  at.input.columns(dense_width, slots * options_.width));
-  }
-  template <class Executor>
-  [[nodiscard]] status forward(Executor& executor, const ctr_batch& batch, step& at) {
+  [[nodiscard]] status forward(const step_context& on, const ctr_batch& batch, step& at) {
     const index_t rows = batch.rows();
     for (index_t i = 0; i < rows; ++i) std::copy_n(batch.dense.row(i), dense_width, at.input.row(i));
-    if (const status s = stack_.forward(executor, at.input); !s) return s;
+    if (const status s = stack_forward(on, stack_, at.input); !s) return s;
     const matrix_view<float> sums = room(logits_memory_, rows, 1);
-    for (index_t i = 0; i < rows; ++i) {
-      float sum = 0;
-      for (index_t s = 0; s < slots; ++s) sum += at.weights(i, s);
-      sums(i, 0) = sum + stack_.output()(i, 0);
-    }
+    add_logits(at.weights, stack_.output(), sums);
     logits_ = sums;
     return {};
   }
   [[nodiscard]] matrix_view<const float> logits() const { return logits_; }
 
-  template <class Executor>
-  [[nodiscard]] status backward(Executor& executor, const ctr_batch& batch, step& at) {
+  [[nodiscard]] status backward(const step_context& on, const ctr_batch& batch, step& at) {
     const index_t rows = batch.rows();
     const matrix_view<float> slope = room(slope_, rows, 1);
-    if (const status s = logistic_loss_backward(executor, logits_, batch.labels, slope); !s) return s;
-    if (const status s = stack_.backward(executor, slope); !s) return s;
+    if (const status s = loss_gradient(on, logits_, batch.labels, slope); !s) return s;
+    if (const status s = stack_backward(on, stack_, slope, deeprec::compute_input_gradient::yes); !s)
+      return s;
     const auto deep = stack_.input_gradient().columns(dense_width, slots * options_.width);
     for (index_t i = 0; i < rows; ++i) {
       std::fill_n(at.wide_gradient.row(i), slots, slope(i, 0));
@@ -115,27 +102,36 @@ class wide_deep {
   void for_each_stack(const Use& use) {
     use("stack", stack_);
   }
-  template <class Executor>
-  [[nodiscard]] status step_stacks(Executor& executor) {
-    return stack_.step(executor, stack_optimizer());
+  [[nodiscard]] status step_stacks(const step_context& on) {
+    return stack_step(on, stack_, stack_optimizer());
   }
   [[nodiscard]] deeprec::rowwise_adagrad row_optimizer() const {
     return {.learning_rate = options_.row_rate};
+  }
+  [[nodiscard]] deeprec::rowwise_adagrad wide_optimizer() const {
+    return {.learning_rate = options_.wide_rate, .epsilon = 1e-3F};
   }
   template <class Use>
   static void for_each_row_gradient(const Use& use) {
     use([](step& at) { return at.wide_gradient; });
     use([](step& at) { return at.deep_gradient; });
   }
-  template <class Executor>
-  [[nodiscard]] status update_rows(Executor& executor, const ctr_batch& batch, step& at) {
-    const deeprec::rowwise_adagrad of_wide{.learning_rate = options_.wide_rate, .epsilon = 1e-3F};
-    if (const status s = wide_features_.update(executor, batch.by_slot, at.wide, at.wide_gradient, of_wide);
+  [[nodiscard]] status update_rows(const step_context& on, const ctr_batch& batch, step& at) {
+    if (const status s =
+            wide_features_.update(on, batch.by_slot, at.wide, at.wide_gradient, wide_optimizer());
         !s) {
       return s;
     }
-    return deep_features_.update(executor, batch.by_slot, at.deep, at.deep_gradient, row_optimizer());
+    return deep_features_.update(on, batch.by_slot, at.deep, at.deep_gradient, row_optimizer());
   }
+
+  // What the step is made of, for its graph.
+  [[nodiscard]] table_type& wide() { return wide_; }
+  [[nodiscard]] table_type& deep() { return deep_; }
+  [[nodiscard]] const slot_features& wide_features() const { return wide_features_; }
+  [[nodiscard]] const slot_features& deep_features() const { return deep_features_; }
+  [[nodiscard]] stack_type& stack() { return stack_; }
+  [[nodiscard]] index_t width() const { return options_.width; }
 
   /// All that training changes, under its names.
   [[nodiscard]] std::vector<deeprec::named_table> parts() {
@@ -161,9 +157,9 @@ class wide_deep {
   }
 
   wide_deep_options options_;
-  deeprec::dense_table<deeprec::f32_rows> wide_, deep_;
+  table_type wide_, deep_;
   slot_features wide_features_, deep_features_;  // of wide_, of deep_
-  deeprec::mlp<> stack_;
+  stack_type stack_;
   matrix_view<const float> logits_;
   std::vector<float> logits_memory_, slope_;
 };

@@ -1,5 +1,5 @@
 # cmake -DPROGRAM=... -DCHECK=<one of CMakeLists.txt> -DDATA=<sample data, or empty> -DWORK=<folder>
-#       -DZLIB=<built with it?> -DZSTD=... -P check.cmake
+#       -DZLIB=<built with it?> -DZSTD=... -DGRAPH_CHECK=<program of graph_check.cpp> -P check.cmake
 
 cmake_minimum_required(VERSION 3.24)
 file(REMOVE_RECURSE "${WORK}")
@@ -374,6 +374,116 @@ elseif(CHECK STREQUAL "parts")
   if(other STREQUAL one)
     message(FATAL_ERROR "--micro-batch 3 changes nothing")
   endif()
+elseif(CHECK STREQUAL "graph")
+  # The step as a graph, on one thread, cut at its stage, or where smart_stage moves it: the bits of the step written by
+  # hand.
+  function(result output) # AUC, log loss and checksum of the first model
+    execute_process(COMMAND "${PROGRAM}" ${ARGN} --json "${WORK}/result.json" OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+    file(READ "${WORK}/result.json" text)
+    set(all)
+    foreach(name IN ITEMS auc logloss checksum)
+      string(JSON one GET "${text}" models 0 ${name})
+      list(APPEND all ${one})
+    endforeach()
+    set(${output} "${all}" PARENT_SCOPE)
+  endfunction()
+  foreach(model IN ITEMS dlrm lr wdl)
+    set(same --rows 2500 --epochs 2 --model ${model})
+    result(by_hand ${same} --threads 1)
+    foreach(how IN ITEMS "--threads;1" "--threads;2" "--threads;1;--prefetch;0" "--threads;2;--prefetch;0"
+                         "--threads;1;--smart-stage" "--threads;2;--smart-stage"
+                         "--threads;2;--smart-stage;--prefetch;1")
+      result(as_graph ${same} --step graph ${how})
+      if(NOT as_graph STREQUAL by_hand)
+        message(FATAL_ERROR "${model} --step graph ${how}: ${as_graph}, not ${by_hand}")
+      endif()
+    endforeach()
+    # 26 hash ops and 39 bucket ops run ahead with --smart-stage, and the source alone without.
+    foreach(how IN ITEMS "--smart-stage" "--step;graph")
+      execute_process(COMMAND "${PROGRAM}" --rows 2500 --model ${model} ${how} --verbose OUTPUT_VARIABLE said
+                                                                            COMMAND_ERROR_IS_FATAL ANY)
+      if(NOT said MATCHES "graph of ([0-9]+) ops, ([0-9]+) opaque\n +ahead: ([^\n]*)\n +in the step: ([^\n]*)")
+        message(FATAL_ERROR "${how} --verbose does not describe the graph:\n${said}")
+      endif()
+      set(ops "${CMAKE_MATCH_1}")
+      set(opaque "${CMAKE_MATCH_2}")
+      set(ahead "${CMAKE_MATCH_3}")
+      set(in_the_step "${CMAKE_MATCH_4}")
+      expect(ops GREATER_EQUAL 60)
+      expect(opaque LESS_EQUAL 3)
+      if(how STREQUAL "--smart-stage")
+        expect(ahead MATCHES "source, decode, bucket x 39, hash x 26")
+        expect(NOT in_the_step MATCHES "decode|bucket|hash|source")
+        foreach(moved IN ITEMS decode "bucket I1")
+          expect(said MATCHES "moved: [^\n]*'${moved}'")
+        endforeach()
+        expect(said MATCHES "stays: '[a-z ]*lookup', it reads a variable")
+      else()
+        expect(ahead MATCHES "^source [(]")
+        expect(in_the_step MATCHES "decode, bucket x 39, hash x 26")
+      endif()
+    endforeach()
+  endforeach()
+  # Within an epoch, with rows that are read again.
+  foreach(run IN ITEMS "whole;--epochs;2" "begun;--epochs;2;--steps;11;--smart-stage;--prefetch;5"
+                       "resumed;--load;${WORK}/begun;--epochs;2;--smart-stage;--save-every;3")
+    list(POP_FRONT run name)
+    execute_process(COMMAND "${PROGRAM}" --rows 3000 --model wdl --memory 300K ${run} --save "${WORK}/${name}"
+                    OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+    file(SHA256 "${WORK}/${name}" ${name})
+  endforeach()
+  if(NOT whole STREQUAL resumed)
+    message(FATAL_ERROR "two epochs by hand, and by graphs with a stop within, give different files")
+  endif()
+  # What goes wrong in an op ends the program as it does without a graph.
+  set(file "${WORK}/rows.tsv")
+  write_rows("${file}" 3000)
+  expect_error_of_script([=[
+    "$0" --data "$1" --memory 300K --model lr --smart-stage --epochs 1000 --save "$2" &
+    until [ -e "$2" ]; do
+      kill -0 $! || exit 99
+      sleep 0.05
+    done
+    cut=$(head -n 2000 "$1"; echo .)
+    printf %s "${cut%.}" > "$1"
+    wait $!]=] 1 "rows.tsv: *.*(must not change|number of fields|became shorter|malformed)" "${file}" "${WORK}/saved")
+  expect_error(2 "--stale-window.*not for --step graph" --rows 100 --smart-stage --stale-window 2)
+  expect_error(2 "--micro-batch.*not for --step graph" --rows 100 --step graph --micro-batch 2)
+  expect_error(2 "need --step graph" --rows 100 --smart-stage --step direct)
+  expect_error(2 "needs a thread" --rows 100 --smart-stage --prefetch 0)
+  expect_error(2 "one --model" --rows 100 --trace "${WORK}/trace.json")
+  expect_error(1 "cannot write" --rows 100 --model lr --trace "${WORK}/absent/file")
+  expect_error(1 "cannot write" --rows 100 --model lr --graph "${WORK}/absent/file")
+  execute_process(COMMAND "${PROGRAM}" --rows 2500 --model dlrm --smart-stage --graph "${WORK}/step.dot" OUTPUT_QUIET
+                                                                                COMMAND_ERROR_IS_FATAL ANY)
+  file(READ "${WORK}/step.dot" picture)
+  expect(picture MATCHES "^digraph")
+  expect(picture MATCHES "subgraph [^\n]*cluster")
+  expect(picture MATCHES "bucket C26")
+  find_program(dot dot)
+  if(dot)
+    execute_process(COMMAND "${dot}" -Tsvg "${WORK}/step.dot" -o "${WORK}/step.svg" COMMAND_ERROR_IS_FATAL ANY)
+  endif()
+elseif(CHECK STREQUAL "trace")
+  # The spans of a run add up to the shares that it prints. Where the machine takes the processor away between the two
+  # readings of a clock they don't: once in many runs.
+  foreach(model IN ITEMS dlrm lr wdl)
+    foreach(attempt RANGE 4)
+      execute_process(COMMAND "${PROGRAM}" --rows 10000 --model ${model} --prefetch 0 --trace "${WORK}/trace.json"
+                              --json "${WORK}/result.json" OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+      execute_process(COMMAND "${GRAPH_CHECK}" "${WORK}/trace.json" "${WORK}/result.json" RESULT_VARIABLE wrong
+                      ERROR_VARIABLE why)
+      if(NOT wrong)
+        break()
+      endif()
+      message("${why}")
+    endforeach()
+    expect(NOT wrong)
+  endforeach()
+  # With ops that run ahead, on threads of their own.
+  execute_process(COMMAND "${PROGRAM}" --rows 10000 --model dlrm --smart-stage --trace "${WORK}/trace.json"
+                          --json "${WORK}/result.json" OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+  execute_process(COMMAND "${GRAPH_CHECK}" "${WORK}/trace.json" COMMAND_ERROR_IS_FATAL ANY)
 elseif(CHECK STREQUAL "learns_products")
   # A product of two tokens decides: nothing that adds up one token after the other can learn it.
   areas(--rows 10000 --planted product --threads 1 --model dlrm --model lr --model wdl)

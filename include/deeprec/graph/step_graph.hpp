@@ -317,7 +317,7 @@ class step_graph {
     detail::step_op made{.name = std::string(name),
                          .kind_name = detail::kind_of_op<Op>(),
                          .kind = detail::is_id_lookup_op<Op>() ? op_kind::id_lookup : op_kind::plain};
-    made.outputs = {&detail::type_of_value<Outs, false>...};
+    made.outputs = std::vector<const detail::value_type*>{&detail::type_of_value<Outs, false>...};
     if constexpr (fits) {
       detail::input_places<sizeof...(In)> places;
       [[maybe_unused]] std::size_t i = 0;

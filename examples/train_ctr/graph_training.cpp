@@ -1,0 +1,296 @@
+#include "graph_training.hpp"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <deeprec/core/context.hpp>
+#include <deeprec/core/trace.hpp>
+#include <deeprec/exec/trace_recorder.hpp>
+#include <deeprec/graph/describe_graph.hpp>
+#include <deeprec/graph/explain_cut.hpp>
+#include <deeprec/graph/smart_stage.hpp>
+#include <deeprec/graph/staged_program.hpp>
+#include <deeprec/graph/step_costs.hpp>
+#include <deeprec/graph/step_program.hpp>
+
+#include "graph_step.hpp"
+
+namespace train_ctr {
+
+namespace {
+
+/// Adds up the time of ops by the parts of a step, and passes spans on to a recorder.
+class part_times final : public deeprec::trace_sink {
+ public:
+  /// @param ahead  of each op: whether it runs ahead of the training
+  part_times(std::vector<part> parts, std::vector<char> ahead, deeprec::trace_recorder* next)
+      : parts_(std::move(parts)), ahead_(std::move(ahead)), next_(next), spent_(parts_.size()) {}
+
+  void begin(const char* verb) noexcept override {
+    if (next_ != nullptr) next_->begin(verb);
+  }
+  void end(const char* verb) noexcept override {
+    if (next_ != nullptr) next_->end(verb);
+  }
+  // The clock is read between the recorder's two readings, so a span and what it counts for are equally long
+  // but for some 25 ns.
+  void begin_op(const deeprec::traced_op& op) noexcept override {
+    if (!is_ahead(op.op) && waits_) {  // the first op of the training itself
+      waits_ = false;
+      waited_ += now() - ended_;
+    }
+    if (next_ != nullptr) next_->begin_op(op);
+    begun() = now();
+  }
+  void end_op(const deeprec::traced_op& op) noexcept override {
+    count(op, now());
+    if (next_ != nullptr) next_->end_op(op);
+  }
+  void next_op(const deeprec::traced_op& ended, const deeprec::traced_op& begins) noexcept override {
+    const std::int64_t at = now();
+    count(ended, at);
+    begun() = at;
+    if (next_ == nullptr) return;
+    next_->next_op(ended, begins);
+    begun() = now();
+  }
+
+  /// From now on the training waits for the next step.
+  void wait() {
+    ended_ = now();
+    waits_ = true;
+  }
+  /// Adds what was spent since the last call to these times, and calls each(op, seconds).
+  template <class Each>
+  void take(stopwatch& watch, const Each& each) {
+    watch.add(part::read, 1e-9 * static_cast<double>(std::exchange(waited_, 0)));
+    for (std::size_t op = 0; op < spent_.size(); ++op) {
+      const double seconds = 1e-9 * static_cast<double>(spent_[op].exchange(0));
+      if (ahead_[op] == 0) watch.add(parts_[op], seconds);
+      each(static_cast<index_t>(op), seconds);
+    }
+  }
+
+ private:
+  static std::int64_t now() noexcept {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(
+               std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+  }
+  static std::int64_t& begun() noexcept {
+    thread_local std::int64_t at = 0;
+    return at;
+  }
+  [[nodiscard]] bool is_ahead(index_t op) const noexcept { return ahead_[static_cast<std::size_t>(op)] != 0; }
+  void count(const deeprec::traced_op& op, std::int64_t at) noexcept {
+    spent_[static_cast<std::size_t>(op.op)].fetch_add(at - begun(), std::memory_order_relaxed);
+  }
+
+  std::vector<part> parts_;
+  std::vector<char> ahead_;
+  deeprec::trace_recorder* next_;
+  std::vector<std::atomic<std::int64_t>> spent_;  // by each op
+  std::int64_t ended_ = 0, waited_ = 0;           // of the thread that trains
+  bool waits_ = false;
+};
+
+/// The innermost of nested exceptions has the text that helps a user.
+[[noreturn]] void rethrow_innermost(const std::exception& wrong) {
+  try {
+    std::rethrow_if_nested(wrong);
+  } catch (const std::exception& inner) {
+    rethrow_innermost(inner);
+  }
+  throw failure(wrong.what());
+}
+
+void write_file(const std::string& path, const std::string& text) {
+  std::ofstream file(path);
+  file << text;
+  if (!file.flush()) throw failure("cannot write " + path);
+}
+
+}  // namespace
+
+class graph_training::body {
+ public:
+  template <class Model>
+  body(Model& model, const ctr_tables& tables, const graph_options& how)
+      : how_(how),
+        step_(make_graph_step(model, tables, [this](raw_rows& rows) { return read(rows); })),
+        flat_(step_.graph.flat().or_throw()) {
+    cut_ = smart_stage(flat_, {.rule = deeprec::stage_rule::farthest}).or_throw();
+    std::vector<char> ahead(static_cast<std::size_t>(flat_.size()), 0);
+    if (how.prefetch > 0) {
+      const deeprec::staged_options options{.capacity = static_cast<std::size_t>(how.prefetch)};
+      staged_.emplace((how.smart_stage ? deeprec::staged_program::compile(step_.graph, cut_, options)
+                                       : deeprec::staged_program::compile(step_.graph, options))
+                          .or_throw());
+      for (const index_t op : staged_->staged_ops()) ahead[static_cast<std::size_t>(op)] = 1;
+    } else {
+      alone_.emplace(deeprec::step_program::compile(step_.graph).or_throw());
+      state_.emplace(alone_->make_state());
+    }
+    if (!how.trace.empty()) {
+      write_file(how.trace, "");            // not after hours of training
+      const int threads = how.threads + 1;  // any of the pool's can run ahead
+      const index_t spans = std::max<index_t>((index_t{1} << 19) / threads, 1 << 14);
+      recorder_.emplace(deeprec::trace_options{.threads = threads, .spans = spans});
+    }
+    step_.parts.resize(static_cast<std::size_t>(flat_.size()), part::read);
+    seconds_of_.resize(step_.parts.size());
+    times_.emplace(step_.parts, std::move(ahead), recorder_ ? &*recorder_ : nullptr);
+    if (!how.picture.empty()) {
+      write_file(how.picture, how.smart_stage ? graphviz(step_.graph, cut_) : graphviz(step_.graph));
+    }
+  }
+
+  deeprec::pipeline_statistics run(deeprec::thread_pool& pool, row_feed& feed,
+                                   const std::function<bool()>& over,
+                                   const std::function<void(index_t)>& trained, stopwatch& watch) {
+    feed_ = &feed;
+    over_ = &over;
+    deeprec::pipeline_statistics made;
+    const auto done = [&](const deeprec::step_state& state) {
+      if (steps_++ == 0) take_bytes(step_.graph, state);
+      trained(state.get(step_.source).rows);
+      times_->wait();
+    };
+    deeprec::executor_ref on_pool(pool);
+    step_context on(on_pool);
+    on.trace = &*times_;
+    if (recorder_) recorder_->name_thread("train");
+    times_->wait();
+    try {
+      if (staged_) {
+        deeprec::context<deeprec::thread_pool> threads(pool);
+        threads.trace = &*times_;
+        staged_->run(threads, done).or_throw();
+        made = staged_->statistics();
+      } else {
+        const auto begun = std::chrono::steady_clock::now();
+        while (alone_->run(on, *state_).or_throw()) done(*state_);
+        made.elapsed = std::chrono::steady_clock::now() - begun;
+        made.stages = {{.name = "step", .busy = made.elapsed, .occupancy = 1}};
+      }
+    } catch (const std::exception& wrong) {
+      rethrow_innermost(wrong);
+    }
+    times_->take(watch, [&](index_t op, double seconds) {
+      double& all = seconds_of_[static_cast<std::size_t>(op)];
+      all += seconds;
+      step_.graph.set_cost(op, all / static_cast<double>(std::max<index_t>(steps_, 1)));
+    });
+    seconds_ += std::chrono::duration<double>(made.elapsed).count();
+    return made;
+  }
+
+  [[nodiscard]] std::string explain() const {
+    std::string ahead, behind;
+    index_t ops = 0, opaque = 0;
+    const auto add = [](std::string& to, std::string_view kind, index_t count) {
+      to += (to.empty() ? " " : ", ") + std::string(kind);
+      if (count > 1) to += " x " + std::to_string(count);
+    };
+    std::vector<std::pair<std::string_view, std::array<index_t, 2>>> kinds;  // in the order of the graph
+    for (index_t op = 0; op < step_.graph.size(); ++op) {
+      if (!step_.graph.is_run(op)) continue;
+      const std::string_view kind = step_.graph.kind_name(op);
+      const bool is_opaque = kind == "opaque" || kind == "source";
+      ++ops;
+      opaque += is_opaque ? 1 : 0;
+      auto found = std::find_if(kinds.begin(), kinds.end(), [&](const auto& k) { return k.first == kind; });
+      if (found == kinds.end()) found = kinds.insert(found, {kind, {0, 0}});
+      ++found->second[staged_ && staged_->is_staged(op) ? 1 : 0];
+    }
+    for (const auto& [kind, count] : kinds) {
+      if (count[1] > 0) add(ahead, kind, count[1]);
+      if (count[0] > 0) add(behind, kind, count[0]);
+    }
+    double seconds_ahead = 0;
+    for (index_t op = 0; op < step_.graph.size(); ++op) {
+      if (staged_ && staged_->is_staged(op)) seconds_ahead += seconds_of_[static_cast<std::size_t>(op)];
+    }
+    std::string text =
+        "         graph of " + std::to_string(ops) + " ops, " + std::to_string(opaque) + " opaque\n";
+    if (staged_) {
+      char share[64];
+      std::snprintf(share, sizeof share, " (%.1f %% of the time)",
+                    100 * seconds_ahead / std::max(seconds_, 1e-9));
+      text += "         ahead:" + ahead + share + "\n";
+    }
+    text += "         in the step:" + behind + "\n";
+    if (!how_.smart_stage) return text;
+    // The same cut, with what was measured.
+    const deeprec::flat_graph measured = step_.graph.flat().or_throw();
+    const deeprec::stage_rule rule = deeprec::stage_rule::farthest;
+    std::string words = deeprec::explain(measured, smart_stage(measured, {.rule = rule}).or_throw());
+    for (std::size_t at = 0; at < words.size(); at = words.find('\n', at) + 1) {
+      words.insert(at, "         ");
+      if (words.find('\n', at) == std::string::npos) break;
+    }
+    return text + words;
+  }
+  void write_trace() const {
+    if (!recorder_) return;
+    write_file(how_.trace, recorder_->json("train_ctr"));
+    if (recorder_->dropped() == 0) return;
+    std::fprintf(stderr, "train_ctr: %s has the first steps only: no room for %llu spans\n",
+                 how_.trace.c_str(), static_cast<unsigned long long>(recorder_->dropped()));
+  }
+
+ private:
+  bool read(raw_rows& rows) {
+    if ((*over_)()) return false;
+    if (recorder_ && staged_) recorder_->name_thread("ahead");
+    rows.clear(how_.batch_size);
+    feed_->next(how_.batch_size, [&](const sparse_batch& chunk, index_t row) { rows.append(chunk, row); });
+    return rows.rows > 0;
+  }
+
+  graph_options how_;
+  graph_step step_;
+  deeprec::flat_graph flat_;
+  deeprec::stage_cut cut_;
+  std::optional<deeprec::trace_recorder> recorder_;
+  std::optional<part_times> times_;
+  std::optional<deeprec::staged_program> staged_;
+  std::optional<deeprec::step_program> alone_;
+  std::optional<deeprec::step_state> state_;
+  row_feed* feed_ = nullptr;
+  const std::function<bool()>* over_ = nullptr;
+  index_t steps_ = 0;
+  std::vector<double> seconds_of_;  // of each op
+  double seconds_ = 0;
+};
+
+graph_training::graph_training(dlrm& model, const ctr_tables& tables, const graph_options& how)
+    : body_(std::make_unique<body>(model, tables, how)) {}
+graph_training::graph_training(logistic_regression& model, const ctr_tables& tables, const graph_options& how)
+    : body_(std::make_unique<body>(model, tables, how)) {}
+graph_training::graph_training(wide_deep& model, const ctr_tables& tables, const graph_options& how)
+    : body_(std::make_unique<body>(model, tables, how)) {}
+graph_training::~graph_training() = default;
+
+deeprec::pipeline_statistics graph_training::run(deeprec::thread_pool& pool, row_feed& feed,
+                                                 const std::function<bool()>& over,
+                                                 const std::function<void(index_t)>& trained,
+                                                 stopwatch& watch) {
+  return body_->run(pool, feed, over, trained, watch);
+}
+std::string graph_training::explain() const { return body_->explain(); }
+void graph_training::write_trace() const { body_->write_trace(); }
+
+}  // namespace train_ctr

@@ -1,0 +1,51 @@
+// What the user of train_ctr asks for.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <deeprec/core/dtypes.hpp>
+
+namespace train_ctr {
+
+using deeprec::index_t;
+
+struct options {
+  std::string data, test;
+  std::vector<std::string> models;
+  index_t batch_size = 128;
+  int epochs = 1;
+  index_t steps = 0;
+  int threads = 0;
+  index_t stale_window = 0;
+  index_t micro_batch = 1;
+  int prefetch = 16;  // a few milliseconds of reading, so that not every batch wakes a thread
+  std::uint64_t seed = 1;
+  double train_fraction = 0.8;
+  std::string memory;
+  index_t window = 0;
+  index_t rows = 500'000;
+  std::string planted = "mixed";
+  std::string synthesize;
+  std::string math = "f32";
+  bool last_layer_f32 = false;
+  std::string step;  // "graph", "direct"; empty: the former where one of the next three is set
+  bool smart_stage = false;
+  std::string trace, graph;
+  std::string load, save;
+  index_t save_every = 0;
+  std::string json;
+  int verbose = 0;
+
+  [[nodiscard]] bool is_graph() const {
+    return step == "graph" || smart_stage || !trace.empty() || !graph.empty();
+  }
+};
+
+/// Fills the options; the code to exit with where the program is not to run, after a line on stderr or the
+/// help.
+std::optional<int> parse(options& o, int argc, char** argv);
+
+}  // namespace train_ctr

@@ -1,0 +1,108 @@
+#include "report.hpp"
+
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include <deeprec/core/isa.hpp>
+#include <deeprec/dense/gemm.hpp>
+
+namespace train_ctr {
+
+namespace {
+
+std::string hex(std::uint64_t value) {
+  char text[17];
+  std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
+}  // namespace
+
+std::string order_of(const ctr_rows& rows) {
+  const std::string read = rows.is_kept() ? "kept" : "read in each epoch";
+  return read + (rows.window() == 0 ? "" : ", shuffled in windows of " + std::to_string(rows.window()));
+}
+
+void print(const std::vector<score>& scores, const options& o) {
+  std::printf("%-8s %8s %9s %11s", "model", "auc", "logloss", "samples/s");
+  for (const char* name : part_names) std::printf(" %9s", name);
+  std::printf("\n");
+  for (const score& s : scores) {
+    std::printf("%-8s %8.4f %9.4f", s.name.c_str(), s.auc, s.log_loss);
+    if (s.samples > 0) {
+      std::printf(" %11.0f", s.samples_per_second);
+      for (std::size_t p = 0; p < part_names.size(); ++p) {
+        std::printf(" %7.0f %%", 100 * s.watch.seconds(p) / s.watch.total());
+      }
+    }
+    std::printf("\n");
+    if (o.verbose > 0 && s.samples > 0) {
+      std::printf("         checksum of the weights %s\n", hex(s.checksum).c_str());
+      std::fputs(s.graph.c_str(), stdout);
+    }
+  }
+  for (const score& s : scores) {
+    if (s.stages.stages.empty()) continue;
+    // What the others wait for; of the training, its longest part.
+    std::string slowest = s.stages.bottleneck();
+    if (slowest == "train") {
+      std::size_t longest = static_cast<std::size_t>(part::lookup);
+      for (std::size_t p = longest; p < part_names.size(); ++p) {
+        if (s.watch.seconds(p) > s.watch.seconds(longest)) longest = p;
+      }
+      slowest += std::string(", most of all ") + part_names[longest];
+    }
+    std::printf("%s: %.1f s;", s.name.c_str(), std::chrono::duration<double>(s.stages.elapsed).count());
+    for (const deeprec::stage_statistics& stage : s.stages.stages) {
+      std::printf(" %s %.0f %%,", stage.name, 100 * stage.occupancy);
+    }
+    std::printf(" bottleneck: %s; %lld MB of memory at most\n", slowest.c_str(),
+                static_cast<long long>(peak_megabytes()));
+  }
+  std::fflush(stdout);
+}
+
+void write_json(const std::vector<score>& scores, const ctr_input& input, const options& o,
+                bool interrupted) {
+  nlohmann::json out = {{"data", o.data.empty() ? "synthetic" : o.data},
+                        {"rows", input.rows->rows()},
+                        {"train_rows", input.rows->rows(row_use::train)},
+                        {"test_rows", input.to_test().rows(row_use::test)},
+                        {"window", input.rows->window()},
+                        {"kept", input.rows->is_kept()},
+                        {"peak_megabytes", peak_megabytes()},
+                        {"table_rows", input.tables->rows()},
+                        {"step", o.is_graph() ? "graph" : "direct"},
+                        {"smart_stage", o.smart_stage},
+                        {"prefetch", o.prefetch},
+                        {"stale_window", o.stale_window},
+                        {"micro_batch", o.micro_batch},
+                        {"batch_size", o.batch_size},
+                        {"epochs", o.epochs},
+                        {"threads", o.threads},
+                        {"seed", o.seed},
+                        {"math", o.math},
+                        {"last_layer_f32", o.last_layer_f32},
+                        {"isa", to_string(deeprec::active_isa())},
+                        {"gemm", to_string(deeprec::host_gemm_backends{})},
+                        {"interrupted", interrupted},
+                        {"models", nlohmann::json::array()}};
+  for (const score& s : scores) {
+    nlohmann::json one = {{"model", s.name}, {"auc", s.auc}, {"logloss", s.log_loss}};
+    if (s.samples > 0) {
+      one["samples"] = s.samples;
+      one["samples_per_second"] = s.samples_per_second;
+      one["checksum"] = hex(s.checksum);
+      for (std::size_t p = 0; p < part_names.size(); ++p) {
+        one["share"][part_names[p]] = s.watch.seconds(p) / s.watch.total();
+      }
+    }
+    out["models"].push_back(one);
+  }
+  std::ofstream file(o.json);
+  file << out.dump(2) << '\n';
+  if (!file.flush()) throw failure("cannot write " + o.json);
+}
+
+}  // namespace train_ctr

@@ -1,0 +1,35 @@
+#include <deeprec/dense/dot_interaction.hpp>
+#include <deeprec/dense/logistic_loss.hpp>
+
+#include "kernels.hpp"
+
+namespace train_ctr {
+
+status stack_forward(const step_context& on, stack_type& stack, matrix_view<const float> input) {
+  return stack.forward(on, input);
+}
+status stack_backward(const step_context& on, stack_type& stack, matrix_view<const float> gradient,
+                      deeprec::compute_input_gradient wanted) {
+  return stack.backward(on, gradient, wanted);
+}
+status stack_step(const step_context& on, stack_type& stack, const deeprec::adagrad& optimizer) {
+  return stack.step(on, optimizer);
+}
+index_t interaction_width(index_t tables, index_t width) {
+  return deeprec::dot_interaction_width(tables, width);
+}
+status interact(const step_context& on, matrix_view<const float> dense, matrix_view<const float> pooled,
+                matrix_view<float> out) {
+  return dot_interaction_forward(on, dense, pooled, out);
+}
+status interact_backward(const step_context& on, matrix_view<const float> dense,
+                         matrix_view<const float> pooled, matrix_view<const float> gradient,
+                         matrix_view<float> dense_gradient, matrix_view<float> pooled_gradient) {
+  return dot_interaction_backward(on, dense, pooled, gradient, dense_gradient, pooled_gradient);
+}
+status loss_gradient(const step_context& on, matrix_view<const float> logits, matrix_view<const float> labels,
+                     matrix_view<float> gradient) {
+  return logistic_loss_backward(on, logits, labels, gradient);
+}
+
+}  // namespace train_ctr

@@ -1,0 +1,404 @@
+// The ops of a step as a graph, and the values that they pass on.
+//
+//   raw_rows ─┬─ decode ─────────> dense (B, 26), labels (B, 1)
+//             ├─ bucket x 13 ────> slot_rows: rows of the slot's table      no table is read
+//             └─ hash x 26 ─> token_ids ─ bucket x 26 ─> slot_rows
+//
+//   slot_rows x 39 ─ resolve ─> located_rows ─ lookup ─> matrix              dlrm, wdl
+//                    concat ──> slot_bags    ─ lookup ─> matrix              lr
+//   stack_forward, interaction, add ... loss_gradient ... stack_backward ... stack_step, row_update
+//
+// All of them call what the step written by hand calls, in kernels.hpp and ctr_data.hpp. A value keeps its
+// memory from step to step.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include <deeprec/core/batch_traits.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/matrix_view.hpp>
+#include <deeprec/graph/step_op.hpp>
+
+#include "ctr_data.hpp"
+#include "kernels.hpp"
+
+namespace train_ctr {
+
+using deeprec::op_list;
+using deeprec::op_outputs;
+using deeprec::step_call;
+
+// ---- values --------------------------------------------------------------------------------------------
+
+/// Rows as the source has them: nothing is computed yet.
+struct raw_rows {
+  index_t rows = 0;
+  std::vector<float> labels, numbers;      // (B), (B, 13)
+  std::vector<std::int64_t> fingerprints;  // (26, largest B)
+
+  void clear(index_t largest) {
+    rows = 0;
+    labels.resize(static_cast<std::size_t>(largest));
+    numbers.resize(static_cast<std::size_t>(largest * integers));
+    fingerprints.resize(static_cast<std::size_t>(largest * tokens));
+  }
+  /// @pre rows is less than `largest` of clear()
+  void append(const sparse_batch& from, index_t row) {
+    labels[static_cast<std::size_t>(rows)] = from.labels()[static_cast<std::size_t>(row)];
+    std::copy_n(from.dense().row(row), integers, numbers.data() + rows * integers);
+    for (index_t s = 0; s < tokens; ++s) {
+      fingerprints[static_cast<std::size_t>(s * largest() + rows)] = from.feature(s).ids()[row];
+    }
+    ++rows;
+  }
+  [[nodiscard]] index_t largest() const { return static_cast<index_t>(labels.size()); }
+  [[nodiscard]] const std::int64_t* column(index_t s) const { return fingerprints.data() + s * largest(); }
+  [[nodiscard]] index_t value_bytes() const { return rows * row_bytes; }
+
+ private:
+  static constexpr index_t row_bytes = sizeof(float) * (1 + integers) + sizeof(std::int64_t) * tokens;
+};
+
+/// One number for each row of the batch.
+struct token_ids {
+  std::vector<row_id> ids;
+  [[nodiscard]] index_t value_bytes() const { return static_cast<index_t>(ids.size() * sizeof(row_id)); }
+};
+struct slot_rows {
+  std::vector<row_id> ids;
+  [[nodiscard]] index_t value_bytes() const { return static_cast<index_t>(ids.size() * sizeof(row_id)); }
+};
+/// The rows of all slots, sample by sample, as numbers among all.
+struct sample_rows {
+  std::vector<row_id> ids;
+  slot_bags bags;
+  [[nodiscard]] index_t value_bytes() const { return static_cast<index_t>(ids.size() * sizeof(row_id)); }
+};
+/// The rows of all slots, found in their tables.
+struct located_rows {
+  std::vector<slot_bags> by_slot;
+  slot_features::found_rows found;  // refers to by_slot
+  /// Of the ids that it refers to.
+  [[nodiscard]] index_t value_bytes() const {
+    index_t bytes = 0;
+    for (const slot_bags& bags : by_slot) bytes += bags.bags() * static_cast<index_t>(sizeof(row_id));
+    return bytes;
+  }
+};
+
+/// Floats of its own, or those of a stack.
+class matrix {
+ public:
+  [[nodiscard]] matrix_view<float> make(index_t rows, index_t columns) {
+    memory_.resize(std::max(memory_.size(), static_cast<std::size_t>(rows * columns)));
+    const matrix_view<float> made(memory_.data(), rows, columns);
+    view_ = made;
+    return made;
+  }
+  void refer(matrix_view<const float> to) { view_ = to; }
+  [[nodiscard]] matrix_view<const float> view() const { return view_; }
+  [[nodiscard]] index_t rows() const { return view_.extent(0); }
+  [[nodiscard]] index_t value_bytes() const {
+    return view_.extent(0) * view_.extent(1) * static_cast<index_t>(sizeof(float));
+  }
+
+ private:
+  std::vector<float> memory_;
+  matrix_view<const float> view_;
+};
+
+/// A value that knows how large it is.
+template <class T>
+concept sized_value = requires(const T& v) { v.value_bytes(); };
+
+}  // namespace train_ctr
+
+template <train_ctr::sized_value T>
+struct deeprec::batch_traits<T> {
+  static index_t bytes(const T& v) { return v.value_bytes(); }
+};
+
+namespace train_ctr {
+
+// ---- what needs no weights -----------------------------------------------------------------------------
+
+/// Integers to numbers and flags; the labels beside them.
+struct decode_op {
+  static constexpr const char* kind = "decode";
+  using outputs = op_outputs<matrix, matrix>;
+  void operator()(const raw_rows& in, matrix& dense, matrix& labels) const {
+    const matrix_view<float> to = dense.make(in.rows, dense_width);
+    for (index_t i = 0; i < in.rows; ++i) decode_integers(in.numbers.data() + i * integers, to.row(i));
+    const matrix_view<float> clicks = labels.make(in.rows, 1);
+    std::copy_n(in.labels.data(), in.rows, clicks.data_handle());
+  }
+};
+
+/// A token's fingerprint to an id of its column.
+struct hash_op {
+  static constexpr const char* kind = "hash";
+  using output = token_ids;
+  index_t column, ids;
+  template <class Visit>
+  void for_each_attribute(Visit&& visit) const {
+    visit("column", column);
+    visit("ids", ids);
+  }
+  void operator()(const raw_rows& in, token_ids& out) const {
+    out.ids.resize(static_cast<std::size_t>(in.rows));
+    const std::int64_t* const from = in.column(column);
+    for (index_t i = 0; i < in.rows; ++i) {
+      out.ids[static_cast<std::size_t>(i)] = static_cast<row_id>(id_of(from[i], ids));
+    }
+  }
+};
+
+/// An integer to a row of its table.
+struct bucket_integer_op {
+  static constexpr const char* kind = "bucket";
+  using output = slot_rows;
+  index_t column;
+  template <class Visit>
+  void for_each_attribute(Visit&& visit) const {
+    visit("column", column);
+    visit("buckets", integer_buckets);
+  }
+  void operator()(const raw_rows& in, slot_rows& out) const {
+    out.ids.resize(static_cast<std::size_t>(in.rows));
+    for (index_t i = 0; i < in.rows; ++i) {
+      const float number = in.numbers[static_cast<std::size_t>(i * integers + column)];
+      out.ids[static_cast<std::size_t>(i)] = static_cast<row_id>(integer_bucket(number));
+    }
+  }
+};
+
+/// An id to a row of its table: that of rare tokens, or its own. Which tokens are rare was counted before the
+/// first step.
+struct bucket_token_op {
+  static constexpr const char* kind = "bucket";
+  using output = slot_rows;
+  index_t slot;
+  const ctr_tables* tables;
+  template <class Visit>
+  void for_each_attribute(Visit&& visit) const {
+    visit("slot", slot);
+    visit("rare_below", index_t{rare_below});
+  }
+  void operator()(const token_ids& in, slot_rows& out) const {
+    out.ids.resize(in.ids.size());
+    for (std::size_t i = 0; i < in.ids.size(); ++i) {
+      out.ids[i] = static_cast<row_id>(tables->row_of(slot, in.ids[i]));
+    }
+  }
+};
+
+/// The rows of all slots side by side, as numbers among all.
+struct concat_rows_op {
+  static constexpr const char* kind = "concat";
+  using output = sample_rows;
+  const ctr_tables* tables;
+  void operator()(op_list<const slot_rows> in, sample_rows& out) const {
+    const auto rows = static_cast<index_t>(in[0].ids.size());
+    out.ids.resize(static_cast<std::size_t>(rows * slots));
+    for (index_t s = 0; s < slots; ++s) {
+      const std::vector<row_id>& of_slot = in[s].ids;
+      for (index_t i = 0; i < rows; ++i) {
+        out.ids[static_cast<std::size_t>(i * slots + s)] =
+            static_cast<row_id>(tables->first(s) + of_slot[static_cast<std::size_t>(i)]);
+      }
+    }
+    out.bags = slot_bags(out.ids.data(), rows, slots);
+  }
+};
+
+/// Checks the ids and locates their rows, which lie where they lie for the whole run: no row is read.
+struct resolve_op {
+  static constexpr const char* kind = "resolve";
+  using output = located_rows;
+  const slot_features* features;
+  status operator()(const step_call& call, op_list<const slot_rows> in, located_rows& out) const {
+    out.found.reset();
+    out.by_slot.clear();
+    for (const slot_rows& of_slot : in) {
+      out.by_slot.emplace_back(of_slot.ids.data(), static_cast<index_t>(of_slot.ids.size()), 1);
+    }
+    return features->resolve(call.on, out.by_slot, out.found);
+  }
+};
+
+// ---- rows ----------------------------------------------------------------------------------------------
+
+/// The rows of all slots side by side.
+struct lookup_op {
+  static constexpr const char* kind = "lookup";
+  using output = matrix;
+  const slot_features* features;
+  index_t width;  // of a row
+  template <class Visit>
+  void for_each_attribute(Visit&& visit) const {
+    visit("width", width);
+  }
+  status operator()(const step_call& call, const located_rows& in, const table_type&, matrix& out) const {
+    return features->look_up(call.on, in.found, out.make(in.by_slot[0].bags(), slots * width));
+  }
+};
+/// The same behind the columns of another matrix.
+struct lookup_beside_op {
+  static constexpr const char* kind = "lookup";
+  using output = matrix;
+  const slot_features* features;
+  index_t width;
+  template <class Visit>
+  void for_each_attribute(Visit&& visit) const {
+    visit("width", width);
+  }
+  status operator()(const step_call& call, const matrix& beside, const located_rows& in, const table_type&,
+                    matrix& out) const {
+    const index_t first = beside.view().extent(1);
+    const matrix_view<float> all = out.make(beside.rows(), first + slots * width);
+    for (index_t i = 0; i < beside.rows(); ++i) std::copy_n(beside.view().row(i), first, all.row(i));
+    return features->look_up(call.on, in.found, all.columns(first, slots * width));
+  }
+};
+/// The sum of a sample's rows.
+struct lookup_sums_op {
+  static constexpr const char* kind = "lookup";
+  using output = matrix;
+  status operator()(const step_call& call, const sample_rows& in, const table_type& table,
+                    matrix& out) const {
+    return look_up_sums(call.on, table.view(), in.bags, out.make(in.bags.bags(), 1));
+  }
+};
+
+struct row_update_op {
+  static constexpr const char* kind = "row_update";
+  const slot_features* features;
+  deeprec::rowwise_adagrad optimizer;
+  template <class Visit>
+  void for_each_attribute(Visit&& visit) const {
+    visit("learning_rate", static_cast<double>(optimizer.learning_rate));
+  }
+  status operator()(const step_call& call, const located_rows& in, const matrix& gradient,
+                    table_type&) const {
+    return features->update(call.on, in.by_slot, in.found, gradient.view(), optimizer);
+  }
+};
+struct row_update_sums_op {
+  static constexpr const char* kind = "row_update";
+  deeprec::rowwise_adagrad optimizer;
+  template <class Visit>
+  void for_each_attribute(Visit&& visit) const {
+    visit("learning_rate", static_cast<double>(optimizer.learning_rate));
+  }
+  status operator()(const step_call& call, const sample_rows& in, const matrix& gradient,
+                    table_type& table) const {
+    return update_sums(call.on, in.bags, gradient.view(), optimizer, table.view());
+  }
+};
+
+// ---- dense layers --------------------------------------------------------------------------------------
+// A stack holds its activations and gradients beside its weights: each pass writes to it.
+
+struct stack_forward_op {
+  static constexpr const char* kind = "stack_forward";
+  using output = matrix;
+  status operator()(const step_call& call, const matrix& in, stack_type& stack, matrix& out) const {
+    const status s = stack_forward(call.on, stack, in.view());
+    out.refer(stack.output());
+    return s;
+  }
+};
+/// `in` is that of the forward pass.
+struct stack_backward_op {
+  static constexpr const char* kind = "stack_backward";
+  using output = matrix;
+  status operator()(const step_call& call, const matrix& gradient, const matrix& in, stack_type& stack,
+                    matrix& out) const {
+    static_cast<void>(in);
+    const status s = stack_backward(call.on, stack, gradient.view(), deeprec::compute_input_gradient::yes);
+    out.refer(stack.input_gradient());
+    return s;
+  }
+};
+/// The same where nothing trains on the gradient of the input.
+struct stack_backward_end_op {
+  static constexpr const char* kind = "stack_backward";
+  status operator()(const step_call& call, const matrix& gradient, const matrix& in,
+                    stack_type& stack) const {
+    static_cast<void>(in);
+    return stack_backward(call.on, stack, gradient.view(), deeprec::compute_input_gradient::no);
+  }
+};
+struct stack_step_op {
+  static constexpr const char* kind = "stack_step";
+  deeprec::adagrad optimizer;
+  template <class Visit>
+  void for_each_attribute(Visit&& visit) const {
+    visit("learning_rate", static_cast<double>(optimizer.learning_rate));
+  }
+  status operator()(const step_call& call, stack_type& stack) const {
+    return stack_step(call.on, stack, optimizer);
+  }
+};
+
+struct interaction_op {
+  static constexpr const char* kind = "interaction";
+  using output = matrix;
+  index_t width;  // of the result
+  status operator()(const step_call& call, const matrix& dense, const matrix& pooled, matrix& out) const {
+    return interact(call.on, dense.view(), pooled.view(), out.make(dense.rows(), width));
+  }
+};
+struct interaction_backward_op {
+  static constexpr const char* kind = "interaction_backward";
+  using outputs = op_outputs<matrix, matrix>;
+  status operator()(const step_call& call, const matrix& gradient, const matrix& dense, const matrix& pooled,
+                    matrix& of_dense, matrix& of_pooled) const {
+    return interact_backward(call.on, dense.view(), pooled.view(), gradient.view(),
+                             of_dense.make(dense.rows(), dense.view().extent(1)),
+                             of_pooled.make(pooled.rows(), pooled.view().extent(1)));
+  }
+};
+
+/// The sum of a row of the first, plus the second.
+struct add_op {
+  static constexpr const char* kind = "add";
+  using output = matrix;
+  void operator()(const matrix& many, const matrix& one, matrix& out) const {
+    add_logits(many.view(), one.view(), out.make(one.rows(), 1));
+  }
+};
+/// The gradient of a logit for each of the columns that were added.
+struct spread_op {
+  static constexpr const char* kind = "spread";
+  using output = matrix;
+  index_t columns;
+  void operator()(const matrix& gradient, matrix& out) const {
+    const matrix_view<float> to = out.make(gradient.rows(), columns);
+    for (index_t i = 0; i < gradient.rows(); ++i) std::fill_n(to.row(i), columns, gradient.view()(i, 0));
+  }
+};
+/// Columns of a matrix.
+struct slice_op {
+  static constexpr const char* kind = "slice";
+  using output = matrix;
+  index_t first, columns;
+  template <class Visit>
+  void for_each_attribute(Visit&& visit) const {
+    visit("first", first);
+    visit("columns", columns);
+  }
+  void operator()(const matrix& in, matrix& out) const { out.refer(in.view().columns(first, columns)); }
+};
+
+struct loss_gradient_op {
+  static constexpr const char* kind = "loss_gradient";
+  using output = matrix;
+  status operator()(const step_call& call, const matrix& logits, const matrix& labels, matrix& out) const {
+    return loss_gradient(call.on, logits.view(), labels.view(), out.make(logits.rows(), 1));
+  }
+};
+
+}  // namespace train_ctr

@@ -1,0 +1,108 @@
+// graph_check <trace.json> [<result.json>]: a trace of train_ctr is one that Perfetto reads, and the sums of
+// its spans are the shares that the run printed.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using nlohmann::json;
+
+json read(const char* path) {
+  std::ifstream file(path);
+  return json::parse(file);
+}
+
+void require(bool holds, const std::string& what) {
+  if (!holds) throw std::runtime_error(what);
+}
+
+/// The part of a step that an op is of, by its name.
+std::string part_of(std::string_view op) {
+  const auto has = [&](std::string_view word) { return op.find(word) != std::string_view::npos; };
+  if (op == "read" || op == "decode" || op.starts_with("hash ") || op.starts_with("bucket ")) return "read";
+  if (has("resolve") || has("lookup") || op == "concat") return "lookup";
+  if (has("step") || has("update")) return "update";
+  if (has("backward") || has("gradient") || op == "spread" || op == "slice") return "backward";
+  if (has("forward") || op == "interaction" || op == "add") return "forward";
+  throw std::runtime_error("an op of no part: " + std::string(op));
+}
+
+/// The Trace Event format, as far as a trace uses it. Returns the seconds of the ops by their parts.
+std::map<std::string, double> check_trace(const json& trace) {
+  require(trace.at("otherData").at("dropped") == 0, "spans were dropped");
+  std::map<std::string, double> seconds;
+  std::set<std::string> ops;
+  struct span {
+    double begin, end;
+  };
+  std::map<std::pair<int, int>, std::vector<span>> by_thread;
+  for (const json& event : trace.at("traceEvents")) {
+    const std::string kind = event.at("ph");
+    require(event.at("name").is_string() && event.at("pid").is_number_integer() &&
+                event.at("tid").is_number_integer(),
+            "an event without name, pid or tid: " + event.dump());
+    if (kind == "M") {
+      require(event.at("args").at("name").is_string(), "a name that is no string: " + event.dump());
+      continue;
+    }
+    require(kind == "X", "an event of the kind " + kind);
+    const double begin = event.at("ts"), took = event.at("dur");
+    require(begin >= 0 && took >= 0, "a span before the trace, or of negative length: " + event.dump());
+    by_thread[{event.at("pid"), event.at("tid")}].push_back({begin, begin + took});
+    if (event.at("cat") != "op") continue;
+    const std::string op = event.at("name");
+    ops.insert(op);
+    seconds[part_of(op)] += took * 1e-6;
+  }
+  require(ops.size() >= 60, "fewer than 60 ops: " + std::to_string(ops.size()));
+  // Spans of one thread lie in each other or apart; times are rounded to nanoseconds.
+  for (auto& [thread, spans] : by_thread) {
+    std::sort(spans.begin(), spans.end(), [](const span& a, const span& b) {
+      return a.begin != b.begin ? a.begin < b.begin : a.end > b.end;
+    });
+    std::vector<double> open;
+    for (const span& s : spans) {
+      while (!open.empty() && open.back() <= s.begin + 0.0015) open.pop_back();
+      require(open.empty() || s.end <= open.back() + 0.0025, "two spans of a thread overlap");
+      open.push_back(s.end);
+    }
+  }
+  return seconds;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    require(argc == 2 || argc == 3, "usage: graph_check <trace.json> [<result.json>]");
+    const auto seconds = check_trace(read(argv[1]));
+    if (argc == 2) return 0;
+    const json result = read(argv[2]);
+    double all = 0;
+    for (const auto& [part, sum] : seconds) all += sum;
+    const json& share = result.at("models").at(0).at("share");
+    require(share.size() == seconds.size(), "the shares are of other parts than the spans");
+    for (const auto& [part, sum] : seconds) {
+      const double printed = share.at(part);
+      std::printf("%-8s %6.2f %% printed, %6.2f %% by spans\n", part.c_str(), 100 * printed, 100 * sum / all);
+      const double apart = std::abs(printed - sum / all);
+      require(apart < 0.05 * std::max(printed, sum / all) + 0.005,
+              "the share of " + part + " is not that of its spans");
+    }
+    return 0;
+  } catch (const std::exception& wrong) {
+    std::fprintf(stderr, "graph_check: %s\n", wrong.what());
+    return 1;
+  }
+}
