@@ -501,7 +501,17 @@ TEST_CASE("depth_controller: deeper when both sides waited, never beyond the bou
   CHECK(c.depth() == 1);
   CHECK(c.decide(slow_producer, 16) == 1);
   CHECK(c.decide({.items = 16, .consumer_waits = 0, .producer_waits = 16, .deepest = 1}, 32) == 1);
-  CHECK(c.decide({.items = 16, .consumer_waits = 1, .producer_waits = 1, .deepest = 1}, 48) == 1);  // chance
+  // Chance: a window now and then in which both sides waited.
+  const depth_window once{.items = 16, .consumer_waits = 1, .producer_waits = 1, .deepest = 1};
+  for (int i = 0; i < 5; ++i) {
+    CHECK(c.decide(once, 33) == 1);
+    for (int k = 0; k < 4; ++k) CHECK(c.decide(slow_producer, 34) == 1);
+  }
+  // A late item in every second window.
+  CHECK(c.decide(once, 35) == 1);
+  CHECK(c.decide(slow_producer, 36) == 1);
+  CHECK(c.decide({.items = 16, .consumer_waits = 0, .producer_waits = 16, .deepest = 1}, 37) == 1);
+  CHECK(c.decide(once, 48) == 1);
   CHECK(c.decide(both, 64) == 2);
   CHECK(c.decide(both, 80) == 4);
   CHECK(c.decide(both, 96) == 6);
@@ -537,7 +547,7 @@ TEST_CASE("depth_controller: the byte budget bounds the depth, and the record do
   CHECK(c.decide(both, 0) == 1);
   depth_controller many("taker", {.least = 1, .most = 2});
   for (int i = 0; i < 1000; ++i) {
-    many.decide({.items = 16, .consumer_waits = 16, .producer_waits = 16}, 0);
+    for (int k = 0; k < 2; ++k) many.decide({.items = 16, .consumer_waits = 16, .producer_waits = 16}, 0);
     for (int k = 0; k < 4; ++k) many.decide({.items = 16}, 0);
   }
   CHECK(many.changes() == 2000);

@@ -1,6 +1,7 @@
 // Chooses how many items may lie between two segments, while they run.
 //
-//   window of 16 items ──> both sides waited: deeper     the times vary, and depth absorbs that
+//   window of 16 items ──> both sides waited, in two     the times vary, and depth absorbs that
+//                          windows of about four: deeper
 //                          never full, four times: less  what is never used only holds memory
 //                          else: as before               a producer that never waits is the slow side, and
 //                                                        no depth makes it faster
@@ -65,8 +66,10 @@ class depth_controller {
   /// @threads one thread at a time
   /// @error   none
   std::size_t decide(const depth_window& seen, std::uint64_t item) noexcept {
-    // An eighth: a thread that lost its core once has waited, too.
-    const bool both_waited = seen.consumer_waits * 8 >= seen.items && seen.producer_waits * 8 >= seen.items;
+    // Once is enough: one item that is very late costs as much as many that are a little late. A thread that
+    // lost its core has waited as well, but not in one window after the other.
+    const bool both_waited = seen.consumer_waits > 0 && seen.producer_waits > 0;
+    if (!both_waited && uneven_ > 0) --uneven_;
     largest_item_ = (std::max)(largest_item_, seen.largest_item);
     std::size_t most = allowed_.most;
     if (allowed_.byte_budget != 0 && largest_item_ != 0)
@@ -76,7 +79,12 @@ class depth_controller {
     } else if (both_waited) {
       quiet_ = 0;
       deepest_ = 0;
-      if (depth_ < most) change((std::min)(most, 2 * depth_), item, depth_reason::both_sides_waited);
+      uneven_ += 4;
+      if (uneven_ >= 8 && depth_ < most) {
+        change((std::min)(most, 2 * depth_), item, depth_reason::both_sides_waited);
+        uneven_ = 4;  // the next such window is enough
+      }
+      uneven_ = (std::min)(uneven_, 8);
     } else if (seen.deepest < depth_) {
       deepest_ = (std::max)(deepest_, seen.deepest);
       if (++quiet_ == 4) {
@@ -115,7 +123,8 @@ class depth_controller {
   std::size_t depth_;
   std::size_t largest_item_ = 0;
   std::size_t deepest_ = 0;
-  int quiet_ = 0;  // windows in a row in which the depth was not used
+  int quiet_ = 0;   // windows in a row in which the depth was not used
+  int uneven_ = 0;  // 4 for a window in which both sides waited, 1 less for one in which they did not
   std::uint64_t changes_ = 0;
   std::array<depth_decision, recorded> record_{};
 };
