@@ -114,3 +114,25 @@ def shares(points, path):
     axes.set_ylim(-0.6, max(len(points), 1) - 0.2)
     axes.margins(x=0.1)
     finish(figure, axes, [point["id"] for point in points], path)
+
+
+KINDS = pyplot.get_cmap("tab20").colors
+
+
+def timeline(spans, threads, path):
+    """The spans of each thread on a line of its own, a colour for each kind of op: the first word of its name."""
+    lines = sorted({thread for thread, *_ in spans})
+    kinds = sorted({name.split()[0] for *_, name in spans})
+    figure, axes = pyplot.subplots(figsize=(8, 1.3 + 0.5 * len(lines)))
+    for kind_number, kind in enumerate(kinds):
+        color = KINDS[kind_number % len(KINDS)]
+        for at, thread in enumerate(lines):
+            bars = [(begin, took) for t, begin, took, name in spans if t == thread and name.split()[0] == kind]
+            axes.broken_barh(bars, (at - 0.35, 0.7), facecolors=[color], label=kind if at == 0 else None)
+    axes.set_yticks(range(len(lines)), [threads.get(thread, f"thread {thread}") for thread in lines])
+    axes.invert_yaxis()
+    axes.set_xlim(left=0)
+    axes.set_xlabel("µs")
+    axes.legend(ncols=6, fontsize=7, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.35))
+    figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None}, bbox_inches="tight")
+    pyplot.close(figure)

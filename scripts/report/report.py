@@ -4,6 +4,8 @@
   report.py suites [ROW]            prints the suites that the rows need
   report.py reproduce [ROW] --claims TOOL --programs FOLDER [-- ARGUMENT...]
                                     runs the suites by the tool of benchmarks/claims, which gets ARGUMENT...
+  report.py timeline ROW TRACE [--begin OP] [--steps N]
+                                    records some steps from the middle of a trace, for the picture of the row
   report.py page [RECORD...]        writes the page, its plots and the part of the README, and runs nothing
 
 A row (README.md in docs/benchmarks says what it means):
@@ -16,6 +18,7 @@ A row (README.md in docs/benchmarks says what it means):
   baselines    [{name, why, counter}], with suite and filter for those of another benchmark, such as an optional peer
   limit        {name, counter}, with suite and filter likewise, or null
   beside       optional: [{name, counter}] of what is to be read beside the ratio, with suite and filter likewise
+  timeline     optional: {file, text}: a trace of some steps beside the page, which its picture shows
 
 A record is {"runs": [{provenance, results}...]} as `reproduce` writes it, or one run as `bench.sh claims --json` does.
 Exit code 2: a file that is not what it has to be; 1: a suite failed.
@@ -87,6 +90,8 @@ def check_row(row, where):
         need(row["limit"], ["name", "counter"], f"{where}: limit")
     for figure in row.get("beside", []):
         need(figure, ["name", "counter"], f"{where}: a figure beside")
+    if "timeline" in row:
+        need(row["timeline"], ["file", "text"], f"{where}: timeline")
 
 
 def load_rows(path, only=None):
@@ -527,7 +532,14 @@ def section_of(row, outcome):
         lines.append(f"- Test of the numerics: {row['untimed']['test']}")
     else:
         lines += [limit_line(row, outcome), f"- Benchmark: `{row['filter']}` of the suite `{row['suite']}`"]
-    return [*lines, f"- Why the ratio differs: {row['difference']}", ""]
+    lines += [f"- Why the ratio differs: {row['difference']}", ""]
+    if outcome["timeline"]:
+        lines += [f"![{row['timeline']['text']}]({timeline_plot(row)})", "", row["timeline"]["text"], ""]
+    return lines
+
+
+def timeline_plot(row):
+    return f"report_timeline_{row['id']}.svg"
 
 
 def missing_peers(rows, outcomes):
@@ -645,6 +657,9 @@ def write_plots(rows, outcomes, folder):
     drawn = [point for point in points if point["word"] != "no time" and (point["published"] or point["speedup"])]
     plots.speedups(drawn, folder / PLOTS["speedup"])
     plots.shares([point for point in points if point["share"]], folder / PLOTS["limit"])
+    for row, outcome in zip(rows, outcomes):
+        if outcome["timeline"]:
+            plots.timeline(*outcome["timeline"], folder / timeline_plot(row))
 
 
 def page(options):
@@ -653,6 +668,9 @@ def page(options):
     runs = [run for record in records for run in load_runs(record)]
     outcomes = [outcome_of(row, runs) for row in rows]
     target, readme = Path(options.page), Path(options.readme)
+    for row, outcome in zip(rows, outcomes):
+        trace = "timeline" in row and target.parent / row["timeline"]["file"]
+        outcome["timeline"] = load_trace(trace) if trace and trace.exists() else None
     folder = Path(os.path.relpath(target.parent, readme.parent)).as_posix()
     try:
         text = readme.read_text(encoding="utf-8")
@@ -664,6 +682,46 @@ def page(options):
         write_plots(rows, outcomes, target.parent)
     write_text(target, page_of(rows, outcomes))
     write_text(readme, text)
+    return 0
+
+
+def load_trace(path):
+    """The spans (thread, begin, length, name) of the ops in a trace, in microseconds, and the names of its threads."""
+    trace = load_json(path)
+    need(trace, ["traceEvents"], path)
+    spans, threads = [], {}
+    for event in trace["traceEvents"]:
+        need(event, ["ph", "name", "tid"], f"{path}: an event")
+        if event["ph"] == "M" and event["name"] == "thread_name":
+            threads[event["tid"]] = event["args"]["name"]
+        elif event["ph"] == "X" and event.get("cat") == "op":
+            need(event, ["ts", "dur"], f"{path}: a span")
+            spans.append((event["tid"], event["ts"], event["dur"], event["name"]))
+    return spans, threads
+
+
+def timeline(options):
+    row = load_rows(options.rows, options.row)[0]
+    need(row, ["timeline"], f"{options.rows}: row {options.row}")
+    spans, threads = load_trace(options.trace)
+    begins = sorted(begin for _, begin, _, name in spans if name == options.begin)
+    first = len(begins) // 2
+    if len(begins) <= first + options.steps:
+        raise Problem(f"{options.trace}: {len(begins)} spans of {options.begin} are too few")
+    begin, end = begins[first], begins[first + options.steps]
+    numbers = {}  # of threads with spans, in order
+    events = []
+    for thread, at, took, name in sorted(spans):
+        if begin <= at and at + took <= end:
+            number = numbers.setdefault(thread, len(numbers))
+            events.append(
+                {"ph": "X", "cat": "op", "name": name, "pid": 1, "tid": number, "ts": round(at - begin, 3), "dur": took}
+            )
+    for thread, number in numbers.items():
+        name = threads.get(thread, f"thread {number}")
+        events.insert(number, {"ph": "M", "name": "thread_name", "pid": 1, "tid": number, "args": {"name": name}})
+    lines = ",\n".join(json.dumps(event, sort_keys=True) for event in events)
+    write_text(Path(options.records) / row["timeline"]["file"], f'{{"traceEvents": [\n{lines}\n]}}\n')
     return 0
 
 
@@ -685,6 +743,13 @@ def options_of(argv):
     command.add_argument("--programs", required=True, help="the folder of the programs bench_<suite>")
     command.add_argument("--records", default=ROOT / "docs/benchmarks", help="the folder of the records")
     command.set_defaults(run=reproduce)
+    command = commands.add_parser("timeline", help="record some steps of a trace for the picture of a row")
+    command.add_argument("row")
+    command.add_argument("trace", help="a trace as train_ctr --trace writes it")
+    command.add_argument("--begin", default="lookup", help="the op with which a step begins")
+    command.add_argument("--steps", type=int, default=3)
+    command.add_argument("--records", default=ROOT / "docs/benchmarks", help="the folder of the records")
+    command.set_defaults(run=timeline)
     command = commands.add_parser("page", help="write the page from records")
     command.add_argument("record", nargs="*", help="those beside the page, unless they are named")
     command.add_argument("--page", default=ROOT / "docs/benchmarks/report.md")

@@ -405,6 +405,29 @@ class Plots(Case):
         self.expect(self.make_page("records.json", plots=True), 0)
         self.assertNotEqual(before, self.text("docs/report_speedup.svg"))
 
+    def test_a_timeline_is_recorded_and_drawn(self):
+        rows = [row("won", timeline={"file": "trace.json", "text": "A staged step."})]
+        self.write("rows.json", rows)
+        spans = [
+            {"ph": "X", "cat": "op", "name": name, "pid": 1, "tid": thread, "ts": 100.0 * step + at, "dur": 30.0}
+            for step in range(10)
+            for thread, at, name in ((7, 0.0, "lookup"), (7, 40.0, "loss"), (9, 10.0, "hash C1"))
+        ]
+        names = {"ph": "M", "name": "thread_name", "pid": 1, "tid": 9, "args": {"name": "ahead"}}
+        self.write("all.json", {"traceEvents": [names, *spans]})
+        self.expect(self.make_page("records.json", plots=True), 0)  # not recorded yet
+        self.assertNotIn("report_timeline_won.svg", self.text())
+        record = ["timeline", "won", self.work / "all.json", "--records", self.work / "docs"]
+        self.assertIn("too few", self.expect(self.run_report(*record, "--steps", "6"), 2))
+        self.expect(self.run_report(*record, "--steps", "2"), 0)
+        events = json.loads(self.text("docs/trace.json"))["traceEvents"]
+        self.assertEqual(sum(event["ph"] == "X" for event in events), 2 * 3)
+        self.assertEqual(min(event["ts"] for event in events if event["ph"] == "X"), 0)
+        self.expect(self.make_page("records.json", plots=True), 0)
+        self.assertIn("![A staged step.](report_timeline_won.svg)", self.text())
+        for words in ("ahead", "thread 0", "hash", "loss"):
+            self.assertIn(words, self.text("docs/report_timeline_won.svg"))
+
     def test_nothing_recorded(self):
         self.expect(self.make_page(plots=True), 0)
         self.assertTrue((self.work / "docs/report_limit.svg").exists())
