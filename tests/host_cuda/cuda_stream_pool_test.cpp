@@ -228,3 +228,62 @@ TEST_CASE("cuda_stream_pool: what a pool makes lies on the device that it was ma
   }
   CHECK(current() == 0);
 }
+
+TEST_CASE("cuda_stream_pool: the ops of a traced run are spans on the lines of their streams") {
+  task_list work;
+  const index_t first = work.add("read", {});
+  {
+    const auto here = work.on_stream(1);
+    work.set_bytes(work.add("lookup", {first}), 640);
+  }
+  work.add("update", {0, 1});
+  const task_plan tasks = task_plan::compile(work, task_order::as_added).or_throw();
+  stream_plan plan;
+  REQUIRE(plan_streams(tasks, 2, plan).ok());
+  cuda_stream_pool pool(2);
+  trace_recorder trace({.threads = 1, .spans = 4});
+  index_t launched = 0;
+  const auto launch = [&](index_t, cuda_stream&) -> status {
+    ++launched;
+    return {};
+  };
+  REQUIRE(pool.add_spans(trace, tasks).ok());  // nothing was traced yet
+  CHECK(trace.spans().empty());
+  for (int step = 1; step <= 2; ++step) {
+    REQUIRE(pool.run_traced(plan, trace, launch).ok());
+    REQUIRE(pool.add_spans(trace, tasks).ok());
+    const std::vector<trace_span> spans = trace.spans();
+    REQUIRE(spans.size() == static_cast<std::size_t>(3 * step));
+    std::vector<trace_span> of(3);
+    for (std::size_t i = spans.size() - 3; i < spans.size(); ++i) {
+      CHECK(spans[i].thread == -1);
+      CHECK(spans[i].begin <= spans[i].end);
+      of[static_cast<std::size_t>(spans[i].op)] = spans[i];
+    }
+    CHECK(std::string(of[0].name) == "read");
+    CHECK(of[1].stream == 1);
+    CHECK(of[1].bytes == 640);
+    CHECK(of[0].end <= of[1].begin);  // the stream waits
+    CHECK(of[1].end <= of[2].begin);
+  }
+  CHECK(launched == 6);
+  const std::string json = trace.json();
+  CHECK(json.find("{\"name\":\"stream 1\"}") != std::string::npos);
+  CHECK(json.find("\"stream\":1") != std::string::npos);
+  CHECK(trace.costs().size() == 3);
+
+  // Names of another plan: refused before anything is added.
+  task_list fewer;
+  fewer.add("read", {});
+  const status refused = pool.add_spans(trace, task_plan::compile(fewer).or_throw());
+  CHECK(refused.code() == errc::shape_mismatch);
+  CHECK(refused.place().at_most == 0);
+  CHECK(trace.spans().size() == 6);
+  trace.clear();
+  CHECK(trace.spans().empty());
+  // A run that is not traced leaves nothing to add.
+  REQUIRE(pool.run_timed(plan, launch).ok());
+  REQUIRE(pool.add_spans(trace, tasks).ok());
+  CHECK(trace.spans().empty());
+  CHECK(pool.synchronize().ok());
+}

@@ -17,6 +17,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <exception>
 #include <map>
@@ -29,6 +30,8 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/exec/cuda_stream.hpp>
 #include <deeprec/exec/stream_plan.hpp>
+#include <deeprec/exec/task_plan.hpp>
+#include <deeprec/exec/trace_recorder.hpp>
 #include <deeprec/memory/cuda_runtime.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -41,6 +44,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 class cuda_stream_pool {
   using scope = detail::device_scope;
   using graph_key = std::pair<std::uint64_t, std::uint64_t>;  // topology, version
+  enum class timing : unsigned char { none, streams, ops };
 
  public:
   explicit cuda_stream_pool(int streams, stream_priority priority = stream_priority::normal) {
@@ -54,6 +58,7 @@ class cuda_stream_pool {
     for (auto& [key, exec] : graphs_) cuda_runtime::end_exec(exec);
     for (const cudaEvent_t e : events_) cuda_runtime::end_event(e);
     for (const cudaEvent_t e : timers_) cuda_runtime::end_event(e);
+    for (const cudaEvent_t e : op_timers_) cuda_runtime::end_event(e);
   }
 
   /// Adds a stream with the given priority; returns its number. Waits until the stream is ready.
@@ -118,13 +123,13 @@ class cuda_stream_pool {
   ///          is rethrown once the streams are joined
   template <class Launch>
   [[nodiscard]] status run(const stream_plan& plan, Launch&& launch) {
-    return run_from_0(plan, launch, false);
+    return run_from_0(plan, launch, timing::none);
   }
 
   /// The same, with the time of each stream measured for times().
   template <class Launch>
   [[nodiscard]] status run_timed(const stream_plan& plan, Launch&& launch) {
-    return run_from_0(plan, launch, true);
+    return run_from_0(plan, launch, timing::streams);
   }
 
   /// Milliseconds from the start of the last run_timed to the end of each stream's last op; 0 for a stream
@@ -145,6 +150,54 @@ class cuda_stream_pool {
       if (const status s = cuda_runtime::milliseconds(made[i], timers_[0], timers_[i + 1]); !s) return s;
     }
     out = std::move(made);
+    return {};
+  }
+
+  /// As run_timed, with the time of each op measured for add_spans().
+  ///
+  /// @cost    as run_timed, and two events for each op
+  /// @threads one at a time
+  /// @error   as run
+  template <class Launch>
+  [[nodiscard]] status run_traced(const stream_plan& plan, const trace_recorder& trace, Launch&& launch) {
+    traced_from_ = trace.now();
+    return run_from_0(plan, launch, timing::ops);
+  }
+
+  /// Adds the spans of the ops of the last run_traced to a trace: when they ran on the device, each on the
+  /// line of its stream. The plan begins when it was enqueued: earlier work of stream 0 is not seen.
+  ///
+  /// @param names the plan that the stream plan was made from
+  /// @pre     `trace` is that of run_traced, and outlives no names
+  /// @cost    waits for that run
+  /// @threads one at a time
+  /// @error   device_error; shape_mismatch: the run had an op that `names` does not have; then nothing is
+  ///          added. Throws std::bad_alloc
+  [[nodiscard]] status add_spans(trace_recorder& trace, const task_plan& names) {
+    const scope here(device_);
+    if (!here.made().ok()) return here.made();
+    struct span {
+      float begin = 0, end = 0;
+    };
+    std::vector<span> spans(traced_.size());
+    for (std::size_t i = 0; i < traced_.size(); ++i) {
+      if (traced_[i].op >= names.size())
+        return {errc::shape_mismatch,
+                "cuda_stream_pool::add_spans: the plan must have the ops of the run",
+                {.item = traced_[i].op, .at_most = names.size() - 1}};
+      const cudaEvent_t begin = op_timers_[2 * i], end = op_timers_[2 * i + 1];
+      if (const status s = cuda_runtime::wait_for(end); !s) return s;
+      if (const status s = cuda_runtime::milliseconds(spans[i].begin, timers_[0], begin); !s) return s;
+      if (const status s = cuda_runtime::milliseconds(spans[i].end, timers_[0], end); !s) return s;
+    }
+    for (std::size_t i = 0; i < traced_.size(); ++i) {
+      const auto at = [&](float ms) {
+        return traced_from_ + static_cast<std::int64_t>(1e6 * static_cast<double>(ms));
+      };
+      const index_t op = traced_[i].op;
+      trace.add({names.name(op), op, names.bytes(op), traced_[i].stream}, at(spans[i].begin),
+                (std::max)(at(spans[i].begin), at(spans[i].end)));
+    }
     return {};
   }
 
@@ -229,7 +282,15 @@ class cuda_stream_pool {
     }
     return {};
   }
-  status prepare_timers() {
+  status prepare_timers(std::size_t ops) {
+    traced_.clear();
+    traced_.reserve(ops);
+    op_timers_.reserve(2 * ops);
+    while (op_timers_.size() < 2 * ops) {
+      cudaEvent_t made{};
+      if (const status s = cuda_runtime::make_event(made, true); !s) return s;
+      op_timers_.push_back(made);
+    }
     timers_.reserve(streams_.size() + 1);
     while (timers_.size() < streams_.size() + 1) {
       cudaEvent_t made{};
@@ -252,7 +313,7 @@ class cuda_stream_pool {
   }
 
   template <class Launch>
-  status run_from_0(const stream_plan& plan, Launch&& launch, bool timed) {
+  status run_from_0(const stream_plan& plan, Launch&& launch, timing timed) {
     const scope here(device_);
     if (!here.made().ok()) return here.made();
     if (const status s = take_turn(0); !s) return s;
@@ -262,7 +323,7 @@ class cuda_stream_pool {
   // After the first failure nothing more is launched, but the streams are joined as far as possible. That
   // failure is returned: later ones (in a capture, every call fails) follow from it.
   template <class Launch>
-  status enqueue(const stream_plan& plan, Launch&& launch, bool timed) {
+  status enqueue(const stream_plan& plan, Launch&& launch, timing timed) {
     if (plan.streams > streams()) {
       return {errc::invalid_value,
               "cuda_stream_pool: the plan must have no more streams than the pool",
@@ -273,8 +334,8 @@ class cuda_stream_pool {
     const auto note = [&](const status& s) {
       if (first.ok()) first = s;
     };
-    if (timed) {
-      if (const status s = prepare_timers(); !s) return s;
+    if (timed != timing::none) {
+      if (const status s = prepare_timers(timed == timing::ops ? plan.steps.size() : 0); !s) return s;
       note(cuda_runtime::record(timers_[0], raw(0)));
     }
     // Event 0 marks the start, event op + 1 the end of an op.
@@ -299,10 +360,16 @@ class cuda_stream_pool {
     for (const stream_plan::step& step : plan.steps) {
       const auto on = raw(step.stream);
       for (const index_t u : step.waits) note(cuda_runtime::wait(on, of(u)));
+      const std::size_t timer = 2 * traced_.size();
+      if (timed == timing::ops) note(cuda_runtime::record(op_timers_[timer], on));
       if (first.ok()) first = start(step);
+      if (timed == timing::ops) {
+        note(cuda_runtime::record(op_timers_[timer + 1], on));
+        traced_.push_back({step.op, step.stream});
+      }
       if (step.recorded) note(cuda_runtime::record(of(step.op), on));
     }
-    if (timed) {
+    if (timed != timing::none) {
       for (const stream_plan::step& step : plan.steps) timed_[static_cast<std::size_t>(step.stream)] = true;
       for (std::size_t i = 0; i < timed_.size(); ++i) {
         if (timed_[i]) note(cuda_runtime::record(timers_[i + 1], raw(static_cast<int>(i))));
@@ -322,13 +389,13 @@ class cuda_stream_pool {
     status recorded;
 #if DEEPREC_EXCEPTIONS
     try {
-      recorded = enqueue(plan, launch, false);
+      recorded = enqueue(plan, launch, timing::none);
     } catch (...) {
       if (cuda_runtime::end_capture(raw(0), graph).ok()) cuda_runtime::end_graph(graph);
       throw;
     }
 #else
-    recorded = enqueue(plan, launch, false);
+    recorded = enqueue(plan, launch, timing::none);
 #endif
     const status ended =
         cuda_runtime::end_capture(raw(0), graph);  // also after an error, so that the capture ends
@@ -344,6 +411,13 @@ class cuda_stream_pool {
   std::vector<cudaEvent_t> events_;
   std::vector<cudaEvent_t> timers_;  // the start, and the end of each stream
   std::vector<bool> timed_;
+  struct traced {
+    index_t op;
+    int stream;
+  };
+  std::vector<cudaEvent_t> op_timers_;  // the begin and the end of each op in traced_
+  std::vector<traced> traced_;
+  std::int64_t traced_from_ = 0;
   std::map<graph_key, cudaGraphExec_t> graphs_;
 };
 

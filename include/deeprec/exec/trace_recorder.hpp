@@ -7,8 +7,9 @@
 //   std::ofstream("step.json") << trace.json();                            |gather|
 //   for (const trace_cost& c : trace.costs()) ... c.name, c.median_ns
 //
-// Recording takes no lock and no memory: what finds no place is counted in dropped(). Not here: sampling, and
-// the time of work on a device (the spans of a stream's ops are those of their enqueueing).
+// Recording takes no lock and no memory: what finds no place is counted in dropped(). The time of work on a
+// device comes by add(), from cuda_stream_pool::add_spans; spans of verbs on a stream are those of their
+// enqueueing. Not here: sampling.
 #pragma once
 
 #include <unistd.h>
@@ -20,7 +21,9 @@
 #include <cstdint>
 #include <cstdio>
 #include <memory_resource>
+#include <mutex>
 #include <new>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -29,6 +32,7 @@
 #include <vector>
 
 #include <deeprec/core/config.hpp>
+#include <deeprec/core/contract.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/scratch_block.hpp>
 #include <deeprec/core/sizes.hpp>
@@ -113,7 +117,7 @@ struct trace_span {
   index_t op;  ///< of a plan; -1: a verb
   index_t bytes;
   int stream;  ///< -1: none
-  int thread;  ///< in the order of their first span, from 0
+  int thread;  ///< in the order of their first span, from 0; -1: added, for a stream
   int depth;   ///< spans around it on its thread
   std::int64_t begin;
   std::int64_t end;
@@ -178,6 +182,26 @@ class trace_recorder final : public trace_sink {
     mine->name[n] = '\0';
   }
 
+  /// The time that a span would begin with now.
+  ///
+  /// @cost    waits up to a millisecond after the recorder was made, as spans()
+  /// @threads thread-safe
+  /// @error   none
+  [[nodiscard]] std::int64_t now() const noexcept {
+    return static_cast<std::int64_t>(static_cast<double>(clock_.now() - begun_) * nanoseconds_per_tick());
+  }
+  /// Adds a span that was measured elsewhere, in nanoseconds as of now(). Streams have lines in the JSON.
+  ///
+  /// @pre     op.stream >= 0, begin <= end
+  /// @cost    a lock; allocates
+  /// @threads thread-safe
+  /// @error   throws std::bad_alloc
+  void add(const traced_op& op, std::int64_t begin, std::int64_t end) {
+    DEEPREC_EXPECTS(op.stream >= 0 && begin <= end);
+    const std::lock_guard lock(added_mutex_);
+    added_.push_back({op.name, op.op, op.bytes, op.stream, -1, 0, begin, end});
+  }
+
   /// Spans that found no place: too many on a thread, nested deeper than 62, or of too many threads.
   [[nodiscard]] std::uint64_t dropped() const noexcept {
     std::uint64_t all = homeless_.load(std::memory_order_relaxed);
@@ -185,7 +209,7 @@ class trace_recorder final : public trace_sink {
     return all;
   }
 
-  /// Every span that has ended, thread by thread, in the order in which they began.
+  /// Every span that has ended, thread by thread, in the order in which they began; then those added.
   ///
   /// @cost    O(spans); allocates. Waits up to a millisecond after the recorder was made: the unit of the
   ///          clock is measured
@@ -208,6 +232,8 @@ class trace_recorder final : public trace_sink {
         all.push_back({r.name, r.op, r.bytes, r.stream, t, r.depth, from, (std::max)(from, since(ended))});
       }
     }
+    const std::lock_guard lock(added_mutex_);
+    all.insert(all.end(), added_.begin(), added_.end());
     return all;
   }
 
@@ -261,14 +287,23 @@ class trace_recorder final : public trace_sink {
                           b.name[0] != '\0' ? std::string(b.name.data()) : "thread " + std::to_string(t));
       out += "}}";
     }
-    for (const trace_span& s : spans()) {
+    const std::vector<trace_span> all = spans();
+    std::set<int> streams;
+    for (const trace_span& s : all) {
+      if (s.thread < 0 && streams.insert(s.stream).second) {
+        const std::string number = std::to_string(s.stream);
+        out += ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":" + pid +
+               ",\"tid\":" + std::to_string(line_of(s)) + ",\"args\":{\"name\":\"stream " + number + "\"}}";
+      }
+    }
+    for (const trace_span& s : all) {
       out += ",\n{\"ph\":\"X\",\"name\":";
       detail::append_json(out, s.name);
       out += s.op >= 0 ? ",\"cat\":\"op\"" : ",\"cat\":\"verb\"";
       char numbers[160];
       const std::int64_t took = s.end - s.begin;
       std::snprintf(numbers, sizeof(numbers), ",\"pid\":%s,\"tid\":%d,\"ts\":%lld.%03d,\"dur\":%lld.%03d",
-                    pid.c_str(), s.thread, static_cast<long long>(s.begin / 1000),
+                    pid.c_str(), line_of(s), static_cast<long long>(s.begin / 1000),
                     static_cast<int>(s.begin % 1000), static_cast<long long>(took / 1000),
                     static_cast<int>(took % 1000));
       out += numbers;
@@ -300,10 +335,16 @@ class trace_recorder final : public trace_sink {
       b.depth = 0;
     }
     homeless_.store(0, std::memory_order_relaxed);
+    const std::lock_guard lock(added_mutex_);
+    added_.clear();
   }
 
  private:
   static constexpr int deepest = 62;
+  // Of the JSON: threads first, then streams.
+  [[nodiscard]] int line_of(const trace_span& s) const noexcept {
+    return s.thread >= 0 ? s.thread : static_cast<int>(buffers_.size()) + s.stream;
+  }
 
   struct record {
     const char* name = nullptr;
@@ -428,6 +469,8 @@ class trace_recorder final : public trace_sink {
   std::span<buffer> buffers_;
   std::atomic<int> claimed_{0};
   std::atomic<std::uint64_t> homeless_{0};
+  mutable std::mutex added_mutex_;
+  std::vector<trace_span> added_;
 };
 
 /// The cost of every op of a plan: its median span in nanoseconds, and the plan's own cost for an op that
