@@ -15,12 +15,12 @@ if(DEEPREC_SANITIZE)
     deeprec_dev INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${DEEPREC_SANITIZE}>"
                           "$<$<COMPILE_LANGUAGE:CXX>:-fno-omit-frame-pointer>"
                           "$<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize-recover=all>")
-  # Checks as calls, and pointers left to the address sanitizer: a quarter of the time to compile.
+  # Checks as calls, and pointers left to the address sanitizer: a fifth of the time to compile. Of alignment alone a sixth.
   target_compile_options(
     deeprec_dev
     INTERFACE
       "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:SHELL:--param asan-instrumentation-with-call-threshold=0>"
-      "$<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize=null,object-size,pointer-overflow,vptr>")
+      "$<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize=alignment,null,object-size,pointer-overflow,vptr>")
   # GCC takes members that the address sanitizer watches for uninitialized ones.
   target_compile_options(deeprec_dev INTERFACE "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-error=uninitialized>")
   target_link_options(deeprec_dev INTERFACE "-fsanitize=${DEEPREC_SANITIZE}")
