@@ -23,7 +23,7 @@ if(DEEPREC_SANITIZE)
       "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:SHELL:--param asan-instrumentation-with-call-threshold=0>"
       "$<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize=alignment,null,object-size,pointer-overflow,vptr>")
   # GCC takes members that the address sanitizer watches for uninitialized ones.
-  target_compile_options(deeprec_dev INTERFACE "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-error=uninitialized>")
+  target_compile_options(deeprec_dev INTERFACE "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-error=maybe-uninitialized>")
   target_link_options(deeprec_dev INTERFACE "-fsanitize=${DEEPREC_SANITIZE}")
 endif()
 
