@@ -48,10 +48,10 @@ class op_ref : public detail::single_value<Outs...> {
   /// The number of the op: the same in flat(), in plans and in traces.
   [[nodiscard]] index_t op() const noexcept { return op_; }
   [[nodiscard]] static constexpr std::size_t outputs() noexcept { return sizeof...(Outs); }
-  template <std::size_t I>
-  [[nodiscard]] value<std::tuple_element_t<I, std::tuple<Outs...>>> get() const noexcept {
-    return detail::handle_access::make<std::tuple_element_t<I, std::tuple<Outs...>>>(
-        {core_->id(), op_, static_cast<index_t>(I)});
+  template <std::size_t Port>
+  [[nodiscard]] value<std::tuple_element_t<Port, std::tuple<Outs...>>> get() const noexcept {
+    return detail::handle_access::make<std::tuple_element_t<Port, std::tuple<Outs...>>>(
+        {core_->id(), op_, static_cast<index_t>(Port)});
   }
 
   op_ref role(op_role role) const {

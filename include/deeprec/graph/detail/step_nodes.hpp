@@ -196,7 +196,7 @@ class step_node {
 
 /// A task of a plan: tasks of one type of op stand side by side.
 template <class Node>
-struct step_task {
+struct node_task {
   const Node* node;
   std::size_t first_cell;
   auto operator()(const task_call& call) const {
@@ -265,7 +265,7 @@ class op_node<Op, std::tuple<In...>, op_outputs<Out...>> final : public step_nod
   }
   index_t add_to(task_list& list, std::string_view name, std::size_t first_cell,
                  std::span<const index_t> after, double cost) const override {
-    return list.add(name, step_task<op_node>{this, first_cell}, after, cost);
+    return list.add(name, node_task<op_node>{this, first_cell}, after, cost);
   }
   void attributes(attribute_list& to) const override {
     const attribute_taker take{to};
@@ -273,23 +273,23 @@ class op_node<Op, std::tuple<In...>, op_outputs<Out...>> final : public step_nod
   }
 
  private:
-  template <std::size_t... I, std::size_t... O>
-  DEEPREC_INLINE auto call(void* const* cells, const step_call& step, std::index_sequence<I...>,
-                           std::index_sequence<O...>) const {
+  template <std::size_t... Input, std::size_t... Output>
+  DEEPREC_INLINE auto call(void* const* cells, const step_call& step, std::index_sequence<Input...>,
+                           std::index_sequence<Output...>) const {
     void* const* const outs = cells + (any_list ? places_.cells : sizeof...(In));
     if constexpr (traits::with_step) {
-      return op_(step, input<In, I>(cells)..., *static_cast<Out*>(outs[O])...);
+      return op_(step, input<In, Input>(cells)..., *static_cast<Out*>(outs[Output])...);
     } else {
-      return op_(input<In, I>(cells)..., *static_cast<Out*>(outs[O])...);
+      return op_(input<In, Input>(cells)..., *static_cast<Out*>(outs[Output])...);
     }
   }
-  template <class H, std::size_t I>
+  template <class H, std::size_t Place>
   DEEPREC_INLINE typename input_of<H>::argument input(void* const* cells) const {
     if constexpr (input_of<H>::is_list) {
-      return {cells + places_.first[I], places_.count[I]};
+      return {cells + places_.first[Place], places_.count[Place]};
     } else {
       return *static_cast<std::remove_reference_t<typename input_of<H>::argument>*>(
-          cells[any_list ? places_.first[I] : I]);
+          cells[any_list ? places_.first[Place] : Place]);
     }
   }
 
