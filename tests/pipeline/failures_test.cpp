@@ -424,8 +424,8 @@ TEST_CASE("pipeline: a stop is seen after at most one item of each stage, also w
     const auto count = [&](int me, std::uint64_t value) {
       if (stopped) ++after[me];
       if (me == where && value == 5) {
-        stopped = true;
         stop.request_stop();
+        stopped = true;  // not before: this thread may lose its core in between
       }
     };
     pipeline p(pool, source("0", [&]() -> std::optional<item> { return count(0, k), item(k++); }) |
