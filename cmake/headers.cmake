@@ -1,8 +1,11 @@
 # Every public header. Written by: cmake -P cmake/list_headers.cmake
 
 set(DEEPREC_HEADERS
+    include/deeprec/calibrate.hpp
     include/deeprec/core/array_view.hpp
     include/deeprec/core/batch_traits.hpp
+    include/deeprec/core/bulk.hpp
+    include/deeprec/core/cache_sizes.hpp
     include/deeprec/core/config.hpp
     include/deeprec/core/context.hpp
     include/deeprec/core/contract.hpp
@@ -14,6 +17,7 @@ set(DEEPREC_HEADERS
     include/deeprec/core/id_range.hpp
     include/deeprec/core/isa.hpp
     include/deeprec/core/jagged_view.hpp
+    include/deeprec/core/kernel_tuning.hpp
     include/deeprec/core/matrix_view.hpp
     include/deeprec/core/operation.hpp
     include/deeprec/core/random.hpp
@@ -46,29 +50,55 @@ set(DEEPREC_HEADERS
     include/deeprec/data/zstd_stream.hpp
     include/deeprec/deeprec.cuh
     include/deeprec/deeprec.hpp
+    include/deeprec/dense/attention_features.hpp
+    include/deeprec/dense/attention_options.hpp
+    include/deeprec/dense/attention_pool.hpp
     include/deeprec/dense/bit_matrix_view.hpp
+    include/deeprec/dense/calibration.hpp
+    include/deeprec/dense/cross_layer.hpp
     include/deeprec/dense/cuda_cublaslt_gemm.hpp
+    include/deeprec/dense/detail/attention.inl
+    include/deeprec/dense/detail/attention_args.hpp
+    include/deeprec/dense/detail/attention_kernels.hpp
     include/deeprec/dense/detail/blocked_signals.hpp
     include/deeprec/dense/detail/cuda_cublaslt_plan.hpp
+    include/deeprec/dense/detail/dice.inl
+    include/deeprec/dense/detail/dice_args.hpp
+    include/deeprec/dense/detail/dice_kernels.hpp
+    include/deeprec/dense/detail/dot_interaction.inl
+    include/deeprec/dense/detail/dot_interaction_args.hpp
+    include/deeprec/dense/detail/dot_interaction_kernels.hpp
+    include/deeprec/dense/detail/fm_interaction.inl
+    include/deeprec/dense/detail/fm_interaction_args.hpp
+    include/deeprec/dense/detail/fm_interaction_kernels.hpp
     include/deeprec/dense/detail/gemm_borders.hpp
     include/deeprec/dense/detail/gemm_driver.hpp
     include/deeprec/dense/detail/gemm_tiles.inl
     include/deeprec/dense/detail/gemm_tiles_args.hpp
     include/deeprec/dense/detail/gemm_tiles_kernels.hpp
+    include/deeprec/dense/detail/in_batch_softmax.inl
+    include/deeprec/dense/detail/in_batch_softmax_kernels.hpp
     include/deeprec/dense/detail/narrow_avx512_bf16.inl
+    include/deeprec/dense/detail/normalize_rows.inl
+    include/deeprec/dense/detail/normalize_rows_kernels.hpp
     include/deeprec/dense/detail/one_openmp_thread.hpp
     include/deeprec/dense/detail/onednn_api.hpp
     include/deeprec/dense/detail/plan_cache.hpp
+    include/deeprec/dense/dice.hpp
     include/deeprec/dense/dot_interaction.hpp
     include/deeprec/dense/eigen_gemm.hpp
+    include/deeprec/dense/fm_interaction.hpp
     include/deeprec/dense/gemm.hpp
     include/deeprec/dense/gemm_backend.hpp
     include/deeprec/dense/gemm_desc.hpp
     include/deeprec/dense/gemm_weights.hpp
+    include/deeprec/dense/grouped_auc.hpp
+    include/deeprec/dense/in_batch_softmax.hpp
     include/deeprec/dense/linear.hpp
     include/deeprec/dense/logistic_loss.hpp
     include/deeprec/dense/metrics.hpp
     include/deeprec/dense/mlp.hpp
+    include/deeprec/dense/normalize_rows.hpp
     include/deeprec/dense/onednn_gemm.hpp
     include/deeprec/dense/relu.hpp
     include/deeprec/dense/tf32.hpp
@@ -195,7 +225,6 @@ set(DEEPREC_HEADERS
     include/deeprec/ops/column_sums.hpp
     include/deeprec/ops/dedup_rows.hpp
     include/deeprec/ops/detail/byte_rows.hpp
-    include/deeprec/ops/detail/cache_size.hpp
     include/deeprec/ops/detail/column_sums.inl
     include/deeprec/ops/detail/column_sums_kernels.hpp
     include/deeprec/ops/detail/copy_rows.inl
@@ -216,9 +245,6 @@ set(DEEPREC_HEADERS
     include/deeprec/ops/detail/transpose.inl
     include/deeprec/ops/detail/transpose_args.hpp
     include/deeprec/ops/detail/transpose_kernels.hpp
-    include/deeprec/ops/detail/transpose_tiles_avx2.inl
-    include/deeprec/ops/detail/transpose_tiles_avx512.inl
-    include/deeprec/ops/detail/transpose_tiles_portable.inl
     include/deeprec/ops/dynamic_stitch.hpp
     include/deeprec/ops/expression.hpp
     include/deeprec/ops/key_seed.hpp
@@ -274,6 +300,10 @@ set(DEEPREC_HEADERS
     include/deeprec/simd/detail/codes_portable.inl
     include/deeprec/simd/detail/rounding_avx2.inl
     include/deeprec/simd/detail/rounding_avx512.inl
+    include/deeprec/simd/detail/transpose_blocks.inl
+    include/deeprec/simd/detail/transpose_tiles_avx2.inl
+    include/deeprec/simd/detail/transpose_tiles_avx512.inl
+    include/deeprec/simd/detail/transpose_tiles_portable.inl
     include/deeprec/simd/detail/vectors_avx2.inl
     include/deeprec/simd/detail/vectors_avx512.inl
     include/deeprec/simd/detail/vectors_portable.inl
@@ -284,6 +314,7 @@ set(DEEPREC_HEADERS
     include/deeprec/simd/end_portable.hpp
     include/deeprec/simd/rounding_portable.inl
     include/deeprec/simd/rounding_vectors.hpp
+    include/deeprec/simd/transpose_tiles.hpp
     include/deeprec/simd/vectors.hpp
     include/deeprec/staging/atomics.hpp
     include/deeprec/staging/detail/index_stack.hpp

@@ -22,6 +22,7 @@
 #include <deeprec/exec/inline_executor.hpp>
 
 #include "fused_lookup/baseline.hpp"
+#include "support/add.hpp"
 #include "support/big_memory.hpp"
 #include "support/criteo_trace.hpp"
 #include "support/figures.hpp"
@@ -174,14 +175,11 @@ void against_ops(benchmark::State& state, const std::string& name, index_t batch
 const bool registered = [] {
   for (const bool dirty : {false, true}) {
     for (const index_t batch : {128, 2048, 8192}) {
-      const std::string name = std::string(dirty ? "fused_lookup/dirty" : "fused_lookup/criteo") +
-                               "/batch:" + std::to_string(batch);
-      benchmark::RegisterBenchmark(
-          name.c_str(),
-          [name, batch, dirty](benchmark::State& state) { against_ops(state, name, batch, dirty); })
-          ->Iterations(1)
-          ->UseManualTime()
-          ->Unit(benchmark::kMillisecond);
+      add(std::string(dirty ? "fused_lookup/dirty" : "fused_lookup/criteo") +
+              "/batch:" + std::to_string(batch),
+          [batch, dirty](benchmark::State& state, const std::string& name) {
+            against_ops(state, name, batch, dirty);
+          });
     }
   }
   return true;

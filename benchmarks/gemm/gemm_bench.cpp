@@ -38,6 +38,7 @@
 #include <deeprec/exec/thread_pool.hpp>
 
 #include "gemm/baseline.hpp"
+#include "support/add.hpp"
 #include "support/figures.hpp"
 #include "support/roofline.hpp"
 
@@ -523,14 +524,6 @@ void threads(benchmark::State& state, const std::string& name) {
     f.sample([&] { round_of(f, "speedup", "", layers, false); });
     f.report(state);
   }
-}
-
-template <class Run>
-void add(const std::string& name, Run run) {
-  benchmark::RegisterBenchmark(name.c_str(), [name, run](benchmark::State& state) { run(state, name); })
-      ->Iterations(1)
-      ->UseManualTime()
-      ->Unit(benchmark::kMillisecond);
 }
 
 const bool added = [] {

@@ -29,12 +29,14 @@
 #include <deeprec/exec/trace_recorder.hpp>
 
 #include "graph/baseline.hpp"
+#include "support/add.hpp"
 #include "support/figures.hpp"
 
 namespace {
 
 using namespace deeprec;
 using namespace graph_bench;
+using deeprec_bench::add;
 using deeprec_bench::figures;
 using deeprec_bench::median;
 using deeprec_bench::seconds_of;
@@ -238,19 +240,16 @@ void traced(benchmark::State& state, const std::string& name) {
 }
 
 void inline_of(const char* name, std::size_t ops, std::size_t width, int kinds) {
-  benchmark::RegisterBenchmark(
-      name, [=](benchmark::State& state) { inline_run(state, name, layered(ops, width, kinds)); })
-      ->UseManualTime()
-      ->Iterations(1);
+  add(name, [=](benchmark::State& state, const std::string& whole) {
+    inline_run(state, whole, layered(ops, width, kinds));
+  });
 }
 
 const bool registered = [] {
   inline_of("graph/inline/mixed", 10'000, 100, 8);
   inline_of("graph/inline/one_kind", 10'000, 100, 1);
   inline_of("graph/inline/hundred", 100, 10, 8);
-  benchmark::RegisterBenchmark("graph/trace", [](benchmark::State& state) { traced(state, "graph/trace"); })
-      ->UseManualTime()
-      ->Iterations(1);
+  add("graph/trace", traced);
   return true;
 }();
 

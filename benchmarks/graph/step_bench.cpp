@@ -1,8 +1,8 @@
 // Whole steps of train_ctr's models as graphs: what the graph costs, and what SmartStage gains.
 //
 //   graph/step_overhead            DLRM's step, inline on one thread, over the same calls written by hand
-//   graph/smart_stage_step/dlrm    a thread runs ahead what the cut says: over the user's stage, and over the
-//                  .../wdl         larger of both sides
+//   graph/smart_stage_step/dlrm    what the cut moved runs on a thread of its own: over the user's stage, and
+//                  .../wdl         over the larger of both sides
 //                  .../lr
 //
 // Batches of 128 synthetic rows of Criteo's shape, kept as the reader leaves them: 13 integers and 26
@@ -32,73 +32,38 @@
 #include <deeprec/graph/staged_program.hpp>
 #include <deeprec/graph/step_program.hpp>
 
+#include "graph/step_batches.hpp"
 #include "graph/step_by_hand.hpp"
+#include "support/add.hpp"
 #include "support/figures.hpp"
 #include "support/machine.hpp"
 #include "train_ctr/graph_step.hpp"
-#include "train_ctr/synthetic.hpp"
 
 namespace {
 
 using namespace train_ctr;
+using deeprec_bench::add;
 using deeprec_bench::figures;
 using deeprec_bench::seconds_of;
+using graph_bench::batch_source;
+using graph_bench::step_batches;
 
-constexpr index_t batch = 128, batches = 64, steps = 64;
+constexpr index_t batch = 128, steps = 64;
 constexpr std::size_t capacity = 4;
 constexpr const char* wrong_answer = "wrong answer: the weights differ";
 
-/// Batches as a reader has them, again and again.
-struct ring_data {
-  std::vector<raw_rows> all{static_cast<std::size_t>(batches)};
-  std::unique_ptr<ctr_tables> tables;
-
-  ring_data() {
-    synthetic_rows source(batch * batches, 2'000'000, 7, planted_model::mixed);
-    tables = std::make_unique<ctr_tables>(source.table_rows());
-    deeprec::inline_executor here;
-    source.rewind(here);
-    for (raw_rows& rows : all) {
-      sparse_batch chunk;
-      source.next(chunk, batch);
-      rows.clear(batch);
-      for (index_t r = 0; r < chunk.rows(); ++r) {
-        rows.append(chunk, r);
-        tables->count(chunk, r);
-      }
-    }
-  }
-  static const ring_data& shared() {
-    static const ring_data data;
-    return data;
-  }
-};
-
-/// Yields `steps` batches, and then the end once.
-class ring {
- public:
-  bool operator()(raw_rows& to) {
-    if (left_ == 0) {
-      left_ = steps;
-      return false;
-    }
-    --left_;
-    to = ring_data::shared().all[static_cast<std::size_t>(next_)];
-    next_ = (next_ + 1) % batches;
-    return true;
-  }
-
- private:
-  index_t left_ = steps, next_ = 0;
-};
+const step_batches& shared_data() {
+  static const step_batches data(batch, 64);
+  return data;
+}
 
 /// A model and its step as a graph. Does not move: the graph refers to the model.
 template <class Model>
 struct trained_graph {
   deeprec::inline_executor here;
   deeprec::executor_ref on{here};
-  Model model{on, ring_data::shared().tables->first_row, 1};
-  graph_step step = make_graph_step(model, *ring_data::shared().tables, ring());
+  Model model{on, shared_data().tables->first_row, 1};
+  graph_step step = make_graph_step(model, *shared_data().tables, batch_source(shared_data(), steps));
 };
 
 void overhead(benchmark::State& state, const std::string& name) {
@@ -106,8 +71,8 @@ void overhead(benchmark::State& state, const std::string& name) {
     trained_graph<dlrm> ours, other;
     deeprec::step_program program = deeprec::step_program::compile(ours.step.graph).or_throw();
     deeprec::step_state values = program.make_state();
-    graph_bench::dlrm_by_hand hand(other.model, *ring_data::shared().tables);
-    ring source;
+    graph_bench::dlrm_by_hand hand(other.model, *shared_data().tables);
+    batch_source source(shared_data(), steps);
     raw_rows raw;
     const auto by_graph = [&] {
       while (program.run(ours.on, values).or_throw()) {
@@ -144,7 +109,7 @@ void staged(benchmark::State& state, const std::string& name) {
     const deeprec::staged_options options{.capacity = capacity};
     auto by_user = deeprec::staged_program::compile(user.step.graph, options).or_throw();
     auto by_smart = deeprec::staged_program::compile(smart.step.graph, cut, options).or_throw();
-    // The sides alone: the spans of a run on one thread, by what the cut says of their ops.
+    // The sides alone: the spans of a run on one thread, by the side of the cut on which their ops are.
     deeprec::trace_recorder trace({.threads = 1, .spans = 1 << 17});
     double ahead = 0, rest = 0, moved = 0;
     const auto sides = [&] {
@@ -191,11 +156,6 @@ void staged(benchmark::State& state, const std::string& name) {
 }
 
 const bool registered = [] {
-  const auto add = [](const std::string& name, auto run) {
-    benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) { run(state, name); })
-        ->UseManualTime()
-        ->Iterations(1);
-  };
   add("graph/step_overhead", overhead);
   add("graph/smart_stage_step/dlrm", staged<dlrm>);
   add("graph/smart_stage_step/wdl", staged<wide_deep>);

@@ -26,6 +26,7 @@
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 
+#include "support/add.hpp"
 #include "support/big_memory.hpp"
 #include "support/figures.hpp"
 #include "support/gather.hpp"
@@ -184,14 +185,6 @@ void by_default(benchmark::State& state, const std::string& name) {
     f.sample([&] { all([&](auto& side, const std::string& which) { side.sides().round(f, which); }); });
     f.report(state);
   }
-}
-
-template <class Run>
-void add(const std::string& name, Run run) {
-  benchmark::RegisterBenchmark(name.c_str(), [name, run](benchmark::State& state) { run(state, name); })
-      ->Iterations(1)
-      ->UseManualTime()
-      ->Unit(benchmark::kMillisecond);
 }
 
 const bool registered = [] {

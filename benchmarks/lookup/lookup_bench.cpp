@@ -29,6 +29,7 @@
 #include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 
+#include "support/add.hpp"
 #include "support/big_memory.hpp"
 #include "support/criteo_trace.hpp"
 #include "support/figures.hpp"
@@ -354,14 +355,6 @@ void criteo(benchmark::State& state, const std::string& name, index_t batch_rows
     });
     f.report(state);
   }
-}
-
-template <class Run>
-void add(const std::string& name, Run run) {
-  benchmark::RegisterBenchmark(name.c_str(), [name, run](benchmark::State& state) { run(state, name); })
-      ->Iterations(1)
-      ->UseManualTime()
-      ->Unit(benchmark::kMillisecond);
 }
 
 const bool registered = [] {

@@ -13,7 +13,8 @@
 //   latency    1 +- 0.5 ms each way (uniform, drawn by step, the same for both sides)
 //   store      lookup and update (row-wise Adagrad) as they are here, on one core
 //
-// Latency and bytes sleep. Synchronous training sends the gradients with the next request. A step is then
+// Latency and bytes are waited for. Synchronous training sends the gradients with the next request. A step is
+// then
 // C + L, where C computes and L = 1 + 0.8 + lookup + 1 + 0.8 + update, about 4.7 ms; with W steps at once it
 // is max(C, (C + L) / W), since each lookup waits for the update W steps before. Predicted for L = 4.7, C =
 // 25: 1.00 for W = 1 and 1.19 for the others: the floor is C, and one step of 30 that fills the window.
@@ -52,7 +53,9 @@
 #include <deeprec/pipeline/stale_window.hpp>
 
 #include "pipeline/click_data.hpp"
+#include "support/add.hpp"
 #include "support/figures.hpp"
+#include "support/waiting.hpp"
 
 namespace {
 
@@ -173,9 +176,9 @@ class trainer {
     const auto of = [&](index_t t) -> in_flight& { return kept[static_cast<std::size_t>(t % (late + 1))]; };
     for (index_t t = 0; t < is_.steps; ++t) {
       if (t > late) apply(t - late - 1, of(t)).or_throw();
-      sleep_ms(travel_of(t).request + is_.transfer_ms());
+      wait_ms(travel_of(t).request + is_.transfer_ms());
       look_up(t, of(t)).or_throw();
-      sleep_ms(travel_of(t).answer + is_.transfer_ms());
+      wait_ms(travel_of(t).answer + is_.transfer_ms());
       compute(t, of(t)).or_throw();
     }
     for (index_t t = std::max<index_t>(0, is_.steps - late - 1); t < is_.steps; ++t) {
@@ -188,12 +191,12 @@ class trainer {
     for (index_t t = 0; t < is_.steps; ++t) compute(t, batch).or_throw();
   }
 
-  void sleep_ms(double ms) const {
-    if (is_.travels) std::this_thread::sleep_until(after(clock_type::now(), ms));
+  void wait_ms(double ms) const {
+    if (is_.travels) wait_until(after(clock_type::now(), ms));
   }
   void arrive(index_t step, clock_type::time_point sent) const {
     if (is_.travels) {
-      std::this_thread::sleep_until(after(sent, travel_of(step).update + is_.transfer_ms()));
+      wait_until(after(sent, travel_of(step).update + is_.transfer_ms()));
     }
   }
 
@@ -263,13 +266,13 @@ class windowed {
             pool_, [this](stale_step step) { return step.number < model.steps(); },
             [this](stale_step step) -> status {
               const travel times = travel_of(step.number);
-              model.sleep_ms(times.request);
+              model.wait_ms(times.request);
               {
                 const auto reading = window_.read(step.number);
                 if (!reading) return reading.outcome();
                 if (const status s = model.look_up(step.number, of(step)); !s) return s;
               }
-              model.sleep_ms(times.answer + model.transfer_ms());
+              model.wait_ms(times.answer + model.transfer_ms());
               return {};
             },
             [this](stale_step step) {
@@ -362,10 +365,8 @@ void async_embedding(benchmark::State& state, index_t window) {
 
 const bool registered = [] {
   for (const int window : {1, 2, 4, 8}) {
-    benchmark::RegisterBenchmark(("pipeline/async_embedding/w:" + std::to_string(window)).c_str(),
-                                 [window](benchmark::State& state) { async_embedding(state, window); })
-        ->Iterations(1)
-        ->UseManualTime();
+    add("pipeline/async_embedding/w:" + std::to_string(window),
+        [window](benchmark::State& state, const std::string&) { async_embedding(state, window); });
   }
   return true;
 }();

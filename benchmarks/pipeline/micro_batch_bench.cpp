@@ -51,6 +51,7 @@
 #include <deeprec/optim/adagrad.hpp>
 #include <deeprec/pipeline/micro_batch.hpp>
 
+#include "support/add.hpp"
 #include "support/figures.hpp"
 
 namespace {
@@ -358,13 +359,10 @@ void micro_batches(benchmark::State& state, index_t chunks, index_t of_chunk) {
 
 const bool registered = [] {
   for (const auto& [chunks, of_chunk] : {std::pair{2, 128}, {4, 64}, {2, 256}, {4, 256}}) {
-    const std::string name =
-        "pipeline/micro_batch/" + std::to_string(chunks) + "x" + std::to_string(of_chunk);
-    benchmark::RegisterBenchmark(
-        name.c_str(),
-        [chunks = chunks, of_chunk = of_chunk](benchmark::State& s) { micro_batches(s, chunks, of_chunk); })
-        ->Iterations(1)
-        ->UseManualTime();
+    add("pipeline/micro_batch/" + std::to_string(chunks) + "x" + std::to_string(of_chunk),
+        [chunks = chunks, of_chunk = of_chunk](benchmark::State& s, const std::string&) {
+          micro_batches(s, chunks, of_chunk);
+        });
   }
   return true;
 }();

@@ -33,6 +33,7 @@
 #include <deeprec/pipeline/pipeline.hpp>
 
 #include "pipeline/baseline.hpp"
+#include "support/add.hpp"
 #include "support/figures.hpp"
 
 namespace {
@@ -60,6 +61,7 @@ namespace {
 
 using namespace deeprec;
 using namespace pipeline_bench;
+using deeprec_bench::add;
 using deeprec_bench::figures;
 using deeprec_bench::median;
 using seconds = std::chrono::duration<double>;
@@ -351,14 +353,6 @@ void tuned(benchmark::State& state, const std::string& name) {
     if (most_bytes > budget) return state.SkipWithError("wrong answer: the depth exceeds the byte budget");
     f.report(state);
   }
-}
-
-template <class Run>
-void add(const std::string& name, Run run) {
-  benchmark::RegisterBenchmark(name.c_str(), [name, run](benchmark::State& state) { run(state, name); })
-      ->Iterations(1)
-      ->UseManualTime()
-      ->Unit(benchmark::kMicrosecond);
 }
 
 const bool registered = [] {

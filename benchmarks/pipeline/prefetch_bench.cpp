@@ -40,6 +40,7 @@
 #include <deeprec/pipeline/pipeline.hpp>
 
 #include "pipeline/baseline.hpp"
+#include "support/add.hpp"
 #include "support/criteo_text.hpp"
 #include "support/criteo_trace.hpp"
 #include "support/figures.hpp"
@@ -259,11 +260,8 @@ void throttled(benchmark::State& state, const std::string& name, double compute_
 const bool registered = [] {
   for (const auto& [name, part] :
        {std::pair{"balanced", 1.0}, {"source_bound", 0.5}, {"compute_bound", 2.0}}) {
-    const std::string whole = std::string("pipeline/throttled_source/") + name;
-    benchmark::RegisterBenchmark(whole.c_str(),
-                                 [whole, part = part](benchmark::State& s) { throttled(s, whole, part); })
-        ->Iterations(1)
-        ->UseManualTime();
+    add(std::string("pipeline/throttled_source/") + name,
+        [part = part](benchmark::State& s, const std::string& whole) { throttled(s, whole, part); });
   }
   return true;
 }();

@@ -3,7 +3,7 @@
 //   pipeline/stale_window/w:2   a round trip of 4 +- 2 ms for each lookup, 2 ms of compute, W = 2
 //   pipeline/stale_window/w:4   the same, W = 4; and w:1, w:8
 //
-// The store is simulated, and everything that takes time sleeps: a request and its answer travel for
+// The store is simulated, and everything that takes time waits: a request and its answer travel for
 // 2 +- 1 ms each (uniform, drawn by step, the same for both sides), 64 KiB of rows at 4 GB/s among it; so
 // does an update, and compute is on a device. Synchronous training sends an update with the next request, so
 // a step takes 4 + 2 = 6 ms.
@@ -30,7 +30,9 @@
 #include <deeprec/pipeline/stale_loop.hpp>
 #include <deeprec/pipeline/stale_window.hpp>
 
+#include "support/add.hpp"
 #include "support/figures.hpp"
+#include "support/waiting.hpp"
 
 namespace {
 
@@ -47,7 +49,7 @@ constexpr index_t elements = 64;
 clock_type::time_point after(clock_type::time_point begin, double ms) {
   return begin + std::chrono::duration_cast<clock_type::duration>(milliseconds(ms));
 }
-void sleep_ms(double ms) { std::this_thread::sleep_until(after(clock_type::now(), ms)); }
+void wait_ms(double ms) { wait_until(after(clock_type::now(), ms)); }
 
 /// How long the request, the answer and the update of a step travel.
 struct travel {
@@ -92,9 +94,9 @@ rows_type synchronous() {
   rows_type store = first_rows();
   for (index_t t = 0; t < steps; ++t) {
     const travel times = travel_of(t);
-    sleep_ms(times.request + times.answer);
+    wait_ms(times.request + times.answer);
     rows_type rows = store;
-    sleep_ms(compute_ms);
+    wait_ms(compute_ms);
     make_gradient(t, rows);
     apply_to(store, rows);
   }
@@ -118,23 +120,23 @@ class windowed {
             pool_, [](stale_step step) { return step.number < steps; },
             [this](stale_step step) -> status {
               const travel times = travel_of(step.number);
-              sleep_ms(times.request);
+              wait_ms(times.request);
               {
                 const auto reading = window_.read(step.number);
                 if (!reading) return reading.outcome();
                 of(step).rows = store_;
               }
-              sleep_ms(times.answer);
+              wait_ms(times.answer);
               return {};
             },
             [this](stale_step step) {
-              sleep_ms(compute_ms);
+              wait_ms(compute_ms);
               make_gradient(step.number, of(step).rows);
               of(step).sent = clock_type::now();
             },
             [this](stale_step step) -> status {
               if (updates_travel_) {
-                std::this_thread::sleep_until(after(of(step).sent, travel_of(step.number).update));
+                wait_until(after(of(step).sent, travel_of(step.number).update));
               }
               const auto writing = window_.apply(step.number);
               if (!writing) return writing.outcome();
@@ -207,10 +209,8 @@ void remote_lookups(benchmark::State& state, index_t window) {
 
 const bool registered = [] {
   for (const int window : {1, 2, 4, 8}) {
-    benchmark::RegisterBenchmark(("pipeline/stale_window/w:" + std::to_string(window)).c_str(),
-                                 [window](benchmark::State& state) { remote_lookups(state, window); })
-        ->Iterations(1)
-        ->UseManualTime();
+    add("pipeline/stale_window/w:" + std::to_string(window),
+        [window](benchmark::State& state, const std::string&) { remote_lookups(state, window); });
   }
   return true;
 }();

@@ -26,6 +26,7 @@
 #include <deeprec/embedding/tables/quantized_rows.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 
+#include "support/add.hpp"
 #include "support/figures.hpp"
 #include "support/gather.hpp"
 #include "support/uniform_batches.hpp"
@@ -169,14 +170,6 @@ void against_floats(benchmark::State& state, const std::string& name, const Form
     });
     f.report(state);
   }
-}
-
-template <class Run>
-void add(const std::string& name, Run run) {
-  benchmark::RegisterBenchmark(name.c_str(), [name, run](benchmark::State& state) { run(state, name); })
-      ->Iterations(1)
-      ->UseManualTime()
-      ->Unit(benchmark::kMillisecond);
 }
 
 const bool registered = [] {

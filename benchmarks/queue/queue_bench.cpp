@@ -30,12 +30,14 @@
 #include <deeprec/staging/staging_queue.hpp>
 
 #include "queue/baseline.hpp"
+#include "support/add.hpp"
 #include "support/figures.hpp"
 
 namespace {
 
 using namespace deeprec;
 using namespace queue_bench;
+using deeprec_bench::add;
 using deeprec_bench::figures;
 using deeprec_bench::median;
 
@@ -324,14 +326,6 @@ void idle(benchmark::State& state, const std::string& name) {
     if (wrong) return state.SkipWithError("wrong answer: no time-out");
     f.report(state);
   }
-}
-
-template <class Run>
-void add(const std::string& name, Run run) {
-  benchmark::RegisterBenchmark(name.c_str(), [name, run](benchmark::State& state) { run(state, name); })
-      ->Iterations(1)
-      ->UseManualTime()
-      ->Unit(benchmark::kMicrosecond);
 }
 
 const bool registered = [] {

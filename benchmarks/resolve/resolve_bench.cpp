@@ -30,6 +30,7 @@
 #include <deeprec/optim/optimizers.hpp>
 
 #include "../tests/support/hashed_source.hpp"
+#include "support/add.hpp"
 #include "support/criteo_trace.hpp"
 #include "support/figures.hpp"
 #include "support/machine.hpp"
@@ -255,14 +256,6 @@ void hashed(benchmark::State& state, const std::string& name, index_t width) {
     });
     f.report(state);
   }
-}
-
-template <class Run>
-void add(const std::string& name, Run run) {
-  benchmark::RegisterBenchmark(name.c_str(), [name, run](benchmark::State& state) { run(state, name); })
-      ->Iterations(1)
-      ->UseManualTime()
-      ->Unit(benchmark::kMillisecond);
 }
 
 const bool registered = [] {

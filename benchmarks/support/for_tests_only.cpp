@@ -1,4 +1,4 @@
-// In programs that are built along with the tests, which see to it that they compile.
+// Linked into benchmarks that are built along with the tests, only to check that they compile.
 #include <cstdio>
 
 namespace {

@@ -4,12 +4,14 @@
 //
 //   table_group/inline/batch:128     speedup over 26 lookups, one thread
 //   table_group/threads:2/batch:128  speedup over 26 lookups on two threads
+//   table_group/never_slower/threads:1  the same from 1 to 8192 bags a batch: the least speedup
 //   table_group/roofline/batch:2048  against a gather of the same rows to the same places
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,6 +24,7 @@
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 
+#include "support/add.hpp"
 #include "support/big_memory.hpp"
 #include "support/criteo_trace.hpp"
 #include "support/figures.hpp"
@@ -38,7 +41,8 @@ constexpr index_t width = 16;
 constexpr index_t features = 26;
 
 struct criteo_model {
-  explicit criteo_model(index_t batch_rows) : rows(batch_rows) {
+  /// @param most_batches  fewer where the caches need no more
+  explicit criteo_model(index_t batch_rows, index_t most_batches = 1 << 30) : rows(batch_rows) {
     char* const memory = huge_table();
     if (memory == nullptr) return;
     index_t before = 0;
@@ -59,8 +63,9 @@ struct criteo_model {
         found += different_rows(samples, static_cast<double>(table_rows));
       return found * width * 4;
     };
-    const double most = static_cast<double>(memory_available()) / 4 / (features * 8);
-    double samples = static_cast<double>(rows) * 12;
+    const double most = std::min(static_cast<double>(memory_available()) / 4 / (features * 8),
+                                 static_cast<double>(most_batches) * static_cast<double>(rows));
+    double samples = std::min(static_cast<double>(rows) * 12, most);
     while (different(samples) < static_cast<double>(cold_bytes()) && samples < most) samples *= 1.1;
     if (different(samples) < 2.0 * static_cast<double>(last_level_cache())) {
       unfit = "Criteo's tables do not have rows for twice the last-level cache of " +
@@ -145,6 +150,32 @@ struct criteo_model {
 
 constexpr const char* no_memory = "unfit: no memory for Criteo's tables";
 
+/// One call over 26 calls at every size.
+template <class Executor>
+void at_every_size(benchmark::State& state, const std::string& name, Executor& executor) {
+  for (auto _ : state) {
+    figures f(name);
+    if (static_cast<int>(usable_cpus().size()) < executor.concurrency()) f.unfit("fewer CPUs than threads");
+    std::vector<std::unique_ptr<criteo_model>> models;
+    for (const index_t rows : {1, 8, 32, 128, 512, 2048, 8192}) {
+      models.push_back(std::make_unique<criteo_model>(rows, 64 + 65536 / rows));
+      criteo_model& model = *models.back();
+      if (model.tables.empty()) return state.SkipWithError(no_memory);
+      if (!model.agree([&] { model.in_one_call(executor); }, [&] { model.table_by_table(executor); })) {
+        return state.SkipWithError("wrong answer: 26 calls give other bits");
+      }
+    }
+    f.sample([&] {
+      for (const auto& model : models) {
+        f.pair(
+            "speedup", "b" + std::to_string(model->rows), [&] { model->in_one_call(executor); },
+            [&] { model->table_by_table(executor); }, [&] { model->next(); });
+      }
+    });
+    f.report(state);
+  }
+}
+
 template <class Executor>
 void against_calls(benchmark::State& state, const std::string& name, Executor& executor, index_t rows) {
   criteo_model model(rows);
@@ -200,14 +231,6 @@ void against_roofline(benchmark::State& state, const std::string& name, index_t 
   }
 }
 
-template <class Run>
-void add(const std::string& name, Run run) {
-  benchmark::RegisterBenchmark(name.c_str(), [name, run](benchmark::State& state) { run(state, name); })
-      ->Iterations(1)
-      ->UseManualTime()
-      ->Unit(benchmark::kMillisecond);
-}
-
 const bool registered = [] {
   add("table_group/inline/batch:128", [](benchmark::State& state, const std::string& name) {
     inline_executor here;
@@ -216,6 +239,14 @@ const bool registered = [] {
   add("table_group/threads:2/batch:128", [](benchmark::State& state, const std::string& name) {
     thread_pool pool(2);
     against_calls(state, name, pool, 128);
+  });
+  add("table_group/never_slower/threads:1", [](benchmark::State& state, const std::string& name) {
+    inline_executor here;
+    at_every_size(state, name, here);
+  });
+  add("table_group/never_slower/threads:2", [](benchmark::State& state, const std::string& name) {
+    thread_pool pool(2);
+    at_every_size(state, name, pool);
   });
   add("table_group/roofline/batch:2048",
       [](benchmark::State& state, const std::string& name) { against_roofline(state, name, 2048); });

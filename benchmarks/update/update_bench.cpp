@@ -32,6 +32,7 @@
 #include <deeprec/memory/huge_page_resource.hpp>
 #include <deeprec/optim/optimizers.hpp>
 
+#include "support/add.hpp"
 #include "support/fbgemm.hpp"
 #include "support/figures.hpp"
 #include "support/machine.hpp"
@@ -440,14 +441,6 @@ void vs_fbgemm(benchmark::State& state, const std::string& name, index_t width) 
     });
     f.report(state);
   }
-}
-
-template <class Run>
-void add(const std::string& name, Run run) {
-  benchmark::RegisterBenchmark(name.c_str(), [name, run](benchmark::State& state) { run(state, name); })
-      ->Iterations(1)
-      ->UseManualTime()
-      ->Unit(benchmark::kMillisecond);
 }
 
 const bool registered = [] {

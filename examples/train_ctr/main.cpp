@@ -60,6 +60,18 @@ deeprec::mlp_precision precision_of(const options& o) {
   return how;
 }
 
+// The sizes that were given; the others stay as the model has them.
+void set_sizes(dlrm_options& of, const options& o) {
+  if (o.width > 0) of.width = o.width;
+  if (!o.bottom.empty()) of.bottom = o.bottom;
+  if (!o.top.empty()) of.top = o.top;
+}
+void set_sizes(wide_deep_options& of, const options& o) {
+  if (o.width > 0) of.width = o.width;
+  if (!o.top.empty()) of.hidden = o.top;
+}
+void set_sizes(lr_options&, const options&) {}
+
 void add(deeprec::pipeline_statistics& sum, const deeprec::pipeline_statistics& more) {
   if (sum.stages.empty()) {
     sum = more;
@@ -81,6 +93,7 @@ score train_and_test(thread_pool& pool, const ctr_input& input, const options& o
   deeprec::executor_ref on_pool(pool);
   typename Model::options how;
   how.precision = precision_of(o);
+  set_sizes(how, o);
   Model model(on_pool, input.tables->first_row, o.seed, how);
   typename Model::step step;
   score result;

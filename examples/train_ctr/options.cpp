@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 
 #include "memory_limit.hpp"
@@ -64,6 +65,16 @@ std::optional<int> parse(options& o, int argc, char** argv) {
       ->check(CLI::IsMember({"f32", "bf16", "tf32"}))
       ->capture_default_str();
   app.add_flag("--last-layer-f32", o.last_layer_f32, "the last layer in f32 beside --math");
+  app.add_option("--width", o.width, "floats of a row of the tables of dlrm and wdl (default: 16)")
+      ->check(CLI::Range(1, 4096));
+  app.add_option("--bottom", o.bottom,
+                 "hidden layers below dlrm's interaction, for instance 512,256,64 (default: 128)")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 16));
+  app.add_option("--top", o.top,
+                 "hidden layers above dlrm's interaction, or of wdl's deep part (default: 64; 256,128)")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 16));
   app.add_option("--batch-size", o.batch_size, "rows of a training step")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
@@ -77,7 +88,8 @@ std::optional<int> parse(options& o, int argc, char** argv) {
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   app.add_option("--seed", o.seed, "of the split, the order, the first weights")->capture_default_str();
-  app.add_option("--train-fraction", o.train_fraction, "the rest of the rows tests; what a row says decides")
+  app.add_option("--train-fraction", o.train_fraction,
+                 "of the rows, by a hash of their content; the others test")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
   app.add_option("--rows", o.rows, "of synthetic data")
@@ -141,6 +153,17 @@ std::optional<int> parse(options& o, int argc, char** argv) {
     return 2;
   }
   if (o.models.empty()) o.models = {"dlrm", "lr"};
+  const auto has = [&](const char* model) {
+    return std::find(o.models.begin(), o.models.end(), model) != o.models.end();
+  };
+  if ((o.width > 0 || !o.top.empty()) && !has("dlrm") && !has("wdl")) {
+    std::fprintf(stderr, "train_ctr: --width and --top need --model dlrm or wdl\n");
+    return 2;
+  }
+  if (!o.bottom.empty() && !has("dlrm")) {
+    std::fprintf(stderr, "train_ctr: --bottom needs --model dlrm\n");
+    return 2;
+  }
   return std::nullopt;
 }
 

@@ -31,6 +31,8 @@ struct options {
   std::string synthesize;
   std::string math = "f32";
   bool last_layer_f32 = false;
+  index_t width = 0;                 // of the rows of tables; 0: the model's default
+  std::vector<index_t> bottom, top;  // hidden layers; empty: the model's default
   std::string step;  // "graph", "direct"; empty: the former where one of the next three is set
   bool smart_stage = false;
   std::string trace, graph;

@@ -109,7 +109,7 @@ class matrix {
   matrix_view<const float> view_;
 };
 
-/// A value that knows how large it is.
+/// A value with a size in bytes.
 template <class T>
 concept sized_value = requires(const T& v) { v.value_bytes(); };
 

@@ -1,8 +1,11 @@
 // Everything for the host. Device backends: deeprec.cuh.
 #pragma once
 
+#include <deeprec/calibrate.hpp>
 #include <deeprec/core/array_view.hpp>
 #include <deeprec/core/batch_traits.hpp>
+#include <deeprec/core/bulk.hpp>
+#include <deeprec/core/cache_sizes.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/contract.hpp>
@@ -14,6 +17,7 @@
 #include <deeprec/core/id_range.hpp>
 #include <deeprec/core/isa.hpp>
 #include <deeprec/core/jagged_view.hpp>
+#include <deeprec/core/kernel_tuning.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/operation.hpp>
 #include <deeprec/core/random.hpp>
@@ -35,17 +39,27 @@
 #include <deeprec/data/sparse_batch.hpp>
 #include <deeprec/data/text_format.hpp>
 #include <deeprec/data/text_stream.hpp>
+#include <deeprec/dense/attention_features.hpp>
+#include <deeprec/dense/attention_options.hpp>
+#include <deeprec/dense/attention_pool.hpp>
 #include <deeprec/dense/bit_matrix_view.hpp>
+#include <deeprec/dense/calibration.hpp>
+#include <deeprec/dense/cross_layer.hpp>
+#include <deeprec/dense/dice.hpp>
 #include <deeprec/dense/dot_interaction.hpp>
 #include <deeprec/dense/eigen_gemm.hpp>
+#include <deeprec/dense/fm_interaction.hpp>
 #include <deeprec/dense/gemm.hpp>
 #include <deeprec/dense/gemm_backend.hpp>
 #include <deeprec/dense/gemm_desc.hpp>
 #include <deeprec/dense/gemm_weights.hpp>
+#include <deeprec/dense/grouped_auc.hpp>
+#include <deeprec/dense/in_batch_softmax.hpp>
 #include <deeprec/dense/linear.hpp>
 #include <deeprec/dense/logistic_loss.hpp>
 #include <deeprec/dense/metrics.hpp>
 #include <deeprec/dense/mlp.hpp>
+#include <deeprec/dense/normalize_rows.hpp>
 #include <deeprec/dense/relu.hpp>
 #include <deeprec/dense/tf32.hpp>
 #include <deeprec/dense/thin_gemm.hpp>
@@ -140,6 +154,7 @@
 #include <deeprec/pipeline/statistics.hpp>
 #include <deeprec/simd/dispatch.hpp>
 #include <deeprec/simd/rounding_vectors.hpp>
+#include <deeprec/simd/transpose_tiles.hpp>
 #include <deeprec/simd/vectors.hpp>
 #include <deeprec/staging/atomics.hpp>
 #include <deeprec/staging/event_count.hpp>

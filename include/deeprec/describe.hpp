@@ -5,6 +5,7 @@
 //   deeprec 0.2.0 (v0_2_ex_c0)
 //   isa          avx512 (the machine has avx512_bf16): DEEPREC_ISA=avx512
 //   threads      4, on processors 0-3 8-11: the control groups grant time for 4
+//   tuning       lines_ahead=256,least_rows_ahead=8, ...: DEEPREC_TUNING=parked_ns=20000
 //   table pages  2 MB, transparent: 1024 MB mapped, 1022 MB resident, 1022 MB on 2 MB pages
 //   oneDNN       2.6.3; products are split by the executor, OpenMP held to one thread
 //   CUDA         not compiled in: link deeprec::cuda
@@ -20,11 +21,13 @@
 #include <cstring>
 #include <iosfwd>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/isa.hpp>
+#include <deeprec/core/kernel_tuning.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 #include <deeprec/memory/huge_page_resource.hpp>
 
@@ -62,6 +65,9 @@ struct description {
   isa instruction_set = isa::portable;       ///< the default of contexts
   isa best_instruction_set = isa::portable;  ///< the best that the machine supports
   std::string isa_reason;                    ///< why instruction_set was chosen
+
+  kernel_tuning tuning;       ///< host_tuning(), the default of contexts
+  std::string tuning_reason;  ///< what changed it, and the first part that was refused
 
   std::vector<int> cpus;  ///< the affinity mask
   int cpu_quota = 0;      ///< processors' worth of time that control groups grant; 0: no limit
@@ -111,6 +117,14 @@ inline std::string why_this_isa(isa best, isa active, const char* wanted) {
     return setting + " was set after the choice was made";
   }
   return setting + " names no instruction set, and changes nothing";
+}
+
+inline std::string why_this_tuning(const char* wanted) {
+  if (wanted == nullptr) return "for the caches of this machine";
+  kernel_tuning ignored;
+  const std::string_view refused = apply_tuning(ignored, wanted);
+  const std::string setting = std::string("DEEPREC_TUNING=") + wanted;
+  return refused.empty() ? setting : setting + ", of which " + std::string(refused) + " changes nothing";
 }
 
 inline description::page_kind kind_of_pages(const huge_page_report& report) noexcept {
@@ -226,6 +240,8 @@ template <class Onednn = detail::onednn_here, class Cuda = detail::cuda_here>
   made.instruction_set = active_isa();
   made.isa_reason =
       detail::why_this_isa(made.best_instruction_set, made.instruction_set, std::getenv("DEEPREC_ISA"));
+  made.tuning = host_tuning();
+  made.tuning_reason = detail::why_this_tuning(std::getenv("DEEPREC_TUNING"));
   made.cpus = usable_cpus();
   made.cpu_quota = cpu_quota();
   made.threads = detail::default_concurrency(made.cpus.size(), made.cpu_quota);
@@ -236,6 +252,20 @@ template <class Onednn = detail::onednn_here, class Cuda = detail::cuda_here>
   made.backends.push_back(Onednn::describe());
   made.backends.push_back(Cuda::describe());
   return made;
+}
+
+/// name=value,name=value, as DEEPREC_TUNING has them.
+///
+/// @cost    O(length); allocates the text
+/// @threads reentrant
+/// @error   none
+[[nodiscard]] inline std::string to_string(const kernel_tuning& tuning) {
+  std::string text;
+  for (const tuning_value& v : tuning_values) {
+    if (!text.empty()) text += ',';
+    text += std::string(v.name) + '=' + std::to_string(tuning.*v.value);
+  }
+  return text;
 }
 
 /// Several lines, each ended by a newline.
@@ -262,6 +292,7 @@ template <class Onednn = detail::onednn_here, class Cuda = detail::cuda_here>
     threads += ": the control groups grant time for " + std::to_string(d.cpu_quota);
   }
   line("threads", threads);
+  line("tuning", to_string(d.tuning) + ": " + d.tuning_reason);
   std::string pages = to_string(d.pages);
   const auto megabytes = [](std::size_t bytes) { return std::to_string(bytes >> 20) + " MB"; };
   if (d.pages != description::page_kind::nothing_mapped) {

@@ -330,6 +330,17 @@ void every_dense_verb(verb_check& check) {
   check("logistic_loss_backward", [&](const verb_context& ctx) {
     return logistic_loss_backward(ctx, logits, labels, labels, matrix_view<float>(results.data(), m, 1));
   });
+  const array_view<float> lengths(results.data() + m * k, m);
+  check("normalize_rows_forward",
+        [&](const verb_context& ctx) { return normalize_rows_forward(ctx, a, of_x, lengths); });
+  check("normalize_rows_backward",
+        [&](const verb_context& ctx) { return normalize_rows_backward(ctx, a, lengths, a, of_x); });
+  const matrix_view<const float> square(values.data(), n, n);
+  check("in_batch_softmax_forward",
+        [&](const verb_context& ctx) { return in_batch_softmax_forward(ctx, square, {}, {}, loss); });
+  check("in_batch_softmax_backward", [&](const verb_context& ctx) {
+    return in_batch_softmax_backward(ctx, square, {}, {}, 1, matrix_view<float>(results.data(), n, n));
+  });
   constexpr index_t d = 8, t = 5, pairs = (t + 1) * t / 2;
   const matrix_view<const float> dense(values.data(), m, d), pooled(values.data(), m, t * d);
   check("dot_interaction_forward", [&](const verb_context& ctx) {
@@ -340,6 +351,55 @@ void every_dense_verb(verb_check& check) {
                                     matrix_view<float>(results.data(), m, d),
                                     matrix_view<float>(results.data() + m * d, m, t * d));
   });
+  std::vector<float> crossed(static_cast<std::size_t>(5 * m * d));
+  const auto cross = [&](index_t i) { return matrix_view<float>(crossed.data() + i * m * d, m, d); };
+  const matrix_view<const float> across(values.data(), d, d), across_bias(values.data(), 1, d);
+  check("cross_layer_forward", [&](const verb_context& ctx) {
+    return cross_layer_forward<own_backends>(ctx, dense, dense, across, across_bias, cross(0), cross(1));
+  });
+  check("cross_layer_backward", [&](const verb_context& ctx) {
+    return cross_layer_backward<own_backends>(ctx, dense, dense, dense, dense, across, cross(2),
+                                              matrix_view<float>(results.data(), d, d), {}, cross(3),
+                                              cross(4));
+  });
+  check("fm_interaction_forward", [&](const verb_context& ctx) {
+    return fm_interaction_forward(ctx, pooled, d, matrix_view<float>(results.data(), m, 1));
+  });
+  check("fm_interaction_backward", [&](const verb_context& ctx) {
+    return fm_interaction_backward(ctx, pooled, d, dense, matrix_view<float>(results.data(), m, t * d));
+  });
+  const std::vector<index_t> histories{0, 0, m - 3, m};
+  const matrix_view<const float> queries(values.data(), 3, d), of_features(values.data(), m, 4 * d);
+  float* free = results.data();
+  const matrix_view<float> to_queries(std::exchange(free, free + 3 * d), 3, d);
+  const matrix_view<float> to_keys(std::exchange(free, free + m * d), m, d);
+  const matrix_view<float> to_scores(free, m, 1);
+  check("attention_features_forward", [&](const verb_context& ctx) {
+    return attention_features_forward(ctx, queries, dense, histories,
+                                      matrix_view<float>(results.data(), m, 4 * d));
+  });
+  check("attention_features_backward", [&](const verb_context& ctx) {
+    return attention_features_backward(ctx, queries, dense, histories, of_features, to_queries, to_keys);
+  });
+  check("attention_pool_forward", [&](const verb_context& ctx) {
+    return attention_pool_forward(ctx, logits, dense, histories, to_queries);
+  });
+  check("attention_pool_forward", [&](const verb_context& ctx) {
+    return attention_pool_forward(ctx, logits, dense, histories, to_scores, to_queries);
+  });
+  check("attention_pool_backward", [&](const verb_context& ctx) {
+    return attention_pool_backward(ctx, logits, dense, histories, queries, to_scores, to_keys,
+                                   {.weights = attention_weights::softmax});
+  });
+  const dice_statistics<> moments{array_view<float>(to_queries.row(0), d),
+                                  array_view<float>(to_queries.row(1), d)};
+  const array_view<const float> alpha(values.data(), d);
+  check("dice_forward",
+        [&](const verb_context& ctx) { return dice_forward(ctx, dense, alpha, moments, to_keys); });
+  check("dice_backward", [&](const verb_context& ctx) {
+    return dice_backward(ctx, dense, alpha, moments, dense, to_keys, array_view<float>(to_scores.row(0), d));
+  });
+  check("dice_average", [&](const verb_context& ctx) { return dice_average(ctx, moments, 0.5F, moments); });
   for (const gemm_math math : {gemm_math::f32, gemm_math::bf16}) {
     mlp<own_backends> tower({k, 300, 1}, mlp_output::linear, counter_rng(7), weight_init::he, 0, &kept,
                             {.math = math});

@@ -88,8 +88,8 @@ TEST_CASE("first_fault: is the same for any executor and grain") {
       return {};
     };
     const auto agrees = [&](const status& s) { return first == n ? s.ok() : s.place().position == first; };
-    CHECK(agrees(detail::first_fault(here, n, grain, check)));
-    CHECK(agrees(detail::first_fault(pooled, n, grain, check)));
-    CHECK(agrees(detail::first_fault(backward, n, grain, check)));
+    CHECK(agrees(detail::first_fault(here, {n, grain, 0.0}, check)));
+    CHECK(agrees(detail::first_fault(pooled, {n, grain, 0.0}, check)));
+    CHECK(agrees(detail::first_fault(backward, {n, grain, 0.0}, check)));
   }
 }

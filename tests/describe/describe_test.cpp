@@ -46,6 +46,22 @@ TEST_CASE("describe: the ISA and why") {
   CHECK(why_this_isa(isa::avx512, isa::avx2, nullptr) == "DEEPREC_ISA was set when the choice was made");
 }
 
+TEST_CASE("describe: the tuning and what changed it") {
+  const description d = describe();
+  CHECK(to_string(d.tuning) == to_string(host_tuning()));
+  kernel_tuning again;
+  CHECK(detail::apply_tuning(again, to_string(d.tuning)).empty());
+  CHECK(to_string(again) == to_string(d.tuning));
+  CHECK(to_string(d).find("\ntuning       " + to_string(d.tuning) + ": ") != std::string::npos);
+  using detail::why_this_tuning;
+  CHECK(why_this_tuning(nullptr) == "for the caches of this machine");
+  CHECK(why_this_tuning("row_ns=3") == "DEEPREC_TUNING=row_ns=3");
+  CHECK(why_this_tuning("row_ns=3,ros_ns=4") ==
+        "DEEPREC_TUNING=row_ns=3,ros_ns=4, of which ros_ns=4 changes nothing");
+  CHECK(why_this_tuning("bytes_per_us=0") ==
+        "DEEPREC_TUNING=bytes_per_us=0, of which bytes_per_us=0 changes nothing");
+}
+
 TEST_CASE("describe: threads are those of the affinity mask and of the control groups") {
   description d = describe();
   CHECK(d.cpus == usable_cpus());

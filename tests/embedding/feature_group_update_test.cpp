@@ -2,6 +2,7 @@
 #include <deeprec/embedding/groups/feature_group.hpp>
 #include <deeprec/embedding/groups/lookup_features.hpp>
 #include <deeprec/embedding/groups/update_features.hpp>
+#include <deeprec/embedding/lookup/lookup.hpp>
 
 #include <doctest/doctest.h>
 
@@ -459,4 +460,52 @@ TEST_CASE("feature_group: update: the example of its documentation") {
   std::vector<float> row(8);
   users.view().format().decode(users.view().row(7), row.data());
   CHECK(row[0] == doctest::Approx(-0.1F));  // two gradients of one, normalised by their own size
+}
+
+TEST_CASE("feature_group: batches of few ids take no list, and have the bits and faults of those that do") {
+  std::mt19937_64 random(deeprec_test::seed());
+  const dense_table<f32_rows> users = table_of<f32_rows>(500, 17, 1);
+  const dense_table<bf16_rows> items = table_of<bf16_rows>(900, 32, 2);
+  inline_executor here;
+  const auto of = [&](index_t longest) {
+    std::vector<feature_batch> made;
+    for (const index_t rows : {500, 900, 900}) made.emplace_back(random, 3, rows, longest);
+    return made;
+  };
+  for (int round = 0; round < 50; ++round) {
+    // 5 ids a bag at most are 15 of a batch, 9 may be more than 16.
+    for (const index_t longest : {0, 1, 5, 9}) {
+      std::vector<feature_batch> made = of(longest);
+      if (round % 5 == 4 && !made[2].ids.empty()) made[2].ids.back() = 900;  // a fault of the last feature
+      feature_group<> group;
+      group.add(users.view(), combiner::mean);
+      group.add(items.view(), pooling{combiner::sum, empty_bag::default_row{7}});
+      group.add(items.view(), pooling{combiner::sqrtn});
+      const std::vector<jagged_view<>> bags{made[0].view(), made[1].view(), made[2].view()};
+      std::vector<float> out(3 * 81, -1.0F), expected(3 * 81, -1.0F);
+      const matrix_view<float> all(out.data(), 3, 81);
+      context ctx(here);
+      const status s = lookup(ctx, group, bags, all);
+      index_t column = 0;
+      status first;
+      const auto alone = [&](const auto& source, const auto& how, std::size_t t) {
+        if (!first) return;
+        first = lookup(here, source, bags[t], how,
+                       matrix_view<float>(expected.data() + column, 3, source.format().width(), 81))
+                    .in_table(static_cast<index_t>(t));
+        column += source.format().width();
+      };
+      alone(users.view(), pooling{combiner::mean}, 0);
+      alone(items.view(), pooling{combiner::sum, empty_bag::default_row{7}}, 1);
+      alone(items.view(), pooling{combiner::sqrtn}, 2);
+      CHECK(s.ok() == first.ok());
+      if (first.ok()) {
+        CHECK(std::memcmp(out.data(), expected.data(), out.size() * sizeof(float)) == 0);
+      } else {
+        CHECK(s.code() == first.code());
+        CHECK(s.place() == first.place());
+        CHECK(out == std::vector<float>(3 * 81, -1.0F));  // nothing is written
+      }
+    }
+  }
 }

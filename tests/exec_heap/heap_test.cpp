@@ -2,37 +2,15 @@
 // its own.
 #include <doctest/doctest.h>
 
-#include <atomic>
 #include <cstddef>
-#include <cstdlib>
-#include <new>
 
 #include <deeprec/exec/plan_run.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 #include <deeprec/exec/trace_recorder.hpp>
 
 #include "exec/task_graphs.hpp"
+#include "support/counted_new.hpp"
 #include "support/seed.hpp"
-
-namespace {
-std::atomic<std::size_t> news{0};  // of all threads
-}  // namespace
-
-[[gnu::noinline]] void* operator new(std::size_t bytes) {
-  news.fetch_add(1, std::memory_order_relaxed);
-  if (void* const p = std::malloc(bytes == 0 ? 1 : bytes)) return p;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment) {
-  news.fetch_add(1, std::memory_order_relaxed);
-  const auto unit = static_cast<std::size_t>(alignment);
-  if (void* const p = std::aligned_alloc(unit, (bytes / unit + 1) * unit)) return p;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete(void* p, std::size_t) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
 
 using namespace deeprec_test;
 

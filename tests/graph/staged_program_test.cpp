@@ -142,6 +142,32 @@ TEST_CASE("staged_program: the ops that smart_stage moves run ahead") {
   CHECK(program.statistics().stages.back().items == 100);
 }
 
+TEST_CASE(
+    "staged_program: what lies behind the last cut has one place, what passes a cut one for each step") {
+  step_graph g;
+  const auto line = g.source<int>("read", [n = 0](int& out) mutable { return out = n, n++ < 20; });
+  const auto staged = g.stage("io", line);
+  const auto behind = g.add<int>("double", [](const int& in, int& out) { out = 2 * in; }, staged);
+  g.add("use", [](const int&) {}, behind).target();
+
+  staged_program program = staged_program::compile(g, {.capacity = 4}).or_throw();
+  thread_pool pool(2);
+  std::vector<step_state*> states;
+  std::set<const int*> before, after;
+  program
+      .run(pool,
+           [&](step_state& state) {
+             states.push_back(&state);
+             before.insert(&state.get(line));
+             after.insert(&state.get(behind));
+             CHECK(state.get(behind) == 2 * state.get(line));
+           })
+      .or_throw();
+  CHECK(states.size() == 20);
+  CHECK(before.size() == std::set<step_state*>(states.begin(), states.end()).size());
+  CHECK(after.size() == 1);
+}
+
 TEST_CASE("staged_program: errors name the op, and the run can begin again") {
   thread_pool pool(2);
   for (const int producers : {1, 3}) {

@@ -2,10 +2,7 @@
 // replaced, so this is a program of its own.
 #include <doctest/doctest.h>
 
-#include <atomic>
 #include <cstddef>
-#include <cstdlib>
-#include <new>
 #include <vector>
 
 #include <deeprec/exec/inline_executor.hpp>
@@ -13,27 +10,10 @@
 #include <deeprec/graph/staged_program.hpp>
 #include <deeprec/graph/step_program.hpp>
 
-namespace {
-std::atomic<std::size_t> news{0};  // of all threads
-}  // namespace
-
-[[gnu::noinline]] void* operator new(std::size_t bytes) {
-  news.fetch_add(1, std::memory_order_relaxed);
-  if (void* const p = std::malloc(bytes == 0 ? 1 : bytes)) return p;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment) {
-  news.fetch_add(1, std::memory_order_relaxed);
-  const auto unit = static_cast<std::size_t>(alignment);
-  if (void* const p = std::aligned_alloc(unit, (bytes / unit + 1) * unit)) return p;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete(void* p, std::size_t) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
+#include "support/counted_new.hpp"
 
 using namespace deeprec;
+using deeprec_test::news;
 
 namespace {
 

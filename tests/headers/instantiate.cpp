@@ -8,10 +8,17 @@
 #include <deeprec/data/key_value_format.hpp>
 #include <deeprec/data/libsvm_format.hpp>
 #include <deeprec/deeprec.hpp>
+#include <deeprec/dense/attention_features.hpp>
+#include <deeprec/dense/attention_pool.hpp>
+#include <deeprec/dense/calibration.hpp>
+#include <deeprec/dense/dice.hpp>
 #include <deeprec/dense/dot_interaction.hpp>
+#include <deeprec/dense/grouped_auc.hpp>
+#include <deeprec/dense/in_batch_softmax.hpp>
 #include <deeprec/dense/logistic_loss.hpp>
 #include <deeprec/dense/metrics.hpp>
 #include <deeprec/dense/mlp.hpp>
+#include <deeprec/dense/normalize_rows.hpp>
 #include <deeprec/dense/relu.hpp>
 
 #include <cstdint>
@@ -252,16 +259,41 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
   expect(relu_backward(pool, in, in, out));
   expect(dot_interaction_forward(pool, in, in, out));
   expect(dot_interaction_backward(pool, in, in, in, out, out));
+  expect(cross_layer_forward(pool, in, in, in, in, out, out));
+  expect(cross_layer_backward(pool, in, in, in, in, in, out, out, out, out, out));
+  expect(fm_interaction_forward(pool, in, n, out));
+  expect(fm_interaction_backward(pool, in, n, in, out));
+  const array_view<const std::int64_t> histories(i64, n);
+  const array_view<float> numbers(floats, n);
+  const dice_statistics<> moments{numbers, numbers};
+  expect(attention_features_forward(pool, in, in, histories, out));
+  expect(attention_features_backward(pool, in, in, histories, in, out, out, gradient_write::add));
+  expect(attention_pool_forward(pool, in, in, histories, out));
+  expect(attention_pool_forward(pool, in, in, histories, out, out));
+  expect(attention_pool_backward(pool, in, in, histories, in, out, out));
+  expect(dice_forward(pool, in, numbers, moments, out));
+  expect(dice_backward(pool, in, numbers, moments, in, out, numbers));
+  expect(dice_average(pool, moments, 0.5F, moments));
   double loss = 0;
   expect(logistic_loss_forward(pool, in, in, loss));
   expect(logistic_loss_backward(here, in, in, out));
   expect(logistic_loss_forward(pool, in, in, in, loss));
   expect(logistic_loss_backward(here, in, in, in, out));
+  const std::vector<std::int64_t> items(16);
+  const array_view<float> lengths(floats, n);
+  expect(normalize_rows_forward(pool, in, out, lengths));
+  expect(normalize_rows_backward(here, in, lengths, in, out, 1e-6F));
+  expect(in_batch_softmax_forward(pool, in, {}, items, loss));
+  expect(in_batch_softmax_backward(here, in, lengths, {}, 20, out));
   auc area;
   log_loss losses;
+  grouped_auc of_groups;
+  calibration ratio;
   expect(area.add(in, in));
   expect(losses.add(in, in));
-  failures += area.value() > 0.5 && losses.value() > loss;
+  expect(of_groups.add(in, in, items));
+  expect(ratio.add(in, in, in));
+  failures += area.value() > 0.5 && losses.value() > loss && of_groups.value() > ratio.value();
 
   // Tensor operators.
   const bool flags[] = {true, false};

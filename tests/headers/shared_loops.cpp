@@ -90,13 +90,37 @@ int deeprec_shared_loops(float* floats, const std::int64_t* ids, index_t n) {
   expect(relu_backward(here, in, in, out));
   expect(dot_interaction_forward(here, in, in, out));
   expect(dot_interaction_backward(here, in, in, in, out, out));
+  expect(cross_layer_forward(here, in, in, in, in, out, out));
+  expect(cross_layer_backward(here, in, in, in, in, in, out, out, out, out, out));
+  expect(fm_interaction_forward(here, in, n, out));
+  expect(fm_interaction_backward(here, in, n, in, out));
+  const array_view<const std::int64_t> histories(ids, n);
+  const array_view<float> numbers(floats, n);
+  const dice_statistics<> moments{numbers, numbers};
+  expect(attention_features_forward(here, in, in, histories, out));
+  expect(attention_features_backward(here, in, in, histories, in, out, out, gradient_write::add));
+  expect(attention_pool_forward(here, in, in, histories, out));
+  expect(attention_pool_forward(here, in, in, histories, out, out));
+  expect(attention_pool_backward(here, in, in, histories, in, out, out));
+  expect(dice_forward(here, in, numbers, moments, out));
+  expect(dice_backward(here, in, numbers, moments, in, out, numbers));
+  expect(dice_average(here, moments, 0.5F, moments));
   double loss = 0;
   expect(logistic_loss_forward(here, in, in, loss));
   expect(logistic_loss_backward(here, in, in, out));
+  const array_view<float> lengths(floats, n);
+  expect(normalize_rows_forward(here, in, out, lengths));
+  expect(normalize_rows_backward(here, in, lengths, in, out));
+  expect(in_batch_softmax_forward(here, in, {}, array_view<const std::int64_t>(ids, n), loss));
+  expect(in_batch_softmax_backward(here, in, lengths, {}, 1, out));
   auc area;
   log_loss losses;
+  grouped_auc of_groups;
+  calibration ratio;
   expect(area.add(in, in));
   expect(losses.add(in, in));
+  expect(of_groups.add(in, in, array_view<const std::int64_t>(ids, n)));
+  expect(ratio.add(in, in));
   mlp<> model({n, n, 1}, mlp_output{}, counter_rng(1));
   expect(model.forward(here, in));
   expect(model.backward(here, in, compute_input_gradient{}));
@@ -113,5 +137,6 @@ int deeprec_shared_loops(float* floats, const std::int64_t* ids, index_t n) {
   const named_table named[] = {name_table("table", table.view())};
   const const_named_table read_only[] = {name_table("table", table.view())};
   failures += !save_tables("tables", read_only) + !load_tables("tables", named) + !describe_file("tables");
-  return failures + static_cast<int>(area.value() + losses.value() + loss);
+  return failures +
+         static_cast<int>(area.value() + losses.value() + of_groups.value() + ratio.value() + loss);
 }

@@ -30,7 +30,9 @@ struct library {
   template <class Context, class Index, class T>
   status operator()(const Context& ctx, const std::vector<array_view<const Index>>& indices,
                     const std::vector<matrix_view<const T>>& data, matrix_view<T> out) const {
-    return dynamic_stitch_on(host_backend{}, ctx, std::span(indices), std::span(data), out, stream_above);
+    return streaming_above(stream_above, ctx, [&](const Context& on) {
+      return dynamic_stitch_on(host_backend{}, on, std::span(indices), std::span(data), out);
+    });
   }
 };
 

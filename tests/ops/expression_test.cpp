@@ -22,6 +22,7 @@
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 
+#include "ops/support.hpp"
 #include "support/guarded.hpp"
 #include "support/isas.hpp"
 #include "support/seed.hpp"
@@ -39,7 +40,9 @@ using matrix = matrix_view<float>;
 // evaluate, with non-temporal stores whatever the size.
 template <class Context, class... Assignments>
 status evaluate_streamed(const Context& ctx, const Assignments&... assignments) {
-  return evaluate_on(host_backend{}, ctx, expr::detail::parts_of(assignments...), index_t{0});
+  return ops_test::streaming_above(ops_test::always, ctx, [&](const Context& on) {
+    return evaluate_on(host_backend{}, on, expr::detail::parts_of(assignments...));
+  });
 }
 
 std::uint32_t bits(float x) { return std::bit_cast<std::uint32_t>(x); }

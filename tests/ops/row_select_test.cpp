@@ -30,7 +30,9 @@ struct library {
   template <class Context, class T>
   status operator()(const Context& ctx, array_view<const std::uint8_t> cond, matrix_view<const T> then,
                     matrix_view<const T> otherwise, matrix_view<T> out) const {
-    return row_select_on(host_backend{}, ctx, cond, then, otherwise, out, stream_above);
+    return streaming_above(stream_above, ctx, [&](const Context& on) {
+      return row_select_on(host_backend{}, on, cond, then, otherwise, out);
+    });
   }
 };
 
@@ -403,13 +405,13 @@ TEST_CASE("row_select: the same bits on 1 to 8 threads") {
   }
 }
 
-TEST_CASE("row_select: outputs larger than the last-level cache") {
+TEST_CASE("row_select: outputs larger than the caches keep") {
   std::mt19937_64 random(seed() + 5);
-  const index_t last_level = detail::last_level_cache_bytes();
-  CHECK(last_level >= index_t{1} << 20);
-  CHECK(last_level <= index_t{4} << 30);
+  const index_t kept = host_tuning().kept_bytes;
+  CHECK(kept >= index_t{1} << 20);
+  CHECK(kept <= index_t{4} << 30);
   const index_t width = 1000;  // bytes: neither lines nor vectors fit
-  const index_t rows = (std::min)(last_level, index_t{64} << 20) / width + 2;
+  const index_t rows = (std::min)(kept, index_t{64} << 20) / width + 2;
   const auto size = static_cast<std::size_t>(rows * width);
   std::vector<std::uint8_t> then(size, 1), otherwise(size, 2), out(size);
   for (std::size_t i = 0; i < size; i += 997) then[i] = static_cast<std::uint8_t>(random());

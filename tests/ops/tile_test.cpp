@@ -26,7 +26,8 @@ struct library {
   index_t stream_above = never;
   template <class Context, class T>
   status operator()(const Context& ctx, matrix_view<const T> in, index_t, index_t, matrix_view<T> out) const {
-    return tile_on(host_backend{}, ctx, in, out, stream_above);
+    return streaming_above(stream_above, ctx,
+                           [&](const Context& on) { return tile_on(host_backend{}, on, in, out); });
   }
 };
 

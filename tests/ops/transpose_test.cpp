@@ -27,18 +27,12 @@ struct bytes_of_size {
   std::array<unsigned char, Size> bytes;
 };
 
-// How the blocks of an output get there.
-struct path {
-  index_t stream_above;
-  index_t stage_above;
-};
-constexpr path every_path[] = {{never, never}, {never, 0}, {0, 0}};
-
 struct library {
-  path how = every_path[0];
+  index_t stream_above = never;
   template <class Context, class T>
   status operator()(const Context& ctx, matrix_view<const T> in, matrix_view<T> out) const {
-    return transpose_on(host_backend{}, ctx, in, out, how.stream_above, how.stage_above);
+    return streaming_above(stream_above, ctx,
+                           [&](const Context& on) { return transpose_on(host_backend{}, on, in, out); });
   }
 };
 
@@ -119,14 +113,15 @@ TEST_CASE_TEMPLATE("transpose: every size of element, ISA and path, odd shapes, 
   inline_executor here;
   constexpr index_t sizes[] = {1, 2, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 130, 200};
   for (const isa which : runnable_isas()) {
-    for (const path how : every_path) {
+    for (const index_t stream_above : {never, always}) {
       for (const index_t rows : sizes) {
         for (const index_t columns : sizes) {
           if (sizeof(T) > 16 && rows * columns > 2000) continue;
           const fence side = random() % 2 == 0 ? fence::before : fence::behind;
           const auto gap = static_cast<index_t>(random() % 3);
-          CHECK_MESSAGE(shape_is_right<T>(random, on(here, which), library{how}, side, rows, columns, gap),
-                        to_string(which), " ", rows, " x ", columns, " gap ", gap);
+          CHECK_MESSAGE(
+              shape_is_right<T>(random, on(here, which), library{stream_above}, side, rows, columns, gap),
+              to_string(which), " ", rows, " x ", columns, " gap ", gap);
         }
       }
     }
@@ -142,12 +137,12 @@ TEST_CASE_TEMPLATE("transpose: blocks that begin anywhere in a cache line", T, c
   fill(random, matrix_view<T>(in.data(), rows, columns));
   const matrix_view<const T> from(in.data(), rows, columns);
   for (const isa which : runnable_isas()) {
-    for (const path how : every_path) {
+    for (const index_t stream_above : {never, always}) {
       for (std::size_t offset = 0; offset < 64 / sizeof(T); offset += 5) {
         std::memset(static_cast<void*>(memory.data()), 7, memory.size() * sizeof(T));
         const std::vector<T> untouched(memory.begin(), memory.begin() + 1);
         const matrix_view<T> out(memory.data() + offset, columns, rows);
-        CHECK(library{how}(on(here, which), from, out).ok());
+        CHECK(library{stream_above}(on(here, which), from, out).ok());
         CHECK_MESSAGE(transposed<T>(from, out), to_string(which), " offset ", offset);
         for (std::size_t i = 0; i < memory.size(); ++i) {
           if (i >= offset && i < offset + in.size()) continue;
@@ -191,9 +186,9 @@ TEST_CASE("transpose: the same bits on 1 to 5 threads, also for outputs that are
     std::vector<float> out(in.size());
     CHECK(transpose(pool, from, matrix_view(out.data(), columns, rows)).ok());
     CHECK(transposed<float>(from, {out.data(), columns, rows}));
-    for (const path how : every_path) {
+    for (const index_t stream_above : {never, always}) {
       out.assign(in.size(), 0);
-      CHECK(library{how}(context(pool), from, matrix_view(out.data(), columns, rows)).ok());
+      CHECK(library{stream_above}(context(pool), from, matrix_view(out.data(), columns, rows)).ok());
       CHECK(transposed<float>(from, {out.data(), columns, rows}));
     }
   }

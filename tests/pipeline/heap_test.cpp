@@ -1,11 +1,8 @@
 // What pipelines, training loops and micro batches allocate in their steady state: nothing.
 #include <doctest/doctest.h>
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
-#include <new>
 #include <optional>
 #include <vector>
 
@@ -18,29 +15,12 @@
 #include <deeprec/pipeline/stale_window.hpp>
 #include <deeprec/staging/staging_pool.hpp>
 
-namespace {
-std::atomic<std::size_t> news{0};  // of all threads
-}  // namespace
-
-[[gnu::noinline]] void* operator new(std::size_t bytes) {
-  news.fetch_add(1, std::memory_order_relaxed);
-  if (void* const p = std::malloc(bytes == 0 ? 1 : bytes)) return p;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment) {
-  news.fetch_add(1, std::memory_order_relaxed);
-  const auto unit = static_cast<std::size_t>(alignment);
-  if (void* const p = std::aligned_alloc(unit, (bytes / unit + 1) * unit)) return p;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete(void* p, std::size_t) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
+#include "support/counted_new.hpp"
 
 namespace {
 
 using namespace deeprec;
+using deeprec_test::news;
 
 // Allocations of one run of n items, once everything has been used before.
 std::size_t of_a_run(std::uint64_t n, const pipeline_options& options) {

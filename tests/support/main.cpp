@@ -1,4 +1,5 @@
-// The runner of every unit-test executable: doctest, a seed, and "skipped" (77) without a GPU.
+// The runner of every unit-test executable: doctest, a seed, and "skipped" (77) without a GPU. Verbs of the
+// tests share work of any size among threads, in short pieces, unless DEEPREC_TUNING is set.
 
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
@@ -15,7 +16,12 @@
 
 namespace {
 std::uint64_t the_seed = 20240229;
+
+// Before any object of a test reads it.
+[[gnu::constructor(101)]] void share_all_work() {
+  ::setenv("DEEPREC_TUNING", "polling_ns=0,parked_ns=0,piece_ns=200", 0);
 }
+}  // namespace
 
 std::uint64_t deeprec_test::seed() { return the_seed; }
 

@@ -1,5 +1,5 @@
-// The first argument of every verb: its executor, the resource of its scratch memory, its instruction set, a
-// stop token and a trace sink.
+// The first argument of every verb: its executor, the resource of its scratch memory, its instruction set and
+// tuning, a stop token and a trace sink.
 //
 //   thread_pool pool(4);
 //   lookup(pool, ...);                                   // a plain executor converts
@@ -15,6 +15,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/executor.hpp>
 #include <deeprec/core/isa.hpp>
+#include <deeprec/core/kernel_tuning.hpp>
 #include <deeprec/core/trace.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -26,6 +27,8 @@ struct environment {
   /// refuses, a verb returns out_of_memory. On a device scratch belongs to the stream's cuda_workspace.
   std::pmr::memory_resource* memory = std::pmr::get_default_resource();
   isa instruction_set = active_isa();
+  /// Changes no bit of a result. Not null.
+  const kernel_tuning* tuning = &host_tuning();
   /// Null: never stopped. A verb checks the token once, before it does anything else: after a request it
   /// returns errc::stopped, and a call that has begun completes.
   const std::stop_token* stop = nullptr;

@@ -9,6 +9,9 @@
 //                                         Accepted work waits for no other work
 //          post(work, stop_token, handle) the same; the handle (core/task_handle.hpp) joins and stops it
 //
+//          polls()                       optional: true while idle threads poll for work and begin in
+//                                        about a microsecond; without it they are taken to sleep
+//
 // worker is below concurrency(), and no two bodies of one call run with the same worker at once.
 // The result of a verb depends on the grain that it chose, never on concurrency() or on which thread ran
 // which piece.

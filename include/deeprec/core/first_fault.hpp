@@ -1,6 +1,6 @@
 // The first fault of work that runs in pieces: the same one, whichever piece ends first.
 //
-//   const status s = detail::first_fault(ctx, n, grain, [&](index_t begin, index_t end) -> status {
+//   const status s = detail::first_fault(ctx, {n, grain, ns}, [&](index_t begin, index_t end) -> status {
 //     for (index_t k = begin; k < end; ++k) if (is_bad(k)) return {errc::invalid_value, {.position = k}};
 //     return {};
 //   });
@@ -10,6 +10,7 @@
 #include <limits>
 #include <mutex>
 
+#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/status.hpp>
@@ -64,12 +65,13 @@ class fault_report {
   status first_;
 };
 
-/// Runs check(begin, end), which returns the first fault of its piece, over [0, n); returns the first of all.
+/// Runs check(begin, end), which returns the first fault of its piece, over [0, units); returns the first
+/// of all.
 /// Pieces after a fault may be left out.
 template <class Context, class Check>
-status first_fault(const Context& ctx, index_t n, index_t grain, const Check& check) {
+status first_fault(const Context& ctx, const bulk_work& work, const Check& check) {
   fault_report report;
-  ctx.executor->parallel_for(n, grain, [&](index_t begin, index_t end, int) {
+  run_bulk(ctx, work, [&](index_t begin, index_t end, int) {
     if (!report.is_wanted(begin)) return;
     if (const status s = check(begin, end); !s) report.add(begin, s);
   });

@@ -9,12 +9,17 @@
 
 #include <algorithm>
 
+#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
+#include <deeprec/core/kernel_tuning.hpp>
 #include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
+#include <deeprec/dense/detail/dot_interaction_kernels.hpp>
+#include <deeprec/simd/dispatch.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -42,78 +47,10 @@ constexpr index_t interacting_tables(const Dense& dense, const Pooled& pooled, c
   return rows && out.extent(1) == dot_interaction_width(tables + 1, width) ? tables : -1;
 }
 
-inline namespace DEEPREC_UNIT {
-
-/// Eight sums, j modulo 8, then pairwise: the fixed order of a dot product of one interaction.
-DEEPREC_INLINE float interaction_dot(const float* x, const float* y, index_t width) noexcept {
-  float s[8] = {};
-  index_t j = 0;
-  for (; j + 8 <= width; j += 8) {
-    for (int l = 0; l < 8; ++l) s[l] += x[j + l] * y[j + l];
-  }
-  for (int l = 0; j < width; ++j, ++l) s[l] += x[j] * y[j];
-  return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
-}
-
-/// y += factor * x.
-DEEPREC_INLINE void interaction_add(float factor, const float* x, float* y, index_t width) noexcept {
-  index_t j = 0;
-  for (; j + 8 <= width; j += 8) {
-    for (int l = 0; l < 8; ++l) y[j + l] += factor * x[j + l];
-  }
-  for (; j < width; ++j) y[j] += factor * x[j];
-}
-
-/// Samples [begin, end).
-DEEPREC_APART inline void interact(matrix_view<const float> dense, matrix_view<const float> pooled,
-                                   index_t tables, matrix_view<float> output, index_t begin,
-                                   index_t end) noexcept {
-  const index_t width = dense.extent(1);
-  for (index_t b = begin; b < end; ++b) {
-    const float* v0 = dense.row(b);
-    const float* v = tables == 0 ? nullptr : pooled.row(b);
-    float* out = std::copy_n(v0, width, output.row(b));
-    for (index_t i = 0; i < tables; ++i) {
-      const float* vi = v + i * width;
-      *out++ = interaction_dot(vi, v0, width);
-      for (index_t j = 0; j < i; ++j) *out++ = interaction_dot(vi, v + j * width, width);
-    }
-  }
-}
-
-DEEPREC_APART inline void interact_backward(matrix_view<const float> dense, matrix_view<const float> pooled,
-                                            index_t tables, matrix_view<const float> output_gradient,
-                                            matrix_view<float> dense_gradient,
-                                            matrix_view<float> pooled_gradient, index_t begin,
-                                            index_t end) noexcept {
-  const index_t width = dense.extent(1);
-  for (index_t b = begin; b < end; ++b) {
-    const float* v0 = dense.row(b);
-    const float* g = output_gradient.row(b);
-    float* d0 = dense_gradient.row(b);
-    std::copy_n(g, width, d0);
-    g += width;
-    if (tables == 0) continue;
-    const float* v = pooled.row(b);
-    float* d = pooled_gradient.row(b);
-    std::fill_n(d, tables * width, 0.0F);
-    for (index_t i = 0; i < tables; ++i) {
-      const float* vi = v + i * width;
-      float* di = d + i * width;
-      interaction_add(*g, vi, d0, width);
-      interaction_add(*g++, v0, di, width);
-      for (index_t j = 0; j < i; ++j) {
-        interaction_add(*g, vi, d + j * width, width);
-        interaction_add(*g++, v + j * width, di, width);
-      }
-    }
-  }
-}
-
-}  // namespace DEEPREC_UNIT
-
-inline index_t interaction_grain(index_t tables, index_t width) noexcept {
-  return tables >= 256 ? 1 : std::max<index_t>(1, 65536 / ((tables + 1) * (tables + 1)) / width);
+/// Of `samples`, backward: twice.
+inline double interaction_ns(const kernel_tuning& tuning, index_t samples, index_t tables,
+                             index_t width) noexcept {
+  return ns_of_products(tuning, samples, (tables + 1) * (tables + 1), width);
 }
 
 }  // namespace detail
@@ -121,74 +58,137 @@ inline index_t interaction_grain(index_t tables, index_t width) noexcept {
 /// The dense vector and the pairwise dot products of every sample.
 ///
 /// @shape    dense (B,D) · pooled (B,T*D): table t in columns t*D .. (t+1)*D ·
-///           output (B, D + (T+1)T/2)
+///           output (B, D + (T+1)T/2); any row stride
 /// @dtype    float
-/// @space    host
+/// @space    all reachable from the context
 /// @pre      output overlaps no input
-/// @numerics float; a dot product is eight sums (column modulo 8) added pairwise. A unit compiled with FMA
-///           may round a product and its sum once, so its bits differ from those of a unit without
-/// @cost     O(B T^2 D / 2)
-/// @threads  thread-safe on distinct outputs; the same bits for any number of workers
-/// @error    shape_mismatch
-template <class Context, class = detail::unit>
-[[nodiscard]] status dot_interaction_forward(Context&& context_or_executor, matrix_view<const float> dense,
-                                             matrix_view<const float> pooled, matrix_view<float> output) {
+/// @post     every element of output is written
+/// @numerics float; the products of a pair are added in the order of the columns, fused where the ISA has it:
+///           |err| <= D u sum|x y|, u = 2^-24. The same bits for any number of threads, not on every ISA
+/// @cost     O(B T^2 D); no allocation, 22 KB of stack
+/// @threads  reentrant; concurrent calls are safe where their outputs share no byte
+/// @error    shape_mismatch. On an error nothing is written
+/// @example  @snippet tests/dense/dot_interaction_test.cpp dot_interaction
+/// @source   Naumov et al. 2019, arXiv:1906.00091
+template <class Context, class Dense, class Pooled, class Out, MemorySpace Space, class DenseColumns,
+          class PooledColumns, class OutColumns, class = detail::unit>
+[[nodiscard]] status dot_interaction_forward(Context&& context_or_executor,
+                                             matrix_view<Dense, Space, DenseColumns> dense,
+                                             matrix_view<Pooled, Space, PooledColumns> pooled,
+                                             matrix_view<Out, Space, OutColumns> output) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "dot_interaction_forward");
   if (!call) return call.stopped();
-  const index_t tables = detail::interacting_tables(dense, pooled, output);
-  if (tables < 0) {
+  if (detail::interacting_tables(dense, pooled, output) < 0) {
     return {errc::shape_mismatch,
             "dot_interaction_forward: shapes must be dense (B,D), pooled (B,T*D), output (B, D + (T+1)T/2)"};
   }
-  const index_t width = dense.extent(1);
-  ctx.executor->parallel_for(
-      dense.extent(0), detail::interaction_grain(tables, width),
-      [&](index_t begin, index_t end, int) { detail::interact(dense, pooled, tables, output, begin, end); });
+  return dot_interaction_forward_on(ctx.backend(), ctx, matrix_view<const float, Space>(dense),
+                                    matrix_view<const float, Space>(pooled),
+                                    matrix_view<float, Space>(output));
+}
+
+template <class... Args>
+status dot_interaction_forward_on(any_backend, const Args&...) {
+  return detail::no_backend<Args...>();
+}
+
+template <class Context, MemorySpace Space, class = detail::unit>
+status dot_interaction_forward_on(host_backend, const Context& ctx, matrix_view<const float, Space> dense,
+                                  matrix_view<const float, Space> pooled, matrix_view<float, Space> output) {
+  static_assert(reachable_as<Space, host_space>,
+                "deeprec::dot_interaction_forward: device memory given to a host context. Fix: copy it, or "
+                "pass a device context.");
+  const index_t samples = dense.extent(0), width = dense.extent(1);
+  const index_t tables = pooled.extent(1) / width;
+  const double ns = detail::interaction_ns(*ctx.tuning, samples, tables, width);
+  detail::run_bulk(
+      ctx, {samples, detail::grain_for(*ctx.tuning, samples, ns), ns}, [&](index_t begin, index_t end, int) {
+        detail::interaction_scratch scratch;
+        with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
+          for (index_t b = begin; b < end; ++b) {
+            float* const triangle = std::copy_n(dense.row(b), width, output.row(b));
+            if (tables == 0) continue;
+            dot_triangle(region, {dense.row(b), pooled.row(b), tables + 1, width}, scratch, triangle);
+          }
+        });
+      });
   return {};
 }
 
 /// The gradients of dot_interaction_forward, for the gradient of its output.
 ///
 /// @shape    dense (B,D) · pooled (B,T*D) · output_gradient (B, D + (T+1)T/2) ·
-///           dense_gradient (B,D) · pooled_gradient (B,T*D)
+///           dense_gradient (B,D) · pooled_gradient (B,T*D); any row stride
 /// @dtype    float
-/// @space    host
-/// @pre      the gradients overlap no input
-/// @post     gradients are overwritten
-/// @numerics float; the terms of a gradient are added in the order of the output's columns; FMA changes
-///           the bits as in the forward pass
-/// @cost     O(B T^2 D)
-/// @threads  thread-safe on distinct gradients; the same bits for any number of workers
-/// @error    shape_mismatch
-template <class Context, class = detail::unit>
-[[nodiscard]] status dot_interaction_backward(Context&& context_or_executor, matrix_view<const float> dense,
-                                              matrix_view<const float> pooled,
-                                              matrix_view<const float> output_gradient,
-                                              matrix_view<float> dense_gradient,
-                                              matrix_view<float> pooled_gradient) {
+/// @space    all reachable from the context
+/// @pre      the gradients overlap no input, nor each other
+/// @post     every element of the gradients is written
+/// @numerics float; a gradient is a sum over the other vectors, fused where the ISA has it:
+///           |err| <= (T + 1) u sum|g v|. The same bits for any number of threads, not on every ISA
+/// @cost     O(B T^2 D); no allocation, 22 KB of stack
+/// @threads  reentrant; concurrent calls are safe where their gradients share no byte
+/// @error    shape_mismatch. On an error nothing is written
+/// @example  @snippet tests/dense/dot_interaction_test.cpp dot_interaction_backward
+template <class Context, class Dense, class Pooled, class Out, class ToDense, class ToPooled,
+          MemorySpace Space, class DenseColumns, class PooledColumns, class OutColumns, class ToDenseColumns,
+          class ToPooledColumns, class = detail::unit>
+[[nodiscard]] status dot_interaction_backward(Context&& context_or_executor,
+                                              matrix_view<Dense, Space, DenseColumns> dense,
+                                              matrix_view<Pooled, Space, PooledColumns> pooled,
+                                              matrix_view<Out, Space, OutColumns> output_gradient,
+                                              matrix_view<ToDense, Space, ToDenseColumns> dense_gradient,
+                                              matrix_view<ToPooled, Space, ToPooledColumns> pooled_gradient) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "dot_interaction_backward");
   if (!call) return call.stopped();
-  const index_t tables = detail::interacting_tables(dense, pooled, output_gradient);
-  if (tables < 0) {
+  if (detail::interacting_tables(dense, pooled, output_gradient) < 0) {
     return {errc::shape_mismatch,
             "dot_interaction_backward: shapes must be dense (B,D), pooled (B,T*D), output_gradient "
             "(B, D + (T+1)T/2)"};
   }
-  const index_t width = dense.extent(1);
-  if (!detail::has_shape(dense_gradient, dense.extent(0), width) || !detail::well_formed(dense_gradient)) {
+  if (!detail::has_shape(dense_gradient, dense.extent(0), dense.extent(1)) ||
+      !detail::well_formed(dense_gradient)) {
     return {errc::shape_mismatch, "dot_interaction_backward: dense_gradient must be (B,D)"};
   }
-  if (!detail::has_shape(pooled_gradient, dense.extent(0), tables * width) ||
+  if (!detail::has_shape(pooled_gradient, dense.extent(0), pooled.extent(1)) ||
       !detail::well_formed(pooled_gradient)) {
     return {errc::shape_mismatch, "dot_interaction_backward: pooled_gradient must be (B,T*D)"};
   }
-  ctx.executor->parallel_for(dense.extent(0), detail::interaction_grain(tables, width),
-                             [&](index_t begin, index_t end, int) {
-                               detail::interact_backward(dense, pooled, tables, output_gradient,
-                                                         dense_gradient, pooled_gradient, begin, end);
-                             });
+  return dot_interaction_backward_on(
+      ctx.backend(), ctx, matrix_view<const float, Space>(dense), matrix_view<const float, Space>(pooled),
+      matrix_view<const float, Space>(output_gradient), matrix_view<float, Space>(dense_gradient),
+      matrix_view<float, Space>(pooled_gradient));
+}
+
+template <class... Args>
+status dot_interaction_backward_on(any_backend, const Args&...) {
+  return detail::no_backend<Args...>();
+}
+
+template <class Context, MemorySpace Space, class = detail::unit>
+status dot_interaction_backward_on(host_backend, const Context& ctx, matrix_view<const float, Space> dense,
+                                   matrix_view<const float, Space> pooled,
+                                   matrix_view<const float, Space> output_gradient,
+                                   matrix_view<float, Space> dense_gradient,
+                                   matrix_view<float, Space> pooled_gradient) {
+  static_assert(reachable_as<Space, host_space>,
+                "deeprec::dot_interaction_backward: device memory given to a host context. Fix: copy it, or "
+                "pass a device context.");
+  const index_t samples = dense.extent(0), width = dense.extent(1);
+  const index_t tables = pooled.extent(1) / width;
+  const double ns = 2 * detail::interaction_ns(*ctx.tuning, samples, tables, width);
+  detail::run_bulk(ctx, {samples, detail::grain_for(*ctx.tuning, samples, ns), ns},
+                   [&](index_t begin, index_t end, int) {
+                     detail::interaction_scratch scratch;
+                     with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
+                       for (index_t b = begin; b < end; ++b) {
+                         dot_triangle_backward(region, {dense.row(b), pooled.row(b), tables + 1, width},
+                                               output_gradient.row(b), scratch,
+                                               {dense_gradient.row(b), pooled_gradient.row(b)});
+                       }
+                     });
+                   });
   return {};
 }
 

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/matrix_view.hpp>
@@ -89,7 +90,7 @@ status logistic_loss_forward_in(const context<E>& ctx, matrix_view<const float> 
   }
   const index_t piece = loss_piece(batch);
   double sums[loss_pieces] = {};
-  ctx.executor->parallel_for(batch, piece, [&](index_t begin, index_t end, int) {
+  run_bulk(ctx, {batch, piece, 20.0 * static_cast<double>(batch)}, [&](index_t begin, index_t end, int) {
     for (index_t i = begin; i < end; i += piece) {  // an executor may hand out several pieces at once
       double& sum = sums[i / piece];
       sum = detail::add_losses(sum, logits, labels, weights, i, end - i > piece ? i + piece : end);
@@ -116,9 +117,10 @@ status logistic_loss_backward_in(const context<E>& ctx, matrix_view<const float>
     return {errc::shape_mismatch, "logistic_loss_backward: gradient must be (B,1)"};
   }
   const double scale = 1 / static_cast<double>(std::max<index_t>(batch, 1));
-  ctx.executor->parallel_for(batch, loss_piece(batch), [&](index_t begin, index_t end, int) {
-    detail::loss_gradients(logits, labels, weights, scale, gradient, begin, end);
-  });
+  run_bulk(ctx, {batch, loss_piece(batch), 10.0 * static_cast<double>(batch)},
+           [&](index_t begin, index_t end, int) {
+             detail::loss_gradients(logits, labels, weights, scale, gradient, begin, end);
+           });
   return {};
 }
 

@@ -5,7 +5,7 @@
 //   area.merge(other_part);      area.value(), loss.value()
 //
 // Both are exact: the value is the same, bit for bit, however the rows were split, ordered or
-// merged.
+// merged. So are grouped_auc (dense/grouped_auc.hpp) and calibration (dense/calibration.hpp).
 #pragma once
 
 #include <algorithm>
@@ -39,6 +39,19 @@ inline status check_scored(matrix_view<const float> scores, matrix_view<const fl
     const float label = *labels.row(i);
     if (!(label >= 0 && label <= 1)) {
       return {errc::invalid_value, "metric: a label must be in [0, 1]", {.row = i}};
+    }
+  }
+  return {};
+}
+
+/// Checks that weights are in [0, 2^20]; the error has the first row that fails.
+inline status check_weights(matrix_view<const float> weights, index_t batch) {
+  if (!well_formed(weights) || !has_shape(weights, batch, 1)) {
+    return {errc::shape_mismatch, "metric: weights must be (B,1)"};
+  }
+  for (index_t i = 0; i < batch; ++i) {
+    if (!(*weights.row(i) >= 0 && *weights.row(i) <= 0x1p20F)) {
+      return {errc::invalid_value, "metric: a weight must be in [0, 2^20]", {.row = i}};
     }
   }
   return {};
@@ -146,14 +159,7 @@ class log_loss {
   [[nodiscard]] status add(matrix_view<const float> logits, matrix_view<const float> labels,
                            matrix_view<const float> weights) {
     if (const status bad = detail::check_scored(logits, labels); !bad) return bad;
-    if (!detail::well_formed(weights) || !detail::has_shape(weights, logits.extent(0), 1)) {
-      return {errc::shape_mismatch, "metric: weights must be (B,1)"};
-    }
-    for (index_t i = 0; i < weights.extent(0); ++i) {
-      if (!(*weights.row(i) >= 0 && *weights.row(i) <= 0x1p20F)) {
-        return {errc::invalid_value, "metric: a weight must be in [0, 2^20]", {.row = i}};
-      }
-    }
+    if (const status bad = detail::check_weights(weights, logits.extent(0)); !bad) return bad;
     for (index_t i = 0; i < logits.extent(0); ++i) {
       add_row(*logits.row(i), *labels.row(i), static_cast<double>(*weights.row(i)));
     }

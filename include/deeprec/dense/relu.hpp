@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/matrix_view.hpp>
@@ -63,9 +64,9 @@ template <class Context, class = detail::unit>
     return {errc::shape_mismatch, "relu_forward: output must be (B,W)"};
   }
   if (input.empty()) return {};
-  ctx.executor->parallel_for(
-      input.extent(0), std::max<index_t>(1, 16384 / width),
-      [&](index_t begin, index_t end, int) { detail::relu_rows(input, output, begin, end); });
+  const double ns = detail::ns_of_bytes(*ctx.tuning, input.extent(0) * width * 8);
+  detail::run_bulk(ctx, {input.extent(0), std::max<index_t>(1, 16384 / width), ns},
+                   [&](index_t begin, index_t end, int) { detail::relu_rows(input, output, begin, end); });
   return {};
 }
 
@@ -93,10 +94,11 @@ template <class Context, class = detail::unit>
     return {errc::shape_mismatch, "relu_backward: input_gradient must be (B,W)"};
   }
   if (output.empty()) return {};
-  ctx.executor->parallel_for(
-      output.extent(0), std::max<index_t>(1, 16384 / width), [&](index_t begin, index_t end, int) {
-        detail::relu_rows_backward(output, output_gradient, input_gradient, begin, end);
-      });
+  const double ns = detail::ns_of_bytes(*ctx.tuning, output.extent(0) * width * 12);
+  detail::run_bulk(ctx, {output.extent(0), std::max<index_t>(1, 16384 / width), ns},
+                   [&](index_t begin, index_t end, int) {
+                     detail::relu_rows_backward(output, output_gradient, input_gradient, begin, end);
+                   });
   return {};
 }
 

@@ -26,7 +26,14 @@ class executor_ref {
         parallel_for_([](void* self, index_t n, index_t grain, const piece& body) {
           static_cast<E*>(self)->parallel_for(n, grain, body);
         }),
-        concurrency_([](void* self) { return static_cast<int>(static_cast<E*>(self)->concurrency()); }) {}
+        concurrency_([](void* self) { return static_cast<int>(static_cast<E*>(self)->concurrency()); }),
+        polls_([](void* self) {
+          if constexpr (requires(E& e) { static_cast<bool>(e.polls()); }) {
+            return static_cast<bool>(static_cast<E*>(self)->polls());
+          } else {
+            return static_cast<void>(self), false;
+          }
+        }) {}
 
   /// See BulkExecutor.
   template <class Body>
@@ -38,6 +45,7 @@ class executor_ref {
                         }});
   }
   [[nodiscard]] int concurrency() const { return concurrency_(executor_); }
+  [[nodiscard]] bool polls() const { return polls_(executor_); }
 
  private:
   struct piece {
@@ -49,6 +57,7 @@ class executor_ref {
   void* executor_;
   void (*parallel_for_)(void* self, index_t n, index_t grain, const piece& body);
   int (*concurrency_)(void* self);
+  bool (*polls_)(void* self);
 };
 
 static_assert(BulkExecutor<executor_ref>);

@@ -31,7 +31,7 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// What a task may ask of the run that calls it.
+/// What a task gets from the run that calls it.
 struct task_call {
   void* step;  ///< what the caller of the run passed: the state of the step in flight
   index_t op;  ///< the task's number

@@ -134,8 +134,9 @@ struct thread_pool_options {
 
   int threads = 0;  ///< concurrency(), the caller included; 0: default_concurrency()
   pinning pin = pinning::none;
-  std::chrono::microseconds spin{20};  ///< polling time of an idle worker before it sleeps
-  int task_threads = 64;               ///< the most tasks that run at once, each on a thread of its own
+  /// The time for which an idle worker polls before it sleeps; up to 200 us more while jobs come that often.
+  std::chrono::microseconds spin{20};
+  int task_threads = 64;  ///< the most tasks that run at once, each on a thread of its own
 };
 
 /// Bulk and task executor.
@@ -173,6 +174,10 @@ class thread_pool {
   thread_pool& operator=(const thread_pool&) = delete;
 
   [[nodiscard]] int concurrency() const noexcept { return concurrency_; }
+  /// True unless all workers sleep; after a call they poll for a while.
+  [[nodiscard]] bool polls() const noexcept {
+    return sleepers_.load(std::memory_order_relaxed) + 1 < concurrency_;
+  }
   /// The affinity mask at construction.
   [[nodiscard]] const std::vector<int>& cpus() const noexcept { return cpus_; }
 
@@ -385,8 +390,13 @@ class thread_pool {
     return nullptr;
   }
 
+  // A worker polls for spin_, and as long again as the last job kept it waiting where that was at most
+  // longest_spin: work that comes in bursts finds it awake, and polling costs no more than twice the wait.
+  static constexpr std::chrono::microseconds longest_spin{200};
+
   void work(int id) {
     this_thread() = {this, id};
+    std::chrono::nanoseconds patience = spin_;
     std::unique_lock lock(mutex_);
     while (true) {
       if (bulk_job* job = find_job()) {
@@ -400,18 +410,22 @@ class thread_pool {
       if (stopping_) return;
       const std::uint64_t seen = epoch_.load(std::memory_order_relaxed);
       lock.unlock();
-      const bool changed = spin_until_epoch_leaves(seen);
+      const auto idle_from = std::chrono::steady_clock::now();
+      const bool changed = spin_until_epoch_leaves(seen, idle_from + patience);
       lock.lock();
-      if (changed) continue;
-      sleepers_.fetch_add(1, std::memory_order_seq_cst);
-      work_arrived_.wait(lock, [&] { return epoch_.load(std::memory_order_relaxed) != seen; });
-      sleepers_.fetch_sub(1, std::memory_order_relaxed);
+      if (!changed) {
+        sleepers_.fetch_add(1, std::memory_order_seq_cst);
+        work_arrived_.wait(lock, [&] { return epoch_.load(std::memory_order_relaxed) != seen; });
+        sleepers_.fetch_sub(1, std::memory_order_relaxed);
+      }
+      const auto waited = std::chrono::steady_clock::now() - idle_from;
+      patience = spin_.count() > 0 && waited <= longest_spin ? spin_ + waited : spin_;
     }
   }
 
-  bool spin_until_epoch_leaves(std::uint64_t seen) const noexcept {
+  bool spin_until_epoch_leaves(std::uint64_t seen,
+                               std::chrono::steady_clock::time_point give_up) const noexcept {
     if (spin_.count() == 0) return false;
-    const auto give_up = std::chrono::steady_clock::now() + spin_;
     do {
       for (int i = 0; i < 32; ++i) {
         if (epoch_.load(std::memory_order_acquire) != seen) return true;

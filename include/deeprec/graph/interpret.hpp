@@ -99,7 +99,7 @@ class step_interpreter {
  private:
   static std::size_t at(index_t i) noexcept { return static_cast<std::size_t>(i); }
   [[nodiscard]] void* place(detail::port_ref ref) const {
-    while (g_.op(ref.op).kind == op_kind::stage) ref = g_.op(ref.op).inputs[at(ref.port)].from;
+    ref = g_.made_at(ref);
     return values_[at(ref.op)][at(ref.port)];
   }
   [[nodiscard]] std::vector<void*> cells_of(index_t v) const {

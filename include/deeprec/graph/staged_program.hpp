@@ -1,4 +1,4 @@
-// Runs the steps of a graph as a pipeline that is cut where its stages are, or where smart_stage cuts it.
+// Runs the steps of a graph as a pipeline that is cut where its stages are, or where smart_stage put the cut.
 //
 //   source ── ops before the cut ──[ capacity ]── ops behind it ── done(state)     threads: 1 + the caller's
 //   source ──[ ]── ops before it, n producers ──[ ]── ops behind it ── done                 1 + n + 1
@@ -91,8 +91,19 @@ class staged_run {
           !made)
         return made;
     }
+    // The ops behind the last cut run for one step at a time: their values are there once, or those of all
+    // steps in flight would pass through the cache in turn. The other values of home_ are never used.
+    shared_.slots.assign(layout_->slots().size(), false);
+    for (index_t v = 0; v < g.size(); ++v) {
+      if (v == source || cuts_behind(v) > 0 || g.op(v).kind == op_kind::stage) continue;
+      for (std::size_t p = 0; p < g.op(v).outputs.size(); ++p) {
+        shared_.slots[static_cast<std::size_t>(layout_->slot_of(v, static_cast<index_t>(p)))] = true;
+      }
+    }
+    home_.emplace(layout_, nullptr, options_.memory);
+    shared_.home = &*home_;
     states_.emplace(states_in_flight(),
-                    [&] { return state_access::make(layout_, nullptr, options_.memory); });
+                    [&] { return state_access::make(layout_, nullptr, options_.memory, &shared_); });
     return {};
   }
 
@@ -146,7 +157,9 @@ class staged_run {
   index_t parts_ = 0;
   task_plan source_;
   std::array<task_plan, most_cuts + 1> plans_;
-  std::optional<pool_type> states_;
+  std::optional<step_storage> home_;
+  shared_values shared_;
+  std::optional<pool_type> states_;  // refers to both
   index_t next_ = 0;
 };
 
@@ -203,7 +216,7 @@ class staged_program {
     return make(graph.core(), flat.value(),
                 detail::cuts_behind(flat.value(), {}, [](index_t) { return true; }), std::move(options));
   }
-  /// Cut where smart_stage says, which was given flat() of this graph; stages that it keeps are cuts as well.
+  /// Cut by smart_stage, from flat() of this graph; stages that it keeps are cuts as well.
   ///
   /// @post    as compile(graph)
   /// @cost    as compile(graph)

@@ -57,7 +57,7 @@ class op_ref : public detail::single_value<Outs...> {
   op_ref role(op_role role) const {
     return with([&](detail::step_op& op) { op.role = role; });
   }
-  /// The caller wants it in the step itself: it stays behind every stage.
+  /// It runs in the step itself: it stays behind every stage.
   op_ref target() const {
     return with([](detail::step_op& op) { op.target = true; });
   }

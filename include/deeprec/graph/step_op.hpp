@@ -49,7 +49,7 @@ enum class variable_use : std::uint8_t {
   stale_read,  ///< reads what it was up to W - 1 steps before; W = 1: read
 };
 
-/// What an op knows of the step that it is part of.
+/// What an op gets of the step that it is part of.
 struct step_call {
   const context<executor_ref>& on;  ///< for the verbs that it calls
   index_t step;                     ///< the number of the step, from 0

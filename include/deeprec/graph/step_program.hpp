@@ -84,8 +84,8 @@ namespace detail {
 
 struct state_access {
   static step_state make(std::shared_ptr<const step_layout> layout, std::shared_ptr<const task_plan> plan,
-                         std::pmr::memory_resource* memory) {
-    return step_state(std::make_unique<step_storage>(std::move(layout), std::move(plan), memory));
+                         std::pmr::memory_resource* memory, const shared_values* shared = nullptr) {
+    return step_state(std::make_unique<step_storage>(std::move(layout), std::move(plan), memory, shared));
   }
   static step_storage& storage(const step_state& state) noexcept { return *state.held_; }
 };
@@ -97,7 +97,7 @@ constexpr void check_step_executor() {
                 "inline_executor or a context on one; an op on a device holds its own executor.");
 }
 
-/// Runs a part of a step with run_plan(context, storage), and tells the end of the source from a failure.
+/// Runs a part of a step with run_plan(context, storage), and returns false where the source ended.
 template <class C, class RunPlan>
 result<bool> run_step(C&& on, step_storage& step, const RunPlan& run_plan) {
   const auto given = as_context(on);

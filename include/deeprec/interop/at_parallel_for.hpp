@@ -33,6 +33,8 @@ class torch_executor {
       : call_(std::move(parallel_for)), concurrency_(threads > 1 ? threads : 1) {}
 
   [[nodiscard]] int concurrency() const noexcept { return concurrency_; }
+  /// OpenMP's threads poll between regions, unless OMP_WAIT_POLICY or the number of threads forbids it.
+  [[nodiscard]] static constexpr bool polls() noexcept { return true; }
 
   /// Calls body(begin, end, worker) for [0, n) in pieces of `grain` (the last may be shorter).
   /// `worker` is an index of the range that at::parallel_for splits, not a thread.

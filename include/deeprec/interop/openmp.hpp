@@ -29,6 +29,8 @@ class openmp_executor {
       : concurrency_(threads > 0 ? threads : omp_get_max_threads()) {}
 
   [[nodiscard]] int concurrency() const noexcept { return concurrency_; }
+  /// OpenMP's threads poll between regions, unless OMP_WAIT_POLICY or the number of threads forbids it.
+  [[nodiscard]] static constexpr bool polls() noexcept { return true; }
 
   /// Calls body(begin, end, worker) for [0, n) in pieces of `grain` (the last may be shorter).
   ///

@@ -22,7 +22,8 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// @pre      out is in (same first element, stride and type), or shares no byte with it
 /// @numerics to nearest even; beyond the range of f16: infinity; NaN stays NaN (quiet). The same on every ISA
 ///           and for any number of threads
-/// @cost     O(R*C), one read and one write; non-temporal stores when out is larger than the last-level cache
+/// @cost     O(R*C), one read and one write; non-temporal stores when out is larger than the tuning's
+///           kept_bytes
 /// @threads  reentrant; concurrent calls are safe where their outputs share no byte
 /// @error    shape_mismatch, unsupported: as evaluate
 /// @example  @snippet tests/ops/cast_test.cpp cast

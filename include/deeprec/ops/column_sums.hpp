@@ -14,6 +14,7 @@
 #include <utility>
 
 #include <deeprec/core/array_view.hpp>
+#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/dtypes.hpp>
@@ -34,14 +35,15 @@ namespace detail {
 template <class Context, class T, class = unit>
 void sum_columns_on_host(const Context& ctx, matrix_view<const T> in, float* out) {
   constexpr index_t block = 64;  // columns
-  ctx.executor->parallel_for(
-      (in.extent(1) + block - 1) / block, index_t{1}, [&](index_t begin, index_t end, int) {
-        const index_t first = begin * block;
-        const index_t count = (std::min)(end * block, in.extent(1)) - first;
-        with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
-          sum_columns(region, in.data_handle() + first, in.stride(0), in.extent(0), count, out + first);
-        });
-      });
+  const index_t bytes = capped_product(in.extent(0), in.extent(1)) * index_t{sizeof(T)};
+  run_bulk(ctx, {(in.extent(1) + block - 1) / block, 1, ns_of_bytes(*ctx.tuning, bytes)},
+           [&](index_t begin, index_t end, int) {
+             const index_t first = begin * block;
+             const index_t count = (std::min)(end * block, in.extent(1)) - first;
+             with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
+               sum_columns(region, in.data_handle() + first, in.stride(0), in.extent(0), count, out + first);
+             });
+           });
 }
 
 }  // namespace detail

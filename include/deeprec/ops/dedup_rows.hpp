@@ -21,6 +21,7 @@
 #include <vector>
 
 #include <deeprec/core/array_view.hpp>
+#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/first_fault.hpp>
@@ -71,13 +72,15 @@ template <class Context, class T, class = detail::unit>
 void hash_rows(const Context& ctx, const matrix_view<const T>& in, std::uint64_t* hashes) {
   const auto bytes = static_cast<std::size_t>(in.extent(1)) * sizeof(T);
   const index_t grain = rows_per_piece(static_cast<index_t>(bytes));
-  ctx.executor->parallel_for(in.extent(0), grain, [&](index_t begin, index_t end, int) {
-    const key_seed seed = process_key_seed();  // a copy, which stores of hashes can't alias
-    for (index_t k = begin; k < end; ++k) {
-      const auto* const row = static_cast<const char*>(static_cast<const void*>(in.row(k)));
-      hashes[k] = hash_bytes_with(std::string_view(row, bytes), seed.start, seed.key);
-    }
-  });
+  const double ns = ns_of_bytes(*ctx.tuning, static_cast<index_t>(bytes)) + 5;
+  run_bulk(ctx, {in.extent(0), grain, ns * static_cast<double>(in.extent(0))},
+           [&](index_t begin, index_t end, int) {
+             const key_seed seed = process_key_seed();  // a copy, which stores of hashes can't alias
+             for (index_t k = begin; k < end; ++k) {
+               const auto* const row = static_cast<const char*>(static_cast<const void*>(in.row(k)));
+               hashes[k] = hash_bytes_with(std::string_view(row, bytes), seed.start, seed.key);
+             }
+           });
 }
 
 /// The keys of number_keys: rows, by their bytes. `rows` has room for all of them.
@@ -249,11 +252,13 @@ status gather_rows_on(host_backend, const Context& ctx, matrix_view<const T, Spa
             "gather_rows: inverse must be in [0, U)",
             {.position = b, .value = static_cast<std::int64_t>(detail::row_number(numbers, b))}};
   };
-  if (const status s = detail::first_fault(ctx, n, index_t{1} << 16, check); !s) return s;
+  if (const status s = detail::first_fault(ctx, {n, index_t{1} << 16, static_cast<double>(n)}, check); !s)
+    return s;
   if (out.empty()) return {};
   const auto bytes = static_cast<std::size_t>(out.extent(1)) * sizeof(T);
   const index_t grain = detail::rows_per_piece(static_cast<index_t>(bytes));
-  ctx.executor->parallel_for(n, grain, [&](index_t begin, index_t end, int) {
+  const double ns = detail::ns_of_row(*ctx.tuning, rows.extent(0), static_cast<index_t>(bytes));
+  detail::run_bulk(ctx, {n, grain, ns * static_cast<double>(n)}, [&](index_t begin, index_t end, int) {
     for (index_t b = begin; b < end; ++b) {
       std::memcpy(out.row(b), rows.row(static_cast<index_t>(detail::row_number(numbers, b))), bytes);
     }

@@ -18,6 +18,7 @@
 #include <type_traits>
 
 #include <deeprec/core/array_view.hpp>
+#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/dtypes.hpp>
@@ -30,7 +31,6 @@
 #include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/ops/detail/byte_rows.hpp>
-#include <deeprec/ops/detail/cache_size.hpp>
 #include <deeprec/ops/detail/dynamic_stitch_args.hpp>
 #include <deeprec/ops/detail/dynamic_stitch_kernels.hpp>
 #include <deeprec/simd/dispatch.hpp>
@@ -140,9 +140,9 @@ inline void stitch_record(std::uint64_t* last, std::uint64_t place) noexcept {
 ///           written
 /// @numerics bits are copied; the same on every ISA and for any number of threads
 /// @cost     O(K + N*D), N the sum of N_k: every index and every row of data is read once, and every row that
-///           an index names written, with non-temporal stores when out is larger than the second-level
-///           cache and its rows are whole cache lines or long. On an executor of one thread no allocation;
-///           else 8 bytes for each row of out and each operand, from the context's resource
+///           an index names written, with non-temporal stores when out is larger than the tuning's
+///           own_cache_bytes and its rows are whole cache lines or long. On an executor of one thread no
+///           allocation; else 8 bytes for each row of out and each operand, from the context's resource
 /// @threads  reentrant; concurrent calls are safe where their outputs share no byte
 /// @error    shape_mismatch naming the operand (table = k); id_out_of_range (table = k, position = i, value)
 ///           of the first index outside [0, B); unsupported when out overlaps an operand; out_of_memory. On
@@ -196,11 +196,9 @@ status dynamic_stitch_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-/// @param stream_above outputs of more bytes than this are written with non-temporal stores
 template <class Context, class Indices, class Matrix, class T, MemorySpace OutSpace, class = detail::unit>
 status dynamic_stitch_on(host_backend, const Context& ctx, std::span<Indices> indices, std::span<Matrix> data,
-                         matrix_view<T, OutSpace> out,
-                         index_t stream_above = detail::second_level_cache_bytes()) {
+                         matrix_view<T, OutSpace> out) {
   static_assert(reachable_as<typename Indices::space, host_space> &&
                     reachable_as<typename Matrix::space, host_space> && reachable_as<OutSpace, host_space>,
                 "deeprec::dynamic_stitch: device memory given to a host context. Fix: copy it, or pass a "
@@ -217,7 +215,7 @@ status dynamic_stitch_on(host_backend, const Context& ctx, std::span<Indices> in
     rows = detail::capped_sum(rows, indices[k].size());
   }
   const index_t bytes = to.width * to.count;
-  const bool streamed = bytes > stream_above && to.width >= detail::line_bytes &&
+  const bool streamed = bytes > ctx.tuning->own_cache_bytes && to.width >= detail::line_bytes &&
                         (detail::has_whole_lines(to) || to.width >= 8 * detail::line_bytes);
   const auto stitch = [&](std::size_t k, index_t begin, index_t end, const std::uint64_t* last,
                           index_t start) {
@@ -241,15 +239,14 @@ status dynamic_stitch_on(host_backend, const Context& ctx, std::span<Indices> in
   };
   const index_t row_bytes = to.width + static_cast<index_t>(sizeof(Index));
   const index_t grain = (std::max)(index_t{1}, detail::copy_piece_bytes / row_bytes);
+  const double ns = detail::ns_of_bytes(*ctx.tuning, 2 * detail::capped_product(rows, row_bytes));
 
-  if (rows <= grain || ctx.executor->concurrency() == 1) {  // in the order of the operands, by one thread
-    status found;
-    ctx.executor->parallel_for(index_t{1}, index_t{1}, [&](index_t, index_t, int) {
-      for (std::size_t k = 0; k < data.size() && found.ok(); ++k) found = check(k, 0, indices[k].size());
-      if (!found || to.width == 0) return;
-      for (std::size_t k = 0; k < data.size(); ++k) stitch(k, 0, indices[k].size(), nullptr, 0);
-    });
-    return found;
+  if (rows <= grain || !detail::is_shared(ctx, ns)) {  // in the order of the operands
+    for (std::size_t k = 0; k < data.size(); ++k) {
+      if (const status s = check(k, 0, indices[k].size()); !s) return s;
+    }
+    for (std::size_t k = 0; k < data.size() && to.width > 0; ++k) stitch(k, 0, indices[k].size(), nullptr, 0);
+    return {};
   }
 
   detail::scratch_block scratch(
@@ -264,9 +261,10 @@ status dynamic_stitch_on(host_backend, const Context& ctx, std::span<Indices> in
   }
   const detail::stitch_places places{starts};
   constexpr index_t check_grain = index_t{1} << 15;
-  ctx.executor->parallel_for(to.count, check_grain, [&](index_t begin, index_t end, int) {
-    for (index_t b = begin; b < end; ++b) last[static_cast<std::size_t>(b)] = 0;
-  });
+  detail::run_bulk(ctx, {to.count, check_grain, detail::ns_of_bytes(*ctx.tuning, 8 * to.count)},
+                   [&](index_t begin, index_t end, int) {
+                     for (index_t b = begin; b < end; ++b) last[static_cast<std::size_t>(b)] = 0;
+                   });
   const auto check_places = [&](index_t begin, index_t end) {
     status found;
     places.each(begin, end, [&](std::size_t k, index_t first, index_t behind) {
@@ -282,9 +280,12 @@ status dynamic_stitch_on(host_backend, const Context& ctx, std::span<Indices> in
     });
     return found;
   };
-  if (const status s = detail::first_fault(ctx, rows, check_grain, check_places); !s) return s;
+  if (const status s =
+          detail::first_fault(ctx, {rows, check_grain, 3.0 * static_cast<double>(rows)}, check_places);
+      !s)
+    return s;
   if (to.width == 0) return {};
-  ctx.executor->parallel_for(rows, grain, [&](index_t begin, index_t end, int) {
+  detail::run_bulk(ctx, {rows, grain, ns}, [&](index_t begin, index_t end, int) {
     places.each(begin, end, [&](std::size_t k, index_t first, index_t behind) {
       stitch(k, first, behind, last.data(), starts[k]);
       return true;

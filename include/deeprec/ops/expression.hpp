@@ -25,6 +25,7 @@
 #include <vector>
 
 #include <deeprec/core/array_view.hpp>
+#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/matrix_view.hpp>
@@ -32,7 +33,6 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
-#include <deeprec/ops/detail/cache_size.hpp>
 #include <deeprec/ops/detail/expression_checks.hpp>
 #include <deeprec/ops/detail/expression_kernels.hpp>
 #include <deeprec/ops/detail/expression_nodes.hpp>
@@ -420,8 +420,8 @@ inline constexpr index_t piece_bytes = index_t{256} << 10;
 ///           up to the payloads of NaN. exp sigmoid tanh gelu dice multiply_add differ between ISAs within
 ///           their bounds. NaN follows IEEE 754; minimum and maximum are NaN when either operand is
 /// @cost     O(R*C): one read of every operand of the expressions, one write of every output, with
-///           non-temporal stores when the outputs together are larger than the last-level cache and none is
-///           in place. No allocation
+///           non-temporal stores when the outputs together are larger than the tuning's kept_bytes and none
+///           is in place. No allocation
 /// @threads  reentrant; concurrent calls are safe where their outputs share no byte
 /// @error    shape_mismatch, with the number of the operand in place().item: leaves with memory are counted
 ///           from 0 in the order in which they are written, over all assignments; of an output its own
@@ -450,10 +450,8 @@ status evaluate_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-/// @param stream_above outputs of more bytes than this together are written with non-temporal stores
 template <class Context, class... Assignments, class = detail::unit>
-status evaluate_on(host_backend, const Context& ctx, const expr::detail::parts<Assignments...>& all,
-                   index_t stream_above = detail::last_level_cache_bytes()) {
+status evaluate_on(host_backend, const Context& ctx, const expr::detail::parts<Assignments...>& all) {
   constexpr index_t leaf_count = (0 + ... + Assignments::operands);
   expr::detail::operand leaves[leaf_count + 1];
   expr::detail::operand* end_of_leaves = leaves;
@@ -474,12 +472,14 @@ status evaluate_on(host_backend, const Context& ctx, const expr::detail::parts<A
   for (const auto* leaf = leaves; leaf < end_of_leaves; ++leaf) {
     if (leaf->how == expr::detail::form::matrix) bytes += expr::detail::size_of(leaf->type);
   }
-  const bool streamed = !found.in_place && detail::capped_product(detail::capped_product(rows, columns),
-                                                                  out_bytes) > stream_above;
+  const index_t elements = detail::capped_product(rows, columns);
+  const bool streamed =
+      !found.in_place && detail::capped_product(elements, out_bytes) > ctx.tuning->kept_bytes;
   const expr::detail::job<Assignments...> work(all, one_row ? 1 : rows, one_row ? rows * columns : columns,
                                                streamed);
   const index_t grain = (std::max)(index_t{1}, expr::detail::piece_bytes / (bytes * work.piece));
-  ctx.executor->parallel_for(work.pieces(), grain, [&](index_t begin, index_t end, int) {
+  const double ns = detail::ns_of_bytes(*ctx.tuning, detail::capped_product(elements, bytes));
+  detail::run_bulk(ctx, {work.pieces(), grain, ns}, [&](index_t begin, index_t end, int) {
     with_isa_up_to_avx512(ctx.instruction_set,
                           [&](auto region) { evaluate_pieces(region, work, begin, end); });
   });

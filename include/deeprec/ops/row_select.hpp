@@ -15,6 +15,7 @@
 #include <type_traits>
 
 #include <deeprec/core/array_view.hpp>
+#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/matrix_view.hpp>
@@ -23,7 +24,6 @@
 #include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/ops/detail/byte_rows.hpp>
-#include <deeprec/ops/detail/cache_size.hpp>
 #include <deeprec/ops/detail/row_select_args.hpp>
 #include <deeprec/ops/detail/row_select_kernels.hpp>
 #include <deeprec/simd/dispatch.hpp>
@@ -109,7 +109,7 @@ inline status select_overlaps(const unsigned char* cond, const byte_rows<const s
 /// @numerics bits are copied: NaN payloads, -0 and padding too; the same on every ISA and for any number
 ///           of threads
 /// @cost     O(B*D): reads only the chosen rows, once, and writes out once, with non-temporal stores when out
-///           is larger than the last-level cache. In place: only the rows that change. No allocation
+///           is larger than the tuning's kept_bytes. In place: only the rows that change. No allocation
 /// @threads  reentrant; concurrent calls are safe where their outputs share no byte
 /// @error    shape_mismatch naming the operand; unsupported when out overlaps an operand in part. On an
 ///           error nothing is written
@@ -180,12 +180,11 @@ status row_select_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-/// @param stream_above outputs of more bytes than this are written with non-temporal stores
 template <class Context, MemorySpace CondSpace, class T, MemorySpace ThenSpace, MemorySpace OtherwiseSpace,
           MemorySpace OutSpace, class = detail::unit>
 status row_select_on(host_backend, const Context& ctx, array_view<const unsigned char, CondSpace> cond,
                      matrix_view<const T, ThenSpace> then, matrix_view<const T, OtherwiseSpace> otherwise,
-                     matrix_view<T, OutSpace> out, index_t stream_above = detail::last_level_cache_bytes()) {
+                     matrix_view<T, OutSpace> out) {
   static_assert(reachable_as<CondSpace, host_space> && reachable_as<ThenSpace, host_space> &&
                     reachable_as<OtherwiseSpace, host_space> && reachable_as<OutSpace, host_space>,
                 "deeprec::row_select: device memory given to a host context. Fix: copy it, or pass "
@@ -196,17 +195,19 @@ status row_select_on(host_backend, const Context& ctx, array_view<const unsigned
   const detail::byte_rows<const std::byte> from_otherwise = detail::bytes_of(otherwise);
   if (const status s = detail::select_overlaps(cond.data(), from_then, from_otherwise, to); !s) return s;
   const index_t bytes = to.width * to.count;
-  const bool streamed = to.width >= detail::line_bytes && bytes > stream_above;
+  const bool streamed = to.width >= detail::line_bytes && bytes > ctx.tuning->kept_bytes;
   const detail::select_args args{
       cond.data(),
       {detail::one_for_all(from_otherwise), detail::one_for_all(from_then)},
       {reinterpret_cast<std::byte*>(out.data_handle()), to.count, to.stride, to.width},
-      streamed || bytes > detail::fetch_above ? detail::rows_ahead(to.width) : 0,
+      streamed || bytes > ctx.tuning->own_cache_bytes ? detail::rows_ahead(to.width) : 0,
       streamed ? detail::store_kind::streamed : detail::store_kind::cached};
   const index_t grain = (std::max)(index_t{1}, detail::copy_piece_bytes / to.width);
-  ctx.executor->parallel_for(to.count, grain, [&](index_t begin, index_t end, int) {
-    with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) { select_rows(region, args, begin, end); });
-  });
+  detail::run_bulk(ctx, {to.count, grain, detail::ns_of_bytes(*ctx.tuning, 2 * bytes)},
+                   [&](index_t begin, index_t end, int) {
+                     with_isa_up_to_avx512(ctx.instruction_set,
+                                           [&](auto region) { select_rows(region, args, begin, end); });
+                   });
   return {};
 }
 

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <type_traits>
 
+#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/dtypes.hpp>
@@ -22,7 +23,6 @@
 #include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/ops/detail/byte_rows.hpp>
-#include <deeprec/ops/detail/cache_size.hpp>
 #include <deeprec/ops/detail/tile_args.hpp>
 #include <deeprec/ops/detail/tile_kernels.hpp>
 #include <deeprec/simd/dispatch.hpp>
@@ -38,8 +38,8 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// @post     every element of out is written; bytes between the rows are neither read nor written. A multiple
 ///           of 0 gives an empty out
 /// @numerics bits are copied; the same on every ISA and for any number of threads
-/// @cost     O(size of out): writes out once, with non-temporal stores when it is larger than the
-///           second-level cache; reads in row_multiple times. No allocation
+/// @cost     O(size of out): writes out once, with non-temporal stores when it is larger than the tuning's
+///           own_cache_bytes; reads in row_multiple times. No allocation
 /// @threads  reentrant; concurrent calls are safe where their outputs share no byte
 /// @error    shape_mismatch naming the operand, or a multiple that is negative; unsupported when out overlaps
 ///           in. On an error nothing is written
@@ -96,10 +96,9 @@ status tile_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-/// @param stream_above outputs of more bytes than this are written with non-temporal stores
 template <class Context, class T, MemorySpace Space, MemorySpace OutSpace, class = detail::unit>
-status tile_on(host_backend, const Context& ctx, matrix_view<const T, Space> in, matrix_view<T, OutSpace> out,
-               index_t stream_above = detail::second_level_cache_bytes()) {
+status tile_on(host_backend, const Context& ctx, matrix_view<const T, Space> in,
+               matrix_view<T, OutSpace> out) {
   static_assert(reachable_as<Space, host_space> && reachable_as<OutSpace, host_space>,
                 "deeprec::tile: device memory given to a host context. Fix: copy it, or pass a device "
                 "context.");
@@ -108,15 +107,17 @@ status tile_on(host_backend, const Context& ctx, matrix_view<const T, Space> in,
   const detail::byte_rows<const std::byte> read_out = detail::bytes_of(out);
   if (detail::share_bytes(from, read_out)) return {errc::unsupported, "tile: out must not overlap in"};
   const index_t bytes = read_out.width * read_out.count;
-  const bool streamed = bytes > stream_above && read_out.width >= detail::line_bytes;
+  const bool streamed = bytes > ctx.tuning->own_cache_bytes && read_out.width >= detail::line_bytes;
   const detail::tile_args args{
       from,
       {reinterpret_cast<std::byte*>(out.data_handle()), read_out.count, read_out.stride, read_out.width},
       streamed ? detail::store_kind::streamed : detail::store_kind::cached};
   const index_t grain = (std::max)(index_t{1}, detail::copy_piece_bytes / read_out.width);
-  ctx.executor->parallel_for(read_out.count, grain, [&](index_t begin, index_t end, int) {
-    with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) { tile_rows(region, args, begin, end); });
-  });
+  detail::run_bulk(ctx, {read_out.count, grain, detail::ns_of_bytes(*ctx.tuning, bytes)},
+                   [&](index_t begin, index_t end, int) {
+                     with_isa_up_to_avx512(ctx.instruction_set,
+                                           [&](auto region) { tile_rows(region, args, begin, end); });
+                   });
   return {};
 }
 

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/matrix_view.hpp>
@@ -21,7 +22,6 @@
 #include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/ops/detail/byte_rows.hpp>
-#include <deeprec/ops/detail/cache_size.hpp>
 #include <deeprec/ops/detail/transpose_args.hpp>
 #include <deeprec/ops/detail/transpose_kernels.hpp>
 #include <deeprec/simd/dispatch.hpp>
@@ -38,8 +38,8 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// @numerics bits are copied: NaN payloads, -0 and padding too; the same on every ISA and for any number of
 ///           threads
 /// @cost     O(R*C): reads in once and writes out once, in blocks of 512 bytes of a column and 128 columns,
-///           with non-temporal stores when out is larger than the second-level cache. No allocation; 80 KB of
-///           stack
+///           with non-temporal stores when out is larger than the tuning's own_cache_bytes. No allocation; 80
+///           KB of stack
 /// @threads  reentrant; concurrent calls are safe where their outputs share no byte
 /// @error    shape_mismatch naming the operand; unsupported when out overlaps in. On an error nothing is
 ///           written
@@ -87,12 +87,9 @@ status transpose_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-/// @param stream_above outputs of more bytes than this are written with non-temporal stores
-/// @param stage_above  the blocks of outputs of more bytes than this are written from a buffer
 template <class Context, class T, MemorySpace Space, MemorySpace OutSpace, class = detail::unit>
 status transpose_on(host_backend, const Context& ctx, matrix_view<const T, Space> in,
-                    matrix_view<T, OutSpace> out, index_t stream_above = detail::second_level_cache_bytes(),
-                    index_t stage_above = detail::second_level_cache_bytes()) {
+                    matrix_view<T, OutSpace> out) {
   static_assert(reachable_as<Space, host_space> && reachable_as<OutSpace, host_space>,
                 "deeprec::transpose: device memory given to a host context. Fix: copy it, or pass a device "
                 "context.");
@@ -104,24 +101,24 @@ status transpose_on(host_backend, const Context& ctx, matrix_view<const T, Space
     return {errc::unsupported, "transpose: out must not overlap in"};
   }
   const index_t bytes = read_out.width * read_out.count;
-  const bool may_stage = element <= detail::transpose_stage_element && read_out.width >= detail::line_bytes;
-  const bool streamed = may_stage && bytes > stream_above;
-  const bool staged = streamed || (may_stage && bytes > stage_above);
+  const bool streamed = element <= detail::transpose_stage_element && read_out.width >= detail::line_bytes &&
+                        bytes > ctx.tuning->own_cache_bytes;
   const detail::transpose_args args{
       from,
       {reinterpret_cast<std::byte*>(out.data_handle()), read_out.count, read_out.stride, read_out.width},
       element,
       detail::elements_to_line(read_out.first, element, from.count),
-      staged ? detail::tile_path::staged : detail::tile_path::direct,
       streamed ? detail::store_kind::streamed : detail::store_kind::cached};
   const detail::transpose_grid grid(args);
   const index_t block_bytes = grid.block_rows * detail::transpose_columns * element;
   const index_t grain = (std::max)(index_t{1}, detail::copy_piece_bytes / block_bytes);
-  ctx.executor->parallel_for(grid.down * grid.across, grain, [&](index_t begin, index_t end, int) {
-    with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
-      transpose_blocks(region, std::integral_constant<int, int{sizeof(T)}>(), args, begin, end);
-    });
-  });
+  detail::run_bulk(ctx, {grid.down * grid.across, grain, detail::ns_of_bytes(*ctx.tuning, 4 * bytes)},
+                   [&](index_t begin, index_t end, int) {
+                     with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
+                       transpose_blocks(region, std::integral_constant<int, int{sizeof(T)}>(), args, begin,
+                                        end);
+                     });
+                   });
   return {};
 }
 

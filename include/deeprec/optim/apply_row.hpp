@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/dtypes.hpp>
@@ -95,7 +96,8 @@ status apply_rows_on(host_backend, const Context& ctx, matrix_view<const float> 
                      matrix_view<W> weights, matrix_view<float> state, const Rounding& rounding) {
   const auto rows = detail::prepare(optimizer);
   const index_t grain = (std::max<index_t>)(1, 4096 / weights.extent(1));
-  ctx.executor->parallel_for(weights.extent(0), grain, [&](index_t begin, index_t end, int) {
+  const double ns = detail::ns_of_bytes(*ctx.tuning, weights.extent(0) * weights.extent(1) * 16);
+  detail::run_bulk(ctx, {weights.extent(0), grain, ns}, [&](index_t begin, index_t end, int) {
     with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
       step_rows<O>(region, rows, gradient, weights, state, rounding, begin, end);
     });

@@ -15,6 +15,7 @@
 #include <type_traits>
 #include <vector>
 
+#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/dtypes.hpp>
@@ -106,7 +107,9 @@ status global_norm_on(host_backend, const Context& ctx, std::span<const matrix_v
     const index_t items = detail::capped_product(gradient.extent(0), chunks);
     const index_t grain = chunks > 1 ? 1 : widest / gradient.extent(1);
     sums.assign(static_cast<std::size_t>((items - 1) / grain + 1), 0.0);
-    ctx.executor->parallel_for(items, grain, [&](index_t begin, index_t end, int) {
+    const double ns =
+        detail::ns_of_bytes(*ctx.tuning, items * (chunks > 1 ? widest : gradient.extent(1)) * 4);
+    detail::run_bulk(ctx, {items, grain, ns}, [&](index_t begin, index_t end, int) {
       for (index_t i = begin; i < end; i += grain) {  // an executor may hand out several pieces at once
         detail::add_squares(gradient, chunks, widest, i, end - i > grain ? i + grain : end,
                             sums[static_cast<std::size_t>(i / grain)]);

@@ -7,6 +7,10 @@
 #  pragma GCC push_options
 #  pragma GCC target("avx2,fma,f16c,bmi2,avx512f,avx512bw,avx512dq,avx512vl")
 #endif
+#if defined(__NVCC__)
+#  pragma nv_diagnostic push
+#  pragma nv_diag_suppress 1675  // its front end does not know GCC's unroll, the host compiler does
+#endif
 #pragma push_macro("DEEPREC_HD")
 #undef DEEPREC_HD
 #define DEEPREC_HD  // nothing in a region is device code

@@ -4,6 +4,9 @@
 }
 }
 #pragma pop_macro("DEEPREC_HD")
+#if defined(__NVCC__)
+#  pragma nv_diagnostic pop
+#endif
 #if defined(__clang__)
 #  pragma clang attribute pop
 #else

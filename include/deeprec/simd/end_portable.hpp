@@ -3,3 +3,6 @@
 }
 }
 #pragma pop_macro("DEEPREC_HD")
+#if defined(__NVCC__)
+#  pragma nv_diagnostic pop
+#endif

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/first_fault.hpp>
 #include <deeprec/dense/detail/gemm_borders.hpp>
@@ -346,6 +347,13 @@ class tile_runner {
     return setup_.borders.m.count() * setup_.borders.n.count() * job_.batch.count;
   }
 
+  /// The time of all tiles, about: products, or for few rows what is read.
+  [[nodiscard]] double ns(const kernel_tuning& tuning) const noexcept {
+    const double products = ns_of_products(tuning, job_.m, job_.n, job_.k);
+    const double reads = ns_of_bytes(tuning, capped_product(capped_product(job_.n, job_.k), 2));
+    return (std::max)(products, reads) * static_cast<double>(job_.batch.count);
+  }
+
   status run(index_t tile, char* scratch) const {
     const gemm_borders& at = setup_.borders;
     const index_t each = at.m.count() * at.n.count();
@@ -464,7 +472,7 @@ status run_tiles(context<E> ctx, const tile_runner& runner, std::size_t slot_byt
   if (slot_of != nullptr) std::fill_n(slot_of, workers, -1);
   std::atomic<int> next_slot{0};
   fault_report report;
-  ctx.executor->parallel_for(tiles, index_t{1}, [&](index_t begin, index_t end, int worker) {
+  run_bulk(ctx, {tiles, 1, runner.ns(*ctx.tuning)}, [&](index_t begin, index_t end, int worker) {
     std::size_t slot = 0;
     if (slot_of != nullptr) {
       int& mine = slot_of[worker];
@@ -499,28 +507,29 @@ void finish_result(context<E> ctx, const gemm_desc& desc, index_t m, index_t n, 
   const index_t height = sums != nullptr ? m : (std::min)(m, index_t{256});
   const index_t mask_stride = desc.mask_bits.stride(0) / width;
   const index_t positive_stride = desc.relu_bits.stride(0) / width;
-  ctx.executor->parallel_for(
-      blocks * ((m + height - 1) / height), std::max<index_t>(1, 16384 / (height * width)),
-      [&](index_t begin, index_t end, int) {
-        with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
-          for (index_t piece = begin; piece < end; ++piece) {
-            const index_t row = piece / blocks * height;
-            const index_t block = piece % blocks;
-            result_block part{
-                .c = {offset_by(c.data, row * c.stride + block * width, c.storage), c.stride, c.storage},
-                .rows = (std::min)(height, m - row),
-                .columns = (std::min)(width, n - block * width),
-                .mask = desc.mask_bits.data_handle(),
-                .mask_stride = mask_stride,
-                .positive = desc.relu_bits.data_handle(),
-                .positive_stride = positive_stride,
-                .sums = sums == nullptr ? nullptr : sums + block * width};
-            if (part.mask != nullptr) part.mask += row * mask_stride + block;
-            if (part.positive != nullptr) part.positive += row * positive_stride + block;
-            finish_block(region, part);
-          }
-        });
-      });
+  run_bulk(ctx,
+           {blocks * ((m + height - 1) / height), std::max<index_t>(1, 16384 / (height * width)),
+            ns_of_bytes(*ctx.tuning, m * n * 8)},
+           [&](index_t begin, index_t end, int) {
+             with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
+               for (index_t piece = begin; piece < end; ++piece) {
+                 const index_t row = piece / blocks * height;
+                 const index_t block = piece % blocks;
+                 result_block part{
+                     .c = {offset_by(c.data, row * c.stride + block * width, c.storage), c.stride, c.storage},
+                     .rows = (std::min)(height, m - row),
+                     .columns = (std::min)(width, n - block * width),
+                     .mask = desc.mask_bits.data_handle(),
+                     .mask_stride = mask_stride,
+                     .positive = desc.relu_bits.data_handle(),
+                     .positive_stride = positive_stride,
+                     .sums = sums == nullptr ? nullptr : sums + block * width};
+                 if (part.mask != nullptr) part.mask += row * mask_stride + block;
+                 if (part.positive != nullptr) part.positive += row * positive_stride + block;
+                 finish_block(region, part);
+               }
+             });
+           });
 }
 
 /// out[i] = sum of op(a)'s row i.
@@ -532,16 +541,18 @@ void sum_rows(context<E> ctx, gemm_operand as, const gemm_view<>& a, float* out)
     sum_columns_on_host(ctx, matrix_view<const T>(data, a.extent(0), a.extent(1), stride), out);
     return;
   }
-  ctx.executor->parallel_for(a.extent(0), std::max<index_t>(1, 16384 / std::max<index_t>(1, a.extent(1))),
-                             [&](index_t begin, index_t end, int) {
-                               for (index_t i = begin; i < end; ++i) {
-                                 double sum = 0;
-                                 for (index_t p = 0; p < a.extent(1); ++p) {
-                                   sum += static_cast<double>(static_cast<float>(data[i * stride + p]));
-                                 }
-                                 out[i] = static_cast<float>(sum);
-                               }
-                             });
+  run_bulk(ctx,
+           {a.extent(0), std::max<index_t>(1, 16384 / std::max<index_t>(1, a.extent(1))),
+            static_cast<double>(a.extent(0)) * static_cast<double>(a.extent(1))},
+           [&](index_t begin, index_t end, int) {
+             for (index_t i = begin; i < end; ++i) {
+               double sum = 0;
+               for (index_t p = 0; p < a.extent(1); ++p) {
+                 sum += static_cast<double>(static_cast<float>(data[i * stride + p]));
+               }
+               out[i] = static_cast<float>(sum);
+             }
+           });
 }
 
 }}}}  // namespace deeprec::DEEPREC_ABI::detail::DEEPREC_UNIT

@@ -12,6 +12,7 @@
 #include <type_traits>
 
 #include <deeprec/core/array_view.hpp>
+#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/jagged_view.hpp>
@@ -46,10 +47,12 @@ void fill_bags(const Context& ctx, const Bags& in, const std::optional<Id>& defa
   const auto ranges = in.ranges();
   const index_t bags = in.bags();
   const index_t fills = default_id.has_value() ? 1 : 0;
-  const index_t grain = bags_per_piece(bags, in.end_position() - in.first_position());
+  const index_t positions = in.end_position() - in.first_position();
+  const index_t grain = bags_per_piece(bags, positions);
+  const double ns = static_cast<double>(bags + positions);
   auto* const offsets = size_offsets(out, bags);
   using offset_type = std::remove_pointer_t<decltype(offsets)>;
-  ctx.executor->parallel_for(bags, grain, [&](index_t first, index_t last, int) {
+  run_bulk(ctx, {bags, grain, ns}, [&](index_t first, index_t last, int) {
     for (index_t b = first; b < last; ++b) {
       const index_t size = ranges.end(b) - ranges.begin(b);
       empty[b] = size == 0 ? 1 : 0;
@@ -57,7 +60,7 @@ void fill_bags(const Context& ctx, const Bags& in, const std::optional<Id>& defa
     }
   });
   const auto to = size_entries(out, sum_sizes(offsets, bags), in.weights());
-  ctx.executor->parallel_for(bags, grain, [&](index_t first, index_t last, int) {
+  run_bulk(ctx, {bags, grain, ns}, [&](index_t first, index_t last, int) {
     // The ids between two fills are copied in one piece.
     index_t from = ranges.begin(first);
     auto at = static_cast<index_t>(offsets[first]);

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include <deeprec/core/array_view.hpp>
+#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/coo_view.hpp>
@@ -192,24 +193,27 @@ inline namespace DEEPREC_UNIT {
 /// Entries per piece of work.
 inline constexpr index_t coo_piece = index_t{1} << 16;
 
+inline bulk_work work_of_entries(index_t n) noexcept { return {n, coo_piece, static_cast<double>(n)}; }
+
 /// Checks that all rows are in [0, B), and whether they are in order.
 template <class Context, class Coo>
 status look_at_rows(const Context& ctx, const Coo& coo, bool& in_order) {
   std::atomic<bool> falls{false};
   const auto bags = static_cast<std::uint64_t>(coo.bags());
-  const status rows = first_fault(ctx, coo.id_count(), coo_piece, [&](index_t begin, index_t end) -> status {
-    bool any_outside = false;
-    bool any_fall = false;
-    index_t before = coo.row(begin > 0 ? begin - 1 : 0);
-    for (index_t k = begin; k < end; ++k) {
-      const index_t row = coo.row(k);
-      any_outside |= static_cast<std::uint64_t>(row) >= bags;
-      any_fall |= row < before;
-      before = row;
-    }
-    if (any_fall) falls.store(true, std::memory_order_relaxed);
-    return any_outside ? coo.validate_rows(begin, end) : status{};
-  });
+  const status rows =
+      first_fault(ctx, work_of_entries(coo.id_count()), [&](index_t begin, index_t end) -> status {
+        bool any_outside = false;
+        bool any_fall = false;
+        index_t before = coo.row(begin > 0 ? begin - 1 : 0);
+        for (index_t k = begin; k < end; ++k) {
+          const index_t row = coo.row(k);
+          any_outside |= static_cast<std::uint64_t>(row) >= bags;
+          any_fall |= row < before;
+          before = row;
+        }
+        if (any_fall) falls.store(true, std::memory_order_relaxed);
+        return any_outside ? coo.validate_rows(begin, end) : status{};
+      });
   in_order = !falls.load(std::memory_order_relaxed);
   return rows;
 }
@@ -219,7 +223,7 @@ status look_at_rows(const Context& ctx, const Coo& coo, bool& in_order) {
 template <class Context, class Coo, class Offset>
 void offsets_in_order(const Context& ctx, const Coo& coo, Offset* offsets) {
   const index_t n = coo.id_count();
-  ctx.executor->parallel_for(n, coo_piece, [&](index_t begin, index_t end, int) {
+  run_bulk(ctx, work_of_entries(n), [&](index_t begin, index_t end, int) {
     index_t bag = begin == 0 ? 0 : coo.row(begin - 1) + 1;
     for (index_t k = begin; k < end; ++k) {
       for (const index_t row = coo.row(k); bag <= row; ++bag) offsets[bag] = static_cast<Offset>(k);
@@ -320,7 +324,7 @@ status to_jagged_on(host_backend, const Context& ctx, const coo_view<Id, Row, Sp
   }
   detail::offsets_in_order(ctx, coo, detail::size_offsets(out, coo.bags()));
   const detail::bag_entries<Id> to = detail::size_entries(out, n, coo.weights());
-  ctx.executor->parallel_for(n, detail::coo_piece, [&](index_t begin, index_t end, int) {
+  detail::run_bulk(ctx, detail::work_of_entries(n), [&](index_t begin, index_t end, int) {
     detail::copy_positions(coo.ids(), coo.weights(), begin, end - begin, to, begin);
   });
   return {};

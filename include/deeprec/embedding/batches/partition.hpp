@@ -21,6 +21,7 @@
 #include <vector>
 
 #include <deeprec/core/array_view.hpp>
+#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/contract.hpp>
@@ -212,15 +213,16 @@ inline constexpr index_t partition_piece = index_t{1} << 16;
 /// id_out_of_range for the first id outside [0, rows).
 template <class Context, class Id>
 status check_ids(const Context& ctx, array_view<const Id> ids, index_t rows) {
-  return first_fault(
-      ctx, ids.size(), partition_piece, [id = ids.data(), rows](index_t begin, index_t end) -> status {
-        bool any = false;
-        for (index_t k = begin; k < end; ++k) any |= is_bad_id(id[k], rows);
-        if (!any) return {};
-        index_t k = begin;
-        while (!is_bad_id(id[k], rows)) ++k;
-        return {errc::id_out_of_range, {.position = k, .value = static_cast<std::int64_t>(id[k])}};
-      });
+  return first_fault(ctx, {ids.size(), partition_piece, static_cast<double>(ids.size())},
+                     [id = ids.data(), rows](index_t begin, index_t end) -> status {
+                       bool any = false;
+                       for (index_t k = begin; k < end; ++k) any |= is_bad_id(id[k], rows);
+                       if (!any) return {};
+                       index_t k = begin;
+                       while (!is_bad_id(id[k], rows)) ++k;
+                       return {errc::id_out_of_range,
+                               {.position = k, .value = static_cast<std::int64_t>(id[k])}};
+                     });
 }
 
 template <class Id>
@@ -257,7 +259,7 @@ index_t partition_ids(const Context& ctx, array_view<const Id> ids, index_t rows
   std::int32_t* const part = out.part.data();
   auto* const permutation = out.permutation.data();
   using position_type = std::remove_pointer_t<decltype(permutation)>;
-  ctx.executor->parallel_for(n, partition_piece, [&](index_t begin, index_t end, int) {
+  run_bulk(ctx, {n, partition_piece, 2.0 * static_cast<double>(n)}, [&](index_t begin, index_t end, int) {
     for (index_t k = begin; k < end; ++k) {
       const Id id = ids.data()[k];
       const bool bad = is_bad_id(id, rows);

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/coo_view.hpp>
@@ -89,10 +90,12 @@ template <class Context, class Bags, class Valid, class Out>
 void prune_bags(const Context& ctx, const Bags& in, const Valid& valid, Out& out) {
   const auto ranges = in.ranges();
   const index_t bags = in.bags();
-  const index_t grain = bags_per_piece(bags, in.end_position() - in.first_position());
+  const index_t positions = in.end_position() - in.first_position();
+  const index_t grain = bags_per_piece(bags, positions);
+  const double ns = static_cast<double>(bags + positions);
   auto* const offsets = size_offsets(out, bags);
   using offset_type = std::remove_pointer_t<decltype(offsets)>;
-  ctx.executor->parallel_for(bags, grain, [&](index_t first, index_t last, int) {
+  run_bulk(ctx, {bags, grain, ns}, [&](index_t first, index_t last, int) {
     for (index_t b = first; b < last; ++b) {
       index_t kept = 0;
       for (index_t k = ranges.begin(b); k < ranges.end(b); ++k) kept += valid(k) ? 1 : 0;
@@ -100,7 +103,7 @@ void prune_bags(const Context& ctx, const Bags& in, const Valid& valid, Out& out
     }
   });
   const auto to = size_entries(out, sum_sizes(offsets, bags), in.weights());
-  ctx.executor->parallel_for(bags, grain, [&](index_t first, index_t last, int) {
+  run_bulk(ctx, {bags, grain, ns}, [&](index_t first, index_t last, int) {
     auto at = static_cast<index_t>(offsets[first]);
     const index_t begin = ranges.begin(first);
     const index_t end = ranges.end(last - 1);

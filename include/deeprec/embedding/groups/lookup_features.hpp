@@ -65,7 +65,10 @@ class group_lookup_op {
   template <class Context, class = detail::unit>
   [[nodiscard]] index_t scratch_bytes(const Context&) const noexcept {
     if constexpr (std::is_same_v<detail::backend_of<Context>, host_backend>) {
-      return detail::batches_of<Group>::lookup_bytes(group_.parts(), group_.sizes(), bags_);
+      using batches = detail::batches_of<Group>;
+      return batches::is_small(group_.sizes(), bags_)
+                 ? 0
+                 : batches::lookup_bytes(group_.parts(), group_.sizes(), bags_);
     } else {
       return 0;
     }
@@ -154,8 +157,13 @@ status lookup_group_on(host_backend, const Context& given, const group_lookup_op
   static_assert(std::is_same_v<detail::group_space<typename Group::bags_type>, host_space>,
                 "deeprec::lookup: a group of batches in device memory given to a host context. Fix: pass a "
                 "device context.");
-  std::pmr::monotonic_buffer_resource memory(scratch.data(), scratch.size(), given.memory);
   const Group& group = op.group();
+  if (detail::batches_of<Group>::is_small(group.sizes(), op.bags())) {
+    return detail::with_erased(given, [&](const detail::erased_context& ctx) {
+      return detail::batches_of<Group>::pool_small(ctx, group.parts(), op.bags(), op.outs());
+    });
+  }
+  std::pmr::monotonic_buffer_resource memory(scratch.data(), scratch.size(), given.memory);
   detail::batches_of<Group> batches(&memory, group.parts(), group.sizes(), group.first_of_tables());
   return detail::with_erased(given, [&](const detail::erased_context& ctx) -> status {
     if (const status s = batches.resolve(

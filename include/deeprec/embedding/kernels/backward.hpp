@@ -14,6 +14,7 @@
 #include <span>
 #include <type_traits>
 
+#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
@@ -87,46 +88,50 @@ class backward_pass {
     float* const scale_of = scaled ? scale_of_.data() + numbered_ : nullptr;
     numbered_ += positions + (fills<pooling_type> ? bags.bags() : 0);
     bags_ += bags.bags();
-    ctx.executor->parallel_for(
-        bags.bags(), grain_of(bags.bags(), positions), [&](index_t begin, index_t end, int) {
-          for (index_t b = begin; b < end; ++b) {
-            const index_t from = ranges.begin(b);
-            const index_t to = ranges.end(b);
-            const auto* const row = static_cast<const std::byte*>(static_cast<const void*>(gradient.row(b)));
-            for (index_t k = from; k < to; ++k) gradient_of[k - first] = row;
-            if constexpr (fills<pooling_type>) gradient_of[positions + b] = row;
-            if constexpr (divide != divide_by::one) {
-              pool_counts counts;
-              for (index_t k = from; k < to; ++k) {
-                if (row_at.absent(k)) continue;
-                counts.add(weights == nullptr ? 1.0 : static_cast<double>(weights[k]));
-              }
-              const double divisor = counts.divisor(divide);
-              const float scale = divisor == 0.0 ? 0.0F : static_cast<float>(1.0 / divisor);
-              for (index_t k = from; k < to; ++k) {
-                scale_of[k - first] = (weights == nullptr ? 1.0F : weights[k]) * scale;
-              }
-            } else if (scaled) {
-              for (index_t k = from; k < to; ++k) scale_of[k - first] = weights[k];
-            }
-          }
-        });
+    const double ns = 2.0 * static_cast<double>(positions + bags.bags());
+    run_bulk(ctx, {bags.bags(), grain_for(*ctx.tuning, bags.bags(), ns), ns},
+             [&](index_t begin, index_t end, int) {
+               for (index_t b = begin; b < end; ++b) {
+                 const index_t from = ranges.begin(b);
+                 const index_t to = ranges.end(b);
+                 const auto* const row =
+                     static_cast<const std::byte*>(static_cast<const void*>(gradient.row(b)));
+                 for (index_t k = from; k < to; ++k) gradient_of[k - first] = row;
+                 if constexpr (fills<pooling_type>) gradient_of[positions + b] = row;
+                 if constexpr (divide != divide_by::one) {
+                   pool_counts counts;
+                   for (index_t k = from; k < to; ++k) {
+                     if (row_at.absent(k)) continue;
+                     counts.add(weights == nullptr ? 1.0 : static_cast<double>(weights[k]));
+                   }
+                   const double divisor = counts.divisor(divide);
+                   const float scale = divisor == 0.0 ? 0.0F : static_cast<float>(1.0 / divisor);
+                   for (index_t k = from; k < to; ++k) {
+                     scale_of[k - first] = (weights == nullptr ? 1.0F : weights[k]) * scale;
+                   }
+                 } else if (scaled) {
+                   for (index_t k = from; k < to; ++k) scale_of[k - first] = weights[k];
+                 }
+               }
+             });
   }
 
   /// Puts the gradients into the order of the groups.
   template <class Context>
   void arrange(const Context& ctx, const row_groups& groups) {
     groups_ = &groups;
+    tuning_ = ctx.tuning;
     const bool scaled = !scale_of_.empty();
     gradients_ = block_.take<const std::byte*>(groups.size());
     if (scaled) scales_ = block_.take<float>(groups.size());
-    ctx.executor->parallel_for(groups.size(), index_t{1} << 14, [&](index_t begin, index_t end, int) {
-      for (index_t i = begin; i < end; ++i) {
-        const auto position = static_cast<std::size_t>(groups.position(i));
-        gradients_[static_cast<std::size_t>(i)] = gradient_of_[position];
-        if (scaled) scales_[static_cast<std::size_t>(i)] = scale_of_[position];
-      }
-    });
+    run_bulk(ctx, {groups.size(), index_t{1} << 14, 3.0 * static_cast<double>(groups.size())},
+             [&](index_t begin, index_t end, int) {
+               for (index_t i = begin; i < end; ++i) {
+                 const auto position = static_cast<std::size_t>(groups.position(i));
+                 gradients_[static_cast<std::size_t>(i)] = gradient_of_[position];
+                 if (scaled) scales_[static_cast<std::size_t>(i)] = scale_of_[position];
+               }
+             });
   }
 
   /// The memory in which a worker sums a gradient.
@@ -145,6 +150,7 @@ class backward_pass {
     args.table_rows = bags_;
     args.width = size_.width;
     args.end_position = groups_->size();
+    args.tuning = tuning_;
     args.out_stride = size_.width;
     args.divide = divide_by::one;
     args.empty = when_empty::zeros;
@@ -156,6 +162,7 @@ class backward_pass {
   scratch_block& block_;
   backward_size size_;
   const row_groups* groups_ = nullptr;
+  const kernel_tuning* tuning_ = nullptr;
   std::span<const std::byte*> gradient_of_;  // of a position
   std::span<float> scale_of_;                // empty: all are 1
   std::span<const std::byte*> gradients_;    // of a sorted index

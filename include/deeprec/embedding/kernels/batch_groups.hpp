@@ -11,10 +11,12 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory_resource>
 #include <span>
 #include <type_traits>
 
+#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/scratch_block.hpp>
@@ -33,6 +35,10 @@ struct batch_groups_size {
   const std::byte* base = nullptr;
   index_t stride = 0;
 
+  /// A large number where it is not known.
+  [[nodiscard]] index_t table_rows() const noexcept {
+    return rows < 0 ? (std::numeric_limits<index_t>::max)() : rows;
+  }
   [[nodiscard]] bool by_ordinal() const noexcept { return rows < 0 || !row_groups::fits(positions, rows); }
 };
 
@@ -122,16 +128,18 @@ class batch_groups {
       }
       return number;
     }
-    ctx.executor->parallel_for(numbered_ - number, index_t{1} << 14, [&](index_t begin, index_t end, int) {
-      for (index_t k = begin; k < end; ++k) {
-        const bool at_bag = k >= positions;
-        const bool used = at_bag ? is_filled(k - positions) : is_used(first + k);
-        const auto to = static_cast<std::size_t>(number + k);
-        ordinals_[to] = used ? 0 : in_no_group;
-        addresses_[to] = at_bag ? resolved.default_row() : row_at(first + k);
-        numbers_[to] = at_bag ? default_number(resolved) : resolved.number(first + k);
-      }
-    });
+    const index_t count = numbered_ - number;
+    run_bulk(ctx, {count, index_t{1} << 14, 3.0 * static_cast<double>(count)},
+             [&](index_t begin, index_t end, int) {
+               for (index_t k = begin; k < end; ++k) {
+                 const bool at_bag = k >= positions;
+                 const bool used = at_bag ? is_filled(k - positions) : is_used(first + k);
+                 const auto to = static_cast<std::size_t>(number + k);
+                 ordinals_[to] = used ? 0 : in_no_group;
+                 addresses_[to] = at_bag ? resolved.default_row() : row_at(first + k);
+                 numbers_[to] = at_bag ? default_number(resolved) : resolved.number(first + k);
+               }
+             });
     return number;
   }
 
@@ -151,6 +159,7 @@ class batch_groups {
   }
 
   [[nodiscard]] const row_groups& groups() const noexcept { return groups_; }
+  [[nodiscard]] index_t table_rows() const noexcept { return size_.table_rows(); }
   /// False where groups are in ascending order of their rows' numbers.
   [[nodiscard]] bool by_ordinal() const noexcept { return size_.by_ordinal(); }
 

@@ -96,18 +96,19 @@ struct panel {
       __builtin_prefetch(begin + line, 1, 3);
     }
   }
-  // Prefetch distance in rows: as many rows as 256 lines hold, but at least 8, and at most 32, since the
-  // first-level TLB no longer holds more when they are read. Rows of a table that fits the L2 cache are not
-  // prefetched: the distance is then past every position.
+  // Prefetch distance in rows: as many rows as lines_ahead lines hold, within bounds. Rows of a table that a
+  // quarter of the second-level cache holds are not prefetched: the distance is then past every position.
   template <class Args>
   [[nodiscard]] DEEPREC_INLINE index_t rows_ahead(const Args& args) const {
-    constexpr index_t in_cache = index_t{1} << 18;
+    const ::deeprec::kernel_tuning& tuning = *args.tuning;
+    const index_t in_cache = tuning.own_cache_bytes / 4;
     const index_t bytes = codec.bytes(columns);
     if (args.table_rows <= in_cache && args.table_rows * (bytes * args.width / columns) <= in_cache) {
       return args.end_position;
     }
-    const index_t ahead = 256 * 64 / bytes;
-    return ahead < 8 ? 8 : ahead > 32 ? 32 : ahead;
+    const index_t ahead = tuning.lines_ahead * 64 / bytes;
+    const index_t bounded = ahead < tuning.most_rows_ahead ? ahead : tuning.most_rows_ahead;
+    return bounded > tuning.least_rows_ahead ? bounded : tuning.least_rows_ahead;
   }
 };
 
@@ -411,7 +412,8 @@ void fetch_first_rows(region, Policy, const Args& args, index_t position) {
   const panel<Element, 1, false> columns{0, width, row_codec<Element>::of(args, 0, width)};
   const index_t ahead = columns.rows_ahead(args);
   if (ahead == args.end_position) return;
-  for (index_t k = position; k < position + ahead; ++k) prefetch_position<Policy>(args, columns, k);
+  const index_t last = ahead < args.end_position - position ? position + ahead : args.end_position;
+  for (index_t k = position; k < last; ++k) prefetch_position<Policy>(args, columns, k);
 }
 
 /// Pools the bags [begin, end) except those of more than chunk_positions ids; returns the number of ids used.

@@ -8,6 +8,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/jagged_view.hpp>
+#include <deeprec/core/kernel_tuning.hpp>
 #include <deeprec/embedding/kernels/pool_rules.hpp>
 #include <deeprec/embedding/tables/row_elements.hpp>
 
@@ -105,6 +106,7 @@ struct pool_args {
   row_parts parts;  // of each row; plain rows have none
   Out* out;
   index_t out_stride;
+  const kernel_tuning* tuning;  // of prefetches
   divide_by divide;
   bool sums;  // true: a single row is a sum of one; false (concat): a copy
   when_empty empty;

@@ -13,7 +13,9 @@
 #include <span>
 #include <type_traits>
 
+#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
+#include <deeprec/core/context.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/scratch_block.hpp>
@@ -57,6 +59,7 @@ index_t pool_long_bag(const Context& ctx, const pool_args<Rows, Out>& args, inde
   part.width = args.width;
   part.parts = args.parts;
   part.end_position = args.end_position;
+  part.tuning = args.tuning;
   part.max_norm = args.max_norm;
   part.out = folded.data();
   part.out_stride = args.width;
@@ -64,7 +67,9 @@ index_t pool_long_bag(const Context& ctx, const pool_args<Rows, Out>& args, inde
   // A chunk of absent ids only must not change a maximum.
   part.empty = Policy::folding == fold::maximum ? when_empty::identity : when_empty::zeros;
   part.stored = when_stored::overwrite;
-  ctx.executor->parallel_for(chunks, 1, [&](index_t first, index_t last, int) {
+  const double ns =
+      ns_of_row(*ctx.tuning, args.table_rows, args.width * index_t{4}) * static_cast<double>(end - begin);
+  run_bulk(ctx, {chunks, 1, ns}, [&](index_t first, index_t last, int) {
     with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
       return pool_bags<Element>(region, Policy{}, part, first, last);
     });
@@ -159,7 +164,7 @@ class pool_job {
                                      : bytes_for(longest_bag(rows_.bags()), rows_.source().format().width());
   }
 
-  void plan(isa which, scratch_block& scratch) {
+  void plan(const environment& given, scratch_block& scratch) {
     const auto& source = rows_.source();
     const auto& bags = rows_.bags();
     copies_ = is_copy();
@@ -178,7 +183,8 @@ class pool_job {
     args_.empty = empty_of<pooling_type>();
     args_.stored = stored_of<pooling_type>();
     args_.max_norm = max_norm_of(rows_.pooling());
-    with_isa_up_to_avx512(which, [&](auto region) {
+    args_.tuning = given.tuning;
+    with_isa_up_to_avx512(given.instruction_set, [&](auto region) {
       using in = decltype(region);
       run_ = copies_ ? &gather_in<in, element, policy, args_type> : &pool_in<in, element, policy, args_type>;
       fetch_ = &fetch_in<in, element, policy, args_type>;
@@ -193,10 +199,8 @@ class pool_job {
   [[nodiscard]] index_t units() const noexcept {
     return out_.empty() ? 0 : copies_ ? rows_.positions() : rows_.bags().bags();
   }
-  /// Units per piece.
-  [[nodiscard]] index_t grain() const noexcept {
-    return copies_ ? chunk_positions : grain_of(rows_.bags().bags(), rows_.positions());
-  }
+  /// The time of all units, about.
+  [[nodiscard]] double ns(const kernel_tuning& tuning) const noexcept { return rows_.ns_of_rows(tuning); }
   /// Prefetches the first rows of the units from `begin` on.
   void fetch(index_t begin) const noexcept {
     fetch_(args_, copies_ ? rows_.bags().first_position() + begin : args_.ranges.begin(begin));
@@ -208,6 +212,10 @@ class pool_job {
     if constexpr (skips<pooling_type>) used_.fetch_add(used, std::memory_order_relaxed);
   }
 
+  /// Whether close() has work; known after plan().
+  [[nodiscard]] bool has_close() const noexcept {
+    return !out_.empty() && (skips<pooling_type> || !room_.offsets.empty());
+  }
   template <class Context>
   void close(const Context& ctx) {
     if (out_.empty()) return;

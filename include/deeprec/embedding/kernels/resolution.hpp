@@ -23,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/first_fault.hpp>
 #include <deeprec/core/jagged_view.hpp>
@@ -73,10 +74,10 @@ index_t bag_of_position(const Ranges& ranges, index_t bags, index_t position) no
 /// Positions per piece of a check.
 inline constexpr index_t check_positions_at_once = index_t{1} << 16;
 
-/// Units per piece of work over `units` that hold `positions` ids together: about 4096 ids. Bits never depend
-/// on it.
-inline index_t grain_of(index_t units, index_t positions) noexcept {
-  return std::clamp<index_t>(positions > 0 ? units * chunk_positions / positions : units, 1, chunk_positions);
+/// The time of an examination, about: a check reads the ids; a source other than a table is searched for
+/// each.
+inline double ns_of_examination(index_t positions, bool direct) noexcept {
+  return static_cast<double>(positions) * (direct ? 0.25 : 20.0);
 }
 
 /// The guard of a source; empty where it has none.
@@ -239,6 +240,12 @@ class resolution {
       return source_.rows();
     }
   }
+  /// The time of reading the rows of all positions, about.
+  [[nodiscard]] double ns_of_rows(const kernel_tuning& tuning) const noexcept {
+    return ns_of_row(tuning, table_rows(), source_.format().stride_bytes()) *
+               static_cast<double>(positions_) +
+           2 * static_cast<double>(bags_.bags());
+  }
   [[nodiscard]] const std::byte* default_row() const noexcept { return default_row_; }
 
   /// The row number of a position: its id, or its key.
@@ -330,9 +337,9 @@ class resolution {
 
 template <class Context, class Resolution>
 DEEPREC_INLINE void examine_all(const Context& ctx, Resolution& rows, first_position& bad) {
-  ctx.executor->parallel_for(rows.positions(), check_positions_at_once, [&](index_t begin, index_t end, int) {
-    rows.examine(ctx.instruction_set, begin, end, bad);
-  });
+  const double ns = ns_of_examination(rows.positions(), Resolution::is_direct);
+  run_bulk(ctx, {rows.positions(), check_positions_at_once, ns},
+           [&](index_t begin, index_t end, int) { rows.examine(ctx.instruction_set, begin, end, bad); });
 }
 
 /// Inserts the keys that a batch's source does not hold, and examines the batch again.

@@ -13,6 +13,7 @@
 #include <span>
 #include <utility>
 
+#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/scratch_block.hpp>
@@ -127,7 +128,7 @@ class row_groups {
   template <class Context, class F>
   void in_pieces(const Context& ctx, index_t n, const F& f) const {
     const index_t pieces = (n + piece_ - 1) / piece_;
-    ctx.executor->parallel_for(pieces, 1, [&](index_t first, index_t last, int) {
+    run_bulk(ctx, {pieces, 1, 2.0 * static_cast<double>(n)}, [&](index_t first, index_t last, int) {
       for (index_t p = first; p < last; ++p) f(p, p * piece_, (std::min)(n, (p + 1) * piece_));
     });
   }

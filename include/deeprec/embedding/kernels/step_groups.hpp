@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <type_traits>
 
+#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/jagged_view.hpp>
@@ -33,9 +34,14 @@ void step_groups(const Context& ctx, const batch_groups& grouped, const backward
   if (groups.groups() == 0 || format.width() == 0) return;
   const update_args<Format> args{grouped, pass.pooled(), max_norm, format};
   const auto rows = prepare(optimizer);
+  // A row is read and written; the gradients of its positions are read.
+  const kernel_tuning& tuning = *ctx.tuning;
+  const double ns = 2 * ns_of_row(tuning, grouped.table_rows(), format.stride_bytes()) *
+                        static_cast<double>(groups.groups()) +
+                    ns_of_bytes(tuning, groups.size() * format.width() * index_t{sizeof(float)});
   // The first fetches of a piece have no work to hide their latency: large pieces, but enough of them.
-  const index_t piece = std::clamp<index_t>(groups.groups() / 32, 256, 4096);
-  ctx.executor->parallel_for(groups.groups(), piece, [&](index_t begin, index_t end, int worker) {
+  const index_t grain = (std::max)(grain_for(tuning, groups.groups(), ns), index_t{64});
+  run_bulk(ctx, {groups.groups(), grain, ns}, [&](index_t begin, index_t end, int worker) {
     with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
       update_rows<element, Optimizer>(region, rows, rounding, args, begin, end, pass.sums_of(worker));
     });

@@ -82,7 +82,8 @@ void update_rows(region here, const Rows& rows, const Rounding& rounding, const 
                  index_t end, float* scratch) {
   const index_t* const starts = args.groups.groups().starts();
   const index_t lines = args.format.stride_bytes() / 64 + 2;
-  const index_t ahead = lines > 32 ? 4 : 128 / lines;
+  const index_t most = args.gradient.tuning->update_lines_ahead / lines;
+  const index_t ahead = most > 4 ? most : 4;
   const index_t all = args.groups.groups().groups();
   for (index_t group = begin; group < begin + ahead && group < all; ++group) fetch_group(args, group);
   for (index_t group = begin; group < end; ++group) {

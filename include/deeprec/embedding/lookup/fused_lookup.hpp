@@ -23,6 +23,7 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
+#include <deeprec/embedding/batches/detail/group_positions.hpp>
 #include <deeprec/embedding/batches/jagged_batch.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/embedding/pooling.hpp>
@@ -135,7 +136,8 @@ status fused_lookup_on(host_backend, const Context& ctx, const Source& source,
                                         entries.id_count(), entries.weights());
     return lookup(ctx, source, bags, pooling, out);
   }
-  if (const status s = to_jagged(ctx, entries, sorted); !s) return s;
+  detail::group_counts counts(ctx.memory, entries.id_count(), entries.bags());
+  detail::group_entries(ctx, counts, entries, [](index_t) { return true; }, sorted);
   return lookup(ctx, source, sorted.view(), pooling, out);
 }
 

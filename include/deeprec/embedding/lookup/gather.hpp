@@ -16,6 +16,7 @@
 #include <vector>
 
 #include <deeprec/core/array_view.hpp>
+#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/id_range.hpp>
@@ -171,9 +172,10 @@ status gather_parts_on(host_backend, const Context& ctx, std::span<const Source>
     }
     if constexpr (DirectRowSource<Source>) {
       const auto row_at = part.rows();
-      ctx.executor->parallel_for(ids.size(), detail::chunk_positions, [&](index_t begin, index_t end, int) {
-        for (index_t k = begin; k < end; ++k) to[k] = row_at(k);
-      });
+      detail::run_bulk(ctx, {ids.size(), detail::chunk_positions, static_cast<double>(ids.size())},
+                       [&](index_t begin, index_t end, int) {
+                         for (index_t k = begin; k < end; ++k) to[k] = row_at(k);
+                       });
     }
   }
   using format = std::remove_cvref_t<decltype(tables[0].format())>;

@@ -13,6 +13,7 @@
 #include <span>
 #include <type_traits>
 
+#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/jagged_view.hpp>
@@ -200,9 +201,10 @@ DEEPREC_INLINE status lookup_on(host_backend, const Context& ctx, const lookup_o
   }
   detail::pool_job job(rows, matrix_view<Out>(op.out()));
   if (const status s = job.open(); !s) return s;
-  job.plan(ctx.instruction_set, block);
-  ctx.executor->parallel_for(job.units(), job.grain(),
-                             [&](index_t begin, index_t end, int) { job.pool(begin, end, true); });
+  job.plan(ctx, block);
+  const double ns = job.ns(*ctx.tuning);
+  detail::run_bulk(ctx, {job.units(), detail::grain_for(*ctx.tuning, job.units(), ns), ns},
+                   [&](index_t begin, index_t end, int) { job.pool(begin, end, true); });
   job.close(ctx);
   return {};
 }

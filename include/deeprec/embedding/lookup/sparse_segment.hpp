@@ -14,6 +14,7 @@
 #include <type_traits>
 
 #include <deeprec/core/array_view.hpp>
+#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/dtypes.hpp>
@@ -41,7 +42,7 @@ status segment_offsets(const Context& ctx, array_view<const Segment> segment_ids
   const auto segments = static_cast<index_t>(offsets.size()) - 1;
   const auto id_at = [&](index_t k) { return static_cast<index_t>(segment_ids[k]); };
   first_position bad;
-  ctx.executor->parallel_for(n, index_t{1} << 14, [&](index_t begin, index_t end, int) {
+  run_bulk(ctx, {n, index_t{1} << 14, static_cast<double>(n)}, [&](index_t begin, index_t end, int) {
     index_t before = begin == 0 ? index_t{-1} : (std::max)(id_at(begin - 1), index_t{-1});
     for (index_t k = begin; k < end; ++k) {
       const index_t segment = id_at(k);

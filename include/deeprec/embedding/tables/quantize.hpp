@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <limits>
 
+#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/dtypes.hpp>
@@ -141,6 +142,7 @@ status quantize_on(host_backend, const Context& ctx, matrix_view<const float, So
   const Format format = table.format();
   const index_t rows = source.extent(0);
   const index_t grain = detail::quantize_grain(source.extent(1));
+  const auto ns = static_cast<double>(detail::capped_product(rows, source.extent(1)));
   const auto check = [&](index_t begin, index_t end) -> status {
     for (index_t row = begin; row < end; ++row) {
       const index_t column = detail::first_unfit(format, source.row(row));
@@ -152,8 +154,8 @@ status quantize_on(host_backend, const Context& ctx, matrix_view<const float, So
     }
     return {};
   };
-  if (const status s = detail::first_fault(ctx, rows, grain, check); !s) return s;
-  ctx.executor->parallel_for(rows, grain, [&](index_t begin, index_t end, int) {
+  if (const status s = detail::first_fault(ctx, {rows, grain, ns}, check); !s) return s;
+  detail::run_bulk(ctx, {rows, grain, ns}, [&](index_t begin, index_t end, int) {
     for (index_t row = begin; row < end; ++row) format.encode(source.row(row), table.row(row));
   });
   return {};
@@ -170,12 +172,11 @@ status dequantize_on(host_backend, const Context& ctx, const_table_view<Format, 
   static_assert(reachable_as<TableSpace, host_space> && reachable_as<OutSpace, host_space>,
                 "deeprec::dequantize: device memory given to a host context. Fix: copy it to the host.");
   const Format format = table.format();
-  ctx.executor->parallel_for(table.rows(), detail::quantize_grain(table.width()),
-                             [&](index_t begin, index_t end, int) {
-                               for (index_t row = begin; row < end; ++row) {
-                                 format.decode(table.row(row), out.row(row));
-                               }
-                             });
+  const auto ns = static_cast<double>(detail::capped_product(table.rows(), table.width()));
+  detail::run_bulk(ctx, {table.rows(), detail::quantize_grain(table.width()), ns},
+                   [&](index_t begin, index_t end, int) {
+                     for (index_t row = begin; row < end; ++row) format.decode(table.row(row), out.row(row));
+                   });
   return {};
 }
 

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include <deeprec/core/batch_traits.hpp>
+#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/jagged_view.hpp>
@@ -260,7 +261,9 @@ status row_gradients_on(host_backend, const Context& ctx, const Rows& given,
       return pool_bags<float>(region, detail::gradient_policy{}, pooled, g, g + n);
     });
   };
-  ctx.executor->parallel_for(count, 256, [&](index_t begin, index_t end, int) {
+  const double ns = detail::ns_of_row(*ctx.tuning, given.bags().bags(), width * index_t{sizeof(float)}) *
+                    static_cast<double>(groups.groups().size());
+  detail::run_bulk(ctx, {count, 256, ns}, [&](index_t begin, index_t end, int) {
     if (order.empty()) return write(begin, begin, end - begin);
     for (index_t rank = begin; rank < end; ++rank) write(order[static_cast<std::size_t>(rank)], rank, 1);
   });
@@ -409,22 +412,24 @@ status weight_gradients_on(host_backend, const Context& ctx, const Rows& given,
   args.width = gradient.extent(1);
   args.parts = detail::parts_of(rows.source().format());
   args.end_position = bags.end_position();
+  args.tuning = ctx.tuning;
   args.max_norm = detail::max_norm_of(rows.pooling());
   args.out = gradient.data_handle();
   args.out_stride = gradient.stride(0);
   constexpr detail::divide_by divide = detail::divisor_of<typename pooling_type::combiner>();
-  ctx.executor->parallel_for(bags.bags(), detail::grain_of(bags.bags(), rows.positions()),
-                             [&](index_t begin, index_t end, int) {
-                               with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
-                                 position_dots<element>(region, detail::kernel_policy<pooling_type>{}, args,
-                                                        first, out.data(), begin, end);
-                               });
-                               if constexpr (divide != detail::divide_by::one) {
-                                 for (index_t bag = begin; bag < end; ++bag) {
-                                   detail::divide_bag(args, divide, bag, out.data() - first);
-                                 }
-                               }
-                             });
+  const double ns = rows.ns_of_rows(*ctx.tuning);
+  detail::run_bulk(ctx, {bags.bags(), detail::grain_for(*ctx.tuning, bags.bags(), ns), ns},
+                   [&](index_t begin, index_t end, int) {
+                     with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
+                       position_dots<element>(region, detail::kernel_policy<pooling_type>{}, args, first,
+                                              out.data(), begin, end);
+                     });
+                     if constexpr (divide != detail::divide_by::one) {
+                       for (index_t bag = begin; bag < end; ++bag) {
+                         detail::divide_bag(args, divide, bag, out.data() - first);
+                       }
+                     }
+                   });
   return {};
 }
 

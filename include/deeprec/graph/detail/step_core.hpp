@@ -171,7 +171,7 @@ inline std::optional<fault> find_race(const step_core& g, const std::vector<inde
     }
   }
   if (found) return std::move(found->second);
-  // What is outside of the graph is one thing. The source is not asked: it draws ahead by its nature.
+  // What is outside of the graph is one thing. The source is exempt: it always runs ahead.
   index_t external = -1;
   for (index_t v = 0; v < g.size(); ++v) {
     if (!g.op(v).external || g.op(v).is_source) continue;

@@ -115,12 +115,25 @@ class step_layout {
   std::size_t alignment_ = 1;
 };
 
+class step_storage;
+
+/// The values that steps in flight share, since ops of one step at a time use them.
+struct shared_values {
+  const step_storage* home = nullptr;  // where they lie
+  std::vector<bool> slots;             // true for those that are shared
+};
+
 /// All values of one step. Not moved: plans' tasks get its address.
 class step_storage : public step_cells {
  public:
+  /// @param shared outlives it, and its home; null: no value is shared
   step_storage(std::shared_ptr<const step_layout> layout, std::shared_ptr<const task_plan> plan,
-               std::pmr::memory_resource* memory)
-      : layout_(std::move(layout)), plan_(std::move(plan)), memory_(memory), pointers_(memory) {
+               std::pmr::memory_resource* memory, const shared_values* shared = nullptr)
+      : layout_(std::move(layout)),
+        plan_(std::move(plan)),
+        memory_(memory),
+        shared_(shared),
+        pointers_(memory) {
     const auto slots = layout_->slots();
     pointers_.reserve(layout_->cells().size());
     block_ = layout_->bytes() == 0
@@ -131,7 +144,7 @@ class step_storage : public step_cells {
 #endif
       for (; made_ < slots.size(); ++made_) {
         const step_layout::slot& s = slots[made_];
-        s.type->make(block_ + s.offset, memory_, s.constant.get());
+        if (!is_shared(made_)) s.type->make(block_ + s.offset, memory_, s.constant.get());
       }
       if (plan_ != nullptr) run.emplace(*plan_, memory_);
 #if DEEPREC_EXCEPTIONS
@@ -150,18 +163,22 @@ class step_storage : public step_cells {
 
   [[nodiscard]] const step_layout& layout() const noexcept { return *layout_; }
   [[nodiscard]] void* place(std::int32_t slot) const noexcept {
-    return block_ + layout_->slots()[static_cast<std::size_t>(slot)].offset;
+    const auto i = static_cast<std::size_t>(slot);
+    return is_shared(i) ? shared_->home->place(slot) : block_ + layout_->slots()[i].offset;
   }
 
   std::optional<plan_run> run;
   index_t step = 0;
 
  private:
+  [[nodiscard]] bool is_shared(std::size_t slot) const noexcept {
+    return shared_ != nullptr && shared_->slots[slot];
+  }
   void clear() noexcept {
     while (made_ > 0) {
       --made_;
       const step_layout::slot& s = layout_->slots()[made_];
-      s.type->destroy(block_ + s.offset);
+      if (!is_shared(made_)) s.type->destroy(block_ + s.offset);
     }
     if (block_ != nullptr) memory_->deallocate(block_, layout_->bytes(), layout_->alignment());
     block_ = nullptr;
@@ -170,6 +187,7 @@ class step_storage : public step_cells {
   std::shared_ptr<const step_layout> layout_;
   std::shared_ptr<const task_plan> plan_;  // of `run`
   std::pmr::memory_resource* memory_;
+  const shared_values* shared_;
   std::pmr::vector<void*> pointers_;
   std::byte* block_ = nullptr;
   std::size_t made_ = 0;

@@ -2,7 +2,7 @@
 //
 //   cells of an op   | in 0 | in 1, as a list: *, *, * | variable | out 0 | out 1 |      pointers
 //
-// A node is called with the cells; it knows their types, since the handles did. Without RTTI: a virtual
+// A node is called with the cells and casts them to the types of its handles. Without RTTI: a virtual
 // function and tables of functions. Not here: where values lie (step_layout.hpp).
 #pragma once
 
@@ -166,7 +166,7 @@ struct attribute_taker {
   }
 };
 
-/// The state of a step as the tasks of a plan see it.
+/// The part of the state of a step that tasks of a plan use.
 struct step_cells {
   void** cells = nullptr;
   const step_call* call = nullptr;    // of the run in flight
@@ -297,7 +297,7 @@ class op_node<Op, std::tuple<In...>, op_outputs<Out...>> final : public step_nod
   const input_places<sizeof...(In)> places_;
 };
 
-/// How a source is called: with its output, and with the step before it if it wants to.
+/// How a source is called: with its output; before it with the step, where it takes one.
 template <class F, class T>
 struct source_call {
   static constexpr bool with_step = std::is_invocable_v<F&, const step_call&, T&>;

@@ -9,12 +9,10 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
-/// For outputs of more bytes than this the chosen rows are prefetched into the second-level cache: the
-/// hardware can't predict which of two rows comes next. Below it prefetching costs a sixth and gains nothing.
-/// (Into the first level it gains little at any size: too few prefetches are in flight at once.)
-inline constexpr index_t fetch_above = index_t{1} << 20;
-
-/// Prefetch distance, in cache lines and in rows; 0: none. Rows shorter than a line touch every line of both
+/// Prefetch distance, in cache lines and in rows; 0: none. Where the output is larger than the second-level
+/// cache, the chosen rows are prefetched into it: the hardware can't predict which of two rows comes next.
+/// Below that size it costs a sixth and gains nothing. (Into the first level it gains little at any size: too
+/// few prefetches are in flight at once.) Rows shorter than a line touch every line of both
 /// operands, and long rows are sequential: the hardware prefetches those.
 inline constexpr index_t lines_ahead = 64;
 inline index_t rows_ahead(index_t width) noexcept {

@@ -29,18 +29,13 @@ inline index_t elements_to_line(const std::byte* p, index_t element, index_t mos
   return bytes / element < most ? bytes / element : most;
 }
 
-/// How the tiles of a block get to out.
-///   direct   stored there
-///   staged   stored to a buffer, whose rows are then copied to out: each row of out gets whole lines at once
-enum class tile_path : unsigned char { direct, staged };
-
 struct transpose_args {
   byte_rows<const std::byte> in;
   byte_rows<std::byte> out;
   index_t element;  // bytes of an element
   index_t head;     // rows of in before the first block boundary: row 0 of out reaches a cache line there
-  tile_path path;
-  store_kind stores;  // of staged blocks
+  // streamed: tiles are stored to a buffer, whose rows are then copied to out, whole lines at once
+  store_kind stores;
 };
 
 /// Blocks down and across: a block's number is down * across() + across.

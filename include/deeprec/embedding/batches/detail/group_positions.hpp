@@ -10,6 +10,7 @@
 #include <memory_resource>
 #include <vector>
 
+#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/sizes.hpp>
@@ -49,11 +50,12 @@ void group_positions(const Context& ctx, group_counts& room, const KeyAt& key_at
   std::pmr::vector<index_t>& next = room.next;
   // A body may be given several pieces.
   const auto for_each_piece = [&](const auto& body) {
-    ctx.executor->parallel_for(positions, piece, [&](index_t begin, index_t end, int) {
-      for (index_t first = begin; first < end; first += piece) {
-        body(next.data() + first / piece * groups, first, (std::min)(end, first + piece));
-      }
-    });
+    run_bulk(ctx, {positions, piece, 2.0 * static_cast<double>(positions)},
+             [&](index_t begin, index_t end, int) {
+               for (index_t first = begin; first < end; first += piece) {
+                 body(next.data() + first / piece * groups, first, (std::min)(end, first + piece));
+               }
+             });
   };
   for_each_piece([&](index_t* counts, index_t begin, index_t end) {
     for (index_t position = begin; position < end; ++position) {

@@ -11,6 +11,7 @@
 #include <memory_resource>
 #include <optional>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include <deeprec/core/config.hpp>
@@ -28,7 +29,7 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
-/// Objects of different sizes in one block; destroyed with it.
+/// Objects of different sizes in one block; destroyed with it where T has a virtual destructor.
 template <class T>
 class erased_list {
  public:
@@ -49,7 +50,9 @@ class erased_list {
   erased_list& operator=(erased_list&&) = delete;
   ~erased_list() {
     if (place_ == nullptr) return;
-    for (T* const item : items_) item->~T();
+    if constexpr (std::has_virtual_destructor_v<T>) {
+      for (T* const item : items_) item->~T();
+    }
     memory_->deallocate(place_, bytes_);
   }
 
@@ -100,12 +103,6 @@ class numbered_pieces {
   }
   /// The number of a piece within its item.
   [[nodiscard]] index_t within(piece at) const { return at.number - starts_[at.item]; }
-  /// Number of pieces that hold about `positions` of all positions.
-  [[nodiscard]] index_t holding(index_t positions, index_t all) const {
-    const index_t pieces = size();
-    return std::clamp<index_t>(all == 0 ? pieces : pieces * positions / all, 1,
-                               (std::max)(pieces, index_t{1}));
-  }
 
  private:
   std::pmr::vector<index_t> starts_;
@@ -128,6 +125,26 @@ class feature_batches {
         addresses_(memory),
         groups_(memory),
         tables_(tables) {}
+
+  /// True where every feature reads a table and has few ids: lists of batches and pieces would cost more than
+  /// they save.
+  static bool is_small(const group_sizes& sizes, std::span<const Bags> bags) noexcept {
+    constexpr index_t few = 16;
+    return !sizes.stores_addresses && std::all_of(bags.begin(), bags.end(), [](const Bags& b) {
+      return b.id_count() >= 0 && b.id_count() <= few;
+    });
+  }
+  /// Checks and pools small batches, on the calling thread; no allocation.
+  static status pool_small(const erased_context& ctx, feature_list features, std::span<const Bags> bags,
+                           std::span<const matrix_view<Out>> outs) {
+    for (std::size_t t = 0; t < features.size(); ++t) {
+      if (const status s = features[t]->check_small(ctx.instruction_set, bags[t], outs[t]); !s) {
+        return s.in_table(static_cast<index_t>(t));
+      }
+    }
+    for (std::size_t t = 0; t < features.size(); ++t) features[t]->pool_small(ctx, bags[t], outs[t]);
+    return {};
+  }
 
   /// Upper bounds of what a lookup and an update of these batches allocate, resolution included.
   static index_t lookup_bytes(feature_list features, const group_sizes& sizes,
@@ -194,12 +211,17 @@ class feature_batches {
       if (batches_[t].positions() > chunk_positions) room = capped_sum(room, job.scratch_bytes());
     }
     scratch_block long_bags(memory, room);
-    for (std::size_t t = 0; t < pools.size(); ++t) pools[t].plan(ctx.instruction_set, long_bags);
+    double ns = 0;
+    for (std::size_t t = 0; t < pools.size(); ++t) {
+      pools[t].plan(ctx, long_bags);
+      ns += pools[t].ns();
+    }
     const numbered_pieces pieces(memory, pools.size(), [&](std::size_t t) { return pools[t].pieces(); });
-    ctx.executor->parallel_for(
-        pieces.size(), pieces.holding(positions_worth_a_thread, all_positions_),
-        [&](index_t begin, index_t end, int) { pool_pieces(pools, pieces, begin, end); });
-    for (std::size_t t = 0; t < pools.size(); ++t) pools[t].close(ctx);
+    run_bulk(ctx, {pieces.size(), grain_for(*ctx.tuning, pieces.size(), ns), ns},
+             [&](index_t begin, index_t end, int) { pool_pieces(pools, pieces, begin, end); });
+    for (std::size_t t = 0; t < pools.size(); ++t) {
+      if (pools[t].has_close()) pools[t].close(ctx);
+    }
     return {};
   }
 
@@ -240,7 +262,9 @@ class feature_batches {
     for (std::size_t t = 0; t < work.size(); ++t) {
       if (work[t].is_large()) step_table(ctx, t);
     }
-    ctx.executor->parallel_for(static_cast<index_t>(smaller.size()), 1, [&](index_t begin, index_t end, int) {
+    double ns = 0;
+    for (const std::size_t t : smaller) ns += work[t].ns(*ctx.tuning);
+    run_bulk(ctx, {static_cast<index_t>(smaller.size()), 1, ns}, [&](index_t begin, index_t end, int) {
       inline_executor here;
       executor_ref executor(here);
       const erased_context alone = ctx.rebind(executor);
@@ -250,8 +274,6 @@ class feature_batches {
   }
 
  private:
-  // Fewer cost more to distribute than to process.
-  static constexpr index_t positions_worth_a_thread = 256;
   // Tables with up to this many ids are updated by one thread.
   static constexpr index_t positions_of_many = index_t{1} << 15;
 
@@ -273,6 +295,11 @@ class feature_batches {
       batch_groups_size size = table->groups;
       size.positions = numbered;
       return size;
+    }
+    /// The time of its step, about: positions are grouped in some passes, rows are read and written.
+    [[nodiscard]] double ns(const kernel_tuning& tuning) const noexcept {
+      return static_cast<double>(numbered) *
+             (20 + 2 * ns_of_row(tuning, table->groups.table_rows(), table->stride));
     }
     [[nodiscard]] backward_size pass(index_t workers) const noexcept {
       return {.positions = numbered, .width = table->width, .workers = workers};
@@ -345,16 +372,19 @@ class feature_batches {
     const numbered_pieces pieces(memory_, batches_.size(), [&](std::size_t t) {
       return which(t) ? (batches_[t].positions() + check_positions_at_once - 1) / check_positions_at_once : 0;
     });
-    ctx.executor->parallel_for(pieces.size(), pieces.holding(check_positions_at_once, all_positions_),
-                               [&](index_t begin, index_t end, int) {
-                                 for (auto at = pieces.find(begin); at.number < end; at = pieces.next(at)) {
-                                   feature_batch<Out>& batch = batches_[at.item];
-                                   const index_t from = pieces.within(at) * check_positions_at_once;
-                                   batch.examine(
-                                       ctx.instruction_set, from,
-                                       (std::min)(from + check_positions_at_once, batch.positions()));
-                                 }
-                               });
+    double ns = 0;
+    for (std::size_t t = 0; t < batches_.size(); ++t) {
+      if (which(t)) ns += ns_of_examination(batches_[t].positions(), batches_[t].addresses() == 0);
+    }
+    run_bulk(ctx, {pieces.size(), grain_for(*ctx.tuning, pieces.size(), ns), ns},
+             [&](index_t begin, index_t end, int) {
+               for (auto at = pieces.find(begin); at.number < end; at = pieces.next(at)) {
+                 feature_batch<Out>& batch = batches_[at.item];
+                 const index_t from = pieces.within(at) * check_positions_at_once;
+                 batch.examine(ctx.instruction_set, from,
+                               (std::min)(from + check_positions_at_once, batch.positions()));
+               }
+             });
   }
 
   // Inserts absent keys. Features may share a source, so all guards are dropped before the first insertion.

@@ -41,24 +41,28 @@ constexpr std::size_t bytes_of_item() {
   return (sizeof(T) + alignment - 1) / alignment * alignment;
 }
 
-/// The pooling of a feature in one lookup; see pool_job.
+/// The pooling of a feature in one lookup; see pool_job. Has nothing to destroy.
 class feature_pool {
  public:
-  virtual ~feature_pool() = default;
   [[nodiscard]] virtual index_t scratch_bytes() const noexcept = 0;
-  virtual void plan(isa which, scratch_block& scratch) = 0;
+  virtual void plan(const environment& given, scratch_block& scratch) = 0;
   // Known after plan():
+  [[nodiscard]] bool has_close() const noexcept { return has_close_; }
   [[nodiscard]] index_t units() const noexcept { return units_; }
   [[nodiscard]] index_t grain() const noexcept { return grain_; }
   [[nodiscard]] index_t pieces() const noexcept { return pieces_; }
+  [[nodiscard]] double ns() const noexcept { return ns_; }
   virtual void fetch(index_t begin) const noexcept = 0;
   virtual void pool(index_t begin, index_t end) noexcept = 0;
   virtual void close(const erased_context& ctx) = 0;
 
  protected:
+  ~feature_pool() = default;
+  bool has_close_ = false;
   index_t units_ = 0;
   index_t grain_ = 1;
   index_t pieces_ = 0;
+  double ns_ = 0;
 };
 
 template <class Resolution, class Out, class = unit>
@@ -66,10 +70,12 @@ class feature_pool_of final : public feature_pool {
  public:
   feature_pool_of(const Resolution& rows, matrix_view<Out> out) : job_(rows, out) {}
   index_t scratch_bytes() const noexcept override { return job_.scratch_bytes(); }
-  void plan(isa which, scratch_block& scratch) override {
-    job_.plan(which, scratch);
+  void plan(const environment& given, scratch_block& scratch) override {
+    job_.plan(given, scratch);
+    this->has_close_ = job_.has_close();
     this->units_ = job_.units();
-    this->grain_ = job_.grain();
+    this->ns_ = job_.ns(*given.tuning);
+    this->grain_ = grain_for(*given.tuning, this->units_, this->ns_);
     this->pieces_ = (this->units_ + this->grain_ - 1) / this->grain_;
   }
   void fetch(index_t begin) const noexcept override { job_.fetch(begin); }
@@ -178,6 +184,7 @@ class feature_batch_of final : public feature_batch<Out> {
     return lookup_shapes(rows_.source().format().width(), rows_.bags(), rows_.pooling(), out);
   }
   feature_pool* make_pool(void* where, matrix_view<Out> out) const override {
+    static_assert(std::is_trivially_destructible_v<pool_type>);
     return ::new (where) pool_type(rows_, out);
   }
   void add_to(batch_groups& groups, const erased_context& ctx) const override { groups.add(ctx, rows_); }
@@ -254,6 +261,10 @@ class feature {
   [[nodiscard]] virtual status check(const Bags& bags, matrix_view<Out> out) const = 0;
   [[nodiscard]] virtual status check_policies() const = 0;
   virtual feature_batch<Out>* make_batch(void* where, const Bags& bags) const = 0;
+  /// Small batches of tables, without lists: checks a batch and prefetches its rows; pools one that was
+  /// checked.
+  [[nodiscard]] virtual status check_small(isa which, const Bags& bags, matrix_view<Out> out) const = 0;
+  virtual void pool_small(const erased_context& ctx, const Bags& bags, matrix_view<Out> out) const = 0;
   virtual void step(const erased_context& ctx, const batch_groups& groups, const backward_pass& pass,
                     const Optimizer& optimizer, const Rounding& rounding) const = 0;
 
@@ -269,6 +280,7 @@ template <bool Trains, class Source, class Pooling, class Optimizer, class Bags,
 class feature_of final : public feature<Optimizer, Bags, Out, Rounding> {
   using batch_type = feature_batch_of<Source, Bags, Pooling, Out>;
   using pool_type = typename batch_type::pool_type;
+  using resolution_type = resolution<Source, Bags, Pooling>;
 
  public:
   feature_of(const Source& source, const Pooling& pooling)
@@ -290,6 +302,37 @@ class feature_of final : public feature<Optimizer, Bags, Out, Rounding> {
   status check_policies() const override { return check_max_norm(pooling_); }
   feature_batch<Out>* make_batch(void* where, const Bags& bags) const override {
     return ::new (where) batch_type(source_, bags, pooling_);
+  }
+  status check_small(isa which, const Bags& bags, matrix_view<Out> out) const override {
+    if constexpr (DirectRowSource<Source>) {
+      if (const status s = check(bags, out); !s) return s;
+      resolution_type rows(source_, bags, pooling_);
+      if (const status s = rows.open(); !s) return s;
+      if constexpr (resolution_type::examines) {
+        first_position bad;
+        rows.examine(which, 0, rows.positions(), bad);
+        if (const status s = rows.fault(bad); !s) return s;
+      }
+      const auto row_of = rows.rows();
+      const index_t bytes = source_.format().stride_bytes();
+      for (index_t k = bags.first_position(); k < bags.end_position(); ++k) {
+        if (kernel_policy<Pooling>::ids == ids_are::filtered && row_of.absent(k)) continue;
+        for (index_t line = 0; line < bytes; line += 64) __builtin_prefetch(row_of(k) + line);
+      }
+    }
+    return {};
+  }
+  void pool_small(const erased_context& ctx, const Bags& bags, matrix_view<Out> out) const override {
+    if constexpr (DirectRowSource<Source>) {
+      resolution_type rows(source_, bags, pooling_);
+      static_cast<void>(rows.open());  // checked before, as finish(), which fails for keys only
+      static_cast<void>(rows.finish());
+      pool_job<resolution_type, Out> job(rows, out);
+      scratch_block none(static_cast<std::byte*>(nullptr), 0);
+      job.plan(ctx, none);
+      if (job.units() > 0) job.pool(0, job.units());
+      job.close(ctx);
+    }
   }
   void step(const erased_context& ctx, const batch_groups& groups, const backward_pass& pass,
             const Optimizer& optimizer, const Rounding& rounding) const override {

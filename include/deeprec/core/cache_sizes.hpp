@@ -1,4 +1,5 @@
-// The sizes of the caches of this machine in bytes.
+// The sizes of the caches of this machine in bytes, as it reports them: a hypervisor's report may be of the
+// host's whole cache.
 #pragma once
 
 #include <unistd.h>
@@ -33,25 +34,6 @@ inline index_t cache_bytes(unsigned level) noexcept {
   known = ::sysconf(level == 2 ? _SC_LEVEL2_CACHE_SIZE : _SC_LEVEL3_CACHE_SIZE);
 #endif
   return known > 0 ? index_t{known} : 0;
-}
-
-/// The second-level cache, or 1 MB where its size is unknown. Verbs that read no byte of their output write
-/// larger ones with non-temporal stores: a cached store reads the line first.
-inline index_t second_level_cache_bytes() noexcept {
-  static const index_t bytes = [] {
-    const index_t known = cache_bytes(2);
-    return known > 0 ? known : index_t{1} << 20;
-  }();
-  return bytes;
-}
-
-/// The third-level cache, or 32 MB where its size is unknown.
-inline index_t last_level_cache_bytes() noexcept {
-  static const index_t bytes = [] {
-    const index_t known = cache_bytes(3);
-    return known > 0 ? known : index_t{32} << 20;
-  }();
-  return bytes;
 }
 
 }}}  // namespace deeprec::DEEPREC_ABI::detail

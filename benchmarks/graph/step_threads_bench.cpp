@@ -1,0 +1,74 @@
+// DLRM's step by hand on two threads of a thread_pool, over the same on one.
+//
+//   step/threads/batch:1 ... batch:2048    speedup: the time on one thread over the time on two
+//
+// Small steps run on one thread whatever the executor has; the floor of a large one is half of its time.
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <string>
+
+#include <deeprec/core/executor.hpp>
+#include <deeprec/exec/inline_executor.hpp>
+#include <deeprec/exec/thread_pool.hpp>
+
+#include "graph/step_batches.hpp"
+#include "graph/step_by_hand.hpp"
+#include "support/add.hpp"
+#include "support/figures.hpp"
+#include "support/machine.hpp"
+
+namespace {
+
+using deeprec_bench::add;
+using namespace train_ctr;
+
+struct trained_by_hand {
+  trained_by_hand(deeprec::executor_ref executor, const graph_bench::step_batches& data, index_t steps)
+      : on(executor), model(on, data.tables->first_row, 1), step(model, *data.tables), source(data, steps) {}
+
+  void run() {
+    while (source(raw)) step.run(on, raw).or_throw();
+  }
+
+  deeprec::executor_ref on;
+  dlrm model;
+  graph_bench::dlrm_by_hand step;
+  graph_bench::batch_source source;
+  raw_rows raw;
+};
+
+void step_threads(benchmark::State& state, const std::string& name, index_t batch) {
+  const index_t steps = std::max<index_t>(4, 4096 / batch);
+  const graph_bench::step_batches data(batch, std::min<index_t>(steps, 1024));
+  deeprec::inline_executor here;
+  deeprec::thread_pool pool(2);
+  for (auto _ : state) {
+    trained_by_hand one(deeprec::executor_ref(here), data, steps),
+        two(deeprec::executor_ref(pool), data, steps);
+    one.run();
+    two.run();
+    if (one.model.checksum() != two.model.checksum()) {
+      return state.SkipWithError("wrong answer: the weights differ");
+    }
+    deeprec_bench::figures f(name);
+    if (deeprec::usable_cpus().size() < 2) f.unfit("one CPU");
+    f.sample([&] {
+      const auto [mine, theirs] = f.pair("speedup", "", [&] { two.run(); }, [&] { one.run(); });
+      f.note("samples_per_second", static_cast<double>(steps * batch) / mine);
+      f.note("step_us", mine * 1e6 / static_cast<double>(steps));
+      f.note("one_thread_us", theirs * 1e6 / static_cast<double>(steps));
+    });
+    f.report(state);
+  }
+}
+
+const bool registered = [] {
+  for (const index_t batch : {1, 8, 32, 128, 2048}) {
+    add("step/threads/batch:" + std::to_string(batch),
+        [batch](benchmark::State& state, const std::string& name) { step_threads(state, name, batch); });
+  }
+  return true;
+}();
+
+}  // namespace

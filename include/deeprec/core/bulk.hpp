@@ -1,0 +1,71 @@
+// The parallel work of a verb on the host: on the executor where that ends sooner, else on the calling
+// thread.
+//
+//   detail::run_bulk(ctx, {.units = rows, .grain = 64, .ns = detail::ns_of_bytes(*ctx.tuning, rows * bytes)},
+//                    [&](index_t begin, index_t end, int worker) { ... });
+//
+// A second thread costs the time until it begins: about a microsecond where it polls for work, and fifty
+// where it sleeps. An executor with a member bool polls() reports which of them; without one it sleeps.
+#pragma once
+
+#include <algorithm>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/kernel_tuning.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
+
+/// `units` of work, for a thread in pieces of `grain`, which one thread ends in about `ns`.
+struct bulk_work {
+  index_t units;
+  index_t grain;
+  double ns;
+};
+
+inline double ns_of_bytes(const kernel_tuning& tuning, index_t bytes) noexcept {
+  return static_cast<double>(bytes) * 1000 / static_cast<double>(tuning.bytes_per_us);
+}
+inline double ns_of_products(const kernel_tuning& tuning, index_t m, index_t n, index_t k) noexcept {
+  return 2000.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) /
+         static_cast<double>(tuning.flops_per_us);
+}
+/// Of one random row of a table.
+inline double ns_of_row(const kernel_tuning& tuning, index_t table_rows, index_t row_bytes) noexcept {
+  const auto lines = static_cast<double>((row_bytes + 63) / 64);
+  return table_rows > tuning.kept_bytes / (std::max)(row_bytes, index_t{1})
+             ? static_cast<double>(tuning.row_ns) + lines * static_cast<double>(tuning.line_ns)
+             : 2 + lines;
+}
+
+/// Units of a piece of work that one thread takes at once.
+inline index_t grain_for(const kernel_tuning& tuning, index_t units, double ns) noexcept {
+  const double pieces = ns / static_cast<double>(tuning.piece_ns);
+  return pieces <= 1 ? (std::max)(units, index_t{1})
+                     : (std::max)(static_cast<index_t>(static_cast<double>(units) / pieces), index_t{1});
+}
+
+/// True where work of that time ends sooner with a second thread: half of it must be longer than its start.
+template <class Context>
+bool is_shared(const Context& ctx, double ns) {
+  if (static_cast<int>(ctx.executor->concurrency()) < 2) return false;
+  const kernel_tuning& tuning = *ctx.tuning;
+  if (ns <= 2 * static_cast<double>(tuning.polling_ns)) return false;
+  if constexpr (requires { static_cast<bool>(ctx.executor->polls()); }) {
+    if (ctx.executor->polls()) return true;
+  }
+  return ns > 2 * static_cast<double>(tuning.parked_ns);
+}
+
+/// Calls body(begin, end, worker) for pieces that cover [0, units): see BulkExecutor.
+template <class Context, class Body>
+void run_bulk(const Context& ctx, const bulk_work& work, Body&& body) {
+  if (work.units <= 0) return;
+  if (work.units <= work.grain || !is_shared(ctx, work.ns)) {
+    body(index_t{0}, work.units, 0);
+  } else {
+    ctx.executor->parallel_for(work.units, work.grain, body);
+  }
+}
+
+}}}  // namespace deeprec::DEEPREC_ABI::detail

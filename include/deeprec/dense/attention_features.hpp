@@ -1,0 +1,215 @@
+// The input of DIN's attention unit: a candidate and every position of its history, compared.
+//
+//   queries (B,D)   q0     q1                out (N,4D), a row for each position
+//   offsets         0      2      3          [ q0 | k0 | q0 - k0 | q0 k0 ]
+//   keys    (N,D)   k0 k1  k2                [ q0 | k1 | q0 - k1 | q0 k1 ]
+//                                            [ q1 | k2 | q1 - k2 | q1 k2 ]
+//
+// A multilayer perceptron makes a score of each row, and attention_pool.hpp a vector of each history.
+// Histories have any lengths, 0 included; there is no padding and no mask.
+#pragma once
+
+#include <algorithm>
+
+#include <deeprec/core/array_view.hpp>
+#include <deeprec/core/bulk.hpp>
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/context.hpp>
+#include <deeprec/core/kernel_tuning.hpp>
+#include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/space.hpp>
+#include <deeprec/core/status.hpp>
+#include <deeprec/core/unit.hpp>
+#include <deeprec/core/verb.hpp>
+#include <deeprec/dense/attention_options.hpp>
+#include <deeprec/dense/detail/attention_args.hpp>
+#include <deeprec/dense/detail/attention_kernels.hpp>
+#include <deeprec/simd/dispatch.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI {
+
+/// The rows [q, k, q - k, q k] of all positions, where q is the query of the position's sample.
+///
+/// @shape    queries (B,D) · keys (N,D) · offsets (B+1), from 0 to N · output (N,4D); any row stride
+/// @dtype    float; offsets: std::int32_t or std::int64_t
+/// @space    all reachable from the context
+/// @pre      output overlaps no input
+/// @post     every element of output is written
+/// @numerics float, rounded once: the same bits on every ISA and for any number of threads
+/// @cost     O(N D), one write of output; no allocation. Threads share the positions
+/// @threads  reentrant; concurrent calls are safe where their outputs share no byte
+/// @error    shape_mismatch naming the operand; offsets_negative, offsets_decreasing (bag = the sample, value
+///           = the offset). On an error nothing is written
+/// @example  @snippet tests/dense/attention_test.cpp attention_features
+/// @source   Zhou et al. 2018, arXiv:1706.06978
+template <class Context, class Query, class Key, class Offsets, class Out, MemorySpace Space,
+          class QueryColumns, class KeyColumns, class OutColumns, class = detail::unit>
+[[nodiscard]] status attention_features_forward(Context&& context_or_executor,
+                                                matrix_view<Query, Space, QueryColumns> queries,
+                                                matrix_view<Key, Space, KeyColumns> keys,
+                                                const Offsets& offsets,
+                                                matrix_view<Out, Space, OutColumns> output) {
+  const auto ctx = detail::as_context(context_or_executor);
+  const detail::verb_call call(ctx, "attention_features_forward");
+  if (!call) return call.stopped();
+  const auto ranges = detail::history_offsets<Space>(offsets);
+  const index_t width = queries.extent(1);
+  if (!detail::well_formed(queries))
+    return {errc::shape_mismatch, "attention_features_forward: queries must be (B,D)"};
+  if (!detail::well_formed(keys) || keys.extent(1) != width)
+    return {errc::shape_mismatch, "attention_features_forward: keys must be (N,D)"};
+  if (!ranges.valid() || ranges.size() != queries.extent(0) + 1)
+    return {errc::shape_mismatch, "attention_features_forward: offsets must be (B+1)"};
+  if (!detail::well_formed(output) ||
+      !detail::has_shape(output, keys.extent(0), detail::capped_product(4, width)))
+    return {errc::shape_mismatch, "attention_features_forward: output must be (N,4D)"};
+  return attention_features_forward_on(ctx.backend(), ctx, matrix_view<const float, Space>(queries),
+                                       matrix_view<const float, Space>(keys), ranges,
+                                       matrix_view<float, Space>(output));
+}
+
+template <class... Args>
+status attention_features_forward_on(any_backend, const Args&...) {
+  return detail::no_backend<Args...>();
+}
+
+template <class Context, class Offset, MemorySpace Space, class = detail::unit>
+status attention_features_forward_on(host_backend, const Context& ctx,
+                                     matrix_view<const float, Space> queries,
+                                     matrix_view<const float, Space> keys,
+                                     array_view<const Offset, Space> offsets,
+                                     matrix_view<float, Space> output) {
+  static_assert(
+      reachable_as<Space, host_space>,
+      "deeprec::attention_features_forward: device memory given to a host context. Fix: copy it, or "
+      "pass a device context.");
+  const index_t positions = keys.extent(0), width = keys.extent(1);
+  if (const status s = detail::check_offsets<Offset>(
+          offsets, positions, "attention_features_forward",
+          {"attention_features_forward: offsets must begin with 0",
+           "attention_features_forward: the last of offsets must be keys.extent(0)"});
+      !s) {
+    return s;
+  }
+  if (keys.empty()) return {};
+  const detail::history_ranges<Offset> samples{offsets.data(), queries.extent(0)};
+  const double ns = detail::ns_of_bytes(*ctx.tuning, positions * width * 6 * index_t{sizeof(float)});
+  detail::run_bulk(ctx, {positions, detail::grain_for(*ctx.tuning, positions, ns), ns},
+                   [&](index_t begin, index_t end, int) {
+                     with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
+                       for (index_t b = samples.sample_of(begin); begin < end; ++b) {
+                         const index_t last = (std::min)(samples.end(b), end);
+                         attention_rows(region, queries.row(b),
+                                        {detail::rows_from(keys, begin), last - begin, width},
+                                        detail::rows_from(output, begin));
+                         begin = last;
+                       }
+                     });
+                   });
+  return {};
+}
+
+/// The gradients of attention_features_forward, for the gradient (g0, g1, g2, g3) of its output:
+///
+///   query_gradient of a sample = the sum over its positions of g0 + g2 + g3 k
+///   key_gradient of a position = g1 - g2 + g3 q
+///
+/// @shape    queries (B,D) · keys (N,D) · offsets (B+1), from 0 to N · output_gradient (N,4D) ·
+///           query_gradient (B,D) · key_gradient (N,D); any row stride
+/// @dtype    float; offsets: std::int32_t or std::int64_t
+/// @space    all reachable from the context
+/// @pre      the gradients that are written overlap no input, nor each other
+/// @post     every element of query_gradient is written, 0 for samples without positions; every element of
+///           key_gradient is written, or added to with gradient_write::add
+/// @numerics float, fused where the ISA has it, sums in the order of the positions: of a sample of L
+///           |err| <= (L + 3) u sum(|g0| + |g2| + |g3 k|), u = 2^-24. The same bits for any number of
+///           threads, not on every ISA
+/// @cost     O(N D), one read of output_gradient; no allocation. Threads share the samples by their positions
+/// @threads  reentrant; concurrent calls are safe where their gradients share no byte
+/// @error    as attention_features_forward. On an error nothing is written
+/// @example  @snippet tests/dense/attention_test.cpp attention_features_backward
+template <class Context, class Query, class Key, class Offsets, class Out, class ToQuery, class ToKey,
+          MemorySpace Space, class QueryColumns, class KeyColumns, class OutColumns, class ToQueryColumns,
+          class ToKeyColumns, class = detail::unit>
+[[nodiscard]] status attention_features_backward(Context&& context_or_executor,
+                                                 matrix_view<Query, Space, QueryColumns> queries,
+                                                 matrix_view<Key, Space, KeyColumns> keys,
+                                                 const Offsets& offsets,
+                                                 matrix_view<Out, Space, OutColumns> output_gradient,
+                                                 matrix_view<ToQuery, Space, ToQueryColumns> query_gradient,
+                                                 matrix_view<ToKey, Space, ToKeyColumns> key_gradient,
+                                                 gradient_write of_keys = gradient_write::overwrite) {
+  const auto ctx = detail::as_context(context_or_executor);
+  const detail::verb_call call(ctx, "attention_features_backward");
+  if (!call) return call.stopped();
+  const auto ranges = detail::history_offsets<Space>(offsets);
+  const index_t width = queries.extent(1);
+  if (!detail::well_formed(queries))
+    return {errc::shape_mismatch, "attention_features_backward: queries must be (B,D)"};
+  if (!detail::well_formed(keys) || keys.extent(1) != width)
+    return {errc::shape_mismatch, "attention_features_backward: keys must be (N,D)"};
+  if (!ranges.valid() || ranges.size() != queries.extent(0) + 1)
+    return {errc::shape_mismatch, "attention_features_backward: offsets must be (B+1)"};
+  if (!detail::well_formed(output_gradient) ||
+      !detail::has_shape(output_gradient, keys.extent(0), detail::capped_product(4, width)))
+    return {errc::shape_mismatch, "attention_features_backward: output_gradient must be (N,4D)"};
+  if (!detail::well_formed(query_gradient) || !detail::has_shape(query_gradient, queries.extent(0), width))
+    return {errc::shape_mismatch, "attention_features_backward: query_gradient must be (B,D)"};
+  if (!detail::well_formed(key_gradient) || !detail::has_shape(key_gradient, keys.extent(0), width))
+    return {errc::shape_mismatch, "attention_features_backward: key_gradient must be (N,D)"};
+  return attention_features_backward_on(
+      ctx.backend(), ctx, matrix_view<const float, Space>(queries), matrix_view<const float, Space>(keys),
+      ranges, matrix_view<const float, Space>(output_gradient), matrix_view<float, Space>(query_gradient),
+      matrix_view<float, Space>(key_gradient), of_keys);
+}
+
+template <class... Args>
+status attention_features_backward_on(any_backend, const Args&...) {
+  return detail::no_backend<Args...>();
+}
+
+template <class Context, class Offset, MemorySpace Space, class = detail::unit>
+status attention_features_backward_on(host_backend, const Context& ctx,
+                                      matrix_view<const float, Space> queries,
+                                      matrix_view<const float, Space> keys,
+                                      array_view<const Offset, Space> offsets,
+                                      matrix_view<const float, Space> output_gradient,
+                                      matrix_view<float, Space> query_gradient,
+                                      matrix_view<float, Space> key_gradient, gradient_write of_keys) {
+  static_assert(reachable_as<Space, host_space>,
+                "deeprec::attention_features_backward: device memory given to a host context. Fix: copy it, "
+                "or pass a device context.");
+  const index_t width = keys.extent(1);
+  if (const status s = detail::check_offsets<Offset>(
+          offsets, keys.extent(0), "attention_features_backward",
+          {"attention_features_backward: offsets must begin with 0",
+           "attention_features_backward: the last of offsets must be keys.extent(0)"});
+      !s) {
+    return s;
+  }
+  const detail::history_ranges<Offset> samples{offsets.data(), queries.extent(0)};
+  const index_t units = samples.units();
+  const double ns = detail::ns_of_bytes(*ctx.tuning, units * width * 6 * index_t{sizeof(float)});
+  detail::run_bulk(
+      ctx, {units, detail::grain_for(*ctx.tuning, units, ns), ns}, [&](index_t begin, index_t end, int) {
+        const index_t behind = samples.first_from(end);
+        with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
+          for (index_t b = samples.first_from(begin); b < behind; ++b) {
+            const index_t first = samples.begin(b);
+            const detail::history in{detail::rows_from(keys, first), samples.end(b) - first, width};
+            const auto gradient = detail::rows_from(output_gradient, first);
+            const auto to_keys = detail::rows_from(key_gradient, first);
+            if (of_keys == gradient_write::add) {
+              attention_rows_backward<true>(region, queries.row(b), in, gradient, query_gradient.row(b),
+                                            to_keys);
+            } else {
+              attention_rows_backward<false>(region, queries.row(b), in, gradient, query_gradient.row(b),
+                                             to_keys);
+            }
+          }
+        });
+      });
+  return {};
+}
+
+}}  // namespace deeprec::DEEPREC_ABI

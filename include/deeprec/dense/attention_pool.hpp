@@ -1,0 +1,263 @@
+// The output of DIN's attention unit: the weighted sum of each history.
+//
+//   scores  (N,1)   s0 s1  s2        out (B,D)    s0 k0 + s1 k1
+//   keys    (N,D)   k0 k1  k2                     s2 k2
+//   offsets         0      2   3
+//
+// DIN takes the scores as they are. With a matrix for the weights, they are the softmax of the scores of a
+// sample. Histories have any lengths; of an empty one the sum is 0.
+#pragma once
+
+#include <deeprec/core/array_view.hpp>
+#include <deeprec/core/bulk.hpp>
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/context.hpp>
+#include <deeprec/core/kernel_tuning.hpp>
+#include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/space.hpp>
+#include <deeprec/core/status.hpp>
+#include <deeprec/core/unit.hpp>
+#include <deeprec/core/verb.hpp>
+#include <deeprec/dense/attention_options.hpp>
+#include <deeprec/dense/detail/attention_args.hpp>
+#include <deeprec/dense/detail/attention_kernels.hpp>
+#include <deeprec/simd/dispatch.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI {
+
+namespace detail {
+
+/// The checks of both forward verbs.
+template <class Scores, class Keys, class Offsets, class Out>
+status check_pool_shapes(const Scores& scores, const Keys& keys, const Offsets& offsets,
+                         const Out& output) noexcept {
+  if (!well_formed(keys)) return {errc::shape_mismatch, "attention_pool_forward: keys must be (N,D)"};
+  if (!well_formed(scores) || !has_shape(scores, keys.extent(0), 1))
+    return {errc::shape_mismatch, "attention_pool_forward: scores must be (N,1)"};
+  if (!well_formed(output) || output.extent(1) != keys.extent(1))
+    return {errc::shape_mismatch, "attention_pool_forward: output must be (B,D)"};
+  if (!offsets.valid() || offsets.size() != output.extent(0) + 1)
+    return {errc::shape_mismatch, "attention_pool_forward: offsets must be (B+1)"};
+  return {};
+}
+
+}  // namespace detail
+
+/// The sum of score times key over each history, without a softmax.
+///
+/// @shape    scores (N,1) · keys (N,D) · offsets (B+1), from 0 to N · output (B,D); any row stride
+/// @dtype    float; offsets: std::int32_t or std::int64_t
+/// @space    all reachable from the context
+/// @pre      output overlaps no input
+/// @post     every element of output is written, 0 for samples without positions
+/// @numerics float, fused where the ISA has it, in the order of the positions: of a sample of L
+///           |err| <= L u sum|s k|, u = 2^-24. The same bits for any number of threads, not on every ISA
+/// @cost     O(N D), one read of keys; no allocation. Threads share the samples by their positions
+/// @threads  reentrant; concurrent calls are safe where their outputs share no byte
+/// @error    shape_mismatch naming the operand; offsets_negative, offsets_decreasing (bag = the sample, value
+///           = the offset). On an error nothing is written
+/// @example  @snippet tests/dense/attention_test.cpp attention_pool
+/// @source   Zhou et al. 2018, arXiv:1706.06978
+template <class Context, class Score, class Key, class Offsets, class Out, MemorySpace Space,
+          class ScoreColumns, class KeyColumns, class OutColumns, class = detail::unit>
+[[nodiscard]] status attention_pool_forward(Context&& context_or_executor,
+                                            matrix_view<Score, Space, ScoreColumns> scores,
+                                            matrix_view<Key, Space, KeyColumns> keys, const Offsets& offsets,
+                                            matrix_view<Out, Space, OutColumns> output) {
+  const auto ctx = detail::as_context(context_or_executor);
+  const detail::verb_call call(ctx, "attention_pool_forward");
+  if (!call) return call.stopped();
+  const auto ranges = detail::history_offsets<Space>(offsets);
+  if (const status s = detail::check_pool_shapes(scores, keys, ranges, output); !s) return s;
+  return attention_pool_forward_on(ctx.backend(), ctx, attention_weights::scores,
+                                   matrix_view<const float, Space>(scores),
+                                   matrix_view<const float, Space>(keys), ranges, matrix_view<float, Space>(),
+                                   matrix_view<float, Space>(output));
+}
+
+/// The sum of weight times key over each history; the weights are the softmax of the scores of the sample.
+///
+/// @shape    scores (N,1) · keys (N,D) · offsets (B+1), from 0 to N · weights (N,1), which may be the scores
+///           · output (B,D); any row stride
+/// @dtype    float; offsets: std::int32_t or std::int64_t
+/// @space    all reachable from the context
+/// @pre      output and weights overlap no input but weights the scores, element by element, nor each other
+/// @post     every element of output and weights is written; attention_pool_backward reads the weights. A
+///           score of -infinity has weight 0; where all scores of a sample have it, or one is NaN or
+///           +infinity, the weights of the sample are NaN
+/// @numerics float; a weight errs by at most (L + |s - max s| + 4) 2u of it, u = 2^-24, no exponential
+///           overflows. The same bits for any number of threads, not on every ISA
+/// @cost     O(N D), one read of keys; no allocation. Threads share the samples by their positions
+/// @threads  reentrant; concurrent calls are safe where their outputs share no byte
+/// @error    as without a softmax. On an error nothing is written
+/// @example  @snippet tests/dense/attention_test.cpp attention_pool_softmax
+template <class Context, class Score, class Key, class Offsets, class Weight, class Out, MemorySpace Space,
+          class ScoreColumns, class KeyColumns, class WeightColumns, class OutColumns, class = detail::unit>
+[[nodiscard]] status attention_pool_forward(Context&& context_or_executor,
+                                            matrix_view<Score, Space, ScoreColumns> scores,
+                                            matrix_view<Key, Space, KeyColumns> keys, const Offsets& offsets,
+                                            matrix_view<Weight, Space, WeightColumns> weights,
+                                            matrix_view<Out, Space, OutColumns> output) {
+  const auto ctx = detail::as_context(context_or_executor);
+  const detail::verb_call call(ctx, "attention_pool_forward");
+  if (!call) return call.stopped();
+  const auto ranges = detail::history_offsets<Space>(offsets);
+  if (const status s = detail::check_pool_shapes(scores, keys, ranges, output); !s) return s;
+  if (!detail::well_formed(weights) || !detail::has_shape(weights, keys.extent(0), 1))
+    return {errc::shape_mismatch, "attention_pool_forward: weights must be (N,1)"};
+  return attention_pool_forward_on(ctx.backend(), ctx, attention_weights::softmax,
+                                   matrix_view<const float, Space>(scores),
+                                   matrix_view<const float, Space>(keys), ranges,
+                                   matrix_view<float, Space>(weights), matrix_view<float, Space>(output));
+}
+
+template <class... Args>
+status attention_pool_forward_on(any_backend, const Args&...) {
+  return detail::no_backend<Args...>();
+}
+
+// `weights` is empty without a softmax.
+template <class Context, class Offset, MemorySpace Space, class = detail::unit>
+status attention_pool_forward_on(host_backend, const Context& ctx, attention_weights how,
+                                 matrix_view<const float, Space> scores, matrix_view<const float, Space> keys,
+                                 array_view<const Offset, Space> offsets, matrix_view<float, Space> weights,
+                                 matrix_view<float, Space> output) {
+  static_assert(reachable_as<Space, host_space>,
+                "deeprec::attention_pool_forward: device memory given to a host context. Fix: copy it, or "
+                "pass a device context.");
+  const index_t width = keys.extent(1);
+  if (const status s = detail::check_offsets<Offset>(
+          offsets, keys.extent(0), "attention_pool_forward",
+          {"attention_pool_forward: offsets must begin with 0",
+           "attention_pool_forward: the last of offsets must be keys.extent(0)"});
+      !s) {
+    return s;
+  }
+  const bool softmax = how == attention_weights::softmax;
+  const detail::history_ranges<Offset> samples{offsets.data(), output.extent(0)};
+  const index_t units = samples.units();
+  const double ns = detail::ns_of_bytes(*ctx.tuning, units * (width + 2) * index_t{sizeof(float)}) +
+                    (softmax ? 5 * static_cast<double>(units) : 0);
+  detail::run_bulk(
+      ctx, {units, detail::grain_for(*ctx.tuning, units, ns), ns}, [&](index_t begin, index_t end, int) {
+        const index_t behind = samples.first_from(end);
+        with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
+          for (index_t b = samples.first_from(begin); b < behind; ++b) {
+            const index_t first = samples.begin(b), length = samples.end(b) - first;
+            detail::float_rows<const float> used = detail::rows_from(scores, first);
+            if (softmax) {
+              const detail::float_rows<float> made = detail::rows_from(weights, first);
+              softmax_scores(region, used, length, made);
+              used = {made.first, made.stride};
+            }
+            weighted_sum(region, used, {detail::rows_from(keys, first), length, width}, output.row(b));
+          }
+        });
+      });
+  return {};
+}
+
+/// The gradients of attention_pool_forward, for the gradient g of its output:
+///
+///   key_gradient of a position   = w g
+///   score_gradient of a position = g.k                          attention_weights::scores
+///                                = w (g.k - the sum over the sample of w g.k)           ::softmax
+///
+/// @shape    weights (N,1): the scores, or with attention_weights::softmax the weights that
+///           attention_pool_forward wrote · keys (N,D) · offsets (B+1), from 0 to N · output_gradient (B,D) ·
+///           score_gradient (N,1) · key_gradient (N,D); any row stride
+/// @dtype    float; offsets: std::int32_t or std::int64_t
+/// @space    all reachable from the context
+/// @pre      the gradients that are written overlap no input, nor each other
+/// @post     every element of score_gradient is written; every element of key_gradient is written, or added
+///           to with gradient_write::add
+/// @numerics float, fused where the ISA has it: |err| of g.k <= (D + 2) u sum|g k|, u = 2^-24; sums over a
+///           sample in the order of the positions. The same bits for any number of threads, not on every ISA
+/// @cost     O(N D), one read of keys; no allocation. Threads share the samples by their positions
+/// @threads  reentrant; concurrent calls are safe where their gradients share no byte
+/// @error    as attention_pool_forward. On an error nothing is written
+/// @example  @snippet tests/dense/attention_test.cpp attention_pool_backward
+template <class Context, class Weight, class Key, class Offsets, class Out, class ToScore, class ToKey,
+          MemorySpace Space, class WeightColumns, class KeyColumns, class OutColumns, class ToScoreColumns,
+          class ToKeyColumns, class = detail::unit>
+[[nodiscard]] status attention_pool_backward(Context&& context_or_executor,
+                                             matrix_view<Weight, Space, WeightColumns> weights,
+                                             matrix_view<Key, Space, KeyColumns> keys, const Offsets& offsets,
+                                             matrix_view<Out, Space, OutColumns> output_gradient,
+                                             matrix_view<ToScore, Space, ToScoreColumns> score_gradient,
+                                             matrix_view<ToKey, Space, ToKeyColumns> key_gradient,
+                                             attention_pool_options how = {}) {
+  const auto ctx = detail::as_context(context_or_executor);
+  const detail::verb_call call(ctx, "attention_pool_backward");
+  if (!call) return call.stopped();
+  const auto ranges = detail::history_offsets<Space>(offsets);
+  const index_t positions = keys.extent(0), width = keys.extent(1);
+  if (!detail::well_formed(keys))
+    return {errc::shape_mismatch, "attention_pool_backward: keys must be (N,D)"};
+  if (!detail::well_formed(weights) || !detail::has_shape(weights, positions, 1))
+    return {errc::shape_mismatch, "attention_pool_backward: weights must be (N,1)"};
+  if (!detail::well_formed(output_gradient) || output_gradient.extent(1) != width)
+    return {errc::shape_mismatch, "attention_pool_backward: output_gradient must be (B,D)"};
+  if (!ranges.valid() || ranges.size() != output_gradient.extent(0) + 1)
+    return {errc::shape_mismatch, "attention_pool_backward: offsets must be (B+1)"};
+  if (!detail::well_formed(score_gradient) || !detail::has_shape(score_gradient, positions, 1))
+    return {errc::shape_mismatch, "attention_pool_backward: score_gradient must be (N,1)"};
+  if (!detail::well_formed(key_gradient) || !detail::has_shape(key_gradient, positions, width))
+    return {errc::shape_mismatch, "attention_pool_backward: key_gradient must be (N,D)"};
+  return attention_pool_backward_on(
+      ctx.backend(), ctx, how, matrix_view<const float, Space>(weights),
+      matrix_view<const float, Space>(keys), ranges, matrix_view<const float, Space>(output_gradient),
+      matrix_view<float, Space>(score_gradient), matrix_view<float, Space>(key_gradient));
+}
+
+template <class... Args>
+status attention_pool_backward_on(any_backend, const Args&...) {
+  return detail::no_backend<Args...>();
+}
+
+template <class Context, class Offset, MemorySpace Space, class = detail::unit>
+status attention_pool_backward_on(host_backend, const Context& ctx, const attention_pool_options& how,
+                                  matrix_view<const float, Space> weights,
+                                  matrix_view<const float, Space> keys,
+                                  array_view<const Offset, Space> offsets,
+                                  matrix_view<const float, Space> output_gradient,
+                                  matrix_view<float, Space> score_gradient,
+                                  matrix_view<float, Space> key_gradient) {
+  static_assert(reachable_as<Space, host_space>,
+                "deeprec::attention_pool_backward: device memory given to a host context. Fix: copy it, or "
+                "pass a device context.");
+  const index_t width = keys.extent(1);
+  if (const status s = detail::check_offsets<Offset>(
+          offsets, keys.extent(0), "attention_pool_backward",
+          {"attention_pool_backward: offsets must begin with 0",
+           "attention_pool_backward: the last of offsets must be keys.extent(0)"});
+      !s) {
+    return s;
+  }
+  const detail::history_ranges<Offset> samples{offsets.data(), output_gradient.extent(0)};
+  const index_t units = samples.units();
+  const double ns = detail::ns_of_bytes(*ctx.tuning, units * (2 * width + 4) * index_t{sizeof(float)});
+  detail::run_bulk(
+      ctx, {units, detail::grain_for(*ctx.tuning, units, ns), ns}, [&](index_t begin, index_t end, int) {
+        const index_t behind = samples.first_from(end);
+        with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
+          for (index_t b = samples.first_from(begin); b < behind; ++b) {
+            const index_t first = samples.begin(b);
+            const detail::history in{detail::rows_from(keys, first), samples.end(b) - first, width};
+            const auto used = detail::rows_from(weights, first);
+            const auto to_scores = detail::rows_from(score_gradient, first);
+            const auto to_keys = detail::rows_from(key_gradient, first);
+            if (how.key_gradient == gradient_write::add) {
+              weighted_sum_backward<true>(region, used, in, output_gradient.row(b), to_scores, to_keys);
+            } else {
+              weighted_sum_backward<false>(region, used, in, output_gradient.row(b), to_scores, to_keys);
+            }
+            if (how.weights == attention_weights::softmax)
+              softmax_backward(region, used, in.length, to_scores);
+          }
+        });
+      });
+  return {};
+}
+
+}}  // namespace deeprec::DEEPREC_ABI

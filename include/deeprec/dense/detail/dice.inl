@@ -1,0 +1,167 @@
+// The kernels of Dice, compiled once for each region. No include guard: see dice_kernels.hpp. A place is all
+// lanes from a column on, or the first n of them (expression.inl). The parameters of the columns of a vector
+// stay in registers for a block of rows.
+
+DEEPREC_INLINE void store_column(float* row, vector_f32 x, full_place at) { store(row + at.j, x); }
+DEEPREC_INLINE void store_column(float* row, vector_f32 x, part_place at) {
+  store_first(row + at.j, x, at.n);
+}
+
+// Lanes behind the last column: mean, variance and x are 0 there, and nothing of them is stored.
+struct dice_vector {
+  vector_f32 mean;
+  vector_f32 scale;
+  vector_f32 alpha;
+};
+template <class Place>
+DEEPREC_INLINE dice_vector dice_at(const ::deeprec::detail::dice_columns& columns, Place at) {
+  const vector_f32 spread = sqrt(load_at(columns.variance, at) + splat(columns.epsilon));
+  return {load_at(columns.mean, at), splat(1.0F) / spread, load_at(columns.alpha, at)};
+}
+
+template <class Place>
+DEEPREC_INLINE void dice_block(const dice_vector& of, const ::deeprec::detail::dice_rows_of& x, index_t rows,
+                               float* y, index_t y_stride, Place at) {
+  for (index_t i = 0; i < rows; ++i) {
+    const vector_f32 value = load_at(x.first + i * x.stride, at);
+    store_column(y + i * y_stride, result_of(region{}, op::dice{}, value, of.mean, of.scale, of.alpha), at);
+  }
+}
+inline constexpr index_t dice_rows_at_once = 16;
+
+/// y of rows of x; y may be x.
+inline void dice_rows(region, const ::deeprec::detail::dice_columns& columns,
+                      const ::deeprec::detail::dice_rows_of& x, index_t rows, index_t width, float* y,
+                      index_t y_stride) {
+  for (index_t i = 0; i < rows; i += dice_rows_at_once) {
+    const index_t count = rows - i < dice_rows_at_once ? rows - i : dice_rows_at_once;
+    const ::deeprec::detail::dice_rows_of from{x.first + i * x.stride, x.stride};
+    float* const to = y + i * y_stride;
+    index_t j = 0;
+    for (; j + lanes <= width; j += lanes) {
+      dice_block(dice_at(columns, full_place{j}), from, count, to, y_stride, full_place{j});
+    }
+    if (j < width) {
+      const part_place last{j, static_cast<int>(width - j)};
+      dice_block(dice_at(columns, last), from, count, to, y_stride, last);
+    }
+  }
+}
+
+template <class Place>
+DEEPREC_INLINE void squares_of_column(const float* mean, const ::deeprec::detail::dice_rows_of& x,
+                                      index_t rows, float* sums, Place at) {
+  const vector_f32 m = load_at(mean, at);
+  vector_f32 total = zero();
+  for (index_t i = 0; i < rows;) {
+    vector_f32 part = zero();
+    const index_t stop = rows - i < ::deeprec::detail::dice_part ? rows : i + ::deeprec::detail::dice_part;
+    for (; i < stop; ++i) {
+      const vector_f32 distance = load_at(x.first + i * x.stride, at) - m;
+      part = multiply_add(distance, distance, part);
+    }
+    total = total + part;
+  }
+  store_column(sums, total, at);
+}
+
+/// sums[j] = the sum of (x - mean)^2.
+inline void sum_squares(region, const float* mean, const ::deeprec::detail::dice_rows_of& x, index_t rows,
+                        index_t width, float* sums) {
+  index_t j = 0;
+  for (; j + lanes <= width; j += lanes) squares_of_column(mean, x, rows, sums, full_place{j});
+  if (j < width) squares_of_column(mean, x, rows, sums, part_place{j, static_cast<int>(width - j)});
+}
+
+// Of one vector: u = (x - mean) scale, and the gradient h of u, which reaches x through mean and variance.
+struct dice_gradient {
+  vector_f32 u;
+  vector_f32 p;
+  vector_f32 h;
+};
+DEEPREC_INLINE dice_gradient gradient_at(const dice_vector& of, vector_f32 x, vector_f32 g) {
+  const vector_f32 u = (x - of.mean) * of.scale;
+  const vector_f32 p = sigmoid_of(u);
+  const vector_f32 slope = p * (splat(1.0F) - p);
+  return {u, p, g * x * (splat(1.0F) - of.alpha) * slope};
+}
+
+template <class Place>
+DEEPREC_INLINE void dice_sums_of_column(const dice_vector& of, const ::deeprec::detail::dice_rows_of& x,
+                                        const ::deeprec::detail::dice_rows_of& g, index_t rows,
+                                        float* to_alpha, float* to_mean, float* to_spread, Place at) {
+  vector_f32 total_alpha = zero(), total_mean = zero(), total_spread = zero();
+  for (index_t i = 0; i < rows;) {
+    vector_f32 of_alpha = zero(), of_mean = zero(), of_spread = zero();
+    const index_t stop = rows - i < ::deeprec::detail::dice_part ? rows : i + ::deeprec::detail::dice_part;
+    for (; i < stop; ++i) {
+      const vector_f32 value = load_at(x.first + i * x.stride, at);
+      const vector_f32 gradient = load_at(g.first + i * g.stride, at);
+      const dice_gradient d = gradient_at(of, value, gradient);
+      of_alpha = multiply_add(splat(1.0F) - d.p, gradient * value, of_alpha);
+      of_mean = of_mean + d.h;
+      of_spread = multiply_add(d.h, d.u, of_spread);
+    }
+    total_alpha = total_alpha + of_alpha;
+    total_mean = total_mean + of_mean;
+    total_spread = total_spread + of_spread;
+  }
+  store_column(to_alpha, total_alpha, at);
+  store_column(to_mean, total_mean, at);
+  store_column(to_spread, total_spread, at);
+}
+
+/// Sums over rows: the gradient of alpha, of h, and of h u.
+inline void dice_sums(region, const ::deeprec::detail::dice_columns& columns,
+                      const ::deeprec::detail::dice_rows_of& x, const ::deeprec::detail::dice_rows_of& g,
+                      index_t rows, index_t width, float* to_alpha, float* to_mean, float* to_spread) {
+  index_t j = 0;
+  for (; j + lanes <= width; j += lanes) {
+    const full_place at{j};
+    dice_sums_of_column(dice_at(columns, at), x, g, rows, to_alpha, to_mean, to_spread, at);
+  }
+  if (j < width) {
+    const part_place at{j, static_cast<int>(width - j)};
+    dice_sums_of_column(dice_at(columns, at), x, g, rows, to_alpha, to_mean, to_spread, at);
+  }
+}
+
+template <class Place>
+DEEPREC_INLINE void dice_block_backward(const dice_vector& of, const ::deeprec::detail::dice_rows_of& x,
+                                        const ::deeprec::detail::dice_rows_of& g, index_t rows,
+                                        const float* mean_h, const float* mean_hu, float* to,
+                                        index_t to_stride, Place at) {
+  const vector_f32 h0 = load_at(mean_h, at);
+  const vector_f32 hu = load_at(mean_hu, at);
+  for (index_t i = 0; i < rows; ++i) {
+    const vector_f32 gradient = load_at(g.first + i * g.stride, at);
+    const dice_gradient d = gradient_at(of, load_at(x.first + i * x.stride, at), gradient);
+    const vector_f32 direct = gradient * multiply_add(splat(1.0F) - of.alpha, d.p, of.alpha);
+    const vector_f32 through = d.h - h0 - d.u * hu;
+    store_column(to + i * to_stride, multiply_add(of.scale, through, direct), at);
+  }
+}
+
+/// The gradient of rows of x, for the means of h and h u over the batch; it may be the gradient of y.
+inline void dice_rows_backward(region, const ::deeprec::detail::dice_columns& columns,
+                               const ::deeprec::detail::dice_rows_of& x,
+                               const ::deeprec::detail::dice_rows_of& g, index_t rows, index_t width,
+                               const float* mean_h, const float* mean_hu, float* to, index_t to_stride) {
+  for (index_t i = 0; i < rows; i += dice_rows_at_once) {
+    const index_t count = rows - i < dice_rows_at_once ? rows - i : dice_rows_at_once;
+    const ::deeprec::detail::dice_rows_of values{x.first + i * x.stride, x.stride};
+    const ::deeprec::detail::dice_rows_of gradients{g.first + i * g.stride, g.stride};
+    float* const out = to + i * to_stride;
+    index_t j = 0;
+    for (; j + lanes <= width; j += lanes) {
+      const full_place at{j};
+      dice_block_backward(dice_at(columns, at), values, gradients, count, mean_h, mean_hu, out, to_stride,
+                          at);
+    }
+    if (j < width) {
+      const part_place at{j, static_cast<int>(width - j)};
+      dice_block_backward(dice_at(columns, at), values, gradients, count, mean_h, mean_hu, out, to_stride,
+                          at);
+    }
+  }
+}

@@ -1,0 +1,26 @@
+// The kernels of the dot interaction in the three regions that they are compiled for.
+#pragma once
+
+#include <cstddef>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/dense/detail/dot_interaction_args.hpp>
+#include <deeprec/simd/transpose_tiles.hpp>
+#include <deeprec/simd/vectors.hpp>
+
+// clang-format off: the order of these is what they mean
+#include <deeprec/simd/begin_portable.hpp>
+#include <deeprec/dense/detail/dot_interaction.inl>
+#include <deeprec/simd/end_portable.hpp>
+
+#if DEEPREC_X86
+#include <deeprec/simd/begin_avx2.hpp>
+#include <deeprec/dense/detail/dot_interaction.inl>
+#include <deeprec/simd/end_avx2.hpp>
+
+#include <deeprec/simd/begin_avx512.hpp>
+#include <deeprec/dense/detail/dot_interaction.inl>
+#include <deeprec/simd/end_avx512.hpp>
+#endif
+// clang-format on

@@ -1,0 +1,31 @@
+// The kernels of normalize_rows in the three regions that they are compiled for.
+#pragma once
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/simd/vectors.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
+
+/// The inverse norm of rows whose norm is at most epsilon.
+DEEPREC_INLINE float inverse_of_epsilon(float epsilon) noexcept {
+  return static_cast<float>(1 / static_cast<double>(epsilon));
+}
+
+}}}  // namespace deeprec::DEEPREC_ABI::detail
+
+// clang-format off: the order of these is what they mean
+#include <deeprec/simd/begin_portable.hpp>
+#include <deeprec/dense/detail/normalize_rows.inl>
+#include <deeprec/simd/end_portable.hpp>
+
+#if DEEPREC_X86
+#include <deeprec/simd/begin_avx2.hpp>
+#include <deeprec/dense/detail/normalize_rows.inl>
+#include <deeprec/simd/end_avx2.hpp>
+
+#include <deeprec/simd/begin_avx512.hpp>
+#include <deeprec/dense/detail/normalize_rows.inl>
+#include <deeprec/simd/end_avx512.hpp>
+#endif
+// clang-format on
