@@ -13,8 +13,8 @@ function(kernels_of object out)
   if(NOT names)
     message(FATAL_ERROR "no kernels in ${object}:\n${said}")
   endif()
-  foreach(wanted IN ITEMS isa_ add_squares relu_rows relu_rows_backward add_losses loss_gradients interact
-                          interact_backward row_loops6encode row_loops6decode row_loops11first_unfit)
+  foreach(wanted IN ITEMS isa_ add_squares relu_rows relu_rows_backward add_losses loss_gradients
+                          dot_triangle dot_triangle_backward row_loops6encode row_loops6decode row_loops11first_unfit)
     if(NOT names MATCHES "[0-9]${wanted}")
       message(FATAL_ERROR "no ${wanted} of the unit's own in ${object}:\n${names}")
     endif()
