@@ -7,21 +7,21 @@
 
 #include <deeprec/exec/inline_executor.hpp>
 
-#include "train_ctr/step_ops.hpp"
+#include "models/step_ops.hpp"
 #include "train_ctr/synthetic.hpp"
 
 namespace graph_bench {
 
 struct step_batches {
-  std::vector<train_ctr::raw_rows> all;
-  std::unique_ptr<train_ctr::ctr_tables> tables;
+  std::vector<ctr::raw_rows> all;
+  std::unique_ptr<ctr::ctr_tables> tables;
 
   step_batches(deeprec::index_t batch, deeprec::index_t batches) : all(static_cast<std::size_t>(batches)) {
-    train_ctr::synthetic_rows source(batch * batches, 2'000'000, 7, train_ctr::planted_model::mixed);
-    tables = std::make_unique<train_ctr::ctr_tables>(source.table_rows());
+    ctr::synthetic_rows source(batch * batches, 2'000'000, 7, ctr::planted_model::mixed);
+    tables = std::make_unique<ctr::ctr_tables>(source.table_rows());
     deeprec::inline_executor here;
     source.rewind(here);
-    for (train_ctr::raw_rows& rows : all) {
+    for (ctr::raw_rows& rows : all) {
       deeprec::sparse_batch chunk;
       source.next(chunk, batch);
       rows.clear(batch);
@@ -37,7 +37,7 @@ struct step_batches {
 class batch_source {
  public:
   batch_source(const step_batches& data, deeprec::index_t steps) : data_(data), steps_(steps), left_(steps) {}
-  bool operator()(train_ctr::raw_rows& to) {
+  bool operator()(ctr::raw_rows& to) {
     if (left_ == 0) {
       left_ = steps_;
       return false;

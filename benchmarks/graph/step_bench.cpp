@@ -34,14 +34,16 @@
 
 #include "graph/step_batches.hpp"
 #include "graph/step_by_hand.hpp"
+#include "models/dlrm.hpp"
+#include "models/logistic_regression.hpp"
+#include "models/wide_deep.hpp"
 #include "support/add.hpp"
 #include "support/figures.hpp"
 #include "support/machine.hpp"
-#include "train_ctr/graph_step.hpp"
 
 namespace {
 
-using namespace train_ctr;
+using namespace ctr;
 using deeprec_bench::add;
 using deeprec_bench::figures;
 using deeprec_bench::seconds_of;
@@ -83,7 +85,7 @@ void overhead(benchmark::State& state, const std::string& name) {
     };
     by_graph();
     by_hand();
-    if (ours.model.checksum() != other.model.checksum()) return state.SkipWithError(wrong_answer);
+    if (checksum(ours.model) != checksum(other.model)) return state.SkipWithError(wrong_answer);
     figures f(name);
     f.sample([&] {
       const auto [mine, theirs] = f.pair("speedup", "by_hand", by_graph, by_hand);
@@ -130,8 +132,8 @@ void staged(benchmark::State& state, const std::string& name) {
     sides();
     with_user();
     with_smart();
-    if (trace.dropped() != 0 || alone.model.checksum() != user.model.checksum() ||
-        alone.model.checksum() != smart.model.checksum()) {
+    if (trace.dropped() != 0 || checksum(alone.model) != checksum(user.model) ||
+        checksum(alone.model) != checksum(smart.model)) {
       return state.SkipWithError(wrong_answer);
     }
     figures f(name);

@@ -2,7 +2,7 @@
 
 namespace graph_bench {
 
-using namespace train_ctr;
+using namespace ctr;
 
 void dlrm_by_hand::prepare(const raw_rows& raw) {
   decode_op{}(raw, dense_, labels_);

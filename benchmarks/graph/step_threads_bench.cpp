@@ -21,7 +21,7 @@
 namespace {
 
 using deeprec_bench::add;
-using namespace train_ctr;
+using namespace ctr;
 
 struct trained_by_hand {
   trained_by_hand(deeprec::executor_ref executor, const graph_bench::step_batches& data, index_t steps)
@@ -48,7 +48,7 @@ void step_threads(benchmark::State& state, const std::string& name, index_t batc
         two(deeprec::executor_ref(pool), data, steps);
     one.run();
     two.run();
-    if (one.model.checksum() != two.model.checksum()) {
+    if (checksum(one.model) != checksum(two.model)) {
       return state.SkipWithError("wrong answer: the weights differ");
     }
     deeprec_bench::figures f(name);

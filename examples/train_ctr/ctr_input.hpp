@@ -8,14 +8,14 @@
 #include <deeprec/dense/metrics.hpp>
 #include <deeprec/exec/executor_ref.hpp>
 
-#include "ctr_data.hpp"
 #include "ctr_rows.hpp"
 #include "memory_limit.hpp"
+#include "models/ctr_data.hpp"
 #include "options.hpp"
 #include "row_source.hpp"
 #include "synthetic.hpp"
 
-namespace train_ctr {
+namespace ctr {
 
 /// All rows: those to train, and those to test, which are of the same source or of another one.
 struct ctr_input {
@@ -70,4 +70,4 @@ void survey(deeprec::executor_ref pool, ctr_input& input, const options& o, cons
   input.test_rows->survey(pool, stop, [](const sparse_batch&, index_t, row_use) {});
 }
 
-}  // namespace train_ctr
+}  // namespace ctr

@@ -18,10 +18,10 @@
 #include <deeprec/core/random.hpp>
 #include <deeprec/exec/executor_ref.hpp>
 
-#include "ctr_data.hpp"
+#include "models/ctr_data.hpp"
 #include "row_source.hpp"
 
-namespace train_ctr {
+namespace ctr {
 
 enum class row_use { train, test };
 
@@ -249,4 +249,4 @@ class row_feed {
   std::uint64_t read_hash_ = 0;
 };
 
-}  // namespace train_ctr
+}  // namespace ctr

@@ -25,9 +25,7 @@
 #include <deeprec/graph/step_costs.hpp>
 #include <deeprec/graph/step_program.hpp>
 
-#include "graph_step.hpp"
-
-namespace train_ctr {
+namespace ctr {
 
 namespace {
 
@@ -126,10 +124,9 @@ void write_file(const std::string& path, const std::string& text) {
 
 class graph_training::body {
  public:
-  template <class Model>
-  body(Model& model, const ctr_tables& tables, const graph_options& how)
+  body(const make_step& make, const graph_options& how)
       : how_(how),
-        step_(make_graph_step(model, tables, [this](raw_rows& rows) { return read(rows); })),
+        step_(make([this](raw_rows& rows) { return read(rows); })),
         flat_(step_.graph.flat().or_throw()) {
     cut_ = smart_stage(flat_, {.rule = deeprec::stage_rule::farthest}).or_throw();
     std::vector<char> ahead(static_cast<std::size_t>(flat_.size()), 0);
@@ -276,12 +273,8 @@ class graph_training::body {
   double seconds_ = 0;
 };
 
-graph_training::graph_training(dlrm& model, const ctr_tables& tables, const graph_options& how)
-    : body_(std::make_unique<body>(model, tables, how)) {}
-graph_training::graph_training(logistic_regression& model, const ctr_tables& tables, const graph_options& how)
-    : body_(std::make_unique<body>(model, tables, how)) {}
-graph_training::graph_training(wide_deep& model, const ctr_tables& tables, const graph_options& how)
-    : body_(std::make_unique<body>(model, tables, how)) {}
+graph_training::graph_training(const make_step& make, const graph_options& how)
+    : body_(std::make_unique<body>(make, how)) {}
 graph_training::~graph_training() = default;
 
 deeprec::pipeline_statistics graph_training::run(deeprec::thread_pool& pool, row_feed& feed,
@@ -293,4 +286,18 @@ deeprec::pipeline_statistics graph_training::run(deeprec::thread_pool& pool, row
 std::string graph_training::explain() const { return body_->explain(); }
 void graph_training::write_trace() const { body_->write_trace(); }
 
-}  // namespace train_ctr
+void predict_by_graph(deeprec::executor_ref pool, const make_step& make, const row_reader& fill,
+                      const std::function<void(matrix_view<const float>, matrix_view<const float>)>& each) {
+  const graph_step step = make(fill);
+  const deeprec::step_program program = deeprec::step_program::compile(step.graph).or_throw();
+  deeprec::step_state state = program.make_state();
+  step_context on(pool);
+  try {
+    while (program.run(on, state).or_throw())
+      each(state.get(step.logits).view(), state.get(step.labels).view());
+  } catch (const std::exception& wrong) {
+    rethrow_innermost(wrong);
+  }
+}
+
+}  // namespace ctr

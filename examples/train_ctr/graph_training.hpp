@@ -1,9 +1,10 @@
 // Runs the step of a model as a graph: on one thread, or as a pipeline that is cut where the user's stage is,
 // or where smart_stage moves it.
 //
-//   graph_training steps(model, tables, 128, how);
+//   graph_training steps([&](row_reader read) { return make_graph_step(model, tables, read); }, how);
 //   steps.run(pool, feed, over, trained, watch);     once for each epoch
 //   steps.write_trace();
+//   predict_by_graph(pool, step, 4096, fill, each)   the logits of rows
 //
 // The time of an op counts for its part where it runs in the training itself; what a stage runs ahead takes
 // none of it, but that the training waits for it: this is time of the part "read".
@@ -17,14 +18,13 @@
 #include <deeprec/pipeline/statistics.hpp>
 
 #include "ctr_rows.hpp"
+#include "models/step_maker.hpp"
 #include "stopwatch.hpp"
 
-namespace train_ctr {
+namespace ctr {
 
-class dlrm;
-class logistic_regression;
-class wide_deep;
-struct graph_step;
+/// Makes the graph of a step that begins with this reader.
+using make_step = std::function<graph_step(row_reader)>;
 
 struct graph_options {
   bool smart_stage = false;
@@ -37,10 +37,8 @@ struct graph_options {
 
 class graph_training {
  public:
-  /// @param model, tables  outlive it
-  graph_training(dlrm& model, const ctr_tables& tables, const graph_options& how);
-  graph_training(logistic_regression& model, const ctr_tables& tables, const graph_options& how);
-  graph_training(wide_deep& model, const ctr_tables& tables, const graph_options& how);
+  /// @param make  what the graph refers to outlives this
+  graph_training(const make_step& make, const graph_options& how);
   ~graph_training();
   graph_training(const graph_training&) = delete;
   graph_training& operator=(const graph_training&) = delete;
@@ -62,4 +60,10 @@ class graph_training {
   std::unique_ptr<body> body_;
 };
 
-}  // namespace train_ctr
+/// Predicts until fill(rows) returns false; each(logits, labels) follows each batch.
+///
+/// @param make  makes the graph of a prediction
+void predict_by_graph(deeprec::executor_ref pool, const make_step& make, const row_reader& fill,
+                      const std::function<void(matrix_view<const float>, matrix_view<const float>)>& each);
+
+}  // namespace ctr

@@ -14,7 +14,7 @@
 
 #include <deeprec/core/dtypes.hpp>
 
-namespace train_ctr {
+namespace ctr {
 
 using deeprec::index_t;
 
@@ -78,4 +78,4 @@ inline index_t peak_megabytes() {
   return static_cast<index_t>(usage.ru_maxrss) >> 10;
 }
 
-}  // namespace train_ctr
+}  // namespace ctr

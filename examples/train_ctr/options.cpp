@@ -5,10 +5,13 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <initializer_list>
+#include <string_view>
 
+#include "click_models.hpp"
 #include "memory_limit.hpp"
 
-namespace train_ctr {
+namespace ctr {
 
 std::optional<int> parse(options& o, int argc, char** argv) {
   CLI::App app("Trains click models: on a Criteo file, or on data of its shape.", "train_ctr");
@@ -59,22 +62,27 @@ std::optional<int> parse(options& o, int argc, char** argv) {
                "run all that no weight has a part in ahead of the step: decode, hash, bucket");
   app.add_option("--trace", o.trace, "write when each op ran to this file, for ui.perfetto.dev");
   app.add_option("--graph", o.graph, "write the graph of a step to this file, for Graphviz");
-  app.add_option("--model", o.models, "dlrm, wdl or lr; may be repeated (default: dlrm and lr)")
-      ->check(CLI::IsMember({"dlrm", "wdl", "lr"}));
+  std::vector<std::string> names;
+  for (const click_model_runs* model : click_models) names.emplace_back(model->name);
+  app.add_option("--model", o.models, "dlrm, wdl, deepfm, dcn or lr; may be repeated (default: dlrm and lr)")
+      ->check(CLI::IsMember(names));
   app.add_option("--math", o.math, "of the dense layers: f32, bf16 or tf32")
       ->check(CLI::IsMember({"f32", "bf16", "tf32"}))
       ->capture_default_str();
   app.add_flag("--last-layer-f32", o.last_layer_f32, "the last layer in f32 beside --math");
-  app.add_option("--width", o.width, "floats of a row of the tables of dlrm and wdl (default: 16)")
+  app.add_option("--width", o.width,
+                 "floats of a row of the tables, but of those of lr and of wide parts (default: 16)")
       ->check(CLI::Range(1, 4096));
   app.add_option("--bottom", o.bottom,
                  "hidden layers below dlrm's interaction, for instance 512,256,64 (default: 128)")
       ->delimiter(',')
       ->check(CLI::Range(1, 1 << 16));
-  app.add_option("--top", o.top,
-                 "hidden layers above dlrm's interaction, or of wdl's deep part (default: 64; 256,128)")
+  app.add_option(
+         "--top", o.top,
+         "hidden layers above the interaction, or of the deep part (default: dlrm 64, others 256,128)")
       ->delimiter(',')
       ->check(CLI::Range(1, 1 << 16));
+  app.add_option("--cross-layers", o.cross_layers, "of dcn (default: 2)")->check(CLI::Range(1, 64));
   app.add_option("--batch-size", o.batch_size, "rows of a training step")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
@@ -107,6 +115,16 @@ std::optional<int> parse(options& o, int argc, char** argv) {
   app.add_option("--save", o.save, "after every epoch, write the one model to this file");
   app.add_option("--load", o.load, "train on from this file, for --epochs more, the begun one included")
       ->check(CLI::ExistingFile);
+  app.add_option("--predict", o.predict,
+                 "train nothing: write the probability of a click for each row of this file, by the model of "
+                 "--load")
+      ->check(file);
+  app.add_option("--output", o.output,
+                 "the file for the probabilities, one a line (default: the standard output)");
+  app.add_option(
+      "--export", o.export_to,
+      "write rows, first weights and, at the end, the logits of the test rows into this folder, as "
+      ".npy files");
   app.add_option("--json", o.json, "also write the result to this file");
   app.add_flag("--verbose", o.verbose, "print the checksum of the weights");
   try {
@@ -117,54 +135,58 @@ std::optional<int> parse(options& o, int argc, char** argv) {
     std::fprintf(stderr, "train_ctr: %s\n", wrong.what());
     return 2;
   }
-  if (o.models.size() != 1 && !(o.save.empty() && o.load.empty())) {
-    std::fprintf(stderr, "train_ctr: --save and --load are for one --model\n");
+  const auto wrong = [](const char* text) {
+    std::fprintf(stderr, "train_ctr: %s\n", text);
     return 2;
+  };
+  if (!o.predict.empty()) {
+    if (o.load.empty()) return wrong("--predict needs --load");
+    if (!o.models.empty()) return wrong("--predict is not for --model: the file of --load has its name");
+    return std::nullopt;
+  }
+  if (!o.output.empty()) return wrong("--output needs --predict");
+  if (o.models.size() != 1 && !(o.save.empty() && o.load.empty())) {
+    return wrong("--save and --load are for one --model");
   }
   if (o.models.size() != 1 && !(o.trace.empty() && o.graph.empty())) {
-    std::fprintf(stderr, "train_ctr: --trace and --graph are for one --model\n");
-    return 2;
+    return wrong("--trace and --graph are for one --model");
   }
   if (o.step == "direct" && o.is_graph()) {
-    std::fprintf(stderr, "train_ctr: --smart-stage, --trace and --graph need --step graph\n");
-    return 2;
+    return wrong("--smart-stage, --trace and --graph need --step graph");
   }
   if (o.is_graph() && (o.stale_window > 0 || o.micro_batch > 1)) {
-    std::fprintf(
-        stderr,
-        "train_ctr: --stale-window and --micro-batch are not for --step graph, nor for --smart-stage, "
-        "--trace and --graph\n");
-    return 2;
+    return wrong(
+        "--stale-window and --micro-batch are not for --step graph, nor for --smart-stage, "
+        "--trace and --graph");
   }
   if (o.smart_stage && o.prefetch == 0) {
-    std::fprintf(stderr, "train_ctr: --smart-stage needs a thread: --prefetch above 0\n");
-    return 2;
+    return wrong("--smart-stage needs a thread: --prefetch above 0");
   }
   if (o.save_every > 0 && o.save.empty()) {
-    std::fprintf(stderr, "train_ctr: --save-every needs --save\n");
-    return 2;
+    return wrong("--save-every needs --save");
   }
   if (o.save_every > 0 && o.stale_window > 0) {
-    std::fprintf(stderr, "train_ctr: --save-every is not for --stale-window: lookups are on their way\n");
-    return 2;
+    return wrong("--save-every is not for --stale-window: lookups are on their way");
   }
   if (!o.test.empty() && o.data.empty()) {
-    std::fprintf(stderr, "train_ctr: --test needs --data\n");
-    return 2;
+    return wrong("--test needs --data");
   }
   if (o.models.empty()) o.models = {"dlrm", "lr"};
-  const auto has = [&](const char* model) {
-    return std::find(o.models.begin(), o.models.end(), model) != o.models.end();
+  const auto any = [&](std::initializer_list<std::string_view> of) {
+    return std::any_of(o.models.begin(), o.models.end(), [&](const std::string& model) {
+      return std::find(of.begin(), of.end(), model) != of.end();
+    });
   };
-  if ((o.width > 0 || !o.top.empty()) && !has("dlrm") && !has("wdl")) {
-    std::fprintf(stderr, "train_ctr: --width and --top need --model dlrm or wdl\n");
-    return 2;
+  if ((o.width > 0 || !o.top.empty()) && !any({"dlrm", "wdl", "deepfm", "dcn"})) {
+    return wrong("--width and --top need --model dlrm, wdl, deepfm or dcn");
   }
-  if (!o.bottom.empty() && !has("dlrm")) {
-    std::fprintf(stderr, "train_ctr: --bottom needs --model dlrm\n");
-    return 2;
+  if (!o.bottom.empty() && !any({"dlrm"})) return wrong("--bottom needs --model dlrm");
+  if (o.cross_layers > 0 && !any({"dcn"})) return wrong("--cross-layers needs --model dcn");
+  if ((o.stale_window > 0 || o.micro_batch > 1) && any({"deepfm", "dcn"})) {
+    return wrong("--stale-window and --micro-batch are not for deepfm and dcn, whose step is a graph");
   }
+  if (!o.export_to.empty() && o.models.size() != 1) return wrong("--export is for one --model");
   return std::nullopt;
 }
 
-}  // namespace train_ctr
+}  // namespace ctr

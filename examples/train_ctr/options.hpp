@@ -8,7 +8,7 @@
 
 #include <deeprec/core/dtypes.hpp>
 
-namespace train_ctr {
+namespace ctr {
 
 using deeprec::index_t;
 
@@ -33,10 +33,13 @@ struct options {
   bool last_layer_f32 = false;
   index_t width = 0;                 // of the rows of tables; 0: the model's default
   std::vector<index_t> bottom, top;  // hidden layers; empty: the model's default
+  index_t cross_layers = 0;          // 0: the model's default
   std::string step;  // "graph", "direct"; empty: the former where one of the next three is set
   bool smart_stage = false;
   std::string trace, graph;
   std::string load, save;
+  std::string predict, output;
+  std::string export_to;
   index_t save_every = 0;
   std::string json;
   int verbose = 0;
@@ -50,4 +53,4 @@ struct options {
 /// help.
 std::optional<int> parse(options& o, int argc, char** argv);
 
-}  // namespace train_ctr
+}  // namespace ctr

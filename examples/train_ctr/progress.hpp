@@ -11,7 +11,7 @@
 #include <cstdio>
 #include <string>
 
-namespace train_ctr {
+namespace ctr {
 
 class progress {
  public:
@@ -46,4 +46,4 @@ class progress {
   clock::time_point last_ = start_;
 };
 
-}  // namespace train_ctr
+}  // namespace ctr

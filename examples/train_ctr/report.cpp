@@ -7,7 +7,7 @@
 #include <deeprec/core/isa.hpp>
 #include <deeprec/dense/gemm.hpp>
 
-namespace train_ctr {
+namespace ctr {
 
 namespace {
 
@@ -105,4 +105,4 @@ void write_json(const std::vector<score>& scores, const ctr_input& input, const 
   if (!file.flush()) throw failure("cannot write " + o.json);
 }
 
-}  // namespace train_ctr
+}  // namespace ctr

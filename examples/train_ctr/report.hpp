@@ -11,7 +11,7 @@
 #include "options.hpp"
 #include "stopwatch.hpp"
 
-namespace train_ctr {
+namespace ctr {
 
 struct score {
   std::string name;
@@ -32,4 +32,4 @@ void print(const std::vector<score>& scores, const options& o);
 /// To the file that the options name.
 void write_json(const std::vector<score>& scores, const ctr_input& input, const options& o, bool interrupted);
 
-}  // namespace train_ctr
+}  // namespace ctr

@@ -29,9 +29,9 @@
 #  include <deeprec/data/zstd_stream.hpp>
 #endif
 
-#include "ctr_data.hpp"
+#include "models/ctr_data.hpp"
 
-namespace train_ctr {
+namespace ctr {
 
 class row_source {
  public:
@@ -134,4 +134,4 @@ class text_rows final : public row_source {
   std::optional<deeprec::result<reader>> reader_;  // refers to executor_
 };
 
-}  // namespace train_ctr
+}  // namespace ctr

@@ -1,15 +1,13 @@
-// The parts of a step, and the time that each takes.
+// The time that each part of a step takes.
 #pragma once
 
 #include <array>
 #include <chrono>
 #include <cstddef>
 
-namespace train_ctr {
+#include "models/step_maker.hpp"
 
-/// The parts of a step, for the table of time shares.
-enum class part { read, lookup, forward, backward, update };
-inline constexpr std::array<const char*, 5> part_names = {"read", "lookup", "forward", "backward", "update"};
+namespace ctr {
 
 /// Seconds spent in each part: measured from one lap to the next. A part "read" is time in which training
 /// waits for rows, or reads them itself.
@@ -35,4 +33,4 @@ class stopwatch {
   std::array<double, part_names.size()> seconds_{};
 };
 
-}  // namespace train_ctr
+}  // namespace ctr

@@ -25,10 +25,10 @@
 #include <deeprec/exec/executor_ref.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 
-#include "ctr_data.hpp"
+#include "models/ctr_data.hpp"
 #include "row_source.hpp"
 
-namespace train_ctr {
+namespace ctr {
 
 /// Rows of the 26 tables, and the exponents of their skew, measured on 45.8 million rows.
 inline constexpr std::array<index_t, tokens> true_table_rows = {
@@ -220,4 +220,4 @@ inline void write_text(deeprec::executor_ref executor, synthetic_rows& rows, con
   if (!written) throw failure("cannot write " + path);
 }
 
-}  // namespace train_ctr
+}  // namespace ctr

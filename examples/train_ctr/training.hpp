@@ -4,10 +4,17 @@
 //   in parts         look up of part m + 1 beside compute of part m, then one update
 //   stale window W   W lookups on their way, beside compute and update; lookup t sees the updates up to t - W
 //
-// The stacks are always stepped between two batches; only rows can be stale.
+// The stacks are always stepped between two batches; only rows can be stale. A model takes part with these
+// members, and a Model::step for what they pass on:
+//
+//   begin(rows, step)               room for a batch
+//   look_up(batch, step)            rows of the batch's ids, from the tables; look_up_part() of some samples
+//   forward, backward(batch, step)  logits(), and the gradients of all weights; no table is read or written
+//   step_stacks(), update_rows(batch, step)
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -24,11 +31,13 @@
 #include <deeprec/pipeline/stale_window.hpp>
 #include <deeprec/staging/staging_pool.hpp>
 
-#include "ctr_data.hpp"
 #include "ctr_rows.hpp"
-#include "models.hpp"
+#include "models/ctr_data.hpp"
+#include "models/model.hpp"
+#include "options.hpp"
+#include "stopwatch.hpp"
 
-namespace train_ctr {
+namespace ctr {
 
 using deeprec::thread_pool;
 
@@ -256,4 +265,57 @@ deeprec::pipeline_statistics train_in_window(thread_pool& pool, row_feed& feed, 
   return all;
 }
 
-}  // namespace train_ctr
+template <class Model>
+concept stepped_by_hand = requires { typename Model::step; };
+
+/// Steps of calls that follow each other, as the options want them.
+template <class Model>
+class by_hand {
+ public:
+  by_hand(thread_pool&, Model&, const options&) {}
+};
+template <stepped_by_hand Model>
+class by_hand<Model> {
+ public:
+  by_hand(thread_pool& pool, Model& model, const options& o) : pool_(&pool), model_(&model), options_(&o) {
+    if (o.micro_batch == 1) return;
+    using rows_are = typename step_in_parts<Model>::rows_are;
+    in_parts_.emplace(pool, model, o.micro_batch,
+                      o.stale_window > 0 ? rows_are::looked_up_before : rows_are::looked_up_here);
+  }
+
+  /// Trains with the rows of the feed until it ends or over() is true, which the thread that reads calls too.
+  /// `begun` counts the steps; trained(rows) follows each.
+  template <class Over, class Trained>
+  deeprec::pipeline_statistics run(row_feed& feed, const ctr_tables& tables, std::atomic<index_t>& begun,
+                                   const Over& over, const Trained& trained, stopwatch& watch) {
+    const options& o = *options_;
+    if (o.stale_window > 0) {
+      const auto stop = [&] { return over() || begun++ < 0; };
+      return train_in_window(*pool_, feed, o.batch_size, tables, *model_, o.stale_window,
+                             in_parts_ ? &*in_parts_ : nullptr, watch, stop, trained);
+    }
+    deeprec::executor_ref on_pool(*pool_);
+    return for_each_batch(*pool_, feed, o.batch_size, Model::ids, tables, o.prefetch, over,
+                          [&](const ctr_batch& batch) {
+                            watch.lap(part::read);
+                            ++begun;
+                            model_->begin(batch.rows(), step_);
+                            if (in_parts_) {
+                              in_parts_->train(batch, step_, watch);
+                            } else {
+                              train(on_pool, *model_, batch, step_, watch).or_throw();
+                            }
+                            trained(batch.rows());
+                          });
+  }
+
+ private:
+  thread_pool* pool_;
+  Model* model_;
+  const options* options_;
+  typename Model::step step_;
+  std::optional<step_in_parts<Model>> in_parts_;
+};
+
+}  // namespace ctr

@@ -7,18 +7,25 @@
 
 #include <algorithm>
 
-#include "models.hpp"
+#include "model.hpp"
 
-namespace train_ctr {
+namespace ctr {
 
 struct wide_deep_options {
   index_t width = 16;
-  std::vector<index_t> hidden = {256, 128};
-  float first_rows = 0.001F;  ///< rows of the deep part begin uniform in +- this
+  std::vector<index_t> top = {256, 128};  ///< hidden layers
+  float first_rows = 0.001F;              ///< rows of the deep part begin uniform in +- this
   float wide_rate = 0.01F;
   float row_rate = 0.02F;
   float dense_rate = 0.01F;
   deeprec::mlp_precision precision{};
+
+  /// Calls visit(name, size) for what a saved model must have.
+  template <class Visit>
+  void for_each_size(Visit&& visit) {
+    visit("width", width);
+    visit("top", top);
+  }
 };
 
 class wide_deep {
@@ -34,8 +41,9 @@ class wide_deep {
         deep_(make_table(on, first_row.back(), o.width, o.first_rows, deeprec::mix64(seed + 1))),
         wide_features_(wide_.view(), first_row),
         deep_features_(deep_.view(), first_row),
-        stack_(sizes(o), deeprec::mlp_output::linear, deeprec::counter_rng(seed), deeprec::weight_init::he,
-               100, std::pmr::get_default_resource(), o.precision) {}
+        stack_(with_ends(dense_width + slots * o.width, o.top, 1), deeprec::mlp_output::linear,
+               deeprec::counter_rng(seed), deeprec::weight_init::he, 100, std::pmr::get_default_resource(),
+               o.precision) {}
   wide_deep(const wide_deep&) = delete;  // its features refer to its table
   wide_deep& operator=(const wide_deep&) = delete;
 
@@ -135,27 +143,15 @@ class wide_deep {
 
   /// All that training changes, under its names.
   [[nodiscard]] std::vector<deeprec::named_table> parts() {
+    for_each_stack(
+        [this](const char*, stack_type& stack) { stack.make_state(stack_optimizer()).or_throw(); });
     std::vector<deeprec::named_table> all = {name_table("wdl, wide rows", wide_.view()),
                                              name_table("wdl, deep rows", deep_.view())};
-    add_parts(all, "wdl, stack", stack_, stack_optimizer());
+    add_parts(all, "wdl, stack", stack_);
     return all;
-  }
-
-  [[nodiscard]] std::uint64_t checksum() {
-    const auto weights = stack_.parameters();
-    return checksum_of(
-        weights.data_handle(), static_cast<std::size_t>(weights.extent(1)) * sizeof(float),
-        checksum_of(deep_.view().data(), deep_.bytes(), checksum_of(wide_.view().data(), wide_.bytes(), 0)));
   }
 
  private:
-  static std::vector<index_t> sizes(const wide_deep_options& o) {
-    std::vector<index_t> all = {dense_width + slots * o.width};
-    all.insert(all.end(), o.hidden.begin(), o.hidden.end());
-    all.push_back(1);
-    return all;
-  }
-
   wide_deep_options options_;
   table_type wide_, deep_;
   slot_features wide_features_, deep_features_;  // of wide_, of deep_
@@ -164,4 +160,39 @@ class wide_deep {
   std::vector<float> logits_memory_, slope_;
 };
 
-}  // namespace train_ctr
+/// @param model, tables  outlive the graph
+inline graph_step make_graph_step(wide_deep& model, const ctr_tables& tables, row_reader read,
+                                  graph_use use = graph_use::train) {
+  step_maker make;
+  deeprec::step_graph& g = make.graph();
+  const auto wide = g.variable("wide rows", model.wide()), deep = g.variable("deep rows", model.deep());
+  const auto stack = g.variable("stack", model.stack());
+  const auto in = make.add_inputs(tables, std::move(read));
+
+  const slot_features* const of_wide = &model.wide_features();
+  const slot_features* const of_deep = &model.deep_features();
+  const auto wide_located = make.add(part::lookup, "wide resolve", resolve_op{of_wide}, in.rows);
+  const auto deep_located = make.add(part::lookup, "deep resolve", resolve_op{of_deep}, in.rows);
+  const auto weights =
+      make.add(part::lookup, "wide lookup", lookup_op{of_wide, 1}, wide_located, g.read(wide));
+  const auto input = make.add(part::lookup, "deep lookup", lookup_beside_op{of_deep, model.width()}, in.dense,
+                              deep_located, g.read(deep));
+  const auto out = make.add(part::forward, "stack forward", stack_forward_op{}, input, g.write(stack));
+  const auto logits = make.add(part::forward, "add", add_op{}, weights, out);
+  make.set_logits(logits);
+  if (use == graph_use::predict) return make.take();
+  const auto slope = make.add(part::backward, "loss gradient", loss_gradient_op{}, logits, in.labels);
+  const auto of_input =
+      make.add(part::backward, "stack backward", stack_backward_op{}, slope, input, g.write(stack));
+  const auto of_weights = make.add(part::backward, "spread", spread_op{slots}, slope);
+  const auto of_rows =
+      make.add(part::backward, "slice", slice_op{dense_width, slots * model.width()}, of_input);
+  make.add(part::update, "stack step", stack_step_op{model.stack_optimizer()}, g.write(stack));
+  make.add(part::update, "wide update", row_update_op{of_wide, model.wide_optimizer()}, wide_located,
+           of_weights, g.write(wide));
+  make.add(part::update, "deep update", row_update_op{of_deep, model.row_optimizer()}, deep_located, of_rows,
+           g.write(deep));
+  return make.take();
+}
+
+}  // namespace ctr

@@ -2,7 +2,8 @@
 // most time to compile, and all forms of a step call the same code.
 //
 //   row_kernels.cpp     resolve, lookup and update of the features of all slots; of bags of all slots
-//   stack_kernels.cpp   passes and steps of stacks, interaction, the gradient of the loss
+//   stack_kernels.cpp   passes and steps of stacks, interactions, the gradient of the loss
+//   cross_stack.cpp     passes and steps of cross layers
 #pragma once
 
 #include <optional>
@@ -21,7 +22,7 @@
 
 #include "ctr_data.hpp"
 
-namespace train_ctr {
+namespace ctr {
 
 using deeprec::status;
 
@@ -82,6 +83,13 @@ struct slot_features {
 [[nodiscard]] status interact_backward(const step_context& on, matrix_view<const float> dense,
                                        matrix_view<const float> pooled, matrix_view<const float> gradient,
                                        matrix_view<float> dense_gradient, matrix_view<float> pooled_gradient);
+/// The second order of a factorization machine, one number for each sample.
+[[nodiscard]] status factorize(const step_context& on, matrix_view<const float> pooled, index_t width,
+                               matrix_view<float> out);
+/// The gradient of pooled, plus `other`.
+[[nodiscard]] status factorize_backward(const step_context& on, matrix_view<const float> pooled,
+                                        index_t width, matrix_view<const float> out_gradient,
+                                        matrix_view<const float> other, matrix_view<float> gradient);
 /// The sum of each row of `many`, plus `one`.
 inline void add_logits(matrix_view<const float> many, matrix_view<const float> one, matrix_view<float> sums) {
   for (index_t i = 0; i < one.extent(0); ++i) {
@@ -93,4 +101,4 @@ inline void add_logits(matrix_view<const float> many, matrix_view<const float> o
 [[nodiscard]] status loss_gradient(const step_context& on, matrix_view<const float> logits,
                                    matrix_view<const float> labels, matrix_view<float> gradient);
 
-}  // namespace train_ctr
+}  // namespace ctr

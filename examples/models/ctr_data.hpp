@@ -26,7 +26,7 @@
 #include <deeprec/data/sparse_batch.hpp>
 #include <deeprec/pipeline/micro_chunk.hpp>
 
-namespace train_ctr {
+namespace ctr {
 
 using deeprec::index_t;
 using deeprec::matrix_view;
@@ -87,6 +87,19 @@ struct ctr_tables {
       std::uint8_t& n = uses[static_cast<std::size_t>(first(slot) + 1 + id)];
       if (n < rare_below) ++n;
     }
+  }
+  /// A bit for each row: whether its token is known.
+  [[nodiscard]] std::vector<std::uint64_t> known() const {
+    std::vector<std::uint64_t> bits((uses.size() + 63) / 64);
+    for (std::size_t i = 0; i < uses.size(); ++i) {
+      if (uses[i] >= rare_below) bits[i / 64] |= std::uint64_t{1} << i % 64;
+    }
+    return bits;
+  }
+  /// @pre bits are known() of tables of the same sizes
+  void set_known(const std::vector<std::uint64_t>& bits) {
+    for (std::size_t i = 0; i < uses.size(); ++i)
+      uses[i] = (bits[i / 64] >> i % 64 & 1) != 0 ? rare_below : 0;
   }
   /// The row of a token in its slot's table.
   [[nodiscard]] index_t row_of(index_t slot, std::int64_t id) const {
@@ -214,4 +227,4 @@ class gathered_rows {
   std::vector<slot_bags> by_slot_;
 };
 
-}  // namespace train_ctr
+}  // namespace ctr

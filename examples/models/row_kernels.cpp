@@ -5,7 +5,7 @@
 
 #include "kernels.hpp"
 
-namespace train_ctr {
+namespace ctr {
 
 table_type make_table(const step_context& on, index_t rows, index_t width, float bound, std::uint64_t seed) {
   table_type made(rows, deeprec::f32_rows(width, {.state_floats = 1}));
@@ -55,4 +55,4 @@ status update_sums(const step_context& on, const slot_bags& bags, matrix_view<co
   return deeprec::update(on, bags, gradient, deeprec::combiner::sum, optimizer, rows);
 }
 
-}  // namespace train_ctr
+}  // namespace ctr

@@ -1,9 +1,11 @@
 #include <deeprec/dense/dot_interaction.hpp>
+#include <deeprec/dense/fm_interaction.hpp>
 #include <deeprec/dense/logistic_loss.hpp>
+#include <deeprec/ops/expression.hpp>
 
 #include "kernels.hpp"
 
-namespace train_ctr {
+namespace ctr {
 
 status stack_forward(const step_context& on, stack_type& stack, matrix_view<const float> input) {
   return stack.forward(on, input);
@@ -27,9 +29,20 @@ status interact_backward(const step_context& on, matrix_view<const float> dense,
                          matrix_view<float> dense_gradient, matrix_view<float> pooled_gradient) {
   return dot_interaction_backward(on, dense, pooled, gradient, dense_gradient, pooled_gradient);
 }
+status factorize(const step_context& on, matrix_view<const float> pooled, index_t width,
+                 matrix_view<float> out) {
+  return fm_interaction_forward(on, pooled, width, out);
+}
+status factorize_backward(const step_context& on, matrix_view<const float> pooled, index_t width,
+                          matrix_view<const float> out_gradient, matrix_view<const float> other,
+                          matrix_view<float> gradient) {
+  if (const status s = fm_interaction_backward(on, pooled, width, out_gradient, gradient); !s) return s;
+  namespace expr = deeprec::expr;
+  return evaluate(on, expr::assign(gradient, expr::in(gradient) + expr::in(other)));
+}
 status loss_gradient(const step_context& on, matrix_view<const float> logits, matrix_view<const float> labels,
                      matrix_view<float> gradient) {
   return logistic_loss_backward(on, logits, labels, gradient);
 }
 
-}  // namespace train_ctr
+}  // namespace ctr

@@ -21,10 +21,11 @@
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/graph/step_op.hpp>
 
+#include "cross_stack.hpp"
 #include "ctr_data.hpp"
 #include "kernels.hpp"
 
-namespace train_ctr {
+namespace ctr {
 
 using deeprec::op_list;
 using deeprec::op_outputs;
@@ -113,14 +114,14 @@ class matrix {
 template <class T>
 concept sized_value = requires(const T& v) { v.value_bytes(); };
 
-}  // namespace train_ctr
+}  // namespace ctr
 
-template <train_ctr::sized_value T>
+template <ctr::sized_value T>
 struct deeprec::batch_traits<T> {
   static index_t bytes(const T& v) { return v.value_bytes(); }
 };
 
-namespace train_ctr {
+namespace ctr {
 
 // ---- what needs no weights -----------------------------------------------------------------------------
 
@@ -362,6 +363,60 @@ struct interaction_backward_op {
   }
 };
 
+struct cross_forward_op {
+  static constexpr const char* kind = "cross_forward";
+  using output = matrix;
+  status operator()(const step_call& call, const matrix& in, cross_stack& layers, matrix& out) const {
+    const status s = layers.forward(call.on, in.view());
+    if (s.ok()) out.refer(layers.output());
+    return s;
+  }
+};
+/// `in` is that of the forward pass.
+struct cross_backward_op {
+  static constexpr const char* kind = "cross_backward";
+  using output = matrix;
+  status operator()(const step_call& call, const matrix& gradient, const matrix& in, cross_stack& layers,
+                    matrix& out) const {
+    static_cast<void>(in);
+    const status s = layers.backward(call.on, gradient.view());
+    out.refer(layers.input_gradient());
+    return s;
+  }
+};
+struct cross_step_op {
+  static constexpr const char* kind = "cross_step";
+  deeprec::adagrad optimizer;
+  template <class Visit>
+  void for_each_attribute(Visit&& visit) const {
+    visit("learning_rate", static_cast<double>(optimizer.learning_rate));
+  }
+  status operator()(const step_call& call, cross_stack& layers) const {
+    return layers.step(call.on, optimizer);
+  }
+};
+
+/// The second order of a factorization machine over the vectors behind the first columns.
+struct factorize_op {
+  static constexpr const char* kind = "factorize";
+  using output = matrix;
+  index_t first, width;
+  status operator()(const step_call& call, const matrix& in, matrix& out) const {
+    return factorize(call.on, in.view().columns(first, slots * width), width, out.make(in.rows(), 1));
+  }
+};
+/// The gradient of the vectors: by the factorization machine, plus that by what else has them as input.
+struct factorize_backward_op {
+  static constexpr const char* kind = "factorize_backward";
+  using output = matrix;
+  index_t first, width;
+  status operator()(const step_call& call, const matrix& gradient, const matrix& in, const matrix& other,
+                    matrix& out) const {
+    return factorize_backward(call.on, in.view().columns(first, slots * width), width, gradient.view(),
+                              other.view(), out.make(in.rows(), slots * width));
+  }
+};
+
 /// The sum of a row of the first, plus the second.
 struct add_op {
   static constexpr const char* kind = "add";
@@ -401,4 +456,4 @@ struct loss_gradient_op {
   }
 };
 
-}  // namespace train_ctr
+}  // namespace ctr

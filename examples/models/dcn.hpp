@@ -1,0 +1,104 @@
+// DCN-v2, stacked: cross layers over the rows side by side, and a stack behind them.
+//
+//   39 ids ─> feature_group, rows of 16 ─┐
+//   dense ─────────────── side by side ──┴> cross layers ─> MLP ─> logit
+//
+// Source: Wang et al. 2021, arXiv:2008.13535.
+#pragma once
+
+#include "cross_stack.hpp"
+#include "model.hpp"
+
+namespace ctr {
+
+struct dcn_options {
+  index_t width = 16;
+  index_t layers = 2;                     ///< cross layers
+  std::vector<index_t> top = {256, 128};  ///< hidden layers
+  float first_rows = 0.001F;              ///< rows begin uniform in +- this
+  float row_rate = 0.02F;
+  float dense_rate = 0.01F;
+  deeprec::mlp_precision precision{};
+
+  /// Calls visit(name, size) for what a saved model must have.
+  template <class Visit>
+  void for_each_size(Visit&& visit) {
+    visit("width", width);
+    visit("layers", layers);
+    visit("top", top);
+  }
+};
+
+class dcn {
+ public:
+  static constexpr const char* name = "dcn";
+  using options = dcn_options;
+
+  /// first_row: where each slot's table begins in the rows of all; one more, their number.
+  dcn(const step_context& on, const std::vector<index_t>& first_row, std::uint64_t seed,
+      const dcn_options& o = {})
+      : options_(o),
+        table_(make_table(on, first_row.back(), o.width, o.first_rows, deeprec::mix64(seed + 1))),
+        features_(table_.view(), first_row),
+        cross_(dense_width + slots * o.width, o.layers, deeprec::counter_rng(deeprec::mix64(seed + 2)),
+               o.precision.math),
+        stack_(with_ends(cross_.width(), o.top, 1), deeprec::mlp_output::linear, deeprec::counter_rng(seed),
+               deeprec::weight_init::he, 100, std::pmr::get_default_resource(), o.precision) {}
+  dcn(const dcn&) = delete;  // its features refer to its table
+  dcn& operator=(const dcn&) = delete;
+
+  /// All that training changes, under its names.
+  [[nodiscard]] std::vector<deeprec::named_table> parts() {
+    std::vector<deeprec::named_table> all = {name_table("dcn, rows", table_.view())};
+    stack_.make_state(dense_optimizer()).or_throw();
+    add_parts(all, "dcn, cross layers", cross_);
+    add_parts(all, "dcn, stack", stack_);
+    return all;
+  }
+
+  friend graph_step make_graph_step(dcn& model, const ctr_tables& tables, row_reader read, graph_use use);
+
+ private:
+  [[nodiscard]] deeprec::adagrad dense_optimizer() const { return {.learning_rate = options_.dense_rate}; }
+
+  dcn_options options_;
+  table_type table_;  // of all slots
+  slot_features features_;
+  cross_stack cross_;
+  stack_type stack_;
+};
+
+/// @param model, tables  outlive the graph
+inline graph_step make_graph_step(dcn& model, const ctr_tables& tables, row_reader read, graph_use use) {
+  step_maker make;
+  deeprec::step_graph& g = make.graph();
+  const index_t width = model.options_.width;
+  const auto rows = g.variable("rows", model.table_);
+  const auto cross = g.variable("cross layers", model.cross_);
+  const auto stack = g.variable("stack", model.stack_);
+  const auto in = make.add_inputs(tables, std::move(read));
+
+  const slot_features* const features = &model.features_;
+  const auto located = make.add(part::lookup, "resolve", resolve_op{features}, in.rows);
+  const auto input =
+      make.add(part::lookup, "lookup", lookup_beside_op{features, width}, in.dense, located, g.read(rows));
+  const auto crossed = make.add(part::forward, "cross forward", cross_forward_op{}, input, g.write(cross));
+  const auto logits = make.add(part::forward, "stack forward", stack_forward_op{}, crossed, g.write(stack));
+  make.set_logits(logits);
+  if (use == graph_use::predict) return make.take();
+
+  const auto slope = make.add(part::backward, "loss gradient", loss_gradient_op{}, logits, in.labels);
+  const auto of_crossed =
+      make.add(part::backward, "stack backward", stack_backward_op{}, slope, crossed, g.write(stack));
+  const auto of_input =
+      make.add(part::backward, "cross backward", cross_backward_op{}, of_crossed, input, g.write(cross));
+  const auto of_rows = make.add(part::backward, "slice", slice_op{dense_width, slots * width}, of_input);
+  const deeprec::rowwise_adagrad row_optimizer{.learning_rate = model.options_.row_rate};
+  make.add(part::update, "cross step", cross_step_op{model.dense_optimizer()}, g.write(cross));
+  make.add(part::update, "stack step", stack_step_op{model.dense_optimizer()}, g.write(stack));
+  make.add(part::update, "row update", row_update_op{features, row_optimizer}, located, of_rows,
+           g.write(rows));
+  return make.take();
+}
+
+}  // namespace ctr

@@ -1,0 +1,110 @@
+// DeepFM: a factorization machine and a stack over the same rows.
+//
+//   39 ids ─┬> feature_group, rows of 1 ─> sum ────────────────────────────────────┐
+//           └> feature_group, rows of 16 ─┬> products of all pairs, summed ────────┼─> sum ─> logit
+//   dense ──────────────── side by side ──┴> MLP ──────────────────────────────────┘
+//
+// Source: Guo et al. 2017, arXiv:1703.04247.
+#pragma once
+
+#include "model.hpp"
+
+namespace ctr {
+
+struct deepfm_options {
+  index_t width = 16;
+  std::vector<index_t> top = {256, 128};  ///< hidden layers
+  float first_rows = 0.001F;              ///< rows of vectors begin uniform in +- this
+  float wide_rate = 0.01F;
+  float row_rate = 0.02F;
+  float dense_rate = 0.01F;
+  deeprec::mlp_precision precision{};
+
+  /// Calls visit(name, size) for what a saved model must have.
+  template <class Visit>
+  void for_each_size(Visit&& visit) {
+    visit("width", width);
+    visit("top", top);
+  }
+};
+
+class deepfm {
+ public:
+  static constexpr const char* name = "deepfm";
+  using options = deepfm_options;
+
+  /// first_row: where each slot's table begins in the rows of all; one more, their number.
+  deepfm(const step_context& on, const std::vector<index_t>& first_row, std::uint64_t seed,
+         const deepfm_options& o = {})
+      : options_(o),
+        wide_(make_table(on, first_row.back(), 1)),
+        deep_(make_table(on, first_row.back(), o.width, o.first_rows, deeprec::mix64(seed + 1))),
+        wide_features_(wide_.view(), first_row),
+        deep_features_(deep_.view(), first_row),
+        stack_(with_ends(dense_width + slots * o.width, o.top, 1), deeprec::mlp_output::linear,
+               deeprec::counter_rng(seed), deeprec::weight_init::he, 100, std::pmr::get_default_resource(),
+               o.precision) {}
+  deepfm(const deepfm&) = delete;  // its features refer to its tables
+  deepfm& operator=(const deepfm&) = delete;
+
+  /// All that training changes, under its names.
+  [[nodiscard]] std::vector<deeprec::named_table> parts() {
+    std::vector<deeprec::named_table> all = {name_table("deepfm, wide rows", wide_.view()),
+                                             name_table("deepfm, deep rows", deep_.view())};
+    stack_.make_state(dense_optimizer()).or_throw();
+    add_parts(all, "deepfm, stack", stack_);
+    return all;
+  }
+
+  friend graph_step make_graph_step(deepfm& model, const ctr_tables& tables, row_reader read, graph_use use);
+
+ private:
+  [[nodiscard]] deeprec::adagrad dense_optimizer() const { return {.learning_rate = options_.dense_rate}; }
+
+  deepfm_options options_;
+  table_type wide_, deep_;
+  slot_features wide_features_, deep_features_;
+  stack_type stack_;
+};
+
+/// @param model, tables  outlive the graph
+inline graph_step make_graph_step(deepfm& model, const ctr_tables& tables, row_reader read, graph_use use) {
+  step_maker make;
+  deeprec::step_graph& g = make.graph();
+  const index_t width = model.options_.width;
+  const auto wide = g.variable("wide rows", model.wide_), deep = g.variable("deep rows", model.deep_);
+  const auto stack = g.variable("stack", model.stack_);
+  const auto in = make.add_inputs(tables, std::move(read));
+
+  const slot_features *const of_wide = &model.wide_features_, *const of_deep = &model.deep_features_;
+  const auto wide_located = make.add(part::lookup, "wide resolve", resolve_op{of_wide}, in.rows);
+  const auto deep_located = make.add(part::lookup, "deep resolve", resolve_op{of_deep}, in.rows);
+  const auto weights =
+      make.add(part::lookup, "wide lookup", lookup_op{of_wide, 1}, wide_located, g.read(wide));
+  const auto input = make.add(part::lookup, "deep lookup", lookup_beside_op{of_deep, width}, in.dense,
+                              deep_located, g.read(deep));
+  const auto out = make.add(part::forward, "stack forward", stack_forward_op{}, input, g.write(stack));
+  const auto pairs = make.add(part::forward, "factorize forward", factorize_op{dense_width, width}, input);
+  const auto linear = make.add(part::forward, "add wide", add_op{}, weights, out);
+  const auto logits = make.add(part::forward, "add pairs", add_op{}, pairs, linear);
+  make.set_logits(logits);
+  if (use == graph_use::predict) return make.take();
+
+  const auto slope = make.add(part::backward, "loss gradient", loss_gradient_op{}, logits, in.labels);
+  const auto of_input =
+      make.add(part::backward, "stack backward", stack_backward_op{}, slope, input, g.write(stack));
+  const auto of_weights = make.add(part::backward, "spread", spread_op{slots}, slope);
+  const auto by_stack = make.add(part::backward, "slice", slice_op{dense_width, slots * width}, of_input);
+  const auto of_rows = make.add(part::backward, "factorize backward",
+                                factorize_backward_op{dense_width, width}, slope, input, by_stack);
+  const deeprec::rowwise_adagrad wide_optimizer{.learning_rate = model.options_.wide_rate, .epsilon = 1e-3F};
+  const deeprec::rowwise_adagrad deep_optimizer{.learning_rate = model.options_.row_rate};
+  make.add(part::update, "stack step", stack_step_op{model.dense_optimizer()}, g.write(stack));
+  make.add(part::update, "wide update", row_update_op{of_wide, wide_optimizer}, wide_located, of_weights,
+           g.write(wide));
+  make.add(part::update, "deep update", row_update_op{of_deep, deep_optimizer}, deep_located, of_rows,
+           g.write(deep));
+  return make.take();
+}
+
+}  // namespace ctr

@@ -1,0 +1,176 @@
+// DLRM: the dot products of all pairs of vectors, those of the ids and that of the numbers.
+//
+//   dense ─> bottom MLP ─────────────────┐
+//   39 ids ─> feature_group, rows of 16 ─┴─> dot interaction ─> top MLP ─> logit
+//
+// Source: Naumov et al. 2019, arXiv:1906.00091.
+#pragma once
+
+#include "model.hpp"
+
+namespace ctr {
+
+struct dlrm_options {
+  index_t width = 16;
+  std::vector<index_t> bottom = {128};  ///< hidden layers
+  std::vector<index_t> top = {64};
+  float first_rows = 0.001F;  ///< rows begin uniform in +- this
+  float row_rate = 0.02F;
+  float dense_rate = 0.01F;
+  deeprec::mlp_precision precision{};
+
+  /// Calls visit(name, size) for what a saved model must have.
+  template <class Visit>
+  void for_each_size(Visit&& visit) {
+    visit("width", width);
+    visit("bottom", bottom);
+    visit("top", top);
+  }
+};
+
+class dlrm {
+ public:
+  static constexpr const char* name = "dlrm";
+  static constexpr id_order ids = id_order::by_slot;
+  using options = dlrm_options;
+
+  /// first_row: where each slot's table begins in the rows of all; one more, their number.
+  dlrm(const step_context& on, const std::vector<index_t>& first_row, std::uint64_t seed,
+       const dlrm_options& o = {})
+      : options_(o),
+        table_(make_table(on, first_row.back(), o.width, o.first_rows, deeprec::mix64(seed + 1))),
+        features_(table_.view(), first_row),
+        bottom_(with_ends(dense_width, o.bottom, o.width), deeprec::mlp_output::relu,
+                deeprec::counter_rng(seed), deeprec::weight_init::he, 100, std::pmr::get_default_resource(),
+                o.precision),
+        top_(with_ends(interaction_width(slots + 1, o.width), o.top, 1), deeprec::mlp_output::linear,
+             deeprec::counter_rng(seed), deeprec::weight_init::he, 200, std::pmr::get_default_resource(),
+             o.precision) {}
+  dlrm(const dlrm&) = delete;  // its features refer to its table
+  dlrm& operator=(const dlrm&) = delete;
+
+  struct step {
+    slot_features::found_rows found;
+    matrix_view<float> pooled, gradient;  // (B, 39 D)
+    std::vector<float> pooled_memory, gradient_memory;
+
+    /// The rows of some samples, in the memory of all.
+    [[nodiscard]] step part(const deeprec::micro_chunk& chunk) const {
+      return {{}, chunk.of(pooled), chunk.of(gradient), {}, {}};
+    }
+  };
+
+  void begin(index_t rows, step& at) const {
+    at.found.reset();
+    at.pooled = room(at.pooled_memory, rows, slots * options_.width);
+    at.gradient = room(at.gradient_memory, rows, slots * options_.width);
+  }
+  [[nodiscard]] status look_up(const step_context& on, const ctr_batch& batch, step& at) const {
+    return features_.look_up(on, batch.by_slot, at.found, at.pooled);
+  }
+  [[nodiscard]] status look_up_part(const step_context& on, const ctr_batch& batch, step& at) const {
+    return features_.look_up(on, batch.by_slot, at.pooled);
+  }
+  [[nodiscard]] status forward(const step_context& on, const ctr_batch& batch, step& at) {
+    const matrix_view<float> crossed = room(crossed_, batch.rows(), top_.size(0));
+    if (const status s = stack_forward(on, bottom_, batch.dense); !s) return s;
+    if (const status s = interact(on, bottom_.output(), at.pooled, crossed); !s) return s;
+    return stack_forward(on, top_, crossed);
+  }
+  [[nodiscard]] matrix_view<const float> logits() const { return top_.output(); }
+
+  [[nodiscard]] status backward(const step_context& on, const ctr_batch& batch, step& at) {
+    const index_t rows = batch.rows();
+    const matrix_view<float> slope = room(slope_, rows, 1);
+    const matrix_view<float> bottom_gradient = room(bottom_gradient_, rows, options_.width);
+    if (const status s = loss_gradient(on, logits(), batch.labels, slope); !s) return s;
+    if (const status s = stack_backward(on, top_, slope, deeprec::compute_input_gradient::yes); !s) return s;
+    if (const status s = interact_backward(on, bottom_.output(), at.pooled, top_.input_gradient(),
+                                           bottom_gradient, at.gradient);
+        !s) {
+      return s;
+    }
+    return stack_backward(on, bottom_, bottom_gradient, deeprec::compute_input_gradient::no);
+  }
+  [[nodiscard]] deeprec::adagrad stack_optimizer() const { return {.learning_rate = options_.dense_rate}; }
+  /// Calls use(stack) for each.
+  template <class Use>
+  void for_each_stack(const Use& use) {
+    use("bottom", bottom_);
+    use("top", top_);
+  }
+  [[nodiscard]] status step_stacks(const step_context& on) {
+    if (const status s = stack_step(on, bottom_, stack_optimizer()); !s) return s;
+    return stack_step(on, top_, stack_optimizer());
+  }
+  [[nodiscard]] deeprec::rowwise_adagrad row_optimizer() const {
+    return {.learning_rate = options_.row_rate};
+  }
+  /// Calls use(f) for each table: f(step) is the gradient of its pooled rows.
+  template <class Use>
+  static void for_each_row_gradient(const Use& use) {
+    use([](step& at) { return at.gradient; });
+  }
+  [[nodiscard]] status update_rows(const step_context& on, const ctr_batch& batch, step& at) {
+    return features_.update(on, batch.by_slot, at.found, at.gradient, row_optimizer());
+  }
+
+  // What the step is made of, for its graph.
+  [[nodiscard]] table_type& table() { return table_; }
+  [[nodiscard]] const slot_features& features() const { return features_; }
+  [[nodiscard]] stack_type& bottom() { return bottom_; }
+  [[nodiscard]] stack_type& top() { return top_; }
+  [[nodiscard]] index_t width() const { return options_.width; }
+
+  /// All that training changes, under its names.
+  [[nodiscard]] std::vector<deeprec::named_table> parts() {
+    for_each_stack(
+        [this](const char*, stack_type& stack) { stack.make_state(stack_optimizer()).or_throw(); });
+    std::vector<deeprec::named_table> all = {name_table("dlrm, rows", table_.view())};
+    add_parts(all, "dlrm, bottom", bottom_);
+    add_parts(all, "dlrm, top", top_);
+    return all;
+  }
+
+ private:
+  dlrm_options options_;
+  table_type table_;  // of all slots
+  slot_features features_;
+  stack_type bottom_, top_;
+  std::vector<float> crossed_, bottom_gradient_, slope_;
+};
+
+/// @param model, tables  outlive the graph
+inline graph_step make_graph_step(dlrm& model, const ctr_tables& tables, row_reader read,
+                                  graph_use use = graph_use::train) {
+  step_maker make;
+  deeprec::step_graph& g = make.graph();
+  const auto rows = g.variable("rows", model.table());
+  const auto bottom = g.variable("bottom", model.bottom()), top = g.variable("top", model.top());
+  const auto in = make.add_inputs(tables, std::move(read));
+
+  const slot_features* const features = &model.features();
+  const auto located = make.add(part::lookup, "resolve", resolve_op{features}, in.rows);
+  const auto pooled =
+      make.add(part::lookup, "lookup", lookup_op{features, model.width()}, located, g.read(rows));
+  const auto low = make.add(part::forward, "bottom forward", stack_forward_op{}, in.dense, g.write(bottom));
+  const auto crossed =
+      make.add(part::forward, "interaction", interaction_op{model.top().size(0)}, low, pooled);
+  const auto logits = make.add(part::forward, "top forward", stack_forward_op{}, crossed, g.write(top));
+  make.set_logits(logits);
+  if (use == graph_use::predict) return make.take();
+  const auto slope = make.add(part::backward, "loss gradient", loss_gradient_op{}, logits, in.labels);
+  const auto of_crossed =
+      make.add(part::backward, "top backward", stack_backward_op{}, slope, crossed, g.write(top));
+  const auto gradients =
+      make.add(part::backward, "interaction backward", interaction_backward_op{}, of_crossed, low, pooled);
+  make.add(part::backward, "bottom backward", stack_backward_end_op{}, gradients.template get<0>(), in.dense,
+           g.write(bottom));
+  make.add(part::update, "bottom step", stack_step_op{model.stack_optimizer()}, g.write(bottom));
+  make.add(part::update, "top step", stack_step_op{model.stack_optimizer()}, g.write(top));
+  make.add(part::update, "row update", row_update_op{features, model.row_optimizer()}, located,
+           gradients.template get<1>(), g.write(rows));
+  return make.take();
+}
+
+}  // namespace ctr

@@ -1,0 +1,135 @@
+// Logistic regression over the ids and the numbers: what every other model has to beat.
+//
+//   dense ─> linear ───────────────────┐
+//   39 ids ─> fused_lookup, rows of 1 ─┴─> sum ─> logit
+#pragma once
+
+#include <cstring>
+
+#include "model.hpp"
+
+namespace ctr {
+
+struct lr_options {
+  float row_rate = 0.04F;
+  float row_epsilon = 1e-3F;  ///< holds back the first steps of rare tokens
+  float dense_rate = 0.1F;
+  deeprec::mlp_precision precision{};
+
+  /// Calls visit(name, size) for what a saved model must have.
+  template <class Visit>
+  void for_each_size(Visit&&) {}
+};
+
+class logistic_regression {
+ public:
+  static constexpr const char* name = "lr";
+  static constexpr id_order ids = id_order::by_row;
+  using options = lr_options;
+
+  logistic_regression(const step_context& on, const std::vector<index_t>& first_row, std::uint64_t seed,
+                      const lr_options& o = {})
+      : options_(o),
+        table_(make_table(on, first_row.back(), 1)),
+        linear_({dense_width, 1}, deeprec::mlp_output::linear, deeprec::counter_rng(seed),
+                deeprec::weight_init::he, 0, std::pmr::get_default_resource(), o.precision) {
+    std::memset(linear_.parameters().data_handle(), 0,
+                static_cast<std::size_t>(linear_.parameters().extent(1)) * sizeof(float));
+  }
+
+  struct step {
+    matrix_view<float> sums, gradient;  // (B, 1)
+    std::vector<float> sums_memory, gradient_memory;
+
+    [[nodiscard]] step part(const deeprec::micro_chunk& chunk) const {
+      return {chunk.of(sums), chunk.of(gradient), {}, {}};
+    }
+  };
+
+  void begin(index_t rows, step& at) const {
+    at.sums = room(at.sums_memory, rows, 1);
+    at.gradient = room(at.gradient_memory, rows, 1);
+  }
+  [[nodiscard]] status look_up_part(const step_context& on, const ctr_batch& batch, step& at) const {
+    return look_up(on, batch, at);
+  }
+  [[nodiscard]] status look_up(const step_context& on, const ctr_batch& batch, step& at) const {
+    return look_up_sums(on, table_.view(), batch.by_row, at.sums);
+  }
+  [[nodiscard]] status forward(const step_context& on, const ctr_batch& batch, step& at) {
+    const index_t rows = batch.rows();
+    const matrix_view<float> sums = room(logits_memory_, rows, 1);
+    if (const status s = stack_forward(on, linear_, batch.dense); !s) return s;
+    add_logits(at.sums, linear_.output(), sums);
+    logits_ = sums;
+    return {};
+  }
+  [[nodiscard]] matrix_view<const float> logits() const { return logits_; }
+
+  [[nodiscard]] status backward(const step_context& on, const ctr_batch& batch, step& at) {
+    if (const status s = loss_gradient(on, logits_, batch.labels, at.gradient); !s) return s;
+    return stack_backward(on, linear_, at.gradient, deeprec::compute_input_gradient::no);
+  }
+  [[nodiscard]] deeprec::adagrad stack_optimizer() const { return {.learning_rate = options_.dense_rate}; }
+  template <class Use>
+  void for_each_stack(const Use& use) {
+    use("linear", linear_);
+  }
+  [[nodiscard]] status step_stacks(const step_context& on) {
+    return stack_step(on, linear_, stack_optimizer());
+  }
+  [[nodiscard]] deeprec::rowwise_adagrad row_optimizer() const {
+    return {.learning_rate = options_.row_rate, .epsilon = options_.row_epsilon};
+  }
+  template <class Use>
+  static void for_each_row_gradient(const Use& use) {
+    use([](step& at) { return at.gradient; });
+  }
+  [[nodiscard]] status update_rows(const step_context& on, const ctr_batch& batch, step& at) {
+    return update_sums(on, batch.by_row, at.gradient, row_optimizer(), table_.view());
+  }
+
+  // What the step is made of, for its graph.
+  [[nodiscard]] table_type& table() { return table_; }
+  [[nodiscard]] stack_type& linear() { return linear_; }
+
+  /// All that training changes, under its names.
+  [[nodiscard]] std::vector<deeprec::named_table> parts() {
+    for_each_stack(
+        [this](const char*, stack_type& stack) { stack.make_state(stack_optimizer()).or_throw(); });
+    std::vector<deeprec::named_table> all = {name_table("lr, rows", table_.view())};
+    add_parts(all, "lr, linear", linear_);
+    return all;
+  }
+
+ private:
+  lr_options options_;
+  table_type table_;
+  stack_type linear_;
+  matrix_view<const float> logits_;
+  std::vector<float> logits_memory_;
+};
+
+/// @param model, tables  outlive the graph
+inline graph_step make_graph_step(logistic_regression& model, const ctr_tables& tables, row_reader read,
+                                  graph_use use = graph_use::train) {
+  step_maker make;
+  deeprec::step_graph& g = make.graph();
+  const auto rows = g.variable("rows", model.table());
+  const auto linear = g.variable("linear", model.linear());
+  const auto in = make.add_inputs(tables, std::move(read));
+
+  const auto bags = make.add(part::lookup, "concat", concat_rows_op{&tables}, in.rows);
+  const auto sums = make.add(part::lookup, "lookup", lookup_sums_op{}, bags, g.read(rows));
+  const auto line = make.add(part::forward, "linear forward", stack_forward_op{}, in.dense, g.write(linear));
+  const auto logits = make.add(part::forward, "add", add_op{}, sums, line);
+  make.set_logits(logits);
+  if (use == graph_use::predict) return make.take();
+  const auto slope = make.add(part::backward, "loss gradient", loss_gradient_op{}, logits, in.labels);
+  make.add(part::backward, "linear backward", stack_backward_end_op{}, slope, in.dense, g.write(linear));
+  make.add(part::update, "linear step", stack_step_op{model.stack_optimizer()}, g.write(linear));
+  make.add(part::update, "row update", row_update_sums_op{model.row_optimizer()}, bags, slope, g.write(rows));
+  return make.take();
+}
+
+}  // namespace ctr

@@ -1,0 +1,50 @@
+// What the models share: room for floats, and what a saved model consists of.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <deeprec/core/hash.hpp>
+#include <deeprec/embedding/files/named_table.hpp>
+
+#include "kernels.hpp"
+#include "step_maker.hpp"
+
+namespace ctr {
+
+/// Makes room for so many floats.
+inline matrix_view<float> room(std::vector<float>& memory, index_t rows, index_t columns) {
+  const auto needed = static_cast<std::size_t>(rows * columns);
+  if (memory.size() < needed) memory.resize(needed);
+  return {memory.data(), rows, columns};
+}
+
+/// Sizes of a stack with these hidden layers.
+inline std::vector<index_t> with_ends(index_t first, std::vector<index_t> sizes, index_t last) {
+  sizes.insert(sizes.begin(), first);
+  sizes.push_back(last);
+  return sizes;
+}
+
+/// The weights of a stack and its optimizer's state, which exists.
+template <class Stack>
+void add_parts(std::vector<deeprec::named_table>& parts, const std::string& name, Stack& stack) {
+  parts.push_back(name_table(name, as_table(stack.parameters())));
+  parts.push_back(name_table(name + ", state of the optimizer", as_table(stack.state())));
+}
+
+/// Of all bytes of all parts.
+template <class Model>
+std::uint64_t checksum(Model& model) {
+  std::uint64_t sum = 0;
+  for (const deeprec::named_table& part : model.parts()) {
+    const auto bytes = static_cast<std::size_t>(part.rows * part.stride_bytes);
+    sum = deeprec::hash_bytes({reinterpret_cast<const char*>(part.data), bytes}, sum);
+  }
+  return sum;
+}
+
+}  // namespace ctr

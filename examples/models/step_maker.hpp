@@ -1,0 +1,102 @@
+// Makes the step of a model, or its prediction, as a graph. A step has 70 to 90 ops, of which one, the source,
+// is not described.
+//
+//   read ─│io│─┬─ decode ───────────────────┬─> forward ops ─> loss gradient ─> backward ops ─> steps
+//              ├─ bucket x 13 ─┬─ resolve ──┴─> lookup ─┘                            └─> row update
+//              └─ hash x 26 ── bucket x 26
+//
+// The user's cut "io" stands behind the source. Up to resolve no op reads what training changes: these are
+// the ops that smart_stage moves before the cut. A prediction ends at the logits.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <deeprec/graph/step_graph.hpp>
+
+#include "step_ops.hpp"
+
+namespace ctr {
+
+/// The parts of a step, for the table of time shares.
+enum class part { read, lookup, forward, backward, update };
+inline constexpr std::array<const char*, 5> part_names = {"read", "lookup", "forward", "backward", "update"};
+
+/// Fills the rows of a step; false: there are none.
+using row_reader = std::function<bool(raw_rows&)>;
+
+enum class graph_use : unsigned char { train, predict };
+
+struct graph_step {
+  deeprec::step_graph graph;
+  std::vector<part> parts;          ///< of each op
+  deeprec::value<raw_rows> source;  ///< the rows of the step
+  deeprec::value<matrix> logits, labels;
+};
+
+/// Adds ops to a graph, with the parts of a step that they belong to.
+class step_maker {
+ public:
+  /// The values that no weight has a part in.
+  struct inputs {
+    deeprec::value<matrix> dense, labels;
+    std::vector<deeprec::value<slot_rows>> rows;  // of each slot
+  };
+
+  step_maker() = default;
+  deeprec::step_graph& graph() { return made_.graph; }
+  /// The logits of the rows: what a prediction ends with.
+  void set_logits(deeprec::value<matrix> logits) { made_.logits = logits; }
+  graph_step take() { return std::move(made_); }
+
+  /// Adds an op of this part and role.
+  template <class Op, class... In>
+  auto add(part of, const std::string& name, Op op, In&&... in) {
+    auto added = graph().add(name, std::move(op), std::forward<In>(in)...);
+    mark(added.op(), of);
+    if (of == part::backward) added.role(deeprec::op_role::gradient);
+    if (of == part::update) added.role(deeprec::op_role::apply).target();
+    return added;
+  }
+
+  inputs add_inputs(const ctr_tables& tables, row_reader read) {
+    const deeprec::value<raw_rows> source =
+        graph().source<raw_rows>("read", [read = std::move(read)](raw_rows& rows) { return read(rows); });
+    made_.source = source;
+    mark(source.op(), part::read);
+    const deeprec::value<raw_rows> raw = graph().stage("io", source);
+    mark(raw.op(), part::read);
+    const auto decoded = add(part::read, "decode", decode_op{}, raw);
+    made_.labels = decoded.template get<1>();
+    inputs made{decoded.template get<0>(), decoded.template get<1>(), {}};
+    for (index_t n = 0; n < integers; ++n) {
+      made.rows.push_back(add(part::read, "bucket I" + std::to_string(n + 1), bucket_integer_op{n}, raw));
+    }
+    std::vector<deeprec::value<token_ids>> ids;
+    for (index_t s = 0; s < tokens; ++s) {
+      const hash_op hash{s, tables.ids(integers + s)};
+      ids.push_back(add(part::read, "hash C" + std::to_string(s + 1), hash, raw));
+    }
+    for (index_t s = 0; s < tokens; ++s) {
+      const bucket_token_op bucket{integers + s, &tables};
+      made.rows.push_back(
+          add(part::read, "bucket C" + std::to_string(s + 1), bucket, ids[static_cast<std::size_t>(s)]));
+    }
+    return made;
+  }
+
+ private:
+  void mark(index_t op, part of) {
+    const auto at = static_cast<std::size_t>(op);
+    if (made_.parts.size() <= at) made_.parts.resize(at + 1, part::read);
+    made_.parts[at] = of;
+  }
+
+  graph_step made_;
+};
+
+}  // namespace ctr

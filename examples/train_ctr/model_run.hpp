@@ -1,0 +1,225 @@
+// What every model of a click log is run for: training with the rows of a run, and predictions of a saved
+// model. Instantiated in run_*.cpp, since each takes long to compile.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <deeprec/dense/metrics.hpp>
+#include <deeprec/exec/executor_ref.hpp>
+#include <deeprec/exec/inline_executor.hpp>
+#include <deeprec/exec/thread_pool.hpp>
+#include <deeprec/pipeline/statistics.hpp>
+
+#include "click_models.hpp"
+#include "ctr_input.hpp"
+#include "ctr_rows.hpp"
+#include "graph_training.hpp"
+#include "options.hpp"
+#include "output_file.hpp"
+#include "progress.hpp"
+#include "report.hpp"
+#include "row_source.hpp"
+#include "saved_model.hpp"
+#include "training.hpp"
+
+namespace ctr {
+
+inline deeprec::mlp_precision precision_of(const options& o) {
+  deeprec::mlp_precision how;
+  how.math = o.math == "bf16"   ? deeprec::gemm_math::bf16
+             : o.math == "tf32" ? deeprec::gemm_math::tf32
+                                : deeprec::gemm_math::f32;
+  if (o.last_layer_f32) how.last = deeprec::mlp_precision::last_layer::f32;
+  return how;
+}
+
+/// The options of a model: the sizes that were given; the others stay as the model has them.
+template <class Model>
+[[nodiscard]] typename Model::options options_of(const options& o) {
+  typename Model::options how;
+  how.precision = precision_of(o);
+  const auto set = [](auto& size, const auto& given, bool is_given) {
+    if constexpr (std::is_same_v<decltype(size), std::remove_cvref_t<decltype(given)>&>) {
+      if (is_given) size = given;
+    }
+  };
+  how.for_each_size([&](std::string_view name, auto& size) {
+    if (name == "width") set(size, o.width, o.width > 0);
+    if (name == "layers") set(size, o.cross_layers, o.cross_layers > 0);
+    if (name == "bottom") set(size, o.bottom, !o.bottom.empty());
+    if (name == "top") set(size, o.top, !o.top.empty());
+  });
+  return how;
+}
+
+inline void add(deeprec::pipeline_statistics& sum, const deeprec::pipeline_statistics& more) {
+  if (sum.stages.empty()) {
+    sum = more;
+    return;
+  }
+  sum.elapsed += more.elapsed;
+  for (std::size_t i = 0; i < sum.stages.size(); ++i) {
+    deeprec::stage_statistics& s = sum.stages[i];
+    s.items += more.stages[i].items;
+    s.busy += more.stages[i].busy;
+    s.input_wait += more.stages[i].input_wait;
+    s.output_wait += more.stages[i].output_wait;
+    s.occupancy = static_cast<double>(s.busy.count()) / static_cast<double>(sum.elapsed.count());
+  }
+}
+
+template <class Model>
+score train_and_test(thread_pool& pool, const ctr_input& input, const options& o,
+                     const std::atomic<bool>& interrupted) {
+  deeprec::executor_ref on_pool(pool);
+  const typename Model::options how = options_of<Model>(o);
+  Model model(on_pool, input.tables->first_row, o.seed, how);
+  score result;
+  result.name = Model::name;
+
+  const ctr_rows& rows = *input.rows;
+  const index_t train_rows = rows.rows(row_use::train);
+  training_place place{.seed = static_cast<index_t>(o.seed),
+                       .data_rows = rows.rows(),
+                       .train_rows = train_rows,
+                       .window = rows.window(),
+                       .hash = static_cast<index_t>(rows.hash())};
+  if (!o.load.empty()) {
+    if (const std::string why = load_model(o.load, model, *input.tables, place); !why.empty())
+      throw failure(why);
+  }
+  const auto save = [&] {
+    const std::string why = save_model(o.save, model, how, *input.tables, place);
+    if (!why.empty()) throw failure(why);
+  };
+  // A thread that reads has no use for those that train, whose work is short.
+  deeprec::inline_executor here;
+  const deeprec::executor_ref reading =
+      o.prefetch == 0 ? deeprec::executor_ref(pool) : deeprec::executor_ref(here);
+  const index_t first_epoch = place.trained / train_rows;
+  const index_t end = train_rows * (first_epoch + o.epochs);
+  std::atomic<index_t> begun{0};  // steps; the thread that reads looks too
+  const auto over = [&] { return interrupted || (o.steps > 0 && begun >= o.steps); };
+  [[maybe_unused]] by_hand<Model> hand(pool, model, o);
+  std::optional<graph_training> as_graph;
+  const auto make_graph = [&](graph_use use) {
+    return [&, use](row_reader read) { return make_graph_step(model, *input.tables, std::move(read), use); };
+  };
+  if (o.is_graph() || !stepped_by_hand<Model>) {
+    as_graph.emplace(make_graph(graph_use::train), graph_options{.smart_stage = o.smart_stage,
+                                                                 .batch_size = o.batch_size,
+                                                                 .threads = o.threads,
+                                                                 .prefetch = o.prefetch,
+                                                                 .trace = o.trace,
+                                                                 .picture = o.graph});
+  }
+  {
+    row_feed feed(rows, row_use::train);
+    progress bar(Model::name, static_cast<double>(end - place.trained));
+    while (place.trained < end && !over()) {
+      const index_t epoch = place.trained / train_rows;
+      feed.begin(reading, static_cast<std::uint64_t>(epoch), place.trained % train_rows);
+      result.watch.start();
+      const auto trained = [&](index_t count) {
+        result.samples += count;
+        place.trained += count;
+        ++place.steps;
+        bar.show(static_cast<double>(result.samples));
+        if (o.save_every > 0 && place.steps % o.save_every == 0 && place.trained % train_rows != 0) {
+          save();
+          result.watch.start();
+        }
+      };
+      if (as_graph) {
+        const index_t before = place.steps;
+        const auto no_more = [&, read = begun.load()]() mutable {
+          return interrupted || (o.steps > 0 && read++ >= o.steps);
+        };
+        add(result.stages, as_graph->run(pool, feed, no_more, trained, result.watch));
+        begun += place.steps - before;
+      } else if constexpr (stepped_by_hand<Model>) {
+        add(result.stages, hand.run(feed, *input.tables, begun, over, trained, result.watch));
+      }
+      if (!o.save.empty()) save();
+    }
+  }
+  if (as_graph) {
+    as_graph->write_trace();
+    result.graph = as_graph->explain();
+  }
+  result.samples_per_second =
+      static_cast<double>(result.samples) / std::chrono::duration<double>(result.stages.elapsed).count();
+
+  deeprec::auc area;
+  deeprec::log_loss loss;
+  row_feed feed(input.to_test(), row_use::test);
+  feed.begin(reading, 0, 0);
+  predict_by_graph(
+      pool, make_graph(graph_use::predict),
+      [&](raw_rows& raw) {
+        raw.clear(ctr_rows::chunk_rows);
+        feed.next(ctr_rows::chunk_rows,
+                  [&](const sparse_batch& chunk, index_t row) { raw.append(chunk, row); });
+        return raw.rows > 0;
+      },
+      [&](matrix_view<const float> logits, matrix_view<const float> labels) {
+        area.add(logits, labels).or_throw();
+        loss.add(logits, labels).or_throw();
+      });
+  result.auc = area.value();
+  result.log_loss = loss.value();
+  if (o.verbose > 0 || !o.json.empty()) result.checksum = checksum(model);
+  return result;
+}
+
+/// Writes the probability of each row of a file, in its order, one a line.
+template <class Model>
+void predict_file(thread_pool& pool, const options& o, const saved_click_model& saved,
+                  const std::atomic<bool>& interrupted) {
+  deeprec::executor_ref on_pool(pool);
+  typename Model::options how;
+  how.precision = precision_of(o);
+  how.for_each_size([&](std::string_view name, auto& size) { saved.get(name, size); });
+  ctr_tables tables(saved.ids());
+  Model model(on_pool, tables.first_row, 0, how);
+  saved.load(model, tables);
+
+  text_rows rows(o.predict, usable_memory() / 4);
+  rows.rewind(on_pool);
+  sparse_batch chunk;
+  chunk.reshape(deeprec::criteo_format::shape());
+  output_file out(o.output);
+  predict_by_graph(
+      on_pool,
+      [&](row_reader read) { return make_graph_step(model, tables, std::move(read), graph_use::predict); },
+      [&](raw_rows& raw) {
+        if (interrupted) return false;
+        raw.clear(ctr_rows::chunk_rows);
+        const index_t got = rows.next(chunk, ctr_rows::chunk_rows);
+        for (index_t r = 0; r < got; ++r) raw.append(chunk, r);
+        return got > 0;
+      },
+      [&](matrix_view<const float> logits, matrix_view<const float>) {
+        for (index_t i = 0; i < logits.extent(0); ++i) {
+          out.line(1 / (1 + std::exp(-static_cast<double>(logits(i, 0)))));
+        }
+      });
+  out.close();
+}
+
+template <class Model>
+inline constexpr click_model_runs runs_of_model = {Model::name, train_and_test<Model>, predict_file<Model>};
+
+}  // namespace ctr
