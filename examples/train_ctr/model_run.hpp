@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -25,6 +26,7 @@
 #include "click_models.hpp"
 #include "ctr_input.hpp"
 #include "ctr_rows.hpp"
+#include "export_run.hpp"
 #include "graph_training.hpp"
 #include "options.hpp"
 #include "output_file.hpp"
@@ -108,6 +110,9 @@ score train_and_test(thread_pool& pool, const ctr_input& input, const options& o
   deeprec::inline_executor here;
   const deeprec::executor_ref reading =
       o.prefetch == 0 ? deeprec::executor_ref(pool) : deeprec::executor_ref(here);
+  if (!o.export_to.empty()) {
+    export_before(o, model, how, rows, input.to_test(), *input.tables, reading);
+  }
   const index_t first_epoch = place.trained / train_rows;
   const index_t end = train_rows * (first_epoch + o.epochs);
   std::atomic<index_t> begun{0};  // steps; the thread that reads looks too
@@ -164,6 +169,10 @@ score train_and_test(thread_pool& pool, const ctr_input& input, const options& o
 
   deeprec::auc area;
   deeprec::log_loss loss;
+  std::optional<npy_file<float>> logits_file;
+  if (!o.export_to.empty()) {
+    logits_file.emplace(std::filesystem::path(o.export_to) / "test_logits.npy", 1);
+  }
   row_feed feed(input.to_test(), row_use::test);
   feed.begin(reading, 0, 0);
   predict_by_graph(
@@ -177,7 +186,10 @@ score train_and_test(thread_pool& pool, const ctr_input& input, const options& o
       [&](matrix_view<const float> logits, matrix_view<const float> labels) {
         area.add(logits, labels).or_throw();
         loss.add(logits, labels).or_throw();
+        if (!logits_file) return;
+        for (index_t i = 0; i < logits.extent(0); ++i) logits_file->add(logits.row(i));
       });
+  if (logits_file) logits_file->close();
   result.auc = area.value();
   result.log_loss = loss.value();
   if (o.verbose > 0 || !o.json.empty()) result.checksum = checksum(model);

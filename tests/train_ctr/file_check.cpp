@@ -1,5 +1,7 @@
-// graph_check <trace.json> [<result.json>]: a trace of train_ctr is one that Perfetto reads, and the sums of
+// file_check <trace.json> [<result.json>]: a trace of train_ctr is one that Perfetto reads, and the sums of
 // its spans are the shares that the run printed.
+// file_check --predicted <result.json> <rows.tsv> <probabilities> <logits.npy>: the probabilities have the log
+// loss of the test, and are those of the exported logits.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -81,11 +83,50 @@ std::map<std::string, double> check_trace(const json& trace) {
   return seconds;
 }
 
+std::vector<float> read_npy(const char* path, long long columns) {
+  std::ifstream file(path, std::ios::binary);
+  std::string head(128, ' ');
+  require(bool(file.read(head.data(), 128)) && head.starts_with("\x93NUMPY"), "no .npy file");
+  long long rows = -1, width = -1;
+  const std::size_t shape = head.find("'shape': (");
+  require(shape != std::string::npos &&
+              std::sscanf(head.c_str() + shape, "'shape': (%lld, %lld)", &rows, &width) == 2 &&
+              width == columns && head.find("'descr': '<f4'") != std::string::npos && head.back() == '\n',
+          "the header of the .npy file: " + head);
+  std::vector<float> all(static_cast<std::size_t>(rows * width));
+  const auto bytes = static_cast<std::streamsize>(all.size() * sizeof(float));
+  require(bool(file.read(reinterpret_cast<char*>(all.data()), bytes)) && file.peek() == EOF,
+          "the .npy file has another number of rows");
+  return all;
+}
+
+void check_predictions(char** paths) {
+  const double expected = read(paths[0]).at("models").at(0).at("logloss");
+  std::ifstream rows(paths[1]), probabilities(paths[2]);
+  const std::vector<float> logits = read_npy(paths[3], 1);
+  double loss = 0, p = 0;
+  std::size_t count = 0;
+  for (std::string line; std::getline(rows, line); ++count) {
+    require(bool(probabilities >> p) && p > 0 && p < 1, "no probability for row " + std::to_string(count));
+    require(count < logits.size() && std::abs(p - 1 / (1 + std::exp(-double{logits[count]}))) < 1e-6,
+            "the logit of row " + std::to_string(count) + " is another");
+    loss -= std::log(line.front() == '1' ? p : 1 - p);
+  }
+  require(!(probabilities >> p) && count == logits.size(), "more probabilities than rows");
+  loss /= static_cast<double>(count);
+  require(std::abs(loss - expected) < 1e-5,
+          "the log loss is " + std::to_string(loss) + ", was " + std::to_string(expected));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
-    require(argc == 2 || argc == 3, "usage: graph_check <trace.json> [<result.json>]");
+    if (argc == 6 && std::string_view(argv[1]) == "--predicted") {
+      check_predictions(argv + 2);
+      return 0;
+    }
+    require(argc == 2 || argc == 3, "usage: file_check <trace.json> [<result.json>]");
     const auto seconds = check_trace(read(argv[1]));
     if (argc == 2) return 0;
     const json result = read(argv[2]);
@@ -102,7 +143,7 @@ int main(int argc, char** argv) {
     }
     return 0;
   } catch (const std::exception& wrong) {
-    std::fprintf(stderr, "graph_check: %s\n", wrong.what());
+    std::fprintf(stderr, "file_check: %s\n", wrong.what());
     return 1;
   }
 }
