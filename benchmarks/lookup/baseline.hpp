@@ -14,9 +14,10 @@ struct gather_plan {
   std::int64_t row_bytes;
   const std::int64_t* ids;
   std::int64_t count;
-  std::int64_t distance;  // rows to prefetch ahead; 0: none
-  int into;               // what prefetches fill: 3 every cache, 2 from the second level on, 0 non-temporal
-  char* out;              // rows are copied here one after the other; null: they are read only
+  std::int64_t distance;    // rows to prefetch ahead; 0: none
+  int into;                 // what prefetches fill: 3 every cache, 2 from the second level on, 0 non-temporal
+  char* out;                // rows are copied here one after the other; null: they are read only
+  std::int64_t stride = 0;  // bytes from a row to the next; 0: row_bytes
 };
 
 namespace o2 {

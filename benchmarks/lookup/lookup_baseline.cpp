@@ -31,13 +31,14 @@ using vector = float __attribute__((vector_size(64)));
 template <int Floats, int Into>
 float gather_floats(const gather_plan& plan) {
   constexpr int whole = Floats / 16;
+  const std::int64_t stride = plan.stride == 0 ? plan.row_bytes : plan.stride;
   vector total[4] = {};
   float tail = 0;
   for (std::int64_t k = 0; k < plan.count; ++k) {
     if (plan.distance > 0 && k + plan.distance < plan.count) {
-      prefetch<Into>(plan.table + plan.ids[k + plan.distance] * plan.row_bytes, plan.row_bytes);
+      prefetch<Into>(plan.table + plan.ids[k + plan.distance] * stride, plan.row_bytes);
     }
-    const char* const row = plan.table + plan.ids[k] * plan.row_bytes;
+    const char* const row = plan.table + plan.ids[k] * stride;
     if (plan.out != nullptr) {
       std::memcpy(plan.out + k * Floats * 4, row, Floats * 4);
       continue;

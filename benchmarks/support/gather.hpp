@@ -32,15 +32,15 @@ inline void read_all(const row_reader& reader, const std::vector<batch>& sets, s
 }
 
 /// Gathers in both builds, over prefetch distances and kinds of prefetch; out: rows are copied there, null:
-/// read only.
-inline std::vector<row_reader> gathers(const char* table, index_t row_bytes, char* out) {
+/// read only. stride: bytes from a row to the next, 0: row_bytes.
+inline std::vector<row_reader> gathers(const char* table, index_t row_bytes, char* out, index_t stride = 0) {
   std::vector<row_reader> all;
   const index_t lines = (row_bytes + 63) / 64;
   for (const bool is_native : {false, true}) {
     for (const index_t in_flight : {0, 32, 64, 96, 128, 192, 256, 384}) {
       for (const int into : {3, 2, 0}) {
         if (in_flight == 0 && into != 3) continue;
-        const gather_plan plan{table, row_bytes, nullptr, 0, in_flight / lines, into, out};
+        const gather_plan plan{table, row_bytes, nullptr, 0, in_flight / lines, into, out, stride};
         all.push_back({std::string("gather ") + (is_native ? "native" : "o2") + " " +
                            std::to_string(in_flight) + " lines ahead into " + std::to_string(into),
                        [plan, is_native](const batch& set) {

@@ -36,8 +36,10 @@
 #include "support/fbgemm.hpp"
 #include "support/figures.hpp"
 #include "support/machine.hpp"
+#include "support/rewrite.hpp"
 #include "support/roofline.hpp"
 #include "support/uniform_batches.hpp"
+#include "support/zipf.hpp"
 #include "update/baseline.hpp"
 
 namespace {
@@ -76,19 +78,11 @@ std::vector<std::vector<std::int64_t>> batches(index_t rows, index_t stride, ids
         sets[s].push_back(hash_bucket(draw, rows));
         continue;
       }
-      // Inverse of the continuous zipf(1.05) on [1, rows + 1), its ranks scattered over the table.
-      constexpr double exponent = -0.05;
-      const double top = std::pow(static_cast<double>(rows) + 1, exponent);
-      const double u = static_cast<double>(draw >> 11) * 0x1p-53;
-      const double rank = std::pow(1 + u * (top - 1), 1 / exponent) - 1;
-      const auto place = static_cast<index_t>(rank);
-      sets[s].push_back(hash_bucket(mix64(static_cast<std::uint64_t>(std::min(place, rows - 1))), rows));
+      sets[s].push_back(zipf_id(draw, rows));
     }
   }
   return sets;
 }
-
-using id_sets = std::vector<std::vector<std::int64_t>>;
 
 double ids_of(const id_sets& sets) {
   return static_cast<double>(sets.size()) * static_cast<double>(ids_of_batch);
@@ -138,56 +132,17 @@ struct trained {
   void steps(Executor& executor, const std::vector<std::vector<std::int64_t>>& sets) {
     for (const auto& ids : sets) step(executor, ids);
   }
-  rewrite_plan plan(index_t distance, bool into_all) {
-    const index_t stride = table.view().format().stride_bytes();
-    return {static_cast<char*>(static_cast<void*>(table.view().data())),
-            stride,
-            stride / 4,
-            nullptr,
-            0,
-            distance,
-            into_all};
-  }
-};
-
-using rewrite_function = void (*)(const rewrite_plan&);
-
-/// One way to rewrite the rows of ids.
-struct rewriter {
-  std::string name;
-  rewrite_plan plan{};
-  rewrite_function run = nullptr;
-
-  void pass(const std::vector<std::int64_t>& ids, index_t begin, index_t end) const {
-    rewrite_plan here = plan;
-    here.ids = ids.data() + begin;
-    here.count = end - begin;
-    run(here);
-  }
-  void pass(const id_sets& sets) const {
-    for (const auto& ids : sets) pass(ids, 0, ids_of_batch);
-  }
 };
 
 /// The fastest; `fault` gets why it can't be a limit.
 template <class Trained>
 rewriter best_rewriter(Trained& model, const id_sets& sets, std::string& fault) {
-  std::vector<rewriter> all;
-  for (const rewrite_function run : {&o2::rewrite, &native::rewrite}) {
-    for (const index_t distance : {0, 4, 8, 16, 32, -8, -16, -32}) {
-      all.push_back({std::string("rewrite ") + (run == &o2::rewrite ? "o2 " : "native ") +
-                         std::to_string(std::abs(distance)) + " rows ahead into " +
-                         (distance >= 0 ? "3" : "2"),
-                     model.plan(std::abs(distance), distance >= 0), run});
-    }
-  }
-  std::vector<candidate> candidates;
-  for (const rewriter& r : all) candidates.push_back({r.name, [&r, &sets] { r.pass(sets); }});
-  const candidate best = fastest(candidates);
-  const memory_pace pace = memory_pace::of(
-      model.table.view().data(), static_cast<std::size_t>(model.rows * model.table.format().stride_bytes()));
-  fault = pace.check_cold(best, ids_of(sets), static_cast<double>(model.table.format().row_bytes()));
-  return *std::find_if(all.begin(), all.end(), [&](const rewriter& r) { return r.name == best.name; });
+  const auto table = model.table.view();
+  const rewriter_search found = fastest_rewriter(table.data(), table.format().stride_bytes(), sets);
+  const memory_pace pace =
+      memory_pace::of(table.data(), static_cast<std::size_t>(model.rows * table.format().stride_bytes()));
+  fault = pace.check_cold(found.best, ids_of(sets), static_cast<double>(table.format().row_bytes()));
+  return found.found;
 }
 
 /// Whether a step on a batch gives each of its rows what sums and a step in double give.

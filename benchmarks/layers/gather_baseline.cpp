@@ -1,0 +1,2 @@
+// The gather of the lookup suite.
+#include "lookup/lookup_baseline.cpp"
