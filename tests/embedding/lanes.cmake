@@ -10,6 +10,6 @@ deeprec_not_in(tsan "no data that threads share but those of lookup_test, update
 deeprec_not_in(aarch64 "slow to compile, and no kernels that other units of the layer do not run" backward_test fused_lookup_test
                gradient_test jagged_batch_test lookup_policies_test partition_test resolve_test quantized_int4_test stages_test separate_state_test
                table_file_test table_test feature_group_test feature_group_update_test)
-deeprec_not_in("nvcc host_cuda" "nvcc takes minutes for every policy and optimizer; on the host the asan lane runs them" device_training_test)
-deeprec_not_in("nvcc asan" "nvcc and the sanitizers take minutes for every format and policy; the extended lane runs them on the host"
-               device_pooling_test)
+deeprec_not_in("nvcc asan" "nvcc and the sanitizers take minutes for every format, policy and optimizer; the extended lane runs them on the host"
+               device_pooling_test device_training_test)
+deeprec_not_in(asan "slow to compile; what outputs own is also tested by regression/memory_test" memory_of_verbs_test)
