@@ -142,11 +142,6 @@ if [[ "$suite" == table ]]; then
   ((${#arguments[@]})) || arguments=(docs/benchmarks/claims_*.json)
   exec "$bin/claims/claims_table" --page docs/benchmarks/README.md "${arguments[@]}"
 fi
-if [[ "$suite" != claims && "$suite" != reproduce ]]; then
-  build bench "bench_$suite"
-  ((${#json} == 0)) || arguments+=("--benchmark_out=$json" --benchmark_out_format=json)
-  exec "$bin/bench_$suite" "--benchmark_context=commit=$commit,dirty=$dirty" "${arguments[@]}"
-fi
 
 # build_known TARGET...: builds those that there are.
 build_known() {
@@ -169,6 +164,31 @@ make_tensorflow_suite() {
   chmod +x "$bin/bench_tensorflow"
 }
 
+# So is that of whole models, which trains by the example train_ctr as well.
+make_peers_suite() {
+  local python
+  configure release
+  build release train_ctr
+  python="$(python_with torch || echo python3)"
+  mkdir -p "$bin"
+  printf '#!/usr/bin/env bash\nexec %q %q --train-ctr %q "$@"\n' "$python" "$root/benchmarks/peers/peers.py" \
+    "$root/build/release/examples/train_ctr" >"$bin/bench_peers"
+  chmod +x "$bin/bench_peers"
+}
+
+# make_suites NAME...: builds their programs.
+make_suites() {
+  build_known "${@/#/bench_}"
+  [[ " $* " != *" tensorflow "* ]] || make_tensorflow_suite
+  [[ " $* " != *" peers "* ]] || make_peers_suite
+}
+
+if [[ "$suite" != claims && "$suite" != reproduce ]]; then
+  if [[ "$suite" == peers ]]; then make_suites peers; else build bench "bench_$suite"; fi
+  ((${#json} == 0)) || arguments+=("--benchmark_out=$json" --benchmark_out_format=json)
+  exec "$bin/bench_$suite" "--benchmark_context=commit=$commit,dirty=$dirty" "${arguments[@]}"
+fi
+
 build bench claims
 # The versions of packages that suites compare with; FBGEMM's the suites say themselves.
 facts=(--commit "$commit" --dirty "$dirty")
@@ -179,8 +199,7 @@ done < <(dpkg-query -W -f '${Package} ${Version}\n' libabsl-dev libboost-dev lib
 
 if [[ "$suite" == reproduce ]]; then
   mapfile -t names <<<"$wanted"
-  build_known "${names[@]/#/bench_}"
-  make_tensorflow_suite
+  make_suites "${names[@]}"
   exec python3 scripts/report/report.py reproduce ${only:+"$only"} --claims "$bin/claims/claims" --programs "$bin" -- "${facts[@]}"
 fi
 
@@ -190,6 +209,5 @@ if ((${#recorded[@]})); then
 fi
 suites="$("${tool[@]}" --suites)"
 mapfile -t names <<<"$suites"
-build_known "${names[@]/#/bench_}"
-[[ " ${names[*]} " != *" tensorflow "* ]] || make_tensorflow_suite
+make_suites "${names[@]}"
 exec "${tool[@]}" "${facts[@]}" ${json:+--json "$json"}

@@ -41,15 +41,16 @@ and row by row. Each function performs the op `calls` times and returns 0, or an
 DEEPREC_BENCH_PAIRS sets the number of pairs (41).
 """
 
-import argparse
 import ctypes
-import json
 import math
 import os
-import platform
-import re
 import sys
 import time
+from pathlib import Path
+
+sys.dont_write_bytecode = True  # no __pycache__ among the sources
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from peer_suite import Unavailable, entry_of, error_of, figure, median, pairs_wanted, run_program  # noqa: E402
 
 COPIES = 65
 SECONDS_OF_A_STEP = 0.02  # small ops are timed several times in a round
@@ -57,34 +58,6 @@ OUR_ERROR, THEIR_ERROR = (
     1e-5,
     1e-2,
 )  # of sums, over the sum of absolute values; TensorFlow adds 51200 floats in order
-
-
-class Unavailable(Exception):
-    """This benchmark cannot run here, and why."""
-
-
-# Statistics, as benchmarks/support/paired.hpp has them.
-
-
-def median(values):
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
-
-
-def median_interval(values):
-    """The 95 % interval of the median by order statistics."""
-    ordered, count = sorted(values), len(values)
-    below, k = 0.0, 0
-    while k < count // 2:
-        below += math.exp(
-            math.lgamma(count + 1) - math.lgamma(k + 1) - math.lgamma(count - k + 1) - count * math.log(2)
-        )
-        if below > 0.025:
-            break
-        k += 1
-    first = max(0, k - 1)
-    return ordered[first], ordered[count - 1 - first]
 
 
 # What the ops need.
@@ -363,12 +336,12 @@ def measure(tf, np, library, make, pairs):
     rounds = [measured_round(graphs, ours, turn % 2 == 1, times) for turn in range(pairs)]
     theirs, own = zip(*map(slopes, rounds))
     ratios = [t / o if o > 0 else math.inf for t, o in zip(theirs, own)]  # noise may make a slope negative
-    low, high = median_interval(ratios)
-    if median(theirs) <= 0 or median(own) <= 0 or low <= 0 or math.isinf(high):
+    speedup = speedup_of(ratios)
+    if min(median(theirs), median(own), speedup["speedup_low"]) <= 0 or math.isinf(speedup["speedup_high"]):
         raise Unavailable("unfit: noise of the machine is larger than the time of 64 ops")
     overheads = [seconds["one"] - slope for seconds, slope in zip(rounds, theirs)]
     counters = {
-        **speedup_of(ratios),
+        **speedup,
         "tensorflow_us": median(theirs) * 1e6,
         "ours_us": median(own) * 1e6,
         "op_overhead_us": median(overheads) * 1e6,
@@ -377,13 +350,7 @@ def measure(tf, np, library, make, pairs):
 
 
 def speedup_of(ratios):
-    low, high = median_interval(ratios)
-    return {
-        "speedup": median(ratios),
-        "speedup_low": low,
-        "speedup_high": high,
-        "pairs": float(len(ratios)),
-    }
+    return {**figure("speedup", ratios), "pairs": float(len(ratios))}
 
 
 def geometric_mean(ratios):
@@ -399,90 +366,43 @@ def geometric_mean(ratios):
     return {**speedup_of(means), "ours_us": 0.0}
 
 
-# As a program of Google Benchmark.
+# The program.
 
 
-def entry_of(name, counters):
-    return {
-        "name": name,
-        "run_name": name,
-        "run_type": "iteration",
-        "iterations": 1,
-        "real_time": counters["ours_us"],
-        "cpu_time": counters["ours_us"],
-        "time_unit": "us",
-        **counters,
-    }
-
-
-def error_of(name, reason):
-    return {
-        "name": name,
-        "run_name": name,
-        "run_type": "iteration",
-        "error_occurred": True,
-        "error_message": reason,
-    }
-
-
-def run(names, library_path, pairs):
-    """The report: a context and one entry for each name."""
-    context = {"executable": os.path.basename(__file__), "host_name": platform.node()}
+def run(names, arguments):
     try:
-        library = load_library(library_path)
+        library = load_library(arguments.library)
         keep_freed_memory()
         tf, np = load_tensorflow()
     except Unavailable as problem:
-        return {"context": context, "benchmarks": [error_of(name, str(problem)) for name in names]}
-    context["peer.tensorflow"] = tf.__version__
-    context["peer.numpy"] = np.__version__
+        return {}, [error_of(name, str(problem)) for name in names]
+    pairs = pairs_wanted(41)
     entries, ratios = [], {}
     for name in names:
         try:
             if name == ALL_SIX:
-                entries.append(entry_of(name, geometric_mean(ratios)))
-                print("{name}: speedup {speedup:.3g} [{speedup_low:.3g}..{speedup_high:.3g}]".format(**entries[-1]))
-                continue
-            counters, ratios[name] = measure(tf, np, library, OPS[name], pairs)
-            entries.append(entry_of(name, counters))
-            print(
-                "{name}: speedup {speedup:.3g} [{speedup_low:.3g}..{speedup_high:.3g}], TensorFlow "
-                "{tensorflow_us:.1f} us + {op_overhead_us:.1f} us, ours {ours_us:.1f} us".format(**entries[-1])
-            )
+                counters = geometric_mean(ratios)
+            else:
+                counters, ratios[name] = measure(tf, np, library, OPS[name], pairs)
         except Unavailable as problem:
             entries.append(error_of(name, str(problem)))
             print(f"{name}: {problem}")
-    return {"context": context, "benchmarks": entries}
-
-
-def arguments_of(argv):
-    parser = argparse.ArgumentParser(description="TensorFlow's CPU kernels against ours")
-    parser.add_argument("--library", default="", help="libdeeprec_ops_peer.so")
-    parser.add_argument("--benchmark_list_tests", action="store_true")
-    parser.add_argument("--benchmark_filter", default=".")
-    parser.add_argument("--benchmark_out", default="")
-    known, others = parser.parse_known_args(argv)
-    wrong = [other for other in others if not other.startswith("--benchmark_")]
-    if wrong:
-        parser.error("unknown: " + " ".join(wrong))
-    return known
-
-
-def main(argv):
-    arguments = arguments_of(argv)
-    names = [name for name in [*OPS, ALL_SIX] if re.search(arguments.benchmark_filter, name)]
-    if arguments.benchmark_list_tests:
-        print("\n".join(names))
-        return 0
-    pairs = max(1, int(float(os.environ.get("DEEPREC_BENCH_PAIRS") or 41)))
-    report = run(names, arguments.library, pairs)
-    if arguments.benchmark_out:
-        with open(arguments.benchmark_out, "w", encoding="utf-8") as out:
-            json.dump(report, out, indent=2)
-    else:
-        print(json.dumps(report["benchmarks"], indent=2))
-    return 0
+            continue
+        entries.append(entry_of(name, counters, counters["ours_us"]))
+        line = "{name}: speedup {speedup:.3g} [{speedup_low:.3g}..{speedup_high:.3g}]"
+        if name != ALL_SIX:
+            line += ", TensorFlow {tensorflow_us:.1f} us + {op_overhead_us:.1f} us, ours {ours_us:.1f} us"
+        print(line.format(**entries[-1]))
+    return {"tensorflow": tf.__version__, "numpy": np.__version__}, entries
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(
+        run_program(
+            sys.argv[1:],
+            "TensorFlow's CPU kernels against ours",
+            {"--library": "libdeeprec_ops_peer.so"},
+            [*OPS, ALL_SIX],
+            run,
+        )
+    )

@@ -1,0 +1,103 @@
+"""What suites in Python share: statistics of pairs, and the arguments and the report of a Google Benchmark program."""
+
+import argparse
+import json
+import math
+import os
+import platform
+import re
+import sys
+
+
+class Unavailable(Exception):
+    """This benchmark cannot run here, and why."""
+
+
+# Statistics, as benchmarks/support/paired.hpp has them.
+
+
+def median(values):
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+def median_interval(values):
+    """The 95 % interval of the median by order statistics."""
+    ordered, count = sorted(values), len(values)
+    below, k = 0.0, 0
+    while k < count // 2:
+        below += math.exp(
+            math.lgamma(count + 1) - math.lgamma(k + 1) - math.lgamma(count - k + 1) - count * math.log(2)
+        )
+        if below > 0.025:
+            break
+        k += 1
+    first = max(0, k - 1)
+    return ordered[first], ordered[count - 1 - first]
+
+
+def figure(name, values):
+    """The counters of a figure: its median and the interval of it."""
+    low, high = median_interval(values)
+    return {name: median(values), f"{name}_low": low, f"{name}_high": high}
+
+
+def pairs_wanted(otherwise):
+    return max(1, int(float(os.environ.get("DEEPREC_BENCH_PAIRS") or otherwise)))
+
+
+# A program of Google Benchmark.
+
+
+def entry_of(name, counters, microseconds):
+    return {
+        "name": name,
+        "run_name": name,
+        "run_type": "iteration",
+        "iterations": 1,
+        "real_time": microseconds,
+        "cpu_time": microseconds,
+        "time_unit": "us",
+        **counters,
+    }
+
+
+def error_of(name, reason):
+    return {
+        "name": name,
+        "run_name": name,
+        "run_type": "iteration",
+        "error_occurred": True,
+        "error_message": reason,
+    }
+
+
+def run_program(argv, description, options, names, run):
+    """Lists or runs benchmarks. options: {option: help}, all texts; run(names, arguments) returns the versions of the
+    peers and the entries."""
+    parser = argparse.ArgumentParser(description=description)
+    for option, text in options.items():
+        parser.add_argument(option, default="", help=text)
+    parser.add_argument("--benchmark_list_tests", action="store_true")
+    parser.add_argument("--benchmark_filter", default=".")
+    parser.add_argument("--benchmark_out", default="")
+    parser.add_argument("--benchmark_context", default="", help="name=value,...")
+    arguments, others = parser.parse_known_args(argv)
+    wrong = [other for other in others if not other.startswith("--benchmark_")]
+    if wrong:
+        parser.error("unknown: " + " ".join(wrong))
+    wanted = [name for name in names if re.search(arguments.benchmark_filter, name)]
+    if arguments.benchmark_list_tests:
+        print("\n".join(wanted))
+        return 0
+    peers, entries = run(wanted, arguments)
+    context = {"executable": os.path.basename(sys.argv[0]), "host_name": platform.node()}
+    context.update(pair.split("=", 1) for pair in arguments.benchmark_context.split(",") if "=" in pair)
+    context.update({f"peer.{name}": version for name, version in peers.items()})
+    if arguments.benchmark_out:
+        with open(arguments.benchmark_out, "w", encoding="utf-8") as out:
+            json.dump({"context": context, "benchmarks": entries}, out, indent=2)
+    else:
+        print(json.dumps(entries, indent=2))
+    return 0
