@@ -18,6 +18,7 @@ struct dcn_options {
   float first_rows = 0.001F;              ///< rows begin uniform in +- this
   float row_rate = 0.02F;
   float dense_rate = 0.01F;
+  float initial_squares = 0;  ///< of Adagrad, for rows and stacks
   deeprec::mlp_precision precision{};
 
   /// Calls visit(name, size) for what a saved model must have.
@@ -59,7 +60,9 @@ class dcn {
   friend graph_step make_graph_step(dcn& model, const ctr_tables& tables, row_reader read, graph_use use);
 
  private:
-  [[nodiscard]] deeprec::adagrad dense_optimizer() const { return {.learning_rate = options_.dense_rate}; }
+  [[nodiscard]] deeprec::adagrad dense_optimizer() const {
+    return {.learning_rate = options_.dense_rate, .initial_squares = options_.initial_squares};
+  }
 
   dcn_options options_;
   table_type table_;  // of all slots
@@ -93,7 +96,8 @@ inline graph_step make_graph_step(dcn& model, const ctr_tables& tables, row_read
   const auto of_input =
       make.add(part::backward, "cross backward", cross_backward_op{}, of_crossed, input, g.write(cross));
   const auto of_rows = make.add(part::backward, "slice", slice_op{dense_width, slots * width}, of_input);
-  const deeprec::rowwise_adagrad row_optimizer{.learning_rate = model.options_.row_rate};
+  const deeprec::rowwise_adagrad row_optimizer{.learning_rate = model.options_.row_rate,
+                                               .initial_squares = model.options_.initial_squares};
   make.add(part::update, "cross step", cross_step_op{model.dense_optimizer()}, g.write(cross));
   make.add(part::update, "stack step", stack_step_op{model.dense_optimizer()}, g.write(stack));
   make.add(part::update, "row update", row_update_op{features, row_optimizer}, located, of_rows,

@@ -18,6 +18,7 @@ struct deepfm_options {
   float wide_rate = 0.01F;
   float row_rate = 0.02F;
   float dense_rate = 0.01F;
+  float initial_squares = 0;  ///< of Adagrad, for rows and stacks
   deeprec::mlp_precision precision{};
 
   /// Calls visit(name, size) for what a saved model must have.
@@ -59,7 +60,9 @@ class deepfm {
   friend graph_step make_graph_step(deepfm& model, const ctr_tables& tables, row_reader read, graph_use use);
 
  private:
-  [[nodiscard]] deeprec::adagrad dense_optimizer() const { return {.learning_rate = options_.dense_rate}; }
+  [[nodiscard]] deeprec::adagrad dense_optimizer() const {
+    return {.learning_rate = options_.dense_rate, .initial_squares = options_.initial_squares};
+  }
 
   deepfm_options options_;
   table_type wide_, deep_;
@@ -97,8 +100,11 @@ inline graph_step make_graph_step(deepfm& model, const ctr_tables& tables, row_r
   const auto by_stack = make.add(part::backward, "slice", slice_op{dense_width, slots * width}, of_input);
   const auto of_rows = make.add(part::backward, "factorize backward",
                                 factorize_backward_op{dense_width, width}, slope, input, by_stack);
-  const deeprec::rowwise_adagrad wide_optimizer{.learning_rate = model.options_.wide_rate, .epsilon = 1e-3F};
-  const deeprec::rowwise_adagrad deep_optimizer{.learning_rate = model.options_.row_rate};
+  const deeprec::rowwise_adagrad wide_optimizer{.learning_rate = model.options_.wide_rate,
+                                                .epsilon = 1e-3F,
+                                                .initial_squares = model.options_.initial_squares};
+  const deeprec::rowwise_adagrad deep_optimizer{.learning_rate = model.options_.row_rate,
+                                                .initial_squares = model.options_.initial_squares};
   make.add(part::update, "stack step", stack_step_op{model.dense_optimizer()}, g.write(stack));
   make.add(part::update, "wide update", row_update_op{of_wide, wide_optimizer}, wide_located, of_weights,
            g.write(wide));

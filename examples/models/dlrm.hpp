@@ -17,6 +17,7 @@ struct dlrm_options {
   float first_rows = 0.001F;  ///< rows begin uniform in +- this
   float row_rate = 0.02F;
   float dense_rate = 0.01F;
+  float initial_squares = 0;  ///< of Adagrad, for rows and stacks
   deeprec::mlp_precision precision{};
 
   /// Calls visit(name, size) for what a saved model must have.
@@ -92,7 +93,9 @@ class dlrm {
     }
     return stack_backward(on, bottom_, bottom_gradient, deeprec::compute_input_gradient::no);
   }
-  [[nodiscard]] deeprec::adagrad stack_optimizer() const { return {.learning_rate = options_.dense_rate}; }
+  [[nodiscard]] deeprec::adagrad stack_optimizer() const {
+    return {.learning_rate = options_.dense_rate, .initial_squares = options_.initial_squares};
+  }
   /// Calls use(stack) for each.
   template <class Use>
   void for_each_stack(const Use& use) {
@@ -104,7 +107,7 @@ class dlrm {
     return stack_step(on, top_, stack_optimizer());
   }
   [[nodiscard]] deeprec::rowwise_adagrad row_optimizer() const {
-    return {.learning_rate = options_.row_rate};
+    return {.learning_rate = options_.row_rate, .initial_squares = options_.initial_squares};
   }
   /// Calls use(f) for each table: f(step) is the gradient of its pooled rows.
   template <class Use>

@@ -14,6 +14,7 @@ struct lr_options {
   float row_rate = 0.04F;
   float row_epsilon = 1e-3F;  ///< holds back the first steps of rare tokens
   float dense_rate = 0.1F;
+  float initial_squares = 0;  ///< of Adagrad, for rows and stacks
   deeprec::mlp_precision precision{};
 
   /// Calls visit(name, size) for what a saved model must have.
@@ -70,7 +71,9 @@ class logistic_regression {
     if (const status s = loss_gradient(on, logits_, batch.labels, at.gradient); !s) return s;
     return stack_backward(on, linear_, at.gradient, deeprec::compute_input_gradient::no);
   }
-  [[nodiscard]] deeprec::adagrad stack_optimizer() const { return {.learning_rate = options_.dense_rate}; }
+  [[nodiscard]] deeprec::adagrad stack_optimizer() const {
+    return {.learning_rate = options_.dense_rate, .initial_squares = options_.initial_squares};
+  }
   template <class Use>
   void for_each_stack(const Use& use) {
     use("linear", linear_);
@@ -79,7 +82,9 @@ class logistic_regression {
     return stack_step(on, linear_, stack_optimizer());
   }
   [[nodiscard]] deeprec::rowwise_adagrad row_optimizer() const {
-    return {.learning_rate = options_.row_rate, .epsilon = options_.row_epsilon};
+    return {.learning_rate = options_.row_rate,
+            .epsilon = options_.row_epsilon,
+            .initial_squares = options_.initial_squares};
   }
   template <class Use>
   static void for_each_row_gradient(const Use& use) {

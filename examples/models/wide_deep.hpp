@@ -18,6 +18,7 @@ struct wide_deep_options {
   float wide_rate = 0.01F;
   float row_rate = 0.02F;
   float dense_rate = 0.01F;
+  float initial_squares = 0;  ///< of Adagrad, for rows and stacks
   deeprec::mlp_precision precision{};
 
   /// Calls visit(name, size) for what a saved model must have.
@@ -105,7 +106,9 @@ class wide_deep {
     }
     return {};
   }
-  [[nodiscard]] deeprec::adagrad stack_optimizer() const { return {.learning_rate = options_.dense_rate}; }
+  [[nodiscard]] deeprec::adagrad stack_optimizer() const {
+    return {.learning_rate = options_.dense_rate, .initial_squares = options_.initial_squares};
+  }
   template <class Use>
   void for_each_stack(const Use& use) {
     use("stack", stack_);
@@ -114,10 +117,11 @@ class wide_deep {
     return stack_step(on, stack_, stack_optimizer());
   }
   [[nodiscard]] deeprec::rowwise_adagrad row_optimizer() const {
-    return {.learning_rate = options_.row_rate};
+    return {.learning_rate = options_.row_rate, .initial_squares = options_.initial_squares};
   }
   [[nodiscard]] deeprec::rowwise_adagrad wide_optimizer() const {
-    return {.learning_rate = options_.wide_rate, .epsilon = 1e-3F};
+    return {
+        .learning_rate = options_.wide_rate, .epsilon = 1e-3F, .initial_squares = options_.initial_squares};
   }
   template <class Use>
   static void for_each_row_gradient(const Use& use) {

@@ -71,7 +71,8 @@ void export_sizes(const std::filesystem::path& folder, std::string_view model, O
                         {"seed", o.seed},
                         {"threads", o.threads},
                         {"dense_rate", how.dense_rate},
-                        {"row_rate", how.row_rate}};
+                        {"row_rate", how.row_rate},
+                        {"initial_squares", how.initial_squares}};
   how.for_each_size([&](std::string_view name, const auto& size) { all[std::string(name)] = size; });
   if constexpr (requires { how.wide_rate; }) all["wide_rate"] = how.wide_rate;
   std::ofstream file(folder / "sizes.json");

@@ -52,6 +52,7 @@ template <class Model>
 [[nodiscard]] typename Model::options options_of(const options& o) {
   typename Model::options how;
   how.precision = precision_of(o);
+  how.initial_squares = o.initial_squares;
   const auto set = [](auto& size, const auto& given, bool is_given) {
     if constexpr (std::is_same_v<decltype(size), std::remove_cvref_t<decltype(given)>&>) {
       if (is_given) size = given;

@@ -86,6 +86,9 @@ std::optional<int> parse(options& o, int argc, char** argv) {
   app.add_option("--batch-size", o.batch_size, "rows of a training step")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
+  app.add_option("--initial-squares", o.initial_squares, "what Adagrad's sums of squares begin at")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
   app.add_option("--epochs", o.epochs, "passes over the training rows")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();

@@ -33,8 +33,9 @@ struct options {
   bool last_layer_f32 = false;
   index_t width = 0;                 // of the rows of tables; 0: the model's default
   std::vector<index_t> bottom, top;  // hidden layers; empty: the model's default
-  index_t cross_layers = 0;          // 0: the model's default
-  std::string step;  // "graph", "direct"; empty: the former where one of the next three is set
+  float initial_squares = 0;
+  index_t cross_layers = 0;  // 0: the model's default
+  std::string step;          // "graph", "direct"; empty: the former where one of the next three is set
   bool smart_stage = false;
   std::string trace, graph;
   std::string load, save;
