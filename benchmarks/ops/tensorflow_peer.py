@@ -50,7 +50,16 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True  # no __pycache__ among the sources
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from peer_suite import Unavailable, entry_of, error_of, figure, median, pairs_wanted, run_program  # noqa: E402
+from peer_suite import (  # noqa: E402
+    Unavailable,
+    entry_of,
+    error_of,
+    figure,
+    keep_freed_memory,
+    median,
+    pairs_wanted,
+    run_program,
+)
 
 COPIES = 65
 SECONDS_OF_A_STEP = 0.02  # small ops are timed several times in a round
@@ -61,18 +70,6 @@ OUR_ERROR, THEIR_ERROR = (
 
 
 # What the ops need.
-
-
-def keep_freed_memory():
-    """No mmap for results and no trim of the heap: page faults would be most of TensorFlow's time."""
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except AttributeError:  # another C library
-        return
-    trim_threshold, mmap_threshold, arena_max = -1, -3, -8
-    mallopt(mmap_threshold, 32 << 20)
-    mallopt(trim_threshold, 2**31 - 1)
-    mallopt(arena_max, 1)
 
 
 def load_tensorflow():

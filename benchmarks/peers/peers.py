@@ -9,23 +9,27 @@ figure; without fbgemm_gpu its figures are missing and a line says so. README.md
 DEEPREC_BENCH_PAIRS sets the number of pairs (21).
 """
 
+import itertools
 import json
+import math
 import os
 import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from pathlib import Path
 
 sys.dont_write_bytecode = True  # no __pycache__ among the sources
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from peer_suite import Unavailable, entry_of, error_of, figure, median, pairs_wanted, run_program  # noqa: E402
+from peer_suite import Unavailable, entry_of, error_of, figure, keep_freed_memory, median, pairs_wanted, run_program  # noqa: E402
 
 DATA = "criteo/criteo_kaggle_merged_24k.tsv"
 THREADS = 2
 SEED = 1
-SECONDS_OF_A_RUN = 0.5  # of ours and of each form of PyTorch; whole epochs
-WARM_UP = 5  # steps before PyTorch's clock starts
+SECONDS_OF_A_RUN = 0.5  # at least, of each side
+LEAST_EPOCHS = 5  # of ours, in a run
+WARM_UP = 5  # steps of PyTorch, which also estimate the time of a step
 EQUAL_STEPS, EQUAL_BATCH, EQUAL_SQUARES = 50, 128, 0.1
 
 KAGGLE = ["--width", "16", "--bottom", "512,256,64", "--top", "512,256"]
@@ -63,6 +67,9 @@ def load_torch():
         import torch_models
     except ImportError as problem:
         raise Unavailable(f"PyTorch is not installed: {problem}") from problem
+    warnings.simplefilter("ignore")  # of PyTorch
+    keep_freed_memory()
+    torch_models.torch.set_flush_denormal(True)
     return torch_models
 
 
@@ -74,25 +81,27 @@ def forms_of(peer):
 # Speed.
 
 
-def epochs_for(samples_per_second, samples):
-    return max(1, round(SECONDS_OF_A_RUN * samples_per_second / samples))
+class TorchRun:
+    """A form of PyTorch; each call trains on from where the last one ended. The batches lie in memory."""
 
+    def __init__(self, peer, export, form, batch_size):
+        self.peer, self.export = peer, export
+        self.trainer = peer.Trainer(export, form)
+        self.batches = export.batches("train", batch_size, self.trainer.model.prepare)
+        self.trainer.train(self.batches)
+        test = export.batches("test", 4096, self.trainer.model.prepare)
+        self.auc = peer.auc_of(self.trainer.logits(test), export.test_labels)  # after the first epoch
+        self.ahead = itertools.cycle(self.batches)
+        self.steps = WARM_UP
+        seconds = WARM_UP * batch_size / self()
+        self.steps = max(WARM_UP, math.ceil(WARM_UP * SECONDS_OF_A_RUN / seconds))
 
-def speed_of(peer, export, form, batches, epochs):
-    """Samples per second of PyTorch, from the first weights; the batches lie in memory."""
-    trainer = peer.Trainer(export, form)
-    trainer.train(batches[:WARM_UP])
-    start = time.perf_counter()
-    for _ in range(epochs):
-        trainer.train(batches)
-    return epochs * len(export.array("train_labels")) / (time.perf_counter() - start)
-
-
-def auc_after_an_epoch(peer, export, form, batches):
-    trainer = peer.Trainer(export, form)
-    trainer.train(batches)
-    test = export.batches("test", 4096, trainer.model.prepare)
-    return peer.auc_of(trainer.logits(test), export.test_labels)
+    def __call__(self):
+        """Samples per second."""
+        batches = list(itertools.islice(self.ahead, self.steps))
+        start = time.perf_counter()
+        self.trainer.train(batches)
+        return sum(len(labels) for _, labels, _ in batches) / (time.perf_counter() - start)
 
 
 def measure_speed(peer, train_ctr, folder, model, batch_size, sizes, pairs):
@@ -103,27 +112,19 @@ def measure_speed(peer, train_ctr, folder, model, batch_size, sizes, pairs):
     if abs(counters["auc"] - ours["auc"]) > 1e-4:
         raise Unavailable(f"wrong answer: AUC {counters['auc']} of the exported logits, {ours['auc']} by train_ctr")
 
-    batches, epochs = {}, {}
-    for form in forms_of(peer):
-        batches[form] = export.batches("train", batch_size, peer.Trainer(export, form).model.prepare)
-        counters[f"auc_{form}"] = auc_after_an_epoch(peer, export, form, batches[form])
-        epochs[form] = epochs_for(speed_of(peer, export, form, batches[form], 1), samples)
-    first = train_ctr.run(model, batch_size, [*sizes, "--epochs", "5"])["samples_per_second"]
-    our_epochs = str(max(5, epochs_for(first, samples)))
+    runs = {form: TorchRun(peer, export, form, batch_size) for form in forms_of(peer)}
+    counters.update({f"auc_{form}": run.auc for form, run in runs.items()})
+    first = train_ctr.run(model, batch_size, [*sizes, "--epochs", str(LEAST_EPOCHS)])["samples_per_second"]
+    epochs = max(LEAST_EPOCHS, math.ceil(SECONDS_OF_A_RUN * first / samples))
+    runs["ours"] = lambda: train_ctr.run(model, batch_size, [*sizes, "--epochs", str(epochs)])["samples_per_second"]
 
-    def ours_once():
-        return train_ctr.run(model, batch_size, [*sizes, "--epochs", our_epochs])["samples_per_second"]
-
-    runs = {form: lambda form=form: speed_of(peer, export, form, batches[form], epochs[form]) for form in batches}
-    runs["ours"] = ours_once
     speeds = {name: [] for name in runs}
     for pair in range(pairs):
         for name in list(runs) if pair % 2 else reversed(runs):
             speeds[name].append(runs[name]())
-
-    for name, values in speeds.items():
-        counters[f"{name}_per_second"] = median(values)
-    ratios = {form: [mine / theirs for mine, theirs in zip(speeds["ours"], speeds[form])] for form in batches}
+    counters.update({f"{name}_per_second": median(values) for name, values in speeds.items()})
+    theirs = [form for form in runs if form != "ours"]
+    ratios = {form: [mine / other for mine, other in zip(speeds["ours"], speeds[form])] for form in theirs}
     for form, values in ratios.items():
         counters.update(figure(f"speedup_{form}", values))
     bags = [form for form in ratios if form != "fbgemm"]
@@ -132,7 +133,6 @@ def measure_speed(peer, train_ctr, folder, model, batch_size, sizes, pairs):
     counters.update(figure("speedup_best", ratios[best_of_all]))  # over the fastest form
     counters.update(figure("auc_difference", [abs(counters["auc"] - counters[f"auc_{best}"])] * pairs))
     counters.update(pairs=float(pairs), samples=float(samples), test_samples=float(len(export.test_labels)))
-    counters.update(least_run_seconds=min(epochs[form] * samples / median(speeds[form]) for form in batches))
     return counters, 1e6 * samples / counters["ours_per_second"]
 
 

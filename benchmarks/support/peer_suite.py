@@ -1,6 +1,8 @@
-"""What suites in Python share: statistics of pairs, and the arguments and the report of a Google Benchmark program."""
+"""What suites in Python share: statistics of pairs, memory, and the arguments and the report of a Google Benchmark
+program."""
 
 import argparse
+import ctypes
 import json
 import math
 import os
@@ -45,6 +47,18 @@ def figure(name, values):
 
 def pairs_wanted(otherwise):
     return max(1, int(float(os.environ.get("DEEPREC_BENCH_PAIRS") or otherwise)))
+
+
+def keep_freed_memory():
+    """No mmap for results and no trim of the heap: page faults would be most of a peer's time."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except AttributeError:  # another C library
+        return
+    trim_threshold, mmap_threshold, arena_max = -1, -3, -8
+    mallopt(mmap_threshold, 32 << 20)
+    mallopt(trim_threshold, 2**31 - 1)
+    mallopt(arena_max, 1)
 
 
 # A program of Google Benchmark.
