@@ -16,6 +16,7 @@ struct deepfm_options {
   std::vector<index_t> top = {256, 128};  ///< hidden layers
   float first_rows = 0.001F;              ///< rows of vectors begin uniform in +- this
   float wide_rate = 0.01F;
+  float wide_epsilon = 1e-3F;  ///< holds back the first steps of rare tokens
   float row_rate = 0.02F;
   float dense_rate = 0.01F;
   float initial_squares = 0;  ///< of Adagrad, for rows and stacks
@@ -101,7 +102,7 @@ inline graph_step make_graph_step(deepfm& model, const ctr_tables& tables, row_r
   const auto of_rows = make.add(part::backward, "factorize backward",
                                 factorize_backward_op{dense_width, width}, slope, input, by_stack);
   const deeprec::rowwise_adagrad wide_optimizer{.learning_rate = model.options_.wide_rate,
-                                                .epsilon = 1e-3F,
+                                                .epsilon = model.options_.wide_epsilon,
                                                 .initial_squares = model.options_.initial_squares};
   const deeprec::rowwise_adagrad deep_optimizer{.learning_rate = model.options_.row_rate,
                                                 .initial_squares = model.options_.initial_squares};

@@ -16,6 +16,7 @@ struct wide_deep_options {
   std::vector<index_t> top = {256, 128};  ///< hidden layers
   float first_rows = 0.001F;              ///< rows of the deep part begin uniform in +- this
   float wide_rate = 0.01F;
+  float wide_epsilon = 1e-3F;  ///< holds back the first steps of rare tokens
   float row_rate = 0.02F;
   float dense_rate = 0.01F;
   float initial_squares = 0;  ///< of Adagrad, for rows and stacks
@@ -120,8 +121,9 @@ class wide_deep {
     return {.learning_rate = options_.row_rate, .initial_squares = options_.initial_squares};
   }
   [[nodiscard]] deeprec::rowwise_adagrad wide_optimizer() const {
-    return {
-        .learning_rate = options_.wide_rate, .epsilon = 1e-3F, .initial_squares = options_.initial_squares};
+    return {.learning_rate = options_.wide_rate,
+            .epsilon = options_.wide_epsilon,
+            .initial_squares = options_.initial_squares};
   }
   template <class Use>
   static void for_each_row_gradient(const Use& use) {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include <deeprec/exec/executor_ref.hpp>
+#include <deeprec/optim/adagrad.hpp>
 
 #include "ctr_rows.hpp"
 #include "models/model.hpp"
@@ -74,7 +75,13 @@ void export_sizes(const std::filesystem::path& folder, std::string_view model, O
                         {"row_rate", how.row_rate},
                         {"initial_squares", how.initial_squares}};
   how.for_each_size([&](std::string_view name, const auto& size) { all[std::string(name)] = size; });
-  if constexpr (requires { how.wide_rate; }) all["wide_rate"] = how.wide_rate;
+  all["dense_epsilon"] = deeprec::adagrad{}.epsilon;
+  all["row_epsilon"] = deeprec::rowwise_adagrad{}.epsilon;
+  if constexpr (requires { how.row_epsilon; }) all["row_epsilon"] = how.row_epsilon;
+  if constexpr (requires { how.wide_rate; }) {
+    all["wide_rate"] = how.wide_rate;
+    all["wide_epsilon"] = how.wide_epsilon;
+  }
   std::ofstream file(folder / "sizes.json");
   file << all.dump(2) << '\n';
   if (!file.flush()) throw failure("cannot write " + (folder / "sizes.json").string());
