@@ -79,17 +79,20 @@ struct dice_gradient {
   vector_f32 p;
   vector_f32 h;
 };
-DEEPREC_INLINE dice_gradient gradient_at(const dice_vector& of, vector_f32 x, vector_f32 g) {
-  const vector_f32 u = (x - of.mean) * of.scale;
-  const vector_f32 p = sigmoid_of(u);
+DEEPREC_INLINE vector_f32 standing_of(const dice_vector& of, vector_f32 x) {
+  return (x - of.mean) * of.scale;
+}
+DEEPREC_INLINE dice_gradient gradient_at(const dice_vector& of, vector_f32 x, vector_f32 g, vector_f32 u,
+                                         vector_f32 p) {
   const vector_f32 slope = p * (splat(1.0F) - p);
   return {u, p, g * x * (splat(1.0F) - of.alpha) * slope};
 }
 
-template <class Place>
+template <bool Keep, class Place>
 DEEPREC_INLINE void dice_sums_of_column(const dice_vector& of, const ::deeprec::detail::dice_rows_of& x,
-                                        const ::deeprec::detail::dice_rows_of& g, index_t rows,
-                                        float* to_alpha, float* to_mean, float* to_spread, Place at) {
+                                        const ::deeprec::detail::dice_rows_of& g, index_t rows, float* kept,
+                                        index_t kept_stride, float* to_alpha, float* to_mean,
+                                        float* to_spread, Place at) {
   vector_f32 total_alpha = zero(), total_mean = zero(), total_spread = zero();
   for (index_t i = 0; i < rows;) {
     vector_f32 of_alpha = zero(), of_mean = zero(), of_spread = zero();
@@ -97,7 +100,10 @@ DEEPREC_INLINE void dice_sums_of_column(const dice_vector& of, const ::deeprec::
     for (; i < stop; ++i) {
       const vector_f32 value = load_at(x.first + i * x.stride, at);
       const vector_f32 gradient = load_at(g.first + i * g.stride, at);
-      const dice_gradient d = gradient_at(of, value, gradient);
+      const vector_f32 u = standing_of(of, value);
+      const vector_f32 p = sigmoid_of(u);
+      if constexpr (Keep) store_column(kept + i * kept_stride, p, at);
+      const dice_gradient d = gradient_at(of, value, gradient, u, p);
       of_alpha = multiply_add(splat(1.0F) - d.p, gradient * value, of_alpha);
       of_mean = of_mean + d.h;
       of_spread = multiply_add(d.h, d.u, of_spread);
@@ -111,22 +117,37 @@ DEEPREC_INLINE void dice_sums_of_column(const dice_vector& of, const ::deeprec::
   store_column(to_spread, total_spread, at);
 }
 
-/// Sums over rows: the gradient of alpha, of h, and of h u.
-inline void dice_sums(region, const ::deeprec::detail::dice_columns& columns,
-                      const ::deeprec::detail::dice_rows_of& x, const ::deeprec::detail::dice_rows_of& g,
-                      index_t rows, index_t width, float* to_alpha, float* to_mean, float* to_spread) {
-  index_t j = 0;
-  for (; j + lanes <= width; j += lanes) {
-    const full_place at{j};
-    dice_sums_of_column(dice_at(columns, at), x, g, rows, to_alpha, to_mean, to_spread, at);
-  }
-  if (j < width) {
-    const part_place at{j, static_cast<int>(width - j)};
-    dice_sums_of_column(dice_at(columns, at), x, g, rows, to_alpha, to_mean, to_spread, at);
+template <class Place>
+DEEPREC_INLINE void dice_sums_at(const dice_vector& of, const ::deeprec::detail::dice_rows_of& x,
+                                 const ::deeprec::detail::dice_rows_of& g, index_t rows, float* kept,
+                                 index_t kept_stride, float* to_alpha, float* to_mean, float* to_spread,
+                                 Place at) {
+  if (kept != nullptr) {
+    dice_sums_of_column<true>(of, x, g, rows, kept, kept_stride, to_alpha, to_mean, to_spread, at);
+  } else {
+    dice_sums_of_column<false>(of, x, g, rows, kept, kept_stride, to_alpha, to_mean, to_spread, at);
   }
 }
 
-template <class Place>
+/// Sums over rows: the gradient of alpha, of h, and of h u. p of every element is kept where `kept` is not
+/// null.
+inline void dice_sums(region, const ::deeprec::detail::dice_columns& columns,
+                      const ::deeprec::detail::dice_rows_of& x, const ::deeprec::detail::dice_rows_of& g,
+                      index_t rows, index_t width, float* kept, index_t kept_stride, float* to_alpha,
+                      float* to_mean, float* to_spread) {
+  index_t j = 0;
+  for (; j + lanes <= width; j += lanes) {
+    const full_place at{j};
+    dice_sums_at(dice_at(columns, at), x, g, rows, kept, kept_stride, to_alpha, to_mean, to_spread, at);
+  }
+  if (j < width) {
+    const part_place at{j, static_cast<int>(width - j)};
+    dice_sums_at(dice_at(columns, at), x, g, rows, kept, kept_stride, to_alpha, to_mean, to_spread, at);
+  }
+}
+
+// `Kept`: `to` holds p.
+template <bool Kept, class Place>
 DEEPREC_INLINE void dice_block_backward(const dice_vector& of, const ::deeprec::detail::dice_rows_of& x,
                                         const ::deeprec::detail::dice_rows_of& g, index_t rows,
                                         const float* mean_h, const float* mean_hu, float* to,
@@ -135,18 +156,40 @@ DEEPREC_INLINE void dice_block_backward(const dice_vector& of, const ::deeprec::
   const vector_f32 hu = load_at(mean_hu, at);
   for (index_t i = 0; i < rows; ++i) {
     const vector_f32 gradient = load_at(g.first + i * g.stride, at);
-    const dice_gradient d = gradient_at(of, load_at(x.first + i * x.stride, at), gradient);
+    const vector_f32 value = load_at(x.first + i * x.stride, at);
+    const vector_f32 u = standing_of(of, value);
+    vector_f32 p;
+    if constexpr (Kept) {
+      p = load_at(static_cast<const float*>(to + i * to_stride), at);
+    } else {
+      p = sigmoid_of(u);
+    }
+    const dice_gradient d = gradient_at(of, value, gradient, u, p);
     const vector_f32 direct = gradient * multiply_add(splat(1.0F) - of.alpha, d.p, of.alpha);
     const vector_f32 through = d.h - h0 - d.u * hu;
     store_column(to + i * to_stride, multiply_add(of.scale, through, direct), at);
   }
 }
 
+template <class Place>
+DEEPREC_INLINE void dice_block_backward_at(const dice_vector& of, const ::deeprec::detail::dice_rows_of& x,
+                                           const ::deeprec::detail::dice_rows_of& g, index_t rows, bool kept,
+                                           const float* mean_h, const float* mean_hu, float* to,
+                                           index_t to_stride, Place at) {
+  if (kept) {
+    dice_block_backward<true>(of, x, g, rows, mean_h, mean_hu, to, to_stride, at);
+  } else {
+    dice_block_backward<false>(of, x, g, rows, mean_h, mean_hu, to, to_stride, at);
+  }
+}
+
 /// The gradient of rows of x, for the means of h and h u over the batch; it may be the gradient of y.
+/// `kept`: it holds p.
 inline void dice_rows_backward(region, const ::deeprec::detail::dice_columns& columns,
                                const ::deeprec::detail::dice_rows_of& x,
                                const ::deeprec::detail::dice_rows_of& g, index_t rows, index_t width,
-                               const float* mean_h, const float* mean_hu, float* to, index_t to_stride) {
+                               bool kept, const float* mean_h, const float* mean_hu, float* to,
+                               index_t to_stride) {
   for (index_t i = 0; i < rows; i += dice_rows_at_once) {
     const index_t count = rows - i < dice_rows_at_once ? rows - i : dice_rows_at_once;
     const ::deeprec::detail::dice_rows_of values{x.first + i * x.stride, x.stride};
@@ -155,13 +198,13 @@ inline void dice_rows_backward(region, const ::deeprec::detail::dice_columns& co
     index_t j = 0;
     for (; j + lanes <= width; j += lanes) {
       const full_place at{j};
-      dice_block_backward(dice_at(columns, at), values, gradients, count, mean_h, mean_hu, out, to_stride,
-                          at);
+      dice_block_backward_at(dice_at(columns, at), values, gradients, count, kept, mean_h, mean_hu, out,
+                             to_stride, at);
     }
     if (j < width) {
       const part_place at{j, static_cast<int>(width - j)};
-      dice_block_backward(dice_at(columns, at), values, gradients, count, mean_h, mean_hu, out, to_stride,
-                          at);
+      dice_block_backward_at(dice_at(columns, at), values, gradients, count, kept, mean_h, mean_hu, out,
+                             to_stride, at);
     }
   }
 }
