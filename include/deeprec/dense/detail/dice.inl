@@ -20,10 +20,10 @@ DEEPREC_INLINE dice_vector dice_at(const ::deeprec::detail::dice_columns& column
 }
 
 template <class Place>
-DEEPREC_INLINE void dice_block(const dice_vector& of, const ::deeprec::detail::dice_rows_of& x, index_t rows,
-                               float* y, index_t y_stride, Place at) {
+DEEPREC_INLINE void dice_block(const dice_vector& of, const ::deeprec::detail::float_rows<const float>& x,
+                               index_t rows, float* y, index_t y_stride, Place at) {
   for (index_t i = 0; i < rows; ++i) {
-    const vector_f32 value = load_at(x.first + i * x.stride, at);
+    const vector_f32 value = load_at(x.row(i), at);
     store_column(y + i * y_stride, result_of(region{}, op::dice{}, value, of.mean, of.scale, of.alpha), at);
   }
 }
@@ -31,11 +31,11 @@ inline constexpr index_t dice_rows_at_once = 16;
 
 /// y of rows of x; y may be x.
 inline void dice_rows(region, const ::deeprec::detail::dice_columns& columns,
-                      const ::deeprec::detail::dice_rows_of& x, index_t rows, index_t width, float* y,
-                      index_t y_stride) {
+                      const ::deeprec::detail::float_rows<const float>& x, index_t rows, index_t width,
+                      float* y, index_t y_stride) {
   for (index_t i = 0; i < rows; i += dice_rows_at_once) {
     const index_t count = rows - i < dice_rows_at_once ? rows - i : dice_rows_at_once;
-    const ::deeprec::detail::dice_rows_of from{x.first + i * x.stride, x.stride};
+    const ::deeprec::detail::float_rows<const float> from{x.row(i), x.stride};
     float* const to = y + i * y_stride;
     index_t j = 0;
     for (; j + lanes <= width; j += lanes) {
@@ -49,7 +49,7 @@ inline void dice_rows(region, const ::deeprec::detail::dice_columns& columns,
 }
 
 template <class Place>
-DEEPREC_INLINE void squares_of_column(const float* mean, const ::deeprec::detail::dice_rows_of& x,
+DEEPREC_INLINE void squares_of_column(const float* mean, const ::deeprec::detail::float_rows<const float>& x,
                                       index_t rows, float* sums, Place at) {
   const vector_f32 m = load_at(mean, at);
   vector_f32 total = zero();
@@ -57,7 +57,7 @@ DEEPREC_INLINE void squares_of_column(const float* mean, const ::deeprec::detail
     vector_f32 part = zero();
     const index_t stop = rows - i < ::deeprec::detail::dice_part ? rows : i + ::deeprec::detail::dice_part;
     for (; i < stop; ++i) {
-      const vector_f32 distance = load_at(x.first + i * x.stride, at) - m;
+      const vector_f32 distance = load_at(x.row(i), at) - m;
       part = multiply_add(distance, distance, part);
     }
     total = total + part;
@@ -66,8 +66,8 @@ DEEPREC_INLINE void squares_of_column(const float* mean, const ::deeprec::detail
 }
 
 /// sums[j] = the sum of (x - mean)^2.
-inline void sum_squares(region, const float* mean, const ::deeprec::detail::dice_rows_of& x, index_t rows,
-                        index_t width, float* sums) {
+inline void sum_squares(region, const float* mean, const ::deeprec::detail::float_rows<const float>& x,
+                        index_t rows, index_t width, float* sums) {
   index_t j = 0;
   for (; j + lanes <= width; j += lanes) squares_of_column(mean, x, rows, sums, full_place{j});
   if (j < width) squares_of_column(mean, x, rows, sums, part_place{j, static_cast<int>(width - j)});
@@ -89,17 +89,18 @@ DEEPREC_INLINE dice_gradient gradient_at(const dice_vector& of, vector_f32 x, ve
 }
 
 template <bool Keep, class Place>
-DEEPREC_INLINE void dice_sums_of_column(const dice_vector& of, const ::deeprec::detail::dice_rows_of& x,
-                                        const ::deeprec::detail::dice_rows_of& g, index_t rows, float* kept,
-                                        index_t kept_stride, float* to_alpha, float* to_mean,
+DEEPREC_INLINE void dice_sums_of_column(const dice_vector& of,
+                                        const ::deeprec::detail::float_rows<const float>& x,
+                                        const ::deeprec::detail::float_rows<const float>& g, index_t rows,
+                                        float* kept, index_t kept_stride, float* to_alpha, float* to_mean,
                                         float* to_spread, Place at) {
   vector_f32 total_alpha = zero(), total_mean = zero(), total_spread = zero();
   for (index_t i = 0; i < rows;) {
     vector_f32 of_alpha = zero(), of_mean = zero(), of_spread = zero();
     const index_t stop = rows - i < ::deeprec::detail::dice_part ? rows : i + ::deeprec::detail::dice_part;
     for (; i < stop; ++i) {
-      const vector_f32 value = load_at(x.first + i * x.stride, at);
-      const vector_f32 gradient = load_at(g.first + i * g.stride, at);
+      const vector_f32 value = load_at(x.row(i), at);
+      const vector_f32 gradient = load_at(g.row(i), at);
       const vector_f32 u = standing_of(of, value);
       const vector_f32 p = sigmoid_of(u);
       if constexpr (Keep) store_column(kept + i * kept_stride, p, at);
@@ -118,10 +119,10 @@ DEEPREC_INLINE void dice_sums_of_column(const dice_vector& of, const ::deeprec::
 }
 
 template <class Place>
-DEEPREC_INLINE void dice_sums_at(const dice_vector& of, const ::deeprec::detail::dice_rows_of& x,
-                                 const ::deeprec::detail::dice_rows_of& g, index_t rows, float* kept,
-                                 index_t kept_stride, float* to_alpha, float* to_mean, float* to_spread,
-                                 Place at) {
+DEEPREC_INLINE void dice_sums_at(const dice_vector& of, const ::deeprec::detail::float_rows<const float>& x,
+                                 const ::deeprec::detail::float_rows<const float>& g, index_t rows,
+                                 float* kept, index_t kept_stride, float* to_alpha, float* to_mean,
+                                 float* to_spread, Place at) {
   if (kept != nullptr) {
     dice_sums_of_column<true>(of, x, g, rows, kept, kept_stride, to_alpha, to_mean, to_spread, at);
   } else {
@@ -132,9 +133,9 @@ DEEPREC_INLINE void dice_sums_at(const dice_vector& of, const ::deeprec::detail:
 /// Sums over rows: the gradient of alpha, of h, and of h u. p of every element is kept where `kept` is not
 /// null.
 inline void dice_sums(region, const ::deeprec::detail::dice_columns& columns,
-                      const ::deeprec::detail::dice_rows_of& x, const ::deeprec::detail::dice_rows_of& g,
-                      index_t rows, index_t width, float* kept, index_t kept_stride, float* to_alpha,
-                      float* to_mean, float* to_spread) {
+                      const ::deeprec::detail::float_rows<const float>& x,
+                      const ::deeprec::detail::float_rows<const float>& g, index_t rows, index_t width,
+                      float* kept, index_t kept_stride, float* to_alpha, float* to_mean, float* to_spread) {
   index_t j = 0;
   for (; j + lanes <= width; j += lanes) {
     const full_place at{j};
@@ -148,15 +149,16 @@ inline void dice_sums(region, const ::deeprec::detail::dice_columns& columns,
 
 // `Kept`: `to` holds p.
 template <bool Kept, class Place>
-DEEPREC_INLINE void dice_block_backward(const dice_vector& of, const ::deeprec::detail::dice_rows_of& x,
-                                        const ::deeprec::detail::dice_rows_of& g, index_t rows,
+DEEPREC_INLINE void dice_block_backward(const dice_vector& of,
+                                        const ::deeprec::detail::float_rows<const float>& x,
+                                        const ::deeprec::detail::float_rows<const float>& g, index_t rows,
                                         const float* mean_h, const float* mean_hu, float* to,
                                         index_t to_stride, Place at) {
   const vector_f32 h0 = load_at(mean_h, at);
   const vector_f32 hu = load_at(mean_hu, at);
   for (index_t i = 0; i < rows; ++i) {
-    const vector_f32 gradient = load_at(g.first + i * g.stride, at);
-    const vector_f32 value = load_at(x.first + i * x.stride, at);
+    const vector_f32 gradient = load_at(g.row(i), at);
+    const vector_f32 value = load_at(x.row(i), at);
     const vector_f32 u = standing_of(of, value);
     vector_f32 p;
     if constexpr (Kept) {
@@ -172,9 +174,10 @@ DEEPREC_INLINE void dice_block_backward(const dice_vector& of, const ::deeprec::
 }
 
 template <class Place>
-DEEPREC_INLINE void dice_block_backward_at(const dice_vector& of, const ::deeprec::detail::dice_rows_of& x,
-                                           const ::deeprec::detail::dice_rows_of& g, index_t rows, bool kept,
-                                           const float* mean_h, const float* mean_hu, float* to,
+DEEPREC_INLINE void dice_block_backward_at(const dice_vector& of,
+                                           const ::deeprec::detail::float_rows<const float>& x,
+                                           const ::deeprec::detail::float_rows<const float>& g, index_t rows,
+                                           bool kept, const float* mean_h, const float* mean_hu, float* to,
                                            index_t to_stride, Place at) {
   if (kept) {
     dice_block_backward<true>(of, x, g, rows, mean_h, mean_hu, to, to_stride, at);
@@ -186,14 +189,14 @@ DEEPREC_INLINE void dice_block_backward_at(const dice_vector& of, const ::deepre
 /// The gradient of rows of x, for the means of h and h u over the batch; it may be the gradient of y.
 /// `kept`: it holds p.
 inline void dice_rows_backward(region, const ::deeprec::detail::dice_columns& columns,
-                               const ::deeprec::detail::dice_rows_of& x,
-                               const ::deeprec::detail::dice_rows_of& g, index_t rows, index_t width,
-                               bool kept, const float* mean_h, const float* mean_hu, float* to,
+                               const ::deeprec::detail::float_rows<const float>& x,
+                               const ::deeprec::detail::float_rows<const float>& g, index_t rows,
+                               index_t width, bool kept, const float* mean_h, const float* mean_hu, float* to,
                                index_t to_stride) {
   for (index_t i = 0; i < rows; i += dice_rows_at_once) {
     const index_t count = rows - i < dice_rows_at_once ? rows - i : dice_rows_at_once;
-    const ::deeprec::detail::dice_rows_of values{x.first + i * x.stride, x.stride};
-    const ::deeprec::detail::dice_rows_of gradients{g.first + i * g.stride, g.stride};
+    const ::deeprec::detail::float_rows<const float> values{x.row(i), x.stride};
+    const ::deeprec::detail::float_rows<const float> gradients{g.row(i), g.stride};
     float* const out = to + i * to_stride;
     index_t j = 0;
     for (; j + lanes <= width; j += lanes) {
