@@ -299,6 +299,7 @@ set(DEEPREC_HEADERS
     include/deeprec/simd/detail/codes_avx2.inl
     include/deeprec/simd/detail/codes_avx512.inl
     include/deeprec/simd/detail/codes_portable.inl
+    include/deeprec/simd/detail/places.inl
     include/deeprec/simd/detail/rounding_avx2.inl
     include/deeprec/simd/detail/rounding_avx512.inl
     include/deeprec/simd/detail/transpose_blocks.inl
@@ -313,6 +314,7 @@ set(DEEPREC_HEADERS
     include/deeprec/simd/end_avx512.hpp
     include/deeprec/simd/end_avx512_bf16.hpp
     include/deeprec/simd/end_portable.hpp
+    include/deeprec/simd/places.hpp
     include/deeprec/simd/rounding_portable.inl
     include/deeprec/simd/rounding_vectors.hpp
     include/deeprec/simd/transpose_tiles.hpp

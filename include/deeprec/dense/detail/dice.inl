@@ -1,11 +1,5 @@
-// The kernels of Dice, compiled once for each region. No include guard: see dice_kernels.hpp. A place is all
-// lanes from a column on, or the first n of them (expression.inl). The parameters of the columns of a vector
-// stay in registers for a block of rows.
-
-DEEPREC_INLINE void store_column(float* row, vector_f32 x, full_place at) { store(row + at.j, x); }
-DEEPREC_INLINE void store_column(float* row, vector_f32 x, part_place at) {
-  store_first(row + at.j, x, at.n);
-}
+// The kernels of Dice, compiled once for each region. No include guard: see dice_kernels.hpp. The parameters
+// of the columns of a vector stay in registers for a block of rows.
 
 // Lanes behind the last column: mean, variance and x are 0 there, and nothing of them is stored.
 struct dice_vector {
@@ -24,7 +18,7 @@ DEEPREC_INLINE void dice_block(const dice_vector& of, const ::deeprec::detail::f
                                index_t rows, float* y, index_t y_stride, Place at) {
   for (index_t i = 0; i < rows; ++i) {
     const vector_f32 value = load_at(x.row(i), at);
-    store_column(y + i * y_stride, result_of(region{}, op::dice{}, value, of.mean, of.scale, of.alpha), at);
+    store_at(y + i * y_stride, result_of(region{}, op::dice{}, value, of.mean, of.scale, of.alpha), at);
   }
 }
 inline constexpr index_t dice_rows_at_once = 16;
@@ -62,7 +56,7 @@ DEEPREC_INLINE void squares_of_column(const float* mean, const ::deeprec::detail
     }
     total = total + part;
   }
-  store_column(sums, total, at);
+  store_at(sums, total, at);
 }
 
 /// sums[j] = the sum of (x - mean)^2.
@@ -103,7 +97,7 @@ DEEPREC_INLINE void dice_sums_of_column(const dice_vector& of,
       const vector_f32 gradient = load_at(g.row(i), at);
       const vector_f32 u = standing_of(of, value);
       const vector_f32 p = sigmoid_of(u);
-      if constexpr (Keep) store_column(kept + i * kept_stride, p, at);
+      if constexpr (Keep) store_at(kept + i * kept_stride, p, at);
       const dice_gradient d = gradient_at(of, value, gradient, u, p);
       of_alpha = multiply_add(splat(1.0F) - d.p, gradient * value, of_alpha);
       of_mean = of_mean + d.h;
@@ -113,9 +107,9 @@ DEEPREC_INLINE void dice_sums_of_column(const dice_vector& of,
     total_mean = total_mean + of_mean;
     total_spread = total_spread + of_spread;
   }
-  store_column(to_alpha, total_alpha, at);
-  store_column(to_mean, total_mean, at);
-  store_column(to_spread, total_spread, at);
+  store_at(to_alpha, total_alpha, at);
+  store_at(to_mean, total_mean, at);
+  store_at(to_spread, total_spread, at);
 }
 
 template <class Place>
@@ -169,7 +163,7 @@ DEEPREC_INLINE void dice_block_backward(const dice_vector& of,
     const dice_gradient d = gradient_at(of, value, gradient, u, p);
     const vector_f32 direct = gradient * multiply_add(splat(1.0F) - of.alpha, d.p, of.alpha);
     const vector_f32 through = d.h - h0 - d.u * hu;
-    store_column(to + i * to_stride, multiply_add(of.scale, through, direct), at);
+    store_at(to + i * to_stride, multiply_add(of.scale, through, direct), at);
   }
 }
 

@@ -7,29 +7,6 @@
 // value_of calls itself for the parts of a node: the region is its first argument, so the calls are found in
 // the region's namespace when a template is instantiated.
 
-// All lanes from column j on, or the first n of them.
-struct full_place {
-  index_t j;
-};
-struct part_place {
-  index_t j;
-  int n;
-};
-template <class T>
-DEEPREC_INLINE vector_f32 load_at(const T* row, full_place at) {
-  return load(row + at.j);
-}
-template <class T>
-DEEPREC_INLINE vector_f32 load_at(const T* row, part_place at) {
-  return load_first(row + at.j, at.n);
-}
-DEEPREC_INLINE mask_f32 load_mask_at(const unsigned char* row, full_place at) {
-  return load_mask(row + at.j);
-}
-DEEPREC_INLINE mask_f32 load_mask_at(const unsigned char* row, part_place at) {
-  return load_mask_first(row + at.j, at.n);
-}
-
 // Single operations. Every product is rounded before it is used.
 
 DEEPREC_INLINE vector_f32 product(vector_f32 a, vector_f32 b) { return rounded(a * b); }
@@ -173,13 +150,9 @@ DEEPREC_INLINE auto value_of(region r, ::deeprec::expr::detail::bound<Op, Parts.
 // another assignment. So are those of several vectors, which gives the processor more to do at a time.
 
 struct store_cached {
-  template <class T>
-  DEEPREC_INLINE static void put(T* p, vector_f32 x, full_place at) {
-    store(p + at.j, x);
-  }
-  template <class T>
-  DEEPREC_INLINE static void put(T* p, vector_f32 x, part_place at) {
-    store_first(p + at.j, x, at.n);
+  template <class T, class Place>
+  DEEPREC_INLINE static void put(T* p, vector_f32 x, Place at) {
+    store_at(p, x, at);
   }
 };
 struct store_streamed {
