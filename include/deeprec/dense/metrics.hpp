@@ -87,7 +87,7 @@ class auc {
   /// @shape   scores (B,1), not NaN · labels (B,1), 0 or 1
   /// @cost    O(B); keeps 4 bytes a row
   /// @threads one thread at a time
-  /// @error   shape_mismatch · invalid_value (its row); nothing was added then
+  /// @error   shape_mismatch · invalid_value (its row); nothing was added then. bad_alloc: some rows were
   [[nodiscard]] status add(matrix_view<const float> scores, matrix_view<const float> labels) {
     if (const status bad = detail::check_scored(scores, labels); !bad) return bad;
     for (index_t i = 0; i < labels.extent(0); ++i) {
@@ -105,7 +105,7 @@ class auc {
   ///
   /// @cost    O(N)
   /// @threads one thread at a time
-  /// @error   none
+  /// @error   bad_alloc; some rows were added then
   void merge(const auc& other) {
     positives_.insert(positives_.end(), other.positives_.begin(), other.positives_.end());
     negatives_.insert(negatives_.end(), other.negatives_.begin(), other.negatives_.end());
