@@ -69,6 +69,7 @@ set(DEEPREC_HEADERS
     include/deeprec/dense/detail/dot_interaction_args.hpp
     include/deeprec/dense/detail/dot_interaction_kernels.hpp
     include/deeprec/dense/detail/fm_interaction.inl
+    include/deeprec/dense/detail/float_rows.hpp
     include/deeprec/dense/detail/fm_interaction_args.hpp
     include/deeprec/dense/detail/fm_interaction_kernels.hpp
     include/deeprec/dense/detail/gemm_borders.hpp
@@ -298,6 +299,7 @@ set(DEEPREC_HEADERS
     include/deeprec/simd/detail/codes_avx2.inl
     include/deeprec/simd/detail/codes_avx512.inl
     include/deeprec/simd/detail/codes_portable.inl
+    include/deeprec/simd/detail/places.inl
     include/deeprec/simd/detail/rounding_avx2.inl
     include/deeprec/simd/detail/rounding_avx512.inl
     include/deeprec/simd/detail/transpose_blocks.inl
@@ -312,6 +314,7 @@ set(DEEPREC_HEADERS
     include/deeprec/simd/end_avx512.hpp
     include/deeprec/simd/end_avx512_bf16.hpp
     include/deeprec/simd/end_portable.hpp
+    include/deeprec/simd/places.hpp
     include/deeprec/simd/rounding_portable.inl
     include/deeprec/simd/rounding_vectors.hpp
     include/deeprec/simd/transpose_tiles.hpp

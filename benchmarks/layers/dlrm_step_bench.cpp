@@ -6,7 +6,7 @@
 //
 //   over         time of a step over the sum, in the same round, of gemm_ms, gather_ms and rewrite_ms
 //   gemm_ms      each product of the stacks alone, forward and the gradients of weights and input, on weights
-//                that were packed before; none of the input of the bottom
+//                that were packed before, or as they are where that is faster; none of the input of the bottom
 //   gather_ms    the best of a sweep of gathers of the rows of the batch
 //   rewrite_ms   the best of a sweep of passes that read, change and write its different rows with their state
 //   *_part_ms    of the step's parts
@@ -304,22 +304,39 @@ class raw_product {
         w_(normal(outputs * inputs, 2)),
         y_(normal(batch_rows * outputs, 3)),
         weights_(layers_bench::in(w_, outputs, inputs)) {}
-  void run() {
-    const auto x = out(x_, batch_rows, in_), y = out(y_, batch_rows, out_), w = out(w_, out_, in_);
-    if (kind_ == kind::forward) {
-      gemm(here, gemm_desc{.b = gemm_operand::transposed}, x, weights_, y).or_throw();
-    } else if (kind_ == kind::to_weights) {
-      gemm(here, gemm_desc{.a = gemm_operand::transposed}, y, x, w).or_throw();
-    } else {
-      gemm(here, gemm_desc{}, y, weights_, x).or_throw();
+  void run() { run(packed_); }
+  /// Keeps the faster form of the weights.
+  void choose() {
+    double seconds[2];
+    for (const bool packed : {false, true}) {
+      run(packed);
+      double& least = seconds[packed ? 1 : 0];
+      least = seconds_of([&] { run(packed); });
+      for (int i = 0; i < 4; ++i) least = std::min(least, seconds_of([&] { run(packed); }));
     }
+    packed_ = seconds[1] < seconds[0];
   }
 
  private:
+  void run(bool packed) {
+    const auto x = out(x_, batch_rows, in_), y = out(y_, batch_rows, out_), w = out(w_, out_, in_);
+    const auto with_weights = [&](gemm_operand b, const auto& a, const auto& c) {
+      return packed ? gemm(here, gemm_desc{.b = b}, a, weights_, c) : gemm(here, gemm_desc{.b = b}, a, w, c);
+    };
+    if (kind_ == kind::forward) {
+      with_weights(gemm_operand::transposed, x, y).or_throw();
+    } else if (kind_ == kind::to_weights) {
+      gemm(here, gemm_desc{.a = gemm_operand::transposed}, y, x, w).or_throw();
+    } else {
+      with_weights(gemm_operand::normal, y, x).or_throw();
+    }
+  }
+
   kind kind_;
   index_t in_, out_;
   std::vector<float> x_, w_, y_;
   gemm_weights weights_;
+  bool packed_ = true;
 };
 
 std::vector<std::unique_ptr<raw_product>> products_of(const dlrm& model) {
@@ -330,6 +347,7 @@ std::vector<std::unique_ptr<raw_product>> products_of(const dlrm& model) {
       for (const kind k : {kind::forward, kind::to_weights, kind::to_input}) {
         if (k == kind::to_input && stack == &model.bottom && l == 0) continue;
         all.push_back(std::make_unique<raw_product>(k, stack->size(l), stack->size(l + 1)));
+        all.back()->choose();
       }
     }
   }

@@ -11,8 +11,8 @@
 //   layers/normalize/d:64       rows of length one
 //
 //   speedup          the op-by-op Eigen formulation over ours, the faster of two builds, both directions
-//   share_forward,   the limit over ours: products at the rate of a packed product of 1024^3 in the same
-//   share_backward   round, or a memcpy of as many bytes as must move, whichever takes longer
+//   share_forward,   the limit over ours: products at the rate of a large product in the same round (the
+//   share_backward   fastest of a sweep), or a memcpy of as many bytes as must move, whichever takes longer
 //   share            the same of both directions
 //   gflops           of the products, forward and backward
 //

@@ -153,6 +153,7 @@
 #include <deeprec/pipeline/stale_window.hpp>
 #include <deeprec/pipeline/statistics.hpp>
 #include <deeprec/simd/dispatch.hpp>
+#include <deeprec/simd/places.hpp>
 #include <deeprec/simd/rounding_vectors.hpp>
 #include <deeprec/simd/transpose_tiles.hpp>
 #include <deeprec/simd/vectors.hpp>

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "dense/differences.hpp"
 #include "dense/support.hpp"
 #include "support/isas.hpp"
 
@@ -30,13 +31,6 @@ namespace {
 using doubles = std::vector<double>;
 constexpr double u = 0x1p-24;
 
-doubles values_of(const matrix& m) {
-  doubles out;
-  for (index_t i = 0; i < m.rows; ++i) {
-    for (index_t j = 0; j < m.columns; ++j) out.push_back(static_cast<double>(m(i, j)));
-  }
-  return out;
-}
 std::size_t at(index_t columns, index_t i, index_t j) { return static_cast<std::size_t>(i * columns + j); }
 
 // Results in double, and for each the sum of the sizes of what was added.
@@ -183,7 +177,7 @@ void check_pool(const problem& in, const results& got) {
   const auto n = static_cast<std::size_t>(in.positions()), m = static_cast<std::size_t>(in.samples());
   const auto width = static_cast<std::size_t>(d);
   // The weights against the scores; what uses the weights against the weights.
-  const doubles w = softmax_of(in, values_of(in.scores));
+  const doubles w = softmax_of(in, doubles_of(in.scores.view()));
   sums weights(n), pooled(m * width), soft_pooled(m * width), to_scores(n), to_soft(n);
   sums to_keys(n * width), to_soft_keys(n * width);
   for (std::size_t p = 0; p < n; ++p) weights.add(p, w[p]);
@@ -218,27 +212,6 @@ void check_pool(const problem& in, const results& got) {
   check_close(got.pool_to_keys, to_keys, 1);
   check_close(got.soft_to_keys, to_soft_keys, 1);
 }
-
-// The largest distance of a gradient from central differences of f, relative to the largest component.
-template <class F>
-double gradient_error(const matrix& gradient, doubles& x, const F& f) {
-  const doubles g = values_of(gradient);
-  REQUIRE(g.size() == x.size());
-  double worst = 0, scale = 1e-3;
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    constexpr double h = 1e-6;
-    const double kept = x[i];
-    x[i] = kept + h;
-    const double up = f();
-    x[i] = kept - h;
-    const double slope = (up - f()) / (2 * h);
-    x[i] = kept;
-    scale = std::max(scale, std::fabs(slope));
-    worst = std::max(worst, std::fabs(g[i] - slope));
-  }
-  return worst / scale;
-}
-constexpr double small = 2e-5;
 
 }  // namespace
 
@@ -277,7 +250,7 @@ TEST_CASE("attention: gradients agree with central differences in double") {
   const index_t d = in.width;
   results got(in);
   got.run(here, in);
-  doubles q = values_of(in.queries), k = values_of(in.keys), s = values_of(in.scores);
+  doubles q = doubles_of(in.queries.view()), k = doubles_of(in.keys.view()), s = doubles_of(in.scores.view());
   const auto features = [&] {  // weighted by the gradient of the output
     double sum = 0;
     in.each([&](index_t b, index_t p, index_t j) {
@@ -287,12 +260,12 @@ TEST_CASE("attention: gradients agree with central differences in double") {
     });
     return sum;
   };
-  CHECK(gradient_error(got.to_query, q, features) < small);
-  CHECK(gradient_error(got.to_keys, k, features) < small);
+  CHECK(difference_error(got.to_query.view(), q, features) < small_difference);
+  CHECK(difference_error(got.to_keys.view(), k, features) < small_difference);
   // The check can fail: without the part of the difference.
   matrix broken(got.to_keys);
   in.each([&](index_t, index_t p, index_t j) { broken(p, j) += in.features_gradient(p, 2 * d + j); });
-  CHECK(gradient_error(broken, k, features) > small);
+  CHECK(difference_error(broken.view(), k, features) > small_difference);
 
   const auto pool_with = [&](const doubles& weights) {
     double sum = 0;
@@ -304,15 +277,15 @@ TEST_CASE("attention: gradients agree with central differences in double") {
   };
   const auto pool = [&] { return pool_with(s); };
   const auto soft_pool = [&] { return pool_with(softmax_of(in, s)); };
-  CHECK(gradient_error(got.to_scores, s, pool) < small);
-  CHECK(gradient_error(got.pool_to_keys, k, pool) < small);
-  CHECK(gradient_error(got.to_soft_scores, s, soft_pool) < small);
-  CHECK(gradient_error(got.soft_to_keys, k, soft_pool) < small);
+  CHECK(difference_error(got.to_scores.view(), s, pool) < small_difference);
+  CHECK(difference_error(got.pool_to_keys.view(), k, pool) < small_difference);
+  CHECK(difference_error(got.to_soft_scores.view(), s, soft_pool) < small_difference);
+  CHECK(difference_error(got.soft_to_keys.view(), k, soft_pool) < small_difference);
   // The checks can fail: a softmax whose weights don't share a sum, and scores that were not normalised.
   matrix no_mean(in.positions(), 1);
   for (index_t p = 0; p < in.positions(); ++p) no_mean(p, 0) = got.weights(p, 0) * got.to_scores(p, 0);
-  CHECK(gradient_error(no_mean, s, soft_pool) > small);
-  CHECK(gradient_error(got.to_scores, s, soft_pool) > small);
+  CHECK(difference_error(no_mean.view(), s, soft_pool) > small_difference);
+  CHECK(difference_error(got.to_scores.view(), s, soft_pool) > small_difference);
 }
 
 TEST_CASE("attention: gradients of keys are added to what is there") {

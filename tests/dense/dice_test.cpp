@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "dense/differences.hpp"
 #include "dense/support.hpp"
 #include "support/isas.hpp"
 
@@ -148,35 +149,6 @@ double weighted_dice(const problem& in, const doubles& x, const doubles& alpha, 
   return total;
 }
 
-// The largest distance of a gradient from central differences of f, relative to the largest component.
-template <class F>
-double gradient_error(const doubles& g, doubles& x, const F& f) {
-  REQUIRE(g.size() == x.size());
-  double worst = 0, scale = 1e-3;
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    constexpr double h = 1e-6;
-    const double kept = x[i];
-    x[i] = kept + h;
-    const double up = f();
-    x[i] = kept - h;
-    const double slope = (up - f()) / (2 * h);
-    x[i] = kept;
-    scale = std::max(scale, std::fabs(slope));
-    worst = std::max(worst, std::fabs(g[i] - slope));
-  }
-  return worst / scale;
-}
-constexpr double small = 2e-5;
-
-doubles values_of(const matrix& m) {
-  doubles out;
-  for (index_t i = 0; i < m.rows; ++i) {
-    for (index_t j = 0; j < m.columns; ++j) out.push_back(static_cast<double>(m(i, j)));
-  }
-  return out;
-}
-doubles values_of(const floats& v) { return {v.begin(), v.end()}; }
-
 }  // namespace
 
 TEST_CASE("dice: agrees with loops in double on every ISA, in any stride") {
@@ -213,20 +185,20 @@ TEST_CASE("dice: gradients agree with central differences in double, through the
   std::mt19937_64 random(deeprec_test::seed());
   inline_executor here;
   const problem in(9, 3, random);
-  doubles x = values_of(in.x), alpha = values_of(in.alpha);
+  doubles x = doubles_of(in.x.view()), alpha = doubles_of(in.alpha);
   results got(in);
   got.run(here, in);
   const auto of_batch = [&] { return weighted_dice(in, x, alpha, nullptr); };
-  CHECK(gradient_error(values_of(got.to_x), x, of_batch) < small);
-  CHECK(gradient_error(values_of(got.to_alpha), alpha, of_batch) < small);
+  CHECK(difference_error(got.to_x.view(), x, of_batch) < small_difference);
+  CHECK(difference_error(doubles_of(got.to_alpha), alpha, of_batch) < small_difference);
   results fixed(got);
   fixed.run(here, in, dice_mode::fixed);
   const auto of_fixed = [&] { return weighted_dice(in, x, alpha, &fixed); };
-  CHECK(gradient_error(values_of(fixed.to_x), x, of_fixed) < small);
-  CHECK(gradient_error(values_of(fixed.to_alpha), alpha, of_fixed) < small);
+  CHECK(difference_error(fixed.to_x.view(), x, of_fixed) < small_difference);
+  CHECK(difference_error(doubles_of(fixed.to_alpha), alpha, of_fixed) < small_difference);
   // The check can fail: the gradient that takes the statistics of the batch as constants.
   CHECK(same_bits(got.y, fixed.y));
-  CHECK(gradient_error(values_of(fixed.to_x), x, of_batch) > small);
+  CHECK(difference_error(fixed.to_x.view(), x, of_batch) > small_difference);
 }
 
 TEST_CASE("dice: y may be x, and the gradient of x that of y") {

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <limits>
 #include <memory_resource>
 #include <new>
@@ -20,6 +19,7 @@
 #include <deeprec/optim/adagrad.hpp>
 #include <deeprec/optim/sgd.hpp>
 
+#include "dense/differences.hpp"
 #include "dense/support.hpp"
 
 using namespace dense_test;
@@ -87,14 +87,6 @@ double at(const doubles& m, index_t columns, index_t i, index_t j) {
   return m[static_cast<std::size_t>(i * columns + j)];
 }
 
-doubles values_of(matrix_view<const float> m) {
-  doubles out;
-  for (index_t i = 0; i < m.extent(0); ++i) {
-    for (index_t j = 0; j < m.extent(1); ++j) out.push_back(static_cast<double>(m(i, j)));
-  }
-  return out;
-}
-
 // ---- the oracle: plain loops in double, row-major
 // ------------------------------------------------
 
@@ -153,8 +145,8 @@ struct oracle_mlp {
   template <class Mlp>
   oracle_mlp(const Mlp& from, mlp_output how) : last(how) {
     for (int l = 0; l < from.layers(); ++l) {
-      weights.push_back(values_of(from.weights(l)));
-      biases.push_back(values_of(from.bias(l)));
+      weights.push_back(doubles_of(from.weights(l)));
+      biases.push_back(doubles_of(from.bias(l)));
     }
     for (int i = 0; i <= from.layers(); ++i) sizes.push_back(from.size(i));
   }
@@ -167,29 +159,6 @@ struct oracle_mlp {
   }
 };
 
-/// The largest distance of a gradient from central differences of f with respect to x, relative to
-/// the largest component: small for a right gradient.
-double gradient_error(matrix_view<const float> gradient, doubles& x, const std::function<double()>& f) {
-  const doubles g = values_of(gradient);
-  REQUIRE(g.size() == x.size());
-  double worst = 0;
-  double scale = 1e-3;
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    const double kept = x[i];
-    constexpr double h = 1e-6;
-    x[i] = kept + h;
-    const double up = f();
-    x[i] = kept - h;
-    const double down = f();
-    x[i] = kept;
-    const double slope = (up - down) / (2 * h);
-    scale = std::max(scale, std::abs(slope));
-    worst = std::max(worst, std::abs(g[i] - slope));
-  }
-  return worst / scale;
-}
-constexpr double small = 2e-5;
-
 double weighted_sum(const doubles& y, const doubles& weights) {
   double sum = 0;
   for (std::size_t i = 0; i < y.size(); ++i) sum += y[i] * weights[i];
@@ -197,7 +166,7 @@ double weighted_sum(const doubles& y, const doubles& weights) {
 }
 
 double distance(matrix_view<const float> got, const doubles& expected) {
-  const doubles g = values_of(got);
+  const doubles g = doubles_of(got);
   REQUIRE(g.size() == expected.size());
   double worst = 0;
   for (std::size_t i = 0; i < g.size(); ++i) {
@@ -263,19 +232,19 @@ TEST_CASE("linear: forward and both gradients agree with the oracle") {
         matrix dw(out, in, 2), db(1, out), dx(batch, in, 1);
         for (matrix* m : {&x, &w, &b, &r}) m->fill(random);
         REQUIRE(linear_forward(here, x.view(), w.view(), b.view(), y.view()).ok());
-        doubles xs = values_of(x.view()), ws = values_of(w.view()), bs = values_of(b.view());
-        const doubles rs = values_of(r.view());
+        doubles xs = doubles_of(x.view()), ws = doubles_of(w.view()), bs = doubles_of(b.view());
+        const doubles rs = doubles_of(r.view());
         CHECK(distance(y.view(), oracle_linear(xs, batch, ws, bs, in, out)) < 1e-5);
         REQUIRE(linear_backward(here, x.view(), r.view(), w.view(), dw.view(), db.view(), dx.view()).ok());
         const auto f = [&] { return weighted_sum(oracle_linear(xs, batch, ws, bs, in, out), rs); };
-        CHECK(gradient_error(dx.view(), xs, f) < small);
-        CHECK(gradient_error(dw.view(), ws, f) < small);
-        CHECK(gradient_error(db.view(), bs, f) < small);
+        CHECK(difference_error(dx.view(), xs, f) < small_difference);
+        CHECK(difference_error(dw.view(), ws, f) < small_difference);
+        CHECK(difference_error(db.view(), bs, f) < small_difference);
         for (const matrix* m : {&y, &dw, &dx}) CHECK(m->padding_untouched());
         // The check can fail: a bias gradient that forgot one row of a batch.
         if (batch > 1) {
           for (index_t j = 0; j < out; ++j) db(0, j) -= r(0, j);
-          CHECK(gradient_error(db.view(), bs, f) > small);
+          CHECK(difference_error(db.view(), bs, f) > small_difference);
         }
       }
     }
@@ -289,7 +258,7 @@ TEST_CASE("linear: an empty bias counts as none, and gradients that nobody wants
   x.fill(random);
   w.fill(random);
   REQUIRE(linear_forward(here, x.view(), w.view(), {}, y.view()).ok());
-  CHECK(distance(y.view(), oracle_linear(values_of(x.view()), 3, values_of(w.view()), {}, 4, 2)) < 1e-5);
+  CHECK(distance(y.view(), oracle_linear(doubles_of(x.view()), 3, doubles_of(w.view()), {}, 4, 2)) < 1e-5);
   CHECK(linear_backward(here, x.view(), y.view(), w.view(), dw.view(), {}, {}).ok());
 }
 
@@ -343,20 +312,20 @@ TEST_CASE("dot interaction: forward and gradients agree with the oracle") {
         matrix r(batch, wide), d_dense(batch, width), d_pooled(batch, tables * width, 3);
         for (matrix* m : {&dense, &pooled, &r}) m->fill(random);
         REQUIRE(dot_interaction_forward(here, dense.view(), pooled.view(), out.view()).ok());
-        doubles ds = values_of(dense.view()), ps = values_of(pooled.view());
-        const doubles rs = values_of(r.view());
+        doubles ds = doubles_of(dense.view()), ps = doubles_of(pooled.view());
+        const doubles rs = doubles_of(r.view());
         CHECK(distance(out.view(), oracle_interaction(ds, ps, batch, tables, width)) < 1e-5);
         REQUIRE(dot_interaction_backward(here, dense.view(), pooled.view(), r.view(), d_dense.view(),
                                          d_pooled.view())
                     .ok());
         const auto f = [&] { return weighted_sum(oracle_interaction(ds, ps, batch, tables, width), rs); };
-        CHECK(gradient_error(d_dense.view(), ds, f) < small);
-        CHECK(gradient_error(d_pooled.view(), ps, f) < small);
+        CHECK(difference_error(d_dense.view(), ds, f) < small_difference);
+        CHECK(difference_error(d_pooled.view(), ps, f) < small_difference);
         CHECK(out.padding_untouched());
         CHECK(d_pooled.padding_untouched());
         // The check can fail: a gradient without the part that passes through.
         for (index_t j = 0; j < width; ++j) d_dense(0, j) -= r(0, j);
-        CHECK(gradient_error(d_dense.view(), ds, f) > small);
+        CHECK(difference_error(d_dense.view(), ds, f) > small_difference);
       }
     }
   }
@@ -373,13 +342,13 @@ TEST_CASE("logistic loss: agrees with the oracle, and its gradient with central 
   for (index_t i = 0; i < 40; ++i) labels(i, 0) = static_cast<float>(i % 3) / 2;
   double loss = 0;
   REQUIRE(logistic_loss_forward(here, logits.view(), labels.view(), loss).ok());
-  doubles zs = values_of(logits.view());
-  const doubles ys = values_of(labels.view());
+  doubles zs = doubles_of(logits.view());
+  const doubles ys = doubles_of(labels.view());
   CHECK(loss == doctest::Approx(oracle_loss(zs, ys)).epsilon(1e-12));
   REQUIRE(logistic_loss_backward(here, logits.view(), labels.view(), gradient.view()).ok());
-  CHECK(gradient_error(gradient.view(), zs, [&] { return oracle_loss(zs, ys); }) < small);
+  CHECK(difference_error(gradient.view(), zs, [&] { return oracle_loss(zs, ys); }) < small_difference);
   gradient(7, 0) += 1e-3F;  // the check can fail
-  CHECK(gradient_error(gradient.view(), zs, [&] { return oracle_loss(zs, ys); }) > small);
+  CHECK(difference_error(gradient.view(), zs, [&] { return oracle_loss(zs, ys); }) > small_difference);
 }
 
 TEST_CASE("logistic loss: huge logits neither overflow nor lose their size") {
@@ -416,8 +385,8 @@ TEST_CASE("logistic loss with weights: agrees with the oracle, and its gradient 
     }
     double loss = 0;
     REQUIRE(logistic_loss_forward(here, logits.view(), labels.view(), weights.view(), loss).ok());
-    doubles zs = values_of(logits.view());
-    const doubles ys = values_of(labels.view()), ws = values_of(weights.view());
+    doubles zs = doubles_of(logits.view());
+    const doubles ys = doubles_of(labels.view()), ws = doubles_of(weights.view());
     const auto oracle = [&] {  // one row after the other, by the oracle of a batch of one
       double sum = 0;
       for (std::size_t i = 0; i < zs.size(); ++i) sum += ws[i] * oracle_loss({zs[i]}, {ys[i]});
@@ -425,9 +394,9 @@ TEST_CASE("logistic loss with weights: agrees with the oracle, and its gradient 
     };
     CHECK(loss == doctest::Approx(oracle()).epsilon(1e-12));
     REQUIRE(logistic_loss_backward(here, logits.view(), labels.view(), weights.view(), gradient.view()).ok());
-    CHECK(gradient_error(gradient.view(), zs, oracle) < small);
+    CHECK(difference_error(gradient.view(), zs, oracle) < small_difference);
     gradient(0, 0) += 1e-2F;  // the check can fail
-    CHECK(gradient_error(gradient.view(), zs, oracle) > small);
+    CHECK(difference_error(gradient.view(), zs, oracle) > small_difference);
 
     // Weights of 1 are no weights, and the divisor is the number of rows.
     double unweighted = 0;
@@ -482,9 +451,9 @@ TEST_CASE("mlp and interaction: every gradient of a whole DLRM agrees with centr
   t.pass(here);
   oracle_mlp bottom(t.bottom, mlp_output::relu);
   oracle_mlp top(t.top, mlp_output::linear);
-  doubles dense = values_of(t.dense.view());
-  doubles pooled = values_of(t.pooled.view());
-  const doubles labels = values_of(t.labels.view());
+  doubles dense = doubles_of(t.dense.view());
+  doubles pooled = doubles_of(t.pooled.view());
+  const doubles labels = doubles_of(t.labels.view());
   const auto loss = [&] {
     const doubles v0 = bottom(dense, tower::batch);
     const doubles crossed = oracle_interaction(v0, pooled, tower::batch, tower::tables, tower::width);
@@ -493,13 +462,13 @@ TEST_CASE("mlp and interaction: every gradient of a whole DLRM agrees with centr
   CHECK(t.loss == doctest::Approx(loss()).epsilon(1e-6));
   for (std::size_t l = 0; l < 2; ++l) {
     const int layer = static_cast<int>(l);
-    CHECK(gradient_error(t.bottom.weight_gradient(layer), bottom.weights[l], loss) < small);
-    CHECK(gradient_error(t.bottom.bias_gradient(layer), bottom.biases[l], loss) < small);
-    CHECK(gradient_error(t.top.weight_gradient(layer), top.weights[l], loss) < small);
-    CHECK(gradient_error(t.top.bias_gradient(layer), top.biases[l], loss) < small);
+    CHECK(difference_error(t.bottom.weight_gradient(layer), bottom.weights[l], loss) < small_difference);
+    CHECK(difference_error(t.bottom.bias_gradient(layer), bottom.biases[l], loss) < small_difference);
+    CHECK(difference_error(t.top.weight_gradient(layer), top.weights[l], loss) < small_difference);
+    CHECK(difference_error(t.top.bias_gradient(layer), top.biases[l], loss) < small_difference);
   }
-  CHECK(gradient_error(t.pooled_gradient.view(), pooled, loss) < small);
-  CHECK(gradient_error(t.bottom.input_gradient(), dense, loss) < small);
+  CHECK(difference_error(t.pooled_gradient.view(), pooled, loss) < small_difference);
+  CHECK(difference_error(t.bottom.input_gradient(), dense, loss) < small_difference);
 }
 
 TEST_CASE("mlp: training gives the same bits on 1, 2, 3 and 8 threads") {
@@ -594,7 +563,7 @@ TEST_CASE("mlp: a step is the optimizer's arithmetic on every row") {
       stack.backward(here, g.view(), compute_input_gradient::no).or_throw();
       stack.step(here, optimizer).or_throw();
     }
-    return values_of(stack.parameters());
+    return doubles_of(stack.parameters());
   };
   // By hand, from the gradients of the first pass.
   mlp<> stack({3, 5, 2}, mlp_output::linear, counter_rng(3), weight_init::glorot);
@@ -639,8 +608,8 @@ TEST_CASE("mlp: the first weights have the spread of their initialisation, and r
     for (const double v : w) sum += v * v;
     return sum / static_cast<double>(w.size());
   };
-  CHECK(variance(values_of(he.weights(0))) == doctest::Approx(2.0 / 400).epsilon(0.02));
-  CHECK(variance(values_of(glorot.weights(0))) == doctest::Approx(2.0 / 700).epsilon(0.02));
+  CHECK(variance(doubles_of(he.weights(0))) == doctest::Approx(2.0 / 400).epsilon(0.02));
+  CHECK(variance(doubles_of(glorot.weights(0))) == doctest::Approx(2.0 / 700).epsilon(0.02));
   mlp<> again({400, 300}, mlp_output::linear, counter_rng(1), weight_init::he);
   mlp<> other({400, 300}, mlp_output::linear, counter_rng(2), weight_init::he);
   CHECK(same_bits(he.weights(0), again.weights(0)));
@@ -774,10 +743,10 @@ TEST_CASE("mlp: bf16 trains close to f32, with the last layer in f32 and with bf
         mlp<> rounded = make(how);
         REQUIRE(rounded.forward(here, x.view()).ok());
         REQUIRE(rounded.backward(here, dy.view()).ok());
-        CHECK(distance(rounded.output(), values_of(exact.output())) < 0.03);
-        CHECK(distance(rounded.output(), values_of(exact.output())) > 0);  // or nothing was rounded
-        CHECK(distance(rounded.weight_gradient(0), values_of(exact.weight_gradient(0))) < 0.05);
-        CHECK(distance(rounded.input_gradient(), values_of(exact.input_gradient())) < 0.05);
+        CHECK(distance(rounded.output(), doubles_of(exact.output())) < 0.03);
+        CHECK(distance(rounded.output(), doubles_of(exact.output())) > 0);  // or nothing was rounded
+        CHECK(distance(rounded.weight_gradient(0), doubles_of(exact.weight_gradient(0))) < 0.05);
+        CHECK(distance(rounded.input_gradient(), doubles_of(exact.input_gradient())) < 0.05);
         mlp<> again = make(how);
         REQUIRE(again.forward(crew, x.view()).ok());
         REQUIRE(again.backward(crew, dy.view()).ok());

@@ -28,6 +28,32 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
+namespace detail {
+
+/// The texts of the faults of the operands of both directions: literals.
+struct feature_texts {
+  const char* queries;
+  const char* keys;
+  const char* offsets;
+  const char* features;
+};
+
+/// The checks of both directions; features: the output or its gradient.
+template <class Queries, class Keys, class Offsets, class Features>
+status check_feature_shapes(const Queries& queries, const Keys& keys, const Offsets& offsets,
+                            const Features& features, const feature_texts& texts) noexcept {
+  const index_t width = queries.extent(1);
+  if (!well_formed(queries)) return {errc::shape_mismatch, texts.queries};
+  if (!well_formed(keys) || keys.extent(1) != width) return {errc::shape_mismatch, texts.keys};
+  if (!offsets.valid() || offsets.size() != queries.extent(0) + 1)
+    return {errc::shape_mismatch, texts.offsets};
+  if (!well_formed(features) || !has_shape(features, keys.extent(0), capped_product(4, width)))
+    return {errc::shape_mismatch, texts.features};
+  return {};
+}
+
+}  // namespace detail
+
 /// The rows [q, k, q - k, q k] of all positions, where q is the query of the position's sample.
 ///
 /// @shape    queries (B,D) · keys (N,D) · offsets (B+1), from 0 to N · output (N,4D); any row stride
@@ -53,16 +79,14 @@ template <class Context, class Query, class Key, class Offsets, class Out, Memor
   const detail::verb_call call(ctx, "attention_features_forward");
   if (!call) return call.stopped();
   const auto ranges = detail::history_offsets<Space>(offsets);
-  const index_t width = queries.extent(1);
-  if (!detail::well_formed(queries))
-    return {errc::shape_mismatch, "attention_features_forward: queries must be (B,D)"};
-  if (!detail::well_formed(keys) || keys.extent(1) != width)
-    return {errc::shape_mismatch, "attention_features_forward: keys must be (N,D)"};
-  if (!ranges.valid() || ranges.size() != queries.extent(0) + 1)
-    return {errc::shape_mismatch, "attention_features_forward: offsets must be (B+1)"};
-  if (!detail::well_formed(output) ||
-      !detail::has_shape(output, keys.extent(0), detail::capped_product(4, width)))
-    return {errc::shape_mismatch, "attention_features_forward: output must be (N,4D)"};
+  if (const status bad = detail::check_feature_shapes(queries, keys, ranges, output,
+                                                      {"attention_features_forward: queries must be (B,D)",
+                                                       "attention_features_forward: keys must be (N,D)",
+                                                       "attention_features_forward: offsets must be (B+1)",
+                                                       "attention_features_forward: output must be (N,4D)"});
+      !bad) {
+    return bad;
+  }
   return attention_features_forward_on(ctx.backend(), ctx, matrix_view<const float, Space>(queries),
                                        matrix_view<const float, Space>(keys), ranges,
                                        matrix_view<float, Space>(output));
@@ -143,16 +167,16 @@ template <class Context, class Query, class Key, class Offsets, class Out, class
   const detail::verb_call call(ctx, "attention_features_backward");
   if (!call) return call.stopped();
   const auto ranges = detail::history_offsets<Space>(offsets);
+  if (const status bad =
+          detail::check_feature_shapes(queries, keys, ranges, output_gradient,
+                                       {"attention_features_backward: queries must be (B,D)",
+                                        "attention_features_backward: keys must be (N,D)",
+                                        "attention_features_backward: offsets must be (B+1)",
+                                        "attention_features_backward: output_gradient must be (N,4D)"});
+      !bad) {
+    return bad;
+  }
   const index_t width = queries.extent(1);
-  if (!detail::well_formed(queries))
-    return {errc::shape_mismatch, "attention_features_backward: queries must be (B,D)"};
-  if (!detail::well_formed(keys) || keys.extent(1) != width)
-    return {errc::shape_mismatch, "attention_features_backward: keys must be (N,D)"};
-  if (!ranges.valid() || ranges.size() != queries.extent(0) + 1)
-    return {errc::shape_mismatch, "attention_features_backward: offsets must be (B+1)"};
-  if (!detail::well_formed(output_gradient) ||
-      !detail::has_shape(output_gradient, keys.extent(0), detail::capped_product(4, width)))
-    return {errc::shape_mismatch, "attention_features_backward: output_gradient must be (N,4D)"};
   if (!detail::well_formed(query_gradient) || !detail::has_shape(query_gradient, queries.extent(0), width))
     return {errc::shape_mismatch, "attention_features_backward: query_gradient must be (B,D)"};
   if (!detail::well_formed(key_gradient) || !detail::has_shape(key_gradient, keys.extent(0), width))

@@ -27,19 +27,29 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace detail {
 
-/// The checks of both forward verbs.
-template <class Scores, class Keys, class Offsets, class Out>
-status check_pool_shapes(const Scores& scores, const Keys& keys, const Offsets& offsets,
-                         const Out& output) noexcept {
-  if (!well_formed(keys)) return {errc::shape_mismatch, "attention_pool_forward: keys must be (N,D)"};
+/// The texts of the faults of the operands of both directions: literals.
+struct pool_texts {
+  const char* keys;
+  const char* scores;
+  const char* pooled;
+  const char* offsets;
+};
+
+/// The checks of both directions. scores: or weights; pooled: the output or its gradient.
+template <class Scores, class Keys, class Offsets, class Pooled>
+status check_pool_shapes(const Scores& scores, const Keys& keys, const Offsets& offsets, const Pooled& pooled,
+                         const pool_texts& texts) noexcept {
+  if (!well_formed(keys)) return {errc::shape_mismatch, texts.keys};
   if (!well_formed(scores) || !has_shape(scores, keys.extent(0), 1))
-    return {errc::shape_mismatch, "attention_pool_forward: scores must be (N,1)"};
-  if (!well_formed(output) || output.extent(1) != keys.extent(1))
-    return {errc::shape_mismatch, "attention_pool_forward: output must be (B,D)"};
-  if (!offsets.valid() || offsets.size() != output.extent(0) + 1)
-    return {errc::shape_mismatch, "attention_pool_forward: offsets must be (B+1)"};
+    return {errc::shape_mismatch, texts.scores};
+  if (!well_formed(pooled) || pooled.extent(1) != keys.extent(1)) return {errc::shape_mismatch, texts.pooled};
+  if (!offsets.valid() || offsets.size() != pooled.extent(0) + 1)
+    return {errc::shape_mismatch, texts.offsets};
   return {};
 }
+inline constexpr pool_texts pool_forward_texts{
+    "attention_pool_forward: keys must be (N,D)", "attention_pool_forward: scores must be (N,1)",
+    "attention_pool_forward: output must be (B,D)", "attention_pool_forward: offsets must be (B+1)"};
 
 }  // namespace detail
 
@@ -68,7 +78,9 @@ template <class Context, class Score, class Key, class Offsets, class Out, Memor
   const detail::verb_call call(ctx, "attention_pool_forward");
   if (!call) return call.stopped();
   const auto ranges = detail::history_offsets<Space>(offsets);
-  if (const status s = detail::check_pool_shapes(scores, keys, ranges, output); !s) return s;
+  if (const status s = detail::check_pool_shapes(scores, keys, ranges, output, detail::pool_forward_texts);
+      !s)
+    return s;
   return attention_pool_forward_on(ctx.backend(), ctx, attention_weights::scores,
                                    matrix_view<const float, Space>(scores),
                                    matrix_view<const float, Space>(keys), ranges, matrix_view<float, Space>(),
@@ -102,7 +114,9 @@ template <class Context, class Score, class Key, class Offsets, class Weight, cl
   const detail::verb_call call(ctx, "attention_pool_forward");
   if (!call) return call.stopped();
   const auto ranges = detail::history_offsets<Space>(offsets);
-  if (const status s = detail::check_pool_shapes(scores, keys, ranges, output); !s) return s;
+  if (const status s = detail::check_pool_shapes(scores, keys, ranges, output, detail::pool_forward_texts);
+      !s)
+    return s;
   if (!detail::well_formed(weights) || !detail::has_shape(weights, keys.extent(0), 1))
     return {errc::shape_mismatch, "attention_pool_forward: weights must be (N,1)"};
   return attention_pool_forward_on(ctx.backend(), ctx, attention_weights::softmax,
@@ -192,14 +206,14 @@ template <class Context, class Weight, class Key, class Offsets, class Out, clas
   if (!call) return call.stopped();
   const auto ranges = detail::history_offsets<Space>(offsets);
   const index_t positions = keys.extent(0), width = keys.extent(1);
-  if (!detail::well_formed(keys))
-    return {errc::shape_mismatch, "attention_pool_backward: keys must be (N,D)"};
-  if (!detail::well_formed(weights) || !detail::has_shape(weights, positions, 1))
-    return {errc::shape_mismatch, "attention_pool_backward: weights must be (N,1)"};
-  if (!detail::well_formed(output_gradient) || output_gradient.extent(1) != width)
-    return {errc::shape_mismatch, "attention_pool_backward: output_gradient must be (B,D)"};
-  if (!ranges.valid() || ranges.size() != output_gradient.extent(0) + 1)
-    return {errc::shape_mismatch, "attention_pool_backward: offsets must be (B+1)"};
+  if (const status bad = detail::check_pool_shapes(
+          weights, keys, ranges, output_gradient,
+          {"attention_pool_backward: keys must be (N,D)", "attention_pool_backward: weights must be (N,1)",
+           "attention_pool_backward: output_gradient must be (B,D)",
+           "attention_pool_backward: offsets must be (B+1)"});
+      !bad) {
+    return bad;
+  }
   if (!detail::well_formed(score_gradient) || !detail::has_shape(score_gradient, positions, 1))
     return {errc::shape_mismatch, "attention_pool_backward: score_gradient must be (N,1)"};
   if (!detail::well_formed(key_gradient) || !detail::has_shape(key_gradient, positions, width))

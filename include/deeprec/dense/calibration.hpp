@@ -31,10 +31,9 @@ class calibration {
   /// @error    shape_mismatch · invalid_value (its row); nothing was added then
   /// @example  @snippet tests/dense/calibration_test.cpp calibration
   [[nodiscard]] status add(matrix_view<const float> logits, matrix_view<const float> labels) {
-    if (const status bad = detail::check_scored(logits, labels); !bad) return bad;
-    for (index_t i = 0; i < logits.extent(0); ++i) add_row(*logits.row(i), *labels.row(i), 1);
-    rows_ += logits.extent(0);
-    return {};
+    return detail::for_each_scored(logits, labels, nullptr, [this](float logit, float label, double weight) {
+      add_row(logit, label, weight);
+    });
   }
   /// Adds a batch whose samples have weights. Weights of 1 give the bits of a batch without.
   ///
@@ -46,13 +45,9 @@ class calibration {
   /// @error    shape_mismatch · invalid_value (its row); nothing was added then
   [[nodiscard]] status add(matrix_view<const float> logits, matrix_view<const float> labels,
                            matrix_view<const float> weights) {
-    if (const status bad = detail::check_scored(logits, labels); !bad) return bad;
-    if (const status bad = detail::check_weights(weights, logits.extent(0)); !bad) return bad;
-    for (index_t i = 0; i < logits.extent(0); ++i) {
-      add_row(*logits.row(i), *labels.row(i), static_cast<double>(*weights.row(i)));
-    }
-    rows_ += logits.extent(0);
-    return {};
+    return detail::for_each_scored(logits, labels, &weights, [this](float logit, float label, double weight) {
+      add_row(logit, label, weight);
+    });
   }
 
   /// Adds all rows of `other`.
@@ -84,6 +79,7 @@ class calibration {
   void add_row(float logit, float label, double weight) noexcept {
     predicted_ += static_cast<unsigned __int128>(weight * sigmoid(static_cast<double>(logit)) * 0x1p60);
     observed_ += static_cast<unsigned __int128>(weight * static_cast<double>(label) * 0x1p60);
+    ++rows_;
   }
 
   unsigned __int128 predicted_ = 0;

@@ -227,6 +227,8 @@ status dice_backward_on(host_backend, const Context& ctx, matrix_view<const floa
   const index_t rows = x.extent(0);
   const index_t piece = detail::dice_piece(rows), pieces = (rows + piece - 1) / piece;
   const double count = static_cast<double>((std::max)(rows, index_t{1}));
+  // p of the sums is kept where the gradient will be, unless that is still to be read.
+  const bool keeps = x_gradient.data_handle() != y_gradient.data_handle();
   detail::dice_partials<3> partial;
   for (index_t first = 0; first < x.extent(1); first += detail::dice_panel) {
     const index_t width = (std::min)(detail::dice_panel, x.extent(1) - first);
@@ -236,7 +238,8 @@ status dice_backward_on(host_backend, const Context& ctx, matrix_view<const floa
     const double ns = detail::dice_ns(*ctx.tuning, rows, width, 3);
     detail::dice_for_pieces(ctx, rows, ns, [&](auto region, index_t row, index_t n, index_t i) {
       dice_sums(region, columns, {x.row(row) + first, x.stride(0)},
-                {y_gradient.row(row) + first, y_gradient.stride(0)}, n, width, partial.of[0][i],
+                {y_gradient.row(row) + first, y_gradient.stride(0)}, n, width,
+                keeps ? x_gradient.row(row) + first : nullptr, x_gradient.stride(0), partial.of[0][i],
                 partial.of[1][i], partial.of[2][i]);
     });
     float mean_h[detail::dice_panel] = {}, mean_hu[detail::dice_panel] = {};
@@ -251,7 +254,7 @@ status dice_backward_on(host_backend, const Context& ctx, matrix_view<const floa
           with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
             dice_rows_backward(region, columns, {x.row(begin) + first, x.stride(0)},
                                {y_gradient.row(begin) + first, y_gradient.stride(0)}, end - begin, width,
-                               mean_h, mean_hu, x_gradient.row(begin) + first, x_gradient.stride(0));
+                               keeps, mean_h, mean_hu, x_gradient.row(begin) + first, x_gradient.stride(0));
           });
         });
   }

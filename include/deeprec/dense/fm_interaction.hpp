@@ -95,11 +95,8 @@ status fm_interaction_forward_on(host_backend, const Context& ctx, matrix_view<c
     for (index_t b = 0; b < samples; ++b) std::fill_n(output.row(b), output.extent(1), 0.0F);
     return {};
   }
-  const detail::fm_forward_args args{{pooled.data_handle(), pooled.stride(0)},
-                                     {output.data_handle(), output.stride(0)},
-                                     pooled.extent(1) / width,
-                                     width,
-                                     output.extent(1) == 1};
+  const detail::fm_forward_args args{detail::rows_from(pooled, 0), detail::rows_from(output, 0),
+                                     pooled.extent(1) / width, width, output.extent(1) == 1};
   const double ns = static_cast<double>(samples) *
                     detail::ns_of_bytes(*ctx.tuning, 4 * (pooled.extent(1) + output.extent(1)));
   detail::run_bulk(ctx, {samples, detail::grain_for(*ctx.tuning, samples, ns), ns},
@@ -168,9 +165,9 @@ status fm_interaction_backward_on(host_backend, const Context& ctx, matrix_view<
       "a device context.");
   if (pooled.empty()) return {};
   const index_t samples = pooled.extent(0);
-  const detail::fm_backward_args args{{pooled.data_handle(), pooled.stride(0)},
-                                      {output_gradient.data_handle(), output_gradient.stride(0)},
-                                      {pooled_gradient.data_handle(), pooled_gradient.stride(0)},
+  const detail::fm_backward_args args{detail::rows_from(pooled, 0),
+                                      detail::rows_from(output_gradient, 0),
+                                      detail::rows_from(pooled_gradient, 0),
                                       pooled.extent(1) / width,
                                       width,
                                       output_gradient.extent(1) == 1};

@@ -74,7 +74,7 @@ class grouped_auc {
   ///
   /// @cost    O(N)
   /// @threads one thread at a time
-  /// @error   none
+  /// @error   bad_alloc; nothing was added then
   void merge(const grouped_auc& other) {
     const std::size_t rows = other.scored_.size();  // other may be *this
     make_room(rows);

@@ -57,6 +57,20 @@ inline status check_weights(matrix_view<const float> weights, index_t batch) {
   return {};
 }
 
+/// Calls add(score, label, weight) for each row; null weights: 1 each. Checks all rows before the first call.
+template <class Add>
+status for_each_scored(matrix_view<const float> scores, matrix_view<const float> labels,
+                       const matrix_view<const float>* weights, const Add& add) {
+  if (const status bad = check_scored(scores, labels); !bad) return bad;
+  if (weights != nullptr) {
+    if (const status bad = check_weights(*weights, scores.extent(0)); !bad) return bad;
+  }
+  for (index_t i = 0; i < scores.extent(0); ++i) {
+    add(*scores.row(i), *labels.row(i), weights == nullptr ? 1.0 : static_cast<double>(*weights->row(i)));
+  }
+  return {};
+}
+
 }  // namespace detail
 
 /// Area under the ROC curve: the fraction of pairs (positive, negative) that the scores order correctly; a
@@ -73,7 +87,7 @@ class auc {
   /// @shape   scores (B,1), not NaN · labels (B,1), 0 or 1
   /// @cost    O(B); keeps 4 bytes a row
   /// @threads one thread at a time
-  /// @error   shape_mismatch · invalid_value (its row); nothing was added then
+  /// @error   shape_mismatch · invalid_value (its row); nothing was added then. bad_alloc: some rows were
   [[nodiscard]] status add(matrix_view<const float> scores, matrix_view<const float> labels) {
     if (const status bad = detail::check_scored(scores, labels); !bad) return bad;
     for (index_t i = 0; i < labels.extent(0); ++i) {
@@ -91,7 +105,7 @@ class auc {
   ///
   /// @cost    O(N)
   /// @threads one thread at a time
-  /// @error   none
+  /// @error   bad_alloc; some rows were added then
   void merge(const auc& other) {
     positives_.insert(positives_.end(), other.positives_.begin(), other.positives_.end());
     negatives_.insert(negatives_.end(), other.negatives_.begin(), other.negatives_.end());
@@ -143,10 +157,9 @@ class log_loss {
   /// @threads  one thread at a time
   /// @error    shape_mismatch · invalid_value (its row); nothing was added then
   [[nodiscard]] status add(matrix_view<const float> logits, matrix_view<const float> labels) {
-    if (const status bad = detail::check_scored(logits, labels); !bad) return bad;
-    for (index_t i = 0; i < logits.extent(0); ++i) add_row(*logits.row(i), *labels.row(i), 1);
-    rows_ += logits.extent(0);
-    return {};
+    return detail::for_each_scored(logits, labels, nullptr, [this](float logit, float label, double weight) {
+      add_row(logit, label, weight);
+    });
   }
   /// Adds a batch whose samples have weights. Weights of 1 give the bits of a batch without.
   ///
@@ -158,13 +171,9 @@ class log_loss {
   /// @error    shape_mismatch · invalid_value (its row); nothing was added then
   [[nodiscard]] status add(matrix_view<const float> logits, matrix_view<const float> labels,
                            matrix_view<const float> weights) {
-    if (const status bad = detail::check_scored(logits, labels); !bad) return bad;
-    if (const status bad = detail::check_weights(weights, logits.extent(0)); !bad) return bad;
-    for (index_t i = 0; i < logits.extent(0); ++i) {
-      add_row(*logits.row(i), *labels.row(i), static_cast<double>(*weights.row(i)));
-    }
-    rows_ += logits.extent(0);
-    return {};
+    return detail::for_each_scored(logits, labels, &weights, [this](float logit, float label, double weight) {
+      add_row(logit, label, weight);
+    });
   }
 
   /// Adds all rows of `other`.
@@ -195,6 +204,7 @@ class log_loss {
     const double loss = detail::logistic_loss_of(logit, static_cast<double>(label));
     sum_ += static_cast<unsigned __int128>(weight * loss * 0x1p60);
     weights_ += static_cast<unsigned __int128>(weight * 0x1p60);
+    ++rows_;
   }
 
   unsigned __int128 sum_ = 0;

@@ -1,8 +1,5 @@
 // The kernels of the attention unit, compiled once for each region. No include guard: see
-// attention_kernels.hpp. A place is all lanes from a column on, or the first n of them (expression.inl).
-
-DEEPREC_INLINE void store_at(float* row, vector_f32 x, full_place at) { store(row + at.j, x); }
-DEEPREC_INLINE void store_at(float* row, vector_f32 x, part_place at) { store_first(row + at.j, x, at.n); }
+// attention_kernels.hpp.
 
 template <class Place>
 DEEPREC_INLINE void attention_columns(const float* query, const float* key, index_t width, float* to,

@@ -13,6 +13,7 @@
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/unit.hpp>
+#include <deeprec/dense/detail/float_rows.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
@@ -97,19 +98,6 @@ struct history_ranges {
     return static_cast<index_t>(behind - offsets) - 1;
   }
 };
-
-/// Rows of floats, `stride` floats apart.
-template <class T>
-struct float_rows {
-  T* first;
-  index_t stride;
-
-  [[nodiscard]] DEEPREC_INLINE T* row(index_t i) const noexcept { return first + i * stride; }
-};
-template <class T, class Space>
-float_rows<T> rows_from(matrix_view<T, Space> m, index_t first) noexcept {
-  return {m.row(first), m.stride(0)};
-}
 
 /// The history of one sample.
 struct history {

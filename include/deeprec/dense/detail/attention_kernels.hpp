@@ -5,6 +5,7 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/dense/detail/attention_args.hpp>
 #include <deeprec/ops/expression.hpp>
+#include <deeprec/simd/places.hpp>
 #include <deeprec/simd/vectors.hpp>
 
 // clang-format off: the order of these is what they mean

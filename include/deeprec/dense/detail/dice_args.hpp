@@ -6,6 +6,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/unit.hpp>
+#include <deeprec/dense/detail/float_rows.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
@@ -19,12 +20,6 @@ struct dice_columns {
   [[nodiscard]] dice_columns from(index_t j) const noexcept {
     return {mean + j, variance + j, alpha + j, epsilon};
   }
-};
-
-/// Rows of a matrix of a batch.
-struct dice_rows_of {
-  const float* first;
-  index_t stride;
 };
 
 // Sums over a batch: of pieces of the rows, whose bounds depend on the number of rows only, added in order.

@@ -6,6 +6,7 @@
 #include <deeprec/dense/detail/dice_args.hpp>
 #include <deeprec/ops/column_sums.hpp>
 #include <deeprec/ops/expression.hpp>
+#include <deeprec/simd/places.hpp>
 #include <deeprec/simd/vectors.hpp>
 
 // clang-format off: the order of these is what they mean

@@ -18,31 +18,21 @@ inline constexpr int interaction_rows = lanes >= 16 ? 12 : 6;
 inline constexpr int interaction_last_rows = interaction_rows / 3;
 inline constexpr index_t interaction_columns = 2 * lanes;
 
-// `Narrow`: the first n lanes of one vector.
-template <bool Narrow>
-DEEPREC_INLINE vector_f32 load_panel(const float* p, int n) {
-  if constexpr (Narrow) {
-    return load_first(p, n);
-  } else {
-    static_cast<void>(n);
-    return load(p);
-  }
-}
 DEEPREC_INLINE void copy_floats(const float* from, float* to, index_t n) {
   index_t j = 0;
   for (; j + lanes <= n; j += lanes) store(to + j, load(from + j));
   if (j < n) store_first(to + j, load_first(from + j, static_cast<int>(n - j)), static_cast<int>(n - j));
 }
 
-// total += factors x columns of x. factors: Rows of `depth`, interaction_depth floats apart; x: `depth` rows,
+// total += factors x the columns of x from a place on. factors: Rows of `depth`, interaction_depth floats apart; x: `depth` rows,
 // `step` floats apart.
-template <bool Narrow, int Rows, int Vectors>
-DEEPREC_INLINE void add_products(const float* factors, const float* x, index_t step, index_t depth, int n,
+template <int Rows, int Vectors, class Place>
+DEEPREC_INLINE void add_products(const float* factors, const float* x, index_t step, index_t depth, Place at,
                                  vector_f32 (&total)[Rows][Vectors]) {
   for (index_t k = 0; k < depth; ++k, x += step) {
     vector_f32 at_k[Vectors];
 #pragma GCC unroll 2
-    for (int v = 0; v < Vectors; ++v) at_k[v] = load_panel<Narrow>(x + v * lanes, n);
+    for (int v = 0; v < Vectors; ++v) at_k[v] = load_at(x + v * lanes, at);
 #pragma GCC unroll 12
     for (int r = 0; r < Rows; ++r) {
       const vector_f32 y = splat(factors[r * ::deeprec::detail::interaction_depth + k]);
@@ -96,7 +86,7 @@ DEEPREC_INLINE void dots_of_rows(const ::deeprec::detail::interacting_vectors& i
       for (int v = 0; v < Vectors; ++v) total[r][v] = zero();
     }
   }
-  add_products<false>(scratch.factors, scratch.transposed, interaction_columns, depth, lanes, total);
+  add_products(scratch.factors, scratch.transposed, interaction_columns, depth, full_place{0}, total);
 #pragma GCC unroll 12
   for (int r = 0; r < Rows; ++r) {
     if (r >= rows) break;
@@ -146,11 +136,10 @@ inline void dot_triangle(region, const ::deeprec::detail::interacting_vectors& i
   }
 }
 
-// Columns from `from` on of the gradients of the vectors [i, i + Rows), up to the last.
-template <int Rows, int Vectors, bool Narrow>
-DEEPREC_INLINE void gradients_of_rows(const ::deeprec::detail::interacting_vectors& in, index_t i,
-                                      index_t from, int n, const float* gradient,
-                                      ::deeprec::detail::interaction_scratch& scratch,
+// Columns from a place on of the gradients of the vectors [i, i + Rows), up to the last.
+template <int Rows, int Vectors, class Place>
+DEEPREC_INLINE void gradients_of_rows(const ::deeprec::detail::interacting_vectors& in, index_t i, Place at,
+                                      const float* gradient, ::deeprec::detail::interaction_scratch& scratch,
                                       const ::deeprec::detail::interacting_gradients& out) {
   const float* const triangle = gradient + in.width;
   const index_t rows = in.count - i < Rows ? in.count - i : Rows;
@@ -159,7 +148,7 @@ DEEPREC_INLINE void gradients_of_rows(const ::deeprec::detail::interacting_vecto
   for (int r = 0; r < Rows; ++r) {
 #pragma GCC unroll 2
     for (int v = 0; v < Vectors; ++v) {
-      total[r][v] = i + r == 0 ? load_panel<Narrow>(gradient + from + v * lanes, n) : zero();
+      total[r][v] = i + r == 0 ? load_at(gradient + v * lanes, at) : zero();
     }
   }
   for (index_t j = 0; j < i;) {
@@ -171,7 +160,7 @@ DEEPREC_INLINE void gradients_of_rows(const ::deeprec::detail::interacting_vecto
       copy_floats(triangle + ::deeprec::detail::triangle_row(i + r) + j,
                   scratch.factors + r * ::deeprec::detail::interaction_depth, depth);
     }
-    add_products<Narrow>(scratch.factors, in.vector(j) + from, in.width, depth, n, total);
+    add_products(scratch.factors, in.vector(j), in.width, depth, at, total);
     j += depth;
   }
   // A vector is not in its own gradient, however large it is.
@@ -182,14 +171,14 @@ DEEPREC_INLINE void gradients_of_rows(const ::deeprec::detail::interacting_vecto
     factors += i + r - 1;
     vector_f32 mine[Vectors];
 #pragma GCC unroll 2
-    for (int v = 0; v < Vectors; ++v) mine[v] = load_panel<Narrow>(in.vector(i + r) + from + v * lanes, n);
+    for (int v = 0; v < Vectors; ++v) mine[v] = load_at(in.vector(i + r) + v * lanes, at);
 #pragma GCC unroll 12
     for (int c = 0; c < r; ++c) {
       const vector_f32 y = splat(factors[c]);
-      const float* const other = in.vector(i + c) + from;
+      const float* const other = in.vector(i + c);
 #pragma GCC unroll 2
       for (int v = 0; v < Vectors; ++v) {
-        total[r][v] = multiply_add(y, load_panel<Narrow>(other + v * lanes, n), total[r][v]);
+        total[r][v] = multiply_add(y, load_at(other + v * lanes, at), total[r][v]);
         total[c][v] = multiply_add(y, mine[v], total[c][v]);
       }
     }
@@ -198,7 +187,7 @@ DEEPREC_INLINE void gradients_of_rows(const ::deeprec::detail::interacting_vecto
     const float* const below = triangle + ::deeprec::detail::triangle_row(j) + i;
     vector_f32 theirs[Vectors];
 #pragma GCC unroll 2
-    for (int v = 0; v < Vectors; ++v) theirs[v] = load_panel<Narrow>(in.vector(j) + from + v * lanes, n);
+    for (int v = 0; v < Vectors; ++v) theirs[v] = load_at(in.vector(j) + v * lanes, at);
 #pragma GCC unroll 12
     for (int r = 0; r < Rows; ++r) {
       const vector_f32 y = splat(below[r]);
@@ -209,27 +198,21 @@ DEEPREC_INLINE void gradients_of_rows(const ::deeprec::detail::interacting_vecto
 #pragma GCC unroll 12
   for (int r = 0; r < Rows; ++r) {
     if (r >= rows) break;
-    float* const to = out.vector(i + r, in.width) + from;
+    float* const to = out.vector(i + r, in.width);
 #pragma GCC unroll 2
-    for (int v = 0; v < Vectors; ++v) {
-      if constexpr (Narrow) {
-        store_first(to, total[r][v], n);
-      } else {
-        store(to + v * lanes, total[r][v]);
-      }
-    }
+    for (int v = 0; v < Vectors; ++v) store_at(to + v * lanes, total[r][v], at);
   }
 }
-template <int Vectors, bool Narrow>
-DEEPREC_INLINE void gradients_of_panel(const ::deeprec::detail::interacting_vectors& in, index_t from, int n,
+template <int Vectors, class Place>
+DEEPREC_INLINE void gradients_of_panel(const ::deeprec::detail::interacting_vectors& in, Place at,
                                        const float* gradient, ::deeprec::detail::interaction_scratch& scratch,
                                        const ::deeprec::detail::interacting_gradients& out) {
   index_t i = 0;
   for (; i + interaction_last_rows < in.count; i += interaction_rows) {
-    gradients_of_rows<interaction_rows, Vectors, Narrow>(in, i, from, n, gradient, scratch, out);
+    gradients_of_rows<interaction_rows, Vectors>(in, i, at, gradient, scratch, out);
   }
   for (; i < in.count; i += interaction_last_rows) {
-    gradients_of_rows<interaction_last_rows, Vectors, Narrow>(in, i, from, n, gradient, scratch, out);
+    gradients_of_rows<interaction_last_rows, Vectors>(in, i, at, gradient, scratch, out);
   }
 }
 
@@ -240,12 +223,12 @@ inline void dot_triangle_backward(region, const ::deeprec::detail::interacting_v
                                   const ::deeprec::detail::interacting_gradients& out) {
   index_t from = 0;
   for (; from + 2 * lanes <= in.width; from += 2 * lanes) {
-    gradients_of_panel<2, false>(in, from, lanes, gradient, scratch, out);
+    gradients_of_panel<2>(in, full_place{from}, gradient, scratch, out);
   }
   for (; from + lanes <= in.width; from += lanes) {
-    gradients_of_panel<1, false>(in, from, lanes, gradient, scratch, out);
+    gradients_of_panel<1>(in, full_place{from}, gradient, scratch, out);
   }
   if (from < in.width) {
-    gradients_of_panel<1, true>(in, from, static_cast<int>(in.width - from), gradient, scratch, out);
+    gradients_of_panel<1>(in, part_place{from, static_cast<int>(in.width - from)}, gradient, scratch, out);
   }
 }

@@ -6,6 +6,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/dense/detail/dot_interaction_args.hpp>
+#include <deeprec/simd/places.hpp>
 #include <deeprec/simd/transpose_tiles.hpp>
 #include <deeprec/simd/vectors.hpp>
 

@@ -4,6 +4,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/dense/detail/fm_interaction_args.hpp>
+#include <deeprec/simd/places.hpp>
 #include <deeprec/simd/vectors.hpp>
 
 // clang-format off: the order of these is what they mean

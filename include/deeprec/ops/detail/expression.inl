@@ -7,29 +7,6 @@
 // value_of calls itself for the parts of a node: the region is its first argument, so the calls are found in
 // the region's namespace when a template is instantiated.
 
-// All lanes from column j on, or the first n of them.
-struct full_place {
-  index_t j;
-};
-struct part_place {
-  index_t j;
-  int n;
-};
-template <class T>
-DEEPREC_INLINE vector_f32 load_at(const T* row, full_place at) {
-  return load(row + at.j);
-}
-template <class T>
-DEEPREC_INLINE vector_f32 load_at(const T* row, part_place at) {
-  return load_first(row + at.j, at.n);
-}
-DEEPREC_INLINE mask_f32 load_mask_at(const unsigned char* row, full_place at) {
-  return load_mask(row + at.j);
-}
-DEEPREC_INLINE mask_f32 load_mask_at(const unsigned char* row, part_place at) {
-  return load_mask_first(row + at.j, at.n);
-}
-
 // Single operations. Every product is rounded before it is used.
 
 DEEPREC_INLINE vector_f32 product(vector_f32 a, vector_f32 b) { return rounded(a * b); }
@@ -51,20 +28,21 @@ DEEPREC_INLINE vector_f32 split_by_ln2(vector_f32 x, vector_f32& n) {
 }
 // Between these bounds, and at them, 2^n is in the range of times_power_of_two; beyond them the results are
 // those at the bounds, 0 and infinity.
-DEEPREC_INLINE vector_f32 exponential(vector_f32 x) {
+DEEPREC_INLINE vector_f32 exponential_to_90(vector_f32 x) {
   vector_f32 n;
-  const vector_f32 r = split_by_ln2(minimum(maximum(x, splat(-105.0F)), splat(90.0F)), n);
+  const vector_f32 r = split_by_ln2(at_least(x, splat(-105.0F)), n);
   return times_power_of_two(small_exp_minus_1(r) + splat(1.0F), n);
 }
+DEEPREC_INLINE vector_f32 exponential(vector_f32 x) { return exponential_to_90(at_most(x, splat(90.0F))); }
 DEEPREC_INLINE vector_f32 sigmoid_of(vector_f32 x) {
   const mask_f32 below = less(x, zero());
-  const vector_f32 e = exponential(choose(below, x, zero() - x));  // of -|x|: no overflow
+  const vector_f32 e = exponential_to_90(choose(below, x, zero() - x));  // of -|x|: no overflow
   return choose(below, e, splat(1.0F)) / (splat(1.0F) + e);
 }
 // With m = exp(2x) - 1, tanh(x) = m / (m + 2); beyond 10 it is 1.
 DEEPREC_INLINE vector_f32 tanh_of(vector_f32 x) {
   vector_f32 n;
-  const vector_f32 bounded = minimum(maximum(x, splat(-10.0F)), splat(10.0F));
+  const vector_f32 bounded = at_most(at_least(x, splat(-10.0F)), splat(10.0F));
   const vector_f32 r = split_by_ln2(bounded + bounded, n);
   const vector_f32 power = times_power_of_two(splat(1.0F), n);
   const vector_f32 m = multiply_add(power, small_exp_minus_1(r), power - splat(1.0F));
@@ -172,13 +150,9 @@ DEEPREC_INLINE auto value_of(region r, ::deeprec::expr::detail::bound<Op, Parts.
 // another assignment. So are those of several vectors, which gives the processor more to do at a time.
 
 struct store_cached {
-  template <class T>
-  DEEPREC_INLINE static void put(T* p, vector_f32 x, full_place at) {
-    store(p + at.j, x);
-  }
-  template <class T>
-  DEEPREC_INLINE static void put(T* p, vector_f32 x, part_place at) {
-    store_first(p + at.j, x, at.n);
+  template <class T, class Place>
+  DEEPREC_INLINE static void put(T* p, vector_f32 x, Place at) {
+    store_at(p, x, at);
   }
 };
 struct store_streamed {

@@ -7,6 +7,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/ops/detail/expression_nodes.hpp>
+#include <deeprec/simd/places.hpp>
 #include <deeprec/simd/rounding_vectors.hpp>
 #include <deeprec/simd/vectors.hpp>
 

@@ -94,6 +94,10 @@ DEEPREC_INLINE vector_f32 minimum(vector_f32 a, vector_f32 b) {
   const __m256 nan = _mm256_cmp_ps(a.v, a.v, _CMP_UNORD_Q);
   return _mm256_blendv_ps(_mm256_min_ps(a.v, b.v), a.v, nan);
 }
+/// The larger of x and a bound that is not NaN; NaN stays NaN.
+DEEPREC_INLINE vector_f32 at_least(vector_f32 x, vector_f32 bound) { return _mm256_max_ps(bound.v, x.v); }
+/// The smaller of them.
+DEEPREC_INLINE vector_f32 at_most(vector_f32 x, vector_f32 bound) { return _mm256_min_ps(bound.v, x.v); }
 DEEPREC_INLINE vector_f32 sqrt(vector_f32 a) { return _mm256_sqrt_ps(a.v); }
 /// x where y is above 0, else 0.
 DEEPREC_INLINE vector_f32 where_positive(vector_f32 y, vector_f32 x) {

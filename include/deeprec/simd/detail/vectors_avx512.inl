@@ -91,6 +91,14 @@ DEEPREC_INLINE vector_f32 minimum(vector_f32 a, vector_f32 b) {
   const __mmask16 nan = _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q);
   return _mm512_mask_mov_ps(_mm512_maskz_min_ps(all_lanes, a.v, b.v), nan, a.v);
 }
+/// The larger of x and a bound that is not NaN; NaN stays NaN.
+DEEPREC_INLINE vector_f32 at_least(vector_f32 x, vector_f32 bound) {
+  return _mm512_maskz_max_ps(all_lanes, bound.v, x.v);
+}
+/// The smaller of them.
+DEEPREC_INLINE vector_f32 at_most(vector_f32 x, vector_f32 bound) {
+  return _mm512_maskz_min_ps(all_lanes, bound.v, x.v);
+}
 DEEPREC_INLINE vector_f32 sqrt(vector_f32 a) { return _mm512_maskz_sqrt_ps(all_lanes, a.v); }
 /// x where y is above 0, else 0.
 DEEPREC_INLINE vector_f32 where_positive(vector_f32 y, vector_f32 x) {

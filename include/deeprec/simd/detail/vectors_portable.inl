@@ -65,6 +65,10 @@ DEEPREC_INLINE vector_f32 maximum(vector_f32 a, vector_f32 b) {
 DEEPREC_INLINE vector_f32 minimum(vector_f32 a, vector_f32 b) {
   return xsimd::select(!(a.v == a.v) || a.v < b.v, a.v, b.v);
 }
+/// The larger of x and a bound that is not NaN; NaN stays NaN.
+DEEPREC_INLINE vector_f32 at_least(vector_f32 x, vector_f32 bound) { return maximum(x, bound); }
+/// The smaller of them.
+DEEPREC_INLINE vector_f32 at_most(vector_f32 x, vector_f32 bound) { return minimum(x, bound); }
 /// x where y is above 0, else 0.
 DEEPREC_INLINE vector_f32 where_positive(vector_f32 y, vector_f32 x) {
   return xsimd::select(y.v > zero().v, x.v, zero().v);
