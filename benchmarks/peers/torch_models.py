@@ -36,7 +36,7 @@ class Export:
     def __init__(self, folder):
         self.folder = Path(folder)
         self.sizes = json.loads((self.folder / "sizes.json").read_text(encoding="utf-8"))
-        self.first_row = self.array("first_row")
+        self.first_row = self.array("first_row").flatten()
         self.test_logits = self.array("test_logits")
         self.test_labels = self.array("test_labels")
 
@@ -202,7 +202,7 @@ class RowwiseAdagrad(torch.optim.Optimizer):
 
     def __init__(self, groups, initial_squares):
         super().__init__(groups, {})
-        self.squares = {p: torch.full((len(p),), initial_squares) for g in self.param_groups for p in g["params"]}
+        self.squares = {p: torch.full((len(p),), float(initial_squares)) for g in self.param_groups for p in g["params"]}
 
     @torch.no_grad()
     def step(self):
