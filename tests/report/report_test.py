@@ -19,6 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 REPORT = ROOT / "scripts/report/report.py"
 PEER = ROOT / "benchmarks/ops/tensorflow_peer.py"
+MODELS = ROOT / "benchmarks/peers/peers.py"
 EMPTY_README = "# Title\nbefore\n<!-- reproduce: begin -->\nold\n<!-- reproduce: end -->\nafter\n"
 
 
@@ -364,22 +365,45 @@ class RowsOfTheRepository(Case):
             self.assertTrue("untimed" in r or r["filter"].startswith(f"{r['suite']}/"), r["id"])
 
     def test_the_peers_benchmarks_exist(self):
-        listed = subprocess.run(
-            [sys.executable, PEER, "--benchmark_list_tests"], capture_output=True, text=True, check=True
-        )
-        for r in json.loads((ROOT / "benchmarks/reproduce.json").read_text(encoding="utf-8")):
-            for b in r["baselines"]:
-                if b.get("suite") == "tensorflow":
-                    self.assertIn(b["filter"], listed.stdout.split())
+        for suite, program in (("tensorflow", PEER), ("peers", MODELS)):
+            listed = subprocess.run(
+                [sys.executable, program, "--benchmark_list_tests"], capture_output=True, text=True, check=True
+            ).stdout.split()
+            rows = json.loads((ROOT / "benchmarks/reproduce.json").read_text(encoding="utf-8"))
+            claims = json.loads((ROOT / "benchmarks/claims.json").read_text(encoding="utf-8"))
+            parts = [part for r in rows for part in (r, *r["baselines"])] + claims
+            wanted = {part["filter"] for part in parts if part.get("suite") == suite}
+            self.assertTrue(wanted)
+            self.assertEqual(wanted - set(listed), set())
 
     def test_the_interval_is_that_of_the_suites(self):
-        sys.path.insert(0, str(PEER.parent))
-        import tensorflow_peer
+        sys.path.insert(0, str(ROOT / "benchmarks/support"))
+        import peer_suite
 
-        self.assertEqual(tensorflow_peer.median_interval(list(range(21))), (5, 15))
-        self.assertEqual(tensorflow_peer.median_interval([3, 1, 2]), (1, 3))
-        low, high = tensorflow_peer.median_interval([i / 2000 for i in range(1, 20001)])
+        self.assertEqual(peer_suite.median_interval(list(range(21))), (5, 15))
+        self.assertEqual(peer_suite.median_interval([3, 1, 2]), (1, 3))
+        low, high = peer_suite.median_interval([i / 2000 for i in range(1, 20001)])
         self.assertEqual((round(low, 3), round(high, 2)), (4.931, 5.07))
+
+    def test_models_without_pytorch(self):
+        self.write("torch.py", "raise ImportError('none in this test')")
+        self.write("numpy.py", "")
+        (self.work / "data/criteo").mkdir(parents=True)
+        self.write("data/criteo/criteo_kaggle_merged_24k.tsv", "")
+        environment = {**os.environ, "PYTHONPATH": str(self.work), "DEEPREC_DATA_DIR": str(self.work / "data")}
+        reasons = {sys.executable: "PyTorch is not installed: none in this test", "": "train_ctr is not built"}
+        for program, reason in reasons.items():
+            out = self.work / "out.json"
+            ended = subprocess.run(
+                [sys.executable, MODELS, "--train-ctr", program, "--benchmark_out", out],
+                capture_output=True,
+                text=True,
+                env=environment,
+                check=True,
+            )
+            self.assertIn(f"SKIPPED: {reason}", ended.stdout)
+            entries = json.loads(out.read_text(encoding="utf-8"))["benchmarks"]
+            self.assertEqual({entry["error_message"] for entry in entries}, {reason})
 
 
 class Plots(Case):
