@@ -68,8 +68,8 @@ set(DEEPREC_HEADERS
     include/deeprec/dense/detail/dot_interaction.inl
     include/deeprec/dense/detail/dot_interaction_args.hpp
     include/deeprec/dense/detail/dot_interaction_kernels.hpp
-    include/deeprec/dense/detail/fm_interaction.inl
     include/deeprec/dense/detail/float_rows.hpp
+    include/deeprec/dense/detail/fm_interaction.inl
     include/deeprec/dense/detail/fm_interaction_args.hpp
     include/deeprec/dense/detail/fm_interaction_kernels.hpp
     include/deeprec/dense/detail/gemm_borders.hpp
