@@ -1,17 +1,21 @@
 // A whole step of DLRM in the configuration for Criteo Kaggle, f32, on one thread: D = 16, bottom
-// 13-512-256-64-16, top 367-512-256-1, 26 tables of 100,000 rows, one zipf(1.05) id for each sample and table,
+// 13-512-256-64-16, top 367-512-256-1, 26 tables of 100,000 rows, one zipf(1.05) id for each sample and
+// table,
 // batches of 2048; lookup, forward, loss, backward, Adagrad of the stacks, rowwise Adagrad of the rows.
 //
 //   layers/dlrm_step/b:2048
 //
 //   over         time of a step over the sum, in the same round, of gemm_ms, gather_ms and rewrite_ms
 //   gemm_ms      each product of the stacks alone, forward and the gradients of weights and input, on weights
-//                that were packed before, or as they are where that is faster; none of the input of the bottom
+//                that were packed before, or as they are where that is faster; none of the input of the
+// bottom
 //   gather_ms    the best of a sweep of gathers of the rows of the batch
-//   rewrite_ms   the best of a sweep of passes that read, change and write its different rows with their state
+//   rewrite_ms   the best of a sweep of passes that read, change and write its different rows with their
+//                state
 //   *_part_ms    of the step's parts
 //
-// Limits use the ids of another batch than the step beside them. The rows in the caches are what a rotation of
+// Limits use the ids of another batch than the step beside them. The rows in the caches are what a
+// rotation of
 // 64 batches leaves there, on both sides. Loss, gradients and the first step are compared with sums in double
 // before anything is timed.
 #include <benchmark/benchmark.h>

@@ -1,4 +1,5 @@
-// Makes the step of a model, or its prediction, as a graph. A step has 70 to 90 ops, of which one, the source,
+// Makes the step of a model, or its prediction, as a graph. A step has 70 to 90 ops, of which one, the
+// source,
 // is not described.
 //
 //   read ─│io│─┬─ decode ───────────────────┬─> forward ops ─> loss gradient ─> backward ops ─> steps

@@ -1,6 +1,7 @@
 // What another framework needs to train the same model on the same batches, as files of a folder:
 //
-//   train_dense.npy (R,26), train_labels.npy (R,1), train_rows.npy (R,39)   rows among those of all tables, in
+//   train_dense.npy (R,26), train_labels.npy (R,1), train_rows.npy (R,39)   rows among those of all
+// tables, in
 //   test_dense.npy, ...                                                     the order of the first epoch
 //   first_row.npy (40,1)      where each slot's table begins; the last: rows of all
 //   <part>.npy                the first weights: rows of a table, or a stack's parameters as one row

@@ -1,6 +1,7 @@
 // file_check <trace.json> [<result.json>]: a trace of train_ctr is one that Perfetto reads, and the sums of
 // its spans are the shares that the run printed.
-// file_check --predicted <result.json> <rows.tsv> <probabilities> <logits.npy>: the probabilities have the log
+// file_check --predicted <result.json> <rows.tsv> <probabilities> <logits.npy>: the probabilities have the
+// log
 // loss of the test, and are those of the exported logits.
 #include <algorithm>
 #include <array>

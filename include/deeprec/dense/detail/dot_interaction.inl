@@ -24,7 +24,8 @@ DEEPREC_INLINE void copy_floats(const float* from, float* to, index_t n) {
   if (j < n) store_first(to + j, load_first(from + j, static_cast<int>(n - j)), static_cast<int>(n - j));
 }
 
-// total += factors x the columns of x from a place on. factors: Rows of `depth`, interaction_depth floats apart; x: `depth` rows,
+// total += factors x the columns of x from a place on. factors: Rows of `depth`, interaction_depth floats
+// apart; x: `depth` rows,
 // `step` floats apart.
 template <int Rows, int Vectors, class Place>
 DEEPREC_INLINE void add_products(const float* factors, const float* x, index_t step, index_t depth, Place at,
