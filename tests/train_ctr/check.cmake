@@ -227,7 +227,7 @@ elseif(CHECK STREQUAL "memory")
   write_rows("${file}" 1600000)
   file(SIZE "${file}" bytes)
   expect(bytes GREATER 380000000)
-  execute_process(COMMAND bash -c "ulimit -v 358400; \"$0\" --data \"$1\" --memory 100M --model lr --threads 2 --json \"$2\""
+  execute_process(COMMAND bash -c "ulimit -v 400000; \"$0\" --data \"$1\" --memory 100M --model lr --threads 2 --json \"$2\""
                           "${PROGRAM}" "${file}" "${WORK}/streamed.json" COMMAND_ERROR_IS_FATAL ANY)
   file(READ "${WORK}/streamed.json" streamed)
   string(JSON kept GET "${streamed}" kept)
