@@ -27,32 +27,33 @@ namespace ctr {
 enum class part { read, lookup, forward, backward, update };
 inline constexpr std::array<const char*, 5> part_names = {"read", "lookup", "forward", "backward", "update"};
 
-/// Fills the rows of a step; false: there are none.
-using row_reader = std::function<bool(raw_rows&)>;
+/// Fills the input of a step; false: there is none.
+template <class Source>
+using reader_of = std::function<bool(Source&)>;
+using row_reader = reader_of<raw_rows>;
 
 enum class graph_use : unsigned char { train, predict };
 
-struct graph_step {
+/// The graph of a step whose source makes values of this type.
+template <class Source>
+struct graph_step_of {
   deeprec::step_graph graph;
-  std::vector<part> parts;          ///< of each op
-  deeprec::value<raw_rows> source;  ///< the rows of the step
+  std::vector<part> parts;        ///< of each op
+  deeprec::value<Source> source;  ///< the rows of the step
   deeprec::value<matrix> logits, labels;
 };
+using graph_step = graph_step_of<raw_rows>;
 
 /// Adds ops to a graph, with the parts of a step that they belong to.
-class step_maker {
+template <class Source>
+class step_maker_of {
  public:
-  /// The values that no weight has a part in.
-  struct inputs {
-    deeprec::value<matrix> dense, labels;
-    std::vector<deeprec::value<slot_rows>> rows;  // of each slot
-  };
-
-  step_maker() = default;
+  step_maker_of() = default;
   deeprec::step_graph& graph() { return made_.graph; }
   /// The logits of the rows: what a prediction ends with.
   void set_logits(deeprec::value<matrix> logits) { made_.logits = logits; }
-  graph_step take() { return std::move(made_); }
+  void set_labels(deeprec::value<matrix> labels) { made_.labels = labels; }
+  graph_step_of<Source> take() { return std::move(made_); }
 
   /// Adds an op of this part and role.
   template <class Op, class... In>
@@ -63,16 +64,40 @@ class step_maker {
     if (of == part::update) added.role(deeprec::op_role::apply).target();
     return added;
   }
-
-  inputs add_inputs(const ctr_tables& tables, row_reader read) {
-    const deeprec::value<raw_rows> source =
-        graph().source<raw_rows>("read", [read = std::move(read)](raw_rows& rows) { return read(rows); });
+  /// Adds the source, and the user's cut behind it.
+  deeprec::value<Source> add_source(reader_of<Source> read) {
+    const deeprec::value<Source> source = graph().template source<Source>(
+        "read", [read = std::move(read)](Source& rows) { return read(rows); });
     made_.source = source;
     mark(source.op(), part::read);
-    const deeprec::value<raw_rows> raw = graph().stage("io", source);
+    const deeprec::value<Source> raw = graph().stage("io", source);
     mark(raw.op(), part::read);
+    return raw;
+  }
+
+ private:
+  void mark(index_t op, part of) {
+    const auto at = static_cast<std::size_t>(op);
+    if (made_.parts.size() <= at) made_.parts.resize(at + 1, part::read);
+    made_.parts[at] = of;
+  }
+
+  graph_step_of<Source> made_;
+};
+
+/// The step of a model of a click log.
+class step_maker : public step_maker_of<raw_rows> {
+ public:
+  /// The values that no weight has a part in.
+  struct inputs {
+    deeprec::value<matrix> dense, labels;
+    std::vector<deeprec::value<slot_rows>> rows;  // of each slot
+  };
+
+  inputs add_inputs(const ctr_tables& tables, row_reader read) {
+    const deeprec::value<raw_rows> raw = add_source(std::move(read));
     const auto decoded = add(part::read, "decode", decode_op{}, raw);
-    made_.labels = decoded.template get<1>();
+    set_labels(decoded.template get<1>());
     inputs made{decoded.template get<0>(), decoded.template get<1>(), {}};
     for (index_t n = 0; n < integers; ++n) {
       made.rows.push_back(add(part::read, "bucket I" + std::to_string(n + 1), bucket_integer_op{n}, raw));
@@ -89,15 +114,6 @@ class step_maker {
     }
     return made;
   }
-
- private:
-  void mark(index_t op, part of) {
-    const auto at = static_cast<std::size_t>(op);
-    if (made_.parts.size() <= at) made_.parts.resize(at + 1, part::read);
-    made_.parts[at] = of;
-  }
-
-  graph_step made_;
 };
 
 }  // namespace ctr

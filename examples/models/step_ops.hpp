@@ -242,7 +242,8 @@ struct lookup_op {
     visit("width", width);
   }
   status operator()(const step_call& call, const located_rows& in, const table_type&, matrix& out) const {
-    return features->look_up(call.on, in.found, out.make(in.by_slot[0].bags(), slots * width));
+    const auto columns = static_cast<index_t>(in.by_slot.size()) * width;
+    return features->look_up(call.on, in.found, out.make(in.by_slot[0].bags(), columns));
   }
 };
 /// The same behind the columns of another matrix.

@@ -122,11 +122,12 @@ void write_file(const std::string& path, const std::string& text) {
 
 }  // namespace
 
-class graph_training::body {
+template <class Source>
+class graph_training<Source>::body {
  public:
-  body(const make_step& make, const graph_options& how)
+  body(const make_step<Source>& make, const graph_options& how)
       : how_(how),
-        step_(make([this](raw_rows& rows) { return read(rows); })),
+        step_(make([this](Source& rows) { return read(rows); })),
         flat_(step_.graph.flat().or_throw()) {
     cut_ = smart_stage(flat_, {.rule = deeprec::stage_rule::farthest}).or_throw();
     std::vector<char> ahead(static_cast<std::size_t>(flat_.size()), 0);
@@ -154,11 +155,9 @@ class graph_training::body {
     }
   }
 
-  deeprec::pipeline_statistics run(deeprec::thread_pool& pool, row_feed& feed,
-                                   const std::function<bool()>& over,
+  deeprec::pipeline_statistics run(deeprec::thread_pool& pool, const reader_of<Source>& read,
                                    const std::function<void(index_t)>& trained, stopwatch& watch) {
-    feed_ = &feed;
-    over_ = &over;
+    read_ = &read;
     deeprec::pipeline_statistics made;
     const auto done = [&](const deeprec::step_state& state) {
       if (steps_++ == 0) take_bytes(step_.graph, state);
@@ -249,16 +248,13 @@ class graph_training::body {
   }
 
  private:
-  bool read(raw_rows& rows) {
-    if ((*over_)()) return false;
+  bool read(Source& rows) {
     if (recorder_ && staged_) recorder_->name_thread("ahead");
-    rows.clear(how_.batch_size);
-    feed_->next(how_.batch_size, [&](const sparse_batch& chunk, index_t row) { rows.append(chunk, row); });
-    return rows.rows > 0;
+    return (*read_)(rows);
   }
 
   graph_options how_;
-  graph_step step_;
+  graph_step_of<Source> step_;
   deeprec::flat_graph flat_;
   deeprec::stage_cut cut_;
   std::optional<deeprec::trace_recorder> recorder_;
@@ -266,29 +262,39 @@ class graph_training::body {
   std::optional<deeprec::staged_program> staged_;
   std::optional<deeprec::step_program> alone_;
   std::optional<deeprec::step_state> state_;
-  row_feed* feed_ = nullptr;
-  const std::function<bool()>* over_ = nullptr;
+  const reader_of<Source>* read_ = nullptr;
   index_t steps_ = 0;
   std::vector<double> seconds_of_;  // of each op
   double seconds_ = 0;
 };
 
-graph_training::graph_training(const make_step& make, const graph_options& how)
+template <class Source>
+graph_training<Source>::graph_training(const make_step<Source>& make, const graph_options& how)
     : body_(std::make_unique<body>(make, how)) {}
-graph_training::~graph_training() = default;
+template <class Source>
+graph_training<Source>::~graph_training() = default;
 
-deeprec::pipeline_statistics graph_training::run(deeprec::thread_pool& pool, row_feed& feed,
-                                                 const std::function<bool()>& over,
-                                                 const std::function<void(index_t)>& trained,
-                                                 stopwatch& watch) {
-  return body_->run(pool, feed, over, trained, watch);
+template <class Source>
+deeprec::pipeline_statistics graph_training<Source>::run(deeprec::thread_pool& pool,
+                                                         const reader_of<Source>& read,
+                                                         const std::function<void(index_t)>& trained,
+                                                         stopwatch& watch) {
+  return body_->run(pool, read, trained, watch);
 }
-std::string graph_training::explain() const { return body_->explain(); }
-void graph_training::write_trace() const { body_->write_trace(); }
+template <class Source>
+std::string graph_training<Source>::explain() const {
+  return body_->explain();
+}
+template <class Source>
+void graph_training<Source>::write_trace() const {
+  body_->write_trace();
+}
 
-void predict_by_graph(deeprec::executor_ref pool, const make_step& make, const row_reader& fill,
+template <class Source>
+void predict_by_graph(deeprec::executor_ref pool, const std::type_identity_t<make_step<Source>>& make,
+                      const reader_of<Source>& fill,
                       const std::function<void(matrix_view<const float>, matrix_view<const float>)>& each) {
-  const graph_step step = make(fill);
+  const graph_step_of<Source> step = make(fill);
   const deeprec::step_program program = deeprec::step_program::compile(step.graph).or_throw();
   deeprec::step_state state = program.make_state();
   step_context on(pool);
@@ -299,5 +305,14 @@ void predict_by_graph(deeprec::executor_ref pool, const make_step& make, const r
     rethrow_innermost(wrong);
   }
 }
+
+template class graph_training<raw_rows>;
+template class graph_training<history_batch>;
+template void predict_by_graph<raw_rows>(
+    deeprec::executor_ref, const make_step<raw_rows>&, const reader_of<raw_rows>&,
+    const std::function<void(matrix_view<const float>, matrix_view<const float>)>&);
+template void predict_by_graph<history_batch>(
+    deeprec::executor_ref, const make_step<history_batch>&, const reader_of<history_batch>&,
+    const std::function<void(matrix_view<const float>, matrix_view<const float>)>&);
 
 }  // namespace ctr

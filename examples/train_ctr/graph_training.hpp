@@ -1,10 +1,12 @@
 // Runs the step of a model as a graph: on one thread, or as a pipeline that is cut where the user's stage is,
 // or where smart_stage moves it.
 //
-//   graph_training steps([&](row_reader read) { return make_graph_step(model, tables, read); }, how);
-//   steps.run(pool, feed, over, trained, watch);     once for each epoch
+//   graph_training<raw_rows> steps([&](row_reader read) { return make_graph_step(model, tables, read); }, how);
+//   steps.run(pool, read, trained, watch);       once for each epoch
 //   steps.write_trace();
-//   predict_by_graph(pool, step, 4096, fill, each)   the logits of rows
+//   predict_by_graph(pool, make, fill, each)     the logits of rows
+//
+// The source of a step makes rows of a click log (raw_rows) or histories (history_batch).
 //
 // The time of an op counts for its part where it runs in the training itself; what a stage runs ahead takes
 // none of it, but that the training waits for it: this is time of the part "read".
@@ -13,40 +15,41 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <type_traits>
 
 #include <deeprec/exec/thread_pool.hpp>
 #include <deeprec/pipeline/statistics.hpp>
 
-#include "ctr_rows.hpp"
+#include "models/history_data.hpp"
 #include "models/step_maker.hpp"
 #include "stopwatch.hpp"
 
 namespace ctr {
 
 /// Makes the graph of a step that begins with this reader.
-using make_step = std::function<graph_step(row_reader)>;
+template <class Source>
+using make_step = std::function<graph_step_of<Source>(reader_of<Source>)>;
 
 struct graph_options {
   bool smart_stage = false;
-  index_t batch_size = 128;
   int threads = 1;      ///< of the pool
   int prefetch = 16;    ///< steps between the stage and the rest; 0: no stage
   std::string trace;    ///< file for the spans of all ops; empty: none
   std::string picture;  ///< file for the graph in Graphviz's language; empty: none
 };
 
+template <class Source>
 class graph_training {
  public:
   /// @param make  what the graph refers to outlives this
-  graph_training(const make_step& make, const graph_options& how);
+  graph_training(const make_step<Source>& make, const graph_options& how);
   ~graph_training();
   graph_training(const graph_training&) = delete;
   graph_training& operator=(const graph_training&) = delete;
 
-  /// Trains with the rows of the feed until it ends. over() is called before rows are read, on the thread
-  /// that reads; true: no further step. trained(rows) follows each step.
-  deeprec::pipeline_statistics run(deeprec::thread_pool& pool, row_feed& feed,
-                                   const std::function<bool()>& over,
+  /// Trains with what read(rows) makes until it returns false; it is called on the thread that reads.
+  /// trained(rows) follows each step.
+  deeprec::pipeline_statistics run(deeprec::thread_pool& pool, const reader_of<Source>& read,
                                    const std::function<void(index_t)>& trained, stopwatch& watch);
 
   /// The graph and the cut in words: how many ops of which kinds are where, and why the others are not
@@ -63,7 +66,9 @@ class graph_training {
 /// Predicts until fill(rows) returns false; each(logits, labels) follows each batch.
 ///
 /// @param make  makes the graph of a prediction
-void predict_by_graph(deeprec::executor_ref pool, const make_step& make, const row_reader& fill,
+template <class Source>
+void predict_by_graph(deeprec::executor_ref pool, const std::type_identity_t<make_step<Source>>& make,
+                      const reader_of<Source>& fill,
                       const std::function<void(matrix_view<const float>, matrix_view<const float>)>& each);
 
 }  // namespace ctr

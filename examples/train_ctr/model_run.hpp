@@ -119,13 +119,12 @@ score train_and_test(thread_pool& pool, const ctr_input& input, const options& o
   std::atomic<index_t> begun{0};  // steps; the thread that reads looks too
   const auto over = [&] { return interrupted || (o.steps > 0 && begun >= o.steps); };
   [[maybe_unused]] by_hand<Model> hand(pool, model, o);
-  std::optional<graph_training> as_graph;
+  std::optional<graph_training<raw_rows>> as_graph;
   const auto make_graph = [&](graph_use use) {
     return [&, use](row_reader read) { return make_graph_step(model, *input.tables, std::move(read), use); };
   };
   if (o.is_graph() || !stepped_by_hand<Model>) {
     as_graph.emplace(make_graph(graph_use::train), graph_options{.smart_stage = o.smart_stage,
-                                                                 .batch_size = o.batch_size,
                                                                  .threads = o.threads,
                                                                  .prefetch = o.prefetch,
                                                                  .trace = o.trace,
@@ -150,10 +149,14 @@ score train_and_test(thread_pool& pool, const ctr_input& input, const options& o
       };
       if (as_graph) {
         const index_t before = place.steps;
-        const auto no_more = [&, read = begun.load()]() mutable {
-          return interrupted || (o.steps > 0 && read++ >= o.steps);
+        const auto read = [&, steps = begun.load()](raw_rows& raw) mutable {
+          if (interrupted || (o.steps > 0 && steps++ >= o.steps)) return false;
+          raw.clear(o.batch_size);
+          feed.next(o.batch_size,
+                    [&](const sparse_batch& chunk, index_t row) { raw.append(chunk, row); });
+          return raw.rows > 0;
         };
-        add(result.stages, as_graph->run(pool, feed, no_more, trained, result.watch));
+        add(result.stages, as_graph->run(pool, read, trained, result.watch));
         begun += place.steps - before;
       } else if constexpr (stepped_by_hand<Model>) {
         add(result.stages, hand.run(feed, *input.tables, begun, over, trained, result.watch));
@@ -176,7 +179,7 @@ score train_and_test(thread_pool& pool, const ctr_input& input, const options& o
   }
   row_feed feed(input.to_test(), row_use::test);
   feed.begin(reading, 0, 0);
-  predict_by_graph(
+  predict_by_graph<raw_rows>(
       pool, make_graph(graph_use::predict),
       [&](raw_rows& raw) {
         raw.clear(ctr_rows::chunk_rows);
@@ -214,7 +217,7 @@ void predict_file(thread_pool& pool, const options& o, const saved_click_model& 
   sparse_batch chunk;
   chunk.reshape(deeprec::criteo_format::shape());
   output_file out(o.output);
-  predict_by_graph(
+  predict_by_graph<raw_rows>(
       on_pool,
       [&](row_reader read) { return make_graph_step(model, tables, std::move(read), graph_use::predict); },
       [&](raw_rows& raw) {

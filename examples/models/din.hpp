@@ -1,0 +1,131 @@
+// DIN: attention of the candidate over the items that its user had before.
+//
+//   target ──────┬─> compare ─> attention MLP ─> a score for each position
+//   history ─────┘                                │
+//   history ─────────────────────────────────────>└─> sum of score x row ─┬─> MLP with Dice ─> logit
+//   target ───────────────────────────── itself, and times that sum ──────┘
+//
+// Rows are those of an item and of its category, side by side. Without attention the score is 1 / length.
+// Source: Zhou et al. 2018, arXiv:1706.06978.
+#pragma once
+
+#include "history_ops.hpp"
+#include "model.hpp"
+
+namespace ctr {
+
+struct din_options {
+  index_t width = 16;                     ///< of an item's row, and of a category's
+  std::vector<index_t> unit = {32};       ///< hidden layers of the attention unit
+  std::vector<index_t> top = {64, 32};    ///< hidden layers
+  bool attention = true;
+  float first_rows = 0.05F;  ///< rows begin uniform in +- this
+  float row_rate = 0.05F;
+  float dense_rate = 0.01F;
+  float initial_squares = 0;  ///< of Adagrad, for rows and stacks
+  deeprec::mlp_precision precision{};
+
+  template <class Visit>
+  void for_each_size(Visit&& visit) {
+    visit("width", width);
+    visit("top", top);
+  }
+};
+
+class din {
+ public:
+  static constexpr const char* name = "din";
+  static constexpr bool draws_negatives = true;  ///< trains with a negative for each positive
+  static constexpr bool gives_logits = true;
+  using options = din_options;
+
+  din(const step_context& on, const history_tables& tables, std::uint64_t seed, const din_options& o = {})
+      : options_(o),
+        row_width_(tables.features() * o.width),
+        table_(make_table(on, tables.first_row().back(), o.width, o.first_rows, deeprec::mix64(seed + 1))),
+        features_(table_.view(), tables.first_row()),
+        unit_(with_ends(4 * row_width_, o.unit, 1), deeprec::mlp_output::linear, deeprec::counter_rng(seed),
+              deeprec::weight_init::he, 100, std::pmr::get_default_resource(), o.precision),
+        top_(with_ends(3 * row_width_, o.top, 1), deeprec::counter_rng(seed), o.precision.math) {}
+  din(const din&) = delete;  // its features refer to its table
+  din& operator=(const din&) = delete;
+
+  /// All that training changes, under its names.
+  [[nodiscard]] std::vector<deeprec::named_table> parts() {
+    unit_.make_state(dense_optimizer()).or_throw();
+    std::vector<deeprec::named_table> all = {name_table("din, rows", table_.view())};
+    if (options_.attention) add_parts(all, "din, attention", unit_);
+    add_parts(all, "din, stack", top_);
+    all.push_back(name_table("din, averages of Dice", as_table(top_.averages())));
+    return all;
+  }
+
+  friend graph_step_of<history_batch> make_graph_step(din& model, const history_tables& tables,
+                                                      reader_of<history_batch> read, graph_use use);
+
+ private:
+  [[nodiscard]] deeprec::adagrad dense_optimizer() const {
+    return {.learning_rate = options_.dense_rate, .initial_squares = options_.initial_squares};
+  }
+
+  din_options options_;
+  index_t row_width_;  // K
+  table_type table_;   // of items, then of categories
+  slot_features features_;
+  stack_type unit_;
+  dice_stack top_;
+};
+
+/// @param model, tables  outlive the graph
+inline graph_step_of<history_batch> make_graph_step(din& model, const history_tables& tables,
+                                                    reader_of<history_batch> read, graph_use use) {
+  history_step_maker make;
+  deeprec::step_graph& g = make.graph();
+  const bool attention = model.options_.attention;
+  const auto table = g.variable("rows", model.table_);
+  const auto stack = g.variable("stack", model.top_);
+  const auto in =
+      make.add_inputs(tables, &model.features_, model.options_.width, table, std::move(read));
+  const auto mode = use == graph_use::train ? deeprec::dice_mode::batch : deeprec::dice_mode::fixed;
+
+  deeprec::value<matrix> compared, scores;
+  deeprec::variable<stack_type> unit;
+  if (attention) {
+    unit = g.variable("attention", model.unit_);
+    compared = make.add(part::forward, "compare", compare_op{}, in.batch, in.rows);
+    scores = make.add(part::forward, "attention forward", stack_forward_op{}, compared, g.write(unit));
+  } else {
+    scores = make.add(part::forward, "even scores", even_scores_op{}, in.batch);
+  }
+  const auto pooled = make.add(part::forward, "pool", pool_op{}, in.batch, in.rows, scores);
+  const auto joined = make.add(part::forward, "join", join_op{}, in.batch, in.rows, pooled);
+  const auto logits = make.add(part::forward, "stack forward", dice_forward_op{mode}, joined, g.write(stack));
+  make.set_logits(logits);
+  if (use == graph_use::predict) return make.take();
+
+  const auto slope = make.add(part::backward, "loss gradient", loss_gradient_op{}, logits, in.labels);
+  const auto of_joined =
+      make.add(part::backward, "stack backward", dice_backward_op{}, slope, joined, g.write(stack));
+  const auto of_parts =
+      make.add(part::backward, "join backward", join_backward_op{}, in.batch, in.rows, pooled, of_joined);
+  const auto by_pool =
+      make.add(part::backward, "pool backward", pool_backward_op{}, in.batch, in.rows, scores,
+               of_parts.template get<0>(), of_parts.template get<1>());
+  deeprec::value<matrix> of_rows = by_pool.template get<0>();
+  if (attention) {
+    const auto of_compared = make.add(part::backward, "attention backward", stack_backward_op{},
+                                      by_pool.template get<1>(), compared, g.write(unit));
+    const auto by_unit = make.add(part::backward, "compare backward", compare_backward_op{}, in.batch,
+                                  in.rows, of_compared, of_rows);
+    of_rows = by_unit.template get<0>();
+    make.add(part::update, "attention step", stack_step_op{model.dense_optimizer()}, g.write(unit));
+  }
+  const deeprec::rowwise_adagrad row_optimizer{.learning_rate = model.options_.row_rate,
+                                               .initial_squares = model.options_.initial_squares};
+  make.add(part::update, "stack step", dice_step_op{model.dense_optimizer()}, g.write(stack));
+  make.add(part::update, "row update", row_update_op{&model.features_, row_optimizer}, in.located, of_rows,
+           g.write(table));
+  return make.take();
+}
+
+}  // namespace ctr
