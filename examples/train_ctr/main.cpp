@@ -26,6 +26,7 @@
 #include "click_models.hpp"
 #include "ctr_input.hpp"
 #include "ctr_rows.hpp"
+#include "history_models.hpp"
 #include "options.hpp"
 #include "report.hpp"
 #include "saved_model.hpp"
@@ -53,6 +54,12 @@ score planted_score(ctr_input& input) {
   return result;
 }
 
+int end_of_run() {
+  if (!interrupted) return 0;
+  std::fprintf(stderr, "train_ctr: interrupted; the figures are of the steps done so far\n");
+  return 130;
+}
+
 int run(options& o) {
   if (!o.json.empty() && !std::ofstream(o.json, std::ios::app)) {
     throw failure("cannot write " + o.json);
@@ -76,6 +83,10 @@ int run(options& o) {
     model->predict(pool, o, saved, interrupted);
     return interrupted ? 130 : 0;
   }
+  if (is_history_model(o.models.front())) {
+    run_history_models(pool, o, interrupted);
+    return end_of_run();
+  }
   ctr_input input;
   survey(pool, input, o, [] { return interrupted.load(); });
   const ctr_rows& rows = *input.rows;
@@ -97,10 +108,17 @@ int run(options& o) {
   }
   if (o.data.empty()) scores.push_back(planted_score(input));
   print(scores, o);
-  if (!o.json.empty()) write_json(scores, input, o, interrupted);
-  if (!interrupted) return 0;
-  std::fprintf(stderr, "train_ctr: interrupted; the figures are of the steps done so far\n");
-  return 130;
+  if (!o.json.empty()) {
+    write_json(scores,
+               {.rows = rows.rows(),
+                .train_rows = to_train,
+                .test_rows = to_test,
+                .window = rows.window(),
+                .is_kept = rows.is_kept(),
+                .table_rows = input.tables->rows()},
+               o, interrupted);
+  }
+  return end_of_run();
 }
 
 }  // namespace

@@ -28,6 +28,7 @@
 #include "ctr_rows.hpp"
 #include "export_run.hpp"
 #include "graph_training.hpp"
+#include "model_options.hpp"
 #include "options.hpp"
 #include "output_file.hpp"
 #include "progress.hpp"
@@ -37,51 +38,6 @@
 #include "training.hpp"
 
 namespace ctr {
-
-inline deeprec::mlp_precision precision_of(const options& o) {
-  deeprec::mlp_precision how;
-  how.math = o.math == "bf16"   ? deeprec::gemm_math::bf16
-             : o.math == "tf32" ? deeprec::gemm_math::tf32
-                                : deeprec::gemm_math::f32;
-  if (o.last_layer_f32) how.last = deeprec::mlp_precision::last_layer::f32;
-  return how;
-}
-
-/// The options of a model: the sizes that were given; the others stay as the model has them.
-template <class Model>
-[[nodiscard]] typename Model::options options_of(const options& o) {
-  typename Model::options how;
-  how.precision = precision_of(o);
-  how.initial_squares = o.initial_squares;
-  const auto set = [](auto& size, const auto& given, bool is_given) {
-    if constexpr (std::is_same_v<decltype(size), std::remove_cvref_t<decltype(given)>&>) {
-      if (is_given) size = given;
-    }
-  };
-  how.for_each_size([&](std::string_view name, auto& size) {
-    if (name == "width") set(size, o.width, o.width > 0);
-    if (name == "layers") set(size, o.cross_layers, o.cross_layers > 0);
-    if (name == "bottom") set(size, o.bottom, !o.bottom.empty());
-    if (name == "top") set(size, o.top, !o.top.empty());
-  });
-  return how;
-}
-
-inline void add(deeprec::pipeline_statistics& sum, const deeprec::pipeline_statistics& more) {
-  if (sum.stages.empty()) {
-    sum = more;
-    return;
-  }
-  sum.elapsed += more.elapsed;
-  for (std::size_t i = 0; i < sum.stages.size(); ++i) {
-    deeprec::stage_statistics& s = sum.stages[i];
-    s.items += more.stages[i].items;
-    s.busy += more.stages[i].busy;
-    s.input_wait += more.stages[i].input_wait;
-    s.output_wait += more.stages[i].output_wait;
-    s.occupancy = static_cast<double>(s.busy.count()) / static_cast<double>(sum.elapsed.count());
-  }
-}
 
 template <class Model>
 score train_and_test(thread_pool& pool, const ctr_input& input, const options& o,

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "click_models.hpp"
+#include "history_models.hpp"
 #include "memory_limit.hpp"
 
 namespace ctr {
@@ -64,7 +65,10 @@ std::optional<int> parse(options& o, int argc, char** argv) {
   app.add_option("--graph", o.graph, "write the graph of a step to this file, for Graphviz");
   std::vector<std::string> names;
   for (const click_model_runs* model : click_models) names.emplace_back(model->name);
-  app.add_option("--model", o.models, "dlrm, wdl, deepfm, dcn or lr; may be repeated (default: dlrm and lr)")
+  names.insert(names.end(), history_models.begin(), history_models.end());
+  app.add_option("--model", o.models,
+                 "of click logs: dlrm, wdl, deepfm, dcn or lr; of histories: din or dssm; may be repeated "
+                 "(default: dlrm and lr)")
       ->check(CLI::IsMember(names));
   app.add_option("--math", o.math, "of the dense layers: f32, bf16 or tf32")
       ->check(CLI::IsMember({"f32", "bf16", "tf32"}))
@@ -83,6 +87,19 @@ std::optional<int> parse(options& o, int argc, char** argv) {
       ->delimiter(',')
       ->check(CLI::Range(1, 1 << 16));
   app.add_option("--cross-layers", o.cross_layers, "of dcn (default: 2)")->check(CLI::Range(1, 64));
+  app.add_option("--items", o.items,
+                 "of din and dssm: the categories of the items of --data, text with columns item_id and "
+                 "i_category")
+      ->check(file);
+  app.add_option("--history", o.history, "of din and dssm: the latest items of a user that are looked at")
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
+  app.add_flag("--no-attention", o.no_attention, "of din: the mean of a history instead");
+  app.add_option("--temperature", o.temperature, "of dssm: what cosines are divided by (default: 0.1)")
+      ->check(CLI::Range(1e-3, 1e3));
+  app.add_flag("--validate", o.validate,
+               "of din and dssm: test with the last but one item of each user, without the last, to choose "
+               "options by");
   app.add_option("--batch-size", o.batch_size, "rows of a training step")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
@@ -175,6 +192,29 @@ std::optional<int> parse(options& o, int argc, char** argv) {
     return wrong("--test needs --data");
   }
   if (o.models.empty()) o.models = {"dlrm", "lr"};
+  const auto of_histories = std::count_if(o.models.begin(), o.models.end(), is_history_model);
+  if (of_histories > 0 && of_histories < static_cast<std::ptrdiff_t>(o.models.size())) {
+    return wrong("din and dssm are for histories, the other models for click logs: not both at once");
+  }
+  const auto refuse = [&](std::initializer_list<const char*> given, const std::string& where) {
+    for (const char* name : given) {
+      if (app.count(name) > 0) return wrong((name + where).c_str());
+    }
+    return 0;
+  };
+  if (of_histories > 0) {
+    if (const int code = refuse({"--test", "--memory", "--window", "--stale-window", "--micro-batch", "--bottom",
+                                 "--cross-layers", "--train-fraction", "--planted", "--synthesize", "--save",
+                                 "--save-every", "--load", "--export"},
+                                " is not for din and dssm")) {
+      return code;
+    }
+    if (o.step == "direct") return wrong("--step direct is not for din and dssm, whose step is a graph");
+    if (o.data.empty() && !o.items.empty()) return wrong("--items needs --data");
+  } else if (const int code = refuse({"--items", "--history", "--no-attention", "--temperature", "--validate"},
+                                     " needs --model din or dssm")) {
+    return code;
+  }
   const auto any = [&](std::initializer_list<std::string_view> of) {
     return std::any_of(o.models.begin(), o.models.end(), [&](const std::string& model) {
       return std::find(of.begin(), of.end(), model) != of.end();

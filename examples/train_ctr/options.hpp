@@ -35,6 +35,10 @@ struct options {
   std::vector<index_t> bottom, top;  // hidden layers; empty: the model's default
   float initial_squares = 0;
   index_t cross_layers = 0;  // 0: the model's default
+  std::string items;         // file of the items of histories
+  index_t history = 50;
+  bool no_attention = false, validate = false;
+  float temperature = 0;  // 0: the model's default
   std::string step;          // "graph", "direct"; empty: the former where one of the next three is set
   bool smart_stage = false;
   std::string trace, graph;

@@ -1,11 +1,15 @@
 #include "report.hpp"
 
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include <deeprec/core/isa.hpp>
 #include <deeprec/dense/gemm.hpp>
+
+#include "memory_limit.hpp"
 
 namespace ctr {
 
@@ -25,11 +29,21 @@ std::string order_of(const ctr_rows& rows) {
 }
 
 void print(const std::vector<score>& scores, const options& o) {
-  std::printf("%-8s %8s %9s %11s", "model", "auc", "logloss", "samples/s");
+  const bool by_user =
+      std::any_of(scores.begin(), scores.end(), [](const score& s) { return !std::isnan(s.user_auc); });
+  std::printf("%-8s %8s", "model", "auc");
+  if (by_user) std::printf(" %8s", "user auc");
+  std::printf(" %9s %11s", "logloss", "samples/s");
   for (const char* name : part_names) std::printf(" %9s", name);
   std::printf("\n");
   for (const score& s : scores) {
-    std::printf("%-8s %8.4f %9.4f", s.name.c_str(), s.auc, s.log_loss);
+    std::printf("%-8s %8.4f", s.name.c_str(), s.auc);
+    if (by_user) std::printf(" %8.4f", s.user_auc);
+    if (std::isnan(s.log_loss)) {
+      std::printf(" %9s", "-");
+    } else {
+      std::printf(" %9.4f", s.log_loss);
+    }
     if (s.samples > 0) {
       std::printf(" %11.0f", s.samples_per_second);
       for (std::size_t p = 0; p < part_names.size(); ++p) {
@@ -63,16 +77,16 @@ void print(const std::vector<score>& scores, const options& o) {
   std::fflush(stdout);
 }
 
-void write_json(const std::vector<score>& scores, const ctr_input& input, const options& o,
+void write_json(const std::vector<score>& scores, const data_facts& data, const options& o,
                 bool interrupted) {
   nlohmann::json out = {{"data", o.data.empty() ? "synthetic" : o.data},
-                        {"rows", input.rows->rows()},
-                        {"train_rows", input.rows->rows(row_use::train)},
-                        {"test_rows", input.to_test().rows(row_use::test)},
-                        {"window", input.rows->window()},
-                        {"kept", input.rows->is_kept()},
+                        {"rows", data.rows},
+                        {"train_rows", data.train_rows},
+                        {"test_rows", data.test_rows},
+                        {"window", data.window},
+                        {"kept", data.is_kept},
                         {"peak_megabytes", peak_megabytes()},
-                        {"table_rows", input.tables->rows()},
+                        {"table_rows", data.table_rows},
                         {"step", o.is_graph() ? "graph" : "direct"},
                         {"smart_stage", o.smart_stage},
                         {"prefetch", o.prefetch},
@@ -89,7 +103,9 @@ void write_json(const std::vector<score>& scores, const ctr_input& input, const 
                         {"interrupted", interrupted},
                         {"models", nlohmann::json::array()}};
   for (const score& s : scores) {
-    nlohmann::json one = {{"model", s.name}, {"auc", s.auc}, {"logloss", s.log_loss}};
+    nlohmann::json one = {{"model", s.name}, {"auc", s.auc}};
+    if (!std::isnan(s.log_loss)) one["logloss"] = s.log_loss;
+    if (!std::isnan(s.user_auc)) one["user_auc"] = s.user_auc;
     if (s.samples > 0) {
       one["samples"] = s.samples;
       one["samples_per_second"] = s.samples_per_second;

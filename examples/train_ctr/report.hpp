@@ -2,12 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
 #include <deeprec/pipeline/statistics.hpp>
 
-#include "ctr_input.hpp"
+#include "ctr_rows.hpp"
 #include "options.hpp"
 #include "stopwatch.hpp"
 
@@ -16,7 +17,8 @@ namespace ctr {
 struct score {
   std::string name;
   double auc = 0;
-  double log_loss = 0;
+  double user_auc = std::numeric_limits<double>::quiet_NaN();  ///< the mean of each user's; NaN: of no users
+  double log_loss = 0;                                         ///< NaN: the scores are no logits
   double samples_per_second = 0;
   index_t samples = 0;
   std::uint64_t checksum = 0;
@@ -25,11 +27,35 @@ struct score {
   std::string graph;  ///< of the step, in words
 };
 
+/// What a run is about.
+struct data_facts {
+  index_t rows = 0, train_rows = 0, test_rows = 0;
+  index_t window = 0;  ///< rows that are shuffled at a time; 0: all
+  bool is_kept = true;
+  index_t table_rows = 0;
+};
+
+inline void add(deeprec::pipeline_statistics& sum, const deeprec::pipeline_statistics& more) {
+  if (sum.stages.empty()) {
+    sum = more;
+    return;
+  }
+  sum.elapsed += more.elapsed;
+  for (std::size_t i = 0; i < sum.stages.size(); ++i) {
+    deeprec::stage_statistics& s = sum.stages[i];
+    s.items += more.stages[i].items;
+    s.busy += more.stages[i].busy;
+    s.input_wait += more.stages[i].input_wait;
+    s.output_wait += more.stages[i].output_wait;
+    s.occupancy = static_cast<double>(s.busy.count()) / static_cast<double>(sum.elapsed.count());
+  }
+}
+
 /// How the rows are read and shuffled, in words.
 std::string order_of(const ctr_rows& rows);
 /// The table of all scores, and what the stages waited for.
 void print(const std::vector<score>& scores, const options& o);
 /// To the file that the options name.
-void write_json(const std::vector<score>& scores, const ctr_input& input, const options& o, bool interrupted);
+void write_json(const std::vector<score>& scores, const data_facts& data, const options& o, bool interrupted);
 
 }  // namespace ctr

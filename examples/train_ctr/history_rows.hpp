@@ -1,0 +1,241 @@
+// What users had, one item after the other, and which of these positions train and test:
+//
+//   user 0   i4 i9 i2 i7 │ i3        each position but the first trains, with the items before it;
+//   user 1   i9 i1 i5 │ i2           the last one tests
+//
+// Read from lines of user, item and time, with the categories of items beside it, or generated. A negative of
+// a user is an item of a kind that the user's list does not have, drawn uniformly: each item is of its own
+// kind but where histories are generated, whose kinds are hidden groups. What goes wrong is thrown as a
+// failure.
+#pragma once
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <fstream>
+#include <numeric>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include <deeprec/core/random.hpp>
+
+#include "models/history_data.hpp"
+
+namespace ctr {
+
+/// An item that a user had, and that the items before it are to predict.
+struct history_position {
+  index_t user = 0, at = 0;  // at: among all items of all users
+};
+
+class user_histories {
+ public:
+  history_tables tables;
+  std::vector<history_position> train, test;
+
+  [[nodiscard]] index_t users() const { return static_cast<index_t>(first_.size()) - 1; }
+  [[nodiscard]] row_id item(const history_position& p) const { return items_[static_cast<std::size_t>(p.at)]; }
+  /// The items before it, the latest `most` of them.
+  [[nodiscard]] std::span<const row_id> history(const history_position& p, index_t most) const {
+    const index_t first = std::max(first_[static_cast<std::size_t>(p.user)], p.at - most);
+    return {items_.data() + first, static_cast<std::size_t>(p.at - first)};
+  }
+  /// Number `n` of a stream of negatives.
+  [[nodiscard]] row_id negative(index_t user, deeprec::counter_rng rng, std::uint64_t stream,
+                                std::uint64_t n) const {
+    const auto number = static_cast<double>(tables.items);
+    auto drawn = static_cast<row_id>(rng.uniform(stream, n << 8) * number);
+    for (std::uint64_t draw = 1; draw < 256 && had(user, drawn); ++draw) {
+      drawn = static_cast<row_id>(rng.uniform(stream, n << 8 | draw) * number);
+    }
+    for (index_t tried = 0; had(user, drawn); ++tried) {  // of a user who had nearly all of them
+      if (tried == tables.items) throw failure("a user had all items: there is no negative");
+      drawn = (drawn + 1) % static_cast<row_id>(tables.items);
+    }
+    return drawn;
+  }
+
+  /// Lines "user_id item_id time" and, unless empty, "item_id i_category", of columns by these names; the
+  /// last item of each user tests, or, to choose options by, the one before it, without the last.
+  static user_histories read(const std::string& path, const std::string& items_path, bool validate);
+  /// `users` histories of 50 items of 50 of 1000 hidden groups; the next item is of one of these groups, its
+  /// negatives are of others. Of five users one tests.
+  static user_histories generate(index_t users, std::uint64_t seed);
+
+ private:
+  [[nodiscard]] std::int32_t kind(row_id item) const {
+    return kinds_.empty() ? item : kinds_[static_cast<std::size_t>(item)];
+  }
+  [[nodiscard]] bool had(index_t user, row_id item) const {
+    const auto u = static_cast<std::size_t>(user);
+    return std::any_of(items_.begin() + first_[u], items_.begin() + first_[u + 1],
+                       [&](row_id one) { return kind(one) == kind(item); });
+  }
+
+  std::vector<row_id> items_;         // user by user, in the order of time
+  std::vector<index_t> first_ = {0};  // of each user; one more
+  std::vector<std::int32_t> kinds_;   // of each item; empty: its own
+};
+
+/// Lines of fields with tabs between them, behind a line of the columns' names.
+class table_lines {
+ public:
+  table_lines(const std::string& path, const std::vector<std::string_view>& names)
+      : path_(path), file_(path), values_(names.size()) {
+    if (!file_) throw failure(path + ": cannot be read");
+    if (!std::getline(file_, line_)) throw failure(path + ": is empty");
+    const std::vector<std::string_view> columns = fields();
+    for (const std::string_view name : names) {
+      const auto found = std::find(columns.begin(), columns.end(), name);
+      if (found == columns.end()) fail("no column " + std::string(name));
+      columns_.push_back(static_cast<std::size_t>(found - columns.begin()));
+    }
+  }
+  /// The numbers of the named columns of the next line; false: there is none.
+  bool next() {
+    if (!std::getline(file_, line_)) {
+      if (file_.bad()) throw failure(path_ + ": cannot be read");
+      return false;
+    }
+    ++number_;
+    const std::vector<std::string_view> got = fields();
+    for (std::size_t c = 0; c < columns_.size(); ++c) {
+      if (columns_[c] >= got.size()) fail("too few fields (" + std::to_string(got.size()) + ")");
+      const std::string_view text = got[columns_[c]];
+      const auto [end, wrong] = std::from_chars(text.data(), text.data() + text.size(), values_[c]);
+      if (wrong != std::errc() || end != text.data() + text.size()) fail("no number: '" + std::string(text) + "'");
+      if (values_[c] < 0) fail("a negative number: " + std::string(text));
+    }
+    return true;
+  }
+  [[nodiscard]] std::int64_t operator[](std::size_t c) const { return values_[c]; }
+  [[nodiscard]] index_t number() const { return number_; }
+  [[noreturn]] void fail(const std::string& what) const {
+    throw failure(path_ + ":" + std::to_string(number_) + ": " + what);
+  }
+
+ private:
+  [[nodiscard]] std::vector<std::string_view> fields() const {
+    std::vector<std::string_view> made;
+    std::string_view rest = line_;
+    if (!rest.empty() && rest.back() == '\r') rest.remove_suffix(1);
+    for (;;) {
+      const std::size_t tab = rest.find('\t');
+      made.push_back(rest.substr(0, tab));
+      if (tab == std::string_view::npos) return made;
+      rest.remove_prefix(tab + 1);
+    }
+  }
+
+  std::string path_;
+  std::ifstream file_;
+  std::string line_;
+  index_t number_ = 1;
+  std::vector<std::size_t> columns_;
+  std::vector<std::int64_t> values_;
+};
+
+/// Numbers 0, 1, ... for ids, in the order in which they appear.
+class id_numbers {
+ public:
+  row_id operator()(std::int64_t id) {
+    return number_.try_emplace(id, static_cast<row_id>(number_.size())).first->second;
+  }
+  [[nodiscard]] index_t size() const { return static_cast<index_t>(number_.size()); }
+
+ private:
+  std::unordered_map<std::int64_t, row_id> number_;
+};
+
+inline user_histories user_histories::read(const std::string& path, const std::string& items_path,
+                                           bool validate) {
+  struct event {
+    row_id user, item;
+    std::int64_t time;
+  };
+  std::vector<event> events;
+  std::vector<std::pair<std::int64_t, index_t>> first_use;  // of each item: its id, and the line
+  id_numbers users, items;
+  table_lines lines(path, {"user_id", "item_id", "time"});
+  while (lines.next()) {
+    events.push_back({users(lines[0]), items(lines[1]), lines[2]});
+    if (static_cast<std::size_t>(items.size()) > first_use.size()) {
+      first_use.emplace_back(lines[1], lines.number());
+    }
+  }
+  std::stable_sort(events.begin(), events.end(), [](const event& a, const event& b) {
+    return a.user != b.user ? a.user < b.user : a.time < b.time;
+  });
+
+  user_histories made;
+  made.tables.items = items.size();
+  made.tables.uses.resize(first_use.size());
+  for (std::size_t i = 0; i < events.size();) {
+    const auto user = static_cast<index_t>(events[i].user);
+    const index_t first = made.first_.back();
+    for (; i < events.size() && events[i].user == user; ++i) made.items_.push_back(events[i].item);
+    if (validate) made.items_.pop_back();
+    const auto end = static_cast<index_t>(made.items_.size());
+    made.first_.push_back(end);
+    if (end - first < 2) continue;  // nothing before it
+    for (index_t at = first; at + 1 < end; ++at) {
+      ++made.tables.uses[static_cast<std::size_t>(made.items_[static_cast<std::size_t>(at)])];
+      if (at > first) made.train.push_back({user, at});
+    }
+    made.test.push_back({user, end - 1});
+  }
+  if (items_path.empty()) return made;
+
+  std::unordered_map<std::int64_t, std::int64_t> category;
+  table_lines facts(items_path, {"item_id", "i_category"});
+  while (facts.next()) category[facts[0]] = facts[1];
+  id_numbers categories;
+  for (const auto& [id, line] : first_use) {
+    const auto found = category.find(id);
+    if (found == category.end()) {
+      throw failure(path + ":" + std::to_string(line) + ": item " + std::to_string(id) +
+                    " has no category in " + items_path);
+    }
+    made.tables.category_of.push_back(categories(found->second));
+  }
+  made.tables.categories = categories.size();
+  return made;
+}
+
+inline user_histories user_histories::generate(index_t users, std::uint64_t seed) {
+  constexpr index_t groups = 400, of_group = 5, length = 50;
+  const deeprec::counter_rng rng(seed);
+  user_histories made;
+  made.tables.items = groups * of_group;
+  made.tables.uses.resize(static_cast<std::size_t>(made.tables.items));
+  for (index_t i = 0; i < made.tables.items; ++i) made.kinds_.push_back(static_cast<std::int32_t>(i / of_group));
+  std::vector<index_t> order(static_cast<std::size_t>(groups));
+  for (index_t user = 0; user < users; ++user) {
+    std::uint64_t draws = 0;
+    const auto below = [&](index_t most) {
+      const double u = rng.uniform(20000 + static_cast<std::uint64_t>(user), draws++);
+      return static_cast<index_t>(u * static_cast<double>(most));
+    };
+    std::iota(order.begin(), order.end(), index_t{0});
+    for (index_t k = 0; k < length; ++k) {
+      std::swap(order[static_cast<std::size_t>(k)], order[static_cast<std::size_t>(k + below(groups - k))]);
+      made.items_.push_back(static_cast<row_id>(order[static_cast<std::size_t>(k)] * of_group + below(of_group)));
+    }
+    const index_t next = order[static_cast<std::size_t>(below(length))] * of_group + below(of_group);
+    made.items_.push_back(static_cast<row_id>(next));
+    const auto end = static_cast<index_t>(made.items_.size());
+    made.first_.push_back(end);
+    const bool tests = user % 5 == 0;
+    (tests ? made.test : made.train).push_back({user, end - 1});
+    for (index_t at = end - length - 1; at < end - (tests ? 1 : 0); ++at) {
+      ++made.tables.uses[static_cast<std::size_t>(made.items_[static_cast<std::size_t>(at)])];
+    }
+  }
+  return made;
+}
+
+}  // namespace ctr

@@ -1,0 +1,42 @@
+// The options of a model from those of the program.
+#pragma once
+
+#include <string_view>
+#include <type_traits>
+
+#include <deeprec/dense/mlp.hpp>
+
+#include "options.hpp"
+
+namespace ctr {
+
+inline deeprec::mlp_precision precision_of(const options& o) {
+  deeprec::mlp_precision how;
+  how.math = o.math == "bf16"   ? deeprec::gemm_math::bf16
+             : o.math == "tf32" ? deeprec::gemm_math::tf32
+                                : deeprec::gemm_math::f32;
+  if (o.last_layer_f32) how.last = deeprec::mlp_precision::last_layer::f32;
+  return how;
+}
+
+/// The options of a model: the sizes that were given; the others stay as the model has them.
+template <class Model>
+[[nodiscard]] typename Model::options options_of(const options& o) {
+  typename Model::options how;
+  how.precision = precision_of(o);
+  how.initial_squares = o.initial_squares;
+  const auto set = [](auto& size, const auto& given, bool is_given) {
+    if constexpr (std::is_same_v<decltype(size), std::remove_cvref_t<decltype(given)>&>) {
+      if (is_given) size = given;
+    }
+  };
+  how.for_each_size([&](std::string_view name, auto& size) {
+    if (name == "width") set(size, o.width, o.width > 0);
+    if (name == "layers") set(size, o.cross_layers, o.cross_layers > 0);
+    if (name == "bottom") set(size, o.bottom, !o.bottom.empty());
+    if (name == "top") set(size, o.top, !o.top.empty());
+  });
+  return how;
+}
+
+}  // namespace ctr

@@ -1,0 +1,230 @@
+// Models of histories: the items that a user had predict the next one.
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <deeprec/core/random.hpp>
+#include <deeprec/dense/grouped_auc.hpp>
+#include <deeprec/dense/metrics.hpp>
+#include <deeprec/exec/executor_ref.hpp>
+
+#include "graph_training.hpp"
+#include "history_models.hpp"
+#include "history_rows.hpp"
+#include "model_options.hpp"
+#include "models/din.hpp"
+#include "models/dssm.hpp"
+#include "options.hpp"
+#include "progress.hpp"
+#include "report.hpp"
+
+namespace ctr {
+
+namespace {
+
+using deeprec::thread_pool;
+
+/// How well scores tell the held-out items from their negatives, one of each for each user.
+class pair_metrics {
+ public:
+  /// Rows 2 i and 2 i + 1 are the item and its negative.
+  void add(matrix_view<const float> scores, matrix_view<const float> labels) {
+    users_.clear();
+    for (index_t i = 0; i < scores.extent(0); ++i) users_.push_back(rows_++ / 2);
+    area_.add(scores, labels).or_throw();
+    by_user_.add(scores, labels, users_).or_throw();
+  }
+  void read(score& result) {
+    result.auc = area_.value();
+    result.user_auc = by_user_.value();
+  }
+
+ private:
+  deeprec::auc area_;
+  deeprec::grouped_auc by_user_;
+  std::vector<std::int64_t> users_;
+  std::int64_t rows_ = 0;
+};
+
+constexpr std::uint64_t test_stream = 0, order_stream = 1ULL << 32, train_stream = 2ULL << 32;
+constexpr index_t test_pairs = 512;  // of a batch
+
+/// Calls each(from, to) for batches of the positions that test.
+class test_feed {
+ public:
+  test_feed(const user_histories& data, const options& o) : data_(&data), rng_(o.seed), most_(o.history) {}
+  bool operator()(history_batch& batch) {
+    batch.clear();
+    for (index_t n = 0; n < test_pairs && at_ < data_->test.size(); ++n, ++at_) {
+      const history_position& p = data_->test[at_];
+      const auto history = data_->history(p, most_);
+      batch.append(data_->item(p), history, 1);
+      batch.append(data_->negative(p.user, rng_, test_stream, at_), history, 0);
+    }
+    return batch.rows > 0;
+  }
+
+ private:
+  const user_histories* data_;
+  deeprec::counter_rng rng_;
+  index_t most_;
+  std::size_t at_ = 0;
+};
+
+/// The positions that train, shuffled in each epoch, with or without a negative for each.
+class train_feed {
+ public:
+  train_feed(const user_histories& data, const options& o, bool draws_negatives)
+      : data_(&data),
+        rng_(o.seed),
+        most_(o.history),
+        positions_(std::max<index_t>(1, draws_negatives ? o.batch_size / 2 : o.batch_size)),
+        draws_negatives_(draws_negatives),
+        order_(data.train.size()) {}
+  void begin(int epoch) {
+    epoch_ = static_cast<std::uint64_t>(epoch);
+    at_ = 0;
+    std::iota(order_.begin(), order_.end(), std::uint32_t{0});
+    for (std::size_t i = order_.size(); i > 1; --i) {
+      const auto j = static_cast<std::size_t>(rng_.uniform(order_stream + epoch_, i) * static_cast<double>(i));
+      std::swap(order_[i - 1], order_[j]);
+    }
+  }
+  bool next(history_batch& batch) {
+    batch.clear();
+    for (index_t n = 0; n < positions_ && at_ < order_.size(); ++n, ++at_) {
+      const history_position& p = data_->train[order_[at_]];
+      const auto history = data_->history(p, most_);
+      batch.append(data_->item(p), history, 1);
+      if (draws_negatives_) batch.append(data_->negative(p.user, rng_, train_stream + epoch_, order_[at_]), history, 0);
+    }
+    return batch.rows > 0;
+  }
+
+ private:
+  const user_histories* data_;
+  deeprec::counter_rng rng_;
+  index_t most_, positions_;
+  bool draws_negatives_;
+  std::vector<std::uint32_t> order_;
+  std::size_t at_ = 0;
+  std::uint64_t epoch_ = 0;
+};
+
+template <class Model>
+score train_and_test(thread_pool& pool, const user_histories& data, const options& o,
+                     const std::atomic<bool>& interrupted) {
+  deeprec::executor_ref on_pool(pool);
+  typename Model::options how = options_of<Model>(o);
+  if constexpr (requires { how.attention; }) how.attention = !o.no_attention;
+  if constexpr (requires { how.temperature; }) {
+    if (o.temperature > 0) how.temperature = o.temperature;
+  }
+  Model model(on_pool, data.tables, o.seed, how);
+  const auto make_graph = [&](graph_use use) {
+    return [&, use](reader_of<history_batch> read) {
+      return make_graph_step(model, data.tables, std::move(read), use);
+    };
+  };
+  graph_training<history_batch> steps(make_graph(graph_use::train), {.smart_stage = o.smart_stage,
+                                                                     .threads = o.threads,
+                                                                     .prefetch = o.prefetch,
+                                                                     .trace = o.trace,
+                                                                     .picture = o.graph});
+  score result;
+  result.name = Model::name;
+  const double samples =
+      static_cast<double>(data.train.size()) * (Model::draws_negatives ? 2 : 1) * o.epochs;
+  progress bar(Model::name, samples);
+  train_feed feed(data, o, Model::draws_negatives);
+  index_t begun = 0;  // steps
+  for (int epoch = 0; epoch < o.epochs; ++epoch) {
+    feed.begin(epoch);
+    const auto read = [&](history_batch& batch) {
+      if (interrupted || (o.steps > 0 && begun >= o.steps)) return false;
+      if (!feed.next(batch)) return false;
+      ++begun;
+      return true;
+    };
+    const auto trained = [&](index_t rows) {
+      result.samples += rows;
+      bar.show(static_cast<double>(result.samples));
+    };
+    add(result.stages, steps.run(pool, read, trained, result.watch));
+  }
+  steps.write_trace();
+  result.graph = steps.explain();
+  result.samples_per_second =
+      static_cast<double>(result.samples) / std::chrono::duration<double>(result.stages.elapsed).count();
+
+  pair_metrics pairs;
+  deeprec::log_loss loss;
+  predict_by_graph<history_batch>(on_pool, make_graph(graph_use::predict), test_feed(data, o),
+                                  [&](matrix_view<const float> scores, matrix_view<const float> labels) {
+                                    pairs.add(scores, labels);
+                                    if (Model::gives_logits) loss.add(scores, labels).or_throw();
+                                  });
+  pairs.read(result);
+  result.log_loss = Model::gives_logits ? loss.value() : std::numeric_limits<double>::quiet_NaN();
+  if (o.verbose > 0 || !o.json.empty()) result.checksum = checksum(model);
+  return result;
+}
+
+/// The uses of an item as its score.
+score popularity(const user_histories& data, const options& o) {
+  score result;
+  result.name = "popular";
+  result.log_loss = std::numeric_limits<double>::quiet_NaN();
+  pair_metrics pairs;
+  test_feed feed(data, o);
+  std::vector<float> scores;
+  for (history_batch batch; feed(batch);) {
+    scores.clear();
+    for (const row_id item : batch.targets) {
+      scores.push_back(static_cast<float>(data.tables.uses[static_cast<std::size_t>(item)]));
+    }
+    pairs.add({scores.data(), batch.rows, 1}, {batch.labels.data(), batch.rows, 1});
+  }
+  pairs.read(result);
+  return result;
+}
+
+}  // namespace
+
+void run_history_models(thread_pool& pool, const options& o, const std::atomic<bool>& interrupted) {
+  const user_histories data = o.data.empty() ? user_histories::generate(o.rows, o.seed)
+                                             : user_histories::read(o.data, o.items, o.validate);
+  if (data.train.empty() || data.test.empty()) {
+    throw failure("too few histories: " + std::to_string(data.train.size()) + " positions to train, " +
+                  std::to_string(data.test.size()) + " to test");
+  }
+  std::printf(
+      "%lld users, %lld items, %lld categories; %zu positions to train, %zu to test; seed %llu, %d threads, "
+      "gemm by %s\n",
+      static_cast<long long>(data.users()), static_cast<long long>(data.tables.items),
+      static_cast<long long>(data.tables.categories), data.train.size(), data.test.size(),
+      static_cast<unsigned long long>(o.seed), o.threads, to_string(deeprec::host_gemm_backends{}).c_str());
+  std::fflush(stdout);
+  std::vector<score> scores;
+  for (const std::string& name : o.models) {
+    if (interrupted) break;
+    scores.push_back(name == din::name ? train_and_test<din>(pool, data, o, interrupted)
+                                       : train_and_test<dssm>(pool, data, o, interrupted));
+  }
+  scores.push_back(popularity(data, o));
+  print(scores, o);
+  if (o.json.empty()) return;
+  write_json(scores,
+             {.rows = static_cast<index_t>(data.train.size() + data.test.size()),
+              .train_rows = static_cast<index_t>(data.train.size()),
+              .test_rows = static_cast<index_t>(data.test.size()),
+              .table_rows = data.tables.first_row().back()},
+             o, interrupted);
+}
+
+}  // namespace ctr
