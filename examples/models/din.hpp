@@ -97,7 +97,8 @@ inline graph_step_of<history_batch> make_graph_step(din& model, const history_ta
   } else {
     scores = make.add(part::forward, "even scores", even_scores_op{}, in.batch);
   }
-  const auto pooled = make.add(part::forward, "pool", pool_op{}, in.batch, in.rows, scores);
+  const auto pool = make.add(part::forward, "pool", pool_op{}, in.batch, in.rows, scores);
+  const auto pooled = pool.template get<0>(), weights = pool.template get<1>();
   const auto joined = make.add(part::forward, "join", join_op{}, in.batch, in.rows, pooled);
   const auto logits = make.add(part::forward, "stack forward", dice_forward_op{mode}, joined, g.write(stack));
   make.set_logits(logits);
@@ -109,7 +110,7 @@ inline graph_step_of<history_batch> make_graph_step(din& model, const history_ta
   const auto of_parts =
       make.add(part::backward, "join backward", join_backward_op{}, in.batch, in.rows, pooled, of_joined);
   const auto by_pool =
-      make.add(part::backward, "pool backward", pool_backward_op{}, in.batch, in.rows, scores,
+      make.add(part::backward, "pool backward", pool_backward_op{}, in.batch, in.rows, weights,
                of_parts.template get<0>(), of_parts.template get<1>());
   deeprec::value<matrix> of_rows = by_pool.template get<0>();
   if (attention) {

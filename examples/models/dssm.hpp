@@ -169,7 +169,8 @@ inline graph_step_of<history_batch> make_graph_step(dssm& model, const history_t
       make.add_inputs(tables, &model.features_, model.options_.width, table, std::move(read));
 
   const auto scores = make.add(part::forward, "even scores", even_scores_op{}, in.batch);
-  const auto pooled = make.add(part::forward, "pool", pool_op{}, in.batch, in.rows, scores);
+  const auto pool = make.add(part::forward, "pool", pool_op{}, in.batch, in.rows, scores);
+  const auto pooled = pool.template get<0>(), weights = pool.template get<1>();
   const auto targets = make.add(part::forward, "targets", targets_op{}, in.batch, in.rows);
   const auto user = make.add(part::forward, "user forward", stack_forward_op{}, pooled, g.write(users));
   const auto item = make.add(part::forward, "item forward", stack_forward_op{}, targets, g.write(items));
@@ -188,7 +189,7 @@ inline graph_step_of<history_batch> make_graph_step(dssm& model, const history_t
   const auto of_targets = make.add(part::backward, "item backward", stack_backward_op{},
                                    of_towers.template get<1>(), targets, g.write(items));
   const auto of_rows = make.add(part::backward, "pool backward", pool_backward_op{}, in.batch, in.rows,
-                                scores, of_pooled, of_targets);
+                                weights, of_pooled, of_targets);
   const deeprec::rowwise_adagrad row_optimizer{.learning_rate = model.options_.row_rate,
                                                .initial_squares = model.options_.initial_squares};
   make.add(part::update, "user step", stack_step_op{model.dense_optimizer()}, g.write(users));

@@ -39,13 +39,14 @@ status compare_backward(const step_context& on, const history_rows_view& h, matr
 }
 
 status pool(const step_context& on, const history_rows_view& h, matrix_view<const float> scores,
-            matrix_view<float> out) {
-  return attention_pool_forward(on, scores, h.keys, h.offsets, out);
+            matrix_view<float> weights, matrix_view<float> out) {
+  return attention_pool_forward(on, scores, h.keys, h.offsets, weights, out);
 }
-status pool_backward(const step_context& on, const history_rows_view& h, matrix_view<const float> scores,
+status pool_backward(const step_context& on, const history_rows_view& h, matrix_view<const float> weights,
                      matrix_view<const float> gradient, matrix_view<float> of_scores,
                      matrix_view<float> of_rows) {
-  return attention_pool_backward(on, scores, h.keys, h.offsets, gradient, of_scores, keys_of(of_rows, h));
+  return attention_pool_backward(on, weights, h.keys, h.offsets, gradient, of_scores, keys_of(of_rows, h),
+                                 {.weights = deeprec::attention_weights::softmax});
 }
 
 status join(const step_context& on, const history_rows_view& h, matrix_view<const float> pooled,

@@ -19,12 +19,13 @@ namespace ctr {
                                       matrix_view<const float> gradient, matrix_view<float> of_targets,
                                       matrix_view<float> of_rows);
 
-/// The sum of score times key over each history: out (B,K), scores (N,1).
+/// The sum of weight times key over each history: out (B,K). The weights (N,1) are the softmax of the scores
+/// (N,1) over the history.
 [[nodiscard]] status pool(const step_context& on, const history_rows_view& h, matrix_view<const float> scores,
-                          matrix_view<float> out);
+                          matrix_view<float> weights, matrix_view<float> out);
 /// The gradients of the scores, and of the keys: the last N of of_rows (B + N, K).
 [[nodiscard]] status pool_backward(const step_context& on, const history_rows_view& h,
-                                   matrix_view<const float> scores, matrix_view<const float> gradient,
+                                   matrix_view<const float> weights, matrix_view<const float> gradient,
                                    matrix_view<float> of_scores, matrix_view<float> of_rows);
 
 /// out (B,3K): the pooled history, the target, and their product.

@@ -53,16 +53,13 @@ struct history_categories_op {
     }
   }
 };
-/// The score 1 / length for each position: pooled by it, a history is its mean.
+/// The score 0 for each position: pooled by it, a history is its mean.
 struct even_scores_op {
   static constexpr const char* kind = "even_scores";
   using output = matrix;
   void operator()(const history_batch& in, matrix& scores) const {
     const matrix_view<float> to = scores.make(in.offsets.back(), 1);
-    for (std::size_t b = 0; b + 1 < in.offsets.size(); ++b) {
-      const std::int32_t first = in.offsets[b], length = in.offsets[b + 1] - first;
-      std::fill_n(to.data_handle() + first, length, 1 / static_cast<float>(length));
-    }
+    std::fill_n(to.data_handle(), to.extent(0), 0.0F);
   }
 };
 
@@ -90,20 +87,22 @@ struct compare_backward_op {
   }
 };
 
+/// The pooled histories, and the weights of the positions.
 struct pool_op {
   static constexpr const char* kind = "pool";
-  using output = matrix;
+  using outputs = op_outputs<matrix, matrix>;
   status operator()(const step_call& call, const history_batch& of, const matrix& rows, const matrix& scores,
-                    matrix& out) const {
+                    matrix& out, matrix& weights) const {
     const history_rows_view h(of, rows.view());
-    return pool(call.on, h, scores.view(), out.make(of.rows, rows.view().extent(1)));
+    return pool(call.on, h, scores.view(), weights.make(scores.rows(), 1),
+                out.make(of.rows, rows.view().extent(1)));
   }
 };
 /// The gradient of the rows, of which those of the targets are given, and that of the scores.
 struct pool_backward_op {
   static constexpr const char* kind = "pool_backward";
   using outputs = op_outputs<matrix, matrix>;
-  status operator()(const step_call& call, const history_batch& of, const matrix& rows, const matrix& scores,
+  status operator()(const step_call& call, const history_batch& of, const matrix& rows, const matrix& weights,
                     const matrix& gradient, const matrix& of_targets, matrix& of_rows,
                     matrix& of_scores) const {
     const history_rows_view h(of, rows.view());
@@ -111,7 +110,7 @@ struct pool_backward_op {
     for (index_t b = 0; b < of.rows; ++b) {
       std::copy_n(of_targets.view().row(b), all.extent(1), all.row(b));
     }
-    return pool_backward(call.on, h, scores.view(), gradient.view(), of_scores.make(scores.rows(), 1), all);
+    return pool_backward(call.on, h, weights.view(), gradient.view(), of_scores.make(weights.rows(), 1), all);
   }
 };
 
