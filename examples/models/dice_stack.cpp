@@ -15,8 +15,9 @@ constexpr float momentum = 0.05F;  // of the running averages
 
 }  // namespace
 
-dice_stack::dice_stack(std::vector<index_t> sizes, deeprec::counter_rng rng, deeprec::gemm_math math)
-    : sizes_(std::move(sizes)), math_(math) {
+dice_stack::dice_stack(std::vector<index_t> sizes, deeprec::counter_rng rng,
+                       deeprec::mlp_precision precision)
+    : sizes_(std::move(sizes)), precision_(precision) {
   index_t floats = 0, units = 0;
   for (std::size_t l = 0; l < layers(); ++l) {
     first_.push_back(floats);
@@ -64,7 +65,7 @@ status dice_stack::forward(const step_context& on, matrix_view<const float> inpu
     outputs_.push_back(has_dice(l) ? take(sizes_[l + 1]) : sums_.back());
     of_sums_.push_back(has_dice(l) ? take(sizes_[l + 1]) : matrix_view<float>());
     const matrix_view<const float> w = weights(parameters_, l);
-    if (const status s = linear_forward(on, x, w, bias(parameters_, l), sums_.back(), {.math = math_}); !s)
+    if (const status s = linear_forward(on, x, w, bias(parameters_, l), sums_.back(), {.math = math(l)}); !s)
       return s;
     x = outputs_.back();
     if (!has_dice(l)) continue;
@@ -96,7 +97,7 @@ status dice_stack::backward(const step_context& on, matrix_view<const float> out
     const matrix_view<float> dx = l == 0 ? input_gradient_ : of_sums_[l - 1];
     const matrix_view<const float> w = weights(parameters_, l);
     if (const status s = linear_backward(on, x, dy, w, weights(gradients_, l), bias(gradients_, l), dx,
-                                         {.math = math_});
+                                         {.math = math(l)});
         !s) {
       return s;
     }

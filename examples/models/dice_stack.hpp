@@ -20,7 +20,7 @@ class dice_stack {
  public:
   /// sizes: width of the input, of every hidden layer, and of the output. Weights begin uniform with variance
   /// 2 / width of the layer's input, biases and alphas at 0.
-  dice_stack(std::vector<index_t> sizes, deeprec::counter_rng rng, deeprec::gemm_math math);
+  dice_stack(std::vector<index_t> sizes, deeprec::counter_rng rng, deeprec::mlp_precision precision);
 
   /// Layer by layer, the weights (O,I), the bias and, but of the last one, alpha, as one row.
   [[nodiscard]] matrix_view<float> parameters() { return as_row(parameters_); }
@@ -41,6 +41,10 @@ class dice_stack {
  private:
   [[nodiscard]] std::size_t layers() const { return sizes_.size() - 1; }
   [[nodiscard]] bool has_dice(std::size_t layer) const { return layer + 1 < layers(); }
+  [[nodiscard]] deeprec::gemm_math math(std::size_t layer) const {
+    const bool in_f32 = !has_dice(layer) && precision_.last == deeprec::mlp_precision::last_layer::f32;
+    return in_f32 ? deeprec::gemm_math::f32 : precision_.math;
+  }
   static matrix_view<float> as_row(std::vector<float>& of) {
     return {of.data(), 1, static_cast<index_t>(of.size())};
   }
@@ -60,7 +64,7 @@ class dice_stack {
 
   std::vector<index_t> sizes_;
   std::vector<index_t> first_, first_unit_;  // of each layer: its parameters, its units
-  deeprec::gemm_math math_;
+  deeprec::mlp_precision precision_;
   std::vector<float> parameters_, gradients_, state_;
   std::vector<float> batch_, averages_;  // mean and variance
   matrix_view<const float> input_;

@@ -1,12 +1,12 @@
 // DIN: attention of the candidate over the items that its user had before.
 //
-//   target ──────┬─> compare ─> attention MLP ─> a score for each position
-//   history ─────┘                                │
-//   history ─────────────────────────────────────>└─> sum of score x row ─┬─> MLP with Dice ─> logit
-//   target ───────────────────────────── itself, and times that sum ──────┘
+//   history ─┬───────────────────────────────────────────────────┐
+//            ├─> compare ─> attention MLP ─> softmax ─> weights ─┴─> sum of weight x row ─┬─> MLP ─> logit
+//   target ──┴────────────────────────────────────────── itself, and times that sum ──────┘
 //
-// Rows are those of an item and of its category, side by side. Without attention the score is 1 / length.
-// Source: Zhou et al. 2018, arXiv:1706.06978.
+// Rows are those of an item and of its category, side by side. Dice stands between the layers of the last MLP.
+// The softmax makes the mean of the history the special case of equal scores: without attention they are 0.
+// Source: Zhou et al. 2018, arXiv:1706.06978, where the scores themselves are the weights.
 #pragma once
 
 #include "history_ops.hpp"
@@ -15,13 +15,13 @@
 namespace ctr {
 
 struct din_options {
-  index_t width = 16;                     ///< of an item's row, and of a category's
+  index_t width = 32;                     ///< of an item's row, and of a category's
   std::vector<index_t> unit = {32};       ///< hidden layers of the attention unit
   std::vector<index_t> top = {64, 32};    ///< hidden layers
   bool attention = true;
-  float first_rows = 0.05F;  ///< rows begin uniform in +- this
+  float first_rows = 0.01F;  ///< rows begin uniform in +- this
   float row_rate = 0.05F;
-  float dense_rate = 0.01F;
+  float dense_rate = 0.03F;
   float initial_squares = 0;  ///< of Adagrad, for rows and stacks
   deeprec::mlp_precision precision{};
 
@@ -46,7 +46,7 @@ class din {
         features_(table_.view(), tables.first_row()),
         unit_(with_ends(4 * row_width_, o.unit, 1), deeprec::mlp_output::linear, deeprec::counter_rng(seed),
               deeprec::weight_init::he, 100, std::pmr::get_default_resource(), o.precision),
-        top_(with_ends(3 * row_width_, o.top, 1), deeprec::counter_rng(seed), o.precision.math) {}
+        top_(with_ends(3 * row_width_, o.top, 1), deeprec::counter_rng(seed), o.precision) {}
   din(const din&) = delete;  // its features refer to its table
   din& operator=(const din&) = delete;
 

@@ -23,7 +23,7 @@ struct dssm_options {
   float temperature = 0.1F;
   float first_rows = 0.05F;  ///< rows begin uniform in +- this
   float row_rate = 0.05F;
-  float dense_rate = 0.01F;
+  float dense_rate = 0.05F;
   float initial_squares = 0;  ///< of Adagrad, for rows and stacks
   deeprec::mlp_precision precision{};
 

@@ -62,8 +62,9 @@ class user_histories {
   /// Lines "user_id item_id time" and, unless empty, "item_id i_category", of columns by these names; the
   /// last item of each user tests, or, to choose options by, the one before it, without the last.
   static user_histories read(const std::string& path, const std::string& items_path, bool validate);
-  /// `users` histories of 50 items of 50 of 1000 hidden groups; the next item is of one of these groups, its
-  /// negatives are of others. Of five users one tests.
+  /// Items of 100 hidden groups of four. A history has items of different groups, and the next item is of one
+  /// of these groups; negatives are of none of them. Of five users one tests, with a history of 50 items; the
+  /// others train, with 1 to 50.
   static user_histories generate(index_t users, std::uint64_t seed);
 
  private:
@@ -87,7 +88,7 @@ class table_lines {
   table_lines(const std::string& path, const std::vector<std::string_view>& names)
       : path_(path), file_(path), values_(names.size()) {
     if (!file_) throw failure(path + ": cannot be read");
-    if (!std::getline(file_, line_)) throw failure(path + ": is empty");
+    if (!std::getline(file_, line_)) throw failure(path + ": has no line");
     const std::vector<std::string_view> columns = fields();
     for (const std::string_view name : names) {
       const auto found = std::find(columns.begin(), columns.end(), name);
@@ -207,29 +208,33 @@ inline user_histories user_histories::read(const std::string& path, const std::s
 }
 
 inline user_histories user_histories::generate(index_t users, std::uint64_t seed) {
-  constexpr index_t groups = 400, of_group = 5, length = 50;
+  constexpr index_t groups = 100, of_group = 4, most = 50;
   const deeprec::counter_rng rng(seed);
   user_histories made;
   made.tables.items = groups * of_group;
   made.tables.uses.resize(static_cast<std::size_t>(made.tables.items));
-  for (index_t i = 0; i < made.tables.items; ++i) made.kinds_.push_back(static_cast<std::int32_t>(i / of_group));
+  for (index_t i = 0; i < made.tables.items; ++i) {
+    made.kinds_.push_back(static_cast<std::int32_t>(i / of_group));
+  }
   std::vector<index_t> order(static_cast<std::size_t>(groups));
   for (index_t user = 0; user < users; ++user) {
     std::uint64_t draws = 0;
-    const auto below = [&](index_t most) {
+    const auto below = [&](index_t end) {
       const double u = rng.uniform(20000 + static_cast<std::uint64_t>(user), draws++);
-      return static_cast<index_t>(u * static_cast<double>(most));
+      return static_cast<index_t>(u * static_cast<double>(end));
     };
+    const bool tests = user % 5 == 0;
+    const index_t length = tests ? most : 1 + below(most);
     std::iota(order.begin(), order.end(), index_t{0});
     for (index_t k = 0; k < length; ++k) {
       std::swap(order[static_cast<std::size_t>(k)], order[static_cast<std::size_t>(k + below(groups - k))]);
-      made.items_.push_back(static_cast<row_id>(order[static_cast<std::size_t>(k)] * of_group + below(of_group)));
+      const index_t one = order[static_cast<std::size_t>(k)];
+      made.items_.push_back(static_cast<row_id>(one * of_group + below(of_group)));
     }
-    const index_t next = order[static_cast<std::size_t>(below(length))] * of_group + below(of_group);
-    made.items_.push_back(static_cast<row_id>(next));
+    const index_t group = order[static_cast<std::size_t>(below(length))];
+    made.items_.push_back(static_cast<row_id>(group * of_group + below(of_group)));
     const auto end = static_cast<index_t>(made.items_.size());
     made.first_.push_back(end);
-    const bool tests = user % 5 == 0;
     (tests ? made.test : made.train).push_back({user, end - 1});
     for (index_t at = end - length - 1; at < end - (tests ? 1 : 0); ++at) {
       ++made.tables.uses[static_cast<std::size_t>(made.items_[static_cast<std::size_t>(at)])];

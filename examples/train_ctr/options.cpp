@@ -15,7 +15,7 @@
 namespace ctr {
 
 std::optional<int> parse(options& o, int argc, char** argv) {
-  CLI::App app("Trains click models: on a Criteo file, or on data of its shape.", "train_ctr");
+  CLI::App app("Trains click models: on a Criteo file, or on data of its shape; sequence models on histories of items.", "train_ctr");
   const auto file = CLI::Validator(
       [](std::string& path) {
         return path == "-" || ::access(path.c_str(), F_OK) == 0 ? "" : "no such file: " + path;
@@ -120,7 +120,7 @@ std::optional<int> parse(options& o, int argc, char** argv) {
                  "of the rows, by a hash of their content; the others test")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
-  app.add_option("--rows", o.rows, "of synthetic data")
+  app.add_option("--rows", o.rows, "of synthetic data; of din and dssm: users (10000)")
       ->check(CLI::Range(10, 1 << 28))
       ->capture_default_str();
   app.add_option("--planted", o.planted,
@@ -192,6 +192,11 @@ std::optional<int> parse(options& o, int argc, char** argv) {
     return wrong("--test needs --data");
   }
   if (o.models.empty()) o.models = {"dlrm", "lr"};
+  const auto any = [&](std::initializer_list<std::string_view> of) {
+    return std::any_of(o.models.begin(), o.models.end(), [&](const std::string& model) {
+      return std::find(of.begin(), of.end(), model) != of.end();
+    });
+  };
   const auto of_histories = std::count_if(o.models.begin(), o.models.end(), is_history_model);
   if (of_histories > 0 && of_histories < static_cast<std::ptrdiff_t>(o.models.size())) {
     return wrong("din and dssm are for histories, the other models for click logs: not both at once");
@@ -211,17 +216,16 @@ std::optional<int> parse(options& o, int argc, char** argv) {
     }
     if (o.step == "direct") return wrong("--step direct is not for din and dssm, whose step is a graph");
     if (o.data.empty() && !o.items.empty()) return wrong("--items needs --data");
+    if (o.data.empty() && o.validate) return wrong("--validate needs --data");
+    if (o.no_attention && !any({"din"})) return wrong("--no-attention needs --model din");
+    if (o.temperature > 0 && !any({"dssm"})) return wrong("--temperature needs --model dssm");
+    if (app.count("--rows") == 0) o.rows = 10'000;
   } else if (const int code = refuse({"--items", "--history", "--no-attention", "--temperature", "--validate"},
                                      " needs --model din or dssm")) {
     return code;
   }
-  const auto any = [&](std::initializer_list<std::string_view> of) {
-    return std::any_of(o.models.begin(), o.models.end(), [&](const std::string& model) {
-      return std::find(of.begin(), of.end(), model) != of.end();
-    });
-  };
-  if ((o.width > 0 || !o.top.empty()) && !any({"dlrm", "wdl", "deepfm", "dcn"})) {
-    return wrong("--width and --top need --model dlrm, wdl, deepfm or dcn");
+  if ((o.width > 0 || !o.top.empty()) && !any({"dlrm", "wdl", "deepfm", "dcn", "din", "dssm"})) {
+    return wrong("--width and --top need --model dlrm, wdl, deepfm, dcn, din or dssm");
   }
   if (!o.bottom.empty() && !any({"dlrm"})) return wrong("--bottom needs --model dlrm");
   if (o.cross_layers > 0 && !any({"dcn"})) return wrong("--cross-layers needs --model dcn");
