@@ -15,8 +15,7 @@ constexpr float momentum = 0.05F;  // of the running averages
 
 }  // namespace
 
-dice_stack::dice_stack(std::vector<index_t> sizes, deeprec::counter_rng rng,
-                       deeprec::mlp_precision precision)
+dice_stack::dice_stack(std::vector<index_t> sizes, deeprec::counter_rng rng, deeprec::mlp_precision precision)
     : sizes_(std::move(sizes)), precision_(precision) {
   index_t floats = 0, units = 0;
   for (std::size_t l = 0; l < layers(); ++l) {
@@ -96,8 +95,8 @@ status dice_stack::backward(const step_context& on, matrix_view<const float> out
     const matrix_view<const float> x = l == 0 ? input_ : matrix_view<const float>(outputs_[l - 1]);
     const matrix_view<float> dx = l == 0 ? input_gradient_ : of_sums_[l - 1];
     const matrix_view<const float> w = weights(parameters_, l);
-    if (const status s = linear_backward(on, x, dy, w, weights(gradients_, l), bias(gradients_, l), dx,
-                                         {.math = math(l)});
+    if (const status s =
+            linear_backward(on, x, dy, w, weights(gradients_, l), bias(gradients_, l), dx, {.math = math(l)});
         !s) {
       return s;
     }

@@ -15,9 +15,9 @@
 namespace ctr {
 
 struct din_options {
-  index_t width = 32;                     ///< of an item's row, and of a category's
-  std::vector<index_t> unit = {32};       ///< hidden layers of the attention unit
-  std::vector<index_t> top = {64, 32};    ///< hidden layers
+  index_t width = 32;                   ///< of an item's row, and of a category's
+  std::vector<index_t> unit = {32};     ///< hidden layers of the attention unit
+  std::vector<index_t> top = {64, 32};  ///< hidden layers
   bool attention = true;
   float first_rows = 0.01F;  ///< rows begin uniform in +- this
   float row_rate = 0.05F;
@@ -84,8 +84,7 @@ inline graph_step_of<history_batch> make_graph_step(din& model, const history_ta
   const bool attention = model.options_.attention;
   const auto table = g.variable("rows", model.table_);
   const auto stack = g.variable("stack", model.top_);
-  const auto in =
-      make.add_inputs(tables, &model.features_, model.options_.width, table, std::move(read));
+  const auto in = make.add_inputs(tables, &model.features_, model.options_.width, table, std::move(read));
   const auto mode = use == graph_use::train ? deeprec::dice_mode::batch : deeprec::dice_mode::fixed;
 
   deeprec::value<matrix> compared, scores;
@@ -109,9 +108,8 @@ inline graph_step_of<history_batch> make_graph_step(din& model, const history_ta
       make.add(part::backward, "stack backward", dice_backward_op{}, slope, joined, g.write(stack));
   const auto of_parts =
       make.add(part::backward, "join backward", join_backward_op{}, in.batch, in.rows, pooled, of_joined);
-  const auto by_pool =
-      make.add(part::backward, "pool backward", pool_backward_op{}, in.batch, in.rows, weights,
-               of_parts.template get<0>(), of_parts.template get<1>());
+  const auto by_pool = make.add(part::backward, "pool backward", pool_backward_op{}, in.batch, in.rows,
+                                weights, of_parts.template get<0>(), of_parts.template get<1>());
   deeprec::value<matrix> of_rows = by_pool.template get<0>();
   if (attention) {
     const auto of_compared = make.add(part::backward, "attention backward", stack_backward_op{},

@@ -17,9 +17,9 @@
 namespace ctr {
 
 struct dssm_options {
-  index_t width = 16;                 ///< of an item's row, and of a category's
-  std::vector<index_t> top = {64};    ///< hidden layers of both towers
-  index_t vector = 32;                ///< what a tower makes
+  index_t width = 16;               ///< of an item's row, and of a category's
+  std::vector<index_t> top = {64};  ///< hidden layers of both towers
+  index_t vector = 32;              ///< what a tower makes
   float temperature = 0.1F;
   float first_rows = 0.05F;  ///< rows begin uniform in +- this
   float row_rate = 0.05F;
@@ -42,8 +42,8 @@ struct unit_pairs {
 };
 /// What a batch needs for its softmax.
 struct in_batch_scores {
-  matrix scores;                   // (B,B)
-  std::vector<std::int64_t> ids;   // of the targets
+  matrix scores;                  // (B,B)
+  std::vector<std::int64_t> ids;  // of the targets
   std::vector<float> log_shares;
   [[nodiscard]] index_t value_bytes() const { return scores.value_bytes(); }
 };
@@ -126,7 +126,8 @@ class dssm {
     double all = 0;
     for (const index_t uses : tables.uses) all += static_cast<double>(uses);
     for (const index_t uses : tables.uses) {  // an item that trains no sample is in no batch
-      log_shares_.push_back(static_cast<float>(std::log(static_cast<double>(std::max<index_t>(uses, 1)) / all)));
+      log_shares_.push_back(
+          static_cast<float>(std::log(static_cast<double>(std::max<index_t>(uses, 1)) / all)));
     }
   }
   dssm(const dssm&) = delete;  // its features refer to its table
@@ -165,8 +166,7 @@ inline graph_step_of<history_batch> make_graph_step(dssm& model, const history_t
   deeprec::step_graph& g = make.graph();
   const auto table = g.variable("rows", model.table_);
   const auto users = g.variable("user", model.users_), items = g.variable("item", model.items_);
-  const auto in =
-      make.add_inputs(tables, &model.features_, model.options_.width, table, std::move(read));
+  const auto in = make.add_inputs(tables, &model.features_, model.options_.width, table, std::move(read));
 
   const auto scores = make.add(part::forward, "even scores", even_scores_op{}, in.batch);
   const auto pool = make.add(part::forward, "pool", pool_op{}, in.batch, in.rows, scores);

@@ -24,10 +24,10 @@ namespace ctr {
 /// The candidates of a step.
 struct history_batch {
   index_t rows = 0;
-  std::vector<float> labels;           // (B)
-  std::vector<row_id> targets;         // (B)
-  std::vector<row_id> positions;       // (N)
-  std::vector<std::int32_t> offsets;   // (B + 1)
+  std::vector<float> labels;          // (B)
+  std::vector<row_id> targets;        // (B)
+  std::vector<row_id> positions;      // (N)
+  std::vector<std::int32_t> offsets;  // (B + 1)
 
   void clear() {
     rows = 0;
@@ -44,7 +44,8 @@ struct history_batch {
     ++rows;
   }
   [[nodiscard]] index_t value_bytes() const {
-    return static_cast<index_t>(sizeof(float) * (labels.size() + targets.size() + positions.size() + offsets.size()));
+    return static_cast<index_t>(sizeof(float) *
+                                (labels.size() + targets.size() + positions.size() + offsets.size()));
   }
 };
 

@@ -54,18 +54,16 @@ status join(const step_context& on, const history_rows_view& h, matrix_view<cons
   const index_t width = pooled.extent(1);
   return evaluate(on, expr::assign(out.columns(0, width), expr::in(pooled)),
                   expr::assign(out.columns(width, width), expr::in(h.targets)),
-                  expr::assign(out.columns(2 * width, width), expr::in(pooled) * expr::in(h.targets)));
+                  expr::assign(out.columns(2 * width, width), expr::in(pooled)*expr::in(h.targets)));
 }
 status join_backward(const step_context& on, const history_rows_view& h, matrix_view<const float> pooled,
                      matrix_view<const float> gradient, matrix_view<float> of_pooled,
                      matrix_view<float> of_targets) {
   const index_t width = pooled.extent(1);
   const auto of_product = expr::in(gradient.columns(2 * width, width));
-  return evaluate(on,
-                  expr::assign(of_pooled,
-                               expr::in(gradient.columns(0, width)) + of_product * expr::in(h.targets)),
-                  expr::assign(of_targets,
-                               expr::in(gradient.columns(width, width)) + of_product * expr::in(pooled)));
+  return evaluate(
+      on, expr::assign(of_pooled, expr::in(gradient.columns(0, width)) + of_product * expr::in(h.targets)),
+      expr::assign(of_targets, expr::in(gradient.columns(width, width)) + of_product * expr::in(pooled)));
 }
 
 status normalize(const step_context& on, matrix_view<const float> in, matrix_view<float> out,

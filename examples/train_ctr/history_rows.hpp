@@ -38,7 +38,9 @@ class user_histories {
   std::vector<history_position> train, test;
 
   [[nodiscard]] index_t users() const { return static_cast<index_t>(first_.size()) - 1; }
-  [[nodiscard]] row_id item(const history_position& p) const { return items_[static_cast<std::size_t>(p.at)]; }
+  [[nodiscard]] row_id item(const history_position& p) const {
+    return items_[static_cast<std::size_t>(p.at)];
+  }
   /// The items before it, the latest `most` of them.
   [[nodiscard]] std::span<const row_id> history(const history_position& p, index_t most) const {
     const index_t first = std::max(first_[static_cast<std::size_t>(p.user)], p.at - most);
@@ -108,7 +110,8 @@ class table_lines {
       if (columns_[c] >= got.size()) fail("too few fields (" + std::to_string(got.size()) + ")");
       const std::string_view text = got[columns_[c]];
       const auto [end, wrong] = std::from_chars(text.data(), text.data() + text.size(), values_[c]);
-      if (wrong != std::errc() || end != text.data() + text.size()) fail("no number: '" + std::string(text) + "'");
+      if (wrong != std::errc() || end != text.data() + text.size())
+        fail("no number: '" + std::string(text) + "'");
       if (values_[c] < 0) fail("a negative number: " + std::string(text));
     }
     return true;

@@ -108,8 +108,7 @@ score train_and_test(thread_pool& pool, const ctr_input& input, const options& o
         const auto read = [&, steps = begun.load()](raw_rows& raw) mutable {
           if (interrupted || (o.steps > 0 && steps++ >= o.steps)) return false;
           raw.clear(o.batch_size);
-          feed.next(o.batch_size,
-                    [&](const sparse_batch& chunk, index_t row) { raw.append(chunk, row); });
+          feed.next(o.batch_size, [&](const sparse_batch& chunk, index_t row) { raw.append(chunk, row); });
           return raw.rows > 0;
         };
         add(result.stages, as_graph->run(pool, read, trained, result.watch));

@@ -15,7 +15,10 @@
 namespace ctr {
 
 std::optional<int> parse(options& o, int argc, char** argv) {
-  CLI::App app("Trains click models: on a Criteo file, or on data of its shape; sequence models on histories of items.", "train_ctr");
+  CLI::App app(
+      "Trains click models: on a Criteo file, or on data of its shape; sequence models on histories of "
+      "items.",
+      "train_ctr");
   const auto file = CLI::Validator(
       [](std::string& path) {
         return path == "-" || ::access(path.c_str(), F_OK) == 0 ? "" : "no such file: " + path;
@@ -208,9 +211,9 @@ std::optional<int> parse(options& o, int argc, char** argv) {
     return 0;
   };
   if (of_histories > 0) {
-    if (const int code = refuse({"--test", "--memory", "--window", "--stale-window", "--micro-batch", "--bottom",
-                                 "--cross-layers", "--train-fraction", "--planted", "--synthesize", "--save",
-                                 "--save-every", "--load", "--export"},
+    if (const int code = refuse({"--test", "--memory", "--window", "--stale-window", "--micro-batch",
+                                 "--bottom", "--cross-layers", "--train-fraction", "--planted",
+                                 "--synthesize", "--save", "--save-every", "--load", "--export"},
                                 " is not for din and dssm")) {
       return code;
     }
@@ -220,8 +223,9 @@ std::optional<int> parse(options& o, int argc, char** argv) {
     if (o.no_attention && !any({"din"})) return wrong("--no-attention needs --model din");
     if (o.temperature > 0 && !any({"dssm"})) return wrong("--temperature needs --model dssm");
     if (app.count("--rows") == 0) o.rows = 10'000;
-  } else if (const int code = refuse({"--items", "--history", "--no-attention", "--temperature", "--validate"},
-                                     " needs --model din or dssm")) {
+  } else if (const int code =
+                 refuse({"--items", "--history", "--no-attention", "--temperature", "--validate"},
+                        " needs --model din or dssm")) {
     return code;
   }
   if ((o.width > 0 || !o.top.empty()) && !any({"dlrm", "wdl", "deepfm", "dcn", "din", "dssm"})) {

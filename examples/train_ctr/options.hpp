@@ -39,7 +39,7 @@ struct options {
   index_t history = 50;
   bool no_attention = false, validate = false;
   float temperature = 0;  // 0: the model's default
-  std::string step;          // "graph", "direct"; empty: the former where one of the next three is set
+  std::string step;       // "graph", "direct"; empty: the former where one of the next three is set
   bool smart_stage = false;
   std::string trace, graph;
   std::string load, save;

@@ -91,7 +91,8 @@ class train_feed {
     at_ = 0;
     std::iota(order_.begin(), order_.end(), std::uint32_t{0});
     for (std::size_t i = order_.size(); i > 1; --i) {
-      const auto j = static_cast<std::size_t>(rng_.uniform(order_stream + epoch_, i) * static_cast<double>(i));
+      const auto j =
+          static_cast<std::size_t>(rng_.uniform(order_stream + epoch_, i) * static_cast<double>(i));
       std::swap(order_[i - 1], order_[j]);
     }
   }
@@ -101,7 +102,8 @@ class train_feed {
       const history_position& p = data_->train[order_[at_]];
       const auto history = data_->history(p, most_);
       batch.append(data_->item(p), history, 1);
-      if (draws_negatives_) batch.append(data_->negative(p.user, rng_, train_stream + epoch_, order_[at_]), history, 0);
+      if (draws_negatives_)
+        batch.append(data_->negative(p.user, rng_, train_stream + epoch_, order_[at_]), history, 0);
     }
     return batch.rows > 0;
   }
@@ -138,8 +140,7 @@ score train_and_test(thread_pool& pool, const user_histories& data, const option
                                                                      .picture = o.graph});
   score result;
   result.name = Model::name;
-  const double samples =
-      static_cast<double>(data.train.size()) * (Model::draws_negatives ? 2 : 1) * o.epochs;
+  const double samples = static_cast<double>(data.train.size()) * (Model::draws_negatives ? 2 : 1) * o.epochs;
   progress bar(Model::name, samples);
   train_feed feed(data, o, Model::draws_negatives);
   index_t begun = 0;  // steps
