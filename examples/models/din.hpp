@@ -4,7 +4,7 @@
 //            ├─> compare ─> attention MLP ─> softmax ─> weights ─┴─> sum of weight x row ─┬─> MLP ─> logit
 //   target ──┴────────────────────────────────────────── itself, and times that sum ──────┘
 //
-// Rows are those of an item and of its category, side by side. Dice stands between the layers of the last MLP.
+// Rows are those of an item and of its category, side by side. Between the layers of the last MLP is Dice.
 // The softmax makes the mean of the history the special case of equal scores: without attention they are 0.
 // Source: Zhou et al. 2018, arXiv:1706.06978, where the scores themselves are the weights.
 #pragma once

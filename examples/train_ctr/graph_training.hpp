@@ -1,7 +1,8 @@
 // Runs the step of a model as a graph: on one thread, or as a pipeline that is cut where the user's stage is,
 // or where smart_stage moves it.
 //
-//   graph_training<raw_rows> steps([&](row_reader read) { return make_graph_step(model, tables, read); }, how);
+//   graph_training<raw_rows> steps([&](row_reader read) { return make_graph_step(model, tables, read); },
+//                                  how);
 //   steps.run(pool, read, trained, watch);       once for each epoch
 //   steps.write_trace();
 //   predict_by_graph(pool, make, fill, each)     the logits of rows
