@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <exception>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -227,7 +228,7 @@ class graph_training<Source>::body {
                     100 * seconds_ahead / std::max(seconds_, 1e-9));
       text += "         ahead:" + ahead + share + "\n";
     }
-    text += "         in the step:" + behind + "\n";
+    text += "         in the step:" + behind + "\n" + "         time: " + time_by_kind() + "\n";
     if (!how_.smart_stage) return text;
     // The same cut, with what was measured.
     const deeprec::flat_graph measured = step_.graph.flat().or_throw();
@@ -248,6 +249,27 @@ class graph_training<Source>::body {
   }
 
  private:
+  /// Each kind of op with its share of the time of all ops, the longest first.
+  [[nodiscard]] std::string time_by_kind() const {
+    std::map<std::string_view, double> of_kind;
+    double all = 0;
+    for (index_t op = 0; op < step_.graph.size(); ++op) {
+      const double seconds = seconds_of_[static_cast<std::size_t>(op)];
+      of_kind[step_.graph.kind_name(op)] += seconds;
+      all += seconds;
+    }
+    std::vector<std::pair<std::string_view, double>> kinds(of_kind.begin(), of_kind.end());
+    std::stable_sort(kinds.begin(), kinds.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+    std::string text;
+    for (const auto& [kind, seconds] : kinds) {
+      const double share = 100 * seconds / std::max(all, 1e-9);
+      if (share < 0.05) break;
+      char word[64];
+      std::snprintf(word, sizeof word, " %.1f %%", share);
+      text += (text.empty() ? "" : ", ") + std::string(kind) + word;
+    }
+    return text;
+  }
   bool read(Source& rows) {
     if (recorder_ && staged_) recorder_->name_thread("ahead");
     return (*read_)(rows);
