@@ -259,7 +259,8 @@ class graph_training<Source>::body {
       all += seconds;
     }
     std::vector<std::pair<std::string_view, double>> kinds(of_kind.begin(), of_kind.end());
-    std::stable_sort(kinds.begin(), kinds.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+    std::stable_sort(kinds.begin(), kinds.end(),
+                     [](const auto& a, const auto& b) { return a.second > b.second; });
     std::string text;
     for (const auto& [kind, seconds] : kinds) {
       const double share = 100 * seconds / std::max(all, 1e-9);
