@@ -64,8 +64,8 @@ function(deeprec_extended_tests)
   endforeach()
 endfunction()
 
-# deeprec_ran("<what>" <compiler> yes|no): notes, for the test docs_compilers, that a part of the tests runs with a compiler or
-# does not. <compiler> is a path, or a column of docs/compilers.md.
+# deeprec_ran("<what>" <compiler> yes|no|absent): notes, for the test docs_compilers, that a part of the tests runs with a
+# compiler, does not, or would if this machine had its tools. <compiler> is a path, or a column of docs/compilers.md.
 function(deeprec_ran what compiler word)
   if(EXISTS "${compiler}")
     cmake_path(GET compiler FILENAME name)

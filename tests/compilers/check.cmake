@@ -1,6 +1,6 @@
 # cmake -DPAGE=docs/compilers.md -DRAN=<file> -DVERSIONS=<program> -DLANE=<lane> [-DSTRICT=ON] [-DBREAK=claims|forgotten|promise|version] -P check.cmake
-# RAN holds lines "<row>|<column>|yes" or "...|no". The page's first table must have each such row and column, with the same
-# word (an empty cell is a no); where a compiler is absent or another than the page's, its column is not compared.
+# RAN holds lines "<row>|<column>|yes", "...|no", or "...|absent" where the machine lacks the row's tools. The page's first
+# table must have each such row and column, with the same word but for absent (an empty cell is a no); where a compiler is absent or another than the page's, its column is not compared.
 # What VERSIONS prints must be in the column "tested with" of the second table, on the machines whose packages the page names
 # (CI, or STRICT). BREAK alters the page first, for tests of this check.
 
@@ -70,7 +70,7 @@ endforeach()
 set(faults)
 file(STRINGS "${RAN}" ran)
 foreach(fact IN LISTS ran)
-  if(NOT fact MATCHES "^([^|]*)[|]([^|]*)[|](yes|no)$")
+  if(NOT fact MATCHES "^([^|]*)[|]([^|]*)[|](yes|no|absent)$")
     message(FATAL_ERROR "${RAN}: ${fact}")
   endif()
   set(row "${CMAKE_MATCH_1}")
@@ -78,6 +78,10 @@ foreach(fact IN LISTS ran)
   set(word "${CMAKE_MATCH_3}")
   list(APPEND used "${column}")
   list(REMOVE_ITEM promised "${row}|${column}")
+  if(word STREQUAL "absent")
+    message("NOT RUN, its tools are not on this machine: ${column} / ${row}")
+    continue()
+  endif()
   string(MAKE_C_IDENTIFIER "${row}/${column}" key)
   if(NOT column IN_LIST columns)
     message("not compared, since the page has no column for it: ${column} / ${row}")
