@@ -107,6 +107,10 @@ status dot_interaction_forward_on(host_backend, const Context& ctx, matrix_view<
         detail::interaction_scratch scratch;
         with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
           for (index_t b = begin; b < end; ++b) {
+            if (b + 1 < end) {
+              detail::fetch_row(pooled.row(b + 1), pooled.extent(1));
+              detail::fetch_row(output.row(b + 1), output.extent(1));
+            }
             float* const triangle = std::copy_n(dense.row(b), width, output.row(b));
             if (tables == 0) continue;
             dot_triangle(region, {dense.row(b), pooled.row(b), tables + 1, width}, scratch, triangle);
@@ -183,6 +187,11 @@ status dot_interaction_backward_on(host_backend, const Context& ctx, matrix_view
                      detail::interaction_scratch scratch;
                      with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
                        for (index_t b = begin; b < end; ++b) {
+                         if (b + 1 < end) {
+                           detail::fetch_row(pooled.row(b + 1), pooled.extent(1));
+                           detail::fetch_row(output_gradient.row(b + 1), output_gradient.extent(1));
+                           detail::fetch_row(pooled_gradient.row(b + 1), pooled_gradient.extent(1));
+                         }
                          dot_triangle_backward(region, {dense.row(b), pooled.row(b), tables + 1, width},
                                                output_gradient.row(b), scratch,
                                                {dense_gradient.row(b), pooled_gradient.row(b)});
