@@ -156,7 +156,7 @@ score train_and_test(thread_pool& pool, const ctr_input& input, const options& o
   return result;
 }
 
-/// Writes the probability of each row of a file, in its order, one a line.
+/// Writes the probability of each row of a file, in its order, one a line. Labels may lack.
 template <class Model>
 void predict_file(thread_pool& pool, const options& o, const saved_model& saved,
                   const std::atomic<bool>& interrupted) {
@@ -172,7 +172,7 @@ void predict_file(thread_pool& pool, const options& o, const saved_model& saved,
   saved.load(model, words);
   tables.set_known(words.known);
 
-  text_rows rows(o.predict, usable_memory() / 4);
+  text_rows rows(o.predict, usable_memory() / 4, deeprec::label_column::by_fields);
   rows.rewind(on_pool);
   sparse_batch chunk;
   chunk.reshape(deeprec::criteo_format::shape());
