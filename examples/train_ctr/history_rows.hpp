@@ -14,7 +14,6 @@
 #include <numeric>
 #include <span>
 #include <string>
-#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
