@@ -29,6 +29,7 @@ struct din_options {
   void for_each_size(Visit&& visit) {
     visit("width", width);
     visit("top", top);
+    visit("attention", attention);
   }
 };
 
@@ -43,7 +44,7 @@ class din {
       : options_(o),
         row_width_(tables.features() * o.width),
         table_(make_table(on, tables.first_row().back(), o.width, o.first_rows, deeprec::mix64(seed + 1))),
-        features_(table_.view(), tables.first_row()),
+        features_(table_.view(), tables.first_row(), tables.unknown),
         unit_(with_ends(4 * row_width_, o.unit, 1), deeprec::mlp_output::linear, deeprec::counter_rng(seed),
               deeprec::weight_init::he, 100, std::pmr::get_default_resource(), o.precision),
         top_(with_ends(3 * row_width_, o.top, 1), deeprec::counter_rng(seed), o.precision) {}

@@ -116,7 +116,7 @@ class dssm {
       : options_(o),
         row_width_(tables.features() * o.width),
         table_(make_table(on, tables.first_row().back(), o.width, o.first_rows, deeprec::mix64(seed + 1))),
-        features_(table_.view(), tables.first_row()),
+        features_(table_.view(), tables.first_row(), tables.unknown),
         users_(with_ends(row_width_, o.top, o.vector), deeprec::mlp_output::linear,
                deeprec::counter_rng(seed), deeprec::weight_init::he, 100, std::pmr::get_default_resource(),
                o.precision),

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -65,6 +66,8 @@ struct history_tables {
   index_t items = 0, categories = 0;  // categories: 0 where none are known
   std::vector<row_id> category_of;    // of each item
   std::vector<index_t> uses;          // of each item, in the part that trains
+  /// Of an item that has no row: a row of zeros stands for it, and for its category. None: all have one.
+  std::optional<row_id> unknown;
 
   /// Tables: items, and categories where they are known.
   [[nodiscard]] index_t features() const { return categories > 0 ? 2 : 1; }

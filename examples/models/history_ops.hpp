@@ -49,7 +49,8 @@ struct history_categories_op {
   void operator()(const slot_rows& items, slot_rows& out) const {
     out.ids.resize(items.ids.size());
     for (std::size_t i = 0; i < items.ids.size(); ++i) {
-      out.ids[i] = tables->category_of[static_cast<std::size_t>(items.ids[i])];
+      const row_id item = items.ids[i];
+      out.ids[i] = item == tables->unknown ? item : tables->category_of[static_cast<std::size_t>(item)];
     }
   }
 };

@@ -45,7 +45,8 @@ struct slot_features {
   using found_rows = std::optional<deeprec::resolved_features<group_type>>;
   group_type group;
 
-  slot_features(row_view all, const std::vector<index_t>& first_row);
+  /// @param absent  the id that has no row: one of zeros stands for it
+  slot_features(row_view all, const std::vector<index_t>& first_row, std::optional<row_id> absent = {});
 
   /// Checks the ids and locates their rows, for look_up and update. Reads no row.
   [[nodiscard]] status resolve(const step_context& on, std::span<const slot_bags> by_slot,

@@ -17,10 +17,15 @@ table_type make_table(const step_context& on, index_t rows, index_t width, float
   return made;
 }
 
-slot_features::slot_features(row_view all, const std::vector<index_t>& first_row) {
+slot_features::slot_features(row_view all, const std::vector<index_t>& first_row,
+                             std::optional<row_id> absent) {
   for (std::size_t s = 0; s + 1 < first_row.size(); ++s) {
     const row_view of_position(all.row(first_row[s]), first_row[s + 1] - first_row[s], all.format());
-    group.add(of_position, deeprec::combiner::sum);
+    if (absent) {
+      group.add(of_position, deeprec::pooling(deeprec::combiner::sum, deeprec::padding::id{*absent}));
+    } else {
+      group.add(of_position, deeprec::combiner::sum);
+    }
   }
 }
 

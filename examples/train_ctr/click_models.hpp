@@ -12,14 +12,14 @@ namespace ctr {
 struct options;
 struct ctr_input;
 struct score;
-class saved_click_model;
+class saved_model;
 
 /// Throw a failure.
 struct click_model_runs {
   const char* name;
   score (*train)(deeprec::thread_pool&, const ctr_input&, const options&,
                  const std::atomic<bool>& interrupted);
-  void (*predict)(deeprec::thread_pool&, const options&, const saved_click_model&,
+  void (*predict)(deeprec::thread_pool&, const options&, const saved_model&,
                   const std::atomic<bool>& interrupted);
 };
 

@@ -10,6 +10,7 @@
 namespace ctr {
 
 struct options;
+class saved_model;
 
 inline constexpr std::array<const char*, 2> history_models = {"din", "dssm"};
 inline bool is_history_model(std::string_view name) {
@@ -21,5 +22,9 @@ inline bool is_history_model(std::string_view name) {
 
 /// Trains and tests the models that the options name, and prints how good they are. Throws a failure.
 void run_history_models(deeprec::thread_pool& pool, const options& o, const std::atomic<bool>& interrupted);
+/// Writes for each row of a file, a history and an item, the probability of din or the cosine of dssm, in its
+/// order, one a line. Throws a failure.
+void predict_histories(deeprec::thread_pool& pool, const options& o, const saved_model& saved,
+                       const std::atomic<bool>& interrupted);
 
 }  // namespace ctr

@@ -10,20 +10,19 @@
 #pragma once
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
-#include <fstream>
 #include <numeric>
 #include <span>
 #include <string>
-#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include <deeprec/core/hash.hpp>
 #include <deeprec/core/random.hpp>
 
 #include "models/history_data.hpp"
+#include "table_lines.hpp"
 
 namespace ctr {
 
@@ -35,6 +34,7 @@ struct history_position {
 class user_histories {
  public:
   history_tables tables;
+  std::vector<std::int64_t> item_ids;  ///< of each item, as the file has it
   std::vector<history_position> train, test;
 
   [[nodiscard]] index_t users() const { return static_cast<index_t>(first_.size()) - 1; }
@@ -45,6 +45,20 @@ class user_histories {
   [[nodiscard]] std::span<const row_id> history(const history_position& p, index_t most) const {
     const index_t first = std::max(first_[static_cast<std::size_t>(p.user)], p.at - most);
     return {items_.data() + first, static_cast<std::size_t>(p.at - first)};
+  }
+  /// Of all that training depends on.
+  [[nodiscard]] std::uint64_t hash() const {
+    std::uint64_t sum = 0;
+    const auto add = [&sum](const auto& all) {
+      sum = deeprec::hash_bytes({reinterpret_cast<const char*>(all.data()), all.size() * sizeof(*all.data())},
+                                sum);
+    };
+    add(items_);
+    add(first_);
+    add(train);
+    add(item_ids);
+    add(tables.category_of);
+    return sum;
   }
   /// Number `n` of a stream of negatives.
   [[nodiscard]] row_id negative(index_t user, deeprec::counter_rng rng, std::uint64_t stream,
@@ -84,77 +98,6 @@ class user_histories {
   std::vector<std::int32_t> kinds_;   // of each item; empty: its own
 };
 
-/// Lines of fields with tabs between them, behind a line of the columns' names.
-class table_lines {
- public:
-  table_lines(const std::string& path, const std::vector<std::string_view>& names)
-      : path_(path), file_(path), values_(names.size()) {
-    if (!file_) throw failure(path + ": cannot be read");
-    if (!std::getline(file_, line_)) throw failure(path + ": has no line");
-    const std::vector<std::string_view> columns = fields();
-    for (const std::string_view name : names) {
-      const auto found = std::find(columns.begin(), columns.end(), name);
-      if (found == columns.end()) fail("no column " + std::string(name));
-      columns_.push_back(static_cast<std::size_t>(found - columns.begin()));
-    }
-  }
-  /// The numbers of the named columns of the next line; false: there is none.
-  bool next() {
-    if (!std::getline(file_, line_)) {
-      if (file_.bad()) throw failure(path_ + ": cannot be read");
-      return false;
-    }
-    ++number_;
-    const std::vector<std::string_view> got = fields();
-    for (std::size_t c = 0; c < columns_.size(); ++c) {
-      if (columns_[c] >= got.size()) fail("too few fields (" + std::to_string(got.size()) + ")");
-      const std::string_view text = got[columns_[c]];
-      const auto [end, wrong] = std::from_chars(text.data(), text.data() + text.size(), values_[c]);
-      if (wrong != std::errc() || end != text.data() + text.size())
-        fail("no number: '" + std::string(text) + "'");
-      if (values_[c] < 0) fail("a negative number: " + std::string(text));
-    }
-    return true;
-  }
-  [[nodiscard]] std::int64_t operator[](std::size_t c) const { return values_[c]; }
-  [[nodiscard]] index_t number() const { return number_; }
-  [[noreturn]] void fail(const std::string& what) const {
-    throw failure(path_ + ":" + std::to_string(number_) + ": " + what);
-  }
-
- private:
-  [[nodiscard]] std::vector<std::string_view> fields() const {
-    std::vector<std::string_view> made;
-    std::string_view rest = line_;
-    if (!rest.empty() && rest.back() == '\r') rest.remove_suffix(1);
-    for (;;) {
-      const std::size_t tab = rest.find('\t');
-      made.push_back(rest.substr(0, tab));
-      if (tab == std::string_view::npos) return made;
-      rest.remove_prefix(tab + 1);
-    }
-  }
-
-  std::string path_;
-  std::ifstream file_;
-  std::string line_;
-  index_t number_ = 1;
-  std::vector<std::size_t> columns_;
-  std::vector<std::int64_t> values_;
-};
-
-/// Numbers 0, 1, ... for ids, in the order in which they appear.
-class id_numbers {
- public:
-  row_id operator()(std::int64_t id) {
-    return number_.try_emplace(id, static_cast<row_id>(number_.size())).first->second;
-  }
-  [[nodiscard]] index_t size() const { return static_cast<index_t>(number_.size()); }
-
- private:
-  std::unordered_map<std::int64_t, row_id> number_;
-};
-
 inline user_histories user_histories::read(const std::string& path, const std::string& items_path,
                                            bool validate) {
   struct event {
@@ -162,20 +105,22 @@ inline user_histories user_histories::read(const std::string& path, const std::s
     std::int64_t time;
   };
   std::vector<event> events;
-  std::vector<std::pair<std::int64_t, index_t>> first_use;  // of each item: its id, and the line
+  std::vector<index_t> first_use;  // of each item: the line
   id_numbers users, items;
+  user_histories made;
   table_lines lines(path, {"user_id", "item_id", "time"});
   while (lines.next()) {
-    events.push_back({users(lines[0]), items(lines[1]), lines[2]});
+    const std::int64_t user = lines[0], item = lines[1], time = lines[2];
+    events.push_back({users(user), items(item), time});
     if (static_cast<std::size_t>(items.size()) > first_use.size()) {
-      first_use.emplace_back(lines[1], lines.number());
+      first_use.push_back(lines.number());
+      made.item_ids.push_back(item);
     }
   }
   std::stable_sort(events.begin(), events.end(), [](const event& a, const event& b) {
     return a.user != b.user ? a.user < b.user : a.time < b.time;
   });
 
-  user_histories made;
   made.tables.items = items.size();
   made.tables.uses.resize(first_use.size());
   for (std::size_t i = 0; i < events.size();) {
@@ -198,10 +143,10 @@ inline user_histories user_histories::read(const std::string& path, const std::s
   table_lines facts(items_path, {"item_id", "i_category"});
   while (facts.next()) category[facts[0]] = facts[1];
   id_numbers categories;
-  for (const auto& [id, line] : first_use) {
-    const auto found = category.find(id);
+  for (std::size_t i = 0; i < first_use.size(); ++i) {
+    const auto found = category.find(made.item_ids[i]);
     if (found == category.end()) {
-      throw failure(path + ":" + std::to_string(line) + ": item " + std::to_string(id) +
+      throw failure(path + ":" + std::to_string(first_use[i]) + ": item " + std::to_string(made.item_ids[i]) +
                     " has no category in " + items_path);
     }
     made.tables.category_of.push_back(categories(found->second));
@@ -218,6 +163,7 @@ inline user_histories user_histories::generate(index_t users, std::uint64_t seed
   made.tables.uses.resize(static_cast<std::size_t>(made.tables.items));
   for (index_t i = 0; i < made.tables.items; ++i) {
     made.kinds_.push_back(static_cast<std::int32_t>(i / of_group));
+    made.item_ids.push_back(i);
   }
   std::vector<index_t> order(static_cast<std::size_t>(groups));
   for (index_t user = 0; user < users; ++user) {

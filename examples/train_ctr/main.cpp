@@ -77,10 +77,14 @@ int run(options& o) {
     return 0;
   }
   if (!o.predict.empty()) {
-    const saved_click_model saved(o.load);
-    const click_model_runs* const model = find_click_model(saved.name());
-    if (model == nullptr) throw failure(o.load + ": has a model of an unknown name: " + saved.name());
-    model->predict(pool, o, saved, interrupted);
+    const saved_model saved(o.load);
+    if (is_history_model(saved.name())) {
+      predict_histories(pool, o, saved, interrupted);
+    } else if (const click_model_runs* const model = find_click_model(saved.name())) {
+      model->predict(pool, o, saved, interrupted);
+    } else {
+      throw failure(o.load + ": has a model of an unknown name: " + saved.name());
+    }
     return interrupted ? 130 : 0;
   }
   if (is_history_model(o.models.front())) {

@@ -35,6 +35,7 @@ template <class Model>
     if (name == "layers") set(size, o.cross_layers, o.cross_layers > 0);
     if (name == "bottom") set(size, o.bottom, !o.bottom.empty());
     if (name == "top") set(size, o.top, !o.top.empty());
+    if (name == "attention") set(size, false, o.no_attention);
   });
   return how;
 }

@@ -56,11 +56,12 @@ score train_and_test(thread_pool& pool, const ctr_input& input, const options& o
                        .window = rows.window(),
                        .hash = static_cast<index_t>(rows.hash())};
   if (!o.load.empty()) {
-    if (const std::string why = load_model(o.load, model, *input.tables, place); !why.empty())
+    if (const std::string why = load_model(o.load, model, token_vocabulary(*input.tables), place);
+        !why.empty())
       throw failure(why);
   }
   const auto save = [&] {
-    const std::string why = save_model(o.save, model, how, *input.tables, place);
+    const std::string why = save_model(o.save, model, how, token_vocabulary(*input.tables), place);
     if (!why.empty()) throw failure(why);
   };
   // A thread that reads has no use for those that train, whose work is short.
@@ -155,19 +156,23 @@ score train_and_test(thread_pool& pool, const ctr_input& input, const options& o
   return result;
 }
 
-/// Writes the probability of each row of a file, in its order, one a line.
+/// Writes the probability of each row of a file, in its order, one a line. Labels may lack.
 template <class Model>
-void predict_file(thread_pool& pool, const options& o, const saved_click_model& saved,
+void predict_file(thread_pool& pool, const options& o, const saved_model& saved,
                   const std::atomic<bool>& interrupted) {
   deeprec::executor_ref on_pool(pool);
   typename Model::options how;
   how.precision = precision_of(o);
-  how.for_each_size([&](std::string_view name, auto& size) { saved.get(name, size); });
-  ctr_tables tables(saved.ids());
+  saved.get_sizes(how);
+  token_vocabulary words;
+  saved.get_sizes(words);
+  ctr_tables tables(words.ids);
+  words.known = tables.known();  // none yet
   Model model(on_pool, tables.first_row, 0, how);
-  saved.load(model, tables);
+  saved.load(model, words);
+  tables.set_known(words.known);
 
-  text_rows rows(o.predict, usable_memory() / 4);
+  text_rows rows(o.predict, usable_memory() / 4, deeprec::label_column::by_fields);
   rows.rewind(on_pool);
   sparse_batch chunk;
   chunk.reshape(deeprec::criteo_format::shape());
@@ -183,9 +188,7 @@ void predict_file(thread_pool& pool, const options& o, const saved_click_model& 
         return got > 0;
       },
       [&](matrix_view<const float> logits, matrix_view<const float>) {
-        for (index_t i = 0; i < logits.extent(0); ++i) {
-          out.line(1 / (1 + std::exp(-static_cast<double>(logits(i, 0)))));
-        }
+        for (index_t i = 0; i < logits.extent(0); ++i) out.number(probability_of(logits(i, 0)));
       });
   out.close();
 }

@@ -103,6 +103,8 @@ std::optional<int> parse(options& o, int argc, char** argv) {
   app.add_flag("--validate", o.validate,
                "of din and dssm: test with the last but one item of each user, without the last, to choose "
                "options by");
+  app.add_option("--test-rows", o.test_rows,
+                 "of din and dssm: write the rows that test to this file, as --predict reads them");
   app.add_option("--batch-size", o.batch_size, "rows of a training step")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
@@ -140,7 +142,9 @@ std::optional<int> parse(options& o, int argc, char** argv) {
       ->check(CLI::ExistingFile);
   app.add_option("--predict", o.predict,
                  "train nothing: write the probability of a click for each row of this file, by the model of "
-                 "--load")
+                 "--load; of click logs: the columns of --data, with or without the label; of din and dssm: "
+                 "text with columns history (items with commas between them, the latest last) and item_id, "
+                 "for which dssm writes the cosine")
       ->check(file);
   app.add_option("--output", o.output,
                  "the file for the probabilities, one a line (default: the standard output)");
@@ -211,10 +215,10 @@ std::optional<int> parse(options& o, int argc, char** argv) {
     return 0;
   };
   if (of_histories > 0) {
-    if (const int code = refuse({"--test", "--memory", "--window", "--stale-window", "--micro-batch",
-                                 "--bottom", "--cross-layers", "--train-fraction", "--planted",
-                                 "--synthesize", "--save", "--save-every", "--load", "--export"},
-                                " is not for din and dssm")) {
+    if (const int code =
+            refuse({"--test", "--memory", "--window", "--stale-window", "--micro-batch", "--bottom",
+                    "--cross-layers", "--train-fraction", "--planted", "--synthesize", "--export"},
+                   " is not for din and dssm")) {
       return code;
     }
     if (o.step == "direct") return wrong("--step direct is not for din and dssm, whose step is a graph");
@@ -223,9 +227,9 @@ std::optional<int> parse(options& o, int argc, char** argv) {
     if (o.no_attention && !any({"din"})) return wrong("--no-attention needs --model din");
     if (o.temperature > 0 && !any({"dssm"})) return wrong("--temperature needs --model dssm");
     if (app.count("--rows") == 0) o.rows = 10'000;
-  } else if (const int code =
-                 refuse({"--items", "--history", "--no-attention", "--temperature", "--validate"},
-                        " needs --model din or dssm")) {
+  } else if (const int code = refuse(
+                 {"--items", "--history", "--no-attention", "--temperature", "--validate", "--test-rows"},
+                 " needs --model din or dssm")) {
     return code;
   }
   if ((o.width > 0 || !o.top.empty()) && !any({"dlrm", "wdl", "deepfm", "dcn", "din", "dssm"})) {

@@ -37,6 +37,7 @@ struct options {
   index_t cross_layers = 0;  // 0: the model's default
   std::string items;         // file of the items of histories
   index_t history = 50;
+  std::string test_rows;  // file for the rows that test histories
   bool no_attention = false, validate = false;
   float temperature = 0;  // 0: the model's default
   std::string step;       // "graph", "direct"; empty: the former where one of the next three is set

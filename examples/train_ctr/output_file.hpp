@@ -1,6 +1,7 @@
 // Lines of text to a file, or to the standard output.
 #pragma once
 
+#include <cmath>
 #include <cstdio>
 #include <string>
 #include <utility>
@@ -8,6 +9,8 @@
 #include "models/ctr_data.hpp"
 
 namespace ctr {
+
+inline double probability_of(float logit) { return 1 / (1 + std::exp(-static_cast<double>(logit))); }
 
 /// Throws a failure where a line can't be written.
 class output_file {
@@ -23,8 +26,11 @@ class output_file {
   output_file(const output_file&) = delete;
   output_file& operator=(const output_file&) = delete;
 
-  void line(double number) {
-    if (std::fprintf(file_, "%.9g\n", number) < 0) throw_unwritten();
+  void number(double value) {
+    if (std::fprintf(file_, "%.9g\n", value) < 0) throw_unwritten();
+  }
+  void line(const std::string& text) {
+    if (std::fprintf(file_, "%s\n", text.c_str()) < 0) throw_unwritten();
   }
   void close() {
     std::FILE* const file = std::exchange(file_, nullptr);

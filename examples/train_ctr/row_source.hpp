@@ -53,10 +53,12 @@ class row_source {
 /// read once.
 class text_rows final : public row_source {
  public:
-  /// `memory`: bytes that the reader may take.
-  text_rows(std::string path, index_t memory) : path_(std::move(path)) {
+  /// `memory`: bytes that the reader may take; `labels`: whether rows have one.
+  text_rows(std::string path, index_t memory, deeprec::label_column labels = deeprec::label_column::present)
+      : path_(std::move(path)) {
     format_.rows = deeprec::criteo_format::same_size(fingerprints);
     format_.missing_dense = std::numeric_limits<float>::quiet_NaN();
+    format_.labels = labels;
     // A chunk is text and its rows, about as many bytes again: all chunks take a quarter of the memory.
     options_.chunks_in_flight = 8;
     options_.chunk_bytes = std::clamp<index_t>(memory / 4 / 8 / 2, 1 << 13, 1 << 18);

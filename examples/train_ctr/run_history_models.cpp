@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +14,7 @@
 #include <deeprec/dense/metrics.hpp>
 #include <deeprec/exec/executor_ref.hpp>
 
+#include "candidate_lines.hpp"
 #include "graph_training.hpp"
 #include "history_models.hpp"
 #include "history_rows.hpp"
@@ -20,8 +22,10 @@
 #include "models/din.hpp"
 #include "models/dssm.hpp"
 #include "options.hpp"
+#include "output_file.hpp"
 #include "progress.hpp"
 #include "report.hpp"
+#include "saved_model.hpp"
 
 namespace ctr {
 
@@ -86,9 +90,10 @@ class train_feed {
         positions_(std::max<index_t>(1, draws_negatives ? o.batch_size / 2 : o.batch_size)),
         draws_negatives_(draws_negatives),
         order_(data.train.size()) {}
-  void begin(int epoch) {
+  /// Before the first position of an epoch, or the one behind the `skipped` first.
+  void begin(index_t epoch, index_t skipped) {
     epoch_ = static_cast<std::uint64_t>(epoch);
-    at_ = 0;
+    at_ = static_cast<std::size_t>(skipped);
     std::iota(order_.begin(), order_.end(), std::uint32_t{0});
     for (std::size_t i = order_.size(); i > 1; --i) {
       const auto j =
@@ -123,11 +128,24 @@ score train_and_test(thread_pool& pool, const user_histories& data, const option
                      const std::atomic<bool>& interrupted) {
   deeprec::executor_ref on_pool(pool);
   typename Model::options how = options_of<Model>(o);
-  if constexpr (requires { how.attention; }) how.attention = !o.no_attention;
   if constexpr (requires { how.temperature; }) {
     if (o.temperature > 0) how.temperature = o.temperature;
   }
   Model model(on_pool, data.tables, o.seed, how);
+  const auto positions = static_cast<index_t>(data.train.size());
+  training_place place{.seed = static_cast<index_t>(o.seed),
+                       .data_rows = positions + static_cast<index_t>(data.test.size()),
+                       .train_rows = positions,
+                       .hash = static_cast<index_t>(data.hash())};
+  const item_vocabulary vocabulary(data.tables, data.item_ids, o.history);
+  if (!o.load.empty()) {
+    if (const std::string why = load_model(o.load, model, vocabulary, place); !why.empty())
+      throw failure(why);
+  }
+  const auto save = [&] {
+    const std::string why = save_model(o.save, model, how, vocabulary, place);
+    if (!why.empty()) throw failure(why);
+  };
   const auto make_graph = [&](graph_use use) {
     return [&, use](reader_of<history_batch> read) {
       return make_graph_step(model, data.tables, std::move(read), use);
@@ -140,23 +158,31 @@ score train_and_test(thread_pool& pool, const user_histories& data, const option
                                                                      .picture = o.graph});
   score result;
   result.name = Model::name;
-  const double samples = static_cast<double>(data.train.size()) * (Model::draws_negatives ? 2 : 1) * o.epochs;
-  progress bar(Model::name, samples);
+  constexpr index_t rows_of_position = Model::draws_negatives ? 2 : 1;
+  const index_t end = positions * (place.trained / positions + o.epochs);
+  progress bar(Model::name, static_cast<double>((end - place.trained) * rows_of_position));
   train_feed feed(data, o, Model::draws_negatives);
   index_t begun = 0;  // steps
-  for (int epoch = 0; epoch < o.epochs; ++epoch) {
-    feed.begin(epoch);
+  const auto over = [&] { return interrupted || (o.steps > 0 && begun >= o.steps); };
+  while (place.trained < end && !over()) {
+    feed.begin(place.trained / positions, place.trained % positions);
     const auto read = [&](history_batch& batch) {
-      if (interrupted || (o.steps > 0 && begun >= o.steps)) return false;
-      if (!feed.next(batch)) return false;
+      if (over() || !feed.next(batch)) return false;
       ++begun;
       return true;
     };
     const auto trained = [&](index_t rows) {
       result.samples += rows;
+      place.trained += rows / rows_of_position;
+      ++place.steps;
       bar.show(static_cast<double>(result.samples));
+      if (o.save_every > 0 && place.steps % o.save_every == 0 && place.trained % positions != 0) {
+        save();
+        result.watch.start();
+      }
     };
     add(result.stages, steps.run(pool, read, trained, result.watch));
+    if (!o.save.empty()) save();
   }
   steps.write_trace();
   result.graph = steps.explain();
@@ -174,6 +200,39 @@ score train_and_test(thread_pool& pool, const user_histories& data, const option
   result.log_loss = Model::gives_logits ? loss.value() : std::numeric_limits<double>::quiet_NaN();
   if (o.verbose > 0 || !o.json.empty()) result.checksum = checksum(model);
   return result;
+}
+
+template <class Model>
+void predict_file(thread_pool& pool, const options& o, const saved_model& saved,
+                  const std::atomic<bool>& interrupted) {
+  deeprec::executor_ref on_pool(pool);
+  typename Model::options how;
+  how.precision = precision_of(o);
+  saved.get_sizes(how);
+  item_vocabulary known;
+  saved.get_sizes(known);
+  history_tables tables;
+  tables.items = known.items;
+  tables.categories = known.categories;
+  tables.unknown = unknown_item;
+  Model model(on_pool, tables, 0, how);
+  saved.load(model, known);
+  tables.category_of = known.category_of;
+
+  candidate_lines rows(o.predict, known);
+  output_file out(o.output);
+  predict_by_graph<history_batch>(
+      on_pool,
+      [&](reader_of<history_batch> read) {
+        return make_graph_step(model, tables, std::move(read), graph_use::predict);
+      },
+      [&](history_batch& batch) { return !interrupted && rows.next(batch, 2 * test_pairs); },
+      [&](matrix_view<const float> scores, matrix_view<const float>) {
+        for (index_t i = 0; i < scores.extent(0); ++i) {
+          out.number(Model::gives_logits ? probability_of(scores(i, 0)) : scores(i, 0));
+        }
+      });
+  out.close();
 }
 
 /// The uses of an item as its score.
@@ -211,6 +270,12 @@ void run_history_models(thread_pool& pool, const options& o, const std::atomic<b
       static_cast<long long>(data.tables.categories), data.train.size(), data.test.size(),
       static_cast<unsigned long long>(o.seed), o.threads, to_string(deeprec::host_gemm_backends{}).c_str());
   std::fflush(stdout);
+  if (!o.test_rows.empty()) {
+    candidate_writer out(o.test_rows, data.item_ids);
+    test_feed feed(data, o);
+    for (history_batch batch; feed(batch);) out.add(batch);
+    out.close();
+  }
   std::vector<score> scores;
   for (const std::string& name : o.models) {
     if (interrupted) break;
@@ -226,6 +291,11 @@ void run_history_models(thread_pool& pool, const options& o, const std::atomic<b
               .test_rows = static_cast<index_t>(data.test.size()),
               .table_rows = data.tables.first_row().back()},
              o, interrupted);
+}
+
+void predict_histories(thread_pool& pool, const options& o, const saved_model& saved,
+                       const std::atomic<bool>& interrupted) {
+  (saved.name() == din::name ? predict_file<din> : predict_file<dssm>)(pool, o, saved, interrupted);
 }
 
 }  // namespace ctr

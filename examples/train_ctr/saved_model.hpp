@@ -3,9 +3,11 @@
 //
 //   --epochs 2   =   --epochs 1 --save FILE,  then  --load FILE --epochs 1        bit for bit
 //
-// The file holds the model's parts, its sizes, the ids of each column and which tokens are known. The rows'
-// order follows from the seed and the size of a window, so the place of the training is the number of rows
-// trained on. A step is whole: a file may stand between any two.
+// The file holds the model's parts, its sizes, and its vocabulary: what the rows of its tables stand for. The
+// rows' order follows from the seed and the size of a window, so the place of the training is the number of
+// rows trained on. A step is whole: a file may stand between any two.
+//
+// A vocabulary has for_each_size(visit), as the options of a model, and parts(), as a model.
 #pragma once
 
 #include <array>
@@ -29,14 +31,30 @@ struct training_place {
   index_t data_rows = 0;
   index_t train_rows = 0;
   index_t window = 0;   ///< rows that are shuffled at a time; 0: all
-  index_t hash = 0;     ///< of all rows
+  index_t hash = 0;     ///< of all data
   index_t trained = 0;  ///< rows, in all epochs
   index_t steps = 0;
 };
 
-inline std::string ids_of_column(index_t token) { return "ids of C" + std::to_string(token + 1); }
+/// Of a click log: the ids of each column, and which tokens are known.
+struct token_vocabulary {
+  std::array<index_t, tokens> ids{};
+  std::vector<std::uint64_t> known;  // a bit for each row of the tables
 
-/// The numbers of a size, or of a list of sizes.
+  token_vocabulary() = default;
+  explicit token_vocabulary(const ctr_tables& tables) : known(tables.known()) {
+    for (index_t t = 0; t < tokens; ++t) ids[static_cast<std::size_t>(t)] = tables.ids(integers + t);
+  }
+  template <class Visit>
+  void for_each_size(Visit&& visit) {
+    for (std::size_t t = 0; t < ids.size(); ++t) visit("ids of C" + std::to_string(t + 1), ids[t]);
+  }
+  [[nodiscard]] std::vector<deeprec::named_table> parts() {
+    return {deeprec::name_keys("known tokens", std::span(known))};
+  }
+};
+
+/// The numbers of a size, of a list of sizes, or of a choice.
 inline void add_size(std::vector<deeprec::named_number>& to, std::string_view name, index_t size) {
   to.push_back({std::string(name), size});
 }
@@ -48,10 +66,29 @@ inline void add_size(std::vector<deeprec::named_number>& to, std::string_view na
   }
 }
 
+inline void add_size(std::vector<deeprec::named_number>& to, std::string_view name, bool choice) {
+  add_size(to, name, index_t{choice});
+}
+
+/// Those of a model and of its vocabulary.
+template <class Model, class Vocabulary>
+std::vector<deeprec::named_table> parts_of(Model& model, Vocabulary& vocabulary) {
+  std::vector<deeprec::named_table> all = model.parts();
+  const std::vector<deeprec::named_table> more = vocabulary.parts();
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+/// The model that a file holds: its parts are named after it. Empty: the file has no parts.
+inline std::string model_name(const deeprec::table_file_info& info) {
+  return info.tables.empty() ? std::string()
+                             : info.tables.front().name.substr(0, info.tables.front().name.find(','));
+}
+
 /// An empty string, or why not.
-template <class Model>
+template <class Model, class Vocabulary>
 std::string save_model(const std::string& path, Model& model, typename Model::options how,
-                       const ctr_tables& tables, const training_place& at) {
+                       Vocabulary vocabulary, const training_place& at) {
   deeprec::training_state state;
   state.step = static_cast<std::uint64_t>(at.steps);
   state.numbers = {{"seed", at.seed},
@@ -60,34 +97,25 @@ std::string save_model(const std::string& path, Model& model, typename Model::op
                    {"rows of a window", at.window},
                    {"hash of the rows", at.hash},
                    {"rows trained", at.trained}};
-  how.for_each_size([&](std::string_view name, const auto& size) { add_size(state.numbers, name, size); });
-  for (index_t t = 0; t < tokens; ++t) {
-    add_size(state.numbers, ids_of_column(t), tables.ids(integers + t));
-  }
-  const std::vector<deeprec::named_table> parts = model.parts();
-  std::vector<deeprec::const_named_table> all(parts.begin(), parts.end());
-  const std::vector<std::uint64_t> known = tables.known();
-  all.push_back(deeprec::name_keys("known tokens", std::span(known)));
+  const auto add = [&](std::string_view name, const auto& size) { add_size(state.numbers, name, size); };
+  how.for_each_size(add);
+  vocabulary.for_each_size(add);
+  const std::vector<deeprec::named_table> parts = parts_of(model, vocabulary);
+  const std::vector<deeprec::const_named_table> all(parts.begin(), parts.end());
   const auto saved = save_tables(path, all, state);
   return saved ? std::string() : saved.fault().message();
 }
 
-/// Loads the parts of a model and which tokens are known.
-template <class Model>
-[[nodiscard]] deeprec::result<deeprec::training_state> load_parts(const std::string& path, Model& model,
-                                                                  const ctr_tables& tables,
-                                                                  std::vector<std::uint64_t>& known) {
-  known = tables.known();
-  std::vector<deeprec::named_table> parts = model.parts();
-  parts.push_back(deeprec::name_keys("known tokens", std::span(known)));
-  return load_tables(path, parts);
-}
-
 /// Fills the model and `at.trained`, `at.steps`, so that training goes on; an empty string, or why not.
-template <class Model>
-std::string load_model(const std::string& path, Model& model, const ctr_tables& tables, training_place& at) {
+///
+/// @param vocabulary  that of the data
+template <class Model, class Vocabulary>
+std::string load_model(const std::string& path, Model& model, Vocabulary vocabulary, training_place& at) {
   const auto info = deeprec::describe_file(path);
   if (!info) return info.fault().message();
+  if (const std::string there = model_name(info.value()); !there.empty() && there != Model::name) {
+    return path + ": must be a model of " + Model::name + " (is one of " + there + ')';
+  }
   const std::pair<const char*, index_t> same[] = {{"seed", at.seed},
                                                   {"rows of data", at.data_rows},
                                                   {"rows to train", at.train_rows},
@@ -100,43 +128,51 @@ std::string load_model(const std::string& path, Model& model, const ctr_tables& 
     return path + ": trained with another number: " + name + ' ' + std::to_string(*there) + ", here " +
            std::to_string(here);
   }
-  std::vector<std::uint64_t> known;
-  const auto loaded = load_parts(path, model, tables, known);
+  const auto loaded = load_tables(path, parts_of(model, vocabulary));
   if (!loaded) return loaded.fault().message();
   at.trained = loaded.value().whole("rows trained").value_or(0);
   at.steps = static_cast<index_t>(loaded.value().step);
   return {};
 }
 
-/// A saved model of a click log, for predictions. Throws a failure.
-class saved_click_model {
+/// A saved model, for predictions. Throws a failure.
+class saved_model {
  public:
-  explicit saved_click_model(std::string path) : path_(std::move(path)) {
+  explicit saved_model(std::string path) : path_(std::move(path)) {
     auto info = deeprec::describe_file(path_);
     if (!info) throw failure(info.fault().message());
     info_ = std::move(info).value();
     if (info_.tables.empty()) throw failure(path_ + ": is no model of train_ctr: has no tables");
-    for (index_t t = 0; t < tokens; ++t) {
-      get(ids_of_column(t), ids_[static_cast<std::size_t>(t)]);
-    }
   }
-  /// The model's name: its parts are named after it.
-  [[nodiscard]] std::string name() const {
-    const std::string& part = info_.tables.front().name;
-    return part.substr(0, part.find(','));
-  }
-  [[nodiscard]] const std::array<index_t, tokens>& ids() const { return ids_; }
+  [[nodiscard]] std::string name() const { return model_name(info_); }
 
-  void get(std::string_view name, index_t& size) const {
+  /// Fills the sizes of a model's options, or of a vocabulary.
+  template <class Sized>
+  void get_sizes(Sized& of) const {
+    of.for_each_size([&](std::string_view name, auto& size) { get(name, size); });
+  }
+  /// Fills a model and a vocabulary of these sizes.
+  template <class Model, class Vocabulary>
+  void load(Model& model, Vocabulary& vocabulary) const {
+    const auto loaded = load_tables(path_, parts_of(model, vocabulary));
+    if (!loaded) throw failure(loaded.fault().message());
+  }
+
+ private:
+  static constexpr index_t largest_size = index_t{1} << 31;
+
+  [[nodiscard]] index_t number(std::string_view name, index_t least, index_t most) const {
     const auto there = info_.state.whole(name);
     if (!there)
       throw failure(path_ + ": is no model of train_ctr: has no number \"" + std::string(name) + '"');
-    if (*there < 1 || *there > largest_size) {
+    if (*there < least || *there > most) {
       throw failure(path_ + ": is no model of train_ctr: \"" + std::string(name) + "\" is " +
                     std::to_string(*there));
     }
-    size = *there;
+    return *there;
   }
+  void get(std::string_view name, bool& choice) const { choice = number(name, 0, 1) == 1; }
+  void get(std::string_view name, index_t& size) const { size = number(name, 1, largest_size); }
   void get(std::string_view name, std::vector<index_t>& sizes) const {
     index_t count = 0;
     get(name, count);
@@ -147,19 +183,9 @@ class saved_click_model {
       get(std::string(name) + ' ' + std::to_string(i + 1), sizes[i]);
     }
   }
-  template <class Model>
-  void load(Model& model, ctr_tables& tables) const {
-    std::vector<std::uint64_t> known;
-    const auto loaded = load_parts(path_, model, tables, known);
-    if (!loaded) throw failure(loaded.fault().message());
-    tables.set_known(known);
-  }
 
- private:
-  static constexpr index_t largest_size = index_t{1} << 31;
   std::string path_;
   deeprec::table_file_info info_;
-  std::array<index_t, tokens> ids_{};
 };
 
 }  // namespace ctr

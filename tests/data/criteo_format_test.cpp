@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include <deeprec/exec/inline_executor.hpp>
+
 using namespace deeprec;
 using namespace deeprec_test;
 
@@ -234,6 +236,105 @@ TEST_CASE("criteo: tab, comma, header and Id column are found in the first line"
   format = tab_format();
   format.delimiter = ';';
   CHECK(parse_all(format, line_with(-1, "", ';')).rows == truth);
+}
+
+TEST_CASE("criteo: lines without a label are parsed as the slow parser does") {
+  dice die(7);
+  criteo_format format = tab_format();
+  for (const label_column labels : {label_column::by_fields, label_column::absent}) {
+    format.labels = labels;
+    for (int round = 0; round < 6; ++round) {
+      std::string text;
+      for (int i = 0; i < 7; ++i) text += random_criteo_line(die).substr(2) + (i < 6 ? "\n" : "");
+      const oracle_answer truth = criteo_oracle(text, '\t', format, 0, 0, 0);
+      REQUIRE(truth.rows.size() == 7);
+      for (std::size_t offset = 0; offset < 64; ++offset) {
+        const tight_text copy(text, offset);
+        CHECK(agrees(format, copy.view(), truth));
+      }
+    }
+  }
+  for (int round = 0; round < 500; ++round) {  // damaged, with the layout of the whole
+    std::string text;
+    for (index_t i = 1 + die.below(6); i > 0; --i) text += random_criteo_line(die).substr(2) + "\n";
+    text = damaged(die, text);
+    const tight_text copy(text, static_cast<std::size_t>(die.below(64)));
+    CAPTURE(round);
+    REQUIRE(agrees(format, copy.view(), criteo_oracle(text, '\t', format, 0, 0, 0)));
+  }
+}
+
+TEST_CASE("criteo: the first line decides whether lines have a label") {
+  criteo_format format = tab_format();
+  format.delimiter = '\0';
+  std::string names = "I1";
+  for (int i = 2; i <= 13; ++i) names += ",I" + std::to_string(i);
+  for (int i = 1; i <= 26; ++i) names += ",C" + std::to_string(i);
+  const std::string with = line_with(0, "1", ','), without = with.substr(2);
+  const plain_rows labelled = parse_all(format, with).rows;
+  REQUIRE(labelled.size() == 1);
+  plain_rows unlabelled = labelled;
+  unlabelled[0].label = bits(0.0F);
+  CHECK_FALSE(parse_all(format, without).fault.empty());
+
+  format.labels = label_column::by_fields;
+  CHECK(parse_all(format, with).rows == labelled);
+  CHECK(parse_all(format, "label," + names + "\n" + with).rows == labelled);
+  CHECK(parse_all(format, "Id,label," + names + "\n10090000," + with).rows == labelled);
+  CHECK(parse_all(format, without).rows == unlabelled);
+  CHECK(parse_all(format, names + "\n" + without).rows == unlabelled);
+  CHECK(parse_all(format, "Id," + names + "\n10090000," + without).rows == unlabelled);
+  CHECK(parse_all(format, names).rows.empty());
+
+  const auto fault = [&](const std::string& text) { return parse_all(format, text).fault; };
+  CHECK(fault(with + "\n" + without) == "<text>:2:" + std::to_string(without.size() + 1) +
+                                            ": malformed text: wrong number of fields (is 39, must be 40)");
+  CHECK(fault(without + "\n" + with) == "<text>:2:" + std::to_string(with.rfind(',') + 2) +
+                                            ": malformed text: wrong number of fields (is 40, must be 39)");
+  CHECK(fault(without.substr(2) + "\n" + without).find("<text>:1:") == 0);
+  CHECK(fault(with + ",x\n" + with).find("<text>:1:") == 0);
+  CHECK(fault("7," + without + "\n7," + without).find("<text>:1:1: malformed text: the label") == 0);
+
+  format.ids = id_column::present;
+  CHECK(fault("7," + without).empty());
+  CHECK(parse_all(format, "7," + without).rows == unlabelled);
+  CHECK(parse_all(format, "7," + with).rows == labelled);
+  format.ids = id_column::absent;
+  format.labels = label_column::absent;
+  CHECK(parse_all(format, without).rows == unlabelled);
+  CHECK(fault(with).find("(is 40, must be 39)") != std::string::npos);
+}
+
+TEST_CASE("criteo: lines of nothing but separators find room, with and without a label") {
+  criteo_format format = tab_format();
+  format.labels = label_column::by_fields;
+  for (const char* label : {"", "1\t"}) {
+    std::string text;
+    for (int i = 0; i < 1000; ++i) text += label + std::string(38, '\t') + "\n";
+    sparse_batch batch;
+    REQUIRE(parse_text(format, text, batch).or_throw().rows == 1000);
+    CHECK(is_sound(batch));
+  }
+}
+
+TEST_CASE("criteo: of several files some have labels, read in chunks") {
+  dice die(8);
+  criteo_format format = tab_format();
+  format.labels = label_column::by_fields;
+  std::string with, without;
+  for (int i = 0; i < 40; ++i) {
+    const std::string line = random_criteo_line(die);
+    with += line + "\n";
+    without += line.substr(2) + "\n";
+  }
+  plain_rows truth = criteo_oracle(without, '\t', format, 0, 0, 0).rows;
+  REQUIRE(truth.size() == 40);
+  const plain_rows labelled = criteo_oracle(with, '\t', format).rows;
+  truth.insert(truth.end(), labelled.begin(), labelled.end());
+  const temporary_file first(without), second(with);
+  const inline_executor executor;
+  auto reader = read_files(executor, format, {first.path(), second.path()}, {.chunk_bytes = 700}).or_throw();
+  CHECK(read_all(reader, 17).rows == truth);
 }
 
 TEST_CASE("criteo: tokens may be taken as the row numbers that they are") {

@@ -50,10 +50,10 @@ inline bool oracle_count(const std::string& text, float& value) {
   return oracle_float(text, value);
 }
 
-/// Lines without a header, without an id column.
+/// Lines behind the header, with so many columns of ids and of labels.
 inline oracle_answer criteo_oracle(const std::string& text, char delimiter,
                                    const deeprec::criteo_format& format, index_t header_lines = 0,
-                                   int id_columns = 0) {
+                                   int id_columns = 0, int label_columns = 1) {
   oracle_answer answer;
   std::istringstream in(text);
   std::string line;
@@ -62,11 +62,12 @@ inline oracle_answer criteo_oracle(const std::string& text, char delimiter,
     if (!line.empty() && line.back() == '\r') line.pop_back();
     if (line.empty()) continue;
     std::vector<std::string> fields = split(line, delimiter);
-    bool good =
-        line.find('\0') == std::string::npos && fields.size() == 40U + static_cast<unsigned>(id_columns);
+    bool good = line.find('\0') == std::string::npos &&
+                fields.size() == 39U + static_cast<unsigned>(id_columns + label_columns);
     plain_row row;
     if (good) {
       fields.erase(fields.begin(), fields.begin() + id_columns);
+      if (label_columns == 0) fields.insert(fields.begin(), "0");
       float value = 0;
       good = oracle_float(fields[0], value) && (value == 0.0F || value == 1.0F);
       row.label = bits(value);

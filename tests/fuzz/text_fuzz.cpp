@@ -68,7 +68,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const index_t rows = 1 + data[2] % 8;
   switch (data[0] % 6) {
     case 0:
-      check(criteo_format{.rows = criteo_format::same_size(1000)}, text, chunk, rows);
+      check(criteo_format{.rows = criteo_format::same_size(1000),
+                          .labels = data[0] / 6 % 2 == 0 ? label_column::present : label_column::by_fields},
+            text, chunk, rows);
       break;
     case 1:
       check(criteo_format{.rows = criteo_format::same_size(1000), .tokens = token_use::as_is}, text, chunk,

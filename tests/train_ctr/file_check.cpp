@@ -1,8 +1,9 @@
 // file_check <trace.json> [<result.json>]: a trace of train_ctr is one that Perfetto reads, and the sums of
 // its spans are the shares that the run printed.
 // file_check --predicted <result.json> <rows.tsv> <probabilities> <logits.npy>: the probabilities have the
-// log
-// loss of the test, and are those of the exported logits.
+// log loss of the test, and are those of the exported logits.
+// file_check --scored <result.json> <rows.tsv> <scores>: the scores have the AUC of the test and, where it has
+// one, its log loss. The label of a row is its last character.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -119,12 +120,49 @@ void check_predictions(char** paths) {
           "the log loss is " + std::to_string(loss) + ", was " + std::to_string(expected));
 }
 
+void check_scores(char** paths) {
+  const json model = read(paths[0]).at("models").at(0);
+  std::ifstream rows(paths[1]), scores(paths[2]);
+  struct scored {
+    double score;
+    bool is_positive;
+  };
+  std::vector<scored> all;
+  std::string line;
+  std::getline(rows, line);  // the names of the columns
+  for (double score = 0; std::getline(rows, line); all.push_back({score, line.back() == '1'})) {
+    require(bool(scores >> score), "no score for row " + std::to_string(all.size()));
+  }
+  double score = 0;
+  require(!(scores >> score) && !all.empty(), "more scores than rows");
+  double ordered = 0, positives = 0, loss = 0;
+  for (const scored& a : all) {
+    positives += a.is_positive ? 1 : 0;
+    loss -= std::log(a.is_positive ? a.score : 1 - a.score);
+    for (const scored& b : all) {
+      if (!a.is_positive || b.is_positive) continue;
+      ordered += a.score > b.score ? 1 : a.score == b.score ? 0.5 : 0;
+    }
+  }
+  const auto count = static_cast<double>(all.size());
+  const auto require_near = [](const char* what, double is, double was) {
+    require(std::abs(is - was) < 1e-5,
+            std::string(what) + " is " + std::to_string(is) + ", was " + std::to_string(was));
+  };
+  require_near("the AUC", ordered / (positives * (count - positives)), model.at("auc"));
+  if (model.contains("logloss")) require_near("the log loss", loss / count, model.at("logloss"));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
     if (argc == 6 && std::string_view(argv[1]) == "--predicted") {
       check_predictions(argv + 2);
+      return 0;
+    }
+    if (argc == 5 && std::string_view(argv[1]) == "--scored") {
+      check_scores(argv + 2);
       return 0;
     }
     require(argc == 2 || argc == 3, "usage: file_check <trace.json> [<result.json>]");

@@ -6,7 +6,7 @@
 //
 // A missing token is hashed as the empty string; a missing integer becomes missing_dense. A header is
 // skipped, and so is the Id column that it may name first. CR before the line end and empty lines are
-// ignored.
+// ignored. Rows to predict may lack the label: label_column.
 // Not here: CSV quoting ("" alone is understood, as a missing value), feature scaling.
 #pragma once
 
@@ -28,6 +28,10 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// Whether lines have an id before the label. by_header: if the header's first field is "Id".
 enum class id_column : std::uint8_t { by_header, present, absent };
+
+/// Whether lines have a label. by_fields: if the first line of a file has a field more than the integers, the
+/// tokens and an Id column; all lines of a file are alike. Without it labels are 0.
+enum class label_column : std::uint8_t { present, by_fields, absent };
 
 /// The format of Criteo's logs: a value that holds the options.
 ///
@@ -55,6 +59,7 @@ struct criteo_format {
   float missing_dense = 0.0F;
   char delimiter = '\0';  ///< '\0': tab if the first line has one, else comma
   id_column ids = id_column::by_header;
+  label_column labels = label_column::present;
   index_t longest_token = 1024;  ///< bytes; a longer one is a fault
 
   /// The layout of a file, from its first line.
@@ -62,6 +67,7 @@ struct criteo_format {
     char delimiter = '\t';
     bool has_header = false;
     int id_columns = 0;
+    int label_columns = 1;
   };
 
   /// Fails (unsupported) for the first invalid option.
@@ -92,7 +98,8 @@ struct criteo_format {
 
   /// The layout of a file with this first line. A header is a line with the right number of fields
   /// of which those for the label and the integers are neither empty nor numbers: a line of data
-  /// with a broken label is a fault, not a header.
+  /// with a broken label is a fault, not a header. label_column::by_fields: a line of neither number of fields
+  /// counts as one with a label.
   ///
   /// @cost    O(line)
   /// @threads reentrant
@@ -118,7 +125,12 @@ struct criteo_format {
     const bool id_named = head == "Id" || head == "id" || head == "ID" || head == "\"Id\"" ||
                           head == "\"id\"" || head == "\"ID\"";
     const int with_id = ids == id_column::present || (ids == id_column::by_header && id_named) ? 1 : 0;
-    found.has_header = names > detail::criteo_dense && separators == 39 + with_id;
+    constexpr int columns = detail::criteo_dense + detail::criteo_features;
+    const bool label_lacks = labels == label_column::absent ||
+                             (labels == label_column::by_fields && separators + 1 == columns + with_id);
+    found.label_columns = label_lacks ? 0 : 1;
+    found.has_header = names >= detail::criteo_dense + found.label_columns &&
+                       separators + 1 == columns + found.label_columns + with_id;
     found.id_columns = found.has_header || ids == id_column::present ? with_id : 0;
     return found;
   }
@@ -141,6 +153,7 @@ struct criteo_format {
     plan.longest_token = longest_token;
     plan.missing_dense = missing_dense;
     plan.id_columns = file_layout.id_columns;
+    plan.label_columns = file_layout.label_columns;
     plan.delimiter = file_layout.delimiter;
     plan.tokens = tokens;
     // In pieces: room is reserved for the most rows that a piece can hold.
@@ -149,8 +162,9 @@ struct criteo_format {
       if (end > piece_bytes) end = (std::min)(text.find('\n', piece_bytes), end - 1) + 1;
       const std::string_view piece = text.substr(0, end);
       text.remove_prefix(end);
-      // The shortest good line has 39 separators, a label and an end.
-      if (const status s = batch.reserve_rows(static_cast<index_t>(end) / 41 + 1); !s) return s;
+      // The shortest good line has 38 separators and an end, or with a label a separator and a digit more.
+      const index_t shortest = 39 + 2 * file_layout.label_columns;
+      if (const status s = batch.reserve_rows(static_cast<index_t>(end) / shortest + 1); !s) return s;
       detail::criteo_rows out;
       out.labels = batch.next_label();
       out.dense = batch.next_dense();

@@ -34,8 +34,13 @@ struct criteo_plan {
   index_t longest_token;
   float missing_dense;
   int id_columns;
+  int label_columns;
   char delimiter;
   token_use tokens;
+
+  [[nodiscard]] DEEPREC_INLINE int fields() const noexcept {
+    return id_columns + label_columns + criteo_dense + criteo_features;
+  }
 
   /// hash_bucket(hash_bytes(token, feature), rows[feature]) for a token of eight bytes.
   [[nodiscard]] DEEPREC_INLINE index_t row_of_eight(int feature, std::uint64_t token) const noexcept {
@@ -96,7 +101,7 @@ inline const char* criteo_token_reason(const criteo_plan& plan, int feature, std
   if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
   if (line.empty()) return true;
   if (const status s = check_line(line, log); !s) return log.reject(s);
-  const int wanted = 1 + criteo_dense + criteo_features + plan.id_columns;
+  const int wanted = plan.fields();
   index_t fields = 1;
   std::size_t surplus = line.size();
   for (std::size_t i = 0; i < line.size(); ++i) {
@@ -110,21 +115,23 @@ inline const char* criteo_token_reason(const criteo_plan& plan, int feature, std
                         .is = fields,
                         .must_be = wanted}});
   }
+  const int first_dense = plan.id_columns + plan.label_columns;
+  float& label = rows.labels[rows.count];
+  label = 0.0F;
   std::size_t begin = 0;
   for (int f = 0; f < wanted; ++f) {
     const std::size_t stop = (std::min)(line.find(plan.delimiter, begin), line.size());
     const std::string_view field = line.substr(begin, stop - begin);
-    const int column = f - plan.id_columns;
+    const int column = f - first_dense;
     const char* reason = nullptr;
-    if (column == 0) {
-      float& label = rows.labels[rows.count];
+    if (column >= criteo_dense) {
+      const int feature = column - criteo_dense;
+      reason = criteo_token_reason(plan, feature, field, rows.ids[feature][rows.count]);
+    } else if (column >= 0) {
+      reason = criteo_dense_reason(plan, field, rows.dense[rows.count * criteo_dense + column]);
+    } else if (f >= plan.id_columns) {
       reason = parse_float(field, label);
       if (reason == nullptr && label != 0.0F && label != 1.0F) reason = "the label is neither 0 nor 1";
-    } else if (column >= 1 && column <= criteo_dense) {
-      reason = criteo_dense_reason(plan, field, rows.dense[rows.count * criteo_dense + column - 1]);
-    } else if (column > criteo_dense) {
-      const int feature = column - 1 - criteo_dense;
-      reason = criteo_token_reason(plan, feature, field, rows.ids[feature][rows.count]);
     }
     if (reason != nullptr) {
       return log.reject(
@@ -146,8 +153,9 @@ inline bool parse_criteo_lines(const detail::criteo_plan& plan, const char* p, c
   constexpr int most = 64;  // a line with more separators is bad anyway
   std::uint32_t places[most + 2 * 64 + 8];
   places[0] = ~std::uint32_t{0};  // one before the line's first byte
-  const int separators = 39 + plan.id_columns;
-  const std::uint32_t* const stops = places + plan.id_columns;
+  const int separators = plan.fields() - 1;
+  const bool labelled = plan.label_columns != 0;
+  const std::uint32_t* const stops = places + (plan.id_columns + plan.label_columns);  // from the integers on
   const char delimiter = plan.delimiter;
   while (p < end) {
     // Find the separators and the end of the line.
@@ -192,14 +200,18 @@ inline bool parse_criteo_lines(const detail::criteo_plan& plan, const char* p, c
 
     bool good = count == separators && !nul && static_cast<index_t>(length) <= log.longest_line();
     if (good) [[likely]] {
-      const char* const label_at = line + (stops[0] + 1);
-      const auto label = static_cast<unsigned char>(*label_at - '0');
-      good = stops[1] - (stops[0] + 1) == 1 && label <= 1;
-      rows.labels[rows.count] = static_cast<float>(label);
+      if (labelled) [[likely]] {
+        const char* const label_at = line + (stops[-1] + 1);
+        const auto label = static_cast<unsigned char>(*label_at - '0');
+        good = stops[0] - (stops[-1] + 1) == 1 && label <= 1;
+        rows.labels[rows.count] = static_cast<float>(label);
+      } else {
+        rows.labels[rows.count] = 0.0F;
+      }
       float* const dense = rows.dense + rows.count * 13;
       for (int i = 0; i < 13; ++i) {
-        const char* const field = line + (stops[1 + i] + 1);
-        const std::uint32_t size = stops[2 + i] - (stops[1 + i] + 1);
+        const char* const field = line + (stops[i] + 1);
+        const std::uint32_t size = stops[1 + i] - (stops[i] + 1);
         // The eight bytes from the field on are inside the line: 26 separators still follow.
         std::uint64_t word = detail::read_u64(field);
         const bool negative = (word & 0xff) == '-';
@@ -225,8 +237,8 @@ inline bool parse_criteo_lines(const detail::criteo_plan& plan, const char* p, c
       }
       if (plan.tokens == token_use::hashed) [[likely]] {
         for (int i = 0; i < 26; ++i) {
-          const char* const field = line + (stops[14 + i] + 1);
-          const std::uint32_t size = stops[15 + i] - (stops[14 + i] + 1);
+          const char* const field = line + (stops[13 + i] + 1);
+          const std::uint32_t size = stops[14 + i] - (stops[13 + i] + 1);
           if ((size & ~8U) != 0) [[unlikely]] {
             good &= detail::criteo_token_field(plan, i, {field, size}, rows.ids[i][rows.count]);
             continue;
@@ -236,8 +248,8 @@ inline bool parse_criteo_lines(const detail::criteo_plan& plan, const char* p, c
         }
       } else {
         for (int i = 0; i < 26; ++i) {
-          const char* const field = line + (stops[14 + i] + 1);
-          const std::uint32_t size = stops[15 + i] - (stops[14 + i] + 1);
+          const char* const field = line + (stops[13 + i] + 1);
+          const std::uint32_t size = stops[14 + i] - (stops[13 + i] + 1);
           good &= detail::criteo_token_field(plan, i, {field, size}, rows.ids[i][rows.count]);
         }
       }

@@ -1,0 +1,112 @@
+// Numbers of text in columns: a line of the columns' names, then lines of fields with tabs between them.
+//
+//   user_id  item_id  time       table_lines lines(path, {"item_id", "time"});
+//   7        30       1          while (lines.next()) use(lines[0], lines[1]);      30, 1
+//
+// A field may hold a list of numbers, with commas between them. What goes wrong is thrown as a failure, with
+// the line.
+#pragma once
+
+#include <algorithm>
+#include <charconv>
+#include <cstddef>
+#include <cstdint>
+#include <fstream>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <unordered_map>
+#include <vector>
+
+#include "models/ctr_data.hpp"
+
+namespace ctr {
+
+class table_lines {
+ public:
+  table_lines(const std::string& path, const std::vector<std::string_view>& names)
+      : path_(path), file_(path) {
+    if (!file_) throw failure(path + ": cannot be read");
+    if (!std::getline(file_, line_)) throw failure(path + ": has no line");
+    split();
+    for (const std::string_view name : names) {
+      const auto found = std::find(fields_.begin(), fields_.end(), name);
+      if (found == fields_.end()) fail("no column " + std::string(name));
+      columns_.push_back(static_cast<std::size_t>(found - fields_.begin()));
+    }
+  }
+  /// To the next line; false: there is none.
+  bool next() {
+    if (!std::getline(file_, line_)) {
+      if (file_.bad()) throw failure(path_ + ": cannot be read");
+      return false;
+    }
+    ++number_;
+    split();
+    for (const std::size_t column : columns_) {
+      if (column >= fields_.size()) fail("too few fields (" + std::to_string(fields_.size()) + ")");
+    }
+    return true;
+  }
+  /// The number in the named column `c`.
+  [[nodiscard]] std::int64_t operator[](std::size_t c) const { return number_of(fields_[columns_[c]]); }
+  /// The list in the named column `c`; an empty field has no number.
+  void list(std::size_t c, std::vector<std::int64_t>& numbers) const {
+    numbers.clear();
+    std::string_view rest = fields_[columns_[c]];
+    if (rest.empty()) return;
+    for (;;) {
+      const std::size_t comma = rest.find(',');
+      numbers.push_back(number_of(rest.substr(0, comma)));
+      if (comma == std::string_view::npos) return;
+      rest.remove_prefix(comma + 1);
+    }
+  }
+  /// Of the line, from 1.
+  [[nodiscard]] index_t number() const { return number_; }
+  [[noreturn]] void fail(const std::string& what) const {
+    throw failure(path_ + ":" + std::to_string(number_) + ": " + what);
+  }
+
+ private:
+  [[nodiscard]] std::int64_t number_of(std::string_view text) const {
+    std::int64_t value = 0;
+    const auto [end, wrong] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (wrong != std::errc() || end != text.data() + text.size())
+      fail("no number: '" + std::string(text) + "'");
+    if (value < 0) fail("a negative number: " + std::string(text));
+    return value;
+  }
+  void split() {
+    fields_.clear();
+    std::string_view rest = line_;
+    if (!rest.empty() && rest.back() == '\r') rest.remove_suffix(1);
+    for (;;) {
+      const std::size_t tab = rest.find('\t');
+      fields_.push_back(rest.substr(0, tab));
+      if (tab == std::string_view::npos) return;
+      rest.remove_prefix(tab + 1);
+    }
+  }
+
+  std::string path_;
+  std::ifstream file_;
+  std::string line_;
+  index_t number_ = 1;
+  std::vector<std::size_t> columns_;
+  std::vector<std::string_view> fields_;  // of line_
+};
+
+/// Numbers 0, 1, ... for ids, in the order in which they appear.
+class id_numbers {
+ public:
+  row_id operator()(std::int64_t id) {
+    return number_.try_emplace(id, static_cast<row_id>(number_.size())).first->second;
+  }
+  [[nodiscard]] index_t size() const { return static_cast<index_t>(number_.size()); }
+
+ private:
+  std::unordered_map<std::int64_t, row_id> number_;
+};
+
+}  // namespace ctr
