@@ -170,8 +170,10 @@ struct criteo_format {
       out.dense = batch.next_dense();
       for (int s = 0; s < detail::criteo_features; ++s) out.ids[s] = batch.next_id(s);
       out.count = 0;
-      const bool finished =
-          DEEPREC_PORTABLE::parse_criteo_lines(plan, piece.data(), piece.data() + end, out, log);
+      const char* const first = piece.data();
+      const bool finished = plan.label_columns == 0
+                                ? DEEPREC_PORTABLE::parse_criteo_lines<0>(plan, first, first + end, out, log)
+                                : DEEPREC_PORTABLE::parse_criteo_lines<1>(plan, first, first + end, out, log);
       batch.commit_rows(out.count);
       if (!finished) return log.first();
     }

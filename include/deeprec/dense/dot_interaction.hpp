@@ -53,6 +53,12 @@ inline double interaction_ns(const kernel_tuning& tuning, index_t samples, index
   return ns_of_products(tuning, samples, (tables + 1) * (tables + 1), width);
 }
 
+/// Whether `floats` for each sample are more than the second-level cache keeps. Then a sample's rows are
+/// fetched while the sample before it is computed.
+inline bool interaction_leaves_cache(const kernel_tuning& tuning, index_t samples, index_t floats) noexcept {
+  return capped_product(samples, floats) > tuning.own_cache_bytes / index_t{sizeof(float)};
+}
+
 }  // namespace detail
 
 /// The dense vector and the pairwise dot products of every sample.
@@ -102,12 +108,14 @@ status dot_interaction_forward_on(host_backend, const Context& ctx, matrix_view<
   const index_t samples = dense.extent(0), width = dense.extent(1);
   const index_t tables = pooled.extent(1) / width;
   const double ns = detail::interaction_ns(*ctx.tuning, samples, tables, width);
+  const bool fetches =
+      detail::interaction_leaves_cache(*ctx.tuning, samples, pooled.extent(1) + output.extent(1));
   detail::run_bulk(
       ctx, {samples, detail::grain_for(*ctx.tuning, samples, ns), ns}, [&](index_t begin, index_t end, int) {
         detail::interaction_scratch scratch;
         with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
           for (index_t b = begin; b < end; ++b) {
-            if (b + 1 < end) {
+            if (fetches && b + 1 < end) {
               detail::fetch_row(pooled.row(b + 1), pooled.extent(1));
               detail::fetch_row(output.row(b + 1), output.extent(1));
             }
@@ -182,12 +190,14 @@ status dot_interaction_backward_on(host_backend, const Context& ctx, matrix_view
   const index_t samples = dense.extent(0), width = dense.extent(1);
   const index_t tables = pooled.extent(1) / width;
   const double ns = 2 * detail::interaction_ns(*ctx.tuning, samples, tables, width);
+  const bool fetches = detail::interaction_leaves_cache(*ctx.tuning, samples,
+                                                        2 * pooled.extent(1) + output_gradient.extent(1));
   detail::run_bulk(ctx, {samples, detail::grain_for(*ctx.tuning, samples, ns), ns},
                    [&](index_t begin, index_t end, int) {
                      detail::interaction_scratch scratch;
                      with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
                        for (index_t b = begin; b < end; ++b) {
-                         if (b + 1 < end) {
+                         if (fetches && b + 1 < end) {
                            detail::fetch_row(pooled.row(b + 1), pooled.extent(1));
                            detail::fetch_row(output_gradient.row(b + 1), output_gradient.extent(1));
                            detail::fetch_row(pooled_gradient.row(b + 1), pooled_gradient.extent(1));

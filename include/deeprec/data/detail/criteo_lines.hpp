@@ -147,15 +147,16 @@ inline const char* criteo_token_reason(const criteo_plan& plan, int feature, std
 
 #include <deeprec/simd/begin_portable.hpp>
 
-/// Appends the good lines of [p, end) to the rows; false when the log ended the parsing.
-inline bool parse_criteo_lines(const detail::criteo_plan& plan, const char* p, const char* const end,
-                               detail::criteo_rows& rows, line_log& log) {
+/// Appends the good lines of [p, end) to the rows; false when the log ended the parsing. Labels: whether they
+/// begin with a label, plan.label_columns.
+template <int Labels>
+bool parse_criteo_lines(const detail::criteo_plan& plan, const char* p, const char* const end,
+                        detail::criteo_rows& rows, line_log& log) {
   constexpr int most = 64;  // a line with more separators is bad anyway
   std::uint32_t places[most + 2 * 64 + 8];
   places[0] = ~std::uint32_t{0};  // one before the line's first byte
-  const int separators = plan.fields() - 1;
-  const bool labelled = plan.label_columns != 0;
-  const std::uint32_t* const stops = places + (plan.id_columns + plan.label_columns);  // from the integers on
+  const int separators = detail::criteo_dense + detail::criteo_features + Labels - 1 + plan.id_columns;
+  const std::uint32_t* const stops = places + plan.id_columns;
   const char delimiter = plan.delimiter;
   while (p < end) {
     // Find the separators and the end of the line.
@@ -200,18 +201,18 @@ inline bool parse_criteo_lines(const detail::criteo_plan& plan, const char* p, c
 
     bool good = count == separators && !nul && static_cast<index_t>(length) <= log.longest_line();
     if (good) [[likely]] {
-      if (labelled) [[likely]] {
-        const char* const label_at = line + (stops[-1] + 1);
+      if constexpr (Labels == 1) {
+        const char* const label_at = line + (stops[0] + 1);
         const auto label = static_cast<unsigned char>(*label_at - '0');
-        good = stops[0] - (stops[-1] + 1) == 1 && label <= 1;
+        good = stops[1] - (stops[0] + 1) == 1 && label <= 1;
         rows.labels[rows.count] = static_cast<float>(label);
       } else {
         rows.labels[rows.count] = 0.0F;
       }
       float* const dense = rows.dense + rows.count * 13;
       for (int i = 0; i < 13; ++i) {
-        const char* const field = line + (stops[i] + 1);
-        const std::uint32_t size = stops[1 + i] - (stops[i] + 1);
+        const char* const field = line + (stops[Labels + i] + 1);
+        const std::uint32_t size = stops[Labels + 1 + i] - (stops[Labels + i] + 1);
         // The eight bytes from the field on are inside the line: 26 separators still follow.
         std::uint64_t word = detail::read_u64(field);
         const bool negative = (word & 0xff) == '-';
@@ -237,8 +238,8 @@ inline bool parse_criteo_lines(const detail::criteo_plan& plan, const char* p, c
       }
       if (plan.tokens == token_use::hashed) [[likely]] {
         for (int i = 0; i < 26; ++i) {
-          const char* const field = line + (stops[13 + i] + 1);
-          const std::uint32_t size = stops[14 + i] - (stops[13 + i] + 1);
+          const char* const field = line + (stops[Labels + 13 + i] + 1);
+          const std::uint32_t size = stops[Labels + 14 + i] - (stops[Labels + 13 + i] + 1);
           if ((size & ~8U) != 0) [[unlikely]] {
             good &= detail::criteo_token_field(plan, i, {field, size}, rows.ids[i][rows.count]);
             continue;
@@ -248,8 +249,8 @@ inline bool parse_criteo_lines(const detail::criteo_plan& plan, const char* p, c
         }
       } else {
         for (int i = 0; i < 26; ++i) {
-          const char* const field = line + (stops[13 + i] + 1);
-          const std::uint32_t size = stops[14 + i] - (stops[13 + i] + 1);
+          const char* const field = line + (stops[Labels + 13 + i] + 1);
+          const std::uint32_t size = stops[Labels + 14 + i] - (stops[Labels + 13 + i] + 1);
           good &= detail::criteo_token_field(plan, i, {field, size}, rows.ids[i][rows.count]);
         }
       }
