@@ -14,6 +14,7 @@
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/kernel_tuning.hpp>
 #include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/unit.hpp>
