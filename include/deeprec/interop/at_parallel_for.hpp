@@ -10,6 +10,9 @@
 // Any function will do that calls f(begin, end) for ranges which cover [b, e), on any threads, and then
 // returns. Inside a parallel region of PyTorch at::parallel_for runs on the calling thread, and so does a
 // call through this executor.
+//
+// at::parallel_for is a serial loop in a unit that is compiled without -fopenmp, where PyTorch was built with
+// OpenMP. Where ATen/Parallel.h is included before this header, such a unit does not compile.
 #pragma once
 
 #include <concepts>
@@ -30,7 +33,13 @@ class torch_executor {
  public:
   /// @param threads concurrency(): at::get_num_threads()
   torch_executor(ParallelFor parallel_for, int threads)
-      : call_(std::move(parallel_for)), concurrency_(threads > 1 ? threads : 1) {}
+      : call_(std::move(parallel_for)), concurrency_(threads > 1 ? threads : 1) {
+#if defined(AT_PARALLEL_OPENMP) && !defined(_OPENMP)
+    static_assert(sizeof(ParallelFor) == 0 || AT_PARALLEL_OPENMP == 0,
+                  "deeprec::torch_executor: at::parallel_for is a serial loop in this unit. Fix: compile it "
+                  "with -fopenmp.");
+#endif
+  }
 
   [[nodiscard]] int concurrency() const noexcept { return concurrency_; }
   /// OpenMP's threads poll between regions, unless OMP_WAIT_POLICY or the number of threads forbids it.

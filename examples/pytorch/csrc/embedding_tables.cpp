@@ -1,0 +1,287 @@
+// torch.classes.deeprec.EmbeddingTables, and the ops that look up and step its rows. The ops name the tables by
+// a number, so that a graph that torch.compile traced can hold them.
+#include <ATen/ATen.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/custom_class.h>
+#include <torch/library.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <deeprec/embedding/files/table_file.hpp>
+
+#include "tables.hpp"
+
+namespace deeprec_torch {
+namespace {
+
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+
+/// The tables that are alive, by their numbers.
+class registry {
+ public:
+  static registry& shared() {
+    static registry all;
+    return all;
+  }
+  std::int64_t add(std::shared_ptr<tables> made) {
+    const std::unique_lock lock(mutex_);
+    tables_.emplace(++last_, std::move(made));
+    return last_;
+  }
+  void remove(std::int64_t number) {
+    const std::unique_lock lock(mutex_);
+    tables_.erase(number);
+  }
+  std::shared_ptr<tables> at(std::int64_t number) {
+    const std::shared_lock lock(mutex_);
+    const auto found = tables_.find(number);
+    TORCH_CHECK_VALUE(found != tables_.end(), "deeprec: the tables of this op must be alive (number ", number,
+                      ")");
+    return found->second;
+  }
+
+ private:
+  std::shared_mutex mutex_;
+  std::map<std::int64_t, std::shared_ptr<tables>> tables_;
+  std::int64_t last_ = 0;
+};
+
+struct embedding_tables : torch::CustomClassHolder {
+  embedding_tables(const std::string& optimizer, const std::vector<std::string>& names,
+                   const std::vector<std::int64_t>& rows, const std::vector<std::int64_t>& widths,
+                   const std::vector<std::string>& formats,
+                   const std::vector<std::vector<std::int64_t>>& poolings) {
+    std::vector<table_config> configs;
+    for (std::size_t t = 0; t < names.size(); ++t) {
+      TORCH_CHECK_VALUE(rows[t] > 0 && widths[t] > 0, "deeprec: table ", names[t],
+                        " must have rows and columns (has ", rows[t], ", ", widths[t], ")");
+      configs.push_back({names[t], rows[t], widths[t], formats[t], poolings[t]});
+    }
+    try {
+      all = make(optimizer, std::move(configs));
+    } catch (const deeprec::error& fault) {
+      TORCH_CHECK_WITH(OutOfMemoryError, fault.code() != deeprec::errc::out_of_memory, fault.what());
+      throw;
+    }
+    number = registry::shared().add(all);
+  }
+  ~embedding_tables() override { registry::shared().remove(number); }
+
+  static std::shared_ptr<tables> make(const std::string& optimizer, std::vector<table_config> configs) {
+    const step_options options;
+    if (optimizer.empty()) return make_lookup_tables(std::move(configs), options);
+    if (optimizer == "sgd") return make_sgd_tables(std::move(configs), options);
+    if (optimizer == "rowwise_adagrad") return make_rowwise_adagrad_tables(std::move(configs), options);
+    if (optimizer == "adagrad") return make_adagrad_tables(std::move(configs), options);
+    if (optimizer == "adam") return make_adam_tables(std::move(configs), options);
+    TORCH_CHECK_VALUE(false, "deeprec: the optimizer must be sgd, rowwise_adagrad, adagrad or adam (is ",
+                      optimizer, ")");
+  }
+
+  table& at(std::int64_t t) const {
+    TORCH_CHECK_INDEX(t >= 0 && t < static_cast<std::int64_t>(all->list().size()), "deeprec: table ", t,
+                      " must be one of ", all->list().size());
+    return *all->list()[static_cast<std::size_t>(t)];
+  }
+  std::vector<deeprec::named_table> parts() const {
+    std::vector<deeprec::named_table> made;
+    for (const auto& one : all->list()) one->name_parts(made);
+    return made;
+  }
+  void save(const std::string& path) const {
+    const auto writable = parts();
+    const std::vector<deeprec::const_named_table> read_only(writable.begin(), writable.end());
+    const auto saved =
+        deeprec::save_tables(path, read_only, {.step = static_cast<std::uint64_t>(all->options.step)});
+    raise_on_fault(saved);
+  }
+  void load(const std::string& path) {
+    const auto into = parts();
+    const auto loaded = deeprec::load_tables(path, into);
+    raise_on_fault(loaded);
+    all->options.step = static_cast<std::int64_t>(loaded.value().step);
+  }
+
+  std::shared_ptr<tables> all;
+  std::int64_t number = 0;
+};
+
+// --- CPU -----------------------------------------------------------------------------------------
+
+/// Ids, offsets and weights of a batch as contiguous tensors.
+struct batch_tensors {
+  batch_tensors(const Tensor& given_ids, const Tensor& given_offsets, const OptionalTensor& given_weights) {
+    check_on_host(given_ids, "values");
+    check_on_host(given_offsets, "offsets");
+    TORCH_CHECK_VALUE(given_ids.dim() == 1 && given_offsets.dim() == 1,
+                      "deeprec: values and offsets must have 1 dimension (have ", given_ids.dim(), ", ",
+                      given_offsets.dim(), ")");
+    ids = given_ids.to(at::kLong).contiguous();
+    offsets = given_offsets.to(at::kLong).contiguous();
+    if (given_weights) {
+      TORCH_CHECK_VALUE(given_weights->sizes() == given_ids.sizes(),
+                        "deeprec: weights must have the shape of values (", given_weights->sizes(), " for ",
+                        given_ids.sizes(), ")");
+      weights = given_weights->to(at::kFloat).contiguous();
+    }
+  }
+  [[nodiscard]] keyed_batch view(const tables& of, std::int64_t bags, at::IntArrayRef positions) const {
+    const index_t keys = bags > 0 ? (offsets.size(0) - 1) / bags : 0;
+    TORCH_CHECK_VALUE(bags >= 0 && offsets.size(0) >= 1 && keys * bags + 1 == offsets.size(0),
+                      "deeprec: offsets must have keys * ", bags, " + 1 elements (have ", offsets.size(0),
+                      ")");
+    const bool named = !positions.empty();
+    TORCH_CHECK_VALUE(bags == 0 || (named ? static_cast<index_t>(positions.size()) : keys) == of.features(),
+                      "deeprec: the batch must have the collection's ", of.features(), " features (has ",
+                      keys, ")");
+    for (const std::int64_t key : positions) {
+      TORCH_CHECK_INDEX(bags == 0 || (key >= 0 && key < keys), "deeprec: key ", key, " must be one of ",
+                        keys);
+    }
+    return {offsets.const_data_ptr<std::int64_t>(),
+            ids.const_data_ptr<std::int64_t>(),
+            weights.defined() ? weights.const_data_ptr<float>() : nullptr,
+            ids.size(0),
+            bags,
+            positions};
+  }
+
+  Tensor ids, offsets, weights;
+};
+
+Tensor lookup(const Tensor&, std::int64_t number, std::int64_t, const Tensor& ids, const Tensor& offsets,
+              const OptionalTensor& weights, std::int64_t bags, at::IntArrayRef positions) {
+  const auto all = registry::shared().at(number);
+  const batch_tensors batch(ids, offsets, weights);
+  Tensor out = at::empty({bags, all->total_width()}, at::TensorOptions(at::kFloat));
+  all->lookup(batch.view(*all, bags, positions), out);
+  return out;
+}
+Tensor update(const Tensor& gradient, std::int64_t number, const Tensor& ids, const Tensor& offsets,
+              const OptionalTensor& weights, std::int64_t bags, at::IntArrayRef positions) {
+  const auto all = registry::shared().at(number);
+  const batch_tensors batch(ids, offsets, weights);
+  all->update(batch.view(*all, bags, positions), with_rows(gradient.to(at::kFloat)));
+  return at::empty({0}, at::TensorOptions(at::kFloat));
+}
+
+// --- Meta: shapes only ---------------------------------------------------------------------------
+
+Tensor lookup_shape(const Tensor& hook, std::int64_t, std::int64_t width, const Tensor&, const Tensor&,
+                    const OptionalTensor&, c10::SymInt bags, at::IntArrayRef) {
+  return at::empty_symint({std::move(bags), width}, hook.options());
+}
+Tensor update_shape(const Tensor& gradient, std::int64_t, const Tensor&, const Tensor&, const OptionalTensor&,
+                    c10::SymInt, at::IntArrayRef) {
+  return at::empty({0}, gradient.options().dtype(at::kFloat));
+}
+
+// --- Autograd ------------------------------------------------------------------------------------
+
+using lookup_function_type = Tensor(const Tensor&, std::int64_t, std::int64_t, const Tensor&, const Tensor&,
+                                    const OptionalTensor&, c10::SymInt, at::IntArrayRef);
+using update_function_type = Tensor(const Tensor&, std::int64_t, const Tensor&, const Tensor&,
+                                    const OptionalTensor&, c10::SymInt, at::IntArrayRef);
+
+template <class Function>
+auto op(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Function>();
+}
+
+// `hook` has no elements; that it requires a gradient is why the backward pass comes by.
+struct lookup_function : torch::autograd::Function<lookup_function> {
+  static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& hook, std::int64_t number,
+                        std::int64_t width, const Tensor& ids, const Tensor& offsets,
+                        const OptionalTensor& weights, const c10::SymInt& bags,
+                        std::vector<std::int64_t> positions) {
+    static const auto called = op<lookup_function_type>("deeprec::tables_lookup");
+    const at::AutoDispatchBelowADInplaceOrView below;
+    ctx->save_for_backward({ids, offsets, weights.value_or(Tensor())});
+    ctx->saved_data["number"] = number;
+    ctx->saved_data["bags"] = bags;
+    ctx->saved_data["positions"] = positions;
+    return called.call(hook, number, width, ids, offsets, weights, bags, positions);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 const torch::autograd::variable_list& gradients) {
+    static const auto called = op<update_function_type>("deeprec::tables_update");
+    const auto saved = ctx->get_saved_variables();
+    const OptionalTensor weights = saved[2].defined() ? OptionalTensor(saved[2]) : std::nullopt;
+    const auto positions = ctx->saved_data["positions"].toIntVector();
+    Tensor of_hook = called.call(gradients[0], ctx->saved_data["number"].toInt(), saved[0], saved[1], weights,
+                                 ctx->saved_data["bags"].toSymInt(), positions);
+    return {of_hook, {}, {}, {}, {}, {}, {}, {}};
+  }
+};
+
+Tensor differentiable_lookup(const Tensor& hook, std::int64_t number, std::int64_t width, const Tensor& ids,
+                             const Tensor& offsets, const OptionalTensor& weights, c10::SymInt bags,
+                             at::IntArrayRef positions) {
+  if (at::GradMode::is_enabled() && hook.requires_grad()) {
+    TORCH_CHECK_NOT_IMPLEMENTED(!weights || !weights->requires_grad(),
+                                "deeprec: the weights of a collection's batch have no gradient");
+    return lookup_function::apply(hook, number, width, ids, offsets, weights, bags, positions.vec());
+  }
+  static const auto called = op<lookup_function_type>("deeprec::tables_lookup");
+  const at::AutoDispatchBelowADInplaceOrView below;
+  return called.call(hook, number, width, ids, offsets, weights, bags, positions);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(deeprec, m) {
+  m.def(
+      "tables_lookup(Tensor hook, int number, int width, Tensor values, Tensor offsets, Tensor? weights, "
+      "SymInt bags, int[] positions) -> Tensor");
+  m.def(
+      "tables_update(Tensor gradient, int number, Tensor values, Tensor offsets, Tensor? weights, SymInt "
+      "bags, "
+      "int[] positions) -> Tensor");
+
+  using holder = c10::intrusive_ptr<embedding_tables>;
+  m.class_<embedding_tables>("EmbeddingTables")
+      .def(torch::init<const std::string&, const std::vector<std::string>&, const std::vector<std::int64_t>&,
+                       const std::vector<std::int64_t>&, const std::vector<std::string>&,
+                       const std::vector<std::vector<std::int64_t>>&>())
+      .def("number", [](const holder& self) { return self->number; })
+      .def("total_width", [](const holder& self) { return self->all->total_width(); })
+      .def("set_options",
+           [](const holder& self, double learning_rate, double epsilon, double initial_squares, double beta1,
+              double beta2) {
+             const std::int64_t step = self->all->options.step;
+             self->all->options = {learning_rate, epsilon, initial_squares, beta1, beta2, step};
+           })
+      .def("step", [](const holder& self) { return self->all->options.step; })
+      .def("set_step", [](const holder& self, std::int64_t step) { self->all->options.step = step; })
+      .def("initialize",
+           [](const holder& self, std::int64_t t, std::int64_t seed, double bound) {
+             self->at(t).initialize(static_cast<std::uint64_t>(seed), static_cast<float>(bound));
+           })
+      .def("bytes", [](const holder& self, std::int64_t t) { return self->at(t).bytes(self->all); })
+      .def("state", [](const holder& self, std::int64_t t) { return self->at(t).state(self->all); })
+      .def("assign",
+           [](const holder& self, std::int64_t t, const Tensor& values) { self->at(t).assign(values); })
+      .def("values", [](const holder& self, std::int64_t t) { return self->at(t).values(); })
+      .def("save", [](const holder& self, const std::string& path) { self->save(path); })
+      .def("load", [](const holder& self, const std::string& path) { self->load(path); });
+}
+
+TORCH_LIBRARY_IMPL(deeprec, CPU, m) {
+  m.impl("tables_lookup", lookup);
+  m.impl("tables_update", update);
+}
+TORCH_LIBRARY_IMPL(deeprec, Meta, m) {
+  m.impl("tables_lookup", lookup_shape);
+  m.impl("tables_update", update_shape);
+}
+TORCH_LIBRARY_IMPL(deeprec, Autograd, m) { m.impl("tables_lookup", differentiable_lookup); }
+
+}  // namespace deeprec_torch

@@ -1,0 +1,295 @@
+// The tables of an EmbeddingCollection: rows that the library keeps on huge pages, each with its optimizer's
+// state, and the group of features that are looked up in them.
+//
+//   tables_of<Optimizer>    a feature_group over tables of any formats; one source file for each optimizer
+//   table_of<Format>        rows and state, as tensors for the state dict and as parts of a table file
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <deeprec/core/matrix_view.hpp>
+#include <deeprec/embedding/files/named_table.hpp>
+#include <deeprec/embedding/groups/feature_group.hpp>
+#include <deeprec/embedding/groups/lookup_features.hpp>
+#include <deeprec/embedding/groups/update_features.hpp>
+#include <deeprec/embedding/pooling.hpp>
+#include <deeprec/embedding/tables/dense_table.hpp>
+#include <deeprec/embedding/tables/quantize.hpp>
+#include <deeprec/embedding/tables/quantized_rows.hpp>
+#include <deeprec/embedding/tables/row_format.hpp>
+#include <deeprec/embedding/tables/separate_state.hpp>
+#include <deeprec/embedding/tables/table_view.hpp>
+#include <deeprec/memory/huge_page_resource.hpp>
+#include <deeprec/optim/adagrad.hpp>
+#include <deeprec/optim/adam.hpp>
+#include <deeprec/optim/sgd.hpp>
+
+#include "call.hpp"
+#include "tensors.hpp"
+
+namespace deeprec_torch {
+
+/// One table and the features that are looked up in it.
+struct table_config {
+  std::string name;
+  index_t rows = 0;
+  index_t width = 0;
+  std::string format;                  ///< "f32", "f16", "bf16", "int8" or "int4"
+  std::vector<std::int64_t> poolings;  ///< of each feature: 0 sum, 1 mean
+};
+
+/// What an optimizer steps with. Each takes what it has.
+struct step_options {
+  double learning_rate = 0.01;
+  double epsilon = 1e-8;
+  double initial_squares = 0;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  std::int64_t step = 1;  ///< the number of the next step
+};
+
+/// Floats of state of a row of that width.
+template <class Optimizer>
+constexpr index_t state_floats_of(index_t width) {
+  if constexpr (std::is_same_v<Optimizer, deeprec::lookups_only>) {
+    return 0;
+  } else {
+    return Optimizer::row_state + Optimizer::element_state * width;
+  }
+}
+
+/// A batch of all features: feature f has the ids of key positions[f], or of key f where there are none.
+struct keyed_batch {
+  const std::int64_t* offsets;  // (K*B+1)
+  const std::int64_t* ids;      // (N)
+  const float* weights;         // (N), or null
+  index_t id_count;
+  index_t bags;
+  at::IntArrayRef positions;
+
+  [[nodiscard]] deeprec::jagged_view<> feature(std::size_t f) const {
+    const index_t key = positions.empty() ? static_cast<index_t>(f) : positions[f];
+    return {offsets + key * bags, bags, ids, id_count, weights};
+  }
+};
+
+using features_view = std::vector<deeprec::jagged_view<>>;
+
+/// A table whose format is not in its type.
+class table {
+ public:
+  explicit table(table_config config) : config_(std::move(config)) {}
+  virtual ~table() = default;
+  table(const table&) = delete;
+  table& operator=(const table&) = delete;
+
+  [[nodiscard]] const table_config& config() const { return config_; }
+  /// Bytes of the rows (R, stride); they live as long as `owner`, which the tensor keeps.
+  [[nodiscard]] virtual at::Tensor bytes(const std::shared_ptr<void>& owner) = 0;
+  /// The optimizer's state (R, floats).
+  [[nodiscard]] at::Tensor state(const std::shared_ptr<void>& owner) {
+    return at::from_blob(
+        state_.view().data(), {config_.rows, state_.width()}, [owner](void*) {},
+        at::TensorOptions(at::kFloat));
+  }
+  virtual void initialize(std::uint64_t seed, float bound) = 0;
+  virtual void assign(const at::Tensor& values) = 0;
+  [[nodiscard]] virtual at::Tensor values() const = 0;
+  /// The parts of a table file: the rows, and the state where there is any.
+  virtual void name_parts(std::vector<deeprec::named_table>& parts) = 0;
+
+ protected:
+  void name_state(std::vector<deeprec::named_table>& parts) {
+    if (state_.width() > 0) parts.push_back(deeprec::name_table(config_.name + "/state", state_.view()));
+  }
+
+  table_config config_;
+  deeprec::dense_table<deeprec::f32_rows> state_;
+};
+
+template <class Format>
+class table_of final : public table {
+ public:
+  table_of(table_config config, index_t state_floats)
+      : table(std::move(config)), rows_(config_.rows, Format(deeprec::dim<>(config_.width))) {
+    state_ = deeprec::dense_table<deeprec::f32_rows>(config_.rows,
+                                                     deeprec::f32_rows(deeprec::dim<>(state_floats)));
+  }
+
+  /// With rows that an optimizer steps, or for lookups only.
+  template <class Optimizer>
+  void add_to(deeprec::feature_group<Optimizer>& group) {
+    for (const std::int64_t pooling : config_.poolings) {
+      if (pooling == 0) {
+        add(group, deeprec::combiner::sum);
+      } else {
+        add(group, deeprec::combiner::mean);
+      }
+    }
+  }
+
+  at::Tensor bytes(const std::shared_ptr<void>& owner) override {
+    return at::from_blob(
+        rows_.view().data(), {config_.rows, rows_.format().stride_bytes()}, [owner](void*) {},
+        at::TensorOptions(at::kByte));
+  }
+  void initialize(std::uint64_t seed, float bound) override {
+    auto executor = threads();
+    const auto ctx = call_on(executor);
+    const deeprec::row_init::uniform values{.seed = seed, .bound = bound};
+    if constexpr (deeprec::Storage<typename Format::element>) {
+      rows_.initialize(ctx, values);
+    } else {
+      at::Tensor drawn = at::empty({config_.rows, config_.width}, at::TensorOptions(at::kFloat));
+      for (index_t row = 0; row < config_.rows; ++row) {
+        values(row, drawn.data_ptr<float>() + row * config_.width, config_.width);
+      }
+      assign(drawn);
+    }
+  }
+  void assign(const at::Tensor& values) override {
+    TORCH_CHECK_VALUE(values.dim() == 2 && values.size(0) == config_.rows && values.size(1) == config_.width,
+                      "deeprec: weights of table ", config_.name, " must be (", config_.rows, ", ",
+                      config_.width, ") (are ", values.sizes(), ")");
+    const at::Tensor source = with_rows(values.to(at::kCPU, at::kFloat));
+    auto executor = threads();
+    const auto ctx = call_on(executor);
+    raise_on_fault(deeprec::quantize(ctx, matrix<const float>(source), rows_.view()));
+  }
+  at::Tensor values() const override {
+    at::Tensor out = at::empty({config_.rows, config_.width}, at::TensorOptions(at::kFloat));
+    auto executor = threads();
+    const auto ctx = call_on(executor);
+    raise_on_fault(deeprec::dequantize(ctx, rows_.view(), matrix<float>(out)));
+    return out;
+  }
+  void name_parts(std::vector<deeprec::named_table>& parts) override {
+    parts.push_back(deeprec::name_table(config_.name, rows_.view()));
+    name_state(parts);
+  }
+
+ private:
+  template <class Optimizer, class Combiner>
+  void add(deeprec::feature_group<Optimizer>& group, Combiner combiner) {
+    if constexpr (state_floats_of<Optimizer>(1) == 0) {
+      group.add(rows_.view(), combiner);
+    } else {
+      const auto state = state_.view();
+      group.add(deeprec::with_state(rows_.view(), deeprec::matrix_view<float>(
+                                                      static_cast<float*>(static_cast<void*>(state.data())),
+                                                      state.rows(), state.width())),
+                combiner);
+    }
+  }
+
+  deeprec::dense_table<Format> rows_;
+};
+
+/// All tables of a collection, and their verbs. Lookups may run at once; update, assign and load exclude them.
+class tables {
+ public:
+  virtual ~tables() = default;
+  virtual void lookup(const keyed_batch& batch, at::Tensor& out) const = 0;
+  virtual void update(const keyed_batch& batch, const at::Tensor& gradient) = 0;
+  [[nodiscard]] index_t features() const { return features_; }
+  [[nodiscard]] index_t total_width() const { return total_width_; }
+  [[nodiscard]] std::vector<std::unique_ptr<table>>& list() { return list_; }
+
+  step_options options;
+
+ protected:
+  std::vector<std::unique_ptr<table>> list_;
+  index_t features_ = 0;
+  index_t total_width_ = 0;
+};
+
+/// For each optimizer, in a source file of its own. Throws where a format or a pooling is not among those.
+std::unique_ptr<tables> make_sgd_tables(std::vector<table_config> configs, const step_options& options);
+std::unique_ptr<tables> make_rowwise_adagrad_tables(std::vector<table_config> configs,
+                                                    const step_options& options);
+std::unique_ptr<tables> make_adagrad_tables(std::vector<table_config> configs, const step_options& options);
+std::unique_ptr<tables> make_adam_tables(std::vector<table_config> configs, const step_options& options);
+std::unique_ptr<tables> make_lookup_tables(std::vector<table_config> configs, const step_options& options);
+
+/// An optimizer with these options.
+template <class Optimizer>
+Optimizer optimizer_with(const step_options& options) {
+  Optimizer made;
+  made.learning_rate = static_cast<float>(options.learning_rate);
+  if constexpr (requires { made.epsilon; }) made.epsilon = static_cast<float>(options.epsilon);
+  if constexpr (requires { made.initial_squares; })
+    made.initial_squares = static_cast<float>(options.initial_squares);
+  if constexpr (requires { made.beta1; }) made.beta1 = static_cast<float>(options.beta1);
+  if constexpr (requires { made.beta2; }) made.beta2 = static_cast<float>(options.beta2);
+  if constexpr (requires { made.step; }) made.step = options.step;
+  return made;
+}
+
+template <class Optimizer>
+class tables_of final : public tables {
+  static constexpr bool trains = !std::is_same_v<Optimizer, deeprec::lookups_only>;
+
+ public:
+  tables_of(std::vector<table_config> configs, const step_options& with) {
+    options = with;
+    for (table_config& config : configs) add(std::move(config));
+    features_ = group_.features();
+    total_width_ = group_.total_width();
+  }
+
+  void lookup(const keyed_batch& batch, at::Tensor& out) const override {
+    auto executor = threads();
+    const auto ctx = call_on(executor);
+    const features_view bags = bags_of_features(batch);
+    raise_on_fault(deeprec::lookup(ctx, group_, bags, matrix<float>(out)));
+  }
+  void update(const keyed_batch& batch, const at::Tensor& gradient) override {
+    if constexpr (trains) {
+      auto executor = threads();
+      const auto ctx = call_on(executor);
+      const features_view bags = bags_of_features(batch);
+      raise_on_fault(deeprec::update(ctx, group_, bags, matrix<const float>(gradient),
+                                     optimizer_with<Optimizer>(options)));
+      ++options.step;
+    } else {
+      TORCH_CHECK_NOT_IMPLEMENTED(false, "deeprec: a collection without an optimizer has no backward pass");
+    }
+  }
+
+ private:
+  features_view bags_of_features(const keyed_batch& batch) const {
+    features_view bags(static_cast<std::size_t>(features_));
+    for (std::size_t f = 0; f < bags.size(); ++f) bags[f] = batch.feature(f);
+    return bags;
+  }
+  template <class Format>
+  void add_table(table_config config) {
+    const index_t state = state_floats_of<Optimizer>(config.width);
+    auto made = std::make_unique<table_of<Format>>(std::move(config), state);
+    made->add_to(group_);
+    list_.push_back(std::move(made));
+  }
+  void add(table_config config) {
+    const std::string format = config.format;
+    if (format == "f32") return add_table<deeprec::f32_rows>(std::move(config));
+    if (format == "f16") return add_table<deeprec::f16_rows>(std::move(config));
+    if (format == "bf16") return add_table<deeprec::bf16_rows>(std::move(config));
+    if constexpr (!trains) {
+      if (format == "int8") return add_table<deeprec::int8_rows>(std::move(config));
+      if (format == "int4") return add_table<deeprec::int4_rows>(std::move(config));
+    }
+    TORCH_CHECK_VALUE(false, "deeprec: the format of table ", config.name, " must be f32, f16 or bf16, ",
+                      "or without an optimizer int8 or int4 (is ", format, ")");
+  }
+
+  deeprec::feature_group<Optimizer> group_;
+};
+
+}  // namespace deeprec_torch

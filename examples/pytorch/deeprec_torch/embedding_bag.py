@@ -1,0 +1,88 @@
+"""torch.nn.EmbeddingBag on deeprec's kernels."""
+
+import torch
+from torch import Tensor, nn
+
+_embedding_bag = torch.ops.deeprec.embedding_bag.default
+_MODES = {"sum": 0, "mean": 1, "max": 2}
+
+
+@torch.library.register_fake("deeprec::embedding_bag_row_gradients")
+def _(gradient, weight, *_):
+    rows = torch.library.get_ctx().new_dynamic_size()
+    return gradient.new_empty(rows, dtype=torch.int64), weight.new_empty(rows, weight.shape[1])
+
+
+def embedding_bag(
+    input: Tensor,
+    weight: Tensor,
+    offsets: Tensor | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> Tensor:
+    """torch.nn.functional.embedding_bag, with its arguments in their order.
+
+    Weights are float32, float16 or bfloat16 on the CPU. Sparse gradients have each row that the batch used once
+    (they are coalesced). An id out of range raises IndexError with its bag and position, and nothing is written.
+    """
+    kind = _MODES.get(mode)
+    if kind is None:
+        raise ValueError(f"embedding_bag: mode must be sum, mean or max (is {mode!r})")
+    if kind == 2 and (sparse or scale_grad_by_freq):
+        raise ValueError("embedding_bag: mode max must be without sparse and scale_grad_by_freq")
+    if sparse and scale_grad_by_freq:
+        raise ValueError("embedding_bag: sparse must be without scale_grad_by_freq")
+    if per_sample_weights is not None and kind != 0:
+        raise NotImplementedError(f"embedding_bag: per_sample_weights must be with mode sum (is {mode!r})")
+    rows = weight.shape[0]
+    if padding_idx is None:
+        padding = -1
+    else:
+        padding = padding_idx if padding_idx >= 0 else padding_idx + rows
+        if not 0 <= padding < rows:
+            raise ValueError(f"embedding_bag: padding_idx must be within {rows} rows (is {padding_idx})")
+    if max_norm is not None:
+        with torch.no_grad():
+            torch.embedding_renorm_(weight, input.reshape(-1).contiguous(), max_norm, norm_type)
+    return _embedding_bag(
+        weight, input, offsets, per_sample_weights, kind, padding, sparse, scale_grad_by_freq, include_last_offset
+    )
+
+
+class EmbeddingBag(nn.EmbeddingBag):
+    """torch.nn.EmbeddingBag with deeprec's kernels: same arguments, inputs, outputs and state dict.
+
+    huge_pages: keep the weights on huge pages, where a random row costs one page walk less. The state dict is the
+    same; to() and copies of the module move them to ordinary memory.
+    """
+
+    def __init__(self, num_embeddings: int, embedding_dim: int, *args, huge_pages: bool = False, _weight=None, **options):
+        if huge_pages and _weight is None:
+            _weight = torch.ops.deeprec.empty_on_huge_pages(
+                num_embeddings, embedding_dim, options.get("dtype") or torch.get_default_dtype()
+            )
+            super().__init__(num_embeddings, embedding_dim, *args, _weight=_weight, **options)
+            self.reset_parameters()
+        else:
+            super().__init__(num_embeddings, embedding_dim, *args, _weight=_weight, **options)
+
+    def forward(self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
+        return embedding_bag(
+            input,
+            self.weight,
+            offsets,
+            self.max_norm,
+            self.norm_type,
+            self.scale_grad_by_freq,
+            self.mode,
+            self.sparse,
+            per_sample_weights,
+            self.include_last_offset,
+            self.padding_idx,
+        )

@@ -1,0 +1,292 @@
+"""EmbeddingBag against torch.nn.EmbeddingBag: values, gradients, and its places in PyTorch."""
+
+import copy
+import itertools
+import random
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import deeprec_torch
+
+SEED = 20
+CONFIGURATIONS = 1000
+
+
+class Configuration:
+    """A random layer and a batch for it."""
+
+    def __init__(self, number):
+        draw = random.Random(SEED * 10_000 + number)
+        self.seed = draw.randrange(2**31)
+        torch.manual_seed(self.seed)
+        self.rows = draw.choice([1, 2, 7, 100, 1000])
+        self.width = draw.choice([1, 2, 3, 8, 16, 17, 33, 64, 100, 128])
+        self.mode = draw.choice(["sum", "mean", "max"])
+        self.dtype = draw.choice([torch.float32] * 4 + [torch.bfloat16, torch.float16])
+        self.id_type = draw.choice([torch.int64, torch.int32])
+        self.sparse = self.mode != "max" and draw.random() < 0.4
+        self.by_frequency = self.mode != "max" and not self.sparse and draw.random() < 0.2
+        self.padding = draw.choice([None, None, 0, self.rows - 1, -1])
+        # Scaled to one norm, rows of one column are equal, and which is the greatest is a matter of rounding.
+        scaled = self.mode != "max" and self.dtype == torch.float32
+        self.max_norm = draw.choice([None, None, None, 0.5]) if scaled else None
+        self.include_last = draw.random() < 0.3
+        self.two_dimensions = draw.random() < 0.3
+        bags = draw.choice([0, 1, 2, 5, 33, 300])
+        if self.two_dimensions:
+            self.ids = torch.randint(self.rows, (bags, draw.choice([1, 2, 9])), dtype=self.id_type)
+            self.offsets = None
+        else:
+            lengths = torch.tensor([draw.choice([0, 1, 1, 2, 5, 40]) for _ in range(bags)], dtype=torch.int64)
+            ends = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+            self.ids = torch.randint(self.rows, (int(ends[-1]),), dtype=self.id_type)
+            self.offsets = (ends if self.include_last else ends[:-1]).to(self.id_type)
+        weighted = self.mode == "sum" and draw.random() < 0.4
+        self.sample_weights = torch.rand(self.ids.shape).to(self.dtype) if weighted else None
+
+    def options(self):
+        return dict(
+            mode=self.mode,
+            sparse=self.sparse,
+            scale_grad_by_freq=self.by_frequency,
+            padding_idx=self.padding,
+            max_norm=self.max_norm,
+            include_last_offset=self.include_last and not self.two_dimensions,
+            dtype=self.dtype,
+        )
+
+    def run(self, layer, magnitudes=False):
+        """Values, the gradient of the rows and that of the sample weights; of the magnitudes: what bounds their errors."""
+        convert = (lambda t: t.detach().to(layer.weight.dtype).abs()) if magnitudes else (lambda t: t.to(layer.weight.dtype))
+        sample_weights = None
+        if self.sample_weights is not None:
+            sample_weights = convert(self.sample_weights).clone().requires_grad_()
+        out = layer(self.ids, self.offsets, sample_weights)
+        torch.manual_seed(self.seed + 1)
+        out.backward(convert(torch.randn(out.shape).to(self.dtype)))
+        gradient = layer.weight.grad
+        assert gradient.is_sparse == self.sparse
+        gradient = gradient.coalesce().to_dense() if gradient.is_sparse else gradient
+        return out.detach(), gradient, None if sample_weights is None else sample_weights.grad
+
+    def exact(self, layer, magnitudes=False):
+        """PyTorch's own layer in float64, with the rows of a layer."""
+        made = nn.EmbeddingBag(self.rows, self.width, **{**self.options(), "dtype": torch.float64})
+        weight = layer.weight.detach().double()
+        made.weight.data.copy_(weight.abs() if magnitudes and self.mode != "max" else weight)
+        return made
+
+
+ROUNDING = {torch.float32: 0.0, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-10}
+
+
+@pytest.mark.parametrize("block", range(20))
+def test_random_configurations(block):
+    for number in range(block * CONFIGURATIONS // 20, (block + 1) * CONFIGURATIONS // 20):
+        case = Configuration(number)
+        torch.manual_seed(case.seed)
+        ours = deeprec_torch.EmbeddingBag(case.rows, case.width, **case.options())
+        theirs, sizes = case.exact(ours), case.exact(ours, magnitudes=True)
+        made, wanted = case.run(ours), case.run(theirs)
+        bounds = case.run(sizes, magnitudes=True)
+        for what, one, other, size in zip(("values", "gradient", "gradient of the sample weights"), made, wanted, bounds):
+            if other is None:
+                continue
+            assert one.dtype == case.dtype and one.shape == other.shape, (number, what)
+            error = (one.double() - other).abs()
+            bound = 1e-5 * size.abs() + ROUNDING[case.dtype] * other.abs() + 1e-7
+            assert bool((error <= bound).all()), f"{number}, {what}: {float((error / bound).max())} of the bound"
+        torch.testing.assert_close(ours.weight.double(), theirs.weight, rtol=1e-5, atol=1e-7)  # max_norm changes rows
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_the_same_numbers_as_pytorch_in_float32(mode):
+    theirs = nn.EmbeddingBag(200, 33, mode=mode)
+    ours = deeprec_torch.EmbeddingBag(200, 33, mode=mode)
+    ours.load_state_dict(theirs.state_dict())
+    ids = torch.randint(200, (400, 7))
+    gradient = torch.randn(400, 33)
+    for layer in (ours, theirs):
+        layer(ids).backward(gradient)
+    torch.testing.assert_close(ours(ids), theirs(ids), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(ours.weight.grad, theirs.weight.grad, rtol=1e-5, atol=1e-4)
+
+
+def test_a_wrong_gradient_is_caught():
+    """The comparison above can fail: the gradient of another mode is not the same."""
+    case = next(c for c in map(Configuration, itertools.count()) if c.mode == "sum" and c.two_dimensions and c.ids.numel() > 20)
+    case.sample_weights, case.ids = None, case.ids.repeat(1, 2)
+    ours = deeprec_torch.EmbeddingBag(case.rows, case.width, **{**case.options(), "mode": "mean"})
+    made, wanted = case.run(ours)[1], case.run(case.exact(ours))[1]
+    assert float((made.double() - wanted).abs().max()) > 1e-2
+
+
+def layer_and_batch(**options):
+    torch.manual_seed(SEED)
+    layer = deeprec_torch.EmbeddingBag(50, 12, mode="sum", **options)
+    ids = torch.tensor([1, 2, 3, 3, 49, 0])
+    offsets = torch.tensor([0, 2, 2, 5])
+    return layer, ids, offsets
+
+
+def test_gradients_by_differences():
+    """The lookup is linear in the rows and in the weights, so float32 differences over a large step are exact enough."""
+    layer, ids, offsets = layer_and_batch()
+    weights = torch.rand(6).requires_grad_()
+
+    def lookup(rows, by):
+        return deeprec_torch.embedding_bag(ids, rows, offsets, mode="sum", per_sample_weights=by)
+
+    small = torch.randn(50, 3).requires_grad_()
+    assert torch.autograd.gradcheck(lookup, (small, weights), eps=0.25, atol=1e-3, rtol=1e-3, nondet_tol=0.0)
+
+
+@pytest.mark.parametrize("mode", [0, 1, 2])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_opcheck(mode, sparse):
+    if mode == 2 and sparse:
+        pytest.skip("max has no sparse gradient")
+    layer, ids, offsets = layer_and_batch()
+    weight = layer.weight.detach().clone().requires_grad_()
+    by = torch.rand(6).requires_grad_() if mode == 0 else None
+    # A sparse gradient leaves no tensor that AOT autograd can trace; its ops are checked below.
+    tests = ("test_schema", "test_autograd_registration", "test_faketensor") + (() if sparse else ("test_aot_dispatch_dynamic",))
+    torch.library.opcheck(
+        torch.ops.deeprec.embedding_bag.default,
+        (weight, ids, offsets, by, mode, -1, sparse, False, False),
+        test_utils=tests,
+    )
+    gradient = torch.randn(4, 12)
+    fixed = weight.detach()
+    torch.library.opcheck(
+        torch.ops.deeprec.embedding_bag_dense_gradient.default,
+        (gradient, fixed, ids, offsets, None, mode, -1, False, False),
+    )
+    if mode != 2:
+        torch.library.opcheck(
+            torch.ops.deeprec.embedding_bag_row_gradients.default,
+            (gradient, fixed, ids, offsets, None, mode, -1, False),
+        )
+        torch.library.opcheck(
+            torch.ops.deeprec.embedding_bag_sample_gradients.default,
+            (gradient, fixed, ids, offsets, torch.rand(6), mode, -1, False),
+        )
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compile(dynamic):
+    layer, ids, offsets = layer_and_batch()
+    model = nn.Sequential(nn.Linear(12, 3), nn.ReLU())
+
+    def run(ids, offsets):
+        return model(layer(ids, offsets)).sum()
+
+    compiled = torch.compile(run, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    for times in (1, 2):
+        layer.weight.grad = None
+        more = ids.repeat(times), torch.cat([offsets + 6 * t for t in range(times)])
+        run(*more).backward()
+        wanted = layer.weight.grad.clone()
+        layer.weight.grad = None
+        compiled(*more).backward()
+        torch.testing.assert_close(layer.weight.grad, wanted)
+
+
+def test_state_dicts_both_ways(tmp_path):
+    for huge_pages in (False, True):
+        ours = deeprec_torch.EmbeddingBag(100, 16, padding_idx=3, huge_pages=huge_pages)
+        theirs = nn.EmbeddingBag(100, 16, padding_idx=3)
+        assert ours.state_dict().keys() == theirs.state_dict().keys()
+        assert torch.count_nonzero(ours.weight[3]) == 0
+        ids = torch.randint(100, (20, 4))
+        theirs.load_state_dict(ours.state_dict())
+        torch.testing.assert_close(ours(ids), theirs(ids))
+        torch.save(ours.state_dict(), tmp_path / "state.pt")
+        torch.save(ours, tmp_path / "layer.pt")
+        ours.reset_parameters()
+        ours.load_state_dict(torch.load(tmp_path / "state.pt"))
+        torch.testing.assert_close(ours(ids), theirs(ids))
+        again = torch.load(tmp_path / "layer.pt", weights_only=False)
+        torch.testing.assert_close(again(ids), theirs(ids))
+        torch.testing.assert_close(copy.deepcopy(ours)(ids), theirs(ids))
+
+
+def test_from_pretrained():
+    weight = torch.randn(10, 4)
+    ours = deeprec_torch.EmbeddingBag.from_pretrained(weight, mode="sum")
+    assert isinstance(ours, deeprec_torch.EmbeddingBag) and not ours.weight.requires_grad
+    torch.testing.assert_close(ours(torch.tensor([[1, 2]])), (weight[1] + weight[2]).unsqueeze(0))
+
+
+def test_autocast_as_pytorch():
+    theirs = nn.EmbeddingBag(50, 12, mode="sum")
+    ours = deeprec_torch.EmbeddingBag(50, 12, mode="sum")
+    ours.load_state_dict(theirs.state_dict())
+    linear = nn.Linear(12, 4)
+    ids = torch.randint(50, (30, 5))
+    results = []
+    for layer in (theirs, ours):
+        layer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            pooled = layer(ids)
+            out = linear(pooled)
+        assert pooled.dtype == torch.float32 and out.dtype == torch.bfloat16
+        out.float().square().sum().backward()
+        results.append(layer.weight.grad.clone())
+    torch.testing.assert_close(results[1], results[0], rtol=1e-5, atol=1e-5)
+
+
+def test_sparse_gradients_train():
+    """torch.optim.SparseAdam and Adagrad take them."""
+    for optimizer in (torch.optim.SparseAdam, torch.optim.Adagrad, torch.optim.SGD):
+        theirs = nn.EmbeddingBag(40, 8, mode="mean", sparse=True)
+        ours = deeprec_torch.EmbeddingBag(40, 8, mode="mean", sparse=True)
+        ours.load_state_dict(theirs.state_dict())
+        steps = [optimizer(layer.parameters(), lr=0.1) for layer in (theirs, ours)]
+        for seed in range(5):
+            torch.manual_seed(seed)
+            ids = torch.randint(40, (16, 3))
+            for layer, step in zip((theirs, ours), steps):
+                step.zero_grad()
+                functional.mse_loss(layer(ids), torch.ones(16, 8)).backward()
+                step.step()
+        torch.testing.assert_close(ours.weight, theirs.weight, rtol=1e-5, atol=1e-6)
+
+
+def test_strided_and_transposed_operands():
+    weight = torch.randn(12, 60)[:, ::2].t().contiguous().t()  # neither rows nor columns side by side
+    for rows in (weight, torch.randn(30, 40)[:, :12], torch.randn(60, 12)[::2]):
+        ids = torch.randint(rows.shape[0], (9, 5)).t()
+        torch.testing.assert_close(
+            deeprec_torch.embedding_bag(ids, rows, mode="sum"), functional.embedding_bag(ids, rows, mode="sum")
+        )
+
+
+def test_faults_name_the_place_and_the_process_goes_on():
+    layer, ids, offsets = layer_and_batch()
+    with pytest.raises(IndexError, match="bag 2, position 4, value 50"):
+        layer(torch.tensor([1, 2, 3, 3, 50, 0]), offsets)
+    with pytest.raises(IndexError, match="bag 0, position 1, value -1"):
+        layer(torch.tensor([[1, -1]]))
+    with pytest.raises(ValueError, match="offset"):
+        layer(ids, torch.tensor([0, 4, 2]))
+    with pytest.raises(ValueError, match="offset"):
+        layer(ids, torch.tensor([0, 9]))
+    with pytest.raises(ValueError, match=r"offsets\[0\] must be 0"):
+        layer(ids, torch.tensor([1, 2]))
+    with pytest.raises(ValueError, match="offsets must be given"):
+        layer(ids)
+    with pytest.raises(ValueError, match="must have the shape of the input"):
+        layer(ids, offsets, torch.rand(5))
+    with pytest.raises(ValueError, match="mode must be"):
+        deeprec_torch.embedding_bag(ids, layer.weight, offsets, mode="median")
+    with pytest.raises(ValueError, match="padding_idx must be"):
+        deeprec_torch.embedding_bag(ids, layer.weight, offsets, padding_idx=50)
+    with pytest.raises(NotImplementedError, match="float32, float16 or bfloat16"):
+        deeprec_torch.embedding_bag(ids, layer.weight.double(), offsets)
+    with pytest.raises(NotImplementedError, match="per_sample_weights"):
+        deeprec_torch.embedding_bag(ids, layer.weight, offsets, per_sample_weights=torch.rand(6))
+    assert layer(ids, offsets).shape == (4, 12)
