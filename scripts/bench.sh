@@ -153,38 +153,45 @@ build_known() {
   ((${#targets[@]} == 0)) || build bench "${targets[@]}"
 }
 
-# TensorFlow's suite is a program like the others, which reports what is missing itself.
-make_tensorflow_suite() {
-  local python library
-  build_known deeprec_ops_peer
-  python="$(python_with tensorflow || echo python3)"
-  library="$(find "$bin" -name libdeeprec_ops_peer.so -print -quit)"
-  printf '#!/usr/bin/env bash\nexec %q %q --library %q "$@"\n' "$python" "$root/benchmarks/ops/tensorflow_peer.py" \
-    "${library:+$root/$library}" >"$bin/bench_tensorflow"
-  chmod +x "$bin/bench_tensorflow"
+# A suite in Python is a program like the others, which reports what is missing itself.
+# write_program NAME PYTHON SCRIPT ARGUMENT...
+write_program() {
+  mkdir -p "$bin"
+  printf '#!/usr/bin/env bash\nexec%s "$@"\n' "$(printf ' %q' "${@:2}")" >"$bin/bench_$1"
+  chmod +x "$bin/bench_$1"
 }
 
-# So is that of whole models, which trains by the example train_ctr as well.
+make_tensorflow_suite() {
+  local library
+  build_known deeprec_ops_peer
+  library="$(find "$bin" -name libdeeprec_ops_peer.so -print -quit)"
+  write_program tensorflow "$(python_with tensorflow || echo python3)" "$root/benchmarks/ops/tensorflow_peer.py" \
+    --library "${library:+$root/$library}"
+}
+
+# That of whole models trains by the example train_ctr as well.
 make_peers_suite() {
-  local python
   configure release
   build release train_ctr
-  python="$(python_with torch || echo python3)"
-  mkdir -p "$bin"
-  printf '#!/usr/bin/env bash\nexec %q %q --train-ctr %q "$@"\n' "$python" "$root/benchmarks/peers/peers.py" \
-    "$root/build/release/examples/train_ctr" >"$bin/bench_peers"
-  chmod +x "$bin/bench_peers"
+  write_program peers "$(python_with torch || echo python3)" "$root/benchmarks/peers/peers.py" \
+    --train-ctr "$root/build/release/examples/train_ctr"
+}
+
+make_frameworks_suite() {
+  write_program frameworks "$(python_with torch || echo python3)" "$root/benchmarks/frameworks/torch_suite.py"
 }
 
 # make_suites NAME...: builds their programs.
 make_suites() {
   build_known "${@/#/bench_}"
-  [[ " $* " != *" tensorflow "* ]] || make_tensorflow_suite
-  [[ " $* " != *" peers "* ]] || make_peers_suite
+  local name
+  for name in tensorflow peers frameworks; do
+    [[ " $* " != *" $name "* ]] || "make_${name}_suite"
+  done
 }
 
 if [[ "$suite" != claims && "$suite" != reproduce ]]; then
-  if [[ "$suite" == peers ]]; then make_suites peers; else build bench "bench_$suite"; fi
+  case "$suite" in peers | frameworks) make_suites "$suite" ;; *) build bench "bench_$suite" ;; esac
   ((${#json} == 0)) || arguments+=("--benchmark_out=$json" --benchmark_out_format=json)
   exec "$bin/bench_$suite" "--benchmark_context=commit=$commit,dirty=$dirty" "${arguments[@]}"
 fi

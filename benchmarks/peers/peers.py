@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import warnings
 from pathlib import Path
 
 sys.dont_write_bytecode = True  # no __pycache__ among the sources
@@ -25,10 +24,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from peer_suite import (  # noqa: E402
     OtherProcesses,
     Unavailable,
-    entry_of,
     error_of,
     figure,
-    keep_freed_memory,
+    load_torch,
+    measured,
     median,
     pairs_wanted,
     run_program,
@@ -37,7 +36,6 @@ from peer_suite import (  # noqa: E402
 DATA = "criteo/criteo_kaggle_merged_24k.tsv"
 THREADS = 2
 SEED = 1
-MOST_OF_OTHERS = 0.1  # of the processors
 SECONDS_OF_A_RUN = 0.5  # at least, of each side
 LEAST_EPOCHS = 5  # of ours, in a run
 WARM_UP = 5  # steps of PyTorch, which also estimate the time of a step
@@ -71,17 +69,6 @@ class TrainCtr:
         if ended.returncode != 0:
             raise Unavailable(f"failed: train_ctr ended with {ended.returncode}: {ended.stderr.strip()[-200:]}")
         return json.loads(self.result.read_text(encoding="utf-8"))["models"][0]
-
-
-def load_torch():
-    try:
-        import torch_models
-    except ImportError as problem:
-        raise Unavailable(f"PyTorch is not installed: {problem}") from problem
-    warnings.simplefilter("ignore")  # of PyTorch
-    keep_freed_memory()
-    torch_models.torch.set_flush_denormal(True)
-    return torch_models
 
 
 def forms_of(peer):
@@ -210,7 +197,7 @@ def run(names, arguments):
     try:
         with tempfile.TemporaryDirectory() as folder:
             TrainCtr(arguments.train_ctr, folder)
-        peer = load_torch()
+        peer = load_torch("torch_models")
     except Unavailable as problem:
         print(f"SKIPPED: {problem}")
         return {}, [error_of(name, str(problem)) for name in names]
@@ -219,26 +206,17 @@ def run(names, arguments):
         peers["fbgemm_gpu"] = peer.fbgemm_gpu.__version__
     else:
         print(f"ABSENT: {peer.fbgemm_problem}")
-    pairs, entries = pairs_wanted(21), []
-    for name in names:
+    pairs = pairs_wanted(21)
+
+    def measure(name):
         peer.torch.set_num_threads(THREADS)
-        try:
-            with tempfile.TemporaryDirectory() as folder:
-                train_ctr = TrainCtr(arguments.train_ctr, folder)
-                if name in SPEEDS:
-                    counters, microseconds = measure_speed(peer, train_ctr, folder, *SPEEDS[name], pairs)
-                else:
-                    counters, microseconds = measure_equality(peer, train_ctr, folder, EQUALS[name], pairs)
-        except Unavailable as problem:
-            entries.append(error_of(name, str(problem)))
-            print(f"{name}: {problem}", flush=True)
-            continue
-        others, label = counters.get("others", 0), ""
-        if others > MOST_OF_OTHERS:
-            label = f"unfit: other processes had {others:.0%} of the processors"
-        entries.append(entry_of(name, counters, microseconds, label))
-        print(line_of(name, counters), *([f"  {label}"] if label else []), sep="\n", flush=True)
-    return peers, entries
+        with tempfile.TemporaryDirectory() as folder:
+            train_ctr = TrainCtr(arguments.train_ctr, folder)
+            if name in SPEEDS:
+                return measure_speed(peer, train_ctr, folder, *SPEEDS[name], pairs)
+            return measure_equality(peer, train_ctr, folder, EQUALS[name], pairs)
+
+    return peers, measured(names, measure, line_of)
 
 
 if __name__ == "__main__":

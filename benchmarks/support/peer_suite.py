@@ -1,14 +1,20 @@
-"""What suites in Python share: statistics of pairs, memory, and the arguments and the report of a Google Benchmark
-program."""
+"""What suites in Python share: statistics of pairs, figures of rounds, memory, and the arguments and the report of a
+Google Benchmark program."""
 
 import argparse
 import ctypes
+import importlib
 import json
 import math
 import os
 import platform
 import re
 import sys
+import time
+import warnings
+from pathlib import Path
+
+MOST_OF_OTHERS = 0.1  # of the processors
 
 
 class Unavailable(Exception):
@@ -49,6 +55,117 @@ def pairs_wanted(otherwise):
     return max(1, int(float(os.environ.get("DEEPREC_BENCH_PAIRS") or otherwise)))
 
 
+class Figures:
+    """Rounds of timings of some sides in turn, and ratios for claims, by the rules of benchmarks/support/figures.hpp.
+
+    A counter with several cases is its least one. sample() calls the round once uncounted, at least 21 times, and goes
+    on until the interval of each counter that a claim names lies on one side of the claim's target, or five minutes
+    are over. DEEPREC_BENCH_TARGETS has the targets, DEEPREC_BENCH_PAIRS and DEEPREC_BENCH_SECONDS change both numbers.
+    The counter `speedup` is over whatever ours was compared with: the least case of all counters over_<side>.
+    """
+
+    def __init__(self, name):
+        self.targets = self.targets_of(name)
+        self.series, self.notes = {}, {}  # {counter: {case: values}}, {name: values}
+        self.rounds, self.counts, self.others = 0, True, 0.0
+
+    @staticmethod
+    def targets_of(name):
+        path = os.environ.get("DEEPREC_BENCH_TARGETS")
+        lines = Path(path).read_text(encoding="utf-8").splitlines() if path else []
+        words = [line.split() for line in lines]
+        return [(counter, float(target)) for of, counter, target in words if of == name]
+
+    def turn(self, sides, case=""):
+        """Runs {side: call that returns seconds} one after another, every second round the other way round; their
+        seconds."""
+        ordered = list(sides) if self.rounds % 2 else list(reversed(sides))
+        seconds = {side: sides[side]() for side in ordered}
+        for side in sides if self.counts else ():
+            self.notes.setdefault(joined(f"{side}_us", case), []).append(1e6 * seconds[side])
+        return seconds
+
+    def add(self, counter, value, case=""):
+        if self.counts:
+            self.series.setdefault(counter, {}).setdefault(case, []).append(value)
+
+    def compare(self, sides, case=""):
+        """A turn; over_<side> is how many times faster than that side `ours` is."""
+        seconds = self.turn(sides, case)
+        for side in sides:
+            if side != "ours":
+                self.add(f"over_{side}", seconds[side] / seconds["ours"], case)
+
+    def sample(self, one_round):
+        others, start = OtherProcesses(), time.perf_counter()
+        least, most_seconds = pairs_wanted(21), float(os.environ.get("DEEPREC_BENCH_SECONDS") or 300)
+        self.counts = False
+        one_round()
+        self.counts = True
+        look = least
+        while True:
+            while self.rounds < look:
+                one_round()
+                self.rounds += 1
+                if self.rounds >= least and time.perf_counter() - start >= most_seconds:
+                    look = self.rounds
+            self.others = others.share()
+            if self.decided() or time.perf_counter() - start >= most_seconds:
+                return
+            look += max(10, look // 2)  # each look is one more chance to be wrong, so looks become rarer
+
+    def of(self, counter):
+        """(median, low, high) of a counter; None: it has no values."""
+        names = [name for name in self.series if name.startswith("over_")] if counter == "speedup" else [counter]
+        cases = [values for name in names for values in self.series.get(name, {}).values()]
+        figures = [(median(values), *median_interval(values)) for values in cases]
+        return tuple(min(ends) for ends in zip(*figures)) if figures else None
+
+    def decided(self):
+        now = [(self.of(counter), target) for counter, target in self.targets]
+        return not any(of and of[1] < target <= of[2] for of, target in now)
+
+    def counters(self):
+        made = {}
+        for counter in ["speedup", *self.series]:
+            of = self.of(counter)
+            if of:
+                made.update({counter: of[0], f"{counter}_low": of[1], f"{counter}_high": of[2]})
+        for counter, cases in self.series.items():
+            for case, values in cases.items():
+                if case:
+                    made.update(figure(joined(counter, case), values))
+        made.update({name: median(values) for name, values in self.notes.items()})
+        return {**made, "others": self.others, "pairs": float(self.rounds)}
+
+
+def joined(name, case):
+    return f"{name}_{case}" if case else name
+
+
+def lines_of(name, counters):
+    """A line for each figure, and one for the other counters."""
+    figures = [key for key in counters if f"{key}_low" in counters]
+    ends = {f"{key}{end}" for key in figures for end in ("_low", "_high")}
+    values = [(key, *(counters[key + end] for end in ("", "_low", "_high"))) for key in figures]
+    lines = [f"  {key} {middle:.3g} [{low:.3g}..{high:.3g}]" for key, middle, low, high in values]
+    others = [f"{key} {value:.4g}" for key, value in counters.items() if key not in ends and key not in figures]
+    return "\n".join([f"{name}:", *lines, "  " + ", ".join(others)])
+
+
+def free_memory():
+    """Bytes that programs can have."""
+    with open("/proc/meminfo", encoding="ascii") as file:
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:"))
+
+
+def last_level_cache():
+    """Bytes, as the machine says; 32 MB where it does not."""
+    sizes = Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
+    texts = [path.read_text(encoding="ascii").strip() for path in sizes]
+    return max((int(text[:-1]) << {"K": 10, "M": 20}[text[-1]] for text in texts), default=32 << 20)
+
+
 def keep_freed_memory():
     """No mmap for results and no trim of the heap: page faults would be most of a peer's time."""
     try:
@@ -59,6 +176,18 @@ def keep_freed_memory():
     mallopt(mmap_threshold, 32 << 20)
     mallopt(trim_threshold, 2**31 - 1)
     mallopt(arena_max, 1)
+
+
+def load_torch(module):
+    """A module that needs PyTorch, which is set as all suites time it."""
+    try:
+        peer = importlib.import_module(module)
+    except ImportError as problem:
+        raise Unavailable(f"PyTorch is not installed: {problem}") from problem
+    warnings.simplefilter("ignore")  # of PyTorch
+    keep_freed_memory()
+    peer.torch.set_flush_denormal(True)
+    return peer
 
 
 class OtherProcesses:
@@ -107,6 +236,25 @@ def error_of(name, reason):
         "error_occurred": True,
         "error_message": reason,
     }
+
+
+def measured(names, measure, line_of=lines_of):
+    """The entries of benchmarks; measure(name) returns the counters and the microseconds of each. A counter `label` is
+    its label."""
+    entries = []
+    for name in names:
+        try:
+            counters, microseconds = measure(name)
+        except Unavailable as problem:
+            entries.append(error_of(name, str(problem)))
+            print(f"{name}: {problem}", flush=True)
+            continue
+        label, others = counters.pop("label", ""), counters.get("others", 0)
+        if others > MOST_OF_OTHERS:
+            label = f"unfit: other processes had {others:.0%} of the processors" + (f"; {label}" if label else "")
+        entries.append(entry_of(name, counters, microseconds, label))
+        print(line_of(name, counters), *([f"  {label}"] if label else []), sep="\n", flush=True)
+    return entries
 
 
 def run_program(argv, description, options, names, run):

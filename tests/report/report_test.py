@@ -7,6 +7,7 @@ reproduce   runs rows by the tool CLAIMS on the suite TINY of tests/claims, whos
             TensorFlow's suite where there is no TensorFlow
 """
 
+import itertools
 import json
 import os
 import shutil
@@ -15,11 +16,13 @@ import sys
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[2]
 REPORT = ROOT / "scripts/report/report.py"
 PEER = ROOT / "benchmarks/ops/tensorflow_peer.py"
 MODELS = ROOT / "benchmarks/peers/peers.py"
+FRAMEWORKS = ROOT / "benchmarks/frameworks/torch_suite.py"
 EMPTY_README = "# Title\nbefore\n<!-- reproduce: begin -->\nold\n<!-- reproduce: end -->\nafter\n"
 
 
@@ -365,7 +368,7 @@ class RowsOfTheRepository(Case):
             self.assertTrue("untimed" in r or r["filter"].startswith(f"{r['suite']}/"), r["id"])
 
     def test_the_peers_benchmarks_exist(self):
-        for suite, program in (("tensorflow", PEER), ("peers", MODELS)):
+        for suite, program in (("tensorflow", PEER), ("peers", MODELS), ("frameworks", FRAMEWORKS)):
             listed = subprocess.run(
                 [sys.executable, program, "--benchmark_list_tests"], capture_output=True, text=True, check=True
             ).stdout.split()
@@ -385,25 +388,83 @@ class RowsOfTheRepository(Case):
         low, high = peer_suite.median_interval([i / 2000 for i in range(1, 20001)])
         self.assertEqual((round(low, 3), round(high, 2)), (4.931, 5.07))
 
+    def expect_reason(self, reason, program, *arguments, **environment):
+        """The program measures nothing and says why."""
+        out = self.work / "out.json"
+        ended = subprocess.run(
+            [sys.executable, program, *arguments, "--benchmark_out", out],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(self.work), **environment},
+            check=True,
+        )
+        self.assertIn(f"SKIPPED: {reason}", ended.stdout)
+        entries = json.loads(out.read_text(encoding="utf-8"))["benchmarks"]
+        self.assertEqual({entry["error_message"] for entry in entries}, {reason})
+
     def test_models_without_pytorch(self):
         self.write("torch.py", "raise ImportError('none in this test')")
         self.write("numpy.py", "")
         (self.work / "data/criteo").mkdir(parents=True)
         self.write("data/criteo/criteo_kaggle_merged_24k.tsv", "")
-        environment = {**os.environ, "PYTHONPATH": str(self.work), "DEEPREC_DATA_DIR": str(self.work / "data")}
         reasons = {sys.executable: "PyTorch is not installed: none in this test", "": "train_ctr is not built"}
         for program, reason in reasons.items():
-            out = self.work / "out.json"
-            ended = subprocess.run(
-                [sys.executable, MODELS, "--train-ctr", program, "--benchmark_out", out],
-                capture_output=True,
-                text=True,
-                env=environment,
-                check=True,
-            )
-            self.assertIn(f"SKIPPED: {reason}", ended.stdout)
-            entries = json.loads(out.read_text(encoding="utf-8"))["benchmarks"]
-            self.assertEqual({entry["error_message"] for entry in entries}, {reason})
+            self.expect_reason(reason, MODELS, "--train-ctr", program, DEEPREC_DATA_DIR=str(self.work / "data"))
+
+    def test_frameworks_without_pytorch(self):
+        self.write("torch.py", "raise ImportError('none in this test')")
+        self.write("numpy.py", "")
+        self.expect_reason("PyTorch is not installed: none in this test", FRAMEWORKS)
+
+    def test_frameworks_without_our_package(self):
+        """A PyTorch that has what modules need at their beginning."""
+        nn = "nn = types.SimpleNamespace(Module=object, Sequential=object)"
+        optim = "optim = types.SimpleNamespace(Optimizer=object)"
+        no_grad = "def no_grad():\n    return lambda function: function"
+        names = "Tensor = object\n\ndef set_flush_denormal(_):\n    pass\n"
+        self.write("torch.py", "\n".join(["import types", nn, optim, no_grad, names]))
+        for module in ("numpy", "fbgemm_gpu", "deeprec_torch"):
+            self.write(f"{module}.py", "" if module == "numpy" else "raise ImportError('none in this test')")
+        self.expect_reason("deeprec_torch is not installed: none in this test", FRAMEWORKS)
+
+    def test_figures_end_where_the_suites_do(self):
+        sys.path.insert(0, str(ROOT / "benchmarks/support"))
+        import peer_suite
+
+        def rounds_of(values, least=21, seconds="300"):
+            """How many rounds are measured, and the counters; the claim is `over_them` >= 1."""
+            self.write("targets", "suite/other over_them 1\nsuite/it over_them 1\n")
+            settings = {"TARGETS": str(self.work / "targets"), "PAIRS": str(least), "SECONDS": seconds}
+            ours, theirs = [], itertools.cycle(values)
+            environment = {f"DEEPREC_BENCH_{name}": value for name, value in settings.items()}
+            with mock.patch.dict(os.environ, environment):
+                figures = peer_suite.Figures("suite/it")
+                sides = {"ours": lambda: ours.append(1) or 1.0, "them": lambda: next(theirs)}
+                figures.sample(lambda: figures.compare(sides, "case"))
+            self.assertEqual(len(ours), figures.rounds + 1)  # the first is not counted
+            return figures.rounds, figures.counters()
+
+        rounds, counters = rounds_of([1.5])
+        self.assertEqual(rounds, 21)
+        self.assertEqual([counters[f"{c}_low"] for c in ("over_them", "over_them_case", "speedup")], [1.5] * 3)
+        self.assertEqual((counters["them_us_case"], counters["pairs"]), (1.5e6, 21))
+        undecided = [0.9, 1.1]
+        self.assertEqual(rounds_of(undecided, seconds="0")[0], 21)
+        self.assertEqual(rounds_of(undecided, least=5, seconds="0")[0], 5)
+        self.assertGreater(rounds_of(undecided, seconds="0.05")[0], 31)
+
+    def test_the_least_case_counts(self):
+        sys.path.insert(0, str(ROOT / "benchmarks/support"))
+        import peer_suite
+
+        figures = peer_suite.Figures("suite/it")
+        for value in range(1, 22):
+            figures.add("over_a", value, "one")
+            figures.add("over_a", value + 1, "two")
+            figures.add("over_b", value - 0.5)
+        self.assertEqual(figures.of("over_a"), (11, 6, 16))
+        self.assertEqual(figures.of("speedup"), (10.5, 5.5, 15.5))
+        self.assertIsNone(figures.of("over_c"))
 
 
 class Plots(Case):

@@ -1,0 +1,293 @@
+#!/usr/bin/env python3
+"""deeprec_torch beside PyTorch and FBGEMM: the same tables, the same ids, two threads, in one process.
+
+A suite like the C++ ones, `frameworks` for scripts/bench.sh: it lists its benchmarks (--benchmark_list_tests), filters
+them (--benchmark_filter) and writes a report in the form of Google Benchmark (--benchmark_out). Without PyTorch or
+deeprec_torch every benchmark reports the reason and no figure; without fbgemm_gpu its figures are missing and a line
+says so. README.md beside this file says what is timed.
+
+DEEPREC_BENCH_PAIRS and DEEPREC_BENCH_SECONDS set the number of rounds, as in the other suites. DEEPREC_BENCH_ROWS
+bounds the rows of a table, for a look at the answers: the figures are no evidence then.
+"""
+
+import gc
+import itertools
+import math
+import os
+import sys
+import time
+from pathlib import Path
+
+sys.dont_write_bytecode = True  # no __pycache__ among the sources
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "benchmarks" / folder) for folder in ("support", "peers")]
+from peer_suite import (  # noqa: E402
+    Figures,
+    Unavailable,
+    error_of,
+    free_memory,
+    last_level_cache,
+    load_torch,
+    measured,
+    run_program,
+)
+
+THREADS = 2
+TABLES, BATCH = 26, 2048
+MOST_ROWS = 10**6
+FLOAT = 4  # bytes
+SECONDS_OF_A_SAMPLE = 0.02  # at least
+SECONDS_OF_A_SMALL_SAMPLE = 0.002  # of a call of one table, which takes microseconds
+LEAST_SETS, MOST_SETS = 4, 4096  # of ids in a rotation
+EQUAL_STEPS, EQUAL_BATCH = 10, 128
+
+
+# Sizes.
+
+
+def most_rows():
+    return min(MOST_ROWS, int(os.environ.get("DEEPREC_BENCH_ROWS") or MOST_ROWS))
+
+
+def rows_for(bytes_of_a_row):
+    """As many rows of each of the tables as a quarter of the free memory holds."""
+    return min(most_rows(), free_memory() // 4 // (TABLES * bytes_of_a_row))
+
+
+def rotation(make, bytes_of_a_set):
+    """Sets of ids in turn, for all sides, so that no set comes again while its rows are in a cache: together their rows
+    are twice the last level."""
+    sets = math.ceil(2 * last_level_cache() / bytes_of_a_set)
+    return itertools.cycle([make() for _ in range(min(max(sets, LEAST_SETS), MOST_SETS))])
+
+
+def batches_of(sides, rows, row_bytes, hotness, **options):
+    def make():
+        return sides.Batch.random(TABLES, rows, BATCH, hotness, **options)
+
+    made = rotation(make, TABLES * BATCH * hotness * row_bytes)
+    return next(made), made
+
+
+# Timing.
+
+
+def seconds_of(call, batches):
+    start = time.perf_counter()
+    for batch in batches:
+        call(batch)
+    return (time.perf_counter() - start) / len(batches)
+
+
+def timed(calls, ahead, least_seconds):
+    """{side: call that returns the seconds of one call of that side}. A sample takes the next sets of the rotation, as
+    many as take the side `least_seconds`."""
+
+    def sample_of(call):
+        first = list(itertools.islice(ahead, 3))
+        seconds_of(call, first)
+        count = max(1, math.ceil(least_seconds / seconds_of(call, first)))
+        return lambda: seconds_of(call, list(itertools.islice(ahead, count)))
+
+    return {name: sample_of(call) for name, call in calls.items()}
+
+
+def expect_equal(ours, theirs, tolerance, what):
+    difference = float((ours - theirs).abs().max())
+    if not (ours.shape == theirs.shape and difference <= tolerance):
+        raise Unavailable(f"wrong answer: {what} differ by {difference}")
+
+
+def expect_equal_bags(sides, calls, batch, hotness, what="bags"):
+    """Sums of values in [-1, 1], each side in its own order."""
+    pooled = {name: sides.joined_bags(call(batch)) for name, call in calls.items()}
+    for name, theirs in pooled.items():
+        expect_equal(pooled["ours"], theirs, 2e-6 * hotness, f"{what} of ours and of {name}")
+
+
+def counters_of(figures, **others):
+    return {**figures.counters(), **{name: float(value) for name, value in others.items()}}
+
+
+# Benchmarks: measure(sides, name) returns the counters. A case is a number of ids in a bag.
+
+
+def measure_forward(sides, name, width):
+    rows = rows_for(2 * width * FLOAT)  # of two sides; FBGEMM's tables come on top
+    calls = sides.lookups_of(sides.equal_tables(TABLES, rows, width, trained=False))
+    figures = Figures(name)
+    with sides.torch.no_grad():
+        cases = {}
+        for hotness in (1, 20):
+            batch, ahead = batches_of(sides, rows, width * FLOAT, hotness)
+            expect_equal_bags(sides, calls, batch, hotness)
+            cases[f"ids_{hotness}"] = timed(calls, ahead, SECONDS_OF_A_SAMPLE)
+        figures.sample(lambda: [figures.compare(samples, case) for case, samples in cases.items()])
+    return counters_of(figures, rows=rows)
+
+
+def measure_train(sides, name, width):
+    rows = rows_for((3 * width + 1) * FLOAT)  # ours has one sum for a row, PyTorch one for each weight
+    tables = sides.equal_tables(TABLES, rows, width, trained=True)
+    gradient = sides.torch.empty(BATCH, TABLES * width).uniform_(-0.1, 0.1)
+    lookups = sides.lookups_of(tables)
+    equal_steps = sides.steps_of(tables, gradient, sides.RowwiseStep(tables["pytorch"]))
+    figures, cases, rotations = Figures(name), {}, {}
+    for hotness in (1, 20):
+        batch, rotations[hotness] = batches_of(sides, rows, width * FLOAT, hotness)
+        with sides.torch.no_grad():
+            expect_equal_bags(sides, lookups, batch, hotness)
+        for _ in range(2):  # one after the other on the same rows
+            for step in equal_steps.values():
+                step(batch)
+        with sides.torch.no_grad():
+            expect_equal_bags(sides, lookups, batch, hotness, "bags after two steps")
+    del equal_steps
+    steps = sides.steps_of(tables, gradient, sides.adagrad_of(tables["pytorch"]))
+    for hotness, ahead in rotations.items():
+        cases[f"ids_{hotness}"] = timed(steps, ahead, SECONDS_OF_A_SAMPLE)
+    figures.sample(lambda: [figures.compare(samples, case) for case, samples in cases.items()])
+    return counters_of(figures, rows=rows)
+
+
+def measure_one_table(sides, name):
+    """Every configuration on the same weight for both sides, in turn in each round."""
+    torch, rows, figures = sides.torch, most_rows(), Figures(name)
+    modules = {width: sides.bags_on(torch.empty(rows, width).uniform_(-1, 1)) for width in (16, 64, 128)}
+    cases = {threads: {} for threads in (1, THREADS)}
+
+    def samples_of(width, bags, hotness):
+        offsets, ids = torch.arange(bags) * hotness, bags * hotness
+        ahead = rotation(lambda: (torch.randint(rows, (ids,)), offsets), ids * width * FLOAT)
+        calls = {side: (lambda bag: lambda batch: bag(*batch))(bag) for side, bag in modules[width].items()}
+        expect_equal_bags(sides, calls, next(ahead), hotness)
+        return timed(calls, ahead, SECONDS_OF_A_SMALL_SAMPLE)
+
+    def one_round():
+        ratios = []
+        for threads, samples in cases.items():
+            torch.set_num_threads(threads)
+            for case, both in samples.items():
+                seconds = figures.turn(both, case)
+                ratios.append(seconds["pytorch"] / seconds["ours"])
+                figures.add("least", ratios[-1], case)
+        figures.add("geomean", math.exp(sum(map(math.log, ratios)) / len(ratios)))
+
+    with torch.no_grad():
+        for threads, samples in cases.items():
+            torch.set_num_threads(threads)
+            for width, bags, hotness in itertools.product(modules, (128, 2048, 20000), (1, 5, 20)):
+                samples[f"bags_{bags}_ids_{hotness}_d_{width}_threads_{threads}"] = samples_of(width, bags, hotness)
+        figures.sample(one_round)
+    return counters_of(figures, rows=rows)
+
+
+def measure_int8(sides, name, widths):
+    if not sides.fbgemm_gpu:
+        raise Unavailable(sides.torch_models.fbgemm_problem)
+    figures, hotness, cases = Figures(name), 20, {}
+    rows = rows_for(sum(3 * (width + 8) for width in widths))  # ours, and those of two operators
+    for width in widths:
+        tables = sides.Int8Tables(TABLES, rows, width)
+        with sides.torch.no_grad():
+            batch, ahead = batches_of(sides, rows, width + 8, hotness, with_i32=True)
+            expect_equal_bags(sides, tables.sides(), batch, hotness)
+            cases[width] = timed(tables.sides(), ahead, SECONDS_OF_A_SAMPLE)
+
+    def one_round():
+        for width, samples in cases.items():
+            seconds = figures.turn(samples, f"d_{width}")
+            for form in samples:
+                if form != "ours":
+                    figures.add("over_fbgemm", seconds[form] / seconds["ours"], f"{form}_d_{width}")
+
+    with sides.torch.no_grad():
+        figures.sample(one_round)
+    return counters_of(figures, rows=rows)
+
+
+def measure_dlrm(sides, name):
+    export = sides.RandomExport(64 * BATCH)
+    forms = ["ours", "tables", "one_table", *(["fbgemm"] if sides.fbgemm_gpu else [])]
+    logits = {}
+    for form in ["ours", "one_table"]:  # our rows are stepped by rowwise Adagrad, which PyTorch has not
+        step, logits_of, batches = sides.dlrm_trainer(export, form, rowwise=True)
+        few = list(batches(EQUAL_BATCH)[:EQUAL_STEPS])
+        for batch in few:
+            step(batch)
+        logits[form] = sides.torch.from_numpy(logits_of(few))
+    expect_equal(logits["ours"], logits["one_table"], 1e-4, f"logits after {EQUAL_STEPS} steps")
+
+    samples = {}
+    for form in forms:
+        step, _, batches = sides.dlrm_trainer(export, form)
+        samples.update(timed({form: step}, itertools.cycle(batches(BATCH)), 5 * SECONDS_OF_A_SAMPLE))
+    figures = Figures(name)
+
+    def one_round():
+        seconds = figures.turn(samples)
+        for form in ("tables", "one_table"):
+            figures.add("over_pytorch", seconds[form] / seconds["ours"], form)
+        if "fbgemm" in seconds:
+            figures.add("over_fbgemm", seconds["fbgemm"] / seconds["ours"])
+
+    figures.sample(one_round)
+    return counters_of(figures)
+
+
+BENCHMARKS = {
+    **{
+        f"frameworks/torch/forward/d:{width}": lambda sides, name, width=width: measure_forward(sides, name, width)
+        for width in (16, 64, 128)
+    },
+    "frameworks/torch/one_table": measure_one_table,
+    "frameworks/torch/train/d:64": lambda sides, name: measure_train(sides, name, 64),
+    "frameworks/torch/int8": lambda sides, name: measure_int8(sides, name, (64, 128)),
+    "frameworks/torch/dlrm/batch:2048": measure_dlrm,
+}
+
+
+# The program.
+
+
+def label_of(sides):
+    """What makes figures no evidence, or less of it."""
+    words = []
+    if os.environ.get("DEEPREC_BENCH_ROWS"):
+        words.append("unfit: DEEPREC_BENCH_ROWS bounds the rows")
+    built = Path(sides.deeprec_torch.__file__).with_name("_ops.so").stat().st_mtime
+    sources = [ROOT / "include", ROOT / "examples/pytorch/csrc"]
+    if any(path.stat().st_mtime > built for source in sources for path in source.rglob("*.[chi]*")):
+        words.append("deeprec_torch is older than the sources here")
+    return "; ".join(words)
+
+
+def run(names, _arguments):
+    try:
+        sides = load_torch("torch_sides")
+        if not sides.deeprec_torch:
+            raise Unavailable(sides.deeprec_problem)
+    except Unavailable as problem:
+        print(f"SKIPPED: {problem}")
+        return {}, [error_of(name, str(problem)) for name in names]
+    peers = {"torch": sides.torch.__version__}
+    if sides.fbgemm_gpu:
+        peers["fbgemm_gpu"] = sides.fbgemm_gpu.__version__
+    else:
+        print(f"ABSENT: {sides.torch_models.fbgemm_problem}")
+
+    gc.disable()  # a collection would be part of some samples
+
+    def measure(name):
+        gc.collect()
+        sides.torch.set_num_threads(THREADS)
+        sides.torch.manual_seed(1)
+        counters = BENCHMARKS[name](sides, name)
+        ours = [value for key, value in counters.items() if key.startswith("ours_us")]
+        return {**counters, "label": label_of(sides)}, max(ours)
+
+    return peers, measured(names, measure)
+
+
+if __name__ == "__main__":
+    sys.exit(run_program(sys.argv[1:], "deeprec_torch beside PyTorch and FBGEMM", {}, list(BENCHMARKS), run))
