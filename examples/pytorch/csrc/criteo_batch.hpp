@@ -16,6 +16,7 @@
 #include <memory_resource>
 #include <mutex>
 #include <new>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,7 +30,7 @@ namespace deeprec_torch {
 
 using deeprec::index_t;
 
-/// Memory of a sparse_batch, which has an array for each feature, with unused bytes in front of the ids. In here
+/// Memory of a sparse_batch, which has an array for each feature, with unused bytes in front of the ids. Here
 /// each array ends where the ids of its feature do, and its unused bytes lie over ids before it:
 ///
 ///   block     | margin | ids of C1 | ids of C2 | ids of C3 |
@@ -92,7 +93,8 @@ class criteo_batch {
     memory_.begin_ids();
     reserve(shape);
     for (index_t f = 0; f < shape.features; ++f) {
-      if (rows_.next_id(f) != memory_.ids() + f * most) throw std::bad_alloc();
+      if (rows_.next_id(f) != memory_.ids() + f * most)
+        throw std::logic_error("CriteoReader: the ids of a sparse_batch must lie in one block");
     }
   }
   criteo_batch(const criteo_batch&) = delete;
@@ -202,7 +204,8 @@ class batch_pool {
     }
     changed.notify_all();
   }
-  /// Whether this process was forked off the reader's: its threads are not here, and the lock may be held forever.
+  /// Whether this process was forked off the reader's: it has none of the threads, and the lock may be held
+  /// forever.
   [[nodiscard]] bool is_copy() const noexcept { return ::getpid() != process_; }
 
  private:

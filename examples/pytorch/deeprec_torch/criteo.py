@@ -14,7 +14,7 @@ _TABLES = 26
 
 
 class CriteoBatch(NamedTuple):
-    """labels (B) and dense (B, 13) in float32, ids (26, B) in int64: contiguous, in the memory that they were read into.
+    """labels (B) and dense (B, 13) in float32, ids (26, B) in int64: contiguous, in the memory they were read into.
 
     KeyedJaggedTensor.one_hot(keys, batch.ids) makes no copy of the ids. The next batches are read into the memory when
     all three tensors and their views are gone: tensors may be kept, at the cost of memory, and written to.

@@ -329,6 +329,9 @@ struct gather_call {
     index_t used = 0;
     for (index_t position = begin; position < end; ++position) {
       prefetch_position<Policy>(args, columns, position + ahead);
+      if (args.out_ahead > 0 && position + args.out_ahead < end) {
+        columns.prefetch_out(args.out + (position - base + args.out_ahead) * args.out_stride);
+      }
       vector_f32 total[sizeof...(V)];
       if (Policy::ids == ::deeprec::detail::ids_are::filtered && args.row_of.absent(position)) {
         if (args.empty == ::deeprec::detail::when_empty::keep) continue;

@@ -106,6 +106,7 @@ struct pool_args {
   row_parts parts;  // of each row; plain rows have none
   Out* out;
   index_t out_stride;
+  index_t out_ahead;            // prefetch distance of rows that are copied to out; 0: none
   const kernel_tuning* tuning;  // of prefetches
   divide_by divide;
   bool sums;  // true: a single row is a sum of one; false (concat): a copy

@@ -178,6 +178,7 @@ class pool_job {
     args_.default_row = rows_.default_row();
     args_.out = out_.data_handle();
     args_.out_stride = out_.stride(0);
+    args_.out_ahead = out_rows_ahead(*given.tuning);
     args_.divide = divisor_of<typename pooling_type::combiner>();
     args_.sums = !is_concat;
     args_.empty = empty_of<pooling_type>();
@@ -236,6 +237,16 @@ class pool_job {
            (rows_.is_one_hot() && (rows_.bags().weights() == nullptr ||
                                    divisor_of<typename pooling_type::combiner>() == divide_by::one));
   }
+  // The hardware fetches lines that are written one after another, but not the columns of a wider matrix. One that
+  // the second-level cache holds is not fetched.
+  [[nodiscard]] index_t out_rows_ahead(const kernel_tuning& tuning) const noexcept {
+    constexpr index_t lines_ahead = 32;
+    const index_t line = 64 / index_t{sizeof(Out)}, width = out_.extent(1);
+    const index_t span = capped_product(out_.extent(0), out_.stride(0));
+    if (out_.stride(0) == width || span <= tuning.own_cache_bytes / index_t{sizeof(Out)}) return 0;
+    return (std::max)(index_t{1}, lines_ahead / ((width + line - 1) / line));
+  }
+
   const Resolution& rows_;
   matrix_view<Out> out_;
   args_type args_;  // set by plan()
