@@ -73,10 +73,10 @@ class CriteoDataset(IterableDataset):
     prefetch      batches that are read ahead; 0: no thread reads ahead
     on_malformed  "fault": the rows before a malformed line arrive, then ValueError with file:line:column.
                   "skip": the line is left out, and a warning at the end has their number and the first
-    max_bytes     of all batches: those read ahead and those whose tensors are in use, 272 bytes a row and 4 KB.
+    max_bytes     of all batches: those read ahead and those whose tensors are in use, 272 bytes a row and 4 KB each.
                   Where they leave no room for the next batch, torch.OutOfMemoryError; a loop has two in use.
-                  None: no limit
-    labels        "present"; "by_fields": a file whose first line has a field less has none; "absent". Without
+                  None: no limit. Text that is being parsed is not counted
+    labels        "present"; "by_fields": a file whose first line has one field fewer has none; "absent". Without
                   them labels are 0
     tokens        "hashed": to a row of the table, with another hash for each; "as_is": row numbers
     missing_dense the value of an integer that is missing

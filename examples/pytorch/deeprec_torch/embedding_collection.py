@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -68,6 +69,11 @@ class TableConfig:
             raise ValueError(f"TableConfig: format must be one of {', '.join(_FORMATS)} (is {self.format!r})")
 
 
+@lru_cache(maxsize=16)
+def _ends_of_ones(count: int) -> Tensor:
+    return torch.arange(count + 1)
+
+
 @dataclass
 class KeyedJaggedTensor:
     """A batch of bags for each key: values (N), offsets (K * B + 1) or lengths (K * B), key by key.
@@ -98,7 +104,7 @@ class KeyedJaggedTensor:
     @classmethod
     def one_hot(cls, keys, ids: Tensor):
         """ids (K, B): one for each key and sample."""
-        return cls(list(keys), ids.reshape(-1), torch.arange(ids.numel() + 1))
+        return cls(list(keys), ids.reshape(-1), _ends_of_ones(ids.numel()))
 
     def keys(self):
         return self._keys
