@@ -325,12 +325,14 @@ struct gather_call {
   template <class Panel, std::size_t... V>
   DEEPREC_INLINE index_t run(const Panel columns, std::index_sequence<V...> vectors) const {
     const index_t ahead = columns.rows_ahead(args);
+    const index_t out_ahead = args.out_ahead;
+    const index_t fetched_end = out_ahead > 0 ? end - out_ahead : begin;  // of the rows of out
     [[maybe_unused]] const vector_f32 start = start_of(args);
     index_t used = 0;
     for (index_t position = begin; position < end; ++position) {
       prefetch_position<Policy>(args, columns, position + ahead);
-      if (args.out_ahead > 0 && position + args.out_ahead < end) {
-        columns.prefetch_out(args.out + (position - base + args.out_ahead) * args.out_stride);
+      if (position < fetched_end) {
+        columns.prefetch_out(args.out + (position - base + out_ahead) * args.out_stride);
       }
       vector_f32 total[sizeof...(V)];
       if (Policy::ids == ::deeprec::detail::ids_are::filtered && args.row_of.absent(position)) {

@@ -102,11 +102,11 @@ struct pool_args {
   index_t width;         // D
   index_t end_position;  // one past the last position of the batch: the limit for prefetching
   float max_norm;        // rows are scaled down to this norm; 0: they are not
+  std::int32_t out_ahead;  // prefetch distance of rows that are copied to out; 0: none
   const std::byte* default_row;
   row_parts parts;  // of each row; plain rows have none
   Out* out;
   index_t out_stride;
-  index_t out_ahead;            // prefetch distance of rows that are copied to out; 0: none
   const kernel_tuning* tuning;  // of prefetches
   divide_by divide;
   bool sums;  // true: a single row is a sum of one; false (concat): a copy

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <type_traits>
 
@@ -239,12 +240,14 @@ class pool_job {
   }
   // The hardware fetches lines that are written one after another, but not the columns of a wider matrix. One that
   // the second-level cache holds is not fetched.
-  [[nodiscard]] index_t out_rows_ahead(const kernel_tuning& tuning) const noexcept {
-    constexpr index_t lines_ahead = 32;
-    const index_t line = 64 / index_t{sizeof(Out)}, width = out_.extent(1);
+  [[nodiscard]] std::int32_t out_rows_ahead(const kernel_tuning& tuning) const noexcept {
+    const index_t width = out_.extent(1);
+    if (out_.stride(0) == width) [[likely]]
+      return 0;
+    constexpr index_t lines_ahead = 32, line = 64 / index_t{sizeof(Out)};
     const index_t span = capped_product(out_.extent(0), out_.stride(0));
-    if (out_.stride(0) == width || span <= tuning.own_cache_bytes / index_t{sizeof(Out)}) return 0;
-    return (std::max)(index_t{1}, lines_ahead / ((width + line - 1) / line));
+    if (span <= tuning.own_cache_bytes / index_t{sizeof(Out)}) return 0;
+    return static_cast<std::int32_t>((std::max)(index_t{1}, lines_ahead / ((width + line - 1) / line)));
   }
 
   const Resolution& rows_;
