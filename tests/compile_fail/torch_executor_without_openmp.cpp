@@ -3,9 +3,9 @@
 
 // What ATen/Config.h of a PyTorch with OpenMP, or with threads of its own, defines.
 #if DEEPREC_MUST_FAIL
-#define AT_PARALLEL_OPENMP 1
+#  define AT_PARALLEL_OPENMP 1
 #else
-#define AT_PARALLEL_OPENMP 0
+#  define AT_PARALLEL_OPENMP 0
 #endif
 
 #include <deeprec/interop/at_parallel_for.hpp>

@@ -2,8 +2,8 @@
 // its spans are the shares that the run printed.
 // file_check --predicted <result.json> <rows.tsv> <probabilities> <logits.npy>: the probabilities have the
 // log loss of the test, and are those of the exported logits.
-// file_check --scored <result.json> <rows.tsv> <scores>: the scores have the AUC of the test and, where it has
-// one, its log loss. The label of a row is its last character.
+// file_check --scored <result.json> <rows.tsv> <scores>: the scores have the AUC of the test and, where it
+// has one, its log loss. The label of a row is its last character.
 #include <algorithm>
 #include <array>
 #include <cmath>

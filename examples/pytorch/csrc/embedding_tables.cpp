@@ -1,5 +1,5 @@
-// torch.classes.deeprec.EmbeddingTables, and the ops that look up and step its rows. The ops name the tables by
-// a number, so that a graph that torch.compile traced can hold them.
+// torch.classes.deeprec.EmbeddingTables, and the ops that look up and step its rows. The ops name the tables
+// by a number, so that a graph that torch.compile traced can hold them.
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/custom_function.h>

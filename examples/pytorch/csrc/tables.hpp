@@ -192,7 +192,8 @@ class table_of final : public table {
   deeprec::dense_table<Format> rows_;
 };
 
-/// All tables of a collection, and their verbs. Lookups may run at once; update, assign and load exclude them.
+/// All tables of a collection, and their verbs. Lookups may run at once; update, assign and load exclude
+/// them.
 class tables {
  public:
   virtual ~tables() = default;

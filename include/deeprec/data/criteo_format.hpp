@@ -98,8 +98,8 @@ struct criteo_format {
 
   /// The layout of a file with this first line. A header is a line with the right number of fields
   /// of which those for the label and the integers are neither empty nor numbers: a line of data
-  /// with a broken label is a fault, not a header. label_column::by_fields: a line of neither number of fields
-  /// counts as one with a label.
+  /// with a broken label is a fault, not a header. label_column::by_fields: a line of neither number of
+  /// fields counts as one with a label.
   ///
   /// @cost    O(line)
   /// @threads reentrant

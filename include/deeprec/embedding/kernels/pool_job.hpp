@@ -238,8 +238,8 @@ class pool_job {
            (rows_.is_one_hot() && (rows_.bags().weights() == nullptr ||
                                    divisor_of<typename pooling_type::combiner>() == divide_by::one));
   }
-  // The hardware fetches lines that are written one after another, but not the columns of a wider matrix. One that
-  // the second-level cache holds is not fetched.
+  // The hardware fetches lines that are written one after another, but not the columns of a wider matrix. A
+  // matrix that the second-level cache holds is not fetched.
   [[nodiscard]] std::int32_t out_rows_ahead(const kernel_tuning& tuning) const noexcept {
     const index_t width = out_.extent(1);
     if (out_.stride(0) == width) [[likely]]
