@@ -5,7 +5,6 @@
 //   embedding_bag_row_gradients         row_gradients: the rows that a batch used, each once
 //   embedding_bag_sample_gradients      weight_gradients
 #include <ATen/ATen.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
@@ -24,6 +23,7 @@
 #include <deeprec/optim/sgd.hpp>
 
 #include "call.hpp"
+#include "dispatch.hpp"
 #include "tensors.hpp"
 
 namespace deeprec_torch {
@@ -218,10 +218,6 @@ Tensor sample_gradients_shape(const Tensor&, const Tensor&, const Tensor& ids, c
 
 // --- Autograd ------------------------------------------------------------------------------------
 
-template <class Function>
-auto op(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Function>();
-}
 Tensor call_forward(const Tensor& weight, const Tensor& ids, const OptionalTensor& offsets,
                     const OptionalTensor& sample_weights, std::int64_t mode, std::int64_t padding,
                     bool sparse, bool by_frequency, bool includes_last) {

@@ -1,7 +1,6 @@
 // torch.classes.deeprec.EmbeddingTables, and the ops that look up and step its rows. The ops name the tables
 // by a number, so that a graph that torch.compile traced can hold them.
 #include <ATen/ATen.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/custom_class.h>
 #include <torch/library.h>
@@ -16,6 +15,7 @@
 
 #include <deeprec/embedding/files/table_file.hpp>
 
+#include "dispatch.hpp"
 #include "tables.hpp"
 
 namespace deeprec_torch {
@@ -68,8 +68,7 @@ struct embedding_tables : torch::CustomClassHolder {
     try {
       all = make(optimizer, std::move(configs));
     } catch (const deeprec::error& fault) {
-      TORCH_CHECK_WITH(OutOfMemoryError, fault.code() != deeprec::errc::out_of_memory, fault.what());
-      throw;
+      raise(fault.code(), fault.what());
     }
     number = registry::shared().add(all);
   }
@@ -190,11 +189,6 @@ using lookup_function_type = Tensor(const Tensor&, std::int64_t, std::int64_t, c
                                     const OptionalTensor&, c10::SymInt, at::IntArrayRef);
 using update_function_type = Tensor(const Tensor&, std::int64_t, const Tensor&, const Tensor&,
                                     const OptionalTensor&, c10::SymInt, at::IntArrayRef);
-
-template <class Function>
-auto op(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Function>();
-}
 
 // `hook` has no elements; that it requires a gradient is why the backward pass comes by.
 struct lookup_function : torch::autograd::Function<lookup_function> {
