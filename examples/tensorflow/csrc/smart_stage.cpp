@@ -1,0 +1,119 @@
+// smart_stage as an op: a GraphDef with the user's stages in, one with the stages moved out. deeprec_tf.smart_stage calls
+// it once, before the graph is run.
+#include <string>
+#include <vector>
+
+#include <deeprec/graph/apply_cut.hpp>
+#include <deeprec/graph/explain_cut.hpp>
+#include <deeprec/graph/smart_stage.hpp>
+
+#include "graph_def_step.hpp"
+#include "staged_graph_def.hpp"
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow/core/protobuf/config.pb.h"
+
+namespace deeprec_tf {
+namespace {
+
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::tstring;
+
+REGISTER_OP("DeeprecSmartStage")
+    .Input("graph: string")
+    .Input("targets: string")
+    .Input("traced_steps: string")
+    .Output("staged: string")
+    .Output("explanation: string")
+    .Output("changed: bool")
+    .Output("puts: string")
+    .Output("takes: string")
+    .Attr("rule: {'farthest', 'balanced'} = 'balanced'")
+    .Attr("cost_per_byte: float = 0")
+    .Attr("stage_threads: int = 1")
+    .Attr("most_listed: int = 12")
+    .SetIsStateful()
+    .SetShapeFn([](tensorflow::shape_inference::InferenceContext* c) {
+      for (int i = 0; i < 3; ++i) c->set_output(i, c->Scalar());
+      for (int i = 3; i < 5; ++i) c->set_output(i, c->UnknownShapeOfRank(1));
+      return absl::OkStatus();
+    });
+
+class smart_stage_op : public tensorflow::OpKernel {
+ public:
+  explicit smart_stage_op(OpKernelConstruction* context) : OpKernel(context) {
+    std::string rule;
+    int threads = 1;
+    float cost_per_byte = 0;
+    OP_REQUIRES_OK(context, context->GetAttr("rule", &rule));
+    OP_REQUIRES_OK(context, context->GetAttr("cost_per_byte", &cost_per_byte));
+    OP_REQUIRES_OK(context, context->GetAttr("stage_threads", &threads));
+    OP_REQUIRES_OK(context, context->GetAttr("most_listed", &most_listed_));
+    options_.rule = rule == "farthest" ? deeprec::stage_rule::farthest : deeprec::stage_rule::balanced;
+    options_.cost_per_byte = cost_per_byte;
+    options_.stage_threads = threads;
+  }
+
+  void Compute(OpKernelContext* context) override {
+    tensorflow::GraphDef graph;
+    OP_REQUIRES(context, graph.ParseFromString(context->input(0).scalar<tstring>()()),
+                absl::InvalidArgumentError("deeprec: graph must be a serialized GraphDef (is not)"));
+    const auto targets = context->input(1).flat<tstring>();
+    step_costs costs;
+    const auto traced = context->input(2).flat<tstring>();
+    for (index_t i = 0; i < traced.size(); ++i) {
+      tensorflow::RunMetadata run;
+      OP_REQUIRES(context, run.ParseFromString(traced(i)),
+                  absl::InvalidArgumentError("deeprec: traced_steps must be serialized RunMetadata (" +
+                                             std::to_string(i) + " is not)"));
+      costs.add(run.step_stats());
+    }
+    const auto step =
+        graph_def_step::make(graph, {targets.data(), targets.data() + targets.size()}, std::move(costs));
+    OP_REQUIRES_OK(context, step.status());
+    deeprec::result<deeprec::flat_graph> flat = deeprec::flatten(*step);
+    if (!require(context, flat)) return;
+    deeprec::result<deeprec::stage_cut> cut = deeprec::smart_stage(flat.value(), options_);
+    if (!require(context, cut)) return;
+    deeprec::result<deeprec::staged_graph> staged = deeprec::apply_cut(flat.value(), cut.value());
+    if (!require(context, staged)) return;
+    const bool changes = cut.value().changes();
+    staged_graph_def made;
+    if (changes) made = staged_graph_writer(graph, *step, flat.value(), cut.value(), staged.value()).run();
+    put(context, 0, changes ? made.graph.SerializeAsString() : std::string(context->input(0).scalar<tstring>()()));
+    put(context, 1, deeprec::explain(flat.value(), cut.value(), most_listed_));
+    tensorflow::Tensor* changed = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(2, {}, &changed));
+    changed->scalar<bool>()() = changes;
+    put(context, 3, made.puts);
+    put(context, 4, made.takes);
+  }
+
+ private:
+  template <class T>
+  static bool require(OpKernelContext* context, const deeprec::result<T>& made) {
+    if (made) return true;
+    context->CtxFailure(absl::InvalidArgumentError("deeprec: " + made.fault().message()));
+    return false;
+  }
+  static void put(OpKernelContext* context, int output, std::string text) {
+    tensorflow::Tensor* out = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(output, {}, &out));
+    out->scalar<tstring>()() = std::move(text);
+  }
+  static void put(OpKernelContext* context, int output, const std::vector<std::string>& texts) {
+    tensorflow::Tensor* out = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(output, {static_cast<std::int64_t>(texts.size())}, &out));
+    for (std::size_t i = 0; i < texts.size(); ++i) out->flat<tstring>()(static_cast<std::int64_t>(i)) = texts[i];
+  }
+
+  deeprec::smart_stage_options options_;
+  std::int64_t most_listed_ = 12;
+};
+
+REGISTER_KERNEL_BUILDER(Name("DeeprecSmartStage").Device(tensorflow::DEVICE_CPU), smart_stage_op);
+
+}  // namespace
+}  // namespace deeprec_tf

@@ -1,0 +1,108 @@
+"""smart_stage: moves the user's stage downstream, so that more of a step is computed ahead of it, with the same bits.
+
+    lines = iterator.get_next()
+    put, columns = deeprec_tf.stage(tf.io.decode_csv(lines, ...))        the user's cut
+    loss, train = model(columns)
+    staged = deeprec_tf.smart_stage(targets=[loss, train])
+    print(staged.explanation)
+    with tf.compat.v1.Session(graph=staged.graph) as session:
+        session.run("init")                                              names are those of the graph before
+        with deeprec_tf.StagedSession(session, staged.puts) as steps:
+            value, _ = steps.run([loss.name, train.name])
+"""
+
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from ._library import ops
+
+
+def stage(values, name="stage"):
+    """Puts `values` into a stage and takes them out of it.
+
+    Returns (put, taken): an operation, to be run ahead of the steps by a StagedSession, and values of the same
+    structure, of another record in each step. Graphs only.
+
+    The stage has no bound of its own: a Stage op that waits for room holds a thread of the inter-op pool, which all
+    sessions share. StagedSession bounds it.
+    """
+    flat = [tf.convert_to_tensor(value) for value in tf.nest.flatten(values)]
+    if not flat:
+        raise ValueError("deeprec: a stage must have a value (has none)")
+    with tf.name_scope(name) as scope:
+        shared = scope.rstrip("/")
+        types = [value.dtype for value in flat]
+        put = tf.raw_ops.Stage(values=flat, shared_name=shared, name="put")
+        taken = tf.raw_ops.Unstage(dtypes=types, shared_name=shared, name="take")
+    for value, made in zip(flat, taken):
+        made.set_shape(value.shape)
+    return put, tf.nest.pack_sequence_as(values, taken)
+
+
+@dataclass
+class StagedGraph:
+    graph: object  # a tf.Graph, with the collections of the one before; a GraphDef where one was given
+    explanation: str  # what moved, what it costs, and for each op at the border why it stayed
+    changed: bool
+    puts: list  # names of the operations that a StagedSession runs ahead; of the user's own where nothing changed
+    takes: list
+
+
+def smart_stage(graph=None, targets=(), rule="balanced", cost_per_byte=0.0, stage_threads=1, traced_steps=(), listed=12):
+    """Moves the stages of a graph to where a step has the least to do after them, and returns a new graph.
+
+    graph           a tf.Graph (None: the default one), or a GraphDef
+    targets         what the steps fetch: tensors, operations or names. They stay in the step
+    rule            "balanced": the least max(stage, rest) + cost_per_byte * bytes, "farthest": as far as is legal
+    traced_steps    RunMetadata of steps of this graph with RunOptions(trace_level=FULL_TRACE): what ops cost, in
+                    seconds. Without them ops cost nothing, and the farthest cut is taken
+    cost_per_byte   seconds for a byte that crosses. A stage on the host hands over tensors and copies none: 0
+    stage_threads   threads of the StagedSession
+    listed          the ops that a line of the explanation lists at most
+
+    An op may move if no variable, placeholder, control flow or target reaches it. Iterators, readers and queues belong
+    to the input. Raises InvalidArgumentError, with the place, for a graph that is none.
+    """
+    given = graph if graph is not None else tf.compat.v1.get_default_graph()
+    is_def = isinstance(given, tf.compat.v1.GraphDef)
+    definition = given if is_def else given.as_graph_def(add_shapes=False)
+    names = [t if isinstance(t, str) else t.name for t in tf.nest.flatten(targets)]
+    if not names:
+        raise ValueError("deeprec: targets must name what the steps fetch (are empty)")
+    # An eager call in a graph function of its own: the caller may be building a graph.
+    with tf.init_scope():
+        made = _eagerly(
+            ops.deeprec_smart_stage,
+            graph=definition.SerializeToString(),
+            targets=names,
+            traced_steps=[run.SerializeToString() for run in traced_steps] or tf.zeros([0], tf.string),
+            rule=rule,
+            cost_per_byte=cost_per_byte,
+            stage_threads=stage_threads,
+            most_listed=listed,
+        )
+    staged, explanation, changed, puts, takes = made
+    explanation, changed = explanation.decode(), bool(changed)
+    puts, takes = [name.decode() for name in puts], [name.decode() for name in takes]
+    if not changed:
+        puts = [node.name for node in definition.node if node.op == "Stage"]
+        takes = [node.name for node in definition.node if node.op == "Unstage"]
+        return StagedGraph(given, explanation, changed, puts, takes)
+    new = tf.compat.v1.GraphDef.FromString(staged)
+    if not is_def:
+        meta = tf.compat.v1.train.export_meta_graph(graph=given, graph_def=definition)
+        meta.graph_def.CopyFrom(new)
+        new = tf.Graph()
+        with new.as_default():
+            tf.compat.v1.train.import_meta_graph(meta)
+    return StagedGraph(new, explanation, changed, puts, takes)
+
+
+def _eagerly(op, traced_steps, **arguments):
+    """The outputs of an op as numpy values, whether or not this program has switched eager execution off."""
+    if tf.executing_eagerly():
+        return [value.numpy() for value in op(traced_steps=traced_steps, **arguments)]
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        traced = tf.constant([], tf.string, shape=[0]) if not isinstance(traced_steps, list) else traced_steps
+        return session.run(list(op(traced_steps=traced, **arguments)))

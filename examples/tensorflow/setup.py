@@ -1,0 +1,80 @@
+"""Builds the ops of deeprec_tf against the TensorFlow that is installed: pip install --no-build-isolation ."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import tensorflow as tf
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+here = Path(__file__).resolve().parent
+root = here.parents[1]
+
+
+def xsimd():
+    """The folder of xsimd's headers: DEEPREC_XSIMD, the system's, or what CMake fetches at deeprec's version."""
+    named = os.environ.get("DEEPREC_XSIMD")
+    for folder in [named] if named else ["/usr/include", "/usr/local/include"]:
+        if Path(folder, "xsimd", "xsimd.hpp").exists():
+            return folder
+    if named:
+        raise SystemExit(f"deeprec_tf: DEEPREC_XSIMD must have xsimd/xsimd.hpp (is {named})")
+    build = here / "build" / "dependencies"
+    options = ["-DDEEPREC_BUILD_TESTS=OFF", "-DDEEPREC_BUILD_BENCHMARKS=OFF", "-DDEEPREC_BUILD_EXAMPLES=OFF", "-DDEEPREC_CUDA=OFF"]
+    subprocess.run(["cmake", "-S", root, "-B", build, *options], check=True)
+    return str(build / "_deps" / "xsimd-src" / "include")
+
+
+def of_tensorflow():
+    """TensorFlow's own flags, but for the language, and its headers as those of a system: their warnings are its own."""
+    compile_flags = [f for f in tf.sysconfig.get_compile_flags() if "std=" not in f]
+    compile_flags = [f.replace("-I", "-isystem", 1) if f.startswith("-I") else f for f in compile_flags]
+    return compile_flags, tf.sysconfig.get_link_flags()
+
+
+class BuildOps(build_ext):
+    """A library of ops is no module of Python: it has no suffix of one."""
+
+    def get_ext_filename(self, name):
+        return name.replace(".", os.sep) + ".so"
+
+    def build_extensions(self):
+        # As many compilers as processors.
+        self.compiler.compile = parallel(self.compiler)
+        super().build_extensions()
+
+
+def parallel(compiler):
+    from concurrent.futures import ThreadPoolExecutor
+
+    one_by_one = compiler.compile
+
+    def compile_all(sources, **options):
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            return [o for objects in pool.map(lambda s: one_by_one([s], **options), sources) for o in objects]
+
+    return compile_all
+
+
+# The linker exports nothing: ops are found by registration, and no symbol of deeprec, or of a library that TensorFlow
+# has too, can meet another version of itself.
+compile_flags, link_flags = of_tensorflow()
+flags = ["-std=c++20", "-O2", "-g0", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unknown-pragmas", *compile_flags]
+links = [*link_flags, f"-Wl,--version-script={here / 'csrc' / 'exports.map'}"]
+links += [f"-Wl,-rpath,{tf.sysconfig.get_lib()}"]
+
+setup(
+    ext_modules=[
+        Extension(
+            "deeprec_tf._ops",
+            sorted(str(source.relative_to(here)) for source in (here / "csrc").glob("*.cpp")),
+            include_dirs=[str(root / "include"), xsimd()],
+            depends=[str(header) for header in (here / "csrc").glob("*.hpp")],
+            extra_compile_args=flags,
+            extra_link_args=links,
+            language="c++",
+        )
+    ],
+    cmdclass={"build_ext": BuildOps},
+)
