@@ -70,18 +70,15 @@ def smart_stage(graph=None, targets=(), rule="balanced", cost_per_byte=0.0, stag
     names = [t if isinstance(t, str) else t.name for t in tf.nest.flatten(targets)]
     if not names:
         raise ValueError("deeprec: targets must name what the steps fetch (are empty)")
-    # An eager call in a graph function of its own: the caller may be building a graph.
-    with tf.init_scope():
-        made = _eagerly(
-            ops.deeprec_smart_stage,
-            graph=definition.SerializeToString(),
-            targets=names,
-            traced_steps=[run.SerializeToString() for run in traced_steps] or tf.zeros([0], tf.string),
-            rule=rule,
-            cost_per_byte=cost_per_byte,
-            stage_threads=stage_threads,
-            most_listed=listed,
-        )
+    made = _run_pass(
+        definition,
+        names,
+        [run.SerializeToString() for run in traced_steps],
+        rule=rule,
+        cost_per_byte=cost_per_byte,
+        stage_threads=stage_threads,
+        most_listed=listed,
+    )
     staged, explanation, changed, puts, takes = made
     explanation, changed = explanation.decode(), bool(changed)
     puts, takes = [name.decode() for name in puts], [name.decode() for name in takes]
@@ -91,7 +88,8 @@ def smart_stage(graph=None, targets=(), rule="balanced", cost_per_byte=0.0, stag
         return StagedGraph(given, explanation, changed, puts, takes)
     new = tf.compat.v1.GraphDef.FromString(staged)
     if not is_def:
-        meta = tf.compat.v1.train.export_meta_graph(graph=given, graph_def=definition)
+        with given.as_default():
+            meta = tf.compat.v1.train.export_meta_graph(graph=given, graph_def=definition)
         meta.graph_def.CopyFrom(new)
         new = tf.Graph()
         with new.as_default():
@@ -99,10 +97,8 @@ def smart_stage(graph=None, targets=(), rule="balanced", cost_per_byte=0.0, stag
     return StagedGraph(new, explanation, changed, puts, takes)
 
 
-def _eagerly(op, traced_steps, **arguments):
-    """The outputs of an op as numpy values, whether or not this program has switched eager execution off."""
-    if tf.executing_eagerly():
-        return [value.numpy() for value in op(traced_steps=traced_steps, **arguments)]
+def _run_pass(definition, targets, traced_steps, **options):
+    """The outputs of the op, in a graph of its own: the caller may be building one, with or without eager execution."""
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        traced = tf.constant([], tf.string, shape=[0]) if not isinstance(traced_steps, list) else traced_steps
-        return session.run(list(op(traced_steps=traced, **arguments)))
+        inputs = tf.constant(definition.SerializeToString()), tf.constant(targets), tf.constant(traced_steps, tf.string, [len(traced_steps)])
+        return session.run(list(ops.deeprec_smart_stage(*inputs, **options)))
