@@ -30,6 +30,8 @@ def of_tensorflow():
     """TensorFlow's own flags, but for the language, and its headers as those of a system: their warnings are its own."""
     compile_flags = [f for f in tf.sysconfig.get_compile_flags() if "std=" not in f]
     compile_flags = [f.replace("-I", "-isystem", 1) if f.startswith("-I") else f for f in compile_flags]
+    # The library of hash functions that TensorFlow links: its headers lie beside TensorFlow's.
+    compile_flags.append(f"-isystem{tf.sysconfig.get_include()}/external/farmhash_archive/src")
     return compile_flags, tf.sysconfig.get_link_flags()
 
 

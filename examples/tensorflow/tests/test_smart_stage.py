@@ -52,7 +52,7 @@ def test_the_same_losses(model, lines):
     made = deeprec_tf.smart_stage(step.graph, step.fetches)
     assert made.changed
     wanted = losses(plain.graph, plain, 30)
-    assert wanted[-1] < wanted[0]
+    assert len(set(wanted)) == 30  # each step trains
     for capacity in range(1, 9):
         assert losses(step.graph, step, 30, [step.put], capacity=capacity) == wanted
         assert losses(made.graph, step, 30, made.puts, capacity=capacity) == wanted
@@ -79,7 +79,7 @@ def test_what_moves_and_what_stays(lines):
     assert not set(hashed) & behind and "IteratorGetNext" not in {ops[name] for name in behind}
     for name in lookups:
         assert f"stays: '{name}', it reads a variable" in made.explanation
-    assert re.search(r"26 ops|\d+ ops moved before the cut", made.explanation)
+    assert re.search(r"\d+ ops moved before the cut", made.explanation)
     # A value crosses once.
     put = next(node for node in after.node if node.name == made.puts[0])
     assert len(set(put.input)) == len(put.input) == len(put.attr["dtypes"].list.type)
@@ -190,7 +190,8 @@ def test_a_graph_of_feature_columns(lines):
         taken = staged_lines(lines)
         features = {f"c{i}": token[:, None] for i, token in enumerate(taken[14:])}
         x = v1.feature_column.input_layer(features, columns)
-        logits = tf.squeeze(v1.layers.dense(x, 1) if hasattr(v1, "layers") else tf.matmul(x, tf.ones([x.shape[1], 1])), 1)
+        weights = v1.get_variable("weights", [x.shape[1], 1], initializer=v1.glorot_uniform_initializer(seed=1))
+        logits = tf.squeeze(tf.matmul(x, weights), 1)
         loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=taken[0], logits=logits), name="loss")
         train = v1.train.AdagradOptimizer(0.1).minimize(loss, name="train")
         tf.group(v1.global_variables_initializer(), v1.tables_initializer(), name="init_all")
@@ -207,7 +208,7 @@ def test_a_graph_of_feature_columns(lines):
 # Other graphs.
 
 
-def counter(limit, staged=True):
+def counter(limit):
     """Numbers 0 ... limit - 1 behind a stage, squared; a variable adds them up."""
     graph = tf.Graph()
     with graph.as_default():
@@ -260,14 +261,14 @@ def test_a_step_that_fails_leaves_the_stage_usable():
     graph, _ = counter(100)
     with graph.as_default():
         wanted = v1.placeholder(tf.int64, [], name="wanted")
-        v1.assert_equal(graph.get_tensor_by_name("squared:0"), wanted, name="check")
-    made = deeprec_tf.smart_stage(graph, ["out", "wanted"])
+        check = v1.assert_equal(graph.get_tensor_by_name("squared:0"), wanted, name="check")
+    made = deeprec_tf.smart_stage(graph, ["out", check])
     with v1.Session(graph=made.graph) as session:
         session.run("init")
         with deeprec_tf.StagedSession(session, made.puts, capacity=1) as steps:
             for _ in range(10):
-                with pytest.raises((tf.errors.InvalidArgumentError, ValueError, TypeError)):
-                    steps.run(["check/Assert/AssertGuard/Assert"] if False else "check/group_deps", {"wanted:0": -1})
+                with pytest.raises(tf.errors.InvalidArgumentError):
+                    steps.run(check.name, {"wanted:0": -1})
             values = [int(steps.run("out:0")) for _ in range(5)]
     roots = [round(v**0.5) for v in values]
     assert roots == list(range(roots[0], roots[0] + 5))
@@ -335,7 +336,7 @@ def test_loops_of_control_flow_are_kept():
             doubled = taken * 2
             _, power = tf.while_loop(lambda i, p: i < 3, lambda i, p: (i + 1, p * doubled), [0, tf.constant(1, tf.int64)])
             tf.cond(doubled > 4, lambda: power, lambda: -power, name="chosen")
-            tf.identity(power if False else graph.get_tensor_by_name("chosen/Merge:0"), name="out")
+            tf.identity(graph.get_tensor_by_name("chosen/Merge:0"), name="out")
     finally:
         if was:
             v1.enable_control_flow_v2()
@@ -392,10 +393,10 @@ def test_variables_keep_their_names_and_checkpoints(lines, tmp_path):
         with deeprec_tf.StagedSession(session, made.puts) as steps:
             steps.run(step.fetches)
         path = saver.save(session, str(tmp_path / "model"))
-        wanted = session.run("deep/0:0")
+        wanted = session.run("deep/0/Read/ReadVariableOp:0")
     with step.graph.as_default(), v1.Session(graph=step.graph) as session:
         v1.train.Saver().restore(session, path)
-        np.testing.assert_array_equal(session.run("deep/0:0"), wanted)
+        np.testing.assert_array_equal(session.run("deep/0/Read/ReadVariableOp:0"), wanted)
 
 
 def test_a_graph_def_gives_a_graph_def():
