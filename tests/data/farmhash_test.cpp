@@ -92,9 +92,8 @@ TEST_CASE("farmhash: the rows of tf.strings.to_hash_bucket_fast") {
 
 TEST_CASE("farmhash: Criteo's tokens get TensorFlow's rows") {
   const std::vector<std::string> tokens = {"68fd1e64", "", "\"\"", "a", "123456789", "caf\xC3\xA9 au lait"};
-  criteo_format format{.rows = criteo_format::same_size((index_t{1} << 31) - 1),
-                       .row_of = farmhash_bucket,
-                       .delimiter = '\t'};
+  criteo_format format{
+      .rows = criteo_format::same_size((index_t{1} << 31) - 1), .row_of = farmhash_bucket, .delimiter = '\t'};
   format.rows[25] = 1000;
   std::string line = "1" + std::string(13, '\t');
   for (std::size_t s = 0; s < 26; ++s) line += '\t' + tokens[s % tokens.size()];

@@ -62,8 +62,9 @@ class step_costs {
  private:
   static std::int64_t nanoseconds(const tensorflow::NodeExecStats& node) {
     const std::int64_t fine = node.op_end_rel_nanos() - node.op_start_rel_nanos();
-    return fine > 0 ? fine
-                    : std::max(std::int64_t{0}, 1000 * (node.op_end_rel_micros() - node.op_start_rel_micros()));
+    return fine > 0
+               ? fine
+               : std::max(std::int64_t{0}, 1000 * (node.op_end_rel_micros() - node.op_start_rel_micros()));
   }
 
   int steps_ = 0;
@@ -109,7 +110,9 @@ class graph_def_step {
             .cost = costs_.seconds(node(v).name()),
             .stage = stages_[at(v)]};
   }
-  [[nodiscard]] std::int64_t bytes(const input& in) const { return costs_.bytes(node(in.node).name(), in.port); }
+  [[nodiscard]] std::int64_t bytes(const input& in) const {
+    return costs_.bytes(node(in.node).name(), in.port);
+  }
 
  private:
   graph_def_step(const tensorflow::GraphDef& graph, step_costs costs)
@@ -128,12 +131,14 @@ class graph_def_step {
   absl::Status read(const std::vector<tensorflow::tstring>& targets) {
     for (index_t v = 0; v < size(); ++v) {
       if (!number_of_.emplace(node(v).name(), v).second)
-        return absl::InvalidArgumentError("deeprec: names of nodes must differ (two are '" + node(v).name() + "')");
+        return absl::InvalidArgumentError("deeprec: names of nodes must differ (two are '" + node(v).name() +
+                                          "')");
     }
     if (absl::Status s = read_inputs(); !s.ok()) return s;
     if (absl::Status s = read_ops(); !s.ok()) return s;
     for (const tensorflow::tstring& target : targets) {
-      const auto found = number_of_.find(std::string(tensorflow::ParseTensorName(std::string_view(target)).node()));
+      const auto found =
+          number_of_.find(std::string(tensorflow::ParseTensorName(std::string_view(target)).node()));
       if (found == number_of_.end())
         return absl::InvalidArgumentError("deeprec: a target must be in the graph ('" + std::string(target) +
                                           "' is not)");
@@ -149,8 +154,8 @@ class graph_def_step {
         const tensorflow::TensorId id = tensorflow::ParseTensorName(text);
         const auto found = number_of_.find(std::string(id.node()));
         if (found == number_of_.end())
-          return absl::InvalidArgumentError("deeprec: inputs must be nodes of the graph ('" + text + "' of '" +
-                                            node(v).name() + "' is not)");
+          return absl::InvalidArgumentError("deeprec: inputs must be nodes of the graph ('" + text +
+                                            "' of '" + node(v).name() + "' is not)");
         inputs_[at(v)].push_back({found->second, id.index()});
       }
     }
@@ -166,7 +171,8 @@ class graph_def_step {
       tensorflow::NodeDef complete = node(v);  // a graph may leave out what is the default
       tensorflow::AddDefaultsToNodeDef(*defs[at(v)], &complete);
       tensorflow::DataTypeVector taken, made;
-      if (absl::Status s = tensorflow::InOutTypesForNode(complete, *defs[at(v)], &taken, &made); !s.ok()) return s;
+      if (absl::Status s = tensorflow::InOutTypesForNode(complete, *defs[at(v)], &taken, &made); !s.ok())
+        return s;
       types_[at(v)].assign(made.begin(), made.end());
       int data = 0;
       for (const input& in : inputs_[at(v)]) data += in.port >= 0 ? 1 : 0;
@@ -179,8 +185,8 @@ class graph_def_step {
       for (const input& in : inputs_[at(v)]) {
         if (in.port >= static_cast<int>(types_[at(in.node)].size()))
           return absl::InvalidArgumentError("deeprec: an input must be an output of a node (" +
-                                            std::to_string(in.port) + " of '" + node(in.node).name() + "', read by '" +
-                                            node(v).name() + "', is not)");
+                                            std::to_string(in.port) + " of '" + node(in.node).name() +
+                                            "', read by '" + node(v).name() + "', is not)");
       }
     }
     kinds_.assign(at(size()), deeprec::op_kind::plain);
@@ -200,8 +206,9 @@ class graph_def_step {
   }
   /// Makes a resource whose state changes by being read: it belongs to the input of a step, not to the model.
   static bool is_input_source(const std::string& op) {
-    return ends_with(op, "Queue") || ends_with(op, "QueueV2") || ends_with(op, "Reader") || ends_with(op, "ReaderV2") ||
-           op.find("Iterator") != std::string::npos || op.find("Dataset") != std::string::npos;
+    return ends_with(op, "Queue") || ends_with(op, "QueueV2") || ends_with(op, "Reader") ||
+           ends_with(op, "ReaderV2") || op.find("Iterator") != std::string::npos ||
+           op.find("Dataset") != std::string::npos;
   }
   static bool holds_state(tensorflow::DataType type) {
     return tensorflow::IsRefType(type) || type == tensorflow::DT_RESOURCE;
@@ -210,8 +217,8 @@ class graph_def_step {
   void read_kind(index_t v, const tensorflow::OpDef& def) {
     using deeprec::op_kind;
     static constexpr std::array<std::string_view, 12> control_flow{
-        "Switch", "RefSwitch", "_SwitchN", "Merge", "RefMerge", "Enter", "RefEnter", "Exit", "RefExit",
-        "NextIteration", "RefNextIteration", "LoopCond"};
+        "Switch",   "RefSwitch", "_SwitchN", "Merge",         "RefMerge",         "Enter",
+        "RefEnter", "Exit",      "RefExit",  "NextIteration", "RefNextIteration", "LoopCond"};
     static constexpr std::array<std::string_view, 3> placeholders{"Placeholder", "PlaceholderV2",
                                                                   "PlaceholderWithDefault"};
     const std::string& op = node(v).op();
@@ -251,7 +258,7 @@ class graph_def_step {
     using deeprec::op_effects;
     using deeprec::op_kind;
     static constexpr std::array<std::string_view, 9> readers{
-        "ReadVariableOp", "ResourceGather",      "ResourceGatherNd",  "VariableShape",     "VarIsInitializedOp",
+        "ReadVariableOp", "ResourceGather",    "ResourceGatherNd",  "VariableShape",  "VarIsInitializedOp",
         "Identity",       "LookupTableFindV2", "LookupTableSizeV2", "LookupTableFind"};
     static constexpr std::array<std::string_view, 2> fixed_tables{"HashTable", "HashTableV2"};
     if (kinds_[at(v)] != op_kind::plain) return;
@@ -277,7 +284,8 @@ class graph_def_step {
     }
   }
   static bool writes_reference(const tensorflow::OpDef& def) {
-    return std::any_of(def.input_arg().begin(), def.input_arg().end(), [](const auto& arg) { return arg.is_ref(); });
+    return std::any_of(def.input_arg().begin(), def.input_arg().end(),
+                       [](const auto& arg) { return arg.is_ref(); });
   }
 
   const tensorflow::GraphDef* graph_;

@@ -7,8 +7,7 @@
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 
-namespace deeprec_tf {
-namespace {
+namespace deeprec_tf { namespace {
 
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
@@ -44,5 +43,4 @@ class hash_bucket_op : public tensorflow::OpKernel {
 
 REGISTER_KERNEL_BUILDER(Name("DeeprecHashBucket").Device(tensorflow::DEVICE_CPU), hash_bucket_op);
 
-}  // namespace
-}  // namespace deeprec_tf
+}}  // namespace deeprec_tf

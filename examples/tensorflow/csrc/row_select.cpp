@@ -8,8 +8,7 @@
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
-namespace deeprec_tf {
-namespace {
+namespace deeprec_tf { namespace {
 
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
@@ -49,8 +48,10 @@ REGISTER_OP("DeeprecRowSelect")
     .Input("x: T")
     .Input("y: T")
     .Output("z: T")
-    .Attr("T: {float, double, half, bfloat16, int8, uint8, int16, uint16, int32, uint32, int64, uint64, bool, complex64, "
-          "complex128}")
+    .Attr(
+        "T: {float, double, half, bfloat16, int8, uint8, int16, uint16, int32, uint32, int64, uint64, bool, "
+        "complex64, "
+        "complex128}")
     .SetShapeFn(select_shape);
 
 class row_select_op : public tensorflow::OpKernel {
@@ -60,12 +61,15 @@ class row_select_op : public tensorflow::OpKernel {
   void Compute(OpKernelContext* context) override {
     const Tensor &condition = context->input(0), &x = context->input(1), &y = context->input(2);
     OP_REQUIRES(context, condition.dims() == 1 && x.dims() >= 1 && y.dims() >= 1,
-                absl::InvalidArgumentError("deeprec: condition must be (B), x and y (B, ...) (are " + shapes(context)));
+                absl::InvalidArgumentError("deeprec: condition must be (B), x and y (B, ...) (are " +
+                                           shapes(context)));
     const index_t rows = condition.dim_size(0);
     tensorflow::TensorShape of_x = x.shape(), of_y = y.shape();
     of_x.set_dim(0, 1);
     of_y.set_dim(0, 1);
-    const auto fits = [&](const Tensor& operand) { return operand.dim_size(0) == rows || operand.dim_size(0) == 1; };
+    const auto fits = [&](const Tensor& operand) {
+      return operand.dim_size(0) == rows || operand.dim_size(0) == 1;
+    };
     OP_REQUIRES(context, of_x == of_y && fits(x) && fits(y),
                 absl::InvalidArgumentError("deeprec: x and y must have " + std::to_string(rows) +
                                            " rows, or one, of one shape (are " + shapes(context)));
@@ -79,10 +83,10 @@ class row_select_op : public tensorflow::OpKernel {
     auto executor = threads(context);
     const auto ctx = call_on(executor);
     const std::span<const bool> flags(condition.flat<bool>().data(), static_cast<std::size_t>(rows));
-    OP_REQUIRES_OK(context, to_tensorflow(deeprec::row_select(ctx, deeprec::array_view<const bool>(flags),
-                                                              bytes_of<const std::byte>(x, bytes),
-                                                              bytes_of<const std::byte>(y, bytes),
-                                                              bytes_of<std::byte>(*out, bytes))));
+    OP_REQUIRES_OK(context,
+                   to_tensorflow(deeprec::row_select(
+                       ctx, deeprec::array_view<const bool>(flags), bytes_of<const std::byte>(x, bytes),
+                       bytes_of<const std::byte>(y, bytes), bytes_of<std::byte>(*out, bytes))));
   }
 
  private:
@@ -99,5 +103,4 @@ class row_select_op : public tensorflow::OpKernel {
 
 REGISTER_KERNEL_BUILDER(Name("DeeprecRowSelect").Device(tensorflow::DEVICE_CPU), row_select_op);
 
-}  // namespace
-}  // namespace deeprec_tf
+}}  // namespace deeprec_tf

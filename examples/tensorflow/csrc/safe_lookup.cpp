@@ -5,8 +5,7 @@
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
-namespace deeprec_tf {
-namespace {
+namespace deeprec_tf { namespace {
 
 using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
@@ -50,21 +49,21 @@ absl::Status lookup_shape(InferenceContext* c) {
   return absl::OkStatus();
 }
 
-#define DEEPREC_SAFE_LOOKUP(name, type)                                                                          \
-  REGISTER_OP(name)                                                                                              \
-      .Input("tables: P * " type)                                                                                \
-      .Input("indices: int64")                                                                                   \
-      .Input("ids: Tid")                                                                                         \
-      .Input("dense_shape: int64")                                                                               \
-      .Input("weights: M * float")                                                                               \
-      .Output("pooled: float")                                                                                   \
-      .Attr("P: int >= 1")                                                                                       \
-      .Attr("M: int >= 0 = 0")                                                                                   \
-      .Attr("Tid: {int32, int64}")                                                                               \
-      .Attr("combiner: {'sum', 'mean', 'sqrtn'} = 'mean'")                                                       \
-      .Attr("default_id: int = -1")                                                                              \
-      .Attr("max_norm: float = -1")                                                                              \
-      .Attr("partition_strategy: {'div', 'mod'} = 'div'")                                                        \
+#define DEEPREC_SAFE_LOOKUP(name, type)                    \
+  REGISTER_OP(name)                                        \
+      .Input("tables: P * " type)                          \
+      .Input("indices: int64")                             \
+      .Input("ids: Tid")                                   \
+      .Input("dense_shape: int64")                         \
+      .Input("weights: M * float")                         \
+      .Output("pooled: float")                             \
+      .Attr("P: int >= 1")                                 \
+      .Attr("M: int >= 0 = 0")                             \
+      .Attr("Tid: {int32, int64}")                         \
+      .Attr("combiner: {'sum', 'mean', 'sqrtn'} = 'mean'") \
+      .Attr("default_id: int = -1")                        \
+      .Attr("max_norm: float = -1")                        \
+      .Attr("partition_strategy: {'div', 'mod'} = 'div'")  \
       .SetShapeFn(lookup_shape)
 
 DEEPREC_SAFE_LOOKUP("DeeprecSafeLookup", "float");
@@ -83,13 +82,15 @@ class safe_lookup_op : public tensorflow::OpKernel {
     OP_REQUIRES_OK(context, shape.AddDimWithStatus(tables.width()));
     Tensor* out = nullptr;
     OP_REQUIRES_OK(context, context->allocate_output(0, shape, &out));
-    const deeprec::matrix_view<float> rows(out->flat<float>().data(), bags.bags(), deeprec::dim<>(tables.width()));
+    const deeprec::matrix_view<float> rows(out->flat<float>().data(), bags.bags(),
+                                           deeprec::dim<>(tables.width()));
     auto executor = threads(context);
     const auto ctx = call_on(executor);
     OP_REQUIRES_OK(context, to_tensorflow(tables.visit([&](const auto& table) {
-      return attributes_.visit(
-          [&](const auto& pooling) { return deeprec::lookup(ctx, table, bags.batch(), pooling, rows); });
-    })));
+                     return attributes_.visit([&](const auto& pooling) {
+                       return deeprec::lookup(ctx, table, bags.batch(), pooling, rows);
+                     });
+                   })));
   }
 
  private:
@@ -99,5 +100,4 @@ class safe_lookup_op : public tensorflow::OpKernel {
 REGISTER_KERNEL_BUILDER(Name("DeeprecSafeLookup").Device(tensorflow::DEVICE_CPU), safe_lookup_op);
 REGISTER_KERNEL_BUILDER(Name("DeeprecResourceSafeLookup").Device(tensorflow::DEVICE_CPU), safe_lookup_op);
 
-}  // namespace
-}  // namespace deeprec_tf
+}}  // namespace deeprec_tf

@@ -10,25 +10,24 @@
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
-namespace deeprec_tf {
-namespace {
+namespace deeprec_tf { namespace {
 
 using tensorflow::shape_inference::InferenceContext;
 
-#define DEEPREC_LOOKUP_GRADIENT(name, type)                                                                      \
-  REGISTER_OP(name)                                                                                              \
-      .Input("gradient: float")                                                                                  \
-      .Input("tables: P * " type)                                                                                \
-      .Input("indices: int64")                                                                                   \
-      .Input("ids: Tid")                                                                                         \
-      .Input("dense_shape: int64")                                                                               \
-      .Input("weights: M * float")                                                                               \
-      .Attr("P: int >= 1")                                                                                       \
-      .Attr("M: int >= 0 = 0")                                                                                   \
-      .Attr("Tid: {int32, int64}")                                                                               \
-      .Attr("combiner: {'sum', 'mean', 'sqrtn'} = 'mean'")                                                       \
-      .Attr("default_id: int = -1")                                                                              \
-      .Attr("max_norm: float = -1")                                                                              \
+#define DEEPREC_LOOKUP_GRADIENT(name, type)                \
+  REGISTER_OP(name)                                        \
+      .Input("gradient: float")                            \
+      .Input("tables: P * " type)                          \
+      .Input("indices: int64")                             \
+      .Input("ids: Tid")                                   \
+      .Input("dense_shape: int64")                         \
+      .Input("weights: M * float")                         \
+      .Attr("P: int >= 1")                                 \
+      .Attr("M: int >= 0 = 0")                             \
+      .Attr("Tid: {int32, int64}")                         \
+      .Attr("combiner: {'sum', 'mean', 'sqrtn'} = 'mean'") \
+      .Attr("default_id: int = -1")                        \
+      .Attr("max_norm: float = -1")                        \
       .Attr("partition_strategy: {'div', 'mod'} = 'div'")
 
 absl::Status rows_shape(InferenceContext* c) {
@@ -56,7 +55,9 @@ DEEPREC_LOOKUP_GRADIENT("DeeprecResourceSafeLookupRowGradients", "resource")
     .Output("values: P * float")
     .SetIsStateful()
     .SetShapeFn(rows_shape);
-DEEPREC_LOOKUP_GRADIENT("DeeprecSafeLookupWeightGradients", "float").Output("values: float").SetShapeFn(weights_shape);
+DEEPREC_LOOKUP_GRADIENT("DeeprecSafeLookupWeightGradients", "float")
+    .Output("values: float")
+    .SetShapeFn(weights_shape);
 DEEPREC_LOOKUP_GRADIENT("DeeprecResourceSafeLookupWeightGradients", "resource")
     .Output("values: float")
     .SetIsStateful()
@@ -72,9 +73,10 @@ class gradient_op : public tensorflow::OpKernel {
     tables_of tables;
     OP_REQUIRES_OK(context, tables.open(context, attributes_));
     const Tensor& given = context->input(0);
-    OP_REQUIRES(context, given.NumElements() == bags.bags() * tables.width(),
-                absl::InvalidArgumentError("deeprec: gradient must have the shape of the lookup's result (has " +
-                                           given.shape().DebugString() + ")"));
+    OP_REQUIRES(
+        context, given.NumElements() == bags.bags() * tables.width(),
+        absl::InvalidArgumentError("deeprec: gradient must have the shape of the lookup's result (has " +
+                                   given.shape().DebugString() + ")"));
     const deeprec::matrix_view<const float> gradient(given.flat<float>().data(), bags.bags(),
                                                      deeprec::dim<>(tables.width()));
     write(context, bags, tables, gradient);
@@ -97,8 +99,8 @@ class row_gradients_op : public gradient_op {
     const auto ctx = call_on(executor);
     deeprec::sparse_gradient made(scratch());
     OP_REQUIRES_OK(context, to_tensorflow(attributes_.visit_unclipped([&](const auto& pooling) {
-      return deeprec::row_gradients(ctx, bags.batch(), gradient, pooling, tables.rows(), made);
-    })));
+                     return deeprec::row_gradients(ctx, bags.batch(), gradient, pooling, tables.rows(), made);
+                   })));
     if (attributes_.max_norm > 0) pass_through_norm(tables, made);
     put(context, tables, made);
   }
@@ -118,7 +120,8 @@ class row_gradients_op : public gradient_op {
       const double norm = std::sqrt(squares);
       if (!(norm > attributes_.max_norm)) continue;
       const double scale = attributes_.max_norm / norm;
-      for (index_t j = 0; j < width; ++j) g[j] = static_cast<float>(scale * (g[j] - row[j] * along / squares));
+      for (index_t j = 0; j < width; ++j)
+        g[j] = static_cast<float>(scale * (g[j] - row[j] * along / squares));
     }
   }
 
@@ -169,18 +172,20 @@ class weight_gradients_op : public gradient_op {
     auto executor = threads(context);
     const auto ctx = call_on(executor);
     OP_REQUIRES_OK(context, to_tensorflow(tables.visit([&](const auto& table) {
-      return attributes_.visit([&](const auto& pooling) {
-        return deeprec::weight_gradients(ctx, table, bags.batch(), gradient, pooling, to);
-      });
-    })));
+                     return attributes_.visit([&](const auto& pooling) {
+                       return deeprec::weight_gradients(ctx, table, bags.batch(), gradient, pooling, to);
+                     });
+                   })));
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("DeeprecSafeLookupRowGradients").Device(tensorflow::DEVICE_CPU), row_gradients_op);
-REGISTER_KERNEL_BUILDER(Name("DeeprecResourceSafeLookupRowGradients").Device(tensorflow::DEVICE_CPU), row_gradients_op);
-REGISTER_KERNEL_BUILDER(Name("DeeprecSafeLookupWeightGradients").Device(tensorflow::DEVICE_CPU), weight_gradients_op);
+REGISTER_KERNEL_BUILDER(Name("DeeprecSafeLookupRowGradients").Device(tensorflow::DEVICE_CPU),
+                        row_gradients_op);
+REGISTER_KERNEL_BUILDER(Name("DeeprecResourceSafeLookupRowGradients").Device(tensorflow::DEVICE_CPU),
+                        row_gradients_op);
+REGISTER_KERNEL_BUILDER(Name("DeeprecSafeLookupWeightGradients").Device(tensorflow::DEVICE_CPU),
+                        weight_gradients_op);
 REGISTER_KERNEL_BUILDER(Name("DeeprecResourceSafeLookupWeightGradients").Device(tensorflow::DEVICE_CPU),
                         weight_gradients_op);
 
-}  // namespace
-}  // namespace deeprec_tf
+}}  // namespace deeprec_tf

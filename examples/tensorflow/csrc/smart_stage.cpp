@@ -14,8 +14,7 @@
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow/core/protobuf/config.pb.h"
 
-namespace deeprec_tf {
-namespace {
+namespace deeprec_tf { namespace {
 
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
@@ -82,7 +81,8 @@ class smart_stage_op : public tensorflow::OpKernel {
     const bool changes = cut.value().changes();
     staged_graph_def made;
     if (changes) made = staged_graph_writer(graph, *step, flat.value(), cut.value(), staged.value()).run();
-    put(context, 0, changes ? made.graph.SerializeAsString() : std::string(context->input(0).scalar<tstring>()()));
+    put(context, 0,
+        changes ? made.graph.SerializeAsString() : std::string(context->input(0).scalar<tstring>()()));
     put(context, 1, deeprec::explain(flat.value(), cut.value(), most_listed_));
     tensorflow::Tensor* changed = nullptr;
     OP_REQUIRES_OK(context, context->allocate_output(2, {}, &changed));
@@ -105,8 +105,10 @@ class smart_stage_op : public tensorflow::OpKernel {
   }
   static void put(OpKernelContext* context, int output, const std::vector<std::string>& texts) {
     tensorflow::Tensor* out = nullptr;
-    OP_REQUIRES_OK(context, context->allocate_output(output, {static_cast<std::int64_t>(texts.size())}, &out));
-    for (std::size_t i = 0; i < texts.size(); ++i) out->flat<tstring>()(static_cast<std::int64_t>(i)) = texts[i];
+    OP_REQUIRES_OK(context,
+                   context->allocate_output(output, {static_cast<std::int64_t>(texts.size())}, &out));
+    for (std::size_t i = 0; i < texts.size(); ++i)
+      out->flat<tstring>()(static_cast<std::int64_t>(i)) = texts[i];
   }
 
   deeprec::smart_stage_options options_;
@@ -115,5 +117,4 @@ class smart_stage_op : public tensorflow::OpKernel {
 
 REGISTER_KERNEL_BUILDER(Name("DeeprecSmartStage").Device(tensorflow::DEVICE_CPU), smart_stage_op);
 
-}  // namespace
-}  // namespace deeprec_tf
+}}  // namespace deeprec_tf

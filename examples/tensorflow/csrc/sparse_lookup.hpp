@@ -55,7 +55,8 @@ struct lookup_attributes {
     namespace combiner = deeprec::combiner;
     const auto with_empty = [&](auto combined_by) {
       if (default_id < 0) return f(deeprec::pooling(combined_by, deeprec::padding::prune));
-      return f(deeprec::pooling(combined_by, deeprec::padding::prune, deeprec::empty_bag::default_row{default_id}));
+      return f(deeprec::pooling(combined_by, deeprec::padding::prune,
+                                deeprec::empty_bag::default_row{default_id}));
     };
     switch (combined) {
       case division::sum:
@@ -71,8 +72,8 @@ struct lookup_attributes {
     namespace combiner = deeprec::combiner;
     const auto with_empty = [&](auto combined_by, auto... norm) {
       if (default_id < 0) return f(deeprec::pooling(combined_by, deeprec::padding::prune, norm...));
-      return f(deeprec::pooling(combined_by, deeprec::padding::prune, deeprec::empty_bag::default_row{default_id},
-                                norm...));
+      return f(deeprec::pooling(combined_by, deeprec::padding::prune,
+                                deeprec::empty_bag::default_row{default_id}, norm...));
     };
     const auto with_norm = [&](auto combined_by) {
       if (max_norm > 0) return with_empty(combined_by, deeprec::max_norm{max_norm});
@@ -137,8 +138,8 @@ class tables_of {
       const tensorflow::ResourceHandle handle = tensorflow::HandleFromInput(context, i);
       const absl::Status found = tensorflow::LookupResource(context, handle, &variable);
       if (!found.ok() || !variable->is_initialized)
-        return absl::FailedPreconditionError("deeprec: a table must be initialized (variable '" + handle.name() +
-                                             "' is not)");
+        return absl::FailedPreconditionError("deeprec: a table must be initialized (variable '" +
+                                             handle.name() + "' is not)");
       variables_.push_back(std::move(variable));
     }
     // In one order for all, so that no two ops wait for each other.
@@ -195,8 +196,8 @@ class tables_of {
       const index_t wanted = rows_ / parts + (p < rows_ % parts ? 1 : 0);
       if (rows != wanted)
         return absl::InvalidArgumentError("deeprec: part " + std::to_string(p) + " of a table of " +
-                                          std::to_string(rows_) + " rows must have " + std::to_string(wanted) +
-                                          " (has " + std::to_string(rows) + ")");
+                                          std::to_string(rows_) + " rows must have " +
+                                          std::to_string(wanted) + " (has " + std::to_string(rows) + ")");
     }
     return absl::OkStatus();
   }
@@ -225,19 +226,20 @@ class sparse_bags {
         indices->dim_size(1) != shape->dim_size(0) || shape->dim_size(0) < 2)
       return absl::InvalidArgumentError(
           "deeprec: sparse_ids must have indices (N, r), values (N) and a shape (r), r >= 2 (are " +
-          indices->shape().DebugString() + ", " + ids_->shape().DebugString() + ", " + shape->shape().DebugString() +
-          ")");
+          indices->shape().DebugString() + ", " + ids_->shape().DebugString() + ", " +
+          shape->shape().DebugString() + ")");
     if (weights.size() == 1) {
       if (weights[0].dims() != 1 || weights[0].dim_size(0) != n)
         return absl::InvalidArgumentError("deeprec: sparse_weights must have a value for each id (" +
-                                          std::to_string(n) + "; have the shape " + weights[0].shape().DebugString() +
-                                          ")");
+                                          std::to_string(n) + "; have the shape " +
+                                          weights[0].shape().DebugString() + ")");
       weights_ = weights[0].flat<float>().data();
     }
     for (index_t d = 0; d + 1 < shape->dim_size(0); ++d) {
       if (absl::Status s = leading_.AddDimWithStatus(shape->vec<std::int64_t>()(d)); !s.ok()) return s;
     }
-    if (absl::Status s = find_bags(indices->flat<std::int64_t>().data(), indices->dim_size(1)); !s.ok()) return s;
+    if (absl::Status s = find_bags(indices->flat<std::int64_t>().data(), indices->dim_size(1)); !s.ok())
+      return s;
     if (ids_->dtype() == tensorflow::DT_INT32) {
       const auto narrow = ids_->flat<std::int32_t>();
       wide_.assign(narrow.data(), narrow.data() + n);
@@ -250,8 +252,8 @@ class sparse_bags {
   /// (d0 ... dr-2)
   [[nodiscard]] const tensorflow::TensorShape& leading() const { return leading_; }
   [[nodiscard]] view batch() const {
-    const std::int64_t* const ids = ids_->dtype() == tensorflow::DT_INT32 ? wide_.data()
-                                                                         : ids_->flat<std::int64_t>().data();
+    const std::int64_t* const ids =
+        ids_->dtype() == tensorflow::DT_INT32 ? wide_.data() : ids_->flat<std::int64_t>().data();
     return {offsets_.data(), bags(), ids, id_count(), weights_};
   }
 
@@ -266,13 +268,15 @@ class sparse_bags {
       for (index_t d = 0; d + 1 < rank; ++d) {
         const std::int64_t i = indices[k * rank + d];
         if (i < 0 || i >= leading_.dim_size(static_cast<int>(d)))
-          return absl::InvalidArgumentError("deeprec: indices of sparse_ids must be within its shape (position " +
-                                            std::to_string(k) + ", value " + std::to_string(i) + ")");
+          return absl::InvalidArgumentError(
+              "deeprec: indices of sparse_ids must be within its shape (position " + std::to_string(k) +
+              ", value " + std::to_string(i) + ")");
         bag = bag * leading_.dim_size(static_cast<int>(d)) + i;
       }
       if (bag + 1 < next)
-        return absl::InvalidArgumentError("deeprec: rows of sparse_ids must ascend (position " + std::to_string(k) +
-                                          ", row " + std::to_string(bag) + " after " + std::to_string(next - 1) + ")");
+        return absl::InvalidArgumentError("deeprec: rows of sparse_ids must ascend (position " +
+                                          std::to_string(k) + ", row " + std::to_string(bag) + " after " +
+                                          std::to_string(next - 1) + ")");
       for (; next <= bag; ++next) offsets_[static_cast<std::size_t>(next)] = k;
     }
     for (; next <= count; ++next) offsets_[static_cast<std::size_t>(next)] = n;

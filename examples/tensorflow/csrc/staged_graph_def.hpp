@@ -1,6 +1,6 @@
-// A graph with a cut in it, as a GraphDef again: the nodes of before, and a Stage and an Unstage for each new stage.
+// A graph with a cut in it as a GraphDef: the nodes of before, and a Stage and an Unstage for each new stage.
 //
-//   hash ─> Stage    Unstage ─> lookup      inputs of nodes after the edges of the cut graph; all else as it was
+//   hash ─> Stage    Unstage ─> lookup      inputs follow the edges of the cut graph; the rest is as it was
 #pragma once
 
 #include <set>
@@ -23,8 +23,9 @@ struct staged_graph_def {
 
 class staged_graph_writer {
  public:
-  staged_graph_writer(const tensorflow::GraphDef& before, const graph_def_step& step, const deeprec::flat_graph& flat,
-                      const deeprec::stage_cut& cut, const deeprec::staged_graph& staged)
+  staged_graph_writer(const tensorflow::GraphDef& before, const graph_def_step& step,
+                      const deeprec::flat_graph& flat, const deeprec::stage_cut& cut,
+                      const deeprec::staged_graph& staged)
       : before_(before), step_(step), flat_(flat), cut_(cut), staged_(staged) {}
 
   staged_graph_def run() {
@@ -40,14 +41,16 @@ class staged_graph_writer {
 
   std::string free_name(const std::string& wish) {
     std::string name = wish;
-    for (int i = 1; step_.has_node(name) || !taken_.insert(name).second; ++i) name = wish + "_" + std::to_string(i);
+    for (int i = 1; step_.has_node(name) || !taken_.insert(name).second; ++i)
+      name = wish + "_" + std::to_string(i);
     return name;
   }
   // Characters that a name of a node may have.
   static std::string as_scope(std::string_view text) {
     std::string scope;
     for (const char c : text) {
-      const bool fine = std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.' || c == '-' || c == '/';
+      const bool fine =
+          std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.' || c == '-' || c == '/';
       scope += fine ? c : '_';
     }
     return scope;
@@ -59,7 +62,8 @@ class staged_graph_writer {
     for (index_t v = 0; v < staged_.graph.size(); ++v) {
       const index_t origin = staged_.origin[at(v)];
       if (origin < 0) continue;
-      names_[at(v)] = used[at(origin)] ? free_name(step_.node(origin).name() + "_staged") : step_.node(origin).name();
+      names_[at(v)] =
+          used[at(origin)] ? free_name(step_.node(origin).name() + "_staged") : step_.node(origin).name();
       used[at(origin)] = true;
     }
     for (std::size_t s = 0; s < staged_.puts.size(); ++s) {

@@ -4,6 +4,7 @@ multilayer perceptron, Adagrad.
     lines ─> decode_csv ─│stage│─> hash buckets ─> lookups ─> layers ─> loss        the user's cut, where there is one
 """
 
+import time
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -39,9 +40,8 @@ def read_lines(path, batch, pause=0.0):
     """`batch` lines of a file, again from its start at its end. `pause`: seconds that the source lets each batch wait."""
     data = tf.data.TextLineDataset(str(path)).repeat().batch(batch, drop_remainder=True)
     if pause > 0:
-        def late(lines):
-            import time
 
+        def late(lines):
             time.sleep(pause)
             return lines
 

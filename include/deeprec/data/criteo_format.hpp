@@ -145,7 +145,8 @@ struct criteo_format {
   /// Appends the rows of whole lines to the batch.
   ///
   /// @post    rows before a line that ended the parsing are in the batch; a bad line adds nothing
-  /// @cost    one pass; about 150 ns for a line of 243 bytes, with row_of 26 calls besides; allocates when the batch must grow
+  /// @cost    one pass; about 150 ns for a line of 243 bytes, with row_of 26 calls more; allocates when
+  ///          the batch must grow
   /// @threads reentrant; needs exclusive access to the batch and the log
   /// @error   parse_error (the log has the location), out_of_memory
   template <class = detail::unit>

@@ -1,4 +1,4 @@
-// TensorFlow's rows of tokens: tf.strings.to_hash_bucket_fast. Needs FarmHash: the component deeprec::farmhash.
+// TensorFlow's rows of tokens: tf.strings.to_hash_bucket_fast. Needs FarmHash: component deeprec::farmhash.
 //
 //   "68fd1e64" ──> Fingerprint64, 64 bits ──> modulo rows ──> row
 //
