@@ -23,6 +23,7 @@ REPORT = ROOT / "scripts/report/report.py"
 PEER = ROOT / "benchmarks/ops/tensorflow_peer.py"
 MODELS = ROOT / "benchmarks/peers/peers.py"
 FRAMEWORKS = ROOT / "benchmarks/frameworks/torch_suite.py"
+FRAMEWORKS_TF = ROOT / "benchmarks/frameworks_tf/tensorflow_suite.py"
 EMPTY_README = "# Title\nbefore\n<!-- reproduce: begin -->\nold\n<!-- reproduce: end -->\nafter\n"
 
 
@@ -368,7 +369,8 @@ class RowsOfTheRepository(Case):
             self.assertTrue("untimed" in r or r["filter"].startswith(f"{r['suite']}/"), r["id"])
 
     def test_the_peers_benchmarks_exist(self):
-        for suite, program in (("tensorflow", PEER), ("peers", MODELS), ("frameworks", FRAMEWORKS)):
+        programs = {"tensorflow": PEER, "peers": MODELS, "frameworks": FRAMEWORKS, "frameworks_tf": FRAMEWORKS_TF}
+        for suite, program in programs.items():
             listed = subprocess.run(
                 [sys.executable, program, "--benchmark_list_tests"], capture_output=True, text=True, check=True
             ).stdout.split()
@@ -415,6 +417,17 @@ class RowsOfTheRepository(Case):
         self.write("torch.py", "raise ImportError('none in this test')")
         self.write("numpy.py", "")
         self.expect_reason("PyTorch is not installed: none in this test", FRAMEWORKS)
+
+    def test_frameworks_without_tensorflow(self):
+        self.write("tensorflow.py", "raise ImportError('none in this test')")
+        self.expect_reason("TensorFlow is not installed: none in this test", FRAMEWORKS_TF)
+
+    def test_frameworks_without_our_package_for_tensorflow(self):
+        """A TensorFlow that has what modules need at their beginning."""
+        self.write("tensorflow.py", "import types\n\ncompat = types.SimpleNamespace(v1=None)\n")
+        for module in ("numpy", "deeprec_tf"):
+            self.write(f"{module}.py", "" if module == "numpy" else "raise ImportError('none in this test')")
+        self.expect_reason("deeprec_tf is not installed: none in this test", FRAMEWORKS_TF)
 
     def test_frameworks_without_our_package(self):
         """A PyTorch that has what modules need at their beginning."""
