@@ -1,5 +1,5 @@
-// What every op of the package shares: TensorFlow's threads as the executor of a verb, scratch memory that a thread
-// keeps, and a fault as TensorFlow's status.
+// What every op of the package shares: TensorFlow's threads as the executor of a verb, scratch memory that a
+// thread keeps, and a fault as TensorFlow's status.
 #pragma once
 
 #define EIGEN_USE_THREADS

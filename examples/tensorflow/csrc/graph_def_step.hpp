@@ -5,11 +5,11 @@
 //   Stage, Unstage         stage_put, stage_take          container and shared_name
 //   Placeholder...         placeholder
 //   Switch, Merge, ...     control_flow
-//   VarHandleOp, ...       variable                       a resource or reference made of nothing that is no input source
+//   VarHandleOp, ...       variable                       makes a resource or a reference from no input
 //   reader, queue, iterator, random op, py_func           external
 //   LookupTableFindV2      id_lookup                      on a table that is initialized once
 //
-// Ops are known by their OpDef as far as it goes (stateful, reference, resource), names of nodes play no role.
+// Ops are known by their OpDef as far as it goes (stateful, reference, resource); names of nodes play no role.
 #pragma once
 
 #include <array>
@@ -81,8 +81,8 @@ class graph_def_step {
     int port = 0;
   };
 
-  /// @error InvalidArgument, with the node's name: an op that is not registered, an input or a target that is no
-  ///        node of the graph, two nodes of one name
+  /// @error InvalidArgument, with the node's name: an op that is not registered, an input or a target that is
+  ///        no node of the graph, two nodes of one name
   static absl::StatusOr<graph_def_step> make(const tensorflow::GraphDef& graph,
                                              const std::vector<tensorflow::tstring>& targets,
                                              step_costs costs) {

@@ -1,4 +1,4 @@
-// Rows of tokens as deeprec's readers number them with farmhash_bucket: those of tf.strings.to_hash_bucket_fast.
+// Rows of tokens by farmhash_bucket, as deeprec's readers number them: those of to_hash_bucket_fast.
 #include <string_view>
 
 #include <deeprec/data/farmhash.hpp>

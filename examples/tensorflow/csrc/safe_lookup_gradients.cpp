@@ -105,8 +105,8 @@ class row_gradients_op : public gradient_op {
     put(context, tables, made);
   }
 
-  // The derivative of x * cap / |x| of each row x that is longer than the cap: row by row, since scaling comes before
-  // pooling.
+  // The derivative of x * cap / |x| of each row x that is longer than the cap: row by row, since rows are
+  // scaled before they are pooled.
   void pass_through_norm(const tables_of& tables, deeprec::sparse_gradient& made) const {
     const index_t width = tables.width();
     for (std::size_t u = 0; u < made.rows.size(); ++u) {

@@ -1,5 +1,5 @@
-// smart_stage as an op: a GraphDef with the user's stages in, one with the stages moved out. deeprec_tf.smart_stage calls
-// it once, before the graph is run.
+// smart_stage as an op: a GraphDef with the user's stages in, one with the stages moved out.
+// deeprec_tf.smart_stage calls it once, before the graph is run.
 #include <string>
 #include <vector>
 

@@ -1,6 +1,6 @@
-// The inputs of a safe lookup as deeprec's views: a SparseTensor of any rank as bags, and a table or its parts.
+// The inputs of a safe lookup as deeprec's views: a SparseTensor of any rank as bags; a table or its parts.
 //
-//   indices (N, r) of dense_shape (d0 ... dr-1)     bags d0 * ... * dr-2, and ids of each, in the order of the indices
+//   indices (N, r) of dense_shape (d0 ... dr-1)     d0 * ... * dr-2 bags, ids in the order of the indices
 //   tables                                          tensors, or variables that are locked while they are read
 #pragma once
 
