@@ -9,7 +9,7 @@
 //   reader, queue, iterator, random op, py_func           external
 //   LookupTableFindV2      id_lookup                      on a table that is initialized once
 //
-// Ops are known by their OpDef as far as it goes (stateful, reference, resource); names of nodes play no role.
+// Ops are known by their OpDef where it tells (stateful, reference, resource). Names of nodes play no role.
 #pragma once
 
 #include <array>
