@@ -91,12 +91,19 @@ class Lookups:
         return self._functions(self._stepped)
 
     def _functions(self, of):
-        """{side: function of ids}, of one signature, so that each is traced once."""
-        signature = [tf.SparseTensorSpec([self.batch, MOST_IDS], tf.int64) for _ in self.variables]
-        return {
-            side: tf.function(lambda ids, lookup=lookup: of(lookup, ids), input_signature=[signature])
-            for side, lookup in LOOKUPS.items()
-        }
+        """{side: calls of a set of ids}. The ids of a set are captured by a function of its own: to pass 26 SparseTensors
+        to one function takes Python longer than the lookups of either side."""
+        functions = {}
+        for side, lookup in LOOKUPS.items():
+            made = {}
+
+            def call(ids, lookup=lookup, made=made):
+                if id(ids) not in made:
+                    made[id(ids)] = tf.function(lambda: of(lookup, ids))
+                return made[id(ids)]()
+
+            functions[side] = call
+        return functions
 
     def differences(self, functions, ids):
         """The largest one of any table, between values that were drawn from a normal distribution."""

@@ -260,27 +260,46 @@ class sparse_bags {
  private:
   // Bags in row-major order of the leading indices, which must ascend.
   absl::Status find_bags(const std::int64_t* indices, index_t rank) {
-    const index_t n = id_count(), count = bags();
-    offsets_.assign(static_cast<std::size_t>(count) + 1, 0);
-    index_t next = 0;
-    for (index_t k = 0; k < n; ++k) {
+    offsets_.resize(static_cast<std::size_t>(bags()) + 1);
+    if (rank == 2) {
+      const index_t rows = bags();
+      return fill_offsets([=](index_t k) {
+        const std::int64_t row = indices[2 * k];
+        return row >= 0 && row < rows ? row : -1;
+      });
+    }
+    const tensorflow::TensorShape& leading = leading_;
+    return fill_offsets([=, &leading](index_t k) {
       index_t bag = 0;
       for (index_t d = 0; d + 1 < rank; ++d) {
-        const std::int64_t i = indices[k * rank + d];
-        if (i < 0 || i >= leading_.dim_size(static_cast<int>(d)))
-          return absl::InvalidArgumentError(
-              "deeprec: indices of sparse_ids must be within its shape (position " + std::to_string(k) +
-              ", value " + std::to_string(i) + ")");
-        bag = bag * leading_.dim_size(static_cast<int>(d)) + i;
+        const std::int64_t size = leading.dim_size(static_cast<int>(d)), i = indices[k * rank + d];
+        if (i < 0 || i >= size) return index_t{-1};
+        bag = bag * size + i;
       }
-      if (bag + 1 < next)
-        return absl::InvalidArgumentError("deeprec: rows of sparse_ids must ascend (position " +
-                                          std::to_string(k) + ", row " + std::to_string(bag) + " after " +
-                                          std::to_string(next - 1) + ")");
-      for (; next <= bag; ++next) offsets_[static_cast<std::size_t>(next)] = k;
+      return bag;
+    });
+  }
+  /// bag_of(k): the bag of entry k, -1 where its indices are outside of the shape.
+  template <class BagOf>
+  absl::Status fill_offsets(BagOf bag_of) {
+    const index_t n = id_count(), count = bags();
+    index_t* const offsets = offsets_.data();
+    index_t next = 0;  // the first bag whose offset is not known
+    for (index_t k = 0; k < n; ++k) {
+      const index_t bag = bag_of(k);
+      if (bag + 1 < next || bag < 0) return bad_bag(k, bag, next - 1);
+      while (next <= bag) offsets[next++] = k;
     }
-    for (; next <= count; ++next) offsets_[static_cast<std::size_t>(next)] = n;
+    while (next <= count) offsets[next++] = n;
     return absl::OkStatus();
+  }
+  static absl::Status bad_bag(index_t k, index_t bag, index_t before) {
+    if (bag < 0)
+      return absl::InvalidArgumentError("deeprec: indices of sparse_ids must be within its shape (position " +
+                                        std::to_string(k) + " is not)");
+    return absl::InvalidArgumentError("deeprec: rows of sparse_ids must ascend (position " +
+                                      std::to_string(k) + ", row " + std::to_string(bag) + " after " +
+                                      std::to_string(before) + ")");
   }
 
   const Tensor* ids_ = nullptr;

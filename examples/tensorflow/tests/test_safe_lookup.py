@@ -120,7 +120,7 @@ def test_bad_inputs():
     bad = tf.errors.InvalidArgumentError
     with pytest.raises(bad, match="rows of sparse_ids must ascend .position 1, row 0 after 1"):
         lookup(table, sparse([1, 0], [1, 2], [3, 1]))
-    with pytest.raises(bad, match="within its shape .position 1, value 3"):
+    with pytest.raises(bad, match="within its shape .position 1 is not"):
         lookup(table, sparse([0, 3], [1, 2], [3, 1]))
     with pytest.raises(bad, match="default_row|row 10|10"):
         lookup(table, ids, default_id=10)
