@@ -368,66 +368,6 @@ TEST_CASE("criteo: tokens may be taken as the row numbers that they are") {
         "<text>:1:29: malformed text: the integer does not fit in 64 bits");
 }
 
-TEST_CASE("criteo: a function of the caller's gives the rows of tokens") {
-  const token_row row_of = [](std::string_view token, int feature, index_t rows) noexcept {
-    index_t sum = feature;
-    for (const char c : token) sum = sum * 7 + static_cast<unsigned char>(c);
-    return sum % rows;
-  };
-  criteo_format format = tab_format();
-  format.row_of = row_of;
-  format.longest_token = 20;
-  const std::vector<std::string> tokens = {"68fd1e64", "", "\"\"", "a", "123456789", "\x80\xFF", "cafe0123"};
-  for (const char* label : {"1\t", ""}) {
-    for (const char* line_end : {"\n", "\r\n"}) {
-      std::string text;
-      for (std::size_t r = 0; r < 9; ++r) {
-        text += label + std::string(12, '\t');
-        for (std::size_t s = 0; s < 26; ++s) text += '\t' + tokens[(r + s) % tokens.size()];
-        text += line_end;
-      }
-      format.labels = *label == '1' ? label_column::present : label_column::absent;
-      sparse_batch batch;
-      REQUIRE(parse_text(format, text, batch).or_throw().rows == 9);
-      CHECK(is_sound(batch));
-      for (std::size_t r = 0; r < 9; ++r) {
-        for (std::size_t s = 0; s < 26; ++s) {
-          const std::string& field = tokens[(r + s) % tokens.size()];
-          const std::string token = field == "\"\"" ? "" : field;
-          const index_t row = batch.feature(static_cast<index_t>(s)).ids()[r];
-          CHECK(row == row_of(token, static_cast<int>(s), format.rows[s]));
-        }
-      }
-    }
-  }
-  format.labels = label_column::present;
-
-  // Faults have the places that they have without the function.
-  const auto fault = [&](const std::string& line) {
-    return parse_all(format, good_line + "\n" + line + "\n").fault;
-  };
-  const std::string long_token(21, 'x');
-  for (const std::string& line : {line_with(20, long_token), line_with(39, long_token), line_with(0, "2"),
-                                  line_with(3, "x"), good_line + "\t"}) {
-    criteo_format plain = format;
-    plain.row_of = nullptr;
-    CHECK(fault(line) == parse_all(plain, good_line + "\n" + line + "\n").fault);
-    CHECK(fault(line).substr(0, 9) == "<text>:2:");
-  }
-
-  format.row_of = [](std::string_view token, int, index_t rows) noexcept -> index_t {
-    return token == "above" ? rows : token == "below" ? -1 : rows - 1;
-  };
-  CHECK(fault(good_line).empty());
-  const std::string reason = ": malformed text: row_of returned a row beyond its table";
-  for (const char* token : {"above", "below"}) CHECK(fault(line_with(14, token)) == "<text>:2:29" + reason);
-  CHECK(parse_all(format, good_line + "\n" + line_with(14, "above"), malformed::drop).rows.size() == 1);
-
-  format.tokens = token_use::as_is;
-  CHECK(format.check().message().find("row_of must be null") != std::string::npos);
-  CHECK(parse_all(format, good_line).fault.find("Fix:") != std::string::npos);
-}
-
 TEST_CASE("criteo: bad options are named, with the fix") {
   criteo_format format = tab_format();
   format.rows[3] = 0;

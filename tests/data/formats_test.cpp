@@ -255,11 +255,6 @@ TEST_CASE("key:value: bad lines are faults with their place") {
   CHECK(parse_all(key_value_format{.pair_delimiter = '\t'}, "").fault.find("Fix:") != std::string::npos);
   CHECK(parse_all(key_value_format{.pair_delimiter = '5'}, "").fault.find("Fix:") != std::string::npos);
   CHECK(parse_all(key_value_format{.features = 0}, "").fault.find("Fix:") != std::string::npos);
-  const token_row first_row = [](std::string_view, int, index_t) noexcept -> index_t { return 0; };
-  CHECK(parse_all(key_value_format{.row_of = first_row, .rows = 9}, "").fault.find("row_of must be null") !=
-        std::string::npos);
-  CHECK(parse_all(key_value_format{.keys = token_use::hashed, .row_of = first_row}, "")
-            .fault.find("row_of must be null") != std::string::npos);
 }
 
 TEST_CASE("key:value and libsvm: print and parse again") {

@@ -36,8 +36,7 @@ enum class label_column : std::uint8_t { present, by_fields, absent };
 /// The format of Criteo's logs: a value that holds the options.
 ///
 /// @numerics dense values are the nearest floats to the decimal text; the row of a token is
-///           hash_bucket(hash_bytes(token, seed = 0 for C1 ... 25 for C26), rows of that table), or what
-///           row_of returns
+///           hash_bucket(hash_bytes(token, seed = 0 for C1 ... 25 for C26), rows of that table)
 /// @threads  reentrant
 /// @example  read_files(pool, criteo_format{.rows = criteo_format::same_size(1 << 20)}, {"train.txt"})
 struct criteo_format {
@@ -57,7 +56,6 @@ struct criteo_format {
 
   table_sizes rows = same_size(index_t{1} << 20);
   token_use tokens = token_use::hashed;  ///< as_is: row numbers, also written as "84.0"
-  token_row row_of = nullptr;            ///< instead of hash_bucket(hash_bytes()); null: that
   float missing_dense = 0.0F;
   char delimiter = '\0';  ///< '\0': tab if the first line has one, else comma
   id_column ids = id_column::by_header;
@@ -81,11 +79,6 @@ struct criteo_format {
     for (const index_t size : rows) {
       if (size <= 0)
         return {errc::unsupported, "criteo_format: a table without rows. Fix: set rows, 26 sizes above 0"};
-    }
-    if (row_of != nullptr && tokens == token_use::as_is) {
-      return {errc::unsupported,
-              "criteo_format: row_of must be null with token_use::as_is (it is a function). Fix: "
-              "token_use::hashed"};
     }
     if (delimiter == '\n' || delimiter == '\r' || delimiter == '-' || delimiter == '+' || delimiter == '.' ||
         delimiter == '"' || std::isalnum(static_cast<unsigned char>(delimiter))) {
@@ -145,8 +138,7 @@ struct criteo_format {
   /// Appends the rows of whole lines to the batch.
   ///
   /// @post    rows before a line that ended the parsing are in the batch; a bad line adds nothing
-  /// @cost    one pass; about 150 ns for a line of 243 bytes, with row_of 26 calls more; allocates when
-  ///          the batch must grow
+  /// @cost    one pass; about 150 ns for a line of 243 bytes; allocates when the batch must grow
   /// @threads reentrant; needs exclusive access to the batch and the log
   /// @error   parse_error (the log has the location), out_of_memory
   template <class = detail::unit>
@@ -164,7 +156,6 @@ struct criteo_format {
     plan.label_columns = file_layout.label_columns;
     plan.delimiter = file_layout.delimiter;
     plan.tokens = tokens;
-    plan.row_of = row_of;
     // In pieces: room is reserved for the most rows that a piece can hold.
     while (!text.empty()) {
       std::size_t end = text.size();

@@ -25,15 +25,13 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// The format of lines of key:value fields.
 ///
 /// @numerics weights are the nearest floats to the decimal text; a key alone has weight 1. hashed:
-///           hash_bucket(hash_bytes(key, seed = feature), rows), or what row_of returns; the hash itself
-///           with rows = 0
+///           hash_bucket(hash_bytes(key, seed = feature), rows), or the hash itself with rows = 0
 /// @threads  reentrant
 struct key_value_format {
   index_t features = 1;      ///< fields that hold pairs
   index_t label_field = -1;  ///< index of the label's field in the line; -1 = none (labels are 0)
   token_use keys = token_use::as_is;
-  token_row row_of = nullptr;  ///< instead of hash_bucket(hash_bytes()); null: that
-  index_t rows = 0;            ///< of every table; 0 = keep 64 bits
+  index_t rows = 0;  ///< of every table; 0 = keep 64 bits
   char field_delimiter = '\t';
   char pair_delimiter = ',';
   char value_delimiter = ':';
@@ -48,11 +46,6 @@ struct key_value_format {
     if (rows < 0)
       return {errc::unsupported,
               "key_value_format: rows is negative. Fix: 0 for 64-bit keys, or the table's size"};
-    if (row_of != nullptr && (keys == token_use::as_is || rows == 0)) {
-      return {errc::unsupported,
-              "key_value_format: row_of must be null with token_use::as_is or rows = 0 (it is a function). "
-              "Fix: token_use::hashed, and the table's size"};
-    }
     if (label_field > features)
       return {errc::unsupported, "key_value_format: label_field is beyond the fields of a line"};
     if (field_delimiter == pair_delimiter || pair_delimiter == value_delimiter ||
@@ -126,11 +119,7 @@ struct key_value_format {
         std::uint64_t id = 0;
         float weight = 1.0F;
         if (key.empty()) return detail::bad_field(line, pair, "a key is missing");
-        if (row_of != nullptr) {
-          id = static_cast<std::uint64_t>(row_of(key, static_cast<int>(feature), rows));
-          if (id >= static_cast<std::uint64_t>(rows))
-            return detail::bad_field(line, key, "row_of returned a row beyond its table");
-        } else if (keys == token_use::hashed) {
+        if (keys == token_use::hashed) {
           id = hash_bytes(key, static_cast<std::uint64_t>(feature));
           if (rows > 0) id = static_cast<std::uint64_t>(hash_bucket(id, rows));
         } else if (const char* why = detail::parse_unsigned(key, id)) {

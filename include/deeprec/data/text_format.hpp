@@ -30,10 +30,6 @@ enum class malformed : std::uint8_t { fault, drop };
 /// itself; as_is: the token is a number, below rows where rows > 0.
 enum class token_use : std::uint8_t { hashed, as_is };
 
-/// A function that gives the row of a token where token_use::hashed, in [0, rows). feature counts from 0.
-/// Several threads may call it at once. farmhash_bucket (data/farmhash.hpp) is one.
-using token_row = index_t (*)(std::string_view token, int feature, index_t rows) noexcept;
-
 /// Lines and faults that a format reports while it parses one piece of text.
 ///
 /// @threads one parser at a time

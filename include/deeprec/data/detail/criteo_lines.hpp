@@ -37,7 +37,6 @@ struct criteo_plan {
   int label_columns;
   char delimiter;
   token_use tokens;
-  token_row row_of;  // null: hash_bucket(hash_bytes())
 
   [[nodiscard]] DEEPREC_INLINE int fields() const noexcept {
     return id_columns + label_columns + criteo_dense + criteo_features;
@@ -80,10 +79,6 @@ inline const char* criteo_token_reason(const criteo_plan& plan, int feature, std
     return row < plan.rows[feature] ? nullptr : "the id is beyond its table";
   }
   if (static_cast<index_t>(field.size()) > plan.longest_token) return "the token is too long";
-  if (plan.row_of != nullptr) {
-    row = plan.row_of(criteo_missing(field) ? std::string_view() : field, feature, plan.rows[feature]);
-    return row >= 0 && row < plan.rows[feature] ? nullptr : "row_of returned a row beyond its table";
-  }
   row = criteo_missing(field)
             ? plan.missing_row[feature]
             : hash_bucket(hash_bytes(field, static_cast<std::uint64_t>(feature)), plan.rows[feature]);
@@ -241,7 +236,7 @@ bool parse_criteo_lines(const detail::criteo_plan& plan, const char* p, const ch
         const auto magnitude = static_cast<float>(static_cast<std::int64_t>(v & 0xffffffff));
         dense[i] = size == 0 ? plan.missing_dense : negative ? -magnitude : magnitude;
       }
-      if (plan.tokens == token_use::hashed && plan.row_of == nullptr) [[likely]] {
+      if (plan.tokens == token_use::hashed) [[likely]] {
         for (int i = 0; i < 26; ++i) {
           const char* const field = line + (stops[Labels + 13 + i] + 1);
           const std::uint32_t size = stops[Labels + 14 + i] - (stops[Labels + 13 + i] + 1);
