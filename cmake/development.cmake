@@ -66,7 +66,7 @@ set(DEEPREC_DATA_DIR "${deeprec_data}" CACHE PATH "Folder with the sample data s
 # Links a target of ours with deeprec and with every component that this machine has.
 function(deeprec_link_components target)
   target_link_libraries(${target} PRIVATE deeprec_dev)
-  foreach(component IN ITEMS onednn zlib zstd cuda)
+  foreach(component IN ITEMS onednn zlib zstd farmhash cuda)
     if(TARGET deeprec::${component})
       target_link_libraries(${target} PRIVATE deeprec::${component})
     endif()

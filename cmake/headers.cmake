@@ -40,6 +40,7 @@ set(DEEPREC_HEADERS
     include/deeprec/data/detail/io_refusal.hpp
     include/deeprec/data/detail/numbers.hpp
     include/deeprec/data/detail/text_source.hpp
+    include/deeprec/data/farmhash.hpp
     include/deeprec/data/feasign_format.hpp
     include/deeprec/data/gzip_stream.hpp
     include/deeprec/data/key_value_format.hpp

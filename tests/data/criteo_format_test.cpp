@@ -368,6 +368,89 @@ TEST_CASE("criteo: tokens may be taken as the row numbers that they are") {
         "<text>:1:29: malformed text: the integer does not fit in 64 bits");
 }
 
+TEST_CASE("criteo: a function of the caller computes the rows of tokens, and nothing else changes") {
+  criteo_format format = tab_format();
+  format.bucket = plain_bucket;
+  format.missing_dense = -1.0F;
+  const std::string of_nine = "cafe01234", of_forty(40, '7'), most(1024, 'x'), high = "\x80\xff";
+  const std::pair<std::string, std::string> fields[] = {{"cafe0123", "cafe0123"},
+                                                        {"", ""},
+                                                        {"\"\"", ""},
+                                                        {of_nine, of_nine},
+                                                        {of_forty, of_forty},
+                                                        {most, most},
+                                                        {"\"a\"", "\"a\""},
+                                                        {high, high},
+                                                        {"1", "1"},
+                                                        {"\"", "\""}};
+  constexpr std::size_t kinds = std::size(fields);
+  for (const int labels : {0, 1}) {
+    for (std::size_t shift = 0; shift < kinds; ++shift) {
+      for (const char* const end : {"", "\n", "\r\n"}) {
+        CAPTURE(labels);
+        CAPTURE(shift);
+        std::string line = labels == 1 ? "1\t5\t-2\t" : "5\t-2\t";
+        for (int i = 4; i <= 13; ++i) line += "\t1" + std::to_string(i);
+        for (std::size_t s = 0; s < 26; ++s) line += '\t' + fields[(s + shift) % kinds].first;
+        format.labels = labels == 1 ? label_column::present : label_column::absent;
+        const outcome got = parse_all(format, line + end);
+        REQUIRE(got.rows.size() == 1);
+        CHECK(agrees(format, line + end, criteo_oracle(line + end, '\t', format, 0, 0, labels)));
+        for (std::size_t s = 0; s < 26; ++s) {
+          CHECK(got.rows[0].ids[s] ==
+                std::vector<std::int64_t>{
+                    plain_bucket(fields[(s + shift) % kinds].second, static_cast<int>(s), format.rows[s])});
+        }
+        criteo_format built_in = format;
+        built_in.bucket = nullptr;
+        plain_rows same = parse_all(built_in, line + end).rows;
+        REQUIRE(same.size() == 1);
+        CHECK(same != got.rows);
+        same[0].ids = got.rows[0].ids;
+        CHECK(same == got.rows);
+      }
+    }
+  }
+}
+
+TEST_CASE("criteo: with a function of the caller the fast parser agrees with the slow one on damaged text") {
+  dice die(9);
+  criteo_format format = tab_format();
+  format.bucket = plain_bucket;
+  format.longest_token = 30;
+  int with_bad_lines = 0;
+  for (int round = 0; round < 700; ++round) {
+    const std::string text = damaged(die, random_criteo_text(die, 1 + static_cast<int>(die.below(6))));
+    const oracle_answer truth = criteo_oracle(text, '\t', format);
+    with_bad_lines += truth.bad_lines.empty() ? 0 : 1;
+    const tight_text copy(text, static_cast<std::size_t>(die.below(64)));
+    CAPTURE(round);
+    REQUIRE(agrees(format, copy.view(), truth));
+  }
+  CHECK(with_bad_lines > 200);
+}
+
+TEST_CASE("criteo: faults keep their place with a function of the caller") {
+  criteo_format format = tab_format();
+  format.bucket = plain_bucket;
+  const std::string before = good_line + "\n" + good_line + "\n";
+  const auto fault_of = [&](const std::string& line) { return parse_all(format, before + line).fault; };
+  CHECK(fault_of(line_with(14, std::string(1025, 'x'))) ==
+        "<text>:3:29: malformed text: the token is too long");
+  CHECK(fault_of(line_with(2, "1a")) == "<text>:3:5: malformed text: not a number");
+  CHECK(fault_of(line_with(0, "2")) == "<text>:3:1: malformed text: the label is neither 0 nor 1");
+  // Rows outside of the table, of the tokens "x" and "y" only.
+  format.bucket = [](std::string_view token, int, index_t rows) noexcept -> index_t {
+    return token == "x" ? rows : token == "y" ? -1 : rows - 1;
+  };
+  CHECK(fault_of(good_line).empty());
+  CHECK(fault_of(line_with(15, "x")) == "<text>:3:38: malformed text: the id is beyond its table");
+  CHECK(fault_of(line_with(14, "y")) == "<text>:3:29: malformed text: the id is beyond its table");
+  const outcome skipped = parse_all(format, before + line_with(15, "x") + "\n" + good_line, malformed::drop);
+  CHECK(skipped.rows.size() == 3);
+  CHECK(skipped.skipped == 1);
+}
+
 TEST_CASE("criteo: bad options are named, with the fix") {
   criteo_format format = tab_format();
   format.rows[3] = 0;
@@ -375,6 +458,14 @@ TEST_CASE("criteo: bad options are named, with the fix") {
   format = tab_format();
   format.delimiter = '0';
   CHECK(parse_all(format, good_line).fault.find("Fix:") != std::string::npos);
+  format = tab_format();
+  format.bucket = plain_bucket;
+  CHECK(format.check().ok());
+  format.tokens = token_use::as_is;
+  CHECK(format.check().code() == errc::unsupported);
+  CHECK(parse_all(format, good_line)
+            .fault.find("criteo_format: tokens must be hashed where bucket is set (are as_is)") !=
+        std::string::npos);
 }
 
 TEST_CASE("criteo: bad lines are faults with their place") {

@@ -87,7 +87,8 @@ inline oracle_answer criteo_oracle(const std::string& text, char delimiter,
         } else {
           if (token == "\"\"") token.clear();
           good = static_cast<index_t>(token.size()) <= format.longest_token;
-          id = deeprec::hash_bucket(deeprec::hash_bytes(token, s), format.rows[s]);
+          id = format.bucket != nullptr ? format.bucket(token, static_cast<int>(s), format.rows[s])
+                                        : deeprec::hash_bucket(deeprec::hash_bytes(token, s), format.rows[s]);
         }
         row.ids.push_back({id});
         row.weights.emplace_back();

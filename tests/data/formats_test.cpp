@@ -164,6 +164,33 @@ TEST_CASE("feasign: bad lines are faults with their place") {
   CHECK(fault_of(bounded, "1:1 5:2\n") == "<text>:1:5: malformed text: the id is beyond its table");
 }
 
+TEST_CASE("feasign: a function of the caller computes the rows of keys, from their digits") {
+  feasign_format format(std::vector<index_t>{29, 3});
+  format.keys = token_use::hashed;
+  format.rows = 1000;
+  format.bucket = plain_bucket;
+  const std::string text = "0:1 18446744073709551615:3 007:29 0:29 7:5\n1:1\n";
+  const outcome got = parse_all(format, text);
+  CHECK(got.fault == "");
+  CHECK(got.rows == plain_rows{row_of(0,
+                                      {{plain_bucket("7", 0, 1000), plain_bucket("0", 0, 1000)},
+                                       {plain_bucket("18446744073709551615", 1, 1000)}},
+                                      {{}, {}}),
+                               row_of(1, {{}, {}}, {{}, {}})});
+  CHECK(fault_of(format, "1:1 5:3\n1:1 5:3 x:3\n") == "<text>:2:9: malformed text: not an unsigned integer");
+  format.bucket = [](std::string_view token, int, index_t rows) noexcept -> index_t {
+    return token == "5" ? rows : 0;
+  };
+  CHECK(fault_of(format, "1:1 6:3\n1:1 6:3 5:3\n") ==
+        "<text>:2:9: malformed text: the id is beyond its table");
+  const auto reason = [&] { return std::string_view(format.check().detail()); };
+  CHECK(format.check().ok());
+  format.rows = 0;
+  CHECK(reason() == "feasign_format: rows must be above 0 where bucket is set (is 0)");
+  format.keys = token_use::as_is;
+  CHECK(reason() == "feasign_format: keys must be hashed where bucket is set (are as_is)");
+}
+
 TEST_CASE("feasign: Baidu's demo has 10 rows in 300 slots") {
   const std::string path = real_file_path("baidu/slot_dnn_feasign64_demo10.txt");
   if (path.empty()) return;
@@ -211,6 +238,28 @@ TEST_CASE("key:value: fields, pairs, keys alone, empty bags") {
   CHECK(parse_all(names, "red:2,blue").rows[0].ids[0] ==
         std::vector<std::int64_t>{hash_bucket(hash_bytes("red", 0), 50),
                                   hash_bucket(hash_bytes("blue", 0), 50)});
+}
+
+TEST_CASE("key:value: a function of the caller computes the rows of keys") {
+  key_value_format format{.features = 2, .keys = token_use::hashed, .rows = 50, .bucket = plain_bucket};
+  const outcome got = parse_all(format, "red:2,blue\tred\r\n\t\x80:1\n");
+  CHECK(got.fault == "");
+  CHECK(got.rows == plain_rows{row_of(0,
+                                      {{plain_bucket("red", 0, 50), plain_bucket("blue", 0, 50)},
+                                       {plain_bucket("red", 1, 50)}},
+                                      {{2, 1}, {1}}),
+                               row_of(0, {{}, {plain_bucket("\x80", 1, 50)}}, {{}, {1}})});
+  CHECK(fault_of(format, "a\tb\na\tb,:1\n") == "<text>:2:5: malformed text: a key is missing");
+  format.bucket = [](std::string_view token, int, index_t rows) noexcept -> index_t {
+    return token == "b" ? -1 : rows - 1;
+  };
+  CHECK(fault_of(format, "a\ta\na\ta,b:1\n") == "<text>:2:5: malformed text: the id is beyond its table");
+  const auto reason = [&] { return std::string_view(format.check().detail()); };
+  CHECK(format.check().ok());
+  format.rows = 0;
+  CHECK(reason() == "key_value_format: rows must be above 0 where bucket is set (is 0)");
+  format.keys = token_use::as_is;
+  CHECK(reason() == "key_value_format: keys must be hashed where bucket is set (are as_is)");
 }
 
 TEST_CASE("parse_text: a fault is a status with its place, whatever was skipped before it") {

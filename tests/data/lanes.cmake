@@ -1,1 +1,1 @@
-deeprec_not_in(tsan "no threads" criteo_format_test formats_test)
+deeprec_not_in(tsan "no threads" criteo_format_test farmhash_test formats_test)

@@ -180,6 +180,13 @@ struct due_executor {
   [[nodiscard]] static constexpr int concurrency() noexcept { return 1; }
 };
 
+/// A bucket_function: all bytes of the token, its size and the feature decide.
+inline index_t plain_bucket(std::string_view token, int feature, index_t rows) noexcept {
+  std::uint64_t hash = token.size() + 131 * static_cast<std::uint64_t>(feature);
+  for (const char c : token) hash = hash * 1099511628211U + static_cast<unsigned char>(c);
+  return static_cast<index_t>(hash % static_cast<std::uint64_t>(rows));
+}
+
 /// The outcome of reading everything: rows in order, sizes of the batches, and the fault if any.
 struct outcome {
   plain_rows rows;

@@ -59,6 +59,10 @@ void check(const Format& format, std::string_view text, index_t chunk_bytes, ind
   require(parse_text(format, text, batch).ok() == (skipped == 0));
 }
 
+index_t bucket_of_size(std::string_view token, int, index_t rows) noexcept {
+  return static_cast<index_t>(token.size()) % rows;
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -69,6 +73,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   switch (data[0] % 6) {
     case 0:
       check(criteo_format{.rows = criteo_format::same_size(1000),
+                          .bucket = data[0] / 12 % 2 == 0 ? nullptr : bucket_of_size,
                           .labels = data[0] / 6 % 2 == 0 ? label_column::present : label_column::by_fields},
             text, chunk, rows);
       break;

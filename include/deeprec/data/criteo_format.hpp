@@ -4,9 +4,10 @@
 //   │    └──────┬─────┘    └───────┬───────
 //   labels    dense (B, 13)    26 features of one id: hash_bucket(hash_bytes(token, feature), rows[feature])
 //
-// A missing token is hashed as the empty string; a missing integer becomes missing_dense. A header is
-// skipped, and so is the Id column that it may name first. CR before the line end and empty lines are
-// ignored. Rows to predict may lack the label: label_column.
+// With the option bucket a function of the caller computes the rows instead. A missing token is hashed as the
+// empty string; a missing integer becomes missing_dense. A header is skipped, and so is the Id column that it
+// may name first. CR before the line end and empty lines are ignored. Rows to predict may lack the label:
+// label_column.
 // Not here: CSV quoting ("" alone is understood, as a missing value), feature scaling.
 #pragma once
 
@@ -36,7 +37,8 @@ enum class label_column : std::uint8_t { present, by_fields, absent };
 /// The format of Criteo's logs: a value that holds the options.
 ///
 /// @numerics dense values are the nearest floats to the decimal text; the row of a token is
-///           hash_bucket(hash_bytes(token, seed = 0 for C1 ... 25 for C26), rows of that table)
+///           hash_bucket(hash_bytes(token, seed = 0 for C1 ... 25 for C26), rows of that table), or
+///           bucket(token, 0 for C1 ... 25 for C26, rows of that table)
 /// @threads  reentrant
 /// @example  read_files(pool, criteo_format{.rows = criteo_format::same_size(1 << 20)}, {"train.txt"})
 struct criteo_format {
@@ -56,6 +58,7 @@ struct criteo_format {
 
   table_sizes rows = same_size(index_t{1} << 20);
   token_use tokens = token_use::hashed;  ///< as_is: row numbers, also written as "84.0"
+  bucket_function bucket = nullptr;  ///< computes the row of a token, such as farmhash_bucket; null: the hash
   float missing_dense = 0.0F;
   char delimiter = '\0';  ///< '\0': tab if the first line has one, else comma
   id_column ids = id_column::by_header;
@@ -80,6 +83,8 @@ struct criteo_format {
       if (size <= 0)
         return {errc::unsupported, "criteo_format: a table without rows. Fix: set rows, 26 sizes above 0"};
     }
+    if (bucket != nullptr && tokens == token_use::as_is)
+      return {errc::unsupported, "criteo_format: tokens must be hashed where bucket is set (are as_is)"};
     if (delimiter == '\n' || delimiter == '\r' || delimiter == '-' || delimiter == '+' || delimiter == '.' ||
         delimiter == '"' || std::isalnum(static_cast<unsigned char>(delimiter))) {
       return {errc::unsupported,
@@ -138,7 +143,8 @@ struct criteo_format {
   /// Appends the rows of whole lines to the batch.
   ///
   /// @post    rows before a line that ended the parsing are in the batch; a bad line adds nothing
-  /// @cost    one pass; about 150 ns for a line of 243 bytes; allocates when the batch must grow
+  /// @cost    one pass; about 150 ns for a line of 243 bytes, and 26 calls of bucket; allocates when the
+  ///          batch must grow
   /// @threads reentrant; needs exclusive access to the batch and the log
   /// @error   parse_error (the log has the location), out_of_memory
   template <class = detail::unit>
@@ -155,7 +161,10 @@ struct criteo_format {
     plan.id_columns = file_layout.id_columns;
     plan.label_columns = file_layout.label_columns;
     plan.delimiter = file_layout.delimiter;
-    plan.tokens = tokens;
+    plan.tokens = tokens == token_use::as_is ? detail::criteo_tokens::as_is
+                  : bucket != nullptr        ? detail::criteo_tokens::by_function
+                                             : detail::criteo_tokens::hashed;
+    plan.bucket = bucket;
     // In pieces: room is reserved for the most rows that a piece can hold.
     while (!text.empty()) {
       std::size_t end = text.size();

@@ -10,6 +10,8 @@
 // Not here: the padding key 0 that PaddleRec puts into empty slots.
 #pragma once
 
+#include <charconv>
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <utility>
@@ -27,7 +29,8 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// The format of "feasign:slot" files.
 ///
-/// @numerics hashed: hash_bucket(mix64(key), rows), or mix64(key) with rows = 0; as_is: the key's 64 bits
+/// @numerics hashed: hash_bucket(mix64(key), rows), or mix64(key) with rows = 0, or bucket(decimal digits of
+///           the key without leading zeros, feature of the batch, rows); as_is: the key's 64 bits
 /// @threads  reentrant
 /// @example  read_files(pool, feasign_format(feasign_format::slots(2, 300)), {"part-000"})
 class feasign_format {
@@ -63,9 +66,10 @@ class feasign_format {
   }
 
   token_use keys = token_use::as_is;
-  index_t rows = 0;          ///< of every table; 0 = keep 64 bits (a key above 2^63 reads as negative)
-  index_t label_slot = 1;    ///< the slot whose only key is the label; -1 = no such slot
-  index_t label_fields = 0;  ///< bare numbers before the first feasign:slot; the first is the label
+  index_t rows = 0;  ///< of every table; 0 = keep 64 bits (a key above 2^63 reads as negative)
+  bucket_function bucket = nullptr;  ///< computes the row of a key, such as farmhash_bucket; null: the hash
+  index_t label_slot = 1;            ///< the slot whose only key is the label; -1 = no such slot
+  index_t label_fields = 0;          ///< bare numbers before the first feasign:slot; the first is the label
 
   struct layout {
     bool has_header = false;
@@ -76,6 +80,10 @@ class feasign_format {
     if (rows < 0)
       return {errc::unsupported,
               "feasign_format: rows is negative. Fix: 0 for 64-bit keys, or the table's size"};
+    if (bucket != nullptr && keys == token_use::as_is)
+      return {errc::unsupported, "feasign_format: keys must be hashed where bucket is set (are as_is)"};
+    if (bucket != nullptr && rows == 0)
+      return {errc::unsupported, "feasign_format: rows must be above 0 where bucket is set (is 0)"};
     return wrong_;
   }
   [[nodiscard]] batch_shape shape() const noexcept {
@@ -130,7 +138,16 @@ class feasign_format {
         }
         const std::int32_t slot = number < slot_of_.size() ? slot_of_[number] : -1;
         if (slot < 0) continue;
-        if (keys == token_use::hashed) {
+        if (bucket != nullptr) {
+          char digits[20];  // of 2^64 - 1
+          const char* const end = std::to_chars(digits, digits + 20, key).ptr;
+          std::int64_t row = 0;
+          if (const char* why = detail::bucket_reason(
+                  bucket, {digits, static_cast<std::size_t>(end - digits)}, slot, rows, row)) {
+            return detail::bad_field(line, field, why);
+          }
+          key = static_cast<std::uint64_t>(row);
+        } else if (keys == token_use::hashed) {
           key = mix64(key);
           if (rows > 0) key = static_cast<std::uint64_t>(hash_bucket(key, rows));
         } else if (rows > 0 && key >= static_cast<std::uint64_t>(rows)) {

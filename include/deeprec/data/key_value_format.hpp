@@ -25,13 +25,15 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// The format of lines of key:value fields.
 ///
 /// @numerics weights are the nearest floats to the decimal text; a key alone has weight 1. hashed:
-///           hash_bucket(hash_bytes(key, seed = feature), rows), or the hash itself with rows = 0
+///           hash_bucket(hash_bytes(key, seed = feature), rows), or the hash itself with rows = 0, or
+///           bucket(key, feature, rows)
 /// @threads  reentrant
 struct key_value_format {
   index_t features = 1;      ///< fields that hold pairs
   index_t label_field = -1;  ///< index of the label's field in the line; -1 = none (labels are 0)
   token_use keys = token_use::as_is;
-  index_t rows = 0;  ///< of every table; 0 = keep 64 bits
+  index_t rows = 0;                  ///< of every table; 0 = keep 64 bits
+  bucket_function bucket = nullptr;  ///< computes the row of a key, such as farmhash_bucket; null: the hash
   char field_delimiter = '\t';
   char pair_delimiter = ',';
   char value_delimiter = ':';
@@ -46,6 +48,10 @@ struct key_value_format {
     if (rows < 0)
       return {errc::unsupported,
               "key_value_format: rows is negative. Fix: 0 for 64-bit keys, or the table's size"};
+    if (bucket != nullptr && keys == token_use::as_is)
+      return {errc::unsupported, "key_value_format: keys must be hashed where bucket is set (are as_is)"};
+    if (bucket != nullptr && rows == 0)
+      return {errc::unsupported, "key_value_format: rows must be above 0 where bucket is set (is 0)"};
     if (label_field > features)
       return {errc::unsupported, "key_value_format: label_field is beyond the fields of a line"};
     if (field_delimiter == pair_delimiter || pair_delimiter == value_delimiter ||
@@ -119,7 +125,13 @@ struct key_value_format {
         std::uint64_t id = 0;
         float weight = 1.0F;
         if (key.empty()) return detail::bad_field(line, pair, "a key is missing");
-        if (keys == token_use::hashed) {
+        if (bucket != nullptr) {
+          std::int64_t row = 0;
+          if (const char* why = detail::bucket_reason(bucket, key, static_cast<int>(feature), rows, row)) {
+            return detail::bad_field(line, key, why);
+          }
+          id = static_cast<std::uint64_t>(row);
+        } else if (keys == token_use::hashed) {
           id = hash_bytes(key, static_cast<std::uint64_t>(feature));
           if (rows > 0) id = static_cast<std::uint64_t>(hash_bucket(id, rows));
         } else if (const char* why = detail::parse_unsigned(key, id)) {

@@ -30,6 +30,12 @@ enum class malformed : std::uint8_t { fault, drop };
 /// itself; as_is: the token is a number, below rows where rows > 0.
 enum class token_use : std::uint8_t { hashed, as_is };
 
+/// A function of the caller that computes the row of a token: an option of formats, in place of their hash;
+/// null: their hash. Features count from 0; a missing token is the empty string. The same arguments give the
+/// same row, in [0, rows): another number makes the line malformed. Calls come from every thread that parses,
+/// for a token also more than once. farmhash_bucket (data/farmhash.hpp) is one.
+using bucket_function = index_t (*)(std::string_view token, int feature, index_t rows) noexcept;
+
 /// Lines and faults that a format reports while it parses one piece of text.
 ///
 /// @threads one parser at a time
@@ -88,6 +94,13 @@ concept TextFormat = std::copyable<F> && TextLayout<typename F::layout> &&
                      };
 
 namespace detail {
+
+/// Computes the row of a token by the function of a format; null, or why the line is malformed.
+inline const char* bucket_reason(bucket_function bucket, std::string_view token, int feature, index_t rows,
+                                 std::int64_t& row) noexcept {
+  row = bucket(token, feature, rows);
+  return row >= 0 && row < rows ? nullptr : "the id is beyond its table";
+}
 
 /// The same fault, in this line.
 inline status in_line(const status& found, index_t line) noexcept {

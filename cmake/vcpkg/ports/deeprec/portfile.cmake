@@ -7,6 +7,7 @@ vcpkg_check_features(
   OUT_FEATURE_OPTIONS FEATURE_OPTIONS
   FEATURES
     cuda DEEPREC_CUDA
+    farmhash DEEPREC_FARMHASH
     onednn DEEPREC_ONEDNN
     zlib DEEPREC_ZLIB
     zstd DEEPREC_ZSTD)

@@ -26,6 +26,9 @@ namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 inline constexpr int criteo_dense = 13;
 inline constexpr int criteo_features = 26;
 
+/// What makes a row of a token: the hash of the format, the function of its option bucket, or its digits.
+enum class criteo_tokens : std::uint8_t { hashed, by_function, as_is };
+
 /// Everything needed to parse a line, made once for each piece of text.
 struct criteo_plan {
   index_t rows[criteo_features];
@@ -36,7 +39,8 @@ struct criteo_plan {
   int id_columns;
   int label_columns;
   char delimiter;
-  token_use tokens;
+  criteo_tokens tokens;
+  bucket_function bucket;
 
   [[nodiscard]] DEEPREC_INLINE int fields() const noexcept {
     return id_columns + label_columns + criteo_dense + criteo_features;
@@ -72,13 +76,17 @@ inline const char* criteo_dense_reason(const criteo_plan& plan, std::string_view
 
 inline const char* criteo_token_reason(const criteo_plan& plan, int feature, std::string_view field,
                                        std::int64_t& row) noexcept {
-  if (plan.tokens == token_use::as_is) {
+  if (plan.tokens == criteo_tokens::as_is) {
     if (const char* reason = parse_id(criteo_missing(field) ? std::string_view() : field, row)) {
       return reason;
     }
     return row < plan.rows[feature] ? nullptr : "the id is beyond its table";
   }
   if (static_cast<index_t>(field.size()) > plan.longest_token) return "the token is too long";
+  if (plan.tokens == criteo_tokens::by_function) {
+    return bucket_reason(plan.bucket, criteo_missing(field) ? std::string_view() : field, feature,
+                         plan.rows[feature], row);
+  }
   row = criteo_missing(field)
             ? plan.missing_row[feature]
             : hash_bucket(hash_bytes(field, static_cast<std::uint64_t>(feature)), plan.rows[feature]);
@@ -236,7 +244,7 @@ bool parse_criteo_lines(const detail::criteo_plan& plan, const char* p, const ch
         const auto magnitude = static_cast<float>(static_cast<std::int64_t>(v & 0xffffffff));
         dense[i] = size == 0 ? plan.missing_dense : negative ? -magnitude : magnitude;
       }
-      if (plan.tokens == token_use::hashed) [[likely]] {
+      if (plan.tokens == detail::criteo_tokens::hashed) [[likely]] {
         for (int i = 0; i < 26; ++i) {
           const char* const field = line + (stops[Labels + 13 + i] + 1);
           const std::uint32_t size = stops[Labels + 14 + i] - (stops[Labels + 13 + i] + 1);
