@@ -41,7 +41,6 @@ FLOAT = 4  # bytes
 SECONDS_OF_A_SAMPLE = 0.05  # at least
 COPIES = 65
 STEPS, EQUAL_STEPS = 40, 10
-MODELS = ("wdl", "dlrm")
 
 
 def counters_of(figures, **others):
@@ -150,7 +149,7 @@ def measure_large_row_select(sides, name):
     return counters_of(figures, **{f"megabytes_{case}": rows[case] * width * FLOAT / 2**20 for case in rows})
 
 
-# Stages. A case is a model.
+# Stages.
 
 
 def criteo_lines():
@@ -161,35 +160,31 @@ def criteo_lines():
     return path
 
 
-def measure_smart_stage(sides, name, intra_op, pause=0.0):
-    path, figures, cases, others = criteo_lines(), Figures(name), {}, {}
-    for model in MODELS:
-        models, changed = sides.models_of(model, path, pause, (intra_op, 2))
-        if not changed:
-            raise Unavailable(f"failed: smart_stage moves nothing in {model}")
-        losses = {side: made.losses(EQUAL_STEPS) for side, made in models.items()}
-        for side, values in losses.items():
-            if values != losses["ours"]:
-                raise Unavailable(f"wrong answer: losses of {model}, ours {losses['ours']}, {side} {values}")
-        cases[model] = models
-    shares = {model: [] for model in MODELS}
+def measure_smart_stage(sides, name, model, intra_op, pause=0.0):
+    path, figures = criteo_lines(), Figures(name)
+    models, changed = sides.models_of(model, path, pause, (intra_op, 2))
+    if not changed:
+        raise Unavailable(f"failed: smart_stage moves nothing in {model}")
+    losses = {side: made.losses(EQUAL_STEPS) for side, made in models.items()}
+    for side, values in losses.items():
+        if values != losses["ours"]:
+            raise Unavailable(f"wrong answer: losses of {model}, ours {losses['ours']}, {side} {values}")
+    stage_share, moved_share = [], []
 
     def one_round():
-        for model, models in cases.items():
-            samples = {side: lambda made=made: made.seconds(STEPS) for side, made in models.items()}
-            seconds = figures.turn(samples, model)
-            for side in ("unstaged", "user"):
-                figures.add(f"over_{side}", seconds[side] / seconds["ours"], model)
-            shares[model].append(models["ours"].stage_seconds(STEPS // 4) / seconds["unstaged"])
+        seconds = figures.turn({side: lambda made=made: made.seconds(STEPS) for side, made in models.items()})
+        for side in ("unstaged", "user"):
+            figures.add(f"over_{side}", seconds[side] / seconds["ours"])
+        of_stage = {side: models[side].stage_seconds(STEPS // 4) for side in ("ours", "user")}
+        stage_share.append(of_stage["ours"] / seconds["unstaged"])
+        moved_share.append((of_stage["ours"] - of_stage["user"]) / seconds["unstaged"])
 
     figures.sample(one_round)
-    counters = counters_of(figures)
-    for model, models in cases.items():
-        others[f"stage_share_{model}"] = median(shares[model])
-        others.update({f"{side}_steps_per_s_{model}": 1e6 / counters[f"{side}_us_{model}"] for side in models})
-        for made in models.values():
-            made.close()
-    return {**counters, **others}
+    counters = counters_of(figures, stage_share=median(stage_share), moved_share=median(moved_share))
+    for side, made in models.items():
+        counters[f"{side}_steps_per_s"] = 1e6 / counters[f"{side}_us"]
+        made.close()
+    return counters
 
 
 BENCHMARKS = {
@@ -201,9 +196,11 @@ BENCHMARKS = {
     ),
     "frameworks_tf/row_select/slope": measure_row_select,
     "frameworks_tf/row_select/big": measure_large_row_select,
-    "frameworks_tf/smart_stage/intra_op:1": lambda sides, name: measure_smart_stage(sides, name, 1),
-    "frameworks_tf/smart_stage/intra_op:2": lambda sides, name: measure_smart_stage(sides, name, 2),
-    "frameworks_tf/smart_stage/throttled": lambda sides, name: measure_smart_stage(sides, name, 1, pause=0.002),
+    "frameworks_tf/smart_stage/wdl": lambda sides, name: measure_smart_stage(sides, name, "wdl", 1),
+    "frameworks_tf/smart_stage/dlrm": lambda sides, name: measure_smart_stage(sides, name, "dlrm", 1),
+    "frameworks_tf/smart_stage/bound/wdl": lambda sides, name: measure_smart_stage(sides, name, "wdl", 2),
+    "frameworks_tf/smart_stage/bound/dlrm": lambda sides, name: measure_smart_stage(sides, name, "dlrm", 2),
+    "frameworks_tf/smart_stage/throttled": lambda sides, name: measure_smart_stage(sides, name, "wdl", 1, 0.002),
 }
 
 

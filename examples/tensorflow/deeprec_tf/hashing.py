@@ -4,7 +4,7 @@ from ._library import ops
 
 
 def to_hash_bucket(tokens, num_buckets, name=None):
-    """As tf.strings.to_hash_bucket_fast, by the function that `criteo_format{.row_of = farmhash_bucket}` calls.
+    """As tf.strings.to_hash_bucket_fast, by the function that `criteo_format{.bucket = farmhash_bucket}` calls.
 
     tokens        strings of any shape
     num_buckets   at least 1
