@@ -77,10 +77,16 @@ class StagedSession:
             self._changed.notify_all()
         # A step that failed before it took leaves a record that nobody counts, so a bounded Stage may be waiting.
         while any(thread.is_alive() for thread in self._threads):
-            self._session.run(self._clear)
+            self._drop_records()
             for thread in self._threads:
                 thread.join(0.05)
-        self._session.run(self._clear)
+        self._drop_records()
+
+    def _drop_records(self):
+        try:
+            self._session.run(self._clear)
+        except RuntimeError:  # the session was closed first, and its records with it
+            pass
 
     def __enter__(self):
         return self

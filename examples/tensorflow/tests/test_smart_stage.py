@@ -293,6 +293,22 @@ def test_sessions_leave_no_thread():
     assert len(os.listdir("/proc/self/task")) <= of_process + 2
 
 
+def test_closing_twice_and_after_the_session():
+    graph, put = counter(10**6)
+    before = threading.active_count()
+    with v1.Session(graph=graph) as session:
+        session.run("init")
+        steps = deeprec_tf.StagedSession(session, put)
+        steps.run("out:0")
+        steps.close()
+        steps.close()
+        with pytest.raises(RuntimeError, match="must be open"):
+            steps.run("out:0")
+        late = deeprec_tf.StagedSession(session, put)
+    late.close()
+    assert threading.active_count() == before
+
+
 def test_a_bounded_stage_of_the_user():
     """tf's own Stage with a capacity: more puts than it has room for would wait on a thread that sessions share."""
     graph = tf.Graph()
