@@ -11,7 +11,7 @@ if(NOT python)
   set(python python3)
 endif()
 set(ENV{TF_CPP_MIN_LOG_LEVEL} 2)
-execute_process(COMMAND "${python}" -c "import pip, setuptools, pytest, ${module}; print(${module}.__version__)" RESULT_VARIABLE absent
+execute_process(COMMAND "${python}" -c "import setuptools, pip, pytest, ${module}; print(${module}.__version__)" RESULT_VARIABLE absent
                 OUTPUT_VARIABLE version ERROR_VARIABLE reason OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_STRIP_TRAILING_WHITESPACE)
 if(NOT absent STREQUAL "0")
   string(REGEX REPLACE ".*\n" "" reason "${reason}")

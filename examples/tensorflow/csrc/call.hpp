@@ -5,6 +5,8 @@
 #define EIGEN_USE_THREADS
 
 #include <memory_resource>
+#include <new>
+#include <stdexcept>
 #include <string>
 
 #include <deeprec/core/context.hpp>
@@ -60,6 +62,22 @@ inline absl::Status to_tensorflow(const deeprec::status& s) {
       return absl::ResourceExhaustedError(text);
     default:
       return absl::InternalError(text);
+  }
+}
+
+/// Calls f. No exception may leave an op: sizes come from the caller, and memory for them may be refused.
+template <class F>
+void without_exceptions(tensorflow::OpKernelContext* context, F&& f) {
+  const auto refused = [&] {
+    context->CtxFailure(
+        absl::ResourceExhaustedError("deeprec: memory for the batch must be had (is refused)"));
+  };
+  try {
+    f();
+  } catch (const std::bad_alloc&) {
+    refused();
+  } catch (const std::length_error&) {
+    refused();
   }
 }
 

@@ -6,7 +6,8 @@
 //   Placeholder...         placeholder
 //   Switch, Merge, ...     control_flow
 //   VarHandleOp, ...       variable                       makes a resource or a reference from no input
-//   reader, queue, iterator, random op, py_func           external
+//   IteratorV2, FIFOQueueV2, ...                          constant: a handle that both sides use
+//   random op, py_func, IteratorGetNext                   external
 //   LookupTableFindV2      id_lookup                      on a table that is initialized once
 //
 // Ops are known by their OpDef where it tells (stateful, reference, resource). Names of nodes play no role.
@@ -39,10 +40,11 @@ using deeprec::index_t;
 class step_costs {
  public:
   void add(const tensorflow::StepStats& step) {
-    ++steps_;
     for (const auto& device : step.dev_stats()) {
       for (const auto& node : device.node_stats()) {
-        seconds_[node.node_name()] += 1e-9 * static_cast<double>(nanoseconds(node));
+        auto& [seconds, times] = seconds_[node.node_name()];
+        seconds += 1e-9 * static_cast<double>(nanoseconds(node));
+        ++times;
         for (const auto& output : node.output()) {
           std::int64_t& most = bytes_[{node.node_name(), output.slot()}];
           most = std::max(most, output.tensor_description().allocation_description().requested_bytes());
@@ -52,7 +54,7 @@ class step_costs {
   }
   [[nodiscard]] double seconds(const std::string& node) const {
     const auto found = seconds_.find(node);
-    return found == seconds_.end() ? 0 : found->second / steps_;
+    return found == seconds_.end() ? 0 : found->second.first / found->second.second;
   }
   [[nodiscard]] std::int64_t bytes(const std::string& node, int port) const {
     const auto found = bytes_.find({node, port});
@@ -67,8 +69,8 @@ class step_costs {
                : std::max(std::int64_t{0}, 1000 * (node.op_end_rel_micros() - node.op_start_rel_micros()));
   }
 
-  int steps_ = 0;
-  std::unordered_map<std::string, double> seconds_;
+  // The sum over the traced runs that had the node: a put and a step may be traced apart.
+  std::unordered_map<std::string, std::pair<double, int>> seconds_;
   std::map<std::pair<std::string, int>, std::int64_t> bytes_;
 };
 
@@ -136,15 +138,42 @@ class graph_def_step {
     }
     if (absl::Status s = read_inputs(); !s.ok()) return s;
     if (absl::Status s = read_ops(); !s.ok()) return s;
+    std::vector<index_t> open;
     for (const tensorflow::tstring& target : targets) {
       const auto found =
           number_of_.find(std::string(tensorflow::ParseTensorName(std::string_view(target)).node()));
       if (found == number_of_.end())
         return absl::InvalidArgumentError("deeprec: a target must be in the graph ('" + std::string(target) +
                                           "' is not)");
-      effects_[at(found->second)] = effects_[at(found->second)] | deeprec::op_effects::target;
+      make_target(found->second);
+      open.push_back(found->second);
     }
+    keep_unneeded(std::move(open));
     return absl::OkStatus();
+  }
+
+  void make_target(index_t v) { effects_[at(v)] = effects_[at(v)] | deeprec::op_effects::target; }
+
+  // What no target needs stays where it is, as targets do: before the cut it would run for each record.
+  void keep_unneeded(std::vector<index_t> open) {
+    std::vector<bool> needed(at(size()));
+    const auto need = [&](index_t v) {
+      if (!needed[at(v)]) open.push_back(v);
+      needed[at(v)] = true;
+    };
+    for (const index_t v : open) needed[at(v)] = true;
+    while (!open.empty()) {
+      const index_t v = open.back();
+      open.pop_back();
+      for (const input& in : inputs_[at(v)]) need(in.node);
+      if (kinds_[at(v)] != deeprec::op_kind::stage_take) continue;
+      for (index_t u = 0; u < size(); ++u) {
+        if (kinds_[at(u)] == deeprec::op_kind::stage_put && stages_[at(u)] == stages_[at(v)]) need(u);
+      }
+    }
+    for (index_t v = 0; v < size(); ++v) {
+      if (!needed[at(v)] && kinds_[at(v)] == deeprec::op_kind::plain) make_target(v);
+    }
   }
 
   absl::Status read_inputs() {
@@ -230,18 +259,21 @@ class graph_def_step {
         return found == attrs.end() ? std::string() : found->second.s();
       };
       const std::string shared = text("shared_name");
-      stages_[at(v)] = text("container") + (shared.empty() ? node(v).name() : shared);
+      stages_[at(v)] = text("container") + '\n' + (shared.empty() ? node(v).name() : shared);
     } else if (op == "Const") {
       kinds_[at(v)] = op_kind::constant;
     } else if (is_one_of(op, placeholders)) {
       kinds_[at(v)] = op_kind::placeholder;
     } else if (is_one_of(op, control_flow)) {
       kinds_[at(v)] = op_kind::control_flow;
-    } else if (def.is_stateful() && !is_input_source(op) &&
-               std::none_of(inputs_[at(v)].begin(), inputs_[at(v)].end(),
-                            [](const input& in) { return in.port >= 0; }) &&
-               std::any_of(types_[at(v)].begin(), types_[at(v)].end(), holds_state)) {
-      kinds_[at(v)] = op_kind::variable;
+    } else if (def.is_stateful() && std::any_of(types_[at(v)].begin(), types_[at(v)].end(), holds_state)) {
+      // A handle of the input never crosses, for what initializes, fills or closes it belongs to no step. A
+      // resource that is made in the step, of a value, lives in that step only.
+      if (!is_input_source(op)) {
+        kinds_[at(v)] = op_kind::variable;
+      } else if (inputs_[at(v)].empty()) {
+        kinds_[at(v)] = op_kind::constant;
+      }
     }
   }
 

@@ -74,6 +74,11 @@ class safe_lookup_op : public tensorflow::OpKernel {
   explicit safe_lookup_op(OpKernelConstruction* context) : OpKernel(context), attributes_(context) {}
 
   void Compute(OpKernelContext* context) override {
+    without_exceptions(context, [&] { compute(context); });
+  }
+
+ private:
+  void compute(OpKernelContext* context) {
     sparse_bags bags;
     OP_REQUIRES_OK(context, bags.open(context));
     tables_of tables;
@@ -93,7 +98,6 @@ class safe_lookup_op : public tensorflow::OpKernel {
                    })));
   }
 
- private:
   lookup_attributes attributes_;
 };
 

@@ -68,6 +68,11 @@ class gradient_op : public tensorflow::OpKernel {
   explicit gradient_op(OpKernelConstruction* context) : OpKernel(context), attributes_(context) {}
 
   void Compute(OpKernelContext* context) override {
+    without_exceptions(context, [&] { compute(context); });
+  }
+
+ private:
+  void compute(OpKernelContext* context) {
     sparse_bags bags;
     OP_REQUIRES_OK(context, bags.open(context));
     tables_of tables;

@@ -62,8 +62,9 @@ class staged_graph_writer {
     for (index_t v = 0; v < staged_.graph.size(); ++v) {
       const index_t origin = staged_.origin[at(v)];
       if (origin < 0) continue;
-      names_[at(v)] =
-          used[at(origin)] ? free_name(step_.node(origin).name() + "_staged") : step_.node(origin).name();
+      // Of a constant there may be two; the handle of an input is one resource, by its name.
+      const bool again = used[at(origin)] && step_.node(origin).op() == "Const";
+      names_[at(v)] = again ? free_name(step_.node(origin).name() + "_staged") : step_.node(origin).name();
       used[at(origin)] = true;
     }
     for (std::size_t s = 0; s < staged_.puts.size(); ++s) {
@@ -76,6 +77,7 @@ class staged_graph_writer {
 
   void write(index_t v) {
     const index_t origin = staged_.origin[at(v)];
+    if (!written_.insert(names_[at(v)]).second) return;
     tensorflow::NodeDef& node = *made_.graph.add_node();
     if (origin >= 0) {
       node = step_.node(origin);
@@ -177,6 +179,7 @@ class staged_graph_writer {
   std::vector<std::string> names_;
   std::unordered_map<index_t, std::size_t> stage_of_;
   std::set<std::string> taken_;
+  std::set<std::string> written_;
 };
 
 }  // namespace deeprec_tf

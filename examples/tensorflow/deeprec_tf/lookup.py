@@ -26,7 +26,10 @@ def safe_embedding_lookup_sparse(
 
     Ids below 0 are dropped and, but for "sum", those whose weight is not above 0. A row without ids becomes zeros, or
     the row default_id. An id not below R is an InvalidArgumentError with its place.
-    Gradients: of the tables IndexedSlices with each row once, and of the weights.
+    Gradients: of the tables IndexedSlices with each row once, and of the weights. Those of the weights, and those of the
+    tables through max_norm, read a variable as it is when they are computed.
+    Otherwise than in TensorFlow an id not below R is an error even where its weight drops it, default_id must be below R
+    even where no row is empty, and with "sum" a weight must be a number.
     """
     if combiner not in ("sum", "mean", "sqrtn"):
         raise ValueError(f"deeprec: combiner must be sum, mean or sqrtn (is {combiner})")

@@ -45,7 +45,7 @@ class StagedGraph:
     graph: object  # a tf.Graph, with the collections of the one before; a GraphDef where one was given
     explanation: str  # what moved, what it costs, and for each op at the border why it stayed
     changed: bool
-    puts: list  # names of the operations that a StagedSession runs ahead; of the user's own where nothing changed
+    puts: list  # names of the operations that a StagedSession runs ahead, those of stages that stayed as well
     takes: list
 
 
@@ -61,8 +61,8 @@ def smart_stage(graph=None, targets=(), rule="balanced", cost_per_byte=0.0, stag
     stage_threads   threads of the StagedSession
     listed          the ops that a line of the explanation lists at most
 
-    An op may move if no variable, placeholder, control flow or target reaches it. Iterators, readers and queues belong
-    to the input. Raises InvalidArgumentError, with the place, for a graph that is none.
+    An op may move if a target needs it, and no variable, placeholder, control flow or target reaches it. Iterators,
+    readers and queues belong to the input. Raises InvalidArgumentError, with the place, for a graph that is none.
     """
     given = graph if graph is not None else tf.compat.v1.get_default_graph()
     is_def = isinstance(given, tf.compat.v1.GraphDef)
@@ -79,22 +79,25 @@ def smart_stage(graph=None, targets=(), rule="balanced", cost_per_byte=0.0, stag
         stage_threads=stage_threads,
         most_listed=listed,
     )
-    staged, explanation, changed, puts, takes = made
-    explanation, changed = explanation.decode(), bool(changed)
-    puts, takes = [name.decode() for name in puts], [name.decode() for name in takes]
+    staged, explanation, changed, *_ = made
     if not changed:
-        puts = [node.name for node in definition.node if node.op == "Stage"]
-        takes = [node.name for node in definition.node if node.op == "Unstage"]
-        return StagedGraph(given, explanation, changed, puts, takes)
-    new = tf.compat.v1.GraphDef.FromString(staged)
+        return StagedGraph(given, explanation.decode(), False, *_ends(definition))
+    new = definition = tf.compat.v1.GraphDef.FromString(staged)
     if not is_def:
         with given.as_default():
-            meta = tf.compat.v1.train.export_meta_graph(graph=given, graph_def=definition)
-        meta.graph_def.CopyFrom(new)
+            meta = tf.compat.v1.train.export_meta_graph(graph=given, graph_def=given.as_graph_def())
+        meta.graph_def.CopyFrom(definition)
         new = tf.Graph()
         with new.as_default():
             tf.compat.v1.train.import_meta_graph(meta)
-    return StagedGraph(new, explanation, changed, puts, takes)
+        # Functions of Python that ops call (tf.py_function, Dataset.from_generator) live as long as their graph.
+        new.deeprec_graph_before = given
+    return StagedGraph(new, explanation.decode(), True, *_ends(definition))
+
+
+def _ends(definition):
+    """Names of all Stage and Unstage operations: those that smart_stage did not move must run as well."""
+    return [[node.name for node in definition.node if node.op == op] for op in ("Stage", "Unstage")]
 
 
 def _run_pass(definition, targets, traced_steps, **options):

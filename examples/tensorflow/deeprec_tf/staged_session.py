@@ -53,7 +53,7 @@ class StagedSession:
             thread.start()
 
     def run(self, fetches, feed_dict=None, options=None, run_metadata=None):
-        """As tf.compat.v1.Session.run, of a step that takes one record of each stage."""
+        """As tf.compat.v1.Session.run, of a step: the fetches must need one record of each stage."""
         with self._changed:
             self._changed.wait_for(lambda: self._ready > 0 or self._running == 0 or self._closed)
             if self._closed:
@@ -65,13 +65,21 @@ class StagedSession:
                 self._give_room()
         try:
             return self._session.run(fetches, feed_dict, options, run_metadata)
+        except (TypeError, ValueError, RuntimeError):  # refused before it ran: nothing was taken
+            with self._changed:
+                self._ready += 1
+                self._room -= 1
+            raise
         finally:
             if self._bounded:
                 with self._changed:
                     self._give_room()
 
     def close(self):
-        """Ends the threads, after what they are computing, and drops the records that no step took."""
+        """Ends the threads, after what they are computing, and drops the records that no step took.
+
+        Waits for a put whose source waits: close the queue, or end the source, first.
+        """
         with self._changed:
             self._closed = True
             self._changed.notify_all()

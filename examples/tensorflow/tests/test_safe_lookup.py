@@ -151,6 +151,15 @@ def test_bad_inputs():
             session.run(lookup(lost, sparse([0], [1], [1, 1])))
 
 
+def test_memory_that_is_refused():
+    ids = tf.SparseTensor(np.zeros([0, 2], np.int64), np.zeros([0], np.int64), [2**46, 1])
+    for rows in (2**46, 2**58, 2**61):
+        huge = tf.SparseTensor(ids.indices, ids.values, [rows, 1])
+        with pytest.raises((tf.errors.ResourceExhaustedError, tf.errors.InvalidArgumentError)):
+            deeprec_tf.safe_embedding_lookup_sparse(tf.ones([10, 4]), huge)
+    assert deeprec_tf.safe_embedding_lookup_sparse(tf.ones([10, 4]), sparse([0], [1], [1, 1])).shape == [1, 4]
+
+
 def test_shapes_are_known_in_a_graph_and_bad_ones_refused():
     with tf.Graph().as_default():
         table = v1.get_variable("t", [10, 4], use_resource=True)

@@ -1,5 +1,6 @@
 """SmartStage on TensorFlow's graphs: the cut, the rewritten graph, the same values, and the end of every thread."""
 
+import gc
 import os
 import random
 import re
@@ -325,6 +326,110 @@ def test_a_bounded_stage_of_the_user():
                     steps.run("out:0", {"no such tensor": 1})
                 steps.run("out:0")
     assert deeprec_tf.smart_stage(graph, ["out"]).changed is True
+
+
+def run_staged(made, fetches, steps, before=()):
+    with v1.Session(graph=made.graph) as session:
+        for op in before:
+            session.run(op)
+        with deeprec_tf.StagedSession(session, made.puts) as staged:
+            return [staged.run(fetches) for _ in range(steps)]
+
+
+def test_what_initializes_and_fills_the_input_waits_for_no_stage():
+    graph = tf.Graph()
+    with graph.as_default():
+        iterator = v1.data.make_initializable_iterator(tf.data.Dataset.range(10))
+        queue = tf.queue.FIFOQueue(100, [tf.int64], [[]], name="queue")
+        queue.enqueue_many([tf.range(10, dtype=tf.int64)], name="fill")
+        _, (a, b) = deeprec_tf.stage([iterator.get_next(), queue.dequeue()])
+        weight = v1.get_variable("w", initializer=np.int64(3), use_resource=True)
+        tf.add(tf.square(a) * weight, b, name="out")
+        initializer = iterator.initializer.name
+        v1.global_variables_initializer()
+    made = deeprec_tf.smart_stage(graph, ["out"])
+    definition = made.graph.as_graph_def()
+    assert made.changed and "Square" in {n.op for n in definition.node if n.name in needed(definition, made.puts)}
+    for name in (initializer, "fill"):
+        assert not {n.name for n in definition.node if n.op == "Unstage"} & needed(definition, [name])
+    assert run_staged(made, "out:0", 5, ["init", initializer, "fill"]) == [3 * i * i + i for i in range(5)]
+
+
+def test_a_stage_that_stays_is_run_as_well():
+    graph = tf.Graph()
+    with graph.as_default():
+        number = v1.data.make_one_shot_iterator(tf.data.Dataset.range(10)).get_next()
+        _, one = deeprec_tf.stage(number, name="one")
+        _, two = deeprec_tf.stage(one + 1, name="two")
+        weight = v1.get_variable("w", initializer=np.int64(2), use_resource=True)
+        tf.add(tf.square(two) * weight, 1, name="out")
+        v1.global_variables_initializer()
+    made = deeprec_tf.smart_stage(graph, ["out"])
+    assert made.changed and len(made.puts) == 2 and "one/put" in made.puts
+    assert run_staged(made, "out:0", 4, ["init"]) == [2 * (i + 1) ** 2 + 1 for i in range(4)]
+
+
+def test_resources_of_a_step_stay_in_it():
+    """map_fn of control flow v1: TensorArrays, which live in one step."""
+    was = v1.control_flow_v2_enabled()
+    v1.disable_control_flow_v2()
+    try:
+        graph = tf.Graph()
+        with graph.as_default():
+            data = tf.data.Dataset.range(10).map(lambda i: tf.stack([i, i + 1]))
+            _, taken = deeprec_tf.stage(v1.data.make_one_shot_iterator(data).get_next())
+            weight = v1.get_variable("w", initializer=np.int64(2), use_resource=True).read_value()
+            tf.reduce_sum(tf.map_fn(lambda e: e * weight, tf.square(taken)), name="out")
+            v1.global_variables_initializer()
+    finally:
+        if was:
+            v1.enable_control_flow_v2()
+    assert "TensorArrayV3" in {node.op for node in graph.as_graph_def().node}
+    made = deeprec_tf.smart_stage(graph, ["out"])
+    assert made.changed
+    assert run_staged(made, "out:0", 4, ["init"]) == [2 * (i * i + (i + 1) ** 2) for i in range(4)]
+
+
+def test_what_no_target_needs_is_not_run_ahead():
+    calls, graph = [], tf.Graph()
+    with graph.as_default():
+        number = v1.data.make_one_shot_iterator(tf.data.Dataset.range(10)).get_next()
+        _, taken = deeprec_tf.stage(number)
+        weight = v1.get_variable("w", initializer=np.int64(2), use_resource=True)
+        tf.multiply(tf.square(taken), weight, name="out")
+        tf.numpy_function(lambda x: calls.append(x) or x, [taken], tf.int64)
+        v1.assert_negative(taken)
+        v1.global_variables_initializer()
+    made = deeprec_tf.smart_stage(graph, ["out"])
+    assert made.changed
+    assert run_staged(made, "out:0", 4, ["init"]) == [2 * i * i for i in range(4)] and not calls
+
+
+def test_functions_of_python_outlive_the_first_graph():
+    def build():
+        with tf.Graph().as_default() as graph:
+            number = v1.data.make_one_shot_iterator(tf.data.Dataset.range(10)).get_next()
+            _, taken = deeprec_tf.stage(number)
+            weight = v1.get_variable("w", initializer=np.int64(2), use_resource=True)
+            tf.multiply(tf.numpy_function(lambda x: x + 1, [taken], tf.int64), weight, name="out")
+            v1.global_variables_initializer()
+        return deeprec_tf.smart_stage(graph, ["out"])
+
+    made = build()
+    gc.collect()
+    assert made.changed
+    assert run_staged(made, "out:0", 3, ["init"]) == [2, 4, 6]
+
+
+def test_a_step_that_is_refused_takes_no_record():
+    graph, put = counter(6)
+    with v1.Session(graph=graph) as session:
+        session.run("init")
+        with deeprec_tf.StagedSession(session, put) as steps:
+            for _ in range(3):
+                with pytest.raises(ValueError):
+                    steps.run("nope:0")
+            assert [steps.run("out:0") for _ in range(6)] == [i * i for i in range(6)]
 
 
 def test_graphs_that_stay():
