@@ -30,6 +30,7 @@ from peer_suite import (  # noqa: E402
     load_torch,
     measured,
     run_program,
+    timed,
 )
 
 THREADS = 2
@@ -70,26 +71,6 @@ def batches_of(sides, rows, row_bytes, hotness, **options):
 
 
 # Timing.
-
-
-def seconds_of(call, batches):
-    start = time.perf_counter()
-    for batch in batches:
-        call(batch)
-    return (time.perf_counter() - start) / len(batches)
-
-
-def timed(calls, ahead, least_seconds):
-    """{side: call that returns the seconds of one call of that side}. A sample takes the next sets of the rotation, as
-    many as take the side `least_seconds`."""
-
-    def sample_of(call):
-        first = list(itertools.islice(ahead, 3))
-        seconds_of(call, first)
-        count = max(1, math.ceil(least_seconds / seconds_of(call, first)))
-        return lambda: seconds_of(call, list(itertools.islice(ahead, count)))
-
-    return {name: sample_of(call) for name, call in calls.items()}
 
 
 def expect_equal(ours, theirs, tolerance, what):

@@ -13,7 +13,6 @@ bounds the rows of a table and of a large select, for a look at the answers: the
 import gc
 import importlib
 import itertools
-import math
 import os
 import sys
 import time
@@ -32,6 +31,7 @@ from peer_suite import (  # noqa: E402
     measured,
     median,
     run_program,
+    timed,
 )
 
 THREADS = 2
@@ -54,25 +54,6 @@ def bounded(rows):
 # Safe lookups. A case is a width.
 
 
-def seconds_of(call, batches):
-    start = time.perf_counter()
-    for batch in batches:
-        call(batch)
-    return (time.perf_counter() - start) / len(batches)
-
-
-def timed(functions, ahead):
-    """{side: call that returns the seconds of one call of that side}, on the next sets of the rotation."""
-
-    def sample_of(call):
-        first = list(itertools.islice(ahead, 3))
-        seconds_of(call, first)
-        count = max(1, math.ceil(SECONDS_OF_A_SAMPLE / seconds_of(call, first)))
-        return lambda: seconds_of(call, list(itertools.islice(ahead, count)))
-
-    return {side: sample_of(call) for side, call in functions.items()}
-
-
 def measure_safe_lookup(sides, name, functions_of, tolerance):
     rows = min(bounded(MOST_ROWS), free_memory() // 4 // (TABLES * sum(WIDTHS) * FLOAT))
     figures, cases, rng = Figures(name), {}, sides.np.random.default_rng(7)
@@ -83,7 +64,7 @@ def measure_safe_lookup(sides, name, functions_of, tolerance):
             difference = lookups.differences(functions, ids)
             if not difference <= tolerance:
                 raise Unavailable(f"wrong answer: ours and TensorFlow's differ by {difference} at width {width}")
-        cases[f"d_{width}"] = timed(functions, itertools.cycle(sets))
+        cases[f"d_{width}"] = timed(functions, itertools.cycle(sets), SECONDS_OF_A_SAMPLE)
     figures.sample(lambda: [figures.compare(samples, case) for case, samples in cases.items()])
     return counters_of(figures, rows=rows)
 

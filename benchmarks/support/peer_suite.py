@@ -4,6 +4,7 @@ Google Benchmark program."""
 import argparse
 import ctypes
 import importlib
+import itertools
 import json
 import math
 import os
@@ -137,6 +138,29 @@ class Figures:
                     made.update(figure(joined(counter, case), values))
         made.update({name: median(values) for name, values in self.notes.items()})
         return {**made, "others": self.others, "pairs": float(self.rounds)}
+
+
+# Samples.
+
+
+def seconds_of(call, batches):
+    start = time.perf_counter()
+    for batch in batches:
+        call(batch)
+    return (time.perf_counter() - start) / len(batches)
+
+
+def timed(calls, ahead, least_seconds):
+    """{side: call that returns the seconds of one call of that side}. A sample takes the next sets of the rotation, as
+    many as take the side `least_seconds`."""
+
+    def sample_of(call):
+        first = list(itertools.islice(ahead, 3))
+        seconds_of(call, first)
+        count = max(1, math.ceil(least_seconds / seconds_of(call, first)))
+        return lambda: seconds_of(call, list(itertools.islice(ahead, count)))
+
+    return {name: sample_of(call) for name, call in calls.items()}
 
 
 def joined(name, case):

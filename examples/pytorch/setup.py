@@ -1,28 +1,14 @@
 """Builds the ops of deeprec_torch against the PyTorch that is installed: pip install --no-build-isolation ."""
 
-import os
-import subprocess
+import sys
 from pathlib import Path
 
 from setuptools import setup
 from torch.utils.cpp_extension import BuildExtension, CppExtension
 
 here = Path(__file__).resolve().parent
-root = here.parents[1]
-
-
-def xsimd():
-    """The folder of xsimd's headers: DEEPREC_XSIMD, the system's, or what CMake fetches at deeprec's version."""
-    named = os.environ.get("DEEPREC_XSIMD")
-    for folder in [named] if named else ["/usr/include", "/usr/local/include"]:
-        if Path(folder, "xsimd", "xsimd.hpp").exists():
-            return folder
-    if named:
-        raise SystemExit(f"deeprec_torch: DEEPREC_XSIMD must have xsimd/xsimd.hpp (is {named})")
-    build = here / "build" / "dependencies"
-    options = ["-DDEEPREC_BUILD_TESTS=OFF", "-DDEEPREC_BUILD_BENCHMARKS=OFF", "-DDEEPREC_BUILD_EXAMPLES=OFF", "-DDEEPREC_CUDA=OFF"]
-    subprocess.run(["cmake", "-S", root, "-B", build, *options], check=True)
-    return str(build / "_deps" / "xsimd-src" / "include")
+sys.path.insert(0, str(here.parent / "packages"))
+import headers  # noqa: E402
 
 
 # Without -fopenmp at::parallel_for is a serial loop. The linker exports nothing: ops are found by registration, and
@@ -35,7 +21,7 @@ setup(
         CppExtension(
             "deeprec_torch._ops",
             sorted(str(source.relative_to(here)) for source in (here / "csrc").glob("*.cpp")),
-            include_dirs=[str(root / "include"), xsimd()],
+            include_dirs=headers.folders(here / "build" / "dependencies"),
             depends=[str(header) for header in (here / "csrc").glob("*.hpp")],
             extra_compile_args=flags,
             extra_link_args=links,

@@ -1,7 +1,7 @@
 """Builds the ops of deeprec_tf against the TensorFlow that is installed: pip install --no-build-isolation ."""
 
 import os
-import subprocess
+import sys
 from pathlib import Path
 
 import tensorflow as tf
@@ -9,21 +9,8 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 here = Path(__file__).resolve().parent
-root = here.parents[1]
-
-
-def xsimd():
-    """The folder of xsimd's headers: DEEPREC_XSIMD, the system's, or what CMake fetches at deeprec's version."""
-    named = os.environ.get("DEEPREC_XSIMD")
-    for folder in [named] if named else ["/usr/include", "/usr/local/include"]:
-        if Path(folder, "xsimd", "xsimd.hpp").exists():
-            return folder
-    if named:
-        raise SystemExit(f"deeprec_tf: DEEPREC_XSIMD must have xsimd/xsimd.hpp (is {named})")
-    build = here / "build" / "dependencies"
-    options = ["-DDEEPREC_BUILD_TESTS=OFF", "-DDEEPREC_BUILD_BENCHMARKS=OFF", "-DDEEPREC_BUILD_EXAMPLES=OFF", "-DDEEPREC_CUDA=OFF"]
-    subprocess.run(["cmake", "-S", root, "-B", build, *options], check=True)
-    return str(build / "_deps" / "xsimd-src" / "include")
+sys.path.insert(0, str(here.parent / "packages"))
+import headers  # noqa: E402
 
 
 def of_tensorflow():
@@ -71,7 +58,7 @@ setup(
         Extension(
             "deeprec_tf._ops",
             sorted(str(source.relative_to(here)) for source in (here / "csrc").glob("*.cpp")),
-            include_dirs=[str(root / "include"), xsimd()],
+            include_dirs=headers.folders(here / "build" / "dependencies"),
             depends=[str(header) for header in (here / "csrc").glob("*.hpp")],
             extra_compile_args=flags,
             extra_link_args=links,

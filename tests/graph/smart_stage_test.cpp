@@ -270,6 +270,9 @@ TEST_CASE("smart_stage: the example of its header") {
         "  stays: 'lookup', which is reached from 'table' (a variable)\n");
   CHECK(wrong_with(graph, staged).empty());
   CHECK(staged.graph.size() == graph.size());
+  CHECK(why_stays(graph, cut, lookup) == "is reached from 'table' (a variable)");
+  CHECK(why_stays(graph, cut, table) == "a variable");
+  for (const index_t op : {read, put, take, hash, bucket}) CHECK(why_stays(graph, cut, op).empty());
 }
 
 TEST_CASE("smart_stage P1, P2, P3: the definition, validity and maximality on random graphs") {
@@ -573,6 +576,12 @@ TEST_CASE("smart_stage: broken and unbroken random graphs pass through every pas
     const std::string wrong = cut.changes() ? wrong_with(g.value(), staged.value()) : std::string();
     if (!wrong.empty()) FAIL(wrong << "\n" << explain(g.value(), cut));
     if (explain(g.value(), cut).find("smart_stage: ") != 0) FAIL("no words");
+    for (index_t v = 0; v < g.value().size(); ++v) {
+      const op_side side = cut.side[static_cast<std::size_t>(v)];
+      if (cut.changes() && side == op_side::rest && why_stays(g.value(), cut, v).empty())
+        FAIL("no reason for op " << v);
+      if (is_before_cut(side) && !why_stays(g.value(), cut, v).empty()) FAIL("a reason for op " << v);
+    }
     changed += cut.changes() ? 1 : 0;
   }
   CHECK(changed > 1000);

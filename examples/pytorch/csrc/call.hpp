@@ -6,36 +6,24 @@
 #include <c10/util/Exception.h>
 
 #include <cstdint>
-#include <memory_resource>
 #include <string>
 
-#include <deeprec/core/context.hpp>
 #include <deeprec/core/result.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/interop/at_parallel_for.hpp>
 
+#include "thread_scratch.hpp"
+
 namespace deeprec_torch {
+
+using deeprec_packages::call_on;
+using deeprec_packages::scratch;
 
 /// at::parallel_for as a bulk executor, on as many threads as torch.set_num_threads() allows.
 inline auto threads() {
   return deeprec::torch_executor([](std::int64_t begin, std::int64_t end, std::int64_t grain,
                                     const auto& body) { at::parallel_for(begin, end, grain, body); },
                                  at::in_parallel_region() ? 1 : at::get_num_threads());
-}
-
-/// The scratch memory of the calling thread, which keeps what it was given.
-inline std::pmr::memory_resource* scratch() {
-  thread_local std::pmr::unsynchronized_pool_resource pool(
-      {.max_blocks_per_chunk = 0, .largest_required_pool_block = std::size_t{1} << 24});
-  return &pool;
-}
-
-/// A context on an executor, with the thread's scratch memory.
-template <class Executor>
-deeprec::context<Executor> call_on(Executor& executor) {
-  deeprec::context<Executor> ctx(executor);
-  ctx.memory = scratch();
-  return ctx;
 }
 
 /// Throws what Python sees: IndexError for an id, ValueError for the caller's sizes and values,

@@ -4,41 +4,27 @@
 
 #define EIGEN_USE_THREADS
 
-#include <memory_resource>
 #include <new>
 #include <stdexcept>
 #include <string>
 
-#include <deeprec/core/context.hpp>
 #include <deeprec/core/result.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/interop/eigen_thread_pool.hpp>
 
 #include "tensorflow/core/framework/op_kernel.h"
+#include "thread_scratch.hpp"
 #include "unsupported/Eigen/CXX11/Tensor"
 
 namespace deeprec_tf {
 
 using deeprec::index_t;
+using deeprec_packages::call_on;
+using deeprec_packages::scratch;
 
 /// The intra-op threads of the session that runs the op.
 inline deeprec::eigen_executor threads(tensorflow::OpKernelContext* context) {
   return deeprec::eigen_executor(context->eigen_device<Eigen::ThreadPoolDevice>());
-}
-
-/// The scratch memory of the calling thread, which keeps what it was given.
-inline std::pmr::memory_resource* scratch() {
-  thread_local std::pmr::unsynchronized_pool_resource pool(
-      {.max_blocks_per_chunk = 0, .largest_required_pool_block = std::size_t{1} << 24});
-  return &pool;
-}
-
-/// A context on an executor, with the thread's scratch memory.
-template <class Executor>
-deeprec::context<Executor> call_on(Executor& executor) {
-  deeprec::context<Executor> ctx(executor);
-  ctx.memory = scratch();
-  return ctx;
 }
 
 /// InvalidArgument for what the caller gave, ResourceExhausted, Unimplemented, and Internal for the rest.
@@ -65,20 +51,26 @@ inline absl::Status to_tensorflow(const deeprec::status& s) {
   }
 }
 
-/// Calls f. No exception may leave an op: sizes come from the caller, and memory for them may be refused.
-template <class F>
-void without_exceptions(tensorflow::OpKernelContext* context, F&& f) {
-  const auto refused = [&] {
-    context->CtxFailure(
-        absl::ResourceExhaustedError("deeprec: memory for the batch must be had (is refused)"));
-  };
-  try {
-    f();
-  } catch (const std::bad_alloc&) {
-    refused();
-  } catch (const std::length_error&) {
-    refused();
+/// An op that may throw: the caller's data have sizes, and memory for them may be refused.
+class guarded_op : public tensorflow::OpKernel {
+ public:
+  using tensorflow::OpKernel::OpKernel;
+
+  void Compute(tensorflow::OpKernelContext* context) final {
+    try {
+      run(context);
+    } catch (const std::bad_alloc&) {
+      refuse(context);
+    } catch (const std::length_error&) {
+      refuse(context);
+    }
   }
-}
+
+ private:
+  virtual void run(tensorflow::OpKernelContext* context) = 0;
+  static void refuse(tensorflow::OpKernelContext* context) {
+    context->CtxFailure(absl::ResourceExhaustedError("deeprec: there is no memory for what this op needs"));
+  }
+};
 
 }  // namespace deeprec_tf

@@ -13,13 +13,13 @@
 // Ops are known by their OpDef where it tells (stateful, reference, resource). Names of nodes play no role.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 

@@ -1,4 +1,5 @@
 // Rows of tokens by farmhash_bucket, as deeprec's readers number them: those of to_hash_bucket_fast.
+#include <cstdint>
 #include <string_view>
 
 #include <deeprec/data/farmhash.hpp>
@@ -20,13 +21,14 @@ REGISTER_OP("DeeprecHashBucket")
     .Attr("num_buckets: int >= 1")
     .SetShapeFn(tensorflow::shape_inference::UnchangedShape);
 
-class hash_bucket_op : public tensorflow::OpKernel {
+class hash_bucket_op : public guarded_op {
  public:
-  explicit hash_bucket_op(OpKernelConstruction* context) : OpKernel(context) {
+  explicit hash_bucket_op(OpKernelConstruction* context) : guarded_op(context) {
     OP_REQUIRES_OK(context, context->GetAttr("num_buckets", &rows_));
   }
 
-  void Compute(OpKernelContext* context) override {
+ private:
+  void run(OpKernelContext* context) override {
     const auto tokens = context->input(0).flat<tstring>();
     Tensor* out = nullptr;
     OP_REQUIRES_OK(context, context->allocate_output(0, context->input(0).shape(), &out));
@@ -37,7 +39,6 @@ class hash_bucket_op : public tensorflow::OpKernel {
     });
   }
 
- private:
   std::int64_t rows_ = 1;
 };
 

@@ -1,6 +1,8 @@
 // tf.where with a condition for each row, as an op that reads the chosen rows only.
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <string>
 
 #include <deeprec/ops/row_select.hpp>
 
@@ -50,15 +52,15 @@ REGISTER_OP("DeeprecRowSelect")
     .Output("z: T")
     .Attr(
         "T: {float, double, half, bfloat16, int8, uint8, int16, uint16, int32, uint32, int64, uint64, bool, "
-        "complex64, "
-        "complex128}")
+        "complex64, complex128}")
     .SetShapeFn(select_shape);
 
-class row_select_op : public tensorflow::OpKernel {
+class row_select_op : public guarded_op {
  public:
-  explicit row_select_op(OpKernelConstruction* context) : OpKernel(context) {}
+  using guarded_op::guarded_op;
 
-  void Compute(OpKernelContext* context) override {
+ private:
+  void run(OpKernelContext* context) override {
     const Tensor &condition = context->input(0), &x = context->input(1), &y = context->input(2);
     OP_REQUIRES(context, condition.dims() == 1 && x.dims() >= 1 && y.dims() >= 1,
                 absl::InvalidArgumentError("deeprec: condition must be (B), x and y (B, ...) (are " +
@@ -89,7 +91,6 @@ class row_select_op : public tensorflow::OpKernel {
                        bytes_of<const std::byte>(y, bytes), bytes_of<std::byte>(*out, bytes))));
   }
 
- private:
   template <class Byte>
   static deeprec::matrix_view<Byte> bytes_of(const Tensor& tensor, index_t width) {
     return {reinterpret_cast<Byte*>(const_cast<char*>(tensor.tensor_data().data())), tensor.dim_size(0),

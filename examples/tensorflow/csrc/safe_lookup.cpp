@@ -2,7 +2,6 @@
 #include <deeprec/embedding/lookup/lookup.hpp>
 
 #include "sparse_lookup.hpp"
-#include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
 namespace deeprec_tf { namespace {
@@ -49,36 +48,22 @@ absl::Status lookup_shape(InferenceContext* c) {
   return absl::OkStatus();
 }
 
-#define DEEPREC_SAFE_LOOKUP(name, type)                    \
-  REGISTER_OP(name)                                        \
-      .Input("tables: P * " type)                          \
-      .Input("indices: int64")                             \
-      .Input("ids: Tid")                                   \
-      .Input("dense_shape: int64")                         \
-      .Input("weights: M * float")                         \
-      .Output("pooled: float")                             \
-      .Attr("P: int >= 1")                                 \
-      .Attr("M: int >= 0 = 0")                             \
-      .Attr("Tid: {int32, int64}")                         \
-      .Attr("combiner: {'sum', 'mean', 'sqrtn'} = 'mean'") \
-      .Attr("default_id: int = -1")                        \
-      .Attr("max_norm: float = -1")                        \
-      .Attr("partition_strategy: {'div', 'mod'} = 'div'")  \
-      .SetShapeFn(lookup_shape)
+REGISTER_OP("DeeprecSafeLookup")
+    .DEEPREC_LOOKUP_INPUTS("float")
+    .Output("pooled: float")
+    .SetShapeFn(lookup_shape);
+REGISTER_OP("DeeprecResourceSafeLookup")
+    .DEEPREC_LOOKUP_INPUTS("resource")
+    .Output("pooled: float")
+    .SetIsStateful()
+    .SetShapeFn(lookup_shape);
 
-DEEPREC_SAFE_LOOKUP("DeeprecSafeLookup", "float");
-DEEPREC_SAFE_LOOKUP("DeeprecResourceSafeLookup", "resource").SetIsStateful();
-
-class safe_lookup_op : public tensorflow::OpKernel {
+class safe_lookup_op : public guarded_op {
  public:
-  explicit safe_lookup_op(OpKernelConstruction* context) : OpKernel(context), attributes_(context) {}
-
-  void Compute(OpKernelContext* context) override {
-    without_exceptions(context, [&] { compute(context); });
-  }
+  explicit safe_lookup_op(OpKernelConstruction* context) : guarded_op(context), attributes_(context) {}
 
  private:
-  void compute(OpKernelContext* context) {
+  void run(OpKernelContext* context) override {
     sparse_bags bags;
     OP_REQUIRES_OK(context, bags.open(context));
     tables_of tables;

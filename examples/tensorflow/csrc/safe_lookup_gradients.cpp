@@ -1,34 +1,17 @@
 // The gradients of a safe lookup: of the rows that a batch used, each once, and of its weights.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <span>
+#include <vector>
 
 #include <deeprec/embedding/training/gradient.hpp>
 
 #include "sparse_lookup.hpp"
-#include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
 namespace deeprec_tf { namespace {
 
 using tensorflow::shape_inference::InferenceContext;
-
-#define DEEPREC_LOOKUP_GRADIENT(name, type)                \
-  REGISTER_OP(name)                                        \
-      .Input("gradient: float")                            \
-      .Input("tables: P * " type)                          \
-      .Input("indices: int64")                             \
-      .Input("ids: Tid")                                   \
-      .Input("dense_shape: int64")                         \
-      .Input("weights: M * float")                         \
-      .Attr("P: int >= 1")                                 \
-      .Attr("M: int >= 0 = 0")                             \
-      .Attr("Tid: {int32, int64}")                         \
-      .Attr("combiner: {'sum', 'mean', 'sqrtn'} = 'mean'") \
-      .Attr("default_id: int = -1")                        \
-      .Attr("max_norm: float = -1")                        \
-      .Attr("partition_strategy: {'div', 'mod'} = 'div'")
 
 absl::Status rows_shape(InferenceContext* c) {
   int parts = 0;
@@ -46,33 +29,37 @@ absl::Status weights_shape(InferenceContext* c) {
   return absl::OkStatus();
 }
 
-DEEPREC_LOOKUP_GRADIENT("DeeprecSafeLookupRowGradients", "float")
+REGISTER_OP("DeeprecSafeLookupRowGradients")
+    .Input("gradient: float")
+    .DEEPREC_LOOKUP_INPUTS("float")
     .Output("rows: P * int64")
     .Output("values: P * float")
     .SetShapeFn(rows_shape);
-DEEPREC_LOOKUP_GRADIENT("DeeprecResourceSafeLookupRowGradients", "resource")
+REGISTER_OP("DeeprecResourceSafeLookupRowGradients")
+    .Input("gradient: float")
+    .DEEPREC_LOOKUP_INPUTS("resource")
     .Output("rows: P * int64")
     .Output("values: P * float")
     .SetIsStateful()
     .SetShapeFn(rows_shape);
-DEEPREC_LOOKUP_GRADIENT("DeeprecSafeLookupWeightGradients", "float")
+REGISTER_OP("DeeprecSafeLookupWeightGradients")
+    .Input("gradient: float")
+    .DEEPREC_LOOKUP_INPUTS("float")
     .Output("values: float")
     .SetShapeFn(weights_shape);
-DEEPREC_LOOKUP_GRADIENT("DeeprecResourceSafeLookupWeightGradients", "resource")
+REGISTER_OP("DeeprecResourceSafeLookupWeightGradients")
+    .Input("gradient: float")
+    .DEEPREC_LOOKUP_INPUTS("resource")
     .Output("values: float")
     .SetIsStateful()
     .SetShapeFn(weights_shape);
 
-class gradient_op : public tensorflow::OpKernel {
+class gradient_op : public guarded_op {
  public:
-  explicit gradient_op(OpKernelConstruction* context) : OpKernel(context), attributes_(context) {}
-
-  void Compute(OpKernelContext* context) override {
-    without_exceptions(context, [&] { compute(context); });
-  }
+  explicit gradient_op(OpKernelConstruction* context) : guarded_op(context), attributes_(context) {}
 
  private:
-  void compute(OpKernelContext* context) {
+  void run(OpKernelContext* context) override {
     sparse_bags bags;
     OP_REQUIRES_OK(context, bags.open(context));
     tables_of tables;
@@ -133,12 +120,8 @@ class row_gradients_op : public gradient_op {
   static void put(OpKernelContext* context, const tables_of& tables, const deeprec::sparse_gradient& made) {
     const index_t width = tables.width();
     const auto parts = static_cast<index_t>(tables.count());
-    const parted_table source = tables.in_parts();
-    const auto place = [&](index_t row) {
-      return parts == 1 ? deeprec::part_place{0, row} : source.place_of(row);
-    };
     std::vector<index_t> count(tables.count());
-    for (const index_t row : made.rows) ++count[static_cast<std::size_t>(place(row).part)];
+    for (const index_t row : made.rows) ++count[static_cast<std::size_t>(tables.place_of(row).part)];
     std::vector<std::int64_t*> rows;
     std::vector<float*> values;
     for (index_t p = 0; p < parts; ++p) {
@@ -155,7 +138,7 @@ class row_gradients_op : public gradient_op {
       return;
     }
     for (std::size_t u = 0; u < made.rows.size(); ++u) {
-      const deeprec::part_place at = place(made.rows[u]);
+      const deeprec::part_place at = tables.place_of(made.rows[u]);
       const auto p = static_cast<std::size_t>(at.part);
       *rows[p]++ = at.local;
       std::copy_n(made.values.data() + static_cast<index_t>(u) * width, width, values[p]);

@@ -1,12 +1,14 @@
 // smart_stage as an op: a GraphDef with the user's stages in, one with the stages moved out.
 // deeprec_tf.smart_stage calls it once, before the graph is run.
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <deeprec/graph/apply_cut.hpp>
 #include <deeprec/graph/explain_cut.hpp>
 #include <deeprec/graph/smart_stage.hpp>
 
+#include "call.hpp"
 #include "graph_def_step.hpp"
 #include "staged_graph_def.hpp"
 #include "tensorflow/core/framework/common_shape_fns.h"
@@ -27,8 +29,8 @@ REGISTER_OP("DeeprecSmartStage")
     .Output("staged: string")
     .Output("explanation: string")
     .Output("changed: bool")
-    .Output("puts: string")
-    .Output("takes: string")
+    .Output("stayed: string")
+    .Output("reasons: string")
     .Attr("rule: {'farthest', 'balanced'} = 'balanced'")
     .Attr("cost_per_byte: float = 0")
     .Attr("stage_threads: int = 1")
@@ -40,9 +42,9 @@ REGISTER_OP("DeeprecSmartStage")
       return absl::OkStatus();
     });
 
-class smart_stage_op : public tensorflow::OpKernel {
+class smart_stage_op : public guarded_op {
  public:
-  explicit smart_stage_op(OpKernelConstruction* context) : OpKernel(context) {
+  explicit smart_stage_op(OpKernelConstruction* context) : guarded_op(context) {
     std::string rule;
     int threads = 1;
     float cost_per_byte = 0;
@@ -55,7 +57,8 @@ class smart_stage_op : public tensorflow::OpKernel {
     options_.stage_threads = threads;
   }
 
-  void Compute(OpKernelContext* context) override {
+ private:
+  void run(OpKernelContext* context) override {
     tensorflow::GraphDef graph;
     OP_REQUIRES(context, graph.ParseFromString(context->input(0).scalar<tstring>()()),
                 absl::InvalidArgumentError("deeprec: graph must be a serialized GraphDef (is not)"));
@@ -79,19 +82,23 @@ class smart_stage_op : public tensorflow::OpKernel {
     deeprec::result<deeprec::staged_graph> staged = deeprec::apply_cut(flat.value(), cut.value());
     if (!require(context, staged)) return;
     const bool changes = cut.value().changes();
-    staged_graph_def made;
-    if (changes) made = staged_graph_writer(graph, *step, flat.value(), cut.value(), staged.value()).run();
-    put(context, 0,
-        changes ? made.graph.SerializeAsString() : std::string(context->input(0).scalar<tstring>()()));
+    if (changes) graph = staged_graph_writer(graph, *step, flat.value(), cut.value(), staged.value()).run();
+    put(context, 0, graph.SerializeAsString());
     put(context, 1, deeprec::explain(flat.value(), cut.value(), most_listed_));
     tensorflow::Tensor* changed = nullptr;
     OP_REQUIRES_OK(context, context->allocate_output(2, {}, &changed));
     changed->scalar<bool>()() = changes;
-    put(context, 3, made.puts);
-    put(context, 4, made.takes);
+    std::vector<std::string> stayed, reasons;
+    for (index_t v = 0; v < flat.value().size(); ++v) {
+      std::string why = deeprec::why_stays(flat.value(), cut.value(), v, most_listed_);
+      if (why.empty()) continue;
+      stayed.emplace_back(flat.value().name(v));
+      reasons.push_back(std::move(why));
+    }
+    put(context, 3, stayed);
+    put(context, 4, reasons);
   }
 
- private:
   template <class T>
   static bool require(OpKernelContext* context, const deeprec::result<T>& made) {
     if (made) return true;

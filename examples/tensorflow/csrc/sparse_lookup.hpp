@@ -6,18 +6,21 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory_resource>
 #include <optional>
-#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/embedding/batches/partition.hpp>
+#include <deeprec/embedding/batches/partitioned_table.hpp>
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/embedding/tables/table_view.hpp>
 
 #include "call.hpp"
+#include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/resource_var.h"
@@ -29,6 +32,21 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 
 using table_rows_view = deeprec::const_table_view<deeprec::plain_rows<float>>;
+
+/// The inputs and attributes of a lookup and of its gradients. Tables: "float" or "resource".
+#define DEEPREC_LOOKUP_INPUTS(type)                        \
+  Input("tables: P * " type)                               \
+      .Input("indices: int64")                             \
+      .Input("ids: Tid")                                   \
+      .Input("dense_shape: int64")                         \
+      .Input("weights: M * float")                         \
+      .Attr("P: int >= 1")                                 \
+      .Attr("M: int >= 0 = 0")                             \
+      .Attr("Tid: {int32, int64}")                         \
+      .Attr("combiner: {'sum', 'mean', 'sqrtn'} = 'mean'") \
+      .Attr("default_id: int = -1")                        \
+      .Attr("max_norm: float = -1")                        \
+      .Attr("partition_strategy: {'div', 'mod'} = 'div'")
 
 /// The attributes of a lookup.
 struct lookup_attributes {
@@ -44,19 +62,31 @@ struct lookup_attributes {
     by_mod = strategy == "mod";
   }
 
+  /// Calls f with the pooling.
+  template <class F>
+  auto visit(F&& f) const {
+    if (max_norm > 0) return visit_with(f, deeprec::max_norm{max_norm});
+    return visit_with(f);
+  }
+  /// Without the norm: what gradients of rows need.
+  template <class F>
+  auto visit_unclipped(F&& f) const {
+    return visit_with(f);
+  }
+
   division combined = division::mean;
   bool by_mod = false;
   std::int64_t default_id = -1;  // below 0: empty bags become zeros
   float max_norm = -1;           // not above 0: none
 
-  /// Calls f with the pooling, without the norm: what gradients of rows need.
-  template <class F>
-  auto visit_unclipped(F&& f) const {
+ private:
+  template <class F, class... Norm>
+  auto visit_with(F& f, Norm... norm) const {
     namespace combiner = deeprec::combiner;
     const auto with_empty = [&](auto combined_by) {
-      if (default_id < 0) return f(deeprec::pooling(combined_by, deeprec::padding::prune));
-      return f(deeprec::pooling(combined_by, deeprec::padding::prune,
-                                deeprec::empty_bag::default_row{default_id}));
+      using deeprec::padding::prune;
+      if (default_id < 0) return f(deeprec::pooling(combined_by, prune, norm...));
+      return f(deeprec::pooling(combined_by, prune, deeprec::empty_bag::default_row{default_id}, norm...));
     };
     switch (combined) {
       case division::sum:
@@ -67,57 +97,6 @@ struct lookup_attributes {
         return with_empty(combiner::sqrtn);
     }
   }
-  template <class F>
-  auto visit(F&& f) const {
-    namespace combiner = deeprec::combiner;
-    const auto with_empty = [&](auto combined_by, auto... norm) {
-      if (default_id < 0) return f(deeprec::pooling(combined_by, deeprec::padding::prune, norm...));
-      return f(deeprec::pooling(combined_by, deeprec::padding::prune,
-                                deeprec::empty_bag::default_row{default_id}, norm...));
-    };
-    const auto with_norm = [&](auto combined_by) {
-      if (max_norm > 0) return with_empty(combined_by, deeprec::max_norm{max_norm});
-      return with_empty(combined_by);
-    };
-    switch (combined) {
-      case division::sum:
-        return with_norm(combiner::sum);
-      case division::mean:
-        return with_norm(combiner::mean(combiner::by_weight));
-      default:
-        return with_norm(combiner::sqrtn);
-    }
-  }
-};
-
-/// A table in parts, as TensorFlow divides it: a row source.
-class parted_table {
- public:
-  using format_type = deeprec::plain_rows<float>;
-  using space = deeprec::host_space;
-
-  parted_table(std::span<const table_rows_view> parts, index_t rows, bool by_mod)
-      : parts_(parts), rows_(rows), by_mod_(by_mod) {}
-
-  [[nodiscard]] const format_type& format() const noexcept { return parts_[0].format(); }
-  [[nodiscard]] index_t rows() const noexcept { return rows_; }
-  template <class Id>
-  void resolve(const Id* ids, index_t n, const std::byte** addresses) const noexcept {
-    for (index_t k = 0; k < n; ++k) {
-      const deeprec::part_place at = place_of(static_cast<index_t>(ids[k]));
-      addresses[k] = parts_[static_cast<std::size_t>(at.part)].row(at.local);
-    }
-  }
-  [[nodiscard]] deeprec::part_place place_of(index_t id) const noexcept {
-    const auto parts = static_cast<index_t>(parts_.size());
-    return by_mod_ ? deeprec::partition_strategy::mod_place(id, parts)
-                   : deeprec::partition_strategy::div_place(id, rows_, parts);
-  }
-
- private:
-  std::span<const table_rows_view> parts_;
-  index_t rows_;
-  bool by_mod_;
 };
 
 /// The input "tables": tensors, or variables under their locks.
@@ -158,17 +137,25 @@ class tables_of {
   [[nodiscard]] index_t rows() const { return rows_; }
   [[nodiscard]] index_t width() const { return parts_[0].format().width(); }
   [[nodiscard]] std::size_t count() const { return parts_.size(); }
-  [[nodiscard]] parted_table in_parts() const { return {parts_, rows_, by_mod_}; }
+  /// The part of a row, and its number there.
+  [[nodiscard]] deeprec::part_place place_of(index_t id) const {
+    if (parts_.size() == 1) return {0, id};
+    const auto parts = static_cast<index_t>(parts_.size());
+    return by_mod_ ? deeprec::partition_strategy::mod_place(id, parts)
+                   : deeprec::partition_strategy::div_place(id, rows_, parts);
+  }
   [[nodiscard]] const float* row(index_t id) const {
-    const deeprec::part_place at = parts_.size() == 1 ? deeprec::part_place{0, id} : in_parts().place_of(id);
+    const deeprec::part_place at = place_of(id);
     return reinterpret_cast<const float*>(parts_[static_cast<std::size_t>(at.part)].row(at.local));
   }
 
   /// Calls f with the row source.
   template <class F>
   auto visit(F&& f) const {
+    namespace strategy = deeprec::partition_strategy;
     if (parts_.size() == 1) return f(parts_[0]);
-    return f(in_parts());
+    if (by_mod_) return f(deeprec::partitioned_table(parts_, strategy::mod));
+    return f(deeprec::partitioned_table(parts_, strategy::div));
   }
 
  private:

@@ -3,6 +3,8 @@
 //   hash ─> Stage    Unstage ─> lookup      inputs follow the edges of the cut graph; the rest is as it was
 #pragma once
 
+#include <cctype>
+#include <map>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -15,12 +17,6 @@
 
 namespace deeprec_tf {
 
-/// A GraphDef and the names of its new ops.
-struct staged_graph_def {
-  tensorflow::GraphDef graph;
-  std::vector<std::string> puts, takes;
-};
-
 class staged_graph_writer {
  public:
   staged_graph_writer(const tensorflow::GraphDef& before, const graph_def_step& step,
@@ -28,9 +24,9 @@ class staged_graph_writer {
                       const deeprec::staged_graph& staged)
       : before_(before), step_(step), flat_(flat), cut_(cut), staged_(staged) {}
 
-  staged_graph_def run() {
-    made_.graph = before_;
-    made_.graph.clear_node();
+  tensorflow::GraphDef run() {
+    *made_.mutable_library() = before_.library();
+    *made_.mutable_versions() = before_.versions();
     name_ops();
     for (index_t v = 0; v < staged_.graph.size(); ++v) write(v);
     return std::move(made_);
@@ -69,8 +65,8 @@ class staged_graph_writer {
     }
     for (std::size_t s = 0; s < staged_.puts.size(); ++s) {
       const std::string scope = "smart_stage/" + as_scope(cut_.stages[s].name);
-      made_.puts.push_back(names_[at(staged_.puts[s])] = free_name(scope + "/put"));
-      made_.takes.push_back(names_[at(staged_.takes[s])] = free_name(scope + "/take"));
+      names_[at(staged_.puts[s])] = free_name(scope + "/put");
+      names_[at(staged_.takes[s])] = free_name(scope + "/take");
       stage_of_[staged_.puts[s]] = stage_of_[staged_.takes[s]] = s;
     }
   }
@@ -78,7 +74,7 @@ class staged_graph_writer {
   void write(index_t v) {
     const index_t origin = staged_.origin[at(v)];
     if (!written_.insert(names_[at(v)]).second) return;
-    tensorflow::NodeDef& node = *made_.graph.add_node();
+    tensorflow::NodeDef& node = *made_.add_node();
     if (origin >= 0) {
       node = step_.node(origin);
       node.clear_input();
@@ -132,7 +128,7 @@ class staged_graph_writer {
     auto& attrs = *node.mutable_attr();
     attrs.erase("_class");
     attrs.erase("_output_shapes");
-    attrs["shared_name"].set_s(made_.puts[s]);
+    attrs["shared_name"].set_s(names_[at(staged_.puts[s])]);
     auto& types = *attrs["dtypes"].mutable_list();
     types.Clear();
     for (const deeprec::staged_value& value : cut_.values) {
@@ -175,7 +171,7 @@ class staged_graph_writer {
   const deeprec::flat_graph& flat_;
   const deeprec::stage_cut& cut_;
   const deeprec::staged_graph& staged_;
-  staged_graph_def made_;
+  tensorflow::GraphDef made_;
   std::vector<std::string> names_;
   std::unordered_map<index_t, std::size_t> stage_of_;
   std::set<std::string> taken_;

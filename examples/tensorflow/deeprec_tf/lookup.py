@@ -15,6 +15,7 @@ def safe_embedding_lookup_sparse(
     name=None,
     partition_strategy="div",
     max_norm=None,
+    allow_fast_lookup=False,
 ):
     """As tf.compat.v1.nn.safe_embedding_lookup_sparse: the pooled rows (d0, ..., dr-2, D) of sparse_ids (d0, ..., dr-1).
 
@@ -23,6 +24,7 @@ def safe_embedding_lookup_sparse(
     sparse_ids          a SparseTensor of int32 or int64, of at least 2 dimensions, in row-major order
     sparse_weights      a SparseTensor of float32 with the indices of sparse_ids, or None
     combiner            "sum", "mean" or "sqrtn"
+    allow_fast_lookup   changes nothing: there is one way of looking up
 
     Ids below 0 are dropped and, but for "sum", those whose weight is not above 0. A row without ids becomes zeros, or
     the row default_id. An id not below R is an InvalidArgumentError with its place.
@@ -101,21 +103,13 @@ def _gradient(op, gradient, of_rows, of_weights, shape_of):
 
 @tf.RegisterGradient("DeeprecSafeLookup")
 def _lookup_gradient(op, gradient):
-    return _gradient(
-        op,
-        gradient,
-        ops.deeprec_safe_lookup_row_gradients,
-        ops.deeprec_safe_lookup_weight_gradients,
-        lambda table: tf.shape(table, out_type=tf.int64),
-    )
+    of_rows, of_weights = ops.deeprec_safe_lookup_row_gradients, ops.deeprec_safe_lookup_weight_gradients
+    return _gradient(op, gradient, of_rows, of_weights, lambda table: tf.shape(table, out_type=tf.int64))
 
 
 @tf.RegisterGradient("DeeprecResourceSafeLookup")
 def _resource_lookup_gradient(op, gradient):
-    return _gradient(
-        op,
-        gradient,
-        ops.deeprec_resource_safe_lookup_row_gradients,
-        ops.deeprec_resource_safe_lookup_weight_gradients,
-        lambda handle: tf.raw_ops.VariableShape(input=handle, out_type=tf.int64),
-    )
+    of_rows = ops.deeprec_resource_safe_lookup_row_gradients
+    of_weights = ops.deeprec_resource_safe_lookup_weight_gradients
+    shape_of = lambda handle: tf.raw_ops.VariableShape(input=handle, out_type=tf.int64)  # noqa: E731
+    return _gradient(op, gradient, of_rows, of_weights, shape_of)

@@ -47,6 +47,7 @@ class StagedGraph:
     changed: bool
     puts: list  # names of the operations that a StagedSession runs ahead, those of stages that stayed as well
     takes: list
+    reasons: dict  # of each operation that stayed behind the cut, by its name: what keeps it there
 
 
 def smart_stage(graph=None, targets=(), rule="balanced", cost_per_byte=0.0, stage_threads=1, traced_steps=(), listed=12):
@@ -70,7 +71,7 @@ def smart_stage(graph=None, targets=(), rule="balanced", cost_per_byte=0.0, stag
     names = [t if isinstance(t, str) else t.name for t in tf.nest.flatten(targets)]
     if not names:
         raise ValueError("deeprec: targets must name what the steps fetch (are empty)")
-    made = _run_pass(
+    staged, explanation, changed, stayed, reasons = _run_pass(
         definition,
         names,
         [run.SerializeToString() for run in traced_steps],
@@ -79,9 +80,9 @@ def smart_stage(graph=None, targets=(), rule="balanced", cost_per_byte=0.0, stag
         stage_threads=stage_threads,
         most_listed=listed,
     )
-    staged, explanation, changed, *_ = made
+    reasons = {name.decode(): reason.decode() for name, reason in zip(stayed, reasons)}
     if not changed:
-        return StagedGraph(given, explanation.decode(), False, *_ends(definition))
+        return StagedGraph(given, explanation.decode(), False, *_ends(definition), reasons)
     new = definition = tf.compat.v1.GraphDef.FromString(staged)
     if not is_def:
         with given.as_default():
@@ -92,7 +93,7 @@ def smart_stage(graph=None, targets=(), rule="balanced", cost_per_byte=0.0, stag
             tf.compat.v1.train.import_meta_graph(meta)
         # Functions of Python that ops call (tf.py_function, Dataset.from_generator) live as long as their graph.
         new.deeprec_graph_before = given
-    return StagedGraph(new, explanation.decode(), True, *_ends(definition))
+    return StagedGraph(new, explanation.decode(), True, *_ends(definition), reasons)
 
 
 def _ends(definition):
@@ -103,5 +104,5 @@ def _ends(definition):
 def _run_pass(definition, targets, traced_steps, **options):
     """The outputs of the op, in a graph of its own: the caller may be building one, with or without eager execution."""
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        inputs = tf.constant(definition.SerializeToString()), tf.constant(targets), tf.constant(traced_steps, tf.string, [len(traced_steps)])
-        return session.run(list(ops.deeprec_smart_stage(*inputs, **options)))
+        traced = tf.constant(traced_steps, tf.string, [len(traced_steps)])
+        return session.run(list(ops.deeprec_smart_stage(definition.SerializeToString(), targets, traced, **options)))

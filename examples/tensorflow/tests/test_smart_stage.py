@@ -1,5 +1,6 @@
 """SmartStage on TensorFlow's graphs: the cut, the rewritten graph, the same values, and the end of every thread."""
 
+import contextlib
 import gc
 import os
 import random
@@ -81,6 +82,10 @@ def test_what_moves_and_what_stays(lines):
     for name in lookups:
         assert f"stays: '{name}', it reads a variable" in made.explanation
     assert re.search(r"\d+ ops moved before the cut", made.explanation)
+    # And every op that stayed has a reason, also those behind the border.
+    for name in behind - {n for n in behind if ops[n] in ("Const", "Unstage")}:
+        assert re.match("is reached from '|it (reads|writes) a|a (variable|target)$|no stage leads", made.reasons[name]), name
+    assert not ahead & set(made.reasons)
     # A value crosses once.
     put = next(node for node in after.node if node.name == made.puts[0])
     assert len(set(put.input)) == len(put.input) == len(put.attr["dtypes"].list.type)
@@ -207,6 +212,17 @@ def test_a_graph_of_feature_columns(lines):
 
 
 # Other graphs.
+
+
+@contextlib.contextmanager
+def loops_of_control_flow_v1():
+    was = v1.control_flow_v2_enabled()
+    v1.disable_control_flow_v2()
+    try:
+        yield
+    finally:
+        if was:
+            v1.enable_control_flow_v2()
 
 
 def counter(limit):
@@ -371,19 +387,13 @@ def test_a_stage_that_stays_is_run_as_well():
 
 def test_resources_of_a_step_stay_in_it():
     """map_fn of control flow v1: TensorArrays, which live in one step."""
-    was = v1.control_flow_v2_enabled()
-    v1.disable_control_flow_v2()
-    try:
-        graph = tf.Graph()
-        with graph.as_default():
-            data = tf.data.Dataset.range(10).map(lambda i: tf.stack([i, i + 1]))
-            _, taken = deeprec_tf.stage(v1.data.make_one_shot_iterator(data).get_next())
-            weight = v1.get_variable("w", initializer=np.int64(2), use_resource=True).read_value()
-            tf.reduce_sum(tf.map_fn(lambda e: e * weight, tf.square(taken)), name="out")
-            v1.global_variables_initializer()
-    finally:
-        if was:
-            v1.enable_control_flow_v2()
+    graph = tf.Graph()
+    with loops_of_control_flow_v1(), graph.as_default():
+        data = tf.data.Dataset.range(10).map(lambda i: tf.stack([i, i + 1]))
+        _, taken = deeprec_tf.stage(v1.data.make_one_shot_iterator(data).get_next())
+        weight = v1.get_variable("w", initializer=np.int64(2), use_resource=True).read_value()
+        tf.reduce_sum(tf.map_fn(lambda e: e * weight, tf.square(taken)), name="out")
+        v1.global_variables_initializer()
     assert "TensorArrayV3" in {node.op for node in graph.as_graph_def().node}
     made = deeprec_tf.smart_stage(graph, ["out"])
     assert made.changed
@@ -447,20 +457,14 @@ def test_graphs_that_stay():
 
 
 def test_loops_of_control_flow_are_kept():
-    was = v1.control_flow_v2_enabled()
-    v1.disable_control_flow_v2()
-    try:
-        graph = tf.Graph()
-        with graph.as_default():
-            number = v1.data.make_one_shot_iterator(tf.data.Dataset.range(50)).get_next()
-            put, taken = deeprec_tf.stage(number)
-            doubled = taken * 2
-            _, power = tf.while_loop(lambda i, p: i < 3, lambda i, p: (i + 1, p * doubled), [0, tf.constant(1, tf.int64)])
-            tf.cond(doubled > 4, lambda: power, lambda: -power, name="chosen")
-            tf.identity(graph.get_tensor_by_name("chosen/Merge:0"), name="out")
-    finally:
-        if was:
-            v1.enable_control_flow_v2()
+    graph = tf.Graph()
+    with loops_of_control_flow_v1(), graph.as_default():
+        number = v1.data.make_one_shot_iterator(tf.data.Dataset.range(50)).get_next()
+        put, taken = deeprec_tf.stage(number)
+        doubled = taken * 2
+        _, power = tf.while_loop(lambda i, p: i < 3, lambda i, p: (i + 1, p * doubled), [0, tf.constant(1, tf.int64)])
+        tf.cond(doubled > 4, lambda: power, lambda: -power, name="chosen")
+        tf.identity(graph.get_tensor_by_name("chosen/Merge:0"), name="out")
     assert "NextIteration" in {node.op for node in graph.as_graph_def().node}
     made = deeprec_tf.smart_stage(graph, ["out"])
     assert made.changed

@@ -6,6 +6,7 @@
 //     stays: 'concat', which is reached from 'table' (a variable) by way of 'lookup'
 //
 // The paths are shortest ones, and only ops at the border are listed: what lies behind them stays as well.
+// why_stays(graph, cut, op) returns the reason for any op.
 #pragma once
 
 #include <algorithm>
@@ -45,6 +46,21 @@ namespace detail {
 class cut_words {
  public:
   cut_words(const flat_graph& g, const stage_cut& cut, index_t most) : g_(g), cut_(cut), most_(most) {}
+
+  /// What keeps an op behind the cut; empty where it is not, or where nothing does.
+  std::string reason(index_t op) {
+    const auto side = cut_.side[at(op)];
+    if (is_before_cut(side) || side == op_side::undone || side == op_side::earlier) return {};
+    const std::vector<index_t> path = barrier_path(cut_, op);
+    if (path.empty()) {
+      if (!is_before_cut(cut_.farthest_side[at(op)])) return {};
+      return cut_.changes() ? "could move; the price is lower without" : "could move";
+    }
+    if (path.size() == 1) return seed_word(op) + variables_of(op);
+    std::string text = "is reached from " + named(path[0]) + " (" + seed_word(path[0]) + ')';
+    if (path.size() > 2) text += " by way of " + listed({path.begin() + 1, path.end() - 1});
+    return text;
+  }
 
   std::string text() {
     text_ = "smart_stage: ";
@@ -143,20 +159,10 @@ class cut_words {
     std::sort(border.begin(), border.end());
     index_t said = 0;
     for (const index_t w : border) {
-      const std::vector<index_t> path = barrier_path(cut_, w);
-      const bool may_move = path.empty() && is_before_cut(cut_.farthest_side[at(w)]);
-      if (path.empty() && !may_move) continue;
-      if (said++ >= most_) continue;
-      text_ += "  stays: " + named(w);
-      if (may_move) {
-        text_ += cut_.changes() ? ", which could move; the price is lower without\n" : ", which could move\n";
-      } else if (path.size() == 1) {
-        text_ += std::string(", ") + seed_word(w) + variables_of(w) + '\n';
-      } else {
-        text_ += std::string(", which is reached from ") + named(path[0]) + " (" + seed_word(path[0]) + ')';
-        if (path.size() > 2) text_ += " by way of " + listed({path.begin() + 1, path.end() - 1});
-        text_ += '\n';
-      }
+      const std::string why = reason(w);
+      if (why.empty() || said++ >= most_) continue;
+      const bool is_seed = cut_.barrier[at(w)] == w;
+      text_ += "  stays: " + named(w) + (is_seed ? ", " : ", which ") + why + '\n';
     }
     if (said > most_) text_ += "  and " + counted(said - most_, "op") + " more at the border\n";
   }
@@ -169,7 +175,7 @@ class cut_words {
     }
     return handles.empty() ? std::string() : " (" + listed(handles) + ")";
   }
-  [[nodiscard]] const char* seed_word(index_t op) const {
+  [[nodiscard]] std::string seed_word(index_t op) const {
     switch (g_.kind(op)) {
       case op_kind::variable:
         return "a variable";
@@ -202,6 +208,22 @@ class cut_words {
 [[nodiscard]] inline std::string explain(const flat_graph& graph, const stage_cut& cut,
                                          index_t most_listed = 12) {
   return detail::cut_words(graph, cut, most_listed).text();
+}
+
+/// Why an op runs after the cut, as explain() has it of the ops at the border: the shortest path from a
+/// barrier, or that no stage leads to the op. Empty: the op runs before the cut, or is on both sides; in a
+/// graph that stays as it is also where no barrier reaches the op.
+///
+/// @pre     as explain(); the graph has the op
+/// @cost    O(length of the path + inputs of the op)
+/// @threads reentrant
+/// @error   none
+/// @example @snippet tests/graph/smart_stage_test.cpp smart_stage
+[[nodiscard]] inline std::string why_stays(const flat_graph& graph, const stage_cut& cut, index_t op,
+                                           index_t most_listed = 12) {
+  std::string why = detail::cut_words(graph, cut, most_listed).reason(op);
+  const bool rest = cut.changes() && cut.side[static_cast<std::size_t>(op)] == op_side::rest;
+  return why.empty() && rest ? "no stage leads to it" : why;
 }
 
 }}  // namespace deeprec::DEEPREC_ABI
