@@ -17,7 +17,8 @@ class StagedSession:
     """A session whose steps take what `puts` have computed ahead.
 
     session    a tf.compat.v1.Session
-    puts       the Stage operations, or their names; each step takes one record of each
+    puts       the Stage operations, or their names; each step takes one record of each, but for stages that other
+               puts take from: those are run first
     capacity   records ahead of the steps, at least 1. Not more than a bound of the Stage op itself
     threads    that compute records. With more than one their order is not that of the input
 
@@ -42,7 +43,12 @@ class StagedSession:
         # A bounded Stage has room once a step that takes has ended, others once it has begun.
         self._bounded = bool(bounds)
         self._session = session
+        self._levels = _in_levels(self._puts)
         self._clear = [_clear_of(graph, put) for put in self._puts]
+        taken_by_puts = set().union(*map(_stages_before, self._puts))
+        self._clear_last = [
+            clear for put, clear in zip(self._puts, self._clear) if _stage_of(put) not in taken_by_puts
+        ]
         self._changed = threading.Condition()
         self._ready = 0
         self._running = threads
@@ -83,16 +89,17 @@ class StagedSession:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        # A step that failed before it took leaves a record that nobody counts, so a bounded Stage may be waiting.
+        # A step that failed before it took leaves a record that nobody counts, so a bounded Stage may be waiting. What
+        # a running put takes must stay until it has ended.
         while any(thread.is_alive() for thread in self._threads):
-            self._drop_records()
+            self._run_unless_closed(self._clear_last)
             for thread in self._threads:
                 thread.join(0.05)
-        self._drop_records()
+        self._run_unless_closed(self._clear)
 
-    def _drop_records(self):
+    def _run_unless_closed(self, ops):
         try:
-            self._session.run(self._clear)
+            self._session.run(ops)
         except RuntimeError:  # the session was closed first, and its records with it
             pass
 
@@ -114,7 +121,8 @@ class StagedSession:
                     if self._closed or self._problem is not None:
                         return
                     self._room -= 1
-                self._session.run(self._puts)
+                for level in self._levels:
+                    self._session.run(level)
                 with self._changed:
                     self._ready += 1
                     self._changed.notify_all()
@@ -127,23 +135,57 @@ class StagedSession:
                 self._changed.notify_all()
 
 
+def _stage_of(op):
+    """What makes a Stage and an Unstage the ends of one stage."""
+    container, shared_name = (tf.compat.as_str(op.get_attr(name)) for name in ("container", "shared_name"))
+    return container, shared_name or op.name
+
+
+def _stages_before(put):
+    """The stages that a put takes from."""
+    seen, open_ops, stages = set(), [put], set()
+    while open_ops:
+        op = open_ops.pop()
+        if op in seen:
+            continue
+        seen.add(op)
+        if op.type == "Unstage":
+            stages.add(_stage_of(op))
+        open_ops += [tensor.op for tensor in op.inputs] + list(op.control_inputs)
+    return stages
+
+
+def _in_levels(puts):
+    """The puts in lists to be run one after the other: a put of a list takes what earlier lists have put. Together in one
+    run an Unstage might wait for its record, and hold the thread that was to make it."""
+    waiting, made, levels = {put: _stages_before(put) for put in puts}, set(), []
+    while waiting:
+        level = [put for put, stages in waiting.items() if stages <= made]
+        if not level:
+            put, stages = next(iter(waiting.items()))
+            missing = ", ".join(sorted(name for _, name in stages - made))
+            raise ValueError(f"deeprec: puts must have every stage that they take from ({put.name} takes from {missing})")
+        levels.append(level)
+        made.update(map(_stage_of, level))
+        for put in level:
+            del waiting[put]
+    return levels
+
+
 def _clear_of(graph, put):
     """The op that empties a stage: the one of the graph, or a new one."""
-    same = ("container", "shared_name", "capacity", "memory_limit", "dtypes")
-    wanted = {name: put.get_attr(name) for name in same}
     for op in graph.get_operations():
-        if op.type == "StageClear" and all(op.get_attr(name) == wanted[name] for name in ("container", "shared_name")):
+        if op.type == "StageClear" and _stage_of(op) == _stage_of(put):
             return op
     if graph.finalized:
         raise ValueError(f"deeprec: the graph must not be finalized before its stages can be emptied (of {put.name})")
+    container, shared_name = _stage_of(put)
     with graph.as_default(), graph.control_dependencies(None), tf.device(put.device or None):
-        container, shared_name = (tf.compat.as_str(wanted[name]) for name in ("container", "shared_name"))
-        shared_name = shared_name or put.name
         return tf.raw_ops.StageClear(
-            dtypes=wanted["dtypes"],
+            dtypes=put.get_attr("dtypes"),
             container=container,
             shared_name=shared_name,
-            capacity=wanted["capacity"],
-            memory_limit=wanted["memory_limit"],
+            capacity=put.get_attr("capacity"),
+            memory_limit=put.get_attr("memory_limit"),
             name=put.name + "_clear",
         )

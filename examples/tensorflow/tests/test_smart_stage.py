@@ -382,7 +382,16 @@ def test_a_stage_that_stays_is_run_as_well():
         v1.global_variables_initializer()
     made = deeprec_tf.smart_stage(graph, ["out"])
     assert made.changed and len(made.puts) == 2 and "one/put" in made.puts
-    assert run_staged(made, "out:0", 4, ["init"]) == [2 * (i + 1) ** 2 + 1 for i in range(4)]
+    # One thread for ops: none may wait. Each run closes while a put takes from the first stage, or is about to.
+    one_thread = v1.ConfigProto(inter_op_parallelism_threads=1, use_per_session_threads=True)
+    for g, puts in ((made.graph, made.puts), (graph, ["two/put", "one/put"])):
+        for i in range(20):
+            with v1.Session(graph=g, config=one_thread) as session:
+                session.run("init")
+                with deeprec_tf.StagedSession(session, puts, capacity=1 + i % 3, threads=1) as steps:
+                    assert [steps.run("out:0") for _ in range(4)] == [2 * (i + 1) ** 2 + 1 for i in range(4)]
+    with v1.Session(graph=graph) as session, pytest.raises(ValueError, match="two/put takes from one"):
+        deeprec_tf.StagedSession(session, ["two/put"])
 
 
 def test_resources_of_a_step_stay_in_it():
