@@ -51,7 +51,7 @@ inline absl::Status to_tensorflow(const deeprec::status& s) {
   }
 }
 
-/// An op that may throw: the caller's data have sizes, and memory for them may be refused.
+/// An op that may run out of memory: no exception leaves it, ResourceExhausted is its status then.
 class guarded_op : public tensorflow::OpKernel {
  public:
   using tensorflow::OpKernel::OpKernel;

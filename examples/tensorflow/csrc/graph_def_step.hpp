@@ -1,16 +1,16 @@
 // A step of TensorFlow as the passes read it: a GraphDef, what the session is to compute, and what ops cost.
 //
-//   NodeDef                op_info                        by
+//   NodeDef                op_info                        condition
 //   Const                  constant
 //   Stage, Unstage         stage_put, stage_take          container and shared_name
 //   Placeholder...         placeholder
 //   Switch, Merge, ...     control_flow
-//   VarHandleOp, ...       variable                       makes a resource or a reference from no input
-//   IteratorV2, FIFOQueueV2, ...                          constant: a handle that both sides use
-//   random op, py_func, IteratorGetNext                   external
+//   VarHandleOp, ...       variable                       its output is a resource or a reference
+//   IteratorV2, FIFOQueue  constant                       the same of an input source: both sides use the handle
+//   random op, py_func     external                       any other stateful op
 //   LookupTableFindV2      id_lookup                      on a table that is initialized once
 //
-// Ops are known by their OpDef where it tells (stateful, reference, resource). Names of nodes play no role.
+// Kinds follow from the OpDef (stateful, reference, resource) or the op, never from names of nodes.
 #pragma once
 
 #include <algorithm>
@@ -154,7 +154,7 @@ class graph_def_step {
 
   void make_target(index_t v) { effects_[at(v)] = effects_[at(v)] | deeprec::op_effects::target; }
 
-  // What no target needs stays where it is, as targets do: before the cut it would run for each record.
+  // An op that no target needs stays where it is, as targets do: before the cut it would run for each record.
   void keep_unneeded(std::vector<index_t> open) {
     std::vector<bool> needed(at(size()));
     const auto need = [&](index_t v) {
@@ -267,8 +267,8 @@ class graph_def_step {
     } else if (is_one_of(op, control_flow)) {
       kinds_[at(v)] = op_kind::control_flow;
     } else if (def.is_stateful() && std::any_of(types_[at(v)].begin(), types_[at(v)].end(), holds_state)) {
-      // A handle of the input never crosses, for what initializes, fills or closes it belongs to no step. A
-      // resource that is made in the step, of a value, lives in that step only.
+      // The handle of an input source never crosses: ops that initialize, fill or close it belong to no step.
+      // A resource that an op makes from a value (TensorArray) lives in one step and never crosses either.
       if (!is_input_source(op)) {
         kinds_[at(v)] = op_kind::variable;
       } else if (inputs_[at(v)].empty()) {

@@ -1,4 +1,4 @@
-"""smart_stage: moves the user's stage downstream, so that more of a step is computed ahead of it, with the same bits.
+"""smart_stage: moves the user's stage downstream, so that more of a step is computed ahead of it. Values keep their bits.
 
     lines = iterator.get_next()
     put, columns = deeprec_tf.stage(tf.io.decode_csv(lines, ...))        the user's cut
@@ -22,7 +22,7 @@ def stage(values, name="stage"):
     """Puts `values` into a stage and takes them out of it.
 
     Returns (put, taken): an operation, to be run ahead of the steps by a StagedSession, and values of the same
-    structure, of another record in each step. Graphs only.
+    structure, of another record in each step. In a graph only, not eagerly.
 
     The stage has no bound of its own: a Stage op that waits for room holds a thread of the inter-op pool, which all
     sessions share. StagedSession bounds it.
@@ -60,10 +60,11 @@ def smart_stage(graph=None, targets=(), rule="balanced", cost_per_byte=0.0, stag
                     seconds. Without them ops cost nothing, and the farthest cut is taken
     cost_per_byte   seconds for a byte that crosses. A stage on the host hands over tensors and copies none: 0
     stage_threads   threads of the StagedSession
-    listed          the ops that a line of the explanation lists at most
+    listed          the most ops that a line of the explanation lists
 
     An op may move if a target needs it, and no variable, placeholder, control flow or target reaches it. Iterators,
-    readers and queues belong to the input. Raises InvalidArgumentError, with the place, for a graph that is none.
+    readers and queues belong to the input. An invalid graph (an input that is no node, a cycle, an op that is not
+    registered) raises InvalidArgumentError or NotFoundError with the node's name.
     """
     given = graph if graph is not None else tf.compat.v1.get_default_graph()
     is_def = isinstance(given, tf.compat.v1.GraphDef)

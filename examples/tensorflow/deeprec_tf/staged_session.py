@@ -71,7 +71,7 @@ class StagedSession:
                 self._give_room()
         try:
             return self._session.run(fetches, feed_dict, options, run_metadata)
-        except (TypeError, ValueError, RuntimeError):  # refused before it ran: nothing was taken
+        except (TypeError, ValueError, RuntimeError):  # the session refused the call: no op ran, and none took
             with self._changed:
                 self._ready += 1
                 self._room -= 1
@@ -84,7 +84,7 @@ class StagedSession:
     def close(self):
         """Ends the threads, after what they are computing, and drops the records that no step took.
 
-        Waits for a put whose source waits: close the queue, or end the source, first.
+        A put that waits for its source delays it: close the queue first.
         """
         with self._changed:
             self._closed = True
