@@ -6,7 +6,7 @@
 //   Placeholder...         placeholder
 //   Switch, Merge, ...     control_flow
 //   VarHandleOp, ...       variable                       its output is a resource or a reference
-//   IteratorV2, FIFOQueue  constant                       the same of an input source: both sides use the handle
+//   IteratorV2, FIFOQueue  constant                       the same of an input source: on both sides
 //   random op, py_func     external                       any other stateful op
 //   LookupTableFindV2      id_lookup                      on a table that is initialized once
 //
