@@ -28,7 +28,7 @@ struct kernel_tuning {
   index_t lines_ahead = 256;
   index_t least_rows_ahead = 8;  ///< for rows of many lines
   index_t most_rows_ahead = 32;  ///< for rows of few: a first-level TLB holds 64 pages
-  index_t update_lines_ahead = 128;
+  index_t update_lines_ahead = 256;
 
   // Caches.
   index_t own_cache_bytes = index_t{1} << 20;  ///< what no other core uses: the second-level cache

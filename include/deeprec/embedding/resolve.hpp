@@ -64,14 +64,14 @@ class resolved_rows {
 
   /// For verbs.
   [[nodiscard]] const auto& resolution() const noexcept { return resolution_; }
-  /// For verbs: the positions grouped by row; made at the first call.
+  /// For verbs: the positions grouped by row; made at the first call, in the order that it names.
   template <class Context>
-  const detail::batch_groups& groups(const Context& ctx) const {
+  const detail::batch_groups& groups(const Context& ctx, detail::group_order order) const {
     if (groups_.empty()) {
       detail::batch_groups& made =
           groups_.emplace_back(groups_.get_allocator().resource(), detail::groups_size(resolution_));
       made.add(ctx, resolution_);
-      made.group(ctx);
+      made.group(ctx, order);
     }
     return groups_.front();
   }
@@ -196,12 +196,12 @@ DEEPREC_INLINE status resolve_in(const Context& ctx, Resolution& rows, scratch_b
 
 /// The groups of resolved rows, or of rows that were resolved in scratch, which are made in scratch.
 template <class Context, class Rows, class Resolution>
-decltype(auto) groups_of(const Context& ctx, const Rows& given, const Resolution& rows,
+decltype(auto) groups_of(const Context& ctx, const Rows& given, const Resolution& rows, group_order order,
                          scratch_block& scratch) {
   if constexpr (is_resolved<Rows>) {
-    return given.groups(ctx);
+    return given.groups(ctx, order);
   } else {
-    return group_in(ctx, rows, scratch);
+    return group_in(ctx, rows, order, scratch);
   }
 }
 

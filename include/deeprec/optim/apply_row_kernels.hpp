@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
@@ -17,7 +18,6 @@ namespace deeprec { inline namespace DEEPREC_ABI { namespace scalar {
 // The vector primitives for one float: the reference for every faster path.
 inline constexpr int lanes = 1;
 DEEPREC_INLINE float zero() { return 0; }
-DEEPREC_INLINE float multiply_add(float a, float b, float c) { return a * b + c; }
 DEEPREC_INLINE float add_lanes(float x) { return x; }
 template <class T>
 DEEPREC_INLINE float load(const T* p) {

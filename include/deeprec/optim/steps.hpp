@@ -125,6 +125,7 @@ struct shrink_weight {
 namespace scalar {
 using vector_f32 = float;
 DEEPREC_HD DEEPREC_INLINE float splat(float x) { return x; }
+DEEPREC_HD DEEPREC_INLINE float multiply_add(float a, float b, float c) { return a * b + c; }
 DEEPREC_HD DEEPREC_INLINE float sqrt(float x) { return ::sqrtf(x); }
 DEEPREC_HD DEEPREC_INLINE float maximum(float a, float b) { return a != a || a > b ? a : b; }
 DEEPREC_HD DEEPREC_INLINE float minimum(float a, float b) { return a != a || a < b ? a : b; }

@@ -60,6 +60,25 @@ batch_groups_size groups_size(const Rows& rows) noexcept {
   return size;
 }
 
+/// The row of each group, for kernels: by value, so that their stores can't be taken to change it.
+struct group_rows {
+  group_keys keys;
+  const std::byte* base;
+  index_t stride;
+  const std::byte* const* addresses;  // of a position; null: rows by arithmetic on their numbers
+  const index_t* numbers;             // the same
+
+  [[nodiscard]] DEEPREC_INLINE std::byte* address(index_t group) const noexcept {
+    const std::byte* const row =
+        addresses == nullptr ? base + keys.row(group) * stride : addresses[keys.first_position(group)];
+    return const_cast<std::byte*>(row);
+  }
+  /// The number of the row of a group: its id, or its key.
+  [[nodiscard]] DEEPREC_INLINE index_t number(index_t group) const noexcept {
+    return numbers == nullptr ? keys.row(group) : numbers[keys.first_position(group)];
+  }
+};
+
 class batch_groups {
  public:
   batch_groups(std::pmr::memory_resource* memory, const batch_groups_size& size)
@@ -145,9 +164,10 @@ class batch_groups {
 
   /// Groups the added positions.
   template <class Context>
-  void group(const Context& ctx) {
+  void group(const Context& ctx, group_order order) {
+    ascending_ = order == group_order::ascending && !size_.by_ordinal();
     if (!size_.by_ordinal()) {
-      groups_.group(ctx, size_.rows);
+      groups_.group(ctx, size_.rows, order);
       return;
     }
     const index_t rows = number_rows();
@@ -155,23 +175,18 @@ class batch_groups {
       const std::uint32_t ordinal = ordinals_[static_cast<std::size_t>(k)];
       return ordinal == in_no_group ? index_t{-1} : index_t{ordinal};
     });
-    groups_.group(ctx, rows);
+    groups_.group(ctx, rows, group_order::any);
   }
 
   [[nodiscard]] const row_groups& groups() const noexcept { return groups_; }
   [[nodiscard]] index_t table_rows() const noexcept { return size_.table_rows(); }
-  /// False where groups are in ascending order of their rows' numbers.
-  [[nodiscard]] bool by_ordinal() const noexcept { return size_.by_ordinal(); }
+  /// True where groups are in ascending order of their rows' numbers.
+  [[nodiscard]] bool ascending() const noexcept { return ascending_; }
 
-  /// The address of the row of a group.
-  [[nodiscard]] DEEPREC_INLINE std::byte* address(index_t group) const noexcept {
-    const std::byte* const row =
-        addresses_.empty() ? size_.base + groups_.row(group) * size_.stride : addresses_[position_of(group)];
-    return const_cast<std::byte*>(row);
-  }
-  /// The number of the row of a group: its id, or its key.
-  [[nodiscard]] DEEPREC_INLINE index_t number(index_t group) const noexcept {
-    return numbers_.empty() ? groups_.row(group) : numbers_[position_of(group)];
+  /// The rows of the groups; valid as long as the groups.
+  [[nodiscard]] group_rows rows() const noexcept {
+    return {groups_.keys(), size_.base, size_.stride, addresses_.empty() ? nullptr : addresses_.data(),
+            numbers_.empty() ? nullptr : numbers_.data()};
   }
 
  private:
@@ -195,10 +210,6 @@ class batch_groups {
     of_present_ = block_.take<std::uint32_t>(size_.positions);
     first_ = block_.take<std::uint32_t>(size_.positions);
     table_ = block_.take<std::uint32_t>(static_cast<index_t>(key_entries(size_.positions)));
-  }
-
-  [[nodiscard]] std::size_t position_of(index_t group) const noexcept {
-    return static_cast<std::size_t>(groups_.position(groups_.starts()[group]));
   }
 
   // For number_keys: the k-th position in a group, by its row's number.
@@ -243,6 +254,7 @@ class batch_groups {
   batch_groups_size size_;
   row_groups groups_;
   index_t numbered_ = 0;
+  bool ascending_ = false;
   // By ordinal only:
   std::span<const std::byte*> addresses_;  // of a position
   std::span<index_t> numbers_;
@@ -255,11 +267,11 @@ class batch_groups {
 
 /// Groups the positions of one resolved batch in scratch.
 template <class Context, class Resolution>
-batch_groups group_in(const Context& ctx, const Resolution& rows, scratch_block& scratch) {
+batch_groups group_in(const Context& ctx, const Resolution& rows, group_order order, scratch_block& scratch) {
   const batch_groups_size size = groups_size(rows);
   batch_groups groups(scratch.take<std::byte>(batch_groups::bytes_for(size)).data(), size);
   groups.add(ctx, rows);
-  groups.group(ctx);
+  groups.group(ctx, order);
   return groups;
 }
 

@@ -4,9 +4,13 @@
 //
 // Stable: the positions of a row stay in order, so sums over them are reproducible. A radix sort of keys
 // row * 2^position_bits + position, over the row bits; its pieces depend on the number of positions only.
+//
+// Where the order of groups is free, rows that are used once are not sorted: a filter of two bits an entry,
+// seen and seen again, finds them in two passes. They come first, in the order of their positions.
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -20,6 +24,26 @@
 #include <deeprec/core/sizes.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail { inline namespace DEEPREC_UNIT {
+
+/// The order of groups: of their rows, or whatever is found sooner (with the same groups).
+enum class group_order : unsigned char { ascending, any };
+
+/// Groups as kernels read them.
+struct group_keys {
+  const std::uint64_t* keys;
+  const index_t* starts;  // group g holds the sorted indices [starts[g], starts[g + 1])
+  int position_bits;
+
+  [[nodiscard]] DEEPREC_INLINE index_t row(index_t group) const noexcept {
+    return static_cast<index_t>(keys[starts[group]] >> position_bits);
+  }
+  [[nodiscard]] DEEPREC_INLINE index_t position(index_t sorted_index) const noexcept {
+    return static_cast<index_t>(keys[sorted_index] & ((std::uint64_t{1} << position_bits) - 1));
+  }
+  [[nodiscard]] DEEPREC_INLINE index_t first_position(index_t group) const noexcept {
+    return position(starts[group]);
+  }
+};
 
 class row_groups {
  public:
@@ -76,18 +100,12 @@ class row_groups {
   }
 
   /// Groups the added positions by rows in [0, rows).
-  /// Cost: O(N) for every 11 bits of `rows`.
+  /// Cost: O(N) for every 11 bits of `rows`; in any order, O(N) for rows that are used once.
   template <class Context>
-  void group(const Context& ctx, index_t rows) {
+  void group(const Context& ctx, index_t rows, group_order order) {
     piece_ = piece_of(size());
-    const int row_bits = bits_for(rows - 1);
-    const int widest = size() < few ? 8 : 11;
-    const int passes = (row_bits + widest - 1) / widest;
-    for (int pass = 0, done = 0; pass < passes; ++pass) {
-      const int bits = (row_bits - done + passes - pass - 1) / (passes - pass);
-      sort_pass(ctx, position_bits_ + done, bits);
-      done += bits;
-    }
+    singles_ = order == group_order::any ? set_singles_apart(ctx) : 0;
+    sort(ctx, rows);
     find_starts(ctx);
   }
 
@@ -95,15 +113,14 @@ class row_groups {
   [[nodiscard]] index_t groups() const noexcept { return static_cast<index_t>(starts_.size()) - 1; }
   /// Number of positions in groups.
   [[nodiscard]] index_t size() const noexcept { return size_; }
+  /// The groups before this one have one position each.
+  [[nodiscard]] index_t first_repeated() const noexcept { return singles_; }
   /// Group g holds the sorted indices [starts()[g], starts()[g + 1]).
   [[nodiscard]] const index_t* starts() const noexcept { return starts_.data(); }
-  [[nodiscard]] index_t row(index_t group) const noexcept {
-    return static_cast<index_t>(keys_[static_cast<std::size_t>(starts_[static_cast<std::size_t>(group)])] >>
-                                position_bits_);
-  }
+  [[nodiscard]] group_keys keys() const noexcept { return {keys_.data(), starts_.data(), position_bits_}; }
+  [[nodiscard]] index_t row(index_t group) const noexcept { return keys().row(group); }
   [[nodiscard]] index_t position(index_t sorted_index) const noexcept {
-    const std::uint64_t mask = (std::uint64_t{1} << position_bits_) - 1;
-    return static_cast<index_t>(keys_[static_cast<std::size_t>(sorted_index)] & mask);
+    return keys().position(sorted_index);
   }
 
  private:
@@ -124,11 +141,14 @@ class row_groups {
     return static_cast<int>(std::bit_width(static_cast<std::uint64_t>(largest > 0 ? largest : 0)));
   }
 
+  // The time of a pass over n keys, about.
+  static double ns_of_pass(index_t n) noexcept { return 2.0 * static_cast<double>(n); }
+
   // Calls f(piece, begin, end) for the pieces of [0, n), in parallel.
   template <class Context, class F>
   void in_pieces(const Context& ctx, index_t n, const F& f) const {
     const index_t pieces = (n + piece_ - 1) / piece_;
-    run_bulk(ctx, {pieces, 1, 2.0 * static_cast<double>(n)}, [&](index_t first, index_t last, int) {
+    run_bulk(ctx, {pieces, 1, ns_of_pass(n)}, [&](index_t first, index_t last, int) {
       for (index_t p = first; p < last; ++p) f(p, p * piece_, (std::min)(n, (p + 1) * piece_));
     });
   }
@@ -141,15 +161,41 @@ class row_groups {
     return total;
   }
 
+  // Sorts the keys behind the singles by row.
   template <class Context>
-  void sort_pass(const Context& ctx, int shift, int bits) {
+  void sort(const Context& ctx, index_t rows) {
+    const auto first = static_cast<std::size_t>(singles_);
+    std::span<std::uint64_t> from = keys_.subspan(first, static_cast<std::size_t>(size() - singles_));
+    std::span<std::uint64_t> to = spare_.subspan(first, from.size());
+    const int row_bits = from.empty() ? 0 : bits_for(rows - 1);
+    const int widest = static_cast<index_t>(from.size()) < few ? 8 : 11;
+    const int passes = (row_bits + widest - 1) / widest;
+    for (int pass = 0, done = 0; pass < passes; ++pass) {
+      const int bits = (row_bits - done + passes - pass - 1) / (passes - pass);
+      sort_pass(ctx, from, to, position_bits_ + done, bits);
+      std::swap(from, to);
+      done += bits;
+    }
+    if (passes % 2 == 0) return;
+    if (singles_ == 0) {
+      std::swap(keys_, spare_);
+    } else {
+      std::copy(from.begin(), from.end(), to.begin());
+    }
+  }
+
+  template <class Context>
+  void sort_pass(const Context& ctx, std::span<const std::uint64_t> from, std::span<std::uint64_t> to,
+                 int shift, int bits) {
     const auto digits = std::size_t{1} << bits;
-    const index_t pieces = (size() + piece_ - 1) / piece_;
+    const auto size = static_cast<index_t>(from.size());
+    piece_ = piece_of(size);
+    const index_t pieces = (size + piece_ - 1) / piece_;
     std::fill_n(counts_.data(), static_cast<std::size_t>(pieces) * digits, index_t{0});
-    in_pieces(ctx, size(), [&](index_t p, index_t begin, index_t end) {
+    in_pieces(ctx, size, [&](index_t p, index_t begin, index_t end) {
       index_t* const count = counts_.data() + static_cast<std::size_t>(p) * digits;
       for (index_t i = begin; i < end; ++i) {
-        ++count[keys_[static_cast<std::size_t>(i)] >> shift & (digits - 1)];
+        ++count[from[static_cast<std::size_t>(i)] >> shift & (digits - 1)];
       }
     });
     index_t total = 0;
@@ -158,14 +204,83 @@ class row_groups {
         total += std::exchange(counts_[static_cast<std::size_t>(p) * digits + d], total);
       }
     }
-    in_pieces(ctx, size(), [&](index_t p, index_t begin, index_t end) {
+    in_pieces(ctx, size, [&](index_t p, index_t begin, index_t end) {
       index_t* const next = counts_.data() + static_cast<std::size_t>(p) * digits;
       for (index_t i = begin; i < end; ++i) {
-        const std::uint64_t key = keys_[static_cast<std::size_t>(i)];
-        spare_[static_cast<std::size_t>(next[key >> shift & (digits - 1)]++)] = key;
+        const std::uint64_t key = from[static_cast<std::size_t>(i)];
+        to[static_cast<std::size_t>(next[key >> shift & (digits - 1)]++)] = key;
       }
     });
+  }
+
+  // The entry of a row in the filter: its word, and its bit for `seen`; that for `again` is 32 higher.
+  struct filter_entry {
+    std::size_t word;
+    std::uint64_t seen;
+  };
+  [[nodiscard]] DEEPREC_INLINE filter_entry entry_of(std::uint64_t key, int word_bits) const noexcept {
+    const std::uint64_t mixed = (key >> position_bits_) * 0x9e3779b97f4a7c15U;
+    return {static_cast<std::size_t>(mixed >> (64 - word_bits)),
+            std::uint64_t{1} << (mixed >> (59 - word_bits) & 31)};
+  }
+
+  // Puts the keys whose row has an entry of the filter for itself before the others; returns their number.
+  // Both keep their order.
+  template <class Context>
+  index_t set_singles_apart(const Context& ctx) {
+    if (size() < 2) return size();
+    // The filter takes the place of the starts, which are not yet known.
+    auto* const filter = static_cast<std::uint64_t*>(static_cast<void*>(starts_.data()));
+    const int word_bits = std::bit_width(static_cast<std::uint64_t>(size())) - 1;
+    std::fill_n(filter, std::size_t{1} << word_bits, std::uint64_t{0});
+    const auto is_single = [&](std::uint64_t key) {
+      const filter_entry at = entry_of(key, word_bits);
+      return (filter[at.word] & at.seen << 32) == 0;
+    };
+    index_t singles = 0;
+    if (size() <= piece_ || !is_shared(ctx, ns_of_pass(size()))) {
+      for (index_t i = 0; i < size(); ++i) {
+        const filter_entry at = entry_of(keys_[static_cast<std::size_t>(i)], word_bits);
+        filter[at.word] |= (filter[at.word] & at.seen) << 32 | at.seen;
+      }
+      index_t others = 0;
+      std::uint64_t* const last = spare_.data() + size() - 1;
+      for (index_t i = 0; i < size(); ++i) {
+        const std::uint64_t key = keys_[static_cast<std::size_t>(i)];
+        const bool single = is_single(key);
+        spare_[static_cast<std::size_t>(singles)] = key;
+        last[-others] = key;
+        singles += single ? 1 : 0;
+        others += single ? 0 : 1;
+      }
+      std::reverse(last - others + 1, last + 1);
+    } else {
+      in_pieces(ctx, size(), [&](index_t, index_t begin, index_t end) {
+        for (index_t i = begin; i < end; ++i) {
+          const filter_entry at = entry_of(keys_[static_cast<std::size_t>(i)], word_bits);
+          const std::atomic_ref word(filter[at.word]);
+          if ((word.fetch_or(at.seen, std::memory_order_relaxed) & at.seen) != 0) {
+            word.fetch_or(at.seen << 32, std::memory_order_relaxed);
+          }
+        }
+      });
+      in_pieces(ctx, size(), [&](index_t p, index_t begin, index_t end) {
+        index_t count = 0;
+        for (index_t i = begin; i < end; ++i) count += is_single(keys_[static_cast<std::size_t>(i)]) ? 1 : 0;
+        counts_[static_cast<std::size_t>(p)] = count;
+      });
+      singles = place_pieces((size() + piece_ - 1) / piece_);
+      in_pieces(ctx, size(), [&](index_t p, index_t begin, index_t end) {
+        index_t single = counts_[static_cast<std::size_t>(p)];
+        index_t other = singles + begin - single;
+        for (index_t i = begin; i < end; ++i) {
+          const std::uint64_t key = keys_[static_cast<std::size_t>(i)];
+          spare_[static_cast<std::size_t>(is_single(key) ? single++ : other++)] = key;
+        }
+      });
+    }
     std::swap(keys_, spare_);
+    return singles;
   }
 
   [[nodiscard]] bool begins_group(index_t sorted_index) const noexcept {
@@ -176,11 +291,13 @@ class row_groups {
   template <class Context>
   void find_starts(const Context& ctx) {
     const auto write = [&](index_t* to, index_t begin, index_t end) {
+      for (; begin < end && begin < singles_; ++begin) *to++ = begin;
       for (index_t i = begin; i < end; ++i) {
         if (begins_group(i)) *to++ = i;
       }
       return to;
     };
+    piece_ = piece_of(size());
     index_t groups = 0;
     if (size() <= piece_) {
       groups = write(starts_.data(), 0, size()) - starts_.data();
@@ -204,6 +321,7 @@ class row_groups {
   std::span<index_t> starts_;
   std::span<index_t> counts_;
   index_t size_ = 0;
+  index_t singles_ = 0;
   index_t piece_ = 1;
   int position_bits_ = 0;
 };

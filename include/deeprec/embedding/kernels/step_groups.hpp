@@ -32,7 +32,7 @@ void step_groups(const Context& ctx, const batch_groups& grouped, const backward
   using element = typename Format::element;
   const row_groups& groups = grouped.groups();
   if (groups.groups() == 0 || format.width() == 0) return;
-  const update_args<Format> args{grouped, pass.pooled(), max_norm, format};
+  const update_args<Format> args{grouped.rows(), groups.groups(), pass.pooled(), max_norm, format};
   const auto rows = prepare(optimizer);
   // A row is read and written; the gradients of its positions are read.
   const kernel_tuning& tuning = *ctx.tuning;
@@ -47,7 +47,7 @@ void step_groups(const Context& ctx, const batch_groups& grouped, const backward
     });
   });
   if (groups.size() <= chunk_positions) return;
-  for (index_t group = 0; group < groups.groups(); ++group) {
+  for (index_t group = groups.first_repeated(); group < groups.groups(); ++group) {
     const index_t* const starts = groups.starts() + group;
     if (starts[1] - starts[0] <= chunk_positions) continue;
     gradient_args pooled = args.gradient;

@@ -1,25 +1,26 @@
 // The update kernels, compiled once for each region. No include guard: see update_kernels.hpp.
 
+// Prefetches the lines of [begin, begin + bytes).
+DEEPREC_INLINE void fetch_lines(const void* begin, index_t bytes) {
+  const auto* const first = static_cast<const std::byte*>(begin);
+  const auto* line = first - (reinterpret_cast<std::uintptr_t>(first) & 63);
+  for (; line < first + bytes; line += 64) __builtin_prefetch(line, 0, 2);
+}
+
 // Prefetches the row of a group, its state included, and the first gradient row of its sum.
 template <class Args>
 DEEPREC_INLINE void fetch_group(const Args& args, index_t group) {
+  // The masked read of a row shorter than a vector touches a line's length.
   const index_t stride = args.format.stride_bytes();
-  const std::byte* const row = args.groups.address(group);
-  for (index_t line = 0; line < stride; line += 64) __builtin_prefetch(row + line, 0, 2);
-  // The last line; for a row shorter than a vector, the last line that its masked read touches.
-  const index_t last = (stride < 64 ? 64 : stride) - 1;
-  if ((reinterpret_cast<std::uintptr_t>(row) & 63) != 0) __builtin_prefetch(row + last, 0, 2);
+  fetch_lines(args.rows.address(group), stride < 64 ? 64 : stride);
   if constexpr (requires { args.format.state_of(group); }) {
-    const float* const state = args.format.state_of(args.groups.number(group));
-    const index_t floats = args.format.state_floats();
-    for (index_t c = 0; c < floats; c += 16) __builtin_prefetch(state + c, 0, 2);
-    if (floats > 0) __builtin_prefetch(state + floats - 1, 0, 2);
+    fetch_lines(args.format.state_of(args.rows.number(group)),
+                args.format.state_floats() * index_t{sizeof(float)});
   }
-  const std::byte* const gradient = args.gradient.row_of(args.groups.groups().starts()[group]);
-  const index_t bytes = args.gradient.width * index_t{sizeof(float)};
-  for (index_t line = 0; line < bytes; line += 64) __builtin_prefetch(gradient + line, 0, 2);
-  // A row that does not begin at a line has one more.
-  if ((reinterpret_cast<std::uintptr_t>(gradient) & 63) != 0) __builtin_prefetch(gradient + bytes - 1, 0, 2);
+  const index_t sorted_index = args.rows.keys.starts[group];
+  const std::byte* const gradient = args.gradient.row_of(sorted_index);
+  if (sorted_index > 0 && gradient == args.gradient.row_of(sorted_index - 1)) return;  // of the same bag
+  fetch_lines(gradient, args.gradient.width * index_t{sizeof(float)});
 }
 
 // Turns the gradient of x * min(1, cap / ||x||) into that of x: f * (g - x * (x . g) / ||x||^2) for a row
@@ -51,50 +52,67 @@ void unclip(const Values& values, float* gradient, index_t width, float cap) {
 
 // The same, for the gradient of a group.
 template <class Element, class Args>
-void unclip_group(const Args& args, index_t group, float* gradient) {
-  std::byte* const row = args.groups.address(group);
+void unclip_group(const Args args, index_t group, float* gradient) {
+  std::byte* const row = args.rows.address(group);
   unclip(row_values<Element>(row, args.format.width()), gradient, args.format.width(), args.max_norm);
 }
 
-// One step of the row of a group.
+// One step of the row of a group. `squares`: the sum of the squared gradient, or null.
 template <class Element, class Optimizer, class Rows, class Rounding, class Args, class Gradient>
 DEEPREC_INLINE void step_group(const Rows& rows, const Rounding& rounding, const Args& args, index_t group,
-                               const Gradient& gradient) {
+                               const Gradient& gradient, const float* squares = nullptr) {
   const index_t width = args.format.width();
-  const index_t r = args.groups.number(group);
-  std::byte* const row = args.groups.address(group);
+  const index_t r = args.rows.number(group);
+  std::byte* const row = args.rows.address(group);
   float* state = nullptr;
   if constexpr (requires { args.format.state_of(r); }) {  // stored apart from the row
     state = args.format.state_of(r);
   } else {
     state = args.format.state(row);
   }
-  step_row<Optimizer>(rows, row_values<Element>(row, width), gradient, state, width, rounding, r);
+  step_row<Optimizer>(rows, row_values<Element>(row, width), gradient, state, width, rounding, r, squares);
 }
 
 /// One optimizer step for the rows of the groups [begin, end), except those of more than chunk_positions
 /// positions. `rows` is the result of prepare() for an Optimizer; scratch holds D floats. The values of an
 /// Element are read and written by row_values in optim/detail/apply_row.inl, or a specialisation of it.
 ///
-/// The gradient of a single position is read in place; those of several are summed in scratch.
+/// The gradient of a single position is read in place; those of several are summed in scratch. Arguments are
+/// taken by value, so that stores to rows can't be taken to change them.
 template <class Element, class Optimizer, class Rows, class Rounding, class Args>
-void update_rows(region here, const Rows& rows, const Rounding& rounding, const Args& args, index_t begin,
+void update_rows(region here, const Rows rows, const Rounding rounding, const Args args, index_t begin,
                  index_t end, float* scratch) {
-  const index_t* const starts = args.groups.groups().starts();
+  const index_t* const starts = args.rows.keys.starts;
+  const ::deeprec::kernel_tuning& tuning = *args.gradient.tuning;
   const index_t lines = args.format.stride_bytes() / 64 + 2;
-  const index_t most = args.gradient.tuning->update_lines_ahead / lines;
-  const index_t ahead = most > 4 ? most : 4;
-  const index_t all = args.groups.groups().groups();
+  const index_t most = (tuning.update_lines_ahead + lines - 1) / lines;
+  const index_t bounded = most < tuning.most_rows_ahead ? most : tuning.most_rows_ahead;
+  const index_t ahead = bounded > 4 ? bounded : 4;
+  const index_t all = args.groups;
   for (index_t group = begin; group < begin + ahead && group < all; ++group) fetch_group(args, group);
+  // Of the last gradient that was read in place: the ids of a bag share it.
+  [[maybe_unused]] const float* squared = nullptr;
+  [[maybe_unused]] float squared_factor = 0;
+  [[maybe_unused]] float squares = 0;
   for (index_t group = begin; group < end; ++group) {
     if (group + ahead < all) fetch_group(args, group + ahead);
     const index_t position = starts[group];
     const index_t positions = starts[group + 1] - position;
     if (positions > ::deeprec::detail::chunk_positions) continue;
     scaled_gradient gradient{scratch, splat(1.0F)};
+    const float* known = nullptr;
     if (positions == 1 && !(args.max_norm > 0)) {
       gradient.at = static_cast<const float*>(static_cast<const void*>(args.gradient.row_of(position)));
-      if (args.gradient.weights != nullptr) gradient.factor = splat(args.gradient.weights[position]);
+      const float factor = args.gradient.weights == nullptr ? 1.0F : args.gradient.weights[position];
+      gradient.factor = splat(factor);
+      if constexpr (reads_squares<Optimizer, Rows>()) {
+        if (gradient.at != squared || factor != squared_factor) {
+          squared = gradient.at;
+          squared_factor = factor;
+          squares = sum_of_squares(no_transform{}, no_transform{}, gradient, args.format.width());
+        }
+        known = &squares;
+      }
     } else {
       auto pooled = args.gradient;
       pooled.out = scratch;
@@ -102,7 +120,7 @@ void update_rows(region here, const Rows& rows, const Rounding& rounding, const 
       pool_bags<float>(here, ::deeprec::detail::gradient_policy{}, pooled, 0, 1);
       if (args.max_norm > 0) unclip_group<Element>(args, group, scratch);
     }
-    step_group<Element, Optimizer>(rows, rounding, args, group, gradient);
+    step_group<Element, Optimizer>(rows, rounding, args, group, gradient, known);
   }
 }
 

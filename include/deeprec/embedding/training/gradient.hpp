@@ -212,11 +212,11 @@ namespace detail {
 inline std::pmr::vector<index_t> groups_by_number(const batch_groups& grouped,
                                                   std::pmr::memory_resource* memory) {
   std::pmr::vector<index_t> order(memory);
-  if (!grouped.by_ordinal()) return order;
+  if (grouped.ascending()) return order;
   order.resize(static_cast<std::size_t>(grouped.groups().groups()));
   std::iota(order.begin(), order.end(), index_t{0});
   std::sort(order.begin(), order.end(),
-            [&](index_t a, index_t b) { return grouped.number(a) < grouped.number(b); });
+            [rows = grouped.rows()](index_t a, index_t b) { return rows.number(a) < rows.number(b); });
   return order;
 }
 
@@ -235,7 +235,7 @@ status row_gradients_on(host_backend, const Context& ctx, const Rows& given,
   if constexpr (!detail::is_resolved<Rows>) {
     if (const status s = detail::resolve_in(ctx, rows, block); !s) return s;
   }
-  decltype(auto) groups = detail::groups_of(ctx, given, rows, block);
+  decltype(auto) groups = detail::groups_of(ctx, given, rows, detail::group_order::ascending, block);
   if (detail::owns(detail::arrays_of(out), given.bags(), gradient)) {
     return {errc::unsupported, "row_gradients: out must not own memory of the inputs"};
   }
@@ -253,7 +253,9 @@ status row_gradients_on(host_backend, const Context& ctx, const Rows& given,
   if (count == 0) return {};
   // The gradient of group g becomes row `rank`.
   const auto write = [&](index_t g, index_t rank, index_t n) {
-    for (index_t i = 0; i < n; ++i) out.rows[static_cast<std::size_t>(rank + i)] = groups.number(g + i);
+    for (index_t i = 0; i < n; ++i) {
+      out.rows[static_cast<std::size_t>(rank + i)] = groups.rows().number(g + i);
+    }
     if (width == 0) return;
     detail::gradient_args pooled = pass.pooled();
     pooled.out = out.values.data() + (rank - g) * width;

@@ -214,7 +214,7 @@ status update_on(host_backend, const Context& ctx, const update_op<Rows, Optimiz
   if constexpr (!detail::is_resolved<Rows>) {
     if (const status s = detail::resolve_in(ctx, rows, block); !s) return s;
   }
-  decltype(auto) groups = detail::groups_of(ctx, op.rows(), rows, block);
+  decltype(auto) groups = detail::groups_of(ctx, op.rows(), rows, detail::group_order::any, block);
   detail::backward_pass pass(block, op.size_on(ctx));
   pass.add(ctx, rows, matrix_view<const float>(op.gradient()));
   pass.arrange(ctx, groups.groups());

@@ -176,6 +176,29 @@ struct column_vector {
   }
 };
 
+// The vectors of a row whose steps are unrolled; 1 where a better region is available, to save compile time.
+inline constexpr int most_unrolled = lanes == 1 || (DEEPREC_X86 && lanes < 8) ? 1 : 8;
+
+// Calls f(first column) for the vectors of the columns [c, whole). Unrolled: one load instruction for all
+// vectors of a row would be a stream of a fixed stride, of which some processors fetch more lines than the
+// row has.
+template <class F, int... V>
+DEEPREC_INLINE void for_each_of(const F& f, index_t c, std::integer_sequence<int, V...>) {
+  (f(c + V * lanes), ...);
+}
+template <int Vectors, class F>
+DEEPREC_INLINE void for_columns(index_t c, index_t whole, const F& f) {
+  if constexpr (Vectors == most_unrolled) {
+    for (; whole - c >= Vectors * lanes; c += Vectors * lanes) {
+      for_each_of(f, c, std::make_integer_sequence<int, Vectors>{});
+    }
+  } else if (whole - c >= Vectors * lanes) {
+    for_each_of(f, c, std::make_integer_sequence<int, Vectors>{});
+    c += Vectors * lanes;
+  }
+  if constexpr (Vectors > 1) for_columns<Vectors / 2>(c, whole, f);
+}
+
 // Unwraps the wrappers, one transform each, down to the optimizer, then steps all columns. `known`: the sum
 // of the squared gradient after these transforms, or null.
 template <class Optimizer, class Rows, class Transforms, class Writer, class Gradient>
@@ -209,13 +232,23 @@ DEEPREC_INLINE void step_behind(const Rows& rows, const Transforms& transforms, 
     const auto rest = static_cast<int>(width - whole);
     columns last;
     if (rest > 0) last.read(writer.values, gradient, elements, width, whole, rest);
-    for (index_t c = 0; c < whole; c += lanes) {
+    for_columns<most_unrolled>(0, whole, [&](index_t c) __attribute__((always_inline)) {
       columns here;
       here.read(writer.values, gradient, elements, width, c, lanes);
       here.step(step, transforms, writer, elements, width, c, lanes);
-    }
+    });
     if (rest > 0) last.step(step, transforms, writer, elements, width, whole, rest);
     for (int i = 0; i < own; ++i) state[i] = of_row[i];
+  }
+}
+
+/// Whether a step reads the sum of the squared gradient before any transform.
+template <class Optimizer, class Rows>
+constexpr bool reads_squares() {
+  if constexpr (GradientTransform<Rows>) {
+    return Rows::needs_norm;
+  } else {
+    return Optimizer::needs_mean_square;
   }
 }
 

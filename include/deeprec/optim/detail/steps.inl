@@ -15,7 +15,7 @@ DEEPREC_HD DEEPREC_INLINE vector_f32 take_step(const steps::momentum_step& step,
 
 DEEPREC_HD DEEPREC_INLINE vector_f32 take_step(const steps::adagrad_step& step, vector_f32 weight,
                                                vector_f32 gradient, vector_f32& squares) {
-  squares = maximum(squares * splat(step.keep), splat(step.floor)) + gradient * gradient;
+  squares = multiply_add(gradient, gradient, maximum(squares * splat(step.keep), splat(step.floor)));
   return weight - splat(step.rate) * gradient / (sqrt(squares) + splat(step.epsilon));
 }
 

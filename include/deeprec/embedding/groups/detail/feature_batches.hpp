@@ -438,7 +438,7 @@ class feature_batches {
       if (!grouped) batches_[t].add_to(groups, ctx);
       batches_[t].add_to(pass, ctx, gradients[t]);
     }
-    if (!grouped) groups.group(ctx);
+    if (!grouped) groups.group(ctx, group_order::any);
     pass.arrange(ctx, groups.groups());
     features_[w.first]->step(ctx, groups, pass, optimizer, rounding);
   }
