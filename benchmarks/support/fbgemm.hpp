@@ -69,6 +69,17 @@ pooled_lookup<Row> generate_lookup(std::int64_t width, int prefetch) {
                              : generate(width, false, false, prefetch, false, true, false, false);
 }
 
+/// GenerateEmbeddingSpMDMNBit<int64, int64, float>: the same over rows of codes of so many bits, then scale
+/// and bias in f16. Empty without the library.
+inline pooled_lookup<std::uint8_t> generate_nbit_lookup(int bits, std::int64_t width, int prefetch) {
+  using generator = pooled_lookup<std::uint8_t>(int, std::int64_t, bool, bool, int, bool, bool);
+  auto* const generate = symbol<generator>(
+      "_ZN6fbgemm26GenerateEmbeddingSpMDMNBitIllfEENS_29EmbeddingSpMDMKernelSignatureIhT_T0_T1_"
+      "E4TypeEilbbibb");
+  return generate == nullptr ? pooled_lookup<std::uint8_t>{}
+                             : generate(bits, width, false, false, prefetch, false, true);
+}
+
 /// GenerateRowWiseSparseAdaGradFused<int64, int64, float>. Empty without the library.
 inline rowwise_adagrad generate_rowwise_adagrad(int width, int prefetch) {
   using generator = rowwise_adagrad(int, int, bool, bool, int);

@@ -19,6 +19,11 @@ TEST_CASE("int4_rows: scale and bias first, every width, combiner and ISA, insid
   check_lookups_of_codes<4, f16, bf16>(scale_bias::first);
 }
 
+TEST_CASE("int4_rows: sums have the bits of the definition on every ISA with fused multiplication") {
+  check_bits_of_codes<4, f16>(scale_bias::last);
+  check_bits_of_codes<4, f16>(scale_bias::first);
+}
+
 TEST_CASE("int4_rows: rows read by the wrong layout are caught, and rows of swapped nibbles") {
   std::mt19937_64 random(seed() + 90);
   coded_table<4, f16> table(random, 50, 37, scale_bias::last);

@@ -18,6 +18,10 @@ TEST_CASE("int8_rows: codes before f32 scale and bias, every width, combiner and
   check_lookups_of_codes<8, float, f16>(scale_bias::last);
 }
 
+TEST_CASE("int8_rows: sums have the bits of the definition on every ISA with fused multiplication") {
+  check_bits_of_codes<8, float>(scale_bias::last);
+}
+
 TEST_CASE("int8_rows: long bags in chunks, default rows, skipped ids and threads") {
   std::mt19937_64 random(seed() + 80);
   const coded_table<8, float> table(random, 300, 24, scale_bias::last);

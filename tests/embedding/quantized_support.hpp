@@ -103,6 +103,62 @@ bool agrees_with_codes(const exact_rows& rows, const Bags& bags, matrix_view<con
   return true;
 }
 
+/// Sums by the definition in lookup's documentation, for regions with fused multiplication: each code times
+/// (scale * weight) is added in order with one rounding, the biases in double. `rounded`: the products are
+/// rounded, which is wrong.
+template <int Bits, class Scale, class Bags>
+std::vector<float> sums_by_definition(const coded_table<Bits, Scale>& table, const Bags& bags,
+                                      bool rounded = false) {
+  const auto width = static_cast<std::size_t>(table.view.width());
+  std::vector<float> sums;
+  for (index_t b = 0; b < bags.bags(); ++b) {
+    std::vector<float> total(width, 0.0F);
+    double bias = 0;
+    for (index_t k = bags.ranges().begin(b); k < bags.ranges().end(b); ++k) {
+      const std::byte* const row = table.view.row(static_cast<index_t>(bags.ids()[k]));
+      const float weight = bags.weights() == nullptr ? 1.0F : bags.weights()[k];
+      const float scale = table.view.format().scale(row) * weight;
+      for (std::size_t j = 0; j < width; ++j) {
+        const auto code = static_cast<float>(
+            detail::code_at<Bits>(row + table.view.format().parts().values, static_cast<index_t>(j)));
+        volatile const float product = code * scale;
+        total[j] = rounded ? product + total[j] : std::fma(code, scale, total[j]);
+      }
+      bias += static_cast<double>(table.view.format().bias(row) * weight);
+    }
+    for (const float x : total) sums.push_back(x + static_cast<float>(bias));
+  }
+  return sums;
+}
+
+/// Lookups with fused multiplication against the definition, bit for bit.
+template <int Bits, class Scale>
+void check_bits_of_codes(scale_bias place) {
+  std::mt19937_64 random(seed() + 100 + Bits);
+  inline_executor here;
+  bool rounding_shows = false;
+  for (const index_t width :
+       {1, 7, 8, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 96, 100, 112, 127, 128, 129, 200, 300}) {
+    CAPTURE(width);
+    const coded_table<Bits, Scale> table(random, 40, width, place, width % 2 == 0 ? 0 : 3);
+    const auto made = make_batch(random, shape_of_batch::uniform, 9, 40, 12);
+    for (const bool weighted : {false, true}) {
+      const auto bags = made.view(weighted);
+      const std::vector<float> expected = sums_by_definition(table, bags);
+      const std::vector<float> broken = sums_by_definition(table, bags, true);
+      const std::size_t bytes = expected.size() * sizeof(float);
+      rounding_shows |= std::memcmp(expected.data(), broken.data(), bytes) != 0;
+      for (const isa which : runnable_isas()) {
+        if (which == isa::portable) continue;
+        CAPTURE(std::string(to_string(which)));
+        const auto out = looked_up<float>(on(here, which), table.view, bags, combiner::sum);
+        CHECK(std::memcmp(out.data(), expected.data(), bytes) == 0);
+      }
+    }
+  }
+  CHECK(rounding_shows);
+}
+
 /// One lookup on every ISA against the oracle; the ISAs with fused multiplication give the same bits.
 template <class Out, class View, class Batch, class Combiner>
 void check_codes_on_every_isa(const View& table, const exact_rows& rows, const Batch& made, bool weighted,

@@ -52,20 +52,21 @@ struct panel {
     return V > 0 && V + 1 == vectors && round_up(columns) != columns;
   }
 
+  // From where the codec's begin_of(row) points.
   template <std::size_t V>
-  DEEPREC_INLINE vector_f32 load_row(const std::byte* row) const {
+  DEEPREC_INLINE vector_f32 load_row(const std::byte* from) const {
     if constexpr (Narrow) {
-      return codec.load_first_at(row, first, static_cast<int>(columns));
+      return codec.load_first_at(from, static_cast<int>(columns));
     } else {
-      return codec.load_at(row, first, from_first<V>());
+      return codec.load_at(from, from_first<V>());
     }
   }
   template <std::size_t V>
-  DEEPREC_INLINE vector_f32 load_codes(const std::byte* row) const {
+  DEEPREC_INLINE vector_f32 load_codes(const std::byte* from) const {
     if constexpr (Narrow) {
-      return codec.load_first_codes_at(row, static_cast<int>(columns));
+      return codec.load_first_codes_at(from, static_cast<int>(columns));
     } else {
-      return codec.load_codes_at(row, from_first<V>());
+      return codec.load_codes_at(from, from_first<V>());
     }
   }
   template <std::size_t V, class Out>
@@ -87,7 +88,7 @@ struct panel {
       store(out + first + from_first<V>(), x);
     }
   }
-  DEEPREC_INLINE void prefetch(const std::byte* row) const { codec.prefetch(row, first, columns); }
+  DEEPREC_INLINE void prefetch(const std::byte* row) const { codec.prefetch(row); }
   // Prefetches the row of out for a bag: it is written only once, so no earlier access loads its lines.
   template <class Out>
   DEEPREC_INLINE void prefetch_out(const Out* out) const {
@@ -102,7 +103,7 @@ struct panel {
   [[nodiscard]] DEEPREC_INLINE index_t rows_ahead(const Args& args) const {
     const ::deeprec::kernel_tuning& tuning = *args.tuning;
     const index_t in_cache = tuning.own_cache_bytes / 4;
-    const index_t bytes = codec.bytes(columns);
+    const index_t bytes = codec.bytes();
     if (args.table_rows <= in_cache && args.table_rows * (bytes * args.width / columns) <= in_cache) {
       return args.end_position;
     }
@@ -157,13 +158,13 @@ DEEPREC_INLINE void put_row(const Args& args, const Panel columns, index_t row,
 // Adds codes times (scale * weight) to the sum of vector V, or to the sums of the pair that begins with V:
 // even columns to the first, odd ones to the second.
 template <std::size_t V, class Panel>
-DEEPREC_INLINE void add_codes_to(const Panel columns, const std::byte* row, vector_f32 scale,
+DEEPREC_INLINE void add_codes_to(const Panel columns, const std::byte* from, vector_f32 scale,
                                  vector_f32 (&total)[Panel::vectors]) {
   if constexpr (V >= 2 * Panel::pairs) {
-    total[V] = multiply_add(columns.template load_codes<V>(row), scale, total[V]);
+    total[V] = multiply_add(columns.template load_codes<V>(from), scale, total[V]);
   } else if constexpr (V % 2 == 0) {
     vector_f32 even, odd;
-    columns.codec.load_code_pairs_at(row, columns.template from_first<V>(), even, odd);
+    columns.codec.load_code_pairs_at(from, columns.template from_first<V>(), even, odd);
     total[V] = multiply_add(even, scale, total[V]);
     total[V + 1] = multiply_add(odd, scale, total[V + 1]);
   }
@@ -172,11 +173,11 @@ DEEPREC_INLINE void add_codes_to(const Panel columns, const std::byte* row, vect
 // Adds a row of codes times (scale * weight) to the sums; returns its bias times the weight, which all
 // columns share.
 template <class Panel, std::size_t... V>
-DEEPREC_INLINE float add_codes(const Panel columns, const std::byte* row, float weight,
+DEEPREC_INLINE float add_codes(const Panel columns, const std::byte* from, float weight,
                                vector_f32 (&total)[sizeof...(V)], std::index_sequence<V...>) {
-  const ::deeprec::detail::two_floats pair = columns.codec.scale_and_bias(row);
+  const ::deeprec::detail::two_floats pair = columns.codec.scale_and_bias(from);
   const vector_f32 scale = splat(pair.first * weight);
-  (add_codes_to<V>(columns, row, scale, total), ...);
+  (add_codes_to<V>(columns, from, scale, total), ...);
   return pair.second * weight;
 }
 
@@ -200,19 +201,20 @@ DEEPREC_INLINE void take_row(const Args& args, const Panel columns, const std::b
                              [[maybe_unused]] float factor, [[maybe_unused]] const vector_f32 start,
                              vector_f32 (&total)[sizeof...(V)],
                              [[maybe_unused]] std::index_sequence<V...> vectors) {
+  const std::byte* const from = columns.codec.begin_of(row);
   if constexpr (Policy::folding == ::deeprec::detail::fold::maximum) {
-    ((total[V] = columns.template load_row<V>(row)), ...);
+    ((total[V] = columns.template load_row<V>(from)), ...);
     if constexpr (Policy::clips) ((total[V] = total[V] * splat(factor)), ...);
   } else {
     if constexpr (Panel::scaled) {
       if (args.sums) {
         ((total[V] = zero()), ...);
-        const float bias = 0.0F + add_codes(columns, row, factor, total, vectors);
+        const float bias = 0.0F + add_codes(columns, from, factor, total, vectors);
         end_codes<Panel>(bias, total, vectors);
         return;
       }
     }
-    ((total[V] = multiply_add(columns.template load_row<V>(row), splat(factor), start)), ...);
+    ((total[V] = multiply_add(columns.template load_row<V>(from), splat(factor), start)), ...);
   }
 }
 
@@ -242,19 +244,20 @@ DEEPREC_INLINE index_t pool_panel(const Args& args, const Panel columns, index_t
       if (args.row_of.absent(position)) continue;
     }
     const std::byte* const row = args.row_of(position);
+    const std::byte* const from = columns.codec.begin_of(row);
     if constexpr (!adding && Policy::clips) {
       const vector_f32 factor = splat(factor_of<element, Policy, false>(args, position, row));
-      ((total[V] = maximum(total[V], columns.template load_row<V>(row) * factor)), ...);
+      ((total[V] = maximum(total[V], columns.template load_row<V>(from) * factor)), ...);
     } else if constexpr (!adding) {
-      ((total[V] = maximum(total[V], columns.template load_row<V>(row))), ...);
+      ((total[V] = maximum(total[V], columns.template load_row<V>(from))), ...);
     } else if constexpr (Panel::scaled) {
       const float factor = factor_of<element, Policy, Weighted>(args, position, row);
-      bias += static_cast<double>(add_codes(columns, row, factor, total, vectors));
+      bias += static_cast<double>(add_codes(columns, from, factor, total, vectors));
     } else if constexpr (Weighted || Policy::clips) {
       const vector_f32 factor = splat(factor_of<element, Policy, Weighted>(args, position, row));
-      ((total[V] = multiply_add(columns.template load_row<V>(row), factor, total[V])), ...);
+      ((total[V] = multiply_add(columns.template load_row<V>(from), factor, total[V])), ...);
     } else {
-      ((total[V] = total[V] + columns.template load_row<V>(row)), ...);
+      ((total[V] = total[V] + columns.template load_row<V>(from)), ...);
     }
     if constexpr (Weighted) {
       counts.add(static_cast<double>(args.weights[position]));

@@ -32,6 +32,12 @@ struct direct_rows {
     return is_absent(id_number(ids[position]), rows, padding) ||
            (pruned_by != nullptr && !(pruned_by[position] > 0.0F));
   }
+  /// A power of two up to 64 that divides every row's address.
+  [[nodiscard]] DEEPREC_INLINE index_t alignment() const {
+    const std::uintptr_t bits =
+        reinterpret_cast<std::uintptr_t>(base) | static_cast<std::uintptr_t>(stride) | 64;
+    return static_cast<index_t>(bits & (~bits + 1));
+  }
   /// One row, at position 0.
   static direct_rows only(const std::byte* const* row) {
     static constexpr Id zero{};
@@ -48,6 +54,7 @@ struct located_rows {
     return addresses[position - first_position];
   }
   DEEPREC_INLINE bool absent(index_t position) const { return (*this)(position) == nullptr; }
+  [[nodiscard]] DEEPREC_INLINE index_t alignment() const { return 1; }
   /// One row, at position 0.
   static located_rows only(const std::byte* const* row) { return {row, 0}; }
 };

@@ -1,17 +1,55 @@
 // Codecs that read the rows of each format in the lookup kernels, compiled once per region before lookup.inl.
 //
 //   of(args, first, columns)                 a codec for the panel of the columns [first, first + columns)
-//   load_at(row, first, c), load_first_at    values from column first + c, equal to the scalar reference
-//   prefetch(row, first, columns)            all lines that those columns need; bytes(columns): their size
+//   begin_of(row)                            the panel's first column in a row: the `from` of what follows
+//   load_at(from, c), load_first_at(from, n) values from column c of the panel, equal to the scalar reference
+//   prefetch(row)                            all lines that the panel needs; bytes(): their size
 //   unit                                     vectors begin at multiples of this number of columns
 //   scaled                                   true: values are codes; load_codes_at, scale_and_bias
 
-// Prefetches the lines of a range into the L2 cache: L1 accepts about two dozen lines at a time, and further
-// prefetches stall. A range that is not aligned to a line touches one line more.
-DEEPREC_INLINE void prefetch_range(const std::byte* begin, index_t bytes) {
-  for (index_t line = 0; line < bytes; line += 64) __builtin_prefetch(begin + line, 0, 2);
-  if ((reinterpret_cast<std::uintptr_t>(begin) & 63) != 0) __builtin_prefetch(begin + bytes - 1, 0, 2);
+// row + offset, of which compilers know nothing: else they add the offset to that of each vector, and keep
+// eight sums in registers instead of one.
+DEEPREC_INLINE const std::byte* part_of(const std::byte* row, index_t offset) {
+  const std::byte* from = row + offset;
+#if !defined(__CUDA_ARCH__)
+  asm("" : "+r"(from));
+#endif
+  return from;
 }
+
+// The lines of a range of bytes that has the same place in every row.
+struct row_lines {
+  index_t begin;  // from the row's address
+  index_t bytes;
+  // A range may touch one line more than its size requires. Its last byte is prefetched as well where an
+  // address has one of these bits: none where the alignment of all rows rules such ranges out; 63 where it is
+  // not known; else all, since no predictor learns a branch that depends on the address of a random row.
+  std::uintptr_t bits;
+
+  template <class Args>
+  DEEPREC_INLINE static row_lines of(const Args& args, index_t begin, index_t end) {
+    index_t step = 1;
+    if constexpr (requires { args.row_of.alignment(); }) step = begin | args.row_of.alignment();
+    step &= -step;
+    const index_t bytes = end - begin;
+    const bool may_cross = (bytes + 127 - step) / 64 > (bytes + 63) / 64;
+    return {begin, bytes, !may_cross ? 0 : step == 1 ? 63 : ~std::uintptr_t{0}};
+  }
+  // Calls use(address) for an address in each line.
+  template <class Use>
+  DEEPREC_INLINE void each(const std::byte* row, const Use& use) const {
+    const std::byte* const from = row + begin;
+    use(from);
+    if (bytes > 64) use(from + 64);
+    if (bytes > 128) use(from + 128);
+    for (index_t line = 192; line < bytes; line += 64) use(from + line);
+    if ((reinterpret_cast<std::uintptr_t>(from) & bits) != 0) use(from + bytes - 1);
+  }
+  // Into the L2 cache: L1 accepts about two dozen lines at a time, and further prefetches stall.
+  DEEPREC_INLINE void prefetch(const std::byte* row) const {
+    each(row, [](const std::byte* line) { __builtin_prefetch(line, 0, 2); });
+  }
+};
 
 // Rows that are arrays of one type.
 template <class Element>
@@ -19,22 +57,22 @@ struct row_codec {
   static constexpr bool scaled = false;
   static constexpr index_t unit = 1;
 
+  row_lines lines;
+
   template <class Args>
-  DEEPREC_INLINE static row_codec of(const Args&, index_t, index_t) {
-    return {};
+  DEEPREC_INLINE static row_codec of(const Args& args, index_t first, index_t columns) {
+    return {
+        row_lines::of(args, first * index_t{sizeof(Element)}, (first + columns) * index_t{sizeof(Element)})};
   }
-  DEEPREC_INLINE vector_f32 load_at(const std::byte* row, index_t first, index_t c) const {
-    return load(static_cast<const Element*>(static_cast<const void*>(row)) + first + c);
+  DEEPREC_INLINE const std::byte* begin_of(const std::byte* row) const { return part_of(row, lines.begin); }
+  DEEPREC_INLINE vector_f32 load_at(const std::byte* from, index_t c) const {
+    return load(static_cast<const Element*>(static_cast<const void*>(from)) + c);
   }
-  DEEPREC_INLINE vector_f32 load_first_at(const std::byte* row, index_t first, int n) const {
-    return load_first(static_cast<const Element*>(static_cast<const void*>(row)) + first, n);
+  DEEPREC_INLINE vector_f32 load_first_at(const std::byte* from, int n) const {
+    return load_first(static_cast<const Element*>(static_cast<const void*>(from)), n);
   }
-  DEEPREC_INLINE void prefetch(const std::byte* row, index_t first, index_t columns) const {
-    prefetch_range(row + first * index_t{sizeof(Element)}, columns * index_t{sizeof(Element)});
-  }
-  [[nodiscard]] DEEPREC_INLINE index_t bytes(index_t columns) const {
-    return columns * index_t{sizeof(Element)};
-  }
+  DEEPREC_INLINE void prefetch(const std::byte* row) const { lines.prefetch(row); }
+  [[nodiscard]] DEEPREC_INLINE index_t bytes() const { return lines.bytes; }
 };
 
 // Codes with one scale and one bias. Values are codes * scale + bias; sums use the parts.
@@ -43,63 +81,60 @@ struct row_codec<::deeprec::detail::scaled_code<Bits, Scale>> {
   static constexpr bool scaled = true;
   static constexpr index_t unit = 8 / Bits;  // vectors begin at a byte boundary
 
-  // Offsets from the row's address.
-  index_t codes;  // of the panel's first column
-  index_t pair;   // of scale and bias
-  index_t begin;  // range to prefetch; with scale and bias where they adjoin the panel's codes
-  index_t end;
+  index_t codes;    // the offset of the panel's first column from the row's address
+  index_t pair;     // of scale and bias from there
+  row_lines lines;  // with scale and bias where they adjoin the panel's codes
   bool pair_is_apart;
 
   template <class Args>
   DEEPREC_INLINE static row_codec of(const Args& args, index_t first, index_t columns) {
-    row_codec codec;
-    codec.pair = args.parts.others;
-    codec.codes = codec.begin = args.parts.values + first / unit;
-    codec.end = codec.begin + (columns + unit - 1) / unit;
-    const bool before = codec.pair < args.parts.values && first == 0;
-    const bool behind = codec.pair == codec.end;
-    if (before) codec.begin = codec.pair;
-    if (behind) codec.end = codec.pair + 2 * index_t{sizeof(Scale)};
-    codec.pair_is_apart = !before && !behind;
-    return codec;
+    const index_t pair = args.parts.others;
+    const index_t codes = args.parts.values + first / unit;
+    const index_t end = codes + (columns + unit - 1) / unit;
+    const bool before = pair < args.parts.values && first == 0;
+    const bool behind = pair == end;
+    return {codes, pair - codes,
+            row_lines::of(args, before ? pair : codes, behind ? pair + 2 * index_t{sizeof(Scale)} : end),
+            !before && !behind};
   }
-  DEEPREC_INLINE vector_f32 load_codes_at(const std::byte* row, index_t c) const {
+  DEEPREC_INLINE const std::byte* begin_of(const std::byte* row) const { return part_of(row, codes); }
+  DEEPREC_INLINE vector_f32 load_codes_at(const std::byte* from, index_t c) const {
     if constexpr (Bits == 8) {
-      return load_codes(row + codes + c);
+      return load_codes(from + c);
     } else {
-      return load_nibbles(row + codes + (c >> 1));
+      return load_nibbles(from + (c >> 1));
     }
   }
-  DEEPREC_INLINE vector_f32 load_first_codes_at(const std::byte* row, int n) const {
+  DEEPREC_INLINE vector_f32 load_first_codes_at(const std::byte* from, int n) const {
     if constexpr (Bits == 8) {
-      return load_first_codes(row + codes, n);
+      return load_first_codes(from, n);
     } else {
-      return load_first_nibbles(row + codes, n);
+      return load_first_nibbles(from, n);
     }
   }
   // Loads 2 * lanes columns, even and odd ones in separate vectors; 4 bits only.
-  DEEPREC_INLINE void load_code_pairs_at(const std::byte* row, index_t c, vector_f32& even,
+  DEEPREC_INLINE void load_code_pairs_at(const std::byte* from, index_t c, vector_f32& even,
                                          vector_f32& odd) const {
-    load_nibbles(row + codes + (c >> 1), even, odd);
+    load_nibbles(from + (c >> 1), even, odd);
   }
-  DEEPREC_INLINE ::deeprec::detail::two_floats scale_and_bias(const std::byte* row) const {
-    return load_two(row + pair, Scale{});
+  DEEPREC_INLINE ::deeprec::detail::two_floats scale_and_bias(const std::byte* from) const {
+    return load_two(from + pair, Scale{});
   }
-  DEEPREC_INLINE vector_f32 value_of(const std::byte* row, vector_f32 code) const {
-    const ::deeprec::detail::two_floats both = scale_and_bias(row);
+  DEEPREC_INLINE vector_f32 value_of(const std::byte* from, vector_f32 code) const {
+    const ::deeprec::detail::two_floats both = scale_and_bias(from);
     return multiply_add(code, splat(both.first), splat(both.second));
   }
-  DEEPREC_INLINE vector_f32 load_at(const std::byte* row, index_t, index_t c) const {
-    return value_of(row, load_codes_at(row, c));
+  DEEPREC_INLINE vector_f32 load_at(const std::byte* from, index_t c) const {
+    return value_of(from, load_codes_at(from, c));
   }
-  DEEPREC_INLINE vector_f32 load_first_at(const std::byte* row, index_t, int n) const {
-    return value_of(row, load_first_codes_at(row, n));
+  DEEPREC_INLINE vector_f32 load_first_at(const std::byte* from, int n) const {
+    return value_of(from, load_first_codes_at(from, n));
   }
-  DEEPREC_INLINE void prefetch(const std::byte* row, index_t, index_t) const {
-    prefetch_range(row + begin, end - begin);
-    if (pair_is_apart) __builtin_prefetch(row + pair, 0, 2);
+  DEEPREC_INLINE void prefetch(const std::byte* row) const {
+    lines.prefetch(row);
+    if (pair_is_apart) __builtin_prefetch(row + codes + pair, 0, 2);
   }
-  [[nodiscard]] DEEPREC_INLINE index_t bytes(index_t) const { return end - begin + (pair_is_apart ? 64 : 0); }
+  [[nodiscard]] DEEPREC_INLINE index_t bytes() const { return lines.bytes + (pair_is_apart ? 64 : 0); }
 };
 
 // Floats in two halves.
@@ -108,24 +143,27 @@ struct row_codec<::deeprec::detail::split_float> {
   static constexpr bool scaled = false;
   static constexpr index_t unit = 1;
 
-  index_t high;  // offsets of the panel's first column
-  index_t low;
+  row_lines high;  // the panel's columns
+  row_lines low;
 
   template <class Args>
-  DEEPREC_INLINE static row_codec of(const Args& args, index_t first, index_t) {
-    return {args.parts.values + 2 * first, args.parts.others + 2 * first};
+  DEEPREC_INLINE static row_codec of(const Args& args, index_t first, index_t columns) {
+    const index_t begin = 2 * first, end = 2 * (first + columns);
+    return {row_lines::of(args, args.parts.values + begin, args.parts.values + end),
+            row_lines::of(args, args.parts.others + begin, args.parts.others + end)};
   }
-  DEEPREC_INLINE vector_f32 load_at(const std::byte* row, index_t, index_t c) const {
-    return load_halves(row + high + 2 * c, row + low + 2 * c);
+  DEEPREC_INLINE const std::byte* begin_of(const std::byte* row) const { return part_of(row, high.begin); }
+  DEEPREC_INLINE vector_f32 load_at(const std::byte* from, index_t c) const {
+    return load_halves(from + 2 * c, from + (low.begin - high.begin) + 2 * c);
   }
-  DEEPREC_INLINE vector_f32 load_first_at(const std::byte* row, index_t, int n) const {
-    return load_first_halves(row + high, row + low, n);
+  DEEPREC_INLINE vector_f32 load_first_at(const std::byte* from, int n) const {
+    return load_first_halves(from, from + (low.begin - high.begin), n);
   }
-  DEEPREC_INLINE void prefetch(const std::byte* row, index_t, index_t columns) const {
-    prefetch_range(row + high, 2 * columns);
-    prefetch_range(row + low, 2 * columns);
+  DEEPREC_INLINE void prefetch(const std::byte* row) const {
+    high.prefetch(row);
+    low.prefetch(row);
   }
-  [[nodiscard]] DEEPREC_INLINE index_t bytes(index_t columns) const { return 4 * columns; }
+  [[nodiscard]] DEEPREC_INLINE index_t bytes() const { return high.bytes + low.bytes; }
 };
 
 // Calls use(vector, its first column, number of its valid lanes) for the values of a row, in order.
@@ -133,10 +171,11 @@ template <class Element, class Args, class Use>
 DEEPREC_INLINE void for_each_vector(const Args& args, const std::byte* row, const Use& use) {
   const index_t whole = args.width / lanes * lanes;
   const auto codec = row_codec<Element>::of(args, 0, args.width);
-  for (index_t c = 0; c < whole; c += lanes) use(codec.load_at(row, 0, c), c, lanes);
+  const std::byte* const from = codec.begin_of(row);
+  for (index_t c = 0; c < whole; c += lanes) use(codec.load_at(from, c), c, lanes);
   if (whole < args.width) {
     const int n = static_cast<int>(args.width - whole);
     const auto rest = row_codec<Element>::of(args, whole, args.width - whole);
-    use(rest.load_first_at(row, whole, n), whole, n);
+    use(rest.load_first_at(rest.begin_of(row), n), whole, n);
   }
 }

@@ -1,0 +1,88 @@
+// The lines that lookups prefetch: all that a range of a row touches, and none twice where the alignment of
+// the rows rules that out.
+#include <deeprec/embedding/kernels/lookup_kernels.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <set>
+
+using namespace deeprec;
+
+namespace {
+
+using lines_of_row = DEEPREC_PORTABLE::row_lines;
+
+template <class Rows>
+struct only_rows {
+  Rows row_of;
+};
+
+only_rows<detail::direct_rows<std::int64_t>> direct(std::uintptr_t base, index_t stride) {
+  return {{reinterpret_cast<const std::byte*>(base), stride, nullptr, 1, -1, nullptr}};
+}
+
+struct outcome {
+  bool covered = true;  // every line is prefetched, and no other
+  bool twice = false;
+};
+
+outcome of_row(const lines_of_row& lines, std::uintptr_t row) {
+  std::set<std::uintptr_t> found, touched;
+  outcome seen;
+  lines.each(reinterpret_cast<const std::byte*>(row), [&](const std::byte* at) {
+    seen.twice |= !found.insert(reinterpret_cast<std::uintptr_t>(at) / 64).second;
+  });
+  const std::uintptr_t from = row + static_cast<std::uintptr_t>(lines.begin);
+  for (std::uintptr_t at = from; at < from + static_cast<std::uintptr_t>(lines.bytes); ++at)
+    touched.insert(at / 64);
+  seen.covered = found == touched;
+  return seen;
+}
+
+}  // namespace
+
+TEST_CASE("row_lines: every line of every row is prefetched, for all sizes, strides and alignments") {
+  int faults = 0;
+  for (const std::uintptr_t base : {0x10000U, 0x10001U, 0x10004U, 0x10008U, 0x10010U, 0x10020U}) {
+    for (index_t bytes = 1; bytes <= 600; bytes += bytes < 140 ? 1 : 23) {
+      for (const index_t begin : {0, 4, 8, 64, 129}) {
+        for (const index_t gap : {0, 1, 4, 24}) {
+          const index_t stride = begin + bytes + gap;
+          const auto lines = lines_of_row::of(direct(base, stride), begin, begin + bytes);
+          const auto located =
+              lines_of_row::of(only_rows<detail::located_rows>{{nullptr, 0}}, begin, begin + bytes);
+          for (index_t row = 0; row < 64; ++row) {
+            const std::uintptr_t at = base + static_cast<std::uintptr_t>(row * stride);
+            faults += of_row(lines, at).covered ? 0 : 1;
+            faults += of_row(located, at).covered ? 0 : 1;
+          }
+        }
+      }
+    }
+  }
+  CHECK(faults == 0);
+}
+
+TEST_CASE("row_lines: no line is prefetched twice for the usual rows of codes and of floats") {
+  for (const index_t stride : {36, 40, 68, 72, 80, 96, 100, 128, 132, 136, 192, 200, 256, 512}) {
+    CAPTURE(stride);
+    const auto lines = lines_of_row::of(direct(0x10000, stride), 0, stride);
+    // Of 36 and 40 bytes some rows touch one line and some two, of 100 two and three.
+    const bool varies = stride == 36 || stride == 40 || stride == 100;
+    CHECK((lines.bits != 0) == varies);
+    bool twice = false;
+    for (index_t row = 0; row < 64; ++row) {
+      twice |= of_row(lines, 0x10000 + static_cast<std::uintptr_t>(row * stride)).twice;
+    }
+    CHECK(twice == varies);
+  }
+}
+
+TEST_CASE("row_lines: a range that is taken for an aligned one leaves out a line") {
+  auto lines = lines_of_row::of(direct(0x10000, 40), 0, 40);
+  REQUIRE(of_row(lines, 0x10000 + 40).covered);
+  lines.bits = 0;
+  CHECK_FALSE(of_row(lines, 0x10000 + 40).covered);
+}
