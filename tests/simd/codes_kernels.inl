@@ -26,6 +26,16 @@ inline void widen_nibble_pairs(region, const std::byte* from, float* apart, floa
   store(in_order, even);
   store(in_order + lanes, odd);
 }
+/// The same of bf16.
+inline void widen_pairs(region, const bf16* from, float* apart, float* in_order) {
+  vector_f32 even, odd;
+  load_pair(from, even, odd);
+  store(apart, even);
+  store(apart + lanes, odd);
+  interleave(even, odd);
+  store(in_order, even);
+  store(in_order + lanes, odd);
+}
 template <class Scale>
 void widen_two(region, const std::byte* from, float* to) {
   const auto both = load_two(from, Scale{});

@@ -152,6 +152,28 @@ TEST_CASE("codes: pairs of vectors of nibbles hold even and odd columns, and int
   CHECK(order_matters);
 }
 
+TEST_CASE(
+    "codes: pairs of vectors of bf16 hold even and odd columns of every pattern, and nothing else is read") {
+  for_every_region([&](auto region) {
+    const auto lanes = static_cast<std::size_t>(lane_count(region));
+    int wrong = 0;
+    for (std::uint32_t first = 0; first < 0x10000; first += static_cast<std::uint32_t>(2 * lanes)) {
+      guarded<bf16> stored(2 * lanes,
+                           first % 4096 == 0 ? deeprec_test::fence::before : deeprec_test::fence::behind);
+      for (std::size_t i = 0; i < 2 * lanes; ++i) {
+        stored[i] = bf16::from_bits(static_cast<std::uint16_t>(first + i));
+      }
+      std::vector<float> apart(2 * lanes), in_order(2 * lanes);
+      widen_pairs(region, stored.data(), apart.data(), in_order.data());
+      for (std::size_t i = 0; i < 2 * lanes; ++i) {
+        const std::uint32_t expected = static_cast<std::uint32_t>(first + i) << 16;
+        wrong += bits(in_order[i]) != expected || bits(apart[i % 2 * lanes + i / 2]) != expected ? 1 : 0;
+      }
+    }
+    CHECK(wrong == 0);
+  });
+}
+
 TEST_CASE("codes: halves join to the float that they were, NaN and infinity too") {
   std::mt19937_64 random(deeprec_test::seed() + 3);
   for_every_region([&](auto region) {

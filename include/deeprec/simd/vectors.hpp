@@ -9,6 +9,7 @@
 //   byte_lanes, vector_u8                     load, store, stream, copy_first    bytes, for copies only
 //   load_codes, load_nibbles, load_halves     codes of 8 and 4 bits, split floats, and load_first_ of them;
 //   load_two                                  load and load_first also of e4m3 and e5m2; two floats or halves
+//   load_pair, load_nibbles, interleave       2 * lanes columns of bf16 or 4 bits, even and odd ones apart
 //
 //   #include <deeprec/simd/begin_avx512.hpp>   // opens the target and namespace isa_avx512
 //   #include <deeprec/.../kernel.inl>          // written once with these operations

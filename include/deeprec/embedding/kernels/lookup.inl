@@ -19,9 +19,9 @@ struct panel {
   // The fewest vectors for which this panel is used: its last two may then coincide.
   static constexpr std::size_t fewest = codec_type::unit == 1 && vectors >= 4 ? vectors - 1 : vectors;
 
-  // The first 2 * pairs vectors of a panel of 4-bit codes are summed in pairs, even and odd columns apart:
-  // see add_codes. In a panel of two vectors, the second may overlap the first: these are summed one by one.
-  static constexpr std::size_t pairs = codec_type::unit == 1 || W == 2 ? 0 : vectors / 2;
+  // The first 2 * pairs vectors of a panel are summed in pairs, even and odd columns apart: see add_values. In
+  // a panel of two vectors, the second may overlap the first: these are summed one by one.
+  static constexpr std::size_t pairs = !codec_type::pairs || W == 2 ? 0 : vectors / 2;
 
   index_t first;
   index_t columns;
@@ -155,38 +155,59 @@ DEEPREC_INLINE void put_row(const Args& args, const Panel columns, index_t row,
   (columns.template store_columns<V>(out, total[V]), ...);
 }
 
-// Adds codes times (scale * weight) to the sum of vector V, or to the sums of the pair that begins with V:
-// even columns to the first, odd ones to the second.
-template <std::size_t V, class Panel>
-DEEPREC_INLINE void add_codes_to(const Panel columns, const std::byte* from, vector_f32 scale,
-                                 vector_f32 (&total)[Panel::vectors]) {
-  if constexpr (V >= 2 * Panel::pairs) {
-    total[V] = multiply_add(columns.template load_codes<V>(from), scale, total[V]);
-  } else if constexpr (V % 2 == 0) {
-    vector_f32 even, odd;
-    columns.codec.load_code_pairs_at(from, columns.template from_first<V>(), even, odd);
-    total[V] = multiply_add(even, scale, total[V]);
-    total[V + 1] = multiply_add(odd, scale, total[V + 1]);
+struct add_once {
+  DEEPREC_INLINE vector_f32 operator()(vector_f32 x, vector_f32 sum) const { return sum + x; }
+};
+struct add_times {
+  vector_f32 factor;
+  DEEPREC_INLINE vector_f32 operator()(vector_f32 x, vector_f32 sum) const {
+    return multiply_add(x, factor, sum);
   }
+};
+
+// Adds values or codes to the sum of vector V, or to the sums of the pair that begins with V: even columns to
+// the first, odd ones to the second.
+template <std::size_t V, class Panel, class Add>
+DEEPREC_INLINE void add_vector(const Panel columns, const std::byte* from, const Add& add,
+                               vector_f32 (&total)[Panel::vectors]) {
+  if constexpr (V < 2 * Panel::pairs) {
+    if constexpr (V % 2 == 0) {
+      vector_f32 even, odd;
+      columns.codec.load_pair_at(from, columns.template from_first<V>(), even, odd);
+      total[V] = add(even, total[V]);
+      total[V + 1] = add(odd, total[V + 1]);
+    }
+  } else if constexpr (Panel::scaled) {
+    total[V] = add(columns.template load_codes<V>(from), total[V]);
+  } else {
+    total[V] = add(columns.template load_row<V>(from), total[V]);
+  }
+}
+
+// Adds a row to the sums: its values, or its codes.
+template <class Panel, class Add, std::size_t... V>
+DEEPREC_INLINE void add_values(const Panel columns, const std::byte* from, const Add& add,
+                               vector_f32 (&total)[sizeof...(V)], std::index_sequence<V...>) {
+  (add_vector<V>(columns, from, add, total), ...);
 }
 
 // Adds a row of codes times (scale * weight) to the sums; returns its bias times the weight, which all
 // columns share.
 template <class Panel, std::size_t... V>
 DEEPREC_INLINE float add_codes(const Panel columns, const std::byte* from, float weight,
-                               vector_f32 (&total)[sizeof...(V)], std::index_sequence<V...>) {
+                               vector_f32 (&total)[sizeof...(V)], std::index_sequence<V...> vectors) {
   const ::deeprec::detail::two_floats pair = columns.codec.scale_and_bias(from);
-  const vector_f32 scale = splat(pair.first * weight);
-  (add_codes_to<V>(columns, from, scale, total), ...);
+  add_values(columns, from, add_times{splat(pair.first * weight)}, total, vectors);
   return pair.second * weight;
 }
 
-// Finishes sums of codes: restores the order of columns and adds the bias of all rows.
+// Finishes sums: restores the order of columns and adds the bias of all rows of codes.
 template <class Panel, std::size_t... V>
-DEEPREC_INLINE void end_codes(float bias, vector_f32 (&total)[sizeof...(V)], std::index_sequence<V...>) {
+DEEPREC_INLINE void end_sums([[maybe_unused]] float bias, vector_f32 (&total)[sizeof...(V)],
+                             std::index_sequence<V...>) {
   constexpr std::size_t paired = 2 * Panel::pairs;
   ((V < paired && V % 2 == 0 ? interleave(total[V], total[V < paired ? V + 1 : V]) : void()), ...);
-  ((total[V] = total[V] + splat(bias)), ...);
+  if constexpr (Panel::scaled) ((total[V] = total[V] + splat(bias)), ...);
 }
 
 // The value that rows are added to: +0 for a sum, which turns -0 into +0; -0 for concat, which keeps -0.
@@ -210,7 +231,7 @@ DEEPREC_INLINE void take_row(const Args& args, const Panel columns, const std::b
       if (args.sums) {
         ((total[V] = zero()), ...);
         const float bias = 0.0F + add_codes(columns, from, factor, total, vectors);
-        end_codes<Panel>(bias, total, vectors);
+        end_sums<Panel>(bias, total, vectors);
         return;
       }
     }
@@ -255,9 +276,9 @@ DEEPREC_INLINE index_t pool_panel(const Args& args, const Panel columns, index_t
       bias += static_cast<double>(add_codes(columns, from, factor, total, vectors));
     } else if constexpr (Weighted || Policy::clips) {
       const vector_f32 factor = splat(factor_of<element, Policy, Weighted>(args, position, row));
-      ((total[V] = multiply_add(columns.template load_row<V>(from), factor, total[V])), ...);
+      add_values(columns, from, add_times{factor}, total, vectors);
     } else {
-      ((total[V] = total[V] + columns.template load_row<V>(from)), ...);
+      add_values(columns, from, add_once{}, total, vectors);
     }
     if constexpr (Weighted) {
       counts.add(static_cast<double>(args.weights[position]));
@@ -265,7 +286,7 @@ DEEPREC_INLINE index_t pool_panel(const Args& args, const Panel columns, index_t
       ++counts.used;
     }
   }
-  if constexpr (Panel::scaled && adding) end_codes<Panel>(static_cast<float>(bias), total, vectors);
+  if constexpr (adding) end_sums<Panel>(static_cast<float>(bias), total, vectors);
   if (counts.used == 0) {
     if (args.empty == ::deeprec::detail::when_empty::keep) return 0;
     if (args.empty == ::deeprec::detail::when_empty::default_row) {

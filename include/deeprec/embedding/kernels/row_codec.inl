@@ -4,6 +4,7 @@
 //   begin_of(row)                            the panel's first column in a row: the `from` of what follows
 //   load_at(from, c), load_first_at(from, n) values from column c of the panel, equal to the scalar reference
 //   prefetch(row)                            all lines that the panel needs; bytes(): their size
+//   pairs, load_pair_at(from, c, even, odd)  true: 2 * lanes columns are loaded at once, even and odd ones apart
 //   unit                                     vectors begin at multiples of this number of columns
 //   scaled                                   true: values are codes; load_codes_at, scale_and_bias
 
@@ -16,6 +17,11 @@ DEEPREC_INLINE const std::byte* part_of(const std::byte* row, index_t offset) {
 #endif
   return from;
 }
+
+// No lambda: g++ takes a function that only prefetches for one without effects, and drops its calls.
+struct prefetch_line {
+  DEEPREC_INLINE void operator()(const std::byte* line) const { __builtin_prefetch(line, 0, 2); }
+};
 
 // The lines of a range of bytes that has the same place in every row.
 struct row_lines {
@@ -46,9 +52,7 @@ struct row_lines {
     if ((reinterpret_cast<std::uintptr_t>(from) & bits) != 0) use(from + bytes - 1);
   }
   // Into the L2 cache: L1 accepts about two dozen lines at a time, and further prefetches stall.
-  DEEPREC_INLINE void prefetch(const std::byte* row) const {
-    each(row, [](const std::byte* line) { __builtin_prefetch(line, 0, 2); });
-  }
+  DEEPREC_INLINE void prefetch(const std::byte* row) const { each(row, prefetch_line{}); }
 };
 
 // Rows that are arrays of one type.
@@ -56,6 +60,7 @@ template <class Element>
 struct row_codec {
   static constexpr bool scaled = false;
   static constexpr index_t unit = 1;
+  static constexpr bool pairs = std::is_same_v<Element, bf16> && loads_pairs_of_bf16;
 
   row_lines lines;
 
@@ -67,6 +72,10 @@ struct row_codec {
   DEEPREC_INLINE const std::byte* begin_of(const std::byte* row) const { return part_of(row, lines.begin); }
   DEEPREC_INLINE vector_f32 load_at(const std::byte* from, index_t c) const {
     return load(static_cast<const Element*>(static_cast<const void*>(from)) + c);
+  }
+  DEEPREC_INLINE void load_pair_at(const std::byte* from, index_t c, vector_f32& even,
+                                   vector_f32& odd) const {
+    load_pair(static_cast<const Element*>(static_cast<const void*>(from)) + c, even, odd);
   }
   DEEPREC_INLINE vector_f32 load_first_at(const std::byte* from, int n) const {
     return load_first(static_cast<const Element*>(static_cast<const void*>(from)), n);
@@ -80,6 +89,7 @@ template <int Bits, class Scale>
 struct row_codec<::deeprec::detail::scaled_code<Bits, Scale>> {
   static constexpr bool scaled = true;
   static constexpr index_t unit = 8 / Bits;  // vectors begin at a byte boundary
+  static constexpr bool pairs = Bits == 4;
 
   index_t codes;    // the offset of the panel's first column from the row's address
   index_t pair;     // of scale and bias from there
@@ -112,9 +122,8 @@ struct row_codec<::deeprec::detail::scaled_code<Bits, Scale>> {
       return load_first_nibbles(from, n);
     }
   }
-  // Loads 2 * lanes columns, even and odd ones in separate vectors; 4 bits only.
-  DEEPREC_INLINE void load_code_pairs_at(const std::byte* from, index_t c, vector_f32& even,
-                                         vector_f32& odd) const {
+  DEEPREC_INLINE void load_pair_at(const std::byte* from, index_t c, vector_f32& even,
+                                   vector_f32& odd) const {
     load_nibbles(from + (c >> 1), even, odd);
   }
   DEEPREC_INLINE ::deeprec::detail::two_floats scale_and_bias(const std::byte* from) const {
@@ -142,6 +151,7 @@ template <>
 struct row_codec<::deeprec::detail::split_float> {
   static constexpr bool scaled = false;
   static constexpr index_t unit = 1;
+  static constexpr bool pairs = false;
 
   row_lines high;  // the panel's columns
   row_lines low;

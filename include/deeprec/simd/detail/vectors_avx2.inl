@@ -40,6 +40,13 @@ DEEPREC_INLINE vector_f32 load(const float* p) { return _mm256_loadu_ps(p); }
 DEEPREC_INLINE vector_f32 load(const bf16* p) {
   return widen_bf16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
+/// 2 * lanes columns, the even and the odd columns apart: half of the instructions of two loads.
+inline constexpr bool loads_pairs_of_bf16 = true;
+DEEPREC_INLINE void load_pair(const bf16* p, vector_f32& even, vector_f32& odd) {
+  const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  even = _mm256_castsi256_ps(_mm256_slli_epi32(both, 16));
+  odd = _mm256_castsi256_ps(_mm256_and_si256(both, _mm256_set1_epi32(static_cast<int>(0xffff0000U))));
+}
 DEEPREC_INLINE vector_f32 load(const f16* p) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }

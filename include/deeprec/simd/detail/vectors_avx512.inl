@@ -36,6 +36,13 @@ DEEPREC_INLINE vector_f32 load(const float* p) { return _mm512_loadu_ps(p); }
 DEEPREC_INLINE vector_f32 load(const bf16* p) {
   return widen_bf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
+/// 2 * lanes columns, the even and the odd columns apart: half of the instructions of two loads.
+inline constexpr bool loads_pairs_of_bf16 = true;
+DEEPREC_INLINE void load_pair(const bf16* p, vector_f32& even, vector_f32& odd) {
+  const __m512i both = _mm512_loadu_si512(p);
+  even = _mm512_castsi512_ps(_mm512_maskz_slli_epi32(all_lanes, both, 16));
+  odd = _mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32(static_cast<int>(0xffff0000U))));
+}
 DEEPREC_INLINE vector_f32 load(const f16* p) {
   return _mm512_maskz_cvtph_ps(all_lanes, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }

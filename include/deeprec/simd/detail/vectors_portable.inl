@@ -38,6 +38,18 @@ DEEPREC_INLINE void store_first(T* p, vector_f32 x, int n) {
   for (int i = 0; i < n; ++i) p[i] = static_cast<T>(lane[i]);
 }
 DEEPREC_INLINE vector_f32 load(const bf16* p) { return load_first(p, lanes); }
+/// 2 * lanes columns, the even and the odd columns apart. Two loads cost no more: Arm widens and shifts at once.
+inline constexpr bool loads_pairs_of_bf16 = false;
+DEEPREC_INLINE void load_pair(const bf16* p, vector_f32& even, vector_f32& odd) {
+  alignas(64) float low[lanes];
+  alignas(64) float high[lanes];
+  for (int i = 0; i < lanes; ++i) {
+    low[i] = static_cast<float>(p[2 * i]);
+    high[i] = static_cast<float>(p[2 * i + 1]);
+  }
+  even = xsimd::batch<float>::load_aligned(low);
+  odd = xsimd::batch<float>::load_aligned(high);
+}
 DEEPREC_INLINE vector_f32 load(const f16* p) { return load_first(p, lanes); }
 DEEPREC_INLINE void store(bf16* p, vector_f32 x) { store_first(p, x, lanes); }
 DEEPREC_INLINE void store(f16* p, vector_f32 x) { store_first(p, x, lanes); }
