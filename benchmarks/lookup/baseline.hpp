@@ -18,6 +18,7 @@ struct gather_plan {
   int into;                 // what prefetches fill: 3 every cache, 2 from the second level on, 0 non-temporal
   char* out;                // rows are copied here one after the other; null: they are read only
   std::int64_t stride = 0;  // bytes from a row to the next; 0: row_bytes
+  bool once = false;        // no row touches more lines than its size requires: none is prefetched twice
 };
 
 namespace o2 {

@@ -20,9 +20,10 @@ void sum_of_width(const float* table, const plain_batch& batch, float* out) {
 }
 
 template <int Into>
-void prefetch(const char* row, std::int64_t bytes) {
+void prefetch(const char* row, std::int64_t bytes, bool once) {
   for (std::int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(row + line, 0, Into);
-  if ((reinterpret_cast<std::uintptr_t>(row) & 63) != 0) __builtin_prefetch(row + bytes - 1, 0, Into);
+  if (!once && (reinterpret_cast<std::uintptr_t>(row) & 63) != 0)
+    __builtin_prefetch(row + bytes - 1, 0, Into);
 }
 
 using vector = float __attribute__((vector_size(64)));
@@ -36,7 +37,7 @@ float gather_floats(const gather_plan& plan) {
   float tail = 0;
   for (std::int64_t k = 0; k < plan.count; ++k) {
     if (plan.distance > 0 && k + plan.distance < plan.count) {
-      prefetch<Into>(plan.table + plan.ids[k + plan.distance] * stride, plan.row_bytes);
+      prefetch<Into>(plan.table + plan.ids[k + plan.distance] * stride, plan.row_bytes, plan.once);
     }
     const char* const row = plan.table + plan.ids[k] * stride;
     if (plan.out != nullptr) {

@@ -5,6 +5,9 @@
 //   quantized/int4/d:128    the worse of hotness 20 and 100: roofline = time of the best gather of the same
 //                           rows, or of FBGEMM where it is here and faster, over ours; speedup = time over
 //                           f32 rows, over ours
+//   quantized/vs_fbgemm/int8/d:128   the same rows, in FBGEMM's layout, by its kernels (optional peer), the
+//   quantized/vs_fbgemm/int4/d:128   worse of both: speedup over its usual prefetch distance, 16 rows;
+//                           speedup_tuned over the best of 8, 16, 32 and 64
 //
 // Index sets rotate, and their different quantized rows fill twice the last-level cache. Before anything is
 // timed, the pooled rows are compared with the f32 rows' under the error that the codes allow, and with sums
@@ -15,15 +18,18 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include <deeprec/core/random.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/embedding/tables/quantize.hpp>
 #include <deeprec/embedding/tables/quantized_rows.hpp>
+#include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 
 #include "support/add.hpp"
@@ -41,8 +47,8 @@ thread_pool& two_threads() {
   return pool;
 }
 
-/// f32 rows so many that 72 bytes of each (int4 rows of 128) fill three times the last-level cache: 4 GB or
-/// more.
+/// f32 rows so many that 72 bytes of each (int4 rows of 128 have 68) fill three times the last-level cache: 4 GB
+/// or more.
 struct float_rows {
   std::string unfit;
   dense_table<f32_rows> table;
@@ -112,6 +118,20 @@ std::string fault(const dense_table<f32_rows>& floats, const dense_table<Format>
 }
 
 template <class Format>
+fbgemm::pooled_lookup<std::uint8_t> fbgemm_kernel(index_t width, int distance) {
+  if constexpr (std::is_same_v<Format, int8_rows>) {
+    return fbgemm::generate_lookup<std::uint8_t>(width, distance);
+  } else {
+    return fbgemm::generate_nbit_lookup(4, width, distance);
+  }
+}
+template <class Format>
+std::vector<row_reader> fbgemm_readers_of(const dense_table<Format>& codes) {
+  return fbgemm_readers<std::uint8_t>(codes.view().data(), codes.rows(), codes.width(),
+                                      &fbgemm_kernel<Format>);
+}
+
+template <class Format>
 void against_floats(benchmark::State& state, const std::string& name, const Format& format) {
   const float_rows& source_rows = float_rows::of_width_128();
   const dense_table<f32_rows>& floats = source_rows.table;
@@ -142,9 +162,7 @@ void against_floats(benchmark::State& state, const std::string& name, const Form
       }
       f.unfit(not_cold(r.sets, floats.rows(), row_bytes));
       std::vector<row_reader> readers = gathers(memory, row_bytes, nullptr);
-      if constexpr (std::is_same_v<Format, int8_rows>) {
-        append(readers, fbgemm_readers<std::uint8_t>(memory, floats.rows(), format.width()));
-      }
+      append(readers, fbgemm_readers_of(codes));
       r.fastest = limit::of(readers, r.sets);
       const std::string out_of =
           pace.check_cold(r.fastest.best, ids_of(r.sets), static_cast<double>(row_bytes));
@@ -172,12 +190,99 @@ void against_floats(benchmark::State& state, const std::string& name, const Form
   }
 }
 
+/// 8192 different rows again and again: writing codes is slow.
+template <class Format>
+void fill(dense_table<Format>& rows) {
+  const table_view<Format> to = rows.view();
+  const index_t stride = rows.format().stride_bytes(), patterns = std::min<index_t>(8192, rows.rows());
+  std::vector<float> values(static_cast<std::size_t>(rows.width()));
+  const counter_rng rng(6);
+  for (index_t r = 0; r < patterns; ++r) {
+    for (index_t j = 0; j < rows.width(); ++j) {
+      const auto bits = rng.bits(8, static_cast<std::uint64_t>(r * rows.width() + j));
+      values[static_cast<std::size_t>(j)] = static_cast<float>(bits >> 40) * 0x1p-24F - 0.5F;
+    }
+    rows.format().encode(values.data(), to.row(r));
+  }
+  for (index_t r = patterns; r < rows.rows(); r += patterns) {
+    std::memcpy(to.row(r), to.row(0), static_cast<std::size_t>(std::min(patterns, rows.rows() - r) * stride));
+  }
+}
+
+template <class Format>
+void against_fbgemm(benchmark::State& state, const std::string& name, const Format& format) {
+  if (fbgemm::library() == nullptr) {
+    return state.SkipWithError("no FBGEMM here: set DEEPREC_FBGEMM (benchmarks/support/fbgemm.hpp)");
+  }
+  const memory_plan plan = memory_plan::of(std::max(std::size_t{1} << 30, 3 * last_level_cache()));
+  dense_table<Format> codes(static_cast<index_t>(plan.bytes) / format.stride_bytes(), format);
+  fill(codes);
+  inline_executor here;
+  for (auto _ : state) {
+    figures f(name);
+    f.unfit(plan.unfit);
+    f.note("on_huge_pages", share_on_huge_pages(codes.view().data()));
+    struct rotation {
+      std::string which;
+      std::vector<batch> sets;
+      std::vector<row_reader> readers;
+      limit best;
+      std::vector<float> out;
+    };
+    std::vector<rotation> rotations;
+    for (const index_t hotness : {20, 100}) {
+      rotation r{hotness == 20 ? "h20" : "h100",
+                 uniform_batches(codes.rows(), hotness, format.stride_bytes()),
+                 {},
+                 {},
+                 {}};
+      r.out.resize(static_cast<std::size_t>(r.sets[0].view().bags() * codes.width()));
+      std::vector<float> theirs(r.out.size());
+      const batch& set = r.sets[0];
+      look_up(here, codes, set, r.out);
+      if (!fbgemm_kernel<Format>(codes.width(), 16)(
+              set.view().bags(), static_cast<std::int64_t>(set.ids.size()), codes.rows(),
+              static_cast<const std::uint8_t*>(static_cast<const void*>(codes.view().data())), set.ids.data(),
+              set.offsets.data(), nullptr, theirs.data())) {
+        return state.SkipWithError("wrong answer: FBGEMM refuses the batch");
+      }
+      for (std::size_t i = 0; i < theirs.size(); ++i) {
+        if (!(std::fabs(r.out[i] - theirs[i]) <= 1e-4F * (1 + std::fabs(r.out[i])))) {
+          return state.SkipWithError("wrong answer: FBGEMM's differs");
+        }
+      }
+      r.readers = fbgemm_readers_of(codes);
+      r.best = limit::of(r.readers, r.sets);
+      f.say(r.which + ": " + r.best.best.name);
+      f.unfit(not_cold(r.sets, codes.rows(), format.stride_bytes()));
+      rotations.push_back(std::move(r));
+    }
+    f.sample([&] {
+      for (rotation& r : rotations) {
+        const auto ours = [&] {
+          for (const batch& set : r.sets) look_up(here, codes, set, r.out);
+        };
+        f.pair("speedup", r.which, ours, [&] { read_all(r.readers[1], r.sets, 0, r.sets.size()); });
+        const auto [seconds, of_theirs] = f.pair("speedup_tuned", r.which, ours,
+                                                 [&] { read_all(r.best.reader, r.sets, 0, r.sets.size()); });
+        f.note("ns_per_row_" + r.which, seconds / ids_of(r.sets) * 1e9);
+        f.note("fbgemm_ns_per_row_" + r.which, of_theirs / ids_of(r.sets) * 1e9);
+      }
+    });
+    f.report(state);
+  }
+}
+
 const bool registered = [] {
   using state = benchmark::State;
   add("quantized/int8/d:128",
       [](state& s, const std::string& name) { against_floats(s, name, int8_rows(128)); });
   add("quantized/int4/d:128",
       [](state& s, const std::string& name) { against_floats(s, name, int4_rows(128)); });
+  add("quantized/vs_fbgemm/int8/d:128",
+      [](state& s, const std::string& name) { against_fbgemm(s, name, int8_rows(128)); });
+  add("quantized/vs_fbgemm/int4/d:128",
+      [](state& s, const std::string& name) { against_fbgemm(s, name, int4_rows(128)); });
   return says_fbgemm();
 }();
 

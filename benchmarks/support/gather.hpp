@@ -36,11 +36,14 @@ inline void read_all(const row_reader& reader, const std::vector<batch>& sets, s
 inline std::vector<row_reader> gathers(const char* table, index_t row_bytes, char* out, index_t stride = 0) {
   std::vector<row_reader> all;
   const index_t lines = (row_bytes + 63) / 64;
+  const index_t alignment =
+      (64 | reinterpret_cast<std::intptr_t>(table) | (stride == 0 ? row_bytes : stride));
+  const bool once = (row_bytes + 127 - (alignment & -alignment)) / 64 == lines;
   for (const bool is_native : {false, true}) {
     for (const index_t in_flight : {0, 32, 64, 96, 128, 192, 256, 384}) {
       for (const int into : {3, 2, 0}) {
         if (in_flight == 0 && into != 3) continue;
-        const gather_plan plan{table, row_bytes, nullptr, 0, in_flight / lines, into, out, stride};
+        const gather_plan plan{table, row_bytes, nullptr, 0, in_flight / lines, into, out, stride, once};
         all.push_back({std::string("gather ") + (is_native ? "native" : "o2") + " " +
                            std::to_string(in_flight) + " lines ahead into " + std::to_string(into),
                        [plan, is_native](const batch& set) {
@@ -55,12 +58,14 @@ inline std::vector<row_reader> gathers(const char* table, index_t row_bytes, cha
   return all;
 }
 
-/// FBGEMM's pooled lookups of rows of `Row` at four prefetch distances; none without its library.
-template <class Row>
-std::vector<row_reader> fbgemm_readers(const void* table, index_t rows, index_t width) {
+/// FBGEMM's pooled lookups at four prefetch distances, the second its callers' usual one; none without its
+/// library. generate(width, distance) returns a kernel.
+template <class Row, class Generate>
+std::vector<row_reader> fbgemm_readers(const void* table, index_t rows, index_t width,
+                                       const Generate& generate) {
   std::vector<row_reader> all;
   for (const int distance : {8, 16, 32, 64}) {
-    const auto kernel = fbgemm::generate_lookup<Row>(width, distance);
+    const fbgemm::pooled_lookup<Row> kernel = generate(width, distance);
     if (!kernel) break;
     all.push_back({"FBGEMM " + std::to_string(distance) + " rows ahead", [=](const batch& set) {
                      static thread_local std::vector<float> out;
@@ -73,6 +78,12 @@ std::vector<row_reader> fbgemm_readers(const void* table, index_t rows, index_t 
                    }});
   }
   return all;
+}
+
+/// The same of rows of `Row`.
+template <class Row>
+std::vector<row_reader> fbgemm_readers(const void* table, index_t rows, index_t width) {
+  return fbgemm_readers<Row>(table, rows, width, &fbgemm::generate_lookup<Row>);
 }
 
 /// The plain loop in both builds.

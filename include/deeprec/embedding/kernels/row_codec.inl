@@ -4,7 +4,7 @@
 //   begin_of(row)                            the panel's first column in a row: the `from` of what follows
 //   load_at(from, c), load_first_at(from, n) values from column c of the panel, equal to the scalar reference
 //   prefetch(row)                            all lines that the panel needs; bytes(): their size
-//   pairs, load_pair_at(from, c, even, odd)  true: 2 * lanes columns are loaded at once, even and odd ones apart
+//   pairs                                    true: load_pair_at(from, c, even, odd) loads 2 * lanes columns
 //   unit                                     vectors begin at multiples of this number of columns
 //   scaled                                   true: values are codes; load_codes_at, scale_and_bias
 

@@ -38,7 +38,8 @@ DEEPREC_INLINE void store_first(T* p, vector_f32 x, int n) {
   for (int i = 0; i < n; ++i) p[i] = static_cast<T>(lane[i]);
 }
 DEEPREC_INLINE vector_f32 load(const bf16* p) { return load_first(p, lanes); }
-/// 2 * lanes columns, the even and the odd columns apart. Two loads cost no more: Arm widens and shifts at once.
+/// 2 * lanes columns, the even and the odd columns apart. Two loads cost no more where one instruction widens
+/// and shifts, as on Arm.
 inline constexpr bool loads_pairs_of_bf16 = false;
 DEEPREC_INLINE void load_pair(const bf16* p, vector_f32& even, vector_f32& odd) {
   alignas(64) float low[lanes];
