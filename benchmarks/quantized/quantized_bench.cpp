@@ -47,8 +47,8 @@ thread_pool& two_threads() {
   return pool;
 }
 
-/// f32 rows so many that 72 bytes of each (int4 rows of 128 have 68) fill three times the last-level cache: 4 GB
-/// or more.
+/// f32 rows so many that 72 bytes of each (int4 rows of 128 have 68) fill three times the last-level cache:
+/// 4 GB or more.
 struct float_rows {
   std::string unfit;
   dense_table<f32_rows> table;
