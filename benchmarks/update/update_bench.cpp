@@ -3,6 +3,7 @@
 //
 //   update/rowwise_adagrad/d:64   roofline: the rows of the same ids read, changed and written, state
 //                                 included, by the fastest of a sweep over distances in this run
+//   update/unique/d:64            the same, for batches without a repeated id
 //   update/t2/d:64                scaling: time of one thread over that of two; of_machine: the same, over
 //                                 what two threads gain on that roofline
 //   update/skewed/d:64            speedup per id of zipf(1.05) ids over uniform ones
@@ -20,6 +21,7 @@
 #include <cstring>
 #include <functional>
 #include <memory_resource>
+#include <numeric>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -61,7 +63,7 @@ index_t rows_for(index_t stride, std::string& unfit) {
   return static_cast<index_t>(plan.bytes / 3) / stride;
 }
 
-enum class ids_are { uniform, zipf };
+enum class ids_are { uniform, zipf, unique };
 
 /// Batches whose different rows, were they uniform, fill twice the last-level cache.
 std::vector<std::vector<std::int64_t>> batches(index_t rows, index_t stride, ids_are kind) {
@@ -72,6 +74,14 @@ std::vector<std::vector<std::int64_t>> batches(index_t rows, index_t stride, ids
   std::vector<std::vector<std::int64_t>> sets(static_cast<std::size_t>(count));
   for (std::size_t s = 0; s < sets.size(); ++s) {
     const counter_rng rng(500 + s);
+    if (kind == ids_are::unique) {
+      // A walk over all rows in steps that have no factor in common with their number.
+      auto step = static_cast<index_t>(0.6180339887 * static_cast<double>(rows));  // golden: no near repeats
+      while (std::gcd(step, rows) != 1) ++step;
+      index_t at = static_cast<index_t>(s) * (rows / count);
+      for (index_t k = 0; k < ids_of_batch; ++k, at = (at + step) % rows) sets[s].push_back(at);
+      continue;
+    }
     for (index_t k = 0; k < ids_of_batch; ++k) {
       const std::uint64_t draw = rng.bits(3, static_cast<std::uint64_t>(k));
       if (kind == ids_are::uniform) {
@@ -212,9 +222,10 @@ bool same_step(Executor& executor, trained<Optimizer>& model, const std::vector<
 constexpr const char* other_rows = "wrong answer: sums and steps in double give other rows";
 
 template <class Optimizer>
-void against_roofline(benchmark::State& state, const std::string& name, index_t width) {
+void against_roofline(benchmark::State& state, const std::string& name, index_t width,
+                      ids_are kind = ids_are::uniform) {
   trained<Optimizer> model(width);
-  const id_sets sets = model.batches(ids_are::uniform);
+  const id_sets sets = model.batches(kind);
   thread_pool one(1);
   for (auto _ : state) {
     figures f(name);
@@ -405,6 +416,8 @@ const bool registered = [] {
     add("update/rowwise_adagrad/d:" + std::to_string(width),
         [width](state& s, const string& name) { against_roofline<rowwise_adagrad>(s, name, width); });
   }
+  add("update/unique/d:64",
+      [](state& s, const string& name) { against_roofline<rowwise_adagrad>(s, name, 64, ids_are::unique); });
   add("update/sgd/d:64", [](state& s, const string& name) { against_roofline<sgd>(s, name, 64); });
   add("update/adam/d:64", [](state& s, const string& name) { against_roofline<adam>(s, name, 64); });
   add("update/adagrad/d:64", [](state& s, const string& name) { against_roofline<adagrad>(s, name, 64); });
