@@ -124,7 +124,7 @@ class backward_pass {
     const bool scaled = !scale_of_.empty();
     gradients_ = block_.take<const std::byte*>(groups.size());
     if (scaled) scales_ = block_.take<float>(groups.size());
-    run_bulk(ctx, {groups.size(), index_t{1} << 14, 3.0 * static_cast<double>(groups.size())},
+    run_bulk(ctx, {groups.size(), index_t{1} << 14, 1.0 * static_cast<double>(groups.size())},
              [&](index_t begin, index_t end, int) {
                for (index_t i = begin; i < end; ++i) {
                  const auto position = static_cast<std::size_t>(groups.position(i));

@@ -32,7 +32,7 @@ void step_groups(const Context& ctx, const batch_groups& grouped, const backward
   using element = typename Format::element;
   const row_groups& groups = grouped.groups();
   if (groups.groups() == 0 || format.width() == 0) return;
-  const update_args<Format> args{grouped.rows(), groups.groups(), pass.pooled(), max_norm, format};
+  const update_args<Format> args{grouped.rows(), pass.pooled(), max_norm, format};
   const auto rows = prepare(optimizer);
   // A row is read and written; the gradients of its positions are read.
   const kernel_tuning& tuning = *ctx.tuning;
@@ -40,7 +40,8 @@ void step_groups(const Context& ctx, const batch_groups& grouped, const backward
                         static_cast<double>(groups.groups()) +
                     ns_of_bytes(tuning, groups.size() * format.width() * index_t{sizeof(float)});
   // The first fetches of a piece have no work to hide their latency: large pieces, but enough of them.
-  const index_t grain = (std::max)(grain_for(tuning, groups.groups(), ns), index_t{64});
+  const index_t large = std::clamp(groups.groups() / 64, index_t{64}, index_t{1024});
+  const index_t grain = (std::max)(grain_for(tuning, groups.groups(), ns), large);
   run_bulk(ctx, {groups.groups(), grain, ns}, [&](index_t begin, index_t end, int worker) {
     with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
       update_rows<element, Optimizer>(region, rows, rounding, args, begin, end, pass.sums_of(worker));

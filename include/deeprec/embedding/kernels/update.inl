@@ -88,14 +88,13 @@ void update_rows(region here, const Rows rows, const Rounding rounding, const Ar
   const index_t most = (tuning.update_lines_ahead + lines - 1) / lines;
   const index_t bounded = most < tuning.most_rows_ahead ? most : tuning.most_rows_ahead;
   const index_t ahead = bounded > 4 ? bounded : 4;
-  const index_t all = args.groups;
-  for (index_t group = begin; group < begin + ahead && group < all; ++group) fetch_group(args, group);
+  for (index_t group = begin; group < begin + ahead && group < end; ++group) fetch_group(args, group);
   // Of the last gradient that was read in place: the ids of a bag share it.
   [[maybe_unused]] const float* squared = nullptr;
   [[maybe_unused]] float squared_factor = 0;
   [[maybe_unused]] float squares = 0;
   for (index_t group = begin; group < end; ++group) {
-    if (group + ahead < all) fetch_group(args, group + ahead);
+    if (group + ahead < end) fetch_group(args, group + ahead);
     const index_t position = starts[group];
     const index_t positions = starts[group + 1] - position;
     if (positions > ::deeprec::detail::chunk_positions) continue;

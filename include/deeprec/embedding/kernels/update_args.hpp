@@ -16,7 +16,6 @@ using gradient_policy = kernel_traits<fold::add, ids_are::present, false>;
 template <class Format>
 struct update_args {
   group_rows rows;
-  index_t groups;  // of the batch
   gradient_args gradient;
   float max_norm;  // rows were scaled down to this norm; 0: they were not
   Format format;

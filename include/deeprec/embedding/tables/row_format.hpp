@@ -101,7 +101,7 @@ class plain_rows {
     if (state_floats_ == 0) return nullptr;
     constexpr index_t unit = alignof(float);
     const index_t bytes = width() * index_t{sizeof(T)};  // needs no cap: the row is in memory
-    return reinterpret_cast<float*>(static_cast<void*>(row + (bytes + unit - 1) / unit * unit));
+    return reinterpret_cast<float*>(static_cast<void*>(row + ((bytes + unit - 1) & -unit)));
   }
 
   DEEPREC_HD DEEPREC_INLINE void decode(const std::byte* row, float* values) const noexcept {

@@ -228,7 +228,7 @@ DEEPREC_INLINE void step_behind(const Rows& rows, const Transforms& transforms, 
     const auto step = rows.begin_row(own == 0 ? state : of_row, mean_square);
     using columns = column_vector<Optimizer::element_state>;
     float* const elements = Optimizer::element_state == 0 ? nullptr : state + own;
-    const index_t whole = width - width % lanes;
+    const index_t whole = width & -index_t{lanes};
     const auto rest = static_cast<int>(width - whole);
     columns last;
     if (rest > 0) last.read(writer.values, gradient, elements, width, whole, rest);
