@@ -319,14 +319,14 @@ TEST_CASE("gemm: the checks above catch backends that are wrong") {
   const trial odd{.m = 20, .n = 6, .k = 30, .kind = values::with_infinities};
   CHECK(worst_of<gemm_backends<nanless>>(here, odd, random) > 1);
   // An error of the size of bf16's is too much for f32 and for tf32.
-  trial coarse{.m = 30, .n = 30, .k = 3, .desc = {.math = gemm_math::bf16}};
+  trial coarse{.m = 30, .n = 30, .k = 3, .desc = {.math = gemm_math::forced_bf16}};
   CHECK(worst_of<eigen>(here, coarse, random) <= 1);
   operand a(30, 3, gemm_storage::f32), b(3, 30, gemm_storage::f32), exact(30, 30, gemm_storage::f32);
   a.fill(random, values::normal);
   b.fill(random, values::normal);
   operand rounded = exact;
   REQUIRE(gemm<eigen>(here, {}, a.f32.view(), b.f32.view(), exact.f32.view()).ok());
-  REQUIRE(gemm<eigen>(here, {.math = gemm_math::bf16}, a.f32.view(), b.f32.view(), rounded.f32.view()).ok());
+  REQUIRE(gemm<eigen>(here, {.math = gemm_math::forced_bf16}, a.f32.view(), b.f32.view(), rounded.f32.view()).ok());
   double apart = 0;
   for (index_t i = 0; i < 30; ++i) {
     for (index_t j = 0; j < 30; ++j) {
@@ -719,7 +719,7 @@ TEST_CASE("gemm: bf16 products don't read past the end of an odd k") {
           a[static_cast<std::size_t>(i * (k + pad) + p)] = bf16(p == 0 && i % 2 == 1 ? HUGE_VALF : 1.0F);
       }
       matrix c(m, n);
-      REQUIRE(gemm(here, {.b = gemm_operand::transposed, .math = gemm_math::bf16},
+      REQUIRE(gemm(here, {.b = gemm_operand::transposed, .math = gemm_math::forced_bf16},
                    matrix_view<const bf16>(a.data(), m, k, k + pad), matrix_view<const bf16>(b.data(), n, k),
                    c.view())
                   .ok());
@@ -744,7 +744,7 @@ TEST_CASE("gemm: where the machine has bf16 products, the implementation that on
                                 .inputs = gemm_storage::bf16};
   matrix x(64, 256), w(512, 256), y(64, 512);
   const std::string text =
-      explain_gemm({.b = gemm_operand::transposed, .math = gemm_math::bf16}, x.view(), w.view(), y.view());
+      explain_gemm({.b = gemm_operand::transposed, .math = gemm_math::forced_bf16}, x.view(), w.view(), y.view());
   INFO(text);
   if (active_isa() != isa::avx512_bf16) {
     MESSAGE("no bf16 products on this machine");
@@ -865,7 +865,7 @@ TEST_CASE("gemm: oneDNN keeps to the instruction set of the process and of the c
 TEST_CASE("gemm: tells a parent who multiplies" * doctest::skip()) {
   matrix x(64, 256), w(512, 256), y(64, 512);
   const std::string text =
-      explain_gemm({.b = gemm_operand::transposed, .math = gemm_math::bf16}, x.view(), w.view(), y.view());
+      explain_gemm({.b = gemm_operand::transposed, .math = gemm_math::forced_bf16}, x.view(), w.view(), y.view());
   std::printf("explained %s\n", text.c_str());
 }
 
@@ -879,7 +879,7 @@ TEST_CASE("gemm: after warm-up, changing batch sizes make no primitive and cast 
   const auto all_sizes = [&] {
     for (index_t m = 1; m <= 300; m += 13) {
       const gemm_desc desc{
-          .b = gemm_operand::transposed, .math = gemm_math::bf16, .activation = gemm_activation::relu};
+          .b = gemm_operand::transposed, .math = gemm_math::forced_bf16, .activation = gemm_activation::relu};
       REQUIRE(gemm(here, desc, x.view().rows(0, m), kept, y.view().rows(0, m)).ok());
     }
   };
@@ -890,7 +890,7 @@ TEST_CASE("gemm: after warm-up, changing batch sizes make no primitive and cast 
     if (m % 16 != 0) continue;
     REQUIRE(
         gemm(here,
-             {.b = gemm_operand::transposed, .math = gemm_math::bf16, .activation = gemm_activation::relu},
+             {.b = gemm_operand::transposed, .math = gemm_math::forced_bf16, .activation = gemm_activation::relu},
              x.view().rows(0, m), kept, y.view().rows(0, m))
             .ok());
   }
@@ -899,7 +899,7 @@ TEST_CASE("gemm: after warm-up, changing batch sizes make no primitive and cast 
   for (index_t m = 1; m <= 300; ++m) {  // the last rows: 15 sizes, fused and not
     REQUIRE(
         gemm(here,
-             {.b = gemm_operand::transposed, .math = gemm_math::bf16, .activation = gemm_activation::relu},
+             {.b = gemm_operand::transposed, .math = gemm_math::forced_bf16, .activation = gemm_activation::relu},
              x.view().rows(0, m), kept, y.view().rows(0, m))
             .ok());
   }
@@ -986,7 +986,7 @@ TEST_CASE("gemm: an operand is cast to the same bits with every instruction set,
     context other{here};
     other.instruction_set = which;
     const gemm_weights ours(w.view(), weight_reuse::few), theirs(w.view(), weight_reuse::few);
-    const gemm_desc desc{.b = gemm_operand::transposed, .math = gemm_math::bf16};
+    const gemm_desc desc{.b = gemm_operand::transposed, .math = gemm_math::forced_bf16};
     REQUIRE(gemm(best, desc, x.view(), ours, y.view()).ok());
     REQUIRE(gemm(other, desc, x.view(), theirs, again.view()).ok());  // casts
     REQUIRE(gemm(best, desc, x.view(), theirs, again.view()).ok());
@@ -1027,7 +1027,7 @@ TEST_CASE("hazard H21: an update that nobody announced is caught where contracts
   x.fill(random);
   w.fill(random);
   const gemm_weights kept(w.view());
-  const gemm_desc desc{.math = gemm_math::tf32};
+  const gemm_desc desc{.math = gemm_math::forced_tf32};
   REQUIRE(gemm(here, desc, x.view(), kept, y.view()).ok());
   w(3, 3) += 1;
 #if DEEPREC_CONTRACTS && DEEPREC_EXCEPTIONS
@@ -1047,7 +1047,7 @@ TEST_CASE("gemm: kept weights may be met for the first time by many threads at o
   matrix x(20, 40), w(40, 30), expected(20, 30);
   x.fill(random);
   w.fill(random);
-  const gemm_desc desc{.math = gemm_math::bf16};
+  const gemm_desc desc{.math = gemm_math::forced_bf16};
   inline_executor here;
   const gemm_weights other(w.view());
   REQUIRE(gemm(here, desc, x.view(), other, expected.view()).ok());
@@ -1161,7 +1161,7 @@ TEST_CASE("gemm: tf32 products are the products of the rounded factors") {
   matrix a(17, 33), b(33, 20), c(17, 20), again(17, 20);
   a.fill(random);
   b.fill(random);
-  REQUIRE(gemm(here, {.math = gemm_math::tf32}, a.view(), b.view(), c.view()).ok());
+  REQUIRE(gemm(here, {.math = gemm_math::forced_tf32}, a.view(), b.view(), c.view()).ok());
   for (float& x : a.storage) x = tf32_round(x);
   for (float& x : b.storage) x = tf32_round(x);
   REQUIRE(gemm(here, {}, a.view(), b.view(), again.view()).ok());

@@ -642,7 +642,7 @@ TEST_CASE(
   for (const weight_reuse reuse : {weight_reuse::few, weight_reuse::many}) {
     const auto make = [&](std::uint64_t seed, std::pmr::memory_resource* memory) {
       return mlp<>({20, 12, 4}, mlp_output::linear, counter_rng(seed), weight_init::he, 0, memory,
-                   {.math = gemm_math::bf16, .weights = reuse});
+                   {.math = gemm_math::forced_bf16, .weights = reuse});
     };
     const auto train = [&](mlp<>& stack, int steps) {
       for (int s = 0; s < steps; ++s) {
@@ -739,7 +739,7 @@ TEST_CASE("mlp: bf16 trains close to f32, with the last layer in f32 and with bf
        {mlp_precision::last_layer::as_the_rest, mlp_precision::last_layer::f32}) {
     for (const gemm_storage hidden : {gemm_storage::f32, gemm_storage::bf16}) {
       for (const weight_reuse reuse : {weight_reuse::few, weight_reuse::many}) {
-        const mlp_precision how{.math = gemm_math::bf16, .last = last, .hidden = hidden, .weights = reuse};
+        const mlp_precision how{.math = gemm_math::forced_bf16, .last = last, .hidden = hidden, .weights = reuse};
         mlp<> rounded = make(how);
         REQUIRE(rounded.forward(here, x.view()).ok());
         REQUIRE(rounded.backward(here, dy.view()).ok());
@@ -763,7 +763,7 @@ TEST_CASE("hazard H21: a stack's products follow steps and writes through its vi
   matrix x(8, 20), dy(8, 4);
   x.fill(random);
   dy.fill(random);
-  const mlp_precision how{.math = gemm_math::bf16, .weights = weight_reuse::many};
+  const mlp_precision how{.math = gemm_math::forced_bf16, .weights = weight_reuse::many};
   const auto make = [&] {
     return mlp<>({20, 12, 4}, mlp_output::linear, counter_rng(3), weight_init::he, 0,
                  std::pmr::get_default_resource(), how);

@@ -24,7 +24,7 @@ TEST_CASE("dense layers: memory is asked for by the caller's thread, and in no p
       CAPTURE(batch);
       CAPTURE(narrow);
       mlp_precision how;
-      if (narrow) how.math = gemm_math::bf16;
+      if (narrow) how.math = gemm_math::forced_bf16;
       mlp<> tower({13, 300, 70, 1}, mlp_output::linear, counter_rng(7), weight_init::he, 0, &memory, how);
       const std::vector<float> values(static_cast<std::size_t>(batch * 13), 0.25F);
       const std::vector<float> ones(static_cast<std::size_t>(batch), 1.0F);

@@ -209,7 +209,7 @@ TEST_CASE("B13: bits of kept weights don't depend on the instruction set that ca
   inline_executor here;
   context best{here}, least{here};
   least.instruction_set = isa::portable;
-  const gemm_desc desc{.b = gemm_operand::transposed, .math = gemm_math::bf16};
+  const gemm_desc desc{.b = gemm_operand::transposed, .math = gemm_math::forced_bf16};
   const matrix_view<const float> row(x.data(), 1, 40), values(w.data(), 30, 40);
   const gemm_weights ours(values, weight_reuse::few), theirs(values, weight_reuse::few);
   REQUIRE(gemm(best, desc, row, ours, matrix_view<float>(first.data(), 1, 30)).ok());

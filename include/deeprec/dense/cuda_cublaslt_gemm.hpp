@@ -51,7 +51,7 @@ struct cublaslt_gemm {
     if (a != b) return {errc::unsupported, "gemm: cuBLASLt multiplies operands of one type"};
     if (a == gemm_storage::f32 && c == gemm_storage::bf16)
       return {errc::unsupported, "gemm: cuBLASLt has no bf16 result of floats"};
-    if (a == gemm_storage::bf16 && desc.math == gemm_math::tf32)
+    if (a == gemm_storage::bf16 && detail::permission_of(desc.math) == gemm_math::tf32)
       return {errc::unsupported, "gemm: TF32 is for float operands"};
     if (!desc.mask.absent())
       return {errc::unsupported, "gemm: cuBLASLt's mask of ReLU's output is mask_bits"};
@@ -218,7 +218,7 @@ struct cublaslt_backend {
     const void* const old = has_residual ? desc.residual.data() : out;
     key.inputs = a.storage();
     key.output = c.storage();
-    key.math = key.inputs == gemm_storage::bf16 ? gemm_math::f32 : desc.math;
+    key.math = key.inputs == gemm_storage::bf16 ? gemm_math::f32 : detail::permission_of(desc.math);
     key.c_stride = leading_dimension(c);
     key.old_stride = leading_dimension(has_residual ? desc.residual : c);
     key.count = desc.batch.count;

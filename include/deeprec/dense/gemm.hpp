@@ -280,7 +280,8 @@ template <class Backends = host_gemm_backends, class Context, class A, class B, 
 /// @threads  thread-safe
 /// @error    none: a refusal of gemm() is in the text
 /// @example  explain_gemm({.math = gemm_math::bf16}, x, w, y)
-///           // "oneDNN (brg:avx512_core_bf16), 32 tiles of 64 x 512, a narrowed by tile; not thin: ..."
+///           // "oneDNN (brg:avx512_core), 32 tiles of 64 x 512; bf16 is permitted, f32 taken: k is below 24,
+///           // which fills no tile of AMX; not thin: ..."
 template <class Backends = host_gemm_backends, class A, class B, class C, class = detail::unit>
 [[nodiscard]] std::string explain_gemm(const gemm_desc& desc, const A& a, const B& b, const C& c) {
   if (const status s = detail::check_gemm(desc, a, detail::values_of(b), c); !s) return s.message();
@@ -311,6 +312,16 @@ template <class Backends = host_gemm_backends, class A, class B, class C, class 
   if (setup.packed) text += ", b packed";
   if (job.has_steps()) text += setup.fused ? ", steps fused" : ", steps composed on each tile";
   if (detail::has_result_steps(desc)) text += ", bits and sums in a pass over c";
+  if (job.math == gemm_math::bf16 || job.math == gemm_math::tf32) {
+    text += std::string("; ") + to_string(job.math) + " is permitted, ";
+    if (setup.math.why_f32 != nullptr) {
+      text += std::string("f32 taken: ") + setup.math.why_f32;
+    } else if (setup.inputs == gemm_storage::bf16) {
+      text += "and taken";
+    } else {
+      text += "f32 taken: the backend has no such product of this shape";
+    }
+  }
   return text + refused;
 }
 

@@ -24,6 +24,14 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace gemm_backend {
 
+/// What multiplies factors of bf16, in rising order of speed.
+enum class bf16_unit : std::uint8_t {
+  none,
+  slow_vectors,  ///< AVX512-BF16, slower than float
+  vectors,       ///< AVX512-BF16, faster than float
+  tiles,         ///< AMX
+};
+
 /// One tile's product, without its pointers: op(a) m x k, op(b) k x n, c m x n, all at least 1. Row
 /// strides in elements; a single row has the stride of a dense matrix.
 struct problem {
@@ -95,12 +103,24 @@ inline std::shared_ptr<void> shared_memory(std::pmr::memory_resource* from, std:
 /// Multiplies tiles of A by B into C on the calling thread. The same tile gives the same bits, whatever its
 /// address and whatever runs at the same time. can_run() returns unsupported, with the reason, where
 /// plan() has no run.
+///
+/// Optional members, all static: `can_multiply(m, n, k)`, an early can_run() of a whole product;
+/// `bf16_products(isa)`, the bf16_unit of a context with this instruction set (absent: none);
+/// `same_rows(plan, rows)`, true where a row of the plan's result has the same bits in a product of `rows` rows
+/// (absent: false).
 template <class B>
 concept GemmBackend = requires(const gemm_backend::problem& query) {
   { B::name } -> std::convertible_to<const char*>;
   { B::can_run(query) } -> std::same_as<status>;
   { B::plan(query) } -> std::same_as<gemm_backend::plan>;
 };
+
+/// A backend with same_rows().
+template <class B>
+concept SameRowsBackend =
+    GemmBackend<B> && requires(const gemm_backend::plan& plan, index_t rows) {
+      { B::same_rows(plan, rows) } -> std::same_as<bool>;
+    };
 
 /// A backend that multiplies faster by an operand b in a packed layout of its own. `b` is dense: k x n, or
 /// n x k where `orientation` is transposed. The packed form is in `memory`, which the calling thread has for

@@ -29,8 +29,10 @@ enum class gemm_operand : std::uint8_t { normal, transposed };
 enum class gemm_output : std::uint8_t { overwrite, accumulate };
 
 /// Rounding of the factors before a product: none, to bf16 (relative error 2^-8), to TF32 (2^-11). Sums are
-/// float.
-enum class gemm_math : std::uint8_t { f32, bf16, tf32 };
+/// float. bf16 and tf32 are permissions: the host rounds where that is faster than f32, a matter of the
+/// machine and the shape, never of a clock (explain_gemm() returns the choice and its reason). The forced ones
+/// round everywhere, whatever that costs.
+enum class gemm_math : std::uint8_t { f32, bf16, tf32, forced_bf16, forced_tf32 };
 
 /// x, max(x, 0), x Phi(x), the same by tanh, 1 / (1 + e^-x).
 enum class gemm_activation : std::uint8_t { none, relu, gelu, gelu_tanh, sigmoid };
@@ -50,7 +52,19 @@ inline constexpr gemm_storage gemm_storage_of =
 }  // namespace detail
 
 constexpr const char* to_string(gemm_math math) noexcept {
-  return math == gemm_math::f32 ? "f32" : math == gemm_math::bf16 ? "bf16" : "tf32";
+  switch (math) {
+    case gemm_math::f32:
+      return "f32";
+    case gemm_math::bf16:
+      return "bf16";
+    case gemm_math::tf32:
+      return "tf32";
+    case gemm_math::forced_bf16:
+      return "forced_bf16";
+    case gemm_math::forced_tf32:
+      return "forced_tf32";
+  }
+  return "unknown";
 }
 
 /// A matrix_view whose element type is known at run time: float or bf16.
@@ -113,6 +127,13 @@ struct basic_gemm_desc {
 using gemm_desc = basic_gemm_desc<>;
 
 namespace detail {
+
+/// The math that permits what a forced one demands.
+constexpr gemm_math permission_of(gemm_math math) noexcept {
+  return math == gemm_math::forced_bf16   ? gemm_math::bf16
+         : math == gemm_math::forced_tf32 ? gemm_math::tf32
+                                          : math;
+}
 
 constexpr index_t bytes_of(gemm_storage storage) noexcept { return storage == gemm_storage::f32 ? 4 : 2; }
 

@@ -27,6 +27,7 @@
 #  include <utility>
 
 #  include <deeprec/core/isa.hpp>
+#  include <deeprec/dense/detail/gemm_arithmetic.hpp>
 #  include <deeprec/dense/detail/onednn_api.hpp>
 #  include <deeprec/dense/detail/plan_cache.hpp>
 
@@ -56,6 +57,28 @@ struct onednn_gemm {
             .scratch_bytes = scratch == 0 ? 0 : scratch + page + beyond(q),
             .implementation = implementation,
             .state = std::move(made)};
+  }
+
+  [[nodiscard]] static gemm_backend::bf16_unit bf16_products(isa which) noexcept {
+    const isa most = detail::onednn_isa();
+    return detail::unit_of({.vectors = (std::min)(best_isa(), most) == isa::avx512_bf16 &&
+                                       (which == best_isa() || which >= most),
+                            .tiles = detail::onednn_has_tiles(),
+                            .full_rate = detail::has_fast_bf16_vectors()});
+  }
+
+  /// As measured with 2.6.3. brg: a sum runs over k in one order whatever the rows, but few values of bf16
+  /// are multiplied by vectors where more are by AMX. gemm:jit with AVX-512: so for 2 to 15 rows.
+  [[nodiscard]] static bool same_rows(const gemm_backend::plan& plan, index_t rows) noexcept {
+    const gemm_backend::problem& q = plan.query;
+    if (std::strstr(plan.implementation, "brg") == nullptr) {
+      return q.inputs == gemm_storage::f32 && detail::onednn_isa() >= isa::avx512 && q.m < 16 && rows > 1 &&
+             rows < 16;
+    }
+    const auto by_vectors = [&](index_t m) {
+      return (m == 1 && q.k == 256) || (m <= 32 && m * q.n <= 256) || q.k <= 16;
+    };
+    return q.inputs == gemm_storage::f32 || by_vectors(q.m) == by_vectors(rows);
   }
 
   /// @cost    O(kn)

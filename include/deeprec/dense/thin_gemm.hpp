@@ -20,8 +20,12 @@ namespace deeprec { inline namespace DEEPREC_ABI { inline namespace DEEPREC_UNIT
 struct thin_gemm {
   static constexpr const char* name = "thin";
 
+  [[nodiscard]] static status can_multiply(index_t m, index_t n, index_t) noexcept {
+    if (m != 1 && n != 1) return {errc::unsupported, "thin products have one row or one column"};
+    return {};
+  }
   [[nodiscard]] static status can_run(const gemm_backend::problem& q) noexcept {
-    if (q.m != 1 && q.n != 1) return {errc::unsupported, "thin products have one row or one column"};
+    if (const status s = can_multiply(q.m, q.n, q.k); !s) return s;
     if (q.output != gemm_storage::f32) return {errc::unsupported, "thin products' results are float"};
     if (q.packed) return {errc::unsupported, "thin products read b as it is"};
     if (by_column(q)) {

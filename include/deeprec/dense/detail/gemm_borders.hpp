@@ -19,23 +19,28 @@ namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 struct gemm_piece {
   index_t begin, size;
-  int kind;        ///< pieces of one kind have one size
-  index_t filled;  ///< how much of size is data; the rest is zeros
+  int kind;             ///< pieces of one kind have one size
+  index_t filled;       ///< how much of size is data; the rest is zeros
+  index_t skipped = 0;  ///< of the beginning: part of the piece before, multiplied again and not written
 };
 
 /// How the remainder after the whole blocks is cut.
 enum class gemm_rest : std::uint8_t {
   one_piece,
-  powers,  ///< powers of two down to 16, then the last few
-  filled,  ///< from 256 a multiple of 1/8 of the power of two below; what is left, padded to a multiple of 8
-  filled_whole,  ///< one piece, padded to a multiple of 8, from 256 to one of 1/16 of the power of two below
+  powers,      ///< powers of two down to 16, then the last few
+  overlapped,  ///< powers of two down to 8, the last few as the end of a piece of 4 or 8; below 16 in all: powers
+  filled,      ///< from 256 a multiple of 1/8 of the power of two below; what is left, as filled_whole
+  filled_whole,  ///< one piece, padded to a multiple of 8, from 128 to one of 1/8 of the power of two below
 };
 
 class gemm_pieces {
  public:
   gemm_pieces() = default;
   constexpr gemm_pieces(index_t total, index_t block, gemm_rest rest_as) noexcept
-      : block_(block), whole_(total / block), rest_(total % block), rest_as_(rest_as) {
+      : block_(block),
+        whole_(total / block),
+        rest_(total % block),
+        rest_as_(rest_as == gemm_rest::overlapped && total < 16 ? gemm_rest::powers : rest_as) {
     for (index_t left = rest_; left > 0; ++kinds_) left -= next(left);
   }
 
@@ -61,6 +66,10 @@ class gemm_pieces {
     const gemm_piece piece = (*this)[whole_ + kind - 1];
     return piece.filled < piece.size;
   }
+  /// Whether a piece of this kind begins within the piece before.
+  [[nodiscard]] constexpr bool is_overlapped(int kind) const noexcept {
+    return kind != 0 && (*this)[whole_ + kind - 1].skipped > 0;
+  }
   [[nodiscard]] constexpr gemm_piece operator[](index_t i) const noexcept {
     if (i < whole_) return {i * block_, block_, 0, block_};
     index_t begin = whole_ * block_;
@@ -68,7 +77,9 @@ class gemm_pieces {
     for (int kind = 1;; ++kind) {
       const index_t there = next(left);
       if (i == whole_ + kind - 1) {
-        return {begin, size_for(there), kind, there};
+        const index_t size = size_for(there);
+        if (rest_as_ == gemm_rest::overlapped) return {begin + there - size, size, kind, size, size - there};
+        return {begin, size, kind, there};
       }
       begin += there;
       left -= there;
@@ -82,14 +93,15 @@ class gemm_pieces {
   // The part of `left` that the next piece takes.
   [[nodiscard]] constexpr index_t next(index_t left) const noexcept {
     if (rest_as_ == gemm_rest::powers && left >= 16) return power_below(left);
+    if (rest_as_ == gemm_rest::overlapped && left >= 8) return power_below(left);
     if (rest_as_ != gemm_rest::filled || left < 256) return left;
     const index_t step = power_below(left) / 8;
     return left / step * step;
   }
   [[nodiscard]] constexpr index_t size_for(index_t there) const noexcept {
+    if (rest_as_ == gemm_rest::overlapped && there < 8) return there <= 4 ? 4 : 8;
     if (rest_as_ < gemm_rest::filled) return there;
-    const index_t step =
-        rest_as_ == gemm_rest::filled_whole && there >= 256 ? power_below(there) / 16 : index_t{8};
+    const index_t step = (std::max)(power_below(there) / 8, index_t{8});
     return (there + step - 1) / step * step;
   }
 
@@ -119,6 +131,7 @@ struct tile_wishes {
   bool converts_b = false;  ///< b is converted for every tile
   bool converts_a = false;
   bool k_is_rows = false;  ///< k counts rows of both operands
+  bool overlaps = false;   ///< the last few rows are the end of a piece that overlaps the one before
 };
 
 constexpr gemm_borders cut(index_t m, index_t n, index_t k, tile_wishes wishes) noexcept {
@@ -152,7 +165,7 @@ constexpr gemm_borders cut(index_t m, index_t n, index_t k, tile_wishes wishes) 
       }
     }
   }
-  return {{m, mb, gemm_rest::powers}, {n, nb, gemm_rest::one_piece}, depth};
+  return {{m, mb, wishes.overlaps ? gemm_rest::overlapped : gemm_rest::powers}, {n, nb, gemm_rest::one_piece}, depth};
 }
 
 }}}  // namespace deeprec::DEEPREC_ABI::detail

@@ -20,6 +20,7 @@
 #include <deeprec/core/bulk.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/first_fault.hpp>
+#include <deeprec/dense/detail/gemm_arithmetic.hpp>
 #include <deeprec/dense/detail/gemm_borders.hpp>
 #include <deeprec/dense/detail/gemm_tiles_kernels.hpp>
 #include <deeprec/dense/gemm_backend.hpp>
@@ -59,6 +60,7 @@ struct gemm_setup {
   explicit gemm_setup(std::pmr::memory_resource* memory) : plans(memory) {}
 
   const char* backend = "";
+  chosen_math math;
   gemm_borders borders;
   conversion convert_a = conversion::none, convert_b = conversion::none;
   gemm_storage inputs = gemm_storage::f32;
@@ -102,15 +104,15 @@ class line_buffer {
   void* data_;
 };
 
-/// The conversion of an operand that math needs, for a backend that reads `inputs`.
+/// The conversion of an operand that math, f32 or forced, needs, for a backend that reads `inputs`.
 constexpr conversion conversion_for(gemm_math math, gemm_storage stored, gemm_storage inputs) noexcept {
   if (inputs == gemm_storage::bf16) {
     return stored == gemm_storage::bf16 ? conversion::none : conversion::narrow;
   }
   if (stored == gemm_storage::bf16) return conversion::widen;  // every bf16 is a TF32
-  return math == gemm_math::f32    ? conversion::none
-         : math == gemm_math::bf16 ? conversion::round_bf16
-                                   : conversion::round_tf32;
+  return math == gemm_math::f32           ? conversion::none
+         : math == gemm_math::forced_bf16 ? conversion::round_bf16
+                                          : conversion::round_tf32;
 }
 
 /// The same bits with every instruction set.
@@ -179,9 +181,9 @@ gemm_weights::form weights_form(isa which, const gemm_job& job, conversion how, 
 /// the plan writes c; finished: a pass over the tile reads the product from scratch and writes c.
 enum class result_way : std::uint8_t { fused, direct, finished };
 
-/// Makes a backend's plans; unsupported where the backend refuses one.
+/// Makes a backend's plans; unsupported where the backend refuses one, or where `overlaps` would change bits.
 template <class Backend>
-status try_plans(isa which, const gemm_job& job, result_way way, gemm_setup& setup) {
+status make_plans(isa which, const gemm_job& job, result_way way, bool overlaps, gemm_setup& setup) {
   const bool fuse = way == result_way::fused;
   const bool finished = way == result_way::finished;
   setup.fused = fuse;
@@ -196,7 +198,8 @@ status try_plans(isa which, const gemm_job& job, result_way way, gemm_setup& set
                        .converts_b = setup.convert_b != conversion::none && job.weights == nullptr,
                        .converts_a = setup.convert_a != conversion::none,
                        .k_is_rows = job.a_as == gemm_operand::transposed &&
-                                    job.b_as == gemm_operand::normal && job.weights == nullptr});
+                                    job.b_as == gemm_operand::normal && job.weights == nullptr,
+                       .overlaps = overlaps});
   const gemm_borders& at = setup.borders;
   if (fuse && at.k.count() > 1) return {errc::unsupported, "sums in several pieces are finished later"};
   setup.plans.assign(setup.plan_index(at.m.kinds(), 0, 0, false), gemm_backend::plan{});
@@ -243,6 +246,10 @@ status try_plans(isa which, const gemm_job& job, result_way way, gemm_setup& set
             const status refused = Backend::can_run(q);
             return refused.ok() ? status(errc::unsupported, "the backend made no plan") : refused;
           }
+          if constexpr (SameRowsBackend<Backend>) {
+            if (overlaps && m < 16 && !Backend::same_rows(plan, job.m % 16))
+              return {errc::unsupported, "the last rows would have other bits"};
+          }
           setup.plan_bytes = (std::max)(setup.plan_bytes, in_lines(static_cast<index_t>(plan.scratch_bytes)));
         }
       }
@@ -256,8 +263,25 @@ status try_plans(isa which, const gemm_job& job, result_way way, gemm_setup& set
   setup.b_bytes = job.weights != nullptr
                       ? 0
                       : in_lines(nb * (setup.convert_b != conversion::none ? kb : copied) * input_bytes);
-  setup.c_bytes = setup.direct && !setup.guarded ? 0 : in_lines(most_m * nb * 4);
+  const index_t unfused_c = !setup.direct || setup.guarded ? most_m * nb : index_t{0};
+  const index_t overlapped_c = setup.direct && overlaps ? 7 * job.c.stride + nb : index_t{0};
+  setup.c_bytes = in_lines((std::max)(unfused_c, overlapped_c) * 4);
   return {};
+}
+
+/// As make_plans(), with few sizes of last rows where that changes no bit.
+template <class Backend>
+status try_plans(isa which, const gemm_job& job, result_way way, gemm_setup& setup) {
+  if constexpr (SameRowsBackend<Backend>) {
+    constexpr index_t widest = index_t{1} << 15;  // rows in scratch have the stride of c
+    const index_t last = job.m % 16;
+    if (job.a_as == gemm_operand::normal && job.m > 16 && last != 0 && last != 4 && last != 8 &&
+        job.c.stride <= widest &&
+        make_plans<Backend>(which, job, way, true, setup).ok()) {
+      return {};
+    }
+  }
+  return make_plans<Backend>(which, job, way, false, setup);
 }
 
 /// Sets up a backend; the reason of its last refusal where it can't run the job.
@@ -265,16 +289,21 @@ template <class Backend>
 status try_backend(isa which, const gemm_job& job, gemm_setup& setup) {
   status refused;
   setup.backend = Backend::name;
+  if constexpr (requires { Backend::can_multiply(job.m, job.n, job.k); }) {
+    if (const status s = Backend::can_multiply(job.m, job.n, job.k); !s) return s;
+  }
   setup.packed = PackingGemmBackend<Backend> && job.weights != nullptr &&
                  job.weights->reuse() == weight_reuse::many && job.k <= 8192;
   const gemm_storage b_stored = job.b.storage();
-  // bf16 products where the backend has them, else floats that are rounded to bf16.
+  // bf16 products where the backend has them, else floats, rounded where that is forced.
   const gemm_storage tries[] = {gemm_storage::bf16, gemm_storage::f32};
   for (const gemm_storage inputs : tries) {
-    if (inputs == gemm_storage::bf16 && job.math != gemm_math::bf16) continue;
+    if (inputs == gemm_storage::bf16 && setup.math.math != gemm_math::forced_bf16) continue;
+    const bool permitted = job.math == gemm_math::bf16 || job.math == gemm_math::tf32;
+    const gemm_math math = permitted && inputs == gemm_storage::f32 ? gemm_math::f32 : setup.math.math;
     setup.inputs = inputs;
-    setup.convert_a = conversion_for(job.math, job.a.storage(), inputs);
-    setup.convert_b = conversion_for(job.math, b_stored, inputs);
+    setup.convert_a = conversion_for(math, job.a.storage(), inputs);
+    setup.convert_b = conversion_for(math, b_stored, inputs);
     setup.b = {job.b.data(), leading_dimension(job.b), b_stored};
     if (job.weights != nullptr && setup.convert_b != conversion::none) {
       setup.b.stride = job.b.extent(1);
@@ -286,7 +315,7 @@ status try_backend(isa which, const gemm_job& job, gemm_setup& setup) {
                            (job.residual.storage == gemm_storage::f32 && job.residual.data != job.c.data &&
                             (job.m == 1 || job.residual.stride == job.c.stride)));
     const bool has_work = job.has_steps() || job.c.storage == gemm_storage::bf16;
-    const auto make_plans = [&]() -> status {
+    const auto find_plans = [&]() -> status {
       const auto as = [&](result_way way) { return try_plans<Backend>(which, job, way, setup); };
       if (has_work && may_fuse && as(result_way::fused).ok()) return {};
       if (!has_work && as(result_way::direct).ok()) return {};
@@ -298,7 +327,7 @@ status try_backend(isa which, const gemm_job& job, gemm_setup& setup) {
       if (job.weights != nullptr) setup.b.stride = job.b.extent(1);
       return as(result_way::finished);
     };
-    if (const status s = make_plans(); !s) {
+    if (const status s = find_plans(); !s) {
       refused = s;
       continue;
     }
@@ -317,14 +346,42 @@ status try_backend(isa which, const gemm_job& job, gemm_setup& setup) {
   return refused;
 }
 
+/// The best unit for bf16 factors of these backends.
+template <class... Backends>
+gemm_backend::bf16_unit best_bf16_unit(gemm_backends<Backends...>, [[maybe_unused]] isa which) {
+  auto best = gemm_backend::bf16_unit::none;
+  const auto look = [&](auto tag) {
+    using backend = typename decltype(tag)::type;
+    if constexpr (requires { backend::bf16_products(which); }) {
+      best = (std::max)(best, backend::bf16_products(which));
+    }
+  };
+  (look(std::type_identity<Backends>{}), ...);
+  return best;
+}
+
+template <class Backends>
+chosen_math choose_math_for(isa which, const gemm_job& job) {
+  if (job.math != gemm_math::bf16) return choose_math({.math = job.math});
+  return choose_math({.math = job.math,
+                      .unit = best_bf16_unit(Backends{}, which),
+                      .m = job.m,
+                      .n = job.n,
+                      .k = job.k,
+                      .casts_a = job.a.storage() == gemm_storage::f32,
+                      .casts_b = job.weights == nullptr && job.b.storage() == gemm_storage::f32});
+}
+
 /// Sets up the first backend that can run the job; fails as the last one where none can. Refusals of those
 /// before it are appended to `refused` unless that is null.
 template <class... Backends>
 status set_up(gemm_backends<Backends...>, isa which, const gemm_job& job, gemm_setup& setup,
               std::string* refused = nullptr) {
   status last;
+  const chosen_math math = choose_math_for<gemm_backends<Backends...>>(which, job);
   const auto attempt = [&](auto tag) {
     setup = gemm_setup(setup.plans.get_allocator().resource());
+    setup.math = math;
     const status s = try_backend<typename decltype(tag)::type>(which, job, setup);
     if (s.ok()) return true;
     if (refused != nullptr) {
@@ -359,6 +416,7 @@ class tile_runner {
     const index_t each = at.m.count() * at.n.count();
     const index_t which = tile / each;
     const gemm_piece m = at.m[tile % each / at.n.count()];
+    const gemm_piece written = {m.begin + m.skipped, m.size - m.skipped, m.kind, m.size - m.skipped};
     const index_t j = tile % at.n.count();
     const gemm_piece n = at.n[j];
     char* const a_block = scratch;
@@ -367,15 +425,22 @@ class tile_runner {
     char* const plan_scratch = c_block + setup_.c_bytes;
 
     const gemm_storage c_as = job_.c.storage;
-    void* const c =
-        offset_by(job_.c.data, which * job_.batch.c_batch_stride + m.begin * job_.c.stride + n.begin, c_as);
+    void* const c = offset_by(
+        job_.c.data, which * job_.batch.c_batch_stride + written.begin * job_.c.stride + n.begin, c_as);
     gemm_backend::args p{.scratch = plan_scratch, .instruction_set = isa_};
-    const bool unfused = setup_.guarded && !sums_are_finite(which, m, n);
+    const bool unfused = setup_.guarded && !sums_are_finite(which, written, n);
     const bool direct = setup_.direct && !unfused;
-    p.c = direct ? c : c_block;
+    p.c = direct && m.skipped == 0 ? c : c_block;
     if (setup_.fused && !unfused) {
       if (job_.bias != nullptr) p.bias = job_.bias + n.begin;
       p.residual = static_cast<const float*>(moved(job_.residual, m.begin, n.begin).data);
+      if (job_.accumulates && m.skipped > 0) {
+        for (index_t i = 0; i < m.skipped; ++i) {
+          std::memset(c_block + i * job_.c.stride * bytes_of(c_as), 0,
+                      static_cast<std::size_t>(n.size * bytes_of(c_as)));
+        }
+        copy_rows(c, c_block + m.skipped * job_.c.stride * bytes_of(c_as), written.size, n.size);
+      }
     }
     const bool a_turned = job_.a_as == gemm_operand::transposed;
     const bool b_turned = job_.b_as == gemm_operand::transposed;
@@ -398,7 +463,9 @@ class tile_runner {
       if (const status done = plan.run(plan, p); !done) return done;
     }
     if (!direct) {
-      finish_rows(reinterpret_cast<const float*>(c_block), n.size, m, n, c);
+      finish_rows(reinterpret_cast<const float*>(c_block) + m.skipped * n.size, n.size, written, n, c);
+    } else if (m.skipped > 0) {
+      copy_rows(c_block + m.skipped * job_.c.stride * bytes_of(c_as), c, written.size, n.size);
     }
     return {};
   }
@@ -437,6 +504,11 @@ class tile_runner {
       }
     });
     return most < 0x1p127;
+  }
+  // Rows of the storage and the stride of c.
+  void copy_rows(const void* from, void* to, index_t rows, index_t columns) const {
+    convert_with(isa_, {conversion::copy, from, job_.c.stride, to, job_.c.stride, rows, columns,
+                        job_.c.storage});
   }
   static stored_rows<const void> moved(stored_rows<const void> rows, index_t row, index_t column) noexcept {
     if (rows.data != nullptr) rows.data = offset_by(rows.data, row * rows.stride + column, rows.storage);

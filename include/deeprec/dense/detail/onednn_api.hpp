@@ -60,6 +60,16 @@ inline isa onednn_isa() noexcept {
   return most;
 }
 
+/// Whether oneDNN may multiply bf16 by AMX in this process.
+inline bool onednn_has_tiles() noexcept {
+  static const bool tiles = [] {
+    onednn_isa();  // limits oneDNN first
+    const unsigned all = dnnl_cpu_isa_avx512_core_amx;
+    return (dnnl_get_effective_cpu_isa() & all) == all;
+  }();
+  return tiles;
+}
+
 /// oneDNN's CPU engine, or null where it has none. Lives as long as the process.
 inline dnnl_engine_t onednn_engine() noexcept {
   static const dnnl_engine_t engine = [] {
