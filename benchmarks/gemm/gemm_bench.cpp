@@ -2,7 +2,10 @@
 //
 //   gemm/packed/f32, bf16         weights packed once, a in the math's own type: `roofline` is the time of
 //                                 oneDNN alone on weights that it packed itself, over ours
+//   gemm/packed/over_plain        weights packed once, over the same view: the worst layer, also of 100 columns
 //   gemm/bf16_with_cast/...       float a, cast tile by tile: speedup over f32, ours or oneDNN's, the faster
+//   gemm/bf16_allowed             bf16 permitted, float a: `speedup` over f32, and `of_faster`, over the faster
+//                                 of f32 and forced bf16; the worst layer of each
 //   gemm/epilogue/...             bf16 product, bias and ReLU in one call: speedup over a cast pass, oneDNN,
 //                                 a bias pass and a ReLU pass (the faster of two builds)
 //   gemm/backward                 forward and backward of a layer: the time of its three products by oneDNN
@@ -281,9 +284,97 @@ bool wrong(benchmark::State& state) {
 
 const gemm_desc as_layer{.b = gemm_operand::transposed};
 
+/// The case of a layer.
+std::string case_of(const problem& q) {
+  std::string text;
+  for (const index_t x : {q.m, q.k, q.n}) text += (text.empty() ? "m" : "_") + std::to_string(x);
+  return text;
+}
+
+/// Seconds of ours and the other in turn, more pairs for short ones.
+pairs pairs_of(const figures& f, const problem& q, const std::function<void()>& ours,
+               const std::function<void()>& other) {
+  return in_turn(std::max(pairs_for(q), 3), f.swapped(), ours, other);
+}
+
+void packed_over_plain(benchmark::State& state, const std::string& name) {
+  openmp_threads(1);
+  static inline_executor here;
+  std::vector<layer> list(std::begin(all_layers), std::end(all_layers));
+  for (const index_t in : {64, 256, 512}) list.push_back({in, 100});
+  for (auto _ : state) {
+    figures f(name);
+    std::vector<side_by_side> layers;
+    for (const index_t batch : {128, 2048}) {
+      for (const layer l : list) {
+        const auto q = std::make_shared<const problem>(l, batch);
+        const auto weights = std::make_shared<const gemm_weights>(q->weights());
+        const auto ours = [=] {
+          benchmark::DoNotOptimize(gemm(here, as_layer, q->in(), *weights, q->out()).ok());
+        };
+        const auto plain = [=] {
+          benchmark::DoNotOptimize(gemm(here, as_layer, q->in(), q->weights(), q->out()).ok());
+        };
+        for (const std::function<void()>& call :
+             {std::function<void()>(ours), std::function<void()>(plain)}) {
+          call();
+          if (!q->right(q->y.get(), f32_error, false) && wrong(state)) return;
+        }
+        layers.push_back({q, ours, {{"", plain}}});
+      }
+    }
+    f.sample([&] {
+      for (const side_by_side& l : layers)
+        f.add("speedup", pairs_of(f, *l.q, l.ours, l.theirs[0].second).ratio, case_of(*l.q));
+    });
+    f.report(state);
+  }
+}
+
+void bf16_allowed(benchmark::State& state, const std::string& name) {
+  if (!ready(state)) return;
+  static inline_executor here;
+  for (auto _ : state) {
+    figures f(name);
+    struct one_layer {
+      std::shared_ptr<const problem> q;
+      std::function<void()> permitted, f32, forced;
+    };
+    std::vector<one_layer> layers;
+    for (const index_t batch : {128, 2048}) {
+      for (const layer l : all_layers) {
+        const auto q = std::make_shared<const problem>(l, batch);
+        const auto by = [&](gemm_math math) {
+          gemm_desc desc = as_layer;
+          desc.math = math;
+          const auto weights = std::make_shared<const gemm_weights>(q->weights());
+          return [=] { benchmark::DoNotOptimize(gemm(here, desc, q->in(), *weights, q->out()).ok()); };
+        };
+        const one_layer made{q, by(gemm_math::bf16), by(gemm_math::f32), by(gemm_math::forced_bf16)};
+        for (const auto& [call, error] :
+             {std::pair(made.permitted, bf16_error), std::pair(made.f32, f32_error),
+              std::pair(made.forced, bf16_error)}) {
+          call();
+          if (!q->right(q->y.get(), error, false) && wrong(state)) return;
+        }
+        layers.push_back(made);
+      }
+    }
+    f.sample([&] {
+      for (const one_layer& l : layers) {
+        const double over_f32 = pairs_of(f, *l.q, l.permitted, l.f32).ratio;
+        const double over_forced = pairs_of(f, *l.q, l.permitted, l.forced).ratio;
+        f.add("speedup", over_f32, case_of(*l.q));
+        f.add("of_faster", std::min(over_f32, over_forced), case_of(*l.q));
+      }
+    });
+    f.report(state);
+  }
+}
+
 void packed(benchmark::State& state, const std::string& name, gemm_math math) {
-  if (math == gemm_math::bf16 ? !ready_for_bf16(state) : !ready(state)) return;
-  const bool half = math == gemm_math::bf16;
+  if (math == gemm_math::forced_bf16 ? !ready_for_bf16(state) : !ready(state)) return;
+  const bool half = math == gemm_math::forced_bf16;
   static inline_executor here;
   for (auto _ : state) {
     figures f(name);
@@ -530,7 +621,9 @@ const bool added = [] {
   using state = benchmark::State;
   using string = std::string;
   add("gemm/packed/f32", [](state& s, const string& name) { packed(s, name, gemm_math::f32); });
-  add("gemm/packed/bf16", [](state& s, const string& name) { packed(s, name, gemm_math::bf16); });
+  add("gemm/packed/bf16", [](state& s, const string& name) { packed(s, name, gemm_math::forced_bf16); });
+  add("gemm/packed/over_plain", packed_over_plain);
+  add("gemm/bf16_allowed", bf16_allowed);
   add("gemm/bf16_with_cast/k256", [](state& s, const string& name) { bf16_with_cast(s, name, wide); });
   add("gemm/bf16_with_cast/k13", [](state& s, const string& name) { bf16_with_cast(s, name, first); });
   add("gemm/epilogue/k256", [](state& s, const string& name) { epilogue(s, name, wide); });

@@ -326,7 +326,8 @@ TEST_CASE("gemm: the checks above catch backends that are wrong") {
   b.fill(random, values::normal);
   operand rounded = exact;
   REQUIRE(gemm<eigen>(here, {}, a.f32.view(), b.f32.view(), exact.f32.view()).ok());
-  REQUIRE(gemm<eigen>(here, {.math = gemm_math::forced_bf16}, a.f32.view(), b.f32.view(), rounded.f32.view()).ok());
+  REQUIRE(gemm<eigen>(here, {.math = gemm_math::forced_bf16}, a.f32.view(), b.f32.view(), rounded.f32.view())
+              .ok());
   double apart = 0;
   for (index_t i = 0; i < 30; ++i) {
     for (index_t j = 0; j < 30; ++j) {
@@ -743,8 +744,8 @@ TEST_CASE("gemm: where the machine has bf16 products, the implementation that on
                                 .b = gemm_operand::transposed,
                                 .inputs = gemm_storage::bf16};
   matrix x(64, 256), w(512, 256), y(64, 512);
-  const std::string text =
-      explain_gemm({.b = gemm_operand::transposed, .math = gemm_math::forced_bf16}, x.view(), w.view(), y.view());
+  const std::string text = explain_gemm({.b = gemm_operand::transposed, .math = gemm_math::forced_bf16},
+                                        x.view(), w.view(), y.view());
   INFO(text);
   if (active_isa() != isa::avx512_bf16) {
     MESSAGE("no bf16 products on this machine");
@@ -864,8 +865,8 @@ TEST_CASE("gemm: oneDNN keeps to the instruction set of the process and of the c
 
 TEST_CASE("gemm: tells a parent who multiplies" * doctest::skip()) {
   matrix x(64, 256), w(512, 256), y(64, 512);
-  const std::string text =
-      explain_gemm({.b = gemm_operand::transposed, .math = gemm_math::forced_bf16}, x.view(), w.view(), y.view());
+  const std::string text = explain_gemm({.b = gemm_operand::transposed, .math = gemm_math::forced_bf16},
+                                        x.view(), w.view(), y.view());
   std::printf("explained %s\n", text.c_str());
 }
 
@@ -888,20 +889,22 @@ TEST_CASE("gemm: after warm-up, changing batch sizes make no primitive and cast 
   const std::uint64_t forms = kept.forms_made();
   for (index_t m = 1; m <= 300; ++m) {  // also sizes that were never asked for
     if (m % 16 != 0) continue;
-    REQUIRE(
-        gemm(here,
-             {.b = gemm_operand::transposed, .math = gemm_math::forced_bf16, .activation = gemm_activation::relu},
-             x.view().rows(0, m), kept, y.view().rows(0, m))
-            .ok());
+    REQUIRE(gemm(here,
+                 {.b = gemm_operand::transposed,
+                  .math = gemm_math::forced_bf16,
+                  .activation = gemm_activation::relu},
+                 x.view().rows(0, m), kept, y.view().rows(0, m))
+                .ok());
   }
   all_sizes();
   CHECK(onednn_gemm::cache_report().made == made);
   for (index_t m = 1; m <= 300; ++m) {  // the last rows: 15 sizes, fused and not
-    REQUIRE(
-        gemm(here,
-             {.b = gemm_operand::transposed, .math = gemm_math::forced_bf16, .activation = gemm_activation::relu},
-             x.view().rows(0, m), kept, y.view().rows(0, m))
-            .ok());
+    REQUIRE(gemm(here,
+                 {.b = gemm_operand::transposed,
+                  .math = gemm_math::forced_bf16,
+                  .activation = gemm_activation::relu},
+                 x.view().rows(0, m), kept, y.view().rows(0, m))
+                .ok());
   }
   CHECK(onednn_gemm::cache_report().made - made <= 2 * 15);
   CHECK(kept.forms_made() == forms);

@@ -41,9 +41,7 @@ struct machine : eigen_gemm {
     q.inputs = gemm_storage::f32;
     return q;
   }
-  static status can_run(const gemm_backend::problem& q) noexcept {
-    return eigen_gemm::can_run(as_floats(q));
-  }
+  static status can_run(const gemm_backend::problem& q) noexcept { return eigen_gemm::can_run(as_floats(q)); }
   static gemm_backend::plan plan(const gemm_backend::problem& q) noexcept {
     gemm_backend::plan made = eigen_gemm::plan(as_floats(q));
     made.query = q;
@@ -146,8 +144,7 @@ TEST_CASE("gemm: one layer with kept weights has one arithmetic for every batch 
     for (const index_t k : {1, 13, 24, 64, 479}) {
       for (const index_t n : {1, 16, 64, 1024}) {
         const bool first = takes_bf16(float_layer(has, 1, k, n));
-        for (const index_t m : {2, 17, 128, 5000})
-          CHECK(takes_bf16(float_layer(has, m, k, n)) == first);
+        for (const index_t m : {2, 17, 128, 5000}) CHECK(takes_bf16(float_layer(has, m, k, n)) == first);
       }
     }
   }
@@ -219,8 +216,9 @@ TEST_CASE("gemm: explain_gemm returns what became of a permission, and why") {
   const gemm_backends<machine<unit::tiles>> amx;
   holds(explained(without, gemm_math::bf16, x, w),
         "; bf16 is permitted, f32 taken: no backend multiplies bf16 factors");
-  holds(explained(slow, gemm_math::bf16, x, w),
-        "; bf16 is permitted, f32 taken: this processor multiplies vectors of bf16 at half the rate of float");
+  holds(
+      explained(slow, gemm_math::bf16, x, w),
+      "; bf16 is permitted, f32 taken: this processor multiplies vectors of bf16 at half the rate of float");
   holds(explained(amx, gemm_math::bf16, x, w), "; bf16 is permitted, and taken");
   holds(explained(amx, gemm_math::bf16, short_x, short_w), "f32 taken: k is below 24");
   holds(explained(amx, gemm_math::tf32, x, w),
@@ -245,9 +243,8 @@ TEST_CASE("gemm: a backend that refuses bf16 after all multiplies a permitted pr
 #if defined(DEEPREC_WITH_ONEDNN)
 TEST_CASE("gemm: oneDNN's unit for bf16 is that of this machine, and of this context") {
   const unit has = onednn_gemm::bf16_products(active_isa());
-  CHECK((has != unit::none) ==
-        ((std::min)(best_isa(), detail::onednn_isa()) == isa::avx512_bf16 &&
-         (active_isa() == best_isa() || active_isa() >= detail::onednn_isa())));
+  CHECK((has != unit::none) == ((std::min)(best_isa(), detail::onednn_isa()) == isa::avx512_bf16 &&
+                                (active_isa() == best_isa() || active_isa() >= detail::onednn_isa())));
   if (detail::onednn_isa() == isa::avx512_bf16 && best_isa() == isa::avx512_bf16)
     CHECK(onednn_gemm::bf16_products(isa::avx2) == unit::none);
   if (has == unit::none) return;

@@ -739,7 +739,8 @@ TEST_CASE("mlp: bf16 trains close to f32, with the last layer in f32 and with bf
        {mlp_precision::last_layer::as_the_rest, mlp_precision::last_layer::f32}) {
     for (const gemm_storage hidden : {gemm_storage::f32, gemm_storage::bf16}) {
       for (const weight_reuse reuse : {weight_reuse::few, weight_reuse::many}) {
-        const mlp_precision how{.math = gemm_math::forced_bf16, .last = last, .hidden = hidden, .weights = reuse};
+        const mlp_precision how{
+            .math = gemm_math::forced_bf16, .last = last, .hidden = hidden, .weights = reuse};
         mlp<> rounded = make(how);
         REQUIRE(rounded.forward(here, x.view()).ok());
         REQUIRE(rounded.backward(here, dy.view()).ok());

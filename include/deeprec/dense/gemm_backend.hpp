@@ -117,10 +117,9 @@ concept GemmBackend = requires(const gemm_backend::problem& query) {
 
 /// A backend with same_rows().
 template <class B>
-concept SameRowsBackend =
-    GemmBackend<B> && requires(const gemm_backend::plan& plan, index_t rows) {
-      { B::same_rows(plan, rows) } -> std::same_as<bool>;
-    };
+concept SameRowsBackend = GemmBackend<B> && requires(const gemm_backend::plan& plan, index_t rows) {
+  { B::same_rows(plan, rows) } -> std::same_as<bool>;
+};
 
 /// A backend that multiplies faster by an operand b in a packed layout of its own. `b` is dense: k x n, or
 /// n x k where `orientation` is transposed. The packed form is in `memory`, which the calling thread has for

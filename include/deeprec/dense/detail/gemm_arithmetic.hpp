@@ -22,8 +22,8 @@ namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 /// What the choice of a unit depends on.
 struct bf16_machine {
-  bool vectors = false;      ///< AVX512-BF16, which the backend and the context may use
-  bool tiles = false;        ///< AMX for bf16, which the backend may use
+  bool vectors = false;    ///< AVX512-BF16, which the backend and the context may use
+  bool tiles = false;      ///< AMX for bf16, which the backend may use
   bool full_rate = false;  ///< its vectors multiply bf16 at twice the rate of float
 };
 
@@ -34,13 +34,16 @@ constexpr gemm_backend::bf16_unit unit_of(const bf16_machine& has) noexcept {
 }
 
 /// True for AMD's processors. Theirs multiply vectors of bf16 at twice the rate of float (Zen 4), Intel's
-/// with AVX512-BF16 at about half of it.
+/// with AVX512-BF16 at about half of it. Reads cpuid once: a hypervisor takes microseconds for it.
 inline bool has_fast_bf16_vectors() noexcept {
 #if DEEPREC_X86
-  unsigned eax = 0;
-  unsigned name[3] = {};
-  return __get_cpuid(0, &eax, &name[0], &name[2], &name[1]) != 0 &&
-         std::memcmp(name, "AuthenticAMD", sizeof(name)) == 0;
+  static const bool fast = [] {
+    unsigned eax = 0;
+    unsigned name[3] = {};
+    return __get_cpuid(0, &eax, &name[0], &name[2], &name[1]) != 0 &&
+           std::memcmp(name, "AuthenticAMD", sizeof(name)) == 0;
+  }();
+  return fast;
 #else
   return false;
 #endif
@@ -50,8 +53,8 @@ struct math_question {
   gemm_math math = gemm_math::f32;
   gemm_backend::bf16_unit unit = gemm_backend::bf16_unit::none;
   index_t m = 1, n = 1, k = 1;
-  bool casts_a = false;     ///< a is float
-  bool casts_b = false;     ///< b is float, and its cast is not kept
+  bool casts_a = false;  ///< a is float
+  bool casts_b = false;  ///< b is float, and its cast is not kept
 };
 
 struct chosen_math {

@@ -123,6 +123,14 @@ constexpr index_t packed_columns(index_t n) noexcept {
                      : up_to_multiple((n + (n + widest - 1) / widest - 1) / ((n + widest - 1) / widest), 64);
 }
 
+/// Least rows of a tile where b is packed: few, so that there are tiles for several threads, but enough for
+/// each read of a b of `values` that the second-level cache does not keep.
+constexpr index_t packed_rows(index_t m, index_t values) noexcept {
+  const bool cached = values <= index_t{1} << 18;
+  if (m >= 1024) return cached ? 64 : 128;
+  return cached || m < 128 ? 32 : 64;
+}
+
 /// What tile sizes depend on. A tile has enough work to be worth a call, its result fits the second-level
 /// cache where an epilogue reads it again, and a large product has enough tiles for several threads.
 struct tile_wishes {
@@ -150,7 +158,7 @@ constexpr gemm_borders cut(index_t m, index_t n, index_t k, tile_wishes wishes) 
   }
   index_t nb = packed_columns(n);
   index_t mb = (std::max)(power((2 * worth - 1) / (nb * (std::min)(k, kb))),
-                          wishes.packed ? index_t{m >= 1024 ? 64 : 32} : index_t{256});
+                          wishes.packed ? packed_rows(m, nb * k) : index_t{256});
   if (wishes.finished) mb = (std::min)(mb, (std::max)(power((index_t{1} << 17) / nb), index_t{32}));
   mb = (std::min)((std::max)(mb, index_t{16}), index_t{8192});
   if (!wishes.packed) {
@@ -165,7 +173,9 @@ constexpr gemm_borders cut(index_t m, index_t n, index_t k, tile_wishes wishes) 
       }
     }
   }
-  return {{m, mb, wishes.overlaps ? gemm_rest::overlapped : gemm_rest::powers}, {n, nb, gemm_rest::one_piece}, depth};
+  return {{m, mb, wishes.overlaps ? gemm_rest::overlapped : gemm_rest::powers},
+          {n, nb, gemm_rest::one_piece},
+          depth};
 }
 
 }}}  // namespace deeprec::DEEPREC_ABI::detail

@@ -188,10 +188,11 @@ status make_plans(isa which, const gemm_job& job, result_way way, bool overlaps,
   const bool finished = way == result_way::finished;
   setup.fused = fuse;
   setup.direct = !finished;
-  // A backend's ReLU is used where no NaN can arise, which is checked by tile for weights of many products.
+  // A backend's ReLU is used where no NaN can arise, which is checked by tile for weights of many products. The
+  // check reads a; a pass that composes ReLU reads the product, which is less where n is below k.
   setup.guarded = fuse && job.activation == gemm_activation::relu && job.weights != nullptr &&
-                  job.weights->reuse() == weight_reuse::many && job.m > 1 && job.n > 1 && !job.accumulates &&
-                  job.residual.data == nullptr;
+                  job.weights->reuse() == weight_reuse::many && job.m > 1 && job.n > 1 && job.k <= job.n &&
+                  !job.accumulates && job.residual.data == nullptr;
   setup.borders = cut(job.m, job.n, job.k,
                       {.packed = setup.packed,
                        .finished = finished,
@@ -276,8 +277,7 @@ status try_plans(isa which, const gemm_job& job, result_way way, gemm_setup& set
     constexpr index_t widest = index_t{1} << 15;  // rows in scratch have the stride of c
     const index_t last = job.m % 16;
     if (job.a_as == gemm_operand::normal && job.m > 16 && last != 0 && last != 4 && last != 8 &&
-        job.c.stride <= widest &&
-        make_plans<Backend>(which, job, way, true, setup).ok()) {
+        job.c.stride <= widest && make_plans<Backend>(which, job, way, true, setup).ok()) {
       return {};
     }
   }
@@ -507,8 +507,8 @@ class tile_runner {
   }
   // Rows of the storage and the stride of c.
   void copy_rows(const void* from, void* to, index_t rows, index_t columns) const {
-    convert_with(isa_, {conversion::copy, from, job_.c.stride, to, job_.c.stride, rows, columns,
-                        job_.c.storage});
+    convert_with(isa_,
+                 {conversion::copy, from, job_.c.stride, to, job_.c.stride, rows, columns, job_.c.storage});
   }
   static stored_rows<const void> moved(stored_rows<const void> rows, index_t row, index_t column) noexcept {
     if (rows.data != nullptr) rows.data = offset_by(rows.data, row * rows.stride + column, rows.storage);
