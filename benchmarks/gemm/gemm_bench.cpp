@@ -2,10 +2,11 @@
 //
 //   gemm/packed/f32, bf16         weights packed once, a in the math's own type: `roofline` is the time of
 //                                 oneDNN alone on weights that it packed itself, over ours
-//   gemm/packed/over_plain        weights packed once, over the same view: the worst layer, also of 100 columns
+//   gemm/packed/over_plain        weights packed once, over the same view: the worst of these layers and of
+//                                 three with 100 columns
 //   gemm/bf16_with_cast/...       float a, cast tile by tile: speedup over f32, ours or oneDNN's, the faster
-//   gemm/bf16_allowed             bf16 permitted, float a: `speedup` over f32, and `of_faster`, over the faster
-//                                 of f32 and forced bf16; the worst layer of each
+//   gemm/bf16_allowed             bf16 permitted, float a: `speedup` over f32, and `of_faster`, over the
+//                                 faster of f32 and forced bf16; the worst layer of each
 //   gemm/epilogue/...             bf16 product, bias and ReLU in one call: speedup over a cast pass, oneDNN,
 //                                 a bias pass and a ReLU pass (the faster of two builds)
 //   gemm/backward                 forward and backward of a layer: the time of its three products by oneDNN

@@ -241,19 +241,21 @@ status gemm_on(host_backend, context<E> given, const gemm_desc& desc, const A& a
 /// @space    one space for all, reachable from the context
 /// @pre      c overlaps neither a nor b; the bias gradient, column_sums and relu_bits overlap nothing
 /// @post     K = 0 sums to zero; mask_bits act as a mask that is positive where their bits are set
-/// @numerics factors rounded to desc.math; float sums in an order that depends on shape, strides, backend
-///           and machine, never on threads; where a is transposed and b is a view that is not, K is summed in
-///           pieces that depend on K alone. The error of the sum is at most ((K + 3) 2^-24 + r) sum |a||b|
-///           with r = 0, 2^-7 + 2^-16 (bf16), 2^-10 + 2^-22 (tf32), and with bf16 inputs K 2^-126
-///           (max|a| + max|b| + 1) for denormals taken as zeros (times an infinity: NaN). bias, residual
-///           and old c add 2^-24 each. GELU and sigmoid are within 2^-20 (1 + |x|); NaN stays NaN
-///           in all of them; GELU of an infinity is its limit or NaN. bias_gradient: float, error
+/// @numerics factors rounded to desc.math; where that is a permission, perhaps not: it depends on machine, N,
+///           K and types, on M only where b is a view. Float sums in an order that depends on shape, strides,
+///           backend and machine, never on threads; where a is transposed and b is a view that is not, K is
+///           summed in pieces that depend on K alone. The error of the sum is at most
+///           ((K + 3) 2^-24 + r) sum |a||b| with r = 0, 2^-7 + 2^-16 (bf16), 2^-10 + 2^-22 (tf32), and with
+///           bf16 inputs K 2^-126 (max|a| + max|b| + 1) for denormals taken as zeros (times an infinity:
+///           NaN). bias, residual and old c add 2^-24 each. GELU and sigmoid are within 2^-20 (1 + |x|); NaN
+///           stays NaN in all of them; GELU of an infinity is its limit or NaN. bias_gradient: float, error
 ///           (64 + K / 64) 2^-24 sum |a|; column_sums: the same with M and |c|
 /// @cost     O(MNK); scratch for a tile of each thread from the context's resource where operands are
-///           converted or epilogues not fused; a new shape costs oneDNN 0.3 ms per tile size. Tiles have one
-///           of 10 heights, last tiles one of 15, for all M; K of a weight gradient is cut in multiples of 8
-///           below 256, above in 8 (converted: 16) sizes for each power of two, and a remainder padded with
-///           zeros to a multiple of 8. bits and column_sums are one more pass over c
+///           converted or epilogues not fused; a new shape costs oneDNN 0.3 ms per tile size. From M = 16 on,
+///           tiles have one of 12 heights, the last multiplying up to 7 rows again; where that would change
+///           bits, one of 10 and one of 15. K of a weight gradient is cut in 8 sizes for each power of two
+///           from 64 on, multiples of 8 below, and padded with zeros. bits and column_sums are one more pass
+///           over c
 /// @threads  thread-safe on distinct c; parallel by the executor only, never by a backend's own threads
 /// @error    shape_mismatch (names the operand) · unsupported, out_of_memory (from the backend). Nothing is
 ///           written, unless a backend fails on a tile: then c may be written in part, and nothing else

@@ -7,8 +7,8 @@
 //   relu_bits    one bit per value, set where c is above 0: the mask_bits of the backward product
 //   column_sums  sums of c's columns: with a mask, the bias gradient of the layer below
 //
-// Products use the arithmetic desc.math, whatever the storage of the operands. Not here: backends
-// (gemm_backend.hpp).
+// Products use the arithmetic that desc.math permits or forces, whatever the storage of the operands. Not
+// here: backends (gemm_backend.hpp).
 #pragma once
 
 #include <cstdint>
@@ -29,9 +29,9 @@ enum class gemm_operand : std::uint8_t { normal, transposed };
 enum class gemm_output : std::uint8_t { overwrite, accumulate };
 
 /// Rounding of the factors before a product: none, to bf16 (relative error 2^-8), to TF32 (2^-11). Sums are
-/// float. bf16 and tf32 are permissions: the host rounds where that is faster than f32, a matter of the
-/// machine and the shape, never of a clock (explain_gemm() returns the choice and its reason). The forced ones
-/// round everywhere, whatever that costs.
+/// float. bf16 and tf32 are permissions: the host rounds where that is faster than f32, which follows from
+/// the machine and the shape, never from a clock (explain_gemm() returns the choice and its reason). The
+/// forced ones round everywhere, whatever that costs.
 enum class gemm_math : std::uint8_t { f32, bf16, tf32, forced_bf16, forced_tf32 };
 
 /// x, max(x, 0), x Phi(x), the same by tanh, 1 / (1 + e^-x).

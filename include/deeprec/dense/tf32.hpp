@@ -3,8 +3,9 @@
 //   float   s eeeeeeee mmmmmmmmmm mmmmmmmmmmmmm        round to nearest, ties to even
 //   TF32    s eeeeeeee mmmmmmmmmm 0000000000000        error at most 2^-11 |x|
 //
-// Not a storage type: a rounded value is a float. gemm() with gemm_math::tf32 rounds its operands like this
-// on any CPU; a tensor core may truncate instead.
+// Not a storage type: a rounded value is a float. gemm() with gemm_math::forced_tf32 rounds its operands like
+// this on any CPU; a tensor core may truncate instead. No CPU multiplies TF32 faster than float, so a
+// permission (gemm_math::tf32) is not used there.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // Tile boundaries of a product. They follow from its shape, never from the number of threads.
 //
 //            nb           rows: blocks of mb (a power of two), the remainder in powers of two down to 16
-//        ┌──────┬──────┐        and a last piece: few tile sizes for all batch sizes
+//        ┌──────┬──────┐        and a last piece, or down to 8 and one that overlaps: few tile sizes
 //     mb │      │      │  columns: equal pieces of nb
 //        ├──────┼──────┤  k: pieces of kb, summed in order; where k counts rows of both operands (the batch,
 //        └──────┴──────┘     in a weight gradient), the remainder is one of few sizes and a last piece
@@ -27,9 +27,9 @@ struct gemm_piece {
 /// How the remainder after the whole blocks is cut.
 enum class gemm_rest : std::uint8_t {
   one_piece,
-  powers,      ///< powers of two down to 16, then the last few
-  overlapped,  ///< powers of two down to 8, the last few as the end of a piece of 4 or 8; below 16 in all: powers
-  filled,      ///< from 256 a multiple of 1/8 of the power of two below; what is left, as filled_whole
+  powers,        ///< powers of two down to 16, then the last few
+  overlapped,    ///< powers of two down to 8, then the end of a piece of 4 or 8; below 16 in all: as powers
+  filled,        ///< from 256 a multiple of 1/8 of the power of two below; what is left, as filled_whole
   filled_whole,  ///< one piece, padded to a multiple of 8, from 128 to one of 1/8 of the power of two below
 };
 

@@ -188,8 +188,8 @@ status make_plans(isa which, const gemm_job& job, result_way way, bool overlaps,
   const bool finished = way == result_way::finished;
   setup.fused = fuse;
   setup.direct = !finished;
-  // A backend's ReLU is used where no NaN can arise, which is checked by tile for weights of many products. The
-  // check reads a; a pass that composes ReLU reads the product, which is less where n is below k.
+  // A backend's ReLU is used where no NaN can arise, which is checked by tile for weights of many products.
+  // The check reads a; a pass that composes ReLU reads the product, which is less where n is below k.
   setup.guarded = fuse && job.activation == gemm_activation::relu && job.weights != nullptr &&
                   job.weights->reuse() == weight_reuse::many && job.m > 1 && job.n > 1 && job.k <= job.n &&
                   !job.accumulates && job.residual.data == nullptr;
