@@ -73,6 +73,7 @@ set(DEEPREC_HEADERS
     include/deeprec/dense/detail/fm_interaction.inl
     include/deeprec/dense/detail/fm_interaction_args.hpp
     include/deeprec/dense/detail/fm_interaction_kernels.hpp
+    include/deeprec/dense/detail/gemm_arithmetic.hpp
     include/deeprec/dense/detail/gemm_borders.hpp
     include/deeprec/dense/detail/gemm_driver.hpp
     include/deeprec/dense/detail/gemm_tiles.inl
