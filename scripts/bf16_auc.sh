@@ -5,7 +5,7 @@
 (($# == 2)) || { sed -n '2,3s/^# //p' "${BASH_SOURCE[0]}"; exit 2; }
 set -euo pipefail
 for model in dlrm wdl; do
-  for math in f32 bf16; do
+  for math in f32 forced_bf16; do
     for seed in 1 2 3 4 5; do
       "$1" --data "$2" --model "$model" --math "$math" --seed "$seed" |
         awk -v model="$model" '$1 == model { print $2 }'

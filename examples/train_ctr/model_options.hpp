@@ -11,10 +11,12 @@
 namespace ctr {
 
 inline deeprec::mlp_precision precision_of(const options& o) {
+  using deeprec::gemm_math;
   deeprec::mlp_precision how;
-  how.math = o.math == "bf16"   ? deeprec::gemm_math::bf16
-             : o.math == "tf32" ? deeprec::gemm_math::tf32
-                                : deeprec::gemm_math::f32;
+  for (const gemm_math math :
+       {gemm_math::bf16, gemm_math::tf32, gemm_math::forced_bf16, gemm_math::forced_tf32}) {
+    if (o.math == to_string(math)) how.math = math;
+  }
   if (o.last_layer_f32) how.last = deeprec::mlp_precision::last_layer::f32;
   return how;
 }

@@ -73,8 +73,9 @@ std::optional<int> parse(options& o, int argc, char** argv) {
                  "of click logs: dlrm, wdl, deepfm, dcn or lr; of histories: din or dssm; may be repeated "
                  "(default: dlrm and lr)")
       ->check(CLI::IsMember(names));
-  app.add_option("--math", o.math, "of the dense layers: f32, bf16 or tf32")
-      ->check(CLI::IsMember({"f32", "bf16", "tf32"}))
+  app.add_option("--math", o.math,
+                 "of the dense layers: f32; bf16 or tf32, where that is faster; forced_bf16 or forced_tf32")
+      ->check(CLI::IsMember({"f32", "bf16", "tf32", "forced_bf16", "forced_tf32"}))
       ->capture_default_str();
   app.add_flag("--last-layer-f32", o.last_layer_f32, "the last layer in f32 beside --math");
   app.add_option("--width", o.width,
