@@ -125,7 +125,7 @@ constexpr index_t packed_columns(index_t n) noexcept {
 
 /// Least rows of a tile where b is packed: few, so that there are tiles for several threads, but enough for
 /// each read of a b of `values` that the second-level cache does not keep.
-constexpr index_t packed_rows(index_t m, index_t values) noexcept {
+constexpr index_t rows_of_packed_tile(index_t m, index_t values) noexcept {
   const bool cached = values <= index_t{1} << 18;
   if (m >= 1024) return cached ? 64 : 128;
   return cached || m < 128 ? 32 : 64;
@@ -158,7 +158,7 @@ constexpr gemm_borders cut(index_t m, index_t n, index_t k, tile_wishes wishes) 
   }
   index_t nb = packed_columns(n);
   index_t mb = (std::max)(power((2 * worth - 1) / (nb * (std::min)(k, kb))),
-                          wishes.packed ? packed_rows(m, nb * k) : index_t{256});
+                          wishes.packed ? rows_of_packed_tile(m, nb * k) : index_t{256});
   if (wishes.finished) mb = (std::min)(mb, (std::max)(power((index_t{1} << 17) / nb), index_t{32}));
   mb = (std::min)((std::max)(mb, index_t{16}), index_t{8192});
   if (!wishes.packed) {
