@@ -254,8 +254,8 @@ status gemm_on(host_backend, context<E> given, const gemm_desc& desc, const A& a
 ///           converted or epilogues not fused; a new shape costs oneDNN 0.3 ms per tile size. From M = 16 on,
 ///           tiles have one of 12 heights, the last multiplying up to 7 rows again; where that would change
 ///           bits, one of 10 and one of 15. K of a weight gradient is cut in 8 sizes for each power of two
-///           from 64 on, multiples of 8 below, and padded with zeros. bits and column_sums are one more pass
-///           over c
+///           from 64 on (16 where both operands are converted, and where fewer would change bits), multiples
+///           of 8 below, and padded with zeros. bits and column_sums are one more pass over c
 /// @threads  thread-safe on distinct c; parallel by the executor only, never by a backend's own threads
 /// @error    shape_mismatch (names the operand) · unsupported, out_of_memory (from the backend). Nothing is
 ///           written, unless a backend fails on a tile: then c may be written in part, and nothing else

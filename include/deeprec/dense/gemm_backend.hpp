@@ -107,7 +107,7 @@ inline std::shared_ptr<void> shared_memory(std::pmr::memory_resource* from, std:
 /// Optional members, all static: `can_multiply(m, n, k)`, an early can_run() of a whole product;
 /// `bf16_products(isa)`, the bf16_unit of a context with this instruction set (absent: none);
 /// `same_rows(plan, rows)`, true where a row of the plan's result has the same bits in a product of `rows`
-/// rows (absent: false).
+/// rows (absent: false); `same_depths()`, true where zeros after the end of k change no bit (absent: false).
 template <class B>
 concept GemmBackend = requires(const gemm_backend::problem& query) {
   { B::name } -> std::convertible_to<const char*>;

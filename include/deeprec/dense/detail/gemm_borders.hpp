@@ -29,8 +29,11 @@ enum class gemm_rest : std::uint8_t {
   one_piece,
   powers,        ///< powers of two down to 16, then the last few
   overlapped,    ///< powers of two down to 8, then the end of a piece of 4 or 8; below 16 in all: as powers
-  filled,        ///< from 256 a multiple of 1/8 of the power of two below; what is left, as filled_whole
-  filled_whole,  ///< one piece, padded to a multiple of 8, from 128 to one of 1/8 of the power of two below
+  filled,        ///< from 256 a multiple of 1/8 of the power of two below; what is left, padded to a
+                 ///< multiple of 8
+  filled_few,    ///< the same, from 128 padded to a multiple of 1/8 of the power of two below
+  filled_whole,  ///< one piece, padded to a multiple of 8, from 256 to one of 1/16 of the power of two below
+  filled_whole_few,  ///< the same, from 128 to 255 to one of 1/8
 };
 
 class gemm_pieces {
@@ -94,14 +97,18 @@ class gemm_pieces {
   [[nodiscard]] constexpr index_t next(index_t left) const noexcept {
     if (rest_as_ == gemm_rest::powers && left >= 16) return power_below(left);
     if (rest_as_ == gemm_rest::overlapped && left >= 8) return power_below(left);
-    if (rest_as_ != gemm_rest::filled || left < 256) return left;
+    const bool cut = rest_as_ == gemm_rest::filled || rest_as_ == gemm_rest::filled_few;
+    if (!cut || left < 256) return left;
     const index_t step = power_below(left) / 8;
     return left / step * step;
   }
   [[nodiscard]] constexpr index_t size_for(index_t there) const noexcept {
     if (rest_as_ == gemm_rest::overlapped && there < 8) return there <= 4 ? 4 : 8;
     if (rest_as_ < gemm_rest::filled) return there;
-    const index_t step = (std::max)(power_below(there) / 8, index_t{8});
+    const bool few = rest_as_ == gemm_rest::filled_few || rest_as_ == gemm_rest::filled_whole_few;
+    const index_t step = there >= 256 && rest_as_ >= gemm_rest::filled_whole ? power_below(there) / 16
+                         : few ? (std::max)(power_below(there) / 8, index_t{8})
+                               : index_t{8};
     return (there + step - 1) / step * step;
   }
 
@@ -138,8 +145,9 @@ struct tile_wishes {
   bool finished = false;    ///< the epilogue reads the product from a scratch tile
   bool converts_b = false;  ///< b is converted for every tile
   bool converts_a = false;
-  bool k_is_rows = false;  ///< k counts rows of both operands
-  bool overlaps = false;   ///< the last few rows are the end of a piece that overlaps the one before
+  bool k_is_rows = false;   ///< k counts rows of both operands
+  bool few_depths = false;  ///< fewer sizes of k where it counts rows
+  bool overlaps = false;    ///< the last few rows are the end of a piece that overlaps the one before
 };
 
 constexpr gemm_borders cut(index_t m, index_t n, index_t k, tile_wishes wishes) noexcept {
@@ -149,9 +157,10 @@ constexpr gemm_borders cut(index_t m, index_t n, index_t k, tile_wishes wishes) 
   };
   const index_t kb = wishes.converts_b ? 1024 : k <= 8192 ? (wishes.k_is_rows ? 8192 : k) : 4096;
   const gemm_pieces depth(k, kb,
-                          !wishes.k_is_rows                        ? gemm_rest::one_piece
-                          : wishes.converts_a && wishes.converts_b ? gemm_rest::filled_whole
-                                                                   : gemm_rest::filled);
+                          !wishes.k_is_rows ? gemm_rest::one_piece
+                          : wishes.converts_a && wishes.converts_b
+                              ? (wishes.few_depths ? gemm_rest::filled_whole_few : gemm_rest::filled_whole)
+                              : (wishes.few_depths ? gemm_rest::filled_few : gemm_rest::filled));
   if (m == 1 && !wishes.packed) {
     const index_t nb = up_to_multiple((std::max)((worth / 16) / k, index_t{256}), 64);
     return {{1, 16, gemm_rest::powers}, {n, nb, gemm_rest::one_piece}, depth};

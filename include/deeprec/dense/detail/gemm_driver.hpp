@@ -181,6 +181,13 @@ gemm_weights::form weights_form(isa which, const gemm_job& job, conversion how, 
 /// the plan writes c; finished: a pass over the tile reads the product from scratch and writes c.
 enum class result_way : std::uint8_t { fused, direct, finished };
 
+/// Whether zeros after the end of k change no bit of a backend's result.
+template <class Backend>
+bool same_depths() {
+  if constexpr (requires { Backend::same_depths(); }) return Backend::same_depths();
+  return false;
+}
+
 /// Makes a backend's plans; unsupported where the backend refuses one, or where `overlaps` would change bits.
 template <class Backend>
 status make_plans(isa which, const gemm_job& job, result_way way, bool overlaps, gemm_setup& setup) {
@@ -200,6 +207,7 @@ status make_plans(isa which, const gemm_job& job, result_way way, bool overlaps,
                        .converts_a = setup.convert_a != conversion::none,
                        .k_is_rows = job.a_as == gemm_operand::transposed &&
                                     job.b_as == gemm_operand::normal && job.weights == nullptr,
+                       .few_depths = same_depths<Backend>(),
                        .overlaps = overlaps});
   const gemm_borders& at = setup.borders;
   if (fuse && at.k.count() > 1) return {errc::unsupported, "sums in several pieces are finished later"};
