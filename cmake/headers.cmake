@@ -133,6 +133,7 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/groups/update_features.hpp
     include/deeprec/embedding/kernels/backward.hpp
     include/deeprec/embedding/kernels/batch_groups.hpp
+    include/deeprec/embedding/kernels/common_lookups.inl
     include/deeprec/embedding/kernels/device_pool.hpp
     include/deeprec/embedding/kernels/device_rows.hpp
     include/deeprec/embedding/kernels/device_runs.hpp

@@ -10,6 +10,15 @@ install(
   NAMESPACE deeprec::
   DESTINATION "${deeprec_package_dir}")
 
+if(DEEPREC_KERNELS)
+  install(TARGETS deeprec_kernels EXPORT deeprec_kernels ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+  install(
+    EXPORT deeprec_kernels
+    FILE deeprec_kernelsTargets.cmake
+    NAMESPACE deeprec::
+    DESTINATION "${deeprec_package_dir}")
+endif()
+
 configure_package_config_file(
   "${CMAKE_CURRENT_LIST_DIR}/deeprecConfig.cmake.in"
   "${PROJECT_BINARY_DIR}/package/deeprecConfig.cmake" INSTALL_DESTINATION "${deeprec_package_dir}")

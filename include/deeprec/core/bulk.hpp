@@ -57,6 +57,25 @@ bool is_shared(const Context& ctx, double ns) {
   return ns > 2 * static_cast<double>(tuning.parked_ns);
 }
 
+inline namespace DEEPREC_UNIT {
+
+/// Refers to the body of a piece of work: one type, so that all bodies share the executor's parallel_for.
+class bulk_body {
+ public:
+  template <class Body>
+  explicit bulk_body(Body& body) noexcept
+      : body_(&body), call_([](const void* to, index_t begin, index_t end, int worker) {
+          (*static_cast<Body*>(const_cast<void*>(to)))(begin, end, worker);
+        }) {}
+  void operator()(index_t begin, index_t end, int worker) const { call_(body_, begin, end, worker); }
+
+ private:
+  const void* body_;
+  void (*call_)(const void*, index_t, index_t, int);
+};
+
+}  // namespace DEEPREC_UNIT
+
 /// Calls body(begin, end, worker) for pieces that cover [0, units): see BulkExecutor.
 template <class Context, class Body>
 void run_bulk(const Context& ctx, const bulk_work& work, Body&& body) {
@@ -64,7 +83,8 @@ void run_bulk(const Context& ctx, const bulk_work& work, Body&& body) {
   if (work.units <= work.grain || !is_shared(ctx, work.ns)) {
     body(index_t{0}, work.units, 0);
   } else {
-    ctx.executor->parallel_for(work.units, work.grain, body);
+    const bulk_body erased(body);
+    ctx.executor->parallel_for(work.units, work.grain, erased);
   }
 }
 

@@ -193,3 +193,67 @@
 // The same encoding for the other regions: a target region adds to the unit's flags, so with -march=native
 // the AVX2 kernels may contain AVX-512 code.
 #define DEEPREC_UNIT DEEPREC_WITH_FLAGS(unit_)
+
+// A number for what decides whether this unit may call kernels that another unit holds: the version, the ABI
+// namespace, the processor and the flags above.
+#define DEEPREC_FLAG_0 0
+#define DEEPREC_FLAG_1 1
+#define DEEPREC_FLAG_2 1
+#define DEEPREC_FLAG_4 1
+#define DEEPREC_FLAG_5 1
+#define DEEPREC_FLAG_f 1
+#define DEEPREC_FLAG_b 1
+#define DEEPREC_FLAG_w 1
+#define DEEPREC_FLAG_v 1
+#define DEEPREC_FLAG_h 1
+#define DEEPREC_FLAG_p 1
+#define DEEPREC_FLAG_s 1
+#define DEEPREC_FLAG_c 1
+#define DEEPREC_FLAG_AS_IS(bit) DEEPREC_FLAG_##bit
+#define DEEPREC_FLAG(bit) DEEPREC_FLAG_AS_IS(bit)
+#if defined(__x86_64__)
+#  define DEEPREC_PROCESSOR (2 - DEEPREC_X86)
+#elif defined(__aarch64__)
+#  define DEEPREC_PROCESSOR 3
+#else
+#  define DEEPREC_PROCESSOR 0
+#endif
+#define DEEPREC_KERNELS_NUMBER                                                                     \
+  (((DEEPREC_VERSION_MAJOR * 100 + DEEPREC_VERSION_MINOR) * 100 + DEEPREC_VERSION_PATCH) * 65536 + \
+   DEEPREC_EXCEPTIONS * 32768 + DEEPREC_CONTRACTS * 16384 + DEEPREC_PROCESSOR * 4096 +             \
+   DEEPREC_FLAG(DEEPREC_BIT_SSE42) + DEEPREC_FLAG(DEEPREC_BIT_AVX) * 2 +                           \
+   DEEPREC_FLAG(DEEPREC_BIT_AVX2) * 4 + DEEPREC_FLAG(DEEPREC_BIT_FMA) * 8 +                        \
+   DEEPREC_FLAG(DEEPREC_BIT_BMI2) * 16 + DEEPREC_FLAG(DEEPREC_BIT_AVX512F) * 32 +                  \
+   DEEPREC_FLAG(DEEPREC_BIT_AVX512BW) * 64 + DEEPREC_FLAG(DEEPREC_BIT_VBMI) * 128 +                \
+   DEEPREC_FLAG(DEEPREC_BIT_BF16) * 256 + DEEPREC_FLAG(DEEPREC_BIT_FP16) * 512 +                   \
+   DEEPREC_FLAG(DEEPREC_BIT_SVE) * 1024 + DEEPREC_FLAG(DEEPREC_BIT_CUDA) * 2048)
+
+// Sanitizers know only what they compiled.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#  define DEEPREC_SANITIZED 1
+#elif defined(__has_feature)
+#  if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
+#    define DEEPREC_SANITIZED 1
+#  else
+#    define DEEPREC_SANITIZED 0
+#  endif
+#else
+#  define DEEPREC_SANITIZED 0
+#endif
+
+// The compiled component (docs/adr/0027-compiled-kernels.md). Linking deeprec::kernels defines DEEPREC_KERNELS
+// as the number of its units. A unit of the same number only declares the common kernels; any other one
+// instantiates its own. The component's sources define the last two before they include a header.
+#if !defined(DEEPREC_COMMON)
+#  if !defined(DEEPREC_KERNELS)
+#    define DEEPREC_COMPILED 0
+#  elif DEEPREC_KERNELS == DEEPREC_KERNELS_NUMBER && !DEEPREC_SANITIZED
+#    define DEEPREC_COMPILED 1
+#  else
+#    define DEEPREC_COMPILED 0
+#  endif
+#  define DEEPREC_COMMON extern template
+#  define DEEPREC_COMMON_PART(part) 1
+#else
+#  define DEEPREC_COMPILED 1
+#endif

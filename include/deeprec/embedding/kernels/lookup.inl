@@ -9,84 +9,20 @@
 inline constexpr bool is_fallback = DEEPREC_X86 && region::which == isa::portable;
 inline constexpr int max_vectors = is_fallback ? 4 : 8;
 
-// Columns [first, first + columns) of a row, in W vectors.
-template <class Element, int W, bool Narrow>
-struct panel {
-  using element = Element;
-  using codec_type = row_codec<Element>;
-  static constexpr std::size_t vectors = static_cast<std::size_t>(W);
-  static constexpr bool scaled = codec_type::scaled;
-  // The fewest vectors for which this panel is used: its last two may then coincide.
-  static constexpr std::size_t fewest = codec_type::unit == 1 && vectors >= 4 ? vectors - 1 : vectors;
-
-  // The first 2 * pairs vectors of a panel are summed in pairs, even and odd columns apart: see add_vector.
-  // In a panel of two vectors, the second may overlap the first: these are summed one by one.
-  static constexpr std::size_t pairs = !codec_type::pairs || W == 2 ? 0 : vectors / 2;
-
+// Columns [first, first + columns) of rows.
+template <class Element>
+struct row_columns {
   index_t first;
   index_t columns;
-  [[no_unique_address]] codec_type codec;
+  [[no_unique_address]] row_codec<Element> codec;
 
-  // First column of vector V, relative to the panel's. The last vector (or pair) of 4-bit codes begins at a
-  // byte boundary: it may extend one nibble past the panel.
-  template <std::size_t V>
-  DEEPREC_INLINE index_t from_first() const {
-    if constexpr (V == 0) {
-      return 0;
-    } else if constexpr (pairs > 0 && 2 * pairs == vectors && V + 2 == vectors) {
-      return round_up(columns) - 2 * lanes;
-    } else if constexpr (V + 1 == vectors) {
-      return round_up(columns) - lanes;
-    } else if constexpr (V + 1 >= fewest) {
-      const index_t here = static_cast<index_t>(V) * lanes;
-      return here < columns - lanes ? here : columns - lanes;
-    } else {
-      return static_cast<index_t>(V) * lanes;
-    }
-  }
-  DEEPREC_INLINE static index_t round_up(index_t n) {
-    return codec_type::unit == 1 ? n : (n + codec_type::unit - 1) / codec_type::unit * codec_type::unit;
-  }
-  template <std::size_t V>
-  DEEPREC_INLINE bool sticks_out() const {
-    return V > 0 && V + 1 == vectors && round_up(columns) != columns;
-  }
-
-  // From where the codec's begin_of(row) points.
-  template <std::size_t V>
-  DEEPREC_INLINE vector_f32 load_row(const std::byte* from) const {
-    if constexpr (Narrow) {
-      return codec.load_first_at(from, static_cast<int>(columns));
-    } else {
-      return codec.load_at(from, from_first<V>());
-    }
-  }
-  template <std::size_t V>
-  DEEPREC_INLINE vector_f32 load_codes(const std::byte* from) const {
-    if constexpr (Narrow) {
-      return codec.load_first_codes_at(from, static_cast<int>(columns));
-    } else {
-      return codec.load_codes_at(from, from_first<V>());
-    }
-  }
-  template <std::size_t V, class Out>
-  DEEPREC_INLINE vector_f32 load_columns(const Out* out) const {
-    if constexpr (Narrow) {
-      return load_first(out + first, static_cast<int>(columns));
-    } else {
-      return sticks_out<V>() ? load_first(out + first + from_first<V>(), lanes - 1)
-                             : load(out + first + from_first<V>());
-    }
-  }
-  template <std::size_t V, class Out>
-  DEEPREC_INLINE void store_columns(Out* out, vector_f32 x) const {
-    if constexpr (Narrow) {
-      store_first(out + first, x, static_cast<int>(columns));
-    } else if (sticks_out<V>()) {
-      store_first(out + first + from_first<V>(), x, lanes - 1);
-    } else {
-      store(out + first + from_first<V>(), x);
-    }
+  // The last vector of at least one ends with the columns. Codes that share bytes begin at a byte: it may
+  // extend one column past them.
+  [[nodiscard]] DEEPREC_INLINE index_t last_vector() const { return padded() - lanes; }
+  [[nodiscard]] DEEPREC_INLINE bool fits() const { return padded() == columns; }
+  [[nodiscard]] DEEPREC_INLINE index_t padded() const {
+    constexpr index_t unit = row_codec<Element>::unit;
+    return (columns + unit - 1) / unit * unit;
   }
   DEEPREC_INLINE void prefetch(const std::byte* row) const { codec.prefetch(row); }
   // Prefetches the row of out for a bag: it is written only once, so no earlier access loads its lines.
@@ -97,36 +33,92 @@ struct panel {
       __builtin_prefetch(begin + line, 1, 3);
     }
   }
-  // Prefetch distance in rows: as many rows as lines_ahead lines hold, within bounds. Rows of a table that a
-  // quarter of the second-level cache holds are not prefetched: the distance is then past every position.
+  // Prefetch distance in rows: as many rows as lines_ahead lines hold, within bounds. 0: rows of a table that
+  // a quarter of the second-level cache holds are not prefetched.
   template <class Args>
   [[nodiscard]] DEEPREC_INLINE index_t rows_ahead(const Args& args) const {
     const ::deeprec::kernel_tuning& tuning = *args.tuning;
     const index_t in_cache = tuning.own_cache_bytes / 4;
     const index_t bytes = codec.bytes();
     if (args.table_rows <= in_cache && args.table_rows * (bytes * args.width / columns) <= in_cache) {
-      return args.end_position;
+      return 0;
     }
     const index_t ahead = tuning.lines_ahead * 64 / bytes;
-    const index_t bounded = ahead < tuning.most_rows_ahead ? ahead : tuning.most_rows_ahead;
-    return bounded > tuning.least_rows_ahead ? bounded : tuning.least_rows_ahead;
+    const index_t most = tuning.most_rows_ahead;
+    const index_t bounded = ahead < most ? ahead : most;
+    const index_t least = tuning.least_rows_ahead;
+    const index_t chosen = bounded > least ? bounded : least;
+    return chosen < ::deeprec::detail::row_window::most_ahead ? chosen
+                                                              : ::deeprec::detail::row_window::most_ahead;
   }
 };
 
-// Prefetches the row of a position, unless the position is past the batch or its id is absent.
-template <class Policy, class Panel, class Args>
-DEEPREC_INLINE void prefetch_position(const Args& args, const Panel columns, index_t position) {
-  if (position >= args.end_position) return;
-  if constexpr (Policy::ids == ::deeprec::detail::ids_are::filtered) {
-    if (args.row_of.absent(position)) return;
+// The columns of a panel, in W vectors.
+template <class Element, int W, bool Narrow>
+struct panel : row_columns<Element> {
+  using element = Element;
+  using codec_type = row_codec<Element>;
+  using row_columns<Element>::first;
+  using row_columns<Element>::columns;
+  using row_columns<Element>::codec;
+  static constexpr std::size_t vectors = static_cast<std::size_t>(W);
+  static constexpr bool scaled = codec_type::scaled;
+  // The fewest vectors for which this panel is used: its last two may then coincide.
+  static constexpr std::size_t fewest = codec_type::unit == 1 && vectors >= 4 ? vectors - 1 : vectors;
+
+  // The first 2 * pairs vectors of a panel are summed in pairs, even and odd columns apart: see add_values. In
+  // a panel of two vectors, the second may overlap the first: these are summed one by one.
+  static constexpr std::size_t pairs = !codec_type::pairs || W == 2 ? 0 : vectors / 2;
+
+  // First column of vector v, relative to the panel's. The last vector (or pair) of 4-bit codes begins at a
+  // byte boundary: it may extend one nibble past the panel.
+  DEEPREC_INLINE index_t from_first(std::size_t v) const {
+    if (v == 0) return 0;
+    if (pairs > 0 && 2 * pairs == vectors && v + 2 == vectors) return round_up(columns) - 2 * lanes;
+    if (v + 1 == vectors) return round_up(columns) - lanes;
+    const index_t here = static_cast<index_t>(v) * lanes;
+    if (v + 1 < fewest) return here;
+    return here < columns - lanes ? here : columns - lanes;
   }
-  columns.prefetch(args.row_of(position));
-}
+  template <std::size_t V>
+  DEEPREC_INLINE index_t from_first() const {
+    return from_first(V);
+  }
+  DEEPREC_INLINE static index_t round_up(index_t n) {
+    return codec_type::unit == 1 ? n : (n + codec_type::unit - 1) / codec_type::unit * codec_type::unit;
+  }
+  template <class Out>
+  DEEPREC_INLINE void store_columns(Out* out, std::size_t v, vector_f32 x) const {
+    if constexpr (Narrow) {
+      store_first(out + first, x, static_cast<int>(columns));
+    } else if (codec_type::unit > 1 && v > 0 && v + 1 == vectors && round_up(columns) != columns) {
+      store_first(out + first + from_first(v), x, lanes - 1);
+    } else {
+      store(out + first + from_first(v), x);
+    }
+  }
+  // From where the codec's begin_of(row) points.
+  DEEPREC_INLINE vector_f32 load_row(const std::byte* from, std::size_t v) const {
+    if constexpr (Narrow) {
+      return codec.load_first_at(from, static_cast<int>(columns));
+    } else {
+      return codec.load_at(from, from_first(v));
+    }
+  }
+  template <std::size_t V>
+  DEEPREC_INLINE vector_f32 load_codes(const std::byte* from) const {
+    if constexpr (Narrow) {
+      return codec.load_first_codes_at(from, static_cast<int>(columns));
+    } else {
+      return codec.load_codes_at(from, from_first(V));
+    }
+  }
+};
 
 // The factor that scales a row to a norm of at most args.max_norm. The squares of columns are added in one
 // sum per lane.
 template <class Element, class Args>
-DEEPREC_INLINE float clip_factor(const Args& args, const std::byte* row) {
+DEEPREC_APART float clip_factor(const Args& args, const std::byte* row) {
   vector_f32 squares = zero();
   for_each_vector<Element>(args, row,
                            [&](vector_f32 x, index_t, int) { squares = multiply_add(x, x, squares); });
@@ -134,25 +126,77 @@ DEEPREC_INLINE float clip_factor(const Args& args, const std::byte* row) {
   return norm > args.max_norm ? args.max_norm / norm : 1.0F;
 }
 
-// The factor of the row at a position: its weight and its clip factor, where the kernel has them.
-template <class Element, class Policy, bool Weighted, class Args>
-DEEPREC_INLINE float factor_of(const Args& args, index_t position, const std::byte* row) {
-  float factor = 1.0F;
-  if constexpr (Policy::clips) factor = clip_factor<Element>(args, row);
-  if constexpr (Weighted) factor = Policy::clips ? factor * args.weights[position] : args.weights[position];
-  return factor;
+// Locates the rows from a position on.
+template <class Element, class Args>
+DEEPREC_APART void move_window(const Args& args, ::deeprec::detail::row_window& window, index_t position) {
+  const index_t left = window.stop - position;
+  const index_t count = left < window.room ? left : window.room;
+  window.begin = position;
+  window.end = position + count;
+  window.ready = window.end == window.stop ? window.stop : window.end - window.ahead;
+  locate_rows(args.row_of, position, count, args.filters, window.located);
+  window.factors = args.weights == nullptr ? nullptr : args.weights + position;
+  const bool clips = args.max_norm > 0;
+  if (!clips && !args.filters) return;
+  for (index_t k = 0; k < count; ++k) {
+    float factor = args.weights == nullptr ? 1.0F : args.weights[position + k];
+    const auto* const row = reinterpret_cast<const std::byte*>(window.located[k]);
+    if (clips && row != nullptr) factor = clip_factor<Element>(args, row) * factor;
+    window.scaled[k] = factor;
+  }
+  window.factors = window.scaled;
 }
 
-// Writes a finished row to out. All of its vectors are read before one is written: the last two may
-// overlap.
-template <class Panel, class Args, std::size_t... V>
-DEEPREC_INLINE void put_row(const Args& args, const Panel columns, index_t row,
-                            vector_f32 (&total)[sizeof...(V)], std::index_sequence<V...>) {
-  auto* const out = args.out + row * args.out_stride;
-  if (args.stored == ::deeprec::detail::when_stored::accumulate) {
-    ((total[V] = columns.template load_columns<V>(out) + total[V]), ...);
+// The rows of the positions [begin, end) or of the first of them.
+struct located_run {
+  ::deeprec::detail::stored_numbers rows;
+  const float* factors;  // null: all 1, and no row is null
+  index_t count;
+  index_t fetched;  // the rows of the first so many positions have a row to prefetch, `ahead` later
+  index_t ahead;
+
+  [[nodiscard]] DEEPREC_INLINE located_run part(index_t from, index_t length) const {
+    return {rows.from(from), factors == nullptr ? nullptr : factors + from, length, fetched - from, ahead};
   }
-  (columns.template store_columns<V>(out, total[V]), ...);
+  template <class Columns>
+  DEEPREC_INLINE void prefetch_after(index_t k, const Columns& columns) const {
+    if (k < fetched) columns.prefetch(rows.row(k + ahead));
+  }
+};
+// The rows of all positions [begin, end), where their numbers are stored and no row is clipped or absent;
+// else false, and only `ahead` is set.
+template <class Element, class Args>
+DEEPREC_INLINE bool find_run(const Args& args, const row_columns<Element>& columns, index_t begin,
+                             index_t end, located_run& run) {
+  run.ahead = columns.rows_ahead(args);
+  if (args.filters || args.max_norm > 0) return false;
+  run.rows = args.row_of.stored(begin);
+  if (run.rows.numbers == nullptr) return false;
+  run.factors = args.weights == nullptr ? nullptr : args.weights + begin;
+  run.count = end - begin;
+  run.fetched = run.ahead == 0 ? 0 : args.end_position - run.ahead - begin;
+  return true;
+}
+
+// Begins to locate the rows of the positions [begin, end).
+template <class Args>
+DEEPREC_INLINE void open_window(const Args& args, ::deeprec::detail::row_window& window, index_t ahead,
+                                index_t begin, index_t end) {
+  window.ahead = ahead;
+  window.stop = end + ahead < args.end_position ? end + ahead : args.end_position;
+  window.begin = window.ready = window.end = begin;
+}
+template <class Element, class Args>
+DEEPREC_INLINE located_run located_from(const Args& args, ::deeprec::detail::row_window& window,
+                                        index_t begin, index_t end) {
+  if (begin >= window.ready) [[unlikely]]
+    move_window<Element>(args, window, begin);
+  const index_t skipped = begin - window.begin;
+  return {{static_cast<const char*>(static_cast<const void*>(window.located + skipped)), 0, 1},
+          window.factors == nullptr ? nullptr : window.factors + skipped,
+          (end < window.ready ? end : window.ready) - begin,
+          window.ahead == 0 ? 0 : window.end - window.ahead - begin,
+          window.ahead};
 }
 
 struct add_once {
@@ -180,7 +224,7 @@ DEEPREC_INLINE void add_vector(const Panel columns, const std::byte* from, const
   } else if constexpr (Panel::scaled) {
     total[V] = add(columns.template load_codes<V>(from), total[V]);
   } else {
-    total[V] = add(columns.template load_row<V>(from), total[V]);
+    total[V] = add(columns.load_row(from, V), total[V]);
   }
 }
 
@@ -210,257 +254,431 @@ DEEPREC_INLINE void end_sums([[maybe_unused]] float bias, vector_f32 (&total)[si
   if constexpr (Panel::scaled) ((total[V] = total[V] + splat(bias)), ...);
 }
 
-// The value that rows are added to: +0 for a sum, which turns -0 into +0; -0 for concat, which keeps -0.
+// What a single row is added to: +0 for a sum, which turns -0 into +0; else -0, which keeps -0.
 template <class Args>
 DEEPREC_INLINE vector_f32 start_of(const Args& args) {
   return splat(args.sums ? 0.0F : -0.0F);
 }
 
-// One row times a factor, with the bits of a bag that holds only this row.
-template <class Policy, class Panel, class Args, std::size_t... V>
-DEEPREC_INLINE void take_row(const Args& args, const Panel columns, const std::byte* row,
-                             [[maybe_unused]] float factor, [[maybe_unused]] const vector_f32 start,
-                             vector_f32 (&total)[sizeof...(V)],
-                             [[maybe_unused]] std::index_sequence<V...> vectors) {
-  const std::byte* const from = columns.codec.begin_of(row);
-  if constexpr (Policy::folding == ::deeprec::detail::fold::maximum) {
-    ((total[V] = columns.template load_row<V>(from)), ...);
-    if constexpr (Policy::clips) ((total[V] = total[V] * splat(factor)), ...);
-  } else {
-    if constexpr (Panel::scaled) {
-      if (args.sums) {
-        ((total[V] = zero()), ...);
-        const float bias = 0.0F + add_codes(columns, from, factor, total, vectors);
-        end_sums<Panel>(bias, total, vectors);
-        return;
+// A row times a factor, a vector at a time, with the bits of a bag that holds only this row.
+template <class Element>
+struct row_times {
+  row_columns<Element> of;
+  const std::byte* from;  // of the row
+  vector_f32 factor;      // of values, or of codes
+  vector_f32 start;       // what it is added to
+  bool codes = false;
+
+  template <class Args>
+  DEEPREC_INLINE row_times(const Args& args, const row_columns<Element>& columns, const std::byte* row,
+                           float by, vector_f32 added)
+      : of(columns), from(columns.codec.begin_of(row)), factor(splat(by)), start(added) {
+    if constexpr (row_codec<Element>::scaled) {
+      codes = args.sums;
+      if (codes) {
+        const ::deeprec::detail::two_floats pair = of.codec.scale_and_bias(from);
+        factor = splat(pair.first * by);
+        start = splat(0.0F + pair.second * by);
       }
     }
-    ((total[V] = multiply_add(columns.template load_row<V>(from), splat(factor), start)), ...);
+  }
+  DEEPREC_INLINE vector_f32 at(index_t c) const {
+    if constexpr (row_codec<Element>::scaled) {
+      if (codes) return multiply_add(of.codec.load_codes_at(from, c), factor, zero()) + start;
+    }
+    return multiply_add(of.codec.load_at(from, c), factor, start);
+  }
+  DEEPREC_INLINE vector_f32 first(int n) const {
+    if constexpr (row_codec<Element>::scaled) {
+      if (codes) return multiply_add(of.codec.load_first_codes_at(from, n), factor, zero()) + start;
+    }
+    return multiply_add(of.codec.load_first_at(from, n), factor, start);
+  }
+};
+
+// Writes as many vectors from column c on; returns the column behind them. All are read before one is
+// written.
+template <class Element, class Out, std::size_t... V>
+DEEPREC_INLINE index_t put_vectors(const row_times<Element>& value, Out* out, index_t c,
+                                   std::index_sequence<V...>) {
+  const vector_f32 x[] = {value.at(c + static_cast<index_t>(V) * lanes)...};
+  (store(out + c + static_cast<index_t>(V) * lanes, x[V]), ...);
+  return c + index_t{sizeof...(V)} * lanes;
+}
+
+// Writes a row times a factor to a row of out. Each of its first vectors is read by an instruction of its
+// own: one that reads a line after another teaches some processors to fetch the lines behind the row.
+template <class Element, class Out>
+DEEPREC_INLINE void put_row(const row_times<Element>& value, Out* out) {
+  const index_t count = value.of.columns;
+  if (count < lanes) return store_first(out, value.first(static_cast<int>(count)), static_cast<int>(count));
+  index_t c = 0;
+  while (count - c >= 8 * lanes) c = put_vectors(value, out, c, std::make_index_sequence<8>{});
+  if (count - c >= 4 * lanes) c = put_vectors(value, out, c, std::make_index_sequence<4>{});
+  if (count - c >= 2 * lanes) c = put_vectors(value, out, c, std::make_index_sequence<2>{});
+  if (count - c >= lanes) c = put_vectors(value, out, c, std::make_index_sequence<1>{});
+  if (c == count) return;
+  const index_t last = value.of.last_vector();
+  value.of.fits() ? store(out + last, value.at(last)) : store_first(out + last, value.at(last), lanes - 1);
+}
+
+// Writes the same value to columns of out, or adds it.
+template <class Out>
+DEEPREC_APART void put_value(::deeprec::detail::when_stored stored, Out* out, index_t count, float x) {
+  const bool adds = stored == ::deeprec::detail::when_stored::accumulate;
+  for (index_t c = 0; c < count; ++c) out[c] = static_cast<Out>(adds ? static_cast<float>(out[c]) + x : x);
+}
+// Writes values to columns of out, or adds them.
+template <class Out>
+DEEPREC_APART void put_values(::deeprec::detail::when_stored stored, Out* out, index_t count,
+                              const float* x) {
+  const bool adds = stored == ::deeprec::detail::when_stored::accumulate;
+  for (index_t c = 0; c < count; ++c) {
+    out[c] = static_cast<Out>(adds ? static_cast<float>(out[c]) + x[c] : x[c]);
   }
 }
 
-// Loads the default row into registers.
-template <class Policy, class Panel, class Args, std::size_t... V>
-DEEPREC_INLINE void take_default(const Args& args, const Panel columns, vector_f32 (&total)[sizeof...(V)],
-                                 std::index_sequence<V...> vectors) {
-  float factor = 1.0F;
-  if constexpr (Policy::clips) factor = clip_factor<typename Panel::element>(args, args.default_row);
-  take_row<Policy>(args, columns, args.default_row, factor, start_of(args), total, vectors);
+// The columns [first, first + count) of rows.
+template <class Element, class Args>
+DEEPREC_INLINE row_columns<Element> columns_of(const Args& args, index_t first, index_t count) {
+  return {first, count, row_codec<Element>::of(args, first, count)};
 }
 
-// One bag, one panel of columns: the positions [begin, end) folded in registers, finished and stored.
-// Returns the number of ids used.
-template <class Policy, bool Weighted, class Panel, class Args, std::size_t... V>
-DEEPREC_INLINE index_t pool_panel(const Args& args, const Panel columns, index_t begin, index_t end,
-                                  index_t bag, index_t ahead, std::index_sequence<V...> vectors) {
-  constexpr bool adding = Policy::folding == ::deeprec::detail::fold::add;
-  using element = typename Panel::element;
-  vector_f32 total[sizeof...(V)] = {(static_cast<void>(V), adding ? zero() : splat(-__builtin_inff()))...};
-  ::deeprec::detail::pool_counts counts;
-  [[maybe_unused]] double bias = 0;  // of rows of codes
-  columns.prefetch_out(args.out + bag * args.out_stride);
-  for (index_t position = begin; position < end; ++position) {
-    prefetch_position<Policy>(args, columns, position + ahead);
-    if constexpr (Policy::ids == ::deeprec::detail::ids_are::filtered) {
-      if (args.row_of.absent(position)) continue;
+// Adds a row times a factor to a row of out.
+template <class Element, class Args, class Out>
+DEEPREC_APART void add_row(const Args& args, index_t first, index_t count, const std::byte* row, float factor,
+                           Out* out) {
+  const row_times<Element> value(args, columns_of<Element>(args, first, count), row, factor, start_of(args));
+  if (count < lanes) {
+    const int n = static_cast<int>(count);
+    return store_first(out, load_first(out, n) + value.first(n), n);
+  }
+  // The last vector may overlap the one before: it is read before any is written.
+  const index_t last = value.of.last_vector();
+  const bool fits = value.of.fits();
+  const vector_f32 end = (fits ? load(out + last) : load_first(out + last, lanes - 1)) + value.at(last);
+  for (index_t c = 0; c < last; c += lanes) store(out + c, load(out + c) + value.at(c));
+  fits ? store(out + last, end) : store_first(out + last, end, lanes - 1);
+}
+
+// Writes columns of a bag without ids to out.
+template <class Element, class Args, class Out>
+DEEPREC_APART void put_empty(const Args& args, index_t first, index_t count, Out* out) {
+  using when = ::deeprec::detail::when_empty;
+  if (args.empty == when::keep) return;
+  if (args.empty != when::default_row) {
+    return put_value(args.stored, out, count, args.empty == when::identity ? -__builtin_inff() : 0.0F);
+  }
+  const float factor = args.max_norm > 0 ? clip_factor<Element>(args, args.default_row) : 1.0F;
+  if (args.stored == ::deeprec::detail::when_stored::accumulate) {
+    return add_row<Element>(args, first, count, args.default_row, factor, out);
+  }
+  put_row(row_times<Element>(args, columns_of<Element>(args, first, count), args.default_row, factor,
+                             start_of(args)),
+          out);
+}
+
+// A bag of which some rows are folded.
+struct bag_fold {
+  alignas(64) float columns[max_vectors * lanes];  // vectors so far; at the end the columns of the panel
+  double bias;                                     // of rows of codes
+  index_t used;                                    // number of rows
+  bool begins;                                     // true: the bag begins with the next run
+  bool ends;                                       // true: and ends with it
+  bool divides;                                    // true: at the end the fold is divided by `divisor`
+  float divisor;
+};
+
+// Folds a run of rows in registers. The result of a bag that ends is written to out if that is not null and
+// the bag has a row; else it stays in the bag_fold.
+template <::deeprec::detail::fold Fold, class Panel, class Out, std::size_t... V>
+DEEPREC_INLINE void fold_rows(const Panel columns, const located_run& run, bag_fold& bag, Out* out,
+                              std::index_sequence<V...> vectors) {
+  constexpr bool adding = Fold == ::deeprec::detail::fold::add;
+  const vector_f32 neutral = adding ? zero() : splat(-__builtin_inff());
+  vector_f32 total[sizeof...(V)] = {(bag.begins ? neutral : load(bag.columns + index_t{V} * lanes))...};
+  [[maybe_unused]] double bias = bag.begins ? 0.0 : bag.bias;
+  if (run.factors == nullptr) {
+    for (index_t k = 0; k < run.count; ++k) {
+      run.prefetch_after(k, columns);
+      const std::byte* const from = columns.codec.begin_of(run.rows.row(k));
+      if constexpr (!adding) {
+        ((total[V] = maximum(total[V], columns.load_row(from, V))), ...);
+      } else if constexpr (Panel::scaled) {
+        bias += static_cast<double>(add_codes(columns, from, 1.0F, total, vectors));
+      } else {
+        add_values(columns, from, add_once{}, total, vectors);
+      }
     }
-    const std::byte* const row = args.row_of(position);
-    const std::byte* const from = columns.codec.begin_of(row);
-    if constexpr (!adding && Policy::clips) {
-      const vector_f32 factor = splat(factor_of<element, Policy, false>(args, position, row));
-      ((total[V] = maximum(total[V], columns.template load_row<V>(from) * factor)), ...);
-    } else if constexpr (!adding) {
-      ((total[V] = maximum(total[V], columns.template load_row<V>(from))), ...);
-    } else if constexpr (Panel::scaled) {
-      const float factor = factor_of<element, Policy, Weighted>(args, position, row);
-      bias += static_cast<double>(add_codes(columns, from, factor, total, vectors));
-    } else if constexpr (Weighted || Policy::clips) {
-      const vector_f32 factor = splat(factor_of<element, Policy, Weighted>(args, position, row));
-      add_values(columns, from, add_times{factor}, total, vectors);
-    } else {
-      add_values(columns, from, add_once{}, total, vectors);
+    bag.used += run.count;
+  } else {
+    index_t absent = 0;
+    for (index_t k = 0; k < run.count; ++k) {
+      run.prefetch_after(k, columns);
+      const std::byte* const row = run.rows.row(k);
+      if (row == nullptr) [[unlikely]] {
+        ++absent;
+        continue;
+      }
+      const std::byte* const from = columns.codec.begin_of(row);
+      const float by = run.factors[k];
+      if constexpr (!adding) {
+        ((total[V] = maximum(total[V], columns.load_row(from, V) * splat(by))), ...);
+      } else if constexpr (Panel::scaled) {
+        bias += static_cast<double>(add_codes(columns, from, by, total, vectors));
+      } else {
+        add_values(columns, from, add_times{splat(by)}, total, vectors);
+      }
     }
-    if constexpr (Weighted) {
-      counts.add(static_cast<double>(args.weights[position]));
-    } else {
-      ++counts.used;
-    }
+    bag.used += run.count - absent;
+  }
+  if (!bag.ends) {
+    bag.bias = bias;
+    (store(bag.columns + index_t{V} * lanes, total[V]), ...);
+    return;
   }
   if constexpr (adding) end_sums<Panel>(static_cast<float>(bias), total, vectors);
-  if (counts.used == 0) {
-    if (args.empty == ::deeprec::detail::when_empty::keep) return 0;
-    if (args.empty == ::deeprec::detail::when_empty::default_row) {
-      take_default<Policy>(args, columns, total, vectors);
-    } else if (args.empty == ::deeprec::detail::when_empty::zeros) {
-      ((total[V] = zero()), ...);
-    }
-  } else if (args.divide != ::deeprec::detail::divide_by::one) {
-    if constexpr (!Weighted) {
-      counts.weight_sum = counts.weight_squares = static_cast<double>(counts.used);
-    }
-    const double divisor = counts.divisor(args.divide);
-    if (divisor == 0.0) {
-      ((total[V] = zero()), ...);
-    } else {
-      const vector_f32 by = splat(static_cast<float>(divisor));
-      ((total[V] = total[V] / by), ...);
-    }
+  if (bag.divides) {
+    const vector_f32 by = splat(bag.divisor);
+    ((total[V] = total[V] / by), ...);
   }
-  put_row(args, columns, bag, total, vectors);
-  return counts.used;
+  if (out != nullptr && bag.used > 0) {
+    (columns.store_columns(out, V, total[V]), ...);
+  } else {
+    (store(bag.columns + columns.from_first(V), total[V]), ...);
+  }
 }
 
-// One panel of the bags [begin, end); returns the number of ids used.
-template <class Policy, bool Weighted, class Args>
-struct pool_call {
-  const Args& args;
-  index_t begin;
-  index_t end;
+template <::deeprec::detail::fold Fold, class Element, int W, bool Narrow, class Out>
+DEEPREC_INLINE void fold_panel(const row_columns<Element>& columns, const located_run& run, bag_fold& bag,
+                               Out* out) {
+  using panel_type = panel<Element, W, Narrow>;
+  fold_rows<Fold>(panel_type{columns}, run, bag, out, std::make_index_sequence<panel_type::vectors>{});
+}
 
-  template <class Panel>
-  index_t run(const Panel columns) const {
-    const index_t ahead = columns.rows_ahead(args);
-    index_t used = 0;
-    for (index_t bag = begin; bag < end; ++bag) {
-      const index_t first = args.ranges.begin(bag);
-      const index_t last = args.ranges.end(bag);
-      if (last - first > ::deeprec::detail::chunk_positions) continue;  // the caller cuts it into chunks
-      used += pool_panel<Policy, Weighted>(args, columns, first, last, bag, ahead,
-                                           std::make_index_sequence<Panel::vectors>{});
-    }
-    return used;
-  }
-};
-
-// One panel of the rows of the positions [begin, end), each to row position - base of out; returns the
-// number of ids used.
-template <class Policy, class Args>
-struct gather_call {
-  const Args& args;
-  index_t begin;
-  index_t end;
-  index_t base;
-
-  template <class Panel>
-  index_t run(const Panel columns) const {
-    return run(columns, std::make_index_sequence<Panel::vectors>{});
-  }
-
-  template <class Panel, std::size_t... V>
-  DEEPREC_INLINE index_t run(const Panel columns, std::index_sequence<V...> vectors) const {
-    const index_t ahead = columns.rows_ahead(args);
-    const index_t out_ahead = args.out_ahead;
-    const index_t fetched_end = out_ahead > 0 ? end - out_ahead : begin;  // of the rows of out
-    [[maybe_unused]] const vector_f32 start = start_of(args);
-    index_t used = 0;
-    for (index_t position = begin; position < end; ++position) {
-      prefetch_position<Policy>(args, columns, position + ahead);
-      if (position < fetched_end) {
-        columns.prefetch_out(args.out + (position - base + out_ahead) * args.out_stride);
-      }
-      vector_f32 total[sizeof...(V)];
-      if (Policy::ids == ::deeprec::detail::ids_are::filtered && args.row_of.absent(position)) {
-        if (args.empty == ::deeprec::detail::when_empty::keep) continue;
-        if (args.empty == ::deeprec::detail::when_empty::default_row) {
-          take_default<Policy>(args, columns, total, vectors);
-        } else {
-          ((total[V] = zero()), ...);
-        }
-      } else {
-        ++used;
-        const std::byte* const row = args.row_of(position);
-        const float factor = args.weights == nullptr
-                                 ? factor_of<typename Panel::element, Policy, false>(args, position, row)
-                                 : factor_of<typename Panel::element, Policy, true>(args, position, row);
-        take_row<Policy>(args, columns, row, factor, start, total, vectors);
-      }
-      put_row(args, columns, position - base, total, vectors);
-    }
-    return used;
-  }
-};
-
-// Runs a call for one panel of at least one vector.
-template <class Element, class Call>
-DEEPREC_INLINE index_t run_panel(index_t first, index_t columns, const row_codec<Element>& codec,
-                                 const Call& call) {
-  const index_t vectors = (columns + lanes - 1) / lanes;
+// The same, for columns in so many vectors; 0: fewer columns than one has.
+template <::deeprec::detail::fold Fold, class Element, class Out>
+DEEPREC_INLINE void fold_vectors(index_t vectors, const row_columns<Element>& columns, const located_run& run,
+                                 bag_fold& bag, Out* out) {
   if constexpr (is_fallback) {
-    return vectors == 1 ? call.run(panel<Element, 1, false>{first, columns, codec})
-                        : call.run(panel<Element, 4, false>{first, columns, codec});
+    return vectors == 0   ? fold_panel<Fold, Element, 1, true>(columns, run, bag, out)
+           : vectors == 1 ? fold_panel<Fold, Element, 1, false>(columns, run, bag, out)
+                          : fold_panel<Fold, Element, 4, false>(columns, run, bag, out);
   } else {
     // Odd numbers of vectors use the next even panel, except for codes in pairs.
     constexpr int odd = row_codec<Element>::unit == 1 ? 1 : 0;
-    switch (vectors) {
+    switch (vectors + (vectors > 1 && vectors % 2 == 1 ? odd : 0)) {
+      case 0:
+        return fold_panel<Fold, Element, 1, true>(columns, run, bag, out);
       case 1:
-        return call.run(panel<Element, 1, false>{first, columns, codec});
+        return fold_panel<Fold, Element, 1, false>(columns, run, bag, out);
       case 2:
-        return call.run(panel<Element, 2, false>{first, columns, codec});
-      case 3:
-        return call.run(panel<Element, 3 + odd, false>{first, columns, codec});
+        return fold_panel<Fold, Element, 2, false>(columns, run, bag, out);
       case 4:
-        return call.run(panel<Element, 4, false>{first, columns, codec});
-      case 5:
-        return call.run(panel<Element, 5 + odd, false>{first, columns, codec});
+        return fold_panel<Fold, Element, 4, false>(columns, run, bag, out);
       case 6:
-        return call.run(panel<Element, 6, false>{first, columns, codec});
-      case 7:
-        return call.run(panel<Element, 7 + odd, false>{first, columns, codec});
+        return fold_panel<Fold, Element, 6, false>(columns, run, bag, out);
+      case 8:
+        return fold_panel<Fold, Element, 8, false>(columns, run, bag, out);
       default:
-        return call.run(panel<Element, 8, false>{first, columns, codec});
+        if constexpr (odd == 0) {
+          if (vectors == 3) return fold_panel<Fold, Element, 3, false>(columns, run, bag, out);
+          if (vectors == 5) return fold_panel<Fold, Element, 5, false>(columns, run, bag, out);
+          return fold_panel<Fold, Element, 7, false>(columns, run, bag, out);
+        }
     }
   }
 }
 
-// Runs a call for every panel of a row; returns the result of the first.
-template <class Element, class Call>
-DEEPREC_INLINE index_t for_each_panel(index_t width, const Call& call) {
-  index_t answer = 0;
-  for (index_t first = 0; first < width;) {
-    const index_t left = width - first;
+// The divisor of a bag.
+template <class Args>
+DEEPREC_APART double divisor_of_bag(const Args& args, index_t bag) {
+  const index_t all = args.ranges.end(bag) - args.ranges.begin(bag);
+  ::deeprec::detail::pool_counts counts{all, static_cast<double>(all), static_cast<double>(all)};
+  if (args.weights == nullptr && !args.filters) return counts.divisor(args.divide);
+  counts = {};
+  for (index_t position = args.ranges.begin(bag); position < args.ranges.end(bag); ++position) {
+    if (args.filters && args.row_of.absent(position)) continue;
+    counts.add(args.weights == nullptr ? 1.0 : static_cast<double>(args.weights[position]));
+  }
+  return counts.divisor(args.divide);
+}
+
+// The bags [begin, end), in panels; returns the number of ids used.
+template <::deeprec::detail::fold Fold, class Element, class Args>
+DEEPREC_INLINE index_t pool_panels(const Args& args, index_t begin, index_t end) {
+  ::deeprec::detail::row_window window;
+  bag_fold fold;
+  fold.divides = false;
+  const bool divides = args.divide != ::deeprec::detail::divide_by::one;
+  const bool overwrites = args.stored == ::deeprec::detail::when_stored::overwrite;
+  index_t used_first = 0;
+  for (index_t first = 0; first < args.width;) {
+    const index_t left = args.width - first;
     constexpr index_t most = index_t{max_vectors} * lanes;
-    const index_t columns = left >= most ? most : is_fallback && left > lanes ? lanes : left;
-    const auto codec = row_codec<Element>::of(call.args, first, columns);
-    index_t here = 0;
-    if (columns < lanes) {
-      here = call.run(panel<Element, 1, true>{first, columns, codec});
-    } else {
-      here = run_panel<Element>(first, columns, codec, call);
+    const index_t count = left >= most ? most : is_fallback && left > lanes ? lanes : left;
+    const index_t vectors = count < lanes ? 0 : (count + lanes - 1) / lanes;
+    const auto columns = columns_of<Element>(args, first, count);
+    index_t last = args.ranges.begin(begin);
+    const index_t begin_position = last;
+    located_run all;
+    const bool stored = find_run<Element>(args, columns, begin_position, args.ranges.end(end - 1), all);
+    if (!stored) open_window(args, window, all.ahead, begin_position, args.ranges.end(end - 1));
+    index_t used = 0;
+    for (index_t bag = begin; bag < end; ++bag) {
+      index_t position = last;
+      last = args.ranges.end(bag);
+      if (last - position > ::deeprec::detail::chunk_positions) continue;  // the caller cuts it into chunks
+      auto* const out = args.out + bag * args.out_stride;
+      columns.prefetch_out(out);
+      bool is_zero = false;
+      if (divides) {
+        const double divisor = divisor_of_bag(args, bag);
+        is_zero = divisor == 0.0;
+        fold.divides = !is_zero;
+        fold.divisor = static_cast<float>(divisor);
+      }
+      auto* const into = overwrites && !is_zero ? out : nullptr;
+      fold.used = 0;
+      fold.begins = true;
+      while (position < last) {
+        located_run run;
+        if (stored) {
+          run = all.part(position - begin_position, last - position);
+        } else {
+          run = located_from<Element>(args, window, position, last);
+        }
+        position += run.count;
+        fold.ends = position == last;
+        fold_vectors<Fold>(vectors, columns, run, fold, into);
+        fold.begins = false;
+      }
+      used += fold.used;
+      if (into != nullptr && fold.used > 0) continue;
+      if (fold.used == 0) {
+        put_empty<Element>(args, first, count, out + first);
+      } else if (is_zero) {
+        put_value(args.stored, out + first, count, 0.0F);
+      } else {
+        put_values(args.stored, out + first, count, fold.columns);
+      }
     }
-    if (first == 0) answer = here;
-    first += columns;
+    if (first == 0) used_first = used;
+    first += count;
   }
-  return answer;
+  return used_first;
 }
 
-/// Prefetches the rows of the first positions from `position` on, which no earlier position prefetches.
-template <class Element, class Policy, class Args>
-void fetch_first_rows(region, Policy, const Args& args, index_t position) {
+// A run of rows, each to a row of out from row `first` on, of which rows are written up to row `end`. Returns
+// the number of rows.
+template <class Element, class Args>
+DEEPREC_APART index_t gather_run(const Args& args, const located_run& given, index_t first, index_t end) {
+  const located_run run = given;
+  const auto columns = columns_of<Element>(args, 0, args.width);
+  const vector_f32 start = start_of(args);
+  const bool adds = args.stored == ::deeprec::detail::when_stored::accumulate;
+  const index_t stride = args.out_stride;
+  auto* out = args.out + first * stride;
+  const index_t out_ahead = args.out_ahead * stride;
+  const index_t out_fetched = args.out_ahead > 0 ? end - args.out_ahead - first : 0;
+  index_t used = run.count;
+  for (index_t k = 0; k < run.count; ++k, out += stride) {
+    run.prefetch_after(k, columns);
+    if (k < out_fetched) columns.prefetch_out(out + out_ahead);
+    const std::byte* const row = run.rows.row(k);
+    if (row == nullptr) [[unlikely]] {
+      --used;
+      put_empty<Element>(args, 0, columns.columns, out);
+      continue;
+    }
+    const float factor = run.factors == nullptr ? 1.0F : run.factors[k];
+    if (adds) [[unlikely]] {
+      add_row<Element>(args, 0, columns.columns, row, factor, out);
+    } else {
+      put_row(row_times<Element>(args, columns, row, factor, start), out);
+    }
+  }
+  return used;
+}
+
+// The rows of the positions [begin, end), which have to be located.
+template <class Element, class Args>
+DEEPREC_APART index_t gather_located(const Args& args, index_t ahead, index_t begin, index_t end,
+                                     index_t base) {
+  ::deeprec::detail::row_window window;
+  open_window(args, window, ahead, begin, end);
+  index_t used = 0;
+  for (index_t position = begin; position < end;) {
+    const located_run run = located_from<Element>(args, window, position, end);
+    used += gather_run<Element>(args, run, position - base, end - base);
+    position += run.count;
+  }
+  return used;
+}
+
+/// The kernels of rows of an Element; Args is a pool_args. Those of `pool` return the number of ids used, and
+/// with `fetches` prefetch the first rows, which no earlier position prefetches.
+template <class Element, class Args>
+struct lookup_kernels {
+  /// Prefetches the rows of the first positions from `position` on.
+  static void fetch(const Args& args, index_t position);
+  /// Sums the bags [begin, end) except those of more than chunk_positions ids.
+  static index_t pool(const Args& args, index_t begin, index_t end, index_t, bool fetches);
+  /// The same, for their maximum.
+  static index_t pool_maximum(const Args& args, index_t begin, index_t end, index_t, bool fetches);
+  /// Copies the rows of the positions [begin, end) to the rows [begin - base, end - base) of out.
+  static index_t gather(const Args& args, index_t begin, index_t end, index_t base, bool fetches);
+};
+
+template <class Element, class Args>
+void lookup_kernels<Element, Args>::fetch(const Args& args, index_t position) {
   constexpr index_t widest = index_t{max_vectors} * lanes;
   const index_t width = args.width < widest ? args.width : widest;
-  const panel<Element, 1, false> columns{0, width, row_codec<Element>::of(args, 0, width)};
+  const auto columns = columns_of<Element>(args, 0, width);
   const index_t ahead = columns.rows_ahead(args);
-  if (ahead == args.end_position) return;
   const index_t last = ahead < args.end_position - position ? position + ahead : args.end_position;
-  for (index_t k = position; k < last; ++k) prefetch_position<Policy>(args, columns, k);
+  for (index_t k = position; k < last; ++k) {
+    if (!(args.filters && args.row_of.absent(k))) columns.prefetch(args.row_of(k));
+  }
 }
+
+template <class Element, class Args>
+index_t lookup_kernels<Element, Args>::pool(const Args& args, index_t begin, index_t end, index_t,
+                                            bool fetches) {
+  if (fetches) fetch(args, args.ranges.begin(begin));
+  return begin < end ? pool_panels<::deeprec::detail::fold::add, Element>(args, begin, end) : 0;
+}
+
+template <class Element, class Args>
+index_t lookup_kernels<Element, Args>::pool_maximum(const Args& args, index_t begin, index_t end, index_t,
+                                                    bool fetches) {
+  if (fetches) fetch(args, args.ranges.begin(begin));
+  return begin < end ? pool_panels<::deeprec::detail::fold::maximum, Element>(args, begin, end) : 0;
+}
+
+template <class Element, class Args>
+index_t lookup_kernels<Element, Args>::gather(const Args& args, index_t begin, index_t end, index_t base,
+                                              bool fetches) {
+  if (fetches) fetch(args, begin);
+  located_run run;
+  if (find_run(args, columns_of<Element>(args, 0, args.width), begin, end, run)) {
+    return gather_run<Element>(args, run, begin - base, end - base);
+  }
+  return gather_located<Element>(args, run.ahead, begin, end, base);
+}
+
+/// lookup_kernels of this region, for decltype.
+template <class Element, class Args>
+lookup_kernels<Element, Args> lookup_kernels_of(region, const Args&);
 
 /// Pools the bags [begin, end) except those of more than chunk_positions ids; returns the number of ids used.
 template <class Element, class Policy, class Args>
 index_t pool_bags(region, Policy, const Args& args, index_t begin, index_t end) {
-  if constexpr (Policy::folding == ::deeprec::detail::fold::add) {
-    if (args.weights != nullptr) {
-      return for_each_panel<Element>(args.width, pool_call<Policy, true, Args>{args, begin, end});
-    }
+  if constexpr (Policy::folding == ::deeprec::detail::fold::maximum) {
+    return lookup_kernels<Element, Args>::pool_maximum(args, begin, end, 0, false);
+  } else {
+    return lookup_kernels<Element, Args>::pool(args, begin, end, 0, false);
   }
-  return for_each_panel<Element>(args.width, pool_call<Policy, false, Args>{args, begin, end});
-}
-
-/// Copies the rows of the positions [begin, end) to the rows [begin - base, end - base) of out; returns the
-/// number of ids used.
-template <class Element, class Policy, class Args>
-index_t gather_positions(region, Policy, const Args& args, index_t begin, index_t end, index_t base) {
-  return for_each_panel<Element>(args.width, gather_call<Policy, Args>{args, begin, end, base});
 }
 
 /// True when one of the ids [begin, end) is outside [0, rows). When the top bit of last = rows - 1 is clear,

@@ -1,6 +1,7 @@
 // Arguments of the lookup kernels in every region: plain pointers and sizes, no views.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -14,7 +15,54 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
-/// Row of a position by arithmetic on its id.
+/// The row of a number. By integers: the base of addresses is null.
+DEEPREC_INLINE const std::byte* row_of_number(std::uintptr_t base, index_t stride, std::int64_t number) {
+  return reinterpret_cast<const std::byte*>(base + static_cast<std::uintptr_t>(number) *
+                                                       static_cast<std::uintptr_t>(stride));
+}
+
+/// A power of two up to 64 that divides base and stride.
+inline index_t common_alignment(std::uintptr_t base, index_t stride) {
+  const std::uintptr_t bits = base | static_cast<std::uintptr_t>(stride) | 64;
+  return static_cast<index_t>(bits & (~bits + 1));
+}
+
+/// Numbers of 64 bits whose rows lie at base + number * stride.
+struct stored_numbers {
+  const char* numbers;  // null: none
+  std::uintptr_t base;
+  index_t stride;
+
+  DEEPREC_INLINE const std::byte* row(index_t k) const {
+    std::int64_t number;  // memcpy, since numbers may be of another type of this size
+    __builtin_memcpy(&number, numbers + 8 * k, 8);
+    return row_of_number(base, stride, number);
+  }
+  [[nodiscard]] DEEPREC_INLINE stored_numbers from(index_t k) const {
+    return {numbers + 8 * k, base, stride};
+  }
+};
+
+// Loops that compilers may vectorise have the compiler flags of their unit in their names, as kernels do.
+inline namespace DEEPREC_UNIT {
+
+/// Writes the addresses of the rows of the positions [begin, begin + count); 0: the id there is absent.
+template <class Rows>
+DEEPREC_APART void locate_rows(const Rows& row_of, index_t begin, index_t count, bool filters,
+                               std::uint64_t* to) {
+  if (filters) {
+    for (index_t k = 0; k < count; ++k) {
+      to[k] = row_of.absent(begin + k) ? 0 : reinterpret_cast<std::uintptr_t>(row_of(begin + k));
+    }
+  } else {
+    row_of.for_each(begin, count,
+                    [to](index_t k, const std::byte* row) { to[k] = reinterpret_cast<std::uintptr_t>(row); });
+  }
+}
+
+}  // namespace DEEPREC_UNIT
+
+/// Row of a position by arithmetic on its id, of a class type.
 template <class Id>
 struct direct_rows {
   const std::byte* base;
@@ -32,11 +80,15 @@ struct direct_rows {
     return is_absent(id_number(ids[position]), rows, padding) ||
            (pruned_by != nullptr && !(pruned_by[position] > 0.0F));
   }
+  /// Calls f(k, row) for the rows of the positions [begin, begin + count).
+  template <class F>
+  DEEPREC_INLINE void for_each(index_t begin, index_t count, const F& f) const {
+    for (index_t k = 0; k < count; ++k) f(k, (*this)(begin + k));
+  }
+  static stored_numbers stored(index_t) { return {}; }
   /// A power of two up to 64 that divides every row's address.
-  [[nodiscard]] DEEPREC_INLINE index_t alignment() const {
-    const std::uintptr_t bits =
-        reinterpret_cast<std::uintptr_t>(base) | static_cast<std::uintptr_t>(stride) | 64;
-    return static_cast<index_t>(bits & (~bits + 1));
+  [[nodiscard]] index_t alignment() const {
+    return common_alignment(reinterpret_cast<std::uintptr_t>(base), stride);
   }
   /// One row, at position 0.
   static direct_rows only(const std::byte* const* row) {
@@ -45,18 +97,116 @@ struct direct_rows {
   }
 };
 
-/// Row of a position by its address; null: the id at the position counts as absent.
-struct located_rows {
-  const std::byte* const* addresses;  // of position first_position
-  index_t first_position;
-
-  DEEPREC_INLINE const std::byte* operator()(index_t position) const {
-    return addresses[position - first_position];
-  }
-  DEEPREC_INLINE bool absent(index_t position) const { return (*this)(position) == nullptr; }
-  [[nodiscard]] DEEPREC_INLINE index_t alignment() const { return 1; }
+/// Row of a position by the number that is stored for it, an id of any integer type or the row's address: one
+/// type, so that all batches share their kernels.
+///
+///   row = base + number * stride         of an address: base 0, stride 1
+class rows_by_number {
+ public:
+  rows_by_number() = default;
+  /// Rows by ids, which are valid in [0, rows). padding: -1 when there is none. pruned_by: weights; an id
+  /// whose weight is not above 0 is absent; null: they prune nothing.
+  template <std::integral Id>
+  rows_by_number(const std::byte* base, index_t stride, const Id* ids, index_t rows, std::int64_t padding,
+                 const float* pruned_by)
+      : base_(reinterpret_cast<std::uintptr_t>(base)),
+        stride_(stride),
+        numbers_(ids),
+        first_position_(0),
+        narrow_bits_(std::is_signed_v<Id> ? -1 : 0xffffffff),
+        least_(0),
+        count_(static_cast<std::uint64_t>(rows)),
+        padding_(padding),
+        pruned_by_(pruned_by),
+        wide_(sizeof(Id) == 8) {}
+  /// Rows by the addresses of the positions from first_position on; null: the id at the position is absent.
+  rows_by_number(const std::byte* const* addresses, index_t first_position)
+      : base_(0),
+        stride_(1),
+        numbers_(addresses),
+        first_position_(first_position),
+        narrow_bits_(0xffffffff),
+        least_(1),
+        count_(~std::uint64_t{0}),
+        padding_(-1),
+        pruned_by_(nullptr),
+        wide_(sizeof(addresses[0]) == 8) {}
+  /// A power of two up to 64 that divides every row's address.
+  [[nodiscard]] index_t alignment() const { return common_alignment(base_, stride_); }
   /// One row, at position 0.
-  static located_rows only(const std::byte* const* row) { return {row, 0}; }
+  static rows_by_number only(const std::byte* const* row) { return {row, 0}; }
+
+  DEEPREC_INLINE const std::byte* operator()(index_t position) const { return row_of(number(position)); }
+  /// True when the id at a position counts as absent, where ids are filtered.
+  DEEPREC_INLINE bool absent(index_t position) const {
+    const std::int64_t n = number(position);
+    return static_cast<std::uint64_t>(n) - least_ >= count_ || n == padding_ ||
+           (pruned_by_ != nullptr && !(pruned_by_[position] > 0.0F));
+  }
+  /// Calls f(k, row) for the rows of the positions [begin, begin + count).
+  template <class F>
+  DEEPREC_INLINE void for_each(index_t begin, index_t count, const F& f) const {
+    if (wide_) {
+      for (index_t k = 0; k < count; ++k) f(k, row_of(wide(begin + k)));
+    } else {
+      for (index_t k = 0; k < count; ++k) f(k, row_of(narrow(begin + k)));
+    }
+  }
+  /// The numbers from a position on, where they are of 64 bits.
+  [[nodiscard]] DEEPREC_INLINE stored_numbers stored(index_t position) const {
+    if (!wide_) return {};
+    return {static_cast<const char*>(numbers_) + (position - first_position_) * 8, base_, stride_};
+  }
+
+ private:
+  // By integers: the base of addresses is null.
+  [[nodiscard]] DEEPREC_INLINE const std::byte* row_of(std::int64_t number) const {
+    return row_of_number(base_, stride_, number);
+  }
+  [[nodiscard]] DEEPREC_INLINE std::int64_t number(index_t position) const {
+    return wide_ ? wide(position) : narrow(position);
+  }
+  [[nodiscard]] DEEPREC_INLINE std::int64_t wide(index_t position) const {
+    return at<std::int64_t>(position - first_position_);
+  }
+  [[nodiscard]] DEEPREC_INLINE std::int64_t narrow(index_t position) const {
+    return std::int64_t{at<std::int32_t>(position - first_position_)} & narrow_bits_;
+  }
+  // memcpy, since numbers may be of another type of this size.
+  template <class T>
+  [[nodiscard]] DEEPREC_INLINE T at(index_t k) const {
+    T number;
+    __builtin_memcpy(&number, static_cast<const char*>(numbers_) + k * index_t{sizeof(T)}, sizeof(T));
+    return number;
+  }
+
+  std::uintptr_t base_;
+  index_t stride_;
+  const void* numbers_;
+  index_t first_position_;
+  std::int64_t narrow_bits_;  // of a number of 32 bits
+  std::uint64_t least_;       // numbers are valid in [least, least + count)
+  std::uint64_t count_;
+  std::int64_t padding_;
+  const float* pruned_by_;
+  bool wide_;
+};
+
+/// A run of positions whose rows are located.
+///
+///   begin ........ ready ........ end        of the positions before `ready`, those `ahead` later are located
+struct row_window {
+  static constexpr index_t room = 256;
+  static constexpr index_t most_ahead = room / 2;
+
+  index_t ahead;  // prefetch distance in rows; 0: none is prefetched
+  index_t stop;   // no position from here on is located
+  index_t begin;
+  index_t ready;
+  index_t end;
+  const float* factors;         // of the position begin; null: all 1, and no id is absent
+  std::uint64_t located[room];  // addresses from the position begin on; 0: the id there is absent
+  float scaled[room];
 };
 
 /// Begin and end of the bags of a valid batch, for offsets of any type and for bags of a fixed size: one
@@ -99,8 +249,7 @@ class bag_ranges {
   index_t implied_end_ = -1;
 };
 
-/// Rows is direct_rows or located_rows.
-template <class Rows, class Out>
+template <class Out, class Rows = rows_by_number>
 struct pool_args {
   Rows row_of;
   bag_ranges ranges;
@@ -116,7 +265,8 @@ struct pool_args {
   index_t out_stride;
   const kernel_tuning* tuning;  // of prefetches
   divide_by divide;
-  bool sums;  // true: a single row is a sum of one; false (concat): a copy
+  bool filters;  // ids may be absent
+  bool sums;     // true: a single row is a sum of one; false (concat, max): a copy
   when_empty empty;
   when_stored stored;
 };

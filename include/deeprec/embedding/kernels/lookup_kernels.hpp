@@ -17,17 +17,26 @@
 #include <deeprec/simd/begin_portable.hpp>
 #include <deeprec/embedding/kernels/row_codec.inl>
 #include <deeprec/embedding/kernels/lookup.inl>
+#if DEEPREC_COMPILED
+#  include <deeprec/embedding/kernels/common_lookups.inl>
+#endif
 #include <deeprec/simd/end_portable.hpp>
 
 #if DEEPREC_X86
 #include <deeprec/simd/begin_avx2.hpp>
 #include <deeprec/embedding/kernels/row_codec.inl>
 #include <deeprec/embedding/kernels/lookup.inl>
+#if DEEPREC_COMPILED
+#  include <deeprec/embedding/kernels/common_lookups.inl>
+#endif
 #include <deeprec/simd/end_avx2.hpp>
 
 #include <deeprec/simd/begin_avx512.hpp>
 #include <deeprec/embedding/kernels/row_codec.inl>
 #include <deeprec/embedding/kernels/lookup.inl>
+#if DEEPREC_COMPILED
+#  include <deeprec/embedding/kernels/common_lookups.inl>
+#endif
 #include <deeprec/simd/end_avx512.hpp>
 #endif
 // clang-format on

@@ -40,9 +40,22 @@ struct long_bag_room {
   }
 };
 
+/// The kernel that pools rows of an Element on an instruction set.
+template <class Element, class Policy, class Args>
+auto pool_kernel(isa which, const Args& args) {
+  return with_isa_up_to_avx512(which, [&](auto region) {
+    using kernels = decltype(lookup_kernels_of<Element>(region, args));
+    if constexpr (Policy::folding == fold::maximum) {
+      return &kernels::pool_maximum;
+    } else {
+      return &kernels::pool;
+    }
+  });
+}
+
 /// Pools a bag that pool_bags leaves out: its chunks as separate bags, then a balanced tree over them.
 template <class Element, class Policy, class Context, class Rows, class Out>
-index_t pool_long_bag(const Context& ctx, const pool_args<Rows, Out>& args, index_t bag,
+index_t pool_long_bag(const Context& ctx, const pool_args<Out, Rows>& args, index_t bag,
                       const long_bag_room& room) {
   const index_t begin = args.ranges.begin(bag);
   const index_t end = args.ranges.end(bag);
@@ -52,7 +65,7 @@ index_t pool_long_bag(const Context& ctx, const pool_args<Rows, Out>& args, inde
   for (index_t c = 0; c <= chunks; ++c) {
     offsets[static_cast<std::size_t>(c)] = (std::min)(end, begin + c * chunk_positions);
   }
-  pool_args<Rows, float> part{};
+  pool_args<float, Rows> part{};
   part.row_of = args.row_of;
   part.ranges = detail::offset_ranges<index_t>{offsets.data(), -1, -1};
   part.weights = args.weights;
@@ -62,6 +75,7 @@ index_t pool_long_bag(const Context& ctx, const pool_args<Rows, Out>& args, inde
   part.end_position = args.end_position;
   part.tuning = args.tuning;
   part.max_norm = args.max_norm;
+  part.filters = args.filters;
   part.out = folded.data();
   part.out_stride = args.width;
   part.divide = divide_by::one;
@@ -70,11 +84,9 @@ index_t pool_long_bag(const Context& ctx, const pool_args<Rows, Out>& args, inde
   part.stored = when_stored::overwrite;
   const double ns =
       ns_of_row(*ctx.tuning, args.table_rows, args.width * index_t{4}) * static_cast<double>(end - begin);
-  run_bulk(ctx, {chunks, 1, ns}, [&](index_t first, index_t last, int) {
-    with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
-      return pool_bags<Element>(region, Policy{}, part, first, last);
-    });
-  });
+  const auto pool = pool_kernel<Element, Policy>(ctx.instruction_set, part);
+  run_bulk(ctx, {chunks, 1, ns},
+           [&](index_t first, index_t last, int) { pool(part, first, last, 0, false); });
   for (index_t step = 1; step < chunks; step *= 2) {
     for (index_t c = 0; c + step < chunks; c += 2 * step) {
       float* left = folded.data() + c * args.width;
@@ -90,7 +102,7 @@ index_t pool_long_bag(const Context& ctx, const pool_args<Rows, Out>& args, inde
   }
   pool_counts counts;
   for (index_t position = begin; position < end; ++position) {
-    if (Policy::ids == ids_are::filtered && args.row_of.absent(position)) continue;
+    if (args.filters && args.row_of.absent(position)) continue;
     counts.add(args.weights == nullptr ? 1.0 : static_cast<double>(args.weights[position]));
   }
   Out* const out = args.out + bag * args.out_stride;
@@ -101,8 +113,7 @@ index_t pool_long_bag(const Context& ctx, const pool_args<Rows, Out>& args, inde
     part.ranges = detail::offset_ranges<index_t>{one_position, -1, -1};
     part.weights = nullptr;
     part.end_position = 1;
-    with_isa_up_to_avx512(ctx.instruction_set,
-                          [&](auto region) { return pool_bags<Element>(region, Policy{}, part, 0, 1); });
+    pool(part, 0, 1, 0, false);
   }
   const double divisor = counts.used == 0 ? 1.0 : counts.divisor(args.divide);
   const bool to_zero = divisor == 0.0 || (counts.used == 0 && args.empty == when_empty::zeros);
@@ -115,29 +126,13 @@ index_t pool_long_bag(const Context& ctx, const pool_args<Rows, Out>& args, inde
   return counts.used;
 }
 
-/// The kernels of a region, by address: chosen once for each call.
-template <class Region, class Element, class Policy, class Args>
-index_t pool_in(const Args& args, index_t begin, index_t end, index_t, bool fetches) {
-  if (fetches) fetch_first_rows<Element>(Region{}, Policy{}, args, args.ranges.begin(begin));
-  return pool_bags<Element>(Region{}, Policy{}, args, begin, end);
-}
-template <class Region, class Element, class Policy, class Args>
-index_t gather_in(const Args& args, index_t begin, index_t end, index_t first, bool fetches) {
-  if (fetches) fetch_first_rows<Element>(Region{}, Policy{}, args, begin);
-  return gather_positions<Element>(Region{}, Policy{}, args, begin, end, first);
-}
-template <class Region, class Element, class Policy, class Args>
-void fetch_in(const Args& args, index_t position) {
-  fetch_first_rows<Element>(Region{}, Policy{}, args, position);
-}
-
 /// pool runs on several threads at once; plan and close on one. The resolution outlives the job.
 template <class Resolution, class Out>
 class pool_job {
   using pooling_type = typename Resolution::pooling_type;
   using element = typename Resolution::source_type::format_type::element;
   using policy = kernel_policy<pooling_type>;
-  using args_type = pool_args<typename Resolution::rows_type, Out>;
+  using args_type = pool_args<Out, typename Resolution::rows_type>;
   static constexpr bool is_concat = std::is_same_v<typename pooling_type::combiner, combiner::concat_t>;
 
  public:
@@ -181,15 +176,22 @@ class pool_job {
     args_.out_stride = out_.stride(0);
     args_.out_ahead = out_rows_ahead(*given.tuning);
     args_.divide = divisor_of<typename pooling_type::combiner>();
-    args_.sums = !is_concat;
+    args_.filters = policy::ids == ids_are::filtered;
+    args_.sums = !is_concat && policy::folding == fold::add;
     args_.empty = empty_of<pooling_type>();
     args_.stored = stored_of<pooling_type>();
     args_.max_norm = max_norm_of(rows_.pooling());
     args_.tuning = given.tuning;
     with_isa_up_to_avx512(given.instruction_set, [&](auto region) {
-      using in = decltype(region);
-      run_ = copies_ ? &gather_in<in, element, policy, args_type> : &pool_in<in, element, policy, args_type>;
-      fetch_ = &fetch_in<in, element, policy, args_type>;
+      using kernels = decltype(lookup_kernels_of<element>(region, args_));
+      fetch_ = &kernels::fetch;
+      if (copies_) {
+        run_ = &kernels::gather;
+      } else if constexpr (policy::folding == fold::maximum) {
+        run_ = &kernels::pool_maximum;
+      } else {
+        run_ = &kernels::pool;
+      }
     });
     if (copies_ || out_.empty() || scratch.left() == 0) return;  // scratch is left for long bags only
     const index_t longest = longest_bag(bags);

@@ -108,7 +108,8 @@ class resolution {
                 "deeprec::lookup: device memory given to a host context. Fix: copy it, or pass a device "
                 "context.");
 
-  using rows_type = std::conditional_t<is_direct, direct_rows<id_type>, located_rows>;
+  using rows_type =
+      std::conditional_t<is_direct && !std::is_integral_v<id_type>, direct_rows<id_type>, rows_by_number>;
   static constexpr bool checks = std::is_same_v<typename Pooling::bounds_mode, bounds::check_t>;
   /// Whether examine() has work.
   static constexpr bool examines = checks || !is_direct;

@@ -10,7 +10,7 @@ namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 /// The gradient of a row is a pooled lookup: groups are its bags, and the rows that are added are the
 /// gradients of the batch's bags.
-using gradient_args = pool_args<located_rows, float>;
+using gradient_args = pool_args<float>;
 using gradient_policy = kernel_traits<fold::add, ids_are::present, false>;
 
 template <class Format>

@@ -406,7 +406,7 @@ status weight_gradients_on(host_backend, const Context& ctx, const Rows& given,
       !s) {
     return s;
   }
-  detail::pool_args<decltype(rows.rows()), const float> args{};
+  detail::pool_args<const float, decltype(rows.rows())> args{};
   args.row_of = rows.rows();
   args.ranges = bags.ranges();
   args.weights = bags.weights();
@@ -416,6 +416,7 @@ status weight_gradients_on(host_backend, const Context& ctx, const Rows& given,
   args.end_position = bags.end_position();
   args.tuning = ctx.tuning;
   args.max_norm = detail::max_norm_of(rows.pooling());
+  args.filters = detail::kernel_policy<pooling_type>::ids == detail::ids_are::filtered;
   args.out = gradient.data_handle();
   args.out_stride = gradient.stride(0);
   constexpr detail::divide_by divide = detail::divisor_of<typename pooling_type::combiner>();
@@ -423,8 +424,7 @@ status weight_gradients_on(host_backend, const Context& ctx, const Rows& given,
   detail::run_bulk(ctx, {bags.bags(), detail::grain_for(*ctx.tuning, bags.bags(), ns), ns},
                    [&](index_t begin, index_t end, int) {
                      with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
-                       position_dots<element>(region, detail::kernel_policy<pooling_type>{}, args, first,
-                                              out.data(), begin, end);
+                       position_dots<element>(region, args, first, out.data(), begin, end);
                      });
                      if constexpr (divide != detail::divide_by::one) {
                        for (index_t bag = begin; bag < end; ++bag) {

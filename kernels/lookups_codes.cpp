@@ -1,0 +1,4 @@
+#define DEEPREC_PART 3
+#include "definitions.hpp"
+
+#include <deeprec/embedding/kernels/lookup_kernels.hpp>
