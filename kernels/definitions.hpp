@@ -1,5 +1,5 @@
-// Included first by each source of deeprec::kernels, which defines DEEPREC_PART: the common kernels of the headers become
-// definitions. See docs/adr/0027-compiled-kernels.md.
+// Included first by each source of deeprec::kernels, which defines DEEPREC_PART: the common kernels of the
+// headers become definitions. See docs/adr/0027-compiled-kernels.md.
 #pragma once
 
 #define DEEPREC_COMMON template

@@ -1,4 +1,4 @@
-// Compiled while deeprec is configured, for the number of the units of this configuration: read from the object's text.
+// Compiled while deeprec is configured: the number of this configuration's units is read from the object.
 #include <deeprec/core/config.hpp>
 
 namespace {

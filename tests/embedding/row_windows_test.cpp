@@ -1,5 +1,5 @@
-// Kernels take ids of any type, addresses, absent ids, weights and norms at run time, and locate the rows of those that
-// need it in windows: every form of one batch gives the same bits, whatever the length of its bags.
+// Kernels take ids of any type, addresses, absent ids, weights and norms at run time, and locate rows in
+// windows where they must: every form of one batch gives the same bits, whatever the length of its bags.
 #include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/embedding/tables/quantize.hpp>
 #include <deeprec/embedding/tables/quantized_rows.hpp>

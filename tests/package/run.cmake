@@ -4,6 +4,7 @@
 #   installed, pkgconfig, vcpkg     installed first (by our port where it is vcpkg), then found
 #   subproject                      add_subdirectory, and nothing of the parent's changes
 #   fetchcontent                    FetchContent on a machine that has no CUDA
+#   kernels_installed, ..._subproject, ..._fetchcontent   the compiled component, beside the same program without it
 #   no_exceptions, two_units        -fno-exceptions -fno-rtti; units of different -march in one program
 
 cmake_minimum_required(VERSION 3.24)
@@ -25,10 +26,21 @@ cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH tests)
 set(prefix "${BINARY}/prefix")
 set(consumer "${KIND}")
 
-if(KIND MATCHES "^(installed|pkgconfig)$")
+if(KIND MATCHES "^kernels_")
+  set(consumer kernels)
+  list(APPEND options "-DKIND=${KIND}")
+endif()
+if(KIND MATCHES "^(installed|pkgconfig|kernels_installed)$")
+  set(kernels OFF)
+  if(KIND MATCHES "^kernels_")
+    set(kernels ON)
+  endif()
   run("${CMAKE_COMMAND}" -S "${SOURCE}" -B "${BINARY}/deeprec" ${options} -DDEEPREC_CUDA=OFF
       -DDEEPREC_ONEDNN=OFF -DDEEPREC_BUILD_TESTS=OFF -DDEEPREC_BUILD_BENCHMARKS=OFF
-      -DDEEPREC_BUILD_EXAMPLES=OFF)
+      -DDEEPREC_BUILD_EXAMPLES=OFF -DDEEPREC_KERNELS=${kernels})
+  if(kernels)
+    run("${CMAKE_COMMAND}" --build "${BINARY}/deeprec")
+  endif()
   run("${CMAKE_COMMAND}" --install "${BINARY}/deeprec" --prefix "${prefix}")
 elseif(KIND STREQUAL "vcpkg")
   set(features core)
@@ -39,11 +51,11 @@ elseif(KIND STREQUAL "vcpkg")
       "-DGENERATOR=${GENERATOR}" "-DCOMPILER=${COMPILER}" "-DFEATURES=${features}" -P
       "${tests}/package/vcpkg/stand_in.cmake")
   set(consumer installed)
-elseif(KIND STREQUAL "fetchcontent")
+elseif(KIND MATCHES "fetchcontent$")
   list(APPEND options "-DFETCHCONTENT_SOURCE_DIR_DEEPREC=${SOURCE}"
        -DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON)
 endif()
-if(NOT KIND STREQUAL "fetchcontent")
+if(NOT KIND MATCHES "fetchcontent$")
   list(APPEND options -DDEEPREC_CUDA=OFF)
 endif()
 
@@ -57,6 +69,10 @@ else()
   run("${CMAKE_COMMAND}" -S "${tests}/package/${consumer}" -B "${BINARY}/app" ${options}
       "-DDEEPREC_SOURCE=${SOURCE}" "-DCMAKE_PREFIX_PATH=${prefix}")
   run("${CMAKE_COMMAND}" --build "${BINARY}/app")
+  string(REGEX MATCHALL "(plain|headers)[.]dir|Elapsed time:[^\n]*" times "${output}")
+  if(times)
+    message(STATUS "with the component (plain) and with headers only:\n${times}")
+  endif()
   run("${BINARY}/app/app")
 endif()
 if(NOT output MATCHES "deeprec [0-9]+")

@@ -241,9 +241,9 @@
 #  define DEEPREC_SANITIZED 0
 #endif
 
-// The compiled component (docs/adr/0027-compiled-kernels.md). Linking deeprec::kernels defines DEEPREC_KERNELS
-// as the number of its units. A unit of the same number only declares the common kernels; any other one
-// instantiates its own. The component's sources define the last two before they include a header.
+// The compiled component (docs/adr/0027-compiled-kernels.md). Linking deeprec::kernels defines
+// DEEPREC_KERNELS as the number of its units. A unit of the same number only declares the common kernels; any
+// other one instantiates its own. The component's sources define the last two before they include a header.
 #if !defined(DEEPREC_COMMON)
 #  if !defined(DEEPREC_KERNELS)
 #    define DEEPREC_COMPILED 0

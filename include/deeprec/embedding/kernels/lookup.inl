@@ -66,8 +66,8 @@ struct panel : row_columns<Element> {
   // The fewest vectors for which this panel is used: its last two may then coincide.
   static constexpr std::size_t fewest = codec_type::unit == 1 && vectors >= 4 ? vectors - 1 : vectors;
 
-  // The first 2 * pairs vectors of a panel are summed in pairs, even and odd columns apart: see add_values. In
-  // a panel of two vectors, the second may overlap the first: these are summed one by one.
+  // The first 2 * pairs vectors of a panel are summed in pairs, even and odd columns apart: see add_values.
+  // In a panel of two vectors, the second may overlap the first: these are summed one by one.
   static constexpr std::size_t pairs = !codec_type::pairs || W == 2 ? 0 : vectors / 2;
 
   // First column of vector v, relative to the panel's. The last vector (or pair) of 4-bit codes begins at a

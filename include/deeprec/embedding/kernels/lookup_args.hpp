@@ -194,7 +194,7 @@ class rows_by_number {
 
 /// A run of positions whose rows are located.
 ///
-///   begin ........ ready ........ end        of the positions before `ready`, those `ahead` later are located
+///   begin ........ ready ........ end      of the positions before `ready`, those `ahead` later are located
 struct row_window {
   static constexpr index_t room = 256;
   static constexpr index_t most_ahead = room / 2;
