@@ -181,6 +181,10 @@ make_frameworks_suite() {
   write_program frameworks "$(python_with torch || echo python3)" "$root/benchmarks/frameworks/torch_suite.py"
 }
 
+make_header_cost_suite() {
+  write_program header_cost python3 "$root/benchmarks/header_cost/header_cost_suite.py"
+}
+
 make_frameworks_tf_suite() {
   write_program frameworks_tf "$(python_with tensorflow || echo python3)" "$root/benchmarks/frameworks_tf/tensorflow_suite.py"
 }
@@ -189,13 +193,13 @@ make_frameworks_tf_suite() {
 make_suites() {
   build_known "${@/#/bench_}"
   local name
-  for name in tensorflow peers frameworks frameworks_tf; do
+  for name in tensorflow peers frameworks frameworks_tf header_cost; do
     [[ " $* " != *" $name "* ]] || "make_${name}_suite"
   done
 }
 
 if [[ "$suite" != claims && "$suite" != reproduce ]]; then
-  case "$suite" in peers | frameworks | frameworks_tf) make_suites "$suite" ;; *) build bench "bench_$suite" ;; esac
+  case "$suite" in peers | frameworks | frameworks_tf | header_cost) make_suites "$suite" ;; *) build bench "bench_$suite" ;; esac
   ((${#json} == 0)) || arguments+=("--benchmark_out=$json" --benchmark_out_format=json)
   exec "$bin/bench_$suite" "--benchmark_context=commit=$commit,dirty=$dirty" "${arguments[@]}"
 fi

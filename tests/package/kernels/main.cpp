@@ -6,7 +6,7 @@
 #include <vector>
 
 using lookups = void(const float*, const long long*, float*);
-lookups plain, debug, no_exceptions, native, headers;
+lookups plain, checked, no_exceptions, native, headers;
 
 int main() {
   std::vector<float> table(50 * 37), first(5 * 3 * 8 * 37), out;
@@ -15,7 +15,7 @@ int main() {
   for (std::size_t k = 0; k < ids.size(); ++k) ids[k] = static_cast<long long>(k * 17 % 50);
   plain(table.data(), ids.data(), first.data());
   if (first[0] == 0) return 1;
-  for (lookups* const unit : {&debug, &no_exceptions, &native, &headers}) {
+  for (lookups* const unit : {&checked, &no_exceptions, &native, &headers}) {
     out.assign(first.size(), 0);
     unit(table.data(), ids.data(), out.data());
     if (std::memcmp(first.data(), out.data(), out.size() * sizeof(float)) != 0) {
