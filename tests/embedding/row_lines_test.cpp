@@ -52,7 +52,7 @@ TEST_CASE("row_lines: every line of every row is prefetched, for all sizes, stri
           const index_t stride = begin + bytes + gap;
           const auto lines = lines_of_row::of(direct(base, stride), begin, begin + bytes);
           const auto located =
-              lines_of_row::of(only_rows<detail::located_rows>{{nullptr, 0}}, begin, begin + bytes);
+              lines_of_row::of(only_rows<detail::rows_by_number>{{nullptr, 0}}, begin, begin + bytes);
           for (index_t row = 0; row < 64; ++row) {
             const std::uintptr_t at = base + static_cast<std::uintptr_t>(row * stride);
             faults += of_row(lines, at).covered ? 0 : 1;

@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <iterator>
 #include <string_view>
 
 #include <deeprec/core/cache_sizes.hpp>

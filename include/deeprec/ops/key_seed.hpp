@@ -4,9 +4,9 @@
 // (core/hash.hpp) don't use them.
 #pragma once
 
+#include <time.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cstdint>
 
 #include <deeprec/core/config.hpp>
@@ -24,8 +24,11 @@ inline const key_seed& process_key_seed() noexcept {
   static const key_seed made = [] {
     key_seed seed;
     if (::getentropy(&seed, sizeof(seed)) != 0) {
-      auto state = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(&seed)) ^
-                   static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+      ::timespec now{};  // <chrono> takes longer to compile than this header
+      ::clock_gettime(CLOCK_MONOTONIC, &now);
+      auto state =
+          static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(&seed)) ^
+          (static_cast<std::uint64_t>(now.tv_sec) * 1000000000 + static_cast<std::uint64_t>(now.tv_nsec));
       for (std::uint64_t& word : seed.key) word = mix64(state += hash_key[0]);
       seed.start = mix64(state += hash_key[0]);
     }
