@@ -506,7 +506,7 @@ DEEPREC_APART double divisor_of_bag(const Args& args, index_t bag) {
 
 // The bags [begin, end), in panels; returns the number of ids used.
 template <::deeprec::detail::fold Fold, class Element, class Args>
-DEEPREC_INLINE index_t pool_panels(const Args& args, index_t begin, index_t end) {
+DEEPREC_INLINE index_t pool_panels(const Args& args, index_t begin, index_t end, bool fetches) {
   ::deeprec::detail::row_window window;
   bag_fold fold;
   fold.divides = false;
@@ -524,6 +524,9 @@ DEEPREC_INLINE index_t pool_panels(const Args& args, index_t begin, index_t end)
     located_run all;
     const bool stored = find_run<Element>(args, columns, begin_position, args.ranges.end(end - 1), all);
     if (!stored) open_window(args, window, all.ahead, begin_position, args.ranges.end(end - 1));
+    if (fetches && first == 0 && all.ahead > 0) {
+      fetch_rows(args, columns_of<Element>(args, first, count), all.ahead, begin_position);
+    }
     index_t used = 0;
     for (index_t bag = begin; bag < end; ++bag) {
       index_t position = last;
@@ -569,12 +572,23 @@ DEEPREC_INLINE index_t pool_panels(const Args& args, index_t begin, index_t end)
   return used_first;
 }
 
+// Prefetches the rows of the first `ahead` positions from `position` on.
+template <class Element, class Args>
+DEEPREC_APART void fetch_rows(const Args& args, const row_columns<Element>& columns, index_t ahead,
+                              index_t position) {
+  const index_t last = ahead < args.end_position - position ? position + ahead : args.end_position;
+  for (index_t k = position; k < last; ++k) {
+    if (!(args.filters && args.row_of.absent(k))) columns.prefetch(args.row_of(k));
+  }
+}
+
 // A run of rows, each to a row of out from row `first` on, of which rows are written up to row `end`. Returns
 // the number of rows.
 template <class Element, class Args>
-DEEPREC_APART index_t gather_run(const Args& args, const located_run& given, index_t first, index_t end) {
+DEEPREC_APART index_t gather_run(const Args& args, const row_columns<Element>& of, const located_run& given,
+                                 index_t first, index_t end) {
   const located_run run = given;
-  const auto columns = columns_of<Element>(args, 0, args.width);
+  const row_columns<Element> columns = of;
   const vector_f32 start = start_of(args);
   const bool adds = args.stored == ::deeprec::detail::when_stored::accumulate;
   const index_t stride = args.out_stride;
@@ -603,14 +617,14 @@ DEEPREC_APART index_t gather_run(const Args& args, const located_run& given, ind
 
 // The rows of the positions [begin, end), which have to be located.
 template <class Element, class Args>
-DEEPREC_APART index_t gather_located(const Args& args, index_t ahead, index_t begin, index_t end,
-                                     index_t base) {
+DEEPREC_APART index_t gather_located(const Args& args, const row_columns<Element>& columns, index_t ahead,
+                                     index_t begin, index_t end, index_t base) {
   ::deeprec::detail::row_window window;
   open_window(args, window, ahead, begin, end);
   index_t used = 0;
   for (index_t position = begin; position < end;) {
     const located_run run = located_from<Element>(args, window, position, end);
-    used += gather_run<Element>(args, run, position - base, end - base);
+    used += gather_run(args, columns, run, position - base, end - base);
     position += run.count;
   }
   return used;
@@ -633,38 +647,31 @@ struct lookup_kernels {
 template <class Element, class Args>
 void lookup_kernels<Element, Args>::fetch(const Args& args, index_t position) {
   constexpr index_t widest = index_t{max_vectors} * lanes;
-  const index_t width = args.width < widest ? args.width : widest;
-  const auto columns = columns_of<Element>(args, 0, width);
-  const index_t ahead = columns.rows_ahead(args);
-  const index_t last = ahead < args.end_position - position ? position + ahead : args.end_position;
-  for (index_t k = position; k < last; ++k) {
-    if (!(args.filters && args.row_of.absent(k))) columns.prefetch(args.row_of(k));
-  }
+  const auto columns = columns_of<Element>(args, 0, args.width < widest ? args.width : widest);
+  fetch_rows(args, columns, columns.rows_ahead(args), position);
 }
 
 template <class Element, class Args>
 index_t lookup_kernels<Element, Args>::pool(const Args& args, index_t begin, index_t end, index_t,
                                             bool fetches) {
-  if (fetches) fetch(args, args.ranges.begin(begin));
-  return begin < end ? pool_panels<::deeprec::detail::fold::add, Element>(args, begin, end) : 0;
+  return begin < end ? pool_panels<::deeprec::detail::fold::add, Element>(args, begin, end, fetches) : 0;
 }
 
 template <class Element, class Args>
 index_t lookup_kernels<Element, Args>::pool_maximum(const Args& args, index_t begin, index_t end, index_t,
                                                     bool fetches) {
-  if (fetches) fetch(args, args.ranges.begin(begin));
-  return begin < end ? pool_panels<::deeprec::detail::fold::maximum, Element>(args, begin, end) : 0;
+  return begin < end ? pool_panels<::deeprec::detail::fold::maximum, Element>(args, begin, end, fetches) : 0;
 }
 
 template <class Element, class Args>
 index_t lookup_kernels<Element, Args>::gather(const Args& args, index_t begin, index_t end, index_t base,
                                               bool fetches) {
-  if (fetches) fetch(args, begin);
+  const auto columns = columns_of<Element>(args, 0, args.width);
   located_run run;
-  if (find_run(args, columns_of<Element>(args, 0, args.width), begin, end, run)) {
-    return gather_run<Element>(args, run, begin - base, end - base);
-  }
-  return gather_located<Element>(args, run.ahead, begin, end, base);
+  const bool stored = find_run(args, columns, begin, end, run);
+  if (fetches && run.ahead > 0) fetch_rows(args, columns, run.ahead, begin);
+  return stored ? gather_run(args, columns, run, begin - base, end - base)
+                : gather_located(args, columns, run.ahead, begin, end, base);
 }
 
 /// lookup_kernels of this region, for decltype.
