@@ -311,7 +311,10 @@ DEEPREC_INLINE index_t put_vectors(const row_times<Element>& value, Out* out, in
 template <class Element, class Out>
 DEEPREC_INLINE void put_row(const row_times<Element>& value, Out* out) {
   const index_t count = value.of.columns;
-  if (count < lanes) return store_first(out, value.first(static_cast<int>(count)), static_cast<int>(count));
+  if (count <= lanes) {
+    if (count == lanes) return store(out, value.at(0));
+    return store_first(out, value.first(static_cast<int>(count)), static_cast<int>(count));
+  }
   index_t c = 0;
   while (count - c >= 8 * lanes) c = put_vectors(value, out, c, std::make_index_sequence<8>{});
   if (count - c >= 4 * lanes) c = put_vectors(value, out, c, std::make_index_sequence<4>{});
