@@ -136,13 +136,11 @@ DEEPREC_APART void move_window(const Args& args, ::deeprec::detail::row_window& 
   window.ready = window.end == window.stop ? window.stop : window.end - window.ahead;
   locate_rows(args.row_of, position, count, args.filters, window.located);
   window.factors = args.weights == nullptr ? nullptr : args.weights + position;
-  const bool clips = args.max_norm > 0;
-  if (!clips && !args.filters) return;
+  if (!(args.max_norm > 0)) return;
   for (index_t k = 0; k < count; ++k) {
-    float factor = args.weights == nullptr ? 1.0F : args.weights[position + k];
     const auto* const row = reinterpret_cast<const std::byte*>(window.located[k]);
-    if (clips && row != nullptr) factor = clip_factor<Element>(args, row) * factor;
-    window.scaled[k] = factor;
+    const float weight = args.weights == nullptr ? 1.0F : args.weights[position + k];
+    window.scaled[k] = row == nullptr ? weight : clip_factor<Element>(args, row) * weight;
   }
   window.factors = window.scaled;
 }
@@ -150,31 +148,47 @@ DEEPREC_APART void move_window(const Args& args, ::deeprec::detail::row_window& 
 // The rows of the positions [begin, end) or of the first of them.
 struct located_run {
   ::deeprec::detail::stored_numbers rows;
-  const float* factors;  // null: all 1, and no row is null
+  const float* factors;  // null: all 1
   index_t count;
   index_t fetched;  // the rows of the first so many positions have a row to prefetch, `ahead` later
   index_t ahead;
+  bool filters;  // ids may be absent
 
   [[nodiscard]] DEEPREC_INLINE located_run part(index_t from, index_t length) const {
-    return {rows.from(from), factors == nullptr ? nullptr : factors + from, length, fetched - from, ahead};
+    return {rows.from(from), factors == nullptr ? nullptr : factors + from, length, fetched - from, ahead,
+            filters};
+  }
+  /// Null: absent.
+  [[nodiscard]] DEEPREC_INLINE const std::byte* row(index_t k) const {
+    return filters ? rows.present_row(k) : rows.row(k);
+  }
+  [[nodiscard]] DEEPREC_INLINE float factor(index_t k) const {
+    return factors == nullptr ? 1.0F : factors[k];
   }
   template <class Columns>
   DEEPREC_INLINE void prefetch_after(index_t k, const Columns& columns) const {
     if (k < fetched) columns.prefetch(rows.row(k + ahead));
   }
+  template <class Columns>
+  DEEPREC_INLINE void prefetch_present_after(index_t k, const Columns& columns) const {
+    if (k >= fetched) return;
+    const std::byte* const later = row(k + ahead);
+    if (later != nullptr) columns.prefetch(later);
+  }
 };
-// The rows of all positions [begin, end), where their numbers are stored and no row is clipped or absent;
-// else false, and only `ahead` is set.
+// The rows of all positions [begin, end), where their numbers are stored and no row is clipped; else false,
+// and only `ahead` is set.
 template <class Element, class Args>
 DEEPREC_INLINE bool find_run(const Args& args, const row_columns<Element>& columns, index_t begin,
                              index_t end, located_run& run) {
   run.ahead = columns.rows_ahead(args);
-  if (args.filters || args.max_norm > 0) return false;
+  if (args.max_norm > 0) return false;
   run.rows = args.row_of.stored(begin);
   if (run.rows.numbers == nullptr) return false;
   run.factors = args.weights == nullptr ? nullptr : args.weights + begin;
   run.count = end - begin;
   run.fetched = run.ahead == 0 ? 0 : args.end_position - run.ahead - begin;
+  run.filters = args.filters;
   return true;
 }
 
@@ -192,11 +206,12 @@ DEEPREC_INLINE located_run located_from(const Args& args, ::deeprec::detail::row
   if (begin >= window.ready) [[unlikely]]
     move_window<Element>(args, window, begin);
   const index_t skipped = begin - window.begin;
-  return {{static_cast<const char*>(static_cast<const void*>(window.located + skipped)), 0, 1},
+  return {::deeprec::detail::stored_numbers::addresses(window.located + skipped),
           window.factors == nullptr ? nullptr : window.factors + skipped,
           (end < window.ready ? end : window.ready) - begin,
           window.ahead == 0 ? 0 : window.end - window.ahead - begin,
-          window.ahead};
+          window.ahead,
+          args.filters};
 }
 
 struct add_once {
@@ -388,8 +403,16 @@ struct bag_fold {
   index_t used;                                    // number of rows
   bool begins;                                     // true: the bag begins with the next run
   bool ends;                                       // true: and ends with it
-  bool divides;                                    // true: at the end the fold is divided by `divisor`
-  float divisor;
+  bool divides;                                    // true: at the end the fold is divided by divisor()
+  bool by_weights;                                 // true: by `of_weights`, else by the number of rows
+  ::deeprec::detail::divide_by divide;
+  float of_weights;
+
+  [[nodiscard]] DEEPREC_INLINE float divisor() const {
+    if (by_weights) return of_weights;
+    const auto count = static_cast<double>(used);
+    return static_cast<float>(::deeprec::detail::pool_counts{used, count, count}.divisor(divide));
+  }
 };
 
 // Folds a run of rows in registers. The result of a bag that ends is written to out if that is not null and
@@ -401,7 +424,7 @@ DEEPREC_INLINE void fold_rows(const Panel columns, const located_run& run, bag_f
   const vector_f32 neutral = adding ? zero() : splat(-__builtin_inff());
   vector_f32 total[sizeof...(V)] = {(bag.begins ? neutral : load(bag.columns + index_t{V} * lanes))...};
   [[maybe_unused]] double bias = bag.begins ? 0.0 : bag.bias;
-  if (run.factors == nullptr) {
+  if (run.factors == nullptr && !run.filters) {
     for (index_t k = 0; k < run.count; ++k) {
       run.prefetch_after(k, columns);
       const std::byte* const from = columns.codec.begin_of(run.rows.row(k));
@@ -417,14 +440,14 @@ DEEPREC_INLINE void fold_rows(const Panel columns, const located_run& run, bag_f
   } else {
     index_t absent = 0;
     for (index_t k = 0; k < run.count; ++k) {
-      run.prefetch_after(k, columns);
-      const std::byte* const row = run.rows.row(k);
-      if (row == nullptr) [[unlikely]] {
+      run.prefetch_present_after(k, columns);
+      const std::byte* const row = run.row(k);
+      if (row == nullptr) {
         ++absent;
         continue;
       }
       const std::byte* const from = columns.codec.begin_of(row);
-      const float by = run.factors[k];
+      const float by = run.factor(k);
       if constexpr (!adding) {
         ((total[V] = maximum(total[V], columns.load_row(from, V) * splat(by))), ...);
       } else if constexpr (Panel::scaled) {
@@ -442,7 +465,7 @@ DEEPREC_INLINE void fold_rows(const Panel columns, const located_run& run, bag_f
   }
   if constexpr (adding) end_sums<Panel>(static_cast<float>(bias), total, vectors);
   if (bag.divides) {
-    const vector_f32 by = splat(bag.divisor);
+    const vector_f32 by = splat(bag.divisor());
     ((total[V] = total[V] / by), ...);
   }
   if (out != nullptr && bag.used > 0) {
@@ -493,16 +516,13 @@ DEEPREC_INLINE void fold_vectors(index_t vectors, const row_columns<Element>& co
   }
 }
 
-// The divisor of a bag.
+// The divisor of a bag by its weights.
 template <class Args>
 DEEPREC_APART double divisor_of_bag(const Args& args, index_t bag) {
-  const index_t all = args.ranges.end(bag) - args.ranges.begin(bag);
-  ::deeprec::detail::pool_counts counts{all, static_cast<double>(all), static_cast<double>(all)};
-  if (args.weights == nullptr && !args.filters) return counts.divisor(args.divide);
-  counts = {};
+  ::deeprec::detail::pool_counts counts;
   for (index_t position = args.ranges.begin(bag); position < args.ranges.end(bag); ++position) {
     if (args.filters && args.row_of.absent(position)) continue;
-    counts.add(args.weights == nullptr ? 1.0 : static_cast<double>(args.weights[position]));
+    counts.add(static_cast<double>(args.weights[position]));
   }
   return counts.divisor(args.divide);
 }
@@ -512,8 +532,10 @@ template <::deeprec::detail::fold Fold, class Element, class Args>
 DEEPREC_INLINE index_t pool_panels(const Args& args, index_t begin, index_t end, bool fetches) {
   ::deeprec::detail::row_window window;
   bag_fold fold;
-  fold.divides = false;
-  const bool divides = args.divide != ::deeprec::detail::divide_by::one;
+  fold.divides = args.divide != ::deeprec::detail::divide_by::one;
+  fold.divide = args.divide;
+  fold.by_weights =
+      fold.divides && args.divide != ::deeprec::detail::divide_by::count && args.weights != nullptr;
   const bool overwrites = args.stored == ::deeprec::detail::when_stored::overwrite;
   index_t used_first = 0;
   for (index_t first = 0; first < args.width;) {
@@ -538,11 +560,11 @@ DEEPREC_INLINE index_t pool_panels(const Args& args, index_t begin, index_t end,
       auto* const out = args.out + bag * args.out_stride;
       columns.prefetch_out(out);
       bool is_zero = false;
-      if (divides) {
+      if (fold.by_weights) {
         const double divisor = divisor_of_bag(args, bag);
         is_zero = divisor == 0.0;
+        fold.of_weights = static_cast<float>(divisor);
         fold.divides = !is_zero;
-        fold.divisor = static_cast<float>(divisor);
       }
       auto* const into = overwrites && !is_zero ? out : nullptr;
       fold.used = 0;
@@ -600,15 +622,15 @@ DEEPREC_APART index_t gather_run(const Args& args, const row_columns<Element>& o
   const index_t out_fetched = args.out_ahead > 0 ? end - args.out_ahead - first : 0;
   index_t used = run.count;
   for (index_t k = 0; k < run.count; ++k, out += stride) {
-    run.prefetch_after(k, columns);
+    run.prefetch_present_after(k, columns);
     if (k < out_fetched) columns.prefetch_out(out + out_ahead);
-    const std::byte* const row = run.rows.row(k);
-    if (row == nullptr) [[unlikely]] {
+    const std::byte* const row = run.row(k);
+    if (row == nullptr) {
       --used;
       put_empty<Element>(args, 0, columns.columns, out);
       continue;
     }
-    const float factor = run.factors == nullptr ? 1.0F : run.factors[k];
+    const float factor = run.factor(k);
     if (adds) [[unlikely]] {
       add_row<Element>(args, 0, columns.columns, row, factor, out);
     } else {

@@ -32,14 +32,31 @@ struct stored_numbers {
   const char* numbers;  // null: none
   std::uintptr_t base;
   index_t stride;
+  std::uint64_t least;  // numbers are valid in [least, least + count)
+  std::uint64_t count;
+  std::int64_t padding;
+  const float* pruned_by;
 
   DEEPREC_INLINE const std::byte* row(index_t k) const {
     std::int64_t number;  // memcpy, since numbers may be of another type of this size
     __builtin_memcpy(&number, numbers + 8 * k, 8);
     return row_of_number(base, stride, number);
   }
+  /// Null: the id counts as absent, where ids are filtered.
+  DEEPREC_INLINE const std::byte* present_row(index_t k) const {
+    std::int64_t number;
+    __builtin_memcpy(&number, numbers + 8 * k, 8);
+    const bool absent = static_cast<std::uint64_t>(number) - least >= count || number == padding ||
+                        (pruned_by != nullptr && !(pruned_by[k] > 0.0F));
+    return absent ? nullptr : row_of_number(base, stride, number);
+  }
   [[nodiscard]] DEEPREC_INLINE stored_numbers from(index_t k) const {
-    return {numbers + 8 * k, base, stride};
+    return {
+        numbers + 8 * k, base, stride, least, count, padding, pruned_by == nullptr ? nullptr : pruned_by + k};
+  }
+  /// Rows by their addresses; 0: the id is absent.
+  static DEEPREC_INLINE stored_numbers addresses(const std::uint64_t* of) {
+    return {static_cast<const char*>(static_cast<const void*>(of)), 0, 1, 1, ~std::uint64_t{0}, -1, nullptr};
   }
 };
 
@@ -155,7 +172,13 @@ class rows_by_number {
   /// The numbers from a position on, where they are of 64 bits.
   [[nodiscard]] DEEPREC_INLINE stored_numbers stored(index_t position) const {
     if (!wide_) return {};
-    return {static_cast<const char*>(numbers_) + (position - first_position_) * 8, base_, stride_};
+    return {static_cast<const char*>(numbers_) + (position - first_position_) * 8,
+            base_,
+            stride_,
+            least_,
+            count_,
+            padding_,
+            pruned_by_ == nullptr ? nullptr : pruned_by_ + position};
   }
 
  private:
@@ -204,7 +227,7 @@ struct row_window {
   index_t begin;
   index_t ready;
   index_t end;
-  const float* factors;         // of the position begin; null: all 1, and no id is absent
+  const float* factors;         // of the position begin; null: all 1
   std::uint64_t located[room];  // addresses from the position begin on; 0: the id there is absent
   float scaled[room];
 };
