@@ -154,14 +154,7 @@ struct located_run {
   index_t ahead;
   bool filters;  // ids may be absent
 
-  [[nodiscard]] DEEPREC_INLINE located_run part(index_t from, index_t length) const {
-    return {rows.from(from), factors == nullptr ? nullptr : factors + from, length, fetched - from, ahead,
-            filters};
-  }
-  /// Null: absent.
-  [[nodiscard]] DEEPREC_INLINE const std::byte* row(index_t k) const {
-    return filters ? rows.present_row(k) : rows.row(k);
-  }
+  [[nodiscard]] DEEPREC_INLINE bool absent(index_t k) const { return filters && rows.absent(k); }
   [[nodiscard]] DEEPREC_INLINE float factor(index_t k) const {
     return factors == nullptr ? 1.0F : factors[k];
   }
@@ -171,9 +164,7 @@ struct located_run {
   }
   template <class Columns>
   DEEPREC_INLINE void prefetch_present_after(index_t k, const Columns& columns) const {
-    if (k >= fetched) return;
-    const std::byte* const later = row(k + ahead);
-    if (later != nullptr) columns.prefetch(later);
+    if (k < fetched && (!filters || rows.in_range(k + ahead))) columns.prefetch(rows.row(k + ahead));
   }
 };
 // The rows of all positions [begin, end), where their numbers are stored and no row is clipped; else false,
@@ -396,36 +387,41 @@ DEEPREC_APART void put_empty(const Args& args, index_t first, index_t count, Out
           out);
 }
 
-// A bag of which some rows are folded.
+// What a bag keeps from one run of its rows to the next.
 struct bag_fold {
   alignas(64) float columns[max_vectors * lanes];  // vectors so far; at the end the columns of the panel
   double bias;                                     // of rows of codes
-  index_t used;                                    // number of rows
-  bool begins;                                     // true: the bag begins with the next run
-  bool ends;                                       // true: and ends with it
-  bool divides;                                    // true: at the end the fold is divided by divisor()
-  bool by_weights;                                 // true: by `of_weights`, else by the number of rows
+};
+
+// Where in its bag a run of rows is, and how the bag ends. Apart from bag_fold, so that it stays in registers.
+struct bag_place {
+  bool begins;      // the bag begins with the run
+  bool ends;        // and ends with it
+  bool divides;     // at the end the fold is divided by divisor()
+  bool by_weights;  // by `of_weights`, else by the number of rows
   ::deeprec::detail::divide_by divide;
   float of_weights;
 
-  [[nodiscard]] DEEPREC_INLINE float divisor() const {
+  [[nodiscard]] DEEPREC_INLINE float divisor(index_t used) const {
     if (by_weights) return of_weights;
     const auto count = static_cast<double>(used);
-    return static_cast<float>(::deeprec::detail::pool_counts{used, count, count}.divisor(divide));
+    return divide == ::deeprec::detail::divide_by::root ? static_cast<float>(__builtin_sqrt(count))
+                                                        : static_cast<float>(count);
   }
 };
 
-// Folds a run of rows in registers. The result of a bag that ends is written to out if that is not null and
+// Folds the rows [begin, end) of a run in registers. The result of a bag that ends is written to out if that is not null and
 // the bag has a row; else it stays in the bag_fold.
 template <::deeprec::detail::fold Fold, class Panel, class Out, std::size_t... V>
-DEEPREC_INLINE void fold_rows(const Panel columns, const located_run& run, bag_fold& bag, Out* out,
+DEEPREC_INLINE void fold_rows(const Panel columns, const located_run& run, index_t begin, index_t end,
+                              const bag_place place, index_t& used, bag_fold& bag, Out* out,
                               std::index_sequence<V...> vectors) {
   constexpr bool adding = Fold == ::deeprec::detail::fold::add;
   const vector_f32 neutral = adding ? zero() : splat(-__builtin_inff());
-  vector_f32 total[sizeof...(V)] = {(bag.begins ? neutral : load(bag.columns + index_t{V} * lanes))...};
-  [[maybe_unused]] double bias = bag.begins ? 0.0 : bag.bias;
+  vector_f32 total[sizeof...(V)] = {(place.begins ? neutral : load(bag.columns + index_t{V} * lanes))...};
+  [[maybe_unused]] double bias = place.begins ? 0.0 : bag.bias;
   if (run.factors == nullptr && !run.filters) {
-    for (index_t k = 0; k < run.count; ++k) {
+    for (index_t k = begin; k < end; ++k) {
       run.prefetch_after(k, columns);
       const std::byte* const from = columns.codec.begin_of(run.rows.row(k));
       if constexpr (!adding) {
@@ -436,17 +432,16 @@ DEEPREC_INLINE void fold_rows(const Panel columns, const located_run& run, bag_f
         add_values(columns, from, add_once{}, total, vectors);
       }
     }
-    bag.used += run.count;
+    used += end - begin;
   } else {
     index_t absent = 0;
-    for (index_t k = 0; k < run.count; ++k) {
+    for (index_t k = begin; k < end; ++k) {
       run.prefetch_present_after(k, columns);
-      const std::byte* const row = run.row(k);
-      if (row == nullptr) {
+      if (run.absent(k)) {
         ++absent;
         continue;
       }
-      const std::byte* const from = columns.codec.begin_of(row);
+      const std::byte* const from = columns.codec.begin_of(run.rows.row(k));
       const float by = run.factor(k);
       if constexpr (!adding) {
         ((total[V] = maximum(total[V], columns.load_row(from, V) * splat(by))), ...);
@@ -456,19 +451,19 @@ DEEPREC_INLINE void fold_rows(const Panel columns, const located_run& run, bag_f
         add_values(columns, from, add_times{splat(by)}, total, vectors);
       }
     }
-    bag.used += run.count - absent;
+    used += end - begin - absent;
   }
-  if (!bag.ends) {
+  if (!place.ends) {
     bag.bias = bias;
     (store(bag.columns + index_t{V} * lanes, total[V]), ...);
     return;
   }
   if constexpr (adding) end_sums<Panel>(static_cast<float>(bias), total, vectors);
-  if (bag.divides) {
-    const vector_f32 by = splat(bag.divisor());
+  if (place.divides) {
+    const vector_f32 by = splat(place.divisor(used));
     ((total[V] = total[V] / by), ...);
   }
-  if (out != nullptr && bag.used > 0) {
+  if (out != nullptr && used > 0) {
     (columns.store_columns(out, V, total[V]), ...);
   } else {
     (store(bag.columns + columns.from_first(V), total[V]), ...);
@@ -476,41 +471,46 @@ DEEPREC_INLINE void fold_rows(const Panel columns, const located_run& run, bag_f
 }
 
 template <::deeprec::detail::fold Fold, class Element, int W, bool Narrow, class Out>
-DEEPREC_INLINE void fold_panel(const row_columns<Element>& columns, const located_run& run, bag_fold& bag,
-                               Out* out) {
+DEEPREC_INLINE void fold_panel(const row_columns<Element>& columns, const located_run& run, index_t begin,
+                               index_t end, const bag_place place, index_t& used, bag_fold& bag, Out* out) {
   using panel_type = panel<Element, W, Narrow>;
-  fold_rows<Fold>(panel_type{columns}, run, bag, out, std::make_index_sequence<panel_type::vectors>{});
+  fold_rows<Fold>(panel_type{columns}, run, begin, end, place, used, bag, out,
+                  std::make_index_sequence<panel_type::vectors>{});
 }
 
 // The same, for columns in so many vectors; 0: fewer columns than one has.
 template <::deeprec::detail::fold Fold, class Element, class Out>
 DEEPREC_INLINE void fold_vectors(index_t vectors, const row_columns<Element>& columns, const located_run& run,
+                                 index_t begin, index_t end, const bag_place place, index_t& used,
                                  bag_fold& bag, Out* out) {
   if constexpr (is_fallback) {
-    return vectors == 0   ? fold_panel<Fold, Element, 1, true>(columns, run, bag, out)
-           : vectors == 1 ? fold_panel<Fold, Element, 1, false>(columns, run, bag, out)
-                          : fold_panel<Fold, Element, 4, false>(columns, run, bag, out);
+    return vectors == 0 ? fold_panel<Fold, Element, 1, true>(columns, run, begin, end, place, used, bag, out)
+           : vectors == 1
+               ? fold_panel<Fold, Element, 1, false>(columns, run, begin, end, place, used, bag, out)
+               : fold_panel<Fold, Element, 4, false>(columns, run, begin, end, place, used, bag, out);
   } else {
     // Odd numbers of vectors use the next even panel, except for codes in pairs.
     constexpr int odd = row_codec<Element>::unit == 1 ? 1 : 0;
     switch (vectors + (vectors > 1 && vectors % 2 == 1 ? odd : 0)) {
       case 0:
-        return fold_panel<Fold, Element, 1, true>(columns, run, bag, out);
+        return fold_panel<Fold, Element, 1, true>(columns, run, begin, end, place, used, bag, out);
       case 1:
-        return fold_panel<Fold, Element, 1, false>(columns, run, bag, out);
+        return fold_panel<Fold, Element, 1, false>(columns, run, begin, end, place, used, bag, out);
       case 2:
-        return fold_panel<Fold, Element, 2, false>(columns, run, bag, out);
+        return fold_panel<Fold, Element, 2, false>(columns, run, begin, end, place, used, bag, out);
       case 4:
-        return fold_panel<Fold, Element, 4, false>(columns, run, bag, out);
+        return fold_panel<Fold, Element, 4, false>(columns, run, begin, end, place, used, bag, out);
       case 6:
-        return fold_panel<Fold, Element, 6, false>(columns, run, bag, out);
+        return fold_panel<Fold, Element, 6, false>(columns, run, begin, end, place, used, bag, out);
       case 8:
-        return fold_panel<Fold, Element, 8, false>(columns, run, bag, out);
+        return fold_panel<Fold, Element, 8, false>(columns, run, begin, end, place, used, bag, out);
       default:
         if constexpr (odd == 0) {
-          if (vectors == 3) return fold_panel<Fold, Element, 3, false>(columns, run, bag, out);
-          if (vectors == 5) return fold_panel<Fold, Element, 5, false>(columns, run, bag, out);
-          return fold_panel<Fold, Element, 7, false>(columns, run, bag, out);
+          if (vectors == 3)
+            return fold_panel<Fold, Element, 3, false>(columns, run, begin, end, place, used, bag, out);
+          if (vectors == 5)
+            return fold_panel<Fold, Element, 5, false>(columns, run, begin, end, place, used, bag, out);
+          return fold_panel<Fold, Element, 7, false>(columns, run, begin, end, place, used, bag, out);
         }
     }
   }
@@ -532,10 +532,11 @@ template <::deeprec::detail::fold Fold, class Element, class Args>
 DEEPREC_INLINE index_t pool_panels(const Args& args, index_t begin, index_t end, bool fetches) {
   ::deeprec::detail::row_window window;
   bag_fold fold;
-  fold.divides = args.divide != ::deeprec::detail::divide_by::one;
-  fold.divide = args.divide;
-  fold.by_weights =
-      fold.divides && args.divide != ::deeprec::detail::divide_by::count && args.weights != nullptr;
+  bag_place place{};
+  place.divides = args.divide != ::deeprec::detail::divide_by::one;
+  place.divide = args.divide;
+  place.by_weights =
+      place.divides && args.divide != ::deeprec::detail::divide_by::count && args.weights != nullptr;
   const bool overwrites = args.stored == ::deeprec::detail::when_stored::overwrite;
   index_t used_first = 0;
   for (index_t first = 0; first < args.width;) {
@@ -546,13 +547,13 @@ DEEPREC_INLINE index_t pool_panels(const Args& args, index_t begin, index_t end,
     const auto columns = columns_of<Element>(args, first, count);
     index_t last = args.ranges.begin(begin);
     const index_t begin_position = last;
-    located_run all;
-    const bool stored = find_run<Element>(args, columns, begin_position, args.ranges.end(end - 1), all);
-    if (!stored) open_window(args, window, all.ahead, begin_position, args.ranges.end(end - 1));
-    if (fetches && first == 0 && all.ahead > 0) {
-      fetch_rows(args, columns_of<Element>(args, first, count), all.ahead, begin_position);
+    located_run run;
+    const bool stored = find_run<Element>(args, columns, begin_position, args.ranges.end(end - 1), run);
+    if (!stored) open_window(args, window, run.ahead, begin_position, args.ranges.end(end - 1));
+    if (fetches && first == 0 && run.ahead > 0) {
+      fetch_rows(args, columns_of<Element>(args, first, count), run.ahead, begin_position);
     }
-    index_t used = 0;
+    index_t used_all = 0;
     for (index_t bag = begin; bag < end; ++bag) {
       index_t position = last;
       last = args.ranges.end(bag);
@@ -560,30 +561,31 @@ DEEPREC_INLINE index_t pool_panels(const Args& args, index_t begin, index_t end,
       auto* const out = args.out + bag * args.out_stride;
       columns.prefetch_out(out);
       bool is_zero = false;
-      if (fold.by_weights) {
+      if (place.by_weights) {
         const double divisor = divisor_of_bag(args, bag);
         is_zero = divisor == 0.0;
-        fold.of_weights = static_cast<float>(divisor);
-        fold.divides = !is_zero;
+        place.of_weights = static_cast<float>(divisor);
+        place.divides = !is_zero;
       }
       auto* const into = overwrites && !is_zero ? out : nullptr;
-      fold.used = 0;
-      fold.begins = true;
+      index_t used = 0;
+      place.begins = true;
       while (position < last) {
-        located_run run;
-        if (stored) {
-          run = all.part(position - begin_position, last - position);
-        } else {
+        index_t from = position - begin_position;
+        index_t to = last - begin_position;
+        if (!stored) {
           run = located_from<Element>(args, window, position, last);
+          from = 0;
+          to = run.count;
         }
-        position += run.count;
-        fold.ends = position == last;
-        fold_vectors<Fold>(vectors, columns, run, fold, into);
-        fold.begins = false;
+        position += to - from;
+        place.ends = position == last;
+        fold_vectors<Fold>(vectors, columns, run, from, to, place, used, fold, into);
+        place.begins = false;
       }
-      used += fold.used;
-      if (into != nullptr && fold.used > 0) continue;
-      if (fold.used == 0) {
+      used_all += used;
+      if (into != nullptr && used > 0) continue;
+      if (used == 0) {
         put_empty<Element>(args, first, count, out + first);
       } else if (is_zero) {
         put_value(args.stored, out + first, count, 0.0F);
@@ -591,7 +593,7 @@ DEEPREC_INLINE index_t pool_panels(const Args& args, index_t begin, index_t end,
         put_values(args.stored, out + first, count, fold.columns);
       }
     }
-    if (first == 0) used_first = used;
+    if (first == 0) used_first = used_all;
     first += count;
   }
   return used_first;
@@ -607,11 +609,10 @@ DEEPREC_APART void fetch_rows(const Args& args, const row_columns<Element>& colu
   }
 }
 
-// A run of rows, each to a row of out from row `first` on, of which rows are written up to row `end`. Returns
-// the number of rows.
-template <class Element, class Args>
-DEEPREC_APART index_t gather_run(const Args& args, const row_columns<Element>& of, const located_run& given,
-                                 index_t first, index_t end) {
+// gather_run, `plain` where every row is present and copied as it is.
+template <bool Plain, class Element, class Args>
+DEEPREC_INLINE index_t gather_rows(const Args& args, const row_columns<Element>& of, const located_run& given,
+                                   index_t first, index_t end) {
   const located_run run = given;
   const row_columns<Element> columns = of;
   const vector_f32 start = start_of(args);
@@ -622,22 +623,38 @@ DEEPREC_APART index_t gather_run(const Args& args, const row_columns<Element>& o
   const index_t out_fetched = args.out_ahead > 0 ? end - args.out_ahead - first : 0;
   index_t used = run.count;
   for (index_t k = 0; k < run.count; ++k, out += stride) {
-    run.prefetch_present_after(k, columns);
-    if (k < out_fetched) columns.prefetch_out(out + out_ahead);
-    const std::byte* const row = run.row(k);
-    if (row == nullptr) {
-      --used;
-      put_empty<Element>(args, 0, columns.columns, out);
-      continue;
-    }
-    const float factor = run.factor(k);
-    if (adds) [[unlikely]] {
-      add_row<Element>(args, 0, columns.columns, row, factor, out);
+    if constexpr (Plain) {
+      run.prefetch_after(k, columns);
     } else {
-      put_row(row_times<Element>(args, columns, row, factor, start), out);
+      run.prefetch_present_after(k, columns);
     }
+    if (k < out_fetched) columns.prefetch_out(out + out_ahead);
+    const std::byte* const row = run.rows.row(k);
+    if constexpr (!Plain) {
+      if (run.absent(k)) {
+        --used;
+        put_empty<Element>(args, 0, columns.columns, out);
+        continue;
+      }
+      if (adds) {
+        add_row<Element>(args, 0, columns.columns, row, run.factor(k), out);
+        continue;
+      }
+    }
+    put_row(row_times<Element>(args, columns, row, Plain ? 1.0F : run.factor(k), start), out);
   }
   return used;
+}
+
+// A run of rows, each to a row of out from row `first` on, of which rows are written up to row `end`. Returns
+// the number of rows.
+template <class Element, class Args>
+DEEPREC_APART index_t gather_run(const Args& args, const row_columns<Element>& columns,
+                                 const located_run& run, index_t first, index_t end) {
+  const bool plain =
+      !run.filters && run.factors == nullptr && args.stored == ::deeprec::detail::when_stored::overwrite;
+  return plain ? gather_rows<true>(args, columns, run, first, end)
+               : gather_rows<false>(args, columns, run, first, end);
 }
 
 // The rows of the positions [begin, end), which have to be located.

@@ -42,17 +42,16 @@ struct stored_numbers {
     __builtin_memcpy(&number, numbers + 8 * k, 8);
     return row_of_number(base, stride, number);
   }
-  /// Null: the id counts as absent, where ids are filtered.
-  DEEPREC_INLINE const std::byte* present_row(index_t k) const {
+  [[nodiscard]] DEEPREC_INLINE bool in_range(index_t k) const {
+    std::uint64_t number;
+    __builtin_memcpy(&number, numbers + 8 * k, 8);
+    return number - least < count;
+  }
+  /// Whether the id counts as absent, where ids are filtered.
+  [[nodiscard]] DEEPREC_INLINE bool absent(index_t k) const {
     std::int64_t number;
     __builtin_memcpy(&number, numbers + 8 * k, 8);
-    const bool absent = static_cast<std::uint64_t>(number) - least >= count || number == padding ||
-                        (pruned_by != nullptr && !(pruned_by[k] > 0.0F));
-    return absent ? nullptr : row_of_number(base, stride, number);
-  }
-  [[nodiscard]] DEEPREC_INLINE stored_numbers from(index_t k) const {
-    return {
-        numbers + 8 * k, base, stride, least, count, padding, pruned_by == nullptr ? nullptr : pruned_by + k};
+    return !in_range(k) || number == padding || (pruned_by != nullptr && !(pruned_by[k] > 0.0F));
   }
   /// Rows by their addresses; 0: the id is absent.
   static DEEPREC_INLINE stored_numbers addresses(const std::uint64_t* of) {
