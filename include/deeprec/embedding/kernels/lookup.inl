@@ -393,7 +393,7 @@ struct bag_fold {
   double bias;                                     // of rows of codes
 };
 
-// Where in its bag a run of rows is, and how the bag ends. Apart from bag_fold, so that it stays in registers.
+// Where in its bag a run of rows is, and how the bag ends. Apart from bag_fold, whose address is taken.
 struct bag_place {
   bool begins;      // the bag begins with the run
   bool ends;        // and ends with it
@@ -410,8 +410,8 @@ struct bag_place {
   }
 };
 
-// Folds the rows [begin, end) of a run in registers. The result of a bag that ends is written to out if that is not null and
-// the bag has a row; else it stays in the bag_fold.
+// Folds the rows [begin, end) of a run in registers. The result of a bag that ends is written to out if that
+// is not null and the bag has a row; else it stays in the bag_fold.
 template <::deeprec::detail::fold Fold, class Panel, class Out, std::size_t... V>
 DEEPREC_INLINE void fold_rows(const Panel columns, const located_run& run, index_t begin, index_t end,
                               const bag_place place, index_t& used, bag_fold& bag, Out* out,

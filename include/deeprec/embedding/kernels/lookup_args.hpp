@@ -129,7 +129,7 @@ class rows_by_number {
         stride_(stride),
         numbers_(ids),
         first_position_(0),
-        narrow_bits_(std::is_signed_v<Id> ? -1 : 0xffffffff),
+        narrow_bits_(std::is_signed_v<Id> ? std::int64_t{-1} : std::int64_t{0xffffffff}),
         least_(0),
         count_(static_cast<std::uint64_t>(rows)),
         padding_(padding),

@@ -1,7 +1,7 @@
 // The update kernels, compiled once for each region. No include guard: see update_kernels.hpp.
 
 // Prefetches the lines of [begin, begin + bytes).
-DEEPREC_INLINE void fetch_lines(const void* begin, index_t bytes) {
+DEEPREC_INLINE void fetch_bytes(const void* begin, index_t bytes) {
   const auto* const first = static_cast<const std::byte*>(begin);
   const auto* line = first - (reinterpret_cast<std::uintptr_t>(first) & 63);
   for (; line < first + bytes; line += 64) __builtin_prefetch(line, 0, 2);
@@ -12,15 +12,15 @@ template <class Args>
 DEEPREC_INLINE void fetch_group(const Args& args, index_t group) {
   // The masked read of a row shorter than a vector touches a line's length.
   const index_t stride = args.format.stride_bytes();
-  fetch_lines(args.rows.address(group), stride < 64 ? 64 : stride);
+  fetch_bytes(args.rows.address(group), stride < 64 ? 64 : stride);
   if constexpr (requires { args.format.state_of(group); }) {
-    fetch_lines(args.format.state_of(args.rows.number(group)),
+    fetch_bytes(args.format.state_of(args.rows.number(group)),
                 args.format.state_floats() * index_t{sizeof(float)});
   }
   const index_t sorted_index = args.rows.keys.starts[group];
   const std::byte* const gradient = args.gradient.row_of(sorted_index);
   if (sorted_index > 0 && gradient == args.gradient.row_of(sorted_index - 1)) return;  // of the same bag
-  fetch_lines(gradient, args.gradient.width * index_t{sizeof(float)});
+  fetch_bytes(gradient, args.gradient.width * index_t{sizeof(float)});
 }
 
 // Turns the gradient of x * min(1, cap / ||x||) into that of x: f * (g - x * (x . g) / ||x||^2) for a row
