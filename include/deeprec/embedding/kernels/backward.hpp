@@ -138,6 +138,8 @@ class backward_pass {
   [[nodiscard]] float* sums_of(index_t worker) const noexcept {
     return sums_.data() + worker * size_.sum_floats();
   }
+  /// The address of the gradient of each sorted index.
+  [[nodiscard]] const std::byte* const* gradients() const noexcept { return gradients_.data(); }
   /// For pool_long_bag.
   [[nodiscard]] const long_bag_room& long_bags() const noexcept { return long_bags_; }
 

@@ -32,7 +32,7 @@ void step_groups(const Context& ctx, const batch_groups& grouped, const backward
   using element = typename Format::element;
   const row_groups& groups = grouped.groups();
   if (groups.groups() == 0 || format.width() == 0) return;
-  const update_args<Format> args{grouped.rows(), pass.pooled(), max_norm, format};
+  const update_args<Format> args{grouped.rows(), pass.gradients(), pass.pooled(), max_norm, format};
   const auto rows = prepare(optimizer);
   // A row is read and written; the gradients of its positions are read.
   const kernel_tuning& tuning = *ctx.tuning;

@@ -18,8 +18,8 @@ DEEPREC_INLINE void fetch_group(const Args& args, index_t group) {
                 args.format.state_floats() * index_t{sizeof(float)});
   }
   const index_t sorted_index = args.rows.keys.starts[group];
-  const std::byte* const gradient = args.gradient.row_of(sorted_index);
-  if (sorted_index > 0 && gradient == args.gradient.row_of(sorted_index - 1)) return;  // of the same bag
+  const std::byte* const gradient = args.gradients[sorted_index];
+  if (sorted_index > 0 && gradient == args.gradients[sorted_index - 1]) return;  // of the same bag
   fetch_bytes(gradient, args.gradient.width * index_t{sizeof(float)});
 }
 
@@ -101,7 +101,7 @@ void update_rows(region here, const Rows rows, const Rounding rounding, const Ar
     scaled_gradient gradient{scratch, splat(1.0F)};
     const float* known = nullptr;
     if (positions == 1 && !(args.max_norm > 0)) {
-      gradient.at = static_cast<const float*>(static_cast<const void*>(args.gradient.row_of(position)));
+      gradient.at = static_cast<const float*>(static_cast<const void*>(args.gradients[position]));
       const float factor = args.gradient.weights == nullptr ? 1.0F : args.gradient.weights[position];
       gradient.factor = splat(factor);
       if constexpr (reads_squares<Optimizer, Rows>()) {

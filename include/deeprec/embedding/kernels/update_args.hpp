@@ -16,8 +16,9 @@ using gradient_policy = kernel_traits<fold::add, ids_are::present, false>;
 template <class Format>
 struct update_args {
   group_rows rows;
-  gradient_args gradient;
-  float max_norm;  // rows were scaled down to this norm; 0: they were not
+  const std::byte* const* gradients;  // of a sorted index
+  gradient_args gradient;             // of groups of several
+  float max_norm;                     // rows were scaled down to this norm; 0: they were not
   Format format;
 };
 
