@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -377,8 +378,12 @@ TEST_CASE("pipeline: exceptions that are none of std's, and those with a code") 
 TEST_CASE("pipeline: a move that throws, wherever it is, ends the run, and no item is lost track of") {
   counting_pool pool;
   struct reset {
-    ~reset() { fragile::until = -1; }
+    ~reset() {
+      fragile::until = -1;
+      fragile::lingers = {};
+    }
   } const at_end;
+  fragile::lingers = std::chrono::milliseconds(2);
   int ended_well = 0, threw = 0;
   for (int moves = 0; moves < 120; ++moves) {
     for (const std::size_t budget : {std::size_t{0}, sizeof(fragile) * 8}) {
@@ -399,6 +404,7 @@ TEST_CASE("pipeline: a move that throws, wherever it is, ends the run, and no it
       try {
         const result<void> r = p.run();
         CHECK(r.ok());
+        CHECK(fragile::until >= 0);  // no move has thrown
         ++ended_well;
         std::sort(seen.begin(), seen.end());
         CHECK(seen == std::vector<int>{1, 2, 3, 4});

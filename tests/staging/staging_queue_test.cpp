@@ -314,6 +314,30 @@ TEST_CASE("staging_queue: a record whose move throws leaves the queue usable, it
   CHECK(fragile::alive == 0);
 }
 
+TEST_CASE("staging_queue: a reservation whose record's move throws still holds its position") {
+  using deeprec_test::fragile;
+  for (const std::size_t budget : {std::size_t{0}, std::size_t{64}}) {
+    staging_queue<fragile> q({.capacity = 2, .byte_budget = budget});
+    auto first = q.reserve();
+    auto second = q.reserve();
+    CHECK(second.put(fragile(2)) == queue_result::ok);
+    fragile record(1);
+    fragile::until = 0;
+    CHECK_THROWS_AS(static_cast<void>(first.put(std::move(record))), std::runtime_error);
+    fragile::until = -1;
+    CHECK(record.value() == 1);
+    CHECK(static_cast<bool>(first));
+    CHECK(first.number() == 0);
+    CHECK(q.stats().bytes == (budget == 0 ? 0 : sizeof(fragile)));
+    CHECK(q.try_take().result() == queue_result::not_now);  // the record behind it waits
+    CHECK(first.put(std::move(record)) == queue_result::ok);
+    CHECK(!first);
+    CHECK(q.take()->value() == 1);
+    CHECK(q.take()->value() == 2);
+  }
+  CHECK(fragile::alive == 0);
+}
+
 TEST_CASE("staging_queue: take_some takes up to n records, or what there is at a deadline") {
   staging_queue<int> q(8);
   std::vector<int> got;

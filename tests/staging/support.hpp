@@ -4,6 +4,8 @@
 #include <dirent.h>
 
 #include <atomic>
+#include <chrono>
+#include <exception>
 #include <fstream>
 #include <stdexcept>
 #include <string>
@@ -19,6 +21,8 @@ class fragile {
  public:
   static inline std::atomic<int> alive{0};
   static inline std::atomic<int> until{-1};  // moves until one throws; negative: never
+  // One that is destroyed while an exception passes takes this long: other threads see what is left by then.
+  static inline std::chrono::microseconds lingers{0};
 
   explicit fragile(int v = 0) : value_(v) { ++alive; }
   fragile(fragile&& other) : value_(0) {
@@ -31,7 +35,10 @@ class fragile {
     value_ = std::exchange(other.value_, 0);
     return *this;
   }
-  ~fragile() { --alive; }
+  ~fragile() {
+    if (lingers.count() != 0 && std::uncaught_exceptions() != 0) std::this_thread::sleep_for(lingers);
+    --alive;
+  }
   [[nodiscard]] int value() const { return value_; }
 
  private:

@@ -230,7 +230,7 @@ class staging_queue {
     ///
     /// @pre   the position is held
     /// @error timed_out, stopped, cancelled: the caller keeps position and record; throws as the queue's
-    ///        put() does: the position is skipped, or still held where measuring the record threw
+    ///        put() does: the position is still held
     template <class U>
       requires std::is_constructible_v<T, U&&>
     queue_result put(U&& item, const wait_limit& limit = {}) {
@@ -447,22 +447,21 @@ class staging_queue {
     }
   }
 
-  // Constructs the entry in a claimed slot and publishes it; when the constructor throws, the slot becomes a
-  // hole and its bytes are given back.
+  // Constructs the entry in the claimed slot of a position and publishes it. Where the constructor throws,
+  // its bytes are given back, and the position is still held.
   template <class Which, class U>
-  void make(token t, Which which, U&& item, std::size_t bytes) {
+  void make(reservation& where, Which which, U&& item, std::size_t bytes) {
     struct guard {
       staging_queue* queue;
-      token slot;
       std::size_t held;
       ~guard() {
-        if (queue == nullptr) return;
-        queue->give_back(held);
-        queue->pass_over(slot);
+        if (queue != nullptr) queue->give_back(held);
       }
-    } unless_made{this, t, bytes};
+    } unless_made{this, bytes};
+    const token t = where.token_;
     ::new (static_cast<void*>(t.place->bytes)) entry(which, std::forward<U>(item), bytes);
     unless_made.queue = nullptr;
+    where.queue_ = nullptr;
     ring_.publish(t);
     items_.notify_one();
   }
@@ -486,7 +485,8 @@ class staging_queue {
       give_back(bytes);
       return r;
     }
-    make(t, which, std::forward<U>(item), bytes);
+    reservation place(this, t);  // a hole where the constructor throws
+    make(place, which, std::forward<U>(item), bytes);
     return queue_result::ok;
   }
   template <class Which, class U>
@@ -507,9 +507,7 @@ class staging_queue {
     };
     queue_result r = admitted();
     if (r == queue_result::not_now) r = wait_for_space(admitted, limit);
-    if (r != queue_result::ok) return r;
-    where.queue_ = nullptr;
-    make(t, which, std::forward<U>(item), bytes);
+    if (r == queue_result::ok) make(where, which, std::forward<U>(item), bytes);
     return r;
   }
 

@@ -121,7 +121,7 @@ class segment_worker {
     }
     constexpr bool in_order = traits::template node<first>::threads == stage_threads::ordered;
     if constexpr (in_order) {
-      if (failure_) out_->put_end();  // it has no place: a move of an item threw
+      if (failure_) out_->put_end();  // it has no place: the move of an item that was taken threw
     } else {
       // acq_rel: the last one sees what the others did
       const bool is_last = team.working.fetch_sub(1, std::memory_order_acq_rel) == 1;
@@ -441,7 +441,7 @@ class segment_worker {
     s = pass<Timed, first>(box_.item, deliver);
 #endif
     box_.item.reset();
-    if (s == step::failed && place) {
+    if (s == step::failed) {  // the place is held, also where the move of what was made threw
       out_->note_end(number_, std::move(failure_));
       failure_.reset();
       out_->put_end(place);
