@@ -735,14 +735,7 @@ TEST_CASE("gemm: bf16 products don't read past the end of an odd k") {
 }
 
 TEST_CASE("gemm: where the machine has bf16 products, the implementation that oneDNN chose is one of them") {
-  const gemm_backend::problem q{.m = 64,
-                                .n = 512,
-                                .k = 256,
-                                .a_stride = 256,
-                                .b_stride = 256,
-                                .c_stride = 512,
-                                .b = gemm_operand::transposed,
-                                .inputs = gemm_storage::bf16};
+  const gemm_backend::problem q = wide_bf16_layer();
   matrix x(64, 256), w(512, 256), y(64, 512);
   const std::string text = explain_gemm({.b = gemm_operand::transposed, .math = gemm_math::forced_bf16},
                                         x.view(), w.view(), y.view());
@@ -877,35 +870,21 @@ TEST_CASE("gemm: after warm-up, changing batch sizes make no primitive and cast 
   x.fill(random);
   w.fill(random);
   const gemm_weights kept(w.view());
+  const auto multiply = [&](index_t m) {
+    const gemm_desc desc{
+        .b = gemm_operand::transposed, .math = gemm_math::forced_bf16, .activation = gemm_activation::relu};
+    REQUIRE(gemm(here, desc, x.view().rows(0, m), kept, y.view().rows(0, m)).ok());
+  };
   const auto all_sizes = [&] {
-    for (index_t m = 1; m <= 300; m += 13) {
-      const gemm_desc desc{
-          .b = gemm_operand::transposed, .math = gemm_math::forced_bf16, .activation = gemm_activation::relu};
-      REQUIRE(gemm(here, desc, x.view().rows(0, m), kept, y.view().rows(0, m)).ok());
-    }
+    for (index_t m = 1; m <= 300; m += 13) multiply(m);
   };
   all_sizes();
   const std::size_t made = onednn_gemm::cache_report().made;
   const std::uint64_t forms = kept.forms_made();
-  for (index_t m = 1; m <= 300; ++m) {  // also sizes that were never asked for
-    if (m % 16 != 0) continue;
-    REQUIRE(gemm(here,
-                 {.b = gemm_operand::transposed,
-                  .math = gemm_math::forced_bf16,
-                  .activation = gemm_activation::relu},
-                 x.view().rows(0, m), kept, y.view().rows(0, m))
-                .ok());
-  }
+  for (index_t m = 16; m <= 300; m += 16) multiply(m);  // also sizes that were never multiplied
   all_sizes();
   CHECK(onednn_gemm::cache_report().made == made);
-  for (index_t m = 1; m <= 300; ++m) {  // the last rows: 15 sizes, fused and not
-    REQUIRE(gemm(here,
-                 {.b = gemm_operand::transposed,
-                  .math = gemm_math::forced_bf16,
-                  .activation = gemm_activation::relu},
-                 x.view().rows(0, m), kept, y.view().rows(0, m))
-                .ok());
-  }
+  for (index_t m = 1; m <= 300; ++m) multiply(m);  // the last rows: 15 sizes, fused and not
   CHECK(onednn_gemm::cache_report().made - made <= 2 * 15);
   CHECK(kept.forms_made() == forms);
   CHECK(onednn_gemm::cache_report().kept <= onednn_gemm::cache_report().capacity);

@@ -250,14 +250,7 @@ TEST_CASE("gemm: oneDNN's unit for bf16 is that of this machine, and of this con
   if (has == unit::none) return;
   CHECK((has == unit::tiles) == detail::onednn_has_tiles());
   // What it is named by: the implementation that multiplies a wide layer.
-  const gemm_backend::plan plan = onednn_gemm::plan({.m = 64,
-                                                     .n = 512,
-                                                     .k = 256,
-                                                     .a_stride = 256,
-                                                     .b_stride = 256,
-                                                     .c_stride = 512,
-                                                     .b = gemm_operand::transposed,
-                                                     .inputs = gemm_storage::bf16});
+  const gemm_backend::plan plan = onednn_gemm::plan(wide_bf16_layer());
   REQUIRE((plan.run != nullptr));
   const std::string name = plan.implementation;
   INFO(name);

@@ -12,6 +12,8 @@
 
 #include <deeprec/core/executor.hpp>
 #include <deeprec/core/matrix_view.hpp>
+#include <deeprec/dense/gemm_backend.hpp>
+#include <deeprec/dense/gemm_desc.hpp>
 
 #include "support/seed.hpp"
 
@@ -118,5 +120,17 @@ class scrambled_threads {
 static_assert(deeprec::BulkExecutor<scrambled_threads>);
 
 inline constexpr int thread_counts[] = {1, 2, 3, 8};
+
+/// A layer that oneDNN multiplies by its own bf16 kernels, where the machine has such.
+inline deeprec::gemm_backend::problem wide_bf16_layer() {
+  return {.m = 64,
+          .n = 512,
+          .k = 256,
+          .a_stride = 256,
+          .b_stride = 256,
+          .c_stride = 512,
+          .b = deeprec::gemm_operand::transposed,
+          .inputs = deeprec::gemm_storage::bf16};
+}
 
 }  // namespace dense_test
