@@ -126,33 +126,14 @@ DEEPREC_APART float clip_factor(const Args& args, const std::byte* row) {
   return norm > args.max_norm ? args.max_norm / norm : 1.0F;
 }
 
-// Locates the rows from a position on.
-template <class Element, class Args>
-DEEPREC_APART void move_window(const Args& args, ::deeprec::detail::row_window& window, index_t position) {
-  const index_t left = window.stop - position;
-  const index_t count = left < window.room ? left : window.room;
-  window.begin = position;
-  window.end = position + count;
-  window.ready = window.end == window.stop ? window.stop : window.end - window.ahead;
-  locate_rows(args.row_of, position, count, args.filters, window.located);
-  window.factors = args.weights == nullptr ? nullptr : args.weights + position;
-  if (!(args.max_norm > 0)) return;
-  for (index_t k = 0; k < count; ++k) {
-    const auto* const row = reinterpret_cast<const std::byte*>(window.located[k]);
-    const float weight = args.weights == nullptr ? 1.0F : args.weights[position + k];
-    window.scaled[k] = row == nullptr ? weight : clip_factor<Element>(args, row) * weight;
-  }
-  window.factors = window.scaled;
-}
-
-// The rows of the positions [begin, end) or of the first of them.
+// Rows that are folded or copied one after another.
 struct located_run {
   ::deeprec::detail::stored_numbers rows;
   const float* factors;  // null: all 1
   index_t count;
-  index_t fetched;  // the rows of the first so many positions have a row to prefetch, `ahead` later
+  index_t fetched;  // the first so many rows have one to prefetch, `ahead` later
   index_t ahead;
-  bool filters;  // ids may be absent
+  bool filters;  // rows may be absent
 
   [[nodiscard]] DEEPREC_INLINE bool absent(index_t k) const { return filters && rows.absent(k); }
   [[nodiscard]] DEEPREC_INLINE float factor(index_t k) const {
@@ -162,12 +143,14 @@ struct located_run {
   DEEPREC_INLINE void prefetch_after(index_t k, const Columns& columns) const {
     if (k < fetched) columns.prefetch(rows.row(k + ahead));
   }
+  // The same, where the row may be absent.
   template <class Columns>
   DEEPREC_INLINE void prefetch_present_after(index_t k, const Columns& columns) const {
     if (k < fetched && (!filters || rows.in_range(k + ahead))) columns.prefetch(rows.row(k + ahead));
   }
 };
-// The rows of all positions [begin, end), where their numbers are stored and no row is clipped; else false,
+
+// The rows of the positions [begin, end), where their numbers are stored and no row is clipped; else false,
 // and only `ahead` is set.
 template <class Element, class Args>
 DEEPREC_INLINE bool find_run(const Args& args, const row_columns<Element>& columns, index_t begin,
@@ -183,26 +166,69 @@ DEEPREC_INLINE bool find_run(const Args& args, const row_columns<Element>& colum
   return true;
 }
 
+// True when one of the first `count` rows is absent.
+DEEPREC_INLINE bool any_absent(const ::deeprec::detail::stored_numbers& rows, index_t count) {
+  typedef std::uint64_t block __attribute__((vector_size(64)));
+  constexpr index_t step = 8;
+  const block least = block{} + rows.least, valid = block{} + rows.count;
+  const block padding = block{} + static_cast<std::uint64_t>(rows.padding);
+  block bad = {};
+  index_t k = 0;
+  for (; k + step <= count; k += step) {
+    block x;
+    __builtin_memcpy(&x, rows.numbers + 8 * k, 64);
+    bad |= reinterpret_cast<block>(x - least >= valid) | reinterpret_cast<block>(x == padding);
+  }
+  std::uint64_t any = 0;
+  for (index_t lane = 0; lane < step; ++lane) any |= bad[lane];
+  if (rows.pruned_by != nullptr) {
+    for (index_t w = 0; w < k; ++w) any |= rows.pruned_by[w] > 0.0F ? 0 : 1;
+  }
+  for (; k < count; ++k) any |= rows.absent(k) ? 1 : 0;
+  return any != 0;
+}
+
 // Begins to locate the rows of the positions [begin, end).
 template <class Args>
 DEEPREC_INLINE void open_window(const Args& args, ::deeprec::detail::row_window& window, index_t ahead,
                                 index_t begin, index_t end) {
   window.ahead = ahead;
   window.stop = end + ahead < args.end_position ? end + ahead : args.end_position;
-  window.begin = window.ready = window.end = begin;
+  window.begin = window.ready = begin;
+  window.skips = false;
 }
+
+// The rows from a position on. `skips`: those that are absent are left out.
 template <class Element, class Args>
-DEEPREC_INLINE located_run located_from(const Args& args, ::deeprec::detail::row_window& window,
-                                        index_t begin, index_t end) {
-  if (begin >= window.ready) [[unlikely]]
-    move_window<Element>(args, window, begin);
-  const index_t skipped = begin - window.begin;
-  return {::deeprec::detail::stored_numbers::addresses(window.located + skipped),
-          window.factors == nullptr ? nullptr : window.factors + skipped,
-          (end < window.ready ? end : window.ready) - begin,
-          window.ahead == 0 ? 0 : window.end - window.ahead - begin,
-          window.ahead,
-          args.filters};
+DEEPREC_APART located_run locate_from(const Args& args, ::deeprec::detail::row_window& window,
+                                      index_t position, bool skips) {
+  const index_t left = window.stop - position;
+  const index_t count = left < window.room ? left : window.room;
+  window.begin = position;
+  window.ready = count == left ? window.stop : position + count - window.ahead;
+  const float* const weights = args.weights == nullptr ? nullptr : args.weights + position;
+  located_run run = {args.row_of.stored(position), weights, count, 0, window.ahead, args.filters && !skips};
+  const bool stored = run.rows.numbers != nullptr && !(args.max_norm > 0);
+  window.skips = skips && args.filters && !(stored && !any_absent(run.rows, count));
+  if (window.skips) {
+    run.count = locate_present(args.row_of, position, count, window.located, window.index);
+    if (weights != nullptr) {
+      for (index_t k = 0; k < count; ++k) window.scaled[window.index[k]] = weights[k];
+      run.factors = window.scaled;
+    }
+  } else if (!stored) {
+    locate_rows(args.row_of, position, count, args.filters, window.located);
+  }
+  if (window.skips || !stored) run.rows = ::deeprec::detail::stored_numbers::addresses(window.located);
+  if (args.max_norm > 0) {
+    for (index_t k = 0; k < run.count; ++k) {
+      const float by = run.absent(k) ? 1.0F : clip_factor<Element>(args, run.rows.row(k));
+      window.scaled[k] = by * run.factor(k);
+    }
+    run.factors = window.scaled;
+  }
+  run.fetched = window.ahead == 0 ? 0 : run.count - window.ahead;
+  return run;
 }
 
 struct add_once {
@@ -414,13 +440,13 @@ struct bag_place {
 // is not null and the bag has a row; else it stays in the bag_fold.
 template <::deeprec::detail::fold Fold, class Panel, class Out, std::size_t... V>
 DEEPREC_INLINE void fold_rows(const Panel columns, const located_run& run, index_t begin, index_t end,
-                              const bag_place place, index_t& used, bag_fold& bag, Out* out,
+                              const bag_place place, index_t used, bag_fold& bag, Out* out,
                               std::index_sequence<V...> vectors) {
   constexpr bool adding = Fold == ::deeprec::detail::fold::add;
   const vector_f32 neutral = adding ? zero() : splat(-__builtin_inff());
   vector_f32 total[sizeof...(V)] = {(place.begins ? neutral : load(bag.columns + index_t{V} * lanes))...};
   [[maybe_unused]] double bias = place.begins ? 0.0 : bag.bias;
-  if (run.factors == nullptr && !run.filters) {
+  if (run.factors == nullptr) {
     for (index_t k = begin; k < end; ++k) {
       run.prefetch_after(k, columns);
       const std::byte* const from = columns.codec.begin_of(run.rows.row(k));
@@ -432,17 +458,11 @@ DEEPREC_INLINE void fold_rows(const Panel columns, const located_run& run, index
         add_values(columns, from, add_once{}, total, vectors);
       }
     }
-    used += end - begin;
   } else {
-    index_t absent = 0;
     for (index_t k = begin; k < end; ++k) {
-      run.prefetch_present_after(k, columns);
-      if (run.absent(k)) {
-        ++absent;
-        continue;
-      }
+      run.prefetch_after(k, columns);
       const std::byte* const from = columns.codec.begin_of(run.rows.row(k));
-      const float by = run.factor(k);
+      const float by = run.factors[k];
       if constexpr (!adding) {
         ((total[V] = maximum(total[V], columns.load_row(from, V) * splat(by))), ...);
       } else if constexpr (Panel::scaled) {
@@ -451,7 +471,6 @@ DEEPREC_INLINE void fold_rows(const Panel columns, const located_run& run, index
         add_values(columns, from, add_times{splat(by)}, total, vectors);
       }
     }
-    used += end - begin - absent;
   }
   if (!place.ends) {
     bag.bias = bias;
@@ -472,7 +491,7 @@ DEEPREC_INLINE void fold_rows(const Panel columns, const located_run& run, index
 
 template <::deeprec::detail::fold Fold, class Element, int W, bool Narrow, class Out>
 DEEPREC_INLINE void fold_panel(const row_columns<Element>& columns, const located_run& run, index_t begin,
-                               index_t end, const bag_place place, index_t& used, bag_fold& bag, Out* out) {
+                               index_t end, const bag_place place, index_t used, bag_fold& bag, Out* out) {
   using panel_type = panel<Element, W, Narrow>;
   fold_rows<Fold>(panel_type{columns}, run, begin, end, place, used, bag, out,
                   std::make_index_sequence<panel_type::vectors>{});
@@ -481,7 +500,7 @@ DEEPREC_INLINE void fold_panel(const row_columns<Element>& columns, const locate
 // The same, for columns in so many vectors; 0: fewer columns than one has.
 template <::deeprec::detail::fold Fold, class Element, class Out>
 DEEPREC_INLINE void fold_vectors(index_t vectors, const row_columns<Element>& columns, const located_run& run,
-                                 index_t begin, index_t end, const bag_place place, index_t& used,
+                                 index_t begin, index_t end, const bag_place place, index_t used,
                                  bag_fold& bag, Out* out) {
   if constexpr (is_fallback) {
     return vectors == 0 ? fold_panel<Fold, Element, 1, true>(columns, run, begin, end, place, used, bag, out)
@@ -547,9 +566,11 @@ DEEPREC_INLINE index_t pool_panels(const Args& args, index_t begin, index_t end,
     const auto columns = columns_of<Element>(args, first, count);
     index_t last = args.ranges.begin(begin);
     const index_t begin_position = last;
-    located_run run;
-    const bool stored = find_run<Element>(args, columns, begin_position, args.ranges.end(end - 1), run);
-    if (!stored) open_window(args, window, run.ahead, begin_position, args.ranges.end(end - 1));
+    located_run run{};
+    const index_t end_position = args.ranges.end(end - 1);
+    const bool stored = find_run<Element>(args, columns, begin_position, end_position, run);
+    open_window(args, window, run.ahead, begin_position, end_position);
+    if (stored && !args.filters) window.ready = end_position;
     if (fetches && first == 0 && run.ahead > 0) {
       fetch_rows(args, columns_of<Element>(args, first, count), run.ahead, begin_position);
     }
@@ -571,16 +592,15 @@ DEEPREC_INLINE index_t pool_panels(const Args& args, index_t begin, index_t end,
       index_t used = 0;
       place.begins = true;
       while (position < last) {
-        index_t from = position - begin_position;
-        index_t to = last - begin_position;
-        if (!stored) {
-          run = located_from<Element>(args, window, position, last);
-          from = 0;
-          to = run.count;
-        }
-        position += to - from;
+        if (position >= window.ready) [[unlikely]]
+          run = locate_from<Element>(args, window, position, true);
+        const index_t stop = last < window.ready ? last : window.ready;
+        const index_t from_row = window.row_at(position);
+        const index_t to_row = window.row_at(stop);
+        used += to_row - from_row;
+        position = stop;
         place.ends = position == last;
-        fold_vectors<Fold>(vectors, columns, run, from, to, place, used, fold, into);
+        fold_vectors<Fold>(vectors, columns, run, from_row, to_row, place, used, fold, into);
         place.begins = false;
       }
       used_all += used;
@@ -665,7 +685,8 @@ DEEPREC_APART index_t gather_located(const Args& args, const row_columns<Element
   open_window(args, window, ahead, begin, end);
   index_t used = 0;
   for (index_t position = begin; position < end;) {
-    const located_run run = located_from<Element>(args, window, position, end);
+    located_run run = locate_from<Element>(args, window, position, false);
+    run.count = (end < window.ready ? end : window.ready) - position;
     used += gather_run(args, columns, run, position - base, end - base);
     position += run.count;
   }
@@ -709,7 +730,7 @@ template <class Element, class Args>
 index_t lookup_kernels<Element, Args>::gather(const Args& args, index_t begin, index_t end, index_t base,
                                               bool fetches) {
   const auto columns = columns_of<Element>(args, 0, args.width);
-  located_run run;
+  located_run run{};
   const bool stored = find_run(args, columns, begin, end, run);
   if (fetches && run.ahead > 0) fetch_rows(args, columns, run.ahead, begin);
   return stored ? gather_run(args, columns, run, begin - base, end - base)

@@ -76,6 +76,22 @@ DEEPREC_APART void locate_rows(const Rows& row_of, index_t begin, index_t count,
   }
 }
 
+/// Writes the addresses of the rows that are present at the positions [begin, begin + count), one after
+/// another, and for each position, and its end, the number of rows before it. Returns the number of rows.
+template <class Rows>
+DEEPREC_APART index_t locate_present(const Rows& rows_of, index_t begin, index_t count, std::uint64_t* to,
+                                     std::int32_t* before) {
+  const Rows row_of = rows_of;  // no store changes it
+  std::int32_t rows = 0;
+  row_of.for_each(begin, count, [&](index_t k, const std::byte* row) {
+    to[rows] = reinterpret_cast<std::uintptr_t>(row);
+    before[k] = rows;
+    rows += row_of.absent(begin + k) ? 0 : 1;
+  });
+  before[count] = rows;
+  return rows;
+}
+
 }  // namespace DEEPREC_UNIT
 
 /// Row of a position by arithmetic on its id, of a class type.
@@ -89,7 +105,7 @@ struct direct_rows {
   const float* pruned_by;  // weights; an id whose weight is not above 0 is absent; null: they prune nothing
 
   DEEPREC_INLINE const std::byte* operator()(index_t position) const {
-    return base + static_cast<index_t>(id_number(ids[position])) * stride;
+    return row_of_number(reinterpret_cast<std::uintptr_t>(base), stride, id_number(ids[position]));
   }
   /// True when the id at a position counts as absent, where ids are filtered.
   DEEPREC_INLINE bool absent(index_t position) const {
@@ -156,8 +172,10 @@ class rows_by_number {
   /// True when the id at a position counts as absent, where ids are filtered.
   DEEPREC_INLINE bool absent(index_t position) const {
     const std::int64_t n = number(position);
-    return static_cast<std::uint64_t>(n) - least_ >= count_ || n == padding_ ||
-           (pruned_by_ != nullptr && !(pruned_by_[position] > 0.0F));
+    // Without branches: they would be mispredicted.
+    int absent = int{static_cast<std::uint64_t>(n) - least_ >= count_} | int{n == padding_};
+    if (pruned_by_ != nullptr) absent |= int{!(pruned_by_[position] > 0.0F)};
+    return absent != 0;
   }
   /// Calls f(k, row) for the rows of the positions [begin, begin + count).
   template <class F>
@@ -216,7 +234,7 @@ class rows_by_number {
 
 /// A run of positions whose rows are located.
 ///
-///   begin ........ ready ........ end      of the positions before `ready`, those `ahead` later are located
+///   begin ........ ready ........ stop     of the positions before `ready`, those `ahead` later are located
 struct row_window {
   static constexpr index_t room = 256;
   static constexpr index_t most_ahead = room / 2;
@@ -225,10 +243,15 @@ struct row_window {
   index_t stop;   // no position from here on is located
   index_t begin;
   index_t ready;
-  index_t end;
-  const float* factors;         // of the position begin; null: all 1
-  std::uint64_t located[room];  // addresses from the position begin on; 0: the id there is absent
+  bool skips;                    // rows that are absent are left out
+  std::int32_t index[room + 1];  // where they are: of each position, the number of rows before its own
+  std::uint64_t located[room];   // addresses of rows; 0: absent
   float scaled[room];
+
+  /// The row of a position from begin to ready, by its number in the run.
+  [[nodiscard]] DEEPREC_INLINE index_t row_at(index_t position) const {
+    return skips ? index_t{index[position - begin]} : position - begin;
+  }
 };
 
 /// Begin and end of the bags of a valid batch, for offsets of any type and for bags of a fixed size: one
